@@ -1,0 +1,97 @@
+"""Targets as sets of features. Nothing compares architecture numbers: wgmma is in sm_90a and not in sm_100a."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Flag, auto
+
+
+class Feature(Flag):
+    """What an instruction may need of its target (PTX ISA, 'Target ISA Notes' of each instruction)."""
+
+    MMA_SYNC = auto()  # mma.sync with bf16 and tf32, ldmatrix
+    CP_ASYNC = auto()
+    REDUX = auto()  # redux.sync on integers
+    MMA_FP8 = auto()  # mma.sync on e4m3/e5m2, and cvt to and from fp8
+    MBARRIER = auto()
+    MBARRIER_TRY_WAIT = auto()
+    CLUSTER = auto()
+    DSMEM = auto()
+    TMA = auto()
+    STMATRIX = auto()
+    GRIDDEPCONTROL = auto()
+    ELECT = auto()
+    ATOM_BF16 = auto()  # atom.add.noftz.bf16
+    WGMMA = auto()
+    SETMAXNREG = auto()
+    TCGEN05 = auto()
+    F32X2 = auto()
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Sizes that a launch must respect. SMEM in bytes a block; registers in 32-bit words."""
+
+    smem_per_block: int
+    smem_per_multiprocessor: int
+    registers_per_multiprocessor: int = 65536
+    threads_per_block: int = 1024
+    blocks_per_multiprocessor: int = 32
+    warps_per_multiprocessor: int = 64
+    multiprocessors: int = 132
+    cluster_size: int = 8  # portable; 16 needs the non-portable launch attribute
+    grid: tuple[int, int, int] = (2**31 - 1, 65535, 65535)
+
+
+@dataclass(frozen=True)
+class Target:
+    """An architecture to compile for: its name, what it can do and how large its parts are."""
+
+    name: str
+    features: Feature
+    limits: Limits
+    ptx_version: tuple[int, int]
+
+    def supports(self, needed: Feature) -> bool:
+        return needed in self.features
+
+    def __str__(self) -> str:
+        return self.name
+
+
+_SM80 = Feature.MMA_SYNC | Feature.CP_ASYNC | Feature.REDUX | Feature.MBARRIER
+_SM89 = _SM80 | Feature.MMA_FP8
+_SM90 = (
+    _SM89
+    | Feature.MBARRIER_TRY_WAIT
+    | Feature.CLUSTER
+    | Feature.DSMEM
+    | Feature.TMA
+    | Feature.STMATRIX
+    | Feature.GRIDDEPCONTROL
+    | Feature.ELECT
+    | Feature.ATOM_BF16
+)
+_SM90A = _SM90 | Feature.WGMMA | Feature.SETMAXNREG
+_SM100A = (_SM90A & ~Feature.WGMMA) | Feature.TCGEN05 | Feature.F32X2
+_SM120A = (_SM90A & ~Feature.WGMMA) | Feature.F32X2
+
+# Sizes: CUDA C++ Programming Guide, 'Technical Specifications per Compute Capability'.
+SM_80 = Target("sm_80", _SM80, Limits(163 * 1024, 164 * 1024, multiprocessors=108), (8, 0))
+SM_89 = Target(
+    "sm_89",
+    _SM89,
+    Limits(99 * 1024, 100 * 1024, blocks_per_multiprocessor=24, warps_per_multiprocessor=48),
+    (8, 6),
+)
+SM_90 = Target("sm_90", _SM90, Limits(227 * 1024, 228 * 1024), (8, 6))
+SM_90A = Target("sm_90a", _SM90A, Limits(227 * 1024, 228 * 1024), (8, 6))
+SM_100A = Target("sm_100a", _SM100A, Limits(227 * 1024, 228 * 1024, multiprocessors=148), (8, 6))
+SM_120A = Target(
+    "sm_120a",
+    _SM120A,
+    Limits(99 * 1024, 100 * 1024, warps_per_multiprocessor=48, multiprocessors=188),
+    (8, 7),
+)
+TARGETS: dict[str, Target] = {t.name: t for t in (SM_80, SM_89, SM_90, SM_90A, SM_100A, SM_120A)}
+DEFAULT = SM_90A
