@@ -132,6 +132,8 @@ def _register_setp(pair: bool) -> None:
     ) -> Body:
         if ftz and type_ == "bf16":
             raise Illegal("'.ftz' is for .f16 and .f32")
+        if pair and type_ != "f32":
+            raise Illegal("scalar halves are compared into one predicate")
         return _predicate(compare(op, ftz, type_), bool_op, type_, pair)
 
 
@@ -201,7 +203,8 @@ def set_float(op: str, bool_op: str, ftz: str, result: str, type_: str) -> Body:
 
 
 @form(
-    f"set {_FLOAT_OPS} and|or|xor? ftz? f16 f16|f32|f64",
+    f"set {_FLOAT_OPS} and|or|xor? ftz? f16 f16|f32",
+    f"set {_FLOAT_OPS} and|or|xor? f16 f64",
     f"set {_FLOAT_OPS} and|or|xor? ftz? u16|s16|u32|s32|f16 f16",
     f"set {_FLOAT_OPS} and|or|xor? u16|s16|u32|s32|bf16 bf16",
 )

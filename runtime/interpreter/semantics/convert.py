@@ -66,6 +66,9 @@ def clamp_integer(source: str, target: str) -> Callable[[Array], Array]:
 def cvt_integer(sat: str, target: str, source: str) -> Body:
     value, bits = integer_value(source), integer_bits(target)
     if sat:
+        (low, high), (lowest, highest) = _limits(target), _limits(source)
+        if low <= lowest and highest <= high:
+            raise Illegal("the target holds every value of the source: nothing to saturate")
         clamp = clamp_integer(source, target)
         return Body((source,), (target,), lambda a: (bits(clamp(value(a))),))
     return Body((source,), (target,), lambda a: (bits(value(a)),))
@@ -114,9 +117,10 @@ def _to_integer(target: str, nan: int) -> Callable[[Array], Array]:
 
 
 @form(f"cvt rni|rzi|rmi|rpi ftz? sat? {_INTEGERS} {_FLOATS}")
-def cvt_float_to_integer(mode: str, ftz: str, _sat: str, target: str, source: str) -> Body:
+def cvt_float_to_integer(mode: str, ftz: str, sat: str, target: str, source: str) -> Body:
     """Saturates always. NaN gives 0, or the top bit alone where either type has 64 bits."""
     _check_ftz(ftz, target, source)
+    _check_bf16(sat, source, target)
     value, integral = float_value(source, bool(ftz)), _INTEGRAL[mode]
     wide = source == "f64" or BITS[target] == 64
     convert = _to_integer(target, 1 << (BITS[target] - 1) if wide else 0)
@@ -126,6 +130,11 @@ def cvt_float_to_integer(mode: str, ftz: str, _sat: str, target: str, source: st
 def _check_ftz(ftz: str, *types: str) -> None:
     if ftz and "f32" not in types:
         raise Illegal("'.ftz' needs .f32 on either side")
+
+
+def _check_bf16(sat: str, *types: str) -> None:
+    if "bf16" in types and (sat or any(BITS[type_] == 8 for type_ in types)):
+        raise Illegal("bf16 converts from and to 16 bits and more, and without '.sat'")
 
 
 # --- to float ------------------------------------------------------------------------------------
@@ -181,6 +190,7 @@ def _pack_integer(source: str, target: str, mode: str) -> Callable[[Array], Arra
 @form(f"cvt rn|rz|rm|rp ftz? sat? {_FLOATS} {_INTEGERS}")
 def cvt_integer_to_float(mode: str, ftz: str, sat: str, target: str, source: str) -> Body:
     _check_ftz(ftz, target)
+    _check_bf16(sat, target, source)
     value = integer_value(source)
     if sat:  # clamped to 0 or 1, which every format holds
         clip = clamp_integer(source, "u8")
@@ -209,6 +219,7 @@ def cvt_float(mode: str, ftz: str, sat: str, target: str, source: str) -> Body:
     """Widening is exact and takes no rounding; narrowing, and f16 to bf16 and back, demand one."""
     _check_ftz(ftz, target, source)
     exactly = target == source or _RANK[target] > _RANK[source]
+    _check_bf16(sat, target, source)
     if exactly and mode:
         raise Illegal("a widening conversion takes no rounding")
     if not exactly and not mode:
@@ -223,6 +234,7 @@ def cvt_integral(mode: str, ftz: str, sat: str, target: str, source: str) -> Bod
     if target != source:
         raise Illegal("integer rounding of a float keeps its type")
     _check_ftz(ftz, target)
+    _check_bf16(sat, target, target)
     value, integral = float_value(source, bool(ftz)), _INTEGRAL[mode]
     bits = float_bits(target, "rn", bool(ftz), bool(sat))
     return Body((source,), (target,), lambda a: (bits(integral(value(a))),))

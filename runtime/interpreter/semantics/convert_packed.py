@@ -65,17 +65,18 @@ def _bf16x2(a: Array, b: Array) -> Array:
     return upper | lower
 
 
-@form("cvt rna satfinite? tf32 f32", "cvt rn|rz satfinite? relu? tf32 f32", since=80)
+@form("cvt rn|rz satfinite relu? tf32 f32", since=100)
+@form("cvt rna satfinite? tf32 f32", since=80)
+@form("cvt rn|rz relu? tf32 f32", since=90)
 def cvt_tf32(*words: str) -> Body:
-    mode, satfinite = words[:2]
-    relu = len(words) == 5 and words[2]
-    target, source = words[-2:]
+    mode, target, source = words[0], words[-2], words[-1]
+    relu, satfinite = "relu" in words, "satfinite" in words
 
     def fn(a: Array) -> tuple[Array, ...]:
         x = a.view(np.float32)
         if relu:
             x = _relu(x)
-        code = encode(x.astype(np.float64), FORMATS["tf32"], mode, bool(satfinite)).astype(
+        code = encode(x.astype(np.float64), FORMATS["tf32"], mode, satfinite).astype(
             np.uint32
         )
         return (np.where(x != x, CANONICAL_NAN_F32, code << np.uint32(13)),)
