@@ -1,0 +1,28 @@
+"""What each PTX instruction computes, as vectorised NumPy on register bits.
+
+Public names: `compile_alu` for elementwise instructions, the type tables, and the errors. Each family is one file;
+importing this package registers them all.
+"""
+
+from __future__ import annotations
+
+from . import approx, bits, compare, convert, convert_packed, floating, integer
+from .errors import BadModifier, UnknownInstruction
+from .forms import Alu, compile_alu
+from .types import BITS, STORAGE, VALUE, Array, narrow, widen_destination
+
+FAMILIES = (integer, bits, floating, approx, convert, convert_packed, compare)
+
+__all__ = [
+    "BITS",
+    "FAMILIES",
+    "STORAGE",
+    "VALUE",
+    "Alu",
+    "Array",
+    "BadModifier",
+    "UnknownInstruction",
+    "compile_alu",
+    "narrow",
+    "widen_destination",
+]
