@@ -6,12 +6,34 @@ importing this package registers them all.
 
 from __future__ import annotations
 
-from . import approx, bits, compare, convert, convert_packed, floating, integer
+from . import (
+    approx,
+    bits,
+    carry,
+    compare,
+    convert,
+    convert_packed,
+    floating,
+    halves,
+    integer,
+    minmax,
+)
 from .errors import BadModifier, UnknownInstruction
 from .forms import Alu, compile_alu
 from .types import BITS, STORAGE, VALUE, Array, narrow, widen_destination
 
-FAMILIES = (integer, bits, floating, approx, convert, convert_packed, compare)
+FAMILIES = (
+    integer,
+    carry,
+    bits,
+    floating,
+    minmax,
+    halves,
+    approx,
+    convert,
+    convert_packed,
+    compare,
+)
 
 __all__ = [
     "BITS",

@@ -10,6 +10,7 @@ import numpy as np
 from .floating import flush_f32
 from .formats import decode
 from .forms import Body, Illegal, form
+from .halves import flush_f16
 from .types import BITS, SIGNED, STORAGE, Array
 
 Compare = Callable[[Array, Array], Array]
@@ -74,12 +75,6 @@ def _float_compare(op: str, ftz: bool, type_: str) -> Compare:
         return lambda a, b: relation(a.view(np.float64), b.view(np.float64))
     prepare: Any = flush_f16 if ftz else (lambda a: a)
     return lambda a, b: relation(decode(prepare(a), type_), decode(prepare(b), type_))
-
-
-def flush_f16(bits: Array) -> Array:
-    """Bits of f16 with subnormals replaced by zeros of their sign."""
-    tiny = (bits & np.uint16(0x7C00)) == 0
-    return np.where(tiny, bits & np.uint16(0x8000), bits) if np.count_nonzero(tiny) else bits
 
 
 def compare(op: str, ftz: str, type_: str) -> Compare:

@@ -18,6 +18,7 @@ DTypeClass = type[np.generic]
 #: Width in bits of each PTX type, packed types included.
 BITS: dict[str, int] = {
     "pred": 1,
+    "cc": 1,  # the carry flag of the condition code
     **{f"{kind}{bits}": bits for kind in "bus" for bits in (8, 16, 32, 64)},
     "b128": 128,
     "f16": 16,

@@ -48,7 +48,7 @@ def batches(entries: Iterable[Entry], size: int = 48) -> Iterator[Batch]:
 
 
 def _width(type_: str) -> int:
-    return 1 if type_ == "pred" else max(16, BITS[type_])
+    return 1 if type_ in ("pred", "cc") else max(16, BITS[type_])
 
 
 def _register(kind: str, type_: str, index: int) -> str:
@@ -57,13 +57,13 @@ def _register(kind: str, type_: str, index: int) -> str:
 
 def _declare(kind: str, types: list[str]) -> Iterator[str]:
     for index, type_ in enumerate(types):
-        register_type = "pred" if type_ == "pred" else f"b{_width(type_)}"
+        register_type = "pred" if type_ in ("pred", "cc") else f"b{_width(type_)}"
         yield f".reg .{register_type} {_register(kind, type_, index)};"
 
 
 def _load(type_: str, register: str, slot: int, count: int) -> list[str]:
     address = f"[%in+{slot * count * 8}]"
-    if type_ == "pred":
+    if type_ in ("pred", "cc"):
         return [f"ld.global.u32 %t32, {address};", f"setp.ne.u32 {register}, %t32, 0;"]
     if type_ == "b128":
         return [f"ld.global.b64 %t64, {address};", f"mov.b128 {register}, {{%t64, %t64}};"]
@@ -72,7 +72,7 @@ def _load(type_: str, register: str, slot: int, count: int) -> list[str]:
 
 def _store(type_: str, register: str, slot: int, count: int) -> list[str]:
     address = f"[%out+{slot * count * 8}]"
-    if type_ == "pred":
+    if type_ in ("pred", "cc"):
         return [f"selp.u32 %t32, 1, 0, {register};", f"st.global.u32 {address}, %t32;"]
     if type_ == "b128":
         return [f"mov.b128 {{%t64, %u64}}, {register};", f"st.global.b64 {address}, %u64;"]
@@ -80,10 +80,21 @@ def _store(type_: str, register: str, slot: int, count: int) -> list[str]:
 
 
 def instruction(entry: Entry, sources: list[str], targets: list[str]) -> str:
-    """One line of PTX. The truth table of lop3 is an immediate."""
+    """One line of PTX. The truth table of lop3 is an immediate; the carry flag goes through predicates."""
     if entry.opcode[0] == "lop3":
         sources = [*sources[:3], str(LOP3_LUT), *sources[4:]]
-    return f"{entry.mnemonic} {'|'.join(targets)}, {', '.join(sources)};"
+    before = after = ""
+    if entry.operands[-1] == "cc":
+        # the flag is set from the predicate by a sum or difference that overflows where it is true
+        name = "sub" if entry.opcode[0] == "subc" else "add"
+        extreme = "0" if name == "sub" else "0xffffffff"
+        before = f"selp.u32 %t32, 1, 0, {sources[-1]}; {name}.cc.u32 %t32, {extreme}, %t32; "
+        sources = sources[:-1]
+    if entry.results[-1] == "cc":
+        name = "subc" if entry.opcode[0] in ("sub", "subc") else "addc"
+        after = f" {name}.u32 %t32, 0, 0; setp.ne.u32 {targets[-1]}, %t32, 0;"
+        targets = targets[:-1]
+    return before + f"{entry.mnemonic} {'|'.join(targets)}, {', '.join(sources)};" + after
 
 
 def kernel(batch: Batch, count: int) -> Iterator[str]:
