@@ -49,8 +49,9 @@ class Batch:
         self.parked: dict[Key, Group] = {}
         self.polling: list[Group] = []
         self.barriers = Barriers(self)
+        self.clocks: Any = None
+        self.engine: Any = None
         self._special: dict[str, Array] = {}
-        self.last_poll = -1
         run.attach(self)
         self._start()
 

@@ -7,18 +7,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from .semantics.types import STORAGE as TYPES
+
 if TYPE_CHECKING:
     from .batch import Batch
     from .program import Code
 
 Array = npt.NDArray[Any]
 
-STORAGE: dict[str, Any] = {"pred": np.bool_}
-for _name, _bytes in (("8", 2), ("16", 2), ("32", 4), ("64", 8)):
-    for _kind in "bus":
-        STORAGE[_kind + _name] = np.dtype(f"u{_bytes}").type
-STORAGE |= {"f16": np.uint16, "bf16": np.uint16, "f32": np.uint32, "f64": np.uint64}
-STORAGE |= {"f16x2": np.uint32, "bf16x2": np.uint32, "tf32": np.uint32, "b128": np.uint64}
+# The dtype of a register array of each PTX type.
+STORAGE: dict[str, Any] = {**TYPES, "tf32": np.uint32, "e4m3": np.uint16, "e5m2": np.uint16}
 
 
 class _Views(dict[int, Array]):
@@ -98,6 +96,10 @@ class Frame:
         if found is None:
             found = self._views[key] = _Views(self, select)
         return found
+
+    def digest(self, select: Any) -> int:
+        """A hash of these rows' registers: equal when a polling loop has come round with nothing changed."""
+        return hash(tuple(r[select].tobytes() for r in self.registers.values()))
 
     def param(self, name: str, size: int) -> Array:
         """A call parameter or return value of all lanes: (warps, 32, size) bytes."""

@@ -159,7 +159,7 @@ def build_load(k: Compiler, ins: Instruction) -> Op:
     address, space = address_of(k, source), space_of(form.space)
     size, count = form.size, form.count
     width = size * count
-    write = writers[0]
+    write, strong = writers[0], form.strong
     plain = regs[0].index if count == 1 and regs[0] and k.widening(regs[0], form.type) is None else -1
 
     def load(c: Group) -> bool:
@@ -180,7 +180,7 @@ def build_load(k: Compiler, ins: Instruction) -> Op:
             for i, one in enumerate(writers):
                 if one is not None:
                     one(c, value[..., i])
-        return True
+        return not strong or c.batch.run.looked(c)
 
     return load
 

@@ -1,0 +1,2 @@
+def prepare_buffers(run): pass
+def report_unwritten(run): pass
