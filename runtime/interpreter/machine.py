@@ -22,8 +22,9 @@ from .hazards import Reporter, RunReport
 from .kinds import HazardKind
 from .memory import SHARED_RESERVED, GlobalMemory
 from .program import Program, Seg
-from .ptx import Module, PtxError, Var
+from .ptx import Instruction, Module, PtxError, Var
 from .spaces import GenericSpace, GlobalSpace, ParamSpace
+from .wording import Side
 
 Array = npt.NDArray[Any]
 Dims = tuple[int, int, int]
@@ -75,6 +76,10 @@ class Run:
         self._order = _block_order(grid, cluster)
         self.next_block = 0
         self.resident: list[Batch] = []
+        self.sites: list[Instruction] = []
+        self._site_of: dict[int, int] = {}
+        teams = len(self._order) // self.cluster_size
+        self.agent_bits = max(min(30 - max(teams, 1).bit_length(), 12), 7)
         self._seen: set[Any] = set()
         self._seen_at = -1
         self._looked_at = -1
@@ -292,6 +297,27 @@ class Run:
             return True
         return self.yield_group(c)
 
+    def site(self, ins: Instruction) -> int:
+        """A small number for an instruction, to be kept in shadow memory."""
+        found = self._site_of.get(id(ins))
+        if found is None:
+            self.sites.append(ins)
+            found = self._site_of[id(ins)] = len(self.sites) - 1
+        return found
+
+    def side(self, batch: Batch, team: int, agent: int, site: int) -> Side:
+        """An agent and a place, in words, as seen from a batch (`team` counts from its first)."""
+        place = self.reporter.place(self.sites[site])
+        clocks = batch.clocks
+        if agent < clocks.agents:
+            rank, warp = divmod(agent, self.warps_per_block)
+            at = batch.first + team * self.cluster_size + rank
+            known = 0 <= at < len(self._order)
+            who = self.reporter.who(self._order[at], warp) if known else "another block"
+            return Side(who, place, "", 0 <= team < batch.teams)
+        key = clocks.queues[agent - clocks.agents] if agent - clocks.agents < len(clocks.queues) else ("copy",)
+        return Side(_QUEUES.get(key[0], "an asynchronous copy"), place, str(key[0]), True)
+
     def out_of_steps(self, g: Group, seg: Seg) -> None:
         _, _, who = self.reporter.group(g, g.active)
         ins = seg.sync_ins or seg.end
@@ -329,6 +355,14 @@ class Run:
         from .special import special
 
         return special(self, batch, name)
+
+
+_QUEUES = {
+    "copy": "a copy into shared memory that a barrier tracks",
+    "bulk": "a bulk or tensor copy out of shared memory",
+    "cp.async": "a cp.async copy",
+    "wgmma": "a wgmma",
+}
 
 
 def _block_order(grid: Dims, cluster: Dims) -> Array:
