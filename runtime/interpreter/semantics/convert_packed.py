@@ -76,9 +76,7 @@ def cvt_tf32(*words: str) -> Body:
         x = a.view(np.float32)
         if relu:
             x = _relu(x)
-        code = encode(x.astype(np.float64), FORMATS["tf32"], mode, satfinite).astype(
-            np.uint32
-        )
+        code = encode(x.astype(np.float64), FORMATS["tf32"], mode, satfinite).astype(np.uint32)
         return (np.where(x != x, CANONICAL_NAN_F32, code << np.uint32(13)),)
 
     return Body((source,), (target,), fn)
