@@ -20,10 +20,3 @@ class AssemblerError(RuntimeError):
         super().__init__(message)
         self.line = line
         self.log = log
-
-
-class ArtifactError(ValueError):
-    """A file that should hold a compiled kernel does not.
-
-    Cut short, altered, or of another version.
-    """

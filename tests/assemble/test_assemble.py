@@ -135,7 +135,8 @@ ret;
 def test_remarks_without_a_ptx_line_find_the_instruction_they_name() -> None:
     log = (
         "ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions "
-        "are serialized due to insufficient register resources for the wgmma pipeline in the function 'axpy'\n"
+        "are serialized due to insufficient register resources for the wgmma pipeline in the "
+        "function 'axpy'\n"
         "ptxas /dev/stdin, line 7; warning : something is odd\n"
         "ptxas info    : Used 32 registers, used 1 barriers\n"
         "ptxas info    : Compile time = 3.1 ms\n"
