@@ -141,10 +141,10 @@ class _Decoder:
         return _CLASSES[value["$"]](**made)
 
     def decode_tagged(self, value: dict[str, Any]) -> Any:
-        ((tag, inside),) = value.items()
+        tag, inside = next(iter(value.items()))
         match tag:
             case "$at":
-                return self.places[inside]
+                return self.places[int(inside)]
             case "$dtype":
                 return BY_NAME[inside]
             case "$enum":
@@ -160,8 +160,8 @@ class _Decoder:
             case "$bytes":
                 return bytes.fromhex(inside)
             case "$numpy":
-                array: Any = np.frombuffer(bytes.fromhex(inside[1]), BY_NAME[inside[0]].numpy)
-                return array[0]
+                dtype: Any = BY_NAME[inside[0]].numpy
+                return np.frombuffer(bytes.fromhex(inside[1]), dtype)[0]
             case _:
                 raise KeyError(tag)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import re
 import subprocess
+import tempfile
 
 from . import tools
 from .problems import ToolMissing
@@ -27,9 +28,12 @@ def sass(cubin: bytes, *, nvdisasm: str | None = None) -> str:
             "CUDA toolkit or on PATH. Install it: pip install nvidia-cuda-nvdisasm. The cubin "
             "itself is there without it."
         )
-    done = subprocess.run(
-        [str(program), "-c", "-g", "/dev/stdin"], input=cubin, capture_output=True, check=False
-    )
+    with tempfile.TemporaryFile() as image:  # nvdisasm seeks, which a pipe cannot
+        image.write(cubin)
+        image.seek(0)
+        done = subprocess.run(
+            [str(program), "-c", "-g", "/dev/stdin"], stdin=image, capture_output=True, check=False
+        )
     if done.returncode != 0:
         said = done.stderr.decode(errors="replace").strip()
         raise ValueError(f"{program} refused {len(cubin)} bytes that should be a cubin: {said}")
