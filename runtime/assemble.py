@@ -1,4 +1,4 @@
-"""PTX to machine code, by ptxas.
+"""PTX to machine code: by ptxas when there is one, else by the driver's own compiler.
 
 Never nvJitLink: it compiles as if for linking and ignores `setmaxnreg`, which halves a
 warp-specialised kernel's speed without a word.
@@ -12,7 +12,9 @@ from pathlib import Path
 
 from kernel_dsl.compiled import Assembled, CompiledKernel, Remark, Resources
 
-from . import tools
+from . import driver, tools
+from .device import cuda_device
+from .driver_assemble import assemble_with_driver
 from .occupancy import blocks_per_multiprocessor, target_limits
 from .problems import AssemblerError, ToolMissing
 from .ptxas_log import Message, messages, usage, user_line
@@ -52,24 +54,25 @@ def find_ptxas(options: AssemblerOptions = DEFAULT_OPTIONS) -> Path | None:
 
 
 def assembler_identity(options: AssemblerOptions = DEFAULT_OPTIONS) -> str:
-    """A text that changes with the assembler, for cache keys; 'none' where there is none."""
+    """A text that changes with the assembler, for cache keys; 'driver' where there is none."""
     path = find_ptxas(options)
-    return tools.identity(path) if path is not None else "none"
+    return tools.identity(path) if path is not None else "driver"
 
 
 def assemble(kernel: CompiledKernel, *, options: AssemblerOptions = DEFAULT_OPTIONS) -> Assembled:
     """The kernel with its machine code, resources and remarks.
 
-    Runs ptxas: 12 ms for a small kernel.
+    Runs ptxas (10 ms for a small kernel); without one, the driver's compiler where there is a GPU.
 
     Raises:
         AssemblerError: the PTX was refused; it names the user's line.
-        ToolMissing: there is no ptxas.
+        ToolMissing: there is neither ptxas nor a GPU.
     """
     ptxas = find_ptxas(options)
-    if ptxas is None:
-        raise _nothing_assembles(kernel)
-    cubin, log = _run_ptxas(ptxas, kernel, options)
+    if ptxas is not None:
+        cubin, log = _run_ptxas(ptxas, kernel, options)
+    else:
+        cubin, log = _run_driver(kernel, options)
     remarks = tuple(Remark(m.text, m.kind, user_line(kernel, m)) for m in messages(log))
     return Assembled(kernel, cubin, resources(kernel, log), remarks)
 
@@ -116,11 +119,25 @@ def _run_ptxas(ptxas: Path, kernel: CompiledKernel, options: AssemblerOptions) -
     return done.stdout, log
 
 
+def _run_driver(kernel: CompiledKernel, options: AssemblerOptions) -> tuple[bytes, str]:
+    if not driver.available():
+        raise _nothing_assembles(kernel)
+    cubin, log, taken = assemble_with_driver(
+        kernel,
+        cuda_device().context,
+        optimization=options.optimization,
+        line_info=options.line_info,
+    )
+    if not taken:
+        raise _refusal(kernel, log, "the CUDA driver's compiler")
+    return cubin, log
+
+
 def _nothing_assembles(kernel: CompiledKernel) -> ToolMissing:
     return ToolMissing(
         f"Kernel {kernel.name!r} cannot be assembled: there is no ptxas in the nvidia-cuda-nvcc "
-        "wheel, in a CUDA toolkit or on PATH. Install one: pip install nvidia-cuda-nvcc. Tracing, "
-        "PTX and the interpreter need none."
+        "wheel, in a CUDA toolkit or on PATH, and no GPU whose driver could compile it. Install "
+        "one: pip install nvidia-cuda-nvcc. Tracing, PTX and the interpreter need none."
     )
 
 

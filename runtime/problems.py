@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from kernel_dsl.compiled import SourceLine
 
+from .errors import Error
 
-class ToolMissing(RuntimeError):  # noqa: N818  (a state of the machine, named as the user would say it)
+
+class ToolMissing(Error, RuntimeError):  # noqa: N818  (a state of the machine, not a fault)
     """A program of the CUDA toolkit is needed and none was found."""
 
 
-class AssemblerError(RuntimeError):
+class AssemblerError(Error, RuntimeError):
     """The assembler refused the PTX of a kernel.
 
     `line` is the user's line that the refused PTX came from, where it is known; `log` is all that

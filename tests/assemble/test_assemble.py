@@ -9,7 +9,7 @@ import pytest
 
 from kernel_dsl.compiled import SourceLine
 from kernel_dsl.target import TARGETS
-from runtime import tools
+from runtime import driver, tools
 from runtime.assemble import (
     AssemblerOptions,
     assemble,
@@ -18,6 +18,7 @@ from runtime.assemble import (
     ptxas_version,
     resources,
 )
+from runtime.driver import Availability
 from runtime.problems import AssemblerError, ToolMissing
 from runtime.ptxas_log import messages, user_line
 
@@ -188,8 +189,29 @@ def test_without_any_assembler_the_error_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("runtime.assemble.find_ptxas", lambda options: None)
+    monkeypatch.setattr("runtime.assemble.driver.available", lambda: Availability(0, "none"))
     with pytest.raises(ToolMissing, match="pip install nvidia-cuda-nvcc"):
         assemble(axpy())
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not driver.available(), reason="no GPU")
+@pytest.mark.parametrize("whole", [False, True])
+def test_the_drivers_compiler_gives_the_same_resources(
+    monkeypatch: pytest.MonkeyPatch, whole: bool
+) -> None:
+    """With `setmaxnreg` in the text (here in a comment) the PTX is compiled in whole."""
+    kernel = axpy()
+    if whole:
+        kernel = replace(kernel, ptx=kernel.ptx + "// setmaxnreg\n")
+    expected = assemble(kernel).resources
+    monkeypatch.setattr("runtime.assemble.find_ptxas", lambda options: None)
+    made = assemble(kernel)
+    assert bool(made.cubin) is not whole
+    assert abs(made.resources.registers - expected.registers) <= 4
+    assert made.resources.spills == 0
+    with pytest.raises(AssemblerError, match="axpy"):
+        assemble(replace(kernel, ptx=kernel.ptx.replace("mul.wide", "mul.wild")))
 
 
 @needs_ptxas
