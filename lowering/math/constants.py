@@ -29,11 +29,6 @@ class Format:
     def infinity_bits(self) -> int:
         return (2 * self.bias + 1) << self.mantissa
 
-    @property
-    def sign_bit(self) -> int:
-        """As the signed int of this size that LLVM prints."""
-        return -(1 << (self.mantissa + self.bias.bit_length()))
-
 
 SINGLE = Format(23, 127, 1.5 * 2.0**23, 2.0**-126)
 DOUBLE = Format(52, 1023, 1.5 * 2.0**52, 2.0**-1022)

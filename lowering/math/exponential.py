@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .constants import format_of
+from .quotient import quotient
 from .registry import FUNCTIONS
 from .text import Value, Writer
 
@@ -169,16 +170,15 @@ def logistic(b: Writer, x: Value) -> Value:
     reduced = reduce_exp(b, magnitude)
     lifted = power_of_two(b, reduced.n_bits + lift)
     e = b.polynomial(reduced.r, b.pick(EXP)) * lifted * 2.0**-lift
-    return x.lt(0.0).where(e, 1.0) / (e + 1.0)
+    return quotient(b, x.lt(0.0).where(e, 1.0), b.value(1.0), e)
 
 
 @FUNCTIONS.define("tanh")
 def tanh(b: Writer, x: Value) -> Value:
     """m / (m + 2) with m = expm1(2|x|)."""
     magnitude = b.intrinsic("minimum", b.abs(x), b.pick((10.0, 20.0)))
-    reduced = reduce_exp(b, magnitude + magnitude)
-    m = expm1_of_reduced(b, reduced)
-    return b.copysign(m / (m + 2.0), x)
+    m = expm1_of_reduced(b, reduce_exp(b, magnitude + magnitude))
+    return b.copysign(quotient(b, m, b.value(2.0), m), x)
 
 
 def expm1_of_reduced(b: Writer, reduced: Reduced) -> Value:

@@ -10,19 +10,42 @@ from .registry import FUNCTIONS
 from .text import Value, Writer
 
 TWO_THIRDS_BITS = (0x3F2AAAAB, 0x3FE5555555555555)
-LOG2_E = (1.4426950216293335, 1.4426950408889634)
-LOG10_E = (0.4342944920063019, 0.4342944819032518)
-LOG10_2 = (0.3010300099849701, 0.3010299956639812)
 
-# log(1 + f) = f - f^2/2 + f^3 * q(f), minimax in relative error on |f| <= 1/3 (2^-24.7 and ...)
+
+@dataclass(frozen=True)
+class Base:
+    """1/log(base) and log(2)/log(base), each in two parts, for (float32, float64)."""
+
+    scale: tuple[float, float]
+    scale_low: tuple[float, float]
+    two: tuple[float, float]
+    two_low: tuple[float, float]
+
+
+BASE_2 = Base(
+    (1.4426950216293335, 1.4426950408889634),
+    (1.925963033500011e-08, 2.0355273740931033e-17),
+    (1.0, 1.0),
+    (0.0, 0.0),
+)
+BASE_10 = Base(
+    (0.4342944920063019, 0.4342944819032518),
+    (-1.0103049952192578e-08, 1.098319650216765e-17),
+    (0.3010300099849701, 0.3010299956639812),
+    (-1.432098883924482e-08, -2.8037281277851704e-18),
+)
+
+# log(1 + f) = f - f^2/2 + f^3 * q(f), minimax in relative error on |f| <= 1/3 (2^-27.7)
 LOG_SINGLE = (
-    0.3333326578140259,
-    -0.2500424087047577,
-    0.20007938146591187,
-    -0.16472233831882477,
-    0.14041975140571594,
-    -0.15122874081134796,
-    0.1382199376821518,
+    -0.5,
+    0.3333321511745453,
+    -0.24999801814556122,
+    0.20010459423065186,
+    -0.16680312156677246,
+    0.14004908502101898,
+    -0.12186501175165176,
+    0.13989628851413727,
+    -0.12882676720619202,
 )
 
 
@@ -54,10 +77,9 @@ def rounder_bits(b: Writer) -> int:
     return b.pick((0x4B400000, 0x4338000000000000))
 
 
-def log_of_fraction(b: Writer, f: Value) -> Value:
-    """log(1 + f) for |f| <= 1/3."""
-    q = b.polynomial(f, LOG_SINGLE)
-    return b.fma(f * f, b.fma(f, q, -0.5), f)
+def log_beyond_linear(b: Writer, f: Value) -> Value:
+    """log(1 + f) - f for |f| <= 1/3."""
+    return f * f * b.polynomial(f, LOG_SINGLE)
 
 
 def with_specials(b: Writer, x: Value, result: Value) -> Value:
@@ -68,20 +90,25 @@ def with_specials(b: Writer, x: Value, result: Value) -> Value:
     return odd.where(special, result)
 
 
+def _log_to_base(b: Writer, x: Value, base: Base) -> Value:
+    parts = split(b, x)
+    beyond = b.fma(parts.f, b.pick(base.scale_low), log_beyond_linear(b, parts.f) * b.pick(base.scale))
+    fraction = b.fma(parts.f, b.pick(base.scale), b.fma(parts.k, b.pick(base.two_low), beyond))
+    return with_specials(b, x, b.fma(parts.k, b.pick(base.two), fraction))
+
+
 @FUNCTIONS.define("log", dtypes=("f32",))
 def log(b: Writer, x: Value) -> Value:
     parts = split(b, x)
-    return with_specials(b, x, b.fma(parts.k, b.pick(LN2_HIGH), log_of_fraction(b, parts.f)))
+    fraction = log_beyond_linear(b, parts.f) + parts.f
+    return with_specials(b, x, b.fma(parts.k, b.pick(LN2_HIGH), fraction))
 
 
 @FUNCTIONS.define("log2", dtypes=("f32",))
 def log2(b: Writer, x: Value) -> Value:
-    parts = split(b, x)
-    return with_specials(b, x, b.fma(log_of_fraction(b, parts.f), b.pick(LOG2_E), parts.k))
+    return _log_to_base(b, x, BASE_2)
 
 
 @FUNCTIONS.define("log10", dtypes=("f32",))
 def log10(b: Writer, x: Value) -> Value:
-    parts = split(b, x)
-    fraction = log_of_fraction(b, parts.f) * b.pick(LOG10_E)
-    return with_specials(b, x, b.fma(parts.k, b.pick(LOG10_2), fraction))
+    return _log_to_base(b, x, BASE_10)

@@ -7,9 +7,10 @@ from .registry import FUNCTIONS
 from .text import Value, Writer
 
 TWO_OVER_PI = (0.6366197466850281, 0.6366197723675814)
+# Rounded down, so that all parts have one sign: the reduction then keeps the sign of a zero.
 HALF_PI = (
-    (1.5707963705062866, -4.371138828673793e-08, -1.7151245100058819e-15),
-    (1.5707963267948966, 6.123233995736766e-17, -1.4973849048591698e-33),
+    (1.570796251296997, 7.549789415861596e-08, 5.390302529957765e-15),
+    (1.5707963267948966, 6.123233995736765e-17, 1.0828566739219139e-32),
 )
 # Where the three-step reduction ends: n times the error of HALF_PI must stay far below the smallest r.
 MODERATE = (105615.0, 1e5)
@@ -49,7 +50,7 @@ def sine_of_quadrant(b: Writer, r: Value, quadrant: Value) -> Value:
     cosine = b.fma(square, b.polynomial(square, b.pick(COS)), 1.0)
     value = (quadrant & 1).equal(0).where(sine, cosine)
     form = format_of(b)
-    sign = (quadrant & 2) << (form.mantissa + form.bias.bit_length() - 1)
+    sign = (quadrant & 2) << (form.mantissa + form.bias.bit_length())
     return b.from_bits(b.bits(value) ^ sign)
 
 
