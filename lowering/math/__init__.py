@@ -8,8 +8,8 @@ every machine gives the same bits.
 
 from __future__ import annotations
 
-from . import error_function, exponential, logarithm, root, trigonometric
+from . import error_function, exponential, hyperbolic, logarithm, root, trigonometric
 from .registry import FUNCTIONS, MathFunction, definitions
 
 __all__ = ["FUNCTIONS", "MathFunction", "definitions"]
-_FAMILIES = (error_function, exponential, logarithm, root, trigonometric)
+_FAMILIES = (error_function, exponential, hyperbolic, logarithm, root, trigonometric)

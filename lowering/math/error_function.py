@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .exponential import EXP, LN2_HIGH, LOG2_E, power_of_two
+from .exponential import EXP_NARROW, LN2_HIGH, LOG2_E, power_of_two
 from .constants import format_of
 from .registry import FUNCTIONS
 from .text import Value, Writer
@@ -36,6 +36,6 @@ def erf_single(b: Writer, x: Value) -> Value:
     rounder = format_of(b).rounder
     shifted = b.fma(exponent, -LOG2_E[0], rounder)
     r = b.fma(shifted - rounder, -LN2_HIGH[0], -exponent)
-    e = b.polynomial(r, EXP[0]) * power_of_two(b, b.bits(shifted))
+    e = b.polynomial(r, EXP_NARROW[0]) * power_of_two(b, b.bits(shifted))
     large = b.copysign(1.0 - e, x)
     return t.lt(0.84375).where(small, large)
