@@ -8,8 +8,24 @@ every machine gives the same bits.
 
 from __future__ import annotations
 
-from . import error_function, exponential, hyperbolic, logarithm, root, trigonometric
+from . import (
+    error_function,
+    exponential,
+    hyperbolic,
+    inverse_trigonometric,
+    logarithm,
+    root,
+    trigonometric,
+)
 from .registry import FUNCTIONS, MathFunction, definitions
 
 __all__ = ["FUNCTIONS", "MathFunction", "definitions"]
-_FAMILIES = (error_function, exponential, hyperbolic, logarithm, root, trigonometric)
+_FAMILIES = (
+    error_function,
+    exponential,
+    hyperbolic,
+    inverse_trigonometric,
+    logarithm,
+    root,
+    trigonometric,
+)

@@ -177,16 +177,11 @@ def times_square(b: Writer, p: Value, n_bits: Value) -> Value:
     return p * factor * factor
 
 
-def exp_of_clamped(b: Writer, x: Value, leading: float = 1.0) -> Value:
-    """leading * exp(x) for x no further out than twice the range of results."""
-    reduced = reduce_by_log2(b, x, 2.0)
-    p = b.polynomial(reduced.r, b.pick(EXP))
-    return times_square(b, p if leading == 1.0 else p * leading, reduced.n_bits)
-
-
 @FUNCTIONS.define("exp")
 def exp(b: Writer, x: Value) -> Value:
-    return exp_of_clamped(b, b.clamp(x, b.pick((-110.0, -760.0)), b.pick((100.0, 720.0))))
+    x = b.clamp(x, b.pick((-110.0, -760.0)), b.pick((100.0, 720.0)))
+    reduced = reduce_by_log2(b, x, 2.0)
+    return times_square(b, b.polynomial(reduced.r, b.pick(EXP)), reduced.n_bits)
 
 
 @FUNCTIONS.define("exp2")

@@ -9,6 +9,7 @@ from .exponential import LN2_HIGH
 from .registry import FUNCTIONS
 from .text import Value, Writer
 
+ROUNDER_BITS = (0x4B400000, 0x4338000000000000)  # of `Format.rounder`
 TWO_THIRDS_BITS = (0x3F2AAAAB, 0x3FE5555555555555)
 
 
@@ -47,6 +48,16 @@ LOG_SINGLE = (
     0.13989628851413727,
     -0.12882676720619202,
 )
+# (2 atanh(s) - 2s) / s^3 in s^2, for |s| <= 1/5 (2^-55.8)
+LOG_DOUBLE = (
+    0.6666666666667294,
+    0.3999999999603942,
+    0.2857142941716324,
+    0.22222136719185678,
+    0.1818642892186417,
+    0.1524873354595981,
+    0.15379488563457658,
+)
 
 
 @dataclass(frozen=True)
@@ -65,21 +76,21 @@ def split(b: Writer, x: Value) -> Split:
     bits = b.bits(normal)
     k = (bits - b.pick(TWO_THIRDS_BITS)) >> form.mantissa
     m = b.from_bits(bits - (k << form.mantissa))
-    # The integer k becomes a float by adding it to the bits of a power of two whose ulp is 1.
-    anchor = 1.5 * 2.0**form.mantissa
-    offset = subnormal.where(b.value(anchor + form.mantissa), anchor)
-    k_float = b.from_bits(k + rounder_bits(b)) - offset
+    # The integer k becomes a float by adding it to the bits of `rounder`, whose ulp is 1.
+    offset = subnormal.where(b.value(form.rounder + form.mantissa), form.rounder)
+    k_float = b.from_bits(k + b.pick(ROUNDER_BITS)) - offset
     return Split(k_float, m - 1.0)
-
-
-def rounder_bits(b: Writer) -> int:
-    """The bits of `Format.rounder`."""
-    return b.pick((0x4B400000, 0x4338000000000000))
 
 
 def log_beyond_linear(b: Writer, f: Value) -> Value:
     """log(1 + f) - f for |f| <= 1/3."""
-    return f * f * b.polynomial(f, LOG_SINGLE)
+    if b.is32:
+        return f * f * b.polynomial(f, LOG_SINGLE)
+    # In s = f / (2 + f): log(1 + f) = 2 atanh(s) = f - s*f + s*R, where s*f = f^2/2 - s*f^2/2.
+    s = f / (f + 2.0)
+    square = s * s
+    half = f * f * 0.5
+    return s * b.fma(square, b.polynomial(square, LOG_DOUBLE), half) - half
 
 
 def with_specials(b: Writer, x: Value, result: Value) -> Value:
@@ -97,18 +108,45 @@ def _log_to_base(b: Writer, x: Value, base: Base) -> Value:
     return with_specials(b, x, b.fma(parts.k, b.pick(base.two), fraction))
 
 
-@FUNCTIONS.define("log", dtypes=("f32",))
+@FUNCTIONS.define("log")
 def log(b: Writer, x: Value) -> Value:
     parts = split(b, x)
-    fraction = log_beyond_linear(b, parts.f) + parts.f
-    return with_specials(b, x, b.fma(parts.k, b.pick(LN2_HIGH), fraction))
+    return with_specials(b, x, sum_of_logs(b, parts))
 
 
-@FUNCTIONS.define("log2", dtypes=("f32",))
+def sum_of_logs(b: Writer, parts: Split) -> Value:
+    """k * log(2) + log(1 + f)."""
+    return b.fma(parts.k, b.pick(LN2_HIGH), log_beyond_linear(b, parts.f) + parts.f)
+
+
+@FUNCTIONS.define("log2")
 def log2(b: Writer, x: Value) -> Value:
     return _log_to_base(b, x, BASE_2)
 
 
-@FUNCTIONS.define("log10", dtypes=("f32",))
+@FUNCTIONS.define("log10")
 def log10(b: Writer, x: Value) -> Value:
     return _log_to_base(b, x, BASE_10)
+
+
+@FUNCTIONS.define("log1p")
+def log1p(b: Writer, x: Value) -> Value:
+    return log1p_of(b, x)
+
+
+def log1p_of(b: Writer, x: Value, doubled: Value | None = None) -> Value:
+    """log(1 + x), or log(2x) where `doubled` (an i1), which wants x so large that 1 + x is x.
+
+    With 2^k near 1 + x, f = x*2^-k + (2^-k - 1) is rounded once; it is x itself where k is 0.
+    """
+    form = format_of(b)
+    sum_ = x + 1.0
+    k = (b.bits(sum_) - b.pick(TWO_THIRDS_BITS)) >> form.mantissa
+    scaled = b.from_bits(b.bits(x) - (k << form.mantissa))
+    # Four times the power, because 2^-k may be subnormal.
+    power = b.from_bits(((2 - k) << form.mantissa) + form.one)
+    f = b.fma(power, 0.25, -1.0) + scaled
+    k_float = b.from_bits(k + b.pick(ROUNDER_BITS)) - form.rounder
+    if doubled is not None:
+        k_float = k_float + doubled.where(b.value(1.0), 0.0)
+    return with_specials(b, sum_, sum_of_logs(b, Split(k_float, f)))

@@ -55,6 +55,9 @@ class Value:
     def __mul__(self, other: Value | Number) -> Value:
         return self._arithmetic("mul", other)
 
+    def __rmul__(self, other: Number) -> Value:
+        return self.writer.value(other, self.type) * self
+
     def __truediv__(self, other: Value | Number) -> Value:
         return self._operation("fdiv", other)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from .constants import format_of
+from .huge import Angle, reduce_huge
+from .quotient import quotient
 from .registry import FUNCTIONS
 from .text import Value, Writer
 
@@ -13,7 +15,7 @@ HALF_PI = (
     (1.5707963267948966, 6.123233995736765e-17, 1.0828566739219139e-32),
 )
 # Where the three-step reduction ends: n times the error of HALF_PI must stay far below the smallest r.
-MODERATE = (105615.0, 1e5)
+MODERATE = (105615.0, 2.0**30)
 
 # sin(r) = r + r^3 * q(r^2) and cos(r) = 1 - r^2/2 + r^4 * q(r^2), minimax on |r| <= 0.786
 SIN = (
@@ -41,109 +43,111 @@ COS = (
 )
 
 
-def sine_of_quadrant(b: Writer, r: Value, quadrant: Value) -> Value:
-    """sin(r + quadrant * pi/2) for |r| <= pi/4; -0 gives -0."""
+# tan(r) = r + r^3 * q(r^2) on the same range (2^-25.7 and 2^-56.2)
+TAN = (
+    (
+        0.33333155512809753,
+        0.1333884596824646,
+        0.053406864404678345,
+        0.024447258561849594,
+        0.0030908130574971437,
+        0.009403412230312824,
+    ),
+    (
+        0.3333333333333276,
+        0.1333333333341711,
+        0.053968253925478056,
+        0.021869489637565943,
+        0.008863218761094308,
+        0.0035922927239358336,
+        0.0014547357693545065,
+        0.0005951583882902467,
+        0.00022210289415793764,
+        0.0001370977082001198,
+        -2.719516691859148e-05,
+        9.019815994490822e-05,
+        -4.528041911994103e-05,
+        2.0960679116155746e-05,
+    ),
+)
+
+
+def sine_of_angle(b: Writer, angle: Angle, shift: Value | int = 0) -> Value:
+    """sin(angle + shift * pi/2); -0 gives -0. What rounding r lost is not asked for."""
+    r = angle.r
     square = r * r
     # The + 0 turns the product's -0 into 0, so that the last step keeps the sign of r = -0.
-    cube_over_square = b.polynomial(square, b.pick(SIN))
-    sine = b.fma(cube_over_square, b.fma(square, r, 0.0), r)
+    sine = b.fma(b.polynomial(square, b.pick(SIN)), b.fma(square, r, 0.0), r)
     cosine = b.fma(square, b.polynomial(square, b.pick(COS)), 1.0)
+    quadrant = angle.quadrant if shift == 0 else angle.quadrant + shift
     value = (quadrant & 1).equal(0).where(sine, cosine)
-    form = format_of(b)
-    sign = (quadrant & 2) << (form.mantissa + form.bias.bit_length())
+    sign = (quadrant & 2) << 30
+    if not b.is32:
+        sign = b.convert("zext", sign, "i64") << 32
     return b.from_bits(b.bits(value) ^ sign)
 
 
-def reduce_moderate(b: Writer, x: Value) -> tuple[Value, Value]:
-    """(r, n): x = n * pi/2 + r, with n in the low bits of an int."""
+def tangent_of_angle(b: Writer, angle: Angle) -> Value:
+    """tan(angle), as -1/tan(r) in odd quadrants; -0 gives -0."""
+    r = angle.r
+    square = r * r
+    cube = b.fma(square, r, 0.0)  # + 0 as in the sine
+    # The derivative is 1 + tan(r)^2, of which 1 + 1.5 r^2 is near enough for the rest.
+    beyond = b.fma(b.polynomial(square, b.pick(TAN)), cube, b.fma(square, 1.5, 1.0) * angle.rest)
+    odd = (angle.quadrant & 1).equal(1)
+    # In even quadrants r may be 0; in odd ones it is never so small that its reciprocal overflows.
+    inverse = quotient(b, b.value(-1.0), odd.where(r, b.value(1.0)), beyond)
+    return odd.where(inverse, r + beyond)
+
+
+def reduce_moderate(b: Writer, x: Value) -> Angle:
+    """x modulo 2 pi for |x| up to MODERATE."""
     rounder = format_of(b).rounder
     shifted = b.fma(x, b.pick(TWO_OVER_PI), rounder)
     n = shifted - rounder
-    r = x
-    for part in b.pick(HALF_PI):
-        r = b.fma(n, -part, r)
-    return r, b.bits(shifted)
+    high, middle, low = b.pick(HALF_PI)
+    first = b.fma(n, -high, x)  # exact
+    second = b.fma(n, -middle, first)
+    r = b.fma(n, -low, second)
+    rest = b.fma(n, -middle, first - second) + b.fma(n, -low, second - r)
+    n_bits = b.bits(shifted)
+    quadrant = n_bits if b.is32 else b.convert("trunc", n_bits, "i32")
+    return Angle(r, rest, quadrant)
 
 
-def _sine_of_shifted(b: Writer, x: Value, shift: int) -> Value:
-    r, n = reduce_moderate(b, x)
-    return sine_of_quadrant(b, r, n + shift if shift else n)
+@FUNCTIONS.define("sine_of_huge", parameters=("", "i32"), out_of_line=True)
+def sine_of_huge(b: Writer, x: Value, shift: Value) -> Value:
+    """sin(x + shift * pi/2) for |x| > 2^16, and NaN for an infinity or a NaN."""
+    return sine_of_angle(b, reduce_huge(b, x), shift)
 
 
-@FUNCTIONS.define("sine_of_huge", parameters=("", "i32"), dtypes=("f32",), out_of_line=True)
-def sine_of_huge_single(b: Writer, x: Value, shift: Value) -> Value:
-    """sin(x + shift * pi/2) for 2^16 < |x|: the product with enough bits of 2/pi, modulo 4 (Payne and Hanek)."""
-    bits = b.bits(x)
-    significand = ((bits << 8) | -(1 << 31))
-    exponent = (bits.lshr(23) & 0xFF) - 126  # |x| = significand * 2^(exponent - 32)
-    offset = exponent - 2  # of the first bit that counts, in 32 zeros followed by the bits of 2/pi
-    words = _words_at(b, two_over_pi_words(7, 32), offset.lshr(5), 4)
-    shift_bits = offset & 31
-    high, middle, low = (
-        b.emit(f"call i32 @llvm.fshl.i32(i32 {u.name}, i32 {v.name}, i32 {shift_bits.name})", "i32")
-        for u, v in zip(words, words[1:], strict=False)
-    )
-    s = b.convert("zext", significand, "i64")
-    wide = [b.convert("zext", w, "i64") for w in (high, middle, low)]
-    # The top 2 bits are the quadrant, the other 62 the fraction of it.
-    product = ((wide[0] * s) << 32) + wide[1] * s + (wide[2] * s).lshr(32)
-    quadrant = b.convert("trunc", (product + (1 << 61)).lshr(62), "i32")
-    fraction = b.convert("sitofp", product << 2, "double")
-    r = b.convert("fptrunc", fraction * (1.5707963267948966 * 2.0**-64), "float")
-    negative = bits.lt(0)
-    quadrant = negative.where(0 - quadrant, quadrant)
-    r = negative.where(-r, r)
-    # An infinity or a NaN makes r a NaN.
-    return sine_of_quadrant(b, b.fma(x, 0.0, r), quadrant + shift)
+@FUNCTIONS.define("tangent_of_huge", out_of_line=True)
+def tangent_of_huge(b: Writer, x: Value) -> Value:
+    """tan(x) for |x| > 2^16, and NaN for an infinity or a NaN."""
+    return tangent_of_angle(b, reduce_huge(b, x))
 
 
-def two_over_pi_words(count: int, bits: int) -> list[int]:
-    """One zero word and then the leading bits of 2/pi, `bits` each."""
-    digits = two_over_pi(bits * (count - 1))
-    return [0] + [(digits >> (bits * i)) & ((1 << bits) - 1) for i in reversed(range(count - 1))]
-
-
-def two_over_pi(bits: int) -> int:
-    """floor(2/pi * 2^bits), from Machin's formula in integers."""
-    unit = 1 << (bits + 64)
-
-    def arctan_inverse(n: int) -> int:
-        total, term, k = 0, unit // n, 0
-        while term:
-            total += (term if k % 2 == 0 else -term) // (2 * k + 1)
-            term //= n * n
-            k += 1
-        return total
-
-    pi = 4 * (4 * arctan_inverse(5) - arctan_inverse(239))
-    return (2 * unit << bits) // pi
-
-
-def _words_at(b: Writer, words: list[int], index: Value, count: int) -> list[Value]:
-    """`count` successive words from a variable index, by selects: no table in memory to load from."""
-    window = [b.value(w, index.type) for w in words]
-    levels = (len(words) - count).bit_length()
-    for level in reversed(range(levels)):
-        bit = (index & (1 << level)).equal(0)
-        step = 1 << level
-        window = [
-            bit.where(w, window[i + step]) if i + step < len(window) else w
-            for i, w in enumerate(window)
-        ]
-    return window[:count]
+def _is_huge(b: Writer, x: Value) -> Value:
+    return b.abs(x).gt(b.pick(MODERATE))
 
 
 def _sine(b: Writer, x: Value, shift: int) -> Value:
-    huge = b.abs(x).gt(b.pick(MODERATE))
-    moderate = _sine_of_shifted(b, x, shift)
-    return b.rarely(huge, moderate, lambda: b.call("sine_of_huge", x, b.value(shift, "i32")))
+    moderate = sine_of_angle(b, reduce_moderate(b, x), shift)
+    slow = b.value(shift, "i32")
+    return b.rarely(_is_huge(b, x), moderate, lambda: b.call("sine_of_huge", x, slow))
 
 
-@FUNCTIONS.define("sin", dtypes=("f32",))
+@FUNCTIONS.define("sin")
 def sin(b: Writer, x: Value) -> Value:
     return _sine(b, x, 0)
 
 
-@FUNCTIONS.define("cos", dtypes=("f32",))
+@FUNCTIONS.define("cos")
 def cos(b: Writer, x: Value) -> Value:
     return _sine(b, x, 1)
+
+
+@FUNCTIONS.define("tan")
+def tan(b: Writer, x: Value) -> Value:
+    moderate = tangent_of_angle(b, reduce_moderate(b, x))
+    return b.rarely(_is_huge(b, x), moderate, lambda: b.call("tangent_of_huge", x))

@@ -15,13 +15,13 @@ NUMPY_REFERENCES = {
     "sin": np.sin, "cos": np.cos,
 }
 
-def sweep(name, step=1 << 20, stride=1):
+def sweep(name, step=1 << 20, stride=1, lo=0, hi=1 << 32):
     f = host_function(f"{name}.f32")
     ref = NUMPY_REFERENCES.get(name) or libm(name)
     worst = (-1.0, 0)
     with np.errstate(all="ignore"):
-        for base in range(0, 1 << 32, step * stride):
-            x = np.arange(base, min(base + step * stride, 1 << 32), stride, dtype=np.uint64).astype(np.uint32).view(np.float32)
+        for base in range(lo, hi, step * stride):
+            x = np.arange(base, min(base + step * stride, hi), stride, dtype=np.uint64).astype(np.uint32).view(np.float32)
             e = errors_single(f(x), ref(x.astype(np.float64)))
             i = int(np.argmax(e))
             if e[i] > worst[0]:
