@@ -14,6 +14,7 @@ from . import (
     hyperbolic,
     inverse_trigonometric,
     logarithm,
+    power,
     root,
     trigonometric,
 )
@@ -26,6 +27,7 @@ _FAMILIES = (
     hyperbolic,
     inverse_trigonometric,
     logarithm,
+    power,
     root,
     trigonometric,
 )

@@ -32,7 +32,7 @@ ASINH_SMALL = (
     0.02801821567118168,
     -0.012967374175786972,
 )
-HUGE = 2.0**40  # beyond it 1 + x*x is x*x, in both formats
+HUGE = 2.0**60  # beyond it 1 + x is x in both formats; its square is a float32
 
 
 def _half_exp(b: Writer, x: Value) -> tuple[Value, Value]:
@@ -47,7 +47,7 @@ def _half_exp(b: Writer, x: Value) -> tuple[Value, Value]:
 def sinh(b: Writer, x: Value) -> Value:
     half, rest = _half_exp(b, x)
     square = x * x
-    small = b.fma(b.polynomial(square, b.pick(SINH)), b.fma(square, x, 0.0), x)
+    small = b.fma(b.polynomial(square, b.pick(SINH)), square * x, x)
     return b.abs(x).lt(1.0).where(small, b.copysign(half - rest, x))
 
 

@@ -131,7 +131,7 @@ def log10(b: Writer, x: Value) -> Value:
 
 @FUNCTIONS.define("log1p")
 def log1p(b: Writer, x: Value) -> Value:
-    return log1p_of(b, x)
+    return b.copysign(log1p_of(b, x), x)
 
 
 def log1p_of(b: Writer, x: Value, doubled: Value | None = None) -> Value:

@@ -88,31 +88,34 @@ def sine_of_angle(b: Writer, angle: Angle, shift: Value | int = 0) -> Value:
 
 
 def tangent_of_angle(b: Writer, angle: Angle) -> Value:
-    """tan(angle), as -1/tan(r) in odd quadrants; -0 gives -0."""
+    """tan(angle), as -1/tan(r) in odd quadrants; 0 for -0."""
     r = angle.r
     square = r * r
-    cube = b.fma(square, r, 0.0)  # + 0 as in the sine
     # The derivative is 1 + tan(r)^2, of which 1 + 1.5 r^2 is near enough for the rest.
-    beyond = b.fma(b.polynomial(square, b.pick(TAN)), cube, b.fma(square, 1.5, 1.0) * angle.rest)
+    beyond = b.fma(b.polynomial(square, b.pick(TAN)), square * r, b.fma(square, 1.5, 1.0) * angle.rest)
     odd = (angle.quadrant & 1).equal(1)
     # In even quadrants r may be 0; in odd ones it is never so small that its reciprocal overflows.
     inverse = quotient(b, b.value(-1.0), odd.where(r, b.value(1.0)), beyond)
     return odd.where(inverse, r + beyond)
 
 
-def reduce_moderate(b: Writer, x: Value) -> Angle:
-    """x modulo 2 pi for |x| up to MODERATE."""
+def reduce_moderate(b: Writer, x: Value, *, with_rest: bool = False) -> Angle:
+    """x modulo 2 pi for |x| up to MODERATE; what rounding r lost only `with_rest`."""
     rounder = format_of(b).rounder
     shifted = b.fma(x, b.pick(TWO_OVER_PI), rounder)
     n = shifted - rounder
-    high, middle, low = b.pick(HALF_PI)
-    first = b.fma(n, -high, x)  # exact
-    second = b.fma(n, -middle, first)
-    r = b.fma(n, -low, second)
-    rest = b.fma(n, -middle, first - second) + b.fma(n, -low, second - r)
     n_bits = b.bits(shifted)
     quadrant = n_bits if b.is32 else b.convert("trunc", n_bits, "i32")
-    return Angle(r, rest, quadrant)
+    high, middle, low = b.pick(HALF_PI)
+    first = b.fma(n, -high, x)  # exact
+    if not with_rest:
+        return Angle(b.fma(n, -low, b.fma(n, -middle, first)), b.value(0.0), quadrant)
+    product = n * middle
+    second = first - product
+    lost = (first - second) - product - b.fma(n, middle, -product)
+    below = b.fma(n, -low, lost)
+    r = second + below
+    return Angle(r, below - (r - second), quadrant)
 
 
 @FUNCTIONS.define("sine_of_huge", parameters=("", "i32"), out_of_line=True)
@@ -149,5 +152,6 @@ def cos(b: Writer, x: Value) -> Value:
 
 @FUNCTIONS.define("tan")
 def tan(b: Writer, x: Value) -> Value:
-    moderate = tangent_of_angle(b, reduce_moderate(b, x))
+    tangent = tangent_of_angle(b, reduce_moderate(b, x, with_rest=b.is32))
+    moderate = x.equal(0.0).where(x, tangent)  # -0 stays
     return b.rarely(_is_huge(b, x), moderate, lambda: b.call("tangent_of_huge", x))
