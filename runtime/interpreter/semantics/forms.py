@@ -59,7 +59,8 @@ class Illegal(Exception):  # noqa: N818
 
 
 Builder = Callable[..., Body]
-Slot = tuple[tuple[str, ...], ...]
+Slot = tuple[str, ...]  # the words of one choice
+Slots = tuple[tuple[Slot, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class Form:
     """One registered line of the grammar."""
 
     head: str
-    slots: tuple[tuple[Slot, ...], ...]
+    slots: Slots
     build: Builder
     family: str
     since: int
@@ -87,9 +88,7 @@ class Form:
             yield (self.head, *itertools.chain.from_iterable(choice)), body
 
 
-def _match(
-    slots: tuple[tuple[Slot, ...], ...], words: Opcode, at: int
-) -> tuple[list[str] | None, int]:
+def _match(slots: Slots, words: Opcode, at: int) -> tuple[list[str] | None, int]:
     if not slots:
         return ([] if at == len(words) else None), at
     furthest = at
@@ -103,9 +102,24 @@ def _match(
     return None, furthest
 
 
-def _parse_slot(text: str) -> tuple[tuple[str, ...], ...]:
+def _parse_slot(text: str) -> tuple[Slot, ...]:
     options = tuple(tuple(choice.split(".")) for choice in text.rstrip("?").split("|"))
     return (*options, ()) if text.endswith("?") else options
+
+
+def _slots(line: str) -> Slots:
+    return tuple(_parse_slot(slot) for slot in line.split())
+
+
+def parse_slots(line: str, words: Opcode) -> list[str] | None:
+    """`words` by a line of the grammar: the choice of each slot, or None where they do not match."""
+    return _match(_slots(line), words, 0)[0]
+
+
+def expand_slots(line: str) -> Iterator[tuple[str, ...]]:
+    """Every word sequence of a line of the grammar."""
+    for choice in itertools.product(*_slots(line)):
+        yield tuple(itertools.chain.from_iterable(choice))
 
 
 _FORMS: dict[tuple[str, bool], list[Form]] = {}
@@ -120,8 +134,8 @@ def form(*lines: str, since: int = 75, pair: bool = False) -> Callable[[Builder]
     def register(build: Builder) -> Builder:
         family = build.__module__.rsplit(".", 1)[-1]
         for line in lines:
-            head, *slots = line.split()
-            parsed = tuple(_parse_slot(slot) for slot in slots)
+            head, rest = line.split(" ", 1)
+            parsed = _slots(rest)
             for name in head.split("|"):
                 bound = build if "|" not in head else _with_head(build, name)
                 entry = Form(name, parsed, bound, family, since, pair)
