@@ -9,25 +9,31 @@ every machine gives the same bits.
 from __future__ import annotations
 
 from . import (
+    compound,
     error_function,
     exponential,
     hyperbolic,
     inverse_trigonometric,
     logarithm,
     power,
+    remainder,
     root,
+    rounding,
     trigonometric,
 )
 from .registry import FUNCTIONS, MathFunction, definitions
 
 __all__ = ["FUNCTIONS", "MathFunction", "definitions"]
 _FAMILIES = (
+    compound,
     error_function,
     exponential,
     hyperbolic,
     inverse_trigonometric,
     logarithm,
     power,
+    remainder,
     root,
+    rounding,
     trigonometric,
 )

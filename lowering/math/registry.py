@@ -15,13 +15,14 @@ Body = Callable[..., Value]
 class MathFunction:
     """One function on scalars, as LLVM IR.
 
-    `dtype`: LLVM type of result and floating operands. `symbol`: what to call. `text`: its definition. `needs`: keys
+    `dtype`: LLVM type of the result. `parameters`: those of the operands. `symbol`: what to call. `text`: its definition. `needs`: keys
     of the functions that the text calls; `definitions` follows them.
     """
 
     name: str
     dtype: str
     arity: int
+    parameters: tuple[str, ...]
     symbol: str
     text: str
     needs: tuple[str, ...]
@@ -100,7 +101,7 @@ def _build(key: str, source: _Source) -> MathFunction:
         ]
     )
     needs = tuple(dict.fromkeys(writer.needs))
-    return MathFunction(name, dtype, len(operands), symbol, text, needs)
+    return MathFunction(name, dtype, len(operands), tuple(types), symbol, text, needs)
 
 
 FUNCTIONS = Registry()

@@ -233,6 +233,26 @@ class Writer:
             otherwise.type,
         )
 
+    def repeat(
+        self, initial: list[Value], step: Callable[[list[Value]], tuple[Value, list[Value]]]
+    ) -> list[Value]:
+        """A loop: `step` maps the carried values to (whether to go on, the next values), at least once."""
+        self._count += 1
+        label = f"loop{self._count}"
+        before = self._block
+        self.lines.append(f"  br label %{label}")
+        self._start_block(label)
+        where = len(self.lines)
+        carried = [Value(self, f"%{label}_{i}", v.type) for i, v in enumerate(initial)]
+        again, after = step(carried)
+        self.lines[where:where] = [
+            f"  {c.name} = phi {c.type} [ {i.name}, %{before} ], [ {a.name}, %{self._block} ]"
+            for c, i, a in zip(carried, initial, after, strict=True)
+        ]
+        self.lines.append(f"  br i1 {again.name}, label %{label}, label %{label}_done")
+        self._start_block(f"{label}_done")
+        return after
+
     def _start_block(self, name: str) -> None:
         self.lines.append(f"{name}:")
         self._block = name

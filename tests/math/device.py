@@ -41,8 +41,9 @@ def _kernel_text(key: str) -> str:
     type_ = function.dtype
     count = function.arity
     parameters = ", ".join(f"ptr addrspace(1) %p{i}" for i in range(count + 1))
-    loads = "\n".join(f"  %x{i} = load {type_}, ptr addrspace(1) %p{i}" for i in range(count))
-    operands = ", ".join(f"{type_} %x{i}" for i in range(count))
+    types = function.parameters
+    loads = "\n".join(f"  %x{i} = load {t}, ptr addrspace(1) %p{i}" for i, t in enumerate(types))
+    operands = ", ".join(f"{t} %x{i}" for i, t in enumerate(types))
     return f"""
 define ptx_kernel void @kernel({parameters}) "nvvm.reqntid"="128" {{
 {loads}

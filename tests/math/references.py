@@ -24,13 +24,18 @@ def _exp10(x: np.ndarray) -> np.ndarray:
     return libm("exp10", wide=x.dtype == np.longdouble)(x)
 
 
+def _power(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    # The C library's 80-bit power of an infinity is wrong for exponents from 2^63 on.
+    return np.where(np.isinf(x), np.power(x.astype(np.float64), y.astype(np.float64)), np.power(x, y))
+
+
 _NUMPY: Mapping[str, Reference] = {
     "exp": np.exp, "exp2": np.exp2, "expm1": np.expm1, "log": np.log, "log2": np.log2, "log10": np.log10,
     "log1p": np.log1p, "sin": np.sin, "cos": np.cos, "tan": np.tan, "asin": np.arcsin, "acos": np.arccos,
     "atan": np.arctan, "sinh": np.sinh, "cosh": np.cosh, "tanh": np.tanh, "asinh": np.arcsinh,
     "acosh": np.arccosh, "atanh": np.arctanh, "cbrt": np.cbrt, "floor": np.floor, "ceil": np.ceil,
-    "trunc": np.trunc, "rint": np.rint, "pow": np.power, "atan2": np.arctan2, "hypot": np.hypot,
-    "fmod": np.fmod, "logistic": _logistic, "rsqrt": _rsqrt, "sqrt": np.sqrt,
+    "trunc": np.trunc, "rint": np.rint, "pow": _power, "atan2": np.arctan2, "hypot": np.hypot,
+    "fmod": np.fmod, "remainder": np.remainder, "floor_divide": np.floor_divide, "logistic": _logistic, "rsqrt": _rsqrt, "sqrt": np.sqrt,
 }  # fmt: skip
 _LIBM = {"lgamma": "lgamma", "tgamma": "tgamma", "erf": "erf", "erfc": "erfc", "exp10": "exp10"}
 
