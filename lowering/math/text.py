@@ -23,7 +23,11 @@ def float_literal(value: float, type_: str) -> str:
 
     Raises ValueError if a float32 constant does not fit exactly: a silently rounded coefficient is a wrong one.
     """
-    if type_ == "float" and value == value and struct.unpack("f", struct.pack("f", value))[0] != value:
+    if (
+        type_ == "float"
+        and value == value
+        and struct.unpack("f", struct.pack("f", value))[0] != value
+    ):
         raise ValueError(f"{value!r} is not a float32")
     return f"0x{struct.unpack('Q', struct.pack('d', value))[0]:016X}"
 
