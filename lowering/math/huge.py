@@ -42,7 +42,8 @@ def _reduce_single(b: Writer, x: Value) -> Angle:
     significand = b.convert("zext", (bits << 8) | (1 << 31), "i64")
     exponent = (bits.lshr(23) & 0xFF) - 126  # |x| = significand * 2^(exponent - 32)
     high, middle, low = (
-        b.convert("zext", word, "i64") for word in _window(b, two_over_pi_words(6, 32), exponent - 2)
+        b.convert("zext", word, "i64")
+        for word in _window(b, two_over_pi_words(6, 32), exponent - 2)
     )
     product = (high * significand << 32) + middle * significand + (low * significand).lshr(32)
     fraction = b.convert("sitofp", product << 2, "double") * (HALF_PI * 2.0**-64)

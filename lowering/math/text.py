@@ -23,7 +23,11 @@ def float_literal(value: float, type_: str) -> str:
 
     Raises ValueError if a float32 constant does not fit exactly: a silently rounded coefficient is a wrong one.
     """
-    if type_ == "float" and value == value and struct.unpack("f", struct.pack("f", value))[0] != value:
+    if (
+        type_ == "float"
+        and value == value
+        and struct.unpack("f", struct.pack("f", value))[0] != value
+    ):
         raise ValueError(f"{value!r} is not a float32")
     return f"0x{struct.unpack('Q', struct.pack('d', value))[0]:016X}"
 
@@ -232,6 +236,26 @@ class Writer:
             f"phi {otherwise.type} [ {otherwise.name}, %{before} ], [ {result.name}, %{after} ]",
             otherwise.type,
         )
+
+    def repeat(
+        self, initial: list[Value], step: Callable[[list[Value]], tuple[Value, list[Value]]]
+    ) -> list[Value]:
+        """A loop: `step` maps the carried values to (whether to go on, the next values), at least once."""
+        self._count += 1
+        label = f"loop{self._count}"
+        before = self._block
+        self.lines.append(f"  br label %{label}")
+        self._start_block(label)
+        where = len(self.lines)
+        carried = [Value(self, f"%{label}_{i}", v.type) for i, v in enumerate(initial)]
+        again, after = step(carried)
+        self.lines[where:where] = [
+            f"  {c.name} = phi {c.type} [ {i.name}, %{before} ], [ {a.name}, %{self._block} ]"
+            for c, i, a in zip(carried, initial, after, strict=True)
+        ]
+        self.lines.append(f"  br i1 {again.name}, label %{label}, label %{label}_done")
+        self._start_block(f"{label}_done")
+        return after
 
     def _start_block(self, name: str) -> None:
         self.lines.append(f"{name}:")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import llvmlite.binding as llvm
 
-from lowering.math import FUNCTIONS, definitions
+from lowering.math import MathFunction, definitions, function
 
 FEATURES = {"sm_80": "+ptx80", "sm_90a": "+ptx86"}
 
@@ -35,18 +35,18 @@ def _machine(arch: str) -> llvm.TargetMachine:
     )
 
 
-def _kernel_text(key: str) -> str:
+def _kernel_text(called: MathFunction) -> str:
     """An entry that applies the function to one element per operand."""
-    function = FUNCTIONS[key]
-    type_ = function.dtype
-    count = function.arity
+    type_ = called.dtype
+    count = called.arity
     parameters = ", ".join(f"ptr addrspace(1) %p{i}" for i in range(count + 1))
-    loads = "\n".join(f"  %x{i} = load {type_}, ptr addrspace(1) %p{i}" for i in range(count))
-    operands = ", ".join(f"{type_} %x{i}" for i in range(count))
+    types = called.parameters
+    loads = "\n".join(f"  %x{i} = load {t}, ptr addrspace(1) %p{i}" for i, t in enumerate(types))
+    operands = ", ".join(f"{t} %x{i}" for i, t in enumerate(types))
     return f"""
 define ptx_kernel void @kernel({parameters}) "nvvm.reqntid"="128" {{
 {loads}
-  %y = call {type_} @{function.symbol}({operands})
+  %y = call {type_} @{called.symbol}({operands})
   store {type_} %y, ptr addrspace(1) %p{count}
   ret void
 }}
@@ -59,10 +59,11 @@ def _count(ptx: str) -> int:
     return len([opcode for opcode in body if not opcode.startswith(("param", "reg"))])
 
 
-def compile_ptx(key: str, arch: str = "sm_90a") -> Compiled:
+def compile_ptx(key: str, arch: str = "sm_90a", *, approx: bool = False) -> Compiled:
     """PTX of a kernel around `key`. Instructions that the empty kernel has too are not counted."""
     machine = _machine(arch)
-    text = _kernel_text(key) + definitions([key])
+    called = function(key, approx=approx)
+    text = _kernel_text(called) + definitions([key], approx=approx)
     module = llvm.parse_assembly(text)
     module.triple = "nvptx64-nvidia-cuda"
     module.data_layout = str(machine.target_data)
@@ -76,7 +77,7 @@ def compile_ptx(key: str, arch: str = "sm_90a") -> Compiled:
     if ".func" in entry:
         entry, after = entry[: entry.index(".func")], entry[entry.index(".func") :]
         slow += after
-    overhead = 3 * FUNCTIONS[key].arity + 4
+    overhead = 2 * called.arity + 3
     return Compiled(ptx, _count(entry) - overhead, _count(slow))
 
 

@@ -108,14 +108,15 @@ def _wrap(address: int, count: int, dtype: Any) -> Callable[..., np.ndarray]:
 def host_function(key: str) -> Callable[..., np.ndarray]:
     """The function `key` ("exp.f32") of FUNCTIONS, over arrays of its dtype."""
     function = FUNCTIONS[key]
-    types = [function.dtype] * function.arity
+    types = list(function.parameters)
     text = loop_text(function.symbol, types, function.dtype) + definitions([key])
     address = compile_host(text, "loop")
     inner = _wrap(address, len(types), NUMPY[function.dtype])
 
     def apply(*arrays: Any) -> np.ndarray:
-        wanted = NUMPY[function.dtype]
-        return inner(*np.broadcast_arrays(*(np.asarray(a, wanted) for a in arrays)))
+        wanted = [NUMPY[t] for t in types]
+        typed = (np.asarray(a, t) for a, t in zip(arrays, wanted, strict=True))
+        return inner(*np.broadcast_arrays(*typed))
 
     return apply
 
