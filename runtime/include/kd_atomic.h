@@ -20,7 +20,7 @@ struct Word<8> {
 
 // The bits of one type as another of the same size.
 template <typename To, typename From>
-inline To bit_cast(const From& from) {
+inline To bit_cast(From from) {
   static_assert(sizeof(To) == sizeof(From), "as_type and its kin need types of one size");
   To to;
   memcpy(&to, &from, sizeof(To));

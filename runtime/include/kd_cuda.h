@@ -156,6 +156,72 @@ struct LoopedElemToLoc {
   constexpr I location() const { return offset; }
 };
 
+// --- 16-bit floats with other numbers -----------------------------------------------------------------
+
+// CUDA's own types convert both ways, so that `half + int` and `half + float` are ambiguous. Here an integer is taken
+// in the 16-bit type, and with a float or double the result is that.
+namespace detail {
+template <typename T>
+constexpr int rank = 0;  // 1: integer, 2: float or double, 3: a 16-bit float
+template <> inline constexpr int rank<bool> = 1;
+template <> inline constexpr int rank<char> = 1;
+template <> inline constexpr int rank<int8_t> = 1;
+template <> inline constexpr int rank<uint8_t> = 1;
+template <> inline constexpr int rank<int16_t> = 1;
+template <> inline constexpr int rank<uint16_t> = 1;
+template <> inline constexpr int rank<int32_t> = 1;
+template <> inline constexpr int rank<uint32_t> = 1;
+template <> inline constexpr int rank<long> = 1;
+template <> inline constexpr int rank<unsigned long> = 1;
+template <> inline constexpr int rank<int64_t> = 1;
+template <> inline constexpr int rank<uint64_t> = 1;
+template <> inline constexpr int rank<float> = 2;
+template <> inline constexpr int rank<double> = 2;
+template <> inline constexpr int rank<__half> = 3;
+template <> inline constexpr int rank<__nv_bfloat16> = 3;
+
+template <typename A, typename B, int RankA = rank<A>, int RankB = rank<B>>
+struct Meet {};
+template <typename A, typename B>
+struct Meet<A, B, 3, 1> {
+  using type = A;
+};
+template <typename A, typename B>
+struct Meet<A, B, 1, 3> {
+  using type = B;
+};
+template <typename A, typename B>
+struct Meet<A, B, 3, 2> {
+  using type = B;
+};
+template <typename A, typename B>
+struct Meet<A, B, 2, 3> {
+  using type = A;
+};
+template <typename T, typename A>
+inline T as(const A& a) {
+  if constexpr (rank<A> == 3) return T(float(a));
+  else return T(a);
+}
+}  // namespace detail
+
+#define KD_MIXED(op)                                                          \
+  template <typename A, typename B, typename C = typename detail::Meet<A, B>::type> \
+  inline auto operator op(const A& a, const B& b) {                           \
+    return detail::as<C>(a) op detail::as<C>(b);                              \
+  }
+KD_MIXED(+)
+KD_MIXED(-)
+KD_MIXED(*)
+KD_MIXED(/)
+KD_MIXED(==)
+KD_MIXED(!=)
+KD_MIXED(<)
+KD_MIXED(<=)
+KD_MIXED(>)
+KD_MIXED(>=)
+#undef KD_MIXED
+
 // --- complex64 ------------------------------------------------------------------------------------
 
 struct alignas(8) complex64_t {

@@ -29,14 +29,30 @@ struct Place {
   uint3 global() const { return group() * dispatched() + local(); }
   bool outside() const { return any(global() >= grid); }
   uint3 size() const { return metal::min(dispatched(), grid - group() * dispatched()); }
-  // Row-major number in the launched block: what warps are made of.
+  uint3 origin() const { return uint3(0); }
+  // Numbers within the launched block, which is what warps are made of, and within the threadgroup proper.
   uint index() const { return (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x; }
-  static uint count(uint3 size, uint width) { return (size.x * size.y * size.z + width - 1) / width; }
+  uint index_in_threadgroup() const {
+    uint3 s = size();
+    return (threadIdx.z * s.y + threadIdx.y) * s.x + threadIdx.x;
+  }
+  // Groups of `width` lanes, of the launched block and of this threadgroup.
+  uint dispatched_groups(uint width) const { return (blockDim.x * blockDim.y * blockDim.z + width - 1) / width; }
+  uint groups_of(uint width) const {
+    uint3 s = size();
+    return (((s.z - 1) * blockDim.y + s.y - 1) * blockDim.x + s.x - 1) / width + 1;
+  }
 };
 
 }  // namespace detail
 
 // --- geometry of arrays -------------------------------------------------------------------------------
+
+// A fixed array passed by value as a kernel parameter.
+template <typename T>
+struct PerAxis {
+  T values[10];
+};
 
 struct complex64_t {
   float real, imag;

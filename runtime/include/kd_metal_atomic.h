@@ -132,7 +132,7 @@ inline T atomic_load_explicit(const volatile atomic<T>* object, memory_order wan
   T value;
   if constexpr (sizeof(T) >= 4) {
     using W = typename kd::Word<sizeof(T)>::type;
-    value = kd::bit_cast<T>(*reinterpret_cast<const volatile W*>(object));
+    value = kd::bit_cast<T>(W(*reinterpret_cast<const volatile W*>(object)));
   } else {
     value = kd::atomic_update(detail::plain(const_cast<volatile atomic<T>*>(object)), [](T x) { return x; });
   }
