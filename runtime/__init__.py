@@ -1,9 +1,10 @@
-"""From a `CompiledKernel` to a launch:
+"""From a `CompiledKernel` to a launch: devices, arrays, parameters, streams.
 
-devices, arrays, parameters, streams. Imports neither cuda nor a framework by itself.
+Importing it imports neither cuda nor a framework.
 """
 
+from .binding import bind
 from .calls import call
-from .device import cuda_device, interpreter_device, pick_device
+from .device import pick_device
 
-__all__ = ["call", "cuda_device", "interpreter_device", "pick_device"]
+__all__ = ["bind", "call", "pick_device"]

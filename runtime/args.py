@@ -120,10 +120,10 @@ def scalar_bytes(value: Any, dtype: DType) -> bytes:
                 f"a scalar of {dtype} takes {dtype.itemsize} bytes, and got {len(value)}"
             )
         return bytes(value)
-    if dtype.is_integer and isinstance(value, (int, np.integer)):
+    if dtype.is_integer and isinstance(value, int):
         info = np.iinfo(dtype.numpy)
-        if not info.min <= int(value) <= info.max:
-            wider = "np.int64" if -(2**63) <= int(value) < 2**63 else "np.uint64"
+        if not info.min <= value <= info.max:
+            wider = "np.int64" if -(2**63) <= value < 2**63 else "np.uint64"
             raise ArgumentValueError(
                 f"the scalar {value} does not fit {dtype} ({info.min} to {info.max}); pass "
                 f"{wider}({value}) for a wider one"

@@ -116,7 +116,8 @@ def overlap(a: ArrayView, b: ArrayView) -> bool:
     if a.contiguous and b.contiguous:
         return True
     try:
-        return np.shares_memory(np.asarray(_Memory(a)), np.asarray(_Memory(b)), _OVERLAP_WORK)
+        limit: Any = _OVERLAP_WORK
+        return np.shares_memory(np.asarray(_Memory(a)), np.asarray(_Memory(b)), limit)
     except np.exceptions.TooHardError:
         return True
 
@@ -184,7 +185,7 @@ def interop_of(array: Any) -> Interop:
     """The interop module for an array, found by its type's module; no framework is imported to find
     out.
     """
-    cls = type(array)
+    cls: type = type(array)
     found = _by_type.get(cls)
     if found is None:
         found = _by_type[cls] = _find(array, cls)

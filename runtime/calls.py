@@ -16,11 +16,12 @@ from kernel_dsl.compiled import CompiledKernel, OutputSpec
 
 from . import driver, memory
 from .args import check_arrays
-from .arrays import CPU, ArrayView, Interop, frameworks, row_major, view
+from .arrays import CPU, ArrayView, Interop, frameworks, interop_of, row_major, view
 from .device import Device, Loaded, cuda_device, device_index
 from .errors import ArgumentTypeError, ArgumentValueError, describe_array, launch_error, where
 from .streams import stream_handle
 
+_Pair = tuple[ArrayView, ArrayView]
 Launch = Callable[[list[ArrayView], int, list[int]], None]
 
 
@@ -43,12 +44,30 @@ def call(
     def launch(arrays: list[ArrayView], handle: int, fresh: list[int]) -> None:
         loaded.launch(arrays, scalars, handle, fresh)
 
+    return execute(_job(kernel, loaded), inputs, kernel.outputs, launch, out=out, stream=stream)
+
+
+def _job(kernel: CompiledKernel, loaded: Loaded) -> Job:
     def check(arrays: list[ArrayView]) -> None:
         check_arrays(kernel, arrays)
 
-    written = [a.written for a in kernel.arrays]
-    job = Job(loaded.device, kernel.name, kernel, check, written)
-    return execute(job, inputs, kernel.outputs, launch, out=out, stream=stream)
+    return Job(loaded.device, kernel.name, kernel, check, [a.written for a in kernel.arrays])
+
+
+def plan_call(
+    kernel: CompiledKernel,
+    loaded: Loaded,
+    inputs: Sequence[Any],
+    out: Sequence[Any] | None,
+    stream: Any,
+) -> tuple[list[Any], list[ArrayView], int | None]:
+    """A call up to its launch:
+
+    the outputs (allocated where `out` is None), every view, and the stream if given.
+    """
+    state = _begin(_job(kernel, loaded), inputs, len(kernel.outputs), out, stream)
+    _allocate(state, kernel.outputs, out)
+    return state.results, state.views, None if stream is None else state.handle
 
 
 @dataclass
@@ -74,12 +93,12 @@ class _Call:
     interop: Interop
     place: tuple[str, int]  # where outputs are allocated
     handle: int  # the stream's
-    views: list[ArrayView] = field(default_factory=list)
-    given: list[ArrayView] = field(default_factory=list)
-    results: list[Any] = field(default_factory=list)
-    blocks: list[memory.DeviceMemory] = field(default_factory=list)
-    back: list[tuple[ArrayView, ArrayView]] = field(default_factory=list)
-    keep: list[Any] = field(default_factory=list)
+    views: list[ArrayView]
+    given: list[ArrayView]
+    results: list[Any] = field(default_factory=list[Any])
+    blocks: list[memory.DeviceMemory] = field(default_factory=list[memory.DeviceMemory])
+    back: list[_Pair] = field(default_factory=list[_Pair])
+    keep: list[Any] = field(default_factory=list[Any])
 
 
 def execute(
@@ -96,15 +115,7 @@ def execute(
     `launch(arrays, stream, fresh)` gets inputs then outputs; `fresh` lists the arrays that hold
     nothing yet.
     """
-    if out is not None and len(out) != len(outputs):
-        raise ArgumentTypeError(
-            f"out= holds {len(out)} arrays, and {job.name!r} has {len(outputs)} "
-            f"outputs{where(job.kernel)}"
-        )
-    handle = None if stream is None else stream_handle(stream)
-    views = [view(a, handle or 0) for a in inputs]
-    given = [view(a, handle or 0) for a in out or ()]
-    state = _begin(job, views, given, handle)
+    state = _begin(job, inputs, len(outputs), out, stream)
     if job.device.kind != "cuda" and state.place == CPU:
         return _perform(state, outputs, launch, out)
     index = state.place[1] if state.place != CPU else job.device.index
@@ -123,7 +134,17 @@ def execute(
         ) from error
 
 
-def _begin(job: Job, views: list[ArrayView], given: list[ArrayView], handle: int | None) -> _Call:
+def _begin(
+    job: Job, inputs: Sequence[Any], count: int, out: Sequence[Any] | None, stream: Any
+) -> _Call:
+    """View the arrays, and settle framework, place and stream."""
+    if out is not None and len(out) != count:
+        raise ArgumentTypeError(
+            f"out= holds {len(out)} arrays, and {job.name!r} has {count} outputs{where(job.kernel)}"
+        )
+    handle = _given_stream(stream, [*inputs, *(out or ())])
+    views = [view(a, handle or 0) for a in inputs]
+    given = [view(a, handle or 0) for a in out or ()]
     everything = views + given
     names = {v.framework for v in everything}
     if len(names) > 1:
@@ -142,27 +163,25 @@ def _begin(job: Job, views: list[ArrayView], given: list[ArrayView], handle: int
     place = CPU if index is None else ("cuda", index)
     if handle is None:
         handle = 0 if index is None else interop.current_stream(index)
-    return _Call(job, interop, place, handle, views=list(views), given=given)
+    return _Call(job, interop, place, handle, views, given)
+
+
+def _given_stream(stream: Any, arrays: list[Any]) -> int | None:
+    """The stream that was asked for, or that an array of no framework was written on."""
+    if stream is not None:
+        return stream_handle(stream)
+    if arrays and interop_of(arrays[0]).name == "generic":
+        from .interop.generic import producer_stream
+
+        return producer_stream(arrays)
+    return None
 
 
 def _perform(
     state: _Call, outputs: Sequence[OutputSpec], launch: Launch, out: Sequence[Any] | None
 ) -> list[Any]:
-    job = state.job
     count = len(state.views)
-    for i, spec in enumerate(outputs):
-        state.views.append(state.given[i] if state.given else _reserve(spec))
-    job.check(state.views)
-    if not state.given:
-        for i, spec in enumerate(outputs):
-            array = state.interop.empty(spec.shape, spec.dtype, state.place, state.handle)
-            state.results.append(array)
-            # The framework's own work on the new memory must be ordered before the launch as well.
-            state.views[count + i] = view(array, state.handle)
-            state.views[count + i].readonly = False
-        job.check(state.views)
-    else:
-        state.results = list(out or ())
+    _allocate(state, outputs, out)
     fresh = _prepare(state, outputs, count)
     placed = _stage(state, fresh)
     launch(placed, state.handle, fresh)
@@ -171,6 +190,22 @@ def _perform(
         a if state.given else state.interop.finish(a, v, state.handle)
         for a, v in zip(state.results, state.views[count:], strict=True)
     ]
+
+
+def _allocate(state: _Call, outputs: Sequence[OutputSpec], out: Sequence[Any] | None) -> None:
+    """Check the arrays, and give every output its memory."""
+    count = len(state.views)
+    state.views += state.given or [_reserve(spec) for spec in outputs]
+    state.job.check(state.views)
+    if state.given:
+        state.results = list(out or ())
+        return
+    for i, spec in enumerate(outputs):
+        array = state.interop.empty(spec.shape, spec.dtype, state.place, state.handle)
+        state.results.append(array)
+        fresh = view(array, state.handle)
+        fresh.readonly = False  # JAX's arrays are immutable once the user has them
+        state.views[count + i] = fresh
 
 
 def _reserve(spec: OutputSpec) -> ArrayView:

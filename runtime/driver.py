@@ -107,6 +107,11 @@ def check(result: tuple[Any, ...]) -> Any:
     return result[1] if len(result) == 2 else result[1:]
 
 
+def success() -> Any:
+    """The driver's CUDA_SUCCESS, which its functions return as this very object."""
+    return api().CUresult.CUDA_SUCCESS
+
+
 def error_of(status: Any) -> CudaError:
     """The CudaError for a `CUresult`."""
     failed, text = api().cuGetErrorString(status)

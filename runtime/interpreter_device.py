@@ -213,7 +213,10 @@ class _Space:
         self._placed: list[tuple[ArrayView, ArrayView]] = []
 
     def place(self, view: ArrayView, name: str, writable: bool, initialised: bool) -> ArrayView:
-        """`view` at an address of the interpreter's. The same array twice is at one address, others lie apart."""
+        """`view` at an address of the interpreter's.
+
+        The same array twice is at one address, others lie apart.
+        """
         if view.device != CPU:
             where = f"{view.device[0]}:{view.device[1]}"
             raise DeviceError(f"the interpreter reads host memory, and {name} lies on {where}")

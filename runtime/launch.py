@@ -147,6 +147,25 @@ def _attribute(cu: Any, name: str, value: Any) -> Any:
     return attribute
 
 
+def settle(context: Any, call: Any, arguments: tuple[Any, ...], outcome: tuple[Any, ...]) -> None:
+    """Deal with a launch that was tried in whatever context the thread had, and did not succeed.
+
+    Where that was another GPU's context, or none, it is launched again in `context`. Raises
+    CudaError where that fails too, or was not the reason.
+    """
+    cu = driver.api()
+    status, now = cu.cuCtxGetCurrent()
+    if int(status) == 0 and int(now) == int(context):
+        driver.check(outcome)
+        return
+    if int(status) == 0 and not int(now):
+        driver.check(cu.cuCtxSetCurrent(context))  # a new thread: from now on it has one
+        driver.check(call(*arguments))
+        return
+    with driver.current(context):
+        driver.check(call(*arguments))
+
+
 class ParamBuffer:
     """The bytes of a launch's parameters and the `void*[]` that points into them.
 
