@@ -123,19 +123,17 @@ inline T atomic_exchange_explicit(
 template <typename T>
 inline void atomic_store_explicit(
     volatile atomic<T>* object, detail::identity_t<T> desired, memory_order wanted = memory_order_relaxed) {
-  atomic_exchange_explicit(object, desired, wanted);
+  using W = detail::Unsigned<T>;
+  detail::order(wanted);
+  *reinterpret_cast<volatile W*>(object) = kd::bit_cast<W>(desired);
+  detail::order(wanted);
 }
 
 template <typename T>
 inline T atomic_load_explicit(const volatile atomic<T>* object, memory_order wanted = memory_order_relaxed) {
+  using W = detail::Unsigned<T>;
   detail::order(wanted);
-  T value;
-  if constexpr (sizeof(T) >= 4) {
-    using W = typename kd::Word<sizeof(T)>::type;
-    value = kd::bit_cast<T>(W(*reinterpret_cast<const volatile W*>(object)));
-  } else {
-    value = kd::atomic_update(detail::plain(const_cast<volatile atomic<T>*>(object)), [](T x) { return x; });
-  }
+  T value = kd::bit_cast<T>(W(*reinterpret_cast<const volatile W*>(object)));
   detail::order(wanted);
   return value;
 }
