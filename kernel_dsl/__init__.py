@@ -30,6 +30,7 @@ from .memory import GMEM, REGS, SMEM, Barrier, ShapeDtypeStruct
 from .ops import *  # noqa: F403
 from .ops import __all__ as _op_names
 from .options import CompilerParams
+from .transforms import SwizzleTransform, TilingTransform, Transform, find_swizzle
 
 if TYPE_CHECKING:
     from runtime.aot import load_compiled
@@ -53,6 +54,9 @@ __all__ = [
     "InterpretParams",
     "Layout",
     "ShapeDtypeStruct",
+    "SwizzleTransform",
+    "TilingTransform",
+    "Transform",
     "bfloat16",
     "bool_",
     "complex64",
@@ -60,6 +64,7 @@ __all__ = [
     "float8_e5m2",
     "float16",
     "float32",
+    "find_swizzle",
     "float64",
     "int8",
     "int16",
