@@ -171,6 +171,7 @@ def _chosen(c: Group, part: Part) -> tuple[Any, Array]:
 def _note(c: Group, part: Part, form: AtomForm, ins: Instruction) -> None:
     if part.shadow is not None:
         part.shadow.atomic(c, part.index, form.size, part.mask, ins, form)
+        c.batch.run.sync.access(c, part, form.size, form.semantics, ins.opcode[0] == "atom", True)
 
 
 def _cas(

@@ -167,6 +167,8 @@ def build_load(k: Compiler, ins: Instruction) -> Op:
         for part in parts:
             if part.shadow is not None:
                 part.shadow.read(c, part.index, size, count, part.mask, ins, form)
+                if strong:
+                    c.batch.run.sync.access(c, part, size, form.semantics, True, False)
         if len(parts) == 1:
             value = gather(parts[0], count)
         else:
@@ -264,7 +266,11 @@ def _param_size(k: Compiler, name: str) -> int:
 
 @builds("st")
 def build_store(k: Compiler, ins: Instruction) -> Op:
-    """st, weak or strong."""
+    """st, weak or strong, and st.async."""
+    if ins.opcode[1] == "async":
+        from .remote import build_st_async
+
+        return build_st_async(k, ins)
     form = Form(k, ins)
     dest, source = ins.operands
     items = list(source.items) if isinstance(source, Vec) else [source]
@@ -284,6 +290,8 @@ def build_store(k: Compiler, ins: Instruction) -> Op:
         for part in space(c).locate(c, address(c), size, width, ins, True):
             if part.shadow is not None:
                 part.shadow.write(c, part.index, size, count, part.mask, ins, form)
+                if form.strong:
+                    c.batch.run.sync.access(c, part, size, form.semantics, False, True)
             scatter(part, values)
         c.batch.run.progress += 1
         return True

@@ -17,6 +17,7 @@ from kernel_dsl.target import DEFAULT, TARGETS, Target
 from . import families as families
 from .batch import Batch
 from .deadlock import stuck
+from .engine import Engine
 from .group import Group
 from .hazards import Reporter, RunReport
 from .kinds import HazardKind
@@ -25,6 +26,8 @@ from .memory import SHARED_RESERVED, GlobalMemory
 from .program import Program, Seg
 from .ptx import Instruction, Module, PtxError, Var
 from .spaces import GenericSpace, GlobalSpace, ParamSpace
+from .sync import SyncMemory
+from .wgmma import WgmmaUnit
 from .wording import Side
 
 Array = npt.NDArray[Any]
@@ -77,6 +80,9 @@ class Run:
         self._order = _block_order(grid, cluster)
         self.next_block = 0
         self.resident: list[Batch] = []
+        self.sync = SyncMemory()
+        self.maps: dict[bytes, Any] = {}
+        self._registers: dict[tuple[int, int], dict[int, int]] = {}
         self.sites: list[Instruction] = []
         self._site_of: dict[int, int] = {}
         teams = len(self._order) // self.cluster_size
@@ -191,12 +197,8 @@ class Run:
 
             batch.clocks = Clocks(batch)
             batch.shared.shadow = SharedShadow(batch)
-        batch.engine = self.engine_for(batch)
-
-    def engine_for(self, batch: Batch) -> Any:
-        from .engine import Engine
-
-        return Engine(batch)
+        batch.engine = Engine(batch)
+        batch.wgmma = WgmmaUnit(batch)
 
     def _loop(self) -> None:
         """Run batches until all blocks are done; admit more blocks as there is room for them."""
@@ -353,6 +355,20 @@ class Run:
             what = f"shared memory of block ({x}, {y}, {z}) is touched after that block has exited"
             fix = "keep the cluster together with a cluster barrier before exit"
             self.reporter.hazard(HazardKind.PEER_NOT_RUNNING, what, ins, (who,), fix)
+
+    def set_registers(self, c: Group, count: int, grows: bool, ins: Instruction) -> None:
+        """setmaxnreg: when all warps of a block have asked, the sum must fit the register file."""
+        batch = c.batch
+        for warp in c.rows.tolist():
+            cta = int(batch.row_cta[warp])
+            held = self._registers.setdefault((batch.first, cta), {})
+            held[int(batch.row_warp[warp])] = count
+            total = sum(held.values()) * 32
+            limit = self.target.limits.registers_per_multiprocessor
+            if len(held) == self.warps_per_block and total > limit and self.detect:
+                what = f"the warps of a block ask for {total} registers by setmaxnreg; there are {limit}"
+                who = self.reporter.who(batch.coordinates[cta], int(batch.row_warp[warp]))
+                self.reporter.hazard(HazardKind.REGISTER_CAPACITY, what, ins, (who,))
 
     def special(self, batch: Batch, name: str) -> Array:
         from .special import special

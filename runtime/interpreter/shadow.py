@@ -115,7 +115,7 @@ class Shadow:
         self, c: Group, index: Array, size: int, count: int, mask: Array | None, ins: Instruction,
         form: Any,
     ) -> None:  # fmt: skip
-        g, rows = self._select(self.granules(index, size, count), mask)
+        g, rows = self.select(self.granules(index, size, count), mask)
         if g.size:
             self.on_read(generic_access(c, ins, form.strong), g, rows)
 
@@ -123,21 +123,21 @@ class Shadow:
         self, c: Group, index: Array, size: int, count: int, mask: Array | None, ins: Instruction,
         form: Any,
     ) -> None:  # fmt: skip
-        g, rows = self._select(self.granules(index, size, count), mask)
+        g, rows = self.select(self.granules(index, size, count), mask)
         if g.size:
             self.on_write(generic_access(c, ins, form.strong), g, rows)
 
     def atomic(
         self, c: Group, index: Array, size: int, mask: Array | None, ins: Instruction, form: Any
     ) -> None:
-        g, rows = self._select(self.granules(index, size, 1), mask)
+        g, rows = self.select(self.granules(index, size, 1), mask)
         if g.size:
             access = generic_access(c, ins, True)
             self.check_initialised(access, g, rows)
             self.on_write(access, g, rows)
 
     @staticmethod
-    def _select(g: Array, mask: Array | None) -> tuple[Array, Array]:
+    def select(g: Array, mask: Array | None) -> tuple[Array, Array]:
         """Flat granule indices of active lanes, and the row of each."""
         n = g.shape[0]
         rows = np.arange(n).reshape(n, *([1] * (g.ndim - 1)))
@@ -334,7 +334,7 @@ class SharedShadow(Shadow):
         epochs = self.w[g]
         agent = agent_of(epochs)
         row = np.broadcast_to(rows, epochs.shape)
-        generic = (agent < len(self.table)) & (epochs != 0)
+        generic = (epochs != 0) & (agent != a.agent[rows])
         bad = generic & (a.known[row, 1, np.where(generic, agent, 0)] < (epochs & CLOCK))
         if bad.any():
             where = tuple(int(i[0]) for i in np.nonzero(bad))
@@ -426,9 +426,8 @@ class GlobalShadow(Shadow):
         clocks = a.c.batch.clocks
         if clocks.foreign:
             for i in np.flatnonzero(~same):
-                me = int(a.agent[row[i]])
                 known[i] = clocks.knows_foreign(
-                    int(a.team[row[i]]), min(me, clocks.agents - 1), int(team[i] + first), int(local[i]), int(clock[i])
+                    int(a.team[row[i]]), a.known[row[i], 0], int(team[i] + first), int(local[i]), int(clock[i])
                 )
         return known
 
