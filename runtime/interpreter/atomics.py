@@ -157,7 +157,7 @@ def build_atomic(k: Compiler, ins: Instruction) -> Op:
         c.batch.run.progress += changed
         if write is not None:
             write(c, old)
-        return changed or not returns or c.batch.run.looked(c)
+        return changed or not returns or c.batch.run.looked(c, ins)
 
     return run
 
@@ -203,7 +203,7 @@ def _cas(
             c.batch.run.progress += 1
         if write is not None:
             write(c, old)
-        return changed or c.batch.run.looked(c)
+        return changed or c.batch.run.looked(c, ins)
 
     return run
 

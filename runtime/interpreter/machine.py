@@ -62,7 +62,9 @@ class Run:
         self.detect = config.detect_hazards
         self.threads_per_block = block[0] * block[1] * block[2]
         self.warps_per_block = -(-self.threads_per_block // 32)
-        self.shared_bytes = program.dynamic_offset + dynamic_smem
+        self.shared_bytes = SHARED_RESERVED + program.static_shared
+        if dynamic_smem:
+            self.shared_bytes = program.dynamic_offset + dynamic_smem
         self.dynamic_smem = dynamic_smem
         self.rng = random.Random(config.seed) if config.schedule == "random" else None
         self.budget = config.step_budget
@@ -289,18 +291,18 @@ class Run:
 
     # --- services to instructions --------------------------------------------------------------
 
-    def yield_group(self, c: Group) -> bool:
+    def yield_group(self, c: Group, ins: Instruction) -> bool:
         """Let other groups run before `c` goes on after its instruction."""
-        c.batch.poll(c.at(c.frame.code.segments[c.pc].next), None)
+        c.batch.poll(c.at(c.frame.code.segments[c.pc].next), ins)
         return False
 
-    def looked(self, c: Group) -> bool:
+    def looked(self, c: Group, ins: Instruction) -> bool:
         """A group has looked at memory that others may change. False, and held, if nothing changed since the last look."""
         self._looks += 1
         if self._looked_at != self.progress and self._looks & 63:
             self._looked_at = self.progress
             return True
-        return self.yield_group(c)
+        return self.yield_group(c, ins)
 
     def site(self, ins: Instruction) -> int:
         """A small number for an instruction, to be kept in shadow memory."""

@@ -118,7 +118,7 @@ def build_nanosleep(k: Compiler, ins: Instruction) -> Op:
     """nanosleep: let others run."""
 
     def run(c: Group) -> bool:
-        return c.batch.run.yield_group(c)
+        return c.batch.run.yield_group(c, ins)
 
     return run
 

@@ -368,6 +368,22 @@ def guard(op: Op, predicate: int, negated: bool) -> Op:
     return run
 
 
+# Instructions whose register operands may be wider than their types (PTX ISA 9.4.1).
+_RELAXED = {"cvt"}
+
+
+def _check_type(k: Compiler, operand: Any, type_: str) -> None:
+    """Operands of arithmetic have the instruction's size, and floats do not pass for integers."""
+    if isinstance(operand, Imm) and operand.kind == "int" and type_ in ("f32", "f64"):
+        raise k.error(f"an integer literal where .{type_} is wanted")
+    if not isinstance(operand, Reg):
+        return
+    have, want = operand.type, TYPE_BYTES.get(type_, 4)
+    floats = have[0] == "f" and type_[0] in "us" or have[0] in "us" and type_[0] == "f"
+    if (TYPE_BYTES[have] != want and not (want < 2 and have == "b16")) or floats:
+        raise k.error(f"'{operand.name}' is .{have}, the instruction wants .{type_}")
+
+
 def build_alu(k: Compiler, ins: Instruction) -> Op:
     """An elementwise instruction of `semantics`."""
     operands = ins.operands
@@ -378,6 +394,9 @@ def build_alu(k: Compiler, ins: Instruction) -> Op:
     given = operands[1:]
     if len(dests) != len(alu.results) or len(given) != len(alu.operands):
         raise k.error(f"takes {len(alu.operands)} operands, {len(given)} given")
+    if ins.opcode[0] not in _RELAXED:
+        for operand, type_ in zip((*dests, *given), (*alu.results, *alu.operands), strict=True):
+            _check_type(k, operand, type_)
     sources = [k.source(o, t) for o, t in zip(given, alu.operands, strict=True)]
     writers = [k.writer(d, t) for d, t in zip(dests, alu.results, strict=True)]
     return _elementwise(alu.function, sources, writers, k, dests, alu.results)
