@@ -219,17 +219,19 @@ def _load(i: Issuer, tile: Tile, targets: list[tuple[int, int]], at: int, barrie
 
 
 def _check_running(i: Issuer, cta: int) -> None:
-    """A peer that a copy writes to must not have exited."""
+    """A peer that a copy writes to must run: started, and not exited."""
     batch = i.batch
     if cta == i.cta or not i.run.detect:
         return
     rows = np.flatnonzero(batch.row_cta == cta)
-    if not batch.live[rows].any():
+    gone = not batch.live[rows].any()
+    if gone or not i.run.peers_run(batch, np.array([i.warp]))[0]:
         x, y, z = (int(v) for v in batch.coordinates[cta])
+        state = "which has exited" if gone else "which is not known to run yet"
         i.hazard(
             HazardKind.PEER_NOT_RUNNING,
-            f"a copy into shared memory of block ({x}, {y}, {z}), which has exited",
-            "keep the cluster together with a cluster barrier before exit",
+            f"a copy into shared memory of block ({x}, {y}, {z}), {state}",
+            "put a cluster barrier before the first such access and one before exit",
         )
 
 

@@ -312,8 +312,8 @@ class Run:
             found = self._site_of[id(ins)] = len(self.sites) - 1
         return found
 
-    def side(self, batch: Batch, team: int, agent: int, site: int) -> Side:
-        """An agent and a place, in words, as seen from a batch (`team` counts from its first)."""
+    def side(self, batch: Batch, team: int, agent: int, site: int, same: bool) -> Side:
+        """An agent and a place, in words (`team` counts from the batch's first; `same`: the accessor's own)."""
         place = self.reporter.place(self.sites[site])
         clocks = batch.clocks
         if agent < clocks.agents:
@@ -321,9 +321,9 @@ class Run:
             at = batch.first + team * self.cluster_size + rank
             known = 0 <= at < len(self._order)
             who = self.reporter.who(self._order[at], warp) if known else "another block"
-            return Side(who, place, "", 0 <= team < batch.teams)
+            return Side(who, place, "", same)
         key = clocks.queues[agent - clocks.agents] if agent - clocks.agents < len(clocks.queues) else ("copy",)
-        return Side(_QUEUES.get(key[0], "an asynchronous copy"), place, str(key[0]), True)
+        return Side(_QUEUES.get(key[0], "an asynchronous copy"), place, str(key[0]), same)
 
     def out_of_steps(self, g: Group, seg: Seg) -> None:
         _, _, who = self.reporter.group(g, g.active)
@@ -350,13 +350,22 @@ class Run:
         if not other.any():
             return
         alive = batch.live.any(axis=1).reshape(batch.per_block, batch.blocks).any(axis=0)
-        bad = other & ~alive[cta]
-        if bad.any():
-            row, lane, who = self.reporter.group(c, bad)
-            x, y, z = batch.coordinates[int(cta[row, lane])]
-            what = f"shared memory of block ({x}, {y}, {z}) is touched after that block has exited"
-            fix = "keep the cluster together with a cluster barrier before exit"
-            self.reporter.hazard(HazardKind.PEER_NOT_RUNNING, what, ins, (who,), fix)
+        gone = other & ~alive[cta]
+        early = other & ~self.peers_run(batch, c.rows)[:, None]
+        if not gone.any() and not early.any():
+            return
+        row, lane, who = self.reporter.group(c, gone if gone.any() else early)
+        x, y, z = (int(v) for v in batch.coordinates[int(cta[row, lane])])
+        when = "after that block has exited" if gone.any() else "before that block is known to run"
+        what = f"shared memory of block ({x}, {y}, {z}) is touched {when}"
+        fix = "put a cluster barrier before the first such access and one before exit"
+        self.reporter.hazard(HazardKind.PEER_NOT_RUNNING, what, ins, (who,), fix)
+
+    def peers_run(self, batch: Batch, rows: Array) -> Array:
+        """(rows,): warps that know their peers run: past a cluster barrier, or told by a warp of each peer."""
+        known = batch.clocks.known[batch.row_team[rows], batch.row_agent[rows], 0, : batch.clocks.agents]
+        told = (known.reshape(len(rows), batch.cluster, batch.per_block) > 0).any(axis=2).all(axis=1)
+        return told | (batch.barriers.warp_phase[rows] > 0)
 
     def set_registers(self, c: Group, count: int, grows: bool, ins: Instruction) -> None:
         """setmaxnreg: when all warps of a block have asked, the sum must fit the register file."""

@@ -385,7 +385,7 @@ class SharedShadow(Shadow):
 
     def side(self, a: Access, row: int, epoch: int, site: int, writes: bool) -> Side:
         agent = (epoch >> 32) & int(AGENT)
-        return self.batch.run.side(self.batch, int(a.team[row]), agent, site)
+        return self.batch.run.side(self.batch, int(a.team[row]), agent, site, True)
 
 
 class GlobalShadow(Shadow):
@@ -474,7 +474,8 @@ class GlobalShadow(Shadow):
     def side(self, a: Access, row: int, epoch: int, site: int, writes: bool) -> Side:
         agent = (epoch >> 32) & int(AGENT)
         team, local = agent >> self.bits, agent & ((1 << self.bits) - 1)
-        return self.run.side(a.c.batch, team - a.c.batch.first // a.c.batch.cluster, local, site)
+        team -= a.c.batch.first // a.c.batch.cluster
+        return self.run.side(a.c.batch, team, local, site, team == int(a.team[row]))
 
 
 def prepare_buffers(run: Run) -> None:
