@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from kernel_dsl.interpret_params import InterpretParams
 
 from kernel_dsl.compiled import Assembled, CompiledKernel, LaunchAttributes, ReportNames
 from kernel_dsl.dtypes import uint8
-from kernel_dsl.interpret_params import InterpretParams
 from kernel_dsl.target import DEFAULT, TARGETS, Target
 
 from . import memory

@@ -71,5 +71,3 @@ def madc(mode: str, cc: str, type_: str) -> Body:
     if cc:
         return Body(operands, (type_, "cc"), lambda a, b, c, carry: _sum(product(a, b), c, carry))
     return Body(operands, (type_,), lambda a, b, c, carry: _sum(product(a, b), c, carry)[:1])
-
-

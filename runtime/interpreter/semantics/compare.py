@@ -184,37 +184,32 @@ def _set(op: str, bool_op: str, ftz: str, result: str, type_: str) -> Body:
     )
 
 
-@form(f"set {_INTEGER_OPS} and|or|xor? u32|s32|f32 {_INTEGERS}")
+@form(f"set {_INTEGER_OPS} and|or|xor? u32|s32|f32|f16|bf16 {_INTEGERS}")
 def set_integer(op: str, bool_op: str, result: str, type_: str) -> Body:
     return _set(op, bool_op, "", result, type_)
 
 
-@form(f"set {_FLOAT_OPS} and|or|xor? ftz? u32|s32|f32 f32|f64")
-def set_float(op: str, bool_op: str, ftz: str, result: str, type_: str) -> Body:
-    # The assembler takes .ftz with .f64 operands nowhere.
-    if ftz and type_ == "f64":
-        raise Illegal("'.ftz' is for .f32")
+@form(
+    f"set {_FLOAT_OPS} and|or|xor? ftz? u32|s32|f32|f16 f32",
+    f"set {_FLOAT_OPS} and|or|xor? ftz? u16|s16|u32|s32|f16 f16",
+)
+def set_flushing(op: str, bool_op: str, ftz: str, result: str, type_: str) -> Body:
     return _set(op, bool_op, ftz, result, type_)
 
 
 @form(
-    f"set {_FLOAT_OPS} and|or|xor? ftz? f16 f16|f32",
-    f"set {_FLOAT_OPS} and|or|xor? f16 f64",
-    f"set {_FLOAT_OPS} and|or|xor? ftz? u16|s16|u32|s32|f16 f16",
+    f"set {_FLOAT_OPS} and|or|xor? u32|s32|f32|f16|bf16 f64",
+    f"set {_FLOAT_OPS} and|or|xor? bf16 f32|f16",
     f"set {_FLOAT_OPS} and|or|xor? u16|s16|u32|s32|bf16 bf16",
 )
-def set_half(*words: str) -> Body:
-    op, bool_op, *ftz, result, type_ = words
-    return _set(op, bool_op, ftz[0] if ftz else "", result, type_)
+def set_float(op: str, bool_op: str, result: str, type_: str) -> Body:
+    return _set(op, bool_op, "", result, type_)
 
 
-@form(
-    f"set {_FLOAT_OPS} and|or|xor? ftz? f16x2 f16x2",
-    f"set {_FLOAT_OPS} and|or|xor? bf16x2 bf16x2",
-)
-def set_halves(*words: str) -> Body:
-    op, bool_op, *ftz, result, type_ = words
-    half = _set(op, bool_op, ftz[0] if ftz else "", result[:-2], type_[:-2])
+def _set_halves(op: str, bool_op: str, ftz: str, result: str, type_: str) -> Body:
+    """Both halves on their own: 1.0 or, for an integer result, all 16 ones."""
+    half_result = result[:-2] if result.endswith("x2") else "u16"
+    half = _set(op, bool_op, ftz, half_result, type_[:-2])
 
     def fn(a: Array, b: Array, *c: Array) -> tuple[Array, ...]:
         low = half.function(low_half(a), low_half(b), *c)[0].astype(np.uint32)
@@ -222,6 +217,16 @@ def set_halves(*words: str) -> Body:
         return (low | (high << np.uint32(16)),)
 
     return Body((type_, type_, "pred") if bool_op else (type_, type_), (result,), fn)
+
+
+@form(f"set {_FLOAT_OPS} and|or|xor? ftz? f16x2|u32|s32 f16x2")
+def set_f16x2(op: str, bool_op: str, ftz: str, result: str, type_: str) -> Body:
+    return _set_halves(op, bool_op, ftz, result, type_)
+
+
+@form(f"set {_FLOAT_OPS} and|or|xor? bf16x2|u32|s32 bf16x2")
+def set_bf16x2(op: str, bool_op: str, result: str, type_: str) -> Body:
+    return _set_halves(op, bool_op, "", result, type_)
 
 
 # --- selection -----------------------------------------------------------------------------------

@@ -216,13 +216,13 @@ _RANK = {"f16": 1, "bf16": 1, "f32": 2, "f64": 3}
 
 @form(f"cvt rn|rz|rm|rp? ftz? sat? {_FLOATS} {_FLOATS}")
 def cvt_float(mode: str, ftz: str, sat: str, target: str, source: str) -> Body:
-    """Widening is exact and takes no rounding; narrowing, and f16 to bf16 and back, demand one."""
+    """Widening is exact and takes no rounding, though bf16 sources bear one; narrowing demands one."""
     _check_ftz(ftz, target, source)
     exactly = target == source or _RANK[target] > _RANK[source]
     _check_bf16(sat, target, source)
-    if exactly and mode:
+    if exactly and mode and (source != "bf16" or target == "bf16"):
         raise Illegal("a widening conversion takes no rounding")
-    if not exactly and not mode:
+    if not exactly and not mode and {source, target} != {"f16", "bf16"}:
         raise Illegal("a narrowing conversion needs a rounding")
     value, bits = float_value(source, bool(ftz)), float_bits(target, mode, bool(ftz), bool(sat))
     return Body((source,), (target,), lambda a: (bits(value(a)),))

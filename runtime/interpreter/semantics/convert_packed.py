@@ -18,7 +18,7 @@ def _relu(x: Array) -> Array:
     return np.where(x <= 0, x.dtype.type(0), x)
 
 
-def _half_codes(mode: str, relu: str, satfinite: str, name: str) -> Callable[[Array], Array]:
+def _half_codes(mode: str, relu: bool, satfinite: bool, name: str) -> Callable[[Array], Array]:
     """f32 registers to f16 or bf16 codes, in uint16."""
 
     def convert(a: Array) -> Array:
@@ -27,23 +27,23 @@ def _half_codes(mode: str, relu: str, satfinite: str, name: str) -> Callable[[Ar
             x = _relu(x)
         if mode == "rn" and not satfinite:
             return half_of_f32(x, name)
-        return encode(x.astype(np.float64), FORMATS[name], mode, bool(satfinite)).astype(np.uint16)
+        return encode(x.astype(np.float64), FORMATS[name], mode, satfinite).astype(np.uint16)
 
     return convert
 
 
-@form("cvt rn|rz relu? satfinite? f16|bf16 f32", since=80)
-def cvt_half(mode: str, relu: str, satfinite: str, target: str, source: str) -> Body:
-    convert = _half_codes(mode, relu, satfinite, target)
+@form("cvt rn|rz relu|satfinite|relu.satfinite|satfinite.relu? f16|bf16 f32", since=80)
+def cvt_half(mode: str, clamp: str, target: str, source: str) -> Body:
+    convert = _half_codes(mode, "relu" in clamp, "satfinite" in clamp, target)
     return Body((source,), (target,), lambda a: (convert(a),))
 
 
-@form("cvt rn|rz relu? satfinite? f16x2|bf16x2 f32", since=80)
-def cvt_halves(mode: str, relu: str, satfinite: str, target: str, source: str) -> Body:
+@form("cvt rn|rz relu|satfinite|relu.satfinite|satfinite.relu? f16x2|bf16x2 f32", since=80)
+def cvt_halves(mode: str, clamp: str, target: str, source: str) -> Body:
     """a goes to the upper half, b to the lower."""
-    if target == "bf16x2" and mode == "rn" and not relu and not satfinite:
+    if target == "bf16x2" and mode == "rn" and not clamp:
         return Body((source, source), (target,), lambda a, b: (_bf16x2(a, b),))
-    convert = _half_codes(mode, relu, satfinite, target[:-2])
+    convert = _half_codes(mode, "relu" in clamp, "satfinite" in clamp, target[:-2])
 
     def fn(a: Array, b: Array) -> tuple[Array, ...]:
         return ((convert(a).astype(np.uint32) << _16) | convert(b),)
@@ -76,9 +76,7 @@ def cvt_tf32(*words: str) -> Body:
         x = a.view(np.float32)
         if relu:
             x = _relu(x)
-        code = encode(x.astype(np.float64), FORMATS["tf32"], mode, satfinite).astype(
-            np.uint32
-        )
+        code = encode(x.astype(np.float64), FORMATS["tf32"], mode, satfinite).astype(np.uint32)
         return (np.where(x != x, CANONICAL_NAN_F32, code << np.uint32(13)),)
 
     return Body((source,), (target,), fn)

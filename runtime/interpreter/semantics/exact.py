@@ -156,7 +156,9 @@ def fma_f64(a: Array, b: Array, c: Array, mode: str) -> Array:
         safe, result = np.zeros(a.shape, np.bool_), a
     zero = np.float64(0)
     finite = np.isfinite(a) & np.isfinite(b)
-    plain = np.where(finite, zero, a * b) + c  # a finite product may overflow, and must not meet an infinite c
+    plain = (
+        np.where(finite, zero, a * b) + c
+    )  # a finite product may overflow, and must not meet an infinite c
     finite &= np.isfinite(c)
     exact = _fma_any(
         np.where(finite, a, zero), np.where(finite, b, zero), np.where(finite, c, zero), mode

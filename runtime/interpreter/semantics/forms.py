@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 
@@ -59,7 +59,8 @@ class Illegal(Exception):  # noqa: N818
 
 
 Builder = Callable[..., Body]
-Slot = tuple[tuple[str, ...], ...]
+Slot = tuple[str, ...]  # the words of one choice
+Slots = tuple[tuple[Slot, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class Form:
     """One registered line of the grammar."""
 
     head: str
-    slots: tuple[tuple[Slot, ...], ...]
+    slots: Slots
     build: Builder
     family: str
     since: int
@@ -87,9 +88,7 @@ class Form:
             yield (self.head, *itertools.chain.from_iterable(choice)), body
 
 
-def _match(
-    slots: tuple[tuple[Slot, ...], ...], words: Opcode, at: int
-) -> tuple[list[str] | None, int]:
+def _match(slots: Slots, words: Opcode, at: int) -> tuple[list[str] | None, int]:
     if not slots:
         return ([] if at == len(words) else None), at
     furthest = at
@@ -103,9 +102,24 @@ def _match(
     return None, furthest
 
 
-def _parse_slot(text: str) -> tuple[tuple[str, ...], ...]:
+def _parse_slot(text: str) -> tuple[Slot, ...]:
     options = tuple(tuple(choice.split(".")) for choice in text.rstrip("?").split("|"))
     return (*options, ()) if text.endswith("?") else options
+
+
+def _slots(line: str) -> Slots:
+    return tuple(_parse_slot(slot) for slot in line.split())
+
+
+def parse_slots(line: str, words: Opcode) -> list[str] | None:
+    """`words` by a line of the grammar: the choice of each slot, or None where they do not match."""
+    return _match(_slots(line), words, 0)[0]
+
+
+def expand_slots(line: str) -> Iterator[tuple[str, ...]]:
+    """Every word sequence of a line of the grammar."""
+    for choice in itertools.product(*_slots(line)):
+        yield tuple(itertools.chain.from_iterable(choice))
 
 
 _FORMS: dict[tuple[str, bool], list[Form]] = {}
@@ -120,8 +134,8 @@ def form(*lines: str, since: int = 75, pair: bool = False) -> Callable[[Builder]
     def register(build: Builder) -> Builder:
         family = build.__module__.rsplit(".", 1)[-1]
         for line in lines:
-            head, *slots = line.split()
-            parsed = tuple(_parse_slot(slot) for slot in slots)
+            head, rest = line.split(" ", 1)
+            parsed = _slots(rest)
             for name in head.split("|"):
                 bound = build if "|" not in head else _with_head(build, name)
                 entry = Form(name, parsed, bound, family, since, pair)
@@ -141,38 +155,37 @@ def registered() -> Iterator[Form]:
     return itertools.chain.from_iterable(_FORMS.values())
 
 
-@lru_cache(maxsize=None)
-def compile_alu(opcode: Opcode, pair: bool = False) -> Alu:
-    """The function that `opcode`, a dotted mnemonic split at its dots, computes.
-
-    `pair` asks for the form with a destination `d|p`. Raises `UnknownInstruction` or `BadModifier`.
-    """
-    candidates = _FORMS.get((opcode[0], pair))
-    if candidates is None:
-        if (opcode[0], not pair) in _FORMS:
-            raise BadModifier(
-                opcode, "it takes one destination" if pair else "it takes a destination d|p"
-            )
-        raise UnknownInstruction(opcode)
+def _find(opcode: Opcode, pair: bool) -> Body | str:
+    """The body of a form, or why there is none."""
     words, furthest, why = opcode[1:], 0, ""
-    for candidate in candidates:
+    for candidate in _FORMS.get((opcode[0], pair), ()):
         choice, reached = candidate.parse(words)
         furthest = max(furthest, reached)
         if choice is None:
             continue
         try:
-            body = candidate.build(*choice)
+            return candidate.build(*choice)
         except Illegal as error:
             why = str(error)
-            continue
-        return Alu(opcode, body.operands, body.results, body.function)
-    if not why:
-        why = (
-            f"'.{words[furthest]}' is not possible here"
-            if furthest < len(words)
-            else "it is incomplete"
-        )
-    raise BadModifier(opcode, why)
+    if why:
+        return why
+    return f"'.{words[furthest]}' is not possible here" if furthest < len(words) else "it is incomplete"
+
+
+@cache
+def compile_alu(opcode: Opcode, pair: bool = False) -> Alu:
+    """The function that `opcode`, a dotted mnemonic split at its dots, computes.
+
+    `pair` asks for the form with a destination `d|p`. Raises `UnknownInstruction` or `BadModifier`.
+    """
+    if (opcode[0], False) not in _FORMS and (opcode[0], True) not in _FORMS:
+        raise UnknownInstruction(opcode)
+    found = _find(opcode, pair)
+    if isinstance(found, Body):
+        return Alu(opcode, found.operands, found.results, found.function)
+    if isinstance(_find(opcode, not pair), Body):
+        found = "it takes one destination" if pair else "it takes a destination d|p"
+    raise BadModifier(opcode, found)
 
 
 def unary(fn: Callable[[Array], Array], operand: str, result: str | None = None) -> Body:
