@@ -18,6 +18,7 @@ from .args import ParamLayout
 from .arrays import CPU, ArrayView, row_major
 from .device import Dims
 from .errors import DeviceError, LoadError
+from .interpreter.tensor_map import encode_tensor_map
 from .launch import check_attributes
 from .tensormap import TensorMapPlan, plan
 
@@ -245,9 +246,7 @@ def _encode(param: Any, view: ArrayView) -> bytes:
 
 def encode_interpreter(fields: TensorMapPlan) -> bytes:
     """The descriptor in the interpreter's own encoding."""
-    from . import interpreter
-
-    return interpreter.encode_tensor_map(
+    return encode_tensor_map(
         fields.address,
         fields.dtype,
         fields.extents,
@@ -256,5 +255,4 @@ def encode_interpreter(fields: TensorMapPlan) -> bytes:
         (1,) * len(fields.extents),
         fields.swizzle,
         fields.oob_fill,
-        None,
     )

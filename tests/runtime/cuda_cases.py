@@ -404,12 +404,12 @@ def test_errors_name_the_kernel_and_say_what_survives(player: Player) -> None:
     with pytest.raises(LaunchError) as caught:
         runtime.call(kernel, loaded, [CudaArray(X)], [1.0])
     text = str(caught.value)
-    assert caught.value.code == "CUDA_ERROR_ILLEGAL_ADDRESS"
+    assert caught.value.status == "CUDA_ERROR_ILLEGAL_ADDRESS"
     assert not caught.value.context_survives
     for part in ("'scale'", str(SOURCE), "'x_ref'", "float32[32] on cuda:0", "does not survive"):
         assert part in text
     copy = pickle.loads(pickle.dumps(caught.value))
-    assert (str(copy), copy.code, copy.context_survives) == (text, caught.value.code, False)
+    assert (str(copy), copy.status, copy.context_survives) == (text, caught.value.status, False)
 
 
 def test_out_of_memory_survives(player: Player) -> None:
