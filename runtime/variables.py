@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, cast
@@ -18,8 +18,11 @@ class VariableError(Error, TypeError):
 class _Binding:
     """Values in force while a call is recorded or repeated, and which of them it asked for."""
 
-    def __init__(self, values: Mapping[str, int]) -> None:
+    def __init__(
+        self, values: Mapping[str, int], discover: Callable[[dict[str, Variable]], None] | None
+    ) -> None:
         self.values = values
+        self.discover = discover
         self.used: set[str] = set()
 
 
@@ -27,14 +30,23 @@ _binding: ContextVar[_Binding | None] = ContextVar("binding", default=None)
 
 
 @contextmanager
-def bound(values: Mapping[str, int]) -> Iterator[set[str]]:
-    """Give variables their values for a while. Yields the set of names that get asked for."""
-    binding = _Binding(values)
+def bound(
+    values: Mapping[str, int], discover: Callable[[dict[str, Variable]], None] | None = None
+) -> Generator[set[str]]:
+    """Give variables their values for a while. Yields the set of names that get asked for.
+
+    `discover` is told of variables before their values are looked up.
+    """
+    binding = _Binding(values, discover)
     token = _binding.set(binding)
     try:
         yield binding.used
     finally:
         _binding.reset(token)
+
+
+def _floor_divide(left: int, right: int) -> int:
+    return left // right
 
 
 class Symbol:
@@ -54,6 +66,8 @@ class Symbol:
     def __index__(self) -> int:
         binding = _binding.get()
         names = self.variables()
+        if binding is not None and binding.discover is not None:
+            binding.discover(names)
         if binding is None or not names.keys() <= binding.values.keys():
             raise VariableError(
                 f"{self!r} has no value here: a kd.Variable stands for an integer in the "
@@ -99,10 +113,10 @@ class Symbol:
         return Expression("*", operator.mul, other, self)
 
     def __floordiv__(self, other: Any) -> Symbol:
-        return Expression("//", operator.floordiv, self, other)
+        return Expression("//", _floor_divide, self, other)
 
     def __rfloordiv__(self, other: Any) -> Symbol:
-        return Expression("//", operator.floordiv, other, self)
+        return Expression("//", _floor_divide, other, self)
 
     def __mod__(self, other: Any) -> Symbol:
         return Expression("%", operator.mod, self, other)
