@@ -32,6 +32,7 @@ from runtime import driver, memory
 from runtime.arrays import ArrayView, row_major, view
 from runtime.binding import bind
 from runtime.device import cuda_device
+from runtime.dispatch import MISS, FastCalls
 from runtime.errors import (
     ArgumentTypeError,
     ArgumentValueError,
@@ -203,20 +204,26 @@ def test_generic_device_arrays(player: Player) -> None:
     assert count(BLOCKS) == blocks - 2
 
 
+class OnlyDlpack:
+    """An array that speaks DLPack alone."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.array.__dlpack_device__()
+
+
 def test_dlpack_out_and_in(player: Player) -> None:
     kernel = scale()
     loaded = cuda_device(0).load(kernel)
     out = runtime.call(kernel, loaded, [CudaArray(X)], [2.0])[0]
 
-    class OnlyDlpack:
-        def __dlpack__(self, **options: Any) -> Any:
-            return out.__dlpack__(**options)
-
-        def __dlpack_device__(self) -> tuple[int, int]:
-            return out.__dlpack_device__()
-
     blocks = count(BLOCKS)
-    seen = view(OnlyDlpack())
+    seen = view(OnlyDlpack(out))
     assert (seen.address, seen.shape, seen.dtype, seen.device) == (
         view(out).address,
         (32,),
@@ -503,3 +510,100 @@ def test_fill_of_narrow_floats() -> None:
     assert memory.fill_pattern(2, uint8) == b"\x02" and len(memory.fill_pattern(2, float64)) == 8
     with pytest.raises(ArgumentValueError, match="does not fit"):
         memory.fill_pattern(300, uint8)
+
+
+@pytest.fixture
+def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """torch, with CPU tensors taken for tensors on GPU 0, whose memory is host memory here."""
+    module = pytest.importorskip("torch")
+    from runtime.interop import torch as interop
+
+    real = interop.INTEROP.view
+
+    def on_gpu(array: Any, stream: int) -> ArrayView:
+        seen = real(array, stream)
+        seen.device = ("cuda", 0)
+        return seen
+
+    monkeypatch.setattr(interop.INTEROP, "view", on_gpu, raising=False)
+    monkeypatch.setattr(interop.INTEROP, "current_stream", lambda index: 11, raising=False)
+    monkeypatch.setattr(
+        interop.INTEROP,
+        "empty",
+        lambda shape, dtype, device, stream: module.empty(shape, dtype=interop.torch_dtype(dtype)),
+        raising=False,
+    )
+    return module
+
+
+def test_fast_calls(player: Player, torch: Any) -> None:
+    kernel = scale()
+    loaded = cuda_device(0).load(kernel)
+    fast = FastCalls()
+    x = torch.from_numpy(X.copy())
+    assert fast((x, 2.0)) is MISS
+    fast.learn((x, 2.0), None, loaded, lambda outs: outs[0])
+    np.testing.assert_array_equal(fast((x, 2.0)).numpy(), X * 2)
+    other = torch.from_numpy(X + 1)
+    np.testing.assert_array_equal(fast((other, 3.0)).numpy(), (X + 1) * 3)
+    assert player.launches[-1].stream == 11
+    assert fast((x, 2.0), stream=4) is not MISS
+    assert player.launches[-1].stream == 4
+    for args in (
+        (x[:16], 2.0),
+        (x, 2),
+        (x, np.float64(2)),
+        (x.double(), 2.0),
+        (x.clone().requires_grad_(), 2.0),
+        (x, [2.0]),
+        (X, 2.0),
+        (torch.zeros(33)[1:], 2.0),
+        (x, 1e300),
+    ):
+        assert fast(args) is MISS
+    with torch.no_grad():
+        assert fast((x.clone().requires_grad_(), 2.0)) is not MISS
+
+
+def test_fast_calls_with_out(player: Player, torch: Any) -> None:
+    kernel = scale()
+    loaded = cuda_device(0).load(kernel)
+    fast = FastCalls()
+    held = torch.zeros(96)
+    x, out = held[:32], held[32:64]
+    x[:] = torch.from_numpy(X)
+    fast.learn((x, 2.0), out, loaded, lambda outs: outs[0])
+    fast.learn((x, 2.0), [out], loaded)
+    assert fast((x, 2.0), out) is out
+    assert fast((x, 3.0), [out])[0] is out
+    np.testing.assert_array_equal(out.numpy(), X * 3)
+    assert fast((x, 2.0)) is MISS
+    assert fast((x, 2.0), x) is MISS, "sharing memory is for the long way"
+    assert fast((x, 2.0), held[16:48]) is MISS
+    inplace = cuda_device(0).load(scale(overlaps=((0, 1),)))
+    fast.learn((x, 2.0), x, inplace)
+    fast((x, 2.0), x)
+    np.testing.assert_array_equal(x.numpy(), X * 2)
+    fast((x, 2.0), out)
+    np.testing.assert_array_equal(out.numpy(), X * 4)
+    assert fast((x, 2.0), held[16:48]) is MISS
+
+
+def test_fast_calls_from_many_threads(player: Player, torch: Any) -> None:
+    loaded = cuda_device(0).load(scale())
+    fast = FastCalls()
+    fast.learn((torch.from_numpy(X), 2.0), None, loaded, lambda outs: outs[0])
+    wrong: list[int] = []
+
+    def work(number: int) -> None:
+        mine = torch.full((32,), float(number))
+        for _ in range(50):
+            if not (fast((mine, float(number))).numpy() == number * number).all():
+                wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong
