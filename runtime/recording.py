@@ -115,21 +115,27 @@ def _counted() -> Generator[None]:
             active -= 1
 
 
-def recordable(function: Callable[P, R]) -> Callable[P, R]:
-    """Mark what a user calls, so that a graph can make the call again with other values.
+def made(function: Callable[..., R], *args: Any, **kwargs: Any) -> R:
+    """`function(*args, **kwargs)`, which is what a user called.
 
-    Without a graph it is `function`. A call inside a call is part of it.
+    Where a graph records, it makes the call, so that it can make it again with other values of its
+    variables. A call inside a call is part of it.
     """
+    recorder = _recorder.get() if active else None
+    if recorder is None or _inside.get():
+        return function(*args, **kwargs)
+    token = _inside.set(True)
+    try:
+        return recorder.call(function, args, kwargs)
+    finally:
+        _inside.reset(token)
+
+
+def recordable(function: Callable[P, R]) -> Callable[P, R]:
+    """A function that users call, made by `made`."""
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        recorder = _recorder.get() if active else None
-        if recorder is None or _inside.get():
-            return function(*args, **kwargs)
-        token = _inside.set(True)
-        try:
-            return recorder.call(function, args, dict(kwargs))
-        finally:
-            _inside.reset(token)
+        return made(function, *args, **kwargs)
 
     return call

@@ -1,6 +1,7 @@
 """Graphs of launches: recorded, planned and replayed, on a GPU or in the interpreter."""
 
-from ..variables import Variable
+from kernel_dsl.variables import Variable
+
 from .graph import Graph
 from .nodes import GraphError, Node
 

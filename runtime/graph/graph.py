@@ -8,12 +8,13 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, cast
 
+from kernel_dsl.variables import Symbol, evaluate
+
 from .. import driver, recording
 from ..arrays import ArrayView, frameworks, view
 from ..device import Dims
 from ..errors import ArgumentTypeError, ArgumentValueError, describe_array
 from ..streams import stream_handle
-from ..variables import Symbol, evaluate
 from .build import Program, build
 from .cuda import CudaExec
 from .host import HostExec

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kernel_dsl.compiled import OutputSpec
+from kernel_dsl.variables import bound, evaluate, variables
 
 from ..arrays import ArrayView, Interop, frameworks, view
 from ..calls import Launch, PendingCall, allocate
 from ..device import Device
 from ..errors import ArgumentTypeError, ArgumentValueError
-from ..variables import bound, evaluate, variables
 from .nodes import GraphError, Repeat
 from .steps import STEP, VIRTUAL, Event, copy_event, steps
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernel_dsl.compiled import LaunchAttributes, OutputSpec
+from kernel_dsl.variables import bound, evaluate
 
 from .. import recording
 from ..arrays import ArrayView, row_major
 from ..calls import Launch, PendingCall, prepare
 from ..device import Loaded, LoadedImage
-from ..variables import bound, evaluate
 from .nodes import CopyWork, FillWork, GraphError, HostWork, ImageWork, KernelWork, Repeat, Work
 
 # Memory that only replays have is given addresses here while recording: no device uses them.

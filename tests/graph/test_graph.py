@@ -8,9 +8,9 @@ import weakref
 import numpy as np
 import pytest
 
+from kernel_dsl.errors import VariableUse, VariableValue
 from runtime.errors import ArgumentTypeError, ArgumentValueError
 from runtime.graph import Graph, GraphError, Variable
-from runtime.variables import VariableError
 
 from .kernels import Kernel, device, like
 
@@ -507,7 +507,7 @@ def test_a_variable_in_the_arguments(add) -> None:
     b = ints()
     np.testing.assert_array_equal(g(b, k=2), b + 7)
     for wrong in (-6, 101):
-        with pytest.raises(ArgumentValueError, match="from -5 to 100"):
+        with pytest.raises(VariableValue, match="from -5 to 100"):
             g(k=wrong)
     with pytest.raises(ArgumentTypeError, match="give \\['k'\\] too"):
         g()
@@ -564,12 +564,12 @@ def test_one_recording_serves_several_sizes(dev, wanted) -> None:
 
 def test_a_variable_without_a_graph_is_an_error(add) -> None:
     k = Variable("k", 0, 5)
-    with pytest.raises(VariableError, match=r"Variable\('k', 0, 5\) has no value here"):
+    with pytest.raises(VariableUse, match=r"Variable\('k', 0, 5\) has no value here"):
         int(k)
-    with pytest.raises(VariableError), Graph():
+    with pytest.raises(VariableUse), Graph():
         range(k + 1)
     for bad in (("k", 5, 4), ("not a name", 0, 1), ("out", 0, 1)):
-        with pytest.raises(ArgumentValueError):
+        with pytest.raises(VariableValue):
             Variable(*bad)
     with pytest.raises(ArgumentValueError, match="two variables of one graph"), Graph():
         add(ints(), k)
@@ -624,7 +624,7 @@ def test_a_nested_graph_with_out_and_variables(add, double) -> None:
         got = outer(m=value)
         np.testing.assert_array_equal(mine, a * 2 + value * 10)
         np.testing.assert_array_equal(got, mine * 2 + 4)
-    with pytest.raises(ArgumentValueError, match="from 0 to 100"), Graph():
+    with pytest.raises(VariableValue, match="from 0 to 100"), Graph():
         inner(a, k=101)
 
 

@@ -8,11 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, cast
 
-from .errors import ArgumentValueError, Error
-
-
-class VariableError(Error, TypeError):
-    """A `Variable` used where it has no value."""
+from .errors import VariableUse, VariableValue
 
 
 class _Binding:
@@ -49,6 +45,11 @@ def _floor_divide(left: int, right: int) -> int:
     return left // right
 
 
+def binding_is_active() -> bool:
+    """Whether a call is being recorded or repeated, so that variables have values."""
+    return _binding.get() is not None
+
+
 class Symbol:
     """An integer that is known at replay: a `Variable`, or arithmetic on some.
 
@@ -69,11 +70,8 @@ class Symbol:
         if binding is not None and binding.discover is not None:
             binding.discover(names)
         if binding is None or not names.keys() <= binding.values.keys():
-            raise VariableError(
-                f"{self!r} has no value here: a kd.Variable stands for an integer in the "
-                "arguments and the grid of calls that a kd.Graph records. Pass an int, or make "
-                "the call inside `with kd.Graph() as g:`"
-            )
+            hint = "pass an int, or make the call inside `with kd.Graph() as g:`"
+            raise VariableUse(variable=repr(self), hint=hint)
         binding.used.update(names)
         return self.evaluate(binding.values)
 
@@ -131,19 +129,21 @@ class Symbol:
 class Variable(Symbol):
     """An integer from `lo` to `hi` (both included) that a graph is given at each replay, by `name`.
 
-    Raises ArgumentValueError for a name that is no identifier, or an empty range.
+    Raises VariableValue for a name that is no identifier, or an empty range.
     """
 
     def __init__(self, name: str, lo: int, hi: int) -> None:
         if not name.isidentifier():
-            raise ArgumentValueError(f"a Variable is named by an identifier, not {name!r}")
+            raise VariableValue(what=f"{name!r} is no name", hint="name it by an identifier")
         if name in ("out", "wait", "stream"):
-            raise ArgumentValueError(f"{name!r} is an argument of every replay; name it otherwise")
+            what = f"{name!r} is an argument of every replay"
+            raise VariableValue(what=what, hint="name it otherwise")
         self.name = name
         self.lo = operator.index(lo)
         self.hi = operator.index(hi)
         if self.lo > self.hi:
-            raise ArgumentValueError(f"Variable {name!r} has no value from {lo} to {hi}")
+            what = f"variable {name!r} has no value from {lo} to {hi}"
+            raise VariableValue(what=what, hint="give its smallest value and then its largest")
 
     def evaluate(self, values: Mapping[str, int]) -> int:
         return values[self.name]
@@ -152,12 +152,11 @@ class Variable(Symbol):
         return {self.name: self}
 
     def check(self, value: Any) -> int:
-        """`value` as an int. Raises ArgumentValueError outside the range."""
+        """`value` as an int. Raises VariableValue outside the range."""
         number = operator.index(value)
         if not self.lo <= number <= self.hi:
-            raise ArgumentValueError(
-                f"variable {self.name!r} is from {self.lo} to {self.hi}, and got {number}"
-            )
+            what = f"variable {self.name!r} is from {self.lo} to {self.hi}, and got {number}"
+            raise VariableValue(what=what, hint="give a value within, or record with a wider range")
         return number
 
     def __repr__(self) -> str:
