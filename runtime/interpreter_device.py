@@ -13,7 +13,7 @@ from kernel_dsl.compiled import Assembled, CompiledKernel, LaunchAttributes, Rep
 from kernel_dsl.dtypes import uint8
 from kernel_dsl.target import DEFAULT, TARGETS, Target
 
-from . import memory
+from . import memory, recording
 from .args import ParamLayout
 from .arrays import CPU, ArrayView, row_major
 from .device import Dims
@@ -157,6 +157,10 @@ class InterpreterImage:
             return
         attributes = LaunchAttributes(grid, block, cluster, dynamic_smem)
         check_attributes(attributes, self.device.target, self.entry)
+        sink = recording.sink()
+        if sink is not None:
+            sink.image(self, params, attributes)
+            return
         space = _Space()
         blobs: list[bytes] = []
         for i, param in enumerate(params):
