@@ -30,12 +30,15 @@ from .memory import GMEM, REGS, SMEM, Barrier, ShapeDtypeStruct
 from .ops import *  # noqa: F403
 from .ops import __all__ as _op_names
 from .options import CompilerParams
+from .variables import Variable
 
 if TYPE_CHECKING:
     from runtime.aot import load_compiled
+    from runtime.graph import Graph
     from runtime.interpreter.hazards import HazardError, HazardWarning
 
 _LATE = {
+    "Graph": "runtime.graph",
     "load_compiled": "runtime.aot",
     "HazardError": "runtime.interpreter.hazards",
     "HazardWarning": "runtime.interpreter.hazards",
@@ -48,11 +51,13 @@ __all__ = [
     "Barrier",
     "CompilerParams",
     "Error",
+    "Graph",
     "HazardError",
     "HazardWarning",
     "InterpretParams",
     "Layout",
     "ShapeDtypeStruct",
+    "Variable",
     "bfloat16",
     "bool_",
     "complex64",
