@@ -249,12 +249,13 @@ def fns(_type: str) -> Body:
 # --- bit fields ----------------------------------------------------------------------------------
 
 
-def _field_mask(length: Array, dtype: Any) -> Any:
+def _field_mask(length: Array, dtype: Any) -> Array:
     """`length` low ones; all of them from the width on."""
     width = np.dtype(dtype).itemsize * 8
     one, ones = dtype(1), dtype(2**width - 1)
-    short = (one << np.minimum(length, np.uint32(width - 1)).astype(dtype)) - one
-    return np.where(length >= np.uint32(width), ones, short)
+    short: Array = (one << np.minimum(length, np.uint32(width - 1)).astype(dtype)) - one
+    masks: Array = np.where(length >= np.uint32(width), ones, short)
+    return masks
 
 
 @form("bfe u32|u64|s32|s64")
@@ -304,7 +305,7 @@ def bmsk(mode: str, _type: str) -> Body:
     def fn(a: Array, b: Array) -> tuple[Array, ...]:
         if mode == "wrap":
             a, b = a & np.uint32(31), b & np.uint32(31)
-        mask: Array = _field_mask(b, np.uint32) << np.minimum(a, np.uint32(31))
+        mask = _field_mask(b, np.uint32) << np.minimum(a, np.uint32(31))
         return (np.where(a >= np.uint32(32), np.uint32(0), mask),)
 
     return Body(("u32", "u32"), ("b32",), fn)
