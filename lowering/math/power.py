@@ -10,7 +10,8 @@ from .quotient import reciprocal
 from .registry import FUNCTIONS
 from .text import Value, Writer
 
-# log(1 + f) = q + q^3 * (1/12 + q^2 * p(q^2)) with q = 2f/(2 + f), for |f| <= 1/3 (of the whole: 2^-40 and 2^-67)
+# log(1 + f) = q + q^3 * (1/12 + q^2 * p(q^2)) with q = 2f/(2 + f), for |f| <= 1/3 (of the whole:
+# 2^-40 and 2^-67)
 TWELFTH = ((0.0833333358168602, -2.4835269396561444e-09), (1.0 / 12, 4.62592926927149e-18))
 ATANH = (
     (0.01249999925494194, 0.0022321937140077353, 0.00043302070116624236, 9.637327457312495e-05),

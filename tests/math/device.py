@@ -1,4 +1,6 @@
-"""Compiles functions of `lowering.math` to PTX and assembles them, to count instructions and to see no local memory."""
+"""Compiles functions of `lowering.math` to PTX and assembles them, to count instructions and to see
+no local memory.
+"""
 
 from __future__ import annotations
 
