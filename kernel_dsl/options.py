@@ -39,8 +39,8 @@ class CompilerParams:
 class Environment:
     """What the environment may set. Read once per process."""
 
-    cache_dir: Path | None  # KERNEL_DSL_CACHE: where compiled kernels are kept; "off" for nowhere
-    cache_off: bool
+    cache_dir: Path  # KERNEL_DSL_CACHE: where compiled kernels are kept, by default ~/.cache/kernel_dsl
+    cache_off: bool  # KERNEL_DSL_CACHE=off: nowhere
     ptxas: str | None  # KERNEL_DSL_PTXAS: the assembler to use
 
 
@@ -48,7 +48,7 @@ def environment() -> Environment:
     """The environment's settings."""
     cache = os.environ.get("KERNEL_DSL_CACHE", "")
     return Environment(
-        cache_dir=Path(cache) if cache and cache != "off" else None,
+        cache_dir=Path(cache) if cache and cache != "off" else Path.home() / ".cache" / "kernel_dsl",
         cache_off=cache == "off",
         ptxas=os.environ.get("KERNEL_DSL_PTXAS") or None,
     )

@@ -142,10 +142,10 @@ def trace_kernel(
         body,
         threads,
         definition.thread_name,
-        named_axes(grid, cluster, definition.thread_name, threads),
-        tuple(a.size for a in grid),
-        definition.params.approx_math,
-        definition.params.bounds == "promise",
+        grid=tuple(a.size for a in grid),
+        axes=named_axes(grid, cluster, definition.thread_name, threads),
+        approx_math=definition.params.approx_math,
+        promise_bounds=definition.params.bounds == "promise",
     )
     parameters = _names(definition.body)
     params = _input_values(inputs, structure, parameters, overlaps)

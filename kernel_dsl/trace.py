@@ -202,4 +202,7 @@ def settle(region: Region, visit: Callable[[Value], None]) -> None:
         for op in current_region.ops:
             for value in op.results:
                 fix(value)
+            for key in op.attr_fields:
+                if isinstance(getattr(op, key), LayoutVar):
+                    setattr(op, key, resolve(getattr(op, key)))
             stack.extend(op.region_list())

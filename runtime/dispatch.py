@@ -62,16 +62,15 @@ def _scan(leaves: Sequence[Any], addresses: list[int]) -> list[Any]:
     """The signature of arrays and scalars, and the arrays' addresses. Raises _LongWayError."""
     key: list[Any] = []
     for a in leaves:
-        if (
-            type(a) is _tensor
-        ):  # the common case, written out: a call of _of_torch costs as much again
+        cls: type[Any] = type(a)
+        if cls is _tensor:  # the common case, written out: calling _of_torch costs as much again
             if a.requires_grad or a.is_neg():
                 _refuse_watched(a)
             address = a.data_ptr()
             addresses.append(address)
             key += (a.dtype, a.shape, a.stride(), address & 15, a.get_device())
         else:
-            scan = _scans.get(cast("type[Any]", type(a))) or _learn_type(a)
+            scan = _scans.get(cls) or _learn_type(a)
             key += scan(a, addresses)
     return key
 
@@ -146,7 +145,8 @@ def _packer(value: Any, dtype: DType) -> Callable[[Any], bytes] | None:
     to it.
     """
     if isinstance(value, np.generic):
-        same = np.dtype(cast("type[Any]", type(value))) == dtype.numpy
+        scalar: Any = value
+        same = scalar.dtype == dtype.numpy
         return methodcaller("tobytes") if same else None
     code = _PACKERS.get(dtype.name)
     return None if code is None else struct.Struct("=" + code).pack

@@ -27,7 +27,7 @@ def _wide(dtype: DType) -> Any:
     if dtype.bits < 64:
         return nullcontext()
     switch = getattr(jax, "enable_x64", None)
-    return (switch or jax.experimental.enable_x64)(True)
+    return jax.experimental.enable_x64(True) if switch is None else switch(True)
 
 
 class _Jax:

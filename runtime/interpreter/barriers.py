@@ -178,10 +178,10 @@ class Barriers:
         self.warp_arrived[c.rows] = True
         team = batch.row_team[c.rows]
         clocks = batch.clocks
-        if clocks is not None and release:
+        if clocks is not None:
             if self.cluster_clock is None:
                 self.cluster_clock = clocks.store(batch.teams)
-            clocks.release(self.cluster_clock, team, c)
+            clocks.release(self.cluster_clock, team, c, not release)
         self.cluster_arrived += np.bincount(team, minlength=batch.teams)
         self.cluster_settle()
 
@@ -217,7 +217,9 @@ class Barriers:
         self.warp_phase[free.rows] += 1
         self.warp_arrived[free.rows] = False
         if self.batch.clocks is not None and self.cluster_clock is not None:
-            self.batch.clocks.acquire(self.cluster_clock, self.batch.row_team[free.rows], free)
+            self.batch.clocks.acquire_published(
+                self.cluster_clock, self.batch.row_team[free.rows], free
+            )
         return free
 
 

@@ -12,6 +12,7 @@ from .control import split_branch, split_table
 from .frame import Frame
 from .group import Group, Stack, merge
 from .kinds import HazardKind
+from .mbarriers import Mbarriers, MbarrierWait
 from .spaces import LocalSpace, SharedSpace
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class Batch:
         self.engine: Any = None
         self._special: dict[str, Array] = {}
         run.attach(self)
+        self.mbarriers = Mbarriers(self)
         self._start()
 
     def _start(self) -> None:
@@ -94,10 +96,22 @@ class Batch:
         g.why = why
         self.polling.append(g)
 
+    def wake_mbarriers(self, offset: int) -> None:
+        """A barrier at `offset` has completed a phase: let those that wait for it look again."""
+        kept: list[Group] = []
+        for g in self.polling:
+            if type(g.why) is MbarrierWait and g.why.offset == offset:
+                g.why = None
+                self.push(g)
+            else:
+                kept.append(g)
+        self.polling = kept
+
     def wake(self) -> None:
         """Let all that poll look again."""
         polling, self.polling = self.polling, []
         for g in polling:
+            g.why = None
             self.push(g)
 
     def wake_all(self) -> None:

@@ -60,6 +60,7 @@ class Clocks:
         self.queue_of: dict[Any, int] = {}
         self.queues: list[Any] = []
         self.issued = np.zeros((batch.teams, self.columns), np.uint32)
+        self.fenced: Array | None = None
         self.foreign: dict[tuple[int, int], dict[int, Array]] = {}
 
     def store(self, count: int) -> Store:
@@ -95,16 +96,43 @@ class Clocks:
         agent = batch.row_agent[c.rows]
         return self.known[batch.row_team[c.rows], agent, 0, agent]
 
-    def release(self, store: Store, keys: Array, c: Group) -> None:
-        """Add what the warps of `c` know to `store[keys]`, and start a new epoch for them."""
+    def release(self, store: Store, keys: Array, c: Group, relaxed: bool = False) -> None:
+        """Add what the warps of `c` know to `store[keys]`, and start a new epoch for them.
+
+        A relaxed operation releases only what the warp knew at its last fence.
+        """
+        self.release_rows(store, keys, c.rows, relaxed)
+        self.tick(c)
+
+    def release_rows(self, store: Store, keys: Array, rows: Array, relaxed: bool = False) -> None:
+        """The same for warps by number, each perhaps more than once, without the new epoch."""
         store.fit()
-        mine = self.of(c)
+        team, agent = self.batch.row_team[rows], self.batch.row_agent[rows]
+        if relaxed:
+            if self.fenced is None:
+                return
+            self.fenced = self._fit(self.fenced)
+            mine = self.fenced[team, agent]
+        else:
+            mine = self.known[team, agent]
         order = np.argsort(keys, kind="stable")
         sorted_keys = keys[order]
         starts = np.flatnonzero(np.append(True, sorted_keys[1:] != sorted_keys[:-1]))
         joined = np.maximum.reduceat(mine[order], starts, axis=0)
         where = sorted_keys[starts]
         store.gathering[where] = np.maximum(store.gathering[where], joined)
+
+    def _fit(self, array: Array) -> Array:
+        return array if array.shape[-1] == self.columns else widened(array, self.columns)
+
+    def fence(self, c: Group) -> None:
+        """fence.acq_rel and stronger: later relaxed operations release what is known now."""
+        batch = self.batch
+        team, agent = batch.row_team[c.rows], batch.row_agent[c.rows]
+        if self.fenced is None:
+            self.fenced = np.zeros_like(self.known)
+        self.fenced = self._fit(self.fenced)
+        self.fenced[team, agent] = self.known[team, agent]
         self.tick(c)
 
     def tick(self, c: Group) -> None:

@@ -20,6 +20,7 @@ from .deadlock import stuck
 from .group import Group
 from .hazards import Reporter, RunReport
 from .kinds import HazardKind
+from .mbarriers import TIMED_OUT, MbarrierWait
 from .memory import SHARED_RESERVED, GlobalMemory
 from .program import Program, Seg
 from .ptx import Instruction, Module, PtxError, Var
@@ -249,6 +250,8 @@ class Run:
                     kept.append(g)
                     continue
                 self._seen.add(state)
+                waits = type(g.why) is MbarrierWait
+                g.why = TIMED_OUT if waits else None
                 batch.push(g)
                 woken = True
             batch.polling = kept
