@@ -109,18 +109,24 @@ def row(name: str) -> str:
     unary = FUNCTIONS[f"{name}.f32"].arity == 1
     single = sweep(name) if unary else worst_at_random(name, "f32", RANDOM_ARGUMENTS)
     double = worst_at_random(name, "f64", RANDOM_ARGUMENTS)
-    counts = [compile_ptx(f"{name}.{dtype}").instructions for dtype in ("f32", "f64")]
     cells = [f"`{name}`"]
     for worst, digits in ((single, 9), (double, 17)):
         cells += [f"{worst.error:.2f}", ", ".join(f"{a:.{digits}g}" for a in worst.arguments)]
-    return "| " + " | ".join(cells + [str(count) for count in counts]) + " |"
+    return with_counts(name, "| " + " | ".join([*cells, "", ""]) + " |")
+
+
+def with_counts(name: str, line: str) -> str:
+    """A row with its instruction counts brought up to date."""
+    counts = [compile_ptx(f"{name}.{dtype}").instructions for dtype in ("f32", "f64")]
+    return "| " + " | ".join(line.strip("| ").split(" | ")[:5] + [str(c) for c in counts]) + " |"
 
 
 def main(names: list[str]) -> None:
     rows: dict[str, str] = {}
     if TABLE.exists():
         lines = [line for line in TABLE.read_text().splitlines() if line.startswith("| `")]
-        rows = {line.split("`")[1]: line for line in lines}
+        names_of = {line.split("`")[1]: line for line in lines}
+        rows = {name: with_counts(name, line) for name, line in names_of.items()}
     for name in names or measured_names():
         rows[name] = row(name)
         print(rows[name], flush=True)

@@ -1,4 +1,4 @@
-"""The writer and the tables: text that is deterministic, closed under calls and legal everywhere."""
+"""The writer and the tables: text that is deterministic, closed under calls and legal."""
 
 from __future__ import annotations
 
@@ -44,12 +44,14 @@ def test_unknown_key() -> None:
         definitions(["frobnicate.f32"])
 
 
-def test_approximations_replace_only_what_they_cover() -> None:
-    assert function("exp.f32", approx=True).symbol == "kd_approx_exp_f32"
-    assert function("exp.f64", approx=True) is FUNCTIONS["exp.f64"]
-    assert function("erf.f32", approx=True) is FUNCTIONS["erf.f32"]
-    assert "ex2.approx" in definitions(["exp.f32"], approx=True)
+def test_approximations_have_keys_of_their_own() -> None:
+    assert function("approx.exp.f32").symbol == "kd_approx_exp_f32"
+    assert function("exp.f32") is FUNCTIONS["exp.f32"]
+    text = definitions(["approx.exp.f32", "exp.f32"])
+    assert "@kd_exp_f32(" in text and "ex2.approx" in text
     assert "approx" not in definitions(FUNCTIONS)
+    with pytest.raises(KeyError):
+        definitions(["approx.exp.f64"])
 
 
 @pytest.mark.parametrize("key", FUNCTIONS)
