@@ -119,7 +119,21 @@ def test_exact_results(dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 @pytest.mark.parametrize(
-    "name", ["asin", "asinh", "atan", "atanh", "cbrt", "erf", "expm1", "sin", "sinh", "tan", "tanh"]
+    "name",
+    [
+        "asin",
+        "asinh",
+        "atan",
+        "atanh",
+        "cbrt",
+        "erf",
+        "erfinv",
+        "expm1",
+        "sin",
+        "sinh",
+        "tan",
+        "tanh",
+    ],
 )
 def test_odd_functions_are_odd(name: str, dtype: str) -> None:
     x = np.concatenate([samples(dtype, 9_000), np.array(specials(dtype), samples(dtype, 3).dtype)])

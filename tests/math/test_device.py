@@ -43,6 +43,8 @@ INSTRUCTIONS = {
     "erf.f64": 94,
     "erfc.f32": 88,
     "erfc.f64": 98,
+    "erfinv.f32": 80,
+    "erfinv.f64": 116,
     "exp.f32": 17,
     "exp.f64": 27,
     "exp10.f32": 17,
