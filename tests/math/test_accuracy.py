@@ -141,3 +141,20 @@ def test_odd_functions_are_odd(name: str, dtype: str) -> None:
         x = x[x == 0]
     apply = host_function(f"{name}.{dtype}")
     same(apply(-x), -apply(x))
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+def test_whole_powers_are_exact(dtype: str) -> None:
+    kind = np.float32 if dtype == "f32" else np.float64
+    limit_ = 2 ** (np.finfo(kind).nmant + 1)
+    cases = [(x, y) for x in range(-60, 200) for y in range(60) if abs(x**y) <= limit_]
+    base, exponent = (np.array(column, kind) for column in zip(*cases, strict=True))
+    same(host_function(f"pow.{dtype}")(base, exponent), np.array([x**y for x, y in cases], kind))
+    squares = np.arange(1, 4097, dtype=kind) ** 2
+    same(host_function(f"pow.{dtype}")(squares, np.full_like(squares, 0.5)), np.sqrt(squares))
+    tens = np.arange(0, 11 if dtype == "f32" else 23)
+    powers = np.array([10**k for k in tens.tolist()], kind)
+    same(host_function(f"exp10.{dtype}")(tens), powers)
+    same(host_function(f"log10.{dtype}")(powers), tens.astype(kind))
+    whole = np.arange(200).astype(kind)
+    same(host_function(f"cbrt.{dtype}")(whole**3), whole)
