@@ -1,0 +1,64 @@
+"""The PTX interpreter: runs what a Hopper GPU runs on NumPy arrays, and says what is wrong with it.
+
+`parse` a PTX text, give arrays addresses in a `GlobalMemory`, and `run` an entry. Runs are single-threaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kernel_dsl.compiled import ReportNames, SourceLine
+from kernel_dsl.interpret_params import InterpretParams
+
+from .hazards import HazardError, HazardWarning, RunReport
+from .kinds import HazardKind
+from .machine import run_module
+from .memory import Buffer, GlobalMemory
+from .parse import parse
+from .ptx import Module, PtxError
+
+Dims = tuple[int, int, int]
+
+__all__ = [
+    "Buffer",
+    "GlobalMemory",
+    "HazardError",
+    "HazardKind",
+    "HazardWarning",
+    "InterpretParams",
+    "Module",
+    "PtxError",
+    "RunReport",
+    "parse",
+    "run",
+]
+
+
+def run(
+    module: Module,
+    entry: str,
+    params: list[bytes],
+    *,
+    grid: Dims,
+    block: Dims,
+    memory: GlobalMemory,
+    target: str = "sm_90a",
+    cluster: Dims = (1, 1, 1),
+    dynamic_smem: int = 0,
+    params_cfg: InterpretParams | None = None,
+    names: ReportNames | None = None,
+    lines: Mapping[int, SourceLine] | None = None,
+    kernel_name: str = "",
+) -> RunReport:
+    """Run an entry to its end.
+
+    `params`: the raw bytes of each parameter in order; a pointer is 8 little-endian bytes of an address that
+    `memory.allocate` gave, a tensor map the 128 bytes of `encode_tensor_map`. `grid` counts blocks. `lines` maps PTX
+    line numbers to the author's lines. Raises `PtxError` for PTX that an assembler would refuse, `HazardError` for
+    what is wrong with the kernel, ValueError for a launch that the device would refuse.
+    """
+    return run_module(
+        module, entry, params, grid=grid, block=block, cluster=cluster, dynamic_smem=dynamic_smem,
+        memory=memory, target=target, config=params_cfg or InterpretParams(), names=names,
+        lines=lines, kernel_name=kernel_name,
+    )  # fmt: skip

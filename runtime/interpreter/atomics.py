@@ -1,0 +1,249 @@
+"""atom and red (PTX ISA 9.7.13.5 and 9.7.13.6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .frame import STORAGE
+from .group import Group
+from .loads import SCOPES, SEMANTICS, address_of, space_of
+from .program import Compiler, Op, builds
+from .ptx import TYPE_BYTES, Instruction, Vec
+from .semantics.forms import compile_alu
+from .spaces import Part
+
+Array = npt.NDArray[Any]
+Combine = Callable[[Array, Array], Array]
+
+_OPERATIONS = {"add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec"}
+_SPACES = {"global", "shared", "shared::cta", "shared::cluster"}
+_UFUNCS: dict[str, Any] = {
+    "add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and,
+    "or": np.bitwise_or, "xor": np.bitwise_xor,
+}  # fmt: skip
+
+
+class AtomForm:
+    """The modifiers of an atomic instruction, each checked."""
+
+    def __init__(self, k: Compiler, ins: Instruction) -> None:
+        self.space, self.semantics, self.scope = "", "", "gpu"
+        self.operation = self.type = ""
+        self.count = 1
+        self.strong = True
+        for word in ins.opcode[1:]:
+            if word in _SPACES:
+                self.space = word.partition("::")[0]
+            elif word in SEMANTICS or word == "acq_rel":
+                self.semantics = word
+            elif word in SCOPES:
+                self.scope = word
+            elif word in _OPERATIONS and not self.operation:
+                self.operation = word
+            elif word in ("v2", "v4", "v8"):
+                self.count = int(word[1:])
+            elif word in TYPE_BYTES:
+                self.type = word
+            elif word in ("noftz", "async") or word.startswith("level::"):
+                continue
+            else:
+                raise k.error(f"'.{word}' is not possible here")
+        if not self.operation or not self.type:
+            raise k.error("an operation and a type are wanted")
+        self.size = TYPE_BYTES[self.type]
+
+
+def combiner(operation: str, type_: str) -> Combine:
+    """How the old value and the operand make the new value, on bit patterns."""
+    if operation == "exch":
+        return lambda old, new: new
+    if operation == "inc":
+        return lambda old, new: np.where(old >= new, 0, old + 1).astype(old.dtype)
+    if operation == "dec":
+        return lambda old, new: np.where((old == 0) | (old > new), new, old - 1).astype(old.dtype)
+    if type_ in ("f16", "bf16", "f16x2", "bf16x2", "f32", "f64"):
+        if operation == "add":
+            alu = compile_alu(("add", "rn", type_))
+        else:
+            alu = compile_alu((operation, type_))
+        return lambda old, new: alu.function(old, new)[0]
+    ufunc = _UFUNCS[operation]
+    if type_[0] == "s":
+        signed = np.dtype(f"i{TYPE_BYTES[type_]}")
+        return lambda old, new: ufunc(old.view(signed), new.view(signed)).view(old.dtype)
+    return lambda old, new: ufunc(old, new)
+
+
+def apply(part_view: Array, index: Array, operand: Array, combine: Combine, ufunc: Any) -> Array:
+    """Apply one atomic a lane, in lane order, to `part_view[index]` (1-D); the old values."""
+    order = np.argsort(index, kind="stable")
+    at, value = index[order], operand[order]
+    first = np.ones(len(at), np.bool_)
+    first[1:] = at[1:] != at[:-1]
+    old = np.empty_like(value)
+    if first.all():
+        old[order] = part_view[at]
+        part_view[at] = combine(part_view[at], value)
+        return old
+    starts = np.flatnonzero(first)
+    lengths = np.diff(np.append(starts, len(at)))
+    sorted_old = np.empty_like(value)
+    if ufunc is not None and len(starts) * 4 < int(lengths.max()):
+        for start, length in zip(starts, lengths, strict=True):
+            span = slice(start, start + length)
+            run = np.concatenate([part_view[at[start : start + 1]], value[span]])
+            run = ufunc(run)
+            sorted_old[span], part_view[at[start]] = run[:-1], run[-1]
+    else:
+        for turn in range(int(lengths.max())):
+            here = starts[lengths > turn] + turn
+            held = part_view[at[here]]
+            sorted_old[here] = held
+            part_view[at[here]] = combine(held, value[here])
+    old[order] = sorted_old
+    return old
+
+
+def accumulator(operation: str, type_: str) -> Any:
+    """A function (n,) -> (n,) that accumulates bit patterns one after the other, where NumPy has one."""
+    if operation == "exch":
+        return lambda run: run
+    ufunc = _UFUNCS.get(operation)
+    if ufunc is None or type_ in ("f16", "bf16", "f16x2", "bf16x2"):
+        return None
+    dtype = {"f": "f", "s": "i"}.get(type_[0], "u") + str(TYPE_BYTES[type_])
+    if type_[0] == "f" and operation != "add":
+        return None
+    return lambda run: ufunc.accumulate(run.view(dtype)).view(run.dtype)
+
+
+@builds("atom", "red")
+def build_atomic(k: Compiler, ins: Instruction) -> Op:
+    """atom and red in every operation and type, vectors of floats included."""
+    if ins.opcode[1] == "async":
+        from .remote import build_red_async
+
+        return build_red_async(k, ins)
+    form = AtomForm(k, ins)
+    operands = list(ins.operands)
+    dest = operands.pop(0) if ins.opcode[0] == "atom" else None
+    address = address_of(k, operands.pop(0))
+    space = space_of(form.space)
+    if form.operation == "cas":
+        return _cas(k, ins, form, dest, address, space, operands)
+    if form.count > 1 or isinstance(operands[0], Vec):
+        return _vector(k, ins, form, dest, address, space, operands[0])
+    kind = form.type
+    read, write = k.reader(operands[0], kind), k.writer(dest, kind)
+    returns = ins.opcode[0] == "atom"
+    combine, accumulate = combiner(form.operation, kind), accumulator(form.operation, kind)
+
+    def run(c: Group) -> bool:
+        value = np.broadcast_to(read(c), (c.n, 32))
+        old = np.zeros((c.n, 32), value.dtype)
+        changed = False
+        for part in space(c).locate(c, address(c), form.size, form.size, ins, True):
+            where, index = _chosen(c, part)
+            _note(c, part, form, ins)
+            view = part.view
+            operand = value[where].astype(view.dtype)
+            before = apply(view, index, operand, combine, accumulate)
+            old[where] = before
+            changed |= bool((view[index] != before).any())
+        c.batch.run.progress += changed
+        if write is not None:
+            write(c, old)
+        return changed or not returns or c.batch.run.looked(c)
+
+    return run
+
+
+def _chosen(c: Group, part: Part) -> tuple[Any, Array]:
+    """(lanes, their indices) of a part."""
+    where = c.active if part.mask is None else part.mask
+    return where, part.index[where]
+
+
+def _note(c: Group, part: Part, form: AtomForm, ins: Instruction) -> None:
+    if part.shadow is not None:
+        part.shadow.atomic(c, part.index, form.size, part.mask, ins, form)
+
+
+def _cas(
+    k: Compiler, ins: Instruction, form: AtomForm, dest: Any, address: Any, space: Any, operands: list[Any]
+) -> Op:
+    kind = form.type
+    if kind == "b128":
+        raise k.error("128-bit compare-and-swap is not supported")
+    compare, new, write = k.reader(operands[0], kind), k.reader(operands[1], kind), k.writer(dest, kind)
+
+    def run(c: Group) -> bool:
+        wanted = np.broadcast_to(compare(c), (c.n, 32))
+        value = np.broadcast_to(new(c), (c.n, 32))
+        old = np.zeros((c.n, 32), STORAGE[kind])
+        changed = False
+        for part in space(c).locate(c, address(c), form.size, form.size, ins, True):
+            where, index = _chosen(c, part)
+            _note(c, part, form, ins)
+            before = np.empty(len(index), part.view.dtype)
+            want, put = wanted[where].astype(part.view.dtype), value[where].astype(part.view.dtype)
+            for turn in _turns(index):
+                held = part.view[index[turn]]
+                before[turn] = held
+                hit = held == want[turn]
+                changed |= bool(hit.any())
+                part.view[index[turn][hit]] = put[turn][hit]
+            old[where] = before
+        if changed:
+            c.batch.run.progress += 1
+        if write is not None:
+            write(c, old)
+        return changed or c.batch.run.looked(c)
+
+    return run
+
+
+def _turns(index: Array) -> list[Array]:
+    """Positions split so that each turn has every index at most once, in lane order."""
+    order = np.argsort(index, kind="stable")
+    at = index[order]
+    first = np.ones(len(at), np.bool_)
+    first[1:] = at[1:] != at[:-1]
+    if first.all():
+        return [order]
+    starts = np.maximum.accumulate(np.where(first, np.arange(len(at)), 0))
+    rank = np.arange(len(at)) - starts
+    return [order[rank == t] for t in range(int(rank.max()) + 1)]
+
+
+def _vector(
+    k: Compiler, ins: Instruction, form: AtomForm, dest: Any, address: Any, space: Any, source: Any
+) -> Op:
+    kind, count = form.type, form.count
+    readers = [k.reader(i, kind) for i in source.items]
+    dests = dest.items if isinstance(dest, Vec) else [dest] * count
+    writers = [k.writer(d, kind) for d in dests]
+    combine = combiner(form.operation, kind)
+
+    def run(c: Group) -> bool:
+        values = [np.broadcast_to(r(c), (c.n, 32)) for r in readers]
+        olds = [np.zeros((c.n, 32), STORAGE[kind]) for _ in readers]
+        for part in space(c).locate(c, address(c), form.size, form.size * count, ins, True):
+            where, index = _chosen(c, part)
+            for i in range(count):
+                shifted = part._replace(index=part.index + i)
+                _note(c, shifted, form, ins)
+                value = values[i][where].astype(part.view.dtype)
+                olds[i][where] = apply(part.view, index + i, value, combine, None)
+        c.batch.run.progress += 1
+        for write, old in zip(writers, olds, strict=True):
+            if write is not None:
+                write(c, old)
+        return True
+
+    return run
+

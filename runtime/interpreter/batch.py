@@ -1,0 +1,207 @@
+"""A batch: blocks whose warps share register arrays and run as vectors when they stand at the same place."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .barriers import Barriers
+from .control import split_branch, split_table
+from .frame import Frame
+from .group import Group, Stack, merge
+from .kinds import HazardKind
+from .mbarriers import Mbarriers, MbarrierWait
+from .spaces import LocalSpace, SharedSpace
+
+if TYPE_CHECKING:
+    from .machine import Run
+
+Array = npt.NDArray[Any]
+Key = tuple[Stack, str, int]
+
+
+class Batch:
+    """`coordinates`: (blocks, 3), whole clusters one after the other. Row w * blocks + b is warp w of block b."""
+
+    def __init__(self, run: Run, coordinates: Array, first: int) -> None:
+        self.run = run
+        self.coordinates = coordinates
+        self.first = first
+        self.blocks = len(coordinates)
+        self.cluster = run.cluster_size
+        self.teams = self.blocks // self.cluster
+        self.per_block = run.warps_per_block
+        self.warps = self.blocks * self.per_block
+        self.row_cta = np.tile(np.arange(self.blocks), self.per_block)
+        self.row_warp = np.repeat(np.arange(self.per_block), self.blocks)
+        self.row_rank = self.row_cta % self.cluster
+        self.row_team = self.row_cta // self.cluster
+        # The number of a warp within its cluster: what vector clocks and shadow memory know it by.
+        self.row_agent = self.row_rank * self.per_block + self.row_warp
+        threads = self.row_warp[:, None] * 32 + np.arange(32)
+        self.live = threads < run.threads_per_block
+        self.thread = threads
+        self.shared = SharedSpace(self, run.shared_bytes)
+        self.local = LocalSpace(self)
+        self.frames: dict[tuple[int, str], Frame] = {}
+        self.ready: dict[Key, Group] = {}
+        self.parked: dict[Key, Group] = {}
+        self.polling: list[Group] = []
+        self.barriers = Barriers(self)
+        self.clocks: Any = None
+        self.engine: Any = None
+        self._special: dict[str, Array] = {}
+        run.attach(self)
+        self.mbarriers = Mbarriers(self)
+        self._start()
+
+    def _start(self) -> None:
+        frame = self.frame(0, self.run.program.entry.name)
+        rows = np.arange(self.warps)
+        mask = None if self.live.all() else self.live.copy()
+        self.push(Group(self, frame, (), 0, rows, mask))
+
+    @property
+    def done(self) -> bool:
+        return not self.live.any()
+
+    def frame(self, depth: int, name: str) -> Frame:
+        found = self.frames.get((depth, name))
+        if found is None:
+            found = self.frames[depth, name] = Frame(self, self.run.program.code(name), depth)
+        return found
+
+    # --- queue ---------------------------------------------------------------------------------
+
+    def push(self, g: Group) -> None:
+        """Make `g` ready, merged with what stands at the same place."""
+        key = g.key
+        if self.parked:
+            waiting = self.parked.pop(key, None)
+            if waiting is not None:
+                g = merge(g, waiting)
+        other = self.ready.get(key)
+        self.ready[key] = g if other is None else merge(g, other)
+
+    def park(self, g: Group) -> None:
+        """Hold `g` until the other lanes of its warps come to the same place."""
+        key = g.key
+        other = self.parked.get(key)
+        self.parked[key] = g if other is None else merge(g, other)
+
+    def poll(self, g: Group, why: Any) -> None:
+        """Hold `g`, which looked at memory or a barrier, until something may have changed."""
+        g.why = why
+        self.polling.append(g)
+
+    def wake_mbarriers(self, offset: int) -> None:
+        """A barrier at `offset` has completed a phase: let those that wait for it look again."""
+        kept: list[Group] = []
+        for g in self.polling:
+            if type(g.why) is MbarrierWait and g.why.offset == offset:
+                g.why = None
+                self.push(g)
+            else:
+                kept.append(g)
+        self.polling = kept
+
+    def wake(self) -> None:
+        """Let all that poll look again."""
+        polling, self.polling = self.polling, []
+        for g in polling:
+            g.why = None
+            self.push(g)
+
+    def wake_all(self) -> None:
+        """Let all that poll or wait for lanes look again (lanes have exited, or a barrier has moved)."""
+        self.wake()
+        parked, self.parked = self.parked, {}
+        for g in parked.values():
+            self.push(g)
+
+    # --- running -------------------------------------------------------------------------------
+
+    def choose(self) -> Group:
+        """The next group: the one whose place comes first, or at times, by the seed, another."""
+        ready = self.ready
+        if len(ready) == 1:
+            return ready.popitem()[1]
+        keys = list(ready)
+        rng = self.run.rng
+        if rng is not None and rng.random() < 0.5:
+            key = keys[rng.randrange(len(keys))]
+            if ready[key].mask is None:
+                return ready.pop(key)
+        return ready.pop(min(keys, key=lambda k: ready[k].order))
+
+    def step(self) -> None:
+        """Run one group until it waits, parts or may meet others."""
+        g = self.choose()
+        run = self.run
+        while True:
+            seg = g.frame.code.segments[g.pc]
+            run.steps += seg.cost
+            if run.steps > run.budget:
+                run.out_of_steps(g, seg)
+            sync = seg.sync
+            if sync is not None and not sync(g):
+                return
+            for op in seg.ops:
+                op(g)
+            kind = seg.kind
+            if kind == "fall":
+                g.pc = seg.next
+            elif kind == "branch":
+                if not split_branch(self, g, seg):
+                    return
+            elif not self._finish(g, seg):
+                return
+            if self.ready or self.parked:
+                self.push(g)
+                return
+            g.why = None
+
+    def _finish(self, g: Group, seg: Any) -> bool:
+        match seg.kind:
+            case "exit":
+                self.exit(g)
+            case "table":
+                split_table(self, g, seg)
+            case "call" | "return":
+                (g.frame.code.call[seg.index] if seg.kind == "call" else self.leave)(g)
+            case _:
+                row, lane, who = self.run.reporter.group(g, g.active)
+                self.run.reporter.hazard(HazardKind.TRAP, "the kernel executed trap", seg.end, (who,))
+        return False
+
+    def leave(self, g: Group) -> None:
+        """Return from a device function: values back to the caller, lanes back to the call."""
+        if not g.stack:
+            self.exit(g)
+            return
+        (name, pc), stack = g.stack[-1], g.stack[:-1]
+        caller = self.frame(len(stack), name)
+        caller.code.call[pc, "return"](g, caller)
+        pc_next = caller.code.segments[pc].next
+        self.push(Group(self, caller, stack, pc_next, g.rows, g.mask))
+
+    def exit(self, g: Group) -> None:
+        select = g.select
+        self.live[select] &= ~g.active
+        self.run.on_exit(g)
+        self.barriers.lanes_left()
+        if self.parked or self.polling:
+            self.wake_all()
+
+    # --- special registers ---------------------------------------------------------------------
+
+    def special(self, name: str) -> Array:
+        """A special register of all warps: (warps or 1, 32 or 1)."""
+        found = self._special.get(name)
+        if found is None:
+            found = self.run.special(self, name)
+            if "clock" not in name and "globaltimer" not in name:
+                self._special[name] = found
+        return found

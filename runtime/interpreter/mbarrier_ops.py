@@ -1,0 +1,269 @@
+"""The mbarrier instructions and fences (PTX ISA 9.7.13.4 and 9.7.13.15)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .group import Group
+from .loads import address_of
+from .mbarriers import PHASE_BITS, TIMED_OUT, MbarrierWait
+from .memory import WINDOW_MASK
+from .program import Compiler, Op, builds
+from .ptx import Instruction, Sink
+
+Array = npt.NDArray[Any]
+
+_WORDS = {
+    "init", "inval", "expect_tx", "complete_tx", "arrive", "arrive_drop", "noComplete", "test_wait",
+    "try_wait", "parity", "pending_count", "shared", "shared::cta", "shared::cluster", "b64",
+    "release", "acquire", "relaxed", "cta", "cluster",
+}  # fmt: skip
+
+
+class Strong:
+    """What shadow memory is told of an access that does not race with its like."""
+
+    strong = True
+
+
+class Weak:
+    """An ordinary access."""
+
+    strong = False
+
+
+def lanes_at(c: Group, address: Array) -> tuple[Array, Array, Array, Array]:
+    """(row, lane, block, offset) of each active lane's shared address, generic ones included."""
+    cta, offset = c.batch.shared.place(c, address & np.uint64(WINDOW_MASK))
+    row, lane = np.nonzero(c.active)
+    return row, lane, np.broadcast_to(cta, (c.n, 32))[row, lane], np.broadcast_to(offset, (c.n, 32))[row, lane]
+
+
+def by_offset(offset: Array) -> list[tuple[int, Any]]:
+    """(offset, which lanes) for each barrier that lanes name."""
+    if len(offset) and (offset == offset[0]).all():
+        return [(int(offset[0]), slice(None))]
+    return [(int(o), offset == o) for o in np.unique(offset)]
+
+
+def note(c: Group, row: Array, cta: Array, offset: int, ins: Instruction, init: bool) -> None:
+    """Tell shadow memory of an access to a barrier, so that use before a visible init is a race."""
+    shadow = c.batch.shared.shadow
+    if shadow is None:
+        return
+    index = np.zeros((c.n, 32), np.int64)
+    mask = np.zeros((c.n, 32), np.bool_)
+    index[row, 0] = (cta * c.batch.shared.stride + offset) // 8
+    mask[row, 0] = True
+    shadow.write(c, index, 8, 1, mask, ins, Weak if init else Strong)
+
+
+@builds("mbarrier")
+def build_mbarrier(k: Compiler, ins: Instruction) -> Op:
+    """All mbarrier instructions."""
+    words = ins.opcode[1:]
+    unknown = [w for w in words if w not in _WORDS]
+    if unknown:
+        raise k.error(f"'.{unknown[0]}' is not possible here")
+    if words[-1] != "b64":
+        raise k.error("the type is .b64")
+    match words[0]:
+        case "init":
+            return _init(k, ins)
+        case "inval":
+            return _inval(k, ins)
+        case "expect_tx" | "complete_tx":
+            return _transact(k, ins, 1 if words[0] == "expect_tx" else -1)
+        case "arrive" | "arrive_drop":
+            return _arrive(k, ins)
+        case "test_wait" | "try_wait":
+            return _wait(k, ins)
+        case _:
+            read, write = k.reader(ins.operands[1], "b64"), k.writer(ins.operands[0], "b32")
+            assert write is not None
+            return lambda c: write(c, (read(c) >> np.uint64(PHASE_BITS)).astype(np.uint32))
+
+
+def _init(k: Compiler, ins: Instruction) -> Op:
+    address, count = address_of(k, ins.operands[0]), k.reader(ins.operands[1], "b32")
+
+    def run(c: Group) -> None:
+        row, lane, cta, offset = lanes_at(c, address(c))
+        counts = np.broadcast_to(count(c), (c.n, 32))[row, lane].astype(np.int64)
+        for at, some in by_offset(offset):
+            note(c, row[some], cta[some], at, ins, True)
+            c.batch.mbarriers.init(at, cta[some], counts[some], ins)
+
+    return run
+
+
+def _inval(k: Compiler, ins: Instruction) -> Op:
+    address = address_of(k, ins.operands[0])
+
+    def run(c: Group) -> None:
+        row, _, cta, offset = lanes_at(c, address(c))
+        for at, some in by_offset(offset):
+            note(c, row[some], cta[some], at, ins, True)
+            c.batch.mbarriers.invalidate(at, cta[some], ins)
+
+    return run
+
+
+def _transact(k: Compiler, ins: Instruction, sign: int) -> Op:
+    address, count = address_of(k, ins.operands[0]), k.reader(ins.operands[1], "b32")
+
+    def run(c: Group) -> None:
+        row, lane, cta, offset = lanes_at(c, address(c))
+        bytes_ = np.broadcast_to(count(c), (c.n, 32))[row, lane].astype(np.int64) * sign
+        for at, some in by_offset(offset):
+            c.batch.mbarriers.transact(at, cta[some], bytes_[some], ins)
+
+    return run
+
+
+def _arrive(k: Compiler, ins: Instruction) -> Op:
+    operands = list(ins.operands)
+    dest: Any = None
+    from .ptx import Mem
+
+    if not isinstance(operands[0], Mem):
+        dest = operands.pop(0)
+        dest = None if isinstance(dest, Sink) else dest
+    address = address_of(k, operands.pop(0))
+    expects = "expect_tx" in ins.opcode
+    amount = k.reader(operands[0], "b32") if operands else None
+    if expects and amount is None:
+        raise k.error("needs the number of bytes")
+    write = k.writer(dest, "b64")
+    drop = ins.opcode[1] == "arrive_drop"
+    relaxed = "relaxed" in ins.opcode
+
+    def run(c: Group) -> None:
+        row, lane, cta, offset = lanes_at(c, address(c))
+        value = np.ones(len(row), np.int64)
+        if amount is not None:
+            value = np.broadcast_to(amount(c), (c.n, 32))[row, lane].astype(np.int64)
+        one = np.ones(len(row), np.int64)
+        batch, clocks = c.batch, c.batch.clocks
+        tokens = np.zeros((c.n, 32), np.uint64)
+        for at, some in by_offset(offset):
+            here, blocks = row[some], cta[some]
+            m = batch.mbarriers.get(at)
+            if clocks is not None:
+                note(c, here, blocks, at, ins, False)
+                pairs = np.unique(np.stack([here, blocks]), axis=1)
+                clocks.release_rows(m.clock, pairs[1], c.rows[pairs[0]], relaxed)
+            counts, expect = (one[some], value[some]) if expects else (value[some], None)
+            tokens[here, lane[some]] = batch.mbarriers.arrive(at, blocks, counts, expect, drop, ins)
+        if clocks is not None:
+            clocks.tick(c)
+        if write is not None:
+            write(c, tokens)
+
+    return run
+
+
+def _wait(k: Compiler, ins: Instruction) -> Op:
+    """test_wait and try_wait. A try_wait whose phase is not complete holds the warp until it is."""
+    parity = "parity" in ins.opcode
+    write = k.writer(ins.operands[0], "pred")
+    address = address_of(k, ins.operands[1])
+    read = k.reader(ins.operands[2], "b32" if parity else "b64")
+    blocking = ins.opcode[1] == "try_wait"
+    relaxed = "relaxed" in ins.opcode
+
+    def run(c: Group) -> bool:
+        row, lane, cta, offset = lanes_at(c, address(c))
+        wanted = np.broadcast_to(read(c), (c.n, 32))[row, lane].astype(np.int64)
+        done = np.zeros(len(row), np.bool_)
+        batch = c.batch
+        for at, some in by_offset(offset):
+            note(c, row[some], cta[some], at, ins, False)
+            done[some] = batch.mbarriers.complete(at, cta[some], wanted[some], parity, ins)
+        if blocking and not done.all() and c.why is not TIMED_OUT:
+            result = np.zeros((c.n, 32), np.bool_)
+            result[row, lane] = done
+            idle = ~result.any(axis=1)
+            if idle.any():
+                first = int(np.flatnonzero(idle[row])[0])
+                asked = f"parity {int(wanted[first]) & 1}" if parity else f"phase {int(wanted[first])}"
+                why = MbarrierWait(ins, int(offset[first]), int(cta[first]), asked)
+                batch.poll(c.subset(c.pc, idle), why)
+                if not idle.all():
+                    rest = c.subset(c.pc, ~idle)
+                    rest.why = TIMED_OUT  # its rows have something to return
+                    batch.ready[rest.key] = rest
+                return False
+        for at, some in by_offset(offset):
+            seen = done[some]
+            if seen.any():
+                pairs = np.unique(np.stack([row[some][seen], cta[some][seen]]), axis=1)
+                batch.mbarriers.saw(at, c.rows[pairs[0]], pairs[1], c, relaxed)
+        if write is not None:
+            result = np.zeros((c.n, 32), np.bool_)
+            result[row, lane] = done
+            write(c, result)
+        if done.any() or blocking:
+            return True
+        return batch.run.looked(c)
+
+    return run
+
+
+# --- fences -----------------------------------------------------------------------------------------
+
+_FENCES: set[tuple[str, ...]] = {("proxy", "alias")}
+for _space in ((), ("global",), ("shared::cta",), ("shared::cluster",)):
+    _FENCES.add(("proxy", "async", *_space))
+for _sem in ("acq_rel", "sc", "acquire", "release"):
+    for _scope in ("cta", "cluster", "gpu", "sys"):
+        _FENCES.add((_sem, _scope))
+_FENCES.add(("mbarrier_init", "release", "cluster"))
+for _direction in ("acquire", "release"):
+    for _scope in ("cta", "cluster", "gpu", "sys"):
+        _FENCES.add(("proxy", "tensormap::generic", _direction, _scope))
+_FENCES |= {
+    ("acquire", "sync_restrict::shared::cluster", "cluster"),
+    ("release", "sync_restrict::shared::cta", "cluster"),
+    ("proxy", "async::generic", "acquire", "sync_restrict::shared::cluster", "cluster"),
+    ("proxy", "async::generic", "release", "sync_restrict::shared::cta", "cluster"),
+}
+
+
+def fence_forms() -> list[str]:
+    return sorted(".".join(("fence", *f)) for f in _FENCES)
+
+
+@builds("fence", "membar")
+def build_fence(k: Compiler, ins: Instruction) -> Op:
+    """fence in all its forms, and membar."""
+    words = ins.opcode[1:]
+    if ins.opcode[0] == "membar":
+        if words not in (("cta",), ("gl",), ("sys",)) and words not in _FENCES:
+            raise k.error("unknown scope")
+        return _ordering(ins)
+    if words not in _FENCES and words not in (("cta",), ("gpu",), ("sys",), ("cluster",)):
+        raise k.error("unknown fence")
+    if words[0] == "proxy":
+        if words[1] != "async":
+            return lambda c: None
+
+        def proxy(c: Group) -> None:
+            if c.batch.clocks is not None:
+                c.batch.clocks.proxy_fence(c)
+
+        return proxy
+    return _ordering(ins)
+
+
+def _ordering(ins: Instruction) -> Callable[[Group], Any]:
+    def run(c: Group) -> None:
+        if c.batch.clocks is not None:
+            c.batch.clocks.fence(c)
+            c.batch.run.sync.fence(c)
+
+    return run

@@ -1,0 +1,135 @@
+"""Fake global memory: host arrays at addresses so far apart that running over an end is always seen.
+
+The generic address space (PTX ISA, 'Generic Addressing') is laid out as
+
+    0 .. 2^48               global and const: one slot of 2^36 bytes a buffer, the data in the slot's middle
+    SHARED_WINDOW + a       shared memory: a is the 32-bit shared address; bits 24 and up hold rank + 1 for a peer's
+    LOCAL_WINDOW + a        this lane's local memory
+    PARAM_WINDOW + a        the entry's parameters
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+SLOT_BITS = 36
+SLOT_MIDDLE = 1 << (SLOT_BITS - 1)
+SLOT_MASK = (1 << SLOT_BITS) - 1
+WINDOW_BITS = 56
+SHARED_WINDOW = 1 << WINDOW_BITS
+LOCAL_WINDOW = 2 << WINDOW_BITS
+PARAM_WINDOW = 3 << WINDOW_BITS
+WINDOW_MASK = (1 << WINDOW_BITS) - 1
+RANK_SHIFT = 24
+# The first kilobyte of a block's shared memory belongs to the system on sm_90; address 0 is never data.
+SHARED_RESERVED = 1024
+
+
+class Buffer:
+    """A global allocation.
+
+    `bytes`: a flat uint8 view of the host memory that the array spans; `address`: where its first byte is;
+    `origin`: the byte of element [0, ..., 0] in it (negative strides put it past the first). `shape`, `dtype` and
+    `strides` (bytes) are for reports.
+    """
+
+    __slots__ = (
+        "address", "bytes", "dtype", "initialised", "keep", "kind", "name", "origin", "shadow",
+        "shape", "strides", "views", "writable",
+    )  # fmt: skip
+
+    def __init__(
+        self, data: Array, name: str, initialised: bool, writable: bool, kind: str = "array"
+    ) -> None:
+        low, high = np.lib.array_utils.byte_bounds(data) if data.size else (0, 0)
+        self.keep = data
+        self.origin = data.__array_interface__["data"][0] - low if data.size else 0
+        if data.size and data.flags.c_contiguous:
+            self.bytes: Array = data.reshape(-1).view(np.uint8)
+        else:
+            span = (ctypes.c_uint8 * (high - low)).from_address(low) if high > low else b""
+            self.bytes = np.frombuffer(span, np.uint8)
+        self.name = name
+        self.shape = data.shape
+        self.dtype = data.dtype
+        self.strides = data.strides
+        self.initialised = initialised
+        self.writable = writable
+        self.kind = kind
+        self.address = 0
+        self.shadow: Any = None
+        self.views: dict[int, Array] = {}
+
+    def view(self, size: int) -> Array:
+        """The buffer as unsigned words of `size` bytes (a trailing part word is left out)."""
+        found = self.views.get(size)
+        if found is None:
+            usable = len(self.bytes) // size * size
+            found = self.views[size] = self.bytes[:usable].view(f"u{size}")
+        return found
+
+    def index_of(self, offset: int) -> str:
+        """The logical index of the byte at `offset`, as `[i, j]`; empty for an array without elements."""
+        if not self.shape or not self.keep.size:
+            return ""
+        left, index = offset - self.origin, [0] * len(self.shape)
+        order = sorted(range(len(self.shape)), key=lambda a: -abs(self.strides[a]))
+        for axis in order:
+            stride = self.strides[axis]
+            if stride and self.shape[axis] > 1:
+                step = left // stride if stride > 0 else -(left // -stride)
+                index[axis] = min(max(step, 0), self.shape[axis] - 1)
+                left -= index[axis] * stride
+        return "[" + ", ".join(map(str, index)) + "]"
+
+
+class GlobalMemory:
+    """All buffers of a device. Not thread-safe: one launch at a time."""
+
+    def __init__(self) -> None:
+        self.buffers: dict[int, Buffer] = {}
+        self._next = 1
+
+    def allocate(
+        self,
+        data: Array,
+        name: str = "",
+        initialised: bool = True,
+        writable: bool = True,
+        kind: str = "array",
+    ) -> int:
+        """Give `data` an address and return it: that of element [0, ..., 0].
+
+        The interpreter reads and writes the array's own memory. `initialised=False` makes reads before the first
+        write a hazard, `writable=False` makes stores one.
+        """
+        buffer = Buffer(data, name, initialised, writable, kind)
+        slot = self._next
+        self._next += 1
+        buffer.address = (slot << SLOT_BITS) | SLOT_MIDDLE
+        self.buffers[slot] = buffer
+        return buffer.address + buffer.origin
+
+    def free(self, address: int) -> None:
+        """Forget the buffer at `address`; raises KeyError if there is none."""
+        del self.buffers[address >> SLOT_BITS]
+
+    def find(self, address: int) -> Buffer | None:
+        """The buffer whose slot `address` lies in, in bounds or not."""
+        return self.buffers.get(address >> SLOT_BITS)
+
+    def bytes_at(self, address: int, size: int) -> Array | None:
+        """A uint8 view of `size` bytes at `address`, or None where they are not all in one buffer."""
+        buffer = self.find(address)
+        if buffer is None:
+            return None
+        start = address - buffer.address
+        if start < 0 or start + size > len(buffer.bytes):
+            return None
+        return buffer.bytes[start : start + size]

@@ -1,0 +1,399 @@
+"""PTX functions compiled to Python closures over register slots.
+
+Each instruction becomes one closure that is called with a `Group`. A builder, registered by the mnemonic's first
+word with `@builds`, makes it; what no builder claims is looked up among the elementwise instructions of `semantics`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .cfg import Segment, build_segments, literal_bits
+from .frame import STORAGE
+from .group import Group
+from .ptx import (
+    TYPE_BYTES,
+    Function,
+    Imm,
+    Instruction,
+    Module,
+    Not,
+    Operand,
+    Pair,
+    PtxError,
+    Reg,
+    Sink,
+    Special,
+    Sym,
+    Var,
+    Vec,
+)
+from .semantics.forms import compile_alu
+
+Array = npt.NDArray[Any]
+Op = Callable[[Group], Any]
+Builder = Callable[["Compiler", Instruction], Op]
+
+_BUILDERS: dict[str, Builder] = {}
+SPECIAL_64 = {"%clock64", "%globaltimer", "%gridid", "%current_graph_exec"}
+SPECIAL_PRED = {"%is_explicit_cluster"}
+
+
+def builds(*heads: str) -> Callable[[Builder], Builder]:
+    """Register the builder of the instructions whose mnemonic starts with one of `heads`."""
+
+    def register(builder: Builder) -> Builder:
+        for head in heads:
+            _BUILDERS[head] = builder
+        return builder
+
+    return register
+
+
+def built_heads() -> tuple[str, ...]:
+    """The first words of the mnemonics that have a builder."""
+    return tuple(sorted(_BUILDERS))
+
+
+class Seg:
+    """A compiled segment: `sync` runs first and may refuse to go on, then `ops`; `kind` says how it ends."""
+
+    __slots__ = (
+        "cost", "end", "guard", "index", "kind", "next", "ops", "sync", "sync_ins", "targets",
+    )  # fmt: skip
+
+    def __init__(self, index: int, source: Segment) -> None:
+        self.index = index
+        self.kind = source.kind
+        self.end = source.end
+        self.targets = source.targets
+        self.next = source.targets[0] if source.targets else -1
+        self.sync_ins = source.sync
+        self.sync: Op | None = None
+        self.ops: list[Op] = []
+        self.guard = (source.guard[0].index, source.guard[1]) if source.guard else None
+        self.cost = len(source.code) + 1
+
+
+class Code:
+    """A compiled function."""
+
+    def __init__(self, program: Program, fn: Function) -> None:
+        self.name = fn.name
+        self.fn = fn
+        self.program = program
+        self.slots: list[tuple[str, Any, Any]] = []
+        self.block_of: dict[int, tuple[int, int]] = {}
+        self.local_offsets: dict[str, int] = {}
+        self.local_bytes = 0
+        self.local_align = 16
+        for var in fn.variables.values():
+            if var.space == "local":
+                self._add_local(var)
+        self.segments: list[Seg] = []
+        self.call: dict[int, Any] = {}
+
+    def _add_local(self, var: Var) -> None:
+        align = max(var.align, 1)
+        self.local_bytes = -(-self.local_bytes // align) * align
+        self.local_align = max(self.local_align, align)
+        self.local_offsets[var.name] = self.local_bytes
+        self.local_bytes += var.size
+
+
+class Program:
+    """A module's functions, compiled as they are reached, and its static shared-memory layout for one entry."""
+
+    def __init__(self, module: Module, entry: str) -> None:
+        fn = module.functions.get(entry)
+        if fn is None or not fn.entry:
+            have = ", ".join(module.entries) or "none"
+            raise PtxError(f"there is no entry '{entry}'; the module's entries: {have}")
+        self.module = module
+        self.entry = fn
+        self.function_ids = {name: i + 1 for i, name in enumerate(module.functions)}
+        self.shared_offsets: dict[str, int] = {}
+        self.static_shared = 0
+        self.dynamic_align = 16
+        self._layout_shared()
+        self.param_offsets: dict[str, tuple[int, int]] = {}
+        at = 0
+        for var in fn.params:
+            at = -(-at // max(var.align, 1)) * max(var.align, 1)
+            self.param_offsets[var.name] = (at, var.size)
+            at += var.size
+        self.param_bytes = at
+        self.codes: dict[str, Code] = {}
+
+    def _layout_shared(self) -> None:
+        from .memory import SHARED_RESERVED
+
+        at = SHARED_RESERVED
+        dynamic: list[str] = []
+        functions = [self.entry, *(f for f in self.module.functions.values() if not f.entry)]
+        found = list(self.module.variables.values())
+        for fn in functions:
+            found += fn.variables.values()
+        for var in found:
+            if var.space != "shared":
+                continue
+            if var.extern or (var.size == 0):
+                dynamic.append(var.name)
+                self.dynamic_align = max(self.dynamic_align, var.align)
+                continue
+            align = max(var.align, 1)
+            at = -(-at // align) * align
+            self.shared_offsets[var.name] = at
+            at += var.size
+        self.static_shared = at - SHARED_RESERVED
+        start = -(-at // self.dynamic_align) * self.dynamic_align
+        self.dynamic_offset = start
+        for name in dynamic:
+            self.shared_offsets[name] = start
+
+    def code(self, name: str) -> Code:
+        found = self.codes.get(name)
+        if found is None:
+            fn = self.module.functions[name]
+            found = self.codes[name] = Code(self, fn)
+            Compiler(self, found).run()
+        return found
+
+
+class Compiler:
+    """Turns one function into closures."""
+
+    def __init__(self, program: Program, code: Code) -> None:
+        self.program = program
+        self.module = program.module
+        self.code = code
+        self.fn = code.fn
+        self._slot_of: dict[Any, int] = {}
+        self.ins: Instruction | None = None
+
+    def run(self) -> None:
+        for index, source in enumerate(build_segments(self.fn)):
+            seg = Seg(index, source)
+            if source.sync is not None:
+                seg.sync = self.instruction(source.sync, guarded=False)
+            seg.ops = [self.instruction(ins, guarded=True) for ins in source.code]
+            if source.end is not None and source.kind in ("call", "table"):
+                self.ins = source.end
+                self.code.call[index] = _BUILDERS[source.end.opcode[0]](self, source.end)
+            self.code.segments.append(seg)
+
+    def instruction(self, ins: Instruction, guarded: bool) -> Op:
+        self.ins = ins
+        builder = _BUILDERS.get(ins.opcode[0], build_alu)
+        try:
+            op = builder(self, ins)
+        except PtxError:
+            raise
+        except (ValueError, KeyError, IndexError, AttributeError, TypeError) as error:
+            raise PtxError(self._why(error, ins), ins.line, ins.column) from error
+        if guarded and ins.guard is not None:
+            return guard(op, ins.guard[0].index, ins.guard[1])
+        return op
+
+    @staticmethod
+    def _why(error: Exception, ins: Instruction) -> str:
+        text = str(error)
+        if isinstance(error, ValueError) and ins.name in text:
+            return text
+        return f"'{ins.name}' is not understood: {text}"
+
+    def error(self, message: str) -> PtxError:
+        assert self.ins is not None
+        return PtxError(f"'{self.ins.name}': {message}", self.ins.line, self.ins.column)
+
+    # --- slots ---------------------------------------------------------------------------------
+
+    def _new_slot(self, kind: str, what: Any, dtype: Any) -> int:
+        key = (kind, what if kind != "const" else (what, dtype), dtype)
+        found = self._slot_of.get(key)
+        if found is None:
+            value = np.full((1, 1), what, dtype) if kind == "const" else what
+            self.code.slots.append((kind, value, dtype))
+            found = self._slot_of[key] = len(self.fn.registers) + len(self.code.slots) - 1
+        return found
+
+    def constant(self, bits: int, type_: str) -> int:
+        """The slot of a constant of a PTX type."""
+        dtype = STORAGE[type_]
+        if type_ == "pred":
+            return self._new_slot("const", bool(bits), dtype)
+        return self._new_slot("const", bits & ((1 << (8 * np.dtype(dtype).itemsize)) - 1), dtype)
+
+    def source(self, operand: Operand | None, type_: str) -> tuple[int, Any]:
+        """(slot, conversion or None) to read `operand` as the storage of `type_`."""
+        if isinstance(operand, Reg):
+            return operand.index, self._narrowing(operand, type_)
+        if isinstance(operand, Not):
+            return operand.reg.index, np.logical_not
+        if isinstance(operand, Imm):
+            width = 8 * TYPE_BYTES.get(type_, 4)
+            is_float = type_ in ("f32", "f64", "f16", "bf16")
+            return self.constant(literal_bits(operand, width, is_float), type_), None
+        if isinstance(operand, Special):
+            own = "pred" if operand.name in SPECIAL_PRED else "u64" if operand.name in SPECIAL_64 else "u32"
+            slot = self._new_slot("special", operand.name, STORAGE[own])
+            return slot, None if STORAGE[own] is STORAGE[type_] else _cast(type_)
+        if isinstance(operand, Sym):
+            return self.symbol(operand, type_), None
+        raise self.error(f"operand {_show(operand)} is not possible here")
+
+    def _narrowing(self, reg: Reg, type_: str) -> Any:
+        have, want = TYPE_BYTES[reg.type], TYPE_BYTES.get(type_, 4)
+        if (reg.type == "pred") != (type_ == "pred"):
+            raise self.error(f"'{reg.name}' is .{reg.type}, the instruction wants .{type_}")
+        if have < want and STORAGE[reg.type] is not STORAGE[type_]:
+            raise self.error(f"'{reg.name}' is .{reg.type}, too narrow for .{type_}")
+        return None if STORAGE[reg.type] is STORAGE[type_] else _cast(type_)
+
+    def symbol(self, sym: Sym, type_: str) -> int:
+        """The slot that holds the address of a variable, in its own state space."""
+        dtype = STORAGE[type_]
+        name = sym.name
+        if name in self.program.shared_offsets:
+            return self.constant(self.program.shared_offsets[name] + sym.offset, type_)
+        if name in self.code.local_offsets:
+            return self._new_slot("local", (name, sym.offset), dtype)
+        if self.fn.entry and name in self.program.param_offsets:
+            return self.constant(self.program.param_offsets[name][0] + sym.offset, type_)
+        if name in self.fn.variables and self.fn.variables[name].space in ("global", "const"):
+            return self._new_slot("global", (name, sym.offset), dtype)
+        if name in self.module.variables:
+            return self._new_slot("global", (name, sym.offset), dtype)
+        if name in self.program.function_ids:
+            return self.constant(self.program.function_ids[name], type_)
+        raise self.error(f"'{name}' is not declared")
+
+    def param_value(self, offset: int, type_: str, size: int) -> int:
+        return self._new_slot("param", (offset, size), STORAGE[type_])
+
+    def reader(self, operand: Operand | None, type_: str) -> Callable[[Group], Array]:
+        """A function of the group that gives `operand`'s value in the storage of `type_`."""
+        slot, convert = self.source(operand, type_)
+        if convert is None:
+            return lambda c: c.v[slot]
+        return lambda c: convert(c.v[slot])
+
+    def writer(self, operand: Operand | None, type_: str) -> Callable[[Group, Array], None] | None:
+        """A function that puts a value of `type_` into a register, extended as PTX does; None for the sink."""
+        if operand is None or isinstance(operand, Sink):
+            return None
+        if not isinstance(operand, Reg):
+            raise self.error(f"{_show(operand)} is no destination")
+        index = operand.index
+        extend = self.widening(operand, type_)
+        if extend is None:
+            return lambda c, value: c.put(index, value)
+        return lambda c, value: c.put(index, extend(value))
+
+    def widening(self, reg: Reg, type_: str) -> Any:
+        have, want = TYPE_BYTES[reg.type], TYPE_BYTES.get(type_, 4)
+        if (reg.type == "pred") != (type_ == "pred"):
+            raise self.error(f"'{reg.name}' is .{reg.type}, the result is .{type_}")
+        if have < want:
+            raise self.error(f"'{reg.name}' is .{reg.type}, too narrow for .{type_}")
+        if type_[0] == "s" and have > want or type_ == "s8":
+            narrow = np.dtype(f"i{want}")
+            wide = np.dtype(f"i{max(have, 2)}")
+            unsigned = np.dtype(f"u{want}")
+            return lambda a: a.astype(unsigned).view(narrow).astype(wide).view(STORAGE[reg.type])
+        if STORAGE[reg.type] is STORAGE.get(type_, np.uint32):
+            return None
+        storage = STORAGE[reg.type]
+        return lambda a: a.astype(storage)
+
+
+def _cast(type_: str) -> Any:
+    dtype = STORAGE[type_]
+    return lambda a: a.astype(dtype)
+
+
+def _show(operand: Operand | None) -> str:
+    return getattr(operand, "name", type(operand).__name__)
+
+
+def guard(op: Op, predicate: int, negated: bool) -> Op:
+    """`op` under `@p` or `@!p`."""
+
+    def run(c: Group) -> None:
+        lanes = c.v[predicate]
+        if negated:
+            lanes = ~lanes
+        held = c.mask
+        if held is not None:
+            lanes = lanes & held
+        if not lanes.any():
+            return
+        c.mask = lanes if held is not None or not lanes.all() else None
+        try:
+            op(c)
+        finally:
+            c.mask = held
+
+    return run
+
+
+def build_alu(k: Compiler, ins: Instruction) -> Op:
+    """An elementwise instruction of `semantics`."""
+    operands = ins.operands
+    pair = bool(operands) and isinstance(operands[0], Pair)
+    alu = compile_alu(ins.opcode, pair)
+    first = operands[0]
+    dests = (first.first, first.second) if isinstance(first, Pair) else (first,)
+    given = operands[1:]
+    if len(dests) != len(alu.results) or len(given) != len(alu.operands):
+        raise k.error(f"takes {len(alu.operands)} operands, {len(given)} given")
+    sources = [k.source(o, t) for o, t in zip(given, alu.operands, strict=True)]
+    writers = [k.writer(d, t) for d, t in zip(dests, alu.results, strict=True)]
+    return _elementwise(alu.function, sources, writers, k, dests, alu.results)
+
+
+def _elementwise(
+    fn: Any, sources: list[tuple[int, Any]], writers: list[Any], k: Compiler, dests: Any, types: Any
+) -> Op:
+    slots = [s for s, _ in sources]
+    plain = all(convert is None for _, convert in sources)
+    single = len(dests) == 1 and isinstance(dests[0], Reg) and k.widening(dests[0], types[0]) is None
+    if plain and single and len(slots) in (1, 2, 3):
+        d = dests[0].index
+        if len(slots) == 1:
+            (a,) = slots
+            return lambda c: c.put(d, fn(c.v[a])[0])
+        if len(slots) == 2:
+            a, b = slots
+
+            def two(c: Group) -> None:
+                v = c.v
+                c.put(d, fn(v[a], v[b])[0])
+
+            return two
+        a, b, e = slots
+
+        def three(c: Group) -> None:
+            v = c.v
+            c.put(d, fn(v[a], v[b], v[e])[0])
+
+        return three
+
+    def general(c: Group) -> None:
+        v = c.v
+        values = fn(*[v[s] if f is None else f(v[s]) for s, f in sources])
+        for write, value in zip(writers, values, strict=True):
+            if write is not None:
+                write(c, value)
+
+    return general
+
+
+def registers(operand: Operand | None) -> list[Reg | None]:
+    """The registers of a vector operand, or the one register; None for sinks."""
+    items = operand.items if isinstance(operand, Vec) else (operand,)
+    return [o if isinstance(o, Reg) else None for o in items]

@@ -1,0 +1,174 @@
+"""The parsed form of a PTX module: what `parse.py` makes and everything else reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+class PtxError(ValueError):
+    """PTX that an assembler would refuse. `line` and `column` count from 1."""
+
+    def __init__(self, message: str, line: int = 0, column: int = 0) -> None:
+        where = f"line {line}, column {column}: " if line else ""
+        super().__init__(f"PTX {where}{message}")
+        self.line = line
+        self.column = column
+
+
+@dataclass(frozen=True, slots=True)
+class Reg:
+    """A virtual register: its number in the function and its declared type, without the dot."""
+
+    index: int
+    type: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Imm:
+    """A literal. `kind`: "int", "f32" or "f64" (then `value` is the bit pattern), "dec" (then `value` is a float)."""
+
+    value: int | float
+    kind: str = "int"
+
+
+@dataclass(frozen=True, slots=True)
+class Special:
+    """A special register such as `%tid.x`."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sym:
+    """The address of a variable, parameter, label or function, plus a byte offset."""
+
+    name: str
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Mem:
+    """`[base + offset]`, or `[base, {coords}]` for a tensor map."""
+
+    base: Operand
+    offset: int = 0
+    coords: tuple[Operand, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Vec:
+    """`{a, b, ...}`; an element that is None is the sink `_`."""
+
+    items: tuple[Operand | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """`a|b`, the two results of setp, shfl, elect and match; None is the sink `_`."""
+
+    first: Operand | None
+    second: Operand | None
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    """`!p`."""
+
+    reg: Reg
+
+
+@dataclass(frozen=True, slots=True)
+class Sink:
+    """`_`: the result is dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """`(a, b)`: the argument list of a call."""
+
+    items: tuple[Operand, ...]
+
+
+Operand = Reg | Imm | Special | Sym | Mem | Vec | Pair | Not | Sink | Group
+
+
+@dataclass(slots=True)
+class Instruction:
+    """One instruction. `opcode` is the mnemonic split at its dots; `guard` is (register, negated)."""
+
+    opcode: tuple[str, ...]
+    operands: tuple[Operand, ...]
+    guard: tuple[Reg, bool] | None
+    line: int
+    column: int
+
+    @property
+    def name(self) -> str:
+        return ".".join(self.opcode)
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A place to branch to."""
+
+    name: str
+
+
+@dataclass(slots=True)
+class Var:
+    """A variable: state space, bytes, alignment, and its initial bytes, with (offset, symbol, addend) to be patched in."""
+
+    name: str
+    space: str
+    size: int
+    align: int
+    elem: str
+    init: bytes | None = None
+    relocations: tuple[tuple[int, str, int], ...] = ()
+    extern: bool = False
+    line: int = 0
+
+
+@dataclass(slots=True)
+class Function:
+    """An entry or a device function."""
+
+    name: str
+    entry: bool
+    params: list[Var]
+    rets: list[Var]
+    body: list[Instruction | Label]
+    registers: list[Reg]
+    variables: dict[str, Var]
+    directives: dict[str, tuple[int, ...]]
+    branch_targets: dict[str, tuple[str, ...]]
+    prototypes: dict[str, tuple[list[Var], list[Var]]]
+    line: int
+    defined: bool = True
+    locations: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
+
+
+@dataclass(slots=True)
+class Module:
+    """A parsed PTX text."""
+
+    version: tuple[int, int]
+    target: str
+    functions: dict[str, Function]
+    variables: dict[str, Var]
+    files: dict[int, str]
+
+    @property
+    def entries(self) -> tuple[str, ...]:
+        return tuple(f.name for f in self.functions.values() if f.entry)
+
+
+TYPE_BYTES = {
+    "pred": 1, "b8": 1, "u8": 1, "s8": 1, "b16": 2, "u16": 2, "s16": 2, "f16": 2, "bf16": 2,
+    "f16x2": 4, "bf16x2": 4, "b32": 4, "u32": 4, "s32": 4, "f32": 4, "tf32": 4,
+    "b64": 8, "u64": 8, "s64": 8, "f64": 8, "b128": 16, "f32x2": 8, "e4m3": 1, "e5m2": 1,
+    "e4m3x2": 2, "e5m2x2": 2,
+    "u16x2": 4, "s16x2": 4, "u8x4": 4, "s8x4": 4, "ue8m0x2": 2,
+    "texref": 8, "samplerref": 8, "surfref": 8,
+}  # fmt: skip

@@ -1,0 +1,163 @@
+"""cvt to and from packed halves, tf32 and 8-bit floats, and cvt.pack (PTX ISA 9.7.9.21 and 9.7.9.22)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from .formats import BF16, FORMATS, decode, encode, half_of_f32
+from .forms import Body, form
+from .types import CANONICAL_NAN_F32, Array, narrow
+
+_16 = np.uint32(16)
+
+
+def _relu(x: Array) -> Array:
+    """max(x, +0) that keeps NaN."""
+    return np.where(x <= 0, x.dtype.type(0), x)
+
+
+def _half_codes(mode: str, relu: bool, satfinite: bool, name: str) -> Callable[[Array], Array]:
+    """f32 registers to f16 or bf16 codes, in uint16."""
+
+    def convert(a: Array) -> Array:
+        x = narrow(a, "f32").view(np.float32)
+        if relu:
+            x = _relu(x)
+        if mode == "rn" and not satfinite:
+            return half_of_f32(x, name)
+        return encode(x.astype(np.float64), FORMATS[name], mode, satfinite).astype(np.uint16)
+
+    return convert
+
+
+@form("cvt rn|rz relu|satfinite|relu.satfinite|satfinite.relu? f16|bf16 f32", since=80)
+def cvt_half(mode: str, clamp: str, target: str, source: str) -> Body:
+    convert = _half_codes(mode, "relu" in clamp, "satfinite" in clamp, target)
+    return Body((source,), (target,), lambda a: (convert(a),))
+
+
+@form("cvt rn|rz relu|satfinite|relu.satfinite|satfinite.relu? f16x2|bf16x2 f32", since=80)
+def cvt_halves(mode: str, clamp: str, target: str, source: str) -> Body:
+    """a goes to the upper half, b to the lower."""
+    if target == "bf16x2" and mode == "rn" and not clamp:
+        return Body((source, source), (target,), lambda a, b: (_bf16x2(a, b),))
+    convert = _half_codes(mode, "relu" in clamp, "satfinite" in clamp, target[:-2])
+
+    def fn(a: Array, b: Array) -> tuple[Array, ...]:
+        return ((convert(a).astype(np.uint32) << _16) | convert(b),)
+
+    return Body((source, source), (target,), fn)
+
+
+def _bf16x2(a: Array, b: Array) -> Array:
+    """Two f32 to nearest-even bf16: the sums stay in 32 bits, the halves are masked together."""
+    low, one, high = np.uint32(0x7FFF), np.uint32(1), np.uint32(0xFFFF0000)
+    upper = (a + (low + ((a >> _16) & one))) & high
+    lower = (b + (low + ((b >> _16) & one))) >> _16
+    x, y = a.view(np.float32), b.view(np.float32)
+    a_nan, b_nan = x != x, y != y
+    if np.count_nonzero(a_nan):
+        upper = np.where(a_nan, np.uint32(BF16.nan << 16), upper)
+    if np.count_nonzero(b_nan):
+        lower = np.where(b_nan, np.uint32(BF16.nan), lower)
+    return upper | lower
+
+
+@form("cvt rn|rz satfinite relu? tf32 f32", since=100)
+@form("cvt rna satfinite? tf32 f32", since=80)
+@form("cvt rn|rz relu? tf32 f32", since=90)
+def cvt_tf32(*words: str) -> Body:
+    mode, target, source = words[0], words[-2], words[-1]
+    relu, satfinite = "relu" in words, "satfinite" in words
+
+    def fn(a: Array) -> tuple[Array, ...]:
+        x = a.view(np.float32)
+        if relu:
+            x = _relu(x)
+        code = encode(x.astype(np.float64), FORMATS["tf32"], mode, satfinite).astype(np.uint32)
+        return (np.where(x != x, CANONICAL_NAN_F32, code << np.uint32(13)),)
+
+    return Body((source,), (target,), fn)
+
+
+# --- 8-bit floats --------------------------------------------------------------------------------
+
+
+def _fp8_codes(x: Array, name: str, relu: str) -> Array:
+    x = _relu(x) if relu else x
+    return encode(x.astype(np.float64), FORMATS[name], "rn", saturate=True).astype(np.uint16)
+
+
+@form("cvt rn satfinite relu? e4m3x2|e5m2x2 f32", since=89)
+def cvt_fp8_of_f32(_mode: str, _satfinite: str, relu: str, target: str, source: str) -> Body:
+    name = target[:-2]
+
+    def fn(a: Array, b: Array) -> tuple[Array, ...]:
+        upper = _fp8_codes(a.view(np.float32), name, relu)
+        return ((upper << np.uint16(8)) | _fp8_codes(b.view(np.float32), name, relu),)
+
+    return Body((source, source), (target,), fn)
+
+
+@form("cvt rn satfinite relu? e4m3x2|e5m2x2 f16x2", since=89)
+def cvt_fp8_of_halves(_mode: str, _satfinite: str, relu: str, target: str, source: str) -> Body:
+    name = target[:-2]
+
+    def fn(a: Array) -> tuple[Array, ...]:
+        upper = _fp8_codes(decode((a >> _16).astype(np.uint16), "f16"), name, relu)
+        lower = _fp8_codes(decode(a.astype(np.uint16), "f16"), name, relu)
+        return ((upper << np.uint16(8)) | lower,)
+
+    return Body((source,), (target,), fn)
+
+
+@form("cvt rn relu? f16x2 e4m3x2|e5m2x2", since=89)
+def cvt_halves_of_fp8(_mode: str, relu: str, target: str, source: str) -> Body:
+    name = source[:-2]
+
+    def half(codes: Array) -> Array:
+        x = decode(codes, name)
+        return half_of_f32(_relu(x) if relu else x, "f16").astype(np.uint32)
+
+    def fn(a: Array) -> tuple[Array, ...]:
+        a = narrow(a, "b16")
+        return ((half(a >> np.uint16(8)) << _16) | half(a & np.uint16(0xFF)),)
+
+    return Body((source,), (target,), fn)
+
+
+# --- cvt.pack ------------------------------------------------------------------------------------
+
+
+def _clamped(target: str, source: str) -> Callable[[Array], Array]:
+    """32-bit registers saturated to a 2- to 16-bit integer type, as its low bits in uint32."""
+    width = int(target[1:])
+    signed = target[0] == "s"
+    low, high = (-(2 ** (width - 1)), 2 ** (width - 1) - 1) if signed else (0, 2**width - 1)
+    view = np.int32 if source == "s32" else np.uint32
+    mask = np.uint32(2**width - 1)
+
+    def clamp(a: Array) -> Array:
+        value = a.view(view).astype(np.int64)
+        return np.clip(value, low, high).astype(np.uint32) & mask
+
+    return clamp
+
+
+@form("cvt pack sat u16|s16 s32")
+def cvt_pack_halves(_pack: str, _sat: str, target: str, source: str) -> Body:
+    clamp = _clamped(target, source)
+    return Body((source, source), ("b32",), lambda a, b: ((clamp(a) << _16) | clamp(b),))
+
+
+@form("cvt pack sat u8|s8|u4|s4|u2|s2 s32 b32")
+def cvt_pack(_pack: str, _sat: str, target: str, source: str, rest: str) -> Body:
+    """The saturated a and b below what c holds, shifted up by both their widths."""
+    clamp, width = _clamped(target, source), np.uint32(int(target[1:]))
+
+    def fn(a: Array, b: Array, c: Array) -> tuple[Array, ...]:
+        return ((c << (width + width)) | (clamp(a) << width) | clamp(b),)
+
+    return Body((source, source, rest), ("b32",), fn)

@@ -1,0 +1,95 @@
+"""SMEM operands of wgmma: the matrix descriptor and the addresses it stands for (PTX ISA 9.7.15.5.1).
+
+A tile is (rows, k): rows are A's m or B's n, and k is 32 bytes' worth of elements. In the K-major order a row's k
+elements are contiguous; in the MN-major order (16-bit types only) the rows of one k are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from .types import Array
+
+#: Span in bytes of each value of the swizzle field, 0 for none.
+_SPAN = {0: 0, 1: 128, 2: 64, 3: 32}
+_WINDOW = 1 << 18  # what a 14-bit address of 16-byte units reaches
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixDescriptor:
+    """The fields of a 64-bit descriptor, in bytes. `swizzle` is the span of the XOR pattern, 0 for none."""
+
+    start: int
+    leading: int
+    stride: int
+    base_offset: int
+    swizzle: int
+
+
+@cache
+def decode_descriptor(bits: int) -> MatrixDescriptor:
+    """The fields of a descriptor register."""
+    return MatrixDescriptor(
+        start=(bits & 0x3FFF) << 4,
+        leading=(bits >> 16 & 0x3FFF) << 4,
+        stride=(bits >> 32 & 0x3FFF) << 4,
+        base_offset=bits >> 49 & 7,
+        swizzle=_SPAN[bits >> 62 & 3],
+    )
+
+
+def swizzled(address: Array, span: int, base_offset: int = 0) -> Array:
+    """Byte addresses after the XOR pattern of `span` bytes: 16-byte chunks are permuted among eight rows."""
+    if span == 0:
+        return address
+    phase = ((address >> 7) - base_offset) & (span // 16 - 1)
+    return address ^ (phase << 4)
+
+
+def _k_major(fields: MatrixDescriptor, rows: Array, byte: Array) -> Array:
+    """Linear offsets of (row, byte of k)."""
+    if fields.swizzle == 0:
+        # 8 rows of 16 bytes make a contiguous block; the two blocks along k lie `leading` apart
+        return (
+            (rows >> 3) * fields.stride
+            + (rows & 7) * 16
+            + (byte >> 4) * fields.leading
+            + (byte & 15)
+        )
+    return (rows >> 3) * fields.stride + (rows & 7) * fields.swizzle + byte
+
+
+def _mn_major(fields: MatrixDescriptor, rows: Array, k: Array, element: int) -> Array:
+    """Linear offsets of (row, k) where rows are contiguous."""
+    byte = rows * element
+    if fields.swizzle == 0:
+        return (byte >> 4) * fields.stride + (byte & 15) + (k >> 3) * fields.leading + (k & 7) * 16
+    span = fields.swizzle
+    return (byte // span) * fields.leading + byte % span + (k >> 3) * fields.stride + (k & 7) * span
+
+
+@cache
+def _offsets(fields: MatrixDescriptor, rows: int, element: int, mn_major: bool) -> Array:
+    """Offsets (rows, k), with `fields.start` reduced modulo 1024, from the start's multiple of 1024."""
+    row = np.arange(rows, dtype=np.int64)[:, None]
+    k = np.arange(32 // element, dtype=np.int64)[None, :]
+    linear = _mn_major(fields, row, k, element) if mn_major else _k_major(fields, row, k * element)
+    offsets = swizzled(fields.start + linear, fields.swizzle, fields.base_offset)
+    offsets.setflags(write=False)
+    return offsets
+
+
+def operand_addresses(bits: int, rows: int, element: int, mn_major: bool = False) -> Array:
+    """Byte addresses in the shared window, (rows, 32 // element) int64, of the tile a descriptor stands for.
+
+    `bits`: the descriptor; `element`: bytes an element; `mn_major`: the transposed order.
+    """
+    fields = decode_descriptor(bits)
+    local = MatrixDescriptor(
+        fields.start & 1023, fields.leading, fields.stride, fields.base_offset, fields.swizzle
+    )
+    addresses = _offsets(local, rows, element, mn_major) + (fields.start & ~1023)
+    return addresses & (_WINDOW - 1)

@@ -1,0 +1,203 @@
+"""Instruction forms: a small grammar of opcodes, the registry of what is computed, and `compile_alu`.
+
+A family registers its instructions with `@form("add rn|rz|rm|rp? ftz? sat? f32")`: one slot after the other, each
+a choice of modifiers, optional with a '?'. A choice may hold several words, `xorsign.abs`. The decorated builder is
+called with the chosen word of each slot ('' for an absent one) and returns a `Body`; it raises `Illegal` for a
+combination that PTX does not have. The same grammar reads opcodes and lists them, so the table of what is covered
+is the code itself.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from .errors import BadModifier, UnknownInstruction
+from .types import Array
+
+Opcode = tuple[str, ...]
+Function = Callable[..., tuple[Array, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """What a builder returns: operand and result types, and the function on register arrays."""
+
+    operands: tuple[str, ...]
+    results: tuple[str, ...]
+    function: Function
+
+
+@dataclass(frozen=True, slots=True)
+class Alu:
+    """One instruction form, compiled.
+
+    `operands` and `results` are PTX type names. Calling it maps one array an operand to one an result, elementwise
+    over any (broadcastable) shape, and emits no NumPy warning. `function` is the same without the guard against
+    warnings, for a caller that holds `np.errstate(all="ignore")` itself. Results may share memory with operands.
+    """
+
+    opcode: Opcode
+    operands: tuple[str, ...]
+    results: tuple[str, ...]
+    function: Function
+
+    def __call__(self, *arrays: Array) -> tuple[Array, ...]:
+        with np.errstate(all="ignore"):
+            return self.function(*arrays)
+
+    def __str__(self) -> str:
+        return ".".join(self.opcode)
+
+
+class Illegal(Exception):  # noqa: N818
+    """Raised by a builder: these modifiers do not go together."""
+
+
+Builder = Callable[..., Body]
+Slot = tuple[str, ...]  # the words of one choice
+Slots = tuple[tuple[Slot, ...], ...]
+
+
+@dataclass(frozen=True)
+class Form:
+    """One registered line of the grammar."""
+
+    head: str
+    slots: Slots
+    build: Builder
+    family: str
+    since: int
+    pair: bool
+
+    def parse(self, words: Opcode) -> tuple[list[str] | None, int]:
+        """The chosen word of each slot, or None; and how many of `words` could be read."""
+        return _match(self.slots, words, 0)
+
+    def opcodes(self) -> Iterator[tuple[Opcode, Body]]:
+        """Every legal opcode of this line."""
+        for choice in itertools.product(*self.slots):
+            try:
+                body = self.build(*(".".join(word) for word in choice))
+            except Illegal:
+                continue
+            yield (self.head, *itertools.chain.from_iterable(choice)), body
+
+
+def _match(slots: Slots, words: Opcode, at: int) -> tuple[list[str] | None, int]:
+    if not slots:
+        return ([] if at == len(words) else None), at
+    furthest = at
+    for option in slots[0]:
+        if words[at : at + len(option)] != option:
+            continue
+        rest, reached = _match(slots[1:], words, at + len(option))
+        if rest is not None:
+            return [".".join(option), *rest], reached
+        furthest = max(furthest, reached)
+    return None, furthest
+
+
+def _parse_slot(text: str) -> tuple[Slot, ...]:
+    options = tuple(tuple(choice.split(".")) for choice in text.rstrip("?").split("|"))
+    return (*options, ()) if text.endswith("?") else options
+
+
+def _slots(line: str) -> Slots:
+    return tuple(_parse_slot(slot) for slot in line.split())
+
+
+def parse_slots(line: str, words: Opcode) -> list[str] | None:
+    """`words` by a line of the grammar: the choice of each slot, or None where they do not match."""
+    return _match(_slots(line), words, 0)[0]
+
+
+def expand_slots(line: str) -> Iterator[tuple[str, ...]]:
+    """Every word sequence of a line of the grammar."""
+    for choice in itertools.product(*_slots(line)):
+        yield tuple(itertools.chain.from_iterable(choice))
+
+
+_FORMS: dict[tuple[str, bool], list[Form]] = {}
+
+
+def form(*lines: str, since: int = 75, pair: bool = False) -> Callable[[Builder], Builder]:
+    """Register a builder for one or more lines of the grammar.
+
+    `since` is the first sm_NN that has them; `pair` says that they are the forms with a destination `d|p`.
+    """
+
+    def register(build: Builder) -> Builder:
+        family = build.__module__.rsplit(".", 1)[-1]
+        for line in lines:
+            head, rest = line.split(" ", 1)
+            parsed = _slots(rest)
+            for name in head.split("|"):
+                bound = build if "|" not in head else _with_head(build, name)
+                entry = Form(name, parsed, bound, family, since, pair)
+                _FORMS.setdefault((name, pair), []).append(entry)
+        return build
+
+    return register
+
+
+def _with_head(build: Builder, name: str) -> Builder:
+    """A builder of several instructions takes the instruction's name first."""
+    return lambda *words: build(name, *words)
+
+
+def registered() -> Iterator[Form]:
+    """All forms, in the order of registration."""
+    return itertools.chain.from_iterable(_FORMS.values())
+
+
+@lru_cache(maxsize=None)
+def compile_alu(opcode: Opcode, pair: bool = False) -> Alu:
+    """The function that `opcode`, a dotted mnemonic split at its dots, computes.
+
+    `pair` asks for the form with a destination `d|p`. Raises `UnknownInstruction` or `BadModifier`.
+    """
+    candidates = _FORMS.get((opcode[0], pair))
+    if candidates is None:
+        if (opcode[0], not pair) in _FORMS:
+            raise BadModifier(
+                opcode, "it takes one destination" if pair else "it takes a destination d|p"
+            )
+        raise UnknownInstruction(opcode)
+    words, furthest, why = opcode[1:], 0, ""
+    for candidate in candidates:
+        choice, reached = candidate.parse(words)
+        furthest = max(furthest, reached)
+        if choice is None:
+            continue
+        try:
+            body = candidate.build(*choice)
+        except Illegal as error:
+            why = str(error)
+            continue
+        return Alu(opcode, body.operands, body.results, body.function)
+    if not why:
+        why = (
+            f"'.{words[furthest]}' is not possible here"
+            if furthest < len(words)
+            else "it is incomplete"
+        )
+    raise BadModifier(opcode, why)
+
+
+def unary(fn: Callable[[Array], Array], operand: str, result: str | None = None) -> Body:
+    return Body((operand,), (result or operand,), lambda a: (fn(a),))
+
+
+def binary(fn: Callable[[Array, Array], Array], operand: str, result: str | None = None) -> Body:
+    return Body((operand, operand), (result or operand,), lambda a, b: (fn(a, b),))
+
+
+def ternary(
+    fn: Callable[[Array, Array, Array], Array], operand: str, result: str | None = None
+) -> Body:
+    return Body((operand,) * 3, (result or operand,), lambda a, b, c: (fn(a, b, c),))

@@ -1,0 +1,168 @@
+"""Half precision (PTX ISA 9.7.4): f16 and bf16, alone and in packed pairs.
+
+Each operation is exact or rounded to odd in a wider format and then rounded once. NaN results are 0x7fff.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from . import exact
+from .approx import real_function
+from .floating import saturate
+from .formats import BF16, decode, encode, f16_of_float, half_of_f32
+from .forms import Body, form
+from .types import Array
+
+Bits = Callable[..., Array]
+
+#: What an out-of-bounds element is filled with where a tensor map asks for NaN (PTX ISA 5.5.2, OOB-NaN).
+OOB_NAN = np.uint16(0xFFFF)
+
+
+def flush_f16(bits: Array) -> Array:
+    """Bits of f16 with subnormals replaced by zeros of their sign."""
+    tiny = (bits & np.uint16(0x7C00)) == 0
+    return np.where(tiny, bits & np.uint16(0x8000), bits) if np.count_nonzero(tiny) else bits
+
+
+def packed(fn: Bits) -> Bits:
+    """A function of uint16 halves on 32-bit registers that hold two."""
+
+    def run(*arrays: Array) -> Array:
+        if len(arrays) > 1:
+            arrays = np.broadcast_arrays(*arrays)
+        return fn(*(np.ascontiguousarray(a).view(np.uint16) for a in arrays)).view(np.uint32)
+
+    return run
+
+
+def half_body(fn: Bits, type_: str, arity: int, ftz: bool = False) -> Body:
+    """A function of uint16 codes as an instruction on .f16, .bf16, .f16x2 or .bf16x2 registers."""
+    flushed = (lambda *a: flush_f16(fn(*(flush_f16(x) for x in a)))) if ftz else fn
+    whole = packed(flushed) if type_.endswith("x2") else flushed
+    return Body((type_,) * arity, (type_,), lambda *arrays: (whole(*arrays),))
+
+
+def _relu(x: Array) -> Array:
+    return np.where(x <= 0, x.dtype.type(0), x)
+
+
+def _rounded(name: str, sat: bool, relu: bool = False) -> Callable[[Array], Array]:
+    """float32 or float64 results to codes of f16 or bf16."""
+
+    def finish(x: Array) -> Array:
+        x = saturate(x) if sat else _relu(x) if relu else x
+        if name == "f16":
+            return f16_of_float(x)
+        if x.dtype == np.float32:
+            return half_of_f32(x, name)
+        return encode(x, BF16).astype(np.uint16)
+
+    return finish
+
+
+_PLAIN: dict[str, Any] = {"add": np.add, "sub": np.subtract, "mul": np.multiply}
+
+
+@form("add|sub|mul rn? ftz? sat? f16|f16x2")
+def arithmetic_f16(name: str, _rn: str, ftz: str, sat: str, type_: str) -> Body:
+    # Twice 11 digits and two more fit float32, so that its own rounding does no harm.
+    ufunc, finish = _PLAIN[name], _rounded("f16", bool(sat))
+    return half_body(
+        lambda a, b: finish(ufunc(decode(a, "f16"), decode(b, "f16"))), type_, 2, bool(ftz)
+    )
+
+
+@form("add|sub|mul rn? bf16|bf16x2", since=90)
+def arithmetic_bf16(name: str, _rn: str, type_: str) -> Body:
+    # Products of bf16 underflow in float32 and not in float64.
+    ufunc, finish = _PLAIN[name], _rounded("bf16", False)
+    dtype = np.float64 if name == "mul" else np.float32
+    return half_body(
+        lambda a, b: finish(ufunc(decode(a, "bf16"), decode(b, "bf16"), dtype=dtype)), type_, 2
+    )
+
+
+def _fused(name: str, sat: bool, relu: bool) -> Bits:
+    finish = _rounded(name, sat, relu)
+
+    def fn(a: Array, b: Array, c: Array) -> Array:
+        x, y, z = (decode(bits, name).astype(np.float64) for bits in (a, b, c))
+        return finish(exact.fma_odd(x, y, z))
+
+    return fn
+
+
+@form("fma rn ftz? sat|relu? f16|f16x2", since=75)
+def fma_f16(_rn: str, ftz: str, clamp: str, type_: str) -> Body:
+    return half_body(_fused("f16", clamp == "sat", clamp == "relu"), type_, 3, bool(ftz))
+
+
+@form("fma rn relu? bf16|bf16x2", since=80)
+def fma_bf16(_rn: str, relu: str, type_: str) -> Body:
+    return half_body(_fused("bf16", False, bool(relu)), type_, 3)
+
+
+@form("fma rn oob relu? f16|f16x2|bf16|bf16x2", since=90)
+def fma_oob(_rn: str, _oob: str, relu: str, type_: str) -> Body:
+    """An OOB-NaN factor makes the result 0."""
+    fused = _fused(type_.removesuffix("x2"), False, bool(relu))
+
+    def fn(a: Array, b: Array, c: Array) -> Array:
+        outside = (a == OOB_NAN) | (b == OOB_NAN)
+        return np.where(outside, np.uint16(0), fused(a, b, c))
+
+    return half_body(fn, type_, 3)
+
+
+@form("abs|neg ftz? f16|f16x2", "abs|neg bf16|bf16x2")
+def sign(name: str, *words: str) -> Body:
+    ftz, type_ = (words[0] if len(words) == 2 else ""), words[-1]
+    infinity = np.uint16(0x7C00 if type_.startswith("f16") else 0x7F80)
+    top, magnitude, nan = np.uint16(0x8000), np.uint16(0x7FFF), np.uint16(0x7FFF)
+
+    def fn(a: Array) -> Array:
+        result = a & magnitude if name == "abs" else a ^ top
+        return np.where((a & magnitude) > infinity, nan, result)
+
+    return half_body(fn, type_, 1, bool(ftz))
+
+
+def _approximate(function: str, type_: str) -> Body:
+    name = type_.removesuffix("x2")
+    real = real_function(function)
+    return half_body(lambda a: half_of_f32(real(decode(a, name)), name), type_, 1)
+
+
+@form("tanh approx f16|f16x2")
+def tanh_f16(_approx: str, type_: str) -> Body:
+    return _approximate("tanh", type_)
+
+
+@form("tanh approx bf16|bf16x2", since=90)
+def tanh_bf16(_approx: str, type_: str) -> Body:
+    return _approximate("tanh", type_)
+
+
+@form("ex2 approx f16|f16x2")
+def ex2_f16(_approx: str, type_: str) -> Body:
+    return _approximate("ex2", type_)
+
+
+@form("ex2 approx ftz bf16|bf16x2", since=90)
+def ex2_bf16(_approx: str, _ftz: str, type_: str) -> Body:
+    plain = real_function("ex2")
+
+    def fn(a: Array) -> Array:
+        code = half_of_f32(plain(decode(_flush_bf16(a), "bf16")), "bf16")
+        return _flush_bf16(code)
+
+    return half_body(fn, type_, 1)
+
+
+def _flush_bf16(bits: Array) -> Array:
+    return np.where((bits & np.uint16(0x7F80)) == 0, bits & np.uint16(0x8000), bits)

@@ -1,0 +1,36 @@
+"""Every supported opcode form, listed from the registrations themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from . import forms
+from .forms import Opcode
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One legal opcode: its family (file), types, whether its destination is `d|p`, and the first sm_NN that has it."""
+
+    opcode: Opcode
+    family: str
+    operands: tuple[str, ...]
+    results: tuple[str, ...]
+    pair: bool
+    since: int
+
+    @property
+    def mnemonic(self) -> str:
+        return ".".join(self.opcode)
+
+
+def entries() -> Iterator[Entry]:
+    """All elementwise forms, each once: the first registration that takes an opcode is the one that computes it."""
+    seen: set[tuple[Opcode, bool]] = set()
+    for form in forms.registered():
+        for opcode, body in form.opcodes():
+            if (opcode, form.pair) in seen:
+                continue
+            seen.add((opcode, form.pair))
+            yield Entry(opcode, form.family, body.operands, body.results, form.pair, form.since)

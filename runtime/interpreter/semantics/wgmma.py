@@ -1,0 +1,160 @@
+"""wgmma.mma_async: shapes, types and the product (PTX ISA 9.7.15). Descriptors are in descriptor.py, register
+layouts in fragments.py; when the product takes effect is the machine's affair.
+
+Products of the operand types are exact in float32 (tf32: 11 by 11 digits), so tiles go through float32 BLAS; the
+sum of one instruction's 32 bytes of k is then as good as a float32 accumulator allows. Integers go through float64
+and are exact.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from .errors import BadModifier, UnknownInstruction
+from .floating import canonical_f32
+from .formats import decode, f16_of_float
+from .forms import Opcode, expand_slots, parse_slots
+from .types import Array
+
+_FLOAT_N = "|".join(f"m64n{n}kK" for n in range(8, 257, 8))
+_INTEGER_N = "|".join(f"m64n{n}kK" for n in [8, 16, 24, *range(32, 257, 16)])
+
+_ELEMENT: dict[str, Any] = {
+    "f16": np.uint16, "bf16": np.uint16, "tf32": np.uint32,
+    "e4m3": np.uint8, "e5m2": np.uint8, "s8": np.uint8, "u8": np.uint8,
+}  # fmt: skip
+
+
+def _lines() -> tuple[str, ...]:
+    def shapes(names: str, k: int) -> str:
+        return names.replace("kK", f"k{k}")
+
+    return (
+        f"{shapes(_FLOAT_N, 16)} f16|f32 f16 f16",
+        f"{shapes(_FLOAT_N, 16)} f32 bf16 bf16",
+        f"{shapes(_FLOAT_N, 8)} f32 tf32 tf32",
+        f"{shapes(_FLOAT_N, 32)} f16|f32 e4m3|e5m2 e4m3|e5m2",
+        f"{shapes(_INTEGER_N, 32)} satfinite? s32 u8|s8 u8|s8",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Wgmma:
+    """One form of wgmma.mma_async. Matrices are 64 x k, k x n and 64 x n; types are PTX names.
+
+    `element_bytes`: bytes of an element of A and B. `transposable`: whether SMEM operands may be MN-major (the
+    instruction then has imm-trans operands). `negatable`: whether it has imm-scale operands.
+    """
+
+    opcode: Opcode
+    n: int
+    k: int
+    d_type: str
+    a_type: str
+    b_type: str
+    satfinite: bool
+
+    @property
+    def element_bytes(self) -> int:
+        return np.dtype(_ELEMENT[self.a_type]).itemsize
+
+    @property
+    def element(self) -> type[np.generic]:
+        """The dtype of an operand's codes: gather SMEM in it."""
+        return _ELEMENT[self.a_type]
+
+    @property
+    def transposable(self) -> bool:
+        return self.a_type in ("f16", "bf16")
+
+    @property
+    def negatable(self) -> bool:
+        return self.d_type != "s32"
+
+    @property
+    def accumulator_registers(self) -> int:
+        """Registers a lane: n/2, or n/4 where f16 go in pairs."""
+        return self.n // 4 if self.d_type == "f16" else self.n // 2
+
+    def operand(self, codes: Array, which: str) -> Array:
+        """Codes of A (`which` = "a") or B as float32 values; integers as float64."""
+        type_ = self.a_type if which == "a" else self.b_type
+        if type_ == "s8":
+            return codes.view(np.int8).astype(np.float64)
+        if type_ == "u8":
+            return codes.astype(np.float64)
+        return decode(codes, type_)
+
+    def accumulator_values(self, registers: Array) -> Array:
+        """(registers, warps, 32) uint32 to values, one element a row of the first axis: (n/2, warps, 32)."""
+        if self.d_type == "f32":
+            return registers.view(np.float32)
+        if self.d_type == "s32":
+            return registers.view(np.int32)
+        halves = np.stack(
+            [registers.astype(np.uint16), (registers >> np.uint32(16)).astype(np.uint16)], 1
+        )
+        return halves.reshape(self.n // 2, *registers.shape[1:]).view(np.float16)
+
+    def accumulator_bits(self, values: Array) -> Array:
+        """The inverse: values (n/2, warps, 32) to uint32 registers."""
+        if self.d_type == "f32":
+            return canonical_f32(values)
+        if self.d_type == "s32":
+            return values.view(np.uint32)
+        codes = f16_of_float(values).astype(np.uint32)
+        pairs = codes.reshape(self.n // 4, 2, *values.shape[1:])
+        return pairs[:, 0] | (pairs[:, 1] << np.uint32(16))
+
+    def multiply(
+        self, a: Array, b: Array, c: Array | None, scale_a: int = 1, scale_b: int = 1
+    ) -> Array:
+        """a @ b + c: (..., 64, k) and (..., k, n) operands from `operand`, c and the result in accumulator values.
+
+        `c` is None where scale-d is false. `scale_a`, `scale_b`: 1 or -1.
+        """
+        with np.errstate(all="ignore"):
+            product = np.matmul(a, b)
+            if scale_a != scale_b:
+                product = -product
+            if self.d_type == "s32":
+                return self._integer_sum(product, c)
+            if self.d_type == "f16":
+                total = product if c is None else product + c.astype(np.float32)
+                return total.astype(np.float16)
+            return product if c is None else product + c
+
+    def _integer_sum(self, product: Array, c: Array | None) -> Array:
+        total = product if c is None else product + c
+        if self.satfinite:
+            total = np.clip(total, -(2.0**31), 2.0**31 - 1)
+        return total.astype(np.int64).astype(np.int32)
+
+
+@cache
+def compile_wgmma(opcode: Opcode) -> Wgmma:
+    """A form such as ("wgmma", "mma_async", "sync", "aligned", "m64n128k16", "f32", "f16", "f16").
+
+    Raises `UnknownInstruction` or `BadModifier`.
+    """
+    if opcode[:2] != ("wgmma", "mma_async"):
+        raise UnknownInstruction(opcode)
+    if opcode[2:4] != ("sync", "aligned"):
+        raise BadModifier(opcode, "'.sync.aligned' must follow 'wgmma.mma_async'")
+    for line in _lines():
+        words = parse_slots(line, opcode[4:])
+        if words is not None:
+            shape, d_type, a_type, b_type = words[0], *words[-3:]
+            n, k = (int(x) for x in shape.removeprefix("m64n").split("k"))
+            return Wgmma(opcode, n, k, d_type, a_type, b_type, "satfinite" in words)
+    raise BadModifier(opcode, "wgmma.mma_async has no such combination of shape and types")
+
+
+def forms() -> list[Opcode]:
+    """Every supported form."""
+    head = ("wgmma", "mma_async", "sync", "aligned")
+    return [(*head, *words) for line in _lines() for words in expand_slots(line)]

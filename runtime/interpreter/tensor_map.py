@@ -1,0 +1,198 @@
+"""Tensor maps: the interpreter's own encoding of a `CUtensorMap`, with cuTensorMapEncodeTiled's rules."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernel_dsl.compiled import OobFill, Swizzle
+from kernel_dsl.dtypes import ALL, DType, as_dtype
+
+Array = npt.NDArray[Any]
+_FORMAT = "<4s6BHQ5Q4Q5H5B"
+_MAGIC = b"KDTM"
+_SWIZZLES = (Swizzle.NONE, Swizzle.B32, Swizzle.B64, Swizzle.B128)
+
+
+class TensorMapError(ValueError):
+    """A tensor map that cuTensorMapEncodeTiled would refuse."""
+
+
+@dataclass(frozen=True)
+class TensorMap:
+    """A decoded tensor map. Dimensions innermost first; `strides` in bytes, `strides[0]` the element size."""
+
+    address: int
+    dtype: DType
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    element_strides: tuple[int, ...]
+    swizzle: Swizzle
+    oob_fill: OobFill
+
+    @property
+    def tile(self) -> tuple[int, ...]:
+        """Elements a dimension in shared memory, innermost first."""
+        return tuple(-(-b // s) for b, s in zip(self.box, self.element_strides, strict=True))
+
+    @property
+    def bytes(self) -> int:
+        return int(np.prod(self.tile)) * self.dtype.itemsize
+
+
+def encode_tensor_map(
+    address: int,
+    dtype: Any,
+    global_shape: Sequence[int],
+    global_strides_bytes: Sequence[int],
+    box: Sequence[int],
+    element_strides: Sequence[int] | None = None,
+    swizzle: Swizzle | int = Swizzle.NONE,
+    oob_fill: OobFill | str = OobFill.ZEROS,
+    interleave: int = 0,
+) -> bytes:
+    """The 128 bytes of a tiled tensor map, for the interpreter.
+
+    The arguments are cuTensorMapEncodeTiled's: dimensions innermost first, `global_strides_bytes` of all dimensions
+    but the innermost, `box` in elements. Raises TensorMapError for what the driver refuses.
+    """
+    kind = as_dtype(dtype)
+    rank = len(global_shape)
+    steps = tuple(int(s) for s in (element_strides or (1,) * rank))
+    swizzle = Swizzle(swizzle) if isinstance(swizzle, int) else swizzle
+    oob_fill = OobFill(oob_fill) if isinstance(oob_fill, str) else oob_fill
+    shape, boxes = tuple(int(n) for n in global_shape), tuple(int(n) for n in box)
+    strides = tuple(int(s) for s in global_strides_bytes)
+    if not 1 <= rank <= 5:
+        raise TensorMapError(f"a tensor map has 1 to 5 dimensions, not {rank}")
+    if not len(boxes) == len(steps) == rank or len(strides) != rank - 1:
+        raise TensorMapError(
+            f"rank {rank} wants {rank} box sizes and element strides and {rank - 1} strides, not "
+            f"{len(boxes)}, {len(steps)} and {len(strides)}"
+        )
+    if interleave != 0:
+        raise TensorMapError("interleaved layouts are not supported")
+    _check_global(address, shape, strides)
+    _check_box(kind, boxes, steps, swizzle, oob_fill)
+    data = struct.pack(
+        _FORMAT, _MAGIC, rank, ALL.index(kind), _SWIZZLES.index(swizzle),
+        1 if oob_fill is OobFill.NAN else 0, 0, 0, 0, address,
+        *_pad(shape, 5, 1), *_pad(strides, 4, 0), *_pad(boxes, 5, 1), *_pad(steps, 5, 1),
+    )  # fmt: skip
+    return data.ljust(128, b"\0")
+
+
+def _pad(values: tuple[int, ...], count: int, fill: int) -> tuple[int, ...]:
+    return values + (fill,) * (count - len(values))
+
+
+def _check_global(address: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
+    if address % 16:
+        raise TensorMapError(f"the address {address:#x} is not a multiple of 16")
+    for axis, n in enumerate(shape):
+        if not 1 <= n <= 1 << 32:
+            raise TensorMapError(f"dimension {axis} has {n} elements; 1 to 2^32 are possible")
+    for axis, stride in enumerate(strides, 1):
+        if stride % 16 or not 0 <= stride < 1 << 40:
+            raise TensorMapError(
+                f"the stride of dimension {axis} is {stride} bytes; it must be a multiple of 16 below 2^40"
+            )
+
+
+def _check_box(
+    dtype: DType, box: tuple[int, ...], steps: tuple[int, ...], swizzle: Swizzle, fill: OobFill
+) -> None:
+    for axis, (n, step) in enumerate(zip(box, steps, strict=True)):
+        if not 1 <= n <= 256:
+            raise TensorMapError(f"box dimension {axis} has {n} elements; 1 to 256 are possible")
+        if not 1 <= step <= 8:
+            raise TensorMapError(f"element stride {step} of dimension {axis}; 1 to 8 are possible")
+    inner = -(-box[0] // steps[0]) * dtype.itemsize
+    if inner % 16:
+        raise TensorMapError(
+            f"the box's innermost dimension is {inner} bytes; it must be a multiple of 16"
+        )
+    if swizzle is not Swizzle.NONE and inner > swizzle.value:
+        raise TensorMapError(
+            f"the box's innermost dimension is {inner} bytes; with a {swizzle.value}-byte swizzle it is at most that"
+        )
+    if fill is OobFill.NAN and not dtype.is_float:
+        raise TensorMapError(f"NaN fill needs a float type, not {dtype}")
+
+
+def decode_tensor_map(data: bytes) -> TensorMap | None:
+    """The map that `encode_tensor_map` made, or None if it did not make these bytes."""
+    size = struct.calcsize(_FORMAT)
+    if len(data) < size or data[:4] != _MAGIC:
+        return None
+    f = struct.unpack(_FORMAT, data[:size])
+    rank, dtype = f[1], ALL[f[2]]
+    shape, strides = f[9 : 9 + rank], (dtype.itemsize, *f[14 : 14 + rank - 1])
+    return TensorMap(
+        f[8], dtype, shape, strides, f[18 : 18 + rank], f[23 : 23 + rank], _SWIZZLES[f[3]],
+        OobFill.NAN if f[4] else OobFill.ZEROS,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Box:
+    """One box of a tensor: `offset` bytes from the map's address, and per dimension, innermost first, the first and
+    last + 1 of the tile's elements that lie inside the tensor. All are in bounds if `inside` is the whole tile."""
+
+    offset: int
+    inside: tuple[tuple[int, int], ...]
+
+    @property
+    def empty(self) -> bool:
+        return any(a >= b for a, b in self.inside)
+
+
+def locate_box(m: TensorMap, coords: Sequence[int]) -> Box:
+    """Where the box at `coords` (innermost first) lies."""
+    offset = 0
+    inside: list[tuple[int, int]] = []
+    for c, n, stride, tile, step in zip(
+        coords, m.shape, m.strides, m.tile, m.element_strides, strict=True
+    ):
+        first = max(0, -(c // step) if c < 0 else 0)
+        if c < 0:
+            first = -(c // step)
+        last = min(tile, -(-(n - c) // step))
+        inside.append((first, max(last, 0)))
+        offset += (c + first * step) * stride
+    return Box(offset, tuple(inside))
+
+
+def box_view(m: TensorMap, box: Box, words: Array, origin: int) -> Array:
+    """The tensor's elements inside the box, outermost first, as a view of `words` (unsigned, of the element size).
+
+    `origin`: the byte of the map's address in the buffer that `words` views. Raises IndexError out of bounds.
+    """
+    size = m.dtype.itemsize
+    counts = [b - a for a, b in box.inside]
+    steps = [s * e for s, e in zip(m.strides, m.element_strides, strict=True)]
+    start = origin + box.offset
+    end = start + sum((n - 1) * s for n, s in zip(counts, steps, strict=True)) + size
+    if start < 0 or end > len(words) * size:
+        raise IndexError("the tensor map reaches outside of the array")
+    return np.lib.stride_tricks.as_strided(words[start // size :], counts[::-1], steps[::-1])
+
+
+def swizzled(offsets: Array, swizzle: Swizzle) -> Array:
+    """Shared-memory byte addresses through a swizzle: bits 4 to 6 XORed with bits 7 to 9, as far as the span goes."""
+    bits = {Swizzle.NONE: 0, Swizzle.B32: 0x10, Swizzle.B64: 0x30, Swizzle.B128: 0x70}[swizzle]
+    return offsets ^ ((offsets >> 3) & bits) if bits else offsets
+
+
+def fill_bits(m: TensorMap) -> int:
+    """What elements outside of the tensor become: zero, or the type's NaN."""
+    if m.oob_fill is OobFill.ZEROS:
+        return 0
+    value = np.array([np.nan]).astype(m.dtype.numpy)
+    return int(value.view(f"u{m.dtype.itemsize}")[0])

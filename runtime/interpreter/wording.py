@@ -1,0 +1,68 @@
+"""Two accesses that conflict, in words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .kinds import HazardKind
+
+if TYPE_CHECKING:
+    from .shadow import Access
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a conflict. `queue`: "" for a warp, else what kind of asynchronous queue."""
+
+    who: str
+    place: str
+    queue: str
+    same_team: bool
+
+
+_FIXES = {
+    HazardKind.READ_BEFORE_WAIT: "wait for the copy's barrier before reading",
+    HazardKind.REUSED_BEFORE_READ: "wait until the store has read its source (wait_group.read) and let the other warps know",
+    HazardKind.REUSED_BEFORE_WGMMA: "wait for the wgmma group (wgmma.wait_group) before the memory is written again",
+    HazardKind.MISSING_PROXY_FENCE: "put fence.proxy.async (commit_smem) between the writes and the barrier",
+    HazardKind.RACE_SHARED: "put a barrier between the two",
+    HazardKind.RACE_GLOBAL: "put a barrier between the two",
+    HazardKind.RACE_BLOCKS: "order the blocks by a semaphore with release and acquire, or use atomics",
+}
+
+
+def kind_of(side: Side, shared: bool, earlier_reads: bool, async_reader: bool, fence: bool) -> HazardKind:
+    """Which hazard two unordered accesses are."""
+    if fence:
+        return HazardKind.MISSING_PROXY_FENCE
+    if side.queue == "wgmma" and earlier_reads:
+        return HazardKind.REUSED_BEFORE_WGMMA
+    if side.queue and earlier_reads and shared:
+        return HazardKind.REUSED_BEFORE_READ
+    if side.queue and not earlier_reads:
+        return HazardKind.READ_BEFORE_WAIT
+    if shared:
+        return HazardKind.RACE_SHARED
+    return HazardKind.RACE_GLOBAL if side.same_team else HazardKind.RACE_BLOCKS
+
+
+def conflict(
+    shadow: Any, a: Access, row: int, granule: int, epoch: int, site: int, writes: bool, earlier_reads: bool,
+    fence: bool = False,
+) -> None:  # fmt: skip
+    """Report that `a` is not ordered after an earlier access."""
+    run = a.c.batch.run
+    side: Side = shadow.side(a, row, epoch, site, writes)
+    shared = type(shadow).__name__ == "SharedShadow"
+    kind = kind_of(side, shared, earlier_reads, a.proxy, fence)
+    now = "written" if writes else "read"
+    before = "read" if earlier_reads else "written"
+    what = f"{shadow.name(a, row, granule)} is {now} while nothing orders that after it was {before}"
+    if fence:
+        what = (
+            f"{shadow.name(a, row, granule)} is read through the async proxy, with no proxy fence "
+            "after it was written by ordinary stores"
+        )
+    details = (f"{now} by {shadow.who(a, row)}", f"{before} by {side.who}", f"{before} at {side.place}")
+    run.reporter.hazard(kind, what, a.ins, details, _FIXES[kind])

@@ -1,0 +1,130 @@
+"""PTX kernels that run instruction forms on arrays: many forms a kernel, many kernels a module.
+
+Forms with the same operand types share a kernel: thread t loads operand i from slot i*N + t, runs each form, and
+stores result j of the kernel to slot j*N + t. Slots are 8 bytes whatever the type, so a batch is two arrays of
+uint64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from runtime.interpreter.semantics import BITS
+from runtime.interpreter.semantics.table import Entry
+
+THREADS = 128
+LOP3_LUT = 0x57
+
+_HEADER = """.version 9.0
+.target {target}
+.address_size 64
+"""
+
+
+@dataclass
+class Batch:
+    """One kernel: its forms, in order, share `operands`."""
+
+    name: str
+    operands: tuple[str, ...]
+    entries: list[Entry] = field(default_factory=list)
+
+    @property
+    def result_slots(self) -> int:
+        return sum(len(entry.results) for entry in self.entries)
+
+
+def batches(entries: Iterable[Entry], size: int = 48) -> Iterator[Batch]:
+    """Groups of at most `size` forms with equal operand types."""
+    groups: dict[tuple[str, ...], list[Entry]] = {}
+    for entry in entries:
+        groups.setdefault(entry.operands, []).append(entry)
+    index = 0
+    for operands, members in groups.items():
+        for start in range(0, len(members), size):
+            yield Batch(f"batch{index}", operands, members[start : start + size])
+            index += 1
+
+
+def _width(type_: str) -> int:
+    return 1 if type_ in ("pred", "cc") else max(16, BITS[type_])
+
+
+def _register(kind: str, type_: str, index: int) -> str:
+    return f"%{kind}{_width(type_)}_{index}"
+
+
+def _declare(kind: str, types: list[str]) -> Iterator[str]:
+    for index, type_ in enumerate(types):
+        register_type = "pred" if type_ in ("pred", "cc") else f"b{_width(type_)}"
+        yield f".reg .{register_type} {_register(kind, type_, index)};"
+
+
+def _load(type_: str, register: str, slot: int, count: int) -> list[str]:
+    address = f"[%in+{slot * count * 8}]"
+    if type_ in ("pred", "cc"):
+        return [f"ld.global.u32 %t32, {address};", f"setp.ne.u32 {register}, %t32, 0;"]
+    if type_ == "b128":
+        return [f"ld.global.b64 %t64, {address};", f"mov.b128 {register}, {{%t64, %t64}};"]
+    return [f"ld.global.b{_width(type_)} {register}, {address};"]
+
+
+def _store(type_: str, register: str, slot: int, count: int) -> list[str]:
+    address = f"[%out+{slot * count * 8}]"
+    if type_ in ("pred", "cc"):
+        return [f"selp.u32 %t32, 1, 0, {register};", f"st.global.u32 {address}, %t32;"]
+    if type_ == "b128":
+        return [f"mov.b128 {{%t64, %u64}}, {register};", f"st.global.b64 {address}, %u64;"]
+    return [f"st.global.b{_width(type_)} {address}, {register};"]
+
+
+def instruction(entry: Entry, sources: list[str], targets: list[str]) -> str:
+    """One line of PTX. The truth table of lop3 is an immediate; the carry flag goes through predicates."""
+    if entry.opcode[0] == "lop3":
+        sources = [*sources[:3], str(LOP3_LUT), *sources[4:]]
+    before = after = ""
+    if entry.operands[-1] == "cc":
+        # the flag is set from the predicate by a sum or difference that overflows where it is true
+        name = "sub" if entry.opcode[0] == "subc" else "add"
+        extreme = "0" if name == "sub" else "0xffffffff"
+        before = f"selp.u32 %t32, 1, 0, {sources[-1]}; {name}.cc.u32 %t32, {extreme}, %t32; "
+        sources = sources[:-1]
+    if entry.results[-1] == "cc":
+        name = "subc" if entry.opcode[0] in ("sub", "subc") else "addc"
+        after = f" {name}.u32 %t32, 0, 0; setp.ne.u32 {targets[-1]}, %t32, 0;"
+        targets = targets[:-1]
+    return before + f"{entry.mnemonic} {'|'.join(targets)}, {', '.join(sources)};" + after
+
+
+def kernel(batch: Batch, count: int) -> Iterator[str]:
+    """The lines of a batch's kernel over `count` elements."""
+    yield f".visible .entry {batch.name}(.param .u64 inputs, .param .u64 outputs) {{"
+    yield ".reg .b64 %in, %out, %offset, %t64, %u64; .reg .b32 %t32, %t, %cta, %threads;"
+    operands = list(batch.operands)
+    results = [type_ for entry in batch.entries for type_ in entry.results]
+    yield from _declare("a", operands)
+    yield from _declare("r", results)
+    yield "ld.param.u64 %in, [inputs]; ld.param.u64 %out, [outputs];"
+    yield "mov.u32 %t, %tid.x; mov.u32 %cta, %ctaid.x; mov.u32 %threads, %ntid.x;"
+    yield "mad.lo.u32 %t, %cta, %threads, %t; mul.wide.u32 %offset, %t, 8;"
+    yield "add.u64 %in, %in, %offset; add.u64 %out, %out, %offset;"
+    sources = [_register("a", type_, index) for index, type_ in enumerate(operands)]
+    for index, type_ in enumerate(operands):
+        yield from _load(type_, sources[index], index, count)
+    slot = 0
+    for entry in batch.entries:
+        targets = [_register("r", t, slot + at) for at, t in enumerate(entry.results)]
+        yield instruction(entry, sources, targets)
+        for at, type_ in enumerate(entry.results):
+            yield from _store(type_, targets[at], slot + at, count)
+        slot += len(targets)
+    yield "ret; }"
+
+
+def module(members: Iterable[Batch], count: int, target: str = "sm_90a") -> str:
+    """A PTX module of several kernels."""
+    lines: list[str] = []
+    for batch in members:
+        lines.extend(kernel(batch, count))
+    return _HEADER.format(target=target) + "\n".join(lines) + "\n"
