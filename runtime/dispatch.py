@@ -24,7 +24,7 @@ from typing import Any, cast
 import numpy as np
 
 from kernel_dsl.compiled import PointerParam, ScalarParam, TensorMapParam
-from kernel_dsl.dtypes import DType
+from kernel_dsl.dtypes import DType, complex64
 
 from . import driver
 from .arrays import ArrayView, frameworks, interop_of, is_array, view
@@ -35,65 +35,92 @@ from .streams import stream_handle
 
 MISS: Any = object()
 
-Describe = Callable[[Any], Hashable]
-_describers: dict[type, Describe] = {}
+# An array's address is appended to the list; what is returned is added to the signature.
+Scan = Callable[[Any, list[int]], tuple[Any, ...]]
+_scans: dict[type, Scan] = {}
+_tensor: Any = None  # torch.Tensor, once one was seen
+
+
+class _LongWayError(Exception):
+    """An argument that the long way must look at, and may have an error for."""
 
 
 def signature_of(args: Sequence[Any]) -> Hashable:
-    """What of `args` may pick another compiled kernel: hashable, and as cheap as can be.
+    """What of `args` may pick another compiled kernel, hashable and cheap.
 
-    Of an array: dtype, shape, strides, address modulo 16, device, and what would make it unusable
-    (requires_grad). Of a scalar: its type, or dtype; never its value. None for arguments that have
-    no fast way.
+    Of an array: dtype, shape, strides, address modulo 16, device. Of a scalar: its type or dtype,
+    never its value. None for arguments without a fast way: containers, arrays of other frameworks
+    than torch, CuPy and NumPy, tensors that autograd watches.
     """
     try:
-        return tuple([_describers[type(a)](a) for a in args])
-    except KeyError:
-        return _learn_types(args)
-    except Exception:  # a tensor without memory, a deleted array: the long way has the words for it
+        return tuple(_scan(args, []))
+    except _LongWayError:
         return None
 
 
-def _learn_types(args: Sequence[Any]) -> Hashable:
-    for a in args:
-        cls = cast("type[Any]", type(a))
-        if cls not in _describers:
-            describe = _describer(a)
-            if describe is None:
-                return None
-            _describers[cls] = describe
-    return signature_of(args)
+def _scan(leaves: Sequence[Any], addresses: list[int]) -> list[Any]:
+    """The signature of arrays and scalars, and the arrays' addresses. Raises _LongWayError."""
+    key: list[Any] = []
+    for a in leaves:
+        cls: Any = type(a)  # pyright: ignore[reportUnknownVariableType]
+        if cls is _tensor:  # the common case, written out: calling _of_torch costs as much again
+            if a.requires_grad:
+                _refuse_watched()
+            address = a.data_ptr()
+            addresses.append(address)
+            key += (a.dtype, a.shape, a.stride(), address & 15, a.get_device())
+        else:
+            scan = _scans.get(cls) or _learn_type(a)
+            key += scan(a, addresses)
+    return key
 
 
-def _describer(value: Any) -> Describe | None:
+def _learn_type(value: Any) -> Scan:
+    global _tensor
+    cls = cast("type[Any]", type(value))
+    scan: Scan | None = None
     if isinstance(value, (bool, int, float)):
-        cls: type = type(value)
-        return lambda _: cls
-    if isinstance(value, np.generic):
-        return attrgetter("dtype")
-    if not is_array(value):
-        return None
-    return {"torch": _of_torch, "cupy": _of_cupy, "numpy": _of_numpy}.get(interop_of(value).name)
+        scan = lambda a, addresses: (cls,)  # noqa: E731
+    elif isinstance(value, np.generic):
+        scan = lambda a, addresses: (a.dtype,)  # noqa: E731
+    elif is_array(value):
+        name = interop_of(value).name
+        scan = {"torch": _of_torch, "cupy": _of_cupy, "numpy": _of_numpy}.get(name)
+        if name == "torch":
+            _tensor = sys.modules["torch"].Tensor
+    if scan is None:
+        raise _LongWayError
+    _scans[cls] = scan
+    return scan
 
 
-def _of_torch(t: Any) -> Hashable:
-    if t.is_neg() or t.is_conj() or (t.requires_grad and _torch_watches()):
-        raise ValueError("an error of the long way's")
-    return t.dtype, t.shape, t.stride(), t.data_ptr() & 15, t.get_device()
+def _refuse_watched() -> None:
+    if sys.modules["torch"].is_grad_enabled():
+        raise _LongWayError
 
 
-def _torch_watches() -> bool:
-    return sys.modules["torch"].is_grad_enabled()
+def _of_torch(t: Any, addresses: list[int]) -> tuple[Any, ...]:
+    if t.requires_grad:
+        _refuse_watched()
+    try:
+        address = t.data_ptr()
+        addresses.append(address)
+        return t.dtype, t.shape, t.stride(), address & 15, t.get_device()
+    except RuntimeError as error:  # a tensor without memory
+        raise _LongWayError from error
 
 
-def _of_cupy(a: Any) -> Hashable:
+def _of_cupy(a: Any, addresses: list[int]) -> tuple[Any, ...]:
     memory = a.data
-    return a.dtype, a.shape, a.strides, memory.ptr & 15, memory.device_id
+    address = memory.ptr
+    addresses.append(address)
+    return a.dtype, a.shape, a.strides, address & 15, memory.device_id
 
 
-def _of_numpy(a: Any) -> Hashable:
-    flags = a.flags
-    return a.dtype, a.shape, a.strides, a.__array_interface__["data"][0] & 15, flags.writeable
+def _of_numpy(a: Any, addresses: list[int]) -> tuple[Any, ...]:
+    address, readonly = a.__array_interface__["data"]
+    addresses.append(address)
+    return a.dtype, a.shape, a.strides, address & 15, readonly
 
 
 _ADDRESS: dict[str, Callable[[Any], int]] = {
@@ -118,7 +145,8 @@ def _packer(value: Any, dtype: DType) -> Callable[[Any], bytes] | None:
     to it.
     """
     if isinstance(value, np.generic):
-        return methodcaller("tobytes") if np.dtype(type(value)) == dtype.numpy else None
+        same = np.asarray(cast("Any", value)).dtype == dtype.numpy
+        return methodcaller("tobytes") if same else None
     code = _PACKERS.get(dtype.name)
     return None if code is None else struct.Struct("=" + code).pack
 
@@ -140,7 +168,7 @@ class FastCall:
     ) -> None:
         kernel = loaded.kernel
         self._loaded = loaded
-        self._launcher = loaded.launcher
+        self._launcher: Any = loaded.launcher
         self._device = views[0].device
         self._interop = frameworks(views[0].framework)
         self._address = _ADDRESS[self._interop.name]
@@ -150,9 +178,20 @@ class FastCall:
         self._given, self._single = given, single
         self._structure = structure
         self._specs = [(spec.shape, spec.dtype) for spec in kernel.outputs]
+        self._allocators = [
+            self._interop.allocator(shape, dtype, self._device) for shape, dtype in self._specs
+        ]
         self._lock = threading.Lock()
         self._params = ParamBuffer(loaded.layout.offsets, loaded.layout.nbytes)
+        self._buffer, self._shift = self._params.buffer, self._params.shift
         self._pack = loaded.layout.pack
+        self._calls: dict[int, tuple[Any, tuple[Any, ...]]] = {}
+        # The imaginary part of a lazy conjugate is lazily negated: it has gaps, or one element.
+        self._lazy = [
+            i
+            for i, v in enumerate(views[: None if given else kernel.inputs])
+            if v.framework == "torch" and v.dtype.is_float and (v.size == 1 or not v.contiguous)
+        ]
         self._plan_values(args, views)
         self._plan_overlaps(views)
         self._success = driver.success()
@@ -199,43 +238,62 @@ class FastCall:
                 above = high_j - views[j].address - (low_i - views[i].address)
                 if low_i < high_i and low_j < high_j:
                     self._apart.append((i, j, -below, above))
-        self._shared = bool(self._apart or self._equal)
 
-    def __call__(self, args: Sequence[Any], out: Any, stream: int | None) -> Any:
-        arrays = [args[i] for i in self._inputs]
-        current = self._current(self._index) if stream is None else stream
+    def __call__(
+        self, args: Sequence[Any], out: Any, stream: int | None, addresses: list[int]
+    ) -> Any:
+        """`addresses`: where the arrays of `args`, then those of `out`, lie."""
+        for i, j, low, high in self._apart:
+            if low < addresses[i] - addresses[j] < high:
+                return MISS
+        for i, j in self._equal:
+            if addresses[i] != addresses[j]:
+                return MISS
+        if self._lazy and self._is_lazy(args, out):
+            return MISS
+        if stream is None:
+            stream = self._current(self._index)
         if self._given:
             outputs: list[Any] = [out] if self._single else list(out)
-            arrays += outputs
-            addresses = [*map(self._address, arrays)]
-            if not self._distinct(addresses):
-                return MISS
         else:
-            if self._shared and not self._distinct([*map(self._address, arrays)]):
-                return MISS
-            empty, device = self._interop.empty, self._device
-            outputs = [empty(shape, dtype, device, current) for shape, dtype in self._specs]
-            arrays += outputs
-            addresses = [*map(self._address, arrays)]
+            outputs = self._allocate(stream)
+            addresses += map(self._address, outputs)
         values = self._values.copy()
         for slot, array in self._pointers:
             values[slot] = addresses[array]
-        try:
-            for slot, place, pack in self._scalars:
-                values[slot] = pack(args[place])
-        except (struct.error, OverflowError):
+        if self._scalars and not self._pack_scalars(values, args):
             return MISS
         for slot, array, param, known in self._maps:
             address = addresses[array]
             values[slot] = known.get(address) or self._encode(address, array, param, known)
-        self._launch(values, current, arrays)
+        call, arguments = self._calls.get(stream) or self._prepare(stream)
+        with self._lock:
+            self._pack(self._buffer, self._shift, *values)
+            outcome = call(*arguments)
+            if outcome[0] is not self._success:
+                self._settle(call, arguments, outcome, args, outputs)
         return outputs if self._structure is None else self._structure(outputs)
 
-    def _distinct(self, addresses: list[int]) -> bool:
-        for i, j, low, high in self._apart:
-            if low < addresses[i] - addresses[j] < high:
-                return False
-        return all(addresses[i] == addresses[j] for i, j in self._equal)
+    def _pack_scalars(self, values: list[Any], args: Sequence[Any]) -> bool:
+        try:
+            for slot, place, pack in self._scalars:
+                values[slot] = pack(args[place])
+        except (struct.error, OverflowError):
+            return False
+        return True
+
+    def _allocate(self, stream: int) -> list[Any]:
+        """Outputs of this call, in memory that belongs to `stream`."""
+        if stream == self._current(self._index):
+            return [allocate() for allocate in self._allocators]
+        empty, device = self._interop.empty, self._device
+        return [empty(shape, dtype, device, stream) for shape, dtype in self._specs]
+
+    def _is_lazy(self, args: Sequence[Any], out: Any) -> bool:
+        """Whether a tensor's memory holds its elements' negatives: views of complex ones can."""
+        given = [] if out is None else [out] if self._single else list(out)
+        arrays = [args[i] for i in self._inputs] + given
+        return any(arrays[i].is_neg() for i in self._lazy)
 
     def _encode(
         self, address: int, array: int, param: TensorMapParam, known: dict[int, bytes]
@@ -249,20 +307,26 @@ class FastCall:
         known[address] = made
         return made
 
-    def _launch(self, values: list[Any], stream: int, arrays: list[Any]) -> None:
-        launcher, params = self._launcher, self._params
-        if launcher is None:
-            return
-        with self._lock:
-            self._pack(params.buffer, params.shift, *values)
-            outcome = launcher.launch(stream, params.address)
-            if outcome[0] is self._success:
-                return
-            call, arguments = launcher.call_for(stream, params.address)
-            try:
-                settle(self._loaded.device.context, call, arguments, outcome)
-            except driver.CudaError as error:
-                raise self._loaded.failure(error, [view(a) for a in arrays]) from error
+    def _prepare(self, stream: int) -> tuple[Any, tuple[Any, ...]]:
+        made = self._launcher.call_for(stream, self._params.address)
+        if len(self._calls) >= 64:
+            self._calls.clear()
+        self._calls[stream] = made
+        return made
+
+    def _settle(
+        self,
+        call: Any,
+        arguments: tuple[Any, ...],
+        outcome: tuple[Any, ...],
+        args: Sequence[Any],
+        outputs: list[Any],
+    ) -> None:
+        try:
+            settle(self._loaded.device.context, call, arguments, outcome)
+        except driver.CudaError as error:
+            views = [view(args[i]) for i in self._inputs] + [view(a) for a in outputs]
+            raise self._loaded.failure(error, views) from error
 
 
 class FastCalls:
@@ -272,15 +336,24 @@ class FastCalls:
 
     def __init__(self) -> None:
         self._known: dict[Hashable, tuple[FastCall, ...]] = {}
+        # The latest call's key and answer: comparing with it is cheaper than hashing.
+        self._latest: tuple[list[Any], tuple[FastCall, ...]] = ([], ())
 
     def __call__(self, args: Sequence[Any], out: Any = None, stream: Any = None) -> Any:
         """The call's result if it has a fast way, else MISS: nothing was done then."""
-        key = _key(args, out)
-        if key is None:
+        addresses: list[int] = []
+        try:
+            key = _key(args, out, addresses)
+        except (_LongWayError, RuntimeError):  # RuntimeError: a tensor without memory
             return MISS
-        for fast in self._known.get(key, ()):
-            handle = None if stream is None else stream_handle(stream)
-            result = fast(args, out, handle)
+        latest, found = self._latest
+        if latest != key:
+            found = self._known.get(tuple(key), ())
+            self._latest = (key, found)
+        if stream is not None:
+            stream = stream_handle(stream)
+        for fast in found:
+            result = fast(args, out, stream, addresses)
             if result is not MISS:
                 return result
         return MISS
@@ -297,8 +370,9 @@ class FastCalls:
         `out` is what the call was given: None, one array, or a list or tuple of arrays, one an
         output. `structure` makes the call's result of the list of outputs.
         """
-        key = _key(args, out)
-        if key is None:
+        try:
+            key = tuple(_key(args, out, []))
+        except (_LongWayError, RuntimeError):
             return
         fast = fast_call(loaded, args, out, structure)
         if fast is None:
@@ -306,15 +380,20 @@ class FastCalls:
         if len(self._known) >= self.CAPACITY:
             self._known.clear()
         self._known[key] = (fast, *self._known.get(key, ()))[:4]
+        self._latest = ([], ())
 
 
-def _key(args: Sequence[Any], out: Any) -> Hashable:
+def _key(args: Sequence[Any], out: Any, addresses: list[int]) -> list[Any]:
+    """The signature of arguments and given outputs, ending in how the outputs were given."""
     if out is None:
-        return signature_of(args)
-    listed = type(out) in (list, tuple)
-    outs = signature_of(out if listed else (out,))
-    ins = signature_of(args)
-    return None if ins is None or outs is None else (ins, outs, listed)
+        return _scan(args, addresses)
+    if type(out) is list or type(out) is tuple:
+        key = _scan((*args, *cast("Sequence[Any]", out)), addresses)
+        key.append("listed")
+    else:
+        key = _scan((*args, out), addresses)
+        key.append("single")
+    return key
 
 
 def fast_call(
@@ -330,7 +409,11 @@ def fast_call(
     if not isinstance(loaded, CudaLoaded):
         return None
     kernel = loaded.kernel
-    if kernel.workspaces or any(o.fill is not None or o.alias is not None for o in kernel.outputs):
+    if loaded.launcher is None or kernel.workspaces:
+        return None
+    if any(o.fill is not None or o.alias is not None for o in kernel.outputs):
+        return None
+    if any(a.dtype == complex64 for a in kernel.arrays):  # lazily conjugated tensors
         return None
     outs: list[Any] = [] if out is None else list(out) if type(out) in (list, tuple) else [out]
     arrays = [a for a in args if is_array(a)] + outs

@@ -67,13 +67,10 @@ def _probe() -> Availability:
         if int(status) != 0:
             return Availability(0, f"cuInit says {status.name}")
         status, count = module.cuDeviceGetCount()
-    except (
-        Exception
-    ) as error:  # cuda-python raises several kinds when libcuda is missing or too old
-        text = str(error).strip().splitlines()
-        return Availability(
-            0, f"no CUDA driver was found ({text[0] if text else type(error).__name__})"
-        )
+    except Exception as error:  # several kinds, when libcuda is missing or too old
+        if type(error).__name__ == "DynamicLibNotFoundError":
+            return Availability(0, "no CUDA driver (libcuda) is installed")
+        return Availability(0, f"the CUDA driver does not start: {error}")
     if int(status) != 0:
         return Availability(0, f"cuDeviceGetCount says {status.name}")
     if not count:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from kernel_dsl.interpret_params import InterpretParams
 
 from kernel_dsl.compiled import Assembled, CompiledKernel, LaunchAttributes, ReportNames
 from kernel_dsl.dtypes import uint8
-from kernel_dsl.interpret_params import InterpretParams
 from kernel_dsl.target import DEFAULT, TARGETS, Target
 
 from . import memory
@@ -100,11 +100,13 @@ class InterpreterLoaded:
         if kernel.launch.empty:
             return
         space = _Space()
+        assumed = list(enumerate(kernel.arrays))
         placed = [
             space.place(
                 view,
                 name=kernel.arrays[i].name or f"array {i}",
-                writable=kernel.arrays[i].written,
+                # In place, an input and an output are one allocation.
+                writable=any(a.written and arrays[j].same_memory(view) for j, a in assumed),
                 initialised=i not in fresh,
             )
             for i, view in enumerate(arrays)
@@ -195,10 +197,10 @@ def _run(
         cluster=attributes.cluster,
         dynamic_smem=attributes.dynamic_smem,
         memory=space.memory,
-        target=target,
+        target=target.name,
         params_cfg=config,
         names=kernel.names if kernel else ReportNames(),
-        lines=kernel.lines if kernel else (),
+        lines=dict(kernel.lines) if kernel else {},
         kernel_name=kernel.name if kernel else entry,
     )
 

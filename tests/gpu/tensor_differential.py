@@ -143,10 +143,15 @@ def _float_result(op: Mma, operands: list[list[np.ndarray]], change: object) -> 
     return [fragments.scatter(total, fragments.accumulator_positions(m, n))]
 
 
-def run_mma(gpu: Gpu, table: Table) -> None:
+def mma_module() -> tuple[str, list[Mma]]:
+    """A module of every form, its entries mma0, mma1, ..., and the forms."""
     ops = [matrix.compile_mma(opcode) for opcode in matrix.forms()]
     text = ".version 9.0\n.target sm_90a\n.address_size 64\n"
-    text += "\n".join(mma_kernel(f"mma{i}", op) for i, op in enumerate(ops)) + "\n"
+    return text + "\n".join(mma_kernel(f"mma{i}", op) for i, op in enumerate(ops)) + "\n", ops
+
+
+def run_mma(gpu: Gpu, table: Table) -> None:
+    text, ops = mma_module()
     module = gpu.load(text.encode())
     for i, op in enumerate(ops):
         compare_mma(gpu, module, f"mma{i}", op, table)
@@ -209,11 +214,14 @@ class Case:
     scale_a: int = 1
 
 
+def wgmma_ops() -> Iterator[Wgmma]:
+    return (wgmma.compile_wgmma(opcode) for opcode in wgmma.forms())
+
+
 def cases() -> Iterator[Case]:
     """Every operand type with a few widths, and every layout where the type allows it."""
     plain = LAYOUTS[3]
-    for opcode in wgmma.forms():
-        op = wgmma.compile_wgmma(opcode)
+    for op in wgmma_ops():
         if op.n in (8, 24, 64, 128, 256):
             yield Case(op, plain, plain)
         if op.n == 64 and not op.satfinite:

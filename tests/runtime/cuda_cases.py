@@ -529,6 +529,11 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(interop.INTEROP, "current_stream", lambda index: 11, raising=False)
     monkeypatch.setattr(
         interop.INTEROP,
+        "allocator",
+        lambda shape, dtype, device: lambda: module.empty(shape, dtype=interop.torch_dtype(dtype)),
+    )
+    monkeypatch.setattr(
+        interop.INTEROP,
         "empty",
         lambda shape, dtype, device, stream: module.empty(shape, dtype=interop.torch_dtype(dtype)),
         raising=False,
@@ -563,6 +568,15 @@ def test_fast_calls(player: Player, torch: Any) -> None:
         assert fast(args) is MISS
     with torch.no_grad():
         assert fast((x.clone().requires_grad_(), 2.0)) is not MISS
+
+
+def test_fast_calls_see_lazy_negation(player: Player, torch: Any) -> None:
+    loaded = cuda_device(0).load(scale(contiguous=False, strides=STRIDES))
+    fast = FastCalls()
+    pairs = torch.view_as_complex(torch.from_numpy(np.stack([X, X], -1)))
+    fast.learn((pairs.imag, 2.0), None, loaded, lambda outs: outs[0])
+    np.testing.assert_array_equal(fast((pairs.imag, 2.0)).numpy(), X * 2)
+    assert fast((pairs.conj().imag, 2.0)) is MISS
 
 
 def test_fast_calls_with_out(player: Player, torch: Any) -> None:

@@ -8,7 +8,7 @@ is correctly rounded.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -146,7 +146,7 @@ def encode(x: Array, fmt: FloatFormat, mode: str = "rn", saturate: bool = False)
 # --- decoding ------------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=None)
+@cache
 def _table(name: str) -> Array:
     """All values of an 8-bit format, as float32."""
     fmt = FORMATS[name]

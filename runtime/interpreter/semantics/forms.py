@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 
@@ -155,38 +155,37 @@ def registered() -> Iterator[Form]:
     return itertools.chain.from_iterable(_FORMS.values())
 
 
-@lru_cache(maxsize=None)
-def compile_alu(opcode: Opcode, pair: bool = False) -> Alu:
-    """The function that `opcode`, a dotted mnemonic split at its dots, computes.
-
-    `pair` asks for the form with a destination `d|p`. Raises `UnknownInstruction` or `BadModifier`.
-    """
-    candidates = _FORMS.get((opcode[0], pair))
-    if candidates is None:
-        if (opcode[0], not pair) in _FORMS:
-            raise BadModifier(
-                opcode, "it takes one destination" if pair else "it takes a destination d|p"
-            )
-        raise UnknownInstruction(opcode)
+def _find(opcode: Opcode, pair: bool) -> Body | str:
+    """The body of a form, or why there is none."""
     words, furthest, why = opcode[1:], 0, ""
-    for candidate in candidates:
+    for candidate in _FORMS.get((opcode[0], pair), ()):
         choice, reached = candidate.parse(words)
         furthest = max(furthest, reached)
         if choice is None:
             continue
         try:
-            body = candidate.build(*choice)
+            return candidate.build(*choice)
         except Illegal as error:
             why = str(error)
-            continue
-        return Alu(opcode, body.operands, body.results, body.function)
-    if not why:
-        why = (
-            f"'.{words[furthest]}' is not possible here"
-            if furthest < len(words)
-            else "it is incomplete"
-        )
-    raise BadModifier(opcode, why)
+    if why:
+        return why
+    return f"'.{words[furthest]}' is not possible here" if furthest < len(words) else "it is incomplete"
+
+
+@cache
+def compile_alu(opcode: Opcode, pair: bool = False) -> Alu:
+    """The function that `opcode`, a dotted mnemonic split at its dots, computes.
+
+    `pair` asks for the form with a destination `d|p`. Raises `UnknownInstruction` or `BadModifier`.
+    """
+    if (opcode[0], False) not in _FORMS and (opcode[0], True) not in _FORMS:
+        raise UnknownInstruction(opcode)
+    found = _find(opcode, pair)
+    if isinstance(found, Body):
+        return Alu(opcode, found.operands, found.results, found.function)
+    if isinstance(_find(opcode, not pair), Body):
+        found = "it takes one destination" if pair else "it takes a destination d|p"
+    raise BadModifier(opcode, found)
 
 
 def unary(fn: Callable[[Array], Array], operand: str, result: str | None = None) -> Body:
