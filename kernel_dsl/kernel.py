@@ -61,7 +61,7 @@ class Kernel:
             result = self._fast(args, out, stream)
             if result is not _miss():
                 return result
-        return _call(self, args, out, stream, interpret)
+        return self._call(args, out, stream, interpret)
 
     def _call(self, args: tuple[Any, ...], out: Any, stream: Any, interpret: Any) -> Any:
         try:
@@ -253,20 +253,6 @@ def _miss() -> Any:
     from runtime.dispatch import MISS
 
     return MISS
-
-
-@functools.cache
-def _recorded_call() -> Any:
-    from runtime.recording import recordable
-
-    def call(kernel: Kernel, args: tuple[Any, ...], out: Any, stream: Any, interpret: Any) -> Any:
-        return kernel._call(args, out, stream, interpret)  # pyright: ignore[reportPrivateUsage]
-
-    return recordable(call)
-
-
-def _call(kernel: Kernel, args: tuple[Any, ...], out: Any, stream: Any, interpret: Any) -> Any:
-    return _recorded_call()(kernel, args, out, stream, interpret)
 
 
 def _recording() -> bool:
