@@ -8,7 +8,7 @@ import inspect
 import keyword
 import linecache
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -21,7 +21,7 @@ from kernel_dsl.dtypes import DType, as_dtype
 from . import nvrtc
 from .arrays import ArrayView
 from .cuda_device import CudaDevice
-from .device import Device
+from .device import Device, LoadedImage
 from .errors import ArgumentTypeError, ArgumentValueError
 from .foreign import (
     ForeignCall,
@@ -33,6 +33,7 @@ from .foreign import (
     count_threads,
     output_specs,
 )
+from .images import device_key, load_image
 
 MAX_NDIM = 10
 GRID = "kd_grid"  # the parameter that holds the grid in threads
@@ -77,17 +78,31 @@ class Body:
     def header_file(self) -> str:
         return f"{identifier(self.name)}.header"
 
+    def begin(self, file: str) -> str:
+        """The `#line` before the source or the header: the user's own line, where it is known."""
+        place = self.places.get(file)
+        name, line = (place.file, place.line) if place else (file, 1)
+        return f'#line {line} "{name}"'.replace("\\", "\\\\")
+
     def compile(
         self, text: str, device: Device, headers: Mapping[str, str], options: Sequence[str]
     ) -> bytes:
-        """A cubin for a GPU's own architecture, PTX for the interpreter."""
+        """A cubin for a GPU's own architecture, PTX for the interpreter.
+
+        The PTX says which line each instruction comes from, for the interpreter's reports.
+        """
         if isinstance(device, CudaDevice):
-            target, kind = gpu_architecture(device), "cubin"
+            target, kind, more = gpu_architecture(device), "cubin", ()
         else:
-            target, kind = device.target.name, "ptx"
+            target, kind, more = device.target.name, "ptx", ("--generate-line-info",)
         try:
             return nvrtc.compile_source(
-                text, file="generated", target=target, kind=kind, headers=headers, options=options
+                text,
+                file="generated",
+                target=target,
+                kind=kind,
+                headers=headers,
+                options=[*options, *more],
             )
         except nvrtc.CompileError as error:
             if not error.log:
@@ -95,7 +110,7 @@ class Body:
             raise nvrtc.CompileError(self._explain(error), error.log) from None
 
     def _explain(self, error: nvrtc.CompileError) -> str:
-        """The message with the user's own lines."""
+        """The message with the user's own lines and what stands there."""
         lines = [f"kernel {self.name!r} does not compile:"]
         for found in error.diagnostics:
             if found.severity == "warning":
@@ -111,17 +126,18 @@ class Body:
         return "\n".join(lines)
 
     def _place(self, file: str, line: int) -> tuple[str, str]:
-        for kind, name, whole in (
+        for kind, name, text in (
             ("source", self.source_file, self.source),
             ("header", self.header_file, self.header),
         ):
-            if file == name:
-                lines = whole.split("\n")
-                text = lines[line - 1].strip() if line <= len(lines) else ""
-                known = self.places.get(name)
-                if known is not None:
-                    return f"{known.file}:{known.line + line - 1}", text
-                return f"{kind} of kernel {self.name!r}, line {line}", text
+            lines = text.split("\n")
+            known = self.places.get(name)
+            at = line - (known.line if known else 1)
+            if file == (known.file if known else name) and 0 <= at < len(lines):
+                where = (
+                    f"{file}:{line}" if known else f"{kind} of kernel {self.name!r}, line {line}"
+                )
+                return where, lines[at].strip()
         return f"{file}:{line}", ""
 
 
@@ -271,6 +287,14 @@ class Specialisation:
     template: tuple[TemplateValue, ...]
 
     @property
+    def key(self) -> tuple[object, ...]:
+        """Equal for calls that need the same text."""
+        inputs = tuple((i.dtype.name, not i.shape) for i in self.inputs)
+        outputs = tuple(d.name for d in self.output_dtypes)
+        template = tuple((v.name, type(v.value), str(v.value)) for v in self.template)
+        return self.input_names, inputs, self.output_names, outputs, template
+
+    @property
     def dtypes(self) -> list[DType]:
         """Every dtype that the kernel handles."""
         named = [v.value for v in self.template if isinstance(v.value, DType)]
@@ -323,6 +347,8 @@ def prepare(
         check_shared_memory(shared_memory, name),
         call.contiguous,
         call.stream,
+        [f"output {n!r}" for n in outputs],
+        read_only=True,
     )
     return special, ready, choose_device(call.interpret, values)
 
@@ -423,6 +449,34 @@ def grid_bytes(threads: Threads) -> bytes:
     return np.array(threads.grid, np.uint64).tobytes()
 
 
-def show(name: str, text: str) -> None:
-    """Print generated source, as `verbose=True` asks."""
-    print(f"Generated source code for `{name}`:\n```\n{text}\n```")
+class Images:
+    """What one kernel object was compiled to, by device and by what the text depends on."""
+
+    def __init__(self, headers: Mapping[str, str], options: Sequence[str]) -> None:
+        self._headers = headers
+        self._options = tuple(options)
+        self._images: dict[object, LoadedImage] = {}
+
+    def get(
+        self,
+        body: Body,
+        special: Specialisation,
+        device: Device,
+        variant: object,
+        write: Callable[[], tuple[str, str]],
+        verbose: bool,
+    ) -> LoadedImage:
+        """The image for a call; `write` gives the entry's name and the text.
+
+        The text, with everything that it stands for, is printed if `verbose`.
+        """
+        key = (special.key, variant, device_key(device))
+        found = self._images.get(key)
+        if found is None or verbose:
+            entry, text = write()
+            if verbose:
+                print(f"Generated source code for `{body.name}`:\n```\n{text}\n```")
+            if found is None:
+                image = body.compile(text, device, self._headers, self._options)
+                found = self._images[key] = load_image(device, image, entry)
+        return found

@@ -6,10 +6,9 @@ Grids count threads here, as in MLX. Inputs may be scalars, which become rank-0 
 
 from __future__ import annotations
 
-import hashlib
+import dataclasses
 import math
 import operator
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -25,6 +24,7 @@ from .calls import Job, execute
 from .cuda_device import CudaDevice
 from .device import Device, Dims, LoadedImage, pick_device
 from .errors import ArgumentTypeError, ArgumentValueError
+from .gather import gather
 
 _MAX_THREADS = 1024
 _MAX_BLOCK: Dims = (1024, 1024, 64)
@@ -119,6 +119,8 @@ class Input:
     array: Any  # what the user gave; a Scalar if it is none
     dtype: DType
     shape: tuple[int, ...]
+    name: str  # for reports
+    view: ArrayView | None = None
 
 
 def as_input(value: Any, what: str, name: str) -> Input:
@@ -129,12 +131,12 @@ def as_input(value: Any, what: str, name: str) -> Input:
     """
     if isinstance(value, (bool, int, float, complex, np.generic)):
         scalar = _scalar(value, what, name)
-        return Input(scalar, scalar.dtype, ())
+        return Input(scalar, scalar.dtype, (), what)
     try:
         seen = view(value)
     except ArgumentTypeError as error:
         raise ArgumentTypeError(f"{what} of kernel {name!r}: {error}") from None
-    return Input(value, seen.dtype, seen.shape)
+    return Input(value, seen.dtype, seen.shape, what, seen)
 
 
 def _scalar(value: Any, what: str, name: str) -> Scalar:
@@ -156,8 +158,7 @@ def _scalar(value: Any, what: str, name: str) -> Scalar:
         return Scalar(array, as_dtype(array.dtype))
     except TypeError:
         raise ArgumentTypeError(
-            f"{what} of kernel {name!r} is {value!r}, of a dtype that no kernel can "
-            "hold"
+            f"{what} of kernel {name!r} is {value!r}, of a dtype that no kernel can hold"
         ) from None
 
 
@@ -219,26 +220,6 @@ def _fill(value: Any, dtype: DType, name: str) -> Any:
     return wanted
 
 
-# --- images ---------------------------------------------------------------------------------------
-
-_MAX_IMAGES = 256
-_images: OrderedDict[tuple[object, ...], LoadedImage] = OrderedDict()
-
-
-def load_image(device: Device, image: bytes, entry: str) -> LoadedImage:
-    """`entry` of an image on a device; loaded once for the same content, device and entry."""
-    settings = getattr(device, "params", None)  # the interpreter's; a GPU has none
-    key = (device.kind, device.index, repr(settings), hashlib.sha256(image).digest(), entry)
-    found = _images.get(key)
-    if found is None:
-        found = _images[key] = device.load_image(image, entry)
-        if len(_images) > _MAX_IMAGES:
-            _images.popitem(last=False)
-    else:
-        _images.move_to_end(key)
-    return found
-
-
 # --- launches -------------------------------------------------------------------------------------
 
 # From the arrays as they lie on the device, inputs then outputs, to the kernel's parameters.
@@ -256,13 +237,13 @@ class ForeignCall:
     shared_memory: int
     contiguous: bool  # inputs are copied to row-major memory first
     stream: Any
+    names: Sequence[str]  # of the outputs, for reports
+    read_only: bool  # the kernel has no way to write its inputs
 
 
 def choose_device(interpret: Any, inputs: Sequence[Input]) -> Device:
     """The device for a call on `inputs`."""
-    return pick_device(
-        interpret, [view(i.array) for i in inputs if not isinstance(i.array, Scalar)]
-    )
+    return pick_device(interpret, [i.view for i in inputs if i.view is not None])
 
 
 def check_shared_memory(value: Any, name: str) -> int:
@@ -281,10 +262,11 @@ def check_shared_memory(value: Any, name: str) -> int:
 
 
 def launch(
-    device: Device, image: LoadedImage | None, call: ForeignCall, parameters: Parameters
+    device: Device, image: LoadedImage, call: ForeignCall, parameters: Parameters
 ) -> list[Any]:
-    """Run `image` (None: a grid without threads, so only the outputs are made); the outputs, in
-    order.
+    """Run `image`; the outputs, in order.
+
+    A grid without threads makes them and launches nothing.
     """
     limit = device.target.limits.smem_per_block
     if call.shared_memory > limit:
@@ -296,7 +278,7 @@ def launch(
     arrays = [i.array for i in call.inputs if not isinstance(i.array, Scalar)]
 
     def run(placed: list[ArrayView], stream: int, fresh: list[int]) -> None:
-        if image is None:
+        if call.threads.empty:
             return
         borrowed: list[memory.DeviceMemory] = []
         given = iter(placed)
@@ -310,12 +292,21 @@ def launch(
             if call.contiguous and not here.contiguous:
                 here = _row_major_copy(device, here, stream, borrowed)
             inputs.append(here)
+        outputs = list(given)
+        if call.read_only:
+            inputs = [dataclasses.replace(v, readonly=True) for v in inputs]
+        params = parameters(inputs, outputs)
+        known = dict(zip(map(id, inputs), (i.name for i in call.inputs), strict=True))
+        known |= zip(map(id, outputs), call.names, strict=True)
+        empty = {id(outputs[i - len(arrays)]) for i in fresh}
         image.launch(
-            parameters(inputs, list(given)),
+            params,
             grid=call.threads.blocks,
             block=call.threads.block,
             dynamic_smem=call.shared_memory,
             stream=stream,
+            names=[known.get(id(p), "") for p in params],
+            fresh=[i for i, p in enumerate(params) if id(p) in empty],
         )
         for block in borrowed:
             block.close()
@@ -362,5 +353,5 @@ def _row_major_copy(
     block = memory.DeviceMemory(device.context, source.nbytes, stream)
     borrowed.append(block)
     there = block.view(source.shape, source.dtype, device.index)
-    memory.copy(there, source, stream)
+    gather(device, there, source, stream)
     return there

@@ -16,9 +16,9 @@ from .foreign import (
     choose_device,
     count_threads,
     launch,
-    load_image,
     output_specs,
 )
+from .images import load_image
 
 
 def precompiled_cuda_kernel(
@@ -95,9 +95,11 @@ def precompiled_cuda_kernel(
         check_shared_memory(shared_memory, name),
         ensure_row_contiguous,
         stream,
+        [f"output {i}" for i in range(len(specs))],
+        read_only=False,
     )
     device = choose_device(interpret, values)
-    image = None if threads.empty else load_image(device, source, name)
+    image = load_image(device, source, name)
 
     def parameters(given: list[ArrayView], made: list[ArrayView]) -> Sequence[ArrayView | bytes]:
         return [*given, *made, *blobs]

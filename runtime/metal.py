@@ -15,6 +15,7 @@ from .body import (
     GRID,
     Body,
     CallArguments,
+    Images,
     Specialisation,
     TemplateValue,
     axis_parameters,
@@ -24,10 +25,9 @@ from .body import (
     identifier,
     mentions,
     prepare,
-    show,
 )
 from .errors import ArgumentTypeError, ArgumentValueError
-from .foreign import Threads, launch, load_image
+from .foreign import Threads, launch
 from .msl import translate
 from .source import INCLUDE
 
@@ -182,7 +182,9 @@ class MetalKernel:
         self.name = body.name
         self._contiguous = ensure_row_contiguous
         self._atomic = atomic_outputs
-        self._options = tuple(options)
+        self._images = Images(
+            _KNOWN_HEADERS, [f"--include-path={INCLUDE}", "--diag-suppress=83", *options]
+        )
 
     def __repr__(self) -> str:
         inputs, outputs = (
@@ -241,13 +243,9 @@ class MetalKernel:
         )
         special, ready, device = prepare(body, call, 0)
         _check_metal(body.name, special, ready.threads)
-        entry, text = generate(body, special, self._atomic)
-        if verbose:
-            show(self.name, text)
-        image = None
-        if not ready.threads.empty:
-            options = [f"--include-path={INCLUDE}", "--diag-suppress=83", *self._options]
-            image = load_image(device, body.compile(text, device, _KNOWN_HEADERS, options), entry)
+        image = self._images.get(
+            body, special, device, None, lambda: generate(body, special, self._atomic), verbose
+        )
 
         def parameters(
             given: list[ArrayView], made: list[ArrayView]
@@ -338,13 +336,13 @@ def generate(body: Body, special: Specialisation, atomic: bool) -> tuple[str, st
         "using namespace metal;",
     ]
     if body.header:
-        lines += [f'#line 1 "{body.header_file}"', translate(body.header, small)]
+        lines += [body.begin(body.header_file), translate(body.header, small)]
     lines.append('#line 1 "generated"')
     if special.template:
         lines.append(f"template <{', '.join(map(_template_parameter, special.template))}>")
     lines.append(f"__forceinline__ void {entry}_body({', '.join(function)}) {{")
     lines += [
-        f'#line 1 "{body.source_file}"',
+        body.begin(body.source_file),
         translate(body.source, small),
         "}",
         '#line 1 "generated"',

@@ -17,6 +17,7 @@ from .body import (
     GRID,
     Body,
     CallArguments,
+    Images,
     Specialisation,
     TemplateValue,
     axis_parameters,
@@ -25,10 +26,8 @@ from .body import (
     identifier,
     mentions,
     prepare,
-    show,
 )
-from .device import Device
-from .foreign import check_shared_memory, launch, load_image
+from .foreign import check_shared_memory, launch
 
 INCLUDE = str(Path(__file__).parent / "include")
 
@@ -91,6 +90,7 @@ class CudaKernel:
         self._contiguous = ensure_row_contiguous
         self._shared_memory = shared_memory
         self._exact = exact_grid
+        self._images = Images(_KNOWN_HEADERS, [f"--include-path={INCLUDE}"])
 
     def __repr__(self) -> str:
         inputs, outputs = (
@@ -135,11 +135,8 @@ class CudaKernel:
             interpret,
         )
         special, ready, device = prepare(self.body, call, self._shared_memory)
-        entry, text = generate(self.body, special, exact)
-        if verbose:
-            show(self.name, text)
-        image = (
-            None if ready.threads.empty else load_image(device, self._compile(text, device), entry)
+        image = self._images.get(
+            self.body, special, device, exact, lambda: generate(self.body, special, exact), verbose
         )
         extra = [grid_bytes(ready.threads)] if exact else []
 
@@ -150,11 +147,6 @@ class CudaKernel:
 
         return launch(device, image, ready, parameters)
 
-    def _compile(self, text: str, device: Device) -> bytes:
-        return self.body.compile(
-            text, device, headers=_KNOWN_HEADERS, options=[f"--include-path={INCLUDE}"]
-        )
-
 
 def generate(body: Body, special: Specialisation, exact: bool) -> tuple[str, str]:
     """The entry's name and the whole text that NVRTC compiles."""
@@ -163,7 +155,7 @@ def generate(body: Body, special: Specialisation, exact: bool) -> tuple[str, str
     )
     lines = _includes(body, special)
     if body.header:
-        lines += [f'#line 1 "{body.header_file}"', body.header]
+        lines += [body.begin(body.header_file), body.header]
     lines += ['#line 1 "generated"', "namespace mlx::core::cu {"]
     lines.append(
         f'extern "C" __global__ void {entry}({", ".join(_signature(body, special, exact))}) {{'
@@ -179,7 +171,7 @@ def generate(body: Body, special: Specialisation, exact: bool) -> tuple[str, str
         )
     lines += [f"  {_template_line(value)}" for value in special.template]
     lines += [
-        f'#line 1 "{body.source_file}"',
+        body.begin(body.source_file),
         body.source,
         "}",
         "}  // namespace mlx::core::cu",

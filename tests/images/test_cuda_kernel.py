@@ -468,7 +468,7 @@ def test_compile_error_names_the_line(request):
     here = next(n for n, line in enumerate(lines, 1) if "// HERE" in line and "missing" in line)
     assert f"{request.path}:{here}: error:" in str(caught.value)
     assert '"missing" is undefined' in str(caught.value)
-    assert [d.line for d in caught.value.diagnostics] == [3]
+    assert [d.line for d in caught.value.diagnostics] == [here]
 
 
 def test_compile_error_without_a_place():
@@ -571,3 +571,67 @@ def test_too_much_shared_memory(interpret):
             threadgroup=(1, 1, 1),
             interpret=interpret,
         )
+
+
+# --- what the interpreter says ------------------------------------------------------------------------
+
+
+def hazard(k, **call) -> str:
+    from runtime.interpreter import HazardError
+
+    with pytest.raises(HazardError) as caught:
+        k(**call, interpret=True)
+    return str(caught.value)
+
+
+def test_out_of_bounds_names_the_line(request):
+    k = cuda_kernel(
+        "past_the_end",
+        ["x"],
+        ["out"],
+        """
+        int i = blockIdx.x * blockDim.x + threadIdx.x;
+        float value = x[i];  // BEYOND
+        out[i] = value;
+        """,
+    )
+    said = hazard(
+        k,
+        inputs=[np.zeros(6, np.float32)],
+        output_shapes=[(6,)],
+        output_dtypes=[np.float32],
+        grid=(6, 1, 1),
+        threadgroup=(4, 1, 1),
+    )
+    lines = request.path.read_text().splitlines()
+    here = next(n for n, line in enumerate(lines, 1) if line.endswith("// BEYOND"))
+    assert f"{request.path}:{here}" in said
+    assert "input 'x'" in said
+
+
+def test_reading_an_output_that_holds_nothing():
+    k = cuda_kernel("adds", [], ["total"], "atomicAdd(total, 1.0f);")
+    call = {
+        "inputs": [],
+        "output_shapes": [()],
+        "output_dtypes": [np.float32],
+        "grid": (1, 1, 1),
+        "threadgroup": (1, 1, 1),
+    }
+    said = hazard(k, **call)
+    assert "uninitialised" in said and "output 'total'" in said
+    assert k(**call, init_value=1, interpret=True)[0] == 2
+
+
+def test_writing_an_input():
+    k = cuda_kernel("writes", ["x"], ["out"], "const_cast<float*>(x)[0] = 1; out[0] = x[0];")
+    x = np.zeros(1, np.float32)
+    said = hazard(
+        k,
+        inputs=[x],
+        output_shapes=[()],
+        output_dtypes=[np.float32],
+        grid=(1, 1, 1),
+        threadgroup=(1, 1, 1),
+    )
+    assert "input 'x'" in said and x[0] == 0
