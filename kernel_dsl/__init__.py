@@ -1,0 +1,104 @@
+"""A kernel language for NVIDIA GPUs in plain Python: `import kernel_dsl as kd`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .diagnostics import Error
+from .dtypes import (
+    bfloat16,
+    bool_,
+    complex64,
+    float8_e4m3fn,
+    float8_e5m2,
+    float16,
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    uint8,
+    uint16,
+    uint32,
+    uint64,
+)
+from .interpret_params import InterpretParams
+from .kernel import kernel
+from .layout import Layout
+from .memory import GMEM, REGS, SMEM, Barrier, ShapeDtypeStruct
+from .ops import *  # noqa: F403
+from .ops import __all__ as _op_names
+from .options import CompilerParams
+from .variables import Variable
+
+if TYPE_CHECKING:
+    from runtime.aot import load_compiled
+    from runtime.graph import Graph
+    from runtime.image import precompiled_cuda_kernel
+    from runtime.interpreter.hazards import HazardError, HazardWarning
+    from runtime.metal import metal_kernel
+    from runtime.nvrtc import CompileError
+    from runtime.source import cuda_kernel
+
+_LATE = {
+    "Graph": "runtime.graph",
+    "CompileError": "runtime.nvrtc",
+    "cuda_kernel": "runtime.source",
+    "metal_kernel": "runtime.metal",
+    "precompiled_cuda_kernel": "runtime.image",
+    "load_compiled": "runtime.aot",
+    "HazardError": "runtime.interpreter.hazards",
+    "HazardWarning": "runtime.interpreter.hazards",
+}
+
+__all__ = [
+    "GMEM",
+    "REGS",
+    "SMEM",
+    "Barrier",
+    "CompileError",
+    "CompilerParams",
+    "Error",
+    "Graph",
+    "HazardError",
+    "HazardWarning",
+    "InterpretParams",
+    "Layout",
+    "ShapeDtypeStruct",
+    "Variable",
+    "bfloat16",
+    "bool_",
+    "complex64",
+    "cuda_kernel",
+    "float8_e4m3fn",
+    "float8_e5m2",
+    "float16",
+    "float32",
+    "float64",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "kernel",
+    "load_compiled",
+    "metal_kernel",
+    "precompiled_cuda_kernel",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+]
+__all__ += _op_names
+
+
+def __getattr__(name: str) -> Any:
+    """Names that bring the runtime in, found at first use."""
+    module = _LATE.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    value = getattr(importlib.import_module(module), name)
+    globals()[name] = value
+    return value

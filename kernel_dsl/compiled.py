@@ -227,10 +227,22 @@ class Resources:
 
 
 @dataclass(frozen=True)
+class Remark:
+    """What the assembler had to say that is not an error: `kind` is 'info' or 'warning'. The caller warns at `line`."""
+
+    text: str
+    kind: str
+    line: SourceLine | None = None
+
+    def __str__(self) -> str:
+        return f"{self.line}: {self.text}" if self.line else self.text
+
+
+@dataclass(frozen=True)
 class Assembled:
     """A `CompiledKernel` with its machine code. What caches and ahead-of-time files hold."""
 
     kernel: CompiledKernel
     cubin: bytes
     resources: Resources
-    remarks: tuple[str, ...] = ()
+    remarks: tuple[Remark, ...] = ()

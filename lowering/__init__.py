@@ -1,0 +1,6 @@
+"""IR to PTX. The language and llvmlite are all it knows; devices it has never heard of."""
+
+from .module import CallSpec, Lowered, compile_kernel, to_llvm
+from .pipeline import PASSES
+
+__all__ = ["PASSES", "CallSpec", "Lowered", "compile_kernel", "to_llvm"]

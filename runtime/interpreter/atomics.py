@@ -118,7 +118,7 @@ def accumulator(operation: str, type_: str) -> Any:
     dtype = {"f": "f", "s": "i"}.get(type_[0], "u") + str(TYPE_BYTES[type_])
     if type_[0] == "f" and operation != "add":
         return None
-    return lambda run: ufunc.accumulate(run.view(dtype)).view(run.dtype)
+    return lambda run: ufunc.accumulate(run.view(dtype), dtype=dtype).view(run.dtype)
 
 
 @builds("atom", "red")

@@ -1,10 +1,11 @@
-"""Instruction forms: a small grammar of opcodes, the registry of what is computed, and `compile_alu`.
+"""Instruction forms: a small grammar of opcodes, the registry of what is computed, and
+`compile_alu`.
 
-A family registers its instructions with `@form("add rn|rz|rm|rp? ftz? sat? f32")`: one slot after the other, each
-a choice of modifiers, optional with a '?'. A choice may hold several words, `xorsign.abs`. The decorated builder is
-called with the chosen word of each slot ('' for an absent one) and returns a `Body`; it raises `Illegal` for a
-combination that PTX does not have. The same grammar reads opcodes and lists them, so the table of what is covered
-is the code itself.
+A family registers its instructions with `@form("add rn|rz|rm|rp? ftz? sat? f32")`: one slot after
+the other, each a choice of modifiers, optional with a '?'. A choice may hold several words,
+`xorsign.abs`. The decorated builder is called with the chosen word of each slot ('' for an absent
+one) and returns a `Body`; it raises `Illegal` for a combination that PTX does not have. The same
+grammar reads opcodes and lists them, so the table of what is covered is the code itself.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 
@@ -20,7 +21,17 @@ from .errors import BadModifier, UnknownInstruction
 from .types import Array
 
 Opcode = tuple[str, ...]
-Function = Callable[..., tuple[Array, ...]]
+Results = tuple[Array, ...]
+Function = Callable[..., Results]
+# What a `Body` is made with. The arities are spelled out for the sake of lambdas, whose parameters
+# take their types from here.
+Arity = (
+    Callable[[Array], Results]
+    | Callable[[Array, Array], Results]
+    | Callable[[Array, Array, Array], Results]
+    | Callable[[Array, Array, Array, Array], Results]
+    | Callable[[Array, Array, Array, Array, Array], Results]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,16 +40,17 @@ class Body:
 
     operands: tuple[str, ...]
     results: tuple[str, ...]
-    function: Function
+    function: Arity
 
 
 @dataclass(frozen=True, slots=True)
 class Alu:
     """One instruction form, compiled.
 
-    `operands` and `results` are PTX type names. Calling it maps one array an operand to one an result, elementwise
-    over any (broadcastable) shape, and emits no NumPy warning. `function` is the same without the guard against
-    warnings, for a caller that holds `np.errstate(all="ignore")` itself. Results may share memory with operands.
+    `operands` and `results` are PTX type names. Calling it maps one array an operand to one an
+    result, elementwise over any (broadcastable) shape, and emits no NumPy warning. `function` is
+    the same without the guard against warnings, for a caller that holds `np.errstate(all="ignore")`
+    itself. Results may share memory with operands.
     """
 
     opcode: Opcode
@@ -112,7 +124,10 @@ def _slots(line: str) -> Slots:
 
 
 def parse_slots(line: str, words: Opcode) -> list[str] | None:
-    """`words` by a line of the grammar: the choice of each slot, or None where they do not match."""
+    """`words` by a line of the grammar.
+
+    The choice of each slot, or None where they do not match.
+    """
     return _match(_slots(line), words, 0)[0]
 
 
@@ -128,7 +143,8 @@ _FORMS: dict[tuple[str, bool], list[Form]] = {}
 def form(*lines: str, since: int = 75, pair: bool = False) -> Callable[[Builder], Builder]:
     """Register a builder for one or more lines of the grammar.
 
-    `since` is the first sm_NN that has them; `pair` says that they are the forms with a destination `d|p`.
+    `since` is the first sm_NN that has them; `pair` says that they are the forms with a destination
+    `d|p`.
     """
 
     def register(build: Builder) -> Builder:
@@ -155,38 +171,41 @@ def registered() -> Iterator[Form]:
     return itertools.chain.from_iterable(_FORMS.values())
 
 
-@lru_cache(maxsize=None)
-def compile_alu(opcode: Opcode, pair: bool = False) -> Alu:
-    """The function that `opcode`, a dotted mnemonic split at its dots, computes.
-
-    `pair` asks for the form with a destination `d|p`. Raises `UnknownInstruction` or `BadModifier`.
-    """
-    candidates = _FORMS.get((opcode[0], pair))
-    if candidates is None:
-        if (opcode[0], not pair) in _FORMS:
-            raise BadModifier(
-                opcode, "it takes one destination" if pair else "it takes a destination d|p"
-            )
-        raise UnknownInstruction(opcode)
+def _find(opcode: Opcode, pair: bool) -> Body | str:
+    """The body of a form, or why there is none."""
     words, furthest, why = opcode[1:], 0, ""
-    for candidate in candidates:
+    for candidate in _FORMS.get((opcode[0], pair), ()):
         choice, reached = candidate.parse(words)
         furthest = max(furthest, reached)
         if choice is None:
             continue
         try:
-            body = candidate.build(*choice)
+            return candidate.build(*choice)
         except Illegal as error:
             why = str(error)
-            continue
-        return Alu(opcode, body.operands, body.results, body.function)
-    if not why:
-        why = (
-            f"'.{words[furthest]}' is not possible here"
-            if furthest < len(words)
-            else "it is incomplete"
-        )
-    raise BadModifier(opcode, why)
+    if why:
+        return why
+    return (
+        f"'.{words[furthest]}' is not possible here"
+        if furthest < len(words)
+        else "it is incomplete"
+    )
+
+
+@cache
+def compile_alu(opcode: Opcode, pair: bool = False) -> Alu:
+    """The function that `opcode`, a dotted mnemonic split at its dots, computes.
+
+    `pair` asks for the form with a destination `d|p`. Raises `UnknownInstruction` or `BadModifier`.
+    """
+    if (opcode[0], False) not in _FORMS and (opcode[0], True) not in _FORMS:
+        raise UnknownInstruction(opcode)
+    found = _find(opcode, pair)
+    if isinstance(found, Body):
+        return Alu(opcode, found.operands, found.results, found.function)
+    if isinstance(_find(opcode, not pair), Body):
+        found = "it takes one destination" if pair else "it takes a destination d|p"
+    raise BadModifier(opcode, found)
 
 
 def unary(fn: Callable[[Array], Array], operand: str, result: str | None = None) -> Body:

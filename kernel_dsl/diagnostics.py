@@ -1,0 +1,98 @@
+"""The form of every error a user can cause: a small class with its words as data, and the renderer that shows it.
+
+A class gives `code` (kebab-case, the name of its page), `title`, and where they help `label` (under the caret), `note`
+(why) and `help` (what to do); each is a template filled from the keyword arguments at the raise site.
+"""
+
+from __future__ import annotations
+
+import linecache
+from types import CodeType
+from typing import Any, ClassVar
+
+from .source import UNKNOWN, Loc, here
+
+
+class Error(Exception):
+    """Base of all errors of this project. Each class also derives from the builtin that NumPy would raise."""
+
+    code: ClassVar[str] = "error"
+    title: ClassVar[str] = "{message}"
+    label: ClassVar[str] = ""
+    note: ClassVar[str] = ""
+    help: ClassVar[str] = ""
+
+    def __init__(
+        self, *, loc: Loc | None = None, other: Loc | None = None, other_label: str = "", **fields: Any
+    ) -> None:
+        self.loc = here() if loc is None else loc
+        self.other = other
+        self.other_label = other_label
+        self.fields = fields
+        super().__init__()
+
+    def __str__(self) -> str:
+        return render(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.loc, self.other, self.other_label, self.fields)
+
+
+def _rebuild(cls: type[Error], loc: Loc, other: Loc | None, label: str, fields: dict[str, Any]) -> Error:
+    return cls(loc=loc, other=other, other_label=label, **fields)
+
+
+def render(error: Error) -> str:
+    """The whole message: title, the user's line with a caret, a second place where two disagree, note and help."""
+
+    def fill(template: str) -> str:
+        return template.format(**error.fields) if template else ""
+
+    lines = [f"[{error.code}] {fill(error.title)}"]
+    if error.loc is not UNKNOWN and error.loc.line:
+        lines += _excerpt(error.loc, fill(error.label))
+    if error.other is not None and error.other.line:
+        lines += _excerpt(error.other, error.other_label.format(**error.fields))
+    for word, template in (("note", error.note), ("help", error.help)):
+        text = fill(template)
+        if text:
+            lines.append(f"   = {word}: " + text.replace("\n", "\n     "))
+    return "\n".join(lines)
+
+
+def _excerpt(loc: Loc, label: str) -> list[str]:
+    number = str(loc.line)
+    pad = " " * len(number)
+    lines = [f"{pad}--> {loc.file}:{loc.line}" + (f" in {loc.function}" if loc.function else "")]
+    text = linecache.getline(loc.file, loc.line).rstrip("\n")
+    if not text:
+        return lines
+    stripped = text.lstrip()
+    indent = len(text) - len(stripped)
+    if loc.column >= 0:
+        # co_positions counts UTF-8 bytes
+        start = len(text.encode()[: loc.column].decode(errors="ignore"))
+        stop = len(text.encode()[: loc.end_column].decode(errors="ignore"))
+    else:
+        start, stop = indent, len(text)
+    caret = " " * (start - indent) + "^" * max(stop - start, 1)
+    lines += [f"{pad} |", f"{number} | {stripped}", f"{pad} | {caret}" + (f" {label}" if label else "")]
+    return lines
+
+
+def at_user_line(error: Error) -> Error:
+    """The error with a traceback that ends at the user's line, so that no frame of ours stands on top.
+
+    A frame is made by running `raise` from a code object that carries the user's file, line and function name.
+    """
+    loc = error.loc
+    if loc is UNKNOWN or not loc.line:
+        return error.with_traceback(None)
+    code: CodeType = compile("\n" * (loc.line - 1) + "raise __error__", loc.file, "exec")
+    code = code.replace(co_name=loc.function or "<kernel>", co_qualname=loc.function or "<kernel>")
+    try:
+        exec(code, {"__error__": error.with_traceback(None)})
+    except Error as raised:
+        traceback = raised.__traceback__
+        error = raised.with_traceback(traceback.tb_next if traceback is not None else None)
+    return error

@@ -1,0 +1,363 @@
+"""Every error that tracing and compiling raise at the user. One small class each; its docstring becomes its page."""
+
+from __future__ import annotations
+
+from .diagnostics import Error
+
+
+class NotTracing(Error, RuntimeError):
+    """An operation of the language was called outside a kernel body."""
+
+    code = "not-tracing"
+    title = "this operation is only available inside a kernel body"
+    help = "call it from a function decorated with `@kd.kernel(...)`, when that kernel is called"
+
+
+class ValueFromOtherTrace(Error, RuntimeError):
+    """A traced value was used after the kernel body that made it had ended."""
+
+    code = "escaped-value"
+    title = "a value of a kernel body was used after the body ended"
+    note = "traced values exist only while their body runs"
+    help = "return results through an output Ref"
+
+
+# --- values and dtypes ---------------------------------------------------------------------------
+
+
+class NoCommonDType(Error, TypeError):
+    """Two dtypes have no common dtype in the promotion lattice."""
+
+    code = "no-common-dtype"
+    title = "{a} and {b} have no common dtype"
+    help = "convert one of them with `.astype(...)`"
+
+
+class ShapeMismatch(Error, ValueError):
+    """Operands whose shapes do not broadcast."""
+
+    code = "shape-mismatch"
+    title = "shapes {shapes} do not broadcast together in `{op}`"
+    note = "dimensions are compared from the right; each pair must be equal or contain a 1"
+    help = "reshape or expand one operand"
+
+
+class CannotBroadcast(Error, ValueError):
+    """A shape that can't be broadcast to the one asked for."""
+
+    code = "cannot-broadcast"
+    title = "a value of shape {shape} can't be broadcast to {to}"
+    note = "only dimensions of extent 1 stretch, and new ones come first"
+
+
+class UnsupportedDType(Error, TypeError):
+    """An operation that a dtype does not have."""
+
+    code = "unsupported-dtype"
+    title = "`{op}` is not defined for {dtype}"
+    help = "{hint}"
+
+
+class NotAnArray(Error, TypeError):
+    """An operand that is neither a traced value nor something that can become one."""
+
+    code = "not-an-array"
+    title = "`{op}` can't take {what}"
+    help = "{hint}"
+
+
+class LiteralOutOfRange(Error, OverflowError):
+    """A Python number that does not fit the dtype it would have to take."""
+
+    code = "literal-out-of-range"
+    title = "{value} does not fit {dtype}"
+    help = "{hint}"
+
+
+class TracedBool(Error, TypeError):
+    """A traced value decided a Python `if`, `while`, `and`, `or` or `not`."""
+
+    code = "traced-bool"
+    title = "the truth of a traced value ({type}) is not known while tracing"
+    note = "the body runs once, before there is any data"
+    help = (
+        "use `kd.when(...)`, `kd.cond(...)` or `kd.where(...)`; combine conditions with `&`, `|` and `~`"
+    )
+
+
+class TracedConversion(Error, TypeError):
+    """A traced value was turned into a Python number or a NumPy array."""
+
+    code = "traced-conversion"
+    title = "a traced value ({type}) can't become a Python {to}"
+    note = "the body runs once, before there is any data"
+    help = "{hint}"
+
+
+class TracedIteration(Error, TypeError):
+    """A Python loop over a traced value."""
+
+    code = "traced-iteration"
+    title = "a traced value ({type}) can't be iterated over"
+    help = "use `kd.fori_loop` or `kd.loop`, or index it with static integers"
+
+
+class BadAxis(Error, ValueError):
+    """An axis that the operand does not have, or one named twice."""
+
+    code = "bad-axis"
+    title = "axis {axis} is not an axis of a value of shape {shape}"
+    help = "axes go from {lo} to {hi}"
+
+
+class EmptyReduction(Error, ValueError):
+    """A reduction with no identity over no elements."""
+
+    code = "empty-reduction"
+    title = "`{op}` over an axis of extent 0 has no value"
+
+
+class BadReshape(Error, ValueError):
+    """A reshape that changes the number of elements, or that a Ref can't express."""
+
+    code = "bad-reshape"
+    title = "{what} of shape {shape} can't be reshaped to {to}"
+    note = "{why}"
+
+
+class BadArgument(Error, ValueError):
+    """An argument whose value makes no sense."""
+
+    code = "bad-argument"
+    title = "`{op}`: {what}"
+    help = "{hint}"
+
+
+class BadArgumentType(Error, TypeError):
+    """An argument of the wrong kind."""
+
+    code = "bad-argument-type"
+    title = "`{op}`: {what}"
+    help = "{hint}"
+
+
+# --- Refs and indexing ---------------------------------------------------------------------------
+
+
+class TooManyIndices(Error, IndexError):
+    """More indices than dimensions."""
+
+    code = "too-many-indices"
+    title = "{count} indices for a {what} of rank {rank} (shape {shape})"
+
+
+class IndexOutOfRange(Error, IndexError):
+    """A static index outside its dimension."""
+
+    code = "index-out-of-range"
+    title = "index {index} is out of range for dimension {dim} of extent {extent}"
+    note = "static indices go from {lo} to {hi}"
+
+
+class SliceOutOfRange(Error, IndexError):
+    """A static slice of SMEM that leaves its Ref."""
+
+    code = "slice-out-of-range"
+    title = "the slice [{start}, {stop}) leaves dimension {dim} of extent {extent} of {what}"
+    note = "only GMEM Refs are masked"
+
+
+class BadIndex(Error, IndexError):
+    """Something that can't index."""
+
+    code = "bad-index"
+    title = "{what} can't be used as an index"
+    help = "{hint}"
+
+
+class DynamicSlice(Error, TypeError):
+    """A Python slice whose bounds are traced values."""
+
+    code = "dynamic-slice"
+    title = "the bounds of a Python slice must be static"
+    note = "the size of a result is part of its type"
+    help = "use `kd.ds(start, size)`: a dynamic start with a static size"
+
+
+class StoreDType(Error, TypeError):
+    """A store of another dtype than the Ref's."""
+
+    code = "store-dtype"
+    title = "a {value} value can't be stored to a {ref} Ref"
+    help = "convert it with `.astype(kd.{ref})`"
+
+
+class StoreShape(Error, ValueError):
+    """A store of a shape that does not broadcast to the slice it goes to."""
+
+    code = "store-shape"
+    title = "a value of shape {value} does not broadcast to the stored slice of shape {ref}"
+
+
+class ReadOnlyRef(Error, ValueError):
+    """A store to a Ref that can't be written."""
+
+    code = "read-only-ref"
+    title = "{name} can't be written"
+    help = "{hint}"
+
+
+class RefAsValue(Error, TypeError):
+    """A Ref used where a value is needed."""
+
+    code = "ref-as-value"
+    title = "`{op}` needs a value, and got {ref}"
+    help = "load it first: `ref[...]`"
+
+
+class WrongMemorySpace(Error, TypeError):
+    """A Ref in a memory space that the operation can't use."""
+
+    code = "wrong-memory-space"
+    title = "`{op}` can't take a Ref in {space}"
+    help = "{hint}"
+
+
+# --- control flow --------------------------------------------------------------------------------
+
+
+class PredicateNotScalar(Error, TypeError):
+    """A predicate or loop bound that is not a rank-0 value of the right dtype."""
+
+    code = "predicate-not-scalar"
+    title = "`{op}` needs a rank-0 {want}, and got {got}"
+    help = "{hint}"
+
+
+class CarryMismatch(Error, TypeError):
+    """A loop body or a branch that changes the structure, shape or dtype of what it carries."""
+
+    code = "carry-mismatch"
+    title = "`{op}`: {what}"
+    note = "{a} at the first place, {b} at the second"
+    help = "{hint}"
+
+
+class BodyReturned(Error, TypeError):
+    """A kernel body, or the body of a `when` or `loop`, returned something."""
+
+    code = "body-returned"
+    title = "{what} must return None, and returned {got}"
+    help = "{hint}"
+
+
+# --- kernels, grids and scratch ------------------------------------------------------------------
+
+
+class KernelArgument(Error, TypeError):
+    """An argument of `kd.kernel` that makes no sense."""
+
+    code = "kernel-argument"
+    title = "`kd.kernel`: {what}"
+    help = "{hint}"
+
+
+class KernelValue(Error, ValueError):
+    """An argument of `kd.kernel` whose value can't be."""
+
+    code = "kernel-value"
+    title = "`kd.kernel`: {what}"
+    help = "{hint}"
+
+
+class VariableUse(Error, TypeError):
+    """A `kd.Variable` where it has no value."""
+
+    code = "variable-use"
+    title = "{variable} has no value here"
+    note = "a Variable stands for an integer in the arguments and the grid of calls that a `kd.Graph` records"
+    help = "{hint}"
+
+
+class VariableValue(Error, ValueError):
+    """A `kd.Variable` that can't be, or a value outside its range."""
+
+    code = "variable-value"
+    title = "{what}"
+    help = "{hint}"
+
+
+class BodySignature(Error, TypeError):
+    """A body that can't take the inputs, outputs and scratch it is called with."""
+
+    code = "body-signature"
+    title = "the body of `{kernel}` can't be called with {inputs} inputs, {outputs} outputs and {scratch} scratch"
+    note = "{why}"
+    help = "the body is called as `body(*inputs, *outputs, *scratch)`"
+
+
+class UnknownAxis(Error, ValueError):
+    """An axis name that the kernel does not have."""
+
+    code = "unknown-axis"
+    title = "{name!r} is not an axis of this kernel"
+    help = "its axes are {names}"
+
+
+class ClosedOverArray(Error, TypeError):
+    """A body used a framework's array that is not one of its arguments."""
+
+    code = "closed-over-array"
+    title = "a {what} was used inside a kernel body without being an argument"
+    help = "pass it as an input; NumPy arrays may be closed over as constants"
+
+
+class BadCallArgument(Error, TypeError):
+    """A call argument that a kernel can't take."""
+
+    code = "call-argument"
+    title = "`{kernel}`: {what}"
+    help = "{hint}"
+
+
+class BadCallValue(Error, ValueError):
+    """A call argument whose value a kernel can't take."""
+
+    code = "call-value"
+    title = "`{kernel}`: {what}"
+    help = "{hint}"
+
+
+class SmemExceeded(Error, ValueError):
+    """More SMEM than a block of the target has."""
+
+    code = "smem-exceeded"
+    title = "{bytes} bytes of SMEM are needed, and a block of {target} has {limit}"
+    note = "{table}"
+    help = "use smaller blocks, fewer stages, or `kd.run_scoped` for buffers that need not live together"
+
+
+class TargetFeature(Error, ValueError):
+    """An op that the target lacks."""
+
+    code = "target-feature"
+    title = "`{op}` is not available on {target}"
+    label = "needs {feature}"
+    note = "targets that have it: {targets}"
+    help = "compile for one of these, or use an operation that {target} has"
+
+
+class UnknownTarget(Error, ValueError):
+    """A target that is not known."""
+
+    code = "unknown-target"
+    title = "{name!r} is not a target"
+    help = "targets are {names}"
+
+
+class GridLimit(Error, ValueError):
+    """A grid, cluster or block beyond what the target launches."""
+
+    code = "grid-limit"
+    title = "{what}"
+    help = "{hint}"

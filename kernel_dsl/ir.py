@@ -1,0 +1,357 @@
+"""The node types of the IR: types, values, ops, regions and the kernel that holds them. Nothing else.
+
+An op is a class whose declared fields (operands, attributes, regions) are its definition; printing, parsing, hashing
+and verification read them. A region is a list of ops with arguments; its last op is a `yield`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum, Flag, auto
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, dataclass_transform
+
+from .compiled import Swizzle
+from .dtypes import DType
+from .layout import Layout
+from .source import UNKNOWN, Loc
+from .target import Feature
+
+if TYPE_CHECKING:
+    from .facts import Range
+
+# --- attributes that are dataclasses or enums are printed by name --------------------------------
+
+ATTRIBUTE_TYPES: dict[str, type[Any]] = {}
+_C = TypeVar("_C", bound=type[Any])
+
+
+def attribute_type(cls: _C) -> _C:
+    """Let values of this frozen dataclass or Enum stand as attributes in the text form."""
+    ATTRIBUTE_TYPES[cls.__name__] = cls
+    return cls
+
+
+attribute_type(Swizzle)
+
+
+# --- types ---------------------------------------------------------------------------------------
+
+
+@attribute_type
+class MemorySpace(Enum):
+    """Where a Ref's elements live."""
+
+    GMEM = "gmem"
+    SMEM = "smem"
+    REGS = "regs"
+
+    def __call__(self, shape: Any, dtype: Any, **options: Any) -> Any:
+        """A scratch specification: `kd.SMEM((64, 64), kd.float32)` (see `memory.MemorySpec`)."""
+        from .memory import MemorySpec
+
+        return MemorySpec.make(self, shape, dtype, **options)
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayType:
+    """A value: `shape` and `dtype`, spread over a warpgroup by `layout`.
+
+    While a kernel is being traced the layout may be a `LayoutVar` of trace.py, still open.
+    """
+
+    shape: tuple[int, ...]
+    dtype: DType
+    layout: Any  # Layout once traced
+
+    def __str__(self) -> str:
+        dims = ",".join(map(str, self.shape))
+        return f"{self.dtype.name}[{dims}]"
+
+
+@dataclass(frozen=True, slots=True)
+class RefType:
+    """A buffer. `contiguous`: row-major and gapless (GMEM strides are then not passed to the kernel).
+
+    `alignment`: bytes that the address of element 0 is a multiple of. `written`: whether anything in the kernel may
+    store to it or to memory it overlaps. `tiling` and `swizzle` permute SMEM (see memory.py).
+    """
+
+    space: MemorySpace
+    shape: tuple[int, ...]
+    dtype: DType
+    contiguous: bool = True
+    alignment: int = 16
+    written: bool = True
+    tiling: tuple[int, ...] = ()
+    swizzle: Swizzle = Swizzle.NONE
+    name: str = ""
+
+    def __str__(self) -> str:
+        dims = ",".join(map(str, self.shape))
+        return f"ref<{self.space.value}, {self.dtype.name}[{dims}]>"
+
+
+@dataclass(frozen=True, slots=True)
+class BarrierType:
+    """An array of mbarriers in SMEM, each completing a phase after `arrivals` arrivals."""
+
+    arrivals: int
+    shape: tuple[int, ...] = ()
+    name: str = ""
+
+    def __str__(self) -> str:
+        return f"barrier<{self.arrivals}>[{','.join(map(str, self.shape))}]"
+
+
+Type = ArrayType | RefType | BarrierType
+
+
+# --- values and ops ------------------------------------------------------------------------------
+
+
+class Value:
+    """One SSA value: the result of an op, or an argument of a region or of the kernel."""
+
+    __slots__ = ("facts", "name", "op", "type")
+
+    def __init__(self, type: Any, op: Op | None = None, name: str = "") -> None:
+        self.type: Any = type
+        self.op = op
+        self.name = name
+        self.facts: Range | None = None  # what is known of a rank-0 integer
+
+
+class Effect(Flag):
+    """What an op does beside computing its results."""
+
+    PURE = 0
+    READ = auto()
+    WRITE = auto()
+    SYNC = auto()  # orders or waits
+
+
+class _Field(Enum):
+    OPERAND = 1
+    OPERANDS = 2
+    ATTR = 3
+    REGION = 4
+    REGIONS = 5
+
+
+@dataclass(frozen=True)
+class FieldMark:
+    kind: _Field
+    default: Any = ...
+
+
+def operand() -> Any:
+    """A field that holds one value."""
+    return FieldMark(_Field.OPERAND)
+
+
+def operands() -> Any:
+    """A field that holds a tuple of values."""
+    return FieldMark(_Field.OPERANDS, ())
+
+
+def attr(default: Any = ...) -> Any:
+    """A field that holds a compile-time constant."""
+    return FieldMark(_Field.ATTR, default)
+
+
+def region() -> Any:
+    """A field that holds a region."""
+    return FieldMark(_Field.REGION)
+
+
+def regions() -> Any:
+    """A field that holds a tuple of regions."""
+    return FieldMark(_Field.REGIONS)
+
+
+@dataclass_transform(kw_only_default=False, field_specifiers=(operand, operands, attr, region, regions))
+class _Declared:
+    """Only so that type checkers read field declarations as constructor parameters."""
+
+
+class Op(_Declared):
+    """Base of all ops. Class keywords: `name`, `effect`, `requires`, and for leaf ops `ptx` or `intrinsic`."""
+
+    op_name: ClassVar[str] = ""
+    effect: ClassVar[Effect] = Effect.PURE
+    requires: ClassVar[Feature] = Feature(0)
+    ptx: ClassVar[str] = ""
+    intrinsic: ClassVar[str] = ""
+    registry: ClassVar[dict[str, type[Op]]] = {}
+    fields: ClassVar[dict[str, FieldMark]] = {}
+    value_fields: ClassVar[tuple[tuple[str, bool], ...]] = ()
+    attr_fields: ClassVar[tuple[str, ...]] = ()
+    region_fields: ClassVar[tuple[tuple[str, bool], ...]] = ()
+
+    if not TYPE_CHECKING:
+
+        def __init_subclass__(
+            cls, name="", effect=None, requires=None, ptx=None, intrinsic=None, **keywords
+        ):
+            super().__init_subclass__(**keywords)
+            own = {k: v for k, v in cls.__dict__.items() if isinstance(v, FieldMark)}
+            cls.fields = {**cls.fields, **own}
+            for key in own:
+                delattr(cls, key)
+            kinds = cls.fields.items()
+            cls.value_fields = tuple(
+                (k, f.kind is _Field.OPERANDS)
+                for k, f in kinds
+                if f.kind in (_Field.OPERAND, _Field.OPERANDS)
+            )
+            cls.attr_fields = tuple(k for k, f in kinds if f.kind is _Field.ATTR)
+            cls.region_fields = tuple(
+                (k, f.kind is _Field.REGIONS)
+                for k, f in kinds
+                if f.kind in (_Field.REGION, _Field.REGIONS)
+            )
+            if effect is not None:
+                cls.effect = effect
+            if requires is not None:
+                cls.requires = requires
+            if ptx is not None:
+                cls.ptx = ptx
+            if intrinsic is not None:
+                cls.intrinsic = intrinsic
+            cls.op_name = name
+            if name:
+                if name in Op.registry:
+                    raise ValueError(f"two ops are named {name}")
+                Op.registry[name] = cls
+
+        def __init__(self, *args, **kwargs):
+            cls = type(self)
+            names = list(cls.fields)
+            for key, value in zip(names, args):  # noqa: B905 - fewer arguments than fields is usual
+                setattr(self, key, value)
+            for key in names[len(args) :]:
+                if key in kwargs:
+                    setattr(self, key, kwargs.pop(key))
+                else:
+                    default = cls.fields[key].default
+                    if default is ...:
+                        raise TypeError(f"{cls.__name__} needs {key}")
+                    setattr(self, key, default)
+            if kwargs:
+                raise TypeError(f"{cls.__name__} has no field {sorted(kwargs)}")
+            self.results = ()
+            self.loc = UNKNOWN
+
+    results: tuple[Value, ...] = cast("tuple[Value, ...]", ())
+    loc: Loc = UNKNOWN
+
+    def infer(self) -> tuple[Any, ...]:
+        """The types of the results; raises an `Error` where the operands don't fit."""
+        return ()
+
+    def range(self) -> Range | None:
+        """What is known of a rank-0 integer result, from what is known of the operands."""
+        return None
+
+    def needs(self) -> Feature:
+        """What this instance needs of the target."""
+        return self.requires
+
+    def values(self) -> tuple[Value, ...]:
+        """All operands, in the order of the fields."""
+        out: list[Value] = []
+        for key, many in self.value_fields:
+            value = getattr(self, key)
+            if many:
+                out.extend(value)
+            elif value is not None:
+                out.append(value)
+        return tuple(out)
+
+    def region_list(self) -> tuple[Region, ...]:
+        """All regions, in the order of the fields."""
+        out: list[Region] = []
+        for key, many in self.region_fields:
+            value = getattr(self, key)
+            out.extend(value if many else (value,))
+        return tuple(out)
+
+    @property
+    def result(self) -> Value:
+        """The only result."""
+        (only,) = self.results
+        return only
+
+
+class Yield(Op, name="yield"):
+    """Ends a region; its operands are the region's results."""
+
+    operands_: tuple[Value, ...] = operands()
+
+
+@dataclass(eq=False)
+class Region:
+    """Ops in order, with arguments."""
+
+    args: tuple[Value, ...] = ()
+    ops: list[Op] = field(default_factory=lambda: cast("list[Op]", []))
+
+    @property
+    def yields(self) -> tuple[Value, ...]:
+        """What the region's last op yields."""
+        last = self.ops[-1] if self.ops else None
+        return last.operands_ if isinstance(last, Yield) else ()
+
+
+@attribute_type
+@dataclass(frozen=True)
+class Axis:
+    """A named axis of the grid or the cluster."""
+
+    name: str
+    size: int
+
+
+@dataclass(eq=False)
+class KernelIR:
+    """A traced kernel. `params`: the body's arguments that come from the launch, inputs first, then outputs.
+
+    `grid` counts clusters; `cluster` counts blocks. `threads` is the number of warpgroups a block.
+    """
+
+    name: str
+    params: tuple[Value, ...]
+    inputs: int  # how many of `params` are inputs
+    body: Region
+    grid: tuple[Axis, ...] = ()
+    cluster: tuple[Axis, ...] = ()
+    threads: int = 1
+    thread_name: str | None = None
+    approx_math: bool = False
+    loc: Loc = UNKNOWN
+
+    def walk(self) -> Iterator[Op]:
+        """Every op, outer before inner, in order."""
+        stack: list[Iterator[Op]] = [iter(self.body.ops)]
+        while stack:
+            op = next(stack[-1], None)
+            if op is None:
+                stack.pop()
+                continue
+            yield op
+            for inner in reversed(op.region_list()):
+                stack.append(iter(inner.ops))
+
+
+def array_type(value: Value) -> ArrayType:
+    """The type of a value that is an array."""
+    assert isinstance(value.type, ArrayType), value.type
+    return value.type
+
+
+def layout_of(value: Value) -> Layout:
+    """The layout of a value after tracing."""
+    layout = array_type(value).layout
+    assert isinstance(layout, Layout)
+    return layout

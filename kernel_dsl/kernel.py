@@ -1,0 +1,507 @@
+"""`kd.kernel`: the decorator, and what calling a decorated body does. The only place that joins lowering and runtime."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import operator
+import threading
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from . import dtypes as dt
+from .diagnostics import Error, at_user_line
+from .dtypes import as_dtype
+from .errors import BadCallArgument, BadCallValue, KernelArgument, KernelValue, LiteralOutOfRange
+from .memory import ShapeDtypeStruct
+from .options import CompilerParams, environment
+from .source import here, of_function
+from .specialise import (
+    ArrayInput,
+    Definition,
+    Input,
+    ScalarInput,
+    axes,
+    output_structs,
+    trace_kernel,
+)
+from .stages import Stages, target_named
+from .target import DEFAULT
+from .tree import flatten, unflatten
+from .variables import binding_is_active, variables
+
+_log = logging.getLogger("kernel_dsl")
+
+
+class Kernel:
+    """A decorated body. Call it with arrays; it is traced and compiled once for each signature.
+
+    `k(*inputs, out=None, stream=None, interpret=None)` returns the outputs, in the structure of `out_type`.
+    """
+
+    def __init__(self, definition: Definition, interpret: Any, debug: bool) -> None:
+        self._definition = definition
+        self._interpret = interpret
+        self._debug = debug
+        self._stages: dict[Any, Stages] = {}
+        self._loaded: dict[Any, Any] = {}
+        self._lock = threading.RLock()
+        self._fast: Any = None
+        functools.update_wrapper(self, definition.body)
+
+    def __repr__(self) -> str:
+        return f"<kd.kernel {self._definition.name} of {of_function(self._definition.body)}>"
+
+    @property
+    def name(self) -> str:
+        return self._definition.name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        body = self._definition.body
+        return _by_name, (body.__module__, body.__qualname__)
+
+    # --- calling ----------------------------------------------------------------------------------
+
+    def __call__(self, *args: Any, out: Any = None, stream: Any = None, interpret: Any = None) -> Any:
+        """Run the kernel. `out`: preallocated outputs; `stream`: a CUDA stream; `interpret`: see `kd.kernel`."""
+        fast = self._fast
+        if fast is not None and interpret is None:
+            result = fast(args, out, stream)
+            if result is not fast.miss:
+                return result
+        return self._call(args, out, stream, interpret)
+
+    def _call(self, args: tuple[Any, ...], out: Any, stream: Any, interpret: Any) -> Any:
+        from runtime.recording import made
+
+        try:
+            return made(self._slow_call, args, out, stream, interpret)
+        except Error as error:
+            raise at_user_line(error) from None
+
+    def _slow_call(self, args: tuple[Any, ...], out: Any, stream: Any, interpret: Any) -> Any:
+        from runtime import call
+
+        interpret = self._interpret if interpret is None else interpret
+        prepared = self._prepare(args, out, interpret)
+        results = call(prepared.kernel, prepared.loaded, prepared.arrays, prepared.scalars, prepared.outs, stream)
+        if interpret is None and prepared.device.kind == "cuda" and not _recording():
+            self._learn(args, out, prepared)
+        return unflatten(prepared.kernel.output_tree, list(results))
+
+    def _learn(self, args: tuple[Any, ...], out: Any, prepared: _Prepared) -> None:
+        from runtime.dispatch import FastCalls
+
+        if self._fast is None:
+            self._fast = FastCalls()
+        tree = prepared.kernel.output_tree
+        structure = operator.itemgetter(0) if tree == 0 else functools.partial(unflatten, tree)
+        self._fast.learn(args, out, prepared.loaded, structure)
+
+    def _prepare(self, args: tuple[Any, ...], out: Any, interpret: Any) -> _Prepared:
+        """Everything before the launch: arguments described, the kernel compiled and loaded."""
+        from runtime.arrays import is_array, view
+        from runtime.device import pick_device
+
+        leaves, structure = flatten(args)
+        arrays = [x for x in leaves if is_array(x) and not isinstance(x, np.generic)]
+        outs = self._given_outputs(out, leaves, structure)
+        views = [view(a) for a in arrays]
+        out_views = [view(a) for a in outs or ()]
+        device = pick_device(interpret, [*views, *out_views])
+        described = iter(views)
+        inputs = tuple(self._describe(x, described, is_array) for x in leaves)
+        given = None if outs is None else tuple(_array_input(v) for v in out_views)
+        overlaps = _overlaps(views, out_views)
+        target = target_named(self._definition.params.target or device.target.name)
+        key = (inputs, repr(structure), given, overlaps, target.name)
+        if binding_is_active():
+            key = (*key, self._sizes(leaves, structure))
+        with self._lock:
+            stages = self._stages.get(key)
+            if stages is None:
+                stages = self._stages[key] = self._trace(inputs, structure, overlaps, given, target.name)
+            where = (key, device.kind, device.index)
+            loaded = self._loaded.get(where) if device.kind == "cuda" else None
+            if loaded is None:
+                loaded = load(stages, device)
+                self._loaded[where] = loaded
+        scalars = [x for x in leaves if not is_array(x) or isinstance(x, np.generic)]
+        return _Prepared(loaded.kernel, loaded, device, arrays, scalars, outs)
+
+    def _given_outputs(self, out: Any, leaves: Sequence[Any], structure: Any) -> list[Any] | None:
+        """The leaves of `out=`. Raises `BadCallArgument` where they don't match `out_type`."""
+        if out is None:
+            return None
+        given, shape = flatten(out)
+        structs = unflatten(structure, [self._struct(x) for x in leaves])
+        expected, wanted = output_structs(self._definition, structs)
+        if len(given) != len(expected):
+            what = f"out= holds {len(given)} arrays, and out_type has {len(expected)}"
+            raise BadCallArgument(kernel=self.name, what=what, hint="give one array for each output", loc=here())
+        for number, (array, struct) in enumerate(zip(given, expected, strict=True)):
+            if struct is None:
+                continue
+            shape = tuple(getattr(array, "shape", ()))
+            if not hasattr(array, "shape") or not hasattr(array, "dtype"):
+                what = f"out= {number} is a {type(array).__name__}, not an array"
+                raise BadCallArgument(kernel=self.name, what=what, hint="pass preallocated arrays")
+            if shape != struct.shape or as_dtype(array.dtype) != struct.dtype:
+                what = f"out= {number} is {as_dtype(array.dtype)}{list(shape)}, and out_type says {struct}"
+                raise BadCallValue(kernel=self.name, what=what, hint="allocate it with the output's shape and dtype")
+        return given
+
+    def _struct(self, x: Any) -> ShapeDtypeStruct:
+        if isinstance(x, ShapeDtypeStruct):
+            return x
+        if hasattr(x, "shape") and hasattr(x, "dtype"):
+            return ShapeDtypeStruct(tuple(x.shape), self._dtype(x))
+        return self._scalar(x).struct()
+
+    def _dtype(self, x: Any) -> dt.DType:
+        try:
+            return as_dtype(x.dtype)
+        except TypeError:
+            names = ", ".join(d.name for d in dt.ALL)
+            what = f"an array of dtype {x.dtype} can't be an argument"
+            raise BadCallArgument(kernel=self.name, what=what, hint=f"dtypes are {names}") from None
+
+    def _sizes(self, leaves: Sequence[Any], structure: Any) -> Any:
+        """What may depend on a graph's variables: they pick a kernel, as arguments do."""
+        structs = unflatten(structure, [self._struct(x) for x in leaves])
+        d = self._definition
+        grid, cluster = (axes(sizes, (), word, structs) for sizes, word in ((d.grid, "grid"), (d.cluster, "cluster")))
+        return grid, cluster, repr(output_structs(d, structs))
+
+    def _describe(self, x: Any, views: Any, is_array: Callable[[Any], bool]) -> Input:
+        if isinstance(x, np.generic) or not is_array(x):
+            return self._scalar(x)
+        return _array_input(next(views))
+
+    def _scalar(self, x: Any) -> ScalarInput:
+        """A scalar argument. Raises `LiteralOutOfRange`, `BadCallArgument`."""
+        if isinstance(x, np.generic):
+            return ScalarInput(self._dtype(x), weak=False)
+        if isinstance(x, bool):
+            return ScalarInput(dt.bool_, weak=True)
+        if isinstance(x, int):
+            if not -(2**31) <= x < 2**31:
+                wide = "np.int64" if -(2**63) <= x < 2**63 else "np.uint64"
+                hint = f"Python ints are int32; pass `{wide}({x})`"
+                raise LiteralOutOfRange(value=x, dtype=dt.int32, hint=hint)
+            return ScalarInput(dt.int32, weak=True)
+        if isinstance(x, float):
+            return ScalarInput(dt.float32, weak=True)
+        hint = "inputs are arrays, numbers, and nests of them"
+        raise BadCallArgument(kernel=self.name, what=f"a {type(x).__name__} can't be an input", hint=hint)
+
+    # --- tracing and compiling --------------------------------------------------------------------
+
+    def _trace(
+        self,
+        inputs: tuple[Input, ...],
+        structure: Any,
+        overlaps: tuple[tuple[int, int], ...],
+        given: tuple[ArrayInput, ...] | None,
+        target: str,
+    ) -> Stages:
+        traced = trace_kernel(self._definition, inputs, structure, overlaps, given)
+        stages = Stages(traced, target_named(target), self._definition.params, overlaps)
+        if self._debug:
+            _print_stages(stages)
+        return stages
+
+    def lower(self, *args: Any, target: str | None = None) -> Stages:
+        """Trace for arguments like these (arrays, `ShapeDtypeStruct`s, scalars) and a target; nothing runs."""
+        try:
+            leaves, structure = flatten(args)
+            inputs = tuple(self._lower_input(x) for x in leaves)
+            name = target or self._definition.params.target or DEFAULT.name
+            return self._trace(inputs, structure, (), None, name)
+        except Error as error:
+            raise at_user_line(error) from None
+
+    def _lower_input(self, x: Any) -> Input:
+        if isinstance(x, ShapeDtypeStruct):
+            return ArrayInput(x.shape, x.dtype)
+        if hasattr(x, "shape") and hasattr(x, "dtype") and not isinstance(x, np.generic):
+            from runtime.arrays import is_array, view
+
+            if is_array(x):
+                return _array_input(view(x))
+            return ArrayInput(tuple(x.shape), self._dtype(x))
+        return self._scalar(x)
+
+    def bind(self, *args: Any, out: Any = None, stream: Any = None, interpret: Any = None) -> Any:
+        """Fix the arguments: `bound = k.bind(x, y)`, then `bound()` launches on the same arrays at the least cost."""
+        from runtime import bind
+
+        try:
+            prepared = self._prepare(args, out, self._interpret if interpret is None else interpret)
+        except Error as error:
+            raise at_user_line(error) from None
+        tree = prepared.kernel.output_tree
+        structure = operator.itemgetter(0) if tree == 0 else functools.partial(unflatten, tree)
+        return bind(
+            prepared.kernel,
+            prepared.loaded,
+            prepared.arrays,
+            prepared.scalars,
+            prepared.outs,
+            stream,
+            structure,
+        )
+
+    def as_torch_op(
+        self,
+        name: str,
+        *,
+        inputs: Sequence[str] | int | None = None,
+        backward: Callable[..., Any] | None = None,
+        setup_context: Callable[..., Any] | None = None,
+    ) -> Any:
+        """Register this kernel as the `torch.library` op `name` ("namespace::op"), and return the op.
+
+        It runs whole under `torch.compile(fullgraph=True)`. Inputs are tensors, except where the body annotates a
+        parameter as float, int or bool; `inputs` names them where the body's signature can't tell. With
+        `backward(ctx, *gradients)` it is differentiable: `ctx.saved_tensors` are the tensor inputs and the outputs,
+        or what `setup_context(ctx, inputs, output)` saved.
+        """
+        from runtime.torch_op import as_torch_op
+
+        return as_torch_op(
+            self, self._definition, name, inputs=inputs, backward=backward, setup_context=setup_context
+        )
+
+
+class _Prepared:
+    """A call up to its launch."""
+
+    __slots__ = ("arrays", "device", "kernel", "loaded", "outs", "scalars")
+
+    def __init__(
+        self, kernel: Any, loaded: Any, device: Any, arrays: list[Any], scalars: list[Any], outs: list[Any] | None
+    ) -> None:
+        self.kernel = kernel
+        self.loaded = loaded
+        self.device = device
+        self.arrays = arrays
+        self.scalars = scalars
+        self.outs = outs
+
+
+def _recording() -> bool:
+    from runtime import recording
+
+    return recording.current() is not None
+
+
+def _by_name(module: str, name: str) -> Any:
+    """Unpickle: the object of that qualified name."""
+    import importlib
+
+    found: Any = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def _array_input(view: Any) -> ArrayInput:
+    # the class of the address decides what may be compiled; 16 bytes is the widest access
+    alignment = 16
+    while view.address % alignment and alignment > 1:
+        alignment //= 2
+    return ArrayInput(tuple(view.shape), view.dtype, view.contiguous, alignment)
+
+
+def _overlaps(inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[tuple[int, int], ...]:
+    """(input, output) pairs, by array number, that are the same memory."""
+    return tuple(
+        (i, len(inputs) + j)
+        for i, a in enumerate(inputs)
+        for j, b in enumerate(outputs)
+        if a.size and a.same_memory(b)
+    )
+
+
+# --- compiled kernels, process-wide ---------------------------------------------------------------
+
+
+@functools.cache
+def _cache() -> Any:
+    """The process's cache of assembled kernels, in front of the disk's."""
+    from runtime.cache import KernelCache
+    from runtime.disk_cache import DiskCache
+
+    env = environment()
+    return KernelCache(None if env.cache_off else DiskCache(env.cache_dir))
+
+
+_interpreted: dict[str, Any] = {}
+
+
+def load(stages: Stages, device: Any) -> Any:
+    """The kernel on a device, compiled only where no kernel of the same text was."""
+    from runtime.cache import cache_key
+
+    target, params = stages.target.name, stages.params
+    options = repr((params, stages.overlaps, stages.traced.outputs, stages.traced.output_tree))
+    if device.kind != "cuda":
+        key = cache_key(stages.key_text, target=target, options=options, assembler="none")
+        kernel = _interpreted.get(key)
+        if kernel is None or kernel.source != stages.kernel.source:
+            kernel = _interpreted[key] = stages.kernel
+        return device.load(kernel)
+    from runtime.assemble import AssemblerOptions, assembler_identity
+
+    identity = assembler_identity(AssemblerOptions(ptxas=environment().ptxas))
+    key = cache_key(stages.key_text, target=target, options=options, assembler=identity)
+    assembled = _cache().get_or_build(key, lambda: _assemble(stages), _places(stages))
+    return device.load(assembled)
+
+
+def _assemble(stages: Stages) -> Any:
+    compiled = stages.compile()
+    for remark in compiled.remarks:
+        warn_at(remark.text, remark.line)  # an "info" of ptxas can cost half the speed: C7510
+    return compiled.assembled
+
+
+def warn_at(text: str, line: Any) -> None:
+    """A Python warning at the user's line."""
+    if line is None:
+        warnings.warn(text, stacklevel=2)
+    else:
+        warnings.warn_explicit(text, RuntimeWarning, line.file, line.line)
+
+
+def _places(stages: Stages) -> list[Any]:
+    from .compiled import SourceLine
+
+    return [SourceLine(op.loc.file, op.loc.line, op.loc.function) for op in stages.ir.walk()]
+
+
+def _print_stages(stages: Stages) -> None:
+    print(stages)
+    print(stages.ptx)
+    try:
+        print(stages.compile())
+    except Exception as error:
+        print(f"not assembled: {error}")
+
+
+# --- the decorator -------------------------------------------------------------------------------
+
+
+def kernel(
+    body: Callable[..., None] | None = None,
+    out_shape: Any = None,
+    *,
+    out_type: Any = (),
+    scratch_types: Any = (),
+    scratch_shapes: Any = None,
+    compiler_params: CompilerParams | None = None,
+    grid: Any = (),
+    grid_names: Sequence[str] = (),
+    cluster: Any = (),
+    cluster_names: Sequence[str] = (),
+    num_threads: int | None = None,
+    thread_name: str | None = None,
+    interpret: Any = None,
+    debug: bool = False,
+    input_output_aliases: Mapping[int, int] | None = None,
+    name: str | None = None,
+    kernel_name: str | None = None,
+) -> Any:
+    """Make a kernel of `body(*inputs, *outputs, *scratch)`; a decorator where `body` is left out.
+
+    `out_type`: the outputs' shapes and dtypes, any nest of `ShapeDtypeStruct`s; `out_type`, `grid`, `cluster` and
+    `scratch_types` may be functions of the inputs' structs. `grid` counts clusters, `cluster` the blocks of one,
+    `num_threads` the warpgroups of a block (128 lanes each). `interpret`: None runs on a GPU if there is one and else
+    in the PTX interpreter, True or `kd.InterpretParams(...)` forces the interpreter, False forbids it. `debug` prints
+    the stages. `input_output_aliases`: {input: output} that share their contents. `out_shape`, `scratch_shapes` and
+    `kernel_name` are older names of `out_type`, `scratch_types` and `name`.
+
+    Raises `KernelArgument` and `KernelValue` where the arguments make no sense.
+    """
+    out_type = _either("out_type", out_type, "out_shape", out_shape)
+    scratch_types = _either("scratch_types", scratch_types, "scratch_shapes", scratch_shapes)
+    if name is not None and kernel_name is not None:
+        raise KernelArgument(what="both `name` and `kernel_name` are given", hint="`kernel_name` is the old name")
+    params = CompilerParams() if compiler_params is None else compiler_params
+    if not isinstance(params, CompilerParams):  # pyright: ignore[reportUnnecessaryIsInstance]
+        what = f"compiler_params is a {type(params).__name__}"
+        raise KernelArgument(what=what, hint="use `kd.CompilerParams(...)`")
+    names = {"grid_names": _axis_names(grid_names, "grid_names")}
+    names["cluster_names"] = _axis_names(cluster_names, "cluster_names")
+    _check_threads(num_threads, thread_name)
+    aliases = tuple(sorted((input_output_aliases or {}).items()))
+
+    def decorate(function: Any) -> Kernel:
+        if not callable(function):
+            hint = "decorate a function, and pass `out_type` by name"
+            raise KernelArgument(what=f"the body is a {type(function).__name__}", hint=hint)
+        own = name or kernel_name or getattr(function, "__name__", "kernel")
+        definition = Definition(
+            function,
+            own,
+            out_type,
+            scratch_types,
+            grid,
+            names["grid_names"],
+            cluster,
+            names["cluster_names"],
+            num_threads,
+            thread_name,
+            params,
+            aliases,
+        )
+        _check_static(definition)
+        return Kernel(definition, interpret, debug)
+
+    return decorate if body is None else decorate(body)
+
+
+def _either(new: str, value: Any, old: str, old_value: Any) -> Any:
+    if old_value is None:
+        return value
+    if value is not None and value != ():
+        raise KernelArgument(what=f"both `{new}` and `{old}` are given", hint=f"`{old}` is the old name of `{new}`")
+    return old_value
+
+
+def _axis_names(names: Any, word: str) -> tuple[str, ...]:
+    given = (names,) if isinstance(names, str) else tuple(names)
+    if not all(isinstance(n, str) for n in given):
+        raise KernelArgument(what=f"{word}={names!r}", hint="names are strings")
+    if len(set(given)) != len(given):
+        raise KernelValue(what=f"{word}={given} names an axis twice", hint="give every axis its own name")
+    return given
+
+
+def _check_threads(num_threads: Any, thread_name: Any) -> None:
+    if num_threads is not None:
+        if isinstance(num_threads, bool) or not isinstance(num_threads, int):
+            raise KernelArgument(what=f"num_threads={num_threads!r}", hint="an int: the warpgroups of a block")
+        # 1024 CUDA threads a block are 8 warpgroups (CUDA C++ Programming Guide, compute capabilities)
+        if not 1 <= num_threads <= 8:
+            raise KernelValue(what=f"num_threads={num_threads}", hint="a block has 1 to 8 warpgroups")
+    if thread_name is not None and not isinstance(thread_name, str):
+        raise KernelArgument(what=f"thread_name={thread_name!r}", hint="a string")
+    if thread_name is not None and num_threads is None:
+        raise KernelArgument(what="`thread_name` without `num_threads`", hint="say how many warpgroups there are")
+
+
+def _check_static(definition: Definition) -> None:
+    """Axes that are not functions of the inputs can be checked now."""
+    from .specialise import named_axes
+
+    made: dict[str, Any] = {"grid": (), "cluster": ()}
+    for word in made:
+        sizes = getattr(definition, word)
+        if not callable(sizes) and not variables(sizes):
+            made[word] = axes(sizes, getattr(definition, f"{word}_names"), word, ())
+    named_axes(made["grid"], made["cluster"], definition.thread_name, definition.num_threads or 1)

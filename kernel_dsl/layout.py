@@ -1,0 +1,232 @@
+"""How a value's elements are spread over the registers, lanes and warps of a warpgroup.
+
+A layout splits each dimension of a (padded) shape into factors and gives every factor to the registers of a lane, to
+a bit of the lane number (5 bits) or to a bit of the warp number (2 bits). An element's index along a dimension is the
+sum of `digit * stride` over the dimension's factors, a mixed-radix number. Lane and warp bits that no dimension takes
+replicate. The register index runs row-major over the register factors, which are kept sorted, so that two layouts are
+the same exactly when they compare equal.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+LANE_BITS = 5
+WARP_BITS = 2
+
+Bit = tuple[int, int] | None  # (dim, stride), or None where the bit replicates
+
+
+def _canonical_regs(regs: Iterable[tuple[int, int, int]]) -> tuple[tuple[int, int, int], ...]:
+    """Drop factors of one, sort by dimension and then major to minor, and merge neighbours that are one number."""
+    out: list[tuple[int, int, int]] = []
+    for dim, size, stride in sorted((f for f in regs if f[1] > 1), key=lambda f: (f[0], -f[2])):
+        if out and out[-1][0] == dim and out[-1][2] == size * stride:
+            dim, major, _ = out.pop()
+            size *= major
+        out.append((dim, size, stride))
+    return tuple(out)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """`regs`: (dim, size, stride) of each register factor; `lanes`, `warps`: (dim, stride) a bit, lowest bit first."""
+
+    rank: int
+    regs: tuple[tuple[int, int, int], ...]
+    lanes: tuple[Bit, ...] = (None,) * LANE_BITS
+    warps: tuple[Bit, ...] = (None,) * WARP_BITS
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "regs", _canonical_regs(self.regs))
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.rank, self.regs, self.lanes, self.warps))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def padded(self) -> tuple[int, ...]:
+        """The shape that the factors cover: at least the value's own."""
+        sizes = [1] * self.rank
+        for dim, size, _ in self.regs:
+            sizes[dim] *= size
+        for bit in self.bits:
+            if bit is not None:
+                sizes[bit[0]] *= 2
+        return tuple(sizes)
+
+    @property
+    def bits(self) -> tuple[Bit, ...]:
+        """Lane bits, then warp bits: the bits of the CUDA thread number within a warpgroup, lowest first."""
+        return self.lanes + self.warps
+
+    @cached_property
+    def registers(self) -> int:
+        """How many elements each lane holds."""
+        return prod(size for _, size, _ in self.regs)
+
+    @cached_property
+    def register_coords(self) -> tuple[tuple[int, ...], ...]:
+        """For each register, its share of the index along every dimension."""
+        coords: list[tuple[int, ...]] = []
+        for digits in itertools.product(*(range(size) for _, size, _ in self.regs)):
+            coord = [0] * self.rank
+            for (dim, _, stride), digit in zip(self.regs, digits, strict=True):
+                coord[dim] += digit * stride
+            coords.append(tuple(coord))
+        return tuple(coords)
+
+    @cached_property
+    def register_of(self) -> dict[tuple[int, ...], int]:
+        """The register that holds a given share of the index."""
+        return {coord: index for index, coord in enumerate(self.register_coords)}
+
+    @cached_property
+    def replicated_mask(self) -> int:
+        """Bits of the thread number within the warpgroup that replicate."""
+        return sum(1 << i for i, bit in enumerate(self.bits) if bit is None)
+
+    def thread_coords(self, thread: int) -> tuple[int, ...]:
+        """The share of the index that thread 0 to 127 of the warpgroup contributes."""
+        coord = [0] * self.rank
+        for i, bit in enumerate(self.bits):
+            if bit is not None and thread >> i & 1:
+                coord[bit[0]] += bit[1]
+        return tuple(coord)
+
+    def vector_length(self, dim: int) -> int:
+        """How many elements contiguous along `dim` a lane holds in neighbouring registers."""
+        for d, size, stride in self.regs:
+            if d == dim and stride == 1:
+                return size
+        return 1
+
+    def check(self) -> None:
+        """Raise ValueError unless every dimension's factors form one mixed-radix number."""
+        factors: list[list[tuple[int, int]]] = [[] for _ in range(self.rank)]
+        for dim, size, stride in self.regs:
+            factors[dim].append((stride, size))
+        for bit in self.bits:
+            if bit is not None:
+                factors[bit[0]].append((bit[1], 2))
+        for dim, parts in enumerate(factors):
+            reach = 1
+            for stride, size in sorted(parts):
+                if stride != reach:
+                    raise ValueError(f"dimension {dim}: a factor of stride {stride} where {reach} is due")
+                reach *= size
+
+    # --- layouts made from this one ---------------------------------------------------------------
+
+    def _map_dims(self, new_dim: dict[int, int], rank: int) -> Layout:
+        def bits(old: tuple[Bit, ...]) -> tuple[Bit, ...]:
+            return tuple(
+                (new_dim[b[0]], b[1]) if b is not None and b[0] in new_dim else None for b in old
+            )
+
+        regs = tuple((new_dim[d], n, s) for d, n, s in self.regs if d in new_dim)
+        return Layout(rank, regs, bits(self.lanes), bits(self.warps))
+
+    def reduce(self, dims: Iterable[int], keepdims: bool = True) -> Layout:
+        """The layout of a reduction's result: what `dims` had is replicated. Broadcasting back along them is free."""
+        gone = set(dims)
+        kept = [d for d in range(self.rank) if d not in gone]
+        if keepdims:
+            return self._map_dims({d: d for d in kept}, self.rank)
+        return self._map_dims({d: i for i, d in enumerate(kept)}, len(kept))
+
+    def transpose(self, permutation: tuple[int, ...]) -> Layout:
+        """Dimension i of the result is dimension permutation[i] of this one."""
+        return self._map_dims({old: new for new, old in enumerate(permutation)}, self.rank)
+
+    def expand(self, dims: Iterable[int]) -> Layout:
+        """With new dimensions of extent 1 at `dims` (positions in the result)."""
+        new = set(dims)
+        rank = self.rank + len(new)
+        places = [d for d in range(rank) if d not in new]
+        return self._map_dims(dict(enumerate(places)), rank)
+
+    def __str__(self) -> str:
+        def text(bits: tuple[Bit, ...]) -> str:
+            return " ".join("*" if b is None else f"{b[0]}:{b[1]}" for b in bits)
+
+        regs = " ".join(f"{d}:{n}:{s}" for d, n, s in self.regs)
+        return f"layout<{self.rank} | {regs} | {text(self.lanes)} | {text(self.warps)}>"
+
+
+SCALAR = Layout(0, ())
+
+
+def parse_layout(text: str) -> Layout:
+    """The inverse of `str(layout)`."""
+    rank, regs, lanes, warps = (part.split() for part in text[len("layout<") : -1].split("|"))
+
+    def bits(words: list[str]) -> tuple[Bit, ...]:
+        out: list[Bit] = []
+        for word in words:
+            if word == "*":
+                out.append(None)
+            else:
+                dim, stride = word.split(":")
+                out.append((int(dim), int(stride)))
+        return tuple(out)
+
+    factors: list[tuple[int, int, int]] = []
+    for word in regs:
+        dim, size, stride = word.split(":")
+        factors.append((int(dim), int(size), int(stride)))
+    return Layout(int(rank[0]), tuple(factors), bits(lanes), bits(warps))
+
+
+def pow2_ceil(n: int) -> int:
+    """The smallest power of two that is at least n."""
+    return 1 << max(n - 1, 0).bit_length()
+
+
+def blocked(shape: tuple[int, ...], vector: int = 1, minor: int | None = None) -> Layout:
+    """The layout of coalesced access: `vector` neighbours along the minor dimension a lane, lanes along it next.
+
+    Warps go to the other dimensions where those have room, so that a reduction along the minor one needs no exchange
+    between warps. `minor` is the dimension with unit stride in memory, by default the last.
+    """
+    rank = len(shape)
+    if rank == 0:
+        return SCALAR
+    if minor is None:
+        minor = rank - 1
+    order = [minor] + [d for d in reversed(range(rank)) if d != minor]
+    regs: list[tuple[int, int, int]] = []
+    reach = [1] * rank
+    if vector > 1:
+        regs.append((minor, vector, 1))
+        reach[minor] = vector
+    lanes: list[Bit] = []
+
+    def room(dim: int) -> bool:
+        return reach[dim] < shape[dim]
+
+    def take(dim: int) -> Bit:
+        bit = (dim, reach[dim])
+        reach[dim] *= 2
+        return bit
+
+    for dim in order:
+        while len(lanes) < LANE_BITS and room(dim):
+            lanes.append(take(dim))
+    lanes += [None] * (LANE_BITS - len(lanes))
+    warps: list[Bit] = []
+    for dim in [*order[1:], minor]:
+        while len(warps) < WARP_BITS and room(dim):
+            warps.append(take(dim))
+    warps += [None] * (WARP_BITS - len(warps))
+    for dim in range(rank):
+        if room(dim):
+            regs.append((dim, -(-shape[dim] // reach[dim]), reach[dim]))
+    return Layout(rank, tuple(regs), tuple(lanes), tuple(warps))

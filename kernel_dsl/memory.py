@@ -1,0 +1,116 @@
+"""Specifications of scratch and outputs: what the author asks for, before there is a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from .dtypes import DType, as_dtype
+from .errors import BadArgument, BadArgumentType
+from .ir import MemorySpace
+
+GMEM = MemorySpace.GMEM
+SMEM = MemorySpace.SMEM
+REGS = MemorySpace.REGS
+
+
+def as_shape(shape: Any, op: str) -> tuple[int, ...]:
+    """A static shape: an int or a sequence of ints >= 0. Raises `BadArgumentType`, `BadArgument`."""
+    items: Sequence[Any] = (shape,) if not hasattr(shape, "__len__") else shape
+    out: list[int] = []
+    for n in items:
+        try:
+            out.append(n.__index__())
+        except (AttributeError, TypeError):
+            raise BadArgumentType(
+                op=op, what=f"the shape {shape!r} is not made of ints", hint="shapes are static: use Python ints"
+            ) from None
+        if out[-1] < 0:
+            raise BadArgument(op=op, what=f"the shape {shape!r} has a negative extent", hint="extents are 0 or more")
+    return tuple(out)
+
+
+def _as_dtype(dtype: Any, op: str) -> DType:
+    try:
+        return as_dtype(dtype)
+    except TypeError:
+        hint = "use a name such as `kd.float32`, or a NumPy dtype"
+        raise BadArgumentType(op=op, what=f"{dtype!r} is not a dtype", hint=hint) from None
+
+
+class ShapeDtypeStruct:
+    """The shape and dtype of an array, without data; for an output, `init` fills it before the launch.
+
+    Raises `BadArgument` or `BadArgumentType` where shape or dtype make no sense.
+    """
+
+    __slots__ = ("dtype", "init", "shape")
+
+    def __init__(self, shape: Any, dtype: Any, init: bool | int | float | None = None) -> None:
+        self.shape = as_shape(shape, "ShapeDtypeStruct")
+        self.dtype = _as_dtype(dtype, "ShapeDtypeStruct")
+        self.init = init
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
+    def __repr__(self) -> str:
+        init = "" if self.init is None else f", init={self.init!r}"
+        return f"ShapeDtypeStruct({self.shape}, {self.dtype}{init})"
+
+    def _key(self) -> tuple[Any, ...]:
+        return self.shape, self.dtype, repr(self.init)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ShapeDtypeStruct) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+
+@dataclass(frozen=True)
+class MemorySpec:
+    """A buffer to allocate in a memory space: made by calling the space, as in `kd.SMEM((64, 64), kd.float32)`."""
+
+    space: MemorySpace
+    shape: tuple[int, ...]
+    dtype: DType
+
+    @staticmethod
+    def make(space: MemorySpace, shape: Any, dtype: Any) -> MemorySpec:
+        op = space.name
+        return MemorySpec(space, as_shape(shape, op), _as_dtype(dtype, op))
+
+    @property
+    def bytes(self) -> int:
+        return prod(self.shape) * self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class Barrier:
+    """mbarriers in SMEM, each completing a phase after `num_arrivals` arrivals of warpgroups or copies.
+
+    `num_barriers`: an int or a shape of barriers, or () for a single one that is used without an index.
+    PTX ISA 9.7.13.15 (mbarrier).
+    """
+
+    num_arrivals: int = 1
+    num_barriers: int | tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        # PTX ISA, mbarrier.init: the count is in [1, 2^20 - 1]
+        if not isinstance(self.num_arrivals, int) or not 1 <= self.num_arrivals < 2**20:  # pyright: ignore[reportUnnecessaryIsInstance]
+            what = f"num_arrivals is {self.num_arrivals!r}"
+            raise BadArgument(op="Barrier", what=what, hint="it goes from 1 to 2**20 - 1")
+        as_shape(self.num_barriers, "Barrier")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return as_shape(self.num_barriers, "Barrier")

@@ -1,0 +1,554 @@
+"""Elementwise arithmetic, comparison, selection and bit operations. LLVM text by kind is the whole lowering."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import dtypes as dt
+from .. import facts
+from ..dtypes import DType
+from ..errors import BadArgumentType, UnsupportedDType
+from ..facts import Range
+from ..ir import Value, operand
+from ..promote import computing, true_division
+from ..trace import traced
+from ..values import Array
+from .cast import astype
+from .elementwise import Binary, Compare, Elementwise, Unary, as_value, operands_of, together
+
+__all__ = [
+    "abs",
+    "absolute",
+    "add",
+    "bitwise_and",
+    "bitwise_not",
+    "bitwise_or",
+    "bitwise_xor",
+    "clip",
+    "div",
+    "divide",
+    "equal",
+    "floor_divide",
+    "fma",
+    "fmax",
+    "fmin",
+    "greater",
+    "greater_equal",
+    "invert",
+    "left_shift",
+    "less",
+    "less_equal",
+    "logical_and",
+    "logical_not",
+    "logical_or",
+    "logical_xor",
+    "maximum",
+    "minimum",
+    "mod",
+    "multiply",
+    "negative",
+    "not_equal",
+    "positive",
+    "rem",
+    "remainder",
+    "right_shift",
+    "select",
+    "subtract",
+    "true_divide",
+    "where",
+]
+
+
+def _ranges(op: Binary) -> tuple[Range, Range] | None:
+    a, b = op.x.facts, op.y.facts
+    return None if a is None or b is None else (a, b)
+
+
+class Add(
+    Binary, name="add"
+):
+    """x + y; integers wrap. PTX `add`."""
+
+    llvm = {"f": "fadd {t} {0}, {1}", "i": "add {t} {0}, {1}", "u": "add {t} {0}, {1}"}
+
+    def range(self) -> Range | None:
+        r = _ranges(self)
+        return r and facts.add(*r)
+
+
+class Sub(Binary, name="sub"):
+    """x - y; integers wrap. PTX `sub`."""
+
+    llvm = {"f": "fsub {t} {0}, {1}", "i": "sub {t} {0}, {1}", "u": "sub {t} {0}, {1}"}
+
+    def range(self) -> Range | None:
+        r = _ranges(self)
+        return r and facts.sub(*r)
+
+
+class Mul(Binary, name="mul"):
+    """x * y; integers wrap. PTX `mul`."""
+
+    llvm = {"f": "fmul {t} {0}, {1}", "i": "mul {t} {0}, {1}", "u": "mul {t} {0}, {1}"}
+
+    def range(self) -> Range | None:
+        r = _ranges(self)
+        return r and facts.mul(*r)
+
+
+class Div(Binary, name="div"):
+    """x / y, IEEE-rounded; integers truncate and x / 0 is 0. PTX `div.rn`, `div`."""
+
+    llvm = {"f": "fdiv {t} {0}, {1}"}
+
+
+class Rem(Binary, name="rem"):
+    """The remainder of `Div`, with the sign of x; x rem 0 is 0. PTX `rem`."""
+
+
+class FloorDiv(Binary, name="floor_div"):
+    """Integer floor division; x // 0 is 0."""
+
+    def range(self) -> Range | None:
+        r = _ranges(self)
+        return r and facts.floordiv(*r)
+
+
+class FloorMod(Binary, name="floor_mod"):
+    """Python's integer remainder, with the sign of y; x % 0 is 0."""
+
+    def range(self) -> Range | None:
+        r = _ranges(self)
+        return r and facts.mod(*r)
+
+
+class Max(Binary, name="max"):
+    """The larger; NaN if either is. PTX `max`, `max.NaN`."""
+
+    llvm = {
+        "f": "call {t} @llvm.maximum.{s}({t} {0}, {t} {1})",
+        "i": "call {t} @llvm.smax.{s}({t} {0}, {t} {1})",
+        "u": "call {t} @llvm.umax.{s}({t} {0}, {t} {1})",
+        "b": "or i1 {0}, {1}",
+    }
+
+    def range(self) -> Range | None:
+        r = _ranges(self)
+        return r and facts.maximum(*r)
+
+
+class Min(Binary, name="min"):
+    """The smaller; NaN if either is. PTX `min`, `min.NaN`."""
+
+    llvm = {
+        "f": "call {t} @llvm.minimum.{s}({t} {0}, {t} {1})",
+        "i": "call {t} @llvm.smin.{s}({t} {0}, {t} {1})",
+        "u": "call {t} @llvm.umin.{s}({t} {0}, {t} {1})",
+        "b": "and i1 {0}, {1}",
+    }
+
+    def range(self) -> Range | None:
+        r = _ranges(self)
+        return r and facts.minimum(*r)
+
+
+class FMax(Binary, name="fmax"):
+    """The larger float; a NaN gives way. PTX `max`."""
+
+    llvm = {"f": "call {t} @llvm.maxnum.{s}({t} {0}, {t} {1})"}
+
+
+class FMin(Binary, name="fmin"):
+    """The smaller float; a NaN gives way. PTX `min`."""
+
+    llvm = {"f": "call {t} @llvm.minnum.{s}({t} {0}, {t} {1})"}
+
+
+class Fma(Elementwise, name="fma"):
+    """x * y + z with one rounding. PTX `fma.rn`."""
+
+    x: Value = operand()
+    y: Value = operand()
+    z: Value = operand()
+    llvm = {"f": "call {t} @llvm.fma.{s}({t} {0}, {t} {1}, {t} {2})"}
+
+
+class And(Binary, name="and"):
+    """Bitwise and. PTX `and`."""
+
+    llvm = dict.fromkeys("iub", "and {t} {0}, {1}")
+
+
+class Or(Binary, name="or"):
+    """Bitwise or. PTX `or`."""
+
+    llvm = dict.fromkeys("iub", "or {t} {0}, {1}")
+
+
+class Xor(Binary, name="xor"):
+    """Bitwise exclusive or. PTX `xor`."""
+
+    llvm = dict.fromkeys("iub", "xor {t} {0}, {1}")
+
+
+class ShiftLeft(Binary, name="shift_left"):
+    """x << y; a shift by the width or more gives 0. PTX `shl`."""
+
+
+class ShiftRight(Binary, name="shift_right"):
+    """x >> y, arithmetic for signed; a shift by the width or more gives 0, or the sign. PTX `shr`."""
+
+
+class Neg(Unary, name="neg"):
+    """-x. PTX `neg`."""
+
+    llvm = {"f": "fneg {t} {0}", "i": "sub {t} 0, {0}", "u": "sub {t} 0, {0}"}
+
+    def range(self) -> Range | None:
+        return self.x.facts and facts.neg(self.x.facts)
+
+
+class Not(Unary, name="not"):
+    """Bitwise not; logical for bool. PTX `not`."""
+
+    llvm = {"i": "xor {t} {0}, -1", "u": "xor {t} {0}, -1", "b": "xor i1 {0}, true"}
+
+
+class Abs(Unary, name="abs"):
+    """|x|. PTX `abs`."""
+
+    llvm = {
+        "f": "call {t} @llvm.fabs.{s}({t} {0})",
+        "i": "call {t} @llvm.abs.{s}({t} {0}, i1 false)",
+    }
+
+
+class Equal(Compare, name="equal"):
+    """x == y, false for NaN. PTX `setp.eq`."""
+
+    llvm = {"f": "fcmp oeq {t} {0}, {1}", **dict.fromkeys("iub", "icmp eq {t} {0}, {1}")}
+
+
+class NotEqual(Compare, name="not_equal"):
+    """x != y, true for NaN. PTX `setp.neu`, `setp.ne`."""
+
+    llvm = {"f": "fcmp une {t} {0}, {1}", **dict.fromkeys("iub", "icmp ne {t} {0}, {1}")}
+
+
+class Less(Compare, name="less"):
+    """x < y, false for NaN. PTX `setp.lt`."""
+
+    llvm = {
+        "f": "fcmp olt {t} {0}, {1}",
+        "i": "icmp slt {t} {0}, {1}",
+        **dict.fromkeys("ub", "icmp ult {t} {0}, {1}"),
+    }
+
+
+class LessEqual(Compare, name="less_equal"):
+    """x <= y, false for NaN. PTX `setp.le`."""
+
+    llvm = {
+        "f": "fcmp ole {t} {0}, {1}",
+        "i": "icmp sle {t} {0}, {1}",
+        **dict.fromkeys("ub", "icmp ule {t} {0}, {1}"),
+    }
+
+
+class Select(Elementwise, name="select"):
+    """x where the predicate holds, else y. PTX `selp`."""
+
+    predicate: Value = operand()
+    x: Value = operand()
+    y: Value = operand()
+    llvm = dict.fromkeys("fiub", "select i1 {0}, {t} {1}, {t} {2}")
+
+    def result_dtype(self) -> DType:
+        return self.x.type.dtype
+
+
+# --- building ------------------------------------------------------------------------------------
+
+
+def elementwise(cls: Any, args: tuple[Any, ...], op: str, dtype: DType | None = None) -> Array:
+    """Promote, broadcast and append one op; floats narrower than 32 bits compute in float32 and are rounded back.
+
+    `dtype` overrides the common dtype of the operands.
+    """
+    values, common, weak = operands_of(args, op)
+    common = common if dtype is None else dtype
+    wide = computing(common)
+    values = [v if v.dtype == wide else astype(v, wide) for v in values]
+    result = traced(cls(*together(values, op)))
+    if issubclass(cls, Compare):
+        return result
+    if wide != common:
+        result = astype(result, common)
+    result.weak = weak
+    return result
+
+
+def _number(dtype: DType, op: str, hint: str = "convert it with `.astype(...)`") -> None:
+    if dtype.is_bool:
+        raise UnsupportedDType(op=op, dtype=dtype, hint=hint)
+
+
+def _arith(cls: Any, x: Any, y: Any, op: str) -> Array:
+    return elementwise(cls, (x, y), op)
+
+
+def add(x: Any, y: Any) -> Array:
+    """x + y; on bools, or."""
+    values, dtype, _ = operands_of((x, y), "add")
+    return elementwise(Or if dtype.is_bool else Add, (values[0], values[1]) if dtype.is_bool else (x, y), "add")
+
+
+def subtract(x: Any, y: Any) -> Array:
+    """x - y."""
+    _number(operands_of((x, y), "subtract")[1], "subtract", "use `^` on bools")
+    return _arith(Sub, x, y, "subtract")
+
+
+def multiply(x: Any, y: Any) -> Array:
+    """x * y; on bools, and."""
+    dtype = operands_of((x, y), "multiply")[1]
+    return _arith(And if dtype.is_bool else Mul, x, y, "multiply")
+
+
+def true_divide(x: Any, y: Any) -> Array:
+    """x / y, IEEE-rounded. Ints give float32, 64-bit ints float64."""
+    dtype = operands_of((x, y), "true_divide")[1]
+    return elementwise(Div, (x, y), "true_divide", true_division(dtype))
+
+
+divide = true_divide
+
+
+def div(x: Any, y: Any) -> Array:
+    """lax.div: x / y for floats; integers truncate toward zero, and x / 0 is 0."""
+    _number(operands_of((x, y), "div")[1], "div")
+    return _arith(Div, x, y, "div")
+
+
+def rem(x: Any, y: Any) -> Array:
+    """lax.rem: the remainder of truncating division, with the sign of x."""
+    dtype = operands_of((x, y), "rem")[1]
+    _number(dtype, "rem")
+    if dtype.is_float:
+        from .math import fmod
+
+        return fmod(x, y)
+    return _arith(Rem, x, y, "rem")
+
+
+def floor_divide(x: Any, y: Any) -> Array:
+    """x // y, as Python."""
+    dtype = operands_of((x, y), "floor_divide")[1]
+    _number(dtype, "floor_divide")
+    if dtype.is_float:
+        from .math import floor_divide_float
+
+        return floor_divide_float(x, y)
+    return _arith(FloorDiv, x, y, "floor_divide")
+
+
+def mod(x: Any, y: Any) -> Array:
+    """x % y, as Python: the sign of y."""
+    dtype = operands_of((x, y), "mod")[1]
+    _number(dtype, "mod")
+    if dtype.is_float:
+        from .math import mod_float
+
+        return mod_float(x, y)
+    return _arith(FloorMod, x, y, "mod")
+
+
+remainder = mod
+
+
+def maximum(x: Any, y: Any) -> Array:
+    """The larger; NaN if either is NaN."""
+    return _arith(Max, x, y, "maximum")
+
+
+def minimum(x: Any, y: Any) -> Array:
+    """The smaller; NaN if either is NaN."""
+    return _arith(Min, x, y, "minimum")
+
+
+def fmax(x: Any, y: Any) -> Array:
+    """The larger; a NaN gives way to a number."""
+    dtype = operands_of((x, y), "fmax")[1]
+    return _arith(FMax if dtype.is_float else Max, x, y, "fmax")
+
+
+def fmin(x: Any, y: Any) -> Array:
+    """The smaller; a NaN gives way to a number."""
+    dtype = operands_of((x, y), "fmin")[1]
+    return _arith(FMin if dtype.is_float else Min, x, y, "fmin")
+
+
+def fma(x: Any, y: Any, z: Any) -> Array:
+    """x * y + z with one rounding, for floats."""
+    dtype = operands_of((x, y, z), "fma")[1]
+    if not dtype.is_float:
+        raise UnsupportedDType(op="fma", dtype=dtype, hint="use `x * y + z`")
+    return elementwise(Fma, (x, y, z), "fma")
+
+
+def _bits(cls: Any, x: Any, y: Any, op: str) -> Array:
+    dtype = operands_of((x, y), op)[1]
+    if dtype.is_float:
+        hint = "`kd.bitcast_convert_type` gives a float's bits as an integer"
+        raise UnsupportedDType(op=op, dtype=dtype, hint=hint)
+    return _arith(cls, x, y, op)
+
+
+def bitwise_and(x: Any, y: Any) -> Array:
+    """x & y, on ints and bools."""
+    return _bits(And, x, y, "bitwise_and")
+
+
+def bitwise_or(x: Any, y: Any) -> Array:
+    """x | y, on ints and bools."""
+    return _bits(Or, x, y, "bitwise_or")
+
+
+def bitwise_xor(x: Any, y: Any) -> Array:
+    """x ^ y, on ints and bools."""
+    return _bits(Xor, x, y, "bitwise_xor")
+
+
+def _shift(cls: Any, x: Any, y: Any, op: str) -> Array:
+    _number(operands_of((x, y), op)[1], op)
+    return _bits(cls, x, y, op)
+
+
+def left_shift(x: Any, y: Any) -> Array:
+    """x << y; shifts by the width or more give 0."""
+    return _shift(ShiftLeft, x, y, "left_shift")
+
+
+def right_shift(x: Any, y: Any) -> Array:
+    """x >> y; shifts by the width or more give 0, or -1 for negative x."""
+    return _shift(ShiftRight, x, y, "right_shift")
+
+
+def negative(x: Any) -> Array:
+    """-x."""
+    _number(operands_of((x,), "negative")[1], "negative", "use `~` on bools")
+    return elementwise(Neg, (x,), "negative")
+
+
+def positive(x: Any) -> Array:
+    """x itself."""
+    return as_value(x, "positive")
+
+
+def invert(x: Any) -> Array:
+    """~x, on ints and bools."""
+    dtype = operands_of((x,), "invert")[1]
+    if dtype.is_float:
+        raise UnsupportedDType(op="invert", dtype=dtype, hint="bitwise operations are for ints and bools")
+    return elementwise(Not, (x,), "invert")
+
+
+bitwise_not = invert
+
+
+def absolute(x: Any) -> Array:
+    """|x|; unsigned ints and bools as they are."""
+    dtype = operands_of((x,), "absolute")[1]
+    if not (dtype.is_float or dtype.is_signed):
+        return as_value(x, "absolute")
+    return elementwise(Abs, (x,), "absolute")
+
+
+abs = absolute
+
+
+def _compare(cls: Any, x: Any, y: Any, op: str) -> Array:
+    return elementwise(cls, (x, y), op)
+
+
+def equal(x: Any, y: Any) -> Array:
+    """x == y as bool."""
+    return _compare(Equal, x, y, "equal")
+
+
+def not_equal(x: Any, y: Any) -> Array:
+    """x != y as bool; NaN differs from all."""
+    return _compare(NotEqual, x, y, "not_equal")
+
+
+def less(x: Any, y: Any) -> Array:
+    """x < y as bool."""
+    return _compare(Less, x, y, "less")
+
+
+def less_equal(x: Any, y: Any) -> Array:
+    """x <= y as bool."""
+    return _compare(LessEqual, x, y, "less_equal")
+
+
+def greater(x: Any, y: Any) -> Array:
+    """x > y as bool."""
+    return _compare(Less, y, x, "greater")
+
+
+def greater_equal(x: Any, y: Any) -> Array:
+    """x >= y as bool."""
+    return _compare(LessEqual, y, x, "greater_equal")
+
+
+def _truth(x: Any, op: str) -> Array:
+    return astype(as_value(x, op), dt.bool_)
+
+
+def logical_and(x: Any, y: Any) -> Array:
+    """(x != 0) and (y != 0)."""
+    return bitwise_and(_truth(x, "logical_and"), _truth(y, "logical_and"))
+
+
+def logical_or(x: Any, y: Any) -> Array:
+    """(x != 0) or (y != 0)."""
+    return bitwise_or(_truth(x, "logical_or"), _truth(y, "logical_or"))
+
+
+def logical_xor(x: Any, y: Any) -> Array:
+    """Exactly one of x != 0 and y != 0."""
+    return bitwise_xor(_truth(x, "logical_xor"), _truth(y, "logical_xor"))
+
+
+def logical_not(x: Any) -> Array:
+    """x == 0 as bool."""
+    return invert(_truth(x, "logical_not"))
+
+
+def where(condition: Any, x: Any, y: Any) -> Array:
+    """x where the condition (bool, or != 0) holds, else y."""
+    values, dtype, weak = operands_of((x, y), "where")
+    predicate = _truth(condition, "where")
+    predicate, a, b = together([predicate, *values], "where")
+    result = traced(Select(predicate, a, b))
+    result.weak = weak
+    return result
+
+
+def select(condition: Any, x: Any, y: Any) -> Array:
+    """`where` with a bool condition."""
+    value = as_value(condition, "select")
+    if not value.dtype.is_bool:
+        what = f"the condition has dtype {value.dtype}"
+        raise BadArgumentType(op="select", what=what, hint="compare it, or use `kd.where`")
+    return where(value, x, y)
+
+
+def clip(x: Any, min: Any = None, max: Any = None) -> Array:
+    """x limited to [min, max]; None leaves that side open."""
+    value = as_value(x, "clip")
+    if min is not None:
+        value = maximum(value, min)
+    if max is not None:
+        value = minimum(value, max)
+    return value

@@ -1,0 +1,128 @@
+"""mbarriers: arrive and wait. The phase that a wait expects is tracked for each warpgroup, as in Pallas."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import BadArgumentType, BadIndex, IndexOutOfRange, TooManyIndices
+from ..ir import BarrierType, Effect, Op, Value, operand
+from ..refs import is_index
+from ..target import Feature
+from ..trace import current, emit
+from ..values import Array
+from .arith import add, multiply
+from .elementwise import as_value
+
+__all__ = ["barrier_arrive", "barrier_arrive_and_wait", "barrier_wait"]
+
+
+class BarrierArrive(Op, name="barrier_arrive", effect=Effect.SYNC, requires=Feature.MBARRIER):
+    """One arrival by this warpgroup, after all its lanes got here. PTX `mbarrier.arrive`."""
+
+    barrier: Value = operand()
+    index: Value = operand()
+    predicate: Value | None = operand()
+
+
+class BarrierWait(Op, name="barrier_wait", effect=Effect.SYNC, requires=Feature.MBARRIER):
+    """Wait for the barrier's next phase. PTX `mbarrier.try_wait.parity` (`test_wait` on sm_80)."""
+
+    barrier: Value = operand()
+    index: Value = operand()
+
+
+class BarrierRef:
+    """A barrier, or an array of them: `barrier.at[i]` or `barrier.at[i, j]` picks one; the index may be traced."""
+
+    __slots__ = ("_index", "_root", "_shape")
+
+    def __init__(self, root: Value, shape: tuple[int, ...] | None = None, index: Any = 0) -> None:
+        self._root = root
+        self._shape: tuple[int, ...] = root.type.shape if shape is None else shape
+        self._index = index
+
+    @property
+    def root(self) -> Value:
+        return self._root
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the barriers still to be indexed; () for one barrier."""
+        return self._shape
+
+    @property
+    def type(self) -> BarrierType:
+        return self._root.type
+
+    @property
+    def at(self) -> _BarrierAt:
+        return _BarrierAt(self)
+
+    def __repr__(self) -> str:
+        return f"<{self._root.type}>"
+
+    def pick(self, index: Any) -> BarrierRef:
+        """Index the leading dimensions. Raises `TooManyIndices`, `IndexOutOfRange`, `BadIndex`."""
+        items = index if isinstance(index, tuple) else (index,)
+        if len(items) > len(self._shape):
+            raise TooManyIndices(count=len(items), what="barrier", rank=len(self._shape), shape=self._shape)
+        linear: Any = self._index
+        for dim, (item, extent) in enumerate(zip(items, self._shape, strict=False)):
+            if not is_index(item):
+                raise BadIndex(what=f"a {type(item).__name__}", hint="barriers are indexed by integers")
+            if not isinstance(item, Array):
+                item = int(item)
+                if not -extent <= item < extent:
+                    raise IndexOutOfRange(index=item, dim=dim, extent=extent, lo=-extent, hi=extent - 1)
+                item %= extent
+            if isinstance(linear, int) and isinstance(item, int):
+                linear = linear * extent + item
+            else:
+                linear = item if isinstance(linear, int) and linear == 0 else add(multiply(linear, extent), item)
+        return BarrierRef(self._root, self._shape[len(items) :], linear)
+
+    def linear(self, op: str) -> Array:
+        """The number of the one barrier. Raises `BadArgumentType` while some are still to be indexed."""
+        if self._shape:
+            what = f"an array of barriers of shape {self._shape}"
+            raise BadArgumentType(op=op, what=what, hint="pick one with `barrier.at[i]`")
+        return as_value(self._index, op)
+
+
+class _BarrierAt:
+    def __init__(self, barrier: BarrierRef) -> None:
+        self._barrier = barrier
+
+    def __getitem__(self, index: Any) -> BarrierRef:
+        return self._barrier.pick(index)
+
+
+def _as_barrier(barrier: Any, op: str) -> BarrierRef:
+    if not isinstance(barrier, BarrierRef):
+        what = f"a {type(barrier).__name__} is not a barrier"
+        raise BadArgumentType(op=op, what=what, hint="allocate one with `kd.Barrier(...)` in `scratch_types`")
+    current()
+    return barrier
+
+
+def barrier_arrive(barrier: Any, predicate: Any = None) -> None:
+    """Arrive once, as this warpgroup; with a rank-0 bool `predicate`, only where it holds."""
+    one = _as_barrier(barrier, "barrier_arrive")
+    guard = None
+    if predicate is not None:
+        from .control import as_predicate
+
+        guard = as_predicate(predicate, "barrier_arrive")
+    emit(BarrierArrive(one.root, one.linear("barrier_arrive"), guard))
+
+
+def barrier_wait(barrier: Any) -> None:
+    """Wait until the phase completes that this warpgroup has not yet waited for."""
+    one = _as_barrier(barrier, "barrier_wait")
+    emit(BarrierWait(one.root, one.linear("barrier_wait")))
+
+
+def barrier_arrive_and_wait(barrier: Any) -> None:
+    """Arrive, then wait."""
+    barrier_arrive(barrier)
+    barrier_wait(barrier)

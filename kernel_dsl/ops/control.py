@@ -1,0 +1,382 @@
+"""Control flow whose conditions are traced: branches and loops with carries of any pytree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .. import dtypes as dt
+from ..errors import BadArgument, BadArgumentType, BodyReturned, CarryMismatch, PredicateNotScalar
+from ..facts import Range
+from ..ir import ArrayType, Op, Region, Value, attr, operand, operands, region, regions
+from ..layout import SCALAR
+from ..refs import Ref, is_index
+from ..source import of_function
+from ..trace import LayoutVar, emit, end_region, find, into, new_value, resolve
+from ..tree import flatten, unflatten
+from ..values import Array
+from .cast import astype
+from .elementwise import as_value, constant, convert
+
+__all__ = ["cond", "fori_loop", "loop", "switch", "when", "while_loop"]
+
+
+class If(Op, name="if"):
+    """Runs one of two regions; both yield the results."""
+
+    predicate: Value = operand()
+    then: Region = region()
+    otherwise: Region = region()
+
+    def infer(self) -> tuple[Any, ...]:
+        return tuple(v.type for v in self.then.yields)
+
+
+class Switch(Op, name="switch"):
+    """Runs region number `index`, clamped to the regions there are."""
+
+    index: Value = operand()
+    branches: tuple[Region, ...] = regions()
+
+    def infer(self) -> tuple[Any, ...]:
+        return tuple(v.type for v in self.branches[0].yields)
+
+
+class For(Op, name="for"):
+    """for i in range(lo, hi, step): the body's arguments are i and the carries; it yields the carries."""
+
+    lo: Value = operand()
+    hi: Value = operand()
+    inits: tuple[Value, ...] = operands()
+    step: int = attr()
+    unroll: int = attr(1)
+    body: Region = region()
+
+    def infer(self) -> tuple[Any, ...]:
+        return tuple(v.type for v in self.body.args[1:])
+
+
+class While(Op, name="while"):
+    """while before(carries): carries = body(carries)."""
+
+    inits: tuple[Value, ...] = operands()
+    before: Region = region()
+    body: Region = region()
+
+    def infer(self) -> tuple[Any, ...]:
+        return tuple(v.type for v in self.body.args)
+
+
+def as_predicate(x: Any, op: str) -> Array:
+    """A rank-0 bool. Raises `PredicateNotScalar`."""
+    value = as_value(x, op)
+    if value.ndim or not value.dtype.is_bool:
+        hint = "compare it, or reduce it first (`kd.any`, `kd.all`)"
+        raise PredicateNotScalar(op=op, want="bool", got=repr(value), hint=hint)
+    return value
+
+
+def _is_leaf(x: Any) -> bool:
+    return isinstance(x, (Array, Ref))
+
+
+def _leaves(tree: Any, op: str) -> tuple[list[Array], Any]:
+    leaves, structure = flatten(tree, _is_leaf)
+    for leaf in leaves:
+        if isinstance(leaf, Ref):
+            hint = "carry values; Refs are closed over"
+            raise BadArgumentType(op=op, what=f"{leaf!r} can't be carried", hint=hint)
+    return [as_value(leaf, op) for leaf in leaves], structure
+
+
+def _same_structure(op: str, a: Any, b: Any, what: str, where: Any) -> None:
+    if repr(a) != repr(b):
+        hint = "return the same nesting of tuples, lists and dicts"
+        raise CarryMismatch(
+            op=op, what=f"{what} changes its structure", a=_shown(a), b=_shown(b), hint=hint, other=where
+        )
+
+
+def _shown(structure: Any) -> str:
+    return "None" if structure is None else repr(structure)
+
+
+# --- branches ------------------------------------------------------------------------------------
+
+
+def when(condition: Any) -> Callable[[Callable[[], None]], None]:
+    """`@kd.when(condition)` above a function without arguments: it runs where the rank-0 condition holds."""
+
+    def decorate(body: Callable[[], None]) -> None:
+        def run() -> None:
+            if body() is not None:
+                raise BodyReturned(
+                    what="the body of `kd.when`", got="a value", hint="use `kd.cond` for results"
+                )
+
+        if isinstance(condition, (bool, int)):
+            if condition:
+                run()
+            return
+        predicate = as_predicate(condition, "when")
+        then, otherwise = Region(), Region()
+        with into(then):
+            run()
+            end_region(then, ())
+        with into(otherwise):
+            end_region(otherwise, ())
+        emit(If(predicate, then, otherwise))
+
+    return decorate
+
+
+def _branch(function: Callable[..., Any], args: Sequence[Any], op: str) -> tuple[Region, list[Array], Any]:
+    made = Region()
+    with into(made):
+        values, structure = _leaves(function(*args), op)
+    return made, values, structure
+
+
+def _join_branches(
+    made: list[tuple[Region, list[Array], Any]], functions: Sequence[Callable[..., Any]], op: str
+) -> tuple[list[Region], Any]:
+    """Give all branches the same result types, with layouts of the first, and close them."""
+    _, first, structure = made[0]
+    for (_, _, other), function in zip(made[1:], functions[1:], strict=True):
+        _same_structure(op, structure, other, "a branch", of_function(function))
+    columns = list(zip(*(values for _, values, _ in made), strict=True))
+    regions_ = [r for r, _, _ in made]
+    results: list[list[Array]] = [[] for _ in made]
+    for column in columns:
+        strong = next((v for v in column if not v.weak), column[0])
+        layout: Any = None
+        for row, value in enumerate(column):
+            with into(regions_[row]):
+                value = astype(value, strong.dtype) if value.weak else value
+                if value.shape != first_shape(column) or value.dtype != strong.dtype:
+                    raise CarryMismatch(
+                        op=op,
+                        what="the branches give different types",
+                        a=str(column[0].type),
+                        b=str(value.type),
+                        hint="convert with `.astype(...)` or broadcast in one branch",
+                        other=of_function(functions[row]),
+                    )
+                layout = resolve(value.type.layout) if layout is None else layout
+                results[row].append(convert(value, layout))
+    for r, values in zip(regions_, results, strict=True):
+        with into(r):
+            end_region(r, tuple(values))
+    return regions_, structure
+
+
+def first_shape(column: Sequence[Array]) -> tuple[int, ...]:
+    return column[0].shape
+
+
+def cond(predicate: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any], *operands: Any) -> Any:
+    """`true_fun(*operands)` where the rank-0 predicate holds, else `false_fun(*operands)`; both of one type."""
+    if isinstance(predicate, (bool, int)):
+        return true_fun(*operands) if predicate else false_fun(*operands)
+    value = as_predicate(predicate, "cond")
+    functions = (true_fun, false_fun)
+    made = [_branch(f, operands, "cond") for f in functions]
+    (then, otherwise), structure = _join_branches(made, functions, "cond")
+    return unflatten(structure, list(emit(If(value, then, otherwise)).results))
+
+
+def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -> Any:
+    """`branches[index](*operands)`, the index clamped to the branches there are."""
+    if not branches:
+        raise BadArgument(op="switch", what="no branches", hint="give at least one function")
+    if isinstance(index, int):
+        return branches[min(max(index, 0), len(branches) - 1)](*operands)
+    value = as_value(index, "switch")
+    if value.ndim or not value.dtype.is_integer:
+        raise PredicateNotScalar(op="switch", want="integer", got=repr(value), hint="index with one integer")
+    made = [_branch(f, operands, "switch") for f in branches]
+    closed, structure = _join_branches(made, branches, "switch")
+    return unflatten(structure, list(emit(Switch(value, tuple(closed))).results))
+
+
+# --- loops ---------------------------------------------------------------------------------------
+
+
+def _bound(x: Any, op: str) -> Any:
+    if not is_index(x):
+        got = repr(x) if isinstance(x, Array) else f"a {type(x).__name__}"
+        hint = "loop bounds are ints or rank-0 integer values"
+        raise PredicateNotScalar(op=op, want="integer", got=got, hint=hint)
+    return x if isinstance(x, Array) else int(x)
+
+
+def _carry_args(inits: Sequence[Array]) -> list[Any]:
+    args: list[Any] = []
+    for value in inits:
+        t: ArrayType = value.type
+        layout: Any = SCALAR
+        if t.shape:
+            own = find(t.layout)
+            vector = own.vector if isinstance(own, LayoutVar) else 0
+            layout = LayoutVar(t.shape, vector)
+        arg = new_value(ArrayType(t.shape, t.dtype, layout))
+        arg.facts = _full_range(t)
+        args.append(arg)
+    return args
+
+
+def _full_range(t: ArrayType) -> Range | None:
+    if t.shape or not t.dtype.is_integer:
+        return None
+    low = -(1 << t.dtype.bits - 1) if t.dtype.is_signed else 0
+    return Range(low, low + (1 << t.dtype.bits) - 1)
+
+
+def _weak_retry(inits: list[Array], outs: list[Array]) -> list[Array] | None:
+    """Initial values again, where Python numbers must take the dtype that the body gives them."""
+    again = [
+        astype(i, o.dtype) if i.weak and not o.weak and o.dtype != i.dtype and not o.shape else i
+        for i, o in zip(inits, outs, strict=True)
+    ]
+    changed = any(a is not i for a, i in zip(again, inits, strict=True))
+    return again if changed else None
+
+
+def _close_carries(
+    body: Region, args: Sequence[Any], outs: Sequence[Array], op: str, where: Any
+) -> None:
+    """Check the carries' types, settle their layouts and end the body."""
+    results: list[Array] = []
+    with into(body):
+        for arg, out in zip(args, outs, strict=True):
+            if out.weak and out.dtype != arg.dtype:
+                out = astype(out, arg.dtype)
+            if out.shape != arg.shape or out.dtype != arg.dtype:
+                raise CarryMismatch(
+                    op=op,
+                    what="a carry changes its type",
+                    a=str(arg.type),
+                    b=str(out.type),
+                    hint="give the initial value the body's shape and dtype, or convert in the body",
+                    other=where,
+                )
+            if arg.shape:
+                mine, theirs = find(arg.type.layout), find(out.type.layout)
+                if isinstance(mine, LayoutVar) and mine is not theirs:
+                    mine.bind(resolve(theirs))
+                out = convert(out, resolve(arg.type.layout))
+            results.append(out)
+        end_region(body, tuple(results))
+
+
+def _converted(inits: Sequence[Array], args: Sequence[Any]) -> tuple[Array, ...]:
+    return tuple(convert(i, resolve(a.type.layout)) if i.shape else i for i, a in zip(inits, args, strict=True))
+
+
+def _for(
+    lo: Any, hi: Any, step: int, body: Callable[..., Any], inits: list[Array], structure: Any, op: str, unroll: int
+) -> Any:
+    wide = any(isinstance(x, Array) and x.dtype.bits == 64 for x in (lo, hi)) or any(
+        isinstance(x, int) and not -(2**31) <= x < 2**31 for x in (lo, hi)
+    )
+    dtype = dt.int64 if wide else dt.int32
+    low, high = (constant(x, dtype) if isinstance(x, int) else astype(x, dtype) for x in (lo, hi))
+    made = Region()
+    with into(made):
+        index = new_value(ArrayType((), dtype, SCALAR))
+        index.facts = _loop_range(low, high, step)
+        args = _carry_args(inits)
+        made.args = (index, *args)
+        result = body(index, unflatten(structure, list(args)))
+        outs, out_structure = _leaves(result, op)
+    _same_structure(op, structure, out_structure, "the carry", of_function(body))
+    again = _weak_retry(inits, outs)
+    if again is not None:
+        return _for(lo, hi, step, body, again, structure, op, unroll)
+    _close_carries(made, args, outs, op, of_function(body))
+    loop_op = emit(For(low, high, _converted(inits, args), step, unroll, made))
+    return unflatten(structure, list(loop_op.results))
+
+
+def _loop_range(low: Array, high: Array, step: int) -> Range | None:
+    a, b = low.facts, high.facts
+    if a is None or b is None:
+        return None
+    from math import gcd
+
+    if step > 0:
+        return Range(a.lo, max(b.hi - 1, a.lo), gcd(a.divisor, step))
+    return Range(min(b.lo + 1, a.hi), a.hi, gcd(a.divisor, step))
+
+
+def fori_loop(lower: Any, upper: Any, body_fun: Callable[..., Any], init_val: Any, *, unroll: Any = None) -> Any:
+    """`for i in range(lower, upper): val = body_fun(i, val)`; returns the last val. Bounds may be traced.
+
+    `unroll=True` repeats the body in the kernel where the bounds are static.
+    """
+    lo, hi = _bound(lower, "fori_loop"), _bound(upper, "fori_loop")
+    if unroll is True and isinstance(lo, int) and isinstance(hi, int):
+        value = init_val
+        for i in range(lo, hi):
+            value = body_fun(i, value)
+        return value
+    inits, structure = _leaves(init_val, "fori_loop")
+    factor = unroll if isinstance(unroll, int) and not isinstance(unroll, bool) else 1
+    return _for(lo, hi, 1, body_fun, inits, structure, "fori_loop", max(factor, 1))
+
+
+def loop(
+    lower: Any, upper: Any, *, step: int = 1, unroll: Any = None, init_carry: Any = None
+) -> Callable[[Callable[..., Any]], Any]:
+    """`@kd.loop(lower, upper)` above `def body(i): ...` runs it for each i; with `init_carry`, `body(i, carry)`.
+
+    The decorated name becomes the final carry (None without one).
+    """
+    if isinstance(step, bool) or not isinstance(step, int) or step == 0:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise BadArgument(op="loop", what=f"step {step!r}", hint="a static int other than 0")
+    lo, hi = _bound(lower, "loop"), _bound(upper, "loop")
+
+    def decorate(body: Callable[..., Any]) -> Any:
+        def run(i: Any, carry: Any) -> Any:
+            if init_carry is not None:
+                return body(i, carry)
+            if body(i) is not None:
+                hint = "pass `init_carry=` to carry values"
+                raise BodyReturned(what="the body of `kd.loop`", got="a value", hint=hint)
+            return None
+
+        if unroll is True and isinstance(lo, int) and isinstance(hi, int):
+            carry = init_carry
+            for i in range(lo, hi, step):
+                carry = run(i, carry)
+            return carry
+        inits, structure = _leaves(init_carry, "loop")
+        factor = unroll if isinstance(unroll, int) and not isinstance(unroll, bool) else 1
+        return _for(lo, hi, step, run, inits, structure, "loop", max(factor, 1))
+
+    return decorate
+
+
+def while_loop(cond_fun: Callable[..., Any], body_fun: Callable[..., Any], init_val: Any) -> Any:
+    """`while cond_fun(val): val = body_fun(val)`; returns the last val."""
+    inits, structure = _leaves(init_val, "while_loop")
+    body = Region()
+    with into(body):
+        args = _carry_args(inits)
+        body.args = tuple(args)
+        outs, out_structure = _leaves(body_fun(unflatten(structure, list(args))), "while_loop")
+    _same_structure("while_loop", structure, out_structure, "the carry", of_function(body_fun))
+    again = _weak_retry(inits, outs)
+    if again is not None:
+        return while_loop(cond_fun, body_fun, unflatten(structure, list(again)))
+    _close_carries(body, args, outs, "while_loop", of_function(body_fun))
+    before = Region()
+    with into(before):
+        seen = [new_value(ArrayType(a.shape, a.dtype, resolve(a.type.layout))) for a in args]
+        for value, arg in zip(seen, args, strict=True):
+            value.facts = arg.facts
+        before.args = tuple(seen)
+        test = as_predicate(cond_fun(unflatten(structure, list(seen))), "while_loop")
+        end_region(before, (test,))
+    op = emit(While(_converted(inits, args), before, body))
+    return unflatten(structure, list(op.results))

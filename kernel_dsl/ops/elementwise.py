@@ -1,0 +1,326 @@
+"""What all elementwise operations share: constants, broadcasting, meeting layouts, and their base classes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from .. import dtypes as dt
+from ..diagnostics import Error
+from ..dtypes import DType, as_dtype
+from ..errors import (
+    CannotBroadcast,
+    ClosedOverArray,
+    LiteralOutOfRange,
+    NotAnArray,
+    RefAsValue,
+    ShapeMismatch,
+)
+from ..facts import Range, of
+from ..ir import ArrayType, Op, Value, array_type, attr, operand
+from ..layout import SCALAR, Layout
+from ..promote import promote
+from ..trace import LayoutVar, current, emit, find, is_open, resolve, traced
+from ..values import Array
+
+# --- constants -----------------------------------------------------------------------------------
+
+
+class Constant(Op, name="constant"):
+    """A rank-0 compile-time constant."""
+
+    value: bool | int | float = attr()
+    dtype: DType = attr()
+
+    def infer(self) -> tuple[Any, ...]:
+        return (ArrayType((), self.dtype, SCALAR),)
+
+    def range(self) -> Range | None:
+        return of(int(self.value)) if self.dtype.is_integer else None
+
+
+class Broadcast(Op, name="broadcast"):
+    """Stretch dimensions of extent 1, or spread a rank-0 value. Free: no element moves between lanes."""
+
+    x: Value = operand()
+    shape: tuple[int, ...] = attr()
+    layout: Any = attr()
+
+    def infer(self) -> tuple[Any, ...]:
+        return (ArrayType(self.shape, array_type(self.x).dtype, self.layout),)
+
+
+class ConvertLayout(Op, name="convert_layout"):
+    """Spread a value by another layout: registers, shuffles or SMEM, whichever does it."""
+
+    x: Value = operand()
+    layout: Any = attr()
+
+    def infer(self) -> tuple[Any, ...]:
+        t = array_type(self.x)
+        return (ArrayType(t.shape, t.dtype, self.layout),)
+
+
+class Expand(Op, name="expand_dims"):
+    """New dimensions of extent 1, at `dims` of the result. Free."""
+
+    x: Value = operand()
+    dims: tuple[int, ...] = attr()
+    layout: Any = attr()
+
+    def infer(self) -> tuple[Any, ...]:
+        t = array_type(self.x)
+        shape = list(t.shape)
+        for d in self.dims:
+            shape.insert(d, 1)
+        return (ArrayType(tuple(shape), t.dtype, self.layout),)
+
+
+def constant(value: Any, dtype: DType, *, weak: bool = False) -> Array:
+    """A rank-0 constant; the same one in a region is made once."""
+    value = _fit(value, dtype)
+    table = current().constants
+    # repr tells -0.0 from 0.0 and one NaN from no NaN
+    key = (repr(value), dtype.name, weak)
+    found = table.get(key)
+    if found is None:
+        found = table[key] = traced(Constant(value, dtype))
+        found.weak = weak
+    return found  # type: ignore[return-value]
+
+
+def _fit(value: Any, dtype: DType) -> bool | int | float:
+    if dtype.is_bool:
+        return bool(value)
+    if dtype.is_integer:
+        number = int(value)
+        info = np.iinfo(dtype.numpy)
+        if not info.min <= number <= info.max:
+            wide = "np.int64" if -(2**63) <= number < 2**63 else "np.uint64"
+            hint = f"write `{wide}({number})` if a wide integer is meant, or convert the array first"
+            raise LiteralOutOfRange(value=number, dtype=dtype, hint=hint)
+        return number
+    return float(value)
+
+
+def _weak_dtype(value: Any) -> DType | None:
+    if isinstance(value, bool):
+        return dt.bool_
+    if isinstance(value, int):
+        return dt.int32
+    if isinstance(value, float):
+        return dt.float32
+    return None
+
+
+def item_type(x: Any, op: str) -> tuple[DType, bool]:
+    """(dtype, weak) of an operand, before it is made a value. Raises where it can't be one."""
+    if isinstance(x, Array):
+        return x.dtype, x.weak
+    weak = _weak_dtype(x)
+    if weak is not None:
+        return weak, True
+    if isinstance(x, (np.generic, np.ndarray)):
+        try:
+            return as_dtype(x.dtype), False
+        except TypeError:
+            raise NotAnArray(op=op, what=f"NumPy data of dtype {x.dtype}", hint="convert it first") from None
+    raise _refuse(x, op)
+
+
+def _refuse(x: Any, op: str) -> Error:
+    module = type(x).__module__.partition(".")[0]
+    if type(x).__name__ == "Ref" and module == "kernel_dsl":
+        return RefAsValue(op=op, ref=repr(x))
+    if hasattr(x, "__cuda_array_interface__") or hasattr(x, "__dlpack__"):
+        return ClosedOverArray(what=f"{module} array")
+    return NotAnArray(op=op, what=f"a {type(x).__name__}", hint="operands are traced values, numbers and NumPy arrays")
+
+
+def as_value(x: Any, op: str, dtype: DType | None = None) -> Array:
+    """`x` as a traced value, in `dtype` if given: numbers become constants, arrays are converted."""
+    if isinstance(x, Array):
+        if dtype is None or x.dtype == dtype:
+            return x
+        from .cast import astype
+
+        return astype(x, dtype)
+    own, weak = item_type(x, op)
+    if isinstance(x, np.ndarray) and x.ndim:
+        from .dense import dense
+
+        value = dense(x)
+        return value if dtype is None or dtype == own else as_value(value, op, dtype)
+    if dtype is None or dtype == own:
+        return constant(x.item() if isinstance(x, (np.generic, np.ndarray)) else x, own, weak=weak)
+    number: Any = x.item() if isinstance(x, (np.generic, np.ndarray)) else x
+    if weak and not (own.is_float and not dtype.is_float):
+        return constant(number, dtype)
+    return as_value(constant(number, own), op, dtype)
+
+
+# --- broadcasting and layouts --------------------------------------------------------------------
+
+
+def broadcast_shapes(shapes: Sequence[tuple[int, ...]], op: str) -> tuple[int, ...]:
+    """NumPy's rule. Raises `ShapeMismatch`."""
+    rank = max(map(len, shapes))
+    out: list[int] = []
+    for i in range(-rank, 0):
+        extents = {s[i] for s in shapes if len(s) >= -i} - {1}
+        if len(extents) > 1:
+            raise ShapeMismatch(op=op, shapes=" and ".join(map(str, shapes)))
+        out.append(extents.pop() if extents else 1)
+    return tuple(out)
+
+
+def _local(layout: Any) -> Any:
+    """The representative of a layout; one left open by an enclosing region ends being so here."""
+    found = find(layout)
+    if isinstance(found, LayoutVar) and found.root() is not None:
+        return resolve(found)
+    return found
+
+
+def common_layout(values: Sequence[Array], shape: tuple[int, ...]) -> Any:
+    """Where values of one shape meet: the first closed layout, else one open variable for all."""
+    layouts = [_local(v.type.layout) for v in values if v.shape == shape]
+    for layout in layouts:
+        if isinstance(layout, Layout):
+            return layout
+    if not layouts:
+        small = [find(v.type.layout) for v in values if v.ndim == len(shape) and v.ndim]
+        vector = max((s.vector for s in small if isinstance(s, LayoutVar)), default=0)
+        return LayoutVar(shape, vector)
+    first = layouts[0]
+    for other in layouts[1:]:
+        if other is not first and is_open(other):
+            first.vector = max(first.vector, other.vector)
+            if first.minor is None:
+                first.minor = other.minor
+            if find(other) is not first:
+                other.bind(first)
+    return first
+
+
+def convert(value: Array, layout: Any) -> Array:
+    """`value` spread by `layout`: free where its own is open or the same, else a conversion with a cost note."""
+    own = _local(value.type.layout)
+    layout = find(layout)
+    if own is layout or own == layout:
+        return value
+    if isinstance(own, LayoutVar):
+        own.bind(layout)
+        return value
+    if isinstance(layout, LayoutVar):
+        layout.bind(own)
+        return value
+    made = value.op
+    if isinstance(made, Broadcast) and not array_type(made.x).shape:
+        return traced(Broadcast(made.x, made.shape, layout))  # a splat is made again for free
+    op = emit(ConvertLayout(value, layout))
+    note = f"{value.type} changes its layout"
+    current().cost_notes.append((made.loc if made is not None else op.loc, op.loc, note))
+    result: Any = op.result
+    return result
+
+
+def broadcast_value(value: Array, shape: tuple[int, ...], layout: Any) -> Array:
+    """`value` broadcast to `shape` in `layout` (which may be open)."""
+    if value.shape == shape:
+        return convert(value, layout)
+    if value.ndim == 0:
+        return traced(Broadcast(value, shape, layout))
+    if value.ndim < len(shape):
+        value = expand_leading(value, len(shape))
+        if value.shape == shape:
+            return convert(value, layout)
+    dims = tuple(i for i, (a, b) in enumerate(zip(value.shape, shape, strict=True)) if a != b)
+    layout = find(layout)
+    own = _local(value.type.layout)
+    if isinstance(layout, LayoutVar):
+        if isinstance(own, LayoutVar):
+            own.bind(layout, dims)
+            return traced(Broadcast(value, shape, layout))
+        layout = resolve(layout)
+    value = convert(value, layout.reduce(dims))
+    return traced(Broadcast(value, shape, layout))
+
+
+def expand_leading(value: Array, rank: int) -> Array:
+    """`value` with dimensions of extent 1 in front, up to `rank`."""
+    dims = tuple(range(rank - value.ndim))
+    layout = resolve(value.type.layout).expand(dims)
+    return traced(Expand(value, dims, layout))
+
+
+def together(values: Sequence[Array], op: str) -> list[Array]:
+    """All values in one shape and one layout."""
+    first = values[0]
+    shape = first.shape
+    layout = first.type.layout
+    if all(v.type.shape == shape and v.type.layout is layout for v in values):
+        return list(values)
+    shape = broadcast_shapes([v.shape for v in values], op)
+    layout = common_layout(values, shape)
+    return [broadcast_value(v, shape, layout) for v in values]
+
+
+def broadcast_to(x: Any, shape: Sequence[int]) -> Array:
+    """`x` broadcast to `shape`, as `numpy.broadcast_to`. Raises `CannotBroadcast`."""
+    value = as_value(x, "broadcast_to")
+    to = tuple(int(n) for n in shape)
+    pairs = list(zip(reversed(value.shape), reversed(to), strict=False))
+    if value.ndim > len(to) or any(a not in (1, b) for a, b in pairs):
+        raise CannotBroadcast(shape=value.shape, to=to)
+    if value.shape == to:
+        return value
+    result = broadcast_value(value, to, LayoutVar(to))
+    result.weak = False
+    return result
+
+
+def operands_of(args: Sequence[Any], op: str) -> tuple[list[Array], DType, bool]:
+    """Operands promoted to their common dtype, and that dtype (and whether it is still weak)."""
+    dtype, weak = promote([item_type(a, op) for a in args])
+    return [as_value(a, op, dtype) for a in args], dtype, weak
+
+
+# --- base classes --------------------------------------------------------------------------------
+
+
+class Elementwise(Op):
+    """Operands of one shape and layout; the result has them too. `llvm`: text by kind ("f", "i", "u", "b")."""
+
+    llvm: ClassVar[dict[str, str]] = {}
+    math: ClassVar[str] = ""  # a function of lowering/math instead of an instruction
+
+    def result_dtype(self) -> DType:
+        """The dtype of the result, by default the first operand's."""
+        return array_type(self.values()[0]).dtype
+
+    def infer(self) -> tuple[Any, ...]:
+        t = array_type(self.values()[0])
+        return (ArrayType(t.shape, self.result_dtype(), t.layout),)
+
+
+class Unary(Elementwise):
+    """One operand."""
+
+    x: Value = operand()
+
+
+class Binary(Elementwise):
+    """Two operands of one dtype."""
+
+    x: Value = operand()
+    y: Value = operand()
+
+
+class Compare(Binary):
+    """Two operands of one dtype; the result is bool."""
+
+    def result_dtype(self) -> DType:
+        return dt.bool_

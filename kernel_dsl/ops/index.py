@@ -1,0 +1,148 @@
+"""Where a kernel instance is: grid, cluster and warpgroup indices, and facts about integers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import dtypes as dt
+from ..errors import BadArgument, BadArgumentType, BadAxis, UnknownAxis
+from ..facts import Range
+from ..ir import ArrayType, Op, Value, attr, operand
+from ..layout import SCALAR
+from ..refs import ds
+from ..trace import current, emit, traced
+from ..values import Array
+from . import arith
+from .cast import Cast
+from .elementwise import as_value, constant
+
+__all__ = ["axis_index", "axis_size", "cdiv", "ds", "multiple_of", "num_programs", "program_id"]
+
+
+class AxisIndex(Op, name="axis_index"):
+    """The index of this instance along an axis: `kind` is "grid", "cluster" or "thread". PTX `%ctaid`, `%tid`."""
+
+    kind: str = attr()
+    position: int = attr()
+    size: int = attr()
+
+    def infer(self) -> tuple[Any, ...]:
+        return (ArrayType((), dt.int32, SCALAR),)
+
+    def range(self) -> Range | None:
+        return Range(0, max(self.size - 1, 0))
+
+
+class MultipleOf(Op, name="multiple_of"):
+    """A promise that an integer is a multiple of `factor`. No instruction."""
+
+    x: Value = operand()
+    factor: int = attr()
+
+    def infer(self) -> tuple[Any, ...]:
+        return (self.x.type,)
+
+    def range(self) -> Range | None:
+        known = self.x.facts
+        if known is None:
+            return None
+        from math import lcm
+
+        return Range(known.lo, known.hi, lcm(known.divisor, self.factor))
+
+
+def axis_index(name: str) -> Array:
+    """The index (int32) along a grid, cluster or warpgroup axis. Raises `UnknownAxis`."""
+    kind, position, size = _axis(name)
+    return traced(AxisIndex(kind, position, size))
+
+
+def axis_size(name: str) -> int:
+    """The static extent of an axis. Raises `UnknownAxis`."""
+    return _axis(name)[2]
+
+
+def _axis(name: Any) -> tuple[str, int, int]:
+    axes = current().axes
+    if name not in axes:
+        names = ", ".join(map(repr, axes)) or "none: the kernel names no axis"
+        raise UnknownAxis(name=name, names=names)
+    return axes[name]
+
+
+def _grid_axis(axis: int) -> tuple[int, int]:
+    trace = current()
+    if isinstance(axis, bool) or not isinstance(axis, int):  # pyright: ignore[reportUnnecessaryIsInstance]
+        hint = "`program_id` counts axes from 0; `kd.axis_index` takes names"
+        raise BadArgumentType(op="program_id", what=f"axis {axis!r} is not an int", hint=hint)
+    rank = len(trace.grid)
+    if not 0 <= axis < rank:
+        raise BadAxis(axis=axis, shape=trace.grid, lo=0, hi=rank - 1)
+    return axis, trace.grid[axis]
+
+
+def program_id(axis: int) -> Array:
+    """The index (int32) along grid axis number `axis`; counts clusters."""
+    position, size = _grid_axis(axis)
+    return traced(AxisIndex("grid", position, size))
+
+
+def num_programs(axis: int) -> int:
+    """The static extent of grid axis number `axis`."""
+    return _grid_axis(axis)[1]
+
+
+def cdiv(x: Any, y: Any) -> Any:
+    """Division rounded up, of static or traced integers."""
+    if isinstance(x, Array) or isinstance(y, Array):
+        return arith.floor_divide(arith.add(x, arith.subtract(y, 1)), y)
+    return -(-x // y)
+
+
+def multiple_of(x: Any, factor: int) -> Any:
+    """Promise that the rank-0 integer `x` is a multiple of `factor`. Undefined where it is not."""
+    if isinstance(factor, bool) or not isinstance(factor, int) or factor < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise BadArgument(op="multiple_of", what=f"factor {factor!r}", hint="a static int of 1 or more")
+    if isinstance(x, int):
+        if x % factor:
+            raise BadArgument(op="multiple_of", what=f"{x} is not a multiple of {factor}", hint="check the factor")
+        return x
+    value = as_value(x, "multiple_of")
+    if value.ndim or not value.dtype.is_integer:
+        raise BadArgumentType(op="multiple_of", what=f"{value!r}", hint="it takes a rank-0 integer")
+    return traced(MultipleOf(value, factor))
+
+
+_WIDENED = (arith.Add, arith.Sub, arith.Mul, arith.FloorDiv, arith.FloorMod, arith.Min, arith.Max, arith.Neg)
+
+
+def widen(value: Value) -> Value:
+    """The index in int64, computed again from its parts, where int32 arithmetic could have overflowed."""
+    facts = value.facts
+    if facts is None or value.type.dtype.bits == 64 or facts.fits(value.type.dtype.bits, value.type.dtype.is_signed):
+        return value
+    return _widen(value, {})
+
+
+def _widen(value: Value, done: dict[int, Value]) -> Value:
+    found = done.get(id(value))
+    if found is not None:
+        return found
+    op = value.op
+    if isinstance(op, _WIDENED):
+        parts = [_widen(v, done) for v in op.values()]
+        made = emit(type(op)(*parts)).result
+    elif isinstance(op, MultipleOf):
+        made = emit(MultipleOf(_widen(op.x, done), op.factor)).result
+    elif facts_are_constant(value):
+        assert value.facts is not None
+        made = constant(value.facts.lo, dt.int64)
+    else:
+        made = emit(Cast(value, dt.int64)).result
+        made.facts = value.facts
+    done[id(value)] = made
+    return made
+
+
+def facts_are_constant(value: Value) -> bool:
+    return value.facts is not None and value.facts.constant is not None

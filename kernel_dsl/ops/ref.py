@@ -1,0 +1,259 @@
+"""Loads and stores through Refs, scratch allocations, and views that change the element type."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .. import dtypes as dt
+from ..dtypes import DType
+from ..errors import (
+    BadArgument,
+    BadArgumentType,
+    BadReshape,
+    ReadOnlyRef,
+    RefAsValue,
+    StoreDType,
+    StoreShape,
+)
+from ..ir import ArrayType, BarrierType, Effect, MemorySpace, Op, RefType, Value, attr, operand, operands
+from ..layout import SCALAR, Layout
+from ..refs import Access, Ref, View
+from ..trace import LayoutVar, current, emit, find, traced
+from ..values import Array
+from .cast import astype
+from .elementwise import as_value, broadcast_shapes, broadcast_value, item_type
+
+__all__ = ["load", "store"]
+
+
+class AllocSmem(Op, name="alloc_smem"):
+    """A buffer in the block's dynamic SMEM, shared by its warpgroups."""
+
+    type: RefType = attr()
+
+    def infer(self) -> tuple[Any, ...]:
+        return (self.type,)
+
+
+class AllocBarrier(Op, name="alloc_barrier", effect=Effect.SYNC):
+    """mbarriers in SMEM, initialised at the start of the kernel. PTX `mbarrier.init`."""
+
+    type: BarrierType = attr()
+
+    def infer(self) -> tuple[Any, ...]:
+        return (self.type,)
+
+
+class BitcastRef(Op, name="bitcast_ref"):
+    """The same memory as a buffer of another dtype. No instruction."""
+
+    ref: Value = operand()
+    type: RefType = attr()
+
+    def infer(self) -> tuple[Any, ...]:
+        return (self.type,)
+
+
+class Load(Op, name="load", effect=Effect.READ):
+    """The elements of a view; where masked off or out of range, `fill` or zero. PTX `ld.global`, `ld.shared`."""
+
+    ref: Value = operand()
+    offsets: tuple[Value, ...] = operands()
+    mask: Value | None = operand()
+    fill: Value | None = operand()
+    view: View = attr()
+    layout: Any = attr()
+    access: Access = attr()
+
+    def infer(self) -> tuple[Any, ...]:
+        return (ArrayType(self.view.shape, self.ref.type.dtype, self.layout),)
+
+
+class Store(Op, name="store", effect=Effect.WRITE):
+    """Store a value to a view; elements masked off or out of range are dropped. PTX `st.global`, `st.shared`."""
+
+    ref: Value = operand()
+    x: Value = operand()
+    offsets: tuple[Value, ...] = operands()
+    mask: Value | None = operand()
+    view: View = attr()
+    access: Access = attr()
+
+
+def as_ref(ref: Any, op: str) -> Ref:
+    """`ref`, refused where it is none."""
+    if not isinstance(ref, Ref):
+        what = f"a {type(ref).__name__} is not a Ref"
+        raise BadArgumentType(op=op, what=what, hint="pass a kernel argument or scratch, or `ref.at[...]`")
+    current()
+    return ref
+
+
+def has_arrays(index: Any) -> bool:
+    """Whether an index gathers: some part of it is an integer array of rank 1 or more."""
+    items = index if isinstance(index, tuple) else (index,)
+    return any(
+        (isinstance(i, (Array, np.ndarray)) and i.ndim > 0) or isinstance(i, list) for i in items
+    )
+
+
+def _bounds(bounds: str | None, op: str) -> bool:
+    """Whether accesses are promised to be in bounds."""
+    if bounds not in (None, "mask", "promise"):
+        raise BadArgument(op=op, what=f"bounds={bounds!r}", hint='it is "mask" or "promise"')
+    return bounds == "promise" or (bounds is None and current().promise_bounds)
+
+
+def _extra(x: Any, shape: tuple[int, ...], dtype: DType, op: str) -> Array | None:
+    if x is None:
+        return None
+    value = as_value(x, op)
+    if dtype.is_bool and not value.dtype.is_bool:
+        raise BadArgumentType(op=op, what=f"the mask has dtype {value.dtype}", hint="a mask is bool")
+    if not dtype.is_bool:
+        item_type(x, op)
+        value = as_value(x, op, dtype) if value.weak else value
+        if value.dtype != dtype:
+            raise BadArgumentType(op=op, what=f"`fill` is {value.dtype}", hint=f"convert it to {dtype}")
+    if value.ndim > len(shape) or broadcast_shapes([value.shape, shape], op) != shape:
+        raise BadArgument(op=op, what=f"a {value!r} does not broadcast to {shape}", hint="match the loaded shape")
+    return value
+
+
+def load(
+    ref: Any,
+    index: Any = ...,
+    *,
+    layout: Layout | None = None,
+    mask: Any = None,
+    fill: Any = None,
+    bounds: str | None = None,
+) -> Array:
+    """The elements of `ref` at `index`, as a value.
+
+    `mask` (bool, broadcastable): where false, nothing is read. `fill`: what masked and out-of-range elements get, 0 by
+    default. `layout`: how to spread the value. `bounds="promise"`: the access stays inside the array.
+    """
+    ref = as_ref(ref, "load")
+    if has_arrays(index):
+        from .gather import gather
+
+        return gather(ref, index, mask=mask, fill=fill, promise=_bounds(bounds, "load"))
+    target = ref if index is ... else ref.slice(index)
+    return load_view(target, layout=layout, mask=mask, fill=fill, promise=_bounds(bounds, "load"))
+
+
+def load_view(
+    target: Ref, *, layout: Any = None, mask: Any = None, fill: Any = None, promise: bool = False
+) -> Array:
+    """Load all of a view."""
+    view, offsets = target.view()
+    if promise:
+        view = View(view.dims, view.start, view.dynamic)
+    shape = view.shape
+    where: Any = layout
+    if not shape:
+        where = SCALAR
+    elif layout is None:
+        vector, minor = target.vector()
+        where = LayoutVar(shape, vector, minor)
+    extra = [_extra(mask, shape, dt.bool_, "load"), _extra(fill, shape, target.dtype, "load")]
+    placed: list[Array | None] = []
+    for value in extra:
+        if value is not None and shape and value.shape == shape and isinstance(find(where), LayoutVar):
+            where = _adopt(value, where)
+    for value in extra:
+        placed.append(None if value is None else broadcast_value(value, shape, where))
+    return traced(Load(target.root, offsets, placed[0], placed[1], view, where, target.access()))
+
+
+def _adopt(value: Array, where: Any) -> Any:
+    own = find(value.type.layout)
+    return own if isinstance(own, Layout) else where
+
+
+def store(ref: Any, index: Any, value: Any, *, mask: Any = None, bounds: str | None = None) -> None:
+    """Store `value`, broadcast to the slice, to `ref` at `index`.
+
+    Raises `StoreDType` unless the dtypes agree (Python numbers adapt), `StoreShape` where shapes don't.
+    """
+    ref = as_ref(ref, "store")
+    if has_arrays(index):
+        from .gather import scatter
+
+        scatter(ref, index, value, mask=mask, promise=_bounds(bounds, "store"))
+        return
+    target = ref if index is ... else ref.slice(index)
+    check_writable(target)
+    x = stored_value(target.dtype, value)
+    shape = target.shape
+    squeezed = x.shape
+    while len(squeezed) > len(shape) and squeezed[0] == 1:
+        squeezed = squeezed[1:]
+    try:
+        fits = len(squeezed) <= len(shape) and broadcast_shapes([squeezed, shape], "store") == shape
+    except ValueError:
+        fits = False
+    if not fits:
+        raise StoreShape(value=x.shape, ref=shape)
+    if squeezed != x.shape:
+        from .shape import reshape
+
+        x = reshape(x, squeezed)
+    view, offsets = target.view()
+    if _bounds(bounds, "store"):
+        view = View(view.dims, view.start, view.dynamic)
+    vector, minor = target.vector()
+    where: Any = SCALAR if not shape else LayoutVar(shape, vector, minor)
+    guard = _extra(mask, shape, dt.bool_, "store")
+    if shape:
+        own = find(x.type.layout) if x.shape == shape else where
+        if isinstance(own, LayoutVar) and own is not where and own.root() is None:
+            own.vector, own.minor = max(own.vector, vector), own.minor if own.minor is not None else minor
+        x = broadcast_value(x, shape, where)
+        where = x.type.layout
+    if guard is not None:
+        guard = broadcast_value(guard, shape, where)
+    emit(Store(target.root, x, offsets, guard, view, target.access()))
+
+
+def stored_value(dtype: DType, value: Any) -> Array:
+    """`value` in a Ref's dtype: numbers adapt, arrays must have it. Raises `StoreDType`."""
+    if isinstance(value, Ref):
+        raise RefAsValue(op="store", ref=repr(value))
+    own, weak = item_type(value, "store")
+    if own == dtype:
+        return as_value(value, "store")
+    if not weak or (own.is_float and not dtype.is_float):
+        raise StoreDType(value=own, ref=dtype)
+    if isinstance(value, Array):
+        return astype(value, dtype)
+    return as_value(value, "store", dtype)
+
+
+def check_writable(ref: Ref) -> None:
+    """Refuse a store to an input that the launch did not also give as an output."""
+    if ref.type.space is MemorySpace.GMEM and not ref.type.written:
+        hint = "write to an output Ref; for in-place work use `input_output_aliases`"
+        raise ReadOnlyRef(name=f"the input {ref.type.name or ref!r}", hint=hint)
+
+
+def bitcast_ref(ref: Ref, dtype: DType) -> Ref:
+    """`Ref.bitcast`: a whole buffer, or a view of one that is contiguous from its start, as another dtype."""
+    own = ref.type
+    whole = Ref(ref.root)
+    if ref.shape != whole.shape or ref.view()[0].dims != whole.view()[0].dims or not own.contiguous:
+        raise BadReshape(what=repr(ref), shape=ref.shape, to=dtype, why="only a whole, contiguous Ref can be bitcast")
+    if dtype.bits == own.dtype.bits:
+        shape = own.shape
+    else:
+        if not own.shape or (own.shape[-1] * own.dtype.itemsize) % dtype.itemsize:
+            why = f"the last dimension's bytes are no multiple of {dtype.itemsize}"
+            raise BadReshape(what=repr(ref), shape=ref.shape, to=dtype, why=why)
+        shape = (*own.shape[:-1], own.shape[-1] * own.dtype.itemsize // dtype.itemsize)
+    to = RefType(
+        own.space, shape, dtype, own.contiguous, own.alignment, own.written, own.tiling, own.swizzle, own.name
+    )
+    return Ref(emit(BitcastRef(ref.root, to)).result)

@@ -1,0 +1,54 @@
+"""Compiler options, part of every cache key, and the only reader of environment variables."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from .errors import BadArgument, UnknownTarget
+from .target import TARGETS
+
+
+@dataclass(frozen=True)
+class CompilerParams:
+    """How to compile a kernel.
+
+    `approx_math`: the hardware's approximate division, square root and functions, and contraction of a * b + c.
+    `bounds`: "mask" GMEM accesses that can leave their array, or "promise" that none does.
+    `max_registers`: registers a lane at most. `target`: such as "sm_90a"; by default the launching GPU's own.
+    """
+
+    approx_math: bool = False
+    bounds: str = "mask"
+    max_registers: int | None = None
+    target: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.bounds not in ("mask", "promise"):
+            hint = 'it is "mask" or "promise"'
+            raise BadArgument(op="CompilerParams", what=f"bounds={self.bounds!r}", hint=hint)
+        if self.max_registers is not None and not 16 <= self.max_registers <= 255:
+            what = f"max_registers={self.max_registers!r}"
+            raise BadArgument(op="CompilerParams", what=what, hint="registers a lane go from 16 to 255")
+        if self.target is not None and self.target not in TARGETS:
+            raise UnknownTarget(name=self.target, names=", ".join(TARGETS))
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What the environment may set. Read once per process."""
+
+    cache_dir: Path  # KERNEL_DSL_CACHE: where compiled kernels are kept, by default ~/.cache/kernel_dsl
+    cache_off: bool  # KERNEL_DSL_CACHE=off: nowhere
+    ptxas: str | None  # KERNEL_DSL_PTXAS: the assembler to use
+
+
+def environment() -> Environment:
+    """The environment's settings."""
+    cache = os.environ.get("KERNEL_DSL_CACHE", "")
+    return Environment(
+        cache_dir=Path(cache) if cache and cache != "off" else Path.home() / ".cache" / "kernel_dsl",
+        cache_off=cache == "off",
+        ptxas=os.environ.get("KERNEL_DSL_PTXAS") or None,
+    )

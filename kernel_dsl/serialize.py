@@ -1,0 +1,218 @@
+"""Compiled kernels as bytes and back: what the disk cache and ahead-of-time files hold.
+
+A file is one header of JSON, the PTX and the cubin, behind a SHA-256 of all three. No pickle:
+reading a file makes nothing but the dataclasses of `compiled.py`, tuples, lists, dicts and scalars.
+
+    magic "KDSL" + schema, 8 bytes | SHA-256 of the rest | 3 lengths, u64 little-endian | header |
+    PTX | cubin
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import struct
+from enum import Enum
+from typing import Any, cast
+
+import numpy as np
+
+from . import compiled
+from .compiled import Assembled, CompiledKernel, SourceLine
+from .dtypes import BY_NAME, DType, as_dtype
+
+SCHEMA = 1
+_MAGIC = b"KDSL" + SCHEMA.to_bytes(4, "little")
+_LENGTHS = struct.Struct("<3Q")
+_DIGEST = 32
+
+
+class ArtifactError(ValueError):
+    """A file that should hold a compiled kernel does not.
+
+    Cut short, altered, or of another version.
+    """
+
+
+_OURS: dict[str, Any] = {
+    name: value
+    for name, value in vars(compiled).items()
+    if getattr(value, "__module__", "") == compiled.__name__
+}
+_CLASSES: dict[str, Any] = {n: v for n, v in _OURS.items() if dataclasses.is_dataclass(v)}
+_ENUMS: dict[str, Any] = {
+    n: v for n, v in _OURS.items() if isinstance(v, type) and issubclass(v, Enum)
+}
+
+
+class _Encoder:
+    """Python values to JSON.
+
+    A JSON list is a tuple; all else that JSON lacks is an object with one key in `$`.
+    """
+
+    def __init__(self) -> None:
+        self.places: dict[SourceLine, int] = {}
+
+    def place(self, line: SourceLine) -> int:
+        return self.places.setdefault(line, len(self.places))
+
+    def encode(self, value: Any) -> Any:
+        kind = cast("type[Any]", type(value))
+        if value is None or kind in (bool, int, str):
+            return value
+        if kind is float:
+            return value if math.isfinite(value) else {"$float": str(value)}
+        if kind is tuple:
+            return [self.encode(item) for item in value]
+        if kind is list:
+            return {"$list": [self.encode(item) for item in value]}
+        if kind is dict:
+            return {"$dict": [[self.encode(k), self.encode(v)] for k, v in value.items()]}
+        if kind is SourceLine:
+            return {"$at": self.place(value)}
+        return self.encode_object(value)
+
+    def encode_object(self, value: Any) -> Any:
+        kind = cast("type[Any]", type(value))
+        if kind is CompiledKernel:
+            return self.encode_kernel(value)
+        if _CLASSES.get(kind.__name__) is kind:
+            return {"$": kind.__name__, **self.fields(value)}
+        if isinstance(value, DType):
+            return {"$dtype": value.name}
+        if isinstance(value, Enum) and _ENUMS.get(kind.__name__) is kind:
+            return {"$enum": [kind.__name__, value.name]}
+        if isinstance(value, bytes):
+            return {"$bytes": value.hex()}
+        if isinstance(value, complex):
+            return {"$complex": [self.encode(value.real), self.encode(value.imag)]}
+        if isinstance(value, np.generic):
+            array = np.asarray(cast("Any", value))
+            return {"$numpy": [as_dtype(array.dtype).name, array.tobytes().hex()]}
+        raise TypeError(
+            f"{value!r} of type {kind.__qualname__} cannot be saved with a compiled kernel: only "
+            "tuples, lists, dicts, scalars, dtypes and the classes of kernel_dsl.compiled can. Use "
+            "one of those in the kernel's out_type."
+        )
+
+    def fields(self, value: Any) -> dict[str, Any]:
+        return {f.name: self.encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+
+    def encode_kernel(self, kernel: CompiledKernel) -> Any:
+        # The line map has an entry for most lines of PTX: three flat lists read back in a
+        # millisecond.
+        bare = dataclasses.replace(kernel, ptx="", lines=())
+        return {
+            "$": "CompiledKernel",
+            **self.fields(bare),
+            "lines": {
+                "ptx": [number for number, _ in kernel.lines],
+                "at": [self.place(line) for _, line in kernel.lines],
+            },
+        }
+
+
+class _Decoder:
+    def __init__(self, places: list[list[Any]], ptx: str, cubin: bytes) -> None:
+        self.places = [SourceLine(*place) for place in places]
+        self.ptx = ptx
+        self.cubin = cubin
+
+    def decode(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return tuple([self.decode(item) for item in cast("list[Any]", value)])
+        if not isinstance(value, dict):
+            return value
+        fields = cast("dict[str, Any]", value)
+        return self.decode_class(fields) if "$" in fields else self.decode_tagged(fields)
+
+    def decode_class(self, value: dict[str, Any]) -> Any:
+        made = {k: self.decode(v) for k, v in value.items() if k not in ("$", "lines")}
+        if value["$"] == "CompiledKernel":
+            lines = value["lines"]
+            at = map(self.places.__getitem__, lines["at"])
+            made["lines"] = tuple(zip(lines["ptx"], at, strict=True))
+            made["ptx"] = self.ptx
+        if value["$"] == "Assembled":
+            made["cubin"] = self.cubin
+        return _CLASSES[value["$"]](**made)
+
+    def decode_tagged(self, value: dict[str, Any]) -> Any:
+        tag, inside = next(iter(value.items()))
+        match tag:
+            case "$at":
+                return self.places[int(inside)]
+            case "$dtype":
+                return BY_NAME[inside]
+            case "$enum":
+                return _ENUMS[inside[0]][inside[1]]
+            case "$float":
+                return float(inside)
+            case "$list":
+                return list(map(self.decode, inside))
+            case "$dict":
+                return {self.decode(k): self.decode(v) for k, v in inside}
+            case "$complex":
+                return complex(self.decode(inside[0]), self.decode(inside[1]))
+            case "$bytes":
+                return bytes.fromhex(inside)
+            case "$numpy":
+                dtype: Any = BY_NAME[inside[0]].numpy
+                return np.frombuffer(bytes.fromhex(inside[1]), dtype)[0]
+            case _:
+                raise KeyError(tag)
+
+
+def pack(value: Assembled | CompiledKernel, meta: dict[str, str] | None = None) -> bytes:
+    """The bytes of a file that holds `value`, and texts of the caller's own in `meta`.
+
+    Raises TypeError for a result structure that JSON and `compiled.py` have no word for.
+    """
+    encoder = _Encoder()
+    if isinstance(value, Assembled):
+        kernel, cubin = value.kernel, value.cubin
+        body = encoder.encode(dataclasses.replace(value, cubin=b""))
+    else:
+        kernel, cubin = value, b""
+        body = encoder.encode(value)
+    places = [dataclasses.astuple(place) for place in encoder.places]
+    header = {"meta": meta or {}, "places": places, "body": body}
+    text = json.dumps(header, separators=(",", ":"), allow_nan=False).encode()
+    ptx = kernel.ptx.encode()
+    rest = b"".join((_LENGTHS.pack(len(text), len(ptx), len(cubin)), text, ptx, cubin))
+    return _MAGIC + hashlib.sha256(rest).digest() + rest
+
+
+def unpack(data: bytes) -> tuple[Assembled | CompiledKernel, dict[str, str]]:
+    """What `pack` was given.
+
+    Raises ArtifactError for anything that `pack` of this schema did not write.
+    """
+    if data[:4] != _MAGIC[:4]:
+        raise ArtifactError("not a compiled kernel: the file does not begin with 'KDSL'")
+    if data[:8] != _MAGIC:
+        schema = int.from_bytes(data[4:8], "little")
+        raise ArtifactError(
+            f"written with file format {schema}; this version reads {SCHEMA}. Save it again."
+        )
+    start = len(_MAGIC) + _DIGEST
+    if hashlib.sha256(memoryview(data)[start:]).digest() != data[len(_MAGIC) : start]:
+        raise ArtifactError("damaged: the contents do not match their checksum")
+    sizes = _LENGTHS.unpack_from(data, start)
+    at = start + _LENGTHS.size
+    if at + sum(sizes) != len(data):
+        raise ArtifactError("damaged: the lengths do not add up")
+    text, ptx, cubin = (
+        data[at + sum(sizes[:i]) : at + sum(sizes[: i + 1])] for i in range(len(sizes))
+    )
+    try:
+        header = json.loads(text)
+        value = _Decoder(header["places"], ptx.decode(), cubin).decode(header["body"])
+        return value, header["meta"]
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise ArtifactError(
+            f"of another version of kernel_dsl ({error!r}). Save it again."
+        ) from error

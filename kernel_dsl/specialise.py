@@ -1,0 +1,327 @@
+"""From a body and descriptions of its inputs to a traced kernel: Refs made, the body run once, layouts settled."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .compiled import OutputSpec
+from .dtypes import DType, as_dtype
+from .errors import BodyReturned, BodySignature, KernelArgument, KernelValue
+from .facts import Range
+from .ir import ArrayType, Axis, KernelIR, MemorySpace, RefType, Region, Value
+from .layout import SCALAR
+from .memory import ShapeDtypeStruct
+from .ops.loops import allocate, is_spec
+from .options import CompilerParams
+from .refs import Ref
+from .source import Loc, of_function
+from .trace import Trace, new_value, settle, tracing
+from .tree import flatten, unflatten
+
+
+
+@dataclass(frozen=True)
+class ArrayInput:
+    """What a compiled kernel depends on of an array argument."""
+
+    shape: tuple[int, ...]
+    dtype: DType
+    contiguous: bool = True
+    alignment: int = 16
+
+    def struct(self) -> ShapeDtypeStruct:
+        return ShapeDtypeStruct(self.shape, self.dtype)
+
+
+@dataclass(frozen=True)
+class ScalarInput:
+    """What a compiled kernel depends on of a scalar argument: never its value."""
+
+    dtype: DType
+    weak: bool
+
+    def struct(self) -> ShapeDtypeStruct:
+        return ShapeDtypeStruct((), self.dtype)
+
+
+Input = ArrayInput | ScalarInput
+
+
+@dataclass(frozen=True)
+class Definition:
+    """The arguments of `kd.kernel`, checked."""
+
+    body: Callable[..., None]
+    name: str
+    out_type: Any
+    scratch_types: Any
+    grid: Any
+    grid_names: tuple[str, ...]
+    cluster: Any
+    cluster_names: tuple[str, ...]
+    num_threads: int | None
+    thread_name: str | None
+    params: CompilerParams
+    aliases: tuple[tuple[int, int], ...]  # (input leaf, output leaf)
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A traced kernel, with what the launch needs to know of its outputs."""
+
+    ir: KernelIR
+    outputs: tuple[OutputSpec, ...]
+    output_tree: Any
+
+
+def axes(sizes: Any, names: tuple[str, ...], word: str, structs: Sequence[Any]) -> tuple[Axis, ...]:
+    """Axes from sizes (or a function of the inputs' structs) and names. Raises `KernelValue`, `KernelArgument`."""
+    given: Any = sizes(*structs) if callable(sizes) else sizes
+    items: Sequence[Any] = given if isinstance(given, (tuple, list)) else (given,)
+    out: list[int] = []
+    for n in items:
+        if isinstance(n, bool) or not hasattr(n, "__index__"):
+            hint = f"`{word}` is a tuple of ints, or a function of the inputs' shapes that gives one"
+            raise KernelArgument(what=f"{word}={given!r} is not made of ints", hint=hint)
+        out.append(int(n.__index__()))
+    if any(n < 0 for n in out):
+        raise KernelValue(what=f"{word}={tuple(out)} has a negative extent", hint="extents are 0 or more")
+    if word == "cluster" and (len(out) > 3 or any(n < 1 for n in out)):
+        raise KernelValue(what=f"cluster={tuple(out)}", hint="a cluster has at most 3 axes, of 1 or more blocks")
+    if names and len(names) != len(out):
+        raise KernelValue(
+            what=f"{len(names)} names ({', '.join(names)}) for {len(out)} axes of {word}={tuple(out)}",
+            hint=f"give `{word}_names` one name an axis",
+        )
+    return tuple(Axis(names[i] if names else "", n) for i, n in enumerate(out))
+
+
+def output_structs(definition: Definition, structs: Sequence[Any]) -> tuple[list[ShapeDtypeStruct | None], Any]:
+    """The leaves of `out_type`, as structs, and its structure. Raises `KernelArgument`."""
+    out_type: Any = definition.out_type
+    if callable(out_type) and not _is_leaf(out_type):
+        out_type = out_type(*structs)
+    leaves, structure = flatten(out_type, _is_leaf)
+    made: list[ShapeDtypeStruct | None] = []
+    for leaf in leaves:
+        if not _is_leaf(leaf):
+            hint = "outputs are `kd.ShapeDtypeStruct(shape, dtype)` or anything with shape and dtype"
+            raise KernelArgument(what=f"{leaf!r} in out_type is no output", hint=hint)
+        if isinstance(leaf, ShapeDtypeStruct):
+            made.append(leaf)
+        else:
+            made.append(ShapeDtypeStruct(leaf.shape, as_dtype(leaf.dtype), getattr(leaf, "init", None)))
+    return made, structure
+
+
+def _is_leaf(x: Any) -> bool:
+    return hasattr(x, "shape") and hasattr(x, "dtype")
+
+
+def trace_kernel(
+    definition: Definition,
+    inputs: Sequence[Input],
+    structure: Any,
+    overlaps: Sequence[tuple[int, int]] = (),
+    given: Sequence[ArrayInput] | None = None,
+) -> Traced:
+    """Trace the body for inputs like these. `overlaps`: (array, array) that share memory; `given`: preallocated outputs."""
+    structs = unflatten(structure, [i.struct() for i in inputs])
+    outs, out_structure = output_structs(definition, structs)
+    grid = axes(definition.grid, definition.grid_names, "grid", structs)
+    cluster = axes(definition.cluster, definition.cluster_names, "cluster", structs)
+    scratch: Any = definition.scratch_types
+    if callable(scratch) and not is_spec(scratch):
+        scratch = scratch(*structs)
+    threads = definition.num_threads or 1
+    body = Region()
+    trace = Trace(
+        body,
+        threads,
+        definition.thread_name,
+        grid=tuple(a.size for a in grid),
+        axes=named_axes(grid, cluster, definition.thread_name, threads),
+        approx_math=definition.params.approx_math,
+        promise_bounds=definition.params.bounds == "promise",
+    )
+    parameters = _names(definition.body)
+    params = _input_values(inputs, structure, parameters, overlaps)
+    results = _output_values(outs, out_structure, given, parameters, len(_top(structure)))
+    args = unflatten(structure, [_handle(v) for v in params])
+    handles: list[Any] = [Ref(v) for v in results]
+    with tracing(trace):
+        _run(definition, args, unflatten(out_structure, handles), out_structure, scratch)
+    settle(body, lambda _: None)
+    ir = KernelIR(
+        definition.name,
+        (*params, *results),
+        len(params),
+        body,
+        grid,
+        cluster,
+        threads,
+        definition.thread_name,
+        definition.params.approx_math,
+        of_function(definition.body),
+    )
+    alias = {out: i for i, out in definition.aliases}
+    specs = tuple(
+        OutputSpec(o.shape, o.dtype, o.init, _array_number(inputs, alias.get(n)))
+        for n, o in enumerate(o for o in outs if o is not None)
+    )
+    _check_aliases(definition, inputs, specs)
+    return Traced(ir, specs, out_structure)
+
+
+def named_axes(
+    grid: tuple[Axis, ...], cluster: tuple[Axis, ...], thread_name: str | None, threads: int
+) -> dict[str, tuple[str, int, int]]:
+    """Every axis name: what it is, its position, its size. Raises `KernelValue` for a name used twice."""
+    out: dict[str, tuple[str, int, int]] = {}
+    rows = [("grid", i, a) for i, a in enumerate(grid)] + [("cluster", i, a) for i, a in enumerate(cluster)]
+    if thread_name is not None:
+        rows.append(("thread", 0, Axis(thread_name, threads)))
+    for kind, position, axis in rows:
+        if not axis.name:
+            continue
+        if axis.name in out:
+            raise KernelValue(what=f"{axis.name!r} names two axes", hint="give every axis its own name")
+        out[axis.name] = (kind, position, axis.size)
+    return out
+
+
+def _array_number(inputs: Sequence[Input], leaf: int | None) -> int | None:
+    if leaf is None:
+        return None
+    return sum(1 for i in inputs[:leaf] if isinstance(i, ArrayInput))
+
+
+def _check_aliases(definition: Definition, inputs: Sequence[Input], outputs: Sequence[OutputSpec]) -> None:
+    for source, target in definition.aliases:
+        good = 0 <= source < len(inputs) and 0 <= target < len(outputs)
+        if not good or not isinstance(inputs[source], ArrayInput):
+            what = f"input_output_aliases: {source}: {target} with {len(inputs)} inputs, {len(outputs)} outputs"
+            raise KernelValue(what=what, hint="map the number of an array input to that of an output")
+        array, output = inputs[source], outputs[target]
+        if isinstance(array, ArrayInput) and (array.shape, array.dtype) != (output.shape, output.dtype):
+            what = f"input {source} is {array.struct()} and output {target} is not"
+            raise KernelValue(what=what, hint="an alias needs one shape and one dtype")
+
+
+def _top(structure: Any) -> Sequence[Any]:
+    return structure if isinstance(structure, (tuple, list)) else (structure,)
+
+
+def _names(body: Callable[..., None]) -> list[str]:
+    """The body's parameter names, in order, for messages."""
+    try:
+        return list(inspect.signature(body).parameters)
+    except (TypeError, ValueError):
+        return []
+
+
+def _input_values(
+    inputs: Sequence[Input], structure: Any, names: list[str], overlaps: Sequence[tuple[int, int]]
+) -> list[Value]:
+    """One kernel parameter for each leaf."""
+    labels = _leaf_labels(structure, names)
+    shared = {a for pair in overlaps for a in pair}
+    out: list[Value] = []
+    arrays = 0
+    for number, leaf in enumerate(inputs):
+        label = labels[number] if number < len(labels) else f"input {number}"
+        if isinstance(leaf, ScalarInput):
+            value = new_value(ArrayType((), leaf.dtype, SCALAR), name=label)
+            value.weak = leaf.weak  # type: ignore[attr-defined]
+            if leaf.dtype.is_integer:
+                low = -(1 << leaf.dtype.bits - 1) if leaf.dtype.is_signed else 0
+                value.facts = Range(low, low + (1 << leaf.dtype.bits) - 1)
+        else:
+            type = RefType(
+                MemorySpace.GMEM,
+                leaf.shape,
+                leaf.dtype,
+                leaf.contiguous,
+                leaf.alignment,
+                written=arrays in shared,
+                name=label,
+            )
+            arrays += 1
+            value = new_value(type, name=label)
+        out.append(value)
+    return out
+
+
+def _leaf_labels(structure: Any, names: list[str]) -> list[str]:
+    """A name for every leaf: the parameter's, with a number where it holds several."""
+    labels: list[str] = []
+    for i, part in enumerate(_top(structure)):
+        base = names[i] if i < len(names) else f"input {i}"
+        leaves, _ = flatten(part)
+        labels += [base] if len(leaves) == 1 else [f"{base}[{k}]" for k in range(len(leaves))]
+    return labels
+
+
+def _output_values(
+    outs: Sequence[ShapeDtypeStruct | None],
+    structure: Any,
+    given: Sequence[ArrayInput] | None,
+    names: list[str],
+    inputs: int,
+) -> list[Value]:
+    labels = _leaf_labels(structure, names[inputs:]) if structure is not None else []
+    out: list[Value] = []
+    for number, struct in enumerate(o for o in outs if o is not None):
+        label = labels[number] if number < len(labels) else f"output {number}"
+        mine = given[number] if given is not None else ArrayInput(struct.shape, struct.dtype)
+        type = RefType(
+            MemorySpace.GMEM, struct.shape, struct.dtype, mine.contiguous, mine.alignment, True, name=label
+        )
+        out.append(new_value(type, name=label))
+    return out
+
+
+def _handle(value: Value) -> Any:
+    return Ref(value) if isinstance(value.type, RefType) else value
+
+
+def _run(definition: Definition, args: Sequence[Any], outputs: Any, out_structure: Any, scratch: Any) -> None:
+    """Call the body with inputs, outputs and scratch. Raises `BodySignature`, `BodyReturned`."""
+    outs: tuple[Any, ...] = tuple(outputs) if isinstance(out_structure, (tuple, list)) else (outputs,)
+    keywords: dict[str, Any] = {}
+    extra: list[Any] = []
+    if isinstance(scratch, Mapping):
+        keywords = {str(k): _allocated(spec, str(k)) for k, spec in scratch.items()}
+    else:
+        items: Sequence[Any] = scratch if isinstance(scratch, (tuple, list)) else (scratch,)
+        names = _names(definition.body)[len(args) + len(outs) :]
+        extra = [_allocated(s, names[i] if i < len(names) else f"scratch {i}") for i, s in enumerate(items)]
+    try:
+        inspect.signature(definition.body).bind(*args, *outs, *extra, **keywords)
+    except TypeError as error:
+        raise BodySignature(
+            loc=of_function(definition.body),
+            kernel=definition.name,
+            inputs=len(args),
+            outputs=len(outs),
+            scratch=len(extra) + len(keywords),
+            why=str(error),
+        ) from None
+    except ValueError:
+        pass  # no signature to check: a builtin
+    returned: Any = definition.body(*args, *outs, *extra, **keywords)
+    if returned is not None:
+        hint = "write results to the output Refs: `out[...] = value`"
+        loc: Loc = of_function(definition.body)
+        raise BodyReturned(loc=loc, what=f"the body of `{definition.name}`", got=type(returned).__name__, hint=hint)
+
+
+def _allocated(spec: Any, name: str) -> Any:
+    if spec is None:
+        return None
+    leaves, structure = flatten(spec, is_spec)
+    many = len(leaves) > 1
+    return unflatten(structure, [allocate(s, f"{name}[{i}]" if many else name) for i, s in enumerate(leaves)])

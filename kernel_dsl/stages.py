@@ -1,0 +1,164 @@
+"""The stages of a kernel between its body and its machine code, as Python values. None of them needs a GPU."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from .compiled import Assembled, CompiledKernel, Resources
+from .ir import KernelIR
+from .options import CompilerParams, environment
+from .specialise import Traced
+from .target import DEFAULT, TARGETS, Target
+from .text import parse, show
+
+if TYPE_CHECKING:
+    from lowering import CallSpec
+
+
+def target_named(name: str | None) -> Target:
+    """The target of that name, or the default one. Raises `UnknownTarget`."""
+    if name is None:
+        return DEFAULT
+    if name not in TARGETS:
+        from .errors import UnknownTarget
+
+        raise UnknownTarget(name=name, names=", ".join(TARGETS))
+    return TARGETS[name]
+
+
+class Stages:
+    """A kernel traced for one signature and one target: `.ir`, `.llvm`, `.ptx`, and `.compile()` for what follows."""
+
+    def __init__(
+        self,
+        traced: Traced,
+        target: Target,
+        params: CompilerParams,
+        overlaps: tuple[tuple[int, int], ...] = (),
+    ) -> None:
+        self.traced = traced
+        self.target = target
+        self.params = params
+        self.overlaps = overlaps
+        self._text = show(traced.ir)
+        self._key_text = show(traced.ir, locations=False)
+
+    def __repr__(self) -> str:
+        ir = self.traced.ir
+        grid = "x".join(str(a.size) for a in ir.grid) or "1"
+        args = ", ".join(str(v.type) for v in ir.params)
+        return f"<kernel {ir.name}({args}) grid {grid}, {ir.threads} warpgroups, for {self.target}>"
+
+    def __str__(self) -> str:
+        return self._text
+
+    @property
+    def name(self) -> str:
+        return self.traced.ir.name
+
+    @property
+    def ir(self) -> KernelIR:
+        """The IR as it was traced; `str(stages)` is its text."""
+        return self.traced.ir
+
+    @property
+    def ir_text(self) -> str:
+        """The IR's text form, with locations."""
+        return self._text
+
+    @property
+    def key_text(self) -> str:
+        """The IR's text form without locations: what caches are keyed by."""
+        return self._key_text
+
+    @cached_property
+    def _lowered(self) -> Any:
+        from lowering import to_llvm
+
+        # passes work in place: on a copy, so that `.ir` stays what was traced
+        return to_llvm(_copy(self.traced.ir, self._text), self.target, self._spec)
+
+    @cached_property
+    def _spec(self) -> CallSpec:
+        from lowering import CallSpec
+
+        t = self.traced
+        return CallSpec(t.outputs, t.output_tree, self.overlaps, self.params.max_registers)
+
+    @property
+    def llvm(self) -> str:
+        """The LLVM module as text, before LLVM's own passes."""
+        return self._lowered.text
+
+    @cached_property
+    def kernel(self) -> CompiledKernel:
+        """What the runtime launches. Raises the errors of lowering at the user's line."""
+        from lowering import compile_kernel
+
+        return compile_kernel(self.traced.ir, self.target, self._lowered, self._spec)
+
+    @property
+    def ptx(self) -> str:
+        return self.kernel.ptx
+
+    def compile(self) -> Compiled:
+        """Assemble. Raises ToolMissing where there is neither ptxas nor a GPU."""
+        from runtime.assemble import AssemblerOptions, assemble
+
+        return Compiled(self, assemble(self.kernel, options=AssemblerOptions(ptxas=environment().ptxas)))
+
+
+class Compiled:
+    """A kernel's machine code: `.cubin`, `.sass`, `.resources`, `.remarks`; `.save(path)` keeps it."""
+
+    def __init__(self, stages: Stages, assembled: Assembled) -> None:
+        self.stages = stages
+        self.assembled = assembled
+
+    def __repr__(self) -> str:
+        r = self.resources
+        return (
+            f"<compiled {self.stages.name} for {self.stages.target}: {r.registers} registers, {r.spills} bytes of "
+            f"spills, {r.shared_bytes} bytes of SMEM, {len(self.cubin)} bytes of code>"
+        )
+
+    @property
+    def ptx(self) -> str:
+        return self.assembled.kernel.ptx
+
+    @property
+    def cubin(self) -> bytes:
+        return self.assembled.cubin
+
+    @property
+    def resources(self) -> Resources:
+        return self.assembled.resources
+
+    @property
+    def remarks(self) -> tuple[Any, ...]:
+        """What the assembler remarked, each with the user's line where it is known."""
+        return self.assembled.remarks
+
+    @cached_property
+    def sass(self) -> str:
+        """The machine code as text, with the user's lines. Raises ToolMissing without nvdisasm or cuobjdump."""
+        from runtime.sass import sass
+
+        return sass(self.assembled)
+
+    def save(self, path: Any) -> None:
+        """Write it to a file that `kd.load_compiled` reads."""
+        from runtime.aot import save
+
+        save(self.assembled, path)
+
+
+def _copy(ir: KernelIR, text: str) -> KernelIR:
+    copied = parse(text)
+    copied.loc = ir.loc
+    for old, new in zip(ir.params, copied.params, strict=True):
+        new.name, new.facts = old.name, old.facts
+    return copied
+
+

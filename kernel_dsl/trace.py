@@ -1,0 +1,208 @@
+"""Tracing: the body runs once with symbolic values, and every operation on them appends an op to the IR.
+
+Owns the one context variable of the project, and the layouts that are still open while tracing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, cast
+
+from .dtypes import DType
+from .errors import NotTracing, ValueFromOtherTrace
+from .facts import Range
+from .ir import ArrayType, Op, Region, Value, Yield
+from .layout import Layout, blocked
+from .source import Loc, here
+from .values import Array
+
+_O = TypeVar("_O", bound=Op)
+
+
+class LayoutVar:
+    """A layout still open: bound by the first use that demands one, else blocked for coalesced access.
+
+    `vector`: how many elements a lane can move in one access of the memory that the value came from; 0: no wish.
+    """
+
+    __slots__ = ("_bound", "_reduced", "minor", "shape", "vector")
+
+    def __init__(self, shape: tuple[int, ...], vector: int = 0, minor: int | None = None) -> None:
+        self.shape = shape
+        self.vector = vector
+        self.minor = minor
+        self._bound: LayoutVar | Layout | None = None
+        self._reduced: tuple[int, ...] | None = None
+
+    def root(self) -> LayoutVar | Layout | None:
+        """The variable or layout this one was bound to, with reductions left to `peek`."""
+        return self._bound
+
+    def bind(self, to: LayoutVar | Layout, reduced: tuple[int, ...] | None = None) -> None:
+        """Make this layout `to`, or `to` reduced along dimensions (kept as extent 1)."""
+        assert self._bound is None
+        self._bound = to
+        self._reduced = reduced
+
+
+def find(layout: LayoutVar | Layout) -> LayoutVar | Layout:
+    """The representative: a Layout, or the open variable that stands for this one."""
+    while isinstance(layout, LayoutVar):
+        bound = layout._bound  # pyright: ignore[reportPrivateUsage]
+        reduced = layout._reduced  # pyright: ignore[reportPrivateUsage]
+        if bound is None:
+            return layout
+        if reduced is not None:
+            base = find(bound)
+            if isinstance(base, LayoutVar):
+                return layout
+            return base.reduce(reduced)
+        layout = bound
+    return layout
+
+
+def is_open(layout: LayoutVar | Layout) -> bool:
+    return isinstance(find(layout), LayoutVar)
+
+
+def resolve(layout: LayoutVar | Layout) -> Layout:
+    """The layout, made the default one if nothing has demanded another."""
+    found = find(layout)
+    if isinstance(found, Layout):
+        return found
+    bound = found.root()
+    if bound is not None:  # open, but to be the reduction of another one
+        resolve(bound)
+        return resolve(found)
+    default = blocked(found.shape, max(found.vector, 1), found.minor)
+    found.bind(default)
+    return default
+
+
+@dataclass
+class Trace:
+    """The state of one trace."""
+
+    region: Region
+    threads: int = 1
+    thread_name: str | None = None
+    grid: tuple[int, ...] = ()
+    axes: dict[str, tuple[str, int, int]] = field(
+        default_factory=lambda: cast("dict[str, tuple[str, int, int]]", {})
+    )  # name: (kind, position, size)
+    approx_math: bool = False
+    promise_bounds: bool = False
+    cost_notes: list[tuple[Loc, Loc, str]] = field(
+        default_factory=lambda: cast("list[tuple[Loc, Loc, str]]", [])
+    )
+    constants: dict[Any, Value] = field(default_factory=lambda: cast("dict[Any, Value]", {}))
+    depth: int = 0
+
+
+_current: ContextVar[Trace | None] = ContextVar("kernel_dsl_trace", default=None)
+
+
+def current() -> Trace:
+    """The running trace; raises outside a kernel body."""
+    trace = _current.get()
+    if trace is None:
+        raise NotTracing()
+    return trace
+
+
+def is_tracing() -> bool:
+    return _current.get() is not None
+
+
+@contextmanager
+def tracing(trace: Trace) -> Iterator[Trace]:
+    """Make `trace` the running one."""
+    token = _current.set(trace)
+    try:
+        yield trace
+    finally:
+        _current.reset(token)
+
+
+def new_value(type: Any, op: Op | None = None, name: str = "") -> Value:
+    return Array(type, op, name) if isinstance(type, ArrayType) else Value(type, op, name)
+
+
+def emit(op: _O, loc: Loc | None = None) -> _O:
+    """Append an op to the current region, with its result types inferred."""
+    trace = current()
+    op.loc = here() if loc is None else loc
+    types = op.infer()
+    op.results = tuple([new_value(t, op) for t in types])
+    if len(types) == 1 and isinstance(types[0], ArrayType) and not types[0].shape:
+        op.results[0].facts = op.range() or _any_of(types[0].dtype)
+    trace.region.ops.append(op)
+    return op
+
+
+def _any_of(dtype: DType) -> Range | None:
+    """All that a dtype can hold, for integers."""
+    if not dtype.is_integer:
+        return None
+    if dtype.is_signed:
+        return Range(-(1 << dtype.bits - 1), (1 << dtype.bits - 1) - 1)
+    return Range(0, (1 << dtype.bits) - 1)
+
+
+def traced(op: Op) -> Any:
+    """Append an op with one result, and return that."""
+    return emit(op).results[0]
+
+
+@contextmanager
+def into(region: Region) -> Iterator[Region]:
+    """Append to another region for a while."""
+    trace = current()
+    outer, trace.region = trace.region, region
+    constants, trace.constants = trace.constants, {}
+    trace.depth += 1
+    try:
+        yield region
+    finally:
+        trace.region = outer
+        trace.constants = constants
+        trace.depth -= 1
+
+
+def end_region(region: Region, values: tuple[Value, ...]) -> None:
+    """Close a region with what it yields."""
+    op = Yield(values)
+    op.loc = here()
+    region.ops.append(op)
+
+
+def check_value(value: Value) -> None:
+    """Refuse a value that outlived the kernel body it was made in."""
+    if not is_tracing():
+        raise ValueFromOtherTrace()
+
+
+def settle(region: Region, visit: Callable[[Value], None]) -> None:
+    """Close all open layouts of a finished trace; `visit` sees every value once its type is final."""
+
+    def fix(value: Value) -> None:
+        type = value.type
+        if isinstance(type, ArrayType) and not isinstance(type.layout, Layout):
+            value.type = ArrayType(type.shape, type.dtype, resolve(type.layout))
+        visit(value)
+
+    stack = [region]
+    while stack:
+        current_region = stack.pop()
+        for value in current_region.args:
+            fix(value)
+        for op in current_region.ops:
+            for value in op.results:
+                fix(value)
+            for key in op.attr_fields:
+                if isinstance(getattr(op, key), LayoutVar):
+                    setattr(op, key, resolve(getattr(op, key)))
+            stack.extend(op.region_list())

@@ -1,0 +1,230 @@
+"""`Array`: the traced values that a kernel body computes with. Methods and operators only; ops are in `ops/`."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from typing import Any, NoReturn
+
+from .dtypes import DType, as_dtype
+from .errors import TracedBool, TracedConversion, TracedIteration
+from .ir import Op, Value
+
+
+@cache
+def _ops(family: str) -> Any:
+    # ops import this module; their functions are found at first use
+    return import_module(f"kernel_dsl.ops.{family}")
+
+
+class Array(Value):
+    """A value spread over a warpgroup: an immutable array with NumPy's operators, made by loads and operations.
+
+    `weak`: a Python scalar's dtype, which gives way to that of a stronger operand.
+    """
+
+    __slots__ = ("weak",)
+    __array_ufunc__: Any
+
+    def __init__(self, type: Any, op: Op | None = None, name: str = "") -> None:
+        super().__init__(type, op, name)
+        self.weak = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.type.shape
+
+    @property
+    def dtype(self) -> DType:
+        return self.type.dtype
+
+    @property
+    def ndim(self) -> int:
+        return len(self.type.shape)
+
+    @property
+    def size(self) -> int:
+        n = 1
+        for extent in self.type.shape:
+            n *= extent
+        return n
+
+    def __len__(self) -> int:
+        if not self.type.shape:
+            raise TypeError("len() of a rank-0 value")
+        return self.type.shape[0]
+
+    def __repr__(self) -> str:
+        return f"<{self.type}>"
+
+    # --- what a traced value can't do -------------------------------------------------------------
+
+    def __bool__(self) -> NoReturn:
+        raise TracedBool(type=self.type)
+
+    def _no_conversion(self, to: str, hint: str) -> NoReturn:
+        raise TracedConversion(type=self.type, to=to, hint=hint)
+
+    def __int__(self) -> NoReturn:
+        self._no_conversion("int", "use `.astype(kd.int32)`")
+
+    def __float__(self) -> NoReturn:
+        self._no_conversion("float", "use `.astype(kd.float32)`")
+
+    def __index__(self) -> NoReturn:
+        self._no_conversion("index", "sizes must be static; a dynamic start goes through `kd.ds(start, size)`")
+
+    def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        self._no_conversion("array", "use the functions of `kernel_dsl`, or NumPy ufuncs without `out=`")
+
+    def __iter__(self) -> Any:
+        if not self.type.shape:
+            raise TracedIteration(type=self.type)
+        return (self[i] for i in range(self.type.shape[0]))
+
+    __hash__ = Value.__hash__
+
+    # --- operators --------------------------------------------------------------------------------
+
+    def __add__(self, other: Any) -> Array:
+        return _ops("arith").add(self, other)
+
+    def __radd__(self, other: Any) -> Array:
+        return _ops("arith").add(other, self)
+
+    def __sub__(self, other: Any) -> Array:
+        return _ops("arith").subtract(self, other)
+
+    def __rsub__(self, other: Any) -> Array:
+        return _ops("arith").subtract(other, self)
+
+    def __mul__(self, other: Any) -> Array:
+        return _ops("arith").multiply(self, other)
+
+    def __rmul__(self, other: Any) -> Array:
+        return _ops("arith").multiply(other, self)
+
+    def __truediv__(self, other: Any) -> Array:
+        return _ops("arith").true_divide(self, other)
+
+    def __rtruediv__(self, other: Any) -> Array:
+        return _ops("arith").true_divide(other, self)
+
+    def __floordiv__(self, other: Any) -> Array:
+        return _ops("arith").floor_divide(self, other)
+
+    def __rfloordiv__(self, other: Any) -> Array:
+        return _ops("arith").floor_divide(other, self)
+
+    def __mod__(self, other: Any) -> Array:
+        return _ops("arith").mod(self, other)
+
+    def __rmod__(self, other: Any) -> Array:
+        return _ops("arith").mod(other, self)
+
+    def __divmod__(self, other: Any) -> tuple[Array, Array]:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: Any) -> tuple[Array, Array]:
+        return other // self, other % self
+
+    def __pow__(self, other: Any) -> Array:
+        return _ops("math").power(self, other)
+
+    def __rpow__(self, other: Any) -> Array:
+        return _ops("math").power(other, self)
+
+    def __matmul__(self, other: Any) -> Array:
+        return _ops("dot").dot(self, other)
+
+    def __rmatmul__(self, other: Any) -> Array:
+        return _ops("dot").dot(other, self)
+
+    def __and__(self, other: Any) -> Array:
+        return _ops("arith").bitwise_and(self, other)
+
+    def __rand__(self, other: Any) -> Array:
+        return _ops("arith").bitwise_and(other, self)
+
+    def __or__(self, other: Any) -> Array:
+        return _ops("arith").bitwise_or(self, other)
+
+    def __ror__(self, other: Any) -> Array:
+        return _ops("arith").bitwise_or(other, self)
+
+    def __xor__(self, other: Any) -> Array:
+        return _ops("arith").bitwise_xor(self, other)
+
+    def __rxor__(self, other: Any) -> Array:
+        return _ops("arith").bitwise_xor(other, self)
+
+    def __lshift__(self, other: Any) -> Array:
+        return _ops("arith").left_shift(self, other)
+
+    def __rlshift__(self, other: Any) -> Array:
+        return _ops("arith").left_shift(other, self)
+
+    def __rshift__(self, other: Any) -> Array:
+        return _ops("arith").right_shift(self, other)
+
+    def __rrshift__(self, other: Any) -> Array:
+        return _ops("arith").right_shift(other, self)
+
+    def __neg__(self) -> Array:
+        return _ops("arith").negative(self)
+
+    def __pos__(self) -> Array:
+        return self
+
+    def __invert__(self) -> Array:
+        return _ops("arith").invert(self)
+
+    def __abs__(self) -> Array:
+        return _ops("arith").absolute(self)
+
+    def __eq__(self, other: object) -> Any:
+        return _ops("arith").equal(self, other)
+
+    def __ne__(self, other: object) -> Any:
+        return _ops("arith").not_equal(self, other)
+
+    def __lt__(self, other: Any) -> Array:
+        return _ops("arith").less(self, other)
+
+    def __le__(self, other: Any) -> Array:
+        return _ops("arith").less_equal(self, other)
+
+    def __gt__(self, other: Any) -> Array:
+        return _ops("arith").greater(self, other)
+
+    def __ge__(self, other: Any) -> Array:
+        return _ops("arith").greater_equal(self, other)
+
+    def __getitem__(self, index: Any) -> Array:
+        return _ops("shape").getitem(self, index)
+
+    # --- methods ----------------------------------------------------------------------------------
+
+    def astype(self, dtype: Any, *, saturate: bool = True) -> Array:
+        """The value converted to `dtype` (docs: dtypes). `saturate=False`: fp8 overflow as ml_dtypes does it."""
+        return _ops("cast").astype(self, as_dtype(dtype), saturate=saturate)
+
+    @property
+    def T(self) -> Array:  # noqa: N802 - NumPy's name
+        """The value with its dimensions reversed."""
+        return _ops("shape").transpose(self)
+
+    def transpose(self, *axes: Any) -> Array:
+        """Permuted dimensions, reversed by default."""
+        order = axes[0] if len(axes) == 1 and isinstance(axes[0], (tuple, list)) else axes
+        return _ops("shape").transpose(self, order or None)
+
+    def reshape(self, *shape: Any) -> Array:
+        """The elements in row-major order in another shape."""
+        return _ops("shape").reshape(self, *shape)
+
+    def sum(self, axis: Any = None, *, keepdims: bool = False, dtype: Any = None) -> Array:
+        return _ops("reduce").sum(self, axis, keepdims=keepdims, dtype=dtype)
+
+    def max(self, axis: Any = None, *, keepdims: bool = False) -> Array:
+        return _ops("reduce").max(self, axis, keepdims=keepdims)

@@ -1,0 +1,210 @@
+"""Integers that a graph gets anew at each replay: `Variable`, and arithmetic on it."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, cast
+
+from .errors import VariableUse, VariableValue
+
+
+class _Binding:
+    """Values in force while a call is recorded or repeated, and which of them it asked for."""
+
+    def __init__(
+        self, values: Mapping[str, int], discover: Callable[[dict[str, Variable]], None] | None
+    ) -> None:
+        self.values = values
+        self.discover = discover
+        self.used: set[str] = set()
+
+
+_binding: ContextVar[_Binding | None] = ContextVar("binding", default=None)
+
+
+@contextmanager
+def bound(
+    values: Mapping[str, int], discover: Callable[[dict[str, Variable]], None] | None = None
+) -> Generator[set[str]]:
+    """Give variables their values for a while. Yields the set of names that get asked for.
+
+    `discover` is told of variables before their values are looked up.
+    """
+    binding = _Binding(values, discover)
+    token = _binding.set(binding)
+    try:
+        yield binding.used
+    finally:
+        _binding.reset(token)
+
+
+def _floor_divide(left: int, right: int) -> int:
+    return left // right
+
+
+def binding_is_active() -> bool:
+    """Whether a call is being recorded or repeated, so that variables have values."""
+    return _binding.get() is not None
+
+
+class Symbol:
+    """An integer that is known at replay: a `Variable`, or arithmetic on some.
+
+    `operator.index` gives its value while a graph records or repeats the call that it is in.
+    """
+
+    def evaluate(self, values: Mapping[str, int]) -> int:
+        """The value, given those of the variables."""
+        raise AssertionError("each kind of symbol has its own")
+
+    def variables(self) -> dict[str, Variable]:
+        """The variables in it, by name."""
+        raise AssertionError("each kind of symbol has its own")
+
+    def __index__(self) -> int:
+        binding = _binding.get()
+        names = self.variables()
+        if binding is not None and binding.discover is not None:
+            binding.discover(names)
+        if binding is None or not names.keys() <= binding.values.keys():
+            hint = "pass an int, or make the call inside `with kd.Graph() as g:`"
+            raise VariableUse(variable=repr(self), hint=hint)
+        binding.used.update(names)
+        return self.evaluate(binding.values)
+
+    __int__ = __index__
+
+    def __bool__(self) -> bool:
+        return bool(operator.index(self))
+
+    def __lt__(self, other: Any) -> bool:
+        return operator.index(self) < other
+
+    def __le__(self, other: Any) -> bool:
+        return operator.index(self) <= other
+
+    def __gt__(self, other: Any) -> bool:
+        return operator.index(self) > other
+
+    def __ge__(self, other: Any) -> bool:
+        return operator.index(self) >= other
+
+    def __add__(self, other: Any) -> Symbol:
+        return Expression("+", operator.add, self, other)
+
+    def __radd__(self, other: Any) -> Symbol:
+        return Expression("+", operator.add, other, self)
+
+    def __sub__(self, other: Any) -> Symbol:
+        return Expression("-", operator.sub, self, other)
+
+    def __rsub__(self, other: Any) -> Symbol:
+        return Expression("-", operator.sub, other, self)
+
+    def __mul__(self, other: Any) -> Symbol:
+        return Expression("*", operator.mul, self, other)
+
+    def __rmul__(self, other: Any) -> Symbol:
+        return Expression("*", operator.mul, other, self)
+
+    def __floordiv__(self, other: Any) -> Symbol:
+        return Expression("//", _floor_divide, self, other)
+
+    def __rfloordiv__(self, other: Any) -> Symbol:
+        return Expression("//", _floor_divide, other, self)
+
+    def __mod__(self, other: Any) -> Symbol:
+        return Expression("%", operator.mod, self, other)
+
+    def __rmod__(self, other: Any) -> Symbol:
+        return Expression("%", operator.mod, other, self)
+
+    def __neg__(self) -> Symbol:
+        return Expression("-", operator.sub, 0, self)
+
+
+class Variable(Symbol):
+    """An integer from `lo` to `hi` (both included) that a graph is given at each replay, by `name`.
+
+    Raises VariableValue for a name that is no identifier, or an empty range.
+    """
+
+    def __init__(self, name: str, lo: int, hi: int) -> None:
+        if not name.isidentifier():
+            raise VariableValue(what=f"{name!r} is no name", hint="name it by an identifier")
+        if name in ("out", "wait", "stream"):
+            what = f"{name!r} is an argument of every replay"
+            raise VariableValue(what=what, hint="name it otherwise")
+        self.name = name
+        self.lo = operator.index(lo)
+        self.hi = operator.index(hi)
+        if self.lo > self.hi:
+            what = f"variable {name!r} has no value from {lo} to {hi}"
+            raise VariableValue(what=what, hint="give its smallest value and then its largest")
+
+    def evaluate(self, values: Mapping[str, int]) -> int:
+        return values[self.name]
+
+    def variables(self) -> dict[str, Variable]:
+        return {self.name: self}
+
+    def check(self, value: Any) -> int:
+        """`value` as an int. Raises VariableValue outside the range."""
+        number = operator.index(value)
+        if not self.lo <= number <= self.hi:
+            what = f"variable {self.name!r} is from {self.lo} to {self.hi}, and got {number}"
+            raise VariableValue(what=what, hint="give a value within, or record with a wider range")
+        return number
+
+    def __repr__(self) -> str:
+        return f"Variable({self.name!r}, {self.lo}, {self.hi})"
+
+
+class Expression(Symbol):
+    """Arithmetic on symbols and ints."""
+
+    def __init__(self, sign: str, apply: Callable[[int, int], int], left: Any, right: Any) -> None:
+        self.sign = sign
+        self.apply = apply
+        self.operands = tuple(
+            o if isinstance(o, Symbol) else operator.index(o) for o in (left, right)
+        )
+
+    def evaluate(self, values: Mapping[str, int]) -> int:
+        left, right = (evaluate(o, values) for o in self.operands)
+        return self.apply(left, right)
+
+    def variables(self) -> dict[str, Variable]:
+        return variables(self.operands)
+
+    def __repr__(self) -> str:
+        left, right = (f"({o!r})" if isinstance(o, Expression) else repr(o) for o in self.operands)
+        return f"{left} {self.sign} {right}"
+
+
+def evaluate(value: Any, values: Mapping[str, int]) -> Any:
+    """`value` with its symbols replaced by ints, in nested tuples, lists and dicts."""
+    if isinstance(value, Symbol):
+        return value.evaluate(values)
+    if type(value) in (tuple, list):
+        return type(value)(evaluate(item, values) for item in value)
+    if type(value) is dict:
+        return {k: evaluate(v, values) for k, v in cast("dict[Any, Any]", value).items()}
+    return value
+
+
+def variables(value: Any) -> dict[str, Variable]:
+    """The variables in nested tuples, lists and dicts, by name."""
+    found: dict[str, Variable] = {}
+    if isinstance(value, Symbol):
+        return value.variables()
+    if isinstance(value, (tuple, list)):
+        for item in cast("tuple[Any, ...]", value):
+            found.update(variables(item))
+    elif isinstance(value, dict):
+        for item in cast("dict[Any, Any]", value).values():
+            found.update(variables(item))
+    return found

@@ -1,0 +1,195 @@
+"""What every rule sees: the emitter, the values lowered so far, the SMEM plan, and where a lane is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from kernel_dsl.compiled import SmemRegion, SourceLine
+from kernel_dsl.ir import KernelIR, Op, Region, Value
+from kernel_dsl.layout import LANE_BITS, WARP_BITS, Layout
+from kernel_dsl.source import Loc
+from kernel_dsl.target import Target
+
+from .emit import Emitter, Regs
+
+WARPGROUP = 128  # lanes (PTX ISA 9.7.15, 'warpgroup': four contiguous warps)
+
+
+@dataclass
+class Buffer:
+    """A lowered Ref: its address (i64 GMEM, i32 SMEM) and the strides of its axes in elements."""
+
+    address: str
+    strides: tuple[int | str, ...]
+
+
+@dataclass
+class Barriers:
+    """Lowered mbarriers: the SMEM address of the first, and the allocas that hold this warpgroup's phases."""
+
+    address: str
+    phases: str
+    count: int
+
+
+@dataclass
+class SmemPlan:
+    """Offsets in the block's dynamic SMEM, given out in order of allocation."""
+
+    regions: list[SmemRegion] = field(default_factory=lambda: cast("list[SmemRegion]", []))
+    size: int = 0
+    scratch: int = 0  # bytes of one of the two halves of a warpgroup's exchange space
+
+    def add(self, region: SmemRegion) -> None:
+        self.regions.append(region)
+        self.size = max(self.size, region.offset + region.bytes)
+
+
+Rule = Callable[["Context", Any], None]
+
+
+class Context:
+    """The state of lowering one kernel."""
+
+    def __init__(self, ir: KernelIR, target: Target, emitter: Emitter, rules: dict[type[Op], Rule]) -> None:
+        self.ir = ir
+        self.target = target
+        self.e = emitter
+        self.rules = rules
+        self.values: dict[Value, Regs] = {}
+        self.buffers: dict[Value, Buffer] = {}
+        self.barriers: dict[Value, Barriers] = {}
+        self.smem_offsets: dict[Op, int] = {}
+        self.plan = SmemPlan()
+        self.math: dict[str, None] = {}  # functions of lowering/math that are called, in order of first use
+        self.last_half: int | None = None  # which half of the exchange space was used last; None: not known
+        self.fresh_exchange = True  # nothing has used the exchange space yet
+        self.constants: list[str] = []  # module-level data
+        self.used: set[Value] = set()
+        self.words: dict[str, tuple[str, int]] = {}  # a 16-bit name: the 32-bit word that it is half of
+
+    def region(self, region: Region) -> list[Value]:
+        """Lower a region's ops in place; returns what it yields."""
+        for op in region.ops:
+            self.e.at(op.loc)
+            rule = self.rules.get(type(op))
+            assert rule is not None, f"{op.op_name} has no rule"
+            rule(self, op)
+        return list(region.yields)
+
+    def regs(self, value: Value) -> Regs:
+        return self.values[value]
+
+    def scalar(self, value: Value) -> str:
+        """The one register of a rank-0 value."""
+        (only,) = self.values[value]
+        return only
+
+    # --- where a lane is --------------------------------------------------------------------------
+
+    def thread(self) -> str:
+        """The CUDA thread number within the block."""
+        return self.e.pre("call i32 @llvm.nvvm.read.ptx.sreg.tid.x()")
+
+    def warpgroup(self) -> str:
+        """The warpgroup's number, in a form that the assembler knows to be uniform over a warp."""
+        if self.ir.threads == 1:
+            return "0"
+        shifted = self.e.pre(f"lshr i32 {self.thread()}, 7")
+        return self.e.pre(f"call i32 @llvm.nvvm.shfl.sync.idx.i32(i32 -1, i32 {shifted}, i32 0, i32 31) #0")
+
+    def local_thread(self) -> str:
+        """The thread number within the warpgroup, 0 to 127."""
+        if self.ir.threads == 1:
+            return self.thread()
+        return self.e.pre(f"and i32 {self.thread()}, {WARPGROUP - 1}")
+
+    def bit_field(self, low: int, count: int) -> str:
+        """Bits of the thread number within the warpgroup."""
+        shifted = self.local_thread() if low == 0 else self.e.pre(f"lshr i32 {self.local_thread()}, {low}")
+        if low + count == LANE_BITS + WARP_BITS:
+            return shifted
+        return self.e.pre(f"and i32 {shifted}, {(1 << count) - 1}")
+
+    def lane_sum(self, terms: list[tuple[int, int]]) -> str:
+        """The sum over (bit, weight) of weight where that bit of the thread number is set; in the prelude, i32."""
+        runs: list[list[int]] = []  # [low bit, count, weight of the low bit]
+        for bit, weight in sorted(terms):
+            if weight == 0:
+                continue
+            if runs and runs[-1][0] + runs[-1][1] == bit and runs[-1][2] << runs[-1][1] == weight:
+                runs[-1][1] += 1
+            else:
+                runs.append([bit, 1, weight])
+        total = "0"
+        for low, count, weight in runs:
+            part = self.bit_field(low, count)
+            if weight != 1:
+                part = self.e.pre(f"mul i32 {part}, {weight}")
+            total = part if total == "0" else self.e.pre(f"add i32 {total}, {part}")
+        return total
+
+    def lane_coord(self, layout: Layout, dim: int) -> str:
+        """The lane's share of the index along a dimension, i32."""
+        return self.lane_sum([(i, b[1]) for i, b in enumerate(layout.bits) if b is not None and b[0] == dim])
+
+    def lane_reach(self, layout: Layout, dim: int) -> int:
+        """The largest share that a lane can have."""
+        return sum(b[1] for b in layout.bits if b is not None and b[0] == dim)
+
+    def owner(self, layout: Layout) -> str | None:
+        """A predicate that holds in one of the lanes that replicate a value; None where none does."""
+        mask = layout.replicated_mask
+        if not mask:
+            return None
+        if mask == WARPGROUP - 1:
+            return self.e.pre(f"icmp eq i32 {self.local_thread()}, 0")
+        masked = self.e.pre(f"and i32 {self.local_thread()}, {mask}")
+        return self.e.pre(f"icmp eq i32 {masked}, 0")
+
+    # --- warpgroup barriers and the exchange space ------------------------------------------------
+
+    def sync(self) -> None:
+        """A barrier of this warpgroup's lanes. PTX `barrier.cta.sync` (named barrier 1 + warpgroup)."""
+        if self.ir.threads == 1:
+            self.e.do("call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0) #0")
+            return
+        number = self.e.pre(f"add i32 {self.warpgroup()}, 1")
+        self.e.do(f"call void @llvm.nvvm.barrier.cta.sync.aligned.count(i32 {number}, i32 {WARPGROUP}) #0")
+
+    def sync_block(self) -> None:
+        """A barrier of the whole block."""
+        self.e.do("call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0) #0")
+
+    def exchange(self, bytes: int) -> str:
+        """Space in SMEM for this warpgroup to exchange data, free to be written; its address as i32.
+
+        Two halves take turns: the barrier between one use's writes and reads also ends the reads of the use before.
+        """
+        self.plan.scratch = max(self.plan.scratch, -(-bytes // 128) * 128)
+        if self.last_half is None and not self.fresh_exchange:
+            self.sync()
+        half = 0 if self.last_half is None else 1 - self.last_half
+        self.last_half = half
+        self.fresh_exchange = False
+        base = self.e.pre("add i32 %smem_base, %exchange_offset")
+        if self.ir.threads > 1:
+            offset = self.e.pre(f"mul i32 {self.warpgroup()}, %exchange_stride")
+            base = self.e.pre(f"add i32 {base}, {offset}")
+        return base if half == 0 else self.e.pre(f"add i32 {base}, %exchange_half")
+
+    def forget_exchange_in_loop(self) -> None:
+        """At a loop: an iteration may follow another one, or none."""
+        self.forget_exchange()
+
+    def forget_exchange(self) -> None:
+        """At a branch or a loop: which half was used last is no longer known."""
+        self.last_half = None
+        self.fresh_exchange = False
+
+
+def source_line(loc: Loc) -> SourceLine | None:
+    """A location as the runtime keeps it."""
+    return SourceLine(loc.file, loc.line, loc.function) if loc.line else None

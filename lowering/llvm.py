@@ -1,0 +1,61 @@
+"""The only user of llvmlite: LLVM text in, optimised PTX out."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import llvmlite
+import llvmlite.binding as llvm
+
+from kernel_dsl.target import Target
+
+TRIPLE = "nvptx64-nvidia-cuda"
+VERSION: str = llvmlite.__version__
+
+
+class LlvmError(RuntimeError):
+    """LLVM refused text that this project wrote: a bug of ours, never the user's."""
+
+
+@cache
+def _initialise() -> Any:
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    return llvm.Target.from_triple(TRIPLE)
+
+
+@cache
+def _machine(cpu: str, version: tuple[int, int]) -> Any:
+    features = f"+ptx{version[0]}{version[1]}"
+    # opt=3 also keeps tied asm operands free of copies
+    return _initialise().create_target_machine(cpu=cpu, features=features, opt=3, codemodel="default")
+
+
+@cache
+def _data_layout(cpu: str, version: tuple[int, int]) -> str:
+    return str(_machine(cpu, version).target_data)
+
+
+def header(target: Target) -> str:
+    """The first lines of every module."""
+    layout = _data_layout(target.name, target.ptx_version)
+    return f'target triple = "{TRIPLE}"\ntarget datalayout = "{layout}"\n'
+
+
+def to_ptx(text: str, target: Target, *, level: int = 2) -> str:
+    """Optimise a module and print its PTX. Raises `LlvmError` where the text does not parse or verify."""
+    machine = _machine(target.name, target.ptx_version)
+    try:
+        module = llvm.parse_assembly(text)
+        module.verify()
+    except RuntimeError as error:
+        raise LlvmError(f"{error}") from None
+    options = llvm.create_pipeline_tuning_options(speed_level=level)
+    options.loop_vectorization = False
+    options.loop_interleaving = False
+    options.loop_unrolling = False
+    options.slp_vectorization = False
+    builder = llvm.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(module, builder)
+    return machine.emit_assembly(module)

@@ -1,0 +1,67 @@
+"""Rounding to whole numbers, and steps between neighbouring floats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .constants import NAN, format_of
+from .registry import FUNCTIONS
+from .text import Value, Writer
+
+
+def _rounding(intrinsic: str) -> Callable[[Writer, Value], Value]:
+    def body(b: Writer, x: Value) -> Value:
+        return b.intrinsic(intrinsic, x)
+
+    return body
+
+
+# Whole numbers, in the operand's dtype; -0 and NaN stay. `rint` takes ties to even.
+for _name, _intrinsic in (
+    ("floor", "floor"),
+    ("ceil", "ceil"),
+    ("trunc", "trunc"),
+    ("rint", "roundeven"),
+):
+    FUNCTIONS.define(_name)(_rounding(_intrinsic))
+
+
+@FUNCTIONS.define("sqrt")
+def sqrt(b: Writer, x: Value) -> Value:
+    return b.sqrt(x)
+
+
+@FUNCTIONS.define("nextafter", 2)
+def nextafter(b: Writer, x: Value, y: Value) -> Value:
+    """The float next to x on the way to y; y itself where they are equal."""
+    bits = b.bits(x)
+    # Away from zero the bits grow, whatever the sign.
+    outward = x.lt(y) ^ bits.lt(0)
+    stepped = b.from_bits(bits + outward.where(b.value(1, b.int), -1))
+    smallest = b.copysign(b.from_bits(b.value(1, b.int)), y)
+    moved = x.equal(0.0).where(smallest, stepped)
+    unequal = x.equal(y).where(y, moved)
+    return x.is_nan().where(NAN, y.is_nan().where(NAN, unequal))
+
+
+@FUNCTIONS.define("ldexp", parameters=("", "i32"))
+def ldexp(b: Writer, x: Value, exponent: Value) -> Value:
+    """x * 2^exponent, rounded once, in three factors, which reach from the largest float to the
+    smallest.
+    """
+    form = format_of(b)
+    least, most = 1 - form.bias, form.bias
+    for _ in range(2):
+        # A step down that is not the last leaves so much to come that a product it rounds ends as
+        # 0.
+        down = b.value(least + form.mantissa + 1, "i32")
+        part = exponent.lt(least).where(down, b.intrinsic("smin", exponent, most))
+        x = x * _power(b, part)
+        exponent = exponent - part
+    return x * _power(b, b.intrinsic("smin", b.intrinsic("smax", exponent, least), most))
+
+
+def _power(b: Writer, exponent: Value) -> Value:
+    form = format_of(b)
+    bits = exponent if b.is32 else b.convert("sext", exponent, "i64")
+    return b.from_bits((bits << form.mantissa) + form.one)

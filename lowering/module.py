@@ -1,0 +1,271 @@
+"""A kernel's LLVM module and its `CompiledKernel`: the entry's parameters, prologue, body and metadata."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from math import prod
+from typing import Any
+
+from kernel_dsl.compiled import (
+    ArrayAssumption,
+    CompiledKernel,
+    LaunchAttributes,
+    OutputSpec,
+    Param,
+    PointerParam,
+    ReportNames,
+    ScalarParam,
+    SourceLine,
+    StrideParam,
+)
+from kernel_dsl.errors import GridLimit
+from kernel_dsl.ir import Axis, KernelIR, Op, RefType
+from kernel_dsl.refs import strides_of
+from kernel_dsl.target import Target
+
+from . import llvm
+from .context import WARPGROUP, Buffer, Context, Rule, source_line
+from .emit import DebugLines, Emitter, llvm_type
+from .passes import plan_smem
+from .pipeline import Pass, run_passes
+from .rules import all_rules
+from .rules.index import grid_dims
+
+
+@dataclass(frozen=True)
+class CallSpec:
+    """What the launch needs beside the kernel: the outputs to make, and how the result is built of them."""
+
+    outputs: tuple[OutputSpec, ...]
+    output_tree: Any
+    overlaps: tuple[tuple[int, int], ...] = ()
+    max_registers: int | None = None
+
+
+@cache
+def _rules() -> dict[type[Op], Rule]:
+    return all_rules()
+
+
+def entry_name(name: str) -> str:
+    """A PTX identifier for a kernel's name: LLVM ends the process on others (PTX ISA 4.4, 'Identifiers')."""
+    clean = re.sub(r"[^A-Za-z0-9_$]", "_", name)
+    return clean if re.match(r"[A-Za-z]", clean) else f"kernel_{clean}"
+
+
+@dataclass
+class Lowered:
+    """LLVM text, with all that `CompiledKernel` takes from lowering."""
+
+    text: str
+    entry: str
+    params: tuple[Param, ...]
+    arrays: tuple[ArrayAssumption, ...]
+    launch: LaunchAttributes
+    names: ReportNames
+
+
+def to_llvm(
+    ir: KernelIR, target: Target, spec: CallSpec, observe: Callable[[Pass, KernelIR], None] | None = None
+) -> Lowered:
+    """Run the passes and write the module. Raises the errors of the passes at the user's line."""
+    ir = run_passes(ir, target, observe)
+    debug = DebugLines()
+    entry = entry_name(ir.name)
+    debug.start(entry, ir.loc)
+    emitter = Emitter(debug)
+    ctx = Context(ir, target, emitter, _rules())
+    ctx.used = {v for op in ir.walk() for v in op.values()}
+    plan, ctx.smem_offsets = plan_smem.plan(ir)
+    ctx.plan = plan
+    signature, params, arrays = _parameters(ctx)
+    ctx.region(ir.body)
+    emitter.do("ret void")
+    exchange, half = plan_smem.add_exchange(plan, ir.threads)
+    plan_smem.check(plan, target, ir.loc)
+    text = _module(ctx, entry, signature, spec, exchange, half)
+    launch = launch_attributes(ir, target, plan.size)
+    names = ReportNames(
+        arrays=tuple(a.name for a in arrays),
+        smem=tuple(plan.regions),
+        grid_axes=tuple((a.name, a.size) for a in ir.grid),
+        thread_axis=(ir.thread_name, ir.threads) if ir.thread_name else None,
+    )
+    return Lowered(text, entry, params, arrays, launch, names)
+
+
+def _parameters(ctx: Context) -> tuple[list[str], tuple[Param, ...], tuple[ArrayAssumption, ...]]:
+    """The entry's LLVM parameters, how the runtime fills them, and what is assumed of the arrays."""
+    signature: list[str] = []
+    params: list[Param] = []
+    arrays: list[ArrayAssumption] = []
+    scalars = 0
+
+    def parameter(type: str, param: Param) -> str:
+        name = f"%p{len(params)}"
+        signature.append(f"{type} {name}")
+        params.append(param)
+        return name
+
+    for value in ctx.ir.params:
+        if not isinstance(value.type, RefType):
+            t = llvm_type(value.type.dtype)
+            boolean = t == "i1"
+            name = parameter("i8" if boolean else t, ScalarParam(scalars, value.type.dtype))
+            ctx.values[value] = [ctx.e.pre(f"icmp ne i8 {name}, 0") if boolean else name]
+            scalars += 1
+            continue
+        type: RefType = value.type
+        number = len(arrays)
+        address = parameter("i64", PointerParam(number))
+        strides: tuple[int | str, ...] = strides_of(type.shape)
+        if not type.contiguous:
+            strides = tuple(parameter("i64", StrideParam(number, axis)) for axis in range(len(type.shape)))
+        ctx.buffers[value] = Buffer(address, strides)
+        arrays.append(
+            ArrayAssumption(type.shape, type.dtype, type.contiguous, type.alignment, type.written, type.name)
+        )
+    return signature, tuple(params), tuple(arrays)
+
+
+_ATTRIBUTES = """
+attributes #0 = { convergent nounwind }
+attributes #1 = { nounwind willreturn memory(none) }
+"""
+
+
+def _module(ctx: Context, entry: str, signature: list[str], spec: CallSpec, exchange: int, half: int) -> str:
+    ir, e = ctx.ir, ctx.e
+    attributes = [f'"nvvm.reqntid"="{WARPGROUP * ir.threads}"']
+    if ir.cluster:
+        x, y, z = cluster_dims(ir.cluster)
+        attributes.append(f'"nvvm.cluster_dim"="{x},{y},{z}"')
+    if spec.max_registers is not None:
+        attributes.append(f'"nvvm.maxnreg"="{spec.max_registers}"')
+    lines = [llvm.header(ctx.target)]
+    lines.append("@smem = external addrspace(3) global [0 x i8], align 1024")
+    lines += ctx.constants
+    lines.append(
+        f"define ptx_kernel void @{entry}({', '.join(signature)}) {' '.join(attributes)} !dbg !{e.debug.subprogram} {{"
+    )
+    lines.append("entry:")
+    lines.append("  %smem_base = ptrtoint ptr addrspace(3) @smem to i32")
+    lines.append(f"  %exchange_offset = add i32 0, {exchange}")
+    lines.append(f"  %exchange_half = add i32 0, {half}")
+    lines.append(f"  %exchange_stride = add i32 0, {2 * half}")
+    _barrier_init(ctx)
+    lines += e.prelude
+    lines.append("  br label %setup")
+    lines.append("setup:")
+    lines += e.setup
+    lines.append("  br label %start")
+    lines.append("start:")
+    lines += e.lines
+    lines.append("}")
+    lines.append(_ATTRIBUTES)
+    if ctx.math:
+        from .math import definitions
+
+        lines.append(definitions(ctx.math))
+    lines.append(e.debug.text())
+    return "\n".join(lines)
+
+
+def _barrier_init(ctx: Context) -> None:
+    """Initialise the mbarriers by one lane, before anything else, and make them visible to all."""
+    if not ctx.barriers:
+        return
+    e = ctx.e
+    first = e.pre(f"icmp eq i32 {ctx.thread()}, 0")
+    out: list[str] = []
+
+    def add(text: str) -> None:
+        out.append(f"  {text}")
+
+    for value, barriers in ctx.barriers.items():
+        for i in range(barriers.count):
+            add(
+                'call void asm sideeffect "@$1 mbarrier.init.shared::cta.b64 [$0], $2;", "r,b,r,~{memory}"'
+                f"(i32 {e.pre(f'add i32 {barriers.address}, {8 * i}')}, i1 {first}, i32 {value.type.arrivals}) #0"
+            )
+    if ctx.ir.cluster:
+        add("call void @llvm.nvvm.fence.mbarrier_init.release.cluster()")
+        add("call void @llvm.nvvm.barrier.cluster.arrive.aligned() #0")
+        add("call void @llvm.nvvm.barrier.cluster.wait.aligned() #0")
+    else:
+        add("call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0) #0")
+    e.setup = out
+
+
+def cluster_dims(cluster: tuple[Axis, ...]) -> tuple[int, int, int]:
+    """Extents for x, y, z: the last axis is x."""
+    sizes = [a.size for a in cluster][::-1] + [1, 1, 1]
+    return sizes[0], sizes[1], sizes[2]
+
+
+def launch_attributes(ir: KernelIR, target: Target, smem: int) -> LaunchAttributes:
+    """Grid, block and cluster as CUDA counts them. Raises `GridLimit`."""
+    sizes = tuple(a.size for a in ir.grid)
+    cluster = cluster_dims(ir.cluster)
+    empty = prod(sizes) == 0
+    dims = (1, 1, 1) if empty else grid_dims(sizes, target.limits.grid)
+    grid = (dims[0] * cluster[0], dims[1] * cluster[1], dims[2] * cluster[2])
+    if grid[0] > target.limits.grid[0]:
+        hint = f"a launch has at most {target.limits.grid[0]} blocks along x; loop inside the kernel"
+        raise GridLimit(loc=ir.loc, what=f"a grid of {prod(sizes)} is too large", hint=hint)
+    if prod(cluster) > 16:
+        hint = "a cluster has at most 8 blocks, or 16 where the GPU allows it"
+        raise GridLimit(loc=ir.loc, what=f"a cluster of {prod(cluster)} blocks is too large", hint=hint)
+    return LaunchAttributes(grid, (WARPGROUP * ir.threads, 1, 1), cluster, smem, empty=empty)
+
+
+_FILE = re.compile(r'\s*\.file\s+(\d+)\s+"((?:[^"\\]|\\.)*)"')
+_LOC = re.compile(r"\s*\.loc\s+(\d+)\s+(\d+)")
+
+
+def line_map(ptx: str) -> tuple[tuple[int, SourceLine], ...]:
+    """The user's line of every line of the PTX that follows a `.loc`."""
+    files: dict[int, str] = {}
+    text = ptx.split("\n")
+    for line in text:
+        found = _FILE.match(line)
+        if found:
+            files[int(found[1])] = found[2]
+    out: list[tuple[int, SourceLine]] = []
+    here: SourceLine | None = None
+    made: dict[tuple[int, int], SourceLine] = {}
+    for number, line in enumerate(text, 1):
+        found = _LOC.match(line)
+        if found:
+            key = (int(found[1]), int(found[2]))
+            here = made.get(key)
+            if here is None:
+                here = made[key] = SourceLine(files.get(key[0], "?"), key[1])
+        elif here is not None and line.rstrip().endswith(";"):
+            out.append((number, here))
+    return tuple(out)
+
+
+def compile_kernel(ir: KernelIR, target: Target, lowered: Lowered, spec: CallSpec) -> CompiledKernel:
+    """PTX, and everything needed to launch it."""
+    ptx = llvm.to_ptx(lowered.text, target)
+    return CompiledKernel(
+        name=ir.name,
+        entry=lowered.entry,
+        ptx=ptx,
+        target=target.name,
+        params=lowered.params,
+        arrays=lowered.arrays,
+        inputs=len(lowered.arrays) - len(spec.outputs),
+        outputs=spec.outputs,
+        output_tree=spec.output_tree,
+        launch=lowered.launch,
+        names=lowered.names,
+        lines=line_map(ptx),
+        source=source_line(ir.loc),
+        max_registers=spec.max_registers,
+        overlaps=spec.overlaps,
+    )

@@ -1,0 +1,191 @@
+"""Put a warpgroup barrier between two accesses of one warpgroup that touch the same memory from different lanes.
+
+Within a warpgroup ops happen as written. Lanes run ahead of each other, so where a store's elements may be read or
+overwritten by another lane, all lanes must meet in between. Loops are looked at twice: once for what an iteration
+leaves open at its end, once with that as the start. Linear in the number of ops.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernel_dsl.ir import KernelIR, MemorySpace, Op, RefType, Region, Value, layout_of
+from kernel_dsl.layout import Layout
+from kernel_dsl.ops.atomic import AtomicRmw
+from kernel_dsl.ops.barrier import BarrierArrive, BarrierWait
+from kernel_dsl.ops.control import For, While
+from kernel_dsl.ops.ref import BitcastRef, Load, Store
+from kernel_dsl.ops.sync import WarpgroupBarrier
+from kernel_dsl.refs import View
+from kernel_dsl.target import Target
+
+
+@dataclass(frozen=True)
+class Touch:
+    """One access since the last barrier."""
+
+    root: Value
+    write: bool
+    atomic: bool
+    view: View | None
+    offsets: tuple[Value, ...]
+    layout: Layout | None
+    variant: bool = False  # seen from the next iteration: dynamic offsets may have changed
+
+
+class Order:
+    """The pass over one kernel."""
+
+    def __init__(self, aliases: dict[Value, Value]) -> None:
+        self.aliases = aliases
+        self.roots: dict[Value, Value] = {}
+        self.loop_ends: dict[int, list[Touch]] = {}
+
+    def root(self, ref: Value) -> Value:
+        while ref in self.roots:
+            ref = self.roots[ref]
+        return self.aliases.get(ref, ref)
+
+    def touch(self, op: Op) -> Touch | None:
+        """What an op touches, if it matters: inputs that nothing writes don't."""
+        if not isinstance(op, (Load, Store, AtomicRmw)):
+            return self.generic_touch(op)
+        type: RefType = op.ref.type
+        if type.space is MemorySpace.GMEM and not type.written:
+            return None
+        layout = layout_of(op.result if isinstance(op, Load) else op.x)
+        return Touch(
+            self.root(op.ref),
+            not isinstance(op, Load),
+            isinstance(op, AtomicRmw),
+            op.view,
+            op.offsets,
+            layout,
+        )
+
+    def generic_touch(self, op: Op) -> Touch | None:
+        """Accesses by ops with a `ref` field other than plain loads and stores, such as gather and scatter."""
+        ref = getattr(op, "ref", None)
+        if not isinstance(ref, Value) or not isinstance(ref.type, RefType) or isinstance(op, BitcastRef):
+            return None
+        if ref.type.space is MemorySpace.GMEM and not ref.type.written:
+            return None
+        from kernel_dsl.ir import Effect
+
+        if not op.effect & (Effect.READ | Effect.WRITE):
+            return None
+        return Touch(self.root(ref), bool(op.effect & Effect.WRITE), False, None, (), None)
+
+    def region(self, region: Region, pending: list[Touch], rewrite: bool) -> list[Touch]:
+        """Walk a region; returns what is pending at its end. With `rewrite`, barriers are put in."""
+        out: list[Op] = []
+        for op in region.ops:
+            if isinstance(op, BitcastRef):
+                self.roots[op.result] = op.ref
+            touched = self.touch(op)
+            if touched is not None:
+                if any(conflict(old, touched) for old in pending):
+                    barrier = WarpgroupBarrier()
+                    barrier.loc = op.loc
+                    out.append(barrier)
+                    pending = []
+                pending = [*pending, touched] if touched not in pending else pending
+            elif isinstance(op, (WarpgroupBarrier, BarrierArrive)):
+                pending = []
+            elif isinstance(op, BarrierWait):
+                pass
+            inner = op.region_list()
+            if inner:
+                pending = self.nested(op, inner, pending, rewrite)
+            out.append(op)
+        if rewrite:
+            region.ops[:] = out
+        return pending
+
+    def nested(self, op: Op, inner: tuple[Region, ...], pending: list[Touch], rewrite: bool) -> list[Touch]:
+        if isinstance(op, (For, While)):
+            key = id(op)
+            if key not in self.loop_ends:
+                state: list[Touch] = []
+                for region in inner:
+                    state = self.region(region, state, rewrite=False)
+                self.loop_ends[key] = [variant(t) for t in state]
+            start = merge(pending, self.loop_ends[key])
+            if not rewrite:
+                return merge(start, [])
+            end = start
+            for region in inner:
+                end = self.region(region, end, rewrite=True)
+            return merge(start, end)
+        ends = [self.region(region, list(pending), rewrite) for region in inner]
+        merged: list[Touch] = []
+        for end in ends:
+            merged = merge(merged, end)
+        return merged
+
+
+def variant(touch: Touch) -> Touch:
+    """The access of the iteration before."""
+    if not touch.offsets:
+        return touch
+    return Touch(touch.root, touch.write, touch.atomic, touch.view, touch.offsets, touch.layout, True)
+
+
+def merge(a: list[Touch], b: list[Touch]) -> list[Touch]:
+    return a + [t for t in b if t not in a]
+
+
+def conflict(a: Touch, b: Touch) -> bool:
+    """Whether two accesses may touch one element from different lanes, one of them writing."""
+    if a.root is not b.root or not (a.write or b.write) or (a.atomic and b.atomic):
+        return False
+    if a.view is None or b.view is None or a.layout is None or b.layout is None:
+        return True
+    if disjoint(a, b):
+        return False
+    same_place = a.view == b.view and a.offsets == b.offsets and not a.variant and not b.variant
+    if same_place and a.layout == b.layout and not a.layout.replicated_mask:
+        return False
+    return not (a.variant and a.write and b.write and tiles(a, b))
+
+
+def tiles(a: Touch, b: Touch) -> bool:
+    """The same store in two iterations, where starts are multiples of the extent: the same place, or apart."""
+    if a.view != b.view or a.offsets != b.offsets or a.layout != b.layout or a.layout is None or a.view is None:
+        return False
+    if a.layout.replicated_mask:
+        return False
+    for axis, offset in zip(a.view.dynamic, a.offsets, strict=True):
+        span = 1 + sum(abs(d.step) * (d.size - 1) for d in a.view.dims if d.axis == axis)
+        facts = offset.facts
+        if facts is None or facts.divisor % span or a.view.start[axis] % span:
+            return False
+    return True
+
+
+def disjoint(a: Touch, b: Touch) -> bool:
+    """Proved apart along some axis with static starts."""
+    if a.view is None or b.view is None or len(a.view.start) != len(b.view.start):
+        return False
+    for axis in range(len(a.view.start)):
+        if axis in a.view.dynamic or axis in b.view.dynamic:
+            continue
+        (low_a, high_a), (low_b, high_b) = extent(a.view, axis), extent(b.view, axis)
+        if high_a < low_b or high_b < low_a:
+            return True
+    return False
+
+
+def extent(view: View, axis: int) -> tuple[int, int]:
+    low = high = view.start[axis]
+    for d in view.dims:
+        if d.axis == axis:
+            reach = d.step * (d.size - 1)
+            low, high = low + min(reach, 0), high + max(reach, 0)
+    return low, high
+
+
+def run(ir: KernelIR, target: Target) -> KernelIR:
+    """Put the barriers in, in place."""
+    Order({}).region(ir.body, [], rewrite=True)
+    return ir

@@ -1,0 +1,67 @@
+"""Offsets of all scratch in the block's dynamic SMEM, and the refusal of more than a block has."""
+
+from __future__ import annotations
+
+from math import prod
+
+from kernel_dsl.compiled import SmemRegion
+from kernel_dsl.errors import SmemExceeded
+from kernel_dsl.ir import KernelIR, Op
+from kernel_dsl.ops.ref import AllocBarrier, AllocSmem
+from kernel_dsl.source import Loc
+from kernel_dsl.target import Target
+
+from ..context import SmemPlan, source_line
+
+BARRIER_BYTES = 8
+# PTX ISA 5.5.7: a swizzle atom of 128-byte rows repeats every 1024 bytes
+SMEM_ALIGNMENT = 1024
+
+
+def plan(ir: KernelIR) -> tuple[SmemPlan, dict[Op, int]]:
+    """Give every allocation its place: barriers first, then buffers, each at its alignment."""
+    result = SmemPlan()
+    offsets: dict[Op, int] = {}
+    allocs = [op for op in ir.walk() if isinstance(op, (AllocSmem, AllocBarrier))]
+    end = 0
+    for number, op in enumerate(sorted(allocs, key=lambda op: isinstance(op, AllocSmem))):
+        if isinstance(op, AllocBarrier):
+            size, alignment = prod(op.type.shape) * BARRIER_BYTES, BARRIER_BYTES
+        else:
+            size, alignment = prod(op.type.shape) * op.type.dtype.itemsize, op.type.alignment
+        offset = -(-end // alignment) * alignment
+        offsets[op] = offset
+        end = offset + size
+        result.add(
+            SmemRegion(
+                name=op.type.name or f"scratch {number}",
+                offset=offset,
+                bytes=size,
+                shape=op.type.shape,
+                dtype=op.type.dtype if isinstance(op, AllocSmem) else None,
+                kind="ref" if isinstance(op, AllocSmem) else "barrier",
+                line=source_line(op.loc),
+            )
+        )
+    return result, offsets
+
+
+def add_exchange(plan: SmemPlan, threads: int) -> tuple[int, int]:
+    """Add the warpgroups' exchange space after all else: (offset, bytes of a half); two halves a warpgroup."""
+    offset = -(-plan.size // 128) * 128
+    if plan.scratch:
+        size = 2 * plan.scratch * threads
+        plan.add(SmemRegion("exchange", offset, size, (size,), None, kind="internal"))
+    return offset, plan.scratch
+
+
+def check(plan: SmemPlan, target: Target, loc: Loc) -> None:
+    """Raise `SmemExceeded` with a table of who takes what."""
+    limit = target.limits.smem_per_block
+    if plan.size <= limit:
+        return
+    rows = [
+        f"{r.bytes:>9}  {r.name} {r.shape}" + (f"  ({r.line})" if r.line is not None else "")
+        for r in sorted(plan.regions, key=lambda r: -r.bytes)
+    ]
+    raise SmemExceeded(loc=loc, bytes=plan.size, target=target, limit=limit, table="\n".join(["bytes, buffer", *rows]))

@@ -1,0 +1,44 @@
+"""The pipeline as a table of contents: what happens to a traced kernel before it becomes LLVM text, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kernel_dsl.ir import KernelIR
+from kernel_dsl.target import Target
+
+from .passes import check_target, order_memory
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A step from kernel to kernel."""
+
+    name: str
+    run: Callable[[KernelIR, Target], KernelIR]
+    why: str
+
+
+PASSES = (
+    Pass("check target", check_target.run, "LLVM ends the process on a missing instruction; say it first"),
+    Pass("order memory", order_memory.run, "lanes of a warpgroup must see each other's stores in program order"),
+)
+
+# (earlier, later): why
+BEFORE = {
+    ("check target", "order memory"): "nothing is changed in a kernel that is refused",
+}
+
+_names = [p.name for p in PASSES]
+for _first, _second in BEFORE:
+    assert _names.index(_first) < _names.index(_second), f"{_first} must come before {_second}"
+
+
+def run_passes(ir: KernelIR, target: Target, observe: Callable[[Pass, KernelIR], None] | None = None) -> KernelIR:
+    """All passes in order; `observe` sees the kernel after each."""
+    for step in PASSES:
+        ir = step.run(ir, target)
+        if observe is not None:
+            observe(step, ir)
+    return ir

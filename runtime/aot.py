@@ -1,0 +1,182 @@
+"""Compiled kernels in files.
+
+Made on one machine, called on another that has neither compiler nor source.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from kernel_dsl.compiled import Assembled, CompiledKernel, Resources, ScalarParam
+from kernel_dsl.dtypes import DType
+from kernel_dsl.serialize import ArtifactError, pack, unpack
+
+from .arrays import is_array, view
+from .calls import call
+from .device import Device, Loaded, pick_device
+from .errors import ArgumentTypeError, where
+
+
+def save(compiled: Assembled | CompiledKernel, path: str | os.PathLike[str]) -> None:
+    """Write a compiled kernel to `path`, in one step: a reader never sees half a file.
+
+    A kernel that was not assembled is saved too, with its PTX alone, for the interpreter and for
+    GPUs whose driver is to compile it.
+    """
+    target = Path(path)
+    data = pack(compiled)
+    with tempfile.NamedTemporaryFile(dir=target.parent, prefix=target.name, delete=False) as file:
+        try:
+            file.write(data)
+            file.flush()
+            os.chmod(file.name, 0o644)
+            os.replace(file.name, target)
+        except BaseException:
+            Path(file.name).unlink(missing_ok=True)
+            raise
+
+
+def load_compiled(path: str | os.PathLike[str]) -> CompiledFile:
+    """The kernel that `save` wrote, ready to be called.
+
+    Raises ArtifactError, naming the file, for anything that `save` of this version did not write,
+    and FileNotFoundError. A file holds machine code: load only what you trust.
+    """
+    data = Path(path).read_bytes()
+    try:
+        compiled, _ = unpack(data)
+    except ArtifactError as error:
+        raise ArtifactError(f"{os.fspath(path)} cannot be loaded: {error}") from error
+    return CompiledFile(compiled)
+
+
+class CompiledFile:
+    """A kernel compiled ahead of time. It runs arrays of the shapes and dtypes it was compiled for.
+
+    `f(*args, out=None, stream=None, interpret=None)` takes what the kernel took when it was
+    compiled. No llvmlite, ptxas or source is needed to call it.
+    """
+
+    def __init__(self, compiled: Assembled | CompiledKernel) -> None:
+        self._compiled = compiled
+        self.kernel = compiled.kernel if isinstance(compiled, Assembled) else compiled
+        self._scalars = _scalar_dtypes(self.kernel)
+        self._loaded: dict[Any, tuple[Device, Loaded]] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def name(self) -> str:
+        return self.kernel.name
+
+    @property
+    def target(self) -> str:
+        """The target's name, such as 'sm_90a'."""
+        return self.kernel.target
+
+    @property
+    def ptx(self) -> str:
+        return self.kernel.ptx
+
+    @property
+    def cubin(self) -> bytes:
+        """Machine code; empty for a kernel that was saved without."""
+        return self._compiled.cubin if isinstance(self._compiled, Assembled) else b""
+
+    @property
+    def resources(self) -> Resources | None:
+        """What the assembler said; None for a kernel that was saved without machine code."""
+        return self._compiled.resources if isinstance(self._compiled, Assembled) else None
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the kernel to another file."""
+        save(self._compiled, path)
+
+    def __call__(
+        self, *args: Any, out: Any = None, stream: Any = None, interpret: Any = None
+    ) -> Any:
+        """Run the kernel; the result has the structure that `out_type` had."""
+        arrays, scalars = self._sort(args)
+        given = None if out is None else _leaves(out)
+        loaded = self._load(interpret, [*arrays, *(given or ())])
+        results = call(self.kernel, loaded, arrays, scalars, out=given, stream=stream)
+        return _restore(self.kernel.output_tree, results)
+
+    def __repr__(self) -> str:
+        shapes = ", ".join(
+            f"{a.dtype}[{','.join(map(str, a.shape))}]"
+            for a in self.kernel.arrays[: self.kernel.inputs]
+        )
+        return f"<compiled kernel {self.name}({shapes}) for {self.target}>"
+
+    def _sort(self, args: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """The arrays and the scalars of a call, each in order."""
+        leaves = _leaves(args)
+        arrays = [leaf for leaf in leaves if is_array(leaf)]
+        scalars = [leaf for leaf in leaves if not is_array(leaf)]
+        if len(arrays) != self.kernel.inputs or len(scalars) < len(self._scalars):
+            raise ArgumentTypeError(
+                f"{self!r} takes {self.kernel.inputs} arrays and {len(self._scalars)} scalars, and "
+                f"got {len(arrays)} and {len(scalars)}{where(self.kernel)}"
+            )
+        for index, (value, dtype) in enumerate(zip(scalars, self._scalars, strict=False)):
+            if dtype is not None and not _fits(value, dtype):
+                raise ArgumentTypeError(
+                    f"scalar {index} of kernel {self.name!r} is {dtype}, and got {value!r} of type "
+                    f"{type(value).__name__}{where(self.kernel)}"
+                )
+        return arrays, scalars
+
+    def _load(self, interpret: Any, arrays: Sequence[Any]) -> Loaded:
+        device = pick_device(interpret, [view(array) for array in arrays])
+        key = (device.kind, device.index, getattr(device, "params", None))
+        with self._lock:
+            found = self._loaded.get(key)
+            if found is None:
+                found = self._loaded[key] = (device, device.load(self._compiled))
+        return found[1]
+
+
+def _scalar_dtypes(kernel: CompiledKernel) -> list[DType | None]:
+    """By scalar input: its dtype, or None for one that the kernel does not use."""
+    used = {p.scalar: p.dtype for p in kernel.params if isinstance(p, ScalarParam)}
+    return [used.get(i) for i in range(max(used, default=-1) + 1)]
+
+
+def _fits(value: Any, dtype: DType) -> bool:
+    """Whether a scalar is of the type that the kernel was compiled for."""
+    if isinstance(value, np.generic):
+        return cast("Any", value).dtype == dtype.numpy
+    if isinstance(value, bool):
+        return dtype.is_bool
+    if isinstance(value, int):
+        return dtype.is_integer
+    return isinstance(value, float) and dtype.is_float
+
+
+def _leaves(tree: Any) -> list[Any]:
+    """The leaves of nested tuples, lists and dicts, dicts by their keys' order. None is no leaf."""
+    if tree is None:
+        return []
+    if isinstance(tree, dict):
+        named = cast("dict[Any, Any]", tree)
+        return [leaf for key in sorted(named) for leaf in _leaves(named[key])]
+    if isinstance(tree, (tuple, list)):
+        return [leaf for item in cast("Sequence[Any]", tree) for leaf in _leaves(item)]
+    return [tree]
+
+
+def _restore(tree: Any, leaves: Sequence[Any]) -> Any:
+    """`tree` with its leaf numbers replaced by leaves."""
+    if isinstance(tree, dict):
+        return {k: _restore(v, leaves) for k, v in cast("dict[Any, Any]", tree).items()}
+    if isinstance(tree, (tuple, list)):
+        items = [_restore(item, leaves) for item in cast("Sequence[Any]", tree)]
+        return items if isinstance(tree, list) else tuple(items)
+    return None if tree is None else leaves[tree]

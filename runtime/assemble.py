@@ -1,0 +1,169 @@
+"""PTX to machine code: by ptxas when there is one, else by the driver's own compiler.
+
+Never nvJitLink: it compiles as if for linking and ignores `setmaxnreg`, which halves a
+warp-specialised kernel's speed without a word.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernel_dsl.compiled import Assembled, CompiledKernel, Remark, Resources
+
+from . import driver, tools
+from .device import cuda_device
+from .driver_assemble import assemble_with_driver
+from .occupancy import blocks_per_multiprocessor, target_limits
+from .problems import AssemblerError, ToolMissing
+from .ptxas_log import Message, messages, usage, user_line
+
+_ERRORS = ("error", "fatal")
+
+
+@dataclass(frozen=True)
+class AssemblerOptions:
+    """How to assemble. Part of the cache key.
+
+    `ptxas`: the program, or the folder it lies in; None looks for it. `optimization`: 0 to 3;
+    anything below 3 leaves wgmma kernels with copies around each instruction. `line_info`: the
+    user's lines in the cubin, for profilers and `sass`.
+    """
+
+    ptxas: str | None = None
+    optimization: int = 3
+    line_info: bool = True
+
+
+DEFAULT_OPTIONS = AssemblerOptions()
+
+
+def find_ptxas(options: AssemblerOptions = DEFAULT_OPTIONS) -> Path | None:
+    """The ptxas that `assemble` would run, or None.
+
+    Raises ToolMissing if the options name one that is not there.
+    """
+    path = tools.find("ptxas", options.ptxas)
+    if path is None and options.ptxas:
+        raise ToolMissing(
+            f"No ptxas at {options.ptxas!r}, where the options say it is. Correct the path, or "
+            "leave it out to have the nvidia-cuda-nvcc wheel, the CUDA toolkit and PATH searched."
+        )
+    return path
+
+
+def assembler_identity(options: AssemblerOptions = DEFAULT_OPTIONS) -> str:
+    """A text that changes with the assembler, for cache keys; 'driver' where there is none."""
+    path = find_ptxas(options)
+    return tools.identity(path) if path is not None else "driver"
+
+
+def assemble(kernel: CompiledKernel, *, options: AssemblerOptions = DEFAULT_OPTIONS) -> Assembled:
+    """The kernel with its machine code, resources and remarks.
+
+    Runs ptxas (10 ms for a small kernel); without one, the driver's compiler where there is a GPU.
+
+    Raises:
+        AssemblerError: the PTX was refused; it names the user's line.
+        ToolMissing: there is neither ptxas nor a GPU.
+    """
+    ptxas = find_ptxas(options)
+    if ptxas is not None:
+        cubin, log = _run_ptxas(ptxas, kernel, options)
+    else:
+        cubin, log = _run_driver(kernel, options)
+    remarks = tuple(Remark(m.text, m.kind, user_line(kernel, m)) for m in messages(log))
+    return Assembled(kernel, cubin, resources(kernel, log), remarks)
+
+
+def resources(kernel: CompiledKernel, log: str) -> Resources:
+    """What the log of the assembler says of the kernel's entry, and the blocks of it that fit a
+    multiprocessor.
+    """
+    used = usage(log, kernel.entry)
+    shared = used.shared + kernel.launch.dynamic_smem
+    x, y, z = kernel.launch.block
+    return Resources(
+        registers=used.registers,
+        spills=used.spill_stores + used.spill_loads,
+        local_bytes=used.stack,
+        shared_bytes=shared,
+        barriers=used.barriers,
+        blocks_per_multiprocessor=blocks_per_multiprocessor(
+            target_limits(kernel.target),
+            threads=x * y * z,
+            registers=used.registers,
+            shared_bytes=shared,
+        ),
+    )
+
+
+def _arguments(ptxas: Path, kernel: CompiledKernel, options: AssemblerOptions) -> list[str]:
+    words = [str(ptxas), f"-arch={kernel.target}", "-v", f"-O{options.optimization}"]
+    if options.line_info:
+        words.append("-lineinfo")
+    # A directive in the text wins over the option, with a remark; ask only where there is none.
+    if kernel.max_registers is not None and ".maxnreg" not in kernel.ptx:
+        words.append(f"-maxrregcount={kernel.max_registers}")
+    return words
+
+
+def _run_ptxas(ptxas: Path, kernel: CompiledKernel, options: AssemblerOptions) -> tuple[bytes, str]:
+    """The cubin and the log. Text goes in and code comes out through pipes: no file is written."""
+    words = [*_arguments(ptxas, kernel, options), "/dev/stdin", "-o", "/dev/stdout"]
+    done = subprocess.run(words, input=kernel.ptx.encode(), capture_output=True, check=False)
+    log = done.stderr.decode(errors="replace")
+    if done.returncode != 0 or not done.stdout:
+        raise _refusal(kernel, log, f"{ptxas} (status {done.returncode})")
+    return done.stdout, log
+
+
+def _run_driver(kernel: CompiledKernel, options: AssemblerOptions) -> tuple[bytes, str]:
+    if not driver.available():
+        raise _nothing_assembles(kernel)
+    cubin, log, taken = assemble_with_driver(
+        kernel,
+        cuda_device().context,
+        optimization=options.optimization,
+        line_info=options.line_info,
+    )
+    if not taken:
+        raise _refusal(kernel, log, "the CUDA driver's compiler")
+    return cubin, log
+
+
+def _nothing_assembles(kernel: CompiledKernel) -> ToolMissing:
+    return ToolMissing(
+        f"Kernel {kernel.name!r} cannot be assembled: there is no ptxas in the nvidia-cuda-nvcc "
+        "wheel, in a CUDA toolkit or on PATH, and no GPU whose driver could compile it. Install "
+        "one: pip install nvidia-cuda-nvcc. Tracing, PTX and the interpreter need none."
+    )
+
+
+def _refusal(kernel: CompiledKernel, log: str, who: str) -> AssemblerError:
+    errors = [
+        m for m in messages(log) if m.kind in _ERRORS and "aborted due to errors" not in m.text
+    ]
+    first = errors[0] if errors else Message("fatal", log.strip() or "no message", None)
+    line = user_line(kernel, first)
+    where = f"{line}: " if line else ""
+    text = [
+        f"{where}the assembler refused kernel {kernel.name!r} for {kernel.target}: {first.text}"
+    ]
+    if first.ptx_line is not None:
+        text.append(f"  PTX line {first.ptx_line}: {_ptx_line(kernel.ptx, first.ptx_line)}")
+    text += [f"  also: {m.text}" for m in errors[1:4]]
+    text.append(f"  assembler: {who}")
+    return AssemblerError("\n".join(text), line=line, log=log)
+
+
+def _ptx_line(ptx: str, number: int) -> str:
+    lines = ptx.splitlines()
+    return lines[number - 1].strip() if 0 < number <= len(lines) else ""
+
+
+def ptxas_version(options: AssemblerOptions = DEFAULT_OPTIONS) -> str | None:
+    """The release of the ptxas that would run, such as '13.0.88'; None where there is none."""
+    path = find_ptxas(options)
+    return None if path is None else tools.version(path)

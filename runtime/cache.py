@@ -1,0 +1,169 @@
+"""Assembled kernels by key: in memory in this process, on disk for the processes that come after.
+
+The key is a SHA-256 over all that decides the machine code: the IR's text without locations,
+target, options, our own sources, llvmlite and the assembler.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from kernel_dsl.compiled import Assembled, CompiledKernel, ReportNames, SourceLine
+from kernel_dsl.serialize import SCHEMA
+
+from .disk_cache import Counters, DiskCache
+
+_ROOT = Path(__file__).resolve().parent.parent
+# What decides the contents of an entry. The rest of the runtime only launches it.
+_SOURCES = ("kernel_dsl", "lowering")
+_RUNTIME_SOURCES = ("assemble.py", "ptxas_log.py", "occupancy.py")
+
+
+@functools.cache
+def sources_hash() -> str:
+    """A SHA-256 over the text of our own compiler, as hex."""
+    files = [path for folder in _SOURCES for path in sorted((_ROOT / folder).rglob("*.py"))]
+    files += [_ROOT / "runtime" / name for name in _RUNTIME_SOURCES]
+    total = hashlib.sha256()
+    for path in files:
+        data = path.read_bytes()
+        total.update(f"{path.relative_to(_ROOT)} {len(data)}\n".encode())
+        total.update(data)
+    return total.hexdigest()
+
+
+@functools.cache
+def _llvmlite_version() -> str:
+    try:
+        return importlib.metadata.version("llvmlite")
+    except importlib.metadata.PackageNotFoundError:
+        return "none"
+
+
+def cache_key(ir_text: str, *, target: str, options: str, assembler: str) -> str:
+    """The key of a kernel, as 64 hex digits.
+
+    Args:
+        ir_text: the IR's text without locations.
+        target: the target's name.
+        options: all options that decide the code, as a text such as a frozen dataclass' repr.
+        assembler: `assemble.assembler_identity(...)`.
+    """
+    total = hashlib.sha256()
+    parts = (
+        str(SCHEMA), sources_hash(), _llvmlite_version(), assembler, target, options, ir_text,
+    )  # fmt: skip
+    for part in parts:
+        data = part.encode()
+        total.update(len(data).to_bytes(8, "little"))
+        total.update(data)
+    return total.hexdigest()
+
+
+_Entry = tuple[Assembled, tuple[SourceLine, ...]]
+
+
+def relocate(
+    assembled: Assembled, old: Sequence[SourceLine], new: Sequence[SourceLine]
+) -> Assembled:
+    """The same kernel with the places of a fresh trace.
+
+    The key has no locations, so a kernel whose file has moved, or gained a line above it, is found
+    with the lines of the day it was stored. `old` and `new` are the places of the IR's ops in
+    order, then and now; equal keys make them equally long.
+    """
+    if len(old) != len(new) or list(old) == list(new):
+        return assembled
+    moved = dict(zip(reversed(old), reversed(new), strict=True))  # the first of several wins
+
+    def at(line: SourceLine | None) -> SourceLine | None:
+        return moved.get(line, line) if line is not None else None
+
+    kernel = assembled.kernel
+    names: ReportNames = replace(
+        kernel.names, smem=tuple(replace(r, line=at(r.line)) for r in kernel.names.smem)
+    )
+    placed: CompiledKernel = replace(
+        kernel,
+        lines=tuple((number, moved.get(line, line)) for number, line in kernel.lines),
+        source=at(kernel.source),
+        names=names,
+    )
+    remarks = tuple(replace(remark, line=at(remark.line)) for remark in assembled.remarks)
+    return replace(assembled, kernel=placed, remarks=remarks)
+
+
+class KernelCache:
+    """Assembled kernels by key: a bounded number in memory, in front of a folder.
+
+    `disk` is None where the disk cache is off. Two threads that want one kernel build it once.
+    """
+
+    def __init__(self, disk: DiskCache | None = None, *, capacity: int = 1024) -> None:
+        self.disk = disk
+        self.capacity = capacity
+        self.counters = Counters()
+        self._kernels: OrderedDict[str, _Entry] = OrderedDict()
+        self._building: dict[str, threading.Lock] = {}
+        self._lock = threading.Lock()
+
+    def get_or_build(
+        self, key: str, build: Callable[[], Assembled], places: Sequence[SourceLine] = ()
+    ) -> Assembled:
+        """The kernel for `key`, from memory, disk or `build()`, in that order.
+
+        `places` are those of the ops of the fresh trace, in order: a kernel that was kept gets them
+        in place of the ones it was stored with. What `build` raises is passed on, and nothing kept.
+        """
+        entry = self._recent(key)
+        if entry is None:
+            with self._lock:
+                turn = self._building.setdefault(key, threading.Lock())
+            with turn:
+                try:
+                    # Another thread may have built it while this one waited.
+                    entry = self._recent(key) or self._load_or_build(key, build, tuple(places))
+                finally:
+                    with self._lock:
+                        self._building.pop(key, None)
+        return relocate(*entry, places)
+
+    def clear(self) -> None:
+        """Forget the kernels in memory. The folder stays: see `DiskCache.clear`."""
+        with self._lock:
+            self._kernels.clear()
+
+    def __len__(self) -> int:
+        return len(self._kernels)
+
+    def _recent(self, key: str) -> _Entry | None:
+        with self._lock:
+            entry = self._kernels.get(key)
+            if entry is not None:
+                self._kernels.move_to_end(key)
+                self.counters.hits += 1
+        return entry
+
+    def _load_or_build(
+        self, key: str, build: Callable[[], Assembled], places: tuple[SourceLine, ...]
+    ) -> _Entry:
+        self.counters.misses += 1
+        entry = self.disk.get(key) if self.disk is not None else None
+        if entry is None:
+            entry = build(), places
+            if self.disk is not None:
+                self.disk.put(key, *entry)
+        with self._lock:
+            self._kernels[key] = entry
+            self.counters.stored += 1
+            while len(self._kernels) > self.capacity:
+                self._kernels.popitem(last=False)
+                self.counters.evicted += 1
+        return entry

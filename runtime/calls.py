@@ -1,0 +1,303 @@
+"""A call:
+
+frameworks' arrays in, outputs allocated, filled and aliased, memory brought to the device, results
+out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from kernel_dsl.compiled import CompiledKernel, OutputSpec
+
+from . import driver, memory, recording
+from .args import check_arrays
+from .arrays import CPU, ArrayView, Interop, frameworks, interop_of, row_major, view
+from .device import Device, Loaded, cuda_device, device_index
+from .errors import ArgumentTypeError, ArgumentValueError, describe_array, launch_error, where
+from .streams import stream_handle
+
+_Pair = tuple[ArrayView, ArrayView]
+Launch = Callable[[list[ArrayView], int, list[int]], None]
+
+
+def call(
+    kernel: CompiledKernel,
+    loaded: Loaded,
+    inputs: Sequence[Any],
+    scalars: Sequence[Any],
+    out: Sequence[Any] | None = None,
+    stream: Any = None,
+) -> list[Any]:
+    """Run a loaded kernel on arrays of any one framework; the outputs, as that framework's arrays.
+
+    `inputs`: the input arrays in order. `scalars`: values, or their bytes. `out`: arrays to write,
+    one for each output. `stream`: a handle or a framework's stream; by default the framework's
+    current one. Arrays in host memory are copied to a GPU and results back, and the other way round
+    for the interpreter.
+    """
+
+    def launch(arrays: list[ArrayView], handle: int, fresh: list[int]) -> None:
+        loaded.launch(arrays, scalars, handle, fresh)
+
+    job = _job(kernel, loaded, scalars)
+    return execute(job, inputs, kernel.outputs, launch, out=out, stream=stream)
+
+
+def _job(kernel: CompiledKernel, loaded: Loaded, scalars: Sequence[Any] = ()) -> Job:
+    def check(arrays: list[ArrayView]) -> None:
+        check_arrays(kernel, arrays)
+
+    written = [a.written for a in kernel.arrays]
+    return Job(loaded.device, kernel.name, kernel, check, written, loaded, scalars)
+
+
+def plan_call(
+    kernel: CompiledKernel,
+    loaded: Loaded,
+    inputs: Sequence[Any],
+    out: Sequence[Any] | None,
+    stream: Any,
+) -> tuple[list[Any], list[ArrayView], int | None]:
+    """A call up to its launch:
+
+    the outputs (allocated where `out` is None), every view, and the stream if given.
+    """
+    state = _begin(_job(kernel, loaded), inputs, len(kernel.outputs), out, stream)
+    allocate(state, kernel.outputs, out)
+    return state.results, state.views, None if stream is None else state.handle
+
+
+@dataclass
+class Job:
+    """What `execute` needs to know of the thing it runs.
+
+    `check` is given every view (inputs, then outputs) before anything is copied or launched.
+    `written` says of each array whether the kernel may store to it.
+    """
+
+    device: Device
+    name: str
+    kernel: CompiledKernel | None
+    check: Callable[[list[ArrayView]], None]
+    written: Sequence[bool]
+    loaded: Loaded | None = None  # a traced kernel, with its scalars
+    scalars: Sequence[Any] = ()
+
+
+@dataclass
+class PendingCall:
+    """One call under way: the arrays, where they lie, and what is left to do after the launch."""
+
+    job: Job
+    interop: Interop
+    place: tuple[str, int]  # where outputs are allocated
+    handle: int  # the stream's
+    views: list[ArrayView]
+    given: list[ArrayView]
+    results: list[Any] = field(default_factory=list[Any])
+    blocks: list[memory.DeviceMemory] = field(default_factory=list[memory.DeviceMemory])
+    back: list[_Pair] = field(default_factory=list[_Pair])
+    keep: list[Any] = field(default_factory=list[Any])
+
+
+def execute(
+    job: Job,
+    inputs: Sequence[Any],
+    outputs: Sequence[OutputSpec],
+    launch: Launch,
+    *,
+    out: Sequence[Any] | None = None,
+    stream: Any = None,
+) -> list[Any]:
+    """Run `launch` on views that the device can reach, around it all that `call` promises.
+
+    `launch(arrays, stream, fresh)` gets inputs then outputs; `fresh` lists the arrays that hold
+    nothing yet.
+    """
+    state = _begin(job, inputs, len(outputs), out, stream)
+    if job.device.kind != "cuda" and state.place == CPU:
+        return _perform(state, outputs, launch, out)
+    index = state.place[1] if state.place != CPU else job.device.index
+    try:
+        with driver.current(cuda_device(index).context):
+            return _perform(state, outputs, launch, out)
+    except driver.CudaError as error:
+        raise launch_error(
+            error,
+            error.name,
+            error.meaning,
+            name=job.name,
+            kernel=job.kernel,
+            arrays=state.views,
+            doing="running",
+        ) from error
+
+
+def _begin(
+    job: Job, inputs: Sequence[Any], count: int, out: Sequence[Any] | None, stream: Any
+) -> PendingCall:
+    """View the arrays, and settle framework, place and stream."""
+    if out is not None and len(out) != count:
+        raise ArgumentTypeError(
+            f"out= holds {len(out)} arrays, and {job.name!r} has {count} outputs{where(job.kernel)}"
+        )
+    handle = _given_stream(stream, [*inputs, *(out or ())])
+    views = [view(a, handle or 0) for a in inputs]
+    given = [view(a, handle or 0) for a in out or ()]
+    everything = views + given
+    names = {v.framework for v in everything}
+    if len(names) > 1:
+        listed = " and ".join(sorted(names))
+        raise ArgumentTypeError(
+            f"the arrays of a call of {job.name!r} belong to {listed}; convert them to one "
+            f"framework{where(job.kernel)}"
+        )
+    index = device_index(everything)
+    if index is not None and job.device.kind == "cuda" and index != job.device.index:
+        raise ArgumentValueError(
+            f"{job.name!r} was loaded on cuda:{job.device.index}, and its arrays lie on "
+            f"cuda:{index}{where(job.kernel)}"
+        )
+    interop = frameworks(names.pop() if names else "numpy")
+    place = CPU if index is None else ("cuda", index)
+    if handle is None:
+        handle = 0 if index is None else interop.current_stream(index)
+    return PendingCall(job, interop, place, handle, views, given)
+
+
+def _given_stream(stream: Any, arrays: list[Any]) -> int | None:
+    """The stream that was asked for, or that an array of no framework was written on."""
+    if stream is not None:
+        return stream_handle(stream)
+    if arrays and interop_of(arrays[0]).name == "generic":
+        from .interop.generic import producer_stream
+
+        return producer_stream(arrays)
+    return None
+
+
+def _perform(
+    state: PendingCall, outputs: Sequence[OutputSpec], launch: Launch, out: Sequence[Any] | None
+) -> list[Any]:
+    recorder = recording.current()
+    if recorder is not None:
+        return recorder.launch(state, outputs, launch, out)
+    count = len(state.views)
+    allocate(state, outputs, out)
+    fresh = prepare(state, outputs, count)
+    placed = _stage(state, fresh)
+    launch(placed, state.handle, fresh)
+    _unstage(state)
+    return [
+        a if state.given else state.interop.finish(a, v, state.handle)
+        for a, v in zip(state.results, state.views[count:], strict=True)
+    ]
+
+
+def allocate(state: PendingCall, outputs: Sequence[OutputSpec], out: Sequence[Any] | None) -> None:
+    """Check the arrays, and give every output its memory."""
+    count = len(state.views)
+    state.views += state.given or [_reserve(i, spec) for i, spec in enumerate(outputs)]
+    state.job.check(state.views)
+    if state.given:
+        state.results = list(out or ())
+        return
+    for i, spec in enumerate(outputs):
+        array = state.interop.empty(spec.shape, spec.dtype, state.place, state.handle)
+        state.results.append(array)
+        fresh = view(array, state.handle)
+        fresh.readonly = False  # JAX's arrays are immutable once the user has them
+        state.views[count + i] = fresh
+
+
+def _reserve(i: int, spec: OutputSpec) -> ArrayView:
+    """A stand-in for an output that is allocated after the checks:
+
+    at an address that nothing overlaps.
+    """
+    return ArrayView(0, spec.shape, row_major(spec.shape), spec.dtype, ("unplaced", i), "numpy")
+
+
+def prepare(state: PendingCall, outputs: Sequence[OutputSpec], count: int) -> list[int]:
+    """Fill outputs and copy aliased inputs into theirs.
+
+    The arrays that hold nothing yet, by index.
+    """
+    fresh: list[int] = []
+    for i, spec in enumerate(outputs):
+        target = state.views[count + i]
+        if spec.alias is not None:
+            source = state.views[spec.alias]
+            if not target.same_memory(source):
+                memory.copy(target, source, state.handle)
+        elif spec.fill is not None:
+            memory.fill(target, spec.fill, state.handle)
+        elif not state.given:
+            fresh.append(count + i)
+    return fresh
+
+
+def _stage(state: PendingCall, fresh: list[int]) -> list[ArrayView]:
+    """The views that the device can reach:
+
+    themselves, or copies where an array lies in other memory.
+    """
+    wanted = "cuda" if state.job.device.kind == "cuda" else "cpu"
+    placed: list[ArrayView] = []
+    moved: list[tuple[ArrayView, ArrayView]] = []
+    for i, source in enumerate(state.views):
+        if source.device[0] == wanted:
+            placed.append(source)
+            continue
+        twin = next(
+            (there for here, there in moved if here.size and here.same_memory(source)), None
+        )
+        if twin is None:
+            twin = _twin(state, source)
+            moved.append((source, twin))
+            if i not in fresh:
+                _bring(state, twin, source)
+        if state.job.written[i] and not any(there is twin for _, there in state.back):
+            state.back.append((source, twin))
+        placed.append(twin)
+    if moved and wanted == "cpu":
+        driver.check(driver.api().cuStreamSynchronize(state.handle))
+    return placed
+
+
+def _twin(state: PendingCall, source: ArrayView) -> ArrayView:
+    """Row-major memory for `source`'s elements on the side where the device is."""
+    if state.job.device.kind != "cuda":
+        return memory.host_view(np.empty(source.shape, source.dtype.numpy), source.dtype)
+    index = state.job.device.index
+    block = memory.DeviceMemory(cuda_device(index).context, source.nbytes, state.handle)
+    state.blocks.append(block)
+    return block.view(source.shape, source.dtype, index)
+
+
+def _bring(state: PendingCall, twin: ArrayView, source: ArrayView) -> None:
+    if source.device == CPU and not source.contiguous:
+        source = memory.host_view(np.ascontiguousarray(memory.host_array(source)), source.dtype)
+        state.keep.append(source)
+    memory.copy(twin, source, state.handle)
+
+
+def _unstage(state: PendingCall) -> None:
+    """Copy results back to where the caller's arrays lie, and give back what was borrowed."""
+    if not state.back and not state.blocks:
+        return
+    for target, twin in state.back:
+        memory.copy(target, twin, state.handle)
+    driver.check(driver.api().cuStreamSynchronize(state.handle))
+    for block in state.blocks:
+        block.close()
+
+
+def describe(views: Sequence[ArrayView]) -> str:
+    """One line for a list of arrays, for messages."""
+    return ", ".join(map(describe_array, views))

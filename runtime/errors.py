@@ -1,0 +1,191 @@
+"""What goes wrong around a launch, as exceptions that name the kernel, its arguments and the user's
+line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from kernel_dsl import diagnostics
+
+if TYPE_CHECKING:
+    from kernel_dsl.compiled import CompiledKernel
+
+    from .arrays import ArrayView
+
+
+class Error(diagnostics.Error):
+    """The base of every error of the runtime: a message that is whole, shown with the user's line."""
+
+    code = "runtime"
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(message=message)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.__dict__)
+
+
+def _rebuild(cls: type[Error], state: dict[str, object]) -> Error:
+    error = cls.__new__(cls)
+    error.__dict__.update(state)
+    return error
+
+
+class ArgumentTypeError(Error, TypeError):
+    """An argument of the wrong kind: no array, a dtype no kernel holds, frameworks mixed."""
+
+    code = "argument-type"
+
+
+class ArgumentValueError(Error, ValueError):
+    """An argument that cannot be used: overlap, alignment, shape, read-only memory."""
+
+    code = "argument-value"
+
+
+class DeviceError(Error, RuntimeError):
+    """A device that is absent, or that cannot run what it was given."""
+
+    code = "device"
+
+
+class LoadError(Error, RuntimeError):
+    """An image that the device does not take. The message holds the assembler's or driver's log."""
+
+    code = "load-failed"
+
+
+class LaunchError(Error, RuntimeError):
+    """A launch that failed, or an asynchronous fault seen at one.
+
+    `context_survives`: whether other work on this GPU can go on in this process. `status` is the
+    driver's name for what happened, such as "CUDA_ERROR_ILLEGAL_ADDRESS".
+    """
+
+    code = "launch-failed"
+
+    def __init__(
+        self, message: str = "", *, status: str = "", context_survives: bool = True
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.context_survives = context_survives
+
+
+class OutOfMemoryError(LaunchError, MemoryError):
+    """The device has no memory left for an output, a staging copy or a workspace."""
+
+    code = "out-of-memory"
+
+
+# CUDA driver API, CUresult: 'This leaves the process in an inconsistent state and any further CUDA
+# work will return the same error', and errors that mean that the device or the context is gone.
+_STICKY = frozenset(
+    "CUDA_ERROR_" + name
+    for name in (
+        "ILLEGAL_ADDRESS",
+        "LAUNCH_TIMEOUT",
+        "LAUNCH_FAILED",
+        "ILLEGAL_INSTRUCTION",
+        "MISALIGNED_ADDRESS",
+        "INVALID_ADDRESS_SPACE",
+        "INVALID_PC",
+        "HARDWARE_STACK_ERROR",
+        "ASSERT",
+        "CONTEXT_IS_DESTROYED",
+        "ECC_UNCORRECTABLE",
+        "NVLINK_UNCORRECTABLE",
+        "CONTAINED",
+        "TENSOR_MEMORY_LEAK",
+        "DEINITIALIZED",
+        "DEVICE_UNAVAILABLE",
+        "MPS_CONNECTION_FAILED",
+        "MPS_CLIENT_TERMINATED",
+        "EXTERNAL_DEVICE",
+        "SYSTEM_NOT_READY",
+        "UNKNOWN",
+    )
+)
+_OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
+
+_HINTS = {
+    "CUDA_ERROR_ILLEGAL_ADDRESS": (
+        "a kernel touched memory that is not its own. Run the same call with interpret=True: the "
+        "interpreter "
+        "names the line and the index"
+    ),
+    "CUDA_ERROR_MISALIGNED_ADDRESS": (
+        "run the same call with interpret=True to see which access is misaligned"
+    ),
+    "CUDA_ERROR_ILLEGAL_INSTRUCTION": (
+        "the kernel was compiled for another target; check CompilerParams(target=)"
+    ),
+    "CUDA_ERROR_LAUNCH_FAILED": "run the same call with interpret=True to see the line that faults",
+    "CUDA_ERROR_LAUNCH_TIMEOUT": "the kernel ran longer than the display driver allows",
+    "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES": (
+        "too many registers or threads for one block; use fewer warpgroups or "
+        "CompilerParams(max_registers=)"
+    ),
+    _OUT_OF_MEMORY: "free some arrays, or use smaller ones",
+}
+
+
+def survives(code: str) -> bool:
+    """Whether the CUDA context is still usable after the driver said `code`."""
+    return code not in _STICKY
+
+
+def describe_array(view: ArrayView) -> str:
+    """`float32[128, 64] on cuda:0`."""
+    kind, index = view.device
+    where = "the CPU" if kind == "cpu" else f"{kind}:{index}"
+    return f"{view.dtype}[{', '.join(map(str, view.shape))}] on {where}"
+
+
+def where(kernel: CompiledKernel | None) -> str:
+    """` (defined at file:line)`, or nothing where the kernel has no source."""
+    return f" (defined at {kernel.source})" if kernel is not None and kernel.source else ""
+
+
+def array_name(kernel: CompiledKernel, index: int) -> str:
+    """What the user calls array `index`: its Ref's name, else its place."""
+    name = kernel.arrays[index].name
+    role = "input" if index < kernel.inputs else "output"
+    place = index if index < kernel.inputs else index - kernel.inputs
+    return f"{role} {name!r}" if name else f"{role} {place}"
+
+
+def launch_error(
+    error: Exception,
+    code: str,
+    meaning: str,
+    *,
+    name: str,
+    kernel: CompiledKernel | None,
+    arrays: Sequence[ArrayView],
+    doing: str = "launching",
+) -> LaunchError:
+    """The exception for a driver error `code` met while `doing` something for a kernel."""
+    alive = survives(code)
+    lines = [f"{doing} kernel {name!r}{where(kernel)} failed: {code}: {meaning or str(error)}"]
+    for index, view in enumerate(arrays):
+        label = (
+            array_name(kernel, index) if kernel and index < len(kernel.arrays) else f"array {index}"
+        )
+        lines.append(f"  {label}: {describe_array(view)}")
+    if not alive:
+        lines.append(
+            "  Launches are asynchronous: an earlier kernel on this GPU may be the one at fault. "
+            "CUDA_LAUNCH_BLOCKING=1 in the environment makes each launch report its own fault."
+        )
+    if code in _HINTS:
+        lines.append(f"  What to do: {_HINTS[code]}.")
+    lines.append(
+        "  The CUDA context survives: other work can go on."
+        if alive
+        else "  The CUDA context does not survive: no more GPU work is possible in this process."
+    )
+    cls = OutOfMemoryError if code == _OUT_OF_MEMORY else LaunchError
+    return cls("\n".join(lines), status=code, context_survives=alive)

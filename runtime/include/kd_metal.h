@@ -1,0 +1,223 @@
+// What the body of a `metal_kernel` finds: Metal's standard library on CUDA C++, the position of a thread under every
+// name of the specification's table of compute attributes, and the geometry of arrays.
+//
+// The generated source puts header and body into a namespace within `metal`, so that Metal's names (float3, exp, half)
+// come before CUDA's own.
+#pragma once
+
+#include <kd_metal_atomic.h>
+
+#define METAL_FUNC inline
+#define MLX_MTL_CONST static constexpr const
+#define MLX_MTL_LOOP_UNROLL _Pragma("unroll")
+
+namespace metal {
+
+// --- where a thread is (Metal Shading Language Specification, table 5.8) -------------------------------
+
+namespace detail {
+
+// The grid as it was asked for, in threads: the last threadgroup of an axis may be smaller than the others.
+struct Place {
+  uint3 grid;
+
+  explicit Place(uint x, uint y, uint z) : grid(x, y, z) {}
+  uint3 group() const { return uint3(blockIdx.x, blockIdx.y, blockIdx.z); }
+  uint3 groups() const { return uint3(gridDim.x, gridDim.y, gridDim.z); }
+  uint3 dispatched() const { return uint3(blockDim.x, blockDim.y, blockDim.z); }
+  uint3 local() const { return uint3(threadIdx.x, threadIdx.y, threadIdx.z); }
+  uint3 global() const { return group() * dispatched() + local(); }
+  bool outside() const { return any(global() >= grid); }
+  uint3 size() const { return metal::min(dispatched(), grid - group() * dispatched()); }
+  uint3 origin() const { return uint3(0); }
+  // Numbers within the launched block, which is what warps are made of, and within the threadgroup proper.
+  uint index() const { return (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x; }
+  uint index_in_threadgroup() const {
+    uint3 s = size();
+    return (threadIdx.z * s.y + threadIdx.y) * s.x + threadIdx.x;
+  }
+  // Groups of `width` lanes, of the launched block and of this threadgroup.
+  uint dispatched_groups(uint width) const { return (blockDim.x * blockDim.y * blockDim.z + width - 1) / width; }
+  uint groups_of(uint width) const {
+    uint3 s = size();
+    return (((s.z - 1) * blockDim.y + s.y - 1) * blockDim.x + s.x - 1) / width + 1;
+  }
+};
+
+}  // namespace detail
+
+// --- geometry of arrays -------------------------------------------------------------------------------
+
+// A fixed array passed by value as a kernel parameter.
+template <typename T>
+struct PerAxis {
+  T values[10];
+};
+
+struct complex64_t {
+  float real, imag;
+
+  complex64_t() = default;
+  constexpr complex64_t(float re, float im = 0.0f) : real(re), imag(im) {}
+  constexpr complex64_t operator-() const { return {-real, -imag}; }
+};
+constexpr complex64_t operator+(complex64_t a, complex64_t b) { return {a.real + b.real, a.imag + b.imag}; }
+constexpr complex64_t operator-(complex64_t a, complex64_t b) { return {a.real - b.real, a.imag - b.imag}; }
+constexpr complex64_t operator*(complex64_t a, complex64_t b) {
+  return {a.real * b.real - a.imag * b.imag, a.real * b.imag + a.imag * b.real};
+}
+constexpr complex64_t operator/(complex64_t a, complex64_t b) {
+  float norm = b.real * b.real + b.imag * b.imag;
+  return {(a.real * b.real + a.imag * b.imag) / norm, (a.imag * b.real - a.real * b.imag) / norm};
+}
+constexpr bool operator==(complex64_t a, complex64_t b) { return a.real == b.real && a.imag == b.imag; }
+constexpr bool operator!=(complex64_t a, complex64_t b) { return !(a == b); }
+
+// The offset, in elements, of row-major element `elem` of an array with these strides. Signed, so that negative
+// strides work whatever the type of `elem` is.
+template <typename I, typename = detail::enable_if_t<detail::is_integer<I>>>
+constexpr int64_t elem_to_loc(I elem, const int* shape, const int64_t* strides, int ndim) {
+  int64_t loc = 0;
+  for (int axis = ndim - 1; axis >= 0 && elem > 0; --axis) {
+    loc += int64_t(elem % I(shape[axis])) * strides[axis];
+    elem /= I(shape[axis]);
+  }
+  return loc;
+}
+
+// The same for a thread's position: x counts the last axis, y the one before, z all others.
+constexpr int64_t elem_to_loc(uint3 elem, const int* shape, const int64_t* strides, int ndim) {
+  int64_t loc = ndim > 0 ? int64_t(elem.x) * strides[ndim - 1] : 0;
+  if (ndim > 1) loc += int64_t(elem.y) * strides[ndim - 2];
+  return ndim > 2 ? loc + elem_to_loc(elem.z, shape, strides, ndim - 2) : loc;
+}
+
+constexpr int64_t elem_to_loc_1(uint elem, int64_t stride) { return int64_t(elem) * stride; }
+constexpr int64_t elem_to_loc_2(uint2 elem, const int64_t* strides) {
+  return int64_t(elem.x) * strides[1] + int64_t(elem.y) * strides[0];
+}
+constexpr int64_t elem_to_loc_3(uint3 elem, const int64_t* strides) {
+  return int64_t(elem.x) * strides[2] + int64_t(elem.y) * strides[1] + int64_t(elem.z) * strides[0];
+}
+constexpr vec<int64_t, 2> elem_to_loc_2_nd(
+    uint3 elem, const int* shape, const int64_t* a_strides, const int64_t* b_strides, int ndim) {
+  return {elem_to_loc(elem, shape, a_strides, ndim), elem_to_loc(elem, shape, b_strides, ndim)};
+}
+constexpr vec<int64_t, 3> elem_to_loc_3_nd(
+    uint3 elem,
+    const int* shape,
+    const int64_t* a_strides,
+    const int64_t* b_strides,
+    const int64_t* c_strides,
+    int ndim) {
+  return {
+      elem_to_loc(elem, shape, a_strides, ndim),
+      elem_to_loc(elem, shape, b_strides, ndim),
+      elem_to_loc(elem, shape, c_strides, ndim)};
+}
+
+template <typename A, typename B>
+constexpr auto ceildiv(A a, B b) {
+  return (a + b - 1) / b;
+}
+
+template <typename T>
+struct Limits {  // integers
+  static constexpr T max = detail::greatest<T>;
+  static constexpr T min = detail::lowest<T>;
+  static constexpr T finite_max = max;
+  static constexpr T finite_min = min;
+};
+template <>
+struct Limits<float> {
+  static constexpr float max = INFINITY;
+  static constexpr float min = -INFINITY;
+  static constexpr float finite_max = MAXFLOAT;
+  static constexpr float finite_min = -MAXFLOAT;
+};
+template <>
+struct Limits<half> {
+  static constexpr half max = half(INFINITY);
+  static constexpr half min = half(-INFINITY);
+  static constexpr half finite_max = half(65504.0f);
+  static constexpr half finite_min = half(-65504.0f);
+};
+template <>
+struct Limits<bfloat> {
+  static constexpr bfloat max = bfloat(INFINITY);
+  static constexpr bfloat min = bfloat(-INFINITY);
+  static constexpr bfloat finite_max = bfloat(3.3895313892515355e38f);
+  static constexpr bfloat finite_min = bfloat(-3.3895313892515355e38f);
+};
+template <typename T>
+struct numeric_limits {
+  static constexpr bool is_integer = detail::is_integer<T>;
+  static constexpr bool is_signed = !detail::is_integer<T> || detail::is_signed<T>;
+  static constexpr T max() { return Limits<T>::finite_max; }
+  static constexpr T lowest() { return Limits<T>::finite_min; }
+  static constexpr T min() {
+    if constexpr (detail::is_integer<T>) return Limits<T>::min;
+    else return T(detail::same<T, half> ? 6.103515625e-5f : 1.17549435082228750797e-38f);
+  }
+  static constexpr T infinity() { return T(INFINITY); }
+  static constexpr T quiet_NaN() { return T(NAN); }
+  static constexpr T epsilon() {
+    return T(detail::same<T, half> ? 9.765625e-4f : detail::same<T, bfloat> ? 7.8125e-3f : 1.1920928955078125e-7f);
+  }
+};
+
+// --- type traits --------------------------------------------------------------------------------------
+
+template <typename A, typename B>
+constexpr bool is_same_v = detail::same<A, B>;
+template <typename A, typename B>
+struct is_same {
+  static constexpr bool value = detail::same<A, B>;
+};
+template <typename T>
+constexpr bool is_floating_point_v = detail::is_floating<T>;
+template <typename T>
+constexpr bool is_integral_v = detail::is_integer<T>;
+template <bool C, typename A, typename B>
+using conditional_t = typename detail::choose<C, A, B>::type;
+template <bool C, typename T = void>
+using enable_if_t = detail::enable_if_t<C, T>;
+
+// --- the conditional operator ---------------------------------------------------------------------------
+
+namespace detail {
+
+template <typename T>
+struct Plain {
+  using type = T;
+};
+template <typename T>
+struct Plain<T&> : Plain<T> {};
+template <typename T>
+struct Plain<T&&> : Plain<T> {};
+template <typename T>
+struct Plain<const T> : Plain<T> {};
+
+template <typename A, typename B>
+constexpr bool needs_meeting = !same<A, B> && (is_small<A> || is_small<B> || is_vector<A> || is_vector<B>);
+
+}  // namespace detail
+
+// One side of `c ? a : b` in the type that both sides meet in. half converts to float and float to half, which leaves
+// C++ without an answer where Metal has one.
+template <typename A, typename B, typename V>
+constexpr decltype(auto) branch(V&& value) {
+  using X = typename detail::Plain<A>::type;
+  using Y = typename detail::Plain<B>::type;
+  if constexpr (!detail::needs_meeting<X, Y>) {
+    return V(value);
+  } else if constexpr (detail::is_vector<X>) {
+    return detail::vector_of<X>(value);
+  } else if constexpr (detail::is_vector<Y>) {
+    return detail::vector_of<Y>(value);
+  } else {
+    return detail::common<X, Y>(value);
+  }
+}
+
+}  // namespace metal

@@ -1,0 +1,265 @@
+"""The CPU as a device: kernels run as PTX in the interpreter, on host memory, in place."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from kernel_dsl.compiled import Assembled, CompiledKernel, LaunchAttributes, ReportNames
+from kernel_dsl.dtypes import uint8
+from kernel_dsl.interpret_params import InterpretParams
+from kernel_dsl.target import DEFAULT, TARGETS, Target
+
+from . import memory, recording
+from .args import ParamLayout
+from .arrays import CPU, ArrayView, row_major
+from .device import Dims
+from .errors import DeviceError, LoadError
+from .interpreter.tensor_map import encode_tensor_map
+from .launch import check_attributes
+from .tensormap import TensorMapPlan, plan
+
+# The first bytes of what is not PTX: an ELF file (cubin) and the two wrappings of a fat binary.
+_BINARIES = {
+    b"\x7fELF": "a cubin",
+    b"\x50\xed\x55\xba": "a fat binary",
+    b"\xb1\x43\x62\x46": "a fat binary",
+}
+
+
+class InterpreterDevice:
+    """The PTX interpreter. `params`: its InterpretParams."""
+
+    kind = "interpreter"
+    index = 0
+
+    def __init__(self, params: InterpretParams | None = None) -> None:
+        self.params = params or InterpretParams()
+        self.target: Target = DEFAULT
+
+    def __repr__(self) -> str:
+        return f"<InterpreterDevice {self.params}>"
+
+    def load(self, kernel: CompiledKernel | Assembled) -> InterpreterLoaded:
+        """Parse a kernel's PTX.
+
+        Raises LoadError where it is not PTX that an assembler would take.
+        """
+        compiled = kernel.kernel if isinstance(kernel, Assembled) else kernel
+        target = TARGETS.get(compiled.target, self.target)
+        if not compiled.launch.empty:
+            check_attributes(compiled.launch, target, compiled.name)
+        return InterpreterLoaded(self, compiled, target)
+
+    def load_image(self, image: bytes | str, entry: str) -> InterpreterImage:
+        """One entry of a PTX text.
+
+        Cubins and fat binaries hold machine code, which only a GPU runs.
+        """
+        if isinstance(image, (bytes, bytearray)):
+            kind = _BINARIES.get(bytes(image[:4]))
+            if kind:
+                raise DeviceError(
+                    f"the image of {entry!r} is {kind}: machine code, which only a GPU runs. "
+                    "The interpreter takes PTX; pass the PTX text, or run on a GPU with "
+                    "interpret=False"
+                )
+            try:
+                image = bytes(image).rstrip(b"\0").decode()
+            except UnicodeDecodeError:
+                raise LoadError(f"the image of {entry!r} is neither PTX text nor a cubin") from None
+        return InterpreterImage(self, image, entry)
+
+
+class InterpreterLoaded:
+    """A compiled kernel, parsed."""
+
+    def __init__(self, device: InterpreterDevice, kernel: CompiledKernel, target: Target) -> None:
+        from . import interpreter
+
+        self.device = device
+        self.kernel = kernel
+        self.target = target
+        self.layout = ParamLayout(kernel.params)
+        self.module = interpreter.parse(kernel.ptx)
+
+    def launch(
+        self,
+        arrays: Sequence[ArrayView],
+        scalars: Sequence[Any],
+        stream: int | None = None,
+        fresh: Sequence[int] = (),
+    ) -> None:
+        """Run the kernel to its end on host arrays.
+
+        Raises what the interpreter finds (`kd.HazardError`).
+        """
+        kernel = self.kernel
+        if kernel.launch.empty:
+            return
+        space = _Space()
+        assumed = list(enumerate(kernel.arrays))
+        placed = [
+            space.place(
+                view,
+                name=kernel.arrays[i].name or f"array {i}",
+                # In place, an input and an output are one allocation.
+                writable=any(a.written and arrays[j].same_memory(view) for j, a in assumed),
+                initialised=i not in fresh,
+            )
+            for i, view in enumerate(arrays)
+        ]
+        placed += [
+            space.workspace(w.bytes, w.zeroed, f"workspace {i}")
+            for i, w in enumerate(kernel.workspaces)
+        ]
+        values = self.layout.values(placed, scalars, _encode)
+        _run(
+            self.module,
+            kernel.entry,
+            self.layout.split(values),
+            kernel.launch,
+            space,
+            self.target,
+            self.device.params,
+            kernel,
+        )
+
+
+class InterpreterImage:
+    """One entry of a raw PTX text, parsed."""
+
+    def __init__(self, device: InterpreterDevice, ptx: str, entry: str) -> None:
+        from . import interpreter
+
+        self.device = device
+        self.entry = entry
+        self.module = interpreter.parse(ptx)
+
+    def launch(
+        self,
+        params: Sequence[ArrayView | bytes],
+        *,
+        grid: Dims,
+        block: Dims,
+        cluster: Dims = (1, 1, 1),
+        dynamic_smem: int = 0,
+        stream: int | None = None,
+        names: Sequence[str] = (),
+        fresh: Sequence[int] = (),
+    ) -> None:
+        """Run the entry to its end.
+
+        Arrays lie in host memory; what it may write is not known, so all of it. `names` and
+        `fresh`: see `LoadedImage.launch`.
+        """
+        if 0 in grid:
+            return
+        attributes = LaunchAttributes(grid, block, cluster, dynamic_smem)
+        check_attributes(attributes, self.device.target, self.entry)
+        sink = recording.sink()
+        if sink is not None:
+            sink.image(self, params, attributes)
+            return
+        space = _Space()
+        blobs: list[bytes] = []
+        for i, param in enumerate(params):
+            if isinstance(param, ArrayView):
+                name = names[i] if i < len(names) else f"parameter {i}"
+                placed = space.place(param, name, not param.readonly, i not in fresh)
+                param = placed.address.to_bytes(8, "little")
+            blobs.append(bytes(param))
+        _run(
+            self.module,
+            self.entry,
+            blobs,
+            attributes,
+            space,
+            self.device.target,
+            self.device.params,
+            None,
+        )
+
+
+def _run(
+    module: Any,
+    entry: str,
+    params: list[bytes],
+    attributes: LaunchAttributes,
+    space: _Space,
+    target: Target,
+    config: InterpretParams,
+    kernel: CompiledKernel | None,
+) -> None:
+    from . import interpreter
+
+    interpreter.run(
+        module,
+        entry,
+        params,
+        grid=attributes.grid,
+        block=attributes.block,
+        cluster=attributes.cluster,
+        dynamic_smem=attributes.dynamic_smem,
+        memory=space.memory,
+        target=target.name,
+        params_cfg=config,
+        names=kernel.names if kernel else ReportNames(),
+        lines=dict(kernel.lines) if kernel else {},
+        kernel_name=kernel.name if kernel else entry,
+    )
+
+
+class _Space:
+    """The interpreter's global memory for one launch, and which host arrays it stands for."""
+
+    def __init__(self) -> None:
+        from . import interpreter
+
+        self.memory = interpreter.GlobalMemory()
+        self._placed: list[tuple[ArrayView, ArrayView]] = []
+
+    def place(self, view: ArrayView, name: str, writable: bool, initialised: bool) -> ArrayView:
+        """`view` at an address of the interpreter's.
+
+        The same array twice is at one address, others lie apart.
+        """
+        if view.device != CPU:
+            where = f"{view.device[0]}:{view.device[1]}"
+            raise DeviceError(f"the interpreter reads host memory, and {name} lies on {where}")
+        for known, placed in self._placed:
+            if known.size and known.same_memory(view):
+                return placed
+        host = memory.host_array(view)
+        address = self.memory.allocate(host, name, initialised, writable)
+        placed = dataclasses.replace(view, address=address)
+        self._placed.append((view, placed))
+        return placed
+
+    def workspace(self, nbytes: int, zeroed: bool, name: str) -> ArrayView:
+        """Hidden memory of the kernel's."""
+        data = np.zeros(nbytes, np.uint8)
+        address = self.memory.allocate(data, name, zeroed, True)
+        return ArrayView(address, (nbytes,), row_major((nbytes,)), uint8, CPU, "numpy", False, data)
+
+
+def _encode(param: Any, view: ArrayView) -> bytes:
+    fields = plan(param, view)
+    return bytes(128) if fields is None else encode_interpreter(fields)
+
+
+def encode_interpreter(fields: TensorMapPlan) -> bytes:
+    """The descriptor in the interpreter's own encoding."""
+    return encode_tensor_map(
+        fields.address,
+        fields.dtype,
+        fields.extents,
+        fields.strides,
+        fields.box,
+        (1,) * len(fields.extents),
+        fields.swizzle,
+        fields.oob_fill,
+    )

@@ -1,0 +1,220 @@
+"""The few places where Metal Shading Language is not C++ as NVRTC reads it, rewritten token by
+token.
+
+- Address spaces: `device` and `thread` go, `constant` is `const`, and `threadgroup` is `__shared__`
+  on a variable and nothing on what a pointer or reference points to.
+- Literals: 1.0 is a float in Metal (there is no double), 1.0h a half, 1.0bf a bfloat.
+- `c ? a : b` of a 16-bit float and another number: C++ has no answer where Metal has one (see
+  `branch` in kd_metal.h).
+
+Lines stay lines, so that the compiler's line numbers are the user's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+_TOKEN = re.compile(
+    r"""
+    (?P<comment>//(?:[^\n\\]|\\.|\\\n)*|/\*.*?\*/)
+  | (?P<string>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')
+  | (?P<number>\.?\d(?:[eEpP][+-]|[\w.])*)
+  | (?P<word>[A-Za-z_]\w*)
+  | (?P<space>\s+)
+  | (?P<mark>::|->|\#\#|.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_OPEN = {"(": ")", "[": "]", "{": "}"}
+_CLOSE = frozenset(_OPEN.values())
+_MAX_COPY = 4000  # characters of a branch that is copied into its own type
+
+
+def translate(text: str, ternaries: bool) -> str:
+    """MSL as CUDA C++ for use within namespace metal. `ternaries`: 16-bit floats are about."""
+    tokens = [match.group() for match in _TOKEN.finditer(text)]
+    tokens = [_literal(token) for token in tokens]
+    tokens = _address_spaces(tokens)
+    if ternaries:
+        _meet(tokens)
+    return "".join(tokens)
+
+
+def _blank(token: str) -> bool:
+    """Whether a token is white space or a comment."""
+    return not token or token.isspace() or token.startswith(("//", "/*"))
+
+
+def _literal(token: str) -> str:
+    if not re.match(r"\.?\d", token) or token[:2] in ("0x", "0X", "0b", "0B"):
+        return token
+    found = re.fullmatch(r"((?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)(h|H|bf|BF|f|F)?", token)
+    if found is None:
+        return token
+    number, suffix = found.group(1), (found.group(2) or "").lower()
+    if suffix in ("h", "bf"):
+        if number.isdigit():
+            number += ".0"
+        return f"{'half' if suffix == 'h' else 'bfloat'}({number}f)"
+    return f"{number}f" if not suffix and not number.isdigit() else token
+
+
+def _address_spaces(tokens: Sequence[str]) -> list[str]:
+    out: list[str] = []
+    for i, token in enumerate(tokens):
+        if token in ("device", "thread"):
+            out.append("")
+        elif token == "constant":
+            out.append("const")
+        elif token == "threadgroup":
+            out.append("__shared__" if _declares(tokens, i + 1) else "")
+        else:
+            out.append(token)
+    return out
+
+
+def _declares(tokens: Sequence[str], at: int) -> bool:
+    """Whether what follows `threadgroup` is a variable in SMEM, rather than a type that is pointed
+    to.
+    """
+    angles = words = 0
+    while at < len(tokens):
+        token = tokens[at]
+        at += 1
+        if _blank(token):
+            continue
+        if token == "<":
+            angles += 1
+        elif token == ">":
+            angles -= 1
+        elif angles > 0:
+            continue
+        elif token in ("*", "&", "(", ")", ">"):
+            return False
+        elif token in (";", "[", "=", "{", ","):
+            return words >= 2
+        elif token != "::":
+            words += 1
+    return False
+
+
+# --- the conditional operator ---------------------------------------------------------------------
+
+
+def _meet(tokens: list[str]) -> None:
+    """Wrap both sides of every `c ? a : b` so that they have one type, in place."""
+    skip = _directives(tokens)
+    for at in range(len(tokens) - 1, -1, -1):
+        if tokens[at] != "?" or at in skip:
+            continue
+        colon = _colon(tokens, at + 1)
+        end = _end(tokens, colon + 1) if colon else 0
+        if not end:
+            continue
+        left, right = _plain(tokens[at + 1 : colon]), _plain(tokens[colon + 1 : end])
+        sides = left + right
+        if not left or not right or "{" in sides or "throw" in sides or len(sides) > _MAX_COPY:
+            continue
+        # In place and without new tokens, so that the positions found so far stay right.
+        head = f"metal::branch<decltype({left}), decltype({right})>("
+        tokens[at] = f"? {head}"
+        tokens[colon] = f"): {head}"
+        tokens[end - 1] += ")"
+
+
+def _directives(tokens: Sequence[str]) -> set[int]:
+    """The tokens of preprocessor directives."""
+    inside: set[int] = set()
+    fresh, active, before = True, False, ""
+    for i, token in enumerate(tokens):
+        if token.isspace() and "\n" in token:
+            if not before.endswith("\\"):
+                active, fresh = False, True
+        elif token == "#" and fresh:
+            active = True
+        elif not _blank(token):
+            fresh = False
+        if active:
+            inside.add(i)
+        before = token
+    return inside
+
+
+def _colon(tokens: Sequence[str], at: int) -> int:
+    """The `:` that belongs to the `?` before `at`, or 0."""
+    depth = nested = 0
+    for i in range(at, len(tokens)):
+        mark = tokens[i][:1] if tokens[i].startswith("? metal::branch") else tokens[i]
+        if mark.startswith("): metal::branch"):
+            mark = ":"
+        if mark in _OPEN:
+            depth += 1
+        elif mark in _CLOSE:
+            depth -= 1
+            if depth < 0:
+                return 0
+        elif depth == 0 and mark == "?":
+            nested += 1
+        elif depth == 0 and mark == ":":
+            if nested == 0:
+                return i
+            nested -= 1
+        elif mark == ";":
+            return 0
+    return 0
+
+
+def _end(tokens: Sequence[str], at: int) -> int:
+    """Where the expression after a `:` ends: past its last token that is no blank. 0 if that cannot
+    be told.
+    """
+    depth = nested = last = 0
+    i = at
+    while i < len(tokens):
+        token = tokens[i]
+        mark = token
+        if token.startswith("? metal::branch"):
+            mark = "?"
+        elif token.startswith("): metal::branch"):
+            mark = ":"
+        if depth == 0 and (mark in (";", ",") or mark in _CLOSE or (mark == ":" and nested == 0)):
+            break
+        if mark in _OPEN:
+            depth += 1
+        elif mark in _CLOSE:
+            depth -= 1
+        elif depth == 0 and mark == "?":
+            nested += 1
+        elif depth == 0 and mark == ":":
+            nested -= 1
+        elif mark == "<" and depth == 0:
+            i = _skip_template(tokens, i) - 1
+        if not _blank(tokens[i]):
+            last = i + 1
+        i += 1
+    return last if i < len(tokens) or depth == 0 else 0
+
+
+def _skip_template(tokens: Sequence[str], at: int) -> int:
+    """Past the `>` of template arguments that open at `at`; past the `<` itself if it is a
+    comparison.
+    """
+    depth = 0
+    for i in range(at, len(tokens)):
+        token = tokens[i]
+        if token == "<":
+            depth += 1
+        elif token == ">":
+            depth -= 1
+            if depth == 0:
+                following = next((t for t in tokens[i + 1 :] if not _blank(t)), "")
+                return i + 1 if following in ("(", "{", "::") else at + 1
+        elif not (_blank(token) or token in ("::", ",", "*", "&") or re.fullmatch(r"\w+", token)):
+            return at + 1
+    return at + 1
+
+
+def _plain(tokens: Sequence[str]) -> str:
+    """Tokens on one line, without comments."""
+    return "".join(" " if _blank(t) else t for t in tokens).strip()

@@ -1,0 +1,24 @@
+"""What assembling, caching, saving and recording can raise."""
+
+from __future__ import annotations
+
+from kernel_dsl.compiled import SourceLine
+
+from .errors import Error
+
+
+class ToolMissing(Error, RuntimeError):  # noqa: N818  (a state of the machine, not a fault)
+    """A program of the CUDA toolkit is needed and none was found."""
+
+
+class AssemblerError(Error, RuntimeError):
+    """The assembler refused the PTX of a kernel.
+
+    `line` is the user's line that the refused PTX came from, where it is known; `log` is all that
+    the assembler said.
+    """
+
+    def __init__(self, message: str, *, line: SourceLine | None = None, log: str = "") -> None:
+        super().__init__(message)
+        self.line = line
+        self.log = log

@@ -1,0 +1,225 @@
+"""`cuda_kernel`: bodies in CUDA C++ with a generated signature, compiled by NVRTC for the device
+that runs them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from kernel_dsl.dtypes import FP8, DType
+
+from . import nvrtc
+from .arrays import ArrayView
+from .body import (
+    GRID,
+    Body,
+    CallArguments,
+    Images,
+    Specialisation,
+    TemplateValue,
+    axis_parameters,
+    check_body,
+    grid_bytes,
+    identifier,
+    mentions,
+    prepare,
+)
+from .foreign import check_shared_memory, launch
+
+INCLUDE = str(Path(__file__).parent / "include")
+
+_CTYPES = {
+    "bool": "bool",
+    "float16": "__half",
+    "bfloat16": "__nv_bfloat16",
+    "float32": "float",
+    "float64": "double",
+    "complex64": "complex64_t",
+    "float8_e4m3fn": "__nv_fp8_e4m3",
+    "float8_e5m2": "__nv_fp8_e5m2",
+} | {f"{sign}int{bits}": f"{sign}int{bits}_t" for sign in ("", "u") for bits in (8, 16, 32, 64)}
+
+# Names under which kernels written for MLX include what the prelude already has.
+_KNOWN_HEADERS = dict.fromkeys(
+    ("mlx/backend/cuda/device/utils.cuh", "mlx/backend/cuda/device/atomic_ops.cuh"),
+    "#include <kd_cuda.h>\n",
+) | {"stdint.h": "#include <kd_cuda.h>\n", "cstdint": "#include <kd_cuda.h>\n"}
+
+
+def cuda_kernel(
+    name: str,
+    input_names: Sequence[str],
+    output_names: Sequence[str],
+    source: str,
+    header: str = "",
+    ensure_row_contiguous: bool = True,
+    shared_memory: int = 0,
+    exact_grid: bool = False,
+) -> CudaKernel:
+    """A kernel whose body is CUDA C++; the signature is generated at each call from the arrays'
+    dtypes.
+
+    `source` is the body. It sees every input as `const T* <name>` (a scalar or rank-0 array as a
+    pointer too), and, where it mentions them, `<name>_shape`, `<name>_strides` (in elements) and
+    `<name>_ndim`; every output as `T* <name>`; and the template arguments as constants and type
+    names. `header` comes before it, at file scope. Available without an include: half and bfloat16,
+    `complex64_t`, `elem_to_loc`, `atomic_add` and its kin, cooperative_groups as `cg`, and
+    cuda::std.
+
+    `ensure_row_contiguous`: inputs that are not row-major are copied first. `shared_memory`:
+    dynamic SMEM in bytes. `exact_grid`: threads beyond the grid return at once (otherwise the last
+    threadgroup of an axis is full, and its extra threads run the body). See `CudaKernel.__call__`
+    for the call.
+    """
+    body = check_body("cuda_kernel", name, input_names, output_names, source, header)
+    check_shared_memory(shared_memory, name)
+    return CudaKernel(body, ensure_row_contiguous, shared_memory, exact_grid)
+
+
+class CudaKernel:
+    """What `cuda_kernel` returns: call it with arrays."""
+
+    def __init__(
+        self, body: Body, ensure_row_contiguous: bool, shared_memory: int, exact_grid: bool
+    ) -> None:
+        self.body = body
+        self.name = body.name
+        self._contiguous = ensure_row_contiguous
+        self._shared_memory = shared_memory
+        self._exact = exact_grid
+        self._images = Images(_KNOWN_HEADERS, [f"--include-path={INCLUDE}"])
+
+    def __repr__(self) -> str:
+        inputs, outputs = (
+            ", ".join(self.body.input_names or ()),
+            ", ".join(self.body.output_names or ()),
+        )
+        return f"<cuda_kernel {self.name!r}: {inputs} -> {outputs}>"
+
+    def __call__(
+        self,
+        *,
+        inputs: Sequence[Any],
+        output_shapes: Sequence[Sequence[int]],
+        output_dtypes: Sequence[Any],
+        grid: tuple[int, int, int],
+        threadgroup: tuple[int, int, int],
+        template: Sequence[tuple[str, Any]] | None = None,
+        init_value: float | None = None,
+        verbose: bool = False,
+        stream: Any = None,
+        exact_grid: bool | None = None,
+        interpret: Any = None,
+    ) -> list[Any]:
+        """Compile (once for these dtypes and template arguments) and launch; the outputs as a list.
+
+        `grid` counts threads. `template`: (name, value) pairs, a value being a dtype, an int or a
+        bool. `init_value` fills the outputs first. `verbose` prints the generated source. Raises
+        ArgumentTypeError and ArgumentValueError for bad arguments, CompileError at the lines of
+        `source`.
+        """
+        exact = self._exact if exact_grid is None else exact_grid
+        call = CallArguments(
+            inputs,
+            output_shapes,
+            output_dtypes,
+            grid,
+            threadgroup,
+            template,
+            init_value,
+            self._contiguous,
+            stream,
+            interpret,
+        )
+        special, ready, device = prepare(self.body, call, self._shared_memory)
+        image = self._images.get(
+            self.body, special, device, exact, lambda: generate(self.body, special, exact), verbose
+        )
+        extra = [grid_bytes(ready.threads)] if exact else []
+
+        def parameters(
+            given: list[ArrayView], made: list[ArrayView]
+        ) -> Sequence[ArrayView | bytes]:
+            return [*axis_parameters(self.body, given), *made, *extra]
+
+        return launch(device, image, ready, parameters)
+
+
+def generate(body: Body, special: Specialisation, exact: bool) -> tuple[str, str]:
+    """The entry's name and the whole text that NVRTC compiles."""
+    entry = identifier(
+        "custom_kernel_" + body.name + "".join(f"_{v.label}" for v in special.template)
+    )
+    lines = _includes(body, special)
+    if body.header:
+        lines += [body.begin(body.header_file), body.header]
+    lines += ['#line 1 "generated"', "namespace mlx::core::cu {"]
+    lines.append(
+        f'extern "C" __global__ void {entry}({", ".join(_signature(body, special, exact))}) {{'
+    )
+    if exact:
+        lines.append(
+            "  if ("
+            + " || ".join(
+                f"(unsigned long long)blockIdx.{a} * blockDim.{a} + threadIdx.{a} >= {GRID}.{a}"
+                for a in "xyz"
+            )
+            + ") return;"
+        )
+    lines += [f"  {_template_line(value)}" for value in special.template]
+    lines += [
+        body.begin(body.source_file),
+        body.source,
+        "}",
+        "}  // namespace mlx::core::cu",
+        "",
+    ]
+    return entry, "\n".join(lines)
+
+
+def _includes(body: Body, special: Specialisation) -> list[str]:
+    text = body.header + body.source
+    lines: list[str] = []
+    if re.search(r"\bcuda\s*::", text):
+        lines.append("#define KD_USE_STD")
+    lines.append("#include <kd_cuda.h>")
+    if re.search(r"\bcg\b|cooperative_groups", text):
+        lines += ["#include <cooperative_groups.h>", "namespace cg = cooperative_groups;"]
+    if any(dtype in FP8 for dtype in special.dtypes) or "__nv_fp8" in text:
+        lines.append("#include <cuda_fp8.h>")
+    return lines
+
+
+def ctype(dtype: DType) -> str:
+    """The CUDA C++ type of a dtype's elements."""
+    return _CTYPES[dtype.name]
+
+
+def _signature(body: Body, special: Specialisation, exact: bool) -> list[str]:
+    params: list[str] = []
+    for name, item in zip(special.input_names, special.inputs, strict=True):
+        params.append(f"const {ctype(item.dtype)}* {name}")
+        for suffix, kind in (("shape", "Shape"), ("strides", "Strides"), ("ndim", "int")):
+            if mentions(body.source, f"{name}_{suffix}"):
+                params.append(f"const __grid_constant__ {kind} {name}_{suffix}")
+    for name, dtype in zip(special.output_names, special.output_dtypes, strict=True):
+        params.append(f"{ctype(dtype)}* {name}")
+    if exact:
+        params.append(f"const __grid_constant__ ::ulonglong3 {GRID}")
+    return params
+
+
+def _template_line(value: TemplateValue) -> str:
+    if isinstance(value.value, DType):
+        return f"using {value.name} = {ctype(value.value)};"
+    if isinstance(value.value, bool):
+        return f"constexpr bool {value.name} = {'true' if value.value else 'false'};"
+    return f"constexpr int {value.name} = {value.value};"
+
+
+def available() -> str:
+    """Why CUDA C++ cannot be compiled here, or an empty string."""
+    return nvrtc.unavailable()

@@ -1,0 +1,437 @@
+"""`metal_kernel`: both forms, the generated signature, every position attribute, atomics and errors."""
+
+# ruff: noqa: E501 (kernel text, and the messages that name it)
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from runtime.errors import ArgumentTypeError, ArgumentValueError
+from runtime.metal import metal_kernel
+from runtime.nvrtc import CompileError
+
+pytestmark = pytest.mark.usefixtures("compiler")
+
+INDEX = "uint elem = thread_position_in_grid.x;"
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(7)
+
+
+def test_copy(rng, interpret):
+    a = rng.standard_normal((2, 2)).astype(np.float32)
+    k = metal_kernel("copy", ["inp"], ["out1"], f"{INDEX} out1[elem] = inp[elem];")
+    (out,) = k(
+        inputs=[a],
+        output_shapes=[a.shape],
+        output_dtypes=[a.dtype],
+        grid=(4, 1, 1),
+        threadgroup=(2, 1, 1),
+        interpret=interpret,
+    )
+    np.testing.assert_array_equal(out, a)
+
+
+def test_arguments(rng, interpret):
+    a = rng.standard_normal((3, 6)).astype(np.float32)
+    c = rng.standard_normal((2, 2)).astype(ml_dtypes.bfloat16)
+    k = metal_kernel(
+        "arguments",
+        ["a", "b", "c", "d"],
+        ["out1", "out2"],
+        """
+        uint elem = thread_position_in_grid.x;
+        T tmp = a[0];
+        if (e) {
+          out1[elem] = a[1] + b[2] + c[3] + d + f;
+        } else {
+          out1[elem] = 1;
+        }
+        out2[elem] = a[1] + b[2] + c[1] - d;
+        """,
+    )
+    call = {
+        "inputs": [a, np.array([3, 4, 5], np.int32), c, 7.3],
+        "output_shapes": [(3, 2), (3, 2)],
+        "output_dtypes": [np.float32, np.int32],
+        "grid": (6, 1, 1),
+        "threadgroup": (2, 1, 1),
+        "interpret": interpret,
+    }
+    first, second = k(template=[("e", True), ("f", 3), ("T", np.float16)], **call)
+    a64, c64 = a.astype(np.float64).ravel(), c.astype(np.float64).ravel()
+    np.testing.assert_allclose(first, np.full((3, 2), a64[1] + 5 + c64[3] + 7.3 + 3), rtol=1e-6)
+    np.testing.assert_array_equal(second, np.full((3, 2), int(a64[1] + 5 + c64[1] - 7.3)))
+    first, _ = k(template=[("e", False), ("f", 3), ("T", np.float16)], **call)
+    np.testing.assert_array_equal(first, np.ones((3, 2)))
+
+
+@pytest.mark.parametrize("where", ["factory", "call"])
+def test_strides(rng, interpret, where):
+    a = np.tile(rng.standard_normal((3, 6)).astype(np.float32)[::2], [4, 1]).T
+    sources = {
+        True: f"{INDEX} out[elem] = metal::precise::exp(inp[elem]) * threads_per_simdgroup;",
+        False: f"""{INDEX}
+        uint loc = elem_to_loc(elem, inp_shape, inp_strides, inp_ndim);
+        out[elem] = metal::precise::exp(inp[loc]) * threads_per_simdgroup;""",
+    }
+    for contiguous, source in sources.items():
+        made = {"ensure_row_contiguous": contiguous} if where == "factory" else {}
+        called = {"ensure_row_contiguous": contiguous} if where == "call" else {}
+        (out,) = metal_kernel("strides", ["inp"], ["out"], source, **made)(
+            inputs=[a],
+            output_shapes=[a.shape],
+            output_dtypes=[a.dtype],
+            grid=(a.size, 1, 1),
+            threadgroup=(256, 1, 1),
+            interpret=interpret,
+            **called,
+        )
+        np.testing.assert_allclose(out, 32 * np.exp(a.astype(np.float64)), rtol=2e-6)
+
+
+def test_negative_strides(rng, interpret):
+    x = rng.integers(-9, 9, (4, 5, 3), np.int32)[::-1, :, ::-1].transpose(1, 0, 2)
+    k = metal_kernel(
+        "negative",
+        ["x"],
+        ["out", "out3"],
+        """
+        uint i = thread_position_in_grid.x;
+        out[i] = x[elem_to_loc(i, x_shape, x_strides, x_ndim)];
+        uint3 at(i % x_shape[2], i / x_shape[2] % x_shape[1], i / (x_shape[1] * x_shape[2]));
+        out3[i] = x[elem_to_loc(at, x_shape, x_strides, x_ndim)];
+        """,
+    )
+    for out in k(
+        inputs=[x],
+        output_shapes=[x.shape] * 2,
+        output_dtypes=[x.dtype] * 2,
+        grid=(60, 1, 1),
+        threadgroup=(64, 1, 1),
+        ensure_row_contiguous=False,
+        interpret=interpret,
+    ):
+        np.testing.assert_array_equal(out, x)
+
+
+def test_helper_in_header(rng, interpret):
+    a = rng.standard_normal((2, 2)).astype(np.float32)
+    k = metal_kernel(
+        "helper",
+        ["a"],
+        ["out"],
+        f"{INDEX} out[elem] = do_exp(a[elem]);",
+        header="""
+        #include <metal_stdlib>
+        using namespace metal;
+        constant float one = 1.0;
+        template <typename T>
+        METAL_FUNC T do_exp(T x) {
+            return metal::precise::exp(x) * one;
+        }
+        """,
+    )
+    (out,) = k(
+        inputs=[a],
+        output_shapes=[a.shape],
+        output_dtypes=[a.dtype],
+        grid=(4, 1, 1),
+        threadgroup=(4, 1, 1),
+        interpret=interpret,
+    )
+    np.testing.assert_allclose(out, np.exp(a.astype(np.float64)), rtol=2e-6)
+
+
+def test_one_name_two_sources(interpret):
+    for value in (0, 1, 0):
+        k = metal_kernel("same", [], ["out"], f"out[0] = {value};")
+        (out,) = k(
+            inputs=[],
+            output_shapes=[(1,)],
+            output_dtypes=[np.float32],
+            grid=(1, 1, 1),
+            threadgroup=(1, 1, 1),
+            interpret=interpret,
+        )
+        assert out[0] == value
+
+
+def test_one_kernel_two_dtypes(interpret):
+    k = metal_kernel("sum", ["x"], ["out"], "out[0] = x[0] + x[0];")
+    total = 0.0
+    for dtype, value in ((np.float16, 1.5), (np.float32, 2.5)):
+        (out,) = k(
+            inputs=[np.array([value], dtype)],
+            output_shapes=[(1,)],
+            output_dtypes=[dtype],
+            grid=(1, 1, 1),
+            threadgroup=(1, 1, 1),
+            interpret=interpret,
+        )
+        assert out.dtype == dtype
+        total += float(out[0])
+    assert total == 8.0
+
+
+def test_dict_form(rng, interpret):
+    """The older interface: no names at the factory, dicts at the call, `ensure_row_contiguous` at the call too."""
+    a = rng.standard_normal((4, 16)).astype(np.float16)
+    k = metal_kernel(
+        name="myexp",
+        source="""
+        uint elem = thread_position_in_grid.x;
+        uint loc = elem_to_loc(elem, inp_shape, inp_strides, inp_ndim);
+        T tmp = inp[loc];
+        out[elem] = metal::exp(tmp);
+        twice[elem] = tmp * 2;
+        """,
+    )
+    outs = k(
+        inputs={"inp": a[::2]},
+        template={"T": np.float32},
+        grid=(a[::2].size, 1, 1),
+        threadgroup=(256, 1, 1),
+        output_shapes={"twice": a[::2].shape, "out": a[::2].shape},
+        output_dtypes={"out": np.float16, "twice": np.float32},
+        ensure_row_contiguous=False,
+        interpret=interpret,
+    )
+    assert set(outs) == {"out", "twice"}
+    np.testing.assert_allclose(outs["out"], np.exp(a[::2].astype(np.float64)), rtol=1e-3)
+    np.testing.assert_array_equal(outs["twice"], a[::2].astype(np.float32) * 2)
+    positional = metal_kernel("fill", "out[0] = 4;")
+    call = {
+        "output_shapes": {"out": ()},
+        "output_dtypes": {"out": np.int32},
+        "grid": (1, 1, 1),
+        "threadgroup": (1, 1, 1),
+    }
+    assert positional(inputs={}, interpret=interpret, **call)["out"] == 4
+
+
+ATTRIBUTES = {
+    "dispatch_quadgroups_per_threadgroup": 8,
+    "dispatch_simdgroups_per_threadgroup": 1,
+    "dispatch_threads_per_threadgroup": (8, 2, 2),
+    "grid_origin": (0, 0, 0),
+    "grid_size": (10, 4, 3),
+    "quadgroup_index_in_threadgroup": "i // 4",
+    "quadgroups_per_threadgroup": "(((sz - 1) * 2 + sy - 1) * 8 + sx - 1) // 4 + 1",
+    "simdgroup_index_in_threadgroup": 0,
+    "simdgroups_per_threadgroup": 1,
+    "stage_in_grid_origin": (0, 0, 0),
+    "stage_in_grid_size": (10, 4, 3),
+    "thread_execution_width": 32,
+    "thread_index_in_quadgroup": "i % 4",
+    "thread_index_in_simdgroup": "i % 32",
+    "thread_index_in_threadgroup": "(lz * sy + ly) * sx + lx",
+    "thread_position_in_grid": "(x, y, z)",
+    "thread_position_in_threadgroup": "(lx, ly, lz)",
+    "threadgroup_position_in_grid": "(x // 8, y // 2, z // 2)",
+    "threadgroups_per_grid": (2, 2, 2),
+    "threads_per_grid": (10, 4, 3),
+    "threads_per_simdgroup": 32,
+    "threads_per_threadgroup": "(sx, sy, sz)",
+}
+
+
+def test_every_attribute(interpret):
+    """A grid of (10, 4, 3) in threadgroups of (8, 2, 2): the last ones are cut along x and z."""
+    names = list(ATTRIBUTES)
+    index = "uint at = (thread_position_in_grid.z * 4 + thread_position_in_grid.y) * 10 + thread_position_in_grid.x;"
+    lines = [index]
+    for n, name in enumerate(names):
+        value = ATTRIBUTES[name]
+        wide = isinstance(value, tuple) or (isinstance(value, str) and "," in value)
+        for axis in range(3):
+            lines.append(
+                f"out[(at * {len(names)} + {n}) * 3 + {axis}] = {name}{'.' + 'xyz'[axis] if wide else ''};"
+            )
+    (out,) = metal_kernel("attributes", [], ["out"], "\n".join(lines))(
+        inputs=[],
+        output_shapes=[(3, 4, 10, len(names), 3)],
+        output_dtypes=[np.uint32],
+        grid=(10, 4, 3),
+        threadgroup=(8, 2, 2),
+        interpret=interpret,
+    )
+    for z, y, x in np.ndindex(3, 4, 10):
+        lx, ly, lz = x % 8, y % 2, z % 2
+        sx, sy, sz = min(8, 10 - x // 8 * 8), 2, min(2, 3 - z // 2 * 2)
+        i = (lz * 2 + ly) * 8 + lx  # in the launched block, which is what lanes are numbered by
+        scope = {
+            "x": x,
+            "y": y,
+            "z": z,
+            "lx": lx,
+            "ly": ly,
+            "lz": lz,
+            "sx": sx,
+            "sy": sy,
+            "sz": sz,
+            "i": i,
+        }
+        for n, name in enumerate(names):
+            value = ATTRIBUTES[name]
+            expected = eval(value, scope) if isinstance(value, str) else value
+            assert (out[z, y, x, n] == np.broadcast_to(expected, 3)).all(), (
+                name,
+                (x, y, z),
+                out[z, y, x, n],
+            )
+
+
+@pytest.mark.parametrize("grid", [(6, 1, 1), (5, 3, 1), (1, 1, 7)])
+def test_exactly_the_grid_runs(interpret, grid):
+    k = metal_kernel(
+        "count",
+        [],
+        ["n"],
+        "atomic_fetch_add_explicit(n, 1, memory_order_relaxed);",
+        atomic_outputs=True,
+    )
+    (n,) = k(
+        inputs=[],
+        output_shapes=[()],
+        output_dtypes=[np.int32],
+        grid=grid,
+        threadgroup=(4, 2, 3),
+        init_value=0,
+        interpret=interpret,
+    )
+    assert n == np.prod(grid)
+
+
+def test_torch_and_template_branches(interpret):
+    """Discarded `if constexpr` branches are not compiled: template arguments are template parameters."""
+    torch = pytest.importorskip("torch")
+    x = torch.arange(6, dtype=torch.float32)
+    k = metal_kernel(
+        "branches",
+        ["x"],
+        ["out"],
+        f"""{INDEX}
+        if constexpr (is_same_v<T, half>) {{
+          out[elem] = x[elem] * N;
+        }} else {{
+          out[elem] = typename T::nothing(x[elem]);
+        }}""",
+    )
+    (out,) = k(
+        inputs=[x],
+        output_shapes=[x.shape],
+        output_dtypes=[torch.float16],
+        template=[("T", torch.float16), ("N", 3)],
+        grid=(6, 1, 1),
+        threadgroup=(6, 1, 1),
+        interpret=interpret,
+    )
+    assert torch.equal(out, (x * 3).half())
+
+
+def test_verbose(capsys, interpret):
+    k = metal_kernel("loud", ["x", "s"], ["out"], f"{INDEX} out[elem] = x[elem] * s;")
+    k(
+        inputs=[np.ones(3, np.float32), 2.0],
+        output_shapes=[(3,)],
+        output_dtypes=[np.float32],
+        grid=(3, 1, 1),
+        threadgroup=(3, 1, 1),
+        verbose=True,
+        interpret=interpret,
+    )
+    said = capsys.readouterr().out
+    assert said.startswith("Generated source code for `loud`:\n```\n")
+    assert "const float* x, const float& s, float* out, uint3 thread_position_in_grid" in said
+
+
+def test_compile_error_names_the_line(request):
+    k = metal_kernel(
+        "broken",
+        ["x"],
+        ["out"],
+        """
+        device float* p = out;
+        threadgroup float tile[32];
+        p[0] = x[0] > 0 ? x[0] : missing;  // HERE
+        """,
+    )
+    with pytest.raises(CompileError) as caught:
+        k(
+            inputs=[np.zeros(1, np.float16)],
+            output_shapes=[(1,)],
+            output_dtypes=[np.float32],
+            grid=(1, 1, 1),
+            threadgroup=(1, 1, 1),
+            interpret=True,
+        )
+    lines = request.path.read_text().splitlines()
+    here = next(n for n, line in enumerate(lines, 1) if "// HERE" in line and "missing" in line)
+    assert f"{request.path}:{here}: error:" in str(caught.value)
+
+
+GOOD = {
+    "inputs": [np.zeros(3, np.float32)],
+    "output_shapes": [(3,)],
+    "output_dtypes": [np.float32],
+    "grid": (3, 1, 1),
+    "threadgroup": (3, 1, 1),
+    "interpret": True,
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "says"),
+    [
+        ({"output_dtypes": [np.float64]}, ArgumentTypeError, "Metal has no type"),
+        ({"inputs": [np.zeros(3)]}, ArgumentTypeError, "Metal has no type"),
+        ({"inputs": {"x": np.zeros(3)}}, ArgumentTypeError, "dict by name"),
+        (
+            {
+                "inputs": {"y": 1},
+                "output_shapes": {"out": (3,)},
+                "output_dtypes": {"out": np.float32},
+            },
+            ArgumentValueError,
+            "names .'y'., and .'x'. are expected",
+        ),
+        ({"grid": (2**32, 1, 1), "threadgroup": (1024, 1, 1)}, ArgumentValueError, "32-bit"),
+    ],
+)
+def test_bad_calls(change, error, says):
+    k = metal_kernel("k", ["x"], ["out"], "out[0] = this does not even compile;")
+    with pytest.raises(error, match=says):
+        k(**(GOOD | change))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "says"),
+    [
+        ({"name": "k"}, ArgumentTypeError, "needs source="),
+        ({"name": "k", "source": "", "input_names": ["x"]}, ArgumentTypeError, "both"),
+        (
+            {"name": "k", "source": "", "input_names": ["device"], "output_names": ["y"]},
+            ArgumentValueError,
+            "word of Metal",
+        ),
+        (
+            {"name": "k", "source": "", "compile_options": {"math_mode": "odd"}},
+            ArgumentValueError,
+            "math_mode",
+        ),
+        ({"name": "k", "source": "", "compile_options": {"other": 1}}, ArgumentValueError, "other"),
+        ({"name": "k", "source": "", "compile_options": 3}, ArgumentTypeError, "dict"),
+    ],
+)
+def test_bad_factories(arguments, error, says):
+    with pytest.raises(error, match=says):
+        metal_kernel(**arguments)
+
+
+def test_dict_form_needs_dicts():
+    with pytest.raises(ArgumentTypeError, match="dicts by name"):
+        metal_kernel("k", "out[0] = 1;")(**GOOD)

@@ -1,0 +1,569 @@
+"""The headers behind `metal_kernel`: Metal's types, functions, SIMD-group operations and atomics."""
+
+# ruff: noqa: E501 (kernel text, and the messages that name it)
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from runtime.metal import metal_kernel
+
+pytestmark = pytest.mark.usefixtures("compiler")
+
+
+def run(
+    source: str, inputs: dict[str, Any], dtype: Any, count: int, interpret: bool, **more: Any
+) -> np.ndarray:
+    """One output of `count` elements, one thread each, all in one threadgroup unless told."""
+    template = more.pop("template", None)
+    threadgroup = more.pop("threadgroup", (min(count, 1024), 1, 1))
+    init = more.pop("init_value", None)
+    (out,) = metal_kernel(
+        "test", list(inputs), ["out"], "uint i = thread_position_in_grid.x;\n" + source, **more
+    )(
+        inputs=list(inputs.values()),
+        output_shapes=[(count,)],
+        output_dtypes=[dtype],
+        grid=(count, 1, 1),
+        threadgroup=threadgroup,
+        template=template,
+        init_value=init,
+        interpret=interpret,
+    )
+    return out
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(11)
+
+
+UNARY = {
+    "acos": (np.arccos, -1, 1),
+    "acosh": (np.arccosh, 1, 9),
+    "asin": (np.arcsin, -1, 1),
+    "asinh": (np.arcsinh, -9, 9),
+    "atan": (np.arctan, -9, 9),
+    "atanh": (np.arctanh, -0.99, 0.99),
+    "ceil": (np.ceil, -9, 9),
+    "cos": (np.cos, -9, 9),
+    "cosh": (np.cosh, -5, 5),
+    "cospi": (lambda x: np.cos(np.pi * x), -3, 3),
+    "exp": (np.exp, -20, 20),
+    "exp2": (np.exp2, -20, 20),
+    "exp10": (lambda x: 10**x, -9, 9),
+    "fabs": (np.abs, -9, 9),
+    "floor": (np.floor, -9, 9),
+    "fract": (lambda x: x - np.floor(x), -9, 9),
+    "log": (np.log, 0.01, 99),
+    "log2": (np.log2, 0.01, 99),
+    "log10": (np.log10, 0.01, 99),
+    "rint": (np.rint, -9, 9),
+    "round": (lambda x: np.trunc(x + np.copysign(0.5, x)), -9, 9),
+    "rsqrt": (lambda x: 1 / np.sqrt(x), 0.01, 99),
+    "saturate": (lambda x: np.clip(x, 0, 1), -2, 2),
+    "sign": (np.sign, -2, 2),
+    "sin": (np.sin, -9, 9),
+    "sinh": (np.sinh, -5, 5),
+    "sinpi": (lambda x: np.sin(np.pi * x), -3, 3),
+    "sqrt": (np.sqrt, 0, 99),
+    "tan": (np.tan, -1.5, 1.5),
+    "tanh": (np.tanh, -5, 5),
+    "tanpi": (lambda x: np.tan(np.pi * x), -0.45, 0.45),
+    "trunc": (np.trunc, -9, 9),
+}
+APPROXIMATE = ("cos", "exp", "exp2", "exp10", "log", "log2", "log10", "rsqrt", "sin", "sqrt", "tan")
+
+
+def test_unary_functions(rng, interpret):
+    """All in one kernel, each under `metal::`, `precise::` and where there is one `fast::`, scalars and vectors."""
+    count = 64
+    x = np.stack([rng.uniform(low, high, count) for _, low, high in UNARY.values()]).astype(
+        np.float32
+    )
+    lines = []
+    for row, name in enumerate(UNARY):
+        at = f"{row * count} + i"
+        lines.append(
+            f"float a{row} = x[{at}]; float3 v{row} = metal::{name}(float3(0.5f, a{row}, 0.5f));"
+        )
+        lines.append(f"out[{at}] = {'precise::' if row % 2 else ''}{name}(a{row});")
+        lines.append(f"same[{at}] = v{row}.y == out[{at}];")
+        fast = f"fast::{name}(a{row})" if name in APPROXIMATE else f"out[{at}]"
+        lines.append(f"quick[{at}] = {fast};")
+    k = metal_kernel(
+        "unary",
+        ["x"],
+        ["out", "same", "quick"],
+        "uint i = thread_position_in_grid.x;\n" + "\n".join(lines),
+    )
+    out, same, quick = k(
+        inputs=[x],
+        output_shapes=[x.shape] * 3,
+        output_dtypes=[np.float32, np.bool_, np.float32],
+        grid=(count, 1, 1),
+        threadgroup=(count, 1, 1),
+        interpret=interpret,
+    )
+    for row, (name, (exact, _, _)) in enumerate(UNARY.items()):
+        expected = exact(x[row].astype(np.float64))
+        np.testing.assert_allclose(out[row], expected, rtol=2e-6, atol=4e-7, err_msg=name)
+        np.testing.assert_allclose(
+            quick[row], expected, rtol=2e-5, atol=5e-6, err_msg=f"fast::{name}"
+        )
+    assert same.all()
+
+
+@pytest.mark.parametrize(
+    "dtype", [np.float16, ml_dtypes.bfloat16, np.float32], ids=["half", "bfloat", "float"]
+)
+def test_functions_keep_the_type(rng, interpret, dtype):
+    a, b, c = (rng.uniform(0.5, 3, 32).astype(dtype) for _ in range(3))
+    cases = {
+        "exp(x)": np.exp,
+        "pow(x, y)": lambda x, y, z: x**y,
+        "fma(x, y, z)": lambda x, y, z: x * y + z,
+        "max(x, y)": lambda x, y, z: np.maximum(x, y),
+        "min(x, 1)": lambda x, y, z: np.minimum(x, 1),
+        "clamp(x, T(1), y)": lambda x, y, z: np.minimum(np.maximum(x, 1), y),
+        "atan2(x, y)": lambda x, y, z: np.arctan2(x, y),
+        "fmod(x, y)": lambda x, y, z: np.fmod(x, y),
+        "select(x, y, x > y)": lambda x, y, z: np.where(x > y, y, x),
+        "x > y ? x : 0": lambda x, y, z: np.where(x > y, x, 0),
+        "x > y ? 1.5f : y": lambda x, y, z: np.where(x > y, 1.5, y),
+        "x * y": lambda x, y, z: x * y,
+        "x / y": lambda x, y, z: x / y,
+        "x - 2": lambda x, y, z: x - 2,
+        "abs(-x)": lambda x, y, z: x,
+    }
+    source = "T x = a[i], y = b[i], z = c[i];\n" + "\n".join(
+        f"out[{n} * 32 + i] = {text};" for n, text in enumerate(cases)
+    )
+    k = metal_kernel(
+        "typed", ["a", "b", "c"], ["out"], "uint i = thread_position_in_grid.x;\n" + source
+    )
+    (out,) = k(
+        inputs=[a, b, c],
+        output_shapes=[(len(cases), 32)],
+        output_dtypes=[dtype],
+        grid=(32, 1, 1),
+        threadgroup=(32, 1, 1),
+        template=[("T", dtype)],
+        interpret=interpret,
+    )
+    wide = [v.astype(np.float64) for v in (a, b, c)]
+    tolerance = {"float16": 6e-4, "bfloat16": 4.5e-3, "float32": 2e-6}[np.dtype(dtype).name]
+    for n, (text, exact) in enumerate(cases.items()):
+        expected = exact(wide[0]) if exact is np.exp else exact(*wide)
+        np.testing.assert_allclose(
+            out[n].astype(np.float64), expected, rtol=tolerance, atol=tolerance / 100, err_msg=text
+        )
+
+
+@pytest.mark.parametrize("op", ["+", "-", "*", "/"])
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16], ids=["half", "bfloat"])
+def test_16_bit_arithmetic_rounds_once(rng, interpret, op, dtype):
+    bits = rng.integers(0, 2**16, (2, 1024)).astype(np.uint16)
+    x, y = bits.view(dtype)
+    out = run(f"out[i] = a[i] {op} b[i];", {"a": x, "b": y}, dtype, 1024, interpret)
+    with np.errstate(all="ignore"):
+        expected = eval(f"x.astype(np.float64) {op} y.astype(np.float64)").astype(dtype)
+    np.testing.assert_array_equal(out.astype(np.float64), expected.astype(np.float64))
+
+
+def test_half_constants_fold_as_the_hardware_rounds(interpret):
+    """Constants at namespace scope are folded in software; the same numbers at run time are not."""
+    values = [1.0, 65504, 65519.9, 65520, 1e-8, 5.96e-8, 6.1e-5, 1 / 3, -2.5, 2.98e-8, 2.99e-8, 0.1]
+    listed = ", ".join(f"half({v!r}f)" for v in map(float, values))
+    x = np.array(values, np.float32)
+    k = metal_kernel(
+        "fold",
+        ["x"],
+        ["folded", "converted"],
+        "uint i = thread_position_in_grid.x; folded[i] = table[i]; converted[i] = half(x[i]);",
+        header=f"constant half table[12] = {{{listed}}};",
+    )
+    folded, converted = k(
+        inputs=[x],
+        output_shapes=[(12,)] * 2,
+        output_dtypes=[np.float16] * 2,
+        grid=(12, 1, 1),
+        threadgroup=(12, 1, 1),
+        interpret=interpret,
+    )
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(converted, x.astype(np.float16))
+    np.testing.assert_array_equal(folded.view(np.uint16), converted.view(np.uint16))
+
+
+def test_integer_functions(rng, interpret):
+    info = np.iinfo(np.int32)
+    x = rng.integers(info.min, info.max, 64, np.int32)
+    y = rng.integers(info.min, info.max, 64, np.int32)
+    x[:4], y[:4] = [0, -1, info.max, info.min], [1, 31, info.max, -1]
+    wide, other = x.astype(np.int64), y.astype(np.int64)
+    unsigned = x.view(np.uint32).astype(np.int64)
+    cases = {
+        "abs(x)": np.abs(wide),
+        "absdiff(x, y)": np.abs(wide - other),
+        "addsat(x, y)": np.clip(wide + other, info.min, info.max),
+        "subsat(x, y)": np.clip(wide - other, info.min, info.max),
+        "clz(x)": [32 - int(v).bit_length() for v in unsigned],
+        "ctz(x)": [(int(v) & -int(v)).bit_length() - 1 if v else 32 for v in unsigned],
+        "popcount(x)": [int(v).bit_count() for v in unsigned],
+        "reverse_bits(x)": [int(f"{int(v):032b}"[::-1], 2) for v in unsigned],
+        "rotate(x, y)": [
+            (int(u) << (int(s) % 32) | int(u) >> (32 - int(s) % 32))
+            for u, s in zip(unsigned, other, strict=True)
+        ],
+        "mulhi(x, y)": wide * other >> 32,
+        "hadd(x, y)": (wide + other) >> 1,
+        "rhadd(x, y)": (wide + other + 1) >> 1,
+        "max3(x, y, 7)": np.maximum(np.maximum(wide, other), 7),
+        "median3(x, y, 7)": np.median([wide, other, np.full(64, 7)], axis=0),
+        "extract_bits(uint(x), 5, 9)": unsigned >> 5 & 511,
+        "extract_bits(x, 3, 4)": (wide >> 3 & 15) - ((wide >> 3 & 8) << 1),
+        "insert_bits(x, y, 4, 8)": (wide & ~(255 << 4)) | ((other & 255) << 4),
+        "madsat(x, y, 5)": [
+            max(info.min, min(info.max, int(a) * int(b) + 5)) for a, b in zip(x, y, strict=True)
+        ],
+        "mad24(x & 255, y & 255, 3)": (wide & 255) * (other & 255) + 3,
+    }
+    lines = "\n".join(f"out[{n} * 64 + i] = int({text});" for n, text in enumerate(cases))
+    k = metal_kernel(
+        "ints",
+        ["a", "b"],
+        ["out"],
+        f"uint i = thread_position_in_grid.x; int x = a[i], y = b[i]; {lines}",
+    )
+    (out,) = k(
+        inputs=[x, y],
+        output_shapes=[(len(cases), 64)],
+        output_dtypes=[np.int32],
+        grid=(64, 1, 1),
+        threadgroup=(64, 1, 1),
+        interpret=interpret,
+    )
+    for n, (text, expected) in enumerate(cases.items()):
+        whole = np.array([int(v) & 0xFFFFFFFF for v in expected], np.uint32)
+        np.testing.assert_array_equal(out[n].view(np.uint32), whole, err_msg=text)
+
+
+def test_vectors(interpret):
+    """Constructors, swizzles to read and to assign, operators, packed vectors, geometry."""
+    checks = """
+    float4 a = float4(1, 2, 3, 4);
+    float3 b(a.xy, 9);
+    CHECK(all(a.wzyx == float4(4, 3, 2, 1)));
+    CHECK(all(a.rgb == a.xyz) && a.b == a.z);
+    CHECK(all(b == float3(1, 2, 9)));
+    a.xy = a.yx; CHECK(all(a == float4(2, 1, 3, 4)));
+    a.zw += b.xy; CHECK(all(a == float4(2, 1, 4, 6)));
+    a.xyz *= 2; CHECK(all(a == float4(4, 2, 8, 6)));
+    CHECK(all(float4(b, 1).xyww == float4(1, 2, 1, 1)));
+    CHECK(all(-b + 1.0 == float3(0, -1, -8)));
+    CHECK(all((b > 1.5) == bool3(false, true, true)) && any(b > 5) && !any(b > 50));
+    CHECK(all(int3(b) % 2 == int3(1, 0, 1)) && all(uint2(3, 5) << 1 == uint2(6, 10)) && all(~int2(0) == int2(-1)));
+    CHECK(sizeof(float3) == 16 && alignof(float3) == 16 && sizeof(packed_float3) == 12 && sizeof(half3) == 8);
+    packed_float3 p = b; p += 1; CHECK(all(float3(p) == float3(2, 3, 10)));
+    CHECK(dot(b, b.zyx) == 22 && length(float2(3, 4)) == 5 && distance(float2(1, 1), float2(4, 5)) == 5);
+    CHECK(all(cross(float3(1, 0, 0), float3(0, 1, 0)) == float3(0, 0, 1)));
+    CHECK(all(normalize(float2(0, 2)) == float2(0, 1)) && all(reflect(float2(1, -1), float2(0, 1)) == float2(1, 1)));
+    CHECK(all(mix(float2(0, 2), float2(4, 4), 0.5) == float2(2, 3)) && mix(1.0, 3.0, 0.25) == 1.5);
+    CHECK(all(clamp(b, 1.5, 3.0) == float3(1.5, 2, 3)) && all(max(b, 2) == float3(2, 2, 9)));
+    CHECK(all(select(float2(1, 2), float2(3, 4), bool2(true, false)) == float2(3, 2)) && select(1, 2, true) == 2);
+    CHECK(as_type<uint>(1.0f) == 0x3f800000u && as_type<half2>(as_type<uint>(half2(1, 2))).y == 2);
+    CHECK(all(as_type<ushort2>(0x12345678) == ushort2(0x5678, 0x1234)));
+    half3 h = half3(0.5h, 1.5h, 2); CHECK(all(h * 2 == half3(1, 3, 4)) && all(float3(h) == float3(0.5, 1.5, 2)));
+    CHECK(all(fma(h, half3(2), half3(1)) == half3(2, 4, 5)));
+    { const float3 c = {1, 2, 3}; float total = 0; for (int n = 0; n < 3; ++n) total += c[n]; CHECK(total == 6); }
+    uint3 u(1, 2, 3); u++; --u.x; CHECK(all(u == uint3(1, 3, 4)));
+    float2 q = a.x > 3 ? b.xy : float2(0); CHECK(all(q == b.xy));
+    CHECK(isnan(NAN) && isinf(INFINITY) && !isfinite(INFINITY) && isnormal(1.0) && signbit(-0.0) && isunordered(NAN, 1.0));
+    float whole, cosine; int exponent;
+    CHECK(modf(-2.5, whole) == -0.5 && whole == -2 && frexp(12.0, exponent) == 0.75 && exponent == 4);
+    CHECK(ldexp(0.75, 4) == 12 && ilogb(12.0) == 3 && sincos(0.0, cosine) == 0 && cosine == 1);
+    CHECK(step(1.0, 2.0) == 1 && step(2.0, 1.0) == 0 && smoothstep(0.0, 2.0, 1.0) == 0.5 && copysign(1.0, -3.0) == -1);
+    CHECK(fdim(3.0, 1.0) == 2 && fdim(1.0, 3.0) == 0 && nextafter(1.0, 2.0) > 1 && fmax(NAN, 2.0) == 2 && divide(1.0, 4.0) == 0.25);
+    CHECK(numeric_limits<half>::max() == 65504 && numeric_limits<int>::lowest() == -2147483648 && Limits<float>::min < -1e38);
+    """
+    count = checks.count("CHECK(")
+    numbered = checks
+    for n in range(count):
+        numbered = numbered.replace("CHECK(", f"RECORD({n}, ", 1)
+    k = metal_kernel(
+        "vectors", [], ["out"], numbered, header="#define RECORD(n, ...) out[n] = (__VA_ARGS__)"
+    )
+    (out,) = k(
+        inputs=[],
+        output_shapes=[(count,)],
+        output_dtypes=[np.bool_],
+        grid=(1, 1, 1),
+        threadgroup=(1, 1, 1),
+        init_value=False,
+        interpret=interpret,
+    )
+    lines = [line.strip() for line in checks.split("CHECK(")[1:]]
+    assert out.all(), [lines[n] for n in np.flatnonzero(~out)]
+
+
+LANES = 40  # a full SIMD-group and one of 8 lanes
+
+
+@pytest.mark.parametrize(
+    "dtype", [np.int32, np.float32, np.float16, np.uint8, np.int64], ids=lambda d: np.dtype(d).name
+)
+def test_simd_reductions(rng, interpret, dtype):
+    x = rng.integers(1, 4, LANES).astype(dtype)
+    names = {"sum": np.sum, "max": np.max, "min": np.min}
+    if np.dtype(dtype).kind != "f":
+        names |= {
+            "and": np.bitwise_and.reduce,
+            "or": np.bitwise_or.reduce,
+            "xor": np.bitwise_xor.reduce,
+        }
+    lines = [f"out[{n} * {LANES} + i] = simd_{name}(x[i]);" for n, name in enumerate(names)]
+    lines += [
+        f"out[{len(names) + n} * {LANES} + i] = quad_{name}(x[i]);" for n, name in enumerate(names)
+    ]
+    (out,) = metal_kernel(
+        "reduce", ["x"], ["out"], "uint i = thread_position_in_grid.x;" + "\n".join(lines)
+    )(
+        inputs=[x],
+        output_shapes=[(2, len(names), LANES)],
+        output_dtypes=[dtype],
+        grid=(LANES, 1, 1),
+        threadgroup=(64, 1, 1),
+        interpret=interpret,
+    )
+    for group, width in enumerate((32, 4)):
+        for n, (name, exact) in enumerate(names.items()):
+            expected = np.concatenate(
+                [
+                    np.full(len(part), exact(part))
+                    for part in np.split(x, range(width, LANES, width))
+                ]
+            ).astype(dtype)
+            np.testing.assert_array_equal(out[group, n], expected, err_msg=f"{name} of {width}")
+
+
+def test_simd_products_and_prefixes(interpret):
+    x = np.tile(np.array([1, 2, 1, 3, 1, 1, 2, 1], np.int32), 5)
+    names = [
+        f"{group}_{name}"
+        for group in ("simd", "quad")
+        for name in (
+            "product",
+            "prefix_inclusive_sum",
+            "prefix_exclusive_sum",
+            "prefix_inclusive_product",
+            "prefix_exclusive_product",
+        )
+    ]
+    lines = "\n".join(f"out[{n} * {LANES} + i] = {name}(x[i]);" for n, name in enumerate(names))
+    (out,) = metal_kernel("prefix", ["x"], ["out"], f"uint i = thread_position_in_grid.x; {lines}")(
+        inputs=[x],
+        output_shapes=[(len(names), LANES)],
+        output_dtypes=[np.int32],
+        grid=(LANES, 1, 1),
+        threadgroup=(64, 1, 1),
+        interpret=interpret,
+    )
+    for row, name in zip(out, names, strict=True):
+        width = 32 if name.startswith("simd") else 4
+        for start in range(0, LANES, width):
+            part = x[start : start + width]
+            expected = {
+                "product": np.full(len(part), np.prod(part)),
+                "prefix_inclusive_sum": np.cumsum(part),
+                "prefix_exclusive_sum": np.cumsum(part) - part,
+                "prefix_inclusive_product": np.cumprod(part),
+                "prefix_exclusive_product": np.cumprod(np.concatenate([[1], part[:-1]])),
+            }[name.split("_", 1)[1]]
+            np.testing.assert_array_equal(
+                row[start : start + width], expected.astype(np.int32), err_msg=name
+            )
+
+
+def test_simd_moves(interpret):
+    x = np.arange(100, 164, dtype=np.int32)
+    lane = np.arange(64) % 32
+    base = np.arange(64) - lane
+    quad, quad_base = np.arange(64) % 4, np.arange(64) // 4 * 4
+    cases = {
+        "simd_shuffle(v, 5)": base + 5,
+        "simd_shuffle(v, 31 - thread_index_in_simdgroup)": base + 31 - lane,
+        "simd_shuffle_up(v, 3)": np.where(lane >= 3, base + lane - 3, -1),
+        "simd_shuffle_down(v, 3)": np.where(lane < 29, base + lane + 3, -1),
+        "simd_shuffle_xor(v, 6)": base + (lane ^ 6),
+        "simd_shuffle_rotate_up(v, 3)": base + (lane - 3) % 32,
+        "simd_shuffle_rotate_down(v, 3)": base + (lane + 3) % 32,
+        "simd_broadcast(v, 9)": base + 9,
+        "simd_broadcast_first(v)": base,
+        "quad_shuffle(v, 2)": quad_base + 2,
+        "quad_shuffle_xor(v, 1)": quad_base + (quad ^ 1),
+        "quad_shuffle_rotate_down(v, 1)": quad_base + (quad + 1) % 4,
+        "quad_broadcast(v, 3)": quad_base + 3,
+        "quad_broadcast_first(v)": quad_base,
+    }
+    lines = "\n".join(f"out[{n} * 64 + i] = {text};" for n, text in enumerate(cases))
+    (out,) = metal_kernel(
+        "moves", ["x"], ["out"], f"uint i = thread_position_in_grid.x; int v = x[i]; {lines}"
+    )(
+        inputs=[x],
+        output_shapes=[(len(cases), 64)],
+        output_dtypes=[np.int32],
+        grid=(64, 1, 1),
+        threadgroup=(64, 1, 1),
+        interpret=interpret,
+    )
+    for row, (text, source) in zip(out, cases.items(), strict=True):
+        known = source >= 0  # what comes from outside the group is not defined
+        np.testing.assert_array_equal(row[known], x[source[known]], err_msg=text)
+
+
+def test_simd_moves_of_any_type(rng, interpret):
+    x = rng.standard_normal(96).astype(np.float32)
+    source = """
+    float3 v = simd_shuffle(float3(x[3 * i], x[3 * i + 1], x[3 * i + 2]), 31 - i);
+    float filled = simd_shuffle_and_fill_up(x[i], -x[i], 2);
+    float down = simd_shuffle_and_fill_down(x[i], -x[i], 2);
+    half h = simd_shuffle_xor(half(x[i]), 1);
+    out[6 * i] = v.x; out[6 * i + 1] = v.y; out[6 * i + 2] = v.z;
+    out[6 * i + 3] = filled; out[6 * i + 4] = down; out[6 * i + 5] = h;
+    """
+    (out,) = metal_kernel("any", ["x"], ["out"], "uint i = thread_position_in_grid.x;" + source)(
+        inputs=[x],
+        output_shapes=[(32, 6)],
+        output_dtypes=[np.float32],
+        grid=(32, 1, 1),
+        threadgroup=(32, 1, 1),
+        interpret=interpret,
+    )
+    np.testing.assert_array_equal(out[:, :3], x.reshape(32, 3)[::-1])
+    first = x[:32]
+    np.testing.assert_array_equal(out[:, 3], np.concatenate([-first[30:], first[:30]]))
+    np.testing.assert_array_equal(out[:, 4], np.concatenate([first[2:], -first[:2]]))
+    np.testing.assert_array_equal(out[:, 5], first.astype(np.float16)[np.arange(32) ^ 1])
+
+
+def test_votes(interpret):
+    source = """
+    bool even = i % 2 == 0;
+    out[i] = (ulong)simd_ballot(even) + (simd_all(i < 99) ? 1ul << 40 : 0) + (simd_any(i == 2) ? 1ul << 41 : 0)
+           + (simd_is_first() ? 1ul << 42 : 0) + (quad_any(i == 5) ? 1ul << 43 : 0)
+           + (quad_all(i < 4) ? 1ul << 44 : 0) + ((ulong)quad_vote::vote_t(quad_ballot(even)) << 50)
+           + (((simd_vote::vote_t)simd_active_threads_mask() == 0xff) ? 1ul << 45 : 0);
+    """
+    out = run(source, {}, np.uint64, 8, interpret)
+    for i in range(8):
+        expected = (
+            0x55
+            + (1 << 40)
+            + (1 << 41)
+            + ((i == 0) << 42)
+            + ((i // 4 == 1) << 43)
+            + ((i < 4) << 44)
+        )
+        assert int(out[i]) == expected + (5 << 50) + (1 << 45), i
+
+
+def test_simd_sum_in_a_branch(interpret):
+    """Threads that are not there do not count, whether they left or went another way."""
+    source = """
+    out[i] = 0;
+    if (i % 3 == 0) {
+      out[i] = simd_sum(int(i));
+    }
+    """
+    out = run(source, {}, np.int32, 20, interpret, threadgroup=(32, 1, 1))
+    assert out.tolist() == [63 if i % 3 == 0 else 0 for i in range(20)]
+
+
+def test_threadgroup_memory(rng, interpret):
+    """A reduction through SMEM, with barriers, a pointer into SMEM and a counter in SMEM."""
+    x = rng.integers(-100, 100, 256, np.int32)
+    source = """
+    threadgroup int tile[64];
+    threadgroup atomic_uint arrived;
+    uint t = thread_index_in_threadgroup;
+    if (t == 0) atomic_store_explicit(&arrived, 0, memory_order_relaxed);
+    tile[t] = x[i];
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    atomic_fetch_add_explicit(&arrived, 1, memory_order_relaxed);
+    for (uint half_size = 32; half_size > 0; half_size /= 2) {
+      if (t < half_size) fold(tile, t, half_size);
+      threadgroup_barrier(mem_flags::mem_threadgroup | mem_flags::mem_device);
+    }
+    if (t == 0) out[threadgroup_position_in_grid.x] = tile[0] + 1000 * int(atomic_load_explicit(&arrived, memory_order_relaxed));
+    """
+    header = "inline void fold(threadgroup int* tile, uint t, uint n) { tile[t] += tile[t + n]; }"
+    k = metal_kernel(
+        "smem", ["x"], ["out"], "uint i = thread_position_in_grid.x;" + source, header=header
+    )
+    (out,) = k(
+        inputs=[x],
+        output_shapes=[(4,)],
+        output_dtypes=[np.int32],
+        grid=(256, 1, 1),
+        threadgroup=(64, 1, 1),
+        interpret=interpret,
+    )
+    np.testing.assert_array_equal(out, x.reshape(4, 64).sum(axis=1) + 64000)
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        np.int32,
+        np.uint32,
+        np.float32,
+        np.uint64,
+        np.int64,
+        np.float16,
+        ml_dtypes.bfloat16,
+        np.int16,
+        np.uint8,
+    ],
+    ids=lambda d: np.dtype(d).name,
+)
+def test_atomics(interpret, dtype):
+    integral = np.dtype(dtype).kind in "iu"
+    source = """
+    atomic_fetch_add_explicit(&out[0], x[i], memory_order_relaxed);
+    atomic_fetch_sub_explicit(&out[1], x[i], memory_order_relaxed);
+    atomic_fetch_max_explicit(&out[2], x[i], memory_order_relaxed);
+    atomic_fetch_min_explicit(&out[3], x[i], memory_order_relaxed);
+    T seen = atomic_load_explicit(&out[4], memory_order_relaxed);
+    while (!atomic_compare_exchange_weak_explicit(&out[4], &seen, T(seen + 2), memory_order_relaxed, memory_order_relaxed)) {}
+    if (i == 0) atomic_store_explicit(&out[5], T(9), memory_order_relaxed);
+    if (i == 1) atomic_exchange_explicit(&out[6], T(7), memory_order_relaxed);
+    """
+    bits = """
+    atomic_fetch_or_explicit(&out[7], x[i], memory_order_relaxed);
+    atomic_fetch_and_explicit(&out[8], x[i], memory_order_relaxed);
+    atomic_fetch_xor_explicit(&out[9], x[i], memory_order_relaxed);
+    """
+    x = np.array([3, 1, 5, 3, 1, 1, 7, 3], dtype)
+    k = metal_kernel(
+        "atomics",
+        ["x"],
+        ["out"],
+        "uint i = thread_position_in_grid.x;" + source + (bits if integral else ""),
+        atomic_outputs=True,
+    )
+    (out,) = k(
+        inputs=[x],
+        output_shapes=[(10,)],
+        output_dtypes=[dtype],
+        grid=(8, 1, 1),
+        threadgroup=(8, 1, 1),
+        template=[("T", dtype)],
+        init_value=32,
+        interpret=interpret,
+    )
+    expected = [56, 8, 32, 1, 48, 9, 7] + ([39, 0, 32] if integral else [32, 32, 32])
+    assert [int(v) for v in out] == expected

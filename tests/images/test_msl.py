@@ -1,0 +1,76 @@
+"""Metal Shading Language as C++: what is rewritten, and that nothing else is."""
+
+from __future__ import annotations
+
+import pytest
+
+from runtime.msl import translate
+
+
+@pytest.mark.parametrize(
+    ("metal", "cuda"),
+    [
+        ("threadgroup float tile[32][4];", "__shared__ float tile[32][4];"),
+        ("threadgroup atomic_uint n;", "__shared__ atomic_uint n;"),
+        ("threadgroup vec<float, 4> a, b[3];", "__shared__ vec<float, 4> a, b[3];"),
+        ("threadgroup unsigned int n;", "__shared__ unsigned int n;"),
+        ("threadgroup float* p = tile;", " float* p = tile;"),
+        ("threadgroup T (&x)[4]", " T (&x)[4]"),
+        ("static_cast<threadgroup float*>(p)", "static_cast< float*>(p)"),
+        (
+            "void f(threadgroup T& x, constant int* s, thread float3 &v)",
+            "void f( T& x, const int* s,  float3 &v)",
+        ),
+        ("const device T* x = y;", "const  T* x = y;"),
+        (
+            "threadgroup_barrier(mem_flags::mem_threadgroup);",
+            "threadgroup_barrier(mem_flags::mem_threadgroup);",
+        ),
+        ("my_device + thread_index + constants", "my_device + thread_index + constants"),
+        ("// a constant in device memory", "// a constant in device memory"),
+        ("/* thread\n 1.0 */ 'x' \"device 1.0\"", "/* thread\n 1.0 */ 'x' \"device 1.0\""),
+        ("1.0 .5 1e-3 2. 1.5E+2", "1.0f .5f 1e-3f 2.f 1.5E+2f"),
+        ("1.0f 3 0x1F 10u 0x1p3 1ul a.x1 v10", "1.0f 3 0x1F 10u 0x1p3 1ul a.x1 v10"),
+        ("1.5h 2h 1.0bf", "half(1.5f) half(2.0f) bfloat(1.0f)"),
+    ],
+)
+def test_rewritten(metal, cuda):
+    assert translate(metal, ternaries=False) == cuda
+
+
+def branch(a: str, b: str, side: str) -> str:
+    return f"metal::branch<decltype({a}), decltype({b})>({side})"
+
+
+def squeeze(text: str) -> str:
+    return "".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("text", "a", "b", "around"),
+    [
+        ("y = c ? x : 0;", "x", "0", "y = c ? {} : {};"),
+        ("f(c ? x : y, z)", "x", "y", "f(c ? {} : {}, z)"),
+        ("y = c ? x[i] : g<int, 3>(q) + 1;", "x[i]", "g<int, 3>(q) + 1", "y = c ? {} : {};"),
+        ("y = a < b ? x < y : u > v;", "x < y", "u > v", "y = a < b ? {} : {};"),
+        ("w[c ? 1 : 0] = 3;", "1", "0", "w[c ? {} : {}] = 3;"),
+        ("case 3: x = a ? b : c; break;", "b", "c", "case 3: x = a ? {} : {}; break;"),
+    ],
+)
+def test_conditional_operator(text, a, b, around):
+    expected = around.format(branch(a, b, a), branch(a, b, b))
+    assert squeeze(translate(text, ternaries=True)) == squeeze(expected)
+    assert translate(text, ternaries=False) == text
+
+
+def test_nested_conditionals():
+    inner = f"d ? {branch('x', 'y', 'x')} : {branch('x', 'y', 'y')}"
+    outer = f"r = c ? {branch('v', inner, 'v')} : {branch('v', inner, inner)};"
+    assert squeeze(translate("r = c ? v : d ? x : y;", ternaries=True)) == squeeze(outer)
+
+
+def test_lines_stay_lines():
+    text = "a = b ?\n  // why\n  c :\n  d;\n#define F(x) \\\n  (x ? 1 : 0)\nfor (auto q : v) {}\n"
+    out = translate(text, ternaries=True)
+    assert out.count("\n") == text.count("\n")
+    assert out.endswith("#define F(x) \\\n  (x ? 1 : 0)\nfor (auto q : v) {}\n")

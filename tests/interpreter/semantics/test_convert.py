@@ -1,0 +1,171 @@
+"""Every cvt form against rational arithmetic."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from runtime.interpreter.semantics import compile_alu
+from runtime.interpreter.semantics.table import Entry, entries
+
+from . import integer_reference as integers
+from . import reference as ref
+from .operands import operands
+
+COUNT = 260
+SCALAR = [e for e in entries() if e.family == "convert"]
+PACKED = [e for e in entries() if e.family == "convert_packed" and e.opcode[1] != "pack"]
+PACK = [e for e in entries() if e.family == "convert_packed" and e.opcode[1] == "pack"]
+FLOATS = ref.FORMATS
+_INTEGRAL = {"rni": "rn", "rzi": "rz", "rmi": "rm", "rpi": "rp"}
+
+
+def mode_of(op: tuple[str, ...]) -> str:
+    return next((m for m in op if m in ("rn", "rz", "rm", "rp", "rna")), "rn")
+
+
+def flush32(bits: int) -> int:
+    return bits & 0x80000000 if bits & 0x7F800000 == 0 else bits
+
+
+def to_integer(op: tuple[str, ...], x: ref.Value, target: str, source: str) -> int:
+    w = integers.width(target)
+    low, high = integers.clamp(-(1 << 70), target), integers.clamp(1 << 70, target)
+    if x.kind == ref.NAN:
+        top_bit = integers.value(1 << (w - 1), target)
+        return register(top_bit, target) if w == 64 or source == "f64" else 0
+    if x.kind != "finite":
+        number = low if x.kind == ref.NINF else high
+    else:
+        mode = _INTEGRAL[next(m for m in op if m in _INTEGRAL)]
+        number = integers.clamp(ref.round_integer(x.number, mode), target)
+    return register(number, target)
+
+
+def register(number: int, type_: str) -> int:
+    """An integer in its register: 8-bit ones fill 16 bits."""
+    bits = max(integers.width(type_), 16)
+    return number & ((1 << bits) - 1)
+
+
+def from_value(op: tuple[str, ...], x: ref.Value, target: str) -> int:
+    """A value rounded to a float format, with .sat, .relu and .satfinite."""
+    fmt = FLOATS[target]
+    satfinite = "satfinite" in op
+    if "sat" in op:
+        if x.kind in (ref.NAN, ref.NINF) or (x.kind == "finite" and x.number <= 0):
+            return 0
+        if x.kind == ref.INF or x.number > 1:
+            x = ref.ONE
+    if x.kind == ref.NAN:
+        return fmt.nan
+    if "relu" in op and x.negative:
+        return 0
+    if x.kind != "finite":
+        code = fmt.top - 1 if satfinite else fmt.top
+        return code | (1 << (fmt.bits - 1) if x.negative else 0)
+    return ref.encode(x.number, target, mode_of(op), x.negative, satfinite)
+
+
+def scalar(op: tuple[str, ...], bits: int, target: str, source: str) -> int:
+    if source not in FLOATS:
+        number = integers.value(bits, source)
+        if target not in FLOATS:
+            number = integers.clamp(number, target) if "sat" in op else number
+            return register(integers.value(number, target), target)
+        x = ref.Value("finite", Fraction(number), number < 0)
+        return from_value(op, x, target)
+    bits = flush32(bits) if "ftz" in op and source == "f32" else bits
+    x = ref.decode(bits, source)
+    if target not in FLOATS:
+        return to_integer(op, x, target, source)
+    integral = next((m for m in op if m in _INTEGRAL), None)
+    if integral and x.kind == "finite":
+        number = Fraction(ref.round_integer(x.number, _INTEGRAL[integral]))
+        x = ref.Value("finite", number, x.negative)
+    code = from_value(op, x, target)
+    return flush32(code) if "ftz" in op and target == "f32" else code
+
+
+@pytest.mark.parametrize("source", sorted({e.opcode[-1] for e in SCALAR}))
+def test_scalar_conversions(source: str) -> None:
+    for entry in SCALAR:
+        if entry.opcode[-1] != source:
+            continue
+        target = entry.opcode[-2]
+        arrays = operands(entry.operands, COUNT, seed=len(entry.mnemonic))
+        got = compile_alu(entry.opcode)(*arrays)[0]
+        for index, bits in enumerate(arrays[0].tolist()):
+            want, have = scalar(entry.opcode, bits, target, source), int(got[index])
+            if target == "f64" and ref.decode(want, "f64").kind == ref.NAN:
+                assert ref.decode(have, "f64").kind == ref.NAN
+                continue
+            assert have == want, (entry.mnemonic, hex(bits), hex(have), hex(want))
+
+
+def packed_reference(op: tuple[str, ...], row: list[int]) -> int:
+    target, source = op[-2], op[-1]
+    if target == "tf32":
+        x = ref.decode(row[0], "f32")
+        return 0x7FFFFFFF if x.kind == ref.NAN else from_value(op, x, "tf32") << 13
+    if not target.endswith("x2"):
+        return from_value(op, ref.decode(row[0], "f32"), target)
+    name, element = target[:-2], source.removesuffix("x2")
+    if source.endswith("x2"):
+        w = FLOATS[element].bits
+        parts = [row[0] >> w & ((1 << w) - 1), row[0] & ((1 << w) - 1)]
+    else:
+        parts = row
+    high, low = (from_value(op, ref.decode(bits, element), name) for bits in parts)
+    return high << FLOATS[name].bits | low
+
+
+@pytest.mark.parametrize("entry", PACKED, ids=lambda e: e.mnemonic)
+def test_packed_conversions(entry: Entry) -> None:
+    arrays = operands(entry.operands, 600, seed=len(entry.mnemonic))
+    got = compile_alu(entry.opcode)(*arrays)[0]
+    for index, row in enumerate(zip(*(a.tolist() for a in arrays), strict=True)):
+        want, have = packed_reference(entry.opcode, list(row)), int(got[index])
+        assert have == want, (entry.mnemonic, [hex(x) for x in row], hex(have), hex(want))
+
+
+@pytest.mark.parametrize("entry", PACK, ids=lambda e: e.mnemonic)
+def test_cvt_pack(entry: Entry) -> None:
+    type_ = entry.opcode[3]
+    w = int(type_[1:])
+    arrays = operands(entry.operands, 400)
+    got = compile_alu(entry.opcode)(*arrays)[0]
+    for index, (a, b, *c) in enumerate(zip(*(x.tolist() for x in arrays), strict=True)):
+        upper, lower = (
+            integers.clamp(integers.value(x, "s32"), type_) & ((1 << w) - 1) for x in (a, b)
+        )
+        want = ((c[0] << (2 * w) if c else 0) | upper << w | lower) & 0xFFFFFFFF
+        assert int(got[index]) == want
+
+
+def test_wide_sources_are_cut() -> None:
+    """cvt reads the low bits of a wider register."""
+    wide = np.array([0x1234FF80, 0xABCD007F], np.uint32)
+    assert compile_alu(("cvt", "s32", "s8"))(wide)[0].tolist() == [0xFFFFFF80, 0x7F]
+    assert compile_alu(("cvt", "u64", "u8"))(wide)[0].tolist() == [0x80, 0x7F]
+    assert compile_alu(("cvt", "rn", "f32", "s16"))(wide)[0].view(np.float32).tolist() == [
+        -128.0,
+        127.0,
+    ]
+    assert compile_alu(("cvt", "f32", "f16"))(np.array([0xFFFF3C00], np.uint32))[0].tolist() == [
+        0x3F800000
+    ]
+
+
+def test_every_fp8_code_survives_a_round_trip() -> None:
+    codes = np.arange(65536, dtype=np.uint16)
+    for name in ("e4m3x2", "e5m2x2"):
+        halves = compile_alu(("cvt", "rn", "f16x2", name))(codes)[0]
+        back = compile_alu(("cvt", "rn", "satfinite", name, "f16x2"))(halves)[0]
+        fmt = FLOATS[name[:-2]]
+        for shift in (0, 8):
+            byte, again = codes >> shift & 255, back >> shift & 255
+            finite = (byte & 127) < fmt.top
+            assert np.array_equal(byte[finite], again[finite])

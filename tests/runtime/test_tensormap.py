@@ -1,0 +1,87 @@
+"""The rules of TMA descriptors, checked before the driver sees them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kernel_dsl import dtypes
+from kernel_dsl.compiled import OobFill, Swizzle, TensorMapParam
+from kernel_dsl.dtypes import float16, float32
+from runtime.arrays import ArrayView, row_major
+from runtime.errors import ArgumentValueError
+from runtime.tensormap import plan
+
+
+def array(
+    shape: tuple[int, ...], strides: Any = None, dtype: Any = float32, address: int = 4096
+) -> Any:
+    return ArrayView(address, shape, strides or row_major(shape), dtype, ("cuda", 0), "torch")
+
+
+def test_dimensions_are_innermost_first() -> None:
+    made = plan(TensorMapParam(0, float32, (2, 8, 32)), array((4, 64, 128)))
+    assert made is not None
+    assert (made.extents, made.strides, made.box) == ((128, 64, 4), (512, 32768), (32, 8, 2))
+
+
+def test_axes_and_splits() -> None:
+    param = TensorMapParam(
+        0, float16, (1, 1, 64, 64), Swizzle.B128, axes=(1, 0, 2), split=((2, 64),)
+    )
+    made = plan(param, array((16, 32, 256), dtype=float16))
+    assert made is not None
+    assert made.extents == (64, 4, 16, 32)
+    assert made.strides == (128, 32 * 256 * 2, 512)
+    assert made.box == (64, 64, 1, 1)
+
+
+def test_unused_strides_are_replaced() -> None:
+    made = plan(TensorMapParam(0, float32, (1, 1, 4)), array((1, 1, 6), (7, 3, 1)))
+    assert made is not None and made.strides == (32, 32)
+
+
+def test_no_elements_no_descriptor() -> None:
+    assert plan(TensorMapParam(0, float32, (1, 4)), array((0, 8))) is None
+
+
+@pytest.mark.parametrize(
+    ("param", "view", "words"),
+    [
+        (TensorMapParam(0, float32, (4,)), array((8,), address=4100), "16 bytes"),
+        (TensorMapParam(0, float32, (1, 4)), array((4, 8), (8, 2)), "stride 1"),
+        (TensorMapParam(0, float32, (1, 4)), array((4, 6)), "24 bytes.*Pad the row"),
+        (TensorMapParam(0, float32, (1, 4)), array((4, 8), (-8, 1)), "non-negative"),
+        (TensorMapParam(0, float32, (1, 3)), array((4, 8)), "12 bytes"),
+        (TensorMapParam(0, float32, (512, 4)), array((1024, 8)), "outside 1 to 256"),
+        (TensorMapParam(0, float32, (4,)), array((4, 8)), "1 extents for 2 dimensions"),
+        (TensorMapParam(0, float32, (8, 64), Swizzle.B128), array((64, 64)), "span of 128"),
+        (TensorMapParam(0, float32, (1,) * 5 + (4,)), array((2,) * 5 + (8,)), "6 dimensions"),
+        (TensorMapParam(0, float32, ()), array(()), "0 dimensions"),
+        (TensorMapParam(0, float32, (1, 1, 4), split=((1, 3),)), array((4, 8)), "does not split"),
+        (
+            TensorMapParam(0, dtypes.int32, (4,), oob_fill=OobFill.NAN),
+            array((8,), dtype=dtypes.int32),
+            "NaN",
+        ),
+        (TensorMapParam(0, dtypes.uint8, (16,)), array((2**33,), dtype=dtypes.uint8), "2\\*\\*32"),
+        (
+            TensorMapParam(0, float32, (1, 4)),
+            array((2, 8), (2**40, 1)),
+            "below 2\\*\\*40",
+        ),
+    ],
+)
+def test_what_tma_cannot_address(param: Any, view: Any, words: str) -> None:
+    with pytest.raises(
+        ArgumentValueError, match=f"(?s)the matrix cannot be copied by TMA.*{words}"
+    ):
+        plan(param, view, "the matrix")
+
+
+def test_zero_strides_are_passed_on() -> None:
+    made = plan(TensorMapParam(0, float32, (1, 4)), array((16, 8), (0, 1)))
+    assert made is not None and made.strides == (0,)
+    assert np.prod(made.extents) == 128
