@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .accumulator import ACC
 from .diagnostics import Error
 from .dtypes import (
     bfloat16,
@@ -54,6 +55,7 @@ _LATE = {
 }
 
 __all__ = [
+    "ACC",
     "GMEM",
     "REGS",
     "SMEM",

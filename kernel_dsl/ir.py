@@ -108,7 +108,7 @@ class BarrierType:
         return f"barrier<{self.arrivals}>[{','.join(map(str, self.shape))}]"
 
 
-Type = ArrayType | RefType | BarrierType
+Type = ArrayType | RefType | BarrierType  # and accumulator.AccType
 
 
 # --- values and ops ------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from kernel_dsl.compiled import SmemRegion, SourceLine, TensorMapParam
+from kernel_dsl.compiled import AccumulatorNames, SmemRegion, SourceLine, TensorMapParam
 from kernel_dsl.ir import KernelIR, Op, Region, Value, Yield
 from kernel_dsl.layout import LANE_BITS, WARP_BITS, Layout
 from kernel_dsl.source import Loc
@@ -33,6 +33,16 @@ class Barriers:
     address: str
     phases: str
     count: int
+
+
+@dataclass
+class Accumulator:
+    """A lowered accumulator: PTX registers `prefix`0 ... and the alloca that says whether they hold anything yet."""
+
+    prefix: str
+    words: int
+    shape: tuple[int, int]
+    live: str
 
 
 @dataclass
@@ -69,12 +79,17 @@ class Context:
         self.fresh_exchange = True  # nothing has used the exchange space yet
         self.constants: list[str] = []  # module-level data
         self.used: set[Value] = set()
+        self.accumulators: dict[Value, Accumulator] = {}
+        self.accumulator_names: list[AccumulatorNames] = []
+        self.fragments: dict[Value, list[str]] = {}  # the registers of values that wgmma reads
+        self.region_stack: list[Region] = []
         self.arrays: list[Value] = []  # the GMEM arguments, as the launch counts them
         self.tensor_maps: dict[TensorMapParam, int] = {}
         self.words: dict[str, tuple[str, int]] = {}  # a 16-bit name: the 32-bit word that it is half of
 
     def region(self, region: Region) -> list[Value]:
         """Lower a region's ops in place; returns what it yields."""
+        self.region_stack.append(region)
         for op in region.ops:
             if isinstance(op, Yield):
                 break
@@ -82,6 +97,7 @@ class Context:
             rule = self.rules.get(type(op))
             assert rule is not None, f"{op.op_name} has no rule"
             rule(self, op)
+        self.region_stack.pop()
         return list(region.yields)
 
     def regs(self, value: Value) -> Regs:

@@ -95,6 +95,7 @@ def to_llvm(
     names = ReportNames(
         arrays=tuple(a.name for a in arrays),
         smem=tuple(plan.regions),
+        accumulators=tuple(ctx.accumulator_names),
         grid_axes=tuple((a.name, a.size) for a in ir.grid),
         thread_axis=(ir.thread_name, ir.threads) if ir.thread_name else None,
     )

@@ -1,7 +1,7 @@
 """The operations of the language, one file a family; an op is defined in it and nowhere else."""
 
 from . import arith, atomic, barrier, cast, control, dense, elementwise, gather, index, loops, math, numeric, reduce, ref, scan, shape, sync
-from . import copy
+from . import copy, matrix
 from .arith import *  # noqa: F403
 from .atomic import *  # noqa: F403
 from .barrier import *  # noqa: F403
@@ -16,9 +16,10 @@ from .reduce import *  # noqa: F403
 from .ref import *  # noqa: F403
 from .scan import *  # noqa: F403
 from .shape import *  # noqa: F403
+from .matrix import *  # noqa: F403
 
 FAMILIES = (arith, atomic, barrier, cast, control, dense, elementwise, gather, index, loops, math, numeric, reduce, ref, scan, shape, sync)
-FAMILIES += (copy,)
+FAMILIES += (copy, matrix)
 __all__ = ["broadcast_to"]
 __all__ += [name for family in FAMILIES for name in getattr(family, "__all__", [])]
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from ..accumulator import AccSpec
 from ..compiled import Swizzle
 from ..errors import BadArgument, BadArgumentType
 from ..ir import BarrierType, MemorySpace, RefType
@@ -146,13 +147,17 @@ def allocate(spec: Any, name: str = "") -> Any:
         return Ref(emit(AllocSmem(type)).result)
     if isinstance(spec, Barrier):
         return BarrierRef(emit(AllocBarrier(BarrierType(spec.num_arrivals, spec.shape, name))).result)
+    if isinstance(spec, AccSpec):
+        from .matrix import allocate_acc
+
+        return allocate_acc(spec, name)
     what = f"{spec!r} is no scratch specification"
     raise BadArgumentType(op="scratch", what=what, hint="use `kd.SMEM(shape, dtype)` or `kd.Barrier(...)`")
 
 
 def is_spec(x: Any) -> bool:
     """Whether `x` is one scratch specification rather than a nest of them."""
-    return isinstance(x, (MemorySpec, Barrier))
+    return isinstance(x, (MemorySpec, Barrier, AccSpec))
 
 
 def run_scoped(f: Callable[..., Any], *types: Any, **kw_types: Any) -> Any:
