@@ -24,7 +24,7 @@ from kernel_dsl.compiled import (
 from kernel_dsl.errors import GridLimit
 from kernel_dsl.ir import Axis, KernelIR, Op, RefType
 from kernel_dsl.refs import strides_of
-from kernel_dsl.target import Target
+from kernel_dsl.target import Feature, Target
 
 from . import llvm
 from .context import WARPGROUP, WARPS, Buffer, Context, Rule, source_line
@@ -197,8 +197,9 @@ def _barrier_init(ctx: Context) -> None:
                 'call void asm sideeffect "@$1 mbarrier.init.shared::cta.b64 [$0], $2;", "r,b,r,~{memory}"'
                 f"(i32 {e.pre(f'add i32 {barriers.address}, {8 * i}')}, i1 {first}, i32 {value.type.arrivals * WARPS}) #0"
             )
-    if ctx.ir.cluster:
+    if ctx.target.supports(Feature.CLUSTER):  # TMA completes on them through the asynchronous proxy
         add("call void @llvm.nvvm.fence.mbarrier_init.release.cluster()")
+    if ctx.ir.cluster:
         add("call void @llvm.nvvm.barrier.cluster.arrive.aligned() #0")
         add("call void @llvm.nvvm.barrier.cluster.wait.aligned() #0")
     else:

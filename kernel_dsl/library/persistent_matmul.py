@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from math import gcd
 from typing import Any
 
 import kernel_dsl as kd
@@ -70,10 +71,12 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
     b_shape = (t.tile_n, t.tile_k) if p.b_transposed else (t.tile_k, t.tile_n)
     clusters = max(min(tiles_m * tiles_n, blocks // t.cluster), 1)
     producer = t.consumers
+    # buffers of the epilogue take turns, and must do so across tiles too
+    ring = gcd(t.epilogue_stages, t.tile_n // t.epilogue_n)
     scratch = {
         "a_smem": _smem(*a_shape, p.dtype, t.stages),
         "b_smem": _smem(*b_shape, p.b_dtype, t.stages),
-        "out_smem": _smem(rows, t.epilogue_n, p.out_dtype, t.consumers * t.epilogue_stages),
+        "out_smem": _smem(rows, t.epilogue_n, p.out_dtype, t.consumers * ring),
         "loaded": kd.Barrier(num_arrivals=2, num_barriers=t.stages),
         "consumed": kd.ClusterBarrier(collective_axes=("cluster",), num_arrivals=t.consumers, num_barriers=t.stages)
         if t.cluster > 1
@@ -161,8 +164,8 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
                 x = x + kd.load(rest.pop(0), (kd.ds(m, rows), columns)).astype(x.dtype)
             if activation is not None:
                 x = activation(x)
-            kd.wait_smem_to_gmem(t.epilogue_stages - 1, wait_read_only=True)
-            place = out_smem.at[me * t.epilogue_stages + part % t.epilogue_stages]
+            kd.wait_smem_to_gmem(ring - 1, wait_read_only=True)
+            place = out_smem.at[me * ring + part % ring]
             place[...] = x.astype(p.out_dtype)
             kd.commit_smem()
             kd.copy_smem_to_gmem(place, out.at[kd.ds(m, rows), columns])
