@@ -158,9 +158,7 @@ class Shadow:
         if lost.any():
             a.clash = (g, rows, lost, w)
 
-    def atomic(
-        self, c: Group, index: Array, size: int, mask: Array | None, ins: Instruction, form: Any
-    ) -> None:
+    def atomic(self, c: Group, index: Array, size: int, mask: Array | None, ins: Instruction, form: Any) -> None:
         g, rows = self.select(self.granules(index, size, 1), mask)
         if g.size:
             access = generic_access(c, ins, True)
@@ -503,4 +501,3 @@ def report_unwritten(run: Run) -> None:
             index = buffer.index_of(int(missing[0]) * shadow.granule)
             what = f"{count} elements of '{buffer.name}' were never written, the first at {index}"
             run.reporter.hazard(HazardKind.UNWRITTEN, what, None)
-
