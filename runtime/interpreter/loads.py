@@ -195,9 +195,7 @@ def build_load(k: Compiler, ins: Instruction) -> Op:
     return load
 
 
-def _load_wide(
-    k: Compiler, form: Form, regs: list[Reg | None], source: Operand, ins: Instruction
-) -> Op:
+def _load_wide(k: Compiler, form: Form, regs: list[Reg | None], source: Operand, ins: Instruction) -> Op:
     """ld.b128 into one register pair."""
     reg = regs[0]
     if reg is None or reg.type != "b128" or form.count != 1:
@@ -236,10 +234,7 @@ def _load_param(k: Compiler, form: Form, dest: Operand, source: Mem) -> Op:
     if entry is not None:
         if offset < 0 or offset + form.size * form.count > entry[1]:
             raise k.error(f"reads outside of parameter '{name}' of {entry[1]} bytes")
-        slots = [
-            k.param_value(entry[0] + offset + i * form.size, form.type, form.size)
-            for i in range(form.count)
-        ]
+        slots = [k.param_value(entry[0] + offset + i * form.size, form.type, form.size) for i in range(form.count)]
         writers = [k.writer(r, form.type) for r in regs]
 
         def constant(c: Group) -> bool:

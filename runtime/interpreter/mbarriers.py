@@ -71,9 +71,7 @@ class Mbarriers:
         run = self.batch.run
         return run.reporter.shared_name(offset, run.program.dynamic_offset, run.program.shared_offsets)
 
-    def _hazard(
-        self, kind: HazardKind, what: str, ins: Instruction | None, cta: int, fix: str = ""
-    ) -> None:
+    def _hazard(self, kind: HazardKind, what: str, ins: Instruction | None, cta: int, fix: str = "") -> None:
         x, y, z = (int(i) for i in self.batch.coordinates[cta])
         self.batch.run.reporter.hazard(kind, what, ins, (f"block ({x}, {y}, {z})",), fix)
 
