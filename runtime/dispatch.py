@@ -205,7 +205,10 @@ class FastCall:
         self._maps: list[tuple[int, int, TensorMapParam, dict[int, bytes]]] = []
         self._values = self._loaded.layout.values(views, scalars, self._loaded.encode)
         self._shapes = [(v.shape, v.strides, v.dtype) for v in views]
-        for slot, param in enumerate(self._loaded.layout.params):
+        params = self._loaded.layout.params
+        # The commonest kernels take one pointer an array, in order, and nothing else.
+        self._direct = params == tuple(PointerParam(i) for i in range(len(views)))
+        for slot, param in enumerate(params):
             if isinstance(param, PointerParam):
                 self._pointers.append((slot, param.array))
             elif isinstance(param, TensorMapParam):
@@ -258,9 +261,12 @@ class FastCall:
         else:
             outputs = self._allocate(stream)
             addresses += map(self._address, outputs)
-        values = self._values.copy()
-        for slot, array in self._pointers:
-            values[slot] = addresses[array]
+        if self._direct:
+            values = addresses
+        else:
+            values = self._values.copy()
+            for slot, array in self._pointers:
+                values[slot] = addresses[array]
         if self._scalars and not self._pack_scalars(values, args):
             return MISS
         for slot, array, param, known in self._maps:
@@ -342,11 +348,14 @@ class FastCalls:
 
     def __call__(self, args: Sequence[Any], out: Any = None, stream: Any = None) -> Any:
         """The call's result if it has a fast way, else MISS: nothing was done then."""
-        if recording.current() is not None:
+        if recording.active and recording.current() is not None:
             return MISS  # a graph takes this call
         addresses: list[int] = []
         try:
-            key = _key(args, out, addresses)
+            if out is None:
+                key = _scan(args, addresses)
+            else:
+                key = _key(args, out, addresses)
         except (_LongWayError, RuntimeError):  # RuntimeError: a tensor without memory
             return MISS
         latest, found = self._latest
