@@ -15,7 +15,6 @@ be an error, is MISS: the long way (`call`) deals with it, and then teaches the 
 from __future__ import annotations
 
 import struct
-import sys
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from operator import attrgetter, methodcaller
@@ -23,105 +22,20 @@ from typing import Any, cast
 
 import numpy as np
 
-from kernel_dsl.compiled import PointerParam, ScalarParam, TensorMapParam
+from kernel_dsl.compiled import CompiledKernel, PointerParam, ScalarParam, TensorMapParam
 from kernel_dsl.dtypes import DType, complex64
 
-from . import driver, recording
-from .arrays import ArrayView, frameworks, interop_of, is_array, view
+from . import driver, memory, recording
+from .arrays import ArrayView, frameworks, is_array, view
 from .cuda_device import CudaLoaded
 from .errors import Error
 from .launch import ParamBuffer, settle
+from .signature import LongWayError, scan, signature_of
 from .streams import stream_handle
 
 MISS: Any = object()
 
-# An array's address is appended to the list; what is returned is added to the signature.
-Scan = Callable[[Any, list[int]], tuple[Any, ...]]
-_scans: dict[type, Scan] = {}
-_tensor: Any = None  # torch.Tensor, once one was seen
-
-
-class _LongWayError(Exception):
-    """An argument that the long way must look at, and may have an error for."""
-
-
-def signature_of(args: Sequence[Any]) -> Hashable:
-    """What of `args` may pick another compiled kernel, hashable and cheap.
-
-    Of an array: dtype, shape, strides, address modulo 16, device. Of a scalar: its type or dtype,
-    never its value. None for arguments without a fast way: containers, arrays of other frameworks
-    than torch, CuPy and NumPy, tensors that autograd watches.
-    """
-    try:
-        return tuple(_scan(args, []))
-    except _LongWayError:
-        return None
-
-
-def _scan(leaves: Sequence[Any], addresses: list[int]) -> list[Any]:
-    """The signature of arrays and scalars, and the arrays' addresses. Raises _LongWayError."""
-    key: list[Any] = []
-    for a in leaves:
-        cls: Any = type(a)  # pyright: ignore[reportUnknownVariableType]
-        if cls is _tensor:  # the common case, written out: calling _of_torch costs as much again
-            if a.requires_grad:
-                _refuse_watched()
-            address = a.data_ptr()
-            addresses.append(address)
-            key += (a.dtype, a.shape, a.stride(), address & 15, a.get_device())
-        else:
-            scan = _scans.get(cls) or _learn_type(a)
-            key += scan(a, addresses)
-    return key
-
-
-def _learn_type(value: Any) -> Scan:
-    global _tensor
-    cls = cast("type[Any]", type(value))
-    scan: Scan | None = None
-    if isinstance(value, (bool, int, float)):
-        scan = lambda a, addresses: (cls,)  # noqa: E731
-    elif isinstance(value, np.generic):
-        scan = lambda a, addresses: (a.dtype,)  # noqa: E731
-    elif is_array(value):
-        name = interop_of(value).name
-        scan = {"torch": _of_torch, "cupy": _of_cupy, "numpy": _of_numpy}.get(name)
-        if name == "torch":
-            _tensor = sys.modules["torch"].Tensor
-    if scan is None:
-        raise _LongWayError
-    _scans[cls] = scan
-    return scan
-
-
-def _refuse_watched() -> None:
-    if sys.modules["torch"].is_grad_enabled():
-        raise _LongWayError
-
-
-def _of_torch(t: Any, addresses: list[int]) -> tuple[Any, ...]:
-    if t.requires_grad:
-        _refuse_watched()
-    try:
-        address = t.data_ptr()
-        addresses.append(address)
-        return t.dtype, t.shape, t.stride(), address & 15, t.get_device()
-    except RuntimeError as error:  # a tensor without memory
-        raise _LongWayError from error
-
-
-def _of_cupy(a: Any, addresses: list[int]) -> tuple[Any, ...]:
-    memory = a.data
-    address = memory.ptr
-    addresses.append(address)
-    return a.dtype, a.shape, a.strides, address & 15, memory.device_id
-
-
-def _of_numpy(a: Any, addresses: list[int]) -> tuple[Any, ...]:
-    address, readonly = a.__array_interface__["data"]
-    addresses.append(address)
-    return a.dtype, a.shape, a.strides, address & 15, readonly
-
+__all__ = ["MISS", "FastCall", "FastCalls", "fast_call", "signature_of"]
 
 _ADDRESS: dict[str, Callable[[Any], int]] = {
     "torch": methodcaller("data_ptr"),
@@ -194,6 +108,11 @@ class FastCall:
         ]
         self._plan_values(args, views)
         self._plan_overlaps(views)
+        self._fills = [
+            (kernel.inputs + i, spec.fill)
+            for i, spec in enumerate(kernel.outputs)
+            if spec.fill is not None
+        ]
         self._success = driver.success()
 
     def _plan_values(self, args: Sequence[Any], views: list[ArrayView]) -> None:
@@ -232,7 +151,8 @@ class FastCall:
             for i in range(j):
                 if not (kernel.arrays[i].written or kernel.arrays[j].written):
                     continue
-                if (i, j) in allowed and views[i].same_memory(views[j]):
+                aliased = j >= kernel.inputs and kernel.outputs[j - kernel.inputs].alias == i
+                if ((i, j) in allowed or aliased) and views[i].same_memory(views[j]):
                     self._equal.append((i, j))
                     continue
                 (low_i, high_i), (low_j, high_j) = views[i].span(), views[j].span()
@@ -262,7 +182,7 @@ class FastCall:
             outputs = self._allocate(stream)
             addresses += map(self._address, outputs)
         if self._direct:
-            values = addresses
+            values: list[Any] = addresses
         else:
             values = self._values.copy()
             for slot, array in self._pointers:
@@ -272,6 +192,8 @@ class FastCall:
         for slot, array, param, known in self._maps:
             address = addresses[array]
             values[slot] = known.get(address) or self._encode(address, array, param, known)
+        if self._fills:
+            self._fill(addresses, stream)
         call, arguments = self._calls.get(stream) or self._prepare(stream)
         with self._lock:
             self._pack(self._buffer, self._shift, *values)
@@ -313,6 +235,14 @@ class FastCall:
         known[address] = made
         return made
 
+    def _fill(self, addresses: list[int], stream: int) -> None:
+        device = self._loaded.device
+        with driver.current(device.context):
+            for array, value in self._fills:
+                shape, strides, dtype = self._shapes[array]
+                target = ArrayView(addresses[array], shape, strides, dtype, self._device, "")
+                memory.fill(target, value, stream)
+
     def _prepare(self, stream: int) -> tuple[Any, tuple[Any, ...]]:
         made = self._launcher.call_for(stream, self._params.address)
         if len(self._calls) >= 64:
@@ -353,10 +283,10 @@ class FastCalls:
         addresses: list[int] = []
         try:
             if out is None:
-                key = _scan(args, addresses)
+                key = scan(args, addresses)
             else:
                 key = _key(args, out, addresses)
-        except (_LongWayError, RuntimeError):  # RuntimeError: a tensor without memory
+        except (LongWayError, RuntimeError):  # RuntimeError: a tensor without memory
             return MISS
         latest, found = self._latest
         if latest != key:
@@ -384,7 +314,7 @@ class FastCalls:
         """
         try:
             key = tuple(_key(args, out, []))
-        except (_LongWayError, RuntimeError):
+        except (LongWayError, RuntimeError):
             return
         fast = fast_call(loaded, args, out, structure)
         if fast is None:
@@ -398,12 +328,12 @@ class FastCalls:
 def _key(args: Sequence[Any], out: Any, addresses: list[int]) -> list[Any]:
     """The signature of arguments and given outputs, ending in how the outputs were given."""
     if out is None:
-        return _scan(args, addresses)
+        return scan(args, addresses)
     if type(out) is list or type(out) is tuple:
-        key = _scan((*args, *cast("Sequence[Any]", out)), addresses)
+        key = scan((*args, *cast("Sequence[Any]", out)), addresses)
         key.append("listed")
     else:
-        key = _scan((*args, out), addresses)
+        key = scan((*args, out), addresses)
         key.append("single")
     return key
 
@@ -416,14 +346,12 @@ def fast_call(
 ) -> FastCall | None:
     """The fast call for arguments like these, or None:
 
-    arrays elsewhere, fills, copies, workspaces.
+    arrays elsewhere, aliased outputs that start as a copy, workspaces.
     """
     if not isinstance(loaded, CudaLoaded):
         return None
     kernel = loaded.kernel
     if loaded.launcher is None or kernel.workspaces:
-        return None
-    if any(o.fill is not None or o.alias is not None for o in kernel.outputs):
         return None
     if any(a.dtype == complex64 for a in kernel.arrays):  # lazily conjugated tensors
         return None
@@ -438,6 +366,8 @@ def fast_call(
     if not views or any(v.framework not in _ADDRESS for v in views):
         return None
     if any(v.device != ("cuda", loaded.device.index) for v in views):
+        return None
+    if not all(_in_place(kernel, i, views) for i in range(len(kernel.outputs))):
         return None
     if out is None:
         interop = frameworks(views[0].framework)
@@ -455,3 +385,12 @@ def fast_call(
             return None
     single = out is not None and type(out) not in (list, tuple)
     return FastCall(loaded, args, views, out is not None, single, structure)
+
+
+def _in_place(kernel: CompiledKernel, output: int, views: list[ArrayView]) -> bool:
+    """Whether an output needs no copy of the input that it is aliased to."""
+    alias = kernel.outputs[output].alias
+    if alias is None:
+        return True
+    place = kernel.inputs + output
+    return place < len(views) and views[place].same_memory(views[alias])
