@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from kernel_dsl.interpret_params import InterpretParams
 
 from kernel_dsl.compiled import Assembled, CompiledKernel, LaunchAttributes, ReportNames
 from kernel_dsl.dtypes import uint8
+from kernel_dsl.interpret_params import InterpretParams
 from kernel_dsl.target import DEFAULT, TARGETS, Target
 
 from . import memory, recording
@@ -148,10 +148,13 @@ class InterpreterImage:
         cluster: Dims = (1, 1, 1),
         dynamic_smem: int = 0,
         stream: int | None = None,
+        names: Sequence[str] = (),
+        fresh: Sequence[int] = (),
     ) -> None:
         """Run the entry to its end.
 
-        Arrays lie in host memory; what it may write is not known, so all of it.
+        Arrays lie in host memory; what it may write is not known, so all of it. `names` and
+        `fresh`: see `LoadedImage.launch`.
         """
         if 0 in grid:
             return
@@ -165,9 +168,9 @@ class InterpreterImage:
         blobs: list[bytes] = []
         for i, param in enumerate(params):
             if isinstance(param, ArrayView):
-                param = space.place(
-                    param, f"parameter {i}", not param.readonly, True
-                ).address.to_bytes(8, "little")
+                name = names[i] if i < len(names) else f"parameter {i}"
+                placed = space.place(param, name, not param.readonly, i not in fresh)
+                param = placed.address.to_bytes(8, "little")
             blobs.append(bytes(param))
         _run(
             self.module,
