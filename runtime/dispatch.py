@@ -92,9 +92,7 @@ class FastCall:
         self._given, self._single = given, single
         self._structure = structure
         self._specs = [(spec.shape, spec.dtype) for spec in kernel.outputs]
-        self._allocators = [
-            self._interop.allocator(shape, dtype, self._device) for shape, dtype in self._specs
-        ]
+        self._allocators = [self._interop.allocator(shape, dtype, self._device) for shape, dtype in self._specs]
         self._lock = threading.Lock()
         self._params = ParamBuffer(loaded.layout.offsets, loaded.layout.nbytes)
         self._buffer, self._shift = self._params.buffer, self._params.shift
@@ -108,11 +106,7 @@ class FastCall:
         ]
         self._plan_values(args, views)
         self._plan_overlaps(views)
-        self._fills = [
-            (kernel.inputs + i, spec.fill)
-            for i, spec in enumerate(kernel.outputs)
-            if spec.fill is not None
-        ]
+        self._fills = [(kernel.inputs + i, spec.fill) for i, spec in enumerate(kernel.outputs) if spec.fill is not None]
         self._success = driver.success()
 
     def _plan_values(self, args: Sequence[Any], views: list[ArrayView]) -> None:
@@ -162,9 +156,7 @@ class FastCall:
                 if low_i < high_i and low_j < high_j:
                     self._apart.append((i, j, -below, above))
 
-    def __call__(
-        self, args: Sequence[Any], out: Any, stream: int | None, addresses: list[int]
-    ) -> Any:
+    def __call__(self, args: Sequence[Any], out: Any, stream: int | None, addresses: list[int]) -> Any:
         """`addresses`: where the arrays of `args`, then those of `out`, lie."""
         for i, j, low, high in self._apart:
             if low < addresses[i] - addresses[j] < high:
@@ -223,13 +215,9 @@ class FastCall:
         arrays = [args[i] for i in self._inputs] + given
         return any(arrays[i].is_neg() for i in self._lazy)
 
-    def _encode(
-        self, address: int, array: int, param: TensorMapParam, known: dict[int, bytes]
-    ) -> bytes:
+    def _encode(self, address: int, array: int, param: TensorMapParam, known: dict[int, bytes]) -> bytes:
         shape, strides, dtype = self._shapes[array]
-        made = self._loaded.encode(
-            param, ArrayView(address, shape, strides, dtype, self._device, "")
-        )
+        made = self._loaded.encode(param, ArrayView(address, shape, strides, dtype, self._device, ""))
         if len(known) >= 1024:
             known.clear()
         known[address] = made
@@ -372,11 +360,7 @@ def fast_call(
     if out is None:
         interop = frameworks(views[0].framework)
         views += [
-            view(
-                interop.empty(
-                    o.shape, o.dtype, views[0].device, interop.current_stream(loaded.device.index)
-                )
-            )
+            view(interop.empty(o.shape, o.dtype, views[0].device, interop.current_stream(loaded.device.index)))
             for o in kernel.outputs
         ]
     scalars = [a for a in args if not is_array(a)]

@@ -43,9 +43,7 @@ def load(kernel: Any, index: int | None = None) -> Any:
     return cuda_device(index).load(kernel)
 
 
-def run(
-    kernel: Any, *inputs: Any, scalars: Any = (2.0,), out: Any = None, stream: Any = None
-) -> Any:
+def run(kernel: Any, *inputs: Any, scalars: Any = (2.0,), out: Any = None, stream: Any = None) -> Any:
     return runtime.call(kernel, load(kernel), inputs, scalars, out, stream)[0]
 
 
