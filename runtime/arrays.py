@@ -189,7 +189,7 @@ def interop_of(array: Any) -> Interop:
     """The interop module for an array, found by its type's module; no framework is imported to find
     out.
     """
-    cls: type = type(array)
+    cls: Any = array.__class__
     found = _by_type.get(cls)
     if found is None:
         found = _by_type[cls] = _find(array, cls)

@@ -223,6 +223,15 @@ def test_bind() -> None:
         runtime.bind(kernel, interpreter_device().load(kernel), [data], [3.0], out=[data])
 
 
+def test_bound_jax_arrays_are_new_each_time() -> None:
+    jax = pytest.importorskip("jax")
+    kernel = scale()
+    bound = runtime.bind(kernel, interpreter_device().load(kernel), [jax.numpy.asarray(X)], [3.0])
+    (first,), (second,) = bound(), bound()
+    assert isinstance(first, jax.Array) and first is not second
+    np.testing.assert_array_equal(np.asarray(second), X * 3)
+
+
 def test_images() -> None:
     image = interpreter_device().load_image(scale_ptx().encode(), "scale")
     out = np.zeros(32, np.float32)
