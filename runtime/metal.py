@@ -27,6 +27,7 @@ from .body import (
 from .errors import ArgumentTypeError, ArgumentValueError
 from .foreign import Threads, launch, load_image
 from .msl import translate
+from .recording import recordable
 from .source import INCLUDE
 
 _TYPES = {
@@ -153,6 +154,7 @@ class MetalKernel:
         inputs, outputs = ", ".join(self.body.input_names or ()), ", ".join(self.body.output_names or ())
         return f"<metal_kernel {self.name!r}: {inputs} -> {outputs}>"
 
+    @recordable
     def __call__(
         self,
         *,
