@@ -13,7 +13,7 @@ from kernel_dsl.variables import bound, evaluate, variables
 
 from ..arrays import ArrayView, Interop, frameworks, view
 from ..calls import Launch, PendingCall, allocate
-from ..device import Device
+from ..device import Device, cuda_device, device_index
 from ..errors import ArgumentTypeError, ArgumentValueError
 from .nodes import GraphError, Repeat
 from .steps import STEP, VIRTUAL, Event, copy_event, steps
@@ -143,6 +143,9 @@ class GraphRecorder:
             )
         if to.readonly:
             raise ArgumentValueError("the target of a copy is read-only")
+        index = device_index([to, of])
+        if index is not None and self.made.device is None:
+            self.made.device = cuda_device(index)
         self.made.keep += [target, source]
         self.made.results.append(Result(target, to, True))
         self.made.events.append(copy_event(to, of))
