@@ -30,9 +30,11 @@ from .memory import GMEM, REGS, SMEM, Barrier, ShapeDtypeStruct
 from .ops import *  # noqa: F403
 from .ops import __all__ as _op_names
 from .options import CompilerParams
+from .variables import Variable
 
 if TYPE_CHECKING:
     from runtime.aot import load_compiled
+    from runtime.graph import Graph
     from runtime.image import precompiled_cuda_kernel
     from runtime.interpreter.hazards import HazardError, HazardWarning
     from runtime.metal import metal_kernel
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from runtime.source import cuda_kernel
 
 _LATE = {
+    "Graph": "runtime.graph",
     "CompileError": "runtime.nvrtc",
     "cuda_kernel": "runtime.source",
     "metal_kernel": "runtime.metal",
@@ -57,11 +60,13 @@ __all__ = [
     "CompileError",
     "CompilerParams",
     "Error",
+    "Graph",
     "HazardError",
     "HazardWarning",
     "InterpretParams",
     "Layout",
     "ShapeDtypeStruct",
+    "Variable",
     "bfloat16",
     "bool_",
     "complex64",

@@ -26,7 +26,7 @@ import numpy as np
 from kernel_dsl.compiled import PointerParam, ScalarParam, TensorMapParam
 from kernel_dsl.dtypes import DType, complex64
 
-from . import driver
+from . import driver, recording
 from .arrays import ArrayView, frameworks, interop_of, is_array, view
 from .cuda_device import CudaLoaded
 from .errors import Error
@@ -333,6 +333,7 @@ class FastCalls:
     """The fast calls of one kernel object. Safe to use from several threads."""
 
     CAPACITY = 1024
+    miss = MISS
 
     def __init__(self) -> None:
         self._known: dict[Hashable, tuple[FastCall, ...]] = {}
@@ -341,6 +342,8 @@ class FastCalls:
 
     def __call__(self, args: Sequence[Any], out: Any = None, stream: Any = None) -> Any:
         """The call's result if it has a fast way, else MISS: nothing was done then."""
+        if recording.current() is not None:
+            return MISS  # a graph takes this call
         addresses: list[int] = []
         try:
             key = _key(args, out, addresses)

@@ -13,11 +13,12 @@ from kernel_dsl.dtypes import uint8
 from kernel_dsl.interpret_params import InterpretParams
 from kernel_dsl.target import DEFAULT, TARGETS, Target
 
-from . import memory
+from . import memory, recording
 from .args import ParamLayout
 from .arrays import CPU, ArrayView, row_major
 from .device import Dims
 from .errors import DeviceError, LoadError
+from .interpreter.tensor_map import encode_tensor_map
 from .launch import check_attributes
 from .tensormap import TensorMapPlan, plan
 
@@ -159,6 +160,10 @@ class InterpreterImage:
             return
         attributes = LaunchAttributes(grid, block, cluster, dynamic_smem)
         check_attributes(attributes, self.device.target, self.entry)
+        sink = recording.sink()
+        if sink is not None:
+            sink.image(self, params, attributes)
+            return
         space = _Space()
         blobs: list[bytes] = []
         for i, param in enumerate(params):
@@ -248,9 +253,7 @@ def _encode(param: Any, view: ArrayView) -> bytes:
 
 def encode_interpreter(fields: TensorMapPlan) -> bytes:
     """The descriptor in the interpreter's own encoding."""
-    from . import interpreter
-
-    return interpreter.encode_tensor_map(
+    return encode_tensor_map(
         fields.address,
         fields.dtype,
         fields.extents,
@@ -259,5 +262,4 @@ def encode_interpreter(fields: TensorMapPlan) -> bytes:
         (1,) * len(fields.extents),
         fields.swizzle,
         fields.oob_fill,
-        None,
     )

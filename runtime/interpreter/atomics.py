@@ -157,7 +157,7 @@ def build_atomic(k: Compiler, ins: Instruction) -> Op:
         c.batch.run.progress += changed
         if write is not None:
             write(c, old)
-        return changed or not returns or c.batch.run.looked(c)
+        return changed or not returns or c.batch.run.looked(c, ins)
 
     return run
 
@@ -171,6 +171,7 @@ def _chosen(c: Group, part: Part) -> tuple[Any, Array]:
 def _note(c: Group, part: Part, form: AtomForm, ins: Instruction) -> None:
     if part.shadow is not None:
         part.shadow.atomic(c, part.index, form.size, part.mask, ins, form)
+        c.batch.run.sync.access(c, part, form.size, form.semantics, ins.opcode[0] == "atom", True)
 
 
 def _cas(
@@ -202,7 +203,7 @@ def _cas(
             c.batch.run.progress += 1
         if write is not None:
             write(c, old)
-        return changed or c.batch.run.looked(c)
+        return changed or c.batch.run.looked(c, ins)
 
     return run
 
