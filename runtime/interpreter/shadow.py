@@ -103,13 +103,16 @@ class Shadow:
         """Each granule has become `times`."""
 
     def granules(self, index: Array, size: int, count: int) -> Array:
-        """Word indices (rows, lanes) as granule indices (rows, lanes) or (rows, lanes, k)."""
-        self.fit(size)
-        per = size // self.granule
-        k = per * count
-        if k == 1:
-            return index
-        return (index * per)[..., None] + np.arange(k)
+        """Word indices (rows, lanes) as granule indices (rows, lanes) or (rows, lanes, k).
+
+        Accesses of `count` words are aligned to their whole width.
+        """
+        width = size * count
+        self.fit(min(width, 16))
+        if count > 1:
+            index = index // count
+        k = width // self.granule
+        return index if k == 1 else (index * k)[..., None] + np.arange(k)
 
     # --- accesses by lanes ---------------------------------------------------------------------
 
