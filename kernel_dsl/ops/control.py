@@ -22,7 +22,7 @@ __all__ = ["cond", "fori_loop", "loop", "switch", "when", "while_loop"]
 
 
 class If(Op, name="if"):
-    """Runs one of two regions; both yield the results."""
+    """Runs one of two regions; both yield the results. PTX `bra`."""
 
     predicate: Value = operand()
     then: Region = region()
@@ -33,7 +33,7 @@ class If(Op, name="if"):
 
 
 class Switch(Op, name="switch"):
-    """Runs region number `index`, clamped to the regions there are."""
+    """Runs region number `index`, clamped to the regions there are. PTX `bra`, `brx`."""
 
     index: Value = operand()
     branches: tuple[Region, ...] = regions()
@@ -43,7 +43,7 @@ class Switch(Op, name="switch"):
 
 
 class For(Op, name="for"):
-    """for i in range(lo, hi, step): the body's arguments are i and the carries; it yields the carries."""
+    """for i in range(lo, hi, step): the body's arguments are i and the carries; it yields the carries. PTX `bra`."""
 
     lo: Value = operand()
     hi: Value = operand()
@@ -57,7 +57,7 @@ class For(Op, name="for"):
 
 
 class While(Op, name="while"):
-    """while before(carries): carries = body(carries)."""
+    """while before(carries): carries = body(carries). PTX `bra`."""
 
     inits: tuple[Value, ...] = operands()
     before: Region = region()

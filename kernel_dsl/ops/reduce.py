@@ -31,7 +31,7 @@ class Reduction(Enum):
 
 
 class Reduce(Op, name="reduce"):
-    """Combine along axes, which vanish. In a fixed order: registers, then lanes (`shfl.sync.bfly`), then warps (SMEM)."""
+    """Combine along axes, which vanish, in a fixed order: registers, then lanes, then warps. PTX `shfl.sync.bfly`, SMEM."""
 
     x: Value = operand()
     axes: tuple[int, ...] = attr()
