@@ -77,8 +77,10 @@ class Array(Value):
     def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
         self._no_conversion("array", "use the functions of `kernel_dsl`, or NumPy ufuncs without `out=`")
 
-    def __iter__(self) -> NoReturn:
-        raise TracedIteration(type=self.type)
+    def __iter__(self) -> Any:
+        if not self.type.shape:
+            raise TracedIteration(type=self.type)
+        return (self[i] for i in range(self.type.shape[0]))
 
     __hash__ = Value.__hash__
 
@@ -198,11 +200,28 @@ class Array(Value):
     def __ge__(self, other: Any) -> Array:
         return _ops("arith").greater_equal(self, other)
 
+    def __getitem__(self, index: Any) -> Array:
+        return _ops("shape").getitem(self, index)
+
     # --- methods ----------------------------------------------------------------------------------
 
     def astype(self, dtype: Any, *, saturate: bool = True) -> Array:
         """The value converted to `dtype` (docs: dtypes). `saturate=False`: fp8 overflow as ml_dtypes does it."""
         return _ops("cast").astype(self, as_dtype(dtype), saturate=saturate)
+
+    @property
+    def T(self) -> Array:  # noqa: N802 - NumPy's name
+        """The value with its dimensions reversed."""
+        return _ops("shape").transpose(self)
+
+    def transpose(self, *axes: Any) -> Array:
+        """Permuted dimensions, reversed by default."""
+        order = axes[0] if len(axes) == 1 and isinstance(axes[0], (tuple, list)) else axes
+        return _ops("shape").transpose(self, order or None)
+
+    def reshape(self, *shape: Any) -> Array:
+        """The elements in row-major order in another shape."""
+        return _ops("shape").reshape(self, *shape)
 
     def sum(self, axis: Any = None, *, keepdims: bool = False, dtype: Any = None) -> Array:
         return _ops("reduce").sum(self, axis, keepdims=keepdims, dtype=dtype)

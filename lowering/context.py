@@ -66,6 +66,7 @@ class Context:
         self.math: dict[str, None] = {}  # functions of lowering/math that are called, in order of first use
         self.last_half: int | None = None  # which half of the exchange space was used last; None: not known
         self.fresh_exchange = True  # nothing has used the exchange space yet
+        self.constants: list[str] = []  # module-level data
         self.used: set[Value] = set()
         self.words: dict[str, tuple[str, int]] = {}  # a 16-bit name: the 32-bit word that it is half of
 

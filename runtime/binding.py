@@ -11,7 +11,7 @@ from typing import Any
 from kernel_dsl.compiled import CompiledKernel
 from kernel_dsl.dtypes import uint8
 
-from . import driver, memory
+from . import driver, memory, recording
 from .arrays import ArrayView, frameworks
 from .calls import call, plan_call
 from .cuda_device import CudaLoaded
@@ -79,6 +79,7 @@ class CudaBinding(Binding):
         super().__init__(loaded.kernel, outputs, result)
         self._loaded = loaded
         self._views = views
+        self._scalars = list(scalars)
         self._spaces = self._allocate(loaded, stream or 0)
         self._params = ParamBuffer(loaded.layout.offsets, loaded.layout.nbytes)
         values = loaded.layout.values([*views, *self._spaces], scalars, loaded.encode)
@@ -118,6 +119,10 @@ class CudaBinding(Binding):
         return before
 
     def __call__(self) -> Any:
+        if recording.active and recording.current() is not None:
+            arrays, count = [v.owner for v in self._views], self.kernel.inputs
+            call(self.kernel, self._loaded, arrays[:count], self._scalars, arrays[count:])
+            return self.result
         stream = self._fixed
         if stream is None:
             stream = self._current(self._index)

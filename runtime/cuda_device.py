@@ -13,7 +13,7 @@ from kernel_dsl.compiled import Assembled, CompiledKernel, LaunchAttributes
 from kernel_dsl.dtypes import uint8
 from kernel_dsl.target import SM_80, SM_89, SM_90A, SM_100A, SM_120A, Limits, Target
 
-from . import driver, memory
+from . import driver, memory, recording
 from .args import ParamLayout
 from .arrays import ArrayView
 from .device import Dims
@@ -253,6 +253,10 @@ class CudaLoaded:
                 hidden = self.workspaces(handle)
                 index = self.device.index
                 spaces = [m.view((m.nbytes,), uint8, index) for m in hidden]
+                sink = recording.sink()
+                if sink is not None:
+                    sink.kernel(self, [*arrays, *spaces], scalars)
+                    return
                 values = self.layout.values([*arrays, *spaces], scalars, self.encode)
                 params = self._params
                 with self._lock:
@@ -305,6 +309,8 @@ class CudaImage:
         cluster: Dims = (1, 1, 1),
         dynamic_smem: int = 0,
         stream: int | None = None,
+        names: Sequence[str] = (),
+        fresh: Sequence[int] = (),
     ) -> None:
         """See `LoadedImage.launch`.
 
@@ -318,10 +324,15 @@ class CudaImage:
             for p in params
         ]
         self._check(blobs, block, dynamic_smem)
+        attributes = LaunchAttributes(grid, block, cluster, dynamic_smem)
+        sink = recording.sink()
+        if sink is not None:
+            sink.image(self, params, attributes)
+            return
         buffer = _fill_params(blobs)
         try:
             with driver.current(self.device.context):
-                launcher = self._launcher(LaunchAttributes(grid, block, cluster, dynamic_smem))
+                launcher = self._launcher(attributes)
                 driver.check(launcher.launch(stream or 0, buffer.address))
         except driver.CudaError as error:
             raise launch_error(

@@ -13,7 +13,7 @@ import numpy as np
 
 from kernel_dsl.dtypes import DType
 
-from . import driver
+from . import driver, recording
 from .arrays import CPU, ArrayView, row_major
 from .errors import ArgumentValueError
 
@@ -55,7 +55,7 @@ def host_view(array: np.ndarray[Any, np.dtype[Any]], dtype: DType) -> ArrayView:
 
 
 @dataclass(slots=True)
-class _Rows:
+class Rows:
     """A strided walk in bytes:
 
     `outer` axes are looped over, then `height` rows of `width` bytes are one call.
@@ -73,7 +73,7 @@ class _Rows:
             yield [sum(i * s for i, s in zip(index, steps, strict=True)) for steps in self.steps]
 
 
-def _rows(views: Sequence[ArrayView], unit: int) -> _Rows:
+def walk(views: Sequence[ArrayView], unit: int) -> Rows:
     """How to walk views of one shape together with two-dimensional calls; `unit` is the bytes of an
     element.
     """
@@ -95,7 +95,7 @@ def _rows(views: Sequence[ArrayView], unit: int) -> _Rows:
         height, pitches = merged.pop()
     outer = tuple(extent for extent, _ in merged)
     steps = [tuple(step[v] for _, step in merged) for v in range(len(views))]
-    return _Rows(outer, steps, height, width, pitches)
+    return Rows(outer, steps, height, width, pitches)
 
 
 def copy(target: ArrayView, source: ArrayView, stream: int = 0) -> None:
@@ -105,16 +105,20 @@ def copy(target: ArrayView, source: ArrayView, stream: int = 0) -> None:
     """
     if target.size == 0:
         return
+    sink = recording.sink()
+    if sink is not None:
+        sink.copy(target, source)
+        return
     if target.device == CPU and source.device == CPU:
         host_array(target)[...] = host_array(source)
         return
-    rows = _rows((target, source), target.dtype.itemsize)
+    rows = walk((target, source), target.dtype.itemsize)
     for to, of in rows.starts():
         _copy_rows(target, to, source, of, rows, stream)
 
 
 def _copy_rows(
-    target: ArrayView, to: int, source: ArrayView, of: int, rows: _Rows, stream: int
+    target: ArrayView, to: int, source: ArrayView, of: int, rows: Rows, stream: int
 ) -> None:
     cu = driver.api()
     a, b = target.address + to, source.address + of
@@ -160,6 +164,10 @@ def fill(target: ArrayView, value: Any, stream: int = 0) -> None:
     """Set every element of `target` to `value`. On CUDA: issued to `stream`."""
     if target.size == 0:
         return
+    sink = recording.sink()
+    if sink is not None:
+        sink.fill(target, value)
+        return
     pattern = fill_pattern(value, target.dtype)
     if target.device == CPU:
         host_array(target)[...] = np.frombuffer(pattern, target.dtype.numpy)[0]
@@ -182,7 +190,7 @@ def _fill_words(target: ArrayView, word: bytes, stream: int) -> None:
         4: (cu.cuMemsetD32Async, cu.cuMemsetD2D32Async),
     }[size]
     number = int.from_bytes(word, "little")
-    rows = _rows((target,), target.dtype.itemsize)
+    rows = walk((target,), target.dtype.itemsize)
     for (start,) in rows.starts():
         address = target.address + start
         if rows.height == 1:
@@ -200,7 +208,7 @@ def _fill_wide(target: ArrayView, pattern: bytes, stream: int) -> None:
     """
     cu = driver.api()
     item = len(pattern)
-    rows = _rows((target,), item)
+    rows = walk((target,), item)
     for (start,) in rows.starts():
         for row in range(rows.height):
             address = target.address + start + row * rows.pitches[0]
@@ -216,8 +224,14 @@ class DeviceMemory:
     """
 
     def __init__(self, context: Any, nbytes: int, stream: int) -> None:
-        cu = driver.api()
         self.nbytes = nbytes
+        sink = recording.sink()
+        if sink is not None:
+            # A graph's own memory will lie here: nothing is allocated, and nothing given back.
+            self.address = sink.reserve(nbytes)
+            self._context = None
+            return
+        cu = driver.api()
         self.address = int(driver.check(cu.cuMemAllocAsync(max(nbytes, 1), stream)))
         self._context = context
         self._stream = stream
@@ -227,7 +241,7 @@ class DeviceMemory:
 
         Twice is harmless.
         """
-        if self.address:
+        if self.address and self._context is not None:
             address, self.address = self.address, 0
             cu = driver.api()
             cu.cuCtxPushCurrent(self._context)
