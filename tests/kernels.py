@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import numpy as np
+
 import kernel_dsl as kd
 from kernel_dsl.stages import Stages
 from kernel_dsl.target import TARGETS
-
 from tests import table
 
 EVERYWHERE = tuple(TARGETS)
@@ -144,6 +145,29 @@ def across_warpgroups(x: Any, out: Any, parts: Any, barrier: Any) -> None:
     @kd.when(wg == 0)
     def _() -> None:
         out[...] = parts[...].sum()
+
+
+@case(Spec((5, 300), f32), out_type=(Spec((5,), i32), Spec((5, 300), f32)))
+def scans(x: Any, where: Any, running: Any) -> None:
+    v = x[...]
+    where[...] = kd.argmax(v, axis=1)
+    running[...] = kd.cumsum(v, axis=1)
+
+
+# --- shapes and gathers ----------------------------------------------------------------------------
+
+
+@case(Spec((6, 32), f32), out_type=(Spec((32, 12), f32), Spec((4, 10), f32)))
+def reshapes(x: Any, wide: Any, part: Any) -> None:
+    v = x[...]
+    wide[...] = kd.concatenate([kd.transpose(v), kd.flip(kd.transpose(v), 1)], axis=1)
+    part[...] = kd.squeeze(v[None, 1:5, 2:22:2], 0) + kd.broadcasted_iota(f32, (4, 10), 1) + np.eye(4, 10, dtype="f")
+
+
+@case(Spec((50, 16), f32), Spec((20,), i32), out_type=Spec((50, 16), f32))
+def rows_by_index(x: Any, rows: Any, out: Any) -> None:
+    which = rows[...]
+    out[which] = x[which] * 2
 
 
 # --- control flow ----------------------------------------------------------------------------------

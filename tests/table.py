@@ -12,8 +12,9 @@ from fractions import Fraction
 from math import erf as _erf
 from typing import Any
 
-import kernel_dsl as kd
 import numpy as np
+
+import kernel_dsl as kd
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 SIGNED = ("int8", "int16", "int32", "int64")

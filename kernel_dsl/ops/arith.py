@@ -527,7 +527,7 @@ def logical_not(x: Any) -> Array:
 
 def where(condition: Any, x: Any, y: Any) -> Array:
     """x where the condition (bool, or != 0) holds, else y."""
-    values, dtype, weak = operands_of((x, y), "where")
+    values, _dtype, weak = operands_of((x, y), "where")
     predicate = _truth(condition, "where")
     predicate, a, b = together([predicate, *values], "where")
     result = traced(Select(predicate, a, b))

@@ -141,7 +141,7 @@ def _join_branches(
     made: list[tuple[Region, list[Array], Any]], functions: Sequence[Callable[..., Any]], op: str
 ) -> tuple[list[Region], Any]:
     """Give all branches the same result types, with layouts of the first, and close them."""
-    _, first, structure = made[0]
+    _, _first, structure = made[0]
     for (_, _, other), function in zip(made[1:], functions[1:], strict=True):
         _same_structure(op, structure, other, "a branch", of_function(function))
     columns = list(zip(*(values for _, values, _ in made), strict=True))

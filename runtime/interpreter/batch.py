@@ -178,7 +178,7 @@ class Batch:
             case "call" | "return":
                 (g.frame.code.call[seg.index] if seg.kind == "call" else self.leave)(g)
             case _:
-                row, lane, who = self.run.reporter.group(g, g.active)
+                _row, _lane, who = self.run.reporter.group(g, g.active)
                 self.run.reporter.hazard(HazardKind.TRAP, "the kernel executed trap", seg.end, (who,))
         return False
 

@@ -151,7 +151,7 @@ def _check_terminated(fn: Function) -> None:
 
 def _loop_order(successors: list[list[int]]) -> list[int]:
     reachable = _reachable(successors)
-    return _order(reachable, {n: [t for t in successors[n]] for n in reachable}, 0)
+    return _order(reachable, {n: list(successors[n]) for n in reachable}, 0)
 
 
 def _reachable(successors: list[list[int]]) -> list[int]:

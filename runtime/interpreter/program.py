@@ -327,7 +327,7 @@ class Compiler:
             raise self.error(f"'{reg.name}' is .{reg.type}, the result is .{type_}")
         if have < want:
             raise self.error(f"'{reg.name}' is .{reg.type}, too narrow for .{type_}")
-        if type_[0] == "s" and have > want or type_ == "s8":
+        if (type_[0] == "s" and have > want) or type_ == "s8":
             narrow = np.dtype(f"i{want}")
             wide = np.dtype(f"i{max(have, 2)}")
             unsigned = np.dtype(f"u{want}")
@@ -379,7 +379,7 @@ def _check_type(k: Compiler, operand: Any, type_: str) -> None:
     if not isinstance(operand, Reg):
         return
     have, want = operand.type, TYPE_BYTES.get(type_, 4)
-    floats = have[0] == "f" and type_[0] in "us" or have[0] in "us" and type_[0] == "f"
+    floats = (have[0] == "f" and type_[0] in "us") or (have[0] in "us" and type_[0] == "f")
     if (TYPE_BYTES[have] != want and not (want < 2 and have == "b16")) or floats:
         raise k.error(f"'{operand.name}' is .{have}, the instruction wants .{type_}")
 

@@ -131,7 +131,8 @@ def _remote(
                 owner, inside = divmod(start, batch.shared.stride)
                 note_shared(i, owner, inside, width, queue, clock, True)
             data = [v[row, lane] for v in values]
-            batch.engine.issue(_effect(i, part.view, at, data, combine, cta, offset, width, queue, clock), "remote store")
+            effect = _effect(i, part.view, at, data, combine, cta, offset, width, queue, clock)
+            batch.engine.issue(effect, "remote store")
 
     return run
 

@@ -179,7 +179,7 @@ class LocalSpace:
         words = self.written.reshape(-1).view(f"u{width}" if width <= 8 else "u8").reshape(-1)
         at = flat // min(width, 8)
         full = np.uint64(0x0101010101010101).astype(words.dtype)
-        more = range(0, max(width // 8, 1))
+        more = range(max(width // 8, 1))
         if write:
             for i in more:
                 words[(at + i) if mask is None else (at + i)[mask]] = full

@@ -6,14 +6,14 @@ import inspect
 import re
 from functools import cache
 
-import kernel_dsl  # noqa: F401 - fills the registry
 import pytest
+
+import kernel_dsl  # noqa: F401 - fills the registry
 from kernel_dsl.ir import Op
 from kernel_dsl.text import parse
 from lowering.pipeline import run_passes
 from lowering.rules import FAMILIES, all_rules
 from lowering.rules.elementwise import leaf_rule
-
 from tests.kernels import CASES, lowered
 
 OPS = [op for name, op in sorted(Op.registry.items()) if op.__module__.startswith("kernel_dsl.ops")]
@@ -49,7 +49,8 @@ def _reached() -> frozenset[str]:
     for name, case in CASES.items():
         stages = lowered(name, case.targets[0] if "sm_90a" not in case.targets else "sm_90a")
         names |= {op.op_name for op in stages.ir.walk()}
-        run_passes(parse(stages.ir_text), stages.target, lambda _, ir: names.update(op.op_name for op in ir.walk()))
+        after = run_passes(parse(stages.ir_text), stages.target)
+        names |= {op.op_name for op in after.walk()}
     return frozenset(names)
 
 
@@ -81,9 +82,7 @@ _PTX = re.compile(r"PTX ((?:(?:,| and| or| with)? ?`[^`]+`)+)")
 
 # first words that the interpreter knows outside its table of elementwise instructions
 _CONTROL = frozenset(
-    "ld st atom red brx bar barrier mbarrier bra ret exit shfl vote match activemask membar fence mov cvta prefetch elect"
-    " cp wgmma mma ldmatrix stmatrix redux setmaxnreg griddepcontrol nanosleep mapa getctarank isspacep trap"
-    " brkpt call tensormap createpolicy discard applypriority pmevent movmatrix clusterlaunchcontrol istypep".split()
+    ["ld", "st", "atom", "red", "brx", "bar", "barrier", "mbarrier", "bra", "ret", "exit", "shfl", "vote", "match", "activemask", "membar", "fence", "mov", "cvta", "prefetch", "elect", "cp", "wgmma", "mma", "ldmatrix", "stmatrix", "redux", "setmaxnreg", "griddepcontrol", "nanosleep", "mapa", "getctarank", "isspacep", "trap", "brkpt", "call", "tensormap", "createpolicy", "discard", "applypriority", "pmevent", "movmatrix", "clusterlaunchcontrol", "istypep"]
 )
 
 

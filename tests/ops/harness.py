@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import kernel_dsl as kd
 import numpy as np
+
+import kernel_dsl as kd
 
 INTERPRET = kd.InterpretParams(seed=0)
 
