@@ -94,17 +94,21 @@ class RefType:
 
 @dataclass(frozen=True, slots=True)
 class BarrierType:
-    """An array of mbarriers in SMEM, each completing a phase after `arrivals` arrivals."""
+    """An array of mbarriers in SMEM, each completing a phase after `arrivals` arrivals.
+
+    `cluster`: the cluster axes along which an arrival goes to every block's barrier.
+    """
 
     arrivals: int
     shape: tuple[int, ...] = ()
     name: str = ""
+    cluster: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         return f"barrier<{self.arrivals}>[{','.join(map(str, self.shape))}]"
 
 
-Type = ArrayType | RefType | BarrierType
+Type = ArrayType | RefType | BarrierType  # and accumulator.AccType
 
 
 # --- values and ops ------------------------------------------------------------------------------
