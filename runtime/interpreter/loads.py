@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -291,16 +292,17 @@ def build_store(k: Compiler, ins: Instruction) -> Op:
     def store(c: Group) -> bool:
         values = [r(c) for r in readers]
         for part in space(c).locate(c, address(c), size, width, ins, True):
-            access = None
-            if part.shadow is not None:
-                access = part.shadow.write(
-                    c, part.index, size, count, part.mask, ins, form, lambda: unchanged(part, values)
-                )
-                if form.strong:
-                    c.batch.run.sync.access(c, part, size, form.semantics, False, True)
+            shadow = part.shadow
+            if shadow is None:
+                scatter(part, values)
+                continue
+            same = partial(unchanged, part, values)
+            access = shadow.write(c, part.index, size, count, part.mask, ins, form, same)
+            if form.strong:
+                c.batch.run.sync.access(c, part, size, form.semantics, False, True)
             scatter(part, values)
             if access is not None and access.clash is not None:
-                part.shadow.settle_clash(access)
+                shadow.settle_clash(access)
         c.batch.run.progress += 1
         return True
 

@@ -110,7 +110,7 @@ class Mbarriers:
     def arrive(
         self, offset: int, ctas: Array, counts: Array, expect: Array | None, drop: bool, ins: Instruction
     ) -> Array:
-        """One arrival a lane of `counts` (lanes,) at blocks `ctas` (lanes,), after expecting bytes; the state tokens."""
+        """Arrivals, one a lane, of `counts` at blocks `ctas`, after expecting bytes; gives the state tokens."""
         m = self.get(offset)
         m.last = ins
         if not self._check_valid(m, ctas, offset, ins, "arrived at"):

@@ -198,11 +198,11 @@ class BodyParser:
             c.expect(";")
             self.fn.branch_targets[token.text] = tuple(names)
             return
-        if c.text == ".callprototype":
+        if c.peek().text == ".callprototype":
             c.next()
-            rets = parse_parameters(c) if c.text == "(" else []
+            rets = parse_parameters(c) if c.peek().text == "(" else []
             c.word("'_'")
-            params = parse_parameters(c) if c.text == "(" else []
+            params = parse_parameters(c) if c.peek().text == "(" else []
             parse_directives(c, {})
             c.expect(";")
             self.fn.prototypes[token.text] = (rets, params)
