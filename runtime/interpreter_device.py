@@ -112,10 +112,7 @@ class InterpreterLoaded:
             )
             for i, view in enumerate(arrays)
         ]
-        placed += [
-            space.workspace(w.bytes, w.zeroed, f"workspace {i}")
-            for i, w in enumerate(kernel.workspaces)
-        ]
+        placed += [space.workspace(w.bytes, w.zeroed, f"workspace {i}") for i, w in enumerate(kernel.workspaces)]
         values = self.layout.values(placed, scalars, _encode)
         _run(
             self.module,

@@ -358,7 +358,13 @@ def build_nothing(k: Compiler, ins: Instruction) -> Op:
     return lambda c: None
 
 
-WINDOWS = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW, "param": PARAM_WINDOW, "global": 0, "const": 0}
+WINDOWS = {
+    "shared": SHARED_WINDOW,
+    "local": LOCAL_WINDOW,
+    "param": PARAM_WINDOW,
+    "global": 0,
+    "const": 0,
+}
 
 
 @builds("cvta")

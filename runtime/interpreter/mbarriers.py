@@ -108,7 +108,13 @@ class Mbarriers:
     # --- arrivals ------------------------------------------------------------------------------
 
     def arrive(
-        self, offset: int, ctas: Array, counts: Array, expect: Array | None, drop: bool, ins: Instruction
+        self,
+        offset: int,
+        ctas: Array,
+        counts: Array,
+        expect: Array | None,
+        drop: bool,
+        ins: Instruction,
     ) -> Array:
         """Arrivals, one a lane, of `counts` at blocks `ctas`, after expecting bytes; gives the state tokens."""
         m = self.get(offset)

@@ -64,5 +64,9 @@ def conflict(
             f"{shadow.name(a, row, granule)} is read through the async proxy, with no proxy fence "
             "after it was written by ordinary stores"
         )
-    details = (f"{now} by {shadow.who(a, row)}", f"{before} by {side.who}", f"{before} at {side.place}")
+    details = (
+        f"{now} by {shadow.who(a, row)}",
+        f"{before} by {side.who}",
+        f"{before} at {side.place}",
+    )
     run.reporter.hazard(kind, what, a.ins, details, _FIXES[kind])

@@ -159,9 +159,7 @@ def test_read_only_device_output_is_refused(player: Player) -> None:
     kernel = scale()
     loaded = cuda_device(0).load(kernel)
     with pytest.raises(ArgumentValueError, match="read-only"):
-        runtime.call(
-            kernel, loaded, [CudaArray(X)], [1.0], out=[CudaArray(X.copy(), readonly=True)]
-        )
+        runtime.call(kernel, loaded, [CudaArray(X)], [1.0], out=[CudaArray(X.copy(), readonly=True)])
     assert not player.launches
 
 
@@ -342,9 +340,7 @@ def test_images(player: Player) -> None:
     assert device.load_image(scale_ptx().encode(), "scale") is image, "the same image loads once"
     out = np.zeros(32, np.float32)
     x = view(CudaArray(X))
-    image.launch(
-        [x, view(CudaArray(out)), np.float32(2).tobytes()], grid=(1, 1, 1), block=(32, 1, 1)
-    )
+    image.launch([x, view(CudaArray(out)), np.float32(2).tobytes()], grid=(1, 1, 1), block=(32, 1, 1))
     np.testing.assert_array_equal(out, X * 2)
     with pytest.raises(ArgumentTypeError, match="3 parameters"):
         image.launch([x, x], grid=(1, 1, 1), block=(32, 1, 1))
