@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from kernel_dsl.compiled import SmemRegion, SourceLine
-from kernel_dsl.ir import KernelIR, Op, Region, Value
+from kernel_dsl.ir import KernelIR, Op, Region, Value, Yield
 from kernel_dsl.layout import LANE_BITS, WARP_BITS, Layout
 from kernel_dsl.source import Loc
 from kernel_dsl.target import Target
@@ -73,6 +73,8 @@ class Context:
     def region(self, region: Region) -> list[Value]:
         """Lower a region's ops in place; returns what it yields."""
         for op in region.ops:
+            if isinstance(op, Yield):
+                break
             self.e.at(op.loc)
             rule = self.rules.get(type(op))
             assert rule is not None, f"{op.op_name} has no rule"

@@ -24,7 +24,7 @@ class Output:
     array: Any
     view: ArrayView
     slot: Slot
-    buffer: Any = None
+    frozen: bool = False  # each replay makes a new array for it
 
     @property
     def whole(self) -> bool:
@@ -67,10 +67,11 @@ def build(
     for event in made.events:
         nodes.append(_node(graph, len(nodes), event, slots))
         waits.append(_enter(tracker, nodes[-1]))
+    frozen = {id(result.array) for result in made.results if result.frozen}
     outputs = (
         _default_outputs(made, slots, nodes)
         if chosen is None
-        else [slots.output(v, a) for v, a in zip(chosen, arrays, strict=True)]
+        else [slots.output(v, a, id(a) in frozen) for v, a in zip(chosen, arrays, strict=True)]
     )
     wanted = {o.slot for o in outputs}
     for slot in slots.listed:
@@ -126,7 +127,7 @@ def _default_outputs(made: Recording, slots: _Slots, nodes: Sequence[Node]) -> l
                 last_read[operand.slot] = node.index
     found: list[Output] = []
     for result in made.results:
-        output = slots.output(result.view, result.array, result.buffer)
+        output = slots.output(result.view, result.array, result.frozen)
         if last_read.get(output.slot, -1) > last_write.get(output.slot, -1):
             continue
         if not any(o.slot is output.slot and o.view.same_memory(output.view) for o in found):
@@ -216,7 +217,7 @@ class _Slots:
             self._inputs[key] = self._add(Slot("input", low, high - low, there, there.owner))
         return self._inputs[key]
 
-    def output(self, there: ArrayView, array: Any, buffer: Any = None) -> Output:
+    def output(self, there: ArrayView, array: Any, frozen: bool = False) -> Output:
         """An output of the graph. Raises GraphError for an array that no node writes."""
         slot = self.of(there)
         if slot.kind == "input":
@@ -225,7 +226,7 @@ class _Slots:
             )
         if slot.kind == "scratch":
             raise GraphError("an output lies in memory that only replays have")
-        return Output(array, there, slot, buffer)
+        return Output(array, there, slot, frozen)
 
     def add(self, slot: Slot) -> Slot:
         """Enter a slot that was made elsewhere."""

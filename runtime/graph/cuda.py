@@ -377,21 +377,26 @@ class _Guard:
         self._count = count
 
     def __enter__(self) -> None:
-        driver.check(driver.api().cuCtxPushCurrent(self._device.context))
+        try:
+            driver.check(driver.api().cuCtxPushCurrent(self._device.context))
+        except driver.CudaError as error:
+            raise self._told(error) from error
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         driver.api().cuCtxPopCurrent()
         if isinstance(error, driver.CudaError):
-            name = f"graph of {self._count} nodes"
-            raise launch_error(
-                error,
-                error.name,
-                error.meaning,
-                name=name,
-                kernel=None,
-                arrays=[],
-                doing=self._doing,
-            ) from error
+            raise self._told(error) from error
+
+    def _told(self, error: driver.CudaError) -> Exception:
+        return launch_error(
+            error,
+            error.name,
+            error.meaning,
+            name=f"graph of {self._count} nodes",
+            kernel=None,
+            arrays=[],
+            doing=self._doing,
+        )
 
 
 def _release(

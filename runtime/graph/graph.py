@@ -166,7 +166,7 @@ class Graph:
                     self._program = build(self, recorder.made, None)
                 else:
                     leaves = leaves_of(self._chosen)
-                    views = [recorder.view_of(leaf) for leaf in leaves]
+                    views = [view(recorder.known(leaf)) for leaf in leaves]
                     self._program = build(self, recorder.made, views, leaves)
             return self._program
 
@@ -336,7 +336,7 @@ class Graph:
         places = self._places
         if places is None or not executable.plain or index is None or program.repeats:
             return
-        if framework == "jax":  # its outputs are new arrays each time
+        if any(output.frozen for output in program.outputs):
             return
         current = frameworks(framework).current_stream
         launch, success = driver.api().cuGraphLaunch, driver.success()
@@ -410,7 +410,7 @@ class Graph:
             if not isinstance(value, Symbol):
                 variable.check(value)
         places = Places(program)
-        views = places.look_all(inputs, 0)
+        views = places.look_all([recorder.known(array) for array in inputs], 0)
         views = views or [cast("ArrayView", slot.home) for slot in program.inputs]
         outs = places.outs(out, 0) if out is not None else {}
         arrays = recorder.nest(program, views, outs, values)

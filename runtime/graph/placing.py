@@ -27,9 +27,7 @@ class Places:
     def __init__(self, program: Program) -> None:
         self._program = program
         self.moved: dict[Slot, ArrayView] = {}
-        self._immutable = any(
-            o.slot.home is not None and o.slot.home.framework == "jax" for o in program.outputs
-        )
+        self._frozen = any(output.frozen for output in program.outputs)
 
     def place(self, inputs: Sequence[Any], out: Any, stream: int) -> list[Slot]:
         """Put a replay's arrays where the recorded ones were; others go back to theirs.
@@ -40,7 +38,7 @@ class Places:
         outs: dict[Slot, ArrayView] = {}
         if out is not None:
             outs = self.outs(out, stream)
-        elif self._immutable:
+        elif self._frozen:
             outs = self._fresh(stream)
         wanted.update(outs)
         if outs:
@@ -103,7 +101,7 @@ class Places:
         found: dict[Slot, ArrayView] = {}
         for output in self._program.outputs:
             home = output.slot.home
-            if output.whole and home is not None and home.framework == "jax":
+            if output.frozen and home is not None:
                 interop = frameworks("jax")
                 made = view(interop.empty(home.shape, home.dtype, home.device, stream), stream)
                 made.readonly = False
@@ -164,9 +162,9 @@ class Places:
 
     def _array(self, output: Output, stream: int) -> Any:
         slot = output.slot
-        if slot.home is None or slot.home.framework != "jax":
+        there = slot.current
+        if not output.frozen or there is None:
             return output.array
-        there = slot.current if output.whole and slot.current is not None else output.view
         return frameworks("jax").finish(there.owner, there, stream)
 
 

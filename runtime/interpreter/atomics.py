@@ -174,9 +174,7 @@ def _note(c: Group, part: Part, form: AtomForm, ins: Instruction) -> None:
         c.batch.run.sync.access(c, part, form.size, form.semantics, ins.opcode[0] == "atom", True)
 
 
-def _cas(
-    k: Compiler, ins: Instruction, form: AtomForm, dest: Any, address: Any, space: Any, operands: list[Any]
-) -> Op:
+def _cas(k: Compiler, ins: Instruction, form: AtomForm, dest: Any, address: Any, space: Any, operands: list[Any]) -> Op:
     kind = form.type
     if kind == "b128":
         raise k.error("128-bit compare-and-swap is not supported")
@@ -221,9 +219,7 @@ def _turns(index: Array) -> list[Array]:
     return [order[rank == t] for t in range(int(rank.max()) + 1)]
 
 
-def _vector(
-    k: Compiler, ins: Instruction, form: AtomForm, dest: Any, address: Any, space: Any, source: Any
-) -> Op:
+def _vector(k: Compiler, ins: Instruction, form: AtomForm, dest: Any, address: Any, space: Any, source: Any) -> Op:
     kind, count = form.type, form.count
     readers = [k.reader(i, kind) for i in source.items]
     dests = dest.items if isinstance(dest, Vec) else [dest] * count
@@ -247,4 +243,3 @@ def _vector(
         return True
 
     return run
-

@@ -144,9 +144,7 @@ class Groups:
             return [(n, s) for n, s in rows if s is not None]
         row_of = {w: n for n, w in enumerate(c.rows.tolist())}
         active = c.active
-        return [
-            (row_of[w], s) for (w, lane), s in states.items() if w in row_of and active[row_of[w], lane]
-        ]
+        return [(row_of[w], s) for (w, lane), s in states.items() if w in row_of and active[row_of[w], lane]]
 
     def commit(self, kind: str, c: Group) -> None:
         for _, state in self._mine(kind, c):

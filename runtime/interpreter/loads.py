@@ -138,7 +138,9 @@ def scatter(part: Part, values: list[Array]) -> None:
         index = index // len(values)
         for i, value in enumerate(values):
             value = np.broadcast_to(value, index.shape)
-            words[index if mask is None else index[mask], i] = value if mask is None else value[mask]
+            words[index if mask is None else index[mask], i] = (
+                value if mask is None else value[mask]
+            )
         return
     value = np.broadcast_to(values[0], index.shape)
     if mask is not None:
@@ -168,7 +170,9 @@ def build_load(k: Compiler, ins: Instruction) -> Op:
     size, count = form.size, form.count
     width = size * count
     write, strong = writers[0], form.strong
-    plain = regs[0].index if count == 1 and regs[0] and k.widening(regs[0], form.type) is None else -1
+    plain = (
+        regs[0].index if count == 1 and regs[0] and k.widening(regs[0], form.type) is None else -1
+    )
 
     def load(c: Group) -> bool:
         parts = space(c).locate(c, address(c), size, width, ins, False)
@@ -195,9 +199,7 @@ def build_load(k: Compiler, ins: Instruction) -> Op:
     return load
 
 
-def _load_wide(
-    k: Compiler, form: Form, regs: list[Reg | None], source: Operand, ins: Instruction
-) -> Op:
+def _load_wide(k: Compiler, form: Form, regs: list[Reg | None], source: Operand, ins: Instruction) -> Op:
     """ld.b128 into one register pair."""
     reg = regs[0]
     if reg is None or reg.type != "b128" or form.count != 1:
@@ -236,10 +238,7 @@ def _load_param(k: Compiler, form: Form, dest: Operand, source: Mem) -> Op:
     if entry is not None:
         if offset < 0 or offset + form.size * form.count > entry[1]:
             raise k.error(f"reads outside of parameter '{name}' of {entry[1]} bytes")
-        slots = [
-            k.param_value(entry[0] + offset + i * form.size, form.type, form.size)
-            for i in range(form.count)
-        ]
+        slots = [k.param_value(entry[0] + offset + i * form.size, form.type, form.size) for i in range(form.count)]
         writers = [k.writer(r, form.type) for r in regs]
 
         def constant(c: Group) -> bool:
@@ -361,7 +360,13 @@ def build_nothing(k: Compiler, ins: Instruction) -> Op:
     return lambda c: None
 
 
-WINDOWS = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW, "param": PARAM_WINDOW, "global": 0, "const": 0}
+WINDOWS = {
+    "shared": SHARED_WINDOW,
+    "local": LOCAL_WINDOW,
+    "param": PARAM_WINDOW,
+    "global": 0,
+    "const": 0,
+}
 
 
 @builds("cvta")

@@ -99,9 +99,7 @@ class Run:
     def _pack(self, params: list[bytes]) -> None:
         wanted = self.program.entry.params
         if len(params) != len(wanted):
-            raise ValueError(
-                f"entry '{self.program.entry.name}' takes {len(wanted)} parameters, {len(params)} given"
-            )
+            raise ValueError(f"entry '{self.program.entry.name}' takes {len(wanted)} parameters, {len(params)} given")
         data = bytearray(self.program.param_bytes)
         for var, value in zip(wanted, params, strict=True):
             at, size = self.program.param_offsets[var.name]
@@ -405,9 +403,7 @@ def _block_order(grid: Dims, cluster: Dims) -> Array:
     i = np.arange(outer[0] * outer[1] * outer[2])
     base = np.stack([i % outer[0], i // outer[0] % outer[1], i // (outer[0] * outer[1])], axis=1)
     r = np.arange(cluster[0] * cluster[1] * cluster[2])
-    rank = np.stack(
-        [r % cluster[0], r // cluster[0] % cluster[1], r // (cluster[0] * cluster[1])], axis=1
-    )
+    rank = np.stack([r % cluster[0], r // cluster[0] % cluster[1], r // (cluster[0] * cluster[1])], axis=1)
     return (base[:, None, :] * np.array(cluster) + rank[None]).reshape(-1, 3)
 
 

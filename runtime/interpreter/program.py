@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .cfg import Segment, build_segments, literal_bits
+from .cfg import Segment, build_segments
 from .frame import STORAGE
 from .group import Group
+from .literals import literal_bits
 from .liveness import used
 from .ptx import (
     TYPE_BYTES,
@@ -266,7 +267,13 @@ class Compiler:
             is_float = type_ in ("f32", "f64", "f16", "bf16")
             return self.constant(literal_bits(operand, width, is_float), type_), None
         if isinstance(operand, Special):
-            own = "pred" if operand.name in SPECIAL_PRED else "u64" if operand.name in SPECIAL_64 else "u32"
+            own = (
+                "pred"
+                if operand.name in SPECIAL_PRED
+                else "u64"
+                if operand.name in SPECIAL_64
+                else "u32"
+            )
             slot = self._new_slot("special", operand.name, STORAGE[own])
             return slot, None if STORAGE[own] is STORAGE[type_] else _cast(type_)
         if isinstance(operand, Sym):
@@ -327,7 +334,7 @@ class Compiler:
             raise self.error(f"'{reg.name}' is .{reg.type}, the result is .{type_}")
         if have < want:
             raise self.error(f"'{reg.name}' is .{reg.type}, too narrow for .{type_}")
-        if type_[0] == "s" and have > want or type_ == "s8":
+        if (type_[0] == "s" and have > want) or type_ == "s8":
             narrow = np.dtype(f"i{want}")
             wide = np.dtype(f"i{max(have, 2)}")
             unsigned = np.dtype(f"u{want}")
@@ -379,7 +386,7 @@ def _check_type(k: Compiler, operand: Any, type_: str) -> None:
     if not isinstance(operand, Reg):
         return
     have, want = operand.type, TYPE_BYTES.get(type_, 4)
-    floats = have[0] == "f" and type_[0] in "us" or have[0] in "us" and type_[0] == "f"
+    floats = (have[0] == "f" and type_[0] in "us") or (have[0] in "us" and type_[0] == "f")
     if (TYPE_BYTES[have] != want and not (want < 2 and have == "b16")) or floats:
         raise k.error(f"'{operand.name}' is .{have}, the instruction wants .{type_}")
 
@@ -407,7 +414,9 @@ def _elementwise(
 ) -> Op:
     slots = [s for s, _ in sources]
     plain = all(convert is None for _, convert in sources)
-    single = len(dests) == 1 and isinstance(dests[0], Reg) and k.widening(dests[0], types[0]) is None
+    single = (
+        len(dests) == 1 and isinstance(dests[0], Reg) and k.widening(dests[0], types[0]) is None
+    )
     if plain and single and len(slots) in (1, 2, 3):
         d = dests[0].index
         if len(slots) == 1:
