@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import operator
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -66,9 +67,10 @@ class Kernel:
 
     def __call__(self, *args: Any, out: Any = None, stream: Any = None, interpret: Any = None) -> Any:
         """Run the kernel. `out`: preallocated outputs; `stream`: a CUDA stream; `interpret`: see `kd.kernel`."""
-        if self._fast is not None and interpret is None and not _recording():
-            result = self._fast(args, out, stream)
-            if result is not _miss():
+        fast = self._fast
+        if fast is not None and interpret is None:
+            result = fast(args, out, stream)
+            if result is not fast.miss:
                 return result
         return self._call(args, out, stream, interpret)
 
@@ -96,7 +98,8 @@ class Kernel:
         if self._fast is None:
             self._fast = FastCalls()
         tree = prepared.kernel.output_tree
-        self._fast.learn(args, out, prepared.loaded, lambda outs: unflatten(tree, outs))
+        structure = operator.itemgetter(0) if tree == 0 else functools.partial(unflatten, tree)
+        self._fast.learn(args, out, prepared.loaded, structure)
 
     def _prepare(self, args: tuple[Any, ...], out: Any, interpret: Any) -> _Prepared:
         """Everything before the launch: arguments described, the kernel compiled and loaded."""
@@ -241,6 +244,7 @@ class Kernel:
         except Error as error:
             raise at_user_line(error) from None
         tree = prepared.kernel.output_tree
+        structure = operator.itemgetter(0) if tree == 0 else functools.partial(unflatten, tree)
         return bind(
             prepared.kernel,
             prepared.loaded,
@@ -248,7 +252,28 @@ class Kernel:
             prepared.scalars,
             prepared.outs,
             stream,
-            lambda outs: unflatten(tree, outs),
+            structure,
+        )
+
+    def as_torch_op(
+        self,
+        name: str,
+        *,
+        inputs: Sequence[str] | int | None = None,
+        backward: Callable[..., Any] | None = None,
+        setup_context: Callable[..., Any] | None = None,
+    ) -> Any:
+        """Register this kernel as the `torch.library` op `name` ("namespace::op"), and return the op.
+
+        It runs whole under `torch.compile(fullgraph=True)`. Inputs are tensors, except where the body annotates a
+        parameter as float, int or bool; `inputs` names them where the body's signature can't tell. With
+        `backward(ctx, *gradients)` it is differentiable: `ctx.saved_tensors` are the tensor inputs and the outputs,
+        or what `setup_context(ctx, inputs, output)` saved.
+        """
+        from runtime.torch_op import as_torch_op
+
+        return as_torch_op(
+            self, self._definition, name, inputs=inputs, backward=backward, setup_context=setup_context
         )
 
 
@@ -266,13 +291,6 @@ class _Prepared:
         self.arrays = arrays
         self.scalars = scalars
         self.outs = outs
-
-
-@functools.cache
-def _miss() -> Any:
-    from runtime.dispatch import MISS
-
-    return MISS
 
 
 def _recording() -> bool:

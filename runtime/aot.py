@@ -53,7 +53,7 @@ def load_compiled(path: str | os.PathLike[str]) -> CompiledFile:
     try:
         compiled, _ = unpack(data)
     except ArtifactError as error:
-        raise ArtifactError(f"{os.fspath(path)} cannot be loaded: {error}") from error
+        raise ArtifactError(f"{os.fspath(path)} cannot be loaded: {error.fields['message']}") from error
     return CompiledFile(compiled)
 
 
@@ -98,9 +98,7 @@ class CompiledFile:
         """Write the kernel to another file."""
         save(self._compiled, path)
 
-    def __call__(
-        self, *args: Any, out: Any = None, stream: Any = None, interpret: Any = None
-    ) -> Any:
+    def __call__(self, *args: Any, out: Any = None, stream: Any = None, interpret: Any = None) -> Any:
         """Run the kernel; the result has the structure that `out_type` had."""
         arrays, scalars = self._sort(args)
         given = None if out is None else _leaves(out)
@@ -110,8 +108,7 @@ class CompiledFile:
 
     def __repr__(self) -> str:
         shapes = ", ".join(
-            f"{a.dtype}[{','.join(map(str, a.shape))}]"
-            for a in self.kernel.arrays[: self.kernel.inputs]
+            f"{a.dtype}[{','.join(map(str, a.shape))}]" for a in self.kernel.arrays[: self.kernel.inputs]
         )
         return f"<compiled kernel {self.name}({shapes}) for {self.target}>"
 

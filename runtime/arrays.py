@@ -6,6 +6,7 @@ any framework's array as an address, a shape and strides. Nothing is copied to m
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol
@@ -150,8 +151,15 @@ class Interop(Protocol):
         """An uninitialised row-major array that may be written on `stream`."""
         ...
 
-    def current_stream(self, index: int) -> int:
-        """The handle of the stream that the framework issues work to on GPU `index`."""
+    def allocator(
+        self, shape: tuple[int, ...], dtype: DType, device: tuple[str, int]
+    ) -> Callable[[], Any]:
+        """What `empty` does for the current stream, with all its arguments settled."""
+        ...
+
+    @property
+    def current_stream(self) -> Callable[[int], int]:
+        """The handle of the stream that the framework issues work to, by GPU index."""
         ...
 
     def finish(self, array: Any, view: ArrayView, stream: int) -> Any:

@@ -202,7 +202,7 @@ def _perform(
 def allocate(state: PendingCall, outputs: Sequence[OutputSpec], out: Sequence[Any] | None) -> None:
     """Check the arrays, and give every output its memory."""
     count = len(state.views)
-    state.views += state.given or [_reserve(spec) for spec in outputs]
+    state.views += state.given or [_reserve(i, spec) for i, spec in enumerate(outputs)]
     state.job.check(state.views)
     if state.given:
         state.results = list(out or ())
@@ -215,12 +215,12 @@ def allocate(state: PendingCall, outputs: Sequence[OutputSpec], out: Sequence[An
         state.views[count + i] = fresh
 
 
-def _reserve(spec: OutputSpec) -> ArrayView:
+def _reserve(i: int, spec: OutputSpec) -> ArrayView:
     """A stand-in for an output that is allocated after the checks:
 
     at an address that nothing overlaps.
     """
-    return ArrayView(0, spec.shape, row_major(spec.shape), spec.dtype, ("unplaced", 0), "numpy")
+    return ArrayView(0, spec.shape, row_major(spec.shape), spec.dtype, ("unplaced", i), "numpy")
 
 
 def prepare(state: PendingCall, outputs: Sequence[OutputSpec], count: int) -> list[int]:

@@ -309,6 +309,8 @@ class CudaImage:
         cluster: Dims = (1, 1, 1),
         dynamic_smem: int = 0,
         stream: int | None = None,
+        names: Sequence[str] = (),
+        fresh: Sequence[int] = (),
     ) -> None:
         """See `LoadedImage.launch`.
 

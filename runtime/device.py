@@ -59,10 +59,13 @@ class LoadedImage(Protocol):
         cluster: Dims = (1, 1, 1),
         dynamic_smem: int = 0,
         stream: int | None = None,
+        names: Sequence[str] = (),
+        fresh: Sequence[int] = (),
     ) -> None:
         """Launch with `params` in the entry's order:
 
-        arrays as their addresses, scalars as their bytes.
+        arrays as their addresses, scalars as their bytes. For reports: `names` of the parameters,
+        and by index those arrays (`fresh`) that hold nothing yet.
         """
         ...
 

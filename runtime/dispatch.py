@@ -26,7 +26,7 @@ import numpy as np
 from kernel_dsl.compiled import PointerParam, ScalarParam, TensorMapParam
 from kernel_dsl.dtypes import DType, complex64
 
-from . import driver
+from . import driver, recording
 from .arrays import ArrayView, frameworks, interop_of, is_array, view
 from .cuda_device import CudaLoaded
 from .errors import Error
@@ -62,10 +62,10 @@ def _scan(leaves: Sequence[Any], addresses: list[int]) -> list[Any]:
     """The signature of arrays and scalars, and the arrays' addresses. Raises _LongWayError."""
     key: list[Any] = []
     for a in leaves:
-        cls: type[Any] = type(a)
+        cls: Any = type(a)  # pyright: ignore[reportUnknownVariableType]
         if cls is _tensor:  # the common case, written out: calling _of_torch costs as much again
-            if a.requires_grad or a.is_neg():
-                _refuse_watched(a)
+            if a.requires_grad:
+                _refuse_watched()
             address = a.data_ptr()
             addresses.append(address)
             key += (a.dtype, a.shape, a.stride(), address & 15, a.get_device())
@@ -94,14 +94,14 @@ def _learn_type(value: Any) -> Scan:
     return scan
 
 
-def _refuse_watched(t: Any) -> None:
-    if t.is_neg() or sys.modules["torch"].is_grad_enabled():
+def _refuse_watched() -> None:
+    if sys.modules["torch"].is_grad_enabled():
         raise _LongWayError
 
 
 def _of_torch(t: Any, addresses: list[int]) -> tuple[Any, ...]:
-    if t.requires_grad or t.is_neg():
-        _refuse_watched(t)
+    if t.requires_grad:
+        _refuse_watched()
     try:
         address = t.data_ptr()
         addresses.append(address)
@@ -145,8 +145,7 @@ def _packer(value: Any, dtype: DType) -> Callable[[Any], bytes] | None:
     to it.
     """
     if isinstance(value, np.generic):
-        scalar: Any = value
-        same = scalar.dtype == dtype.numpy
+        same = np.asarray(cast("Any", value)).dtype == dtype.numpy
         return methodcaller("tobytes") if same else None
     code = _PACKERS.get(dtype.name)
     return None if code is None else struct.Struct("=" + code).pack
@@ -179,9 +178,20 @@ class FastCall:
         self._given, self._single = given, single
         self._structure = structure
         self._specs = [(spec.shape, spec.dtype) for spec in kernel.outputs]
+        self._allocators = [
+            self._interop.allocator(shape, dtype, self._device) for shape, dtype in self._specs
+        ]
         self._lock = threading.Lock()
         self._params = ParamBuffer(loaded.layout.offsets, loaded.layout.nbytes)
+        self._buffer, self._shift = self._params.buffer, self._params.shift
         self._pack = loaded.layout.pack
+        self._calls: dict[int, tuple[Any, tuple[Any, ...]]] = {}
+        # The imaginary part of a lazy conjugate is lazily negated: it has gaps, or one element.
+        self._lazy = [
+            i
+            for i, v in enumerate(views[: None if given else kernel.inputs])
+            if v.framework == "torch" and v.dtype.is_float and (v.size == 1 or not v.contiguous)
+        ]
         self._plan_values(args, views)
         self._plan_overlaps(views)
         self._success = driver.success()
@@ -228,21 +238,25 @@ class FastCall:
                 above = high_j - views[j].address - (low_i - views[i].address)
                 if low_i < high_i and low_j < high_j:
                     self._apart.append((i, j, -below, above))
-        self._shared = bool(self._apart or self._equal)
 
     def __call__(
         self, args: Sequence[Any], out: Any, stream: int | None, addresses: list[int]
     ) -> Any:
         """`addresses`: where the arrays of `args`, then those of `out`, lie."""
-        if self._shared and not self._distinct(addresses):
+        for i, j, low, high in self._apart:
+            if low < addresses[i] - addresses[j] < high:
+                return MISS
+        for i, j in self._equal:
+            if addresses[i] != addresses[j]:
+                return MISS
+        if self._lazy and self._is_lazy(args, out):
             return MISS
         if stream is None:
             stream = self._current(self._index)
         if self._given:
             outputs: list[Any] = [out] if self._single else list(out)
         else:
-            empty, device = self._interop.empty, self._device
-            outputs = [empty(shape, dtype, device, stream) for shape, dtype in self._specs]
+            outputs = self._allocate(stream)
             addresses += map(self._address, outputs)
         values = self._values.copy()
         for slot, array in self._pointers:
@@ -252,12 +266,12 @@ class FastCall:
         for slot, array, param, known in self._maps:
             address = addresses[array]
             values[slot] = known.get(address) or self._encode(address, array, param, known)
-        launcher, params = self._launcher, self._params
+        call, arguments = self._calls.get(stream) or self._prepare(stream)
         with self._lock:
-            self._pack(params.buffer, params.shift, *values)
-            outcome = launcher.launch(stream, params.address)
+            self._pack(self._buffer, self._shift, *values)
+            outcome = call(*arguments)
             if outcome[0] is not self._success:
-                self._settle(stream, outcome, args, outputs)
+                self._settle(call, arguments, outcome, args, outputs)
         return outputs if self._structure is None else self._structure(outputs)
 
     def _pack_scalars(self, values: list[Any], args: Sequence[Any]) -> bool:
@@ -268,11 +282,18 @@ class FastCall:
             return False
         return True
 
-    def _distinct(self, addresses: list[int]) -> bool:
-        for i, j, low, high in self._apart:
-            if low < addresses[i] - addresses[j] < high:
-                return False
-        return all(addresses[i] == addresses[j] for i, j in self._equal)
+    def _allocate(self, stream: int) -> list[Any]:
+        """Outputs of this call, in memory that belongs to `stream`."""
+        if stream == self._current(self._index):
+            return [allocate() for allocate in self._allocators]
+        empty, device = self._interop.empty, self._device
+        return [empty(shape, dtype, device, stream) for shape, dtype in self._specs]
+
+    def _is_lazy(self, args: Sequence[Any], out: Any) -> bool:
+        """Whether a tensor's memory holds its elements' negatives: views of complex ones can."""
+        given = [] if out is None else [out] if self._single else list(out)
+        arrays = [args[i] for i in self._inputs] + given
+        return any(arrays[i].is_neg() for i in self._lazy)
 
     def _encode(
         self, address: int, array: int, param: TensorMapParam, known: dict[int, bytes]
@@ -286,10 +307,21 @@ class FastCall:
         known[address] = made
         return made
 
+    def _prepare(self, stream: int) -> tuple[Any, tuple[Any, ...]]:
+        made = self._launcher.call_for(stream, self._params.address)
+        if len(self._calls) >= 64:
+            self._calls.clear()
+        self._calls[stream] = made
+        return made
+
     def _settle(
-        self, stream: int, outcome: tuple[Any, ...], args: Sequence[Any], outputs: list[Any]
+        self,
+        call: Any,
+        arguments: tuple[Any, ...],
+        outcome: tuple[Any, ...],
+        args: Sequence[Any],
+        outputs: list[Any],
     ) -> None:
-        call, arguments = self._launcher.call_for(stream, self._params.address)
         try:
             settle(self._loaded.device.context, call, arguments, outcome)
         except driver.CudaError as error:
@@ -301,6 +333,7 @@ class FastCalls:
     """The fast calls of one kernel object. Safe to use from several threads."""
 
     CAPACITY = 1024
+    miss = MISS
 
     def __init__(self) -> None:
         self._known: dict[Hashable, tuple[FastCall, ...]] = {}
@@ -309,6 +342,8 @@ class FastCalls:
 
     def __call__(self, args: Sequence[Any], out: Any = None, stream: Any = None) -> Any:
         """The call's result if it has a fast way, else MISS: nothing was done then."""
+        if recording.current() is not None:
+            return MISS  # a graph takes this call
         addresses: list[int] = []
         try:
             key = _key(args, out, addresses)

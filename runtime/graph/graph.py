@@ -64,9 +64,7 @@ class Graph:
         if self._recorder is not None:
             raise GraphError("this graph was recorded before; make another kd.Graph()")
         if recording.current() is not None:
-            raise GraphError(
-                "another graph is being recorded. To nest one, record it first, and call it here"
-            )
+            raise GraphError("another graph is being recorded. To nest one, record it first, and call it here")
         self._recorder = GraphRecorder()
         self._context = recording.recording(self._recorder)
         self._context.__enter__()
@@ -127,10 +125,7 @@ class Graph:
     @outputs.setter
     def outputs(self, arrays: Any) -> None:
         if self._exec is not None:
-            raise GraphError(
-                "g.outputs is set before the first replay: memory that is not an output is given "
-                "up then"
-            )
+            raise GraphError("g.outputs is set before the first replay: memory that is not an output is given up then")
         self._chosen, self._program = arrays, None
         self._built()
 
@@ -396,14 +391,10 @@ class Graph:
 
     # --- graphs in graphs -------------------------------------------------------------------------
 
-    def _nest(
-        self, recorder: GraphRecorder, inputs: Sequence[Any], out: Any, values: Mapping[str, Any]
-    ) -> Any:
+    def _nest(self, recorder: GraphRecorder, inputs: Sequence[Any], out: Any, values: Mapping[str, Any]) -> Any:
         """Become part of the graph that is being recorded."""
         program = self._built()
-        if self._exec is not None and any(
-            s.home is None and s.kind != "scratch" for s in program.slots
-        ):
+        if self._exec is not None and any(s.home is None and s.kind != "scratch" for s in program.slots):
             raise GraphError("this graph was released")
         for name, variable in program.variables.items():
             value = values.get(name)
@@ -428,6 +419,4 @@ def _parts(item: Any) -> tuple[Callable[..., Any], Sequence[Any], dict[str, Any]
         parts = list(cast("Sequence[Any]", item))
         if 2 <= len(parts) <= 3 and callable(parts[0]) and isinstance(parts[1], (tuple, list)):
             return parts[0], cast("Sequence[Any]", parts[1]), dict(*parts[2:])
-    raise ArgumentTypeError(
-        f"a call is a callable, (function, args) or (function, args, kwargs), and not {item!r}"
-    )
+    raise ArgumentTypeError(f"a call is a callable, (function, args) or (function, args, kwargs), and not {item!r}")

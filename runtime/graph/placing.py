@@ -60,9 +60,7 @@ class Places:
         """Views of a replay's inputs, checked against the recorded ones; none for none."""
         slots = self._program.inputs
         if inputs and len(inputs) != len(slots):
-            raise ArgumentTypeError(
-                f"this graph has {len(slots)} inputs, and got {len(inputs)} arrays"
-            )
+            raise ArgumentTypeError(f"this graph has {len(slots)} inputs, and got {len(inputs)} arrays")
         return [self._look(slot, array, stream) for slot, array in zip(slots, inputs, strict=False)]
 
     def _look(self, slot: Slot, array: Any, stream: int) -> ArrayView:
@@ -79,16 +77,11 @@ class Places:
         given = leaves_of(out)
         outputs = self._program.outputs
         if len(given) != len(outputs):
-            raise ArgumentTypeError(
-                f"out= holds {len(given)} arrays, and the graph has {len(outputs)} outputs"
-            )
+            raise ArgumentTypeError(f"out= holds {len(given)} arrays, and the graph has {len(outputs)} outputs")
         found: dict[Slot, ArrayView] = {}
         for output, array in zip(outputs, given, strict=True):
             if not output.whole:
-                raise GraphError(
-                    "out= cannot replace an output that shares its memory with other arrays of "
-                    "the graph"
-                )
+                raise GraphError("out= cannot replace an output that shares its memory with other arrays of the graph")
             there = view(array, stream)
             check_like(there, output.view, "an array of out=", True)
             if output.slot.block is None:
@@ -108,25 +101,17 @@ class Places:
                 found[output.slot] = made
         return found
 
-    def _check_apart(
-        self, wanted: Mapping[Slot, ArrayView], outs: Mapping[Slot, ArrayView]
-    ) -> None:
+    def _check_apart(self, wanted: Mapping[Slot, ArrayView], outs: Mapping[Slot, ArrayView]) -> None:
         """Outputs that were given must overlap nothing else that the replay works on.
 
         But inputs: those are copied first.
         """
         spans = [(*there.span(), slot) for slot, there in wanted.items() if slot.kind != "input"]
-        spans += [
-            (*s.home.span(), s)
-            for s in self._program.slots
-            if s.home is not None and s not in wanted
-        ]
+        spans += [(*s.home.span(), s) for s in self._program.slots if s.home is not None and s not in wanted]
         end, last = -1, None
         for low, high, slot in sorted(spans, key=lambda entry: entry[:2]):
             if low < min(end, high) and (slot in outs or last in outs):
-                raise ArgumentValueError(
-                    "an array of out= shares memory with another array of the replay"
-                )
+                raise ArgumentValueError("an array of out= shares memory with another array of the replay")
             if high > end:
                 end, last = high, slot
 
@@ -193,8 +178,7 @@ def _meet(there: ArrayView, low: int, high: int) -> bool:
 def _check_aligned(there: ArrayView, slot: Slot, what: str) -> None:
     if (there.span()[0] - slot.low) % slot.alignment:
         raise ArgumentValueError(
-            f"{what} lies at {there.address:#x}, which is not {slot.alignment}-byte aligned as the "
-            "recorded one was"
+            f"{what} lies at {there.address:#x}, which is not {slot.alignment}-byte aligned as the recorded one was"
         )
 
 
@@ -203,13 +187,10 @@ def check_like(there: ArrayView, home: ArrayView, what: str, written: bool) -> N
     same = there.shape == home.shape and there.dtype == home.dtype
     if not same or there.device != home.device:
         raise ArgumentValueError(
-            f"{what} must be {describe_array(home)} as recorded, and is {describe_array(there)}; "
-            "record a graph for it"
+            f"{what} must be {describe_array(home)} as recorded, and is {describe_array(there)}; record a graph for it"
         )
     if there.strides != home.strides and not (there.contiguous and home.contiguous):
-        raise ArgumentValueError(
-            f"{what} must have strides {home.strides} as recorded, and has {there.strides}"
-        )
+        raise ArgumentValueError(f"{what} must have strides {home.strides} as recorded, and has {there.strides}")
     if written and there.readonly:
         raise ArgumentValueError(f"{what} is written, and is read-only")
 
@@ -217,9 +198,7 @@ def check_like(there: ArrayView, home: ArrayView, what: str, written: bool) -> N
 def leaves_of(tree: Any) -> list[Any]:
     """The arrays of nested tuples, lists and dicts."""
     if isinstance(tree, dict):
-        return [
-            leaf for value in cast("dict[Any, Any]", tree).values() for leaf in leaves_of(value)
-        ]
+        return [leaf for value in cast("dict[Any, Any]", tree).values() for leaf in leaves_of(value)]
     if isinstance(tree, (tuple, list)):
         return [leaf for value in cast("Sequence[Any]", tree) for leaf in leaves_of(value)]
     return [] if tree is None else [tree]

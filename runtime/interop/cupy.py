@@ -6,6 +6,7 @@ ml_dtypes arrays (bfloat16, fp8) are taken where CuPy holds them.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -62,6 +63,15 @@ class _Cupy:
     def current_stream(self, index: int) -> int:
         with cupy.cuda.Device(index):
             return int(cupy.cuda.get_current_stream().ptr)
+
+    def allocator(
+        self, shape: tuple[int, ...], dtype: DType, device: tuple[str, int]
+    ) -> Callable[[], Any]:
+        def allocate() -> Any:
+            with cupy.cuda.Device(device[1]):
+                return cupy.empty(shape, dtype.numpy)
+
+        return allocate
 
     def finish(self, array: Any, view: ArrayView, stream: int) -> Any:
         return array

@@ -4,7 +4,7 @@ the host NumPy's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -173,6 +173,11 @@ class _Generic:
 
     def current_stream(self, index: int) -> int:
         return 0
+
+    def allocator(
+        self, shape: tuple[int, ...], dtype: DType, device: tuple[str, int]
+    ) -> Callable[[], Any]:
+        return lambda: self.empty(shape, dtype, device, 0)
 
     def finish(self, array: Any, view: ArrayView, stream: int) -> Any:
         return array

@@ -7,6 +7,7 @@ inputs are waited for before a launch, and the launch before the call returns.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -78,6 +79,11 @@ class _Jax:
 
     def current_stream(self, index: int) -> int:
         return 0
+
+    def allocator(
+        self, shape: tuple[int, ...], dtype: DType, device: tuple[str, int]
+    ) -> Callable[[], Any]:
+        return lambda: self.empty(shape, dtype, device, 0)
 
     def finish(self, array: Any, view: ArrayView, stream: int) -> Any:
         if isinstance(array, np.ndarray):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -70,6 +71,11 @@ class _Numpy:
 
     def current_stream(self, index: int) -> int:
         return 0
+
+    def allocator(
+        self, shape: tuple[int, ...], dtype: DType, device: tuple[str, int]
+    ) -> Callable[[], Any]:
+        return lambda: self.empty(shape, dtype, device, 0)
 
     def finish(self, array: Any, view: ArrayView, stream: int) -> Any:
         return array

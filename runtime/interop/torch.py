@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from kernel_dsl.dtypes import DType, as_dtype
@@ -37,9 +39,8 @@ def torch_dtype(dtype: DType) -> Any:
     return found
 
 
-def raw_stream(index: int) -> int:
-    """The handle of torch's current stream on GPU `index`."""
-    return torch._C._cuda_getCurrentRawStream(index)
+# The handle of torch's current stream on a GPU, by index. A torch without CUDA has no GPUs.
+raw_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0)
 
 
 def check_plain(tensor: Any) -> None:
@@ -69,6 +70,9 @@ def check_plain(tensor: Any) -> None:
 
 class _Torch:
     name = "torch"
+
+    def __init__(self) -> None:
+        self.current_stream = raw_stream
 
     def view(self, array: Any, stream: int) -> ArrayView:
         check_plain(array)
@@ -105,8 +109,11 @@ class _Torch:
         with torch.cuda.stream(torch.cuda.ExternalStream(stream, device=index)):
             return torch.empty(shape, dtype=kind, device=torch.device("cuda", index))
 
-    def current_stream(self, index: int) -> int:
-        return raw_stream(index)
+    def allocator(
+        self, shape: tuple[int, ...], dtype: DType, device: tuple[str, int]
+    ) -> Callable[[], Any]:
+        place = torch.device("cuda", device[1]) if device[0] == "cuda" else torch.device("cpu")
+        return partial(torch.empty, shape, dtype=torch_dtype(dtype), device=place)
 
     def finish(self, array: Any, view: ArrayView, stream: int) -> Any:
         return array

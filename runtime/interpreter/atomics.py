@@ -118,7 +118,7 @@ def accumulator(operation: str, type_: str) -> Any:
     dtype = {"f": "f", "s": "i"}.get(type_[0], "u") + str(TYPE_BYTES[type_])
     if type_[0] == "f" and operation != "add":
         return None
-    return lambda run: ufunc.accumulate(run.view(dtype)).view(run.dtype)
+    return lambda run: ufunc.accumulate(run.view(dtype), dtype=dtype).view(run.dtype)
 
 
 @builds("atom", "red")
@@ -157,7 +157,7 @@ def build_atomic(k: Compiler, ins: Instruction) -> Op:
         c.batch.run.progress += changed
         if write is not None:
             write(c, old)
-        return changed or not returns or c.batch.run.looked(c)
+        return changed or not returns or c.batch.run.looked(c, ins)
 
     return run
 
@@ -171,6 +171,7 @@ def _chosen(c: Group, part: Part) -> tuple[Any, Array]:
 def _note(c: Group, part: Part, form: AtomForm, ins: Instruction) -> None:
     if part.shadow is not None:
         part.shadow.atomic(c, part.index, form.size, part.mask, ins, form)
+        c.batch.run.sync.access(c, part, form.size, form.semantics, ins.opcode[0] == "atom", True)
 
 
 def _cas(
@@ -202,7 +203,7 @@ def _cas(
             c.batch.run.progress += 1
         if write is not None:
             write(c, old)
-        return changed or c.batch.run.looked(c)
+        return changed or c.batch.run.looked(c, ins)
 
     return run
 

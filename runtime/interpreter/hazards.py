@@ -141,7 +141,8 @@ class Reporter:
         below = [(start, name) for name, start in symbols.items() if start <= offset]
         if below:
             start, name = max(below)
-            return f"'{name.partition('@')[0]}' + {offset - start} bytes"
+            after = f" + {offset - start} bytes" if offset > start else ""
+            return f"'{name.partition('@')[0]}'{after}"
         return f"shared address {offset}"
 
 

@@ -122,6 +122,14 @@ def _whole_rows(view: Array, index: Array) -> tuple[Array, Array] | None:
 _LANES = np.arange(32)
 
 
+def unchanged(part: Part, values: list[Array]) -> Array:
+    """(rows, 32): lanes whose store leaves memory as it is."""
+    same = np.ones(part.index.shape, np.bool_)
+    for i, value in enumerate(values):
+        same &= part.view[part.index + i] == value.astype(part.view.dtype)
+    return same
+
+
 def scatter(part: Part, values: list[Array]) -> None:
     """Write `values`, one array (rows, 32) a vector element."""
     view, index, mask = part.view, part.index, part.mask
@@ -167,6 +175,8 @@ def build_load(k: Compiler, ins: Instruction) -> Op:
         for part in parts:
             if part.shadow is not None:
                 part.shadow.read(c, part.index, size, count, part.mask, ins, form)
+                if strong:
+                    c.batch.run.sync.access(c, part, size, form.semantics, True, False)
         if len(parts) == 1:
             value = gather(parts[0], count)
         else:
@@ -180,7 +190,7 @@ def build_load(k: Compiler, ins: Instruction) -> Op:
             for i, one in enumerate(writers):
                 if one is not None:
                     one(c, value[..., i])
-        return not strong or c.batch.run.looked(c)
+        return not strong or c.batch.run.looked(c, ins)
 
     return load
 
@@ -264,7 +274,11 @@ def _param_size(k: Compiler, name: str) -> int:
 
 @builds("st")
 def build_store(k: Compiler, ins: Instruction) -> Op:
-    """st, weak or strong."""
+    """st, weak or strong, and st.async."""
+    if ins.opcode[1] == "async":
+        from .remote import build_st_async
+
+        return build_st_async(k, ins)
     form = Form(k, ins)
     dest, source = ins.operands
     items = list(source.items) if isinstance(source, Vec) else [source]
@@ -282,9 +296,16 @@ def build_store(k: Compiler, ins: Instruction) -> Op:
     def store(c: Group) -> bool:
         values = [r(c) for r in readers]
         for part in space(c).locate(c, address(c), size, width, ins, True):
+            access = None
             if part.shadow is not None:
-                part.shadow.write(c, part.index, size, count, part.mask, ins, form)
+                access = part.shadow.write(
+                    c, part.index, size, count, part.mask, ins, form, lambda: unchanged(part, values)
+                )
+                if form.strong:
+                    c.batch.run.sync.access(c, part, size, form.semantics, False, True)
             scatter(part, values)
+            if access is not None and access.clash is not None:
+                part.shadow.settle_clash(access)
         c.batch.run.progress += 1
         return True
 

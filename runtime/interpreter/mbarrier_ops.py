@@ -209,7 +209,7 @@ def _wait(k: Compiler, ins: Instruction) -> Op:
             write(c, result)
         if done.any() or blocking:
             return True
-        return batch.run.looked(c)
+        return batch.run.looked(c, ins)
 
     return run
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from .cfg import Segment, build_segments, literal_bits
 from .frame import STORAGE
 from .group import Group
+from .liveness import used
 from .ptx import (
     TYPE_BYTES,
     Function,
@@ -63,7 +64,8 @@ class Seg:
     """A compiled segment: `sync` runs first and may refuse to go on, then `ops`; `kind` says how it ends."""
 
     __slots__ = (
-        "cost", "end", "guard", "index", "kind", "next", "ops", "sync", "sync_ins", "targets",
+        "code", "cost", "end", "guard", "index", "kind", "moves", "next", "ops", "reads", "sync", "sync_ins",
+        "targets", "touches", "writes",
     )  # fmt: skip
 
     def __init__(self, index: int, source: Segment) -> None:
@@ -77,6 +79,10 @@ class Seg:
         self.ops: list[Op] = []
         self.guard = (source.guard[0].index, source.guard[1]) if source.guard else None
         self.cost = len(source.code) + 1
+        # Registers that some wgmma uses and this segment reads or writes, as bit sets.
+        self.code = [*([source.sync] if source.sync else []), *source.code]
+        self.reads = self.writes = self.moves = 0
+        self.touches = False
 
 
 class Code:
@@ -185,6 +191,27 @@ class Compiler:
                 self.ins = source.end
                 self.code.call[index] = _BUILDERS[source.end.opcode[0]](self, source.end)
             self.code.segments.append(seg)
+        self._mark_wgmma_registers()
+
+    def _mark_wgmma_registers(self) -> None:
+        """Note which segments touch registers of wgmma."""
+        wanted = 0
+        for seg in self.code.segments:
+            if seg.sync_ins is not None and seg.sync_ins.opcode[:2] == ("wgmma", "mma_async"):
+                reads, writes = used(Instruction(("wgmma",), seg.sync_ins.operands[:2], None, 0, 0))
+                wanted |= writes | (reads if isinstance(seg.sync_ins.operands[1], Vec) else 0)
+        if not wanted:
+            return
+        for seg in self.code.segments:
+            computed = 0
+            for ins in seg.code:
+                if ins.opcode[0] != "wgmma":
+                    reads, writes = used(ins)
+                    seg.reads |= reads & wanted
+                    seg.writes |= writes & wanted
+                    computed |= 0 if ins.opcode[0] == "mov" else writes
+            seg.moves = seg.writes & ~computed
+            seg.touches = bool(seg.reads | seg.writes)
 
     def instruction(self, ins: Instruction, guarded: bool) -> Op:
         self.ins = ins
@@ -341,6 +368,22 @@ def guard(op: Op, predicate: int, negated: bool) -> Op:
     return run
 
 
+# Instructions whose register operands may be wider than their types (PTX ISA 9.4.1).
+_RELAXED = {"cvt"}
+
+
+def _check_type(k: Compiler, operand: Any, type_: str) -> None:
+    """Operands of arithmetic have the instruction's size, and floats do not pass for integers."""
+    if isinstance(operand, Imm) and operand.kind == "int" and type_ in ("f32", "f64"):
+        raise k.error(f"an integer literal where .{type_} is wanted")
+    if not isinstance(operand, Reg):
+        return
+    have, want = operand.type, TYPE_BYTES.get(type_, 4)
+    floats = have[0] == "f" and type_[0] in "us" or have[0] in "us" and type_[0] == "f"
+    if (TYPE_BYTES[have] != want and not (want < 2 and have == "b16")) or floats:
+        raise k.error(f"'{operand.name}' is .{have}, the instruction wants .{type_}")
+
+
 def build_alu(k: Compiler, ins: Instruction) -> Op:
     """An elementwise instruction of `semantics`."""
     operands = ins.operands
@@ -351,6 +394,9 @@ def build_alu(k: Compiler, ins: Instruction) -> Op:
     given = operands[1:]
     if len(dests) != len(alu.results) or len(given) != len(alu.operands):
         raise k.error(f"takes {len(alu.operands)} operands, {len(given)} given")
+    if ins.opcode[0] not in _RELAXED:
+        for operand, type_ in zip((*dests, *given), (*alu.results, *alu.operands), strict=True):
+            _check_type(k, operand, type_)
     sources = [k.source(o, t) for o, t in zip(given, alu.operands, strict=True)]
     writers = [k.writer(d, t) for d, t in zip(dests, alu.results, strict=True)]
     return _elementwise(alu.function, sources, writers, k, dests, alu.results)

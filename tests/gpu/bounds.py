@@ -1,4 +1,5 @@
-"""How far an instruction may be from the exact value (PTX ISA 9.7.3 and 9.7.4, the accuracy paragraphs).
+"""How far an instruction may be from the exact value (PTX ISA 9.7.3 and 9.7.4, the accuracy
+paragraphs).
 
 Forms that are not listed must agree bit for bit.
 """
@@ -76,7 +77,8 @@ def is_approximate(opcode: tuple[str, ...]) -> bool:
 
 
 def within_bound(opcode: tuple[str, ...], operands: list[Array], have: Array, want: Array) -> Array:
-    """Where the hardware's bits `have` are as near the exact value as promised; `want` are the interpreter's bits.
+    """Where the hardware's bits `have` are as near the exact value as promised; `want` are the
+    interpreter's bits.
 
     Values in f32's or f64's flushed range count as zero under `.ftz`.
     """
@@ -84,7 +86,10 @@ def within_bound(opcode: tuple[str, ...], operands: list[Array], have: Array, wa
     if type_.endswith("x2"):
         half = (*opcode[:-1], type_[:-2])
         parts = [_halves(a) for a in (*operands, have, want)]
-        both = [within_bound(half, [p[i] for p in parts[:-2]], parts[-2][i], parts[-1][i]) for i in (0, 1)]
+        both = [
+            within_bound(half, [p[i] for p in parts[:-2]], parts[-2][i], parts[-1][i])
+            for i in (0, 1)
+        ]
         return both[0] & both[1]
     with np.errstate(all="ignore"):
         x = [decode(a, type_).astype(np.float64) for a in operands]

@@ -1,4 +1,5 @@
-"""The interpreter's instructions against the GPU's: every form of the table, on specials and random bits.
+"""The interpreter's instructions against the GPU's: every form of the table, on specials and random
+bits.
 
 `python -m tests.gpu.differential [FILE]` writes the table of results as Markdown.
 """
@@ -35,7 +36,8 @@ class Row:
     wrong: dict[str, list[str]] = field(default_factory=dict)
 
     def line(self) -> str:
-        return f"| {self.family} | {self.forms} | {self.compared} | {len(self.wrong)} | {self.mismatches} |"
+        counts = (self.forms, self.compared, len(self.wrong), self.mismatches)
+        return f"| {self.family} | {' | '.join(map(str, counts))} |"
 
 
 def to_slots(arrays: list[np.ndarray]) -> np.ndarray:
@@ -51,7 +53,9 @@ def describe(entry: Entry, inputs: list[np.ndarray], index: int, have: object, w
     return f"{entry.mnemonic}({sources}) is {int(have):#x} on the GPU, {int(want):#x} here"  # type: ignore[call-overload]
 
 
-def compare_entry(entry: Entry, inputs: list[np.ndarray], outputs: list[np.ndarray], row: Row) -> None:
+def compare_entry(
+    entry: Entry, inputs: list[np.ndarray], outputs: list[np.ndarray], row: Row
+) -> None:
     """Count one form's elements and keep its first disagreements."""
     arrays = list(inputs)
     if entry.opcode[0] == "lop3":
@@ -110,7 +114,10 @@ def run(gpu: Gpu, chosen: Iterable[Entry] | None = None) -> dict[str, Row]:
 
 def report(rows: dict[str, Row]) -> str:
     """The Markdown table, and examples of what disagrees."""
-    lines = ["| family | forms | elements | forms that differ | elements that differ |", "|---|---|---|---|---|"]
+    lines = [
+        "| family | forms | elements | forms that differ | elements that differ |",
+        "|---|---|---|---|---|",
+    ]
     lines += [row.line() for row in rows.values()]
     for row in rows.values():
         for examples in row.wrong.values():
@@ -122,7 +129,10 @@ def main() -> None:
     from . import tensor_differential, warp_differential
 
     with Gpu() as gpu:
-        parts = [f"# Instructions against the hardware\n\nMeasured on one {gpu.name}.", report(run(gpu))]
+        parts = [
+            f"# Instructions against the hardware\n\nMeasured on one {gpu.name}.",
+            report(run(gpu)),
+        ]
         parts.append(warp_differential.report(warp_differential.run(gpu)))
         parts.append(tensor_differential.report(tensor_differential.run(gpu)))
     text = "\n\n".join(parts) + "\n"

@@ -1,4 +1,6 @@
-"""PTX on a real GPU through the driver alone, for tests that ask the hardware what an instruction does."""
+"""PTX on a real GPU through the driver alone, for tests that ask the hardware what an
+instruction does.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,10 @@ class Gpu:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         _check(self.driver.cuDevicePrimaryCtxRelease(self.device))
 
@@ -68,7 +73,9 @@ class Gpu:
         block: int,
         scalars: tuple[int, ...] = (),
     ) -> np.ndarray:
-        """Launch `entry(inputs..., output, 64-bit scalars...)` and return what it wrote over `output`."""
+        """Launch `entry(inputs..., output, 64-bit scalars...)` and return what it wrote over
+        `output`.
+        """
         driver = self.driver
         function = _check(driver.cuModuleGetFunction(module, entry.encode()))
         pointers = [self._upload(array) for array in [*inputs, output]]

@@ -1,4 +1,7 @@
-"""mma.sync and wgmma against the GPU: the distance from the exact sum, relative to the sum of |a b| and |c|."""
+"""mma.sync and wgmma against the GPU, by the distance from the exact sum.
+
+Distances are relative to the sum of |a b| and |c|.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +74,12 @@ def record(table: Table, kind: str, types: tuple[str, str], have: np.ndarray, wa
 
 # --- mma.sync ------------------------------------------------------------------------------------
 
-_CLASS = {"b32": ("%r", "b32", 4), "s32": ("%r", "b32", 4), "f32": ("%f", "f32", 4), "f64": ("%x", "f64", 8)}
+_CLASS = {
+    "b32": ("%r", "b32", 4),
+    "s32": ("%r", "b32", 4),
+    "f32": ("%f", "f32", 4),
+    "f64": ("%x", "f64", 8),
+}
 
 
 def _vector(held: tuple[str, int], base: int) -> str:
@@ -124,8 +132,12 @@ def _mma_operands(op: Mma, rng: np.random.Generator) -> list[list[np.ndarray]]:
     return packed
 
 
-def _exact_mma(op: Mma, operands: list[list[np.ndarray]]) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """The sum and the sum of magnitudes, as float64 registers of an f64-accumulated twin of the form."""
+def _exact_mma(
+    op: Mma, operands: list[list[np.ndarray]]
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """The sum and the sum of magnitudes, as float64 registers of an f64-accumulated twin of the
+    form.
+    """
     sums = _float_result(op, operands, lambda x: x)
     magnitudes = _float_result(op, operands, np.abs)
     return sums, magnitudes
@@ -136,9 +148,15 @@ def _float_result(op: Mma, operands: list[list[np.ndarray]], change: object) -> 
     elements = matrix._elements  # pyright: ignore[reportPrivateUsage]
     m, n, k = op.m, op.n, op.k
     per = [max(32 // matrix._WIDTH[t], 1) for t in (a_type, b_type)]  # pyright: ignore[reportPrivateUsage]
-    x = matrix.values(fragments.gather(elements(operands[0], a_type), ("a", m, k, per[0]), (m, k)), a_type)
-    y = matrix.values(fragments.gather(elements(operands[1], b_type), ("b", n, k, per[1]), (k, n)), b_type)
-    z = matrix.values(fragments.gather(elements(operands[2], c_type), ("c", m, n, 0), (m, n)), c_type)
+    x = matrix.values(
+        fragments.gather(elements(operands[0], a_type), ("a", m, k, per[0]), (m, k)), a_type
+    )
+    y = matrix.values(
+        fragments.gather(elements(operands[1], b_type), ("b", n, k, per[1]), (k, n)), b_type
+    )
+    z = matrix.values(
+        fragments.gather(elements(operands[2], c_type), ("c", m, n, 0), (m, n)), c_type
+    )
     total = np.matmul(change(x), change(y)) + change(z)  # type: ignore[operator]
     return [fragments.scatter(total, fragments.accumulator_positions(m, n))]
 
@@ -170,7 +188,9 @@ def compare_mma(gpu: Gpu, module: object, name: str, op: Mma, table: Table) -> N
     elements = matrix._elements  # pyright: ignore[reportPrivateUsage]
     got, ours = (matrix.values(elements(r, d_type), d_type) for r in (have, want))
     kind = "mma.sync m8n8k4" if op.opcode[3] == "m8n8k4" and op.types[0] == "f16" else "mma.sync"
-    if kind != "mma.sync" or op.types[0] == "b1":  # no float twin: the interpreter's own result is the measure
+    if (
+        kind != "mma.sync" or op.types[0] == "b1"
+    ):  # no float twin: the interpreter's own result is the measure
         exact, scale = ours, np.abs(ours) + 16.0
     else:
         (exact,), (scale,) = _exact_mma(op, operands)
@@ -236,7 +256,9 @@ def cases() -> Iterator[Case]:
 
 
 def wgmma_kernel(name: str, case: Case) -> str:
-    """Copies the image to SMEM, loads accumulators (4-byte slots), multiplies once and stores them."""
+    """Copies the image to SMEM, loads accumulators (4-byte slots), multiplies once and stores
+    them.
+    """
     op = case.op
     count = op.accumulator_registers
     prefix, type_ = ("%f", "f32") if op.d_type == "f32" else ("%r", "b32")
@@ -247,13 +269,15 @@ def wgmma_kernel(name: str, case: Case) -> str:
         a_major, b_major = int(case.a_layout.mn_major), int(case.b_layout.mn_major)
         flags += f", {b_major}" if case.a_in_registers else f", {a_major}, {b_major}"
     lines = [
-        f".visible .entry {name}(.param .u64 image, .param .u64 accumulators, .param .u64 registers,",
-        ".param .u64 outputs, .param .u64 desc_a, .param .u64 desc_b) {",
+        f".visible .entry {name}(.param .u64 image, .param .u64 accumulators,",
+        ".param .u64 registers, .param .u64 outputs, .param .u64 desc_a, .param .u64 desc_b) {",
         f".shared .align 1024 .b8 tile[{IMAGE_BYTES}];",
-        ".reg .b64 %in, %acc, %areg, %out, %offset, %da, %db, %base; .reg .f32 %f<130>; .reg .pred %p;",
+        ".reg .b64 %in, %acc, %areg, %out, %offset, %da, %db, %base;",
+        ".reg .f32 %f<130>; .reg .pred %p;",
         ".reg .b32 %t, %s, %a<4>, %v<4>, %r<130>;",
-        "ld.param.u64 %in, [image]; ld.param.u64 %acc, [accumulators]; ld.param.u64 %areg, [registers];",
-        "ld.param.u64 %out, [outputs]; ld.param.u64 %da, [desc_a]; ld.param.u64 %db, [desc_b];",
+        "ld.param.u64 %in, [image]; ld.param.u64 %acc, [accumulators];",
+        "ld.param.u64 %areg, [registers]; ld.param.u64 %out, [outputs];",
+        "ld.param.u64 %da, [desc_a]; ld.param.u64 %db, [desc_b];",
         "mov.u32 %t, %tid.x; mul.wide.u32 %offset, %t, 16; add.u64 %in, %in, %offset;",
         "mov.u32 %s, tile; mad.lo.u32 %s, %t, 16, %s;",
     ]
@@ -286,7 +310,9 @@ def compare_wgmma(gpu: Gpu, module: object, name: str, case: Case, table: Table)
         np.ascontiguousarray(codes(t, (length // size,), rng)).view(np.uint8)
         for t, length in ((op.a_type, B_START), (op.b_type, IMAGE_BYTES - B_START))
     ])  # fmt: skip
-    registers = np.ascontiguousarray(codes(op.a_type, (4, 4, 32, 4 // size), rng)).view(np.uint32)[..., 0]
+    registers = np.ascontiguousarray(codes(op.a_type, (4, 4, 32, 4 // size), rng)).view(np.uint32)[
+        ..., 0
+    ]
     count = op.accumulator_registers
     start = codes(op.d_type, (count, 4, 32, 2 if op.d_type == "f16" else 1), rng)
     start = np.ascontiguousarray(start).view(np.uint32)[..., 0]
@@ -307,7 +333,9 @@ def compare_wgmma(gpu: Gpu, module: object, name: str, case: Case, table: Table)
     c = fragments.accumulator_matrix(values, op.n)[0]
     product = op.multiply(a, b, c if case.scale_d else None, case.scale_a, 1)
     want = product.astype(np.float64)
-    have = fragments.accumulator_matrix(op.accumulator_values(output.reshape(count, 4, 32)), op.n)[0]
+    have = fragments.accumulator_matrix(op.accumulator_values(output.reshape(count, 4, 32)), op.n)[
+        0
+    ]
     wide_a, wide_b, wide_c = a.astype(np.float64), b.astype(np.float64), c.astype(np.float64)
     exact = case.scale_a * (wide_a @ wide_b) + case.scale_d * wide_c
     scale = np.abs(wide_a) @ np.abs(wide_b) + case.scale_d * np.abs(wide_c)
@@ -329,7 +357,9 @@ def run_wgmma(gpu: Gpu, table: Table) -> None:
 
 def wgmma_module(members: list[Case]) -> str:
     text = ".version 9.0\n.target sm_90a\n.address_size 64\n"
-    return text + "\n".join(wgmma_kernel(f"wgmma{i}", case) for i, case in enumerate(members)) + "\n"
+    return (
+        text + "\n".join(wgmma_kernel(f"wgmma{i}", case) for i, case in enumerate(members)) + "\n"
+    )
 
 
 def run(gpu: Gpu) -> Table:
@@ -345,15 +375,13 @@ def bound(types: tuple[str, str]) -> float:
 
 def report(table: Table) -> str:
     lines = [
-        "| form | operands | accumulator | elements | hardware's distance | interpreter's | bound | unequal |",
+        "| form | operands | accumulator | elements | hardware | interpreter | bound | unequal |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for (kind, a_type, d_type), entry in sorted(table.items()):
         limit = bound((a_type, d_type))
         lines.append(
-            f"| {kind} | {a_type} | {d_type} | {entry.cases} | {entry.hardware:.2e} | {entry.interpreter:.2e} "
-            f"| {limit:.2e} | {entry.unequal} |"
+            f"| {kind} | {a_type} | {d_type} | {entry.cases} | {entry.hardware:.2e} "
+            f"| {entry.interpreter:.2e} | {limit:.2e} | {entry.unequal} |"
         )
     return "\n".join(lines)
-
-

@@ -1,4 +1,7 @@
-"""Every instruction of the interpreter against the GPU. Elementwise ones agree bit for bit, or to PTX's bound."""
+"""Every instruction of the interpreter against the GPU.
+
+Elementwise ones agree bit for bit, or to PTX's bound.
+"""
 
 from __future__ import annotations
 

@@ -43,7 +43,8 @@ def kernel(name: str, op: WarpOp, limit: int) -> str:
     targets = [_register(t, 8 + i) for i, t in enumerate(op.results)]
     lines = [
         f".visible .entry {name}(.param .u64 inputs, .param .u64 outputs) {{",
-        ".reg .b64 %in, %out, %offset, %d<12>; .reg .b32 %t, %lane, %cta, %r<12>; .reg .pred %go, %p<12>;",
+        ".reg .b64 %in, %out, %offset, %d<12>; .reg .pred %go, %p<12>;",
+        ".reg .b32 %t, %lane, %cta, %r<12>;",
         "ld.param.u64 %in, [inputs]; ld.param.u64 %out, [outputs];",
         "mov.u32 %t, %tid.x; mov.u32 %cta, %ctaid.x; mad.lo.u32 %t, %cta, 128, %t;",
         "and.b32 %lane, %t, 31; mul.wide.u32 %offset, %t, 8;",
@@ -90,7 +91,9 @@ def compare(gpu: Gpu, module: object, name: str, op: WarpOp, limit: int) -> int:
         arrays[-1] = np.full((1, 1), (1 << limit) - 1, np.uint32)
     slots = [a.reshape(-1).astype(np.uint64) for a in arrays if a.size == COUNT]
     output = np.zeros((len(op.results), COUNT), np.uint64)
-    output = gpu.run(module, name, [np.stack(slots) if slots else np.zeros(1, np.uint64)], output, 8, 128)
+    output = gpu.run(
+        module, name, [np.stack(slots) if slots else np.zeros(1, np.uint64)], output, 8, 128
+    )
     want = op(active, *arrays)
     # What depends on lanes that do not execute is undefined.
     noisy = [np.where(active, a, ~a) if a.size == COUNT else a for a in arrays]

@@ -199,6 +199,19 @@ def _int_scalar() -> Any:
     return ScalarParam(0, int32)
 
 
+def test_two_fresh_outputs() -> None:
+    one = scale()
+    two = dataclasses.replace(
+        one,
+        arrays=(*one.arrays, one.arrays[1]),
+        outputs=(*one.outputs, OutputSpec((32,), float32, 4)),
+    )
+    loaded = interpreter_device().load(two)
+    first, second = runtime.call(two, loaded, [X], [2.0])
+    np.testing.assert_array_equal(first, X * 2)
+    assert (second == 4).all()
+
+
 def test_bind() -> None:
     kernel = scale()
     data = X.copy()

@@ -1,7 +1,7 @@
 """What each PTX instruction computes, as vectorised NumPy on register bits.
 
-Public names: `compile_alu` for elementwise instructions, the type tables, and the errors. Each family is one file;
-importing this package registers them all.
+Public names: `compile_alu` for elementwise instructions, the type tables, and the errors. Each
+family is one file; importing this package registers them all.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
 """Approximate transcendentals and reciprocals (PTX ISA 9.7.3: .approx and .full forms).
 
-The hardware's tables are not published. What is computed here is the correctly rounded value, or closer to it than
-the documented bound; results on the hardware differ within that bound.
+The hardware's tables are not published. What is computed here is the correctly rounded value, or
+closer to it than the documented bound; results on the hardware differ within that bound.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from .types import Array
 Real = Callable[[Array], Array]
 
 
-def through_f64(fn: Any) -> Real:
+def through_f64(fn: Real) -> Real:
     """A float64 function on float32 arrays, rounded back once."""
     return lambda a: fn(a.astype(np.float64)).astype(np.float32)
 
@@ -63,7 +62,7 @@ _EXPONENT = np.uint64(0x7FF << 52)
 _SIGN = np.uint64(1 << 63)
 
 
-def _seed(fn: Any) -> Body:
+def _seed(fn: Real) -> Body:
     """.approx.ftz.f64: only the upper words of operand and result count; subnormals are flushed."""
 
     def upper(bits: Array) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -39,10 +40,10 @@ def cnot(type_: str) -> Body:
 def _logical_shift(ufunc: Any, type_: str) -> Body:
     """Shift amounts are 32-bit and clamp: at the width or more, nothing is left."""
     storage, width = STORAGE[type_], np.uint32(BITS[type_])
-    zero = storage(0)  # type: ignore[call-arg]
+    zero = storage(0)
 
     def fn(a: Array, amount: Array) -> tuple[Array, ...]:
-        result = ufunc(a, amount if storage is np.uint32 else amount.astype(storage))
+        result: Array = ufunc(a, amount if storage is np.uint32 else amount.astype(storage))
         far = amount >= width
         return (np.where(far, zero, result) if np.count_nonzero(far) else result,)
 
@@ -88,7 +89,10 @@ def shf(direction: str, mode: str, _type: str) -> Body:
 
 
 def _lop3(a: Array, b: Array, c: Array, lut: Array) -> Array:
-    """The truth table `lut` at bit index a*4 + b*2 + c, for each bit. `lut` is uniform (an immediate)."""
+    """The truth table `lut` at bit index a*4 + b*2 + c, for each bit.
+
+    `lut` is uniform (an immediate).
+    """
     table = int(np.asarray(lut).reshape(-1)[0]) if np.size(lut) else 0
     special = _LOP3_SPECIAL.get(table)
     if special is not None:
@@ -102,7 +106,7 @@ def _lop3(a: Array, b: Array, c: Array, lut: Array) -> Array:
     return result
 
 
-_LOP3_SPECIAL: dict[int, Any] = {
+_LOP3_SPECIAL: dict[int, Callable[[Array, Array, Array], Array]] = {
     0xC0: lambda a, b, _c: a & b,
     0xFC: lambda a, b, _c: a | b,
     0x3C: lambda a, b, _c: a ^ b,
@@ -132,7 +136,7 @@ def lop3_predicate(op: str, _type: str) -> Body:
 
 
 _PRMT_MODES: dict[str, tuple[tuple[int, int, int, int], ...]] = {
-    # the source byte of d's bytes 0, 1, 2, 3 for each value of the low two bits of c (PTX ISA, prmt)
+    # the source of d's bytes 0, 1, 2, 3 for each value of the low two bits of c (PTX ISA, prmt)
     "f4e": ((0, 1, 2, 3), (1, 2, 3, 4), (2, 3, 4, 5), (3, 4, 5, 6)),
     "b4e": ((0, 7, 6, 5), (1, 0, 7, 6), (2, 1, 0, 7), (3, 2, 1, 0)),
     "rc8": ((0, 0, 0, 0), (1, 1, 1, 1), (2, 2, 2, 2), (3, 3, 3, 3)),
@@ -173,7 +177,8 @@ def prmt(_type: str, mode: str) -> Body:
 def leading_zeros(a: Array, width: int) -> Array:
     """The count of zero bits above the highest set one, as uint32; `width` for 0."""
     if width == 32:
-        # Every uint32 is exact in float64, and frexp's exponent is the position of the top bit plus one.
+        # Every uint32 is exact in float64, and frexp's exponent is the position of the top bit plus
+        # one.
         exponent = np.frexp(a.astype(np.float64))[1]
         return (np.int32(32) - exponent).astype(np.uint32)
     high = leading_zeros((a >> np.uint64(32)).astype(np.uint32), 32)
@@ -222,23 +227,21 @@ def brev(type_: str) -> Body:
 
 @form("fns b32")
 def fns(_type: str) -> Body:
-    """Find the n-th set bit from `base`: upwards for n > 0, downwards for n < 0, `base` itself for n == 0."""
+    """The n-th set bit from `base`: up for n > 0, down for n < 0, `base` itself for n == 0."""
 
     def fn(mask: Array, base: Array, offset: Array) -> tuple[Array, ...]:
-        n = offset.view(np.int32)
-        bit = np.arange(32, dtype=np.uint32)
-        is_set = (mask[..., None] >> bit & np.uint32(1)).astype(bool)
-        start = base[..., None]
-        up = is_set & (bit >= start)
-        down = is_set & (bit <= start)
-        nth_up = up & (np.cumsum(up, axis=-1) == n[..., None])
-        nth_down = down & (
-            np.cumsum(down[..., ::-1], axis=-1)[..., ::-1] == -n[..., None].astype(np.int64)
-        )
-        here = is_set & (bit == start)
-        match = np.where(n[..., None] == 0, here, np.where(n[..., None] > 0, nth_up, nth_down))
+        mask, base, offset = np.broadcast_arrays(mask, base, offset)
+        n: Array = offset.view(np.int32).astype(np.int64)[..., None]
+        bit, start = np.arange(32, dtype=np.uint32), base[..., None]
+        is_set: Array = (mask[..., None] >> bit & np.uint32(1)).astype(np.bool_)
+        up, down = is_set & (bit >= start), is_set & (bit <= start)
+        rank_up: Array = np.cumsum(up, axis=-1)
+        rank_down: Array = np.cumsum(down[..., ::-1], axis=-1)[..., ::-1]
+        match = is_set & (bit == start) & (n == 0)
+        match |= up & (n > 0) & (rank_up == n)
+        match |= down & (n < 0) & (rank_down == -n)
         found = np.argmax(match, axis=-1).astype(np.uint32)
-        return (np.where(match.any(axis=-1), found, np.uint32(0xFFFFFFFF)),)
+        return (np.where(np.any(match, axis=-1), found, np.uint32(0xFFFFFFFF)),)
 
     return Body(("b32", "b32", "s32"), ("b32",), fn)
 
@@ -250,13 +253,14 @@ def _field_mask(length: Array, dtype: Any) -> Array:
     """`length` low ones; all of them from the width on."""
     width = np.dtype(dtype).itemsize * 8
     one, ones = dtype(1), dtype(2**width - 1)
-    short = (one << np.minimum(length, np.uint32(width - 1)).astype(dtype)) - one
-    return np.where(length >= np.uint32(width), ones, short)
+    short: Array = (one << np.minimum(length, np.uint32(width - 1)).astype(dtype)) - one
+    masks: Array = np.where(length >= np.uint32(width), ones, short)
+    return masks
 
 
 @form("bfe u32|u64|s32|s64")
 def bfe(type_: str) -> Body:
-    """Bits [pos, pos+len), both taken modulo 256; past the top come zeros, or copies of the sign."""
+    """Bits [pos, pos+len), both modulo 256; past the top come zeros, or copies of the sign."""
     width = BITS[type_]
     storage: Any = STORAGE[type_]
     signed: Any = SIGNED[width]

@@ -1,7 +1,7 @@
 """Extended-precision integer arithmetic (PTX ISA 9.7.2): the .cc and c forms.
 
-The condition code's carry flag is an explicit operand or result of type "cc" (bool), the last one. For
-subtractions it holds the borrow.
+The condition code's carry flag is an explicit operand or result of type "cc" (bool), the last one.
+For subtractions it holds the borrow.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def addc(name: str, cc: str, type_: str) -> Body:
     step = _sum if name == "addc" else _difference
     operands = (type_, type_, "cc")
     if cc:
-        return Body(operands, (type_, "cc"), lambda a, b, carry: step(a, b, carry))
+        return Body(operands, (type_, "cc"), step)
     return Body(operands, (type_,), lambda a, b, carry: step(a, b, carry)[:1])
 
 

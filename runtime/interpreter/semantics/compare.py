@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -45,7 +45,10 @@ def _integer_compare(op: str, type_: str) -> Compare:
 
 
 def _float_relation(op: str) -> Compare:
-    """The relation on float values: ordered ones are false for NaN, the unordered (`..u`) ones true."""
+    """The relation on float values.
+
+    Ordered ones are false for NaN, the unordered (`..u`) ones true.
+    """
     if op == "ne":
         # Ordered: NumPy's own != is true for NaN.
         return lambda a, b: (a < b) | (a > b)
@@ -73,8 +76,9 @@ def _float_compare(op: str, ftz: bool, type_: str) -> Compare:
         return lambda a, b: relation(a.view(np.float32), b.view(np.float32))
     if type_ == "f64":
         return lambda a, b: relation(a.view(np.float64), b.view(np.float64))
-    prepare: Any = flush_f16 if ftz else (lambda a: a)
-    return lambda a, b: relation(decode(prepare(a), type_), decode(prepare(b), type_))
+    if ftz:
+        return lambda a, b: relation(decode(flush_f16(a), type_), decode(flush_f16(b), type_))
+    return lambda a, b: relation(decode(a, type_), decode(b, type_))
 
 
 def compare(op: str, ftz: str, type_: str) -> Compare:
@@ -172,8 +176,9 @@ _TRUE = {
 
 
 def _set(op: str, bool_op: str, ftz: str, result: str, type_: str) -> Body:
-    test, true = compare(op, ftz, type_), STORAGE[result](_TRUE[result])  # type: ignore[call-arg]
-    false = STORAGE[result](0)  # type: ignore[call-arg]
+    test = compare(op, ftz, type_)
+    true: Array = np.array(_TRUE[result], STORAGE[result])
+    false: Array = np.array(0, STORAGE[result])
     if not bool_op:
         return Body((type_, type_), (result,), lambda a, b: (np.where(test(a, b), true, false),))
     combine = _BOOL[bool_op]
@@ -209,11 +214,12 @@ def set_float(op: str, bool_op: str, result: str, type_: str) -> Body:
 def _set_halves(op: str, bool_op: str, ftz: str, result: str, type_: str) -> Body:
     """Both halves on their own: 1.0 or, for an integer result, all 16 ones."""
     half_result = result[:-2] if result.endswith("x2") else "u16"
-    half = _set(op, bool_op, ftz, half_result, type_[:-2])
+    half: Callable[..., tuple[Array, ...]]
+    half = cast(Any, _set(op, bool_op, ftz, half_result, type_[:-2]).function)
 
     def fn(a: Array, b: Array, *c: Array) -> tuple[Array, ...]:
-        low = half.function(low_half(a), low_half(b), *c)[0].astype(np.uint32)
-        high = half.function(high_half(a), high_half(b), *c)[0].astype(np.uint32)
+        low = half(low_half(a), low_half(b), *c)[0].astype(np.uint32)
+        high = half(high_half(a), high_half(b), *c)[0].astype(np.uint32)
         return (low | (high << np.uint32(16)),)
 
     return Body((type_, type_, "pred") if bool_op else (type_, type_), (result,), fn)

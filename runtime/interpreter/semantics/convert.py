@@ -1,7 +1,9 @@
-"""cvt between scalar types (PTX ISA 9.7.9.21, cvt). Packed and narrow formats are in convert_packed.py.
+"""cvt between scalar types (PTX ISA 9.7.9.21, cvt). Packed and narrow formats are in
+convert_packed.py.
 
-Source registers may be wider than the source type; the surplus bits are ignored. 8-bit results come in uint16,
-extended by their sign or by zeros; `types.widen_destination` extends a result to a wider register.
+Source registers may be wider than the source type; the surplus bits are ignored. 8-bit results come
+in uint16, extended by their sign or by zeros; `types.widen_destination` extends a result to a wider
+register.
 """
 
 from __future__ import annotations
@@ -26,7 +28,10 @@ _FLOATS = "f16|bf16|f32|f64"
 
 
 def integer_value(type_: str) -> Callable[[Array], Array]:
-    """Registers of any width to the value of their low bits: an int or uint array as wide as the type."""
+    """Registers of any width to the value of their low bits.
+
+    An int or uint array as wide as the type.
+    """
     width = BITS[type_]
     unsigned = UNSIGNED[width]
     if type_[0] == "s":
@@ -141,15 +146,19 @@ def _check_bf16(sat: str, *types: str) -> None:
 
 
 def float_bits(target: str, mode: str, ftz: bool, sat: bool) -> Callable[[Array], Array]:
-    """float32 or float64 values, exact so far, rounded to a type's register bits with canonical NaNs."""
+    """float32 or float64 values, exact so far, rounded to a type's register bits with canonical
+    NaNs.
+    """
     rounded = _rounded_bits(target, mode)
-    if sat:
-        plain = rounded
-        rounded = lambda x: plain(saturate(x))  # noqa: E731
-    if ftz and target == "f32":
-        unflushed = rounded
-        return lambda x: flush_f32(unflushed(x))
-    return rounded
+    flush = ftz and target == "f32"
+    if not sat and not flush:
+        return rounded
+
+    def clamped(x: Array) -> Array:
+        bits = rounded(saturate(x) if sat else x)
+        return flush_f32(bits) if flush else bits
+
+    return clamped
 
 
 def _rounded_bits(target: str, mode: str) -> Callable[[Array], Array]:
@@ -216,7 +225,9 @@ _RANK = {"f16": 1, "bf16": 1, "f32": 2, "f64": 3}
 
 @form(f"cvt rn|rz|rm|rp? ftz? sat? {_FLOATS} {_FLOATS}")
 def cvt_float(mode: str, ftz: str, sat: str, target: str, source: str) -> Body:
-    """Widening is exact and takes no rounding, though bf16 sources bear one; narrowing demands one."""
+    """Widening is exact and takes no rounding, though bf16 sources bear one; narrowing demands
+    one.
+    """
     _check_ftz(ftz, target, source)
     exactly = target == source or _RANK[target] > _RANK[source]
     _check_bf16(sat, target, source)

@@ -1,4 +1,6 @@
-"""cvt to and from packed halves, tf32 and 8-bit floats, and cvt.pack (PTX ISA 9.7.9.21 and 9.7.9.22)."""
+"""cvt to and from packed halves, tf32 and 8-bit floats, and cvt.pack (PTX ISA 9.7.9.21 and
+9.7.9.22).
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""SMEM operands of wgmma: the matrix descriptor and the addresses it stands for (PTX ISA 9.7.15.5.1).
+"""SMEM operands of wgmma: the matrix descriptor and the addresses it stands for (PTX ISA
+9.7.15.5.1).
 
-A tile is (rows, k): rows are A's m or B's n, and k is 32 bytes' worth of elements. In the K-major order a row's k
-elements are contiguous; in the MN-major order (16-bit types only) the rows of one k are.
+A tile is (rows, k): rows are A's m or B's n, and k is 32 bytes' worth of elements. In the K-major
+order a row's k elements are contiguous; in the MN-major order (16-bit types only) the rows of one k
+are.
 """
 
 from __future__ import annotations
@@ -20,7 +22,10 @@ _WINDOW = 1 << 18  # what a 14-bit address of 16-byte units reaches
 
 @dataclass(frozen=True, slots=True)
 class MatrixDescriptor:
-    """The fields of a 64-bit descriptor, in bytes. `swizzle` is the span of the XOR pattern, 0 for none."""
+    """The fields of a 64-bit descriptor, in bytes.
+
+    `swizzle` is the span of the XOR pattern, 0 for none.
+    """
 
     start: int
     leading: int
@@ -42,7 +47,10 @@ def decode_descriptor(bits: int) -> MatrixDescriptor:
 
 
 def swizzled(address: Array, span: int, base_offset: int = 0) -> Array:
-    """Byte addresses after the XOR pattern of `span` bytes: 16-byte chunks are permuted among eight rows."""
+    """Byte addresses after the XOR pattern of `span` bytes.
+
+    The 16-byte chunks are permuted among eight rows.
+    """
     if span == 0:
         return address
     phase = ((address >> 7) - base_offset) & (span // 16 - 1)
@@ -73,7 +81,9 @@ def _mn_major(fields: MatrixDescriptor, rows: Array, k: Array, element: int) -> 
 
 @cache
 def _offsets(fields: MatrixDescriptor, rows: int, element: int, mn_major: bool) -> Array:
-    """Offsets (rows, k), with `fields.start` reduced modulo 1024, from the start's multiple of 1024."""
+    """Offsets (rows, k), with `fields.start` reduced modulo 1024, from the start's multiple of
+    1024.
+    """
     row = np.arange(rows, dtype=np.int64)[:, None]
     k = np.arange(32 // element, dtype=np.int64)[None, :]
     linear = _mn_major(fields, row, k, element) if mn_major else _k_major(fields, row, k * element)
@@ -83,7 +93,8 @@ def _offsets(fields: MatrixDescriptor, rows: int, element: int, mn_major: bool) 
 
 
 def operand_addresses(bits: int, rows: int, element: int, mn_major: bool = False) -> Array:
-    """Byte addresses in the shared window, (rows, 32 // element) int64, of the tile a descriptor stands for.
+    """Byte addresses in the shared window, (rows, 32 // element) int64, of the tile a descriptor
+    stands for.
 
     `bits`: the descriptor; `element`: bytes an element; `mn_major`: the transposed order.
     """

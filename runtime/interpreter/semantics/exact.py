@@ -1,11 +1,13 @@
 """Exact sums and products in float64, and roundings in every mode made from them.
 
-The tools are error-free transformations (Knuth's two-sum, Dekker's product) and rounding to odd: a float64 whose
-last bit is set where the exact value was cut rounds once more, to any format at least two bits narrower, as the
-exact value would (Boldo and Melquiond, 2008).
+The tools are error-free transformations (Knuth's two-sum, Dekker's product) and rounding to odd: a
+float64 whose last bit is set where the exact value was cut rounds once more, to any format at least
+two bits narrower, as the exact value would (Boldo and Melquiond, 2008).
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
@@ -35,7 +37,9 @@ def two_product(a: Array, b: Array) -> tuple[Array, Array]:
 
 
 def to_odd(s: Array, error: Array) -> Array:
-    """`s` moved to the neighbour with an odd last bit, on the error's side, where it is even and inexact."""
+    """`s` moved to the neighbour with an odd last bit, on the error's side, where it is even and
+    inexact.
+    """
     bits = s.view(np.int64)
     inexact = (np.abs(error) > 0) & ((bits & np.int64(1)) == 0)
     if not np.count_nonzero(inexact):
@@ -64,13 +68,13 @@ def round_f32(x: Array, mode: str) -> Array:
         wrong = back < x
     if not np.count_nonzero(wrong):
         return r
-    return np.where(wrong, _step(r, mode, np.uint32, np.int32), r)
+    return np.where(wrong, _step(r, mode, np.uint32), r)
 
 
-def _step(r: Array, mode: str, unsigned: type[np.generic], signed: type[np.generic]) -> Array:
+def _step(r: Array, mode: str, unsigned: Any) -> Array:
     """The neighbour of r towards zero (rz), below (rm) or above (rp)."""
     if mode == "rz":
-        return (r.view(unsigned) - unsigned(1)).view(r.dtype)  # type: ignore[call-arg]
+        return (r.view(unsigned) - unsigned(1)).view(r.dtype)
     return np.nextafter(r, r.dtype.type(-np.inf if mode == "rm" else np.inf))
 
 
@@ -110,7 +114,9 @@ def pack_f64(s: Array, t: Array, sticky: Array, exponent: Array, mode: str) -> A
 
 
 def _fma_any(a: Array, b: Array, c: Array, mode: str) -> Array:
-    """The fused multiply-add of finite float64 of any size, by scaling to where the transformations are exact."""
+    """The fused multiply-add of finite float64 of any size, by scaling to where the
+    transformations are exact.
+    """
     (ma, ea), (mb, eb), (mc, ec) = _scaled(a), _scaled(b), _scaled(c)
     product = ea + eb
     vanished = (ma == 0) | (mb == 0)

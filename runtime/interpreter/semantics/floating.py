@@ -1,7 +1,8 @@
-"""Single and double precision (PTX ISA 9.7.3): add, sub, mul, fma, mad, div, rcp, sqrt, abs, neg, copysign, testp.
+"""Single and double precision (PTX ISA 9.7.3): add, sub, mul, fma, mad, div, rcp, sqrt, abs, neg,
+copysign, testp.
 
-f32 results that are NaN are the canonical 0x7fffffff; f64 NaNs propagate. `.ftz` flushes subnormal f32 operands and
-results to zero and keeps their sign; `.sat` clamps to [0, 1] and takes NaN to +0.
+f32 results that are NaN are the canonical 0x7fffffff; f64 NaNs propagate. `.ftz` flushes subnormal
+f32 operands and results to zero and keeps their sign; `.sat` clamps to [0, 1] and takes NaN to +0.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ import numpy as np
 
 from . import exact
 from .forms import Body, form
-from .types import CANONICAL_NAN_F32, Array
+from .types import CANONICAL_NAN_F32, Array, Map, spreadable
 
 _EXPONENT, _SIGN = np.uint32(0x7F800000), np.uint32(0x80000000)
 _MIN_NORMAL = np.float32(2.0**-126)
 _LOW29, _HALF29 = np.uint64(0x1FFFFFFF), np.uint64(0x10000000)
 
-Real = Callable[..., Array]  # on float arrays
+Real = Map  # on float arrays
 
 
 def flush_f32(bits: Array) -> Array:
@@ -42,8 +43,12 @@ def saturate(r: Array) -> Array:
     return np.where(r > zero, np.minimum(r, one), zero)
 
 
-def body_f32(fn: Real, arity: int, ftz: bool = False, sat: bool = False) -> Body:
-    """`fn` on float32 values as an instruction on f32 registers. The plain cases are the interpreter's inner loop."""
+def body_f32(real: Real, arity: int, ftz: bool = False, sat: bool = False) -> Body:
+    """`real` on float32 values as an instruction on f32 registers.
+
+    The plain cases are the interpreter's inner loop.
+    """
+    fn = spreadable(real)
     finish: Callable[[Array], Array] = canonical_f32
     if sat:
         finish = lambda r: saturate(r).view(np.uint32)  # noqa: E731
@@ -69,7 +74,9 @@ def body_f32(fn: Real, arity: int, ftz: bool = False, sat: bool = False) -> Body
     )
 
 
-def body_f64(fn: Real, arity: int) -> Body:
+def body_f64(real: Real, arity: int) -> Body:
+    fn = spreadable(real)
+
     def run(*arrays: Array) -> tuple[Array, ...]:
         return (fn(*(a.view(np.float64) for a in arrays)).view(np.uint64),)
 
@@ -105,9 +112,10 @@ def arithmetic_f32(name: str, mode: str, ftz: str, sat: str, _type: str) -> Body
 def arithmetic_f64(name: str, mode: str, _type: str) -> Body:
     if mode in ("", "rn"):
         return body_f64(_PLAIN[name], 2)
-    one = np.float64(1)
+    one = np.ones(())
     if name == "mul":
-        # The zero that is added takes the product's sign, so that it never changes the sum of zeros.
+        # The zero that is added takes the product's sign, so that it never changes the sum of
+        # zeros.
         return body_f64(
             lambda a, b: exact.fma_f64(a, b, np.copysign(np.float64(0), a * b), mode), 2
         )
@@ -124,8 +132,8 @@ def fma_f32(a: Array, b: Array, c: Array) -> Array:
     product = np.multiply(a, b, dtype=np.float64)
     total = product + c
     r = total.astype(np.float32)
-    # Two roundings differ from one only where the first lands on a tie of the second; among subnormal results
-    # ties lie elsewhere, so those take the careful way too.
+    # Two roundings differ from one only where the first lands on a tie of the second; among
+    # subnormal results ties lie elsewhere, so those take the careful way too.
     risky = (total.view(np.uint64) & _LOW29) == _HALF29
     tiny = np.abs(r) <= _MIN_NORMAL
     if np.count_nonzero(tiny):
@@ -186,7 +194,7 @@ def fused_pairs(mode: str, ftz: str, _type: str) -> Body:
 # --- division and roots --------------------------------------------------------------------------
 
 
-def _quotient_f32(mode: str) -> Real:
+def _quotient_f32(mode: str) -> Callable[[Array, Array], Array]:
     if mode == "rn":
         return np.divide
     # A quotient (or root) of f32 that is no f32 is further from any than half a unit of float64.
@@ -200,7 +208,7 @@ def div_f32(mode: str, ftz: str, _type: str) -> Body:
 
 @form("rcp rn|rz|rm|rp ftz? f32")
 def rcp_f32(mode: str, ftz: str, _type: str) -> Body:
-    quotient, one = _quotient_f32(mode), np.float32(1)
+    quotient, one = _quotient_f32(mode), np.ones((), np.float32)
     return body_f32(lambda a: quotient(one, a), 1, bool(ftz))
 
 
@@ -218,7 +226,7 @@ def div_f64(mode: str, _type: str) -> Body:
 
 @form("rcp rn|rz|rm|rp f64")
 def rcp_f64(mode: str, _type: str) -> Body:
-    one = np.float64(1)
+    one = np.ones(())
     return body_f64(lambda a: exact.div_f64(one, a, mode), 1)
 
 
@@ -240,8 +248,9 @@ def sign_f32(name: str, ftz: str, _type: str) -> Body:
 @form("abs|neg f64")
 def sign_f64(name: str, _type: str) -> Body:
     sign = np.uint64(1 << 63)
-    fn: Any = (lambda a: (a & ~sign,)) if name == "abs" else (lambda a: (a ^ sign,))
-    return Body(("f64",), ("f64",), fn)
+    if name == "abs":
+        return Body(("f64",), ("f64",), lambda a: (a & ~sign,))
+    return Body(("f64",), ("f64",), lambda a: (a ^ sign,))
 
 
 @form("copysign f32|f64")

@@ -1,8 +1,8 @@
 """Floating formats, and one rounding routine that serves all of them in every rounding mode.
 
-`pack` rounds a 62-bit significand with a sticky bit to any format; `encode` feeds it from float64. Values of every
-format up to f32 are exact in float64, so an operation done exactly (or rounded to odd) in float64 and encoded once
-is correctly rounded.
+`pack` rounds a 62-bit significand with a sticky bit to any format; `encode` feeds it from float64.
+Values of every format up to f32 are exact in float64, so an operation done exactly (or rounded to
+odd) in float64 and encoded once is correctly rounded.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from .types import CANONICAL_NAN_F64, Array
 
 @dataclass(frozen=True, slots=True)
 class FloatFormat:
-    """A binary floating format: `mantissa` stored bits, exponent `bias`, codes without the sign bit."""
+    """A binary floating format.
+
+    `mantissa` stored bits, exponent `bias`, codes without the sign bit.
+    """
 
     name: str
     bits: int
@@ -56,7 +59,9 @@ _TOP = 61  # the bit of the leading one in a significand given to `pack`
 
 
 def _round_up(mode: str, negative: Array, quotient: Array, rest: Array, half: Array) -> Array:
-    """Whether the magnitude `quotient` with `rest` below it goes up by one, `half` being half a unit."""
+    """Whether the magnitude `quotient` with `rest` below it goes up by one, `half` being half a
+    unit.
+    """
     if mode == "rn":
         return (rest > half) | ((rest == half) & ((quotient & np.uint64(1)) != 0))
     if mode == "rna":
@@ -78,8 +83,9 @@ def pack(
 ) -> Array:
     """Codes (uint64, sign included) of +-significand * 2**(exponent - 61), correctly rounded.
 
-    `significand` is uint64 with its leading one at bit 61, or 0, and its bit 0 is sticky; `exponent` is int64.
-    Overflow gives what IEEE 754 says for `mode`, or the largest number where `saturate`.
+    `significand` is uint64 with its leading one at bit 61, or 0, and its bit 0 is sticky;
+    `exponent` is int64. Overflow gives what IEEE 754 says for `mode`, or the largest number where
+    `saturate`.
     """
     lowest = np.int64(fmt.lowest_exponent)
     exponent = np.where(significand == 0, lowest, exponent)
@@ -120,13 +126,14 @@ _IMPLICIT = np.uint64(1 << 52)
 def encode(x: Array, fmt: FloatFormat, mode: str = "rn", saturate: bool = False) -> Array:
     """float64 values as codes of a format no wider than f32, in uint64.
 
-    NaN gives the format's NaN, without sign. With `saturate` (`.satfinite`), infinities and what overflows give the
-    largest number.
+    NaN gives the format's NaN, without sign. With `saturate` (`.satfinite`), infinities and what
+    overflows give the largest number.
     """
     bits = x.view(np.uint64)
     negative = x.view(np.int64) < 0
     biased = (bits >> np.uint64(52)).astype(np.int64) & np.int64(0x7FF)
-    # float64's subnormals are far below every target's range: as zero with a sticky bit they round alike.
+    # float64's subnormals are far below every target's range: as zero with a sticky bit they round
+    # alike.
     significand = np.where(
         biased == 0, (bits & _FRACTION) != 0, (bits & _FRACTION | _IMPLICIT) << np.uint64(9)
     )
@@ -162,7 +169,8 @@ def _table(name: str) -> Array:
 
 
 def decode(bits: Array, name: str) -> Array:
-    """Register bits of a scalar format as NumPy floats: float64 for f64, float32 (exact) for the others.
+    """Register bits of a scalar format as NumPy floats: float64 for f64, float32 (exact) for the
+    others.
 
     `bits` are in the storage dtype of the format; 8-bit codes in any unsigned dtype, below 256.
     """

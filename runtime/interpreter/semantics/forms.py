@@ -1,10 +1,11 @@
-"""Instruction forms: a small grammar of opcodes, the registry of what is computed, and `compile_alu`.
+"""Instruction forms: a small grammar of opcodes, the registry of what is computed, and
+`compile_alu`.
 
-A family registers its instructions with `@form("add rn|rz|rm|rp? ftz? sat? f32")`: one slot after the other, each
-a choice of modifiers, optional with a '?'. A choice may hold several words, `xorsign.abs`. The decorated builder is
-called with the chosen word of each slot ('' for an absent one) and returns a `Body`; it raises `Illegal` for a
-combination that PTX does not have. The same grammar reads opcodes and lists them, so the table of what is covered
-is the code itself.
+A family registers its instructions with `@form("add rn|rz|rm|rp? ftz? sat? f32")`: one slot after
+the other, each a choice of modifiers, optional with a '?'. A choice may hold several words,
+`xorsign.abs`. The decorated builder is called with the chosen word of each slot ('' for an absent
+one) and returns a `Body`; it raises `Illegal` for a combination that PTX does not have. The same
+grammar reads opcodes and lists them, so the table of what is covered is the code itself.
 """
 
 from __future__ import annotations
@@ -20,7 +21,17 @@ from .errors import BadModifier, UnknownInstruction
 from .types import Array
 
 Opcode = tuple[str, ...]
-Function = Callable[..., tuple[Array, ...]]
+Results = tuple[Array, ...]
+Function = Callable[..., Results]
+# What a `Body` is made with. The arities are spelled out for the sake of lambdas, whose parameters
+# take their types from here.
+Arity = (
+    Callable[[Array], Results]
+    | Callable[[Array, Array], Results]
+    | Callable[[Array, Array, Array], Results]
+    | Callable[[Array, Array, Array, Array], Results]
+    | Callable[[Array, Array, Array, Array, Array], Results]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,16 +40,17 @@ class Body:
 
     operands: tuple[str, ...]
     results: tuple[str, ...]
-    function: Function
+    function: Arity
 
 
 @dataclass(frozen=True, slots=True)
 class Alu:
     """One instruction form, compiled.
 
-    `operands` and `results` are PTX type names. Calling it maps one array an operand to one an result, elementwise
-    over any (broadcastable) shape, and emits no NumPy warning. `function` is the same without the guard against
-    warnings, for a caller that holds `np.errstate(all="ignore")` itself. Results may share memory with operands.
+    `operands` and `results` are PTX type names. Calling it maps one array an operand to one an
+    result, elementwise over any (broadcastable) shape, and emits no NumPy warning. `function` is
+    the same without the guard against warnings, for a caller that holds `np.errstate(all="ignore")`
+    itself. Results may share memory with operands.
     """
 
     opcode: Opcode
@@ -112,7 +124,10 @@ def _slots(line: str) -> Slots:
 
 
 def parse_slots(line: str, words: Opcode) -> list[str] | None:
-    """`words` by a line of the grammar: the choice of each slot, or None where they do not match."""
+    """`words` by a line of the grammar.
+
+    The choice of each slot, or None where they do not match.
+    """
     return _match(_slots(line), words, 0)[0]
 
 
@@ -128,7 +143,8 @@ _FORMS: dict[tuple[str, bool], list[Form]] = {}
 def form(*lines: str, since: int = 75, pair: bool = False) -> Callable[[Builder], Builder]:
     """Register a builder for one or more lines of the grammar.
 
-    `since` is the first sm_NN that has them; `pair` says that they are the forms with a destination `d|p`.
+    `since` is the first sm_NN that has them; `pair` says that they are the forms with a destination
+    `d|p`.
     """
 
     def register(build: Builder) -> Builder:
@@ -169,7 +185,11 @@ def _find(opcode: Opcode, pair: bool) -> Body | str:
             why = str(error)
     if why:
         return why
-    return f"'.{words[furthest]}' is not possible here" if furthest < len(words) else "it is incomplete"
+    return (
+        f"'.{words[furthest]}' is not possible here"
+        if furthest < len(words)
+        else "it is incomplete"
+    )
 
 
 @cache

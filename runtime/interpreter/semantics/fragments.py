@@ -1,8 +1,9 @@
-"""How matrices lie in the registers of a warp or a warpgroup (PTX ISA 9.7.14.5 and 9.7.15.5, the fragment figures).
+"""How matrices lie in the registers of a warp or a warpgroup (PTX ISA 9.7.14.5 and 9.7.15.5, the
+fragment figures).
 
-Every fragment of mma.sync and wgmma is one pattern: lane 4*g + t holds, in register r, the `width` consecutive
-elements that start at column (or, for B, row) t*width, of row g; further registers step by 8 rows and then by
-4*width columns.
+Every fragment of mma.sync and wgmma is one pattern: lane 4*g + t holds, in register r, the `width`
+consecutive elements that start at column (or, for B, row) t*width, of row g; further registers step
+by 8 rows and then by 4*width columns.
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ def b_positions(n: int, k: int, per_register: int) -> Array:
 
 @cache
 def accumulator_positions(m: int, n: int) -> Array:
-    """(32, elements) positions of C's and D's elements in the row-major m x n matrix, pairs of columns together."""
+    """(32, elements) positions of C's and D's elements in the row-major m x n matrix, pairs of
+    columns together.
+    """
     row_blocks = m // 8
     element = np.arange(m * n // 32)[None, :]
     pair, half = element & 1, element >> 1
@@ -59,7 +62,9 @@ def accumulator_positions(m: int, n: int) -> Array:
 
 @cache
 def inverse(positions_key: tuple[str, int, int, int]) -> Array:
-    """For each matrix element, row-major, its place among the (lane, element) pairs of a fragment."""
+    """For each matrix element, row-major, its place among the (lane, element) pairs of a
+    fragment.
+    """
     kind, rows, columns, per_register = positions_key
     if kind == "a":
         positions = a_positions(rows, columns, per_register)
@@ -115,8 +120,8 @@ def quad_positions(kind: str, layout: str) -> Array:
 def matrix_row_map(count: int, transposed: bool) -> tuple[Array, Array]:
     """Where register r of each lane lies, for ldmatrix and stmatrix `.m8n8.x{count}.b16`.
 
-    Two arrays (count, 32, 2), last axis low and high half: the lane whose address operand names the row, and the
-    byte offset in that row of 16 bytes.
+    Two arrays (count, 32, 2), last axis low and high half: the lane whose address operand names the
+    row, and the byte offset in that row of 16 bytes.
     """
     r = np.arange(count)[:, None, None]
     half = np.arange(2)[None, None, :]
@@ -153,7 +158,9 @@ def accumulator_registers(matrix: Array) -> Array:
 
 
 def a_matrix(registers: Array, element: type[np.generic]) -> Array:
-    """(4, 4*groups, 32) uint32 registers of A to (groups, 64, k) codes of `element` width, k being 32 bytes' worth."""
+    """(4, 4*groups, 32) uint32 registers of A to (groups, 64, k) codes of `element` width, k
+    being 32 bytes' worth.
+    """
     groups = registers.shape[1] // 4
     blocks = registers.reshape(2, 2, groups, 4, 8, 4)  # column half, row half, group, warp, g, t
     words = np.ascontiguousarray(blocks.transpose(2, 3, 1, 4, 0, 5)).reshape(groups, 64, 8)

@@ -1,6 +1,7 @@
 """Half precision (PTX ISA 9.7.4): f16 and bf16, alone and in packed pairs.
 
-Each operation is exact or rounded to odd in a wider format and then rounded once. NaN results are 0x7fff.
+Each operation is exact or rounded to odd in a wider format and then rounded once. NaN results are
+0x7fff.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from .approx import real_function
 from .floating import saturate
 from .formats import BF16, decode, encode, f16_of_float, half_of_f32
 from .forms import Body, form
-from .types import Array
+from .types import AnyMap, Array, Map, spreadable
 
-Bits = Callable[..., Array]
+Bits = Map
 
-#: What an out-of-bounds element is filled with where a tensor map asks for NaN (PTX ISA 5.5.2, OOB-NaN).
+#: What fills elements out of bounds where a tensor map asks for NaN (PTX ISA 5.5.2, OOB-NaN).
 OOB_NAN = np.uint16(0xFFFF)
 
 
@@ -29,22 +30,32 @@ def flush_f16(bits: Array) -> Array:
     return np.where(tiny, bits & np.uint16(0x8000), bits) if np.count_nonzero(tiny) else bits
 
 
-def packed(fn: Bits) -> Bits:
+def packed(fn: Bits) -> AnyMap:
     """A function of uint16 halves on 32-bit registers that hold two."""
+    half = spreadable(fn)
 
     def run(*arrays: Array) -> Array:
         if len(arrays) > 1:
             arrays = np.broadcast_arrays(*arrays)
-        return fn(*(np.ascontiguousarray(a).view(np.uint16) for a in arrays)).view(np.uint32)
+        return half(*(np.ascontiguousarray(a).view(np.uint16) for a in arrays)).view(np.uint32)
 
     return run
 
 
 def half_body(fn: Bits, type_: str, arity: int, ftz: bool = False) -> Body:
     """A function of uint16 codes as an instruction on .f16, .bf16, .f16x2 or .bf16x2 registers."""
-    flushed = (lambda *a: flush_f16(fn(*(flush_f16(x) for x in a)))) if ftz else fn
-    whole = packed(flushed) if type_.endswith("x2") else flushed
-    return Body((type_,) * arity, (type_,), lambda *arrays: (whole(*arrays),))
+    plain = spreadable(fn)
+
+    def flushed(*arrays: Array) -> Array:
+        return flush_f16(plain(*(flush_f16(a) for a in arrays)))
+
+    half = flushed if ftz else plain
+    whole = packed(half) if type_.endswith("x2") else half
+
+    def run(*arrays: Array) -> tuple[Array, ...]:
+        return (whole(*arrays),)
+
+    return Body((type_,) * arity, (type_,), run)
 
 
 def _relu(x: Array) -> Array:
@@ -87,7 +98,7 @@ def arithmetic_bf16(name: str, _rn: str, type_: str) -> Body:
     )
 
 
-def _fused(name: str, sat: bool, relu: bool) -> Bits:
+def _fused(name: str, sat: bool, relu: bool) -> AnyMap:
     finish = _rounded(name, sat, relu)
 
     def fn(a: Array, b: Array, c: Array) -> Array:

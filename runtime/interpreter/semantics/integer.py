@@ -101,7 +101,7 @@ def high_product(type_: str) -> Product:
     if type_ == "s64":
         return _high_s64
     product, storage = _wide_product(type_), STORAGE[type_]
-    shift = STORAGE[WIDER[type_]](BITS[type_])  # type: ignore[call-arg]
+    shift = STORAGE[WIDER[type_]](BITS[type_])
     return lambda a, b: (product(a, b) >> shift).astype(storage)
 
 
@@ -204,8 +204,11 @@ def _signed_remainder(type_: str) -> Product:
 
 @form(f"div|rem {_ALL}")
 def div(name: str, type_: str) -> Body:
-    """Truncating division. A zero divisor gives all ones, which is what the expansions of an NVIDIA H200 leave."""
-    ones = STORAGE[type_](2 ** BITS[type_] - 1)  # type: ignore[call-arg]
+    """Truncating division.
+
+    A zero divisor gives all ones, which is what the expansions of an NVIDIA H200 leave.
+    """
+    ones = STORAGE[type_](2 ** BITS[type_] - 1)
     exact: Product
     if type_[0] == "u":
         exact = np.floor_divide if name == "div" else np.remainder
@@ -266,7 +269,11 @@ def extreme_halves(name: str, relu: str, type_: str) -> Body:
         return binary(_halves(ufunc, np.int16 if type_[0] == "s" else np.uint16), type_)
     if type_ == "u16x2":
         raise Illegal(".relu needs a signed type")
-    return binary(_halves(lambda a, b: np.maximum(ufunc(a, b), np.int16(0)), np.int16), type_)
+
+    def clamped(a: Array, b: Array) -> Array:
+        return np.maximum(ufunc(a, b), np.int16(0))
+
+    return binary(_halves(clamped, np.int16), type_)
 
 
 # --- dot products --------------------------------------------------------------------------------

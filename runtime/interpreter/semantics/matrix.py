@@ -1,9 +1,9 @@
 """mma.sync in every shape and type of sm_75 to sm_90 (PTX ISA 9.7.14.5).
 
-A fragment is a list of registers, (warps, 32) each. Sums of products are made in float64, where every product of
-these types is exact, and rounded once to the accumulator's type: at most half a unit from the exact sum, which the
-hardware, that cuts each aligned product, approaches from further away. f64 is a chain of fused multiply-adds, k
-ascending. Integer results are exact.
+A fragment is a list of registers, (warps, 32) each. Sums of products are made in float64, where
+every product of these types is exact, and rounded once to the accumulator's type: at most half a
+unit from the exact sum, which the hardware, that cuts each aligned product, approaches from further
+away. f64 is a chain of fused multiply-adds, k ascending. Integer results are exact.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ _WIDTH = {
 
 @dataclass(frozen=True, slots=True)
 class Mma:
-    """One form of mma.sync. `a`, `b`, `c`, `d` are (register type, count); types and shape say what they hold."""
+    """One form of mma.sync.
+
+    `a`, `b`, `c`, `d` are (register type, count); types and shape say what they hold.
+    """
 
     opcode: Opcode
     m: int

@@ -1,7 +1,7 @@
 """Floating minimum and maximum (PTX ISA 9.7.3.11, 9.7.3.12, 9.7.4.7, 9.7.4.8) of all widths.
 
--0 is less than +0. A NaN operand loses to a number, and wins with `.NaN`; a NaN result is canonical. `.xorsign.abs`
-compares magnitudes and gives the result the product of the signs.
+-0 is less than +0. A NaN operand loses to a number, and wins with `.NaN`; a NaN result is
+canonical. `.xorsign.abs` compares magnitudes and gives the result the product of the signs.
 """
 
 from __future__ import annotations

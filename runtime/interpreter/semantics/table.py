@@ -11,7 +11,10 @@ from .forms import Opcode
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One legal opcode: its family (file), types, whether its destination is `d|p`, and the first sm_NN that has it."""
+    """One legal opcode.
+
+    Its family (file), types, whether its destination is `d|p`, and the first sm_NN that has it.
+    """
 
     opcode: Opcode
     family: str
@@ -26,7 +29,10 @@ class Entry:
 
 
 def entries() -> Iterator[Entry]:
-    """All elementwise forms, each once: the first registration that takes an opcode is the one that computes it."""
+    """All elementwise forms, each once.
+
+    The first registration that takes an opcode is the one that computes it.
+    """
     seen: set[tuple[Opcode, bool]] = set()
     for form in forms.registered():
         for opcode, body in form.opcodes():

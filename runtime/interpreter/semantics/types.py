@@ -1,19 +1,35 @@
 """PTX types as NumPy sees them.
 
-A register array holds bit patterns, in the *storage* dtype of its type: bool for .pred, uint16 for 8- and 16-bit
-types, uint32 and uint64 for the others; .b128 is uint64 with a last axis of 2 (low half first). The *value* dtype
-is what the bits mean, where NumPy has such a type.
+A register array holds bit patterns, in the *storage* dtype of its type: bool for .pred, uint16 for
+8- and 16-bit types, uint32 and uint64 for the others; .b128 is uint64 with a last axis of 2 (low
+half first). The *value* dtype is what the bits mean, where NumPy has such a type.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
-DTypeClass = type[np.generic]
+# An elementwise function of one to three arrays: the arities are spelled out so that lambdas'
+# parameters take their types from here.
+AnyMap = Callable[..., Array]
+Map = (
+    Callable[[Array], Array]
+    | Callable[[Array, Array], Array]
+    | Callable[[Array, Array, Array], Array]
+)
+
+
+def spreadable(fn: Map) -> AnyMap:
+    """`fn` as its callers see it that spread a tuple of operands."""
+    return cast(AnyMap, fn)
+
+
+DTypeClass = Any  # a NumPy scalar class, called to make constants
 
 #: Width in bits of each PTX type, packed types included.
 BITS: dict[str, int] = {
@@ -78,15 +94,17 @@ CANONICAL_NAN_F64 = np.uint64(0xFFF8000000000000)
 
 
 def narrow(bits: Array, type_name: str) -> Array:
-    """`bits` of any register width as the storage of `type_name` (PTX ISA 9.4.1: wide source operands are cut)."""
+    """`bits` of any register width, cut to the storage of `type_name` (PTX ISA 9.4.1)."""
     storage = STORAGE[type_name]
     return bits if bits.dtype == storage else bits.astype(storage)
 
 
 def widen_destination(bits: Array, type_name: str, register_bits: int) -> Array:
-    """A result of `type_name` extended to a register of `register_bits`: by sign for signed types, else by zeros.
+    """A result of `type_name` extended to a register of `register_bits`: by sign for signed types,
+    else by zeros.
 
-    PTX ISA 9.4.1, 'Operand Size Exceeding Instruction-Type Size', the table of relaxed destination operands.
+    PTX ISA 9.4.1, 'Operand Size Exceeding Instruction-Type Size', the table of relaxed destination
+    operands.
     """
     width = BITS[type_name]
     storage = UNSIGNED[max(register_bits, 16)]

@@ -1,8 +1,9 @@
-"""Instructions that look across the lanes of a warp (PTX ISA 9.7.9.6 to 9.7.9.8, 9.7.13): shfl, vote, match, redux.
+"""Instructions that look across the lanes of a warp (PTX ISA 9.7.9.6 to 9.7.9.8, 9.7.13): shfl,
+vote, match, redux.
 
-Arrays are (warps, 32). `active` says which lanes execute; the member mask is the last operand, as in PTX, and may
-differ between lanes of a warp (lanes that execute side by side with masks of their own). Operands other than the
-first may be of size 1, for an immediate.
+Arrays are (warps, 32). `active` says which lanes execute; the member mask is the last operand, as
+in PTX, and may differ between lanes of a warp (lanes that execute side by side with masks of their
+own). Operands other than the first may be of size 1, for an immediate.
 """
 
 from __future__ import annotations
@@ -43,7 +44,10 @@ class WarpOp:
 
 
 def participants(active: Array, mask: Array) -> Array:
-    """Which lanes take part: (warps, 1, 32) where each warp has one mask, else (warps, 32, 32), lane by lane."""
+    """Which lanes take part.
+
+    (warps, 1, 32) where each warp has one mask, else (warps, 32, 32), lane by lane.
+    """
     if mask.size == 1:
         common = np.broadcast_to(mask.reshape(1, 1), (active.shape[0], 1))
     else:
@@ -120,10 +124,10 @@ def _vote(mode: str) -> WarpFunction:
         value = np.broadcast_to(a, active.shape)[:, None, :]
         if mode == "ballot":
             return (_spread(_mask_of(value & members), active),)
-        every = (value | ~members).all(axis=-1)
+        every: Array = np.all(value | ~members, axis=-1)
         if mode == "all":
             return (_spread(every, active),)
-        some = (value & members).any(axis=-1)
+        some: Array = np.any(value & members, axis=-1)
         return (_spread(some if mode == "any" else every | ~some, active),)
 
     return fn
@@ -153,7 +157,7 @@ def _match_all(pair: bool) -> WarpFunction:
         value = np.broadcast_to(a, active.shape)
         members = participants(active, mask)
         same = value[:, :, None] == value[:, None, :]
-        alike = (same | ~members).all(axis=-1)
+        alike: Array = np.all(same | ~members, axis=-1)
         result = np.where(alike, _spread(_mask_of(members), active), np.uint32(0))
         return (result, alike) if pair else (result,)
 

@@ -1,9 +1,10 @@
-"""wgmma.mma_async: shapes, types and the product (PTX ISA 9.7.15). Descriptors are in descriptor.py, register
-layouts in fragments.py; when the product takes effect is the machine's affair.
+"""wgmma.mma_async: shapes, types and the product (PTX ISA 9.7.15). Descriptors are in
+descriptor.py, register layouts in fragments.py; when the product takes effect is the machine's
+affair.
 
-Products of the operand types are exact in float32 (tf32: 11 by 11 digits), so tiles go through float32 BLAS; the
-sum of one instruction's 32 bytes of k is then as good as a float32 accumulator allows. Integers go through float64
-and are exact.
+Products of the operand types are exact in float32 (tf32: 11 by 11 digits), so tiles go through
+float32 BLAS; the sum of one instruction's 32 bytes of k is then as good as a float32 accumulator
+allows. Integers go through float64 and are exact.
 """
 
 from __future__ import annotations
@@ -46,8 +47,9 @@ def _lines() -> tuple[str, ...]:
 class Wgmma:
     """One form of wgmma.mma_async. Matrices are 64 x k, k x n and 64 x n; types are PTX names.
 
-    `element_bytes`: bytes of an element of A and B. `transposable`: whether SMEM operands may be MN-major (the
-    instruction then has imm-trans operands). `negatable`: whether it has imm-scale operands.
+    `element_bytes`: bytes of an element of A and B. `transposable`: whether SMEM operands may be
+    MN-major (the instruction then has imm-trans operands). `negatable`: whether it has imm-scale
+    operands.
     """
 
     opcode: Opcode
@@ -90,7 +92,7 @@ class Wgmma:
         return decode(codes, type_)
 
     def accumulator_values(self, registers: Array) -> Array:
-        """(registers, warps, 32) uint32 to values, one element a row of the first axis: (n/2, warps, 32)."""
+        """(registers, warps, 32) uint32 to values (n/2, warps, 32), one element a row."""
         if self.d_type == "f32":
             return registers.view(np.float32)
         if self.d_type == "s32":
@@ -113,7 +115,8 @@ class Wgmma:
     def multiply(
         self, a: Array, b: Array, c: Array | None, scale_a: int = 1, scale_b: int = 1
     ) -> Array:
-        """a @ b + c: (..., 64, k) and (..., k, n) operands from `operand`, c and the result in accumulator values.
+        """a @ b + c: (..., 64, k) and (..., k, n) operands from `operand`, c and the result in
+        accumulator values.
 
         `c` is None where scale-d is false. `scale_a`, `scale_b`: 1 or -1.
         """

@@ -133,7 +133,9 @@ def dot(op: tuple[str, ...]) -> Reference:
     a_type, b_type = op[-2][0] + "8", op[-1][0] + "8"
 
     def fn4(a: int, b: int, c: int) -> tuple[int, ...]:
-        total = sum(value(a >> s & 255, a_type) * value(b >> s & 255, b_type) for s in (0, 8, 16, 24))
+        total = sum(
+            value(a >> s & 255, a_type) * value(b >> s & 255, b_type) for s in (0, 8, 16, 24)
+        )
         return ((total + c) & 0xFFFFFFFF,)
 
     def fn2(a: int, b: int, c: int) -> tuple[int, ...]:
@@ -149,8 +151,14 @@ def dot(op: tuple[str, ...]) -> Reference:
 
 # --- bits ----------------------------------------------------------------------------------------
 
-_PRMT = {"f4e": "3210 4321 5432 6543", "b4e": "5670 6701 7012 0123", "rc8": "0000 1111 2222 3333",
-         "ecl": "3210 3211 3222 3333", "ecr": "0000 1110 2210 3210", "rc16": "1010 3232 1010 3232"}  # fmt: skip
+_PRMT = {
+    "f4e": "3210 4321 5432 6543",
+    "b4e": "5670 6701 7012 0123",
+    "rc8": "0000 1111 2222 3333",
+    "ecl": "3210 3211 3222 3333",
+    "ecr": "0000 1110 2210 3210",
+    "rc16": "1010 3232 1010 3232",
+}
 
 
 def bits(op: tuple[str, ...]) -> Reference | None:

@@ -10,32 +10,37 @@ from runtime.interpreter.semantics import BITS, STORAGE, Array
 
 _SPECIAL = {
     "f32": [
-        0, 1, 2, 0x007FFFFF, 0x00800000, 0x00800001, 0x00FFFFFF, 0x33800000, 0x34000000, 0x3EFFFFFF, 0x3F000000,
-        0x3F7FFFFF, 0x3F800000, 0x3F800001, 0x3FC00000, 0x40200000, 0x4B000001, 0x4B800000, 0x4EFFFFFF, 0x4F000000,
-        0x4F800000, 0x5EFFFFFF, 0x5F000000, 0x5F800000, 0x7F000000, 0x7F7FFFFF, 0x7F800000, 0x7F800001, 0x7FC00000,
-        0x7FFFFFFF, 0x38800000, 0x387FC000, 0x33000000, 0x477FE000, 0x477FF000, 0x3F802000, 0x3F801000, 0x3F808000,
+        0, 1, 2, 0x007FFFFF, 0x00800000, 0x00800001, 0x00FFFFFF, 0x33800000, 0x34000000,
+        0x3EFFFFFF, 0x3F000000, 0x3F7FFFFF, 0x3F800000, 0x3F800001, 0x3FC00000, 0x40200000,
+        0x4B000001, 0x4B800000, 0x4EFFFFFF, 0x4F000000, 0x4F800000, 0x5EFFFFFF, 0x5F000000,
+        0x5F800000, 0x7F000000, 0x7F7FFFFF, 0x7F800000, 0x7F800001, 0x7FC00000, 0x7FFFFFFF,
+        0x38800000, 0x387FC000, 0x33000000, 0x477FE000, 0x477FF000, 0x3F802000, 0x3F801000,
+        0x3F808000,
     ],
     "f64": [
-        0, 1, 3, 0x000FFFFFFFFFFFFF, 0x0010000000000000, 0x0010000000000001, 0x001FFFFFFFFFFFFF, 0x3CA0000000000000,
-        0x3FE0000000000000, 0x3FEFFFFFFFFFFFFF, 0x3FF0000000000000, 0x3FF0000000000001, 0x3FF8000000000000,
-        0x4004000000000000, 0x41DFFFFFFFC00000, 0x41E0000000000000, 0x43E0000000000000, 0x43F0000000000000,
-        0x36A0000000000000, 0x3810000000000000, 0x47EFFFFFE0000000, 0x47EFFFFFF0000000, 0x3FF0000010000000,
-        0x7FE0000000000000, 0x7FEFFFFFFFFFFFFF, 0x7FF0000000000000, 0x7FF8000000000000, 0x4340000000000000,
-        0x3C90000000000000, 0x0350000000000001, 0x0340000000000001, 0x7FD0000000000001,
+        0, 1, 3, 0x000FFFFFFFFFFFFF, 0x0010000000000000, 0x0010000000000001, 0x001FFFFFFFFFFFFF,
+        0x3CA0000000000000, 0x3FE0000000000000, 0x3FEFFFFFFFFFFFFF, 0x3FF0000000000000,
+        0x3FF0000000000001, 0x3FF8000000000000, 0x4004000000000000, 0x41DFFFFFFFC00000,
+        0x41E0000000000000, 0x43E0000000000000, 0x43F0000000000000, 0x36A0000000000000,
+        0x3810000000000000, 0x47EFFFFFE0000000, 0x47EFFFFFF0000000, 0x3FF0000010000000,
+        0x7FE0000000000000, 0x7FEFFFFFFFFFFFFF, 0x7FF0000000000000, 0x7FF8000000000000,
+        0x4340000000000000, 0x3C90000000000000, 0x0350000000000001, 0x0340000000000001,
+        0x7FD0000000000001,
     ],
     "f16": [
-        0, 1, 2, 0x3FF, 0x400, 0x401, 0x3800, 0x3BFF, 0x3C00, 0x3C01, 0x3E00, 0x4100, 0x6400, 0x7800, 0x7BFF, 0x7C00,
-        0x7C01, 0x7E00, 0x7FFF, 0x5F00, 0x5F40, 0x2400, 0x1400, 0x1000,
+        0, 1, 2, 0x3FF, 0x400, 0x401, 0x3800, 0x3BFF, 0x3C00, 0x3C01, 0x3E00, 0x4100, 0x6400,
+        0x7800, 0x7BFF, 0x7C00, 0x7C01, 0x7E00, 0x7FFF, 0x5F00, 0x5F40, 0x2400, 0x1400, 0x1000,
     ],
     "bf16": [
-        0, 1, 2, 0x7F, 0x80, 0x81, 0x3F00, 0x3F7F, 0x3F80, 0x3F81, 0x3FC0, 0x4020, 0x4B00, 0x4F00, 0x5F00, 0x7F00,
-        0x7F7F, 0x7F80, 0x7F81, 0x7FC0, 0x7FFF, 0x3380, 0x3B80, 0x1F80, 0x2000,
+        0, 1, 2, 0x7F, 0x80, 0x81, 0x3F00, 0x3F7F, 0x3F80, 0x3F81, 0x3FC0, 0x4020, 0x4B00,
+        0x4F00, 0x5F00, 0x7F00, 0x7F7F, 0x7F80, 0x7F81, 0x7FC0, 0x7FFF, 0x3380, 0x3B80, 0x1F80,
+        0x2000,
     ],
 }  # fmt: skip
 
 
 def specials(type_: str) -> Array:
-    """Interesting bit patterns of a type: both signs of each special, or the edges of an integer type."""
+    """Interesting bit patterns of a type: specials of both signs, or an integer type's edges."""
     bits = BITS[type_]
     if type_ in _SPECIAL:
         positive = _SPECIAL[type_]
@@ -53,13 +58,23 @@ def specials(type_: str) -> Array:
     width = min(bits, 64)
     edges = {0, 1, 2, 3, 5, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256}
     for at in (8, 15, 16, 24, 31, 32, 53, 63, 64):
-        edges |= {2**at - 1, 2**at, 2**at + 1, 2**width - 2**at, 2**width - 2**at - 1, 2**width - 2**at + 1}
+        edges |= {
+            2**at - 1,
+            2**at,
+            2**at + 1,
+            2**width - 2**at,
+            2**width - 2**at - 1,
+            2**width - 2**at + 1,
+        }
     fitting = sorted(e for e in edges if 0 <= e < 2**width)
     return np.array(fitting, STORAGE[type_])
 
 
 def random_bits(type_: str, count: int, rng: np.random.Generator) -> Array:
-    """Random registers. Half of the floats have exponents near one another, so that sums really interact."""
+    """Random registers.
+
+    Half of the floats have exponents near one another, so that sums really interact.
+    """
     storage = STORAGE[type_]
     if type_ == "pred":
         return rng.random(count) < 0.5
@@ -79,7 +94,10 @@ def random_bits(type_: str, count: int, rng: np.random.Generator) -> Array:
 
 
 def operands(types: tuple[str, ...], count: int, seed: int = 0) -> list[Array]:
-    """One array of `count` elements an operand: a sample of the cross product of specials, then random bits."""
+    """One array of `count` elements an operand.
+
+    First a sample of the cross product of the specials, then random bits.
+    """
     rng = np.random.default_rng([seed, len(types), count])
     half = count // 2
     pools = [specials(t) for t in types]

@@ -1,8 +1,8 @@
 """PTX kernels that run instruction forms on arrays: many forms a kernel, many kernels a module.
 
-Forms with the same operand types share a kernel: thread t loads operand i from slot i*N + t, runs each form, and
-stores result j of the kernel to slot j*N + t. Slots are 8 bytes whatever the type, so a batch is two arrays of
-uint64.
+Forms with the same operand types share a kernel: thread t loads operand i from slot i*N + t, runs
+each form, and stores result j of the kernel to slot j*N + t. Slots are 8 bytes whatever the type,
+so a batch is two arrays of uint64.
 """
 
 from __future__ import annotations
@@ -80,7 +80,10 @@ def _store(type_: str, register: str, slot: int, count: int) -> list[str]:
 
 
 def instruction(entry: Entry, sources: list[str], targets: list[str]) -> str:
-    """One line of PTX. The truth table of lop3 is an immediate; the carry flag goes through predicates."""
+    """One line of PTX.
+
+    The truth table of lop3 is an immediate; the carry flag goes through predicates.
+    """
     if entry.opcode[0] == "lop3":
         sources = [*sources[:3], str(LOP3_LUT), *sources[4:]]
     before = after = ""

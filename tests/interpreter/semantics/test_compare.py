@@ -17,8 +17,18 @@ from .operands import operands
 
 COUNT = 160
 FORMS = [e for e in entries() if e.family == "compare"]
-_OPS = {"eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le, "gt": operator.gt,
-        "ge": operator.ge, "lo": operator.lt, "ls": operator.le, "hi": operator.gt, "hs": operator.ge}  # fmt: skip
+_OPS = {
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+    "lo": operator.lt,
+    "ls": operator.le,
+    "hi": operator.gt,
+    "hs": operator.ge,
+}
 _BOOL = {"and": operator.and_, "or": operator.or_, "xor": operator.xor}
 
 
@@ -48,11 +58,15 @@ def holds(op: str, a: float | int, b: float | int) -> bool:
 def columns(entry: Entry, arrays: list[np.ndarray], type_: str) -> list[tuple[int, ...]]:
     """Rows of scalar operands: for packed types the low halves, then the high ones."""
     if not type_.endswith("x2"):
-        return [tuple(int(x) for x in row) for row in zip(*(a.tolist() for a in arrays), strict=True)]
+        return [
+            tuple(int(x) for x in row) for row in zip(*(a.tolist() for a in arrays), strict=True)
+        ]
     rows: list[tuple[int, ...]] = []
     for shift in (0, 16):
         parts = [(a >> shift & 0xFFFF) if i < 2 else a for i, a in enumerate(arrays)]
-        rows += [tuple(int(x) for x in row) for row in zip(*(p.tolist() for p in parts), strict=True)]
+        rows += [
+            tuple(int(x) for x in row) for row in zip(*(p.tolist() for p in parts), strict=True)
+        ]
     return rows
 
 
@@ -68,13 +82,17 @@ def test_comparisons() -> None:
         truth: list[bool] = []
         flipped: list[bool] = []
         for a, b, *c in columns(entry, arrays, type_):
-            t = holds(op[1], number(a, scalar_type, "ftz" in op), number(b, scalar_type, "ftz" in op))
+            t = holds(
+                op[1], number(a, scalar_type, "ftz" in op), number(b, scalar_type, "ftz" in op)
+            )
             truth.append(_BOOL[bool_op](t, bool(c[0])) if bool_op else t)
             flipped.append(_BOOL[bool_op](not t, bool(c[0])) if bool_op else not t)
         check(entry, results, truth, flipped)
 
 
-def check(entry: Entry, results: tuple[np.ndarray, ...], truth: list[bool], flipped: list[bool]) -> None:
+def check(
+    entry: Entry, results: tuple[np.ndarray, ...], truth: list[bool], flipped: list[bool]
+) -> None:
     type_ = entry.opcode[-1]
     t = np.array(truth)
     if entry.opcode[0] == "setp":
@@ -96,8 +114,9 @@ def check(entry: Entry, results: tuple[np.ndarray, ...], truth: list[bool], flip
     assert np.array_equal(results[0], np.where(t, true, 0).astype(STORAGE[result])), entry.mnemonic
 
 
-@pytest.mark.parametrize("entry", [e for e in FORMS if e.opcode[0] in ("selp", "slct")],
-                         ids=lambda e: e.mnemonic)  # fmt: skip
+@pytest.mark.parametrize(
+    "entry", [e for e in FORMS if e.opcode[0] in ("selp", "slct")], ids=lambda e: e.mnemonic
+)
 def test_selection(entry: Entry) -> None:
     a, b, c = operands(entry.operands, 300)
     got = compile_alu(entry.opcode)(a, b, c)[0]

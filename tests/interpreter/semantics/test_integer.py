@@ -12,8 +12,13 @@ from . import integer_reference as ref
 from .operands import operands
 
 COUNT = 700
-FORMS = [e for e in entries() if e.family in ("integer", "carry", "bits") and "b128" not in e.operands
-         and e.operands[0] not in ("f32", "f64")]  # fmt: skip
+FORMS = [
+    e
+    for e in entries()
+    if e.family in ("integer", "carry", "bits")
+    and "b128" not in e.operands
+    and e.operands[0] not in ("f32", "f64")
+]
 
 
 def reference(entry: Entry) -> ref.Reference:

@@ -1,4 +1,4 @@
-"""The table of forms: all compile, keep their types and shapes, stay silent; strangers are named."""
+"""The table of forms: all compile, keep their types and shapes, are silent, and legal PTX."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ def test_every_form_keeps_types_and_shapes_and_is_silent() -> None:
             for shape in ((192,), (2, 3, 32)):
                 arrays = [a.reshape(*shape, *a.shape[1:]) for a in inputs[entry.operands]]
                 results = run(entry, arrays)
-                assert [r.dtype for r in results] == [STORAGE[t] for t in entry.results], entry.mnemonic
+                assert [r.dtype for r in results] == [STORAGE[t] for t in entry.results], (
+                    entry.mnemonic
+                )
                 assert all(r.shape == shape for r in results), entry.mnemonic
 
 
@@ -58,7 +60,9 @@ def test_operands_are_not_written() -> None:
             arrays = operands(entry.operands, 64)
             copies = [a.copy() for a in arrays]
             run(entry, list(arrays))
-            assert all(np.array_equal(a, c) for a, c in zip(arrays, copies, strict=True)), entry.mnemonic
+            assert all(np.array_equal(a, c) for a, c in zip(arrays, copies, strict=True)), (
+                entry.mnemonic
+            )
 
 
 @pytest.mark.parametrize(
