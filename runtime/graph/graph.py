@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, cast
 
+from kernel_dsl.tree import flatten, unflatten
 from kernel_dsl.variables import Symbol, evaluate
 
 from .. import driver, recording
@@ -20,7 +21,7 @@ from .cuda import CudaExec
 from .host import HostExec
 from .nodes import GraphError, Node, Slot, set_dims, set_scalars
 from .picture import dot, svg
-from .placing import Places, check_like, leaves_of, restore
+from .placing import Places, check_like
 from .record import GraphRecorder
 from .steps import repeat_call
 
@@ -160,7 +161,7 @@ class Graph:
                 if self._chosen is None:
                     self._program = build(self, recorder.made, None)
                 else:
-                    leaves = leaves_of(self._chosen)
+                    leaves, _ = flatten(self._chosen)
                     views = [view(recorder.known(leaf)) for leaf in leaves]
                     self._program = build(self, recorder.made, views, leaves)
             return self._program
@@ -409,7 +410,7 @@ class Graph:
             return out
         made = [arrays.get(o.slot, o.array) if o.whole else o.array for o in program.outputs]
         if self._chosen is not None:
-            return restore(self._chosen, iter(made))
+            return unflatten(flatten(self._chosen)[1], made)
         return made[0] if len(made) == 1 else tuple(made)
 
 

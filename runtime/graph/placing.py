@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+
+from kernel_dsl.tree import flatten, unflatten
 
 from .. import memory
 from ..arrays import CPU, ArrayView, frameworks, view
@@ -74,7 +76,7 @@ class Places:
 
     def outs(self, out: Any, stream: int) -> dict[Slot, ArrayView]:
         """Views of the arrays of out=, by the slot that each replaces."""
-        given = leaves_of(out)
+        given, _ = flatten(out)
         outputs = self._program.outputs
         if len(given) != len(outputs):
             raise ArgumentTypeError(f"out= holds {len(given)} arrays, and the graph has {len(outputs)} outputs")
@@ -142,7 +144,7 @@ class Places:
             return out
         arrays = [self._array(output, stream) for output in self._program.outputs]
         if chosen is not None:
-            return restore(chosen, iter(arrays))
+            return unflatten(flatten(chosen)[1], arrays)
         return arrays[0] if len(arrays) == 1 else tuple(arrays)
 
     def _array(self, output: Output, stream: int) -> Any:
@@ -193,22 +195,3 @@ def check_like(there: ArrayView, home: ArrayView, what: str, written: bool) -> N
         raise ArgumentValueError(f"{what} must have strides {home.strides} as recorded, and has {there.strides}")
     if written and there.readonly:
         raise ArgumentValueError(f"{what} is written, and is read-only")
-
-
-def leaves_of(tree: Any) -> list[Any]:
-    """The arrays of nested tuples, lists and dicts."""
-    if isinstance(tree, dict):
-        return [leaf for value in cast("dict[Any, Any]", tree).values() for leaf in leaves_of(value)]
-    if isinstance(tree, (tuple, list)):
-        return [leaf for value in cast("Sequence[Any]", tree) for leaf in leaves_of(value)]
-    return [] if tree is None else [tree]
-
-
-def restore(tree: Any, leaves: Iterator[Any]) -> Any:
-    """The structure of `tree` with other leaves."""
-    if isinstance(tree, dict):
-        return {k: restore(v, leaves) for k, v in cast("dict[Any, Any]", tree).items()}
-    if isinstance(tree, (tuple, list)):
-        items = [restore(item, leaves) for item in cast("Sequence[Any]", tree)]
-        return items if isinstance(tree, list) else tuple(items)
-    return None if tree is None else next(leaves)
