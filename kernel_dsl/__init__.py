@@ -96,7 +96,7 @@ __all__ = [
     "uint32",
     "uint64",
 ]
-__all__ += _op_names
+__all__ += _op_names  # noqa: PLE0605 - a list too
 
 
 def __getattr__(name: str) -> Any:

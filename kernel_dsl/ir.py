@@ -193,7 +193,19 @@ class Op(_Declared):
     attr_fields: ClassVar[tuple[str, ...]] = ()
     region_fields: ClassVar[tuple[tuple[str, bool], ...]] = ()
 
-    if not TYPE_CHECKING:
+    if TYPE_CHECKING:
+
+        def __init_subclass__(
+            cls,
+            name: str = "",
+            effect: Effect | None = None,
+            requires: Feature | None = None,
+            ptx: str | None = None,
+            intrinsic: str | None = None,
+            **keywords: Any,
+        ) -> None: ...
+
+    else:
 
         def __init_subclass__(
             cls, name="", effect=None, requires=None, ptx=None, intrinsic=None, **keywords

@@ -209,7 +209,7 @@ def _barrier_init(ctx: Context) -> None:
 
 def cluster_dims(cluster: tuple[Axis, ...]) -> tuple[int, int, int]:
     """Extents for x, y, z: the last axis is x."""
-    sizes = [a.size for a in cluster][::-1] + [1, 1, 1]
+    sizes = [*[a.size for a in cluster][::-1], 1, 1, 1]
     return sizes[0], sizes[1], sizes[2]
 
 

@@ -30,7 +30,7 @@ __all__ = ["load", "store"]
 
 
 class AllocSmem(Op, name="alloc_smem"):
-    """A buffer in the block's dynamic SMEM, shared by its warpgroups."""
+    """A buffer in the block's dynamic SMEM, shared by its warpgroups. No instruction."""
 
     type: RefType = attr()
 
