@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .accumulator import ACC
@@ -101,11 +102,11 @@ __all__ += _op_names  # noqa: PLE0605 - a list too
 
 def __getattr__(name: str) -> Any:
     """Names that bring the runtime in, found at first use."""
+    if name == "library":
+        return import_module("kernel_dsl.library")
     module = _LATE.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
-    value = getattr(importlib.import_module(module), name)
+    value = getattr(import_module(module), name)
     globals()[name] = value
     return value

@@ -1,0 +1,8 @@
+"""Finished kernels as plain functions. Imported at the first use of `kd.library`."""
+
+from __future__ import annotations
+
+from .matmul import matmul
+from .persistent_matmul import MatmulConfig
+
+__all__ = ["MatmulConfig", "matmul"]
