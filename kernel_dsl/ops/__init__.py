@@ -5,6 +5,7 @@ from . import (
     atomic,
     barrier,
     cast,
+    cluster,
     control,
     copy,
     dense,
@@ -25,6 +26,7 @@ from .arith import *  # noqa: F403
 from .atomic import *  # noqa: F403
 from .barrier import *  # noqa: F403
 from .cast import *  # noqa: F403
+from .cluster import *  # noqa: F403
 from .control import *  # noqa: F403
 from .copy import *  # noqa: F403
 from .index import *  # noqa: F403
@@ -43,6 +45,7 @@ FAMILIES = (
     atomic,
     barrier,
     cast,
+    cluster,
     control,
     copy,
     dense,
