@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from .attention import attention
+from .attention_kernel import AttentionConfig
 from .matmul import matmul
 from .persistent_matmul import MatmulConfig
 
-__all__ = ["MatmulConfig", "matmul"]
+__all__ = ["AttentionConfig", "MatmulConfig", "attention", "matmul"]

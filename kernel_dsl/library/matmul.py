@@ -148,14 +148,15 @@ class Matmul:
                 return f"{name} is strided along both axes"
             if x.shape[0] > 1 and row * item % 16:
                 return f"rows of {name} are {row * item} bytes apart, and TMA needs a multiple of 16"
-            if _address(x) % 16:
+            if array_address(x) % 16:
                 return f"{name} is not aligned to 16 bytes"
         if p.M > 1 and p.N * p.out_dtype.itemsize % 16:
             return f"rows of the result are {p.N * p.out_dtype.itemsize} bytes, and TMA needs a multiple of 16"
         return ""
 
 
-def _address(x: Any) -> int:
+def array_address(x: Any) -> int:
+    """The address of an array on its device; 0 for a struct."""
     if hasattr(x, "data_ptr"):
         return int(x.data_ptr())
     if hasattr(x, "__array_interface__"):
