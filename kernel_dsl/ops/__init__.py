@@ -16,6 +16,7 @@ from . import (
     math,
     matrix,
     numeric,
+    product,
     reduce,
     ref,
     scan,
@@ -38,6 +39,7 @@ from .reduce import *  # noqa: F403
 from .ref import *  # noqa: F403
 from .scan import *  # noqa: F403
 from .shape import *  # noqa: F403
+from .product import *  # noqa: F403
 from .elementwise import broadcast_to
 
 FAMILIES = (
@@ -56,6 +58,7 @@ FAMILIES = (
     math,
     matrix,
     numeric,
+    product,
     reduce,
     ref,
     scan,

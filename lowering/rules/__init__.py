@@ -6,10 +6,10 @@ from kernel_dsl.ir import Op
 
 from ..context import Rule
 from . import atomic, cast, control, elementwise, gather, index, reduce, ref, scan, shape, sync
-from . import cluster, copy, matrix
+from . import cluster, copy, matrix, product
 
 FAMILIES = (atomic, cast, control, elementwise, gather, index, reduce, ref, scan, shape, sync)
-FAMILIES += (cluster, copy, matrix)
+FAMILIES += (cluster, copy, matrix, product)
 
 
 def all_rules() -> dict[type[Op], Rule]:
