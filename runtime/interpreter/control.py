@@ -31,6 +31,8 @@ def split_branch(batch: Batch, g: Group, seg: Seg) -> bool:
     if mask is not None:
         lanes = lanes & mask
         total = np.count_nonzero(mask)
+    elif not negated:
+        lanes = lanes.copy()  # it becomes a mask, and the predicate's register will be written again
     taken = np.count_nonzero(lanes)
     if taken == total:
         g.pc = seg.targets[0]
