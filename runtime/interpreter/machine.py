@@ -16,6 +16,7 @@ from kernel_dsl.target import DEFAULT, TARGETS, Target
 
 from . import families as families
 from .batch import Batch
+from .clocks import Clocks
 from .deadlock import stuck
 from .engine import Engine
 from .group import Group
@@ -25,7 +26,9 @@ from .mbarriers import TIMED_OUT, MbarrierWait
 from .memory import SHARED_RESERVED, GlobalMemory
 from .program import Program, Seg
 from .ptx import Instruction, Module, PtxError, Var
+from .shadow import GlobalShadow, SharedShadow, prepare_buffers, report_unwritten
 from .spaces import GenericSpace, GlobalSpace, ParamSpace
+from .special import special
 from .sync import SyncMemory
 from .wgmma import WgmmaUnit
 from .wording import Side
@@ -83,6 +86,7 @@ class Run:
         self.next_block = 0
         self.resident: list[Batch] = []
         self.sync = SyncMemory()
+        self._workspace = 0
         self.maps: dict[bytes, Any] = {}
         self._registers: dict[tuple[int, int], dict[int, int]] = {}
         self.sites: list[Instruction] = []
@@ -161,6 +165,16 @@ class Run:
                 data[at : at + 8] = np.frombuffer((target + addend).to_bytes(8, "little"), np.uint8)
         return addresses
 
+    def grid_workspace(self) -> int:
+        """Memory that a cooperative launch gives the grid's barrier: made when first asked for."""
+        if not self._workspace:
+            data = np.zeros(64, np.uint8)
+            self._workspace = self.memory.allocate(data, "grid workspace", kind="variable")
+            buffer = self.memory.find(self._workspace)
+            if buffer is not None and self.detect:
+                buffer.shadow = GlobalShadow(self, buffer)
+        return self._workspace
+
     def resolve(self, kind: str, what: Any) -> int:
         """The value of a link-time slot: a global symbol's address or bytes of the parameters."""
         if kind == "global":
@@ -178,23 +192,18 @@ class Run:
                 self._loop()
                 self._finish()
         finally:
-            for address in addresses:
+            for address in (*addresses, *([self._workspace] if self._workspace else [])):
                 self.memory.free(address)
             self.report.steps = self.steps
             self.report.output = "".join(self.output)
         return self.report
 
     def _prepare(self) -> None:
-        from .shadow import prepare_buffers
-
         prepare_buffers(self)
 
     def attach(self, batch: Batch) -> None:
         """Give a new batch its clocks and shadow memory."""
         if self.detect:
-            from .clocks import Clocks
-            from .shadow import SharedShadow
-
             batch.clocks = Clocks(batch)
             batch.shared.shadow = SharedShadow(batch)
         batch.engine = Engine(batch)
@@ -282,8 +291,6 @@ class Run:
         return per_batch, max(room, self.cluster_size)
 
     def _finish(self) -> None:
-        from .shadow import report_unwritten
-
         if self.config.report_unwritten:
             report_unwritten(self)
 
@@ -380,8 +387,6 @@ class Run:
                 self.reporter.hazard(HazardKind.REGISTER_CAPACITY, what, ins, (who,))
 
     def special(self, batch: Batch, name: str) -> Array:
-        from .special import special
-
         return special(self, batch, name)
 
 
