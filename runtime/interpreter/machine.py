@@ -19,6 +19,7 @@ from .batch import Batch
 from .clocks import Clocks
 from .deadlock import stuck
 from .engine import Engine
+from .frame import Pool
 from .group import Group
 from .hazards import Reporter, RunReport
 from .kinds import HazardKind
@@ -86,6 +87,7 @@ class Run:
         self.next_block = 0
         self.resident: list[Batch] = []
         self.sync = SyncMemory()
+        self.pool = Pool()
         self._workspace = 0
         self.maps: dict[bytes, Any] = {}
         self._registers: dict[tuple[int, int], dict[int, int]] = {}
@@ -223,6 +225,8 @@ class Run:
                 batch.engine.drain()
                 batch.engine.at_exit()
                 self.resident.remove(batch)
+                for frame in batch.frames.values():
+                    frame.release()
                 continue
             if batch.engine.unblock():
                 continue
