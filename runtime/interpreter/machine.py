@@ -402,6 +402,14 @@ _QUEUES = {
 }
 
 
+def check_target(module: Module, device: str) -> None:
+    """Code runs on its own architecture and on later ones, architecture-specific code (`a`, `f`) only on its own."""
+    number, have = (int(name.removeprefix("sm_").rstrip("af")) for name in (module.target, device))
+    fits = module.target == device if module.target[-1] in "af" else number <= have
+    if not fits:
+        raise PtxError(f"the module is for {module.target}, and the device is {device}", *module.target_at)
+
+
 def _block_order(grid: Dims, cluster: Dims) -> Array:
     """Coordinates (blocks, 3) of all blocks, cluster after cluster, x fastest in both."""
     if cluster == (1, 1, 1):
@@ -422,6 +430,7 @@ def run_module(
     names: ReportNames | None, lines: Mapping[int, SourceLine] | None, kernel_name: str,
 ) -> RunReport:  # fmt: skip
     """Compile `entry` (once for a module) and run it."""
+    check_target(module, target)
     cache: dict[str, Program] = _PROGRAMS.setdefault(id(module), {})
     program = cache.get(entry)
     if program is None or program.module is not module:

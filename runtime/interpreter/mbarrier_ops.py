@@ -91,7 +91,8 @@ def note(c: Group, row: Array, cta: Array, offset: int, ins: Instruction, init: 
 
 @builds("mbarrier")
 def build_mbarrier(k: Compiler, ins: Instruction) -> Op:
-    """All mbarrier instructions."""
+    """mbarrier.init, inval, arrive, arrive_drop, .expect_tx, .noComplete, expect_tx, complete_tx, test_wait, try_wait
+    (by state and by parity), pending_count; of this block and, for arrivals, of peers."""
     words = ins.opcode[1:]
     unknown = [w for w in words if w not in _WORDS]
     if unknown:

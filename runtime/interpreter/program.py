@@ -62,6 +62,11 @@ def built_heads() -> tuple[str, ...]:
     return tuple(sorted(_BUILDERS))
 
 
+def builder_text(head: str) -> str:
+    """What the builder of `head` says it runs."""
+    return " ".join((_BUILDERS[head].__doc__ or "").split())
+
+
 class Seg:
     """A compiled segment: `sync` runs first and may refuse to go on, then `ops`; `kind` says how it ends."""
 
