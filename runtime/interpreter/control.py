@@ -62,7 +62,8 @@ def split_table(batch: Batch, g: Group, seg: Seg) -> None:
 
 
 @builds("brx")
-def _build_table(k: Compiler, ins: Instruction) -> Op:
+def build_table(k: Compiler, ins: Instruction) -> Op:
+    """brx.idx with a .branchtargets table; bra, ret, exit and trap are run by the scheduler itself."""
     return k.reader(ins.operands[0], "u32")
 
 
@@ -94,7 +95,7 @@ def together(c: Group, wanted: Array | None) -> bool:
 
 
 @builds("call")
-def _build_call(k: Compiler, ins: Instruction) -> Any:
+def build_call(k: Compiler, ins: Instruction) -> Any:
     """`call (ret), f, (args);`, direct, indirect, or to one of the system's functions."""
     from .system import SYSTEM
 
