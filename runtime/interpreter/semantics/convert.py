@@ -140,8 +140,8 @@ def _check_ftz(ftz: str, *types: str) -> None:
 
 
 def _check_bf16(sat: str, *types: str) -> None:
-    if "bf16" in types and (sat or any(BITS[type_] == 8 for type_ in types)):
-        raise Illegal("bf16 converts from and to 16 bits and more, and without '.sat'")
+    if "bf16" in types and sat:
+        raise Illegal("'.sat' does not go with .bf16")
 
 
 # --- to float ------------------------------------------------------------------------------------
