@@ -23,16 +23,7 @@ from .arrays import ArrayView
 from .cuda_device import CudaDevice
 from .device import Device
 from .errors import ArgumentTypeError, ArgumentValueError
-from .foreign import (
-    ForeignCall,
-    Input,
-    Threads,
-    as_input,
-    check_shared_memory,
-    choose_device,
-    count_threads,
-    output_specs,
-)
+from .foreign import ForeignCall, Input, Threads, as_input, check_shared_memory, choose_device, count_threads, output_specs
 
 MAX_NDIM = 10
 GRID = "kd_grid"  # the parameter that holds the grid in threads
@@ -58,9 +49,7 @@ class Body:
     output_names: tuple[str, ...] | None
     source: str
     header: str
-    places: Mapping[
-        str, SourceLine
-    ]  # file name in `#line` -> where its first line is in the user's file
+    places: Mapping[str, SourceLine]  # file name in `#line` -> where its first line is in the user's file
 
     @property
     def source_file(self) -> str:
@@ -97,16 +86,11 @@ class Body:
             lines.append(f"  {place}: {found.severity}: {found.message}")
             if text:
                 lines.append(f"      {text}")
-        lines.append(
-            "  verbose=True prints the generated source; the error's .log is the compiler's own text."
-        )
+        lines.append("  verbose=True prints the generated source; the error's .log is the compiler's own text.")
         return "\n".join(lines)
 
     def _place(self, file: str, line: int) -> tuple[str, str]:
-        for kind, name, whole in (
-            ("source", self.source_file, self.source),
-            ("header", self.header_file, self.header),
-        ):
+        for kind, name, whole in (("source", self.source_file, self.source), ("header", self.header_file, self.header)):
             if file == name:
                 lines = whole.split("\n")
                 text = lines[line - 1].strip() if line <= len(lines) else ""
@@ -137,9 +121,7 @@ def check_body(
         raise ArgumentTypeError(f"{factory}: name={name!r} must be a name")
     for what, text in (("source", source), ("header", header)):
         if not isinstance(text, str):
-            raise ArgumentTypeError(
-                f"{factory} {name!r}: {what}= must be text, and is a {type(text).__name__}"
-            )
+            raise ArgumentTypeError(f"{factory} {name!r}: {what}= must be text, and is a {type(text).__name__}")
     inputs = None if input_names is None else _names(factory, name, "input_names", input_names)
     outputs = None if output_names is None else _names(factory, name, "output_names", output_names)
     if outputs == ():
@@ -157,9 +139,7 @@ def check_body(
 
 def _names(factory: str, name: str, what: str, names: Any) -> tuple[str, ...]:
     if isinstance(names, str) or not isinstance(names, Sequence):
-        raise ArgumentTypeError(
-            f"{factory} {name!r}: {what}= must be a list of names, and is {names!r}"
-        )
+        raise ArgumentTypeError(f"{factory} {name!r}: {what}= must be a list of names, and is {names!r}")
     for each in cast(Sequence[Any], names):
         check_name(each, f"{factory} {name!r}: {what}=")
     return tuple(cast(Sequence[str], names))
@@ -170,11 +150,7 @@ def check_name(name: Any, where: str) -> None:
     if not isinstance(name, str):
         raise ArgumentTypeError(f"{where} holds {name!r}, which is not a name")
     if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) or name in _CPP_KEYWORDS:
-        reason = (
-            "a C++ keyword"
-            if name in _CPP_KEYWORDS or keyword.iskeyword(name)
-            else "not a C++ identifier"
-        )
+        reason = "a C++ keyword" if name in _CPP_KEYWORDS or keyword.iskeyword(name) else "not a C++ identifier"
         raise ArgumentValueError(f"{where} holds {name!r}, which is {reason}")
 
 
@@ -204,9 +180,7 @@ def locate(text: str, file: str, near: int) -> SourceLine | None:
     written = [line.strip() for line in linecache.getlines(file)]
     first, last = meaningful[0], meaningful[-1]
     found: list[int] = []
-    if (
-        first == last and len(wanted[first]) >= 8
-    ):  # long enough to be told from other lines, wherever it stands
+    if first == last and len(wanted[first]) >= 8:  # long enough to be told from other lines, wherever it stands
         found = [n - first for n, line in enumerate(written, 1) if wanted[first] in line]
     for start in range(len(written)):
         at = start - first
@@ -272,17 +246,13 @@ class CallArguments:
     interpret: Any
 
 
-def prepare(
-    body: Body, call: CallArguments, shared_memory: int
-) -> tuple[Specialisation, ForeignCall, Device]:
+def prepare(body: Body, call: CallArguments, shared_memory: int) -> tuple[Specialisation, ForeignCall, Device]:
     """Check a call's arguments. Raises before anything is compiled or launched."""
     name, inputs, outputs = body.name, body.input_names or (), body.output_names or ()
     _count(name, "inputs", call.inputs, len(inputs))
     _count(name, "output_shapes", call.output_shapes, len(outputs))
     _count(name, "output_dtypes", call.output_dtypes, len(outputs))
-    values = tuple(
-        as_input(v, f"input {n!r}", name) for n, v in zip(inputs, call.inputs, strict=True)
-    )
+    values = tuple(as_input(v, f"input {n!r}", name) for n, v in zip(inputs, call.inputs, strict=True))
     for each, value in zip(inputs, values, strict=True):
         if len(value.shape) > MAX_NDIM:
             raise ArgumentValueError(
@@ -294,55 +264,35 @@ def prepare(
     threads = count_threads(call.grid, call.threadgroup, name)
     special = Specialisation(inputs, values, outputs, tuple(s.dtype for s in specs), template)
     ready = ForeignCall(
-        name,
-        values,
-        specs,
-        threads,
-        check_shared_memory(shared_memory, name),
-        call.contiguous,
-        call.stream,
+        name, values, specs, threads, check_shared_memory(shared_memory, name), call.contiguous, call.stream
     )
     return special, ready, choose_device(call.interpret, values)
 
 
 def _count(name: str, what: str, value: Any, expected: int) -> None:
     if not isinstance(value, (list, tuple)):
-        raise ArgumentTypeError(
-            f"{what}= of kernel {name!r} must be a list, and is a {type(value).__name__}"
-        )
+        raise ArgumentTypeError(f"{what}= of kernel {name!r} must be a list, and is a {type(value).__name__}")
     got = len(cast(Sequence[Any], value))
     if got != expected:
-        raise ArgumentValueError(
-            f"{what}= of kernel {name!r} holds {got}, and {expected} are expected"
-        )
+        raise ArgumentValueError(f"{what}= of kernel {name!r} holds {got}, and {expected} are expected")
 
 
 def template_values(template: Any, name: str, taken: Sequence[str]) -> tuple[TemplateValue, ...]:
     """The (name, value) pairs of `template`, checked."""
     if template is None:
         return ()
-    pairs: Any = (
-        list(cast(Mapping[Any, Any], template).items())
-        if isinstance(template, Mapping)
-        else template
-    )
+    pairs: Any = list(cast(Mapping[Any, Any], template).items()) if isinstance(template, Mapping) else template
     if isinstance(pairs, str) or not isinstance(pairs, Sequence):
-        raise ArgumentTypeError(
-            f"template= of kernel {name!r} must be a list of (name, value) pairs"
-        )
+        raise ArgumentTypeError(f"template= of kernel {name!r} must be a list of (name, value) pairs")
     values: list[TemplateValue] = []
     used = list(taken)
     for pair in cast(Sequence[Any], pairs):
         if not isinstance(pair, (tuple, list)) or len(cast(Sequence[Any], pair)) != 2:
-            raise ArgumentTypeError(
-                f"template= of kernel {name!r} holds {pair!r}, and must hold (name, value) pairs"
-            )
+            raise ArgumentTypeError(f"template= of kernel {name!r} holds {pair!r}, and must hold (name, value) pairs")
         key, value = cast(tuple[Any, Any], pair)
         check_name(key, f"template= of kernel {name!r}")
         if key in used:
-            raise ArgumentValueError(
-                f"template= of kernel {name!r}: the name {key!r} is given twice"
-            )
+            raise ArgumentValueError(f"template= of kernel {name!r}: the name {key!r} is given twice")
         used.append(key)
         values.append(TemplateValue(key, _template_value(key, value, name)))
     return tuple(values)

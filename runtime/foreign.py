@@ -62,13 +62,9 @@ def count_threads(grid: Any, threadgroup: Any, name: str) -> Threads:
     if min(wanted) < 0:
         raise ArgumentValueError(f"grid={wanted} of kernel {name!r} has a negative extent")
     if min(group) < 1:
-        raise ArgumentValueError(
-            f"threadgroup={group} of kernel {name!r} must have at least 1 thread along each axis"
-        )
+        raise ArgumentValueError(f"threadgroup={group} of kernel {name!r} must have at least 1 thread along each axis")
     block = cast(Dims, tuple(min(t, max(g, 1)) for t, g in zip(group, wanted, strict=True)))
-    if math.prod(block) > _MAX_THREADS or any(
-        b > m for b, m in zip(block, _MAX_BLOCK, strict=True)
-    ):
+    if math.prod(block) > _MAX_THREADS or any(b > m for b, m in zip(block, _MAX_BLOCK, strict=True)):
         raise ArgumentValueError(
             f"threadgroup={group} of kernel {name!r} has {math.prod(block)} threads: a threadgroup holds at most "
             f"{_MAX_THREADS} threads, and at most {_MAX_BLOCK} along its axes"
@@ -83,14 +79,8 @@ def count_threads(grid: Any, threadgroup: Any, name: str) -> Threads:
 
 
 def _three(value: Any, what: str, name: str) -> Dims:
-    if (
-        isinstance(value, (str, bytes))
-        or not isinstance(value, Sequence)
-        or len(cast(Sequence[Any], value)) != 3
-    ):
-        raise ArgumentTypeError(
-            f"{what}={value!r} of kernel {name!r} must be three integers, (x, y, z)"
-        )
+    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence) or len(cast(Sequence[Any], value)) != 3:
+        raise ArgumentTypeError(f"{what}={value!r} of kernel {name!r} must be three integers, (x, y, z)")
     try:
         x, y, z = (operator.index(v) for v in cast(Sequence[Any], value))
     except TypeError:
@@ -159,12 +149,8 @@ def _scalar(value: Any, what: str, name: str) -> Scalar:
 
 def output_specs(shapes: Any, dtypes: Any, init_value: Any, name: str) -> list[OutputSpec]:
     """The outputs of a call, checked. `init_value` fills them all, cast to each one's dtype."""
-    if init_value is not None and not isinstance(
-        init_value, (bool, int, float, complex, np.generic)
-    ):
-        raise ArgumentTypeError(
-            f"init_value={init_value!r} of kernel {name!r} must be a number or None"
-        )
+    if init_value is not None and not isinstance(init_value, (bool, int, float, complex, np.generic)):
+        raise ArgumentTypeError(f"init_value={init_value!r} of kernel {name!r} must be a number or None")
     specs: list[OutputSpec] = []
     for i, (shape, dtype) in enumerate(zip(shapes, dtypes, strict=True)):
         kind = as_output_dtype(dtype, f"output_dtypes[{i}]", name)
@@ -179,9 +165,7 @@ def as_output_dtype(dtype: Any, what: str, name: str) -> DType:
             raise TypeError
         return as_dtype(dtype)
     except TypeError:
-        raise ArgumentTypeError(
-            f"{what}={dtype!r} of kernel {name!r} is not a dtype that a kernel can hold"
-        ) from None
+        raise ArgumentTypeError(f"{what}={dtype!r} of kernel {name!r} is not a dtype that a kernel can hold") from None
 
 
 def _shape(shape: Any, index: int, name: str) -> tuple[int, ...]:
@@ -201,13 +185,9 @@ def _fill(value: Any, dtype: DType, name: str) -> Any:
     if value is None:
         return None
     if isinstance(value, complex) and dtype.name != "complex64":
-        raise ArgumentValueError(
-            f"init_value={value!r} of kernel {name!r} is complex, and an output holds {dtype}"
-        )
+        raise ArgumentValueError(f"init_value={value!r} of kernel {name!r} is complex, and an output holds {dtype}")
     if dtype.is_integer and not math.isfinite(value):
-        raise ArgumentValueError(
-            f"init_value={value!r} of kernel {name!r} does not fit an output of {dtype}"
-        )
+        raise ArgumentValueError(f"init_value={value!r} of kernel {name!r} does not fit an output of {dtype}")
     wanted = int(value) if dtype.is_integer else value
     memory.fill_pattern(wanted, dtype)  # raises where an int does not fit
     return wanted
@@ -254,9 +234,7 @@ class ForeignCall:
 
 def choose_device(interpret: Any, inputs: Sequence[Input]) -> Device:
     """The device for a call on `inputs`."""
-    return pick_device(
-        interpret, [view(i.array) for i in inputs if not isinstance(i.array, Scalar)]
-    )
+    return pick_device(interpret, [view(i.array) for i in inputs if not isinstance(i.array, Scalar)])
 
 
 def check_shared_memory(value: Any, name: str) -> int:
@@ -266,17 +244,13 @@ def check_shared_memory(value: Any, name: str) -> int:
             raise TypeError
         count = operator.index(value)
     except TypeError:
-        raise ArgumentTypeError(
-            f"shared_memory={value!r} of kernel {name!r} must be an integer, in bytes"
-        ) from None
+        raise ArgumentTypeError(f"shared_memory={value!r} of kernel {name!r} must be an integer, in bytes") from None
     if count < 0:
         raise ArgumentValueError(f"shared_memory={count} of kernel {name!r} is negative")
     return count
 
 
-def launch(
-    device: Device, image: LoadedImage | None, call: ForeignCall, parameters: Parameters
-) -> list[Any]:
+def launch(device: Device, image: LoadedImage | None, call: ForeignCall, parameters: Parameters) -> list[Any]:
     """Run `image` (None: a grid without threads, so only the outputs are made); the outputs, in order."""
     limit = device.target.limits.smem_per_block
     if call.shared_memory > limit:
@@ -293,11 +267,7 @@ def launch(
         given = iter(placed)
         inputs: list[ArrayView] = []
         for item in call.inputs:
-            here = (
-                _place_scalar(device, item.array, stream, borrowed)
-                if isinstance(item.array, Scalar)
-                else next(given)
-            )
+            here = _place_scalar(device, item.array, stream, borrowed) if isinstance(item.array, Scalar) else next(given)
             if call.contiguous and not here.contiguous:
                 here = _row_major_copy(device, here, stream, borrowed)
             inputs.append(here)
@@ -320,9 +290,7 @@ def _no_check(arrays: list[ArrayView]) -> None:
     """Outputs are fresh, and what the kernel assumes of its inputs is its author's to say."""
 
 
-def _place_scalar(
-    device: Device, scalar: Scalar, stream: int, borrowed: list[memory.DeviceMemory]
-) -> ArrayView:
+def _place_scalar(device: Device, scalar: Scalar, stream: int, borrowed: list[memory.DeviceMemory]) -> ArrayView:
     """A rank-0 array with the scalar's value, made in the order of `stream` and without host memory."""
     if not isinstance(device, CudaDevice):
         return memory.host_view(np.array(scalar.value), scalar.dtype)
@@ -339,14 +307,7 @@ def _row_major_copy(
     if not isinstance(device, CudaDevice):
         array = np.ascontiguousarray(memory.host_array(source))
         return ArrayView(
-            array.ctypes.data,
-            source.shape,
-            row_major(source.shape),
-            source.dtype,
-            CPU,
-            "numpy",
-            False,
-            array,
+            array.ctypes.data, source.shape, row_major(source.shape), source.dtype, CPU, "numpy", False, array
         )
     block = memory.DeviceMemory(device.context, source.nbytes, stream)
     borrowed.append(block)

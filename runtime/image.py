@@ -57,16 +57,9 @@ def precompiled_cuda_kernel(
     an image or entry that does not load; LaunchError.
     """
     _check_image(name, compiled_source)
-    for what, value in (
-        ("inputs", inputs),
-        ("scalars", scalars),
-        ("output_shapes", output_shapes),
-        ("output_dtypes", output_dtypes),
-    ):
+    for what, value in (("inputs", inputs), ("scalars", scalars), ("output_shapes", output_shapes), ("output_dtypes", output_dtypes)):
         if not isinstance(value, (list, tuple)):
-            raise ArgumentTypeError(
-                f"{what}= of kernel {name!r} must be a list, and is a {type(value).__name__}"
-            )
+            raise ArgumentTypeError(f"{what}= of kernel {name!r} must be a list, and is a {type(value).__name__}")
     if not output_shapes:
         raise ArgumentValueError(f"kernel {name!r} must have at least one output")
     if len(output_shapes) != len(output_dtypes):
@@ -84,13 +77,7 @@ def precompiled_cuda_kernel(
             f"{name!r}: {threads.blocks} whole threadgroups would run more threads than asked for"
         )
     call = ForeignCall(
-        name,
-        values,
-        specs,
-        threads,
-        check_shared_memory(shared_memory, name),
-        ensure_row_contiguous,
-        stream,
+        name, values, specs, threads, check_shared_memory(shared_memory, name), ensure_row_contiguous, stream
     )
     device = choose_device(interpret, values)
     image = None if threads.empty else load_image(device, bytes(compiled_source), name)
@@ -103,9 +90,7 @@ def precompiled_cuda_kernel(
 
 def _check_image(name: Any, image: Any) -> None:
     if not isinstance(name, str) or not name:
-        raise ArgumentTypeError(
-            f"name={name!r} must be the entry's name in the image (mangled if it is mangled there)"
-        )
+        raise ArgumentTypeError(f"name={name!r} must be the entry's name in the image (mangled if it is mangled there)")
     if not isinstance(image, (bytes, bytearray, memoryview)):
         raise ArgumentTypeError(
             f"compiled_source= of kernel {name!r} must be bytes, and is a {type(image).__name__}; "

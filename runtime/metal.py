@@ -64,9 +64,7 @@ _ATTRIBUTES: dict[str, tuple[str, str]] = {
 }
 
 # Words of Metal that are rewritten or mean something: they cannot name an array.
-_RESERVED = frozenset(
-    ("device", "constant", "thread", "threadgroup", "kernel", "half", "bfloat", *_ATTRIBUTES)
-)
+_RESERVED = frozenset(("device", "constant", "thread", "threadgroup", "kernel", "half", "bfloat", *_ATTRIBUTES))
 
 # What Metal code includes; the prelude has it all.
 _KNOWN_HEADERS = dict.fromkeys(
@@ -105,9 +103,7 @@ def metal_kernel(
     The older form leaves out the names, `metal_kernel(name, source)`: the call then takes and returns dicts, and the
     arrays come in the alphabetical order of their names. `compile_options={"math_mode": "safe" | "relaxed" | "fast"}`.
     """
-    if (
-        isinstance(input_names, str) and source is None
-    ):  # metal_kernel(name, source), the older positional form
+    if isinstance(input_names, str) and source is None:  # metal_kernel(name, source), the older positional form
         source, input_names = input_names, None
     if source is None:
         raise ArgumentTypeError(f"metal_kernel {name!r} needs source=, the kernel's body")
@@ -117,38 +113,28 @@ def metal_kernel(
         )
     body = check_body("metal_kernel", name, input_names, output_names, source, header)
     _check_reserved(name, (*(body.input_names or ()), *(body.output_names or ())))
-    return MetalKernel(
-        body, ensure_row_contiguous, atomic_outputs, _math_options(name, compile_options)
-    )
+    return MetalKernel(body, ensure_row_contiguous, atomic_outputs, _math_options(name, compile_options))
 
 
 def _math_options(name: str, options: Any) -> tuple[str, ...]:
     if options is None:
         return ()
     if not isinstance(options, Mapping):
-        raise ArgumentTypeError(
-            f"compile_options of metal_kernel {name!r} must be a dict, and is {options!r}"
-        )
+        raise ArgumentTypeError(f"compile_options of metal_kernel {name!r} must be a dict, and is {options!r}")
     given = cast(Mapping[Any, Any], options)
     for key in given:
         if key != "math_mode":
-            raise ArgumentValueError(
-                f"compile_options of metal_kernel {name!r}: {key!r} is unknown; use 'math_mode'"
-            )
+            raise ArgumentValueError(f"compile_options of metal_kernel {name!r}: {key!r} is unknown; use 'math_mode'")
     mode = given.get("math_mode", "safe")
     if mode not in _MATH_MODES:
-        raise ArgumentValueError(
-            f"math_mode={mode!r} of metal_kernel {name!r} must be one of {sorted(_MATH_MODES)}"
-        )
+        raise ArgumentValueError(f"math_mode={mode!r} of metal_kernel {name!r} must be one of {sorted(_MATH_MODES)}")
     return _MATH_MODES[mode]
 
 
 def _check_reserved(name: str, names: Sequence[str]) -> None:
     for each in names:
         if each in _RESERVED:
-            raise ArgumentValueError(
-                f"metal_kernel {name!r}: {each!r} is a word of Metal, and cannot name an array"
-            )
+            raise ArgumentValueError(f"metal_kernel {name!r}: {each!r} is a word of Metal, and cannot name an array")
 
 
 class MetalKernel:
@@ -164,10 +150,7 @@ class MetalKernel:
         self._options = tuple(options)
 
     def __repr__(self) -> str:
-        inputs, outputs = (
-            ", ".join(self.body.input_names or ()),
-            ", ".join(self.body.output_names or ()),
-        )
+        inputs, outputs = ", ".join(self.body.input_names or ()), ", ".join(self.body.output_names or ())
         return f"<metal_kernel {self.name!r}: {inputs} -> {outputs}>"
 
     def __call__(
@@ -195,9 +178,7 @@ class MetalKernel:
         body = self.body
         by_name = isinstance(inputs, Mapping)
         if by_name:
-            body, inputs, output_shapes, output_dtypes = _by_name(
-                body, inputs, output_shapes, output_dtypes
-            )
+            body, inputs, output_shapes, output_dtypes = _by_name(body, inputs, output_shapes, output_dtypes)
         elif body.input_names is None:
             raise ArgumentTypeError(
                 f"metal_kernel {self.name!r} was made without input_names and output_names: its inputs=, "
@@ -218,9 +199,7 @@ class MetalKernel:
             options = [f"--include-path={INCLUDE}", "--diag-suppress=83", *self._options]
             image = load_image(device, body.compile(text, device, _KNOWN_HEADERS, options), entry)
 
-        def parameters(
-            given: list[ArrayView], made: list[ArrayView]
-        ) -> Sequence[ArrayView | bytes]:
+        def parameters(given: list[ArrayView], made: list[ArrayView]) -> Sequence[ArrayView | bytes]:
             return [*axis_parameters(body, given), *made, grid_bytes(ready.threads)]
 
         results = launch(device, image, ready, parameters)
@@ -233,9 +212,7 @@ def _by_name(
     """The dict form as the list form: in the factory's order, or alphabetical where the factory named nothing."""
     for what, value in (("output_shapes", shapes), ("output_dtypes", dtypes)):
         if not isinstance(value, Mapping):
-            raise ArgumentTypeError(
-                f"{what}= of kernel {body.name!r} must be a dict by name, as inputs= is"
-            )
+            raise ArgumentTypeError(f"{what}= of kernel {body.name!r} must be a dict by name, as inputs= is")
     if set(shapes) != set(dtypes):
         raise ArgumentValueError(
             f"output_shapes= of kernel {body.name!r} names {sorted(shapes)}, and output_dtypes= {sorted(dtypes)}"
@@ -256,12 +233,7 @@ def _by_name(
         if each in results:
             raise ArgumentValueError(f"kernel {body.name!r}: the name {each!r} is given twice")
     named = dataclasses.replace(body, input_names=names, output_names=results)
-    return (
-        named,
-        [inputs[n] for n in names],
-        [shapes[n] for n in results],
-        [dtypes[n] for n in results],
-    )
+    return named, [inputs[n] for n in names], [shapes[n] for n in results], [dtypes[n] for n in results]
 
 
 def _check_metal(name: str, special: Specialisation, threads: Threads) -> None:
@@ -269,9 +241,7 @@ def _check_metal(name: str, special: Specialisation, threads: Threads) -> None:
         if dtype.name not in _TYPES:
             raise ArgumentTypeError(f"kernel {name!r} uses {dtype}, which Metal has no type for")
     if max(threads.grid) >= 2**32:
-        raise ArgumentValueError(
-            f"grid={threads.grid} of kernel {name!r} does not fit Metal's 32-bit positions"
-        )
+        raise ArgumentValueError(f"grid={threads.grid} of kernel {name!r} does not fit Metal's 32-bit positions")
 
 
 # --- the generated source -----------------------------------------------------------------------------
@@ -283,37 +253,21 @@ def generate(body: Body, special: Specialisation, atomic: bool) -> tuple[str, st
     The body becomes a function template; the entry works out where the thread is, leaves if that is outside the grid,
     and calls it.
     """
-    entry = identifier(
-        "custom_kernel_" + body.name + "".join(f"_{v.label}" for v in special.template)
-    )
+    entry = identifier("custom_kernel_" + body.name + "".join(f"_{v.label}" for v in special.template))
     text = body.header + body.source
-    small = (
-        any(d.name in ("float16", "bfloat16") for d in special.dtypes)
-        or mentions(text, "half")
-        or "bfloat" in text
-    )
+    small = any(d.name in ("float16", "bfloat16") for d in special.dtypes) or mentions(text, "half") or "bfloat" in text
     attributes = [name for name in _ATTRIBUTES if mentions(body.source, name)]
     function, kernel, arguments = _parameters(body, special, atomic)
     function += [f"{_ATTRIBUTES[name][0]} {name}" for name in attributes]
     arguments += [_ATTRIBUTES[name][1] for name in attributes]
-    lines = [
-        "#include <kd_metal.h>",
-        "namespace metal {",
-        "namespace kd_kernel {",
-        "using namespace metal;",
-    ]
+    lines = ["#include <kd_metal.h>", "namespace metal {", "namespace kd_kernel {", "using namespace metal;"]
     if body.header:
         lines += [f'#line 1 "{body.header_file}"', translate(body.header, small)]
     lines.append('#line 1 "generated"')
     if special.template:
         lines.append(f"template <{', '.join(map(_template_parameter, special.template))}>")
     lines.append(f"__forceinline__ void {entry}_body({', '.join(function)}) {{")
-    lines += [
-        f'#line 1 "{body.source_file}"',
-        translate(body.source, small),
-        "}",
-        '#line 1 "generated"',
-    ]
+    lines += [f'#line 1 "{body.source_file}"', translate(body.source, small), "}", '#line 1 "generated"']
     bound = f"<{', '.join(map(_template_argument, special.template))}>" if special.template else ""
     lines += [
         f'extern "C" __global__ void {entry}({", ".join(kernel)}) {{',
@@ -328,9 +282,7 @@ def generate(body: Body, special: Specialisation, atomic: bool) -> tuple[str, st
     return entry, "\n".join(lines)
 
 
-def _parameters(
-    body: Body, special: Specialisation, atomic: bool
-) -> tuple[list[str], list[str], list[str]]:
+def _parameters(body: Body, special: Specialisation, atomic: bool) -> tuple[list[str], list[str], list[str]]:
     """The parameters of the body and of the entry, and what the one passes to the other."""
     function: list[str] = []
     kernel: list[str] = []

@@ -134,16 +134,11 @@ def _include_dirs(version: tuple[int, int]) -> tuple[str, ...]:
     cccl = [d for root in roots for d in (root / "cccl", root) if (d / "cuda" / "std").is_dir()]
     missing = [
         what
-        for what, found in (
-            ("the CUDA runtime's headers (cuda_fp16.h)", runtimes),
-            ("CCCL (cuda/std)", cccl),
-        )
+        for what, found in (("the CUDA runtime's headers (cuda_fp16.h)", runtimes), ("CCCL (cuda/std)", cccl))
         if not found
     ]
     if missing:
-        raise NvrtcUnavailableError(
-            f"NVRTC is here, but not {' and '.join(missing)}. {INSTALL_HINT}"
-        )
+        raise NvrtcUnavailableError(f"NVRTC is here, but not {' and '.join(missing)}. {INSTALL_HINT}")
     # Headers newer than the compiler may use builtins it lacks: the same version comes first, then the order found.
     runtime = min(runtimes, key=lambda root: _header_version(root) != version)
     own = [d for d in cccl if d in (runtime, runtime / "cccl")]
@@ -164,9 +159,7 @@ def _header_version(root: Path) -> tuple[int, int] | None:
 
 # --- compiling --------------------------------------------------------------------------------------
 
-_lock = (
-    threading.Lock()
-)  # NVRTC is thread-safe; the lock only keeps two threads from compiling the same text
+_lock = threading.Lock()  # NVRTC is thread-safe; the lock only keeps two threads from compiling the same text
 _compiled: dict[tuple[object, ...], bytes] = {}
 
 
@@ -219,18 +212,12 @@ def _compile(source: str, file: str, headers: dict[str, str], flags: list[str], 
     names, texts = list(headers), list(headers.values())
     _, program = _ok(
         nvrtc.nvrtcCreateProgram(
-            source.encode(),
-            file.encode(),
-            len(names),
-            [t.encode() for t in texts],
-            [n.encode() for n in names],
+            source.encode(), file.encode(), len(names), [t.encode() for t in texts], [n.encode() for n in names]
         ),
         "nvrtcCreateProgram",
     )
     try:
-        (status,) = nvrtc.nvrtcCompileProgram(
-            program, len(flags), [flag.encode() for flag in flags]
-        )
+        (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), [flag.encode() for flag in flags])
         log = _log(nvrtc, program)
         if int(status) != 0:
             raise CompileError(f"{file} does not compile ({status.name}):\n{log.strip()}", log)
@@ -250,16 +237,10 @@ def _read(size: Any, get: Any, program: Any) -> bytes:
 
 
 def _log(nvrtc: Any, program: Any) -> str:
-    return (
-        _read(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
-        .rstrip(b"\0")
-        .decode(errors="replace")
-    )
+    return _read(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program).rstrip(b"\0").decode(errors="replace")
 
 
-_GLOBAL = re.compile(
-    r"^(?:\.(?:visible|weak|extern|common)\s+)*\.(?:global|const)\b[^;{]*?([\w$]+)(?:\[[^\]]*\])*\s*(?:=.*)?;$"
-)
+_GLOBAL = re.compile(r"^(?:\.(?:visible|weak|extern|common)\s+)*\.(?:global|const)\b[^;{]*?([\w$]+)(?:\[[^\]]*\])*\s*(?:=.*)?;$")
 
 
 def drop_unused_globals(ptx: str) -> str:
@@ -277,9 +258,7 @@ def drop_unused_globals(ptx: str) -> str:
     return "\n".join(kept) + "\n"
 
 
-_DIAGNOSTIC = re.compile(
-    r"^(.*?)\((\d+)\): ((?:catastrophic |internal )?error|warning)(?: #[\w-]+)?: (.*)$"
-)
+_DIAGNOSTIC = re.compile(r"^(.*?)\((\d+)\): ((?:catastrophic |internal )?error|warning)(?: #[\w-]+)?: (.*)$")
 
 
 def parse_log(log: str) -> list[Diagnostic]:

@@ -43,8 +43,7 @@ _CTYPES = {
 
 # Names under which kernels written for MLX include what the prelude already has.
 _KNOWN_HEADERS = dict.fromkeys(
-    ("mlx/backend/cuda/device/utils.cuh", "mlx/backend/cuda/device/atomic_ops.cuh"),
-    "#include <kd_cuda.h>\n",
+    ("mlx/backend/cuda/device/utils.cuh", "mlx/backend/cuda/device/atomic_ops.cuh"), "#include <kd_cuda.h>\n"
 ) | {"stdint.h": "#include <kd_cuda.h>\n", "cstdint": "#include <kd_cuda.h>\n"}
 
 
@@ -78,9 +77,7 @@ def cuda_kernel(
 class CudaKernel:
     """What `cuda_kernel` returns: call it with arrays."""
 
-    def __init__(
-        self, body: Body, ensure_row_contiguous: bool, shared_memory: int, exact_grid: bool
-    ) -> None:
+    def __init__(self, body: Body, ensure_row_contiguous: bool, shared_memory: int, exact_grid: bool) -> None:
         self.body = body
         self.name = body.name
         self._contiguous = ensure_row_contiguous
@@ -88,10 +85,7 @@ class CudaKernel:
         self._exact = exact_grid
 
     def __repr__(self) -> str:
-        inputs, outputs = (
-            ", ".join(self.body.input_names or ()),
-            ", ".join(self.body.output_names or ()),
-        )
+        inputs, outputs = ", ".join(self.body.input_names or ()), ", ".join(self.body.output_names or ())
         return f"<cuda_kernel {self.name!r}: {inputs} -> {outputs}>"
 
     def __call__(
@@ -124,53 +118,36 @@ class CudaKernel:
         entry, text = generate(self.body, special, exact)
         if verbose:
             show(self.name, text)
-        image = (
-            None if ready.threads.empty else load_image(device, self._compile(text, device), entry)
-        )
+        image = None if ready.threads.empty else load_image(device, self._compile(text, device), entry)
         extra = [grid_bytes(ready.threads)] if exact else []
 
-        def parameters(
-            given: list[ArrayView], made: list[ArrayView]
-        ) -> Sequence[ArrayView | bytes]:
+        def parameters(given: list[ArrayView], made: list[ArrayView]) -> Sequence[ArrayView | bytes]:
             return [*axis_parameters(self.body, given), *made, *extra]
 
         return launch(device, image, ready, parameters)
 
     def _compile(self, text: str, device: Device) -> bytes:
-        return self.body.compile(
-            text, device, headers=_KNOWN_HEADERS, options=[f"--include-path={INCLUDE}"]
-        )
+        return self.body.compile(text, device, headers=_KNOWN_HEADERS, options=[f"--include-path={INCLUDE}"])
 
 
 def generate(body: Body, special: Specialisation, exact: bool) -> tuple[str, str]:
     """The entry's name and the whole text that NVRTC compiles."""
-    entry = identifier(
-        "custom_kernel_" + body.name + "".join(f"_{v.label}" for v in special.template)
-    )
+    entry = identifier("custom_kernel_" + body.name + "".join(f"_{v.label}" for v in special.template))
     lines = _includes(body, special)
     if body.header:
         lines += [f'#line 1 "{body.header_file}"', body.header]
     lines += ['#line 1 "generated"', "namespace mlx::core::cu {"]
-    lines.append(
-        f'extern "C" __global__ void {entry}({", ".join(_signature(body, special, exact))}) {{'
-    )
+    lines.append(f'extern "C" __global__ void {entry}({", ".join(_signature(body, special, exact))}) {{')
     if exact:
         lines.append(
             "  if ("
             + " || ".join(
-                f"(unsigned long long)blockIdx.{a} * blockDim.{a} + threadIdx.{a} >= {GRID}.{a}"
-                for a in "xyz"
+                f"(unsigned long long)blockIdx.{a} * blockDim.{a} + threadIdx.{a} >= {GRID}.{a}" for a in "xyz"
             )
             + ") return;"
         )
     lines += [f"  {_template_line(value)}" for value in special.template]
-    lines += [
-        f'#line 1 "{body.source_file}"',
-        body.source,
-        "}",
-        "}  // namespace mlx::core::cu",
-        "",
-    ]
+    lines += [f'#line 1 "{body.source_file}"', body.source, "}", "}  // namespace mlx::core::cu", ""]
     return entry, "\n".join(lines)
 
 

@@ -174,22 +174,12 @@ def _note(c: Group, part: Part, form: AtomForm, ins: Instruction) -> None:
 
 
 def _cas(
-    k: Compiler,
-    ins: Instruction,
-    form: AtomForm,
-    dest: Any,
-    address: Any,
-    space: Any,
-    operands: list[Any],
+    k: Compiler, ins: Instruction, form: AtomForm, dest: Any, address: Any, space: Any, operands: list[Any]
 ) -> Op:
     kind = form.type
     if kind == "b128":
         raise k.error("128-bit compare-and-swap is not supported")
-    compare, new, write = (
-        k.reader(operands[0], kind),
-        k.reader(operands[1], kind),
-        k.writer(dest, kind),
-    )
+    compare, new, write = k.reader(operands[0], kind), k.reader(operands[1], kind), k.writer(dest, kind)
 
     def run(c: Group) -> bool:
         wanted = np.broadcast_to(compare(c), (c.n, 32))
@@ -256,3 +246,4 @@ def _vector(
         return True
 
     return run
+

@@ -74,9 +74,9 @@ class Barriers:
         arrived += np.bincount(cta, minlength=len(arrived)) * 32
         if votes is not None:
             here = votes & c.active
-            self.true_count[barrier] += np.bincount(cta, here.sum(axis=1), len(arrived)).astype(
-                np.int64
-            )
+            self.true_count[barrier] += np.bincount(
+                cta, here.sum(axis=1), len(arrived)
+            ).astype(np.int64)
             self.thread_count[barrier] += np.bincount(
                 cta, c.active.sum(axis=1), len(arrived)
             ).astype(np.int64)
@@ -284,13 +284,7 @@ def _next(c: Group) -> int:
 
 
 def meet(
-    c: Group,
-    barrier: int,
-    count: Array | None,
-    ins: Instruction,
-    waits: bool,
-    votes: Any,
-    write: Any,
+    c: Group, barrier: int, count: Array | None, ins: Instruction, waits: bool, votes: Any, write: Any
 ) -> bool:
     """Arrive, and wait if `waits`. True when all of `c` may go on at once."""
     if barrier >= NAMED:
@@ -310,11 +304,7 @@ def meet(
         return True
     pc = _next(c)
     for w in barriers.waiting:
-        if (
-            w.barrier == barrier
-            and w.write is write
-            and w.group.key == (c.stack, c.frame.code.name, pc)
-        ):
+        if w.barrier == barrier and w.write is write and w.group.key == (c.stack, c.frame.code.name, pc):
             w.group = merge(w.group, c.at(pc))
             break
     else:

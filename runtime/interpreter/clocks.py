@@ -173,9 +173,7 @@ class Clocks:
 
     # --- between clusters ----------------------------------------------------------------------
 
-    def knows_foreign(
-        self, team: int, agent: int, other_team: int, other_agent: int, clock: int
-    ) -> bool:
+    def knows_foreign(self, team: int, agent: int, other_team: int, other_agent: int, clock: int) -> bool:
         """Whether a warp has synchronised, through memory, with another cluster's agent."""
         held = self.foreign.get((team, agent), {}).get(other_team)
         return held is not None and other_agent < len(held) and int(held[other_agent]) >= clock

@@ -137,7 +137,9 @@ def as_slice(rows: Array) -> Any:
     if n == 1:
         return slice(first, first + 1)
     step = int(rows[1]) - first
-    if int(rows[-1]) - first == step * (n - 1) and (n == 2 or bool((np.diff(rows) == step).all())):
+    if int(rows[-1]) - first == step * (n - 1) and (
+        n == 2 or bool((np.diff(rows) == step).all())
+    ):
         return slice(first, int(rows[-1]) + 1, step)
     return rows
 

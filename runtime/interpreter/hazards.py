@@ -67,12 +67,7 @@ class Reporter:
         self._seen: set[tuple[Any, ...]] = set()
 
     def hazard(
-        self,
-        kind: HazardKind,
-        what: str,
-        ins: Instruction | None,
-        details: tuple[str, ...] = (),
-        fix: str = "",
+        self, kind: HazardKind, what: str, ins: Instruction | None, details: tuple[str, ...] = (), fix: str = ""
     ) -> None:
         """Raise `HazardError`, or warn once a place and kind."""
         line = self.source_line(ins)

@@ -130,9 +130,7 @@ def scatter(part: Part, values: list[Array]) -> None:
         index = index // len(values)
         for i, value in enumerate(values):
             value = np.broadcast_to(value, index.shape)
-            words[index if mask is None else index[mask], i] = (
-                value if mask is None else value[mask]
-            )
+            words[index if mask is None else index[mask], i] = value if mask is None else value[mask]
         return
     value = np.broadcast_to(values[0], index.shape)
     if mask is not None:
@@ -162,9 +160,7 @@ def build_load(k: Compiler, ins: Instruction) -> Op:
     size, count = form.size, form.count
     width = size * count
     write, strong = writers[0], form.strong
-    plain = (
-        regs[0].index if count == 1 and regs[0] and k.widening(regs[0], form.type) is None else -1
-    )
+    plain = regs[0].index if count == 1 and regs[0] and k.widening(regs[0], form.type) is None else -1
 
     def load(c: Group) -> bool:
         parts = space(c).locate(c, address(c), size, width, ins, False)
@@ -344,13 +340,7 @@ def build_nothing(k: Compiler, ins: Instruction) -> Op:
     return lambda c: None
 
 
-WINDOWS = {
-    "shared": SHARED_WINDOW,
-    "local": LOCAL_WINDOW,
-    "param": PARAM_WINDOW,
-    "global": 0,
-    "const": 0,
-}
+WINDOWS = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW, "param": PARAM_WINDOW, "global": 0, "const": 0}
 
 
 @builds("cvta")

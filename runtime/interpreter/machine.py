@@ -110,9 +110,7 @@ class Run:
             )
         used = self.shared_bytes - SHARED_RESERVED
         if used > limits.smem_per_block:
-            what = (
-                f"a block needs {used} bytes of shared memory; {target} has {limits.smem_per_block}"
-            )
+            what = f"a block needs {used} bytes of shared memory; {target} has {limits.smem_per_block}"
             hazard(HazardKind.SHARED_CAPACITY, what, None)
         if self.cluster_size > 16:
             what = f"a cluster of {self.cluster_size} blocks; the limit is 16"
@@ -153,9 +151,7 @@ class Run:
             for at, name, addend in var.relocations:
                 target = self.symbols.get(name, self.program.function_ids.get(name))
                 if target is None:
-                    raise PtxError(
-                        f"'{var.name}' refers to '{name}', which is not declared", var.line
-                    )
+                    raise PtxError(f"'{var.name}' refers to '{name}', which is not declared", var.line)
                 data[at : at + 8] = np.frombuffer((target + addend).to_bytes(8, "little"), np.uint8)
         return addresses
 
@@ -322,11 +318,7 @@ class Run:
             known = 0 <= at < len(self._order)
             who = self.reporter.who(self._order[at], warp) if known else "another block"
             return Side(who, place, "", 0 <= team < batch.teams)
-        key = (
-            clocks.queues[agent - clocks.agents]
-            if agent - clocks.agents < len(clocks.queues)
-            else ("copy",)
-        )
+        key = clocks.queues[agent - clocks.agents] if agent - clocks.agents < len(clocks.queues) else ("copy",)
         return Side(_QUEUES.get(key[0], "an asynchronous copy"), place, str(key[0]), True)
 
     def out_of_steps(self, g: Group, seg: Seg) -> None:

@@ -67,9 +67,7 @@ class Cursor:
         while self.text in ("+", "-", "*"):
             sign = self.next().text
             other = self._integer_factor()
-            value = (
-                value + other if sign == "+" else value - other if sign == "-" else value * other
-            )
+            value = value + other if sign == "+" else value - other if sign == "-" else value * other
         return value
 
     def _integer_factor(self) -> int:
@@ -200,7 +198,9 @@ class _ModuleParser:
         previous = m.functions.get(name.text)
         if previous is not None and previous.defined and c.text == "{":
             raise c.error(f"'{name.text}' is defined twice", name)
-        fn = Function(name.text, entry, params, rets, [], [], {}, directives, {}, {}, start.line)
+        fn = Function(
+            name.text, entry, params, rets, [], [], {}, directives, {}, {}, start.line
+        )
         if c.accept(";"):
             fn.defined = False
             m.functions.setdefault(name.text, fn)

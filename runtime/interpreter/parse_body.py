@@ -352,9 +352,7 @@ class BodyParser:
             raise self.c.error(f"register '{text}' is not declared", token)
         name = self._find_variable(text)
         offset = 0
-        if self.c.text == "+" or (
-            self.c.text == "-" and self.c.tokens[self.c.at + 1].kind == "int"
-        ):
+        if self.c.text == "+" or (self.c.text == "-" and self.c.tokens[self.c.at + 1].kind == "int"):
             if self.c.text == "+":
                 self.c.next()
             offset = self.c.integer()

@@ -239,13 +239,7 @@ class Compiler:
             is_float = type_ in ("f32", "f64", "f16", "bf16")
             return self.constant(literal_bits(operand, width, is_float), type_), None
         if isinstance(operand, Special):
-            own = (
-                "pred"
-                if operand.name in SPECIAL_PRED
-                else "u64"
-                if operand.name in SPECIAL_64
-                else "u32"
-            )
+            own = "pred" if operand.name in SPECIAL_PRED else "u64" if operand.name in SPECIAL_64 else "u32"
             slot = self._new_slot("special", operand.name, STORAGE[own])
             return slot, None if STORAGE[own] is STORAGE[type_] else _cast(type_)
         if isinstance(operand, Sym):
@@ -367,9 +361,7 @@ def _elementwise(
 ) -> Op:
     slots = [s for s, _ in sources]
     plain = all(convert is None for _, convert in sources)
-    single = (
-        len(dests) == 1 and isinstance(dests[0], Reg) and k.widening(dests[0], types[0]) is None
-    )
+    single = len(dests) == 1 and isinstance(dests[0], Reg) and k.widening(dests[0], types[0]) is None
     if plain and single and len(slots) in (1, 2, 3):
         d = dests[0].index
         if len(slots) == 1:

@@ -340,9 +340,7 @@ class SharedShadow(Shadow):
             where = tuple(int(i[0]) for i in np.nonzero(bad))
             granule = int(g[where])
             site = int(self.wi[granule])
-            conflict(
-                self, a, int(row[where]), granule, int(epochs[where]), site, False, False, True
-            )
+            conflict(self, a, int(row[where]), granule, int(epochs[where]), site, False, False, True)
 
     def who(self, a: Access, row: int) -> str:
         warp = int(a.c.rows[row])
@@ -352,9 +350,7 @@ class SharedShadow(Shadow):
     def name(self, a: Access, row: int, granule: int) -> str:
         offset = granule * self.granule % self.batch.shared.stride
         run = self.batch.run
-        return run.reporter.shared_name(
-            offset, run.program.dynamic_offset, run.program.shared_offsets
-        )
+        return run.reporter.shared_name(offset, run.program.dynamic_offset, run.program.shared_offsets)
 
     def side(self, a: Access, row: int, epoch: int, site: int, writes: bool) -> Side:
         agent = (epoch >> 32) & int(AGENT)
@@ -432,11 +428,7 @@ class GlobalShadow(Shadow):
             for i in np.flatnonzero(~same):
                 me = int(a.agent[row[i]])
                 known[i] = clocks.knows_foreign(
-                    int(a.team[row[i]]),
-                    min(me, clocks.agents - 1),
-                    int(team[i] + first),
-                    int(local[i]),
-                    int(clock[i]),
+                    int(a.team[row[i]]), min(me, clocks.agents - 1), int(team[i] + first), int(local[i]), int(clock[i])
                 )
         return known
 
@@ -477,3 +469,4 @@ def report_unwritten(run: Run) -> None:
             index = buffer.index_of(int(missing[0]) * shadow.granule)
             what = f"{count} elements of '{buffer.name}' were never written, the first at {index}"
             run.reporter.hazard(HazardKind.UNWRITTEN, what, None)
+

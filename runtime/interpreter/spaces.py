@@ -306,9 +306,7 @@ class GenericSpace:
         address = np.broadcast_to(address, (c.n, 32))
         kinds = np.unique(window[active])
         if len(kinds) == 1:
-            return self._space(c, int(kinds[0])).locate(
-                c, _within(address), size, width, ins, write
-            )
+            return self._space(c, int(kinds[0])).locate(c, _within(address), size, width, ins, write)
         parts: list[Part] = []
         held = c.mask
         for kind in kinds:

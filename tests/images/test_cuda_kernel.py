@@ -86,13 +86,7 @@ def test_strides(rng, interpret):
 
 @pytest.mark.parametrize(
     "make",
-    [
-        lambda x: x[::-1],
-        lambda x: x.T,
-        lambda x: x[:, ::-2],
-        lambda x: np.broadcast_to(x[0], (3, 7)),
-        lambda x: x[0, 0],
-    ],
+    [lambda x: x[::-1], lambda x: x.T, lambda x: x[:, ::-2], lambda x: np.broadcast_to(x[0], (3, 7)), lambda x: x[0, 0]],
     ids=["reversed", "transposed", "negative", "broadcast", "rank0"],
 )
 @pytest.mark.parametrize("contiguous", [True, False])
@@ -372,9 +366,7 @@ def test_compile_error_names_the_line(request):
 
 def test_compile_error_without_a_place():
     source = "\n".join(["int i = 0;", "out[i] = nothing" + ";"])
-    k = cuda_kernel(
-        "assembled", [], ["out"], source, header="\n".join(["int f()", "{ return wrong; }"])
-    )
+    k = cuda_kernel("assembled", [], ["out"], source, header="\n".join(["int f()", "{ return wrong; }"]))
     with pytest.raises(CompileError) as caught:
         k(
             inputs=[], output_shapes=[(1,)], output_dtypes=[np.float32], grid=(1, 1, 1), threadgroup=(1, 1, 1),

@@ -179,10 +179,7 @@ def corners(x, grid):
     for row, wy, dy in ((top, top + 1 - iy, -1), (top + 1, iy - top, 1)):
         for column, wx, dx in ((left, left + 1 - ix, -1), (left + 1, ix - left, 1)):
             inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
-            at = (
-                np.clip(row, 0, height - 1).astype(int),
-                np.clip(column, 0, width - 1).astype(int),
-            )
+            at = (np.clip(row, 0, height - 1).astype(int), np.clip(column, 0, width - 1).astype(int))
             yield at, inside, wx * wy, dx * wy, dy * wx
 
 
@@ -216,9 +213,7 @@ def test_grid_sample(rng, interpret, shape, points):
         inputs=[x, grid], template=[("T", x.dtype)], output_shapes=[out_shape], output_dtypes=[x.dtype],
         grid=(int(np.prod(out_shape)), 1, 1), threadgroup=(256, 1, 1), interpret=interpret,
     )  # fmt: skip
-    np.testing.assert_allclose(
-        out, sample(x.astype(np.float64), grid.astype(np.float64)), rtol=1e-4, atol=2e-5
-    )
+    np.testing.assert_allclose(out, sample(x.astype(np.float64), grid.astype(np.float64)), rtol=1e-4, atol=2e-5)
 
 
 @pytest.mark.parametrize(("shape", "points"), [((2, 6, 8, 3), (4, 3)), ((1, 8, 8, 40), (2, 3))])

@@ -177,12 +177,7 @@ def test_dict_form(rng, interpret):
     np.testing.assert_allclose(outs["out"], np.exp(a[::2].astype(np.float64)), rtol=1e-3)
     np.testing.assert_array_equal(outs["twice"], a[::2].astype(np.float32) * 2)
     positional = metal_kernel("fill", "out[0] = 4;")
-    call = dict(
-        output_shapes={"out": ()},
-        output_dtypes={"out": np.int32},
-        grid=(1, 1, 1),
-        threadgroup=(1, 1, 1),
-    )
+    call = dict(output_shapes={"out": ()}, output_dtypes={"out": np.int32}, grid=(1, 1, 1), threadgroup=(1, 1, 1))
     assert positional(inputs={}, interpret=interpret, **call)["out"] == 4
 
 
@@ -221,9 +216,7 @@ def test_every_attribute(interpret):
         value = ATTRIBUTES[name]
         wide = isinstance(value, tuple) or (isinstance(value, str) and "," in value)
         for axis in range(3):
-            lines.append(
-                f"out[(at * {len(names)} + {n}) * 3 + {axis}] = {name}{'.' + 'xyz'[axis] if wide else ''};"
-            )
+            lines.append(f"out[(at * {len(names)} + {n}) * 3 + {axis}] = {name}{'.' + 'xyz'[axis] if wide else ''};")
     (out,) = metal_kernel("attributes", [], ["out"], "\n".join(lines))(
         inputs=[], output_shapes=[(3, 4, 10, len(names), 3)], output_dtypes=[np.uint32], grid=(10, 4, 3),
         threadgroup=(8, 2, 2), interpret=interpret,
@@ -236,11 +229,7 @@ def test_every_attribute(interpret):
         for n, name in enumerate(names):
             value = ATTRIBUTES[name]
             expected = eval(value, scope) if isinstance(value, str) else value
-            assert (out[z, y, x, n] == np.broadcast_to(expected, 3)).all(), (
-                name,
-                (x, y, z),
-                out[z, y, x, n],
-            )
+            assert (out[z, y, x, n] == np.broadcast_to(expected, 3)).all(), (name, (x, y, z), out[z, y, x, n])
 
 
 @pytest.mark.parametrize("grid", [(6, 1, 1), (5, 3, 1), (1, 1, 7)])
@@ -344,16 +333,8 @@ def test_bad_calls(change, error, says):
     [
         (dict(name="k"), ArgumentTypeError, "needs source="),
         (dict(name="k", source="", input_names=["x"]), ArgumentTypeError, "both"),
-        (
-            dict(name="k", source="", input_names=["device"], output_names=["y"]),
-            ArgumentValueError,
-            "word of Metal",
-        ),
-        (
-            dict(name="k", source="", compile_options={"math_mode": "odd"}),
-            ArgumentValueError,
-            "math_mode",
-        ),
+        (dict(name="k", source="", input_names=["device"], output_names=["y"]), ArgumentValueError, "word of Metal"),
+        (dict(name="k", source="", compile_options={"math_mode": "odd"}), ArgumentValueError, "math_mode"),
         (dict(name="k", source="", compile_options={"other": 1}), ArgumentValueError, "other"),
         (dict(name="k", source="", compile_options=3), ArgumentTypeError, "dict"),
     ],

@@ -66,16 +66,7 @@ def _switch(v: int) -> int:
     truncated = int(abs(v) // 7) * (1 if v >= 0 else -1)
     divisor = v | 1
     quotient = (1000000007 * 1000) // abs(divisor) * (1 if divisor > 0 else -1)
-    table = [
-        v * 3,
-        truncated,
-        v * v % 1234567,
-        v ^ 55,
-        quotient,
-        v << 3,
-        v - 1,
-        (v & 0xFFFFFFFF).bit_count(),
-    ]
+    table = [v * 3, truncated, v * v % 1234567, v ^ 55, quotient, v << 3, v - 1, (v & 0xFFFFFFFF).bit_count()]
     return table[case] if 0 <= case < 8 else -1
 
 
@@ -90,9 +81,7 @@ def test_half_and_bfloat16(rng):
     out = np.zeros(64, np.float32)
     launch(load(BASICS), "half_k", [h, b, out], block=64, outputs=(2,))
     x = h[:64].astype(np.float64)
-    expected = (x * x + x).astype(np.float16).astype(np.float32) + (b[:64] + b[1:]).astype(
-        np.float32
-    )
+    expected = (x * x + x).astype(np.float16).astype(np.float32) + (b[:64] + b[1:]).astype(np.float32)
     np.testing.assert_array_equal(out, expected)
 
 

@@ -1,4 +1,4 @@
-"""SIMD video instructions (PTX ISA 9.7.19.2): operations on two or four fields of a 32-bit register.
+"""SIMD video instructions (PTX ISA 9.7.19.2): two or four fields of a 32-bit register at once.
 
 Forms without masks and selectors, which is what CUDA's SIMD intrinsics are made of: field i of a
 meets field i of b. Every field of the result is written, so that c only matters with `.add`, which

@@ -65,9 +65,22 @@ def check(entry: Entry, width: int) -> None:
 def test_permute_by_an_immediate() -> None:
     a, b, _ = operands(("b32", "b32", "b32"), 64)
     alu = compile_alu(("prmt", "b32"))
-    for selector in (0x3210, 0x7654, 0x5410, 0x7632, 0x0123, 0x1111, 0x6240, 0x7777, 0x9BA8, 0x4321):
+    for selector in (
+        0x3210,
+        0x7654,
+        0x5410,
+        0x7632,
+        0x0123,
+        0x1111,
+        0x6240,
+        0x7777,
+        0x9BA8,
+        0x4321,
+    ):
         got = alu(a, b, np.full((1,), selector, np.uint32))[0]
-        want = [ref.permute(x, y, selector, "") for x, y in zip(a.tolist(), b.tolist(), strict=True)]
+        want = [
+            ref.permute(x, y, selector, "") for x, y in zip(a.tolist(), b.tolist(), strict=True)
+        ]
         assert got.tolist() == want, hex(selector)
 
 
