@@ -30,12 +30,23 @@ from .memory import GMEM, REGS, SMEM, Barrier, ShapeDtypeStruct
 from .ops import *  # noqa: F403
 from .ops import __all__ as _op_names
 from .options import CompilerParams
+from .variables import Variable
 
 if TYPE_CHECKING:
     from runtime.aot import load_compiled
+    from runtime.graph import Graph
+    from runtime.image import precompiled_cuda_kernel
     from runtime.interpreter.hazards import HazardError, HazardWarning
+    from runtime.metal import metal_kernel
+    from runtime.nvrtc import CompileError
+    from runtime.source import cuda_kernel
 
 _LATE = {
+    "Graph": "runtime.graph",
+    "CompileError": "runtime.nvrtc",
+    "cuda_kernel": "runtime.source",
+    "metal_kernel": "runtime.metal",
+    "precompiled_cuda_kernel": "runtime.image",
     "load_compiled": "runtime.aot",
     "HazardError": "runtime.interpreter.hazards",
     "HazardWarning": "runtime.interpreter.hazards",
@@ -46,16 +57,20 @@ __all__ = [
     "REGS",
     "SMEM",
     "Barrier",
+    "CompileError",
     "CompilerParams",
     "Error",
+    "Graph",
     "HazardError",
     "HazardWarning",
     "InterpretParams",
     "Layout",
     "ShapeDtypeStruct",
+    "Variable",
     "bfloat16",
     "bool_",
     "complex64",
+    "cuda_kernel",
     "float8_e4m3fn",
     "float8_e5m2",
     "float16",
@@ -67,6 +82,8 @@ __all__ = [
     "int64",
     "kernel",
     "load_compiled",
+    "metal_kernel",
+    "precompiled_cuda_kernel",
     "uint8",
     "uint16",
     "uint32",

@@ -270,6 +270,23 @@ class KernelValue(Error, ValueError):
     help = "{hint}"
 
 
+class VariableUse(Error, TypeError):
+    """A `kd.Variable` where it has no value."""
+
+    code = "variable-use"
+    title = "{variable} has no value here"
+    note = "a Variable stands for an integer in the arguments and the grid of calls that a `kd.Graph` records"
+    help = "{hint}"
+
+
+class VariableValue(Error, ValueError):
+    """A `kd.Variable` that can't be, or a value outside its range."""
+
+    code = "variable-value"
+    title = "{what}"
+    help = "{hint}"
+
+
 class BodySignature(Error, TypeError):
     """A body that can't take the inputs, outputs and scratch it is called with."""
 

@@ -329,7 +329,12 @@ class KernelIR:
     threads: int = 1
     thread_name: str | None = None
     approx_math: bool = False
+    overlaps: tuple[tuple[int, int], ...] = ()  # arrays, by number, that are the same memory
     loc: Loc = UNKNOWN
+
+    def arrays(self) -> list[Value]:
+        """The parameters that are Refs, in order: inputs, then outputs."""
+        return [v for v in self.params if isinstance(v.type, RefType)]
 
     def walk(self) -> Iterator[Op]:
         """Every op, outer before inner, in order."""

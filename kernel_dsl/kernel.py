@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import operator
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -18,10 +19,19 @@ from .errors import BadCallArgument, BadCallValue, KernelArgument, KernelValue, 
 from .memory import ShapeDtypeStruct
 from .options import CompilerParams, environment
 from .source import here, of_function
-from .specialise import ArrayInput, Definition, Input, ScalarInput, output_structs, trace_kernel
+from .specialise import (
+    ArrayInput,
+    Definition,
+    Input,
+    ScalarInput,
+    axes,
+    output_structs,
+    trace_kernel,
+)
 from .stages import Stages, target_named
 from .target import DEFAULT
 from .tree import flatten, unflatten
+from .variables import binding_is_active, variables
 
 _log = logging.getLogger("kernel_dsl")
 
@@ -57,15 +67,18 @@ class Kernel:
 
     def __call__(self, *args: Any, out: Any = None, stream: Any = None, interpret: Any = None) -> Any:
         """Run the kernel. `out`: preallocated outputs; `stream`: a CUDA stream; `interpret`: see `kd.kernel`."""
-        if self._fast is not None and interpret is None and not _recording():
-            result = self._fast(args, out, stream)
-            if result is not _miss():
+        fast = self._fast
+        if fast is not None and interpret is None:
+            result = fast(args, out, stream)
+            if result is not fast.miss:
                 return result
         return self._call(args, out, stream, interpret)
 
     def _call(self, args: tuple[Any, ...], out: Any, stream: Any, interpret: Any) -> Any:
+        from runtime.recording import made
+
         try:
-            return self._slow_call(args, out, stream, interpret)
+            return made(self._slow_call, args, out, stream, interpret)
         except Error as error:
             raise at_user_line(error) from None
 
@@ -85,7 +98,8 @@ class Kernel:
         if self._fast is None:
             self._fast = FastCalls()
         tree = prepared.kernel.output_tree
-        self._fast.learn(args, out, prepared.loaded, lambda outs: unflatten(tree, outs))
+        structure = operator.itemgetter(0) if tree == 0 else functools.partial(unflatten, tree)
+        self._fast.learn(args, out, prepared.loaded, structure)
 
     def _prepare(self, args: tuple[Any, ...], out: Any, interpret: Any) -> _Prepared:
         """Everything before the launch: arguments described, the kernel compiled and loaded."""
@@ -104,6 +118,8 @@ class Kernel:
         overlaps = _overlaps(views, out_views)
         target = target_named(self._definition.params.target or device.target.name)
         key = (inputs, repr(structure), given, overlaps, target.name)
+        if binding_is_active():
+            key = (*key, self._sizes(leaves, structure))
         with self._lock:
             stages = self._stages.get(key)
             if stages is None:
@@ -152,6 +168,13 @@ class Kernel:
             names = ", ".join(d.name for d in dt.ALL)
             what = f"an array of dtype {x.dtype} can't be an argument"
             raise BadCallArgument(kernel=self.name, what=what, hint=f"dtypes are {names}") from None
+
+    def _sizes(self, leaves: Sequence[Any], structure: Any) -> Any:
+        """What may depend on a graph's variables: they pick a kernel, as arguments do."""
+        structs = unflatten(structure, [self._struct(x) for x in leaves])
+        d = self._definition
+        grid, cluster = (axes(sizes, (), word, structs) for sizes, word in ((d.grid, "grid"), (d.cluster, "cluster")))
+        return grid, cluster, repr(output_structs(d, structs))
 
     def _describe(self, x: Any, views: Any, is_array: Callable[[Any], bool]) -> Input:
         if isinstance(x, np.generic) or not is_array(x):
@@ -221,6 +244,7 @@ class Kernel:
         except Error as error:
             raise at_user_line(error) from None
         tree = prepared.kernel.output_tree
+        structure = operator.itemgetter(0) if tree == 0 else functools.partial(unflatten, tree)
         return bind(
             prepared.kernel,
             prepared.loaded,
@@ -228,7 +252,28 @@ class Kernel:
             prepared.scalars,
             prepared.outs,
             stream,
-            lambda outs: unflatten(tree, outs),
+            structure,
+        )
+
+    def as_torch_op(
+        self,
+        name: str,
+        *,
+        inputs: Sequence[str] | int | None = None,
+        backward: Callable[..., Any] | None = None,
+        setup_context: Callable[..., Any] | None = None,
+    ) -> Any:
+        """Register this kernel as the `torch.library` op `name` ("namespace::op"), and return the op.
+
+        It runs whole under `torch.compile(fullgraph=True)`. Inputs are tensors, except where the body annotates a
+        parameter as float, int or bool; `inputs` names them where the body's signature can't tell. With
+        `backward(ctx, *gradients)` it is differentiable: `ctx.saved_tensors` are the tensor inputs and the outputs,
+        or what `setup_context(ctx, inputs, output)` saved.
+        """
+        from runtime.torch_op import as_torch_op
+
+        return as_torch_op(
+            self, self._definition, name, inputs=inputs, backward=backward, setup_context=setup_context
         )
 
 
@@ -246,13 +291,6 @@ class _Prepared:
         self.arrays = arrays
         self.scalars = scalars
         self.outs = outs
-
-
-@functools.cache
-def _miss() -> Any:
-    from runtime.dispatch import MISS
-
-    return MISS
 
 
 def _recording() -> bool:
@@ -328,8 +366,7 @@ def load(stages: Stages, device: Any) -> Any:
 def _assemble(stages: Stages) -> Any:
     compiled = stages.compile()
     for remark in compiled.remarks:
-        if getattr(remark, "kind", "") != "info":
-            warn_at(str(getattr(remark, "text", remark)), getattr(remark, "line", None))
+        warn_at(remark.text, remark.line)  # an "info" of ptxas can cost half the speed: C7510
     return compiled.assembled
 
 
@@ -460,11 +497,11 @@ def _check_threads(num_threads: Any, thread_name: Any) -> None:
 
 def _check_static(definition: Definition) -> None:
     """Axes that are not functions of the inputs can be checked now."""
-    from .specialise import axes, named_axes
+    from .specialise import named_axes
 
     made: dict[str, Any] = {"grid": (), "cluster": ()}
     for word in made:
         sizes = getattr(definition, word)
-        if not callable(sizes):
+        if not callable(sizes) and not variables(sizes):
             made[word] = axes(sizes, getattr(definition, f"{word}_names"), word, ())
     named_axes(made["grid"], made["cluster"], definition.thread_name, definition.num_threads or 1)

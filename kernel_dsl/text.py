@@ -132,6 +132,7 @@ def show(ir: KernelIR, *, locations: bool = True) -> str:
         "threads": ir.threads,
         "thread_name": ir.thread_name,
         "approx_math": ir.approx_math,
+        "overlaps": ir.overlaps,
     }
     facts = ", ".join(f"{k} = {p.attribute(v)}" for k, v in header.items())
     place = f" @ {json.dumps(ir.loc.file)}:{ir.loc.line}" if locations and ir.loc.line else ""

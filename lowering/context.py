@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from kernel_dsl.compiled import SmemRegion, SourceLine
-from kernel_dsl.ir import KernelIR, Op, Region, Value
+from kernel_dsl.ir import KernelIR, Op, Region, Value, Yield
 from kernel_dsl.layout import LANE_BITS, WARP_BITS, Layout
 from kernel_dsl.source import Loc
 from kernel_dsl.target import Target
@@ -66,12 +66,15 @@ class Context:
         self.math: dict[str, None] = {}  # functions of lowering/math that are called, in order of first use
         self.last_half: int | None = None  # which half of the exchange space was used last; None: not known
         self.fresh_exchange = True  # nothing has used the exchange space yet
+        self.constants: list[str] = []  # module-level data
         self.used: set[Value] = set()
         self.words: dict[str, tuple[str, int]] = {}  # a 16-bit name: the 32-bit word that it is half of
 
     def region(self, region: Region) -> list[Value]:
         """Lower a region's ops in place; returns what it yields."""
         for op in region.ops:
+            if isinstance(op, Yield):
+                break
             self.e.at(op.loc)
             rule = self.rules.get(type(op))
             assert rule is not None, f"{op.op_name} has no rule"

@@ -1,14 +1,14 @@
-"""What `cuda_kernel` and `metal_kernel` share: names, templates, array geometry as parameters, and compile errors at
-the user's own lines.
+"""What `cuda_kernel` and `metal_kernel` share: names, templates, array geometry as parameters, and
+compile errors at the user's own lines.
 """
 
 from __future__ import annotations
 
+import inspect
 import keyword
 import linecache
 import re
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -21,35 +21,54 @@ from kernel_dsl.dtypes import DType, as_dtype
 from . import nvrtc
 from .arrays import ArrayView
 from .cuda_device import CudaDevice
-from .device import Device
+from .device import Device, LoadedImage
 from .errors import ArgumentTypeError, ArgumentValueError
-from .foreign import ForeignCall, Input, Threads, as_input, check_shared_memory, choose_device, count_threads, output_specs
+from .foreign import (
+    ForeignCall,
+    Input,
+    Threads,
+    as_input,
+    check_shared_memory,
+    choose_device,
+    count_threads,
+    output_specs,
+)
+from .images import device_key, load_image
 
 MAX_NDIM = 10
 GRID = "kd_grid"  # the parameter that holds the grid in threads
 
-_CPP_KEYWORDS = frozenset(
-    "alignas alignof and asm auto bitand bitor bool break case catch char class compl const constexpr continue "
-    "decltype default delete do double else enum explicit export extern false float for friend goto if inline int "
-    "long mutable namespace new noexcept not nullptr operator or private protected public register return short "
-    "signed sizeof static struct switch template this throw true try typedef typeid typename union unsigned using "
-    "virtual void volatile wchar_t while xor".split()
-)
+# fmt: off
+_CPP_KEYWORDS = frozenset((
+    "alignas", "alignof", "and", "asm", "auto", "bitand", "bitor", "bool", "break", "case", "catch",
+    "char", "class", "compl", "const", "constexpr", "continue", "decltype", "default", "delete",
+    "do", "double", "else", "enum", "explicit", "export", "extern", "false", "float", "for",
+    "friend", "goto", "if", "inline", "int", "long", "mutable", "namespace", "new", "noexcept",
+    "not", "nullptr", "operator", "or", "private", "protected", "public", "register", "return",
+    "short", "signed", "sizeof", "static", "struct", "switch", "template", "this", "throw", "true",
+    "try", "typedef", "typeid", "typename", "union", "unsigned", "using", "virtual", "void",
+    "volatile", "wchar_t", "while", "xor",
+))
+# fmt: on
 
 
-# --- bodies -----------------------------------------------------------------------------------------
+# --- bodies ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Body:
-    """A kernel's text and names, checked. Names are None for the dict form, where each call gives them."""
+    """A kernel's text and names, checked. Names are None for the dict form, where each call gives
+    them.
+    """
 
     name: str
     input_names: tuple[str, ...] | None
     output_names: tuple[str, ...] | None
     source: str
     header: str
-    places: Mapping[str, SourceLine]  # file name in `#line` -> where its first line is in the user's file
+    places: Mapping[
+        str, SourceLine
+    ]  # file name in `#line` -> where its first line is in the user's file
 
     @property
     def source_file(self) -> str:
@@ -59,17 +78,31 @@ class Body:
     def header_file(self) -> str:
         return f"{identifier(self.name)}.header"
 
+    def begin(self, file: str) -> str:
+        """The `#line` before the source or the header: the user's own line, where it is known."""
+        place = self.places.get(file)
+        name, line = (place.file, place.line) if place else (file, 1)
+        return f'#line {line} "{name}"'.replace("\\", "\\\\")
+
     def compile(
         self, text: str, device: Device, headers: Mapping[str, str], options: Sequence[str]
     ) -> bytes:
-        """A cubin for a GPU's own architecture, PTX for the interpreter."""
+        """A cubin for a GPU's own architecture, PTX for the interpreter.
+
+        The PTX says which line each instruction comes from, for the interpreter's reports.
+        """
         if isinstance(device, CudaDevice):
-            target, kind = gpu_architecture(device), "cubin"
+            target, kind, more = gpu_architecture(device), "cubin", ()
         else:
-            target, kind = device.target.name, "ptx"
+            target, kind, more = device.target.name, "ptx", ("--generate-line-info",)
         try:
             return nvrtc.compile_source(
-                text, file="generated", target=target, kind=kind, headers=headers, options=options
+                text,
+                file="generated",
+                target=target,
+                kind=kind,
+                headers=headers,
+                options=[*options, *more],
             )
         except nvrtc.CompileError as error:
             if not error.log:
@@ -77,7 +110,7 @@ class Body:
             raise nvrtc.CompileError(self._explain(error), error.log) from None
 
     def _explain(self, error: nvrtc.CompileError) -> str:
-        """The message with the user's own lines."""
+        """The message with the user's own lines and what stands there."""
         lines = [f"kernel {self.name!r} does not compile:"]
         for found in error.diagnostics:
             if found.severity == "warning":
@@ -86,23 +119,32 @@ class Body:
             lines.append(f"  {place}: {found.severity}: {found.message}")
             if text:
                 lines.append(f"      {text}")
-        lines.append("  verbose=True prints the generated source; the error's .log is the compiler's own text.")
+        lines.append(
+            "  verbose=True prints the generated source; the error's .log is the compiler's own "
+            "text."
+        )
         return "\n".join(lines)
 
     def _place(self, file: str, line: int) -> tuple[str, str]:
-        for kind, name, whole in (("source", self.source_file, self.source), ("header", self.header_file, self.header)):
-            if file == name:
-                lines = whole.split("\n")
-                text = lines[line - 1].strip() if line <= len(lines) else ""
-                known = self.places.get(name)
-                if known is not None:
-                    return f"{known.file}:{known.line + line - 1}", text
-                return f"{kind} of kernel {self.name!r}, line {line}", text
+        for kind, name, text in (
+            ("source", self.source_file, self.source),
+            ("header", self.header_file, self.header),
+        ):
+            lines = text.split("\n")
+            known = self.places.get(name)
+            at = line - (known.line if known else 1)
+            if file == (known.file if known else name) and 0 <= at < len(lines):
+                where = (
+                    f"{file}:{line}" if known else f"{kind} of kernel {self.name!r}, line {line}"
+                )
+                return where, lines[at].strip()
         return f"{file}:{line}", ""
 
 
 def gpu_architecture(device: CudaDevice) -> str:
-    """`sm_90a`: the GPU's own, with its architecture-specific features from compute capability 9.0 on."""
+    """`sm_90a`: the GPU's own, with its architecture-specific features from compute capability 9.0
+    on.
+    """
     major, minor = device.capability
     return f"sm_{major}{minor}{'a' if major >= 9 else ''}"
 
@@ -114,32 +156,45 @@ def check_body(
     output_names: Sequence[str] | None,
     source: Any,
     header: Any,
-    depth: int = 2,
 ) -> Body:
-    """The texts and names of a factory call, checked. `depth`: frames up to the user's."""
+    """The texts and names of a factory call, checked."""
     if not isinstance(name, str) or not re.search(r"\w", name):
         raise ArgumentTypeError(f"{factory}: name={name!r} must be a name")
     for what, text in (("source", source), ("header", header)):
         if not isinstance(text, str):
-            raise ArgumentTypeError(f"{factory} {name!r}: {what}= must be text, and is a {type(text).__name__}")
+            raise ArgumentTypeError(
+                f"{factory} {name!r}: {what}= must be text, and is a {type(text).__name__}"
+            )
     inputs = None if input_names is None else _names(factory, name, "input_names", input_names)
     outputs = None if output_names is None else _names(factory, name, "output_names", output_names)
     if outputs == ():
         raise ArgumentValueError(f"{factory} {name!r} must have at least one output")
     _distinct(factory, name, (*(inputs or ()), *(outputs or ())))
     body = Body(name, inputs, outputs, source, header, {})
-    frame = sys._getframe(depth)
+    file_of_caller, line_of_caller = _caller()
     places = {
         file: place
         for file, text in ((body.source_file, source), (body.header_file, header))
-        if (place := locate(text, frame.f_code.co_filename, frame.f_lineno)) is not None
+        if (place := locate(text, file_of_caller, line_of_caller)) is not None
     }
     return Body(name, inputs, outputs, source, header, places)
 
 
+def _caller() -> tuple[str, int]:
+    """File and line of the innermost frame that is not ours."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        if str(frame.f_globals.get("__name__")).partition(".")[0] not in ("runtime", "kernel_dsl"):
+            return frame.f_code.co_filename, frame.f_lineno
+        frame = frame.f_back
+    return "", 0
+
+
 def _names(factory: str, name: str, what: str, names: Any) -> tuple[str, ...]:
     if isinstance(names, str) or not isinstance(names, Sequence):
-        raise ArgumentTypeError(f"{factory} {name!r}: {what}= must be a list of names, and is {names!r}")
+        raise ArgumentTypeError(
+            f"{factory} {name!r}: {what}= must be a list of names, and is {names!r}"
+        )
     for each in cast(Sequence[Any], names):
         check_name(each, f"{factory} {name!r}: {what}=")
     return tuple(cast(Sequence[str], names))
@@ -150,7 +205,11 @@ def check_name(name: Any, where: str) -> None:
     if not isinstance(name, str):
         raise ArgumentTypeError(f"{where} holds {name!r}, which is not a name")
     if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) or name in _CPP_KEYWORDS:
-        reason = "a C++ keyword" if name in _CPP_KEYWORDS or keyword.iskeyword(name) else "not a C++ identifier"
+        reason = (
+            "a C++ keyword"
+            if name in _CPP_KEYWORDS or keyword.iskeyword(name)
+            else "not a C++ identifier"
+        )
         raise ArgumentValueError(f"{where} holds {name!r}, which is {reason}")
 
 
@@ -172,7 +231,9 @@ def mentions(text: str, name: str) -> bool:
 
 
 def locate(text: str, file: str, near: int) -> SourceLine | None:
-    """Where `text` is written out in `file`, indented or not: the match nearest above line `near`; None if nowhere."""
+    """Where `text` is written out in `file`, indented or not: the match nearest above line `near`;
+    None if nowhere.
+    """
     wanted = [line.strip() for line in text.split("\n")]
     meaningful = [i for i, line in enumerate(wanted) if line]
     if not meaningful:
@@ -180,7 +241,9 @@ def locate(text: str, file: str, near: int) -> SourceLine | None:
     written = [line.strip() for line in linecache.getlines(file)]
     first, last = meaningful[0], meaningful[-1]
     found: list[int] = []
-    if first == last and len(wanted[first]) >= 8:  # long enough to be told from other lines, wherever it stands
+    if (
+        first == last and len(wanted[first]) >= 8
+    ):  # long enough to be told from other lines, wherever it stands
         found = [n - first for n, line in enumerate(written, 1) if wanted[first] in line]
     for start in range(len(written)):
         at = start - first
@@ -195,7 +258,7 @@ def locate(text: str, file: str, near: int) -> SourceLine | None:
     return SourceLine(str(Path(file)), max(above) if above else min(found))
 
 
-# --- calls ------------------------------------------------------------------------------------------
+# --- calls ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -224,6 +287,14 @@ class Specialisation:
     template: tuple[TemplateValue, ...]
 
     @property
+    def key(self) -> tuple[object, ...]:
+        """Equal for calls that need the same text."""
+        inputs = tuple((i.dtype.name, not i.shape) for i in self.inputs)
+        outputs = tuple(d.name for d in self.output_dtypes)
+        template = tuple((v.name, type(v.value), str(v.value)) for v in self.template)
+        return self.input_names, inputs, self.output_names, outputs, template
+
+    @property
     def dtypes(self) -> list[DType]:
         """Every dtype that the kernel handles."""
         named = [v.value for v in self.template if isinstance(v.value, DType)]
@@ -246,17 +317,22 @@ class CallArguments:
     interpret: Any
 
 
-def prepare(body: Body, call: CallArguments, shared_memory: int) -> tuple[Specialisation, ForeignCall, Device]:
+def prepare(
+    body: Body, call: CallArguments, shared_memory: int
+) -> tuple[Specialisation, ForeignCall, Device]:
     """Check a call's arguments. Raises before anything is compiled or launched."""
     name, inputs, outputs = body.name, body.input_names or (), body.output_names or ()
     _count(name, "inputs", call.inputs, len(inputs))
     _count(name, "output_shapes", call.output_shapes, len(outputs))
     _count(name, "output_dtypes", call.output_dtypes, len(outputs))
-    values = tuple(as_input(v, f"input {n!r}", name) for n, v in zip(inputs, call.inputs, strict=True))
+    values = tuple(
+        as_input(v, f"input {n!r}", name) for n, v in zip(inputs, call.inputs, strict=True)
+    )
     for each, value in zip(inputs, values, strict=True):
         if len(value.shape) > MAX_NDIM:
             raise ArgumentValueError(
-                f"input {each!r} of kernel {name!r} has {len(value.shape)} dimensions, and at most {MAX_NDIM} are "
+                f"input {each!r} of kernel {name!r} has {len(value.shape)} dimensions, and at "
+                f"most {MAX_NDIM} are "
                 "passed to a kernel; reshape it"
             )
     specs = output_specs(call.output_shapes, call.output_dtypes, call.init_value, name)
@@ -264,35 +340,57 @@ def prepare(body: Body, call: CallArguments, shared_memory: int) -> tuple[Specia
     threads = count_threads(call.grid, call.threadgroup, name)
     special = Specialisation(inputs, values, outputs, tuple(s.dtype for s in specs), template)
     ready = ForeignCall(
-        name, values, specs, threads, check_shared_memory(shared_memory, name), call.contiguous, call.stream
+        name,
+        values,
+        specs,
+        threads,
+        check_shared_memory(shared_memory, name),
+        call.contiguous,
+        call.stream,
+        [f"output {n!r}" for n in outputs],
+        read_only=True,
     )
     return special, ready, choose_device(call.interpret, values)
 
 
 def _count(name: str, what: str, value: Any, expected: int) -> None:
     if not isinstance(value, (list, tuple)):
-        raise ArgumentTypeError(f"{what}= of kernel {name!r} must be a list, and is a {type(value).__name__}")
+        raise ArgumentTypeError(
+            f"{what}= of kernel {name!r} must be a list, and is a {type(value).__name__}"
+        )
     got = len(cast(Sequence[Any], value))
     if got != expected:
-        raise ArgumentValueError(f"{what}= of kernel {name!r} holds {got}, and {expected} are expected")
+        raise ArgumentValueError(
+            f"{what}= of kernel {name!r} holds {got}, and {expected} are expected"
+        )
 
 
 def template_values(template: Any, name: str, taken: Sequence[str]) -> tuple[TemplateValue, ...]:
     """The (name, value) pairs of `template`, checked."""
     if template is None:
         return ()
-    pairs: Any = list(cast(Mapping[Any, Any], template).items()) if isinstance(template, Mapping) else template
+    pairs: Any = (
+        list(cast(Mapping[Any, Any], template).items())
+        if isinstance(template, Mapping)
+        else template
+    )
     if isinstance(pairs, str) or not isinstance(pairs, Sequence):
-        raise ArgumentTypeError(f"template= of kernel {name!r} must be a list of (name, value) pairs")
+        raise ArgumentTypeError(
+            f"template= of kernel {name!r} must be a list of (name, value) pairs"
+        )
     values: list[TemplateValue] = []
     used = list(taken)
     for pair in cast(Sequence[Any], pairs):
         if not isinstance(pair, (tuple, list)) or len(cast(Sequence[Any], pair)) != 2:
-            raise ArgumentTypeError(f"template= of kernel {name!r} holds {pair!r}, and must hold (name, value) pairs")
+            raise ArgumentTypeError(
+                f"template= of kernel {name!r} holds {pair!r}, and must hold (name, value) pairs"
+            )
         key, value = cast(tuple[Any, Any], pair)
         check_name(key, f"template= of kernel {name!r}")
         if key in used:
-            raise ArgumentValueError(f"template= of kernel {name!r}: the name {key!r} is given twice")
+            raise ArgumentValueError(
+                f"template= of kernel {name!r}: the name {key!r} is given twice"
+            )
         used.append(key)
         values.append(TemplateValue(key, _template_value(key, value, name)))
     return tuple(values)
@@ -300,14 +398,16 @@ def template_values(template: Any, name: str, taken: Sequence[str]) -> tuple[Tem
 
 def _template_value(key: str, value: Any, name: str) -> DType | int | bool:
     refused = ArgumentValueError(
-        f"template argument {key!r} of kernel {name!r} is {value!r}, and must be a dtype, an int of 32 bits or a bool"
+        f"template argument {key!r} of kernel {name!r} is {value!r}, and must be a dtype, an int "
+        "of 32 bits or a bool"
     )
     if isinstance(value, (bool, np.bool_)):
-        return bool(value)
+        return bool(cast(Any, value))
     if isinstance(value, (int, np.integer)):
-        if not -(2**31) <= int(value) < 2**31:
+        number = int(cast(Any, value))
+        if not -(2**31) <= number < 2**31:
             raise refused
-        return int(value)
+        return number
     if value is None or isinstance(value, (float, complex)):
         raise refused
     try:
@@ -317,7 +417,9 @@ def _template_value(key: str, value: Any, name: str) -> DType | int | bool:
 
 
 def axis_parameters(body: Body, inputs: Sequence[ArrayView]) -> list[ArrayView | bytes]:
-    """Each input, followed by its shape, strides and number of dimensions where the source mentions them."""
+    """Each input, followed by its shape, strides and number of dimensions where the source mentions
+    them.
+    """
     params: list[ArrayView | bytes] = []
     for name, seen in zip(body.input_names or (), inputs, strict=True):
         params.append(seen)
@@ -336,7 +438,8 @@ def _per_axis(values: Sequence[int], dtype: Any, name: str, kernel: str) -> byte
         array[: len(values)] = values
     except OverflowError:
         raise ArgumentValueError(
-            f"input {name!r} of kernel {kernel!r} has an extent over 2**31 - 1, which {name}_shape cannot hold"
+            f"input {name!r} of kernel {kernel!r} has an extent over 2**31 - 1, which "
+            f"{name}_shape cannot hold"
         ) from None
     return array.tobytes()
 
@@ -346,6 +449,34 @@ def grid_bytes(threads: Threads) -> bytes:
     return np.array(threads.grid, np.uint64).tobytes()
 
 
-def show(name: str, text: str) -> None:
-    """Print generated source, as `verbose=True` asks."""
-    print(f"Generated source code for `{name}`:\n```\n{text}\n```")
+class Images:
+    """What one kernel object was compiled to, by device and by what the text depends on."""
+
+    def __init__(self, headers: Mapping[str, str], options: Sequence[str]) -> None:
+        self._headers = headers
+        self._options = tuple(options)
+        self._images: dict[object, LoadedImage] = {}
+
+    def get(
+        self,
+        body: Body,
+        special: Specialisation,
+        device: Device,
+        variant: object,
+        write: Callable[[], tuple[str, str]],
+        verbose: bool,
+    ) -> LoadedImage:
+        """The image for a call; `write` gives the entry's name and the text.
+
+        The text, with everything that it stands for, is printed if `verbose`.
+        """
+        key = (special.key, variant, device_key(device))
+        found = self._images.get(key)
+        if found is None or verbose:
+            entry, text = write()
+            if verbose:
+                print(f"Generated source code for `{body.name}`:\n```\n{text}\n```")
+            if found is None:
+                image = body.compile(text, device, self._headers, self._options)
+                found = self._images[key] = load_image(device, image, entry)
+        return found

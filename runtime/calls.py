@@ -14,7 +14,7 @@ import numpy as np
 
 from kernel_dsl.compiled import CompiledKernel, OutputSpec
 
-from . import driver, memory
+from . import driver, memory, recording
 from .args import check_arrays
 from .arrays import CPU, ArrayView, Interop, frameworks, interop_of, row_major, view
 from .device import Device, Loaded, cuda_device, device_index
@@ -44,14 +44,16 @@ def call(
     def launch(arrays: list[ArrayView], handle: int, fresh: list[int]) -> None:
         loaded.launch(arrays, scalars, handle, fresh)
 
-    return execute(_job(kernel, loaded), inputs, kernel.outputs, launch, out=out, stream=stream)
+    job = _job(kernel, loaded, scalars)
+    return execute(job, inputs, kernel.outputs, launch, out=out, stream=stream)
 
 
-def _job(kernel: CompiledKernel, loaded: Loaded) -> Job:
+def _job(kernel: CompiledKernel, loaded: Loaded, scalars: Sequence[Any] = ()) -> Job:
     def check(arrays: list[ArrayView]) -> None:
         check_arrays(kernel, arrays)
 
-    return Job(loaded.device, kernel.name, kernel, check, [a.written for a in kernel.arrays])
+    written = [a.written for a in kernel.arrays]
+    return Job(loaded.device, kernel.name, kernel, check, written, loaded, scalars)
 
 
 def plan_call(
@@ -66,7 +68,7 @@ def plan_call(
     the outputs (allocated where `out` is None), every view, and the stream if given.
     """
     state = _begin(_job(kernel, loaded), inputs, len(kernel.outputs), out, stream)
-    _allocate(state, kernel.outputs, out)
+    allocate(state, kernel.outputs, out)
     return state.results, state.views, None if stream is None else state.handle
 
 
@@ -83,10 +85,12 @@ class Job:
     kernel: CompiledKernel | None
     check: Callable[[list[ArrayView]], None]
     written: Sequence[bool]
+    loaded: Loaded | None = None  # a traced kernel, with its scalars
+    scalars: Sequence[Any] = ()
 
 
 @dataclass
-class _Call:
+class PendingCall:
     """One call under way: the arrays, where they lie, and what is left to do after the launch."""
 
     job: Job
@@ -134,9 +138,7 @@ def execute(
         ) from error
 
 
-def _begin(
-    job: Job, inputs: Sequence[Any], count: int, out: Sequence[Any] | None, stream: Any
-) -> _Call:
+def _begin(job: Job, inputs: Sequence[Any], count: int, out: Sequence[Any] | None, stream: Any) -> PendingCall:
     """View the arrays, and settle framework, place and stream."""
     if out is not None and len(out) != count:
         raise ArgumentTypeError(
@@ -150,20 +152,18 @@ def _begin(
     if len(names) > 1:
         listed = " and ".join(sorted(names))
         raise ArgumentTypeError(
-            f"the arrays of a call of {job.name!r} belong to {listed}; convert them to one "
-            f"framework{where(job.kernel)}"
+            f"the arrays of a call of {job.name!r} belong to {listed}; convert them to one framework{where(job.kernel)}"
         )
     index = device_index(everything)
     if index is not None and job.device.kind == "cuda" and index != job.device.index:
         raise ArgumentValueError(
-            f"{job.name!r} was loaded on cuda:{job.device.index}, and its arrays lie on "
-            f"cuda:{index}{where(job.kernel)}"
+            f"{job.name!r} was loaded on cuda:{job.device.index}, and its arrays lie on cuda:{index}{where(job.kernel)}"
         )
     interop = frameworks(names.pop() if names else "numpy")
     place = CPU if index is None else ("cuda", index)
     if handle is None:
         handle = 0 if index is None else interop.current_stream(index)
-    return _Call(job, interop, place, handle, views, given)
+    return PendingCall(job, interop, place, handle, views, given)
 
 
 def _given_stream(stream: Any, arrays: list[Any]) -> int | None:
@@ -177,12 +177,13 @@ def _given_stream(stream: Any, arrays: list[Any]) -> int | None:
     return None
 
 
-def _perform(
-    state: _Call, outputs: Sequence[OutputSpec], launch: Launch, out: Sequence[Any] | None
-) -> list[Any]:
+def _perform(state: PendingCall, outputs: Sequence[OutputSpec], launch: Launch, out: Sequence[Any] | None) -> list[Any]:
+    recorder = recording.current()
+    if recorder is not None:
+        return recorder.launch(state, outputs, launch, out)
     count = len(state.views)
-    _allocate(state, outputs, out)
-    fresh = _prepare(state, outputs, count)
+    allocate(state, outputs, out)
+    fresh = prepare(state, outputs, count)
     placed = _stage(state, fresh)
     launch(placed, state.handle, fresh)
     _unstage(state)
@@ -192,10 +193,10 @@ def _perform(
     ]
 
 
-def _allocate(state: _Call, outputs: Sequence[OutputSpec], out: Sequence[Any] | None) -> None:
+def allocate(state: PendingCall, outputs: Sequence[OutputSpec], out: Sequence[Any] | None) -> None:
     """Check the arrays, and give every output its memory."""
     count = len(state.views)
-    state.views += state.given or [_reserve(spec) for spec in outputs]
+    state.views += state.given or [_reserve(i, spec) for i, spec in enumerate(outputs)]
     state.job.check(state.views)
     if state.given:
         state.results = list(out or ())
@@ -208,15 +209,15 @@ def _allocate(state: _Call, outputs: Sequence[OutputSpec], out: Sequence[Any] | 
         state.views[count + i] = fresh
 
 
-def _reserve(spec: OutputSpec) -> ArrayView:
+def _reserve(i: int, spec: OutputSpec) -> ArrayView:
     """A stand-in for an output that is allocated after the checks:
 
     at an address that nothing overlaps.
     """
-    return ArrayView(0, spec.shape, row_major(spec.shape), spec.dtype, ("unplaced", 0), "numpy")
+    return ArrayView(0, spec.shape, row_major(spec.shape), spec.dtype, ("unplaced", i), "numpy")
 
 
-def _prepare(state: _Call, outputs: Sequence[OutputSpec], count: int) -> list[int]:
+def prepare(state: PendingCall, outputs: Sequence[OutputSpec], count: int) -> list[int]:
     """Fill outputs and copy aliased inputs into theirs.
 
     The arrays that hold nothing yet, by index.
@@ -235,7 +236,7 @@ def _prepare(state: _Call, outputs: Sequence[OutputSpec], count: int) -> list[in
     return fresh
 
 
-def _stage(state: _Call, fresh: list[int]) -> list[ArrayView]:
+def _stage(state: PendingCall, fresh: list[int]) -> list[ArrayView]:
     """The views that the device can reach:
 
     themselves, or copies where an array lies in other memory.
@@ -247,9 +248,7 @@ def _stage(state: _Call, fresh: list[int]) -> list[ArrayView]:
         if source.device[0] == wanted:
             placed.append(source)
             continue
-        twin = next(
-            (there for here, there in moved if here.size and here.same_memory(source)), None
-        )
+        twin = next((there for here, there in moved if here.size and here.same_memory(source)), None)
         if twin is None:
             twin = _twin(state, source)
             moved.append((source, twin))
@@ -263,7 +262,7 @@ def _stage(state: _Call, fresh: list[int]) -> list[ArrayView]:
     return placed
 
 
-def _twin(state: _Call, source: ArrayView) -> ArrayView:
+def _twin(state: PendingCall, source: ArrayView) -> ArrayView:
     """Row-major memory for `source`'s elements on the side where the device is."""
     if state.job.device.kind != "cuda":
         return memory.host_view(np.empty(source.shape, source.dtype.numpy), source.dtype)
@@ -273,14 +272,14 @@ def _twin(state: _Call, source: ArrayView) -> ArrayView:
     return block.view(source.shape, source.dtype, index)
 
 
-def _bring(state: _Call, twin: ArrayView, source: ArrayView) -> None:
+def _bring(state: PendingCall, twin: ArrayView, source: ArrayView) -> None:
     if source.device == CPU and not source.contiguous:
         source = memory.host_view(np.ascontiguousarray(memory.host_array(source)), source.dtype)
         state.keep.append(source)
     memory.copy(twin, source, state.handle)
 
 
-def _unstage(state: _Call) -> None:
+def _unstage(state: PendingCall) -> None:
     """Copy results back to where the caller's arrays lie, and give back what was borrowed."""
     if not state.back and not state.blocks:
         return

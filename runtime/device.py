@@ -59,10 +59,13 @@ class LoadedImage(Protocol):
         cluster: Dims = (1, 1, 1),
         dynamic_smem: int = 0,
         stream: int | None = None,
+        names: Sequence[str] = (),
+        fresh: Sequence[int] = (),
     ) -> None:
         """Launch with `params` in the entry's order:
 
-        arrays as their addresses, scalars as their bytes.
+        arrays as their addresses, scalars as their bytes. For reports: `names` of the parameters,
+        and by index those arrays (`fresh`) that hold nothing yet.
         """
         ...
 
@@ -116,9 +119,7 @@ def interpreter_device(params: Any = None) -> InterpreterDevice:
 
 @cache
 def _say_no_gpu(reason: str) -> None:
-    logging.getLogger("kernel_dsl").warning(
-        "no GPU (%s): kernels run in the PTX interpreter, on the CPU", reason
-    )
+    logging.getLogger("kernel_dsl").warning("no GPU (%s): kernels run in the PTX interpreter, on the CPU", reason)
 
 
 def device_index(arrays: Iterable[ArrayView]) -> int | None:
@@ -133,8 +134,7 @@ def device_index(arrays: Iterable[ArrayView]) -> int | None:
             continue
         if found is not None and found != index:
             raise ArgumentValueError(
-                f"the arrays of one call lie on two GPUs, cuda:{found} and cuda:{index}; move "
-                "them to one"
+                f"the arrays of one call lie on two GPUs, cuda:{found} and cuda:{index}; move them to one"
             )
         found = index
     return found

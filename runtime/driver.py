@@ -21,13 +21,12 @@ from .errors import DeviceError, Error
 class CudaError(Error, RuntimeError):
     """A `CUresult` that is not success: `name` is the driver's constant, `meaning` its sentence."""
 
+    code = "cuda"
+
     def __init__(self, name: str, meaning: str) -> None:
         super().__init__(f"{name}: {meaning}")
         self.name = name
         self.meaning = meaning
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return CudaError, (self.name, self.meaning)
 
 
 @dataclass(frozen=True)

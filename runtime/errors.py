@@ -7,54 +7,75 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from kernel_dsl import diagnostics
+
 if TYPE_CHECKING:
     from kernel_dsl.compiled import CompiledKernel
 
     from .arrays import ArrayView
 
 
-class Error(Exception):
-    """The base of every error of the runtime."""
+class Error(diagnostics.Error):
+    """The base of every error of the runtime: a message that is whole, shown with the user's line."""
+
+    code = "runtime"
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(message=message)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.__dict__)
+
+
+def _rebuild(cls: type[Error], state: dict[str, object]) -> Error:
+    error = cls.__new__(cls)
+    error.__dict__.update(state)
+    return error
 
 
 class ArgumentTypeError(Error, TypeError):
     """An argument of the wrong kind: no array, a dtype no kernel holds, frameworks mixed."""
 
+    code = "argument-type"
+
 
 class ArgumentValueError(Error, ValueError):
-    """An argument of the right kind that cannot be used: overlap, alignment, shape, read-only."""
+    """An argument that cannot be used: overlap, alignment, shape, read-only memory."""
+
+    code = "argument-value"
 
 
 class DeviceError(Error, RuntimeError):
     """A device that is absent, or that cannot run what it was given."""
 
+    code = "device"
+
 
 class LoadError(Error, RuntimeError):
     """An image that the device does not take. The message holds the assembler's or driver's log."""
+
+    code = "load-failed"
 
 
 class LaunchError(Error, RuntimeError):
     """A launch that failed, or an asynchronous fault seen at one.
 
-    `context_survives`: whether other work on this GPU can go on in this process. `code` is the
+    `context_survives`: whether other work on this GPU can go on in this process. `status` is the
     driver's name for what happened, such as "CUDA_ERROR_ILLEGAL_ADDRESS".
     """
 
-    def __init__(self, message: str, *, code: str = "", context_survives: bool = True) -> None:
-        super().__init__(message)
-        self.code = code
-        self.context_survives = context_survives
+    code = "launch-failed"
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (type(self), str(self), self.code, self.context_survives)
+    def __init__(self, message: str = "", *, status: str = "", context_survives: bool = True) -> None:
+        super().__init__(message)
+        self.status = status
+        self.context_survives = context_survives
 
 
 class OutOfMemoryError(LaunchError, MemoryError):
     """The device has no memory left for an output, a staging copy or a workspace."""
 
-
-def _rebuild(cls: type[LaunchError], message: str, code: str, survives: bool) -> LaunchError:
-    return cls(message, code=code, context_survives=survives)
+    code = "out-of-memory"
 
 
 # CUDA driver API, CUresult: 'This leaves the process in an inconsistent state and any further CUDA
@@ -93,17 +114,12 @@ _HINTS = {
         "interpreter "
         "names the line and the index"
     ),
-    "CUDA_ERROR_MISALIGNED_ADDRESS": (
-        "run the same call with interpret=True to see which access is misaligned"
-    ),
-    "CUDA_ERROR_ILLEGAL_INSTRUCTION": (
-        "the kernel was compiled for another target; check CompilerParams(target=)"
-    ),
+    "CUDA_ERROR_MISALIGNED_ADDRESS": ("run the same call with interpret=True to see which access is misaligned"),
+    "CUDA_ERROR_ILLEGAL_INSTRUCTION": ("the kernel was compiled for another target; check CompilerParams(target=)"),
     "CUDA_ERROR_LAUNCH_FAILED": "run the same call with interpret=True to see the line that faults",
     "CUDA_ERROR_LAUNCH_TIMEOUT": "the kernel ran longer than the display driver allows",
     "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES": (
-        "too many registers or threads for one block; use fewer warpgroups or "
-        "CompilerParams(max_registers=)"
+        "too many registers or threads for one block; use fewer warpgroups or CompilerParams(max_registers=)"
     ),
     _OUT_OF_MEMORY: "free some arrays, or use smaller ones",
 }
@@ -148,9 +164,7 @@ def launch_error(
     alive = survives(code)
     lines = [f"{doing} kernel {name!r}{where(kernel)} failed: {code}: {meaning or str(error)}"]
     for index, view in enumerate(arrays):
-        label = (
-            array_name(kernel, index) if kernel and index < len(kernel.arrays) else f"array {index}"
-        )
+        label = array_name(kernel, index) if kernel and index < len(kernel.arrays) else f"array {index}"
         lines.append(f"  {label}: {describe_array(view)}")
     if not alive:
         lines.append(
@@ -165,4 +179,4 @@ def launch_error(
         else "  The CUDA context does not survive: no more GPU work is possible in this process."
     )
     cls = OutOfMemoryError if code == _OUT_OF_MEMORY else LaunchError
-    return cls("\n".join(lines), code=code, context_survives=alive)
+    return cls("\n".join(lines), status=code, context_survives=alive)

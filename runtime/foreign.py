@@ -1,14 +1,14 @@
-"""Launches of kernels that were not traced: what `precompiled_cuda_kernel`, `cuda_kernel` and `metal_kernel` share.
+"""Launches of kernels that were not traced: what `precompiled_cuda_kernel`, `cuda_kernel` and
+`metal_kernel` share.
 
 Grids count threads here, as in MLX. Inputs may be scalars, which become rank-0 arrays.
 """
 
 from __future__ import annotations
 
-import hashlib
+import dataclasses
 import math
 import operator
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -24,13 +24,14 @@ from .calls import Job, execute
 from .cuda_device import CudaDevice
 from .device import Device, Dims, LoadedImage, pick_device
 from .errors import ArgumentTypeError, ArgumentValueError
+from .gather import gather
 
 _MAX_THREADS = 1024
 _MAX_BLOCK: Dims = (1024, 1024, 64)
 _MAX_BLOCKS: Dims = (2**31 - 1, 65535, 65535)
 
 
-# --- grids ------------------------------------------------------------------------------------------
+# --- grids ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -54,33 +55,45 @@ class Threads:
 def count_threads(grid: Any, threadgroup: Any, name: str) -> Threads:
     """The blocks for a grid of threads.
 
-    A threadgroup larger than the grid is cut to it; otherwise the last block of an axis is full, so that more threads
-    than `grid` may run. Raises ArgumentTypeError, ArgumentValueError.
+    A threadgroup larger than the grid is cut to it; otherwise the last block of an axis is full, so
+    that more threads than `grid` may run. Raises ArgumentTypeError, ArgumentValueError.
     """
     wanted = _three(grid, "grid", name)
     group = _three(threadgroup, "threadgroup", name)
     if min(wanted) < 0:
         raise ArgumentValueError(f"grid={wanted} of kernel {name!r} has a negative extent")
     if min(group) < 1:
-        raise ArgumentValueError(f"threadgroup={group} of kernel {name!r} must have at least 1 thread along each axis")
-    block = cast(Dims, tuple(min(t, max(g, 1)) for t, g in zip(group, wanted, strict=True)))
-    if math.prod(block) > _MAX_THREADS or any(b > m for b, m in zip(block, _MAX_BLOCK, strict=True)):
         raise ArgumentValueError(
-            f"threadgroup={group} of kernel {name!r} has {math.prod(block)} threads: a threadgroup holds at most "
+            f"threadgroup={group} of kernel {name!r} must have at least 1 thread along each axis"
+        )
+    block = cast(Dims, tuple(min(t, max(g, 1)) for t, g in zip(group, wanted, strict=True)))
+    if math.prod(block) > _MAX_THREADS or any(
+        b > m for b, m in zip(block, _MAX_BLOCK, strict=True)
+    ):
+        raise ArgumentValueError(
+            f"threadgroup={group} of kernel {name!r} has {math.prod(block)} threads: a "
+            "threadgroup holds at most "
             f"{_MAX_THREADS} threads, and at most {_MAX_BLOCK} along its axes"
         )
     blocks = cast(Dims, tuple(-(-g // t) for g, t in zip(wanted, group, strict=True)))
     if any(n > m for n, m in zip(blocks, _MAX_BLOCKS, strict=True)):
         raise ArgumentValueError(
-            f"grid={wanted} with threadgroup={group} of kernel {name!r} needs {blocks} blocks, and CUDA launches at "
+            f"grid={wanted} with threadgroup={group} of kernel {name!r} needs {blocks} blocks, "
+            "and CUDA launches at "
             f"most {_MAX_BLOCKS}; use a larger threadgroup, or put the long axis first"
         )
     return Threads(wanted, block, blocks)
 
 
 def _three(value: Any, what: str, name: str) -> Dims:
-    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence) or len(cast(Sequence[Any], value)) != 3:
-        raise ArgumentTypeError(f"{what}={value!r} of kernel {name!r} must be three integers, (x, y, z)")
+    if (
+        isinstance(value, (str, bytes))
+        or not isinstance(value, Sequence)
+        or len(cast(Sequence[Any], value)) != 3
+    ):
+        raise ArgumentTypeError(
+            f"{what}={value!r} of kernel {name!r} must be three integers, (x, y, z)"
+        )
     try:
         x, y, z = (operator.index(v) for v in cast(Sequence[Any], value))
     except TypeError:
@@ -88,14 +101,14 @@ def _three(value: Any, what: str, name: str) -> Dims:
     return x, y, z
 
 
-# --- inputs and outputs -----------------------------------------------------------------------------
+# --- inputs and outputs ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Scalar:
     """A scalar input: a rank-0 array that the launch makes, on the device."""
 
-    value: np.generic
+    value: Any  # a NumPy scalar
     dtype: DType
 
 
@@ -106,27 +119,29 @@ class Input:
     array: Any  # what the user gave; a Scalar if it is none
     dtype: DType
     shape: tuple[int, ...]
+    name: str  # for reports
+    view: ArrayView | None = None
 
 
 def as_input(value: Any, what: str, name: str) -> Input:
     """An array or a scalar, checked.
 
-    Python's bool, int, float and complex are bool, int32 (int64 if it must be), float32 and complex64; NumPy's scalars
-    keep their dtype.
+    Python's bool, int, float and complex are bool, int32 (int64 if it must be), float32 and
+    complex64; NumPy's scalars keep their dtype.
     """
     if isinstance(value, (bool, int, float, complex, np.generic)):
         scalar = _scalar(value, what, name)
-        return Input(scalar, scalar.dtype, ())
+        return Input(scalar, scalar.dtype, (), what)
     try:
         seen = view(value)
     except ArgumentTypeError as error:
         raise ArgumentTypeError(f"{what} of kernel {name!r}: {error}") from None
-    return Input(value, seen.dtype, seen.shape)
+    return Input(value, seen.dtype, seen.shape, what, seen)
 
 
 def _scalar(value: Any, what: str, name: str) -> Scalar:
     if isinstance(value, np.generic):
-        array: np.generic = value
+        array: Any = cast(Any, value)
     elif isinstance(value, bool):
         array = np.bool_(value)
     elif isinstance(value, int):
@@ -143,14 +158,18 @@ def _scalar(value: Any, what: str, name: str) -> Scalar:
         return Scalar(array, as_dtype(array.dtype))
     except TypeError:
         raise ArgumentTypeError(
-            f"{what} of kernel {name!r} is a {type(value).__name__}, a dtype that no kernel can hold"
+            f"{what} of kernel {name!r} is {value!r}, of a dtype that no kernel can hold"
         ) from None
 
 
 def output_specs(shapes: Any, dtypes: Any, init_value: Any, name: str) -> list[OutputSpec]:
     """The outputs of a call, checked. `init_value` fills them all, cast to each one's dtype."""
-    if init_value is not None and not isinstance(init_value, (bool, int, float, complex, np.generic)):
-        raise ArgumentTypeError(f"init_value={init_value!r} of kernel {name!r} must be a number or None")
+    if init_value is not None and not isinstance(
+        init_value, (bool, int, float, complex, np.generic)
+    ):
+        raise ArgumentTypeError(
+            f"init_value={init_value!r} of kernel {name!r} must be a number or None"
+        )
     specs: list[OutputSpec] = []
     for i, (shape, dtype) in enumerate(zip(shapes, dtypes, strict=True)):
         kind = as_output_dtype(dtype, f"output_dtypes[{i}]", name)
@@ -165,7 +184,9 @@ def as_output_dtype(dtype: Any, what: str, name: str) -> DType:
             raise TypeError
         return as_dtype(dtype)
     except TypeError:
-        raise ArgumentTypeError(f"{what}={dtype!r} of kernel {name!r} is not a dtype that a kernel can hold") from None
+        raise ArgumentTypeError(
+            f"{what}={dtype!r} of kernel {name!r} is not a dtype that a kernel can hold"
+        ) from None
 
 
 def _shape(shape: Any, index: int, name: str) -> tuple[int, ...]:
@@ -184,36 +205,22 @@ def _shape(shape: Any, index: int, name: str) -> tuple[int, ...]:
 def _fill(value: Any, dtype: DType, name: str) -> Any:
     if value is None:
         return None
-    if isinstance(value, complex) and dtype.name != "complex64":
-        raise ArgumentValueError(f"init_value={value!r} of kernel {name!r} is complex, and an output holds {dtype}")
+    if isinstance(value, (complex, np.complexfloating)):
+        if dtype.name == "complex64":
+            return cast(complex, value)
+        raise ArgumentValueError(
+            f"init_value={value!r} of kernel {name!r} is complex, and an output holds {dtype}"
+        )
     if dtype.is_integer and not math.isfinite(value):
-        raise ArgumentValueError(f"init_value={value!r} of kernel {name!r} does not fit an output of {dtype}")
+        raise ArgumentValueError(
+            f"init_value={value!r} of kernel {name!r} does not fit an output of {dtype}"
+        )
     wanted = int(value) if dtype.is_integer else value
     memory.fill_pattern(wanted, dtype)  # raises where an int does not fit
     return wanted
 
 
-# --- images -----------------------------------------------------------------------------------------
-
-_MAX_IMAGES = 256
-_images: OrderedDict[tuple[object, ...], LoadedImage] = OrderedDict()
-
-
-def load_image(device: Device, image: bytes, entry: str) -> LoadedImage:
-    """`entry` of an image on a device; loaded once for the same content, device and entry."""
-    settings = getattr(device, "params", None)  # the interpreter's; a GPU has none
-    key = (device.kind, device.index, repr(settings), hashlib.sha256(image).digest(), entry)
-    found = _images.get(key)
-    if found is None:
-        found = _images[key] = device.load_image(image, entry)
-        if len(_images) > _MAX_IMAGES:
-            _images.popitem(last=False)
-    else:
-        _images.move_to_end(key)
-    return found
-
-
-# --- launches ---------------------------------------------------------------------------------------
+# --- launches -------------------------------------------------------------------------------------
 
 # From the arrays as they lie on the device, inputs then outputs, to the kernel's parameters.
 Parameters = Callable[[list[ArrayView], list[ArrayView]], Sequence[ArrayView | bytes]]
@@ -230,11 +237,13 @@ class ForeignCall:
     shared_memory: int
     contiguous: bool  # inputs are copied to row-major memory first
     stream: Any
+    names: Sequence[str]  # of the outputs, for reports
+    read_only: bool  # the kernel has no way to write its inputs
 
 
 def choose_device(interpret: Any, inputs: Sequence[Input]) -> Device:
     """The device for a call on `inputs`."""
-    return pick_device(interpret, [view(i.array) for i in inputs if not isinstance(i.array, Scalar)])
+    return pick_device(interpret, [i.view for i in inputs if i.view is not None])
 
 
 def check_shared_memory(value: Any, name: str) -> int:
@@ -244,39 +253,60 @@ def check_shared_memory(value: Any, name: str) -> int:
             raise TypeError
         count = operator.index(value)
     except TypeError:
-        raise ArgumentTypeError(f"shared_memory={value!r} of kernel {name!r} must be an integer, in bytes") from None
+        raise ArgumentTypeError(
+            f"shared_memory={value!r} of kernel {name!r} must be an integer, in bytes"
+        ) from None
     if count < 0:
         raise ArgumentValueError(f"shared_memory={count} of kernel {name!r} is negative")
     return count
 
 
-def launch(device: Device, image: LoadedImage | None, call: ForeignCall, parameters: Parameters) -> list[Any]:
-    """Run `image` (None: a grid without threads, so only the outputs are made); the outputs, in order."""
+def launch(
+    device: Device, image: LoadedImage, call: ForeignCall, parameters: Parameters
+) -> list[Any]:
+    """Run `image`; the outputs, in order.
+
+    A grid without threads makes them and launches nothing.
+    """
     limit = device.target.limits.smem_per_block
     if call.shared_memory > limit:
         raise ArgumentValueError(
-            f"shared_memory={call.shared_memory} of kernel {call.name!r} is over the {limit} bytes that a block can "
+            f"shared_memory={call.shared_memory} of kernel {call.name!r} is over the {limit} "
+            "bytes that a block can "
             f"have on {device.target}"
         )
     arrays = [i.array for i in call.inputs if not isinstance(i.array, Scalar)]
 
     def run(placed: list[ArrayView], stream: int, fresh: list[int]) -> None:
-        if image is None:
+        if call.threads.empty:
             return
         borrowed: list[memory.DeviceMemory] = []
         given = iter(placed)
         inputs: list[ArrayView] = []
         for item in call.inputs:
-            here = _place_scalar(device, item.array, stream, borrowed) if isinstance(item.array, Scalar) else next(given)
+            here = (
+                _place_scalar(device, item.array, stream, borrowed)
+                if isinstance(item.array, Scalar)
+                else next(given)
+            )
             if call.contiguous and not here.contiguous:
                 here = _row_major_copy(device, here, stream, borrowed)
             inputs.append(here)
+        outputs = list(given)
+        if call.read_only:
+            inputs = [dataclasses.replace(v, readonly=True) for v in inputs]
+        params = parameters(inputs, outputs)
+        known = dict(zip(map(id, inputs), (i.name for i in call.inputs), strict=True))
+        known |= zip(map(id, outputs), call.names, strict=True)
+        empty = {id(outputs[i - len(arrays)]) for i in fresh}
         image.launch(
-            parameters(inputs, list(given)),
+            params,
             grid=call.threads.blocks,
             block=call.threads.block,
             dynamic_smem=call.shared_memory,
             stream=stream,
+            names=[known.get(id(p), "") for p in params],
+            fresh=[i for i, p in enumerate(params) if id(p) in empty],
         )
         for block in borrowed:
             block.close()
@@ -290,8 +320,12 @@ def _no_check(arrays: list[ArrayView]) -> None:
     """Outputs are fresh, and what the kernel assumes of its inputs is its author's to say."""
 
 
-def _place_scalar(device: Device, scalar: Scalar, stream: int, borrowed: list[memory.DeviceMemory]) -> ArrayView:
-    """A rank-0 array with the scalar's value, made in the order of `stream` and without host memory."""
+def _place_scalar(
+    device: Device, scalar: Scalar, stream: int, borrowed: list[memory.DeviceMemory]
+) -> ArrayView:
+    """A rank-0 array with the scalar's value, made in the order of `stream` and without host
+    memory.
+    """
     if not isinstance(device, CudaDevice):
         return memory.host_view(np.array(scalar.value), scalar.dtype)
     block = memory.DeviceMemory(device.context, scalar.dtype.itemsize, stream)
@@ -307,10 +341,17 @@ def _row_major_copy(
     if not isinstance(device, CudaDevice):
         array = np.ascontiguousarray(memory.host_array(source))
         return ArrayView(
-            array.ctypes.data, source.shape, row_major(source.shape), source.dtype, CPU, "numpy", False, array
+            array.ctypes.data,
+            source.shape,
+            row_major(source.shape),
+            source.dtype,
+            CPU,
+            "numpy",
+            False,
+            array,
         )
     block = memory.DeviceMemory(device.context, source.nbytes, stream)
     borrowed.append(block)
     there = block.view(source.shape, source.dtype, device.index)
-    memory.copy(there, source, stream)
+    gather(device, there, source, stream)
     return there

@@ -19,8 +19,10 @@ from .foreign import (
     load_image,
     output_specs,
 )
+from .recording import recordable
 
 
+@recordable
 def precompiled_cuda_kernel(
     *,
     name: str,

@@ -7,17 +7,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from kernel_dsl.interpret_params import InterpretParams
 
 from kernel_dsl.compiled import Assembled, CompiledKernel, LaunchAttributes, ReportNames
 from kernel_dsl.dtypes import uint8
+from kernel_dsl.interpret_params import InterpretParams
 from kernel_dsl.target import DEFAULT, TARGETS, Target
 
-from . import memory
+from . import memory, recording
 from .args import ParamLayout
 from .arrays import CPU, ArrayView, row_major
 from .device import Dims
 from .errors import DeviceError, LoadError
+from .interpreter.tensor_map import encode_tensor_map
 from .launch import check_attributes
 from .tensormap import TensorMapPlan, plan
 
@@ -111,10 +112,7 @@ class InterpreterLoaded:
             )
             for i, view in enumerate(arrays)
         ]
-        placed += [
-            space.workspace(w.bytes, w.zeroed, f"workspace {i}")
-            for i, w in enumerate(kernel.workspaces)
-        ]
+        placed += [space.workspace(w.bytes, w.zeroed, f"workspace {i}") for i, w in enumerate(kernel.workspaces)]
         values = self.layout.values(placed, scalars, _encode)
         _run(
             self.module,
@@ -147,22 +145,29 @@ class InterpreterImage:
         cluster: Dims = (1, 1, 1),
         dynamic_smem: int = 0,
         stream: int | None = None,
+        names: Sequence[str] = (),
+        fresh: Sequence[int] = (),
     ) -> None:
         """Run the entry to its end.
 
-        Arrays lie in host memory; what it may write is not known, so all of it.
+        Arrays lie in host memory; what it may write is not known, so all of it. `names` and
+        `fresh`: see `LoadedImage.launch`.
         """
         if 0 in grid:
             return
         attributes = LaunchAttributes(grid, block, cluster, dynamic_smem)
         check_attributes(attributes, self.device.target, self.entry)
+        sink = recording.sink()
+        if sink is not None:
+            sink.image(self, params, attributes)
+            return
         space = _Space()
         blobs: list[bytes] = []
         for i, param in enumerate(params):
             if isinstance(param, ArrayView):
-                param = space.place(
-                    param, f"parameter {i}", not param.readonly, True
-                ).address.to_bytes(8, "little")
+                name = names[i] if i < len(names) else f"parameter {i}"
+                placed = space.place(param, name, not param.readonly, i not in fresh)
+                param = placed.address.to_bytes(8, "little")
             blobs.append(bytes(param))
         _run(
             self.module,
@@ -245,9 +250,7 @@ def _encode(param: Any, view: ArrayView) -> bytes:
 
 def encode_interpreter(fields: TensorMapPlan) -> bytes:
     """The descriptor in the interpreter's own encoding."""
-    from . import interpreter
-
-    return interpreter.encode_tensor_map(
+    return encode_tensor_map(
         fields.address,
         fields.dtype,
         fields.extents,
@@ -256,5 +259,4 @@ def encode_interpreter(fields: TensorMapPlan) -> bytes:
         (1,) * len(fields.extents),
         fields.swizzle,
         fields.oob_fill,
-        None,
     )

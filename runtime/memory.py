@@ -13,7 +13,7 @@ import numpy as np
 
 from kernel_dsl.dtypes import DType
 
-from . import driver
+from . import driver, recording
 from .arrays import CPU, ArrayView, row_major
 from .errors import ArgumentValueError
 
@@ -30,9 +30,7 @@ class _Host:
         item = view.dtype.itemsize
         self.__array_interface__ = {
             "version": 3,
-            "typestr": f"|V{item}"
-            if item not in (1, 2, 4, 8)
-            else f"{'|' if item == 1 else '<'}u{item}",
+            "typestr": f"|V{item}" if item not in (1, 2, 4, 8) else f"{'|' if item == 1 else '<'}u{item}",
             "shape": view.shape,
             "strides": tuple(s * item for s in view.strides),
             "data": (view.address, False),
@@ -55,7 +53,7 @@ def host_view(array: np.ndarray[Any, np.dtype[Any]], dtype: DType) -> ArrayView:
 
 
 @dataclass(slots=True)
-class _Rows:
+class Rows:
     """A strided walk in bytes:
 
     `outer` axes are looped over, then `height` rows of `width` bytes are one call.
@@ -73,7 +71,7 @@ class _Rows:
             yield [sum(i * s for i, s in zip(index, steps, strict=True)) for steps in self.steps]
 
 
-def _rows(views: Sequence[ArrayView], unit: int) -> _Rows:
+def walk(views: Sequence[ArrayView], unit: int) -> Rows:
     """How to walk views of one shape together with two-dimensional calls; `unit` is the bytes of an
     element.
     """
@@ -95,7 +93,7 @@ def _rows(views: Sequence[ArrayView], unit: int) -> _Rows:
         height, pitches = merged.pop()
     outer = tuple(extent for extent, _ in merged)
     steps = [tuple(step[v] for _, step in merged) for v in range(len(views))]
-    return _Rows(outer, steps, height, width, pitches)
+    return Rows(outer, steps, height, width, pitches)
 
 
 def copy(target: ArrayView, source: ArrayView, stream: int = 0) -> None:
@@ -105,17 +103,19 @@ def copy(target: ArrayView, source: ArrayView, stream: int = 0) -> None:
     """
     if target.size == 0:
         return
+    sink = recording.sink()
+    if sink is not None:
+        sink.copy(target, source)
+        return
     if target.device == CPU and source.device == CPU:
         host_array(target)[...] = host_array(source)
         return
-    rows = _rows((target, source), target.dtype.itemsize)
+    rows = walk((target, source), target.dtype.itemsize)
     for to, of in rows.starts():
         _copy_rows(target, to, source, of, rows, stream)
 
 
-def _copy_rows(
-    target: ArrayView, to: int, source: ArrayView, of: int, rows: _Rows, stream: int
-) -> None:
+def _copy_rows(target: ArrayView, to: int, source: ArrayView, of: int, rows: Rows, stream: int) -> None:
     cu = driver.api()
     a, b = target.address + to, source.address + of
     if rows.height == 1:
@@ -149,9 +149,7 @@ def fill_pattern(value: Any, dtype: DType) -> bytes:
     if dtype.is_integer and isinstance(value, int):
         info = np.iinfo(dtype.numpy)
         if not info.min <= value <= info.max:
-            raise ArgumentValueError(
-                f"the fill value {value} does not fit {dtype} ({info.min} to {info.max})"
-            )
+            raise ArgumentValueError(f"the fill value {value} does not fit {dtype} ({info.min} to {info.max})")
     with np.errstate(over="ignore", invalid="ignore"):
         return np.asarray(value).astype(dtype.numpy).tobytes()
 
@@ -159,6 +157,10 @@ def fill_pattern(value: Any, dtype: DType) -> bytes:
 def fill(target: ArrayView, value: Any, stream: int = 0) -> None:
     """Set every element of `target` to `value`. On CUDA: issued to `stream`."""
     if target.size == 0:
+        return
+    sink = recording.sink()
+    if sink is not None:
+        sink.fill(target, value)
         return
     pattern = fill_pattern(value, target.dtype)
     if target.device == CPU:
@@ -182,15 +184,13 @@ def _fill_words(target: ArrayView, word: bytes, stream: int) -> None:
         4: (cu.cuMemsetD32Async, cu.cuMemsetD2D32Async),
     }[size]
     number = int.from_bytes(word, "little")
-    rows = _rows((target,), target.dtype.itemsize)
+    rows = walk((target,), target.dtype.itemsize)
     for (start,) in rows.starts():
         address = target.address + start
         if rows.height == 1:
             driver.check(set1(address, number, rows.width // size, stream))
         else:
-            driver.check(
-                set2(address, rows.pitches[0], number, rows.width // size, rows.height, stream)
-            )
+            driver.check(set2(address, rows.pitches[0], number, rows.width // size, rows.height, stream))
 
 
 def _fill_wide(target: ArrayView, pattern: bytes, stream: int) -> None:
@@ -200,7 +200,7 @@ def _fill_wide(target: ArrayView, pattern: bytes, stream: int) -> None:
     """
     cu = driver.api()
     item = len(pattern)
-    rows = _rows((target,), item)
+    rows = walk((target,), item)
     for (start,) in rows.starts():
         for row in range(rows.height):
             address = target.address + start + row * rows.pitches[0]
@@ -216,8 +216,14 @@ class DeviceMemory:
     """
 
     def __init__(self, context: Any, nbytes: int, stream: int) -> None:
-        cu = driver.api()
         self.nbytes = nbytes
+        sink = recording.sink()
+        if sink is not None:
+            # A graph's own memory will lie here: nothing is allocated, and nothing given back.
+            self.address = sink.reserve(nbytes)
+            self._context = None
+            return
+        cu = driver.api()
         self.address = int(driver.check(cu.cuMemAllocAsync(max(nbytes, 1), stream)))
         self._context = context
         self._stream = stream
@@ -227,7 +233,7 @@ class DeviceMemory:
 
         Twice is harmless.
         """
-        if self.address:
+        if self.address and self._context is not None:
             address, self.address = self.address, 0
             cu = driver.api()
             cu.cuCtxPushCurrent(self._context)
@@ -241,6 +247,4 @@ class DeviceMemory:
 
     def view(self, shape: tuple[int, ...], dtype: DType, index: int) -> ArrayView:
         """The memory as a row-major array on GPU `index`."""
-        return ArrayView(
-            self.address, shape, row_major(shape), dtype, ("cuda", index), "generic", False, self
-        )
+        return ArrayView(self.address, shape, row_major(shape), dtype, ("cuda", index), "generic", False, self)

@@ -1,4 +1,6 @@
-"""`metal_kernel`: bodies in Metal Shading Language, run as CUDA C++ through the headers kd_metal*.h."""
+"""`metal_kernel`: bodies in Metal Shading Language, run as CUDA C++ through the headers
+kd_metal*.h.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,7 @@ from .body import (
     GRID,
     Body,
     CallArguments,
+    Images,
     Specialisation,
     TemplateValue,
     axis_parameters,
@@ -22,11 +25,11 @@ from .body import (
     identifier,
     mentions,
     prepare,
-    show,
 )
 from .errors import ArgumentTypeError, ArgumentValueError
-from .foreign import Threads, launch, load_image
+from .foreign import Threads, launch
 from .msl import translate
+from .recording import recordable
 from .source import INCLUDE
 
 _TYPES = {
@@ -37,7 +40,8 @@ _TYPES = {
     "complex64": "complex64_t",
 } | {f"{sign}int{bits}": f"{sign}int{bits}_t" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 
-# Metal Shading Language Specification, table 5.8, 'Attributes for kernel function input arguments': type and value.
+# Metal Shading Language Specification, table 5.8, 'Attributes for kernel function input arguments':
+# type and value.
 _ATTRIBUTES: dict[str, tuple[str, str]] = {
     "dispatch_quadgroups_per_threadgroup": ("uint", "place.dispatched_groups(4)"),
     "dispatch_simdgroups_per_threadgroup": ("uint", "place.dispatched_groups(32)"),
@@ -64,18 +68,35 @@ _ATTRIBUTES: dict[str, tuple[str, str]] = {
 }
 
 # Words of Metal that are rewritten or mean something: they cannot name an array.
-_RESERVED = frozenset(("device", "constant", "thread", "threadgroup", "kernel", "half", "bfloat", *_ATTRIBUTES))
+_RESERVED = frozenset(
+    ("device", "constant", "thread", "threadgroup", "kernel", "half", "bfloat", *_ATTRIBUTES)
+)
 
 # What Metal code includes; the prelude has it all.
-_KNOWN_HEADERS = dict.fromkeys(
-    (
-        "metal_stdlib", "metal_atomic", "metal_common", "metal_compute", "metal_config", "metal_geometric",
-        "metal_integer", "metal_limits", "metal_math", "metal_numeric", "metal_pack", "metal_quadgroup",
-        "metal_relational", "metal_simdgroup", "metal_types", "metal_type_traits", "metal_uniform",
-        "mlx/backend/metal/kernels/utils.h", "mlx/backend/metal/kernels/atomic.h",
-    ),
+_KNOWN_HEADERS: dict[str, str] = dict.fromkeys(
+    [
+        "metal_stdlib",
+        "metal_atomic",
+        "metal_common",
+        "metal_compute",
+        "metal_config",
+        "metal_geometric",
+        "metal_integer",
+        "metal_limits",
+        "metal_math",
+        "metal_numeric",
+        "metal_pack",
+        "metal_quadgroup",
+        "metal_relational",
+        "metal_simdgroup",
+        "metal_types",
+        "metal_type_traits",
+        "metal_uniform",
+        "mlx/backend/metal/kernels/utils.h",
+        "mlx/backend/metal/kernels/atomic.h",
+    ],
     "",
-)  # fmt: skip
+)
 
 _MATH_MODES = {"safe": (), "relaxed": (), "fast": ("--use_fast_math",)}
 
@@ -92,49 +113,64 @@ def metal_kernel(
 ) -> MetalKernel:
     """A kernel whose body is Metal Shading Language; the signature is generated at each call.
 
-    `source` is the body. It sees every input as `const device T* <name>` (a scalar or rank-0 array as
-    `const constant T& <name>`), and, where it mentions them, `<name>_shape`, `<name>_strides` (in elements) and
-    `<name>_ndim`; every output as `device T* <name>`, or `device atomic<T>*` with `atomic_outputs=True`; the template
-    arguments as template parameters; and every attribute of the Metal specification's table 5.8 under its own name.
-    `header` comes before it, at namespace scope.
+    `source` is the body. It sees every input as `const device T* <name>` (a scalar or rank-0 array
+    as `const constant T& <name>`), and, where it mentions them, `<name>_shape`, `<name>_strides`
+    (in elements) and `<name>_ndim`; every output as `device T* <name>`, or `device atomic<T>*` with
+    `atomic_outputs=True`; the template arguments as template parameters; and every attribute of the
+    Metal specification's table 5.8 under its own name. `header` comes before it, at namespace
+    scope.
 
     Exactly `grid` threads run, as with Metal's dispatchThreads. A SIMD-group is a warp of 32.
 
-    The older form leaves out the names, `metal_kernel(name, source)`: the call then takes and returns dicts, and the
-    arrays come in the alphabetical order of their names. `compile_options={"math_mode": "safe" | "relaxed" | "fast"}`.
+    The older form leaves out the names, `metal_kernel(name, source)`: the call then takes and
+    returns dicts, and the arrays come in the alphabetical order of their names.
+    `compile_options={"math_mode": "safe" | "relaxed" | "fast"}`.
     """
-    if isinstance(input_names, str) and source is None:  # metal_kernel(name, source), the older positional form
+    if (
+        isinstance(input_names, str) and source is None
+    ):  # metal_kernel(name, source), the older positional form
         source, input_names = input_names, None
     if source is None:
         raise ArgumentTypeError(f"metal_kernel {name!r} needs source=, the kernel's body")
     if (input_names is None) != (output_names is None):
         raise ArgumentTypeError(
-            f"metal_kernel {name!r}: give both input_names and output_names, or neither for the form with dicts"
+            f"metal_kernel {name!r}: give both input_names and output_names, or neither for the "
+            "form with dicts"
         )
     body = check_body("metal_kernel", name, input_names, output_names, source, header)
     _check_reserved(name, (*(body.input_names or ()), *(body.output_names or ())))
-    return MetalKernel(body, ensure_row_contiguous, atomic_outputs, _math_options(name, compile_options))
+    return MetalKernel(
+        body, ensure_row_contiguous, atomic_outputs, _math_options(name, compile_options)
+    )
 
 
 def _math_options(name: str, options: Any) -> tuple[str, ...]:
     if options is None:
         return ()
     if not isinstance(options, Mapping):
-        raise ArgumentTypeError(f"compile_options of metal_kernel {name!r} must be a dict, and is {options!r}")
+        raise ArgumentTypeError(
+            f"compile_options of metal_kernel {name!r} must be a dict, and is {options!r}"
+        )
     given = cast(Mapping[Any, Any], options)
     for key in given:
         if key != "math_mode":
-            raise ArgumentValueError(f"compile_options of metal_kernel {name!r}: {key!r} is unknown; use 'math_mode'")
+            raise ArgumentValueError(
+                f"compile_options of metal_kernel {name!r}: {key!r} is unknown; use 'math_mode'"
+            )
     mode = given.get("math_mode", "safe")
     if mode not in _MATH_MODES:
-        raise ArgumentValueError(f"math_mode={mode!r} of metal_kernel {name!r} must be one of {sorted(_MATH_MODES)}")
+        raise ArgumentValueError(
+            f"math_mode={mode!r} of metal_kernel {name!r} must be one of {sorted(_MATH_MODES)}"
+        )
     return _MATH_MODES[mode]
 
 
 def _check_reserved(name: str, names: Sequence[str]) -> None:
     for each in names:
         if each in _RESERVED:
-            raise ArgumentValueError(f"metal_kernel {name!r}: {each!r} is a word of Metal, and cannot name an array")
+            raise ArgumentValueError(
+                f"metal_kernel {name!r}: {each!r} is a word of Metal, and cannot name an array"
+            )
 
 
 class MetalKernel:
@@ -147,12 +183,18 @@ class MetalKernel:
         self.name = body.name
         self._contiguous = ensure_row_contiguous
         self._atomic = atomic_outputs
-        self._options = tuple(options)
+        self._images = Images(
+            _KNOWN_HEADERS, [f"--include-path={INCLUDE}", "--diag-suppress=83", *options]
+        )
 
     def __repr__(self) -> str:
-        inputs, outputs = ", ".join(self.body.input_names or ()), ", ".join(self.body.output_names or ())
+        inputs, outputs = (
+            ", ".join(self.body.input_names or ()),
+            ", ".join(self.body.output_names or ()),
+        )
         return f"<metal_kernel {self.name!r}: {inputs} -> {outputs}>"
 
+    @recordable
     def __call__(
         self,
         *,
@@ -170,36 +212,46 @@ class MetalKernel:
     ) -> Any:
         """Compile (once for these dtypes and template arguments) and launch.
 
-        `inputs`, `output_shapes` and `output_dtypes` are lists in the order of the factory's names, and the result is
-        a list; or all are dicts by name, and so is the result. `grid` counts threads. `template`: dtypes, ints and
-        bools by name. `init_value` fills the outputs first. `verbose` prints the generated source. Raises
-        ArgumentTypeError and ArgumentValueError for bad arguments, CompileError at the lines of `source`.
+        `inputs`, `output_shapes` and `output_dtypes` are lists in the order of the factory's names,
+        and the result is a list; or all are dicts by name, and so is the result. `grid` counts
+        threads. `template`: dtypes, ints and bools by name. `init_value` fills the outputs first.
+        `verbose` prints the generated source. Raises ArgumentTypeError and ArgumentValueError for
+        bad arguments, CompileError at the lines of `source`.
         """
         body = self.body
         by_name = isinstance(inputs, Mapping)
         if by_name:
-            body, inputs, output_shapes, output_dtypes = _by_name(body, inputs, output_shapes, output_dtypes)
+            body, inputs, output_shapes, output_dtypes = _by_name(
+                body, inputs, output_shapes, output_dtypes
+            )
         elif body.input_names is None:
             raise ArgumentTypeError(
-                f"metal_kernel {self.name!r} was made without input_names and output_names: its inputs=, "
+                f"metal_kernel {self.name!r} was made without input_names and output_names: its "
+                "inputs=, "
                 "output_shapes= and output_dtypes= must be dicts by name"
             )
         contiguous = self._contiguous if ensure_row_contiguous is None else ensure_row_contiguous
         call = CallArguments(
-            inputs, output_shapes, output_dtypes, grid, threadgroup, template, init_value, contiguous, stream,
+            inputs,
+            output_shapes,
+            output_dtypes,
+            grid,
+            threadgroup,
+            template,
+            init_value,
+            contiguous,
+            stream,
             interpret,
-        )  # fmt: skip
+        )
         special, ready, device = prepare(body, call, 0)
         _check_metal(body.name, special, ready.threads)
-        entry, text = generate(body, special, self._atomic)
-        if verbose:
-            show(self.name, text)
-        image = None
-        if not ready.threads.empty:
-            options = [f"--include-path={INCLUDE}", "--diag-suppress=83", *self._options]
-            image = load_image(device, body.compile(text, device, _KNOWN_HEADERS, options), entry)
+        image = self._images.get(
+            body, special, device, None, lambda: generate(body, special, self._atomic), verbose
+        )
 
-        def parameters(given: list[ArrayView], made: list[ArrayView]) -> Sequence[ArrayView | bytes]:
+        def parameters(
+            given: list[ArrayView], made: list[ArrayView]
+        ) -> Sequence[ArrayView | bytes]:
             return [*axis_parameters(body, given), *made, grid_bytes(ready.threads)]
 
         results = launch(device, image, ready, parameters)
@@ -209,13 +261,18 @@ class MetalKernel:
 def _by_name(
     body: Body, inputs: Any, shapes: Any, dtypes: Any
 ) -> tuple[Body, list[Any], list[Any], list[Any]]:
-    """The dict form as the list form: in the factory's order, or alphabetical where the factory named nothing."""
+    """The dict form as the list form: in the factory's order, or alphabetical where the factory
+    named nothing.
+    """
     for what, value in (("output_shapes", shapes), ("output_dtypes", dtypes)):
         if not isinstance(value, Mapping):
-            raise ArgumentTypeError(f"{what}= of kernel {body.name!r} must be a dict by name, as inputs= is")
+            raise ArgumentTypeError(
+                f"{what}= of kernel {body.name!r} must be a dict by name, as inputs= is"
+            )
     if set(shapes) != set(dtypes):
         raise ArgumentValueError(
-            f"output_shapes= of kernel {body.name!r} names {sorted(shapes)}, and output_dtypes= {sorted(dtypes)}"
+            f"output_shapes= of kernel {body.name!r} names {sorted(shapes)}, and output_dtypes= "
+            f"{sorted(dtypes)}"
         )
     for each in (*inputs, *shapes):
         check_name(each, f"inputs= or output_shapes= of kernel {body.name!r}")
@@ -224,7 +281,8 @@ def _by_name(
     for what, expected, given in (("inputs", names, inputs), ("output_shapes", results, shapes)):
         if set(expected) != set(given):
             raise ArgumentValueError(
-                f"{what}= of kernel {body.name!r} names {sorted(given)}, and {sorted(expected)} are expected"
+                f"{what}= of kernel {body.name!r} names {sorted(given)}, and {sorted(expected)} "
+                "are expected"
             )
     if not results:
         raise ArgumentValueError(f"kernel {body.name!r} must have at least one output")
@@ -233,7 +291,12 @@ def _by_name(
         if each in results:
             raise ArgumentValueError(f"kernel {body.name!r}: the name {each!r} is given twice")
     named = dataclasses.replace(body, input_names=names, output_names=results)
-    return named, [inputs[n] for n in names], [shapes[n] for n in results], [dtypes[n] for n in results]
+    return (
+        named,
+        [inputs[n] for n in names],
+        [shapes[n] for n in results],
+        [dtypes[n] for n in results],
+    )
 
 
 def _check_metal(name: str, special: Specialisation, threads: Threads) -> None:
@@ -241,33 +304,51 @@ def _check_metal(name: str, special: Specialisation, threads: Threads) -> None:
         if dtype.name not in _TYPES:
             raise ArgumentTypeError(f"kernel {name!r} uses {dtype}, which Metal has no type for")
     if max(threads.grid) >= 2**32:
-        raise ArgumentValueError(f"grid={threads.grid} of kernel {name!r} does not fit Metal's 32-bit positions")
+        raise ArgumentValueError(
+            f"grid={threads.grid} of kernel {name!r} does not fit Metal's 32-bit positions"
+        )
 
 
-# --- the generated source -----------------------------------------------------------------------------
+# --- the generated source -------------------------------------------------------------------------
 
 
 def generate(body: Body, special: Specialisation, atomic: bool) -> tuple[str, str]:
     """The entry's name and the whole text that NVRTC compiles.
 
-    The body becomes a function template; the entry works out where the thread is, leaves if that is outside the grid,
-    and calls it.
+    The body becomes a function template; the entry works out where the thread is, leaves if that is
+    outside the grid, and calls it.
     """
-    entry = identifier("custom_kernel_" + body.name + "".join(f"_{v.label}" for v in special.template))
+    entry = identifier(
+        "custom_kernel_" + body.name + "".join(f"_{v.label}" for v in special.template)
+    )
     text = body.header + body.source
-    small = any(d.name in ("float16", "bfloat16") for d in special.dtypes) or mentions(text, "half") or "bfloat" in text
+    small = (
+        any(d.name in ("float16", "bfloat16") for d in special.dtypes)
+        or mentions(text, "half")
+        or "bfloat" in text
+    )
     attributes = [name for name in _ATTRIBUTES if mentions(body.source, name)]
     function, kernel, arguments = _parameters(body, special, atomic)
     function += [f"{_ATTRIBUTES[name][0]} {name}" for name in attributes]
     arguments += [_ATTRIBUTES[name][1] for name in attributes]
-    lines = ["#include <kd_metal.h>", "namespace metal {", "namespace kd_kernel {", "using namespace metal;"]
+    lines = [
+        "#include <kd_metal.h>",
+        "namespace metal {",
+        "namespace kd_kernel {",
+        "using namespace metal;",
+    ]
     if body.header:
-        lines += [f'#line 1 "{body.header_file}"', translate(body.header, small)]
+        lines += [body.begin(body.header_file), translate(body.header, small)]
     lines.append('#line 1 "generated"')
     if special.template:
         lines.append(f"template <{', '.join(map(_template_parameter, special.template))}>")
     lines.append(f"__forceinline__ void {entry}_body({', '.join(function)}) {{")
-    lines += [f'#line 1 "{body.source_file}"', translate(body.source, small), "}", '#line 1 "generated"']
+    lines += [
+        body.begin(body.source_file),
+        translate(body.source, small),
+        "}",
+        '#line 1 "generated"',
+    ]
     bound = f"<{', '.join(map(_template_argument, special.template))}>" if special.template else ""
     lines += [
         f'extern "C" __global__ void {entry}({", ".join(kernel)}) {{',
@@ -282,7 +363,9 @@ def generate(body: Body, special: Specialisation, atomic: bool) -> tuple[str, st
     return entry, "\n".join(lines)
 
 
-def _parameters(body: Body, special: Specialisation, atomic: bool) -> tuple[list[str], list[str], list[str]]:
+def _parameters(
+    body: Body, special: Specialisation, atomic: bool
+) -> tuple[list[str], list[str], list[str]]:
     """The parameters of the body and of the entry, and what the one passes to the other."""
     function: list[str] = []
     kernel: list[str] = []

@@ -1,7 +1,9 @@
-"""CUDA C++ to PTX or cubin through NVRTC. The only module that imports `cuda.bindings.nvrtc`, at first use.
+"""CUDA C++ to PTX or cubin through NVRTC. The only module that imports `cuda.bindings.nvrtc`, at
+first use.
 
-What is needed (the `nvrtc` extra, or a CUDA toolkit): the NVRTC library, the CUDA runtime's headers (cuda_fp16.h,
-cuda_bf16.h, cooperative_groups.h) and CCCL (cuda/std, nv/target). Neither a driver nor a GPU is.
+What is needed (the `nvrtc` extra, or a CUDA toolkit): the NVRTC library, the CUDA runtime's headers
+(cuda_fp16.h, cuda_bf16.h, cooperative_groups.h) and CCCL (cuda/std, nv/target). Neither a driver
+nor a GPU is.
 """
 
 from __future__ import annotations
@@ -15,13 +17,15 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from .errors import DeviceError, Error
 
 INSTALL_HINT = (
-    "Install the extra: pip install 'kernel-dsl[nvrtc]' (NVRTC, the CUDA runtime's headers and CCCL), "
+    "Install the extra: pip install 'kernel-dsl[nvrtc]' (NVRTC, the CUDA runtime's headers and "
+    "CCCL), "
     "or a CUDA toolkit, and set CUDA_HOME if it is not in /usr/local/cuda."
 )
 
@@ -32,7 +36,9 @@ class NvrtcUnavailableError(DeviceError):
 
 @dataclass(frozen=True)
 class Diagnostic:
-    """One message of NVRTC. `file` is the name given in a `#line` or of a header; `line` is 1-based."""
+    """One message of NVRTC. `file` is the name given in a `#line` or of a header; `line` is
+    1-based.
+    """
 
     file: str
     line: int
@@ -86,17 +92,19 @@ def toolchain() -> Toolchain:
 @cache
 def _module() -> Any:
     try:
-        from cuda.bindings import nvrtc
+        nvrtc: Any = import_module("cuda.bindings.nvrtc")
     except ImportError as error:
         raise NvrtcUnavailableError(
-            f"compiling CUDA C++ needs cuda-python, which cannot be imported ({error}). {INSTALL_HINT}"
+            f"compiling CUDA C++ needs cuda-python, which cannot be imported ({error}). "
+            f"{INSTALL_HINT}"
         ) from None
     try:
         nvrtc.nvrtcVersion()
     except Exception as error:  # cuda-python raises several kinds when the library is missing
         text = str(error).strip().splitlines()
         raise NvrtcUnavailableError(
-            f"the NVRTC library was not found ({text[0] if text else type(error).__name__}). {INSTALL_HINT}"
+            f"the NVRTC library was not found ({text[0] if text else type(error).__name__}). "
+            f"{INSTALL_HINT}"
         ) from None
     return nvrtc
 
@@ -107,7 +115,7 @@ def _ok(result: tuple[Any, ...], call: str) -> tuple[Any, ...]:
     return result
 
 
-# --- headers ----------------------------------------------------------------------------------------
+# --- headers --------------------------------------------------------------------------------------
 
 
 def _roots() -> Iterator[Path]:
@@ -134,12 +142,18 @@ def _include_dirs(version: tuple[int, int]) -> tuple[str, ...]:
     cccl = [d for root in roots for d in (root / "cccl", root) if (d / "cuda" / "std").is_dir()]
     missing = [
         what
-        for what, found in (("the CUDA runtime's headers (cuda_fp16.h)", runtimes), ("CCCL (cuda/std)", cccl))
+        for what, found in (
+            ("the CUDA runtime's headers (cuda_fp16.h)", runtimes),
+            ("CCCL (cuda/std)", cccl),
+        )
         if not found
     ]
     if missing:
-        raise NvrtcUnavailableError(f"NVRTC is here, but not {' and '.join(missing)}. {INSTALL_HINT}")
-    # Headers newer than the compiler may use builtins it lacks: the same version comes first, then the order found.
+        raise NvrtcUnavailableError(
+            f"NVRTC is here, but not {' and '.join(missing)}. {INSTALL_HINT}"
+        )
+    # Headers newer than the compiler may use builtins it lacks: the same version comes first, then
+    # the order found.
     runtime = min(runtimes, key=lambda root: _header_version(root) != version)
     own = [d for d in cccl if d in (runtime, runtime / "cccl")]
     return str(runtime), str((own or cccl)[0])
@@ -157,9 +171,11 @@ def _header_version(root: Path) -> tuple[int, int] | None:
     return None
 
 
-# --- compiling --------------------------------------------------------------------------------------
+# --- compiling ------------------------------------------------------------------------------------
 
-_lock = threading.Lock()  # NVRTC is thread-safe; the lock only keeps two threads from compiling the same text
+_lock = (
+    threading.Lock()
+)  # NVRTC is thread-safe; the lock only keeps two threads from compiling the same text
 _compiled: dict[tuple[object, ...], bytes] = {}
 
 
@@ -172,10 +188,11 @@ def compile_source(
     headers: Mapping[str, str] | None = None,
     options: Sequence[str] = (),
 ) -> bytes:
-    """Compile CUDA C++ for `target` ("sm_90a") to PTX text (`kind="ptx"`) or machine code (`kind="cubin"`).
+    """Compile CUDA C++ for `target` ("sm_90a") to PTX text (`kind="ptx"`) or machine code
+    (`kind="cubin"`).
 
-    `headers` are includable by name without being files. The same text with the same options is compiled once a
-    process. Raises CompileError with NVRTC's log, NvrtcUnavailableError.
+    `headers` are includable by name without being files. The same text with the same options is
+    compiled once a process. Raises CompileError with NVRTC's log, NvrtcUnavailableError.
     """
     tools = toolchain()
     included = dict(headers or {})
@@ -201,7 +218,8 @@ def _architecture(target: str, kind: str, tools: Toolchain) -> str:
     if int(found.group(1)) not in tools.architectures:
         known = ", ".join(f"sm_{a}" for a in tools.architectures)
         raise CompileError(
-            f"NVRTC {tools.version[0]}.{tools.version[1]} cannot compile for {target}; it knows {known}. "
+            f"NVRTC {tools.version[0]}.{tools.version[1]} cannot compile for {target}; it knows "
+            f"{known}. "
             "Install the NVRTC of another CUDA version."
         )
     return target if kind == "cubin" else target.replace("sm_", "compute_")
@@ -212,12 +230,18 @@ def _compile(source: str, file: str, headers: dict[str, str], flags: list[str], 
     names, texts = list(headers), list(headers.values())
     _, program = _ok(
         nvrtc.nvrtcCreateProgram(
-            source.encode(), file.encode(), len(names), [t.encode() for t in texts], [n.encode() for n in names]
+            source.encode(),
+            file.encode(),
+            len(names),
+            [t.encode() for t in texts],
+            [n.encode() for n in names],
         ),
         "nvrtcCreateProgram",
     )
     try:
-        (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), [flag.encode() for flag in flags])
+        (status,) = nvrtc.nvrtcCompileProgram(
+            program, len(flags), [flag.encode() for flag in flags]
+        )
         log = _log(nvrtc, program)
         if int(status) != 0:
             raise CompileError(f"{file} does not compile ({status.name}):\n{log.strip()}", log)
@@ -237,17 +261,23 @@ def _read(size: Any, get: Any, program: Any) -> bytes:
 
 
 def _log(nvrtc: Any, program: Any) -> str:
-    return _read(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program).rstrip(b"\0").decode(errors="replace")
+    return (
+        _read(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
+        .rstrip(b"\0")
+        .decode(errors="replace")
+    )
 
 
-_GLOBAL = re.compile(r"^(?:\.(?:visible|weak|extern|common)\s+)*\.(?:global|const)\b[^;{]*?([\w$]+)(?:\[[^\]]*\])*\s*(?:=.*)?;$")
+_GLOBAL = re.compile(
+    r"^(?:\.(?:visible|weak|extern|common)\s+)*\.(?:global|const)\b[^;{]*?([\w$]+)(?:\[[^\]]*\])*\s*(?:=.*)?;$"
+)
 
 
 def drop_unused_globals(ptx: str) -> str:
     """The PTX without module variables that nothing names.
 
-    Device code is the default here, so that every static member of cuda::std and of cooperative_groups becomes a
-    variable: a thousand lines to parse for nothing.
+    Device code is the default here, so that every static member of cuda::std and of
+    cooperative_groups becomes a variable: a thousand lines to parse for nothing.
     """
     uses = Counter(re.findall(r"[A-Za-z_$%][\w$]*", ptx))
     kept: list[str] = []
@@ -258,7 +288,9 @@ def drop_unused_globals(ptx: str) -> str:
     return "\n".join(kept) + "\n"
 
 
-_DIAGNOSTIC = re.compile(r"^(.*?)\((\d+)\): ((?:catastrophic |internal )?error|warning)(?: #[\w-]+)?: (.*)$")
+_DIAGNOSTIC = re.compile(
+    r"^(.*?)\((\d+)\): ((?:catastrophic |internal )?error|warning)(?: #[\w-]+)?: (.*)$"
+)
 
 
 def parse_log(log: str) -> list[Diagnostic]:

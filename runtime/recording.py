@@ -1,18 +1,23 @@
-"""Where launches meet a graph that is being recorded. Knows nothing of graphs."""
+"""Where calls and launches meet a graph that is being recorded. Knows nothing of graphs itself."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from kernel_dsl.compiled import LaunchAttributes, OutputSpec
 
     from .arrays import ArrayView
     from .calls import Launch, PendingCall
-    from .device import LoadedImage
+    from .device import Loaded, LoadedImage
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Recorder(Protocol):
@@ -31,59 +36,106 @@ class Recorder(Protocol):
         launch: Launch,
         out: Sequence[Any] | None,
     ) -> list[Any]:
-        """Keep one launch, checked and ready. Returns its outputs, which hold nothing yet."""
+        """Keep one launch. Returns its outputs, which hold nothing yet."""
         ...
 
 
-ImageSink = Callable[["LoadedImage", "Sequence[ArrayView | bytes]", "LaunchAttributes"], None]
+class Sink(Protocol):
+    """What takes the steps of one launch, in place of the driver."""
 
+    def kernel(
+        self, loaded: Loaded, arrays: Sequence[ArrayView], scalars: Sequence[Any]
+    ) -> None: ...
+
+    def image(
+        self,
+        image: LoadedImage,
+        params: Sequence[ArrayView | bytes],
+        attributes: LaunchAttributes,
+    ) -> None: ...
+
+    def copy(self, target: ArrayView, source: ArrayView) -> None: ...
+
+    def fill(self, target: ArrayView, value: Any) -> None: ...
+
+    def reserve(self, nbytes: int) -> int:
+        """An address that stands for memory which each replay will have."""
+        ...
+
+
+# How many graphs are being recorded, by all threads: the short ways to a launch look here first.
+active: int = 0
+_lock = threading.Lock()
 _recorder: ContextVar[Recorder | None] = ContextVar("recorder", default=None)
-_sink: ContextVar[ImageSink | None] = ContextVar("sink", default=None)
+_sink: ContextVar[Sink | None] = ContextVar("sink", default=None)
+_inside: ContextVar[bool] = ContextVar("inside", default=False)
 
 
 def current() -> Recorder | None:
     """The graph that records this thread's calls; None if they are to run."""
-    return _recorder.get()
+    return _recorder.get() if active else None
+
+
+def sink() -> Sink | None:
+    """What takes the steps of a launch in this thread; None if they go to the driver."""
+    return _sink.get() if active else None
 
 
 @contextmanager
-def recording(recorder: Recorder | None) -> Iterator[None]:
-    """Hand this thread's calls to `recorder` for a while; with None, run them."""
+def recording(recorder: Recorder) -> Generator[None]:
+    """Hand this thread's calls to `recorder` for a while."""
     token = _recorder.set(recorder)
-    try:
-        yield
-    finally:
-        _recorder.reset(token)
-
-
-def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """`function(*args, **kwargs)`, by the recorder if there is one.
-
-    What a user calls goes through here, so that a graph can make the call again with other values
-    of its variables.
-    """
-    recorder = _recorder.get()
-    if recorder is None:
-        return function(*args, **kwargs)
-    return recorder.call(function, args, kwargs)
+    with _counted():
+        try:
+            yield
+        finally:
+            _recorder.reset(token)
 
 
 @contextmanager
-def taking_images(sink: ImageSink) -> Iterator[None]:
-    """Hand the launches of images to `sink` for a while, with their parameters."""
-    token = _sink.set(sink)
+def sinking(taker: Sink | None) -> Generator[None]:
+    """Hand the steps of launches to `taker` for a while; with None, to the driver."""
+    token = _sink.set(taker)
+    with _counted():
+        try:
+            yield
+        finally:
+            _sink.reset(token)
+
+
+@contextmanager
+def _counted() -> Generator[None]:
+    global active
+    with _lock:
+        active += 1
     try:
         yield
     finally:
-        _sink.reset(token)
+        with _lock:
+            active -= 1
 
 
-def takes_image(
-    image: LoadedImage, params: Sequence[ArrayView | bytes], attributes: LaunchAttributes
-) -> bool:
-    """Whether a launch of an image was handed to a recorder, and must not be issued."""
-    sink = _sink.get()
-    if sink is None:
-        return False
-    sink(image, params, attributes)
-    return True
+def made(function: Callable[..., R], *args: Any, **kwargs: Any) -> R:
+    """`function(*args, **kwargs)`, which is what a user called.
+
+    Where a graph records, it makes the call, so that it can make it again with other values of its
+    variables. A call inside a call is part of it.
+    """
+    recorder = _recorder.get() if active else None
+    if recorder is None or _inside.get():
+        return function(*args, **kwargs)
+    token = _inside.set(True)
+    try:
+        return recorder.call(function, args, kwargs)
+    finally:
+        _inside.reset(token)
+
+
+def recordable(function: Callable[P, R]) -> Callable[P, R]:
+    """A function that users call, made by `made`."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        return made(function, *args, **kwargs)
+
+    return call

@@ -7,20 +7,23 @@ import re
 import subprocess
 import tempfile
 
+from kernel_dsl.compiled import Assembled
+
 from . import tools
 from .problems import ToolMissing
 
 _LINE = re.compile(r'^\s*//## File "([^"]+)", line (\d+)(.*)$')
 
 
-def sass(cubin: bytes, *, nvdisasm: str | None = None) -> str:
-    """What nvdisasm makes of the cubin, with `file:line` and the line's text where the code of a
+def sass(code: Assembled | bytes, *, nvdisasm: str | None = None) -> str:
+    """What nvdisasm makes of a kernel or a cubin, with `file:line` and the line's text where the code of a
     line begins.
 
     Raises:
         ToolMissing: there is no nvdisasm; ptxas' wheel and many slim toolkits come without.
         ValueError: nvdisasm does not take the bytes.
     """
+    cubin = code.cubin if isinstance(code, Assembled) else code
     program = tools.find("nvdisasm", nvdisasm)
     if program is None:
         raise ToolMissing(

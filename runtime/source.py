@@ -27,6 +27,7 @@ from .body import (
 )
 from .device import Device
 from .foreign import check_shared_memory, launch, load_image
+from .recording import recordable
 
 INCLUDE = str(Path(__file__).parent / "include")
 
@@ -88,6 +89,7 @@ class CudaKernel:
         inputs, outputs = ", ".join(self.body.input_names or ()), ", ".join(self.body.output_names or ())
         return f"<cuda_kernel {self.name!r}: {inputs} -> {outputs}>"
 
+    @recordable
     def __call__(
         self,
         *,

@@ -15,7 +15,7 @@ from ..values import Array
 from .cast import astype
 from .elementwise import Expand, as_value
 
-__all__ = ["max", "sum"]
+__all__ = ["all", "any", "argmax", "argmin", "max", "mean", "min", "prod", "sum", "var"]
 
 
 @attribute_type
@@ -42,6 +42,20 @@ class Reduce(Op, name="reduce"):
         t = array_type(self.x)
         shape = tuple(n for i, n in enumerate(t.shape) if i not in self.axes)
         return (ArrayType(shape, t.dtype, self.layout),)
+
+
+class ArgReduce(Op, name="arg_reduce"):
+    """The first index (int32) of the largest or smallest element along an axis, NaN counting as that; it vanishes."""
+
+    x: Value = operand()
+    axis: int = attr()
+    kind: Reduction = attr()
+    layout: Any = attr()
+
+    def infer(self) -> tuple[Any, ...]:
+        t = array_type(self.x)
+        shape = tuple(n for i, n in enumerate(t.shape) if i != self.axis)
+        return (ArrayType(shape, dt.int32, self.layout),)
 
 
 def normalise_axes(axis: Any, value: Array) -> tuple[int, ...]:
@@ -80,16 +94,123 @@ def sum(x: Any, axis: Any = None, *, keepdims: bool = False, dtype: Any = None) 
     float16, bfloat16 and fp8 accumulate in float32 and return their own dtype; bool and narrow ints accumulate in and
     return int32 (uint32 for unsigned); `dtype` overrides both.
     """
-    value = as_value(x, "sum")
-    axes = normalise_axes(axis, value)
+    return _accumulate(x, axis, keepdims, dtype, Reduction.SUM, "sum")
+
+
+def prod(x: Any, axis: Any = None, *, keepdims: bool = False, dtype: Any = None) -> Array:
+    """The product along `axis`, with the dtypes of `sum`."""
+    return _accumulate(x, axis, keepdims, dtype, Reduction.PROD, "prod")
+
+
+def sum_dtypes(own: dt.DType, dtype: Any, op: str) -> tuple[dt.DType, dt.DType]:
+    """(what to accumulate in, what to return)."""
+    if own.kind is dt.Kind.OPAQUE:
+        raise UnsupportedDType(op=op, dtype=own, hint="complex values are only copied")
     if dtype is not None:
-        out = acc = as_dtype(dtype)
+        out = as_dtype(dtype)
+        return (accumulating(out) if out.is_float else out), out
+    acc = accumulating(own)
+    return acc, own if own.is_float else acc
+
+
+def _accumulate(x: Any, axis: Any, keepdims: bool, dtype: Any, kind: Reduction, op: str) -> Array:
+    value = as_value(x, op)
+    axes = normalise_axes(axis, value)
+    acc, out = sum_dtypes(value.dtype, dtype, op)
+    return astype(reduce_axes(astype(value, acc), axes, kind, keepdims), out)
+
+
+def mean(x: Any, axis: Any = None, *, keepdims: bool = False, dtype: Any = None) -> Array:
+    """The mean along `axis`: floats keep their dtype and accumulate in float32, ints give float32."""
+    value = as_value(x, "mean")
+    axes = normalise_axes(axis, value)
+    out = as_dtype(dtype) if dtype is not None else (value.dtype if value.dtype.is_float else dt.float32)
+    if not out.is_float:
+        raise UnsupportedDType(op="mean", dtype=out, hint="a mean is a float")
+    return astype(_mean(astype(value, accumulating(out)), axes, keepdims), out)
+
+
+def _count(value: Array, axes: tuple[int, ...], op: str) -> int:
+    count = 1
+    for a in axes:
+        count *= value.shape[a]
+    if not count:
+        raise EmptyReduction(op=op)
+    return count
+
+
+def _mean(value: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
+    from .arith import true_divide
+
+    return true_divide(reduce_axes(value, axes, Reduction.SUM, keepdims), float(_count(value, axes, "mean")))
+
+
+def var(x: Any, axis: Any = None, *, keepdims: bool = False, ddof: int = 0, dtype: Any = None) -> Array:
+    """The variance along `axis` (population variance; `ddof` is taken from the count): squares of x - mean."""
+    from .arith import multiply, subtract, true_divide
+
+    value = as_value(x, "var")
+    axes = normalise_axes(axis, value)
+    out = as_dtype(dtype) if dtype is not None else (value.dtype if value.dtype.is_float else dt.float32)
+    if not out.is_float:
+        raise UnsupportedDType(op="var", dtype=out, hint="a variance is a float")
+    wide = astype(value, accumulating(out))
+    centred = subtract(wide, _mean(wide, axes, True))
+    squares = reduce_axes(multiply(centred, centred), axes, Reduction.SUM, keepdims)
+    return astype(true_divide(squares, float(_count(value, axes, "var") - ddof)), out)
+
+
+def min(x: Any, axis: Any = None, *, keepdims: bool = False) -> Array:
+    """The smallest element along `axis`; NaN where any is. Raises `EmptyReduction` over no elements."""
+    return _extreme(x, axis, keepdims, Reduction.MIN, "min")
+
+
+def all(x: Any, axis: Any = None, *, keepdims: bool = False) -> Array:
+    """Whether every element along `axis` is true (not 0)."""
+    return _logical(x, axis, keepdims, Reduction.AND, "all")
+
+
+def any(x: Any, axis: Any = None, *, keepdims: bool = False) -> Array:
+    """Whether some element along `axis` is true (not 0)."""
+    return _logical(x, axis, keepdims, Reduction.OR, "any")
+
+
+def _logical(x: Any, axis: Any, keepdims: bool, kind: Reduction, op: str) -> Array:
+    value = astype(as_value(x, op), dt.bool_)
+    return reduce_axes(value, normalise_axes(axis, value), kind, keepdims)
+
+
+def argmax(x: Any, axis: Any = None, *, keepdims: bool = False) -> Array:
+    """The first index (int32) of the largest element along `axis`, or in the flattened value; NaN is largest."""
+    return _arg(x, axis, keepdims, Reduction.MAX, "argmax")
+
+
+def argmin(x: Any, axis: Any = None, *, keepdims: bool = False) -> Array:
+    """The first index (int32) of the smallest element along `axis`, or in the flattened value; NaN is smallest."""
+    return _arg(x, axis, keepdims, Reduction.MIN, "argmin")
+
+
+def _arg(x: Any, axis: Any, keepdims: bool, kind: Reduction, op: str) -> Array:
+    value = as_value(x, op)
+    if value.dtype.kind is dt.Kind.OPAQUE:
+        raise UnsupportedDType(op=op, dtype=value.dtype, hint="complex values are only copied")
+    rank = value.ndim
+    if axis is None:
+        from .shape import reshape
+
+        value, dim = reshape(value, (value.size,)), 0
     else:
-        acc = accumulating(value.dtype)
-        out = value.dtype if value.dtype.is_float else acc
-    if acc.is_float:
-        acc = accumulating(acc)
-    return astype(reduce_axes(astype(value, acc), axes, Reduction.SUM, keepdims), out)
+        (dim,) = normalise_axes(axis, value)
+    if value.shape[dim] == 0:
+        raise EmptyReduction(op=op)
+    if value.dtype.is_bool:
+        value = astype(value, dt.int32)
+    elif value.dtype.is_float:
+        value = astype(value, accumulating(value.dtype))
+    result = traced(ArgReduce(value, dim, kind, resolve(value.type.layout).reduce((dim,), keepdims=False)))
+    if not keepdims:
+        return result
+    return expand_dims_free(result, tuple(range(rank)) if axis is None else (dim,))
 
 
 def max(x: Any, axis: Any = None, *, keepdims: bool = False) -> Array:
@@ -100,8 +221,7 @@ def max(x: Any, axis: Any = None, *, keepdims: bool = False) -> Array:
 def _extreme(x: Any, axis: Any, keepdims: bool, kind: Reduction, op: str) -> Array:
     value = as_value(x, op)
     axes = normalise_axes(axis, value)
-    if any(value.shape[a] == 0 for a in axes):
-        raise EmptyReduction(op=op)
+    _count(value, axes, op)
     if value.dtype.kind is dt.Kind.OPAQUE:
         raise UnsupportedDType(op=op, dtype=value.dtype, hint="complex values are only copied")
     if value.dtype.is_bool:

@@ -1,9 +1,10 @@
 """Mathematical functions on scalars as LLVM IR text, without a device library.
 
-`FUNCTIONS` maps keys such as "exp.f32" to what to call and its text; `definitions(keys)` is what a module appends.
-Worst errors are 2 ulp in float32 and 4 ulp in float64 (4 and 8 for `pow`), with the special cases of C99's annex F
-and subnormals handled; `docs/math-accuracy.md` has the measured ones. Only IEEE-rounded operations are used, so that
-every machine gives the same bits. `APPROX` holds the hardware's own approximations, by the same keys.
+`FUNCTIONS` maps keys such as "exp.f32" to what to call and its text; `definitions(keys)` is what a
+module appends. Worst errors are 2 ulp in float32 and 4 ulp in float64 (4 and 8 for `pow`), with the
+special cases of C99's annex F and subnormals handled; `docs/math-accuracy.md` has the measured
+ones. Only IEEE-rounded operations are used, so that every machine gives the same bits. `APPROX`
+holds the hardware's own approximations, by the same keys.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from . import (
     error_function,
     exponential,
     hyperbolic,
+    inverse_error,
     inverse_trigonometric,
     logarithm,
     power,
@@ -33,6 +35,7 @@ _FAMILIES = (
     error_function,
     exponential,
     hyperbolic,
+    inverse_error,
     inverse_trigonometric,
     logarithm,
     power,

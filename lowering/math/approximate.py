@@ -1,8 +1,9 @@
-"""The hardware's approximations in float32, for `approx_math=True`: a few instructions each, subnormals flushed to 0.
+"""The hardware's approximations in float32, for `approx_math=True`: a few instructions each,
+subnormals flushed to 0.
 
-Errors are the PTX ISA's (section 'Floating Point Instructions'): 2 ulp for ex2 of a small argument and for lg2 away
-from 1, 1 ulp for rcp and rsqrt, 2^-20.5 absolute for sin and cos within [-pi, pi], 2^-11 relative for tanh. Other
-machines may give other bits.
+Errors are the PTX ISA's (section 'Floating Point Instructions'): 2 ulp for ex2 of a small argument
+and for lg2 away from 1, 1 ulp for rcp and rsqrt, 2^-20.5 absolute for sin and cos within [-pi, pi],
+2^-11 relative for tanh. Other machines may give other bits.
 """
 
 from __future__ import annotations
@@ -65,7 +66,9 @@ def log10(b: Writer, x: Value) -> Value:
 
 @APPROX.define("pow", 2)
 def pow_(b: Writer, x: Value, y: Value) -> Value:
-    """2^(y * lg2|x|), with the sign of an odd power and NaN for a negative base to a broken one; 1 for y = 0."""
+    """2^(y * lg2|x|), with the sign of an odd power and NaN for a negative base to a broken one; 1
+    for y = 0.
+    """
     magnitude = _ex2(b, y * _lg2(b, b.abs(x)))
     half = y * 0.5
     odd = b.intrinsic("trunc", half).differs(half)

@@ -9,7 +9,9 @@ from .text import Value, Writer
 
 
 def _ordered(b: Writer, x: Value, y: Value) -> tuple[Value, Value]:
-    """(the larger, minus their distance), where the distance of equal infinities is 0; NaN if either is one."""
+    """(the larger, minus their distance), where the distance of equal infinities is 0; NaN if
+    either is one.
+    """
     larger = b.intrinsic("maximum", x, y)
     distance = x.equal(y).where(0.0, -b.abs(x - y))
     return larger, distance

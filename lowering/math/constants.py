@@ -1,4 +1,6 @@
-"""Numbers that several families of functions share. `mantissa`: stored bits; `one`: the bits of 1.0."""
+"""Numbers that several families of functions share. `mantissa`: stored bits; `one`: the bits of
+1.0.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,12 @@ from .text import Writer
 
 @dataclass(frozen=True)
 class Format:
-    """A binary floating-point format (IEEE 754), and the constants that argument reduction takes from it.
+    """A binary floating-point format (IEEE 754), and the constants that argument reduction takes
+    from it.
 
-    `rounder`: 1.5 * 2**mantissa; adding it leaves the nearest integer in the low bits, and subtracting it again
-    gives that integer as a float. Its low bits are zero, so shifting the sum left keeps only the integer.
+    `rounder`: 1.5 * 2**mantissa; adding it leaves the nearest integer in the low bits, and
+    subtracting it again gives that integer as a float. Its low bits are zero, so shifting the sum
+    left keeps only the integer.
     """
 
     mantissa: int

@@ -91,7 +91,9 @@ def _erf_of_small(b: Writer, x: Value) -> Value:
 
 
 def _erfc_of_large(b: Writer, t: Value) -> Value:
-    """erfc(t) for t >= 0.46: exp(-t^2) times a rational function, both of twice the precision up to the end."""
+    """erfc(t) for t >= 0.46: exp(-t^2) times a rational function, both of twice the precision up to
+    the end.
+    """
     t = b.intrinsic("minimum", t, b.pick((10.5, 27.5)))
     square = t * t
     reduced = reduce_by_log2(b, -square)

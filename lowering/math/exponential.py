@@ -1,7 +1,8 @@
 """exp, exp2, exp10, and what follows from them: logistic, tanh.
 
-All reduce x = n*log(2) + r with |r| <= log(2)/2, by adding and subtracting a large constant, and evaluate a minimax
-polynomial in r. No step branches, and none divides unless the function itself does.
+All reduce x = n*log(2) + r with |r| <= log(2)/2, by adding and subtracting a large constant, and
+evaluate a minimax polynomial in r. No step branches, and none divides unless the function itself
+does.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ LOG2_10 = (3.321928024291992, 3.321928094887362)
 LOG10_2_HIGH = (0.3010300099849701, 0.3010299956639812)
 LOG10_2_LOW = (-1.432098883924482e-08, -2.8037281277851704e-18)
 
-# Minimax in relative error for exp(r) on |r| <= 0.694 (2^-26.0 and 2^-56.4), with the first two terms fixed.
+# Minimax in relative error for exp(r) on |r| <= 0.694 (2^-26.0 and 2^-56.4), with the first two
+# terms fixed.
 EXP = (
     (
         1.0,
@@ -171,7 +173,8 @@ def power_of_two(b: Writer, n_bits: Value) -> Value:
 def times_square(b: Writer, p: Value, n_bits: Value) -> Value:
     """p * 2^(2n): the first product is exact, so that a subnormal result is rounded once.
 
-    Reducing by 4 and not by 2 costs a term of the polynomial and saves splitting the exponent in integers.
+    Reducing by 4 and not by 2 costs a term of the polynomial and saves splitting the exponent in
+    integers.
     """
     factor = power_of_two(b, n_bits)
     return p * factor * factor
@@ -201,7 +204,9 @@ def exp10(b: Writer, x: Value) -> Value:
 
 @FUNCTIONS.define("expm1")
 def expm1(b: Writer, x: Value) -> Value:
-    """2 * (2^(n-1) * (exp(r) - 1) + (2^(n-1) - 1/2)), so that n may be one past the largest exponent."""
+    """2 * (2^(n-1) * (exp(r) - 1) + (2^(n-1) - 1/2)), so that n may be one past the largest
+    exponent.
+    """
     reduced = reduce_by_log2(b, b.clamp(x, b.pick((-30.0, -60.0)), b.pick((89.0, 709.9))))
     p = expm1_polynomial(b, reduced.r)
     half_power = power_of_two(b, reduced.n_bits - 1)
@@ -216,7 +221,9 @@ def expm1_polynomial(b: Writer, r: Value) -> Value:
 
 @FUNCTIONS.define("logistic")
 def logistic(b: Writer, x: Value) -> Value:
-    """1 / (1 + exp(-x)), as e / (1 + e) for negative x with e = exp(-|x|), so that nothing overflows."""
+    """1 / (1 + exp(-x)), as e / (1 + e) for negative x with e = exp(-|x|), so that nothing
+    overflows.
+    """
     reduced = reduce_by_log2(b, b.intrinsic("maximum", -b.abs(x), b.pick((-110.0, -760.0))))
     lift = b.pick((64, 600))  # so that the exponent of the first product is a normal one
     lifted = b.polynomial(reduced.r, b.pick(EXP_NARROW)) * power_of_two(b, reduced.n_bits + lift)

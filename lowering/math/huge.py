@@ -1,14 +1,16 @@
-"""Reduction of huge arguments modulo pi/2, with as many bits of 2/pi as it takes (Payne and Hanek), in integers.
+"""Reduction of huge arguments modulo pi/2, with as many bits of 2/pi as it takes (Payne and Hanek),
+in integers.
 
-The significand times a window of the bits of 2/pi gives x * 2/pi modulo 4: two bits of quadrant, then the fraction.
-The window starts where the bits stop counting multiples of 4, and is three words long; the third keeps the fraction
-right where the first ones cancel, as they do for the x nearest to multiples of pi/2. The words are constants picked
-by selects, so there is no table to load from.
+The significand times a window of the bits of 2/pi gives x * 2/pi modulo 4: two bits of quadrant,
+then the fraction. The window starts where the bits stop counting multiples of 4, and is three words
+long; the third keeps the fraction right where the first ones cancel, as they do for the x nearest
+to multiples of pi/2. The words are constants picked by selects, so there is no table to load from.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from .text import Value, Writer
 
@@ -18,7 +20,9 @@ HALF_PI_LOW = 6.123233995736766e-17
 
 @dataclass(frozen=True)
 class Angle:
-    """quadrant * pi/2 + r + rest with |r| <= pi/4 or a little more; `rest` is what rounding r lost, `quadrant` an i32."""
+    """quadrant * pi/2 + r + rest with |r| <= pi/4 or a little more; `rest` is what rounding r lost,
+    `quadrant` an i32.
+    """
 
     r: Value
     rest: Value
@@ -91,7 +95,7 @@ def _window(b: Writer, words: list[int], offset: Value) -> list[Value]:
     size = 32 if offset.type == "i32" else 64
     four = _pick(b, words, offset.lshr(size.bit_length() - 1), 4)
     shift = offset & (size - 1)
-    return [b.intrinsic("fshl", u, v, shift) for u, v in zip(four, four[1:], strict=False)]
+    return [b.intrinsic("fshl", u, v, shift) for u, v in pairwise(four)]
 
 
 def _pick(b: Writer, words: list[int], index: Value, count: int) -> list[Value]:

@@ -9,7 +9,6 @@ from .quotient import quotient, reciprocal
 from .registry import FUNCTIONS
 from .text import Value, Writer
 
-
 # (sinh(x) - x) / x^3 in x^2, for |x| <= 1 (2^-31.6 and 2^-63.0)
 SINH = (
     (0.1666666716337204, 0.00833331048488617, 0.00019842895562760532, 2.7822131869470468e-06),

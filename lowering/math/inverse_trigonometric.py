@@ -76,7 +76,8 @@ ATAN = (
 
 
 def _arcsine(b: Writer, x: Value) -> tuple[Value, Value]:
-    """(asin(s), whether |x| is small) with s = |x|, or sqrt((1 - |x|)/2) where that is not; NaN beyond 1.
+    """(asin(s), whether |x| is small) with s = |x|, or sqrt((1 - |x|)/2) where that is not; NaN
+    beyond 1.
 
     The limit is above 1/2 in float32, so that twice the error of the large part is less in ulp.
     """

@@ -1,4 +1,4 @@
-"""log, log2, log10, log1p: x = 2^k * m with m in [2/3, 4/3), and a minimax polynomial in f = m - 1."""
+"""log, log2, log10, log1p: x = 2^k * m with m in [2/3, 4/3), and a polynomial in f = m - 1."""
 
 from __future__ import annotations
 

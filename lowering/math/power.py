@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from .constants import INFINITY, NAN
+from .constants import INFINITY, NAN, format_of
 from .double_word import DoubleWord, product, sum_ordered
-from .exponential import EXP, reduce_by_log2, times_square
+from .exponential import EXP_NARROW, LOG2_E, power_of_two
 from .logarithm import split
 from .quotient import reciprocal
 from .registry import FUNCTIONS
 from .text import Value, Writer
 
-# log(1 + f) = q + q^3 * (1/12 + q^2 * p(q^2)) with q = 2f/(2 + f), for |f| <= 1/3 (of the whole: 2^-40 and 2^-67)
+# log(1 + f) = q + q^3 * (1/12 + q^2 * p(q^2)) with q = 2f/(2 + f), for |f| <= 1/3 (of the whole:
+# 2^-40 and 2^-67)
 TWELFTH = ((0.0833333358168602, -2.4835269396561444e-09), (1.0 / 12, 4.62592926927149e-18))
 ATANH = (
     (0.01249999925494194, 0.0022321937140077353, 0.00043302070116624236, 9.637327457312495e-05),
@@ -54,6 +55,22 @@ def precise_log(b: Writer, x: Value) -> DoubleWord:
     return sum_ordered(b, total.high, low)
 
 
+def precise_exp(b: Writer, x: DoubleWord) -> Value:
+    """exp(x) to little more than half an ulp, so that results that are floats come out exactly."""
+    form = format_of(b)
+    two, two_low = b.pick(LN2)
+    shifted = b.fma(x.high, b.pick(LOG2_E), form.rounder)
+    n = shifted - form.rounder
+    r = sum_ordered(b, b.fma(n, -two, x.high), b.fma(n, -two_low, x.low))
+    beyond = r.high * r.high * b.polynomial(r.high, b.pick(EXP_NARROW)[2:])
+    growth = sum_ordered(b, r.high, beyond + r.low)
+    power = sum_ordered(b, b.value(1.0), growth.high)
+    p = power.high + (power.low + growth.low)
+    n_bits = b.bits(shifted)
+    half = n_bits >> 1
+    return p * power_of_two(b, half) * power_of_two(b, n_bits - half)
+
+
 @FUNCTIONS.define("pow", 2)
 def pow_(b: Writer, x: Value, y: Value) -> Value:
     """x**y with the special cases of C99 F.9.4.4: 1 if x is 1 or y is 0, whatever the other is."""
@@ -62,12 +79,11 @@ def pow_(b: Writer, x: Value, y: Value) -> Value:
     # Beyond this y every result but those of base 1 is 0 or infinite; nothing below overflows.
     bound = b.pick((2.0**40, 2.0**70))
     exponent = product(b, logarithm, b.clamp(y, -bound, bound))
+    # Where the clamp takes hold the low part may be of any size, and does not count.
     limits = b.pick(((-110.0, 100.0), (-760.0, 720.0)))
-    reduced = reduce_by_log2(b, b.clamp(exponent.high, *limits), 2.0)
-    # Where the clamp took hold the low part may be of any size, and does not count.
-    small = b.clamp(exponent.low, -(2.0**-10), 2.0**-10)
-    p = b.polynomial(reduced.r, b.pick(EXP))
-    result = times_square(b, b.fma(p, small, p), reduced.n_bits)
+    high = b.clamp(exponent.high, *limits)
+    low = b.clamp(exponent.low, -(2.0**-10), 2.0**-10)
+    result = precise_exp(b, DoubleWord(high, low))
     return _with_specials(b, x, y, result)
 
 

@@ -1,11 +1,13 @@
-"""Division where the divisor's range is known: a few multiply-adds, without the branch of the general one."""
+"""Division where the divisor's range is known: a few multiply-adds, without the branch of the
+general one.
+"""
 
 from __future__ import annotations
 
 from .text import Value, Writer
 
-# 1/d to within 0.0505 for any normal d: the bits of d subtracted from these, which negates the exponent and the
-# fraction at once.
+# 1/d to within 0.0505 for any normal d: the bits of d subtracted from these, which negates the
+# exponent and the fraction at once.
 SEED = 0x7EF311C7
 
 
@@ -18,7 +20,8 @@ def reciprocal_seed(b: Writer, d: Value) -> Value:
 
 
 def quotient(b: Writer, numerator: Value, large: Value, small: Value) -> Value:
-    """numerator / (large + small), the sum counted exactly, where large >= small >= 0 or the sum is nearly exact.
+    """numerator / (large + small), the sum counted exactly, where large >= small >= 0 or the sum is
+    nearly exact.
 
     Float32 needs 2^-125 < large + small < 2^125. Within 0.6 ulp in float32 and 2 in float64.
     """

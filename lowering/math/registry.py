@@ -15,8 +15,9 @@ Body = Callable[..., Value]
 class MathFunction:
     """One function on scalars, as LLVM IR.
 
-    `dtype`: LLVM type of the result. `parameters`: those of the operands. `symbol`: what to call. `text`: its definition. `needs`: keys
-    of the functions that the text calls; `definitions` follows them.
+    `dtype`: LLVM type of the result. `parameters`: those of the operands. `symbol`: what to call.
+    `text`: its definition. `needs`: keys of the functions that the text calls; `definitions`
+    follows them.
     """
 
     name: str
@@ -53,7 +54,8 @@ class Registry(Mapping[str, MathFunction]):
         dtypes: tuple[str, ...] | None = None,
         out_of_line: bool = False,
     ) -> Callable[[Body], Body]:
-        """Registers a body `(writer, *operands) -> result` under `name` for each dtype (default: all the table's).
+        """Registers a body `(writer, *operands) -> result` under `name` for each dtype (default:
+        all the table's).
 
         `out_of_line`: a slow path that is called and not inlined.
         """
@@ -110,18 +112,20 @@ FUNCTIONS = Registry("kd", ("f32", "f64"))
 APPROX = Registry("kd_approx", ("f32",))
 
 
-def function(key: str, *, approx: bool = False) -> MathFunction:
-    """What to call for `key`: the hardware's approximation if `approx` and there is one. Raises KeyError."""
-    return APPROX[key] if approx and key in APPROX else FUNCTIONS[key]
+def function(key: str) -> MathFunction:
+    """What to call for "exp.f32", or "approx.exp.f32" for the hardware's. Raises KeyError."""
+    name = key.removeprefix("approx.")
+    return FUNCTIONS[key] if name == key else APPROX[name]
 
 
-def definitions(keys: Iterable[str], *, approx: bool = False) -> str:
-    """The text of the functions named by `keys` and of all that they call, each once, sorted by symbol.
+def definitions(keys: Iterable[str]) -> str:
+    """The text of the functions named by `keys` (as `function` takes them) and of all that they
+    call, each once, sorted by symbol.
 
     Raises KeyError for a key that is in no table.
     """
     found: dict[str, MathFunction] = {}
-    pending = [function(key, approx=approx) for key in keys]
+    pending = [function(key) for key in keys]
     while pending:
         next_ = pending.pop()
         if next_.symbol not in found:

@@ -23,9 +23,11 @@ def fmod(b: Writer, x: Value, y: Value) -> Value:
 
 @FUNCTIONS.define("fmod_of_far", 2, out_of_line=True)
 def fmod_of_far(b: Writer, x: Value, y: Value) -> Value:
-    """x modulo y for non-negative operands with x >= y, or NaN: by multiples y * 2^k, from the largest k down.
+    """x modulo y for non-negative operands with x >= y, or NaN: by multiples y * 2^k, from the
+    largest k down.
 
-    Each turn lowers the exponent of what is left by `chunk`, and is exact: its quotient has one bit more.
+    Each turn lowers the exponent of what is left by `chunk`, and is exact: its quotient has one bit
+    more.
     """
     form = format_of(b)
     chunk = b.pick((22, 51))

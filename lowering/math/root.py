@@ -22,7 +22,9 @@ def rsqrt(b: Writer, x: Value) -> Value:
 
 @FUNCTIONS.define("cbrt")
 def cbrt(b: Writer, x: Value) -> Value:
-    """x * r^2 with r = 1/cbrt(x) from a seed and third-order steps, then a correction by the residual."""
+    """x * r^2 with r = 1/cbrt(x) from a seed and third-order steps, then a correction by the
+    residual.
+    """
     form = format_of(b)
     lift = b.pick((24, 54))  # a multiple of 3
     t = b.abs(x)

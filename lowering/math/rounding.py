@@ -46,11 +46,14 @@ def nextafter(b: Writer, x: Value, y: Value) -> Value:
 
 @FUNCTIONS.define("ldexp", parameters=("", "i32"))
 def ldexp(b: Writer, x: Value, exponent: Value) -> Value:
-    """x * 2^exponent, rounded once, in three factors, which reach from the largest float to the smallest."""
+    """x * 2^exponent, rounded once, in three factors, which reach from the largest float to the
+    smallest.
+    """
     form = format_of(b)
     least, most = 1 - form.bias, form.bias
     for _ in range(2):
-        # A step down that is not the last leaves so much to come that a product it rounds ends as 0.
+        # A step down that is not the last leaves so much to come that a product it rounds ends as
+        # 0.
         down = b.value(least + form.mantissa + 1, "i32")
         part = exponent.lt(least).where(down, b.intrinsic("smin", exponent, most))
         x = x * _power(b, part)

@@ -1,7 +1,8 @@
-"""A writer of LLVM IR text for straight-line scalar functions, with operators on the values it hands out.
+"""A writer of LLVM IR text for straight-line scalar functions, with operators on the values it
+hands out.
 
-Each operator writes one instruction, so what is written in Python is what the GPU executes: there is no fast-math
-flag, and a fused multiply-add is always an explicit `llvm.fma` (`fma.rn` in PTX).
+Each operator writes one instruction, so what is written in Python is what the GPU executes: there
+is no fast-math flag, and a fused multiply-add is always an explicit `llvm.fma` (`fma.rn` in PTX).
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ T = TypeVar("T")
 def float_literal(value: float, type_: str) -> str:
     """`value` as LLVM spells it: the 64 bits of a double in hexadecimal, for both types.
 
-    Raises ValueError if a float32 constant does not fit exactly: a silently rounded coefficient is a wrong one.
+    Raises ValueError if a float32 constant does not fit exactly: a silently rounded coefficient is
+    a wrong one.
     """
     if (
         type_ == "float"
@@ -140,7 +142,9 @@ class Value:
 
 
 class Writer:
-    """Collects the body of one function over `dtype` ("float" or "double") and the helpers it calls."""
+    """Collects the body of one function over `dtype` ("float" or "double") and the helpers it
+    calls.
+    """
 
     def __init__(self, dtype: str) -> None:
         self.dtype = dtype
@@ -240,7 +244,9 @@ class Writer:
     def repeat(
         self, initial: list[Value], step: Callable[[list[Value]], tuple[Value, list[Value]]]
     ) -> list[Value]:
-        """A loop: `step` maps the carried values to (whether to go on, the next values), at least once."""
+        """A loop: `step` maps the carried values to (whether to go on, the next values), at least
+        once.
+        """
         self._count += 1
         label = f"loop{self._count}"
         before = self._block

@@ -14,7 +14,8 @@ HALF_PI = (
     (1.570796251296997, 7.549789415861596e-08, 5.390302529957765e-15),
     (1.5707963267948966, 6.123233995736765e-17, 1.0828566739219139e-32),
 )
-# Where the three-step reduction ends: n times the error of HALF_PI must stay far below the smallest r.
+# Where the three-step reduction ends: n times the error of HALF_PI must stay far below the smallest
+# r.
 MODERATE = (105615.0, 2.0**30)
 
 # sin(r) = r + r^3 * q(r^2) and cos(r) = 1 - r^2/2 + r^4 * q(r^2), minimax on |r| <= 0.786

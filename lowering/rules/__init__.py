@@ -5,9 +5,9 @@ from __future__ import annotations
 from kernel_dsl.ir import Op
 
 from ..context import Rule
-from . import atomic, cast, control, elementwise, index, reduce, ref, sync
+from . import atomic, cast, control, elementwise, gather, index, reduce, ref, scan, shape, sync
 
-FAMILIES = (atomic, cast, control, elementwise, index, reduce, ref, sync)
+FAMILIES = (atomic, cast, control, elementwise, gather, index, reduce, ref, scan, shape, sync)
 
 
 def all_rules() -> dict[type[Op], Rule]:

@@ -140,6 +140,10 @@ class Place:
             return self.ctx.e.v(f"add {wide} {name}, {constant}"), 0
         return name, constant
 
+    def start(self, axis: int) -> str:
+        """Where the view starts along a root axis, i64."""
+        return self._uniform[axis]
+
     def forget(self) -> None:
         """Drop predicates computed in a block that does not dominate what follows."""
         self._cache.clear()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kernel_dsl.dtypes import DType
 from kernel_dsl.ir import layout_of
 from kernel_dsl.layout import LANE_BITS, Layout
-from kernel_dsl.ops.reduce import Reduce, Reduction
+from kernel_dsl.ops.reduce import ArgReduce, Reduce, Reduction
 
 from ..context import Context
 from ..emit import Regs, kind_letter, literal, llvm_type, suffix
@@ -86,7 +86,7 @@ def lower_reduce(ctx: Context, op: Reduce) -> None:
             partial = [combine.pair(p, shuffle_xor(ctx, p, 1 << bit, dtype)) for p in partial]
     warps = [i for i, b in enumerate(source.warps) if b is not None and b[0] in op.axes]
     if warps:
-        partial = _across_warps(ctx, combine, partial, kept, warps)
+        partial = [combine.tree(parts) for parts in gather_warps(ctx, partial, dtype, kept, warps)]
     ctx.values[op.result] = partial
 
 
@@ -131,10 +131,10 @@ def shuffle_xor(ctx: Context, name: str, mask: int, dtype: DType) -> str:
     return moved if t == f"i{width}" else e.v(f"bitcast i{width} {moved} to {t}")
 
 
-def _across_warps(ctx: Context, combine: Combiner, partial: Regs, kept: Layout, warps: list[int]) -> Regs:
-    """Every warp writes its part; all read the parts of the warps they share the result with."""
+def gather_warps(ctx: Context, partial: Regs, dtype: DType, kept: Layout, warps: list[int]) -> list[Regs]:
+    """For each register, the parts of all warps along these warp bits, in order. Through SMEM."""
     e = ctx.e
-    item = combine.dtype.itemsize
+    item = dtype.itemsize
     count = 1 << len(warps)
     lanes = [i for i, b in enumerate(kept.lanes) if b is not None]
     others = [i for i in range(2) if i not in warps]
@@ -153,19 +153,96 @@ def _across_warps(ctx: Context, combine: Combiner, partial: Regs, kept: Layout, 
     if idle:
         owner = e.pre(f"icmp eq i32 {e.pre(f'and i32 {ctx.local_thread()}, {idle}')}, 0")
     for i, name in enumerate(partial):
-        emit_store(ctx, "shared", (where, i * stride), combine.dtype, [name], owner)
+        emit_store(ctx, "shared", (where, i * stride), dtype, [name], owner)
     ctx.sync()
     slot = ctx.lane_sum([(bit, w * item) for bit, w in weights if w >= count])
     where = base if slot == "0" else e.v(f"add i32 {base}, {slot}")
     width = count if count * item <= 16 else 16 // item
-    out: Regs = []
+    out: list[Regs] = []
     for i in range(len(partial)):
         parts: Regs = []
         for start in range(0, count, width):
             address = (where, i * stride + start * item)
-            parts += emit_load(ctx, "shared", address, combine.dtype, width, None, pure=False)
-        out.append(combine.tree(parts))
+            parts += emit_load(ctx, "shared", address, dtype, width, None, pure=False)
+        out.append(parts)
     return out
 
 
-RULES = {Reduce: lower_reduce}
+# --- the index of an extreme ----------------------------------------------------------------------
+
+Pair = tuple[str, str]
+
+
+class ArgCombiner:
+    """Keeps the better of two (value, index) pairs: the extreme, NaN above all, the lower index among equals."""
+
+    def __init__(self, ctx: Context, kind: Reduction, dtype: DType) -> None:
+        self.ctx = ctx
+        self.dtype = dtype
+        self.t = llvm_type(dtype)
+        greater = kind is Reduction.MAX
+        letter = kind_letter(dtype)
+        words = {"f": ("ogt", "olt"), "i": ("sgt", "slt"), "u": ("ugt", "ult")}[letter]
+        self.better = ("fcmp " if letter == "f" else "icmp ") + words[0 if greater else 1]
+
+    def pair(self, a: Pair, b: Pair) -> Pair:
+        e, t = self.ctx.e, self.t
+        wins = e.v(f"{self.better} {t} {a[0]}, {b[0]}")
+        lower = e.v(f"icmp slt i32 {a[1]}, {b[1]}")
+        if self.dtype.is_float:
+            a_nan, b_nan = e.v(f"fcmp uno {t} {a[0]}, {a[0]}"), e.v(f"fcmp uno {t} {b[0]}, {b[0]}")
+            only_a = e.v(f"and i1 {a_nan}, {e.v(f'xor i1 {b_nan}, true')}")
+            both = e.v(f"and i1 {a_nan}, {b_nan}")
+            same = e.v(f"or i1 {both}, {e.v(f'fcmp oeq {t} {a[0]}, {b[0]}')}")
+            wins = e.v(f"or i1 {wins}, {only_a}")
+        else:
+            same = e.v(f"icmp eq {t} {a[0]}, {b[0]}")
+        first = e.v(f"or i1 {wins}, {e.v(f'and i1 {same}, {lower}')}")
+        value = e.v(f"select i1 {first}, {t} {a[0]}, {t} {b[0]}")
+        return value, e.v(f"select i1 {first}, i32 {a[1]}, i32 {b[1]}")
+
+    def tree(self, pairs: list[Pair]) -> Pair:
+        while len(pairs) > 1:
+            pairs = [
+                self.pair(pairs[i], pairs[i + 1]) if i + 1 < len(pairs) else pairs[i]
+                for i in range(0, len(pairs), 2)
+            ]
+        return pairs[0]
+
+
+def lower_arg_reduce(ctx: Context, op: ArgReduce) -> None:
+    e = ctx.e
+    source = layout_of(op.x)
+    dtype: DType = op.x.type.dtype
+    size: int = op.x.type.shape[op.axis]
+    combine = ArgCombiner(ctx, op.kind, dtype)
+    kept = source.reduce((op.axis,))
+    lane = ctx.lane_coord(source, op.axis)
+    groups: dict[tuple[int, ...], list[Pair]] = {coord: [] for coord in kept.register_coords}
+    worst = identity(op.kind, dtype)
+    t = llvm_type(dtype)
+    for name, coord in zip(ctx.regs(op.x), source.register_coords, strict=True):
+        index = e.pre(f"add i32 {lane}, {coord[op.axis]}") if coord[op.axis] else lane
+        predicate = inside(ctx, source, op.axis, size, coord[op.axis])
+        if predicate is not None:  # past the end: never better, and a higher index than all others
+            name = worst if predicate == "false" else e.v(f"select i1 {predicate}, {t} {name}, {t} {worst}")
+        groups[tuple(0 if d == op.axis else c for d, c in enumerate(coord))].append((name, index))
+    partial = [combine.tree(group) for group in groups.values()]
+    from kernel_dsl import dtypes as dt
+
+    for bit in range(LANE_BITS):
+        found = source.lanes[bit]
+        if found is not None and found[0] == op.axis:
+            partial = [
+                combine.pair(p, (shuffle_xor(ctx, p[0], 1 << bit, dtype), shuffle_xor(ctx, p[1], 1 << bit, dt.int32)))
+                for p in partial
+            ]
+    warps = [i for i, b in enumerate(source.warps) if b is not None and b[0] == op.axis]
+    if warps:
+        values = gather_warps(ctx, [p[0] for p in partial], dtype, kept, warps)
+        indices = gather_warps(ctx, [p[1] for p in partial], dt.int32, kept, warps)
+        partial = [combine.tree(list(zip(v, i, strict=True))) for v, i in zip(values, indices, strict=True)]
+    ctx.values[op.result] = [p[1] for p in partial]
+
+
+RULES = {Reduce: lower_reduce, ArgReduce: lower_arg_reduce}

@@ -14,7 +14,7 @@ class _Segment:
     start: int
     end: int
     writer: int | None = None
-    readers: list[int] = field(default_factory=list)
+    readers: list[int] = field(default_factory=list[int])
 
 
 class Dependencies:

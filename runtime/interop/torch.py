@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from kernel_dsl.dtypes import DType, as_dtype
@@ -23,9 +25,7 @@ def dtype_of(dtype: Any) -> DType:
         try:
             found = _DTYPES[dtype] = as_dtype(dtype)
         except TypeError:
-            raise ArgumentTypeError(
-                f"a tensor of {dtype} is not one that a kernel can hold"
-            ) from None
+            raise ArgumentTypeError(f"a tensor of {dtype} is not one that a kernel can hold") from None
     return found
 
 
@@ -37,9 +37,8 @@ def torch_dtype(dtype: DType) -> Any:
     return found
 
 
-def raw_stream(index: int) -> int:
-    """The handle of torch's current stream on GPU `index`."""
-    return torch._C._cuda_getCurrentRawStream(index)
+# The handle of torch's current stream on a GPU, by index. A torch without CUDA has no GPUs.
+raw_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0)
 
 
 def check_plain(tensor: Any) -> None:
@@ -52,23 +51,22 @@ def check_plain(tensor: Any) -> None:
             "as_torch_op(backward=...)"
         )
     if tensor.layout is not torch.strided:
-        raise ArgumentTypeError(
-            f"a {tensor.layout} tensor cannot be passed to a kernel; pass .to_dense()"
-        )
+        raise ArgumentTypeError(f"a {tensor.layout} tensor cannot be passed to a kernel; pass .to_dense()")
     if tensor.is_neg() or tensor.is_conj():
         raise ArgumentValueError(
-            "a lazily negated or conjugated tensor cannot be passed to a kernel; pass "
-            ".resolve_conj().resolve_neg()"
+            "a lazily negated or conjugated tensor cannot be passed to a kernel; pass .resolve_conj().resolve_neg()"
         )
     if tensor.device.type not in ("cpu", "cuda"):
         raise ArgumentTypeError(
-            f"a tensor on {tensor.device} cannot be passed to a kernel: it must be on the CPU or "
-            "a CUDA GPU"
+            f"a tensor on {tensor.device} cannot be passed to a kernel: it must be on the CPU or a CUDA GPU"
         )
 
 
 class _Torch:
     name = "torch"
+
+    def __init__(self) -> None:
+        self.current_stream = raw_stream
 
     def view(self, array: Any, stream: int) -> ArrayView:
         check_plain(array)
@@ -91,9 +89,7 @@ class _Torch:
             array,
         )
 
-    def empty(
-        self, shape: tuple[int, ...], dtype: DType, device: tuple[str, int], stream: int
-    ) -> Any:
+    def empty(self, shape: tuple[int, ...], dtype: DType, device: tuple[str, int], stream: int) -> Any:
         kind = torch_dtype(dtype)
         if device[0] == "cpu":
             return torch.empty(shape, dtype=kind)
@@ -105,8 +101,9 @@ class _Torch:
         with torch.cuda.stream(torch.cuda.ExternalStream(stream, device=index)):
             return torch.empty(shape, dtype=kind, device=torch.device("cuda", index))
 
-    def current_stream(self, index: int) -> int:
-        return raw_stream(index)
+    def allocator(self, shape: tuple[int, ...], dtype: DType, device: tuple[str, int]) -> Callable[[], Any]:
+        place = torch.device("cuda", device[1]) if device[0] == "cuda" else torch.device("cpu")
+        return partial(torch.empty, shape, dtype=torch_dtype(dtype), device=place)
 
     def finish(self, array: Any, view: ArrayView, stream: int) -> Any:
         return array

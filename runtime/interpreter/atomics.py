@@ -118,7 +118,7 @@ def accumulator(operation: str, type_: str) -> Any:
     dtype = {"f": "f", "s": "i"}.get(type_[0], "u") + str(TYPE_BYTES[type_])
     if type_[0] == "f" and operation != "add":
         return None
-    return lambda run: ufunc.accumulate(run.view(dtype)).view(run.dtype)
+    return lambda run: ufunc.accumulate(run.view(dtype), dtype=dtype).view(run.dtype)
 
 
 @builds("atom", "red")
@@ -157,7 +157,7 @@ def build_atomic(k: Compiler, ins: Instruction) -> Op:
         c.batch.run.progress += changed
         if write is not None:
             write(c, old)
-        return changed or not returns or c.batch.run.looked(c)
+        return changed or not returns or c.batch.run.looked(c, ins)
 
     return run
 
@@ -171,11 +171,10 @@ def _chosen(c: Group, part: Part) -> tuple[Any, Array]:
 def _note(c: Group, part: Part, form: AtomForm, ins: Instruction) -> None:
     if part.shadow is not None:
         part.shadow.atomic(c, part.index, form.size, part.mask, ins, form)
+        c.batch.run.sync.access(c, part, form.size, form.semantics, ins.opcode[0] == "atom", True)
 
 
-def _cas(
-    k: Compiler, ins: Instruction, form: AtomForm, dest: Any, address: Any, space: Any, operands: list[Any]
-) -> Op:
+def _cas(k: Compiler, ins: Instruction, form: AtomForm, dest: Any, address: Any, space: Any, operands: list[Any]) -> Op:
     kind = form.type
     if kind == "b128":
         raise k.error("128-bit compare-and-swap is not supported")
@@ -202,7 +201,7 @@ def _cas(
             c.batch.run.progress += 1
         if write is not None:
             write(c, old)
-        return changed or c.batch.run.looked(c)
+        return changed or c.batch.run.looked(c, ins)
 
     return run
 
@@ -220,9 +219,7 @@ def _turns(index: Array) -> list[Array]:
     return [order[rank == t] for t in range(int(rank.max()) + 1)]
 
 
-def _vector(
-    k: Compiler, ins: Instruction, form: AtomForm, dest: Any, address: Any, space: Any, source: Any
-) -> Op:
+def _vector(k: Compiler, ins: Instruction, form: AtomForm, dest: Any, address: Any, space: Any, source: Any) -> Op:
     kind, count = form.type, form.count
     readers = [k.reader(i, kind) for i in source.items]
     dests = dest.items if isinstance(dest, Vec) else [dest] * count
@@ -246,4 +243,3 @@ def _vector(
         return True
 
     return run
-

@@ -52,6 +52,7 @@ class Batch:
         self.barriers = Barriers(self)
         self.clocks: Any = None
         self.engine: Any = None
+        self.wgmma: Any = None
         self._special: dict[str, Array] = {}
         run.attach(self)
         self.mbarriers = Mbarriers(self)
@@ -145,11 +146,17 @@ class Batch:
             run.steps += seg.cost
             if run.steps > run.budget:
                 run.out_of_steps(g, seg)
+            if seg.touches and run.detect and self.wgmma.flight:
+                self.wgmma.check_touched(g, seg.reads, seg.writes, seg.code)
             sync = seg.sync
-            if sync is not None and not sync(g):
-                return
+            if sync is not None:
+                if not sync(g):
+                    return
+                g.why = None
             for op in seg.ops:
                 op(g)
+            if seg.writes and run.detect:
+                self.wgmma.wrote(g, seg.writes & ~seg.moves, seg.moves)
             kind = seg.kind
             if kind == "fall":
                 g.pc = seg.next
@@ -161,7 +168,6 @@ class Batch:
             if self.ready or self.parked:
                 self.push(g)
                 return
-            g.why = None
 
     def _finish(self, g: Group, seg: Any) -> bool:
         match seg.kind:
@@ -173,7 +179,9 @@ class Batch:
                 (g.frame.code.call[seg.index] if seg.kind == "call" else self.leave)(g)
             case _:
                 row, lane, who = self.run.reporter.group(g, g.active)
-                self.run.reporter.hazard(HazardKind.TRAP, "the kernel executed trap", seg.end, (who,))
+                self.run.reporter.hazard(
+                    HazardKind.TRAP, "the kernel executed trap", seg.end, (who,)
+                )
         return False
 
     def leave(self, g: Group) -> None:

@@ -56,12 +56,12 @@ class Clocks:
         self.columns = -(-(self.agents + 8) // 8) * 8
         self.known = np.zeros((batch.teams, self.agents, 2, self.columns), np.uint32)
         own = np.arange(self.agents)
-        self.known[:, own, :, own] = 1
+        self.known[:, own, 0, own] = 1
         self.queue_of: dict[Any, int] = {}
         self.queues: list[Any] = []
         self.issued = np.zeros((batch.teams, self.columns), np.uint32)
         self.fenced: Array | None = None
-        self.foreign: dict[tuple[int, int], dict[int, Array]] = {}
+        self.foreign: dict[int, list[tuple[int, int, int, Array]]] = {}
 
     def store(self, count: int) -> Store:
         return Store(self, count)
@@ -173,7 +173,26 @@ class Clocks:
 
     # --- between clusters ----------------------------------------------------------------------
 
-    def knows_foreign(self, team: int, agent: int, other_team: int, other_agent: int, clock: int) -> bool:
-        """Whether a warp has synchronised, through memory, with another cluster's agent."""
-        held = self.foreign.get((team, agent), {}).get(other_team)
-        return held is not None and other_agent < len(held) and int(held[other_agent]) >= clock
+    def learn_from(self, team: int, agent: int, entry: dict[int, Array]) -> None:
+        """A warp has acquired `entry`: knowledge of its own cluster's agents and of other clusters'."""
+        own = self.batch.first // self.batch.cluster + team
+        row = self.known[team, agent]
+        for other, what in entry.items():
+            if other == own:
+                wide = min(what.shape[1], self.columns)
+                row[:, :wide] = np.maximum(row[:, :wide], what[:, :wide])
+                continue
+            # Others of this cluster know it once they are ordered after this warp's present epoch.
+            self.foreign.setdefault(team, []).append((agent, int(row[0, agent]), other, what))
+
+    def foreign_known(self, team: int, known: Array) -> list[tuple[int, Array]]:
+        """What a warp that knows `known` (columns,) of its cluster knows of others: [(cluster, (2, columns))]."""
+        found = self.foreign.get(team, [])
+        return [(other, what) for agent, clock, other, what in found if known[agent] >= clock]
+
+    def knows_foreign(self, team: int, known: Array, other: int, other_agent: int, clock: int) -> bool:
+        """Whether a warp that knows `known` has synchronised, through memory, with another cluster's agent."""
+        for cluster, what in self.foreign_known(team, known):
+            if cluster == other and other_agent < what.shape[1] and int(what[0, other_agent]) >= clock:
+                return True
+        return False

@@ -2,6 +2,17 @@
 
 from __future__ import annotations
 
-from . import atomics, barriers, control, loads, moves, warp
+from . import atomics, barriers, control, copies, loads, matrix_ops, mbarrier_ops, moves, remote, warp
 
-BUILDERS = (atomics, barriers, control, loads, moves, warp)
+BUILDERS = (
+    atomics,
+    barriers,
+    control,
+    copies,
+    loads,
+    matrix_ops,
+    mbarrier_ops,
+    moves,
+    remote,
+    warp,
+)

@@ -122,6 +122,14 @@ def _whole_rows(view: Array, index: Array) -> tuple[Array, Array] | None:
 _LANES = np.arange(32)
 
 
+def unchanged(part: Part, values: list[Array]) -> Array:
+    """(rows, 32): lanes whose store leaves memory as it is."""
+    same = np.ones(part.index.shape, np.bool_)
+    for i, value in enumerate(values):
+        same &= part.view[part.index + i] == value.astype(part.view.dtype)
+    return same
+
+
 def scatter(part: Part, values: list[Array]) -> None:
     """Write `values`, one array (rows, 32) a vector element."""
     view, index, mask = part.view, part.index, part.mask
@@ -130,7 +138,9 @@ def scatter(part: Part, values: list[Array]) -> None:
         index = index // len(values)
         for i, value in enumerate(values):
             value = np.broadcast_to(value, index.shape)
-            words[index if mask is None else index[mask], i] = value if mask is None else value[mask]
+            words[index if mask is None else index[mask], i] = (
+                value if mask is None else value[mask]
+            )
         return
     value = np.broadcast_to(values[0], index.shape)
     if mask is not None:
@@ -160,13 +170,17 @@ def build_load(k: Compiler, ins: Instruction) -> Op:
     size, count = form.size, form.count
     width = size * count
     write, strong = writers[0], form.strong
-    plain = regs[0].index if count == 1 and regs[0] and k.widening(regs[0], form.type) is None else -1
+    plain = (
+        regs[0].index if count == 1 and regs[0] and k.widening(regs[0], form.type) is None else -1
+    )
 
     def load(c: Group) -> bool:
         parts = space(c).locate(c, address(c), size, width, ins, False)
         for part in parts:
             if part.shadow is not None:
                 part.shadow.read(c, part.index, size, count, part.mask, ins, form)
+                if strong:
+                    c.batch.run.sync.access(c, part, size, form.semantics, True, False)
         if len(parts) == 1:
             value = gather(parts[0], count)
         else:
@@ -180,14 +194,12 @@ def build_load(k: Compiler, ins: Instruction) -> Op:
             for i, one in enumerate(writers):
                 if one is not None:
                     one(c, value[..., i])
-        return not strong or c.batch.run.looked(c)
+        return not strong or c.batch.run.looked(c, ins)
 
     return load
 
 
-def _load_wide(
-    k: Compiler, form: Form, regs: list[Reg | None], source: Operand, ins: Instruction
-) -> Op:
+def _load_wide(k: Compiler, form: Form, regs: list[Reg | None], source: Operand, ins: Instruction) -> Op:
     """ld.b128 into one register pair."""
     reg = regs[0]
     if reg is None or reg.type != "b128" or form.count != 1:
@@ -226,10 +238,7 @@ def _load_param(k: Compiler, form: Form, dest: Operand, source: Mem) -> Op:
     if entry is not None:
         if offset < 0 or offset + form.size * form.count > entry[1]:
             raise k.error(f"reads outside of parameter '{name}' of {entry[1]} bytes")
-        slots = [
-            k.param_value(entry[0] + offset + i * form.size, form.type, form.size)
-            for i in range(form.count)
-        ]
+        slots = [k.param_value(entry[0] + offset + i * form.size, form.type, form.size) for i in range(form.count)]
         writers = [k.writer(r, form.type) for r in regs]
 
         def constant(c: Group) -> bool:
@@ -264,7 +273,11 @@ def _param_size(k: Compiler, name: str) -> int:
 
 @builds("st")
 def build_store(k: Compiler, ins: Instruction) -> Op:
-    """st, weak or strong."""
+    """st, weak or strong, and st.async."""
+    if ins.opcode[1] == "async":
+        from .remote import build_st_async
+
+        return build_st_async(k, ins)
     form = Form(k, ins)
     dest, source = ins.operands
     items = list(source.items) if isinstance(source, Vec) else [source]
@@ -282,9 +295,16 @@ def build_store(k: Compiler, ins: Instruction) -> Op:
     def store(c: Group) -> bool:
         values = [r(c) for r in readers]
         for part in space(c).locate(c, address(c), size, width, ins, True):
+            access = None
             if part.shadow is not None:
-                part.shadow.write(c, part.index, size, count, part.mask, ins, form)
+                access = part.shadow.write(
+                    c, part.index, size, count, part.mask, ins, form, lambda: unchanged(part, values)
+                )
+                if form.strong:
+                    c.batch.run.sync.access(c, part, size, form.semantics, False, True)
             scatter(part, values)
+            if access is not None and access.clash is not None:
+                part.shadow.settle_clash(access)
         c.batch.run.progress += 1
         return True
 
@@ -340,7 +360,13 @@ def build_nothing(k: Compiler, ins: Instruction) -> Op:
     return lambda c: None
 
 
-WINDOWS = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW, "param": PARAM_WINDOW, "global": 0, "const": 0}
+WINDOWS = {
+    "shared": SHARED_WINDOW,
+    "local": LOCAL_WINDOW,
+    "param": PARAM_WINDOW,
+    "global": 0,
+    "const": 0,
+}
 
 
 @builds("cvta")

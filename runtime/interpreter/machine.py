@@ -17,6 +17,7 @@ from kernel_dsl.target import DEFAULT, TARGETS, Target
 from . import families as families
 from .batch import Batch
 from .deadlock import stuck
+from .engine import Engine
 from .group import Group
 from .hazards import Reporter, RunReport
 from .kinds import HazardKind
@@ -25,6 +26,8 @@ from .memory import SHARED_RESERVED, GlobalMemory
 from .program import Program, Seg
 from .ptx import Instruction, Module, PtxError, Var
 from .spaces import GenericSpace, GlobalSpace, ParamSpace
+from .sync import SyncMemory
+from .wgmma import WgmmaUnit
 from .wording import Side
 
 Array = npt.NDArray[Any]
@@ -59,7 +62,9 @@ class Run:
         self.detect = config.detect_hazards
         self.threads_per_block = block[0] * block[1] * block[2]
         self.warps_per_block = -(-self.threads_per_block // 32)
-        self.shared_bytes = program.dynamic_offset + dynamic_smem
+        self.shared_bytes = SHARED_RESERVED + program.static_shared
+        if dynamic_smem:
+            self.shared_bytes = program.dynamic_offset + dynamic_smem
         self.dynamic_smem = dynamic_smem
         self.rng = random.Random(config.seed) if config.schedule == "random" else None
         self.budget = config.step_budget
@@ -77,6 +82,9 @@ class Run:
         self._order = _block_order(grid, cluster)
         self.next_block = 0
         self.resident: list[Batch] = []
+        self.sync = SyncMemory()
+        self.maps: dict[bytes, Any] = {}
+        self._registers: dict[tuple[int, int], dict[int, int]] = {}
         self.sites: list[Instruction] = []
         self._site_of: dict[int, int] = {}
         teams = len(self._order) // self.cluster_size
@@ -91,9 +99,7 @@ class Run:
     def _pack(self, params: list[bytes]) -> None:
         wanted = self.program.entry.params
         if len(params) != len(wanted):
-            raise ValueError(
-                f"entry '{self.program.entry.name}' takes {len(wanted)} parameters, {len(params)} given"
-            )
+            raise ValueError(f"entry '{self.program.entry.name}' takes {len(wanted)} parameters, {len(params)} given")
         data = bytearray(self.program.param_bytes)
         for var, value in zip(wanted, params, strict=True):
             at, size = self.program.param_offsets[var.name]
@@ -191,12 +197,8 @@ class Run:
 
             batch.clocks = Clocks(batch)
             batch.shared.shadow = SharedShadow(batch)
-        batch.engine = self.engine_for(batch)
-
-    def engine_for(self, batch: Batch) -> Any:
-        from .engine import Engine
-
-        return Engine(batch)
+        batch.engine = Engine(batch)
+        batch.wgmma = WgmmaUnit(batch)
 
     def _loop(self) -> None:
         """Run batches until all blocks are done; admit more blocks as there is room for them."""
@@ -287,18 +289,18 @@ class Run:
 
     # --- services to instructions --------------------------------------------------------------
 
-    def yield_group(self, c: Group) -> bool:
+    def yield_group(self, c: Group, ins: Instruction) -> bool:
         """Let other groups run before `c` goes on after its instruction."""
-        c.batch.poll(c.at(c.frame.code.segments[c.pc].next), None)
+        c.batch.poll(c.at(c.frame.code.segments[c.pc].next), ins)
         return False
 
-    def looked(self, c: Group) -> bool:
+    def looked(self, c: Group, ins: Instruction) -> bool:
         """A group has looked at memory that others may change. False, and held, if nothing changed since the last look."""
         self._looks += 1
         if self._looked_at != self.progress and self._looks & 63:
             self._looked_at = self.progress
             return True
-        return self.yield_group(c)
+        return self.yield_group(c, ins)
 
     def site(self, ins: Instruction) -> int:
         """A small number for an instruction, to be kept in shadow memory."""
@@ -308,8 +310,8 @@ class Run:
             found = self._site_of[id(ins)] = len(self.sites) - 1
         return found
 
-    def side(self, batch: Batch, team: int, agent: int, site: int) -> Side:
-        """An agent and a place, in words, as seen from a batch (`team` counts from its first)."""
+    def side(self, batch: Batch, team: int, agent: int, site: int, same: bool) -> Side:
+        """An agent and a place, in words (`team` counts from the batch's first; `same`: the accessor's own)."""
         place = self.reporter.place(self.sites[site])
         clocks = batch.clocks
         if agent < clocks.agents:
@@ -317,9 +319,9 @@ class Run:
             at = batch.first + team * self.cluster_size + rank
             known = 0 <= at < len(self._order)
             who = self.reporter.who(self._order[at], warp) if known else "another block"
-            return Side(who, place, "", 0 <= team < batch.teams)
+            return Side(who, place, "", same)
         key = clocks.queues[agent - clocks.agents] if agent - clocks.agents < len(clocks.queues) else ("copy",)
-        return Side(_QUEUES.get(key[0], "an asynchronous copy"), place, str(key[0]), True)
+        return Side(_QUEUES.get(key[0], "an asynchronous copy"), place, str(key[0]), same)
 
     def out_of_steps(self, g: Group, seg: Seg) -> None:
         _, _, who = self.reporter.group(g, g.active)
@@ -346,13 +348,36 @@ class Run:
         if not other.any():
             return
         alive = batch.live.any(axis=1).reshape(batch.per_block, batch.blocks).any(axis=0)
-        bad = other & ~alive[cta]
-        if bad.any():
-            row, lane, who = self.reporter.group(c, bad)
-            x, y, z = batch.coordinates[int(cta[row, lane])]
-            what = f"shared memory of block ({x}, {y}, {z}) is touched after that block has exited"
-            fix = "keep the cluster together with a cluster barrier before exit"
-            self.reporter.hazard(HazardKind.PEER_NOT_RUNNING, what, ins, (who,), fix)
+        gone = other & ~alive[cta]
+        early = other & ~self.peers_run(batch, c.rows)[:, None]
+        if not gone.any() and not early.any():
+            return
+        row, lane, who = self.reporter.group(c, gone if gone.any() else early)
+        x, y, z = (int(v) for v in batch.coordinates[int(cta[row, lane])])
+        when = "after that block has exited" if gone.any() else "before that block is known to run"
+        what = f"shared memory of block ({x}, {y}, {z}) is touched {when}"
+        fix = "put a cluster barrier before the first such access and one before exit"
+        self.reporter.hazard(HazardKind.PEER_NOT_RUNNING, what, ins, (who,), fix)
+
+    def peers_run(self, batch: Batch, rows: Array) -> Array:
+        """(rows,): warps that know their peers run: past a cluster barrier, or told by a warp of each peer."""
+        known = batch.clocks.known[batch.row_team[rows], batch.row_agent[rows], 0, : batch.clocks.agents]
+        told = (known.reshape(len(rows), batch.cluster, batch.per_block) > 0).any(axis=2).all(axis=1)
+        return told | (batch.barriers.warp_phase[rows] > 0)
+
+    def set_registers(self, c: Group, count: int, grows: bool, ins: Instruction) -> None:
+        """setmaxnreg: when all warps of a block have asked, the sum must fit the register file."""
+        batch = c.batch
+        for warp in c.rows.tolist():
+            cta = int(batch.row_cta[warp])
+            held = self._registers.setdefault((batch.first, cta), {})
+            held[int(batch.row_warp[warp])] = count
+            total = sum(held.values()) * 32
+            limit = self.target.limits.registers_per_multiprocessor
+            if len(held) == self.warps_per_block and total > limit and self.detect:
+                what = f"the warps of a block ask for {total} registers by setmaxnreg; there are {limit}"
+                who = self.reporter.who(batch.coordinates[cta], int(batch.row_warp[warp]))
+                self.reporter.hazard(HazardKind.REGISTER_CAPACITY, what, ins, (who,))
 
     def special(self, batch: Batch, name: str) -> Array:
         from .special import special
@@ -378,9 +403,7 @@ def _block_order(grid: Dims, cluster: Dims) -> Array:
     i = np.arange(outer[0] * outer[1] * outer[2])
     base = np.stack([i % outer[0], i // outer[0] % outer[1], i // (outer[0] * outer[1])], axis=1)
     r = np.arange(cluster[0] * cluster[1] * cluster[2])
-    rank = np.stack(
-        [r % cluster[0], r // cluster[0] % cluster[1], r // (cluster[0] * cluster[1])], axis=1
-    )
+    rank = np.stack([r % cluster[0], r // cluster[0] % cluster[1], r // (cluster[0] * cluster[1])], axis=1)
     return (base[:, None, :] * np.array(cluster) + rank[None]).reshape(-1, 3)
 
 

@@ -40,7 +40,12 @@ def lanes_at(c: Group, address: Array) -> tuple[Array, Array, Array, Array]:
     """(row, lane, block, offset) of each active lane's shared address, generic ones included."""
     cta, offset = c.batch.shared.place(c, address & np.uint64(WINDOW_MASK))
     row, lane = np.nonzero(c.active)
-    return row, lane, np.broadcast_to(cta, (c.n, 32))[row, lane], np.broadcast_to(offset, (c.n, 32))[row, lane]
+    return (
+        row,
+        lane,
+        np.broadcast_to(cta, (c.n, 32))[row, lane],
+        np.broadcast_to(offset, (c.n, 32))[row, lane],
+    )
 
 
 def by_offset(offset: Array) -> list[tuple[int, Any]]:
@@ -190,7 +195,9 @@ def _wait(k: Compiler, ins: Instruction) -> Op:
             idle = ~result.any(axis=1)
             if idle.any():
                 first = int(np.flatnonzero(idle[row])[0])
-                asked = f"parity {int(wanted[first]) & 1}" if parity else f"phase {int(wanted[first])}"
+                asked = (
+                    f"parity {int(wanted[first]) & 1}" if parity else f"phase {int(wanted[first])}"
+                )
                 why = MbarrierWait(ins, int(offset[first]), int(cta[first]), asked)
                 batch.poll(c.subset(c.pc, idle), why)
                 if not idle.all():
@@ -209,7 +216,7 @@ def _wait(k: Compiler, ins: Instruction) -> Op:
             write(c, result)
         if done.any() or blocking:
             return True
-        return batch.run.looked(c)
+        return batch.run.looked(c, ins)
 
     return run
 

@@ -44,9 +44,7 @@ class Buffer:
         "shape", "strides", "views", "writable",
     )  # fmt: skip
 
-    def __init__(
-        self, data: Array, name: str, initialised: bool, writable: bool, kind: str = "array"
-    ) -> None:
+    def __init__(self, data: Array, name: str, initialised: bool, writable: bool, kind: str = "array") -> None:
         low, high = np.lib.array_utils.byte_bounds(data) if data.size else (0, 0)
         self.keep = data
         self.origin = data.__array_interface__["data"][0] - low if data.size else 0

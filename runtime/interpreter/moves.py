@@ -118,20 +118,6 @@ def build_nanosleep(k: Compiler, ins: Instruction) -> Op:
     """nanosleep: let others run."""
 
     def run(c: Group) -> bool:
-        return c.batch.run.yield_group(c)
-
-    return run
-
-
-@builds("activemask")
-def build_activemask(k: Compiler, ins: Instruction) -> Op:
-    """activemask: the lanes that are here now."""
-    write = k.writer(ins.operands[0], "u32")
-    weights = np.uint32(1) << np.arange(32, dtype=np.uint32)
-    assert write is not None
-
-    def run(c: Group) -> bool:
-        write(c, (c.active * weights).sum(axis=1, dtype=np.uint32)[:, None])
-        return True
+        return c.batch.run.yield_group(c, ins)
 
     return run

@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .cfg import Segment, build_segments, literal_bits
+from .cfg import Segment, build_segments
 from .frame import STORAGE
 from .group import Group
+from .literals import literal_bits
+from .liveness import used
 from .ptx import (
     TYPE_BYTES,
     Function,
@@ -63,7 +65,8 @@ class Seg:
     """A compiled segment: `sync` runs first and may refuse to go on, then `ops`; `kind` says how it ends."""
 
     __slots__ = (
-        "cost", "end", "guard", "index", "kind", "next", "ops", "sync", "sync_ins", "targets",
+        "code", "cost", "end", "guard", "index", "kind", "moves", "next", "ops", "reads", "sync", "sync_ins",
+        "targets", "touches", "writes",
     )  # fmt: skip
 
     def __init__(self, index: int, source: Segment) -> None:
@@ -77,6 +80,10 @@ class Seg:
         self.ops: list[Op] = []
         self.guard = (source.guard[0].index, source.guard[1]) if source.guard else None
         self.cost = len(source.code) + 1
+        # Registers that some wgmma uses and this segment reads or writes, as bit sets.
+        self.code = [*([source.sync] if source.sync else []), *source.code]
+        self.reads = self.writes = self.moves = 0
+        self.touches = False
 
 
 class Code:
@@ -185,6 +192,27 @@ class Compiler:
                 self.ins = source.end
                 self.code.call[index] = _BUILDERS[source.end.opcode[0]](self, source.end)
             self.code.segments.append(seg)
+        self._mark_wgmma_registers()
+
+    def _mark_wgmma_registers(self) -> None:
+        """Note which segments touch registers of wgmma."""
+        wanted = 0
+        for seg in self.code.segments:
+            if seg.sync_ins is not None and seg.sync_ins.opcode[:2] == ("wgmma", "mma_async"):
+                reads, writes = used(Instruction(("wgmma",), seg.sync_ins.operands[:2], None, 0, 0))
+                wanted |= writes | (reads if isinstance(seg.sync_ins.operands[1], Vec) else 0)
+        if not wanted:
+            return
+        for seg in self.code.segments:
+            computed = 0
+            for ins in seg.code:
+                if ins.opcode[0] != "wgmma":
+                    reads, writes = used(ins)
+                    seg.reads |= reads & wanted
+                    seg.writes |= writes & wanted
+                    computed |= 0 if ins.opcode[0] == "mov" else writes
+            seg.moves = seg.writes & ~computed
+            seg.touches = bool(seg.reads | seg.writes)
 
     def instruction(self, ins: Instruction, guarded: bool) -> Op:
         self.ins = ins
@@ -239,7 +267,13 @@ class Compiler:
             is_float = type_ in ("f32", "f64", "f16", "bf16")
             return self.constant(literal_bits(operand, width, is_float), type_), None
         if isinstance(operand, Special):
-            own = "pred" if operand.name in SPECIAL_PRED else "u64" if operand.name in SPECIAL_64 else "u32"
+            own = (
+                "pred"
+                if operand.name in SPECIAL_PRED
+                else "u64"
+                if operand.name in SPECIAL_64
+                else "u32"
+            )
             slot = self._new_slot("special", operand.name, STORAGE[own])
             return slot, None if STORAGE[own] is STORAGE[type_] else _cast(type_)
         if isinstance(operand, Sym):
@@ -300,7 +334,7 @@ class Compiler:
             raise self.error(f"'{reg.name}' is .{reg.type}, the result is .{type_}")
         if have < want:
             raise self.error(f"'{reg.name}' is .{reg.type}, too narrow for .{type_}")
-        if type_[0] == "s" and have > want or type_ == "s8":
+        if (type_[0] == "s" and have > want) or type_ == "s8":
             narrow = np.dtype(f"i{want}")
             wide = np.dtype(f"i{max(have, 2)}")
             unsigned = np.dtype(f"u{want}")
@@ -341,6 +375,22 @@ def guard(op: Op, predicate: int, negated: bool) -> Op:
     return run
 
 
+# Instructions whose register operands may be wider than their types (PTX ISA 9.4.1).
+_RELAXED = {"cvt"}
+
+
+def _check_type(k: Compiler, operand: Any, type_: str) -> None:
+    """Operands of arithmetic have the instruction's size, and floats do not pass for integers."""
+    if isinstance(operand, Imm) and operand.kind == "int" and type_ in ("f32", "f64"):
+        raise k.error(f"an integer literal where .{type_} is wanted")
+    if not isinstance(operand, Reg):
+        return
+    have, want = operand.type, TYPE_BYTES.get(type_, 4)
+    floats = (have[0] == "f" and type_[0] in "us") or (have[0] in "us" and type_[0] == "f")
+    if (TYPE_BYTES[have] != want and not (want < 2 and have == "b16")) or floats:
+        raise k.error(f"'{operand.name}' is .{have}, the instruction wants .{type_}")
+
+
 def build_alu(k: Compiler, ins: Instruction) -> Op:
     """An elementwise instruction of `semantics`."""
     operands = ins.operands
@@ -351,6 +401,9 @@ def build_alu(k: Compiler, ins: Instruction) -> Op:
     given = operands[1:]
     if len(dests) != len(alu.results) or len(given) != len(alu.operands):
         raise k.error(f"takes {len(alu.operands)} operands, {len(given)} given")
+    if ins.opcode[0] not in _RELAXED:
+        for operand, type_ in zip((*dests, *given), (*alu.results, *alu.operands), strict=True):
+            _check_type(k, operand, type_)
     sources = [k.source(o, t) for o, t in zip(given, alu.operands, strict=True)]
     writers = [k.writer(d, t) for d, t in zip(dests, alu.results, strict=True)]
     return _elementwise(alu.function, sources, writers, k, dests, alu.results)
@@ -361,7 +414,9 @@ def _elementwise(
 ) -> Op:
     slots = [s for s, _ in sources]
     plain = all(convert is None for _, convert in sources)
-    single = len(dests) == 1 and isinstance(dests[0], Reg) and k.widening(dests[0], types[0]) is None
+    single = (
+        len(dests) == 1 and isinstance(dests[0], Reg) and k.widening(dests[0], types[0]) is None
+    )
     if plain and single and len(slots) in (1, 2, 3):
         d = dests[0].index
         if len(slots) == 1:

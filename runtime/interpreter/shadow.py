@@ -38,7 +38,7 @@ class Access:
     or volatile, which does not race with its like.
     """
 
-    __slots__ = ("agent", "c", "clock", "ins", "known", "proxy", "site", "strong", "team")
+    __slots__ = ("agent", "c", "clash", "clock", "ins", "known", "proxy", "same", "site", "strong", "team")
 
     def __init__(
         self, c: Group, known: Array, team: Array, agent: Array, clock: Array, ins: Instruction,
@@ -53,6 +53,8 @@ class Access:
         self.strong = strong
         self.proxy = proxy
         self.site = c.batch.run.site(ins)
+        self.same: Any = None
+        self.clash: Any = None
 
 
 def generic_access(c: Group, ins: Instruction, strong: bool) -> Access:
@@ -101,13 +103,16 @@ class Shadow:
         """Each granule has become `times`."""
 
     def granules(self, index: Array, size: int, count: int) -> Array:
-        """Word indices (rows, lanes) as granule indices (rows, lanes) or (rows, lanes, k)."""
-        self.fit(size)
-        per = size // self.granule
-        k = per * count
-        if k == 1:
-            return index
-        return (index * per)[..., None] + np.arange(k)
+        """Word indices (rows, lanes) as granule indices (rows, lanes) or (rows, lanes, k).
+
+        Accesses of `count` words are aligned to their whole width.
+        """
+        width = size * count
+        self.fit(min(width, 16))
+        if count > 1:
+            index = index // count
+        k = width // self.granule
+        return index if k == 1 else (index * k)[..., None] + np.arange(k)
 
     # --- accesses by lanes ---------------------------------------------------------------------
 
@@ -115,29 +120,53 @@ class Shadow:
         self, c: Group, index: Array, size: int, count: int, mask: Array | None, ins: Instruction,
         form: Any,
     ) -> None:  # fmt: skip
-        g, rows = self._select(self.granules(index, size, count), mask)
+        g, rows = self.select(self.granules(index, size, count), mask)
         if g.size:
             self.on_read(generic_access(c, ins, form.strong), g, rows)
 
     def write(
         self, c: Group, index: Array, size: int, count: int, mask: Array | None, ins: Instruction,
-        form: Any,
-    ) -> None:  # fmt: skip
-        g, rows = self._select(self.granules(index, size, count), mask)
-        if g.size:
-            self.on_write(generic_access(c, ins, form.strong), g, rows)
+        form: Any, same: Any = None,
+    ) -> Access | None:  # fmt: skip
+        """`same()` gives the lanes (rows, 32) that write what memory holds already: they change nothing."""
+        granules = self.granules(index, size, count)
+        g, rows = self.select(granules, mask)
+        if not g.size:
+            return None
+        access = generic_access(c, ins, form.strong)
+        if same is not None:
+            shape = granules.shape
+            access.same = lambda: self.select(
+                np.broadcast_to(same().reshape(*shape[:2], *([1] * (len(shape) - 2))), shape), mask
+            )[0]
+        self.on_write(access, g, rows)
+        if not form.strong:
+            self._check_clash(access, g, rows)
+        return access
 
-    def atomic(
-        self, c: Group, index: Array, size: int, mask: Array | None, ins: Instruction, form: Any
-    ) -> None:
-        g, rows = self._select(self.granules(index, size, 1), mask)
+    def settle_clash(self, a: Access) -> None:
+        """Report warps that wrote different values to one place by the same instruction, once memory is written."""
+        g, rows, lost, w = a.clash
+        lost = lost & ~a.same()
+        if lost.any():
+            self._report(a, g, rows, lost, w, self.wi, True)
+
+    def _check_clash(self, a: Access, g: Array, rows: Array) -> None:
+        """Warps that run as one vector may have written the same granule in the same instruction."""
+        w = self.w[g]
+        lost = w != self.epoch(a)[rows]
+        if lost.any():
+            a.clash = (g, rows, lost, w)
+
+    def atomic(self, c: Group, index: Array, size: int, mask: Array | None, ins: Instruction, form: Any) -> None:
+        g, rows = self.select(self.granules(index, size, 1), mask)
         if g.size:
             access = generic_access(c, ins, True)
             self.check_initialised(access, g, rows)
             self.on_write(access, g, rows)
 
     @staticmethod
-    def _select(g: Array, mask: Array | None) -> tuple[Array, Array]:
+    def select(g: Array, mask: Array | None) -> tuple[Array, Array]:
         """Flat granule indices of active lanes, and the row of each."""
         n = g.shape[0]
         rows = np.arange(n).reshape(n, *([1] * (g.ndim - 1)))
@@ -159,6 +188,9 @@ class Shadow:
     def on_write(self, a: Access, g: Array, rows: Array) -> None:
         w = self.w[g]
         bad = self._unordered(a, w, rows)
+        if bad is not None and a.same is not None:
+            bad &= ~a.same()
+            bad = bad if bad.any() else None
         if bad is not None:
             self._report(a, g, rows, bad, w, self.wi, True)
         r = self.r[g]
@@ -334,7 +366,7 @@ class SharedShadow(Shadow):
         epochs = self.w[g]
         agent = agent_of(epochs)
         row = np.broadcast_to(rows, epochs.shape)
-        generic = (agent < len(self.table)) & (epochs != 0)
+        generic = (epochs != 0) & (agent != a.agent[rows])
         bad = generic & (a.known[row, 1, np.where(generic, agent, 0)] < (epochs & CLOCK))
         if bad.any():
             where = tuple(int(i[0]) for i in np.nonzero(bad))
@@ -354,7 +386,7 @@ class SharedShadow(Shadow):
 
     def side(self, a: Access, row: int, epoch: int, site: int, writes: bool) -> Side:
         agent = (epoch >> 32) & int(AGENT)
-        return self.batch.run.side(self.batch, int(a.team[row]), agent, site)
+        return self.batch.run.side(self.batch, int(a.team[row]), agent, site, True)
 
 
 class GlobalShadow(Shadow):
@@ -426,9 +458,8 @@ class GlobalShadow(Shadow):
         clocks = a.c.batch.clocks
         if clocks.foreign:
             for i in np.flatnonzero(~same):
-                me = int(a.agent[row[i]])
                 known[i] = clocks.knows_foreign(
-                    int(a.team[row[i]]), min(me, clocks.agents - 1), int(team[i] + first), int(local[i]), int(clock[i])
+                    int(a.team[row[i]]), a.known[row[i], 0], int(team[i] + first), int(local[i]), int(clock[i])
                 )
         return known
 
@@ -444,7 +475,8 @@ class GlobalShadow(Shadow):
     def side(self, a: Access, row: int, epoch: int, site: int, writes: bool) -> Side:
         agent = (epoch >> 32) & int(AGENT)
         team, local = agent >> self.bits, agent & ((1 << self.bits) - 1)
-        return self.run.side(a.c.batch, team - a.c.batch.first // a.c.batch.cluster, local, site)
+        team -= a.c.batch.first // a.c.batch.cluster
+        return self.run.side(a.c.batch, team, local, site, team == int(a.team[row]))
 
 
 def prepare_buffers(run: Run) -> None:
@@ -469,4 +501,3 @@ def report_unwritten(run: Run) -> None:
             index = buffer.index_of(int(missing[0]) * shadow.granule)
             what = f"{count} elements of '{buffer.name}' were never written, the first at {index}"
             run.reporter.hazard(HazardKind.UNWRITTEN, what, None)
-

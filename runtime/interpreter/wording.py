@@ -32,7 +32,9 @@ _FIXES = {
 }
 
 
-def kind_of(side: Side, shared: bool, earlier_reads: bool, async_reader: bool, fence: bool) -> HazardKind:
+def kind_of(
+    side: Side, shared: bool, earlier_reads: bool, async_reader: bool, fence: bool
+) -> HazardKind:
     """Which hazard two unordered accesses are."""
     if fence:
         return HazardKind.MISSING_PROXY_FENCE
@@ -58,11 +60,17 @@ def conflict(
     kind = kind_of(side, shared, earlier_reads, a.proxy, fence)
     now = "written" if writes else "read"
     before = "read" if earlier_reads else "written"
-    what = f"{shadow.name(a, row, granule)} is {now} while nothing orders that after it was {before}"
+    what = (
+        f"{shadow.name(a, row, granule)} is {now} while nothing orders that after it was {before}"
+    )
     if fence:
         what = (
             f"{shadow.name(a, row, granule)} is read through the async proxy, with no proxy fence "
             "after it was written by ordinary stores"
         )
-    details = (f"{now} by {shadow.who(a, row)}", f"{before} by {side.who}", f"{before} at {side.place}")
+    details = (
+        f"{now} by {shadow.who(a, row)}",
+        f"{before} by {side.who}",
+        f"{before} at {side.place}",
+    )
     run.reporter.hazard(kind, what, a.ins, details, _FIXES[kind])

@@ -1,5 +1,6 @@
 """`cuda_kernel`: bodies in CUDA C++, on both devices, against float64 NumPy."""
 
+# ruff: noqa: E501 (kernel text, and the messages that name it)
 from __future__ import annotations
 
 import ml_dtypes
@@ -24,9 +25,13 @@ def test_copy(rng, interpret):
     a = rng.standard_normal((2, 2)).astype(np.float32)
     k = cuda_kernel("copy", ["inp"], ["out1"], f"{INDEX} out1[elem] = inp[elem];")
     (out,) = k(
-        inputs=[a], output_shapes=[a.shape], output_dtypes=[a.dtype], grid=(4, 1, 1), threadgroup=(2, 1, 1),
+        inputs=[a],
+        output_shapes=[a.shape],
+        output_dtypes=[a.dtype],
+        grid=(4, 1, 1),
+        threadgroup=(2, 1, 1),
         interpret=interpret,
-    )  # fmt: skip
+    )
     assert isinstance(out, np.ndarray) and out.dtype == a.dtype
     np.testing.assert_array_equal(out, a)
 
@@ -49,14 +54,14 @@ def test_arguments(rng, interpret):
         out2[elem] = a[1] + b[2] + c[1] - d[0] + 0 * float(tmp);
         """,
     )
-    call = dict(
-        inputs=[a, np.array([3, 4, 5], np.int32), c, 7.3],
-        output_shapes=[(3, 2), (3, 2)],
-        output_dtypes=[np.float32, np.int32],
-        grid=(6, 1, 1),
-        threadgroup=(2, 1, 1),
-        interpret=interpret,
-    )
+    call = {
+        "inputs": [a, np.array([3, 4, 5], np.int32), c, 7.3],
+        "output_shapes": [(3, 2), (3, 2)],
+        "output_dtypes": [np.float32, np.int32],
+        "grid": (6, 1, 1),
+        "threadgroup": (2, 1, 1),
+        "interpret": interpret,
+    }
     first, second = k(template=[("e", True), ("f", 3), ("T", np.float16)], **call)
     a64, c64 = a.astype(np.float64).ravel(), c.astype(np.float64).ravel()
     np.testing.assert_allclose(first, np.full((3, 2), a64[1] + 5 + c64[3] + 7.3 + 3), rtol=1e-6)
@@ -78,15 +83,25 @@ def test_strides(rng, interpret):
     for contiguous, source in sources.items():
         k = cuda_kernel("strides", ["inp"], ["out"], source, ensure_row_contiguous=contiguous)
         (out,) = k(
-            inputs=[a], output_shapes=[a.shape], output_dtypes=[a.dtype], grid=(a.size, 1, 1),
-            threadgroup=(256, 1, 1), interpret=interpret,
-        )  # fmt: skip
+            inputs=[a],
+            output_shapes=[a.shape],
+            output_dtypes=[a.dtype],
+            grid=(a.size, 1, 1),
+            threadgroup=(256, 1, 1),
+            interpret=interpret,
+        )
         np.testing.assert_allclose(out, 32 * np.exp(a.astype(np.float64)), rtol=2e-6)
 
 
 @pytest.mark.parametrize(
     "make",
-    [lambda x: x[::-1], lambda x: x.T, lambda x: x[:, ::-2], lambda x: np.broadcast_to(x[0], (3, 7)), lambda x: x[0, 0]],
+    [
+        lambda x: x[::-1],
+        lambda x: x.T,
+        lambda x: x[:, ::-2],
+        lambda x: np.broadcast_to(x[0], (3, 7)),
+        lambda x: x[0, 0],
+    ],
     ids=["reversed", "transposed", "negative", "broadcast", "rank0"],
 )
 @pytest.mark.parametrize("contiguous", [True, False])
@@ -105,9 +120,13 @@ def test_every_layout(rng, interpret, make, contiguous):
         exact_grid=True,
     )
     out, rank = k(
-        inputs=[x], output_shapes=[x.shape, (1,)], output_dtypes=[np.int32, np.int32], grid=(max(x.size, 1), 1, 1),
-        threadgroup=(8, 1, 1), interpret=interpret,
-    )  # fmt: skip
+        inputs=[x],
+        output_shapes=[x.shape, (1,)],
+        output_dtypes=[np.int32, np.int32],
+        grid=(max(x.size, 1), 1, 1),
+        threadgroup=(8, 1, 1),
+        interpret=interpret,
+    )
     np.testing.assert_array_equal(out, x)
     assert rank[0] == x.ndim
 
@@ -135,9 +154,13 @@ def test_geometry_of_several_arrays(rng, interpret):
         ensure_row_contiguous=False,
     )
     total, walked = k(
-        inputs=[a, b], output_shapes=[a.shape, a.shape], output_dtypes=[np.float32] * 2, grid=(24, 1, 1),
-        threadgroup=(24, 1, 1), interpret=interpret,
-    )  # fmt: skip
+        inputs=[a, b],
+        output_shapes=[a.shape, a.shape],
+        output_dtypes=[np.float32] * 2,
+        grid=(24, 1, 1),
+        threadgroup=(24, 1, 1),
+        interpret=interpret,
+    )
     np.testing.assert_array_equal(total, a + b)
     np.testing.assert_array_equal(walked, b)
 
@@ -152,26 +175,38 @@ def test_helper_in_header(rng, interpret):
         header="template <typename T> __device__ T do_exp(T x) { return cuda::std::exp(x); }",
     )
     (out,) = k(
-        inputs=[a], output_shapes=[a.shape], output_dtypes=[a.dtype], grid=(4, 1, 1), threadgroup=(4, 1, 1),
+        inputs=[a],
+        output_shapes=[a.shape],
+        output_dtypes=[a.dtype],
+        grid=(4, 1, 1),
+        threadgroup=(4, 1, 1),
         interpret=interpret,
-    )  # fmt: skip
+    )
     np.testing.assert_allclose(out, np.exp(a.astype(np.float64)), rtol=2e-6)
 
 
 def test_block_size(interpret):
     k = cuda_kernel("attributes", [], ["out"], "out[0] = blockDim.x;")
     (out,) = k(
-        inputs=[], output_shapes=[()], output_dtypes=[np.uint32], grid=(2, 1, 1), threadgroup=(2, 1, 1),
+        inputs=[],
+        output_shapes=[()],
+        output_dtypes=[np.uint32],
+        grid=(2, 1, 1),
+        threadgroup=(2, 1, 1),
         interpret=interpret,
-    )  # fmt: skip
+    )
     assert out == 2
 
 
 def test_one_name_two_sources(interpret):
-    call = dict(
-        inputs=[np.array([1.5, 2.5], np.float32)], output_shapes=[(2,)], output_dtypes=[np.float32], grid=(2, 1, 1),
-        threadgroup=(2, 1, 1), interpret=interpret,
-    )  # fmt: skip
+    call = {
+        "inputs": [np.array([1.5, 2.5], np.float32)],
+        "output_shapes": [(2,)],
+        "output_dtypes": [np.float32],
+        "grid": (2, 1, 1),
+        "threadgroup": (2, 1, 1),
+        "interpret": interpret,
+    }
     double = cuda_kernel("same", ["x"], ["out"], "out[threadIdx.x] = x[threadIdx.x] * 2;")
     add = cuda_kernel("same", ["x"], ["out"], "out[threadIdx.x] = x[threadIdx.x] + 100;")
     results = [k(**call)[0].tolist() for k in (double, add, double)]
@@ -183,9 +218,13 @@ def test_one_kernel_two_dtypes(interpret):
     total = 0.0
     for dtype, value in ((np.float16, 1.5), (np.float32, 2.5)):
         (out,) = k(
-            inputs=[np.array([value], dtype)], output_shapes=[(1,)], output_dtypes=[dtype], grid=(1, 1, 1),
-            threadgroup=(1, 1, 1), interpret=interpret,
-        )  # fmt: skip
+            inputs=[np.array([value], dtype)],
+            output_shapes=[(1,)],
+            output_dtypes=[dtype],
+            grid=(1, 1, 1),
+            threadgroup=(1, 1, 1),
+            interpret=interpret,
+        )
         assert out.dtype == dtype
         total += float(out[0])
     assert total == 8.0
@@ -195,18 +234,28 @@ def test_one_kernel_two_dtypes(interpret):
 def test_extra_threads(interpret, exact):
     k = cuda_kernel("count", [], ["n"], "atomicAdd(n, 1);", exact_grid=exact)
     (n,) = k(
-        inputs=[], output_shapes=[()], output_dtypes=[np.int32], grid=(6, 3, 1), threadgroup=(4, 2, 1), init_value=0,
+        inputs=[],
+        output_shapes=[()],
+        output_dtypes=[np.int32],
+        grid=(6, 3, 1),
+        threadgroup=(4, 2, 1),
+        init_value=0,
         interpret=interpret,
-    )  # fmt: skip
+    )
     assert n == (18 if exact else 32)  # 2 * 2 blocks of 8
 
 
 def test_exact_grid_at_the_call(interpret):
     k = cuda_kernel("count", [], ["n"], "atomicAdd(n, 1);")
-    call = dict(
-        inputs=[], output_shapes=[()], output_dtypes=[np.int32], grid=(6, 1, 1), threadgroup=(4, 1, 1), init_value=0,
-        interpret=interpret,
-    )  # fmt: skip
+    call = {
+        "inputs": [],
+        "output_shapes": [()],
+        "output_dtypes": [np.int32],
+        "grid": (6, 1, 1),
+        "threadgroup": (4, 1, 1),
+        "init_value": 0,
+        "interpret": interpret,
+    }
     assert k(**call, exact_grid=True)[0] == 6
     assert k(**call)[0] == 8
 
@@ -215,9 +264,14 @@ def test_init_value(interpret):
     k = cuda_kernel("fill", [], ["a", "b", "c"], "")
     dtypes = [np.float32, np.int8, np.float64]
     outs = k(
-        inputs=[], output_shapes=[(3,), (2, 2), (0, 4)], output_dtypes=dtypes, grid=(1, 1, 1),
-        threadgroup=(1, 1, 1), init_value=2, interpret=interpret,
-    )  # fmt: skip
+        inputs=[],
+        output_shapes=[(3,), (2, 2), (0, 4)],
+        output_dtypes=dtypes,
+        grid=(1, 1, 1),
+        threadgroup=(1, 1, 1),
+        init_value=2,
+        interpret=interpret,
+    )
     for out, dtype, shape in zip(outs, dtypes, [(3,), (2, 2), (0, 4)], strict=True):
         assert out.dtype == dtype and out.shape == shape and (out == 2).all()
 
@@ -225,9 +279,14 @@ def test_init_value(interpret):
 def test_empty_grid_still_fills(interpret):
     k = cuda_kernel("never", [], ["a"], "a[0] = 9;")
     (out,) = k(
-        inputs=[], output_shapes=[(3,)], output_dtypes=[np.float32], grid=(0, 1, 1), threadgroup=(1, 1, 1),
-        init_value=1, interpret=interpret,
-    )  # fmt: skip
+        inputs=[],
+        output_shapes=[(3,)],
+        output_dtypes=[np.float32],
+        grid=(0, 1, 1),
+        threadgroup=(1, 1, 1),
+        init_value=1,
+        interpret=interpret,
+    )
     assert out.tolist() == [1, 1, 1]
 
 
@@ -248,25 +307,45 @@ def test_dynamic_shared_memory(rng, interpret):
         shared_memory=64 * 1024,
     )
     (out,) = k(
-        inputs=[x], output_shapes=[x.shape], output_dtypes=[x.dtype], grid=(64, 1, 1), threadgroup=(64, 1, 1),
+        inputs=[x],
+        output_shapes=[x.shape],
+        output_dtypes=[x.dtype],
+        grid=(64, 1, 1),
+        threadgroup=(64, 1, 1),
         interpret=interpret,
-    )  # fmt: skip
+    )
     np.testing.assert_array_equal(out, x[::-1])
 
 
 @pytest.mark.parametrize("name", ["add", "prod", "max", "min"])
 @pytest.mark.parametrize(
-    "dtype", [np.int32, np.uint32, np.int64, np.uint8, np.int16, np.float16, ml_dtypes.bfloat16, np.float32, np.float64],
+    "dtype",
+    [
+        np.int32,
+        np.uint32,
+        np.int64,
+        np.uint8,
+        np.int16,
+        np.float16,
+        ml_dtypes.bfloat16,
+        np.float32,
+        np.float64,
+    ],
     ids=lambda d: np.dtype(d).name,
-)  # fmt: skip
+)
 def test_atomics(interpret, name, dtype):
     """Small integers, so that every order of the updates gives the same."""
     x = np.array([1, 2, 3, 1, 2, 1, 1, 1], dtype)
     k = cuda_kernel("atomics", ["x"], ["out"], f"atomic_{name}(out + 1, x[threadIdx.x]);")
     (out,) = k(
-        inputs=[x], output_shapes=[(3,)], output_dtypes=[dtype], grid=(8, 1, 1), threadgroup=(8, 1, 1),
-        init_value=2, interpret=interpret,
-    )  # fmt: skip
+        inputs=[x],
+        output_shapes=[(3,)],
+        output_dtypes=[dtype],
+        grid=(8, 1, 1),
+        threadgroup=(8, 1, 1),
+        init_value=2,
+        interpret=interpret,
+    )
     expected = {"add": 14, "prod": 24, "max": 3, "min": 1}[name]
     assert [int(v) for v in out] == [2, expected, 2]
 
@@ -284,9 +363,14 @@ def test_complex(rng, interpret):
         """,
     )
     out, total = k(
-        inputs=[a, 2 - 1j], output_shapes=[(5,), ()], output_dtypes=[np.complex64] * 2, grid=(5, 1, 1),
-        threadgroup=(5, 1, 1), init_value=0, interpret=interpret,
-    )  # fmt: skip
+        inputs=[a, 2 - 1j],
+        output_shapes=[(5,), ()],
+        output_dtypes=[np.complex64] * 2,
+        grid=(5, 1, 1),
+        threadgroup=(5, 1, 1),
+        init_value=0,
+        interpret=interpret,
+    )
     a128 = a.astype(np.complex128)
     np.testing.assert_allclose(out, a128 * (2 - 1j) / (a128 + 1) - a128.conj(), rtol=1e-5)
     np.testing.assert_allclose(total, a128.imag.sum() + 5j, rtol=1e-5)
@@ -298,9 +382,13 @@ def test_scalars_and_their_dtypes(interpret):
     source = "".join(f"out[{i}] = {n}[0]; size[{i}] = sizeof({n}[0]);" for i, n in enumerate(names))
     k = cuda_kernel("scalars", names, ["out", "size"], source)
     out, size = k(
-        inputs=values, output_shapes=[(7,)] * 2, output_dtypes=[np.float64, np.int32], grid=(1, 1, 1),
-        threadgroup=(1, 1, 1), interpret=interpret,
-    )  # fmt: skip
+        inputs=values,
+        output_shapes=[(7,)] * 2,
+        output_dtypes=[np.float64, np.int32],
+        grid=(1, 1, 1),
+        threadgroup=(1, 1, 1),
+        interpret=interpret,
+    )
     assert out.tolist() == [1, 5, 2**40, 1.5, 2.5, 7, 0.1]
     assert size.tolist() == [1, 4, 8, 4, 2, 1, 8]
 
@@ -309,9 +397,14 @@ def test_fp8(interpret):
     x = np.array([1.5, -448, 0.25], ml_dtypes.float8_e4m3fn)
     k = cuda_kernel("fp8", ["x"], ["out"], "out[threadIdx.x] = O(float(x[threadIdx.x]) * 0.5f);")
     (out,) = k(
-        inputs=[x], output_shapes=[(3,)], output_dtypes=[ml_dtypes.float8_e5m2], grid=(3, 1, 1),
-        threadgroup=(3, 1, 1), template=[("O", ml_dtypes.float8_e5m2)], interpret=interpret,
-    )  # fmt: skip
+        inputs=[x],
+        output_shapes=[(3,)],
+        output_dtypes=[ml_dtypes.float8_e5m2],
+        grid=(3, 1, 1),
+        threadgroup=(3, 1, 1),
+        template=[("O", ml_dtypes.float8_e5m2)],
+        interpret=interpret,
+    )
     assert out.astype(np.float32).tolist() == [0.75, -224, 0.125]
 
 
@@ -320,9 +413,13 @@ def test_torch_tensors(interpret):
     x = torch.arange(12, dtype=torch.bfloat16).reshape(3, 4).T
     k = cuda_kernel("torch", ["x", "s"], ["out"], f"{INDEX} out[elem] = float(x[elem]) * s[0];")
     (out,) = k(
-        inputs=[x, 0.5], output_shapes=[x.shape], output_dtypes=[torch.float32], grid=(12, 1, 1),
-        threadgroup=(12, 1, 1), interpret=interpret,
-    )  # fmt: skip
+        inputs=[x, 0.5],
+        output_shapes=[x.shape],
+        output_dtypes=[torch.float32],
+        grid=(12, 1, 1),
+        threadgroup=(12, 1, 1),
+        interpret=interpret,
+    )
     assert isinstance(out, torch.Tensor) and out.dtype == torch.float32
     assert torch.equal(out, x.float() * 0.5)
 
@@ -331,9 +428,15 @@ def test_verbose(interpret, capsys):
     k = cuda_kernel("loud", ["x"], ["out"], "out[0] = x[0] * N;")
     for _ in range(2):
         k(
-            inputs=[np.float32(2)], output_shapes=[()], output_dtypes=[np.float32], grid=(1, 1, 1),
-            threadgroup=(1, 1, 1), template=[("N", -3)], verbose=True, interpret=interpret,
-        )  # fmt: skip
+            inputs=[np.float32(2)],
+            output_shapes=[()],
+            output_dtypes=[np.float32],
+            grid=(1, 1, 1),
+            threadgroup=(1, 1, 1),
+            template=[("N", -3)],
+            verbose=True,
+            interpret=interpret,
+        )
     said = capsys.readouterr().out
     assert said.count("Generated source code for `loud`:\n```\n") == 2
     assert "constexpr int N = -3;" in said and "const float* x, float* out" in said
@@ -354,68 +457,82 @@ def test_compile_error_names_the_line(request):
     )
     with pytest.raises(CompileError) as caught:
         k(
-            inputs=[np.zeros(1, np.float32)], output_shapes=[(1,)], output_dtypes=[np.float32], grid=(1, 1, 1),
-            threadgroup=(1, 1, 1), interpret=True,
-        )  # fmt: skip
+            inputs=[np.zeros(1, np.float32)],
+            output_shapes=[(1,)],
+            output_dtypes=[np.float32],
+            grid=(1, 1, 1),
+            threadgroup=(1, 1, 1),
+            interpret=True,
+        )
     lines = request.path.read_text().splitlines()
     here = next(n for n, line in enumerate(lines, 1) if "// HERE" in line and "missing" in line)
     assert f"{request.path}:{here}: error:" in str(caught.value)
     assert '"missing" is undefined' in str(caught.value)
-    assert [d.line for d in caught.value.diagnostics] == [3]
+    assert [d.line for d in caught.value.diagnostics] == [here]
 
 
 def test_compile_error_without_a_place():
     source = "\n".join(["int i = 0;", "out[i] = nothing" + ";"])
-    k = cuda_kernel("assembled", [], ["out"], source, header="\n".join(["int f()", "{ return wrong; }"]))
+    k = cuda_kernel(
+        "assembled", [], ["out"], source, header="\n".join(["int f()", "{ return wrong; }"])
+    )
     with pytest.raises(CompileError) as caught:
         k(
-            inputs=[], output_shapes=[(1,)], output_dtypes=[np.float32], grid=(1, 1, 1), threadgroup=(1, 1, 1),
+            inputs=[],
+            output_shapes=[(1,)],
+            output_dtypes=[np.float32],
+            grid=(1, 1, 1),
+            threadgroup=(1, 1, 1),
             interpret=True,
-        )  # fmt: skip
+        )
     assert "source of kernel 'assembled', line 2: error" in str(caught.value)
     assert "header of kernel 'assembled', line 2: error" in str(caught.value)
 
 
-GOOD = dict(
-    inputs=[np.zeros(3, np.float32)], output_shapes=[(3,)], output_dtypes=[np.float32], grid=(3, 1, 1),
-    threadgroup=(3, 1, 1), interpret=True,
-)  # fmt: skip
+GOOD = {
+    "inputs": [np.zeros(3, np.float32)],
+    "output_shapes": [(3,)],
+    "output_dtypes": [np.float32],
+    "grid": (3, 1, 1),
+    "threadgroup": (3, 1, 1),
+    "interpret": True,
+}
 
 
 @pytest.mark.parametrize(
     ("change", "error", "says"),
     [
-        (dict(inputs=[]), ArgumentValueError, "inputs= of kernel 'k' holds 0, and 1 are expected"),
-        (dict(inputs=np.zeros(3)), ArgumentTypeError, "must be a list"),
-        (dict(inputs=["text"]), ArgumentTypeError, "input 'x'"),
-        (dict(inputs=[[1, 2]]), ArgumentTypeError, "input 'x'"),
-        (dict(inputs=[np.zeros((1,) * 11)]), ArgumentValueError, "11 dimensions"),
-        (dict(inputs=[2**70]), ArgumentValueError, "64 bits"),
-        (dict(output_shapes=[]), ArgumentValueError, "output_shapes"),
-        (dict(output_shapes=[3]), ArgumentTypeError, "tuple of integers"),
-        (dict(output_shapes=[(-1,)]), ArgumentValueError, "negative"),
-        (dict(output_shapes=[(1.5,)]), ArgumentTypeError, "integers"),
-        (dict(output_dtypes=[np.float32] * 2), ArgumentValueError, "output_dtypes"),
-        (dict(output_dtypes=["nothing"]), ArgumentTypeError, "dtype"),
-        (dict(output_dtypes=[None]), ArgumentTypeError, "dtype"),
-        (dict(grid=(3, 1)), ArgumentTypeError, "three integers"),
-        (dict(grid=3), ArgumentTypeError, "three integers"),
-        (dict(grid=(3.0, 1, 1)), ArgumentTypeError, "integers"),
-        (dict(grid=(-3, 1, 1)), ArgumentValueError, "negative"),
-        (dict(grid=(1, 70000, 1)), ArgumentValueError, "65535"),
-        (dict(threadgroup=(0, 1, 1)), ArgumentValueError, "at least 1"),
-        (dict(threadgroup=(64, 64, 1), grid=(64, 64, 1)), ArgumentValueError, "1024"),
-        (dict(threadgroup=(1, 1, 65), grid=(1, 1, 65)), ArgumentValueError, "64"),
-        (dict(template=[("T", 1.5)]), ArgumentValueError, "dtype, an int of 32 bits or a bool"),
-        (dict(template=[("T", 2**31)]), ArgumentValueError, "32 bits"),
-        (dict(template=[("T", "what")]), ArgumentValueError, "dtype"),
-        (dict(template=[("T", None)]), ArgumentValueError, "dtype"),
-        (dict(template=[("x", 1)]), ArgumentValueError, "twice"),
-        (dict(template=[("1x", 1)]), ArgumentValueError, "identifier"),
-        (dict(template=["T"]), ArgumentTypeError, "pairs"),
-        (dict(init_value="zero"), ArgumentTypeError, "init_value"),
-        (dict(init_value=300, output_dtypes=[np.uint8]), ArgumentValueError, "fit"),
-        (dict(init_value=float("nan"), output_dtypes=[np.int32]), ArgumentValueError, "fit"),
+        ({"inputs": []}, ArgumentValueError, "inputs= of kernel 'k' holds 0, and 1 are expected"),
+        ({"inputs": np.zeros(3)}, ArgumentTypeError, "must be a list"),
+        ({"inputs": ["text"]}, ArgumentTypeError, "input 'x'"),
+        ({"inputs": [[1, 2]]}, ArgumentTypeError, "input 'x'"),
+        ({"inputs": [np.zeros((1,) * 11)]}, ArgumentValueError, "11 dimensions"),
+        ({"inputs": [2**70]}, ArgumentValueError, "64 bits"),
+        ({"output_shapes": []}, ArgumentValueError, "output_shapes"),
+        ({"output_shapes": [3]}, ArgumentTypeError, "tuple of integers"),
+        ({"output_shapes": [(-1,)]}, ArgumentValueError, "negative"),
+        ({"output_shapes": [(1.5,)]}, ArgumentTypeError, "integers"),
+        ({"output_dtypes": [np.float32] * 2}, ArgumentValueError, "output_dtypes"),
+        ({"output_dtypes": ["nothing"]}, ArgumentTypeError, "dtype"),
+        ({"output_dtypes": [None]}, ArgumentTypeError, "dtype"),
+        ({"grid": (3, 1)}, ArgumentTypeError, "three integers"),
+        ({"grid": 3}, ArgumentTypeError, "three integers"),
+        ({"grid": (3.0, 1, 1)}, ArgumentTypeError, "integers"),
+        ({"grid": (-3, 1, 1)}, ArgumentValueError, "negative"),
+        ({"grid": (1, 70000, 1)}, ArgumentValueError, "65535"),
+        ({"threadgroup": (0, 1, 1)}, ArgumentValueError, "at least 1"),
+        ({"threadgroup": (64, 64, 1), "grid": (64, 64, 1)}, ArgumentValueError, "1024"),
+        ({"threadgroup": (1, 1, 65), "grid": (1, 1, 65)}, ArgumentValueError, "64"),
+        ({"template": [("T", 1.5)]}, ArgumentValueError, "dtype, an int of 32 bits or a bool"),
+        ({"template": [("T", 2**31)]}, ArgumentValueError, "32 bits"),
+        ({"template": [("T", "what")]}, ArgumentValueError, "dtype"),
+        ({"template": [("T", None)]}, ArgumentValueError, "dtype"),
+        ({"template": [("x", 1)]}, ArgumentValueError, "twice"),
+        ({"template": [("1x", 1)]}, ArgumentValueError, "identifier"),
+        ({"template": ["T"]}, ArgumentTypeError, "pairs"),
+        ({"init_value": "zero"}, ArgumentTypeError, "init_value"),
+        ({"init_value": 300, "output_dtypes": [np.uint8]}, ArgumentValueError, "fit"),
+        ({"init_value": float("nan"), "output_dtypes": [np.int32]}, ArgumentValueError, "fit"),
     ],
 )
 def test_bad_calls(change, error, says):
@@ -447,6 +564,74 @@ def test_too_much_shared_memory(interpret):
     k = cuda_kernel("greedy", [], ["out"], "", shared_memory=2**20)
     with pytest.raises(ArgumentValueError, match="1048576"):
         k(
-            inputs=[], output_shapes=[(1,)], output_dtypes=[np.float32], grid=(1, 1, 1), threadgroup=(1, 1, 1),
+            inputs=[],
+            output_shapes=[(1,)],
+            output_dtypes=[np.float32],
+            grid=(1, 1, 1),
+            threadgroup=(1, 1, 1),
             interpret=interpret,
-        )  # fmt: skip
+        )
+
+
+# --- what the interpreter says ------------------------------------------------------------------------
+
+
+def hazard(k, **call) -> str:
+    from runtime.interpreter import HazardError
+
+    with pytest.raises(HazardError) as caught:
+        k(**call, interpret=True)
+    return str(caught.value)
+
+
+def test_out_of_bounds_names_the_line(request):
+    k = cuda_kernel(
+        "past_the_end",
+        ["x"],
+        ["out"],
+        """
+        int i = blockIdx.x * blockDim.x + threadIdx.x;
+        float value = x[i];  // BEYOND
+        out[i] = value;
+        """,
+    )
+    said = hazard(
+        k,
+        inputs=[np.zeros(6, np.float32)],
+        output_shapes=[(6,)],
+        output_dtypes=[np.float32],
+        grid=(6, 1, 1),
+        threadgroup=(4, 1, 1),
+    )
+    lines = request.path.read_text().splitlines()
+    here = next(n for n, line in enumerate(lines, 1) if line.endswith("// BEYOND"))
+    assert f"{request.path}:{here}" in said
+    assert "input 'x'" in said
+
+
+def test_reading_an_output_that_holds_nothing():
+    k = cuda_kernel("adds", [], ["total"], "atomicAdd(total, 1.0f);")
+    call = {
+        "inputs": [],
+        "output_shapes": [()],
+        "output_dtypes": [np.float32],
+        "grid": (1, 1, 1),
+        "threadgroup": (1, 1, 1),
+    }
+    said = hazard(k, **call)
+    assert "uninitialised" in said and "output 'total'" in said
+    assert k(**call, init_value=1, interpret=True)[0] == 2
+
+
+def test_writing_an_input():
+    k = cuda_kernel("writes", ["x"], ["out"], "const_cast<float*>(x)[0] = 1; out[0] = x[0];")
+    x = np.zeros(1, np.float32)
+    said = hazard(
+        k,
+        inputs=[x],
+        output_shapes=[()],
+        output_dtypes=[np.float32],
+        grid=(1, 1, 1),
+        threadgroup=(1, 1, 1),
+    )
+    assert "input 'x'" in said and x[0] == 0

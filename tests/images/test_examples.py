@@ -1,5 +1,6 @@
 """The kernels that MLX's documentation is built on, in Metal Shading Language, against float64 NumPy."""
 
+# ruff: noqa: E501 (kernel text, and the messages that name it)
 from __future__ import annotations
 
 import numpy as np
@@ -28,9 +29,14 @@ def test_exp(rng, interpret):
         """,
     )
     (out,) = k(
-        inputs=[a], template=[("T", np.float32)], grid=(a.size, 1, 1), threadgroup=(256, 1, 1),
-        output_shapes=[a.shape], output_dtypes=[a.dtype], interpret=interpret,
-    )  # fmt: skip
+        inputs=[a],
+        template=[("T", np.float32)],
+        grid=(a.size, 1, 1),
+        threadgroup=(256, 1, 1),
+        output_shapes=[a.shape],
+        output_dtypes=[a.dtype],
+        interpret=interpret,
+    )
     np.testing.assert_allclose(out, np.exp(a.astype(np.float64)).astype(np.float16), rtol=1e-3)
 
 
@@ -49,9 +55,14 @@ def test_strided_exp(rng, interpret):
         ensure_row_contiguous=False,
     )
     (out,) = k(
-        inputs=[a], template=[("T", np.float32)], grid=(a.size, 1, 1), threadgroup=(256, 1, 1),
-        output_shapes=[a.shape], output_dtypes=[a.dtype], interpret=interpret,
-    )  # fmt: skip
+        inputs=[a],
+        template=[("T", np.float32)],
+        grid=(a.size, 1, 1),
+        threadgroup=(256, 1, 1),
+        output_shapes=[a.shape],
+        output_dtypes=[a.dtype],
+        interpret=interpret,
+    )
     np.testing.assert_allclose(out, np.exp(a.astype(np.float64)).astype(np.float16), rtol=1e-3)
 
 
@@ -179,7 +190,10 @@ def corners(x, grid):
     for row, wy, dy in ((top, top + 1 - iy, -1), (top + 1, iy - top, 1)):
         for column, wx, dx in ((left, left + 1 - ix, -1), (left + 1, ix - left, 1)):
             inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
-            at = (np.clip(row, 0, height - 1).astype(int), np.clip(column, 0, width - 1).astype(int))
+            at = (
+                np.clip(row, 0, height - 1).astype(int),
+                np.clip(column, 0, width - 1).astype(int),
+            )
             yield at, inside, wx * wy, dx * wy, dy * wx
 
 
@@ -210,10 +224,17 @@ def test_grid_sample(rng, interpret, shape, points):
     out_shape = (*grid.shape[:3], shape[3])
     k = metal_kernel("grid_sample", ["x", "grid"], ["out"], FORWARD)
     (out,) = k(
-        inputs=[x, grid], template=[("T", x.dtype)], output_shapes=[out_shape], output_dtypes=[x.dtype],
-        grid=(int(np.prod(out_shape)), 1, 1), threadgroup=(256, 1, 1), interpret=interpret,
-    )  # fmt: skip
-    np.testing.assert_allclose(out, sample(x.astype(np.float64), grid.astype(np.float64)), rtol=1e-4, atol=2e-5)
+        inputs=[x, grid],
+        template=[("T", x.dtype)],
+        output_shapes=[out_shape],
+        output_dtypes=[x.dtype],
+        grid=(int(np.prod(out_shape)), 1, 1),
+        threadgroup=(256, 1, 1),
+        interpret=interpret,
+    )
+    np.testing.assert_allclose(
+        out, sample(x.astype(np.float64), grid.astype(np.float64)), rtol=1e-4, atol=2e-5
+    )
 
 
 @pytest.mark.parametrize(("shape", "points"), [((2, 6, 8, 3), (4, 3)), ((1, 8, 8, 40), (2, 3))])
@@ -230,10 +251,15 @@ def test_grid_sample_backward(rng, interpret, shape, points):
     )
     padded = -(-shape[3] // 32) * 32
     x_grad, grid_grad = k(
-        inputs=[x, grid, cotangent], template=[("T", x.dtype)], output_shapes=[x.shape, grid.shape],
-        output_dtypes=[x.dtype, x.dtype], grid=(grid.size // 2 * padded, 1, 1), threadgroup=(256, 1, 1),
-        init_value=0, interpret=interpret,
-    )  # fmt: skip
+        inputs=[x, grid, cotangent],
+        template=[("T", x.dtype)],
+        output_shapes=[x.shape, grid.shape],
+        output_dtypes=[x.dtype, x.dtype],
+        grid=(grid.size // 2 * padded, 1, 1),
+        threadgroup=(256, 1, 1),
+        init_value=0,
+        interpret=interpret,
+    )
     exact = sample_gradients(*(v.astype(np.float64) for v in (x, grid, cotangent)))
     np.testing.assert_allclose(x_grad, exact[0], rtol=1e-4, atol=2e-5)
     np.testing.assert_allclose(grid_grad, exact[1], rtol=1e-4, atol=2e-3)

@@ -1,5 +1,6 @@
 """`metal_kernel`: both forms, the generated signature, every position attribute, atomics and errors."""
 
+# ruff: noqa: E501 (kernel text, and the messages that name it)
 from __future__ import annotations
 
 import ml_dtypes
@@ -24,9 +25,13 @@ def test_copy(rng, interpret):
     a = rng.standard_normal((2, 2)).astype(np.float32)
     k = metal_kernel("copy", ["inp"], ["out1"], f"{INDEX} out1[elem] = inp[elem];")
     (out,) = k(
-        inputs=[a], output_shapes=[a.shape], output_dtypes=[a.dtype], grid=(4, 1, 1), threadgroup=(2, 1, 1),
+        inputs=[a],
+        output_shapes=[a.shape],
+        output_dtypes=[a.dtype],
+        grid=(4, 1, 1),
+        threadgroup=(2, 1, 1),
         interpret=interpret,
-    )  # fmt: skip
+    )
     np.testing.assert_array_equal(out, a)
 
 
@@ -48,14 +53,14 @@ def test_arguments(rng, interpret):
         out2[elem] = a[1] + b[2] + c[1] - d;
         """,
     )
-    call = dict(
-        inputs=[a, np.array([3, 4, 5], np.int32), c, 7.3],
-        output_shapes=[(3, 2), (3, 2)],
-        output_dtypes=[np.float32, np.int32],
-        grid=(6, 1, 1),
-        threadgroup=(2, 1, 1),
-        interpret=interpret,
-    )
+    call = {
+        "inputs": [a, np.array([3, 4, 5], np.int32), c, 7.3],
+        "output_shapes": [(3, 2), (3, 2)],
+        "output_dtypes": [np.float32, np.int32],
+        "grid": (6, 1, 1),
+        "threadgroup": (2, 1, 1),
+        "interpret": interpret,
+    }
     first, second = k(template=[("e", True), ("f", 3), ("T", np.float16)], **call)
     a64, c64 = a.astype(np.float64).ravel(), c.astype(np.float64).ravel()
     np.testing.assert_allclose(first, np.full((3, 2), a64[1] + 5 + c64[3] + 7.3 + 3), rtol=1e-6)
@@ -77,9 +82,14 @@ def test_strides(rng, interpret, where):
         made = {"ensure_row_contiguous": contiguous} if where == "factory" else {}
         called = {"ensure_row_contiguous": contiguous} if where == "call" else {}
         (out,) = metal_kernel("strides", ["inp"], ["out"], source, **made)(
-            inputs=[a], output_shapes=[a.shape], output_dtypes=[a.dtype], grid=(a.size, 1, 1),
-            threadgroup=(256, 1, 1), interpret=interpret, **called,
-        )  # fmt: skip
+            inputs=[a],
+            output_shapes=[a.shape],
+            output_dtypes=[a.dtype],
+            grid=(a.size, 1, 1),
+            threadgroup=(256, 1, 1),
+            interpret=interpret,
+            **called,
+        )
         np.testing.assert_allclose(out, 32 * np.exp(a.astype(np.float64)), rtol=2e-6)
 
 
@@ -97,9 +107,14 @@ def test_negative_strides(rng, interpret):
         """,
     )
     for out in k(
-        inputs=[x], output_shapes=[x.shape] * 2, output_dtypes=[x.dtype] * 2, grid=(60, 1, 1), threadgroup=(64, 1, 1),
-        ensure_row_contiguous=False, interpret=interpret,
-    ):  # fmt: skip
+        inputs=[x],
+        output_shapes=[x.shape] * 2,
+        output_dtypes=[x.dtype] * 2,
+        grid=(60, 1, 1),
+        threadgroup=(64, 1, 1),
+        ensure_row_contiguous=False,
+        interpret=interpret,
+    ):
         np.testing.assert_array_equal(out, x)
 
 
@@ -121,9 +136,13 @@ def test_helper_in_header(rng, interpret):
         """,
     )
     (out,) = k(
-        inputs=[a], output_shapes=[a.shape], output_dtypes=[a.dtype], grid=(4, 1, 1), threadgroup=(4, 1, 1),
+        inputs=[a],
+        output_shapes=[a.shape],
+        output_dtypes=[a.dtype],
+        grid=(4, 1, 1),
+        threadgroup=(4, 1, 1),
         interpret=interpret,
-    )  # fmt: skip
+    )
     np.testing.assert_allclose(out, np.exp(a.astype(np.float64)), rtol=2e-6)
 
 
@@ -131,9 +150,13 @@ def test_one_name_two_sources(interpret):
     for value in (0, 1, 0):
         k = metal_kernel("same", [], ["out"], f"out[0] = {value};")
         (out,) = k(
-            inputs=[], output_shapes=[(1,)], output_dtypes=[np.float32], grid=(1, 1, 1), threadgroup=(1, 1, 1),
+            inputs=[],
+            output_shapes=[(1,)],
+            output_dtypes=[np.float32],
+            grid=(1, 1, 1),
+            threadgroup=(1, 1, 1),
             interpret=interpret,
-        )  # fmt: skip
+        )
         assert out[0] == value
 
 
@@ -142,9 +165,13 @@ def test_one_kernel_two_dtypes(interpret):
     total = 0.0
     for dtype, value in ((np.float16, 1.5), (np.float32, 2.5)):
         (out,) = k(
-            inputs=[np.array([value], dtype)], output_shapes=[(1,)], output_dtypes=[dtype], grid=(1, 1, 1),
-            threadgroup=(1, 1, 1), interpret=interpret,
-        )  # fmt: skip
+            inputs=[np.array([value], dtype)],
+            output_shapes=[(1,)],
+            output_dtypes=[dtype],
+            grid=(1, 1, 1),
+            threadgroup=(1, 1, 1),
+            interpret=interpret,
+        )
         assert out.dtype == dtype
         total += float(out[0])
     assert total == 8.0
@@ -177,7 +204,12 @@ def test_dict_form(rng, interpret):
     np.testing.assert_allclose(outs["out"], np.exp(a[::2].astype(np.float64)), rtol=1e-3)
     np.testing.assert_array_equal(outs["twice"], a[::2].astype(np.float32) * 2)
     positional = metal_kernel("fill", "out[0] = 4;")
-    call = dict(output_shapes={"out": ()}, output_dtypes={"out": np.int32}, grid=(1, 1, 1), threadgroup=(1, 1, 1))
+    call = {
+        "output_shapes": {"out": ()},
+        "output_dtypes": {"out": np.int32},
+        "grid": (1, 1, 1),
+        "threadgroup": (1, 1, 1),
+    }
     assert positional(inputs={}, interpret=interpret, **call)["out"] == 4
 
 
@@ -216,20 +248,41 @@ def test_every_attribute(interpret):
         value = ATTRIBUTES[name]
         wide = isinstance(value, tuple) or (isinstance(value, str) and "," in value)
         for axis in range(3):
-            lines.append(f"out[(at * {len(names)} + {n}) * 3 + {axis}] = {name}{'.' + 'xyz'[axis] if wide else ''};")
+            lines.append(
+                f"out[(at * {len(names)} + {n}) * 3 + {axis}] = {name}{'.' + 'xyz'[axis] if wide else ''};"
+            )
     (out,) = metal_kernel("attributes", [], ["out"], "\n".join(lines))(
-        inputs=[], output_shapes=[(3, 4, 10, len(names), 3)], output_dtypes=[np.uint32], grid=(10, 4, 3),
-        threadgroup=(8, 2, 2), interpret=interpret,
-    )  # fmt: skip
+        inputs=[],
+        output_shapes=[(3, 4, 10, len(names), 3)],
+        output_dtypes=[np.uint32],
+        grid=(10, 4, 3),
+        threadgroup=(8, 2, 2),
+        interpret=interpret,
+    )
     for z, y, x in np.ndindex(3, 4, 10):
         lx, ly, lz = x % 8, y % 2, z % 2
         sx, sy, sz = min(8, 10 - x // 8 * 8), 2, min(2, 3 - z // 2 * 2)
         i = (lz * 2 + ly) * 8 + lx  # in the launched block, which is what lanes are numbered by
-        scope = dict(x=x, y=y, z=z, lx=lx, ly=ly, lz=lz, sx=sx, sy=sy, sz=sz, i=i)
+        scope = {
+            "x": x,
+            "y": y,
+            "z": z,
+            "lx": lx,
+            "ly": ly,
+            "lz": lz,
+            "sx": sx,
+            "sy": sy,
+            "sz": sz,
+            "i": i,
+        }
         for n, name in enumerate(names):
             value = ATTRIBUTES[name]
             expected = eval(value, scope) if isinstance(value, str) else value
-            assert (out[z, y, x, n] == np.broadcast_to(expected, 3)).all(), (name, (x, y, z), out[z, y, x, n])
+            assert (out[z, y, x, n] == np.broadcast_to(expected, 3)).all(), (
+                name,
+                (x, y, z),
+                out[z, y, x, n],
+            )
 
 
 @pytest.mark.parametrize("grid", [(6, 1, 1), (5, 3, 1), (1, 1, 7)])
@@ -242,9 +295,14 @@ def test_exactly_the_grid_runs(interpret, grid):
         atomic_outputs=True,
     )
     (n,) = k(
-        inputs=[], output_shapes=[()], output_dtypes=[np.int32], grid=grid, threadgroup=(4, 2, 3), init_value=0,
+        inputs=[],
+        output_shapes=[()],
+        output_dtypes=[np.int32],
+        grid=grid,
+        threadgroup=(4, 2, 3),
+        init_value=0,
         interpret=interpret,
-    )  # fmt: skip
+    )
     assert n == np.prod(grid)
 
 
@@ -264,18 +322,28 @@ def test_torch_and_template_branches(interpret):
         }}""",
     )
     (out,) = k(
-        inputs=[x], output_shapes=[x.shape], output_dtypes=[torch.float16], template=[("T", torch.float16), ("N", 3)],
-        grid=(6, 1, 1), threadgroup=(6, 1, 1), interpret=interpret,
-    )  # fmt: skip
+        inputs=[x],
+        output_shapes=[x.shape],
+        output_dtypes=[torch.float16],
+        template=[("T", torch.float16), ("N", 3)],
+        grid=(6, 1, 1),
+        threadgroup=(6, 1, 1),
+        interpret=interpret,
+    )
     assert torch.equal(out, (x * 3).half())
 
 
 def test_verbose(capsys, interpret):
     k = metal_kernel("loud", ["x", "s"], ["out"], f"{INDEX} out[elem] = x[elem] * s;")
     k(
-        inputs=[np.ones(3, np.float32), 2.0], output_shapes=[(3,)], output_dtypes=[np.float32], grid=(3, 1, 1),
-        threadgroup=(3, 1, 1), verbose=True, interpret=interpret,
-    )  # fmt: skip
+        inputs=[np.ones(3, np.float32), 2.0],
+        output_shapes=[(3,)],
+        output_dtypes=[np.float32],
+        grid=(3, 1, 1),
+        threadgroup=(3, 1, 1),
+        verbose=True,
+        interpret=interpret,
+    )
     said = capsys.readouterr().out
     assert said.startswith("Generated source code for `loud`:\n```\n")
     assert "const float* x, const float& s, float* out, uint3 thread_position_in_grid" in said
@@ -294,32 +362,44 @@ def test_compile_error_names_the_line(request):
     )
     with pytest.raises(CompileError) as caught:
         k(
-            inputs=[np.zeros(1, np.float16)], output_shapes=[(1,)], output_dtypes=[np.float32], grid=(1, 1, 1),
-            threadgroup=(1, 1, 1), interpret=True,
-        )  # fmt: skip
+            inputs=[np.zeros(1, np.float16)],
+            output_shapes=[(1,)],
+            output_dtypes=[np.float32],
+            grid=(1, 1, 1),
+            threadgroup=(1, 1, 1),
+            interpret=True,
+        )
     lines = request.path.read_text().splitlines()
     here = next(n for n, line in enumerate(lines, 1) if "// HERE" in line and "missing" in line)
     assert f"{request.path}:{here}: error:" in str(caught.value)
 
 
-GOOD = dict(
-    inputs=[np.zeros(3, np.float32)], output_shapes=[(3,)], output_dtypes=[np.float32], grid=(3, 1, 1),
-    threadgroup=(3, 1, 1), interpret=True,
-)  # fmt: skip
+GOOD = {
+    "inputs": [np.zeros(3, np.float32)],
+    "output_shapes": [(3,)],
+    "output_dtypes": [np.float32],
+    "grid": (3, 1, 1),
+    "threadgroup": (3, 1, 1),
+    "interpret": True,
+}
 
 
 @pytest.mark.parametrize(
     ("change", "error", "says"),
     [
-        (dict(output_dtypes=[np.float64]), ArgumentTypeError, "Metal has no type"),
-        (dict(inputs=[np.zeros(3)]), ArgumentTypeError, "Metal has no type"),
-        (dict(inputs={"x": np.zeros(3)}), ArgumentTypeError, "dict by name"),
+        ({"output_dtypes": [np.float64]}, ArgumentTypeError, "Metal has no type"),
+        ({"inputs": [np.zeros(3)]}, ArgumentTypeError, "Metal has no type"),
+        ({"inputs": {"x": np.zeros(3)}}, ArgumentTypeError, "dict by name"),
         (
-            dict(inputs={"y": 1}, output_shapes={"out": (3,)}, output_dtypes={"out": np.float32}),
+            {
+                "inputs": {"y": 1},
+                "output_shapes": {"out": (3,)},
+                "output_dtypes": {"out": np.float32},
+            },
             ArgumentValueError,
             "names .'y'., and .'x'. are expected",
         ),
-        (dict(grid=(2**32, 1, 1), threadgroup=(1024, 1, 1)), ArgumentValueError, "32-bit"),
+        ({"grid": (2**32, 1, 1), "threadgroup": (1024, 1, 1)}, ArgumentValueError, "32-bit"),
     ],
 )
 def test_bad_calls(change, error, says):
@@ -331,12 +411,20 @@ def test_bad_calls(change, error, says):
 @pytest.mark.parametrize(
     ("arguments", "error", "says"),
     [
-        (dict(name="k"), ArgumentTypeError, "needs source="),
-        (dict(name="k", source="", input_names=["x"]), ArgumentTypeError, "both"),
-        (dict(name="k", source="", input_names=["device"], output_names=["y"]), ArgumentValueError, "word of Metal"),
-        (dict(name="k", source="", compile_options={"math_mode": "odd"}), ArgumentValueError, "math_mode"),
-        (dict(name="k", source="", compile_options={"other": 1}), ArgumentValueError, "other"),
-        (dict(name="k", source="", compile_options=3), ArgumentTypeError, "dict"),
+        ({"name": "k"}, ArgumentTypeError, "needs source="),
+        ({"name": "k", "source": "", "input_names": ["x"]}, ArgumentTypeError, "both"),
+        (
+            {"name": "k", "source": "", "input_names": ["device"], "output_names": ["y"]},
+            ArgumentValueError,
+            "word of Metal",
+        ),
+        (
+            {"name": "k", "source": "", "compile_options": {"math_mode": "odd"}},
+            ArgumentValueError,
+            "math_mode",
+        ),
+        ({"name": "k", "source": "", "compile_options": {"other": 1}}, ArgumentValueError, "other"),
+        ({"name": "k", "source": "", "compile_options": 3}, ArgumentTypeError, "dict"),
     ],
 )
 def test_bad_factories(arguments, error, says):

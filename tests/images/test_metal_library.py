@@ -1,5 +1,6 @@
 """The headers behind `metal_kernel`: Metal's types, functions, SIMD-group operations and atomics."""
 
+# ruff: noqa: E501 (kernel text, and the messages that name it)
 from __future__ import annotations
 
 from typing import Any
@@ -13,7 +14,9 @@ from runtime.metal import metal_kernel
 pytestmark = pytest.mark.usefixtures("compiler")
 
 
-def run(source: str, inputs: dict[str, Any], dtype: Any, count: int, interpret: bool, **more: Any) -> np.ndarray:
+def run(
+    source: str, inputs: dict[str, Any], dtype: Any, count: int, interpret: bool, **more: Any
+) -> np.ndarray:
     """One output of `count` elements, one thread each, all in one threadgroup unless told."""
     template = more.pop("template", None)
     threadgroup = more.pop("threadgroup", (min(count, 1024), 1, 1))
@@ -21,9 +24,15 @@ def run(source: str, inputs: dict[str, Any], dtype: Any, count: int, interpret: 
     (out,) = metal_kernel(
         "test", list(inputs), ["out"], "uint i = thread_position_in_grid.x;\n" + source, **more
     )(
-        inputs=list(inputs.values()), output_shapes=[(count,)], output_dtypes=[dtype], grid=(count, 1, 1),
-        threadgroup=threadgroup, template=template, init_value=init, interpret=interpret,
-    )  # fmt: skip
+        inputs=list(inputs.values()),
+        output_shapes=[(count,)],
+        output_dtypes=[dtype],
+        grid=(count, 1, 1),
+        threadgroup=threadgroup,
+        template=template,
+        init_value=init,
+        interpret=interpret,
+    )
     return out
 
 
@@ -72,30 +81,45 @@ APPROXIMATE = ("cos", "exp", "exp2", "exp10", "log", "log2", "log10", "rsqrt", "
 def test_unary_functions(rng, interpret):
     """All in one kernel, each under `metal::`, `precise::` and where there is one `fast::`, scalars and vectors."""
     count = 64
-    x = np.stack([rng.uniform(low, high, count) for _, low, high in UNARY.values()]).astype(np.float32)
+    x = np.stack([rng.uniform(low, high, count) for _, low, high in UNARY.values()]).astype(
+        np.float32
+    )
     lines = []
     for row, name in enumerate(UNARY):
         at = f"{row * count} + i"
-        lines.append(f"float a{row} = x[{at}]; float3 v{row} = metal::{name}(float3(0.5f, a{row}, 0.5f));")
+        lines.append(
+            f"float a{row} = x[{at}]; float3 v{row} = metal::{name}(float3(0.5f, a{row}, 0.5f));"
+        )
         lines.append(f"out[{at}] = {'precise::' if row % 2 else ''}{name}(a{row});")
         lines.append(f"same[{at}] = v{row}.y == out[{at}];")
         fast = f"fast::{name}(a{row})" if name in APPROXIMATE else f"out[{at}]"
         lines.append(f"quick[{at}] = {fast};")
     k = metal_kernel(
-        "unary", ["x"], ["out", "same", "quick"], "uint i = thread_position_in_grid.x;\n" + "\n".join(lines)
+        "unary",
+        ["x"],
+        ["out", "same", "quick"],
+        "uint i = thread_position_in_grid.x;\n" + "\n".join(lines),
     )
     out, same, quick = k(
-        inputs=[x], output_shapes=[x.shape] * 3, output_dtypes=[np.float32, np.bool_, np.float32],
-        grid=(count, 1, 1), threadgroup=(count, 1, 1), interpret=interpret,
-    )  # fmt: skip
+        inputs=[x],
+        output_shapes=[x.shape] * 3,
+        output_dtypes=[np.float32, np.bool_, np.float32],
+        grid=(count, 1, 1),
+        threadgroup=(count, 1, 1),
+        interpret=interpret,
+    )
     for row, (name, (exact, _, _)) in enumerate(UNARY.items()):
         expected = exact(x[row].astype(np.float64))
         np.testing.assert_allclose(out[row], expected, rtol=2e-6, atol=4e-7, err_msg=name)
-        np.testing.assert_allclose(quick[row], expected, rtol=2e-5, atol=5e-6, err_msg=f"fast::{name}")
+        np.testing.assert_allclose(
+            quick[row], expected, rtol=2e-5, atol=5e-6, err_msg=f"fast::{name}"
+        )
     assert same.all()
 
 
-@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32], ids=["half", "bfloat", "float"])
+@pytest.mark.parametrize(
+    "dtype", [np.float16, ml_dtypes.bfloat16, np.float32], ids=["half", "bfloat", "float"]
+)
 def test_functions_keep_the_type(rng, interpret, dtype):
     a, b, c = (rng.uniform(0.5, 3, 32).astype(dtype) for _ in range(3))
     cases = {
@@ -116,14 +140,20 @@ def test_functions_keep_the_type(rng, interpret, dtype):
         "abs(-x)": lambda x, y, z: x,
     }
     source = "T x = a[i], y = b[i], z = c[i];\n" + "\n".join(
-        f"out[{n} * 32 + i] = {text};"
-        for n, text in enumerate(cases)
+        f"out[{n} * 32 + i] = {text};" for n, text in enumerate(cases)
     )
-    k = metal_kernel("typed", ["a", "b", "c"], ["out"], "uint i = thread_position_in_grid.x;\n" + source)
+    k = metal_kernel(
+        "typed", ["a", "b", "c"], ["out"], "uint i = thread_position_in_grid.x;\n" + source
+    )
     (out,) = k(
-        inputs=[a, b, c], output_shapes=[(len(cases), 32)], output_dtypes=[dtype], grid=(32, 1, 1),
-        threadgroup=(32, 1, 1), template=[("T", dtype)], interpret=interpret,
-    )  # fmt: skip
+        inputs=[a, b, c],
+        output_shapes=[(len(cases), 32)],
+        output_dtypes=[dtype],
+        grid=(32, 1, 1),
+        threadgroup=(32, 1, 1),
+        template=[("T", dtype)],
+        interpret=interpret,
+    )
     wide = [v.astype(np.float64) for v in (a, b, c)]
     tolerance = {"float16": 6e-4, "bfloat16": 4.5e-3, "float32": 2e-6}[np.dtype(dtype).name]
     for n, (text, exact) in enumerate(cases.items()):
@@ -157,9 +187,13 @@ def test_half_constants_fold_as_the_hardware_rounds(interpret):
         header=f"constant half table[12] = {{{listed}}};",
     )
     folded, converted = k(
-        inputs=[x], output_shapes=[(12,)] * 2, output_dtypes=[np.float16] * 2, grid=(12, 1, 1),
-        threadgroup=(12, 1, 1), interpret=interpret,
-    )  # fmt: skip
+        inputs=[x],
+        output_shapes=[(12,)] * 2,
+        output_dtypes=[np.float16] * 2,
+        grid=(12, 1, 1),
+        threadgroup=(12, 1, 1),
+        interpret=interpret,
+    )
     with np.errstate(over="ignore"):
         np.testing.assert_array_equal(converted, x.astype(np.float16))
     np.testing.assert_array_equal(folded.view(np.uint16), converted.view(np.uint16))
@@ -181,7 +215,10 @@ def test_integer_functions(rng, interpret):
         "ctz(x)": [(int(v) & -int(v)).bit_length() - 1 if v else 32 for v in unsigned],
         "popcount(x)": [int(v).bit_count() for v in unsigned],
         "reverse_bits(x)": [int(f"{int(v):032b}"[::-1], 2) for v in unsigned],
-        "rotate(x, y)": [(int(u) << (int(s) % 32) | int(u) >> (32 - int(s) % 32)) for u, s in zip(unsigned, other, strict=True)],
+        "rotate(x, y)": [
+            (int(u) << (int(s) % 32) | int(u) >> (32 - int(s) % 32))
+            for u, s in zip(unsigned, other, strict=True)
+        ],
         "mulhi(x, y)": wide * other >> 32,
         "hadd(x, y)": (wide + other) >> 1,
         "rhadd(x, y)": (wide + other + 1) >> 1,
@@ -190,15 +227,26 @@ def test_integer_functions(rng, interpret):
         "extract_bits(uint(x), 5, 9)": unsigned >> 5 & 511,
         "extract_bits(x, 3, 4)": (wide >> 3 & 15) - ((wide >> 3 & 8) << 1),
         "insert_bits(x, y, 4, 8)": (wide & ~(255 << 4)) | ((other & 255) << 4),
-        "madsat(x, y, 5)": [max(info.min, min(info.max, int(a) * int(b) + 5)) for a, b in zip(x, y, strict=True)],
+        "madsat(x, y, 5)": [
+            max(info.min, min(info.max, int(a) * int(b) + 5)) for a, b in zip(x, y, strict=True)
+        ],
         "mad24(x & 255, y & 255, 3)": (wide & 255) * (other & 255) + 3,
-    }  # fmt: skip
+    }
     lines = "\n".join(f"out[{n} * 64 + i] = int({text});" for n, text in enumerate(cases))
-    k = metal_kernel("ints", ["a", "b"], ["out"], f"uint i = thread_position_in_grid.x; int x = a[i], y = b[i]; {lines}")
+    k = metal_kernel(
+        "ints",
+        ["a", "b"],
+        ["out"],
+        f"uint i = thread_position_in_grid.x; int x = a[i], y = b[i]; {lines}",
+    )
     (out,) = k(
-        inputs=[x, y], output_shapes=[(len(cases), 64)], output_dtypes=[np.int32], grid=(64, 1, 1),
-        threadgroup=(64, 1, 1), interpret=interpret,
-    )  # fmt: skip
+        inputs=[x, y],
+        output_shapes=[(len(cases), 64)],
+        output_dtypes=[np.int32],
+        grid=(64, 1, 1),
+        threadgroup=(64, 1, 1),
+        interpret=interpret,
+    )
     for n, (text, expected) in enumerate(cases.items()):
         whole = np.array([int(v) & 0xFFFFFFFF for v in expected], np.uint32)
         np.testing.assert_array_equal(out[n].view(np.uint32), whole, err_msg=text)
@@ -241,16 +289,23 @@ def test_vectors(interpret):
     CHECK(step(1.0, 2.0) == 1 && step(2.0, 1.0) == 0 && smoothstep(0.0, 2.0, 1.0) == 0.5 && copysign(1.0, -3.0) == -1);
     CHECK(fdim(3.0, 1.0) == 2 && fdim(1.0, 3.0) == 0 && nextafter(1.0, 2.0) > 1 && fmax(NAN, 2.0) == 2 && divide(1.0, 4.0) == 0.25);
     CHECK(numeric_limits<half>::max() == 65504 && numeric_limits<int>::lowest() == -2147483648 && Limits<float>::min < -1e38);
-    """  # noqa: E501
+    """
     count = checks.count("CHECK(")
     numbered = checks
     for n in range(count):
         numbered = numbered.replace("CHECK(", f"RECORD({n}, ", 1)
-    k = metal_kernel("vectors", [], ["out"], numbered, header="#define RECORD(n, ...) out[n] = (__VA_ARGS__)")
+    k = metal_kernel(
+        "vectors", [], ["out"], numbered, header="#define RECORD(n, ...) out[n] = (__VA_ARGS__)"
+    )
     (out,) = k(
-        inputs=[], output_shapes=[(count,)], output_dtypes=[np.bool_], grid=(1, 1, 1), threadgroup=(1, 1, 1),
-        init_value=False, interpret=interpret,
-    )  # fmt: skip
+        inputs=[],
+        output_shapes=[(count,)],
+        output_dtypes=[np.bool_],
+        grid=(1, 1, 1),
+        threadgroup=(1, 1, 1),
+        init_value=False,
+        interpret=interpret,
+    )
     lines = [line.strip() for line in checks.split("CHECK(")[1:]]
     assert out.all(), [lines[n] for n in np.flatnonzero(~out)]
 
@@ -258,22 +313,39 @@ def test_vectors(interpret):
 LANES = 40  # a full SIMD-group and one of 8 lanes
 
 
-@pytest.mark.parametrize("dtype", [np.int32, np.float32, np.float16, np.uint8, np.int64], ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize(
+    "dtype", [np.int32, np.float32, np.float16, np.uint8, np.int64], ids=lambda d: np.dtype(d).name
+)
 def test_simd_reductions(rng, interpret, dtype):
     x = rng.integers(1, 4, LANES).astype(dtype)
     names = {"sum": np.sum, "max": np.max, "min": np.min}
     if np.dtype(dtype).kind != "f":
-        names |= {"and": np.bitwise_and.reduce, "or": np.bitwise_or.reduce, "xor": np.bitwise_xor.reduce}
+        names |= {
+            "and": np.bitwise_and.reduce,
+            "or": np.bitwise_or.reduce,
+            "xor": np.bitwise_xor.reduce,
+        }
     lines = [f"out[{n} * {LANES} + i] = simd_{name}(x[i]);" for n, name in enumerate(names)]
-    lines += [f"out[{len(names) + n} * {LANES} + i] = quad_{name}(x[i]);" for n, name in enumerate(names)]
-    (out,) = metal_kernel("reduce", ["x"], ["out"], "uint i = thread_position_in_grid.x;" + "\n".join(lines))(
-        inputs=[x], output_shapes=[(2, len(names), LANES)], output_dtypes=[dtype], grid=(LANES, 1, 1),
-        threadgroup=(64, 1, 1), interpret=interpret,
-    )  # fmt: skip
+    lines += [
+        f"out[{len(names) + n} * {LANES} + i] = quad_{name}(x[i]);" for n, name in enumerate(names)
+    ]
+    (out,) = metal_kernel(
+        "reduce", ["x"], ["out"], "uint i = thread_position_in_grid.x;" + "\n".join(lines)
+    )(
+        inputs=[x],
+        output_shapes=[(2, len(names), LANES)],
+        output_dtypes=[dtype],
+        grid=(LANES, 1, 1),
+        threadgroup=(64, 1, 1),
+        interpret=interpret,
+    )
     for group, width in enumerate((32, 4)):
         for n, (name, exact) in enumerate(names.items()):
             expected = np.concatenate(
-                [np.full(len(part), exact(part)) for part in np.split(x, range(width, LANES, width))]
+                [
+                    np.full(len(part), exact(part))
+                    for part in np.split(x, range(width, LANES, width))
+                ]
             ).astype(dtype)
             np.testing.assert_array_equal(out[group, n], expected, err_msg=f"{name} of {width}")
 
@@ -283,13 +355,23 @@ def test_simd_products_and_prefixes(interpret):
     names = [
         f"{group}_{name}"
         for group in ("simd", "quad")
-        for name in ("product", "prefix_inclusive_sum", "prefix_exclusive_sum", "prefix_inclusive_product", "prefix_exclusive_product")
-    ]  # fmt: skip
+        for name in (
+            "product",
+            "prefix_inclusive_sum",
+            "prefix_exclusive_sum",
+            "prefix_inclusive_product",
+            "prefix_exclusive_product",
+        )
+    ]
     lines = "\n".join(f"out[{n} * {LANES} + i] = {name}(x[i]);" for n, name in enumerate(names))
     (out,) = metal_kernel("prefix", ["x"], ["out"], f"uint i = thread_position_in_grid.x; {lines}")(
-        inputs=[x], output_shapes=[(len(names), LANES)], output_dtypes=[np.int32], grid=(LANES, 1, 1),
-        threadgroup=(64, 1, 1), interpret=interpret,
-    )  # fmt: skip
+        inputs=[x],
+        output_shapes=[(len(names), LANES)],
+        output_dtypes=[np.int32],
+        grid=(LANES, 1, 1),
+        threadgroup=(64, 1, 1),
+        interpret=interpret,
+    )
     for row, name in zip(out, names, strict=True):
         width = 32 if name.startswith("simd") else 4
         for start in range(0, LANES, width):
@@ -301,7 +383,9 @@ def test_simd_products_and_prefixes(interpret):
                 "prefix_inclusive_product": np.cumprod(part),
                 "prefix_exclusive_product": np.cumprod(np.concatenate([[1], part[:-1]])),
             }[name.split("_", 1)[1]]
-            np.testing.assert_array_equal(row[start : start + width], expected.astype(np.int32), err_msg=name)
+            np.testing.assert_array_equal(
+                row[start : start + width], expected.astype(np.int32), err_msg=name
+            )
 
 
 def test_simd_moves(interpret):
@@ -326,10 +410,16 @@ def test_simd_moves(interpret):
         "quad_broadcast_first(v)": quad_base,
     }
     lines = "\n".join(f"out[{n} * 64 + i] = {text};" for n, text in enumerate(cases))
-    (out,) = metal_kernel("moves", ["x"], ["out"], f"uint i = thread_position_in_grid.x; int v = x[i]; {lines}")(
-        inputs=[x], output_shapes=[(len(cases), 64)], output_dtypes=[np.int32], grid=(64, 1, 1),
-        threadgroup=(64, 1, 1), interpret=interpret,
-    )  # fmt: skip
+    (out,) = metal_kernel(
+        "moves", ["x"], ["out"], f"uint i = thread_position_in_grid.x; int v = x[i]; {lines}"
+    )(
+        inputs=[x],
+        output_shapes=[(len(cases), 64)],
+        output_dtypes=[np.int32],
+        grid=(64, 1, 1),
+        threadgroup=(64, 1, 1),
+        interpret=interpret,
+    )
     for row, (text, source) in zip(out, cases.items(), strict=True):
         known = source >= 0  # what comes from outside the group is not defined
         np.testing.assert_array_equal(row[known], x[source[known]], err_msg=text)
@@ -346,9 +436,13 @@ def test_simd_moves_of_any_type(rng, interpret):
     out[6 * i + 3] = filled; out[6 * i + 4] = down; out[6 * i + 5] = h;
     """
     (out,) = metal_kernel("any", ["x"], ["out"], "uint i = thread_position_in_grid.x;" + source)(
-        inputs=[x], output_shapes=[(32, 6)], output_dtypes=[np.float32], grid=(32, 1, 1), threadgroup=(32, 1, 1),
+        inputs=[x],
+        output_shapes=[(32, 6)],
+        output_dtypes=[np.float32],
+        grid=(32, 1, 1),
+        threadgroup=(32, 1, 1),
         interpret=interpret,
-    )  # fmt: skip
+    )
     np.testing.assert_array_equal(out[:, :3], x.reshape(32, 3)[::-1])
     first = x[:32]
     np.testing.assert_array_equal(out[:, 3], np.concatenate([-first[30:], first[:30]]))
@@ -366,7 +460,14 @@ def test_votes(interpret):
     """
     out = run(source, {}, np.uint64, 8, interpret)
     for i in range(8):
-        expected = 0x55 + (1 << 40) + (1 << 41) + ((i == 0) << 42) + ((i // 4 == 1) << 43) + ((i < 4) << 44)
+        expected = (
+            0x55
+            + (1 << 40)
+            + (1 << 41)
+            + ((i == 0) << 42)
+            + ((i // 4 == 1) << 43)
+            + ((i < 4) << 44)
+        )
         assert int(out[i]) == expected + (5 << 50) + (1 << 45), i
 
 
@@ -400,18 +501,35 @@ def test_threadgroup_memory(rng, interpret):
     if (t == 0) out[threadgroup_position_in_grid.x] = tile[0] + 1000 * int(atomic_load_explicit(&arrived, memory_order_relaxed));
     """
     header = "inline void fold(threadgroup int* tile, uint t, uint n) { tile[t] += tile[t + n]; }"
-    k = metal_kernel("smem", ["x"], ["out"], "uint i = thread_position_in_grid.x;" + source, header=header)
+    k = metal_kernel(
+        "smem", ["x"], ["out"], "uint i = thread_position_in_grid.x;" + source, header=header
+    )
     (out,) = k(
-        inputs=[x], output_shapes=[(4,)], output_dtypes=[np.int32], grid=(256, 1, 1), threadgroup=(64, 1, 1),
+        inputs=[x],
+        output_shapes=[(4,)],
+        output_dtypes=[np.int32],
+        grid=(256, 1, 1),
+        threadgroup=(64, 1, 1),
         interpret=interpret,
-    )  # fmt: skip
+    )
     np.testing.assert_array_equal(out, x.reshape(4, 64).sum(axis=1) + 64000)
 
 
 @pytest.mark.parametrize(
-    "dtype", [np.int32, np.uint32, np.float32, np.uint64, np.int64, np.float16, ml_dtypes.bfloat16, np.int16, np.uint8],
+    "dtype",
+    [
+        np.int32,
+        np.uint32,
+        np.float32,
+        np.uint64,
+        np.int64,
+        np.float16,
+        ml_dtypes.bfloat16,
+        np.int16,
+        np.uint8,
+    ],
     ids=lambda d: np.dtype(d).name,
-)  # fmt: skip
+)
 def test_atomics(interpret, dtype):
     integral = np.dtype(dtype).kind in "iu"
     source = """
@@ -438,8 +556,14 @@ def test_atomics(interpret, dtype):
         atomic_outputs=True,
     )
     (out,) = k(
-        inputs=[x], output_shapes=[(10,)], output_dtypes=[dtype], grid=(8, 1, 1), threadgroup=(8, 1, 1),
-        template=[("T", dtype)], init_value=32, interpret=interpret,
-    )  # fmt: skip
+        inputs=[x],
+        output_shapes=[(10,)],
+        output_dtypes=[dtype],
+        grid=(8, 1, 1),
+        threadgroup=(8, 1, 1),
+        template=[("T", dtype)],
+        init_value=32,
+        interpret=interpret,
+    )
     expected = [56, 8, 32, 1, 48, 9, 7] + ([39, 0, 32] if integral else [32, 32, 32])
     assert [int(v) for v in out] == expected

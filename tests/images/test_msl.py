@@ -17,9 +17,15 @@ from runtime.msl import translate
         ("threadgroup float* p = tile;", " float* p = tile;"),
         ("threadgroup T (&x)[4]", " T (&x)[4]"),
         ("static_cast<threadgroup float*>(p)", "static_cast< float*>(p)"),
-        ("void f(threadgroup T& x, constant int* s, thread float3 &v)", "void f( T& x, const int* s,  float3 &v)"),
+        (
+            "void f(threadgroup T& x, constant int* s, thread float3 &v)",
+            "void f( T& x, const int* s,  float3 &v)",
+        ),
         ("const device T* x = y;", "const  T* x = y;"),
-        ("threadgroup_barrier(mem_flags::mem_threadgroup);", "threadgroup_barrier(mem_flags::mem_threadgroup);"),
+        (
+            "threadgroup_barrier(mem_flags::mem_threadgroup);",
+            "threadgroup_barrier(mem_flags::mem_threadgroup);",
+        ),
         ("my_device + thread_index + constants", "my_device + thread_index + constants"),
         ("// a constant in device memory", "// a constant in device memory"),
         ("/* thread\n 1.0 */ 'x' \"device 1.0\"", "/* thread\n 1.0 */ 'x' \"device 1.0\""),

@@ -1,5 +1,6 @@
 """`precompiled_cuda_kernel`: PTX on both devices, machine code on a GPU."""
 
+# ruff: noqa: E501 (kernel text, and the messages that name it)
 from __future__ import annotations
 
 from pathlib import Path
@@ -18,17 +19,22 @@ REVERSE = (PTX / "reverse.ptx").read_bytes()
 
 
 def scale(x: Any, interpret: Any, **change: Any) -> list[Any]:
-    arguments: dict[str, Any] = dict(
-        name="scale",
-        compiled_source=SCALE,
-        inputs=[x],
-        output_shapes=[x.shape],
-        output_dtypes=[np.float32],
-        scalars=[True, x.size if hasattr(x, "size") and isinstance(x.size, int) else 1, 0.5, np.float64(0.1)],
-        grid=(12, 1, 1),
-        threadgroup=(4, 1, 1),
-        interpret=interpret,
-    )
+    arguments: dict[str, Any] = {
+        "name": "scale",
+        "compiled_source": SCALE,
+        "inputs": [x],
+        "output_shapes": [x.shape],
+        "output_dtypes": [np.float32],
+        "scalars": [
+            True,
+            x.size if hasattr(x, "size") and isinstance(x.size, int) else 1,
+            0.5,
+            np.float64(0.1),
+        ],
+        "grid": (12, 1, 1),
+        "threadgroup": (4, 1, 1),
+        "interpret": interpret,
+    }
     return precompiled_cuda_kernel(**(arguments | change))
 
 
@@ -77,9 +83,17 @@ def test_not_contiguous(x, interpret):
 
 
 def test_scalar_as_input(interpret):
-    (out,) = scale(np.float32(3), interpret, output_shapes=[()], scalars=[True, 1, 0.5, np.float64(0.1)])
+    (out,) = scale(
+        np.float32(3), interpret, output_shapes=[()], scalars=[True, 1, 0.5, np.float64(0.1)]
+    )
     np.testing.assert_allclose(out, -1.4, rtol=1e-6)
-    (out,) = scale(np.float32(0), interpret, inputs=[3.0], output_shapes=[()], scalars=[True, 1, 0.5, np.float64(0.1)])
+    (out,) = scale(
+        np.float32(0),
+        interpret,
+        inputs=[3.0],
+        output_shapes=[()],
+        scalars=[True, 1, 0.5, np.float64(0.1)],
+    )
     np.testing.assert_allclose(out, -1.4, rtol=1e-6)
 
 
@@ -88,10 +102,17 @@ def test_shared_memory_at_every_launch(interpret):
     x = np.arange(128, dtype=np.int32)
     for extra in (0, 1024, 0):
         (out,) = precompiled_cuda_kernel(
-            name="reverse", compiled_source=REVERSE, inputs=[x], output_shapes=[x.shape], output_dtypes=[x.dtype],
-            scalars=[], grid=(128, 1, 1), threadgroup=(64, 1, 1), shared_memory=64 * 1024 + extra,
+            name="reverse",
+            compiled_source=REVERSE,
+            inputs=[x],
+            output_shapes=[x.shape],
+            output_dtypes=[x.dtype],
+            scalars=[],
+            grid=(128, 1, 1),
+            threadgroup=(64, 1, 1),
+            shared_memory=64 * 1024 + extra,
             interpret=interpret,
-        )  # fmt: skip
+        )
         np.testing.assert_array_equal(out, x.reshape(2, 64)[:, ::-1].ravel())
 
 
@@ -103,28 +124,30 @@ def test_empty_grid(x, interpret):
 def test_torch(interpret):
     torch = pytest.importorskip("torch")
     x = torch.arange(12, dtype=torch.float32)
-    (out,) = scale(x, interpret, output_dtypes=[torch.float32], scalars=[True, 12, 0.5, np.float64(0)])
+    (out,) = scale(
+        x, interpret, output_dtypes=[torch.float32], scalars=[True, 12, 0.5, np.float64(0)]
+    )
     assert isinstance(out, torch.Tensor) and torch.equal(out, x * -0.5)
 
 
 @pytest.mark.parametrize(
     ("change", "error", "says"),
     [
-        (dict(scalars=[True, 2**31, 0.5, 1.0]), ArgumentValueError, "np.int64"),
-        (dict(scalars=[True, "3", 0.5, 1.0]), ArgumentTypeError, r"scalars\[1\]"),
-        (dict(scalars=[1j]), ArgumentTypeError, r"scalars\[0\]"),
-        (dict(scalars=3), ArgumentTypeError, "scalars"),
-        (dict(compiled_source=SCALE.decode()), ArgumentTypeError, "encode"),
-        (dict(compiled_source=b""), ArgumentValueError, "empty"),
-        (dict(name=""), ArgumentTypeError, "entry"),
-        (dict(inputs=["x"]), ArgumentTypeError, r"inputs\[0\]"),
-        (dict(output_shapes=[]), ArgumentValueError, "at least one output"),
-        (dict(output_dtypes=[]), ArgumentValueError, "one of each"),
-        (dict(grid=(1, 1)), ArgumentTypeError, "three integers"),
-        (dict(threadgroup=(2048, 1, 1), grid=(4096, 1, 1)), ArgumentValueError, "1024"),
-        (dict(shared_memory=-1), ArgumentValueError, "negative"),
-        (dict(shared_memory=10**7), ArgumentValueError, "10000000"),
-        (dict(init_value="0"), ArgumentTypeError, "init_value"),
+        ({"scalars": [True, 2**31, 0.5, 1.0]}, ArgumentValueError, "np.int64"),
+        ({"scalars": [True, "3", 0.5, 1.0]}, ArgumentTypeError, r"scalars\[1\]"),
+        ({"scalars": [1j]}, ArgumentTypeError, r"scalars\[0\]"),
+        ({"scalars": 3}, ArgumentTypeError, "scalars"),
+        ({"compiled_source": SCALE.decode()}, ArgumentTypeError, "encode"),
+        ({"compiled_source": b""}, ArgumentValueError, "empty"),
+        ({"name": ""}, ArgumentTypeError, "entry"),
+        ({"inputs": ["x"]}, ArgumentTypeError, r"inputs\[0\]"),
+        ({"output_shapes": []}, ArgumentValueError, "at least one output"),
+        ({"output_dtypes": []}, ArgumentValueError, "one of each"),
+        ({"grid": (1, 1)}, ArgumentTypeError, "three integers"),
+        ({"threadgroup": (2048, 1, 1), "grid": (4096, 1, 1)}, ArgumentValueError, "1024"),
+        ({"shared_memory": -1}, ArgumentValueError, "negative"),
+        ({"shared_memory": 10**7}, ArgumentValueError, "10000000"),
+        ({"init_value": "0"}, ArgumentTypeError, "init_value"),
     ],
 )
 def test_bad_arguments(x, change, error, says):
@@ -143,13 +166,17 @@ def test_wrong_entry(x, interpret, name):
         scale(x, interpret, name=name)
 
 
-@pytest.mark.parametrize("scalars", [[], [True, 12, 0.5], [True, 12, 0.5, 0.1], [True, 12, 0.5, np.float64(1), 3]])
+@pytest.mark.parametrize(
+    "scalars", [[], [True, 12, 0.5], [True, 12, 0.5, 0.1], [True, 12, 0.5, np.float64(1), 3]]
+)
 def test_wrong_parameters(x, interpret, scalars):
     with pytest.raises((Error, ValueError), match="param"):
         scale(x, interpret, scalars=scalars)
 
 
-@pytest.mark.parametrize("image", [b"no image at all", SCALE[:700], SCALE.replace(b"mul.rn.f32", b"mul.what.f32")])
+@pytest.mark.parametrize(
+    "image", [b"no image at all", SCALE[:700], SCALE.replace(b"mul.rn.f32", b"mul.what.f32")]
+)
 def test_corrupt_image(x, interpret, image):
     with pytest.raises((Error, ValueError)):
         scale(x, interpret, compiled_source=image)
@@ -205,8 +232,12 @@ def test_torch_on_the_gpu():
         if stream is not None:
             stream.wait_stream(torch.cuda.current_stream())
         (out,) = scale(
-            x.T, None, output_dtypes=[torch.float32], scalars=[True, 12, 0.5, np.float64(0)],
-            ensure_row_contiguous=True, stream=stream,
-        )  # fmt: skip
+            x.T,
+            None,
+            output_dtypes=[torch.float32],
+            scalars=[True, 12, 0.5, np.float64(0)],
+            ensure_row_contiguous=True,
+            stream=stream,
+        )
         torch.cuda.synchronize()
         assert out.is_cuda and torch.equal(out, x.T.contiguous() * -0.5)

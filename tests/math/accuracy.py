@@ -1,8 +1,8 @@
 """Measures the worst errors of `lowering.math` and keeps the table in `docs/math-accuracy.md`.
 
 `python -m tests.math.accuracy` measures everything (an hour on one core) and rewrites the table;
-`python -m tests.math.accuracy exp log` measures only those and replaces their rows. Functions of one float32 are
-compared at all 2^32 of them, the others at random arguments.
+`python -m tests.math.accuracy exp log` measures only those and replaces their rows. Functions of
+one float32 are compared at all 2^32 of them, the others at random arguments.
 """
 
 from __future__ import annotations
@@ -26,16 +26,18 @@ CHUNK = 1 << 20
 
 HEADER = """# Accuracy of the mathematical functions
 
-Worst errors that were measured, in units in the last place of the exact result, and the argument of each. Float32
-functions of one argument were evaluated at all 2^32 arguments and compared with float64; all others at 3 million
-random arguments (special values, all exponents alike, and values near 0) and compared with the next wider format.
-An ulp below the smallest normal number is the smallest subnormal. A NaN in the wrong place, an infinity where the
-result is finite or a zero of the wrong sign would be an infinite error; there are none.
+Worst errors that were measured, in units in the last place of the exact result, and the argument
+of each. Float32 functions of one argument were evaluated at all 2^32 arguments and compared with
+float64; all others at 3 million random arguments (special values, all exponents alike, and values
+near 0) and compared with the next wider format. An ulp below the smallest normal number is the
+smallest subnormal. A NaN in the wrong place, an infinity where the result is finite or a zero of
+the wrong sign would be an infinite error; there are none.
 
-The limits are 2 ulp in float32 and 4 in float64; for `pow` 4 and 8. `fmod` and `remainder` are exact (half an ulp
-is the rounding of a sum with the divisor). The functions consist of IEEE-rounded operations only, so the results of
-a GPU, of the interpreter and of this measurement on a CPU are the same bits. With `approx_math=True` float32
-functions that the hardware approximates use its instructions instead: see the PTX ISA for their errors.
+The limits are 2 ulp in float32 and 4 in float64; for `pow` 4 and 8. `fmod` and `remainder` are
+exact (half an ulp is the rounding of a sum with the divisor). The functions consist of
+IEEE-rounded operations only, so the results of a GPU, of the interpreter and of this measurement
+on a CPU are the same bits. With `approx_math=True` float32 functions that the hardware
+approximates use its instructions instead: see the PTX ISA for their errors.
 
 The last columns count PTX instructions, without what a rare slow path adds.
 
@@ -107,18 +109,24 @@ def row(name: str) -> str:
     unary = FUNCTIONS[f"{name}.f32"].arity == 1
     single = sweep(name) if unary else worst_at_random(name, "f32", RANDOM_ARGUMENTS)
     double = worst_at_random(name, "f64", RANDOM_ARGUMENTS)
-    counts = [compile_ptx(f"{name}.{dtype}").instructions for dtype in ("f32", "f64")]
     cells = [f"`{name}`"]
     for worst, digits in ((single, 9), (double, 17)):
         cells += [f"{worst.error:.2f}", ", ".join(f"{a:.{digits}g}" for a in worst.arguments)]
-    return "| " + " | ".join(cells + [str(count) for count in counts]) + " |"
+    return with_counts(name, "| " + " | ".join([*cells, "", ""]) + " |")
+
+
+def with_counts(name: str, line: str) -> str:
+    """A row with its instruction counts brought up to date."""
+    counts = [compile_ptx(f"{name}.{dtype}").instructions for dtype in ("f32", "f64")]
+    return "| " + " | ".join(line.strip("| ").split(" | ")[:5] + [str(c) for c in counts]) + " |"
 
 
 def main(names: list[str]) -> None:
     rows: dict[str, str] = {}
     if TABLE.exists():
         lines = [line for line in TABLE.read_text().splitlines() if line.startswith("| `")]
-        rows = {line.split("`")[1]: line for line in lines}
+        names_of = {line.split("`")[1]: line for line in lines}
+        rows = {name: with_counts(name, line) for name, line in names_of.items()}
     for name in names or measured_names():
         rows[name] = row(name)
         print(rows[name], flush=True)

@@ -1,4 +1,6 @@
-"""Compiles functions of `lowering.math` to PTX and assembles them, to count instructions and to see no local memory."""
+"""Compiles functions of `lowering.math` to PTX and assembles them, to count instructions and to see
+no local memory.
+"""
 
 from __future__ import annotations
 
@@ -36,18 +38,28 @@ def _machine(arch: str) -> llvm.TargetMachine:
 
 
 def _kernel_text(called: MathFunction) -> str:
-    """An entry that applies the function to one element per operand."""
+    """An entry that applies the function to the element of each thread of a grid of full blocks."""
     type_ = called.dtype
     count = called.arity
     parameters = ", ".join(f"ptr addrspace(1) %p{i}" for i in range(count + 1))
     types = called.parameters
-    loads = "\n".join(f"  %x{i} = load {t}, ptr addrspace(1) %p{i}" for i, t in enumerate(types))
+    loads = "\n".join(
+        f"  %a{i} = getelementptr {t}, ptr addrspace(1) %p{i}, i64 %index\n"
+        f"  %x{i} = load {t}, ptr addrspace(1) %a{i}"
+        for i, t in enumerate(types)
+    )
     operands = ", ".join(f"{t} %x{i}" for i, t in enumerate(types))
     return f"""
 define ptx_kernel void @kernel({parameters}) "nvvm.reqntid"="128" {{
+  %lane = call i32 @llvm.nvvm.read.ptx.sreg.tid.x()
+  %block = call i32 @llvm.nvvm.read.ptx.sreg.ctaid.x()
+  %first = mul i32 %block, 128
+  %element = add i32 %first, %lane
+  %index = zext i32 %element to i64
 {loads}
   %y = call {type_} @{called.symbol}({operands})
-  store {type_} %y, ptr addrspace(1) %p{count}
+  %o = getelementptr {type_}, ptr addrspace(1) %p{count}, i64 %index
+  store {type_} %y, ptr addrspace(1) %o
   ret void
 }}
 """
@@ -59,11 +71,11 @@ def _count(ptx: str) -> int:
     return len([opcode for opcode in body if not opcode.startswith(("param", "reg"))])
 
 
-def compile_ptx(key: str, arch: str = "sm_90a", *, approx: bool = False) -> Compiled:
+def compile_ptx(key: str, arch: str = "sm_90a") -> Compiled:
     """PTX of a kernel around `key`. Instructions that the empty kernel has too are not counted."""
     machine = _machine(arch)
-    called = function(key, approx=approx)
-    text = _kernel_text(called) + definitions([key], approx=approx)
+    called = function(key)
+    text = _kernel_text(called) + definitions([key])
     module = llvm.parse_assembly(text)
     module.triple = "nvptx64-nvidia-cuda"
     module.data_layout = str(machine.target_data)
@@ -77,7 +89,7 @@ def compile_ptx(key: str, arch: str = "sm_90a", *, approx: bool = False) -> Comp
     if ".func" in entry:
         entry, after = entry[: entry.index(".func")], entry[entry.index(".func") :]
         slow += after
-    overhead = 2 * called.arity + 3
+    overhead = 3 * called.arity + 9
     return Compiled(ptx, _count(entry) - overhead, _count(slow))
 
 
@@ -86,7 +98,7 @@ def ptxas() -> str | None:
 
 
 def assemble(ptx: str, arch: str, folder: Path) -> str:
-    """What ptxas says of registers, spills and stack. Raises CalledProcessError with its message."""
+    """What ptxas says of registers, spills and stack. Raises CalledProcessError."""
     source = folder / "math.ptx"
     source.write_text(ptx)
     done = subprocess.run(

@@ -1,4 +1,5 @@
-"""Runs the LLVM text of `lowering.math` on the host, in vectorised loops, beside references of higher precision.
+"""Runs the LLVM text of `lowering.math` on the host, in vectorised loops, beside references of
+higher precision.
 
 The text is the one that NVPTX gets; on x86-64 with FMA every operation in it rounds the same.
 """
@@ -202,7 +203,8 @@ def _error_loop() -> Callable[..., np.ndarray]:
 
 
 def errors_single(result: np.ndarray, reference: np.ndarray) -> np.ndarray:
-    """Errors of float32 results in ulp of the float64 reference; inf where a NaN or a zero's sign is wrong.
+    """Errors of float32 results in ulp of the float64 reference; inf where a NaN or a zero's sign
+    is wrong.
 
     An ulp below the smallest normal is 2^-149; an infinite result counts as 2^128.
     """
@@ -210,7 +212,9 @@ def errors_single(result: np.ndarray, reference: np.ndarray) -> np.ndarray:
 
 
 def errors_double(result: np.ndarray, reference: np.ndarray) -> np.ndarray:
-    """Errors of float64 results in ulp of the 80-bit reference; inf where a NaN or a zero's sign is wrong."""
+    """Errors of float64 results in ulp of the 80-bit reference; inf where a NaN or a zero's sign is
+    wrong.
+    """
     reference = np.asarray(reference, np.longdouble)
     top = np.ldexp(np.longdouble(1), 1024)
     with np.errstate(all="ignore"):

@@ -29,10 +29,9 @@ from kernel_dsl.compiled import (
 )
 from kernel_dsl.dtypes import bfloat16, float32, float64, uint8
 from runtime import driver, memory
-from runtime.arrays import ArrayView, row_major, view
+from runtime.arrays import view
 from runtime.binding import bind
 from runtime.device import cuda_device
-from runtime.dispatch import MISS, FastCalls
 from runtime.errors import (
     ArgumentTypeError,
     ArgumentValueError,
@@ -41,105 +40,22 @@ from runtime.errors import (
     OutOfMemoryError,
 )
 
+from .fake import (
+    BLOCKS,
+    CALLBACK,
+    DEPTH,
+    ENCODES,
+    LIB,
+    MODULES,
+    CudaArray,
+    Launch,
+    Player,
+    count,
+    player,
+)
 from .kernels import SOURCE, STRIDES, scale, scale_ptx
 
-LIB = ctypes.CDLL("libcuda.so.1")
-LIB.fake_count.restype = ctypes.c_long
-BLOCKS, MODULES, LAUNCHES, ENCODES, DEPTH = range(5)
-_CALLBACK = ctypes.CFUNCTYPE(
-    ctypes.c_int,
-    ctypes.c_char_p,
-    ctypes.POINTER(ctypes.c_void_p),
-    ctypes.c_int,
-    ctypes.POINTER(ctypes.c_int),
-    ctypes.POINTER(ctypes.c_uint),
-    ctypes.c_uint,
-    ctypes.c_void_p,
-    ctypes.c_int,
-    ctypes.c_int,
-)
-
-
-class Launch:
-    """What the driver was told of one launch."""
-
-    def __init__(self, *got: Any) -> None:
-        name, params, count, sizes, dims, smem, stream, cluster, pdl = got
-        self.name = name.decode()
-        self.params = [ctypes.string_at(params[i], sizes[i]) for i in range(count)]
-        self.grid, self.block = tuple(dims[:3]), tuple(dims[3:6])
-        self.smem, self.stream, self.cluster, self.pdl = smem, stream or 0, cluster, pdl
-
-
-class Player:
-    """Plays `scale` for 32 float32 (strides in elements from the fourth and fifth parameter) and
-    keeps the launches.
-    """
-
-    def __init__(self) -> None:
-        self.launches: list[Launch] = []
-        self.shape: tuple[int, ...] = (32,)
-
-    def __call__(self, *got: Any) -> int:
-        launch = Launch(*got)
-        self.launches.append(launch)
-        if launch.name == "scale":
-            numbers = [int.from_bytes(p, "little", signed=True) for p in launch.params]
-            strides = numbers[3:5] if len(numbers) >= 5 else [1, 1]
-            x, out = (
-                memory.host_array(
-                    ArrayView(
-                        a,
-                        self.shape,
-                        (s,) if len(self.shape) == 1 else row_major(self.shape),
-                        float32,
-                        ("cpu", 0),
-                        "",
-                    )
-                )
-                for a, s in zip(numbers[:2], strides, strict=True)
-            )
-            out[...] = x * np.frombuffer(launch.params[2], np.float32)[0]
-        return 0
-
-
-@pytest.fixture
-def player() -> Any:
-    made = Player()
-    callback = _CALLBACK(made)
-    LIB.fake_callback(callback)
-    yield made
-    LIB.fake_fail(0)
-    LIB.fake_callback(_CALLBACK(0))
-    del callback
-
-
-def count(which: int) -> int:
-    return int(LIB.fake_count(which))
-
-
-class CudaArray:
-    """An array of no framework, in 'device' memory."""
-
-    def __init__(
-        self, data: np.ndarray[Any, Any], stream: int | None = None, readonly: bool = False
-    ) -> None:
-        self.data = data
-        self.stream = stream
-        self.readonly = readonly
-
-    @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
-        return {
-            "version": 3,
-            "shape": self.data.shape,
-            "typestr": self.data.dtype.str,
-            "strides": None if self.data.flags.c_contiguous else self.data.strides,
-            "data": (self.data.ctypes.data, self.readonly),
-            "stream": self.stream,
-        }
-
-
+__all__ = ["player"]  # a fixture
 X = np.random.default_rng(0).standard_normal(32).astype(np.float32)
 
 
@@ -243,9 +159,7 @@ def test_read_only_device_output_is_refused(player: Player) -> None:
     kernel = scale()
     loaded = cuda_device(0).load(kernel)
     with pytest.raises(ArgumentValueError, match="read-only"):
-        runtime.call(
-            kernel, loaded, [CudaArray(X)], [1.0], out=[CudaArray(X.copy(), readonly=True)]
-        )
+        runtime.call(kernel, loaded, [CudaArray(X)], [1.0], out=[CudaArray(X.copy(), readonly=True)])
     assert not player.launches
 
 
@@ -338,7 +252,7 @@ def test_workspaces_are_zeroed_each_launch_and_freed(player: Player) -> None:
         ctypes.memset(address, 1, 64)
         return 0
 
-    callback = _CALLBACK(play)
+    callback = CALLBACK(play)
     LIB.fake_callback(callback)
     blocks = count(BLOCKS)
     runtime.call(kernel, loaded, [X], [2.0])
@@ -399,17 +313,17 @@ def test_overlap_is_refused_before_anything_happens(player: Player) -> None:
 def test_errors_name_the_kernel_and_say_what_survives(player: Player) -> None:
     kernel = scale()
     loaded = cuda_device(0).load(kernel)
-    callback = _CALLBACK(lambda *got: 700)
+    callback = CALLBACK(lambda *got: 700)
     LIB.fake_callback(callback)
     with pytest.raises(LaunchError) as caught:
         runtime.call(kernel, loaded, [CudaArray(X)], [1.0])
     text = str(caught.value)
-    assert caught.value.code == "CUDA_ERROR_ILLEGAL_ADDRESS"
+    assert caught.value.status == "CUDA_ERROR_ILLEGAL_ADDRESS"
     assert not caught.value.context_survives
     for part in ("'scale'", str(SOURCE), "'x_ref'", "float32[32] on cuda:0", "does not survive"):
         assert part in text
     copy = pickle.loads(pickle.dumps(caught.value))
-    assert (str(copy), copy.code, copy.context_survives) == (text, caught.value.code, False)
+    assert (str(copy), copy.status, copy.context_survives) == (text, caught.value.status, False)
 
 
 def test_out_of_memory_survives(player: Player) -> None:
@@ -426,9 +340,7 @@ def test_images(player: Player) -> None:
     assert device.load_image(scale_ptx().encode(), "scale") is image, "the same image loads once"
     out = np.zeros(32, np.float32)
     x = view(CudaArray(X))
-    image.launch(
-        [x, view(CudaArray(out)), np.float32(2).tobytes()], grid=(1, 1, 1), block=(32, 1, 1)
-    )
+    image.launch([x, view(CudaArray(out)), np.float32(2).tobytes()], grid=(1, 1, 1), block=(32, 1, 1))
     np.testing.assert_array_equal(out, X * 2)
     with pytest.raises(ArgumentTypeError, match="3 parameters"):
         image.launch([x, x], grid=(1, 1, 1), block=(32, 1, 1))
@@ -510,100 +422,3 @@ def test_fill_of_narrow_floats() -> None:
     assert memory.fill_pattern(2, uint8) == b"\x02" and len(memory.fill_pattern(2, float64)) == 8
     with pytest.raises(ArgumentValueError, match="does not fit"):
         memory.fill_pattern(300, uint8)
-
-
-@pytest.fixture
-def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """torch, with CPU tensors taken for tensors on GPU 0, whose memory is host memory here."""
-    module = pytest.importorskip("torch")
-    from runtime.interop import torch as interop
-
-    real = interop.INTEROP.view
-
-    def on_gpu(array: Any, stream: int) -> ArrayView:
-        seen = real(array, stream)
-        seen.device = ("cuda", 0)
-        return seen
-
-    monkeypatch.setattr(interop.INTEROP, "view", on_gpu, raising=False)
-    monkeypatch.setattr(interop.INTEROP, "current_stream", lambda index: 11, raising=False)
-    monkeypatch.setattr(
-        interop.INTEROP,
-        "empty",
-        lambda shape, dtype, device, stream: module.empty(shape, dtype=interop.torch_dtype(dtype)),
-        raising=False,
-    )
-    return module
-
-
-def test_fast_calls(player: Player, torch: Any) -> None:
-    kernel = scale()
-    loaded = cuda_device(0).load(kernel)
-    fast = FastCalls()
-    x = torch.from_numpy(X.copy())
-    assert fast((x, 2.0)) is MISS
-    fast.learn((x, 2.0), None, loaded, lambda outs: outs[0])
-    np.testing.assert_array_equal(fast((x, 2.0)).numpy(), X * 2)
-    other = torch.from_numpy(X + 1)
-    np.testing.assert_array_equal(fast((other, 3.0)).numpy(), (X + 1) * 3)
-    assert player.launches[-1].stream == 11
-    assert fast((x, 2.0), stream=4) is not MISS
-    assert player.launches[-1].stream == 4
-    for args in (
-        (x[:16], 2.0),
-        (x, 2),
-        (x, np.float64(2)),
-        (x.double(), 2.0),
-        (x.clone().requires_grad_(), 2.0),
-        (x, [2.0]),
-        (X, 2.0),
-        (torch.zeros(33)[1:], 2.0),
-        (x, 1e300),
-    ):
-        assert fast(args) is MISS
-    with torch.no_grad():
-        assert fast((x.clone().requires_grad_(), 2.0)) is not MISS
-
-
-def test_fast_calls_with_out(player: Player, torch: Any) -> None:
-    kernel = scale()
-    loaded = cuda_device(0).load(kernel)
-    fast = FastCalls()
-    held = torch.zeros(96)
-    x, out = held[:32], held[32:64]
-    x[:] = torch.from_numpy(X)
-    fast.learn((x, 2.0), out, loaded, lambda outs: outs[0])
-    fast.learn((x, 2.0), [out], loaded)
-    assert fast((x, 2.0), out) is out
-    assert fast((x, 3.0), [out])[0] is out
-    np.testing.assert_array_equal(out.numpy(), X * 3)
-    assert fast((x, 2.0)) is MISS
-    assert fast((x, 2.0), x) is MISS, "sharing memory is for the long way"
-    assert fast((x, 2.0), held[16:48]) is MISS
-    inplace = cuda_device(0).load(scale(overlaps=((0, 1),)))
-    fast.learn((x, 2.0), x, inplace)
-    fast((x, 2.0), x)
-    np.testing.assert_array_equal(x.numpy(), X * 2)
-    fast((x, 2.0), out)
-    np.testing.assert_array_equal(out.numpy(), X * 4)
-    assert fast((x, 2.0), held[16:48]) is MISS
-
-
-def test_fast_calls_from_many_threads(player: Player, torch: Any) -> None:
-    loaded = cuda_device(0).load(scale())
-    fast = FastCalls()
-    fast.learn((torch.from_numpy(X), 2.0), None, loaded, lambda outs: outs[0])
-    wrong: list[int] = []
-
-    def work(number: int) -> None:
-        mine = torch.full((32,), float(number))
-        for _ in range(50):
-            if not (fast((mine, float(number))).numpy() == number * number).all():
-                wrong.append(number)
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    assert not wrong

@@ -1,4 +1,4 @@
-"""Runs `cuda_cases.py` against a driver without a GPU, through the real cuda.bindings."""
+"""Runs the cases in `cuda_*cases.py` on a driver without a GPU, by the real cuda.bindings."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
+CASES = [HERE / "cuda_cases.py", HERE / "cuda_fast_cases.py"]
 
 
 def test_cuda_device_on_a_driver_without_a_gpu(tmp_path: Path) -> None:
@@ -21,7 +22,7 @@ def test_cuda_device_on_a_driver_without_a_gpu(tmp_path: Path) -> None:
     build = [compiler, "-shared", "-fPIC", "-w", "-o", library, HERE / "fake_cuda.c", "-ldl"]
     subprocess.run(list(map(str, build)), check=True)
     run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", HERE / "cuda_cases.py"],
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *CASES],
         env={**os.environ, "LD_LIBRARY_PATH": str(tmp_path), "KERNEL_DSL_FAKE_CUDA": "1"},
         cwd=HERE.parent.parent,
         capture_output=True,

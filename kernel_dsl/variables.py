@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, cast
 
-from .errors import ArgumentValueError, Error
-
-
-class VariableError(Error, TypeError):
-    """A `Variable` used where it has no value."""
+from .errors import VariableUse, VariableValue
 
 
 class _Binding:
     """Values in force while a call is recorded or repeated, and which of them it asked for."""
 
-    def __init__(self, values: Mapping[str, int]) -> None:
+    def __init__(
+        self, values: Mapping[str, int], discover: Callable[[dict[str, Variable]], None] | None
+    ) -> None:
         self.values = values
+        self.discover = discover
         self.used: set[str] = set()
 
 
@@ -27,14 +26,28 @@ _binding: ContextVar[_Binding | None] = ContextVar("binding", default=None)
 
 
 @contextmanager
-def bound(values: Mapping[str, int]) -> Iterator[set[str]]:
-    """Give variables their values for a while. Yields the set of names that get asked for."""
-    binding = _Binding(values)
+def bound(
+    values: Mapping[str, int], discover: Callable[[dict[str, Variable]], None] | None = None
+) -> Generator[set[str]]:
+    """Give variables their values for a while. Yields the set of names that get asked for.
+
+    `discover` is told of variables before their values are looked up.
+    """
+    binding = _Binding(values, discover)
     token = _binding.set(binding)
     try:
         yield binding.used
     finally:
         _binding.reset(token)
+
+
+def _floor_divide(left: int, right: int) -> int:
+    return left // right
+
+
+def binding_is_active() -> bool:
+    """Whether a call is being recorded or repeated, so that variables have values."""
+    return _binding.get() is not None
 
 
 class Symbol:
@@ -54,12 +67,11 @@ class Symbol:
     def __index__(self) -> int:
         binding = _binding.get()
         names = self.variables()
+        if binding is not None and binding.discover is not None:
+            binding.discover(names)
         if binding is None or not names.keys() <= binding.values.keys():
-            raise VariableError(
-                f"{self!r} has no value here: a kd.Variable stands for an integer in the "
-                "arguments and the grid of calls that a kd.Graph records. Pass an int, or make "
-                "the call inside `with kd.Graph() as g:`"
-            )
+            hint = "pass an int, or make the call inside `with kd.Graph() as g:`"
+            raise VariableUse(variable=repr(self), hint=hint)
         binding.used.update(names)
         return self.evaluate(binding.values)
 
@@ -99,10 +111,10 @@ class Symbol:
         return Expression("*", operator.mul, other, self)
 
     def __floordiv__(self, other: Any) -> Symbol:
-        return Expression("//", operator.floordiv, self, other)
+        return Expression("//", _floor_divide, self, other)
 
     def __rfloordiv__(self, other: Any) -> Symbol:
-        return Expression("//", operator.floordiv, other, self)
+        return Expression("//", _floor_divide, other, self)
 
     def __mod__(self, other: Any) -> Symbol:
         return Expression("%", operator.mod, self, other)
@@ -117,19 +129,21 @@ class Symbol:
 class Variable(Symbol):
     """An integer from `lo` to `hi` (both included) that a graph is given at each replay, by `name`.
 
-    Raises ArgumentValueError for a name that is no identifier, or an empty range.
+    Raises VariableValue for a name that is no identifier, or an empty range.
     """
 
     def __init__(self, name: str, lo: int, hi: int) -> None:
         if not name.isidentifier():
-            raise ArgumentValueError(f"a Variable is named by an identifier, not {name!r}")
+            raise VariableValue(what=f"{name!r} is no name", hint="name it by an identifier")
         if name in ("out", "wait", "stream"):
-            raise ArgumentValueError(f"{name!r} is an argument of every replay; name it otherwise")
+            what = f"{name!r} is an argument of every replay"
+            raise VariableValue(what=what, hint="name it otherwise")
         self.name = name
         self.lo = operator.index(lo)
         self.hi = operator.index(hi)
         if self.lo > self.hi:
-            raise ArgumentValueError(f"Variable {name!r} has no value from {lo} to {hi}")
+            what = f"variable {name!r} has no value from {lo} to {hi}"
+            raise VariableValue(what=what, hint="give its smallest value and then its largest")
 
     def evaluate(self, values: Mapping[str, int]) -> int:
         return values[self.name]
@@ -138,12 +152,11 @@ class Variable(Symbol):
         return {self.name: self}
 
     def check(self, value: Any) -> int:
-        """`value` as an int. Raises ArgumentValueError outside the range."""
+        """`value` as an int. Raises VariableValue outside the range."""
         number = operator.index(value)
         if not self.lo <= number <= self.hi:
-            raise ArgumentValueError(
-                f"variable {self.name!r} is from {self.lo} to {self.hi}, and got {number}"
-            )
+            what = f"variable {self.name!r} is from {self.lo} to {self.hi}, and got {number}"
+            raise VariableValue(what=what, hint="give a value within, or record with a wider range")
         return number
 
     def __repr__(self) -> str:

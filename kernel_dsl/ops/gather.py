@@ -1,0 +1,147 @@
+"""Loads and stores by integer arrays, as NumPy's advanced indexing broadcasts them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .. import dtypes as dt
+from ..errors import BadIndex, IndexOutOfRange, StoreShape
+from ..ir import ArrayType, Effect, MemorySpace, Op, Value, array_type, attr, operand, operands
+from ..layout import SCALAR
+from ..refs import Ref, View, ViewDim
+from ..trace import LayoutVar, emit, traced
+from ..values import Array
+from .cast import astype
+from .elementwise import as_value, broadcast_shapes, broadcast_value
+from .ref import _extra, check_writable, stored_value  # pyright: ignore[reportPrivateUsage]
+
+__all__: list[str] = []
+
+
+class Gather(Op, name="gather", effect=Effect.READ):
+    """Elements at an index that is a view's plus, along `axes` of the root, index values. PTX `ld.global`, `ld.shared`."""
+
+    ref: Value = operand()
+    offsets: tuple[Value, ...] = operands()
+    indices: tuple[Value, ...] = operands()
+    mask: Value | None = operand()
+    fill: Value | None = operand()
+    view: View = attr()
+    axes: tuple[int, ...] = attr()
+    checked: bool = attr()
+    layout: Any = attr()
+
+    def infer(self) -> tuple[Any, ...]:
+        return (ArrayType(self.view.shape, self.ref.type.dtype, self.layout),)
+
+
+class Scatter(Op, name="scatter", effect=Effect.WRITE):
+    """Store elements at such an index; of duplicates one is kept. PTX `st.global`, `st.shared`."""
+
+    ref: Value = operand()
+    x: Value = operand()
+    offsets: tuple[Value, ...] = operands()
+    indices: tuple[Value, ...] = operands()
+    mask: Value | None = operand()
+    view: View = attr()
+    axes: tuple[int, ...] = attr()
+    checked: bool = attr()
+
+
+class Target:
+    """What an index with arrays in it means: the result's shape, the view without the arrays, and the arrays."""
+
+    def __init__(self, ref: Ref, index: Any) -> None:
+        entries = ref.normalise(index)
+        dims = [d for d, item in entries if _is_array(item)]
+        arrays = [_index_array(ref, item, dim) for dim, item in entries if dim is not None and _is_array(item)]
+        common = broadcast_shapes([a.shape for a in arrays], "gather")
+        # arrays side by side put their dimensions there; apart, they come first (NumPy's rule)
+        places = [i for i, (_, item) in enumerate(entries) if _is_array(item)]
+        together = places == list(range(places[0], places[0] + len(places)))
+        plain = tuple(0 if _is_array(item) else (item if dim is not None else None) for dim, item in entries)
+        rest = ref.slice(plain)
+        before = 0
+        if together:
+            for dim, item in entries[: places[0]]:
+                before += 1 if dim is None or not _is_scalar_index(item) else 0
+        own = list(rest.view()[0].dims)
+        self.view_dims = [*own[:before], *(ViewDim(n, -1) for n in common), *own[before:]]
+        self.ref = Ref(ref.root, tuple(self.view_dims), rest._starts)  # pyright: ignore[reportPrivateUsage]
+        self.shape = self.ref.shape
+        self.axes = tuple(ref._dims[d].axis for d in dims if d is not None)  # pyright: ignore[reportPrivateUsage]
+        self.steps = tuple(ref._dims[d].step for d in dims if d is not None)  # pyright: ignore[reportPrivateUsage]
+        after = len(self.shape) - before - len(common)
+        self.arrays = [self._aligned(a, step, after) for a, step in zip(arrays, self.steps, strict=True)]
+
+    def _aligned(self, index: Array, step: int, after: int) -> Array:
+        """The index array with trailing dimensions, so that it broadcasts to the result."""
+        from .shape import expand_dims
+
+        if step != 1:
+            index = index * step
+        if after and index.ndim:
+            index = expand_dims(index, tuple(range(index.ndim, index.ndim + after)))
+        return index
+
+
+def _is_array(item: Any) -> bool:
+    return (isinstance(item, (Array, np.ndarray)) and item.ndim > 0) or isinstance(item, list)
+
+
+def _is_scalar_index(item: Any) -> bool:
+    return not isinstance(item, (slice,)) and type(item).__name__ != "Slice"
+
+
+def _index_array(ref: Ref, item: Any, dim: int) -> Array:
+    extent = ref.shape[dim]
+    if not isinstance(item, Array):
+        static = np.asarray(item)
+        if static.dtype.kind not in "iu":
+            raise BadIndex(what=f"an array of {static.dtype}", hint="gather by integer arrays; mask with `mask=`")
+        for number in static.ravel():
+            if not -extent <= number < extent:
+                raise IndexOutOfRange(index=int(number), dim=dim, extent=extent, lo=-extent, hi=extent - 1)
+        static = np.where(static < 0, static + extent, static).astype(np.int32 if extent < 2**31 else np.int64)
+        return as_value(static, "gather")
+    if not item.dtype.is_integer:
+        raise BadIndex(what=f"a {item.dtype} value", hint="gather by integer values; mask with `mask=`")
+    return astype(item, dt.int32) if item.dtype.bits < 32 else item
+
+
+def gather(ref: Ref, index: Any, *, mask: Any, fill: Any, promise: bool) -> Array:
+    """`load` for an index with integer arrays; out-of-range elements give `fill`, and dynamic indices never wrap."""
+    target = Target(ref, index)
+    view, offsets = target.ref.view()
+    shape = target.shape
+    layout: Any = LayoutVar(shape) if shape else SCALAR
+    full = [a for a in target.arrays if a.shape == shape]
+    if full:
+        layout = full[0].type.layout
+    indices = tuple(broadcast_value(a, shape, layout) for a in target.arrays)
+    extra = [_extra(mask, shape, dt.bool_, "load"), _extra(fill, shape, ref.dtype, "load")]
+    placed = [None if e is None else broadcast_value(e, shape, layout) for e in extra]
+    checked = not promise and ref.type.space is MemorySpace.GMEM
+    return traced(Gather(ref.root, offsets, indices, placed[0], placed[1], view, target.axes, checked, layout))
+
+
+def scatter(ref: Ref, index: Any, value: Any, *, mask: Any, promise: bool) -> None:
+    """`store` for an index with integer arrays; out-of-range elements are dropped."""
+    check_writable(ref)
+    target = Target(ref, index)
+    x = stored_value(ref.dtype, value)
+    shape = target.shape
+    if x.ndim > len(shape) or broadcast_shapes([x.shape, shape], "store") != shape:
+        raise StoreShape(value=x.shape, ref=shape)
+    view, offsets = target.ref.view()
+    layout: Any = x.type.layout if x.shape == shape else (LayoutVar(shape) if shape else SCALAR)
+    x = broadcast_value(x, shape, layout)
+    indices = tuple(broadcast_value(a, shape, layout) for a in target.arrays)
+    guard = _extra(mask, shape, dt.bool_, "store")
+    if guard is not None:
+        guard = broadcast_value(guard, shape, layout)
+    checked = not promise and ref.type.space is MemorySpace.GMEM
+    emit(Scatter(ref.root, x, offsets, indices, guard, view, target.axes, checked))
+    assert array_type(x).shape == shape

@@ -1,0 +1,402 @@
+"""Making and rearranging values: constants, index arrays, reshapes, slices, joins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import dtypes as dt
+from ..dtypes import as_dtype
+from ..errors import (
+    BadArgument,
+    BadArgumentType,
+    BadAxis,
+    BadIndex,
+    ShapeMismatch,
+)
+from ..ir import ArrayType, MemorySpace, Op, RefType, Value, array_type, attr, operand, operands
+from ..layout import SCALAR, Layout
+from ..memory import as_shape
+from ..promote import promote
+from ..refs import Ref, View, ViewDim, infer_shape, is_index
+from ..trace import LayoutVar, resolve, traced
+from ..values import Array
+from .elementwise import Broadcast, as_value, item_type
+from .reduce import expand_dims_free, normalise_axes
+
+__all__ = [
+    "arange",
+    "broadcasted_iota",
+    "concatenate",
+    "expand_dims",
+    "flip",
+    "full",
+    "full_like",
+    "iota",
+    "ones",
+    "ones_like",
+    "pad",
+    "reshape",
+    "split",
+    "squeeze",
+    "stack",
+    "swapaxes",
+    "transpose",
+    "zeros",
+    "zeros_like",
+]
+
+
+class Iota(Op, name="iota"):
+    """Each element's own index along `dim`. No memory, no shuffle."""
+
+    shape: tuple[int, ...] = attr()
+    dtype: dt.DType = attr()
+    dim: int = attr()
+    layout: Any = attr()
+
+    def infer(self) -> tuple[Any, ...]:
+        return (ArrayType(self.shape, self.dtype, self.layout),)
+
+
+class Transpose(Op, name="transpose"):
+    """Permuted dimensions. Free: the layout is permuted with them."""
+
+    x: Value = operand()
+    permutation: tuple[int, ...] = attr()
+    layout: Any = attr()
+
+    def infer(self) -> tuple[Any, ...]:
+        t = array_type(self.x)
+        return (ArrayType(tuple(t.shape[p] for p in self.permutation), t.dtype, self.layout),)
+
+
+class Squeeze(Op, name="squeeze"):
+    """Dimensions of extent 1 left out. Free."""
+
+    x: Value = operand()
+    dims: tuple[int, ...] = attr()
+    layout: Any = attr()
+
+    def infer(self) -> tuple[Any, ...]:
+        t = array_type(self.x)
+        shape = tuple(n for i, n in enumerate(t.shape) if i not in self.dims)
+        return (ArrayType(shape, t.dtype, self.layout),)
+
+
+class Pick(Op, name="pick"):
+    """The elements of a view of a value, as if it lay row-major with shape `root`; outside it, `fill` or zero.
+
+    Registers where every element stays in its lane, else through SMEM.
+    """
+
+    x: Value = operand()
+    offsets: tuple[Value, ...] = operands()
+    fill: Value | None = operand()
+    root: tuple[int, ...] = attr()
+    view: View = attr()
+    layout: Any = attr()
+
+    def infer(self) -> tuple[Any, ...]:
+        return (ArrayType(self.view.shape, array_type(self.x).dtype, self.layout),)
+
+
+class Concatenate(Op, name="concatenate"):
+    """Values joined along an axis, through SMEM."""
+
+    parts: tuple[Value, ...] = operands()
+    axis: int = attr()
+    layout: Any = attr()
+
+    def infer(self) -> tuple[Any, ...]:
+        types = [array_type(p) for p in self.parts]
+        shape = list(types[0].shape)
+        shape[self.axis] = sum(t.shape[self.axis] for t in types)
+        return (ArrayType(tuple(shape), types[0].dtype, self.layout),)
+
+
+# --- constants -----------------------------------------------------------------------------------
+
+
+def full(shape: Any, fill_value: Any, dtype: Any = None) -> Array:
+    """A value of one number everywhere; the number may be traced."""
+    to = as_shape(shape, "full")
+    own, weak = item_type(fill_value, "full")
+    out = as_dtype(dtype) if dtype is not None else own
+    value = as_value(fill_value, "full", out)
+    if value.ndim:
+        raise BadArgument(op="full", what=f"a fill of shape {value.shape}", hint="fill with one number")
+    del weak
+    if not to:
+        result = traced(Broadcast(value, to, SCALAR))
+        result.facts = value.facts
+        return result
+    return traced(Broadcast(value, to, LayoutVar(to)))
+
+
+def zeros(shape: Any, dtype: Any = None) -> Array:
+    """Zeros, float32 by default."""
+    return full(shape, 0, dt.float32 if dtype is None else dtype)
+
+
+def ones(shape: Any, dtype: Any = None) -> Array:
+    """Ones, float32 by default."""
+    return full(shape, 1, dt.float32 if dtype is None else dtype)
+
+
+def full_like(x: Any, fill_value: Any, dtype: Any = None) -> Array:
+    """`full` with the shape and dtype of `x` (a value or a Ref)."""
+    return full(x.shape, fill_value, x.dtype if dtype is None else dtype)
+
+
+def zeros_like(x: Any, dtype: Any = None) -> Array:
+    """Zeros with the shape and dtype of `x`."""
+    return full_like(x, 0, dtype)
+
+
+def ones_like(x: Any, dtype: Any = None) -> Array:
+    """Ones with the shape and dtype of `x`."""
+    return full_like(x, 1, dtype)
+
+
+def broadcasted_iota(dtype: Any, shape: Any, dimension: int, *, layout: Layout | None = None) -> Array:
+    """Each element's index along `dimension`."""
+    to = as_shape(shape, "broadcasted_iota")
+    (dim,) = _axes(dimension, len(to), to)
+    return traced(Iota(to, as_dtype(dtype), dim, LayoutVar(to) if layout is None else layout))
+
+
+def iota(dtype: Any, size: int) -> Array:
+    """0, 1, ... size - 1."""
+    return broadcasted_iota(dtype, (size,), 0)
+
+
+def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None) -> Array:
+    """NumPy's arange with static bounds, int32 by default (float32 where a bound is a float)."""
+    if stop is None:
+        start, stop = 0, start
+    if any(isinstance(x, Array) for x in (start, stop, step)):
+        hint = "use `start + kd.arange(size)`"
+        raise BadArgumentType(op="arange", what="the bounds must be static", hint=hint)
+    if step == 0:
+        raise BadArgument(op="arange", what="a step of 0", hint="any other step")
+    size = max(0, int(np.ceil((stop - start) / step)))
+    floats = any(isinstance(x, float) for x in (start, stop, step))
+    out = as_dtype(dtype) if dtype is not None else (dt.float32 if floats else dt.int32)
+    count = iota(out if out.is_float or out.is_integer else dt.int32, size)
+    if step != 1:
+        count = count * out(step) if out.is_integer else count * step
+    return count + start if start else count
+
+
+# --- reshaping -----------------------------------------------------------------------------------
+
+
+def _axes(axis: Any, rank: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    axes = tuple(axis) if isinstance(axis, (tuple, list)) else (axis,)
+    out: list[int] = []
+    for a in axes:
+        good = isinstance(a, (int, np.integer)) and not isinstance(a, bool) and -rank <= a < rank
+        if not good or int(a) % rank in out:
+            raise BadAxis(axis=axis, shape=shape, lo=-rank, hi=rank - 1)
+        out.append(int(a) % rank)
+    return tuple(out)
+
+
+def transpose(x: Any, axes: Any = None) -> Array:
+    """Permuted dimensions, reversed by default."""
+    value = as_value(x, "transpose")
+    order = tuple(reversed(range(value.ndim))) if axes is None else _axes(axes, value.ndim, value.shape)
+    if len(order) != value.ndim:
+        raise BadAxis(axis=axes, shape=value.shape, lo=-value.ndim, hi=value.ndim - 1)
+    if order == tuple(range(value.ndim)):
+        return value
+    return traced(Transpose(value, order, resolve(value.type.layout).transpose(order)))
+
+
+def swapaxes(x: Any, axis1: int, axis2: int) -> Array:
+    """Two dimensions exchanged."""
+    value = as_value(x, "swapaxes")
+    (a,), (b,) = _axes(axis1, value.ndim, value.shape), _axes(axis2, value.ndim, value.shape)
+    order = list(range(value.ndim))
+    order[a], order[b] = b, a
+    return transpose(value, tuple(order))
+
+
+def expand_dims(x: Any, axis: Any) -> Array:
+    """New dimensions of extent 1 at `axis` (an int or several) of the result."""
+    value = as_value(x, "expand_dims")
+    count = len(axis) if isinstance(axis, (tuple, list)) else 1
+    dims = _axes(axis, value.ndim + count, value.shape)
+    return expand_dims_free(value, tuple(sorted(dims)))
+
+
+def squeeze(x: Any, axis: Any = None) -> Array:
+    """Without dimensions of extent 1: all of them, or those named."""
+    value = as_value(x, "squeeze")
+    dims = normalise_axes(axis, value) if axis is not None else tuple(i for i, n in enumerate(value.shape) if n == 1)
+    if any(value.shape[d] != 1 for d in dims):
+        what = f"axis {axis} of shape {value.shape} is longer than 1"
+        raise BadArgument(op="squeeze", what=what, hint="only dimensions of extent 1 can go")
+    if not dims:
+        return value
+    return traced(Squeeze(value, dims, resolve(value.type.layout).reduce(dims, keepdims=False)))
+
+
+def reshape(x: Any, *shape: Any) -> Array:
+    """The elements in row-major order in another shape; one extent may be -1. Raises `BadReshape`."""
+    value = as_value(x, "reshape")
+    to = shape[0] if len(shape) == 1 else shape
+    to = infer_shape(tuple(to) if isinstance(to, (tuple, list)) else (to,), value.size, "a value", value.shape)
+    if to == value.shape:
+        return value
+    if [n for n in to if n != 1] == [n for n in value.shape if n != 1]:
+        flat = squeeze(value)
+        return expand_dims_free(flat, tuple(i for i, n in enumerate(to) if n == 1))
+    view = View(tuple(ViewDim(n, i) for i, n in enumerate(to)), (0,) * len(to))
+    return traced(Pick(value, (), None, to, view, LayoutVar(to)))
+
+
+# --- slices of values ----------------------------------------------------------------------------
+
+
+def _as_root(value: Array) -> Ref:
+    """The value as something that Ref indexing can describe."""
+    type = RefType(MemorySpace.GMEM, value.shape, value.dtype, name="value")
+    return Ref(Value(type))
+
+
+def getitem(value: Array, index: Any) -> Array:
+    """`value[index]` for ints (static or traced), slices, `ds`, None, Ellipsis. Traced starts must be in range."""
+    items = index if isinstance(index, tuple) else (index,)
+    for item in items:
+        bad = isinstance(item, (Array, np.ndarray)) and not is_index(item)
+        if bad or isinstance(item, (list, str, float)):
+            hint = "values are indexed by integers and slices; gather from a Ref by integer arrays"
+            raise BadIndex(what=f"a {type(item).__name__}", hint=hint)
+    root = _as_root(value)
+    part = root.slice(index)
+    view, offsets = part.view()
+    plain = all(d.axis == i and d.step == 1 for i, d in enumerate(view.dims)) and not any(view.start)
+    if plain and not offsets and view.shape == value.shape:
+        return value
+    kept = [d for d in view.dims if d.axis >= 0]
+    whole = not offsets and not any(view.start) and all(
+        d.step == 1 and (d.size == value.shape[d.axis]) for d in kept
+    )
+    gone = tuple(a for a in range(value.ndim) if a not in {d.axis for d in kept})
+    if whole and all(value.shape[a] == 1 for a in gone):
+        small = squeeze(value, gone) if gone else value
+        return expand_dims_free(small, tuple(i for i, d in enumerate(view.dims) if d.axis < 0))
+    return pick(value, value.shape, view, offsets, None)
+
+
+def pick(value: Array, root: tuple[int, ...], view: View, offsets: tuple[Value, ...], fill: Array | None) -> Array:
+    """A view of a value, in the value's own layout where the elements can stay where they are."""
+    layout: Any = LayoutVar(view.shape) if view.shape else SCALAR
+    if root == value.shape and not offsets and not view.masked:
+        stay = in_place(resolve(value.type.layout), view)
+        layout = stay if stay is not None else layout
+    return traced(Pick(value, offsets, fill, root, view, layout))
+
+
+def in_place(layout: Layout, view: View) -> Layout | None:
+    """The layout of a slice whose elements stay in their lanes; None where they can't."""
+    if any(d.axis != i or d.step != 1 for i, d in enumerate(view.dims)) or len(view.dims) != layout.rank:
+        return None
+    regs: list[tuple[int, int, int]] = []
+    for dim, d in enumerate(view.dims):
+        period = 1
+        for bit in layout.bits:
+            if bit is not None and bit[0] == dim:
+                period = max(period, bit[1] * 2)
+        inner = [(n, s) for k, n, s in layout.regs if k == dim and s < period]
+        if any(n * s > period for n, s in inner) or view.start[dim] % period:
+            return None
+        regs += [(dim, n, s) for n, s in inner]
+        # contiguous registers below and above the period are one factor when no lane lies between
+        count = -(-d.size // period)
+        regs.append((dim, count, period))
+    return Layout(layout.rank, tuple(regs), layout.lanes, layout.warps)
+
+
+def flip(x: Any, axis: Any = None) -> Array:
+    """Reversed along `axis`: an int, several, or all by default."""
+    value = as_value(x, "flip")
+    axes = normalise_axes(axis, value)
+    index = tuple(slice(None, None, -1) if a in axes else slice(None) for a in range(value.ndim))
+    return getitem(value, index)
+
+
+def pad(x: Any, pad_width: Any, mode: str = "constant", constant_values: Any = 0) -> Array:
+    """NumPy's pad with a constant: `pad_width` is an int, (before, after), or such a pair for each axis."""
+    value = as_value(x, "pad")
+    if mode != "constant":
+        raise BadArgument(op="pad", what=f"mode={mode!r}", hint='only "constant" is there')
+    try:
+        widths = np.broadcast_to(np.asarray(pad_width), (value.ndim, 2))
+    except (ValueError, TypeError):
+        what = f"pad_width={pad_width!r} for a value of rank {value.ndim}"
+        raise BadArgument(op="pad", what=what, hint="give (before, after), or such a pair for each axis") from None
+    if (widths < 0).any():
+        raise BadArgument(op="pad", what="a negative width", hint="slice the value instead")
+    sizes = [int(n + a + b) for n, (a, b) in zip(value.shape, widths, strict=True)]
+    dims = tuple(ViewDim(n, i) for i, n in enumerate(sizes))
+    starts = tuple(-int(a) for a, _ in widths)
+    masked = tuple((i, bool(a), bool(b)) for i, (a, b) in enumerate(widths) if a or b)
+    if not masked:
+        return value
+    fill = as_value(constant_values, "pad", value.dtype)
+    layout = LayoutVar(tuple(sizes))
+    placed = traced(Broadcast(fill, tuple(sizes), layout))
+    return traced(Pick(value, (), placed, value.shape, View(dims, starts, (), masked), layout))
+
+
+def concatenate(arrays: Sequence[Any], axis: int = 0) -> Array:
+    """Values joined along an axis; dtypes promote. Raises `ShapeMismatch`."""
+    if not arrays:
+        raise BadArgument(op="concatenate", what="no values", hint="give at least one")
+    dtype, _ = promote([item_type(a, "concatenate") for a in arrays])
+    parts = [as_value(a, "concatenate", dtype) for a in arrays]
+    if parts[0].ndim == 0:
+        raise BadArgument(op="concatenate", what="rank-0 values", hint="use `kd.stack`")
+    (dim,) = _axes(axis, parts[0].ndim, parts[0].shape)
+    first = parts[0].shape
+    for p in parts[1:]:
+        if p.ndim != len(first) or any(i != dim and a != b for i, (a, b) in enumerate(zip(first, p.shape, strict=True))):
+            raise ShapeMismatch(op="concatenate", shapes=" and ".join(str(q.shape) for q in parts))
+    parts = [p for p in parts if p.shape[dim]] or parts[:1]
+    if len(parts) == 1:
+        return parts[0]
+    shape = (*first[:dim], sum(p.shape[dim] for p in parts), *first[dim + 1 :])
+    for p in parts:
+        resolve(p.type.layout)
+    return traced(Concatenate(tuple(parts), dim, LayoutVar(shape)))
+
+
+def stack(arrays: Sequence[Any], axis: int = 0) -> Array:
+    """Values joined along a new axis."""
+    if not arrays:
+        raise BadArgument(op="stack", what="no values", hint="give at least one")
+    return concatenate([expand_dims(as_value(a, "stack"), axis) for a in arrays], axis)
+
+
+def split(x: Any, indices_or_sections: Any, axis: int = 0) -> list[Array]:
+    """NumPy's split: equal parts, or cut before each of the indices."""
+    value = as_value(x, "split")
+    (dim,) = _axes(axis, value.ndim, value.shape)
+    extent = value.shape[dim]
+    if isinstance(indices_or_sections, int):
+        if indices_or_sections < 1 or extent % indices_or_sections:
+            what = f"an extent of {extent} in {indices_or_sections} parts"
+            raise BadArgument(op="split", what=what, hint="the parts must be equal; or give indices")
+        step = extent // indices_or_sections
+        cuts = [step * i for i in range(1, indices_or_sections)]
+    else:
+        cuts = [int(i) for i in indices_or_sections]
+    edges = [0, *cuts, extent]
+    lead = (slice(None),) * dim
+    return [getitem(value, (*lead, slice(a, b))) for a, b in zip(edges, edges[1:], strict=False)]
+

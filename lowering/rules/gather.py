@@ -1,0 +1,124 @@
+"""Gathers and scatters: every element has an address of its own."""
+
+from __future__ import annotations
+
+from kernel_dsl.dtypes import DType
+from kernel_dsl.ir import MemorySpace, RefType, layout_of
+from kernel_dsl.layout import Layout
+from kernel_dsl.ops.dense import Dense
+from kernel_dsl.ops.gather import Gather, Scatter
+from kernel_dsl.refs import View, ViewDim, strides_of
+
+from ..context import Buffer, Context
+from ..emit import Regs, literal, llvm_type
+from .access import Place, emit_load, emit_store
+
+
+class _Elements:
+    """Addresses and predicates of a view plus index values along some axes."""
+
+    def __init__(self, ctx: Context, op: Gather | Scatter, layout: Layout) -> None:
+        self.ctx = ctx
+        self.type: RefType = op.ref.type
+        # the gathered axes are checked with their indices added; the view's own masks cover the others
+        view = View(
+            op.view.dims, op.view.start, op.view.dynamic, tuple(m for m in op.view.masked if m[0] not in op.axes)
+        )
+        self.buffer = ctx.buffers[op.ref]
+        self.place = Place(ctx, self.type, self.buffer, view, layout, op.offsets)
+        self.op = op
+        self.layout = layout
+        self.columns = [ctx.regs(i) for i in op.indices]
+
+    def at(self, register: int) -> tuple[tuple[str, int], str | None]:
+        """(address, predicate) of one register's element."""
+        ctx, e, op = self.ctx, self.ctx.e, self.op
+        coord = self.layout.register_coords[register]
+        predicate = e.both(self.place.padding(coord), self.place.bounds(coord))
+        name, constant = self.place.address(coord)
+        item = self.type.dtype.itemsize
+        for axis, column, value in zip(op.axes, self.columns, op.indices, strict=True):
+            index = self._wide(column[register], value.type.dtype)
+            if op.checked:
+                here = e.v(f"add i64 {index}, {self.place.start(axis)}")
+                predicate = e.both(predicate, e.v(f"icmp ult i64 {here}, {self.type.shape[axis]}"))
+            stride = self.buffer.strides[axis]
+            moved = e.v(f"mul i64 {index}, {stride * item}" if isinstance(stride, int) else f"mul i64 {index}, {stride}")
+            if not isinstance(stride, int):
+                moved = e.v(f"mul i64 {moved}, {item}")
+            if self.type.space is MemorySpace.SMEM:
+                name = e.v(f"add i32 {name}, {e.v(f'trunc i64 {moved} to i32')}")
+            else:
+                name = e.v(f"add i64 {name}, {moved}")
+        return (name, constant), predicate
+
+    def _wide(self, name: str, dtype: DType) -> str:
+        if dtype.bits == 64:
+            return name
+        return self.ctx.e.v(f"{'sext' if dtype.is_signed else 'zext'} i{dtype.bits} {name} to i64")
+
+
+def lower_gather(ctx: Context, op: Gather) -> None:
+    layout = layout_of(op.result)
+    elements = _Elements(ctx, op, layout)
+    type: RefType = op.ref.type
+    dtype = type.dtype
+    t = llvm_type(dtype)
+    pure = type.space is MemorySpace.GMEM and not type.written
+    space = "shared" if type.space is MemorySpace.SMEM else ("global" if type.written else "global.nc")
+    mask = ctx.regs(op.mask) if op.mask is not None else None
+    fill = ctx.regs(op.fill) if op.fill is not None else None
+    out: Regs = []
+    for register in range(layout.registers):
+        address, predicate = elements.at(register)
+        if mask is not None:
+            predicate = ctx.e.both(predicate, mask[register])
+        if predicate == "false":
+            out.append(literal(0, dtype))
+            continue
+        (name,) = emit_load(ctx, space, address, dtype, 1, predicate, pure)
+        if fill is not None and predicate is not None:
+            name = ctx.e.v(f"select i1 {predicate}, {t} {name}, {t} {fill[register]}")
+        out.append(name)
+    ctx.values[op.result] = out
+
+
+def lower_scatter(ctx: Context, op: Scatter) -> None:
+    layout = layout_of(op.x)
+    elements = _Elements(ctx, op, layout)
+    space = "shared" if op.ref.type.space is MemorySpace.SMEM else "global"
+    mask = ctx.regs(op.mask) if op.mask is not None else None
+    owner = ctx.owner(layout)
+    for register, name in enumerate(ctx.regs(op.x)):
+        address, predicate = elements.at(register)
+        predicate = ctx.e.both(owner, predicate)
+        if mask is not None:
+            predicate = ctx.e.both(predicate, mask[register])
+        if predicate != "false":
+            emit_store(ctx, space, address, op.ref.type.dtype, [name], predicate)
+
+
+def lower_dense(ctx: Context, op: Dense) -> None:
+    """The data becomes a constant array in global memory; each lane reads its elements."""
+    layout = layout_of(op.result)
+    dtype: DType = op.result.type.dtype
+    shape: tuple[int, ...] = op.result.type.shape
+    name = f"@constant_{len(ctx.constants)}"
+    data = op.data.tobytes()
+    body = "".join(f"\\{b:02X}" for b in data)
+    ctx.constants.append(f'{name} = internal addrspace(1) constant [{len(data)} x i8] c"{body}", align 16')
+    address = ctx.e.pre(f"ptrtoint ptr addrspace(1) {name} to i64")
+    type = RefType(MemorySpace.GMEM, shape, dtype, written=False)
+    view = View(tuple(ViewDim(n, i) for i, n in enumerate(shape)), (0,) * len(shape))
+    place = Place(ctx, type, Buffer(address, strides_of(shape)), view, layout, ())
+    out: Regs = []
+    for coord in layout.register_coords:
+        predicate = place.padding(coord)
+        if predicate == "false":
+            out.append(literal(0, dtype))
+        else:
+            out += emit_load(ctx, "global", place.address(coord), dtype, 1, predicate, pure=True)
+    ctx.values[op.result] = out
+
+
+RULES = {Gather: lower_gather, Scatter: lower_scatter, Dense: lower_dense}

@@ -1,0 +1,139 @@
+"""Running reductions: the digits of an index along the axis are scanned from the least to the greatest.
+
+A digit lives in the registers, in a bit of the lane number or in a bit of the warp number. After the digits below some
+stride are done, every register holds the running value within its block of that size, and each lane knows its blocks'
+totals; the next digit adds the totals of the blocks before.
+"""
+
+from __future__ import annotations
+
+from kernel_dsl.dtypes import DType
+from kernel_dsl.ir import layout_of
+from kernel_dsl.layout import LANE_BITS, Layout
+from kernel_dsl.ops.scan import Scan
+
+from ..context import Context
+from ..emit import Regs, llvm_type
+from .reduce import Combiner, gather_warps, identity, masked, shuffle_xor
+
+
+def lower_scan(ctx: Context, op: Scan) -> None:
+    layout = layout_of(op.x)
+    dtype: DType = op.x.type.dtype
+    shape: tuple[int, ...] = op.x.type.shape
+    start = masked(ctx, ctx.regs(op.x), layout, shape, (op.axis,), identity(op.kind, dtype), dtype)
+    scan = _Running(ctx, Combiner(ctx, op.kind, dtype), layout, op.axis, start)
+    digits: list[tuple[int, str, int]] = [(s, "reg", n) for d, n, s in layout.regs if d == op.axis]
+    for i, bit in enumerate(layout.bits):
+        if bit is not None and bit[0] == op.axis:
+            digits.append((bit[1], "lane" if i < LANE_BITS else "warp", i))
+    for stride, where, which in sorted(digits):
+        if where == "reg":
+            scan.registers(stride, which)
+        elif where == "lane":
+            scan.lane(which)
+        else:
+            scan.warp(which - LANE_BITS)
+    ctx.values[op.result] = scan.values
+
+
+class _Running:
+    """The state between digits: `values` by register; `totals` by register coordinate with scanned digits at zero."""
+
+    def __init__(self, ctx: Context, combine: Combiner, layout: Layout, axis: int, names: Regs) -> None:
+        self.ctx = ctx
+        self.combine = combine
+        self.layout = layout
+        self.axis = axis
+        self.values = list(names)
+        self.scanned = 1  # digits of a smaller stride are done
+        self.totals = dict(zip(layout.register_coords, names, strict=True))
+
+    def block(self, coord: tuple[int, ...]) -> tuple[int, ...]:
+        """The coordinate of the block that a register is in."""
+        share = coord[self.axis]
+        rest = share - share % self.scanned
+        return tuple(rest if d == self.axis else c for d, c in enumerate(coord))
+
+    def add(self, before: dict[tuple[int, ...], str]) -> None:
+        """Put the value of what comes before in front of every register of a block."""
+        for i, coord in enumerate(self.layout.register_coords):
+            earlier = before.get(self.block(coord))
+            if earlier is not None:
+                self.values[i] = self.combine.pair(earlier, self.values[i])
+
+    def registers(self, stride: int, size: int) -> None:
+        self.scanned = stride
+        before: dict[tuple[int, ...], str] = {}
+        totals: dict[tuple[int, ...], str] = {}
+        for coord, total in sorted(self.totals.items()):
+            digit = coord[self.axis] // stride % size
+            outer = tuple(
+                c - digit * stride if d == self.axis else c for d, c in enumerate(coord)
+            )
+            if digit == 0:
+                totals[outer] = total
+            else:
+                before[coord] = totals[outer]
+                totals[outer] = self.combine.pair(totals[outer], total)
+        self.add(before)
+        self.totals = totals
+        self.scanned = stride * size
+
+    def lane(self, bit: int) -> None:
+        ctx, e, dtype = self.ctx, self.ctx.e, self.combine.dtype
+        t = llvm_type(dtype)
+        upper = e.pre(f"icmp ne i32 {ctx.bit_field(bit, 1)}, 0")
+        stride = self.layout.bits[bit]
+        assert stride is not None
+        self.scanned = stride[1]
+        totals: dict[tuple[int, ...], str] = {}
+        others: dict[tuple[int, ...], str] = {}
+        for coord, total in self.totals.items():
+            other = shuffle_xor(ctx, total, 1 << bit, dtype)
+            others[coord] = other
+            first = e.v(f"select i1 {upper}, {t} {other}, {t} {total}")
+            second = e.v(f"select i1 {upper}, {t} {total}, {t} {other}")
+            totals[coord] = self.combine.pair(first, second)
+        self._add_where(others, upper)
+        self.totals = totals
+        self.scanned = stride[1] * 2
+
+    def _add_where(self, before: dict[tuple[int, ...], str], predicate: str) -> None:
+        t = llvm_type(self.combine.dtype)
+        for i, coord in enumerate(self.layout.register_coords):
+            joined = self.combine.pair(before[self.block(coord)], self.values[i])
+            self.values[i] = self.ctx.e.v(f"select i1 {predicate}, {t} {joined}, {t} {self.values[i]}")
+
+    def warp(self, bit: int) -> None:
+        ctx, e = self.ctx, self.ctx.e
+        stride = self.layout.warps[bit]
+        assert stride is not None
+        self.scanned = stride[1]
+        kept = self._others(bit)
+        coords = list(self.totals)
+        upper = e.pre(f"icmp ne i32 {ctx.bit_field(LANE_BITS + bit, 1)}, 0")
+        totals: dict[tuple[int, ...], str] = {}
+        lower: dict[tuple[int, ...], str] = {}
+        parts = gather_warps(ctx, [self.totals[c] for c in coords], self.combine.dtype, kept, [bit])
+        for coord, (first, second) in zip(coords, parts, strict=True):
+            lower[coord] = first
+            totals[coord] = self.combine.pair(first, second)
+        self._add_where(lower, upper)
+        self.totals = totals
+        self.scanned = stride[1] * 2
+
+
+    def _others(self, bit: int) -> Layout:
+        """Which lanes and warps hold different totals: all but those of the digits done, and of this one."""
+
+        def keep(b: tuple[int, int] | None, number: int) -> tuple[int, int] | None:
+            if b is None or number == LANE_BITS + bit:
+                return None
+            return None if b[0] == self.axis and b[1] < self.scanned else b
+
+        bits = [keep(b, i) for i, b in enumerate(self.layout.bits)]
+        return Layout(self.layout.rank, (), tuple(bits[:LANE_BITS]), tuple(bits[LANE_BITS:]))
+
+
+RULES = {Scan: lower_scan}

@@ -1,0 +1,274 @@
+"""From what was recorded to a program: slots of memory, nodes, edges, and a plan of the memory."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..arrays import ArrayView
+from ..device import Device
+from .nodes import GraphError, KernelWork, Node, Operand, Repeat, Slot
+from .plan import ALIGNMENT, Block, Dependencies, ancestors, needed, place
+from .record import Recording, Result
+from .steps import Event
+
+_VECTOR = 16  # bytes of the widest loads that kernels make where addresses allow them
+
+
+@dataclass
+class Output:
+    """An array that replays return: the user's object, its memory, and the slot it lies in."""
+
+    array: Any
+    view: ArrayView
+    slot: Slot
+    frozen: bool = False  # each replay makes a new array for it
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is all of its slot, so that another array may take its place."""
+        return (
+            self.slot.kind == "result"
+            and self.slot.home is not None
+            and (self.slot.home.same_memory(self.view))
+        )
+
+
+@dataclass
+class Program:
+    """A graph ready to be made executable."""
+
+    device: Device | None
+    slots: list[Slot]
+    nodes: list[Node]
+    inputs: list[Slot]
+    outputs: list[Output]
+    repeats: list[Repeat]
+    variables: dict[str, Any]
+    memory_bytes: int = 0  # of intermediates and staging, planned
+    separate_bytes: int = 0  # the same without sharing
+    written: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+
+
+def build(
+    graph: Any, made: Recording, chosen: Sequence[ArrayView] | None, arrays: Sequence[Any] = ()
+) -> Program:
+    """Work out slots, edges and memory.
+
+    `chosen`: views of the outputs, where the user named them (and `arrays`, the objects); by
+    default the results that no later node reads.
+    """
+    slots = _Slots(made)
+    nodes: list[Node] = []
+    tracker = Dependencies()
+    waits: list[set[int]] = []
+    for event in made.events:
+        nodes.append(_node(graph, len(nodes), event, slots))
+        waits.append(_enter(tracker, nodes[-1]))
+    frozen = {id(result.array) for result in made.results if result.frozen}
+    outputs = (
+        _default_outputs(made, slots, nodes)
+        if chosen is None
+        else [slots.output(v, a, id(a) in frozen) for v, a in zip(chosen, arrays, strict=True)]
+    )
+    wanted = {o.slot for o in outputs}
+    for slot in slots.listed:
+        if slot.kind == "result" and not slot.given and slot not in wanted:
+            slot.kind, slot.home, slot.array = "scratch", None, None
+    early = [
+        isinstance(n.work, KernelWork) and n.work.attributes.programmatic_dependent_launch
+        for n in nodes
+    ]
+    above = ancestors(waits, early)
+    for node, deps in zip(nodes, needed(waits, above), strict=True):
+        node.dependencies = deps
+    inputs = [slot for slot in slots.listed if slot.kind == "input"]
+    program = Program(
+        made.device, slots.listed, nodes, inputs, outputs, made.repeats, dict(made.variables)
+    )
+    _plan_memory(program, above)
+    return program
+
+
+def _node(graph: Any, index: int, event: Event, slots: _Slots) -> Node:
+    operands: list[Operand] = []
+    shifts = event.shifts or [0] * len(event.views)
+    for there, read, written, shift in zip(
+        event.views, event.read, event.written, shifts, strict=True
+    ):
+        slot = slots.of(there)
+        slot.users.add(index)
+        operands.append(Operand(slot, there, read, written, shift))
+    for operand, alignment in zip(operands, event.alignments, strict=False):
+        operand.slot.alignment = max(operand.slot.alignment, alignment)
+    node = Node(graph, index, event.work, operands)
+    if event.repeat is not None:
+        event.repeat.nodes.append(node)
+    return node
+
+
+def _enter(tracker: Dependencies, node: Node) -> set[int]:
+    reads = [o.view.span() for o in node.operands if o.read]
+    writes = [o.view.span() for o in node.operands if o.written]
+    return tracker.access(node.index, reads, writes)
+
+
+def _default_outputs(made: Recording, slots: _Slots, nodes: Sequence[Node]) -> list[Output]:
+    """The results that no node reads once they are written, each once, in order."""
+    last_write: dict[Slot, int] = {}
+    last_read: dict[Slot, int] = {}
+    for node in nodes:
+        for operand in node.operands:
+            if operand.written:
+                last_write[operand.slot] = node.index
+            if operand.read:
+                last_read[operand.slot] = node.index
+    found: list[Output] = []
+    for result in made.results:
+        output = slots.output(result.view, result.array, result.frozen)
+        if last_read.get(output.slot, -1) > last_write.get(output.slot, -1):
+            continue
+        if not any(o.slot is output.slot and o.view.same_memory(output.view) for o in found):
+            found.append(output)
+    return found
+
+
+def _plan_memory(program: Program, above: Sequence[int]) -> None:
+    """Give scratch, and arrays that the device cannot reach, their places in one allocation."""
+    reach = "cuda" if program.device is not None and program.device.kind == "cuda" else "cpu"
+    blocks: list[Block] = []
+    for slot in program.slots:
+        staged = slot.home is not None and slot.home.device[0] != reach
+        if slot.nbytes and (slot.kind == "scratch" or staged):
+            # As well aligned as when it was recorded: kernels were compiled for that.
+            slot.shift = slot.low % max(slot.alignment, _VECTOR)
+            size = slot.nbytes + slot.shift
+            slot.block = Block(size, frozenset(slot.users), alone=staged)
+            blocks.append(slot.block)
+        elif slot.home is not None:
+            slot.base, slot.current = slot.low, slot.home
+    program.memory_bytes = place(blocks, above)
+    program.separate_bytes = sum(-(-b.nbytes // ALIGNMENT) * ALIGNMENT for b in blocks)
+    spans = [
+        (s.low, s.low + s.nbytes) for s in program.slots if s.kind in ("result", "fixed") and s.home
+    ]
+    program.written = sorted(span for span in spans if span[0] < span[1])
+
+
+# --- slots ----------------------------------------------------------------------------------------
+
+
+class _Slots:
+    """The slots of a recording, and which one an array lies in."""
+
+    def __init__(self, made: Recording) -> None:
+        self.listed: list[Slot] = []
+        self._inputs: dict[Any, Slot] = {}
+        self._empty: dict[Any, Slot] = {}
+        own = [
+            self._own(result) for result in made.results if not result.given and result.view.size
+        ]
+        own += [self._add(Slot("scratch", low, size)) for low, size in made.reserved if size]
+        self._own_ranges = _Ranges(own)
+        self._written = _Ranges(self._group(made))
+
+    def _add(self, slot: Slot) -> Slot:
+        self.listed.append(slot)
+        return slot
+
+    def _own(self, result: Result) -> Slot:
+        low, high = result.view.span()
+        return self._add(Slot("result", low, high - low, result.view, result.array))
+
+    def _group(self, made: Recording) -> list[Slot]:
+        """The user's arrays that nodes write, and those that overlap them: one slot a group."""
+        touched = [
+            (*there.span(), there, written)
+            for event in made.events
+            for there, written in zip(event.views, event.written, strict=True)
+            if there.size and self._own_ranges.find(there) is None
+        ]
+        touched.sort(key=lambda t: (t[0], t[1]))
+        groups: list[list[tuple[int, int, ArrayView, bool]]] = []
+        end = -1
+        for entry in touched:
+            if entry[0] >= end:
+                groups.append([])
+            groups[-1].append(entry)
+            end = max(end, entry[1]) if len(groups[-1]) > 1 else entry[1]
+        given = {id(r.view.owner): r for r in made.results if r.given}
+        return [_written_slot(self, g, given) for g in groups if any(w for *_, w in g)]
+
+    def of(self, there: ArrayView) -> Slot:
+        """The slot that an array of a node lies in; an input's own if no node writes there."""
+        if not there.size:
+            key = (there.address, there.shape, there.dtype)
+            if key not in self._empty:
+                self._empty[key] = self._add(Slot("fixed", there.address, 0, there, there.owner))
+            return self._empty[key]
+        found = self._own_ranges.find(there) or self._written.find(there)
+        if found is not None:
+            return found
+        key = (there.address, there.shape, there.strides, there.dtype)
+        if key not in self._inputs:
+            low, high = there.span()
+            self._inputs[key] = self._add(Slot("input", low, high - low, there, there.owner))
+        return self._inputs[key]
+
+    def output(self, there: ArrayView, array: Any, frozen: bool = False) -> Output:
+        """An output of the graph. Raises GraphError for an array that no node writes."""
+        slot = self.of(there)
+        if slot.kind == "input":
+            raise GraphError(
+                "an output must be what a recorded call wrote; one of g.outputs is only read"
+            )
+        if slot.kind == "scratch":
+            raise GraphError("an output lies in memory that only replays have")
+        return Output(array, there, slot, frozen)
+
+    def add(self, slot: Slot) -> Slot:
+        """Enter a slot that was made elsewhere."""
+        return self._add(slot)
+
+
+def _written_slot(
+    slots: _Slots, group: Sequence[tuple[int, int, ArrayView, bool]], given: dict[int, Result]
+) -> Slot:
+    low, high = min(g[0] for g in group), max(g[1] for g in group)
+    written = [g[2] for g in group if g[3]]
+    first = written[0]
+    alone = all(v.same_memory(first) for v in written) and first.span() == (low, high)
+    result = given.get(id(first.owner))
+    if alone and result is not None:
+        return slots.add(Slot("result", low, high - low, first, result.array, given=True))
+    return slots.add(Slot("fixed", low, high - low, _bytes_of(first, low, high), first.owner))
+
+
+def _bytes_of(first: ArrayView, low: int, high: int) -> ArrayView:
+    """The user's array, or the bytes that several of them span together."""
+    if first.span() == (low, high):
+        return first
+    from kernel_dsl.dtypes import uint8
+
+    return ArrayView(
+        low, (high - low,), (1,), uint8, first.device, first.framework, False, first.owner
+    )
+
+
+class _Ranges:
+    """Slots that do not overlap, found by address."""
+
+    def __init__(self, slots: Sequence[Slot]) -> None:
+        self._slots = sorted(slots, key=lambda s: s.low)
+        self._lows = [s.low for s in self._slots]
+
+    def find(self, there: ArrayView) -> Slot | None:
+        """The slot that holds all of `there`."""
+        low, high = there.span()
+        index = bisect_right(self._lows, low) - 1
+        if index < 0:
+            return None
+        slot = self._slots[index]
+        return slot if high <= slot.low + slot.nbytes else None

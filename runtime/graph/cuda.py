@@ -1,0 +1,423 @@
+"""A graph on a GPU: a CUDA graph, whose nodes are updated where something changed."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .. import driver, memory
+from ..arrays import ArrayView
+from ..errors import launch_error
+from ..launch import Launcher, check_attributes
+from .build import Program
+from .copies import copy_params, fill_params
+from .nodes import CopyWork, FillWork, GraphError, ImageWork, KernelWork, Node, Slot
+from .packing import POINTER, PackedKernel, early, fixed_part, pack_image, pack_kernel
+
+
+@dataclass(eq=False)
+class _Step:
+    """One node of the CUDA graph. `params`: the driver's struct, which `set_exec` applies."""
+
+    params: Any
+    handle: Any = None
+    flat: bool = True  # the driver updates copies and fills of one dimension only
+
+
+class CudaExec:
+    """An executable CUDA graph of a program, in one GPU's primary context."""
+
+    def __init__(self, program: Program, device: Any) -> None:
+        self._program = program
+        self._device = device
+        self._cu: Any = driver.api()
+        self._place = ("cuda", device.index)
+        self._staged = [s for s in program.slots if s.block is not None and s.home is not None]
+        self._written = {o.slot for n in program.nodes for o in n.operands if o.written}
+        self._memory: memory.DeviceMemory | None = None
+        self._graph: Any = None
+        self._exec: Any = None
+        self._streams: dict[int, Any] = {}
+        self._events: tuple[Any, Any] | None = None
+        self._old: set[int] = set()  # nodes whose template lags behind
+        self._steps: list[list[_Step]] = []
+        self._kernels: dict[int, PackedKernel] = {}
+        self._uses: dict[Slot, list[tuple[int, int, int]]] = {}
+        self._other_uses: dict[Slot, set[int]] = {}
+        self._touched: dict[int, list[Slot]] = {}
+        self.lock = threading.Lock()
+        with self._guard("instantiating"):
+            self._allocate()
+            self._build()
+            self._instantiate()
+
+    def _guard(self, doing: str) -> _Guard:
+        return _Guard(self._device, doing, len(self._program.nodes))
+
+    # --- making -----------------------------------------------------------------------------------
+
+    def _allocate(self) -> None:
+        start = 0
+        if self._program.memory_bytes:
+            block = self._memory = self._device.allocate(self._program.memory_bytes)
+            self._device.synchronize(0)  # from now on any stream may use it
+            start = block.address
+        for slot in self._program.slots:
+            if slot.block is not None:
+                slot.base = start + slot.block.offset + slot.shift
+                slot.current = slot.home
+
+    def _build(self) -> None:
+        """The template: every node, with its edges."""
+        cu = self._cu
+        if self._graph is not None:
+            cu.cuGraphDestroy(self._graph)
+        self._graph = driver.check(cu.cuGraphCreate(0))
+        self._steps, self._kernels, self._uses, self._other_uses = [], {}, {}, {}
+        self._touched.clear()
+        self._old.clear()
+        for node in self._program.nodes:
+            steps = self._make(node)
+            for step in steps:
+                self._add(node, step)
+            self._steps.append(steps)
+
+    def _make(self, node: Node) -> list[_Step]:
+        arrays = self._arrays(node)
+        work = node.work
+        self._touched[node.index] = [operand.slot for operand in node.operands]
+        if isinstance(work, CopyWork):
+            made = copy_params(self._cu, arrays[0], arrays[1])
+        elif isinstance(work, FillWork):
+            made = fill_params(self._cu, arrays[0], work.value)
+        else:
+            kernel = self._kernels[node.index] = self._pack(node, arrays)
+            for position, operand in kernel.pointers:
+                slot = node.operands[operand].slot
+                use = (node.index, position, node.operands[operand].offset)
+                self._uses.setdefault(slot, []).append(use)
+            for _, _, operand in kernel.maps:
+                self._other_uses.setdefault(node.operands[operand].slot, set()).add(node.index)
+            return [_Step(self._kernel_params(kernel))]
+        for operand in node.operands:
+            self._other_uses.setdefault(operand.slot, set()).add(node.index)
+        return [_Step(params, flat=flat) for params, flat in made]
+
+    def _arrays(self, node: Node) -> list[ArrayView]:
+        return [operand.slot.at(operand.view, self._place) for operand in node.operands]
+
+    def _pack(self, node: Node, arrays: Sequence[ArrayView]) -> PackedKernel:
+        work = node.work
+        if isinstance(work, KernelWork):
+            made = pack_kernel(work, arrays)
+        elif isinstance(work, ImageWork):
+            made = pack_image(work, arrays)
+        else:
+            raise GraphError(f"{node!r} was recorded in the interpreter")
+        check_attributes(work.attributes, self._device.target, work.name)
+        made.attributes = work.attributes
+        function = work.loaded.function if isinstance(work, KernelWork) else work.image.function
+        made.launcher = Launcher(function, work.attributes)
+        return made
+
+    def _kernel_params(self, kernel: PackedKernel) -> Any:
+        cu, launcher, attributes = self._cu, kernel.launcher, kernel.attributes
+        assert launcher is not None and attributes is not None  # set by `_pack`
+        params = cu.CUDA_KERNEL_NODE_PARAMS()
+        params.func = launcher.function
+        params.gridDimX, params.gridDimY, params.gridDimZ = attributes.grid
+        params.blockDimX, params.blockDimY, params.blockDimZ = attributes.block
+        params.sharedMemBytes = attributes.dynamic_smem
+        params.kernelParams = kernel.buffer.address
+        return params
+
+    def _add(self, node: Node, step: _Step) -> None:
+        cu, graph = self._cu, self._graph
+        before = [s.handle for d in node.dependencies for s in self._steps[d]]
+        context = self._device.context
+        kernel = self._kernels.get(node.index)
+        if isinstance(node.work, CopyWork):
+            added = cu.cuGraphAddMemcpyNode(graph, before, len(before), step.params, context)
+        elif isinstance(node.work, FillWork):
+            added = cu.cuGraphAddMemsetNode(graph, before, len(before), step.params, context)
+        elif kernel is not None and early(kernel):
+            added = cu.cuGraphAddKernelNode(graph, [], 0, step.params)
+        else:
+            added = cu.cuGraphAddKernelNode(graph, before, len(before), step.params)
+        step.handle = driver.check(added)
+        if kernel is not None:
+            self._set_attributes(node, step, kernel)
+
+    def _set_attributes(self, node: Node, step: _Step, kernel: PackedKernel) -> None:
+        cu, attributes = self._cu, kernel.attributes
+        assert attributes is not None
+        if attributes.cluster != (1, 1, 1):
+            value = cu.CUkernelNodeAttrValue()
+            value.clusterDim.x, value.clusterDim.y, value.clusterDim.z = attributes.cluster
+            key = cu.CUkernelNodeAttrID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+            driver.check(cu.cuGraphKernelNodeSetAttribute(step.handle, key, value))
+        if early(kernel):
+            self._add_early_edges(node, step)
+
+    def _add_early_edges(self, node: Node, step: _Step) -> None:
+        """Edges on which a programmatic dependent launch starts before those before it end."""
+        cu = self._cu
+        sources: list[Any] = []
+        data: list[Any] = []
+        for dependency in node.dependencies:
+            for other in self._steps[dependency]:
+                edge = cu.CUgraphEdgeData()
+                if dependency in self._kernels:
+                    edge.from_port = cu.CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC
+                    edge.type = cu.CUgraphDependencyType.CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC
+                sources.append(other.handle)
+                data.append(edge)
+        if sources:
+            targets = [step.handle] * len(sources)
+            driver.check(
+                cu.cuGraphAddDependencies(self._graph, sources, targets, data, len(sources))
+            )
+
+    def _instantiate(self) -> None:
+        cu = self._cu
+        self._update_template()
+        made = driver.check(cu.cuGraphInstantiate(self._graph, 0))
+        if self._exec is not None:
+            self._finalizer.detach()
+            driver.check(cu.cuGraphExecDestroy(self._exec))
+        self._exec = made
+        self._finalizer = weakref.finalize(
+            self, _release, self._device, [self._exec], [self._graph], self._memory
+        )
+        self._finalizer.atexit = False
+
+    def _update_template(self) -> None:
+        """Bring the template's nodes up to what the executable has: it may be cloned."""
+        cu = self._cu
+        for index in self._old:
+            work = self._program.nodes[index].work
+            setter = (
+                cu.cuGraphMemcpyNodeSetParams
+                if isinstance(work, CopyWork)
+                else cu.cuGraphMemsetNodeSetParams
+                if isinstance(work, FillWork)
+                else cu.cuGraphKernelNodeSetParams
+            )
+            for step in self._steps[index]:
+                driver.check(setter(step.handle, step.params))
+        self._old.clear()
+
+    # --- changing ---------------------------------------------------------------------------------
+
+    def moved(self, slots: Iterable[Slot]) -> None:
+        """Slots lie elsewhere now: patch the addresses in the nodes that use them."""
+        dirty: set[int] = set()
+        others: set[int] = set()
+        pack, kernels = POINTER.pack_into, self._kernels
+        for slot in slots:
+            base = slot.base
+            for index, position, offset in self._uses.get(slot, ()):
+                pack(kernels[index].buffer.buffer, position, base + offset)
+                dirty.add(index)
+            others |= self._other_uses.get(slot, set())
+        with self._guard("updating"):
+            self._set_kernels(dirty - others)
+            for index in sorted(others):
+                self._remake(index)
+
+    def refresh(self, nodes: Iterable[Node]) -> None:
+        """Nodes have other work or operands: make their parameters anew."""
+        with self._guard("updating"):
+            for node in nodes:
+                self._remake(node.index)
+
+    def _set_kernels(self, indices: Iterable[int]) -> None:
+        set_params, executable, steps = (
+            self._cu.cuGraphExecKernelNodeSetParams,
+            self._exec,
+            self._steps,
+        )
+        for index in indices:
+            step = steps[index][0]
+            driver.check(set_params(executable, step.handle, step.params))
+            self._old.add(index)
+
+    def _remake(self, index: int) -> None:
+        """Make a node's parameters anew, and update the executable, or make that anew too."""
+        node, old = self._program.nodes[index], self._steps[index]
+        before = self._kernels.get(index)
+        self._forget(index)
+        made = self._make(node)
+        after = self._kernels.get(index)
+        if len(made) != len(old) or fixed_part(before) != fixed_part(after):
+            self._build()
+            self._instantiate()
+            return
+        for step, new in zip(old, made, strict=True):
+            step.params, step.flat = new.params, step.flat and new.flat
+        self._old.add(index)
+        if not self._set_exec(node, old):
+            self._instantiate()
+
+    def _forget(self, index: int) -> None:
+        self._kernels.pop(index, None)
+        for slot in self._touched.pop(index):
+            if slot in self._uses:
+                self._uses[slot] = [use for use in self._uses[slot] if use[0] != index]
+
+    def _set_exec(self, node: Node, steps: Sequence[_Step]) -> bool:
+        cu = self._cu
+        if isinstance(node.work, (CopyWork, FillWork)):
+            copying = isinstance(node.work, CopyWork)
+            setter: Callable[..., Any] = (
+                cu.cuGraphExecMemcpyNodeSetParams if copying else cu.cuGraphExecMemsetNodeSetParams
+            )
+            context = self._device.context
+            return all(
+                step.flat and int(setter(self._exec, step.handle, step.params, context)[0]) == 0
+                for step in steps
+            )
+        self._set_kernels([node.index])
+        return True
+
+    # --- running ----------------------------------------------------------------------------------
+
+    @property
+    def plain(self) -> bool:
+        """Whether a replay is the launch alone: no array is copied to the GPU or back."""
+        return not self._staged
+
+    def launch_args(self, stream: int) -> tuple[Any, Any]:
+        """What `cuGraphLaunch` takes."""
+        handle = self._streams.get(stream)
+        if handle is None:
+            if len(self._streams) >= 64:
+                self._streams.clear()
+            handle = self._streams[stream] = self._cu.CUstream(stream)
+        return self._exec, handle
+
+    def run(self, stream: int, timed: bool) -> float | None:
+        """Launch in `stream`. With `timed`: wait, and the GPU's seconds."""
+        with self._guard("replaying"), self.lock:
+            if stream and self._capturing(stream):
+                self._add_to_capture(stream, timed)
+                return None
+            for slot in self._staged:
+                if slot.kind != "result" or slot.given:
+                    self._exchange(slot, stream, back=False)
+            seconds = self._launch(stream, timed)
+            back = [slot for slot in self._staged if slot in self._written]
+            for slot in back:
+                self._exchange(slot, stream, back=True)
+            if self._staged:
+                driver.check(self._cu.cuStreamSynchronize(stream))
+            return seconds
+
+    def _launch(self, stream: int, timed: bool) -> float | None:
+        cu = self._cu
+        executable, handle = self.launch_args(stream)
+        if not timed:
+            driver.check(cu.cuGraphLaunch(executable, handle))
+            return None
+        if self._events is None:
+            first, last = (driver.check(cu.cuEventCreate(0)) for _ in range(2))
+            self._events = (first, last)
+            weakref.finalize(self, _destroy_events, first, last).atexit = False
+        first, last = self._events
+        driver.check(cu.cuEventRecord(first, handle))
+        driver.check(cu.cuGraphLaunch(executable, handle))
+        driver.check(cu.cuEventRecord(last, handle))
+        driver.check(cu.cuEventSynchronize(last))
+        return float(driver.check(cu.cuEventElapsedTime(first, last))) / 1e3
+
+    def _exchange(self, slot: Slot, stream: int, *, back: bool) -> None:
+        assert slot.home is not None and slot.current is not None  # staged slots have both
+        there, here = slot.at(slot.home, self._place), slot.current
+        memory.copy(*((here, there) if back else (there, here)), stream)
+
+    # --- capture by another graph -----------------------------------------------------------------
+
+    def _capturing(self, stream: int) -> bool:
+        cu = self._cu
+        status = driver.check(cu.cuStreamIsCapturing(stream))
+        return int(status) == int(cu.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE)
+
+    def _add_to_capture(self, stream: int, timed: bool) -> None:
+        """Become a child of the graph that the stream is captured into."""
+        cu = self._cu
+        if timed:
+            raise GraphError("wait=True cannot be used while the stream is being captured")
+        if self._staged:
+            raise GraphError(
+                "a graph whose arrays lie in host memory cannot be captured; record it with "
+                "arrays on the GPU"
+            )
+        self._update_template()
+        # Status, id, graph, what comes before; and kinds of edges and their number, by version.
+        info = driver.check(cu.cuStreamGetCaptureInfo(stream))
+        outer, before = info[2], list(info[3] or ())
+        child = driver.check(cu.cuGraphAddChildGraphNode(outer, before, len(before), self._graph))
+        flag = int(cu.CUstreamUpdateCaptureDependencies_flags.CU_STREAM_SET_CAPTURE_DEPENDENCIES)
+        driver.check(cu.cuStreamUpdateCaptureDependencies(stream, [child], None, 1, flag))
+
+    def close(self) -> None:
+        """Give the executable and its memory back, once the GPU is done."""
+        self._finalizer()
+
+
+class _Guard:
+    """The GPU's context, and driver errors told as a graph's."""
+
+    def __init__(self, device: Any, doing: str, count: int) -> None:
+        self._device = device
+        self._doing = doing
+        self._count = count
+
+    def __enter__(self) -> None:
+        try:
+            driver.check(driver.api().cuCtxPushCurrent(self._device.context))
+        except driver.CudaError as error:
+            raise self._told(error) from error
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        driver.api().cuCtxPopCurrent()
+        if isinstance(error, driver.CudaError):
+            raise self._told(error) from error
+
+    def _told(self, error: driver.CudaError) -> Exception:
+        return launch_error(
+            error,
+            error.name,
+            error.meaning,
+            name=f"graph of {self._count} nodes",
+            kernel=None,
+            arrays=[],
+            doing=self._doing,
+        )
+
+
+def _release(
+    device: Any, executables: list[Any], graphs: list[Any], block: memory.DeviceMemory | None
+) -> None:
+    """Destroy a graph and free its memory, after what was launched of it."""
+    if not driver.alive():
+        return
+    cu = driver.api()
+    cu.cuCtxPushCurrent(device.context)
+    for executable in executables:
+        cu.cuGraphExecDestroy(executable)
+    for graph in graphs:
+        cu.cuGraphDestroy(graph)
+    if block is not None:
+        cu.cuCtxSynchronize()
+        block.close()
+    cu.cuCtxPopCurrent()
+
+
+def _destroy_events(first: Any, last: Any) -> None:
+    if driver.alive():
+        for event in (first, last):
+            driver.api().cuEventDestroy(event)

@@ -1,0 +1,433 @@
+"""`Graph`: calls recorded once and replayed, with other inputs, scalars and launch dims."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any, cast
+
+from kernel_dsl.variables import Symbol, evaluate
+
+from .. import driver, recording
+from ..arrays import ArrayView, frameworks, view
+from ..device import Dims
+from ..errors import ArgumentTypeError, ArgumentValueError, describe_array
+from ..streams import stream_handle
+from .build import Program, build
+from .cuda import CudaExec
+from .host import HostExec
+from .nodes import GraphError, Node, Slot, set_dims, set_scalars
+from .picture import dot, svg
+from .placing import Places, check_like, leaves_of, restore
+from .record import GraphRecorder
+from .steps import repeat_call
+
+Exec = CudaExec | HostExec
+
+
+class Graph:
+    """Calls of kernels, recorded once and launched together.
+
+        with kd.Graph() as g:
+            y = double(x)
+            z = add(y, x)
+        z = g()             # replays with the recorded arrays
+        z = g(other_x)      # with another input; the result lies in the same memory
+
+    Nothing runs while recording. `inputs` are the arrays that calls read and none wrote, in order
+    of first use; `outputs` the results that no later call reads, or what `g.outputs` is set to
+    before the first replay. A replay writes its outputs to the arrays that recording returned (or
+    to `out=`): copy what must outlive the next one. Arrays between calls lie in memory of the
+    graph's own, and hold nothing that the user could read. Python code between the calls ran when
+    it was recorded, and does not run again.
+
+    Calls wait for each other only where they touch the same bytes; others run in parallel, whatever
+    streams they were recorded on.
+    """
+
+    def __init__(self) -> None:
+        self._recorder: GraphRecorder | None = None
+        self._context: AbstractContextManager[None] | None = None
+        self._chosen: Any = None
+        self._program: Program | None = None
+        self._exec: Exec | None = None
+        self._quick: Callable[[], Any] | None = None
+        self._places: Places | None = None
+        self._lock = threading.RLock()
+        self.seconds: float | None = None
+
+    # --- recording --------------------------------------------------------------------------------
+
+    def __enter__(self) -> Graph:
+        if self._recorder is not None:
+            raise GraphError("this graph was recorded before; make another kd.Graph()")
+        if recording.current() is not None:
+            raise GraphError(
+                "another graph is being recorded. To nest one, record it first, and call it here"
+            )
+        self._recorder = GraphRecorder()
+        self._context = recording.recording(self._recorder)
+        self._context.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._context is not None:
+            self._context.__exit__(kind, error, trace)
+        self._context = None
+        if error is not None and self._recorder is not None:
+            self._recorder = None  # half a graph is none
+
+    @classmethod
+    def from_calls(cls, calls: Sequence[Any]) -> Graph:
+        """A graph of calls: callables without arguments, or (function, args) or (function, args,
+        kwargs), made in order.
+        """
+        graph = cls()
+        with graph:
+            for item in calls:
+                if callable(item):
+                    item()
+                    continue
+                function, args, kwargs = _parts(item)
+                function(*args, **kwargs)
+        return graph
+
+    def copy(self, target: Any, source: Any) -> None:
+        """Record a copy of one array into another of the same shape and dtype."""
+        if self._recorder is None or self._context is None:
+            raise GraphError("g.copy is for the block `with kd.Graph() as g:`")
+        self._recorder.copy(target, source)
+
+    # --- what it is made of -----------------------------------------------------------------------
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """The steps, in the order they were recorded."""
+        return tuple(self._built().nodes)
+
+    @property
+    def inputs(self) -> tuple[Any, ...]:
+        """The recorded input arrays, in the order in which a replay takes others."""
+        return tuple(slot.array for slot in self._built().inputs)
+
+    @property
+    def outputs(self) -> Any:
+        """What a replay returns: a tuple of arrays, or the structure it was set to."""
+        if self._chosen is not None:
+            return self._chosen
+        return tuple(output.array for output in self._built().outputs)
+
+    @outputs.setter
+    def outputs(self, arrays: Any) -> None:
+        if self._exec is not None:
+            raise GraphError(
+                "g.outputs is set before the first replay: memory that is not an output is given "
+                "up then"
+            )
+        self._chosen, self._program = arrays, None
+        self._built()
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of the graph's own memory, where intermediates share what they can."""
+        return self._built().memory_bytes
+
+    def to_dot(self) -> str:
+        """Nodes and edges in Graphviz' language."""
+        return dot(self._built())
+
+    def to_svg(self) -> str:
+        """A picture of nodes and edges; notebooks show it by themselves."""
+        return svg(self._built())
+
+    _repr_svg_ = to_svg
+
+    def __repr__(self) -> str:
+        if self._recorder is None or self._context is not None:
+            return "<Graph, not recorded>"
+        return f"<Graph of {len(self.nodes)} nodes>"
+
+    def _built(self) -> Program:
+        with self._lock:
+            if self._program is None:
+                recorder = self._recorder
+                if recorder is None or self._context is not None:
+                    raise GraphError("nothing was recorded yet: use `with kd.Graph() as g:`")
+                for repeat in recorder.made.repeats:
+                    repeat.nodes.clear()
+                if self._chosen is None:
+                    self._program = build(self, recorder.made, None)
+                else:
+                    leaves = leaves_of(self._chosen)
+                    views = [view(recorder.known(leaf)) for leaf in leaves]
+                    self._program = build(self, recorder.made, views, leaves)
+            return self._program
+
+    # --- steps by name ----------------------------------------------------------------------------
+
+    def instantiate(self) -> None:
+        """Make the graph executable: plan its memory, and give up what intermediates held."""
+        with self._lock:
+            if self._exec is not None:
+                return
+            program = self._built()
+            device = program.device
+            self._places = Places(program)
+            if device is not None and device.kind == "cuda":
+                self._exec = CudaExec(program, device)
+                self._plan_quick(self._exec)
+            else:
+                self._exec = HostExec(program)
+            if self._recorder is not None:
+                self._recorder.release()
+            for node in program.nodes:
+                for operand in node.operands:
+                    if operand.slot.kind == "scratch":
+                        operand.view.owner = None
+
+    def set_params(
+        self,
+        node: Node | int,
+        arrays: Sequence[Any] | None = None,
+        scalars: Sequence[Any] | None = None,
+    ) -> None:
+        """Give one node other arrays (inputs, then outputs; None keeps one) or scalars, for good.
+
+        The edges stay as they are. Raises ArgumentValueError for an array that is not like the
+        recorded one.
+        """
+        with self._lock:
+            self.instantiate()
+            target = self._node(node)
+            if scalars is not None:
+                set_scalars(target, scalars)
+            for position, array in enumerate(arrays or ()):
+                if array is not None:
+                    self._replace_operand(target, position, array)
+            self._refresh([target])
+
+    def set_launch_dims(
+        self,
+        node: Node | int,
+        grid: Dims | None = None,
+        block: Dims | None = None,
+        dynamic_smem: int | None = None,
+    ) -> None:
+        """Give one kernel node another grid (in blocks), block (in lanes) or dynamic SMEM (bytes),
+        for good.
+        """
+        with self._lock:
+            self.instantiate()
+            target = self._node(node)
+            set_dims(target, grid=grid, block=block, dynamic_smem=dynamic_smem)
+            self._refresh([target])
+
+    def launch(self, stream: Any = None, wait: bool = False) -> None:
+        """Launch with whatever is set now. With `wait`, until it is done: see `seconds`."""
+        with self._lock:
+            self.instantiate()
+            self._run(None if stream is None else stream_handle(stream), wait)
+
+    def release(self) -> None:
+        """Give back the graph's own memory now. The graph cannot be replayed any more."""
+        with self._lock:
+            if self._exec is not None:
+                self._exec.close()
+            self._exec, self._quick, self._program = None, None, None
+            self._recorder = None
+
+    def _node(self, node: Node | int) -> Node:
+        nodes = self._built().nodes
+        if isinstance(node, Node):
+            if node.graph is not self:
+                raise ArgumentValueError(f"{node!r} belongs to another graph")
+            return node
+        return nodes[node]
+
+    def _replace_operand(self, node: Node, position: int, array: Any) -> None:
+        operand = node.operands[position]
+        there = view(array)
+        check_like(there, operand.view, f"operand {position} of {node!r}", operand.written)
+        low, high = there.span()
+        slot = Slot("fixed", low, high - low, there, array, base=low, current=there)
+        slot.users.add(node.index)
+        reach = "cuda" if isinstance(self._exec, CudaExec) else "cpu"
+        if there.device[0] != reach:
+            raise ArgumentValueError(f"{describe_array(there)} is not where the graph runs")
+        operand.slot, operand.view, operand.shift = slot, there, 0
+
+    def _refresh(self, nodes: Sequence[Node]) -> None:
+        if self._exec is not None:
+            self._exec.refresh(nodes)
+            if isinstance(self._exec, CudaExec):
+                self._plan_quick(self._exec)
+
+    # --- replay -----------------------------------------------------------------------------------
+
+    def __call__(
+        self,
+        *inputs: Any,
+        out: Any = None,
+        wait: bool = False,
+        stream: Any = None,
+        **variables: Any,
+    ) -> Any:
+        """Replay, with other inputs (all of them, or none), and return the outputs.
+
+        Args:
+            out: arrays to write in place of the recorded outputs, in their structure.
+            wait: wait for the GPU, and set `seconds`.
+            stream: a stream; by default the framework's current one.
+            variables: an int for every `Variable` of the graph.
+
+        Raises ArgumentTypeError, ArgumentValueError for arguments unlike the recorded ones.
+        """
+        quick = self._quick
+        if (
+            quick is not None
+            and not (inputs or wait or variables or recording.active)
+            and out is None
+            and stream is None
+        ):
+            return quick()
+        recorder = recording.current()
+        if recorder is not None:
+            return self._nest(cast("GraphRecorder", recorder), inputs, out, variables)
+        with self._lock:
+            self.instantiate()
+            program = self._built()
+            handle = None if stream is None else stream_handle(stream)
+            self._apply_variables(program, variables)
+            places = self._place(inputs, out, self._stream(handle))
+            self._run(handle, wait)
+            return places.results(self._chosen, out, self._stream(handle))
+
+    def _run(self, handle: int | None, wait: bool) -> None:
+        assert self._exec is not None
+        seconds = self._exec.run(self._stream(handle), wait)
+        if wait:
+            self.seconds = seconds
+
+    def _stream(self, handle: int | None) -> int:
+        if handle is not None:
+            return handle
+        framework, index = self._home()
+        return 0 if index is None else frameworks(framework).current_stream(index)
+
+    def _home(self) -> tuple[str, int | None]:
+        """The framework whose stream is followed, and the GPU."""
+        program = self._built()
+        for slot in program.slots:
+            if slot.home is not None and slot.home.device[0] == "cuda":
+                return slot.home.framework, slot.home.device[1]
+        return "numpy", None
+
+    def _plan_quick(self, executable: CudaExec) -> None:
+        """A replay with nothing to look at: one driver call."""
+        program = self._built()
+        framework, index = self._home()
+        places = self._places
+        if places is None or not executable.plain or index is None or program.repeats:
+            return
+        if any(output.frozen for output in program.outputs):
+            return
+        current = frameworks(framework).current_stream
+        launch, success = driver.api().cuGraphLaunch, driver.success()
+        result = places.results(self._chosen, None, 0)
+        lock, arguments, several = (
+            executable.lock,
+            executable.launch_args,
+            (driver.device_count() > 1),
+        )
+
+        def quick() -> Any:
+            if places.moved:
+                return self._slow()
+            stream = current(index)
+            if stream or several:
+                # It may be captured, or belong to another GPU's context.
+                executable.run(stream, False)
+                return result
+            with lock:
+                status = launch(*arguments(stream))
+            if status[0] is not success:
+                executable.run(stream, False)
+            return result
+
+        self._quick = quick
+
+    def _slow(self) -> Any:
+        """A replay that goes back to the recorded arrays first."""
+        with self._lock:
+            stream = self._stream(None)
+            places = self._place((), None, stream)
+            self._run(stream, False)
+            return places.results(self._chosen, None, stream)
+
+    def _place(self, inputs: Sequence[Any], out: Any, stream: int) -> Places:
+        assert self._places is not None and self._exec is not None  # instantiated
+        changed = self._places.place(inputs, out, stream)
+        if changed:
+            self._exec.moved(changed)
+        return self._places
+
+    def _apply_variables(self, program: Program, values: Mapping[str, Any]) -> None:
+        unknown = values.keys() - program.variables.keys()
+        missing = program.variables.keys() - values.keys()
+        if unknown or missing:
+            raise ArgumentTypeError(
+                f"this graph has the variables {sorted(program.variables)}"
+                + (f", and no {sorted(unknown)}" if unknown else "")
+                + (f"; give {sorted(missing)} too" if missing else "")
+            )
+        env = {name: program.variables[name].check(value) for name, value in values.items()}
+        for repeat in program.repeats:
+            now = {name: int(evaluate(b, env)) for name, b in repeat.bindings.items()}
+            if now != repeat.last:
+                repeat_call(repeat, now)
+                self._refresh(repeat.nodes)
+
+    # --- graphs in graphs -------------------------------------------------------------------------
+
+    def _nest(
+        self, recorder: GraphRecorder, inputs: Sequence[Any], out: Any, values: Mapping[str, Any]
+    ) -> Any:
+        """Become part of the graph that is being recorded."""
+        program = self._built()
+        if self._exec is not None and any(
+            s.home is None and s.kind != "scratch" for s in program.slots
+        ):
+            raise GraphError("this graph was released")
+        for name, variable in program.variables.items():
+            value = values.get(name)
+            if not isinstance(value, Symbol):
+                variable.check(value)
+        places = Places(program)
+        views = places.look_all([recorder.known(array) for array in inputs], 0)
+        views = views or [cast("ArrayView", slot.home) for slot in program.inputs]
+        outs = places.outs(out, 0) if out is not None else {}
+        arrays = recorder.nest(program, views, outs, values)
+        if out is not None:
+            return out
+        made = [arrays.get(o.slot, o.array) if o.whole else o.array for o in program.outputs]
+        if self._chosen is not None:
+            return restore(self._chosen, iter(made))
+        return made[0] if len(made) == 1 else tuple(made)
+
+
+def _parts(item: Any) -> tuple[Callable[..., Any], Sequence[Any], dict[str, Any]]:
+    """The parts of a call given as (function, args) or (function, args, kwargs)."""
+    if isinstance(item, (tuple, list)):
+        parts = list(cast("Sequence[Any]", item))
+        if 2 <= len(parts) <= 3 and callable(parts[0]) and isinstance(parts[1], (tuple, list)):
+            return parts[0], cast("Sequence[Any]", parts[1]), dict(*parts[2:])
+    raise ArgumentTypeError(
+        f"a call is a callable, (function, args) or (function, args, kwargs), and not {item!r}"
+    )

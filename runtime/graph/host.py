@@ -1,0 +1,71 @@
+"""A graph in the interpreter: its nodes one after another, in the order they were recorded."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+import numpy as np
+
+from .. import driver, memory
+from ..arrays import CPU, ArrayView
+from .build import Program
+from .nodes import CopyWork, FillWork, HostWork, Node, Slot
+from .plan import ALIGNMENT
+
+
+class HostExec:
+    """Runs a program on the CPU. Arrays on a GPU are copied here, and results back."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._memory = np.empty(program.memory_bytes + ALIGNMENT, np.uint8)
+        start = self._memory.ctypes.data
+        start += -start % ALIGNMENT
+        for slot in program.slots:
+            if slot.block is not None:
+                slot.base = start + slot.block.offset + slot.shift
+                slot.current = slot.home
+        self._staged = [s for s in program.slots if s.block is not None and s.home is not None]
+        self._written = {o.slot for n in program.nodes for o in n.operands if o.written}
+
+    def moved(self, slots: Iterable[Slot]) -> None:
+        """Slots lie elsewhere now: nothing to do, addresses are looked up as nodes run."""
+
+    def refresh(self, nodes: Iterable[Node]) -> None:
+        """Nodes changed: nothing to do, they are read as they run."""
+
+    def run(self, stream: int, timed: bool) -> float | None:
+        """Run every node. With `timed`: the seconds that took, by the clock."""
+        started = time.perf_counter()
+        for slot in self._staged:
+            if slot.kind != "result" or slot.given:
+                self._exchange(slot, stream, back=False)
+        for node in self._program.nodes:
+            arrays = [operand.slot.at(operand.view, CPU) for operand in node.operands]
+            run_node(node, arrays)
+        for slot in self._staged:
+            if slot in self._written:
+                self._exchange(slot, stream, back=True)
+        return time.perf_counter() - started if timed else None
+
+    def _exchange(self, slot: Slot, stream: int, *, back: bool) -> None:
+        assert slot.home is not None and slot.current is not None  # staged slots have both
+        here, there = slot.at(slot.home, CPU), slot.current
+        memory.copy(*((there, here) if back else (here, there)), stream)
+        driver.check(driver.api().cuStreamSynchronize(stream))
+
+    def close(self) -> None:
+        """Let the memory go."""
+        self._memory = np.empty(0, np.uint8)
+
+
+def run_node(node: Node, arrays: list[ArrayView]) -> None:
+    """Do what a node does, on host arrays."""
+    work = node.work
+    if isinstance(work, HostWork):
+        work.run(arrays)
+    elif isinstance(work, CopyWork):
+        memory.copy(arrays[0], arrays[1])
+    elif isinstance(work, FillWork):
+        memory.fill(arrays[0], work.value)

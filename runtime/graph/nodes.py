@@ -1,0 +1,286 @@
+"""What a recorded graph is made of: slots of memory, and nodes that work on them."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from kernel_dsl.compiled import LaunchAttributes
+
+from ..arrays import ArrayView
+from ..device import Dims, Loaded, LoadedImage
+from ..errors import ArgumentTypeError, ArgumentValueError, Error
+from .plan import Block
+
+
+class GraphError(Error, RuntimeError):
+    """A graph that cannot be recorded or replayed as asked."""
+
+
+@dataclass(eq=False)
+class Slot:
+    """A stretch of memory that nodes name by offset, so that it can move between replays.
+
+    `kind`: "input" (read by nodes and written by none), "result" (an array that a call gave or was
+    given to write), "fixed" (any other array of the user's), "scratch" (the graph's own). `home` is
+    the user's array, None for scratch. `base` is where `low`, the lowest address while recording,
+    lies now.
+    """
+
+    kind: str
+    low: int
+    nbytes: int
+    home: ArrayView | None = None
+    array: Any = None
+    given: bool = False  # a result that the user's call gave the memory for
+    alignment: int = 1
+    base: int = 0
+    block: Block | None = None  # its place in the graph's memory, if it lies there
+    shift: int = 0  # bytes from there to `low`
+    users: set[int] = field(default_factory=set[int])
+    current: ArrayView | None = None  # the user's array now: `home` unless replaced
+
+    def at(self, view: ArrayView, place: tuple[str, int]) -> ArrayView:
+        """A recorded view of this slot, where the slot lies now."""
+        return dataclasses.replace(view, address=self.base + view.address - self.low, device=place)
+
+
+@dataclass(eq=False)
+class Operand:
+    """An array of a node: `view` as recorded, in `slot`."""
+
+    slot: Slot
+    view: ArrayView
+    read: bool
+    written: bool
+    shift: int = 0  # from where the call that it belongs to names it, in a nested graph
+
+    @property
+    def offset(self) -> int:
+        """Bytes from the slot's lowest address to the array's first element."""
+        return self.view.address - self.slot.low
+
+
+# --- what a node does -----------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class KernelWork:
+    """A traced kernel on a GPU. Operands: its arrays, then its workspaces."""
+
+    loaded: Any  # a CudaLoaded
+    scalars: list[Any]
+    attributes: LaunchAttributes
+
+    @property
+    def name(self) -> str:
+        return self.loaded.kernel.name
+
+
+@dataclass(eq=False)
+class ImageWork:
+    """An entry of an image on a GPU. `params`: an operand's number, or a scalar's bytes."""
+
+    image: Any  # a CudaImage
+    params: list[int | bytes]
+    attributes: LaunchAttributes
+
+    @property
+    def name(self) -> str:
+        return self.image.entry
+
+
+@dataclass(eq=False)
+class HostWork:
+    """A launch in the interpreter: the call's own closure, given the arrays as they lie now."""
+
+    name: str
+    launch: Callable[[list[ArrayView], int, list[int]], None]
+    fresh: list[int]
+    attributes: LaunchAttributes | None
+    loaded: Loaded | None = None  # a traced kernel
+    image: LoadedImage | None = None
+    scalars: list[Any] = field(default_factory=list[Any])
+    params: list[int | bytes] = field(default_factory=list[int | bytes])
+    changed: bool = False  # scalars or launch dims were set by hand
+
+    def run(self, arrays: list[ArrayView]) -> None:
+        """Launch on `arrays`, to the end."""
+        if not self.changed:
+            self.launch(arrays, 0, self.fresh)
+        elif self.loaded is not None:
+            self._run_kernel(self.loaded, arrays)
+        elif self.image is not None and self.attributes is not None:
+            made: list[ArrayView | bytes] = [
+                p if isinstance(p, bytes) else arrays[p] for p in self.params
+            ]
+            run_image(self.image, made, self.attributes)
+
+    def _run_kernel(self, loaded: Any, arrays: list[ArrayView]) -> None:
+        twin = copy.copy(loaded)  # the module is parsed; only the launch differs
+        twin.kernel = dataclasses.replace(loaded.kernel, launch=self.attributes)
+        twin.launch(arrays, self.scalars, 0, self.fresh)
+
+
+@dataclass(eq=False)
+class CopyWork:
+    """Operand 0 becomes operand 1, element by element."""
+
+    name: str = "copy"
+    attributes: None = None
+
+
+@dataclass(eq=False)
+class FillWork:
+    """Every element of operand 0 becomes `value`."""
+
+    value: Any
+    name: str = "fill"
+    attributes: None = None
+
+
+Work = KernelWork | ImageWork | HostWork | CopyWork | FillWork
+
+
+def run_image(
+    image: LoadedImage, params: Sequence[ArrayView | bytes], attributes: LaunchAttributes
+) -> None:
+    """Launch an image as an earlier launch of it was."""
+    image.launch(
+        params,
+        grid=attributes.grid,
+        block=attributes.block,
+        cluster=attributes.cluster,
+        dynamic_smem=attributes.dynamic_smem,
+    )
+
+
+@dataclass(eq=False)
+class Repeat:
+    """A user's call whose arguments or grid depend on variables, to be made again with others.
+
+    `bindings`: what the graph's variables are to the call: themselves, or what an outer graph
+    gave for them.
+    """
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    names: frozenset[str]
+    nodes: list[Node] = field(default_factory=list["Node"])
+    outputs: list[list[ArrayView]] = field(default_factory=list[list[ArrayView]])
+    bindings: dict[str, Any] = field(default_factory=dict[str, Any])
+    last: dict[str, int] | None = None  # the values of its latest making; None: not made yet
+
+
+@dataclass(eq=False)
+class Node:
+    """One step of a graph. `dependencies`: the nodes that are done before it starts, by index."""
+
+    graph: Any
+    index: int
+    work: Work
+    operands: list[Operand]
+    dependencies: tuple[int, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """'kernel', 'copy' or 'fill'."""
+        return self.work.name if isinstance(self.work, (CopyWork, FillWork)) else "kernel"
+
+    @property
+    def name(self) -> str:
+        return self.work.name
+
+    @property
+    def grid(self) -> Dims | None:
+        """Blocks along x, y, z; None for copies and fills."""
+        return self.work.attributes.grid if self.work.attributes else None
+
+    @property
+    def block(self) -> Dims | None:
+        """Threads (lanes) of a block along x, y, z."""
+        return self.work.attributes.block if self.work.attributes else None
+
+    @property
+    def cluster(self) -> Dims | None:
+        """Blocks of a cluster along x, y, z."""
+        return self.work.attributes.cluster if self.work.attributes else None
+
+    @property
+    def dynamic_smem(self) -> int:
+        """Bytes of dynamic SMEM a block."""
+        return self.work.attributes.dynamic_smem if self.work.attributes else 0
+
+    def set_params(
+        self, arrays: Sequence[Any] | None = None, scalars: Sequence[Any] | None = None
+    ) -> None:
+        """See `Graph.set_params`."""
+        self.graph.set_params(self, arrays, scalars)
+
+    def set_launch_dims(
+        self,
+        grid: Dims | None = None,
+        block: Dims | None = None,
+        dynamic_smem: int | None = None,
+    ) -> None:
+        """See `Graph.set_launch_dims`."""
+        self.graph.set_launch_dims(self, grid, block, dynamic_smem)
+
+    def __repr__(self) -> str:
+        dims = f" grid={self.grid} block={self.block}" if self.grid else ""
+        return f"<{self.kind} {self.index}: {self.name}{dims}>"
+
+
+def set_scalars(node: Node, scalars: Sequence[Any]) -> None:
+    """Give a kernel node other scalars. Raises where their number or sizes differ."""
+    work = node.work
+    if isinstance(work, (CopyWork, FillWork)):
+        raise ArgumentTypeError(f"{node!r} has no scalars")
+    if isinstance(work, ImageWork) or (isinstance(work, HostWork) and work.image is not None):
+        places = [i for i, p in enumerate(work.params) if isinstance(p, bytes)]
+        blobs = [_blob(value) for value in scalars]
+        old = [work.params[i] for i in places]
+        if [len(b) for b in blobs] != [len(b) for b in old if isinstance(b, bytes)]:
+            raise ArgumentValueError(
+                f"{node!r} takes scalars of {[len(b) for b in old if isinstance(b, bytes)]} bytes, "
+                f"and got {[len(b) for b in blobs]}; NumPy scalars such as np.int64(1) say their "
+                "size"
+            )
+        for place, blob in zip(places, blobs, strict=True):
+            work.params[place] = blob
+    else:
+        if len(scalars) != len(work.scalars):
+            raise ArgumentValueError(
+                f"{node!r} takes {len(work.scalars)} scalars, and got {len(scalars)}"
+            )
+        work.scalars = list(scalars)
+    if isinstance(work, HostWork):
+        work.changed = True
+
+
+def _blob(value: Any) -> bytes:
+    if isinstance(value, (bytes, bytearray)):
+        return bytes(value)
+    if isinstance(value, np.generic):
+        return value.tobytes()
+    if isinstance(value, bool):
+        return np.bool_(value).tobytes()
+    return (np.int32 if isinstance(value, int) else np.float32)(value).tobytes()
+
+
+def set_dims(node: Node, **changes: Any) -> None:
+    """Give a kernel node another grid, block or amount of dynamic SMEM."""
+    work = node.work
+    if isinstance(work, (CopyWork, FillWork)) or work.attributes is None:
+        raise ArgumentTypeError(f"{node!r} has no launch dims")
+    work.attributes = dataclasses.replace(
+        work.attributes, **{k: v for k, v in changes.items() if v is not None}
+    )
+    if isinstance(work, HostWork):
+        work.changed = True

@@ -1,0 +1,235 @@
+"""Which arrays a replay works on: checked, put in place of the recorded ones, and put back."""
+
+from __future__ import annotations
+
+import dataclasses
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from .. import memory
+from ..arrays import CPU, ArrayView, frameworks, view
+from ..device import cuda_device
+from ..errors import ArgumentTypeError, ArgumentValueError, describe_array
+from .build import Output, Program
+from .nodes import GraphError, Slot
+from .plan import ALIGNMENT
+
+
+class Places:
+    """Where the slots of a program lie, from replay to replay.
+
+    `moved`: the slots whose array is not the recorded one.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self.moved: dict[Slot, ArrayView] = {}
+        self._frozen = any(output.frozen for output in program.outputs)
+
+    def place(self, inputs: Sequence[Any], out: Any, stream: int) -> list[Slot]:
+        """Put a replay's arrays where the recorded ones were; others go back to theirs.
+
+        Returns the slots that lie elsewhere now.
+        """
+        wanted = dict(zip(self._program.inputs, self.look_all(inputs, stream), strict=bool(inputs)))
+        outs: dict[Slot, ArrayView] = {}
+        if out is not None:
+            outs = self.outs(out, stream)
+        elif self._frozen:
+            outs = self._fresh(stream)
+        wanted.update(outs)
+        if outs:
+            self._check_apart(wanted, outs)
+        changed: list[Slot] = []
+        for slot in self.moved.keys() - wanted.keys():
+            if slot.home is not None and self._move(slot, slot.home):
+                changed.append(slot)
+            del self.moved[slot]
+        for slot, there in wanted.items():
+            if slot.kind == "input" and slot.block is None and self._is_written(there, outs):
+                there = _twin(there, stream)
+            if self._move(slot, there):
+                changed.append(slot)
+            self.moved[slot] = there
+        return changed
+
+    def look_all(self, inputs: Sequence[Any], stream: int) -> list[ArrayView]:
+        """Views of a replay's inputs, checked against the recorded ones; none for none."""
+        slots = self._program.inputs
+        if inputs and len(inputs) != len(slots):
+            raise ArgumentTypeError(
+                f"this graph has {len(slots)} inputs, and got {len(inputs)} arrays"
+            )
+        return [self._look(slot, array, stream) for slot, array in zip(slots, inputs, strict=False)]
+
+    def _look(self, slot: Slot, array: Any, stream: int) -> ArrayView:
+        there = view(array, stream)
+        home = slot.home
+        assert home is not None  # inputs are the user's
+        check_like(there, home, "an input of the graph", False)
+        if slot.block is None:
+            _check_aligned(there, slot, "an input of the graph")
+        return there
+
+    def outs(self, out: Any, stream: int) -> dict[Slot, ArrayView]:
+        """Views of the arrays of out=, by the slot that each replaces."""
+        given = leaves_of(out)
+        outputs = self._program.outputs
+        if len(given) != len(outputs):
+            raise ArgumentTypeError(
+                f"out= holds {len(given)} arrays, and the graph has {len(outputs)} outputs"
+            )
+        found: dict[Slot, ArrayView] = {}
+        for output, array in zip(outputs, given, strict=True):
+            if not output.whole:
+                raise GraphError(
+                    "out= cannot replace an output that shares its memory with other arrays of "
+                    "the graph"
+                )
+            there = view(array, stream)
+            check_like(there, output.view, "an array of out=", True)
+            if output.slot.block is None:
+                _check_aligned(there, output.slot, "an array of out=")
+            found[output.slot] = there
+        return found
+
+    def _fresh(self, stream: int) -> dict[Slot, ArrayView]:
+        """New memory for outputs whose framework's arrays never change once made (JAX)."""
+        found: dict[Slot, ArrayView] = {}
+        for output in self._program.outputs:
+            home = output.slot.home
+            if output.frozen and home is not None:
+                interop = frameworks("jax")
+                made = view(interop.empty(home.shape, home.dtype, home.device, stream), stream)
+                made.readonly = False
+                found[output.slot] = made
+        return found
+
+    def _check_apart(
+        self, wanted: Mapping[Slot, ArrayView], outs: Mapping[Slot, ArrayView]
+    ) -> None:
+        """Outputs that were given must overlap nothing else that the replay works on.
+
+        But inputs: those are copied first.
+        """
+        spans = [(*there.span(), slot) for slot, there in wanted.items() if slot.kind != "input"]
+        spans += [
+            (*s.home.span(), s)
+            for s in self._program.slots
+            if s.home is not None and s not in wanted
+        ]
+        end, last = -1, None
+        for low, high, slot in sorted(spans, key=lambda entry: entry[:2]):
+            if low < min(end, high) and (slot in outs or last in outs):
+                raise ArgumentValueError(
+                    "an array of out= shares memory with another array of the replay"
+                )
+            if high > end:
+                end, last = high, slot
+
+    def _is_written(self, there: ArrayView, outs: Mapping[Slot, ArrayView]) -> bool:
+        """Whether an input lies in memory that this replay writes: such as an earlier output."""
+        low, high = there.span()
+        ranges = self._program.written
+        index = bisect_right(ranges, high, key=lambda entry: entry[0]) - 1
+        if index >= 0 and ranges[index][0] < high and ranges[index][1] > low:
+            return True
+        return any(_meet(given, low, high) for given in outs.values())
+
+    def _move(self, slot: Slot, there: ArrayView) -> bool:
+        """Let `slot` be `there`. Whether nodes must be told: staged arrays are copied instead."""
+        slot.current = there
+        if slot.block is not None:
+            return False
+        base = there.span()[0]
+        changed = base != slot.base
+        slot.base = base
+        return changed
+
+    # --- results ----------------------------------------------------------------------------------
+
+    def results(self, chosen: Any, out: Any, stream: int) -> Any:
+        """What a replay returns."""
+        if out is not None:
+            return out
+        arrays = [self._array(output, stream) for output in self._program.outputs]
+        if chosen is not None:
+            return restore(chosen, iter(arrays))
+        return arrays[0] if len(arrays) == 1 else tuple(arrays)
+
+    def _array(self, output: Output, stream: int) -> Any:
+        slot = output.slot
+        there = slot.current
+        if not output.frozen or there is None:
+            return output.array
+        return frameworks("jax").finish(there.owner, there, stream)
+
+
+def _twin(there: ArrayView, stream: int) -> ArrayView:
+    """A copy with the same strides, made in the order of `stream`."""
+    low, high = there.span()
+    nbytes = high - low + ALIGNMENT
+    if there.device == CPU:
+        owner: Any = np.empty(nbytes + ALIGNMENT, np.uint8)
+        start = owner.ctypes.data
+        start += -start % ALIGNMENT
+    else:
+        owner = cuda_device(there.device[1]).allocate(nbytes, stream)
+        start = owner.address
+    address = start + low % ALIGNMENT + there.address - low
+    twin = dataclasses.replace(there, address=address, owner=owner, readonly=False)
+    memory.copy(twin, there, stream)
+    return twin
+
+
+def _meet(there: ArrayView, low: int, high: int) -> bool:
+    start, end = there.span()
+    return start < high and low < end
+
+
+def _check_aligned(there: ArrayView, slot: Slot, what: str) -> None:
+    if (there.span()[0] - slot.low) % slot.alignment:
+        raise ArgumentValueError(
+            f"{what} lies at {there.address:#x}, which is not {slot.alignment}-byte aligned as the "
+            "recorded one was"
+        )
+
+
+def check_like(there: ArrayView, home: ArrayView, what: str, written: bool) -> None:
+    """Raise where an array cannot take the place of a recorded one."""
+    same = there.shape == home.shape and there.dtype == home.dtype
+    if not same or there.device != home.device:
+        raise ArgumentValueError(
+            f"{what} must be {describe_array(home)} as recorded, and is {describe_array(there)}; "
+            "record a graph for it"
+        )
+    if there.strides != home.strides and not (there.contiguous and home.contiguous):
+        raise ArgumentValueError(
+            f"{what} must have strides {home.strides} as recorded, and has {there.strides}"
+        )
+    if written and there.readonly:
+        raise ArgumentValueError(f"{what} is written, and is read-only")
+
+
+def leaves_of(tree: Any) -> list[Any]:
+    """The arrays of nested tuples, lists and dicts."""
+    if isinstance(tree, dict):
+        return [
+            leaf for value in cast("dict[Any, Any]", tree).values() for leaf in leaves_of(value)
+        ]
+    if isinstance(tree, (tuple, list)):
+        return [leaf for value in cast("Sequence[Any]", tree) for leaf in leaves_of(value)]
+    return [] if tree is None else [tree]
+
+
+def restore(tree: Any, leaves: Iterator[Any]) -> Any:
+    """The structure of `tree` with other leaves."""
+    if isinstance(tree, dict):
+        return {k: restore(v, leaves) for k, v in cast("dict[Any, Any]", tree).items()}
+    if isinstance(tree, (tuple, list)):
+        items = [restore(item, leaves) for item in cast("Sequence[Any]", tree)]
+        return items if isinstance(tree, list) else tuple(items)
+    return None if tree is None else next(leaves)

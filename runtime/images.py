@@ -1,0 +1,33 @@
+"""Images (PTX, cubins, fat binaries) as loaded: once for the same content, device and entry."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+
+from .device import Device, LoadedImage
+
+_MAX_IMAGES = 256
+_images_lock = threading.Lock()
+_images: OrderedDict[tuple[object, ...], LoadedImage] = OrderedDict()
+
+
+def load_image(device: Device, image: bytes, entry: str) -> LoadedImage:
+    """`entry` of an image on a device; loaded once for the same content, device and entry."""
+    key = (device_key(device), hashlib.sha256(image).digest(), entry)
+    with _images_lock:
+        found = _images.get(key)
+        if found is None:
+            found = _images[key] = device.load_image(image, entry)
+            if len(_images) > _MAX_IMAGES:
+                _images.popitem(last=False)
+        else:
+            _images.move_to_end(key)
+    return found
+
+
+def device_key(device: Device) -> tuple[object, ...]:
+    """Equal for devices that can share a loaded image."""
+    settings = getattr(device, "params", None)  # the interpreter's; a GPU has none
+    return device.kind, device.index, repr(settings)

@@ -1,0 +1,47 @@
+"""Which registers an instruction reads and writes, as bit sets (bit i: register i)."""
+
+from __future__ import annotations
+
+from .ptx import Group, Instruction, Mem, Not, Operand, Pair, Reg, Vec
+
+# Instructions whose first operand is no destination.
+_NO_RESULT = {
+    "st", "red", "bar", "barrier", "cp", "prefetch", "fence", "membar", "bra", "brx", "ret", "exit",
+    "trap", "nanosleep", "setmaxnreg", "stmatrix", "call", "griddepcontrol", "discard", "brkpt",
+}  # fmt: skip
+
+
+def _bits(operand: Operand | None) -> int:
+    if isinstance(operand, Reg):
+        return 1 << operand.index
+    if isinstance(operand, Not):
+        return 1 << operand.reg.index
+    if isinstance(operand, Mem):
+        bits = _bits(operand.base)
+        for coordinate in operand.coords or ():
+            bits |= _bits(coordinate)
+        return bits
+    if isinstance(operand, Vec | Group):
+        bits = 0
+        for item in operand.items:
+            bits |= _bits(item)
+        return bits
+    if isinstance(operand, Pair):
+        return _bits(operand.first) | _bits(operand.second)
+    return 0
+
+
+def used(ins: Instruction) -> tuple[int, int]:
+    """(registers read, registers written)."""
+    reads = 1 << ins.guard[0].index if ins.guard else 0
+    writes = 0
+    rest = ins.operands
+    head = ins.opcode[0]
+    if rest and head not in _NO_RESULT and not isinstance(rest[0], Mem):
+        writes = _bits(rest[0])
+        rest = rest[1:]
+    if (head in ("bar", "barrier") and "red" in ins.opcode) and ins.operands:
+        writes = _bits(ins.operands[0])
+    for operand in rest:
+        reads |= _bits(operand)
+    return reads, writes

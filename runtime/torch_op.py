@@ -1,0 +1,187 @@
+"""A kernel as a `torch.library` custom op:
+
+whole under `torch.compile(fullgraph=True)`, export and CUDA graphs.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+from kernel_dsl.specialise import Definition, output_structs
+
+from .errors import ArgumentTypeError
+
+# What a parameter is annotated with (perhaps as text) -> its type in an op's schema.
+_SCALARS: dict[Any, str] = {
+    float: "float",
+    "float": "float",
+    int: "SymInt",
+    "int": "SymInt",
+    bool: "bool",
+    "bool": "bool",
+}
+
+
+def as_torch_op(
+    kernel: Callable[..., Any],
+    definition: Definition,
+    name: str,
+    *,
+    inputs: Sequence[str] | int | None = None,
+    backward: Callable[..., Any] | None = None,
+    setup_context: Callable[..., Any] | None = None,
+) -> Any:
+    """Register `kernel` as the op `name` ("namespace::op") and return the op, a `CustomOpDef`.
+
+    The op takes the kernel's inputs, which are tensors except where the body annotates a parameter
+    as float, int or bool, and gives fresh tensors: one, or a tuple of them. `inputs`: the inputs'
+    names or number, where the body's signature does not tell them. `backward(ctx, *gradients)`
+    makes it differentiable; `ctx` holds what `setup_context(ctx, inputs, output)` kept, by default
+    all tensors in `ctx.saved_tensors` (inputs, then outputs) and the scalars in `ctx.inputs_given`
+    (None for tensors). Raises ArgumentTypeError for a body whose inputs cannot be told from its
+    outputs.
+    """
+    torch: Any = _torch()
+    if "::" not in name:
+        raise ArgumentTypeError(f"an op's name is 'namespace::op', and {name!r} has no namespace")
+    names, outputs = _split(definition, inputs)
+    schema = f"({', '.join(_argument(definition, n) for n in names)}) -> {_result(outputs)}"
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        # Autograd is above this: it knows the op by its own formula.
+        with torch.no_grad():
+            return _flat(kernel(*args, *(kwargs[n] for n in names[len(args) :])))
+
+    def fake(*args: Any, **kwargs: Any) -> Any:
+        given = [*args, *(kwargs[n] for n in names[len(args) :])]
+        structs, _ = output_structs(definition, [_struct(a) for a in given])
+        device = next((a.device for a in given if isinstance(a, torch.Tensor)), None)
+        made = [
+            torch.empty(s.shape, dtype=getattr(torch, s.dtype.name), device=device) for s in structs if s is not None
+        ]
+        return made[0] if len(made) == 1 else tuple(made) or None
+
+    op = torch.library.custom_op(name, run, mutates_args=(), schema=schema)
+    op.register_fake(fake)
+    if backward is not None:
+        op.register_autograd(backward, setup_context=setup_context or _keep_all)
+    return op
+
+
+def _torch() -> Any:
+    module = sys.modules.get("torch")
+    if module is None:
+        import importlib
+
+        module = importlib.import_module("torch")
+    return module
+
+
+def _split(definition: Definition, inputs: Sequence[str] | int | None) -> tuple[list[str], int]:
+    """The inputs' names and the number of outputs."""
+    listed = _positional(definition.body)
+    scratch: Any = definition.scratch_types
+    if isinstance(scratch, Mapping):
+        used = 0
+    elif isinstance(scratch, (tuple, list)):
+        used = len(cast("Sequence[Any]", scratch))
+    else:
+        used = None if callable(scratch) and not hasattr(scratch, "shape") else 1
+    if isinstance(inputs, int):
+        known = None if listed is None else listed[:inputs]
+        names = known or [f"x{i}" for i in range(inputs)]
+    elif inputs is not None:
+        names = list(inputs)
+    else:
+        names = _infer_inputs(definition, listed, used)
+    outputs = _count_outputs(definition)
+    if outputs is None:
+        if listed is None or used is None:
+            raise _unclear(definition)
+        outputs = len(listed) - used - len(names)
+    return [_plain(n) for n in names], outputs
+
+
+def _infer_inputs(definition: Definition, listed: list[str] | None, scratch: int | None) -> list[str]:
+    outputs = _count_outputs(definition)
+    if listed is None:
+        raise _unclear(definition)
+    if outputs is not None and scratch is not None:
+        return listed[: len(listed) - outputs - scratch]
+    for function in (definition.out_type, definition.grid, scratch):
+        # A function of the inputs' structs has one parameter for each.
+        if callable(function) and not hasattr(function, "shape"):
+            taken = _positional(function)
+            if taken is not None:
+                return listed[: len(taken)]
+    raise _unclear(definition)
+
+
+def _count_outputs(definition: Definition) -> int | None:
+    """How many tensors come out; None where that depends on the inputs."""
+    out_type: Any = definition.out_type
+    if callable(out_type) and not hasattr(out_type, "shape"):
+        return None
+    return len(output_structs(definition, ())[0])
+
+
+def _positional(function: Callable[..., Any]) -> list[str] | None:
+    """The names of a function's positional parameters; None if it takes any number."""
+    found: list[str] = []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            return None
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            found.append(parameter.name)
+    return found
+
+
+def _unclear(definition: Definition) -> ArgumentTypeError:
+    return ArgumentTypeError(
+        f"the signature of {definition.name!r} does not tell inputs from outputs; name the inputs: "
+        "as_torch_op(name, inputs=('x', 'y'))"
+    )
+
+
+def _plain(name: str) -> str:
+    return name.removesuffix("_ref").removesuffix("_gmem") or name
+
+
+def _argument(definition: Definition, name: str) -> str:
+    notes: Mapping[str, Any] = getattr(definition.body, "__annotations__", {})
+    note = next((notes[n] for n in notes if _plain(n) == name), None)
+    return f"{_SCALARS.get(note, 'Tensor')} {name}"
+
+
+def _result(outputs: int) -> str:
+    if outputs == 1:
+        return "Tensor"
+    return f"({', '.join(['Tensor'] * outputs)})"
+
+
+def _flat(result: Any) -> Any:
+    from kernel_dsl.tree import flatten
+
+    leaves, _ = flatten(result)
+    return leaves[0] if len(leaves) == 1 else tuple(leaves) or None
+
+
+def _struct(value: Any) -> Any:
+    from kernel_dsl.dtypes import bool_, float32, int32
+    from kernel_dsl.memory import ShapeDtypeStruct
+
+    if hasattr(value, "shape"):
+        return ShapeDtypeStruct(tuple(int(n) for n in value.shape), value.dtype)
+    dtype = bool_ if isinstance(value, bool) else float32 if isinstance(value, float) else int32
+    return ShapeDtypeStruct((), dtype)
+
+
+def _keep_all(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    torch: Any = _torch()
+    outputs: Sequence[Any] = [output] if isinstance(output, torch.Tensor) else output
+    kept: list[Any] = [a for a in (*inputs, *outputs) if isinstance(a, torch.Tensor)]
+    ctx.inputs_given = tuple(None if isinstance(a, torch.Tensor) else a for a in inputs)
+    ctx.save_for_backward(*kept)

@@ -1,0 +1,90 @@
+"""Sizes of files, and words that have no place in them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+SOFT, HARD = 400, 600
+PACKAGES = ("kernel_dsl", "lowering", "runtime")
+
+
+def sources() -> list[Path]:
+    """Every text file that is ours: Python, headers, prose and settings."""
+    kinds = {".py", ".h", ".c", ".md", ".toml"}
+    folders = (*PACKAGES, "tests", "benchmarks", "examples", "docs", ".ci")
+    found = [p for f in folders for p in (ROOT / f).rglob("*") if p.suffix in kinds or p.parent.name == ".ci"]
+    found += [p for p in ROOT.iterdir() if p.suffix in kinds]
+    return sorted(p for p in found if p.is_file() and "__pycache__" not in p.parts)
+
+
+def _lines(path: Path) -> int:
+    return path.read_text().count("\n")
+
+
+@pytest.mark.parametrize("package", [*PACKAGES, "tests", "benchmarks", "examples"])
+def test_file_sizes(package: str, capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = {p: _lines(p) for p in (ROOT / package).rglob("*.py")}
+    with capsys.disabled():
+        for path, count in sizes.items():
+            if count > SOFT:
+                print(f"\nover the soft limit of {SOFT} lines: {path.relative_to(ROOT)} ({count})", end="")
+    assert [f"{p.relative_to(ROOT)}: {n} lines" for p, n in sizes.items() if n > HARD] == []
+
+
+# Split, so that this file does not name what it looks for.
+_WORDS = [r"TO" + r"DO", r"FIX" + r"ME", r"XX" + r"X", r"NotImplemented" + r"Error", r"Haw" + r"ky"]
+_PLACES = [r"/wo" + r"rk/", r"/tm" + r"p/", r"/ro" + r"ot/", r"/ho" + r"me/"]
+
+
+@pytest.mark.parametrize("path", [pytest.param(p, id=str(p.relative_to(ROOT))) for p in sources()])
+def test_words(path: Path) -> None:
+    text = path.read_text()
+    for word in _WORDS:
+        found = re.search(rf"\b{word}\b", text)
+        assert found is None, f"{path}: {found[0]} at offset {found.start()}"
+    for place in _PLACES:
+        assert place not in text, f"{path} names {place}"
+
+
+def test_no_stub_is_left_in_the_packages() -> None:
+    """A function whose body is only `pass` or `...` promises what is not there."""
+    import ast
+
+    for package in PACKAGES:
+        for path in (ROOT / package).rglob("*.py"):
+            tree = ast.parse(path.read_text())
+            protocols = {
+                inner
+                for node in ast.walk(tree)
+                if isinstance(node, ast.ClassDef) and any("Protocol" in ast.unparse(b) for b in node.bases)
+                for inner in ast.walk(node)
+            }
+            for node in ast.walk(tree):
+                if not isinstance(node, ast.FunctionDef) or node in protocols:
+                    continue
+                body = node.body
+                empty = len(body) == 1 and isinstance(body[0], (ast.Pass, ast.Expr)) and _is_empty(body[0])
+                overload = any("overload" in ast.unparse(d) or "abstract" in ast.unparse(d) for d in node.decorator_list)
+                assert not empty or overload, f"{path}:{node.lineno} {node.name} does nothing"
+
+
+def _is_empty(node: object) -> bool:
+    import ast
+
+    return isinstance(node, ast.Pass) or (
+        isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and node.value.value is ...
+    )
+
+
+def test_nothing_generated_is_tracked() -> None:
+    done = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip("not a git checkout")
+    bad = [f for f in done.stdout.split() if f.endswith((".pyc", ".so", ".cubin", ".whl")) or "egg-info" in f]
+    assert bad == []

@@ -1,0 +1,45 @@
+"""`import kernel_dsl` is quick and brings nothing heavy in."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+from tests.conftest import ROOT
+
+# numpy is the user's own import too: it is there before the clock starts
+_CODE = """
+import time
+start = time.perf_counter()
+import kernel_dsl
+took = time.perf_counter() - start
+import sys
+heavy = [m for m in ("llvmlite", "cuda", "torch", "jax", "cupy", "lowering", "runtime") if m in sys.modules]
+print(took, *heavy)
+"""
+
+
+def _run() -> list[str]:
+    done = subprocess.run([sys.executable, "-c", _CODE], cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
+def test_nothing_heavy_comes_in() -> None:
+    assert _run()[1:] == []
+
+
+def test_import_time() -> None:
+    """At most 0.25 s, numpy included; the best of several, as other processes share the machine."""
+    best = 1.0
+    for _ in range(6):
+        best = min(best, float(_run()[0]))
+        if best <= 0.25:
+            return
+        time.sleep(0.3)
+    raise AssertionError(f"import kernel_dsl took {best:.3f} s")
+
+
+def test_every_public_name_is_there() -> None:
+    code = "import kernel_dsl as kd; [getattr(kd, n) for n in kd.__all__]; assert len(set(kd.__all__)) == len(kd.__all__)"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

@@ -1,0 +1,76 @@
+"""The layers of ARCHITECTURE.md, as import-linter contracts (configured in pyproject.toml)."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+
+def test_contracts(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    cli = pytest.importorskip("importlinter.cli")
+    monkeypatch.chdir(ROOT)
+    code = cli.lint_imports(config_filename=str(ROOT / "pyproject.toml"), no_cache=True)
+    assert code == 0, capsys.readouterr().out
+
+
+def _imports(path: Path) -> set[str]:
+    """The top-level packages that a file imports absolutely, at any depth of the code."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {a.name.partition(".")[0] for a in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            found.add(node.module.partition(".")[0])
+    return found
+
+
+def test_the_language_imports_only_numpy_and_the_standard_library() -> None:
+    import sys
+
+    allowed = {*sys.stdlib_module_names, "numpy", "ml_dtypes", "kernel_dsl"}
+    joins = {"__init__.py", "kernel.py", "stages.py", "library.py"}  # these bring lowering and runtime in, at first use
+    for path in sorted((ROOT / "kernel_dsl").rglob("*.py")):
+        more = {"lowering", "runtime"} if path.name in joins and path.parent.name == "kernel_dsl" else set[str]()
+        assert _imports(path) <= allowed | more, path
+
+
+@pytest.mark.parametrize("framework", ["torch", "jax", "cupy"])
+def test_frameworks_are_imported_by_no_one(framework: str) -> None:
+    """An array's framework is already imported by whoever made the array; we look it up in `sys.modules`."""
+    for package in ("kernel_dsl", "lowering", "runtime"):
+        for path in (ROOT / package).rglob("*.py"):
+            if path.parent.name == "interop" and path.stem == framework:
+                continue
+            assert framework not in _imports(path), path
+
+
+def test_cuda_is_reached_through_the_driver_module_alone() -> None:
+    """`runtime/driver.py` holds the driver, `runtime/nvrtc.py` the compiler library; both at first use."""
+    allowed = {"runtime/driver.py", "runtime/nvrtc.py"}
+    found = {
+        str(path.relative_to(ROOT))
+        for package in ("kernel_dsl", "lowering", "runtime")
+        for path in (ROOT / package).rglob("*.py")
+        if "cuda" in _imports(path) or 'import_module("cuda' in path.read_text()
+    }
+    assert found <= allowed
+
+
+def test_rules_mirror_ops() -> None:
+    """Every file of rules stands beside the file of ops that it lowers, or serves such files."""
+    helpers = {"__init__", "access"}
+    ops = {p.stem for p in (ROOT / "kernel_dsl" / "ops").glob("*.py")}
+    rules = {p.stem for p in (ROOT / "lowering" / "rules").glob("*.py")}
+    served = {stem for stem in rules - ops - helpers if not _has_rules(ROOT / "lowering" / "rules" / f"{stem}.py")}
+    assert rules - ops - helpers - served == set()
+
+
+def _has_rules(path: Path) -> bool:
+    return any(
+        isinstance(node, (ast.Assign, ast.AnnAssign)) and "RULES" in ast.unparse(node).split("=")[0]
+        for node in ast.parse(path.read_text()).body
+    )

@@ -1,0 +1,63 @@
+"""The public surface, frozen: `kd.__all__` and every signature, in `public.txt`."""
+
+from __future__ import annotations
+
+import inspect
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import kernel_dsl as kd
+
+from tests import golden
+
+
+def _signature(x: Any) -> str:
+    try:
+        text = str(inspect.signature(x))
+    except (TypeError, ValueError):
+        return "(...)"
+    return text.replace("kernel_dsl.", "")
+
+
+def _members(cls: type[Any]) -> list[str]:
+    lines: list[str] = []
+    if issubclass(cls, Enum):
+        return [f"    {m.name} = {m.value!r}" for m in cls]
+    for name in sorted(n for n in dir(cls) if not n.startswith("_") or n in ("__call__",)):
+        member = inspect.getattr_static(cls, name)
+        if isinstance(member, property):
+            lines.append(f"    .{name}")
+        elif callable(getattr(cls, name)) and not issubclass(cls, BaseException):
+            lines.append(f"    .{name}{_signature(getattr(cls, name))}")
+    return lines
+
+
+def surface() -> str:
+    """One line a name, and one a member of a class."""
+    lines: list[str] = []
+    for name in sorted(kd.__all__):
+        x = getattr(kd, name)
+        if inspect.isclass(x):
+            bases = ", ".join(b.__name__ for b in x.__bases__ if b is not object)
+            lines.append(f"class {name}({bases}){'' if issubclass(x, BaseException) else _signature(x)}")
+            lines += _members(x)
+        elif callable(x) and not isinstance(x, Enum) and type(x).__name__ != "DType":
+            lines.append(f"{name}{_signature(x)}")
+        else:
+            lines.append(f"{name}: {type(x).__name__} = {x!r}")
+    return "\n".join(lines) + "\n"
+
+
+def test_surface(update: bool) -> None:
+    golden.check(Path(__file__).with_name("public.txt"), surface(), update)
+
+
+def test_all_is_sorted_by_family_and_has_no_double() -> None:
+    assert len(kd.__all__) == len(set(kd.__all__))
+    assert not [n for n in kd.__all__ if n.startswith("_")]
+
+
+def test_every_public_callable_is_documented() -> None:
+    bare = [n for n in kd.__all__ if callable(getattr(kd, n)) and not inspect.getdoc(getattr(kd, n))]
+    assert bare == []

@@ -1,0 +1,97 @@
+"""Kernels as torch.library ops: eager, compiled whole, and differentiated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import kernel_dsl as kd
+from runtime import driver
+from runtime.errors import ArgumentTypeError
+
+torch = pytest.importorskip("torch")
+DEVICES = ["cpu"] + ["cuda"] * bool(driver.available() and torch.cuda.is_available())
+
+
+def like(x: Any, y: Any) -> Any:
+    return kd.ShapeDtypeStruct(x.shape, x.dtype)
+
+
+@kd.kernel(out_type=like)
+def product(x_ref, y_ref, o_ref):
+    o_ref[...] = x_ref[...] * y_ref[...]
+
+
+@kd.kernel(out_type=(kd.ShapeDtypeStruct((8,), kd.float32), kd.ShapeDtypeStruct((8,), kd.float32)))
+def sum_and_scaled(x_ref, y_ref, factor: float, sum_ref, scaled_ref):
+    sum_ref[...] = x_ref[...] + y_ref[...]
+    scaled_ref[...] = x_ref[...] * factor
+
+
+def backward(ctx: Any, grad: Any) -> Any:
+    x, y, _ = ctx.saved_tensors
+    return grad * y, grad * x
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_eager_fake_and_compiled(device: str) -> None:
+    op = product.as_torch_op("kd_tests::product")
+    x, y = torch.randn(8, device=device), torch.randn(8, device=device)
+    torch.testing.assert_close(op(x, y), x * y)
+    assert str(op._opoverload._schema).endswith("(Tensor x, Tensor y) -> Tensor")
+    torch.library.opcheck(op, (x, y))
+
+    @torch.compile(fullgraph=True, backend="aot_eager")
+    def twice(x: Any, y: Any) -> Any:
+        return op(x + 1, y) * 2
+
+    torch.testing.assert_close(twice(x, y), (x + 1) * y * 2)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_autograd(device: str) -> None:
+    op = product.as_torch_op("kd_tests::product_grad", backward=backward)
+    x = torch.randn(8, device=device, requires_grad=True)
+    y = torch.randn(8, device=device, requires_grad=True)
+    op(x, y).sum().backward()
+    torch.testing.assert_close(x.grad, y.detach())
+    torch.testing.assert_close(y.grad, x.detach())
+
+    compiled = torch.compile(lambda a, b: op(a, b).sum(), fullgraph=True, backend="aot_eager")
+    x.grad = None
+    compiled(x, y).backward()
+    torch.testing.assert_close(x.grad, y.detach())
+
+
+def test_scalars_and_several_outputs() -> None:
+    op = sum_and_scaled.as_torch_op("kd_tests::sum_and_scaled")
+    x, y = torch.randn(8), torch.randn(8)
+    total, scaled = op(x, y, 3.0)
+    torch.testing.assert_close(total, x + y)
+    torch.testing.assert_close(scaled, x * 3)
+    total, scaled = op(x, y, factor=2.0)
+    torch.testing.assert_close(scaled, x * 2)
+    torch.library.opcheck(op, (x, y, 3.0))
+
+
+def test_what_cannot_be_told() -> None:
+    @kd.kernel(out_type=lambda *structs: structs[0])
+    def anything(*refs):
+        refs[-1][...] = refs[0][...]
+
+    with pytest.raises(ArgumentTypeError, match="name the inputs"):
+        anything.as_torch_op("kd_tests::anything")
+    with pytest.raises(ArgumentTypeError, match="no namespace"):
+        product.as_torch_op("product")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif("cuda" not in DEVICES, reason="needs torch on a GPU")
+def test_under_inductor_and_cuda_graphs() -> None:
+    op = product.as_torch_op("kd_tests::product_inductor")
+    for mode in (None, "reduce-overhead"):
+        compiled = torch.compile(lambda a, b: op(a + 1, b) * 2, fullgraph=True, mode=mode)
+        for _ in range(4):
+            x, y = torch.randn(8, device="cuda"), torch.randn(8, device="cuda")
+            torch.testing.assert_close(compiled(x, y), (x + 1) * y * 2)
