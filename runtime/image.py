@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from .arrays import ArrayView
 from .errors import ArgumentTypeError, ArgumentValueError
+from .fatbin import is_fatbin, ptx_in_fatbin
 from .foreign import (
     ForeignCall,
     as_input,
@@ -16,9 +17,9 @@ from .foreign import (
     choose_device,
     count_threads,
     launch,
-    load_image,
     output_specs,
 )
+from .images import load_image
 from .recording import recordable
 
 
@@ -40,33 +41,43 @@ def precompiled_cuda_kernel(
     exact_grid: bool = False,
     interpret: Any = None,
 ) -> list[Any]:
-    """Launch entry `name` of `compiled_source`; the outputs as a list, in the framework of the inputs.
+    """Launch entry `name` of `compiled_source`; the outputs as a list, in the framework of the
+    inputs.
 
-    `compiled_source`: PTX text, a cubin or a fat binary, as bytes. On the interpreter: PTX. Loaded once for the same
-    content and device.
+    `compiled_source`: PTX text, a cubin or a fat binary, as bytes. On the interpreter: PTX, or a
+    fat binary that holds some. Loaded once for the same content and device.
 
-    The entry's parameters are the addresses of all `inputs`, of all outputs, and then `scalars` by value. An input is
-    an array or a scalar, which becomes a rank-0 array (bool, int32 or int64, float32, complex64). A scalar of
-    `scalars` is a bool (1 byte), an int (int32), a float (float32), or a NumPy scalar of any dtype: `np.int64(n)`.
+    The entry's parameters are the addresses of all `inputs`, of all outputs, and then `scalars` by
+    value. An input is an array or a scalar, which becomes a rank-0 array (bool, int32 or int64,
+    float32, complex64). A scalar of `scalars` is a bool (1 byte), an int (int32), a float
+    (float32), or a NumPy scalar of any dtype: `np.int64(n)`.
 
-    `grid` counts threads. A threadgroup larger than the grid is cut to it; otherwise the last threadgroup of an axis
-    is full, and its extra threads run: mask them in the kernel, or pass `exact_grid=True`, which refuses a grid that
-    the threadgroup does not divide. `shared_memory`: dynamic SMEM in bytes, beyond 48 KiB too. `init_value` fills
-    every output first; without it they are uninitialised. `ensure_row_contiguous=True` passes row-major copies of
-    inputs that are not.
+    `grid` counts threads. A threadgroup larger than the grid is cut to it; otherwise the last
+    threadgroup of an axis is full, and its extra threads run: mask them in the kernel, or pass
+    `exact_grid=True`, which refuses a grid that the threadgroup does not divide. `shared_memory`:
+    dynamic SMEM in bytes, beyond 48 KiB too. `init_value` fills every output first; without it they
+    are uninitialised. `ensure_row_contiguous=True` passes row-major copies of inputs that are not.
 
-    Raises ArgumentTypeError and ArgumentValueError before anything is launched; LoadError, with the driver's log, for
-    an image or entry that does not load; LaunchError.
+    Raises ArgumentTypeError and ArgumentValueError before anything is launched; LoadError, with the
+    driver's log, for an image or entry that does not load; LaunchError.
     """
-    _check_image(name, compiled_source)
-    for what, value in (("inputs", inputs), ("scalars", scalars), ("output_shapes", output_shapes), ("output_dtypes", output_dtypes)):
+    source = _check_image(name, compiled_source)
+    for what, value in (
+        ("inputs", inputs),
+        ("scalars", scalars),
+        ("output_shapes", output_shapes),
+        ("output_dtypes", output_dtypes),
+    ):
         if not isinstance(value, (list, tuple)):
-            raise ArgumentTypeError(f"{what}= of kernel {name!r} must be a list, and is a {type(value).__name__}")
+            raise ArgumentTypeError(
+                f"{what}= of kernel {name!r} must be a list, and is a {type(value).__name__}"
+            )
     if not output_shapes:
         raise ArgumentValueError(f"kernel {name!r} must have at least one output")
     if len(output_shapes) != len(output_dtypes):
         raise ArgumentValueError(
-            f"kernel {name!r} got {len(output_shapes)} output_shapes and {len(output_dtypes)} output_dtypes: "
+            f"kernel {name!r} got {len(output_shapes)} output_shapes and {len(output_dtypes)} "
+            "output_dtypes: "
             "give one of each for every output"
         )
     values = [as_input(value, f"inputs[{i}]", name) for i, value in enumerate(inputs)]
@@ -75,14 +86,25 @@ def precompiled_cuda_kernel(
     threads = count_threads(grid, threadgroup, name)
     if exact_grid and not threads.divides:
         raise ArgumentValueError(
-            f"exact_grid=True, and threadgroup={threads.block} does not divide grid={threads.grid} of kernel "
+            f"exact_grid=True, and threadgroup={threads.block} does not divide "
+            f"grid={threads.grid} of kernel "
             f"{name!r}: {threads.blocks} whole threadgroups would run more threads than asked for"
         )
     call = ForeignCall(
-        name, values, specs, threads, check_shared_memory(shared_memory, name), ensure_row_contiguous, stream
+        name,
+        values,
+        specs,
+        threads,
+        check_shared_memory(shared_memory, name),
+        ensure_row_contiguous,
+        stream,
+        [f"output {i}" for i in range(len(specs))],
+        read_only=False,
     )
     device = choose_device(interpret, values)
-    image = None if threads.empty else load_image(device, bytes(compiled_source), name)
+    if device.kind != "cuda" and is_fatbin(source):
+        source = ptx_in_fatbin(source, name)
+    image = load_image(device, source, name)
 
     def parameters(given: list[ArrayView], made: list[ArrayView]) -> Sequence[ArrayView | bytes]:
         return [*given, *made, *blobs]
@@ -90,16 +112,21 @@ def precompiled_cuda_kernel(
     return launch(device, image, call, parameters)
 
 
-def _check_image(name: Any, image: Any) -> None:
+def _check_image(name: Any, image: Any) -> bytes:
+    """The image as bytes, once it and the entry's name are of the right kind."""
     if not isinstance(name, str) or not name:
-        raise ArgumentTypeError(f"name={name!r} must be the entry's name in the image (mangled if it is mangled there)")
+        raise ArgumentTypeError(
+            f"name={name!r} must be the entry's name in the image (mangled if it is mangled there)"
+        )
     if not isinstance(image, (bytes, bytearray, memoryview)):
         raise ArgumentTypeError(
             f"compiled_source= of kernel {name!r} must be bytes, and is a {type(image).__name__}; "
             "pass PTX text as text.encode()"
         )
-    if not len(image):
+    data = bytes(cast(Any, image))
+    if not data:
         raise ArgumentValueError(f"compiled_source= of kernel {name!r} is empty")
+    return data
 
 
 def _scalar_bytes(value: Any, index: int, name: str) -> bytes:
@@ -110,7 +137,8 @@ def _scalar_bytes(value: Any, index: int, name: str) -> bytes:
     if isinstance(value, int):
         if not -(2**31) <= value < 2**31:
             raise ArgumentValueError(
-                f"scalars[{index}]={value} of kernel {name!r} does not fit int32, which a Python int is passed as; "
+                f"scalars[{index}]={value} of kernel {name!r} does not fit int32, which a Python "
+                "int is passed as; "
                 f"pass np.int64({value}) for a 64-bit parameter"
             )
         return np.int32(value).tobytes()
@@ -118,6 +146,7 @@ def _scalar_bytes(value: Any, index: int, name: str) -> bytes:
         with np.errstate(over="ignore"):
             return np.float32(value).tobytes()
     raise ArgumentTypeError(
-        f"scalars[{index}]={value!r} of kernel {name!r} is a {type(value).__name__}, and must be a bool, an int, a "
+        f"scalars[{index}]={value!r} of kernel {name!r} is a {type(value).__name__}, and must be "
+        "a bool, an int, a "
         "float, or a NumPy scalar such as np.int64(1)"
     )

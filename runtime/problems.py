@@ -7,7 +7,7 @@ from kernel_dsl.compiled import SourceLine
 from .errors import Error
 
 
-class ToolMissing(Error, RuntimeError):  # noqa: N818  (a state of the machine, not a fault)
+class ToolMissing(Error, RuntimeError):
     """A program of the CUDA toolkit is needed and none was found."""
 
 

@@ -1,4 +1,6 @@
-"""`cuda_kernel`: bodies in CUDA C++ with a generated signature, compiled by NVRTC for the device that runs them."""
+"""`cuda_kernel`: bodies in CUDA C++ with a generated signature, compiled by NVRTC for the device
+that runs them.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +17,7 @@ from .body import (
     GRID,
     Body,
     CallArguments,
+    Images,
     Specialisation,
     TemplateValue,
     axis_parameters,
@@ -23,10 +26,8 @@ from .body import (
     identifier,
     mentions,
     prepare,
-    show,
 )
-from .device import Device
-from .foreign import check_shared_memory, launch, load_image
+from .foreign import check_shared_memory, launch
 from .recording import recordable
 
 INCLUDE = str(Path(__file__).parent / "include")
@@ -44,7 +45,8 @@ _CTYPES = {
 
 # Names under which kernels written for MLX include what the prelude already has.
 _KNOWN_HEADERS = dict.fromkeys(
-    ("mlx/backend/cuda/device/utils.cuh", "mlx/backend/cuda/device/atomic_ops.cuh"), "#include <kd_cuda.h>\n"
+    ("mlx/backend/cuda/device/utils.cuh", "mlx/backend/cuda/device/atomic_ops.cuh"),
+    "#include <kd_cuda.h>\n",
 ) | {"stdint.h": "#include <kd_cuda.h>\n", "cstdint": "#include <kd_cuda.h>\n"}
 
 
@@ -58,17 +60,20 @@ def cuda_kernel(
     shared_memory: int = 0,
     exact_grid: bool = False,
 ) -> CudaKernel:
-    """A kernel whose body is CUDA C++; the signature is generated at each call from the arrays' dtypes.
+    """A kernel whose body is CUDA C++; the signature is generated at each call from the arrays'
+    dtypes.
 
-    `source` is the body. It sees every input as `const T* <name>` (a scalar or rank-0 array as a pointer too), and,
-    where it mentions them, `<name>_shape`, `<name>_strides` (in elements) and `<name>_ndim`; every output as
-    `T* <name>`; and the template arguments as constants and type names. `header` comes before it, at file scope.
-    Available without an include: half and bfloat16, `complex64_t`, `elem_to_loc`, `atomic_add` and its kin,
-    cooperative_groups as `cg`, and cuda::std.
+    `source` is the body. It sees every input as `const T* <name>` (a scalar or rank-0 array as a
+    pointer too), and, where it mentions them, `<name>_shape`, `<name>_strides` (in elements) and
+    `<name>_ndim`; every output as `T* <name>`; and the template arguments as constants and type
+    names. `header` comes before it, at file scope. Available without an include: half and bfloat16,
+    `complex64_t`, `elem_to_loc`, `atomic_add` and its kin, cooperative_groups as `cg`, and
+    cuda::std.
 
-    `ensure_row_contiguous`: inputs that are not row-major are copied first. `shared_memory`: dynamic SMEM in bytes.
-    `exact_grid`: threads beyond the grid return at once (otherwise the last threadgroup of an axis is full, and its
-    extra threads run the body). See `CudaKernel.__call__` for the call.
+    `ensure_row_contiguous`: inputs that are not row-major are copied first. `shared_memory`:
+    dynamic SMEM in bytes. `exact_grid`: threads beyond the grid return at once (otherwise the last
+    threadgroup of an axis is full, and its extra threads run the body). See `CudaKernel.__call__`
+    for the call.
     """
     body = check_body("cuda_kernel", name, input_names, output_names, source, header)
     check_shared_memory(shared_memory, name)
@@ -78,15 +83,21 @@ def cuda_kernel(
 class CudaKernel:
     """What `cuda_kernel` returns: call it with arrays."""
 
-    def __init__(self, body: Body, ensure_row_contiguous: bool, shared_memory: int, exact_grid: bool) -> None:
+    def __init__(
+        self, body: Body, ensure_row_contiguous: bool, shared_memory: int, exact_grid: bool
+    ) -> None:
         self.body = body
         self.name = body.name
         self._contiguous = ensure_row_contiguous
         self._shared_memory = shared_memory
         self._exact = exact_grid
+        self._images = Images(_KNOWN_HEADERS, [f"--include-path={INCLUDE}"])
 
     def __repr__(self) -> str:
-        inputs, outputs = ", ".join(self.body.input_names or ()), ", ".join(self.body.output_names or ())
+        inputs, outputs = (
+            ", ".join(self.body.input_names or ()),
+            ", ".join(self.body.output_names or ()),
+        )
         return f"<cuda_kernel {self.name!r}: {inputs} -> {outputs}>"
 
     @recordable
@@ -107,49 +118,67 @@ class CudaKernel:
     ) -> list[Any]:
         """Compile (once for these dtypes and template arguments) and launch; the outputs as a list.
 
-        `grid` counts threads. `template`: (name, value) pairs, a value being a dtype, an int or a bool. `init_value`
-        fills the outputs first. `verbose` prints the generated source. Raises ArgumentTypeError and
-        ArgumentValueError for bad arguments, CompileError at the lines of `source`.
+        `grid` counts threads. `template`: (name, value) pairs, a value being a dtype, an int or a
+        bool. `init_value` fills the outputs first. `verbose` prints the generated source. Raises
+        ArgumentTypeError and ArgumentValueError for bad arguments, CompileError at the lines of
+        `source`.
         """
         exact = self._exact if exact_grid is None else exact_grid
         call = CallArguments(
-            inputs, output_shapes, output_dtypes, grid, threadgroup, template, init_value, self._contiguous, stream,
+            inputs,
+            output_shapes,
+            output_dtypes,
+            grid,
+            threadgroup,
+            template,
+            init_value,
+            self._contiguous,
+            stream,
             interpret,
-        )  # fmt: skip
+        )
         special, ready, device = prepare(self.body, call, self._shared_memory)
-        entry, text = generate(self.body, special, exact)
-        if verbose:
-            show(self.name, text)
-        image = None if ready.threads.empty else load_image(device, self._compile(text, device), entry)
+        image = self._images.get(
+            self.body, special, device, exact, lambda: generate(self.body, special, exact), verbose
+        )
         extra = [grid_bytes(ready.threads)] if exact else []
 
-        def parameters(given: list[ArrayView], made: list[ArrayView]) -> Sequence[ArrayView | bytes]:
+        def parameters(
+            given: list[ArrayView], made: list[ArrayView]
+        ) -> Sequence[ArrayView | bytes]:
             return [*axis_parameters(self.body, given), *made, *extra]
 
         return launch(device, image, ready, parameters)
 
-    def _compile(self, text: str, device: Device) -> bytes:
-        return self.body.compile(text, device, headers=_KNOWN_HEADERS, options=[f"--include-path={INCLUDE}"])
-
 
 def generate(body: Body, special: Specialisation, exact: bool) -> tuple[str, str]:
     """The entry's name and the whole text that NVRTC compiles."""
-    entry = identifier("custom_kernel_" + body.name + "".join(f"_{v.label}" for v in special.template))
+    entry = identifier(
+        "custom_kernel_" + body.name + "".join(f"_{v.label}" for v in special.template)
+    )
     lines = _includes(body, special)
     if body.header:
-        lines += [f'#line 1 "{body.header_file}"', body.header]
+        lines += [body.begin(body.header_file), body.header]
     lines += ['#line 1 "generated"', "namespace mlx::core::cu {"]
-    lines.append(f'extern "C" __global__ void {entry}({", ".join(_signature(body, special, exact))}) {{')
+    lines.append(
+        f'extern "C" __global__ void {entry}({", ".join(_signature(body, special, exact))}) {{'
+    )
     if exact:
         lines.append(
             "  if ("
             + " || ".join(
-                f"(unsigned long long)blockIdx.{a} * blockDim.{a} + threadIdx.{a} >= {GRID}.{a}" for a in "xyz"
+                f"(unsigned long long)blockIdx.{a} * blockDim.{a} + threadIdx.{a} >= {GRID}.{a}"
+                for a in "xyz"
             )
             + ") return;"
         )
     lines += [f"  {_template_line(value)}" for value in special.template]
-    lines += [f'#line 1 "{body.source_file}"', body.source, "}", "}  // namespace mlx::core::cu", ""]
+    lines += [
+        body.begin(body.source_file),
+        body.source,
+        "}",
+        "}  // namespace mlx::core::cu",
+        "",
+    ]
     return entry, "\n".join(lines)
 
 

@@ -75,7 +75,7 @@ def combiner(operation: str, type_: str) -> Combine:
     if type_[0] == "s":
         signed = np.dtype(f"i{TYPE_BYTES[type_]}")
         return lambda old, new: ufunc(old.view(signed), new.view(signed)).view(old.dtype)
-    return lambda old, new: ufunc(old, new)
+    return ufunc
 
 
 def apply(part_view: Array, index: Array, operand: Array, combine: Combine, ufunc: Any) -> Array:

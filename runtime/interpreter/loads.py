@@ -298,7 +298,7 @@ def build_store(k: Compiler, ins: Instruction) -> Op:
             access = None
             if part.shadow is not None:
                 access = part.shadow.write(
-                    c, part.index, size, count, part.mask, ins, form, lambda: unchanged(part, values)
+                    c, part.index, size, count, part.mask, ins, form, lambda part=part: unchanged(part, values)
                 )
                 if form.strong:
                     c.batch.run.sync.access(c, part, size, form.semantics, False, True)

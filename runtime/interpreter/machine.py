@@ -295,7 +295,7 @@ class Run:
         return False
 
     def looked(self, c: Group, ins: Instruction) -> bool:
-        """A group has looked at memory that others may change. False, and held, if nothing changed since the last look."""
+        """A group has looked at memory that others may change. False, and held, if nothing changed since."""
         self._looks += 1
         if self._looked_at != self.progress and self._looks & 63:
             self._looked_at = self.progress

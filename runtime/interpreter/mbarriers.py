@@ -122,7 +122,7 @@ class Mbarriers:
         drop: bool,
         ins: Instruction,
     ) -> Array:
-        """One arrival a lane of `counts` (lanes,) at blocks `ctas` (lanes,), after expecting bytes; the state tokens."""
+        """One arrival a lane of `counts` (lanes,) at blocks `ctas` (lanes,), after expecting bytes; state tokens."""
         m = self.get(offset)
         m.last = ins
         if not self._check_valid(m, ctas, offset, ins, "arrived at"):

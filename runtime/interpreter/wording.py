@@ -23,7 +23,7 @@ class Side:
 
 _FIXES = {
     HazardKind.READ_BEFORE_WAIT: "wait for the copy's barrier before reading",
-    HazardKind.REUSED_BEFORE_READ: "wait until the store has read its source (wait_group.read) and let the other warps know",
+    HazardKind.REUSED_BEFORE_READ: "wait until the store read its source (wait_group.read) and tell the other warps",
     HazardKind.REUSED_BEFORE_WGMMA: "wait for the wgmma group (wgmma.wait_group) before the memory is written again",
     HazardKind.MISSING_PROXY_FENCE: "put fence.proxy.async (commit_smem) between the writes and the barrier",
     HazardKind.RACE_SHARED: "put a barrier between the two",
