@@ -181,6 +181,19 @@ class Compiler:
         self.fn = code.fn
         self._slot_of: dict[Any, int] = {}
         self.ins: Instruction | None = None
+        self.carry = self._carry_register()
+
+    def _carry_register(self) -> Reg | None:
+        """The condition code's carry flag, as one more register of functions that use it."""
+        heads = {"addc", "subc", "madc"}
+        code = (ins for ins in self.fn.body if isinstance(ins, Instruction))
+        if not any("cc" in ins.opcode or ins.opcode[0] in heads for ins in code):
+            return None
+        if self.fn.registers and self.fn.registers[-1].name == "CC.CF":
+            return self.fn.registers[-1]
+        flag = Reg(len(self.fn.registers), "pred", "CC.CF")
+        self.fn.registers.append(flag)
+        return flag
 
     def run(self) -> None:
         for index, source in enumerate(build_segments(self.fn)):
@@ -399,14 +412,23 @@ def build_alu(k: Compiler, ins: Instruction) -> Op:
     first = operands[0]
     dests = (first.first, first.second) if isinstance(first, Pair) else (first,)
     given = operands[1:]
-    if len(dests) != len(alu.results) or len(given) != len(alu.operands):
-        raise k.error(f"takes {len(alu.operands)} operands, {len(given)} given")
+    results, wanted = alu.results, alu.operands
+    if k.carry is not None:  # the flag is the last result and operand of what sets and uses it
+        dests = (*dests, k.carry) if "cc" in results else dests
+        given = (*given, k.carry) if "cc" in wanted else given
+        results, wanted = _flag_as_predicate(results), _flag_as_predicate(wanted)
+    if len(dests) != len(results) or len(given) != len(wanted):
+        raise k.error(f"takes {len(wanted)} operands, {len(given)} given")
     if ins.opcode[0] not in _RELAXED:
-        for operand, type_ in zip((*dests, *given), (*alu.results, *alu.operands), strict=True):
+        for operand, type_ in zip((*dests, *given), (*results, *wanted), strict=True):
             _check_type(k, operand, type_)
-    sources = [k.source(o, t) for o, t in zip(given, alu.operands, strict=True)]
-    writers = [k.writer(d, t) for d, t in zip(dests, alu.results, strict=True)]
-    return _elementwise(alu.function, sources, writers, k, dests, alu.results)
+    sources = [k.source(o, t) for o, t in zip(given, wanted, strict=True)]
+    writers = [k.writer(d, t) for d, t in zip(dests, results, strict=True)]
+    return _elementwise(alu.function, sources, writers, k, dests, results)
+
+
+def _flag_as_predicate(types: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple("pred" if type_ == "cc" else type_ for type_ in types)
 
 
 def _elementwise(

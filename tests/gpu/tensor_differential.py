@@ -345,8 +345,7 @@ def compare_wgmma(gpu: Gpu, module: object, name: str, case: Case, table: Table)
     record(table, kind, (op.a_type, op.d_type), have.astype(np.float64), want, exact, scale)
 
 
-def run_wgmma(gpu: Gpu, table: Table) -> None:
-    chosen = list(cases())
+def run_wgmma(gpu: Gpu, table: Table, chosen: list[Case]) -> None:
     for begin in range(0, len(chosen), 40):
         members = chosen[begin : begin + 40]
         module = gpu.load(wgmma_module(members).encode())
@@ -365,7 +364,7 @@ def wgmma_module(members: list[Case]) -> str:
 def run(gpu: Gpu) -> Table:
     table: Table = {}
     run_mma(gpu, table)
-    run_wgmma(gpu, table)
+    run_wgmma(gpu, table, list(cases()))
     return table
 
 
