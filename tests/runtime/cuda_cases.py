@@ -32,6 +32,7 @@ from runtime import driver, memory
 from runtime.arrays import view
 from runtime.binding import bind
 from runtime.device import cuda_device
+from runtime.dispatch import MISS, FastCalls
 from runtime.errors import (
     ArgumentTypeError,
     ArgumentValueError,
@@ -422,3 +423,23 @@ def test_fill_of_narrow_floats() -> None:
     assert memory.fill_pattern(2, uint8) == b"\x02" and len(memory.fill_pattern(2, float64)) == 8
     with pytest.raises(ArgumentValueError, match="does not fit"):
         memory.fill_pattern(300, uint8)
+
+
+def test_cupy_arrays(player: Player, monkeypatch: pytest.MonkeyPatch) -> None:
+    from . import fake_cupy
+
+    cupy = fake_cupy.install(monkeypatch)
+    kernel = scale()
+    loaded = cuda_device(0).load(kernel)
+    x = cupy.ndarray(X.copy())
+    (out,) = runtime.call(kernel, loaded, [x], [2.0])
+    assert type(out) is cupy.ndarray and player.launches[-1].stream == 21
+    np.testing.assert_array_equal(out.host, X * 2)
+    runtime.call(kernel, loaded, [x], [2.0], stream=5)
+    assert fake_cupy.MADE == [21, 5], "an output belongs to the stream that writes it"
+    fast = FastCalls()
+    fast.learn((x, 2.0), None, loaded, lambda outs: outs[0])
+    np.testing.assert_array_equal(fast((x, 3.0)).host, X * 3)
+    assert fast((cupy.ndarray(X[::2]), 3.0)) is MISS
+    np.testing.assert_array_equal(bind(kernel, loaded, [x], [4.0])()[0].host, X * 4)
+    assert player.launches[-1].stream == 21
