@@ -62,6 +62,14 @@ def built_heads() -> tuple[str, ...]:
     return tuple(sorted(_BUILDERS))
 
 
+def builder_docs() -> dict[str, str]:
+    """The first line of what each builder says of itself, by the heads it builds."""
+    heads: dict[Builder, list[str]] = {}
+    for head in built_heads():
+        heads.setdefault(_BUILDERS[head], []).append(head)
+    return {", ".join(some): (b.__doc__ or "").strip().split("\n")[0] for b, some in heads.items()}
+
+
 class Seg:
     """A compiled segment: `sync` runs first and may refuse to go on, then `ops`; `kind` says how it ends."""
 

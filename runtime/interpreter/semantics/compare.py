@@ -70,9 +70,7 @@ def _float_compare(op: str, ftz: bool, type_: str) -> Compare:
     relation = _float_relation(op)
     if type_ == "f32":
         if ftz:
-            return lambda a, b: relation(
-                flush_f32(a).view(np.float32), flush_f32(b).view(np.float32)
-            )
+            return lambda a, b: relation(flush_f32(a).view(np.float32), flush_f32(b).view(np.float32))
         return lambda a, b: relation(a.view(np.float32), b.view(np.float32))
     if type_ == "f64":
         return lambda a, b: relation(a.view(np.float64), b.view(np.float64))

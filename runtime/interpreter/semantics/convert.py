@@ -129,9 +129,7 @@ def cvt_float_to_integer(mode: str, ftz: str, sat: str, target: str, source: str
     value, integral = float_value(source, bool(ftz)), _INTEGRAL[mode]
     wide = source == "f64" or BITS[target] == 64
     convert = _to_integer(target, 1 << (BITS[target] - 1) if wide else 0)
-    return in_pieces(
-        Body((source,), (target,), lambda a: (convert(integral(value(a).astype(np.float64))),))
-    )
+    return in_pieces(Body((source,), (target,), lambda a: (convert(integral(value(a).astype(np.float64))),)))
 
 
 def _check_ftz(ftz: str, *types: str) -> None:
@@ -172,9 +170,7 @@ def _rounded_bits(target: str, mode: str) -> Callable[[Array], Array]:
     if target == "f16" and mode == "rn":
         return f16_of_float
     if mode == "rn":
-        return lambda x: (
-            half_of_f32(x, target) if x.dtype == np.float32 else _encode_half(x, target, mode)
-        )
+        return lambda x: half_of_f32(x, target) if x.dtype == np.float32 else _encode_half(x, target, mode)
     return lambda x: _encode_half(x.astype(np.float64), target, mode)
 
 

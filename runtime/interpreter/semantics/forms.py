@@ -86,6 +86,7 @@ class Form:
     family: str
     since: int
     pair: bool
+    line: str
 
     def parse(self, words: Opcode) -> tuple[list[str] | None, int]:
         """The chosen word of each slot, or None; and how many of `words` could be read."""
@@ -155,7 +156,7 @@ def form(*lines: str, since: int = 75, pair: bool = False) -> Callable[[Builder]
             parsed = _slots(rest)
             for name in head.split("|"):
                 bound = build if "|" not in head else _with_head(build, name)
-                entry = Form(name, parsed, bound, family, since, pair)
+                entry = Form(name, parsed, bound, family, since, pair, line)
                 _FORMS.setdefault((name, pair), []).append(entry)
         return build
 
@@ -186,11 +187,7 @@ def _find(opcode: Opcode, pair: bool) -> Body | str:
             why = str(error)
     if why:
         return why
-    return (
-        f"'.{words[furthest]}' is not possible here"
-        if furthest < len(words)
-        else "it is incomplete"
-    )
+    return f"'.{words[furthest]}' is not possible here" if furthest < len(words) else "it is incomplete"
 
 
 @cache
@@ -242,7 +239,5 @@ def binary(fn: Callable[[Array, Array], Array], operand: str, result: str | None
     return Body((operand, operand), (result or operand,), lambda a, b: (fn(a, b),))
 
 
-def ternary(
-    fn: Callable[[Array, Array, Array], Array], operand: str, result: str | None = None
-) -> Body:
+def ternary(fn: Callable[[Array, Array, Array], Array], operand: str, result: str | None = None) -> Body:
     return Body((operand,) * 3, (result or operand,), lambda a, b, c: (fn(a, b, c),))

@@ -83,9 +83,7 @@ _PLAIN: dict[str, Any] = {"add": np.add, "sub": np.subtract, "mul": np.multiply}
 def arithmetic_f16(name: str, _rn: str, ftz: str, sat: str, type_: str) -> Body:
     # Twice 11 digits and two more fit float32, so that its own rounding does no harm.
     ufunc, finish = _PLAIN[name], _rounded("f16", bool(sat))
-    return half_body(
-        lambda a, b: finish(ufunc(decode(a, "f16"), decode(b, "f16"))), type_, 2, bool(ftz)
-    )
+    return half_body(lambda a, b: finish(ufunc(decode(a, "f16"), decode(b, "f16"))), type_, 2, bool(ftz))
 
 
 @form("add|sub|mul rn? bf16|bf16x2", since=90)
@@ -93,9 +91,7 @@ def arithmetic_bf16(name: str, _rn: str, type_: str) -> Body:
     # Products of bf16 underflow in float32 and not in float64.
     ufunc, finish = _PLAIN[name], _rounded("bf16", False)
     dtype = np.float64 if name == "mul" else np.float32
-    return half_body(
-        lambda a, b: finish(ufunc(decode(a, "bf16"), decode(b, "bf16"), dtype=dtype)), type_, 2
-    )
+    return half_body(lambda a, b: finish(ufunc(decode(a, "bf16"), decode(b, "bf16"), dtype=dtype)), type_, 2)
 
 
 def _fused(name: str, sat: bool, relu: bool) -> AnyMap:

@@ -30,7 +30,7 @@ _CODES: dict[str, Any] = {
 }
 _BIG = "m16n16k16|m8n32k16|m32n8k16"
 _LAYOUTS = "row|col row|col"
-_MMA_LINES = (
+MMA_LINES = (
     f"{_LAYOUTS} {_BIG} f16|f32 f16|f32",
     f"{_LAYOUTS} {_BIG} f32 bf16 bf16 f32",
     f"{_LAYOUTS} {_BIG} s32 s8 s8 s32 satfinite?",
@@ -39,7 +39,7 @@ _MMA_LINES = (
     f"{_LAYOUTS} m8n8k4 rn|rz|rm|rp? f64 f64 f64 f64",
 )
 _SPACES = "shared::cta|shared|global?"
-_MEMORY_LINES = {
+MEMORY_LINES = {
     "a": (f"{_BIG} {_SPACES} f16|bf16|s8|u8", f"m16n16k8 {_SPACES} tf32", f"m8n8k4 {_SPACES} f64"),
     "b": (f"{_BIG} {_SPACES} f16|bf16|s8|u8", f"m16n16k8 {_SPACES} tf32", f"m8n8k4 {_SPACES} f64"),
     "c": (f"{_BIG} {_SPACES} f16|f32|s32", f"m16n16k8 {_SPACES} f32", f"m8n8k4 {_SPACES} f64"),
@@ -130,7 +130,7 @@ def compile_wmma_memory(opcode: Opcode) -> WmmaMemory:
     action = next(iter(opcode[1:2]), "")
     if opcode[:1] != ("wmma",) or action not in ("load", "store"):
         raise UnknownInstruction(opcode)
-    for kind, lines in _MEMORY_LINES.items():
+    for kind, lines in MEMORY_LINES.items():
         name = "d" if action == "store" else kind
         if action == "store" and kind != "c":
             continue
@@ -150,7 +150,7 @@ def compile_wmma(opcode: Opcode) -> Mma:
         raise UnknownInstruction(opcode)
     if opcode[2:4] != ("sync", "aligned"):
         raise BadModifier(opcode, "'.sync.aligned' must follow 'wmma.mma'")
-    for line in _MMA_LINES:
+    for line in MMA_LINES:
         words = parse_slots(line, opcode[4:])
         if words is not None:
             return _build(opcode, words)
@@ -172,19 +172,15 @@ def _build(opcode: Opcode, words: list[str]) -> Mma:
         codes = result_codes(total, d_type, satfinite)
         return d.to_registers(codes.reshape(codes.shape[0], 32, -1))
 
-    return Mma(
-        opcode, m, n, k, (a_type, b_type, c_type, d_type), a.held, b.held, c.held, d.held, run
-    )
+    return Mma(opcode, m, n, k, (a_type, b_type, c_type, d_type), a.held, b.held, c.held, d.held, run)
 
 
 def forms() -> list[Opcode]:
     """Every supported form of wmma.mma, wmma.load and wmma.store."""
     found: list[Opcode] = [
-        ("wmma", "mma", "sync", "aligned", *words)
-        for line in _MMA_LINES
-        for words in expand_slots(line)
+        ("wmma", "mma", "sync", "aligned", *words) for line in MMA_LINES for words in expand_slots(line)
     ]
-    for kind, lines in _MEMORY_LINES.items():
+    for kind, lines in MEMORY_LINES.items():
         heads = [("load", kind), *([("store", "d")] if kind == "c" else [])]
         for action, name in heads:
             for layout in ("row", "col"):
