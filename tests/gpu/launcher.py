@@ -21,9 +21,7 @@ def why_no_gpu() -> str | None:
     if status != driver.CUresult.CUDA_SUCCESS:
         return f"cuInit: {status.name}"
     major = _check(
-        driver.cuDeviceGetAttribute(
-            driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 0
-        )
+        driver.cuDeviceGetAttribute(driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 0)
     )
     return None if major == 9 else f"needs compute capability 9.0, this is {major}.x"
 
@@ -81,9 +79,7 @@ class Gpu:
         pointers = [self._upload(array) for array in [*inputs, output]]
         words = np.array([*(int(p) for p in pointers), *scalars], np.uint64)
         addresses = np.array([words[i : i + 1].ctypes.data for i in range(len(words))], np.uint64)
-        _check(
-            driver.cuLaunchKernel(function, grid, 1, 1, block, 1, 1, 0, 0, addresses.ctypes.data, 0)
-        )
+        _check(driver.cuLaunchKernel(function, grid, 1, 1, block, 1, 1, 0, 0, addresses.ctypes.data, 0))
         _check(driver.cuCtxSynchronize())
         result = np.empty_like(output)
         _check(driver.cuMemcpyDtoH(result.ctypes.data, pointers[-1], result.nbytes))

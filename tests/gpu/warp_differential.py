@@ -91,9 +91,7 @@ def compare(gpu: Gpu, module: object, name: str, op: WarpOp, limit: int) -> int:
         arrays[-1] = np.full((1, 1), (1 << limit) - 1, np.uint32)
     slots = [a.reshape(-1).astype(np.uint64) for a in arrays if a.size == COUNT]
     output = np.zeros((len(op.results), COUNT), np.uint64)
-    output = gpu.run(
-        module, name, [np.stack(slots) if slots else np.zeros(1, np.uint64)], output, 8, 128
-    )
+    output = gpu.run(module, name, [np.stack(slots) if slots else np.zeros(1, np.uint64)], output, 8, 128)
     want = op(active, *arrays)
     # What depends on lanes that do not execute is undefined.
     noisy = [np.where(active, a, ~a) if a.size == COUNT else a for a in arrays]

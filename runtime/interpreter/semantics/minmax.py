@@ -41,6 +41,7 @@ def _extreme(name: str, type_: str, nan: bool, xorsign: bool) -> Pair:
     key = _key(fmt)
     magnitude = storage(2 ** (fmt.bits - 1) - 1)
     sign, infinity, canonical = storage(fmt.sign), storage(fmt.infinity), storage(fmt.nan)
+    quiet = storage(1 << (fmt.mantissa - 1))
     choose: Any = np.minimum if name == "min" else np.maximum
 
     def fn(a: Array, b: Array) -> Array:
@@ -58,6 +59,8 @@ def _extreme(name: str, type_: str, nan: bool, xorsign: bool) -> Pair:
             result = np.where(a_nan, b, np.where(b_nan, a, result))
         if signs is not None:
             result = result | signs
+        if type_ == "f64":  # NaNs of f64 keep their payload: the second operand's, made quiet
+            return np.where(a_nan & b_nan, b | quiet, result)
         return np.where(a_nan | b_nan if nan else a_nan & b_nan, canonical, result)
 
     return fn

@@ -36,9 +36,7 @@ def test_every_form_keeps_types_and_shapes_and_is_silent() -> None:
             for shape in ((192,), (2, 3, 32)):
                 arrays = [a.reshape(*shape, *a.shape[1:]) for a in inputs[entry.operands]]
                 results = run(entry, arrays)
-                assert [r.dtype for r in results] == [STORAGE[t] for t in entry.results], (
-                    entry.mnemonic
-                )
+                assert [r.dtype for r in results] == [STORAGE[t] for t in entry.results], entry.mnemonic
                 assert all(r.shape == shape for r in results), entry.mnemonic
 
 
@@ -60,9 +58,7 @@ def test_operands_are_not_written() -> None:
             arrays = operands(entry.operands, 64)
             copies = [a.copy() for a in arrays]
             run(entry, list(arrays))
-            assert all(np.array_equal(a, c) for a, c in zip(arrays, copies, strict=True)), (
-                entry.mnemonic
-            )
+            assert all(np.array_equal(a, c) for a, c in zip(arrays, copies, strict=True)), entry.mnemonic
 
 
 @pytest.mark.parametrize(

@@ -78,9 +78,7 @@ def test_permute_by_an_immediate() -> None:
         0x4321,
     ):
         got = alu(a, b, np.full((1,), selector, np.uint32))[0]
-        want = [
-            ref.permute(x, y, selector, "") for x, y in zip(a.tolist(), b.tolist(), strict=True)
-        ]
+        want = [ref.permute(x, y, selector, "") for x, y in zip(a.tolist(), b.tolist(), strict=True)]
         assert got.tolist() == want, hex(selector)
 
 

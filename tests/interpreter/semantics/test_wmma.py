@@ -16,9 +16,7 @@ from .test_table import assemble
 MMAS = [o for o in wmma.forms() if o[1] == "mma"]
 
 
-def memory(
-    fragment: wmma.Fragment, layout: str, stride: int, rng: np.random.Generator
-) -> np.ndarray:
+def memory(fragment: wmma.Fragment, layout: str, stride: int, rng: np.random.Generator) -> np.ndarray:
     """Random codes of a tile in memory, with a gap after each row or column."""
     size = (fragment.rows if layout == "row" else fragment.columns) * stride
     if fragment.type_ in ("s8", "u8"):
@@ -55,9 +53,7 @@ def test_wmma(opcode: tuple[str, ...]) -> None:
     registers: list[list[np.ndarray]] = []
     tiles: list[np.ndarray] = []
     for kind, type_, layout in zip("abc", op.types[:3], (a_layout, b_layout, "row"), strict=True):
-        load = wmma.compile_wmma_memory(
-            ("wmma", "load", kind, "sync", "aligned", layout, shape, type_)
-        )
+        load = wmma.compile_wmma_memory(("wmma", "load", kind, "sync", "aligned", layout, shape, type_))
         fragment = load.fragment
         stride = load.default_stride + 8
         codes = memory(fragment, layout, stride, rng)
@@ -67,9 +63,7 @@ def test_wmma(opcode: tuple[str, ...]) -> None:
         tiles.append(tile(codes, fragment, layout, stride))
     d = op(*registers)
     assert len(d) == op.d[1]
-    store = wmma.compile_wmma_memory(
-        ("wmma", "store", "d", "sync", "aligned", "col", shape, "shared", op.types[3])
-    )
+    store = wmma.compile_wmma_memory(("wmma", "store", "d", "sync", "aligned", "col", shape, "shared", op.types[3]))
     out = np.zeros(op.m * op.n, store.fragment.element)
     out[store.fragment.offsets("col", op.m)] = store.fragment.from_registers(d)[0]
     got = tile(out, store.fragment, "col", op.m)
@@ -83,9 +77,7 @@ def test_strangers_are_named() -> None:
     with pytest.raises(UnknownInstruction):
         wmma.compile_wmma(("mma", "sync"))
     with pytest.raises(BadModifier):
-        wmma.compile_wmma(
-            ("wmma", "mma", "sync", "aligned", "row", "row", "m16n16k8", "f32", "f32")
-        )
+        wmma.compile_wmma(("wmma", "mma", "sync", "aligned", "row", "row", "m16n16k8", "f32", "f32"))
     with pytest.raises(BadModifier):
         wmma.compile_wmma_memory(("wmma", "store", "a", "sync", "aligned", "row", "m8n8k4", "f64"))
 
