@@ -4,10 +4,15 @@ instruction does.
 
 from __future__ import annotations
 
+import subprocess
+import tempfile
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import numpy as np
+
+from runtime.assemble import find_ptxas
 
 
 def why_no_gpu() -> str | None:
@@ -33,6 +38,20 @@ def _check(result: tuple[Any, ...]) -> Any:
     return values[0] if len(values) == 1 else tuple(values)
 
 
+def _assembled(ptx: bytes) -> bytes:
+    ptxas = find_ptxas()
+    if ptxas is None:
+        return ptx
+    with tempfile.TemporaryDirectory() as folder:
+        source, cubin = Path(folder) / "forms.ptx", Path(folder) / "forms.cubin"
+        source.write_bytes(ptx)
+        command = [str(ptxas), "-arch=sm_90a", str(source), "-o", str(cubin)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(done.stderr[:4000])
+        return cubin.read_bytes()
+
+
 class Gpu:
     """Device 0's primary context, for the length of a `with` block."""
 
@@ -54,9 +73,9 @@ class Gpu:
     ) -> None:
         _check(self.driver.cuDevicePrimaryCtxRelease(self.device))
 
-    def load(self, image: bytes) -> Any:
-        """A module from PTX text or a cubin."""
-        return _check(self.driver.cuModuleLoadData(image + b"\0"))
+    def load(self, ptx: bytes) -> Any:
+        """A module from PTX text: by ptxas where there is one, else by the driver's own compiler."""
+        return _check(self.driver.cuModuleLoadData(_assembled(ptx) + b"\0"))
 
     def unload(self, module: Any) -> None:
         _check(self.driver.cuModuleUnload(module))

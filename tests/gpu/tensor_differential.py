@@ -156,7 +156,7 @@ def _float_result(op: Mma, operands: list[list[np.ndarray]], change: object) -> 
 def mma_module() -> tuple[str, list[Mma]]:
     """A module of every form, its entries mma0, mma1, ..., and the forms."""
     ops = [matrix.compile_mma(opcode) for opcode in matrix.forms()]
-    text = ".version 9.0\n.target sm_90a\n.address_size 64\n"
+    text = ".version 8.7\n.target sm_90a\n.address_size 64\n"
     return text + "\n".join(mma_kernel(f"mma{i}", op) for i, op in enumerate(ops)) + "\n", ops
 
 
@@ -341,7 +341,7 @@ def run_wgmma(gpu: Gpu, table: Table, chosen: list[Case]) -> None:
 
 
 def wgmma_module(members: list[Case]) -> str:
-    text = ".version 9.0\n.target sm_90a\n.address_size 64\n"
+    text = ".version 8.7\n.target sm_90a\n.address_size 64\n"
     return text + "\n".join(wgmma_kernel(f"wgmma{i}", case) for i, case in enumerate(members)) + "\n"
 
 

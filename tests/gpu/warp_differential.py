@@ -65,7 +65,7 @@ def all_kernels() -> tuple[str, list[tuple[str, WarpOp, int]]]:
         for index, (opcode, pair) in enumerate(forms())
         for limit in LIMITS
     ]
-    text = ".version 9.0\n.target sm_90a\n.address_size 64\n"
+    text = ".version 8.7\n.target sm_90a\n.address_size 64\n"
     return text + "\n".join(kernel(*member) for member in members) + "\n", members
 
 

@@ -116,7 +116,8 @@ def _fused(name: str, sat: bool, relu: bool) -> AnyMap:
     return f16 if name == "f16" else bf16
 
 
-@form("fma rn ftz? sat|relu? f16|f16x2", since=75)
+@form("fma rn ftz? sat? f16|f16x2")
+@form("fma rn ftz? relu f16|f16x2", since=80)
 def fma_f16(_rn: str, ftz: str, clamp: str, type_: str) -> Body:
     return in_pieces(half_body(_fused("f16", clamp == "sat", clamp == "relu"), type_, 3, bool(ftz)))
 
@@ -138,9 +139,9 @@ def fma_oob(_rn: str, _oob: str, relu: str, type_: str) -> Body:
     return half_body(fn, type_, 3)
 
 
-@form("abs|neg ftz? f16|f16x2", "abs|neg bf16|bf16x2")
-def sign(name: str, *words: str) -> Body:
-    ftz, type_ = (words[0] if len(words) == 2 else ""), words[-1]
+@form("abs|neg ftz? f16|f16x2")
+@form("abs|neg - bf16|bf16x2", since=80)
+def sign(name: str, ftz: str, type_: str) -> Body:
     infinity = np.uint16(0x7C00 if type_.startswith("f16") else 0x7F80)
     top, magnitude, nan = np.uint16(0x8000), np.uint16(0x7FFF), np.uint16(0x7FFF)
 

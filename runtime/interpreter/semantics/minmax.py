@@ -79,7 +79,9 @@ def _fast_f32(name: str) -> Pair:
     return fn
 
 
-@form("min|max ftz? NaN? xorsign.abs? f32")
+@form("min|max ftz? - - f32")
+@form("min|max ftz? NaN - f32", since=80)
+@form("min|max ftz? NaN? xorsign.abs f32", since=86)
 def extreme_f32(name: str, ftz: str, nan: str, xorsign: str, type_: str) -> Body:
     plain = not nan and not xorsign
     fn = _fast_f32(name) if plain else _extreme(name, "f32", bool(nan), bool(xorsign))
@@ -94,14 +96,16 @@ def extreme_f64(name: str, type_: str) -> Body:
     return Body((type_,) * 2, (type_,), lambda a, b: (fn(a, b),))
 
 
-@form("min|max ftz? NaN? xorsign.abs? f16|f16x2", since=80)
+@form("min|max ftz? NaN? - f16|f16x2", since=80)
+@form("min|max ftz? NaN? xorsign.abs f16|f16x2", since=86)
 def extreme_f16(name: str, ftz: str, nan: str, xorsign: str, type_: str) -> Body:
     fn = _extreme(name, "f16", bool(nan), bool(xorsign))
     flushed: Pair = (lambda a, b: fn(flush_f16(a), flush_f16(b))) if ftz else fn
     return _half_body(flushed, type_)
 
 
-@form("min|max NaN? xorsign.abs? bf16|bf16x2", since=80)
+@form("min|max NaN? - bf16|bf16x2", since=80)
+@form("min|max NaN? xorsign.abs bf16|bf16x2", since=86)
 def extreme_bf16(name: str, nan: str, xorsign: str, type_: str) -> Body:
     return _half_body(_extreme(name, "bf16", bool(nan), bool(xorsign)), type_)
 

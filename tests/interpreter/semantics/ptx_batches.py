@@ -16,7 +16,7 @@ from runtime.interpreter.semantics.table import Entry
 THREADS = 128
 LOP3_LUT = 0x57
 
-_HEADER = """.version 9.0
+_HEADER = """.version 8.7
 .target {target}
 .address_size 64
 """

@@ -113,6 +113,14 @@ def test_every_form_is_legal_ptx(target: str, tmp_path: Path) -> None:
 
 
 @needs_ptxas
+@pytest.mark.parametrize("target", [75, 80, 86, 89])
+def test_forms_are_legal_from_their_first_target_on(target: int, tmp_path: Path) -> None:
+    chosen = [e for e in ALL if e.since <= target and "b128" not in e.operands]
+    assert compile_alu(chosen[0].opcode).since == chosen[0].since
+    assemble(ptx_batches.module(ptx_batches.batches(chosen), 4096, f"sm_{target}"), f"sm_{target}", tmp_path)
+
+
+@needs_ptxas
 def test_every_warp_form_is_legal_ptx(tmp_path: Path) -> None:
     assemble(warp_differential.all_kernels()[0], "sm_90a", tmp_path)
 

@@ -89,7 +89,7 @@ def test_every_form_is_legal_ptx(tmp_path: Path) -> None:
     def vector(held: tuple[str, int], base: int) -> str:
         return "{" + ", ".join(f"{prefix[held[0]]}{base + i}" for i in range(held[1])) + "}"
 
-    lines = [".version 9.0", ".target sm_90a", ".address_size 64", ".visible .entry k() {"]
+    lines = [".version 8.7", ".target sm_90a", ".address_size 64", ".visible .entry k() {"]
     lines += [".shared .align 128 .b8 tile[4096];", ".reg .b32 %r<80>; .reg .f32 %f<80>;"]
     lines += [".reg .f64 %x<80>; .reg .b64 %p, %g;", "mov.u64 %p, 0; cvta.shared.u64 %g, %p;"]
     for opcode in wmma.forms():
