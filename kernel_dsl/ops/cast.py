@@ -17,7 +17,7 @@ __all__ = ["astype", "bitcast_convert_type", "convert_element_type"]
 
 
 class Cast(Op, name="cast"):
-    """Convert element by element (DESIGN of dtypes: docs/programming-model.md). PTX `cvt`.
+    """Convert element by element (docs/programming-model.md, dtypes). PTX `cvt`.
 
     Float to int truncates, saturates and takes NaN to 0; int to bool is `!= 0`; fp8 rounds to nearest even and, with
     `saturate`, clamps to the largest finite value.

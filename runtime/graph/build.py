@@ -29,11 +29,7 @@ class Output:
     @property
     def whole(self) -> bool:
         """Whether it is all of its slot, so that another array may take its place."""
-        return (
-            self.slot.kind == "result"
-            and self.slot.home is not None
-            and (self.slot.home.same_memory(self.view))
-        )
+        return self.slot.kind == "result" and self.slot.home is not None and (self.slot.home.same_memory(self.view))
 
 
 @dataclass
@@ -52,9 +48,7 @@ class Program:
     written: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
 
 
-def build(
-    graph: Any, made: Recording, chosen: Sequence[ArrayView] | None, arrays: Sequence[Any] = ()
-) -> Program:
+def build(graph: Any, made: Recording, chosen: Sequence[ArrayView] | None, arrays: Sequence[Any] = ()) -> Program:
     """Work out slots, edges and memory.
 
     `chosen`: views of the outputs, where the user named them (and `arrays`, the objects); by
@@ -77,17 +71,12 @@ def build(
     for slot in slots.listed:
         if slot.kind == "result" and not slot.given and slot not in wanted:
             slot.kind, slot.home, slot.array = "scratch", None, None
-    early = [
-        isinstance(n.work, KernelWork) and n.work.attributes.programmatic_dependent_launch
-        for n in nodes
-    ]
+    early = [isinstance(n.work, KernelWork) and n.work.attributes.programmatic_dependent_launch for n in nodes]
     above = ancestors(waits, early)
     for node, deps in zip(nodes, needed(waits, above), strict=True):
         node.dependencies = deps
     inputs = [slot for slot in slots.listed if slot.kind == "input"]
-    program = Program(
-        made.device, slots.listed, nodes, inputs, outputs, made.repeats, dict(made.variables)
-    )
+    program = Program(made.device, slots.listed, nodes, inputs, outputs, made.repeats, dict(made.variables))
     _plan_memory(program, above)
     return program
 
@@ -95,9 +84,7 @@ def build(
 def _node(graph: Any, index: int, event: Event, slots: _Slots) -> Node:
     operands: list[Operand] = []
     shifts = event.shifts or [0] * len(event.views)
-    for there, read, written, shift in zip(
-        event.views, event.read, event.written, shifts, strict=True
-    ):
+    for there, read, written, shift in zip(event.views, event.read, event.written, shifts, strict=True):
         slot = slots.of(there)
         slot.users.add(index)
         operands.append(Operand(slot, there, read, written, shift))
@@ -151,9 +138,7 @@ def _plan_memory(program: Program, above: Sequence[int]) -> None:
             slot.base, slot.current = slot.low, slot.home
     program.memory_bytes = place(blocks, above)
     program.separate_bytes = sum(-(-b.nbytes // ALIGNMENT) * ALIGNMENT for b in blocks)
-    spans = [
-        (s.low, s.low + s.nbytes) for s in program.slots if s.kind in ("result", "fixed") and s.home
-    ]
+    spans = [(s.low, s.low + s.nbytes) for s in program.slots if s.kind in ("result", "fixed") and s.home]
     program.written = sorted(span for span in spans if span[0] < span[1])
 
 
@@ -167,9 +152,7 @@ class _Slots:
         self.listed: list[Slot] = []
         self._inputs: dict[Any, Slot] = {}
         self._empty: dict[Any, Slot] = {}
-        own = [
-            self._own(result) for result in made.results if not result.given and result.view.size
-        ]
+        own = [self._own(result) for result in made.results if not result.given and result.view.size]
         own += [self._add(Slot("scratch", low, size)) for low, size in made.reserved if size]
         self._own_ranges = _Ranges(own)
         self._written = _Ranges(self._group(made))
@@ -221,9 +204,7 @@ class _Slots:
         """An output of the graph. Raises GraphError for an array that no node writes."""
         slot = self.of(there)
         if slot.kind == "input":
-            raise GraphError(
-                "an output must be what a recorded call wrote; one of g.outputs is only read"
-            )
+            raise GraphError("an output must be what a recorded call wrote; one of g.outputs is only read")
         if slot.kind == "scratch":
             raise GraphError("an output lies in memory that only replays have")
         return Output(array, there, slot, frozen)
@@ -233,9 +214,7 @@ class _Slots:
         return self._add(slot)
 
 
-def _written_slot(
-    slots: _Slots, group: Sequence[tuple[int, int, ArrayView, bool]], given: dict[int, Result]
-) -> Slot:
+def _written_slot(slots: _Slots, group: Sequence[tuple[int, int, ArrayView, bool]], given: dict[int, Result]) -> Slot:
     low, high = min(g[0] for g in group), max(g[1] for g in group)
     written = [g[2] for g in group if g[3]]
     first = written[0]
@@ -252,9 +231,7 @@ def _bytes_of(first: ArrayView, low: int, high: int) -> ArrayView:
         return first
     from kernel_dsl.dtypes import uint8
 
-    return ArrayView(
-        low, (high - low,), (1,), uint8, first.device, first.framework, False, first.owner
-    )
+    return ArrayView(low, (high - low,), (1,), uint8, first.device, first.framework, False, first.owner)
 
 
 class _Ranges:

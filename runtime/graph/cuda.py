@@ -177,9 +177,7 @@ class CudaExec:
                 data.append(edge)
         if sources:
             targets = [step.handle] * len(sources)
-            driver.check(
-                cu.cuGraphAddDependencies(self._graph, sources, targets, data, len(sources))
-            )
+            driver.check(cu.cuGraphAddDependencies(self._graph, sources, targets, data, len(sources)))
 
     def _instantiate(self) -> None:
         cu = self._cu
@@ -189,9 +187,7 @@ class CudaExec:
             self._finalizer.detach()
             driver.check(cu.cuGraphExecDestroy(self._exec))
         self._exec = made
-        self._finalizer = weakref.finalize(
-            self, _release, self._device, [self._exec], [self._graph], self._memory
-        )
+        self._finalizer = weakref.finalize(self, _release, self._device, [self._exec], [self._graph], self._memory)
         self._finalizer.atexit = False
 
     def _update_template(self) -> None:
@@ -277,8 +273,7 @@ class CudaExec:
             )
             context = self._device.context
             return all(
-                step.flat and int(setter(self._exec, step.handle, step.params, context)[0]) == 0
-                for step in steps
+                step.flat and int(setter(self._exec, step.handle, step.params, context)[0]) == 0 for step in steps
             )
         self._set_kernels([node.index])
         return True
@@ -352,8 +347,7 @@ class CudaExec:
             raise GraphError("wait=True cannot be used while the stream is being captured")
         if self._staged:
             raise GraphError(
-                "a graph whose arrays lie in host memory cannot be captured; record it with "
-                "arrays on the GPU"
+                "a graph whose arrays lie in host memory cannot be captured; record it with arrays on the GPU"
             )
         self._update_template()
         # Status, id, graph, what comes before; and kinds of edges and their number, by version.
@@ -399,9 +393,7 @@ class _Guard:
         )
 
 
-def _release(
-    device: Any, executables: list[Any], graphs: list[Any], block: memory.DeviceMemory | None
-) -> None:
+def _release(device: Any, executables: list[Any], graphs: list[Any], block: memory.DeviceMemory | None) -> None:
     """Destroy a graph and free its memory, after what was launched of it."""
     if not driver.alive():
         return

@@ -53,9 +53,7 @@ class GraphRecorder:
 
     # --- calls ------------------------------------------------------------------------------------
 
-    def call(
-        self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
-    ) -> Any:
+    def call(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Make a call with every variable at its largest, and note which ones it asked for."""
         found = variables((tuple(args), kwargs))
         self._know(found)
@@ -121,9 +119,7 @@ class GraphRecorder:
             done = array if given else interop.finish(array, there, pending.handle)
             if done is not array:
                 self._known[id(done)] = there
-            self.made.results.append(
-                Result(done, there, given, not given and interop.name == "jax")
-            )
+            self.made.results.append(Result(done, there, given, not given and interop.name == "jax"))
             finished.append(done)
         return finished
 
@@ -138,8 +134,7 @@ class GraphRecorder:
         to, of = (view(self.known(a)) for a in (target, source))
         if to.shape != of.shape or to.dtype != of.dtype:
             raise ArgumentValueError(
-                f"a copy needs two arrays alike, and got {of.dtype}{list(of.shape)} for "
-                f"{to.dtype}{list(to.shape)}"
+                f"a copy needs two arrays alike, and got {of.dtype}{list(of.shape)} for {to.dtype}{list(to.shape)}"
             )
         if to.readonly:
             raise ArgumentValueError("the target of a copy is read-only")
@@ -187,9 +182,7 @@ class GraphRecorder:
             for operand in node.operands:
                 there = moved[operand.slot]
                 shift = there - operand.slot.low
-                views.append(
-                    dataclasses.replace(operand.view, address=operand.view.address + shift)
-                )
+                views.append(dataclasses.replace(operand.view, address=operand.view.address + shift))
                 shifts.append(operand.shift + shift)
             self.made.events.append(
                 Event(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -300,21 +301,26 @@ def meet(c: Group, barrier: int, count: Array | None, ins: Instruction, waits: b
     return False
 
 
-def _voter(k: Compiler, operand: Any) -> Any:
+def _voter(k: Compiler, operand: Any) -> Callable[[Group], Array]:
     read = k.reader(operand, "pred")
     return lambda c: np.broadcast_to(read(c), (c.n, 32))
 
 
-def _reduction(k: Compiler, dest: Any, words: set[str]) -> Any:
-    if "popc" in words:
-        write = k.writer(dest, "u32")
-        assert write is not None
-        return lambda g, true, total: write(g, true[:, None].astype(np.uint32))
-    write = k.writer(dest, "pred")
-    assert write is not None
-    if "and" in words:
-        return lambda g, true, total: write(g, (true == total)[:, None])
-    return lambda g, true, total: write(g, (true > 0)[:, None])
+def _reduction(k: Compiler, dest: Any, words: set[str]) -> Callable[[Group, Array, Array], None]:
+    """What a barrier's counts of true and of all votes write into its destination."""
+    write = k.writer(dest, "u32" if "popc" in words else "pred")
+
+    def run(g: Group, true: Array, total: Array) -> None:
+        if write is None:
+            return
+        if "popc" in words:
+            write(g, true[:, None].astype(np.uint32))
+        elif "and" in words:
+            write(g, (true == total)[:, None])
+        else:
+            write(g, (true > 0)[:, None])
+
+    return run
 
 
 def _build_cluster(k: Compiler, ins: Instruction, words: set[str]) -> Op:

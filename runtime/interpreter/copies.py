@@ -337,7 +337,8 @@ def _note_global_span(i: Issuer, address: int, size: int, queue: int, clock: int
     found.shadow.fit(16)
     unit = found.shadow.granule
     start = (address - found.address) // unit
-    note_global(i, found.shadow, np.arange(start, start + size // unit)[None], queue, clock, write)
+    granules: Array = np.arange(start, start + size // unit, dtype=np.int64)
+    note_global(i, found.shadow, np.expand_dims(granules, 0), queue, clock, write)
 
 
 def _bulk_in(

@@ -189,7 +189,7 @@ class Groups:
 
     def last_rows(self, kind: str, c: Group) -> dict[int, When]:
         """The latest (queue, clock) of each warp of `c`, (0, 0) where there is none."""
-        found = dict.fromkeys(range(c.n), (0, 0))
+        found: dict[int, When] = dict.fromkeys(range(c.n), (0, 0))
         for row, state in self._mine(kind, c):
             for entries in (*state.committed, state.open):
                 for entry in entries:

@@ -6,35 +6,23 @@ from enum import Enum
 
 
 class HazardKind(Enum):
-    """The kinds of hazard. Those that say 'always' are errors even with `detect_hazards=False` or `on_hazard="warn"`."""
+    """The kinds of hazard. Those that say 'always' are errors even with `on_hazard="warn"`."""
 
     RACE_SHARED = "race_shared"  # two warps, one writing, unordered, in shared memory
     RACE_GLOBAL = "race_global"  # two warps of one block, in global memory
     RACE_BLOCKS = "race_blocks"  # two blocks
-    READ_BEFORE_WAIT = (
-        "read_before_wait"  # the result of an async copy read before its completion was waited for
-    )
+    READ_BEFORE_WAIT = "read_before_wait"  # the result of an async copy read before its completion was waited for
     MISSING_PROXY_FENCE = "missing_proxy_fence"  # a generic write, then an async-proxy read, with no fence.proxy.async
-    REUSED_BEFORE_READ = (
-        "reused_before_read"  # shared memory rewritten before a TMA store has read it
-    )
-    REUSED_BEFORE_WGMMA = (
-        "reused_before_wgmma"  # shared memory rewritten while wgmma may still read it
-    )
-    WGMMA_REGISTERS = (
-        "wgmma_registers"  # accumulator or A fragment touched while wgmma is in flight
-    )
-    MISSING_WGMMA_FENCE = (
-        "missing_wgmma_fence"  # registers written, then wgmma, with no wgmma.fence
-    )
+    REUSED_BEFORE_READ = "reused_before_read"  # shared memory rewritten before a TMA store has read it
+    REUSED_BEFORE_WGMMA = "reused_before_wgmma"  # shared memory rewritten while wgmma may still read it
+    WGMMA_REGISTERS = "wgmma_registers"  # accumulator or A fragment touched while wgmma is in flight
+    MISSING_WGMMA_FENCE = "missing_wgmma_fence"  # registers written, then wgmma, with no wgmma.fence
     BYTES_MISMATCH = "bytes_mismatch"  # bytes that a barrier expects differ from those issued
     PHASE_OVERRUN = "phase_overrun"  # a barrier phase completed again before the last was seen
     IMPOSSIBLE_WAIT = "impossible_wait"  # a wait that nothing can end
     BARRIER_MISUSE = "barrier_misuse"  # an mbarrier used before init, or arrived at too often
     DEADLOCK = "deadlock"  # always: nothing can run
-    DIVERGENCE = (
-        "divergence"  # always: lanes of a warp part at an instruction that needs them together
-    )
+    DIVERGENCE = "divergence"  # always: lanes of a warp part at an instruction that needs them together
     BARRIER_COUNT = "barrier_count"  # a named barrier's thread count is wrong
     OUT_OF_BOUNDS = "out_of_bounds"
     MISALIGNED = "misaligned"
@@ -44,9 +32,7 @@ class HazardKind(Enum):
     SHARED_CAPACITY = "shared_capacity"  # always
     REGISTER_CAPACITY = "register_capacity"  # setmaxnreg asks for more than the multiprocessor has
     CLUSTER_SIZE = "cluster_size"  # always
-    PEER_NOT_RUNNING = (
-        "peer_not_running"  # a peer's shared memory touched before it started or after it left
-    )
+    PEER_NOT_RUNNING = "peer_not_running"  # a peer's shared memory touched before it started or after it left
     DESCRIPTOR = "descriptor"  # a TMA or wgmma operand that breaks the hardware's rules
     STEP_BUDGET = "step_budget"  # always: the step budget ran out
     TRAP = "trap"  # always: the kernel executed trap

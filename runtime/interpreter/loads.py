@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -138,9 +139,7 @@ def scatter(part: Part, values: list[Array]) -> None:
         index = index // len(values)
         for i, value in enumerate(values):
             value = np.broadcast_to(value, index.shape)
-            words[index if mask is None else index[mask], i] = (
-                value if mask is None else value[mask]
-            )
+            words[index if mask is None else index[mask], i] = value if mask is None else value[mask]
         return
     value = np.broadcast_to(values[0], index.shape)
     if mask is not None:
@@ -170,9 +169,7 @@ def build_load(k: Compiler, ins: Instruction) -> Op:
     size, count = form.size, form.count
     width = size * count
     write, strong = writers[0], form.strong
-    plain = (
-        regs[0].index if count == 1 and regs[0] and k.widening(regs[0], form.type) is None else -1
-    )
+    plain = regs[0].index if count == 1 and regs[0] and k.widening(regs[0], form.type) is None else -1
 
     def load(c: Group) -> bool:
         parts = space(c).locate(c, address(c), size, width, ins, False)
@@ -295,16 +292,17 @@ def build_store(k: Compiler, ins: Instruction) -> Op:
     def store(c: Group) -> bool:
         values = [r(c) for r in readers]
         for part in space(c).locate(c, address(c), size, width, ins, True):
-            access = None
-            if part.shadow is not None:
-                access = part.shadow.write(
-                    c, part.index, size, count, part.mask, ins, form, lambda: unchanged(part, values)
-                )
-                if form.strong:
-                    c.batch.run.sync.access(c, part, size, form.semantics, False, True)
+            shadow = part.shadow
+            if shadow is None:
+                scatter(part, values)
+                continue
+            same = partial(unchanged, part, values)
+            access = shadow.write(c, part.index, size, count, part.mask, ins, form, same)
+            if form.strong:
+                c.batch.run.sync.access(c, part, size, form.semantics, False, True)
             scatter(part, values)
             if access is not None and access.clash is not None:
-                part.shadow.settle_clash(access)
+                shadow.settle_clash(access)
         c.batch.run.progress += 1
         return True
 

@@ -69,24 +69,18 @@ class Mbarriers:
 
     def name(self, offset: int) -> str:
         run = self.batch.run
-        return run.reporter.shared_name(
-            offset, run.program.dynamic_offset, run.program.shared_offsets
-        )
+        return run.reporter.shared_name(offset, run.program.dynamic_offset, run.program.shared_offsets)
 
     def _hazard(self, kind: HazardKind, what: str, ins: Instruction | None, cta: int, fix: str = "") -> None:
         x, y, z = (int(i) for i in self.batch.coordinates[cta])
         self.batch.run.reporter.hazard(kind, what, ins, (f"block ({x}, {y}, {z})",), fix)
 
-    def _check_valid(
-        self, m: Mbarrier, ctas: Array, offset: int, ins: Instruction, what: str
-    ) -> bool:
+    def _check_valid(self, m: Mbarrier, ctas: Array, offset: int, ins: Instruction, what: str) -> bool:
         bad = ~m.valid[ctas]
         if not bad.any():
             return True
         text = f"mbarrier {self.name(offset)} is {what} before it was initialised"
-        self._hazard(
-            HazardKind.BARRIER_MISUSE, text, ins, int(ctas[bad][0]), "call mbarrier.init first"
-        )
+        self._hazard(HazardKind.BARRIER_MISUSE, text, ins, int(ctas[bad][0]), "call mbarrier.init first")
         return False
 
     # --- life ----------------------------------------------------------------------------------
@@ -122,7 +116,7 @@ class Mbarriers:
         drop: bool,
         ins: Instruction,
     ) -> Array:
-        """One arrival a lane of `counts` (lanes,) at blocks `ctas` (lanes,), after expecting bytes; the state tokens."""
+        """Arrivals, one a lane, of `counts` at blocks `ctas`, after expecting bytes; gives the state tokens."""
         m = self.get(offset)
         m.last = ins
         if not self._check_valid(m, ctas, offset, ins, "arrived at"):
@@ -143,9 +137,7 @@ class Mbarriers:
                 f"mbarrier {self.name(offset)} has {-int(m.pending[cta])} arrivals more than its count of "
                 f"{int(m.count[cta])} in one phase"
             )
-            self._hazard(
-                HazardKind.BARRIER_MISUSE, what, ins, cta, "check the barrier's arrival count"
-            )
+            self._hazard(HazardKind.BARRIER_MISUSE, what, ins, cta, "check the barrier's arrival count")
             m.pending[over] = 0
         self.settle(offset, m, ins)
         return token.astype(np.uint64)
@@ -193,9 +185,7 @@ class Mbarriers:
 
     # --- waits ---------------------------------------------------------------------------------
 
-    def complete(
-        self, offset: int, ctas: Array, wanted: Array, parity: bool, ins: Instruction
-    ) -> Array:
+    def complete(self, offset: int, ctas: Array, wanted: Array, parity: bool, ins: Instruction) -> Array:
         """Whether the phase that each lane asks for is complete: (lanes,)."""
         m = self.get(offset)
         if not self._check_valid(m, ctas, offset, ins, "waited for"):

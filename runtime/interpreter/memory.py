@@ -51,8 +51,8 @@ class Buffer:
         if data.size and data.flags.c_contiguous:
             self.bytes: Array = data.reshape(-1).view(np.uint8)
         else:
-            span = (ctypes.c_uint8 * (high - low)).from_address(low) if high > low else b""
-            self.bytes = np.frombuffer(span, np.uint8)
+            span = (ctypes.c_uint8 * (high - low)).from_address(low)
+            self.bytes = np.ctypeslib.as_array(span) if high > low else np.zeros(0, np.uint8)
         self.name = name
         self.shape = data.shape
         self.dtype = data.dtype

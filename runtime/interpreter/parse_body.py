@@ -198,11 +198,11 @@ class BodyParser:
             c.expect(";")
             self.fn.branch_targets[token.text] = tuple(names)
             return
-        if c.text == ".callprototype":
+        if c.peek().text == ".callprototype":
             c.next()
-            rets = parse_parameters(c) if c.text == "(" else []
+            rets = parse_parameters(c) if c.peek().text == "(" else []
             c.word("'_'")
-            params = parse_parameters(c) if c.text == "(" else []
+            params = parse_parameters(c) if c.peek().text == "(" else []
             parse_directives(c, {})
             c.expect(";")
             self.fn.prototypes[token.text] = (rets, params)
@@ -347,9 +347,7 @@ class BodyParser:
             raise self.c.error(f"register '{text}' is not declared", token)
         name = self._find_variable(text)
         offset = 0
-        if self.c.text == "+" or (
-            self.c.text == "-" and self.c.tokens[self.c.at + 1].kind == "int"
-        ):
+        if self.c.text == "+" or (self.c.text == "-" and self.c.tokens[self.c.at + 1].kind == "int"):
             if self.c.text == "+":
                 self.c.next()
             offset = self.c.integer()

@@ -38,6 +38,7 @@ from .semantics.forms import compile_alu
 
 Array = npt.NDArray[Any]
 Op = Callable[[Group], Any]
+Convert = Callable[[Array], Array]
 Builder = Callable[["Compiler", Instruction], Op]
 
 _BUILDERS: dict[str, Builder] = {}
@@ -103,6 +104,7 @@ class Code:
                 self._add_local(var)
         self.segments: list[Seg] = []
         self.call: dict[int, Any] = {}
+        self.returns: dict[int, Callable[[Group, Any], None]] = {}
 
     def _add_local(self, var: Var) -> None:
         align = max(var.align, 1)
@@ -256,7 +258,7 @@ class Compiler:
             return self._new_slot("const", bool(bits), dtype)
         return self._new_slot("const", bits & ((1 << (8 * np.dtype(dtype).itemsize)) - 1), dtype)
 
-    def source(self, operand: Operand | None, type_: str) -> tuple[int, Any]:
+    def source(self, operand: Operand | None, type_: str) -> tuple[int, Convert | None]:
         """(slot, conversion or None) to read `operand` as the storage of `type_`."""
         if isinstance(operand, Reg):
             return operand.index, self._narrowing(operand, type_)
@@ -267,20 +269,14 @@ class Compiler:
             is_float = type_ in ("f32", "f64", "f16", "bf16")
             return self.constant(literal_bits(operand, width, is_float), type_), None
         if isinstance(operand, Special):
-            own = (
-                "pred"
-                if operand.name in SPECIAL_PRED
-                else "u64"
-                if operand.name in SPECIAL_64
-                else "u32"
-            )
+            own = "pred" if operand.name in SPECIAL_PRED else "u64" if operand.name in SPECIAL_64 else "u32"
             slot = self._new_slot("special", operand.name, STORAGE[own])
             return slot, None if STORAGE[own] is STORAGE[type_] else _cast(type_)
         if isinstance(operand, Sym):
             return self.symbol(operand, type_), None
         raise self.error(f"operand {_show(operand)} is not possible here")
 
-    def _narrowing(self, reg: Reg, type_: str) -> Any:
+    def _narrowing(self, reg: Reg, type_: str) -> Convert | None:
         have, want = TYPE_BYTES[reg.type], TYPE_BYTES.get(type_, 4)
         if (reg.type == "pred") != (type_ == "pred"):
             raise self.error(f"'{reg.name}' is .{reg.type}, the instruction wants .{type_}")
@@ -328,26 +324,32 @@ class Compiler:
             return lambda c, value: c.put(index, value)
         return lambda c, value: c.put(index, extend(value))
 
-    def widening(self, reg: Reg, type_: str) -> Any:
+    def widening(self, reg: Reg, type_: str) -> Convert | None:
         have, want = TYPE_BYTES[reg.type], TYPE_BYTES.get(type_, 4)
         if (reg.type == "pred") != (type_ == "pred"):
             raise self.error(f"'{reg.name}' is .{reg.type}, the result is .{type_}")
         if have < want:
             raise self.error(f"'{reg.name}' is .{reg.type}, too narrow for .{type_}")
         if (type_[0] == "s" and have > want) or type_ == "s8":
-            narrow = np.dtype(f"i{want}")
-            wide = np.dtype(f"i{max(have, 2)}")
-            unsigned = np.dtype(f"u{want}")
-            return lambda a: a.astype(unsigned).view(narrow).astype(wide).view(STORAGE[reg.type])
+            return _sign_extension(want, have)
         if STORAGE[reg.type] is STORAGE.get(type_, np.uint32):
             return None
-        storage = STORAGE[reg.type]
-        return lambda a: a.astype(storage)
+        return _to(STORAGE[reg.type])
 
 
-def _cast(type_: str) -> Any:
-    dtype = STORAGE[type_]
+def _cast(type_: str) -> Convert:
+    return _to(STORAGE[type_])
+
+
+def _to(dtype: Any) -> Convert:
     return lambda a: a.astype(dtype)
+
+
+def _sign_extension(want: int, have: int) -> Convert:
+    """Values of `want` bytes extended by sign to registers of `have` bytes."""
+    narrow, wide = np.dtype(f"i{want}"), np.dtype(f"i{max(have, 2)}")
+    unsigned, storage = np.dtype(f"u{want}"), np.dtype(f"u{max(have, 2)}")
+    return lambda a: a.astype(unsigned).view(narrow).astype(wide).view(storage)
 
 
 def _show(operand: Operand | None) -> str:
@@ -410,13 +412,11 @@ def build_alu(k: Compiler, ins: Instruction) -> Op:
 
 
 def _elementwise(
-    fn: Any, sources: list[tuple[int, Any]], writers: list[Any], k: Compiler, dests: Any, types: Any
+    fn: Any, sources: list[tuple[int, Convert | None]], writers: list[Any], k: Compiler, dests: Any, types: Any
 ) -> Op:
     slots = [s for s, _ in sources]
     plain = all(convert is None for _, convert in sources)
-    single = (
-        len(dests) == 1 and isinstance(dests[0], Reg) and k.widening(dests[0], types[0]) is None
-    )
+    single = len(dests) == 1 and isinstance(dests[0], Reg) and k.widening(dests[0], types[0]) is None
     if plain and single and len(slots) in (1, 2, 3):
         d = dests[0].index
         if len(slots) == 1:

@@ -127,7 +127,7 @@ class Label:
 
 @dataclass(slots=True)
 class Var:
-    """A variable: state space, bytes, alignment, and its initial bytes, with (offset, symbol, addend) to be patched in."""
+    """A variable. `relocations`: (offset, symbol, addend), addresses to be put into its initial bytes."""
 
     name: str
     space: str

@@ -7,7 +7,8 @@ memory to tell. Lanes that may not access are reported and masked off.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 
 
-class Part(NamedTuple):
+@dataclass(slots=True)
+class Part:
     """Where some lanes' accesses fall: see the module."""
 
     view: Array
@@ -103,7 +105,7 @@ class SharedSpace:
             index = np.broadcast_to(index, (c.n, 32))
         if mask is not None:
             index = np.where(mask, index, 0)
-        if cta is not None and self.batch.cluster > 1:
+        if self.batch.cluster > 1:
             self.batch.run.check_peers(c, cta, mask, ins)
         return [Part(self.view(size), index // size if size > 1 else index, mask, self.shadow)]
 
@@ -289,9 +291,7 @@ class GenericSpace:
         address = np.broadcast_to(address, (c.n, 32))
         kinds = np.unique(window[active])
         if len(kinds) == 1:
-            return self._space(c, int(kinds[0])).locate(
-                c, _within(address), size, width, ins, write
-            )
+            return self._space(c, int(kinds[0])).locate(c, _within(address), size, width, ins, write)
         parts: list[Part] = []
         held = c.mask
         for kind in kinds:

@@ -67,27 +67,17 @@ def _scalar(run: Run, batch: Batch, name: str) -> Array:
         "laneid": lambda: _LANES[None],
         "warpid": lambda: batch.row_warp.astype(np.uint32)[:, None],
         "nwarpid": lambda: _constant(run.target.limits.warps_per_multiprocessor),
-        "smid": lambda: _rows(
-            batch, (batch.first + np.arange(batch.blocks)) % run.target.limits.multiprocessors
-        ),
+        "smid": lambda: _rows(batch, (batch.first + np.arange(batch.blocks)) % run.target.limits.multiprocessors),
         "nsmid": lambda: _constant(run.target.limits.multiprocessors),
         "gridid": lambda: _constant(1, np.uint64),
         "cluster_ctarank": lambda: batch.row_rank.astype(np.uint32)[:, None],
         "cluster_nctarank": lambda: _constant(run.cluster_size),
         "is_explicit_cluster": lambda: np.full((1, 1), run.cluster_size > 1),
         "lanemask_eq": lambda: (np.uint32(1) << _LANES)[None],
-        "lanemask_lt": lambda: ((np.uint64(1) << _LANES.astype(np.uint64)) - 1).astype(np.uint32)[
-            None
-        ],
-        "lanemask_le": lambda: ((np.uint64(2) << _LANES.astype(np.uint64)) - 1).astype(np.uint32)[
-            None
-        ],
-        "lanemask_gt": lambda: (~((np.uint64(2) << _LANES.astype(np.uint64)) - 1)).astype(
-            np.uint32
-        )[None],
-        "lanemask_ge": lambda: (~((np.uint64(1) << _LANES.astype(np.uint64)) - 1)).astype(
-            np.uint32
-        )[None],
+        "lanemask_lt": lambda: ((np.uint64(1) << _LANES.astype(np.uint64)) - 1).astype(np.uint32)[None],
+        "lanemask_le": lambda: ((np.uint64(2) << _LANES.astype(np.uint64)) - 1).astype(np.uint32)[None],
+        "lanemask_gt": lambda: (~((np.uint64(2) << _LANES.astype(np.uint64)) - 1)).astype(np.uint32)[None],
+        "lanemask_ge": lambda: (~((np.uint64(1) << _LANES.astype(np.uint64)) - 1)).astype(np.uint32)[None],
         "clock": lambda: _constant(now & 0xFFFFFFFF),
         "clock_hi": lambda: _constant(now >> 32),
         "clock64": lambda: _constant(now, np.uint64),

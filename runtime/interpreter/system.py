@@ -16,9 +16,7 @@ from .memory import LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BITS, WINDOW_MASK
 from .ptx import Instruction
 
 Array = npt.NDArray[Any]
-_FORMAT = re.compile(
-    r"%([-+ #0]*)(\*|\d+)?(?:\.(\*|\d+))?(hh|h|ll|l|z|j|t|L)?([diouxXeEfFgGaAcsp%])"
-)
+_FORMAT = re.compile(r"%([-+ #0]*)(\*|\d+)?(?:\.(\*|\d+))?(hh|h|ll|l|z|j|t|L)?([diouxXeEfFgGaAcsp%])")
 
 
 def _lane_bytes(c: Group, row: int, lane: int, address: int, size: int) -> bytes:
@@ -76,9 +74,7 @@ def _format(c: Group, row: int, lane: int, text: str, at: int) -> str:
         if kind in "di":
             return (spec + "d") % take("q" if wide else "i", 8 if wide else 4)
         if kind in "ouxX":
-            return (spec + ("d" if kind == "u" else kind)) % take(
-                "Q" if wide else "I", 8 if wide else 4
-            )
+            return (spec + ("d" if kind == "u" else kind)) % take("Q" if wide else "I", 8 if wide else 4)
         if kind == "c":
             return (spec + "c") % chr(take("i", 4) & 255)
         if kind == "s":

@@ -136,8 +136,9 @@ def decode_tensor_map(data: bytes) -> TensorMap | None:
     size = struct.calcsize(_FORMAT)
     if len(data) < size or data[:4] != _MAGIC:
         return None
-    f = struct.unpack(_FORMAT, data[:size])
-    rank, dtype = f[1], ALL[f[2]]
+    f: tuple[Any, ...] = struct.unpack(_FORMAT, data[:size])
+    rank: int = f[1]
+    dtype: DType = ALL[int(f[2])]
     shape, strides = f[9 : 9 + rank], (dtype.itemsize, *f[14 : 14 + rank - 1])
     return TensorMap(
         f[8], dtype, shape, strides, f[18 : 18 + rank], f[23 : 23 + rank], _SWIZZLES[f[3]],

@@ -90,7 +90,8 @@ def shared_granules(batch: Batch, cta: int, offset: int, size: int) -> Array:
     shadow = batch.shared.shadow
     shadow.fit(16)
     start = (cta * batch.shared.stride + offset) // shadow.granule
-    return np.arange(start, start + -(-size // shadow.granule))[None]
+    granules: Array = np.arange(start, start + -(-size // shadow.granule), dtype=np.int64)
+    return np.expand_dims(granules, 0)
 
 
 ROW = np.zeros((1, 1), np.int64)

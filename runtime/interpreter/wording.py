@@ -23,7 +23,7 @@ class Side:
 
 _FIXES = {
     HazardKind.READ_BEFORE_WAIT: "wait for the copy's barrier before reading",
-    HazardKind.REUSED_BEFORE_READ: "wait until the store has read its source (wait_group.read) and let the other warps know",
+    HazardKind.REUSED_BEFORE_READ: "wait until the store has read its source (wait_group.read), then tell the others",
     HazardKind.REUSED_BEFORE_WGMMA: "wait for the wgmma group (wgmma.wait_group) before the memory is written again",
     HazardKind.MISSING_PROXY_FENCE: "put fence.proxy.async (commit_smem) between the writes and the barrier",
     HazardKind.RACE_SHARED: "put a barrier between the two",
@@ -32,9 +32,7 @@ _FIXES = {
 }
 
 
-def kind_of(
-    side: Side, shared: bool, earlier_reads: bool, async_reader: bool, fence: bool
-) -> HazardKind:
+def kind_of(side: Side, shared: bool, earlier_reads: bool, async_reader: bool, fence: bool) -> HazardKind:
     """Which hazard two unordered accesses are."""
     if fence:
         return HazardKind.MISSING_PROXY_FENCE
@@ -60,9 +58,7 @@ def conflict(
     kind = kind_of(side, shared, earlier_reads, a.proxy, fence)
     now = "written" if writes else "read"
     before = "read" if earlier_reads else "written"
-    what = (
-        f"{shadow.name(a, row, granule)} is {now} while nothing orders that after it was {before}"
-    )
+    what = f"{shadow.name(a, row, granule)} is {now} while nothing orders that after it was {before}"
     if fence:
         what = (
             f"{shadow.name(a, row, granule)} is read through the async proxy, with no proxy fence "

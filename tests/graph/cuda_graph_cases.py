@@ -134,9 +134,7 @@ def _play(name, params, count, sizes, dims, smem, stream, cluster, pdl) -> int:
         x, y, n, b = blobs
         n = int.from_bytes(n, "little", signed=True)
         source, target = (
-            np.frombuffer(
-                (ctypes.c_char * (4 * n)).from_address(int.from_bytes(p, "little")), np.float32
-            )
+            np.frombuffer((ctypes.c_char * (4 * n)).from_address(int.from_bytes(p, "little")), np.float32)
             for p in (x, y)
         )
         target[...] = source * 2 + np.frombuffer(b, np.float32)[0]
@@ -433,7 +431,7 @@ def test_a_failed_replay_says_what_failed() -> None:
     LIB.fake_fail(700)
     with pytest.raises(LaunchError, match="graph of 1 nodes") as caught:
         g(on_device())
-    assert caught.value.code == "CUDA_ERROR_ILLEGAL_ADDRESS"
+    assert caught.value.status == "CUDA_ERROR_ILLEGAL_ADDRESS"
     assert not caught.value.context_survives
     LIB.fake_fail(0)
 

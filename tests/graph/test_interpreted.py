@@ -181,7 +181,5 @@ for _ in range(300):
 print(peak() - before)
 """
     root = Path(__file__).parents[2]
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
     assert int(done.stdout) < 4000, done.stdout  # KiB

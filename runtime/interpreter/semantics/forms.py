@@ -67,7 +67,7 @@ class Alu:
         return ".".join(self.opcode)
 
 
-class Illegal(Exception):  # noqa: N818
+class Illegal(Exception):
     """Raised by a builder: these modifiers do not go together."""
 
 
