@@ -168,6 +168,8 @@ class Module:
     functions: dict[str, Function]
     variables: dict[str, Var]
     files: dict[int, str]
+    # What `run` compiled, by entry: it lives and dies with the text.
+    programs: dict[str, Any] = field(default_factory=dict[str, Any], repr=False, compare=False)
 
     @property
     def entries(self) -> tuple[str, ...]:
