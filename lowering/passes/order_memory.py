@@ -53,7 +53,9 @@ class Order:
     def root(self, ref: Value) -> Value:
         while ref in self.roots:
             ref = self.roots[ref]
-        return self.aliases.get(ref, ref)
+        while ref in self.aliases:
+            ref = self.aliases[ref]
+        return ref
 
     def touch(self, op: Op) -> Touch | None:
         """What an op touches, if it matters: inputs that nothing writes don't."""
@@ -202,6 +204,11 @@ def extent(view: View, axis: int) -> tuple[int, int]:
 def run(ir: KernelIR, target: Target) -> KernelIR:
     """Put the barriers in, in place."""
     arrays = ir.arrays()
-    aliases = {arrays[b]: arrays[a] for a, b in ir.overlaps}
-    Order(aliases).region(ir.body, [], rewrite=True)
+    order = Order({})
+    for a, b in ir.overlaps:
+        # One array may overlap several: all that are connected are one memory.
+        first, second = order.root(arrays[a]), order.root(arrays[b])
+        if first is not second:
+            order.aliases[second] = first
+    order.region(ir.body, [], rewrite=True)
     return ir
