@@ -85,8 +85,8 @@ class Graph:
 
     @classmethod
     def from_calls(cls, calls: Sequence[Any]) -> Graph:
-        """A graph of calls: callables without arguments, or (function, args) or (function, args,
-        kwargs), made in order.
+        """A graph of calls, made in order: callables without arguments, (function, args), (function, args,
+        kwargs) or (function, *args).
         """
         graph = cls()
         with graph:
@@ -415,9 +415,11 @@ class Graph:
 
 
 def _parts(item: Any) -> tuple[Callable[..., Any], Sequence[Any], dict[str, Any]]:
-    """The parts of a call given as (function, args) or (function, args, kwargs)."""
-    if isinstance(item, (tuple, list)):
-        parts = list(cast("Sequence[Any]", item))
-        if 2 <= len(parts) <= 3 and callable(parts[0]) and isinstance(parts[1], (tuple, list)):
-            return parts[0], cast("Sequence[Any]", parts[1]), dict(*parts[2:])
-    raise ArgumentTypeError(f"a call is a callable, (function, args) or (function, args, kwargs), and not {item!r}")
+    """The parts of a call given as (function, args), (function, args, kwargs) or (function, *args)."""
+    parts = list(cast("Sequence[Any]", item)) if isinstance(item, (tuple, list)) else []
+    if not parts or not callable(parts[0]):
+        raise ArgumentTypeError(f"a call is a callable, (function, args) or (function, args, kwargs), and not {item!r}")
+    listed = len(parts) > 1 and isinstance(parts[1], (tuple, list))
+    if listed and (len(parts) == 2 or (len(parts) == 3 and isinstance(parts[2], dict))):
+        return parts[0], cast("Sequence[Any]", parts[1]), dict(*parts[2:])
+    return parts[0], parts[1:], {}

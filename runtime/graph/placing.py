@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -202,7 +202,7 @@ def _matcher(slot: Slot) -> Match:
 
 
 def _torch(array: Any, delta: int) -> Match:
-    cls: Any = type(array)
+    cls = cast("Any", type(array))
     dtype, shape, strides, index = array.dtype, array.shape, array.stride(), array.get_device()
 
     def match(t: Any) -> int | None:
@@ -222,7 +222,7 @@ def _torch(array: Any, delta: int) -> Match:
 
 
 def _cupy(array: Any, delta: int) -> Match:
-    cls: Any = type(array)
+    cls = cast("Any", type(array))
     dtype, shape, strides, index = array.dtype, array.shape, array.strides, array.data.device_id
 
     def match(a: Any) -> int | None:
