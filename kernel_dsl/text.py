@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from .accumulator import AccType
 from .dtypes import BY_NAME, DType
 from .ir import (
     ATTRIBUTE_TYPES,
@@ -342,7 +343,7 @@ class _Parser:
 
 
 def _types() -> dict[str, type[Any]]:
-    return {**ATTRIBUTE_TYPES, "RefType": RefType, "BarrierType": BarrierType}
+    return {**ATTRIBUTE_TYPES, "RefType": RefType, "BarrierType": BarrierType, "AccType": AccType}
 
 
 def parse(text: str) -> KernelIR:

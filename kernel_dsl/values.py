@@ -69,7 +69,7 @@ class Array(Value):
     def __float__(self) -> NoReturn:
         self._no_conversion("float", "use `.astype(kd.float32)`")
 
-    def __index__(self) -> NoReturn:
+    def __index__(self) -> NoReturn:  # noqa: PLE0305 - it never returns
         self._no_conversion("index", "sizes must be static; a dynamic start goes through `kd.ds(start, size)`")
 
     def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:

@@ -8,7 +8,7 @@ from kernel_dsl.source import Loc
 from .errors import Error
 
 
-class ToolMissing(Error, RuntimeError):  # noqa: N818  (a state of the machine, not a fault)
+class ToolMissing(Error, RuntimeError):
     """A program of the CUDA toolkit is needed and none was found."""
 
     code = "tool-missing"

@@ -107,7 +107,7 @@ class Rem(Binary, name="rem"):
 
 
 class FloorDiv(Binary, name="floor_div"):
-    """Integer floor division; x // 0 is 0."""
+    """Integer floor division; x // 0 is 0. PTX `div`, `rem`, `selp`."""
 
     def range(self) -> Range | None:
         r = _ranges(self)
@@ -115,7 +115,7 @@ class FloorDiv(Binary, name="floor_div"):
 
 
 class FloorMod(Binary, name="floor_mod"):
-    """Python's integer remainder, with the sign of y; x % 0 is 0."""
+    """Python's integer remainder, with the sign of y; x % 0 is 0. PTX `rem`, `selp`."""
 
     def range(self) -> Range | None:
         r = _ranges(self)
@@ -527,7 +527,7 @@ def logical_not(x: Any) -> Array:
 
 def where(condition: Any, x: Any, y: Any) -> Array:
     """x where the condition (bool, or != 0) holds, else y."""
-    values, dtype, weak = operands_of((x, y), "where")
+    values, _dtype, weak = operands_of((x, y), "where")
     predicate = _truth(condition, "where")
     predicate, a, b = together([predicate, *values], "where")
     result = traced(Select(predicate, a, b))

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from kernel_dsl.ir import KernelIR, MemorySpace, Op, RefType, Region, Value, layout_of
 from kernel_dsl.layout import Layout
 from kernel_dsl.ops.atomic import AtomicRmw
-from kernel_dsl.ops.barrier import BarrierArrive, BarrierWait
 from kernel_dsl.ops.control import For, While
+from kernel_dsl.ops.copy import CommitSmem, CopyGmemToSmem, WaitGmemToSmem, WaitSmemToGmem
 from kernel_dsl.ops.ref import BitcastRef, Load, Store
 from kernel_dsl.ops.sync import WarpgroupBarrier
 from kernel_dsl.refs import View
@@ -99,10 +99,14 @@ class Order:
                     out.append(barrier)
                     pending = []
                 pending = merge(pending, [touched])
-            elif isinstance(op, (WarpgroupBarrier, BarrierArrive)):
+            elif isinstance(op, (WarpgroupBarrier, CommitSmem, WaitSmemToGmem, WaitGmemToSmem)):
                 pending = []
-            elif isinstance(op, BarrierWait):
-                pass
+            elif isinstance(op, CopyGmemToSmem) and any(old.root is self.root(op.dst) for old in pending):
+                # the copy overwrites what lanes may still be reading or writing
+                barrier = WarpgroupBarrier()
+                barrier.loc = op.loc
+                out.append(barrier)
+                pending = []
             inner = op.region_list()
             if inner:
                 pending = self.nested(op, inner, pending, rewrite)

@@ -1,6 +1,6 @@
 """`cuda_kernel`: bodies in CUDA C++, on both devices, against float64 NumPy."""
 
-# ruff: noqa: E501 (kernel text, and the messages that name it)
+
 from __future__ import annotations
 
 import ml_dtypes

@@ -1,6 +1,6 @@
 """The kernels that MLX's documentation is built on, in Metal Shading Language, against float64 NumPy."""
 
-# ruff: noqa: E501 (kernel text, and the messages that name it)
+
 from __future__ import annotations
 
 import numpy as np

@@ -1,6 +1,6 @@
 """`metal_kernel`: both forms, the generated signature, every position attribute, atomics and errors."""
 
-# ruff: noqa: E501 (kernel text, and the messages that name it)
+
 from __future__ import annotations
 
 import ml_dtypes
