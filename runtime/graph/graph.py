@@ -260,10 +260,9 @@ class Graph:
         operand.slot, operand.view, operand.shift = slot, there, 0
 
     def _refresh(self, nodes: Sequence[Node]) -> None:
-        if self._exec is not None:
+        if isinstance(self._exec, CudaExec):  # the interpreter looks at nodes as it runs them
             self._exec.refresh(nodes)
-            if isinstance(self._exec, CudaExec):
-                self._plan_quick(self._exec)
+            self._plan_quick(self._exec)
 
     # --- replay -----------------------------------------------------------------------------------
 
@@ -370,7 +369,7 @@ class Graph:
     def _place(self, inputs: Sequence[Any], out: Any, stream: int) -> Places:
         assert self._places is not None and self._exec is not None  # instantiated
         changed = self._places.place(inputs, out, stream)
-        if changed:
+        if changed and isinstance(self._exec, CudaExec):
             self._exec.moved(changed)
         return self._places
 
