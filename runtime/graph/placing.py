@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from .. import memory
 from ..arrays import CPU, ArrayView, frameworks, view
 from ..device import cuda_device
 from ..errors import ArgumentTypeError, ArgumentValueError, describe_array
+from ..signature import LongWayError, scan
 from .build import Output, Program
 from .nodes import GraphError, Slot
 from .plan import ALIGNMENT
@@ -23,17 +24,21 @@ from .plan import ALIGNMENT
 class Places:
     """Where the slots of a program lie, from replay to replay.
 
-    `moved`: the slots whose array is not the recorded one.
+    `moved`: the slots whose array may not be the recorded one.
     """
 
     def __init__(self, program: Program) -> None:
         self._program = program
-        self.moved: dict[Slot, Any] = {}
+        self.moved: Mapping[Slot, Any] = {}
         self._frozen = any(output.frozen for output in program.outputs)
         self._starts = [low for low, _ in program.written]
         self._ends = [high for _, high in program.written]
-        self._matches = [_matcher(slot) for slot in program.inputs]
-        self._plain = not self._frozen and all(slot.block is None for slot in program.inputs)
+        self._key = self._signature()
+        # From where an array begins to its lowest address.
+        self._sizes = [slot.nbytes for slot in program.inputs]
+        self._inputs_moved: Mapping[Slot, Any] = dict.fromkeys(program.inputs)
+        self._alive: Sequence[Any] = ()  # what the GPU may still read
+        self._deltas = [slot.low - slot.home.address if slot.home else 0 for slot in program.inputs]
         self._outs_moved = False
 
     def place(self, inputs: Sequence[Any], out: Any, stream: int) -> list[Slot]:
@@ -41,33 +46,49 @@ class Places:
 
         Returns the slots that lie elsewhere now.
         """
-        short = self._plain and out is None and not self._outs_moved
-        if short and inputs and len(inputs) == len(self._program.inputs):
-            return self._place_inputs(inputs, stream)
+        if inputs and out is None and not self._outs_moved and self._key is not None:
+            addresses: list[int] = []
+            try:
+                if scan(inputs, addresses) == self._key:
+                    return self._place_inputs(inputs, addresses, stream)
+            except LongWayError:
+                return self._place_all(inputs, out, stream)
         return self._place_all(inputs, out, stream)
 
-    def _place_inputs(self, inputs: Sequence[Any], stream: int) -> list[Slot]:
-        """The short way, for inputs alone that lie where nodes read them."""
+    def _signature(self) -> list[Any] | None:
+        """What the recorded inputs look like (alignment up to 16 bytes too), quickly read.
+
+        None where a closer look is always needed.
+        """
+        homes = [slot.home for slot in self._program.inputs]
+        if self._frozen or any(s.block is not None or s.alignment > 16 for s in self._program.inputs):
+            return None
+        # The imaginary part of a lazy conjugate is lazily negated: it has gaps, or one element.
+        if any(h is None or (h.framework == "torch" and (h.size == 1 or not h.contiguous)) for h in homes):
+            return None
+        try:
+            return scan([slot.array for slot in self._program.inputs], [])
+        except LongWayError:
+            return None
+
+    def _place_inputs(self, inputs: Sequence[Any], addresses: Sequence[int], stream: int) -> list[Slot]:
+        """The short way, for inputs alone that look as recorded and lie where nodes read them."""
         starts, ends = self._starts, self._ends
         slots = self._program.inputs
-        arrays = list(inputs)
-        lows: list[int] = []
-        for i, (slot, match) in enumerate(zip(slots, self._matches, strict=True)):
-            low = match(arrays[i])
-            if low is None or (low - slot.low) % slot.alignment:
-                low = self._look(slot, arrays[i], stream).span()[0]
-            index = bisect_left(starts, low + slot.nbytes) - 1
+        lows = [address + delta for address, delta in zip(addresses, self._deltas, strict=True)]
+        self._alive = inputs
+        for i, (low, size) in enumerate(zip(lows, self._sizes, strict=True)):
+            index = bisect_left(starts, low + size) - 1
             if index >= 0 and ends[index] > low:
-                arrays[i] = _twin(view(arrays[i], stream), stream)
-                low = arrays[i].span()[0]
-            lows.append(low)
+                twin = _twin(view(inputs[i], stream), stream)
+                lows[i] = twin.span()[0]
+                self._alive = (*self._alive, twin)
         changed: list[Slot] = []
-        moved = self.moved
-        for slot, array, low in zip(slots, arrays, lows, strict=True):
-            moved[slot] = array  # alive until the next replay
+        for slot, low in zip(slots, lows, strict=True):
             if slot.base != low:
                 slot.base = low
                 changed.append(slot)
+        self.moved = self._inputs_moved
         return changed
 
     def _place_all(self, inputs: Sequence[Any], out: Any, stream: int) -> list[Slot]:
@@ -88,11 +109,10 @@ class Places:
         for slot in self.moved.keys() - wanted.keys():
             if slot.home is not None and self._move(slot, slot.home):
                 changed.append(slot)
-            del self.moved[slot]
         for slot, there in wanted.items():
             if self._move(slot, there):
                 changed.append(slot)
-            self.moved[slot] = there
+        self.moved = wanted
         return changed
 
     def look_all(self, inputs: Sequence[Any], stream: int) -> list[ArrayView]:
@@ -189,49 +209,6 @@ class Places:
         if not output.frozen or there is None:
             return output.array
         return frameworks("jax").finish(there.owner, there, stream)
-
-
-Match = Callable[[Any], int | None]
-
-
-def _matcher(slot: Slot) -> Match:
-    """The lowest address of an array that is like the recorded one, quickly; None where a closer look is needed."""
-    home, array = slot.home, slot.array
-    make = None if home is None or array is None else {"torch": _torch, "cupy": _cupy}.get(home.framework)
-    return make(array, home.span()[0] - home.address) if make and home else lambda _: None
-
-
-def _torch(array: Any, delta: int) -> Match:
-    cls = cast("Any", type(array))
-    dtype, shape, strides, index = array.dtype, array.shape, array.stride(), array.get_device()
-
-    def match(t: Any) -> int | None:
-        if (
-            type(t) is cls
-            and t.dtype is dtype
-            and t.shape == shape
-            and t.stride() == strides
-            and t.get_device() == index
-            and not t.requires_grad
-            and not t.is_neg()
-        ):
-            return t.data_ptr() + delta
-        return None
-
-    return match
-
-
-def _cupy(array: Any, delta: int) -> Match:
-    cls = cast("Any", type(array))
-    dtype, shape, strides, index = array.dtype, array.shape, array.strides, array.data.device_id
-
-    def match(a: Any) -> int | None:
-        if type(a) is cls and a.dtype == dtype and a.shape == shape and a.strides == strides:
-            there = a.data
-            return there.ptr + delta if there.device_id == index else None
-        return None
-
-    return match
 
 
 def _twin(there: ArrayView, stream: int) -> ArrayView:
