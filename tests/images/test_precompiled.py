@@ -84,9 +84,7 @@ def test_not_contiguous(x, interpret):
 
 
 def test_scalar_as_input(interpret):
-    (out,) = scale(
-        np.float32(3), interpret, output_shapes=[()], scalars=[True, 1, 0.5, np.float64(0.1)]
-    )
+    (out,) = scale(np.float32(3), interpret, output_shapes=[()], scalars=[True, 1, 0.5, np.float64(0.1)])
     np.testing.assert_allclose(out, -1.4, rtol=1e-6)
     (out,) = scale(
         np.float32(0),
@@ -125,9 +123,7 @@ def test_empty_grid(x, interpret):
 def test_torch(interpret):
     torch = pytest.importorskip("torch")
     x = torch.arange(12, dtype=torch.float32)
-    (out,) = scale(
-        x, interpret, output_dtypes=[torch.float32], scalars=[True, 12, 0.5, np.float64(0)]
-    )
+    (out,) = scale(x, interpret, output_dtypes=[torch.float32], scalars=[True, 12, 0.5, np.float64(0)])
     assert isinstance(out, torch.Tensor) and torch.equal(out, x * -0.5)
 
 
@@ -167,17 +163,13 @@ def test_wrong_entry(x, interpret, name):
         scale(x, interpret, name=name)
 
 
-@pytest.mark.parametrize(
-    "scalars", [[], [True, 12, 0.5], [True, 12, 0.5, 0.1], [True, 12, 0.5, np.float64(1), 3]]
-)
+@pytest.mark.parametrize("scalars", [[], [True, 12, 0.5], [True, 12, 0.5, 0.1], [True, 12, 0.5, np.float64(1), 3]])
 def test_wrong_parameters(x, interpret, scalars):
     with pytest.raises((Error, ValueError), match="param"):
         scale(x, interpret, scalars=scalars)
 
 
-@pytest.mark.parametrize(
-    "image", [b"no image at all", SCALE[:700], SCALE.replace(b"mul.rn.f32", b"mul.what.f32")]
-)
+@pytest.mark.parametrize("image", [b"no image at all", SCALE[:700], SCALE.replace(b"mul.rn.f32", b"mul.what.f32")])
 def test_corrupt_image(x, interpret, image):
     with pytest.raises((Error, ValueError)):
         scale(x, interpret, compiled_source=image)
