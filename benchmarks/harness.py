@@ -1,4 +1,4 @@
-"""How speed is measured here: beside a peer, in one run, interleaved, on fresh random data, with poisoned outputs checked.
+"""How speed is measured here: beside a peer, in one run, interleaved, on random data, with poisoned outputs checked.
 
 Times are of the GPU, by events around each launch, with L2 cleared before it. A row gives the median and the spread
 (25th to 75th percentile) of each, and the ratio of medians.

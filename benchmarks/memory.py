@@ -1,7 +1,7 @@
 """Memory-bound kernels beside `Tensor.copy_` of the same bytes: `python -m benchmarks.memory [names] [--json FILE]`.
 
-The floor of each is its bytes over the bandwidth that the copy reaches in the same run: ratio 1.00. Outputs are poisoned
-with NaN, and checked against float64 on fresh random inputs, before anything is timed.
+The floor of each is its bytes over the bandwidth that the copy reaches in the same run: ratio 1.00. Outputs are
+poisoned with NaN, and checked against float64 on fresh random inputs, before anything is timed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ def _check(name: str, got: Any, expected: Any, tolerance: float) -> float:
     return error
 
 
-def _row(name: str, run: Callable[[], Any], copies: tuple[Any, Any], bytes: int, extra: dict[str, Any]) -> dict[str, Any]:
+def _row(
+    name: str, run: Callable[[], Any], copies: tuple[Any, Any], bytes: int, extra: dict[str, Any]
+) -> dict[str, Any]:
     target, source = copies
     times = interleaved({"ours": run, "copy": lambda: target.copy_(source), **extra.pop("peers", {})})
     ours, copy = times["ours"], times["copy"]

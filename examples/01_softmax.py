@@ -1,8 +1,8 @@
 """Softmax along the last axis, three ways: many rows a warpgroup, one row a warpgroup, one row over several.
 
 Reading a row once and writing it once is all the memory traffic there has to be, so a row stays in registers between
-the load and the store. What differs is how many lanes share it: a short row leaves room for others beside it, a long one
-needs more lanes than a warpgroup has.
+the load and the store. What differs is how many lanes share it: a short row leaves room for others beside it, a long
+one needs more lanes than a warpgroup has.
 
 Run it: `python examples/01_softmax.py`. Without a GPU the kernels run in the PTX interpreter.
 """

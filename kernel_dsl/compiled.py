@@ -115,7 +115,7 @@ class ArrayAssumption:
 
 @dataclass(frozen=True)
 class OutputSpec:
-    """An output to allocate: uninitialised unless `fill` is given; `alias` is the input (by array index) it starts as."""
+    """An output to allocate: uninitialised unless `fill` is given; `alias` is the input (array index) it starts as."""
 
     shape: tuple[int, ...]
     dtype: DType

@@ -59,7 +59,7 @@ def mod(a: Range, b: Range) -> Range | None:
     d = b.constant
     if d is None or d <= 0:
         return None
-    if 0 <= a.lo and a.hi < d:
+    if a.lo >= 0 and a.hi < d:
         return a
     return Range(0, d - 1, gcd(a.divisor, d))
 

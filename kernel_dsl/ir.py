@@ -94,17 +94,21 @@ class RefType:
 
 @dataclass(frozen=True, slots=True)
 class BarrierType:
-    """An array of mbarriers in SMEM, each completing a phase after `arrivals` arrivals."""
+    """An array of mbarriers in SMEM, each completing a phase after `arrivals` arrivals.
+
+    `cluster`: the cluster axes along which an arrival goes to every block's barrier.
+    """
 
     arrivals: int
     shape: tuple[int, ...] = ()
     name: str = ""
+    cluster: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         return f"barrier<{self.arrivals}>[{','.join(map(str, self.shape))}]"
 
 
-Type = ArrayType | RefType | BarrierType
+Type = ArrayType | RefType | BarrierType  # and accumulator.AccType
 
 
 # --- values and ops ------------------------------------------------------------------------------
@@ -189,7 +193,19 @@ class Op(_Declared):
     attr_fields: ClassVar[tuple[str, ...]] = ()
     region_fields: ClassVar[tuple[tuple[str, bool], ...]] = ()
 
-    if not TYPE_CHECKING:
+    if TYPE_CHECKING:
+
+        def __init_subclass__(
+            cls,
+            name: str = "",
+            effect: Effect | None = None,
+            requires: Feature | None = None,
+            ptx: str | None = None,
+            intrinsic: str | None = None,
+            **keywords: Any,
+        ) -> None: ...
+
+    else:
 
         def __init_subclass__(
             cls, name="", effect=None, requires=None, ptx=None, intrinsic=None, **keywords
@@ -329,7 +345,12 @@ class KernelIR:
     threads: int = 1
     thread_name: str | None = None
     approx_math: bool = False
+    overlaps: tuple[tuple[int, int], ...] = ()  # arrays, by number, that are the same memory
     loc: Loc = UNKNOWN
+
+    def arrays(self) -> list[Value]:
+        """The parameters that are Refs, in order: inputs, then outputs."""
+        return [v for v in self.params if isinstance(v.type, RefType)]
 
     def walk(self) -> Iterator[Op]:
         """Every op, outer before inner, in order."""

@@ -1,4 +1,4 @@
-"""`kd.kernel`: the decorator, and what calling a decorated body does. The only place that joins lowering and runtime."""
+"""`kd.kernel`: the decorator, and what calling a decorated body does. With stages.py it joins the layers."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class Kernel:
             return None
         given, shape = flatten(out)
         structs = unflatten(structure, [self._struct(x) for x in leaves])
-        expected, wanted = output_structs(self._definition, structs)
+        expected, _wanted = output_structs(self._definition, structs)
         if len(given) != len(expected):
             what = f"out= holds {len(given)} arrays, and out_type has {len(expected)}"
             raise BadCallArgument(kernel=self.name, what=what, hint="give one array for each output", loc=here())

@@ -12,10 +12,10 @@ import numpy as np
 from . import dtypes as dt
 from .dtypes import DType, as_dtype
 from .errors import (
-    BadIndex,
-    BadReshape,
     BadArgument,
     BadArgumentType,
+    BadIndex,
+    BadReshape,
     DynamicSlice,
     IndexOutOfRange,
     SliceOutOfRange,
@@ -311,7 +311,7 @@ class Ref:
         masked: list[tuple[int, bool, bool]] = []
         dynamic: list[int] = []
         offsets: list[Value] = []
-        for axis, (static, value) in enumerate(self._starts):
+        for axis, (_static, value) in enumerate(self._starts):
             if value is not None:
                 dynamic.append(axis)
                 offsets.append(widen(value))

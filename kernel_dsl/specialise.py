@@ -22,7 +22,6 @@ from .trace import Trace, new_value, settle, tracing
 from .tree import flatten, unflatten
 
 
-
 @dataclass(frozen=True)
 class ArrayInput:
     """What a compiled kernel depends on of an array argument."""
@@ -128,7 +127,7 @@ def trace_kernel(
     overlaps: Sequence[tuple[int, int]] = (),
     given: Sequence[ArrayInput] | None = None,
 ) -> Traced:
-    """Trace the body for inputs like these. `overlaps`: (array, array) that share memory; `given`: preallocated outputs."""
+    """Trace the body for inputs like these. `overlaps`: (array, array) of one memory; `given`: preallocated outputs."""
     structs = unflatten(structure, [i.struct() for i in inputs])
     outs, out_structure = output_structs(definition, structs)
     grid = axes(definition.grid, definition.grid_names, "grid", structs)
@@ -165,6 +164,7 @@ def trace_kernel(
         threads,
         definition.thread_name,
         definition.params.approx_math,
+        tuple(overlaps),
         of_function(definition.body),
     )
     alias = {out: i for i, out in definition.aliases}

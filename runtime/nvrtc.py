@@ -95,16 +95,14 @@ def _module() -> Any:
         nvrtc: Any = import_module("cuda.bindings.nvrtc")
     except ImportError as error:
         raise NvrtcUnavailableError(
-            f"compiling CUDA C++ needs cuda-python, which cannot be imported ({error}). "
-            f"{INSTALL_HINT}"
+            f"compiling CUDA C++ needs cuda-python, which cannot be imported ({error}). {INSTALL_HINT}"
         ) from None
     try:
         nvrtc.nvrtcVersion()
     except Exception as error:  # cuda-python raises several kinds when the library is missing
         text = str(error).strip().splitlines()
         raise NvrtcUnavailableError(
-            f"the NVRTC library was not found ({text[0] if text else type(error).__name__}). "
-            f"{INSTALL_HINT}"
+            f"the NVRTC library was not found ({text[0] if text else type(error).__name__}). {INSTALL_HINT}"
         ) from None
     return nvrtc
 
@@ -149,9 +147,7 @@ def _include_dirs(version: tuple[int, int]) -> tuple[str, ...]:
         if not found
     ]
     if missing:
-        raise NvrtcUnavailableError(
-            f"NVRTC is here, but not {' and '.join(missing)}. {INSTALL_HINT}"
-        )
+        raise NvrtcUnavailableError(f"NVRTC is here, but not {' and '.join(missing)}. {INSTALL_HINT}")
     # Headers newer than the compiler may use builtins it lacks: the same version comes first, then
     # the order found.
     runtime = min(runtimes, key=lambda root: _header_version(root) != version)
@@ -173,9 +169,7 @@ def _header_version(root: Path) -> tuple[int, int] | None:
 
 # --- compiling ------------------------------------------------------------------------------------
 
-_lock = (
-    threading.Lock()
-)  # NVRTC is thread-safe; the lock only keeps two threads from compiling the same text
+_lock = threading.Lock()  # NVRTC is thread-safe; the lock only keeps two threads from compiling the same text
 _compiled: dict[tuple[object, ...], bytes] = {}
 
 
@@ -240,9 +234,7 @@ def _compile(source: str, file: str, headers: dict[str, str], flags: list[str], 
         "nvrtcCreateProgram",
     )
     try:
-        (status,) = nvrtc.nvrtcCompileProgram(
-            program, len(flags), [flag.encode() for flag in flags]
-        )
+        (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), [flag.encode() for flag in flags])
         log = _log(nvrtc, program)
         if int(status) != 0:
             raise CompileError(f"{file} does not compile ({status.name}):\n{log.strip()}", log)
@@ -262,11 +254,7 @@ def _read(size: Any, get: Any, program: Any) -> bytes:
 
 
 def _log(nvrtc: Any, program: Any) -> str:
-    return (
-        _read(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
-        .rstrip(b"\0")
-        .decode(errors="replace")
-    )
+    return _read(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program).rstrip(b"\0").decode(errors="replace")
 
 
 _GLOBAL = re.compile(
@@ -289,9 +277,7 @@ def drop_unused_globals(ptx: str) -> str:
     return "\n".join(kept) + "\n"
 
 
-_DIAGNOSTIC = re.compile(
-    r"^(.*?)\((\d+)\): ((?:catastrophic |internal )?error|warning)(?: #[\w-]+)?: (.*)$"
-)
+_DIAGNOSTIC = re.compile(r"^(.*?)\((\d+)\): ((?:catastrophic |internal )?error|warning)(?: #[\w-]+)?: (.*)$")
 
 
 def parse_log(log: str) -> list[Diagnostic]:

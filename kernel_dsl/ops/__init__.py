@@ -1,21 +1,63 @@
 """The operations of the language, one file a family; an op is defined in it and nowhere else."""
 
-from . import arith, atomic, barrier, cast, control, dense, elementwise, gather, index, loops, math, reduce, ref, scan, shape, sync
+from . import (
+    arith,
+    atomic,
+    barrier,
+    cast,
+    control,
+    copy,
+    dense,
+    elementwise,
+    gather,
+    index,
+    loops,
+    math,
+    matrix,
+    numeric,
+    reduce,
+    ref,
+    scan,
+    shape,
+    sync,
+)
 from .arith import *  # noqa: F403
 from .atomic import *  # noqa: F403
 from .barrier import *  # noqa: F403
 from .cast import *  # noqa: F403
 from .control import *  # noqa: F403
+from .copy import *  # noqa: F403
+from .elementwise import broadcast_to
 from .index import *  # noqa: F403
 from .loops import *  # noqa: F403
 from .math import *  # noqa: F403
+from .matrix import *  # noqa: F403
+from .numeric import *  # noqa: F403
 from .reduce import *  # noqa: F403
 from .ref import *  # noqa: F403
 from .scan import *  # noqa: F403
 from .shape import *  # noqa: F403
 
-FAMILIES = (arith, atomic, barrier, cast, control, dense, elementwise, gather, index, loops, math, reduce, ref, scan, shape, sync)
+FAMILIES = (
+    arith,
+    atomic,
+    barrier,
+    cast,
+    control,
+    copy,
+    dense,
+    elementwise,
+    gather,
+    index,
+    loops,
+    math,
+    matrix,
+    numeric,
+    reduce,
+    ref,
+    scan,
+    shape,
+    sync,
+)
 __all__ = ["broadcast_to"]
 __all__ += [name for family in FAMILIES for name in getattr(family, "__all__", [])]
-
-from .elementwise import broadcast_to  # noqa: E402

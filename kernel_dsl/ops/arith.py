@@ -107,7 +107,7 @@ class Rem(Binary, name="rem"):
 
 
 class FloorDiv(Binary, name="floor_div"):
-    """Integer floor division; x // 0 is 0."""
+    """Integer floor division; x // 0 is 0. PTX `div`, `rem`, `selp`."""
 
     def range(self) -> Range | None:
         r = _ranges(self)
@@ -115,7 +115,7 @@ class FloorDiv(Binary, name="floor_div"):
 
 
 class FloorMod(Binary, name="floor_mod"):
-    """Python's integer remainder, with the sign of y; x % 0 is 0."""
+    """Python's integer remainder, with the sign of y; x % 0 is 0. PTX `rem`, `selp`."""
 
     def range(self) -> Range | None:
         r = _ranges(self)
@@ -335,7 +335,7 @@ def rem(x: Any, y: Any) -> Array:
     dtype = operands_of((x, y), "rem")[1]
     _number(dtype, "rem")
     if dtype.is_float:
-        from .math import fmod
+        from .numeric import fmod
 
         return fmod(x, y)
     return _arith(Rem, x, y, "rem")
@@ -346,7 +346,7 @@ def floor_divide(x: Any, y: Any) -> Array:
     dtype = operands_of((x, y), "floor_divide")[1]
     _number(dtype, "floor_divide")
     if dtype.is_float:
-        from .math import floor_divide_float
+        from .numeric import floor_divide_float
 
         return floor_divide_float(x, y)
     return _arith(FloorDiv, x, y, "floor_divide")
@@ -357,7 +357,7 @@ def mod(x: Any, y: Any) -> Array:
     dtype = operands_of((x, y), "mod")[1]
     _number(dtype, "mod")
     if dtype.is_float:
-        from .math import mod_float
+        from .numeric import mod_float
 
         return mod_float(x, y)
     return _arith(FloorMod, x, y, "mod")
@@ -527,7 +527,7 @@ def logical_not(x: Any) -> Array:
 
 def where(condition: Any, x: Any, y: Any) -> Array:
     """x where the condition (bool, or != 0) holds, else y."""
-    values, dtype, weak = operands_of((x, y), "where")
+    values, _dtype, weak = operands_of((x, y), "where")
     predicate = _truth(condition, "where")
     predicate, a, b = together([predicate, *values], "where")
     result = traced(Select(predicate, a, b))

@@ -17,7 +17,7 @@ __all__ = ["astype", "bitcast_convert_type", "convert_element_type"]
 
 
 class Cast(Op, name="cast"):
-    """Convert element by element (DESIGN of dtypes: docs/programming-model.md). PTX `cvt`.
+    """Convert element by element (docs/programming-model.md, dtypes). PTX `cvt`.
 
     Float to int truncates, saturates and takes NaN to 0; int to bool is `!= 0`; fp8 rounds to nearest even and, with
     `saturate`, clamps to the largest finite value.
@@ -62,10 +62,6 @@ def astype(x: Any, dtype: Any, *, saturate: bool = True) -> Array:
         if value.weak:
             value = traced(Cast(value, to, saturate))
         return value
-    if value.dtype.is_float and value.dtype.bits != 32 and to in dt.FP8:
-        value = traced(Cast(value, dt.float32, True))
-    if value.dtype in dt.FP8 and to.is_float and to != dt.float32:
-        value = traced(Cast(value, dt.float32, True))
     return traced(Cast(value, to, saturate))
 
 

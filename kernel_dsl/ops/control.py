@@ -22,7 +22,7 @@ __all__ = ["cond", "fori_loop", "loop", "switch", "when", "while_loop"]
 
 
 class If(Op, name="if"):
-    """Runs one of two regions; both yield the results."""
+    """Runs one of two regions; both yield the results. PTX `bra`."""
 
     predicate: Value = operand()
     then: Region = region()
@@ -33,7 +33,7 @@ class If(Op, name="if"):
 
 
 class Switch(Op, name="switch"):
-    """Runs region number `index`, clamped to the regions there are."""
+    """Runs region number `index`, clamped to the regions there are. PTX `bra`, `brx`."""
 
     index: Value = operand()
     branches: tuple[Region, ...] = regions()
@@ -43,7 +43,7 @@ class Switch(Op, name="switch"):
 
 
 class For(Op, name="for"):
-    """for i in range(lo, hi, step): the body's arguments are i and the carries; it yields the carries."""
+    """for i in range(lo, hi, step): the body's arguments are i and the carries; it yields the carries. PTX `bra`."""
 
     lo: Value = operand()
     hi: Value = operand()
@@ -57,7 +57,7 @@ class For(Op, name="for"):
 
 
 class While(Op, name="while"):
-    """while before(carries): carries = body(carries)."""
+    """while before(carries): carries = body(carries). PTX `bra`."""
 
     inits: tuple[Value, ...] = operands()
     before: Region = region()
@@ -141,7 +141,7 @@ def _join_branches(
     made: list[tuple[Region, list[Array], Any]], functions: Sequence[Callable[..., Any]], op: str
 ) -> tuple[list[Region], Any]:
     """Give all branches the same result types, with layouts of the first, and close them."""
-    _, first, structure = made[0]
+    _, _first, structure = made[0]
     for (_, _, other), function in zip(made[1:], functions[1:], strict=True):
         _same_structure(op, structure, other, "a branch", of_function(function))
     columns = list(zip(*(values for _, values, _ in made), strict=True))

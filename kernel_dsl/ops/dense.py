@@ -30,5 +30,6 @@ def dense(data: np.ndarray[Any, Any]) -> Array:
     """`data` as a value. Raises `BadArgument` over 64 KB: pass larger arrays as inputs."""
     if data.nbytes > LIMIT_BYTES:
         what = f"a NumPy array of {data.nbytes} bytes was closed over"
-        raise BadArgument(op="constant", what=what, hint=f"constants have at most {LIMIT_BYTES} bytes; pass it as an input")
+        hint = f"constants have at most {LIMIT_BYTES} bytes; pass it as an input"
+        raise BadArgument(op="constant", what=what, hint=hint)
     return traced(Dense(np.ascontiguousarray(data), LayoutVar(data.shape)))

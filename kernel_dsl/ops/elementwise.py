@@ -29,7 +29,7 @@ from ..values import Array
 
 
 class Constant(Op, name="constant"):
-    """A rank-0 compile-time constant."""
+    """A rank-0 compile-time constant. No instruction: it is an immediate operand."""
 
     value: bool | int | float = attr()
     dtype: DType = attr()
@@ -53,7 +53,7 @@ class Broadcast(Op, name="broadcast"):
 
 
 class ConvertLayout(Op, name="convert_layout"):
-    """Spread a value by another layout: registers, shuffles or SMEM, whichever does it."""
+    """Spread a value by another layout. PTX `mov`, `shfl.sync`, or `st.shared` and `ld.shared`, whichever does it."""
 
     x: Value = operand()
     layout: Any = attr()
@@ -106,6 +106,8 @@ def _fit(value: Any, dtype: DType) -> bool | int | float:
 
 
 def _weak_dtype(value: Any) -> DType | None:
+    if isinstance(value, np.generic):  # np.float64 is a Python float, and yet has a dtype of its own
+        return None
     if isinstance(value, bool):
         return dt.bool_
     if isinstance(value, int):

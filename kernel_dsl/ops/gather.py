@@ -21,7 +21,7 @@ __all__: list[str] = []
 
 
 class Gather(Op, name="gather", effect=Effect.READ):
-    """Elements at an index that is a view's plus, along `axes` of the root, index values. PTX `ld.global`, `ld.shared`."""
+    """Elements at a view's index plus, along `axes` of the root, index values. PTX `ld.global`, `ld.shared`."""
 
     ref: Value = operand()
     offsets: tuple[Value, ...] = operands()

@@ -31,7 +31,7 @@ class Reduction(Enum):
 
 
 class Reduce(Op, name="reduce"):
-    """Combine along axes, which vanish. In a fixed order: registers, then lanes (`shfl.sync.bfly`), then warps (SMEM)."""
+    """Combine along axes, which vanish, in a fixed order: registers, lanes, warps. PTX `shfl.sync.bfly`, SMEM."""
 
     x: Value = operand()
     axes: tuple[int, ...] = attr()
@@ -45,7 +45,10 @@ class Reduce(Op, name="reduce"):
 
 
 class ArgReduce(Op, name="arg_reduce"):
-    """The first index (int32) of the largest or smallest element along an axis, NaN counting as that; it vanishes."""
+    """The first index (int32) of the largest or smallest element along an axis, which vanishes; NaN counts as that.
+
+    PTX `shfl.sync.bfly`, `setp`, `selp`, SMEM.
+    """
 
     x: Value = operand()
     axis: int = attr()

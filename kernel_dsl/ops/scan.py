@@ -18,7 +18,7 @@ __all__ = ["cummax", "cumprod", "cumsum"]
 
 
 class Scan(Op, name="scan"):
-    """Each element combined with all before it along an axis. Registers, then `shfl.sync`, then SMEM."""
+    """Each element combined with those before it along an axis. Registers, lanes, warps. PTX `shfl.sync.up`, SMEM."""
 
     x: Value = operand()
     axis: int = attr()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -50,7 +51,7 @@ __all__ = [
 
 
 class Iota(Op, name="iota"):
-    """Each element's own index along `dim`. No memory, no shuffle."""
+    """Each element's own index along `dim`. No shuffle. PTX `add` of the lane's and the register's share."""
 
     shape: tuple[int, ...] = attr()
     dtype: dt.DType = attr()
@@ -89,7 +90,7 @@ class Squeeze(Op, name="squeeze"):
 class Pick(Op, name="pick"):
     """The elements of a view of a value, as if it lay row-major with shape `root`; outside it, `fill` or zero.
 
-    Registers where every element stays in its lane, else through SMEM.
+    Registers where every element stays in its lane, else through SMEM. PTX `mov`, or `st.shared` and `ld.shared`.
     """
 
     x: Value = operand()
@@ -104,7 +105,7 @@ class Pick(Op, name="pick"):
 
 
 class Concatenate(Op, name="concatenate"):
-    """Values joined along an axis, through SMEM."""
+    """Values joined along an axis, through SMEM. PTX `st.shared`, `ld.shared`."""
 
     parts: tuple[Value, ...] = operands()
     axis: int = attr()
@@ -365,7 +366,8 @@ def concatenate(arrays: Sequence[Any], axis: int = 0) -> Array:
     (dim,) = _axes(axis, parts[0].ndim, parts[0].shape)
     first = parts[0].shape
     for p in parts[1:]:
-        if p.ndim != len(first) or any(i != dim and a != b for i, (a, b) in enumerate(zip(first, p.shape, strict=True))):
+        rest = [(s[:dim], s[dim + 1 :]) for s in (first, p.shape)]
+        if p.ndim != len(first) or rest[0] != rest[1]:
             raise ShapeMismatch(op="concatenate", shapes=" and ".join(str(q.shape) for q in parts))
     parts = [p for p in parts if p.shape[dim]] or parts[:1]
     if len(parts) == 1:
@@ -398,5 +400,5 @@ def split(x: Any, indices_or_sections: Any, axis: int = 0) -> list[Array]:
         cuts = [int(i) for i in indices_or_sections]
     edges = [0, *cuts, extent]
     lead = (slice(None),) * dim
-    return [getitem(value, (*lead, slice(a, b))) for a, b in zip(edges, edges[1:], strict=False)]
+    return [getitem(value, (*lead, slice(a, b))) for a, b in itertools.pairwise(edges)]
 

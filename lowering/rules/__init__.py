@@ -5,9 +5,10 @@ from __future__ import annotations
 from kernel_dsl.ir import Op
 
 from ..context import Rule
-from . import atomic, cast, control, elementwise, gather, index, reduce, ref, scan, shape, sync
+from . import atomic, cast, control, copy, elementwise, gather, index, matrix, reduce, ref, scan, shape, sync
 
 FAMILIES = (atomic, cast, control, elementwise, gather, index, reduce, ref, scan, shape, sync)
+FAMILIES += (copy, matrix)
 
 
 def all_rules() -> dict[type[Op], Rule]:

@@ -8,9 +8,9 @@ from kernel_dsl.ops.atomic import AtomicKind, AtomicRmw
 
 from ..context import Context
 from ..emit import Regs, literal, llvm_type
-from .access import Place
 from .elementwise import through_smem
 from .ref import broadcast_from_first
+from .tiled import make_place
 
 
 def _form(kind: AtomicKind, dtype: DType) -> tuple[str, str, str, str]:
@@ -39,7 +39,7 @@ def lower_atomic(ctx: Context, op: AtomicRmw) -> None:
     type: RefType = op.ref.type
     dtype = type.dtype
     layout = layout_of(op.x)
-    place = Place(ctx, type, ctx.buffers[op.ref], op.view, layout, op.offsets)
+    place = make_place(ctx, type, ctx.buffers[op.ref], op.view, layout, op.offsets)
     mask = ctx.regs(op.mask) if op.mask is not None else None
     shared = type.space is MemorySpace.SMEM
     space = "shared" if shared else "global"

@@ -180,7 +180,8 @@ def lower_expand(ctx: Context, op: Expand) -> None:
 def lower_convert_layout(ctx: Context, op: ConvertLayout) -> None:
     """Through SMEM: every element is written once, row-major, and read by all that hold it."""
     shape: tuple[int, ...] = op.x.type.shape
-    ctx.values[op.result] = through_smem(ctx, ctx.regs(op.x), op.x.type.dtype, shape, layout_of(op.x), layout_of(op.result))
+    regs, dtype = ctx.regs(op.x), op.x.type.dtype
+    ctx.values[op.result] = through_smem(ctx, regs, dtype, shape, layout_of(op.x), layout_of(op.result))
 
 
 def through_smem(ctx: Context, names: Regs, dtype: DType, shape: tuple[int, ...], old: object, new: object) -> Regs:

@@ -32,7 +32,7 @@ class _Elements:
 
     def at(self, register: int) -> tuple[tuple[str, int], str | None]:
         """(address, predicate) of one register's element."""
-        ctx, e, op = self.ctx, self.ctx.e, self.op
+        _ctx, e, op = self.ctx, self.ctx.e, self.op
         coord = self.layout.register_coords[register]
         predicate = e.both(self.place.padding(coord), self.place.bounds(coord))
         name, constant = self.place.address(coord)
@@ -43,7 +43,8 @@ class _Elements:
                 here = e.v(f"add i64 {index}, {self.place.start(axis)}")
                 predicate = e.both(predicate, e.v(f"icmp ult i64 {here}, {self.type.shape[axis]}"))
             stride = self.buffer.strides[axis]
-            moved = e.v(f"mul i64 {index}, {stride * item}" if isinstance(stride, int) else f"mul i64 {index}, {stride}")
+            factor = stride * item if isinstance(stride, int) else stride
+            moved = e.v(f"mul i64 {index}, {factor}")
             if not isinstance(stride, int):
                 moved = e.v(f"mul i64 {moved}, {item}")
             if self.type.space is MemorySpace.SMEM:

@@ -38,8 +38,9 @@ def _as_dtype(ctx: Context, index: str, dtype: DType, t: str) -> str:
         if index.isdigit():
             return literal(int(index), dtype)
         if dtype.bits < 32:
-            from .cast import convert
             from kernel_dsl import dtypes as dt
+
+            from .cast import convert
 
             return convert(ctx, e.v(f"sitofp i32 {index} to float"), dt.float32, dtype)
         return e.v(f"sitofp i32 {index} to {t}")

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import inspect
 import re
+from functools import cache
+
+import pytest
 
 import kernel_dsl  # noqa: F401 - fills the registry
-import pytest
 from kernel_dsl.ir import Op
+from kernel_dsl.text import parse
+from lowering.pipeline import run_passes
 from lowering.rules import FAMILIES, all_rules
 from lowering.rules.elementwise import leaf_rule
-
-from tests.conftest import ROOT
-from tests.ops.coverage import COVERED
+from tests.kernels import CASES, lowered
 
 OPS = [op for name, op in sorted(Op.registry.items()) if op.__module__.startswith("kernel_dsl.ops")]
 RULES = all_rules()
@@ -40,17 +42,55 @@ def test_named_after_what_it_does(op: type[Op]) -> None:
     assert op.__module__.startswith("kernel_dsl.ops.")
 
 
+@cache
+def _reached() -> frozenset[str]:
+    """The ops that the suite's kernels hold, traced and after the passes."""
+    names: set[str] = set()
+    for name, case in CASES.items():
+        stages = lowered(name, case.targets[0] if "sm_90a" not in case.targets else "sm_90a")
+        names |= {op.op_name for op in stages.ir.walk()}
+        after = run_passes(parse(stages.ir_text), stages.target)
+        names |= {op.op_name for op in after.walk()}
+    return frozenset(names)
+
+
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.op_name)
 def test_has_a_case(op: type[Op]) -> None:
-    """`tests/ops/coverage.py` says which test file runs the op; that file names it or the function that makes it."""
-    files = COVERED.get(op.op_name)
-    assert files, f"add {op.op_name} to tests/ops/coverage.py, with the test that runs it"
-    for name in files.split():
-        assert (ROOT / "tests" / name).exists(), name
+    """Some kernel of `tests/kernels.py` (elementwise ops: a line of `tests/table.py`) holds the op."""
+    assert op.op_name in _reached(), f"add a kernel with {op.op_name} to tests/kernels.py, and a test to tests/ops"
 
 
-def test_coverage_names_no_op_that_is_gone() -> None:
-    assert {name for name in COVERED if name not in Op.registry} == set()
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.op_name)
+def test_docstring_says_what_it_becomes(op: type[Op]) -> None:
+    """The PTX that an op becomes, or that it becomes none, or the function of `lowering/math` that it calls."""
+    text = op.__doc__ or ""
+    assert re.search(r"PTX|[Nn]o instruction|Free|lowering/math", text) or getattr(op, "math", ""), text
+
+
+@cache
+def _known() -> frozenset[str]:
+    from runtime.interpreter import semantics
+
+    del semantics  # importing it fills the table
+    from runtime.interpreter.semantics.table import entries
+
+    return frozenset(e.opcode[0] for e in entries()) | _CONTROL
+
+
+# "PTX `a`, `b.c` and `d`": the mnemonics that a docstring names
+_PTX = re.compile(r"PTX ((?:(?:,| and| or| with)? ?`[^`]+`)+)")
+
+# first words that the interpreter knows outside its table of elementwise instructions
+_CONTROL = frozenset(
+    ["ld", "st", "atom", "red", "brx", "bar", "barrier", "mbarrier", "bra", "ret", "exit", "shfl", "vote", "match", "activemask", "membar", "fence", "mov", "cvta", "prefetch", "elect", "cp", "wgmma", "mma", "ldmatrix", "stmatrix", "redux", "setmaxnreg", "griddepcontrol", "nanosleep", "mapa", "getctarank", "isspacep", "trap", "brkpt", "call", "tensormap", "createpolicy", "discard", "applypriority", "pmevent", "movmatrix", "clusterlaunchcontrol", "istypep"]
+)
+
+
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.op_name)
+def test_the_interpreter_knows_its_instructions(op: type[Op]) -> None:
+    named = re.findall(r"`([a-z][a-z0-9_]*)[.a-zA-Z0-9_:]*`", " ".join(_PTX.findall(op.__doc__ or "")))
+    unknown = {word for word in named if word not in _known() and not word.startswith(("test_wait", "kd"))}
+    assert unknown == set()
 
 
 def test_fields_are_declared_once() -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import kernel_dsl as kd
-
 from tests import golden
 
 

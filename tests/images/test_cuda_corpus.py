@@ -2,7 +2,6 @@
 
 For the interpreter this is a corpus of the compiler's own PTX.
 """
-# ruff: noqa: E501 (kernel text)
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """The headers behind `metal_kernel`: Metal's types, functions, SIMD-group operations and atomics."""
 
-# ruff: noqa: E501 (kernel text, and the messages that name it)
 from __future__ import annotations
 
 from typing import Any

@@ -1,6 +1,5 @@
 """`precompiled_cuda_kernel`: PTX on both devices, machine code on a GPU."""
 
-# ruff: noqa: E501 (kernel text, and the messages that name it)
 from __future__ import annotations
 
 import sys

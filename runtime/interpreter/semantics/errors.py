@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class UnknownInstruction(ValueError):  # noqa: N818 - named by what happened, as the other errors are
+class UnknownInstruction(ValueError):
     """The leading word of a mnemonic is no instruction that this interpreter computes."""
 
     def __init__(self, opcode: tuple[str, ...]) -> None:
@@ -11,7 +11,7 @@ class UnknownInstruction(ValueError):  # noqa: N818 - named by what happened, as
         super().__init__(f"unknown instruction '{'.'.join(opcode)}'")
 
 
-class BadModifier(ValueError):  # noqa: N818
+class BadModifier(ValueError):
     """The instruction is known, this combination of modifiers and types is not."""
 
     def __init__(self, opcode: tuple[str, ...], why: str) -> None:

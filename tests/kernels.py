@@ -1,0 +1,267 @@
+"""The suite's kernels: printed, parsed, verified, compiled twice and assembled for each of their targets.
+
+One function a kernel, with the specs it is lowered for. Elementwise ops are added from `tests/table.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+import kernel_dsl as kd
+from kernel_dsl.stages import Stages
+from kernel_dsl.target import TARGETS
+from tests import table
+
+EVERYWHERE = tuple(TARGETS)
+f32, bf16, i32 = kd.float32, kd.bfloat16, kd.int32
+Spec = kd.ShapeDtypeStruct
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kernel, the arguments that it is lowered for, and the targets that it is assembled for."""
+
+    name: str
+    kernel: Any
+    specs: tuple[Any, ...]
+    targets: tuple[str, ...] = EVERYWHERE
+
+    def lower(self, target: str | None = None) -> Stages:
+        return self.kernel.lower(*self.specs, target=target)
+
+
+CASES: dict[str, Case] = {}
+
+
+def case(*specs: Any, targets: tuple[str, ...] = EVERYWHERE, **options: Any) -> Callable[[Callable[..., None]], None]:
+    """Enter a body, with the arguments of `kd.kernel` and the specs of its inputs."""
+
+    def enter(body: Callable[..., None]) -> None:
+        name = body.__name__
+        CASES[name] = Case(name, kd.kernel(body, name=name, **options), specs, targets)
+
+    return enter
+
+
+# --- memory ----------------------------------------------------------------------------------------
+
+
+@case(Spec((1000,), f32), Spec((1000,), f32), out_type=Spec((1000,), f32), grid=(2,), grid_names=("i",))
+def vector_add(x: Any, y: Any, out: Any) -> None:
+    part = kd.ds(kd.axis_index("i") * 512, 512)
+    out[part] = x[part] + y[part]
+
+
+@case(Spec((4096,), bf16), out_type=Spec((4096,), bf16), grid=(2,))
+def copy_wide(x: Any, out: Any) -> None:
+    part = kd.ds(kd.program_id(0) * 2048, 2048)
+    out[part] = x[part]
+
+
+@case(Spec((37, 21), i32), out_type=Spec((21, 37), i32))
+def transposed(x: Any, out: Any) -> None:
+    out[...] = x.T[...]
+
+
+@case(Spec((8, 6, 10), f32), out_type=Spec((4, 1, 5), f32))
+def strided(x: Any, out: Any) -> None:
+    out[...] = x[::2, -1, None, 1::2]
+
+
+@case(Spec((100,), f32), kd.int32(3), out_type=Spec((64,), f32))
+def dynamic_slice(x: Any, start: Any, out: Any) -> None:
+    out[...] = kd.load(x, kd.ds(start, 64), fill=-1.0)
+
+
+@case(Spec((50,), f32), out_type=Spec((50,), f32))
+def masked(x: Any, out: Any) -> None:
+    v = x[...]
+    kd.store(out, ..., kd.load(x, ..., mask=v > 0, fill=2.0), mask=v < 1)
+
+
+@case(Spec((64, 64), f32), out_type=Spec((64, 64), f32), scratch_types=[kd.SMEM((64, 64), f32)])
+def through_smem(x: Any, out: Any, buffer: Any) -> None:
+    buffer[...] = x[...]
+    out[...] = buffer.T[...]
+
+
+@case(Spec((16, 4), i32), out_type=Spec((16, 4), f32))
+def bitcast_ref(x: Any, out: Any) -> None:
+    out[...] = x.bitcast(f32)[...]
+
+
+@case(
+    Spec((1000,), f32), out_type=Spec((1000,), f32), grid=(8,), compiler_params=kd.CompilerParams(bounds="promise")
+)
+def promised(x: Any, out: Any) -> None:
+    part = kd.ds(kd.multiple_of(kd.program_id(0) * 125, 125), 128)
+    out[part] = x[part]
+
+
+@case(Spec((60,), f32), out_type=Spec((60,), i32))
+def bits_of(x: Any, out: Any) -> None:
+    out[...] = kd.bitcast_convert_type(x[...], i32)
+
+
+@case(Spec((48, 40), f32), Spec((40, 48), f32), out_type=Spec((40,), f32))
+def layouts_meet(x: Any, y: Any, out: Any) -> None:
+    out[...] = x[...].sum(axis=0) + y[...].max(axis=1)
+
+
+# --- reductions ------------------------------------------------------------------------------------
+
+
+@case(Spec((64, 1000), bf16), out_type=Spec((64, 1000), bf16), grid=(64,), grid_names=("row",))
+def softmax(x: Any, out: Any) -> None:
+    row = kd.axis_index("row")
+    v = x[row].astype(f32)
+    e = kd.exp(v - v.max())
+    out[row] = (e / e.sum()).astype(bf16)
+
+
+@case(Spec((6, 200), f32), out_type=(Spec((6, 1), f32), Spec((200,), f32)))
+def reductions(x: Any, rows: Any, columns: Any) -> None:
+    rows[...] = x[...].sum(axis=1, keepdims=True)
+    columns[...] = x[...].max(axis=0)
+
+
+@case(
+    Spec((4096,), f32),
+    out_type=Spec((), f32),
+    scratch_types=[kd.SMEM((4,), f32), kd.Barrier(num_arrivals=4)],
+    num_threads=4,
+    thread_name="wg",
+)
+def across_warpgroups(x: Any, out: Any, parts: Any, barrier: Any) -> None:
+    wg = kd.axis_index("wg")
+    parts[wg] = x[kd.ds(wg * 1024, 1024)].sum()
+    kd.barrier_arrive_and_wait(barrier)
+
+    @kd.when(wg == 0)
+    def _() -> None:
+        out[...] = parts[...].sum()
+
+
+@case(Spec((5, 300), f32), out_type=(Spec((5,), i32), Spec((5, 300), f32)))
+def scans(x: Any, where: Any, running: Any) -> None:
+    v = x[...]
+    where[...] = kd.argmax(v, axis=1)
+    running[...] = kd.cumsum(v, axis=1)
+
+
+# --- shapes and gathers ----------------------------------------------------------------------------
+
+
+@case(Spec((6, 32), f32), out_type=(Spec((32, 12), f32), Spec((4, 10), f32)))
+def reshapes(x: Any, wide: Any, part: Any) -> None:
+    v = x[...]
+    wide[...] = kd.concatenate([kd.transpose(v), kd.flip(kd.transpose(v), 1)], axis=1)
+    part[...] = kd.squeeze(v[None, 1:5, 2:22:2], 0) + kd.broadcasted_iota(f32, (4, 10), 1) + np.eye(4, 10, dtype="f")
+
+
+@case(Spec((50, 16), f32), Spec((20,), i32), out_type=Spec((50, 16), f32))
+def rows_by_index(x: Any, rows: Any, out: Any) -> None:
+    which = rows[...]
+    out[which] = x[which] * 2
+
+
+# --- control flow ----------------------------------------------------------------------------------
+
+
+@case(Spec((32, 100), f32), out_type=Spec((100,), f32))
+def for_loop(x: Any, out: Any) -> None:
+    def body(i: Any, total: Any) -> Any:
+        return total + x[i]
+
+    out[...] = kd.fori_loop(1, 32, body, x[0])
+
+
+@case(Spec((), i32), out_type=Spec((), i32))
+def collatz(x: Any, out: Any) -> None:
+    def body(state: Any) -> Any:
+        n, steps = state
+        return kd.where(n % 2 == 0, n // 2, 3 * n + 1), steps + 1
+
+    out[...] = kd.while_loop(lambda s: s[0] > 1, body, (x[...], kd.int32(0)))[1]
+
+
+@case(Spec((), i32), Spec((40,), f32), out_type=Spec((40,), f32))
+def branches(n: Any, x: Any, out: Any) -> None:
+    v = x[...]
+    picked = kd.switch(n[...], [lambda a: a, lambda a: a * 2, lambda a: -a], v)
+    out[...] = kd.cond(n[...] > 1, lambda a: a + 1, lambda a: a - 1, picked)
+
+
+@case(Spec((8, 12), i32), out_type=Spec((8, 12), i32), grid=(3,), grid_names=("sm",))
+def persistent(x: Any, out: Any) -> None:
+    @kd.nd_loop((8, 12), collective_axes="sm", tiling=(4, 4))
+    def _(step: Any) -> None:
+        i, j = step.index
+        out[i, j] = x[i, j] * 2
+
+
+@case(Spec((16,), f32), out_type=Spec((16,), f32))
+def scoped(x: Any, out: Any) -> None:
+    def body(buffer: Any) -> None:
+        buffer[...] = x[...] * 2
+        out[...] = buffer[...]
+
+    kd.run_scoped(body, kd.SMEM((16,), f32))
+
+
+# --- synchronisation -------------------------------------------------------------------------------
+
+
+@case(Spec((300,), i32), out_type=Spec((), i32, init=0))
+def atomics(x: Any, total: Any) -> None:
+    kd.atomic_add(total, x[...].sum())
+
+
+@case(
+    Spec((256,), f32),
+    out_type=Spec((256,), f32),
+    scratch_types=[kd.SMEM((2, 128), f32), kd.Barrier(num_barriers=2)],
+    num_threads=2,
+    thread_name="wg",
+)
+def handoff(x: Any, out: Any, buffer: Any, ready: Any) -> None:
+    @kd.when(kd.axis_index("wg") == 0)
+    def _() -> None:
+        for stage in range(2):
+            buffer[stage] = x[kd.ds(stage * 128, 128)] * 3
+            kd.barrier_arrive(ready.at[stage])
+
+    @kd.when(kd.axis_index("wg") == 1)
+    def _() -> None:
+        for stage in range(2):
+            kd.barrier_wait(ready.at[stage])
+            out[kd.ds(stage * 128, 128)] = buffer[stage]
+
+
+# --- elementwise, one kernel a row -----------------------------------------------------------------
+
+
+def _elementwise(row: table.Row, dtype: str) -> Case:
+    result = table.result_dtype(row, dtype)
+
+    def body(*refs: Any) -> None:
+        refs[-1][...] = row.function(*(r[...] for r in refs[:-1]))  # type: ignore[misc]
+
+    name = f"{row.name}_{dtype}"
+    return Case(name, kd.kernel(body, name=name, out_type=Spec((3, 50), result)), (Spec((3, 50), dtype),) * row.arity)
+
+
+for _row in table.ROWS:
+    _dtype = "float32" if "float32" in _row.dtypes else "int32"
+    CASES[f"{_row.name}_{_dtype}"] = _elementwise(_row, _dtype)
+
+
+@cache
+def lowered(name: str, target: str = "sm_90a") -> Stages:
+    """A case's stages, kept for the tests that look at the same ones."""
+    return CASES[name].lower(target)

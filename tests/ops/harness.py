@@ -1,0 +1,50 @@
+"""Small kernels made from functions of values, run in the interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import kernel_dsl as kd
+
+INTERPRET = kd.InterpretParams(seed=0)
+
+
+def types_of(function: Callable[..., Any], *arrays: Any) -> list[kd.ShapeDtypeStruct]:
+    """The shapes and dtypes of what `function` returns for loaded arrays, found by tracing it."""
+    seen: list[kd.ShapeDtypeStruct] = []
+
+    @kd.kernel(out_type=())
+    def probe(*refs: Any) -> None:
+        results = function(*(r[...] for r in refs))
+        for value in results if isinstance(results, tuple) else (results,):
+            seen.append(kd.ShapeDtypeStruct(value.shape, value.dtype))
+
+    probe.lower(*arrays)
+    return seen
+
+
+def run(function: Callable[..., Any], *arrays: Any, **options: Any) -> Any:
+    """`function` on whole arrays as values, in a kernel of one warpgroup; its result, or a tuple of several."""
+    outs = types_of(function, *arrays)
+
+    def body(*refs: Any) -> None:
+        results = function(*(r[...] for r in refs[: len(arrays)]))
+        for ref, value in zip(refs[len(arrays) :], results if isinstance(results, tuple) else (results,), strict=True):
+            ref[...] = value
+
+    made = kd.kernel(body, out_type=tuple(outs), interpret=INTERPRET, **options)(*arrays)
+    return made[0] if len(made) == 1 else made
+
+
+def random(shape: tuple[int, ...], dtype: str = "float32", seed: int = 0) -> np.ndarray:
+    """Random numbers of a dtype: normal, small integers, or bools."""
+    rng = np.random.default_rng([seed, *shape])
+    numpy = kd.dtypes.as_dtype(dtype).numpy
+    if dtype == "bool":
+        return rng.integers(0, 2, shape).astype(bool)
+    if numpy.kind in "iu":
+        return rng.integers(0 if numpy.kind == "u" else -50, 50, shape).astype(numpy)
+    return np.asarray(rng.standard_normal(shape)).astype(numpy)

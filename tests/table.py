@@ -1,0 +1,197 @@
+"""Every elementwise op in one line: what users call it, NumPy's function, the dtypes it takes and how exact it is.
+
+Read by `tests/ops/test_elementwise.py`, by the abort fuzz of `tests/ptx` and by the random kernels of `tests/fuzz`, so
+that a new op is one line here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from math import erf as _erf
+from typing import Any
+
+import numpy as np
+
+import kernel_dsl as kd
+
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+SIGNED = ("int8", "int16", "int32", "int64")
+UNSIGNED = ("uint8", "uint16", "uint32", "uint64")
+INTS = SIGNED + UNSIGNED
+BOOL = ("bool",)
+NUMBERS = INTS + FLOATS
+ALL = NUMBERS + BOOL
+
+
+@dataclass(frozen=True)
+class Row:
+    """`reference` takes operands in the exact domain (float64, Python-like ints, bool); its result is rounded once.
+
+    `ulps`: how far the result may be from the rounded reference, in units of the result's dtype. `out`: "same" dtype,
+    "bool", or "float" (as true division gives). `sample`: "any" bits that are numbers, "small" magnitudes, "positive",
+    "unit" for [-1, 1], "shift" for a second operand within the width.
+    """
+
+    name: str
+    arity: int
+    dtypes: tuple[str, ...]
+    reference: Callable[..., Any]
+    ulps: float = 0
+    out: str = "same"
+    sample: str = "small"
+
+    @property
+    def function(self) -> Callable[..., Any] | None:
+        """The public function, or None while the language does not have it."""
+        return getattr(kd, self.name, None)
+
+
+def _by_zero(f: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Integer division by zero gives 0."""
+
+    def safe(x: Any, y: Any) -> Any:
+        return np.where(y == 0, 0, f(x, np.where(y == 0, 1, y)))
+
+    return safe
+
+
+def _truncated(x: Any, y: Any) -> Any:
+    if x.dtype.kind == "f":
+        return x / y
+    quotient = abs(x) // abs(y)
+    return np.where((x < 0) != (y < 0), -quotient, quotient)
+
+
+def _remainder(x: Any, y: Any) -> Any:
+    return x - y * _truncated(x, y)
+
+
+def _shift_right(x: Any, y: Any) -> Any:
+    return x >> y
+
+
+@np.vectorize
+def _fused(x: Any, y: Any, z: Any) -> float:
+    return float(Fraction(float(x)) * Fraction(float(y)) + Fraction(float(z)))
+
+
+_erf_array = np.vectorize(_erf, otypes=[np.float64])
+
+
+def _logistic(x: Any) -> Any:
+    return 1 / (1 + np.exp(-x))
+
+
+TABLE = (
+    Row("add", 2, NUMBERS, np.add),
+    Row("subtract", 2, NUMBERS, np.subtract),
+    Row("multiply", 2, NUMBERS, np.multiply),
+    Row("true_divide", 2, FLOATS, np.true_divide),
+    Row("true_divide", 2, INTS, np.true_divide, ulps=2, out="float"),
+    Row("div", 2, INTS, _by_zero(_truncated)),
+    Row("rem", 2, INTS, _by_zero(_remainder)),
+    Row("floor_divide", 2, INTS, _by_zero(np.floor_divide)),
+    Row("mod", 2, INTS, _by_zero(np.mod)),
+    Row("maximum", 2, ALL, np.maximum),
+    Row("minimum", 2, ALL, np.minimum),
+    Row("fmax", 2, NUMBERS, np.fmax),
+    Row("fmin", 2, NUMBERS, np.fmin),
+    Row("bitwise_and", 2, (*INTS, *BOOL), np.bitwise_and),
+    Row("bitwise_or", 2, (*INTS, *BOOL), np.bitwise_or),
+    Row("bitwise_xor", 2, (*INTS, *BOOL), np.bitwise_xor),
+    Row("left_shift", 2, INTS, np.left_shift, sample="shift"),
+    Row("right_shift", 2, INTS, _shift_right, sample="shift"),
+    Row("negative", 1, NUMBERS, np.negative),
+    Row("invert", 1, (*INTS, *BOOL), np.invert),
+    Row("absolute", 1, NUMBERS, np.abs),
+    Row("equal", 2, ALL, np.equal, out="bool"),
+    Row("not_equal", 2, ALL, np.not_equal, out="bool"),
+    Row("less", 2, ALL, np.less, out="bool"),
+    Row("less_equal", 2, ALL, np.less_equal, out="bool"),
+    Row("greater", 2, ALL, np.greater, out="bool"),
+    Row("greater_equal", 2, ALL, np.greater_equal, out="bool"),
+    Row("logical_and", 2, ALL, np.logical_and, out="bool"),
+    Row("logical_or", 2, ALL, np.logical_or, out="bool"),
+    Row("logical_xor", 2, ALL, np.logical_xor, out="bool"),
+    Row("logical_not", 1, ALL, np.logical_not, out="bool"),
+    Row("fma", 3, FLOATS, _fused),
+    Row("exp", 1, FLOATS, np.exp, ulps=4, out="float"),
+    Row("exp2", 1, FLOATS, np.exp2, ulps=4, out="float"),
+    Row("expm1", 1, FLOATS, np.expm1, ulps=4, out="float"),
+    Row("log", 1, FLOATS, np.log, ulps=4, out="float", sample="positive"),
+    Row("log2", 1, FLOATS, np.log2, ulps=4, out="float", sample="positive"),
+    Row("log10", 1, FLOATS, np.log10, ulps=4, out="float", sample="positive"),
+    Row("log1p", 1, FLOATS, np.log1p, ulps=4, out="float", sample="positive"),
+    Row("sqrt", 1, FLOATS, np.sqrt, out="float", sample="positive"),
+    Row("rsqrt", 1, FLOATS, lambda x: 1 / np.sqrt(x), ulps=4, out="float", sample="positive"),
+    Row("cbrt", 1, FLOATS, np.cbrt, ulps=4, out="float"),
+    Row("sin", 1, FLOATS, np.sin, ulps=4, out="float"),
+    Row("cos", 1, FLOATS, np.cos, ulps=4, out="float"),
+    Row("tan", 1, FLOATS, np.tan, ulps=4, out="float"),
+    Row("arcsin", 1, FLOATS, np.arcsin, ulps=4, out="float", sample="unit"),
+    Row("arccos", 1, FLOATS, np.arccos, ulps=4, out="float", sample="unit"),
+    Row("arctan", 1, FLOATS, np.arctan, ulps=4, out="float"),
+    Row("sinh", 1, FLOATS, np.sinh, ulps=4, out="float"),
+    Row("cosh", 1, FLOATS, np.cosh, ulps=4, out="float"),
+    Row("tanh", 1, FLOATS, np.tanh, ulps=4, out="float"),
+    Row("arcsinh", 1, FLOATS, np.arcsinh, ulps=4, out="float"),
+    Row("logistic", 1, FLOATS, _logistic, ulps=4, out="float"),
+    Row("erf", 1, FLOATS, _erf_array, ulps=4, out="float"),
+    Row("floor", 1, FLOATS, np.floor),
+    Row("ceil", 1, FLOATS, np.ceil),
+    Row("trunc", 1, FLOATS, np.trunc),
+    Row("rint", 1, FLOATS, np.rint),
+    Row("square", 1, NUMBERS, np.square),
+    Row("sign", 1, NUMBERS, np.sign),
+    Row("copysign", 2, FLOATS, np.copysign),
+    Row("isnan", 1, FLOATS, np.isnan, out="bool"),
+    Row("isfinite", 1, FLOATS, np.isfinite, out="bool"),
+)
+
+# rows of the language as it is now
+ROWS = tuple(row for row in TABLE if row.function is not None)
+CASES = tuple((row, dtype) for row in ROWS for dtype in row.dtypes)
+
+
+def result_dtype(row: Row, dtype: str) -> str:
+    """The dtype of the result for operands of `dtype`."""
+    if row.out == "bool":
+        return "bool"
+    if row.out == "float" and dtype not in FLOATS:
+        return "float64" if dtype.endswith("64") else "float32"
+    return dtype
+
+
+def operands(row: Row, dtype: str, shape: tuple[int, ...], rng: np.random.Generator) -> list[np.ndarray]:
+    """Random operands of one dtype and shape that suit the row."""
+    made: list[np.ndarray] = []
+    for position in range(row.arity):
+        numpy = kd.dtypes.as_dtype(dtype).numpy
+        if dtype == "bool":
+            made.append(rng.integers(0, 2, shape).astype(np.bool_))
+        elif dtype in INTS:
+            info = np.iinfo(numpy)
+            if row.sample == "shift" and position == 1:
+                # shifts by the width or more have their own test
+                made.append(rng.integers(0, info.bits, shape).astype(numpy))
+            else:
+                wide = rng.integers(info.min, info.max, shape, dtype=numpy, endpoint=True)
+                narrow = rng.integers(-4 if info.min else 0, 5, shape).astype(numpy)
+                made.append(np.where(rng.random(shape) < 0.5, wide, narrow).astype(numpy))
+        else:
+            values = rng.standard_normal(shape) * np.exp(rng.uniform(-2, 1, shape))
+            if row.sample == "positive":
+                values = abs(values) + 1e-3
+            elif row.sample == "unit":
+                values = np.clip(values, -1, 1)
+            made.append(np.asarray(values).astype(numpy))
+    return made
+
+
+def exact(row: Row, values: list[np.ndarray]) -> np.ndarray:
+    """The reference's result before rounding: float64 for floats, wrapping integers, bool."""
+    with np.errstate(all="ignore"):
+        wide = [v if v.dtype.kind in "iub" else v.astype(np.float64) for v in values]
+        return np.asarray(row.reference(*wide))
