@@ -33,6 +33,8 @@ INSTALL_HINT = (
 class NvrtcUnavailableError(DeviceError):
     """NVRTC or the headers it needs are not installed."""
 
+    code = "nvrtc-missing"
+
 
 @dataclass(frozen=True)
 class Diagnostic:
@@ -49,6 +51,8 @@ class Diagnostic:
 class CompileError(Error, RuntimeError):
     """Source that NVRTC refuses. `log` is its whole log, `diagnostics` the same, taken apart."""
 
+    code = "compile-failed"
+
     def __init__(self, message: str, log: str = "") -> None:
         super().__init__(message)
         self.log = log
@@ -56,9 +60,6 @@ class CompileError(Error, RuntimeError):
     @property
     def diagnostics(self) -> list[Diagnostic]:
         return parse_log(self.log)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return CompileError, (str(self), self.log)
 
 
 @dataclass(frozen=True)
