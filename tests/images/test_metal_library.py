@@ -270,6 +270,12 @@ def test_vectors(interpret):
     CHECK(ldexp(0.75, 4) == 12 && ilogb(12.0) == 3 && sincos(0.0, cosine) == 0 && cosine == 1);
     CHECK(step(1.0, 2.0) == 1 && step(2.0, 1.0) == 0 && smoothstep(0.0, 2.0, 1.0) == 0.5 && copysign(1.0, -3.0) == -1);
     CHECK(fdim(3.0, 1.0) == 2 && fdim(1.0, 3.0) == 0 && nextafter(1.0, 2.0) > 1 && fmax(NAN, 2.0) == 2 && divide(1.0, 4.0) == 0.25);
+    float2x3 m = float2x3(float3(1, 2, 3), float3(4, 5, 6));
+    CHECK(all(m * float2(1, 10) == float3(41, 52, 63)) && all(float3(1, 0, 1) * m == float2(4, 10)) && m[1].y == 5);
+    CHECK(transpose(m)[2].y == 6 && (m * 2.0)[1][2] == 12 && transpose(m) * m == float2x2(14, 32, 32, 77));
+    CHECK(determinant(float3x3(2, 0, 1, 1, 3, 0, 0, 1, 4)) == 25 && determinant(float4x4(2.0)) == 16);
+    CHECK(float2x2(1.0) + float2x2(1, 2, 3, 4) == float2x2(2, 2, 3, 5) && all(half2x2(2.0h) * half2(1, 3) == half2(2, 6)));
+    CHECK(INT_MAX == 2147483647 && UINT_MAX + 1 == 0 && FLT_MAX > 3e38 && HALF_MAX == 65504 && INT_MIN < 0);
     CHECK(numeric_limits<half>::max() == 65504 && numeric_limits<int>::lowest() == -2147483648 && Limits<float>::min < -1e38);
     """
     count = checks.count("CHECK(")
