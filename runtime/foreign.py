@@ -249,7 +249,8 @@ def launch(device: Device, image: LoadedImage, call: ForeignCall, parameters: Pa
             "bytes that a block can "
             f"have on {device.target}"
         )
-    arrays = [i.array for i in call.inputs if not isinstance(i.array, Scalar)]
+    spanned = [_spanned(device, i, call) for i in call.inputs]
+    arrays = [i.array if s is None else s for i, s in zip(call.inputs, spanned, strict=True) if i.view is not None]
 
     def run(placed: list[ArrayView], stream: int, fresh: list[int]) -> None:
         if call.threads.empty:
@@ -257,10 +258,13 @@ def launch(device: Device, image: LoadedImage, call: ForeignCall, parameters: Pa
         borrowed: list[memory.DeviceMemory] = []
         given = iter(placed)
         inputs: list[ArrayView] = []
-        for item in call.inputs:
-            here = (
-                _place_scalar(device, item.array, stream, borrowed) if isinstance(item.array, Scalar) else next(given)
-            )
+        for item, span in zip(call.inputs, spanned, strict=True):
+            if item.view is None:
+                here = _place_scalar(device, item.array, stream, borrowed)
+            else:
+                here = next(given)
+                if span is not None:
+                    here = _within(here, span, item.view)
             if call.contiguous and not here.contiguous:
                 here = _row_major_copy(device, here, stream, borrowed)
             inputs.append(here)
@@ -286,6 +290,24 @@ def launch(device: Device, image: LoadedImage, call: ForeignCall, parameters: Pa
     written = [False] * len(arrays) + [True] * len(call.outputs)
     job = Job(device, call.name, None, _no_check, written)
     return execute(job, arrays, call.outputs, run, stream=call.stream)
+
+
+def _spanned(device: Device, item: Input, call: ForeignCall) -> ArrayView | None:
+    """All of the memory that an input spans, as a flat array, where that is what must be brought to the device: for a
+    host array with gaps that the kernel is to see as it is.
+    """
+    seen = item.view
+    if seen is None or call.contiguous or seen.contiguous or seen.device != CPU or device.kind != "cuda":
+        return None
+    first, last = seen.span()
+    extent = ((last - first) // seen.dtype.itemsize,)
+    return dataclasses.replace(seen, address=first, shape=extent, strides=(1,))
+
+
+def _within(here: ArrayView, span: ArrayView, seen: ArrayView) -> ArrayView:
+    """The input with its own axes, in the memory that was brought to the device."""
+    address = here.address + seen.address - span.address
+    return dataclasses.replace(here, address=address, shape=seen.shape, strides=seen.strides)
 
 
 def _no_check(arrays: list[ArrayView]) -> None:

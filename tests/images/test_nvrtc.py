@@ -69,9 +69,7 @@ class TestCompile:
 
     def test_errors_are_values(self):
         with pytest.raises(CompileError) as caught:
-            compile_source(
-                '#line 7 "mine.cu"\nint f() {\n return x; }', file="k.cu", target="sm_90a", kind="ptx"
-            )
+            compile_source('#line 7 "mine.cu"\nint f() {\n return x; }', file="k.cu", target="sm_90a", kind="ptx")
         (found,) = caught.value.diagnostics
         assert (found.file, found.line, found.severity) == ("mine.cu", 8, "error")
         assert found.message == 'identifier "x" is undefined'

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runtime import driver, nvrtc
+from runtime import nvrtc
 from runtime.errors import ArgumentTypeError, ArgumentValueError, DeviceError, Error, LoadError
 from runtime.image import precompiled_cuda_kernel
+
+from .conftest import FAKE
 
 PTX = Path(__file__).parent / "ptx"
 SCALE = (PTX / "scale.ptx").read_bytes()
@@ -80,6 +82,8 @@ def test_not_contiguous(x, interpret):
     np.testing.assert_allclose(out, expected(x.T), rtol=1e-6)
     (out,) = scale(x.T, interpret)
     np.testing.assert_allclose(out.ravel(), expected(x).ravel(), rtol=1e-6)
+    (out,) = scale(x[:, ::2], interpret, scalars=[True, 6, 0.5, np.float64(0.1)])
+    np.testing.assert_allclose(out.ravel(), expected(x).ravel()[:6], rtol=1e-6)
 
 
 def test_scalar_as_input(interpret):
@@ -181,6 +185,8 @@ def test_machine_code_in_the_interpreter(x):
 
 @pytest.mark.parametrize("form", ["plain", "lz4", "zstd"])
 def test_fat_binary(x, interpret, form):
+    if FAKE and not interpret:
+        pytest.skip("the made-up driver reads PTX alone")
     if form == "zstd" and interpret:
         pytest.importorskip("zstandard" if sys.version_info < (3, 14) else "compression.zstd")
     (out,) = scale(x, interpret, compiled_source=(PTX / f"scale.{form}.fatbin").read_bytes())
@@ -200,10 +206,7 @@ def test_fat_binary_that_the_interpreter_cannot_run(x):
 
 
 @pytest.mark.gpu
-def test_cubin_of_the_gpu(x):
-    state = driver.available()
-    if not state:
-        pytest.skip(f"no GPU: {state.reason}")
+def test_cubin_of_the_gpu(x, gpu):
     if nvrtc.unavailable():
         pytest.skip(nvrtc.unavailable())
     from runtime.body import gpu_architecture
@@ -223,16 +226,13 @@ def test_cubin_of_the_gpu(x):
 
 
 @pytest.mark.gpu
-def test_load_error_has_the_log(x):
-    state = driver.available()
-    if not state:
-        pytest.skip(f"no GPU: {state.reason}")
+def test_load_error_has_the_log(x, gpu):
     with pytest.raises(LoadError, match="line"):
         scale(x, False, compiled_source=SCALE.replace(b"mul.rn.f32", b"mul.what.f32"))
 
 
 @pytest.mark.gpu
-def test_torch_on_the_gpu():
+def test_torch_on_the_gpu(gpu):
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("torch sees no GPU")
