@@ -172,7 +172,10 @@ def regions() -> Any:
 
 @dataclass_transform(kw_only_default=False, field_specifiers=(operand, operands, attr, region, regions))
 class _Declared:
-    """Only so that type checkers read field declarations as constructor parameters."""
+    """Only so that type checkers read field declarations as constructor parameters; these two are none."""
+
+    results: tuple[Value, ...] = cast("tuple[Value, ...]", ())
+    loc: Loc = UNKNOWN
 
 
 class Op(_Declared):
@@ -254,9 +257,6 @@ class Op(_Declared):
                 raise TypeError(f"{cls.__name__} has no field {sorted(kwargs)}")
             self.results = ()
             self.loc = UNKNOWN
-
-    results: tuple[Value, ...] = cast("tuple[Value, ...]", ())
-    loc: Loc = UNKNOWN
 
     def infer(self) -> tuple[Any, ...]:
         """The types of the results; raises an `Error` where the operands don't fit."""
