@@ -127,9 +127,7 @@ def kernel_runs(x: Any, y: Any, out: Any) -> Runs:
     try:
         import kernel_dsl as kd
 
-        @kd.kernel(
-            out_type=kd.ShapeDtypeStruct((N,), kd.float32), grid=(N // THREADS,), name="add_kd"
-        )
+        @kd.kernel(out_type=kd.ShapeDtypeStruct((N,), kd.float32), grid=(N // THREADS,), name="add_kd")
         def add(x_ref: Any, y_ref: Any, o_ref: Any) -> None:
             at = kd.ds(kd.program_id(0) * THREADS, THREADS)
             o_ref[at] = x_ref[at] + y_ref[at]

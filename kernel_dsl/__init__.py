@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .accumulator import ACC
 from .diagnostics import Error
 from .dtypes import (
     bfloat16,
@@ -30,6 +31,7 @@ from .memory import GMEM, REGS, SMEM, Barrier, ShapeDtypeStruct
 from .ops import *  # noqa: F403
 from .ops import __all__ as _op_names
 from .options import CompilerParams
+from .transforms import SwizzleTransform, TilingTransform, Transform, find_swizzle
 from .variables import Variable
 
 if TYPE_CHECKING:
@@ -53,6 +55,7 @@ _LATE = {
 }
 
 __all__ = [
+    "ACC",
     "GMEM",
     "REGS",
     "SMEM",
@@ -66,6 +69,9 @@ __all__ = [
     "InterpretParams",
     "Layout",
     "ShapeDtypeStruct",
+    "SwizzleTransform",
+    "TilingTransform",
+    "Transform",
     "Variable",
     "bfloat16",
     "bool_",
@@ -75,6 +81,7 @@ __all__ = [
     "float8_e5m2",
     "float16",
     "float32",
+    "find_swizzle",
     "float64",
     "int8",
     "int16",

@@ -32,8 +32,6 @@ class InterpretParams:
         if self.on_hazard not in ("raise", "warn"):
             raise ValueError(f"on_hazard must be 'raise' or 'warn', not {self.on_hazard!r}")
         if self.schedule not in ("eager", "late", "random"):
-            raise ValueError(
-                f"schedule must be 'eager', 'late' or 'random', not {self.schedule!r}"
-            )
+            raise ValueError(f"schedule must be 'eager', 'late' or 'random', not {self.schedule!r}")
         if self.step_budget < 1:
             raise ValueError(f"step_budget must be at least 1, not {self.step_budget}")

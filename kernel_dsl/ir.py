@@ -94,17 +94,21 @@ class RefType:
 
 @dataclass(frozen=True, slots=True)
 class BarrierType:
-    """An array of mbarriers in SMEM, each completing a phase after `arrivals` arrivals."""
+    """An array of mbarriers in SMEM, each completing a phase after `arrivals` arrivals.
+
+    `cluster`: the cluster axes along which an arrival goes to every block's barrier.
+    """
 
     arrivals: int
     shape: tuple[int, ...] = ()
     name: str = ""
+    cluster: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         return f"barrier<{self.arrivals}>[{','.join(map(str, self.shape))}]"
 
 
-Type = ArrayType | RefType | BarrierType
+Type = ArrayType | RefType | BarrierType  # and accumulator.AccType
 
 
 # --- values and ops ------------------------------------------------------------------------------
@@ -341,7 +345,12 @@ class KernelIR:
     threads: int = 1
     thread_name: str | None = None
     approx_math: bool = False
+    overlaps: tuple[tuple[int, int], ...] = ()  # arrays, by number, that are the same memory
     loc: Loc = UNKNOWN
+
+    def arrays(self) -> list[Value]:
+        """The parameters that are Refs, in order: inputs, then outputs."""
+        return [v for v in self.params if isinstance(v.type, RefType)]
 
     def walk(self) -> Iterator[Op]:
         """Every op, outer before inner, in order."""

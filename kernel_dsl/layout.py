@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
+from typing import Any, ClassVar
 
 LANE_BITS = 5
 WARP_BITS = 2
@@ -40,6 +41,16 @@ class Layout:
     regs: tuple[tuple[int, int, int], ...]
     lanes: tuple[Bit, ...] = (None,) * LANE_BITS
     warps: tuple[Bit, ...] = (None,) * WARP_BITS
+
+    # named rules, set in layouts.py
+    WGMMA: ClassVar[Any]
+    WGMMA_ROW: ClassVar[Any]
+    WGMMA_COL: ClassVar[Any]
+    WGMMA_8BIT: ClassVar[Any]
+    WGMMA_UPCAST_2X: ClassVar[Any]
+    WGMMA_TRANSPOSED: ClassVar[Any]
+    WGMMA_TF32: ClassVar[Any]
+    MMA_ACC: ClassVar[Any]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "regs", _canonical_regs(self.regs))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from .compiled import Swizzle
 from .dtypes import DType, as_dtype
 from .errors import BadArgument, BadArgumentType
 from .ir import MemorySpace
@@ -32,7 +33,8 @@ def as_shape(shape: Any, op: str) -> tuple[int, ...]:
     return tuple(out)
 
 
-def _as_dtype(dtype: Any, op: str) -> DType:
+def as_dtype_of(dtype: Any, op: str) -> DType:
+    """The dtype that `dtype` names. Raises `BadArgumentType`."""
     try:
         return as_dtype(dtype)
     except TypeError:
@@ -50,7 +52,7 @@ class ShapeDtypeStruct:
 
     def __init__(self, shape: Any, dtype: Any, init: bool | int | float | None = None) -> None:
         self.shape = as_shape(shape, "ShapeDtypeStruct")
-        self.dtype = _as_dtype(dtype, "ShapeDtypeStruct")
+        self.dtype = as_dtype_of(dtype, "ShapeDtypeStruct")
         self.init = init
 
     @property
@@ -82,11 +84,18 @@ class MemorySpec:
     space: MemorySpace
     shape: tuple[int, ...]
     dtype: DType
+    tiling: tuple[int, ...] = ()
+    swizzle: Swizzle = Swizzle.NONE
 
     @staticmethod
-    def make(space: MemorySpace, shape: Any, dtype: Any) -> MemorySpec:
+    def make(space: MemorySpace, shape: Any, dtype: Any, transforms: Sequence[Any] = ()) -> MemorySpec:
+        from .transforms import fields_of
+
         op = space.name
-        return MemorySpec(space, as_shape(shape, op), _as_dtype(dtype, op))
+        extents, kind = as_shape(shape, op), as_dtype_of(dtype, op)
+        if transforms and space is not MemorySpace.SMEM:
+            raise BadArgument(op=op, what=f"transforms {transforms!r}", hint="only SMEM has transforms")
+        return MemorySpec(space, extents, kind, *fields_of(extents, kind, transforms))
 
     @property
     def bytes(self) -> int:

@@ -21,6 +21,7 @@ import numpy as np
 
 from . import compiled
 from .compiled import Assembled, CompiledKernel, SourceLine
+from .diagnostics import Error
 from .dtypes import BY_NAME, DType, as_dtype
 
 SCHEMA = 1
@@ -29,22 +30,23 @@ _LENGTHS = struct.Struct("<3Q")
 _DIGEST = 32
 
 
-class ArtifactError(ValueError):
-    """A file that should hold a compiled kernel does not.
+class ArtifactError(Error, ValueError):
+    """A file that should hold a compiled kernel does not: cut short, altered, or of another version."""
 
-    Cut short, altered, or of another version.
-    """
+    code = "artifact"
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(message=message)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ArtifactError, (self.fields["message"],)
 
 
 _OURS: dict[str, Any] = {
-    name: value
-    for name, value in vars(compiled).items()
-    if getattr(value, "__module__", "") == compiled.__name__
+    name: value for name, value in vars(compiled).items() if getattr(value, "__module__", "") == compiled.__name__
 }
 _CLASSES: dict[str, Any] = {n: v for n, v in _OURS.items() if dataclasses.is_dataclass(v)}
-_ENUMS: dict[str, Any] = {
-    n: v for n, v in _OURS.items() if isinstance(v, type) and issubclass(v, Enum)
-}
+_ENUMS: dict[str, Any] = {n: v for n, v in _OURS.items() if isinstance(v, type) and issubclass(v, Enum)}
 
 
 class _Encoder:
@@ -195,9 +197,7 @@ def unpack(data: bytes) -> tuple[Assembled | CompiledKernel, dict[str, str]]:
         raise ArtifactError("not a compiled kernel: the file does not begin with 'KDSL'")
     if data[:8] != _MAGIC:
         schema = int.from_bytes(data[4:8], "little")
-        raise ArtifactError(
-            f"written with file format {schema}; this version reads {SCHEMA}. Save it again."
-        )
+        raise ArtifactError(f"written with file format {schema}; this version reads {SCHEMA}. Save it again.")
     start = len(_MAGIC) + _DIGEST
     if hashlib.sha256(memoryview(data)[start:]).digest() != data[len(_MAGIC) : start]:
         raise ArtifactError("damaged: the contents do not match their checksum")
@@ -205,14 +205,10 @@ def unpack(data: bytes) -> tuple[Assembled | CompiledKernel, dict[str, str]]:
     at = start + _LENGTHS.size
     if at + sum(sizes) != len(data):
         raise ArtifactError("damaged: the lengths do not add up")
-    text, ptx, cubin = (
-        data[at + sum(sizes[:i]) : at + sum(sizes[: i + 1])] for i in range(len(sizes))
-    )
+    text, ptx, cubin = (data[at + sum(sizes[:i]) : at + sum(sizes[: i + 1])] for i in range(len(sizes)))
     try:
         header = json.loads(text)
         value = _Decoder(header["places"], ptx.decode(), cubin).decode(header["body"])
         return value, header["meta"]
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise ArtifactError(
-            f"of another version of kernel_dsl ({error!r}). Save it again."
-        ) from error
+        raise ArtifactError(f"of another version of kernel_dsl ({error!r}). Save it again.") from error

@@ -164,6 +164,7 @@ def trace_kernel(
         threads,
         definition.thread_name,
         definition.params.approx_math,
+        tuple(overlaps),
         of_function(definition.body),
     )
     alias = {out: i for i, out in definition.aliases}

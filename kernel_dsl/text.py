@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from .accumulator import AccType
 from .dtypes import BY_NAME, DType
 from .ir import (
     ATTRIBUTE_TYPES,
@@ -132,6 +133,7 @@ def show(ir: KernelIR, *, locations: bool = True) -> str:
         "threads": ir.threads,
         "thread_name": ir.thread_name,
         "approx_math": ir.approx_math,
+        "overlaps": ir.overlaps,
     }
     facts = ", ".join(f"{k} = {p.attribute(v)}" for k, v in header.items())
     place = f" @ {json.dumps(ir.loc.file)}:{ir.loc.line}" if locations and ir.loc.line else ""
@@ -341,7 +343,7 @@ class _Parser:
 
 
 def _types() -> dict[str, type[Any]]:
-    return {**ATTRIBUTE_TYPES, "RefType": RefType, "BarrierType": BarrierType}
+    return {**ATTRIBUTE_TYPES, "RefType": RefType, "BarrierType": BarrierType, "AccType": AccType}
 
 
 def parse(text: str) -> KernelIR:

@@ -100,6 +100,11 @@ class Trace:
     )
     constants: dict[Any, Value] = field(default_factory=lambda: cast("dict[Any, Value]", {}))
     depth: int = 0
+    # wgmma not yet waited for: the accumulator, and the register operand with the region it was made in
+    in_flight: list[tuple[Value, tuple[Value, Region] | None]] = field(
+        default_factory=lambda: cast("list[tuple[Value, tuple[Value, Region] | None]]", [])
+    )
+    registers: list[tuple[int, str]] = field(default_factory=lambda: cast("list[tuple[int, str]]", []))
 
 
 _current: ContextVar[Trace | None] = ContextVar("kernel_dsl_trace", default=None)

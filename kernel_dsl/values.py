@@ -24,8 +24,6 @@ class Array(Value):
     """
 
     __slots__ = ("weak",)
-    __array_ufunc__: Any
-
     def __init__(self, type: Any, op: Op | None = None, name: str = "") -> None:
         super().__init__(type, op, name)
         self.weak = False
@@ -76,6 +74,9 @@ class Array(Value):
 
     def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
         self._no_conversion("array", "use the functions of `kernel_dsl`, or NumPy ufuncs without `out=`")
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        return _ops("ufuncs").apply(ufunc, method, inputs, kwargs)
 
     def __iter__(self) -> Any:
         if not self.type.shape:
@@ -226,5 +227,50 @@ class Array(Value):
     def sum(self, axis: Any = None, *, keepdims: bool = False, dtype: Any = None) -> Array:
         return _ops("reduce").sum(self, axis, keepdims=keepdims, dtype=dtype)
 
+    def prod(self, axis: Any = None, *, keepdims: bool = False, dtype: Any = None) -> Array:
+        return _ops("reduce").prod(self, axis, keepdims=keepdims, dtype=dtype)
+
+    def mean(self, axis: Any = None, *, keepdims: bool = False, dtype: Any = None) -> Array:
+        return _ops("reduce").mean(self, axis, keepdims=keepdims, dtype=dtype)
+
+    def var(self, axis: Any = None, *, keepdims: bool = False, dtype: Any = None) -> Array:
+        return _ops("reduce").var(self, axis, keepdims=keepdims, dtype=dtype)
+
     def max(self, axis: Any = None, *, keepdims: bool = False) -> Array:
         return _ops("reduce").max(self, axis, keepdims=keepdims)
+
+    def min(self, axis: Any = None, *, keepdims: bool = False) -> Array:
+        return _ops("reduce").min(self, axis, keepdims=keepdims)
+
+    def any(self, axis: Any = None, *, keepdims: bool = False) -> Array:
+        return _ops("reduce").any(self, axis, keepdims=keepdims)
+
+    def all(self, axis: Any = None, *, keepdims: bool = False) -> Array:
+        return _ops("reduce").all(self, axis, keepdims=keepdims)
+
+    def argmax(self, axis: Any = None, *, keepdims: bool = False) -> Array:
+        return _ops("reduce").argmax(self, axis, keepdims=keepdims)
+
+    def argmin(self, axis: Any = None, *, keepdims: bool = False) -> Array:
+        return _ops("reduce").argmin(self, axis, keepdims=keepdims)
+
+    def cumsum(self, axis: Any = None, *, dtype: Any = None) -> Array:
+        return _ops("scan").cumsum(self, axis, dtype=dtype)
+
+    def cumprod(self, axis: Any = None, *, dtype: Any = None) -> Array:
+        return _ops("scan").cumprod(self, axis, dtype=dtype)
+
+    def squeeze(self, axis: Any = None) -> Array:
+        return _ops("shape").squeeze(self, axis)
+
+    def swapaxes(self, axis1: int, axis2: int) -> Array:
+        return _ops("shape").swapaxes(self, axis1, axis2)
+
+    def round(self, decimals: int = 0) -> Array:
+        return _ops("numeric").round(self, decimals)
+
+    def clip(self, min: Any = None, max: Any = None) -> Array:
+        return _ops("arith").clip(self, min, max)
+
+    def __round__(self, decimals: int = 0) -> Array:
+        return self.round(decimals)

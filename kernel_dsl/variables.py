@@ -14,9 +14,7 @@ from .errors import VariableUse, VariableValue
 class _Binding:
     """Values in force while a call is recorded or repeated, and which of them it asked for."""
 
-    def __init__(
-        self, values: Mapping[str, int], discover: Callable[[dict[str, Variable]], None] | None
-    ) -> None:
+    def __init__(self, values: Mapping[str, int], discover: Callable[[dict[str, Variable]], None] | None) -> None:
         self.values = values
         self.discover = discover
         self.used: set[str] = set()
@@ -169,9 +167,7 @@ class Expression(Symbol):
     def __init__(self, sign: str, apply: Callable[[int, int], int], left: Any, right: Any) -> None:
         self.sign = sign
         self.apply = apply
-        self.operands = tuple(
-            o if isinstance(o, Symbol) else operator.index(o) for o in (left, right)
-        )
+        self.operands = tuple(o if isinstance(o, Symbol) else operator.index(o) for o in (left, right))
 
     def evaluate(self, values: Mapping[str, int]) -> int:
         left, right = (evaluate(o, values) for o in self.operands)

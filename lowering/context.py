@@ -6,14 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from kernel_dsl.compiled import SmemRegion, SourceLine
-from kernel_dsl.ir import KernelIR, Op, Region, Value
+from kernel_dsl.compiled import AccumulatorNames, SmemRegion, SourceLine, TensorMapParam
+from kernel_dsl.ir import KernelIR, Op, Region, Value, Yield
 from kernel_dsl.layout import LANE_BITS, WARP_BITS, Layout
 from kernel_dsl.source import Loc
 from kernel_dsl.target import Target
 
 from .emit import Emitter, Regs
 
+WARPS = 4  # of a warpgroup; each arrives on its own at an mbarrier
 WARPGROUP = 128  # lanes (PTX ISA 9.7.15, 'warpgroup': four contiguous warps)
 
 
@@ -32,6 +33,16 @@ class Barriers:
     address: str
     phases: str
     count: int
+
+
+@dataclass
+class Accumulator:
+    """A lowered accumulator: PTX registers `prefix`0 ... and the alloca that says whether they hold anything yet."""
+
+    prefix: str
+    words: int
+    shape: tuple[int, int]
+    live: str
 
 
 @dataclass
@@ -68,15 +79,25 @@ class Context:
         self.fresh_exchange = True  # nothing has used the exchange space yet
         self.constants: list[str] = []  # module-level data
         self.used: set[Value] = set()
+        self.accumulators: dict[Value, Accumulator] = {}
+        self.accumulator_names: list[AccumulatorNames] = []
+        self.fragments: dict[Value, list[str]] = {}  # the registers of values that wgmma reads
+        self.region_stack: list[Region] = []
+        self.arrays: list[Value] = []  # the GMEM arguments, as the launch counts them
+        self.tensor_maps: dict[TensorMapParam, int] = {}
         self.words: dict[str, tuple[str, int]] = {}  # a 16-bit name: the 32-bit word that it is half of
 
     def region(self, region: Region) -> list[Value]:
         """Lower a region's ops in place; returns what it yields."""
+        self.region_stack.append(region)
         for op in region.ops:
+            if isinstance(op, Yield):
+                break
             self.e.at(op.loc)
             rule = self.rules.get(type(op))
             assert rule is not None, f"{op.op_name} has no rule"
             rule(self, op)
+        self.region_stack.pop()
         return list(region.yields)
 
     def regs(self, value: Value) -> Regs:
@@ -148,6 +169,79 @@ class Context:
             return self.e.pre(f"icmp eq i32 {self.local_thread()}, 0")
         masked = self.e.pre(f"and i32 {self.local_thread()}, {mask}")
         return self.e.pre(f"icmp eq i32 {masked}, 0")
+
+    def first_lane(self) -> str:
+        """Whether this is the warpgroup's first lane."""
+        return self.e.pre(f"icmp eq i32 {self.local_thread()}, 0")
+
+    def warp_leader(self) -> str:
+        """Whether this is its warp's first lane."""
+        return self.e.pre(f"icmp eq i32 {self.bit_field(0, LANE_BITS)}, 0")
+
+    # --- clusters and parameters ------------------------------------------------------------------
+
+    def cluster_index(self, position: int) -> str:
+        """This block's index along a cluster axis."""
+        if self.ir.cluster[position].size == 1:
+            return "0"
+        axis = "xyz"[len(self.ir.cluster) - 1 - position]
+        return self.e.pre(f"call i32 @llvm.nvvm.read.ptx.sreg.cluster.ctaid.{axis}()")
+
+    def cluster_linear(self, axes: tuple[int, ...]) -> str:
+        """This block's number among the blocks along some cluster axes, row-major."""
+        total = "0"
+        for p in axes:
+            scaled = self.e.pre(f"mul i32 {total}, {self.ir.cluster[p].size}") if total != "0" else "0"
+            here = self.cluster_index(p)
+            total = here if scaled == "0" else self.e.pre(f"add i32 {scaled}, {here}")
+        return total
+
+    def _rank_weights(self) -> list[int]:
+        """What one step along each cluster axis adds to the block's rank (%cluster_ctarank: x runs fastest)."""
+        weights, step = [0] * len(self.ir.cluster), 1
+        for p in reversed(range(len(self.ir.cluster))):
+            weights[p] = step
+            step *= self.ir.cluster[p].size
+        return weights
+
+    def rank_of(self, indices: dict[int, str]) -> str:
+        """The rank of the block with these indices along some axes, and this block's own along the others."""
+        total = "0"
+        for p, weight in enumerate(self._rank_weights()):
+            index = indices.get(p) or self.cluster_index(p)
+            if index == "0":
+                continue
+            part = self.e.v(f"mul i32 {index}, {weight}") if weight != 1 else index
+            total = part if total == "0" else self.e.v(f"add i32 {total}, {part}")
+        return total
+
+    def cluster_peer(self, axes: tuple[int, ...], number: str) -> str:
+        """The rank of block `number` among the blocks along some axes."""
+        indices: dict[int, str] = {}
+        for p in reversed(axes):
+            size = self.ir.cluster[p].size
+            indices[p] = self.e.v(f"urem i32 {number}, {size}")
+            number = self.e.v(f"udiv i32 {number}, {size}")
+        return self.rank_of(indices)
+
+    def cluster_mask(self, axes: tuple[int, ...]) -> str:
+        """The 16-bit mask of the blocks along some axes, this one included."""
+        weights = self._rank_weights()
+        mask = 1
+        for p in axes:
+            mask = sum(mask << i * weights[p] for i in range(self.ir.cluster[p].size))
+        others = {p: self.cluster_index(p) for p in range(len(weights)) if p not in axes}
+        base = self.rank_of({**others, **{p: "0" for p in axes}})
+        return self.e.v(f"trunc i32 {self.e.v(f'shl i32 {mask}, {base}')} to i16")
+
+    def array_number(self, ref: Value) -> int:
+        """The number of a GMEM argument among the kernel's arrays."""
+        return self.arrays.index(ref)
+
+    def tensor_map(self, param: TensorMapParam) -> str:
+        """The generic address of a tensor map among the parameters, i64; equal recipes share one."""
+        place = self.tensor_maps.setdefault(param, len(self.tensor_maps))
+        return self.e.pre(f"ptrtoint ptr %map{place} to i64")
 
     # --- warpgroup barriers and the exchange space ------------------------------------------------
 

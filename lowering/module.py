@@ -27,7 +27,7 @@ from kernel_dsl.refs import strides_of
 from kernel_dsl.target import Target
 
 from . import llvm
-from .context import WARPGROUP, Buffer, Context, Rule, source_line
+from .context import WARPGROUP, WARPS, Buffer, Context, Rule, source_line
 from .emit import DebugLines, Emitter, llvm_type
 from .passes import plan_smem
 from .pipeline import Pass, run_passes
@@ -84,6 +84,10 @@ def to_llvm(
     signature, params, arrays = _parameters(ctx)
     ctx.region(ir.body)
     emitter.do("ret void")
+    for param, place in ctx.tensor_maps.items():
+        # byval and grid_constant: the descriptor is used where the launch put it (PTX ISA 9.7.9.27)
+        signature.append(f'ptr byval([128 x i8]) align 64 "nvvm.grid_constant" %map{place}')
+        params = (*params, param)
     exchange, half = plan_smem.add_exchange(plan, ir.threads)
     plan_smem.check(plan, target, ir.loc)
     text = _module(ctx, entry, signature, spec, exchange, half)
@@ -91,6 +95,7 @@ def to_llvm(
     names = ReportNames(
         arrays=tuple(a.name for a in arrays),
         smem=tuple(plan.regions),
+        accumulators=tuple(ctx.accumulator_names),
         grid_axes=tuple((a.name, a.size) for a in ir.grid),
         thread_axis=(ir.thread_name, ir.threads) if ir.thread_name else None,
     )
@@ -120,6 +125,7 @@ def _parameters(ctx: Context) -> tuple[list[str], tuple[Param, ...], tuple[Array
             continue
         type: RefType = value.type
         number = len(arrays)
+        ctx.arrays.append(value)
         address = parameter("i64", PointerParam(number))
         strides: tuple[int | str, ...] = strides_of(type.shape)
         if not type.contiguous:
@@ -189,7 +195,7 @@ def _barrier_init(ctx: Context) -> None:
         for i in range(barriers.count):
             add(
                 'call void asm sideeffect "@$1 mbarrier.init.shared::cta.b64 [$0], $2;", "r,b,r,~{memory}"'
-                f"(i32 {e.pre(f'add i32 {barriers.address}, {8 * i}')}, i1 {first}, i32 {value.type.arrivals}) #0"
+                f"(i32 {e.pre(f'add i32 {barriers.address}, {8 * i}')}, i1 {first}, i32 {value.type.arrivals * WARPS}) #0"
             )
     if ctx.ir.cluster:
         add("call void @llvm.nvvm.fence.mbarrier_init.release.cluster()")

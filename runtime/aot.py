@@ -17,6 +17,7 @@ import numpy as np
 from kernel_dsl.compiled import Assembled, CompiledKernel, Resources, ScalarParam
 from kernel_dsl.dtypes import DType
 from kernel_dsl.serialize import ArtifactError, pack, unpack
+from kernel_dsl.tree import flatten, unflatten
 
 from .arrays import is_array, view
 from .calls import call
@@ -53,7 +54,7 @@ def load_compiled(path: str | os.PathLike[str]) -> CompiledFile:
     try:
         compiled, _ = unpack(data)
     except ArtifactError as error:
-        raise ArtifactError(f"{os.fspath(path)} cannot be loaded: {error}") from error
+        raise ArtifactError(f"{os.fspath(path)} cannot be loaded: {error.fields['message']}") from error
     return CompiledFile(compiled)
 
 
@@ -98,26 +99,23 @@ class CompiledFile:
         """Write the kernel to another file."""
         save(self._compiled, path)
 
-    def __call__(
-        self, *args: Any, out: Any = None, stream: Any = None, interpret: Any = None
-    ) -> Any:
+    def __call__(self, *args: Any, out: Any = None, stream: Any = None, interpret: Any = None) -> Any:
         """Run the kernel; the result has the structure that `out_type` had."""
         arrays, scalars = self._sort(args)
-        given = None if out is None else _leaves(out)
+        given = None if out is None else flatten(out)[0]
         loaded = self._load(interpret, [*arrays, *(given or ())])
         results = call(self.kernel, loaded, arrays, scalars, out=given, stream=stream)
-        return _restore(self.kernel.output_tree, results)
+        return unflatten(self.kernel.output_tree, results)
 
     def __repr__(self) -> str:
         shapes = ", ".join(
-            f"{a.dtype}[{','.join(map(str, a.shape))}]"
-            for a in self.kernel.arrays[: self.kernel.inputs]
+            f"{a.dtype}[{','.join(map(str, a.shape))}]" for a in self.kernel.arrays[: self.kernel.inputs]
         )
         return f"<compiled kernel {self.name}({shapes}) for {self.target}>"
 
     def _sort(self, args: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """The arrays and the scalars of a call, each in order."""
-        leaves = _leaves(args)
+        leaves, _ = flatten(tuple(args))
         arrays = [leaf for leaf in leaves if is_array(leaf)]
         scalars = [leaf for leaf in leaves if not is_array(leaf)]
         if len(arrays) != self.kernel.inputs or len(scalars) < len(self._scalars):
@@ -158,25 +156,3 @@ def _fits(value: Any, dtype: DType) -> bool:
     if isinstance(value, int):
         return dtype.is_integer
     return isinstance(value, float) and dtype.is_float
-
-
-def _leaves(tree: Any) -> list[Any]:
-    """The leaves of nested tuples, lists and dicts, dicts by their keys' order. None is no leaf."""
-    if tree is None:
-        return []
-    if isinstance(tree, dict):
-        named = cast("dict[Any, Any]", tree)
-        return [leaf for key in sorted(named) for leaf in _leaves(named[key])]
-    if isinstance(tree, (tuple, list)):
-        return [leaf for item in cast("Sequence[Any]", tree) for leaf in _leaves(item)]
-    return [tree]
-
-
-def _restore(tree: Any, leaves: Sequence[Any]) -> Any:
-    """`tree` with its leaf numbers replaced by leaves."""
-    if isinstance(tree, dict):
-        return {k: _restore(v, leaves) for k, v in cast("dict[Any, Any]", tree).items()}
-    if isinstance(tree, (tuple, list)):
-        items = [_restore(item, leaves) for item in cast("Sequence[Any]", tree)]
-        return items if isinstance(tree, list) else tuple(items)
-    return None if tree is None else leaves[tree]

@@ -145,15 +145,11 @@ class Interop(Protocol):
         """
         ...
 
-    def empty(
-        self, shape: tuple[int, ...], dtype: DType, device: tuple[str, int], stream: int
-    ) -> Any:
+    def empty(self, shape: tuple[int, ...], dtype: DType, device: tuple[str, int], stream: int) -> Any:
         """An uninitialised row-major array that may be written on `stream`."""
         ...
 
-    def allocator(
-        self, shape: tuple[int, ...], dtype: DType, device: tuple[str, int]
-    ) -> Callable[[], Any]:
+    def allocator(self, shape: tuple[int, ...], dtype: DType, device: tuple[str, int]) -> Callable[[], Any]:
         """What `empty` does for the current stream, with all its arguments settled."""
         ...
 
@@ -193,7 +189,7 @@ def interop_of(array: Any) -> Interop:
     """The interop module for an array, found by its type's module; no framework is imported to find
     out.
     """
-    cls: type = type(array)
+    cls: Any = array.__class__
     found = _by_type.get(cls)
     if found is None:
         found = _by_type[cls] = _find(array, cls)
@@ -231,9 +227,7 @@ def view(array: Any, stream: int = 0) -> ArrayView:
 
 def is_array(value: Any) -> bool:
     """Whether `view` takes `value`. NumPy scalars count as scalars: they travel by value."""
-    if isinstance(
-        value, (np.generic, bool, int, float, complex, str, bytes, type(None), tuple, list, dict)
-    ):
+    if isinstance(value, (np.generic, bool, int, float, complex, str, bytes, type(None), tuple, list, dict)):
         return False
     try:
         interop_of(value)

@@ -142,15 +142,10 @@ def _nothing_assembles(kernel: CompiledKernel) -> ToolMissing:
 
 
 def _refusal(kernel: CompiledKernel, log: str, who: str) -> AssemblerError:
-    errors = [
-        m for m in messages(log) if m.kind in _ERRORS and "aborted due to errors" not in m.text
-    ]
+    errors = [m for m in messages(log) if m.kind in _ERRORS and "aborted due to errors" not in m.text]
     first = errors[0] if errors else Message("fatal", log.strip() or "no message", None)
     line = user_line(kernel, first)
-    where = f"{line}: " if line else ""
-    text = [
-        f"{where}the assembler refused kernel {kernel.name!r} for {kernel.target}: {first.text}"
-    ]
+    text = [f"the assembler refused kernel {kernel.name!r} for {kernel.target}: {first.text}"]
     if first.ptx_line is not None:
         text.append(f"  PTX line {first.ptx_line}: {_ptx_line(kernel.ptx, first.ptx_line)}")
     text += [f"  also: {m.text}" for m in errors[1:4]]

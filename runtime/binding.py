@@ -12,7 +12,7 @@ from kernel_dsl.compiled import CompiledKernel
 from kernel_dsl.dtypes import uint8
 
 from . import driver, memory, recording
-from .arrays import ArrayView, frameworks
+from .arrays import CPU, ArrayView, frameworks, interop_of, view
 from .calls import call, plan_call
 from .cuda_device import CudaLoaded
 from .device import Loaded
@@ -58,6 +58,27 @@ class CallBinding(Binding):
 
     def __call__(self) -> Any:
         call(*self._arguments)
+        return self.result
+
+
+class FreshBinding(Binding):
+    """A binding whose outputs are new arrays each time: JAX's cannot be written again."""
+
+    def __init__(
+        self,
+        loaded: Loaded,
+        inputs: Sequence[Any],
+        scalars: Sequence[Any],
+        stream: Any,
+        structure: Callable[[list[Any]], Any] | None,
+    ) -> None:
+        super().__init__(loaded.kernel, [], None)
+        self._arguments = (loaded.kernel, loaded, list(inputs), list(scalars), None, stream)
+        self._structure = structure
+
+    def __call__(self) -> Any:
+        self.outputs = call(*self._arguments)
+        self.result = self._structure(self.outputs) if self._structure else self.outputs
         return self.result
 
 
@@ -174,9 +195,11 @@ def bind(
 ) -> Binding:
     """Fix a call's arrays and scalars. Arguments as `call`'s; the kernel does not run.
 
-    Outputs are allocated once where `out` is not given. `structure` turns the list of outputs into
-    what a call of the binding returns (the list itself by default).
+    Outputs are allocated once where `out` is not given, except JAX's, which are new each time.
+    `structure` turns the list of outputs into what a call of the binding returns (the list itself by default).
     """
+    if out is None and any(_immutable(a) for a in inputs):
+        return FreshBinding(loaded, inputs, scalars, stream, structure)
     outputs, views, handle = plan_call(kernel, loaded, inputs, out, stream)
     result: Any = structure(outputs) if structure else outputs
     if isinstance(loaded, CudaLoaded) and all(
@@ -184,3 +207,9 @@ def bind(
     ):
         return CudaBinding(loaded, views, scalars, outputs, result, handle)
     return CallBinding(loaded, inputs, scalars, outputs, result, stream)
+
+
+def _immutable(array: Any) -> bool:
+    """Whether results beside `array` cannot be written a second time, or are of another framework."""
+    name = interop_of(array).name
+    return name == "jax" or (name == "generic" and view(array).device == CPU)

@@ -70,9 +70,7 @@ def cache_key(ir_text: str, *, target: str, options: str, assembler: str) -> str
 _Entry = tuple[Assembled, tuple[SourceLine, ...]]
 
 
-def relocate(
-    assembled: Assembled, old: Sequence[SourceLine], new: Sequence[SourceLine]
-) -> Assembled:
+def relocate(assembled: Assembled, old: Sequence[SourceLine], new: Sequence[SourceLine]) -> Assembled:
     """The same kernel with the places of a fresh trace.
 
     The key has no locations, so a kernel whose file has moved, or gained a line above it, is found
@@ -87,9 +85,7 @@ def relocate(
         return moved.get(line, line) if line is not None else None
 
     kernel = assembled.kernel
-    names: ReportNames = replace(
-        kernel.names, smem=tuple(replace(r, line=at(r.line)) for r in kernel.names.smem)
-    )
+    names: ReportNames = replace(kernel.names, smem=tuple(replace(r, line=at(r.line)) for r in kernel.names.smem))
     placed: CompiledKernel = replace(
         kernel,
         lines=tuple((number, moved.get(line, line)) for number, line in kernel.lines),
@@ -114,9 +110,7 @@ class KernelCache:
         self._building: dict[str, threading.Lock] = {}
         self._lock = threading.Lock()
 
-    def get_or_build(
-        self, key: str, build: Callable[[], Assembled], places: Sequence[SourceLine] = ()
-    ) -> Assembled:
+    def get_or_build(self, key: str, build: Callable[[], Assembled], places: Sequence[SourceLine] = ()) -> Assembled:
         """The kernel for `key`, from memory, disk or `build()`, in that order.
 
         `places` are those of the ops of the fresh trace, in order: a kernel that was kept gets them
@@ -151,9 +145,7 @@ class KernelCache:
                 self.counters.hits += 1
         return entry
 
-    def _load_or_build(
-        self, key: str, build: Callable[[], Assembled], places: tuple[SourceLine, ...]
-    ) -> _Entry:
+    def _load_or_build(self, key: str, build: Callable[[], Assembled], places: tuple[SourceLine, ...]) -> _Entry:
         self.counters.misses += 1
         entry = self.disk.get(key) if self.disk is not None else None
         if entry is None:

@@ -138,9 +138,7 @@ def execute(
         ) from error
 
 
-def _begin(
-    job: Job, inputs: Sequence[Any], count: int, out: Sequence[Any] | None, stream: Any
-) -> PendingCall:
+def _begin(job: Job, inputs: Sequence[Any], count: int, out: Sequence[Any] | None, stream: Any) -> PendingCall:
     """View the arrays, and settle framework, place and stream."""
     if out is not None and len(out) != count:
         raise ArgumentTypeError(
@@ -154,14 +152,12 @@ def _begin(
     if len(names) > 1:
         listed = " and ".join(sorted(names))
         raise ArgumentTypeError(
-            f"the arrays of a call of {job.name!r} belong to {listed}; convert them to one "
-            f"framework{where(job.kernel)}"
+            f"the arrays of a call of {job.name!r} belong to {listed}; convert them to one framework{where(job.kernel)}"
         )
     index = device_index(everything)
     if index is not None and job.device.kind == "cuda" and index != job.device.index:
         raise ArgumentValueError(
-            f"{job.name!r} was loaded on cuda:{job.device.index}, and its arrays lie on "
-            f"cuda:{index}{where(job.kernel)}"
+            f"{job.name!r} was loaded on cuda:{job.device.index}, and its arrays lie on cuda:{index}{where(job.kernel)}"
         )
     interop = frameworks(names.pop() if names else "numpy")
     place = CPU if index is None else ("cuda", index)
@@ -181,9 +177,7 @@ def _given_stream(stream: Any, arrays: list[Any]) -> int | None:
     return None
 
 
-def _perform(
-    state: PendingCall, outputs: Sequence[OutputSpec], launch: Launch, out: Sequence[Any] | None
-) -> list[Any]:
+def _perform(state: PendingCall, outputs: Sequence[OutputSpec], launch: Launch, out: Sequence[Any] | None) -> list[Any]:
     recorder = recording.current()
     if recorder is not None:
         return recorder.launch(state, outputs, launch, out)
@@ -254,9 +248,7 @@ def _stage(state: PendingCall, fresh: list[int]) -> list[ArrayView]:
         if source.device[0] == wanted:
             placed.append(source)
             continue
-        twin = next(
-            (there for here, there in moved if here.size and here.same_memory(source)), None
-        )
+        twin = next((there for here, there in moved if here.size and here.same_memory(source)), None)
         if twin is None:
             twin = _twin(state, source)
             moved.append((source, twin))

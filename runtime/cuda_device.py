@@ -67,8 +67,7 @@ class CudaDevice:
         if base is None:
             if self.capability < (8, 0):
                 raise DeviceError(
-                    f"{self.name} has compute capability {self.capability}; 8.0 is the least that "
-                    "is supported"
+                    f"{self.name} has compute capability {self.capability}; 8.0 is the least that is supported"
                 )
             base = SM_89 if self.capability > (8, 9) else SM_80
 
@@ -97,9 +96,7 @@ class CudaDevice:
 
         Raises LoadError with the driver's log.
         """
-        compiled, image = (
-            (kernel.kernel, kernel.cubin) if isinstance(kernel, Assembled) else (kernel, b"")
-        )
+        compiled, image = (kernel.kernel, kernel.cubin) if isinstance(kernel, Assembled) else (kernel, b"")
         if not compiled.launch.empty:
             check_attributes(compiled.launch, self.target, compiled.name)
         module = self.load_module(image or compiled.ptx, compiled.name, compiled)
@@ -112,9 +109,7 @@ class CudaDevice:
         with self._lock:
             found = self._images.get(key)
             if found is None:
-                found = self._images[key] = CudaImage(
-                    self, self.load_module(data, entry, None), entry
-                )
+                found = self._images[key] = CudaImage(self, self.load_module(data, entry, None), entry)
         return found
 
     def load_module(self, image: bytes | str, name: str, kernel: CompiledKernel | None) -> Module:
@@ -140,15 +135,10 @@ class CudaDevice:
             self._refuse(driver.error_of(result[0]), bytes(errors), name, kernel)
         return Module(self, result[1])
 
-    def _refuse(
-        self, error: driver.CudaError, log: bytes, name: str, kernel: CompiledKernel | None
-    ) -> None:
+    def _refuse(self, error: driver.CudaError, log: bytes, name: str, kernel: CompiledKernel | None) -> None:
         text = log.split(b"\0")[0].decode(errors="replace").strip()
         target = f" compiled for {kernel.target}" if kernel else ""
-        message = (
-            f"kernel {name!r}{target} does not load on {self.name} ({self.target}): "
-            f"{error.name}: {error.meaning}"
-        )
+        message = f"kernel {name!r}{target} does not load on {self.name} ({self.target}): {error.name}: {error.meaning}"
         raise LoadError(message + where(kernel) + (f"\n{text}" if text else "")) from error
 
     def drop(self, module: Any) -> None:
@@ -173,9 +163,7 @@ class CudaDevice:
         """Wait for a stream, or for everything issued to this GPU."""
         cu = driver.api()
         with driver.current(self.context):
-            driver.check(
-                cu.cuCtxSynchronize() if stream is None else cu.cuStreamSynchronize(stream)
-            )
+            driver.check(cu.cuCtxSynchronize() if stream is None else cu.cuStreamSynchronize(stream))
 
 
 class Module:
@@ -267,9 +255,7 @@ class CudaLoaded:
         except driver.CudaError as error:
             raise self.failure(error, arrays) from error
 
-    def failure(
-        self, error: driver.CudaError, arrays: Sequence[ArrayView], doing: str = "launching"
-    ) -> Exception:
+    def failure(self, error: driver.CudaError, arrays: Sequence[ArrayView], doing: str = "launching") -> Exception:
         """The exception for a driver error met while `doing` something for this kernel."""
         kernel = self.kernel
         return launch_error(
@@ -319,10 +305,7 @@ class CudaImage:
         if 0 in grid:
             return
         arrays = [p for p in params if isinstance(p, ArrayView)]
-        blobs = [
-            p.address.to_bytes(8, "little") if isinstance(p, ArrayView) else bytes(p)
-            for p in params
-        ]
+        blobs = [p.address.to_bytes(8, "little") if isinstance(p, ArrayView) else bytes(p) for p in params]
         self._check(blobs, block, dynamic_smem)
         attributes = LaunchAttributes(grid, block, cluster, dynamic_smem)
         sink = recording.sink()
@@ -335,9 +318,7 @@ class CudaImage:
                 launcher = self._launcher(attributes)
                 driver.check(launcher.launch(stream or 0, buffer.address))
         except driver.CudaError as error:
-            raise launch_error(
-                error, error.name, error.meaning, name=self.entry, kernel=None, arrays=arrays
-            ) from error
+            raise launch_error(error, error.name, error.meaning, name=self.entry, kernel=None, arrays=arrays) from error
 
     def _check(self, blobs: Sequence[bytes], block: Dims, dynamic_smem: int) -> None:
         sizes = [len(b) for b in blobs]

@@ -119,9 +119,7 @@ def interpreter_device(params: Any = None) -> InterpreterDevice:
 
 @cache
 def _say_no_gpu(reason: str) -> None:
-    logging.getLogger("kernel_dsl").warning(
-        "no GPU (%s): kernels run in the PTX interpreter, on the CPU", reason
-    )
+    logging.getLogger("kernel_dsl").warning("no GPU (%s): kernels run in the PTX interpreter, on the CPU", reason)
 
 
 def device_index(arrays: Iterable[ArrayView]) -> int | None:
@@ -136,8 +134,7 @@ def device_index(arrays: Iterable[ArrayView]) -> int | None:
             continue
         if found is not None and found != index:
             raise ArgumentValueError(
-                f"the arrays of one call lie on two GPUs, cuda:{found} and cuda:{index}; move "
-                "them to one"
+                f"the arrays of one call lie on two GPUs, cuda:{found} and cuda:{index}; move them to one"
             )
         found = index
     return found

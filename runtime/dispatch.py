@@ -15,7 +15,6 @@ be an error, is MISS: the long way (`call`) deals with it, and then teaches the 
 from __future__ import annotations
 
 import struct
-import sys
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from operator import attrgetter, methodcaller
@@ -23,105 +22,20 @@ from typing import Any, cast
 
 import numpy as np
 
-from kernel_dsl.compiled import PointerParam, ScalarParam, TensorMapParam
+from kernel_dsl.compiled import CompiledKernel, PointerParam, ScalarParam, TensorMapParam
 from kernel_dsl.dtypes import DType, complex64
 
-from . import driver, recording
-from .arrays import ArrayView, frameworks, interop_of, is_array, view
+from . import driver, memory, recording
+from .arrays import ArrayView, frameworks, is_array, view
 from .cuda_device import CudaLoaded
 from .errors import Error
 from .launch import ParamBuffer, settle
+from .signature import LongWayError, scan, signature_of
 from .streams import stream_handle
 
 MISS: Any = object()
 
-# An array's address is appended to the list; what is returned is added to the signature.
-Scan = Callable[[Any, list[int]], tuple[Any, ...]]
-_scans: dict[type, Scan] = {}
-_tensor: Any = None  # torch.Tensor, once one was seen
-
-
-class _LongWayError(Exception):
-    """An argument that the long way must look at, and may have an error for."""
-
-
-def signature_of(args: Sequence[Any]) -> Hashable:
-    """What of `args` may pick another compiled kernel, hashable and cheap.
-
-    Of an array: dtype, shape, strides, address modulo 16, device. Of a scalar: its type or dtype,
-    never its value. None for arguments without a fast way: containers, arrays of other frameworks
-    than torch, CuPy and NumPy, tensors that autograd watches.
-    """
-    try:
-        return tuple(_scan(args, []))
-    except _LongWayError:
-        return None
-
-
-def _scan(leaves: Sequence[Any], addresses: list[int]) -> list[Any]:
-    """The signature of arrays and scalars, and the arrays' addresses. Raises _LongWayError."""
-    key: list[Any] = []
-    for a in leaves:
-        cls: Any = type(a)  # pyright: ignore[reportUnknownVariableType]
-        if cls is _tensor:  # the common case, written out: calling _of_torch costs as much again
-            if a.requires_grad:
-                _refuse_watched()
-            address = a.data_ptr()
-            addresses.append(address)
-            key += (a.dtype, a.shape, a.stride(), address & 15, a.get_device())
-        else:
-            scan = _scans.get(cls) or _learn_type(a)
-            key += scan(a, addresses)
-    return key
-
-
-def _learn_type(value: Any) -> Scan:
-    global _tensor
-    cls = cast("type[Any]", type(value))
-    scan: Scan | None = None
-    if isinstance(value, (bool, int, float)):
-        scan = lambda a, addresses: (cls,)  # noqa: E731
-    elif isinstance(value, np.generic):
-        scan = lambda a, addresses: (a.dtype,)  # noqa: E731
-    elif is_array(value):
-        name = interop_of(value).name
-        scan = {"torch": _of_torch, "cupy": _of_cupy, "numpy": _of_numpy}.get(name)
-        if name == "torch":
-            _tensor = sys.modules["torch"].Tensor
-    if scan is None:
-        raise _LongWayError
-    _scans[cls] = scan
-    return scan
-
-
-def _refuse_watched() -> None:
-    if sys.modules["torch"].is_grad_enabled():
-        raise _LongWayError
-
-
-def _of_torch(t: Any, addresses: list[int]) -> tuple[Any, ...]:
-    if t.requires_grad:
-        _refuse_watched()
-    try:
-        address = t.data_ptr()
-        addresses.append(address)
-        return t.dtype, t.shape, t.stride(), address & 15, t.get_device()
-    except RuntimeError as error:  # a tensor without memory
-        raise _LongWayError from error
-
-
-def _of_cupy(a: Any, addresses: list[int]) -> tuple[Any, ...]:
-    memory = a.data
-    address = memory.ptr
-    addresses.append(address)
-    return a.dtype, a.shape, a.strides, address & 15, memory.device_id
-
-
-def _of_numpy(a: Any, addresses: list[int]) -> tuple[Any, ...]:
-    address, readonly = a.__array_interface__["data"]
-    addresses.append(address)
-    return a.dtype, a.shape, a.strides, address & 15, readonly
-
+__all__ = ["MISS", "FastCall", "FastCalls", "fast_call", "signature_of"]
 
 _ADDRESS: dict[str, Callable[[Any], int]] = {
     "torch": methodcaller("data_ptr"),
@@ -178,9 +92,7 @@ class FastCall:
         self._given, self._single = given, single
         self._structure = structure
         self._specs = [(spec.shape, spec.dtype) for spec in kernel.outputs]
-        self._allocators = [
-            self._interop.allocator(shape, dtype, self._device) for shape, dtype in self._specs
-        ]
+        self._allocators = [self._interop.allocator(shape, dtype, self._device) for shape, dtype in self._specs]
         self._lock = threading.Lock()
         self._params = ParamBuffer(loaded.layout.offsets, loaded.layout.nbytes)
         self._buffer, self._shift = self._params.buffer, self._params.shift
@@ -194,6 +106,7 @@ class FastCall:
         ]
         self._plan_values(args, views)
         self._plan_overlaps(views)
+        self._fills = [(kernel.inputs + i, spec.fill) for i, spec in enumerate(kernel.outputs) if spec.fill is not None]
         self._success = driver.success()
 
     def _plan_values(self, args: Sequence[Any], views: list[ArrayView]) -> None:
@@ -205,7 +118,10 @@ class FastCall:
         self._maps: list[tuple[int, int, TensorMapParam, dict[int, bytes]]] = []
         self._values = self._loaded.layout.values(views, scalars, self._loaded.encode)
         self._shapes = [(v.shape, v.strides, v.dtype) for v in views]
-        for slot, param in enumerate(self._loaded.layout.params):
+        params = self._loaded.layout.params
+        # The commonest kernels take one pointer an array, in order, and nothing else.
+        self._direct = params == tuple(PointerParam(i) for i in range(len(views)))
+        for slot, param in enumerate(params):
             if isinstance(param, PointerParam):
                 self._pointers.append((slot, param.array))
             elif isinstance(param, TensorMapParam):
@@ -229,7 +145,8 @@ class FastCall:
             for i in range(j):
                 if not (kernel.arrays[i].written or kernel.arrays[j].written):
                     continue
-                if (i, j) in allowed and views[i].same_memory(views[j]):
+                aliased = j >= kernel.inputs and kernel.outputs[j - kernel.inputs].alias == i
+                if ((i, j) in allowed or aliased) and views[i].same_memory(views[j]):
                     self._equal.append((i, j))
                     continue
                 (low_i, high_i), (low_j, high_j) = views[i].span(), views[j].span()
@@ -239,9 +156,7 @@ class FastCall:
                 if low_i < high_i and low_j < high_j:
                     self._apart.append((i, j, -below, above))
 
-    def __call__(
-        self, args: Sequence[Any], out: Any, stream: int | None, addresses: list[int]
-    ) -> Any:
+    def __call__(self, args: Sequence[Any], out: Any, stream: int | None, addresses: list[int]) -> Any:
         """`addresses`: where the arrays of `args`, then those of `out`, lie."""
         for i, j, low, high in self._apart:
             if low < addresses[i] - addresses[j] < high:
@@ -258,14 +173,19 @@ class FastCall:
         else:
             outputs = self._allocate(stream)
             addresses += map(self._address, outputs)
-        values = self._values.copy()
-        for slot, array in self._pointers:
-            values[slot] = addresses[array]
+        if self._direct:
+            values: list[Any] = addresses
+        else:
+            values = self._values.copy()
+            for slot, array in self._pointers:
+                values[slot] = addresses[array]
         if self._scalars and not self._pack_scalars(values, args):
             return MISS
         for slot, array, param, known in self._maps:
             address = addresses[array]
             values[slot] = known.get(address) or self._encode(address, array, param, known)
+        if self._fills:
+            self._fill(addresses, stream)
         call, arguments = self._calls.get(stream) or self._prepare(stream)
         with self._lock:
             self._pack(self._buffer, self._shift, *values)
@@ -295,17 +215,21 @@ class FastCall:
         arrays = [args[i] for i in self._inputs] + given
         return any(arrays[i].is_neg() for i in self._lazy)
 
-    def _encode(
-        self, address: int, array: int, param: TensorMapParam, known: dict[int, bytes]
-    ) -> bytes:
+    def _encode(self, address: int, array: int, param: TensorMapParam, known: dict[int, bytes]) -> bytes:
         shape, strides, dtype = self._shapes[array]
-        made = self._loaded.encode(
-            param, ArrayView(address, shape, strides, dtype, self._device, "")
-        )
+        made = self._loaded.encode(param, ArrayView(address, shape, strides, dtype, self._device, ""))
         if len(known) >= 1024:
             known.clear()
         known[address] = made
         return made
+
+    def _fill(self, addresses: list[int], stream: int) -> None:
+        device = self._loaded.device
+        with driver.current(device.context):
+            for array, value in self._fills:
+                shape, strides, dtype = self._shapes[array]
+                target = ArrayView(addresses[array], shape, strides, dtype, self._device, "")
+                memory.fill(target, value, stream)
 
     def _prepare(self, stream: int) -> tuple[Any, tuple[Any, ...]]:
         made = self._launcher.call_for(stream, self._params.address)
@@ -342,12 +266,15 @@ class FastCalls:
 
     def __call__(self, args: Sequence[Any], out: Any = None, stream: Any = None) -> Any:
         """The call's result if it has a fast way, else MISS: nothing was done then."""
-        if recording.current() is not None:
+        if recording.active and recording.current() is not None:
             return MISS  # a graph takes this call
         addresses: list[int] = []
         try:
-            key = _key(args, out, addresses)
-        except (_LongWayError, RuntimeError):  # RuntimeError: a tensor without memory
+            if out is None:
+                key = scan(args, addresses)
+            else:
+                key = _key(args, out, addresses)
+        except (LongWayError, RuntimeError):  # RuntimeError: a tensor without memory
             return MISS
         latest, found = self._latest
         if latest != key:
@@ -375,7 +302,7 @@ class FastCalls:
         """
         try:
             key = tuple(_key(args, out, []))
-        except (_LongWayError, RuntimeError):
+        except (LongWayError, RuntimeError):
             return
         fast = fast_call(loaded, args, out, structure)
         if fast is None:
@@ -389,12 +316,12 @@ class FastCalls:
 def _key(args: Sequence[Any], out: Any, addresses: list[int]) -> list[Any]:
     """The signature of arguments and given outputs, ending in how the outputs were given."""
     if out is None:
-        return _scan(args, addresses)
+        return scan(args, addresses)
     if type(out) is list or type(out) is tuple:
-        key = _scan((*args, *cast("Sequence[Any]", out)), addresses)
+        key = scan((*args, *cast("Sequence[Any]", out)), addresses)
         key.append("listed")
     else:
-        key = _scan((*args, out), addresses)
+        key = scan((*args, out), addresses)
         key.append("single")
     return key
 
@@ -407,14 +334,12 @@ def fast_call(
 ) -> FastCall | None:
     """The fast call for arguments like these, or None:
 
-    arrays elsewhere, fills, copies, workspaces.
+    arrays elsewhere, aliased outputs that start as a copy, workspaces.
     """
     if not isinstance(loaded, CudaLoaded):
         return None
     kernel = loaded.kernel
     if loaded.launcher is None or kernel.workspaces:
-        return None
-    if any(o.fill is not None or o.alias is not None for o in kernel.outputs):
         return None
     if any(a.dtype == complex64 for a in kernel.arrays):  # lazily conjugated tensors
         return None
@@ -430,14 +355,12 @@ def fast_call(
         return None
     if any(v.device != ("cuda", loaded.device.index) for v in views):
         return None
+    if not all(_in_place(kernel, i, views) for i in range(len(kernel.outputs))):
+        return None
     if out is None:
         interop = frameworks(views[0].framework)
         views += [
-            view(
-                interop.empty(
-                    o.shape, o.dtype, views[0].device, interop.current_stream(loaded.device.index)
-                )
-            )
+            view(interop.empty(o.shape, o.dtype, views[0].device, interop.current_stream(loaded.device.index)))
             for o in kernel.outputs
         ]
     scalars = [a for a in args if not is_array(a)]
@@ -446,3 +369,12 @@ def fast_call(
             return None
     single = out is not None and type(out) not in (list, tuple)
     return FastCall(loaded, args, views, out is not None, single, structure)
+
+
+def _in_place(kernel: CompiledKernel, output: int, views: list[ArrayView]) -> bool:
+    """Whether an output needs no copy of the input that it is aliased to."""
+    alias = kernel.outputs[output].alias
+    if alias is None:
+        return True
+    place = kernel.inputs + output
+    return place < len(views) and views[place].same_memory(views[alias])

@@ -101,9 +101,7 @@ def read(array: Any, stream: int) -> ArrayView:
 def _view(tensor: _Tensor, readonly: bool, owner: Any) -> ArrayView:
     kind = int(tensor.device_type)
     if kind not in (_CPU, _CUDA, _CUDA_HOST, _CUDA_MANAGED):
-        raise ArgumentTypeError(
-            f"an array on DLPack device type {kind} is neither in host memory nor on a CUDA GPU"
-        )
+        raise ArgumentTypeError(f"an array on DLPack device type {kind} is neither in host memory nor on a CUDA GPU")
     dtype = _DTYPES.get((int(tensor.code), int(tensor.bits)))
     if dtype is None or tensor.lanes != 1:
         raise ArgumentTypeError(
@@ -112,11 +110,7 @@ def _view(tensor: _Tensor, readonly: bool, owner: Any) -> ArrayView:
             "that a kernel can hold"
         )
     shape = tuple(int(tensor.shape[i]) for i in range(tensor.ndim))
-    strides = (
-        tuple(int(tensor.strides[i]) for i in range(tensor.ndim))
-        if tensor.strides
-        else row_major(shape)
-    )
+    strides = tuple(int(tensor.strides[i]) for i in range(tensor.ndim)) if tensor.strides else row_major(shape)
     device = CPU if kind in (_CPU, _CUDA_HOST) else ("cuda", int(tensor.device_id))
     address = int(tensor.data or 0) + int(tensor.byte_offset)
     return ArrayView(address, shape, strides, dtype, device, "generic", readonly, owner)
@@ -133,12 +127,8 @@ def _delete(pointer: int) -> None:
 
 _DESTRUCTOR = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _api.PyCapsule_IsValid.restype = ctypes.c_int
-_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(
-    ("PyCapsule_IsValid", _api)
-)
-_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
-    ("PyCapsule_GetPointer", _api)
-)
+_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", _api))
+_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_GetPointer", _api))
 
 
 @ctypes.PYFUNCTYPE(None, ctypes.c_void_p)

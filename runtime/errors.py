@@ -66,9 +66,7 @@ class LaunchError(Error, RuntimeError):
 
     code = "launch-failed"
 
-    def __init__(
-        self, message: str = "", *, status: str = "", context_survives: bool = True
-    ) -> None:
+    def __init__(self, message: str = "", *, status: str = "", context_survives: bool = True) -> None:
         super().__init__(message)
         self.status = status
         self.context_survives = context_survives
@@ -116,17 +114,12 @@ _HINTS = {
         "interpreter "
         "names the line and the index"
     ),
-    "CUDA_ERROR_MISALIGNED_ADDRESS": (
-        "run the same call with interpret=True to see which access is misaligned"
-    ),
-    "CUDA_ERROR_ILLEGAL_INSTRUCTION": (
-        "the kernel was compiled for another target; check CompilerParams(target=)"
-    ),
+    "CUDA_ERROR_MISALIGNED_ADDRESS": ("run the same call with interpret=True to see which access is misaligned"),
+    "CUDA_ERROR_ILLEGAL_INSTRUCTION": ("the kernel was compiled for another target; check CompilerParams(target=)"),
     "CUDA_ERROR_LAUNCH_FAILED": "run the same call with interpret=True to see the line that faults",
     "CUDA_ERROR_LAUNCH_TIMEOUT": "the kernel ran longer than the display driver allows",
     "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES": (
-        "too many registers or threads for one block; use fewer warpgroups or "
-        "CompilerParams(max_registers=)"
+        "too many registers or threads for one block; use fewer warpgroups or CompilerParams(max_registers=)"
     ),
     _OUT_OF_MEMORY: "free some arrays, or use smaller ones",
 }
@@ -171,9 +164,7 @@ def launch_error(
     alive = survives(code)
     lines = [f"{doing} kernel {name!r}{where(kernel)} failed: {code}: {meaning or str(error)}"]
     for index, view in enumerate(arrays):
-        label = (
-            array_name(kernel, index) if kernel and index < len(kernel.arrays) else f"array {index}"
-        )
+        label = array_name(kernel, index) if kernel and index < len(kernel.arrays) else f"array {index}"
         lines.append(f"  {label}: {describe_array(view)}")
     if not alive:
         lines.append(

@@ -9,6 +9,7 @@ import numpy as np
 
 from .arrays import ArrayView
 from .errors import ArgumentTypeError, ArgumentValueError
+from .fatbin import is_fatbin, ptx_in_fatbin
 from .foreign import (
     ForeignCall,
     as_input,
@@ -19,8 +20,10 @@ from .foreign import (
     output_specs,
 )
 from .images import load_image
+from .recording import recordable
 
 
+@recordable
 def precompiled_cuda_kernel(
     *,
     name: str,
@@ -41,8 +44,8 @@ def precompiled_cuda_kernel(
     """Launch entry `name` of `compiled_source`; the outputs as a list, in the framework of the
     inputs.
 
-    `compiled_source`: PTX text, a cubin or a fat binary, as bytes. On the interpreter: PTX. Loaded
-    once for the same content and device.
+    `compiled_source`: PTX text, a cubin or a fat binary, as bytes. On the interpreter: PTX, or a
+    fat binary that holds some. Loaded once for the same content and device.
 
     The entry's parameters are the addresses of all `inputs`, of all outputs, and then `scalars` by
     value. An input is an array or a scalar, which becomes a rank-0 array (bool, int32 or int64,
@@ -99,6 +102,8 @@ def precompiled_cuda_kernel(
         read_only=False,
     )
     device = choose_device(interpret, values)
+    if device.kind != "cuda" and is_fatbin(source):
+        source = ptx_in_fatbin(source, name)
     image = load_image(device, source, name)
 
     def parameters(given: list[ArrayView], made: list[ArrayView]) -> Sequence[ArrayView | bytes]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,12 @@ from kernel_dsl.dtypes import uint8
 from kernel_dsl.interpret_params import InterpretParams
 from kernel_dsl.target import DEFAULT, TARGETS, Target
 
-from . import memory, recording
+from . import interpreter, memory, recording
 from .args import ParamLayout
 from .arrays import CPU, ArrayView, row_major
 from .device import Dims
 from .errors import DeviceError, LoadError
+from .interpreter import Module
 from .interpreter.tensor_map import encode_tensor_map
 from .launch import check_attributes
 from .tensormap import TensorMapPlan, plan
@@ -74,17 +76,40 @@ class InterpreterDevice:
         return InterpreterImage(self, image, entry)
 
 
+class _Parsed:
+    """Parsed PTX, kept by its text and lent to one run at a time: compiled code hangs on it."""
+
+    CAPACITY = 256  # texts
+
+    def __init__(self) -> None:
+        self._idle: dict[str, list[Module]] = {}
+
+    @contextmanager
+    def lend(self, ptx: str) -> Generator[Module]:
+        """A module of this text that no other thread runs."""
+        idle = self._idle.get(ptx)
+        module = idle.pop() if idle else interpreter.parse(ptx)
+        try:
+            yield module
+        finally:
+            if ptx not in self._idle and len(self._idle) >= self.CAPACITY:
+                self._idle.clear()
+            self._idle.setdefault(ptx, []).append(module)
+
+
+_parsed = _Parsed()
+
+
 class InterpreterLoaded:
-    """A compiled kernel, parsed."""
+    """A compiled kernel whose PTX parses."""
 
     def __init__(self, device: InterpreterDevice, kernel: CompiledKernel, target: Target) -> None:
-        from . import interpreter
-
         self.device = device
         self.kernel = kernel
         self.target = target
         self.layout = ParamLayout(kernel.params)
-        self.module = interpreter.parse(kernel.ptx)
+        with _parsed.lend(kernel.ptx):
+            pass
 
     def launch(
         self,
@@ -112,32 +137,21 @@ class InterpreterLoaded:
             )
             for i, view in enumerate(arrays)
         ]
-        placed += [
-            space.workspace(w.bytes, w.zeroed, f"workspace {i}")
-            for i, w in enumerate(kernel.workspaces)
-        ]
+        placed += [space.workspace(w.bytes, w.zeroed, f"workspace {i}") for i, w in enumerate(kernel.workspaces)]
         values = self.layout.values(placed, scalars, _encode)
-        _run(
-            self.module,
-            kernel.entry,
-            self.layout.split(values),
-            kernel.launch,
-            space,
-            self.target,
-            self.device.params,
-            kernel,
-        )
+        blobs = self.layout.split(values)
+        _run(kernel.ptx, kernel.entry, blobs, kernel.launch, space, self.target, self.device.params, kernel)
 
 
 class InterpreterImage:
     """One entry of a raw PTX text, parsed."""
 
     def __init__(self, device: InterpreterDevice, ptx: str, entry: str) -> None:
-        from . import interpreter
-
         self.device = device
         self.entry = entry
-        self.module = interpreter.parse(ptx)
+        self.ptx = ptx
+        with _parsed.lend(ptx):
+            pass
 
     def launch(
         self,
@@ -172,20 +186,12 @@ class InterpreterImage:
                 placed = space.place(param, name, not param.readonly, i not in fresh)
                 param = placed.address.to_bytes(8, "little")
             blobs.append(bytes(param))
-        _run(
-            self.module,
-            self.entry,
-            blobs,
-            attributes,
-            space,
-            self.device.target,
-            self.device.params,
-            None,
-        )
+        device = self.device
+        _run(self.ptx, self.entry, blobs, attributes, space, device.target, device.params, None)
 
 
 def _run(
-    module: Any,
+    ptx: str,
     entry: str,
     params: list[bytes],
     attributes: LaunchAttributes,
@@ -194,31 +200,28 @@ def _run(
     config: InterpretParams,
     kernel: CompiledKernel | None,
 ) -> None:
-    from . import interpreter
-
-    interpreter.run(
-        module,
-        entry,
-        params,
-        grid=attributes.grid,
-        block=attributes.block,
-        cluster=attributes.cluster,
-        dynamic_smem=attributes.dynamic_smem,
-        memory=space.memory,
-        target=target.name,
-        params_cfg=config,
-        names=kernel.names if kernel else ReportNames(),
-        lines=dict(kernel.lines) if kernel else {},
-        kernel_name=kernel.name if kernel else entry,
-    )
+    with _parsed.lend(ptx) as module:
+        interpreter.run(
+            module,
+            entry,
+            params,
+            grid=attributes.grid,
+            block=attributes.block,
+            cluster=attributes.cluster,
+            dynamic_smem=attributes.dynamic_smem,
+            memory=space.memory,
+            target=target.name,
+            params_cfg=config,
+            names=kernel.names if kernel else ReportNames(),
+            lines=dict(kernel.lines) if kernel else {},
+            kernel_name=kernel.name if kernel else entry,
+        )
 
 
 class _Space:
     """The interpreter's global memory for one launch, and which host arrays it stands for."""
 
     def __init__(self) -> None:
-        from . import interpreter
-
         self.memory = interpreter.GlobalMemory()
         self._placed: list[tuple[ArrayView, ArrayView]] = []
 

@@ -48,10 +48,7 @@ def check_attributes(attributes: LaunchAttributes, target: Target, name: str) ->
     if any(g % c for g, c in zip(grid, cluster, strict=True)):
         raise refuse(f"the grid {grid} is not a multiple of the cluster {cluster}")
     if not 0 <= attributes.dynamic_smem <= limits.smem_per_block:
-        raise refuse(
-            f"{attributes.dynamic_smem} bytes of SMEM are over the {limits.smem_per_block} a "
-            "block can have"
-        )
+        raise refuse(f"{attributes.dynamic_smem} bytes of SMEM are over the {limits.smem_per_block} a block can have")
 
 
 class Launcher:
@@ -177,7 +174,5 @@ class ParamBuffer:
         self.buffer = ctypes.create_string_buffer(nbytes + 64)
         start = ctypes.addressof(self.buffer)
         self.shift = -start % 64
-        self._pointers = (ctypes.c_void_p * max(len(offsets), 1))(
-            *(start + self.shift + o for o in offsets)
-        )
+        self._pointers = (ctypes.c_void_p * max(len(offsets), 1))(*(start + self.shift + o for o in offsets))
         self.address = ctypes.addressof(self._pointers) if offsets else 0

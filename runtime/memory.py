@@ -30,9 +30,7 @@ class _Host:
         item = view.dtype.itemsize
         self.__array_interface__ = {
             "version": 3,
-            "typestr": f"|V{item}"
-            if item not in (1, 2, 4, 8)
-            else f"{'|' if item == 1 else '<'}u{item}",
+            "typestr": f"|V{item}" if item not in (1, 2, 4, 8) else f"{'|' if item == 1 else '<'}u{item}",
             "shape": view.shape,
             "strides": tuple(s * item for s in view.strides),
             "data": (view.address, False),
@@ -117,9 +115,7 @@ def copy(target: ArrayView, source: ArrayView, stream: int = 0) -> None:
         _copy_rows(target, to, source, of, rows, stream)
 
 
-def _copy_rows(
-    target: ArrayView, to: int, source: ArrayView, of: int, rows: Rows, stream: int
-) -> None:
+def _copy_rows(target: ArrayView, to: int, source: ArrayView, of: int, rows: Rows, stream: int) -> None:
     cu = driver.api()
     a, b = target.address + to, source.address + of
     if rows.height == 1:
@@ -153,9 +149,7 @@ def fill_pattern(value: Any, dtype: DType) -> bytes:
     if dtype.is_integer and isinstance(value, int):
         info = np.iinfo(dtype.numpy)
         if not info.min <= value <= info.max:
-            raise ArgumentValueError(
-                f"the fill value {value} does not fit {dtype} ({info.min} to {info.max})"
-            )
+            raise ArgumentValueError(f"the fill value {value} does not fit {dtype} ({info.min} to {info.max})")
     with np.errstate(over="ignore", invalid="ignore"):
         return np.asarray(value).astype(dtype.numpy).tobytes()
 
@@ -196,9 +190,7 @@ def _fill_words(target: ArrayView, word: bytes, stream: int) -> None:
         if rows.height == 1:
             driver.check(set1(address, number, rows.width // size, stream))
         else:
-            driver.check(
-                set2(address, rows.pitches[0], number, rows.width // size, rows.height, stream)
-            )
+            driver.check(set2(address, rows.pitches[0], number, rows.width // size, rows.height, stream))
 
 
 def _fill_wide(target: ArrayView, pattern: bytes, stream: int) -> None:
@@ -255,6 +247,4 @@ class DeviceMemory:
 
     def view(self, shape: tuple[int, ...], dtype: DType, index: int) -> ArrayView:
         """The memory as a row-major array on GPU `index`."""
-        return ArrayView(
-            self.address, shape, row_major(shape), dtype, ("cuda", index), "generic", False, self
-        )
+        return ArrayView(self.address, shape, row_major(shape), dtype, ("cuda", index), "generic", False, self)

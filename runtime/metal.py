@@ -29,6 +29,7 @@ from .body import (
 from .errors import ArgumentTypeError, ArgumentValueError
 from .foreign import Threads, launch
 from .msl import translate
+from .recording import recordable
 from .source import INCLUDE
 
 _TYPES = {
@@ -193,6 +194,7 @@ class MetalKernel:
         )
         return f"<metal_kernel {self.name!r}: {inputs} -> {outputs}>"
 
+    @recordable
     def __call__(
         self,
         *,

@@ -204,6 +204,7 @@ def compile_source(
                 f"--gpu-architecture={arch}",
                 "--std=c++17",
                 "--device-as-default-execution-space",
+                "--device-int128",
                 *(f"--include-path={d}" for d in tools.include_dirs),
                 *options,
             ]

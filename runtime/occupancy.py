@@ -38,9 +38,7 @@ def target_limits(name: str) -> Limits:
     return best.limits
 
 
-def blocks_per_multiprocessor(
-    limits: Limits, *, threads: int, registers: int, shared_bytes: int
-) -> int:
+def blocks_per_multiprocessor(limits: Limits, *, threads: int, registers: int, shared_bytes: int) -> int:
     """Blocks that fit one multiprocessor at once; 0 where a block is too large for any.
 
     Args:

@@ -1,14 +1,17 @@
-"""What assembling, caching, saving and recording can raise."""
+"""What assembling can raise."""
 
 from __future__ import annotations
 
 from kernel_dsl.compiled import SourceLine
+from kernel_dsl.source import Loc
 
 from .errors import Error
 
 
 class ToolMissing(Error, RuntimeError):
     """A program of the CUDA toolkit is needed and none was found."""
+
+    code = "tool-missing"
 
 
 class AssemblerError(Error, RuntimeError):
@@ -18,7 +21,11 @@ class AssemblerError(Error, RuntimeError):
     the assembler said.
     """
 
-    def __init__(self, message: str, *, line: SourceLine | None = None, log: str = "") -> None:
+    code = "assembler-refused"
+
+    def __init__(self, message: str = "", *, line: SourceLine | None = None, log: str = "") -> None:
         super().__init__(message)
         self.line = line
         self.log = log
+        if line is not None:
+            self.loc = Loc(line.file, line.line, function=line.function)

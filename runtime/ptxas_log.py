@@ -17,9 +17,7 @@ _BARRIERS = re.compile(r"used (\d+) barriers")
 _SMEM = re.compile(r"(\d+) bytes smem")
 _STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 _LINE = re.compile(r"\bline (\d+)\b")
-_HEAD = re.compile(
-    r"^ptxas (?:.*, line (?P<line>\d+); )?(?P<kind>info|warning|error|fatal)\s*: (?P<text>.*)$"
-)
+_HEAD = re.compile(r"^ptxas (?:.*, line (?P<line>\d+); )?(?P<kind>info|warning|error|fatal)\s*: (?P<text>.*)$")
 _CODE = re.compile(r"\((C\d{4})\)")
 _QUOTED = re.compile(r"'([a-z][\w.:]*)'|\b(wgmma\.mma_async)\b|\b(setmaxnreg)\b")
 # Sentences of -v that are the resources themselves, or that every run prints.
@@ -72,9 +70,7 @@ def usage(log: str, entry: str) -> Usage:
             continue
         stack = _STACK.search(line)
         if stack:
-            for key, text in zip(
-                ("stack", "spill_stores", "spill_loads"), stack.groups(), strict=True
-            ):
+            for key, text in zip(("stack", "spill_stores", "spill_loads"), stack.groups(), strict=True):
                 values[key] = int(text)
         for key, pattern in (("registers", _USED), ("barriers", _BARRIERS), ("shared", _SMEM)):
             found = pattern.search(line)

@@ -23,9 +23,7 @@ R = TypeVar("R")
 class Recorder(Protocol):
     """What takes calls in place of the device."""
 
-    def call(
-        self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
-    ) -> Any:
+    def call(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Make a user's call, whose arguments or grid may hold `Variable`s."""
         ...
 
@@ -43,9 +41,7 @@ class Recorder(Protocol):
 class Sink(Protocol):
     """What takes the steps of one launch, in place of the driver."""
 
-    def kernel(
-        self, loaded: Loaded, arrays: Sequence[ArrayView], scalars: Sequence[Any]
-    ) -> None: ...
+    def kernel(self, loaded: Loaded, arrays: Sequence[ArrayView], scalars: Sequence[Any]) -> None: ...
 
     def image(
         self,

@@ -34,9 +34,7 @@ def sass(code: Assembled | bytes, *, nvdisasm: str | None = None) -> str:
     with tempfile.TemporaryFile() as image:  # nvdisasm seeks, which a pipe cannot
         image.write(cubin)
         image.seek(0)
-        done = subprocess.run(
-            [str(program), "-c", "-g", "/dev/stdin"], stdin=image, capture_output=True, check=False
-        )
+        done = subprocess.run([str(program), "-c", "-g", "/dev/stdin"], stdin=image, capture_output=True, check=False)
     if done.returncode != 0:
         said = done.stderr.decode(errors="replace").strip()
         raise ValueError(f"{program} refused {len(cubin)} bytes that should be a cubin: {said}")

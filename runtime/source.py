@@ -28,6 +28,7 @@ from .body import (
     prepare,
 )
 from .foreign import check_shared_memory, launch
+from .recording import recordable
 
 INCLUDE = str(Path(__file__).parent / "include")
 
@@ -99,6 +100,7 @@ class CudaKernel:
         )
         return f"<cuda_kernel {self.name!r}: {inputs} -> {outputs}>"
 
+    @recordable
     def __call__(
         self,
         *,

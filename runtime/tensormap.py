@@ -53,14 +53,11 @@ def plan(param: TensorMapParam, view: ArrayView, name: str = "the array") -> Ten
     _check_box(param, extents, name)
     item = param.dtype.itemsize
     if view.address % _ALIGNMENT:
-        raise _refusal(
-            name, f"its address {view.address:#x} is not a multiple of {_ALIGNMENT} bytes"
-        )
+        raise _refusal(name, f"its address {view.address:#x} is not a multiple of {_ALIGNMENT} bytes")
     if steps[-1] != 1 and extents[-1] != 1:
         raise _refusal(
             name,
-            f"its innermost axis has a stride of {steps[-1]} elements, and TMA needs neighbours "
-            "(stride 1)",
+            f"its innermost axis has a stride of {steps[-1]} elements, and TMA needs neighbours (stride 1)",
         )
     strides: list[int] = []
     gapless = extents[-1] * item
@@ -104,43 +101,33 @@ def _dimensions(param: TensorMapParam, view: ArrayView, name: str) -> tuple[list
             steps.append(step)
             continue
         if extent % factor:
-            raise _refusal(
-                name, f"axis {axis} of extent {extent} does not split into tiles of {factor}"
-            )
+            raise _refusal(name, f"axis {axis} of extent {extent} does not split into tiles of {factor}")
         extents += [extent // factor, factor]
         steps += [step * factor, step]
     if not 1 <= len(extents) <= _MAX_RANK:
-        raise _refusal(
-            name, f"it would have {len(extents)} dimensions, and TMA takes 1 to {_MAX_RANK}"
-        )
+        raise _refusal(name, f"it would have {len(extents)} dimensions, and TMA takes 1 to {_MAX_RANK}")
     return extents, steps
 
 
 def _check_box(param: TensorMapParam, extents: list[int], name: str) -> None:
     item = param.dtype.itemsize
     if len(param.box) != len(extents):
-        raise _refusal(
-            name, f"the box {param.box} has {len(param.box)} extents for {len(extents)} dimensions"
-        )
+        raise _refusal(name, f"the box {param.box} has {len(param.box)} extents for {len(extents)} dimensions")
     if any(not 1 <= n <= _MAX_BOX for n in param.box):
         raise _refusal(name, f"the box {param.box} has an extent outside 1 to {_MAX_BOX}")
     inner = param.box[-1] * item
     if inner % _ALIGNMENT:
         raise _refusal(
             name,
-            f"the box's innermost extent is {inner} bytes, and TMA needs a multiple of "
-            f"{_ALIGNMENT}",
+            f"the box's innermost extent is {inner} bytes, and TMA needs a multiple of {_ALIGNMENT}",
         )
     if param.swizzle is not Swizzle.NONE and inner > param.swizzle.value:
         raise _refusal(
             name,
-            f"the box's innermost extent is {inner} bytes, over the swizzle's span of "
-            f"{param.swizzle.value}",
+            f"the box's innermost extent is {inner} bytes, over the swizzle's span of {param.swizzle.value}",
         )
     if param.oob_fill is OobFill.NAN and param.dtype.name not in _NAN_FILL:
-        raise _refusal(
-            name, f"filling with NaN needs a 16-, 32- or 64-bit float dtype, not {param.dtype}"
-        )
+        raise _refusal(name, f"filling with NaN needs a 16-, 32- or 64-bit float dtype, not {param.dtype}")
 
 
 def _refusal(name: str, why: str) -> ArgumentValueError:
@@ -194,9 +181,7 @@ def encode_cuda(plan: TensorMapPlan) -> bytes:
                 cu.CUtensorMapL2promotion,
                 f"CU_TENSOR_MAP_L2_PROMOTION_{_PROMOTIONS[plan.l2_promotion]}",
             ),
-            getattr(
-                cu.CUtensorMapFloatOOBfill, f"CU_TENSOR_MAP_FLOAT_OOB_FILL_{_FILLS[plan.oob_fill]}"
-            ),
+            getattr(cu.CUtensorMapFloatOOBfill, f"CU_TENSOR_MAP_FLOAT_OOB_FILL_{_FILLS[plan.oob_fill]}"),
         )
     )
     return ctypes.string_at(int(encoded.getPtr()), BYTES)

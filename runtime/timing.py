@@ -98,9 +98,7 @@ class CacheFlush:
     def __call__(self) -> None:
         with driver.current(self._device.context):
             cu = driver.api()
-            driver.check(
-                cu.cuMemsetD32Async(self._memory.address, 0, self._bytes // 4, self._stream)
-            )
+            driver.check(cu.cuMemsetD32Async(self._memory.address, 0, self._bytes // 4, self._stream))
 
 
 def device_times(

@@ -8,14 +8,21 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from kernel_dsl.specialise import Definition, output_structs
 
 from .errors import ArgumentTypeError
 
-_SCALARS: dict[Any, str] = {float: "float", int: "SymInt", bool: "bool"}
-_SCALARS |= {kind.__name__: word for kind, word in list(_SCALARS.items())}  # annotations as text
+# What a parameter is annotated with (perhaps as text) -> its type in an op's schema.
+_SCALARS: dict[Any, str] = {
+    float: "float",
+    "float": "float",
+    int: "SymInt",
+    "int": "SymInt",
+    bool: "bool",
+    "bool": "bool",
+}
 
 
 def as_torch_op(
@@ -53,9 +60,7 @@ def as_torch_op(
         structs, _ = output_structs(definition, [_struct(a) for a in given])
         device = next((a.device for a in given if isinstance(a, torch.Tensor)), None)
         made = [
-            torch.empty(s.shape, dtype=getattr(torch, s.dtype.name), device=device)
-            for s in structs
-            if s is not None
+            torch.empty(s.shape, dtype=getattr(torch, s.dtype.name), device=device) for s in structs if s is not None
         ]
         return made[0] if len(made) == 1 else tuple(made) or None
 
@@ -82,7 +87,7 @@ def _split(definition: Definition, inputs: Sequence[str] | int | None) -> tuple[
     if isinstance(scratch, Mapping):
         used = 0
     elif isinstance(scratch, (tuple, list)):
-        used = len(scratch)
+        used = len(cast("Sequence[Any]", scratch))
     else:
         used = None if callable(scratch) and not hasattr(scratch, "shape") else 1
     if isinstance(inputs, int):
@@ -100,9 +105,7 @@ def _split(definition: Definition, inputs: Sequence[str] | int | None) -> tuple[
     return [_plain(n) for n in names], outputs
 
 
-def _infer_inputs(
-    definition: Definition, listed: list[str] | None, scratch: int | None
-) -> list[str]:
+def _infer_inputs(definition: Definition, listed: list[str] | None, scratch: int | None) -> list[str]:
     outputs = _count_outputs(definition)
     if listed is None:
         raise _unclear(definition)
@@ -178,7 +181,7 @@ def _struct(value: Any) -> Any:
 
 def _keep_all(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     torch: Any = _torch()
-    outputs: tuple[Any, ...] = tuple(output) if isinstance(output, (tuple, list)) else (output,)
+    outputs: Sequence[Any] = [output] if isinstance(output, torch.Tensor) else output
     kept: list[Any] = [a for a in (*inputs, *outputs) if isinstance(a, torch.Tensor)]
     ctx.inputs_given = tuple(None if isinstance(a, torch.Tensor) else a for a in inputs)
     ctx.save_for_backward(*kept)

@@ -6,12 +6,15 @@ from . import (
     barrier,
     cast,
     control,
+    copy,
     dense,
     elementwise,
     gather,
     index,
     loops,
     math,
+    matrix,
+    numeric,
     reduce,
     ref,
     scan,
@@ -23,13 +26,17 @@ from .atomic import *  # noqa: F403
 from .barrier import *  # noqa: F403
 from .cast import *  # noqa: F403
 from .control import *  # noqa: F403
+from .copy import *  # noqa: F403
 from .index import *  # noqa: F403
 from .loops import *  # noqa: F403
 from .math import *  # noqa: F403
+from .matrix import *  # noqa: F403
+from .numeric import *  # noqa: F403
 from .reduce import *  # noqa: F403
 from .ref import *  # noqa: F403
 from .scan import *  # noqa: F403
 from .shape import *  # noqa: F403
+from .elementwise import broadcast_to
 
 FAMILIES = (
     arith,
@@ -37,12 +44,15 @@ FAMILIES = (
     barrier,
     cast,
     control,
+    copy,
     dense,
     elementwise,
     gather,
     index,
     loops,
     math,
+    matrix,
+    numeric,
     reduce,
     ref,
     scan,
@@ -51,5 +61,3 @@ FAMILIES = (
 )
 __all__ = ["broadcast_to"]
 __all__ += [name for family in FAMILIES for name in getattr(family, "__all__", [])]
-
-from .elementwise import broadcast_to  # noqa: E402

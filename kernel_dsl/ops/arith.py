@@ -335,7 +335,7 @@ def rem(x: Any, y: Any) -> Array:
     dtype = operands_of((x, y), "rem")[1]
     _number(dtype, "rem")
     if dtype.is_float:
-        from .math import fmod
+        from .numeric import fmod
 
         return fmod(x, y)
     return _arith(Rem, x, y, "rem")
@@ -346,7 +346,7 @@ def floor_divide(x: Any, y: Any) -> Array:
     dtype = operands_of((x, y), "floor_divide")[1]
     _number(dtype, "floor_divide")
     if dtype.is_float:
-        from .math import floor_divide_float
+        from .numeric import floor_divide_float
 
         return floor_divide_float(x, y)
     return _arith(FloorDiv, x, y, "floor_divide")
@@ -357,7 +357,7 @@ def mod(x: Any, y: Any) -> Array:
     dtype = operands_of((x, y), "mod")[1]
     _number(dtype, "mod")
     if dtype.is_float:
-        from .math import mod_float
+        from .numeric import mod_float
 
         return mod_float(x, y)
     return _arith(FloorMod, x, y, "mod")

@@ -97,7 +97,8 @@ class _BarrierAt:
         return self._barrier.pick(index)
 
 
-def _as_barrier(barrier: Any, op: str) -> BarrierRef:
+def as_barrier(barrier: Any, op: str) -> BarrierRef:
+    """`barrier`, refused where it is none."""
     if not isinstance(barrier, BarrierRef):
         what = f"a {type(barrier).__name__} is not a barrier"
         raise BadArgumentType(op=op, what=what, hint="allocate one with `kd.Barrier(...)` in `scratch_types`")
@@ -107,7 +108,7 @@ def _as_barrier(barrier: Any, op: str) -> BarrierRef:
 
 def barrier_arrive(barrier: Any, predicate: Any = None) -> None:
     """Arrive once, as this warpgroup; with a rank-0 bool `predicate`, only where it holds."""
-    one = _as_barrier(barrier, "barrier_arrive")
+    one = as_barrier(barrier, "barrier_arrive")
     guard = None
     if predicate is not None:
         from .control import as_predicate
@@ -118,7 +119,7 @@ def barrier_arrive(barrier: Any, predicate: Any = None) -> None:
 
 def barrier_wait(barrier: Any) -> None:
     """Wait until the phase completes that this warpgroup has not yet waited for."""
-    one = _as_barrier(barrier, "barrier_wait")
+    one = as_barrier(barrier, "barrier_wait")
     emit(BarrierWait(one.root, one.linear("barrier_wait")))
 
 

@@ -62,10 +62,6 @@ def astype(x: Any, dtype: Any, *, saturate: bool = True) -> Array:
         if value.weak:
             value = traced(Cast(value, to, saturate))
         return value
-    if value.dtype.is_float and value.dtype.bits != 32 and to in dt.FP8:
-        value = traced(Cast(value, dt.float32, True))
-    if value.dtype in dt.FP8 and to.is_float and to != dt.float32:
-        value = traced(Cast(value, dt.float32, True))
     return traced(Cast(value, to, saturate))
 
 

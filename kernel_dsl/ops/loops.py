@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from ..accumulator import AccSpec
+from ..compiled import Swizzle
 from ..errors import BadArgument, BadArgumentType
 from ..ir import BarrierType, MemorySpace, RefType
 from ..memory import Barrier, MemorySpec
 from ..refs import Ref
 from ..trace import current, emit
+from ..transforms import transformed
 from ..tree import flatten, unflatten
 from .arith import add, div, equal, less, multiply, rem, subtract, where
 from .barrier import BarrierRef
@@ -139,16 +142,22 @@ def allocate(spec: Any, name: str = "") -> Any:
             raise BadArgumentType(op="scratch", what="registers have no Ref", hint=hint)
         # 128 bytes: the alignment that TMA needs of SMEM (PTX ISA, cp.async.bulk.tensor)
         type = RefType(MemorySpace.SMEM, spec.shape, spec.dtype, alignment=128, name=name)
+        if spec.tiling or spec.swizzle is not Swizzle.NONE:
+            type = transformed(type, spec.tiling, spec.swizzle)
         return Ref(emit(AllocSmem(type)).result)
     if isinstance(spec, Barrier):
         return BarrierRef(emit(AllocBarrier(BarrierType(spec.num_arrivals, spec.shape, name))).result)
+    if isinstance(spec, AccSpec):
+        from .matrix import allocate_acc
+
+        return allocate_acc(spec, name)
     what = f"{spec!r} is no scratch specification"
     raise BadArgumentType(op="scratch", what=what, hint="use `kd.SMEM(shape, dtype)` or `kd.Barrier(...)`")
 
 
 def is_spec(x: Any) -> bool:
     """Whether `x` is one scratch specification rather than a nest of them."""
-    return isinstance(x, (MemorySpec, Barrier))
+    return isinstance(x, (MemorySpec, Barrier, AccSpec))
 
 
 def run_scoped(f: Callable[..., Any], *types: Any, **kw_types: Any) -> Any:

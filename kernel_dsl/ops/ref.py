@@ -19,6 +19,7 @@ from ..errors import (
 )
 from ..ir import ArrayType, BarrierType, Effect, MemorySpace, Op, RefType, Value, attr, operand, operands
 from ..layout import SCALAR, Layout
+from ..layouts import resolve_rule
 from ..refs import Access, Ref, View
 from ..trace import LayoutVar, current, emit, find, traced
 from ..values import Array
@@ -126,7 +127,7 @@ def load(
     ref: Any,
     index: Any = ...,
     *,
-    layout: Layout | None = None,
+    layout: Any = None,
     mask: Any = None,
     fill: Any = None,
     bounds: str | None = None,
@@ -159,6 +160,8 @@ def load_view(
     elif layout is None:
         vector, minor = target.vector()
         where = LayoutVar(shape, vector, minor)
+    else:
+        where = resolve_rule(layout, shape)
     extra = [_extra(mask, shape, dt.bool_, "load"), _extra(fill, shape, target.dtype, "load")]
     placed: list[Array | None] = []
     for value in extra:

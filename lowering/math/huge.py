@@ -45,10 +45,7 @@ def _reduce_single(b: Writer, x: Value) -> Angle:
     bits = b.bits(x)
     significand = b.convert("zext", (bits << 8) | (1 << 31), "i64")
     exponent = (bits.lshr(23) & 0xFF) - 126  # |x| = significand * 2^(exponent - 32)
-    high, middle, low = (
-        b.convert("zext", word, "i64")
-        for word in _window(b, two_over_pi_words(6, 32), exponent - 2)
-    )
+    high, middle, low = (b.convert("zext", word, "i64") for word in _window(b, two_over_pi_words(6, 32), exponent - 2))
     product = (high * significand << 32) + middle * significand + (low * significand).lshr(32)
     fraction = b.convert("sitofp", product << 2, "double") * (HALF_PI * 2.0**-64)
     r = b.convert("fptrunc", fraction, "float")
@@ -105,8 +102,7 @@ def _pick(b: Writer, words: list[int], index: Value, count: int) -> list[Value]:
         step = 1 << level
         taken = (index & step).differs(0)
         window = [
-            taken.where(window[i + step], word) if i + step < len(window) else word
-            for i, word in enumerate(window)
+            taken.where(window[i + step], word) if i + step < len(window) else word for i, word in enumerate(window)
         ][: count + step - 1]
     return window[:count]
 

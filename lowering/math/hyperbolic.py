@@ -38,9 +38,7 @@ def _half_exp(b: Writer, x: Value) -> tuple[Value, Value]:
     """exp(|x|)/2 and a quarter of its reciprocal."""
     reduced = reduce_by_log2(b, b.intrinsic("minimum", b.abs(x), b.pick((89.5, 710.6))))
     p = b.polynomial(reduced.r, b.pick(EXP_NARROW))
-    half = (
-        p * power_of_two(b, reduced.n_bits - 2) * 2.0
-    )  # n - 1 may be one past the largest exponent
+    half = p * power_of_two(b, reduced.n_bits - 2) * 2.0  # n - 1 may be one past the largest exponent
     return half, reciprocal(b, b.intrinsic("minimum", half, 2.0**100)) * 0.25
 
 

@@ -103,9 +103,7 @@ def with_specials(b: Writer, x: Value, result: Value) -> Value:
 
 def _log_to_base(b: Writer, x: Value, base: Base) -> Value:
     parts = split(b, x)
-    beyond = b.fma(
-        parts.f, b.pick(base.scale_low), log_beyond_linear(b, parts.f) * b.pick(base.scale)
-    )
+    beyond = b.fma(parts.f, b.pick(base.scale_low), log_beyond_linear(b, parts.f) * b.pick(base.scale))
     fraction = b.fma(parts.f, b.pick(base.scale), b.fma(parts.k, b.pick(base.two_low), beyond))
     return with_specials(b, x, b.fma(parts.k, b.pick(base.two), fraction))
 

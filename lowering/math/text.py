@@ -25,11 +25,7 @@ def float_literal(value: float, type_: str) -> str:
     Raises ValueError if a float32 constant does not fit exactly: a silently rounded coefficient is
     a wrong one.
     """
-    if (
-        type_ == "float"
-        and value == value
-        and struct.unpack("f", struct.pack("f", value))[0] != value
-    ):
+    if type_ == "float" and value == value and struct.unpack("f", struct.pack("f", value))[0] != value:
         raise ValueError(f"{value!r} is not a float32")
     return f"0x{struct.unpack('Q', struct.pack('d', value))[0]:016X}"
 
@@ -136,9 +132,7 @@ class Value:
         if not isinstance(model, Value):
             raise TypeError("where() of two Python numbers has no type; wrap one with Writer.value")
         a, b = self.writer.value(then, model.type), self.writer.value(otherwise, model.type)
-        return self.writer.emit(
-            f"select i1 {self.name}, {model.type} {a.name}, {model.type} {b.name}", model.type
-        )
+        return self.writer.emit(f"select i1 {self.name}, {model.type} {a.name}, {model.type} {b.name}", model.type)
 
 
 class Writer:
@@ -241,9 +235,7 @@ class Writer:
             otherwise.type,
         )
 
-    def repeat(
-        self, initial: list[Value], step: Callable[[list[Value]], tuple[Value, list[Value]]]
-    ) -> list[Value]:
+    def repeat(self, initial: list[Value], step: Callable[[list[Value]], tuple[Value, list[Value]]]) -> list[Value]:
         """A loop: `step` maps the carried values to (whether to go on, the next values), at least
         once.
         """

@@ -93,9 +93,7 @@ def tangent_of_angle(b: Writer, angle: Angle) -> Value:
     r = angle.r
     square = r * r
     # The derivative is 1 + tan(r)^2, of which 1 + 1.5 r^2 is near enough for the rest.
-    beyond = b.fma(
-        b.polynomial(square, b.pick(TAN)), square * r, b.fma(square, 1.5, 1.0) * angle.rest
-    )
+    beyond = b.fma(b.polynomial(square, b.pick(TAN)), square * r, b.fma(square, 1.5, 1.0) * angle.rest)
     odd = (angle.quadrant & 1).equal(1)
     # In even quadrants r may be 0; in odd ones it is never so small that its reciprocal overflows.
     inverse = quotient(b, b.value(-1.0), odd.where(r, b.value(1.0)), beyond)

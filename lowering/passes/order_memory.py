@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from kernel_dsl.ir import KernelIR, MemorySpace, Op, RefType, Region, Value, layout_of
 from kernel_dsl.layout import Layout
 from kernel_dsl.ops.atomic import AtomicRmw
-from kernel_dsl.ops.barrier import BarrierArrive, BarrierWait
 from kernel_dsl.ops.control import For, While
+from kernel_dsl.ops.copy import CommitSmem, CopyGmemToSmem, WaitGmemToSmem, WaitSmemToGmem
 from kernel_dsl.ops.ref import BitcastRef, Load, Store
 from kernel_dsl.ops.sync import WarpgroupBarrier
 from kernel_dsl.refs import View
 from kernel_dsl.target import Target
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Touch:
     """One access since the last barrier."""
 
@@ -31,6 +31,15 @@ class Touch:
     offsets: tuple[Value, ...]
     layout: Layout | None
     variant: bool = False  # seen from the next iteration: dynamic offsets may have changed
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What makes two accesses the same. Values are told apart by identity: their `==` is the language's."""
+        return id(self.root), self.write, self.atomic, self.view, self.starts, self.layout, self.variant
+
+    @property
+    def starts(self) -> tuple[int, ...]:
+        return tuple(id(v) for v in self.offsets)
 
 
 class Order:
@@ -89,11 +98,15 @@ class Order:
                     barrier.loc = op.loc
                     out.append(barrier)
                     pending = []
-                pending = [*pending, touched] if touched not in pending else pending
-            elif isinstance(op, (WarpgroupBarrier, BarrierArrive)):
+                pending = merge(pending, [touched])
+            elif isinstance(op, (WarpgroupBarrier, CommitSmem, WaitSmemToGmem, WaitGmemToSmem)):
                 pending = []
-            elif isinstance(op, BarrierWait):
-                pass
+            elif isinstance(op, CopyGmemToSmem) and any(old.root is self.root(op.dst) for old in pending):
+                # the copy overwrites what lanes may still be reading or writing
+                barrier = WarpgroupBarrier()
+                barrier.loc = op.loc
+                out.append(barrier)
+                pending = []
             inner = op.region_list()
             if inner:
                 pending = self.nested(op, inner, pending, rewrite)
@@ -132,7 +145,8 @@ def variant(touch: Touch) -> Touch:
 
 
 def merge(a: list[Touch], b: list[Touch]) -> list[Touch]:
-    return a + [t for t in b if t not in a]
+    seen = {t.key for t in a}
+    return a + [t for t in b if t.key not in seen]
 
 
 def conflict(a: Touch, b: Touch) -> bool:
@@ -143,7 +157,7 @@ def conflict(a: Touch, b: Touch) -> bool:
         return True
     if disjoint(a, b):
         return False
-    same_place = a.view == b.view and a.offsets == b.offsets and not a.variant and not b.variant
+    same_place = a.view == b.view and a.starts == b.starts and not a.variant and not b.variant
     if same_place and a.layout == b.layout and not a.layout.replicated_mask:
         return False
     return not (a.variant and a.write and b.write and tiles(a, b))
@@ -151,7 +165,7 @@ def conflict(a: Touch, b: Touch) -> bool:
 
 def tiles(a: Touch, b: Touch) -> bool:
     """The same store in two iterations, where starts are multiples of the extent: the same place, or apart."""
-    if a.view != b.view or a.offsets != b.offsets or a.layout != b.layout or a.layout is None or a.view is None:
+    if a.view != b.view or a.starts != b.starts or a.layout != b.layout or a.layout is None or a.view is None:
         return False
     if a.layout.replicated_mask:
         return False
@@ -187,5 +201,7 @@ def extent(view: View, axis: int) -> tuple[int, int]:
 
 def run(ir: KernelIR, target: Target) -> KernelIR:
     """Put the barriers in, in place."""
-    Order({}).region(ir.body, [], rewrite=True)
+    arrays = ir.arrays()
+    aliases = {arrays[b]: arrays[a] for a, b in ir.overlaps}
+    Order(aliases).region(ir.body, [], rewrite=True)
     return ir

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from kernel_dsl.compiled import SmemRegion
+from kernel_dsl.compiled import SmemRegion, Swizzle
 from kernel_dsl.errors import SmemExceeded
 from kernel_dsl.ir import KernelIR, Op
 from kernel_dsl.ops.ref import AllocBarrier, AllocSmem
@@ -39,6 +39,8 @@ def plan(ir: KernelIR) -> tuple[SmemPlan, dict[Op, int]]:
                 bytes=size,
                 shape=op.type.shape,
                 dtype=op.type.dtype if isinstance(op, AllocSmem) else None,
+                tiling=op.type.tiling if isinstance(op, AllocSmem) else (),
+                swizzle=op.type.swizzle if isinstance(op, AllocSmem) else Swizzle.NONE,
                 kind="ref" if isinstance(op, AllocSmem) else "barrier",
                 line=source_line(op.loc),
             )

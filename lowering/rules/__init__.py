@@ -6,8 +6,10 @@ from kernel_dsl.ir import Op
 
 from ..context import Rule
 from . import atomic, cast, control, elementwise, gather, index, reduce, ref, scan, shape, sync
+from . import copy, matrix
 
 FAMILIES = (atomic, cast, control, elementwise, gather, index, reduce, ref, scan, shape, sync)
+FAMILIES += (copy, matrix)
 
 
 def all_rules() -> dict[type[Op], Rule]:

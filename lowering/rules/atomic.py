@@ -39,7 +39,7 @@ def lower_atomic(ctx: Context, op: AtomicRmw) -> None:
     type: RefType = op.ref.type
     dtype = type.dtype
     layout = layout_of(op.x)
-    place = Place(ctx, type, ctx.buffers[op.ref], op.view, layout, op.offsets)
+    place = make_place(ctx, type, ctx.buffers[op.ref], op.view, layout, op.offsets)
     mask = ctx.regs(op.mask) if op.mask is not None else None
     shared = type.space is MemorySpace.SMEM
     space = "shared" if shared else "global"

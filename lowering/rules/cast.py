@@ -7,8 +7,11 @@ from kernel_dsl.dtypes import DType
 from kernel_dsl.ir import layout_of
 from kernel_dsl.ops.cast import Bitcast, Cast
 
+from kernel_dsl.target import Feature
+
 from ..context import Context
 from ..emit import Regs, literal, llvm_type, suffix
+from . import fp8
 
 
 def lower_cast(ctx: Context, op: Cast) -> None:
@@ -21,8 +24,17 @@ def lower_cast(ctx: Context, op: Cast) -> None:
     elif source == dt.bfloat16 and op.dtype == dt.float32:
         ctx.values[op.result] = [_widen_bfloat(ctx, n) for n in names]
     else:
-        ctx.values[op.result] = [convert(ctx, n, source, op.dtype) for n in names]
+        ctx.values[op.result] = _each(ctx, op, names, source)
     assert len(ctx.values[op.result]) == layout_of(op.result).registers
+
+
+def _each(ctx: Context, op: Cast, names: Regs, source: DType) -> Regs:
+    hardware = ctx.target.supports(Feature.MMA_FP8) and op.saturate
+    if op.dtype in dt.FP8 and hardware:
+        return fp8.narrow_pairs(ctx, [as_float32(ctx, n, source) for n in names], op.dtype)
+    if op.dtype == dt.float32 and source == dt.float64:  # directly, and rounded to nearest
+        return [ctx.e.v(f"fptrunc double {n} to float") for n in names]
+    return [convert(ctx, n, source, op.dtype, op.saturate) for n in names]
 
 
 def _widen_bfloat(ctx: Context, name: str) -> str:
@@ -57,19 +69,33 @@ def _narrow_pairs(ctx: Context, names: Regs, to: DType) -> Regs:
     return out
 
 
-def convert(ctx: Context, x: str, source: DType, to: DType) -> str:
+def convert(ctx: Context, x: str, source: DType, to: DType, saturate: bool = True) -> str:
     """One element."""
     e = ctx.e
     a, b = llvm_type(source), llvm_type(to)
     if to.is_bool:
+        if source in dt.FP8:
+            return e.v(f"icmp ne i8 {e.v(f'and i8 {x}, 127')}, 0")
         return e.v(f"fcmp une {a} {x}, {literal(0, source)}" if source.is_float else f"icmp ne {a} {x}, 0")
+    if to in dt.FP8:
+        return fp8.narrow(ctx, as_float32(ctx, x, source), to, saturate)
+    if source in dt.FP8:
+        wide = fp8.widen(ctx, x, source)
+        return wide if to == dt.float32 else convert(ctx, wide, dt.float32, to)
     if source.is_bool:
         return e.v(f"uitofp i1 {x} to {b}" if to.is_float else f"zext i1 {x} to {b}")
     if source.is_float and to.is_float:
-        return e.v(f"{'fpext' if to.bits > source.bits else 'fptrunc'} {a} {x} to {b}")
+        if to.bits > source.bits:
+            return e.v(f"fpext {a} {x} to {b}")
+        narrow = as_float32(ctx, x, source)
+        return narrow if to == dt.float32 else e.v(f"fptrunc float {narrow} to {b}")
     if source.is_float:
+        if source.bits < 32:
+            return convert(ctx, e.v(f"fpext {a} {x} to float"), dt.float32, to)
         sign = "s" if to.is_signed else "u"
         return e.v(f"call {b} @llvm.fpto{sign}i.sat.{b}.{suffix(source)}({a} {x})")
+    if to == dt.bfloat16:
+        return e.v(f"fptrunc float {as_float32(ctx, x, source)} to bfloat")
     if to.is_float:
         return e.v(f"{'s' if source.is_signed else 'u'}itofp {a} {x} to {b}")
     if to.bits < source.bits:
@@ -77,6 +103,39 @@ def convert(ctx: Context, x: str, source: DType, to: DType) -> str:
     if to.bits == source.bits:
         return x
     return e.v(f"{'sext' if source.is_signed else 'zext'} {a} {x} to {b}")
+
+
+def as_float32(ctx: Context, x: str, source: DType) -> str:
+    """A float32 that rounds to any narrower format as the exact value would.
+
+    Where float32 can't hold the value it is rounded to odd: truncated, with the last bit set. Boldo and Melquiond,
+    "Emulation of a FMA and correctly rounded sums: proved algorithms using rounding to odd", 2008.
+    """
+    e = ctx.e
+    a = llvm_type(source)
+    if source == dt.float32:
+        return x
+    if source in dt.FP8:
+        return fp8.widen(ctx, x, source)
+    if source.is_bool:
+        return e.v(f"uitofp i1 {x} to float")
+    if source.is_float and source.bits < 32:
+        return e.v(f"fpext {a} {x} to float")
+    if source.is_integer and source.bits < 32:
+        return e.v(f"{'s' if source.is_signed else 'u'}itofp {a} {x} to float")
+    if source == dt.float64:
+        (cut,) = e.asm("cvt.rz.f32.f64 $0, $1;", "=f,d", [("double", x)], ["float"], sideeffect=False)
+        back = e.v(f"fpext float {cut} to double")
+        inexact = e.v(f"fcmp one double {back}, {x}")  # false for NaN
+    else:
+        sign = "s" if source.is_signed else "u"
+        letter = "l" if source.bits == 64 else "r"
+        text = f"cvt.rz.f32.{sign}{source.bits} $0, $1;"
+        (cut,) = e.asm(text, f"=f,{letter}", [(a, x)], ["float"], sideeffect=False)
+        back = e.v(f"call {a} @llvm.fpto{sign}i.sat.{a}.f32(float {cut})")
+        inexact = e.v(f"icmp ne {a} {back}, {x}")
+    odd = e.v(f"or i32 {e.v(f'bitcast float {cut} to i32')}, {e.v(f'zext i1 {inexact} to i32')}")
+    return e.v(f"bitcast i32 {odd} to float")
 
 
 def lower_bitcast(ctx: Context, op: Bitcast) -> None:

@@ -9,6 +9,7 @@ from kernel_dsl.refs import strides_of
 from ..context import Barriers, Buffer, Context
 from ..emit import Regs, literal, llvm_type
 from .access import Place, emit_load, emit_store
+from .tiled import make_place
 
 
 def _space(type: RefType, loading: bool) -> str:
@@ -22,7 +23,7 @@ def lower_load(ctx: Context, op: Load) -> None:
     result = op.result
     layout = layout_of(result)
     type: RefType = op.ref.type
-    place = Place(ctx, type, ctx.buffers[op.ref], op.view, layout, op.offsets)
+    place = make_place(ctx, type, ctx.buffers[op.ref], op.view, layout, op.offsets)
     dtype = type.dtype
     pure = type.space is MemorySpace.GMEM and not type.written
     space = _space(type, loading=True)
@@ -114,7 +115,7 @@ def broadcast_from_first(ctx: Context, name: str, result: Value) -> str:
 def lower_store(ctx: Context, op: Store) -> None:
     layout = layout_of(op.x)
     type: RefType = op.ref.type
-    place = Place(ctx, type, ctx.buffers[op.ref], op.view, layout, op.offsets)
+    place = make_place(ctx, type, ctx.buffers[op.ref], op.view, layout, op.offsets)
     names = ctx.regs(op.x)
     mask = ctx.regs(op.mask) if op.mask is not None else None
     space = _space(type, loading=False)

@@ -24,16 +24,12 @@ class Output:
     array: Any
     view: ArrayView
     slot: Slot
-    buffer: Any = None
+    frozen: bool = False  # each replay makes a new array for it
 
     @property
     def whole(self) -> bool:
         """Whether it is all of its slot, so that another array may take its place."""
-        return (
-            self.slot.kind == "result"
-            and self.slot.home is not None
-            and (self.slot.home.same_memory(self.view))
-        )
+        return self.slot.kind == "result" and self.slot.home is not None and (self.slot.home.same_memory(self.view))
 
 
 @dataclass
@@ -52,9 +48,7 @@ class Program:
     written: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
 
 
-def build(
-    graph: Any, made: Recording, chosen: Sequence[ArrayView] | None, arrays: Sequence[Any] = ()
-) -> Program:
+def build(graph: Any, made: Recording, chosen: Sequence[ArrayView] | None, arrays: Sequence[Any] = ()) -> Program:
     """Work out slots, edges and memory.
 
     `chosen`: views of the outputs, where the user named them (and `arrays`, the objects); by
@@ -67,26 +61,22 @@ def build(
     for event in made.events:
         nodes.append(_node(graph, len(nodes), event, slots))
         waits.append(_enter(tracker, nodes[-1]))
+    frozen = {id(result.array) for result in made.results if result.frozen}
     outputs = (
         _default_outputs(made, slots, nodes)
         if chosen is None
-        else [slots.output(v, a) for v, a in zip(chosen, arrays, strict=True)]
+        else [slots.output(v, a, id(a) in frozen) for v, a in zip(chosen, arrays, strict=True)]
     )
     wanted = {o.slot for o in outputs}
     for slot in slots.listed:
         if slot.kind == "result" and not slot.given and slot not in wanted:
             slot.kind, slot.home, slot.array = "scratch", None, None
-    early = [
-        isinstance(n.work, KernelWork) and n.work.attributes.programmatic_dependent_launch
-        for n in nodes
-    ]
+    early = [isinstance(n.work, KernelWork) and n.work.attributes.programmatic_dependent_launch for n in nodes]
     above = ancestors(waits, early)
     for node, deps in zip(nodes, needed(waits, above), strict=True):
         node.dependencies = deps
     inputs = [slot for slot in slots.listed if slot.kind == "input"]
-    program = Program(
-        made.device, slots.listed, nodes, inputs, outputs, made.repeats, dict(made.variables)
-    )
+    program = Program(made.device, slots.listed, nodes, inputs, outputs, made.repeats, dict(made.variables))
     _plan_memory(program, above)
     return program
 
@@ -94,9 +84,7 @@ def build(
 def _node(graph: Any, index: int, event: Event, slots: _Slots) -> Node:
     operands: list[Operand] = []
     shifts = event.shifts or [0] * len(event.views)
-    for there, read, written, shift in zip(
-        event.views, event.read, event.written, shifts, strict=True
-    ):
+    for there, read, written, shift in zip(event.views, event.read, event.written, shifts, strict=True):
         slot = slots.of(there)
         slot.users.add(index)
         operands.append(Operand(slot, there, read, written, shift))
@@ -126,7 +114,7 @@ def _default_outputs(made: Recording, slots: _Slots, nodes: Sequence[Node]) -> l
                 last_read[operand.slot] = node.index
     found: list[Output] = []
     for result in made.results:
-        output = slots.output(result.view, result.array, result.buffer)
+        output = slots.output(result.view, result.array, result.frozen)
         if last_read.get(output.slot, -1) > last_write.get(output.slot, -1):
             continue
         if not any(o.slot is output.slot and o.view.same_memory(output.view) for o in found):
@@ -150,9 +138,7 @@ def _plan_memory(program: Program, above: Sequence[int]) -> None:
             slot.base, slot.current = slot.low, slot.home
     program.memory_bytes = place(blocks, above)
     program.separate_bytes = sum(-(-b.nbytes // ALIGNMENT) * ALIGNMENT for b in blocks)
-    spans = [
-        (s.low, s.low + s.nbytes) for s in program.slots if s.kind in ("result", "fixed") and s.home
-    ]
+    spans = [(s.low, s.low + s.nbytes) for s in program.slots if s.kind in ("result", "fixed") and s.home]
     program.written = sorted(span for span in spans if span[0] < span[1])
 
 
@@ -166,9 +152,7 @@ class _Slots:
         self.listed: list[Slot] = []
         self._inputs: dict[Any, Slot] = {}
         self._empty: dict[Any, Slot] = {}
-        own = [
-            self._own(result) for result in made.results if not result.given and result.view.size
-        ]
+        own = [self._own(result) for result in made.results if not result.given and result.view.size]
         own += [self._add(Slot("scratch", low, size)) for low, size in made.reserved if size]
         self._own_ranges = _Ranges(own)
         self._written = _Ranges(self._group(made))
@@ -216,25 +200,21 @@ class _Slots:
             self._inputs[key] = self._add(Slot("input", low, high - low, there, there.owner))
         return self._inputs[key]
 
-    def output(self, there: ArrayView, array: Any, buffer: Any = None) -> Output:
+    def output(self, there: ArrayView, array: Any, frozen: bool = False) -> Output:
         """An output of the graph. Raises GraphError for an array that no node writes."""
         slot = self.of(there)
         if slot.kind == "input":
-            raise GraphError(
-                "an output must be what a recorded call wrote; one of g.outputs is only read"
-            )
+            raise GraphError("an output must be what a recorded call wrote; one of g.outputs is only read")
         if slot.kind == "scratch":
             raise GraphError("an output lies in memory that only replays have")
-        return Output(array, there, slot, buffer)
+        return Output(array, there, slot, frozen)
 
     def add(self, slot: Slot) -> Slot:
         """Enter a slot that was made elsewhere."""
         return self._add(slot)
 
 
-def _written_slot(
-    slots: _Slots, group: Sequence[tuple[int, int, ArrayView, bool]], given: dict[int, Result]
-) -> Slot:
+def _written_slot(slots: _Slots, group: Sequence[tuple[int, int, ArrayView, bool]], given: dict[int, Result]) -> Slot:
     low, high = min(g[0] for g in group), max(g[1] for g in group)
     written = [g[2] for g in group if g[3]]
     first = written[0]
@@ -251,9 +231,7 @@ def _bytes_of(first: ArrayView, low: int, high: int) -> ArrayView:
         return first
     from kernel_dsl.dtypes import uint8
 
-    return ArrayView(
-        low, (high - low,), (1,), uint8, first.device, first.framework, False, first.owner
-    )
+    return ArrayView(low, (high - low,), (1,), uint8, first.device, first.framework, False, first.owner)
 
 
 class _Ranges:

@@ -40,18 +40,14 @@ def fill_params(cu: Any, target: ArrayView, value: Any) -> list[tuple[Any, bool]
         if len(word) <= 4:
             width = rows.width // len(word)
             address = target.address + start
-            made.append(
-                (_memset(cu, address, rows.pitches[0], word, width, rows.height), rows.height == 1)
-            )
+            made.append((_memset(cu, address, rows.pitches[0], word, width, rows.height), rows.height == 1))
             continue
         # No memset is 8 bytes wide: low and high words, each a column.
         for row in range(rows.height):
             address = target.address + start + row * rows.pitches[0]
             for at in range(0, len(word), 4):
                 count = rows.width // len(word)
-                made.append(
-                    (_memset(cu, address + at, len(word), word[at : at + 4], 1, count), False)
-                )
+                made.append((_memset(cu, address + at, len(word), word[at : at + 4], 1, count), False))
     return made
 
 

@@ -177,9 +177,7 @@ class CudaExec:
                 data.append(edge)
         if sources:
             targets = [step.handle] * len(sources)
-            driver.check(
-                cu.cuGraphAddDependencies(self._graph, sources, targets, data, len(sources))
-            )
+            driver.check(cu.cuGraphAddDependencies(self._graph, sources, targets, data, len(sources)))
 
     def _instantiate(self) -> None:
         cu = self._cu
@@ -189,9 +187,7 @@ class CudaExec:
             self._finalizer.detach()
             driver.check(cu.cuGraphExecDestroy(self._exec))
         self._exec = made
-        self._finalizer = weakref.finalize(
-            self, _release, self._device, [self._exec], [self._graph], self._memory
-        )
+        self._finalizer = weakref.finalize(self, _release, self._device, [self._exec], [self._graph], self._memory)
         self._finalizer.atexit = False
 
     def _update_template(self) -> None:
@@ -277,8 +273,7 @@ class CudaExec:
             )
             context = self._device.context
             return all(
-                step.flat and int(setter(self._exec, step.handle, step.params, context)[0]) == 0
-                for step in steps
+                step.flat and int(setter(self._exec, step.handle, step.params, context)[0]) == 0 for step in steps
             )
         self._set_kernels([node.index])
         return True
@@ -352,8 +347,7 @@ class CudaExec:
             raise GraphError("wait=True cannot be used while the stream is being captured")
         if self._staged:
             raise GraphError(
-                "a graph whose arrays lie in host memory cannot be captured; record it with "
-                "arrays on the GPU"
+                "a graph whose arrays lie in host memory cannot be captured; record it with arrays on the GPU"
             )
         self._update_template()
         # Status, id, graph, what comes before; and kinds of edges and their number, by version.
@@ -377,26 +371,29 @@ class _Guard:
         self._count = count
 
     def __enter__(self) -> None:
-        driver.check(driver.api().cuCtxPushCurrent(self._device.context))
+        try:
+            driver.check(driver.api().cuCtxPushCurrent(self._device.context))
+        except driver.CudaError as error:
+            raise self._told(error) from error
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         driver.api().cuCtxPopCurrent()
         if isinstance(error, driver.CudaError):
-            name = f"graph of {self._count} nodes"
-            raise launch_error(
-                error,
-                error.name,
-                error.meaning,
-                name=name,
-                kernel=None,
-                arrays=[],
-                doing=self._doing,
-            ) from error
+            raise self._told(error) from error
+
+    def _told(self, error: driver.CudaError) -> Exception:
+        return launch_error(
+            error,
+            error.name,
+            error.meaning,
+            name=f"graph of {self._count} nodes",
+            kernel=None,
+            arrays=[],
+            doing=self._doing,
+        )
 
 
-def _release(
-    device: Any, executables: list[Any], graphs: list[Any], block: memory.DeviceMemory | None
-) -> None:
+def _release(device: Any, executables: list[Any], graphs: list[Any], block: memory.DeviceMemory | None) -> None:
     """Destroy a graph and free its memory, after what was launched of it."""
     if not driver.alive():
         return

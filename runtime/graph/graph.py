@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, cast
 
+from kernel_dsl.tree import flatten, unflatten
 from kernel_dsl.variables import Symbol, evaluate
 
 from .. import driver, recording
@@ -20,7 +21,7 @@ from .cuda import CudaExec
 from .host import HostExec
 from .nodes import GraphError, Node, Slot, set_dims, set_scalars
 from .picture import dot, svg
-from .placing import Places, check_like, leaves_of, restore
+from .placing import Places, check_like
 from .record import GraphRecorder
 from .steps import repeat_call
 
@@ -64,9 +65,7 @@ class Graph:
         if self._recorder is not None:
             raise GraphError("this graph was recorded before; make another kd.Graph()")
         if recording.current() is not None:
-            raise GraphError(
-                "another graph is being recorded. To nest one, record it first, and call it here"
-            )
+            raise GraphError("another graph is being recorded. To nest one, record it first, and call it here")
         self._recorder = GraphRecorder()
         self._context = recording.recording(self._recorder)
         self._context.__enter__()
@@ -127,10 +126,7 @@ class Graph:
     @outputs.setter
     def outputs(self, arrays: Any) -> None:
         if self._exec is not None:
-            raise GraphError(
-                "g.outputs is set before the first replay: memory that is not an output is given "
-                "up then"
-            )
+            raise GraphError("g.outputs is set before the first replay: memory that is not an output is given up then")
         self._chosen, self._program = arrays, None
         self._built()
 
@@ -165,8 +161,8 @@ class Graph:
                 if self._chosen is None:
                     self._program = build(self, recorder.made, None)
                 else:
-                    leaves = leaves_of(self._chosen)
-                    views = [recorder.view_of(leaf) for leaf in leaves]
+                    leaves, _ = flatten(self._chosen)
+                    views = [view(recorder.known(leaf)) for leaf in leaves]
                     self._program = build(self, recorder.made, views, leaves)
             return self._program
 
@@ -336,7 +332,7 @@ class Graph:
         places = self._places
         if places is None or not executable.plain or index is None or program.repeats:
             return
-        if framework == "jax":  # its outputs are new arrays each time
+        if any(output.frozen for output in program.outputs):
             return
         current = frameworks(framework).current_stream
         launch, success = driver.api().cuGraphLaunch, driver.success()
@@ -396,21 +392,17 @@ class Graph:
 
     # --- graphs in graphs -------------------------------------------------------------------------
 
-    def _nest(
-        self, recorder: GraphRecorder, inputs: Sequence[Any], out: Any, values: Mapping[str, Any]
-    ) -> Any:
+    def _nest(self, recorder: GraphRecorder, inputs: Sequence[Any], out: Any, values: Mapping[str, Any]) -> Any:
         """Become part of the graph that is being recorded."""
         program = self._built()
-        if self._exec is not None and any(
-            s.home is None and s.kind != "scratch" for s in program.slots
-        ):
+        if self._exec is not None and any(s.home is None and s.kind != "scratch" for s in program.slots):
             raise GraphError("this graph was released")
         for name, variable in program.variables.items():
             value = values.get(name)
             if not isinstance(value, Symbol):
                 variable.check(value)
         places = Places(program)
-        views = places.look_all(inputs, 0)
+        views = places.look_all([recorder.known(array) for array in inputs], 0)
         views = views or [cast("ArrayView", slot.home) for slot in program.inputs]
         outs = places.outs(out, 0) if out is not None else {}
         arrays = recorder.nest(program, views, outs, values)
@@ -418,7 +410,7 @@ class Graph:
             return out
         made = [arrays.get(o.slot, o.array) if o.whole else o.array for o in program.outputs]
         if self._chosen is not None:
-            return restore(self._chosen, iter(made))
+            return unflatten(flatten(self._chosen)[1], made)
         return made[0] if len(made) == 1 else tuple(made)
 
 
@@ -428,6 +420,4 @@ def _parts(item: Any) -> tuple[Callable[..., Any], Sequence[Any], dict[str, Any]
         parts = list(cast("Sequence[Any]", item))
         if 2 <= len(parts) <= 3 and callable(parts[0]) and isinstance(parts[1], (tuple, list)):
             return parts[0], cast("Sequence[Any]", parts[1]), dict(*parts[2:])
-    raise ArgumentTypeError(
-        f"a call is a callable, (function, args) or (function, args, kwargs), and not {item!r}"
-    )
+    raise ArgumentTypeError(f"a call is a callable, (function, args) or (function, args, kwargs), and not {item!r}")

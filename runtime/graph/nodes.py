@@ -21,6 +21,8 @@ from .plan import Block
 class GraphError(Error, RuntimeError):
     """A graph that cannot be recorded or replayed as asked."""
 
+    code = "graph"
+
 
 @dataclass(eq=False)
 class Slot:
@@ -116,9 +118,7 @@ class HostWork:
         elif self.loaded is not None:
             self._run_kernel(self.loaded, arrays)
         elif self.image is not None and self.attributes is not None:
-            made: list[ArrayView | bytes] = [
-                p if isinstance(p, bytes) else arrays[p] for p in self.params
-            ]
+            made: list[ArrayView | bytes] = [p if isinstance(p, bytes) else arrays[p] for p in self.params]
             run_image(self.image, made, self.attributes)
 
     def _run_kernel(self, loaded: Any, arrays: list[ArrayView]) -> None:
@@ -147,9 +147,7 @@ class FillWork:
 Work = KernelWork | ImageWork | HostWork | CopyWork | FillWork
 
 
-def run_image(
-    image: LoadedImage, params: Sequence[ArrayView | bytes], attributes: LaunchAttributes
-) -> None:
+def run_image(image: LoadedImage, params: Sequence[ArrayView | bytes], attributes: LaunchAttributes) -> None:
     """Launch an image as an earlier launch of it was."""
     image.launch(
         params,
@@ -217,9 +215,7 @@ class Node:
         """Bytes of dynamic SMEM a block."""
         return self.work.attributes.dynamic_smem if self.work.attributes else 0
 
-    def set_params(
-        self, arrays: Sequence[Any] | None = None, scalars: Sequence[Any] | None = None
-    ) -> None:
+    def set_params(self, arrays: Sequence[Any] | None = None, scalars: Sequence[Any] | None = None) -> None:
         """See `Graph.set_params`."""
         self.graph.set_params(self, arrays, scalars)
 
@@ -256,9 +252,7 @@ def set_scalars(node: Node, scalars: Sequence[Any]) -> None:
             work.params[place] = blob
     else:
         if len(scalars) != len(work.scalars):
-            raise ArgumentValueError(
-                f"{node!r} takes {len(work.scalars)} scalars, and got {len(scalars)}"
-            )
+            raise ArgumentValueError(f"{node!r} takes {len(work.scalars)} scalars, and got {len(scalars)}")
         work.scalars = list(scalars)
     if isinstance(work, HostWork):
         work.changed = True
@@ -279,8 +273,6 @@ def set_dims(node: Node, **changes: Any) -> None:
     work = node.work
     if isinstance(work, (CopyWork, FillWork)) or work.attributes is None:
         raise ArgumentTypeError(f"{node!r} has no launch dims")
-    work.attributes = dataclasses.replace(
-        work.attributes, **{k: v for k, v in changes.items() if v is not None}
-    )
+    work.attributes = dataclasses.replace(work.attributes, **{k: v for k, v in changes.items() if v is not None})
     if isinstance(work, HostWork):
         work.changed = True

@@ -22,9 +22,7 @@ class PackedKernel:
 
     buffer: ParamBuffer
     pointers: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
-    maps: list[tuple[int, TensorMapParam, int]] = field(
-        default_factory=list[tuple[int, TensorMapParam, int]]
-    )
+    maps: list[tuple[int, TensorMapParam, int]] = field(default_factory=list[tuple[int, TensorMapParam, int]])
     attributes: LaunchAttributes | None = None
     launcher: Launcher | None = None
 

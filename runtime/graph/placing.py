@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+
+from kernel_dsl.tree import flatten, unflatten
 
 from .. import memory
 from ..arrays import CPU, ArrayView, frameworks, view
@@ -27,9 +29,7 @@ class Places:
     def __init__(self, program: Program) -> None:
         self._program = program
         self.moved: dict[Slot, ArrayView] = {}
-        self._immutable = any(
-            o.slot.home is not None and o.slot.home.framework == "jax" for o in program.outputs
-        )
+        self._frozen = any(output.frozen for output in program.outputs)
 
     def place(self, inputs: Sequence[Any], out: Any, stream: int) -> list[Slot]:
         """Put a replay's arrays where the recorded ones were; others go back to theirs.
@@ -40,7 +40,7 @@ class Places:
         outs: dict[Slot, ArrayView] = {}
         if out is not None:
             outs = self.outs(out, stream)
-        elif self._immutable:
+        elif self._frozen:
             outs = self._fresh(stream)
         wanted.update(outs)
         if outs:
@@ -62,9 +62,7 @@ class Places:
         """Views of a replay's inputs, checked against the recorded ones; none for none."""
         slots = self._program.inputs
         if inputs and len(inputs) != len(slots):
-            raise ArgumentTypeError(
-                f"this graph has {len(slots)} inputs, and got {len(inputs)} arrays"
-            )
+            raise ArgumentTypeError(f"this graph has {len(slots)} inputs, and got {len(inputs)} arrays")
         return [self._look(slot, array, stream) for slot, array in zip(slots, inputs, strict=False)]
 
     def _look(self, slot: Slot, array: Any, stream: int) -> ArrayView:
@@ -78,19 +76,14 @@ class Places:
 
     def outs(self, out: Any, stream: int) -> dict[Slot, ArrayView]:
         """Views of the arrays of out=, by the slot that each replaces."""
-        given = leaves_of(out)
+        given, _ = flatten(out)
         outputs = self._program.outputs
         if len(given) != len(outputs):
-            raise ArgumentTypeError(
-                f"out= holds {len(given)} arrays, and the graph has {len(outputs)} outputs"
-            )
+            raise ArgumentTypeError(f"out= holds {len(given)} arrays, and the graph has {len(outputs)} outputs")
         found: dict[Slot, ArrayView] = {}
         for output, array in zip(outputs, given, strict=True):
             if not output.whole:
-                raise GraphError(
-                    "out= cannot replace an output that shares its memory with other arrays of "
-                    "the graph"
-                )
+                raise GraphError("out= cannot replace an output that shares its memory with other arrays of the graph")
             there = view(array, stream)
             check_like(there, output.view, "an array of out=", True)
             if output.slot.block is None:
@@ -103,32 +96,24 @@ class Places:
         found: dict[Slot, ArrayView] = {}
         for output in self._program.outputs:
             home = output.slot.home
-            if output.whole and home is not None and home.framework == "jax":
+            if output.frozen and home is not None:
                 interop = frameworks("jax")
                 made = view(interop.empty(home.shape, home.dtype, home.device, stream), stream)
                 made.readonly = False
                 found[output.slot] = made
         return found
 
-    def _check_apart(
-        self, wanted: Mapping[Slot, ArrayView], outs: Mapping[Slot, ArrayView]
-    ) -> None:
+    def _check_apart(self, wanted: Mapping[Slot, ArrayView], outs: Mapping[Slot, ArrayView]) -> None:
         """Outputs that were given must overlap nothing else that the replay works on.
 
         But inputs: those are copied first.
         """
         spans = [(*there.span(), slot) for slot, there in wanted.items() if slot.kind != "input"]
-        spans += [
-            (*s.home.span(), s)
-            for s in self._program.slots
-            if s.home is not None and s not in wanted
-        ]
+        spans += [(*s.home.span(), s) for s in self._program.slots if s.home is not None and s not in wanted]
         end, last = -1, None
         for low, high, slot in sorted(spans, key=lambda entry: entry[:2]):
             if low < min(end, high) and (slot in outs or last in outs):
-                raise ArgumentValueError(
-                    "an array of out= shares memory with another array of the replay"
-                )
+                raise ArgumentValueError("an array of out= shares memory with another array of the replay")
             if high > end:
                 end, last = high, slot
 
@@ -159,14 +144,14 @@ class Places:
             return out
         arrays = [self._array(output, stream) for output in self._program.outputs]
         if chosen is not None:
-            return restore(chosen, iter(arrays))
+            return unflatten(flatten(chosen)[1], arrays)
         return arrays[0] if len(arrays) == 1 else tuple(arrays)
 
     def _array(self, output: Output, stream: int) -> Any:
         slot = output.slot
-        if slot.home is None or slot.home.framework != "jax":
+        there = slot.current
+        if not output.frozen or there is None:
             return output.array
-        there = slot.current if output.whole and slot.current is not None else output.view
         return frameworks("jax").finish(there.owner, there, stream)
 
 
@@ -195,8 +180,7 @@ def _meet(there: ArrayView, low: int, high: int) -> bool:
 def _check_aligned(there: ArrayView, slot: Slot, what: str) -> None:
     if (there.span()[0] - slot.low) % slot.alignment:
         raise ArgumentValueError(
-            f"{what} lies at {there.address:#x}, which is not {slot.alignment}-byte aligned as the "
-            "recorded one was"
+            f"{what} lies at {there.address:#x}, which is not {slot.alignment}-byte aligned as the recorded one was"
         )
 
 
@@ -205,33 +189,9 @@ def check_like(there: ArrayView, home: ArrayView, what: str, written: bool) -> N
     same = there.shape == home.shape and there.dtype == home.dtype
     if not same or there.device != home.device:
         raise ArgumentValueError(
-            f"{what} must be {describe_array(home)} as recorded, and is {describe_array(there)}; "
-            "record a graph for it"
+            f"{what} must be {describe_array(home)} as recorded, and is {describe_array(there)}; record a graph for it"
         )
     if there.strides != home.strides and not (there.contiguous and home.contiguous):
-        raise ArgumentValueError(
-            f"{what} must have strides {home.strides} as recorded, and has {there.strides}"
-        )
+        raise ArgumentValueError(f"{what} must have strides {home.strides} as recorded, and has {there.strides}")
     if written and there.readonly:
         raise ArgumentValueError(f"{what} is written, and is read-only")
-
-
-def leaves_of(tree: Any) -> list[Any]:
-    """The arrays of nested tuples, lists and dicts."""
-    if isinstance(tree, dict):
-        return [
-            leaf for value in cast("dict[Any, Any]", tree).values() for leaf in leaves_of(value)
-        ]
-    if isinstance(tree, (tuple, list)):
-        return [leaf for value in cast("Sequence[Any]", tree) for leaf in leaves_of(value)]
-    return [] if tree is None else [tree]
-
-
-def restore(tree: Any, leaves: Iterator[Any]) -> Any:
-    """The structure of `tree` with other leaves."""
-    if isinstance(tree, dict):
-        return {k: restore(v, leaves) for k, v in cast("dict[Any, Any]", tree).items()}
-    if isinstance(tree, (tuple, list)):
-        items = [restore(item, leaves) for item in cast("Sequence[Any]", tree)]
-        return items if isinstance(tree, list) else tuple(items)
-    return None if tree is None else next(leaves)

@@ -13,7 +13,7 @@ from kernel_dsl.variables import bound, evaluate, variables
 
 from ..arrays import ArrayView, Interop, frameworks, view
 from ..calls import Launch, PendingCall, allocate
-from ..device import Device
+from ..device import Device, cuda_device, device_index
 from ..errors import ArgumentTypeError, ArgumentValueError
 from .nodes import GraphError, Repeat
 from .steps import STEP, VIRTUAL, Event, copy_event, steps
@@ -26,7 +26,7 @@ class Result:
     array: Any
     view: ArrayView
     given: bool
-    buffer: Any = None  # where the object is a framework's copy of the memory (JAX on the CPU)
+    frozen: bool = False  # of a framework whose arrays never change once made
 
 
 @dataclass
@@ -53,9 +53,7 @@ class GraphRecorder:
 
     # --- calls ------------------------------------------------------------------------------------
 
-    def call(
-        self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
-    ) -> Any:
+    def call(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Make a call with every variable at its largest, and note which ones it asked for."""
         found = variables((tuple(args), kwargs))
         self._know(found)
@@ -121,7 +119,7 @@ class GraphRecorder:
             done = array if given else interop.finish(array, there, pending.handle)
             if done is not array:
                 self._known[id(done)] = there
-            self.made.results.append(Result(done, there, given, None if done is array else array))
+            self.made.results.append(Result(done, there, given, not given and interop.name == "jax"))
             finished.append(done)
         return finished
 
@@ -133,21 +131,23 @@ class GraphRecorder:
 
     def copy(self, target: Any, source: Any) -> None:
         """Keep a copy of one array into another of the same shape and dtype."""
-        to, of = (self._known.get(id(a)) or view(a) for a in (target, source))
+        to, of = (view(self.known(a)) for a in (target, source))
         if to.shape != of.shape or to.dtype != of.dtype:
             raise ArgumentValueError(
-                f"a copy needs two arrays alike, and got {of.dtype}{list(of.shape)} for "
-                f"{to.dtype}{list(to.shape)}"
+                f"a copy needs two arrays alike, and got {of.dtype}{list(of.shape)} for {to.dtype}{list(to.shape)}"
             )
         if to.readonly:
             raise ArgumentValueError("the target of a copy is read-only")
+        index = device_index([to, of])
+        if index is not None and self.made.device is None:
+            self.made.device = cuda_device(index)
         self.made.keep += [target, source]
         self.made.results.append(Result(target, to, True))
         self.made.events.append(copy_event(to, of))
 
-    def view_of(self, array: Any) -> ArrayView:
-        """The memory of an array that a call gave or took."""
-        return self._known.get(id(array)) or view(array)
+    def known(self, array: Any) -> Any:
+        """The memory of a call's result where its object does not tell; else the array itself."""
+        return self._known.get(id(array), array)
 
     def release(self) -> None:
         """Forget what was recorded, and let go of the arrays it kept alive."""
@@ -182,9 +182,7 @@ class GraphRecorder:
             for operand in node.operands:
                 there = moved[operand.slot]
                 shift = there - operand.slot.low
-                views.append(
-                    dataclasses.replace(operand.view, address=operand.view.address + shift)
-                )
+                views.append(dataclasses.replace(operand.view, address=operand.view.address + shift))
                 shifts.append(operand.shift + shift)
             self.made.events.append(
                 Event(
@@ -206,29 +204,37 @@ class GraphRecorder:
         moved: dict[Any, int] = {}
         arrays: dict[Any, Any] = {}
         given = dict(zip(program.inputs, inputs, strict=True))
+        frozen = {output.slot for output in program.outputs if output.frozen}
         for slot in program.slots:
             home = given.get(slot) or outs.get(slot)
             if slot.kind == "scratch":
                 moved[slot] = self._reserve(slot.nbytes)
                 continue
-            if home is None and slot.kind == "result" and not slot.given:
-                home = self._empty_like(slot.home)
-            elif home is None:
-                home = slot.home
-            self.made.keep.append(home.owner)
+            fresh = home is None and slot.kind == "result" and not slot.given
+            if fresh:
+                home, array = self._empty_like(slot.home, slot in frozen)
+            else:
+                home = home or slot.home
+                array = home.owner
+            self.made.keep.append((home.owner, array))
             moved[slot] = home.span()[0]
             if slot.kind == "result":
-                arrays[slot] = home.owner
-                self.made.results.append(Result(home.owner, home, slot in outs or slot.given))
+                arrays[slot] = array
+                self.made.results.append(Result(array, home, not fresh, fresh and slot in frozen))
         return moved, arrays
 
-    def _empty_like(self, home: ArrayView) -> ArrayView:
-        interop: Interop = frameworks(home.framework)
+    def _empty_like(self, home: ArrayView, frozen: bool) -> tuple[ArrayView, Any]:
+        """New memory like a recorded result's, and the user's array of it."""
+        interop: Interop = frameworks("jax" if frozen else home.framework)
         index = home.device[1]
         handle = 0 if home.device[0] == "cpu" else interop.current_stream(index)
-        made = view(interop.empty(home.shape, home.dtype, home.device, handle), handle)
+        array = interop.empty(home.shape, home.dtype, home.device, handle)
+        made = view(array, handle)
         made.readonly = False
-        return made
+        done = interop.finish(array, made, handle)
+        if done is not array:
+            self._known[id(done)] = made
+        return made, done
 
 
 def evaluate_symbol(binding: Any, values: Mapping[str, Any]) -> Any:

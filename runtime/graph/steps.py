@@ -86,9 +86,7 @@ class _Steps:
         self.events.append(copy_event(target, source))
 
     def fill(self, target: ArrayView, value: Any) -> None:
-        self.events.append(
-            Event(FillWork(value), [target], [False], [True], [target.dtype.itemsize])
-        )
+        self.events.append(Event(FillWork(value), [target], [False], [True], [target.dtype.itemsize]))
 
     def kernel(self, loaded: Loaded, arrays: Sequence[ArrayView], scalars: Sequence[Any]) -> None:
         kernel = loaded.kernel
@@ -136,9 +134,7 @@ def _host_event(pending: PendingCall, launch: Launch, fresh: list[int], count: i
     alignments = [v.dtype.itemsize for v in views]
     if job.kernel is not None:
         alignments = [a.alignment for a in job.kernel.arrays]
-    return Event(
-        work, list(views), [i < count for i in range(len(views))], list(job.written), alignments
-    )
+    return Event(work, list(views), [i < count for i in range(len(views))], list(job.written), alignments)
 
 
 def _look_into(work: HostWork, launch: Launch, views: list[ArrayView], fresh: list[int]) -> None:
@@ -164,9 +160,7 @@ class _Look:
     def kernel(self, loaded: Loaded, arrays: Sequence[ArrayView], scalars: Sequence[Any]) -> None:
         """Traced kernels are seen as they are."""
 
-    def image(
-        self, image: LoadedImage, params: Sequence[ArrayView | bytes], attributes: LaunchAttributes
-    ) -> None:
+    def image(self, image: LoadedImage, params: Sequence[ArrayView | bytes], attributes: LaunchAttributes) -> None:
         self.image_seen = (image, list(params), attributes)
 
     def copy(self, target: ArrayView, source: ArrayView) -> None:
@@ -188,9 +182,7 @@ class Repeater:
         self._reserved = 0
         self.events: list[Event] = []
 
-    def call(
-        self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
-    ) -> Any:
+    def call(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """A call inside the call."""
         return function(*args, **kwargs)
 

@@ -7,6 +7,9 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #ifdef KD_USE_STD
+#if __has_include(<cuda/std/algorithm>)
+#include <cuda/std/algorithm>
+#endif
 #include <cuda/std/array>
 #include <cuda/std/cmath>
 #include <cuda/std/complex>
@@ -14,6 +17,7 @@
 #include <cuda/std/limits>
 #include <cuda/std/tuple>
 #include <cuda/std/type_traits>
+#include <cuda/std/utility>
 #endif
 
 using int8_t = signed char;

@@ -30,9 +30,7 @@ def dtype_of(dtype: Any) -> DType:
         try:
             found = _DTYPES[dtype] = as_dtype(np.dtype(dtype))
         except TypeError:
-            raise ArgumentTypeError(
-                f"a CuPy array of {dtype} is not one that a kernel can hold"
-            ) from None
+            raise ArgumentTypeError(f"a CuPy array of {dtype} is not one that a kernel can hold") from None
     return found
 
 
@@ -41,17 +39,13 @@ class _Cupy:
 
     def view(self, array: Any, stream: int) -> ArrayView:
         if not isinstance(array, cupy.ndarray):
-            raise ArgumentTypeError(
-                f"a {type(array).__name__} of CuPy is not a dense array; convert it first"
-            )
+            raise ArgumentTypeError(f"a {type(array).__name__} of CuPy is not a dense array; convert it first")
         dtype = dtype_of(array.dtype)
         strides = element_strides(array.strides, array.shape, dtype.itemsize)
         place = ("cuda", int(array.device.id))
         return ArrayView(array.data.ptr, array.shape, strides, dtype, place, "cupy", False, array)
 
-    def empty(
-        self, shape: tuple[int, ...], dtype: DType, device: tuple[str, int], stream: int
-    ) -> Any:
+    def empty(self, shape: tuple[int, ...], dtype: DType, device: tuple[str, int], stream: int) -> Any:
         with cupy.cuda.Device(device[1]):
             if stream == cupy.cuda.get_current_stream().ptr:
                 return cupy.empty(shape, dtype.numpy)
@@ -64,9 +58,7 @@ class _Cupy:
         with cupy.cuda.Device(index):
             return int(cupy.cuda.get_current_stream().ptr)
 
-    def allocator(
-        self, shape: tuple[int, ...], dtype: DType, device: tuple[str, int]
-    ) -> Callable[[], Any]:
+    def allocator(self, shape: tuple[int, ...], dtype: DType, device: tuple[str, int]) -> Callable[[], Any]:
         def allocate() -> Any:
             with cupy.cuda.Device(device[1]):
                 return cupy.empty(shape, dtype.numpy)

@@ -42,9 +42,7 @@ class DeviceArray:
     def view(self) -> ArrayView:
         """The memory."""
         address, strides = self._memory.address, row_major(self.shape)
-        return ArrayView(
-            address, self.shape, strides, self.dtype, self.device, "generic", False, self
-        )
+        return ArrayView(address, self.shape, strides, self.dtype, self.device, "generic", False, self)
 
     def numpy(self) -> Any:
         """A copy in host memory, once the work that writes it is done."""
@@ -86,9 +84,7 @@ class DeviceArray:
         if copy:
             raise BufferError("a DeviceArray is exported as it is; copy it afterwards")
         if stream != -1:  # -1: the consumer sees to the order itself
-            _order(
-                cuda_device(self.device[1]), self.stream, 0 if stream in (None, 1) else int(stream)
-            )
+            _order(cuda_device(self.device[1]), self.stream, 0 if stream in (None, 1) else int(stream))
         return dlpack.export(self.view(), versioned=max_version is not None and max_version[0] >= 1)
 
 
@@ -120,28 +116,20 @@ def producer_stream(arrays: Iterable[Any]) -> int:
 
 def _cuda_interface(array: Any, interface: dict[str, Any], stream: int) -> ArrayView:
     if interface.get("mask") is not None:
-        raise ArgumentTypeError(
-            "a masked array cannot be passed to a kernel, which would ignore its mask"
-        )
+        raise ArgumentTypeError("a masked array cannot be passed to a kernel, which would ignore its mask")
     try:
         dtype = as_dtype(np.dtype(interface["typestr"]))
     except TypeError:
-        raise ArgumentTypeError(
-            f"an array of {interface['typestr']} is not one that a kernel can hold"
-        ) from None
+        raise ArgumentTypeError(f"an array of {interface['typestr']} is not one that a kernel can hold") from None
     shape = tuple(int(n) for n in interface["shape"])
     steps = interface.get("strides")
-    strides = (
-        row_major(shape) if steps is None else element_strides(tuple(steps), shape, dtype.itemsize)
-    )
+    strides = row_major(shape) if steps is None else element_strides(tuple(steps), shape, dtype.itemsize)
     address, readonly = interface["data"]
     index = _owner(address) if address else cuda_device(None).index
     pending = interface.get("stream")
     if pending is not None:
         _order(cuda_device(index), 0 if pending == 1 else int(pending), stream)
-    return ArrayView(
-        int(address or 0), shape, strides, dtype, ("cuda", index), "generic", bool(readonly), array
-    )
+    return ArrayView(int(address or 0), shape, strides, dtype, ("cuda", index), "generic", bool(readonly), array)
 
 
 def _owner(address: int) -> int:
@@ -164,9 +152,7 @@ class _Generic:
         view.framework = "generic"
         return view
 
-    def empty(
-        self, shape: tuple[int, ...], dtype: DType, device: tuple[str, int], stream: int
-    ) -> Any:
+    def empty(self, shape: tuple[int, ...], dtype: DType, device: tuple[str, int], stream: int) -> Any:
         if device == CPU:
             return np.empty(shape, dtype.numpy)
         return DeviceArray(shape, dtype, device[1], stream)
@@ -174,9 +160,7 @@ class _Generic:
     def current_stream(self, index: int) -> int:
         return 0
 
-    def allocator(
-        self, shape: tuple[int, ...], dtype: DType, device: tuple[str, int]
-    ) -> Callable[[], Any]:
+    def allocator(self, shape: tuple[int, ...], dtype: DType, device: tuple[str, int]) -> Callable[[], Any]:
         return lambda: self.empty(shape, dtype, device, 0)
 
     def finish(self, array: Any, view: ArrayView, stream: int) -> Any:

@@ -42,9 +42,7 @@ class _Jax:
                 "outside jax.jit, or inside through jax.pure_callback"
             )
         if array.is_deleted():
-            raise ArgumentValueError(
-                "a JAX array that was deleted or donated cannot be passed to a kernel"
-            )
+            raise ArgumentValueError("a JAX array that was deleted or donated cannot be passed to a kernel")
         devices = array.devices()
         if len(devices) != 1:
             raise ArgumentValueError(
@@ -55,23 +53,17 @@ class _Jax:
         try:
             dtype = as_dtype(array.dtype)
         except TypeError:
-            raise ArgumentTypeError(
-                f"a JAX array of {array.dtype} is not one that a kernel can hold"
-            ) from None
+            raise ArgumentTypeError(f"a JAX array of {array.dtype} is not one that a kernel can hold") from None
         device = next(iter(devices))
         shape = tuple(array.shape)
         array.block_until_ready()
         place = CPU if device.platform == "cpu" else ("cuda", int(device.local_hardware_id))
         if place != CPU and device.platform not in ("gpu", "cuda"):
-            raise ArgumentTypeError(
-                f"a JAX array on {device} is neither in host memory nor on a CUDA GPU"
-            )
+            raise ArgumentTypeError(f"a JAX array on {device} is neither in host memory nor on a CUDA GPU")
         address = array.unsafe_buffer_pointer()
         return ArrayView(address, shape, row_major(shape), dtype, place, "jax", True, array)
 
-    def empty(
-        self, shape: tuple[int, ...], dtype: DType, device: tuple[str, int], stream: int
-    ) -> Any:
+    def empty(self, shape: tuple[int, ...], dtype: DType, device: tuple[str, int], stream: int) -> Any:
         if device == CPU:
             return np.empty(shape, dtype.numpy)
         with _wide(dtype):
@@ -80,9 +72,7 @@ class _Jax:
     def current_stream(self, index: int) -> int:
         return 0
 
-    def allocator(
-        self, shape: tuple[int, ...], dtype: DType, device: tuple[str, int]
-    ) -> Callable[[], Any]:
+    def allocator(self, shape: tuple[int, ...], dtype: DType, device: tuple[str, int]) -> Callable[[], Any]:
         return lambda: self.empty(shape, dtype, device, 0)
 
     def finish(self, array: Any, view: ArrayView, stream: int) -> Any:

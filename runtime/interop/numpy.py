@@ -20,21 +20,16 @@ def _dtype(dtype: np.dtype[Any]) -> DType:
     if found is None:
         if not dtype.isnative:
             raise ArgumentTypeError(
-                f"a NumPy array of {dtype} has foreign byte order; convert it with "
-                f".astype({dtype.name!r})"
+                f"a NumPy array of {dtype} has foreign byte order; convert it with .astype({dtype.name!r})"
             )
         try:
             found = _DTYPES[dtype] = as_dtype(dtype)
         except TypeError:
-            raise ArgumentTypeError(
-                f"a NumPy array of {dtype} is not one that a kernel can hold"
-            ) from None
+            raise ArgumentTypeError(f"a NumPy array of {dtype} is not one that a kernel can hold") from None
     return found
 
 
-def element_strides(
-    strides: tuple[int, ...], shape: tuple[int, ...], itemsize: int
-) -> tuple[int, ...]:
+def element_strides(strides: tuple[int, ...], shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
     """Byte strides as element strides.
 
     Raises ArgumentValueError where one is no whole number of elements.
@@ -56,25 +51,20 @@ class _Numpy:
     def view(self, array: Any, stream: int) -> ArrayView:
         if isinstance(array, np.ma.MaskedArray):
             raise ArgumentTypeError(
-                "a masked array cannot be passed to a kernel, which would ignore its mask; pass "
-                ".filled()"
+                "a masked array cannot be passed to a kernel, which would ignore its mask; pass .filled()"
             )
         dtype = _dtype(array.dtype)
         data: tuple[int, bool] = array.__array_interface__["data"]
         strides = element_strides(array.strides, array.shape, dtype.itemsize)
         return ArrayView(data[0], array.shape, strides, dtype, CPU, "numpy", data[1], array)
 
-    def empty(
-        self, shape: tuple[int, ...], dtype: DType, device: tuple[str, int], stream: int
-    ) -> Any:
+    def empty(self, shape: tuple[int, ...], dtype: DType, device: tuple[str, int], stream: int) -> Any:
         return np.empty(shape, dtype.numpy)
 
     def current_stream(self, index: int) -> int:
         return 0
 
-    def allocator(
-        self, shape: tuple[int, ...], dtype: DType, device: tuple[str, int]
-    ) -> Callable[[], Any]:
+    def allocator(self, shape: tuple[int, ...], dtype: DType, device: tuple[str, int]) -> Callable[[], Any]:
         return lambda: self.empty(shape, dtype, device, 0)
 
     def finish(self, array: Any, view: ArrayView, stream: int) -> Any:

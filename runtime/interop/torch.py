@@ -25,9 +25,7 @@ def dtype_of(dtype: Any) -> DType:
         try:
             found = _DTYPES[dtype] = as_dtype(dtype)
         except TypeError:
-            raise ArgumentTypeError(
-                f"a tensor of {dtype} is not one that a kernel can hold"
-            ) from None
+            raise ArgumentTypeError(f"a tensor of {dtype} is not one that a kernel can hold") from None
     return found
 
 
@@ -53,18 +51,14 @@ def check_plain(tensor: Any) -> None:
             "as_torch_op(backward=...)"
         )
     if tensor.layout is not torch.strided:
-        raise ArgumentTypeError(
-            f"a {tensor.layout} tensor cannot be passed to a kernel; pass .to_dense()"
-        )
+        raise ArgumentTypeError(f"a {tensor.layout} tensor cannot be passed to a kernel; pass .to_dense()")
     if tensor.is_neg() or tensor.is_conj():
         raise ArgumentValueError(
-            "a lazily negated or conjugated tensor cannot be passed to a kernel; pass "
-            ".resolve_conj().resolve_neg()"
+            "a lazily negated or conjugated tensor cannot be passed to a kernel; pass .resolve_conj().resolve_neg()"
         )
     if tensor.device.type not in ("cpu", "cuda"):
         raise ArgumentTypeError(
-            f"a tensor on {tensor.device} cannot be passed to a kernel: it must be on the CPU or "
-            "a CUDA GPU"
+            f"a tensor on {tensor.device} cannot be passed to a kernel: it must be on the CPU or a CUDA GPU"
         )
 
 
@@ -95,9 +89,7 @@ class _Torch:
             array,
         )
 
-    def empty(
-        self, shape: tuple[int, ...], dtype: DType, device: tuple[str, int], stream: int
-    ) -> Any:
+    def empty(self, shape: tuple[int, ...], dtype: DType, device: tuple[str, int], stream: int) -> Any:
         kind = torch_dtype(dtype)
         if device[0] == "cpu":
             return torch.empty(shape, dtype=kind)
@@ -109,9 +101,7 @@ class _Torch:
         with torch.cuda.stream(torch.cuda.ExternalStream(stream, device=index)):
             return torch.empty(shape, dtype=kind, device=torch.device("cuda", index))
 
-    def allocator(
-        self, shape: tuple[int, ...], dtype: DType, device: tuple[str, int]
-    ) -> Callable[[], Any]:
+    def allocator(self, shape: tuple[int, ...], dtype: DType, device: tuple[str, int]) -> Callable[[], Any]:
         place = torch.device("cuda", device[1]) if device[0] == "cuda" else torch.device("cpu")
         return partial(torch.empty, shape, dtype=torch_dtype(dtype), device=place)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -108,17 +109,25 @@ def apply(part_view: Array, index: Array, operand: Array, combine: Combine, ufun
     return old
 
 
-def accumulator(operation: str, type_: str) -> Any:
+def accumulator(operation: str, type_: str) -> Callable[[Array], Array] | None:
     """A function (n,) -> (n,) that accumulates bit patterns one after the other, where NumPy has one."""
     if operation == "exch":
-        return lambda run: run
+        return _identity
     ufunc = _UFUNCS.get(operation)
     if ufunc is None or type_ in ("f16", "bf16", "f16x2", "bf16x2"):
         return None
     dtype = {"f": "f", "s": "i"}.get(type_[0], "u") + str(TYPE_BYTES[type_])
     if type_[0] == "f" and operation != "add":
         return None
-    return lambda run: ufunc.accumulate(run.view(dtype), dtype=dtype).view(run.dtype)
+
+    def accumulate(run: Array) -> Array:
+        return ufunc.accumulate(run.view(dtype), dtype=dtype).view(run.dtype)
+
+    return accumulate
+
+
+def _identity(run: Array) -> Array:
+    return run
 
 
 @builds("atom", "red")
@@ -174,9 +183,7 @@ def _note(c: Group, part: Part, form: AtomForm, ins: Instruction) -> None:
         c.batch.run.sync.access(c, part, form.size, form.semantics, ins.opcode[0] == "atom", True)
 
 
-def _cas(
-    k: Compiler, ins: Instruction, form: AtomForm, dest: Any, address: Any, space: Any, operands: list[Any]
-) -> Op:
+def _cas(k: Compiler, ins: Instruction, form: AtomForm, dest: Any, address: Any, space: Any, operands: list[Any]) -> Op:
     kind = form.type
     if kind == "b128":
         raise k.error("128-bit compare-and-swap is not supported")
@@ -221,9 +228,7 @@ def _turns(index: Array) -> list[Array]:
     return [order[rank == t] for t in range(int(rank.max()) + 1)]
 
 
-def _vector(
-    k: Compiler, ins: Instruction, form: AtomForm, dest: Any, address: Any, space: Any, source: Any
-) -> Op:
+def _vector(k: Compiler, ins: Instruction, form: AtomForm, dest: Any, address: Any, space: Any, source: Any) -> Op:
     kind, count = form.type, form.count
     readers = [k.reader(i, kind) for i in source.items]
     dests = dest.items if isinstance(dest, Vec) else [dest] * count
@@ -236,7 +241,7 @@ def _vector(
         for part in space(c).locate(c, address(c), form.size, form.size * count, ins, True):
             where, index = _chosen(c, part)
             for i in range(count):
-                shifted = part._replace(index=part.index + i)
+                shifted = replace(part, index=part.index + i)
                 _note(c, shifted, form, ins)
                 value = values[i][where].astype(part.view.dtype)
                 olds[i][where] = apply(part.view, index + i, value, combine, None)
@@ -247,4 +252,3 @@ def _vector(
         return True
 
     return run
-

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -58,9 +59,7 @@ class Barriers:
 
     # --- named barriers ------------------------------------------------------------------------
 
-    def arrive(
-        self, c: Group, barrier: int, count: Array | None, ins: Instruction, votes: Array | None
-    ) -> Array:
+    def arrive(self, c: Group, barrier: int, count: Array | None, ins: Instruction, votes: Array | None) -> Array:
         """Count the warps of `c` at a barrier; the blocks (blocks,) whose barrier that completes."""
         cta = c.cta
         self.used[barrier] = True
@@ -74,12 +73,8 @@ class Barriers:
         arrived += np.bincount(cta, minlength=len(arrived)) * 32
         if votes is not None:
             here = votes & c.active
-            self.true_count[barrier] += np.bincount(
-                cta, here.sum(axis=1), len(arrived)
-            ).astype(np.int64)
-            self.thread_count[barrier] += np.bincount(
-                cta, c.active.sum(axis=1), len(arrived)
-            ).astype(np.int64)
+            self.true_count[barrier] += np.bincount(cta, here.sum(axis=1), len(arrived)).astype(np.int64)
+            self.thread_count[barrier] += np.bincount(cta, c.active.sum(axis=1), len(arrived)).astype(np.int64)
         clocks = self.batch.clocks
         if clocks is not None:
             if self.clock[barrier] is None:
@@ -93,9 +88,7 @@ class Barriers:
         done[blocks] = arrived[blocks] >= need[blocks]
         return done
 
-    def _check_count(
-        self, c: Group, barrier: int, count: Array, ins: Instruction, blocks: Array
-    ) -> None:
+    def _check_count(self, c: Group, barrier: int, count: Array, ins: Instruction, blocks: Array) -> None:
         arrived, expected = self.arrived[barrier], self.expected[barrier]
         bad = (count % 32 != 0) | (count <= 0) | (count > self.batch.run.threads_per_block + 31)
         if bad.any():
@@ -217,9 +210,7 @@ class Barriers:
         self.warp_phase[free.rows] += 1
         self.warp_arrived[free.rows] = False
         if self.batch.clocks is not None and self.cluster_clock is not None:
-            self.batch.clocks.acquire_published(
-                self.cluster_clock, self.batch.row_team[free.rows], free
-            )
+            self.batch.clocks.acquire_published(self.cluster_clock, self.batch.row_team[free.rows], free)
         return free
 
 
@@ -283,14 +274,10 @@ def _next(c: Group) -> int:
     return c.frame.code.segments[c.pc].next
 
 
-def meet(
-    c: Group, barrier: int, count: Array | None, ins: Instruction, waits: bool, votes: Any, write: Any
-) -> bool:
+def meet(c: Group, barrier: int, count: Array | None, ins: Instruction, waits: bool, votes: Any, write: Any) -> bool:
     """Arrive, and wait if `waits`. True when all of `c` may go on at once."""
     if barrier >= NAMED:
-        c.batch.run.reporter.hazard(
-            HazardKind.BARRIER_COUNT, f"barrier {barrier}: a block has {NAMED}", ins
-        )
+        c.batch.run.reporter.hazard(HazardKind.BARRIER_COUNT, f"barrier {barrier}: a block has {NAMED}", ins)
         return True
     barriers = c.batch.barriers
     done = barriers.arrive(c, barrier, count, ins, votes)
@@ -314,21 +301,26 @@ def meet(
     return False
 
 
-def _voter(k: Compiler, operand: Any) -> Any:
+def _voter(k: Compiler, operand: Any) -> Callable[[Group], Array]:
     read = k.reader(operand, "pred")
     return lambda c: np.broadcast_to(read(c), (c.n, 32))
 
 
-def _reduction(k: Compiler, dest: Any, words: set[str]) -> Any:
-    if "popc" in words:
-        write = k.writer(dest, "u32")
-        assert write is not None
-        return lambda g, true, total: write(g, true[:, None].astype(np.uint32))
-    write = k.writer(dest, "pred")
-    assert write is not None
-    if "and" in words:
-        return lambda g, true, total: write(g, (true == total)[:, None])
-    return lambda g, true, total: write(g, (true > 0)[:, None])
+def _reduction(k: Compiler, dest: Any, words: set[str]) -> Callable[[Group, Array, Array], None]:
+    """What a barrier's counts of true and of all votes write into its destination."""
+    write = k.writer(dest, "u32" if "popc" in words else "pred")
+
+    def run(g: Group, true: Array, total: Array) -> None:
+        if write is None:
+            return
+        if "popc" in words:
+            write(g, true[:, None].astype(np.uint32))
+        elif "and" in words:
+            write(g, (true == total)[:, None])
+        else:
+            write(g, (true > 0)[:, None])
+
+    return run
 
 
 def _build_cluster(k: Compiler, ins: Instruction, words: set[str]) -> Op:

@@ -178,7 +178,7 @@ class Batch:
             case "call" | "return":
                 (g.frame.code.call[seg.index] if seg.kind == "call" else self.leave)(g)
             case _:
-                _row, _lane, who = self.run.reporter.group(g, g.active)
+                _, _, who = self.run.reporter.group(g, g.active)
                 self.run.reporter.hazard(HazardKind.TRAP, "the kernel executed trap", seg.end, (who,))
         return False
 
@@ -189,7 +189,7 @@ class Batch:
             return
         (name, pc), stack = g.stack[-1], g.stack[:-1]
         caller = self.frame(len(stack), name)
-        caller.code.call[pc, "return"](g, caller)
+        caller.code.returns[pc](g, caller)
         pc_next = caller.code.segments[pc].next
         self.push(Group(self, caller, stack, pc_next, g.rows, g.mask))
 

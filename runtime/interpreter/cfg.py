@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from .ptx import Function, Imm, Instruction, Label, PtxError, Reg, Sym
+from .ptx import Function, Instruction, Label, PtxError, Reg, Sym
 
 _WARP_SYNC = {"shfl", "vote", "match", "redux", "elect", "activemask"}
 _MATRIX = {"ldmatrix", "stmatrix", "mma", "movmatrix", "wgmma", "setmaxnreg"}
@@ -226,20 +226,3 @@ def _components(nodes: list[int], edges: dict[int, list[int]], entry: int) -> li
                 parent = work[-1][0]
                 low[parent] = min(low[parent], low[node])
     return out
-
-
-def literal_bits(imm: Imm, width: int, is_float: bool) -> int:
-    """The bit pattern of a literal used where `width` bits are wanted."""
-    from .parse_body import float_bits
-
-    if imm.kind == "int":
-        if is_float:
-            return float_bits(float(imm.value), width) if imm.value else 0
-        return int(imm.value) & ((1 << width) - 1)
-    if imm.kind == "dec":
-        return float_bits(float(imm.value), width if width in (32, 64) else 32)
-    if imm.kind == "f64" and width == 32 and is_float:
-        import struct
-
-        return float_bits(struct.unpack("<d", int(imm.value).to_bytes(8, "little"))[0], 32)
-    return int(imm.value) & ((1 << width) - 1)

@@ -56,7 +56,7 @@ class Clocks:
         self.columns = -(-(self.agents + 8) // 8) * 8
         self.known = np.zeros((batch.teams, self.agents, 2, self.columns), np.uint32)
         own = np.arange(self.agents)
-        self.known[:, own, :, own] = 1
+        self.known[:, own, 0, own] = 1
         self.queue_of: dict[Any, int] = {}
         self.queues: list[Any] = []
         self.issued = np.zeros((batch.teams, self.columns), np.uint32)

@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from .group import Group
 from .program import Compiler, Op, builds
-from .ptx import TYPE_BYTES, Instruction, Sym
 from .ptx import Group as Arguments
+from .ptx import Instruction, Sym
 
 if TYPE_CHECKING:
     from .batch import Batch
@@ -74,7 +74,7 @@ def together(c: Group, wanted: Array | None) -> bool:
         return True
     live = c.batch.live[c.select]
     needed = live if wanted is None else live & wanted
-    missing = (needed & ~c.mask).any(axis=1)
+    missing: Array = np.any(needed & ~c.mask, axis=1)
     if not missing.any():
         return True
     batch = c.batch
@@ -97,16 +97,10 @@ def _build_call(k: Compiler, ins: Instruction) -> Any:
     from .system import SYSTEM
 
     operands = list(ins.operands)
-    rets: tuple[Any, ...] = ()
-    if operands and isinstance(operands[0], Arguments):
-        rets = operands.pop(0).items  # type: ignore[union-attr]
+    ret_names = _argument_names(k, operands)
     target = operands.pop(0)
-    args: tuple[Any, ...] = ()
-    if operands and isinstance(operands[0], Arguments):
-        args = operands.pop(0).items  # type: ignore[union-attr]
+    arg_names = _argument_names(k, operands)
     pc = len(k.code.segments)
-    ret_names = [r.name for r in rets]
-    arg_names = [a.name if isinstance(a, Sym) else a for a in args]
     sizes = {name: var.size for name, var in k.fn.variables.items() if var.space == "param"}
     sizes |= {p.name: p.size for p in (*k.fn.params, *k.fn.rets)}
 
@@ -115,7 +109,7 @@ def _build_call(k: Compiler, ins: Instruction) -> Any:
             value = g.frame.param(var.name, var.size)[g.select]
             _masked(caller.param(name, var.size), g, value)
 
-    k.code.call[pc, "return"] = back  # type: ignore[index]
+    k.code.returns[pc] = back
 
     def enter(c: Group, name: str) -> None:
         batch = c.batch
@@ -141,7 +135,11 @@ def _build_call(k: Compiler, ins: Instruction) -> Any:
         name = target.name
         if name not in k.module.functions:
             raise k.error(f"function '{name}' is not declared")
-        return lambda c: enter(c, name)
+
+        def direct(c: Group) -> None:
+            enter(c, name)
+
+        return direct
     read = k.reader(target, "u64")
     by_id = {i: name for name, i in k.program.function_ids.items()}
 
@@ -156,6 +154,18 @@ def _build_call(k: Compiler, ins: Instruction) -> Any:
     return indirect
 
 
+def _argument_names(k: Compiler, operands: list[Any]) -> list[str]:
+    """The parameters of a list in parentheses, taken off the front of `operands`."""
+    if not operands or not isinstance(operands[0], Arguments):
+        return []
+    names: list[str] = []
+    for item in operands.pop(0).items:
+        if not isinstance(item, Sym):
+            raise k.error("arguments are .param variables")
+        names.append(item.name)
+    return names
+
+
 def k_error(k: Compiler, ins: Instruction, message: str) -> Exception:
     k.ins = ins
     return k.error(message)
@@ -168,7 +178,3 @@ def _masked(target: Array, c: Group, value: Array) -> None:
         held = target[c.select]
         np.copyto(held, value, where=c.mask[..., None])
         target[c.select] = held
-
-
-def param_bytes(type_: str) -> int:
-    return TYPE_BYTES[type_]

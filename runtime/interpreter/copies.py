@@ -187,9 +187,7 @@ def _multicast(i: Issuer, mask: int) -> list[tuple[int, int]]:
     size = i.batch.cluster
     first = i.cta - i.cta % size
     if mask >> size or not mask:
-        i.hazard(
-            HazardKind.DESCRIPTOR, f"multicast mask {mask:#x} for a cluster of {size} blocks"
-        )
+        i.hazard(HazardKind.DESCRIPTOR, f"multicast mask {mask:#x} for a cluster of {size} blocks")
     return [(first + r, first + r) for r in range(size) if mask >> r & 1]
 
 
@@ -262,9 +260,7 @@ def _store(i: Issuer, tile: Tile, at: int, operation: str) -> None:
         if not note_tile(i, tile, *track.writes, True):
             return
     held: list[Array] = []
-    track.put(
-        lambda: held.append(get_tile(batch, i.cta, at, m)), lambda: tile.store(held[0], operation)
-    )
+    track.put(lambda: held.append(get_tile(batch, i.cta, at, m)), lambda: tile.store(held[0], operation))
 
 
 class BulkStore:
@@ -341,7 +337,8 @@ def _note_global_span(i: Issuer, address: int, size: int, queue: int, clock: int
     found.shadow.fit(16)
     unit = found.shadow.granule
     start = (address - found.address) // unit
-    note_global(i, found.shadow, np.arange(start, start + size // unit)[None], queue, clock, write)
+    granules: Array = np.arange(start, start + size // unit, dtype=np.int64)
+    note_global(i, found.shadow, np.expand_dims(granules, 0), queue, clock, write)
 
 
 def _bulk_in(
@@ -418,9 +415,7 @@ def _reduced(old: Array, new: Array, operation: str, type_: str) -> Array:
     return combiner(operation, type_)(old.view(word), new.view(word)).view(np.uint8)
 
 
-def _bulk_out(
-    ins: Instruction, dst: Reader, src: Reader, size: Reader, operation: str, type_: str
-) -> Op:
+def _bulk_out(ins: Instruction, dst: Reader, src: Reader, size: Reader, operation: str, type_: str) -> Op:
     """Out of shared memory to global, in the lane's bulk group."""
 
     def run(c: Group) -> None:

@@ -144,9 +144,7 @@ class Groups:
             return [(n, s) for n, s in rows if s is not None]
         row_of = {w: n for n, w in enumerate(c.rows.tolist())}
         active = c.active
-        return [
-            (row_of[w], s) for (w, lane), s in states.items() if w in row_of and active[row_of[w], lane]
-        ]
+        return [(row_of[w], s) for (w, lane), s in states.items() if w in row_of and active[row_of[w], lane]]
 
     def commit(self, kind: str, c: Group) -> None:
         for _, state in self._mine(kind, c):
@@ -191,7 +189,7 @@ class Groups:
 
     def last_rows(self, kind: str, c: Group) -> dict[int, When]:
         """The latest (queue, clock) of each warp of `c`, (0, 0) where there is none."""
-        found = dict.fromkeys(range(c.n), (0, 0))
+        found: dict[int, When] = dict.fromkeys(range(c.n), (0, 0))
         for row, state in self._mine(kind, c):
             for entries in (*state.committed, state.open):
                 for entry in entries:

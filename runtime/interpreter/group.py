@@ -28,9 +28,7 @@ class Group:
         "stack", "why",
     )  # fmt: skip
 
-    def __init__(
-        self, batch: Batch, frame: Frame, stack: Stack, pc: int, rows: Array, mask: Array | None
-    ) -> None:
+    def __init__(self, batch: Batch, frame: Frame, stack: Stack, pc: int, rows: Array, mask: Array | None) -> None:
         self.batch = batch
         self.frame = frame
         self.stack = stack
@@ -137,9 +135,7 @@ def as_slice(rows: Array) -> Any:
     if n == 1:
         return slice(first, first + 1)
     step = int(rows[1]) - first
-    if int(rows[-1]) - first == step * (n - 1) and (
-        n == 2 or bool((np.diff(rows) == step).all())
-    ):
+    if int(rows[-1]) - first == step * (n - 1) and (n == 2 or bool((np.diff(rows) == step).all())):
         return slice(first, int(rows[-1]) + 1, step)
     return rows
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kernel_dsl.compiled import ReportNames, SmemRegion, SourceLine, Swizzle
+from kernel_dsl.diagnostics import Error
+from kernel_dsl.source import UNKNOWN, Loc
 
 from .kinds import ALWAYS, HazardKind
 from .ptx import Instruction
@@ -18,13 +20,20 @@ if TYPE_CHECKING:
     from .group import Group
 
 
-class HazardError(RuntimeError):
+class HazardError(Error, RuntimeError):
     """Something is wrong with a kernel. `kind` says what (`HazardKind`), `line` where, if it is known."""
 
+    code = "hazard"
+    title = "{message}"
+
     def __init__(self, kind: HazardKind, message: str, line: SourceLine | None = None) -> None:
-        super().__init__(message)
+        loc = Loc(line.file, line.line, function=line.function) if line else UNKNOWN
+        super().__init__(loc=loc, message=message)
         self.kind = kind
         self.line = line
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return HazardError, (self.kind, self.fields["message"], self.line)
 
 
 class HazardWarning(UserWarning):
@@ -67,7 +76,12 @@ class Reporter:
         self._seen: set[tuple[Any, ...]] = set()
 
     def hazard(
-        self, kind: HazardKind, what: str, ins: Instruction | None, details: tuple[str, ...] = (), fix: str = ""
+        self,
+        kind: HazardKind,
+        what: str,
+        ins: Instruction | None,
+        details: tuple[str, ...] = (),
+        fix: str = "",
     ) -> None:
         """Raise `HazardError`, or warn once a place and kind."""
         line = self.source_line(ins)

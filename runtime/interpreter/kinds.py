@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class HazardKind(Enum):
-    """Kinds of hazard. Those that say 'always' are errors even with `detect_hazards=False` or `on_hazard="warn"`."""
+    """The kinds of hazard. Those that say 'always' are errors even with `on_hazard="warn"`."""
 
     RACE_SHARED = "race_shared"  # two warps, one writing, unordered, in shared memory
     RACE_GLOBAL = "race_global"  # two warps of one block, in global memory

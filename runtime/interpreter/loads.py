@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -195,9 +196,7 @@ def build_load(k: Compiler, ins: Instruction) -> Op:
     return load
 
 
-def _load_wide(
-    k: Compiler, form: Form, regs: list[Reg | None], source: Operand, ins: Instruction
-) -> Op:
+def _load_wide(k: Compiler, form: Form, regs: list[Reg | None], source: Operand, ins: Instruction) -> Op:
     """ld.b128 into one register pair."""
     reg = regs[0]
     if reg is None or reg.type != "b128" or form.count != 1:
@@ -236,10 +235,7 @@ def _load_param(k: Compiler, form: Form, dest: Operand, source: Mem) -> Op:
     if entry is not None:
         if offset < 0 or offset + form.size * form.count > entry[1]:
             raise k.error(f"reads outside of parameter '{name}' of {entry[1]} bytes")
-        slots = [
-            k.param_value(entry[0] + offset + i * form.size, form.type, form.size)
-            for i in range(form.count)
-        ]
+        slots = [k.param_value(entry[0] + offset + i * form.size, form.type, form.size) for i in range(form.count)]
         writers = [k.writer(r, form.type) for r in regs]
 
         def constant(c: Group) -> bool:
@@ -296,16 +292,17 @@ def build_store(k: Compiler, ins: Instruction) -> Op:
     def store(c: Group) -> bool:
         values = [r(c) for r in readers]
         for part in space(c).locate(c, address(c), size, width, ins, True):
-            access = None
-            if part.shadow is not None:
-                access = part.shadow.write(
-                    c, part.index, size, count, part.mask, ins, form, lambda part=part: unchanged(part, values)
-                )
-                if form.strong:
-                    c.batch.run.sync.access(c, part, size, form.semantics, False, True)
+            shadow = part.shadow
+            if shadow is None:
+                scatter(part, values)
+                continue
+            same = partial(unchanged, part, values)
+            access = shadow.write(c, part.index, size, count, part.mask, ins, form, same)
+            if form.strong:
+                c.batch.run.sync.access(c, part, size, form.semantics, False, True)
             scatter(part, values)
             if access is not None and access.clash is not None:
-                part.shadow.settle_clash(access)
+                shadow.settle_clash(access)
         c.batch.run.progress += 1
         return True
 
@@ -361,7 +358,13 @@ def build_nothing(k: Compiler, ins: Instruction) -> Op:
     return lambda c: None
 
 
-WINDOWS = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW, "param": PARAM_WINDOW, "global": 0, "const": 0}
+WINDOWS = {
+    "shared": SHARED_WINDOW,
+    "local": LOCAL_WINDOW,
+    "param": PARAM_WINDOW,
+    "global": 0,
+    "const": 0,
+}
 
 
 @builds("cvta")

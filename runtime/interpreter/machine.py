@@ -99,9 +99,7 @@ class Run:
     def _pack(self, params: list[bytes]) -> None:
         wanted = self.program.entry.params
         if len(params) != len(wanted):
-            raise ValueError(
-                f"entry '{self.program.entry.name}' takes {len(wanted)} parameters, {len(params)} given"
-            )
+            raise ValueError(f"entry '{self.program.entry.name}' takes {len(wanted)} parameters, {len(params)} given")
         data = bytearray(self.program.param_bytes)
         for var, value in zip(wanted, params, strict=True):
             at, size = self.program.param_offsets[var.name]
@@ -297,7 +295,7 @@ class Run:
         return False
 
     def looked(self, c: Group, ins: Instruction) -> bool:
-        """A group has looked at memory that others may change. False, and held, if nothing changed since."""
+        """A group has looked at memory that others may change. False, and held, if nothing has changed."""
         self._looks += 1
         if self._looked_at != self.progress and self._looks & 63:
             self._looked_at = self.progress
@@ -344,14 +342,14 @@ class Run:
             return
         batch = c.batch
         cta = np.broadcast_to(cta, (c.n, 32))
-        other = cta != c.cta[:, None]
+        other: Array = cta != c.cta[:, None]
         if mask is not None:
             other = other & mask
         if not other.any():
             return
-        alive = batch.live.any(axis=1).reshape(batch.per_block, batch.blocks).any(axis=0)
-        gone = other & ~alive[cta]
-        early = other & ~self.peers_run(batch, c.rows)[:, None]
+        alive: Array = np.any(batch.live.reshape(batch.per_block, batch.blocks, 32), axis=(0, 2))
+        gone: Array = other & ~alive[cta]
+        early: Array = other & ~self.peers_run(batch, c.rows)[:, None]
         if not gone.any() and not early.any():
             return
         row, lane, who = self.reporter.group(c, gone if gone.any() else early)
@@ -405,9 +403,7 @@ def _block_order(grid: Dims, cluster: Dims) -> Array:
     i = np.arange(outer[0] * outer[1] * outer[2])
     base = np.stack([i % outer[0], i // outer[0] % outer[1], i // (outer[0] * outer[1])], axis=1)
     r = np.arange(cluster[0] * cluster[1] * cluster[2])
-    rank = np.stack(
-        [r % cluster[0], r // cluster[0] % cluster[1], r // (cluster[0] * cluster[1])], axis=1
-    )
+    rank = np.stack([r % cluster[0], r // cluster[0] % cluster[1], r // (cluster[0] * cluster[1])], axis=1)
     return (base[:, None, :] * np.array(cluster) + rank[None]).reshape(-1, 3)
 
 

@@ -40,10 +40,7 @@ def build_mma(k: Compiler, ins: Instruction) -> Op:
         items = operand.items if isinstance(operand, Vec) else (operand,)
         if len(items) != count:
             raise k.error(f"{count} registers of .{type_} are wanted, {len(items)} given")
-    readers = [
-        [k.reader(i, type_) for i in (o.items if isinstance(o, Vec) else (o,))]
-        for o, (type_, _) in want[1:]
-    ]
+    readers = [[k.reader(i, type_) for i in (o.items if isinstance(o, Vec) else (o,))] for o, (type_, _) in want[1:]]
     writers = [k.writer(r, op.d[0]) for r in registers(dest)]
     function = op.function
 
@@ -242,9 +239,7 @@ def _mma_async(k: Compiler, ins: Instruction) -> Op:
         raise k.error("imm-scale is 1 or -1, imm-trans 0 or 1")
     a_trans = bool(trans[0]) if trans and not a_slots else False
     b_trans = bool(trans[-1]) if trans else False
-    product = Product(
-        form, acc, a_slots, a, b, scale_d, scales, a_trans, b_trans, ins, _mask(acc), _mask(a_slots)
-    )
+    product = Product(form, acc, a_slots, a, b, scale_d, scales, a_trans, b_trans, ins, _mask(acc), _mask(a_slots))
     _lay_out(k, acc)
 
     def run(c: Group) -> bool:

@@ -40,7 +40,12 @@ def lanes_at(c: Group, address: Array) -> tuple[Array, Array, Array, Array]:
     """(row, lane, block, offset) of each active lane's shared address, generic ones included."""
     cta, offset = c.batch.shared.place(c, address & np.uint64(WINDOW_MASK))
     row, lane = np.nonzero(c.active)
-    return row, lane, np.broadcast_to(cta, (c.n, 32))[row, lane], np.broadcast_to(offset, (c.n, 32))[row, lane]
+    return (
+        row,
+        lane,
+        np.broadcast_to(cta, (c.n, 32))[row, lane],
+        np.broadcast_to(offset, (c.n, 32))[row, lane],
+    )
 
 
 def by_offset(offset: Array) -> list[tuple[int, Any]]:
@@ -187,7 +192,7 @@ def _wait(k: Compiler, ins: Instruction) -> Op:
         if blocking and not done.all() and c.why is not TIMED_OUT:
             result = np.zeros((c.n, 32), np.bool_)
             result[row, lane] = done
-            idle = ~result.any(axis=1)
+            idle: Array = ~np.any(result, axis=1)
             if idle.any():
                 first = int(np.flatnonzero(idle[row])[0])
                 asked = f"parity {int(wanted[first]) & 1}" if parity else f"phase {int(wanted[first])}"
@@ -216,17 +221,13 @@ def _wait(k: Compiler, ins: Instruction) -> Op:
 
 # --- fences -----------------------------------------------------------------------------------------
 
-_FENCES: set[tuple[str, ...]] = {("proxy", "alias")}
-for _space in ((), ("global",), ("shared::cta",), ("shared::cluster",)):
-    _FENCES.add(("proxy", "async", *_space))
-for _sem in ("acq_rel", "sc", "acquire", "release"):
-    for _scope in ("cta", "cluster", "gpu", "sys"):
-        _FENCES.add((_sem, _scope))
-_FENCES.add(("mbarrier_init", "release", "cluster"))
-for _direction in ("acquire", "release"):
-    for _scope in ("cta", "cluster", "gpu", "sys"):
-        _FENCES.add(("proxy", "tensormap::generic", _direction, _scope))
-_FENCES |= {
+_SCOPES = ("cta", "cluster", "gpu", "sys")
+_FENCES: set[tuple[str, ...]] = {
+    ("proxy", "alias"),
+    *(("proxy", "async", *space) for space in ((), ("global",), ("shared::cta",), ("shared::cluster",))),
+    *((sem, scope) for sem in ("acq_rel", "sc", "acquire", "release") for scope in _SCOPES),
+    ("mbarrier_init", "release", "cluster"),
+    *(("proxy", "tensormap::generic", way, scope) for way in ("acquire", "release") for scope in _SCOPES),
     ("acquire", "sync_restrict::shared::cluster", "cluster"),
     ("release", "sync_restrict::shared::cta", "cluster"),
     ("proxy", "async::generic", "acquire", "sync_restrict::shared::cluster", "cluster"),

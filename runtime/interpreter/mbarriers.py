@@ -71,9 +71,7 @@ class Mbarriers:
         run = self.batch.run
         return run.reporter.shared_name(offset, run.program.dynamic_offset, run.program.shared_offsets)
 
-    def _hazard(
-        self, kind: HazardKind, what: str, ins: Instruction | None, cta: int, fix: str = ""
-    ) -> None:
+    def _hazard(self, kind: HazardKind, what: str, ins: Instruction | None, cta: int, fix: str = "") -> None:
         x, y, z = (int(i) for i in self.batch.coordinates[cta])
         self.batch.run.reporter.hazard(kind, what, ins, (f"block ({x}, {y}, {z})",), fix)
 
@@ -110,9 +108,15 @@ class Mbarriers:
     # --- arrivals ------------------------------------------------------------------------------
 
     def arrive(
-        self, offset: int, ctas: Array, counts: Array, expect: Array | None, drop: bool, ins: Instruction
+        self,
+        offset: int,
+        ctas: Array,
+        counts: Array,
+        expect: Array | None,
+        drop: bool,
+        ins: Instruction,
     ) -> Array:
-        """One arrival a lane of `counts` (lanes,) at blocks `ctas` (lanes,), after expecting bytes; state tokens."""
+        """Arrivals, one a lane, of `counts` at blocks `ctas`, after expecting bytes; gives the state tokens."""
         m = self.get(offset)
         m.last = ins
         if not self._check_valid(m, ctas, offset, ins, "arrived at"):

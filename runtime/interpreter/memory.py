@@ -44,17 +44,15 @@ class Buffer:
         "shape", "strides", "views", "writable",
     )  # fmt: skip
 
-    def __init__(
-        self, data: Array, name: str, initialised: bool, writable: bool, kind: str = "array"
-    ) -> None:
+    def __init__(self, data: Array, name: str, initialised: bool, writable: bool, kind: str = "array") -> None:
         low, high = np.lib.array_utils.byte_bounds(data) if data.size else (0, 0)
         self.keep = data
         self.origin = data.__array_interface__["data"][0] - low if data.size else 0
         if data.size and data.flags.c_contiguous:
             self.bytes: Array = data.reshape(-1).view(np.uint8)
         else:
-            span = (ctypes.c_uint8 * (high - low)).from_address(low) if high > low else b""
-            self.bytes = np.frombuffer(span, np.uint8)
+            span = (ctypes.c_uint8 * (high - low)).from_address(low)
+            self.bytes = np.ctypeslib.as_array(span) if high > low else np.zeros(0, np.uint8)
         self.name = name
         self.shape = data.shape
         self.dtype = data.dtype

@@ -121,4 +121,3 @@ def build_nanosleep(k: Compiler, ins: Instruction) -> Op:
         return c.batch.run.yield_group(c, ins)
 
     return run
-

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-import struct
-from typing import TYPE_CHECKING
 
-from . import parse as module_parser
+from .declarations import Cursor, parse_directives, parse_parameters, parse_variable
 from .lexer import Token
 from .ptx import (
     TYPE_BYTES,
@@ -28,9 +26,6 @@ from .ptx import (
     Var,
     Vec,
 )
-
-if TYPE_CHECKING:
-    from .parse import Cursor
 
 SPECIAL = re.compile(
     r"%(tid|ntid|ctaid|nctaid|clusterid|nclusterid|cluster_ctaid|cluster_nctaid)\.[xyz]$"
@@ -103,7 +98,7 @@ class BodyParser:
                 c.next()
                 self._registers()
             case ".local" | ".shared" | ".param" | ".global" | ".const":
-                for var in module_parser.parse_variable(c, False):
+                for var in parse_variable(c, False):
                     self._declare(var)
             case ".loc":
                 self._location()
@@ -203,12 +198,12 @@ class BodyParser:
             c.expect(";")
             self.fn.branch_targets[token.text] = tuple(names)
             return
-        if c.text == ".callprototype":
+        if c.peek().text == ".callprototype":
             c.next()
-            rets = module_parser.parse_parameters(c) if c.text == "(" else []
+            rets = parse_parameters(c) if c.peek().text == "(" else []
             c.word("'_'")
-            params = module_parser.parse_parameters(c) if c.text == "(" else []
-            module_parser.parse_directives(c, {})
+            params = parse_parameters(c) if c.peek().text == "(" else []
+            parse_directives(c, {})
             c.expect(";")
             self.fn.prototypes[token.text] = (rets, params)
             return
@@ -365,10 +360,3 @@ class BodyParser:
                 return at.variables[name]
             at = at.parent
         return name
-
-
-def float_bits(value: float, width: int) -> int:
-    """The IEEE bit pattern of `value` in 32 or 64 bits."""
-    if width == 32:
-        return int.from_bytes(struct.pack("<f", value), "little")
-    return int.from_bytes(struct.pack("<d", value), "little")

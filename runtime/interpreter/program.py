@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .cfg import Segment, build_segments, literal_bits
+from .cfg import Segment, build_segments
 from .frame import STORAGE
 from .group import Group
+from .literals import literal_bits
 from .liveness import used
 from .ptx import (
     TYPE_BYTES,
@@ -37,6 +38,7 @@ from .semantics.forms import compile_alu
 
 Array = npt.NDArray[Any]
 Op = Callable[[Group], Any]
+Convert = Callable[[Array], Array]
 Builder = Callable[["Compiler", Instruction], Op]
 
 _BUILDERS: dict[str, Builder] = {}
@@ -102,6 +104,7 @@ class Code:
                 self._add_local(var)
         self.segments: list[Seg] = []
         self.call: dict[int, Any] = {}
+        self.returns: dict[int, Callable[[Group, Any], None]] = {}
 
     def _add_local(self, var: Var) -> None:
         align = max(var.align, 1)
@@ -255,7 +258,7 @@ class Compiler:
             return self._new_slot("const", bool(bits), dtype)
         return self._new_slot("const", bits & ((1 << (8 * np.dtype(dtype).itemsize)) - 1), dtype)
 
-    def source(self, operand: Operand | None, type_: str) -> tuple[int, Any]:
+    def source(self, operand: Operand | None, type_: str) -> tuple[int, Convert | None]:
         """(slot, conversion or None) to read `operand` as the storage of `type_`."""
         if isinstance(operand, Reg):
             return operand.index, self._narrowing(operand, type_)
@@ -273,7 +276,7 @@ class Compiler:
             return self.symbol(operand, type_), None
         raise self.error(f"operand {_show(operand)} is not possible here")
 
-    def _narrowing(self, reg: Reg, type_: str) -> Any:
+    def _narrowing(self, reg: Reg, type_: str) -> Convert | None:
         have, want = TYPE_BYTES[reg.type], TYPE_BYTES.get(type_, 4)
         if (reg.type == "pred") != (type_ == "pred"):
             raise self.error(f"'{reg.name}' is .{reg.type}, the instruction wants .{type_}")
@@ -321,26 +324,32 @@ class Compiler:
             return lambda c, value: c.put(index, value)
         return lambda c, value: c.put(index, extend(value))
 
-    def widening(self, reg: Reg, type_: str) -> Any:
+    def widening(self, reg: Reg, type_: str) -> Convert | None:
         have, want = TYPE_BYTES[reg.type], TYPE_BYTES.get(type_, 4)
         if (reg.type == "pred") != (type_ == "pred"):
             raise self.error(f"'{reg.name}' is .{reg.type}, the result is .{type_}")
         if have < want:
             raise self.error(f"'{reg.name}' is .{reg.type}, too narrow for .{type_}")
         if (type_[0] == "s" and have > want) or type_ == "s8":
-            narrow = np.dtype(f"i{want}")
-            wide = np.dtype(f"i{max(have, 2)}")
-            unsigned = np.dtype(f"u{want}")
-            return lambda a: a.astype(unsigned).view(narrow).astype(wide).view(STORAGE[reg.type])
+            return _sign_extension(want, have)
         if STORAGE[reg.type] is STORAGE.get(type_, np.uint32):
             return None
-        storage = STORAGE[reg.type]
-        return lambda a: a.astype(storage)
+        return _to(STORAGE[reg.type])
 
 
-def _cast(type_: str) -> Any:
-    dtype = STORAGE[type_]
+def _cast(type_: str) -> Convert:
+    return _to(STORAGE[type_])
+
+
+def _to(dtype: Any) -> Convert:
     return lambda a: a.astype(dtype)
+
+
+def _sign_extension(want: int, have: int) -> Convert:
+    """Values of `want` bytes extended by sign to registers of `have` bytes."""
+    narrow, wide = np.dtype(f"i{want}"), np.dtype(f"i{max(have, 2)}")
+    unsigned, storage = np.dtype(f"u{want}"), np.dtype(f"u{max(have, 2)}")
+    return lambda a: a.astype(unsigned).view(narrow).astype(wide).view(storage)
 
 
 def _show(operand: Operand | None) -> str:
@@ -403,7 +412,7 @@ def build_alu(k: Compiler, ins: Instruction) -> Op:
 
 
 def _elementwise(
-    fn: Any, sources: list[tuple[int, Any]], writers: list[Any], k: Compiler, dests: Any, types: Any
+    fn: Any, sources: list[tuple[int, Convert | None]], writers: list[Any], k: Compiler, dests: Any, types: Any
 ) -> Op:
     slots = [s for s, _ in sources]
     plain = all(convert is None for _, convert in sources)

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
+
+from kernel_dsl.diagnostics import Error
+from kernel_dsl.source import UNKNOWN
 
 
-class PtxError(ValueError):
+class PtxError(Error, ValueError):
     """PTX that an assembler would refuse. `line` and `column` count from 1."""
+
+    code = "ptx"
+    title = "PTX {where}{message}"
 
     def __init__(self, message: str, line: int = 0, column: int = 0) -> None:
         where = f"line {line}, column {column}: " if line else ""
-        super().__init__(f"PTX {where}{message}")
+        super().__init__(loc=UNKNOWN, message=message, where=where)
         self.line = line
         self.column = column
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PtxError, (self.fields["message"], self.line, self.column)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +127,7 @@ class Label:
 
 @dataclass(slots=True)
 class Var:
-    """A variable: state space, bytes, alignment, initial bytes, and (offset, symbol, addend) to be patched in."""
+    """A variable. `relocations`: (offset, symbol, addend), addresses to be put into its initial bytes."""
 
     name: str
     space: str

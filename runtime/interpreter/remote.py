@@ -57,9 +57,7 @@ def build_getctarank(k: Compiler, ins: Instruction) -> Op:
     assert write is not None
 
     def run(c: Group) -> None:
-        rank = (np.broadcast_to(read(c), (c.n, 32)).astype(np.uint64) & np.uint64(0xFFFFFFFF)) >> np.uint64(
-            RANK_SHIFT
-        )
+        rank = (np.broadcast_to(read(c), (c.n, 32)).astype(np.uint64) & np.uint64(0xFFFFFFFF)) >> np.uint64(RANK_SHIFT)
         own = c.batch.row_rank[c.rows].astype(np.uint32)[:, None]
         write(c, np.where(rank == 0, own, (rank - np.uint64(1)).astype(np.uint32)))
 
@@ -104,9 +102,7 @@ def _async_form(k: Compiler, ins: Instruction, known: set[str]) -> tuple[str, in
     return words[0], count
 
 
-def _remote(
-    k: Compiler, ins: Instruction, dst: Any, items: Any, barrier: Any, type_: str, operation: str
-) -> Op:
+def _remote(k: Compiler, ins: Instruction, dst: Any, items: Any, barrier: Any, type_: str, operation: str) -> Op:
     """A store or reduction that completes on a barrier of the block it goes to."""
     size = TYPE_BYTES[type_]
     width = size * len(items)
@@ -131,8 +127,9 @@ def _remote(
                 owner, inside = divmod(start, batch.shared.stride)
                 note_shared(i, owner, inside, width, queue, clock, True)
             data = [v[row, lane] for v in values]
-            effect = _effect(i, part.view, at, data, combine, cta, offset, width, queue, clock)
-            batch.engine.issue(effect, "remote store")
+            batch.engine.issue(
+                _effect(i, part.view, at, data, combine, cta, offset, width, queue, clock), "remote store"
+            )
 
     return run
 
@@ -148,4 +145,3 @@ def _effect(
         complete(i.batch, cta, offset, width, queue, clock, i.ins)
 
     return perform
-

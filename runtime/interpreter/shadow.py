@@ -103,13 +103,16 @@ class Shadow:
         """Each granule has become `times`."""
 
     def granules(self, index: Array, size: int, count: int) -> Array:
-        """Word indices (rows, lanes) as granule indices (rows, lanes) or (rows, lanes, k)."""
-        self.fit(size)
-        per = size // self.granule
-        k = per * count
-        if k == 1:
-            return index
-        return (index * per)[..., None] + np.arange(k)
+        """Word indices (rows, lanes) as granule indices (rows, lanes) or (rows, lanes, k).
+
+        Accesses of `count` words are aligned to their whole width.
+        """
+        width = size * count
+        self.fit(min(width, 16))
+        if count > 1:
+            index = index // count
+        k = width // self.granule
+        return index if k == 1 else (index * k)[..., None] + np.arange(k)
 
     # --- accesses by lanes ---------------------------------------------------------------------
 
@@ -155,9 +158,7 @@ class Shadow:
         if lost.any():
             a.clash = (g, rows, lost, w)
 
-    def atomic(
-        self, c: Group, index: Array, size: int, mask: Array | None, ins: Instruction, form: Any
-    ) -> None:
+    def atomic(self, c: Group, index: Array, size: int, mask: Array | None, ins: Instruction, form: Any) -> None:
         g, rows = self.select(self.granules(index, size, 1), mask)
         if g.size:
             access = generic_access(c, ins, True)
@@ -168,10 +169,12 @@ class Shadow:
     def select(g: Array, mask: Array | None) -> tuple[Array, Array]:
         """Flat granule indices of active lanes, and the row of each."""
         n = g.shape[0]
-        rows = np.arange(n).reshape(n, *([1] * (g.ndim - 1)))
+        rows: Array = np.arange(n, dtype=np.int64)
         if mask is None:
-            return g.reshape(n, -1), rows.reshape(n, 1)
-        flat = np.broadcast_to(rows, g.shape)[mask].reshape(-1)
+            column: Array = np.expand_dims(rows, 1)
+            return g.reshape(n, -1), column
+        spread: Array = np.broadcast_to(np.expand_dims(rows, tuple(range(1, g.ndim))), g.shape)
+        flat: Array = spread[mask].reshape(-1)
         return g[mask].reshape(-1), flat
 
     # --- the checks ----------------------------------------------------------------------------
@@ -500,4 +503,3 @@ def report_unwritten(run: Run) -> None:
             index = buffer.index_of(int(missing[0]) * shadow.granule)
             what = f"{count} elements of '{buffer.name}' were never written, the first at {index}"
             run.reporter.hazard(HazardKind.UNWRITTEN, what, None)
-

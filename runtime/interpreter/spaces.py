@@ -7,7 +7,8 @@ memory to tell. Lanes that may not access are reported and masked off.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 
 
-class Part(NamedTuple):
+@dataclass(slots=True)
+class Part:
     """Where some lanes' accesses fall: see the module."""
 
     view: Array
@@ -84,9 +86,7 @@ class SharedSpace:
             offset = np.where(rank <= self.batch.cluster, offset & ((1 << RANK_SHIFT) - 1), -1)
         return cta, offset
 
-    def locate(
-        self, c: Group, address: Array, size: int, width: int, ins: Instruction, write: bool
-    ) -> list[Part]:
+    def locate(self, c: Group, address: Array, size: int, width: int, ins: Instruction, write: bool) -> list[Part]:
         cta, offset = self.place(c, address)
         mask = c.mask
         low = offset - SHARED_RESERVED
@@ -105,7 +105,7 @@ class SharedSpace:
             index = np.broadcast_to(index, (c.n, 32))
         if mask is not None:
             index = np.where(mask, index, 0)
-        if cta is not None and self.batch.cluster > 1:
+        if self.batch.cluster > 1:
             self.batch.run.check_peers(c, cta, mask, ins)
         return [Part(self.view(size), index // size if size > 1 else index, mask, self.shadow)]
 
@@ -144,9 +144,7 @@ class LocalSpace:
             written[..., : self.size] = self.written
         self.data, self.written, self.size = data, written, size
 
-    def locate(
-        self, c: Group, address: Array, size: int, width: int, ins: Instruction, write: bool
-    ) -> list[Part]:
+    def locate(self, c: Group, address: Array, size: int, width: int, ins: Instruction, write: bool) -> list[Part]:
         if self.data.ndim == 1 or self.size < self.used:
             self._grow()
         run = self.batch.run
@@ -155,10 +153,7 @@ class LocalSpace:
         bad = first_bad(c, (offset < 16) | (offset > self.used - width), mask)
         if bad is not None:
             row, lane, who = run.reporter.group(c, bad)
-            what = (
-                f"local memory access of {width} bytes at offset {int(offset[row, lane]) - 16} "
-                f"of {self.used - 16}"
-            )
+            what = f"local memory access of {width} bytes at offset {int(offset[row, lane]) - 16} of {self.used - 16}"
             run.reporter.hazard(HazardKind.OUT_OF_BOUNDS, what, ins, (who,))
             mask = masked_off(mask, bad)
         bad = first_bad(c, (offset & (width - 1)) != 0, mask)
@@ -173,9 +168,7 @@ class LocalSpace:
             self._track(c, flat, width, mask, ins, write)
         return [Part(self.data.reshape(-1).view(f"u{size}"), flat // size, mask, None)]
 
-    def _track(
-        self, c: Group, flat: Array, width: int, mask: Array | None, ins: Instruction, write: bool
-    ) -> None:
+    def _track(self, c: Group, flat: Array, width: int, mask: Array | None, ins: Instruction, write: bool) -> None:
         words = self.written.reshape(-1).view(f"u{width}" if width <= 8 else "u8").reshape(-1)
         at = flat // min(width, 8)
         full = np.uint64(0x0101010101010101).astype(words.dtype)
@@ -200,9 +193,7 @@ class GlobalSpace:
         self.run = run
         self.buffers: dict[int, Buffer] = run.memory.buffers
 
-    def locate(
-        self, c: Group, address: Array, size: int, width: int, ins: Instruction, write: bool
-    ) -> list[Part]:
+    def locate(self, c: Group, address: Array, size: int, width: int, ins: Instruction, write: bool) -> list[Part]:
         if address.shape != (c.n, 32):
             address = np.broadcast_to(address, (c.n, 32))
         slot = address >> np.uint64(SLOT_BITS)
@@ -258,9 +249,7 @@ class GlobalSpace:
             view = np.zeros(1, f"u{size}")
         return Part(view, index // size, mask, buffer.shadow)
 
-    def _nowhere(
-        self, c: Group, address: Array, mask: Array | None, width: int, ins: Instruction
-    ) -> None:
+    def _nowhere(self, c: Group, address: Array, mask: Array | None, width: int, ins: Instruction) -> None:
         row, lane, who = self.run.reporter.group(c, c.active if mask is None else mask)
         what = f"access of {width} bytes at {int(address[row, lane]):#x}, where no array lies"
         self.run.reporter.hazard(HazardKind.OUT_OF_BOUNDS, what, ins, (who,))
@@ -281,9 +270,7 @@ class GlobalSpace:
         self.run.reporter.hazard(HazardKind.OUT_OF_BOUNDS, what, ins, (who,), fix)
 
 
-def misaligned(
-    c: Group, bad: Array, offset: Array, width: int, ins: Instruction, space: str
-) -> None:
+def misaligned(c: Group, bad: Array, offset: Array, width: int, ins: Instruction, space: str) -> None:
     reporter = c.batch.run.reporter
     row, lane, who = reporter.group(c, bad)
     at = int(np.broadcast_to(offset, (c.n, 32))[row, lane].astype(np.int64))
@@ -297,9 +284,7 @@ class GenericSpace:
     def __init__(self, run: Any) -> None:
         self.run = run
 
-    def locate(
-        self, c: Group, address: Array, size: int, width: int, ins: Instruction, write: bool
-    ) -> list[Part]:
+    def locate(self, c: Group, address: Array, size: int, width: int, ins: Instruction, write: bool) -> list[Part]:
         window = address >> np.uint64(WINDOW_BITS)
         active = c.active
         window = np.broadcast_to(window, (c.n, 32))
@@ -333,9 +318,7 @@ class ParamSpace:
     def __init__(self, data: bytes) -> None:
         self.data: Array = np.frombuffer(data.ljust(-(-len(data) // 16) * 16 + 16, b"\0"), np.uint8)
 
-    def locate(
-        self, c: Group, address: Array, size: int, width: int, ins: Instruction, write: bool
-    ) -> list[Part]:
+    def locate(self, c: Group, address: Array, size: int, width: int, ins: Instruction, write: bool) -> list[Part]:
         offset = np.broadcast_to(address.astype(np.int64), (c.n, 32))
         bad = first_bad(c, (offset < 0) | (offset > len(self.data) - width), c.mask)
         mask = c.mask

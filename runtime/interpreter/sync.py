@@ -40,9 +40,7 @@ class SyncMemory:
         # What a warp has read by relaxed operations and learns at its next fence: (cluster, agent) -> knowledge.
         self.unfenced: dict[tuple[int, int], Knowledge] = {}
 
-    def access(
-        self, c: Group, part: Part, size: int, semantics: str, reads: bool, writes: bool
-    ) -> None:
+    def access(self, c: Group, part: Part, size: int, semantics: str, reads: bool, writes: bool) -> None:
         """A strong access: `semantics` is "", relaxed, volatile, acquire, release or acq_rel."""
         clocks = c.batch.clocks
         if clocks is None:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernel_dsl.compiled import OobFill, Swizzle
+from kernel_dsl.diagnostics import Error
 from kernel_dsl.dtypes import ALL, DType, as_dtype
 
 Array = npt.NDArray[Any]
@@ -19,8 +20,16 @@ _MAGIC = b"KDTM"
 _SWIZZLES = (Swizzle.NONE, Swizzle.B32, Swizzle.B64, Swizzle.B128)
 
 
-class TensorMapError(ValueError):
+class TensorMapError(Error, ValueError):
     """A tensor map that cuTensorMapEncodeTiled would refuse."""
+
+    code = "tensor-map"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message=message)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TensorMapError, (self.fields["message"],)
 
 
 @dataclass(frozen=True)
@@ -105,9 +114,7 @@ def _check_global(address: int, shape: tuple[int, ...], strides: tuple[int, ...]
             )
 
 
-def _check_box(
-    dtype: DType, box: tuple[int, ...], steps: tuple[int, ...], swizzle: Swizzle, fill: OobFill
-) -> None:
+def _check_box(dtype: DType, box: tuple[int, ...], steps: tuple[int, ...], swizzle: Swizzle, fill: OobFill) -> None:
     for axis, (n, step) in enumerate(zip(box, steps, strict=True)):
         if not 1 <= n <= 256:
             raise TensorMapError(f"box dimension {axis} has {n} elements; 1 to 256 are possible")
@@ -115,9 +122,7 @@ def _check_box(
             raise TensorMapError(f"element stride {step} of dimension {axis}; 1 to 8 are possible")
     inner = -(-box[0] // steps[0]) * dtype.itemsize
     if inner % 16:
-        raise TensorMapError(
-            f"the box's innermost dimension is {inner} bytes; it must be a multiple of 16"
-        )
+        raise TensorMapError(f"the box's innermost dimension is {inner} bytes; it must be a multiple of 16")
     if swizzle is not Swizzle.NONE and inner > swizzle.value:
         raise TensorMapError(
             f"the box's innermost dimension is {inner} bytes; with a {swizzle.value}-byte swizzle it is at most that"
@@ -131,8 +136,9 @@ def decode_tensor_map(data: bytes) -> TensorMap | None:
     size = struct.calcsize(_FORMAT)
     if len(data) < size or data[:4] != _MAGIC:
         return None
-    f = struct.unpack(_FORMAT, data[:size])
-    rank, dtype = f[1], ALL[f[2]]
+    f: tuple[Any, ...] = struct.unpack(_FORMAT, data[:size])
+    rank: int = f[1]
+    dtype: DType = ALL[int(f[2])]
     shape, strides = f[9 : 9 + rank], (dtype.itemsize, *f[14 : 14 + rank - 1])
     return TensorMap(
         f[8], dtype, shape, strides, f[18 : 18 + rank], f[23 : 23 + rank], _SWIZZLES[f[3]],
@@ -157,9 +163,7 @@ def locate_box(m: TensorMap, coords: Sequence[int]) -> Box:
     """Where the box at `coords` (innermost first) lies."""
     offset = 0
     inside: list[tuple[int, int]] = []
-    for c, n, stride, tile, step in zip(
-        coords, m.shape, m.strides, m.tile, m.element_strides, strict=True
-    ):
+    for c, n, stride, tile, step in zip(coords, m.shape, m.strides, m.tile, m.element_strides, strict=True):
         first = max(0, -(c // step) if c < 0 else 0)
         if c < 0:
             first = -(c // step)

@@ -54,9 +54,7 @@ class Issuer:
         """The operation's accesses: ordered after what its issuer knows, through the async proxy."""
         known = self.clocks.known[self.team, self.agent][None]
         one = np.array([clock], np.int64)
-        return Access(
-            self.group, known, np.array([self.team]), np.array([queue]), one, self.ins, False, True
-        )
+        return Access(self.group, known, np.array([self.team]), np.array([queue]), one, self.ins, False, True)
 
     def hazard(self, kind: HazardKind, what: str, fix: str = "") -> None:
         b = self.batch
@@ -92,7 +90,8 @@ def shared_granules(batch: Batch, cta: int, offset: int, size: int) -> Array:
     shadow = batch.shared.shadow
     shadow.fit(16)
     start = (cta * batch.shared.stride + offset) // shadow.granule
-    return np.arange(start, start + -(-size // shadow.granule))[None]
+    granules: Array = np.arange(start, start + -(-size // shadow.granule), dtype=np.int64)
+    return np.expand_dims(granules, 0)
 
 
 ROW = np.zeros((1, 1), np.int64)
@@ -159,9 +158,7 @@ class Tile:
         m = self.m
         last = sum((n - 1) * s for n, s in zip(m.shape, m.strides, strict=True)) + m.dtype.itemsize
         if self.origin < 0 or self.origin + last > len(found.bytes):
-            what = (
-                f"the tensor map of '{found.name}' spans {last} bytes, the array {len(found.bytes) - self.origin}"
-            )
+            what = f"the tensor map of '{found.name}' spans {last} bytes, the array {len(found.bytes) - self.origin}"
             i.hazard(HazardKind.DESCRIPTOR, what)
             self.buffer = None
 
@@ -242,9 +239,7 @@ def note_tile(i: Issuer, tile: Tile, queue: int, clock: int, write: bool) -> boo
     return True
 
 
-def note_global(
-    i: Issuer, shadow: Any, g: Array, queue: int, clock: int, write: bool, strong: bool = False
-) -> None:
+def note_global(i: Issuer, shadow: Any, g: Array, queue: int, clock: int, write: bool, strong: bool = False) -> None:
     access = i.access(queue, clock)
     access.strong = strong
     if write:

@@ -102,9 +102,7 @@ class WgmmaUnit:
         self.waiting.append(record)
         record.pending = batch.engine.issue(lambda: self.perform_until(record), "wgmma")
 
-    def _tile_at(
-        self, c: Group, p: Product, read: Any, lead: Array, count: int, transposed: bool, cta: Array
-    ) -> Array:
+    def _tile_at(self, c: Group, p: Product, read: Any, lead: Array, count: int, transposed: bool, cta: Array) -> Array:
         """(groups, count, k) element indices into the batch's shared memory."""
         words = np.broadcast_to(read(c), (c.n, 32))[lead, 0]
         size = p.form.element_bytes
@@ -148,9 +146,7 @@ class WgmmaUnit:
             for queue in np.unique(queues):
                 some = queues == queue
                 sub = c.part(c.pc, rows[::4][some], None)
-                access = Access(
-                    sub, known[some], team[some], queues[some], clock[some], p.ins, False, True
-                )
+                access = Access(sub, known[some], team[some], queues[some], clock[some], p.ins, False, True)
                 shadow.on_read(access, g[some], np.arange(int(some.sum()))[:, None])
         return queues, clock
 
@@ -248,9 +244,7 @@ class WgmmaUnit:
             if self.fenced[row] and not self.dirty[row] & used:
                 continue
             batch = self.batch
-            who = batch.run.reporter.who(
-                batch.coordinates[int(batch.row_cta[row])], int(batch.row_warp[row])
-            )
+            who = batch.run.reporter.who(batch.coordinates[int(batch.row_cta[row])], int(batch.row_warp[row]))
             what = "wgmma uses registers that were written with no wgmma.fence after that"
             if not self.fenced[row]:
                 what = "the first wgmma of a warp has no wgmma.fence before it"

@@ -23,7 +23,7 @@ class Side:
 
 _FIXES = {
     HazardKind.READ_BEFORE_WAIT: "wait for the copy's barrier before reading",
-    HazardKind.REUSED_BEFORE_READ: "wait until the store read its source (wait_group.read) and tell the other warps",
+    HazardKind.REUSED_BEFORE_READ: "wait until the store has read its source (wait_group.read), then tell the others",
     HazardKind.REUSED_BEFORE_WGMMA: "wait for the wgmma group (wgmma.wait_group) before the memory is written again",
     HazardKind.MISSING_PROXY_FENCE: "put fence.proxy.async (commit_smem) between the writes and the barrier",
     HazardKind.RACE_SHARED: "put a barrier between the two",
@@ -64,5 +64,9 @@ def conflict(
             f"{shadow.name(a, row, granule)} is read through the async proxy, with no proxy fence "
             "after it was written by ordinary stores"
         )
-    details = (f"{now} by {shadow.who(a, row)}", f"{before} by {side.who}", f"{before} at {side.place}")
+    details = (
+        f"{now} by {shadow.who(a, row)}",
+        f"{before} by {side.who}",
+        f"{before} at {side.place}",
+    )
     run.reporter.hazard(kind, what, a.ins, details, _FIXES[kind])

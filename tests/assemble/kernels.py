@@ -22,9 +22,7 @@ def array(name: str, n: int, dtype: dtypes.DType, written: bool) -> ArrayAssumpt
     return ArrayAssumption((n,), dtype, True, dtype.itemsize, written, name)
 
 
-def kernel(
-    ptx: str, entry: str, params, arrays, *, inputs: int, outputs, tree, launch, **more
-) -> CompiledKernel:
+def kernel(ptx: str, entry: str, params, arrays, *, inputs: int, outputs, tree, launch, **more) -> CompiledKernel:
     source = SourceLine("/home/me/model.py", 10, entry)
     return CompiledKernel(
         name=entry,

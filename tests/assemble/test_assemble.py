@@ -63,9 +63,7 @@ ret;
 """
     )
     base = axpy()
-    wide = replace(
-        base, ptx=ptx, entry="wide", launch=replace(base.launch, block=(64, 1, 1), dynamic_smem=512)
-    )
+    wide = replace(base, ptx=ptx, entry="wide", launch=replace(base.launch, block=(64, 1, 1), dynamic_smem=512))
     found = assemble(wide).resources
     assert found.registers == 24
     assert found.local_bytes > 0
@@ -82,9 +80,7 @@ def test_max_registers_reach_the_assembler() -> None:
     unbounded = replace(free, ptx=free.ptx.replace(".reqntid 128\n", "\n"))
     body = "\n".join(f"\tld.global.volatile.f32 %g{i}, [%rd4+{4 * i}];" for i in range(64)) + "\n"
     body += "\n".join(f"\tst.global.volatile.f32 [%rd5+{4 * i}], %g{i};" for i in range(64)) + "\n"
-    heavy = unbounded.ptx.replace("DONE:", body + "DONE:").replace(
-        "\t.reg .pred", "\t.reg .f32 %g<64>;\n\t.reg .pred"
-    )
+    heavy = unbounded.ptx.replace("DONE:", body + "DONE:").replace("\t.reg .pred", "\t.reg .f32 %g<64>;\n\t.reg .pred")
     assert assemble(replace(unbounded, ptx=heavy)).resources.registers > 40
     assert assemble(replace(unbounded, ptx=heavy, max_registers=32)).resources.registers <= 32
 
@@ -92,14 +88,12 @@ def test_max_registers_reach_the_assembler() -> None:
 @needs_ptxas
 def test_a_refusal_names_the_users_line_and_the_ptx() -> None:
     good = axpy()
-    bad = replace(
-        good, ptx=good.ptx.replace("st.global.f32 [%rd5], %f3", "st.global.f32 [%rd5], %p1")
-    )
+    bad = replace(good, ptx=good.ptx.replace("st.global.f32 [%rd5], %f3", "st.global.f32 [%rd5], %p1"))
     with pytest.raises(AssemblerError) as caught:
         assemble(bad)
     text = str(caught.value)
     assert caught.value.line == SourceLine("/home/me/model.py", 13, "axpy")
-    assert "] /home/me/model.py:13: " in text
+    assert "--> /home/me/model.py:13 in axpy" in text
     assert "st.global.f32 [%rd5], %p1" in text
     assert "'axpy'" in text and "sm_90a" in text
 
@@ -197,9 +191,7 @@ def test_without_any_assembler_the_error_says_what_to_install(
 @pytest.mark.gpu
 @pytest.mark.skipif(not driver.available(), reason="no GPU")
 @pytest.mark.parametrize("whole", [False, True])
-def test_the_drivers_compiler_gives_the_same_resources(
-    monkeypatch: pytest.MonkeyPatch, whole: bool
-) -> None:
+def test_the_drivers_compiler_gives_the_same_resources(monkeypatch: pytest.MonkeyPatch, whole: bool) -> None:
     """With `setmaxnreg` in the text (here in a comment) the PTX is compiled in whole."""
     kernel = axpy()
     if whole:

@@ -63,15 +63,11 @@ def test_the_key_is_the_same_in_another_process() -> None:
         "print(cache_key('ir', target='sm_90a', options='O(3)', assembler='ptxas 13.0.88'))"
     )
     root = Path(__file__).parents[2]
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=root, capture_output=True, check=True, text=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, check=True, text=True)
     assert done.stdout.strip() == cache_key("ir", **BASE)
 
 
-def test_a_changed_source_of_ours_changes_the_key(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_changed_source_of_ours_changes_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for folder in ("kernel_dsl", "lowering/rules", "runtime"):
         (tmp_path / folder).mkdir(parents=True)
     for name in ("assemble.py", "ptxas_log.py", "occupancy.py"):
@@ -156,9 +152,7 @@ def test_a_damaged_entry_is_removed_and_built_again(tmp_path: Path, damage: str)
     else:
         flipped = bytearray(data)
         flipped[-5] ^= 1
-        path.write_bytes(
-            {"cut": data[:-9], "flip": bytes(flipped), "empty": b"", "text": b"#!"}[damage]
-        )
+        path.write_bytes({"cut": data[:-9], "flip": bytes(flipped), "empty": b"", "text": b"#!"}[damage])
     built: list[int] = []
 
     def build() -> Assembled:

@@ -31,9 +31,7 @@ from runtime.occupancy import blocks_per_multiprocessor, target_limits
     ],
 )
 def test_blocks(target: str, threads: int, registers: int, shared: int, blocks: int) -> None:
-    got = blocks_per_multiprocessor(
-        TARGETS[target].limits, threads=threads, registers=registers, shared_bytes=shared
-    )
+    got = blocks_per_multiprocessor(TARGETS[target].limits, threads=threads, registers=registers, shared_bytes=shared)
     assert got == blocks
 
 

@@ -27,9 +27,7 @@ _LINE = st.builds(SourceLine, _TEXT, st.integers(0, 10**6), _TEXT)
 _TREE = st.recursive(
     st.none() | _INT | _TEXT,
     lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.lists(inner, max_size=3).map(tuple)
-        | st.dictionaries(_TEXT, inner, max_size=3)
+        st.lists(inner, max_size=3) | st.lists(inner, max_size=3).map(tuple) | st.dictionaries(_TEXT, inner, max_size=3)
     ),
     max_leaves=6,
 )
@@ -90,17 +88,11 @@ _KERNEL = st.builds(
     st.text(max_size=60),
     _TEXT,
     _tuples(_PARAM),
-    _tuples(
-        st.builds(
-            compiled.ArrayAssumption, _SIZES, _DTYPE, st.booleans(), _INT, st.booleans(), _TEXT
-        )
-    ),
+    _tuples(st.builds(compiled.ArrayAssumption, _SIZES, _DTYPE, st.booleans(), _INT, st.booleans(), _TEXT)),
     _INT,
     _tuples(st.builds(compiled.OutputSpec, _SIZES, _DTYPE, _FILL, st.none() | _INT)),
     _TREE,
-    st.builds(
-        compiled.LaunchAttributes, _THREE, _THREE, _THREE, _INT, st.booleans(), st.booleans()
-    ),
+    st.builds(compiled.LaunchAttributes, _THREE, _THREE, _THREE, _INT, st.booleans(), st.booleans()),
     _tuples(st.builds(compiled.Workspace, _INT, st.booleans(), _INT)),
     _NAMES,
     _tuples(st.tuples(st.integers(1, 10**6), _LINE)),

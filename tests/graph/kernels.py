@@ -50,8 +50,7 @@ class Kernel:
     def compile(self, arrays):
         shapes = self.outputs(arrays) if callable(self.outputs) else self.outputs
         specs = [
-            OutputSpec(tuple(map(int, shape)), dtypes.as_dtype(dtype), self.fill, self.alias)
-            for shape, dtype in shapes
+            OutputSpec(tuple(map(int, shape)), dtypes.as_dtype(dtype), self.fill, self.alias) for shape, dtype in shapes
         ]
         kinds = [
             ArrayAssumption(
@@ -64,10 +63,7 @@ class Kernel:
             )
             for i, a in enumerate(arrays)
         ]
-        kinds += [
-            ArrayAssumption(s.shape, s.dtype, True, s.dtype.itemsize, True, f"y{i}")
-            for i, s in enumerate(specs)
-        ]
+        kinds += [ArrayAssumption(s.shape, s.dtype, True, s.dtype.itemsize, True, f"y{i}") for i, s in enumerate(specs)]
         grid = tuple(int(g) for g in self.grid or (1, 1, 1))
         self.grids.append(grid)
         params = [PointerParam(i) for i in range(len(kinds))]

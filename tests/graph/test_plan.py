@@ -8,9 +8,7 @@ from hypothesis import strategies as st
 from runtime.graph.plan import ALIGNMENT, Block, Dependencies, ancestors, needed, place
 
 _RANGE = st.tuples(st.integers(0, 24), st.integers(0, 10)).map(lambda r: (r[0], r[0] + r[1]))
-_NODES = st.lists(
-    st.tuples(st.lists(_RANGE, max_size=3), st.lists(_RANGE, max_size=2)), max_size=12
-)
+_NODES = st.lists(st.tuples(st.lists(_RANGE, max_size=3), st.lists(_RANGE, max_size=2)), max_size=12)
 
 
 def by_bytes(nodes):
@@ -56,9 +54,7 @@ def test_a_partial_overwrite_leaves_the_rest_to_its_writer() -> None:
 @st.composite
 def _graphs(draw):
     count = draw(st.integers(1, 12))
-    waits = [
-        set(draw(st.lists(st.integers(0, i - 1), max_size=4))) if i else set() for i in range(count)
-    ]
+    waits = [set(draw(st.lists(st.integers(0, i - 1), max_size=4))) if i else set() for i in range(count)]
     early = draw(st.lists(st.booleans(), min_size=count, max_size=count))
     return waits, early
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +186,23 @@ def test_corrupt_image(x, interpret, image):
 def test_machine_code_in_the_interpreter(x):
     with pytest.raises(DeviceError, match="takes PTX"):
         scale(x, True, compiled_source=b"\x7fELF" + bytes(64))
+
+
+@pytest.mark.parametrize("form", ["plain", "lz4", "zstd"])
+def test_fat_binary(x, interpret, form):
+    if form == "zstd" and interpret:
+        pytest.importorskip("zstandard" if sys.version_info < (3, 14) else "compression.zstd")
+    (out,) = scale(x, interpret, compiled_source=(PTX / f"scale.{form}.fatbin").read_bytes())
+    np.testing.assert_allclose(out, expected(x), rtol=1e-6)
+
+
+def test_fat_binary_that_the_interpreter_cannot_run(x):
+    with pytest.raises(DeviceError, match="machine code alone"):
+        scale(x, True, compiled_source=(PTX / "scale.sm_80.fatbin").read_bytes())
+    packed = (PTX / "scale.lz4.fatbin").read_bytes()
+    for cut in (3, 10, 40, 100, len(packed) - 50):
+        with pytest.raises(Error):
+            scale(x, True, compiled_source=packed[:cut])
 
 
 # --- on a GPU -----------------------------------------------------------------------------------------

@@ -35,9 +35,10 @@ the wrong sign would be an infinite error; there are none.
 
 The limits are 2 ulp in float32 and 4 in float64; for `pow` 4 and 8. `fmod` and `remainder` are
 exact (half an ulp is the rounding of a sum with the divisor). The functions consist of
-IEEE-rounded operations only, so the results of a GPU, of the interpreter and of this measurement
-on a CPU are the same bits. With `approx_math=True` float32 functions that the hardware
-approximates use its instructions instead: see the PTX ISA for their errors.
+IEEE-rounded operations only, so a GPU, the interpreter and this measurement on a CPU should give
+the same bits; `tests/math/test_same_bits.py` compares them. With `approx_math=True` float32
+functions that the hardware approximates use its instructions instead: see the PTX ISA for their
+errors.
 
 The last columns count PTX instructions, without what a rare slow path adds.
 

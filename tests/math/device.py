@@ -32,9 +32,7 @@ def _machine(arch: str) -> llvm.TargetMachine:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     target = llvm.Target.from_triple("nvptx64-nvidia-cuda")
-    return target.create_target_machine(
-        cpu=arch, features=FEATURES[arch], opt=3, codemodel="default"
-    )
+    return target.create_target_machine(cpu=arch, features=FEATURES[arch], opt=3, codemodel="default")
 
 
 def _kernel_text(called: MathFunction) -> str:
@@ -44,8 +42,7 @@ def _kernel_text(called: MathFunction) -> str:
     parameters = ", ".join(f"ptr addrspace(1) %p{i}" for i in range(count + 1))
     types = called.parameters
     loads = "\n".join(
-        f"  %a{i} = getelementptr {t}, ptr addrspace(1) %p{i}, i64 %index\n"
-        f"  %x{i} = load {t}, ptr addrspace(1) %a{i}"
+        f"  %a{i} = getelementptr {t}, ptr addrspace(1) %p{i}, i64 %index\n  %x{i} = load {t}, ptr addrspace(1) %a{i}"
         for i, t in enumerate(types)
     )
     operands = ", ".join(f"{t} %x{i}" for i, t in enumerate(types))

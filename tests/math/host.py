@@ -29,9 +29,7 @@ def _machine() -> llvm.TargetMachine:
         llvm.load_library_permanently(library)
     target = llvm.Target.from_default_triple()
     features = llvm.get_host_cpu_features().flatten()
-    return target.create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=features, opt=3, jit=True
-    )
+    return target.create_target_machine(cpu=llvm.get_host_cpu_name(), features=features, opt=3, jit=True)
 
 
 _engines: list[Any] = []  # an engine owns the code that the function pointers point into
@@ -68,8 +66,7 @@ def loop_text(symbol: str, types: list[str], result: str, stored: str | None = N
     """`void loop(out, in..., n)` that applies a scalar function element by element."""
     pointers = ", ".join(f"ptr noalias %p{i}" for i in range(len(types)))
     loads = "\n".join(
-        f"  %a{i} = getelementptr {t}, ptr %p{i}, i64 %i\n  %x{i} = load {t}, ptr %a{i}"
-        for i, t in enumerate(types)
+        f"  %a{i} = getelementptr {t}, ptr %p{i}, i64 %i\n  %x{i} = load {t}, ptr %a{i}" for i, t in enumerate(types)
     )
     operands = ", ".join(f"{t} %x{i}" for i, t in enumerate(types))
     return f"""
@@ -225,6 +222,4 @@ def errors_double(result: np.ndarray, reference: np.ndarray) -> np.ndarray:
     error = np.where(np.isnan(result) | np.isnan(reference), np.inf, error)
     error = np.where(np.isnan(result) & np.isnan(reference), 0, error)
     zeros = (result == 0) & (reference == 0)
-    return np.where(zeros & (np.signbit(result) != np.signbit(reference)), np.inf, error).astype(
-        np.float64
-    )
+    return np.where(zeros & (np.signbit(result) != np.signbit(reference)), np.inf, error).astype(np.float64)

@@ -22,9 +22,7 @@ def _rsqrt(x: np.ndarray) -> np.ndarray:
 
 def _power(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     # The C library's 80-bit power of an infinity is wrong for exponents from 2^63 on.
-    return np.where(
-        np.isinf(x), np.power(x.astype(np.float64), y.astype(np.float64)), np.power(x, y)
-    )
+    return np.where(np.isinf(x), np.power(x.astype(np.float64), y.astype(np.float64)), np.power(x, y))
 
 
 def _erfinv(x: np.ndarray) -> np.ndarray:
@@ -39,9 +37,7 @@ def _erfinv(x: np.ndarray) -> np.ndarray:
     for _ in range(2):
         near = libm("erf", wide=wide)(y) - t
         far = (1 - t) - libm("erfc", wide=wide)(y)
-        y = y - np.where(t < 0.5, near, far) * np.exp(y * y) * (
-            np.sqrt(np.arccos(x.dtype.type(-1))) / 2
-        )
+        y = y - np.where(t < 0.5, near, far) * np.exp(y * y) * (np.sqrt(np.arccos(x.dtype.type(-1))) / 2)
     y = np.where(t < 1, y, np.where(t == 1, np.inf, np.nan))
     return np.copysign(y, x)
 
@@ -115,9 +111,7 @@ def samples(dtype: str, count: int, seed: int = 0) -> np.ndarray:
     patterns = rng.integers(0, np.iinfo(bits).max, count // 3, bits, endpoint=True).view(kind)
     near = rng.uniform(-3, 3, count // 3)
     wide = rng.normal(0, 1, count // 3) * 10.0 ** rng.uniform(-4, 3, count // 3)
-    return np.concatenate(
-        [np.array(specials(dtype), kind), patterns, near.astype(kind), wide.astype(kind)]
-    )
+    return np.concatenate([np.array(specials(dtype), kind), patterns, near.astype(kind), wide.astype(kind)])
 
 
 def pairs(name: str, dtype: str, count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -134,6 +128,4 @@ def pairs(name: str, dtype: str, count: int, seed: int = 0) -> tuple[np.ndarray,
         if name == "pow":  # exponents that lead to results of every size
             reach = np.log(np.finfo(kind).max) * rng.uniform(-1.1, 1.1, x.size)
             like = (reach / np.log(np.abs(x.astype(np.longdouble)))).astype(kind)
-    return np.concatenate([left, rng.permutation(x), x]), np.concatenate(
-        [right, rng.permutation(x), like]
-    )
+    return np.concatenate([left, rng.permutation(x), x]), np.concatenate([right, rng.permutation(x), like])

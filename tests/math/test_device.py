@@ -44,7 +44,7 @@ INSTRUCTIONS = {
     "erfc.f32": 88,
     "erfc.f64": 98,
     "erfinv.f32": 80,
-    "erfinv.f64": 116,
+    "erfinv.f64": 134,
     "exp.f32": 17,
     "exp.f64": 27,
     "exp10.f32": 17,

@@ -32,6 +32,7 @@ from runtime import driver, memory
 from runtime.arrays import view
 from runtime.binding import bind
 from runtime.device import cuda_device
+from runtime.dispatch import MISS, FastCalls
 from runtime.errors import (
     ArgumentTypeError,
     ArgumentValueError,
@@ -159,9 +160,7 @@ def test_read_only_device_output_is_refused(player: Player) -> None:
     kernel = scale()
     loaded = cuda_device(0).load(kernel)
     with pytest.raises(ArgumentValueError, match="read-only"):
-        runtime.call(
-            kernel, loaded, [CudaArray(X)], [1.0], out=[CudaArray(X.copy(), readonly=True)]
-        )
+        runtime.call(kernel, loaded, [CudaArray(X)], [1.0], out=[CudaArray(X.copy(), readonly=True)])
     assert not player.launches
 
 
@@ -342,9 +341,7 @@ def test_images(player: Player) -> None:
     assert device.load_image(scale_ptx().encode(), "scale") is image, "the same image loads once"
     out = np.zeros(32, np.float32)
     x = view(CudaArray(X))
-    image.launch(
-        [x, view(CudaArray(out)), np.float32(2).tobytes()], grid=(1, 1, 1), block=(32, 1, 1)
-    )
+    image.launch([x, view(CudaArray(out)), np.float32(2).tobytes()], grid=(1, 1, 1), block=(32, 1, 1))
     np.testing.assert_array_equal(out, X * 2)
     with pytest.raises(ArgumentTypeError, match="3 parameters"):
         image.launch([x, x], grid=(1, 1, 1), block=(32, 1, 1))
@@ -426,3 +423,23 @@ def test_fill_of_narrow_floats() -> None:
     assert memory.fill_pattern(2, uint8) == b"\x02" and len(memory.fill_pattern(2, float64)) == 8
     with pytest.raises(ArgumentValueError, match="does not fit"):
         memory.fill_pattern(300, uint8)
+
+
+def test_cupy_arrays(player: Player, monkeypatch: pytest.MonkeyPatch) -> None:
+    from . import fake_cupy
+
+    cupy = fake_cupy.install(monkeypatch)
+    kernel = scale()
+    loaded = cuda_device(0).load(kernel)
+    x = cupy.ndarray(X.copy())
+    (out,) = runtime.call(kernel, loaded, [x], [2.0])
+    assert type(out) is cupy.ndarray and player.launches[-1].stream == 21
+    np.testing.assert_array_equal(out.host, X * 2)
+    runtime.call(kernel, loaded, [x], [2.0], stream=5)
+    assert fake_cupy.MADE == [21, 5], "an output belongs to the stream that writes it"
+    fast = FastCalls()
+    fast.learn((x, 2.0), None, loaded, lambda outs: outs[0])
+    np.testing.assert_array_equal(fast((x, 3.0)).host, X * 3)
+    assert fast((cupy.ndarray(X[::2]), 3.0)) is MISS
+    np.testing.assert_array_equal(bind(kernel, loaded, [x], [4.0])()[0].host, X * 4)
+    assert player.launches[-1].stream == 21

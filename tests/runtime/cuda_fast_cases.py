@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
 from typing import Any
@@ -16,7 +17,7 @@ from runtime.arrays import ArrayView
 from runtime.device import cuda_device
 from runtime.dispatch import MISS, FastCalls
 
-from .fake import Player, player
+from .fake import Launch, Player, player
 from .kernels import STRIDES, scale
 
 __all__ = ["player"]
@@ -132,3 +133,32 @@ def test_fast_calls_from_many_threads(player: Player, torch: Any) -> None:
     for t in threads:
         t.join()
     assert not wrong
+
+
+def test_fast_calls_fill_and_alias(player: Player, torch: Any) -> None:
+    x = torch.from_numpy(X.copy())
+    fast = FastCalls()
+    loaded = cuda_device(0).load(scale(fill=2.5))
+    fast.learn((x, 2.0), None, loaded, lambda outs: outs[0])
+    seen: list[Any] = []
+    play = type(player).__call__
+
+    def look(self: Player, *got: Any) -> int:
+        address = int.from_bytes(Launch(*got).params[1], "little")
+        seen.append(np.frombuffer(ctypes.string_at(address, 128), np.float32))
+        return play(self, *got)
+
+    type(player).__call__ = look
+    try:
+        np.testing.assert_array_equal(fast((x, 3.0)).numpy(), X * 3)
+    finally:
+        type(player).__call__ = play
+    assert len(seen) == 1 and (seen[0] == 2.5).all()
+    aliased = FastCalls()
+    loaded = cuda_device(0).load(scale(alias=0))
+    aliased.learn((x, 2.0), None, loaded)
+    assert aliased((x, 2.0)) is MISS, "a copy comes first: the long way"
+    aliased.learn((x, 2.0), x, loaded)
+    aliased((x, 2.0), x)
+    np.testing.assert_array_equal(x.numpy(), X * 2)
+    assert aliased((x, 2.0), x.clone()) is MISS

@@ -90,9 +90,7 @@ def count(which: int) -> int:
 class CudaArray:
     """An array of no framework, in 'device' memory."""
 
-    def __init__(
-        self, data: np.ndarray[Any, Any], stream: int | None = None, readonly: bool = False
-    ) -> None:
+    def __init__(self, data: np.ndarray[Any, Any], stream: int | None = None, readonly: bool = False) -> None:
         self.data = data
         self.stream = stream
         self.readonly = readonly

@@ -135,9 +135,7 @@ def test_overlapping_inputs_are_fine_unless_written() -> None:
 
 def test_outputs_may_not_share_memory() -> None:
     one = scale()
-    two = dataclasses.replace(
-        one, arrays=(*one.arrays, one.arrays[1]), outputs=(*one.outputs, *one.outputs)
-    )
+    two = dataclasses.replace(one, arrays=(*one.arrays, one.arrays[1]), outputs=(*one.outputs, *one.outputs))
     x, out = np.zeros(32, np.float32), np.zeros(64, np.float32)
     check_arrays(two, _views(x, out[:32], out[32:]))
     with pytest.raises(ArgumentValueError, match="each output needs its own"):

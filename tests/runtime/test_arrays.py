@@ -205,9 +205,7 @@ def test_dlpack_out(versioned: bool) -> None:
     del capsule
     assert len(dlpack._exported) == before - 1, "a capsule that nobody took frees itself"
     with pytest.raises(ArgumentValueError, match="no type"):
-        dlpack.export(
-            ArrayView(0, (1,), (1,), _unknown(), ("cpu", 0), "numpy"), versioned=versioned
-        )
+        dlpack.export(ArrayView(0, (1,), (1,), _unknown(), ("cpu", 0), "numpy"), versioned=versioned)
 
 
 def _unknown() -> Any:

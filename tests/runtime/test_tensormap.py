@@ -15,9 +15,7 @@ from runtime.errors import ArgumentValueError
 from runtime.tensormap import plan
 
 
-def array(
-    shape: tuple[int, ...], strides: Any = None, dtype: Any = float32, address: int = 4096
-) -> Any:
+def array(shape: tuple[int, ...], strides: Any = None, dtype: Any = float32, address: int = 4096) -> Any:
     return ArrayView(address, shape, strides or row_major(shape), dtype, ("cuda", 0), "torch")
 
 
@@ -28,9 +26,7 @@ def test_dimensions_are_innermost_first() -> None:
 
 
 def test_axes_and_splits() -> None:
-    param = TensorMapParam(
-        0, float16, (1, 1, 64, 64), Swizzle.B128, axes=(1, 0, 2), split=((2, 64),)
-    )
+    param = TensorMapParam(0, float16, (1, 1, 64, 64), Swizzle.B128, axes=(1, 0, 2), split=((2, 64),))
     made = plan(param, array((16, 32, 256), dtype=float16))
     assert made is not None
     assert made.extents == (64, 4, 16, 32)
@@ -75,9 +71,7 @@ def test_no_elements_no_descriptor() -> None:
     ],
 )
 def test_what_tma_cannot_address(param: Any, view: Any, words: str) -> None:
-    with pytest.raises(
-        ArgumentValueError, match=f"(?s)the matrix cannot be copied by TMA.*{words}"
-    ):
+    with pytest.raises(ArgumentValueError, match=f"(?s)the matrix cannot be copied by TMA.*{words}"):
         plan(param, view, "the matrix")
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
 
-from .forms import Body, binary, form, unary
+from .forms import Body, binary, form, in_pieces, unary
 from .types import BITS, SIGNED, STORAGE, Array
 
 _LOGIC: dict[str, Any] = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
@@ -146,6 +147,45 @@ _PRMT_MODES: dict[str, tuple[tuple[int, int, int, int], ...]] = {
 }
 
 
+@cache
+def _moves(selector: int) -> tuple[tuple[bool, int, int], ...]:
+    """A selector of prmt as moves of bytes: (from b, bits to the left, mask of the result)."""
+    masks: dict[tuple[bool, int], int] = {}
+    for at in range(4):
+        source = selector >> (4 * at) & 7
+        move = (source >= 4, 8 * (at - source % 4))
+        masks[move] = masks.get(move, 0) | 0xFF << (8 * at)
+    return tuple((from_b, shift, mask) for (from_b, shift), mask in masks.items())
+
+
+def _permute_uniform(a: Array, b: Array, selector: int) -> Array:
+    """prmt with one selector for all lanes, as an immediate is."""
+    result: Array | None = None
+    for from_b, shift, mask in _moves(selector):
+        term = b if from_b else a
+        if shift:
+            term = term << np.uint32(shift) if shift > 0 else term >> np.uint32(-shift)
+        term = term & np.uint32(mask)
+        result = term if result is None else result | term
+    assert result is not None
+    shape = np.broadcast_shapes(a.shape, b.shape)
+    return result if result.shape == shape else np.broadcast_to(result, shape)
+
+
+def _permute(a: Array, b: Array, c: Array) -> Array:
+    """prmt in its default mode: nibble i of c names the source of byte i, or its sign."""
+    pair = (b.astype(np.uint64) << np.uint64(32)) | a
+    result: Any = np.uint32(0)
+    for at in range(4):
+        nibble = c >> np.uint32(4 * at)
+        shift = ((nibble & np.uint32(7)) << np.uint32(3)).astype(np.uint64)
+        byte = (pair >> shift).astype(np.uint8)
+        sign = np.right_shift(byte.view(np.int8), 7).view(np.uint8)
+        byte = np.where(nibble & np.uint32(8), sign, byte)
+        result = result | (byte.astype(np.uint32) << np.uint32(8 * at))
+    return result
+
+
 @form("prmt b32 f4e|b4e|rc8|ecl|ecr|rc16?")
 def prmt(_type: str, mode: str) -> Body:
     selector_of_control: Array | None = None
@@ -156,19 +196,13 @@ def prmt(_type: str, mode: str) -> Body:
     def fn(a: Array, b: Array, c: Array) -> tuple[Array, ...]:
         if selector_of_control is not None:
             c = selector_of_control[c & np.uint32(3)]
-        pair = (b.astype(np.uint64) << np.uint64(32)) | a
-        result: Any = np.uint32(0)
-        for at in range(4):
-            nibble = c >> np.uint32(4 * at)
-            byte = (pair >> ((nibble & np.uint32(7)) << np.uint32(3)).astype(np.uint64)).astype(
-                np.uint8
-            )
-            sign = np.right_shift(byte.view(np.int8), 7).view(np.uint8)
-            byte = np.where(nibble & np.uint32(8), sign, byte)
-            result = result | (byte.astype(np.uint32) << np.uint32(8 * at))
-        return (result,)
+        if c.size == 1:
+            selector = int(c.reshape(-1)[0])
+            if not selector & 0x8888:
+                return (_permute_uniform(a, b, selector & 0x7777),)
+        return (_permute(a, b, c),)
 
-    return Body(("b32", "b32", "b32"), ("b32",), fn)
+    return in_pieces(Body(("b32", "b32", "b32"), ("b32",), fn))
 
 
 # --- counting and searching ----------------------------------------------------------------------
@@ -268,6 +302,10 @@ def bfe(type_: str) -> Body:
 
     def fn(a: Array, position: Array, length: Array) -> tuple[Array, ...]:
         position, length = position & byte, length & byte
+        if position.size == 1 and length.size == 1 and type_[0] == "u":
+            first, count = int(position.reshape(-1)[0]), int(length.reshape(-1)[0])
+            ones = (1 << min(count, width)) - 1
+            return (a >> storage(first) & storage(ones) if first < width else a & storage(0),)
         if type_[0] == "u":
             shifted = np.where(
                 position > last, storage(0), a >> np.minimum(position, last).astype(storage)

@@ -242,7 +242,18 @@ _SELECTABLE = "b16|b32|b64|u16|u32|u64|s16|s32|s64|f32|f64"
 
 @form(f"selp {_SELECTABLE}")
 def selp(type_: str) -> Body:
-    return Body((type_, type_, "pred"), (type_,), lambda a, b, p: (np.where(p, a, b),))
+    ones: Any = STORAGE[type_](2 ** BITS[type_] - 1)
+
+    def fn(a: Array, b: Array, p: Array) -> tuple[Array, ...]:
+        if p.size < 2048:
+            return (np.where(p, a, b),)
+        # For large arrays: `where` branches on each element, bit masks don't.
+        mask = np.multiply(p, ones, dtype=ones.dtype)
+        result = a ^ b
+        result = np.bitwise_and(result, mask, out=result if result.shape == mask.shape else None)
+        return (np.bitwise_xor(result, b, out=result),)
+
+    return Body((type_, type_, "pred"), (type_,), fn)
 
 
 @form(f"slct {_SELECTABLE} s32")

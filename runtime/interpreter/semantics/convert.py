@@ -17,7 +17,7 @@ from . import exact
 from .bits import leading_zeros
 from .floating import canonical_f32, flush_f32, saturate
 from .formats import FORMATS, decode, encode, f16_of_float, half_of_f32, pack
-from .forms import Body, Illegal, form
+from .forms import Body, Illegal, form, in_pieces
 from .types import BITS, SIGNED, STORAGE, UNSIGNED, Array, narrow
 
 _INTEGERS = "u8|u16|u32|u64|s8|s16|s32|s64"
@@ -129,7 +129,9 @@ def cvt_float_to_integer(mode: str, ftz: str, sat: str, target: str, source: str
     value, integral = float_value(source, bool(ftz)), _INTEGRAL[mode]
     wide = source == "f64" or BITS[target] == 64
     convert = _to_integer(target, 1 << (BITS[target] - 1) if wide else 0)
-    return Body((source,), (target,), lambda a: (convert(integral(value(a).astype(np.float64))),))
+    return in_pieces(
+        Body((source,), (target,), lambda a: (convert(integral(value(a).astype(np.float64))),))
+    )
 
 
 def _check_ftz(ftz: str, *types: str) -> None:

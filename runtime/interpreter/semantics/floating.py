@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from . import exact
-from .forms import Body, form
+from .forms import Body, form, in_pieces
 from .types import CANONICAL_NAN_F32, Array, Map, spreadable
 
 _EXPONENT, _SIGN = np.uint32(0x7F800000), np.uint32(0x80000000)
@@ -104,14 +104,19 @@ def directed_f32(name: str, mode: str) -> Real:
 
 @form("add|sub|mul rn|rz|rm|rp? ftz? sat? f32")
 def arithmetic_f32(name: str, mode: str, ftz: str, sat: str, _type: str) -> Body:
-    fn = _PLAIN[name] if mode in ("", "rn") else directed_f32(name, mode)
-    return body_f32(fn, 2, bool(ftz), bool(sat))
+    if mode in ("", "rn"):
+        return body_f32(_PLAIN[name], 2, bool(ftz), bool(sat))
+    return in_pieces(body_f32(directed_f32(name, mode), 2, bool(ftz), bool(sat)))
 
 
 @form("add|sub|mul rn|rz|rm|rp? f64")
 def arithmetic_f64(name: str, mode: str, _type: str) -> Body:
     if mode in ("", "rn"):
         return body_f64(_PLAIN[name], 2)
+    return in_pieces(_directed_f64(name, mode))
+
+
+def _directed_f64(name: str, mode: str) -> Body:
     one = np.ones(())
     if name == "mul":
         # The zero that is added takes the product's sign, so that it never changes the sum of
@@ -159,12 +164,12 @@ def real_fma_f32(mode: str) -> Real:
 
 @form("fma|mad rn|rz|rm|rp ftz? sat? f32")
 def fused_f32(_name: str, mode: str, ftz: str, sat: str, _type: str) -> Body:
-    return body_f32(real_fma_f32(mode), 3, bool(ftz), bool(sat))
+    return in_pieces(body_f32(real_fma_f32(mode), 3, bool(ftz), bool(sat)))
 
 
 @form("fma|mad rn|rz|rm|rp f64")
 def fused_f64(_name: str, mode: str, _type: str) -> Body:
-    return body_f64(lambda a, b, c: exact.fma_f64(a, b, c, mode), 3)
+    return in_pieces(body_f64(lambda a, b, c: exact.fma_f64(a, b, c, mode), 3))
 
 
 # --- pairs of f32 --------------------------------------------------------------------------------

@@ -14,11 +14,12 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from typing import cast
 
 import numpy as np
 
 from .errors import BadModifier, UnknownInstruction
-from .types import Array
+from .types import STORAGE, Array
 
 Opcode = tuple[str, ...]
 Results = tuple[Array, ...]
@@ -206,6 +207,31 @@ def compile_alu(opcode: Opcode, pair: bool = False) -> Alu:
     if isinstance(_find(opcode, not pair), Body):
         found = "it takes one destination" if pair else "it takes a destination d|p"
     raise BadModifier(opcode, found)
+
+
+_PIECE = 8192  # elements: a few temporaries of that many stay in the second cache
+
+
+def in_pieces(body: Body) -> Body:
+    """`body` over large arrays piece by piece: for those that make many temporaries."""
+    function = cast(Function, body.function)
+    storages = [STORAGE[name] for name in body.results]
+
+    def run(*arrays: Array) -> Results:
+        largest = max(arrays, key=np.size)
+        size = largest.size
+        if size <= _PIECE or any(a.size not in (1, size) for a in arrays):
+            return function(*arrays)
+        flat = [a.reshape(-1) for a in arrays]
+        results = tuple(np.empty(size, storage) for storage in storages)
+        for start in range(0, size, _PIECE):
+            piece = slice(start, start + _PIECE)
+            parts = function(*(a if a.size == 1 else a[piece] for a in flat))
+            for result, part in zip(results, parts, strict=True):
+                result[piece] = part
+        return tuple(result.reshape(largest.shape) for result in results)
+
+    return Body(body.operands, body.results, run)
 
 
 def unary(fn: Callable[[Array], Array], operand: str, result: str | None = None) -> Body:

@@ -15,7 +15,7 @@ from . import exact
 from .approx import real_function
 from .floating import saturate
 from .formats import BF16, decode, encode, f16_of_float, half_of_f32
-from .forms import Body, form
+from .forms import Body, form, in_pieces
 from .types import AnyMap, Array, Map, spreadable
 
 Bits = Map
@@ -101,21 +101,33 @@ def arithmetic_bf16(name: str, _rn: str, type_: str) -> Body:
 def _fused(name: str, sat: bool, relu: bool) -> AnyMap:
     finish = _rounded(name, sat, relu)
 
-    def fn(a: Array, b: Array, c: Array) -> Array:
+    def f16(a: Array, b: Array, c: Array) -> Array:
         x, y, z = (decode(bits, name).astype(np.float64) for bits in (a, b, c))
         return finish(exact.fma_odd(x, y, z))
 
-    return fn
+    def bf16(a: Array, b: Array, c: Array) -> Array:
+        # Two roundings, to float32 and then to bf16, differ from one only where the first makes a
+        # tie of the second; a bf16 is the upper half of a float32, so its ties are easy to see.
+        x, y, z = (decode(bits, name) for bits in (a, b, c))
+        near = (np.multiply(x, y, dtype=np.float64) + z).astype(np.float32)
+        codes = finish(near)
+        tie = (near.view(np.uint32) & np.uint32(0xFFFF)) == np.uint32(0x8000)
+        if np.count_nonzero(tie):
+            x, y, z = (np.broadcast_to(v, tie.shape)[tie].astype(np.float64) for v in (x, y, z))
+            codes[tie] = finish(exact.fma_odd(x, y, z))
+        return codes
+
+    return f16 if name == "f16" else bf16
 
 
 @form("fma rn ftz? sat|relu? f16|f16x2", since=75)
 def fma_f16(_rn: str, ftz: str, clamp: str, type_: str) -> Body:
-    return half_body(_fused("f16", clamp == "sat", clamp == "relu"), type_, 3, bool(ftz))
+    return in_pieces(half_body(_fused("f16", clamp == "sat", clamp == "relu"), type_, 3, bool(ftz)))
 
 
 @form("fma rn relu? bf16|bf16x2", since=80)
 def fma_bf16(_rn: str, relu: str, type_: str) -> Body:
-    return half_body(_fused("bf16", False, bool(relu)), type_, 3)
+    return in_pieces(half_body(_fused("bf16", False, bool(relu)), type_, 3))
 
 
 @form("fma rn oob relu? f16|f16x2|bf16|bf16x2", since=90)

@@ -236,14 +236,14 @@ def extreme(name: str, type_: str) -> Body:
     return binary(lambda a, b: ufunc(a.view(value), b.view(value)).view(storage), type_)
 
 
-@form("min|max relu s32", since=90)
-def extreme_relu(name: str, _relu: str, type_: str) -> Body:
+@form("min|max relu s32", "min|max s32 relu", since=90)
+def extreme_relu(name: str, *_: str) -> Body:
     ufunc, zero = _EXTREME[name], np.int32(0)
 
     def fn(a: Array, b: Array) -> Array:
         return np.maximum(ufunc(a.view(np.int32), b.view(np.int32)), zero).view(np.uint32)
 
-    return binary(fn, type_)
+    return binary(fn, "s32")
 
 
 def _halves(ufunc: Any, dtype: Any) -> Product:
@@ -262,18 +262,19 @@ def add_halves(type_: str) -> Body:
     return binary(_halves(np.add, np.uint16), type_)
 
 
-@form("min|max relu? u16x2|s16x2", since=90)
-def extreme_halves(name: str, relu: str, type_: str) -> Body:
+@form("min|max u16x2|s16x2", since=90)
+def extreme_halves(name: str, type_: str) -> Body:
+    return binary(_halves(_EXTREME[name], np.int16 if type_[0] == "s" else np.uint16), type_)
+
+
+@form("min|max relu s16x2", "min|max s16x2 relu", since=90)
+def extreme_halves_relu(name: str, *_: str) -> Body:
     ufunc = _EXTREME[name]
-    if not relu:
-        return binary(_halves(ufunc, np.int16 if type_[0] == "s" else np.uint16), type_)
-    if type_ == "u16x2":
-        raise Illegal(".relu needs a signed type")
 
     def clamped(a: Array, b: Array) -> Array:
         return np.maximum(ufunc(a, b), np.int16(0))
 
-    return binary(_halves(clamped, np.int16), type_)
+    return binary(_halves(clamped, np.int16), "s16x2")
 
 
 # --- dot products --------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ def halves(bits: int, signed: bool) -> list[int]:
 
 
 def arithmetic(op: tuple[str, ...]) -> Reference | None:
-    name, type_ = op[0], op[-1]
+    name, type_ = op[0], next(word for word in reversed(op) if word != "relu")
     if type_ in ("u16x2", "s16x2"):
         return packed(op)
 
@@ -65,7 +65,7 @@ def arithmetic(op: tuple[str, ...]) -> Reference | None:
 
 
 def packed(op: tuple[str, ...]) -> Reference:
-    signed = op[-1] == "s16x2"
+    signed = "s16x2" in op
     pick: Callable[[int, int], int] = {"add": lambda a, b: a + b, "min": min, "max": max}[op[0]]
 
     def fn(a: int, b: int) -> tuple[int, ...]:

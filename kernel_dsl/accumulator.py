@@ -1,0 +1,152 @@
+"""Accumulators of wgmma: specifications, and the Refs that a kernel body sees. They live in named PTX registers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from . import dtypes as dt
+from .dtypes import DType
+from .errors import BadArgument, BadIndex, SliceOutOfRange
+from .errors_hopper import UnreadAccumulator
+from .ir import Value
+from .memory import as_dtype_of, as_shape
+from .values import Array
+
+__all__ = ["ACC", "AccRef"]
+
+
+@dataclass(frozen=True)
+class AccSpec:
+    """An accumulator to allocate: made by `kd.ACC(shape, dtype)` or `kd.ACC.init(value)`."""
+
+    shape: tuple[int, ...]
+    dtype: DType
+    value: Any = None
+
+
+class _Acc:
+    """`kd.ACC(shape, dtype=float32)`: a wgmma accumulator, zero at allocation; `kd.ACC.init(x)`: one that starts as x."""
+
+    __name__ = "ACC"
+
+    def __call__(self, shape: Any, dtype: Any = dt.float32) -> AccSpec:
+        extents, kind = as_shape(shape, "ACC"), as_dtype_of(dtype, "ACC")
+        check_accumulator(extents, kind)
+        return AccSpec(extents, kind)
+
+    def init(self, value: Any) -> AccSpec:
+        """An accumulator that starts as a traced value."""
+        if not isinstance(value, Array):
+            raise BadArgument(op="ACC.init", what=f"a {type(value).__name__}", hint="pass a traced value")
+        check_accumulator(value.shape, value.dtype)
+        return AccSpec(value.shape, value.dtype, value)
+
+    def __repr__(self) -> str:
+        return "kd.ACC"
+
+
+ACC = _Acc()
+
+
+def check_accumulator(shape: tuple[int, ...], dtype: DType) -> None:
+    """Raise `UnreadAccumulator` for a shape or dtype that wgmma has no accumulator of."""
+    if dtype not in (dt.float32, dt.float16, dt.int32):
+        why = "wgmma accumulates in float32, float16 or int32"
+        raise UnreadAccumulator(what=f"an accumulator of {dtype}", why=why, hint="convert the result with `.astype`")
+    if len(shape) != 2 or shape[0] % 64 or shape[1] % 8 or 0 in shape:
+        why = "a warpgroup accumulates 64 rows at a time, and 8 columns"
+        hint = "round the rows up to a multiple of 64 and the columns to one of 8"
+        raise UnreadAccumulator(what=f"an accumulator of shape {shape}", why=why, hint=hint)
+
+
+@dataclass(frozen=True)
+class AccType:
+    """An accumulator's type: shape and dtype; `name` is the author's word for it."""
+
+    shape: tuple[int, ...]
+    dtype: DType
+    name: str = ""
+
+    def __str__(self) -> str:
+        return f"acc<{self.dtype.name}[{','.join(map(str, self.shape))}]>"
+
+
+class AccRef:
+    """An accumulator, or a block of one: `acc[...]` waits for all wgmma and reads, `acc.at[:, a:b]` is a block."""
+
+    __slots__ = ("_root", "_shape", "_start")
+
+    def __init__(self, root: Value, start: tuple[int, int] = (0, 0), shape: tuple[int, int] | None = None) -> None:
+        self._root = root
+        self._start = start
+        self._shape: tuple[int, int] = root.type.shape if shape is None else shape
+
+    @property
+    def root(self) -> Value:
+        return self._root
+
+    @property
+    def start(self) -> tuple[int, int]:
+        return self._start
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self._shape
+
+    @property
+    def dtype(self) -> DType:
+        return self._root.type.dtype
+
+    @property
+    def ndim(self) -> int:
+        return 2
+
+    def __repr__(self) -> str:
+        return f"<{self._root.type} block {self._shape} at {self._start}>"
+
+    @property
+    def at(self) -> Any:
+        return _AccAt(self)
+
+    def block(self, index: Any) -> AccRef:
+        """The block that static slices pick. Raises `BadIndex`, `SliceOutOfRange`."""
+        from .refs import Slice
+
+        items = list(index) if isinstance(index, tuple) else [index]
+        if items and items[-1] is Ellipsis:
+            items.pop()
+        if items and items[0] is Ellipsis:
+            items = [slice(None)] * (3 - len(items)) + items[1:]
+        items += [slice(None)] * (2 - len(items))
+        start, shape = list(self._start), list(self._shape)
+        for dim, (item, unit) in enumerate(zip(items, (64, 8), strict=False)):
+            if isinstance(item, Slice) and isinstance(item.start, int):
+                item = slice(item.start, item.start + item.size, item.stride)
+            if not isinstance(item, slice) or any(isinstance(x, Array) for x in (item.start, item.stop, item.step)):
+                raise BadIndex(what=f"a {type(item).__name__}", hint="accumulators are sliced statically: `acc.at[:, a:b]`")
+            begin, stop, step = item.indices(self._shape[dim])
+            if step != 1 or begin % unit or (stop - begin) % unit or stop <= begin:
+                what = f"rows come in 64s and columns in 8s; this is {begin}:{stop}:{step} of axis {dim}"
+                raise SliceOutOfRange(start=begin, stop=stop, dim=dim, extent=self._shape[dim], what=what)
+            start[dim] += begin
+            shape[dim] = stop - begin
+        return AccRef(self._root, (start[0], start[1]), (shape[0], shape[1]))
+
+    def __getitem__(self, index: Any) -> Array:
+        from .ops.matrix import wgmma_accumulator_load
+
+        return wgmma_accumulator_load(self.block(index))
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        from .ops.matrix import write_accumulator
+
+        write_accumulator(self.block(index), value)
+
+
+class _AccAt:
+    def __init__(self, acc: AccRef) -> None:
+        self._acc = acc
+
+    def __getitem__(self, index: Any) -> AccRef:
+        return self._acc.block(index)

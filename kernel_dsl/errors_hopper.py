@@ -1,0 +1,110 @@
+"""Errors of the Hopper parts: transforms, asynchronous copies, wgmma, clusters and pipelines."""
+
+from __future__ import annotations
+
+from .diagnostics import Error
+
+
+class BadTransform(Error, ValueError):
+    """A tiling or swizzle that a buffer can't have."""
+
+    code = "bad-transform"
+    title = "{what}"
+    note = "{why}"
+    help = "{hint}"
+
+
+class TransformConflict(Error, ValueError):
+    """Two uses of one SMEM Ref that need different transforms."""
+
+    code = "transform-conflict"
+    title = "{ref} would need two different layouts in SMEM"
+    note = "{why}"
+    help = "give it `transforms=` that suit both uses, or use two buffers"
+
+
+class CopySpaces(Error, TypeError):
+    """An asynchronous copy between the wrong memory spaces."""
+
+    code = "copy-spaces"
+    title = "`{op}` copies from {src} to {dst}, and got {got}"
+    help = "{hint}"
+
+
+class CopyMismatch(Error, ValueError):
+    """An asynchronous copy between views of different shapes or dtypes."""
+
+    code = "copy-mismatch"
+    title = "`{op}`: the source is {src} and the destination is {dst}"
+    note = "both need one shape and one dtype"
+    help = "{hint}"
+
+
+class TmaRule(Error, ValueError):
+    """A copy that the tensor memory accelerator can't do."""
+
+    code = "tma-rule"
+    title = "`{op}`: {what}"
+    note = "{why}"
+    help = "{hint}"
+
+
+class BarrierBytes(Error, ValueError):
+    """A copy of more bytes than one mbarrier phase counts."""
+
+    code = "barrier-bytes"
+    title = "`{op}` moves {bytes} bytes, and an mbarrier counts at most {limit} bytes a phase"
+    help = "copy in several pieces, each with its own barrier"
+
+
+class UnreadAccumulator(Error, ValueError):
+    """An accumulator used in a way it does not have."""
+
+    code = "accumulator-use"
+    title = "{what}"
+    note = "{why}"
+    help = "{hint}"
+
+
+class WgmmaShape(Error, ValueError):
+    """Operands that no wgmma instruction takes."""
+
+    code = "wgmma-shape"
+    title = "`{op}`: {what}"
+    note = "{why}"
+    help = "{hint}"
+
+
+class WgmmaType(Error, TypeError):
+    """Operand dtypes that no matrix instruction takes."""
+
+    code = "wgmma-type"
+    title = "`{op}`: {what}"
+    note = "{why}"
+    help = "{hint}"
+
+
+class RegisterBudget(Error, ValueError):
+    """Registers asked for that a block of the target does not have."""
+
+    code = "register-budget"
+    title = "{what}"
+    note = "{why}"
+    help = "{hint}"
+
+
+class ClusterUse(Error, ValueError):
+    """A cluster operation on axes or blocks that the kernel does not have."""
+
+    code = "cluster-use"
+    title = "`{op}`: {what}"
+    help = "{hint}"
+
+
+class PipelineLimit(Error, ValueError):
+    """A pipeline that can't be made."""
+
+    code = "pipeline-limit"
+    title = "`{op}`: {what}"
+    note = "{why}"
+    help = "{hint}"

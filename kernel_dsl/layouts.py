@@ -1,0 +1,135 @@
+"""Named layouts: rules that give a `Layout` for a shape, as `kd.Layout.WGMMA`.
+
+PTX ISA 9.7.15.5.2 (wgmma register fragments) and 9.7.14.5 (mma.sync fragments). Lane l = 4 * group + place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from .errors_hopper import WgmmaShape
+from .layout import Bit, Layout, blocked
+
+# lane bits of all fragments: two for the place within a row, three for the row
+_ROWS: tuple[Bit, ...] = ((0, 1), (0, 2), (0, 4))
+
+
+@dataclass(frozen=True)
+class LayoutRule:
+    """A layout for every shape it can have. `reduced`: axes of the full shape that a reduction has removed.
+
+    `kind`: "wgmma", "wgmma_transposed", "row-major" and the fragments of mma.sync; `minor`: elements a lane holds side
+    by side.
+    """
+
+    kind: str
+    minor: int = 2
+    reduced: tuple[int, ...] = ()
+    bits: int = 16
+
+    def reduce(self, axes: int | tuple[int, ...]) -> LayoutRule:
+        """The rule for what a reduction along `axes` of such a value leaves."""
+        gone = (axes,) if isinstance(axes, int) else tuple(axes)
+        return LayoutRule(self.kind, self.minor, tuple(sorted({a % 2 for a in gone} | set(self.reduced))), self.bits)
+
+    def of(self, shape: tuple[int, ...]) -> Layout:
+        """The layout of a value of this shape. Raises `WgmmaShape`."""
+        kept = [a for a in range(2) if a not in self.reduced]
+        if len(shape) != len(kept):
+            what = f"a rank-{len(shape)} value can't have layout {self}"
+            raise WgmmaShape(op="layout_cast", what=what, why=f"it spreads rank {len(kept)}", hint="reshape the value")
+        full = [_FULL[self.kind][a] for a in range(2)]
+        for a, extent in zip(kept, shape, strict=True):
+            full[a] = extent
+        made = _MAKE[self.kind]((full[0], full[1]), self.minor)
+        return made.reduce(self.reduced, keepdims=False) if self.reduced else made
+
+    def __str__(self) -> str:
+        return self.kind + (f".reduce({self.reduced})" if self.reduced else "")
+
+
+def _check(op: str, shape: tuple[int, int], unit: tuple[int, int]) -> None:
+    if shape[0] % unit[0] or shape[1] % unit[1]:
+        why = f"its tile is {unit[0]} x {unit[1]}"
+        hint = "pad the value, or leave the layout open"
+        raise WgmmaShape(op="layout_cast", what=f"shape {shape} can't have layout {op}", why=why, hint=hint)
+
+
+def wgmma(shape: tuple[int, int], minor: int = 2) -> Layout:
+    """Accumulators and 16-bit A fragments of wgmma: warp w owns rows 16 w to 16 w + 15 of each 64.
+
+    `minor` neighbours a lane: 2 for accumulators, 4 for 8-bit A fragments, and 1 for tf32 A fragments.
+    """
+    _check("WGMMA", shape, (64, 4 * minor))
+    rows, columns = shape
+    regs = [(0, rows // 64, 64), (0, 2, 8), (1, columns // (4 * minor), 4 * minor), (1, minor, 1)]
+    lanes = ((1, minor), (1, 2 * minor), *_ROWS)
+    return Layout(2, tuple(regs), lanes, ((0, 16), (0, 32)))
+
+
+def wgmma_transposed(shape: tuple[int, int], minor: int = 2) -> Layout:
+    """The layout of the transpose of a WGMMA value."""
+    return wgmma((shape[1], shape[0]), minor).transpose((1, 0))
+
+
+def mma_acc(shape: tuple[int, int], minor: int = 2) -> Layout:
+    """Accumulators of mma.sync m16n8 for a warpgroup whose four warps share the rows (or columns, if rows are few)."""
+    _check("MMA_ACC", shape, (16, 8))
+    rows, columns = shape
+    warps, used = _warps_for(rows // 16, columns // 8)
+    regs = [(0, rows // 16 // used[0], 16 * used[0]), (0, 2, 8), (1, columns // 8 // used[1], 8 * used[1]), (1, 2, 1)]
+    return Layout(2, tuple(regs), ((1, 2), (1, 4), *_ROWS), warps)
+
+
+def _warps_for(row_tiles: int, column_tiles: int) -> tuple[tuple[Bit, ...], tuple[int, int]]:
+    """How two warp bits are dealt to tiles: rows first, then columns, and the rest replicates."""
+    bits: list[Bit] = []
+    used = [1, 1]
+    for _ in range(2):
+        if row_tiles % (used[0] * 2) == 0:
+            bits.append((0, 16 * used[0]))
+            used[0] *= 2
+        elif column_tiles % (used[1] * 2) == 0:
+            bits.append((1, 8 * used[1]))
+            used[1] *= 2
+        else:
+            bits.append(None)
+    return tuple(bits), (used[0], used[1])
+
+
+def _row_major(shape: tuple[int, int], minor: int) -> Layout:
+    return blocked(shape, minor)
+
+
+_FULL = {"wgmma": (64, 8), "wgmma_transposed": (8, 64), "mma_acc": (64, 8), "row-major": (1, 1)}
+_MAKE: dict[str, Any] = {
+    "wgmma": wgmma,
+    "wgmma_transposed": wgmma_transposed,
+    "mma_acc": mma_acc,
+    "row-major": _row_major,
+}
+
+
+def resolve_rule(layout: Any, shape: tuple[int, ...]) -> Any:
+    """A `Layout` for a value of this shape, from a layout or a rule."""
+    return layout.of(shape) if isinstance(layout, LayoutRule) else layout
+
+
+WGMMA = LayoutRule("wgmma")
+WGMMA_8BIT = LayoutRule("wgmma", 4)
+WGMMA_TRANSPOSED = LayoutRule("wgmma_transposed")
+WGMMA_TF32 = LayoutRule("wgmma", 1)
+MMA_ACC = LayoutRule("mma_acc")
+NAMED = {
+    "WGMMA": WGMMA,
+    "WGMMA_ROW": WGMMA.reduce(1),
+    "WGMMA_COL": WGMMA.reduce(0),
+    "WGMMA_8BIT": WGMMA_8BIT,
+    "WGMMA_UPCAST_2X": WGMMA_8BIT,
+    "WGMMA_TRANSPOSED": WGMMA_TRANSPOSED,
+    "WGMMA_TF32": WGMMA_TF32,
+    "MMA_ACC": MMA_ACC,
+}
+for _name, _rule in NAMED.items():
+    setattr(Layout, _name, _rule)

@@ -1,0 +1,306 @@
+"""wgmma: asynchronous products of a warpgroup (PTX ISA 9.7.15), their waits, and layout changes by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import dtypes as dt
+from ..accumulator import AccRef, AccSpec, AccType
+from ..compiled import Swizzle
+from ..dtypes import DType
+from ..errors import BadArgument, BadArgumentType
+from ..errors_hopper import RegisterBudget, TransformConflict, UnreadAccumulator, WgmmaShape, WgmmaType
+from ..ir import ArrayType, Effect, MemorySpace, Op, Value, attr, operand, operands
+from ..layout import Layout
+from ..layouts import WGMMA, WGMMA_8BIT, WGMMA_TF32, LayoutRule, resolve_rule
+from ..refs import Ref, View
+from ..target import Feature
+from ..trace import LayoutVar, current, emit, find, traced
+from ..transforms import check_fields, find_swizzle, transformed
+from ..values import Array
+from .elementwise import as_value, broadcast_value, convert
+
+__all__ = [
+    "layout_cast",
+    "set_max_registers",
+    "wgmma",
+    "wgmma_accumulator_load",
+    "wgmma_wait",
+]
+
+
+class AllocAcc(Op, name="alloc_acc", effect=Effect.SYNC, requires=Feature.WGMMA):
+    """Registers of an accumulator, zero. PTX `.reg`."""
+
+    type: AccType = attr()
+
+    def infer(self) -> tuple[Any, ...]:
+        return (self.type,)
+
+
+class Wgmma(Op, name="wgmma", effect=Effect.SYNC, requires=Feature.WGMMA):
+    """acc += a @ b, asynchronously; one group. PTX `wgmma.mma_async`.
+
+    `a` is a Ref (with `a_view`, (M, K)) or a value in the fragment layout; `b` is a Ref (with `b_view`, (K, N)).
+    """
+
+    acc: Value = operand()
+    a: Value = operand()
+    a_offsets: tuple[Value, ...] = operands()
+    b: Value = operand()
+    b_offsets: tuple[Value, ...] = operands()
+    start: tuple[int, int] = attr()
+    shape: tuple[int, int] = attr()
+    a_view: View | None = attr()
+    b_view: View = attr()
+
+
+class WgmmaWait(Op, name="wgmma_wait", effect=Effect.SYNC, requires=Feature.WGMMA):
+    """Wait until at most `pending` groups are in flight. PTX `wgmma.wait_group`.
+
+    `fragments`: register operands of groups in flight, kept in their registers until here.
+    """
+
+    fragments: tuple[Value, ...] = operands()
+    pending: int = attr()
+
+
+class AccRead(Op, name="acc_read", effect=Effect.SYNC, requires=Feature.WGMMA):
+    """A block of an accumulator as a value."""
+
+    acc: Value = operand()
+    start: tuple[int, int] = attr()
+    shape: tuple[int, int] = attr()
+    layout: Layout = attr()
+
+    def infer(self) -> tuple[Any, ...]:
+        return (ArrayType(self.shape, self.acc.type.dtype, self.layout),)
+
+
+class AccWrite(Op, name="acc_write", effect=Effect.SYNC, requires=Feature.WGMMA):
+    """Make a block of an accumulator a value."""
+
+    acc: Value = operand()
+    x: Value = operand()
+    start: tuple[int, int] = attr()
+
+
+class SetMaxRegisters(Op, name="set_max_registers", effect=Effect.SYNC, requires=Feature.SETMAXNREG):
+    """Change how many registers a lane of this warpgroup has. PTX `setmaxnreg`."""
+
+    count: int = attr()
+    increase: bool = attr()
+
+
+# --- accumulators --------------------------------------------------------------------------------
+
+
+def allocate_acc(spec: AccSpec, name: str = "") -> AccRef:
+    """An accumulator for a specification."""
+    ref = AccRef(emit(AllocAcc(AccType(spec.shape, spec.dtype, name))).result)
+    if spec.value is not None:
+        write_accumulator(ref, spec.value)
+    return ref
+
+
+def write_accumulator(acc: AccRef, value: Any) -> None:
+    """Overwrite a block; wgmma in flight on it must have been waited for."""
+    _refuse_in_flight(acc, "a store to an accumulator")
+    x = as_value(value, "store", acc.dtype if not isinstance(value, Array) or value.weak else None)
+    if x.dtype != acc.dtype:
+        raise WgmmaType(op="store", what=f"{x.dtype} into {acc.dtype}", why="", hint="convert with `.astype`")
+    x = broadcast_value(x, acc.shape, WGMMA.of(acc.shape))
+    emit(AccWrite(acc.root, x, acc.start))
+
+
+def wgmma_accumulator_load(acc: Any, wait_n: int | None = 0) -> Array:
+    """The accumulator's value in `Layout.WGMMA`, after waiting until `wait_n` groups are in flight (None: no wait).
+
+    Raises `UnreadAccumulator` where a wgmma on it may still be in flight.
+    """
+    if not isinstance(acc, AccRef):
+        what = f"a {type(acc).__name__} is not an accumulator"
+        raise BadArgumentType(op="wgmma_accumulator_load", what=what, hint="allocate one with `kd.ACC(...)`")
+    if wait_n is not None:
+        wgmma_wait(wait_n)
+    _refuse_in_flight(acc, "an accumulator load")
+    return traced(AccRead(acc.root, acc.start, acc.shape, WGMMA.of(acc.shape)))
+
+
+def _refuse_in_flight(acc: AccRef, what: str) -> None:
+    if any(root is acc.root for root, _ in current().in_flight):
+        why = "a wgmma on it may still be in flight here"
+        hint = "wait first: `kd.wgmma_wait(0)`, or read it with `acc[...]`"
+        raise UnreadAccumulator(what=f"{what} before a wait", why=why, hint=hint)
+
+
+# --- products ------------------------------------------------------------------------------------
+
+# PTX ISA 9.7.15.2: (A, B) dtypes, accumulators
+_F8 = ("float8_e4m3fn", "float8_e5m2")
+_I8 = ("int8", "uint8")
+_ACCUMULATORS = {
+    "float16": ("float32", "float16"),
+    "bfloat16": ("float32",),
+    "float32": ("float32",),
+    "float8_e4m3fn": ("float32", "float16"),
+    "float8_e5m2": ("float32", "float16"),
+    "int8": ("int32",),
+    "uint8": ("int32",),
+}
+
+
+def _check_types(a: DType, b: DType, acc: DType, op: str) -> None:
+    same = a == b or (a.name in _F8 and b.name in _F8) or (a.name in _I8 and b.name in _I8)
+    if not same or a.name not in _ACCUMULATORS:
+        why = "operands are both float16, bfloat16, float32 (as tf32), fp8 of either kind, or 8-bit integers"
+        raise WgmmaType(op=op, what=f"operands of {a} and {b}", why=why, hint="convert one of them")
+    if acc.name not in _ACCUMULATORS[a.name]:
+        why = f"{a} operands accumulate in {' or '.join(_ACCUMULATORS[a.name])}"
+        raise WgmmaType(op=op, what=f"an accumulator of {acc} for operands of {a}", why=why, hint="allocate that one")
+
+
+def k_step(dtype: DType) -> int:
+    """Elements of K that one instruction takes: 32 bytes' worth."""
+    return 32 // dtype.itemsize
+
+
+def wgmma(acc: Any, a: Any, b: Any) -> None:
+    """acc += a @ b, asynchronously: acc (M, N) is an accumulator, a (M, K) an SMEM Ref or a value, b (K, N) an SMEM Ref.
+
+    Transposed operands are Refs' `.T`; 8-bit and float32 operands must be contiguous along K. Each call is one group
+    for `wgmma_wait`. Until then neither operand nor accumulator may be touched. Refs without transforms get the tiling
+    and swizzle they need. Raises `WgmmaShape`, `WgmmaType`, `TransformConflict`.
+    """
+    op = "wgmma"
+    if not isinstance(acc, AccRef):
+        raise BadArgumentType(op=op, what=f"{acc!r} is not an accumulator", hint="allocate one with `kd.ACC(...)`")
+    if not isinstance(b, Ref) or b.memory_space is not MemorySpace.SMEM:
+        raise BadArgumentType(op=op, what=f"b is {b!r}", hint="b is a Ref in SMEM")
+    if not isinstance(a, (Ref, Array)) or (isinstance(a, Ref) and a.memory_space is not MemorySpace.SMEM):
+        raise BadArgumentType(op=op, what=f"a is {a!r}", hint="a is a Ref in SMEM or a value")
+    _check_types(a.dtype, b.dtype, acc.dtype, op)
+    _check_shapes(acc, a, b)
+    in_flight = current().in_flight
+    a_view: View | None = None
+    a_root: Value = acc.root
+    a_offsets: tuple[Value, ...] = ()
+    if isinstance(a, Ref):
+        a_view, a_offsets = operand_view(a, 0, "a")
+        a_root = a.root
+        fragment = None
+    else:
+        a_root = fragment = convert(a, fragment_rule(a.dtype).of(a.shape))
+    b_view, b_offsets = operand_view(b, 1, "b")
+    emit(Wgmma(acc.root, a_root, a_offsets, b.root, b_offsets, acc.start, acc.shape, a_view, b_view))
+    in_flight.append((acc.root, (fragment, current().region) if fragment is not None else None))
+
+
+def fragment_rule(dtype: DType) -> LayoutRule:
+    """The layout of A in registers."""
+    return {1: WGMMA_8BIT, 2: WGMMA, 4: WGMMA_TF32}[dtype.itemsize]
+
+
+def _check_shapes(acc: AccRef, a: Any, b: Ref) -> None:
+    if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0] or acc.shape != (a.shape[0], b.shape[1]):
+        what = f"acc {acc.shape}, a {a.shape}, b {b.shape}"
+        why = "shapes are acc (M, N), a (M, K) and b (K, N)"
+        raise WgmmaShape(op="wgmma", what=what, why=why, hint="transpose with `.T`, or slice with `.at[...]`")
+    if a.shape[1] % k_step(a.dtype):
+        why = f"one instruction takes {k_step(a.dtype)} elements of K"
+        raise WgmmaShape(op="wgmma", what=f"K is {a.shape[1]}", why=why, hint="pad K with zeros")
+    if a.dtype.itemsize == 1 and acc.dtype == dt.int32 and acc.shape[1] % 16 and acc.shape[1] > 24:
+        why = "integer products take N of 8, 16, 24 or multiples of 16"
+        raise WgmmaShape(op="wgmma", what=f"N is {acc.shape[1]}", why=why, hint="round N up to a multiple of 16")
+
+
+def operand_view(ref: Ref, mn: int, word: str) -> tuple[View, tuple[Value, ...]]:
+    """The view of an SMEM operand, its root given the transforms it needs. `mn`: which dimension is not K."""
+    view, offsets = ref.view()
+    last = len(ref.type.shape) - 1
+    axes = [d.axis for d in view.dims]
+    if last not in axes or any(d.step != 1 for d in view.dims) or len(set(axes)) != 2 or last - 1 not in axes:
+        why = "an operand walks the last two axes of its buffer, in steps of 1"
+        raise WgmmaShape(op="wgmma", what=f"{word} is {ref!r}", why=why, hint="index the leading axes with integers")
+    k_major = axes[1 - mn] == last
+    if not k_major and ref.dtype.itemsize != 2:
+        why = "only 16-bit operands may be contiguous along the other dimension"
+        hint = "store the transpose in SMEM, with K as the last axis, and pass its `.T`" if mn else "make K the last axis"
+        raise WgmmaShape(op="wgmma", what=f"{word} is {ref.dtype} and not contiguous along K", why=why, hint=hint)
+    infer_transforms(ref)
+    return view, offsets
+
+
+def infer_transforms(ref: Ref) -> None:
+    """Give a plain buffer the tiling and swizzle that matrix operands need. Raises `TransformConflict`."""
+    type = ref.type
+    if type.swizzle is not Swizzle.NONE:
+        row = type.tiling[-1] if type.tiling else type.shape[-1]
+        if row * type.dtype.itemsize != type.swizzle.value:
+            raise TransformConflict(ref=repr(ref), why="wgmma needs tiles as wide as the swizzle")
+        return
+    if type.tiling or ref.root.op is None or ref.root.op.op_name != "alloc_smem":
+        why = "wgmma needs a swizzle, and this buffer has a tiling without one, or is a bitcast"
+        raise TransformConflict(ref=repr(ref), why=why)
+    span = find_swizzle(type.shape[-1] * type.dtype.bits, "an operand of wgmma")
+    if span == 16:
+        why = "a row of an operand is a multiple of 32 bytes"
+        raise WgmmaShape(op="wgmma", what=f"{ref!r} has short rows", why=why, hint="make the last axis longer")
+    tiling = (8, span // type.dtype.itemsize)
+    check_fields(type.shape, type.dtype, tiling, Swizzle(span))
+    made = transformed(type, tiling, Swizzle(span))
+    ref.root.type = made
+    ref.root.op.type = made  # type: ignore[attr-defined]
+
+
+def wgmma_wait(n: int) -> None:
+    """Wait until at most `n` of this warpgroup's wgmma groups are in flight."""
+    if isinstance(n, bool) or not isinstance(n, int) or not 0 <= n <= 7:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise BadArgument(op="wgmma_wait", what=f"n={n!r}", hint="a static int from 0 to 7")
+    trace = current()
+    fragments: list[Value] = []
+    for _, fragment in trace.in_flight:
+        # one made in another region may not be visible here, and no longer in flight where it is not
+        if fragment is not None and fragment[1] is trace.region:
+            fragments.append(fragment[0])
+    emit(WgmmaWait(tuple(fragments), n))
+    trace.in_flight[:] = trace.in_flight[-n:] if n else []
+
+
+# --- layouts and registers -----------------------------------------------------------------------
+
+
+def layout_cast(x: Any, layout: Any) -> Array:
+    """`x` spread by a layout that later operations keep: a `kd.Layout`, or a rule such as `kd.Layout.WGMMA`."""
+    value = as_value(x, "layout_cast")
+    if not isinstance(layout, (Layout, LayoutRule)):
+        raise BadArgumentType(op="layout_cast", what=f"{layout!r} is no layout", hint="such as `kd.Layout.WGMMA`")
+    made: Layout = resolve_rule(layout, value.shape)
+    if made.rank != value.ndim or any(p < n for p, n in zip(made.padded, value.shape, strict=True)):
+        raise BadArgument(op="layout_cast", what=f"{made} does not cover {value.shape}", hint="use a larger layout")
+    return convert(value, made)
+
+
+def is_wgmma_layout(value: Array) -> bool:
+    """Whether a value lies as accumulators do."""
+    found = find(value.type.layout)
+    return not isinstance(found, LayoutVar) and value.ndim == 2 and found == WGMMA.of(value.shape)
+
+
+def set_max_registers(n: int, *, action: str) -> None:
+    """Give this warpgroup `n` registers a lane: `action` is "increase" (waits for free ones) or "decrease".
+
+    PTX ISA 9.7.19.5 (setmaxnreg): a multiple of 8 from 24 to 256.
+    """
+    if action not in ("increase", "decrease"):
+        raise BadArgument(op="set_max_registers", what=f"action={action!r}", hint='"increase" or "decrease"')
+    if isinstance(n, bool) or not isinstance(n, int) or n % 8 or not 24 <= n <= 256:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise BadArgument(op="set_max_registers", what=f"n={n!r}", hint="a multiple of 8 from 24 to 256")
+    trace = current()
+    trace.registers.append((n, action))
+    least = min(r for r, _ in trace.registers)
+    if action == "increase" and n + (trace.threads - 1) * least > 512:
+        what = f"{n} registers for one warpgroup and {least} for each of {trace.threads - 1} others"
+        why = "a multiprocessor has 65536 registers: 512 for a lane of each of four warpgroups together"
+        raise RegisterBudget(what=what, why=why, hint="decrease the other warpgroups' registers further")
+    emit(SetMaxRegisters(n, action == "increase"))

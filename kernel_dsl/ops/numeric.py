@@ -1,0 +1,512 @@
+"""Functions built of others: rounding, remainders, integer powers, classification and bit counts."""
+
+from __future__ import annotations
+
+import math as _math
+from typing import Any
+
+from .. import dtypes as dt
+from ..dtypes import DType
+from ..errors import UnsupportedDType
+from ..promote import computing
+from ..values import Array
+from . import arith
+from .cast import astype, bitcast_convert_type
+from .elementwise import Binary, Compare, Unary, as_value, operands_of
+from .math import Pow
+
+__all__ = [
+    "bitwise_count",
+    "ceil",
+    "clz",
+    "copysign",
+    "deg2rad",
+    "degrees",
+    "divmod",
+    "fabs",
+    "floor",
+    "fmod",
+    "frexp",
+    "gcd",
+    "heaviside",
+    "integer_pow",
+    "isfinite",
+    "isinf",
+    "isnan",
+    "isneginf",
+    "isposinf",
+    "lcm",
+    "ldexp",
+    "modf",
+    "nan_to_num",
+    "population_count",
+    "rad2deg",
+    "radians",
+    "reciprocal",
+    "relu",
+    "rint",
+    "round",
+    "sign",
+    "signbit",
+    "sinc",
+    "spacing",
+    "square",
+    "trunc",
+]
+
+
+class Floor(Unary, name="floor"):
+    """The largest integer not above x. PTX `cvt.rmi`."""
+
+    math = "floor"
+
+
+class Ceil(Unary, name="ceil"):
+    """The smallest integer not below x. PTX `cvt.rpi`."""
+
+    math = "ceil"
+
+
+class Trunc(Unary, name="trunc"):
+    """x without its fraction. PTX `cvt.rzi`."""
+
+    math = "trunc"
+
+
+class Rint(Unary, name="rint"):
+    """The nearest integer, halves to even. PTX `cvt.rni`."""
+
+    math = "rint"
+
+
+class Fmod(Binary, name="fmod"):
+    """The exact remainder of truncating division. Several PTX instructions."""
+
+    math = "fmod"
+
+
+class Remainder(Binary, name="remainder"):
+    """Python's x % y. Several PTX instructions."""
+
+    math = "remainder"
+
+
+class FloorDivide(Binary, name="floor_divide"):
+    """Python's x // y on floats. Several PTX instructions."""
+
+    math = "floor_divide"
+
+
+class Ldexp(Binary, name="ldexp"):
+    """x times 2 to the power y. Several PTX instructions."""
+
+    math = "ldexp"
+
+
+class IsNan(Compare, name="unordered"):
+    """Whether either operand is NaN. PTX `setp.nan`."""
+
+    llvm = {"f": "fcmp uno {t} {0}, {1}"}
+
+
+class PopCount(Unary, name="population_count"):
+    """How many bits are set. PTX `popc`."""
+
+    llvm = dict.fromkeys("iu", "call {t} @llvm.ctpop.{s}({t} {0})")
+
+
+class Clz(Unary, name="clz"):
+    """How many leading bits are zero; the width for 0. PTX `clz`."""
+
+    llvm = dict.fromkeys("iu", "call {t} @llvm.ctlz.{s}({t} {0}, i1 false)")
+
+
+class CopySign(Binary, name="copysign"):
+    """|x| with the sign of y. PTX `copysign`, or bit operations."""
+
+    llvm = {"f": "call {t} @llvm.copysign.{s}({t} {0}, {t} {1})"}
+
+
+# --- rounding ------------------------------------------------------------------------------------
+
+
+def _rounded(cls: Any, x: Any, op: str) -> Array:
+    value = as_value(x, op)
+    return arith.elementwise(cls, (value,), op) if value.dtype.is_float else value
+
+
+def floor(x: Any) -> Array:
+    """The largest integer not above x, in x's dtype."""
+    return _rounded(Floor, x, "floor")
+
+
+def ceil(x: Any) -> Array:
+    """The smallest integer not below x, in x's dtype."""
+    return _rounded(Ceil, x, "ceil")
+
+
+def trunc(x: Any) -> Array:
+    """x without its fraction, in x's dtype."""
+    return _rounded(Trunc, x, "trunc")
+
+
+def rint(x: Any) -> Array:
+    """The nearest integer, halves to even, in x's dtype."""
+    return _rounded(Rint, x, "rint")
+
+
+def round(x: Any, decimals: int = 0) -> Array:
+    """Rounded to `decimals` places, halves to even, as NumPy."""
+    value = as_value(x, "round")
+    if not value.dtype.is_float:
+        if decimals < 0:
+            raise UnsupportedDType(op="round", dtype=value.dtype, hint="negative `decimals` are for floats")
+        return value
+    if decimals == 0:
+        return rint(value)
+    wide = astype(value, computing(value.dtype))
+    scale = 10.0 ** abs(decimals)
+    moved = wide * scale if decimals > 0 else wide / scale
+    back = rint(moved) / scale if decimals > 0 else rint(moved) * scale
+    return astype(back, value.dtype)
+
+
+# --- remainders and powers -----------------------------------------------------------------------
+
+
+def fmod(x: Any, y: Any) -> Array:
+    """The remainder of truncating division, with the sign of x; exact for floats."""
+    dtype = operands_of((x, y), "fmod")[1]
+    if not dtype.is_float:
+        return arith.rem(x, y)
+    return arith.elementwise(Fmod, (x, y), "fmod")
+
+
+def mod_float(x: Any, y: Any) -> Array:
+    """`%` of floats."""
+    return arith.elementwise(Remainder, (x, y), "mod")
+
+
+def floor_divide_float(x: Any, y: Any) -> Array:
+    """`//` of floats."""
+    return arith.elementwise(FloorDivide, (x, y), "floor_divide")
+
+
+def divmod(x: Any, y: Any) -> tuple[Array, Array]:
+    """(x // y, x % y)."""
+    return arith.floor_divide(x, y), arith.mod(x, y)
+
+
+def square(x: Any) -> Array:
+    """x * x."""
+    return arith.multiply(x, x)
+
+
+def integer_pow(x: Any, y: int) -> Array:
+    """x to a static integer power, by repeated squaring."""
+    value = as_value(x, "integer_pow")
+    if value.dtype.is_bool:
+        value = astype(value, dt.int32)
+    if y < 0:
+        if value.dtype.is_integer:
+            raise UnsupportedDType(op="integer_pow", dtype=value.dtype, hint="a negative power of an int is no int")
+        return 1.0 / integer_pow(value, -y)
+    wide = astype(value, computing(value.dtype)) if value.dtype.is_float else value
+    result: Any = None
+    base: Any = wide
+    while y:
+        if y & 1:
+            result = base if result is None else result * base
+        y >>= 1
+        base = base * base if y else base
+    if result is None:
+        from .shape import full_like
+
+        result = full_like(wide, 1)
+    return astype(result, value.dtype)
+
+
+def power_of(x: Any, y: Any) -> Array:
+    """`x ** y`."""
+    dtype = operands_of((x, y), "power")[1]
+    if isinstance(y, int) and not isinstance(y, bool) and (0 <= y <= 32 if not dtype.is_float else -4 <= y <= 4):
+        return integer_pow(x, y)
+    if dtype.is_float:
+        return arith.elementwise(Pow, (x, y), "power")
+    return _integer_power(astype(as_value(x, "power"), dtype), astype(as_value(y, "power"), dtype))
+
+
+def _integer_power(x: Array, y: Array) -> Array:
+    """Both integers: square and multiply over the bits of the exponent; negative exponents give 0, +-1 or 0."""
+    from .control import fori_loop
+    from .shape import full
+
+    shape = (x + y).shape
+    one: Any = full(shape, 1, x.dtype)
+
+    def step(_: Any, state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+        result, base, left = state
+        result = arith.where((left & 1) != 0, result * base, result)
+        return result, base * base, left >> 1
+
+    start = (one, x + full(shape, 0, x.dtype), y + full(shape, 0, y.dtype))
+    result, _, _ = fori_loop(0, x.dtype.bits - (1 if x.dtype.is_signed else 0), step, start)
+    if not x.dtype.is_signed:
+        return result
+    odd = (y & 1) != 0
+    below = arith.where(x == 1, 1, arith.where(x == -1, arith.where(odd, -1, 1), 0))
+    return arith.where(y < 0, below, result)
+
+
+def gcd(x: Any, y: Any) -> Array:
+    """The greatest common divisor of integers, not negative."""
+    return _euclid(x, y, "gcd")[0]
+
+
+def lcm(x: Any, y: Any) -> Array:
+    """The least common multiple of integers, not negative; 0 where either is 0."""
+    common, a, b = _euclid(x, y, "lcm")
+    return arith.absolute(arith.floor_divide(a, common) * b)
+
+
+def _euclid(x: Any, y: Any, op: str) -> tuple[Array, Array, Array]:
+    from .control import while_loop
+    from .reduce import any as any_of
+    from .shape import full
+
+    dtype = operands_of((x, y), op)[1]
+    if not dtype.is_integer:
+        raise UnsupportedDType(op=op, dtype=dtype, hint="it is for integers")
+    a, b = as_value(x, op, dtype), as_value(y, op, dtype)
+    zero = full((a + b).shape, 0, dtype)
+    a, b = arith.absolute(a + zero), arith.absolute(b + zero)
+
+    def step(state: tuple[Any, Any]) -> tuple[Any, Any]:
+        u, v = state
+        return arith.where(v != 0, v, u), arith.where(v != 0, arith.rem(u, v), 0)
+
+    common, _ = while_loop(lambda s: any_of(s[1] != 0) if s[1].ndim else s[1] != 0, step, (a, b))
+    return common, a, b
+
+
+# --- classification and signs --------------------------------------------------------------------
+
+
+def isnan(x: Any) -> Array:
+    """Whether x is NaN; false for ints."""
+    value = as_value(x, "isnan")
+    if not value.dtype.is_float:
+        return arith.not_equal(value, value)
+    return arith.elementwise(IsNan, (value, value), "isnan")
+
+
+def isfinite(x: Any) -> Array:
+    """Whether x is neither infinite nor NaN; true for ints."""
+    value = as_value(x, "isfinite")
+    if not value.dtype.is_float:
+        return arith.equal(value, value)
+    return arith.less(arith.absolute(value), float("inf"))
+
+
+def isinf(x: Any) -> Array:
+    """Whether x is an infinity."""
+    value = as_value(x, "isinf")
+    if not value.dtype.is_float:
+        return arith.not_equal(value, value)
+    return arith.equal(arith.absolute(value), float("inf"))
+
+
+def isposinf(x: Any) -> Array:
+    """Whether x is positive infinity."""
+    value = as_value(x, "isposinf")
+    return arith.equal(value, float("inf")) if value.dtype.is_float else arith.not_equal(value, value)
+
+
+def isneginf(x: Any) -> Array:
+    """Whether x is negative infinity."""
+    value = as_value(x, "isneginf")
+    return arith.equal(value, float("-inf")) if value.dtype.is_float else arith.not_equal(value, value)
+
+
+def _bits_of(value: Array) -> Array:
+    return bitcast_convert_type(value, f"int{value.dtype.bits}")
+
+
+def signbit(x: Any) -> Array:
+    """Whether the sign bit is set: true for -0.0 too."""
+    value = as_value(x, "signbit")
+    if value.dtype.is_float:
+        return arith.less(_bits_of(value), 0)
+    return arith.less(value, 0) if value.dtype.is_signed else arith.not_equal(value, value)
+
+
+def sign(x: Any) -> Array:
+    """-1, 0 or 1 in x's dtype; NaN stays."""
+    value = as_value(x, "sign")
+    if value.dtype.is_bool:
+        return value
+    zero = arith.multiply(value, 0) if not value.dtype.is_float else value
+    positive = arith.where(arith.greater(value, 0), value.dtype(1), arith.where(arith.less(value, 0), value.dtype(-1) if value.dtype.is_float or value.dtype.is_signed else value.dtype(0), zero))
+    return positive
+
+
+def copysign(x: Any, y: Any) -> Array:
+    """|x| with the sign of y."""
+    from .math import _function  # pyright: ignore[reportPrivateUsage]
+
+    return _function(CopySign, (x, y), "copysign")
+
+
+def fabs(x: Any) -> Array:
+    """|x| as a float."""
+    from ..promote import true_division
+
+    value = as_value(x, "fabs")
+    return arith.absolute(astype(value, true_division(value.dtype)))
+
+
+def reciprocal(x: Any) -> Array:
+    """1 / x; ints truncate."""
+    value = as_value(x, "reciprocal")
+    return arith.true_divide(1, value) if value.dtype.is_float else arith.div(1, value)
+
+
+def heaviside(x: Any, y: Any) -> Array:
+    """0 below 0, 1 above, y at 0."""
+    value = astype(x, operands_of((x, y, 1.0), "heaviside")[1])
+    below = arith.where(arith.less(value, 0), 0.0, arith.where(arith.greater(value, 0), 1.0, y))
+    return arith.where(isnan(value), value, below)
+
+
+def relu(x: Any) -> Array:
+    """max(x, 0)."""
+    return arith.maximum(x, 0)
+
+
+def nan_to_num(x: Any, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Array:
+    """NaN and infinities replaced: by `nan`, and by the dtype's largest and smallest numbers."""
+    import ml_dtypes
+
+    value = as_value(x, "nan_to_num")
+    if not value.dtype.is_float:
+        return value
+    info = ml_dtypes.finfo(value.dtype.numpy)
+    value = arith.where(isnan(value), nan, value)
+    value = arith.where(isposinf(value), float(info.max) if posinf is None else posinf, value)
+    return arith.where(isneginf(value), float(info.min) if neginf is None else neginf, value)
+
+
+# --- bits ----------------------------------------------------------------------------------------
+
+
+def _of_integer(cls: Any, x: Any, op: str) -> Array:
+    dtype = operands_of((x,), op)[1]
+    if not dtype.is_integer:
+        raise UnsupportedDType(op=op, dtype=dtype, hint="it is for integers")
+    return arith.elementwise(cls, (x,), op)
+
+
+def population_count(x: Any) -> Array:
+    """How many bits of each integer are set, in its dtype."""
+    return _of_integer(PopCount, x, "population_count")
+
+
+def bitwise_count(x: Any) -> Array:
+    """NumPy's bitwise_count: the bits set in |x|, as uint8."""
+    value = as_value(x, "bitwise_count")
+    return astype(population_count(arith.absolute(value)), dt.uint8)
+
+
+def clz(x: Any) -> Array:
+    """How many leading bits of each integer are zero."""
+    return _of_integer(Clz, x, "clz")
+
+
+def ldexp(x: Any, n: Any) -> Array:
+    """x times 2 to the integer power n."""
+    value = as_value(x, "ldexp")
+    value = value if value.dtype.is_float else astype(value, dt.float32)
+    exponent = as_value(n, "ldexp")
+    if not exponent.dtype.is_integer:
+        raise UnsupportedDType(op="ldexp", dtype=exponent.dtype, hint="the exponent is an integer")
+    limit = 1 << 20  # beyond every format's range, and exact as a float
+    bounded = arith.clip(exponent, -limit, limit) if exponent.dtype.bits > 16 else exponent
+    return astype(arith.elementwise(Ldexp, (value, astype(bounded, value.dtype if value.dtype.bits >= 32 else dt.float32)), "ldexp", computing(value.dtype)), value.dtype)
+
+
+def modf(x: Any) -> tuple[Array, Array]:
+    """(fraction, whole part), both with the sign of x."""
+    value = as_value(x, "modf")
+    value = value if value.dtype.is_float else astype(value, dt.float32)
+    whole = trunc(value)
+    fraction = arith.where(isinf(value), 0.0, value - whole)
+    return copysign(fraction, value), whole
+
+
+def frexp(x: Any) -> tuple[Array, Array]:
+    """(mantissa with 0.5 <= |m| < 1, int32 exponent) with x = m * 2 ** e; 0, infinities and NaN have exponent 0."""
+    value = as_value(x, "frexp")
+    own = value.dtype if value.dtype.is_float else dt.float32
+    wide = astype(value, computing(own))
+    double = wide.dtype.bits == 64
+    field, bias, width = (52, 1022, 0x7FF) if double else (23, 126, 0xFF)
+    small = arith.less(arith.absolute(wide), 2.0 ** (-1022 if double else -126))
+    scaled = arith.where(small, wide * 2.0**64, wide)
+    bits = _bits_of(scaled)
+    exponent = astype((bits >> field) & width, dt.int32) - bias - arith.where(small, 64, 0)
+    kept = bits & ~(width << field) | (bias << field)
+    plain = isfinite(wide) & arith.not_equal(wide, 0)
+    mantissa = arith.where(plain, bitcast_convert_type(kept, wide.dtype), wide)
+    return astype(mantissa, own), arith.where(plain, exponent, 0)
+
+
+def spacing(x: Any) -> Array:
+    """The distance to the next number away from 0."""
+    from .math import nextafter
+
+    value = as_value(x, "spacing")
+    return nextafter(value, copysign(float("inf"), value)) - value
+
+
+def nextafter_narrow(x: Any, y: Any, dtype: DType) -> Array:
+    """`nextafter` in a float narrower than 32 bits, on its bits."""
+    if dtype in dt.FP8:
+        raise UnsupportedDType(op="nextafter", dtype=dtype, hint="convert to float32")
+    (a, b), _, _ = operands_of((x, y), "nextafter")
+    wide_a, wide_b = astype(a, dt.float32), astype(b, dt.float32)
+    bits = _bits_of(a)
+    up = arith.greater(wide_b, wide_a)
+    away = up == arith.greater_equal(bits, 0)
+    moved = arith.where(away, bits + 1, bits - 1)
+    least = arith.where(up, bits.dtype(1), bits.dtype(-(1 << 15) + 1))
+    stepped = arith.where(arith.equal(wide_a, 0), least, moved)
+    result = bitcast_convert_type(arith.where(arith.equal(wide_a, wide_b), _bits_of(b), stepped), dtype)
+    return arith.where(isnan(a) | isnan(b), dtype(float("nan")), result)
+
+
+# --- angles --------------------------------------------------------------------------------------
+
+
+def degrees(x: Any) -> Array:
+    """Radians as degrees."""
+    return arith.multiply(x, 180.0 / _math.pi)
+
+
+def radians(x: Any) -> Array:
+    """Degrees as radians."""
+    return arith.multiply(x, _math.pi / 180.0)
+
+
+rad2deg = degrees
+deg2rad = radians
+
+
+def sinc(x: Any) -> Array:
+    """sin(pi x) / (pi x), and 1 at 0."""
+    from .math import sin
+
+    value = arith.multiply(x, _math.pi)
+    safe = arith.where(arith.equal(value, 0), 1.0, value)
+    return arith.where(arith.equal(value, 0), 1.0, arith.true_divide(sin(safe), safe))
+
+

@@ -1,0 +1,154 @@
+"""How a buffer's elements lie in SMEM: tiling, and the XOR swizzle of TMA and wgmma.
+
+A tiled buffer of shape (..., M, N) with tile (t0, t1) is stored as panels of t1 columns: element (..., m, n) lies at
+(n // t1) * M * t1 + m * t1 + n % t1 of its (M, N) block. Within a panel, rows are contiguous, so that one TMA box
+fills a panel and a wgmma descriptor steps through it (PTX ISA 9.7.15.5, 'Shared Memory Matrix Layout').
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+from .compiled import Swizzle
+from .dtypes import DType
+from .errors import BadArgument
+from .errors_hopper import BadTransform
+from .ir import RefType
+
+__all__ = ["SwizzleTransform", "TilingTransform", "Transform", "find_swizzle"]
+
+# PTX ISA 5.5.7: a pattern of span s repeats every 8 rows of s bytes; 1024 covers them all
+SWIZZLED_ALIGNMENT = 1024
+TMA_ALIGNMENT = 128
+
+
+class Transform:
+    """Base of what `kd.SMEM(shape, dtype, transforms=...)` takes."""
+
+
+@dataclass(frozen=True)
+class TilingTransform(Transform):
+    """Store the trailing dimensions in tiles. For TMA and wgmma the tile is (8, swizzle bytes / element bytes)."""
+
+    tiling: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        tile = tuple(self.tiling)
+        if not 1 <= len(tile) <= 2 or any(isinstance(t, bool) or not isinstance(t, int) or t < 1 for t in tile):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise BadArgument(op="TilingTransform", what=f"tiling {self.tiling!r}", hint="one or two positive ints")
+        object.__setattr__(self, "tiling", tile)
+
+
+@dataclass(frozen=True)
+class SwizzleTransform(Transform):
+    """XOR the 16-byte chunks of each row of `swizzle` bytes (32, 64 or 128) with the row number."""
+
+    swizzle: int
+
+    def __post_init__(self) -> None:
+        if self.swizzle not in (16, 32, 64, 128):
+            raise BadArgument(op="SwizzleTransform", what=f"swizzle {self.swizzle!r}", hint="32, 64 or 128 bytes")
+
+
+def find_swizzle(minor_dim_bits: int, what: str = "") -> int:
+    """The largest swizzle (128, 64, 32, or 16 for none) in bytes whose span divides a row of that many bits."""
+    for swizzle in (128, 64, 32, 16):
+        if minor_dim_bits % (swizzle * 8) == 0:
+            return swizzle
+    why = "rows must be a multiple of 16 bytes for TMA"
+    name = f"{what} has rows" if what else "rows"
+    raise BadTransform(what=f"no swizzle fits {name} of {minor_dim_bits} bits", why=why, hint="pad the last dimension")
+
+
+def fields_of(shape: tuple[int, ...], dtype: DType, transforms: Sequence[Any]) -> tuple[tuple[int, ...], Swizzle]:
+    """(tiling, swizzle) of a buffer. Raises `BadTransform`, `BadArgument`."""
+    tiling: tuple[int, ...] = ()
+    swizzle = Swizzle.NONE
+    for transform in transforms:
+        if isinstance(transform, TilingTransform) and not tiling and swizzle is Swizzle.NONE:
+            tiling = transform.tiling
+        elif isinstance(transform, SwizzleTransform) and swizzle is Swizzle.NONE:
+            swizzle = Swizzle(transform.swizzle if transform.swizzle != 16 else 0)
+        else:
+            hint = "give at most one TilingTransform and then at most one SwizzleTransform"
+            raise BadArgument(op="SMEM", what=f"transforms {transforms!r}", hint=hint)
+    check_fields(shape, dtype, tiling, swizzle)
+    return tiling, swizzle
+
+
+def check_fields(shape: tuple[int, ...], dtype: DType, tiling: tuple[int, ...], swizzle: Swizzle) -> None:
+    """Raise `BadTransform` unless a buffer can be stored so."""
+    what = f"a {dtype}{list(shape)} buffer can't be stored in tiles of {tiling}"
+    if len(tiling) > len(shape):
+        raise BadTransform(what=what, why=f"it has {len(shape)} dimensions", hint="tile the trailing dimensions")
+    for tile, extent in zip(reversed(tiling), reversed(shape), strict=False):
+        if extent % tile:
+            why = f"{extent} is no multiple of {tile}"
+            raise BadTransform(what=what, why=why, hint="choose a tile that divides the shape")
+    if swizzle is Swizzle.NONE:
+        return
+    row = (tiling[-1] if tiling else shape[-1] if shape else 1) * dtype.itemsize
+    if row != swizzle.value:
+        what = f"a {dtype}{list(shape)} buffer with rows of {row} bytes can't have a {swizzle.value}-byte swizzle"
+        span = swizzle.value // dtype.itemsize
+        hint = f"use TilingTransform((8, {span})) with it, or rows of {span} elements"
+        raise BadTransform(what=what, why="the rows of a swizzled tile are exactly as long as the swizzle", hint=hint)
+    if tiling and len(shape) > 1 and shape[-1] > tiling[-1] and shape[-2] % 8:
+        what = f"a {dtype}{list(shape)} buffer can't be swizzled in tiles of {tiling}"
+        why = "the pattern repeats every 8 rows, and so must the tiles"
+        raise BadTransform(what=what, why=why, hint="make the second last dimension a multiple of 8")
+
+
+def transformed(type: RefType, tiling: tuple[int, ...], swizzle: Swizzle) -> RefType:
+    """The type with transforms, at the alignment they need."""
+    alignment = SWIZZLED_ALIGNMENT if swizzle is not Swizzle.NONE else max(type.alignment, TMA_ALIGNMENT)
+    return replace(type, tiling=tiling, swizzle=swizzle, alignment=alignment)
+
+
+@dataclass(frozen=True)
+class Storage:
+    """Where elements lie, in elements: axis strides, and the split of the last axis into panels.
+
+    `panel`: columns a panel; `panel_stride`: from one panel to the next; `row`: elements a row of memory.
+    """
+
+    strides: tuple[int, ...]
+    panel: int
+    panel_stride: int
+
+    @property
+    def paneled(self) -> bool:
+        """Whether the last axis has more than one panel."""
+        return self.panel_stride > 0
+
+
+def storage_of(type: RefType) -> Storage:
+    """How a buffer is stored."""
+    shape = type.shape
+    rank = len(shape)
+    strides = [1] * rank
+    for i in reversed(range(rank - 1)):
+        strides[i] = strides[i + 1] * shape[i + 1]
+    if not type.tiling or rank < 2 or len(type.tiling) < 2 or type.tiling[-1] == shape[-1]:
+        return Storage(tuple(strides), shape[-1] if rank else 1, 0)
+    columns = type.tiling[-1]
+    strides[-2] = columns
+    return Storage(tuple(strides), columns, shape[-2] * columns)
+
+
+def swizzle_mask(swizzle: Swizzle) -> int:
+    """The address bits that are XORed with those three higher: 0x70 for a span of 128 bytes."""
+    return {Swizzle.NONE: 0, Swizzle.B32: 0x10, Swizzle.B64: 0x30, Swizzle.B128: 0x70}[swizzle]
+
+
+def swizzle_period(swizzle: Swizzle) -> int:
+    """Bytes after which the pattern repeats."""
+    return swizzle.value * 8
+
+
+def bytes_of(type: RefType) -> int:
+    """Bytes a buffer takes."""
+    return prod(type.shape) * type.dtype.itemsize

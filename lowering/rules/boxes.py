@@ -1,0 +1,214 @@
+"""How a copy is cut into TMA boxes: each a dense block of SMEM and a box of the array (PTX ISA 5.5.2)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from kernel_dsl.compiled import OobFill, Swizzle, TensorMapParam
+from kernel_dsl.errors_hopper import TmaRule
+from kernel_dsl.ir import RefType, Value
+from kernel_dsl.refs import View, strides_of
+from kernel_dsl.source import Loc
+from kernel_dsl.transforms import TMA_ALIGNMENT, storage_of, swizzle_period
+
+MAX_BOX = 256  # cuTensorMapEncodeTiled: boxDim[i] <= 256
+MAX_RANK = 5
+UNIT = 16  # bytes: the granularity of TMA
+MANY = 8  # more boxes than this, and one bulk copy is better where it is possible
+
+
+@dataclass(frozen=True)
+class Box:
+    """One TMA instruction: its tensor map, where it starts along each array axis, and its offset in SMEM in bytes."""
+
+    extents: tuple[int, ...]  # along the array's axes in `order`
+    start: tuple[int, ...]  # along the array's axes, added to the view's start
+    smem: int
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A copy as boxes. `order`: the array's axes, outermost first, as the tensor map has them."""
+
+    order: tuple[int, ...]
+    boxes: tuple[Box, ...]
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Dim:
+    """A dimension of the copied block: the array's axis, the buffer's axis, its extent."""
+
+    array: int
+    buffer: int
+    size: int
+
+
+class Refuse:
+    """Raises `TmaRule` for one copy."""
+
+    def __init__(self, op: str, loc: Loc) -> None:
+        self.op, self.loc = op, loc
+
+    def __call__(self, what: str, why: str, hint: str) -> TmaRule:
+        return TmaRule(op=self.op, loc=self.loc, what=what, why=why, hint=hint)
+
+
+def pair_dims(gmem: View, smem: View, refuse: Refuse) -> list[Dim]:
+    """The block's dimensions, outermost in SMEM first. Raises `TmaRule` for strided slices."""
+    for view, word in ((gmem, "source or destination in GMEM"), (smem, "SMEM side")):
+        if any(d.step != 1 or d.axis < 0 for d in view.dims):
+            raise refuse(f"the {word} is a strided slice", "TMA copies neighbours", "slice with stride 1")
+        axes = [d.axis for d in view.dims]
+        if len(set(axes)) != len(axes):
+            raise refuse(f"the {word} splits an axis", "a reshaped Ref is not a box", "copy before reshaping")
+    dims = [Dim(g.axis, s.axis, g.size) for g, s in zip(gmem.dims, smem.dims, strict=True)]
+    return sorted(dims, key=lambda d: d.buffer)
+
+
+def check_alignment(type: RefType, view: View, offsets: Sequence[Value], refuse: Refuse) -> None:
+    """Raise `TmaRule` unless the SMEM side provably starts where TMA may."""
+    storage, item = storage_of(type), type.dtype.itemsize
+    unit = max(swizzle_period(type.swizzle), TMA_ALIGNMENT)
+    dynamic = dict(zip(view.dynamic, offsets, strict=True))
+    for axis, static in enumerate(view.start):
+        facts = dynamic[axis].facts if axis in dynamic else None
+        divisors = [static] + ([facts.divisor if facts is not None else 1] if axis in dynamic else [])
+        for start in divisors:
+            if axis == len(view.start) - 1 and storage.paneled:
+                bad = start % storage.panel
+            else:
+                bad = start * storage.strides[axis] * item % unit
+            if bad:
+                why = f"this slice of axis {axis} starts at a multiple of {start} elements"
+                hint = "slice whole tiles, or promise with `kd.multiple_of` what the start is a multiple of"
+                raise refuse(f"the SMEM slice must start at a multiple of {unit} bytes", why, hint)
+
+
+def _chunks(size: int) -> list[tuple[int, int]]:
+    """(start, extent) of boxes of at most 256 elements; even ones where that is possible."""
+    count = -(-size // MAX_BOX)
+    step = size // count if size % count == 0 else MAX_BOX
+    return [(start, min(step, size - start)) for start in range(0, size, step)]
+
+
+def cut(array: RefType, type: RefType, dims: Sequence[Dim], refuse: Refuse) -> Cut:
+    """Boxes for copying a block of `array` to or from a view of a buffer of `type`."""
+    item = array.dtype.itemsize
+    storage = storage_of(type)
+    rank = len(array.shape)
+    if not 1 <= rank <= MAX_RANK:
+        hint = "pass a reshaped array, or slice fewer axes"
+        raise refuse(f"an array of rank {rank}", f"TMA takes 1 to {MAX_RANK} dimensions", hint)
+    last = len(type.shape) - 1
+    inner = next((d for d in dims if d.buffer == last), None)
+    unit_axis = rank - 1 if array.contiguous else None
+    if inner is None:
+        raise _no_inner(dims, array, item, refuse)
+    if unit_axis is not None and inner.array != unit_axis and array.shape[unit_axis] != 1:
+        why = "the buffer's last axis would walk an array axis whose elements are not neighbours; TMA does not transpose"
+        raise refuse("the copy would transpose the array", why, "keep the array's last axis last, and read `buffer.T`")
+    # (dim, start, extent) choices of each dimension, loops outermost
+    inner_chunks = _chunks(inner.size)
+    if storage.paneled:
+        width = storage.panel
+        if inner.size % width:
+            what = f"the slice has {inner.size} columns of a buffer tiled by {width}"
+            raise refuse(what, "a copy moves whole tiles", f"slice a multiple of {width} columns")
+        inner_chunks = [(s + a, n) for s in range(0, inner.size, width) for a, n in _chunks(width)]
+    elif type.swizzle is not Swizzle.NONE and inner.size != storage.panel:
+        what = f"the slice has {inner.size} of {storage.panel} swizzled columns"
+        raise refuse(what, "a swizzled row is copied whole", "slice whole rows")
+    if any(n * item % UNIT for _, n in inner_chunks):
+        what = f"rows of {inner.size} {array.dtype} elements"
+        raise refuse(what, f"TMA moves multiples of {UNIT} bytes along the last axis", "pad the block's last dimension")
+    whole = len(inner_chunks) == 1 or (storage.paneled and storage.panel <= MAX_BOX)
+    whole = whole and (storage.paneled or inner.size == type.shape[last])
+    joined, looped = [inner], []
+    by_axis = {d.buffer: d for d in dims}
+    for axis in reversed(range(last)):
+        d = by_axis.get(axis)
+        if d is None:
+            whole = whole and type.shape[axis] == 1
+            continue
+        (joined if whole and len(joined) < MAX_RANK else looped).insert(0, d)
+        whole = whole and d.size == type.shape[axis] and d.size <= MAX_BOX
+        # rows of several panels: the next axis lies beyond the last panel
+        whole = whole and not (storage.paneled and axis == last - 1)
+    order = _order(rank, [d.array for d in looped], [d.array for d in joined])
+    choices: list[list[tuple[Dim, int, int]]] = [[(d, i, 1) for i in range(d.size)] for d in looped]
+    # panels are farther apart than rows: they loop outside
+    choices += [[(d, s, n) for s, n in (inner_chunks if d is inner else _chunks(d.size))] for d in joined]
+    boxes: list[Box] = []
+    for picked in itertools.product(*choices):
+        start = [0] * rank
+        extents = [1] * rank
+        offset = 0
+        for d, s, n in picked:
+            start[d.array], extents[d.array] = s, n
+            if d is inner and storage.paneled:
+                offset += s // storage.panel * storage.panel_stride + s % storage.panel
+            else:
+                offset += s * storage.strides[d.buffer]
+        if offset * item % TMA_ALIGNMENT:
+            what = f"parts of this copy would start at byte {offset * item} of the buffer"
+            why = f"TMA writes SMEM at multiples of {TMA_ALIGNMENT} bytes"
+            raise refuse(what, why, f"make rows of the buffer a multiple of {TMA_ALIGNMENT} bytes, or copy whole rows")
+        boxes.append(Box(tuple(extents[a] for a in order), tuple(start), offset * item))
+    return Cut(order, tuple(boxes), prod(d.size for d in dims) * item)
+
+
+def _no_inner(dims: Sequence[Dim], array: RefType, item: int, refuse: Refuse) -> TmaRule:
+    what = f"one {array.dtype} element a row" if dims else "a single element"
+    return refuse(what, f"TMA moves multiples of {UNIT} bytes along the last axis", "use a load and a store")
+
+
+def _order(rank: int, looped: list[int], joined: list[int]) -> tuple[int, ...]:
+    rest = [a for a in range(rank) if a not in looped and a not in joined]
+    return (*rest, *looped, *joined)
+
+
+def check_array(array: RefType, refuse: Refuse) -> None:
+    """Raise `TmaRule` where a tensor map of a contiguous array can't be."""
+    item = array.dtype.itemsize
+    if array.alignment % UNIT:
+        why = f"the array is aligned to {array.alignment} bytes here"
+        raise refuse(f"TMA needs an array aligned to {UNIT} bytes", why, "pass an array that starts at such an address")
+    if not array.contiguous:
+        return  # strides come with the launch, and are checked there
+    for extent, stride in zip(array.shape[:-1], strides_of(array.shape)[:-1], strict=True):
+        if extent > 1 and stride * item % UNIT:
+            why = f"rows of {array.dtype}{list(array.shape)} are {stride * item} bytes apart"
+            hint = f"pad the last axis to a multiple of {UNIT // item} elements, or copy with a load and a store"
+            raise refuse(f"TMA needs strides that are multiples of {UNIT} bytes", why, hint)
+
+
+def tensor_map(
+    number: int, array: RefType, pieces: Cut, box: Box, swizzle: Swizzle, fill: OobFill
+) -> TensorMapParam:
+    """The descriptor's recipe for a box."""
+    return TensorMapParam(number, array.dtype, box.extents, swizzle, fill, pieces.order, l2_promotion=256)
+
+
+def contiguous_run(array: RefType, type: RefType, gmem: View, smem: View) -> bool:
+    """Whether both sides are one run of bytes in the same order, so that a bulk copy does it."""
+    if not array.contiguous or type.swizzle is not Swizzle.NONE or storage_of(type).paneled:
+        return False
+    return _one_run(array.shape, gmem) and _one_run(type.shape, smem)
+
+
+def _one_run(shape: tuple[int, ...], view: View) -> bool:
+    axes = [d.axis for d in view.dims]
+    if axes != sorted(axes) or len(set(axes)) != len(axes) or any(d.step != 1 for d in view.dims):
+        return False
+    sizes = {d.axis: d.size for d in view.dims}
+    partial = False
+    for axis in range(len(shape)):
+        size = sizes.get(axis, 1)
+        if partial and size != shape[axis]:
+            return False
+        partial = partial or size != 1
+    return True

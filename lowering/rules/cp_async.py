@@ -1,0 +1,102 @@
+"""Copies by cp.async: every lane moves 4 to 16 bytes at a time (PTX ISA 9.7.9.25.3). The only way before Hopper."""
+
+from __future__ import annotations
+
+from kernel_dsl.errors_hopper import TmaRule
+from kernel_dsl.layout import blocked
+from kernel_dsl.ops.copy import CopyGmemToSmem
+from kernel_dsl.refs import Access, View
+
+from ..context import Context
+from .sync import arrive, barrier_address
+from .tiled import make_place
+
+_SIZES = (16, 8, 4)
+
+
+def _vector(op: CopyGmemToSmem, smem: View) -> tuple[int, int | None]:
+    """(elements a lane moves, the dimension along which they lie) that both sides allow."""
+    from kernel_dsl.refs import Ref
+
+    array, type = op.src.type, op.dst.type
+    minor = next((i for i, d in enumerate(op.src_view.dims) if d.axis == len(array.shape) - 1), None)
+    other = next((i for i, d in enumerate(smem.dims) if d.axis == len(type.shape) - 1), None)
+    if minor is None or minor != other:
+        return 1, minor
+
+    def width(root: object, view: View, offsets: tuple[object, ...]) -> int:
+        moving = dict(zip(view.dynamic, offsets, strict=True))
+        parts = tuple((static, moving.get(axis)) for axis, static in enumerate(view.start))
+        return Ref(root, view.dims, parts).vector()[0]  # type: ignore[arg-type]
+
+    widths = width(op.src, op.src_view, op.src_offsets), width(op.dst, smem, op.dst_offsets)
+    return min(widths), minor
+
+
+def copy_by_lanes(ctx: Context, op: CopyGmemToSmem) -> None:
+    """Copy with all lanes; completes on the barrier, or as a cp.async group."""
+    array, type = op.src.type, op.dst.type
+    item = array.dtype.itemsize
+    vector, minor = _vector(op, op.dst_view)
+    if vector * item < 4 or not array.contiguous:
+        raise TmaRule(
+            op="copy_gmem_to_smem",
+            loc=op.loc,
+            what=f"lanes could move only {vector * item} bytes at a time",
+            why="cp.async moves 4, 8 or 16 aligned bytes",
+            hint="align the slice's start and its last dimension, or use a load and a store",
+        )
+    layout = blocked(op.src_view.shape, vector, minor)
+    source = make_place(ctx, array, ctx.buffers[op.src], op.src_view, layout, op.src_offsets)
+    target = make_place(ctx, type, ctx.buffers[op.dst], op.dst_view, layout, op.dst_offsets)
+    access = Access(vector, minor)
+    width = min(source.width(access), target.width(access))
+    size = width * item
+    assert size in _SIZES
+    cache = "cg" if size == 16 else "ca"
+    guard = None if op.predicate is None else ctx.scalar(op.predicate)
+    owner = ctx.owner(layout)
+    for group in source.groups(width, minor):
+        coord = layout.register_coords[group[0]]
+        inside = source.padding(coord)
+        predicate = ctx.e.both(ctx.e.both(owner, inside), guard)
+        if predicate == "false":
+            continue
+        bounded = source.bounds(coord)
+        to, to_constant = target.address(coord)
+        at, at_constant = source.address(coord)
+        args = [("i32", to), ("i64", at)]
+        constraints = "r,l"
+        tail = ""
+        if bounded is not None:  # a source size of 0 writes zeros (PTX ISA, cp.async: 'ignore-src')
+            args.append(("i32", ctx.e.v(f"select i1 {bounded}, i32 {size}, i32 0")))
+            constraints += ",r"
+            tail = ", $2"
+        prefix = ""
+        if predicate is not None:
+            prefix = f"@${len(args)} "
+            args.append(("i1", predicate))
+            constraints += ",b"
+        text = f"{prefix}cp.async.{cache}.shared.global [$0+{to_constant}], [$1+{at_constant}], {size}{tail};"
+        ctx.e.asm(text, constraints + ",~{memory}", args)
+    if op.barrier is None:
+        ctx.e.asm("cp.async.commit_group;", "~{memory}")
+        return
+    assert op.index is not None
+    address = barrier_address(ctx, op.barrier, op.index)
+    # each lane's copies hold the phase open until they are done; then the warps arrive as for any other arrival
+    text = "cp.async.mbarrier.arrive.shared.b64 [$0];"
+    args = [("i32", address)]
+    if guard is not None:
+        text = "@$1 " + text
+        args.append(("i1", guard))
+    ctx.e.asm(text, "r,b,~{memory}" if guard is not None else "r,~{memory}", args)
+    arrive(ctx, op.barrier, address, op.predicate)
+
+
+def wait_lanes(ctx: Context, pending: int) -> None:
+    """Wait for this warpgroup's cp.async groups; all lanes then see what any of them copied."""
+    ctx.e.asm(f"cp.async.wait_group {pending};", "~{memory}")
+    ctx.sync()
+
+

@@ -1,0 +1,320 @@
+"""wgmma: accumulators as named PTX registers, matrix descriptors, and one asm block for each product."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernel_dsl.accumulator import AccType
+from kernel_dsl.compiled import AccumulatorNames, Swizzle
+from kernel_dsl.dtypes import DType
+from kernel_dsl.errors_hopper import WgmmaShape
+from kernel_dsl.ir import RefType, Region, Value, layout_of
+from kernel_dsl.layout import Layout
+from kernel_dsl.ops.matrix import (
+    AccRead,
+    AccWrite,
+    AllocAcc,
+    SetMaxRegisters,
+    Wgmma,
+    WgmmaWait,
+    k_step,
+)
+from kernel_dsl.refs import View
+from kernel_dsl.source import Loc
+from kernel_dsl.transforms import storage_of
+
+from ..context import Accumulator, Context
+from ..emit import Regs, llvm_type
+from .access import pack
+from .copy import smem_start
+
+_PTX = {
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "float32": "tf32",
+    "float8_e4m3fn": "e4m3",
+    "float8_e5m2": "e5m2",
+    "int8": "s8",
+    "uint8": "u8",
+}
+_ACC = {"float32": "f32", "float16": "f16", "int32": "s32"}
+# PTX ISA 9.7.15.5.1: bits 62-63 of a descriptor
+_SWIZZLE = {Swizzle.B128: 1, Swizzle.B64: 2, Swizzle.B32: 3}
+ROWS = 64  # of one instruction
+MAX_N = 256
+
+
+# --- accumulators --------------------------------------------------------------------------------
+
+
+def lower_alloc(ctx: Context, op: AllocAcc) -> None:
+    type: AccType = op.type
+    words = type.shape[0] // ROWS * type.shape[1] // 2 * type.dtype.itemsize // 4
+    prefix = f"acc{len(ctx.accumulators)}_"
+    sliced = any(
+        (isinstance(o, Wgmma) and o.shape != type.shape) or (isinstance(o, AccWrite) and o.x.type.shape != type.shape)
+        for o in ctx.ir.walk()
+        if isinstance(o, (Wgmma, AccWrite)) and o.acc is op.result
+    )
+    ctx.e.pre_do(f'call void asm sideeffect ".reg .b32 {prefix}<{words}>;", ""() #0')
+    live = ctx.e.name()
+    ctx.e.pre_do(f"{live} = alloca i1")
+    made = Accumulator(prefix, words, type.shape, live)
+    ctx.accumulators[op.result] = made
+    name = type.name or f"accumulator {len(ctx.accumulators) - 1}"
+    ctx.accumulator_names.append(AccumulatorNames(name, prefix, words, type.shape, type.dtype))
+    if sliced:  # blocks start at different times: zeros are simplest
+        text = " ".join(f"mov.b32 {prefix}{i}, 0;" for i in range(words))
+        ctx.e.asm(text, "~{memory}")
+    ctx.e.do(f"store i1 {'true' if sliced else 'false'}, ptr {live}")
+
+
+def _word(acc: Accumulator, dtype: DType, row: int, column: int) -> tuple[int, int]:
+    """(register, which half) of the element with these register shares of row and column, for lane 0 of warp 0."""
+    columns = acc.shape[1]
+    element = row // ROWS * (columns // 2) + column // 8 * 4 + row % ROWS // 8 * 2 + column % 2
+    per = 4 // dtype.itemsize
+    return element // per, element % per
+
+
+def lower_read(ctx: Context, op: AccRead) -> None:
+    e = ctx.e
+    acc = ctx.accumulators[op.acc]
+    dtype: DType = op.acc.type.dtype
+    layout: Layout = op.layout
+    t = llvm_type(dtype)
+    words: dict[int, Regs] = {}
+    out: Regs = []
+    live = e.v(f"load i1, ptr {acc.live}")
+    for row, column in layout.register_coords:
+        word, half = _word(acc, dtype, row + op.start[0], column + op.start[1])
+        if word not in words:
+            letter, whole = ("f", "float") if t == "float" else ("r", "i32")
+            (name,) = e.asm(f"mov.b32 $0, {acc.prefix}{word};", f"={letter}", (), [whole])
+            if dtype.itemsize == 2:
+                pair = e.v(f"bitcast i32 {name} to <2 x {t}>")
+                words[word] = [e.v(f"extractelement <2 x {t}> {pair}, i32 {i}") for i in range(2)]
+            else:
+                words[word] = [name]
+            zero = "0" if t == "i32" else "0.0"
+            words[word] = [e.v(f"select i1 {live}, {t} {n}, {t} {zero}") for n in words[word]]
+        out.append(words[word][half])
+    ctx.values[op.result] = out
+
+
+def lower_write(ctx: Context, op: AccWrite) -> None:
+    acc = ctx.accumulators[op.acc]
+    dtype: DType = op.acc.type.dtype
+    words: dict[int, list[str]] = {}
+    for name, (row, column) in zip(ctx.regs(op.x), layout_of(op.x).register_coords, strict=True):
+        word, half = _word(acc, dtype, row + op.start[0], column + op.start[1])
+        words.setdefault(word, ["", ""])[half] = name
+    for word, names in words.items():
+        value = pack(ctx, names[: 4 // dtype.itemsize], dtype, 4)
+        ctx.e.asm(f"mov.b32 {acc.prefix}{word}, $0;", "r,~{memory}", [("i32", value)])
+    ctx.e.do(f"store i1 true, ptr {acc.live}")
+
+
+# --- operands ------------------------------------------------------------------------------------
+
+
+@dataclass
+class Operand:
+    """An SMEM operand: the descriptor of its start, and what the steps along M or N and along K add to it."""
+
+    descriptor: str
+    transposed: bool
+    type: RefType
+    mn_start: int
+    k_start: int
+
+    def offset(self, mn: int, k: int) -> int:
+        """What to add to the descriptor for element (mn, k); in units of 16 bytes."""
+        storage, item = storage_of(self.type), self.type.dtype.itemsize
+
+        def minor(index: int) -> int:
+            if not storage.paneled:
+                return index * item
+            return (index // storage.panel * storage.panel_stride + index % storage.panel) * item
+
+        major, along = (k, mn) if self.transposed else (mn, k)
+        start = self.mn_start if self.transposed else self.k_start
+        return (minor(start + along) - minor(start) + major * storage.panel * item) // 16
+
+
+def _operand(ctx: Context, ref: Value, view: View, offsets: tuple[Value, ...], mn: int, loc: Loc) -> Operand:
+    """The descriptor of an operand (PTX ISA 9.7.15.5.1). `mn`: which dimension of the view is not K."""
+    e = ctx.e
+    type: RefType = ref.type
+    storage, item = storage_of(type), type.dtype.itemsize
+    span = type.swizzle.value
+    last = len(type.shape) - 1
+    transposed = view.dims[mn].axis == last
+    k_axis, mn_axis = view.dims[1 - mn].axis, view.dims[mn].axis
+    _check_start(ref, view, offsets, transposed, loc)
+    start = smem_start(ctx, ref, view, offsets)
+    inside = view.start[last] % storage.panel * item
+    if not storage.paneled:
+        inside = 0  # smem_start has it
+    address = e.v(f"add i32 {start}, {inside}") if inside else start
+    field = e.v(f"lshr i32 {address}, 4")
+    leading = storage.panel_stride * item >> 4 if transposed and storage.paneled else 1
+    high = (_SWIZZLE[type.swizzle] << 62) | (span * 8 >> 4) << 32 | leading << 16
+    # SMEM addresses are below 256 KB, so the 14 bits never overflow
+    wide = e.v(f"zext i32 {field} to i64")
+    signed = high - (1 << 64) if high >> 63 else high
+    descriptor = e.v(f"or i64 {wide}, {signed}")
+    return Operand(descriptor, transposed, type, view.start[mn_axis], view.start[k_axis])
+
+
+def _check_start(ref: Value, view: View, offsets: tuple[Value, ...], transposed: bool, loc: Loc) -> None:
+    """Raise `WgmmaShape` unless the operand provably starts where a descriptor may."""
+    type: RefType = ref.type
+    storage, item = storage_of(type), type.dtype.itemsize
+    last = len(type.shape) - 1
+    dynamic = dict(zip(view.dynamic, offsets, strict=True))
+    for axis, static in enumerate(view.start):
+        facts = dynamic[axis].facts if axis in dynamic else None
+        moving = [] if axis not in dynamic else [facts.divisor if facts is not None else 1]
+        for start, fixed in [(static, True), *((m, False) for m in moving)]:
+            if axis == last:
+                # within a row the hardware takes steps of 32 bytes along K, and whole panels otherwise
+                unit = storage.panel if transposed or (storage.paneled and not fixed) else 32 // item
+                bad = start % unit
+            else:
+                bad = start * storage.strides[axis] * item % (type.swizzle.value * 8)
+            if bad:
+                what = f"an operand starts at a multiple of {start} along axis {axis} of {ref.type}"
+                why = "it must start at a whole tile of 8 rows" if axis != last else "it must start at a whole step"
+                hint = "slice at multiples of the tile, or promise with `kd.multiple_of`"
+                raise WgmmaShape(op="wgmma", loc=loc, what=what, why=why, hint=hint)
+
+
+# --- products ------------------------------------------------------------------------------------
+
+
+def _n_parts(n: int, integer: bool, panel: int) -> list[tuple[int, int]]:
+    """(start, columns) of the instructions for N columns; each starts at a whole panel of a transposed B."""
+    count = -(-n // MAX_N)
+    unit = max(16 if integer and n > 24 else 8, panel)
+    size = -(-n // (count * unit)) * unit
+    return [(s, min(size, n - s)) for s in range(0, n, size)]
+
+
+def lower_wgmma(ctx: Context, op: Wgmma) -> None:
+    e = ctx.e
+    acc = ctx.accumulators[op.acc]
+    dtype: DType = op.b.type.dtype
+    a_dtype: DType = op.a.type.dtype
+    d_dtype: DType = op.acc.type.dtype
+    b = _operand(ctx, op.b, op.b_view, op.b_offsets, 1, op.loc)
+    depth = op.b_view.dims[0].size
+    step = k_step(dtype)
+    args: list[tuple[str, str]] = [("i64", b.descriptor)]
+    a: Operand | None = None
+    fragments: list[str] = []
+    if op.a_view is not None:
+        a = _operand(ctx, op.a, op.a_view, op.a_offsets, 0, op.loc)
+        args.append(("i64", a.descriptor))
+    else:
+        fragments = _fragment_words(ctx, op.a, a_dtype)
+        args += [("i32", w) for w in fragments]
+    first = len(args)
+    known = _known_live(ctx, op)
+    if known is None:
+        live = e.v(f"load i1, ptr {acc.live}")
+        args.append(("i1", live))
+    lines = [".reg .b64 da, db;"]
+    kind = f"{_ACC[d_dtype.name]}.{_PTX[a_dtype.name]}.{_PTX[dtype.name]}"
+    per = 4 // d_dtype.itemsize
+    parts = _n_parts(op.shape[1], d_dtype.name == "int32", storage_of(op.b.type).panel if b.transposed else 0)
+    scales = {2: ", 1, 1", 1: ", 1, 1", 4: ", 1, 1"}[dtype.itemsize] if d_dtype.name != "int32" else ""
+    for k in range(0, depth, step):
+        scale = {None: f"${first}", True: "1", False: "0"}[known] if k == 0 else "1"
+        for m in range(0, op.shape[0], ROWS):
+            for n, width in parts:
+                base = (op.start[0] + m) // ROWS * (acc.shape[1] // 2) + (op.start[1] + n) // 2
+                regs = ", ".join(f"{acc.prefix}{i}" for i in range(base // per, (base + width // 2) // per))
+                lines.append(f"add.s64 db, $0, {b.offset(n, k)};")
+                flips = ""
+                if a is not None:
+                    lines.append(f"add.s64 da, $1, {a.offset(m, k)};")
+                    left = "da"
+                    if dtype.itemsize == 2:
+                        flips = f", {int(a.transposed)}, {int(b.transposed)}"
+                else:
+                    place = ((m // ROWS) * (depth // step) + k // step) * 4 + 1
+                    left = "{" + ", ".join(f"${place + i}" for i in range(4)) + "}"
+                    if dtype.itemsize == 2:
+                        flips = f", {int(b.transposed)}"
+                shape = f"m64n{width}k{step}"
+                lines.append(
+                    f"wgmma.mma_async.sync.aligned.{shape}.{kind} {{{regs}}}, {left}, db, {scale}{scales}{flips};"
+                )
+    e.asm("wgmma.fence.sync.aligned;", "~{memory}")
+    constraints = ",".join({"i64": "l", "i32": "r", "i1": "b"}[t] for t, _ in args)
+    e.asm("{ " + " ".join(lines) + " }", constraints + ",~{memory}", args)
+    e.asm("wgmma.commit_group.sync.aligned;", "~{memory}")
+    e.do(f"store i1 true, ptr {acc.live}")
+    if fragments:
+        ctx.fragments[op.a] = fragments
+
+
+def _fragment_words(ctx: Context, value: Value, dtype: DType) -> list[str]:
+    """The 32-bit registers of A, four for each instruction: rows m and K steps in order.
+
+    PTX ISA 9.7.15.5.2: registers are (row half 0, row half 1) for the first half of K, then for the second.
+    """
+    layout = layout_of(value)
+    step = k_step(dtype)
+    per = 4 // dtype.itemsize
+    names = ctx.regs(value)
+    rows, depth = value.type.shape
+    out: list[str] = []
+    for m in range(0, rows, ROWS):
+        for k in range(0, depth, step):
+            for half in range(2):
+                for row in (0, 8):
+                    coords = [(m + row, k + half * (step // 2) + i) for i in range(per)]
+                    out.append(pack(ctx, [names[layout.register_of[c]] for c in coords], dtype, 4))
+    return out
+
+
+def _known_live(ctx: Context, op: Wgmma) -> bool | None:
+    """Whether the accumulator holds something before this op, where that is known without running: in one region."""
+    region: Region | None = ctx.region_stack[-1] if ctx.region_stack else None
+    if region is None:
+        return None
+    seen: bool | None = None
+    for other in region.ops:
+        if other is op:
+            return seen
+        if isinstance(other, AllocAcc) and other.result is op.acc:
+            sliced = any(isinstance(o, Wgmma) and o.acc is op.acc and o.shape != op.acc.type.shape for o in ctx.ir.walk())
+            seen = True if sliced else False
+        elif isinstance(other, (Wgmma, AccWrite)) and other.acc is op.acc:
+            seen = True
+        elif seen is False and other.region_list():
+            seen = None  # something inside may have started it
+    return None
+
+
+def lower_wait(ctx: Context, op: WgmmaWait) -> None:
+    words = [w for v in op.fragments for w in ctx.fragments.get(v, [])]
+    constraints = ",".join(["r"] * len(words) + ["~{memory}"])
+    ctx.e.asm(f"wgmma.wait_group.sync.aligned {op.pending};", constraints, [("i32", w) for w in words])
+
+
+def lower_set_max_registers(ctx: Context, op: SetMaxRegisters) -> None:
+    word = "inc" if op.increase else "dec"
+    ctx.e.asm(f"setmaxnreg.{word}.sync.aligned.u32 {op.count};", "~{memory}")
+
+
+RULES = {
+    AllocAcc: lower_alloc,
+    AccRead: lower_read,
+    AccWrite: lower_write,
+    Wgmma: lower_wgmma,
+    WgmmaWait: lower_wait,
+    SetMaxRegisters: lower_set_max_registers,
+}
