@@ -27,6 +27,7 @@ from .barrier import *  # noqa: F403
 from .cast import *  # noqa: F403
 from .control import *  # noqa: F403
 from .copy import *  # noqa: F403
+from .elementwise import broadcast_to
 from .index import *  # noqa: F403
 from .loops import *  # noqa: F403
 from .math import *  # noqa: F403
@@ -36,7 +37,6 @@ from .reduce import *  # noqa: F403
 from .ref import *  # noqa: F403
 from .scan import *  # noqa: F403
 from .shape import *  # noqa: F403
-from .elementwise import broadcast_to
 
 FAMILIES = (
     arith,

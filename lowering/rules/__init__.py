@@ -5,8 +5,7 @@ from __future__ import annotations
 from kernel_dsl.ir import Op
 
 from ..context import Rule
-from . import atomic, cast, control, elementwise, gather, index, reduce, ref, scan, shape, sync
-from . import copy, matrix
+from . import atomic, cast, control, copy, elementwise, gather, index, matrix, reduce, ref, scan, shape, sync
 
 FAMILIES = (atomic, cast, control, elementwise, gather, index, reduce, ref, scan, shape, sync)
 FAMILIES += (copy, matrix)

@@ -8,9 +8,9 @@ from kernel_dsl.ops.atomic import AtomicKind, AtomicRmw
 
 from ..context import Context
 from ..emit import Regs, literal, llvm_type
-from .access import Place
 from .elementwise import through_smem
 from .ref import broadcast_from_first
+from .tiled import make_place
 
 
 def _form(kind: AtomicKind, dtype: DType) -> tuple[str, str, str, str]:
