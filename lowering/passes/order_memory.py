@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from kernel_dsl.ir import KernelIR, MemorySpace, Op, RefType, Region, Value, layout_of
 from kernel_dsl.layout import Layout
 from kernel_dsl.ops.atomic import AtomicCas, AtomicRmw
+from kernel_dsl.ops.cluster import PeerRef
 from kernel_dsl.ops.control import For, While
 from kernel_dsl.ops.copy import CommitSmem, CopyGmemToSmem, WaitGmemToSmem, WaitSmemToGmem
 from kernel_dsl.ops.ref import BitcastRef, Load, Store
@@ -91,7 +92,7 @@ class Order:
         """Walk a region; returns what is pending at its end. With `rewrite`, barriers are put in."""
         out: list[Op] = []
         for op in region.ops:
-            if isinstance(op, BitcastRef):
+            if isinstance(op, (BitcastRef, PeerRef)):
                 self.roots[op.result] = op.ref
             touched = self.touch(op)
             if touched is not None:
