@@ -23,6 +23,9 @@ class LlvmError(RuntimeError):
 def _initialise() -> Any:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
+    # straight-line strength reduction asks of every integer add whether its block can be undefined: nine tenths of
+    # the time for a block of 1500 instructions, for address arithmetic that the assembler simplifies anyway
+    llvm.set_option("", "--opt-disable=slsr")
     return llvm.Target.from_triple(TRIPLE)
 
 
