@@ -79,6 +79,7 @@ class Context:
         self.last_half: int | None = None  # which half of the exchange space was used last; None: not known
         self.fresh_exchange = True  # nothing has used the exchange space yet
         self.constants: list[str] = []  # module-level data
+        self.declarations: set[str] = set()  # of functions that the driver provides
         self.used: set[Value] = set()
         self.accumulators: dict[Value, Accumulator] = {}
         self.accumulator_names: list[AccumulatorNames] = []
@@ -232,7 +233,7 @@ class Context:
         for p in axes:
             mask = sum(mask << i * weights[p] for i in range(self.ir.cluster[p].size))
         others = {p: self.cluster_index(p) for p in range(len(weights)) if p not in axes}
-        base = self.rank_of({**others, **{p: "0" for p in axes}})
+        base = self.rank_of({**others, **dict.fromkeys(axes, "0")})
         return self.e.v(f"trunc i32 {self.e.v(f'shl i32 {mask}, {base}')} to i16")
 
     def array_number(self, ref: Value) -> int:

@@ -8,6 +8,7 @@ from . import (
     cluster,
     control,
     copy,
+    debug,
     dense,
     elementwise,
     gather,
@@ -21,6 +22,7 @@ from . import (
     ref,
     scan,
     shape,
+    sorting,
     sync,
 )
 from .arith import *  # noqa: F403
@@ -30,6 +32,7 @@ from .cast import *  # noqa: F403
 from .cluster import *  # noqa: F403
 from .control import *  # noqa: F403
 from .copy import *  # noqa: F403
+from .debug import *  # noqa: F403
 from .index import *  # noqa: F403
 from .loops import *  # noqa: F403
 from .math import *  # noqa: F403
@@ -40,6 +43,7 @@ from .ref import *  # noqa: F403
 from .scan import *  # noqa: F403
 from .shape import *  # noqa: F403
 from .product import *  # noqa: F403
+from .sorting import *  # noqa: F403
 from .elementwise import broadcast_to
 
 FAMILIES = (
@@ -50,6 +54,7 @@ FAMILIES = (
     cluster,
     control,
     copy,
+    debug,
     dense,
     elementwise,
     gather,
@@ -63,6 +68,7 @@ FAMILIES = (
     ref,
     scan,
     shape,
+    sorting,
     sync,
 )
 __all__ = ["broadcast_to"]

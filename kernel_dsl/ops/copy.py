@@ -274,9 +274,9 @@ def async_prefetch(ref: Any, *, collective_axes: Any = None, predicate: Any = No
     guard = _predicate(predicate, op)
     axes = cluster_positions(collective_axes, op)
     if axes:
+        from ..trace import traced
         from .arith import equal
         from .index import AxisIndex
-        from ..trace import traced
 
         sizes = {p: size for kind, p, size in current().axes.values() if kind == "cluster"}
         for position in axes:

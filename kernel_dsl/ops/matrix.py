@@ -67,7 +67,7 @@ class WgmmaWait(Op, name="wgmma_wait", effect=Effect.SYNC, requires=Feature.WGMM
 
 
 class AccRead(Op, name="acc_read", effect=Effect.SYNC, requires=Feature.WGMMA):
-    """A block of an accumulator as a value."""
+    """A block of an accumulator as a value. PTX `mov`: its registers, after the wait."""
 
     acc: Value = operand()
     start: tuple[int, int] = attr()
@@ -79,7 +79,7 @@ class AccRead(Op, name="acc_read", effect=Effect.SYNC, requires=Feature.WGMMA):
 
 
 class AccWrite(Op, name="acc_write", effect=Effect.SYNC, requires=Feature.WGMMA):
-    """Make a block of an accumulator a value."""
+    """Make a block of an accumulator a value. PTX `mov`, to its registers."""
 
     acc: Value = operand()
     x: Value = operand()

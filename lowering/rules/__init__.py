@@ -5,11 +5,45 @@ from __future__ import annotations
 from kernel_dsl.ir import Op
 
 from ..context import Rule
-from . import atomic, cast, control, elementwise, gather, index, reduce, ref, scan, shape, sync
-from . import cluster, copy, matrix, product
+from . import (
+    atomic,
+    cast,
+    cluster,
+    control,
+    copy,
+    debug,
+    elementwise,
+    gather,
+    index,
+    matrix,
+    product,
+    reduce,
+    ref,
+    scan,
+    shape,
+    sorting,
+    sync,
+)
 
-FAMILIES = (atomic, cast, control, elementwise, gather, index, reduce, ref, scan, shape, sync)
-FAMILIES += (cluster, copy, matrix, product)
+FAMILIES = (
+    atomic,
+    cast,
+    cluster,
+    control,
+    copy,
+    debug,
+    elementwise,
+    gather,
+    index,
+    matrix,
+    product,
+    reduce,
+    ref,
+    scan,
+    shape,
+    sorting,
+    sync,
+)
 
 
 def all_rules() -> dict[type[Op], Rule]:

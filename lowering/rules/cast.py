@@ -6,7 +6,6 @@ from kernel_dsl import dtypes as dt
 from kernel_dsl.dtypes import DType
 from kernel_dsl.ir import layout_of
 from kernel_dsl.ops.cast import Bitcast, Cast
-
 from kernel_dsl.target import Feature
 
 from ..context import Context
