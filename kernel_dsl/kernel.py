@@ -210,7 +210,7 @@ class Kernel:
         given: tuple[ArrayInput, ...] | None,
         target: str,
     ) -> Stages:
-        traced = trace_kernel(self._definition, inputs, structure, overlaps, given)
+        traced = trace_kernel(self._definition, inputs, structure, overlaps, given, target_named(target))
         stages = Stages(traced, target_named(target), self._definition.params, overlaps)
         if self._debug:
             _print_stages(stages)
