@@ -153,6 +153,7 @@ def _module(ctx: Context, entry: str, signature: list[str], spec: CallSpec, exch
         attributes.append(f'"nvvm.maxnreg"="{spec.max_registers}"')
     lines = [llvm.header(ctx.target)]
     lines.append("@smem = external addrspace(3) global [0 x i8], align 1024")
+    lines += sorted(ctx.declarations)
     lines += ctx.constants
     lines.append(
         f"define ptx_kernel void @{entry}({', '.join(signature)}) {' '.join(attributes)} !dbg !{e.debug.subprogram} {{"

@@ -7,6 +7,7 @@ from . import (
     cast,
     control,
     copy,
+    debug,
     dense,
     elementwise,
     gather,
@@ -19,6 +20,7 @@ from . import (
     ref,
     scan,
     shape,
+    sorting,
     sync,
 )
 from .arith import *  # noqa: F403
@@ -27,7 +29,7 @@ from .barrier import *  # noqa: F403
 from .cast import *  # noqa: F403
 from .control import *  # noqa: F403
 from .copy import *  # noqa: F403
-from .elementwise import broadcast_to
+from .debug import *  # noqa: F403
 from .index import *  # noqa: F403
 from .loops import *  # noqa: F403
 from .math import *  # noqa: F403
@@ -37,6 +39,8 @@ from .reduce import *  # noqa: F403
 from .ref import *  # noqa: F403
 from .scan import *  # noqa: F403
 from .shape import *  # noqa: F403
+from .sorting import *  # noqa: F403
+from .elementwise import broadcast_to
 
 FAMILIES = (
     arith,
@@ -45,6 +49,7 @@ FAMILIES = (
     cast,
     control,
     copy,
+    debug,
     dense,
     elementwise,
     gather,
@@ -57,6 +62,7 @@ FAMILIES = (
     ref,
     scan,
     shape,
+    sorting,
     sync,
 )
 __all__ = ["broadcast_to"]

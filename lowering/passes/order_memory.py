@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from kernel_dsl.ir import KernelIR, MemorySpace, Op, RefType, Region, Value, layout_of
 from kernel_dsl.layout import Layout
-from kernel_dsl.ops.atomic import AtomicRmw
+from kernel_dsl.ops.atomic import AtomicCas, AtomicRmw
 from kernel_dsl.ops.control import For, While
 from kernel_dsl.ops.copy import CommitSmem, CopyGmemToSmem, WaitGmemToSmem, WaitSmemToGmem
 from kernel_dsl.ops.ref import BitcastRef, Load, Store
@@ -57,7 +57,7 @@ class Order:
 
     def touch(self, op: Op) -> Touch | None:
         """What an op touches, if it matters: inputs that nothing writes don't."""
-        if not isinstance(op, (Load, Store, AtomicRmw)):
+        if not isinstance(op, (Load, Store, AtomicRmw, AtomicCas)):
             return self.generic_touch(op)
         type: RefType = op.ref.type
         if type.space is MemorySpace.GMEM and not type.written:
@@ -66,7 +66,7 @@ class Order:
         return Touch(
             self.root(op.ref),
             not isinstance(op, Load),
-            isinstance(op, AtomicRmw),
+            isinstance(op, (AtomicRmw, AtomicCas)),
             op.view,
             op.offsets,
             layout,

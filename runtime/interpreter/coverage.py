@@ -1,99 +1,80 @@
-"""What PTX the interpreter runs, as a page made from the code.
+"""The table of PTX that the interpreter runs, made from the code: `python -m runtime.interpreter.coverage`.
 
-`python -m runtime.interpreter.coverage FILE` writes it.
+Elementwise, warp and matrix instructions are listed by their grammar; the others by what their builders say.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
-from .families import BUILDERS
-from .program import builder_docs
-from .semantics import matrix, table, warp, wmma
+from . import families, mbarrier_ops, program
+from .semantics import forms, matrix, table, warp, wgmma
 
-_FAMILIES = {
-    "integer": "Integers",
-    "carry": "Carries",
-    "bits": "Bits and moves",
-    "floating": "Single and double precision",
-    "minmax": "Minimum and maximum of floats",
-    "halves": "Half precision",
-    "approx": "Approximations",
-    "compare": "Comparison and selection",
-    "convert": "Conversions",
-    "convert_packed": "Packed and narrow conversions",
-    "video": "SIMD video instructions",
-}
+HEADER = """# PTX that the interpreter runs
 
-#: Importing the families has filled the table of builders.
-MODULES = BUILDERS
-
-_HEAD = """# PTX in the interpreter
-
-Made from the code by `python -m runtime.interpreter.coverage docs/ptx-coverage.md`; a test compares the two.
-An instruction that is not here is an error that names it and its line.
-
-In the grammars below words are separated by dots in PTX, `a|b` is a choice, and `?` says that a word may be absent.
-"(d|p)" marks forms with two destinations; a number at the end of a line counts its legal forms.
+Made by `python -m runtime.interpreter.coverage`; a test keeps it so. An instruction or modifier that is not here is an
+error that names it, with its line. `a|b` is a choice, `?` marks what may be left out, and the number is how many
+opcodes a line stands for.
 """
 
 
+def _slot(slot: tuple[tuple[str, ...], ...]) -> str:
+    words = "\\|".join("." + ".".join(w) for w in slot if w)
+    optional = () in slot
+    return f"{{{words}}}" + ("?" if optional else "") if len(slot) > 1 else words
+
+
 def _elementwise() -> Iterator[str]:
-    lines = list(table.lines())
-    total = sum(1 for _ in table.entries())
-    yield f"## Elementwise instructions ({total} forms)"
-    for family, title in _FAMILIES.items():
-        yield f"### {title}\n"
-        yield "| form | from | forms |\n|---|---|---|"
-        for line in lines:
-            if line.family == family:
-                text = line.line.replace("|", "\\|")
-                pair = " (d\\|p)" if line.pair else ""
-                yield f"| `{text}`{pair} | sm_{line.since} | {line.forms} |"
-        yield ""
+    counts: dict[str, int] = {}
+    for entry in table.entries():
+        counts[entry.opcode[0]] = counts.get(entry.opcode[0], 0) + 1
+    lines: dict[str, list[str]] = {}
+    for form in forms.registered():
+        text = form.head + "".join(_slot(s) for s in form.slots)
+        if form.pair:
+            text += " d\\|p"
+        lines.setdefault(form.head, []).append(f"`{text}`")
+    for head in sorted(lines):
+        yield f"| `{head}` | {counts[head]} | {'<br>'.join(dict.fromkeys(lines[head]))} |"
 
 
-def _grammar(title: str, prefix: str, lines: tuple[str, ...]) -> Iterator[str]:
-    yield f"## {title}\n"
-    for line in lines:
-        yield f"- `{prefix} {line}`"
-    yield ""
+def _grouped(opcodes: list[tuple[str, ...]], first: int) -> Iterator[str]:
+    """Opcodes with the same types on one line, with the shapes that they come in."""
+    shapes: dict[tuple[str, ...], list[str]] = {}
+    for opcode in opcodes:
+        shapes.setdefault((*opcode[:first], "SHAPE", *opcode[first + 1 :]), []).append(opcode[first])
+    for words, found in sorted(shapes.items()):
+        named = ", ".join(found) if len(found) <= 4 else f"{found[0]} to {found[-1]}, {len(found)} shapes"
+        yield f"| `{'.'.join(words)}` | {len(found)} | {named} |"
 
 
-def _wide() -> Iterator[str]:
-    yield "## Warp-wide instructions\n"
-    for head, lines in warp.LINES.items():
-        for line in lines:
-            yield f"- `{head} {line}`"
-    yield ""
-    yield from _grammar("mma.sync", "mma sync aligned", matrix.LINES)
-    yield "## wgmma.mma_async\n"
-    yield "Shapes m64nNkK with K of 32 bytes, A in shared memory or registers, every swizzle and both orders:\n"
-    yield "- `f16|f32 f16 f16`, `f32 bf16 bf16`, `f32 tf32 tf32`, `f16|f32 e4m3|e5m2 e4m3|e5m2`: N = 8, 16, ..., 256"
-    yield "- `satfinite? s32 u8|s8 u8|s8`: N = 8, 16, 24, 32, 48, ..., 256\n"
-    yield from _grammar("wmma.mma", "wmma mma sync aligned", wmma.MMA_LINES)
-    yield "## wmma.load and wmma.store\n"
-    for kind, lines in wmma.MEMORY_LINES.items():
-        name = "load c, store d" if kind == "c" else f"load {kind}"
-        for line in lines:
-            yield f"- `wmma {name} sync aligned row|col {line}`"
-    yield ""
+def _builders() -> Iterator[str]:
+    by_text: dict[str, list[str]] = {}
+    for head in program.built_heads():
+        text = program.builder_text(head)
+        by_text.setdefault(text, []).append(head)
+    for text, heads in by_text.items():
+        yield f"| {', '.join(f'`{h}`' for h in heads)} | {text} |"
 
 
-def _machine() -> Iterator[str]:
-    yield "## Memory, control, barriers and the asynchronous engines\n"
-    yield "| instructions | what of them |\n|---|---|"
-    yield "| bra, ret, exit, trap | control flow, with divergence and reconvergence |"
-    for heads, text in builder_docs().items():
-        yield f"| {heads} | {text or 'all forms'} |"
-
-
-def page() -> str:
-    """The Markdown page."""
-    return "\n".join([_HEAD, *_elementwise(), *_wide(), *_machine()]) + "\n"
+def markdown() -> str:
+    """The page."""
+    parts = [HEADER]
+    parts.append("## Elementwise instructions\n\n| instruction | opcodes | forms |\n|---|---|---|")
+    parts += _elementwise()
+    parts.append("\n## Within a warp\n\n| opcode |\n|---|")
+    both = {False: "", True: " with a destination d\\|p"}
+    parts += sorted({f"| `{'.'.join(opcode)}`{both[pair]} |" for opcode, pair in warp.forms()})
+    parts.append("\n## Matrix instructions\n\n| opcode | opcodes | shapes |\n|---|---|---|")
+    parts += _grouped(matrix.forms(), 3)
+    parts += _grouped(wgmma.forms(), 4)
+    parts.append("\n## Fences\n\n| opcode |\n|---|")
+    parts += [f"| `{form}` |" for form in mbarrier_ops.fence_forms()]
+    parts.append("\n## Memory, control, synchronisation and copies\n\n| first words | what is run |\n|---|---|")
+    parts += _builders()
+    parts.append(f"\n{len(families.BUILDERS)} files register these builders.")
+    return "\n".join(parts) + "\n"
 
 
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(page(), encoding="utf-8")
+    print(markdown(), end="")

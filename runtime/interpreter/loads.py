@@ -154,7 +154,8 @@ def scatter(part: Part, values: list[Array]) -> None:
 
 @builds("ld", "ldu")
 def build_load(k: Compiler, ins: Instruction) -> Op:
-    """ld: with `.volatile`, `.relaxed` or `.acquire` it is a strong access, a place where others get to run."""
+    """ld and ldu: weak, volatile, relaxed and acquire with every scope; global, shared (::cta, ::cluster), local,
+    const, param and generic; .nc and cache hints; .v2, .v4, .v8; b8 to b128."""
     form = Form(k, ins)
     dest, source = ins.operands
     if form.space == "param" and isinstance(source, Mem) and isinstance(source.base, Sym):
@@ -270,7 +271,8 @@ def _param_size(k: Compiler, name: str) -> int:
 
 @builds("st")
 def build_store(k: Compiler, ins: Instruction) -> Op:
-    """st, weak or strong, and st.async."""
+    """st: weak, volatile, relaxed and release with every scope; the spaces and types of ld; st.async to a peer's shared
+    memory with mbarrier completion."""
     if ins.opcode[1] == "async":
         from .remote import build_st_async
 
@@ -350,7 +352,7 @@ def _store_param(k: Compiler, form: Form, dest: Mem, items: list[Any]) -> Op:
 
 @builds("prefetch", "prefetchu", "applypriority", "discard", "createpolicy")
 def build_nothing(k: Compiler, ins: Instruction) -> Op:
-    """Cache hints: nothing to do. A cache policy is an opaque 64-bit value."""
+    """Cache hints, without effect here; a cache policy is an opaque 64-bit value."""
     if ins.opcode[0] == "createpolicy" and isinstance(ins.operands[0], Reg):
         index = ins.operands[0].index
         zero = np.zeros((1, 1), np.uint64)

@@ -62,12 +62,9 @@ def built_heads() -> tuple[str, ...]:
     return tuple(sorted(_BUILDERS))
 
 
-def builder_docs() -> dict[str, str]:
-    """The first line of what each builder says of itself, by the heads it builds."""
-    heads: dict[Builder, list[str]] = {}
-    for head in built_heads():
-        heads.setdefault(_BUILDERS[head], []).append(head)
-    return {", ".join(some): (b.__doc__ or "").strip().split("\n")[0] for b, some in heads.items()}
+def builder_text(head: str) -> str:
+    """What the builder of `head` says it runs."""
+    return " ".join((_BUILDERS[head].__doc__ or "").split())
 
 
 class Seg:
@@ -190,20 +187,15 @@ class Compiler:
         self.code = code
         self.fn = code.fn
         self._slot_of: dict[Any, int] = {}
+        self.carry = self._carry()
         self.ins: Instruction | None = None
-        self.carry = self._carry_register()
 
-    def _carry_register(self) -> Reg | None:
-        """The condition code's carry flag, as one more register of functions that use it."""
-        heads = {"addc", "subc", "madc"}
-        code = (ins for ins in self.fn.body if isinstance(ins, Instruction))
-        if not any("cc" in ins.opcode or ins.opcode[0] in heads for ins in code):
-            return None
-        if self.fn.registers and self.fn.registers[-1].name == "CC.CF":
-            return self.fn.registers[-1]
-        flag = Reg(len(self.fn.registers), "pred", "CC.CF")
-        self.fn.registers.append(flag)
-        return flag
+    def _carry(self) -> Reg:
+        """The register that stands for the condition code's carry flag (PTX ISA 9.7.2)."""
+        registers = self.fn.registers
+        if not registers or registers[-1].name != "%cc":
+            registers.append(Reg(len(registers), "pred", "%cc"))
+        return registers[-1]
 
     def run(self) -> None:
         for index, source in enumerate(build_segments(self.fn)):
@@ -429,11 +421,11 @@ def build_alu(k: Compiler, ins: Instruction) -> Op:
     first = operands[0]
     dests = (first.first, first.second) if isinstance(first, Pair) else (first,)
     given = operands[1:]
-    results, wanted = alu.results, alu.operands
-    if k.carry is not None:  # the flag is the last result and operand of what sets and uses it
-        dests = (*dests, k.carry) if "cc" in results else dests
-        given = (*given, k.carry) if "cc" in wanted else given
-        results, wanted = _flag_as_predicate(results), _flag_as_predicate(wanted)
+    results, wanted = (tuple("pred" if t == "cc" else t for t in types) for types in (alu.results, alu.operands))
+    if "cc" in alu.results:
+        dests = (*dests, k.carry)
+    if "cc" in alu.operands:
+        given = (*given, k.carry)
     if len(dests) != len(results) or len(given) != len(wanted):
         raise k.error(f"takes {len(wanted)} operands, {len(given)} given")
     if ins.opcode[0] not in _RELAXED:
@@ -442,10 +434,6 @@ def build_alu(k: Compiler, ins: Instruction) -> Op:
     sources = [k.source(o, t) for o, t in zip(given, wanted, strict=True)]
     writers = [k.writer(d, t) for d, t in zip(dests, results, strict=True)]
     return _elementwise(alu.function, sources, writers, k, dests, results)
-
-
-def _flag_as_predicate(types: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple("pred" if type_ == "cc" else type_ for type_ in types)
 
 
 def _elementwise(

@@ -168,6 +168,7 @@ class Module:
     functions: dict[str, Function]
     variables: dict[str, Var]
     files: dict[int, str]
+    target_at: tuple[int, int] = (0, 0)  # line and column of the .target directive
 
     @property
     def entries(self) -> tuple[str, ...]:
