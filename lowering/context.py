@@ -24,6 +24,7 @@ class Buffer:
 
     address: str
     strides: tuple[int | str, ...]
+    remote: bool = False  # SMEM of another block, by its shared::cluster address
 
 
 @dataclass

@@ -5,6 +5,7 @@ from . import (
     atomic,
     barrier,
     cast,
+    cluster,
     control,
     copy,
     debug,
@@ -27,6 +28,7 @@ from .arith import *  # noqa: F403
 from .atomic import *  # noqa: F403
 from .barrier import *  # noqa: F403
 from .cast import *  # noqa: F403
+from .cluster import *  # noqa: F403
 from .control import *  # noqa: F403
 from .copy import *  # noqa: F403
 from .debug import *  # noqa: F403
@@ -47,6 +49,7 @@ FAMILIES = (
     atomic,
     barrier,
     cast,
+    cluster,
     control,
     copy,
     debug,

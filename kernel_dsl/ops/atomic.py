@@ -61,6 +61,10 @@ class AtomicRmw(Op, name="atomic_rmw", effect=Effect.READ | Effect.WRITE):
     def infer(self) -> tuple[Any, ...]:
         return (array_type(self.x),)
 
+    def spoken(self) -> str:
+        name = "xchg" if self.kind is AtomicKind.XCHG else self.kind.value
+        return f"atomic_{name}"
+
     def needs(self) -> Feature:
         return Feature.CLUSTER if self.scope == "cluster" else Feature(0)
 

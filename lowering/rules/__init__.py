@@ -8,6 +8,7 @@ from ..context import Rule
 from . import (
     atomic,
     cast,
+    cluster,
     control,
     copy,
     debug,
@@ -26,6 +27,7 @@ from . import (
 FAMILIES = (
     atomic,
     cast,
+    cluster,
     control,
     copy,
     debug,

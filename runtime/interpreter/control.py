@@ -40,6 +40,8 @@ def split_branch(batch: Batch, g: Group, seg: Seg) -> bool:
     if taken == 0:
         g.pc = seg.targets[1]
         return True
+    if mask is None and not negated:
+        lanes = lanes.copy()  # a view of the predicate, which the group's mask must outlive
     others = ~lanes if mask is None else mask & ~lanes
     batch.push(g.lanes(seg.targets[0], lanes))
     batch.push(g.lanes(seg.targets[1], others))
