@@ -94,12 +94,12 @@ class Kernel:
         return unflatten(prepared.kernel.output_tree, list(results))
 
     def _learn(self, args: tuple[Any, ...], out: Any, prepared: _Prepared) -> None:
-        from runtime.dispatch import FastCalls
+        from runtime.dispatch import FastCalls, first
 
         if self._fast is None:
             self._fast = FastCalls()
         tree = prepared.kernel.output_tree
-        structure = operator.itemgetter(0) if tree == 0 else functools.partial(unflatten, tree)
+        structure = first if tree == 0 else functools.partial(unflatten, tree)
         self._fast.learn(args, out, prepared.loaded, structure)
 
     def _prepare(self, args: tuple[Any, ...], out: Any, interpret: Any) -> _Prepared:

@@ -40,14 +40,14 @@ from .loops import *  # noqa: F403
 from .math import *  # noqa: F403
 from .matrix import *  # noqa: F403
 from .numeric import *  # noqa: F403
+from .product import *  # noqa: F403
 from .reduce import *  # noqa: F403
 from .ref import *  # noqa: F403
 from .scan import *  # noqa: F403
-from .shape import *  # noqa: F403
-from .product import *  # noqa: F403
 from .semaphore import *  # noqa: F403
-from .threads import *  # noqa: F403
+from .shape import *  # noqa: F403
 from .sorting import *  # noqa: F403
+from .threads import *  # noqa: F403
 from .elementwise import broadcast_to
 
 FAMILIES = (
