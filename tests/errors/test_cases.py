@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-import kernel_dsl as kd
 import numpy as np
 import pytest
 
+import kernel_dsl as kd
 from tests import golden
 from tests.errors.harness import BUILTINS, CASES, last_frame, run, words
 
