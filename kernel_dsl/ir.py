@@ -96,13 +96,13 @@ class RefType:
 class BarrierType:
     """An array of mbarriers in SMEM, each completing a phase after `arrivals` arrivals.
 
-    `cluster`: the cluster axes along which an arrival goes to every block's barrier.
+    `cluster`: groups of cluster axes; an arrival goes to the barrier of every block along any of the groups.
     """
 
     arrivals: int
     shape: tuple[int, ...] = ()
     name: str = ""
-    cluster: tuple[int, ...] = ()
+    cluster: tuple[tuple[int, ...], ...] = ()
 
     def __str__(self) -> str:
         return f"barrier<{self.arrivals}>[{','.join(map(str, self.shape))}]"

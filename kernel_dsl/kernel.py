@@ -355,6 +355,8 @@ def load(stages: Stages, device: Any) -> Any:
         key = cache_key(stages.key_text, target=target, options=options, assembler="none")
         kernel = _interpreted.get(key)
         if kernel is None or kernel.source != stages.kernel.source:
+            if len(_interpreted) >= 1024:
+                _interpreted.clear()
             kernel = _interpreted[key] = stages.kernel
         return device.load(kernel)
     from runtime.assemble import AssemblerOptions, assembler_identity

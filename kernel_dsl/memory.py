@@ -126,3 +126,29 @@ class Barrier:
     @property
     def shape(self) -> tuple[int, ...]:
         return as_shape(self.num_barriers, "Barrier")
+
+
+@dataclass(frozen=True)
+class ClusterBarrier:
+    """A `Barrier` in every block of a cluster, on which blocks arrive for each other.
+
+    An arrival goes to the barriers of all blocks along `collective_axes`: names of cluster axes, or tuples of names for
+    axes taken together; several entries make a cross. A phase takes `num_arrivals` from each of these blocks.
+    """
+
+    collective_axes: Any
+    num_barriers: int | tuple[int, ...] = ()
+    num_arrivals: int = 1
+
+    def __post_init__(self) -> None:
+        Barrier(self.num_arrivals, self.num_barriers)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return as_shape(self.num_barriers, "ClusterBarrier")
+
+    @property
+    def groups(self) -> tuple[tuple[str, ...], ...]:
+        """The axes' names, grouped."""
+        given: Any = (self.collective_axes,) if isinstance(self.collective_axes, str) else self.collective_axes
+        return tuple((g,) if isinstance(g, str) else tuple(g) for g in given)

@@ -302,6 +302,10 @@ class Ref(NoArithmetic):
 
         return bitcast_ref(self, as_dtype(dtype))
 
+    def moved_to(self, root: Value) -> Ref:
+        """The same view of another buffer of the same type."""
+        return Ref(root, self._dims, self._starts)
+
     # --- for the ops ------------------------------------------------------------------------------
 
     def view(self) -> tuple[View, tuple[Value, ...]]:

@@ -151,8 +151,9 @@ def emit(op: _O, loc: Loc | None = None) -> _O:
             raise _escaped(value, op.loc)
     types = op.infer()
     op.results = tuple([new_value(t, op) for t in types])
-    if len(types) == 1 and isinstance(types[0], ArrayType) and not types[0].shape:
-        op.results[0].facts = op.range() or _any_of(types[0].dtype)
+    for t, value in zip(types, op.results, strict=True):
+        if isinstance(t, ArrayType) and not t.shape:
+            value.facts = (op.range() if len(types) == 1 else None) or _any_of(t.dtype)
     trace.region.ops.append(op)
     return op
 
