@@ -32,6 +32,7 @@ from .cluster import *  # noqa: F403
 from .control import *  # noqa: F403
 from .copy import *  # noqa: F403
 from .debug import *  # noqa: F403
+from .elementwise import broadcast_to
 from .index import *  # noqa: F403
 from .loops import *  # noqa: F403
 from .math import *  # noqa: F403
@@ -42,7 +43,6 @@ from .ref import *  # noqa: F403
 from .scan import *  # noqa: F403
 from .shape import *  # noqa: F403
 from .sorting import *  # noqa: F403
-from .elementwise import broadcast_to
 
 FAMILIES = (
     arith,
