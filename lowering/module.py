@@ -265,7 +265,8 @@ def line_map(ptx: str) -> tuple[tuple[int, SourceLine], ...]:
             here = made.get(key)
             if here is None:
                 here = made[key] = SourceLine(files.get(key[0], "?"), key[1])
-        elif here is not None and line.rstrip().endswith(";"):
+        # an instruction of inline assembly with a register of its own ends in a brace
+        elif here is not None and (line.rstrip().endswith(";") or line.lstrip().startswith("{ ")):
             out.append((number, here))
     return tuple(out)
 

@@ -37,6 +37,9 @@ class AllocAcc(Op, name="alloc_acc", effect=Effect.SYNC, requires=Feature.WGMMA)
     def infer(self) -> tuple[Any, ...]:
         return (self.type,)
 
+    def spoken(self) -> str:
+        return "ACC"
+
 
 class Wgmma(Op, name="wgmma", effect=Effect.SYNC, requires=Feature.WGMMA):
     """acc += a @ b, asynchronously; one group. PTX `wgmma.mma_async`.
