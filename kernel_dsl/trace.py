@@ -11,9 +11,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
-from .dtypes import DType
 from .errors import NotTracing, ValueFromOtherTrace
-from .facts import Range
+from .facts import of_result
 from .ir import ArrayType, Op, Region, Value, Yield
 from .layout import Layout, blocked
 from .source import Loc, here
@@ -142,19 +141,10 @@ def emit(op: _O, loc: Loc | None = None) -> _O:
     op.loc = here() if loc is None else loc
     types = op.infer()
     op.results = tuple([new_value(t, op) for t in types])
-    if len(types) == 1 and isinstance(types[0], ArrayType) and not types[0].shape:
-        op.results[0].facts = op.range() or _any_of(types[0].dtype)
+    if len(types) == 1 and isinstance(types[0], ArrayType) and types[0].dtype.is_integer:
+        op.results[0].facts = of_result(op, types[0].dtype)
     trace.region.ops.append(op)
     return op
-
-
-def _any_of(dtype: DType) -> Range | None:
-    """All that a dtype can hold, for integers."""
-    if not dtype.is_integer:
-        return None
-    if dtype.is_signed:
-        return Range(-(1 << dtype.bits - 1), (1 << dtype.bits - 1) - 1)
-    return Range(0, (1 << dtype.bits) - 1)
 
 
 def traced(op: Op) -> Any:

@@ -84,9 +84,9 @@ def atomic(ref: Any, value: Any, kind: AtomicKind, op: str, mask: Any, order: st
         where = x.type.layout
     guard = None
     if mask is not None:
-        from .ref import _extra  # pyright: ignore[reportPrivateUsage]
+        from .ref import mask_value
 
-        guard = _extra(mask, shape, dt.bool_, op)
+        guard = mask_value(mask, shape, op)
         assert guard is not None
         guard = broadcast_value(guard, shape, where)
     result = traced(AtomicRmw(target.root, x, offsets, guard, view, kind, order, scope))
