@@ -39,6 +39,8 @@ def split_branch(batch: Batch, g: Group, seg: Seg) -> bool:
         g.pc = seg.targets[1]
         return True
     others = ~lanes if mask is None else mask & ~lanes
+    if lanes.base is not None:
+        lanes = lanes.copy()  # a mask must not change with the register that it came from
     batch.push(g.lanes(seg.targets[0], lanes))
     batch.push(g.lanes(seg.targets[1], others))
     return False
