@@ -31,6 +31,8 @@ def split_branch(batch: Batch, g: Group, seg: Seg) -> bool:
     if mask is not None:
         lanes = lanes & mask
         total = np.count_nonzero(mask)
+    elif not negated:
+        lanes = lanes.copy()  # it becomes a mask, and the predicate's register will be written again
     taken = np.count_nonzero(lanes)
     if taken == total:
         g.pc = seg.targets[0]
@@ -38,6 +40,8 @@ def split_branch(batch: Batch, g: Group, seg: Seg) -> bool:
     if taken == 0:
         g.pc = seg.targets[1]
         return True
+    if mask is None and not negated:
+        lanes = lanes.copy()  # a view of the predicate, which the group's mask must outlive
     others = ~lanes if mask is None else mask & ~lanes
     if lanes.base is not None:
         lanes = lanes.copy()  # a mask must not change with the register that it came from

@@ -51,6 +51,10 @@ def tokenize(text: str) -> list[Token]:
             if newlines:
                 line += newlines
                 line_start = text.rfind("\n", at, after) + 1
+        elif kind == "word" and m.group()[0] == ".":
+            # Inline assembly may join what a declaration is made of: `.reg.b16 x;`.
+            for part in re.finditer(r"\.[^.]*", m.group()):
+                append(Token(kind, part.group(), line, at + part.start() - line_start + 1))
         else:
             append(Token(kind, m.group(), line, at - line_start + 1))
         at = after

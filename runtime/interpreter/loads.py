@@ -189,7 +189,7 @@ def build_load(k: Compiler, ins: Instruction) -> Op:
         if len(parts) == 1:
             value = gather(parts[0], count)
         else:
-            value = _combine(parts, count, c)
+            value = combine(parts, count, c)
         if plain >= 0:
             c.put(plain, value)
         elif count == 1:
@@ -216,13 +216,13 @@ def _load_wide(k: Compiler, form: Form, regs: list[Reg | None], source: Operand,
         for part in parts:
             if part.shadow is not None:
                 part.shadow.read(c, part.index, 8, 2, part.mask, ins, form)
-        c.put(reg.index, gather(parts[0], 2) if len(parts) == 1 else _combine(parts, 2, c))
+        c.put(reg.index, gather(parts[0], 2) if len(parts) == 1 else combine(parts, 2, c))
         return True
 
     return load
 
 
-def _combine(parts: list[Part], count: int, c: Group) -> Array:
+def combine(parts: list[Part], count: int, c: Group) -> Array:
     """The loaded values of lanes that read different buffers."""
     shape = (c.n, 32) if count == 1 else (c.n, 32, count)
     dtype = parts[0].view.dtype if parts else np.uint8

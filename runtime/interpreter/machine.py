@@ -431,16 +431,13 @@ def run_module(
 ) -> RunReport:  # fmt: skip
     """Compile `entry` (once for a module) and run it."""
     check_target(module, target)
-    cache: dict[str, Program] = _PROGRAMS.setdefault(id(module), {})
-    program = cache.get(entry)
-    if program is None or program.module is not module:
-        program = cache[entry] = Program(module, entry)
+    program: Program | None = module.programs.get(entry)
+    if program is None:
+        program = Program(module, entry)
         program.code(entry)
+        module.programs[entry] = program
     run = Run(
         program, params, grid, block, cluster, dynamic_smem, memory, target, config, names, lines,
         kernel_name,
     )  # fmt: skip
     return run.run()
-
-
-_PROGRAMS: dict[int, dict[str, Program]] = {}
