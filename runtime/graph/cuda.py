@@ -48,6 +48,7 @@ class CudaExec:
         self._uses: dict[Slot, list[tuple[int, Any, int, int]]] = {}
         self._other_uses: dict[Slot, set[int]] = {}
         self._touched: dict[int, list[Slot]] = {}
+        self._names = [node.name for node in program.nodes]
         self.lock = threading.Lock()
         with self._guard("instantiating"):
             self._allocate()
@@ -55,7 +56,7 @@ class CudaExec:
             self._instantiate()
 
     def _guard(self, doing: str) -> _Guard:
-        return _Guard(self._device, doing, len(self._program.nodes))
+        return _Guard(self._device, doing, self._names)
 
     # --- making -----------------------------------------------------------------------------------
 
@@ -283,6 +284,11 @@ class CudaExec:
     # --- running ----------------------------------------------------------------------------------
 
     @property
+    def context(self) -> Any:
+        """The GPU's primary context."""
+        return self._device.context
+
+    @property
     def plain(self) -> bool:
         """Whether a replay is the launch alone: no array is copied to the GPU or back."""
         return not self._staged
@@ -367,10 +373,10 @@ class CudaExec:
 class _Guard:
     """The GPU's context, and driver errors told as a graph's."""
 
-    def __init__(self, device: Any, doing: str, count: int) -> None:
+    def __init__(self, device: Any, doing: str, names: Sequence[str]) -> None:
         self._device = device
         self._doing = doing
-        self._count = count
+        self._names = names
 
     def __enter__(self) -> None:
         try:
@@ -384,11 +390,12 @@ class _Guard:
             raise self._told(error) from error
 
     def _told(self, error: driver.CudaError) -> Exception:
+        listed = ", ".join(self._names[:8]) + (", ..." if len(self._names) > 8 else "")
         return launch_error(
             error,
             error.name,
             error.meaning,
-            name=f"graph of {self._count} nodes",
+            name=f"graph of {len(self._names)} nodes ({listed})",
             kernel=None,
             arrays=[],
             doing=self._doing,
