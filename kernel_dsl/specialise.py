@@ -151,6 +151,8 @@ def trace_kernel(
     results = _output_values(outs, out_structure, given, parameters, len(_top(structure)))
     args = unflatten(structure, [_handle(v) for v in params])
     handles: list[Any] = [Ref(v) for v in results]
+    for value in (*params, *results):
+        value.home = body
     with tracing(trace):
         _run(definition, args, unflatten(out_structure, handles), out_structure, scratch)
     settle(body, lambda _: None)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from .clone import clone
 from .compiled import Assembled, CompiledKernel, Resources
+from .diagnostics import ends_at_user
 from .ir import KernelIR
 from .options import CompilerParams, environment
 from .specialise import Traced
 from .target import DEFAULT, TARGETS, Target
-from .text import parse, show
+from .text import show
 
 if TYPE_CHECKING:
     from lowering import CallSpec
@@ -41,8 +43,6 @@ class Stages:
         self.target = target
         self.params = params
         self.overlaps = overlaps
-        self._text = show(traced.ir)
-        self._key_text = show(traced.ir, locations=False)
 
     def __repr__(self) -> str:
         ir = self.traced.ir
@@ -51,7 +51,7 @@ class Stages:
         return f"<kernel {ir.name}({args}) grid {grid}, {ir.threads} warpgroups, for {self.target}>"
 
     def __str__(self) -> str:
-        return self._text
+        return self.ir_text
 
     @property
     def name(self) -> str:
@@ -62,22 +62,22 @@ class Stages:
         """The IR as it was traced; `str(stages)` is its text."""
         return self.traced.ir
 
-    @property
+    @cached_property
     def ir_text(self) -> str:
         """The IR's text form, with locations."""
-        return self._text
+        return show(self.traced.ir)
 
-    @property
+    @cached_property
     def key_text(self) -> str:
         """The IR's text form without locations: what caches are keyed by."""
-        return self._key_text
+        return show(self.traced.ir, locations=False)
 
     @cached_property
     def _lowered(self) -> Any:
         from lowering import to_llvm
 
         # passes work in place: on a copy, so that `.ir` stays what was traced
-        return to_llvm(_copy(self.traced.ir, self._text), self.target, self._spec)
+        return to_llvm(clone(self.traced.ir), self.target, self._spec)
 
     @cached_property
     def _spec(self) -> CallSpec:
@@ -87,11 +87,13 @@ class Stages:
         return CallSpec(t.outputs, t.output_tree, self.overlaps, self.params.max_registers)
 
     @property
+    @ends_at_user
     def llvm(self) -> str:
         """The LLVM module as text, before LLVM's own passes."""
         return self._lowered.text
 
     @cached_property
+    @ends_at_user
     def kernel(self) -> CompiledKernel:
         """What the runtime launches. Raises the errors of lowering at the user's line."""
         from lowering import compile_kernel
@@ -99,9 +101,11 @@ class Stages:
         return compile_kernel(self.traced.ir, self.target, self._lowered, self._spec)
 
     @property
+    @ends_at_user
     def ptx(self) -> str:
         return self.kernel.ptx
 
+    @ends_at_user
     def compile(self) -> Compiled:
         """Assemble. Raises ToolMissing where there is neither ptxas nor a GPU."""
         from runtime.assemble import AssemblerOptions, assemble
@@ -124,10 +128,12 @@ class Compiled:
         )
 
     @property
+    @ends_at_user
     def ptx(self) -> str:
         return self.assembled.kernel.ptx
 
     @property
+    @ends_at_user
     def cubin(self) -> bytes:
         return self.assembled.cubin
 
@@ -141,24 +147,16 @@ class Compiled:
         return self.assembled.remarks
 
     @cached_property
+    @ends_at_user
     def sass(self) -> str:
         """The machine code as text, with the user's lines. Raises ToolMissing without nvdisasm or cuobjdump."""
         from runtime.sass import sass
 
         return sass(self.assembled)
 
+    @ends_at_user
     def save(self, path: Any) -> None:
         """Write it to a file that `kd.load_compiled` reads."""
         from runtime.aot import save
 
         save(self.assembled, path)
-
-
-def _copy(ir: KernelIR, text: str) -> KernelIR:
-    copied = parse(text)
-    copied.loc = ir.loc
-    for old, new in zip(ir.params, copied.params, strict=True):
-        new.name, new.facts = old.name, old.facts
-    return copied
-
-

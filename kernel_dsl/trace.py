@@ -5,14 +5,15 @@ Owns the one context variable of the project, and the layouts that are still ope
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
+from .diagnostics import Error, at_user_line
 from .dtypes import DType
-from .errors import NotTracing, ValueFromOtherTrace
+from .errors import NotTracing, ValueFromOtherRegion, ValueFromOtherTrace
 from .facts import Range
 from .ir import ArrayType, Op, Region, Value, Yield
 from .layout import Layout, blocked
@@ -114,7 +115,7 @@ def current() -> Trace:
     """The running trace; raises outside a kernel body."""
     trace = _current.get()
     if trace is None:
-        raise NotTracing()
+        raise at_user_line(NotTracing())
     return trace
 
 
@@ -123,29 +124,45 @@ def is_tracing() -> bool:
 
 
 @contextmanager
-def tracing(trace: Trace) -> Iterator[Trace]:
+def tracing(trace: Trace) -> Generator[Trace]:
     """Make `trace` the running one."""
     token = _current.set(trace)
     try:
         yield trace
     finally:
+        trace.region.open = False
         _current.reset(token)
 
 
 def new_value(type: Any, op: Op | None = None, name: str = "") -> Value:
-    return Array(type, op, name) if isinstance(type, ArrayType) else Value(type, op, name)
+    value = Array(type, op, name) if isinstance(type, ArrayType) else Value(type, op, name)
+    trace = _current.get()
+    if trace is not None:
+        value.home = trace.region
+    return value
 
 
 def emit(op: _O, loc: Loc | None = None) -> _O:
     """Append an op to the current region, with its result types inferred."""
     trace = current()
     op.loc = here() if loc is None else loc
+    for value in op.values():
+        if value.home is not None and not value.home.open:
+            raise _escaped(value, op.loc)
     types = op.infer()
     op.results = tuple([new_value(t, op) for t in types])
-    if len(types) == 1 and isinstance(types[0], ArrayType) and not types[0].shape:
-        op.results[0].facts = op.range() or _any_of(types[0].dtype)
+    for t, value in zip(types, op.results, strict=True):
+        if isinstance(t, ArrayType) and not t.shape:
+            value.facts = (op.range() if len(types) == 1 else None) or _any_of(t.dtype)
     trace.region.ops.append(op)
     return op
+
+
+def _escaped(value: Value, loc: Loc) -> Error:
+    """The error for a value whose region, or whose whole trace, has ended."""
+    made = value.op.loc if value.op is not None else None
+    cls = ValueFromOtherRegion if value.home is not None and value.home.inner else ValueFromOtherTrace
+    return cls(loc=loc, other=made, other_label="made here")
 
 
 def _any_of(dtype: DType) -> Range | None:
@@ -163,15 +180,17 @@ def traced(op: Op) -> Any:
 
 
 @contextmanager
-def into(region: Region) -> Iterator[Region]:
+def into(region: Region) -> Generator[Region]:
     """Append to another region for a while."""
     trace = current()
     outer, trace.region = trace.region, region
     constants, trace.constants = trace.constants, {}
     trace.depth += 1
+    region.open = region.inner = True
     try:
         yield region
     finally:
+        region.open = False
         trace.region = outer
         trace.constants = constants
         trace.depth -= 1
@@ -182,12 +201,6 @@ def end_region(region: Region, values: tuple[Value, ...]) -> None:
     op = Yield(values)
     op.loc = here()
     region.ops.append(op)
-
-
-def check_value(value: Value) -> None:
-    """Refuse a value that outlived the kernel body it was made in."""
-    if not is_tracing():
-        raise ValueFromOtherTrace()
 
 
 def settle(region: Region, visit: Callable[[Value], None]) -> None:

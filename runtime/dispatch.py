@@ -26,6 +26,7 @@ from kernel_dsl.compiled import CompiledKernel, PointerParam, ScalarParam, Tenso
 from kernel_dsl.dtypes import DType, complex64
 
 from . import driver, memory, recording
+from .args import told
 from .arrays import ArrayView, frameworks, is_array, view
 from .cuda_device import CudaLoaded
 from .errors import Error
@@ -137,7 +138,6 @@ class FastCall:
         those of which one is written, and was not made for it.
         """
         kernel = self._loaded.kernel
-        allowed = {tuple(sorted(pair)) for pair in kernel.overlaps}
         last = len(views) if self._given else kernel.inputs
         self._apart: list[tuple[int, int, int, int]] = []
         self._equal: list[tuple[int, int]] = []
@@ -145,8 +145,7 @@ class FastCall:
             for i in range(j):
                 if not (kernel.arrays[i].written or kernel.arrays[j].written):
                     continue
-                aliased = j >= kernel.inputs and kernel.outputs[j - kernel.inputs].alias == i
-                if ((i, j) in allowed or aliased) and views[i].same_memory(views[j]):
+                if told(kernel, i, j) and views[i].same_memory(views[j]):
                     self._equal.append((i, j))
                     continue
                 (low_i, high_i), (low_j, high_j) = views[i].span(), views[j].span()

@@ -5,8 +5,10 @@ from . import (
     atomic,
     barrier,
     cast,
+    cluster,
     control,
     copy,
+    debug,
     dense,
     elementwise,
     gather,
@@ -19,15 +21,17 @@ from . import (
     ref,
     scan,
     shape,
+    sorting,
     sync,
 )
 from .arith import *  # noqa: F403
 from .atomic import *  # noqa: F403
 from .barrier import *  # noqa: F403
 from .cast import *  # noqa: F403
+from .cluster import *  # noqa: F403
 from .control import *  # noqa: F403
 from .copy import *  # noqa: F403
-from .elementwise import broadcast_to
+from .debug import *  # noqa: F403
 from .index import *  # noqa: F403
 from .loops import *  # noqa: F403
 from .math import *  # noqa: F403
@@ -37,14 +41,18 @@ from .reduce import *  # noqa: F403
 from .ref import *  # noqa: F403
 from .scan import *  # noqa: F403
 from .shape import *  # noqa: F403
+from .sorting import *  # noqa: F403
+from .elementwise import broadcast_to
 
 FAMILIES = (
     arith,
     atomic,
     barrier,
     cast,
+    cluster,
     control,
     copy,
+    debug,
     dense,
     elementwise,
     gather,
@@ -57,6 +65,7 @@ FAMILIES = (
     ref,
     scan,
     shape,
+    sorting,
     sync,
 )
 __all__ = ["broadcast_to"]

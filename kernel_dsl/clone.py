@@ -1,0 +1,57 @@
+"""A copy of a traced kernel that passes may change: new values, ops and regions; types, layouts and attributes shared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .ir import KernelIR, Op, Region, Value
+from .trace import new_value
+
+
+def clone(ir: KernelIR) -> KernelIR:
+    """The kernel again, sharing nothing with `ir` that a pass could change."""
+    values: dict[Value, Value] = {}
+    params = tuple([_value(v, values) for v in ir.params])
+    return KernelIR(
+        ir.name,
+        params,
+        ir.inputs,
+        _region(ir.body, values),
+        ir.grid,
+        ir.cluster,
+        ir.threads,
+        ir.thread_name,
+        ir.approx_math,
+        ir.overlaps,
+        ir.loc,
+    )
+
+
+def _value(old: Value, values: dict[Value, Value], op: Op | None = None) -> Value:
+    made = new_value(old.type, op, old.name)
+    made.facts = old.facts
+    values[old] = made
+    return made
+
+
+def _region(old: Region, values: dict[Value, Value]) -> Region:
+    args = tuple([_value(v, values) for v in old.args])
+    return Region(args, [_op(op, values) for op in old.ops])
+
+
+def _op(old: Op, values: dict[Value, Value]) -> Op:
+    cls = type(old)
+    made = cls.__new__(cls)
+    fields: dict[str, Any] = made.__dict__
+    fields.update(old.__dict__)
+    for key, many in cls.value_fields:
+        value = fields[key]
+        if many:
+            fields[key] = tuple([values[v] for v in value])
+        elif value is not None:
+            fields[key] = values[value]
+    for key, many in cls.region_fields:
+        inner = fields[key]
+        fields[key] = tuple([_region(r, values) for r in inner]) if many else _region(inner, values)
+    fields["results"] = tuple([_value(v, values, made) for v in old.results])
+    return made

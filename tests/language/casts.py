@@ -1,0 +1,88 @@
+"""What `astype` gives, exactly: a reference in NumPy for every pair of dtypes."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+
+import kernel_dsl as kd
+
+DTYPES = [d for d in kd.dtypes.ALL if d != kd.complex64]
+FLOATS = [d for d in DTYPES if d.is_float]
+INTEGERS = [d for d in DTYPES if d.is_integer]
+
+
+def values(dtype: kd.dtypes.DType) -> np.ndarray:
+    """Numbers at the edges of every format, in one of them."""
+    if dtype.is_bool:
+        return np.array([False, True, True, False, True])
+    if dtype.itemsize == 1:
+        return np.arange(256, dtype=np.uint8).view(dtype.numpy)
+    if dtype.is_integer:
+        info = np.iinfo(dtype.numpy)
+        edges = [0, 1, -1, 2, 7, 100, -100]
+        for bits in (7, 8, 11, 15, 16, 24, 25, 31, 32, 53, 54, 63, 64):
+            edges += [s * ((1 << bits) + d) for s in (1, -1) for d in (-1, 0, 1, 3)]
+        return np.array([e for e in edges if info.min <= e <= info.max], dtype.numpy)
+    rng = np.random.default_rng(5)
+    numbers = [0.0, -0.0, 0.5, 1.5, 2.5, -0.5, -1.5, 0.999, 448.0, 464.0, 465.0, 480.0, 57344.0, 61440.0, 65504.0]
+    numbers += [65519.9, 65520.0, 1e-8, 2.0**-9, 2.0**-10, 1.5 * 2.0**-10, 2.0**-16, 2.0**-17, 2.0**-24, 2.0**-25]
+    numbers += [3.4e38, -3.4e38, np.inf, -np.inf, np.nan]
+    numbers += [s * (2.0**b + d) for b in (7, 8, 15, 16, 31, 32, 63, 64) for d in (-1, -0.5, 0, 0.5) for s in (1, -1)]
+    spread = rng.standard_normal(200) * np.exp2(rng.integers(-30, 30, 200).astype(np.float64))
+    with np.errstate(all="ignore"):
+        wide = np.concatenate([numbers, spread])
+        if dtype == kd.float64:  # between the neighbours of narrower formats
+            near = spread.astype(np.float32).astype(np.float64)
+            wide = np.concatenate([wide, near * (1 + 2.0**-30), near * (1 - 2.0**-30)])
+        return wide.astype(dtype.numpy)
+
+
+def _saturated(x: np.ndarray, to: np.dtype) -> np.ndarray:
+    """Float to integer: truncated, clamped, NaN to 0; in exact integers."""
+    info = np.iinfo(to)
+    out = [0 if np.isnan(v) else info.max if v == np.inf else info.min if v == -np.inf else int(v) for v in x]
+    return np.array([min(max(v, info.min), info.max) for v in out], to)
+
+
+def _nearest(x: np.ndarray, to: np.dtype) -> np.ndarray:
+    """To a format narrower than float32, with one rounding: NumPy's and ml_dtypes' own casts round twice from float64."""
+    wide = x.astype(np.longdouble) if x.dtype.kind in "iu" else x.astype(np.float64).astype(np.longdouble)
+    info = ml_dtypes.finfo(to)
+    smallest = np.longdouble(float(info.smallest_subnormal))
+    with np.errstate(all="ignore"):
+        exponent = np.floor(np.log2(np.abs(wide)))
+        step = np.maximum(np.exp2(exponent - info.nmant), smallest)
+        rounded = np.rint(wide / step) * step
+        rounded = np.where(np.isfinite(wide) & (wide != 0), rounded, wide)
+        return rounded.astype(np.float64).astype(to)  # every rounded number is exact in float64
+
+
+def reference(x: np.ndarray, to: kd.dtypes.DType, saturate: bool = True) -> np.ndarray:
+    """`x` converted to `to`, as the language says."""
+    target = to.numpy
+    own = kd.dtypes.as_dtype(x.dtype)
+    if to.is_bool:
+        return x.astype(np.float64) != 0 if own.is_float else x != 0
+    if own.is_bool:
+        return x.astype(np.float32).astype(target) if to.is_float else x.astype(target)
+    if to.is_integer:
+        return _saturated(x.astype(np.float64), target) if own.is_float else x.astype(target)
+    with np.errstate(all="ignore"):
+        if to.itemsize >= 4:
+            return x.astype(np.float64).astype(target) if own.is_float else x.astype(target)
+        rounded = _nearest(x, target)
+        if to in kd.dtypes.FP8 and saturate:
+            largest = float(ml_dtypes.finfo(target).max)
+            wide = x.astype(np.float64)
+            clamped = np.where(np.isnan(wide), wide, np.clip(wide, -largest, largest))
+            return _nearest(clamped, target)
+        return rounded
+
+
+def same(got: np.ndarray, want: np.ndarray) -> np.ndarray:
+    """Equal bit for bit, but for which not-a-number it is."""
+    if got.dtype.kind in "iub":
+        return got == want
+    a, b = got.astype(np.float64), want.astype(np.float64)
+    return ((a == b) & (np.signbit(a) == np.signbit(b))) | (np.isnan(a) & np.isnan(b))
