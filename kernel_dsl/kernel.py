@@ -6,7 +6,6 @@ import functools
 import logging
 import operator
 import threading
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -363,23 +362,8 @@ def load(stages: Stages, device: Any) -> Any:
 
     identity = assembler_identity(AssemblerOptions(ptxas=environment().ptxas))
     key = cache_key(stages.key_text, target=target, options=options, assembler=identity)
-    assembled = _cache().get_or_build(key, lambda: _assemble(stages), _places(stages))
+    assembled = _cache().get_or_build(key, lambda: stages.compile().assembled, _places(stages))
     return device.load(assembled)
-
-
-def _assemble(stages: Stages) -> Any:
-    compiled = stages.compile()
-    for remark in compiled.remarks:
-        warn_at(remark.text, remark.line)  # an "info" of ptxas can cost half the speed: C7510
-    return compiled.assembled
-
-
-def warn_at(text: str, line: Any) -> None:
-    """A Python warning at the user's line."""
-    if line is None:
-        warnings.warn(text, stacklevel=2)
-    else:
-        warnings.warn_explicit(text, RuntimeWarning, line.file, line.line)
 
 
 def _places(stages: Stages) -> list[Any]:
