@@ -43,6 +43,8 @@ class CudaExec:
         self._streams: dict[int, Any] = {}
         self._events: tuple[Any, Any] | None = None
         self._old: set[int] = set()  # nodes whose template lags behind
+        # Nodes that are not updated in place: drivers are known to mix up clusters along y and z.
+        self._rigid: set[int] = set()
         self._steps: list[list[_Step]] = []
         self._kernels: dict[int, PackedKernel] = {}
         self._uses: dict[Slot, list[tuple[int, Any, int, int]]] = {}
@@ -82,6 +84,7 @@ class CudaExec:
         self._steps, self._kernels, self._uses, self._other_uses = [], {}, {}, {}
         self._touched.clear()
         self._old.clear()
+        self._rigid.clear()
         for node in self._program.nodes:
             steps = self._make(node)
             for step in steps:
@@ -157,6 +160,8 @@ class CudaExec:
     def _set_attributes(self, node: Node, step: _Step, kernel: PackedKernel) -> None:
         cu, attributes = self._cu, kernel.attributes
         assert attributes is not None
+        if attributes.cluster[1:] != (1, 1):
+            self._rigid.add(node.index)
         if attributes.cluster != (1, 1, 1):
             value = cu.CUkernelNodeAttrValue()
             value.clusterDim.x, value.clusterDim.y, value.clusterDim.z = attributes.cluster
@@ -237,12 +242,15 @@ class CudaExec:
     def _set_kernels(self, indices: set[int]) -> None:
         set_params, executable, steps = self._cu.cuGraphExecKernelNodeSetParams, self._exec, self._steps
         success = driver.success()
+        self._old.update(indices)
+        if indices & self._rigid:
+            self._instantiate()  # brings every node up to date
+            return
         for index in indices:
             step = steps[index][0]
             result = set_params(executable, step.handle, step.params)
             if result[0] is not success:
                 driver.check(result)
-        self._old.update(indices)
 
     def _remake(self, index: int) -> None:
         """Make a node's parameters anew, and update the executable, or make that anew too."""
