@@ -201,7 +201,7 @@ def _run(
     kernel: CompiledKernel | None,
 ) -> None:
     with _parsed.lend(ptx) as module:
-        interpreter.run(
+        report = interpreter.run(
             module,
             entry,
             params,
@@ -216,6 +216,8 @@ def _run(
             lines=dict(kernel.lines) if kernel else {},
             kernel_name=kernel.name if kernel else entry,
         )
+    if report.output:  # what the kernel printed
+        print(report.output, end="", flush=True)
 
 
 class _Space:
