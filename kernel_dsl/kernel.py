@@ -94,12 +94,12 @@ class Kernel:
         return unflatten(prepared.kernel.output_tree, list(results))
 
     def _learn(self, args: tuple[Any, ...], out: Any, prepared: _Prepared) -> None:
-        from runtime.dispatch import FastCalls
+        from runtime.dispatch import FastCalls, first
 
         if self._fast is None:
             self._fast = FastCalls()
         tree = prepared.kernel.output_tree
-        structure = operator.itemgetter(0) if tree == 0 else functools.partial(unflatten, tree)
+        structure = first if tree == 0 else functools.partial(unflatten, tree)
         self._fast.learn(args, out, prepared.loaded, structure)
 
     def _prepare(self, args: tuple[Any, ...], out: Any, interpret: Any) -> _Prepared:
@@ -210,7 +210,7 @@ class Kernel:
         given: tuple[ArrayInput, ...] | None,
         target: str,
     ) -> Stages:
-        traced = trace_kernel(self._definition, inputs, structure, overlaps, given)
+        traced = trace_kernel(self._definition, inputs, structure, overlaps, given, target_named(target))
         stages = Stages(traced, target_named(target), self._definition.params, overlaps)
         if self._debug:
             _print_stages(stages)

@@ -96,6 +96,7 @@ class Trace:
     )  # name: (kind, position, size)
     approx_math: bool = False
     promise_bounds: bool = False
+    target: Any = None  # the Target that is traced for, where instructions are picked
     cost_notes: list[tuple[Loc, Loc, str]] = field(
         default_factory=lambda: cast("list[tuple[Loc, Loc, str]]", [])
     )

@@ -17,6 +17,7 @@ from . import (
     math,
     matrix,
     numeric,
+    product,
     reduce,
     ref,
     scan,
@@ -41,6 +42,7 @@ from .reduce import *  # noqa: F403
 from .ref import *  # noqa: F403
 from .scan import *  # noqa: F403
 from .shape import *  # noqa: F403
+from .product import *  # noqa: F403
 from .sorting import *  # noqa: F403
 from .elementwise import broadcast_to
 
@@ -61,6 +63,7 @@ FAMILIES = (
     math,
     matrix,
     numeric,
+    product,
     reduce,
     ref,
     scan,

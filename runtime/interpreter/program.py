@@ -406,11 +406,18 @@ def _check_type(k: Compiler, operand: Any, type_: str) -> None:
         raise k.error(f"'{operand.name}' is .{have}, the instruction wants .{type_}")
 
 
+def _architecture(target: str) -> int:
+    """The number in a target's name."""
+    return int("".join(c for c in target if c.isdigit()))
+
+
 def build_alu(k: Compiler, ins: Instruction) -> Op:
     """An elementwise instruction of `semantics`."""
     operands = ins.operands
     pair = bool(operands) and isinstance(operands[0], Pair)
     alu = compile_alu(ins.opcode, pair)
+    if alu.since > _architecture(k.module.target):
+        raise k.error(f"needs sm_{alu.since} or later, the module is for {k.module.target}")
     first = operands[0]
     dests = (first.first, first.second) if isinstance(first, Pair) else (first,)
     given = operands[1:]
