@@ -125,7 +125,7 @@ class Value:
         self.type: Any = type
         self.op = op
         self.name = name
-        self.facts: Range | None = None  # what is known of a rank-0 integer
+        self.facts: Range | None = None  # what is known of an integer, or of every element of an array of them
         self.home: Region | None = None  # the region it was traced in
 
 
@@ -270,7 +270,7 @@ class Op(_Declared):
         return ()
 
     def range(self) -> Range | None:
-        """What is known of a rank-0 integer result, from what is known of the operands."""
+        """What is known of an integer result (of every element), from what is known of the operands."""
         return None
 
     def needs(self) -> Feature:

@@ -17,12 +17,15 @@ from . import (
     math,
     matrix,
     numeric,
+    product,
     reduce,
     ref,
     scan,
+    semaphore,
     shape,
     sorting,
     sync,
+    threads,
 )
 from .arith import *  # noqa: F403
 from .atomic import *  # noqa: F403
@@ -32,17 +35,20 @@ from .cluster import *  # noqa: F403
 from .control import *  # noqa: F403
 from .copy import *  # noqa: F403
 from .debug import *  # noqa: F403
-from .elementwise import broadcast_to
 from .index import *  # noqa: F403
 from .loops import *  # noqa: F403
 from .math import *  # noqa: F403
 from .matrix import *  # noqa: F403
 from .numeric import *  # noqa: F403
+from .product import *  # noqa: F403
 from .reduce import *  # noqa: F403
 from .ref import *  # noqa: F403
 from .scan import *  # noqa: F403
+from .semaphore import *  # noqa: F403
 from .shape import *  # noqa: F403
 from .sorting import *  # noqa: F403
+from .threads import *  # noqa: F403
+from .elementwise import broadcast_to
 
 FAMILIES = (
     arith,
@@ -61,12 +67,15 @@ FAMILIES = (
     math,
     matrix,
     numeric,
+    product,
     reduce,
     ref,
     scan,
+    semaphore,
     shape,
     sorting,
     sync,
+    threads,
 )
 __all__ = ["broadcast_to"]
 __all__ += [name for family in FAMILIES for name in getattr(family, "__all__", [])]

@@ -16,12 +16,14 @@ from . import (
     gather,
     index,
     matrix,
+    product,
     reduce,
     ref,
     scan,
     shape,
     sorting,
     sync,
+    threads,
 )
 
 FAMILIES = (
@@ -35,12 +37,14 @@ FAMILIES = (
     gather,
     index,
     matrix,
+    product,
     reduce,
     ref,
     scan,
     shape,
     sorting,
     sync,
+    threads,
 )
 
 

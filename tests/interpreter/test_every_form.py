@@ -12,8 +12,11 @@ import numpy as np
 import pytest
 
 from runtime.interpreter import GlobalMemory, InterpretParams, parse, run
+from runtime.interpreter.ptx import PtxError
 from runtime.interpreter.semantics.table import entries
 from tests.gpu import differential, tensor_differential, warp_differential
+
+from .launching import kernel, launch
 
 
 class Machine:
@@ -85,3 +88,9 @@ def test_wgmma() -> None:
     some = [case for case in tensor_differential.cases() if case.op.n <= 128][::5]
     tensor_differential.run_wgmma(Machine(), table, some)
     assert not any(entry.unequal for entry in table.values()), tensor_differential.report(table)
+
+
+def test_a_form_of_a_later_target_is_refused() -> None:
+    body = ".reg .b64 %a; mov.b64 %a, 0; add.rn.f32x2 %a, %a, %a; ret;"
+    with pytest.raises(PtxError, match="needs sm_100 or later, the module is for sm_90a"):
+        launch(kernel("", body), "k", [])

@@ -87,7 +87,6 @@ class Form:
     family: str
     since: int
     pair: bool
-    line: str
 
     def parse(self, words: Opcode) -> tuple[list[str] | None, int]:
         """The chosen word of each slot, or None; and how many of `words` could be read."""
@@ -159,7 +158,7 @@ def form(*lines: str, since: int = 75, pair: bool = False) -> Callable[[Builder]
             parsed = _slots(rest)
             for name in head.split("|"):
                 bound = build if "|" not in head else _with_head(build, name)
-                entry = Form(name, parsed, bound, family, since, pair, line)
+                entry = Form(name, parsed, bound, family, since, pair)
                 _FORMS.setdefault((name, pair), []).append(entry)
         return build
 

@@ -28,26 +28,6 @@ class Entry:
         return ".".join(self.opcode)
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A line of the grammar as it was registered: `forms` legal opcodes."""
-
-    family: str
-    line: str
-    pair: bool
-    since: int
-    forms: int
-
-
-def lines() -> Iterator[Line]:
-    """The registered lines, in order."""
-    found: dict[tuple[str, str, bool, int], int] = {}
-    for form in forms.registered():
-        key = (form.family, form.line, form.pair, form.since)
-        found[key] = found.get(key, 0) + sum(1 for _ in form.opcodes())
-    return (Line(*key, count) for key, count in found.items())
-
-
 def entries() -> Iterator[Entry]:
     """All elementwise forms, each once.
 
