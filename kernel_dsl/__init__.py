@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .accumulator import ACC
@@ -27,7 +28,7 @@ from .dtypes import (
 from .interpret_params import InterpretParams
 from .kernel import kernel
 from .layout import Layout
-from .memory import GMEM, REGS, SMEM, Barrier, ShapeDtypeStruct
+from .memory import GMEM, REGS, SMEM, Barrier, ClusterBarrier, ShapeDtypeStruct
 from .ops import *  # noqa: F403
 from .ops import __all__ as _op_names
 from .options import CompilerParams
@@ -60,6 +61,7 @@ __all__ = [
     "REGS",
     "SMEM",
     "Barrier",
+    "ClusterBarrier",
     "CompileError",
     "CompilerParams",
     "Error",
@@ -101,11 +103,11 @@ __all__ += _op_names  # noqa: PLE0605 - a list too
 
 def __getattr__(name: str) -> Any:
     """Names that bring the runtime in, found at first use."""
+    if name == "library":
+        return import_module("kernel_dsl.library")
     module = _LATE.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
-    value = getattr(importlib.import_module(module), name)
+    value = getattr(import_module(module), name)
     globals()[name] = value
     return value

@@ -6,11 +6,16 @@ A class gives `code` (kebab-case, the name of its page), `title`, and where they
 
 from __future__ import annotations
 
+import functools
 import linecache
+from collections.abc import Callable
 from types import CodeType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, ParamSpec, TypeVar
 
 from .source import UNKNOWN, Loc, here
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
 class Error(Exception):
@@ -78,6 +83,19 @@ def _excerpt(loc: Loc, label: str) -> list[str]:
     caret = " " * (start - indent) + "^" * max(stop - start, 1)
     lines += [f"{pad} |", f"{number} | {stripped}", f"{pad} | {caret}" + (f" {label}" if label else "")]
     return lines
+
+
+def ends_at_user(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """For what users call outside a kernel body: its errors end at the user's line."""
+
+    @functools.wraps(function)
+    def run(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        try:
+            return function(*args, **kwargs)
+        except Error as error:
+            raise at_user_line(error) from None
+
+    return run
 
 
 def at_user_line(error: Error) -> Error:

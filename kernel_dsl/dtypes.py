@@ -115,7 +115,7 @@ FP8 = (float8_e4m3fn, float8_e5m2)
 def as_dtype(value: Any) -> DType:
     """The `DType` that `value` names: a DType, a NumPy dtype or scalar type, a string, or a framework's dtype.
 
-    Raises TypeError where there is none.
+    Raises `UnknownDType` (a TypeError) where there is none.
     """
     if isinstance(value, DType):
         return value
@@ -134,4 +134,6 @@ def as_dtype(value: Any) -> DType:
     try:
         return _BY_NUMPY[np.dtype(value)]
     except (TypeError, KeyError):
-        raise TypeError(f"{value!r} is not a dtype that a kernel can hold") from None
+        from .errors import UnknownDType
+
+        raise UnknownDType(what=repr(value), names=", ".join(BY_NAME)) from None

@@ -22,7 +22,24 @@ class ValueFromOtherTrace(Error, RuntimeError):
     help = "return results through an output Ref"
 
 
+class ValueFromOtherRegion(Error, RuntimeError):
+    """A value made in a branch or a loop body was used outside it."""
+
+    code = "escaped-region"
+    title = "a value made in a branch or loop body was used outside of it"
+    note = "it exists only where that branch or iteration runs"
+    help = "return it from `kd.cond`, carry it through the loop, or store it to a Ref"
+
+
 # --- values and dtypes ---------------------------------------------------------------------------
+
+
+class UnknownDType(Error, TypeError):
+    """Something that names no dtype a kernel can hold."""
+
+    code = "unknown-dtype"
+    title = "{what} is not a dtype that a kernel can hold"
+    help = "use a name such as `kd.float32`, or a NumPy dtype; the dtypes are {names}"
 
 
 class NoCommonDType(Error, TypeError):
@@ -103,11 +120,19 @@ class TracedIteration(Error, TypeError):
 
 
 class BadAxis(Error, ValueError):
-    """An axis that the operand does not have, or one named twice."""
+    """An axis that the operand does not have."""
 
     code = "bad-axis"
     title = "axis {axis} is not an axis of a value of shape {shape}"
     help = "axes go from {lo} to {hi}"
+
+
+class RepeatedAxis(Error, ValueError):
+    """An axis named twice."""
+
+    code = "repeated-axis"
+    title = "{axis} names an axis of a value of shape {shape} twice"
+    help = "name each axis once; negative ones count from the end"
 
 
 class EmptyReduction(Error, ValueError):
@@ -115,6 +140,7 @@ class EmptyReduction(Error, ValueError):
 
     code = "empty-reduction"
     title = "`{op}` over an axis of extent 0 has no value"
+    note = "only reductions with a neutral element, such as `sum`, can be empty"
 
 
 class BadReshape(Error, ValueError):
@@ -149,6 +175,7 @@ class TooManyIndices(Error, IndexError):
 
     code = "too-many-indices"
     title = "{count} indices for a {what} of rank {rank} (shape {shape})"
+    note = "each int, slice and `kd.ds` takes a dimension; None and `...` take none"
 
 
 class IndexOutOfRange(Error, IndexError):
@@ -188,7 +215,7 @@ class StoreDType(Error, TypeError):
     """A store of another dtype than the Ref's."""
 
     code = "store-dtype"
-    title = "a {value} value can't be stored to a {ref} Ref"
+    title = "a value of dtype {value} can't be stored to a Ref of dtype {ref}"
     help = "convert it with `.astype(kd.{ref})`"
 
 
@@ -197,6 +224,7 @@ class StoreShape(Error, ValueError):
 
     code = "store-shape"
     title = "a value of shape {value} does not broadcast to the stored slice of shape {ref}"
+    help = "reshape it, keep reduced axes with `keepdims=True`, or store to a smaller slice"
 
 
 class ReadOnlyRef(Error, ValueError):

@@ -1,8 +1,11 @@
-"""Options of the interpreter. Standard library only, so that the language can name them without a runtime."""
+"""Options of the interpreter, where the language can name them without a runtime."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from .diagnostics import ends_at_user
+from .errors import BadArgument
 
 DEFAULT_STEP_BUDGET = 10_000_000
 
@@ -18,7 +21,7 @@ class InterpretParams:
     which the run ends with the hazard kind `step_budget`. `report_unwritten`: also report elements of outputs that
     no store has reached.
 
-    Raises ValueError for a value that is none of these.
+    Raises `BadArgument` for a value that is none of these.
     """
 
     detect_hazards: bool = True
@@ -28,10 +31,12 @@ class InterpretParams:
     step_budget: int = DEFAULT_STEP_BUDGET
     report_unwritten: bool = False
 
+    @ends_at_user
     def __post_init__(self) -> None:
-        if self.on_hazard not in ("raise", "warn"):
-            raise ValueError(f"on_hazard must be 'raise' or 'warn', not {self.on_hazard!r}")
-        if self.schedule not in ("eager", "late", "random"):
-            raise ValueError(f"schedule must be 'eager', 'late' or 'random', not {self.schedule!r}")
+        for name, allowed in (("on_hazard", ("raise", "warn")), ("schedule", ("eager", "late", "random"))):
+            if getattr(self, name) not in allowed:
+                what = f"{name}={getattr(self, name)!r}"
+                raise BadArgument(op="InterpretParams", what=what, hint=f"it is one of {', '.join(allowed)}")
         if self.step_budget < 1:
-            raise ValueError(f"step_budget must be at least 1, not {self.step_budget}")
+            what = f"step_budget={self.step_budget!r}"
+            raise BadArgument(op="InterpretParams", what=what, hint="at least one instruction")

@@ -96,13 +96,13 @@ class RefType:
 class BarrierType:
     """An array of mbarriers in SMEM, each completing a phase after `arrivals` arrivals.
 
-    `cluster`: the cluster axes along which an arrival goes to every block's barrier.
+    `cluster`: groups of cluster axes; an arrival goes to the barrier of every block along any of the groups.
     """
 
     arrivals: int
     shape: tuple[int, ...] = ()
     name: str = ""
-    cluster: tuple[int, ...] = ()
+    cluster: tuple[tuple[int, ...], ...] = ()
 
     def __str__(self) -> str:
         return f"barrier<{self.arrivals}>[{','.join(map(str, self.shape))}]"
@@ -117,13 +117,14 @@ Type = ArrayType | RefType | BarrierType  # and accumulator.AccType
 class Value:
     """One SSA value: the result of an op, or an argument of a region or of the kernel."""
 
-    __slots__ = ("facts", "name", "op", "type")
+    __slots__ = ("facts", "home", "name", "op", "type")
 
     def __init__(self, type: Any, op: Op | None = None, name: str = "") -> None:
         self.type: Any = type
         self.op = op
         self.name = name
         self.facts: Range | None = None  # what is known of an integer, or of every element of an array of them
+        self.home: Region | None = None  # the region it was traced in
 
 
 class Effect(Flag):
@@ -176,7 +177,10 @@ def regions() -> Any:
 
 @dataclass_transform(kw_only_default=False, field_specifiers=(operand, operands, attr, region, regions))
 class _Declared:
-    """Only so that type checkers read field declarations as constructor parameters."""
+    """Only so that type checkers read field declarations as constructor parameters; these two are none."""
+
+    results: tuple[Value, ...] = cast("tuple[Value, ...]", ())
+    loc: Loc = UNKNOWN
 
 
 class Op(_Declared):
@@ -259,9 +263,6 @@ class Op(_Declared):
             self.results = ()
             self.loc = UNKNOWN
 
-    results: tuple[Value, ...] = cast("tuple[Value, ...]", ())
-    loc: Loc = UNKNOWN
-
     def infer(self) -> tuple[Any, ...]:
         """The types of the results; raises an `Error` where the operands don't fit."""
         return ()
@@ -273,6 +274,10 @@ class Op(_Declared):
     def needs(self) -> Feature:
         """What this instance needs of the target."""
         return self.requires
+
+    def spoken(self) -> str:
+        """What users call it, for messages."""
+        return self.op_name
 
     def values(self) -> tuple[Value, ...]:
         """All operands, in the order of the fields."""
@@ -312,6 +317,8 @@ class Region:
 
     args: tuple[Value, ...] = ()
     ops: list[Op] = field(default_factory=lambda: cast("list[Op]", []))
+    open: bool = True  # while traced: its values can be used
+    inner: bool = False  # a branch or a loop body
 
     @property
     def yields(self) -> tuple[Value, ...]:

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from . import dtypes as dt
-from .diagnostics import Error, at_user_line
+from .diagnostics import Error, at_user_line, ends_at_user
 from .dtypes import as_dtype
 from .errors import BadCallArgument, BadCallValue, KernelArgument, KernelValue, LiteralOutOfRange
+from .interpret_params import InterpretParams
 from .memory import ShapeDtypeStruct
 from .options import CompilerParams, environment
 from .source import here, of_function
@@ -93,12 +94,12 @@ class Kernel:
         return unflatten(prepared.kernel.output_tree, list(results))
 
     def _learn(self, args: tuple[Any, ...], out: Any, prepared: _Prepared) -> None:
-        from runtime.dispatch import FastCalls
+        from runtime.dispatch import FastCalls, first
 
         if self._fast is None:
             self._fast = FastCalls()
         tree = prepared.kernel.output_tree
-        structure = operator.itemgetter(0) if tree == 0 else functools.partial(unflatten, tree)
+        structure = first if tree == 0 else functools.partial(unflatten, tree)
         self._fast.learn(args, out, prepared.loaded, structure)
 
     def _prepare(self, args: tuple[Any, ...], out: Any, interpret: Any) -> _Prepared:
@@ -106,6 +107,7 @@ class Kernel:
         from runtime.arrays import is_array, view
         from runtime.device import pick_device
 
+        check_interpret(interpret, self.name)
         leaves, structure = flatten(args)
         arrays = [x for x in leaves if is_array(x) and not isinstance(x, np.generic)]
         outs = self._given_outputs(out, leaves, structure)
@@ -147,10 +149,10 @@ class Kernel:
                 continue
             shape = tuple(getattr(array, "shape", ()))
             if not hasattr(array, "shape") or not hasattr(array, "dtype"):
-                what = f"out= {number} is a {type(array).__name__}, not an array"
+                what = f"output {number} of out= has type {type(array).__name__}, and is no array"
                 raise BadCallArgument(kernel=self.name, what=what, hint="pass preallocated arrays")
             if shape != struct.shape or as_dtype(array.dtype) != struct.dtype:
-                what = f"out= {number} is {as_dtype(array.dtype)}{list(shape)}, and out_type says {struct}"
+                what = f"output {number} of out= is {as_dtype(array.dtype)}{list(shape)}, and out_type says {struct}"
                 raise BadCallValue(kernel=self.name, what=what, hint="allocate it with the output's shape and dtype")
         return given
 
@@ -196,7 +198,7 @@ class Kernel:
         if isinstance(x, float):
             return ScalarInput(dt.float32, weak=True)
         hint = "inputs are arrays, numbers, and nests of them"
-        raise BadCallArgument(kernel=self.name, what=f"a {type(x).__name__} can't be an input", hint=hint)
+        raise BadCallArgument(kernel=self.name, what=f"an input of type {type(x).__name__}", hint=hint)
 
     # --- tracing and compiling --------------------------------------------------------------------
 
@@ -208,7 +210,7 @@ class Kernel:
         given: tuple[ArrayInput, ...] | None,
         target: str,
     ) -> Stages:
-        traced = trace_kernel(self._definition, inputs, structure, overlaps, given)
+        traced = trace_kernel(self._definition, inputs, structure, overlaps, given, target_named(target))
         stages = Stages(traced, target_named(target), self._definition.params, overlaps)
         if self._debug:
             _print_stages(stages)
@@ -353,6 +355,8 @@ def load(stages: Stages, device: Any) -> Any:
         key = cache_key(stages.key_text, target=target, options=options, assembler="none")
         kernel = _interpreted.get(key)
         if kernel is None or kernel.source != stages.kernel.source:
+            if len(_interpreted) >= 1024:
+                _interpreted.clear()
             kernel = _interpreted[key] = stages.kernel
         return device.load(kernel)
     from runtime.assemble import AssemblerOptions, assembler_identity
@@ -396,6 +400,7 @@ def _print_stages(stages: Stages) -> None:
 # --- the decorator -------------------------------------------------------------------------------
 
 
+@ends_at_user
 def kernel(
     body: Callable[..., None] | None = None,
     out_shape: Any = None,
@@ -433,17 +438,18 @@ def kernel(
         raise KernelArgument(what="both `name` and `kernel_name` are given", hint="`kernel_name` is the old name")
     params = CompilerParams() if compiler_params is None else compiler_params
     if not isinstance(params, CompilerParams):  # pyright: ignore[reportUnnecessaryIsInstance]
-        what = f"compiler_params is a {type(params).__name__}"
+        what = f"compiler_params={params!r}"
         raise KernelArgument(what=what, hint="use `kd.CompilerParams(...)`")
     names = {"grid_names": _axis_names(grid_names, "grid_names")}
     names["cluster_names"] = _axis_names(cluster_names, "cluster_names")
     _check_threads(num_threads, thread_name)
     aliases = tuple(sorted((input_output_aliases or {}).items()))
 
+    @ends_at_user
     def decorate(function: Any) -> Kernel:
         if not callable(function):
             hint = "decorate a function, and pass `out_type` by name"
-            raise KernelArgument(what=f"the body is a {type(function).__name__}", hint=hint)
+            raise KernelArgument(what=f"the body is {function!r}", hint=hint)
         own = name or kernel_name or getattr(function, "__name__", "kernel")
         definition = Definition(
             function,
@@ -459,6 +465,7 @@ def kernel(
             params,
             aliases,
         )
+        check_interpret(interpret, own)
         _check_static(definition)
         return Kernel(definition, interpret, debug)
 
@@ -471,6 +478,13 @@ def _either(new: str, value: Any, old: str, old_value: Any) -> Any:
     if value is not None and value != ():
         raise KernelArgument(what=f"both `{new}` and `{old}` are given", hint=f"`{old}` is the old name of `{new}`")
     return old_value
+
+
+def check_interpret(interpret: Any, name: str) -> None:
+    """Refuse what `interpret=` can't be."""
+    if not (interpret is None or isinstance(interpret, (bool, InterpretParams))):
+        hint = "None, True, False or `kd.InterpretParams(...)`"
+        raise BadCallArgument(kernel=name, what=f"interpret={interpret!r}", hint=hint)
 
 
 def _axis_names(names: Any, word: str) -> tuple[str, ...]:

@@ -73,29 +73,51 @@ def wgmma_transposed(shape: tuple[int, int], minor: int = 2) -> Layout:
     return wgmma((shape[1], shape[0]), minor).transpose((1, 0))
 
 
-def mma_acc(shape: tuple[int, int], minor: int = 2) -> Layout:
-    """Accumulators of mma.sync m16n8 for a warpgroup whose four warps share the rows (or columns, if rows are few)."""
-    _check("MMA_ACC", shape, (16, 8))
-    rows, columns = shape
-    warps, used = _warps_for(rows // 16, columns // 8)
-    regs = [(0, rows // 16 // used[0], 16 * used[0]), (0, 2, 8), (1, columns // 8 // used[1], 8 * used[1]), (1, 2, 1)]
-    return Layout(2, tuple(regs), ((1, 2), (1, 4), *_ROWS), warps)
+def mma_warps(shape: tuple[int, int]) -> tuple[int, int]:
+    """How the four warps share the rows and columns of a product: what needs the fewest registers for operands."""
+    tiles = (-(-shape[0] // 16), -(-shape[1] // 8))
+    splits = [(4, 1), (2, 2), (1, 4), (2, 1), (1, 2), (1, 1)]
+    fits = [s for s in splits if s[0] <= tiles[0] and s[1] <= tiles[1]]
+    return min(fits, key=lambda s: (-s[0] * s[1], -(-tiles[0] // s[0]) * 16 + -(-tiles[1] // s[1]) * 8))
 
 
-def _warps_for(row_tiles: int, column_tiles: int) -> tuple[tuple[Bit, ...], tuple[int, int]]:
-    """How two warp bits are dealt to tiles: rows first, then columns, and the rest replicates."""
+def _warp_bits(warps: tuple[int, int], keep: tuple[bool, bool], dims: tuple[int, int]) -> tuple[Bit, ...]:
+    """Two warp bits, rows first; a bit whose axis the operand does not have replicates."""
     bits: list[Bit] = []
-    used = [1, 1]
-    for _ in range(2):
-        if row_tiles % (used[0] * 2) == 0:
-            bits.append((0, 16 * used[0]))
-            used[0] *= 2
-        elif column_tiles % (used[1] * 2) == 0:
-            bits.append((1, 8 * used[1]))
-            used[1] *= 2
-        else:
-            bits.append(None)
-    return tuple(bits), (used[0], used[1])
+    for axis, unit in ((0, 16), (1, 8)):
+        step = 1
+        while step < warps[axis]:
+            bits.append((dims[axis], unit * step) if keep[axis] else None)
+            step *= 2
+    return tuple(bits + [None] * (2 - len(bits)))
+
+
+def mma_acc(shape: tuple[int, int], minor: int = 2) -> Layout:
+    """Accumulators of mma.sync m16n8 (PTX ISA 9.7.14.5.8), for any shape: tiles reach past its edge."""
+    warps = mma_warps(shape)
+    tiles = [-(-shape[a] // (unit * warps[a])) for a, unit in ((0, 16), (1, 8))]
+    regs = [(0, tiles[0], 16 * warps[0]), (0, 2, 8), (1, tiles[1], 8 * warps[1]), (1, 2, 1)]
+    return Layout(2, tuple(regs), ((1, 2), (1, 4), *_ROWS), _warp_bits(warps, (True, True), (0, 1)))
+
+
+def mma_lhs(shape: tuple[int, int, int], item: int) -> Layout:
+    """The A fragment, (M, K), of an (M, N, K) product of elements of `item` bytes: 32 bytes of K a tile."""
+    warps = mma_warps(shape[:2])
+    side = 4 // item
+    tiles = (-(-shape[0] // (16 * warps[0])), -(-shape[2] // (8 * side)))
+    regs = [(0, tiles[0], 16 * warps[0]), (0, 2, 8), (1, tiles[1], 8 * side), (1, 2, 4 * side), (1, side, 1)]
+    lanes = ((1, side), (1, 2 * side), *_ROWS)
+    return Layout(2, tuple(regs), lanes, _warp_bits(warps, (True, False), (0, 1)))
+
+
+def mma_rhs(shape: tuple[int, int, int], item: int) -> Layout:
+    """The B fragment, (K, N), of an (M, N, K) product."""
+    warps = mma_warps(shape[:2])
+    side = 4 // item
+    tiles = (-(-shape[2] // (8 * side)), -(-shape[1] // (8 * warps[1])))
+    regs = [(0, tiles[0], 8 * side), (0, 2, 4 * side), (0, side, 1), (1, tiles[1], 8 * warps[1])]
+    lanes = ((0, side), (0, 2 * side), (1, 1), (1, 2), (1, 4))
+    return Layout(2, tuple(regs), lanes, _warp_bits(warps, (False, True), (0, 1)))
 
 
 def _row_major(shape: tuple[int, int], minor: int) -> Layout:

@@ -8,6 +8,7 @@ from math import prod
 from typing import Any
 
 from .compiled import Swizzle
+from .diagnostics import ends_at_user
 from .dtypes import DType, as_dtype
 from .errors import BadArgument, BadArgumentType
 from .ir import MemorySpace
@@ -50,6 +51,7 @@ class ShapeDtypeStruct:
 
     __slots__ = ("dtype", "init", "shape")
 
+    @ends_at_user
     def __init__(self, shape: Any, dtype: Any, init: bool | int | float | None = None) -> None:
         self.shape = as_shape(shape, "ShapeDtypeStruct")
         self.dtype = as_dtype_of(dtype, "ShapeDtypeStruct")
@@ -113,6 +115,7 @@ class Barrier:
     num_arrivals: int = 1
     num_barriers: int | tuple[int, ...] = ()
 
+    @ends_at_user
     def __post_init__(self) -> None:
         # PTX ISA, mbarrier.init: the count is in [1, 2^20 - 1]
         if not isinstance(self.num_arrivals, int) or not 1 <= self.num_arrivals < 2**20:  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -123,3 +126,29 @@ class Barrier:
     @property
     def shape(self) -> tuple[int, ...]:
         return as_shape(self.num_barriers, "Barrier")
+
+
+@dataclass(frozen=True)
+class ClusterBarrier:
+    """A `Barrier` in every block of a cluster, on which blocks arrive for each other.
+
+    An arrival goes to the barriers of all blocks along `collective_axes`: names of cluster axes, or tuples of names for
+    axes taken together; several entries make a cross. A phase takes `num_arrivals` from each of these blocks.
+    """
+
+    collective_axes: Any
+    num_barriers: int | tuple[int, ...] = ()
+    num_arrivals: int = 1
+
+    def __post_init__(self) -> None:
+        Barrier(self.num_arrivals, self.num_barriers)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return as_shape(self.num_barriers, "ClusterBarrier")
+
+    @property
+    def groups(self) -> tuple[tuple[str, ...], ...]:
+        """The axes' names, grouped."""
+        given: Any = (self.collective_axes,) if isinstance(self.collective_axes, str) else self.collective_axes
+        return tuple((g,) if isinstance(g, str) else tuple(g) for g in given)

@@ -24,6 +24,7 @@ from .errors import (
 )
 from .facts import Range
 from .ir import MemorySpace, RefType, Value, attribute_type
+from .no_arithmetic import NoArithmetic
 from .values import Array
 
 
@@ -116,7 +117,7 @@ class _At:
         return self._make(index)
 
 
-class Ref:
+class Ref(NoArithmetic):
     """A handle on an array in GMEM or SMEM. `ref[...]` loads, `ref[...] = x` stores, `ref.at[...]` is a view."""
 
     __slots__ = ("_dims", "_dtype", "_root", "_starts")
@@ -258,7 +259,7 @@ class Ref:
                 self._check_static(item, dim, extent)
             return item.start, item.size, item.stride
         if not is_index(item):
-            what = f"a {type(item).__name__}"
+            what = f"the value {item!r}" if isinstance(item, Array) else f"{item!r}"
             hint = "indices are ints, rank-0 integer values, slices, `kd.ds`, None, `...` and integer arrays"
             raise BadIndex(what=what, hint=hint)
         if isinstance(item, Array):
@@ -319,6 +320,10 @@ class Ref:
         from .ops.ref import bitcast_ref
 
         return bitcast_ref(self, as_dtype(dtype))
+
+    def moved_to(self, root: Value) -> Ref:
+        """The same view of another buffer of the same type."""
+        return Ref(root, self._dims, self._starts)
 
     # --- for the ops ------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import sys
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from types import CodeType, FrameType
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _OURS = tuple(os.path.join(_ROOT, p) + os.sep for p in ("kernel_dsl", "lowering", "runtime"))
-_is_ours: dict[CodeType, bool] = {}
+_is_ours: dict[tuple[CodeType, str], bool] = {}  # code objects of two files may compare equal
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +32,12 @@ UNKNOWN = Loc("<unknown>", 0)
 
 def is_ours(code: CodeType) -> bool:
     """Whether a code object belongs to this project, so that it is never shown as the user's."""
-    found = _is_ours.get(code)
+    key = (code, code.co_filename)
+    found = _is_ours.get(key)
     if found is None:
-        found = _is_ours[code] = os.path.abspath(code.co_filename).startswith(_OURS)
+        # dataclasses compile their __init__ from a string
+        generated = code.co_filename == "<string>" and code.co_name == "__init__"
+        found = _is_ours[key] = generated or os.path.abspath(code.co_filename).startswith(_OURS)
     return found
 
 
@@ -45,7 +49,7 @@ def user_frame(depth: int = 1) -> FrameType | None:
     return frame
 
 
-_locs: dict[tuple[CodeType, int], Loc] = {}
+_locs: dict[tuple[CodeType, str, int], Loc] = {}
 
 
 def here() -> Loc:
@@ -53,7 +57,7 @@ def here() -> Loc:
     frame = user_frame(2)
     if frame is None:
         return UNKNOWN
-    key = (frame.f_code, frame.f_lasti)
+    key = (frame.f_code, frame.f_code.co_filename, frame.f_lasti)
     loc = _locs.get(key)
     if loc is None:
         loc = _locs[key] = _locate(frame)
@@ -77,4 +81,16 @@ def of_function(function: object) -> Loc:
     code = getattr(function, "__code__", None)
     if not isinstance(code, CodeType):
         return UNKNOWN
-    return Loc(code.co_filename, code.co_firstlineno, function=code.co_name)
+    return Loc(code.co_filename, _line_of_def(code), function=code.co_name)
+
+
+def _line_of_def(code: CodeType) -> int:
+    """The line of the `def`: a decorated function's first line is its first decorator's."""
+    first = code.co_firstlineno
+    for line in range(first, first + 60):
+        text = linecache.getline(code.co_filename, line).lstrip()
+        if text.startswith(("def ", "async def ")):
+            return line
+        if not text:
+            break
+    return first

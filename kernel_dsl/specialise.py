@@ -126,6 +126,7 @@ def trace_kernel(
     structure: Any,
     overlaps: Sequence[tuple[int, int]] = (),
     given: Sequence[ArrayInput] | None = None,
+    target: Any = None,
 ) -> Traced:
     """Trace the body for inputs like these. `overlaps`: (array, array) of one memory; `given`: preallocated outputs."""
     structs = unflatten(structure, [i.struct() for i in inputs])
@@ -144,6 +145,7 @@ def trace_kernel(
         grid=tuple(a.size for a in grid),
         axes=named_axes(grid, cluster, definition.thread_name, threads),
         approx_math=definition.params.approx_math,
+        target=target,
         promise_bounds=definition.params.bounds == "promise",
     )
     parameters = _names(definition.body)
@@ -151,6 +153,8 @@ def trace_kernel(
     results = _output_values(outs, out_structure, given, parameters, len(_top(structure)))
     args = unflatten(structure, [_handle(v) for v in params])
     handles: list[Any] = [Ref(v) for v in results]
+    for value in (*params, *results):
+        value.home = body
     with tracing(trace):
         _run(definition, args, unflatten(out_structure, handles), out_structure, scratch)
     settle(body, lambda _: None)

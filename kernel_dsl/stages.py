@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from .clone import clone
 from .compiled import Assembled, CompiledKernel, Resources
+from .diagnostics import ends_at_user
 from .ir import KernelIR
 from .options import CompilerParams, environment
 from .specialise import Traced
@@ -86,11 +87,13 @@ class Stages:
         return CallSpec(t.outputs, t.output_tree, self.overlaps, self.params.max_registers)
 
     @property
+    @ends_at_user
     def llvm(self) -> str:
         """The LLVM module as text, before LLVM's own passes."""
         return self._lowered.text
 
     @cached_property
+    @ends_at_user
     def kernel(self) -> CompiledKernel:
         """What the runtime launches. Raises the errors of lowering at the user's line."""
         from lowering import compile_kernel
@@ -98,9 +101,11 @@ class Stages:
         return compile_kernel(self.traced.ir, self.target, self._lowered, self._spec)
 
     @property
+    @ends_at_user
     def ptx(self) -> str:
         return self.kernel.ptx
 
+    @ends_at_user
     def compile(self) -> Compiled:
         """Assemble. Raises ToolMissing where there is neither ptxas nor a GPU."""
         from runtime.assemble import AssemblerOptions, assemble
@@ -123,10 +128,12 @@ class Compiled:
         )
 
     @property
+    @ends_at_user
     def ptx(self) -> str:
         return self.assembled.kernel.ptx
 
     @property
+    @ends_at_user
     def cubin(self) -> bytes:
         return self.assembled.cubin
 
@@ -140,12 +147,14 @@ class Compiled:
         return self.assembled.remarks
 
     @cached_property
+    @ends_at_user
     def sass(self) -> str:
         """The machine code as text, with the user's lines. Raises ToolMissing without nvdisasm or cuobjdump."""
         from runtime.sass import sass
 
         return sass(self.assembled)
 
+    @ends_at_user
     def save(self, path: Any) -> None:
         """Write it to a file that `kd.load_compiled` reads."""
         from runtime.aot import save

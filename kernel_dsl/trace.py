@@ -5,14 +5,15 @@ Owns the one context variable of the project, and the layouts that are still ope
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
-from .errors import NotTracing, ValueFromOtherTrace
-from .facts import of_result
+from .diagnostics import Error, at_user_line
+from .errors import NotTracing, ValueFromOtherRegion, ValueFromOtherTrace
+from .facts import any_of, of_result
 from .ir import ArrayType, Op, Region, Value, Yield
 from .layout import Layout, blocked
 from .source import Loc, here
@@ -94,6 +95,7 @@ class Trace:
     )  # name: (kind, position, size)
     approx_math: bool = False
     promise_bounds: bool = False
+    target: Any = None  # the Target that is traced for, where instructions are picked
     cost_notes: list[tuple[Loc, Loc, str]] = field(
         default_factory=lambda: cast("list[tuple[Loc, Loc, str]]", [])
     )
@@ -113,7 +115,7 @@ def current() -> Trace:
     """The running trace; raises outside a kernel body."""
     trace = _current.get()
     if trace is None:
-        raise NotTracing()
+        raise at_user_line(NotTracing())
     return trace
 
 
@@ -122,29 +124,45 @@ def is_tracing() -> bool:
 
 
 @contextmanager
-def tracing(trace: Trace) -> Iterator[Trace]:
+def tracing(trace: Trace) -> Generator[Trace]:
     """Make `trace` the running one."""
     token = _current.set(trace)
     try:
         yield trace
     finally:
+        trace.region.open = False
         _current.reset(token)
 
 
 def new_value(type: Any, op: Op | None = None, name: str = "") -> Value:
-    return Array(type, op, name) if isinstance(type, ArrayType) else Value(type, op, name)
+    value = Array(type, op, name) if isinstance(type, ArrayType) else Value(type, op, name)
+    trace = _current.get()
+    if trace is not None:
+        value.home = trace.region
+    return value
 
 
 def emit(op: _O, loc: Loc | None = None) -> _O:
     """Append an op to the current region, with its result types inferred."""
     trace = current()
     op.loc = here() if loc is None else loc
+    for value in op.values():
+        if value.home is not None and not value.home.open:
+            raise _escaped(value, op.loc)
     types = op.infer()
     op.results = tuple([new_value(t, op) for t in types])
-    if len(types) == 1 and isinstance(types[0], ArrayType) and types[0].dtype.is_integer:
-        op.results[0].facts = of_result(op, types[0].dtype)
+    for t, value in zip(types, op.results, strict=True):
+        if isinstance(t, ArrayType) and t.dtype.is_integer:
+            value.facts = of_result(op, t.dtype) if len(types) == 1 else any_of(t.dtype)
     trace.region.ops.append(op)
     return op
+
+
+def _escaped(value: Value, loc: Loc) -> Error:
+    """The error for a value whose region, or whose whole trace, has ended."""
+    made = value.op.loc if value.op is not None else None
+    cls = ValueFromOtherRegion if value.home is not None and value.home.inner else ValueFromOtherTrace
+    return cls(loc=loc, other=made, other_label="made here")
 
 
 def traced(op: Op) -> Any:
@@ -153,15 +171,17 @@ def traced(op: Op) -> Any:
 
 
 @contextmanager
-def into(region: Region) -> Iterator[Region]:
+def into(region: Region) -> Generator[Region]:
     """Append to another region for a while."""
     trace = current()
     outer, trace.region = trace.region, region
     constants, trace.constants = trace.constants, {}
     trace.depth += 1
+    region.open = region.inner = True
     try:
         yield region
     finally:
+        region.open = False
         trace.region = outer
         trace.constants = constants
         trace.depth -= 1
@@ -172,12 +192,6 @@ def end_region(region: Region, values: tuple[Value, ...]) -> None:
     op = Yield(values)
     op.loc = here()
     region.ops.append(op)
-
-
-def check_value(value: Value) -> None:
-    """Refuse a value that outlived the kernel body it was made in."""
-    if not is_tracing():
-        raise ValueFromOtherTrace()
 
 
 def settle(region: Region, visit: Callable[[Value], None]) -> None:

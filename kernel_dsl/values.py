@@ -136,10 +136,10 @@ class Array(Value):
         return _ops("math").power(other, self)
 
     def __matmul__(self, other: Any) -> Array:
-        return _ops("dot").dot(self, other)
+        return _ops("product").dot(self, other)
 
     def __rmatmul__(self, other: Any) -> Array:
-        return _ops("dot").dot(other, self)
+        return _ops("product").dot(other, self)
 
     def __and__(self, other: Any) -> Array:
         return _ops("arith").bitwise_and(self, other)

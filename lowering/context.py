@@ -24,6 +24,7 @@ class Buffer:
 
     address: str
     strides: tuple[int | str, ...]
+    remote: bool = False  # SMEM of another block, by its shared::cluster address
 
 
 @dataclass
@@ -78,6 +79,7 @@ class Context:
         self.last_half: int | None = None  # which half of the exchange space was used last; None: not known
         self.fresh_exchange = True  # nothing has used the exchange space yet
         self.constants: list[str] = []  # module-level data
+        self.declarations: set[str] = set()  # of functions that the driver provides
         self.used: set[Value] = set()
         self.accumulators: dict[Value, Accumulator] = {}
         self.accumulator_names: list[AccumulatorNames] = []

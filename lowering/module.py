@@ -24,7 +24,7 @@ from kernel_dsl.compiled import (
 from kernel_dsl.errors import GridLimit
 from kernel_dsl.ir import Axis, KernelIR, Op, RefType
 from kernel_dsl.refs import strides_of
-from kernel_dsl.target import Target
+from kernel_dsl.target import Feature, Target
 
 from . import llvm
 from .context import WARPGROUP, WARPS, Buffer, Context, Rule, source_line
@@ -32,6 +32,7 @@ from .emit import DebugLines, Emitter, llvm_type
 from .passes import plan_smem
 from .pipeline import Pass, run_passes
 from .rules import all_rules
+from .rules.cluster import end_of_kernel, touches_peers
 from .rules.index import grid_dims
 
 
@@ -83,6 +84,7 @@ def to_llvm(
     ctx.plan = plan
     signature, params, arrays = _parameters(ctx)
     ctx.region(ir.body)
+    end_of_kernel(ctx)
     emitter.do("ret void")
     for param, place in ctx.tensor_maps.items():
         # byval and grid_constant: the descriptor is used where the launch put it (PTX ISA 9.7.9.27)
@@ -153,6 +155,7 @@ def _module(ctx: Context, entry: str, signature: list[str], spec: CallSpec, exch
         attributes.append(f'"nvvm.maxnreg"="{spec.max_registers}"')
     lines = [llvm.header(ctx.target)]
     lines.append("@smem = external addrspace(3) global [0 x i8], align 1024")
+    lines += sorted(ctx.declarations)
     lines += ctx.constants
     lines.append(
         f"define ptx_kernel void @{entry}({', '.join(signature)}) {' '.join(attributes)} !dbg !{e.debug.subprogram} {{"
@@ -197,8 +200,9 @@ def _barrier_init(ctx: Context) -> None:
                 'call void asm sideeffect "@$1 mbarrier.init.shared::cta.b64 [$0], $2;", "r,b,r,~{memory}"'
                 f"(i32 {e.pre(f'add i32 {barriers.address}, {8 * i}')}, i1 {first}, i32 {value.type.arrivals * WARPS}) #0"
             )
-    if ctx.ir.cluster:
+    if ctx.target.supports(Feature.CLUSTER):  # TMA completes on them through the asynchronous proxy
         add("call void @llvm.nvvm.fence.mbarrier_init.release.cluster()")
+    if ctx.ir.cluster and touches_peers(ctx):
         add("call void @llvm.nvvm.barrier.cluster.arrive.aligned() #0")
         add("call void @llvm.nvvm.barrier.cluster.wait.aligned() #0")
     else:

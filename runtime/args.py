@@ -88,14 +88,21 @@ def check_overlaps(kernel: CompiledKernel, arrays: Sequence[ArrayView]) -> None:
                 "and in out=; "
                 f"otherwise pass a copy{where(kernel)}"
             )
-        if not _told(kernel, i, j):
+        if not told(kernel, i, j):
             raise ArgumentValueError(f"{pair} share memory, which this kernel was not compiled for{where(kernel)}")
 
 
-def _told(kernel: CompiledKernel, i: int, j: int) -> bool:
-    if (i, j) in kernel.overlaps or (j, i) in kernel.overlaps:
-        return True
-    return j >= kernel.inputs and kernel.outputs[j - kernel.inputs].alias == i
+def told(kernel: CompiledKernel, i: int, j: int) -> bool:
+    """Whether the compiled code knows that arrays i and j may be one memory: directly, or by way of others."""
+    pairs = list(kernel.overlaps)
+    pairs += [(o.alias, kernel.inputs + n) for n, o in enumerate(kernel.outputs) if o.alias is not None]
+    reached, size = {i}, 0
+    while size != len(reached):
+        size = len(reached)
+        for pair in pairs:
+            if not reached.isdisjoint(pair):
+                reached.update(pair)
+    return j in reached
 
 
 def scalar_bytes(value: Any, dtype: DType) -> bytes:

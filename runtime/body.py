@@ -66,9 +66,7 @@ class Body:
     output_names: tuple[str, ...] | None
     source: str
     header: str
-    places: Mapping[
-        str, SourceLine
-    ]  # file name in `#line` -> where its first line is in the user's file
+    places: Mapping[str, SourceLine]  # file name in `#line` -> where its first line is in the user's file
 
     @property
     def source_file(self) -> str:
@@ -84,9 +82,7 @@ class Body:
         name, line = (place.file, place.line) if place else (file, 1)
         return f'#line {line} "{name}"'.replace("\\", "\\\\")
 
-    def compile(
-        self, text: str, device: Device, headers: Mapping[str, str], options: Sequence[str]
-    ) -> bytes:
+    def compile(self, text: str, device: Device, headers: Mapping[str, str], options: Sequence[str]) -> bytes:
         """A cubin for a GPU's own architecture, PTX for the interpreter.
 
         The PTX says which line each instruction comes from, for the interpreter's reports.
@@ -119,10 +115,7 @@ class Body:
             lines.append(f"  {place}: {found.severity}: {found.message}")
             if text:
                 lines.append(f"      {text}")
-        lines.append(
-            "  verbose=True prints the generated source; the error's .log is the compiler's own "
-            "text."
-        )
+        lines.append("  verbose=True prints the generated source; the error's .log is the compiler's own text.")
         return "\n".join(lines)
 
     def _place(self, file: str, line: int) -> tuple[str, str]:
@@ -134,9 +127,7 @@ class Body:
             known = self.places.get(name)
             at = line - (known.line if known else 1)
             if file == (known.file if known else name) and 0 <= at < len(lines):
-                where = (
-                    f"{file}:{line}" if known else f"{kind} of kernel {self.name!r}, line {line}"
-                )
+                where = f"{file}:{line}" if known else f"{kind} of kernel {self.name!r}, line {line}"
                 return where, lines[at].strip()
         return f"{file}:{line}", ""
 
@@ -162,9 +153,7 @@ def check_body(
         raise ArgumentTypeError(f"{factory}: name={name!r} must be a name")
     for what, text in (("source", source), ("header", header)):
         if not isinstance(text, str):
-            raise ArgumentTypeError(
-                f"{factory} {name!r}: {what}= must be text, and is a {type(text).__name__}"
-            )
+            raise ArgumentTypeError(f"{factory} {name!r}: {what}= must be text, and is a {type(text).__name__}")
     inputs = None if input_names is None else _names(factory, name, "input_names", input_names)
     outputs = None if output_names is None else _names(factory, name, "output_names", output_names)
     if outputs == ():
@@ -192,9 +181,7 @@ def _caller() -> tuple[str, int]:
 
 def _names(factory: str, name: str, what: str, names: Any) -> tuple[str, ...]:
     if isinstance(names, str) or not isinstance(names, Sequence):
-        raise ArgumentTypeError(
-            f"{factory} {name!r}: {what}= must be a list of names, and is {names!r}"
-        )
+        raise ArgumentTypeError(f"{factory} {name!r}: {what}= must be a list of names, and is {names!r}")
     for each in cast(Sequence[Any], names):
         check_name(each, f"{factory} {name!r}: {what}=")
     return tuple(cast(Sequence[str], names))
@@ -205,11 +192,7 @@ def check_name(name: Any, where: str) -> None:
     if not isinstance(name, str):
         raise ArgumentTypeError(f"{where} holds {name!r}, which is not a name")
     if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) or name in _CPP_KEYWORDS:
-        reason = (
-            "a C++ keyword"
-            if name in _CPP_KEYWORDS or keyword.iskeyword(name)
-            else "not a C++ identifier"
-        )
+        reason = "a C++ keyword" if name in _CPP_KEYWORDS or keyword.iskeyword(name) else "not a C++ identifier"
         raise ArgumentValueError(f"{where} holds {name!r}, which is {reason}")
 
 
@@ -241,9 +224,7 @@ def locate(text: str, file: str, near: int) -> SourceLine | None:
     written = [line.strip() for line in linecache.getlines(file)]
     first, last = meaningful[0], meaningful[-1]
     found: list[int] = []
-    if (
-        first == last and len(wanted[first]) >= 8
-    ):  # long enough to be told from other lines, wherever it stands
+    if first == last and len(wanted[first]) >= 8:  # long enough to be told from other lines, wherever it stands
         found = [n - first for n, line in enumerate(written, 1) if wanted[first] in line]
     for start in range(len(written)):
         at = start - first
@@ -317,17 +298,13 @@ class CallArguments:
     interpret: Any
 
 
-def prepare(
-    body: Body, call: CallArguments, shared_memory: int
-) -> tuple[Specialisation, ForeignCall, Device]:
+def prepare(body: Body, call: CallArguments, shared_memory: int) -> tuple[Specialisation, ForeignCall, Device]:
     """Check a call's arguments. Raises before anything is compiled or launched."""
     name, inputs, outputs = body.name, body.input_names or (), body.output_names or ()
     _count(name, "inputs", call.inputs, len(inputs))
     _count(name, "output_shapes", call.output_shapes, len(outputs))
     _count(name, "output_dtypes", call.output_dtypes, len(outputs))
-    values = tuple(
-        as_input(v, f"input {n!r}", name) for n, v in zip(inputs, call.inputs, strict=True)
-    )
+    values = tuple(as_input(v, f"input {n!r}", name) for n, v in zip(inputs, call.inputs, strict=True))
     for each, value in zip(inputs, values, strict=True):
         if len(value.shape) > MAX_NDIM:
             raise ArgumentValueError(
@@ -355,42 +332,28 @@ def prepare(
 
 def _count(name: str, what: str, value: Any, expected: int) -> None:
     if not isinstance(value, (list, tuple)):
-        raise ArgumentTypeError(
-            f"{what}= of kernel {name!r} must be a list, and is a {type(value).__name__}"
-        )
+        raise ArgumentTypeError(f"{what}= of kernel {name!r} must be a list, and is a {type(value).__name__}")
     got = len(cast(Sequence[Any], value))
     if got != expected:
-        raise ArgumentValueError(
-            f"{what}= of kernel {name!r} holds {got}, and {expected} are expected"
-        )
+        raise ArgumentValueError(f"{what}= of kernel {name!r} holds {got}, and {expected} are expected")
 
 
 def template_values(template: Any, name: str, taken: Sequence[str]) -> tuple[TemplateValue, ...]:
     """The (name, value) pairs of `template`, checked."""
     if template is None:
         return ()
-    pairs: Any = (
-        list(cast(Mapping[Any, Any], template).items())
-        if isinstance(template, Mapping)
-        else template
-    )
+    pairs: Any = list(cast(Mapping[Any, Any], template).items()) if isinstance(template, Mapping) else template
     if isinstance(pairs, str) or not isinstance(pairs, Sequence):
-        raise ArgumentTypeError(
-            f"template= of kernel {name!r} must be a list of (name, value) pairs"
-        )
+        raise ArgumentTypeError(f"template= of kernel {name!r} must be a list of (name, value) pairs")
     values: list[TemplateValue] = []
     used = list(taken)
     for pair in cast(Sequence[Any], pairs):
         if not isinstance(pair, (tuple, list)) or len(cast(Sequence[Any], pair)) != 2:
-            raise ArgumentTypeError(
-                f"template= of kernel {name!r} holds {pair!r}, and must hold (name, value) pairs"
-            )
+            raise ArgumentTypeError(f"template= of kernel {name!r} holds {pair!r}, and must hold (name, value) pairs")
         key, value = cast(tuple[Any, Any], pair)
         check_name(key, f"template= of kernel {name!r}")
         if key in used:
-            raise ArgumentValueError(
-                f"template= of kernel {name!r}: the name {key!r} is given twice"
-            )
+            raise ArgumentValueError(f"template= of kernel {name!r}: the name {key!r} is given twice")
         used.append(key)
         values.append(TemplateValue(key, _template_value(key, value, name)))
     return tuple(values)
@@ -398,8 +361,7 @@ def template_values(template: Any, name: str, taken: Sequence[str]) -> tuple[Tem
 
 def _template_value(key: str, value: Any, name: str) -> DType | int | bool:
     refused = ArgumentValueError(
-        f"template argument {key!r} of kernel {name!r} is {value!r}, and must be a dtype, an int "
-        "of 32 bits or a bool"
+        f"template argument {key!r} of kernel {name!r} is {value!r}, and must be a dtype, an int of 32 bits or a bool"
     )
     if isinstance(value, (bool, np.bool_)):
         return bool(cast(Any, value))
@@ -438,8 +400,7 @@ def _per_axis(values: Sequence[int], dtype: Any, name: str, kernel: str) -> byte
         array[: len(values)] = values
     except OverflowError:
         raise ArgumentValueError(
-            f"input {name!r} of kernel {kernel!r} has an extent over 2**31 - 1, which "
-            f"{name}_shape cannot hold"
+            f"input {name!r} of kernel {kernel!r} has an extent over 2**31 - 1, which {name}_shape cannot hold"
         ) from None
     return array.tobytes()
 

@@ -102,7 +102,7 @@ class KernelCache:
     `disk` is None where the disk cache is off. Two threads that want one kernel build it once.
     """
 
-    def __init__(self, disk: DiskCache | None = None, *, capacity: int = 1024) -> None:
+    def __init__(self, disk: DiskCache | None = None, *, capacity: int = 256) -> None:
         self.disk = disk
         self.capacity = capacity
         self.counters = Counters()

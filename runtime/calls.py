@@ -170,7 +170,7 @@ def _given_stream(stream: Any, arrays: list[Any]) -> int | None:
     """The stream that was asked for, or that an array of no framework was written on."""
     if stream is not None:
         return stream_handle(stream)
-    if arrays and interop_of(arrays[0]).name == "generic":
+    if arrays and type(arrays[0]) is not ArrayView and interop_of(arrays[0]).name == "generic":
         from .interop.generic import producer_stream
 
         return producer_stream(arrays)

@@ -120,6 +120,23 @@ class DiskCache:
         sizes = [size for _, size, _ in self._entries()]
         return DiskStats(str(self.directory), len(sizes), sum(sizes), self.max_bytes)
 
+    def usable(self) -> bool:
+        """Whether entries can be kept: the folder is there, ours, and closed to others."""
+        return self._ready()
+
+    def listing(self) -> list[str]:
+        """One line an entry, the last used first: when, bytes, kernel, target."""
+        lines: list[str] = []
+        for path, size, used in sorted(self._entries(), key=lambda entry: -entry[2]):
+            when = time.strftime("%Y-%m-%d %H:%M", time.localtime(used))
+            try:
+                kernel = unpack(path.read_bytes())[0]
+                name = kernel.kernel if isinstance(kernel, Assembled) else kernel
+                lines.append(f"{when} {size:>10} {name.name} {name.target}")
+            except (OSError, ArtifactError):
+                lines.append(f"{when} {size:>10} (damaged)")
+        return lines
+
     def clear(self) -> int:
         """Remove all entries. Returns how many there were."""
         removed = sum(_remove(path) for path, _, _ in self._entries())

@@ -117,6 +117,9 @@ _HINTS = {
     "CUDA_ERROR_MISALIGNED_ADDRESS": ("run the same call with interpret=True to see which access is misaligned"),
     "CUDA_ERROR_ILLEGAL_INSTRUCTION": ("the kernel was compiled for another target; check CompilerParams(target=)"),
     "CUDA_ERROR_LAUNCH_FAILED": "run the same call with interpret=True to see the line that faults",
+    "CUDA_ERROR_NOT_INITIALIZED": (
+        "CUDA does not live through a fork: start processes with multiprocessing's 'spawn' method"
+    ),
     "CUDA_ERROR_LAUNCH_TIMEOUT": "the kernel ran longer than the display driver allows",
     "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES": (
         "too many registers or threads for one block; use fewer warpgroups or CompilerParams(max_registers=)"

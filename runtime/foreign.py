@@ -18,7 +18,7 @@ import numpy as np
 from kernel_dsl.compiled import OutputSpec
 from kernel_dsl.dtypes import DType, as_dtype
 
-from . import memory
+from . import memory, recording
 from .arrays import CPU, ArrayView, row_major, view
 from .calls import Job, execute
 from .cuda_device import CudaDevice
@@ -63,13 +63,9 @@ def count_threads(grid: Any, threadgroup: Any, name: str) -> Threads:
     if min(wanted) < 0:
         raise ArgumentValueError(f"grid={wanted} of kernel {name!r} has a negative extent")
     if min(group) < 1:
-        raise ArgumentValueError(
-            f"threadgroup={group} of kernel {name!r} must have at least 1 thread along each axis"
-        )
+        raise ArgumentValueError(f"threadgroup={group} of kernel {name!r} must have at least 1 thread along each axis")
     block = cast(Dims, tuple(min(t, max(g, 1)) for t, g in zip(group, wanted, strict=True)))
-    if math.prod(block) > _MAX_THREADS or any(
-        b > m for b, m in zip(block, _MAX_BLOCK, strict=True)
-    ):
+    if math.prod(block) > _MAX_THREADS or any(b > m for b, m in zip(block, _MAX_BLOCK, strict=True)):
         raise ArgumentValueError(
             f"threadgroup={group} of kernel {name!r} has {math.prod(block)} threads: a "
             "threadgroup holds at most "
@@ -86,14 +82,8 @@ def count_threads(grid: Any, threadgroup: Any, name: str) -> Threads:
 
 
 def _three(value: Any, what: str, name: str) -> Dims:
-    if (
-        isinstance(value, (str, bytes))
-        or not isinstance(value, Sequence)
-        or len(cast(Sequence[Any], value)) != 3
-    ):
-        raise ArgumentTypeError(
-            f"{what}={value!r} of kernel {name!r} must be three integers, (x, y, z)"
-        )
+    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence) or len(cast(Sequence[Any], value)) != 3:
+        raise ArgumentTypeError(f"{what}={value!r} of kernel {name!r} must be three integers, (x, y, z)")
     try:
         x, y, z = (operator.index(v) for v in cast(Sequence[Any], value))
     except TypeError:
@@ -157,19 +147,13 @@ def _scalar(value: Any, what: str, name: str) -> Scalar:
     try:
         return Scalar(array, as_dtype(array.dtype))
     except TypeError:
-        raise ArgumentTypeError(
-            f"{what} of kernel {name!r} is {value!r}, of a dtype that no kernel can hold"
-        ) from None
+        raise ArgumentTypeError(f"{what} of kernel {name!r} is {value!r}, of a dtype that no kernel can hold") from None
 
 
 def output_specs(shapes: Any, dtypes: Any, init_value: Any, name: str) -> list[OutputSpec]:
     """The outputs of a call, checked. `init_value` fills them all, cast to each one's dtype."""
-    if init_value is not None and not isinstance(
-        init_value, (bool, int, float, complex, np.generic)
-    ):
-        raise ArgumentTypeError(
-            f"init_value={init_value!r} of kernel {name!r} must be a number or None"
-        )
+    if init_value is not None and not isinstance(init_value, (bool, int, float, complex, np.generic)):
+        raise ArgumentTypeError(f"init_value={init_value!r} of kernel {name!r} must be a number or None")
     specs: list[OutputSpec] = []
     for i, (shape, dtype) in enumerate(zip(shapes, dtypes, strict=True)):
         kind = as_output_dtype(dtype, f"output_dtypes[{i}]", name)
@@ -184,9 +168,7 @@ def as_output_dtype(dtype: Any, what: str, name: str) -> DType:
             raise TypeError
         return as_dtype(dtype)
     except TypeError:
-        raise ArgumentTypeError(
-            f"{what}={dtype!r} of kernel {name!r} is not a dtype that a kernel can hold"
-        ) from None
+        raise ArgumentTypeError(f"{what}={dtype!r} of kernel {name!r} is not a dtype that a kernel can hold") from None
 
 
 def _shape(shape: Any, index: int, name: str) -> tuple[int, ...]:
@@ -208,13 +190,9 @@ def _fill(value: Any, dtype: DType, name: str) -> Any:
     if isinstance(value, (complex, np.complexfloating)):
         if dtype.name == "complex64":
             return cast(complex, value)
-        raise ArgumentValueError(
-            f"init_value={value!r} of kernel {name!r} is complex, and an output holds {dtype}"
-        )
+        raise ArgumentValueError(f"init_value={value!r} of kernel {name!r} is complex, and an output holds {dtype}")
     if dtype.is_integer and not math.isfinite(value):
-        raise ArgumentValueError(
-            f"init_value={value!r} of kernel {name!r} does not fit an output of {dtype}"
-        )
+        raise ArgumentValueError(f"init_value={value!r} of kernel {name!r} does not fit an output of {dtype}")
     wanted = int(value) if dtype.is_integer else value
     memory.fill_pattern(wanted, dtype)  # raises where an int does not fit
     return wanted
@@ -253,17 +231,13 @@ def check_shared_memory(value: Any, name: str) -> int:
             raise TypeError
         count = operator.index(value)
     except TypeError:
-        raise ArgumentTypeError(
-            f"shared_memory={value!r} of kernel {name!r} must be an integer, in bytes"
-        ) from None
+        raise ArgumentTypeError(f"shared_memory={value!r} of kernel {name!r} must be an integer, in bytes") from None
     if count < 0:
         raise ArgumentValueError(f"shared_memory={count} of kernel {name!r} is negative")
     return count
 
 
-def launch(
-    device: Device, image: LoadedImage, call: ForeignCall, parameters: Parameters
-) -> list[Any]:
+def launch(device: Device, image: LoadedImage, call: ForeignCall, parameters: Parameters) -> list[Any]:
     """Run `image`; the outputs, in order.
 
     A grid without threads makes them and launches nothing.
@@ -275,7 +249,8 @@ def launch(
             "bytes that a block can "
             f"have on {device.target}"
         )
-    arrays = [i.array for i in call.inputs if not isinstance(i.array, Scalar)]
+    spanned = [_spanned(device, i, call) for i in call.inputs]
+    arrays = [i.array if s is None else s for i, s in zip(call.inputs, spanned, strict=True) if i.view is not None]
 
     def run(placed: list[ArrayView], stream: int, fresh: list[int]) -> None:
         if call.threads.empty:
@@ -283,12 +258,13 @@ def launch(
         borrowed: list[memory.DeviceMemory] = []
         given = iter(placed)
         inputs: list[ArrayView] = []
-        for item in call.inputs:
-            here = (
-                _place_scalar(device, item.array, stream, borrowed)
-                if isinstance(item.array, Scalar)
-                else next(given)
-            )
+        for item, span in zip(call.inputs, spanned, strict=True):
+            if item.view is None:
+                here = _place_scalar(device, item.array, stream, borrowed)
+            else:
+                here = next(given)
+                if span is not None:
+                    here = _within(here, span, item.view)
             if call.contiguous and not here.contiguous:
                 here = _row_major_copy(device, here, stream, borrowed)
             inputs.append(here)
@@ -316,13 +292,29 @@ def launch(
     return execute(job, arrays, call.outputs, run, stream=call.stream)
 
 
+def _spanned(device: Device, item: Input, call: ForeignCall) -> ArrayView | None:
+    """All of the memory that an input spans, as a flat array, where that is what must be brought to the device: for a
+    host array with gaps that the kernel is to see as it is.
+    """
+    seen = item.view
+    if seen is None or call.contiguous or seen.contiguous or seen.device != CPU or device.kind != "cuda":
+        return None
+    first, last = seen.span()
+    extent = ((last - first) // seen.dtype.itemsize,)
+    return dataclasses.replace(seen, address=first, shape=extent, strides=(1,))
+
+
+def _within(here: ArrayView, span: ArrayView, seen: ArrayView) -> ArrayView:
+    """The input with its own axes, in the memory that was brought to the device."""
+    address = here.address + seen.address - span.address
+    return dataclasses.replace(here, address=address, shape=seen.shape, strides=seen.strides)
+
+
 def _no_check(arrays: list[ArrayView]) -> None:
     """Outputs are fresh, and what the kernel assumes of its inputs is its author's to say."""
 
 
-def _place_scalar(
-    device: Device, scalar: Scalar, stream: int, borrowed: list[memory.DeviceMemory]
-) -> ArrayView:
+def _place_scalar(device: Device, scalar: Scalar, stream: int, borrowed: list[memory.DeviceMemory]) -> ArrayView:
     """A rank-0 array with the scalar's value, made in the order of `stream` and without host
     memory.
     """
@@ -335,9 +327,7 @@ def _place_scalar(
     return there
 
 
-def _row_major_copy(
-    device: Device, source: ArrayView, stream: int, borrowed: list[memory.DeviceMemory]
-) -> ArrayView:
+def _row_major_copy(device: Device, source: ArrayView, stream: int, borrowed: list[memory.DeviceMemory]) -> ArrayView:
     if not isinstance(device, CudaDevice):
         array = np.ascontiguousarray(memory.host_array(source))
         return ArrayView(
@@ -353,5 +343,8 @@ def _row_major_copy(
     block = memory.DeviceMemory(device.context, source.nbytes, stream)
     borrowed.append(block)
     there = block.view(source.shape, source.dtype, device.index)
-    gather(device, there, source, stream)
+    if recording.sink() is None:
+        gather(device, there, source, stream)
+    else:
+        memory.copy(there, source, stream)  # a graph keeps copies as such
     return there

@@ -69,9 +69,7 @@ def precompiled_cuda_kernel(
         ("output_dtypes", output_dtypes),
     ):
         if not isinstance(value, (list, tuple)):
-            raise ArgumentTypeError(
-                f"{what}= of kernel {name!r} must be a list, and is a {type(value).__name__}"
-            )
+            raise ArgumentTypeError(f"{what}= of kernel {name!r} must be a list, and is a {type(value).__name__}")
     if not output_shapes:
         raise ArgumentValueError(f"kernel {name!r} must have at least one output")
     if len(output_shapes) != len(output_dtypes):
@@ -115,9 +113,7 @@ def precompiled_cuda_kernel(
 def _check_image(name: Any, image: Any) -> bytes:
     """The image as bytes, once it and the entry's name are of the right kind."""
     if not isinstance(name, str) or not name:
-        raise ArgumentTypeError(
-            f"name={name!r} must be the entry's name in the image (mangled if it is mangled there)"
-        )
+        raise ArgumentTypeError(f"name={name!r} must be the entry's name in the image (mangled if it is mangled there)")
     if not isinstance(image, (bytes, bytearray, memoryview)):
         raise ArgumentTypeError(
             f"compiled_source= of kernel {name!r} must be bytes, and is a {type(image).__name__}; "

@@ -79,7 +79,7 @@ class InterpreterDevice:
 class _Parsed:
     """Parsed PTX, kept by its text and lent to one run at a time: compiled code hangs on it."""
 
-    CAPACITY = 256  # texts
+    CAPACITY = 64  # texts
 
     def __init__(self) -> None:
         self._idle: dict[str, list[Module]] = {}

@@ -9,7 +9,7 @@ import ctypes
 from typing import Any
 
 from kernel_dsl.compiled import LaunchAttributes
-from kernel_dsl.target import Target
+from kernel_dsl.target import Feature, Target
 
 from . import driver
 from .errors import ArgumentValueError
@@ -45,6 +45,8 @@ def check_attributes(attributes: LaunchAttributes, target: Target, name: str) ->
     size = cluster[0] * cluster[1] * cluster[2]
     if min(cluster) < 1 or size > _LARGEST_CLUSTER:
         raise refuse(f"a cluster of {cluster} blocks is not within 1 to {_LARGEST_CLUSTER}")
+    if size > 1 and not target.supports(Feature.CLUSTER):
+        raise refuse("it has no clusters")
     if any(g % c for g, c in zip(grid, cluster, strict=True)):
         raise refuse(f"the grid {grid} is not a multiple of the cluster {cluster}")
     if not 0 <= attributes.dynamic_smem <= limits.smem_per_block:

@@ -33,6 +33,8 @@ INSTALL_HINT = (
 class NvrtcUnavailableError(DeviceError):
     """NVRTC or the headers it needs are not installed."""
 
+    code = "nvrtc-missing"
+
 
 @dataclass(frozen=True)
 class Diagnostic:
@@ -49,6 +51,8 @@ class Diagnostic:
 class CompileError(Error, RuntimeError):
     """Source that NVRTC refuses. `log` is its whole log, `diagnostics` the same, taken apart."""
 
+    code = "compile-failed"
+
     def __init__(self, message: str, log: str = "") -> None:
         super().__init__(message)
         self.log = log
@@ -56,9 +60,6 @@ class CompileError(Error, RuntimeError):
     @property
     def diagnostics(self) -> list[Diagnostic]:
         return parse_log(self.log)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return CompileError, (str(self), self.log)
 
 
 @dataclass(frozen=True)
@@ -95,16 +96,14 @@ def _module() -> Any:
         nvrtc: Any = import_module("cuda.bindings.nvrtc")
     except ImportError as error:
         raise NvrtcUnavailableError(
-            f"compiling CUDA C++ needs cuda-python, which cannot be imported ({error}). "
-            f"{INSTALL_HINT}"
+            f"compiling CUDA C++ needs cuda-python, which cannot be imported ({error}). {INSTALL_HINT}"
         ) from None
     try:
         nvrtc.nvrtcVersion()
     except Exception as error:  # cuda-python raises several kinds when the library is missing
         text = str(error).strip().splitlines()
         raise NvrtcUnavailableError(
-            f"the NVRTC library was not found ({text[0] if text else type(error).__name__}). "
-            f"{INSTALL_HINT}"
+            f"the NVRTC library was not found ({text[0] if text else type(error).__name__}). {INSTALL_HINT}"
         ) from None
     return nvrtc
 
@@ -149,9 +148,7 @@ def _include_dirs(version: tuple[int, int]) -> tuple[str, ...]:
         if not found
     ]
     if missing:
-        raise NvrtcUnavailableError(
-            f"NVRTC is here, but not {' and '.join(missing)}. {INSTALL_HINT}"
-        )
+        raise NvrtcUnavailableError(f"NVRTC is here, but not {' and '.join(missing)}. {INSTALL_HINT}")
     # Headers newer than the compiler may use builtins it lacks: the same version comes first, then
     # the order found.
     runtime = min(runtimes, key=lambda root: _header_version(root) != version)
@@ -173,9 +170,7 @@ def _header_version(root: Path) -> tuple[int, int] | None:
 
 # --- compiling ------------------------------------------------------------------------------------
 
-_lock = (
-    threading.Lock()
-)  # NVRTC is thread-safe; the lock only keeps two threads from compiling the same text
+_lock = threading.Lock()  # NVRTC is thread-safe; the lock only keeps two threads from compiling the same text
 _compiled: dict[tuple[object, ...], bytes] = {}
 
 
@@ -240,9 +235,7 @@ def _compile(source: str, file: str, headers: dict[str, str], flags: list[str], 
         "nvrtcCreateProgram",
     )
     try:
-        (status,) = nvrtc.nvrtcCompileProgram(
-            program, len(flags), [flag.encode() for flag in flags]
-        )
+        (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), [flag.encode() for flag in flags])
         log = _log(nvrtc, program)
         if int(status) != 0:
             raise CompileError(f"{file} does not compile ({status.name}):\n{log.strip()}", log)
@@ -262,11 +255,7 @@ def _read(size: Any, get: Any, program: Any) -> bytes:
 
 
 def _log(nvrtc: Any, program: Any) -> str:
-    return (
-        _read(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
-        .rstrip(b"\0")
-        .decode(errors="replace")
-    )
+    return _read(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program).rstrip(b"\0").decode(errors="replace")
 
 
 _GLOBAL = re.compile(
@@ -289,9 +278,7 @@ def drop_unused_globals(ptx: str) -> str:
     return "\n".join(kept) + "\n"
 
 
-_DIAGNOSTIC = re.compile(
-    r"^(.*?)\((\d+)\): ((?:catastrophic |internal )?error|warning)(?: #[\w-]+)?: (.*)$"
-)
+_DIAGNOSTIC = re.compile(r"^(.*?)\((\d+)\): ((?:catastrophic |internal )?error|warning)(?: #[\w-]+)?: (.*)$")
 
 
 def parse_log(log: str) -> list[Diagnostic]:

@@ -83,9 +83,7 @@ def cuda_kernel(
 class CudaKernel:
     """What `cuda_kernel` returns: call it with arrays."""
 
-    def __init__(
-        self, body: Body, ensure_row_contiguous: bool, shared_memory: int, exact_grid: bool
-    ) -> None:
+    def __init__(self, body: Body, ensure_row_contiguous: bool, shared_memory: int, exact_grid: bool) -> None:
         self.body = body
         self.name = body.name
         self._contiguous = ensure_row_contiguous
@@ -142,9 +140,7 @@ class CudaKernel:
         )
         extra = [grid_bytes(ready.threads)] if exact else []
 
-        def parameters(
-            given: list[ArrayView], made: list[ArrayView]
-        ) -> Sequence[ArrayView | bytes]:
+        def parameters(given: list[ArrayView], made: list[ArrayView]) -> Sequence[ArrayView | bytes]:
             return [*axis_parameters(self.body, given), *made, *extra]
 
         return launch(device, image, ready, parameters)
@@ -152,22 +148,17 @@ class CudaKernel:
 
 def generate(body: Body, special: Specialisation, exact: bool) -> tuple[str, str]:
     """The entry's name and the whole text that NVRTC compiles."""
-    entry = identifier(
-        "custom_kernel_" + body.name + "".join(f"_{v.label}" for v in special.template)
-    )
+    entry = identifier("custom_kernel_" + body.name + "".join(f"_{v.label}" for v in special.template))
     lines = _includes(body, special)
     if body.header:
         lines += [body.begin(body.header_file), body.header]
     lines += ['#line 1 "generated"', "namespace mlx::core::cu {"]
-    lines.append(
-        f'extern "C" __global__ void {entry}({", ".join(_signature(body, special, exact))}) {{'
-    )
+    lines.append(f'extern "C" __global__ void {entry}({", ".join(_signature(body, special, exact))}) {{')
     if exact:
         lines.append(
             "  if ("
             + " || ".join(
-                f"(unsigned long long)blockIdx.{a} * blockDim.{a} + threadIdx.{a} >= {GRID}.{a}"
-                for a in "xyz"
+                f"(unsigned long long)blockIdx.{a} * blockDim.{a} + threadIdx.{a} >= {GRID}.{a}" for a in "xyz"
             )
             + ") return;"
         )

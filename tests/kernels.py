@@ -170,6 +170,12 @@ def rows_by_index(x: Any, rows: Any, out: Any) -> None:
     out[which] = x[which] * 2
 
 
+@case(Spec((20,), f32), out_type=(Spec((20,), f32), Spec((20,), f32)))
+def exponents(x: Any, neighbours: Any, scaled: Any) -> None:
+    neighbours[...] = kd.nextafter(x[...], 0.0)
+    scaled[...] = kd.ldexp(x[...], 3)
+
+
 # --- control flow ----------------------------------------------------------------------------------
 
 
@@ -241,6 +247,92 @@ def handoff(x: Any, out: Any, buffer: Any, ready: Any) -> None:
         for stage in range(2):
             kd.barrier_wait(ready.at[stage])
             out[kd.ds(stage * 128, 128)] = buffer[stage]
+
+
+# --- Hopper ----------------------------------------------------------------------------------------
+
+HOPPER = ("sm_90a",)
+_TILE = (kd.TilingTransform((8, 64)), kd.SwizzleTransform(128))
+
+
+@case(
+    Spec((128, 128), bf16),
+    Spec((128, 128), bf16),
+    targets=HOPPER,
+    out_type=Spec((128, 128), f32),
+    scratch_types=[
+        kd.SMEM((128, 64), bf16, transforms=_TILE),
+        kd.SMEM((64, 128), bf16, transforms=_TILE),
+        kd.ACC((128, 128), f32),
+        kd.Barrier(num_arrivals=2),
+    ],
+)
+def matmul(a: Any, b: Any, out: Any, a_tile: Any, b_tile: Any, acc: Any, ready: Any) -> None:
+    @kd.loop(0, 2)
+    def _(k: Any) -> None:
+        kd.copy_gmem_to_smem(a.at[:, kd.ds(k * 64, 64)], a_tile, ready)
+        kd.copy_gmem_to_smem(b.at[kd.ds(k * 64, 64)], b_tile, ready)
+        kd.barrier_wait(ready)
+        kd.wgmma(acc, a_tile, b_tile)
+        kd.wgmma_wait(0)
+
+    out[...] = acc[...]
+
+
+@case(
+    Spec((64, 64), f32),
+    targets=HOPPER,
+    out_type=Spec((64, 64), f32),
+    scratch_types=[kd.SMEM((64, 64), f32), kd.Barrier()],
+)
+def copies(x: Any, out: Any, buffer: Any, ready: Any) -> None:
+    kd.async_prefetch(x)
+    kd.copy_gmem_to_smem(x, buffer, ready)
+    kd.barrier_wait(ready)
+    buffer[...] = buffer[...] * 2
+    kd.commit_smem()
+    kd.copy_smem_to_gmem(buffer, out, commit_group=False)
+    kd.commit_smem_to_gmem_group()
+    kd.wait_smem_to_gmem(0)
+
+
+@case(Spec((64, 64), f32), out_type=Spec((64, 64), f32), scratch_types=[kd.SMEM((64, 64), f32)])
+def copies_without_a_barrier(x: Any, out: Any, buffer: Any) -> None:
+    kd.copy_gmem_to_smem(x, buffer)
+    kd.wait_gmem_to_smem(0)
+    out[...] = buffer[...]
+
+
+@case(
+    Spec((64, 64), bf16),
+    Spec((64, 64), f32),
+    targets=HOPPER,
+    out_type=Spec((64, 64), f32),
+    scratch_types=[kd.SMEM((64, 64), bf16, transforms=_TILE), kd.ACC((64, 64), f32)],
+)
+def accumulator_from_a_value(x: Any, y: Any, out: Any, tile: Any, acc: Any) -> None:
+    tile[...] = x[...]
+    kd.commit_smem()
+    acc[...] = y[...]
+    kd.wgmma(acc, tile, tile)
+    out[...] = kd.wgmma_accumulator_load(acc)
+
+
+@case(
+    Spec((2, 128), f32), targets=HOPPER, out_type=Spec((2, 128), f32), num_threads=2, thread_name="wg"
+)
+def register_budgets(x: Any, out: Any) -> None:
+    wg = kd.axis_index("wg")
+
+    @kd.when(wg == 0)
+    def _() -> None:
+        kd.set_max_registers(40, action="decrease")
+
+    @kd.when(wg == 1)
+    def _() -> None:
+        kd.set_max_registers(232, action="increase")
+
+    out[wg] = x[wg]
 
 
 # --- elementwise, one kernel a row -----------------------------------------------------------------

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from math import erf as _erf
+from math import erfc as _erfc
 from typing import Any
 
 import numpy as np
@@ -30,8 +31,8 @@ class Row:
     """`reference` takes operands in the exact domain (float64, Python-like ints, bool); its result is rounded once.
 
     `ulps`: how far the result may be from the rounded reference, in units of the result's dtype. `out`: "same" dtype,
-    "bool", or "float" (as true division gives). `sample`: "any" bits that are numbers, "small" magnitudes, "positive",
-    "unit" for [-1, 1], "shift" for a second operand within the width.
+    "bool", "uint8", or "float" (as true division gives). `sample`: "any" bits that are numbers, "small" magnitudes, "positive",
+    "unit" for [-1, 1], "open" for within it, "above" for over 1, "shift" for a second operand within the width.
     """
 
     name: str
@@ -72,11 +73,37 @@ def _shift_right(x: Any, y: Any) -> Any:
     return x >> y
 
 
-@np.vectorize
-def _fused(x: Any, y: Any, z: Any) -> float:
-    return float(Fraction(float(x)) * Fraction(float(y)) + Fraction(float(z)))
+def _fused_one(x: float, y: float, z: float) -> float:
+    if not all(np.isfinite((x, y, z))):
+        return x * y + z
+    exact = Fraction(float(x)) * Fraction(float(y)) + Fraction(float(z))
+    return x * y + z if exact == 0 else float(exact)
 
 
+_fused = np.vectorize(_fused_one, otypes=[np.float64])
+
+
+def _float_mod(x: Any, y: Any) -> Any:
+    # exact in float64 for operands of fewer bits
+    return np.mod(x, y)
+
+
+def _leading_zeros(x: Any) -> Any:
+    bits = x.dtype.itemsize * 8
+    return np.vectorize(lambda v: bits - int(v).bit_length() if v >= 0 else 0, otypes=[x.dtype])(x)
+
+
+def _erf_inverse(y: float) -> float:
+    """Newton's method on the C library's erf, started by bisection."""
+    low, high = -6.0, 6.0
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _erf(middle) < y else (low, middle)
+    return (low + high) / 2
+
+
+_erf_inverse_array = np.vectorize(_erf_inverse, otypes=[np.float64])
+_erfc_array = np.vectorize(_erfc, otypes=[np.float64])
 _erf_array = np.vectorize(_erf, otypes=[np.float64])
 
 
@@ -146,6 +173,31 @@ TABLE = (
     Row("square", 1, NUMBERS, np.square),
     Row("sign", 1, NUMBERS, np.sign),
     Row("copysign", 2, FLOATS, np.copysign),
+    Row("exp10", 1, FLOATS, lambda x: np.power(10.0, x), ulps=4, out="float"),
+    Row("erfc", 1, FLOATS, _erfc_array, ulps=4, out="float"),
+    Row("erf_inv", 1, FLOATS, _erf_inverse_array, ulps=8, out="float", sample="open"),
+    Row("arccosh", 1, FLOATS, np.arccosh, ulps=4, out="float", sample="above"),
+    Row("arctanh", 1, FLOATS, np.arctanh, ulps=4, out="float", sample="open"),
+    Row("arctan2", 2, FLOATS, np.arctan2, ulps=4, out="float"),
+    Row("hypot", 2, FLOATS, np.hypot, ulps=4, out="float"),
+    Row("power", 2, FLOATS, np.power, ulps=8, out="float", sample="positive"),
+    Row("logaddexp", 2, FLOATS, np.logaddexp, ulps=64, out="float"),
+    Row("logaddexp2", 2, FLOATS, np.logaddexp2, ulps=64, out="float"),
+    Row("fmod", 2, FLOATS, np.fmod),
+    Row("floor_divide", 2, FLOATS, np.floor_divide),
+    Row("mod", 2, FLOATS, _float_mod, ulps=1),
+    Row("sigmoid", 1, FLOATS, _logistic, ulps=4, out="float"),
+    Row("population_count", 1, INTS, lambda x: np.bitwise_count(x.view(x.dtype.str.replace("i", "u")))),
+    Row("bitwise_count", 1, INTS, np.bitwise_count, out="uint8"),
+    Row("clz", 1, INTS, _leading_zeros),
+    Row("gcd", 2, ("int32", "int64"), np.gcd),
+    Row("reciprocal", 1, FLOATS, lambda x: 1 / x),
+    Row("deg2rad", 1, FLOATS, np.deg2rad, ulps=2),
+    Row("rad2deg", 1, FLOATS, np.rad2deg, ulps=2),
+    Row("heaviside", 2, FLOATS, np.heaviside),
+    Row("fabs", 1, FLOATS, np.fabs),
+    Row("signbit", 1, FLOATS, np.signbit, out="bool"),
+    Row("isinf", 1, FLOATS, np.isinf, out="bool"),
     Row("isnan", 1, FLOATS, np.isnan, out="bool"),
     Row("isfinite", 1, FLOATS, np.isfinite, out="bool"),
 )
@@ -157,8 +209,8 @@ CASES = tuple((row, dtype) for row in ROWS for dtype in row.dtypes)
 
 def result_dtype(row: Row, dtype: str) -> str:
     """The dtype of the result for operands of `dtype`."""
-    if row.out == "bool":
-        return "bool"
+    if row.out in ("bool", "uint8"):
+        return row.out
     if row.out == "float" and dtype not in FLOATS:
         return "float64" if dtype.endswith("64") else "float32"
     return dtype
@@ -186,6 +238,10 @@ def operands(row: Row, dtype: str, shape: tuple[int, ...], rng: np.random.Genera
                 values = abs(values) + 1e-3
             elif row.sample == "unit":
                 values = np.clip(values, -1, 1)
+            elif row.sample == "open":
+                values = np.clip(values / 3, -0.95, 0.95)
+            elif row.sample == "above":
+                values = 1 + abs(values)
             made.append(np.asarray(values).astype(numpy))
     return made
 

@@ -5,8 +5,10 @@ from . import (
     atomic,
     barrier,
     cast,
+    cluster,
     control,
     copy,
+    debug,
     dense,
     elementwise,
     gather,
@@ -15,19 +17,22 @@ from . import (
     math,
     matrix,
     numeric,
+    product,
     reduce,
     ref,
     scan,
     shape,
+    sorting,
     sync,
 )
 from .arith import *  # noqa: F403
 from .atomic import *  # noqa: F403
 from .barrier import *  # noqa: F403
 from .cast import *  # noqa: F403
+from .cluster import *  # noqa: F403
 from .control import *  # noqa: F403
 from .copy import *  # noqa: F403
-from .elementwise import broadcast_to
+from .debug import *  # noqa: F403
 from .index import *  # noqa: F403
 from .loops import *  # noqa: F403
 from .math import *  # noqa: F403
@@ -37,14 +42,19 @@ from .reduce import *  # noqa: F403
 from .ref import *  # noqa: F403
 from .scan import *  # noqa: F403
 from .shape import *  # noqa: F403
+from .product import *  # noqa: F403
+from .sorting import *  # noqa: F403
+from .elementwise import broadcast_to
 
 FAMILIES = (
     arith,
     atomic,
     barrier,
     cast,
+    cluster,
     control,
     copy,
+    debug,
     dense,
     elementwise,
     gather,
@@ -53,10 +63,12 @@ FAMILIES = (
     math,
     matrix,
     numeric,
+    product,
     reduce,
     ref,
     scan,
     shape,
+    sorting,
     sync,
 )
 __all__ = ["broadcast_to"]

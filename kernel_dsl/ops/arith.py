@@ -293,6 +293,8 @@ def elementwise(cls: Any, args: tuple[Any, ...], op: str, dtype: DType | None = 
     """
     values, common, weak = operands_of(args, op)
     common = common if dtype is None else dtype
+    if common.kind is dt.Kind.OPAQUE:
+        raise UnsupportedDType(op=op, dtype=common, hint="complex values are only copied")
     wide = computing(common)
     values = [v if v.dtype == wide else astype(v, wide) for v in values]
     result = traced(cls(*together(values, op)))

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from .. import dtypes as dt
 from ..errors import BadArgumentType, BadIndex, IndexOutOfRange, TooManyIndices
-from ..ir import BarrierType, Effect, Op, Value, operand
+from ..ir import ArrayType, BarrierType, Effect, Op, Value, operand
+from ..layout import SCALAR
 from ..refs import is_index
 from ..target import Feature
-from ..trace import current, emit
+from ..trace import current, emit, traced
 from ..values import Array
 from .arith import add, multiply
 from .elementwise import as_value
 
-__all__ = ["barrier_arrive", "barrier_arrive_and_wait", "barrier_wait"]
+__all__ = ["barrier_arrive", "barrier_arrive_and_wait", "barrier_test", "barrier_wait"]
 
 
 class BarrierArrive(Op, name="barrier_arrive", effect=Effect.SYNC, requires=Feature.MBARRIER):
@@ -29,6 +31,16 @@ class BarrierWait(Op, name="barrier_wait", effect=Effect.SYNC, requires=Feature.
 
     barrier: Value = operand()
     index: Value = operand()
+
+
+class BarrierTest(Op, name="barrier_test", effect=Effect.SYNC, requires=Feature.MBARRIER):
+    """Whether the barrier's next phase has completed; then it counts as waited for. PTX `mbarrier.test_wait`."""
+
+    barrier: Value = operand()
+    index: Value = operand()
+
+    def infer(self) -> tuple[Any, ...]:
+        return (ArrayType((), dt.bool_, SCALAR),)
 
 
 class BarrierRef:
@@ -127,3 +139,9 @@ def barrier_arrive_and_wait(barrier: Any) -> None:
     """Arrive, then wait."""
     barrier_arrive(barrier)
     barrier_wait(barrier)
+
+
+def barrier_test(barrier: Any) -> Array:
+    """Whether the next phase has completed, without waiting (rank-0 bool); where it has, it counts as waited for."""
+    one = as_barrier(barrier, "barrier_test")
+    return traced(BarrierTest(one.root, one.linear("barrier_test")))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from .. import dtypes as dt
-from ..errors import BadArgument, BadArgumentType, BadAxis, UnknownAxis
+from ..errors import BadArgument, BadArgumentType, UnknownAxis
 from ..facts import Range
 from ..ir import ArrayType, Op, Value, attr, operand
 from ..layout import SCALAR
@@ -79,7 +79,8 @@ def _grid_axis(axis: int) -> tuple[int, int]:
         raise BadArgumentType(op="program_id", what=f"axis {axis!r} is not an int", hint=hint)
     rank = len(trace.grid)
     if not 0 <= axis < rank:
-        raise BadAxis(axis=axis, shape=trace.grid, lo=0, hi=rank - 1)
+        what = f"axis {axis} of a grid with {rank} axes"
+        raise BadArgument(op="program_id", what=what, hint="axes count from 0, as `grid` names them")
     return axis, trace.grid[axis]
 
 

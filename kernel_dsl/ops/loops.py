@@ -11,7 +11,7 @@ from ..accumulator import AccSpec
 from ..compiled import Swizzle
 from ..errors import BadArgument, BadArgumentType
 from ..ir import BarrierType, MemorySpace, RefType
-from ..memory import Barrier, MemorySpec
+from ..memory import Barrier, ClusterBarrier, MemorySpec
 from ..refs import Ref
 from ..trace import current, emit
 from ..transforms import transformed
@@ -147,6 +147,10 @@ def allocate(spec: Any, name: str = "") -> Any:
         return Ref(emit(AllocSmem(type)).result)
     if isinstance(spec, Barrier):
         return BarrierRef(emit(AllocBarrier(BarrierType(spec.num_arrivals, spec.shape, name))).result)
+    if isinstance(spec, ClusterBarrier):
+        from .cluster import cluster_barrier
+
+        return cluster_barrier(spec, name)
     if isinstance(spec, AccSpec):
         from .matrix import allocate_acc
 
@@ -157,7 +161,7 @@ def allocate(spec: Any, name: str = "") -> Any:
 
 def is_spec(x: Any) -> bool:
     """Whether `x` is one scratch specification rather than a nest of them."""
-    return isinstance(x, (MemorySpec, Barrier, AccSpec))
+    return isinstance(x, (MemorySpec, Barrier, ClusterBarrier, AccSpec))
 
 
 def run_scoped(f: Callable[..., Any], *types: Any, **kw_types: Any) -> Any:

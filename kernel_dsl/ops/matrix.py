@@ -53,6 +53,7 @@ class Wgmma(Op, name="wgmma", effect=Effect.SYNC, requires=Feature.WGMMA):
     shape: tuple[int, int] = attr()
     a_view: View | None = attr()
     b_view: View = attr()
+    accumulate: bool = attr(True)
 
 
 class WgmmaWait(Op, name="wgmma_wait", effect=Effect.SYNC, requires=Feature.WGMMA):
@@ -66,7 +67,7 @@ class WgmmaWait(Op, name="wgmma_wait", effect=Effect.SYNC, requires=Feature.WGMM
 
 
 class AccRead(Op, name="acc_read", effect=Effect.SYNC, requires=Feature.WGMMA):
-    """A block of an accumulator as a value."""
+    """A block of an accumulator as a value. PTX `mov`: its registers, after the wait."""
 
     acc: Value = operand()
     start: tuple[int, int] = attr()
@@ -78,7 +79,7 @@ class AccRead(Op, name="acc_read", effect=Effect.SYNC, requires=Feature.WGMMA):
 
 
 class AccWrite(Op, name="acc_write", effect=Effect.SYNC, requires=Feature.WGMMA):
-    """Make a block of an accumulator a value."""
+    """Make a block of an accumulator a value. PTX `mov`, to its registers."""
 
     acc: Value = operand()
     x: Value = operand()
@@ -165,8 +166,8 @@ def k_step(dtype: DType) -> int:
     return 32 // dtype.itemsize
 
 
-def wgmma(acc: Any, a: Any, b: Any) -> None:
-    """acc += a @ b, asynchronously: acc (M, N) is an accumulator, a (M, K) an SMEM Ref or a value, b (K, N) an SMEM Ref.
+def wgmma(acc: Any, a: Any, b: Any, *, accumulate: bool = True) -> None:
+    """acc += a @ b (acc = a @ b without `accumulate`), asynchronously: acc (M, N) is an accumulator, a (M, K) an SMEM Ref or a value, b (K, N) an SMEM Ref.
 
     Transposed operands are Refs' `.T`; 8-bit and float32 operands must be contiguous along K. Each call is one group
     for `wgmma_wait`. Until then neither operand nor accumulator may be touched. Refs without transforms get the tiling
@@ -192,7 +193,7 @@ def wgmma(acc: Any, a: Any, b: Any) -> None:
     else:
         a_root = fragment = convert(a, fragment_rule(a.dtype).of(a.shape))
     b_view, b_offsets = operand_view(b, 1, "b")
-    emit(Wgmma(acc.root, a_root, a_offsets, b.root, b_offsets, acc.start, acc.shape, a_view, b_view))
+    emit(Wgmma(acc.root, a_root, a_offsets, b.root, b_offsets, acc.start, acc.shape, a_view, b_view, bool(accumulate)))
     in_flight.append((acc.root, (fragment, current().region) if fragment is not None else None))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from .. import dtypes as dt
 from ..dtypes import as_dtype
-from ..errors import BadAxis, EmptyReduction, UnsupportedDType
+from ..errors import BadAxis, EmptyReduction, RepeatedAxis, UnsupportedDType
 from ..ir import ArrayType, Op, Value, array_type, attr, attribute_type, operand
 from ..promote import accumulating
 from ..trace import resolve, traced
@@ -64,14 +64,16 @@ class ArgReduce(Op, name="arg_reduce"):
 
 
 def normalise_axes(axis: Any, value: Array) -> tuple[int, ...]:
-    """Axes as sorted non-negative ints. Raises `BadAxis`."""
+    """Axes as sorted non-negative ints. Raises `BadAxis`, `RepeatedAxis`."""
     if axis is None:
         return tuple(range(value.ndim))
     axes = tuple(axis) if isinstance(axis, (tuple, list)) else (axis,)
     out: list[int] = []
     for a in axes:
         good = isinstance(a, (int, np.integer)) and not isinstance(a, bool) and -value.ndim <= a < value.ndim
-        if not good or a % value.ndim in out:
+        if good and a % value.ndim in out:
+            raise RepeatedAxis(axis=axis, shape=value.shape)
+        if not good:
             raise BadAxis(axis=axis, shape=value.shape, lo=-value.ndim, hi=value.ndim - 1)
         out.append(int(a) % value.ndim)
     return tuple(sorted(out))

@@ -15,7 +15,6 @@ from ..errors import (
     BadArgumentType,
     BadAxis,
     BadIndex,
-    ShapeMismatch,
 )
 from ..facts import Range
 from ..ir import ArrayType, MemorySpace, Op, RefType, Value, array_type, attr, operand, operands
@@ -376,7 +375,8 @@ def concatenate(arrays: Sequence[Any], axis: int = 0) -> Array:
     for p in parts[1:]:
         rest = [(s[:dim], s[dim + 1 :]) for s in (first, p.shape)]
         if p.ndim != len(first) or rest[0] != rest[1]:
-            raise ShapeMismatch(op="concatenate", shapes=" and ".join(str(q.shape) for q in parts))
+            what = f"shapes {' and '.join(str(q.shape) for q in parts)} differ beside axis {dim}"
+            raise BadArgument(op="concatenate", what=what, hint="pad or slice them to agree")
     parts = [p for p in parts if p.shape[dim]] or parts[:1]
     if len(parts) == 1:
         return parts[0]

@@ -27,7 +27,7 @@ def missing(op: Op, needed: Feature, target: Target) -> TargetFeature:
     absent = needed & ~target.features
     have = ", ".join(t.name for t in TARGETS.values() if t.supports(needed)) or "none"
     return TargetFeature(
-        loc=op.loc, op=op.op_name, target=target, feature=f"{absent.name}".lower().replace("|", ", "), targets=have
+        loc=op.loc, op=op.spoken(), target=target, feature=f"{absent.name}".lower().replace("|", ", "), targets=have
     )
 
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from kernel_dsl.ir import KernelIR, MemorySpace, Op, RefType, Region, Value, layout_of
 from kernel_dsl.layout import Layout
-from kernel_dsl.ops.atomic import AtomicRmw
+from kernel_dsl.ops.atomic import AtomicCas, AtomicRmw
+from kernel_dsl.ops.cluster import PeerRef
 from kernel_dsl.ops.control import For, While
 from kernel_dsl.ops.copy import CommitSmem, CopyGmemToSmem, WaitGmemToSmem, WaitSmemToGmem
 from kernel_dsl.ops.ref import BitcastRef, Load, Store
@@ -54,11 +55,13 @@ class Order:
     def root(self, ref: Value) -> Value:
         while ref in self.roots:
             ref = self.roots[ref]
-        return self.aliases.get(ref, ref)
+        while ref in self.aliases:
+            ref = self.aliases[ref]
+        return ref
 
     def touch(self, op: Op) -> Touch | None:
         """What an op touches, if it matters: inputs that nothing writes don't."""
-        if not isinstance(op, (Load, Store, AtomicRmw)):
+        if not isinstance(op, (Load, Store, AtomicRmw, AtomicCas)):
             return self.generic_touch(op)
         type: RefType = op.ref.type
         if type.space is MemorySpace.GMEM and not type.written:
@@ -67,7 +70,7 @@ class Order:
         return Touch(
             self.root(op.ref),
             not isinstance(op, Load),
-            isinstance(op, AtomicRmw),
+            isinstance(op, (AtomicRmw, AtomicCas)),
             op.view,
             op.offsets,
             layout,
@@ -91,7 +94,7 @@ class Order:
         """Walk a region; returns what is pending at its end. With `rewrite`, barriers are put in."""
         out: list[Op] = []
         for op in region.ops:
-            if isinstance(op, BitcastRef):
+            if isinstance(op, (BitcastRef, PeerRef)):
                 self.roots[op.result] = op.ref
             touched = self.touch(op)
             if touched is not None:
@@ -204,6 +207,11 @@ def extent(view: View, axis: int) -> tuple[int, int]:
 def run(ir: KernelIR, target: Target) -> KernelIR:
     """Put the barriers in, in place."""
     arrays = ir.arrays()
-    aliases = {arrays[b]: arrays[a] for a, b in ir.overlaps}
-    Order(aliases).region(ir.body, [], rewrite=True)
+    order = Order({})
+    for a, b in ir.overlaps:
+        # One array may overlap several: all that are connected are one memory.
+        first, second = order.root(arrays[a]), order.root(arrays[b])
+        if first is not second:
+            order.aliases[second] = first
+    order.region(ir.body, [], rewrite=True)
     return ir

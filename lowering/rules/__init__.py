@@ -5,10 +5,45 @@ from __future__ import annotations
 from kernel_dsl.ir import Op
 
 from ..context import Rule
-from . import atomic, cast, control, copy, elementwise, gather, index, matrix, reduce, ref, scan, shape, sync
+from . import (
+    atomic,
+    cast,
+    cluster,
+    control,
+    copy,
+    debug,
+    elementwise,
+    gather,
+    index,
+    matrix,
+    product,
+    reduce,
+    ref,
+    scan,
+    shape,
+    sorting,
+    sync,
+)
 
-FAMILIES = (atomic, cast, control, elementwise, gather, index, reduce, ref, scan, shape, sync)
-FAMILIES += (copy, matrix)
+FAMILIES = (
+    atomic,
+    cast,
+    cluster,
+    control,
+    copy,
+    debug,
+    elementwise,
+    gather,
+    index,
+    matrix,
+    product,
+    reduce,
+    ref,
+    scan,
+    shape,
+    sorting,
+    sync,
+)
 
 
 def all_rules() -> dict[type[Op], Rule]:

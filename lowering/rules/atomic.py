@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from kernel_dsl import dtypes as dt
 from kernel_dsl.dtypes import DType
 from kernel_dsl.ir import MemorySpace, RefType, layout_of
-from kernel_dsl.ops.atomic import AtomicKind, AtomicRmw
+from kernel_dsl.ops.atomic import AtomicCas, AtomicKind, AtomicRmw
+from kernel_dsl.target import Feature
 
 from ..context import Context
-from ..emit import Regs, literal, llvm_type
+from ..emit import Regs, literal, llvm_type, suffix
 from .elementwise import through_smem
 from .ref import broadcast_from_first
 from .tiled import make_place
@@ -35,44 +37,153 @@ def _as_bits(ctx: Context, name: str, t: str, word: str) -> str:
     return name if t == word else ctx.e.v(f"bitcast {t} {name} to {word}")
 
 
+class _Site:
+    """The element that one register of an atomic updates."""
+
+    def __init__(self, ctx: Context, op: AtomicRmw | AtomicCas) -> None:
+        self.ctx = ctx
+        self.op = op
+        self.type: RefType = op.ref.type
+        self.dtype = self.type.dtype
+        self.layout = layout_of(op.x)
+        self.place = make_place(ctx, self.type, ctx.buffers[op.ref], op.view, self.layout, op.offsets)
+        self.mask = ctx.regs(op.mask) if op.mask is not None else None
+        shared = self.type.space is MemorySpace.SMEM
+        self.space = "shared" if shared else "global"
+        self.wide, self.letter = ("i32", "r") if shared else ("i64", "l")
+        self.prefix = f"atom.{op.order}.{op.scope}.{self.space}"
+        self.owner = ctx.owner(self.layout)
+
+    def predicate(self, register: int) -> str | None:
+        e = self.ctx.e
+        coord = self.layout.register_coords[register]
+        result = e.both(e.both(self.owner, self.place.padding(coord)), self.place.bounds(coord))
+        return result if self.mask is None else e.both(result, self.mask[register])
+
+    def run(self, register: int, form: str, operands: list[str], predicate: str | None) -> str:
+        """One atomic instruction on bit patterns; the old bits, or zero where the predicate does not hold."""
+        letter, word = _register(self.dtype)
+        base, constant = self.place.address(self.layout.register_coords[register])
+        where = f"[$1+{constant}]" if constant else "[$1]"
+        count = len(operands)
+        listed = ", ".join(f"${i + 2}" for i in range(count))
+        text = f"{self.prefix}.{form} $0, {where}, {listed};"
+        args = [(self.wide, base), *((word, o) for o in operands)]
+        constraints = [f"={letter}", self.letter, *([letter] * count)]
+        if predicate is not None:
+            text = f"mov.b{self.dtype.bits} $0, 0; @${count + 2} {text}"
+            args.append(("i1", predicate))
+            constraints[0] = f"=&{letter}"
+            constraints.append("b")
+        constraints.append("~{memory}")
+        (old,) = self.ctx.e.asm(text, ",".join(constraints), args, [word])
+        return old
+
+    def finish(self, out: Regs) -> None:
+        """Old values in all lanes that hold them."""
+        ctx, result = self.ctx, self.op.result
+        ctx.values[result] = out
+        if result not in ctx.used:
+            return
+        if not self.layout.rank:
+            ctx.values[result] = [broadcast_from_first(ctx, out[0], result)]
+        elif self.layout.replicated_mask:
+            shape: tuple[int, ...] = result.type.shape
+            ctx.values[result] = through_smem(ctx, out, self.dtype, shape, self.layout, self.layout)
+
+
+def _from_bits(ctx: Context, name: str, dtype: DType) -> str:
+    t, word = llvm_type(dtype), _register(dtype)[1]
+    return name if t == word else ctx.e.v(f"bitcast {word} {name} to {t}")
+
+
+def _by_exchange(ctx: Context, kind: AtomicKind, dtype: DType) -> bool:
+    """Whether the hardware lacks the operation, so that compare-and-swap has to build it."""
+    if not dtype.is_float or kind is AtomicKind.XCHG:
+        return False
+    return kind is not AtomicKind.ADD or (dtype == dt.bfloat16 and not ctx.target.supports(Feature.ATOM_BF16))
+
+
 def lower_atomic(ctx: Context, op: AtomicRmw) -> None:
-    type: RefType = op.ref.type
-    dtype = type.dtype
-    layout = layout_of(op.x)
-    place = make_place(ctx, type, ctx.buffers[op.ref], op.view, layout, op.offsets)
-    mask = ctx.regs(op.mask) if op.mask is not None else None
-    shared = type.space is MemorySpace.SMEM
-    space = "shared" if shared else "global"
-    wide, c = ("i32", "r") if shared else ("i64", "l")
-    form, letter, word, t = _form(op.kind, dtype)
-    owner = ctx.owner(layout)
+    site = _Site(ctx, op)
+    dtype = site.dtype
+    built = _by_exchange(ctx, op.kind, dtype)
+    form = "" if built else _form(op.kind, dtype)[0]
     out: Regs = []
-    for index, coord in enumerate(layout.register_coords):
-        predicate = ctx.e.both(ctx.e.both(owner, place.padding(coord)), place.bounds(coord))
-        if mask is not None:
-            predicate = ctx.e.both(predicate, mask[index])
+    for register, value in enumerate(ctx.regs(op.x)):
+        predicate = site.predicate(register)
+        if predicate == "false":
+            out.append(literal(0, dtype))
+        elif built:
+            out.append(_from_bits(ctx, _swap_loop(ctx, site, register, op.kind, value, predicate), dtype))
+        else:
+            bits = _as_bits(ctx, value, llvm_type(dtype), _register(dtype)[1])
+            out.append(_from_bits(ctx, site.run(register, form, [bits], predicate), dtype))
+    site.finish(out)
+
+
+def _swap_loop(
+    ctx: Context, site: _Site, register: int, kind: AtomicKind, value: str, predicate: str | None
+) -> str:
+    """Compare-and-swap until nothing came between; the old bits."""
+    e, dtype = ctx.e, site.dtype
+    _, word = _register(dtype)
+    cas = f"cas.b{dtype.bits}"
+    start, loop, done, end = e.label(), e.label(), e.label(), e.label()
+    before = e.block
+    if predicate is None:
+        e.jump(start)
+    else:
+        e.branch(predicate, start, end)
+    e.begin(start)
+    first = site.run(register, cas, ["0", "0"], None)  # an atomic read
+    start_block = e.block
+    e.jump(loop)
+    e.begin(loop)
+    seen = e.phi(word, [(first, start_block)])
+    hole = len(e.lines) - 1
+    new = _as_bits(ctx, _combined(ctx, kind, _from_bits(ctx, seen, dtype), value, dtype), llvm_type(dtype), word)
+    old = site.run(register, cas, [seen, new], None)
+    text, comma, debug = e.lines[hole].partition(", !dbg")
+    e.lines[hole] = f"{text}, [ {old}, %{e.block} ]{comma}{debug}"
+    e.branch(e.v(f"icmp eq {word} {old}, {seen}"), done, loop)
+    e.begin(done)
+    if predicate is None:
+        e.jump(end)
+        e.begin(end)
+        return old
+    e.jump(end)
+    e.begin(end)
+    return e.phi(word, [(old, done), ("0", before)])
+
+
+def _combined(ctx: Context, kind: AtomicKind, a: str, b: str, dtype: DType) -> str:
+    e, t = ctx.e, llvm_type(dtype)
+    narrow = dtype.bits == 16
+    if narrow:
+        a, b = e.v(f"fpext {t} {a} to float"), e.v(f"fpext {t} {b} to float")
+    wide, s = ("float", "f32") if narrow else (t, suffix(dtype))
+    if kind is AtomicKind.ADD:
+        made = e.v(f"fadd {wide} {a}, {b}")
+    else:
+        word = "maxnum" if kind is AtomicKind.MAX else "minnum"
+        made = e.v(f"call {wide} @llvm.{word}.{s}({wide} {a}, {wide} {b})")
+    return e.v(f"fptrunc float {made} to {t}") if narrow else made
+
+
+def lower_cas(ctx: Context, op: AtomicCas) -> None:
+    site = _Site(ctx, op)
+    dtype = site.dtype
+    t, word = llvm_type(dtype), _register(dtype)[1]
+    out: Regs = []
+    for register, (compare, value) in enumerate(zip(ctx.regs(op.compare), ctx.regs(op.x), strict=True)):
+        predicate = site.predicate(register)
         if predicate == "false":
             out.append(literal(0, dtype))
             continue
-        base, constant = place.address(coord)
-        where = f"[$1+{constant}]" if constant else "[$1]"
-        args = [(wide, base), (word, _as_bits(ctx, ctx.regs(op.x)[index], t, word))]
-        text = f"atom.{op.order}.{op.scope}.{space}.{form} $0, {where}, $2;"
-        if predicate is None:
-            (old,) = ctx.e.asm(text, f"={letter},{c},{letter},~{{memory}}", args, [word])
-        else:
-            text = f"mov.b{dtype.bits} $0, 0; @$3 {text}"
-            args.append(("i1", predicate))
-            (old,) = ctx.e.asm(text, f"=&{letter},{c},{letter},b,~{{memory}}", args, [word])
-        out.append(old if t == word else ctx.e.v(f"bitcast {word} {old} to {t}"))
-    ctx.values[op.result] = out
-    if op.result not in ctx.used:
-        return
-    if not layout.rank:
-        ctx.values[op.result] = [broadcast_from_first(ctx, out[0], op.result)]
-    elif layout.replicated_mask:
-        shape: tuple[int, ...] = op.result.type.shape
-        ctx.values[op.result] = through_smem(ctx, out, dtype, shape, layout, layout)
+        bits = [_as_bits(ctx, compare, t, word), _as_bits(ctx, value, t, word)]
+        out.append(_from_bits(ctx, site.run(register, f"cas.b{dtype.bits}", bits, predicate), dtype))
+    site.finish(out)
 
 
-RULES = {AtomicRmw: lower_atomic}
+RULES = {AtomicRmw: lower_atomic, AtomicCas: lower_cas}

@@ -220,7 +220,7 @@ def lower_wgmma(ctx: Context, op: Wgmma) -> None:
         fragments = _fragment_words(ctx, op.a, a_dtype)
         args += [("i32", w) for w in fragments]
     first = len(args)
-    known = _known_live(ctx, op)
+    known = _known_live(ctx, op) if op.accumulate else False
     if known is None:
         live = e.v(f"load i1, ptr {acc.live}")
         args.append(("i1", live))

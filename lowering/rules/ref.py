@@ -12,9 +12,10 @@ from .access import Place, emit_load, emit_store
 from .tiled import make_place
 
 
-def _space(type: RefType, loading: bool) -> str:
+def _space(ctx: Context, ref: Value, loading: bool) -> str:
+    type: RefType = ref.type
     if type.space is MemorySpace.SMEM:
-        return "shared"
+        return "shared::cluster" if ctx.buffers[ref].remote else "shared"
     # the non-coherent path only for memory that nothing in the kernel writes (PTX ISA, ld.global.nc)
     return "global.nc" if loading and not type.written else "global"
 
@@ -26,7 +27,7 @@ def lower_load(ctx: Context, op: Load) -> None:
     place = make_place(ctx, type, ctx.buffers[op.ref], op.view, layout, op.offsets)
     dtype = type.dtype
     pure = type.space is MemorySpace.GMEM and not type.written
-    space = _space(type, loading=True)
+    space = _space(ctx, op.ref, loading=True)
     mask = ctx.regs(op.mask) if op.mask is not None else None
     fill = ctx.regs(op.fill) if op.fill is not None else None
     if not op.view.dims and type.written and type.space is MemorySpace.GMEM:
@@ -118,7 +119,7 @@ def lower_store(ctx: Context, op: Store) -> None:
     place = make_place(ctx, type, ctx.buffers[op.ref], op.view, layout, op.offsets)
     names = ctx.regs(op.x)
     mask = ctx.regs(op.mask) if op.mask is not None else None
-    space = _space(type, loading=False)
+    space = _space(ctx, op.ref, loading=False)
     owner = ctx.owner(layout)
 
     def run(width: int, bounded: bool) -> Regs:
@@ -157,7 +158,9 @@ def lower_alloc_barrier(ctx: Context, op: AllocBarrier) -> None:
 
 
 def lower_bitcast_ref(ctx: Context, op: BitcastRef) -> None:
-    ctx.buffers[op.result] = Buffer(ctx.buffers[op.ref].address, strides_of(op.type.shape))
+    ctx.buffers[op.result] = Buffer(
+        ctx.buffers[op.ref].address, strides_of(op.type.shape), ctx.buffers[op.ref].remote
+    )
 
 
 RULES = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from kernel_dsl.ir import Value
-from kernel_dsl.ops.barrier import BarrierArrive, BarrierWait
+from kernel_dsl.ops.barrier import BarrierArrive, BarrierTest, BarrierWait
 from kernel_dsl.ops.sync import WarpgroupBarrier
 from kernel_dsl.target import Feature
 
@@ -44,16 +44,14 @@ def arrive(ctx: Context, barrier: Value, address: str, predicate: Value | None) 
     So the phase ends after every lane got here, without a barrier between the warps.
     """
     ctx.e.do("call void @llvm.nvvm.bar.warp.sync(i32 -1) #0")
-    axes = barrier.type.cluster
-    count = prod(ctx.ir.cluster[p].size for p in axes)
-    if count == 1:
+    if not barrier.type.cluster:
         guard = ctx.e.both(ctx.warp_leader(), None if predicate is None else ctx.scalar(predicate))
         text = "{ .reg .b64 state; @$1 mbarrier.arrive.shared::cta.b64 state, [$0]; }"
         ctx.e.asm(text, "r,b,~{memory}", [("i32", address), ("i1", guard or "true")])
         return
     # lane i arrives at the i-th block
     lane = ctx.bit_field(0, 5)
-    rank = ctx.cluster_peer(axes, lane)
+    rank, count = _peer(ctx, barrier.type.cluster, lane)
     guard = ctx.e.pre(f"icmp ult i32 {lane}, {count}")
     if predicate is not None:
         guard = ctx.e.v(f"and i1 {guard}, {ctx.scalar(predicate)}")
@@ -62,6 +60,21 @@ def arrive(ctx: Context, barrier: Value, address: str, predicate: Value | None) 
         "@$2 mbarrier.arrive.release.cluster.shared::cluster.b64 _, [peer]; }"
     )
     ctx.e.asm(text, "r,r,b,~{memory}", [("i32", address), ("i32", rank), ("i1", guard)])
+
+
+def _peer(ctx: Context, groups: tuple[tuple[int, ...], ...], lane: str) -> tuple[str, int]:
+    """The rank of the block that a lane arrives at, and how many blocks there are: each once, this one included."""
+    e = ctx.e
+    count = prod(ctx.ir.cluster[p].size for p in groups[0])
+    rank = ctx.cluster_peer(groups[0], lane)
+    for axes in groups[1:]:
+        size = prod(ctx.ir.cluster[p].size for p in axes)
+        # the first group already has this block: start with the next one
+        step = e.v(f"add i32 {e.v(f'sub i32 {lane}, {count - 1}')}, {ctx.cluster_linear(axes)}")
+        other = ctx.cluster_peer(axes, e.v(f"urem i32 {step}, {size}"))
+        rank = e.v(f"select i1 {e.v(f'icmp ult i32 {lane}, {count}')}, i32 {rank}, i32 {other}")
+        count += size - 1
+    return rank, count
 
 
 def lower_arrive(ctx: Context, op: BarrierArrive) -> None:
@@ -80,6 +93,35 @@ def lower_wait(ctx: Context, op: BarrierWait) -> None:
     wait_parity(ctx, address, parity, bool(op.barrier.type.cluster))
     bit = e.v(f"shl i64 1, {wide}")
     e.do(f"store i64 {e.v(f'xor i64 {phases}, {bit}')}, ptr {barriers.phases}")
+
+
+def lower_test(ctx: Context, op: BarrierTest) -> None:
+    """One lane asks and tells the others; where the phase has ended, it counts as waited for."""
+    e = ctx.e
+    barriers = ctx.barriers[op.barrier]
+    index = _index32(ctx, op.index)
+    address = _address(ctx, barriers, index)
+    phases = e.v(f"load i64, ptr {barriers.phases}")
+    wide = index if index.isdigit() else e.v(f"zext i32 {index} to i64")
+    shifted = e.v(f"lshr i64 {phases}, {wide}")
+    parity = e.v(f"trunc i64 {e.v(f'and i64 {shifted}, 1')} to i32")
+    ready = _poll(ctx, address, parity, bool(op.barrier.type.cluster), "test_wait")
+    word = e.v(f"zext i1 {ready} to i32")
+    base = ctx.exchange(8)
+    e.asm("@$2 st.shared.b32 [$0], $1;", "r,r,b,~{memory}", [("i32", base), ("i32", word), ("i1", ctx.first_lane())])
+    ctx.sync()
+    (agreed,) = e.asm("ld.shared.b32 $0, [$1];", "=r,r,~{memory}", [("i32", base)], ["i32"])
+    done = e.v(f"icmp ne i32 {agreed}, 0")
+    # a lane that was behind must see the phase itself before it reads what the phase stands for
+    yes, end = e.label(), e.label()
+    e.branch(done, yes, end)
+    e.begin(yes)
+    wait_parity(ctx, address, parity, bool(op.barrier.type.cluster))
+    e.jump(end)
+    e.begin(end)
+    bit = e.v(f"select i1 {done}, i64 {e.v(f'shl i64 1, {wide}')}, i64 0")
+    e.do(f"store i64 {e.v(f'xor i64 {phases}, {bit}')}, ptr {barriers.phases}")
+    ctx.values[op.result] = [done]
 
 
 def wait_parity(ctx: Context, address: str, parity: str, cluster: bool = False) -> None:
@@ -101,4 +143,4 @@ def _poll(ctx: Context, address: str, parity: str, cluster: bool, word: str) -> 
     return ready
 
 
-RULES = {WarpgroupBarrier: lower_warpgroup_barrier, BarrierArrive: lower_arrive, BarrierWait: lower_wait}
+RULES = {WarpgroupBarrier: lower_warpgroup_barrier, BarrierArrive: lower_arrive, BarrierTest: lower_test, BarrierWait: lower_wait}

@@ -37,7 +37,7 @@ class CudaExec:
         self._place = ("cuda", device.index)
         self._staged = [s for s in program.slots if s.block is not None and s.home is not None]
         self._written = {o.slot for n in program.nodes for o in n.operands if o.written}
-        self._memory: memory.DeviceMemory | None = None
+        self._memory = 0
         self._graph: Any = None
         self._exec: Any = None
         self._streams: dict[int, Any] = {}
@@ -45,7 +45,7 @@ class CudaExec:
         self._old: set[int] = set()  # nodes whose template lags behind
         self._steps: list[list[_Step]] = []
         self._kernels: dict[int, PackedKernel] = {}
-        self._uses: dict[Slot, list[tuple[int, int, int]]] = {}
+        self._uses: dict[Slot, list[tuple[int, Any, int, int]]] = {}
         self._other_uses: dict[Slot, set[int]] = {}
         self._touched: dict[int, list[Slot]] = {}
         self.lock = threading.Lock()
@@ -62,9 +62,11 @@ class CudaExec:
     def _allocate(self) -> None:
         start = 0
         if self._program.memory_bytes:
-            block = self._memory = self._device.allocate(self._program.memory_bytes)
-            self._device.synchronize(0)  # from now on any stream may use it
-            start = block.address
+            # Not from the stream-ordered pool: any stream may use it from now on, and a stream that
+            # is being captured is not in the way.
+            with driver.relaxed_capture():
+                start = int(driver.check(self._cu.cuMemAlloc(self._program.memory_bytes)))
+            self._memory = start
         for slot in self._program.slots:
             if slot.block is not None:
                 slot.base = start + slot.block.offset + slot.shift
@@ -97,7 +99,7 @@ class CudaExec:
             kernel = self._kernels[node.index] = self._pack(node, arrays)
             for position, operand in kernel.pointers:
                 slot = node.operands[operand].slot
-                use = (node.index, position, node.operands[operand].offset)
+                use = (node.index, kernel.buffer.buffer, position, node.operands[operand].offset)
                 self._uses.setdefault(slot, []).append(use)
             for _, _, operand in kernel.maps:
                 self._other_uses.setdefault(node.operands[operand].slot, set()).add(node.index)
@@ -212,13 +214,14 @@ class CudaExec:
         """Slots lie elsewhere now: patch the addresses in the nodes that use them."""
         dirty: set[int] = set()
         others: set[int] = set()
-        pack, kernels = POINTER.pack_into, self._kernels
+        pack, uses, other_uses = POINTER.pack_into, self._uses, self._other_uses
         for slot in slots:
             base = slot.base
-            for index, position, offset in self._uses.get(slot, ()):
-                pack(kernels[index].buffer.buffer, position, base + offset)
+            for index, buffer, position, offset in uses.get(slot, ()):
+                pack(buffer, position, base + offset)
                 dirty.add(index)
-            others |= self._other_uses.get(slot, set())
+            if slot in other_uses:
+                others |= other_uses[slot]
         with self._guard("updating"):
             self._set_kernels(dirty - others)
             for index in sorted(others):
@@ -230,16 +233,15 @@ class CudaExec:
             for node in nodes:
                 self._remake(node.index)
 
-    def _set_kernels(self, indices: Iterable[int]) -> None:
-        set_params, executable, steps = (
-            self._cu.cuGraphExecKernelNodeSetParams,
-            self._exec,
-            self._steps,
-        )
+    def _set_kernels(self, indices: set[int]) -> None:
+        set_params, executable, steps = self._cu.cuGraphExecKernelNodeSetParams, self._exec, self._steps
+        success = driver.success()
         for index in indices:
             step = steps[index][0]
-            driver.check(set_params(executable, step.handle, step.params))
-            self._old.add(index)
+            result = set_params(executable, step.handle, step.params)
+            if result[0] is not success:
+                driver.check(result)
+        self._old.update(indices)
 
     def _remake(self, index: int) -> None:
         """Make a node's parameters anew, and update the executable, or make that anew too."""
@@ -275,7 +277,7 @@ class CudaExec:
             return all(
                 step.flat and int(setter(self._exec, step.handle, step.params, context)[0]) == 0 for step in steps
             )
-        self._set_kernels([node.index])
+        self._set_kernels({node.index})
         return True
 
     # --- running ----------------------------------------------------------------------------------
@@ -393,7 +395,7 @@ class _Guard:
         )
 
 
-def _release(device: Any, executables: list[Any], graphs: list[Any], block: memory.DeviceMemory | None) -> None:
+def _release(device: Any, executables: list[Any], graphs: list[Any], address: int) -> None:
     """Destroy a graph and free its memory, after what was launched of it."""
     if not driver.alive():
         return
@@ -403,9 +405,9 @@ def _release(device: Any, executables: list[Any], graphs: list[Any], block: memo
         cu.cuGraphExecDestroy(executable)
     for graph in graphs:
         cu.cuGraphDestroy(graph)
-    if block is not None:
-        cu.cuCtxSynchronize()
-        block.close()
+    if address:
+        with driver.relaxed_capture():
+            cu.cuMemFree(address)  # waits for the GPU
     cu.cuCtxPopCurrent()
 
 

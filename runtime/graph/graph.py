@@ -85,8 +85,8 @@ class Graph:
 
     @classmethod
     def from_calls(cls, calls: Sequence[Any]) -> Graph:
-        """A graph of calls: callables without arguments, or (function, args) or (function, args,
-        kwargs), made in order.
+        """A graph of calls, made in order: callables without arguments, (function, args), (function, args,
+        kwargs) or (function, *args).
         """
         graph = cls()
         with graph:
@@ -260,10 +260,9 @@ class Graph:
         operand.slot, operand.view, operand.shift = slot, there, 0
 
     def _refresh(self, nodes: Sequence[Node]) -> None:
-        if self._exec is not None:
+        if isinstance(self._exec, CudaExec):  # the interpreter looks at nodes as it runs them
             self._exec.refresh(nodes)
-            if isinstance(self._exec, CudaExec):
-                self._plan_quick(self._exec)
+            self._plan_quick(self._exec)
 
     # --- replay -----------------------------------------------------------------------------------
 
@@ -370,7 +369,7 @@ class Graph:
     def _place(self, inputs: Sequence[Any], out: Any, stream: int) -> Places:
         assert self._places is not None and self._exec is not None  # instantiated
         changed = self._places.place(inputs, out, stream)
-        if changed:
+        if changed and isinstance(self._exec, CudaExec):
             self._exec.moved(changed)
         return self._places
 
@@ -415,9 +414,11 @@ class Graph:
 
 
 def _parts(item: Any) -> tuple[Callable[..., Any], Sequence[Any], dict[str, Any]]:
-    """The parts of a call given as (function, args) or (function, args, kwargs)."""
-    if isinstance(item, (tuple, list)):
-        parts = list(cast("Sequence[Any]", item))
-        if 2 <= len(parts) <= 3 and callable(parts[0]) and isinstance(parts[1], (tuple, list)):
-            return parts[0], cast("Sequence[Any]", parts[1]), dict(*parts[2:])
-    raise ArgumentTypeError(f"a call is a callable, (function, args) or (function, args, kwargs), and not {item!r}")
+    """The parts of a call given as (function, args), (function, args, kwargs) or (function, *args)."""
+    parts = list(cast("Sequence[Any]", item)) if isinstance(item, (tuple, list)) else []
+    if not parts or not callable(parts[0]):
+        raise ArgumentTypeError(f"a call is a callable, (function, args) or (function, args, kwargs), and not {item!r}")
+    listed = len(parts) > 1 and isinstance(parts[1], (tuple, list))
+    if listed and (len(parts) == 2 or (len(parts) == 3 and isinstance(parts[2], dict))):
+        return parts[0], cast("Sequence[Any]", parts[1]), dict(*parts[2:])
+    return parts[0], parts[1:], {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 
 import numpy as np
 
@@ -28,12 +27,6 @@ class HostExec:
                 slot.current = slot.home
         self._staged = [s for s in program.slots if s.block is not None and s.home is not None]
         self._written = {o.slot for n in program.nodes for o in n.operands if o.written}
-
-    def moved(self, slots: Iterable[Slot]) -> None:
-        """Slots lie elsewhere now: nothing to do, addresses are looked up as nodes run."""
-
-    def refresh(self, nodes: Iterable[Node]) -> None:
-        """Nodes changed: nothing to do, they are read as they run."""
 
     def run(self, stream: int, timed: bool) -> float | None:
         """Run every node. With `timed`: the seconds that took, by the clock."""

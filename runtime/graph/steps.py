@@ -157,20 +157,20 @@ class _Look:
     def __init__(self) -> None:
         self.image_seen: tuple[LoadedImage, list[ArrayView | bytes], LaunchAttributes] | None = None
 
-    def kernel(self, loaded: Loaded, arrays: Sequence[ArrayView], scalars: Sequence[Any]) -> None:
-        """Traced kernels are seen as they are."""
-
     def image(self, image: LoadedImage, params: Sequence[ArrayView | bytes], attributes: LaunchAttributes) -> None:
         self.image_seen = (image, list(params), attributes)
 
-    def copy(self, target: ArrayView, source: ArrayView) -> None:
-        """The closure makes its own copies again at each replay."""
-
-    def fill(self, target: ArrayView, value: Any) -> None:
-        """As for copies."""
-
     def reserve(self, nbytes: int) -> int:
         return VIRTUAL
+
+    def copy(self, target: ArrayView, source: ArrayView) -> None:
+        return None  # the closure makes its own copies and fills again at each replay
+
+    def fill(self, target: ArrayView, value: Any) -> None:
+        return None
+
+    def kernel(self, loaded: Loaded, arrays: Sequence[ArrayView], scalars: Sequence[Any]) -> None:
+        return None
 
 
 class Repeater:

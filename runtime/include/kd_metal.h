@@ -6,6 +6,35 @@
 #pragma once
 
 #include <kd_metal_atomic.h>
+#include <kd_metal_matrix.h>
+
+// Limits (Metal Shading Language Specification 6.5.1 and <metal_limits>).
+#define CHAR_BIT 8
+#define SCHAR_MAX 127
+#define SCHAR_MIN (-128)
+#define CHAR_MAX SCHAR_MAX
+#define CHAR_MIN SCHAR_MIN
+#define UCHAR_MAX 255
+#define SHRT_MAX 32767
+#define SHRT_MIN (-32768)
+#define USHRT_MAX 65535
+#define INT_MAX 2147483647
+#define INT_MIN (-2147483647 - 1)
+#define UINT_MAX 4294967295u
+#define LONG_MAX 9223372036854775807l
+#define LONG_MIN (-9223372036854775807l - 1)
+#define ULONG_MAX 18446744073709551615ul
+#define FLT_DIG 6
+#define FLT_MANT_DIG 24
+#define FLT_MAX 3.40282346638528859812e38f
+#define FLT_MIN 1.17549435082228750797e-38f
+#define FLT_EPSILON 1.1920928955078125e-7f
+#define HALF_DIG 3
+#define HALF_MANT_DIG 11
+#define HALF_MAX half(65504.0f)
+#define HALF_MIN half(6.103515625e-5f)
+#define HALF_EPSILON half(9.765625e-4f)
+#define MAXHALF HALF_MAX
 
 #define METAL_FUNC inline
 #define MLX_MTL_CONST static constexpr const

@@ -21,6 +21,8 @@ using uint16_t = unsigned short;
 using uint32_t = unsigned int;
 using uint64_t = unsigned long;
 using ptrdiff_t = long;
+using intptr_t = long;
+using uintptr_t = unsigned long;
 
 namespace detail {
 

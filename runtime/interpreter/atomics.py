@@ -132,7 +132,9 @@ def _identity(run: Array) -> Array:
 
 @builds("atom", "red")
 def build_atomic(k: Compiler, ins: Instruction) -> Op:
-    """atom and red in every operation and type, vectors of floats included."""
+    """atom and red: add, min, max, and, or, xor, exch, cas, inc, dec on 16- to 64-bit integers and f16, f16x2, bf16,
+    bf16x2, f32, f64, vectors of floats included; every order and scope; global, shared, shared::cluster and generic;
+    red.async to a peer's shared memory."""
     if ins.opcode[1] == "async":
         from .remote import build_red_async
 

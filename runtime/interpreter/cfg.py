@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from .ptx import Function, Instruction, Label, PtxError, Reg, Sym
 
 _WARP_SYNC = {"shfl", "vote", "match", "redux", "elect", "activemask"}
-_MATRIX = {"ldmatrix", "stmatrix", "mma", "movmatrix", "wgmma", "setmaxnreg"}
+_MATRIX = {"ldmatrix", "stmatrix", "mma", "movmatrix", "wgmma", "wmma", "setmaxnreg"}
 _STRONG = {"volatile", "relaxed", "acquire", "mmio"}
 
 

@@ -31,6 +31,8 @@ def split_branch(batch: Batch, g: Group, seg: Seg) -> bool:
     if mask is not None:
         lanes = lanes & mask
         total = np.count_nonzero(mask)
+    elif not negated:
+        lanes = lanes.copy()  # it becomes a mask, and the predicate's register will be written again
     taken = np.count_nonzero(lanes)
     if taken == total:
         g.pc = seg.targets[0]
@@ -38,6 +40,8 @@ def split_branch(batch: Batch, g: Group, seg: Seg) -> bool:
     if taken == 0:
         g.pc = seg.targets[1]
         return True
+    if mask is None and not negated:
+        lanes = lanes.copy()  # a view of the predicate, which the group's mask must outlive
     others = ~lanes if mask is None else mask & ~lanes
     batch.push(g.lanes(seg.targets[0], lanes))
     batch.push(g.lanes(seg.targets[1], others))
@@ -60,7 +64,8 @@ def split_table(batch: Batch, g: Group, seg: Seg) -> None:
 
 
 @builds("brx")
-def _build_table(k: Compiler, ins: Instruction) -> Op:
+def build_table(k: Compiler, ins: Instruction) -> Op:
+    """brx.idx with a .branchtargets table; bra, ret, exit and trap are run by the scheduler itself."""
     return k.reader(ins.operands[0], "u32")
 
 
@@ -92,7 +97,7 @@ def together(c: Group, wanted: Array | None) -> bool:
 
 
 @builds("call")
-def _build_call(k: Compiler, ins: Instruction) -> Any:
+def build_call(k: Compiler, ins: Instruction) -> Any:
     """`call (ret), f, (args);`, direct, indirect, or to one of the system's functions."""
     from .system import SYSTEM
 

@@ -60,7 +60,10 @@ class Lanes:
 
 @builds("cp")
 def build_cp(k: Compiler, ins: Instruction) -> Op:
-    """Every instruction that starts with `cp.`."""
+    """cp.async.bulk.tensor 1d to 5d, tiled, to and from shared memory, with multicast and out-of-bounds fill;
+    cp.reduce.async.bulk.tensor; cp.async.bulk between global, shared and peers' shared memory; cp.reduce.async.bulk;
+    prefetches; bulk commit and wait groups; cp.async.ca and .cg with source sizes, commit_group, wait_group, wait_all
+    and mbarrier.arrive."""
     from . import cp_async
 
     words = ins.opcode[1:]

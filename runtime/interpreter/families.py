@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import atomics, barriers, control, copies, loads, matrix_ops, mbarrier_ops, moves, remote, warp
+from . import atomics, barriers, control, copies, loads, matrix_ops, mbarrier_ops, moves, remote, warp, wmma_ops
 
 BUILDERS = (
     atomics,
@@ -15,4 +15,5 @@ BUILDERS = (
     moves,
     remote,
     warp,
+    wmma_ops,
 )

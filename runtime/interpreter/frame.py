@@ -35,6 +35,20 @@ class _Views(dict[int, Array]):
         return value
 
 
+class Pool:
+    """Register arrays of batches that are done, to be used again: fresh memory costs more than most instructions."""
+
+    def __init__(self) -> None:
+        self._free: dict[Any, list[Array]] = {}
+
+    def take(self, shape: tuple[int, ...], dtype: Any) -> Array:
+        free = self._free.get((shape, dtype))
+        return free.pop() if free else np.zeros(shape, dtype)
+
+    def give(self, array: Array) -> None:
+        self._free.setdefault((array.shape, array.dtype.type), []).append(array)
+
+
 class Frame:
     """Slots 0 .. len(registers)-1 are registers; those above are constants and special registers (`Code.slots`)."""
 
@@ -49,7 +63,7 @@ class Frame:
         self.local_base = batch.local.reserve(code.local_bytes, code.local_align)
 
     def base(self, slot: int) -> Array:
-        """A register of all warps, (warps, 32) or (warps, 32, 2) for .b128. Starts as zeros."""
+        """A register of all warps, (warps, 32) or (warps, 32, 2) for .b128. What it starts as is not defined."""
         found = self.registers.get(slot)
         if found is None:
             block = self.code.block_of.get(slot)
@@ -57,7 +71,7 @@ class Frame:
                 return self._block(*block)[slot - block[0]]
             type_ = self.code.fn.registers[slot].type
             shape = (self.batch.warps, 32, 2) if type_ == "b128" else (self.batch.warps, 32)
-            found = self.registers[slot] = np.zeros(shape, STORAGE[type_])
+            found = self.registers[slot] = self.batch.run.pool.take(shape, STORAGE[type_])
         return found
 
     def _block(self, first: int, count: int) -> Array:
@@ -96,6 +110,15 @@ class Frame:
         if found is None:
             found = self._views[key] = _Views(self, select)
         return found
+
+    def release(self) -> None:
+        """The batch is done: its registers may be used by another."""
+        in_blocks = {first + i for first, count in self.blocks for i in range(count)}
+        for slot, array in self.registers.items():
+            if slot not in in_blocks:
+                self.batch.run.pool.give(array)
+        self.registers.clear()
+        self._views.clear()
 
     def digest(self, select: Any) -> int:
         """A hash of these rows' registers: equal when a polling loop has come round with nothing changed."""

@@ -14,7 +14,7 @@ _TOKEN = re.compile(
   | (?P<bits>0[fF][0-9a-fA-F]{8}(?![0-9a-fA-F])|0[dD][0-9a-fA-F]{16})
   | (?P<dec>\d+\.\d*(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+)
   | (?P<int>0[xX][0-9a-fA-F]+U?|0[bB][01]+U?|\d+U?)
-  | (?P<word>[%$_A-Za-z.](?:[\w$%.]|::)*)
+  | (?P<word>\.[\w$%]+|[%$_A-Za-z](?:[\w$%.]|::)*)
   | (?P<string>"[^"]*")
   | (?P<punct>[{}()\[\],;:|!@+\-<>=*/~&^?])
     """,
@@ -51,6 +51,10 @@ def tokenize(text: str) -> list[Token]:
             if newlines:
                 line += newlines
                 line_start = text.rfind("\n", at, after) + 1
+        elif kind == "word" and m.group()[0] == ".":
+            # Inline assembly may join what a declaration is made of: `.reg.b16 x;`.
+            for part in re.finditer(r"\.[^.]*", m.group()):
+                append(Token(kind, part.group(), line, at + part.start() - line_start + 1))
         else:
             append(Token(kind, m.group(), line, at - line_start + 1))
         at = after

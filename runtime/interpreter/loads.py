@@ -154,7 +154,8 @@ def scatter(part: Part, values: list[Array]) -> None:
 
 @builds("ld", "ldu")
 def build_load(k: Compiler, ins: Instruction) -> Op:
-    """ld: with `.volatile`, `.relaxed` or `.acquire` it is a strong access, a place where others get to run."""
+    """ld and ldu: weak, volatile, relaxed and acquire with every scope; global, shared (::cta, ::cluster), local,
+    const, param and generic; .nc and cache hints; .v2, .v4, .v8; b8 to b128."""
     form = Form(k, ins)
     dest, source = ins.operands
     if form.space == "param" and isinstance(source, Mem) and isinstance(source.base, Sym):
@@ -181,7 +182,7 @@ def build_load(k: Compiler, ins: Instruction) -> Op:
         if len(parts) == 1:
             value = gather(parts[0], count)
         else:
-            value = _combine(parts, count, c)
+            value = combine(parts, count, c)
         if plain >= 0:
             c.put(plain, value)
         elif count == 1:
@@ -208,13 +209,13 @@ def _load_wide(k: Compiler, form: Form, regs: list[Reg | None], source: Operand,
         for part in parts:
             if part.shadow is not None:
                 part.shadow.read(c, part.index, 8, 2, part.mask, ins, form)
-        c.put(reg.index, gather(parts[0], 2) if len(parts) == 1 else _combine(parts, 2, c))
+        c.put(reg.index, gather(parts[0], 2) if len(parts) == 1 else combine(parts, 2, c))
         return True
 
     return load
 
 
-def _combine(parts: list[Part], count: int, c: Group) -> Array:
+def combine(parts: list[Part], count: int, c: Group) -> Array:
     """The loaded values of lanes that read different buffers."""
     shape = (c.n, 32) if count == 1 else (c.n, 32, count)
     dtype = parts[0].view.dtype if parts else np.uint8
@@ -270,7 +271,8 @@ def _param_size(k: Compiler, name: str) -> int:
 
 @builds("st")
 def build_store(k: Compiler, ins: Instruction) -> Op:
-    """st, weak or strong, and st.async."""
+    """st: weak, volatile, relaxed and release with every scope; the spaces and types of ld; st.async to a peer's shared
+    memory with mbarrier completion."""
     if ins.opcode[1] == "async":
         from .remote import build_st_async
 
@@ -350,7 +352,7 @@ def _store_param(k: Compiler, form: Form, dest: Mem, items: list[Any]) -> Op:
 
 @builds("prefetch", "prefetchu", "applypriority", "discard", "createpolicy")
 def build_nothing(k: Compiler, ins: Instruction) -> Op:
-    """Cache hints: nothing to do. A cache policy is an opaque 64-bit value."""
+    """Cache hints, without effect here; a cache policy is an opaque 64-bit value."""
     if ins.opcode[0] == "createpolicy" and isinstance(ins.operands[0], Reg):
         index = ins.operands[0].index
         zero = np.zeros((1, 1), np.uint64)

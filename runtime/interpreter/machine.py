@@ -16,8 +16,10 @@ from kernel_dsl.target import DEFAULT, TARGETS, Target
 
 from . import families as families
 from .batch import Batch
+from .clocks import Clocks
 from .deadlock import stuck
 from .engine import Engine
+from .frame import Pool
 from .group import Group
 from .hazards import Reporter, RunReport
 from .kinds import HazardKind
@@ -25,7 +27,9 @@ from .mbarriers import TIMED_OUT, MbarrierWait
 from .memory import SHARED_RESERVED, GlobalMemory
 from .program import Program, Seg
 from .ptx import Instruction, Module, PtxError, Var
+from .shadow import GlobalShadow, SharedShadow, prepare_buffers, report_unwritten
 from .spaces import GenericSpace, GlobalSpace, ParamSpace
+from .special import special
 from .sync import SyncMemory
 from .wgmma import WgmmaUnit
 from .wording import Side
@@ -83,6 +87,8 @@ class Run:
         self.next_block = 0
         self.resident: list[Batch] = []
         self.sync = SyncMemory()
+        self.pool = Pool()
+        self._workspace = 0
         self.maps: dict[bytes, Any] = {}
         self._registers: dict[tuple[int, int], dict[int, int]] = {}
         self.sites: list[Instruction] = []
@@ -161,6 +167,16 @@ class Run:
                 data[at : at + 8] = np.frombuffer((target + addend).to_bytes(8, "little"), np.uint8)
         return addresses
 
+    def grid_workspace(self) -> int:
+        """Memory that a cooperative launch gives the grid's barrier: made when first asked for."""
+        if not self._workspace:
+            data = np.zeros(64, np.uint8)
+            self._workspace = self.memory.allocate(data, "grid workspace", kind="variable")
+            buffer = self.memory.find(self._workspace)
+            if buffer is not None and self.detect:
+                buffer.shadow = GlobalShadow(self, buffer)
+        return self._workspace
+
     def resolve(self, kind: str, what: Any) -> int:
         """The value of a link-time slot: a global symbol's address or bytes of the parameters."""
         if kind == "global":
@@ -178,23 +194,18 @@ class Run:
                 self._loop()
                 self._finish()
         finally:
-            for address in addresses:
+            for address in (*addresses, *([self._workspace] if self._workspace else [])):
                 self.memory.free(address)
             self.report.steps = self.steps
             self.report.output = "".join(self.output)
         return self.report
 
     def _prepare(self) -> None:
-        from .shadow import prepare_buffers
-
         prepare_buffers(self)
 
     def attach(self, batch: Batch) -> None:
         """Give a new batch its clocks and shadow memory."""
         if self.detect:
-            from .clocks import Clocks
-            from .shadow import SharedShadow
-
             batch.clocks = Clocks(batch)
             batch.shared.shadow = SharedShadow(batch)
         batch.engine = Engine(batch)
@@ -214,6 +225,8 @@ class Run:
                 batch.engine.drain()
                 batch.engine.at_exit()
                 self.resident.remove(batch)
+                for frame in batch.frames.values():
+                    frame.release()
                 continue
             if batch.engine.unblock():
                 continue
@@ -282,8 +295,6 @@ class Run:
         return per_batch, max(room, self.cluster_size)
 
     def _finish(self) -> None:
-        from .shadow import report_unwritten
-
         if self.config.report_unwritten:
             report_unwritten(self)
 
@@ -380,8 +391,6 @@ class Run:
                 self.reporter.hazard(HazardKind.REGISTER_CAPACITY, what, ins, (who,))
 
     def special(self, batch: Batch, name: str) -> Array:
-        from .special import special
-
         return special(self, batch, name)
 
 
@@ -391,6 +400,14 @@ _QUEUES = {
     "cp.async": "a cp.async copy",
     "wgmma": "a wgmma",
 }
+
+
+def check_target(module: Module, device: str) -> None:
+    """Code runs on its own architecture and on later ones, architecture-specific code (`a`, `f`) only on its own."""
+    number, have = (int(name.removeprefix("sm_").rstrip("af")) for name in (module.target, device))
+    fits = module.target == device if module.target[-1] in "af" else number <= have
+    if not fits:
+        raise PtxError(f"the module is for {module.target}, and the device is {device}", *module.target_at)
 
 
 def _block_order(grid: Dims, cluster: Dims) -> Array:
@@ -413,16 +430,14 @@ def run_module(
     names: ReportNames | None, lines: Mapping[int, SourceLine] | None, kernel_name: str,
 ) -> RunReport:  # fmt: skip
     """Compile `entry` (once for a module) and run it."""
-    cache: dict[str, Program] = _PROGRAMS.setdefault(id(module), {})
-    program = cache.get(entry)
-    if program is None or program.module is not module:
-        program = cache[entry] = Program(module, entry)
+    check_target(module, target)
+    program: Program | None = module.programs.get(entry)
+    if program is None:
+        program = Program(module, entry)
         program.code(entry)
+        module.programs[entry] = program
     run = Run(
         program, params, grid, block, cluster, dynamic_smem, memory, target, config, names, lines,
         kernel_name,
     )  # fmt: skip
     return run.run()
-
-
-_PROGRAMS: dict[int, dict[str, Program]] = {}

@@ -15,7 +15,7 @@ from .mbarrier_ops import Weak
 from .program import Compiler, Op, builds, registers
 from .ptx import Instruction, Operand, Reg, Vec
 from .semantics.fragments import matrix_row_map, movmatrix
-from .semantics.matrix import compile_mma
+from .semantics.matrix import Mma, compile_mma
 from .semantics.wgmma import compile_wgmma
 from .spaces import Part
 from .wgmma import Product
@@ -33,7 +33,11 @@ def _slots(k: Compiler, operand: Operand, count: int) -> tuple[int, ...]:
 @builds("mma")
 def build_mma(k: Compiler, ins: Instruction) -> Op:
     """mma.sync.aligned in every shape and type."""
-    op = compile_mma(ins.opcode)
+    return build_product(k, ins, compile_mma(ins.opcode))
+
+
+def build_product(k: Compiler, ins: Instruction, op: Mma) -> Op:
+    """d, a, b, c of a warp's matrix product, all in registers."""
     dest, a, b, c_ = ins.operands
     want = ((dest, op.d), (a, op.a), (b, op.b), (c_, op.c))
     for operand, (type_, count) in want:

@@ -36,16 +36,38 @@ class Weak:
     strong = False
 
 
-def lanes_at(c: Group, address: Array) -> tuple[Array, Array, Array, Array]:
-    """(row, lane, block, offset) of each active lane's shared address, generic ones included."""
+def lanes_at(c: Group, address: Array, *others: Array) -> tuple[Array, Array, Array, Array]:
+    """(row, lane, block, offset) of each active lane's shared address, generic ones included.
+
+    With `others`, one lane stands for a warp whose active lanes agree in the address and in those.
+    """
     cta, offset = c.batch.shared.place(c, address & np.uint64(WINDOW_MASK))
-    row, lane = np.nonzero(c.active)
-    return (
-        row,
-        lane,
-        np.broadcast_to(cta, (c.n, 32))[row, lane],
-        np.broadcast_to(offset, (c.n, 32))[row, lane],
-    )
+    shape = (c.n, 32)
+    if others and all(_agrees(c, v) for v in (address, *others)):
+        row, lane = np.arange(c.n), c.active.argmax(axis=1)
+    else:
+        row, lane = np.nonzero(c.active)
+    return row, lane, np.broadcast_to(cta, shape)[row, lane], np.broadcast_to(offset, shape)[row, lane]
+
+
+def _agrees(c: Group, value: Array) -> bool:
+    """Whether the active lanes of each warp hold one value."""
+    if value.shape[1] == 1:
+        return True
+    lead = value[np.arange(len(value)), c.active.argmax(axis=1)] if len(value) == c.n else value[:, 0]
+    same = value == lead[:, None]
+    return bool(same.all() if c.mask is None else (same | ~c.mask).all())
+
+
+def unique_pairs(row: Array, cta: Array) -> tuple[Array, Array]:
+    """The distinct (row, block) pairs of lanes in the order of their rows."""
+    first = np.ones(len(row), np.bool_)
+    first[1:] = (row[1:] != row[:-1]) | (cta[1:] != cta[:-1])
+    row, cta = row[first], cta[first]
+    if len(row) > 1 and (row[1:] == row[:-1]).any():
+        pairs = np.unique(np.stack([row, cta]), axis=1)
+        return pairs[0], pairs[1]
+    return row, cta
 
 
 def by_offset(offset: Array) -> list[tuple[int, Any]]:
@@ -69,7 +91,8 @@ def note(c: Group, row: Array, cta: Array, offset: int, ins: Instruction, init: 
 
 @builds("mbarrier")
 def build_mbarrier(k: Compiler, ins: Instruction) -> Op:
-    """All mbarrier instructions."""
+    """mbarrier.init, inval, arrive, arrive_drop, .expect_tx, .noComplete, expect_tx, complete_tx, test_wait, try_wait
+    (by state and by parity), pending_count; of this block and, for arrivals, of peers."""
     words = ins.opcode[1:]
     unknown = [w for w in words if w not in _WORDS]
     if unknown:
@@ -160,8 +183,8 @@ def _arrive(k: Compiler, ins: Instruction) -> Op:
             m = batch.mbarriers.get(at)
             if clocks is not None:
                 note(c, here, blocks, at, ins, False)
-                pairs = np.unique(np.stack([here, blocks]), axis=1)
-                clocks.release_rows(m.clock, pairs[1], c.rows[pairs[0]], relaxed)
+                rows, targets = unique_pairs(here, blocks)
+                clocks.release_rows(m.clock, targets, c.rows[rows], relaxed)
             counts, expect = (one[some], value[some]) if expects else (value[some], None)
             tokens[here, lane[some]] = batch.mbarriers.arrive(at, blocks, counts, expect, drop, ins)
         if clocks is not None:
@@ -182,16 +205,17 @@ def _wait(k: Compiler, ins: Instruction) -> Op:
     relaxed = "relaxed" in ins.opcode
 
     def run(c: Group) -> bool:
-        row, lane, cta, offset = lanes_at(c, address(c))
+        row, lane, cta, offset = lanes_at(c, address(c), read(c))
         wanted = np.broadcast_to(read(c), (c.n, 32))[row, lane].astype(np.int64)
+        together = len(row) == c.n  # one question a warp: the answer is every lane's
         done = np.zeros(len(row), np.bool_)
         batch = c.batch
         for at, some in by_offset(offset):
             note(c, row[some], cta[some], at, ins, False)
             done[some] = batch.mbarriers.complete(at, cta[some], wanted[some], parity, ins)
         if blocking and not done.all() and c.why is not TIMED_OUT:
-            result = np.zeros((c.n, 32), np.bool_)
-            result[row, lane] = done
+            result = np.zeros((c.n, 1 if together else 32), np.bool_)
+            result[row, 0 if together else lane] = done
             idle: Array = ~np.any(result, axis=1)
             if idle.any():
                 first = int(np.flatnonzero(idle[row])[0])
@@ -206,11 +230,11 @@ def _wait(k: Compiler, ins: Instruction) -> Op:
         for at, some in by_offset(offset):
             seen = done[some]
             if seen.any():
-                pairs = np.unique(np.stack([row[some][seen], cta[some][seen]]), axis=1)
-                batch.mbarriers.saw(at, c.rows[pairs[0]], pairs[1], c, relaxed)
+                rows, targets = unique_pairs(row[some][seen], cta[some][seen])
+                batch.mbarriers.saw(at, c.rows[rows], targets, c, relaxed)
         if write is not None:
-            result = np.zeros((c.n, 32), np.bool_)
-            result[row, lane] = done
+            result = np.zeros((c.n, 1 if together else 32), np.bool_)
+            result[row, 0 if together else lane] = done
             write(c, result)
         if done.any() or blocking:
             return True

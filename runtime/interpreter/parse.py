@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from .declarations import Cursor, parse_directives, parse_parameters, parse_variable
 from .lexer import Token, tokenize
 from .parse_body import BodyParser
@@ -42,8 +44,11 @@ class _ModuleParser:
                     raise c.error("expected a version such as 8.6", token)
                 m.version = (int(major), int(minor))
             case ".target":
+                m.target_at = (token.line, token.column)
                 c.next()
                 m.target = c.word("a target").text
+                if not re.fullmatch(r"sm_\d+[af]?", m.target):
+                    raise c.error(f"'{m.target}' is no target", token)
                 while c.accept(","):
                     c.word("a target option")
             case ".address_size":

@@ -62,6 +62,11 @@ def built_heads() -> tuple[str, ...]:
     return tuple(sorted(_BUILDERS))
 
 
+def builder_text(head: str) -> str:
+    """What the builder of `head` says it runs."""
+    return " ".join((_BUILDERS[head].__doc__ or "").split())
+
+
 class Seg:
     """A compiled segment: `sync` runs first and may refuse to go on, then `ops`; `kind` says how it ends."""
 
@@ -182,7 +187,15 @@ class Compiler:
         self.code = code
         self.fn = code.fn
         self._slot_of: dict[Any, int] = {}
+        self.carry = self._carry()
         self.ins: Instruction | None = None
+
+    def _carry(self) -> Reg:
+        """The register that stands for the condition code's carry flag (PTX ISA 9.7.2)."""
+        registers = self.fn.registers
+        if not registers or registers[-1].name != "%cc":
+            registers.append(Reg(len(registers), "pred", "%cc"))
+        return registers[-1]
 
     def run(self) -> None:
         for index, source in enumerate(build_segments(self.fn)):
@@ -393,22 +406,34 @@ def _check_type(k: Compiler, operand: Any, type_: str) -> None:
         raise k.error(f"'{operand.name}' is .{have}, the instruction wants .{type_}")
 
 
+def _architecture(target: str) -> int:
+    """The number in a target's name."""
+    return int("".join(c for c in target if c.isdigit()))
+
+
 def build_alu(k: Compiler, ins: Instruction) -> Op:
     """An elementwise instruction of `semantics`."""
     operands = ins.operands
     pair = bool(operands) and isinstance(operands[0], Pair)
     alu = compile_alu(ins.opcode, pair)
+    if alu.since > _architecture(k.module.target):
+        raise k.error(f"needs sm_{alu.since} or later, the module is for {k.module.target}")
     first = operands[0]
     dests = (first.first, first.second) if isinstance(first, Pair) else (first,)
     given = operands[1:]
-    if len(dests) != len(alu.results) or len(given) != len(alu.operands):
-        raise k.error(f"takes {len(alu.operands)} operands, {len(given)} given")
+    results, wanted = (tuple("pred" if t == "cc" else t for t in types) for types in (alu.results, alu.operands))
+    if "cc" in alu.results:
+        dests = (*dests, k.carry)
+    if "cc" in alu.operands:
+        given = (*given, k.carry)
+    if len(dests) != len(results) or len(given) != len(wanted):
+        raise k.error(f"takes {len(wanted)} operands, {len(given)} given")
     if ins.opcode[0] not in _RELAXED:
-        for operand, type_ in zip((*dests, *given), (*alu.results, *alu.operands), strict=True):
+        for operand, type_ in zip((*dests, *given), (*results, *wanted), strict=True):
             _check_type(k, operand, type_)
-    sources = [k.source(o, t) for o, t in zip(given, alu.operands, strict=True)]
-    writers = [k.writer(d, t) for d, t in zip(dests, alu.results, strict=True)]
-    return _elementwise(alu.function, sources, writers, k, dests, alu.results)
+    sources = [k.source(o, t) for o, t in zip(given, wanted, strict=True)]
+    writers = [k.writer(d, t) for d, t in zip(dests, results, strict=True)]
+    return _elementwise(alu.function, sources, writers, k, dests, results)
 
 
 def _elementwise(

@@ -168,6 +168,9 @@ class Module:
     functions: dict[str, Function]
     variables: dict[str, Var]
     files: dict[int, str]
+    target_at: tuple[int, int] = (0, 0)  # line and column of the .target directive
+    # What `run` compiled, by entry: it lives and dies with the text.
+    programs: dict[str, Any] = field(default_factory=dict[str, Any], repr=False, compare=False)
 
     @property
     def entries(self) -> tuple[str, ...]:

@@ -376,6 +376,12 @@ class SharedShadow(Shadow):
             site = int(self.wi[granule])
             conflict(self, a, int(row[where]), granule, int(epochs[where]), site, False, False, True)
 
+    def never_fenced(self, a: Access, row: int, epoch: int) -> bool:
+        """Whether the warp that wrote has executed no proxy fence since."""
+        agent = (epoch >> 32) & int(AGENT)
+        fenced = self.batch.clocks.known[int(a.team[row]), agent, 1, agent]
+        return int(fenced) < epoch & int(CLOCK)
+
     def who(self, a: Access, row: int) -> str:
         warp = int(a.c.rows[row])
         cta = self.batch.coordinates[int(self.batch.row_cta[warp])]

@@ -84,6 +84,9 @@ def _scalar(run: Run, batch: Batch, name: str) -> Array:
         "globaltimer": lambda: _constant(time.time_ns(), np.uint64),
         "globaltimer_lo": lambda: _constant(time.time_ns() & 0xFFFFFFFF),
         "globaltimer_hi": lambda: _constant(time.time_ns() >> 32),
+        # Where a cooperative launch keeps its grid barrier.
+        "envreg1": lambda: _constant(run.grid_workspace() >> 32),
+        "envreg2": lambda: _constant(run.grid_workspace() & 0xFFFFFFFF),
         "dynamic_smem_size": lambda: _constant(run.dynamic_smem),
         "total_smem_size": lambda: _constant(run.shared_bytes - SHARED_RESERVED),
         "aggr_smem_size": lambda: _constant(run.shared_bytes),

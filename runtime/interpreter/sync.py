@@ -46,7 +46,7 @@ class SyncMemory:
         if clocks is None:
             return
         releases = writes and (semantics in ("release", "acq_rel") or clocks.fenced is not None)
-        acquires = reads and bool(self.at)
+        acquires = reads and (releases or bool(self.at))
         if not (releases or acquires):
             return
         where = c.active if part.mask is None else part.mask

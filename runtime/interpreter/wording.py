@@ -55,6 +55,9 @@ def conflict(
     run = a.c.batch.run
     side: Side = shadow.side(a, row, epoch, site, writes)
     shared = type(shadow).__name__ == "SharedShadow"
+    if shared and a.proxy and not writes and not side.queue:
+        # Neither fenced nor ordered: the fence is what the author forgot (commit_smem is both).
+        fence = fence or shadow.never_fenced(a, row, epoch)
     kind = kind_of(side, shared, earlier_reads, a.proxy, fence)
     now = "written" if writes else "read"
     before = "read" if earlier_reads else "written"

@@ -53,9 +53,7 @@ def describe(entry: Entry, inputs: list[np.ndarray], index: int, have: object, w
     return f"{entry.mnemonic}({sources}) is {int(have):#x} on the GPU, {int(want):#x} here"  # type: ignore[call-overload]
 
 
-def compare_entry(
-    entry: Entry, inputs: list[np.ndarray], outputs: list[np.ndarray], row: Row
-) -> None:
+def compare_entry(entry: Entry, inputs: list[np.ndarray], outputs: list[np.ndarray], row: Row) -> None:
     """Count one form's elements and keep its first disagreements."""
     arrays = list(inputs)
     if entry.opcode[0] == "lop3":

@@ -4,10 +4,15 @@ instruction does.
 
 from __future__ import annotations
 
+import subprocess
+import tempfile
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import numpy as np
+
+from runtime.assemble import find_ptxas
 
 
 def why_no_gpu() -> str | None:
@@ -21,9 +26,7 @@ def why_no_gpu() -> str | None:
     if status != driver.CUresult.CUDA_SUCCESS:
         return f"cuInit: {status.name}"
     major = _check(
-        driver.cuDeviceGetAttribute(
-            driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 0
-        )
+        driver.cuDeviceGetAttribute(driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 0)
     )
     return None if major == 9 else f"needs compute capability 9.0, this is {major}.x"
 
@@ -33,6 +36,20 @@ def _check(result: tuple[Any, ...]) -> Any:
     if int(status) != 0:
         raise RuntimeError(f"driver call failed: {status.name}")
     return values[0] if len(values) == 1 else tuple(values)
+
+
+def _assembled(ptx: bytes) -> bytes:
+    ptxas = find_ptxas()
+    if ptxas is None:
+        return ptx
+    with tempfile.TemporaryDirectory() as folder:
+        source, cubin = Path(folder) / "forms.ptx", Path(folder) / "forms.cubin"
+        source.write_bytes(ptx)
+        command = [str(ptxas), "-arch=sm_90a", str(source), "-o", str(cubin)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(done.stderr[:4000])
+        return cubin.read_bytes()
 
 
 class Gpu:
@@ -56,9 +73,9 @@ class Gpu:
     ) -> None:
         _check(self.driver.cuDevicePrimaryCtxRelease(self.device))
 
-    def load(self, image: bytes) -> Any:
-        """A module from PTX text or a cubin."""
-        return _check(self.driver.cuModuleLoadData(image + b"\0"))
+    def load(self, ptx: bytes) -> Any:
+        """A module from PTX text: by ptxas where there is one, else by the driver's own compiler."""
+        return _check(self.driver.cuModuleLoadData(_assembled(ptx) + b"\0"))
 
     def unload(self, module: Any) -> None:
         _check(self.driver.cuModuleUnload(module))
@@ -81,9 +98,7 @@ class Gpu:
         pointers = [self._upload(array) for array in [*inputs, output]]
         words = np.array([*(int(p) for p in pointers), *scalars], np.uint64)
         addresses = np.array([words[i : i + 1].ctypes.data for i in range(len(words))], np.uint64)
-        _check(
-            driver.cuLaunchKernel(function, grid, 1, 1, block, 1, 1, 0, 0, addresses.ctypes.data, 0)
-        )
+        _check(driver.cuLaunchKernel(function, grid, 1, 1, block, 1, 1, 0, 0, addresses.ctypes.data, 0))
         _check(driver.cuCtxSynchronize())
         result = np.empty_like(output)
         _check(driver.cuMemcpyDtoH(result.ctypes.data, pointers[-1], result.nbytes))

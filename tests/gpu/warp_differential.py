@@ -65,7 +65,7 @@ def all_kernels() -> tuple[str, list[tuple[str, WarpOp, int]]]:
         for index, (opcode, pair) in enumerate(forms())
         for limit in LIMITS
     ]
-    text = ".version 9.0\n.target sm_90a\n.address_size 64\n"
+    text = ".version 8.7\n.target sm_90a\n.address_size 64\n"
     return text + "\n".join(kernel(*member) for member in members) + "\n", members
 
 
@@ -91,9 +91,7 @@ def compare(gpu: Gpu, module: object, name: str, op: WarpOp, limit: int) -> int:
         arrays[-1] = np.full((1, 1), (1 << limit) - 1, np.uint32)
     slots = [a.reshape(-1).astype(np.uint64) for a in arrays if a.size == COUNT]
     output = np.zeros((len(op.results), COUNT), np.uint64)
-    output = gpu.run(
-        module, name, [np.stack(slots) if slots else np.zeros(1, np.uint64)], output, 8, 128
-    )
+    output = gpu.run(module, name, [np.stack(slots) if slots else np.zeros(1, np.uint64)], output, 8, 128)
     want = op(active, *arrays)
     # What depends on lanes that do not execute is undefined.
     noisy = [np.where(active, a, ~a) if a.size == COUNT else a for a in arrays]

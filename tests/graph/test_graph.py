@@ -633,11 +633,11 @@ def test_a_nested_graph_with_out_and_variables(add, double) -> None:
 
 def test_calls_as_a_list(double, xor) -> None:
     a, b, t, y = ints(), ints(), np.empty(N, np.int32), np.empty(N, np.int32)
-    g = Graph.from_calls([(double, (a,), {"out": t}), lambda: xor(t, b, out=y), (double, [y], {"out": t})])
+    g = Graph.from_calls([(double, (a,), {"out": t}), lambda: xor(t, b, out=y), (double, [y], {"out": t}), (xor, a, b)])
     g()
     np.testing.assert_array_equal(y, (a * 2) ^ b)
     np.testing.assert_array_equal(t, y * 2)
-    for bad in (3, (double,), (a, b), (double, a)):
+    for bad in (3, (), (a, b), None):
         with pytest.raises(ArgumentTypeError, match="a call is"):
             Graph.from_calls([bad])
 

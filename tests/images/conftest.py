@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from runtime import driver, nvrtc
+
+FAKE = bool(os.environ.get("KERNEL_DSL_FAKE_CUDA"))
 
 
 @pytest.fixture(params=["interpreter", pytest.param("cuda", marks=pytest.mark.gpu)])
 def interpret(request: pytest.FixtureRequest) -> bool:
     """`interpret=` for a call."""
-    if request.param == "cuda":
-        state = driver.available()
-        if not state:
-            pytest.skip(f"no GPU: {state.reason}")
-        return False
-    return True
+    if request.param == "interpreter":
+        return True
+    state = driver.available()
+    if not state:
+        pytest.skip(f"no GPU: {state.reason}")
+    if FAKE:
+        from .fake_gpu import install
+
+        install()
+    return False
 
 
 @pytest.fixture(scope="session")
@@ -24,3 +32,13 @@ def compiler() -> None:
     reason = nvrtc.unavailable()
     if reason:
         pytest.skip(reason)
+
+
+@pytest.fixture
+def gpu() -> None:
+    """For tests of what only a GPU does."""
+    state = driver.available()
+    if not state:
+        pytest.skip(f"no GPU: {state.reason}")
+    if FAKE:
+        pytest.skip("the driver is made up")

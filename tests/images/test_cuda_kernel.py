@@ -1,6 +1,5 @@
 """`cuda_kernel`: bodies in CUDA C++, on both devices, against float64 NumPy."""
 
-
 from __future__ import annotations
 
 import ml_dtypes
@@ -473,9 +472,7 @@ def test_compile_error_names_the_line(request):
 
 def test_compile_error_without_a_place():
     source = "\n".join(["int i = 0;", "out[i] = nothing" + ";"])
-    k = cuda_kernel(
-        "assembled", [], ["out"], source, header="\n".join(["int f()", "{ return wrong; }"])
-    )
+    k = cuda_kernel("assembled", [], ["out"], source, header="\n".join(["int f()", "{ return wrong; }"]))
     with pytest.raises(CompileError) as caught:
         k(
             inputs=[],

@@ -1,6 +1,5 @@
 """The kernels that MLX's documentation is built on, in Metal Shading Language, against float64 NumPy."""
 
-
 from __future__ import annotations
 
 import numpy as np
@@ -232,9 +231,7 @@ def test_grid_sample(rng, interpret, shape, points):
         threadgroup=(256, 1, 1),
         interpret=interpret,
     )
-    np.testing.assert_allclose(
-        out, sample(x.astype(np.float64), grid.astype(np.float64)), rtol=1e-4, atol=2e-5
-    )
+    np.testing.assert_allclose(out, sample(x.astype(np.float64), grid.astype(np.float64)), rtol=1e-4, atol=2e-5)
 
 
 @pytest.mark.parametrize(("shape", "points"), [((2, 6, 8, 3), (4, 3)), ((1, 8, 8, 40), (2, 3))])

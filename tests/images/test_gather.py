@@ -53,7 +53,7 @@ def test_axes_are_merged():
 
 
 @pytest.mark.gpu
-def test_on_the_gpu():
+def test_on_the_gpu(gpu):
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("torch sees no GPU")

@@ -1,6 +1,5 @@
 """`metal_kernel`: both forms, the generated signature, every position attribute, atomics and errors."""
 
-
 from __future__ import annotations
 
 import ml_dtypes
@@ -248,9 +247,7 @@ def test_every_attribute(interpret):
         value = ATTRIBUTES[name]
         wide = isinstance(value, tuple) or (isinstance(value, str) and "," in value)
         for axis in range(3):
-            lines.append(
-                f"out[(at * {len(names)} + {n}) * 3 + {axis}] = {name}{'.' + 'xyz'[axis] if wide else ''};"
-            )
+            lines.append(f"out[(at * {len(names)} + {n}) * 3 + {axis}] = {name}{'.' + 'xyz'[axis] if wide else ''};")
     (out,) = metal_kernel("attributes", [], ["out"], "\n".join(lines))(
         inputs=[],
         output_shapes=[(3, 4, 10, len(names), 3)],

@@ -1,6 +1,5 @@
 """The headers behind `metal_kernel`: Metal's types, functions, SIMD-group operations and atomics."""
 
-
 from __future__ import annotations
 
 from typing import Any
@@ -14,16 +13,12 @@ from runtime.metal import metal_kernel
 pytestmark = pytest.mark.usefixtures("compiler")
 
 
-def run(
-    source: str, inputs: dict[str, Any], dtype: Any, count: int, interpret: bool, **more: Any
-) -> np.ndarray:
+def run(source: str, inputs: dict[str, Any], dtype: Any, count: int, interpret: bool, **more: Any) -> np.ndarray:
     """One output of `count` elements, one thread each, all in one threadgroup unless told."""
     template = more.pop("template", None)
     threadgroup = more.pop("threadgroup", (min(count, 1024), 1, 1))
     init = more.pop("init_value", None)
-    (out,) = metal_kernel(
-        "test", list(inputs), ["out"], "uint i = thread_position_in_grid.x;\n" + source, **more
-    )(
+    (out,) = metal_kernel("test", list(inputs), ["out"], "uint i = thread_position_in_grid.x;\n" + source, **more)(
         inputs=list(inputs.values()),
         output_shapes=[(count,)],
         output_dtypes=[dtype],
@@ -81,15 +76,11 @@ APPROXIMATE = ("cos", "exp", "exp2", "exp10", "log", "log2", "log10", "rsqrt", "
 def test_unary_functions(rng, interpret):
     """All in one kernel, each under `metal::`, `precise::` and where there is one `fast::`, scalars and vectors."""
     count = 64
-    x = np.stack([rng.uniform(low, high, count) for _, low, high in UNARY.values()]).astype(
-        np.float32
-    )
+    x = np.stack([rng.uniform(low, high, count) for _, low, high in UNARY.values()]).astype(np.float32)
     lines = []
     for row, name in enumerate(UNARY):
         at = f"{row * count} + i"
-        lines.append(
-            f"float a{row} = x[{at}]; float3 v{row} = metal::{name}(float3(0.5f, a{row}, 0.5f));"
-        )
+        lines.append(f"float a{row} = x[{at}]; float3 v{row} = metal::{name}(float3(0.5f, a{row}, 0.5f));")
         lines.append(f"out[{at}] = {'precise::' if row % 2 else ''}{name}(a{row});")
         lines.append(f"same[{at}] = v{row}.y == out[{at}];")
         fast = f"fast::{name}(a{row})" if name in APPROXIMATE else f"out[{at}]"
@@ -111,15 +102,11 @@ def test_unary_functions(rng, interpret):
     for row, (name, (exact, _, _)) in enumerate(UNARY.items()):
         expected = exact(x[row].astype(np.float64))
         np.testing.assert_allclose(out[row], expected, rtol=2e-6, atol=4e-7, err_msg=name)
-        np.testing.assert_allclose(
-            quick[row], expected, rtol=2e-5, atol=5e-6, err_msg=f"fast::{name}"
-        )
+        np.testing.assert_allclose(quick[row], expected, rtol=2e-5, atol=5e-6, err_msg=f"fast::{name}")
     assert same.all()
 
 
-@pytest.mark.parametrize(
-    "dtype", [np.float16, ml_dtypes.bfloat16, np.float32], ids=["half", "bfloat", "float"]
-)
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32], ids=["half", "bfloat", "float"])
 def test_functions_keep_the_type(rng, interpret, dtype):
     a, b, c = (rng.uniform(0.5, 3, 32).astype(dtype) for _ in range(3))
     cases = {
@@ -142,9 +129,7 @@ def test_functions_keep_the_type(rng, interpret, dtype):
     source = "T x = a[i], y = b[i], z = c[i];\n" + "\n".join(
         f"out[{n} * 32 + i] = {text};" for n, text in enumerate(cases)
     )
-    k = metal_kernel(
-        "typed", ["a", "b", "c"], ["out"], "uint i = thread_position_in_grid.x;\n" + source
-    )
+    k = metal_kernel("typed", ["a", "b", "c"], ["out"], "uint i = thread_position_in_grid.x;\n" + source)
     (out,) = k(
         inputs=[a, b, c],
         output_shapes=[(len(cases), 32)],
@@ -216,8 +201,7 @@ def test_integer_functions(rng, interpret):
         "popcount(x)": [int(v).bit_count() for v in unsigned],
         "reverse_bits(x)": [int(f"{int(v):032b}"[::-1], 2) for v in unsigned],
         "rotate(x, y)": [
-            (int(u) << (int(s) % 32) | int(u) >> (32 - int(s) % 32))
-            for u, s in zip(unsigned, other, strict=True)
+            (int(u) << (int(s) % 32) | int(u) >> (32 - int(s) % 32)) for u, s in zip(unsigned, other, strict=True)
         ],
         "mulhi(x, y)": wide * other >> 32,
         "hadd(x, y)": (wide + other) >> 1,
@@ -227,9 +211,7 @@ def test_integer_functions(rng, interpret):
         "extract_bits(uint(x), 5, 9)": unsigned >> 5 & 511,
         "extract_bits(x, 3, 4)": (wide >> 3 & 15) - ((wide >> 3 & 8) << 1),
         "insert_bits(x, y, 4, 8)": (wide & ~(255 << 4)) | ((other & 255) << 4),
-        "madsat(x, y, 5)": [
-            max(info.min, min(info.max, int(a) * int(b) + 5)) for a, b in zip(x, y, strict=True)
-        ],
+        "madsat(x, y, 5)": [max(info.min, min(info.max, int(a) * int(b) + 5)) for a, b in zip(x, y, strict=True)],
         "mad24(x & 255, y & 255, 3)": (wide & 255) * (other & 255) + 3,
     }
     lines = "\n".join(f"out[{n} * 64 + i] = int({text});" for n, text in enumerate(cases))
@@ -288,15 +270,19 @@ def test_vectors(interpret):
     CHECK(ldexp(0.75, 4) == 12 && ilogb(12.0) == 3 && sincos(0.0, cosine) == 0 && cosine == 1);
     CHECK(step(1.0, 2.0) == 1 && step(2.0, 1.0) == 0 && smoothstep(0.0, 2.0, 1.0) == 0.5 && copysign(1.0, -3.0) == -1);
     CHECK(fdim(3.0, 1.0) == 2 && fdim(1.0, 3.0) == 0 && nextafter(1.0, 2.0) > 1 && fmax(NAN, 2.0) == 2 && divide(1.0, 4.0) == 0.25);
+    float2x3 m = float2x3(float3(1, 2, 3), float3(4, 5, 6));
+    CHECK(all(m * float2(1, 10) == float3(41, 52, 63)) && all(float3(1, 0, 1) * m == float2(4, 10)) && m[1].y == 5);
+    CHECK(transpose(m)[2].y == 6 && (m * 2.0)[1][2] == 12 && transpose(m) * m == float2x2(14, 32, 32, 77));
+    CHECK(determinant(float3x3(2, 0, 1, 1, 3, 0, 0, 1, 4)) == 25 && determinant(float4x4(2.0)) == 16);
+    CHECK(float2x2(1.0) + float2x2(1, 2, 3, 4) == float2x2(2, 2, 3, 5) && all(half2x2(2.0h) * half2(1, 3) == half2(2, 6)));
+    CHECK(INT_MAX == 2147483647 && UINT_MAX + 1 == 0 && FLT_MAX > 3e38 && HALF_MAX == 65504 && INT_MIN < 0);
     CHECK(numeric_limits<half>::max() == 65504 && numeric_limits<int>::lowest() == -2147483648 && Limits<float>::min < -1e38);
     """
     count = checks.count("CHECK(")
     numbered = checks
     for n in range(count):
         numbered = numbered.replace("CHECK(", f"RECORD({n}, ", 1)
-    k = metal_kernel(
-        "vectors", [], ["out"], numbered, header="#define RECORD(n, ...) out[n] = (__VA_ARGS__)"
-    )
+    k = metal_kernel("vectors", [], ["out"], numbered, header="#define RECORD(n, ...) out[n] = (__VA_ARGS__)")
     (out,) = k(
         inputs=[],
         output_shapes=[(count,)],
@@ -326,12 +312,8 @@ def test_simd_reductions(rng, interpret, dtype):
             "xor": np.bitwise_xor.reduce,
         }
     lines = [f"out[{n} * {LANES} + i] = simd_{name}(x[i]);" for n, name in enumerate(names)]
-    lines += [
-        f"out[{len(names) + n} * {LANES} + i] = quad_{name}(x[i]);" for n, name in enumerate(names)
-    ]
-    (out,) = metal_kernel(
-        "reduce", ["x"], ["out"], "uint i = thread_position_in_grid.x;" + "\n".join(lines)
-    )(
+    lines += [f"out[{len(names) + n} * {LANES} + i] = quad_{name}(x[i]);" for n, name in enumerate(names)]
+    (out,) = metal_kernel("reduce", ["x"], ["out"], "uint i = thread_position_in_grid.x;" + "\n".join(lines))(
         inputs=[x],
         output_shapes=[(2, len(names), LANES)],
         output_dtypes=[dtype],
@@ -342,10 +324,7 @@ def test_simd_reductions(rng, interpret, dtype):
     for group, width in enumerate((32, 4)):
         for n, (name, exact) in enumerate(names.items()):
             expected = np.concatenate(
-                [
-                    np.full(len(part), exact(part))
-                    for part in np.split(x, range(width, LANES, width))
-                ]
+                [np.full(len(part), exact(part)) for part in np.split(x, range(width, LANES, width))]
             ).astype(dtype)
             np.testing.assert_array_equal(out[group, n], expected, err_msg=f"{name} of {width}")
 
@@ -383,9 +362,7 @@ def test_simd_products_and_prefixes(interpret):
                 "prefix_inclusive_product": np.cumprod(part),
                 "prefix_exclusive_product": np.cumprod(np.concatenate([[1], part[:-1]])),
             }[name.split("_", 1)[1]]
-            np.testing.assert_array_equal(
-                row[start : start + width], expected.astype(np.int32), err_msg=name
-            )
+            np.testing.assert_array_equal(row[start : start + width], expected.astype(np.int32), err_msg=name)
 
 
 def test_simd_moves(interpret):
@@ -410,9 +387,7 @@ def test_simd_moves(interpret):
         "quad_broadcast_first(v)": quad_base,
     }
     lines = "\n".join(f"out[{n} * 64 + i] = {text};" for n, text in enumerate(cases))
-    (out,) = metal_kernel(
-        "moves", ["x"], ["out"], f"uint i = thread_position_in_grid.x; int v = x[i]; {lines}"
-    )(
+    (out,) = metal_kernel("moves", ["x"], ["out"], f"uint i = thread_position_in_grid.x; int v = x[i]; {lines}")(
         inputs=[x],
         output_shapes=[(len(cases), 64)],
         output_dtypes=[np.int32],
@@ -460,14 +435,7 @@ def test_votes(interpret):
     """
     out = run(source, {}, np.uint64, 8, interpret)
     for i in range(8):
-        expected = (
-            0x55
-            + (1 << 40)
-            + (1 << 41)
-            + ((i == 0) << 42)
-            + ((i // 4 == 1) << 43)
-            + ((i < 4) << 44)
-        )
+        expected = 0x55 + (1 << 40) + (1 << 41) + ((i == 0) << 42) + ((i // 4 == 1) << 43) + ((i < 4) << 44)
         assert int(out[i]) == expected + (5 << 50) + (1 << 45), i
 
 
@@ -501,9 +469,7 @@ def test_threadgroup_memory(rng, interpret):
     if (t == 0) out[threadgroup_position_in_grid.x] = tile[0] + 1000 * int(atomic_load_explicit(&arrived, memory_order_relaxed));
     """
     header = "inline void fold(threadgroup int* tile, uint t, uint n) { tile[t] += tile[t + n]; }"
-    k = metal_kernel(
-        "smem", ["x"], ["out"], "uint i = thread_position_in_grid.x;" + source, header=header
-    )
+    k = metal_kernel("smem", ["x"], ["out"], "uint i = thread_position_in_grid.x;" + source, header=header)
     (out,) = k(
         inputs=[x],
         output_shapes=[(4,)],

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
+import gc
 import os
 import threading
+import weakref
 from typing import Any
 
 import numpy as np
@@ -13,11 +16,14 @@ import pytest
 if not os.environ.get("KERNEL_DSL_FAKE_CUDA"):
     pytest.skip("needs the driver of test_fake_cuda.py", allow_module_level=True)
 
+from kernel_dsl.compiled import PointerParam, ScalarParam
+from kernel_dsl.dtypes import float32
 from runtime.arrays import ArrayView
 from runtime.device import cuda_device
-from runtime.dispatch import MISS, FastCalls
+from runtime.dispatch import MISS, FastCalls, first
 
-from .fake import Launch, Player, player
+from .fake import ENCODES, Launch, Player, count, player
+from .gpu.support import tile_kernel
 from .kernels import STRIDES, scale
 
 __all__ = ["player"]
@@ -162,3 +168,85 @@ def test_fast_calls_fill_and_alias(player: Player, torch: Any) -> None:
     aliased((x, 2.0), x)
     np.testing.assert_array_equal(x.numpy(), X * 2)
     assert aliased((x, 2.0), x.clone()) is MISS
+
+
+def test_many_signatures(player: Player, torch: Any) -> None:
+    loaded = cuda_device(0).load(scale())
+    fast = FastCalls()
+    kinds = [float, np.float32]
+    forms = [None, list, tuple, "one"]
+    for kind in kinds:
+        for form in forms:
+            x, out = torch.from_numpy(X.copy()), torch.zeros(32)
+            given = {None: None, list: [out], tuple: (out,), "one": out}[form]
+            assert fast((x, kind(2)), given) is MISS
+            fast.learn((x, kind(2)), given, loaded)
+    for _ in range(2):
+        for kind in kinds:
+            for form in forms:
+                x, out = torch.from_numpy(X.copy()), torch.zeros(32)
+                given = {None: None, list: [out], tuple: (out,), "one": out}[form]
+                result = fast((x, kind(3)), given)
+                assert result is not MISS and (form is None or result[0] is out)
+                np.testing.assert_array_equal(result[0].numpy(), X * 3)
+
+
+def test_learning_keeps_no_array_alive(player: Player, torch: Any) -> None:
+    fast = FastCalls()
+    x, out = torch.from_numpy(X.copy()), torch.zeros(32)
+    fast.learn((x, 2.0), out, cuda_device(0).load(scale()))
+    held = [weakref.ref(x), weakref.ref(out)]
+    del x, out
+    gc.collect()
+    assert [r() for r in held] == [None, None]
+
+
+def test_tensors_without_memory_are_left_to_the_long_way(player: Player, torch: Any) -> None:
+    fast = FastCalls()
+    x = torch.from_numpy(X.copy())
+    fast.learn((x, 2.0), None, cuda_device(0).load(scale()))
+    seen: list[Any] = []
+
+    def look(t: Any) -> Any:
+        seen.append(fast((t, 2.0)))
+        return t
+
+    torch.vmap(look)(torch.zeros(3, 32))
+    assert seen == [MISS]
+
+
+def test_tensor_maps_are_fast(player: Player, torch: Any) -> None:
+    kernel = tile_kernel(64, 128)
+    loaded = cuda_device(0).load(kernel)
+    fast = FastCalls()
+    x = torch.zeros(64, 128)
+    fast.learn((x,), None, loaded, first)
+    encoded = count(ENCODES)
+    for _ in range(3):
+        assert fast((x,)) is not MISS
+    assert count(ENCODES) == encoded
+    y = torch.zeros(64, 128)
+    fast((y,))
+    assert count(ENCODES) == encoded + 1
+    words = np.frombuffer(player.launches[-1].params[0], np.uint64)
+    assert words[2] == y.data_ptr()
+
+
+def test_one_array_in_three_places(player: Player, torch: Any) -> None:
+    one = scale()
+    array = dataclasses.replace(one.arrays[0], written=True)
+    kernel = dataclasses.replace(
+        one,
+        ptx=one.ptx.replace("scale", "three"),
+        entry="three",
+        arrays=(array, array, array),
+        inputs=2,
+        overlaps=((0, 2), (1, 2)),
+        params=(*(PointerParam(i) for i in range(2)), ScalarParam(0, float32)),
+    )
+    fast = FastCalls()
+    x = torch.zeros(32)
+    fast.learn((x, x, 2.0), x, cuda_device(0).load(kernel), first)
+    assert fast((x, x, 2.0), x) is x
+    assert fast((x, x.clone(), 2.0), x) is MISS
+    assert fast((x, x.clone(), 2.0), torch.zeros(32)) is MISS

@@ -133,6 +133,20 @@ def test_overlapping_inputs_are_fine_unless_written() -> None:
     check_arrays(dataclasses.replace(three, overlaps=((0, 1),)), _views(base[:32], base[8:40], out))
 
 
+def test_what_is_told_is_transitive() -> None:
+    one = scale()
+    two = dataclasses.replace(
+        one,
+        arrays=tuple(dataclasses.replace(one.arrays[0], written=True) for _ in range(3)),
+        inputs=2,
+        overlaps=((0, 2), (1, 2)),
+    )
+    x = np.zeros(32, np.float32)
+    check_arrays(two, _views(x, x, x))
+    with pytest.raises(ArgumentValueError, match="not compiled for"):
+        check_arrays(dataclasses.replace(two, overlaps=((0, 2),)), _views(x, x, x))
+
+
 def test_outputs_may_not_share_memory() -> None:
     one = scale()
     two = dataclasses.replace(one, arrays=(*one.arrays, one.arrays[1]), outputs=(*one.outputs, *one.outputs))

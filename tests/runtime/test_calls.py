@@ -21,6 +21,7 @@ from runtime.device import interpreter_device, pick_device
 from runtime.dispatch import MISS, FastCalls, signature_of
 from runtime.errors import ArgumentTypeError, ArgumentValueError, DeviceError
 
+from .gpu.support import tile_kernel
 from .kernels import STRIDES, scale, scale_ptx
 
 X = np.random.default_rng(0).standard_normal(32).astype(np.float32)
@@ -242,6 +243,21 @@ def test_images() -> None:
             interpreter_device().load_image(data, "scale")
     with pytest.raises(ArgumentValueError, match="2048"):
         image.launch([view(X)], grid=(1, 1, 1), block=(2048, 1, 1))
+
+
+@pytest.mark.parametrize("schedule", ["eager", "late", "random"])
+def test_tensor_maps(schedule: str) -> None:
+    device = interpreter_device(InterpretParams(schedule=schedule))
+    x = np.random.default_rng(2).standard_normal((64, 256)).astype(np.float32)
+    kernel = tile_kernel(64, 128)
+    for part in (x[:, :128].copy(), x[:, 128:]):
+        (out,) = runtime.call(kernel, device.load(kernel), [part], [])
+        np.testing.assert_array_equal(out, part[8:16, 16:48].reshape(-1))
+    short = tile_kernel(12, 40)
+    small = x[:12, :40].copy()
+    padded = np.zeros((8, 32), np.float32)
+    padded[:4, :24] = small[8:, 16:]
+    np.testing.assert_array_equal(runtime.call(short, device.load(short), [small], [])[0], padded.reshape(-1))
 
 
 def test_hazards_are_named() -> None:

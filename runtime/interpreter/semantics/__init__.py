@@ -17,6 +17,7 @@ from . import (
     halves,
     integer,
     minmax,
+    video,
 )
 from .errors import BadModifier, UnknownInstruction
 from .forms import Alu, compile_alu
@@ -33,6 +34,7 @@ FAMILIES = (
     convert,
     convert_packed,
     compare,
+    video,
 )
 
 __all__ = [

@@ -50,9 +50,19 @@ def tanh(_approx: str, _type: str) -> Body:
     return body_f32(_UNARY["tanh"], 1)
 
 
+_HUGE = np.float32(2.0**126)
+
+
+def _quotient(a: Array, b: Array) -> Array:
+    """div.approx: the reciprocal of a divisor beyond 2**126 is zero, so the quotient is, or NaN."""
+    result = np.divide(a, b)
+    huge = np.abs(b) > _HUGE
+    return np.where(huge, a * np.copysign(np.float32(0), b), result) if huge.any() else result
+
+
 @form("div approx|full ftz? f32")
-def div(_mode: str, ftz: str, _type: str) -> Body:
-    return body_f32(np.divide, 2, bool(ftz))
+def div(mode: str, ftz: str, _type: str) -> Body:
+    return body_f32(_quotient if mode == "approx" else np.divide, 2, bool(ftz))
 
 
 # --- double precision seeds ----------------------------------------------------------------------

@@ -64,9 +64,7 @@ def shr(type_: str) -> Body:
     signed, storage, last = SIGNED[bits], STORAGE[type_], np.uint32(bits - 1)
 
     def fn(a: Array, amount: Array) -> tuple[Array, ...]:
-        return (
-            np.right_shift(a.view(signed), np.minimum(amount, last).astype(signed)).view(storage),
-        )
+        return (np.right_shift(a.view(signed), np.minimum(amount, last).astype(signed)).view(storage),)
 
     return Body((type_, "u32"), (type_,), fn)
 
@@ -307,9 +305,7 @@ def bfe(type_: str) -> Body:
             ones = (1 << min(count, width)) - 1
             return (a >> storage(first) & storage(ones) if first < width else a & storage(0),)
         if type_[0] == "u":
-            shifted = np.where(
-                position > last, storage(0), a >> np.minimum(position, last).astype(storage)
-            )
+            shifted = np.where(position > last, storage(0), a >> np.minimum(position, last).astype(storage))
             return (shifted & _field_mask(length, storage),)
         shifted = (a.view(signed) >> np.minimum(position, last).astype(signed)).view(storage)
         spare = (np.uint32(width) - np.minimum(length, np.uint32(width))).astype(signed)

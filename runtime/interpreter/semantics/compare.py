@@ -70,9 +70,7 @@ def _float_compare(op: str, ftz: bool, type_: str) -> Compare:
     relation = _float_relation(op)
     if type_ == "f32":
         if ftz:
-            return lambda a, b: relation(
-                flush_f32(a).view(np.float32), flush_f32(b).view(np.float32)
-            )
+            return lambda a, b: relation(flush_f32(a).view(np.float32), flush_f32(b).view(np.float32))
         return lambda a, b: relation(a.view(np.float32), b.view(np.float32))
     if type_ == "f64":
         return lambda a, b: relation(a.view(np.float64), b.view(np.float64))
@@ -125,12 +123,11 @@ def _register_setp(pair: bool) -> None:
     def setp(op: str, bool_op: str, type_: str) -> Body:  # pyright: ignore[reportUnusedFunction]
         return _predicate(compare(op, "", type_), bool_op, type_, pair)
 
-    @form(f"setp {_FLOAT_OPS} and|or|xor? ftz? f32|f16|bf16", pair=pair)
+    @form(f"setp {_FLOAT_OPS} and|or|xor? ftz? f32|f16", pair=pair)
+    @form(f"setp {_FLOAT_OPS} and|or|xor? - bf16", pair=pair, since=90)
     def setp_float(  # pyright: ignore[reportUnusedFunction]
         op: str, bool_op: str, ftz: str, type_: str
     ) -> Body:
-        if ftz and type_ == "bf16":
-            raise Illegal("'.ftz' is for .f16 and .f32")
         if pair and type_ != "f32":
             raise Illegal("scalar halves are compared into one predicate")
         return _predicate(compare(op, ftz, type_), bool_op, type_, pair)
@@ -140,11 +137,10 @@ _register_setp(pair=False)
 _register_setp(pair=True)
 
 
-@form(f"setp {_FLOAT_OPS} and|or|xor? ftz? f16x2|bf16x2", pair=True)
+@form(f"setp {_FLOAT_OPS} and|or|xor? ftz? f16x2", pair=True)
+@form(f"setp {_FLOAT_OPS} and|or|xor? - bf16x2", pair=True, since=90)
 def setp_halves(op: str, bool_op: str, ftz: str, type_: str) -> Body:
     """p compares the low halves, q the high ones."""
-    if ftz and type_ == "bf16x2":
-        raise Illegal("'.ftz' is for .f16x2")
     test = compare(op, ftz, type_[:-2])
 
     def fn(a: Array, b: Array, c: Array | None = None) -> tuple[Array, ...]:
@@ -189,7 +185,8 @@ def _set(op: str, bool_op: str, ftz: str, result: str, type_: str) -> Body:
     )
 
 
-@form(f"set {_INTEGER_OPS} and|or|xor? u32|s32|f32|f16|bf16 {_INTEGERS}")
+@form(f"set {_INTEGER_OPS} and|or|xor? u32|s32|f32|f16 {_INTEGERS}")
+@form(f"set {_INTEGER_OPS} and|or|xor? bf16 {_INTEGERS}", since=90)
 def set_integer(op: str, bool_op: str, result: str, type_: str) -> Body:
     return _set(op, bool_op, "", result, type_)
 
@@ -202,10 +199,11 @@ def set_flushing(op: str, bool_op: str, ftz: str, result: str, type_: str) -> Bo
     return _set(op, bool_op, ftz, result, type_)
 
 
+@form(f"set {_FLOAT_OPS} and|or|xor? u32|s32|f32|f16 f64")
 @form(
-    f"set {_FLOAT_OPS} and|or|xor? u32|s32|f32|f16|bf16 f64",
-    f"set {_FLOAT_OPS} and|or|xor? bf16 f32|f16",
+    f"set {_FLOAT_OPS} and|or|xor? bf16 f64|f32|f16",
     f"set {_FLOAT_OPS} and|or|xor? u16|s16|u32|s32|bf16 bf16",
+    since=90,
 )
 def set_float(op: str, bool_op: str, result: str, type_: str) -> Body:
     return _set(op, bool_op, "", result, type_)
@@ -230,7 +228,7 @@ def set_f16x2(op: str, bool_op: str, ftz: str, result: str, type_: str) -> Body:
     return _set_halves(op, bool_op, ftz, result, type_)
 
 
-@form(f"set {_FLOAT_OPS} and|or|xor? bf16x2|u32|s32 bf16x2")
+@form(f"set {_FLOAT_OPS} and|or|xor? bf16x2|u32|s32 bf16x2", since=90)
 def set_bf16x2(op: str, bool_op: str, result: str, type_: str) -> Body:
     return _set_halves(op, bool_op, "", result, type_)
 

@@ -21,7 +21,7 @@ from .forms import Body, Illegal, form, in_pieces
 from .types import BITS, SIGNED, STORAGE, UNSIGNED, Array, narrow
 
 _INTEGERS = "u8|u16|u32|u64|s8|s16|s32|s64"
-_FLOATS = "f16|bf16|f32|f64"
+_FLOATS = "f16|f32|f64"
 
 
 # --- integers ------------------------------------------------------------------------------------
@@ -122,26 +122,19 @@ def _to_integer(target: str, nan: int) -> Callable[[Array], Array]:
 
 
 @form(f"cvt rni|rzi|rmi|rpi ftz? sat? {_INTEGERS} {_FLOATS}")
+@form(f"cvt rni|rzi|rmi|rpi - - {_INTEGERS} bf16", since=90)
 def cvt_float_to_integer(mode: str, ftz: str, sat: str, target: str, source: str) -> Body:
     """Saturates always. NaN gives 0, or the top bit alone where either type has 64 bits."""
     _check_ftz(ftz, target, source)
-    _check_bf16(sat, source, target)
     value, integral = float_value(source, bool(ftz)), _INTEGRAL[mode]
     wide = source == "f64" or BITS[target] == 64
     convert = _to_integer(target, 1 << (BITS[target] - 1) if wide else 0)
-    return in_pieces(
-        Body((source,), (target,), lambda a: (convert(integral(value(a).astype(np.float64))),))
-    )
+    return in_pieces(Body((source,), (target,), lambda a: (convert(integral(value(a).astype(np.float64))),)))
 
 
 def _check_ftz(ftz: str, *types: str) -> None:
     if ftz and "f32" not in types:
         raise Illegal("'.ftz' needs .f32 on either side")
-
-
-def _check_bf16(sat: str, *types: str) -> None:
-    if "bf16" in types and (sat or any(BITS[type_] == 8 for type_ in types)):
-        raise Illegal("bf16 converts from and to 16 bits and more, and without '.sat'")
 
 
 # --- to float ------------------------------------------------------------------------------------
@@ -172,9 +165,7 @@ def _rounded_bits(target: str, mode: str) -> Callable[[Array], Array]:
     if target == "f16" and mode == "rn":
         return f16_of_float
     if mode == "rn":
-        return lambda x: (
-            half_of_f32(x, target) if x.dtype == np.float32 else _encode_half(x, target, mode)
-        )
+        return lambda x: half_of_f32(x, target) if x.dtype == np.float32 else _encode_half(x, target, mode)
     return lambda x: _encode_half(x.astype(np.float64), target, mode)
 
 
@@ -199,9 +190,9 @@ def _pack_integer(source: str, target: str, mode: str) -> Callable[[Array], Arra
 
 
 @form(f"cvt rn|rz|rm|rp ftz? sat? {_FLOATS} {_INTEGERS}")
+@form(f"cvt rn|rz|rm|rp - - bf16 {_INTEGERS}", since=90)
 def cvt_integer_to_float(mode: str, ftz: str, sat: str, target: str, source: str) -> Body:
     _check_ftz(ftz, target)
-    _check_bf16(sat, target, source)
     value = integer_value(source)
     if sat:  # clamped to 0 or 1, which every format holds
         clip = clamp_integer(source, "u8")
@@ -226,13 +217,19 @@ _RANK = {"f16": 1, "bf16": 1, "f32": 2, "f64": 3}
 
 
 @form(f"cvt rn|rz|rm|rp? ftz? sat? {_FLOATS} {_FLOATS}")
+@form("cvt rn|rz|rm|rp? - - f32 bf16", "cvt rn|rz|rm|rp ftz? - bf16 f32", since=80)
+@form(
+    "cvt rn|rz|rm|rp? ftz - f32 bf16",
+    "cvt rn|rz|rm|rp? - - f16|bf16|f64 bf16",
+    "cvt rn|rz|rm|rp? - - bf16 f16|f64",
+    since=90,
+)
 def cvt_float(mode: str, ftz: str, sat: str, target: str, source: str) -> Body:
     """Widening is exact and takes no rounding, though bf16 sources bear one; narrowing demands
     one.
     """
     _check_ftz(ftz, target, source)
     exactly = target == source or _RANK[target] > _RANK[source]
-    _check_bf16(sat, target, source)
     if exactly and mode and (source != "bf16" or target == "bf16"):
         raise Illegal("a widening conversion takes no rounding")
     if not exactly and not mode and {source, target} != {"f16", "bf16"}:
@@ -242,12 +239,12 @@ def cvt_float(mode: str, ftz: str, sat: str, target: str, source: str) -> Body:
 
 
 @form(f"cvt rni|rzi|rmi|rpi ftz? sat? {_FLOATS} {_FLOATS}")
+@form("cvt rni|rzi|rmi|rpi - - bf16 bf16", since=90)
 def cvt_integral(mode: str, ftz: str, sat: str, target: str, source: str) -> Body:
     """Rounds to an integral value of the same type."""
     if target != source:
         raise Illegal("integer rounding of a float keeps its type")
     _check_ftz(ftz, target)
-    _check_bf16(sat, target, target)
     value, integral = float_value(source, bool(ftz)), _INTEGRAL[mode]
     bits = float_bits(target, "rn", bool(ftz), bool(sat))
     return Body((source,), (target,), lambda a: (bits(integral(value(a))),))

@@ -61,12 +61,7 @@ def _k_major(fields: MatrixDescriptor, rows: Array, byte: Array) -> Array:
     """Linear offsets of (row, byte of k)."""
     if fields.swizzle == 0:
         # 8 rows of 16 bytes make a contiguous block; the two blocks along k lie `leading` apart
-        return (
-            (rows >> 3) * fields.stride
-            + (rows & 7) * 16
-            + (byte >> 4) * fields.leading
-            + (byte & 15)
-        )
+        return (rows >> 3) * fields.stride + (rows & 7) * 16 + (byte >> 4) * fields.leading + (byte & 15)
     return (rows >> 3) * fields.stride + (rows & 7) * fields.swizzle + byte
 
 
@@ -99,8 +94,6 @@ def operand_addresses(bits: int, rows: int, element: int, mn_major: bool = False
     `bits`: the descriptor; `element`: bytes an element; `mn_major`: the transposed order.
     """
     fields = decode_descriptor(bits)
-    local = MatrixDescriptor(
-        fields.start & 1023, fields.leading, fields.stride, fields.base_offset, fields.swizzle
-    )
+    local = MatrixDescriptor(fields.start & 1023, fields.leading, fields.stride, fields.base_offset, fields.swizzle)
     addresses = _offsets(local, rows, element, mn_major) + (fields.start & ~1023)
     return addresses & (_WINDOW - 1)

@@ -146,12 +146,7 @@ def fma_f64(a: Array, b: Array, c: Array, mode: str) -> Array:
     if mode == "rn":
         p, e = two_product(a, b)
         magnitude = np.abs(p)
-        safe = (
-            (magnitude > _SMALL)
-            & (magnitude < _LARGE)
-            & (np.abs(a) < _LARGE)
-            & (np.abs(b) < _LARGE)
-        )
+        safe = (magnitude > _SMALL) & (magnitude < _LARGE) & (np.abs(a) < _LARGE) & (np.abs(b) < _LARGE)
         safe &= (np.abs(c) < _LARGE) & ((np.abs(c) > _SMALL) | (c == 0))
         upper, upper_low = two_sum(c, e)
         top, top_low = two_sum(p, upper)
@@ -162,13 +157,9 @@ def fma_f64(a: Array, b: Array, c: Array, mode: str) -> Array:
         safe, result = np.zeros(a.shape, np.bool_), a
     zero = np.float64(0)
     finite = np.isfinite(a) & np.isfinite(b)
-    plain = (
-        np.where(finite, zero, a * b) + c
-    )  # a finite product may overflow, and must not meet an infinite c
+    plain = np.where(finite, zero, a * b) + c  # a finite product may overflow, and must not meet an infinite c
     finite &= np.isfinite(c)
-    exact = _fma_any(
-        np.where(finite, a, zero), np.where(finite, b, zero), np.where(finite, c, zero), mode
-    )
+    exact = _fma_any(np.where(finite, a, zero), np.where(finite, b, zero), np.where(finite, c, zero), mode)
     return np.where(finite, np.where(safe, result, exact), plain)
 
 

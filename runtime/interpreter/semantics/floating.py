@@ -121,9 +121,7 @@ def _directed_f64(name: str, mode: str) -> Body:
     if name == "mul":
         # The zero that is added takes the product's sign, so that it never changes the sum of
         # zeros.
-        return body_f64(
-            lambda a, b: exact.fma_f64(a, b, np.copysign(np.float64(0), a * b), mode), 2
-        )
+        return body_f64(lambda a, b: exact.fma_f64(a, b, np.copysign(np.float64(0), a * b), mode), 2)
     if name == "add":
         return body_f64(lambda a, b: exact.fma_f64(a, one, b, mode), 2)
     return body_f64(lambda a, b: exact.fma_f64(a, one, -b, mode), 2)

@@ -90,9 +90,7 @@ def pack(
     lowest = np.int64(fmt.lowest_exponent)
     exponent = np.where(significand == 0, lowest, exponent)
     normal = np.maximum(exponent, lowest)
-    drop = np.minimum(np.int64(_TOP - fmt.mantissa) + (normal - exponent), np.int64(63)).astype(
-        np.uint64
-    )
+    drop = np.minimum(np.int64(_TOP - fmt.mantissa) + (normal - exponent), np.int64(63)).astype(np.uint64)
     one = np.uint64(1)
     quotient = significand >> drop
     rest = significand & ((one << drop) - one)
@@ -134,9 +132,7 @@ def encode(x: Array, fmt: FloatFormat, mode: str = "rn", saturate: bool = False)
     biased = (bits >> np.uint64(52)).astype(np.int64) & np.int64(0x7FF)
     # float64's subnormals are far below every target's range: as zero with a sticky bit they round
     # alike.
-    significand = np.where(
-        biased == 0, (bits & _FRACTION) != 0, (bits & _FRACTION | _IMPLICIT) << np.uint64(9)
-    )
+    significand = np.where(biased == 0, (bits & _FRACTION) != 0, (bits & _FRACTION | _IMPLICIT) << np.uint64(9))
     code = pack(negative, biased - np.int64(1023), significand, fmt, mode, saturate)
     special = biased == 0x7FF
     if np.count_nonzero(special):
@@ -144,9 +140,7 @@ def encode(x: Array, fmt: FloatFormat, mode: str = "rn", saturate: bool = False)
         if fmt.infinity is None and not saturate:
             infinity = fmt.nan
         sign = np.where(negative, np.uint64(fmt.sign), np.uint64(0))
-        code = np.where(
-            special, np.where(x != x, np.uint64(fmt.nan), sign | np.uint64(infinity)), code
-        )
+        code = np.where(special, np.where(x != x, np.uint64(fmt.nan), sign | np.uint64(infinity)), code)
     return code
 
 
@@ -190,9 +184,7 @@ def decode(bits: Array, name: str) -> Array:
 def bf16_of_f32(x: Array) -> Array:
     """float32 values rounded to nearest even, as bf16 codes in uint16."""
     bits = x.view(np.uint32)
-    rounded = (bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))) >> np.uint32(
-        16
-    )
+    rounded = (bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))) >> np.uint32(16)
     nan = x != x
     if np.count_nonzero(nan):
         rounded = np.where(nan, np.uint32(BF16.nan), rounded)

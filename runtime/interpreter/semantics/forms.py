@@ -1,11 +1,11 @@
-"""Instruction forms: a small grammar of opcodes, the registry of what is computed, and
-`compile_alu`.
+"""Instruction forms: the grammar of opcodes, the registry of what is computed, and `compile_alu`.
 
 A family registers its instructions with `@form("add rn|rz|rm|rp? ftz? sat? f32")`: one slot after
-the other, each a choice of modifiers, optional with a '?'. A choice may hold several words,
-`xorsign.abs`. The decorated builder is called with the chosen word of each slot ('' for an absent
-one) and returns a `Body`; it raises `Illegal` for a combination that PTX does not have. The same
-grammar reads opcodes and lists them, so the table of what is covered is the code itself.
+the other, each a choice of modifiers, optional with a '?', or '-' for one that stays empty. A choice
+may hold several words, `xorsign.abs`. The decorated builder is called with the chosen word of each
+slot ('' for an absent one) and returns a `Body`; it raises `Illegal` for a combination that PTX does
+not have. The same grammar reads opcodes and lists them, so the table of what is covered is the code
+itself.
 """
 
 from __future__ import annotations
@@ -51,13 +51,14 @@ class Alu:
     `operands` and `results` are PTX type names. Calling it maps one array an operand to one an
     result, elementwise over any (broadcastable) shape, and emits no NumPy warning. `function` is
     the same without the guard against warnings, for a caller that holds `np.errstate(all="ignore")`
-    itself. Results may share memory with operands.
+    itself. Results may share memory with operands. `since` is the first sm_NN that has the form.
     """
 
     opcode: Opcode
     operands: tuple[str, ...]
     results: tuple[str, ...]
     function: Function
+    since: int = 75
 
     def __call__(self, *arrays: Array) -> tuple[Array, ...]:
         with np.errstate(all="ignore"):
@@ -116,6 +117,8 @@ def _match(slots: Slots, words: Opcode, at: int) -> tuple[list[str] | None, int]
 
 
 def _parse_slot(text: str) -> tuple[Slot, ...]:
+    if text == "-":
+        return ((),)
     options = tuple(tuple(choice.split(".")) for choice in text.rstrip("?").split("|"))
     return (*options, ()) if text.endswith("?") else options
 
@@ -172,8 +175,8 @@ def registered() -> Iterator[Form]:
     return itertools.chain.from_iterable(_FORMS.values())
 
 
-def _find(opcode: Opcode, pair: bool) -> Body | str:
-    """The body of a form, or why there is none."""
+def _find(opcode: Opcode, pair: bool) -> tuple[Body, int] | str:
+    """The body of a form and the first sm_NN that has it, or why there is none."""
     words, furthest, why = opcode[1:], 0, ""
     for candidate in _FORMS.get((opcode[0], pair), ()):
         choice, reached = candidate.parse(words)
@@ -181,16 +184,12 @@ def _find(opcode: Opcode, pair: bool) -> Body | str:
         if choice is None:
             continue
         try:
-            return candidate.build(*choice)
+            return candidate.build(*choice), candidate.since
         except Illegal as error:
             why = str(error)
     if why:
         return why
-    return (
-        f"'.{words[furthest]}' is not possible here"
-        if furthest < len(words)
-        else "it is incomplete"
-    )
+    return f"'.{words[furthest]}' is not possible here" if furthest < len(words) else "it is incomplete"
 
 
 @cache
@@ -202,9 +201,11 @@ def compile_alu(opcode: Opcode, pair: bool = False) -> Alu:
     if (opcode[0], False) not in _FORMS and (opcode[0], True) not in _FORMS:
         raise UnknownInstruction(opcode)
     found = _find(opcode, pair)
-    if isinstance(found, Body):
-        return Alu(opcode, found.operands, found.results, found.function)
-    if isinstance(_find(opcode, not pair), Body):
+    if isinstance(found, tuple):
+        body, since = found
+        function = cast(Function, body.function)
+        return Alu(opcode, body.operands, body.results, function, since)
+    if isinstance(_find(opcode, not pair), tuple):
         found = "it takes one destination" if pair else "it takes a destination d|p"
     raise BadModifier(opcode, found)
 
@@ -242,7 +243,5 @@ def binary(fn: Callable[[Array, Array], Array], operand: str, result: str | None
     return Body((operand, operand), (result or operand,), lambda a, b: (fn(a, b),))
 
 
-def ternary(
-    fn: Callable[[Array, Array, Array], Array], operand: str, result: str | None = None
-) -> Body:
+def ternary(fn: Callable[[Array, Array, Array], Array], operand: str, result: str | None = None) -> Body:
     return Body((operand,) * 3, (result or operand,), lambda a, b, c: (fn(a, b, c),))

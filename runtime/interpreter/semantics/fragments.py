@@ -142,9 +142,7 @@ def movmatrix(a: Array) -> Array:
 def accumulator_matrix(registers: Array, n: int) -> Array:
     """(n/2, 4*groups, 32) accumulator values, one element a register, to (groups, 64, n)."""
     groups = registers.shape[1] // 4
-    blocks = registers.reshape(
-        n // 8, 2, 2, groups, 4, 8, 4
-    )  # column block, row half, pair, group, warp, g, t
+    blocks = registers.reshape(n // 8, 2, 2, groups, 4, 8, 4)  # column block, row half, pair, group, warp, g, t
     return blocks.transpose(3, 4, 1, 5, 0, 6, 2).reshape(groups, 64, n)
 
 
@@ -152,9 +150,7 @@ def accumulator_registers(matrix: Array) -> Array:
     """(groups, 64, n) to (n/2, 4*groups, 32): the inverse of `accumulator_matrix`."""
     groups, _, n = matrix.shape
     blocks = matrix.reshape(groups, 4, 2, 8, n // 8, 4, 2)
-    return np.ascontiguousarray(blocks.transpose(4, 2, 6, 0, 1, 3, 5)).reshape(
-        n // 2, 4 * groups, 32
-    )
+    return np.ascontiguousarray(blocks.transpose(4, 2, 6, 0, 1, 3, 5)).reshape(n // 2, 4 * groups, 32)
 
 
 def a_matrix(registers: Array, element: type[np.generic]) -> Array:

@@ -83,9 +83,7 @@ _PLAIN: dict[str, Any] = {"add": np.add, "sub": np.subtract, "mul": np.multiply}
 def arithmetic_f16(name: str, _rn: str, ftz: str, sat: str, type_: str) -> Body:
     # Twice 11 digits and two more fit float32, so that its own rounding does no harm.
     ufunc, finish = _PLAIN[name], _rounded("f16", bool(sat))
-    return half_body(
-        lambda a, b: finish(ufunc(decode(a, "f16"), decode(b, "f16"))), type_, 2, bool(ftz)
-    )
+    return half_body(lambda a, b: finish(ufunc(decode(a, "f16"), decode(b, "f16"))), type_, 2, bool(ftz))
 
 
 @form("add|sub|mul rn? bf16|bf16x2", since=90)
@@ -93,9 +91,7 @@ def arithmetic_bf16(name: str, _rn: str, type_: str) -> Body:
     # Products of bf16 underflow in float32 and not in float64.
     ufunc, finish = _PLAIN[name], _rounded("bf16", False)
     dtype = np.float64 if name == "mul" else np.float32
-    return half_body(
-        lambda a, b: finish(ufunc(decode(a, "bf16"), decode(b, "bf16"), dtype=dtype)), type_, 2
-    )
+    return half_body(lambda a, b: finish(ufunc(decode(a, "bf16"), decode(b, "bf16"), dtype=dtype)), type_, 2)
 
 
 def _fused(name: str, sat: bool, relu: bool) -> AnyMap:
@@ -120,7 +116,8 @@ def _fused(name: str, sat: bool, relu: bool) -> AnyMap:
     return f16 if name == "f16" else bf16
 
 
-@form("fma rn ftz? sat|relu? f16|f16x2", since=75)
+@form("fma rn ftz? sat? f16|f16x2")
+@form("fma rn ftz? relu f16|f16x2", since=80)
 def fma_f16(_rn: str, ftz: str, clamp: str, type_: str) -> Body:
     return in_pieces(half_body(_fused("f16", clamp == "sat", clamp == "relu"), type_, 3, bool(ftz)))
 
@@ -142,9 +139,9 @@ def fma_oob(_rn: str, _oob: str, relu: str, type_: str) -> Body:
     return half_body(fn, type_, 3)
 
 
-@form("abs|neg ftz? f16|f16x2", "abs|neg bf16|bf16x2")
-def sign(name: str, *words: str) -> Body:
-    ftz, type_ = (words[0] if len(words) == 2 else ""), words[-1]
+@form("abs|neg ftz? f16|f16x2")
+@form("abs|neg - bf16|bf16x2", since=80)
+def sign(name: str, ftz: str, type_: str) -> Body:
     infinity = np.uint16(0x7C00 if type_.startswith("f16") else 0x7F80)
     top, magnitude, nan = np.uint16(0x8000), np.uint16(0x7FFF), np.uint16(0x7FFF)
 

@@ -143,9 +143,7 @@ def _low24(type_: str) -> Callable[[Array], Array]:
     """The low 24 bits of a 32-bit register, by sign or zeros, in 64 bits."""
     if type_ == "u32":
         return lambda a: (a & np.uint32(0xFFFFFF)).astype(np.uint64)
-    return lambda a: (
-        ((a << np.uint32(8)).view(np.int32) >> np.int32(8)).astype(np.int64).view(np.uint64)
-    )
+    return lambda a: ((a << np.uint32(8)).view(np.int32) >> np.int32(8)).astype(np.int64).view(np.uint64)
 
 
 def _product24(mode: str, type_: str) -> Product:
@@ -295,9 +293,7 @@ def dp4a(a_type: str, b_type: str) -> Body:
     result = "s32" if "s32" in (a_type, b_type) else "u32"
 
     def fn(a: Array, b: Array, c: Array) -> Array:
-        for x, y in zip(
-            _bytes_of(a, a_type == "s32", 4, 8), _bytes_of(b, b_type == "s32", 4, 8), strict=True
-        ):
+        for x, y in zip(_bytes_of(a, a_type == "s32", 4, 8), _bytes_of(b, b_type == "s32", 4, 8), strict=True):
             c = c + x * y
         return c
 
@@ -310,9 +306,7 @@ def dp2a(mode: str, a_type: str, b_type: str) -> Body:
 
     def fn(a: Array, b: Array, c: Array) -> Array:
         b = b >> np.uint32(16) if mode == "hi" else b
-        for x, y in zip(
-            _bytes_of(a, a_type == "s32", 2, 16), _bytes_of(b, b_type == "s32", 2, 8), strict=True
-        ):
+        for x, y in zip(_bytes_of(a, a_type == "s32", 2, 16), _bytes_of(b, b_type == "s32", 2, 8), strict=True):
             c = c + x * y
         return c
 

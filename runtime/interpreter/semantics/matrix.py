@@ -127,12 +127,7 @@ def _multiply(m: int, n: int, k: int, types: tuple[str, str, str, str], how: str
         if d_type == "f64":
             total = _fused_chain(x, y, z)
         elif how == "xor":
-            total = (
-                x.sum(axis=2, keepdims=True)
-                + y.sum(axis=1, keepdims=True)
-                - 2 * np.matmul(x, y)
-                + z
-            )
+            total = x.sum(axis=2, keepdims=True) + y.sum(axis=1, keepdims=True) - 2 * np.matmul(x, y) + z
         else:
             total = np.matmul(x, y) + z
         return _registers(fragments.scatter(result_codes(total, d_type, how == "satfinite"), out))
@@ -143,9 +138,7 @@ def _multiply(m: int, n: int, k: int, types: tuple[str, str, str, str], how: str
 def _multiply_quads(a_layout: str, b_layout: str, c_type: str, d_type: str) -> Any:
     """m8n8k4 of f16: four independent products."""
 
-    def load(
-        registers: Registers, kind: str, layout: str, type_: str, shape: tuple[int, int]
-    ) -> Array:
+    def load(registers: Registers, kind: str, layout: str, type_: str, shape: tuple[int, int]) -> Array:
         order = np.argsort(fragments.quad_positions(kind, layout).reshape(-1))
         codes = _elements(registers, type_)
         flat = np.take(codes.reshape(codes.shape[0], -1), order, axis=1)
@@ -167,7 +160,8 @@ def _multiply_quads(a_layout: str, b_layout: str, c_type: str, d_type: str) -> A
 
 # --- the forms -----------------------------------------------------------------------------------
 
-_LINES = (
+#: The grammar after `mma.sync.aligned`.
+LINES = (
     "m8n8k4 row|col row|col f16 f16 f16 f16",
     "m8n8k4 row|col row|col f32 f16 f16 f16|f32",
     "m16n8k8|m16n8k16 row col f16 f16 f16 f16",
@@ -204,7 +198,7 @@ def compile_mma(opcode: Opcode) -> Mma:
         raise UnknownInstruction(opcode)
     if opcode[1:3] != ("sync", "aligned"):
         raise BadModifier(opcode, "'.sync.aligned' must follow 'mma'")
-    for line in _LINES:
+    for line in LINES:
         words = parse_slots(line, opcode[3:])
         if words is not None:
             return _build(opcode, words)
@@ -220,9 +214,7 @@ def _build(opcode: Opcode, words: list[str]) -> Mma:
     if shape == "m8n8k4" and a_type == "f16":
         counts = {"f16": ("b32", 4), "f32": ("f32", 8)}
         function = _multiply_quads(a_layout, b_layout, c_type, d_type)
-        return Mma(
-            opcode, m, n, k, types, ("b32", 2), ("b32", 2), counts[c_type], counts[d_type], function
-        )
+        return Mma(opcode, m, n, k, types, ("b32", 2), ("b32", 2), counts[c_type], counts[d_type], function)
     function = _multiply(m, n, k, types, how)
     held = (
         _held(a_type, m * k // 32),
@@ -235,4 +227,4 @@ def _build(opcode: Opcode, words: list[str]) -> Mma:
 
 def forms() -> list[Opcode]:
     """Every supported form."""
-    return [("mma", "sync", "aligned", *words) for line in _LINES for words in expand_slots(line)]
+    return [("mma", "sync", "aligned", *words) for line in LINES for words in expand_slots(line)]

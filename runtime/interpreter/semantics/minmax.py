@@ -41,6 +41,7 @@ def _extreme(name: str, type_: str, nan: bool, xorsign: bool) -> Pair:
     key = _key(fmt)
     magnitude = storage(2 ** (fmt.bits - 1) - 1)
     sign, infinity, canonical = storage(fmt.sign), storage(fmt.infinity), storage(fmt.nan)
+    quiet = storage(1 << (fmt.mantissa - 1))
     choose: Any = np.minimum if name == "min" else np.maximum
 
     def fn(a: Array, b: Array) -> Array:
@@ -58,6 +59,8 @@ def _extreme(name: str, type_: str, nan: bool, xorsign: bool) -> Pair:
             result = np.where(a_nan, b, np.where(b_nan, a, result))
         if signs is not None:
             result = result | signs
+        if type_ == "f64":  # NaNs of f64 keep their payload: the second operand's, made quiet
+            return np.where(a_nan & b_nan, b | quiet, result)
         return np.where(a_nan | b_nan if nan else a_nan & b_nan, canonical, result)
 
     return fn
@@ -76,7 +79,9 @@ def _fast_f32(name: str) -> Pair:
     return fn
 
 
-@form("min|max ftz? NaN? xorsign.abs? f32")
+@form("min|max ftz? - - f32")
+@form("min|max ftz? NaN - f32", since=80)
+@form("min|max ftz? NaN? xorsign.abs f32", since=86)
 def extreme_f32(name: str, ftz: str, nan: str, xorsign: str, type_: str) -> Body:
     plain = not nan and not xorsign
     fn = _fast_f32(name) if plain else _extreme(name, "f32", bool(nan), bool(xorsign))
@@ -91,14 +96,16 @@ def extreme_f64(name: str, type_: str) -> Body:
     return Body((type_,) * 2, (type_,), lambda a, b: (fn(a, b),))
 
 
-@form("min|max ftz? NaN? xorsign.abs? f16|f16x2", since=80)
+@form("min|max ftz? NaN? - f16|f16x2", since=80)
+@form("min|max ftz? NaN? xorsign.abs f16|f16x2", since=86)
 def extreme_f16(name: str, ftz: str, nan: str, xorsign: str, type_: str) -> Body:
     fn = _extreme(name, "f16", bool(nan), bool(xorsign))
     flushed: Pair = (lambda a, b: fn(flush_f16(a), flush_f16(b))) if ftz else fn
     return _half_body(flushed, type_)
 
 
-@form("min|max NaN? xorsign.abs? bf16|bf16x2", since=80)
+@form("min|max NaN? - bf16|bf16x2", since=80)
+@form("min|max NaN? xorsign.abs bf16|bf16x2", since=86)
 def extreme_bf16(name: str, nan: str, xorsign: str, type_: str) -> Body:
     return _half_body(_extreme(name, "bf16", bool(nan), bool(xorsign)), type_)
 

@@ -17,11 +17,7 @@ Array = npt.NDArray[Any]
 # An elementwise function of one to three arrays: the arities are spelled out so that lambdas'
 # parameters take their types from here.
 AnyMap = Callable[..., Array]
-Map = (
-    Callable[[Array], Array]
-    | Callable[[Array, Array], Array]
-    | Callable[[Array, Array, Array], Array]
-)
+Map = Callable[[Array], Array] | Callable[[Array, Array], Array] | Callable[[Array, Array, Array], Array]
 
 
 def spreadable(fn: Map) -> AnyMap:

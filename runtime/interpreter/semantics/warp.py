@@ -106,9 +106,7 @@ def _shfl(mode: str, pair: bool) -> WarpFunction:
             inside = np.broadcast_to(inside, active.shape)
         else:
             lanes = np.broadcast_to(b.astype(np.int64), active.shape)
-            source, inside = _source_lane(
-                mode, lanes, np.broadcast_to(c.astype(np.int64), active.shape)
-            )
+            source, inside = _source_lane(mode, lanes, np.broadcast_to(c.astype(np.int64), active.shape))
             value = np.take_along_axis(np.broadcast_to(a, active.shape), source, axis=-1)
         return (value, inside) if pair else (value,)
 
@@ -221,7 +219,8 @@ def _build(words: list[str], pair: bool) -> Shape:
     return (words[3], "b32"), (words[3],), _redux(words[2], words[3])
 
 
-_FORMS = {
+#: The grammar of each instruction.
+LINES = {
     "shfl": ("sync up|down|bfly|idx b32",),
     "vote": ("sync all|any|uni pred", "sync ballot b32"),
     "match": ("any|all sync b32|b64",),
@@ -237,7 +236,7 @@ def compile_warp(opcode: Opcode, pair: bool = False) -> WarpOp:
 
     Raises `UnknownInstruction` or `BadModifier`.
     """
-    lines = _FORMS.get(opcode[0])
+    lines = LINES.get(opcode[0])
     if lines is None:
         raise UnknownInstruction(opcode)
     for line in lines:
@@ -255,7 +254,7 @@ def compile_warp(opcode: Opcode, pair: bool = False) -> WarpOp:
 def forms() -> list[tuple[Opcode, bool]]:
     """Every supported form, with whether its destination is `d|p`."""
     found: list[tuple[Opcode, bool]] = []
-    for head, lines in _FORMS.items():
+    for head, lines in LINES.items():
         for line in lines:
             for words in expand_slots(line):
                 for pair in (False, True):

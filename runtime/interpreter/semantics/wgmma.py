@@ -97,9 +97,7 @@ class Wgmma:
             return registers.view(np.float32)
         if self.d_type == "s32":
             return registers.view(np.int32)
-        halves = np.stack(
-            [registers.astype(np.uint16), (registers >> np.uint32(16)).astype(np.uint16)], 1
-        )
+        halves = np.stack([registers.astype(np.uint16), (registers >> np.uint32(16)).astype(np.uint16)], 1)
         return halves.reshape(self.n // 2, *registers.shape[1:]).view(np.float16)
 
     def accumulator_bits(self, values: Array) -> Array:
@@ -112,9 +110,7 @@ class Wgmma:
         pairs = codes.reshape(self.n // 4, 2, *values.shape[1:])
         return pairs[:, 0] | (pairs[:, 1] << np.uint32(16))
 
-    def multiply(
-        self, a: Array, b: Array, c: Array | None, scale_a: int = 1, scale_b: int = 1
-    ) -> Array:
+    def multiply(self, a: Array, b: Array, c: Array | None, scale_a: int = 1, scale_b: int = 1) -> Array:
         """a @ b + c: (..., 64, k) and (..., k, n) operands from `operand`, c and the result in
         accumulator values.
 

@@ -133,17 +133,12 @@ def dot(op: tuple[str, ...]) -> Reference:
     a_type, b_type = op[-2][0] + "8", op[-1][0] + "8"
 
     def fn4(a: int, b: int, c: int) -> tuple[int, ...]:
-        total = sum(
-            value(a >> s & 255, a_type) * value(b >> s & 255, b_type) for s in (0, 8, 16, 24)
-        )
+        total = sum(value(a >> s & 255, a_type) * value(b >> s & 255, b_type) for s in (0, 8, 16, 24))
         return ((total + c) & 0xFFFFFFFF,)
 
     def fn2(a: int, b: int, c: int) -> tuple[int, ...]:
         b = b >> 16 if op[1] == "hi" else b
-        total = sum(
-            value(a >> (16 * i) & 0xFFFF, op[-2][0] + "16") * value(b >> (8 * i) & 255, b_type)
-            for i in (0, 1)
-        )
+        total = sum(value(a >> (16 * i) & 0xFFFF, op[-2][0] + "16") * value(b >> (8 * i) & 255, b_type) for i in (0, 1))
         return ((total + c) & 0xFFFFFFFF,)
 
     return fn4 if op[0] == "dp4a" else fn2

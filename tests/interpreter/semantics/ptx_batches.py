@@ -16,7 +16,7 @@ from runtime.interpreter.semantics.table import Entry
 THREADS = 128
 LOP3_LUT = 0x57
 
-_HEADER = """.version 9.0
+_HEADER = """.version 8.7
 .target {target}
 .address_size 64
 """
@@ -79,6 +79,16 @@ def _store(type_: str, register: str, slot: int, count: int) -> list[str]:
     return [f"st.global.b{_width(type_)} {address}, {register};"]
 
 
+def _convert_byte(entry: Entry, source: str, target: str) -> str:
+    """Between bf16 and 8-bit integers the assembler asks for 8-bit registers."""
+    to = entry.opcode[-2]
+    if to == "bf16":
+        body = f"mov.b16 {{%q, %high}}, {source}; {entry.mnemonic} {target}, %q;"
+    else:
+        body = f"{entry.mnemonic} %q, {source}; cvt.{to[0]}16.{to} {target}, %q;"
+    return f"{{ .reg .b8 %q, %high; {body} }}"
+
+
 def instruction(entry: Entry, sources: list[str], targets: list[str]) -> str:
     """One line of PTX.
 
@@ -87,6 +97,8 @@ def instruction(entry: Entry, sources: list[str], targets: list[str]) -> str:
     if entry.opcode[0] == "lop3":
         sources = [*sources[:3], str(LOP3_LUT), *sources[4:]]
     before = after = ""
+    if entry.opcode[0] == "cvt" and "bf16" in entry.opcode and {"u8", "s8"} & {*entry.opcode}:
+        return _convert_byte(entry, sources[0], targets[0])
     if entry.operands[-1] == "cc":
         # the flag is set from the predicate by a sum or difference that overflows where it is true
         name = "sub" if entry.opcode[0] == "subc" else "add"

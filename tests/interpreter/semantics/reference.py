@@ -79,9 +79,7 @@ def round_integer(x: Fraction, mode: str) -> int:
     return floor + (floor & 1)
 
 
-def encode(
-    x: Fraction, name: str, mode: str = "rn", negative_zero: bool = False, satfinite: bool = False
-) -> int:
+def encode(x: Fraction, name: str, mode: str = "rn", negative_zero: bool = False, satfinite: bool = False) -> int:
     """A rational number to the bits of a format; `negative_zero` is the sign of an exact zero."""
     fmt = FORMATS[name]
     sign = 1 << (fmt.bits - 1)

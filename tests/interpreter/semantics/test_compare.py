@@ -58,15 +58,11 @@ def holds(op: str, a: float | int, b: float | int) -> bool:
 def columns(entry: Entry, arrays: list[np.ndarray], type_: str) -> list[tuple[int, ...]]:
     """Rows of scalar operands: for packed types the low halves, then the high ones."""
     if not type_.endswith("x2"):
-        return [
-            tuple(int(x) for x in row) for row in zip(*(a.tolist() for a in arrays), strict=True)
-        ]
+        return [tuple(int(x) for x in row) for row in zip(*(a.tolist() for a in arrays), strict=True)]
     rows: list[tuple[int, ...]] = []
     for shift in (0, 16):
         parts = [(a >> shift & 0xFFFF) if i < 2 else a for i, a in enumerate(arrays)]
-        rows += [
-            tuple(int(x) for x in row) for row in zip(*(p.tolist() for p in parts), strict=True)
-        ]
+        rows += [tuple(int(x) for x in row) for row in zip(*(p.tolist() for p in parts), strict=True)]
     return rows
 
 
@@ -82,17 +78,13 @@ def test_comparisons() -> None:
         truth: list[bool] = []
         flipped: list[bool] = []
         for a, b, *c in columns(entry, arrays, type_):
-            t = holds(
-                op[1], number(a, scalar_type, "ftz" in op), number(b, scalar_type, "ftz" in op)
-            )
+            t = holds(op[1], number(a, scalar_type, "ftz" in op), number(b, scalar_type, "ftz" in op))
             truth.append(_BOOL[bool_op](t, bool(c[0])) if bool_op else t)
             flipped.append(_BOOL[bool_op](not t, bool(c[0])) if bool_op else not t)
         check(entry, results, truth, flipped)
 
 
-def check(
-    entry: Entry, results: tuple[np.ndarray, ...], truth: list[bool], flipped: list[bool]
-) -> None:
+def check(entry: Entry, results: tuple[np.ndarray, ...], truth: list[bool], flipped: list[bool]) -> None:
     type_ = entry.opcode[-1]
     t = np.array(truth)
     if entry.opcode[0] == "setp":
@@ -114,9 +106,7 @@ def check(
     assert np.array_equal(results[0], np.where(t, true, 0).astype(STORAGE[result])), entry.mnemonic
 
 
-@pytest.mark.parametrize(
-    "entry", [e for e in FORMS if e.opcode[0] in ("selp", "slct")], ids=lambda e: e.mnemonic
-)
+@pytest.mark.parametrize("entry", [e for e in FORMS if e.opcode[0] in ("selp", "slct")], ids=lambda e: e.mnemonic)
 def test_selection(entry: Entry) -> None:
     a, b, c = operands(entry.operands, 300)
     got = compile_alu(entry.opcode)(a, b, c)[0]

@@ -138,9 +138,7 @@ def test_cvt_pack(entry: Entry) -> None:
     arrays = operands(entry.operands, 400)
     got = compile_alu(entry.opcode)(*arrays)[0]
     for index, (a, b, *c) in enumerate(zip(*(x.tolist() for x in arrays), strict=True)):
-        upper, lower = (
-            integers.clamp(integers.value(x, "s32"), type_) & ((1 << w) - 1) for x in (a, b)
-        )
+        upper, lower = (integers.clamp(integers.value(x, "s32"), type_) & ((1 << w) - 1) for x in (a, b))
         want = ((c[0] << (2 * w) if c else 0) | upper << w | lower) & 0xFFFFFFFF
         assert int(got[index]) == want
 
@@ -154,9 +152,7 @@ def test_wide_sources_are_cut() -> None:
         -128.0,
         127.0,
     ]
-    assert compile_alu(("cvt", "f32", "f16"))(np.array([0xFFFF3C00], np.uint32))[0].tolist() == [
-        0x3F800000
-    ]
+    assert compile_alu(("cvt", "f32", "f16"))(np.array([0xFFFF3C00], np.uint32))[0].tolist() == [0x3F800000]
 
 
 def test_every_fp8_code_survives_a_round_trip() -> None:

@@ -76,16 +76,12 @@ def test_rounding(name: str, type_: str, mode: str) -> None:
     check(f"{name}.{mode}.{type_}", type_, mode)
 
 
-@pytest.mark.parametrize(
-    "opcode", ["add.ftz.f32", "mul.rz.ftz.f32", "fma.rn.ftz.f32", "div.rn.ftz.f32"]
-)
+@pytest.mark.parametrize("opcode", ["add.ftz.f32", "mul.rz.ftz.f32", "fma.rn.ftz.f32", "div.rn.ftz.f32"])
 def test_flush(opcode: str) -> None:
     check(opcode, "f32", "rz" if ".rz" in opcode else "rn", ftz=True)
 
 
-@pytest.mark.parametrize(
-    "opcode", ["add.sat.f32", "mul.rm.sat.f32", "fma.rn.sat.f32", "sub.rn.ftz.sat.f32"]
-)
+@pytest.mark.parametrize("opcode", ["add.sat.f32", "mul.rm.sat.f32", "fma.rn.sat.f32", "sub.rn.ftz.sat.f32"])
 def test_saturate(opcode: str) -> None:
     check(opcode, "f32", "rm" if ".rm" in opcode else "rn", ftz=".ftz" in opcode, sat=True)
 
@@ -103,11 +99,7 @@ def test_fma_hard_ties() -> None:
     got = alu(x.view(np.uint32), y.view(np.uint32), c.view(np.uint32))[0]
     small = alu(a.view(np.uint32), b.view(np.uint32), c.view(np.uint32))[0]
     for i in range(400):
-        want = ref.encode(
-            Fraction(float(x[i])) * Fraction(float(y[i])) + Fraction(float(c[i])), "f32"
-        )
+        want = ref.encode(Fraction(float(x[i])) * Fraction(float(y[i])) + Fraction(float(c[i])), "f32")
         assert got[i] == want
-        want = ref.encode(
-            Fraction(float(a[i])) * Fraction(float(b[i])) + Fraction(float(c[i])), "f32"
-        )
+        want = ref.encode(Fraction(float(a[i])) * Fraction(float(b[i])) + Fraction(float(c[i])), "f32")
         assert small[i] == want

@@ -73,6 +73,8 @@ def extreme(op: tuple[str, ...], bits: tuple[int, ...], name: str) -> int:
     sign = 1 << (fmt.bits - 1)
     signs = (bits[0] ^ bits[1]) & sign
     nan = [ref.decode(b, name).kind == ref.NAN for b in bits]
+    if all(nan) and name == "f64":
+        return bits[1] | 1 << 51
     if all(nan) or (any(nan) and "NaN" in op):
         return fmt.nan
     if "xorsign" in op:

@@ -15,9 +15,7 @@ COUNT = 700
 FORMS = [
     e
     for e in entries()
-    if e.family in ("integer", "carry", "bits")
-    and "b128" not in e.operands
-    and e.operands[0] not in ("f32", "f64")
+    if e.family in ("integer", "carry", "bits") and "b128" not in e.operands and e.operands[0] not in ("f32", "f64")
 ]
 
 

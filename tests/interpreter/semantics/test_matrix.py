@@ -103,9 +103,7 @@ def number(code: int, type_: str) -> float:
     return float(decode(np.array([code], storage), type_)[0])
 
 
-def random_registers(
-    held: tuple[str, int], type_: str, rng: np.random.Generator
-) -> list[np.ndarray]:
+def random_registers(held: tuple[str, int], type_: str, rng: np.random.Generator) -> list[np.ndarray]:
     """Finite random elements in registers."""
     registers = []
     for _ in range(held[1]):
@@ -120,14 +118,10 @@ def random_registers(
             wide = rng.standard_normal((2, WARPS, 32)).astype(np.float32).view(np.uint32) >> 16
             registers.append(wide[0] | wide[1] << 16)
         elif type_ in ("e4m3", "e5m2"):
-            codes = rng.integers(0x20, 0x48, (WARPS, 32, 4)).astype(np.uint8) | rng.choice(
-                [0, 128], (WARPS, 32, 4)
-            )
+            codes = rng.integers(0x20, 0x48, (WARPS, 32, 4)).astype(np.uint8) | rng.choice([0, 128], (WARPS, 32, 4))
             registers.append(codes.astype(np.uint8).view(np.uint32)[..., 0])
         elif type_ == "s32":
-            registers.append(
-                rng.integers(-1000, 1000, (WARPS, 32)).astype(np.int32).view(np.uint32)
-            )
+            registers.append(rng.integers(-1000, 1000, (WARPS, 32)).astype(np.int32).view(np.uint32))
         else:
             registers.append(rng.integers(0, 2**32, (WARPS, 32), np.uint32))
     return registers
@@ -140,13 +134,9 @@ def matrices(op: Mma, a: list[np.ndarray], b: list[np.ndarray], c: list[np.ndarr
     for lane in range(32):
         g, t = lane >> 2, lane & 3
         for i in range(m * k // 32):
-            A[A_LAYOUTS[m, k, _BITS[a_type]](g, t, i)] = number(
-                element(a, warp, lane, i, a_type), a_type
-            )
+            A[A_LAYOUTS[m, k, _BITS[a_type]](g, t, i)] = number(element(a, warp, lane, i, a_type), a_type)
         for i in range(n * k // 32):
-            B[B_LAYOUTS[k, _BITS[b_type]](g, t, i)] = number(
-                element(b, warp, lane, i, b_type), b_type
-            )
+            B[B_LAYOUTS[k, _BITS[b_type]](g, t, i)] = number(element(b, warp, lane, i, b_type), b_type)
         for i in range(m * n // 32):
             C[c_position(g, t, i)] = number(element(c, warp, lane, i, c_type), c_type)
     return A, B, C
@@ -159,9 +149,7 @@ REGULAR = [o for o in matrix.forms() if not (o[3] == "m8n8k4" and "f16" in o)]
 def test_mma(opcode: tuple[str, ...]) -> None:
     op = matrix.compile_mma(opcode)
     rng = np.random.default_rng(len(opcode))
-    a, b, c = (
-        random_registers(h, t, rng) for h, t in zip((op.a, op.b, op.c), op.types[:3], strict=True)
-    )
+    a, b, c = (random_registers(h, t, rng) for h, t in zip((op.a, op.b, op.c), op.types[:3], strict=True))
     d = op(a, b, c)
     assert len(d) == op.d[1]
     for warp in range(WARPS):
@@ -190,16 +178,12 @@ def test_mma_saturates_and_wraps() -> None:
         assert (op(ones, ones, full)[0].view(np.int32) == expected).all()
 
 
-@pytest.mark.parametrize(
-    "layouts", [("row", "col"), ("row", "row"), ("col", "col"), ("col", "row")]
-)
+@pytest.mark.parametrize("layouts", [("row", "col"), ("row", "row"), ("col", "col"), ("col", "row")])
 @pytest.mark.parametrize("types", [("f16", "f16"), ("f32", "f32"), ("f32", "f16")])
 def test_mma_of_quad_pairs(layouts: tuple[str, str], types: tuple[str, str]) -> None:
     """m8n8k4: lanes 4q..4q+3 and 16+4q.. make product q."""
     d_type, c_type = types
-    op = matrix.compile_mma(
-        ("mma", "sync", "aligned", "m8n8k4", *layouts, d_type, "f16", "f16", c_type)
-    )
+    op = matrix.compile_mma(("mma", "sync", "aligned", "m8n8k4", *layouts, d_type, "f16", "f16", c_type))
     rng = np.random.default_rng(4)
     a, b = (random_registers(("b32", 2), "f16", rng) for _ in range(2))
     c = random_registers(op.c, c_type, rng)
@@ -233,13 +217,9 @@ def test_mma_of_quad_pairs(layouts: tuple[str, str], types: tuple[str, str]) -> 
 
 def test_mma_strangers() -> None:
     with pytest.raises(BadModifier):
-        matrix.compile_mma(
-            ("mma", "sync", "aligned", "m16n8k8", "row", "col", "f32", "f16", "f16", "f16")
-        )
+        matrix.compile_mma(("mma", "sync", "aligned", "m16n8k8", "row", "col", "f32", "f16", "f16", "f16"))
     with pytest.raises(BadModifier):
-        wgmma.compile_wgmma(
-            ("wgmma", "mma_async", "sync", "aligned", "m64n40k32", "s32", "s8", "s8")
-        )
+        wgmma.compile_wgmma(("wgmma", "mma_async", "sync", "aligned", "m64n40k32", "s32", "s8", "s8"))
 
 
 # --- ldmatrix, movmatrix -------------------------------------------------------------------------
@@ -290,9 +270,7 @@ def test_wgmma_a_fragment(dtype: type[np.generic], bits: int) -> None:
     for lane in range(256):
         for i in range(4 * per):
             row, column = A_LAYOUTS[16, k, bits](lane % 32 // 4, lane % 4, i)
-            want = int(registers[i // per, lane // 32, lane % 32]) >> (bits * (i % per)) & (
-                (1 << bits) - 1
-            )
+            want = int(registers[i // per, lane // 32, lane % 32]) >> (bits * (i % per)) & ((1 << bits) - 1)
             assert tile[lane // 128, 16 * (lane // 32 % 4) + row, column] == want
 
 
@@ -332,9 +310,7 @@ def test_wgmma_product(name: str, d_type: str) -> None:
         return
     bits = {"tf32": 32}.get(name, FORMATS[name].bits)
     k = 256 // bits
-    op = wgmma.compile_wgmma(
-        ("wgmma", "mma_async", "sync", "aligned", f"m64n32k{k}", d_type, name, name)
-    )
+    op = wgmma.compile_wgmma(("wgmma", "mma_async", "sync", "aligned", f"m64n32k{k}", d_type, name, name))
     assert (op.n, op.k, op.element_bytes) == (32, k, bits // 8)
     rng = np.random.default_rng(1)
     codes = random_registers(("b32", 1), name, rng)[0].reshape(-1).view(op.element)
@@ -353,9 +329,7 @@ def test_wgmma_product(name: str, d_type: str) -> None:
 
 def test_wgmma_integers() -> None:
     for how in ((), ("satfinite",)):
-        op = wgmma.compile_wgmma(
-            ("wgmma", "mma_async", "sync", "aligned", "m64n8k32", *how, "s32", "s8", "u8")
-        )
+        op = wgmma.compile_wgmma(("wgmma", "mma_async", "sync", "aligned", "m64n8k32", *how, "s32", "s8", "u8"))
         a = op.operand(np.full((64, 32), 0x7F, np.uint8), "a")
         b = op.operand(np.full((32, 8), 0xFF, np.uint8), "b")
         c = np.full((64, 8), 2**31 - 1, np.int32)
@@ -365,9 +339,7 @@ def test_wgmma_integers() -> None:
 
 
 def test_wgmma_f16_accumulators_come_in_pairs() -> None:
-    op = wgmma.compile_wgmma(
-        ("wgmma", "mma_async", "sync", "aligned", "m64n16k16", "f16", "f16", "f16")
-    )
+    op = wgmma.compile_wgmma(("wgmma", "mma_async", "sync", "aligned", "m64n16k16", "f16", "f16", "f16"))
     assert op.accumulator_registers == 4
     registers = np.random.default_rng(6).integers(0, 0x7C00, (4, 4, 32, 2)).astype(np.uint16)
     registers = registers.view(np.uint32)[..., 0]

@@ -36,9 +36,7 @@ def test_every_form_keeps_types_and_shapes_and_is_silent() -> None:
             for shape in ((192,), (2, 3, 32)):
                 arrays = [a.reshape(*shape, *a.shape[1:]) for a in inputs[entry.operands]]
                 results = run(entry, arrays)
-                assert [r.dtype for r in results] == [STORAGE[t] for t in entry.results], (
-                    entry.mnemonic
-                )
+                assert [r.dtype for r in results] == [STORAGE[t] for t in entry.results], entry.mnemonic
                 assert all(r.shape == shape for r in results), entry.mnemonic
 
 
@@ -60,9 +58,7 @@ def test_operands_are_not_written() -> None:
             arrays = operands(entry.operands, 64)
             copies = [a.copy() for a in arrays]
             run(entry, list(arrays))
-            assert all(np.array_equal(a, c) for a, c in zip(arrays, copies, strict=True)), (
-                entry.mnemonic
-            )
+            assert all(np.array_equal(a, c) for a, c in zip(arrays, copies, strict=True)), entry.mnemonic
 
 
 @pytest.mark.parametrize(
@@ -114,6 +110,14 @@ def test_every_form_is_legal_ptx(target: str, tmp_path: Path) -> None:
     chosen = [e for e in ALL if (e.since >= 100) == newer]
     assert chosen
     assemble(ptx_batches.module(ptx_batches.batches(chosen), 4096, target), target, tmp_path)
+
+
+@needs_ptxas
+@pytest.mark.parametrize("target", [75, 80, 86, 89])
+def test_forms_are_legal_from_their_first_target_on(target: int, tmp_path: Path) -> None:
+    chosen = [e for e in ALL if e.since <= target and "b128" not in e.operands]
+    assert compile_alu(chosen[0].opcode).since == chosen[0].since
+    assemble(ptx_batches.module(ptx_batches.batches(chosen), 4096, f"sm_{target}"), f"sm_{target}", tmp_path)
 
 
 @needs_ptxas

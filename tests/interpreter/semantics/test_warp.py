@@ -78,10 +78,7 @@ def test_votes(case: int) -> None:
     active, masks = mask_cases()[case]
     a = RNG.random((WARPS, 32)) < 0.9
     a[0], a[1] = True, False
-    results = {
-        m: compile_warp(("vote", "sync", m, "pred"))(active, a, masks)[0]
-        for m in ("all", "any", "uni")
-    }
+    results = {m: compile_warp(("vote", "sync", m, "pred"))(active, a, masks)[0] for m in ("all", "any", "uni")}
     ballot = compile_warp(("vote", "sync", "ballot", "b32"))(active, a, masks)[0]
     for warp, lane in zip(*np.nonzero(active), strict=True):
         votes = {j: bool(a[warp, j]) for j in groups(masks, active, warp, lane)}

@@ -1,0 +1,146 @@
+"""Graphs of 100 small kernels: what a replay costs the host and the GPU, and what new inputs cost.
+
+    python -m benchmarks.graph
+
+Beside a bare cuGraphLaunch of the same executable, and a torch CUDA graph that captured the same
+kernels. One process, interleaved rounds, medians.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import kernel_dsl as kd
+from runtime import driver
+from runtime.device import cuda_device
+from runtime.timing import Timing, device_times, host_times
+
+N, NODES = 1024, 100
+REPLAY_LIMIT, UPDATE_LIMIT_US, GPU_LIMIT = 1.2, 1.5, 1.02
+
+
+@kd.kernel(out_type=lambda x, y: x, grid=(N // 128,), grid_names=("block",), name="graph_add")
+def add(x: Any, y: Any, out: Any) -> None:
+    """out = x + y, one vector of 128 elements a block."""
+    at = kd.ds(kd.axis_index("block") * 128, 128)
+    out[at] = x[at] + y[at]
+
+
+def chain(x: Any, y: Any) -> tuple[Any, list[Any]]:
+    """A graph in which each kernel reads what the one before wrote, and bound calls of the same."""
+    outs = [x.new_empty(N) for _ in range(NODES)]
+    sources = [x, *outs[:-1]]
+    bound = [add.bind(source, y, out=out) for source, out in zip(sources, outs, strict=True)]
+    with kd.Graph() as g:
+        for call in bound:
+            call()
+    return g, bound
+
+
+def fan(inputs: list[Any], y: Any) -> Any:
+    """A graph of independent kernels, each with an input of its own."""
+    with kd.Graph() as g:
+        for x in inputs:
+            add(x, y)
+    return g
+
+
+def torch_graph(torch: Any, bound: list[Any]) -> Any:
+    """The same kernels, captured by torch."""
+    captured = torch.cuda.CUDAGraph()
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for call in bound:
+            call()
+    torch.cuda.current_stream().wait_stream(side)
+    with torch.cuda.graph(captured):
+        for call in bound:
+            call()
+    return captured
+
+
+def bare_launch(g: Any, torch: Any) -> Callable[[], Any]:
+    """cuGraphLaunch of the graph's own executable, and nothing else."""
+    launch = driver.api().cuGraphLaunch
+    arguments = g._exec.launch_args(torch.cuda.current_stream().cuda_stream)
+    return lambda: launch(*arguments)
+
+
+def measure(torch: Any) -> tuple[dict[str, Timing], dict[str, Timing], Timing, Timing]:
+    """Host times of replays; GPU times of replays; host times of new inputs, and with none."""
+    x, y = torch.randn(N, device="cuda"), torch.randn(N, device="cuda")
+    g, bound = chain(x, y)
+    result = g()
+    captured = torch_graph(torch, bound)
+    captured.replay()
+    expected = x
+    for _ in range(NODES):
+        expected = expected + y
+    torch.cuda.synchronize()
+    assert torch.equal(result, expected), "the graph is wrong"
+
+    host = host_times(
+        {
+            "cuGraphLaunch": bare_launch(g, torch),
+            "g()": g,
+            "torch CUDAGraph.replay": captured.replay,
+            "100 bound calls": lambda: [call() for call in bound],
+        },
+        calls=20,
+        between=torch.cuda.synchronize,
+    )
+    gpu = device_times({"torch CUDA graph": captured.replay, "g()": g}, rounds=100, flush=False)
+
+    sets = [[torch.randn(N, device="cuda") for _ in range(NODES)] for _ in range(2)]
+    wide = fan(sets[0], y)
+    results = wide(*sets[1])
+    torch.cuda.synchronize()
+    for got, source in zip(results, sets[1], strict=True):
+        assert torch.equal(got, source + y), "the graph is wrong"
+    turn = itertools.cycle(sets)
+    updates = host_times(
+        {"launch": bare_launch(wide, torch), "new inputs": lambda: wide(*next(turn))},
+        calls=20,
+        between=torch.cuda.synchronize,
+    )
+    return host, gpu, updates["new inputs"], updates["launch"]
+
+
+def main() -> int:
+    """Print the tables; 1 where a limit is missed."""
+    state = driver.available()
+    if not state:
+        print(f"a GPU is needed: {state.reason}")
+        return 2
+    import torch
+
+    print(cuda_device(), f"{NODES} kernels of {N} float32")
+    host, gpu, updated, plain = measure(torch)
+    bare = host["cuGraphLaunch"].median
+    print(f"{'host':<28}{'median and quartiles':>40}{'ratio':>8}")
+    for name, timing in host.items():
+        print(f"{name:<28}{timing!s:>40}{timing.median / bare:>8.2f}")
+    print(f"{'GPU':<28}")
+    peer = gpu["torch CUDA graph"].median
+    for name, timing in gpu.items():
+        print(f"{name:<28}{timing!s:>40}{timing.median / peer:>8.3f}")
+    a_node = (updated.median - plain.median) / NODES * 1e6
+    print(f"all {NODES} inputs anew: {updated!s}, {a_node:.2f} us a node beyond a launch of {plain!s}")
+    figures = [
+        ("replay on the host", host["g()"].median / bare, REPLAY_LIMIT),
+        ("new inputs, us a node", a_node, UPDATE_LIMIT_US),
+        ("time on the GPU", gpu["g()"].median / peer, GPU_LIMIT),
+    ]
+    missed = 0
+    for name, value, limit in figures:
+        missed += value > limit
+        print(f"{name:<28}{value:>8.3f} of at most {limit} {'' if value <= limit else 'MISSED'}")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

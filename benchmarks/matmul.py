@@ -1,0 +1,169 @@
+"""Matrix products beside cuBLAS: `python -m benchmarks.matmul [bf16|fp8|int8|configs] [--json FILE] [--rounds N]`.
+
+Random normal data, inputs rotated over several copies, launches interleaved. Every result is checked against a
+float64-accumulated product of sampled rows, with outputs poisoned before. `configs` times a list of configurations.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import kernel_dsl as kd
+from kernel_dsl.library import MatmulConfig
+
+from .harness import interleaved, machine, table
+
+SHAPES = [
+    (2048, 2048, 2048),
+    (4096, 4096, 4096),
+    (8192, 8192, 8192),
+    (4096, 8192, 4096),
+    (8192, 8192, 512),
+    (4096, 4096, 16384),
+    (128, 8192, 8192),
+    (16, 16384, 8192),
+]
+CONFIGS = [
+    MatmulConfig(),
+    MatmulConfig(group=16),
+    MatmulConfig(group=4),
+    MatmulConfig(tile_m=256, tile_n=128),
+    MatmulConfig(tile_n=192, epilogue_stages=1),
+    MatmulConfig(tile_n=128, stages=6),
+    MatmulConfig(cluster=2),
+]
+
+
+def rotating(make: Callable[[], Any], bytes_: int) -> Callable[[], Any]:
+    """A new copy of the inputs at each call, together more than twice what L2 holds."""
+    copies = max(2, min(8, math.ceil(120e6 / bytes_)))
+    wheel = itertools.cycle([make() for _ in range(copies)])
+    return lambda: next(wheel)
+
+
+def check(out: Any, a: Any, b: Any, tolerance: float) -> float:
+    """Relative error of sampled rows against float64."""
+    rows = torch.arange(0, a.shape[0], max(1, a.shape[0] // 64), device="cuda")
+    expected = a[rows].double() @ b.double()
+    error = ((out[rows].double() - expected).norm() / expected.norm()).item()
+    assert error <= tolerance and not out.double().isnan().any(), f"relative error {error:.2e} over {tolerance:.0e}"
+    return error
+
+
+def _row(name: str, flops: float, times: dict[str, Any], error: float) -> dict[str, Any]:
+    ours = times["ours"].median
+    row: dict[str, Any] = {"work": name, "us": f"{ours * 1e6:.1f}", "TFLOP/s": f"{flops / ours * 1e-12:.0f}"}
+    for peer, timing in times.items():
+        if peer != "ours":
+            row[peer] = f"{flops / timing.median * 1e-12:.0f}"
+            row[f"of {peer}"] = f"{timing.median / ours:.3f}"
+    return {**row, "error": f"{error:.1e}"}
+
+
+def bf16(rows: list[dict[str, Any]], rounds: int) -> None:
+    """bf16 in NN and NT."""
+    ratios: list[float] = []
+    for (M, N, K), transposed in itertools.product(SHAPES, (False, True)):
+
+        def make(M: int = M, N: int = N, K: int = K, t: bool = transposed) -> Any:
+            a = torch.randn(M, K, device="cuda").bfloat16()
+            b = torch.randn(N, K, device="cuda").bfloat16().T if t else torch.randn(K, N, device="cuda").bfloat16()
+            return a, b
+
+        inputs = rotating(make, 2 * (M * K + N * K))
+        out = torch.full((M, N), float("nan"), device="cuda", dtype=torch.bfloat16)
+        peer = torch.empty_like(out)
+        a, b = inputs()
+        kd.library.matmul(a, b, out=out)
+        error = check(out, a, b, 4e-3)
+        times = interleaved(
+            {
+                "ours": lambda i=inputs, o=out: kd.library.matmul(*i(), out=o),
+                "cublas": lambda i=inputs, o=peer: torch.matmul(*i(), out=o),
+            },
+            rounds,
+        )
+        ratios.append(times["cublas"].median / times["ours"].median)
+        rows.append(_row(f"bf16 {M}x{N}x{K} {'NT' if transposed else 'NN'}", 2.0 * M * N * K, times, error))
+    print(f"geometric mean of cuBLAS: {math.exp(sum(map(math.log, ratios)) / len(ratios)):.3f}")
+
+
+def fp8(rows: list[dict[str, Any]], rounds: int) -> None:
+    """e4m3, B contiguous along K."""
+    n = 8192
+    a, b = (torch.randn(n, n, device="cuda").to(torch.float8_e4m3fn) for _ in range(2))
+    one = torch.ones((), device="cuda")
+    out = torch.full((n, n), float("nan"), device="cuda", dtype=torch.bfloat16)
+    kd.library.matmul(a, b.T, out=out)
+    error = check(out, a.float(), b.T.float(), 3e-2)
+    times = interleaved(
+        {
+            "ours": lambda: kd.library.matmul(a, b.T, out=out),
+            "cublas": lambda: torch._scaled_mm(a, b.T, one, one, out_dtype=torch.bfloat16, use_fast_accum=True),
+        },
+        rounds,
+    )
+    rows.append(_row(f"e4m3 {n}^3", 2.0 * n**3, times, error))
+
+
+def int8(rows: list[dict[str, Any]], rounds: int) -> None:
+    """s8, B contiguous along K."""
+    n = 8192
+    a, b = (torch.randint(-128, 128, (n, n), device="cuda", dtype=torch.int8) for _ in range(2))
+    out = torch.zeros((n, n), device="cuda", dtype=torch.int32)
+    kd.library.matmul(a, b.T, out=out)
+    assert torch.equal(out, torch._int_mm(a, b.T))
+    times = interleaved(
+        {"ours": lambda: kd.library.matmul(a, b.T, out=out), "cublas": lambda: torch._int_mm(a, b.T)}, rounds
+    )
+    rows.append(_row(f"s8 {n}^3", 2.0 * n**3, times, 0.0))
+
+
+def configs(rows: list[dict[str, Any]], rounds: int) -> None:
+    """Configurations of the bf16 kernel beside each other."""
+    for M, N, K in [(4096, 4096, 4096), (8192, 8192, 8192), (8192, 8192, 512)]:
+        a = torch.randn(M, K, device="cuda").bfloat16()
+        b = torch.randn(N, K, device="cuda").bfloat16().T
+        out = torch.empty((M, N), device="cuda", dtype=torch.bfloat16)
+        for config in CONFIGS:
+            out.fill_(float("nan"))
+            kd.library.matmul(a, b, out=out, config=config)
+            error = check(out, a, b, 4e-3)
+            times = interleaved(
+                {
+                    "ours": lambda a=a, b=b, o=out, c=config: kd.library.matmul(a, b, out=o, config=c),
+                    "cublas": lambda a=a, b=b: torch.matmul(a, b),
+                },
+                rounds,
+            )
+            c = config
+            name = f"{M}x{N}x{K} {c.tile_m}x{c.tile_n}x{c.tile_k} s{c.stages} g{c.group} c{c.cluster}"
+            rows.append(_row(name, 2.0 * M * N * K, times, error))
+
+
+WORK = {"bf16": bf16, "fp8": fp8, "int8": int8, "configs": configs}
+
+
+def main() -> None:
+    """Run the named benchmarks, by default all but `configs`."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", choices=[*WORK, []], default=[])
+    parser.add_argument("--rounds", type=int, default=25)
+    parser.add_argument("--json")
+    args = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    print(machine())
+    for name in args.names or ["bf16", "fp8", "int8"]:
+        WORK[name](rows, args.rounds)
+        table(rows, args.json)
+    print(machine())
+
+
+if __name__ == "__main__":
+    main()

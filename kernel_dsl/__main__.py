@@ -1,0 +1,213 @@
+"""`python -m kernel_dsl`: what works here, the stages of a kernel in a file, running a file, the disk cache."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import dataclasses
+import importlib
+import re
+import runpy
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from . import dtypes
+from .diagnostics import Error
+from .memory import ShapeDtypeStruct
+from .options import environment
+
+_SHORT = {
+    **{f"f{n}": f"float{n}" for n in (16, 32, 64)},
+    **{f"i{n}": f"int{n}" for n in (8, 16, 32, 64)},
+    **{f"u{n}": f"uint{n}" for n in (8, 16, 32, 64)},
+    "bf16": "bfloat16",
+    "e4m3": "float8_e4m3fn",
+    "e5m2": "float8_e5m2",
+}
+_STAGES = ("ir", "llvm", "ptx", "resources", "sass")
+_ARRAY = re.compile(r"^\s*(\w+)\s*\[([\d\s,]*)\]\s*$")
+
+
+class CommandError(Exception):
+    """What was asked for on the command line makes no sense."""
+
+
+# --- arguments ------------------------------------------------------------------------------------
+
+
+def parse_argument(text: str) -> Any:
+    """`f32[1024,1024]` as a struct; `f32[]` has rank 0; `i64` a scalar of that dtype; `3`, `2.5`, `True` themselves."""
+    array = _ARRAY.match(text)
+    if array:
+        extents = [int(n) for n in array.group(2).split(",") if n.strip()]
+        return ShapeDtypeStruct(tuple(extents), _dtype(array.group(1), text))
+    if re.fullmatch(r"[A-Za-z]\w*", text.strip()) and text.strip() not in ("True", "False"):
+        return _dtype(text.strip(), text)(1)
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        value = None
+    if not isinstance(value, (bool, int, float)):
+        raise CommandError(f"--arg {text!r} is no argument: write f32[1024,1024], i64, 3, 2.5 or True")
+    return value
+
+
+def _dtype(name: str, text: str) -> dtypes.DType:
+    full = _SHORT.get(name, name)
+    if full not in dtypes.BY_NAME:
+        known = ", ".join([*_SHORT, "bool"])
+        raise CommandError(f"--arg {text!r}: {name!r} is no dtype; those are {known}, and their full names")
+    return dtypes.BY_NAME[full]
+
+
+def find_kernel(place: str) -> Any:
+    """The kernel that `FILE:KERNEL` names; `FILE` alone if it holds just one."""
+    file, _, name = place.rpartition(":") if place.rpartition(":")[0] else (place, "", "")
+    if not Path(file).is_file():
+        raise CommandError(f"there is no file {file!r}")
+    sys.path.insert(0, str(Path(file).resolve().parent))
+    found = runpy.run_path(file, run_name="__kernels__")
+    kernels = {key: value for key, value in found.items() if hasattr(value, "lower") and hasattr(value, "bind")}
+    if not name and len(kernels) == 1:
+        return next(iter(kernels.values()))
+    target: Any = found.get(name.partition(".")[0])
+    for part in name.split(".")[1:]:
+        target = getattr(target, part, None)
+    if target is None or not hasattr(target, "lower"):
+        listed = ", ".join(kernels) or "none"
+        raise CommandError(f"{file} has no kernel {name!r}; its kernels are: {listed}. Write {file}:KERNEL")
+    return target
+
+
+# --- commands -------------------------------------------------------------------------------------
+
+
+def _ptx(options: argparse.Namespace) -> None:
+    kernel = find_kernel(options.kernel)
+    stages = kernel.lower(*(parse_argument(text) for text in options.arg), target=options.target)
+    wanted: list[str] = options.stage or list(_STAGES)
+    for name in wanted:
+        text = _stage(stages, name, required=bool(options.stage))
+        if len(wanted) > 1:
+            print(f"// ---- {name} " + "-" * (90 - len(name)))
+        print(text.rstrip("\n"))
+
+
+def _stage(stages: Any, name: str, required: bool) -> str:
+    if name == "ir":
+        return str(stages)
+    if name in ("llvm", "ptx"):
+        return getattr(stages, name)
+    try:
+        compiled = stages.compile()
+        if name == "sass":
+            return compiled.sass
+        lines = [f"{key}: {value}" for key, value in dataclasses.asdict(compiled.resources).items()]
+        return "\n".join([*lines, *(f"remark: {remark}" for remark in compiled.remarks)])
+    except Error as error:
+        if required or error.code != "tool-missing":
+            raise
+        return f"// {error.fields['message']}"
+
+
+def _run(options: argparse.Namespace) -> None:
+    if not Path(options.file).is_file():
+        raise CommandError(f"there is no file {options.file!r}")
+    sys.argv = [options.file, *options.args]
+    sys.path.insert(0, str(Path(options.file).resolve().parent))
+    runpy.run_path(options.file, run_name="__main__")
+
+
+def _cache(options: argparse.Namespace) -> None:
+    settings = environment()
+    if settings.cache_off:
+        print("the disk cache is off (KERNEL_DSL_CACHE=off)")
+        return
+    disk = importlib.import_module("runtime.disk_cache").DiskCache(settings.cache_dir)
+    if options.action == "clear":
+        print(f"removed {disk.clear()} kernels from {settings.cache_dir}")
+        return
+    found = disk.stats()
+    print(f"{found.directory}: {found.entries} kernels, {found.bytes} bytes of at most {found.max_bytes}")
+    for line in disk.listing() if options.action == "list" else ():
+        print(line)
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    doctor = importlib.import_module("runtime.doctor")
+    broken = 0
+    for finding in doctor.findings(list(_trials())):
+        print(finding, flush=True)
+        broken += finding.state == doctor.BROKEN
+    return 1 if broken else 0
+
+
+def _trials() -> Iterator[tuple[str, Callable[[], str]]]:
+    """Small kernels, tried on all that there is."""
+    import numpy as np
+
+    from .kernel import kernel
+
+    x = np.arange(256, dtype=np.float32)
+
+    @kernel(out_type=ShapeDtypeStruct(x.shape, dtypes.float32))
+    def double(x: Any, out: Any) -> None:
+        out[...] = x[...] * 2
+
+    def right(y: Any) -> str:
+        if not np.array_equal(y, x * 2):
+            raise ArithmeticError("a kernel that doubles its input gave something else")
+        return "a kernel ran, and its result is right"
+
+    def assemble() -> str:
+        found = double.lower(x).compile().resources
+        return f"a kernel was assembled, into {found.registers} registers a lane"
+
+    yield "compiling", lambda: f"a kernel became {len(double.lower(x).ptx.splitlines())} lines of PTX"
+    yield "assembling", assemble
+    yield "interpreter", lambda: right(double(x, interpret=True))
+    if importlib.import_module("runtime.driver").available():
+        yield "running", lambda: right(double(x, interpret=False))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m kernel_dsl", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    doctor = commands.add_parser("doctor", help="what of this machine works, and what to do about the rest")
+    doctor.set_defaults(run=_doctor)
+    ptx = commands.add_parser("ptx", help="the stages of a kernel in a file: IR, LLVM, PTX, resources, machine code")
+    ptx.add_argument("kernel", metavar="FILE:KERNEL")
+    ptx.add_argument(
+        "--arg", action="extend", nargs="+", default=[], metavar="ARG",
+        help="an input, such as f32[1024,1024] for an array, i64 for a scalar, or 3, 2.5, True",
+    )  # fmt: skip
+    ptx.add_argument("--target", help="such as sm_90a")
+    ptx.add_argument("--stage", action="append", choices=_STAGES, help="only this one; may be repeated")
+    ptx.set_defaults(run=_ptx)
+    run = commands.add_parser("run", help="run a file; errors end at its own lines")
+    run.add_argument("file", metavar="FILE")
+    run.add_argument("args", nargs=argparse.REMAINDER, help="arguments for the file")
+    run.set_defaults(run=_run)
+    cache = commands.add_parser("cache", help="the disk cache of compiled kernels")
+    cache.add_argument("action", nargs="?", choices=("show", "list", "clear"), default="show")
+    cache.set_defaults(run=_cache)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command. Returns the exit status: 0, 1 for what failed, 2 for what makes no sense."""
+    options = _parser().parse_args(arguments)
+    try:
+        return options.run(options) or 0
+    except CommandError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except Error as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

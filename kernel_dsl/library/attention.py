@@ -1,0 +1,127 @@
+"""`kd.library.attention`: softmax(q k^T * scale) v as a plain function."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Any
+
+import kernel_dsl as kd
+from kernel_dsl.dtypes import as_dtype
+from kernel_dsl.errors import BadCallArgument, BadCallValue
+from kernel_dsl.target import DEFAULT, TARGETS, Feature
+
+from .attention_general import attention_general
+from .attention_kernel import AttentionConfig, AttentionProblem, attention_kernel, default_config
+from .matmul import array_address, element_strides
+
+_log = logging.getLogger("kernel_dsl")
+
+
+class Attention:
+    """`attention(q, k, v)`: q (batch, heads, queries, dim), k and v (batch, kv_heads, keys, dim); returns q's shape.
+
+    Query heads share key heads evenly where there are fewer of these. `causal`: query i sees keys 0 to i. `scale`: by
+    default dim ** -0.5. `return_lse=True` also gives the logarithm of each row's sum of exponentials, float32
+    (batch, heads, queries). `config`: an `AttentionConfig`. `out`, `stream`, `interpret`: as for kernels. Inputs that
+    TMA or wgmma can't take go to a slower kernel, with a log line.
+    """
+
+    def __call__(
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        *,
+        causal: bool = False,
+        scale: float | None = None,
+        return_lse: bool = False,
+        config: AttentionConfig | None = None,
+        out: Any = None,
+        stream: Any = None,
+        interpret: Any = None,
+    ) -> Any:
+        kernel = self._plan(q, k, v, causal, scale, return_lse, config, None)
+        return kernel(q, k, v, out=out, stream=stream, interpret=interpret)
+
+    def lower(
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        *,
+        causal: bool = False,
+        scale: float | None = None,
+        return_lse: bool = False,
+        config: AttentionConfig | None = None,
+        target: str | None = None,
+    ) -> Any:
+        """The stages of the kernel that a call with such arguments runs."""
+        return self._plan(q, k, v, causal, scale, return_lse, config, target).lower(q, k, v, target=target)
+
+    def _plan(
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        causal: bool,
+        scale: float | None,
+        lse: bool,
+        config: AttentionConfig | None,
+        target: str | None,
+    ) -> Any:
+        problem = describe(q, k, v, causal, scale, lse)
+        why = refusal(problem, (q, k, v), TARGETS[target] if target is not None else DEFAULT)
+        if why:
+            _log.info("attention: %s; using the general kernel", why)
+            return attention_general(problem)
+        return attention_kernel(problem, config or default_config(problem))
+
+
+def describe(q: Any, k: Any, v: Any, causal: bool, scale: float | None, lse: bool) -> AttentionProblem:
+    """The problem. Raises `BadCallArgument`, `BadCallValue`."""
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if not hasattr(x, "shape") or not hasattr(x, "dtype") or len(x.shape) != 4:
+            what = f"{name} is a {type(x).__name__} of shape {tuple(getattr(x, 'shape', ()))}"
+            raise BadCallArgument(kernel="attention", what=what, hint="inputs are (batch, heads, length, dim)")
+    batch, heads, queries, dim = tuple(q.shape)
+    dtype = as_dtype(q.dtype)
+    if tuple(k.shape) != tuple(v.shape) or k.shape[0] != batch or k.shape[3] != dim:
+        what = f"q is {tuple(q.shape)}, k is {tuple(k.shape)} and v is {tuple(v.shape)}"
+        raise BadCallValue(kernel="attention", what=what, hint="k and v are (batch, kv_heads, keys, dim)")
+    if not k.shape[1] or heads % k.shape[1]:
+        what = f"{heads} query heads and {k.shape[1]} key heads"
+        raise BadCallValue(kernel="attention", what=what, hint="the query heads are a multiple of the key heads")
+    if as_dtype(k.dtype) != dtype or as_dtype(v.dtype) != dtype or not dtype.is_float:
+        what = f"q is {dtype}, k is {as_dtype(k.dtype)} and v is {as_dtype(v.dtype)}"
+        raise BadCallArgument(kernel="attention", what=what, hint="give all three one float dtype")
+    if not k.shape[2] and queries:
+        raise BadCallValue(kernel="attention", what="there are no keys", hint="a softmax needs at least one key")
+    factor = dim**-0.5 if scale is None else float(scale)
+    if not math.isfinite(factor) or factor <= 0:
+        raise BadCallValue(kernel="attention", what=f"scale={scale!r}", hint="a positive number")
+    return AttentionProblem(
+        batch, heads, k.shape[1], queries, k.shape[2], dim, dtype, bool(causal), factor, bool(lse)
+    )
+
+
+def refusal(p: AttentionProblem, arrays: tuple[Any, ...], target: Any) -> str:
+    """Why the fast kernel can't do it; empty where it can."""
+    if not target.supports(Feature.WGMMA | Feature.TMA):
+        return f"{target} has no wgmma"
+    if p.dtype not in (kd.float16, kd.bfloat16):
+        return f"{p.dtype} is not a 16-bit float"
+    if p.dim not in (64, 128, 192, 256):
+        return f"a head dimension of {p.dim} is none of 64, 128, 192, 256"
+    if not p.batch or not p.queries:
+        return "there is nothing to compute"
+    for name, x in zip("qkv", arrays, strict=True):
+        strides = element_strides(x)
+        if strides is not None and (strides[3] != 1 or any(s % 8 for s in strides[:3])):
+            return f"{name} has strides {strides}, and TMA needs rows of neighbours at multiples of 16 bytes"
+        if array_address(x) % 16:
+            return f"{name} is not aligned to 16 bytes"
+    return ""
+
+
+attention = Attention()

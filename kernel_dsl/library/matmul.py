@@ -1,0 +1,167 @@
+"""`kd.library.matmul`: the product of two matrices as a plain function."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import kernel_dsl as kd
+from kernel_dsl.dtypes import DType, as_dtype
+from kernel_dsl.errors import BadCallArgument, BadCallValue
+from kernel_dsl.target import DEFAULT, TARGETS, Feature
+
+from .choose import choose
+from .fallback import fallback_kernel
+from .persistent_matmul import MatmulConfig, Problem, matmul_kernel
+
+_log = logging.getLogger("kernel_dsl")
+_FAST = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int8", "uint8")
+
+
+def is_transposed(x: Any) -> bool:
+    """Whether a matrix is stored by columns: its `.T` is then the contiguous one."""
+    strides = element_strides(x)
+    return strides is not None and strides[0] == 1 and strides[1] != 1 and x.shape[1] > 1
+
+
+def element_strides(x: Any) -> tuple[int, ...] | None:
+    """Strides in elements; None for a struct, which is row-major."""
+    if callable(getattr(x, "stride", None)):
+        return tuple(x.stride())
+    strides = getattr(x, "strides", None)
+    if strides is None:
+        return None
+    return tuple(s // as_dtype(x.dtype).itemsize for s in strides)
+
+
+def default_out(dtype: DType) -> DType:
+    """bfloat16 for fp8, int32 for 8-bit integers, else the inputs' own."""
+    if dtype in (kd.float8_e4m3fn, kd.float8_e5m2):
+        return kd.bfloat16
+    return kd.int32 if dtype.is_integer and dtype.itemsize == 1 else dtype
+
+
+class Matmul:
+    """`matmul(a, b)`: a (M, K) times b (K, N), each row-major or transposed (`w.T`), in float32 or int32 accumulators.
+
+    `out_dtype`: by default the inputs' dtype, bfloat16 for fp8, int32 for 8-bit integers. `bias`: (N,), added to each
+    row; `c`: (M, N), added; `activation`: a function of traced values, applied last. `precision="tf32"`: round float32
+    operands to tf32. `config`: a `MatmulConfig` instead of the chosen one. `out`, `stream`, `interpret`: as for kernels.
+    Inputs that TMA can't take go to a slower kernel, with a log line.
+    """
+
+    def __call__(
+        self,
+        a: Any,
+        b: Any,
+        *,
+        out_dtype: Any = None,
+        bias: Any = None,
+        c: Any = None,
+        activation: Callable[[Any], Any] | None = None,
+        precision: str | None = None,
+        config: MatmulConfig | None = None,
+        out: Any = None,
+        stream: Any = None,
+        interpret: Any = None,
+    ) -> Any:
+        kernel, args = self._plan(a, b, out_dtype, bias, c, activation, precision, config, None)
+        return kernel(*args, out=out, stream=stream, interpret=interpret)
+
+    def lower(
+        self,
+        a: Any,
+        b: Any,
+        *,
+        out_dtype: Any = None,
+        bias: Any = None,
+        c: Any = None,
+        activation: Callable[[Any], Any] | None = None,
+        precision: str | None = None,
+        config: MatmulConfig | None = None,
+        target: str | None = None,
+    ) -> Any:
+        """The stages of the kernel that a call with such arguments runs."""
+        kernel, args = self._plan(a, b, out_dtype, bias, c, activation, precision, config, target)
+        return kernel.lower(*args, target=target)
+
+    def _plan(
+        self,
+        a: Any,
+        b: Any,
+        out_dtype: Any,
+        bias: Any,
+        c: Any,
+        activation: Callable[[Any], Any] | None,
+        precision: str | None,
+        config: MatmulConfig | None,
+        target: str | None,
+    ) -> tuple[Any, list[Any]]:
+        problem, args = self.describe(a, b, out_dtype, bias, c)
+        machine = TARGETS[target] if target is not None else DEFAULT
+        why = self.refusal(problem, args, precision, machine)
+        if why:
+            _log.info("matmul: %s; using the general kernel", why)
+            return fallback_kernel(problem, activation, precision), args
+        blocks = machine.limits.multiprocessors
+        return matmul_kernel(problem, config or choose(problem, blocks), blocks, activation), args
+
+    def describe(self, a: Any, b: Any, out_dtype: Any, bias: Any, c: Any) -> tuple[Problem, list[Any]]:
+        """The problem, and the kernel's arguments. Raises `BadCallArgument`, `BadCallValue`."""
+        for name, x in (("a", a), ("b", b)):
+            if not hasattr(x, "shape") or not hasattr(x, "dtype") or len(x.shape) != 2:
+                what = f"{name} is a {type(x).__name__} of shape {tuple(getattr(x, 'shape', ()))}"
+                raise BadCallArgument(kernel="matmul", what=what, hint="a is (M, K) and b is (K, N)")
+        (M, K), (K2, N) = tuple(a.shape), tuple(b.shape)
+        if K != K2:
+            what = f"a is {(M, K)} and b is {(K2, N)}"
+            raise BadCallValue(kernel="matmul", what=what, hint="the columns of a are the rows of b; transpose with `.T`")
+        ta, tb = is_transposed(a), is_transposed(b)
+        dtype, b_dtype = as_dtype(a.dtype), as_dtype(b.dtype)
+        if dtype != b_dtype and not (dtype.itemsize == b_dtype.itemsize == 1 and dtype.is_float == b_dtype.is_float):
+            what = f"a is {dtype} and b is {b_dtype}"
+            raise BadCallArgument(kernel="matmul", what=what, hint="convert one of them")
+        out = default_out(dtype) if out_dtype is None else as_dtype(out_dtype)
+        problem = Problem(M, N, K, dtype, b_dtype, out, ta, tb, bias is not None, c is not None)
+        extra = [x for x in (bias, c) if x is not None]
+        for name, x, shape in (("bias", bias, (N,)), ("c", c, (M, N))):
+            if x is not None and tuple(x.shape) != shape:
+                raise BadCallValue(kernel="matmul", what=f"{name} is {tuple(x.shape)}", hint=f"its shape is {shape}")
+        return problem, [a.T if ta else a, b.T if tb else b, *extra]
+
+    def refusal(self, p: Problem, args: list[Any], precision: str | None, target: Any) -> str:
+        """Why the fast kernel can't do it; empty where it can."""
+        if not target.supports(Feature.WGMMA | Feature.TMA):
+            return f"{target} has no wgmma"
+        if p.dtype.name not in _FAST and not (p.dtype == kd.float32 and precision == "tf32"):
+            return f"{p.dtype} operands are multiplied exactly"
+        if p.dtype.itemsize != 2 and (p.a_transposed or not p.b_transposed):
+            return f"{p.dtype} operands must be contiguous along K"
+        if not p.M or not p.N or not p.K:
+            return "there is nothing to multiply"
+        for name, x in zip("ab", args, strict=False):
+            strides = element_strides(x)
+            row = x.shape[1] if strides is None else strides[0]
+            item = as_dtype(x.dtype).itemsize
+            if strides is not None and strides[1] != 1 and x.shape[1] > 1:
+                return f"{name} is strided along both axes"
+            if x.shape[0] > 1 and row * item % 16:
+                return f"rows of {name} are {row * item} bytes apart, and TMA needs a multiple of 16"
+            if array_address(x) % 16:
+                return f"{name} is not aligned to 16 bytes"
+        if p.M > 1 and p.N * p.out_dtype.itemsize % 16:
+            return f"rows of the result are {p.N * p.out_dtype.itemsize} bytes, and TMA needs a multiple of 16"
+        return ""
+
+
+def array_address(x: Any) -> int:
+    """The address of an array on its device; 0 for a struct."""
+    if hasattr(x, "data_ptr"):
+        return int(x.data_ptr())
+    if hasattr(x, "__array_interface__"):
+        return int(x.__array_interface__["data"][0])
+    return 0
+
+
+matmul = Matmul()

@@ -1,0 +1,197 @@
+"""The fast matrix product on Hopper: persistent, warp-specialised, TMA in and out.
+
+One warpgroup loads tiles into a ring of SMEM stages; the others multiply. Each block walks its share of the output
+tiles in an order that reuses L2. Accumulators go through SMEM to GMEM by TMA, while the loads of the next tile are
+already in flight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from math import gcd
+from typing import Any
+
+import kernel_dsl as kd
+
+Epilogue = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class MatmulConfig:
+    """Sizes of the matmul kernel. `consumers` share `tile_m` evenly; `group`: tiles of M that go together in L2.
+
+    `cluster`: blocks along M that share one tile of B by multicast. `epilogue_n`: columns a store moves at a time.
+    """
+
+    tile_m: int = 128
+    tile_n: int = 256
+    tile_k: int = 64
+    stages: int = 4
+    consumers: int = 2
+    group: int = 8
+    cluster: int = 1
+    epilogue_n: int = 64
+    epilogue_stages: int = 2
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is multiplied: a is (M, K), or (K, M) where `a_transposed`; b is (K, N), or (N, K) where `b_transposed`."""
+
+    M: int
+    N: int
+    K: int
+    dtype: Any
+    b_dtype: Any
+    out_dtype: Any
+    a_transposed: bool = False
+    b_transposed: bool = False
+    bias: bool = False
+    accumulate: bool = False
+
+
+def _smem(rows: int, columns: int, dtype: Any, stages: int) -> Any:
+    """Stages of a tile whose rows are contiguous, in the widest swizzle."""
+    swizzle = kd.find_swizzle(columns * dtype.bits)
+    tile = (8, swizzle // dtype.itemsize)
+    return kd.SMEM((stages, rows, columns), dtype, transforms=(kd.TilingTransform(tile), kd.SwizzleTransform(swizzle)))
+
+
+@cache
+def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activation: Epilogue | None = None) -> Any:
+    """The kernel `(a, b[, bias][, c]) -> out` for a problem, on `blocks` multiprocessors."""
+    p, t = problem, config
+    rows = t.tile_m // t.consumers
+    tiles_m, tiles_n = kd.cdiv(kd.cdiv(p.M, t.tile_m), t.cluster), kd.cdiv(p.N, t.tile_n)
+    steps = kd.cdiv(p.K, t.tile_k)
+    accumulator = kd.int32 if p.dtype.is_integer else kd.float32
+    a_shape = (t.tile_k, t.tile_m) if p.a_transposed else (t.tile_m, t.tile_k)
+    b_shape = (t.tile_n, t.tile_k) if p.b_transposed else (t.tile_k, t.tile_n)
+    clusters = max(min(tiles_m * tiles_n, blocks // t.cluster), 1)
+    producer = t.consumers
+    # buffers of the epilogue take turns, and must do so across tiles too
+    ring = gcd(t.epilogue_stages, t.tile_n // t.epilogue_n)
+    scratch = {
+        "a_smem": _smem(*a_shape, p.dtype, t.stages),
+        "b_smem": _smem(*b_shape, p.b_dtype, t.stages),
+        "out_smem": _smem(rows, t.epilogue_n, p.out_dtype, t.consumers * ring),
+        "loaded": kd.Barrier(num_arrivals=2, num_barriers=t.stages),
+        "consumed": kd.ClusterBarrier(collective_axes=("cluster",), num_arrivals=t.consumers, num_barriers=t.stages)
+        if t.cluster > 1
+        else kd.Barrier(num_arrivals=t.consumers, num_barriers=t.stages),
+    }
+
+    def tile_of(index: Any) -> tuple[Any, Any]:
+        m, n = kd.planar_snake(index, (tiles_m, tiles_n), 0, min(t.group, tiles_m))
+        if t.cluster > 1:
+            m = m * t.cluster + kd.axis_index("cluster")
+        return m * t.tile_m, n * t.tile_n
+
+    def next_slot(slot: Any) -> Any:
+        return kd.where(slot == t.stages - 1, 0, slot + 1)
+
+    def produce(a: Any, b: Any, a_smem: Any, b_smem: Any, loaded: Any, consumed: Any) -> None:
+        kd.set_max_registers(40, action="decrease")
+        first = kd.axis_index("block")
+
+        @kd.loop(first, tiles_m * tiles_n, step=clusters, init_carry=(0, 0))
+        def _(index: Any, carry: Any) -> Any:
+            m, n = tile_of(index)
+
+            @kd.loop(0, steps, init_carry=carry)
+            def end(step: Any, carry: Any) -> Any:
+                slot, count = carry
+
+                @kd.when(count >= t.stages)
+                def _() -> None:
+                    kd.barrier_wait(consumed.at[slot])
+
+                k = kd.ds(step * t.tile_k, t.tile_k)
+                m_slice, n_slice = kd.ds(m, t.tile_m), kd.ds(n, t.tile_n)
+                a_tile = a.at[k, m_slice] if p.a_transposed else a.at[m_slice, k]
+                b_tile = b.at[n_slice, k] if p.b_transposed else b.at[k, n_slice]
+                kd.copy_gmem_to_smem(a_tile, a_smem.at[slot], loaded.at[slot])
+                shared = "cluster" if t.cluster > 1 else None
+                kd.copy_gmem_to_smem(b_tile, b_smem.at[slot], loaded.at[slot], collective_axes=shared)
+                return next_slot(slot), kd.minimum(count + 1, t.stages)
+
+            return end
+
+    def consume(me: Any, extra: tuple[Any, ...], out: Any, a_smem: Any, b_smem: Any, out_smem: Any, loaded: Any, consumed: Any) -> None:
+        kd.set_max_registers(232 if t.consumers == 2 else 240, action="increase")
+        first = kd.axis_index("block")
+
+        @kd.loop(first, tiles_m * tiles_n, step=clusters, init_carry=0)
+        def _(index: Any, slot: Any) -> Any:
+            m, n = tile_of(index)
+
+            def multiply(acc: Any) -> Any:
+                @kd.loop(0, steps, init_carry=(slot, slot))
+                def end(step: Any, carry: Any) -> Any:
+                    slot, before = carry
+                    kd.barrier_wait(loaded.at[slot])
+                    a_block = a_smem.at[slot]
+                    a_rows = kd.ds(me * rows, rows)
+                    a_block = a_block.at[:, a_rows].T if p.a_transposed else a_block.at[a_rows]
+                    b_block = b_smem.at[slot].T if p.b_transposed else b_smem.at[slot]
+                    kd.wgmma(acc, a_block, b_block)
+                    kd.wgmma_wait(1)
+                    kd.barrier_arrive(consumed.at[before], predicate=step > 0)
+                    return next_slot(slot), slot
+
+                slot_after, last = end
+                value = acc[...]
+                kd.barrier_arrive(consumed.at[last])
+                return value, slot_after
+
+            value, slot_after = kd.run_scoped(multiply, kd.ACC((rows, t.tile_n), accumulator))
+            store_tile(value, extra, out, out_smem, me, m + me * rows, n)
+            return slot_after
+
+        kd.wait_smem_to_gmem(0)
+
+    def store_tile(value: Any, extra: tuple[Any, ...], out: Any, out_smem: Any, me: Any, m: Any, n: Any) -> None:
+        count = t.tile_n // t.epilogue_n
+        for part in range(count):
+            x = value[:, part * t.epilogue_n : (part + 1) * t.epilogue_n]
+            columns = kd.ds(n + part * t.epilogue_n, t.epilogue_n)
+            rest = list(extra)
+            if p.bias:
+                x = x + kd.load(rest.pop(0), (None, columns)).astype(x.dtype)
+            if p.accumulate:
+                x = x + kd.load(rest.pop(0), (kd.ds(m, rows), columns)).astype(x.dtype)
+            if activation is not None:
+                x = activation(x)
+            kd.wait_smem_to_gmem(ring - 1, wait_read_only=True)
+            place = out_smem.at[me * ring + part % ring]
+            place[...] = x.astype(p.out_dtype)
+            kd.commit_smem()
+            kd.copy_smem_to_gmem(place, out.at[kd.ds(m, rows), columns])
+
+    def body(a: Any, b: Any, *refs: Any, **buffers: Any) -> None:
+        *extra, out = refs
+        me = kd.axis_index("wg")
+        out_smem = buffers.pop("out_smem")
+
+        @kd.when(me == producer)
+        def _() -> None:
+            produce(a, b, **buffers)
+
+        @kd.when(me < producer)
+        def _() -> None:
+            consume(me, tuple(extra), out, out_smem=out_smem, **buffers)
+
+    return kd.kernel(
+        body,
+        out_type=kd.ShapeDtypeStruct((p.M, p.N), p.out_dtype),
+        scratch_types=scratch,
+        grid=(clusters,),
+        grid_names=("block",),
+        cluster=(t.cluster,) if t.cluster > 1 else (),
+        cluster_names=("cluster",) if t.cluster > 1 else (),
+        num_threads=t.consumers + 1,
+        thread_name="wg",
+        name="matmul",
+    )

@@ -1,0 +1,128 @@
+"""Clusters: barriers shared by blocks, other blocks' SMEM, and asynchronous stores to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+from ..errors import BadArgument, BadArgumentType, StoreDType
+from ..errors_hopper import ClusterUse, CopySpaces, WgmmaShape
+from ..ir import BarrierType, Effect, MemorySpace, Op, RefType, Value, attr, layout_of, operand, operands
+from ..memory import ClusterBarrier
+from ..refs import Access, Ref, View, is_index
+from ..target import Feature
+from ..trace import LayoutVar, current, emit
+from .barrier import BarrierRef, as_barrier
+from .copy import cluster_positions
+from .elementwise import as_value, broadcast_value
+from .ref import AllocBarrier, as_ref, stored_value
+
+__all__ = ["async_store_smem", "cluster_ref"]
+
+
+class PeerRef(Op, name="peer_ref", requires=Feature.DSMEM):
+    """The same SMEM buffer of another block of the cluster. PTX `mapa`.
+
+    `indices`: the block's index along the axes `axes`; along others it is this block's own.
+    """
+
+    ref: Value = operand()
+    indices: tuple[Value, ...] = operands()
+    axes: tuple[int, ...] = attr()
+    type: RefType = attr()
+
+    def infer(self) -> tuple[Any, ...]:
+        return (self.type,)
+
+
+class AsyncStoreSmem(Op, name="async_store_smem", effect=Effect.SYNC, requires=Feature.DSMEM):
+    """Store a value to another block's SMEM, completing on that block's barrier. PTX `st.async`."""
+
+    ref: Value = operand()
+    x: Value = operand()
+    offsets: tuple[Value, ...] = operands()
+    barrier: Value = operand()
+    index: Value = operand()
+    block: Value = operand()
+    view: View = attr()
+    access: Access = attr()
+    axis: int = attr()
+
+    @property
+    def layout(self) -> Any:
+        return layout_of(self.x)
+
+
+def cluster_barrier(spec: ClusterBarrier, name: str) -> BarrierRef:
+    """Allocate one. Raises `ClusterUse`."""
+    groups = tuple(cluster_positions(g, "ClusterBarrier") for g in spec.groups)
+    if not groups or any(not g for g in groups):
+        hint = "name the cluster axes whose blocks arrive for each other"
+        raise ClusterUse(op="ClusterBarrier", what="no collective axes", hint=hint)
+    used = [p for g in groups for p in g]
+    if len(set(used)) != len(used):
+        raise ClusterUse(op="ClusterBarrier", what="an axis in two groups", hint="name each axis once")
+    sizes = {p: size for kind, p, size in current().axes.values() if kind == "cluster"}
+    blocks = 1 + sum(prod(sizes[p] for p in g) - 1 for g in groups)
+    type = BarrierType(spec.num_arrivals * blocks, spec.shape, name, groups)
+    return BarrierRef(emit(AllocBarrier(type)).result)
+
+
+def cluster_ref(ref: Any, index: Mapping[str, Any]) -> Ref:
+    """`ref` in the SMEM of another block: {axis: index} along cluster axes, this block's own along the others.
+
+    Loads and stores go there directly; what orders them is a `ClusterBarrier`.
+    """
+    op = "cluster_ref"
+    own = as_ref(ref, op)
+    if own.memory_space is not MemorySpace.SMEM:
+        hint = "GMEM is the same for all blocks"
+        raise CopySpaces(op=op, src="SMEM", dst="registers", got=own.memory_space.name, hint=hint)
+    if not isinstance(index, Mapping) or not index:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise BadArgumentType(op=op, what=f"index={index!r}", hint="a dict of cluster axis names and indices")
+    names = sorted(index, key=lambda n: cluster_positions(n, op)[0])
+    axes = cluster_positions(tuple(names), op)
+    values: list[Value] = []
+    for name in names:
+        if not is_index(index[name]):
+            raise BadArgumentType(op=op, what=f"{name}={index[name]!r}", hint="an int or a rank-0 integer value")
+        values.append(as_value(index[name], op))
+    made = emit(PeerRef(own.root, tuple(values), axes, own.type)).result
+    return own.moved_to(made)
+
+
+def async_store_smem(x: Any, ref: Any, barrier: Any, *, cluster_dim: str, cluster_idx: Any) -> None:
+    """Store `x` to `ref` in the block `cluster_idx` along `cluster_dim`; it arrives once, with its bytes, on that
+    block's `barrier`. Values are stored in units of 4, 8 or 16 bytes.
+    """
+    op = "async_store_smem"
+    target = as_ref(ref, op)
+    if target.memory_space is not MemorySpace.SMEM:
+        raise CopySpaces(op=op, src="registers", dst="SMEM", got=target.memory_space.name, hint="pass a Ref in SMEM")
+    value = stored_value(target.dtype, x)
+    if value.dtype != target.dtype:
+        raise StoreDType(value=value.dtype, ref=target.dtype)
+    if not target.shape:
+        raise BadArgument(op=op, what="a rank-0 Ref", hint="store at least 4 bytes")
+    one = as_barrier(barrier, op)
+    (axis,) = cluster_positions(cluster_dim, op)
+    view, offsets = target.view()
+    vector, minor = target.vector()
+    if vector * target.dtype.itemsize < 4:
+        why = "st.async stores 4, 8 or 16 aligned bytes"
+        raise WgmmaShape(op=op, what=f"{target!r} is stored 1 or 2 bytes at a time", why=why, hint="align the slice")
+    value = broadcast_value(value, target.shape, LayoutVar(target.shape, vector, minor))
+    emit(
+        AsyncStoreSmem(
+            target.root,
+            value,
+            offsets,
+            one.root,
+            one.linear(op),
+            as_value(cluster_idx, op),
+            view,
+            target.access(),
+            axis,
+        )
+    )

@@ -1,0 +1,99 @@
+"""Looking into a running kernel: printing, checks, layouts and names for regions."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from .. import dtypes as dt
+from ..errors import BadArgument, BadArgumentType
+from ..ir import Effect, Op, Value, attr, operand, operands
+from ..layout import Layout
+from ..refs import Ref
+from ..trace import current, emit, resolve
+from ..values import Array
+from .cast import astype
+from .control import as_predicate
+from .elementwise import as_value
+
+__all__ = ["debug_check", "debug_print", "named_scope", "print_layout"]
+
+
+class DebugPrint(Op, name="debug_print", effect=Effect.SYNC):
+    """Print from the kernel, once for a warpgroup, or once for each element. PTX calls `vprintf`."""
+
+    args: tuple[Value, ...] = operands()
+    pieces: tuple[str, ...] = attr()
+
+
+class DebugCheck(Op, name="debug_check", effect=Effect.SYNC):
+    """Stop the kernel with a message where the condition fails. PTX calls `__assertfail`."""
+
+    condition: Value = operand()
+    message: str = attr()
+    file: str = attr()
+    line: int = attr()
+
+
+def debug_print(fmt: str, *args: Any) -> None:
+    """Print `fmt` with `{}` for each argument: rank-0 values, or one array, which prints a line an element with its index.
+
+    Output of different warpgroups comes in no order. Raises `BadArgument` where braces and arguments don't match.
+    """
+    pieces = [text for text, field, spec, conv in _parsed(fmt)]
+    fields = sum(1 for _, field, _, _ in _parsed(fmt) if field is not None)
+    if fields != len(args):
+        raise BadArgument(op="debug_print", what=f"{fields} braces for {len(args)} arguments", hint="one `{}` each")
+    if fields == len(pieces):
+        pieces.append("")
+    values = [_printable(as_value(a, "debug_print")) for a in args]
+    if any(v.ndim for v in values) and len(values) != 1:
+        hint = "print rank-0 values together, and each array on its own"
+        raise BadArgument(op="debug_print", what="an array beside other arguments", hint=hint)
+    emit(DebugPrint(tuple(values), tuple(pieces)))
+
+
+def _parsed(fmt: str) -> list[tuple[str, str | None, str | None, str | None]]:
+    try:
+        return list(string.Formatter().parse(fmt))
+    except ValueError as error:
+        raise BadArgument(op="debug_print", what=f"the format {fmt!r}: {error}", hint="write `{}`, `{{` for a brace") from None
+
+
+def _printable(value: Array) -> Array:
+    """The types that vprintf takes: int32, int64 and float64."""
+    if value.dtype.is_float:
+        return astype(value, dt.float64)
+    if value.dtype.bits == 64:
+        return value
+    return astype(value, dt.int64 if value.dtype == dt.uint32 else dt.int32)
+
+
+def debug_check(condition: Any, message: str = "debug_check failed") -> None:
+    """Stop the kernel with `message` and the user's line where the rank-0 condition is false."""
+    if not isinstance(message, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise BadArgumentType(op="debug_check", what="the message is no string", hint="pass text")
+    op = DebugCheck(as_predicate(condition, "debug_check"), message, "", 0)
+    emit(op)
+    op.file, op.line = op.loc.file, op.loc.line
+
+
+def print_layout(fmt: str, x: Any) -> None:
+    """Print, while tracing, `fmt` with the layout of a value (or the shape of a Ref) in place of `{}`."""
+    current()
+    if isinstance(x, Ref):
+        print(fmt.format(repr(x)))
+        return
+    value = as_value(x, "print_layout")
+    layout: Layout = resolve(value.type.layout)
+    print(fmt.format(layout))
+
+
+@contextmanager
+def named_scope(name: str) -> Iterator[None]:
+    """Give the lines inside a name, for readers of the trace; it changes nothing."""
+    if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise BadArgumentType(op="named_scope", what=f"{name!r} is no string", hint="pass a name")
+    yield

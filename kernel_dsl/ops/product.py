@@ -1,0 +1,218 @@
+"""Matrix products of values and Refs: mma.sync by hand, and `dot`, which picks the instruction and the layouts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import dtypes as dt
+from ..accumulator import AccSpec
+from ..dtypes import DType
+from ..errors import BadArgument, ShapeMismatch
+from ..errors_hopper import WgmmaType
+from ..ir import MemorySpace, Op, RefType, Value, array_type, operand
+from ..layout import blocked
+from ..layouts import mma_acc, mma_lhs, mma_rhs
+from ..memory import MemorySpec
+from ..promote import promote
+from ..refs import Ref, ds
+from ..target import Feature
+from ..trace import current, traced
+from ..values import Array
+from .cast import astype
+from .elementwise import as_value, broadcast_value, convert
+
+__all__ = ["dot", "matmul", "mma"]
+
+_MMA = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int8", "uint8")
+_FP8 = ("float8_e4m3fn", "float8_e5m2")
+
+
+class Mma(Op, name="mma"):
+    """acc + a @ b on values in the fragments' layouts. PTX `mma.sync`. Float32 operands are rounded to tf32."""
+
+    acc: Value = operand()
+    a: Value = operand()
+    b: Value = operand()
+
+    def infer(self) -> tuple[Any, ...]:
+        return (array_type(self.acc),)
+
+    def needs(self) -> Feature:
+        return Feature.MMA_FP8 if array_type(self.a).dtype.name in _FP8 else Feature.MMA_SYNC
+
+
+def accumulator_dtype(dtype: DType) -> DType:
+    """What a product of such operands is summed in, and returned as."""
+    if dtype.is_integer or dtype.is_bool:
+        return dt.int64 if dtype.bits == 64 else dt.int32
+    return dt.float64 if dtype == dt.float64 else dt.float32
+
+
+def mma(acc: Any, a: Any, b: Any) -> Array:
+    """acc + a @ b by mma.sync: a (M, K) and b (K, N) values of one 16-bit, fp8 or 8-bit integer dtype, or float32 (as
+    tf32). Any shape; acc (M, N) is float32 or int32. Raises `WgmmaType`, `ShapeMismatch`.
+    """
+    x, y = as_value(a, "mma"), as_value(b, "mma")
+    total = as_value(acc, "mma")
+    _check_shapes(x.shape, y.shape, "mma")
+    same = x.dtype == y.dtype or (x.dtype.name in _FP8 and y.dtype.name in _FP8)
+    if not same or (x.dtype.name not in _MMA and x.dtype != dt.float32):
+        why = "operands are both float16, bfloat16, fp8, int8, uint8, or float32 as tf32"
+        raise WgmmaType(op="mma", what=f"operands of {x.dtype} and {y.dtype}", why=why, hint="convert one of them")
+    want = accumulator_dtype(x.dtype)
+    if total.dtype != want:
+        hint = f"start from `kd.zeros(shape, kd.{want})`"
+        raise WgmmaType(op="mma", what=f"an accumulator of {total.dtype}", why=f"it must be {want}", hint=hint)
+    shape = (x.shape[0], y.shape[1], x.shape[1])
+    layout = mma_acc(shape[:2])
+    total = broadcast_value(total, shape[:2], layout)
+    item = x.dtype.itemsize
+    result = traced(Mma(total, convert(x, mma_lhs(shape, item)), convert(y, mma_rhs(shape, item))))
+    # a fragment spreads even an axis of one over lanes, which later broadcasts along it may not see
+    return convert(result, blocked(shape[:2])) if 1 in shape[:2] else result
+
+
+def _check_shapes(a: tuple[int, ...], b: tuple[int, ...], op: str) -> None:
+    if len(a) != 2 or len(b) != 2 or a[1] != b[0]:
+        raise ShapeMismatch(op=op, shapes=f"{a} and {b}")
+
+
+def dot(a: Any, b: Any, *, acc: Any = None, precision: str | None = None, out_dtype: Any = None) -> Array:
+    """a @ b, plus `acc`: a (M, K) and b (K, N) are values or Refs of any dtypes that promote. `a @ b` is the same.
+
+    Sums are float32 (int32 for integers, float64 for float64), and so is the result unless `out_dtype` says otherwise.
+    float32 products are exact unless `precision="tf32"`. Tensor cores do what they can: wgmma where b is a Ref in SMEM
+    and the target has it, else mma.sync; the rest is multiplied lane by lane. Vectors are taken as in NumPy.
+    """
+    if precision not in (None, "highest", "tf32"):
+        raise BadArgument(op="dot", what=f"precision={precision!r}", hint='None or "tf32"')
+    x, y = _operand(a), _operand(b)
+    squeeze: tuple[int, ...] = ()
+    if len(x.shape) == 1:
+        x, squeeze = _value(x)[None, :], (0,)
+    if len(y.shape) == 1:
+        y, squeeze = _value(y)[:, None], (*squeeze, 1)
+    _check_shapes(x.shape, y.shape, "dot")
+    common, _ = promote([(x.dtype, False), (y.dtype, False)])
+    if x.dtype.name in _FP8 and y.dtype.name in _FP8:
+        common = x.dtype
+    result = _product(x, y, acc, common, precision == "tf32")
+    if squeeze:
+        from .shape import squeeze as drop
+
+        result = drop(result, squeeze)
+    return result if out_dtype is None else astype(result, out_dtype)
+
+
+matmul = dot
+
+
+def _operand(x: Any) -> Any:
+    return x if isinstance(x, Ref) else as_value(x, "dot")
+
+
+def _value(x: Any) -> Array:
+    return x[...] if isinstance(x, Ref) else x
+
+
+def _product(x: Any, y: Any, acc: Any, common: DType, tf32: bool) -> Array:
+    shape = (x.shape[0], y.shape[1])
+    want = accumulator_dtype(common)
+    total = None if acc is None else astype(as_value(acc, "dot"), want)
+    if total is not None and total.shape != shape:
+        raise ShapeMismatch(op="dot", shapes=f"acc {total.shape} and the product {shape}")
+    if 0 in shape or not x.shape[1]:
+        return _zeros(shape, want) if total is None else total
+    if _takes_wgmma(x, y, common, tf32):
+        return _by_wgmma(x, y, total, want)
+    tensor = common.name in _MMA or (common == dt.float32 and tf32)
+    target = current().target
+    if tensor and common.name in _FP8 and not (target is None or target.supports(Feature.MMA_FP8)):
+        common = dt.float16  # exact: every fp8 number is a float16
+    if tensor:
+        start = _zeros(shape, want) if total is None else total
+        same = x.dtype.name in _FP8 and y.dtype.name in _FP8 and common.name in _FP8
+        left, right = (_value(v) if same else astype(_value(v), common) for v in (x, y))
+        return mma(start, left, right)
+    return _by_lanes(x, y, _zeros(shape, want) if total is None else total, want)
+
+
+def _zeros(shape: tuple[int, ...], dtype: DType) -> Array:
+    from .shape import zeros
+
+    return zeros(shape, dtype)
+
+
+def _takes_wgmma(x: Any, y: Any, common: DType, tf32: bool) -> bool:
+    target = current().target
+    if target is None or not target.supports(Feature.WGMMA) or not isinstance(y, Ref):
+        return False
+    if y.memory_space is not MemorySpace.SMEM or y.ndim != 2 or x.dtype != y.dtype or common != x.dtype:
+        return False
+    if isinstance(x, Ref) and x.memory_space is not MemorySpace.SMEM:
+        return False
+    if common.name not in _MMA and not (common == dt.float32 and tf32):
+        return False
+    step = 32 // common.itemsize
+    if x.shape[0] % 64 or x.shape[1] % step or y.shape[1] % (16 if common.is_integer else 8):
+        return False
+    return all(_is_tile(r, common) for r in (x, y) if isinstance(r, Ref))
+
+
+def _is_tile(ref: Ref, dtype: DType) -> bool:
+    """Whether a Ref is a whole 2-D block of a buffer that wgmma can read."""
+    type: RefType = ref.type
+    view, offsets = ref.view()
+    last = len(type.shape) - 1
+    if last < 1 or {d.axis for d in view.dims} != {last - 1, last} or any(d.step != 1 for d in view.dims):
+        return False
+    whole = all(d.size == type.shape[d.axis] for d in view.dims) and not any(a >= last - 1 for a in view.dynamic)
+    rows, span = type.shape[-2], type.shape[-1] * dtype.itemsize
+    fresh = not type.tiling and type.swizzle.value == 0
+    good = type.swizzle.value != 0 or (fresh and ref.root.op is not None and ref.root.op.op_name == "alloc_smem")
+    return whole and good and rows % 8 == 0 and span % 32 == 0 and len(offsets) <= last - 1
+
+
+def _by_wgmma(x: Any, y: Ref, total: Array | None, want: DType) -> Array:
+    from .copy import commit_smem
+    from .matrix import allocate_acc, wgmma, wgmma_accumulator_load
+
+    shape = (x.shape[0], y.shape[1])
+    acc = allocate_acc(AccSpec(shape, want, total))
+    minor = (y.view()[0].dims[0].axis == len(y.type.shape) - 1, not isinstance(x, Ref) or _k_last(x))
+    if x.dtype.itemsize != 2 and not all(minor):
+        return mma(_zeros(shape, want) if total is None else total, _value(x), _value(y))
+    commit_smem()  # what lanes wrote to the operands must be seen by the tensor core
+    wgmma(acc, x, y)
+    return wgmma_accumulator_load(acc)
+
+
+def _k_last(x: Ref) -> bool:
+    return x.view()[0].dims[1].axis == len(x.type.shape) - 1
+
+
+def _by_lanes(x: Any, y: Any, total: Array, want: DType) -> Array:
+    """Multiply and add, one k at a time; values are read back from SMEM."""
+    from .control import loop
+    from .arith import fma
+
+    left, right = (_in_memory(v) for v in (x, y))
+
+    def step(k: Any, acc: Array) -> Array:
+        u = astype(left[:, ds(k, 1)], want)
+        v = astype(right[ds(k, 1), :], want)
+        return fma(u, v, acc) if want.is_float else u * v + acc
+
+    return loop(0, x.shape[1], init_carry=total)(step)
+
+
+def _in_memory(x: Any) -> Ref:
+    if isinstance(x, Ref):
+        return x
+    from .loops import allocate
+
+    ref = allocate(MemorySpec(MemorySpace.SMEM, x.shape, x.dtype), "dot operand")
+    ref[...] = x
+    return ref
+
+

@@ -1,0 +1,98 @@
+"""Printing and checks from inside a kernel (CUDA C++ Programming Guide, 'Formatted output' and 'Assertion')."""
+
+from __future__ import annotations
+
+from kernel_dsl.dtypes import DType
+from kernel_dsl.ir import layout_of
+from kernel_dsl.ops.debug import DebugCheck, DebugPrint
+
+from ..context import Context
+from ..emit import llvm_type
+from .access import inside
+
+
+def _text(ctx: Context, text: str) -> str:
+    """The generic address of a constant string."""
+    data = text.encode() + b"\0"
+    name = f"@text_{len(ctx.constants)}"
+    body = "".join(f"\\{b:02X}" for b in data)
+    ctx.constants.append(f'{name} = internal addrspace(1) constant [{len(data)} x i8] c"{body}", align 1')
+    return ctx.e.pre(f"addrspacecast ptr addrspace(1) {name} to ptr")
+
+
+def _form(dtype: DType) -> str:
+    if dtype.is_float:
+        return "%g"
+    return ("%lld" if dtype.is_signed else "%llu") if dtype.bits == 64 else "%d"
+
+
+def _escape(text: str) -> str:
+    return text.replace("%", "%%")
+
+
+def lower_debug_print(ctx: Context, op: DebugPrint) -> None:
+    first = ctx.e.pre(f"icmp eq i32 {ctx.local_thread()}, 0")
+    if len(op.args) == 1 and op.args[0].type.shape:
+        _print_elements(ctx, op)
+        return
+    text = _escape(op.pieces[0])
+    arguments: list[tuple[str, str]] = []
+    for value, piece in zip(op.args, op.pieces[1:], strict=False):
+        text += _form(value.type.dtype) + _escape(piece)
+        arguments.append((llvm_type(value.type.dtype), ctx.scalar(value)))
+    _print(ctx, text + "\n", arguments, first)
+
+
+def _print_elements(ctx: Context, op: DebugPrint) -> None:
+    """A line an element: its index, then the format."""
+    (value,) = op.args
+    layout = layout_of(value)
+    shape: tuple[int, ...] = value.type.shape
+    dtype: DType = value.type.dtype
+    index = "[" + ", ".join("%d" for _ in shape) + "]: "
+    text = index + _escape(op.pieces[0]) + _form(dtype) + _escape(op.pieces[1]) + "\n"
+    owner = ctx.owner(layout)
+    for name, coord in zip(ctx.regs(value), layout.register_coords, strict=True):
+        predicate = owner
+        arguments: list[tuple[str, str]] = []
+        for dim, size in enumerate(shape):
+            predicate = ctx.e.both(predicate, inside(ctx, layout, dim, size, coord[dim]))
+            arguments.append(("i32", ctx.e.v(f"add i32 {ctx.lane_coord(layout, dim)}, {coord[dim]}")))
+        if predicate != "false":
+            _print(ctx, text, [*arguments, (llvm_type(dtype), name)], predicate)
+
+
+def _print(ctx: Context, text: str, arguments: list[tuple[str, str]], predicate: str | None) -> None:
+    e = ctx.e
+    yes, end = e.label(), e.label()
+    if predicate is None:
+        e.jump(yes)
+    else:
+        e.branch(predicate, yes, end)
+    e.begin(yes)
+    types = "{" + ", ".join(t for t, _ in arguments) + "}"
+    ctx.declarations.add("declare i32 @vprintf(ptr, ptr)")
+    buffer = "null"
+    if arguments:
+        buffer = e.pre(f"alloca {types}, align 8 ; {len(e.prelude)}")
+        for i, (t, name) in enumerate(arguments):
+            place = e.v(f"getelementptr inbounds {types}, ptr {buffer}, i32 0, i32 {i}")
+            e.do(f"store {t} {name}, ptr {place}")
+    e.v(f"call i32 @vprintf(ptr {_text(ctx, text)}, ptr {buffer})")
+    e.jump(end)
+    e.begin(end)
+
+
+def lower_debug_check(ctx: Context, op: DebugCheck) -> None:
+    e = ctx.e
+    fail, end = e.label(), e.label()
+    e.branch(ctx.scalar(op.condition), end, fail)
+    e.begin(fail)
+    ctx.declarations.add("declare void @__assertfail(ptr, ptr, i32, ptr, i64)")
+    message, file, function = (_text(ctx, t) for t in (op.message, op.file, ctx.ir.name))
+    e.do(f"call void @__assertfail(ptr {message}, ptr {file}, i32 {op.line}, ptr {function}, i64 1)")
+    e.jump(end)
+    e.begin(end)
+
+
+RULES = {DebugPrint: lower_debug_print, DebugCheck: lower_debug_check}

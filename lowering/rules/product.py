@@ -1,0 +1,102 @@
+"""mma.sync: fragments packed into 32-bit registers, tile by tile (PTX ISA 9.7.14.5)."""
+
+from __future__ import annotations
+
+from kernel_dsl.dtypes import DType
+from kernel_dsl.ir import Value, layout_of
+from kernel_dsl.ops.product import Mma
+
+from ..context import Context
+from ..emit import Regs, literal, llvm_type
+from .access import inside, pack
+
+_PTX = {
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "float32": "tf32",
+    "float8_e4m3fn": "e4m3",
+    "float8_e5m2": "e5m2",
+    "int8": "s8",
+    "uint8": "u8",
+}
+
+
+def _clean(ctx: Context, value: Value, k_dim: int) -> Regs:
+    """The registers, with zeros beyond the end of K, so that padding adds nothing."""
+    layout = layout_of(value)
+    dtype: DType = value.type.dtype
+    depth: int = value.type.shape[k_dim]
+    t = llvm_type(dtype)
+    out: Regs = []
+    for name, coord in zip(ctx.regs(value), layout.register_coords, strict=True):
+        guard = inside(ctx, layout, k_dim, depth, coord[k_dim])
+        if guard is None:
+            out.append(name)
+        elif guard == "false":
+            out.append(literal(0, dtype))
+        else:
+            out.append(ctx.e.v(f"select i1 {guard}, {t} {name}, {t} {literal(0, dtype)}"))
+    return out
+
+
+
+
+def _tiles(layout: object, dim: int, unit: int) -> list[int]:
+    """Register shares, along a dimension, of the tiles' first elements."""
+    from kernel_dsl.layout import Layout
+
+    assert isinstance(layout, Layout)
+    shares = sorted({coord[dim] for coord in layout.register_coords})
+    return [s for s in shares if s % unit == 0]
+
+
+def lower_mma(ctx: Context, op: Mma) -> None:
+    a_layout, b_layout, d_layout = layout_of(op.a), layout_of(op.b), layout_of(op.acc)
+    a_dtype: DType = op.a.type.dtype
+    b_dtype: DType = op.b.type.dtype
+    d_dtype: DType = op.acc.type.dtype
+    side = 4 // a_dtype.itemsize
+    step = 8 * side
+    a, b = _clean(ctx, op.a, 1), _clean(ctx, op.b, 0)
+    total = list(ctx.regs(op.acc))
+    t = llvm_type(d_dtype)
+    letter = "f" if t == "float" else "r"
+    kinds = f"{'f32' if t == 'float' else 's32'}.{_PTX[a_dtype.name]}.{_PTX[b_dtype.name]}"
+    shape = f"m16n8k{step}"
+    text = (
+        f"mma.sync.aligned.{shape}.row.col.{kinds}.{kinds.split('.')[0]} "
+        "{$0, $1, $2, $3}, {$4, $5, $6, $7}, {$8, $9}, {$10, $11, $12, $13};"
+    )
+    constraints = ",".join([f"={letter}"] * 4 + ["r"] * 6 + [letter] * 4)
+
+    def word(names: Regs, layout: object, coords: list[tuple[int, int]], dtype: DType) -> str:
+        from kernel_dsl.layout import Layout
+
+        assert isinstance(layout, Layout)
+        return pack(ctx, [names[layout.register_of[c]] for c in coords], dtype, 4)
+
+    rows, columns, depths = _tiles(d_layout, 0, 16), _tiles(d_layout, 1, 8), _tiles(a_layout, 1, step)
+    left: dict[tuple[int, int], Regs] = {}
+    right: dict[tuple[int, int], Regs] = {}
+    for k in depths:
+        for m in rows:
+            left[m, k] = [
+                word(a, a_layout, [(m + r, k + h * step // 2 + i) for i in range(side)], a_dtype)
+                for h in range(2)
+                for r in (0, 8)
+            ]
+        for n in columns:
+            right[n, k] = [
+                word(b, b_layout, [(k + h * step // 2 + i, n) for i in range(side)], b_dtype) for h in range(2)
+            ]
+        for m in rows:
+            for n in columns:
+                places = [d_layout.register_of[m + r, n + i] for r in (0, 8) for i in range(2)]
+                args = [("i32", w) for w in (*left[m, k], *right[n, k])] + [(t, total[p]) for p in places]
+                got = ctx.e.asm(text, constraints, args, [t] * 4, sideeffect=True)
+                for p, name in zip(places, got, strict=True):
+                    total[p] = name
+    ctx.values[op.result] = total
+
+
+RULES = {Mma: lower_mma}

@@ -1,0 +1,98 @@
+"""SIMD video instructions (PTX ISA 9.7.19.2): two or four fields of a 32-bit register at once.
+
+Forms without masks and selectors, which is what CUDA's SIMD intrinsics are made of: field i of a
+meets field i of b. Every field of the result is written, so that c only matters with `.add`, which
+adds the fields' results to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .forms import Body, form
+from .types import SIGNED, UNSIGNED, Array
+
+Fields = Callable[[Array, Array], Array]
+
+
+def _average(a: Array, b: Array) -> Array:
+    """Half the sum; halves go up where the sum is not negative."""
+    total = a + b
+    return (total + (total >= 0)) >> 1
+
+
+_OPERATIONS: dict[str, Fields] = {
+    "vadd": np.add,
+    "vsub": np.subtract,
+    "vavrg": _average,
+    "vabsdiff": lambda a, b: np.abs(a - b),
+    "vmin": np.minimum,
+    "vmax": np.maximum,
+}
+_COMPARISONS: dict[str, Any] = {
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+}
+
+
+def _fields(a: Array, width: int, type_: str) -> Array:
+    """The fields of registers, along a new last axis, as int64."""
+    field = (SIGNED if type_ == "s32" else UNSIGNED)[width]
+    parts = np.ascontiguousarray(a).view(field)
+    return parts.reshape(*np.shape(a), 32 // width).astype(np.int64)
+
+
+def _pack(fields: Array, width: int) -> Array:
+    """The low bits of each field, back in registers."""
+    unsigned: Any = UNSIGNED[width]
+    return np.ascontiguousarray(fields.astype(unsigned)).view(np.uint32)[..., 0]
+
+
+def _body(operation: Fields, width: int, a_type: str, b_type: str, result: str, add: bool) -> Body:
+    def fn(a: Array, b: Array, c: Array) -> tuple[Array, ...]:
+        a, b, c = np.broadcast_arrays(a, b, c)
+        fields = operation(_fields(a, width, a_type), _fields(b, width, b_type))
+        if add:
+            return (c + fields.sum(axis=-1).astype(np.uint32),)
+        return (_pack(fields, width),)
+
+    return Body((a_type, b_type, result), (result,), fn)
+
+
+def _limits(width: int, type_: str) -> tuple[np.int64, np.int64]:
+    if type_ == "s32":
+        return np.int64(-(2 ** (width - 1))), np.int64(2 ** (width - 1) - 1)
+    return np.int64(0), np.int64(2**width - 1)
+
+
+@form("vadd2|vsub2|vavrg2|vabsdiff2|vmin2|vmax2 u32|s32 u32|s32 u32|s32 sat|add?")
+@form("vadd4|vsub4|vavrg4|vabsdiff4|vmin4|vmax4 u32|s32 u32|s32 u32|s32 sat|add?")
+def simd(name: str, result: str, a_type: str, b_type: str, extra: str) -> Body:
+    width = 32 // int(name[-1])
+    operation = _OPERATIONS[name[:-1]]
+    if extra == "sat":
+        plain, (low, high) = operation, _limits(width, result)
+        operation = _clamped(plain, low, high)
+    return _body(operation, width, a_type, b_type, result, extra == "add")
+
+
+def _clamped(plain: Fields, low: np.int64, high: np.int64) -> Fields:
+    return lambda a, b: np.minimum(np.maximum(plain(a, b), low), high)
+
+
+@form("vset2|vset4 u32|s32 u32|s32 eq|ne|lt|le|gt|ge add?")
+def simd_set(name: str, a_type: str, b_type: str, comparison: str, add: str) -> Body:
+    """1 in each field where the comparison holds."""
+    ufunc = _COMPARISONS[comparison]
+
+    def operation(a: Array, b: Array) -> Array:
+        return ufunc(a, b).astype(np.int64)
+
+    return _body(operation, 32 // int(name[-1]), a_type, b_type, "u32", bool(add))

@@ -1,0 +1,190 @@
+"""wmma.load, wmma.store and wmma.mma (PTX ISA 9.7.14.4): what CUDA C++'s `nvcuda::wmma` is made of.
+
+Which element a register of a fragment holds is left open by PTX. Here lane l holds a run of the
+logical matrix, row-major, from element l * (elements / 32) on, whatever the layout in memory; where
+PTX wants more registers than that fills, the run repeats.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from .errors import BadModifier, UnknownInstruction
+from .forms import Opcode, expand_slots, parse_slots
+from .matrix import Mma, Registers, result_codes, values
+from .types import Array
+
+_CODES: dict[str, Any] = {
+    "f16": np.uint16,
+    "bf16": np.uint16,
+    "s8": np.uint8,
+    "u8": np.uint8,
+    "tf32": np.uint32,
+    "f32": np.uint32,
+    "s32": np.uint32,
+    "f64": np.uint64,
+}
+_BIG = "m16n16k16|m8n32k16|m32n8k16"
+_LAYOUTS = "row|col row|col"
+MMA_LINES = (
+    f"{_LAYOUTS} {_BIG} f16|f32 f16|f32",
+    f"{_LAYOUTS} {_BIG} f32 bf16 bf16 f32",
+    f"{_LAYOUTS} {_BIG} s32 s8 s8 s32 satfinite?",
+    f"{_LAYOUTS} {_BIG} s32 u8 u8 s32 satfinite?",
+    f"{_LAYOUTS} m16n16k8 f32 tf32 tf32 f32",
+    f"{_LAYOUTS} m8n8k4 rn|rz|rm|rp? f64 f64 f64 f64",
+)
+_SPACES = "shared::cta|shared|global?"
+MEMORY_LINES = {
+    "a": (f"{_BIG} {_SPACES} f16|bf16|s8|u8", f"m16n16k8 {_SPACES} tf32", f"m8n8k4 {_SPACES} f64"),
+    "b": (f"{_BIG} {_SPACES} f16|bf16|s8|u8", f"m16n16k8 {_SPACES} tf32", f"m8n8k4 {_SPACES} f64"),
+    "c": (f"{_BIG} {_SPACES} f16|f32|s32", f"m16n16k8 {_SPACES} f32", f"m8n8k4 {_SPACES} f64"),
+}
+
+
+def _extents(shape: str) -> tuple[int, int, int]:
+    m, rest = shape[1:].split("n")
+    n, k = rest.split("k")
+    return int(m), int(n), int(k)
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """A fragment of matrix `kind` (a, b, or c for accumulators): `rows` x `columns` of `type_`."""
+
+    kind: str
+    type_: str
+    rows: int
+    columns: int
+
+    @property
+    def element(self) -> Any:
+        """The dtype of an element's code, as memory holds it."""
+        return _CODES[self.type_]
+
+    @property
+    def held(self) -> tuple[str, int]:
+        """Register type and count a lane."""
+        per_lane = self.rows * self.columns // 32
+        if self.type_ in ("f32", "s32", "f64"):
+            return self.type_, per_lane
+        if self.kind != "c" and self.type_ == "f16":
+            return "b32", 8
+        return "b32", per_lane * np.dtype(self.element).itemsize // 4
+
+    def offsets(self, layout: str, stride: int) -> Array:
+        """(32, elements) positions in memory, in elements, of what each lane holds."""
+        place = np.arange(self.rows * self.columns).reshape(32, -1)
+        row, column = place // self.columns, place % self.columns
+        return row * stride + column if layout == "row" else column * stride + row
+
+    def to_registers(self, codes: Array) -> Registers:
+        """(warps, 32, elements) codes to registers."""
+        type_, count = self.held
+        words: Any = np.uint64 if type_ == "f64" else np.uint32
+        packed = np.ascontiguousarray(codes).view(words)
+        repeats = count // packed.shape[-1]
+        packed = np.tile(packed, repeats) if repeats > 1 else packed
+        return [np.ascontiguousarray(packed[..., r]) for r in range(count)]
+
+    def from_registers(self, registers: Registers) -> Array:
+        """The inverse: (warps, 32, elements) codes."""
+        codes = np.stack(registers, axis=-1).view(self.element)
+        return codes[..., : self.rows * self.columns // 32]
+
+    def matrix(self, registers: Registers) -> Array:
+        """(warps, rows, columns) float64 values."""
+        codes = np.ascontiguousarray(self.from_registers(registers))
+        return values(codes, self.type_).reshape(codes.shape[0], self.rows, self.columns)
+
+
+@dataclass(frozen=True, slots=True)
+class WmmaMemory:
+    """wmma.load or wmma.store: `space` is "" for generic addresses."""
+
+    opcode: Opcode
+    action: str
+    layout: str
+    space: str
+    fragment: Fragment
+
+    @property
+    def default_stride(self) -> int:
+        """The stride, in elements, where the instruction names none: rows or columns are dense."""
+        return self.fragment.columns if self.layout == "row" else self.fragment.rows
+
+
+def _fragment(kind: str, type_: str, shape: str) -> Fragment:
+    m, n, k = _extents(shape)
+    rows, columns = {"a": (m, k), "b": (k, n), "c": (m, n)}[kind]
+    return Fragment(kind, type_, rows, columns)
+
+
+@cache
+def compile_wmma_memory(opcode: Opcode) -> WmmaMemory:
+    """wmma.load.{a,b,c} and wmma.store.d. Raises `UnknownInstruction` or `BadModifier`."""
+    action = next(iter(opcode[1:2]), "")
+    if opcode[:1] != ("wmma",) or action not in ("load", "store"):
+        raise UnknownInstruction(opcode)
+    for kind, lines in MEMORY_LINES.items():
+        name = "d" if action == "store" else kind
+        if action == "store" and kind != "c":
+            continue
+        for line in lines:
+            words = parse_slots(f"{name} sync aligned row|col {line}", opcode[2:])
+            if words is not None:
+                layout, shape, space, type_ = words[3:]
+                fragment = _fragment(kind, type_, shape)
+                return WmmaMemory(opcode, action, layout, space, fragment)
+    raise BadModifier(opcode, "wmma has no such combination of shape and type")
+
+
+@cache
+def compile_wmma(opcode: Opcode) -> Mma:
+    """wmma.mma. Raises `UnknownInstruction` or `BadModifier`."""
+    if opcode[:2] != ("wmma", "mma"):
+        raise UnknownInstruction(opcode)
+    if opcode[2:4] != ("sync", "aligned"):
+        raise BadModifier(opcode, "'.sync.aligned' must follow 'wmma.mma'")
+    for line in MMA_LINES:
+        words = parse_slots(line, opcode[4:])
+        if words is not None:
+            return _build(opcode, words)
+    raise BadModifier(opcode, "wmma.mma has no such combination of shape, layouts and types")
+
+
+def _build(opcode: Opcode, words: list[str]) -> Mma:
+    shape, types = words[2], [word for word in words[3:] if word in _CODES]
+    if len(types) == 2:  # the f16 forms name D and C alone
+        types = [types[0], "f16", "f16", types[1]]
+    d_type, a_type, b_type, c_type = types
+    m, n, k = _extents(shape)
+    a, b = _fragment("a", a_type, shape), _fragment("b", b_type, shape)
+    c, d = _fragment("c", c_type, shape), _fragment("c", d_type, shape)
+    satfinite = "satfinite" in words
+
+    def run(x: Registers, y: Registers, z: Registers) -> Registers:
+        total = np.matmul(a.matrix(x), b.matrix(y)) + c.matrix(z)
+        codes = result_codes(total, d_type, satfinite)
+        return d.to_registers(codes.reshape(codes.shape[0], 32, -1))
+
+    return Mma(opcode, m, n, k, (a_type, b_type, c_type, d_type), a.held, b.held, c.held, d.held, run)
+
+
+def forms() -> list[Opcode]:
+    """Every supported form of wmma.mma, wmma.load and wmma.store."""
+    found: list[Opcode] = [
+        ("wmma", "mma", "sync", "aligned", *words) for line in MMA_LINES for words in expand_slots(line)
+    ]
+    for kind, lines in MEMORY_LINES.items():
+        heads = [("load", kind), *([("store", "d")] if kind == "c" else [])]
+        for action, name in heads:
+            for layout in ("row", "col"):
+                for line in lines:
+                    for words in expand_slots(line):
+                        found.append(("wmma", action, name, "sync", "aligned", layout, *words))
+    return found

@@ -1,0 +1,244 @@
+"""A fast plan as one Python function without loops.
+
+Reading a tensor's metadata costs some 40 ns an attribute; a loop over arrays, a table of checks and calls between
+functions would cost as much again. So the function is written out as text, for one signature, and compiled. For two
+vectors and `out=` it reads:
+
+    def run(args, out, stream):
+        if len(args) != 2:
+            return MISS
+        a0, a1 = args
+        o0 = out
+        if type(a0) is not type0 or type(a1) is not type1 or type(o0) is not type2:
+            return MISS
+        try:
+            p0 = a0.data_ptr()
+            if p0 & 15 != 0 or a0.get_device() != 0 or a0.dtype is not dtype0 or ...:
+                return MISS
+            ...
+        except RuntimeError:
+            return MISS
+        if -4096 < p0 - p2 < 4096 or -4096 < p1 - p2 < 4096:
+            return MISS
+        if stream is None:
+            stream = current(0)
+        call, arguments = calls.get(stream) or prepare(stream)
+        with lock:
+            pack(buffer, 0, p0, p1, p2)
+            outcome = call(*arguments)
+            if outcome[0] is not success:
+                settle(call, arguments, outcome, (a0, a1, o0))
+        return o0
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kernel_dsl.compiled import PointerParam, ScalarParam, TensorMapParam
+
+from . import driver
+from .fast_plan import FastPlan
+
+MISS: Any = object()
+
+Run = Callable[[Sequence[Any], Any, "int | None"], Any]
+
+
+def first(outputs: list[Any]) -> Any:
+    """The structure of a result that is one array."""
+    return outputs[0]
+
+
+def unroll(plan: FastPlan, structure: Callable[[list[Any]], Any] | None) -> Run:
+    """A function of (args, out, stream): the result, or MISS for a call that is not of the plan's signature."""
+    return _Writer(plan, structure).function()
+
+
+class _Writer:
+    """The text of one function, and the objects that it names."""
+
+    def __init__(self, plan: FastPlan, structure: Callable[[list[Any]], Any] | None) -> None:
+        self.plan = plan
+        self.structure = structure
+        self.lines: list[str] = []
+        self.names: dict[str, Any] = {
+            "MISS": MISS,
+            "PackError": (struct.error, OverflowError),
+            "buffer": plan.params.buffer,
+            "calls": plan.calls,
+            "current": plan.current,
+            "encode": plan.encode,
+            "fill": plan.fill,
+            "lock": plan.lock,
+            "pack": plan.loaded.layout.pack,
+            "prepare": plan.prepare,
+            "settle": plan.settle,
+            "structure": structure,
+            "success": driver.success(),
+        }
+        outputs = range(len(plan.kernel.outputs))
+        self.outs = [f"o{i}" for i in outputs]
+        # Every array's name, inputs first.
+        self.arrays = [f"a{i}" for i in plan.inputs] + self.outs
+
+    def say(self, text: str, depth: int = 1) -> None:
+        self.lines.append("    " * depth + text)
+
+    def function(self) -> Run:
+        self.lines.append("def run(args, out, stream):")
+        self._unpack()
+        self._check_arrays()
+        self._check_addresses()
+        self._pack_scalars()
+        self._allocate()
+        self._launch()
+        # Named after this file, so that no line of it is ever taken for the user's.
+        code = compile("\n".join(self.lines), f"{__file__}:{self.plan.kernel.name}", "exec")
+        exec(code, self.names)
+        self.plan.forget()
+        return self.names["run"]
+
+    def _unpack(self) -> None:
+        plan = self.plan
+        out: Any = plan.out
+        self.say(f"if len(args) != {len(plan.args)}:")
+        self.say("return MISS", 2)
+        self.say(f"{''.join(f'a{i}, ' for i in range(len(plan.args)))} = args")
+        tests: list[str] = []
+        for i, value in enumerate(plan.args):
+            self.names[f"type{i}"] = type(value)
+            tests.append(f"type(a{i}) is not type{i}")
+        if out is None:
+            tests.append("out is not None")
+        elif type(out) in (list, tuple):
+            self.names["listed"] = type(out)
+            self.say(f"if type(out) is not listed or len(out) != {len(self.outs)}:")
+            self.say("return MISS", 2)
+            self.say(f"{''.join(f'{o}, ' for o in self.outs)} = out")
+        else:
+            self.say("o0 = out")
+        if out is not None:
+            for i, name in enumerate(self.outs):
+                self.names[f"out_type{i}"] = type(plan.arrays[len(plan.inputs) + i])
+                tests.append(f"type({name}) is not out_type{i}")
+        self.say(f"if {' or '.join(tests)}:")
+        self.say("return MISS", 2)
+
+    def _check_arrays(self) -> None:
+        """Signatures, as `signature_of` has them. A tensor without memory raises RuntimeError."""
+        if not self.plan.arrays:
+            return
+        self.say("try:")
+        for k, array in enumerate(self.plan.arrays):
+            name = self.arrays[k]
+            look = self._torch if self.plan.views[k].framework == "torch" else self._cupy
+            address, tests = look(k, name, array)
+            self.say(f"p{k} = {address}", 2)
+            self.say(f"if p{k} & 15 != {self.plan.views[k].address & 15} or {' or '.join(tests)}:", 2)
+            self.say("return MISS", 3)
+        self.say("except RuntimeError:")
+        self.say("return MISS", 2)
+
+    def _torch(self, k: int, name: str, array: Any) -> tuple[str, list[str]]:
+        self.names |= {f"dtype{k}": array.dtype, f"shape{k}": array.shape, f"strides{k}": array.stride()}
+        self.names["watches"] = sys.modules["torch"].is_grad_enabled
+        tests = [
+            f"{name}.get_device() != {array.get_device()}",
+            f"{name}.dtype is not dtype{k}",
+            f"{name}.shape != shape{k}",
+            f"{name}.stride() != strides{k}",
+            f"({name}.requires_grad and watches())",
+        ]
+        if self.plan.lazy(k):
+            tests.append(f"{name}.is_neg()")
+        return f"{name}.data_ptr()", tests
+
+    def _cupy(self, k: int, name: str, array: Any) -> tuple[str, list[str]]:
+        self.names |= {f"dtype{k}": array.dtype, f"shape{k}": array.shape, f"strides{k}": array.strides}
+        tests = [
+            f"{name}.data.device_id != {array.data.device_id}",
+            f"{name}.dtype != dtype{k}",
+            f"{name}.shape != shape{k}",
+            f"{name}.strides != strides{k}",
+        ]
+        return f"{name}.data.ptr", tests
+
+    def _check_addresses(self) -> None:
+        equal, apart = self.plan.overlaps()
+        tests = [f"p{i} != p{j}" for i, j in equal]
+        tests += [f"{low} < p{i} - p{j} < {high}" for i, j, low, high in apart]
+        if tests:
+            self.say(f"if {' or '.join(tests)}:")
+            self.say("return MISS", 2)
+
+    def _pack_scalars(self) -> None:
+        plan = self.plan
+        places = [i for i in range(len(plan.args)) if i not in plan.inputs]
+        if not plan.packers:
+            return
+        self.say("try:")
+        for slot, param in enumerate(plan.loaded.layout.params):
+            if isinstance(param, ScalarParam):
+                self.names[f"pack{slot}"] = plan.packers[slot]
+                self.say(f"v{slot} = pack{slot}(a{places[param.scalar]})", 2)
+        self.say("except PackError:")
+        self.say("return MISS", 2)
+
+    def _allocate(self) -> None:
+        """The stream, and outputs in memory that belongs to it."""
+        plan = self.plan
+        index = plan.loaded.device.index
+        fresh = plan.out is None
+        self.say("if stream is None:")
+        self.say(f"stream = current({index})", 2)
+        if not fresh:
+            return
+        for i, (name, spec) in enumerate(zip(self.outs, plan.kernel.outputs, strict=True)):
+            self.names[f"new{i}"] = plan.interop.allocator(spec.shape, spec.dtype, plan.device)
+            self.say(f"{name} = new{i}()", 2)
+        if self.outs:
+            self.say("else:")
+        for i, (name, spec) in enumerate(zip(self.outs, plan.kernel.outputs, strict=True)):
+            self.names[f"spec{i}"] = (spec.shape, spec.dtype, plan.device)
+            self.names["empty"] = plan.interop.empty
+            self.say(f"{name} = empty(*spec{i}, stream)", 2)
+        for i, name in enumerate(self.outs):
+            address = "data_ptr()" if plan.views[0].framework == "torch" else "data.ptr"
+            self.say(f"p{plan.kernel.inputs + i} = {name}.{address}")
+
+    def _launch(self) -> None:
+        plan = self.plan
+        everything = "".join(f"{name}, " for name in self.arrays)
+        if plan.fills:
+            addresses = "".join(f"p{k}, " for k in range(len(self.arrays)))
+            self.say(f"fill(({addresses}), stream)")
+        values = [self._value(slot) for slot in range(len(plan.values))]
+        self.say("call, arguments = calls.get(stream) or prepare(stream)")
+        self.say("with lock:")
+        self.say(f"pack(buffer, {', '.join([str(plan.params.shift), *values])})", 2)
+        self.say("outcome = call(*arguments)", 2)
+        self.say("if outcome[0] is not success:", 2)
+        self.say(f"settle(call, arguments, outcome, ({everything}))", 3)
+        outputs = f"[{', '.join(self.outs)}]"
+        if self.structure is None:
+            self.say(f"return {outputs}")
+        elif self.structure is first:
+            self.say("return o0")
+        else:
+            self.say(f"return structure({outputs})")
+
+    def _value(self, slot: int) -> str:
+        """One parameter: an address, a scalar's bytes, a descriptor, or a number that the signature settles."""
+        param = self.plan.loaded.layout.params[slot]
+        if isinstance(param, PointerParam):
+            return f"p{param.array}"
+        if isinstance(param, ScalarParam):
+            return f"v{slot}"
+        if isinstance(param, TensorMapParam):
+            self.names[f"known{slot}"] = self.plan.maps[slot][2]
+            return f"known{slot}.get(p{param.array}) or encode({slot}, p{param.array})"
+        return str(self.plan.values[slot])

@@ -1,0 +1,12 @@
+import kernel_dsl as kd
+import numpy as np
+
+x = np.ones((4, 8), np.float32)
+
+
+@kd.kernel(out_type=kd.ShapeDtypeStruct((4,), kd.int8))
+def kernel(out):
+    kd.atomic_add(out.at[0], 1)
+
+
+kernel()

@@ -1,0 +1,13 @@
+import kernel_dsl as kd
+import numpy as np
+
+x = np.ones((4, 8), np.float32)
+
+
+@kd.kernel(out_type=kd.ShapeDtypeStruct((4, 8), kd.float32))
+def kernel(x, y, out):
+    out[...] = x[...] + y[...]
+
+
+torch, jnp = __import__("torch"), __import__("jax.numpy").numpy
+kernel(torch.ones(4, 8), jnp.ones((4, 8)))

@@ -1,0 +1,15 @@
+import kernel_dsl as kd
+import numpy as np
+
+x = np.ones((4, 8), np.float32)
+
+
+@kd.kernel(out_type=kd.ShapeDtypeStruct((4, 8), kd.float32))
+def kernel(x, out):
+    def body(i, total):
+        return total.sum(axis=0)
+
+    out[...] = kd.fori_loop(0, 4, body, x[...])
+
+
+kernel(x)

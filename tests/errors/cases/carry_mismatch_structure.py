@@ -1,0 +1,16 @@
+import kernel_dsl as kd
+import numpy as np
+
+x = np.ones((4, 8), np.float32)
+
+
+@kd.kernel(out_type=kd.ShapeDtypeStruct((4, 8), kd.float32))
+def kernel(x, out):
+    def body(i, carry):
+        a, b = carry
+        return a
+
+    out[...] = kd.fori_loop(0, 4, body, (x[...], x[...]))[0]
+
+
+kernel(x)

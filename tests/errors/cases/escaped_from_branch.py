@@ -1,0 +1,18 @@
+import kernel_dsl as kd
+import numpy as np
+
+x = np.ones((4, 8), np.float32)
+
+
+@kd.kernel(out_type=kd.ShapeDtypeStruct((4, 8), kd.float32))
+def kernel(x, out):
+    kept = []
+
+    @kd.when(x[0, 0] > 0)
+    def _():
+        kept.append(x[1])
+
+    out[0] = kept[0]
+
+
+kernel(x)

@@ -1,0 +1,12 @@
+import kernel_dsl as kd
+import numpy as np
+
+x = np.ones((4, 8), np.float32)
+
+
+@kd.kernel(out_type=kd.ShapeDtypeStruct((2, 8), kd.float32), input_output_aliases={0: 0})
+def kernel(x, out):
+    out[...] = x[:2]
+
+
+kernel(x)

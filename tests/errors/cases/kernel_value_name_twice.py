@@ -1,0 +1,12 @@
+import kernel_dsl as kd
+import numpy as np
+
+x = np.ones((4, 8), np.float32)
+
+
+@kd.kernel(out_type=kd.ShapeDtypeStruct((4, 8), kd.float32), grid=(2,), grid_names=("i",), num_threads=2, thread_name="i")
+def kernel(x, out):
+    out[...] = x[...]
+
+
+kernel(x)

@@ -1,0 +1,14 @@
+import kernel_dsl as kd
+import numpy as np
+
+x = np.ones((4, 8), np.float32)
+
+
+@kd.kernel(out_type=kd.ShapeDtypeStruct((4, 8), kd.float32), grid=(2,), grid_names=("i",))
+def kernel(x, out):
+    @kd.nd_loop((4, 8), collective_axes="i", tiling=(3, 8))
+    def _(info):
+        out[...] = x[...]
+
+
+kernel(x)

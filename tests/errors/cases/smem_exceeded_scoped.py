@@ -1,0 +1,15 @@
+import kernel_dsl as kd
+import numpy as np
+
+x = np.ones((4, 8), np.float32)
+
+
+@kd.kernel(out_type=kd.ShapeDtypeStruct((4, 8), kd.float32))
+def kernel(x, out):
+    def body(buffer):
+        buffer[...] = 0.0
+
+    kd.run_scoped(body, kd.SMEM((60000,), kd.float32))
+
+
+kernel(x)

@@ -1,0 +1,13 @@
+import kernel_dsl as kd
+import numpy as np
+
+x = np.ones((4, 8), np.float32)
+
+
+@kd.kernel(out_type=kd.ShapeDtypeStruct((4, 8), kd.float32))
+def kernel(x, n, out):
+    for i in range(n):
+        out[...] = x[...]
+
+
+kernel(x, 3)

@@ -1,0 +1,85 @@
+"""`python -m tests.fuzz --count N --seed S [--device gpu]`: random kernels, each against NumPy in float64.
+
+With a GPU the interpreter must give its bits too. A failure prints a program that reproduces it, and ends with status 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+import traceback
+
+import numpy as np
+
+from tests.fuzz.generate import Program, generate
+
+
+def attempt(program: Program, gpu: bool) -> str | None:
+    """What is wrong with a program's results, or None."""
+    try:
+        seen = program.run(interpret=True)
+        program.check(seen)
+        if gpu:
+            for step, a, b in zip(program.steps, program.run(interpret=False), seen, strict=True):
+                if not same_bits(a, b):
+                    return f"GPU and interpreter differ in {step.text}"
+    except Exception:
+        return traceback.format_exc(limit=-6)
+    return None
+
+
+def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
+    """Equal, with every not-a-number as good as another."""
+    if a.dtype.kind in "iub":
+        return bool(np.array_equal(a, b))
+    nan = np.isnan(a.astype(np.float64))
+    bits = np.dtype(f"u{a.dtype.itemsize}")
+    same = np.ascontiguousarray(a).view(bits) == np.ascontiguousarray(b).view(bits)
+    return bool(np.all(same | (nan & np.isnan(b.astype(np.float64)))))
+
+
+def minimal(program: Program, gpu: bool) -> Program:
+    """The shortest slice of a program that still fails."""
+    for number in range(len(program.steps)):
+        shorter = program.sliced(number)
+        if attempt(shorter, gpu) is not None:
+            return shorter
+    return program
+
+
+def reproducer(program: Program) -> str:
+    return f"""# python -m tests.fuzz --count 1 --seed {program.seed}
+from tests.fuzz.generate import generate
+# inputs: {", ".join(f"{i.name} {i.dtype}{list(i.shape)}" for i in program.inputs)}
+arrays = generate({program.seed}).arrays()
+{program.source()}
+print(kernel(*arrays, interpret=True))
+"""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser.add_argument("--count", type=int, default=100, help="how many kernels")
+    parser.add_argument("--seed", type=int, default=0, help="the first kernel's seed; the others follow")
+    parser.add_argument("--device", choices=["interpreter", "gpu"], default="interpreter")
+    parser.add_argument("--keep-going", action="store_true", help="count failures instead of ending at the first")
+    options = parser.parse_args()
+    failures, start = 0, time.perf_counter()
+    for seed in range(options.seed, options.seed + options.count):
+        program = generate(seed)
+        gpu = options.device == "gpu"
+        wrong = attempt(program, gpu)
+        if wrong is None:
+            continue
+        failures += 1
+        print(f"seed {seed}: {wrong}\n{reproducer(minimal(program, gpu))}", flush=True)
+        if not options.keep_going:
+            break
+    took = time.perf_counter() - start
+    print(f"{options.count} kernels from seed {options.seed}: {failures} failures, {took:.1f} s")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

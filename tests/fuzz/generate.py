@@ -1,0 +1,154 @@
+"""Random kernels: inputs, loads, a chain of operations, and a store of every value that they make.
+
+As every intermediate value is an output, each operation is checked on its own: the reference computes it from what the
+kernel itself computed for its operands, so that bounds stay those of one operation.
+"""
+
+from __future__ import annotations
+
+import linecache
+from dataclasses import dataclass
+from typing import Any
+
+import kernel_dsl as kd
+import numpy as np
+from hypothesis import strategies as st
+
+from tests import compare
+from tests.fuzz.choose import Choices, Value
+from tests.fuzz.loads import Input, draw_inputs, draw_load
+from tests.fuzz.operations import OPERATIONS, Step, numpy
+
+
+@dataclass(frozen=True)
+class Program:
+    """A kernel: `instances` of it along a grid axis or as warpgroups; each works on its own part of every array."""
+
+    seed: int
+    axis: str  # "", "grid" or "warpgroup"
+    instances: int
+    inputs: tuple[Input, ...]
+    steps: tuple[Step, ...]
+
+    @property
+    def name(self) -> str:
+        return f"fuzz_{self.seed}"
+
+    def _lead(self) -> tuple[int, ...]:
+        return (self.instances,) if self.axis else ()
+
+    def source(self) -> str:
+        """The module that defines `kernel`."""
+        options = {
+            "": "",
+            "grid": f', grid=({self.instances},), grid_names=("me",)',
+            "warpgroup": f', num_threads={self.instances}, thread_name="me"',
+        }[self.axis]
+        outs = ", ".join(f"kd.ShapeDtypeStruct({(*self._lead(), *s.shape)}, kd.{_kd(s.dtype)})" for s in self.steps)
+        names = [i.name for i in self.inputs] + [f"o{n}" for n in range(len(self.steps))]
+        lines = ["import kernel_dsl as kd", "import numpy as np", "", f'@kd.kernel(out_type=({outs},), name="{self.name}"{options})']
+        lines.append(f"def kernel({', '.join(names)}):")
+        if self.axis:
+            lines.append('    me = kd.axis_index("me")')
+        at = "me" if self.axis else "..."
+        for number, step in enumerate(self.steps):
+            lines.append(f"    v{number} = {step.text}")
+            lines.append(f"    o{number}[{at}] = v{number}")
+        return "\n".join(lines) + "\n"
+
+    def kernel(self) -> Any:
+        path, text = f"<{self.name}>", self.source()
+        linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
+        names: dict[str, Any] = {}
+        exec(compile(text, path, "exec"), names)
+        return names["kernel"]
+
+    def arrays(self) -> list[np.ndarray]:
+        """The inputs' data."""
+        return [i.data((*self._lead(), *i.shape), self.seed + n) for n, i in enumerate(self.inputs)]
+
+    def lower(self, target: str | None = None) -> Any:
+        return self.kernel().lower(*self.arrays(), target=target)
+
+    def run(self, interpret: Any = True) -> list[np.ndarray]:
+        return [np.asarray(o) for o in self.kernel()(*self.arrays(), interpret=interpret)]
+
+    def check(self, outputs: list[np.ndarray]) -> None:
+        """Every value against its reference; the message names the step."""
+        arrays = self.arrays()
+        for instance in range(self.instances if self.axis else 1):
+            at: Any = instance if self.axis else ...
+            known = {i.name: a[at] for i, a in zip(self.inputs, arrays, strict=True)}
+            for number, (step, out) in enumerate(zip(self.steps, outputs, strict=True)):
+                actual = np.asarray(out[at])
+                exact, ulps, error = step.reference(*(known[o] for o in step.operands))
+                _agree(actual, np.asarray(exact), ulps, error, f"{self.name} v{number} = {step.text}")
+                known[f"v{number}"] = actual
+
+    def sliced(self, number: int) -> Program:
+        """The same with only what step `number` needs, for a shorter reproducer; names stay."""
+        needed: set[str] = {f"v{number}"}
+        for n in range(number, -1, -1):
+            if f"v{n}" in needed:
+                needed |= set(self.steps[n].operands)
+        kept = [n for n in range(number + 1) if f"v{n}" in needed]
+        rename = {f"v{n}": f"v{i}" for i, n in enumerate(kept)}
+        steps = tuple(_renamed(self.steps[n], rename) for n in kept)
+        return Program(self.seed, self.axis, self.instances, self.inputs, steps)
+
+
+def _kd(dtype: str) -> str:
+    return "bool_" if dtype == "bool" else dtype
+
+
+def _renamed(step: Step, rename: dict[str, str]) -> Step:
+    import re
+
+    text = re.sub(r"\bv\d+\b", lambda m: rename.get(m[0], m[0]), step.text)
+    operands = tuple(rename.get(o, o) for o in step.operands)
+    return Step(step.operation, text, operands, step.shape, step.dtype, step.reference)
+
+
+def _agree(actual: np.ndarray, exact: np.ndarray, ulps: float, error: Any, message: str) -> None:
+    if np.any(error):
+        a, w = actual.astype(np.float64), exact.astype(np.float64)
+        with np.errstate(all="ignore"):
+            bound = error + (ulps + 1) * compare.ulp(w, actual.dtype)
+            bad = ~((np.abs(a - w) <= bound) | (np.isnan(a) & np.isnan(w)) | (a == w))
+            bad &= np.isfinite(w) & (np.abs(w) < float(compare.ml_dtypes.finfo(actual.dtype).max) / 4)
+        assert not bad.any(), f"{message}: {a[bad][0]} for {w[bad][0]}"
+        return
+    compare.agree(actual, exact, ulps, message)
+
+
+def generate(seed: int, steps: int | None = None) -> Program:
+    """The program of a seed."""
+    c = Choices(seed)
+    axis = c.weighted((("", 4), ("grid", 3), ("warpgroup", 2)))
+    instances = c.between(1, 4) if axis else 1
+    c.smem = instances if axis == "warpgroup" else 0
+    inputs = draw_inputs(c)
+    made: list[Step] = []
+    values: list[Value] = []
+
+    def add(step: Step | None) -> None:
+        if step is not None and int(np.prod(step.shape)) <= 4000:
+            values.append(Value(f"v{len(made)}", step.shape, step.dtype))
+            made.append(step)
+
+    for source in inputs:
+        add(draw_load(c, source, bool(axis)))
+    for _ in range(c.between(2, 9) if steps is None else steps):
+        if c.chance(0.15):
+            add(draw_load(c, c.one(inputs), bool(axis)))
+        else:
+            add(c.weighted(OPERATIONS)(c, values))
+    return Program(seed, axis, instances, tuple(inputs), tuple(made))
+
+
+def programs() -> Any:
+    """Programs as a hypothesis strategy."""
+    return st.integers(0, 2**31).map(generate)
+
+
+__all__ = ["Program", "generate", "kd", "numpy", "programs"]

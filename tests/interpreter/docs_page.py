@@ -1,0 +1,56 @@
+"""Runs the code of `docs/interpreter.md` and puts in what it prints: `python -m tests.interpreter.docs_page`."""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+import re
+from pathlib import Path
+
+import kernel_dsl as kd
+from runtime.interpreter import coverage, kinds
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = DOCS / "interpreter.md"
+COVERAGE = DOCS / "ptx-coverage.md"
+_BLOCK = re.compile(r"```python\n(?P<code>.*?)```\n\n```text\n(?P<output>.*?)```", re.DOTALL)
+_KINDS = re.compile(r"KINDS\n|\| kind \| \|\n.*?\n(?=\n)", re.DOTALL)
+
+
+def output_of(code: str, name: str) -> str:
+    """The hazard that a block ends with."""
+    linecache.cache[name] = (len(code), None, code.splitlines(True), name)
+    try:
+        exec(compile(code, name, "exec"), {"__name__": name})
+    except kd.HazardError as error:
+        return f"{error}\n"
+    raise AssertionError(f"{name} ran without a hazard")
+
+
+def kinds_table() -> str:
+    """All kinds with the words beside them in the code."""
+    source = inspect.getsource(kinds.HazardKind)
+    lines = ["| kind | |", "|---|---|"]
+    for kind in kinds.HazardKind:
+        found = re.search(rf'{kind.name} = "{kind.value}"  # (.*)', source)
+        text = found[1].removeprefix("always: ") if found else kind.value.replace("_", " ")
+        text = "" if text == "always" else text
+        words = [w for w in (text, "*always*" if kind in kinds.ALWAYS else "") if w]
+        lines.append(f"| `{kind.value}` | {'; '.join(words)} |")
+    return "\n".join(lines) + "\n"
+
+
+def render(text: str) -> str:
+    """The page with fresh output and a fresh table of kinds."""
+    names = iter(("double.py", "exchange.py", "barrier.py"))
+
+    def block(match: re.Match[str]) -> str:
+        code = match["code"]
+        return f"```python\n{code}```\n\n```text\n{output_of(code, next(names))}```"
+
+    return _KINDS.sub(lambda _: kinds_table(), _BLOCK.sub(block, text), count=1)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render(PAGE.read_text()))
+    COVERAGE.write_text(coverage.markdown())
