@@ -28,7 +28,7 @@ from .dtypes import (
 from .interpret_params import InterpretParams
 from .kernel import kernel
 from .layout import Layout
-from .memory import GMEM, REGS, SMEM, Barrier, ClusterBarrier, ShapeDtypeStruct
+from .memory import GMEM, REGS, SMEM, Barrier, ClusterBarrier, RefUnion, ShapeDtypeStruct
 from .ops import *  # noqa: F403
 from .ops import __all__ as _op_names
 from .options import CompilerParams
@@ -70,6 +70,7 @@ __all__ = [
     "HazardWarning",
     "InterpretParams",
     "Layout",
+    "RefUnion",
     "ShapeDtypeStruct",
     "SwizzleTransform",
     "TilingTransform",

@@ -10,7 +10,7 @@ from typing import Any
 from .compiled import OutputSpec
 from .dtypes import DType, as_dtype
 from .errors import BodyReturned, BodySignature, KernelArgument, KernelValue
-from .facts import Range
+from .facts import any_of
 from .ir import ArrayType, Axis, KernelIR, MemorySpace, RefType, Region, Value
 from .layout import SCALAR
 from .memory import ShapeDtypeStruct
@@ -240,9 +240,7 @@ def _input_values(
         if isinstance(leaf, ScalarInput):
             value = new_value(ArrayType((), leaf.dtype, SCALAR), name=label)
             value.weak = leaf.weak  # type: ignore[attr-defined]
-            if leaf.dtype.is_integer:
-                low = -(1 << leaf.dtype.bits - 1) if leaf.dtype.is_signed else 0
-                value.facts = Range(low, low + (1 << leaf.dtype.bits) - 1)
+            value.facts = any_of(leaf.dtype)
         else:
             type = RefType(
                 MemorySpace.GMEM,

@@ -62,13 +62,17 @@ def _literal(token: str) -> str:
 
 def _address_spaces(tokens: Sequence[str]) -> list[str]:
     out: list[str] = []
+    parentheses = 0
     for i, token in enumerate(tokens):
+        parentheses += (token == "(") - (token == ")")
         if token in ("device", "thread"):
             out.append("")
         elif token == "constant":
             out.append("const")
         elif token == "threadgroup":
-            out.append("__shared__" if _declares(tokens, i + 1) else "")
+            # A parameter may be written as an array, and points all the same.
+            declares = parentheses == 0 and _declares(tokens, i + 1)
+            out.append("__shared__" if declares else "")
         else:
             out.append(token)
     return out

@@ -335,22 +335,28 @@ def register_budgets(x: Any, out: Any) -> None:
     out[wg] = x[wg]
 
 
-# --- elementwise, one kernel a row -----------------------------------------------------------------
+# --- elementwise, several rows a kernel -------------------------------------------------------------
 
 
-def _elementwise(row: table.Row, dtype: str) -> Case:
-    result = table.result_dtype(row, dtype)
+def _elementwise(rows: tuple[table.Row, ...], dtype: str) -> Case:
+    """Operands of every arity, and one output a row."""
+    outs = tuple(Spec((3, 50), table.result_dtype(row, dtype)) for row in rows)
 
     def body(*refs: Any) -> None:
-        refs[-1][...] = row.function(*(r[...] for r in refs[:-1]))  # type: ignore[misc]
+        values = [ref[...] for ref in refs[:3]]
+        for row, out in zip(rows, refs[3:], strict=True):
+            assert row.function is not None
+            out[...] = row.function(*values[: row.arity])
 
-    name = f"{row.name}_{dtype}"
-    return Case(name, kd.kernel(body, name=name, out_type=Spec((3, 50), result)), (Spec((3, 50), dtype),) * row.arity)
+    name = f"{dtype}_{rows[0].name}_to_{rows[-1].name}"
+    return Case(name, kd.kernel(body, name=name, out_type=outs), (Spec((3, 50), dtype),) * 3)
 
 
-for _row in table.ROWS:
-    _dtype = "float32" if "float32" in _row.dtypes else "int32"
-    CASES[f"{_row.name}_{_dtype}"] = _elementwise(_row, _dtype)
+for _dtype in ("float32", "int32"):
+    _rows = [r for r in table.ROWS if _dtype in r.dtypes and (_dtype == "float32" or "float32" not in r.dtypes)]
+    for _start in range(0, len(_rows), 8):
+        _case = _elementwise(tuple(_rows[_start : _start + 8]), _dtype)
+        CASES[_case.name] = _case
 
 
 @cache

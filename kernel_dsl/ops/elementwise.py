@@ -51,6 +51,9 @@ class Broadcast(Op, name="broadcast"):
     def infer(self) -> tuple[Any, ...]:
         return (ArrayType(self.shape, array_type(self.x).dtype, self.layout),)
 
+    def range(self) -> Range | None:
+        return self.x.facts
+
 
 class ConvertLayout(Op, name="convert_layout"):
     """Spread a value by another layout. PTX `mov`, `shfl.sync`, or `st.shared` and `ld.shared`, whichever does it."""
@@ -61,6 +64,9 @@ class ConvertLayout(Op, name="convert_layout"):
     def infer(self) -> tuple[Any, ...]:
         t = array_type(self.x)
         return (ArrayType(t.shape, t.dtype, self.layout),)
+
+    def range(self) -> Range | None:
+        return self.x.facts
 
 
 class Expand(Op, name="expand_dims"):
@@ -76,6 +82,9 @@ class Expand(Op, name="expand_dims"):
         for d in self.dims:
             shape.insert(d, 1)
         return (ArrayType(tuple(shape), t.dtype, self.layout),)
+
+    def range(self) -> Range | None:
+        return self.x.facts
 
 
 def constant(value: Any, dtype: DType, *, weak: bool = False) -> Array:

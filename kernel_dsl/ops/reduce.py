@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any
 
+import numpy as np
+
 from .. import dtypes as dt
 from ..dtypes import as_dtype
 from ..errors import BadAxis, EmptyReduction, RepeatedAxis, UnsupportedDType
@@ -68,12 +70,12 @@ def normalise_axes(axis: Any, value: Array) -> tuple[int, ...]:
     axes = tuple(axis) if isinstance(axis, (tuple, list)) else (axis,)
     out: list[int] = []
     for a in axes:
-        good = isinstance(a, int) and not isinstance(a, bool) and -value.ndim <= a < value.ndim
+        good = isinstance(a, (int, np.integer)) and not isinstance(a, bool) and -value.ndim <= a < value.ndim
         if good and a % value.ndim in out:
             raise RepeatedAxis(axis=axis, shape=value.shape)
         if not good:
             raise BadAxis(axis=axis, shape=value.shape, lo=-value.ndim, hi=value.ndim - 1)
-        out.append(a % value.ndim)
+        out.append(int(a) % value.ndim)
     return tuple(sorted(out))
 
 

@@ -333,27 +333,25 @@ class Graph:
             return
         if any(output.frozen for output in program.outputs):
             return
-        current = frameworks(framework).current_stream
-        launch, success = driver.api().cuGraphLaunch, driver.success()
+        cu = driver.api()
+        current, success = frameworks(framework).current_stream, driver.success()
+        launch, capturing, context_now = cu.cuGraphLaunch, cu.cuStreamIsCapturing, cu.cuCtxGetCurrent
+        free = cu.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
         result = places.results(self._chosen, None, 0)
-        lock, arguments, several = (
-            executable.lock,
-            executable.launch_args,
-            (driver.device_count() > 1),
-        )
+        lock, arguments, context = executable.lock, executable.launch_args, executable.context
+        alone = driver.device_count() == 1
 
         def quick() -> Any:
             if places.moved:
                 return self._slow()
             stream = current(index)
-            if stream or several:
-                # It may be captured, or belong to another GPU's context.
-                executable.run(stream, False)
-                return result
-            with lock:
-                status = launch(*arguments(stream))
-            if status[0] is not success:
-                executable.run(stream, False)
+            # The default stream is whose context is current, and cannot be captured; others can.
+            if capturing(stream)[1] is free if stream else alone or context_now()[1] == context:
+                with lock:
+                    status = launch(*arguments(stream))
+                if status[0] is success:
+                    return result
+            executable.run(stream, False)
             return result
 
         self._quick = quick

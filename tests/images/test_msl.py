@@ -21,6 +21,7 @@ from runtime.msl import translate
             "void f(threadgroup T& x, constant int* s, thread float3 &v)",
             "void f( T& x, const int* s,  float3 &v)",
         ),
+        ("void f(threadgroup T a[32], uint i)", "void f( T a[32], uint i)"),
         ("const device T* x = y;", "const  T* x = y;"),
         (
             "threadgroup_barrier(mem_flags::mem_threadgroup);",
