@@ -249,6 +249,26 @@ def handoff(x: Any, out: Any, buffer: Any, ready: Any) -> None:
             out[kd.ds(stage * 128, 128)] = buffer[stage]
 
 
+@case(Spec((200,), i32), out_type=(Spec((200,), i32), Spec((200,), i32)))
+def sorts(x: Any, ordered: Any, order: Any) -> None:
+    ordered[...] = kd.sort(x[...])
+    order[...] = kd.argsort(x[...])
+
+
+@case(Spec((64,), i32), out_type=(Spec((64,), i32, init=0), Spec((64,), i32, init=0)))
+def exchanges(x: Any, once: Any, last: Any) -> None:
+    kd.atomic_cas(once, 0, x[...])
+    kd.atomic_xchg(last, x[...])
+
+
+@case(Spec((128,), f32), out_type=Spec((128,), f32))
+def debugging(x: Any, out: Any) -> None:
+    total = x[...].sum()
+    kd.debug_print("total {}", total)
+    kd.debug_check(total == total, "the total is a number")
+    out[...] = x[...]
+
+
 # --- Hopper ----------------------------------------------------------------------------------------
 
 HOPPER = ("sm_90a",)
@@ -316,6 +336,27 @@ def accumulator_from_a_value(x: Any, y: Any, out: Any, tile: Any, acc: Any) -> N
     acc[...] = y[...]
     kd.wgmma(acc, tile, tile)
     out[...] = kd.wgmma_accumulator_load(acc)
+
+
+@case(
+    Spec((2, 128), f32),
+    targets=("sm_90", "sm_90a", "sm_100a", "sm_120a"),
+    out_type=Spec((2, 128), f32),
+    cluster=(2,),
+    cluster_names=("peer",),
+    scratch_types=[kd.SMEM((128,), f32), kd.Barrier(), kd.ClusterBarrier(collective_axes="peer")],
+)
+def swapped_in_a_cluster(x: Any, out: Any, buffer: Any, arrived: Any, both: Any) -> None:
+    me = kd.axis_index("peer")
+    kd.async_store_smem(x[me], buffer, arrived, cluster_dim="peer", cluster_idx=1 - me)
+    seen = kd.barrier_test(arrived)
+
+    @kd.when(~seen)
+    def _() -> None:
+        kd.barrier_wait(arrived)
+
+    out[me] = buffer[...] + kd.cluster_ref(buffer, {"peer": 1 - me})[...]
+    kd.barrier_arrive_and_wait(both)
 
 
 @case(
