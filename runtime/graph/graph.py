@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
@@ -159,11 +160,11 @@ class Graph:
                 for repeat in recorder.made.repeats:
                     repeat.nodes.clear()
                 if self._chosen is None:
-                    self._program = build(self, recorder.made, None)
+                    self._program = build(weakref.ref(self), recorder.made, None)
                 else:
                     leaves, _ = flatten(self._chosen)
                     views = [view(recorder.known(leaf)) for leaf in leaves]
-                    self._program = build(self, recorder.made, views, leaves)
+                    self._program = build(weakref.ref(self), recorder.made, views, leaves)
             return self._program
 
     # --- steps by name ----------------------------------------------------------------------------
@@ -340,10 +341,12 @@ class Graph:
         result = places.results(self._chosen, None, 0)
         lock, arguments, context = executable.lock, executable.launch_args, executable.context
         alone = driver.device_count() == 1
+        this = weakref.ref(self)
 
         def quick() -> Any:
             if places.moved:
-                return self._slow()
+                graph = this()
+                return None if graph is None else graph._slow()
             stream = current(index)
             # The default stream is whose context is current, and cannot be captured; others can.
             if capturing(stream)[1] is free if stream else alone or context_now()[1] == context:
