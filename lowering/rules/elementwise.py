@@ -14,6 +14,7 @@ from kernel_dsl.ops.elementwise import Broadcast, Constant, ConvertLayout, Eleme
 from ..context import Context
 from ..emit import Regs, kind_letter, literal, llvm_type, suffix
 from .access import emit_load, emit_store, inside
+from .convert import cheaper, convert_in_warps, plan_in_warps
 
 
 def lower_elementwise(ctx: Context, op: Elementwise) -> None:
@@ -178,14 +179,19 @@ def lower_expand(ctx: Context, op: Expand) -> None:
 
 
 def lower_convert_layout(ctx: Context, op: ConvertLayout) -> None:
-    """Through SMEM: every element is written once, row-major, and read by all that hold it."""
+    """Within warps where that is possible and cheaper, else through SMEM."""
     shape: tuple[int, ...] = op.x.type.shape
     regs, dtype = ctx.regs(op.x), op.x.type.dtype
-    ctx.values[op.result] = through_smem(ctx, regs, dtype, shape, layout_of(op.x), layout_of(op.result))
+    old, new = layout_of(op.x), layout_of(op.result)
+    plan = plan_in_warps(old, new, shape)
+    if plan is not None and cheaper(plan, old, new, dtype):
+        ctx.values[op.result] = convert_in_warps(ctx, regs, dtype, shape, plan)
+    else:
+        ctx.values[op.result] = through_smem(ctx, regs, dtype, shape, old, new)
 
 
 def through_smem(ctx: Context, names: Regs, dtype: DType, shape: tuple[int, ...], old: object, new: object) -> Regs:
-    """Registers of one layout as registers of another."""
+    """Registers of one layout as registers of another: every element is written once, row-major, and then read."""
     from math import prod
 
     from kernel_dsl.layout import Layout
