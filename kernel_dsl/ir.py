@@ -12,6 +12,7 @@ from enum import Enum, Flag, auto
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, dataclass_transform
 
 from .compiled import Swizzle
+from .diagnostics import ends_at_user
 from .dtypes import DType
 from .layout import Layout
 from .source import UNKNOWN, Loc
@@ -46,6 +47,7 @@ class MemorySpace(Enum):
     SMEM = "smem"
     REGS = "regs"
 
+    @ends_at_user
     def __call__(self, shape: Any, dtype: Any, **options: Any) -> Any:
         """A scratch specification: `kd.SMEM((64, 64), kd.float32)` (see `memory.MemorySpec`)."""
         from .memory import MemorySpec

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from .clone import clone
-from .compiled import Assembled, CompiledKernel, Resources
+from .compiled import Assembled, CompiledKernel, Resources, SourceLine
 from .diagnostics import ends_at_user
 from .ir import KernelIR
 from .options import CompilerParams, environment
@@ -107,10 +108,16 @@ class Stages:
 
     @ends_at_user
     def compile(self) -> Compiled:
-        """Assemble. Raises ToolMissing where there is neither ptxas nor a GPU."""
+        """Assemble. What the assembler remarks on is a Python warning at the user's line.
+
+        Raises ToolMissing where there is neither ptxas nor a GPU.
+        """
         from runtime.assemble import AssemblerOptions, assemble
 
-        return Compiled(self, assemble(self.kernel, options=AssemblerOptions(ptxas=environment().ptxas)))
+        assembled = assemble(self.kernel, options=AssemblerOptions(ptxas=environment().ptxas))
+        for remark in assembled.remarks:  # an "info" of ptxas can cost half the speed: C7510
+            _warn(remark.text, remark.line)
+        return Compiled(self, assembled)
 
 
 class Compiled:
@@ -160,3 +167,11 @@ class Compiled:
         from runtime.aot import save
 
         save(self.assembled, path)
+
+
+def _warn(text: str, line: SourceLine | None) -> None:
+    """A Python warning at the user's line."""
+    if line is None:
+        warnings.warn(text, RuntimeWarning, stacklevel=3)
+    else:
+        warnings.warn_explicit(text, RuntimeWarning, line.file, line.line)

@@ -20,9 +20,11 @@ from kernel_dsl.compiled import (
     ScalarParam,
     SourceLine,
     StrideParam,
+    Workspace,
 )
 from kernel_dsl.errors import GridLimit
 from kernel_dsl.ir import Axis, KernelIR, Op, RefType
+from kernel_dsl.ops.threads import GridDependencyWait
 from kernel_dsl.refs import strides_of
 from kernel_dsl.target import Feature, Target
 
@@ -67,6 +69,7 @@ class Lowered:
     arrays: tuple[ArrayAssumption, ...]
     launch: LaunchAttributes
     names: ReportNames
+    workspaces: tuple[Workspace, ...] = ()
 
 
 def to_llvm(
@@ -90,6 +93,9 @@ def to_llvm(
         # byval and grid_constant: the descriptor is used where the launch put it (PTX ISA 9.7.9.27)
         signature.append(f'ptr byval([128 x i8]) align 64 "nvvm.grid_constant" %map{place}')
         params = (*params, param)
+    for place in range(len(ctx.workspaces)):
+        signature.append(f"i64 %ws{place}")
+        params = (*params, PointerParam(len(arrays) + place))
     exchange, half = plan_smem.add_exchange(plan, ir.threads)
     plan_smem.check(plan, target, ir.loc)
     text = _module(ctx, entry, signature, spec, exchange, half)
@@ -101,7 +107,7 @@ def to_llvm(
         grid_axes=tuple((a.name, a.size) for a in ir.grid),
         thread_axis=(ir.thread_name, ir.threads) if ir.thread_name else None,
     )
-    return Lowered(text, entry, params, arrays, launch, names)
+    return Lowered(text, entry, params, arrays, launch, names, tuple(ctx.workspaces))
 
 
 def _parameters(ctx: Context) -> tuple[list[str], tuple[Param, ...], tuple[ArrayAssumption, ...]]:
@@ -216,6 +222,11 @@ def cluster_dims(cluster: tuple[Axis, ...]) -> tuple[int, int, int]:
     return sizes[0], sizes[1], sizes[2]
 
 
+def _overlaps_launches(ir: KernelIR) -> bool:
+    """Whether the kernel waits for the ones before it by itself, so that it may start before they end."""
+    return any(isinstance(op, GridDependencyWait) for op in ir.walk())
+
+
 def launch_attributes(ir: KernelIR, target: Target, smem: int) -> LaunchAttributes:
     """Grid, block and cluster as CUDA counts them. Raises `GridLimit`."""
     sizes = tuple(a.size for a in ir.grid)
@@ -229,7 +240,7 @@ def launch_attributes(ir: KernelIR, target: Target, smem: int) -> LaunchAttribut
     if prod(cluster) > 16:
         hint = "a cluster has at most 8 blocks, or 16 where the GPU allows it"
         raise GridLimit(loc=ir.loc, what=f"a cluster of {prod(cluster)} blocks is too large", hint=hint)
-    return LaunchAttributes(grid, (WARPGROUP * ir.threads, 1, 1), cluster, smem, empty=empty)
+    return LaunchAttributes(grid, (WARPGROUP * ir.threads, 1, 1), cluster, smem, _overlaps_launches(ir), empty)
 
 
 _FILE = re.compile(r'\s*\.file\s+(\d+)\s+"((?:[^"\\]|\\.)*)"')
@@ -254,7 +265,8 @@ def line_map(ptx: str) -> tuple[tuple[int, SourceLine], ...]:
             here = made.get(key)
             if here is None:
                 here = made[key] = SourceLine(files.get(key[0], "?"), key[1])
-        elif here is not None and line.rstrip().endswith(";"):
+        # an instruction of inline assembly with a register of its own ends in a brace
+        elif here is not None and (line.rstrip().endswith(";") or line.lstrip().startswith("{ ")):
             out.append((number, here))
     return tuple(out)
 
@@ -273,6 +285,7 @@ def compile_kernel(ir: KernelIR, target: Target, lowered: Lowered, spec: CallSpe
         outputs=spec.outputs,
         output_tree=spec.output_tree,
         launch=lowered.launch,
+        workspaces=lowered.workspaces,
         names=lowered.names,
         lines=line_map(ptx),
         source=source_line(ir.loc),

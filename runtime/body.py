@@ -394,6 +394,14 @@ def axis_parameters(body: Body, inputs: Sequence[ArrayView]) -> list[ArrayView |
     return params
 
 
+def bounds_bytes(seen: ArrayView) -> bytes:
+    """The least and the greatest offset of an element from the first, in elements; (0, -1) without elements."""
+    if not seen.size:
+        return np.array((0, -1), np.int64).tobytes()
+    reach = [(n - 1) * s for n, s in zip(seen.shape, seen.strides, strict=True)]
+    return np.array((sum(min(r, 0) for r in reach), sum(max(r, 0) for r in reach)), np.int64).tobytes()
+
+
 def _per_axis(values: Sequence[int], dtype: Any, name: str, kernel: str) -> bytes:
     array = np.zeros(MAX_NDIM, dtype)
     try:

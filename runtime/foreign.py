@@ -265,7 +265,7 @@ def launch(device: Device, image: LoadedImage, call: ForeignCall, parameters: Pa
                 here = next(given)
                 if span is not None:
                     here = _within(here, span, item.view)
-            if call.contiguous and not here.contiguous:
+            if call.contiguous and not (here.contiguous and here.address % here.dtype.itemsize == 0):
                 here = _row_major_copy(device, here, stream, borrowed)
             inputs.append(here)
         outputs = list(given)

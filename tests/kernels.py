@@ -249,6 +249,26 @@ def handoff(x: Any, out: Any, buffer: Any, ready: Any) -> None:
             out[kd.ds(stage * 128, 128)] = buffer[stage]
 
 
+@case(Spec((200,), i32), out_type=(Spec((200,), i32), Spec((200,), i32)))
+def sorts(x: Any, ordered: Any, order: Any) -> None:
+    ordered[...] = kd.sort(x[...])
+    order[...] = kd.argsort(x[...])
+
+
+@case(Spec((64,), i32), out_type=(Spec((64,), i32, init=0), Spec((64,), i32, init=0)))
+def exchanges(x: Any, once: Any, last: Any) -> None:
+    kd.atomic_cas(once, 0, x[...])
+    kd.atomic_xchg(last, x[...])
+
+
+@case(Spec((128,), f32), out_type=Spec((128,), f32))
+def debugging(x: Any, out: Any) -> None:
+    total = x[...].sum()
+    kd.debug_print("total {}", total)
+    kd.debug_check(total == total, "the total is a number")
+    out[...] = x[...]
+
+
 # --- Hopper ----------------------------------------------------------------------------------------
 
 HOPPER = ("sm_90a",)
@@ -319,6 +339,27 @@ def accumulator_from_a_value(x: Any, y: Any, out: Any, tile: Any, acc: Any) -> N
 
 
 @case(
+    Spec((2, 128), f32),
+    targets=("sm_90", "sm_90a", "sm_100a", "sm_120a"),
+    out_type=Spec((2, 128), f32),
+    cluster=(2,),
+    cluster_names=("peer",),
+    scratch_types=[kd.SMEM((128,), f32), kd.Barrier(), kd.ClusterBarrier(collective_axes="peer")],
+)
+def swapped_in_a_cluster(x: Any, out: Any, buffer: Any, arrived: Any, both: Any) -> None:
+    me = kd.axis_index("peer")
+    kd.async_store_smem(x[me], buffer, arrived, cluster_dim="peer", cluster_idx=1 - me)
+    seen = kd.barrier_test(arrived)
+
+    @kd.when(~seen)
+    def _() -> None:
+        kd.barrier_wait(arrived)
+
+    out[me] = buffer[...] + kd.cluster_ref(buffer, {"peer": 1 - me})[...]
+    kd.barrier_arrive_and_wait(both)
+
+
+@case(
     Spec((2, 128), f32), targets=HOPPER, out_type=Spec((2, 128), f32), num_threads=2, thread_name="wg"
 )
 def register_budgets(x: Any, out: Any) -> None:
@@ -335,22 +376,28 @@ def register_budgets(x: Any, out: Any) -> None:
     out[wg] = x[wg]
 
 
-# --- elementwise, one kernel a row -----------------------------------------------------------------
+# --- elementwise, several rows a kernel -------------------------------------------------------------
 
 
-def _elementwise(row: table.Row, dtype: str) -> Case:
-    result = table.result_dtype(row, dtype)
+def _elementwise(rows: tuple[table.Row, ...], dtype: str) -> Case:
+    """Operands of every arity, and one output a row."""
+    outs = tuple(Spec((3, 50), table.result_dtype(row, dtype)) for row in rows)
 
     def body(*refs: Any) -> None:
-        refs[-1][...] = row.function(*(r[...] for r in refs[:-1]))  # type: ignore[misc]
+        values = [ref[...] for ref in refs[:3]]
+        for row, out in zip(rows, refs[3:], strict=True):
+            assert row.function is not None
+            out[...] = row.function(*values[: row.arity])
 
-    name = f"{row.name}_{dtype}"
-    return Case(name, kd.kernel(body, name=name, out_type=Spec((3, 50), result)), (Spec((3, 50), dtype),) * row.arity)
+    name = f"{dtype}_{rows[0].name}_to_{rows[-1].name}"
+    return Case(name, kd.kernel(body, name=name, out_type=outs), (Spec((3, 50), dtype),) * 3)
 
 
-for _row in table.ROWS:
-    _dtype = "float32" if "float32" in _row.dtypes else "int32"
-    CASES[f"{_row.name}_{_dtype}"] = _elementwise(_row, _dtype)
+for _dtype in ("float32", "int32"):
+    _rows = [r for r in table.ROWS if _dtype in r.dtypes and (_dtype == "float32" or "float32" not in r.dtypes)]
+    for _start in range(0, len(_rows), 8):
+        _case = _elementwise(tuple(_rows[_start : _start + 8]), _dtype)
+        CASES[_case.name] = _case
 
 
 @cache

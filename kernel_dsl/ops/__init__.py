@@ -21,9 +21,11 @@ from . import (
     reduce,
     ref,
     scan,
+    semaphore,
     shape,
     sorting,
     sync,
+    threads,
 )
 from .arith import *  # noqa: F403
 from .atomic import *  # noqa: F403
@@ -38,12 +40,14 @@ from .loops import *  # noqa: F403
 from .math import *  # noqa: F403
 from .matrix import *  # noqa: F403
 from .numeric import *  # noqa: F403
+from .product import *  # noqa: F403
 from .reduce import *  # noqa: F403
 from .ref import *  # noqa: F403
 from .scan import *  # noqa: F403
+from .semaphore import *  # noqa: F403
 from .shape import *  # noqa: F403
-from .product import *  # noqa: F403
 from .sorting import *  # noqa: F403
+from .threads import *  # noqa: F403
 from .elementwise import broadcast_to
 
 FAMILIES = (
@@ -67,9 +71,11 @@ FAMILIES = (
     reduce,
     ref,
     scan,
+    semaphore,
     shape,
     sorting,
     sync,
+    threads,
 )
 __all__ = ["broadcast_to"]
 __all__ += [name for family in FAMILIES for name in getattr(family, "__all__", [])]

@@ -17,6 +17,7 @@ from kernel_dsl.ops.control import For, While
 from kernel_dsl.ops.copy import CommitSmem, CopyGmemToSmem, WaitGmemToSmem, WaitSmemToGmem
 from kernel_dsl.ops.ref import BitcastRef, Load, Store
 from kernel_dsl.ops.sync import WarpgroupBarrier
+from kernel_dsl.ops.threads import AliasSmem
 from kernel_dsl.refs import View
 from kernel_dsl.target import Target
 
@@ -80,7 +81,7 @@ class Order:
     def generic_touch(self, op: Op) -> Touch | None:
         """Accesses by ops with a `ref` field other than plain loads and stores, such as gather and scatter."""
         ref = getattr(op, "ref", None)
-        if not isinstance(ref, Value) or not isinstance(ref.type, RefType) or isinstance(op, BitcastRef):
+        if not isinstance(ref, Value) or not isinstance(ref.type, RefType) or isinstance(op, (BitcastRef, AliasSmem)):
             return None
         if ref.type.space is MemorySpace.GMEM and not ref.type.written:
             return None
@@ -94,7 +95,7 @@ class Order:
         """Walk a region; returns what is pending at its end. With `rewrite`, barriers are put in."""
         out: list[Op] = []
         for op in region.ops:
-            if isinstance(op, (BitcastRef, PeerRef)):
+            if isinstance(op, (BitcastRef, PeerRef, AliasSmem)):
                 self.roots[op.result] = op.ref
             touched = self.touch(op)
             if touched is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
@@ -159,11 +160,11 @@ class Graph:
                 for repeat in recorder.made.repeats:
                     repeat.nodes.clear()
                 if self._chosen is None:
-                    self._program = build(self, recorder.made, None)
+                    self._program = build(weakref.ref(self), recorder.made, None)
                 else:
                     leaves, _ = flatten(self._chosen)
                     views = [view(recorder.known(leaf)) for leaf in leaves]
-                    self._program = build(self, recorder.made, views, leaves)
+                    self._program = build(weakref.ref(self), recorder.made, views, leaves)
             return self._program
 
     # --- steps by name ----------------------------------------------------------------------------
@@ -333,27 +334,27 @@ class Graph:
             return
         if any(output.frozen for output in program.outputs):
             return
-        current = frameworks(framework).current_stream
-        launch, success = driver.api().cuGraphLaunch, driver.success()
+        cu = driver.api()
+        current, success = frameworks(framework).current_stream, driver.success()
+        launch, capturing, context_now = cu.cuGraphLaunch, cu.cuStreamIsCapturing, cu.cuCtxGetCurrent
+        free = cu.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
         result = places.results(self._chosen, None, 0)
-        lock, arguments, several = (
-            executable.lock,
-            executable.launch_args,
-            (driver.device_count() > 1),
-        )
+        lock, arguments, context = executable.lock, executable.launch_args, executable.context
+        alone = driver.device_count() == 1
+        this = weakref.ref(self)
 
         def quick() -> Any:
             if places.moved:
-                return self._slow()
+                graph = this()
+                return None if graph is None else graph._slow()
             stream = current(index)
-            if stream or several:
-                # It may be captured, or belong to another GPU's context.
-                executable.run(stream, False)
-                return result
-            with lock:
-                status = launch(*arguments(stream))
-            if status[0] is not success:
-                executable.run(stream, False)
+            # The default stream is whose context is current, and cannot be captured; others can.
+            if capturing(stream)[1] is free if stream else alone or context_now()[1] == context:
+                with lock:
+                    status = launch(*arguments(stream))
+                if status[0] is success:
+                    return result
+            executable.run(stream, False)
             return result
 
         self._quick = quick

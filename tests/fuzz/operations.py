@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import kernel_dsl as kd
 import numpy as np
 
+import kernel_dsl as kd
 from tests import table
 from tests.fuzz.choose import FP8, Choices, Value, broadcastable
 

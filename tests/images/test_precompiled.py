@@ -162,19 +162,21 @@ def test_positional_arguments_are_refused(x):
 
 @pytest.mark.parametrize("name", ["nothing", "scal", "scale2"])
 def test_wrong_entry(x, interpret, name):
-    with pytest.raises((Error, ValueError, KeyError), match=name):
+    with pytest.raises(LoadError, match=name):
         scale(x, interpret, name=name)
 
 
 @pytest.mark.parametrize("scalars", [[], [True, 12, 0.5], [True, 12, 0.5, 0.1], [True, 12, 0.5, np.float64(1), 3]])
 def test_wrong_parameters(x, interpret, scalars):
-    with pytest.raises((Error, ValueError), match="param"):
+    with pytest.raises(ArgumentTypeError, match="param"):
         scale(x, interpret, scalars=scalars)
 
 
 @pytest.mark.parametrize("image", [b"no image at all", SCALE[:700], SCALE.replace(b"mul.rn.f32", b"mul.what.f32")])
 def test_corrupt_image(x, interpret, image):
-    with pytest.raises((Error, ValueError)):
+    if FAKE and not interpret:
+        pytest.skip("the made-up driver takes any PTX")
+    with pytest.raises(LoadError):
         scale(x, interpret, compiled_source=image)
 
 
