@@ -86,7 +86,7 @@ def softmax_for(columns: int, dtype: Any = kd.bfloat16) -> Any:
     if dtype.itemsize > 2:
         return row_kernel(8)
     # the hardware's exponential is good to 2 ulp of float32: far below what a 16-bit result shows
-    return row_kernel(min(8, kd.cdiv(columns, 16384)), kd.CompilerParams(approx_math=True, max_registers=112))
+    return row_kernel(min(8, max(2, kd.cdiv(columns, 16384))), kd.CompilerParams(approx_math=True, max_registers=112))
 
 
 def softmax(x: Any, **options: Any) -> Any:
