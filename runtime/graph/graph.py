@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, cast
 
+from kernel_dsl.diagnostics import ends_at_user
 from kernel_dsl.tree import flatten, unflatten
 from kernel_dsl.variables import Symbol, evaluate
 
@@ -99,6 +100,7 @@ class Graph:
                 function(*args, **kwargs)
         return graph
 
+    @ends_at_user
     def copy(self, target: Any, source: Any) -> None:
         """Record a copy of one array into another of the same shape and dtype."""
         if self._recorder is None or self._context is None:
@@ -169,6 +171,7 @@ class Graph:
 
     # --- steps by name ----------------------------------------------------------------------------
 
+    @ends_at_user
     def instantiate(self) -> None:
         """Make the graph executable: plan its memory, and give up what intermediates held."""
         with self._lock:
@@ -189,6 +192,7 @@ class Graph:
                     if operand.slot.kind == "scratch":
                         operand.view.owner = None
 
+    @ends_at_user
     def set_params(
         self,
         node: Node | int,
@@ -210,6 +214,7 @@ class Graph:
                     self._replace_operand(target, position, array)
             self._refresh([target])
 
+    @ends_at_user
     def set_launch_dims(
         self,
         node: Node | int,
@@ -226,6 +231,7 @@ class Graph:
             set_dims(target, grid=grid, block=block, dynamic_smem=dynamic_smem)
             self._refresh([target])
 
+    @ends_at_user
     def launch(self, stream: Any = None, wait: bool = False) -> None:
         """Launch with whatever is set now. With `wait`, until it is done: see `seconds`."""
         with self._lock:
@@ -293,6 +299,10 @@ class Graph:
             and stream is None
         ):
             return quick()
+        return self._replay(inputs, out, wait, stream, variables)
+
+    @ends_at_user
+    def _replay(self, inputs: Sequence[Any], out: Any, wait: bool, stream: Any, variables: dict[str, Any]) -> Any:
         recorder = recording.current()
         if recorder is not None:
             return self._nest(cast("GraphRecorder", recorder), inputs, out, variables)
