@@ -130,8 +130,13 @@ class Graph:
     def outputs(self, arrays: Any) -> None:
         if self._exec is not None:
             raise GraphError("g.outputs is set before the first replay: memory that is not an output is given up then")
+        before = self._chosen
         self._chosen, self._program = arrays, None
-        self._built()
+        try:
+            self._built()
+        except BaseException:
+            self._chosen = before
+            raise
 
     @property
     def memory_bytes(self) -> int:
@@ -405,8 +410,6 @@ class Graph:
     def _nest(self, recorder: GraphRecorder, inputs: Sequence[Any], out: Any, values: Mapping[str, Any]) -> Any:
         """Become part of the graph that is being recorded."""
         program = self._built()
-        if self._exec is not None and any(s.home is None and s.kind != "scratch" for s in program.slots):
-            raise GraphError("this graph was released")
         for name, variable in program.variables.items():
             value = values.get(name)
             if not isinstance(value, Symbol):
