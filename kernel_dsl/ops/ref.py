@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from .. import dtypes as dt
 from ..dtypes import DType
 from ..errors import (
     BadArgument,
