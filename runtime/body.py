@@ -214,7 +214,7 @@ def mentions(text: str, name: str) -> bool:
 
 
 def locate(text: str, file: str, near: int) -> SourceLine | None:
-    """Where `text` is written out in `file`, indented or not: the match nearest above line `near`;
+    """Where `text` is written out in `file`, indented or not: the match nearest to line `near`;
     None if nowhere.
     """
     wanted = [line.strip() for line in text.split("\n")]
@@ -235,8 +235,7 @@ def locate(text: str, file: str, near: int) -> SourceLine | None:
             found.append(at + 1)
     if not found:
         return None
-    above = [line for line in found if line <= near]
-    return SourceLine(str(Path(file)), max(above) if above else min(found))
+    return SourceLine(str(Path(file)), min(found, key=lambda line: abs(line - near)))
 
 
 # --- calls ----------------------------------------------------------------------------------------

@@ -112,7 +112,7 @@ def _prepare(
             raise StoreShape(value=x.shape, ref=shape)
     view, offsets = target.view()
     where: Any = LayoutVar(shape, *target.vector()) if shape else SCALAR
-    guard = None if mask is None else mask_value(mask, shape, op)
+    guard = mask_value(mask, shape, op)
     placed: list[Array] = []
     for x in operands_:
         if shape:
