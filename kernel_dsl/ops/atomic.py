@@ -141,14 +141,14 @@ def atomic_add(
 def atomic_max(
     ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed", scope: str = "gpu"
 ) -> Array:
-    """Keep the larger of every element and `value` (for floats NaN gives way) of a Ref or `ref.at[...]`, atomically; returns the old values."""
+    """Keep the larger of every element and `value` (NaN gives way), atomically; returns the old values."""
     return atomic(ref, value, AtomicKind.MAX, "atomic_max", mask, order, scope)
 
 
 def atomic_min(
     ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed", scope: str = "gpu"
 ) -> Array:
-    """Keep the smaller of every element and `value` (for floats NaN gives way) of a Ref or `ref.at[...]`, atomically; returns the old values."""
+    """Keep the smaller of every element and `value` (NaN gives way), atomically; returns the old values."""
     return atomic(ref, value, AtomicKind.MIN, "atomic_min", mask, order, scope)
 
 
