@@ -140,6 +140,7 @@ class ClusterBarrier:
     num_barriers: int | tuple[int, ...] = ()
     num_arrivals: int = 1
 
+    @ends_at_user
     def __post_init__(self) -> None:
         Barrier(self.num_arrivals, self.num_barriers)
 

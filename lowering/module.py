@@ -35,7 +35,7 @@ from .emit import DebugLines, Emitter, llvm_type
 from .passes import plan_smem
 from .pipeline import Pass, run_passes
 from .rules import all_rules
-from .rules.cluster import end_of_kernel, touches_peers
+from .rules.cluster import lower_body, meeting_places
 from .rules.index import grid_dims
 
 
@@ -87,8 +87,7 @@ def to_llvm(
     plan, ctx.smem_offsets = plan_smem.plan(ir)
     ctx.plan = plan
     signature, params, arrays = _parameters(ctx)
-    ctx.region(ir.body)
-    end_of_kernel(ctx)
+    lower_body(ctx)
     emitter.do("ret void")
     for param, place in ctx.tensor_maps.items():
         # byval and grid_constant: the descriptor is used where the launch put it (PTX ISA 9.7.9.27)
@@ -195,7 +194,8 @@ def _module(ctx: Context, entry: str, signature: list[str], spec: CallSpec, exch
 
 def _barrier_init(ctx: Context) -> None:
     """Initialise the mbarriers by one lane, before anything else, and make them visible to all."""
-    if not ctx.barriers:
+    peers = bool(ctx.ir.cluster) and meeting_places(ctx) is not None
+    if not ctx.barriers and not peers:
         return
     e = ctx.e
     first = e.pre(f"icmp eq i32 {ctx.thread()}, 0")
@@ -210,13 +210,12 @@ def _barrier_init(ctx: Context) -> None:
                 'call void asm sideeffect "@$1 mbarrier.init.shared::cta.b64 [$0], $2;", "r,b,r,~{memory}"'
                 f"(i32 {e.pre(f'add i32 {barriers.address}, {8 * i}')}, i1 {first}, i32 {value.type.arrivals * WARPS}) #0"
             )
-    if ctx.target.supports(Feature.CLUSTER):  # TMA completes on them through the asynchronous proxy
+    if ctx.barriers and ctx.target.supports(Feature.CLUSTER):  # TMA completes on them through the asynchronous proxy
         add("call void @llvm.nvvm.fence.mbarrier_init.release.cluster()")
-    if ctx.ir.cluster and touches_peers(ctx):
-        add("call void @llvm.nvvm.barrier.cluster.arrive.aligned() #0")
-        add("call void @llvm.nvvm.barrier.cluster.wait.aligned() #0")
-    else:
+    if ctx.barriers:
         add("call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0) #0")
+    if peers:  # the wait stands before the first op that touches a peer
+        add("call void @llvm.nvvm.barrier.cluster.arrive.aligned() #0")
     e.setup = out
 
 
@@ -269,7 +268,8 @@ def line_map(ptx: str) -> tuple[tuple[int, SourceLine], ...]:
             here = made.get(key)
             if here is None:
                 here = made[key] = SourceLine(files.get(key[0], "?"), key[1])
-        elif here is not None and line.rstrip().endswith(";"):
+        # an instruction of inline assembly with a register of its own ends in a brace
+        elif here is not None and (line.rstrip().endswith(";") or line.lstrip().startswith("{ ")):
             out.append((number, here))
     return tuple(out)
 

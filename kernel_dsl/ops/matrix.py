@@ -37,6 +37,9 @@ class AllocAcc(Op, name="alloc_acc", effect=Effect.SYNC, requires=Feature.WGMMA)
     def infer(self) -> tuple[Any, ...]:
         return (self.type,)
 
+    def spoken(self) -> str:
+        return "ACC"
+
 
 class Wgmma(Op, name="wgmma", effect=Effect.SYNC, requires=Feature.WGMMA):
     """acc += a @ b, asynchronously; one group. PTX `wgmma.mma_async`.
@@ -167,7 +170,9 @@ def k_step(dtype: DType) -> int:
 
 
 def wgmma(acc: Any, a: Any, b: Any, *, accumulate: bool = True) -> None:
-    """acc += a @ b (acc = a @ b without `accumulate`), asynchronously: acc (M, N) is an accumulator, a (M, K) an SMEM Ref or a value, b (K, N) an SMEM Ref.
+    """acc += a @ b (acc = a @ b without `accumulate`), asynchronously.
+
+    acc (M, N) is an accumulator, a (M, K) an SMEM Ref or a value, b (K, N) an SMEM Ref.
 
     Transposed operands are Refs' `.T`; 8-bit and float32 operands must be contiguous along K. Each call is one group
     for `wgmma_wait`. Until then neither operand nor accumulator may be touched. Refs without transforms get the tiling

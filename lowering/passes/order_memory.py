@@ -33,11 +33,12 @@ class Touch:
     offsets: tuple[Value, ...]
     layout: Layout | None
     variant: bool = False  # seen from the next iteration: dynamic offsets may have changed
+    cast: Value | None = None  # the buffer of another dtype or shape that it goes through: its indices mean other places
 
     @property
     def key(self) -> tuple[object, ...]:
         """What makes two accesses the same. Values are told apart by identity: their `==` is the language's."""
-        return id(self.root), self.write, self.atomic, self.view, self.starts, self.layout, self.variant
+        return id(self.root), self.write, self.atomic, self.view, self.starts, self.layout, self.variant, id(self.cast)
 
     @property
     def starts(self) -> tuple[int, ...]:
@@ -66,6 +67,8 @@ class Order:
         type: RefType = op.ref.type
         if type.space is MemorySpace.GMEM and not type.written:
             return None
+        if isinstance(op, (AtomicRmw, AtomicCas)) and op.indices:
+            return Touch(self.root(op.ref), True, True, None, (), None)  # anywhere
         layout = layout_of(op.result if isinstance(op, Load) else op.x)
         return Touch(
             self.root(op.ref),
@@ -74,6 +77,7 @@ class Order:
             op.view,
             op.offsets,
             layout,
+            cast=op.ref if op.ref in self.roots else None,
         )
 
     def generic_touch(self, op: Op) -> Touch | None:
@@ -145,7 +149,7 @@ def variant(touch: Touch) -> Touch:
     """The access of the iteration before."""
     if not touch.offsets:
         return touch
-    return Touch(touch.root, touch.write, touch.atomic, touch.view, touch.offsets, touch.layout, True)
+    return Touch(touch.root, touch.write, touch.atomic, touch.view, touch.offsets, touch.layout, True, touch.cast)
 
 
 def merge(a: list[Touch], b: list[Touch]) -> list[Touch]:
@@ -157,7 +161,7 @@ def conflict(a: Touch, b: Touch) -> bool:
     """Whether two accesses may touch one element from different lanes, one of them writing."""
     if a.root is not b.root or not (a.write or b.write) or (a.atomic and b.atomic):
         return False
-    if a.view is None or b.view is None or a.layout is None or b.layout is None:
+    if a.view is None or b.view is None or a.layout is None or b.layout is None or a.cast is not b.cast:
         return True
     if disjoint(a, b):
         return False

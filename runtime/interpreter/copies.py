@@ -302,6 +302,8 @@ def _bulk(k: Compiler, ins: Instruction, rest: tuple[str, ...]) -> Op:
         raise k.error("unknown direction")
     operands = ins.operands
     dst, src, size = address_of(k, operands[0]), address_of(k, operands[1]), k.reader(operands[2], "b32")
+    if ("bulk_group" if to == "global" else "mbarrier::complete_tx::bytes") not in words:
+        raise k.error("a completion mechanism is missing")
     if to == "global":
         return _bulk_out(ins, dst, src, size, operation, type_)
     barrier = address_of(k, operands[3])
