@@ -118,7 +118,9 @@ class Matmul:
         (M, K), (K2, N) = tuple(a.shape), tuple(b.shape)
         if K != K2:
             what = f"a is {(M, K)} and b is {(K2, N)}"
-            raise BadCallValue(kernel="matmul", what=what, hint="the columns of a are the rows of b; transpose with `.T`")
+            raise BadCallValue(
+                kernel="matmul", what=what, hint="the columns of a are the rows of b; transpose with `.T`"
+            )
         ta, tb = is_transposed(a), is_transposed(b)
         dtype, b_dtype = as_dtype(a.dtype), as_dtype(b.dtype)
         alike = dtype.itemsize == b_dtype.itemsize == 1 and dtype.is_float == b_dtype.is_float
