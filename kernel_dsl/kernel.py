@@ -378,6 +378,10 @@ def _places(stages: Stages) -> list[SourceLine]:
 
 def _print_stages(stages: Stages) -> None:
     print(stages)
+    for name, text in stages.after_passes().items():
+        print(f"--- after {name}\n{text}")
+    for note in stages.notes:
+        print(note)
     print(stages.ptx)
     try:
         print(stages.compile())

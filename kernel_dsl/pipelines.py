@@ -420,7 +420,7 @@ def _produce(
 
     loop(0, steps)(one)
     # leave every barrier between phases, so that the pipeline can run again
-    for stream, empty in zip(sources, consumed, strict=True):
+    for _stream, empty in zip(sources, consumed, strict=True):
         for back in range(depth):
             step = subtract(steps, depth - back)
 

@@ -117,6 +117,25 @@ class _At:
         return self._make(index)
 
 
+def has_arrays(index: Any) -> bool:
+    """Whether an index gathers: some part of it is an integer array of rank 1 or more."""
+    items = index if isinstance(index, tuple) else (index,)
+    return any((isinstance(i, (Array, np.ndarray)) and i.ndim > 0) or isinstance(i, list) for i in items)
+
+
+class Elements(NoArithmetic):
+    """`ref.at[index]` where the index has integer arrays: what an atomic updates. Elsewhere index the Ref itself."""
+
+    __slots__ = ("index", "ref")
+
+    def __init__(self, ref: Ref, index: Any) -> None:
+        self.ref = ref
+        self.index = index
+
+    def __repr__(self) -> str:
+        return f"<elements of {self.ref!r} by index arrays>"
+
+
 class Ref(NoArithmetic):
     """A handle on an array in GMEM or SMEM. `ref[...]` loads, `ref[...] = x` stores, `ref.at[...]` is a view."""
 
@@ -200,8 +219,11 @@ class Ref(NoArithmetic):
 
     @property
     def at(self) -> Any:
-        """`ref.at[index]`: a view of part of the Ref. Nothing is loaded."""
-        return _At(self.slice)
+        """`ref.at[index]`: a view of part of the Ref. Nothing is loaded. With integer arrays: elements, for atomics."""
+        return _At(self._view_or_elements)
+
+    def _view_or_elements(self, index: Any) -> Any:
+        return Elements(self, index) if has_arrays(index) else self.slice(index)
 
     def slice(self, index: Any) -> Ref:
         """The view that `.at[index]` makes, for indices that are ints, slices, `ds`, None and Ellipsis."""

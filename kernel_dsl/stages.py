@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .clone import clone
 from .compiled import Assembled, CompiledKernel, Resources, SourceLine
-from .diagnostics import ends_at_user
+from .diagnostics import CostNote, ends_at_user
 from .ir import KernelIR
 from .options import CompilerParams, environment
 from .specialise import Traced
@@ -86,6 +86,19 @@ class Stages:
 
         t = self.traced
         return CallSpec(t.outputs, t.output_tree, self.overlaps, self.params.max_registers)
+
+    @property
+    def notes(self) -> tuple[CostNote, ...]:
+        """Work that tracing added, such as layout conversions, each with the lines that it comes from."""
+        return self.traced.notes
+
+    def after_passes(self) -> dict[str, str]:
+        """The IR's text after each pass of the lowering, by the pass's name."""
+        from lowering import run_passes
+
+        texts: dict[str, str] = {}
+        run_passes(clone(self.traced.ir), self.target, lambda step, ir: texts.update({step.name: show(ir)}))
+        return texts
 
     @property
     @ends_at_user

@@ -170,7 +170,9 @@ def k_step(dtype: DType) -> int:
 
 
 def wgmma(acc: Any, a: Any, b: Any, *, accumulate: bool = True) -> None:
-    """acc += a @ b (acc = a @ b without `accumulate`), asynchronously: acc (M, N) is an accumulator, a (M, K) an SMEM Ref or a value, b (K, N) an SMEM Ref.
+    """acc += a @ b (acc = a @ b without `accumulate`), asynchronously.
+
+    acc (M, N) is an accumulator, a (M, K) an SMEM Ref or a value, b (K, N) an SMEM Ref.
 
     Transposed operands are Refs' `.T`; 8-bit and float32 operands must be contiguous along K. Each call is one group
     for `wgmma_wait`. Until then neither operand nor accumulator may be touched. Refs without transforms get the tiling

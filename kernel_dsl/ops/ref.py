@@ -20,7 +20,7 @@ from ..errors import (
 from ..ir import ArrayType, BarrierType, Effect, MemorySpace, Op, RefType, Value, attr, operand, operands
 from ..layout import SCALAR, Layout
 from ..layouts import resolve_rule
-from ..refs import Access, Ref, View
+from ..refs import Access, Ref, View, has_arrays
 from ..trace import LayoutVar, current, emit, find, traced
 from ..values import Array
 from .cast import astype
@@ -90,14 +90,6 @@ def as_ref(ref: Any, op: str) -> Ref:
         raise BadArgumentType(op=op, what=what, hint="pass a kernel argument or scratch, or `ref.at[...]`")
     current()
     return ref
-
-
-def has_arrays(index: Any) -> bool:
-    """Whether an index gathers: some part of it is an integer array of rank 1 or more."""
-    items = index if isinstance(index, tuple) else (index,)
-    return any(
-        (isinstance(i, (Array, np.ndarray)) and i.ndim > 0) or isinstance(i, list) for i in items
-    )
 
 
 def _bounds(bounds: str | None, op: str) -> bool:

@@ -41,7 +41,7 @@ class SemaphoreType(Enum):
 
 
 class AllocSemaphore(Op, name="alloc_semaphore"):
-    """int32 counters in hidden GMEM, zeroed before each launch. `everywhere`: shared by all blocks."""
+    """int32 counters in hidden GMEM, zeroed before each launch; no instruction. `everywhere`: shared by all blocks."""
 
     type: RefType = attr()
     everywhere: bool = attr(False)

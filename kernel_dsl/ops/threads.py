@@ -63,7 +63,7 @@ class GridDependencyLaunch(Op, name="griddepcontrol_launch", effect=Effect.SYNC,
 
 
 class WarpMap(Op, name="warp_map", effect=Effect.SYNC):
-    """Run a region once in each of the warpgroup's four warps, on its own. The argument is the warp's number."""
+    """Run a region once in each of the warpgroup's four warps, on its own; its argument is the warp's number. PTX `bra`."""
 
     body: Region = region()
 

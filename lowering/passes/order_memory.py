@@ -67,6 +67,8 @@ class Order:
         type: RefType = op.ref.type
         if type.space is MemorySpace.GMEM and not type.written:
             return None
+        if isinstance(op, (AtomicRmw, AtomicCas)) and op.indices:
+            return Touch(self.root(op.ref), True, True, None, (), None)  # anywhere
         layout = layout_of(op.result if isinstance(op, Load) else op.x)
         return Touch(
             self.root(op.ref),
