@@ -11,11 +11,10 @@ def kernel(x, out):
 
     kd.emit_pipeline(
         step,
-        grid=(4,),
-        in_specs=[kd.BlockSpec((1, 8), lambda i: (i, 0))],
-        out_specs=[kd.BlockSpec((1, 8), lambda i: (i, 0))],
+        grid=(1,),
+        in_specs=[kd.BlockSpec((4, 8), lambda i: (i, 0), collective_axes="c")],
+        out_specs=[kd.BlockSpec((4, 8), lambda i: (i, 0))],
         max_concurrent_steps=2,
-        delay_release=2,
     )(x, out)
 
 
