@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -27,6 +27,8 @@ softmaxes, adds, norms, transposes, histograms, scans, quantizers, sums = (
 
 NORM_SHAPES = [(8192, 8192), (16384, 4096), (4096, 32768), (131072, 128)]
 BACKWARD_SHAPES = [(16384, 4096), (8192, 8192)]
+COUNT = 2**28  # elements of the 1-D cases
+SIDE = 16384  # of the square ones
 MULTIPROCESSORS = 132
 
 
@@ -50,7 +52,6 @@ class Case:
     variants: list[Variant]
     check: Callable[[tuple[Any, ...]], float]
     peer: Callable[[], Any]
-    compiled: Callable[[], Callable[[], Any]] | None = field(default=None)
 
 
 def _poison(like: Any) -> Any:
@@ -96,13 +97,13 @@ def softmax() -> Iterator[Case]:
             [variant("default", softmaxes.softmax_for(shape[1]), (x,), (out,))],
             lambda o, x=x, r=rows: error_of(o[0][r], torch.softmax(x[r].double(), -1), 4e-3),
             lambda x=x: torch.softmax(x, -1),
-            lambda x=x: (lambda f=torch.compile(lambda x: torch.softmax(x, -1)): f(x)),
+            lambda x=x: lambda f=torch.compile(lambda x: torch.softmax(x, -1)): f(x),
         )
 
 
 def vector_add() -> Iterator[Case]:
     """float32 addition: two arrays read, one written."""
-    x, y = (torch.randn(2**27, device="cuda") for _ in range(2))
+    x, y = (torch.randn(COUNT // 2, device="cuda") for _ in range(2))
     out = _poison(x)
     yield Case(
         "vector add f32 2^27",
@@ -172,7 +173,6 @@ def norm(centred: bool) -> Iterator[Case]:
             [variant(n, k, (x, *parameters), outputs) for n, k in _forward_kernels(shape, centred)],
             check,
             peer,
-            lambda f=peer: torch.compile(f),
         )
 
 
@@ -212,7 +212,9 @@ def norm_backward(centred: bool) -> Iterator[Case]:
         statistics = (mean, scale) if centred else (scale,)
         rows = some(shape[0])
 
-        def check(o: Any, x: Any = x, dy: Any = dy, g: Any = gamma, m: Any = mean, s: Any = scale, r: Any = rows) -> float:
+        def check(
+            o: Any, x: Any = x, dy: Any = dy, g: Any = gamma, m: Any = mean, s: Any = scale, r: Any = rows
+        ) -> float:
             normal = (x.double() - m.double()[:, None]) * s.double()[:, None]
             error_of(o[1], (dy.double() * normal).sum(0), 4e-3)
             if centred:
@@ -222,17 +224,18 @@ def norm_backward(centred: bool) -> Iterator[Case]:
             common = wanted.mean(-1, keepdim=True) * centred
             return error_of(o[0][r], (wanted - normal * along - common) * s[r].double()[:, None], 4e-3)
 
-        def peer(x: Any = x, dy: Any = dy, g: Any = gamma, b: Any = beta, m: Any = mean, s: Any = scale) -> Any:
+        leaves = [x.clone().requires_grad_(), gamma.clone().requires_grad_()]
+        graph = [torch.nn.functional.rms_norm(leaves[0], (shape[1],), leaves[1], 1e-5), *leaves]
+
+        def peer(
+            x: Any = x, dy: Any = dy, g: Any = gamma, b: Any = beta, m: Any = mean, s: Any = scale, r: Any = graph
+        ) -> Any:
             n = [x.shape[1]]
             if centred:
                 ours = torch.ops.aten.native_layer_norm_backward
                 return ours(dy, x, n, m[:, None], s[:, None], g, b, [True, True, True])
-            return torch.autograd.grad(rms[0], rms[1:], dy, retain_graph=True)
+            return torch.autograd.grad(r[0], r[1:], dy, retain_graph=True)
 
-        rms: list[Any] = []
-        if not centred:
-            leaves = [x.clone().requires_grad_(), gamma.clone().requires_grad_()]
-            rms = [torch.nn.functional.rms_norm(leaves[0], (shape[1],), leaves[1], 1e-5), *leaves]
         settings = [(2, 3, 2), (2, 2, 2), (4, 3, 1)] if shape[1] == 4096 else [(4, 3, 1), (4, 2, 1), (2, 3, 1)]
         kernels = [("default", norms.backward_for(shape, centred))]
         kernels += [(f"{w}wg x{s} {k}/SM", norms.backward_kernel(centred, w, s, k * wide)) for w, s, k in settings]
@@ -248,7 +251,7 @@ def norm_backward(centred: bool) -> Iterator[Case]:
 
 def total() -> Iterator[Case]:
     """The sum of 2^28 float32."""
-    x = torch.rand(2**28, device="cuda")
+    x = torch.rand(COUNT, device="cuda")
 
     def made(name: str, piece: int, pieces: int) -> Variant:
         out: list[Any] = [_poison(x[:1])]
@@ -257,9 +260,7 @@ def total() -> Iterator[Case]:
             out[0] = sums.total(x, piece, pieces)
 
         kernel = sums.span_sums(piece, pieces)
-        return Variant(
-            name, run, lambda: tuple(out), lambda: [kernel.lower(x, target="sm_90a").compile().resources]
-        )
+        return Variant(name, run, lambda: tuple(out), lambda: [kernel.lower(x, target="sm_90a").compile().resources])
 
     settings = [(4096, 8), (2048, 16), (2048, 32), (4096, 16), (8192, 8)]
     yield Case(
@@ -268,14 +269,14 @@ def total() -> Iterator[Case]:
         0.9,
         [made("default", 4096, 8), *(made(f"{p}x{n}", p, n) for p, n in settings[1:])],
         lambda o: error_of(o[0], x.double().sum()[None], 1e-6),
-        lambda: x.sum(),
-        lambda: (lambda f=torch.compile(lambda x: x.sum()): f(x)),
+        x.sum,
+        lambda: lambda f=torch.compile(lambda x: x.sum()): f(x),
     )
 
 
 def transpose() -> Iterator[Case]:
     """A transpose of 16384 x 16384, bf16."""
-    x = torch.randn(16384, 16384, device="cuda").bfloat16()
+    x = torch.randn(SIDE, SIDE, device="cuda").bfloat16()
     out = _poison(x)
     sizes = [(128, 64), (64, 128), (128, 128)]
     kernels = [("default", transposes.transpose_kernel(2))]
@@ -286,16 +287,16 @@ def transpose() -> Iterator[Case]:
         0.9,
         [variant(n, k, (x,), (out,)) for n, k in kernels],
         lambda o: error_of(o[0], x.T.double(), 0.0),
-        lambda: x.T.contiguous(),
+        x.T.contiguous,
     )
 
 
 def cumsum() -> Iterator[Case]:
     """Row sums of 16384 x 16384, bf16."""
-    x = torch.rand(16384, 16384, device="cuda").bfloat16()
+    x = torch.rand(SIDE, SIDE, device="cuda").bfloat16()
     out = _poison(x)
-    rows = some(16384)
-    kernels = [("default", scans.row_kernel_for(16384))]
+    rows = some(SIDE)
+    kernels = [("default", scans.row_kernel_for(SIDE))]
     kernels += [(n, scans.row_kernel(*a)) for n, a in scans.SETTINGS.items()]
     yield Case(
         "row cumsum bf16 16384^2",
@@ -304,26 +305,28 @@ def cumsum() -> Iterator[Case]:
         [variant(n, k, (x,), (out,)) for n, k in kernels],
         lambda o: error_of(o[0][rows], x[rows].double().cumsum(-1), 4e-3),
         lambda: torch.cumsum(x, -1),
-        lambda: (lambda f=torch.compile(lambda x: torch.cumsum(x, -1)): f(x)),
+        lambda: lambda f=torch.compile(lambda x: torch.cumsum(x, -1)): f(x),
     )
 
 
 def quantize() -> Iterator[Case]:
     """Groups of 128 of 8192 x 8192 bf16 to fp8."""
-    x = torch.randn(8192, 8192, device="cuda").bfloat16()
+    x = torch.randn(SIDE // 2, SIDE // 2, device="cuda").bfloat16()
     out = torch.full(x.shape, float("nan"), device="cuda").to(torch.float8_e4m3fn)
-    scales = torch.full((8192, 64), float("nan"), device="cuda")
+    scales = torch.full((SIDE // 2, SIDE // 256), float("nan"), device="cuda")
 
     def check(o: Any) -> float:
-        wide = x.double().reshape(8192, 64, 128)
+        wide = x.double().reshape(SIDE // 2, -1, 128)
         exact = wide.abs().amax(-1) / 448
         error_of(o[1], exact, 1e-6)
         got = o[0].float().double().reshape(wide.shape)
-        assert ((got - wide / exact[..., None]).abs() <= got.abs().clamp(min=2.0**-6) * 2.0**-4 * 1.001).all(), "rounding"
+        assert ((got - wide / exact[..., None]).abs() <= got.abs().clamp(min=2.0**-6) * 2.0**-4 * 1.001).all(), (
+            "rounding"
+        )
         return error_of(got * o[1][..., None].double(), wide, 4e-2)
 
     def peer() -> Any:
-        groups = x.view(8192, 64, 128)
+        groups = x.view(SIDE // 2, -1, 128)
         scale = groups.abs().amax(-1).float() / 448
         return (groups / scale[..., None]).to(torch.float8_e4m3fn), scale
 
@@ -336,13 +339,12 @@ def quantize() -> Iterator[Case]:
         [variant(n, k, (x,), (out, scales)) for n, k in kernels],
         check,
         peer,
-        lambda: torch.compile(peer),
     )
 
 
 def histogram() -> Iterator[Case]:
     """2^28 bytes to 256 bins. The floor is the copy's read rate, so each byte counts twice here."""
-    x = torch.randint(0, 256, (2**28,), device="cuda", dtype=torch.uint8)
+    x = torch.randint(0, 256, (COUNT,), device="cuda", dtype=torch.uint8)
     out = torch.full((256,), 77, device="cuda", dtype=torch.uint32)
     settings = [(4096, 32, 2), (2048, 32, 4), (4096, 16, 4), (4096, 64, 2)]
     kernels = [("default", histograms.histogram_kernel())]

@@ -1,7 +1,7 @@
 """Atomic read-modify-write on GMEM and SMEM. Each element is updated once, whatever the layout.
 
-The Ref is one, a view (`ref.at[i]`), or elements chosen by index arrays (`ref.at[array]`), where several may meet at one
-place: each is added, in no order. Those out of range in GMEM are dropped.
+The Ref is one, a view (`ref.at[i]`), or elements chosen by index arrays (`ref.at[array]`), where several may meet
+at one place: each is added, in no order. Those out of range in GMEM are dropped.
 """
 
 from __future__ import annotations
