@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import dtypes as dt
+from .diagnostics import ends_at_user
 from .dtypes import DType
 from .errors import BadArgument, BadIndex, SliceOutOfRange
 from .errors_hopper import UnreadAccumulator
@@ -30,11 +31,13 @@ class _Acc:
 
     __name__ = "ACC"
 
+    @ends_at_user
     def __call__(self, shape: Any, dtype: Any = dt.float32) -> AccSpec:
         extents, kind = as_shape(shape, "ACC"), as_dtype_of(dtype, "ACC")
         check_accumulator(extents, kind)
         return AccSpec(extents, kind)
 
+    @ends_at_user
     def init(self, value: Any) -> AccSpec:
         """An accumulator that starts as a traced value."""
         if not isinstance(value, Array):

@@ -1,4 +1,4 @@
-"""A copy of a traced kernel that passes may change: new values, ops and regions; types, layouts and attributes shared."""
+"""A copy of a traced kernel that passes may change: new values, ops and regions; types and attributes are shared."""
 
 from __future__ import annotations
 

@@ -243,14 +243,6 @@ class RefAsValue(Error, TypeError):
     help = "load it first: `ref[...]`"
 
 
-class WrongMemorySpace(Error, TypeError):
-    """A Ref in a memory space that the operation can't use."""
-
-    code = "wrong-memory-space"
-    title = "`{op}` can't take a Ref in {space}"
-    help = "{hint}"
-
-
 # --- control flow --------------------------------------------------------------------------------
 
 

@@ -108,3 +108,12 @@ class PipelineLimit(Error, ValueError):
     title = "`{op}`: {what}"
     note = "{why}"
     help = "{hint}"
+
+
+class WarpValue(Error, TypeError):
+    """An array value inside `warp_map`."""
+
+    code = "warp-value"
+    title = "{what} inside `kd.warp_map`"
+    note = "arrays are spread over the four warps of a warpgroup, and here each warp runs on its own"
+    help = "use rank-0 values and Refs inside; compute arrays outside"

@@ -1,18 +1,32 @@
-"""What is known of a rank-0 integer: an interval and a divisor. Enough to prove masks away and to widen indices."""
+"""What is known of an integer, or of every element of an array of them: an interval and a divisor.
+
+Enough to prove masks away and to widen indices.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd
+from typing import TYPE_CHECKING
+
+from . import dtypes as dt
+from .dtypes import DType
+
+if TYPE_CHECKING:
+    from .ir import Op
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """lo <= value <= hi in exact arithmetic, and value % divisor == 0. A divisor of 0 means: exactly zero."""
+    """lo <= value <= hi in exact arithmetic, and value % divisor == 0. A divisor of 0 means: exactly zero.
+
+    `wide`: somewhere on the way int32 may have overflowed, so that this holds once it is computed again in int64.
+    """
 
     lo: int
     hi: int
     divisor: int = 1
+    wide: bool = False
 
     @property
     def constant(self) -> int | None:
@@ -22,6 +36,31 @@ class Range:
         if signed:
             return -(1 << bits - 1) <= self.lo and self.hi < 1 << bits - 1
         return self.lo >= 0 and self.hi < 1 << bits
+
+
+def any_of(dtype: DType) -> Range | None:
+    """All that a dtype can hold, for integers."""
+    if not dtype.is_integer:
+        return None
+    low = -(1 << dtype.bits - 1) if dtype.is_signed else 0
+    return Range(low, low + (1 << dtype.bits) - 1)
+
+
+def of_result(op: Op, dtype: DType) -> Range | None:
+    """What is known of an op's integer result. Only int32 arithmetic is index arithmetic: all other overflow wraps."""
+    found = op.range()
+    if found is None:
+        return any_of(dtype)
+    if not found.fits(dtype.bits, dtype.is_signed):
+        return replace(found, wide=True) if dtype == dt.int32 else any_of(dtype)
+    if any(v.facts is not None and v.facts.wide for v in op.values()):
+        return replace(found, wide=True)
+    return found
+
+
+def certain(value: Range | None, dtype: DType) -> Range | None:
+    """What holds of a value as it was computed, overflow included."""
+    return any_of(dtype) if value is not None and value.wide else value
 
 
 def of(value: int) -> Range:
@@ -62,6 +101,22 @@ def mod(a: Range, b: Range) -> Range | None:
     if a.lo >= 0 and a.hi < d:
         return a
     return Range(0, d - 1, gcd(a.divisor, d))
+
+
+def masked(a: Range, b: Range) -> Range | None:
+    """Bitwise and with a known constant that is not negative."""
+    c = b.constant if b.constant is not None else a.constant
+    if c is None or c < 0:
+        return None
+    return Range(0, c, c & -c)
+
+
+def shifted(a: Range, b: Range, left: bool) -> Range | None:
+    """A shift by a known number of bits."""
+    bits = b.constant
+    if bits is None or not 0 <= bits < 63:
+        return None
+    return mul(a, of(1 << bits)) if left else floordiv(a, of(1 << bits))
 
 
 def minimum(a: Range, b: Range) -> Range:

@@ -12,6 +12,7 @@ from enum import Enum, Flag, auto
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, dataclass_transform
 
 from .compiled import Swizzle
+from .diagnostics import ends_at_user
 from .dtypes import DType
 from .layout import Layout
 from .source import UNKNOWN, Loc
@@ -46,6 +47,7 @@ class MemorySpace(Enum):
     SMEM = "smem"
     REGS = "regs"
 
+    @ends_at_user
     def __call__(self, shape: Any, dtype: Any, **options: Any) -> Any:
         """A scratch specification: `kd.SMEM((64, 64), kd.float32)` (see `memory.MemorySpec`)."""
         from .memory import MemorySpec
@@ -123,7 +125,7 @@ class Value:
         self.type: Any = type
         self.op = op
         self.name = name
-        self.facts: Range | None = None  # what is known of a rank-0 integer
+        self.facts: Range | None = None  # what is known of an integer, or of every element of an array of them
         self.home: Region | None = None  # the region it was traced in
 
 
@@ -268,7 +270,7 @@ class Op(_Declared):
         return ()
 
     def range(self) -> Range | None:
-        """What is known of a rank-0 integer result, from what is known of the operands."""
+        """What is known of an integer result (of every element), from what is known of the operands."""
         return None
 
     def needs(self) -> Feature:
@@ -361,15 +363,20 @@ class KernelIR:
 
     def walk(self) -> Iterator[Op]:
         """Every op, outer before inner, in order."""
-        stack: list[Iterator[Op]] = [iter(self.body.ops)]
-        while stack:
-            op = next(stack[-1], None)
-            if op is None:
-                stack.pop()
-                continue
-            yield op
-            for inner in reversed(op.region_list()):
-                stack.append(iter(inner.ops))
+        return walk_region(self.body)
+
+
+def walk_region(region: Region) -> Iterator[Op]:
+    """Every op of a region and of those inside, outer before inner, in order."""
+    stack: list[Iterator[Op]] = [iter(region.ops)]
+    while stack:
+        op = next(stack[-1], None)
+        if op is None:
+            stack.pop()
+            continue
+        yield op
+        for inner in reversed(op.region_list()):
+            stack.append(iter(inner.ops))
 
 
 def array_type(value: Value) -> ArrayType:

@@ -6,13 +6,13 @@ import functools
 import logging
 import operator
 import threading
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from . import dtypes as dt
+from .compiled import Assembled, Resources, SourceLine
 from .diagnostics import Error, at_user_line, ends_at_user
 from .dtypes import as_dtype
 from .errors import BadCallArgument, BadCallValue, KernelArgument, KernelValue, LiteralOutOfRange
@@ -342,7 +342,16 @@ def _cache() -> Any:
     return KernelCache(None if env.cache_off else DiskCache(env.cache_dir))
 
 
-_interpreted: dict[str, Any] = {}
+@functools.cache
+def _interpreted() -> Any:
+    """The process's cache of kernels that are not assembled: the interpreter takes PTX."""
+    from runtime.cache import KernelCache
+
+    return KernelCache(None)
+
+
+def _without_code(stages: Stages) -> Assembled:
+    return Assembled(stages.kernel, b"", Resources(0, 0, 0, 0, 0, 0))
 
 
 def load(stages: Stages, device: Any) -> Any:
@@ -353,43 +362,26 @@ def load(stages: Stages, device: Any) -> Any:
     options = repr((params, stages.overlaps, stages.traced.outputs, stages.traced.output_tree))
     if device.kind != "cuda":
         key = cache_key(stages.key_text, target=target, options=options, assembler="none")
-        kernel = _interpreted.get(key)
-        if kernel is None or kernel.source != stages.kernel.source:
-            if len(_interpreted) >= 1024:
-                _interpreted.clear()
-            kernel = _interpreted[key] = stages.kernel
-        return device.load(kernel)
+        return device.load(_interpreted().get_or_build(key, lambda: _without_code(stages), _places(stages)).kernel)
     from runtime.assemble import AssemblerOptions, assembler_identity
 
     identity = assembler_identity(AssemblerOptions(ptxas=environment().ptxas))
     key = cache_key(stages.key_text, target=target, options=options, assembler=identity)
-    assembled = _cache().get_or_build(key, lambda: _assemble(stages), _places(stages))
+    assembled = _cache().get_or_build(key, lambda: stages.compile().assembled, _places(stages))
     return device.load(assembled)
 
 
-def _assemble(stages: Stages) -> Any:
-    compiled = stages.compile()
-    for remark in compiled.remarks:
-        warn_at(remark.text, remark.line)  # an "info" of ptxas can cost half the speed: C7510
-    return compiled.assembled
-
-
-def warn_at(text: str, line: Any) -> None:
-    """A Python warning at the user's line."""
-    if line is None:
-        warnings.warn(text, stacklevel=2)
-    else:
-        warnings.warn_explicit(text, RuntimeWarning, line.file, line.line)
-
-
-def _places(stages: Stages) -> list[Any]:
-    from .compiled import SourceLine
-
-    return [SourceLine(op.loc.file, op.loc.line, op.loc.function) for op in stages.ir.walk()]
+def _places(stages: Stages) -> list[SourceLine]:
+    locs = [stages.ir.loc, *(op.loc for op in stages.ir.walk())]
+    return [SourceLine(loc.file, loc.line, loc.function) for loc in locs]
 
 
 def _print_stages(stages: Stages) -> None:
     print(stages)
+    for name, text in stages.after_passes().items():
+        print(f"--- after {name}\n{text}")
+    for note in stages.notes:
+        print(note)
     print(stages.ptx)
     try:
         print(stages.compile())

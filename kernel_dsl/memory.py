@@ -140,6 +140,7 @@ class ClusterBarrier:
     num_barriers: int | tuple[int, ...] = ()
     num_arrivals: int = 1
 
+    @ends_at_user
     def __post_init__(self) -> None:
         Barrier(self.num_arrivals, self.num_barriers)
 
@@ -152,3 +153,15 @@ class ClusterBarrier:
         """The axes' names, grouped."""
         given: Any = (self.collective_axes,) if isinstance(self.collective_axes, str) else self.collective_axes
         return tuple((g,) if isinstance(g, str) else tuple(g) for g in given)
+
+
+class RefUnion:
+    """Scratch that shares memory: each of the trees of SMEM specifications starts at the same place.
+
+    In the body it is a tuple of the trees' Refs: `one, other = union`. Only one may be in use at a time.
+    """
+
+    def __init__(self, *trees: Any) -> None:
+        if not trees:
+            raise BadArgument(op="RefUnion", what="no trees", hint="give the specifications that share memory")
+        self.trees = trees

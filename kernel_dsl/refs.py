@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from . import dtypes as dt
+from .compiled import Swizzle
 from .dtypes import DType, as_dtype
 from .errors import (
     BadArgument,
@@ -116,6 +117,25 @@ class _At:
         return self._make(index)
 
 
+def has_arrays(index: Any) -> bool:
+    """Whether an index gathers: some part of it is an integer array of rank 1 or more."""
+    items = index if isinstance(index, tuple) else (index,)
+    return any((isinstance(i, (Array, np.ndarray)) and i.ndim > 0) or isinstance(i, list) for i in items)
+
+
+class Elements(NoArithmetic):
+    """`ref.at[index]` where the index has integer arrays: what an atomic updates. Elsewhere index the Ref itself."""
+
+    __slots__ = ("index", "ref")
+
+    def __init__(self, ref: Ref, index: Any) -> None:
+        self.ref = ref
+        self.index = index
+
+    def __repr__(self) -> str:
+        return f"<elements of {self.ref!r} by index arrays>"
+
+
 class Ref(NoArithmetic):
     """A handle on an array in GMEM or SMEM. `ref[...]` loads, `ref[...] = x` stores, `ref.at[...]` is a view."""
 
@@ -199,8 +219,11 @@ class Ref(NoArithmetic):
 
     @property
     def at(self) -> Any:
-        """`ref.at[index]`: a view of part of the Ref. Nothing is loaded."""
-        return _At(self.slice)
+        """`ref.at[index]`: a view of part of the Ref. Nothing is loaded. With integer arrays: elements, for atomics."""
+        return _At(self._view_or_elements)
+
+    def _view_or_elements(self, index: Any) -> Any:
+        return Elements(self, index) if has_arrays(index) else self.slice(index)
 
     def slice(self, index: Any) -> Ref:
         """The view that `.at[index]` makes, for indices that are ints, slices, `ds`, None and Ellipsis."""
@@ -294,7 +317,25 @@ class Ref(NoArithmetic):
         """A view of another shape, where the elements are in that order in memory. Raises `BadReshape`."""
         to = tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else tuple(shape)
         to = infer_shape(to, self.size, f"{self!r}", self.shape)
+        if not self.size:
+            return Ref(self._root, tuple(ViewDim(n, -1) for n in to), self._starts)
+        first = self._whole_from()
+        if first is not None and not _splits(self.shape, to):
+            from .ops.ref import reshape_root
+
+            root = reshape_root(self._root, (*self.type.shape[:first], *to))
+            dims = tuple(ViewDim(n, first + i) for i, n in enumerate(to))
+            return Ref(root, dims, (*self._starts[:first], *((0, None) for _ in to)))
         return Ref(self._root, _regroup(self, to), self._starts)
+
+    def _whole_from(self) -> int | None:
+        """The buffer's axis from which on this view is all of them, in order and gapless; None where it is not."""
+        type = self.type
+        first = len(type.shape) - self.ndim
+        if first < 0 or not type.contiguous or type.tiling or type.swizzle is not Swizzle.NONE or not self.size:
+            return None
+        whole = all(d == ViewDim(type.shape[first + i], first + i) for i, d in enumerate(self._dims))
+        return first if whole and all(s == (0, None) for s in self._starts[first:]) else None
 
     def bitcast(self, dtype: Any) -> Ref:
         """The same memory as another dtype; the last dimension's extent changes with the width."""
@@ -435,6 +476,17 @@ def _regroup(ref: Ref, to: tuple[int, ...]) -> tuple[ViewDim, ...]:
                 need = 1
         out.append(_merge(ref, taken, to))
     return tuple(out)
+
+
+def _splits(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
+    """Whether every dimension of `shape` is one or several of `to`: then the buffer can stay as it is."""
+    left = [n for n in to if n != 1]
+    for extent in shape:
+        while extent > 1:
+            if not left or extent % left[0]:
+                return False
+            extent //= left.pop(0)
+    return not left
 
 
 def _merge(ref: Ref, parts: list[ViewDim], to: tuple[int, ...]) -> ViewDim:

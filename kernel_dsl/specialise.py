@@ -8,14 +8,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from .compiled import OutputSpec
+from .diagnostics import CostNote
 from .dtypes import DType, as_dtype
 from .errors import BodyReturned, BodySignature, KernelArgument, KernelValue
-from .facts import Range
+from .facts import any_of
 from .ir import ArrayType, Axis, KernelIR, MemorySpace, RefType, Region, Value
 from .layout import SCALAR
 from .memory import ShapeDtypeStruct
 from .ops.loops import allocate, is_spec
 from .options import CompilerParams
+from .pressure import warn_of_large_values
 from .refs import Ref
 from .source import Loc, of_function
 from .trace import Trace, new_value, settle, tracing
@@ -74,6 +76,7 @@ class Traced:
     ir: KernelIR
     outputs: tuple[OutputSpec, ...]
     output_tree: Any
+    notes: tuple[CostNote, ...] = ()
 
 
 def axes(sizes: Any, names: tuple[str, ...], word: str, structs: Sequence[Any]) -> tuple[Axis, ...]:
@@ -171,13 +174,14 @@ def trace_kernel(
         tuple(overlaps),
         of_function(definition.body),
     )
+    warn_of_large_values(ir, definition.params.max_registers)
     alias = {out: i for i, out in definition.aliases}
     specs = tuple(
         OutputSpec(o.shape, o.dtype, o.init, _array_number(inputs, alias.get(n)))
         for n, o in enumerate(o for o in outs if o is not None)
     )
     _check_aliases(definition, inputs, specs)
-    return Traced(ir, specs, out_structure)
+    return Traced(ir, specs, out_structure, tuple(trace.notes))
 
 
 def named_axes(
@@ -240,9 +244,7 @@ def _input_values(
         if isinstance(leaf, ScalarInput):
             value = new_value(ArrayType((), leaf.dtype, SCALAR), name=label)
             value.weak = leaf.weak  # type: ignore[attr-defined]
-            if leaf.dtype.is_integer:
-                low = -(1 << leaf.dtype.bits - 1) if leaf.dtype.is_signed else 0
-                value.facts = Range(low, low + (1 << leaf.dtype.bits) - 1)
+            value.facts = any_of(leaf.dtype)
         else:
             type = RefType(
                 MemorySpace.GMEM,

@@ -16,6 +16,7 @@ import numpy as np
 
 from .accumulator import AccType
 from .dtypes import BY_NAME, DType
+from .facts import of_result
 from .ir import (
     ATTRIBUTE_TYPES,
     ArrayType,
@@ -337,8 +338,8 @@ class _Parser:
             value = new_value(self.type(), op)
             self.values[name] = value
             out.append(value)
-        if len(out) == 1 and isinstance(out[0].type, ArrayType) and not out[0].type.shape:
-            out[0].facts = op.range()
+        if len(out) == 1 and isinstance(out[0].type, ArrayType) and out[0].type.dtype.is_integer:
+            out[0].facts = of_result(op, out[0].type.dtype)
         return out
 
 

@@ -11,10 +11,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
-from .diagnostics import Error, at_user_line
-from .dtypes import DType
+from .diagnostics import CostNote, Error, at_user_line
 from .errors import NotTracing, ValueFromOtherRegion, ValueFromOtherTrace
-from .facts import Range
+from .facts import any_of, of_result
 from .ir import ArrayType, Op, Region, Value, Yield
 from .layout import Layout, blocked
 from .source import Loc, here
@@ -97,9 +96,7 @@ class Trace:
     approx_math: bool = False
     promise_bounds: bool = False
     target: Any = None  # the Target that is traced for, where instructions are picked
-    cost_notes: list[tuple[Loc, Loc, str]] = field(
-        default_factory=lambda: cast("list[tuple[Loc, Loc, str]]", [])
-    )
+    notes: list[CostNote] = field(default_factory=lambda: cast("list[CostNote]", []))
     constants: dict[Any, Value] = field(default_factory=lambda: cast("dict[Any, Value]", {}))
     depth: int = 0
     # wgmma not yet waited for: the accumulator, and the register operand with the region it was made in
@@ -153,8 +150,8 @@ def emit(op: _O, loc: Loc | None = None) -> _O:
     types = op.infer()
     op.results = tuple([new_value(t, op) for t in types])
     for t, value in zip(types, op.results, strict=True):
-        if isinstance(t, ArrayType) and not t.shape:
-            value.facts = (op.range() if len(types) == 1 else None) or _any_of(t.dtype)
+        if isinstance(t, ArrayType) and t.dtype.is_integer:
+            value.facts = of_result(op, t.dtype) if len(types) == 1 else any_of(t.dtype)
     trace.region.ops.append(op)
     return op
 
@@ -164,15 +161,6 @@ def _escaped(value: Value, loc: Loc) -> Error:
     made = value.op.loc if value.op is not None else None
     cls = ValueFromOtherRegion if value.home is not None and value.home.inner else ValueFromOtherTrace
     return cls(loc=loc, other=made, other_label="made here")
-
-
-def _any_of(dtype: DType) -> Range | None:
-    """All that a dtype can hold, for integers."""
-    if not dtype.is_integer:
-        return None
-    if dtype.is_signed:
-        return Range(-(1 << dtype.bits - 1), (1 << dtype.bits - 1) - 1)
-    return Range(0, (1 << dtype.bits) - 1)
 
 
 def traced(op: Op) -> Any:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, cast
 
+from .diagnostics import ends_at_user
 from .errors import VariableUse, VariableValue
 
 
@@ -130,6 +131,7 @@ class Variable(Symbol):
     Raises VariableValue for a name that is no identifier, or an empty range.
     """
 
+    @ends_at_user
     def __init__(self, name: str, lo: int, hi: int) -> None:
         if not name.isidentifier():
             raise VariableValue(what=f"{name!r} is no name", hint="name it by an identifier")

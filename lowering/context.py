@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from kernel_dsl.compiled import AccumulatorNames, SmemRegion, SourceLine, TensorMapParam
+from kernel_dsl.compiled import AccumulatorNames, SmemRegion, SourceLine, TensorMapParam, Workspace
 from kernel_dsl.ir import KernelIR, Op, Region, Value, Yield
 from kernel_dsl.layout import LANE_BITS, WARP_BITS, Layout
 from kernel_dsl.source import Loc
@@ -85,6 +85,8 @@ class Context:
         self.accumulator_names: list[AccumulatorNames] = []
         self.fragments: dict[Value, list[str]] = {}  # the registers of values that wgmma reads
         self.region_stack: list[Region] = []
+        self.workspaces: list[Workspace] = []  # hidden GMEM, %ws0 ...
+        self.warp_level = False  # inside warp_map: each warp is on its own
         self.arrays: list[Value] = []  # the GMEM arguments, as the launch counts them
         self.tensor_maps: dict[TensorMapParam, int] = {}
         self.words: dict[str, tuple[str, int]] = {}  # a 16-bit name: the 32-bit word that it is half of
@@ -173,7 +175,9 @@ class Context:
         return self.e.pre(f"icmp eq i32 {masked}, 0")
 
     def first_lane(self) -> str:
-        """Whether this is the warpgroup's first lane."""
+        """Whether this is the warpgroup's first lane, or the warp's where warps are on their own."""
+        if self.warp_level:
+            return self.warp_leader()
         return self.e.pre(f"icmp eq i32 {self.local_thread()}, 0")
 
     def warp_leader(self) -> str:
@@ -249,6 +253,9 @@ class Context:
 
     def sync(self) -> None:
         """A barrier of this warpgroup's lanes. PTX `barrier.cta.sync` (named barrier 1 + warpgroup)."""
+        if self.warp_level:
+            self.e.do("call void @llvm.nvvm.bar.warp.sync(i32 -1) #0")
+            return
         if self.ir.threads == 1:
             self.e.do("call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0) #0")
             return

@@ -20,9 +20,12 @@ from kernel_dsl.compiled import (
     ScalarParam,
     SourceLine,
     StrideParam,
+    Workspace,
 )
 from kernel_dsl.errors import GridLimit
 from kernel_dsl.ir import Axis, KernelIR, Op, RefType
+from kernel_dsl.ops.matrix import SetMaxRegisters
+from kernel_dsl.ops.threads import GridDependencyWait
 from kernel_dsl.refs import strides_of
 from kernel_dsl.target import Feature, Target
 
@@ -32,7 +35,7 @@ from .emit import DebugLines, Emitter, llvm_type
 from .passes import plan_smem
 from .pipeline import Pass, run_passes
 from .rules import all_rules
-from .rules.cluster import end_of_kernel, touches_peers
+from .rules.cluster import lower_body, meeting_places
 from .rules.index import grid_dims
 
 
@@ -67,6 +70,7 @@ class Lowered:
     arrays: tuple[ArrayAssumption, ...]
     launch: LaunchAttributes
     names: ReportNames
+    workspaces: tuple[Workspace, ...] = ()
 
 
 def to_llvm(
@@ -83,13 +87,15 @@ def to_llvm(
     plan, ctx.smem_offsets = plan_smem.plan(ir)
     ctx.plan = plan
     signature, params, arrays = _parameters(ctx)
-    ctx.region(ir.body)
-    end_of_kernel(ctx)
+    lower_body(ctx)
     emitter.do("ret void")
     for param, place in ctx.tensor_maps.items():
         # byval and grid_constant: the descriptor is used where the launch put it (PTX ISA 9.7.9.27)
         signature.append(f'ptr byval([128 x i8]) align 64 "nvvm.grid_constant" %map{place}')
         params = (*params, param)
+    for place in range(len(ctx.workspaces)):
+        signature.append(f"i64 %ws{place}")
+        params = (*params, PointerParam(len(arrays) + place))
     exchange, half = plan_smem.add_exchange(plan, ir.threads)
     plan_smem.check(plan, target, ir.loc)
     text = _module(ctx, entry, signature, spec, exchange, half)
@@ -101,7 +107,7 @@ def to_llvm(
         grid_axes=tuple((a.name, a.size) for a in ir.grid),
         thread_axis=(ir.thread_name, ir.threads) if ir.thread_name else None,
     )
-    return Lowered(text, entry, params, arrays, launch, names)
+    return Lowered(text, entry, params, arrays, launch, names, tuple(ctx.workspaces))
 
 
 def _parameters(ctx: Context) -> tuple[list[str], tuple[Param, ...], tuple[ArrayAssumption, ...]]:
@@ -148,6 +154,9 @@ attributes #1 = { nounwind willreturn memory(none) }
 def _module(ctx: Context, entry: str, signature: list[str], spec: CallSpec, exchange: int, half: int) -> str:
     ir, e = ctx.ir, ctx.e
     attributes = [f'"nvvm.reqntid"="{WARPGROUP * ir.threads}"']
+    if any(isinstance(op, SetMaxRegisters) for op in ir.walk()):
+        # else the assembler may not know how many registers a lane starts with, and ignores setmaxnreg (C7508)
+        attributes.append('"nvvm.minctasm"="1"')
     if ir.cluster:
         x, y, z = cluster_dims(ir.cluster)
         attributes.append(f'"nvvm.cluster_dim"="{x},{y},{z}"')
@@ -185,7 +194,8 @@ def _module(ctx: Context, entry: str, signature: list[str], spec: CallSpec, exch
 
 def _barrier_init(ctx: Context) -> None:
     """Initialise the mbarriers by one lane, before anything else, and make them visible to all."""
-    if not ctx.barriers:
+    peers = bool(ctx.ir.cluster) and meeting_places(ctx) is not None
+    if not ctx.barriers and not peers:
         return
     e = ctx.e
     first = e.pre(f"icmp eq i32 {ctx.thread()}, 0")
@@ -200,13 +210,12 @@ def _barrier_init(ctx: Context) -> None:
                 'call void asm sideeffect "@$1 mbarrier.init.shared::cta.b64 [$0], $2;", "r,b,r,~{memory}"'
                 f"(i32 {e.pre(f'add i32 {barriers.address}, {8 * i}')}, i1 {first}, i32 {value.type.arrivals * WARPS}) #0"
             )
-    if ctx.target.supports(Feature.CLUSTER):  # TMA completes on them through the asynchronous proxy
+    if ctx.barriers and ctx.target.supports(Feature.CLUSTER):  # TMA completes on them through the asynchronous proxy
         add("call void @llvm.nvvm.fence.mbarrier_init.release.cluster()")
-    if ctx.ir.cluster and touches_peers(ctx):
-        add("call void @llvm.nvvm.barrier.cluster.arrive.aligned() #0")
-        add("call void @llvm.nvvm.barrier.cluster.wait.aligned() #0")
-    else:
+    if ctx.barriers:
         add("call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0) #0")
+    if peers:  # the wait stands before the first op that touches a peer
+        add("call void @llvm.nvvm.barrier.cluster.arrive.aligned() #0")
     e.setup = out
 
 
@@ -214,6 +223,11 @@ def cluster_dims(cluster: tuple[Axis, ...]) -> tuple[int, int, int]:
     """Extents for x, y, z: the last axis is x."""
     sizes = [*[a.size for a in cluster][::-1], 1, 1, 1]
     return sizes[0], sizes[1], sizes[2]
+
+
+def _overlaps_launches(ir: KernelIR) -> bool:
+    """Whether the kernel waits for the ones before it by itself, so that it may start before they end."""
+    return any(isinstance(op, GridDependencyWait) for op in ir.walk())
 
 
 def launch_attributes(ir: KernelIR, target: Target, smem: int) -> LaunchAttributes:
@@ -229,7 +243,7 @@ def launch_attributes(ir: KernelIR, target: Target, smem: int) -> LaunchAttribut
     if prod(cluster) > 16:
         hint = "a cluster has at most 8 blocks, or 16 where the GPU allows it"
         raise GridLimit(loc=ir.loc, what=f"a cluster of {prod(cluster)} blocks is too large", hint=hint)
-    return LaunchAttributes(grid, (WARPGROUP * ir.threads, 1, 1), cluster, smem, empty=empty)
+    return LaunchAttributes(grid, (WARPGROUP * ir.threads, 1, 1), cluster, smem, _overlaps_launches(ir), empty)
 
 
 _FILE = re.compile(r'\s*\.file\s+(\d+)\s+"((?:[^"\\]|\\.)*)"')
@@ -254,7 +268,8 @@ def line_map(ptx: str) -> tuple[tuple[int, SourceLine], ...]:
             here = made.get(key)
             if here is None:
                 here = made[key] = SourceLine(files.get(key[0], "?"), key[1])
-        elif here is not None and line.rstrip().endswith(";"):
+        # an instruction of inline assembly with a register of its own ends in a brace
+        elif here is not None and (line.rstrip().endswith(";") or line.lstrip().startswith("{ ")):
             out.append((number, here))
     return tuple(out)
 
@@ -273,6 +288,7 @@ def compile_kernel(ir: KernelIR, target: Target, lowered: Lowered, spec: CallSpe
         outputs=spec.outputs,
         output_tree=spec.output_tree,
         launch=lowered.launch,
+        workspaces=lowered.workspaces,
         names=lowered.names,
         lines=line_map(ptx),
         source=source_line(ir.loc),

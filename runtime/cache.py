@@ -79,16 +79,24 @@ def relocate(assembled: Assembled, old: Sequence[SourceLine], new: Sequence[Sour
     """
     if len(old) != len(new) or list(old) == list(new):
         return assembled
-    moved = dict(zip(reversed(old), reversed(new), strict=True))  # the first of several wins
+    moved: dict[tuple[str, int], SourceLine] = {}
+    for before, after in zip(old, new, strict=True):
+        moved.setdefault((before.file, before.line), after)  # of several ops on a line, the first
+
+    def to(line: SourceLine) -> SourceLine:
+        after = moved.get((line.file, line.line))
+        if after is None:
+            return line
+        return SourceLine(after.file, after.line, after.function if line.function else "")
 
     def at(line: SourceLine | None) -> SourceLine | None:
-        return moved.get(line, line) if line is not None else None
+        return None if line is None else to(line)
 
     kernel = assembled.kernel
     names: ReportNames = replace(kernel.names, smem=tuple(replace(r, line=at(r.line)) for r in kernel.names.smem))
     placed: CompiledKernel = replace(
         kernel,
-        lines=tuple((number, moved.get(line, line)) for number, line in kernel.lines),
+        lines=tuple((number, to(line)) for number, line in kernel.lines),
         source=at(kernel.source),
         names=names,
     )

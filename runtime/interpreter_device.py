@@ -18,7 +18,7 @@ from . import interpreter, memory, recording
 from .args import ParamLayout
 from .arrays import CPU, ArrayView, row_major
 from .device import Dims
-from .errors import DeviceError, LoadError
+from .errors import ArgumentTypeError, DeviceError, LoadError
 from .interpreter import Module
 from .interpreter.tensor_map import encode_tensor_map
 from .launch import check_attributes
@@ -144,14 +144,25 @@ class InterpreterLoaded:
 
 
 class InterpreterImage:
-    """One entry of a raw PTX text, parsed."""
+    """One entry of a raw PTX text, parsed. `param_sizes`: bytes of each parameter."""
 
     def __init__(self, device: InterpreterDevice, ptx: str, entry: str) -> None:
         self.device = device
         self.entry = entry
         self.ptx = ptx
-        with _parsed.lend(ptx):
-            pass
+        try:
+            with _parsed.lend(ptx) as module:
+                entries = {name: f for name, f in module.functions.items() if f.entry}
+        except interpreter.PtxError as error:
+            raise self._refused(error) from error
+        if entry not in entries:
+            listed = ", ".join(map(repr, entries)) or "it has none"
+            raise LoadError(f"the image has no entry {entry!r}; its entries: {listed}")
+        self.param_sizes = [p.size for p in entries[entry].params]
+
+    def _refused(self, error: Exception) -> LoadError:
+        """What an assembler would refuse, as the error that a GPU's driver would give."""
+        return LoadError(f"the image of {self.entry!r} does not load: {str(error).partition('] ')[2]}")
 
     def launch(
         self,
@@ -186,8 +197,17 @@ class InterpreterImage:
                 placed = space.place(param, name, not param.readonly, i not in fresh)
                 param = placed.address.to_bytes(8, "little")
             blobs.append(bytes(param))
+        sizes = [len(b) for b in blobs]
+        if sizes != self.param_sizes:
+            raise ArgumentTypeError(
+                f"entry {self.entry!r} takes {len(self.param_sizes)} parameters of {self.param_sizes} bytes, and got "
+                f"{len(sizes)} of {sizes}"
+            )
         device = self.device
-        _run(self.ptx, self.entry, blobs, attributes, space, device.target, device.params, None)
+        try:
+            _run(self.ptx, self.entry, blobs, attributes, space, device.target, device.params, None)
+        except interpreter.PtxError as error:
+            raise self._refused(error) from error
 
 
 def _run(
@@ -201,7 +221,7 @@ def _run(
     kernel: CompiledKernel | None,
 ) -> None:
     with _parsed.lend(ptx) as module:
-        interpreter.run(
+        report = interpreter.run(
             module,
             entry,
             params,
@@ -216,6 +236,8 @@ def _run(
             lines=dict(kernel.lines) if kernel else {},
             kernel_name=kernel.name if kernel else entry,
         )
+    if report.output:  # what the kernel printed
+        print(report.output, end="", flush=True)
 
 
 class _Space:

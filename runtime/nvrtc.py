@@ -13,7 +13,7 @@ import re
 import shutil
 import sys
 import threading
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -171,7 +171,8 @@ def _header_version(root: Path) -> tuple[int, int] | None:
 # --- compiling ------------------------------------------------------------------------------------
 
 _lock = threading.Lock()  # NVRTC is thread-safe; the lock only keeps two threads from compiling the same text
-_compiled: dict[tuple[object, ...], bytes] = {}
+_compiled: OrderedDict[tuple[object, ...], bytes] = OrderedDict()
+_MAX_COMPILED = 256
 
 
 def compile_source(
@@ -193,7 +194,9 @@ def compile_source(
     included = dict(headers or {})
     key = (source, file, target, kind, tuple(sorted(included.items())), tuple(options))
     with _lock:
-        if key not in _compiled:
+        if key in _compiled:
+            _compiled.move_to_end(key)
+        else:
             arch = _architecture(target, kind, tools)
             flags = [
                 f"--gpu-architecture={arch}",
@@ -204,6 +207,8 @@ def compile_source(
                 *options,
             ]
             _compiled[key] = _compile(source, file, included, flags, kind)
+            if len(_compiled) > _MAX_COMPILED:
+                _compiled.popitem(last=False)
         return _compiled[key]
 
 

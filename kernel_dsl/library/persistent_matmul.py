@@ -119,7 +119,9 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
 
             return end
 
-    def consume(me: Any, extra: tuple[Any, ...], out: Any, a_smem: Any, b_smem: Any, out_smem: Any, loaded: Any, consumed: Any) -> None:
+    def consume(
+        me: Any, extra: tuple[Any, ...], out: Any, a_smem: Any, b_smem: Any, out_smem: Any, loaded: Any, consumed: Any
+    ) -> None:
         kd.set_max_registers(232 if t.consumers == 2 else 240, action="increase")
         first = kd.axis_index("block")
 

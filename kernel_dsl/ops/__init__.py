@@ -21,9 +21,11 @@ from . import (
     reduce,
     ref,
     scan,
+    semaphore,
     shape,
     sorting,
     sync,
+    threads,
 )
 from .arith import *  # noqa: F403
 from .atomic import *  # noqa: F403
@@ -33,6 +35,7 @@ from .cluster import *  # noqa: F403
 from .control import *  # noqa: F403
 from .copy import *  # noqa: F403
 from .debug import *  # noqa: F403
+from .elementwise import broadcast_to
 from .index import *  # noqa: F403
 from .loops import *  # noqa: F403
 from .math import *  # noqa: F403
@@ -42,9 +45,10 @@ from .product import *  # noqa: F403
 from .reduce import *  # noqa: F403
 from .ref import *  # noqa: F403
 from .scan import *  # noqa: F403
+from .semaphore import *  # noqa: F403
 from .shape import *  # noqa: F403
 from .sorting import *  # noqa: F403
-from .elementwise import broadcast_to
+from .threads import *  # noqa: F403
 
 FAMILIES = (
     arith,
@@ -67,9 +71,11 @@ FAMILIES = (
     reduce,
     ref,
     scan,
+    semaphore,
     shape,
     sorting,
     sync,
+    threads,
 )
 __all__ = ["broadcast_to"]
 __all__ += [name for family in FAMILIES for name in getattr(family, "__all__", [])]

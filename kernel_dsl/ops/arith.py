@@ -178,6 +178,10 @@ class And(Binary, name="and"):
 
     llvm = dict.fromkeys("iub", "and {t} {0}, {1}")
 
+    def range(self) -> Range | None:
+        r = _ranges(self)
+        return r and facts.masked(*r)
+
 
 class Or(Binary, name="or"):
     """Bitwise or. PTX `or`."""
@@ -194,9 +198,17 @@ class Xor(Binary, name="xor"):
 class ShiftLeft(Binary, name="shift_left"):
     """x << y; a shift by the width or more gives 0. PTX `shl`."""
 
+    def range(self) -> Range | None:
+        r = _ranges(self)
+        return r and facts.shifted(*r, left=True)
+
 
 class ShiftRight(Binary, name="shift_right"):
     """x >> y, arithmetic for signed; a shift by the width or more gives 0, or the sign. PTX `shr`."""
+
+    def range(self) -> Range | None:
+        r = _ranges(self)
+        return r and facts.shifted(*r, left=False)
 
 
 class Neg(Unary, name="neg"):
@@ -265,6 +277,10 @@ class Select(Elementwise, name="select"):
 
     def result_dtype(self) -> DType:
         return self.x.type.dtype
+
+    def range(self) -> Range | None:
+        a, b = self.x.facts, self.y.facts
+        return None if a is None or b is None else facts.union(a, b)
 
 
 # --- building ------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from ..target import Feature
 from ..trace import LayoutVar, traced
 from ..values import Array
 from .elementwise import broadcast_shapes, broadcast_value
-from .ref import _extra, as_ref, check_writable, stored_value  # pyright: ignore[reportPrivateUsage]
+from .ref import as_ref, check_writable, mask_value, stored_value
 
 __all__ = [
     "atomic_add",
@@ -112,7 +112,7 @@ def _prepare(
             raise StoreShape(value=x.shape, ref=shape)
     view, offsets = target.view()
     where: Any = LayoutVar(shape, *target.vector()) if shape else SCALAR
-    guard = None if mask is None else _extra(mask, shape, dt.bool_, op)
+    guard = mask_value(mask, shape, op)
     placed: list[Array] = []
     for x in operands_:
         if shape:
@@ -141,14 +141,14 @@ def atomic_add(
 def atomic_max(
     ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed", scope: str = "gpu"
 ) -> Array:
-    """Keep the larger of every element and `value` (for floats NaN gives way) of a Ref or `ref.at[...]`, atomically; returns the old values."""
+    """Keep the larger of every element and `value` (NaN gives way), atomically; returns the old values."""
     return atomic(ref, value, AtomicKind.MAX, "atomic_max", mask, order, scope)
 
 
 def atomic_min(
     ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed", scope: str = "gpu"
 ) -> Array:
-    """Keep the smaller of every element and `value` (for floats NaN gives way) of a Ref or `ref.at[...]`, atomically; returns the old values."""
+    """Keep the smaller of every element and `value` (NaN gives way), atomically; returns the old values."""
     return atomic(ref, value, AtomicKind.MIN, "atomic_min", mask, order, scope)
 
 

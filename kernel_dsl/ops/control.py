@@ -7,7 +7,7 @@ from typing import Any
 
 from .. import dtypes as dt
 from ..errors import BadArgument, BadArgumentType, BodyReturned, CarryMismatch, PredicateNotScalar
-from ..facts import Range
+from ..facts import Range, any_of, certain
 from ..ir import ArrayType, Op, Region, Value, attr, operand, operands, region, regions
 from ..layout import SCALAR
 from ..refs import Ref, is_index
@@ -220,16 +220,9 @@ def _carry_args(inits: Sequence[Array]) -> list[Any]:
             vector = own.vector if isinstance(own, LayoutVar) else 0
             layout = LayoutVar(t.shape, vector)
         arg = new_value(ArrayType(t.shape, t.dtype, layout))
-        arg.facts = _full_range(t)
+        arg.facts = any_of(t.dtype)
         args.append(arg)
     return args
-
-
-def _full_range(t: ArrayType) -> Range | None:
-    if t.shape or not t.dtype.is_integer:
-        return None
-    low = -(1 << t.dtype.bits - 1) if t.dtype.is_signed else 0
-    return Range(low, low + (1 << t.dtype.bits) - 1)
 
 
 def _weak_retry(inits: list[Array], outs: list[Array]) -> list[Array] | None:
@@ -299,7 +292,7 @@ def _for(
 
 
 def _loop_range(low: Array, high: Array, step: int) -> Range | None:
-    a, b = low.facts, high.facts
+    a, b = certain(low.facts, low.dtype), certain(high.facts, high.dtype)
     if a is None or b is None:
         return None
     from math import gcd

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from .. import dtypes as dt
-from ..diagnostics import Error
+from ..conversion import described
+from ..diagnostics import CostNote, Error
 from ..dtypes import DType, as_dtype
 from ..errors import (
     CannotBroadcast,
@@ -51,6 +52,9 @@ class Broadcast(Op, name="broadcast"):
     def infer(self) -> tuple[Any, ...]:
         return (ArrayType(self.shape, array_type(self.x).dtype, self.layout),)
 
+    def range(self) -> Range | None:
+        return self.x.facts
+
 
 class ConvertLayout(Op, name="convert_layout"):
     """Spread a value by another layout. PTX `mov`, `shfl.sync`, or `st.shared` and `ld.shared`, whichever does it."""
@@ -61,6 +65,9 @@ class ConvertLayout(Op, name="convert_layout"):
     def infer(self) -> tuple[Any, ...]:
         t = array_type(self.x)
         return (ArrayType(t.shape, t.dtype, self.layout),)
+
+    def range(self) -> Range | None:
+        return self.x.facts
 
 
 class Expand(Op, name="expand_dims"):
@@ -76,6 +83,9 @@ class Expand(Op, name="expand_dims"):
         for d in self.dims:
             shape.insert(d, 1)
         return (ArrayType(tuple(shape), t.dtype, self.layout),)
+
+    def range(self) -> Range | None:
+        return self.x.facts
 
 
 def constant(value: Any, dtype: DType, *, weak: bool = False) -> Array:
@@ -223,8 +233,9 @@ def convert(value: Array, layout: Any) -> Array:
     if isinstance(made, Broadcast) and not array_type(made.x).shape:
         return traced(Broadcast(made.x, made.shape, layout))  # a splat is made again for free
     op = emit(ConvertLayout(value, layout))
-    note = f"{value.type} changes its layout"
-    current().cost_notes.append((made.loc if made is not None else op.loc, op.loc, note))
+    how = described(own, layout, value.shape, value.dtype)
+    made_at = made.loc if made is not None else op.loc
+    current().notes.append(CostNote(f"{value.type} changes its layout: {how}", op.loc, made_at, "made here"))
     result: Any = op.result
     return result
 

@@ -10,12 +10,12 @@ from .. import dtypes as dt
 from ..errors import BadIndex, IndexOutOfRange, StoreShape
 from ..ir import ArrayType, Effect, MemorySpace, Op, Value, array_type, attr, operand, operands
 from ..layout import SCALAR
-from ..refs import Ref, View, ViewDim
+from ..refs import Ref, View, ViewDim, is_index
 from ..trace import LayoutVar, emit, traced
 from ..values import Array
 from .cast import astype
 from .elementwise import as_value, broadcast_shapes, broadcast_value
-from .ref import _extra, check_writable, stored_value  # pyright: ignore[reportPrivateUsage]
+from .ref import check_writable, fill_value, mask_value, stored_value
 
 __all__: list[str] = []
 
@@ -58,15 +58,12 @@ class Target:
         dims = [d for d, item in entries if _is_array(item)]
         arrays = [_index_array(ref, item, dim) for dim, item in entries if dim is not None and _is_array(item)]
         common = broadcast_shapes([a.shape for a in arrays], "gather")
-        # arrays side by side put their dimensions there; apart, they come first (NumPy's rule)
-        places = [i for i, (_, item) in enumerate(entries) if _is_array(item)]
+        # arrays, and integers with them, side by side put their dimensions there; apart, they come first (NumPy's rule)
+        places = [i for i, (_, item) in enumerate(entries) if _is_array(item) or is_index(item)]
         together = places == list(range(places[0], places[0] + len(places)))
         plain = tuple(0 if _is_array(item) else (item if dim is not None else None) for dim, item in entries)
         rest = ref.slice(plain)
-        before = 0
-        if together:
-            for dim, item in entries[: places[0]]:
-                before += 1 if dim is None or not _is_scalar_index(item) else 0
+        before = places[0] if together else 0
         own = list(rest.view()[0].dims)
         self.view_dims = [*own[:before], *(ViewDim(n, -1) for n in common), *own[before:]]
         self.ref = Ref(ref.root, tuple(self.view_dims), rest._starts)  # pyright: ignore[reportPrivateUsage]
@@ -81,7 +78,7 @@ class Target:
         from .shape import expand_dims
 
         if step != 1:
-            index = index * step
+            index = astype(index, dt.int64) * step
         if after and index.ndim:
             index = expand_dims(index, tuple(range(index.ndim, index.ndim + after)))
         return index
@@ -89,10 +86,6 @@ class Target:
 
 def _is_array(item: Any) -> bool:
     return (isinstance(item, (Array, np.ndarray)) and item.ndim > 0) or isinstance(item, list)
-
-
-def _is_scalar_index(item: Any) -> bool:
-    return not isinstance(item, (slice,)) and type(item).__name__ != "Slice"
 
 
 def _index_array(ref: Ref, item: Any, dim: int) -> Array:
@@ -108,7 +101,10 @@ def _index_array(ref: Ref, item: Any, dim: int) -> Array:
         return as_value(static, "gather")
     if not item.dtype.is_integer:
         raise BadIndex(what=f"a {item.dtype} value", hint="gather by integer values; mask with `mask=`")
-    return astype(item, dt.int32) if item.dtype.bits < 32 else item
+    from .index import widen
+
+    wide: Any = widen(item)
+    return astype(wide, dt.int32) if wide.dtype.bits < 32 else wide
 
 
 def gather(ref: Ref, index: Any, *, mask: Any, fill: Any, promise: bool) -> Array:
@@ -121,7 +117,7 @@ def gather(ref: Ref, index: Any, *, mask: Any, fill: Any, promise: bool) -> Arra
     if full:
         layout = full[0].type.layout
     indices = tuple(broadcast_value(a, shape, layout) for a in target.arrays)
-    extra = [_extra(mask, shape, dt.bool_, "load"), _extra(fill, shape, ref.dtype, "load")]
+    extra = [mask_value(mask, shape, "load"), fill_value(fill, shape, ref.dtype, "load")]
     placed = [None if e is None else broadcast_value(e, shape, layout) for e in extra]
     checked = not promise and ref.type.space is MemorySpace.GMEM
     return traced(Gather(ref.root, offsets, indices, placed[0], placed[1], view, target.axes, checked, layout))
@@ -139,7 +135,7 @@ def scatter(ref: Ref, index: Any, value: Any, *, mask: Any, promise: bool) -> No
     layout: Any = x.type.layout if x.shape == shape else (LayoutVar(shape) if shape else SCALAR)
     x = broadcast_value(x, shape, layout)
     indices = tuple(broadcast_value(a, shape, layout) for a in target.arrays)
-    guard = _extra(mask, shape, dt.bool_, "store")
+    guard = mask_value(mask, shape, "store")
     if guard is not None:
         guard = broadcast_value(guard, shape, layout)
     checked = not promise and ref.type.space is MemorySpace.GMEM

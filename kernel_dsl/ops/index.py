@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import copy
+from dataclasses import replace
 from typing import Any
 
 from .. import dtypes as dt
@@ -14,7 +16,7 @@ from ..trace import current, emit, traced
 from ..values import Array
 from . import arith
 from .cast import Cast
-from .elementwise import as_value, constant
+from .elementwise import Broadcast, ConvertLayout, Expand, as_value, constant
 
 __all__ = ["axis_index", "axis_size", "cdiv", "ds", "multiple_of", "num_programs", "program_id"]
 
@@ -114,36 +116,54 @@ def multiple_of(x: Any, factor: int) -> Any:
     return traced(MultipleOf(value, factor))
 
 
-_WIDENED = (arith.Add, arith.Sub, arith.Mul, arith.FloorDiv, arith.FloorMod, arith.Min, arith.Max, arith.Neg)
+_WIDENED = (
+    arith.Add,
+    arith.Sub,
+    arith.Mul,
+    arith.FloorDiv,
+    arith.FloorMod,
+    arith.Min,
+    arith.Max,
+    arith.Neg,
+    arith.And,
+    arith.ShiftLeft,
+    arith.ShiftRight,
+)
 
 
 def widen(value: Value) -> Value:
     """The index in int64, computed again from its parts, where int32 arithmetic could have overflowed."""
     facts = value.facts
-    if facts is None or value.type.dtype.bits == 64 or facts.fits(value.type.dtype.bits, value.type.dtype.is_signed):
-        return value
-    return _widen(value, {})
+    return _widen(value, {}) if facts is not None and facts.wide else value
 
 
 def _widen(value: Value, done: dict[int, Value]) -> Value:
     found = done.get(id(value))
-    if found is not None:
-        return found
-    op = value.op
-    if isinstance(op, _WIDENED):
-        parts = [_widen(v, done) for v in op.values()]
-        made = emit(type(op)(*parts)).result
-    elif isinstance(op, MultipleOf):
-        made = emit(MultipleOf(_widen(op.x, done), op.factor)).result
-    elif facts_are_constant(value):
-        assert value.facts is not None
-        made = constant(value.facts.lo, dt.int64)
-    else:
-        made = emit(Cast(value, dt.int64)).result
-        made.facts = value.facts
-    done[id(value)] = made
+    if found is None:
+        found = done[id(value)] = _computed_again(value, done)
+    return found
+
+
+def _computed_again(value: Value, done: dict[int, Value]) -> Value:
+    facts, op = value.facts, value.op
+    assert facts is not None
+    if facts.constant is not None and not value.type.shape:
+        return constant(facts.constant, dt.int64)
+    if facts.wide:
+        if isinstance(op, _WIDENED):
+            return emit(type(op)(*[_widen(v, done) for v in op.values()])).result
+        if isinstance(op, arith.Select):
+            return emit(arith.Select(op.predicate, _widen(op.x, done), _widen(op.y, done))).result
+        if isinstance(op, MultipleOf):
+            return emit(MultipleOf(_widen(op.x, done), op.factor)).result
+        if isinstance(op, Cast):
+            return _widen(op.x, done)
+        if isinstance(op, (Broadcast, Expand, ConvertLayout)):
+            again = copy(op)
+            again.x = _widen(op.x, done)
+            return emit(again).result
+    if value.type.dtype == dt.int64:
+        return value
+    made = emit(Cast(value, dt.int64)).result
+    made.facts = replace(facts, wide=False)
     return made
-
-
-def facts_are_constant(value: Value) -> bool:
-    return value.facts is not None and value.facts.constant is not None

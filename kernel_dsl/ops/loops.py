@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from .. import dtypes as dt
 from ..accumulator import AccSpec
 from ..compiled import Swizzle
 from ..errors import BadArgument, BadArgumentType
 from ..ir import BarrierType, MemorySpace, RefType
-from ..memory import Barrier, ClusterBarrier, MemorySpec
+from ..memory import Barrier, ClusterBarrier, MemorySpec, RefUnion
 from ..refs import Ref
 from ..trace import current, emit
-from ..transforms import transformed
+from ..transforms import SWIZZLED_ALIGNMENT, transformed
 from ..tree import flatten, unflatten
 from .arith import add, div, equal, less, multiply, rem, subtract, where
 from .barrier import BarrierRef
@@ -22,6 +23,8 @@ from .control import loop
 from .elementwise import as_value
 from .index import axis_index, axis_size
 from .ref import AllocBarrier, AllocSmem
+from .semaphore import SemaphoreSpec, SemaphoreType, allocate_semaphore
+from .threads import alias
 
 __all__ = ["NDLoopInfo", "nd_loop", "planar_snake", "run_scoped", "run_state"]
 
@@ -140,13 +143,16 @@ def allocate(spec: Any, name: str = "") -> Any:
         if spec.space is MemorySpace.REGS:
             hint = "carry values through loops, or use SMEM"
             raise BadArgumentType(op="scratch", what="registers have no Ref", hint=hint)
-        # 128 bytes: the alignment that TMA needs of SMEM (PTX ISA, cp.async.bulk.tensor)
-        type = RefType(MemorySpace.SMEM, spec.shape, spec.dtype, alignment=128, name=name)
-        if spec.tiling or spec.swizzle is not Swizzle.NONE:
-            type = transformed(type, spec.tiling, spec.swizzle)
+        type = smem_type(spec, name)
         return Ref(emit(AllocSmem(type)).result)
     if isinstance(spec, Barrier):
         return BarrierRef(emit(AllocBarrier(BarrierType(spec.num_arrivals, spec.shape, name))).result)
+    if isinstance(spec, SemaphoreType):
+        spec = spec()
+    if isinstance(spec, SemaphoreSpec):
+        return allocate_semaphore(spec, name)
+    if isinstance(spec, RefUnion):
+        return _allocate_union(spec, name)
     if isinstance(spec, ClusterBarrier):
         from .cluster import cluster_barrier
 
@@ -159,9 +165,40 @@ def allocate(spec: Any, name: str = "") -> Any:
     raise BadArgumentType(op="scratch", what=what, hint="use `kd.SMEM(shape, dtype)` or `kd.Barrier(...)`")
 
 
+def _allocate_union(union: RefUnion, name: str) -> tuple[Any, ...]:
+    """The trees of a union, each with its Refs one after another from the same start."""
+    plans: list[tuple[Any, list[tuple[int, RefType]]]] = []
+    total = 0
+    for tree in union.trees:
+        leaves, structure = flatten(tree, is_spec)
+        end, placed = 0, []
+        for leaf in leaves:
+            if not isinstance(leaf, MemorySpec) or leaf.space is not MemorySpace.SMEM:
+                hint = "barriers and accumulators can't share memory"
+                raise BadArgumentType(op="RefUnion", what=f"{leaf!r} is no SMEM specification", hint=hint)
+            type = smem_type(leaf, name)
+            start = -(-end // type.alignment) * type.alignment
+            placed.append((start, type))
+            end = start + leaf.bytes
+        total = max(total, end)
+        plans.append((structure, placed))
+    whole = RefType(MemorySpace.SMEM, (total,), dt.uint8, alignment=SWIZZLED_ALIGNMENT, name=name)
+    root = Ref(emit(AllocSmem(whole)).result)
+    return tuple(unflatten(structure, [alias(root, at, t) for at, t in placed]) for structure, placed in plans)
+
+
+def smem_type(spec: MemorySpec, name: str) -> RefType:
+    """The type of a buffer for a specification."""
+    # 128 bytes: the alignment that TMA needs of SMEM (PTX ISA, cp.async.bulk.tensor)
+    type = RefType(MemorySpace.SMEM, spec.shape, spec.dtype, alignment=128, name=name)
+    if spec.tiling or spec.swizzle is not Swizzle.NONE:
+        type = transformed(type, spec.tiling, spec.swizzle)
+    return type
+
+
 def is_spec(x: Any) -> bool:
     """Whether `x` is one scratch specification rather than a nest of them."""
-    return isinstance(x, (MemorySpec, Barrier, ClusterBarrier, AccSpec))
+    return isinstance(x, (MemorySpec, Barrier, ClusterBarrier, AccSpec, RefUnion, SemaphoreSpec, SemaphoreType))
 
 
 def run_scoped(f: Callable[..., Any], *types: Any, **kw_types: Any) -> Any:

@@ -37,6 +37,9 @@ class AllocAcc(Op, name="alloc_acc", effect=Effect.SYNC, requires=Feature.WGMMA)
     def infer(self) -> tuple[Any, ...]:
         return (self.type,)
 
+    def spoken(self) -> str:
+        return "ACC"
+
 
 class Wgmma(Op, name="wgmma", effect=Effect.SYNC, requires=Feature.WGMMA):
     """acc += a @ b, asynchronously; one group. PTX `wgmma.mma_async`.
@@ -167,7 +170,9 @@ def k_step(dtype: DType) -> int:
 
 
 def wgmma(acc: Any, a: Any, b: Any, *, accumulate: bool = True) -> None:
-    """acc += a @ b (acc = a @ b without `accumulate`), asynchronously: acc (M, N) is an accumulator, a (M, K) an SMEM Ref or a value, b (K, N) an SMEM Ref.
+    """acc += a @ b (acc = a @ b without `accumulate`), asynchronously.
+
+    acc (M, N) is an accumulator, a (M, K) an SMEM Ref or a value, b (K, N) an SMEM Ref.
 
     Transposed operands are Refs' `.T`; 8-bit and float32 operands must be contiguous along K. Each call is one group
     for `wgmma_wait`. Until then neither operand nor accumulator may be touched. Refs without transforms get the tiling
@@ -240,7 +245,7 @@ def infer_transforms(ref: Ref) -> None:
         if row * type.dtype.itemsize != type.swizzle.value:
             raise TransformConflict(ref=repr(ref), why="wgmma needs tiles as wide as the swizzle")
         return
-    if type.tiling or ref.root.op is None or ref.root.op.op_name != "alloc_smem":
+    if type.tiling or ref.root.op is None or ref.root.op.op_name not in ("alloc_smem", "alias_smem"):
         why = "wgmma needs a swizzle, and this buffer has a tiling without one, or is a bitcast"
         raise TransformConflict(ref=repr(ref), why=why)
     span = find_swizzle(type.shape[-1] * type.dtype.bits, "an operand of wgmma")
@@ -250,6 +255,8 @@ def infer_transforms(ref: Ref) -> None:
     tiling = (8, span // type.dtype.itemsize)
     check_fields(type.shape, type.dtype, tiling, Swizzle(span))
     made = transformed(type, tiling, Swizzle(span))
+    if ref.root.op.op_name == "alias_smem" and ref.root.op.offset % made.alignment:  # type: ignore[attr-defined]
+        raise TransformConflict(ref=repr(ref), why="in its RefUnion it does not start at a multiple of 1024 bytes")
     ref.root.type = made
     ref.root.op.type = made  # type: ignore[attr-defined]
 

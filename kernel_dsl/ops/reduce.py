@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any
 
+import numpy as np
+
 from .. import dtypes as dt
 from ..dtypes import as_dtype
 from ..errors import BadAxis, EmptyReduction, RepeatedAxis, UnsupportedDType
@@ -14,6 +16,8 @@ from ..trace import resolve, traced
 from ..values import Array
 from .cast import astype
 from .elementwise import Expand, as_value
+
+any_of = any  # the builtin: `any` and its kin below are the language's
 
 __all__ = ["all", "any", "argmax", "argmin", "max", "mean", "min", "prod", "sum", "var"]
 
@@ -68,12 +72,12 @@ def normalise_axes(axis: Any, value: Array) -> tuple[int, ...]:
     axes = tuple(axis) if isinstance(axis, (tuple, list)) else (axis,)
     out: list[int] = []
     for a in axes:
-        good = isinstance(a, int) and not isinstance(a, bool) and -value.ndim <= a < value.ndim
+        good = isinstance(a, (int, np.integer)) and not isinstance(a, bool) and -value.ndim <= a < value.ndim
         if good and a % value.ndim in out:
             raise RepeatedAxis(axis=axis, shape=value.shape)
         if not good:
             raise BadAxis(axis=axis, shape=value.shape, lo=-value.ndim, hi=value.ndim - 1)
-        out.append(a % value.ndim)
+        out.append(int(a) % value.ndim)
     return tuple(sorted(out))
 
 
@@ -88,6 +92,11 @@ def reduce_axes(x: Array, axes: tuple[int, ...], kind: Reduction, keepdims: bool
     """One reduction of a value whose dtype is already the accumulating one."""
     if not axes:
         return x
+    if any_of(x.shape[a] == 0 for a in axes):
+        from .shape import full
+
+        shape = tuple(1 if i in axes else n for i, n in enumerate(x.shape) if keepdims or i not in axes)
+        return full(shape, int(kind in (Reduction.PROD, Reduction.AND)), x.dtype)
     layout = resolve(x.type.layout).reduce(axes, keepdims=False)
     result = traced(Reduce(x, axes, kind, layout))
     return expand_dims_free(result, axes) if keepdims else result

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from .. import dtypes as dt
 from ..dtypes import DType
 from ..errors import (
     BadArgument,
@@ -20,7 +20,7 @@ from ..errors import (
 from ..ir import ArrayType, BarrierType, Effect, MemorySpace, Op, RefType, Value, attr, operand, operands
 from ..layout import SCALAR, Layout
 from ..layouts import resolve_rule
-from ..refs import Access, Ref, View
+from ..refs import Access, Ref, View, has_arrays
 from ..trace import LayoutVar, current, emit, find, traced
 from ..values import Array
 from .cast import astype
@@ -48,7 +48,7 @@ class AllocBarrier(Op, name="alloc_barrier", effect=Effect.SYNC):
 
 
 class BitcastRef(Op, name="bitcast_ref"):
-    """The same memory as a buffer of another dtype. No instruction."""
+    """The same memory as a buffer of another dtype or shape. No instruction."""
 
     ref: Value = operand()
     type: RefType = attr()
@@ -92,14 +92,6 @@ def as_ref(ref: Any, op: str) -> Ref:
     return ref
 
 
-def has_arrays(index: Any) -> bool:
-    """Whether an index gathers: some part of it is an integer array of rank 1 or more."""
-    items = index if isinstance(index, tuple) else (index,)
-    return any(
-        (isinstance(i, (Array, np.ndarray)) and i.ndim > 0) or isinstance(i, list) for i in items
-    )
-
-
 def _bounds(bounds: str | None, op: str) -> bool:
     """Whether accesses are promised to be in bounds."""
     if bounds not in (None, "mask", "promise"):
@@ -107,17 +99,27 @@ def _bounds(bounds: str | None, op: str) -> bool:
     return bounds == "promise" or (bounds is None and current().promise_bounds)
 
 
-def _extra(x: Any, shape: tuple[int, ...], dtype: DType, op: str) -> Array | None:
+def mask_value(x: Any, shape: tuple[int, ...], op: str) -> Array | None:
+    """A mask that broadcasts to what is accessed, or None."""
     if x is None:
         return None
     value = as_value(x, op)
-    if dtype.is_bool and not value.dtype.is_bool:
+    if not value.dtype.is_bool:
         raise BadArgumentType(op=op, what=f"the mask has dtype {value.dtype}", hint="a mask is bool")
-    if not dtype.is_bool:
-        item_type(x, op)
-        value = as_value(x, op, dtype) if value.weak else value
-        if value.dtype != dtype:
-            raise BadArgumentType(op=op, what=f"`fill` is {value.dtype}", hint=f"convert it to {dtype}")
+    return _fitting(value, shape, op)
+
+
+def fill_value(x: Any, shape: tuple[int, ...], dtype: DType, op: str) -> Array | None:
+    """What masked elements get, in the Ref's dtype; numbers adapt. None for zero."""
+    if x is None:
+        return None
+    own, weak = item_type(x, op)
+    if own != dtype and (not weak or (own.is_float and not dtype.is_float)):
+        raise BadArgumentType(op=op, what=f"`fill` is {own}", hint=f"convert it to {dtype}")
+    return _fitting(as_value(x, op, dtype), shape, op)
+
+
+def _fitting(value: Array, shape: tuple[int, ...], op: str) -> Array:
     if value.ndim > len(shape) or broadcast_shapes([value.shape, shape], op) != shape:
         raise BadArgument(op=op, what=f"a {value!r} does not broadcast to {shape}", hint="match the loaded shape")
     return value
@@ -162,7 +164,7 @@ def load_view(
         where = LayoutVar(shape, vector, minor)
     else:
         where = resolve_rule(layout, shape)
-    extra = [_extra(mask, shape, dt.bool_, "load"), _extra(fill, shape, target.dtype, "load")]
+    extra = [mask_value(mask, shape, "load"), fill_value(fill, shape, target.dtype, "load")]
     placed: list[Array | None] = []
     for value in extra:
         if value is not None and shape and value.shape == shape and isinstance(find(where), LayoutVar):
@@ -210,7 +212,7 @@ def store(ref: Any, index: Any, value: Any, *, mask: Any = None, bounds: str | N
         view = View(view.dims, view.start, view.dynamic)
     vector, minor = target.vector()
     where: Any = SCALAR if not shape else LayoutVar(shape, vector, minor)
-    guard = _extra(mask, shape, dt.bool_, "store")
+    guard = mask_value(mask, shape, "store")
     if shape:
         own = find(x.type.layout) if x.shape == shape else where
         if isinstance(own, LayoutVar) and own is not where and own.root() is None:
@@ -256,7 +258,10 @@ def bitcast_ref(ref: Ref, dtype: DType) -> Ref:
             why = f"the last dimension's bytes are no multiple of {dtype.itemsize}"
             raise BadReshape(what=repr(ref), shape=ref.shape, to=dtype, why=why)
         shape = (*own.shape[:-1], own.shape[-1] * own.dtype.itemsize // dtype.itemsize)
-    to = RefType(
-        own.space, shape, dtype, own.contiguous, own.alignment, own.written, own.tiling, own.swizzle, own.name
-    )
-    return Ref(emit(BitcastRef(ref.root, to)).result)
+    return Ref(emit(BitcastRef(ref.root, replace(own, shape=shape, dtype=dtype))).result)
+
+
+def reshape_root(root: Value, shape: tuple[int, ...]) -> Value:
+    """A contiguous buffer as one of another shape."""
+    own: RefType = root.type
+    return emit(BitcastRef(root, replace(own, shape=shape))).result

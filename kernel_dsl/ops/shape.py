@@ -16,6 +16,7 @@ from ..errors import (
     BadAxis,
     BadIndex,
 )
+from ..facts import Range
 from ..ir import ArrayType, MemorySpace, Op, RefType, Value, array_type, attr, operand, operands
 from ..layout import SCALAR, Layout
 from ..memory import as_shape
@@ -60,6 +61,9 @@ class Iota(Op, name="iota"):
     def infer(self) -> tuple[Any, ...]:
         return (ArrayType(self.shape, self.dtype, self.layout),)
 
+    def range(self) -> Range | None:
+        return Range(0, max(self.shape[self.dim] - 1, 0))
+
 
 class Transpose(Op, name="transpose"):
     """Permuted dimensions. Free: the layout is permuted with them."""
@@ -71,6 +75,9 @@ class Transpose(Op, name="transpose"):
     def infer(self) -> tuple[Any, ...]:
         t = array_type(self.x)
         return (ArrayType(tuple(t.shape[p] for p in self.permutation), t.dtype, self.layout),)
+
+    def range(self) -> Range | None:
+        return self.x.facts
 
 
 class Squeeze(Op, name="squeeze"):
@@ -84,6 +91,9 @@ class Squeeze(Op, name="squeeze"):
         t = array_type(self.x)
         shape = tuple(n for i, n in enumerate(t.shape) if i not in self.dims)
         return (ArrayType(shape, t.dtype, self.layout),)
+
+    def range(self) -> Range | None:
+        return self.x.facts
 
 
 class Pick(Op, name="pick"):
@@ -130,9 +140,7 @@ def full(shape: Any, fill_value: Any, dtype: Any = None) -> Array:
         raise BadArgument(op="full", what=f"a fill of shape {value.shape}", hint="fill with one number")
     del weak
     if not to:
-        result = traced(Broadcast(value, to, SCALAR))
-        result.facts = value.facts
-        return result
+        return traced(Broadcast(value, to, SCALAR))
     return traced(Broadcast(value, to, LayoutVar(to)))
 
 

@@ -17,6 +17,7 @@ from kernel_dsl.ops.control import For, While
 from kernel_dsl.ops.copy import CommitSmem, CopyGmemToSmem, WaitGmemToSmem, WaitSmemToGmem
 from kernel_dsl.ops.ref import BitcastRef, Load, Store
 from kernel_dsl.ops.sync import WarpgroupBarrier
+from kernel_dsl.ops.threads import AliasSmem
 from kernel_dsl.refs import View
 from kernel_dsl.target import Target
 
@@ -32,11 +33,12 @@ class Touch:
     offsets: tuple[Value, ...]
     layout: Layout | None
     variant: bool = False  # seen from the next iteration: dynamic offsets may have changed
+    cast: Value | None = None  # the buffer of another dtype or shape that it goes through: its indices mean other places
 
     @property
     def key(self) -> tuple[object, ...]:
         """What makes two accesses the same. Values are told apart by identity: their `==` is the language's."""
-        return id(self.root), self.write, self.atomic, self.view, self.starts, self.layout, self.variant
+        return id(self.root), self.write, self.atomic, self.view, self.starts, self.layout, self.variant, id(self.cast)
 
     @property
     def starts(self) -> tuple[int, ...]:
@@ -65,6 +67,8 @@ class Order:
         type: RefType = op.ref.type
         if type.space is MemorySpace.GMEM and not type.written:
             return None
+        if isinstance(op, (AtomicRmw, AtomicCas)) and op.indices:
+            return Touch(self.root(op.ref), True, True, None, (), None)  # anywhere
         layout = layout_of(op.result if isinstance(op, Load) else op.x)
         return Touch(
             self.root(op.ref),
@@ -73,12 +77,13 @@ class Order:
             op.view,
             op.offsets,
             layout,
+            cast=op.ref if op.ref in self.roots else None,
         )
 
     def generic_touch(self, op: Op) -> Touch | None:
         """Accesses by ops with a `ref` field other than plain loads and stores, such as gather and scatter."""
         ref = getattr(op, "ref", None)
-        if not isinstance(ref, Value) or not isinstance(ref.type, RefType) or isinstance(op, BitcastRef):
+        if not isinstance(ref, Value) or not isinstance(ref.type, RefType) or isinstance(op, (BitcastRef, AliasSmem)):
             return None
         if ref.type.space is MemorySpace.GMEM and not ref.type.written:
             return None
@@ -92,7 +97,7 @@ class Order:
         """Walk a region; returns what is pending at its end. With `rewrite`, barriers are put in."""
         out: list[Op] = []
         for op in region.ops:
-            if isinstance(op, (BitcastRef, PeerRef)):
+            if isinstance(op, (BitcastRef, PeerRef, AliasSmem)):
                 self.roots[op.result] = op.ref
             touched = self.touch(op)
             if touched is not None:
@@ -144,7 +149,7 @@ def variant(touch: Touch) -> Touch:
     """The access of the iteration before."""
     if not touch.offsets:
         return touch
-    return Touch(touch.root, touch.write, touch.atomic, touch.view, touch.offsets, touch.layout, True)
+    return Touch(touch.root, touch.write, touch.atomic, touch.view, touch.offsets, touch.layout, True, touch.cast)
 
 
 def merge(a: list[Touch], b: list[Touch]) -> list[Touch]:
@@ -156,7 +161,7 @@ def conflict(a: Touch, b: Touch) -> bool:
     """Whether two accesses may touch one element from different lanes, one of them writing."""
     if a.root is not b.root or not (a.write or b.write) or (a.atomic and b.atomic):
         return False
-    if a.view is None or b.view is None or a.layout is None or b.layout is None:
+    if a.view is None or b.view is None or a.layout is None or b.layout is None or a.cast is not b.cast:
         return True
     if disjoint(a, b):
         return False

@@ -23,6 +23,7 @@ from . import (
     shape,
     sorting,
     sync,
+    threads,
 )
 
 FAMILIES = (
@@ -43,6 +44,7 @@ FAMILIES = (
     shape,
     sorting,
     sync,
+    threads,
 )
 
 

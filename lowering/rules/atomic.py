@@ -11,8 +11,12 @@ from kernel_dsl.target import Feature
 from ..context import Context
 from ..emit import Regs, literal, llvm_type, suffix
 from .elementwise import through_smem
+from .gather import Elements
 from .ref import broadcast_from_first
 from .tiled import make_place
+
+
+_RED_ORDERS = ("relaxed", "release")
 
 
 def _form(kind: AtomicKind, dtype: DType) -> tuple[str, str, str, str]:
@@ -46,7 +50,9 @@ class _Site:
         self.type: RefType = op.ref.type
         self.dtype = self.type.dtype
         self.layout = layout_of(op.x)
+        self.elements = Elements(ctx, op, self.layout) if op.indices else None
         self.place = make_place(ctx, self.type, ctx.buffers[op.ref], op.view, self.layout, op.offsets)
+        self.where: tuple[int, tuple[str, int]] | None = None  # of the register whose predicate was made last
         self.mask = ctx.regs(op.mask) if op.mask is not None else None
         shared = self.type.space is MemorySpace.SMEM
         self.space = "shared" if shared else "global"
@@ -57,13 +63,32 @@ class _Site:
     def predicate(self, register: int) -> str | None:
         e = self.ctx.e
         coord = self.layout.register_coords[register]
-        result = e.both(e.both(self.owner, self.place.padding(coord)), self.place.bounds(coord))
+        if self.elements is not None:
+            address, own = self.elements.at(register)
+            self.where = register, address
+            result = e.both(self.owner, own)
+        else:
+            result = e.both(e.both(self.owner, self.place.padding(coord)), self.place.bounds(coord))
         return result if self.mask is None else e.both(result, self.mask[register])
+
+    def reduce(self, register: int, form: str, operand: str, predicate: str | None) -> None:
+        """The update alone, where nobody wants the old value. PTX `red`, ISA 9.7.13.7."""
+        letter, word = _register(self.dtype)
+        base, constant = self._address(register)
+        where = f"[$0+{constant}]" if constant else "[$0]"
+        guard = "" if predicate is None else "@$2 "
+        args = [(self.wide, base), (word, operand)]
+        constraints = [self.letter, letter]
+        if predicate is not None:
+            args.append(("i1", predicate))
+            constraints.append("b")
+        text = f"{guard}red.{self.op.order}.{self.op.scope}.{self.space}.{form} {where}, $1;"
+        self.ctx.e.asm(text, ",".join([*constraints, "~{memory}"]), args)
 
     def run(self, register: int, form: str, operands: list[str], predicate: str | None) -> str:
         """One atomic instruction on bit patterns; the old bits, or zero where the predicate does not hold."""
         letter, word = _register(self.dtype)
-        base, constant = self.place.address(self.layout.register_coords[register])
+        base, constant = self._address(register)
         where = f"[$1+{constant}]" if constant else "[$1]"
         count = len(operands)
         listed = ", ".join(f"${i + 2}" for i in range(count))
@@ -78,6 +103,12 @@ class _Site:
         constraints.append("~{memory}")
         (old,) = self.ctx.e.asm(text, ",".join(constraints), args, [word])
         return old
+
+    def _address(self, register: int) -> tuple[str, int]:
+        if self.elements is None:
+            return self.place.address(self.layout.register_coords[register])
+        assert self.where is not None and self.where[0] == register
+        return self.where[1]
 
     def finish(self, out: Regs) -> None:
         """Old values in all lanes that hold them."""
@@ -109,17 +140,22 @@ def lower_atomic(ctx: Context, op: AtomicRmw) -> None:
     dtype = site.dtype
     built = _by_exchange(ctx, op.kind, dtype)
     form = "" if built else _form(op.kind, dtype)[0]
+    # `red` has no exchange, and orders nothing after itself
+    alone = not built and op.result not in ctx.used and op.kind is not AtomicKind.XCHG and op.order in _RED_ORDERS
     out: Regs = []
     for register, value in enumerate(ctx.regs(op.x)):
         predicate = site.predicate(register)
         if predicate == "false":
             out.append(literal(0, dtype))
+        elif alone:
+            site.reduce(register, form, _as_bits(ctx, value, llvm_type(dtype), _register(dtype)[1]), predicate)
         elif built:
             out.append(_from_bits(ctx, _swap_loop(ctx, site, register, op.kind, value, predicate), dtype))
         else:
             bits = _as_bits(ctx, value, llvm_type(dtype), _register(dtype)[1])
             out.append(_from_bits(ctx, site.run(register, form, [bits], predicate), dtype))
-    site.finish(out)
+    if not alone:
+        site.finish(out)
 
 
 def _swap_loop(

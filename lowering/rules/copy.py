@@ -123,6 +123,10 @@ def lower_gmem_to_smem(ctx: Context, op: CopyGmemToSmem) -> None:
     first = ctx.warp_leader()
     predicate = first if op.predicate is None else ctx.e.v(f"and i1 {first}, {ctx.scalar(op.predicate)}")
     bytes_ = ctx.e.pre(f"select i1 {ctx.first_lane()}, i32 {total}, i32 0")
+    if ctx.warp_level:  # the one warp arrives for all four
+        args = [("i32", barrier), ("i1", predicate)]
+        others = "{ .reg .b64 state; @$1 mbarrier.arrive.shared::cta.b64 state, [$0], 3; }"
+        ctx.e.asm(others, "r,b,~{memory}", args)
     text = "{ .reg .b64 state; @$2 mbarrier.arrive.expect_tx.shared::cta.b64 state, [$0], $1; }"
     ctx.e.asm(text, "r,r,b,~{memory}", [("i32", barrier), ("i32", bytes_), ("i1", predicate)])
     in_bounds = not op.src_view.masked or op.oob is OOBFillMode.PROMISE_IN_BOUNDS

@@ -5,6 +5,7 @@ from __future__ import annotations
 from kernel_dsl.dtypes import DType
 from kernel_dsl.ir import MemorySpace, RefType, layout_of
 from kernel_dsl.layout import Layout
+from kernel_dsl.ops.atomic import AtomicCas, AtomicRmw
 from kernel_dsl.ops.dense import Dense
 from kernel_dsl.ops.gather import Gather, Scatter
 from kernel_dsl.refs import View, ViewDim, strides_of
@@ -14,10 +15,10 @@ from ..emit import Regs, literal, llvm_type
 from .access import Place, emit_load, emit_store
 
 
-class _Elements:
+class Elements:
     """Addresses and predicates of a view plus index values along some axes."""
 
-    def __init__(self, ctx: Context, op: Gather | Scatter, layout: Layout) -> None:
+    def __init__(self, ctx: Context, op: Gather | Scatter | AtomicRmw | AtomicCas, layout: Layout) -> None:
         self.ctx = ctx
         self.type: RefType = op.ref.type
         # the gathered axes are checked with their indices added; the view's own masks cover the others
@@ -28,6 +29,8 @@ class _Elements:
         self.place = Place(ctx, self.type, self.buffer, view, layout, op.offsets)
         self.op = op
         self.layout = layout
+        checked = getattr(op, "checked", None)
+        self.checked = self.type.space is MemorySpace.GMEM if checked is None else checked
         self.columns = [ctx.regs(i) for i in op.indices]
 
     def at(self, register: int) -> tuple[tuple[str, int], str | None]:
@@ -39,7 +42,7 @@ class _Elements:
         item = self.type.dtype.itemsize
         for axis, column, value in zip(op.axes, self.columns, op.indices, strict=True):
             index = self._wide(column[register], value.type.dtype)
-            if op.checked:
+            if self.checked:
                 here = e.v(f"add i64 {index}, {self.place.start(axis)}")
                 predicate = e.both(predicate, e.v(f"icmp ult i64 {here}, {self.type.shape[axis]}"))
             stride = self.buffer.strides[axis]
@@ -61,7 +64,7 @@ class _Elements:
 
 def lower_gather(ctx: Context, op: Gather) -> None:
     layout = layout_of(op.result)
-    elements = _Elements(ctx, op, layout)
+    elements = Elements(ctx, op, layout)
     type: RefType = op.ref.type
     dtype = type.dtype
     t = llvm_type(dtype)
@@ -86,7 +89,7 @@ def lower_gather(ctx: Context, op: Gather) -> None:
 
 def lower_scatter(ctx: Context, op: Scatter) -> None:
     layout = layout_of(op.x)
-    elements = _Elements(ctx, op, layout)
+    elements = Elements(ctx, op, layout)
     space = "shared" if op.ref.type.space is MemorySpace.SMEM else "global"
     mask = ctx.regs(op.mask) if op.mask is not None else None
     owner = ctx.owner(layout)

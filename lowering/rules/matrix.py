@@ -291,7 +291,7 @@ def _known_live(ctx: Context, op: Wgmma) -> bool | None:
             return seen
         if isinstance(other, AllocAcc) and other.result is op.acc:
             sliced = any(isinstance(o, Wgmma) and o.acc is op.acc and o.shape != op.acc.type.shape for o in ctx.ir.walk())
-            seen = True if sliced else False
+            seen = bool(sliced)
         elif isinstance(other, (Wgmma, AccWrite)) and other.acc is op.acc:
             seen = True
         elif seen is False and other.region_list():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kernel_dsl.dtypes import DType
 from kernel_dsl.ir import MemorySpace, RefType, Value, layout_of
 from kernel_dsl.ops.ref import AllocBarrier, AllocSmem, BitcastRef, Load, Store
 from kernel_dsl.refs import strides_of
@@ -91,7 +92,7 @@ def _load_uniform(ctx: Context, op: Load, place: Place) -> None:
     """A rank-0 load of memory that the kernel can write: one lane reads, all get what it read."""
     e = ctx.e
     dtype = op.ref.type.dtype
-    first = e.pre(f"icmp eq i32 {ctx.local_thread()}, 0")
+    first = ctx.first_lane()
     predicate = e.both(first, place.bounds(()))
     if op.mask is not None:
         predicate = e.both(predicate, ctx.scalar(op.mask))
@@ -105,12 +106,41 @@ def _load_uniform(ctx: Context, op: Load, place: Place) -> None:
 def broadcast_from_first(ctx: Context, name: str, result: Value) -> str:
     """The first lane's register in every lane of the warpgroup, through SMEM."""
     dtype = result.type.dtype
+    if ctx.warp_level:
+        return _broadcast_in_warp(ctx, name, dtype)
     base = ctx.exchange(8)
-    first = ctx.e.pre(f"icmp eq i32 {ctx.local_thread()}, 0")
+    first = ctx.first_lane()
     emit_store(ctx, "shared", (base, 0), dtype, [name], first)
     ctx.sync()
     (got,) = emit_load(ctx, "shared", (base, 0), dtype, 1, None, pure=False)
     return got
+
+
+def _broadcast_in_warp(ctx: Context, name: str, dtype: DType) -> str:
+    """The first lane's register in every lane of the warp, by shuffles of 32-bit words."""
+    e = ctx.e
+    t = llvm_type(dtype)
+    bits = 8 if t == "i1" else dtype.bits
+    whole = e.v(f"zext i1 {name} to i8") if t == "i1" else name
+    if t not in ("i1", f"i{bits}"):
+        whole = e.v(f"bitcast {t} {name} to i{bits}")
+    wide = 64 if bits == 64 else 32
+    padded = whole if bits == wide else e.v(f"zext i{bits} {whole} to i{wide}")
+    words: list[str] = []
+    for shift in range(0, wide, 32):
+        part = padded
+        if wide == 64:
+            part = e.v(f"trunc i64 {e.v(f'lshr i64 {padded}, {shift}')} to i32")
+        words.append(e.v(f"call i32 @llvm.nvvm.shfl.sync.idx.i32(i32 -1, i32 {part}, i32 0, i32 31) #0"))
+    back = words[0]
+    if wide == 64:
+        high = e.v(f"shl i64 {e.v(f'zext i32 {words[1]} to i64')}, 32")
+        back = e.v(f"or i64 {e.v(f'zext i32 {words[0]} to i64')}, {high}")
+    if bits != wide:
+        back = e.v(f"trunc i{wide} {back} to i{bits}")
+    if t == "i1":
+        return e.v(f"icmp ne i8 {back}, 0")
+    return back if t == f"i{bits}" else e.v(f"bitcast i{bits} {back} to {t}")
 
 
 def lower_store(ctx: Context, op: Store) -> None:

@@ -9,7 +9,7 @@ from kernel_dsl.ops.barrier import BarrierArrive, BarrierTest, BarrierWait
 from kernel_dsl.ops.sync import WarpgroupBarrier
 from kernel_dsl.target import Feature
 
-from ..context import Barriers, Context
+from ..context import WARPS, Barriers, Context
 
 MBARRIER_BYTES = 8  # PTX ISA 9.7.13.15.2: a 64-bit object, 8-byte aligned
 
@@ -44,20 +44,25 @@ def arrive(ctx: Context, barrier: Value, address: str, predicate: Value | None) 
     So the phase ends after every lane got here, without a barrier between the warps.
     """
     ctx.e.do("call void @llvm.nvvm.bar.warp.sync(i32 -1) #0")
+    count = WARPS if ctx.warp_level else 1  # a warp on its own stands for the warpgroup
     if not barrier.type.cluster:
         guard = ctx.e.both(ctx.warp_leader(), None if predicate is None else ctx.scalar(predicate))
-        text = "{ .reg .b64 state; @$1 mbarrier.arrive.shared::cta.b64 state, [$0]; }"
-        ctx.e.asm(text, "r,b,~{memory}", [("i32", address), ("i1", guard or "true")])
+        # a count is an operand from Hopper on only
+        ctx.e.asm(
+            "{ .reg .b64 state; " + "@$1 mbarrier.arrive.shared::cta.b64 state, [$0]; " * count + "}",
+            "r,b,~{memory}",
+            [("i32", address), ("i1", guard or "true")],
+        )
         return
     # lane i arrives at the i-th block
     lane = ctx.bit_field(0, 5)
-    rank, count = _peer(ctx, barrier.type.cluster, lane)
-    guard = ctx.e.pre(f"icmp ult i32 {lane}, {count}")
+    rank, blocks = _peer(ctx, barrier.type.cluster, lane)
+    guard = ctx.e.pre(f"icmp ult i32 {lane}, {blocks}")
     if predicate is not None:
         guard = ctx.e.v(f"and i1 {guard}, {ctx.scalar(predicate)}")
     text = (
         "{ .reg .b32 peer; mapa.shared::cluster.u32 peer, $0, $1; "
-        "@$2 mbarrier.arrive.release.cluster.shared::cluster.b64 _, [peer]; }"
+        "@$2 mbarrier.arrive.release.cluster.shared::cluster.b64 _, [peer], " + f"{count}; }}"
     )
     ctx.e.asm(text, "r,r,b,~{memory}", [("i32", address), ("i32", rank), ("i1", guard)])
 

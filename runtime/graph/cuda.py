@@ -43,11 +43,14 @@ class CudaExec:
         self._streams: dict[int, Any] = {}
         self._events: tuple[Any, Any] | None = None
         self._old: set[int] = set()  # nodes whose template lags behind
+        # Nodes that are not updated in place: drivers are known to mix up clusters along y and z.
+        self._rigid: set[int] = set()
         self._steps: list[list[_Step]] = []
         self._kernels: dict[int, PackedKernel] = {}
         self._uses: dict[Slot, list[tuple[int, Any, int, int]]] = {}
         self._other_uses: dict[Slot, set[int]] = {}
         self._touched: dict[int, list[Slot]] = {}
+        self._names = [node.name for node in program.nodes]
         self.lock = threading.Lock()
         with self._guard("instantiating"):
             self._allocate()
@@ -55,7 +58,7 @@ class CudaExec:
             self._instantiate()
 
     def _guard(self, doing: str) -> _Guard:
-        return _Guard(self._device, doing, len(self._program.nodes))
+        return _Guard(self._device, doing, self._names)
 
     # --- making -----------------------------------------------------------------------------------
 
@@ -81,6 +84,7 @@ class CudaExec:
         self._steps, self._kernels, self._uses, self._other_uses = [], {}, {}, {}
         self._touched.clear()
         self._old.clear()
+        self._rigid.clear()
         for node in self._program.nodes:
             steps = self._make(node)
             for step in steps:
@@ -156,6 +160,8 @@ class CudaExec:
     def _set_attributes(self, node: Node, step: _Step, kernel: PackedKernel) -> None:
         cu, attributes = self._cu, kernel.attributes
         assert attributes is not None
+        if attributes.cluster[1:] != (1, 1):
+            self._rigid.add(node.index)
         if attributes.cluster != (1, 1, 1):
             value = cu.CUkernelNodeAttrValue()
             value.clusterDim.x, value.clusterDim.y, value.clusterDim.z = attributes.cluster
@@ -222,26 +228,29 @@ class CudaExec:
                 dirty.add(index)
             if slot in other_uses:
                 others |= other_uses[slot]
-        with self._guard("updating"):
+        with self._guard("updating"), self.lock:
             self._set_kernels(dirty - others)
             for index in sorted(others):
                 self._remake(index)
 
     def refresh(self, nodes: Iterable[Node]) -> None:
         """Nodes have other work or operands: make their parameters anew."""
-        with self._guard("updating"):
+        with self._guard("updating"), self.lock:
             for node in nodes:
                 self._remake(node.index)
 
     def _set_kernels(self, indices: set[int]) -> None:
         set_params, executable, steps = self._cu.cuGraphExecKernelNodeSetParams, self._exec, self._steps
         success = driver.success()
+        self._old.update(indices)
+        if indices & self._rigid:
+            self._instantiate()  # brings every node up to date
+            return
         for index in indices:
             step = steps[index][0]
             result = set_params(executable, step.handle, step.params)
             if result[0] is not success:
                 driver.check(result)
-        self._old.update(indices)
 
     def _remake(self, index: int) -> None:
         """Make a node's parameters anew, and update the executable, or make that anew too."""
@@ -281,6 +290,11 @@ class CudaExec:
         return True
 
     # --- running ----------------------------------------------------------------------------------
+
+    @property
+    def context(self) -> Any:
+        """The GPU's primary context."""
+        return self._device.context
 
     @property
     def plain(self) -> bool:
@@ -367,10 +381,10 @@ class CudaExec:
 class _Guard:
     """The GPU's context, and driver errors told as a graph's."""
 
-    def __init__(self, device: Any, doing: str, count: int) -> None:
+    def __init__(self, device: Any, doing: str, names: Sequence[str]) -> None:
         self._device = device
         self._doing = doing
-        self._count = count
+        self._names = names
 
     def __enter__(self) -> None:
         try:
@@ -384,11 +398,12 @@ class _Guard:
             raise self._told(error) from error
 
     def _told(self, error: driver.CudaError) -> Exception:
+        listed = ", ".join(self._names[:8]) + (", ..." if len(self._names) > 8 else "")
         return launch_error(
             error,
             error.name,
             error.meaning,
-            name=f"graph of {self._count} nodes",
+            name=f"graph of {len(self._names)} nodes ({listed})",
             kernel=None,
             arrays=[],
             doing=self._doing,

@@ -103,6 +103,18 @@ inline T reduce(T value, Op op) {
 template <int Width, bool Inclusive, typename T, typename Op>
 inline T prefix(const T& value, T neutral, Op op) {
   uint active = ::__activemask(), id = lane();
+  if (active == 0xffffffffu) {
+    uint in = id & (Width - 1);
+    T sum = value;
+#pragma unroll
+    for (uint distance = 1; distance < Width; distance *= 2) {
+      T before = move(sum, [=](uint w) { return ::__shfl_up_sync(0xffffffffu, w, distance, Width); });
+      if (in >= distance) sum = op(before, sum);
+    }
+    if (Inclusive) return sum;
+    T shifted = move(sum, [=](uint w) { return ::__shfl_up_sync(0xffffffffu, w, 1, Width); });
+    return in == 0 ? neutral : shifted;
+  }
   uint mine = group_of<Width>(active);
   T result = neutral;
   bool first = true;

@@ -47,7 +47,7 @@ class AtomForm:
                 self.operation = word
             elif word in ("v2", "v4", "v8"):
                 self.count = int(word[1:])
-            elif word in TYPE_BYTES:
+            elif word in TYPE_BYTES and word == ins.opcode[-1]:
                 self.type = word
             elif word in ("noftz", "async") or word.startswith("level::"):
                 continue
@@ -142,7 +142,7 @@ def build_atomic(k: Compiler, ins: Instruction) -> Op:
     form = AtomForm(k, ins)
     operands = list(ins.operands)
     dest = operands.pop(0) if ins.opcode[0] == "atom" else None
-    address = address_of(k, operands.pop(0))
+    address = address_of(k, operands.pop(0), form.space)
     space = space_of(form.space)
     if form.operation == "cas":
         return _cas(k, ins, form, dest, address, space, operands)

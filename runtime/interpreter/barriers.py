@@ -227,6 +227,8 @@ def build_barrier(k: Compiler, ins: Instruction) -> Op:
         return _build_cluster(k, ins, words)
     if words - _BAR:
         raise k.error(f"'.{sorted(words - _BAR)[0]}' is not possible here")
+    if len(words & {"sync", "arrive", "red"}) != 1 or ("red" in words) != bool(words & {"popc", "and", "or"}):
+        raise k.error("one of .sync, .arrive and .red is wanted, an operation with .red only")
     if "warp" in words:
         member = k.reader(ins.operands[0], "u32")
         return lambda c: warp_together(c, member(c))

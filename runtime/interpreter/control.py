@@ -43,6 +43,8 @@ def split_branch(batch: Batch, g: Group, seg: Seg) -> bool:
     if mask is None and not negated:
         lanes = lanes.copy()  # a view of the predicate, which the group's mask must outlive
     others = ~lanes if mask is None else mask & ~lanes
+    if lanes.base is not None:
+        lanes = lanes.copy()  # a mask must not change with the register that it came from
     batch.push(g.lanes(seg.targets[0], lanes))
     batch.push(g.lanes(seg.targets[1], others))
     return False

@@ -41,9 +41,9 @@ class Form:
                 self.semantics = word
             elif word in SCOPES:
                 self.scope = word
-            elif word in ("v2", "v4", "v8"):
+            elif word in ("v2", "v4", "v8") and self.count == 1:
                 self.count = int(word[1:])
-            elif word in TYPE_BYTES and word != "pred":
+            elif word in TYPE_BYTES and word != "pred" and word == ins.opcode[-1]:
                 self.type = word
             elif word in _HINTS or word.startswith(("L1::", "L2::", "level::")):
                 continue
@@ -53,12 +53,19 @@ class Form:
             raise k.error("a type is missing")
         if self.semantics in ("relaxed", "acquire", "release") and not self.scope:
             raise k.error(f".{self.semantics} needs a scope")
+        if self.scope and self.semantics not in ("relaxed", "acquire", "release"):
+            raise k.error(f".{self.scope} needs an order")
+        if "nc" in ins.opcode and self.space != "global":
+            raise k.error(".nc needs .global")
         self.size = TYPE_BYTES[self.type]
         self.strong = self.semantics != "weak"
 
 
-def address_of(k: Compiler, mem: Operand) -> Address:
-    """A function of the group that gives a memory operand's addresses as uint64, (rows, 32) or (1, 1)."""
+def address_of(k: Compiler, mem: Operand, space: str = "shared") -> Address:
+    """A function of the group that gives a memory operand's addresses as uint64, (rows, 32) or (1, 1).
+
+    `space`: its state space; generic and global addresses take 64-bit registers.
+    """
     if not isinstance(mem, Mem):
         raise k.error("an address in brackets is wanted")
     base, offset = mem.base, mem.offset
@@ -76,7 +83,7 @@ def address_of(k: Compiler, mem: Operand) -> Address:
             return lambda c: c.v[index]
         delta = np.uint64(offset % (1 << 64))
         return lambda c: c.v[index] + delta
-    if base.type not in ("b32", "u32", "s32"):
+    if base.type not in ("b32", "u32", "s32") or space in ("", "global"):
         raise k.error(f"the address '{base.name}' is .{base.type}")
     if not offset:
         return lambda c: c.v[index].astype(np.uint64)
@@ -166,7 +173,7 @@ def build_load(k: Compiler, ins: Instruction) -> Op:
     if form.type == "b128":
         return _load_wide(k, form, regs, source, ins)
     writers = [k.writer(r, form.type) for r in regs]
-    address, space = address_of(k, source), space_of(form.space)
+    address, space = address_of(k, source, form.space), space_of(form.space)
     size, count = form.size, form.count
     width = size * count
     write, strong = writers[0], form.strong
@@ -202,7 +209,7 @@ def _load_wide(k: Compiler, form: Form, regs: list[Reg | None], source: Operand,
     reg = regs[0]
     if reg is None or reg.type != "b128" or form.count != 1:
         raise k.error("ld.b128 wants one .b128 register")
-    address, space = address_of(k, source), space_of(form.space)
+    address, space = address_of(k, source, form.space), space_of(form.space)
 
     def load(c: Group) -> bool:
         parts = space(c).locate(c, address(c), 8, 16, ins, False)
@@ -287,7 +294,7 @@ def build_store(k: Compiler, ins: Instruction) -> Op:
     if form.type == "b128":
         return _store_wide(k, form, items[0], dest, ins)
     readers = [k.reader(i, form.type) for i in items]
-    address, space = address_of(k, dest), space_of(form.space)
+    address, space = address_of(k, dest, form.space), space_of(form.space)
     size, count = form.size, form.count
     width = size * count
 
@@ -314,7 +321,7 @@ def build_store(k: Compiler, ins: Instruction) -> Op:
 def _store_wide(k: Compiler, form: Form, item: Any, dest: Operand, ins: Instruction) -> Op:
     if not isinstance(item, Reg) or item.type != "b128" or form.count != 1:
         raise k.error("st.b128 wants one .b128 register")
-    address, space, slot = address_of(k, dest), space_of(form.space), item.index
+    address, space, slot = address_of(k, dest, form.space), space_of(form.space), item.index
 
     def store(c: Group) -> bool:
         value = c.v[slot]
@@ -353,6 +360,10 @@ def _store_param(k: Compiler, form: Form, dest: Mem, items: list[Any]) -> Op:
 @builds("prefetch", "prefetchu", "applypriority", "discard", "createpolicy")
 def build_nothing(k: Compiler, ins: Instruction) -> Op:
     """Cache hints, without effect here; a cache policy is an opaque 64-bit value."""
+    if ins.opcode[0] != "createpolicy":
+        if not ins.operands:
+            raise k.error("an address is wanted")
+        address_of(k, ins.operands[0])
     if ins.opcode[0] == "createpolicy" and isinstance(ins.operands[0], Reg):
         index = ins.operands[0].index
         zero = np.zeros((1, 1), np.uint64)

@@ -99,6 +99,8 @@ def build_mbarrier(k: Compiler, ins: Instruction) -> Op:
         raise k.error(f"'.{unknown[0]}' is not possible here")
     if words[-1] != "b64":
         raise k.error("the type is .b64")
+    if {"release", "acquire", "relaxed"}.intersection(words) and not {"cta", "cluster"}.intersection(words):
+        raise k.error("an order needs a scope")
     match words[0]:
         case "init":
             return _init(k, ins)

@@ -27,7 +27,7 @@ def build_mov(k: Compiler, ins: Instruction) -> Op:
         assert write is not None
         return lambda c: write(c, c.batch.special(name).astype(dtype))
     if isinstance(source, Sym):
-        slot = k.symbol(source, "u64" if TYPE_BYTES[type_] == 8 else "u32")
+        slot = k.symbol(source, type_)
         write = k.writer(dest, type_)
         assert write is not None
         return lambda c: write(c, c.v[slot])
@@ -115,7 +115,12 @@ def build_ignored(k: Compiler, ins: Instruction) -> Op:
 
 @builds("nanosleep")
 def build_nanosleep(k: Compiler, ins: Instruction) -> Op:
-    """nanosleep: let others run."""
+    """nanosleep.u32: let others run."""
+    if ins.opcode != ("nanosleep", "u32"):
+        raise k.error("unknown modifier")
+    if len(ins.operands) != 1:
+        raise k.error("takes one operand")
+    k.source(ins.operands[0], "u32")
 
     def run(c: Group) -> bool:
         return c.batch.run.yield_group(c, ins)

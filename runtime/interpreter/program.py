@@ -17,6 +17,7 @@ from .frame import STORAGE
 from .group import Group
 from .literals import literal_bits
 from .liveness import used
+from .operand_types import ADDRESSES, RELAXED, SPECIALS, literal_fits, register_fits
 from .ptx import (
     TYPE_BYTES,
     Function,
@@ -142,6 +143,10 @@ class Program:
             at += var.size
         self.param_bytes = at
         self.codes: dict[str, Code] = {}
+        self.shared_granule = min(
+            (_width(ins) for f in module.functions.values() for ins in f.body if isinstance(ins, Instruction)),
+            default=16,
+        )
 
     def _layout_shared(self) -> None:
         from .memory import SHARED_RESERVED
@@ -176,6 +181,17 @@ class Program:
             found = self.codes[name] = Code(self, fn)
             Compiler(self, found).run()
         return found
+
+
+def _width(ins: Instruction) -> int:
+    """Bytes of shared memory that an instruction may access at once, at most 16."""
+    words = ins.opcode
+    if words[0] == "mbarrier":
+        return 8
+    if words[0] not in ("ld", "st", "atom", "red") or {"global", "param", "local", "const"}.intersection(words):
+        return 16
+    count = next((int(w[1:]) for w in words if w in ("v2", "v4", "v8")), 1)
+    return min(TYPE_BYTES.get(words[-1], 16) * count, 16)
 
 
 class Compiler:
@@ -273,6 +289,7 @@ class Compiler:
 
     def source(self, operand: Operand | None, type_: str) -> tuple[int, Convert | None]:
         """(slot, conversion or None) to read `operand` as the storage of `type_`."""
+        self._check_source(operand, type_)
         if isinstance(operand, Reg):
             return operand.index, self._narrowing(operand, type_)
         if isinstance(operand, Not):
@@ -289,12 +306,23 @@ class Compiler:
             return self.symbol(operand, type_), None
         raise self.error(f"operand {_show(operand)} is not possible here")
 
-    def _narrowing(self, reg: Reg, type_: str) -> Convert | None:
-        have, want = TYPE_BYTES[reg.type], TYPE_BYTES.get(type_, 4)
-        if (reg.type == "pred") != (type_ == "pred"):
-            raise self.error(f"'{reg.name}' is .{reg.type}, the instruction wants .{type_}")
-        if have < want and STORAGE[reg.type] is not STORAGE[type_]:
-            raise self.error(f"'{reg.name}' is .{reg.type}, too narrow for .{type_}")
+    def _check_source(self, operand: Operand | None, type_: str) -> None:
+        assert self.ins is not None
+        head, why = self.ins.opcode[0], ""
+        if isinstance(operand, Reg):
+            why = register_fits(operand.type, type_, head in RELAXED)
+            why = f"'{operand.name}' {why}" if why else ""
+        elif isinstance(operand, Imm):
+            why = literal_fits(operand, type_, head)
+        elif isinstance(operand, Special) and head not in SPECIALS:
+            why = f"special register '{operand.name}' where a register is wanted"
+        elif isinstance(operand, Sym) and head not in ADDRESSES:
+            why = f"the address of '{operand.name}' where a register is wanted"
+        if why:
+            raise self.error(why)
+
+    @staticmethod
+    def _narrowing(reg: Reg, type_: str) -> Convert | None:
         return None if STORAGE[reg.type] is STORAGE[type_] else _cast(type_)
 
     def symbol(self, sym: Sym, type_: str) -> int:
@@ -338,11 +366,11 @@ class Compiler:
         return lambda c, value: c.put(index, extend(value))
 
     def widening(self, reg: Reg, type_: str) -> Convert | None:
+        assert self.ins is not None
+        why = register_fits(reg.type, type_, self.ins.opcode[0] in RELAXED)
+        if why:
+            raise self.error(f"'{reg.name}' {why}")
         have, want = TYPE_BYTES[reg.type], TYPE_BYTES.get(type_, 4)
-        if (reg.type == "pred") != (type_ == "pred"):
-            raise self.error(f"'{reg.name}' is .{reg.type}, the result is .{type_}")
-        if have < want:
-            raise self.error(f"'{reg.name}' is .{reg.type}, too narrow for .{type_}")
         if (type_[0] == "s" and have > want) or type_ == "s8":
             return _sign_extension(want, have)
         if STORAGE[reg.type] is STORAGE.get(type_, np.uint32):
@@ -377,8 +405,7 @@ def guard(op: Op, predicate: int, negated: bool) -> Op:
         if negated:
             lanes = ~lanes
         held = c.mask
-        if held is not None:
-            lanes = lanes & held
+        lanes = lanes.copy() if held is None else lanes & held
         if not lanes.any():
             return
         c.mask = lanes if held is not None or not lanes.all() else None
@@ -388,22 +415,6 @@ def guard(op: Op, predicate: int, negated: bool) -> Op:
             c.mask = held
 
     return run
-
-
-# Instructions whose register operands may be wider than their types (PTX ISA 9.4.1).
-_RELAXED = {"cvt"}
-
-
-def _check_type(k: Compiler, operand: Any, type_: str) -> None:
-    """Operands of arithmetic have the instruction's size, and floats do not pass for integers."""
-    if isinstance(operand, Imm) and operand.kind == "int" and type_ in ("f32", "f64"):
-        raise k.error(f"an integer literal where .{type_} is wanted")
-    if not isinstance(operand, Reg):
-        return
-    have, want = operand.type, TYPE_BYTES.get(type_, 4)
-    floats = (have[0] == "f" and type_[0] in "us") or (have[0] in "us" and type_[0] == "f")
-    if (TYPE_BYTES[have] != want and not (want < 2 and have == "b16")) or floats:
-        raise k.error(f"'{operand.name}' is .{have}, the instruction wants .{type_}")
 
 
 def _architecture(target: str) -> int:
@@ -428,9 +439,6 @@ def build_alu(k: Compiler, ins: Instruction) -> Op:
         given = (*given, k.carry)
     if len(dests) != len(results) or len(given) != len(wanted):
         raise k.error(f"takes {len(wanted)} operands, {len(given)} given")
-    if ins.opcode[0] not in _RELAXED:
-        for operand, type_ in zip((*dests, *given), (*results, *wanted), strict=True):
-            _check_type(k, operand, type_)
     sources = [k.source(o, t) for o, t in zip(given, wanted, strict=True)]
     writers = [k.writer(d, t) for d, t in zip(dests, results, strict=True)]
     return _elementwise(alu.function, sources, writers, k, dests, results)

@@ -218,3 +218,22 @@ def test_identity_follows_the_program(tmp_path: Path) -> None:
     assert assembler_identity(here) == f"ptxas {ptxas_version()}"
     assert assemble(axpy(), options=here).cubin == assemble(axpy()).cubin
     assert tools.find("ptxas", str(tmp_path)) == script
+
+
+@needs_ptxas
+def test_remarks_are_warnings_at_the_users_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    import kernel_dsl as kd
+    from runtime import ptxas_log
+
+    @kd.kernel(out_type=lambda x: x)
+    def double(x, out):
+        out[...] = x[...] * 3  # the multiplication is remarked on
+
+    line = double.__wrapped__.__code__.co_firstlineno + 2
+    said = ptxas_log.messages(
+        "ptxas info    : (C7510) Potential Performance Loss: 'mul.rn.f32' instructions are serialized"
+    )
+    monkeypatch.setattr("runtime.assemble.messages", lambda log: said)
+    with pytest.warns(RuntimeWarning, match="C7510") as caught:
+        double.lower(kd.ShapeDtypeStruct((128,), kd.float32)).compile()
+    assert (caught[0].filename, caught[0].lineno) == (__file__, line)

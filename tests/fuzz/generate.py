@@ -10,10 +10,10 @@ import linecache
 from dataclasses import dataclass
 from typing import Any
 
-import kernel_dsl as kd
 import numpy as np
 from hypothesis import strategies as st
 
+import kernel_dsl as kd
 from tests import compare
 from tests.fuzz.choose import Choices, Value
 from tests.fuzz.loads import Input, draw_inputs, draw_load

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import kernel_dsl as kd
 import numpy as np
 
+import kernel_dsl as kd
 from tests.fuzz.choose import Choices
 from tests.fuzz.operations import Step, literal, wide
 

@@ -232,3 +232,18 @@ def test_exact(name: str, interpret: bool):
         np.testing.assert_array_equal(out, want)
     else:
         np.testing.assert_allclose(out.astype(np.float64), case.want, rtol=case.rtol, atol=case.rtol)
+
+
+def test_printf(capsys: pytest.CaptureFixture[str]):
+    kernel = cuda_kernel(
+        "prints", ["x"], ["out"], 'printf("%d: %.2f %s\\n", (int)threadIdx.x, x[0], "text"); out[0] = 1;'
+    )
+    kernel(
+        inputs=[2.5],
+        output_shapes=[()],
+        output_dtypes=[np.float32],
+        grid=(2, 1, 1),
+        threadgroup=(2, 1, 1),
+        interpret=True,
+    )
+    assert capsys.readouterr().out == "0: 2.50 text\n1: 2.50 text\n"

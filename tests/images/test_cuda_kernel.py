@@ -392,6 +392,27 @@ def test_scalars_and_their_dtypes(interpret):
     assert size.tolist() == [1, 4, 8, 4, 2, 1, 8]
 
 
+def test_odd_arrays(interpret):
+    """Without elements, read-only, in column order, at odd addresses."""
+    empty = np.zeros((0, 3), np.float32)
+    k = cuda_kernel("odd", ["e", "x"], ["out", "none"], "out[threadIdx.x] = x[threadIdx.x] + (e_shape[0] == 0);")
+    fixed = np.arange(6, dtype=np.float32)
+    fixed.flags.writeable = False
+    shifted = np.zeros(25, np.uint8)[1:].view(np.float32).reshape(2, 3)
+    shifted[...] = 5
+    for x in (fixed, np.asfortranarray(fixed.reshape(2, 3)), shifted):
+        out, none = k(
+            inputs=[empty, x],
+            output_shapes=[x.shape, (4, 0)],
+            output_dtypes=[np.float32, np.int32],
+            grid=(6, 1, 1),
+            threadgroup=(6, 1, 1),
+            interpret=interpret,
+        )
+        np.testing.assert_array_equal(out, x + 1)
+        assert none.shape == (4, 0)
+
+
 def test_fp8(interpret):
     x = np.array([1.5, -448, 0.25], ml_dtypes.float8_e4m3fn)
     k = cuda_kernel("fp8", ["x"], ["out"], "out[threadIdx.x] = O(float(x[threadIdx.x]) * 0.5f);")

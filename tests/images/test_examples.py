@@ -99,10 +99,15 @@ FORWARD = """
     bool in_top = top >= 0 && top < H;
     bool in_bottom = bottom >= 0 && bottom < H;
 
-    T v_nw = in_top && in_left ? x[base + top * h_stride + left * w_stride] : 0;
-    T v_ne = in_top && in_right ? x[base + top * h_stride + right * w_stride] : 0;
-    T v_sw = in_bottom && in_left ? x[base + bottom * h_stride + left * w_stride] : 0;
-    T v_se = in_bottom && in_right ? x[base + bottom * h_stride + right * w_stride] : 0;
+    // As is usual in such kernels, loads come first, and whether they were in the image is asked afterwards.
+    T v_nw = x[base + top * h_stride + left * w_stride];
+    T v_ne = x[base + top * h_stride + right * w_stride];
+    T v_sw = x[base + bottom * h_stride + left * w_stride];
+    T v_se = x[base + bottom * h_stride + right * w_stride];
+    v_nw = in_top && in_left ? v_nw : 0;
+    v_ne = in_top && in_right ? v_ne : 0;
+    v_sw = in_bottom && in_left ? v_sw : 0;
+    v_se = in_bottom && in_right ? v_se : 0;
 
     out[elem] = nw * v_nw + ne * v_ne + sw * v_sw + se * v_se;
 """

@@ -28,5 +28,5 @@ def _digests(seed: str) -> list[str]:
 
 def test_two_processes_and_two_hash_seeds() -> None:
     first, second = _digests("1"), _digests("4242")
-    assert len(first) > 100
+    assert len(first) > 30
     assert first == second

@@ -6,15 +6,14 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-import kernel_dsl as kd
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
+
+import kernel_dsl as kd
 from kernel_dsl.ir import KernelIR, Op, Region, Value
 from kernel_dsl.kernel import Kernel
 from kernel_dsl.text import TextError, parse, show
-
 from tests.conftest import ROOT
 from tests.fuzz.generate import programs
 from tests.kernels import CASES, lowered

@@ -1,0 +1,166 @@
+"""Below and beside the warpgroup: warps on their own, PTX by hand, grids that overlap, and shared buffers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .. import dtypes as dt
+from ..dtypes import DType, as_dtype
+from ..errors import BadArgument, BadArgumentType, BodyReturned
+from ..errors_hopper import WarpValue
+from ..facts import Range
+from ..ir import ArrayType, Effect, Op, RefType, Region, Value, array_type, attr, operand, operands, region
+from ..layout import SCALAR
+from ..refs import Ref
+from ..target import Feature
+from ..trace import current, emit, end_region, into, new_value, resolve
+from ..tree import flatten, unflatten
+from .elementwise import as_value, together
+
+__all__ = [
+    "griddepcontrol_launch_dependents",
+    "griddepcontrol_wait",
+    "inline_ptx",
+    "optimization_barrier",
+    "warp_map",
+]
+
+
+class OptimizationBarrier(Op, name="optimization_barrier", effect=Effect.SYNC):
+    """The same values; nothing is known of them and nothing moves across. No instruction."""
+
+    xs: tuple[Value, ...] = operands()
+
+    def infer(self) -> tuple[Any, ...]:
+        return tuple(array_type(x) for x in self.xs)
+
+
+class InlinePtx(Op, name="inline_ptx", effect=Effect.SYNC):
+    """PTX by hand, once for every register of the operands: `$0`, `$1` ... are results, then operands."""
+
+    xs: tuple[Value, ...] = operands()
+    template: str = attr()
+    dtypes: tuple[DType, ...] = attr()
+    pure: bool = attr(False)
+
+    def infer(self) -> tuple[Any, ...]:
+        shape: tuple[int, ...] = ()
+        layout: Any = SCALAR
+        if self.xs:
+            t = array_type(self.xs[0])
+            shape, layout = t.shape, t.layout
+        return tuple(ArrayType(shape, d, layout) for d in self.dtypes)
+
+
+class GridDependencyWait(Op, name="griddepcontrol_wait", effect=Effect.SYNC, requires=Feature.GRIDDEPCONTROL):
+    """Wait until the kernels before this one have finished. PTX `griddepcontrol.wait`."""
+
+
+class GridDependencyLaunch(Op, name="griddepcontrol_launch", effect=Effect.SYNC, requires=Feature.GRIDDEPCONTROL):
+    """Let the kernel after this one start. PTX `griddepcontrol.launch_dependents`."""
+
+
+class WarpMap(Op, name="warp_map", effect=Effect.SYNC):
+    """Run a region once in each of the warpgroup's four warps, on its own; its argument is the warp's number. PTX `bra`."""
+
+    body: Region = region()
+
+
+class AliasSmem(Op, name="alias_smem"):
+    """A buffer inside another one, at an offset in bytes. No instruction."""
+
+    ref: Value = operand()
+    offset: int = attr()
+    type: RefType = attr()
+
+    def infer(self) -> tuple[Any, ...]:
+        return (self.type,)
+
+
+def optimization_barrier(*values: Any) -> Any:
+    """The values (one, or several as a tuple; pytrees too), hidden from the optimiser."""
+    tree: Any = values[0] if len(values) == 1 else values
+    leaves, structure = flatten(tree)
+    xs = tuple(as_value(x, "optimization_barrier") for x in leaves)
+    for x in xs:
+        if x.ndim:
+            resolve(x.type.layout)
+    return unflatten(structure, list(emit(OptimizationBarrier(xs)).results))
+
+
+_OPERAND = re.compile(r"\$\$|\$(\d+)|\$")
+
+
+def inline_ptx(template: str, *args: Any, out_type: Any = None, pure: bool = False) -> Any:
+    """PTX instructions for every element: `kd.inline_ptx("ex2.approx.f32 $0, $1;", x, out_type=kd.float32)`.
+
+    `$0`, `$1` ... are the results in order of `out_type` (a dtype, several, or None), then the operands, broadcast
+    together; `$$` is a dollar. `pure`: the optimiser may move, merge or drop it. Operands and results have 16, 32 or
+    64 bits, or are bool (a predicate). What the text does is not checked.
+    """
+    op = "inline_ptx"
+    single = out_type is not None and not isinstance(out_type, (tuple, list))
+    given: Sequence[Any] = () if out_type is None else ((out_type,) if single else out_type)
+    outs = tuple(as_dtype(d) for d in given)
+    xs = together([as_value(a, op) for a in args], op) if args else []
+    for d in (*outs, *(x.dtype for x in xs)):
+        if d.bits == 8 and not d.is_bool:
+            raise BadArgumentType(op=op, what=f"an operand of {d}", hint="PTX has no 8-bit registers: convert to 16 bits")
+    if not isinstance(template, str) or not template.strip():  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise BadArgumentType(op=op, what=f"template {template!r}", hint="a string of PTX instructions")
+    for found in _OPERAND.finditer(template):
+        if found[0] != "$$" and (found[1] is None or int(found[1]) >= len(outs) + len(xs)):
+            what = f"{found[0]!r} in the template, with {len(outs)} results and {len(xs)} operands"
+            raise BadArgument(op=op, what=what, hint="results are $0 ..., then operands; write `$$` for a dollar")
+    if any(c in template for c in '"\\') or not template.isascii():
+        raise BadArgument(op=op, what="a quote, backslash or non-ASCII character", hint="write plain PTX")
+    results = emit(InlinePtx(tuple(xs), template, outs, bool(pure))).results
+    return None if not outs else results[0] if single else tuple(results)
+
+
+def griddepcontrol_wait() -> None:
+    """Wait until the kernels that this one depends on are done; the launch then lets this one start before that."""
+    current()
+    emit(GridDependencyWait())
+
+
+def griddepcontrol_launch_dependents() -> None:
+    """Let the next kernel in the stream start, if it was launched so that it may (see `griddepcontrol_wait`)."""
+    current()
+    emit(GridDependencyLaunch())
+
+
+def warp_map(f: Callable[[Any], None]) -> None:
+    """`@kd.warp_map` above `def _(warp): ...` runs it in each of the warpgroup's 4 warps, with its number (int32).
+
+    Inside there are rank-0 values and Refs: copies, barriers, loops, rank-0 loads and stores. Raises `WarpValue` where
+    an array value is made or used.
+    """
+    made = Region()
+    with into(made):
+        index = new_value(ArrayType((), dt.int32, SCALAR))
+        index.facts = Range(0, 3)
+        made.args = (index,)
+        if f(index) is not None:
+            raise BodyReturned(what="the body of `kd.warp_map`", got="a value", hint="store results to Refs")
+        end_region(made, ())
+    _check_scalars(made)
+    emit(WarpMap(made))
+
+
+def _check_scalars(made: Region) -> None:
+    for op in made.ops:
+        for value in (*op.values(), *op.results):
+            if isinstance(value.type, ArrayType) and value.type.shape:
+                raise WarpValue(loc=op.loc, what=f"`{op.op_name}` has an operand or result of shape {value.type.shape}")
+        for inner in op.region_list():
+            _check_scalars(inner)
+
+
+def alias(ref: Ref, offset: int, type: RefType) -> Ref:
+    """A buffer of `type` inside the buffer of `ref`."""
+    return Ref(emit(AliasSmem(ref.root, offset, type)).result)
+
+

@@ -1,0 +1,103 @@
+"""A kernel object made again costs a trace and no compile, and its reports name its own lines."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import kernel_dsl as kd
+from kernel_dsl.stages import Stages
+from runtime.assemble import find_ptxas
+from runtime.cache import KernelCache
+from runtime.disk_cache import DiskCache
+
+
+@pytest.fixture
+def compiles(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of kernels that are lowered from now on."""
+    seen: list[str] = []
+    plain = Stages.kernel.func
+
+    def lower(self):
+        seen.append(self.name)
+        return plain(self)
+
+    monkeypatch.setattr(Stages, "kernel", property(lower))
+    return seen
+
+
+def make(step: float):
+    @kd.kernel(out_type=lambda x: x, interpret=True, name="remade")
+    def body(x, out):
+        out[...] = x[...] + step
+
+    return body
+
+
+def test_the_same_kernel_again_is_not_compiled_again(compiles: list[str]) -> None:
+    x = np.arange(37, dtype=np.float32)
+    for step in (1.5, 1.5, 2.5, 1.5):
+        np.testing.assert_array_equal(make(step)(x), x + np.float32(step))
+    assert compiles == ["remade", "remade"]
+
+
+def test_the_same_kernel_at_another_line_reports_that_line() -> None:
+    @kd.kernel(out_type=lambda x: x, interpret=True, name="reporting")
+    def first(x, out):
+        value = out[...]  # holds nothing yet
+        out[...] = x[...] + value
+
+    @kd.kernel(out_type=lambda x: x, interpret=True, name="reporting")
+    def second(x, out):
+        value = out[...]  # holds nothing yet
+        out[...] = x[...] + value
+
+    x = np.ones(37, np.float32)
+    assert str(first.lower(x).key_text) == str(second.lower(x).key_text)
+    places = []
+    for kernel in (first, second, first):
+        with pytest.raises(kd.HazardError) as caught:
+            kernel(x)
+        places.append((str(caught.value), kernel.__wrapped__.__code__.co_firstlineno + 2))
+    for message, line in places:
+        assert f"test_remade.py:{line}" in message, message
+
+
+@pytest.mark.skipif(find_ptxas() is None, reason="no ptxas on this machine")
+def test_a_kernel_from_the_disk_names_its_own_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a second process would find it, whose file has gained a line in between."""
+    frontend = sys.modules["kernel_dsl.kernel"]
+    source = """import kernel_dsl as kd
+@kd.kernel(out_type=lambda x: x, name="moved")
+def body(x, out):
+    out[...] = x[...] * 3
+"""
+    found = []
+    for text in (source, "# a line more\n" + source):
+        monkeypatch.setattr(frontend, "_cache", lambda: KernelCache(DiskCache(tmp_path / "cache")))
+        (tmp_path / "model.py").write_text(text)
+        linecache.clearcache()
+        scope: dict[str, object] = {}
+        exec(compile(text, str(tmp_path / "model.py"), "exec"), scope)
+        stages = scope["body"].lower(kd.ShapeDtypeStruct((64,), kd.float32))
+        found.append(frontend.load(stages, NoDevice()).kernel)
+    first, second = found
+    assert first.ptx == second.ptx
+    assert 4 in {line.line for _, line in first.lines}
+    for (number, before), (same, after) in zip(first.lines, second.lines, strict=True):
+        assert (number, before.line + 1) == (same, after.line)
+    assert first.source.line + 1 == second.source.line
+    assert DiskCache(tmp_path / "cache").stats().entries == 1
+
+
+class NoDevice:
+    """Takes the place of a GPU: an assembled kernel is all that is asked for."""
+
+    kind, index = "cuda", 0
+
+    def load(self, assembled):
+        return assembled

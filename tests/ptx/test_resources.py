@@ -1,0 +1,48 @@
+"""Every kernel of the suite, assembled for each of its targets; registers, spills and SMEM in `resources.txt`."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from runtime.assemble import find_ptxas, ptxas_version
+from tests import golden
+from tests.kernels import CASES, lowered
+
+GOLDEN = Path(__file__).with_name("resources.txt")
+PINNED = "13.0"
+
+needs_ptxas = pytest.mark.skipif(find_ptxas() is None, reason="no ptxas: install the test extra")
+
+
+def _measure(place: tuple[str, str]) -> tuple[tuple[str, str], str, int]:
+    name, target = place
+    compiled = lowered(name, target).compile()
+    r = compiled.resources
+    return place, f"{r.registers:4} {r.spills:6} {r.shared_bytes:6} {r.barriers:3}", r.spills
+
+
+@needs_ptxas
+def test_every_kernel_assembles_for_each_of_its_targets(update: bool) -> None:
+    places = [(name, target) for name, case in CASES.items() for target in case.targets]
+    for name, target in places:  # lowering is Python: here, once
+        _ = lowered(name, target).ptx
+    with ThreadPoolExecutor(2) as pool:
+        rows = list(pool.map(_measure, places))
+    spilled = [place for place, _, spills in rows if spills]
+    assert spilled == []
+    if PINNED not in (ptxas_version() or ""):
+        pytest.skip(f"assembled; the recorded registers are those of ptxas {PINNED}")
+    lines = [f"{name:46} {target:8} {text}" for (name, target), text, _ in rows]
+    head = f"{'kernel':46} {'target':8} regs spills   smem bar"
+    golden.check(GOLDEN, "\n".join([head, *lines]) + "\n", update)
+
+
+def test_ptx_is_compact() -> None:
+    """Lines of PTX a kernel; a jump means that something is no longer simplified away."""
+    limits = {"vector_add": 80, "copy_wide": 60, "softmax": 330, "through_smem": 420, "atomics": 160}
+    for name, limit in limits.items():
+        lines = [line for line in lowered(name).ptx.splitlines() if line.strip() and not line.strip().startswith((".", "//"))]
+        assert len(lines) <= limit, f"{name}: {len(lines)} lines"
