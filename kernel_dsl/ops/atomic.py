@@ -1,4 +1,8 @@
-"""Atomic read-modify-write on GMEM and SMEM. Each element is updated once, whatever the layout."""
+"""Atomic read-modify-write on GMEM and SMEM. Each element is updated once, whatever the layout.
+
+The Ref is one, a view (`ref.at[i]`), or elements chosen by index arrays (`ref.at[array]`), where several may meet
+at one place: each is added, in no order. Those out of range in GMEM are dropped.
+"""
 
 from __future__ import annotations
 
@@ -175,14 +179,14 @@ def atomic_add(
 def atomic_max(
     ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed", scope: str = "gpu"
 ) -> Array:
-    """Keep the larger of every element and `value` (NaN gives way), atomically; returns the old values."""
+    """Keep the larger of every element and `value`, atomically; for floats NaN gives way. Returns the old values."""
     return atomic(ref, value, AtomicKind.MAX, "atomic_max", mask, order, scope)
 
 
 def atomic_min(
     ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed", scope: str = "gpu"
 ) -> Array:
-    """Keep the smaller of every element and `value` (NaN gives way), atomically; returns the old values."""
+    """Keep the smaller of every element and `value`, atomically; for floats NaN gives way. Returns the old values."""
     return atomic(ref, value, AtomicKind.MIN, "atomic_min", mask, order, scope)
 
 
