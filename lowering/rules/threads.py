@@ -35,7 +35,6 @@ _LETTERS = {
     "double": "d",
 }
 _BITS = {"half": "i16", "bfloat": "i16"}
-from .access import pack, unpack
 
 
 def lower_optimization_barrier(ctx: Context, op: OptimizationBarrier) -> None:
@@ -43,17 +42,13 @@ def lower_optimization_barrier(ctx: Context, op: OptimizationBarrier) -> None:
         t = llvm_type(x.type.dtype)
         names = ctx.regs(x)
         if x.type.dtype.bits == 16 and len(names) % 2 == 0:  # two to a register, and they stay so
-            hidden = []
-            for i in range(0, len(names), 2):
-                word = pack(ctx, names[i : i + 2], x.type.dtype, 4)
-                (word,) = ctx.e.asm("", "=r,0", [("i32", word)], ["i32"])
-                hidden += unpack(ctx, word, x.type.dtype, 2, 4)
-            ctx.values[result] = hidden
+            hidden: list[str] = []
+        for name in ctx.regs(x):
+            hidden += [name] if t == "i8" else ctx.e.asm("", f"={_letter(t)},0", [(t, name)], [t])
+        ctx.values[result] = hidden
             continue
         # an 8-bit value has no register class of its own, and nothing to gain
-        hidden = [
-            name if t == "i8" else ctx.e.asm("", f"={_letter(t)},0", [(t, name)], [t])[0] for name in ctx.regs(x)
-        ]
+        hidden: list[str] = [name if t == "i8" else ctx.e.asm("", f"={_letter(t)},0", [(t, name)], [t])[0] for name in ctx.regs(x)]
         ctx.values[result] = hidden
 
 

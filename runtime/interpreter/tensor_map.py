@@ -142,8 +142,9 @@ def decode_tensor_map(data: bytes) -> TensorMap | None:
     rank: int = f[1]
     dtype: DType = ALL[int(f[2])]
     shape, strides = f[9 : 9 + rank], (dtype.itemsize, *f[14 : 14 + rank - 1])
+    swizzle: Swizzle = _SWIZZLES[int(f[3])]
     return TensorMap(
-        f[8], dtype, shape, strides, f[18 : 18 + rank], f[23 : 23 + rank], _SWIZZLES[f[3]],
+        f[8], dtype, shape, strides, f[18 : 18 + rank], f[23 : 23 + rank], swizzle,
         OobFill.NAN if f[4] else OobFill.ZEROS,
     )  # fmt: skip
 
