@@ -32,6 +32,7 @@ from .memory import GMEM, REGS, SMEM, Barrier, ClusterBarrier, RefUnion, ShapeDt
 from .ops import *  # noqa: F403
 from .ops import __all__ as _op_names
 from .options import CompilerParams
+from .pipelines import BlockSpec, emit_pipeline, emit_pipeline_warp_specialized
 from .transforms import SwizzleTransform, TilingTransform, Transform, find_swizzle
 from .variables import Variable
 
@@ -61,6 +62,7 @@ __all__ = [
     "REGS",
     "SMEM",
     "Barrier",
+    "BlockSpec",
     "ClusterBarrier",
     "CompileError",
     "CompilerParams",
@@ -80,6 +82,8 @@ __all__ = [
     "bool_",
     "complex64",
     "cuda_kernel",
+    "emit_pipeline",
+    "emit_pipeline_warp_specialized",
     "find_swizzle",
     "float8_e4m3fn",
     "float8_e5m2",

@@ -63,22 +63,32 @@ def _dtype(name: str, text: str) -> dtypes.DType:
 
 
 def find_kernel(place: str) -> Any:
-    """The kernel that `FILE:KERNEL` names; `FILE` alone if it holds just one."""
-    file, _, name = place.rpartition(":") if place.rpartition(":")[0] else (place, "", "")
+    """The kernel that `FILE:KERNEL` names; `FILE` alone if it holds just one.
+
+    KERNEL is a name, a dotted name, or any expression of the file's names that gives a kernel: `rows_kernel(4)`.
+    """
+    file, _, name = place.partition(".py:") if ".py:" in place else place.rpartition(":")
+    file = f"{file}.py" if ".py:" in place else file or name
+    name = "" if file == place else name
     if not Path(file).is_file():
         raise CommandError(f"there is no file {file!r}")
     sys.path.insert(0, str(Path(file).resolve().parent))
     found = runpy.run_path(file, run_name="__kernels__")
-    kernels = {key: value for key, value in found.items() if hasattr(value, "lower") and hasattr(value, "bind")}
+    kernels = {key: value for key, value in found.items() if _is_kernel(value)}
     if not name and len(kernels) == 1:
         return next(iter(kernels.values()))
-    target: Any = found.get(name.partition(".")[0])
-    for part in name.split(".")[1:]:
-        target = getattr(target, part, None)
-    if target is None or not hasattr(target, "lower"):
+    try:
+        target = eval(name, found) if name else None
+    except (NameError, AttributeError, SyntaxError):
+        target = None
+    if not _is_kernel(target):
         listed = ", ".join(kernels) or "none"
         raise CommandError(f"{file} has no kernel {name!r}; its kernels are: {listed}. Write {file}:KERNEL")
     return target
+
+
+def _is_kernel(value: Any) -> bool:
+    return hasattr(value, "lower") and hasattr(value, "bind")
 
 
 # --- commands -------------------------------------------------------------------------------------

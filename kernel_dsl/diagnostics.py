@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import linecache
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import CodeType
 from typing import Any, ClassVar, ParamSpec, TypeVar
 
@@ -41,6 +42,23 @@ class Error(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.loc, self.other, self.other_label, self.fields)
+
+
+@dataclass(frozen=True)
+class CostNote:
+    """Work that the author did not write, such as a layout conversion: `str(note)` shows both places."""
+
+    text: str
+    loc: Loc
+    other: Loc = UNKNOWN
+    other_label: str = ""
+
+    def __str__(self) -> str:
+        lines = [f"[cost] {self.text}"]
+        for loc, label in ((self.loc, ""), (self.other, self.other_label)):
+            if loc.line:
+                lines += _excerpt(loc, label)
+        return "\n".join(lines)
 
 
 def _rebuild(cls: type[Error], loc: Loc, other: Loc | None, label: str, fields: dict[str, Any]) -> Error:

@@ -363,15 +363,20 @@ class KernelIR:
 
     def walk(self) -> Iterator[Op]:
         """Every op, outer before inner, in order."""
-        stack: list[Iterator[Op]] = [iter(self.body.ops)]
-        while stack:
-            op = next(stack[-1], None)
-            if op is None:
-                stack.pop()
-                continue
-            yield op
-            for inner in reversed(op.region_list()):
-                stack.append(iter(inner.ops))
+        return walk_region(self.body)
+
+
+def walk_region(region: Region) -> Iterator[Op]:
+    """Every op of a region and of those inside, outer before inner, in order."""
+    stack: list[Iterator[Op]] = [iter(region.ops)]
+    while stack:
+        op = next(stack[-1], None)
+        if op is None:
+            stack.pop()
+            continue
+        yield op
+        for inner in reversed(op.region_list()):
+            stack.append(iter(inner.ops))
 
 
 def array_type(value: Value) -> ArrayType:

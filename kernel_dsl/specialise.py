@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .compiled import OutputSpec
+from .diagnostics import CostNote
 from .dtypes import DType, as_dtype
 from .errors import BodyReturned, BodySignature, KernelArgument, KernelValue
 from .facts import any_of
@@ -16,6 +17,7 @@ from .layout import SCALAR
 from .memory import ShapeDtypeStruct
 from .ops.loops import allocate, is_spec
 from .options import CompilerParams
+from .pressure import warn_of_large_values
 from .refs import Ref
 from .source import Loc, of_function
 from .trace import Trace, new_value, settle, tracing
@@ -74,6 +76,7 @@ class Traced:
     ir: KernelIR
     outputs: tuple[OutputSpec, ...]
     output_tree: Any
+    notes: tuple[CostNote, ...] = ()
 
 
 def axes(sizes: Any, names: tuple[str, ...], word: str, structs: Sequence[Any]) -> tuple[Axis, ...]:
@@ -171,13 +174,14 @@ def trace_kernel(
         tuple(overlaps),
         of_function(definition.body),
     )
+    warn_of_large_values(ir)
     alias = {out: i for i, out in definition.aliases}
     specs = tuple(
         OutputSpec(o.shape, o.dtype, o.init, _array_number(inputs, alias.get(n)))
         for n, o in enumerate(o for o in outs if o is not None)
     )
     _check_aliases(definition, inputs, specs)
-    return Traced(ir, specs, out_structure)
+    return Traced(ir, specs, out_structure, tuple(trace.notes))
 
 
 def named_axes(

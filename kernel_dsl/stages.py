@@ -7,8 +7,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from .clone import clone
-from .compiled import Assembled, CompiledKernel, Resources, SourceLine
-from .diagnostics import ends_at_user
+from .compiled import Assembled, CompiledKernel, Resources
+from .diagnostics import CostNote, ends_at_user
 from .ir import KernelIR
 from .options import CompilerParams, environment
 from .specialise import Traced
@@ -88,6 +88,19 @@ class Stages:
         return CallSpec(t.outputs, t.output_tree, self.overlaps, self.params.max_registers)
 
     @property
+    def notes(self) -> tuple[CostNote, ...]:
+        """Work that tracing added, such as layout conversions, each with the lines that it comes from."""
+        return self.traced.notes
+
+    def after_passes(self) -> dict[str, str]:
+        """The IR's text after each pass of the lowering, by the pass's name."""
+        from lowering import run_passes
+
+        texts: dict[str, str] = {}
+        run_passes(clone(self.traced.ir), self.target, lambda step, ir: texts.update({step.name: show(ir)}))
+        return texts
+
+    @property
     @ends_at_user
     def llvm(self) -> str:
         """The LLVM module as text, before LLVM's own passes."""
@@ -112,12 +125,15 @@ class Stages:
 
         Raises ToolMissing where there is neither ptxas nor a GPU.
         """
+        assembled = self.assembled()
+        warn_of_remarks(assembled)
+        return Compiled(self, assembled)
+
+    def assembled(self) -> Assembled:
+        """The machine code, without a warning."""
         from runtime.assemble import AssemblerOptions, assemble
 
-        assembled = assemble(self.kernel, options=AssemblerOptions(ptxas=environment().ptxas))
-        for remark in assembled.remarks:  # an "info" of ptxas can cost half the speed: C7510
-            _warn(remark.text, remark.line)
-        return Compiled(self, assembled)
+        return assemble(self.kernel, options=AssemblerOptions(ptxas=environment().ptxas))
 
 
 class Compiled:
@@ -169,9 +185,13 @@ class Compiled:
         save(self.assembled, path)
 
 
-def _warn(text: str, line: SourceLine | None) -> None:
-    """A Python warning at the user's line."""
-    if line is None:
-        warnings.warn(text, RuntimeWarning, stacklevel=3)
-    else:
-        warnings.warn_explicit(text, RuntimeWarning, line.file, line.line)
+def warn_of_remarks(assembled: Assembled) -> None:
+    """What the assembler remarked, as Python warnings at the user's lines.
+
+    All of it: an "info" of ptxas, such as C7510, can cost half the speed.
+    """
+    for remark in assembled.remarks:
+        if remark.line is None:
+            warnings.warn(remark.text, RuntimeWarning, stacklevel=3)
+        else:
+            warnings.warn_explicit(remark.text, RuntimeWarning, remark.line.file, remark.line.line)

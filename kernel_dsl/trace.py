@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
-from .diagnostics import Error, at_user_line
+from .diagnostics import CostNote, Error, at_user_line
 from .errors import NotTracing, ValueFromOtherRegion, ValueFromOtherTrace
 from .facts import any_of, of_result
 from .ir import ArrayType, Op, Region, Value, Yield
@@ -96,9 +96,7 @@ class Trace:
     approx_math: bool = False
     promise_bounds: bool = False
     target: Any = None  # the Target that is traced for, where instructions are picked
-    cost_notes: list[tuple[Loc, Loc, str]] = field(
-        default_factory=lambda: cast("list[tuple[Loc, Loc, str]]", [])
-    )
+    notes: list[CostNote] = field(default_factory=lambda: cast("list[CostNote]", []))
     constants: dict[Any, Value] = field(default_factory=lambda: cast("dict[Any, Value]", {}))
     depth: int = 0
     # wgmma not yet waited for: the accumulator, and the register operand with the region it was made in

@@ -1,6 +1,6 @@
 """IR to PTX. The language and llvmlite are all it knows; devices it has never heard of."""
 
 from .module import CallSpec, Lowered, compile_kernel, to_llvm
-from .pipeline import PASSES
+from .pipeline import PASSES, run_passes
 
-__all__ = ["PASSES", "CallSpec", "Lowered", "compile_kernel", "to_llvm"]
+__all__ = ["PASSES", "CallSpec", "Lowered", "compile_kernel", "run_passes", "to_llvm"]

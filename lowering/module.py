@@ -24,6 +24,7 @@ from kernel_dsl.compiled import (
 )
 from kernel_dsl.errors import GridLimit
 from kernel_dsl.ir import Axis, KernelIR, Op, RefType
+from kernel_dsl.ops.matrix import SetMaxRegisters
 from kernel_dsl.ops.threads import GridDependencyWait
 from kernel_dsl.refs import strides_of
 from kernel_dsl.target import Feature, Target
@@ -34,7 +35,7 @@ from .emit import DebugLines, Emitter, llvm_type
 from .passes import plan_smem
 from .pipeline import Pass, run_passes
 from .rules import all_rules
-from .rules.cluster import end_of_kernel, touches_peers
+from .rules.cluster import lower_body, meeting_places
 from .rules.index import grid_dims
 
 
@@ -86,8 +87,7 @@ def to_llvm(
     plan, ctx.smem_offsets = plan_smem.plan(ir)
     ctx.plan = plan
     signature, params, arrays = _parameters(ctx)
-    ctx.region(ir.body)
-    end_of_kernel(ctx)
+    lower_body(ctx)
     emitter.do("ret void")
     for param, place in ctx.tensor_maps.items():
         # byval and grid_constant: the descriptor is used where the launch put it (PTX ISA 9.7.9.27)
@@ -154,6 +154,9 @@ attributes #1 = { nounwind willreturn memory(none) }
 def _module(ctx: Context, entry: str, signature: list[str], spec: CallSpec, exchange: int, half: int) -> str:
     ir, e = ctx.ir, ctx.e
     attributes = [f'"nvvm.reqntid"="{WARPGROUP * ir.threads}"']
+    if any(isinstance(op, SetMaxRegisters) for op in ir.walk()):
+        # else the assembler may not know how many registers a lane starts with, and ignores setmaxnreg (C7508)
+        attributes.append('"nvvm.minctasm"="1"')
     if ir.cluster:
         x, y, z = cluster_dims(ir.cluster)
         attributes.append(f'"nvvm.cluster_dim"="{x},{y},{z}"')
@@ -191,7 +194,8 @@ def _module(ctx: Context, entry: str, signature: list[str], spec: CallSpec, exch
 
 def _barrier_init(ctx: Context) -> None:
     """Initialise the mbarriers by one lane, before anything else, and make them visible to all."""
-    if not ctx.barriers:
+    peers = bool(ctx.ir.cluster) and meeting_places(ctx) is not None
+    if not ctx.barriers and not peers:
         return
     e = ctx.e
     first = e.pre(f"icmp eq i32 {ctx.thread()}, 0")
@@ -206,13 +210,12 @@ def _barrier_init(ctx: Context) -> None:
                 'call void asm sideeffect "@$1 mbarrier.init.shared::cta.b64 [$0], $2;", "r,b,r,~{memory}"'
                 f"(i32 {e.pre(f'add i32 {barriers.address}, {8 * i}')}, i1 {first}, i32 {value.type.arrivals * WARPS}) #0"
             )
-    if ctx.target.supports(Feature.CLUSTER):  # TMA completes on them through the asynchronous proxy
+    if ctx.barriers and ctx.target.supports(Feature.CLUSTER):  # TMA completes on them through the asynchronous proxy
         add("call void @llvm.nvvm.fence.mbarrier_init.release.cluster()")
-    if ctx.ir.cluster and touches_peers(ctx):
-        add("call void @llvm.nvvm.barrier.cluster.arrive.aligned() #0")
-        add("call void @llvm.nvvm.barrier.cluster.wait.aligned() #0")
-    else:
+    if ctx.barriers:
         add("call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0) #0")
+    if peers:  # the wait stands before the first op that touches a peer
+        add("call void @llvm.nvvm.barrier.cluster.arrive.aligned() #0")
     e.setup = out
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from kernel_dsl.ir import KernelIR
 from kernel_dsl.target import Target
+from kernel_dsl.verify import verify
 
 from .passes import check_target, order_memory
 
@@ -30,6 +31,9 @@ BEFORE = {
     ("check target", "order memory"): "nothing is changed in a kernel that is refused",
 }
 
+# Whether the kernel is verified after tracing and after each pass: the tests' debug switch.
+check_each_pass = False
+
 _names = [p.name for p in PASSES]
 for _first, _second in BEFORE:
     assert _names.index(_first) < _names.index(_second), f"{_first} must come before {_second}"
@@ -37,8 +41,12 @@ for _first, _second in BEFORE:
 
 def run_passes(ir: KernelIR, target: Target, observe: Callable[[Pass, KernelIR], None] | None = None) -> KernelIR:
     """All passes in order; `observe` sees the kernel after each."""
+    if check_each_pass:
+        verify(ir)
     for step in PASSES:
         ir = step.run(ir, target)
+        if check_each_pass:
+            verify(ir)
         if observe is not None:
             observe(step, ir)
     return ir

@@ -9,24 +9,31 @@ import os
 import tempfile
 import threading
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
 from kernel_dsl.compiled import Assembled, CompiledKernel, Resources, ScalarParam
+from kernel_dsl.diagnostics import ends_at_user
 from kernel_dsl.dtypes import DType
 from kernel_dsl.serialize import ArtifactError, pack, unpack
 from kernel_dsl.tree import flatten, unflatten
 
+from . import recording
 from .arrays import is_array, view
+from .binding import bind
 from .calls import call
 from .device import Device, Loaded, pick_device
+from .dispatch import FastCalls, first
 from .errors import ArgumentTypeError, where
 
 
 def save(compiled: Assembled | CompiledKernel, path: str | os.PathLike[str]) -> None:
     """Write a compiled kernel to `path`, in one step: a reader never sees half a file.
+
+    Raises UnsavableError for a result structure of the user's own classes.
 
     A kernel that was not assembled is saved too, with its PTX alone, for the interpreter and for
     GPUs whose driver is to compile it.
@@ -44,6 +51,7 @@ def save(compiled: Assembled | CompiledKernel, path: str | os.PathLike[str]) -> 
             raise
 
 
+@ends_at_user
 def load_compiled(path: str | os.PathLike[str]) -> CompiledFile:
     """The kernel that `save` wrote, ready to be called.
 
@@ -71,6 +79,7 @@ class CompiledFile:
         self._scalars = _scalar_dtypes(self.kernel)
         self._loaded: dict[Any, tuple[Device, Loaded]] = {}
         self._lock = threading.Lock()
+        self._fast = FastCalls()
 
     @property
     def name(self) -> str:
@@ -101,11 +110,34 @@ class CompiledFile:
 
     def __call__(self, *args: Any, out: Any = None, stream: Any = None, interpret: Any = None) -> Any:
         """Run the kernel; the result has the structure that `out_type` had."""
+        if interpret is None:
+            result = self._fast(args, out, stream)
+            if result is not self._fast.miss:
+                return result
+        return recording.made(self._call, args, out, stream, interpret)
+
+    @ends_at_user
+    def _call(self, args: Sequence[Any], out: Any, stream: Any, interpret: Any) -> Any:
+        arrays, scalars, given, loaded = self._prepare(args, out, interpret)
+        results = call(self.kernel, loaded, arrays, scalars, out=given, stream=stream)
+        if interpret is None and recording.current() is None:
+            tree = self.kernel.output_tree
+            self._fast.learn(args, out, loaded, first if tree == 0 else partial(unflatten, tree))
+        return unflatten(self.kernel.output_tree, results)
+
+    @ends_at_user
+    def bind(self, *args: Any, out: Any = None, stream: Any = None, interpret: Any = None) -> Any:
+        """Fix the arguments: `bound = f.bind(x)`, then `bound()` launches on the same arrays at the least cost."""
+        arrays, scalars, given, loaded = self._prepare(args, out, interpret)
+        tree = self.kernel.output_tree
+        return bind(self.kernel, loaded, arrays, scalars, given, stream, lambda outs: unflatten(tree, outs))
+
+    def _prepare(
+        self, args: Sequence[Any], out: Any, interpret: Any
+    ) -> tuple[list[Any], list[Any], list[Any] | None, Loaded]:
         arrays, scalars = self._sort(args)
         given = None if out is None else flatten(out)[0]
-        loaded = self._load(interpret, [*arrays, *(given or ())])
-        results = call(self.kernel, loaded, arrays, scalars, out=given, stream=stream)
-        return unflatten(self.kernel.output_tree, results)
+        return arrays, scalars, given, self._load(interpret, [*arrays, *(given or ())])
 
     def __repr__(self) -> str:
         shapes = ", ".join(
@@ -137,7 +169,9 @@ class CompiledFile:
         with self._lock:
             found = self._loaded.get(key)
             if found is None:
-                found = self._loaded[key] = (device, device.load(self._compiled))
+                # Machine code is for one architecture; for another GPU the driver compiles the PTX, if it can.
+                here = device.kind != "cuda" or device.target.name == self.target
+                found = self._loaded[key] = (device, device.load(self._compiled if here else self.kernel))
         return found[1]
 
 

@@ -214,7 +214,7 @@ def mentions(text: str, name: str) -> bool:
 
 
 def locate(text: str, file: str, near: int) -> SourceLine | None:
-    """Where `text` is written out in `file`, indented or not: the match nearest above line `near`;
+    """Where `text` is written out in `file`, indented or not: the match nearest to line `near`;
     None if nowhere.
     """
     wanted = [line.strip() for line in text.split("\n")]
@@ -235,8 +235,7 @@ def locate(text: str, file: str, near: int) -> SourceLine | None:
             found.append(at + 1)
     if not found:
         return None
-    above = [line for line in found if line <= near]
-    return SourceLine(str(Path(file)), max(above) if above else min(found))
+    return SourceLine(str(Path(file)), min(found, key=lambda line: abs(line - near)))
 
 
 # --- calls ----------------------------------------------------------------------------------------
@@ -392,6 +391,14 @@ def axis_parameters(body: Body, inputs: Sequence[ArrayView]) -> list[ArrayView |
         if mentions(body.source, f"{name}_ndim"):
             params.append(np.int32(len(seen.shape)).tobytes())
     return params
+
+
+def bounds_bytes(seen: ArrayView) -> bytes:
+    """The least and the greatest offset of an element from the first, in elements; (0, -1) without elements."""
+    if not seen.size:
+        return np.array((0, -1), np.int64).tobytes()
+    reach = [(n - 1) * s for n, s in zip(seen.shape, seen.strides, strict=True)]
+    return np.array((sum(min(r, 0) for r in reach), sum(max(r, 0) for r in reach)), np.int64).tobytes()
 
 
 def _per_axis(values: Sequence[int], dtype: Any, name: str, kernel: str) -> bytes:

@@ -293,11 +293,11 @@ def launch(device: Device, image: LoadedImage, call: ForeignCall, parameters: Pa
 
 
 def _spanned(device: Device, item: Input, call: ForeignCall) -> ArrayView | None:
-    """All of the memory that an input spans, as a flat array, where that is what must be brought to the device: for a
-    host array with gaps that the kernel is to see as it is.
+    """All of the memory that an input spans, as a flat array, where that is what must be brought to the device: for an
+    array with gaps, in other memory than the device's, that the kernel is to see as it is.
     """
     seen = item.view
-    if seen is None or call.contiguous or seen.contiguous or seen.device != CPU or device.kind != "cuda":
+    if seen is None or call.contiguous or seen.contiguous or (seen.device == CPU) == (device.kind != "cuda"):
         return None
     first, last = seen.span()
     extent = ((last - first) // seen.dtype.itemsize,)

@@ -19,6 +19,7 @@ from .body import (
     Specialisation,
     TemplateValue,
     axis_parameters,
+    bounds_bytes,
     check_body,
     check_name,
     grid_bytes,
@@ -28,7 +29,7 @@ from .body import (
 )
 from .errors import ArgumentTypeError, ArgumentValueError
 from .foreign import Threads, launch
-from .msl import translate
+from .msl import bounds_name, reads, translate
 from .recording import recordable
 from .source import INCLUDE
 
@@ -118,7 +119,8 @@ def metal_kernel(
     Metal specification's table 5.8 under its own name. `header` comes before it, at namespace
     scope.
 
-    Exactly `grid` threads run, as with Metal's dispatchThreads. A SIMD-group is a warp of 32.
+    Exactly `grid` threads run, as with Metal's dispatchThreads. A SIMD-group is a warp of 32. An element of an input
+    that the body reads by index, `x[i]`, is 0 outside the array.
 
     The older form leaves out the names, `metal_kernel(name, source)`: the call then takes and
     returns dicts, and the arrays come in the alphabetical order of their names.
@@ -227,7 +229,9 @@ class MetalKernel:
         image = self._images.get(body, special, device, None, lambda: generate(body, special, self._atomic), verbose)
 
         def parameters(given: list[ArrayView], made: list[ArrayView]) -> Sequence[ArrayView | bytes]:
-            return [*axis_parameters(body, given), *made, grid_bytes(ready.threads)]
+            checked = _checked(body, special)
+            bounds = [bounds_bytes(v) for n, v in zip(special.input_names, given, strict=True) if n in checked]
+            return [*axis_parameters(body, given), *made, *bounds, grid_bytes(ready.threads)]
 
         results = launch(device, image, ready, parameters)
         return dict(zip(special.output_names, results, strict=True)) if by_name else results
@@ -306,7 +310,7 @@ def generate(body: Body, special: Specialisation, atomic: bool) -> tuple[str, st
     lines.append(f"__forceinline__ void {entry}_body({', '.join(function)}) {{")
     lines += [
         body.begin(body.source_file),
-        translate(body.source, small),
+        translate(body.source, small, _checked(body, special)),
         "}",
         '#line 1 "generated"',
     ]
@@ -349,8 +353,18 @@ def _parameters(body: Body, special: Specialisation, atomic: bool) -> tuple[list
         kernel.append(f"{kind}* {name}")
         function.append(f"{kind}* {name}")
         arguments.append(name)
+    for name in _checked(body, special):
+        kernel.append(f"const __grid_constant__ Bounds {bounds_name(name)}")
+        function.append(f"const Bounds& {bounds_name(name)}")
+        arguments.append(bounds_name(name))
     kernel.append(f"const __grid_constant__ ::ulonglong3 {GRID}")
     return function, kernel, arguments
+
+
+def _checked(body: Body, special: Specialisation) -> list[str]:
+    """The inputs whose elements the body reads by index."""
+    named = zip(special.input_names, special.inputs, strict=True)
+    return [name for name, item in named if item.shape and reads(body.source, name)]
 
 
 def _template_parameter(value: TemplateValue) -> str:

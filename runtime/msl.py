@@ -6,6 +6,7 @@ token.
 - Literals: 1.0 is a float in Metal (there is no double), 1.0h a half, 1.0bf a bfloat.
 - `c ? a : b` of a 16-bit float and another number: C++ has no answer where Metal has one (see
   `branch` in kd_metal.h).
+- Elements of inputs: `x[i]` outside the array is 0. Kernels written for Metal count on such reads doing no harm.
 
 Lines stay lines, so that the compiler's line numbers are the user's.
 """
@@ -13,7 +14,8 @@ Lines stay lines, so that the compiler's line numbers are the user's.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from functools import cache
 
 _TOKEN = re.compile(
     r"""
@@ -31,11 +33,16 @@ _CLOSE = frozenset(_OPEN.values())
 _MAX_COPY = 4000  # characters of a branch that is copied into its own type
 
 
-def translate(text: str, ternaries: bool) -> str:
-    """MSL as CUDA C++ for use within namespace metal. `ternaries`: 16-bit floats are about."""
+def translate(text: str, ternaries: bool, checked: Collection[str] = ()) -> str:
+    """MSL as CUDA C++ for use within namespace metal.
+
+    `ternaries`: 16-bit floats are about. `checked`: arrays whose elements are read with bounds.
+    """
     tokens = [match.group() for match in _TOKEN.finditer(text)]
     tokens = [_literal(token) for token in tokens]
     tokens = _address_spaces(tokens)
+    if checked:
+        _check(tokens, checked)
     if ternaries:
         _meet(tokens)
     return "".join(tokens)
@@ -101,6 +108,65 @@ def _declares(tokens: Sequence[str], at: int) -> bool:
         elif token != "::":
             words += 1
     return False
+
+
+# --- elements of inputs ------------------------------------------------------------------------------
+
+
+@cache
+def reads(text: str, name: str) -> bool:
+    """Whether `translate` finds reads of elements of `name`."""
+    tokens = [match.group() for match in _TOKEN.finditer(text)]
+    return bool(_places(tokens, (name,)))
+
+
+def _check(tokens: list[str], names: Collection[str]) -> None:
+    """`x[i]` as `metal::detail::read(x, kd_x_bounds, (i))`, in place."""
+    for at, (opening, closing) in _places(tokens, names).items():
+        tokens[at] = f"metal::detail::read({tokens[at]}, {bounds_name(tokens[at])}, "
+        tokens[opening], tokens[closing] = "(", "))"
+
+
+def bounds_name(name: str) -> str:
+    """The parameter that holds an input's bounds."""
+    return f"kd_{name}_bounds"
+
+
+def _places(tokens: Sequence[str], names: Collection[str]) -> dict[int, tuple[int, int]]:
+    """Where an array's name stands that an index follows, with the index's brackets."""
+    skip = _directives(tokens)
+    found: dict[int, tuple[int, int]] = {}
+    solid = [i for i, token in enumerate(tokens) if not _blank(token)]
+    for place, at in enumerate(solid[:-1]):
+        opening = solid[place + 1]
+        if tokens[at] not in names or tokens[opening] != "[" or at in skip:
+            continue
+        before = [tokens[i] for i in solid[max(place - 2, 0) : place]]
+        closing = _closing(tokens, opening)
+        if closing and not _names_place(before):
+            found[at] = opening, closing
+    return found
+
+
+def _names_place(before: Sequence[str]) -> bool:
+    """Whether `x[i]` after these tokens is a declaration, a member or an operand of unary &."""
+    last = before[-1] if before else ""
+    if last in (".", "->", "::"):
+        return True
+    if last == "&":
+        left = before[-2] if len(before) > 1 else ""
+        return not (left in ("&", ")", "]") or (re.fullmatch(r"\w+", left) and left != "return"))
+    return re.fullmatch(r"[A-Za-z_]\w*", last) is not None and last not in ("return", "else", "do", "case")
+
+
+def _closing(tokens: Sequence[str], opening: int) -> int:
+    """The `]` that belongs to the `[` at `opening`, or 0."""
+    depth = 0
+    for i in range(opening, len(tokens)):
+        depth += (tokens[i] == "[") - (tokens[i] == "]")
+        if depth == 0:
+            return i
+    return 0
 
 
 # --- the conditional operator ---------------------------------------------------------------------

@@ -11,7 +11,6 @@ from typing import Any
 
 from kernel_dsl.dtypes import FP8, DType
 
-from . import nvrtc
 from .arrays import ArrayView
 from .body import (
     GRID,
@@ -212,7 +211,3 @@ def _template_line(value: TemplateValue) -> str:
         return f"constexpr bool {value.name} = {'true' if value.value else 'false'};"
     return f"constexpr int {value.name} = {value.value};"
 
-
-def available() -> str:
-    """Why CUDA C++ cannot be compiled here, or an empty string."""
-    return nvrtc.unavailable()

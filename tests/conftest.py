@@ -44,6 +44,14 @@ def _has_gpu() -> bool:
         return False
 
 
+@pytest.fixture(autouse=True, scope="session")
+def check_each_pass() -> None:
+    """Every kernel that a test lowers is verified after tracing and after each pass."""
+    from lowering import pipeline
+
+    pipeline.check_each_pass = True
+
+
 @pytest.fixture
 def update(request: pytest.FixtureRequest) -> bool:
     """Whether golden files are to be rewritten."""

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from .. import dtypes as dt
-from ..diagnostics import Error
+from ..conversion import described
+from ..diagnostics import CostNote, Error
 from ..dtypes import DType, as_dtype
 from ..errors import (
     CannotBroadcast,
@@ -232,8 +233,9 @@ def convert(value: Array, layout: Any) -> Array:
     if isinstance(made, Broadcast) and not array_type(made.x).shape:
         return traced(Broadcast(made.x, made.shape, layout))  # a splat is made again for free
     op = emit(ConvertLayout(value, layout))
-    note = f"{value.type} changes its layout"
-    current().cost_notes.append((made.loc if made is not None else op.loc, op.loc, note))
+    how = described(own, layout, value.shape, value.dtype)
+    made_at = made.loc if made is not None else op.loc
+    current().notes.append(CostNote(f"{value.type} changes its layout: {how}", op.loc, made_at, "made here"))
     result: Any = op.result
     return result
 

@@ -346,7 +346,9 @@ def sign(x: Any) -> Array:
     if value.dtype.is_bool:
         return value
     zero = arith.multiply(value, 0) if not value.dtype.is_float else value
-    positive = arith.where(arith.greater(value, 0), value.dtype(1), arith.where(arith.less(value, 0), value.dtype(-1) if value.dtype.is_float or value.dtype.is_signed else value.dtype(0), zero))
+    has_sign = value.dtype.is_float or value.dtype.is_signed
+    below = arith.where(arith.less(value, 0), value.dtype(-1 if has_sign else 0), zero)
+    positive = arith.where(arith.greater(value, 0), value.dtype(1), below)
     return positive
 
 
@@ -431,7 +433,8 @@ def ldexp(x: Any, n: Any) -> Array:
         raise UnsupportedDType(op="ldexp", dtype=exponent.dtype, hint="the exponent is an integer")
     limit = 1 << 20  # beyond every format's range, and exact as a float
     bounded = arith.clip(exponent, -limit, limit) if exponent.dtype.bits > 16 else exponent
-    return astype(arith.elementwise(Ldexp, (value, astype(bounded, value.dtype if value.dtype.bits >= 32 else dt.float32)), "ldexp", computing(value.dtype)), value.dtype)
+    exponent = astype(bounded, value.dtype if value.dtype.bits >= 32 else dt.float32)
+    return astype(arith.elementwise(Ldexp, (value, exponent), "ldexp", computing(value.dtype)), value.dtype)
 
 
 def modf(x: Any) -> tuple[Array, Array]:

@@ -17,6 +17,8 @@ from ..values import Array
 from .cast import astype
 from .elementwise import Expand, as_value
 
+any_of = any  # the builtin: `any` and its kin below are the language's
+
 __all__ = ["all", "any", "argmax", "argmin", "max", "mean", "min", "prod", "sum", "var"]
 
 
@@ -90,6 +92,11 @@ def reduce_axes(x: Array, axes: tuple[int, ...], kind: Reduction, keepdims: bool
     """One reduction of a value whose dtype is already the accumulating one."""
     if not axes:
         return x
+    if any_of(x.shape[a] == 0 for a in axes):
+        from .shape import full
+
+        shape = tuple(1 if i in axes else n for i, n in enumerate(x.shape) if keepdims or i not in axes)
+        return full(shape, int(kind in (Reduction.PROD, Reduction.AND)), x.dtype)
     layout = resolve(x.type.layout).reduce(axes, keepdims=False)
     result = traced(Reduce(x, axes, kind, layout))
     return expand_dims_free(result, axes) if keepdims else result

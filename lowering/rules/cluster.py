@@ -1,10 +1,10 @@
-"""Other blocks' SMEM: addresses by `mapa`, asynchronous stores, and the meeting of the cluster at the kernel's end."""
+"""Other blocks' SMEM: addresses by `mapa`, asynchronous stores, and the meetings of the cluster."""
 
 from __future__ import annotations
 
 from math import prod
 
-from kernel_dsl.ir import layout_of
+from kernel_dsl.ir import Op, Region, Value, layout_of, walk_region
 from kernel_dsl.ops.cluster import AsyncStoreSmem, PeerRef
 from kernel_dsl.ops.copy import CopyGmemToSmem
 from kernel_dsl.ops.ref import AllocBarrier
@@ -71,21 +71,53 @@ def lower_async_store(ctx: Context, op: AsyncStoreSmem) -> None:
         e.asm(text, ",".join(constraints) + ",~{memory}", args)
 
 
-def touches_peers(ctx: Context) -> bool:
-    """Whether a block's SMEM may be reached by another one, which must then find it alive."""
-    return any(
-        isinstance(op, (PeerRef, AsyncStoreSmem))
-        or (isinstance(op, AllocBarrier) and op.type.cluster)
-        or (isinstance(op, CopyGmemToSmem) and op.multicast)
-        for op in ctx.ir.walk()
-    )
+def _reaches(op: Op, peers: set[Value]) -> bool:
+    """Whether an op itself may touch another block's SMEM or barriers; `peers` collects the Refs that do."""
+    if isinstance(op, PeerRef):
+        peers.add(op.result)
+        return True
+    if isinstance(op, AsyncStoreSmem) or (isinstance(op, CopyGmemToSmem) and op.multicast):
+        return True
+    if isinstance(op, AllocBarrier):
+        if op.type.cluster:
+            peers.add(op.result)
+        return bool(op.type.cluster)
+    return any(v in peers for v in op.values())
 
 
-def end_of_kernel(ctx: Context) -> None:
-    """No block leaves before all of the cluster are done. PTX `barrier.cluster`."""
-    if touches_peers(ctx):
-        ctx.e.do("call void @llvm.nvvm.barrier.cluster.arrive.aligned() #0")
-        ctx.e.do("call void @llvm.nvvm.barrier.cluster.wait.aligned() #0")
+def meeting_places(ctx: Context) -> tuple[int, int] | None:
+    """The first and the last op of the kernel's top level that may touch a peer; None where none does.
+
+    All blocks of the cluster must have started before the first, and none may leave before all are past the last.
+    """
+    peers: set[Value] = set()
+    found: list[int] = []
+    for number, op in enumerate(ctx.ir.body.ops):
+        inner = [op, *(o for r in op.region_list() for o in walk_region(r))]
+        # an allocation alone touches nothing
+        touching = [_reaches(o, peers) and not isinstance(o, AllocBarrier) for o in inner]  # all of them: it collects
+        if any(touching):
+            found.append(number)
+    return (found[0], found[-1]) if found else None
+
+
+def lower_body(ctx: Context) -> None:
+    """The kernel's ops, with the cluster's two meetings split into arrivals and waits so that both overlap other work."""
+    e = ctx.e
+    ops = ctx.ir.body.ops
+    places = meeting_places(ctx) if ctx.ir.cluster else None
+    if places is None:
+        ctx.region(ctx.ir.body)
+        return
+    first, last = places
+    arrive = "call void @llvm.nvvm.barrier.cluster.arrive.aligned() #0"
+    wait = "call void @llvm.nvvm.barrier.cluster.wait.aligned() #0"
+    ctx.region(Region((), ops[:first]))
+    e.do(wait)  # for the arrival of the prologue
+    ctx.region(Region((), ops[first : last + 1]))
+    e.do(arrive)
+    ctx.region(Region((), ops[last + 1 :]))
+    e.do(wait)
 
 
 RULES = {PeerRef: lower_peer_ref, AsyncStoreSmem: lower_async_store}

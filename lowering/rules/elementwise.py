@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import cast
 
 from kernel_dsl import dtypes as dt
+from kernel_dsl.conversion import cheaper, plan_in_warps
 from kernel_dsl.dtypes import DType
 from kernel_dsl.ir import Op, layout_of
 from kernel_dsl.ops import arith
@@ -14,6 +15,7 @@ from kernel_dsl.ops.elementwise import Broadcast, Constant, ConvertLayout, Eleme
 from ..context import Context
 from ..emit import Regs, kind_letter, literal, llvm_type, suffix
 from .access import emit_load, emit_store, inside
+from .convert import convert_in_warps
 
 
 def lower_elementwise(ctx: Context, op: Elementwise) -> None:
@@ -178,14 +180,19 @@ def lower_expand(ctx: Context, op: Expand) -> None:
 
 
 def lower_convert_layout(ctx: Context, op: ConvertLayout) -> None:
-    """Through SMEM: every element is written once, row-major, and read by all that hold it."""
+    """Within warps where that is possible and cheaper, else through SMEM."""
     shape: tuple[int, ...] = op.x.type.shape
     regs, dtype = ctx.regs(op.x), op.x.type.dtype
-    ctx.values[op.result] = through_smem(ctx, regs, dtype, shape, layout_of(op.x), layout_of(op.result))
+    old, new = layout_of(op.x), layout_of(op.result)
+    plan = plan_in_warps(old, new, shape)
+    if plan is not None and cheaper(plan, old, new, dtype):
+        ctx.values[op.result] = convert_in_warps(ctx, regs, dtype, shape, plan)
+    else:
+        ctx.values[op.result] = through_smem(ctx, regs, dtype, shape, old, new)
 
 
 def through_smem(ctx: Context, names: Regs, dtype: DType, shape: tuple[int, ...], old: object, new: object) -> Regs:
-    """Registers of one layout as registers of another."""
+    """Registers of one layout as registers of another: every element is written once, row-major, and then read."""
     from math import prod
 
     from kernel_dsl.layout import Layout
@@ -193,8 +200,11 @@ def through_smem(ctx: Context, names: Regs, dtype: DType, shape: tuple[int, ...]
 
     assert isinstance(old, Layout) and isinstance(new, Layout)
     item = dtype.itemsize
-    base = ctx.exchange(prod(shape) * item)
-    strides = [s * item for s in strides_of(shape)]
+    stored = shape
+    if len(shape) > 1 and shape[-1] * item % 128 == 0:  # rows start in neighbouring banks, not all in the first
+        stored = (*shape[:-1], shape[-1] + max(4 // item, 1))
+    base = ctx.exchange(prod(stored) * item)
+    strides = [s * item for s in strides_of(stored)]
 
     def address(layout: Layout) -> str:
         terms = [(i, b[1] * strides[b[0]]) for i, b in enumerate(layout.bits) if b is not None]

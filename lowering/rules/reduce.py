@@ -110,13 +110,22 @@ def masked(
 
 def shuffle_xor(ctx: Context, name: str, mask: int, dtype: DType) -> str:
     """The register of the lane whose number differs in `mask`. PTX `shfl.sync.bfly`."""
+    return _shuffle(ctx, name, "bfly", str(mask), dtype)
+
+
+def shuffle_index(ctx: Context, name: str, lane: str, dtype: DType) -> str:
+    """The register of the lane of the warp with this number (i32). PTX `shfl.sync.idx`."""
+    return _shuffle(ctx, name, "idx", lane, dtype)
+
+
+def _shuffle(ctx: Context, name: str, mode: str, which: str, dtype: DType) -> str:
     e, t = ctx.e, llvm_type(dtype)
 
     def word(x: str) -> str:
-        return e.v(f"call i32 @llvm.nvvm.shfl.sync.bfly.i32(i32 -1, i32 {x}, i32 {mask}, i32 31) #0")
+        return e.v(f"call i32 @llvm.nvvm.shfl.sync.{mode}.i32(i32 -1, i32 {x}, i32 {which}, i32 31) #0")
 
     if t == "float":
-        return e.v(f"call float @llvm.nvvm.shfl.sync.bfly.f32(i32 -1, float {name}, i32 {mask}, i32 31) #0")
+        return e.v(f"call float @llvm.nvvm.shfl.sync.{mode}.f32(i32 -1, float {name}, i32 {which}, i32 31) #0")
     if dtype.bits == 64:
         bits = name if t == "i64" else e.v(f"bitcast {t} {name} to i64")
         low, high = e.v(f"trunc i64 {bits} to i32"), e.v(f"trunc i64 {e.v(f'lshr i64 {bits}, 32')} to i32")

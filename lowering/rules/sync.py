@@ -47,8 +47,12 @@ def arrive(ctx: Context, barrier: Value, address: str, predicate: Value | None) 
     count = WARPS if ctx.warp_level else 1  # a warp on its own stands for the warpgroup
     if not barrier.type.cluster:
         guard = ctx.e.both(ctx.warp_leader(), None if predicate is None else ctx.scalar(predicate))
-        text = "{ .reg .b64 state; @$1 mbarrier.arrive.shared::cta.b64 state, [$0], " + f"{count}; }}"
-        ctx.e.asm(text, "r,b,~{memory}", [("i32", address), ("i1", guard or "true")])
+        # a count is an operand from Hopper on only
+        ctx.e.asm(
+            "{ .reg .b64 state; " + "@$1 mbarrier.arrive.shared::cta.b64 state, [$0]; " * count + "}",
+            "r,b,~{memory}",
+            [("i32", address), ("i1", guard or "true")],
+        )
         return
     # lane i arrives at the i-th block
     lane = ctx.bit_field(0, 5)
@@ -144,4 +148,9 @@ def _poll(ctx: Context, address: str, parity: str, cluster: bool, word: str) -> 
     return ready
 
 
-RULES = {WarpgroupBarrier: lower_warpgroup_barrier, BarrierArrive: lower_arrive, BarrierTest: lower_test, BarrierWait: lower_wait}
+RULES = {
+    WarpgroupBarrier: lower_warpgroup_barrier,
+    BarrierArrive: lower_arrive,
+    BarrierTest: lower_test,
+    BarrierWait: lower_wait,
+}

@@ -22,6 +22,7 @@ from kernel_dsl.transforms import bytes_of
 
 from ..context import Buffer, Context
 from ..emit import llvm_type
+from .access import pack, unpack
 
 _LETTERS = {
     "i1": "b",
@@ -39,10 +40,15 @@ _BITS = {"half": "i16", "bfloat": "i16"}
 def lower_optimization_barrier(ctx: Context, op: OptimizationBarrier) -> None:
     for x, result in zip(op.xs, op.results, strict=True):
         t = llvm_type(x.type.dtype)
+        names = ctx.regs(x)
+        if x.type.dtype.bits == 16 and len(names) % 2 == 0:  # two to a register, and they stay so
+            hidden: list[str] = []
+        for name in ctx.regs(x):
+            hidden += [name] if t == "i8" else ctx.e.asm("", f"={_letter(t)},0", [(t, name)], [t])
+        ctx.values[result] = hidden
+            continue
         # an 8-bit value has no register class of its own, and nothing to gain
-        hidden = [
-            name if t == "i8" else ctx.e.asm("", f"={_letter(t)},0", [(t, name)], [t])[0] for name in ctx.regs(x)
-        ]
+        hidden: list[str] = [name if t == "i8" else ctx.e.asm("", f"={_letter(t)},0", [(t, name)], [t])[0] for name in ctx.regs(x)]
         ctx.values[result] = hidden
 
 

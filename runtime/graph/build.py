@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,7 +48,9 @@ class Program:
     written: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
 
 
-def build(graph: Any, made: Recording, chosen: Sequence[ArrayView] | None, arrays: Sequence[Any] = ()) -> Program:
+def build(
+    owner: Callable[[], Any], made: Recording, chosen: Sequence[ArrayView] | None, arrays: Sequence[Any] = ()
+) -> Program:
     """Work out slots, edges and memory.
 
     `chosen`: views of the outputs, where the user named them (and `arrays`, the objects); by
@@ -59,7 +61,7 @@ def build(graph: Any, made: Recording, chosen: Sequence[ArrayView] | None, array
     tracker = Dependencies()
     waits: list[set[int]] = []
     for event in made.events:
-        nodes.append(_node(graph, len(nodes), event, slots))
+        nodes.append(_node(owner, len(nodes), event, slots))
         waits.append(_enter(tracker, nodes[-1]))
     frozen = {id(result.array) for result in made.results if result.frozen}
     outputs = (
@@ -81,7 +83,7 @@ def build(graph: Any, made: Recording, chosen: Sequence[ArrayView] | None, array
     return program
 
 
-def _node(graph: Any, index: int, event: Event, slots: _Slots) -> Node:
+def _node(owner: Callable[[], Any], index: int, event: Event, slots: _Slots) -> Node:
     operands: list[Operand] = []
     shifts = event.shifts or [0] * len(event.views)
     for there, read, written, shift in zip(event.views, event.read, event.written, shifts, strict=True):
@@ -90,7 +92,7 @@ def _node(graph: Any, index: int, event: Event, slots: _Slots) -> Node:
         operands.append(Operand(slot, there, read, written, shift))
     for operand, alignment in zip(operands, event.alignments, strict=False):
         operand.slot.alignment = max(operand.slot.alignment, alignment)
-    node = Node(graph, index, event.work, operands)
+    node = Node(owner, index, event.work, operands)
     if event.repeat is not None:
         event.repeat.nodes.append(node)
     return node

@@ -180,11 +180,16 @@ class Repeat:
 class Node:
     """One step of a graph. `dependencies`: the nodes that are done before it starts, by index."""
 
-    graph: Any
+    owner: Callable[[], Any]  # its graph, weakly: a graph's memory goes with the last reference to it
     index: int
     work: Work
     operands: list[Operand]
     dependencies: tuple[int, ...] = ()
+
+    @property
+    def graph(self) -> Any:
+        """The graph it belongs to; None once that is gone."""
+        return self.owner()
 
     @property
     def kind(self) -> str:

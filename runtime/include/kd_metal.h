@@ -83,6 +83,19 @@ struct PerAxis {
   T values[10];
 };
 
+// Where the elements of an input lie, relative to its first one; none if `low` is over `high`.
+struct Bounds {
+  int64_t low, high;
+};
+
+namespace detail {
+template <typename T, typename I>
+inline T read(const T* array, const Bounds& bounds, I index) {
+  int64_t at = int64_t(index);
+  return at >= bounds.low && at <= bounds.high ? array[at] : T(0);
+}
+}  // namespace detail
+
 struct complex64_t {
   float real, imag;
 

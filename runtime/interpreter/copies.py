@@ -260,7 +260,8 @@ def _store(i: Issuer, tile: Tile, at: int, operation: str) -> None:
     track = BulkStore(i)
     if i.clocks is not None:
         note_shared(i, i.cta, at, m.bytes, *track.reads, False)
-        if not note_tile(i, tile, *track.writes, True):
+        # reductions are relaxed atomics, element by element (PTX ISA 9.7.9.27.3)
+        if not note_tile(i, tile, *track.writes, True, bool(operation)):
             return
     held: list[Array] = []
     track.put(lambda: held.append(get_tile(batch, i.cta, at, m)), lambda: tile.store(held[0], operation))
@@ -335,7 +336,9 @@ def _global_span(i: Issuer, address: int, size: int, write: bool) -> Array | Non
     return data
 
 
-def _note_global_span(i: Issuer, address: int, size: int, queue: int, clock: int, write: bool) -> None:
+def _note_global_span(
+    i: Issuer, address: int, size: int, queue: int, clock: int, write: bool, strong: bool = False
+) -> None:
     found = i.run.memory.find(address)
     if found is None or found.shadow is None:
         return
@@ -343,7 +346,7 @@ def _note_global_span(i: Issuer, address: int, size: int, queue: int, clock: int
     unit = found.shadow.granule
     start = (address - found.address) // unit
     granules: Array = np.arange(start, start + size // unit, dtype=np.int64)
-    note_global(i, found.shadow, np.expand_dims(granules, 0), queue, clock, write)
+    note_global(i, found.shadow, np.expand_dims(granules, 0), queue, clock, write, strong)
 
 
 def _bulk_in(
@@ -441,7 +444,7 @@ def _bulk_out(ins: Instruction, dst: Reader, src: Reader, size: Reader, operatio
         track = BulkStore(i)
         if i.clocks is not None:
             note_shared(i, i.cta, at, total, *track.reads, False)
-            _note_global_span(i, address, total, *track.writes, True)
+            _note_global_span(i, address, total, *track.writes, True, bool(operation))
         start = i.cta * batch.shared.stride + at
         held: list[Array] = []
 

@@ -67,6 +67,8 @@ _LDMATRIX = {"x1": 1, "x2": 2, "x4": 4}
 def _matrix_form(k: Compiler, ins: Instruction) -> tuple[int, bool, str]:
     """(matrices, transposed, space) of ldmatrix or stmatrix."""
     words = list(ins.opcode[1:])
+    if words[2:4] and words[2] in _LDMATRIX:
+        words[2:4] = words[3], words[2]  # the count may come before the shape
     if words[:3] != ["sync", "aligned", "m8n8"] or words[3] not in _LDMATRIX or words[-1] != "b16":
         raise k.error("only .sync.aligned.m8n8.x{1,2,4}[.trans].b16 is known")
     rest = words[4:-1]
@@ -192,7 +194,7 @@ def warpgroups_together(c: Group) -> bool:
     c.batch.park(c.subset(c.pc, ~whole))
     if whole.any():
         rest = c.subset(c.pc, whole)
-        c.batch.ready[rest.key] = rest
+        c.batch.again(rest)
     return False
 
 

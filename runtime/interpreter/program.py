@@ -143,6 +143,10 @@ class Program:
             at += var.size
         self.param_bytes = at
         self.codes: dict[str, Code] = {}
+        self.shared_granule = min(
+            (_width(ins) for f in module.functions.values() for ins in f.body if isinstance(ins, Instruction)),
+            default=16,
+        )
 
     def _layout_shared(self) -> None:
         from .memory import SHARED_RESERVED
@@ -177,6 +181,17 @@ class Program:
             found = self.codes[name] = Code(self, fn)
             Compiler(self, found).run()
         return found
+
+
+def _width(ins: Instruction) -> int:
+    """Bytes of shared memory that an instruction may access at once, at most 16."""
+    words = ins.opcode
+    if words[0] == "mbarrier":
+        return 8
+    if words[0] not in ("ld", "st", "atom", "red") or {"global", "param", "local", "const"}.intersection(words):
+        return 16
+    count = next((int(w[1:]) for w in words if w in ("v2", "v4", "v8")), 1)
+    return min(TYPE_BYTES.get(words[-1], 16) * count, 16)
 
 
 class Compiler:

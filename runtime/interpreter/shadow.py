@@ -274,6 +274,8 @@ class SharedShadow(Shadow):
         super().__init__(len(batch.shared.data))
         self.batch = batch
         self.table: Array = np.zeros((0, 0), np.uint32)
+        # As fine as the program's narrowest access from the start: making granules finer later is costly.
+        self.fit(batch.run.program.shared_granule)
         self.queue_reads: dict[int, Array] = {}
         self.queue_sites: dict[int, Array] = {}
 

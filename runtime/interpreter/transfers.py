@@ -222,7 +222,7 @@ def _combine(old: Array, new: Array, operation: str, dtype: str) -> Array:
     return combiner(operation, type_)(np.ascontiguousarray(old), np.ascontiguousarray(new))
 
 
-def note_tile(i: Issuer, tile: Tile, queue: int, clock: int, write: bool) -> bool:
+def note_tile(i: Issuer, tile: Tile, queue: int, clock: int, write: bool, strong: bool = False) -> bool:
     """Tell a buffer's shadow of a tile that an operation reads or writes. False where it may not."""
     buffer = tile.buffer
     if buffer is None:
@@ -235,7 +235,7 @@ def note_tile(i: Issuer, tile: Tile, queue: int, clock: int, write: bool) -> boo
         return True
     if not write and not buffer.writable and buffer.initialised:
         return True
-    note_global(i, shadow, tile.granules(shadow), queue, clock, write)
+    note_global(i, shadow, tile.granules(shadow), queue, clock, write, strong)
     return True
 
 

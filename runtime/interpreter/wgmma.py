@@ -198,21 +198,26 @@ class WgmmaUnit:
 
     # --- groups --------------------------------------------------------------------------------
 
+    def _here(self, c: Group) -> Array:
+        """(warpgroups,): which of the batch's warpgroups are in `c`."""
+        here = np.zeros(len(self.committed), np.bool_)
+        here[self.keys(c.rows)] = True
+        return here
+
     def commit(self, c: Group) -> None:
-        keys = np.unique(self.keys(c.rows))
+        here = self._here(c)
         for r in self.flight:
-            mine = np.isin(r.keys, keys) & (r.group < 0)
+            mine = here[r.keys] & (r.group < 0)
             r.group[mine] = self.committed[r.keys[mine]]
-        self.committed[keys] += 1
+        self.committed += here
 
     def wait(self, c: Group, keep: int) -> None:
-        keys = np.unique(self.keys(c.rows))
+        here = self._here(c)
         kept: list[InFlight] = []
         force: list[Pending] = []
         clocks = self.batch.clocks
         for r in self.flight:
-            mine = np.isin(r.keys, keys) & r.alive
-            due = mine & (r.group >= 0) & (r.group < self.committed[r.keys] - keep)
+            due = here[r.keys] & r.alive & (r.group >= 0) & (r.group < self.committed[r.keys] - keep)
             if due.any():
                 if r.pending is not None:
                     force.append(r.pending)
@@ -273,8 +278,7 @@ class WgmmaUnit:
             p = r.product
             if r.frame is not c.frame or not ((reads | writes) & p.acc_mask or writes & p.a_mask):
                 continue
-            alive = np.repeat(r.alive, 4)
-            if np.isin(r.rows[alive], c.rows).any():
+            if (self._here(c)[r.keys] & r.alive).any():
                 self._report_touch(c, p, code)
 
     def _report_touch(self, c: Group, p: Product, code: list[Instruction]) -> None:

@@ -16,6 +16,7 @@ from runtime import driver, interpreter
 from runtime.aot import CompiledFile, load_compiled, save
 from runtime.assemble import assemble, find_ptxas
 from runtime.errors import ArgumentTypeError, ArgumentValueError
+from runtime.graph import Graph
 
 from .fake import FakeDevice, axpy_body
 from .kernels import axpy
@@ -44,6 +45,16 @@ def test_a_loaded_kernel_is_called_as_it_was(loaded: CompiledFile, device: FakeD
     assert loaded(x, np.float32(3), out=out) is out
     np.testing.assert_array_equal(out, x * np.float32(3) + 1)
     assert device.loads == 1
+
+
+def test_a_loaded_kernel_is_bound_and_recorded(loaded: CompiledFile, device: FakeDevice) -> None:
+    x = np.arange(1024, dtype=np.float32)
+    bound = loaded.bind(x, 3.0)
+    x += 1
+    np.testing.assert_array_equal(bound(), x * 3 + 1)
+    with Graph() as g:
+        loaded(loaded(x, 2.0), 0.5)
+    np.testing.assert_array_equal(g(), (x * 2 + 1) * np.float32(0.5) + 1)
 
 
 def test_what_it_says_of_itself(loaded: CompiledFile) -> None:

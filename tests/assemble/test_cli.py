@@ -24,6 +24,12 @@ import kernel_dsl as kd
 def scale(x, s, out):
     out[...] = x[...] * s
 
+def times(n):
+    @kd.kernel(out_type=lambda x: x)
+    def product(x, out):
+        out[...] = x[...] * n
+    return product
+
 class Layers:
     @kd.kernel(out_type=lambda x: x)
     def double(x, out):
@@ -117,6 +123,11 @@ def test_what_goes_wrong_is_told_in_a_line(
     assert main(["ptx", *(word.format(file=file) for word in line)]) == status
     err = capsys.readouterr().err
     assert words in err and "Traceback" not in err
+
+
+def test_a_kernel_may_be_made_by_a_call(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ptx", f"{file}:times(7)", "--arg", "i32[32]", "--stage", "ir"]) == 0
+    assert 'kernel "product"' in capsys.readouterr().out
 
 
 def test_a_file_with_one_kernel_needs_no_name(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from kernel_dsl.compiled import LaunchAttributes
 from kernel_dsl.target import TARGETS
+from runtime import driver
+from runtime.assemble import assemble
+from runtime.device import cuda_device
 from runtime.occupancy import blocks_per_multiprocessor, target_limits
+
+from .kernels import axpy
 
 
 @pytest.mark.parametrize(
@@ -39,3 +47,20 @@ def test_an_unlisted_target_takes_the_nearest_older_limits() -> None:
     assert target_limits("sm_103a") == TARGETS["sm_100a"].limits
     assert target_limits("sm_86") == TARGETS["sm_80"].limits
     assert target_limits("sm_75") == TARGETS["sm_80"].limits
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not driver.available(), reason="no GPU")
+@pytest.mark.parametrize("threads", [32, 96, 128, 384, 1024])
+@pytest.mark.parametrize("shared", [0, 1000, 20_000, 113 * 1024, 200 * 1024])
+def test_the_driver_says_the_same(threads: int, shared: int) -> None:
+    device = cuda_device()
+    ptx = axpy(target=device.target.name).ptx.replace(".reqntid 128", ".maxntid 1024")
+    launch = LaunchAttributes((1, 1, 1), (threads, 1, 1), dynamic_smem=shared)
+    kernel = replace(axpy(target=device.target.name), ptx=ptx, launch=launch)
+    if shared > device.target.limits.smem_per_block:
+        pytest.skip("more SMEM than this GPU has")
+    made = assemble(kernel)
+    loaded = device.load(made)
+    said = driver.check(driver.api().cuOccupancyMaxActiveBlocksPerMultiprocessor(loaded.function, threads, shared))
+    assert made.resources.blocks_per_multiprocessor == said

@@ -13,6 +13,7 @@ from runtime.errors import ArgumentTypeError, ArgumentValueError
 from runtime.graph import Graph, GraphError, Variable
 
 from .kernels import Kernel, device, like
+from .programs import Program, check
 
 N = 4096
 rng = np.random.default_rng(0)
@@ -325,6 +326,17 @@ def test_an_output_must_be_written(double) -> None:
         double(a)
     with pytest.raises(GraphError, match="only read"):
         g.outputs = a
+    np.testing.assert_array_equal(g(), a * 2)
+
+
+def test_a_graph_whose_nodes_were_changed_is_nested_as_it_is(double, add) -> None:
+    a, b = ints(), ints()
+    with Graph() as inner:
+        double(add(a, 3))
+    inner.set_params(0, arrays=[b], scalars=[5])
+    with Graph() as outer:
+        add(inner(), 1)
+    np.testing.assert_array_equal(outer(), (b + 5) * 2 + 1)
 
 
 def test_duplicate_inputs_are_one(xor) -> None:
@@ -699,3 +711,22 @@ def test_eighty_three_kernels(add) -> None:
     expected = x + sum(range(83))
     for _ in range(2):
         np.testing.assert_array_equal(g(), expected)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_programs_with_intermediates(dev, xor, seed) -> None:
+    """Results, parts of results, arrays written twice: what the graph's own memory must get right."""
+
+    def minus(a, b, out):
+        out[...] = a - 3 * b
+
+    def fold(a, b, out):
+        out += a ^ (b << 1)
+
+    kernels = [xor, Kernel(dev, minus, like), Kernel(dev, fold, like, fill=5), Kernel(dev, fold, like, alias=0)]
+
+    def part(array, half):
+        length = len(array) // 2
+        return array[half * length : (half + 1) * length]
+
+    check(Program(seed, kernels, lambda v: v, part), lambda a: a, seed * 10)

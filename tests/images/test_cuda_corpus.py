@@ -235,7 +235,9 @@ def test_exact(name: str, interpret: bool):
 
 
 def test_printf(capsys: pytest.CaptureFixture[str]):
-    kernel = cuda_kernel("prints", ["x"], ["out"], 'printf("%d: %.2f %s\\n", (int)threadIdx.x, x[0], "text"); out[0] = 1;')
+    kernel = cuda_kernel(
+        "prints", ["x"], ["out"], 'printf("%d: %.2f %s\\n", (int)threadIdx.x, x[0], "text"); out[0] = 1;'
+    )
     kernel(
         inputs=[2.5],
         output_shapes=[()],

@@ -330,6 +330,42 @@ def test_torch_and_template_branches(interpret):
     assert torch.equal(out, (x * 3).half())
 
 
+def test_reads_outside_an_input_are_zero(interpret):
+    """Kernels that load first and ask afterwards run as they are; writes through an index stay exact."""
+    x = np.arange(1, 13, dtype=np.float32).reshape(3, 4)
+    k = metal_kernel(
+        "outside",
+        ["x", "s"],
+        ["out", "taken"],
+        """
+        int i = int(thread_position_in_grid.x) - 4;
+        T left = x[i - 1];
+        T right = x[i + 100];
+        out[i + 4] = left + right + s;
+        const device float* p = &x[3];
+        taken[i + 4] = p[0] + x[2];
+        """,
+    )
+    for contiguous, array in ((True, x), (False, x[::-1]), (True, x.T)):
+        out, taken = k(
+            inputs=[array, 0.5],
+            output_shapes=[(12,)] * 2,
+            output_dtypes=[np.float32] * 2,
+            grid=(12, 1, 1),
+            threadgroup=(12, 1, 1),
+            template=[("T", np.float32)],
+            ensure_row_contiguous=contiguous,
+            interpret=interpret,
+        )
+        if contiguous:
+            flat = array.ravel()
+            assert (taken == flat[3] + flat[2]).all()
+            np.testing.assert_array_equal(out, np.concatenate([np.full(5, 0.5), flat[:7] + 0.5]))
+        else:  # element i lies at offset i from the start of the last row, which is given first
+            memory = np.concatenate([np.zeros(8), x.ravel(), np.zeros(8)])
+            np.testing.assert_array_equal(out, memory[8 + 8 - 5 : 8 + 8 + 7] + 0.5)
+
+
 def test_verbose(capsys, interpret):
     k = metal_kernel("loud", ["x", "s"], ["out"], f"{INDEX} out[elem] = x[elem] * s;")
     k(
@@ -343,7 +379,9 @@ def test_verbose(capsys, interpret):
     )
     said = capsys.readouterr().out
     assert said.startswith("Generated source code for `loud`:\n```\n")
-    assert "const float* x, const float& s, float* out, uint3 thread_position_in_grid" in said
+    assert (
+        "const float* x, const float& s, float* out, const Bounds& kd_x_bounds, uint3 thread_position_in_grid" in said
+    )
 
 
 def test_compile_error_names_the_line(request):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.msl import translate
+from runtime.msl import reads, translate
 
 
 @pytest.mark.parametrize(
@@ -68,6 +68,28 @@ def test_nested_conditionals():
     inner = f"d ? {branch('x', 'y', 'x')} : {branch('x', 'y', 'y')}"
     outer = f"r = c ? {branch('v', inner, 'v')} : {branch('v', inner, inner)};"
     assert squeeze(translate("r = c ? v : d ? x : y;", ternaries=True)) == squeeze(outer)
+
+
+def read(name: str, index: str) -> str:
+    return f"metal::detail::read({name}, kd_{name}_bounds, ({index}))"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("y = x[i + 1];", f"y = {read('x', 'i + 1')};"),
+        ("return x[0] * x [ 1 ];", f"return {read('x', '0')} * {read('x', ' 1 ')};"),
+        ("x[g[i]]", read("x", read("g", "i"))),
+        ("a && x[i] & x[j]", f"a && {read('x', 'i')} & {read('x', 'j')}"),
+        ("f(x[t[3]], 2)", f"f({read('x', 't[3]')}, 2)"),
+        ("p = &x[i]; f(&x[i], &x[j]); s.x[i]; q->x[i]; x + i; float x[3];", None),
+        ("x.y[i]; xx[i]; // x[i]", None),
+        ("#define AT(i) x[i]\n", None),
+    ],
+)
+def test_reads_of_inputs(text, expected):
+    assert squeeze(translate(text, ternaries=False, checked=["x", "g"])) == squeeze(expected or text)
+    assert reads(text, "x") == (expected is not None)
 
 
 def test_lines_stay_lines():

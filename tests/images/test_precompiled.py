@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runtime import nvrtc
+from runtime import memory, nvrtc
+from runtime.arrays import CPU, view
 from runtime.errors import ArgumentTypeError, ArgumentValueError, DeviceError, Error, LoadError
 from runtime.image import precompiled_cuda_kernel
 
@@ -205,6 +207,33 @@ def test_fat_binary_that_the_interpreter_cannot_run(x):
 
 
 # --- on a GPU -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+def test_device_arrays_in_the_interpreter(x):
+    """They are brought to the host, with their layout."""
+    if FAKE:
+        from tests.runtime.fake import CudaArray
+
+        given, dtype = CudaArray(x.T), np.float32
+    else:
+        torch = pytest.importorskip("torch")
+        given, dtype = torch.from_numpy(x).cuda().T, torch.float32
+    for contiguous, want in ((False, expected(x).ravel()), (True, expected(x.T).ravel())):
+        (out,) = precompiled_cuda_kernel(
+            name="scale",
+            compiled_source=SCALE,
+            inputs=[given],
+            output_shapes=[(12,)],
+            output_dtypes=[dtype],
+            scalars=[True, 12, 0.5, np.float64(0.1)],
+            grid=(12, 1, 1),
+            threadgroup=(4, 1, 1),
+            ensure_row_contiguous=contiguous,
+            interpret=True,
+        )
+        out = memory.host_array(dataclasses.replace(view(out), device=CPU)) if FAKE else out.cpu().numpy()
+        np.testing.assert_allclose(out, want, rtol=1e-6)
 
 
 @pytest.mark.gpu

@@ -7,6 +7,7 @@ x = np.ones((4, 8), np.float32)
 @kd.kernel(out_type=kd.ShapeDtypeStruct((4, 8), kd.float32), scratch_types=[kd.SMEM((2048, 1024), kd.float32), kd.Barrier()])
 def kernel(x, out, s, b):
     kd.copy_gmem_to_smem(x, s, b)
+    kd.barrier_wait(b)
 
 
 kernel(np.ones((2048, 1024), np.float32))

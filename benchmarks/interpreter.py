@@ -1,0 +1,149 @@
+"""The interpreter beside its peers, on the CPU: `python -m benchmarks.interpreter [--json FILE] [--rounds N]`.
+
+A float16 product of 512 x 512 x 512 by TMA and wgmma beside Pallas' GPU interpret mode, softmax of 4096 x 1024 float32
+beside `TRITON_INTERPRET=1` of the same algorithm, and a vector addition of 2^22. Rounds are interleaved; a row gives
+the median and the spread in seconds, with hazards looked for and without. A peer that is not installed is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import kernel_dsl as kd
+
+os.environ.setdefault("TRITON_INTERPRET", "1")
+WITH, WITHOUT = kd.InterpretParams(), kd.InterpretParams(detect_hazards=False)
+Variants = dict[str, Callable[[], Any]]
+
+
+def add_kernel() -> Any:
+    @kd.kernel(out_type=lambda x, y: x, grid=lambda x, y: (x.shape[0] // 1024,), grid_names=("block",))
+    def add(x: Any, y: Any, out: Any) -> None:
+        part = kd.ds(kd.axis_index("block") * 1024, 1024)
+        out[part] = x[part] + y[part]
+
+    return add
+
+
+def softmax_kernel() -> Any:
+    @kd.kernel(out_type=lambda x: x, grid=lambda x: (x.shape[0],), grid_names=("row",))
+    def softmax(x: Any, out: Any) -> None:
+        row = kd.axis_index("row")
+        value = x[row]
+        shifted = kd.exp(value - kd.max(value, axis=0))
+        out[row] = shifted / kd.sum(shifted, axis=0)
+
+    return softmax
+
+
+def ours(kernel: Callable[..., Any], args: tuple[Any, ...], expected: Any, tolerance: float) -> Variants:
+    """Our kernel with hazards and without, checked once."""
+    error = np.abs(np.asarray(kernel(*args, interpret=WITH), np.float64) - expected).max()
+    assert error <= tolerance, error
+    return {
+        "ours": lambda: kernel(*args, interpret=WITH),
+        "ours, no hazards": lambda: kernel(*args, interpret=WITHOUT),
+    }
+
+
+def triton_softmax(x: Any) -> Variants:
+    """The same algorithm in Triton: a program a row."""
+    try:
+        torch, triton, tl = (importlib.import_module(m) for m in ("torch", "triton", "triton.language"))
+    except ImportError:
+        return {}
+    from . import triton_softmax as module
+
+    source = torch.from_numpy(x)
+    out = torch.empty_like(source)
+
+    def run() -> None:
+        module.softmax[(x.shape[0],)](source, out, x.shape[1], BLOCK=triton.next_power_of_2(x.shape[1]))
+
+    del tl
+    run()
+    assert np.abs(out.numpy() - reference_softmax(x)).max() < 1e-5
+    return {"triton": run}
+
+
+def pallas_matmul(a: Any, b: Any) -> Variants:
+    """The same product in Pallas' GPU interpret mode: a 128 x 128 tile a block, 64 of K a step."""
+    try:
+        module = importlib.import_module("benchmarks.pallas_matmul")
+    except ImportError:
+        return {}
+    run = module.matmul(a, b)
+    error = np.abs(np.asarray(run(), np.float64) - a.astype(np.float64) @ b.astype(np.float64)).max()
+    assert error < 0.2, error
+    return {"pallas": run}
+
+
+def reference_softmax(x: Any) -> Any:
+    shifted = np.exp(x.astype(np.float64) - x.max(1, keepdims=True))
+    return shifted / shifted.sum(1, keepdims=True)
+
+
+def measure(variants: Variants, rounds: int) -> dict[str, dict[str, float]]:
+    """Seconds of each variant, one after the other in every round."""
+    times: dict[str, list[float]] = {name: [] for name in variants}
+    for run in variants.values():
+        run()
+    for _ in range(rounds):
+        for name, run in variants.items():
+            start = time.perf_counter()
+            run()
+            times[name].append(time.perf_counter() - start)
+    return {
+        name: {"median": statistics.median(found), "low": min(found), "high": max(found)}
+        for name, found in times.items()
+    }
+
+
+def works() -> dict[str, Callable[[], Variants]]:
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((2, 512, 512)).astype(np.float16)
+    x = rng.standard_normal((4096, 1024), np.float32)
+    u, v = rng.standard_normal((2, 1 << 22), np.float32)
+
+    def matmul() -> Variants:
+        exact = a.astype(np.float64) @ b.astype(np.float64)
+        return {**ours(kd.library.matmul, (a, b), exact, 0.1), **pallas_matmul(a, b)}
+
+    return {
+        "matmul 512^3 float16": matmul,
+        "softmax 4096 x 1024": lambda: {
+            **ours(softmax_kernel(), (x,), reference_softmax(x), 1e-5),
+            **triton_softmax(x),
+        },
+        "add 2^22": lambda: ours(add_kernel(), (u, v), u.astype(np.float64) + v, 1e-5),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", default="")
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    results: dict[str, Any] = {}
+    for name, make in works().items():
+        found = results[name] = measure(make(), options.rounds)
+        for variant, t in found.items():
+            spread = f"{t['low']:.3f} to {t['high']:.3f}"
+            ratio = t["median"] / found["ours"]["median"]
+            print(f"{name:22} {variant:18} {t['median']:8.3f} s  ({spread})  {ratio:6.2f} of ours")
+    if options.json:
+        with open(options.json, "w") as file:
+            json.dump(results, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()

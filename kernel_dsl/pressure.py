@@ -1,0 +1,52 @@
+"""A warning for values that cannot fit a lane's registers: they are right still, and slow."""
+
+from __future__ import annotations
+
+import warnings
+
+from .ir import ArrayType, KernelIR, Op, layout_of
+from .ops.elementwise import Broadcast, Constant, Expand
+from .ops.shape import Iota
+
+LANES = 128  # of a warpgroup
+FILE_REGISTERS = 65536  # 32-bit registers of a multiprocessor (CUDA C++ Programming Guide, 'technical specifications')
+MOST = 255  # registers that one lane can have
+OTHERS = 24  # registers for addresses, masks and what the value is combined with
+
+_REMADE = (Broadcast, Constant, Expand, Iota)  # never held in registers as such
+
+
+def available(threads: int) -> int:
+    """Registers a lane can have in a block of `threads` warpgroups. A lower limit of the author's own is his choice."""
+    return min(MOST, FILE_REGISTERS // (LANES * threads))
+
+
+def registers_of(type: ArrayType, registers: int) -> int:
+    """32-bit registers a lane for a value of which it holds `registers` elements."""
+    if type.dtype.is_bool:
+        return -(-registers // 32)  # predicates, that are packed where they are many
+    return -(-registers * max(type.dtype.bits, 8) // 32)
+
+
+def warn_of_large_values(ir: KernelIR) -> None:
+    """Warn, once a line, of each value larger than any seen before it that leaves no room for anything else."""
+    room = available(ir.threads)
+    largest = room - OTHERS
+    for op in ir.walk():
+        for value in () if isinstance(op, _REMADE) else op.results:
+            if not isinstance(value.type, ArrayType) or not value.type.shape:
+                continue
+            taken = registers_of(value.type, layout_of(value).registers)
+            if taken > largest:
+                largest = taken
+                _warn(op, value.type, taken, room, ir.threads)
+
+
+def _warn(op: Op, type: ArrayType, taken: int, room: int, threads: int) -> None:
+    ways = "load and compute a part at a time in a loop (`kd.fori_loop` over `kd.ds` slices)"
+    if threads < 8:
+        ways = f"share it among more warpgroups (`num_threads=`, now {threads}, and a slice each), or {ways}"
+    text = (
+        f"{type} takes {taken} registers a lane of {room}: it spills to local memory, which is right and slow; {ways}"
+    )
+    warnings.warn_explicit(text, RuntimeWarning, op.loc.file, op.loc.line)

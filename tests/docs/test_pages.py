@@ -1,0 +1,56 @@
+"""The code of the README and of the pages runs, each page top to bottom; links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+RUN = [ROOT / "README.md", ROOT / "docs" / "quickstart.md"]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+
+@pytest.mark.parametrize("path", RUN, ids=lambda p: p.stem)
+def test_code_runs(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = path.read_text()
+    lines = [""] * text.count("\n")
+    inside = False
+    for number, line in enumerate(text.splitlines()):
+        if line.startswith("```"):
+            inside = line == "```python"
+        elif inside:
+            lines[number] = line
+    # a file of its own, with the page's line numbers, so that bodies have source lines
+    script = tmp_path / f"{path.stem}.py"
+    script.write_text("\n".join(lines) + "\n")
+    exec(compile(script.read_text(), str(script), "exec"), {"__name__": path.stem})
+    assert capsys.readouterr() is not None
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_links(path: Path) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)\)", path.read_text()):
+        assert (path.parent / target).exists(), f"{path} links to {target}"
+
+
+def test_the_readme_begins_with_the_two_commands() -> None:
+    commands = re.search(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    assert commands is not None
+    assert commands[1].splitlines() == [
+        "python -m pip install -e . && python examples/01_softmax.py",
+        'python -m pip install -e ".[test]" && python -m pytest',
+    ]
+
+
+def test_paths_in_prose_exist() -> None:
+    """Files that ARCHITECTURE and CONTRIBUTING name."""
+    for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"):
+        for found in re.findall(r"`((?:kernel_dsl|lowering|runtime|tests|docs|examples)/[\w./]+)`", (ROOT / name).read_text()):
+            assert (ROOT / found).exists(), f"{name} names {found}"
+
+
+def test_architecture_is_short() -> None:
+    assert (ROOT / "ARCHITECTURE.md").read_text().count("\n") < 200

@@ -1,0 +1,100 @@
+"""`python -m tests.errors.pages` writes `docs/errors`: one page for each class of error, from the class and its cases."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from pathlib import Path
+
+import kernel_dsl as kd
+from tests.conftest import ROOT
+from tests.errors.fixes import FIXES
+from tests.errors.harness import BUILTINS, CASES
+
+FOLDER = ROOT / "docs" / "errors"
+
+
+def classes() -> dict[str, type[kd.Error]]:
+    """Every class that a user can meet, by name: those of the language, and those of the runtime that have a fix."""
+    import kernel_dsl
+    from runtime import errors
+
+    modules = [importlib.import_module(f"kernel_dsl.{m.name}") for m in pkgutil.iter_modules(kernel_dsl.__path__) if m.name.startswith("errors")]
+    found: dict[str, type[kd.Error]] = {}
+    for module in (*modules, errors):
+        for name, cls in vars(module).items():
+            own = isinstance(cls, type) and issubclass(cls, kd.Error) and cls.__module__ == module.__name__
+            if own and name in FIXES:
+                found[name] = cls
+    return found
+
+
+def fixed(name: str) -> str:
+    """The source of a class's case, made right."""
+    case, wrong, right = FIXES[name]
+    source = (CASES / f"{case}.py").read_text()
+    assert wrong in source, f"{case} does not hold {wrong!r}"
+    return source.replace(wrong, right)
+
+
+def _body(source: str) -> str:
+    """A case without the lines that all cases begin with."""
+    return source.partition("x = np.ones((4, 8), np.float32)\n")[2].strip()
+
+
+def page(name: str, cls: type[kd.Error]) -> str:
+    case = FIXES[name][0]
+    builtin = next(b.__name__ for b in BUILTINS if issubclass(cls, b))
+    message = (CASES / f"{case}.err").read_text().partition("\n")[2].rstrip()
+    return f"""# {cls.code}
+
+`{name}`, a `{builtin}`. {inspect.cleandoc(cls.__doc__ or "").partition(chr(10) * 2)[0]}
+
+## What raises it
+
+```python
+{_body((CASES / f"{case}.py").read_text())}
+```
+
+where `x` is a float32 array of shape (4, 8):
+
+```text
+{message}
+```
+
+## What is right
+
+```python
+{_body(fixed(name))}
+```
+"""
+
+
+def pages() -> dict[Path, str]:
+    """Every page, and the index."""
+    made = {FOLDER / f"{cls.code}.md": page(name, cls) for name, cls in classes().items()}
+    rows = "\n".join(
+        f"| [{cls.code}]({cls.code}.md) | {inspect.cleandoc(cls.__doc__ or '').splitlines()[0]} |"
+        for _, cls in sorted(classes().items(), key=lambda item: item[1].code)
+    )
+    made[FOLDER / "README.md"] = (
+        "# Errors\n\nEvery error derives from `kd.Error` and from the builtin that NumPy would raise. "
+        "Its first word in brackets is its page here.\n\n| error | when |\n|---|---|\n" + rows + "\n"
+    )
+    return made
+
+
+def main() -> None:
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    made = pages()
+    for path in FOLDER.glob("*.md"):
+        if path not in made:
+            path.unlink()
+    for path, text in made.items():
+        path.write_text(text)
+    print(f"{len(made)} pages in {FOLDER}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""Asynchronous copies: boxes, edges, dynamic starts, bulk forms, groups, predicates, reductions, prefetches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kernel_dsl as kd
+
+from .helpers import random, tiles
+
+SHAPES = [
+    ((256,), (64,)),
+    ((8192,), (8192,)),
+    ((64, 32), (16, 32)),
+    ((6, 20, 32), (2, 20, 32)),
+    ((3, 4, 8, 16), (1, 2, 8, 16)),
+    ((2, 3, 4, 8, 16), (1, 3, 1, 8, 16)),
+    ((512, 64), (300, 64)),
+]
+
+
+@pytest.mark.parametrize(("shape", "block"), SHAPES, ids=str)
+@pytest.mark.parametrize("mode", list(kd.OOBFillMode), ids=lambda m: m.value)
+def test_blocks(shape: Any, block: Any, mode: Any, rng: Any) -> None:
+    """One to five dimensions, at dynamic starts: the block that NumPy slices."""
+
+    @kd.kernel(
+        out_type=kd.ShapeDtypeStruct(block, kd.float32), scratch_types=[kd.SMEM(block, kd.float32), kd.Barrier()]
+    )
+    def kernel(start: Any, x: Any, out: Any, tile: Any, ready: Any) -> None:
+        first = kd.multiple_of(start, block[0])
+        kd.copy_gmem_to_smem(
+            x.at[tuple([kd.ds(first, block[0])] + [kd.ds(0, n) for n in block[1:]])], tile, ready, oob_mode=mode
+        )
+        kd.barrier_wait(ready)
+        out[...] = tile[...] + 1.0
+
+    x = random(rng, shape, kd.float32)
+    start = 0 if shape[0] < 2 * block[0] else block[0]
+    expected = x[tuple([slice(start, start + block[0])] + [slice(0, n) for n in block[1:]])] + 1
+    kernel.lower(0, x).compile()
+    assert np.array_equal(kernel(start, x, interpret=True), expected)
+
+
+def test_edges_are_zeros_and_are_dropped(interpret: Any, rng: Any) -> None:
+    """A tile that leaves the array on all sides."""
+
+    @kd.kernel(
+        out_type=[kd.ShapeDtypeStruct((64, 64), kd.bfloat16), kd.ShapeDtypeStruct((40, 72), kd.bfloat16, init=0)],
+        scratch_types=[kd.SMEM((64, 64), kd.bfloat16, transforms=tiles(kd.bfloat16)), kd.Barrier()],
+    )
+    def kernel(x: Any, out: Any, back: Any, tile: Any, ready: Any) -> None:
+        kd.copy_gmem_to_smem(x.at[kd.ds(-8, 64), kd.ds(32, 64)], tile, ready)
+        kd.barrier_wait(ready)
+        out[...] = tile[...]
+        kd.copy_smem_to_gmem(tile, back.at[kd.ds(-8, 64), kd.ds(32, 64)])
+        kd.wait_smem_to_gmem(0)
+
+    x = random(rng, (40, 72), kd.bfloat16)
+    out, back = kernel(x, interpret=interpret)
+    expected = np.zeros((64, 64), x.dtype)
+    expected[8:48, :40] = x[:, 32:]
+    assert np.array_equal(out, expected)
+    assert np.array_equal(back[:, 32:], x[:, 32:]) and not back[:, :32].any()
+
+
+@pytest.mark.parametrize("go", [True, False])
+def test_predicates(go: bool, interpret: Any, rng: Any) -> None:
+    @kd.kernel(
+        out_type=kd.ShapeDtypeStruct((16, 32), kd.float32, init=0),
+        scratch_types=[kd.SMEM((16, 32), kd.float32), kd.Barrier()],
+    )
+    def kernel(go: Any, x: Any, out: Any, tile: Any, ready: Any) -> None:
+        kd.copy_gmem_to_smem(x, tile, ready, predicate=go)
+        kd.when(go)(lambda: kd.barrier_wait(ready))
+        kd.copy_smem_to_gmem(tile, out, predicate=go)
+        kd.wait_smem_to_gmem(0)
+
+    x = random(rng, (16, 32), kd.float32)
+    assert np.array_equal(kernel(go, x, interpret=interpret), x if go else np.zeros_like(x))
+
+
+def test_groups(interpret: Any, rng: Any) -> None:
+    """Two groups, one buffer rewritten once its group was read."""
+
+    @kd.kernel(out_type=kd.ShapeDtypeStruct((3, 16, 32), kd.float32), scratch_types=[kd.SMEM((2, 16, 32), kd.float32)])
+    def kernel(x: Any, out: Any, tile: Any) -> None:
+        for i in range(3):
+            kd.wait_smem_to_gmem(1, wait_read_only=True)
+            tile[i % 2] = x[i]
+            kd.commit_smem()
+            kd.copy_smem_to_gmem(tile.at[i % 2], out.at[i], commit_group=False)
+            kd.commit_smem_to_gmem_group()
+        kd.wait_smem_to_gmem(0)
+
+    x = random(rng, (3, 16, 32), kd.float32)
+    assert np.array_equal(kernel(x, interpret=interpret), x)
+
+
+@pytest.mark.parametrize(
+    ("word", "dtype"), [("add", kd.float32), ("add", kd.int32), ("max", kd.int32), ("or", kd.uint32)]
+)
+def test_reductions(word: str, dtype: Any, interpret: Any, rng: Any) -> None:
+    """Two blocks combine into one array."""
+    operation = {"add": np.add, "max": np.maximum, "or": np.bitwise_or}[word]
+
+    @kd.kernel(
+        out_type=kd.ShapeDtypeStruct((16, 32), dtype, init=0),
+        grid=(2,),
+        scratch_types=[kd.SMEM((16, 32), dtype)],
+    )
+    def kernel(x: Any, out: Any, tile: Any) -> None:
+        tile[...] = x[kd.program_id(0)]
+        kd.commit_smem()
+        kd.copy_smem_to_gmem(tile, out, reduction_op=word)
+        kd.wait_smem_to_gmem(0)
+
+    x = random(rng, (2, 16, 32), dtype)
+    expected = operation(operation(np.zeros_like(x[0]), x[0]), x[1])
+    assert np.allclose(kernel(x, interpret=interpret), expected)
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("with_barrier", [True, False])
+def test_cp_async(target: str, with_barrier: bool, interpret: Any, rng: Any) -> None:
+    """The same names before Hopper, and copies without a barrier."""
+
+    @kd.kernel(
+        out_type=kd.ShapeDtypeStruct((40, 64), kd.bfloat16),
+        scratch_types=[kd.SMEM((40, 64), kd.bfloat16, transforms=tiles(kd.bfloat16)), kd.Barrier()],
+        compiler_params=kd.CompilerParams(target=target),
+    )
+    def kernel(x: Any, out: Any, tile: Any, ready: Any) -> None:
+        kd.copy_gmem_to_smem(x.at[kd.ds(8, 40)], tile, ready if with_barrier else None)
+        if with_barrier:
+            kd.barrier_wait(ready)
+        else:
+            kd.wait_gmem_to_smem(0)
+        out[...] = tile[...]
+
+    x = random(rng, (40, 64), kd.bfloat16)
+    kernel.lower(x, target=target).compile()
+    expected = np.zeros_like(x)
+    expected[:32] = x[8:]
+    assert np.array_equal(kernel(x, interpret=interpret), expected)
+
+
+def test_prefetch_and_hints_assemble() -> None:
+    @kd.kernel(
+        out_type=kd.ShapeDtypeStruct((64, 64), kd.float32), scratch_types=[kd.SMEM((64, 64), kd.float32), kd.Barrier()]
+    )
+    def kernel(x: Any, out: Any, tile: Any, ready: Any) -> None:
+        kd.async_prefetch(x)
+        kd.copy_gmem_to_smem(x, tile, ready, l2_hint="evict_first")
+        kd.barrier_wait(ready)
+        kd.copy_smem_to_gmem(tile, out, l2_hint="evict_last")
+        kd.wait_smem_to_gmem(0)
+
+    ptx = kernel.lower(kd.ShapeDtypeStruct((64, 64), kd.float32)).ptx
+    assert "prefetch.tensor" in ptx and ptx.count("L2::cache_hint") == 2
+    kernel.lower(kd.ShapeDtypeStruct((64, 64), kd.float32)).compile()
+
+
+def test_in_bounds_blocks_go_in_bulk() -> None:
+    def ptx(mode: Any) -> str:
+        @kd.kernel(
+            out_type=kd.ShapeDtypeStruct((256,), kd.float32),
+            scratch_types=[kd.SMEM((256,), kd.float32), kd.Barrier()],
+        )
+        def kernel(x: Any, out: Any, tile: Any, ready: Any) -> None:
+            kd.copy_gmem_to_smem(x, tile, ready, oob_mode=mode)
+            kd.barrier_wait(ready)
+            out[...] = tile[...]
+
+        return kernel.lower(kd.ShapeDtypeStruct((256,), kd.float32)).ptx
+
+    assert "cp.async.bulk.tensor" in ptx(kd.OOBFillMode.ZEROS)
+    assert "cp.async.bulk.tensor" not in ptx(kd.OOBFillMode.PROMISE_IN_BOUNDS)
+    assert "cp.async.bulk.shared::cluster" in ptx(kd.OOBFillMode.UNDEFINED)

@@ -1,0 +1,159 @@
+"""wgmma: dtypes, transposes, operands from registers, shapes beyond one instruction; and dot on every target."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kernel_dsl as kd
+
+from .helpers import assemble, random, relative
+
+f32, f16, bf16, i32 = kd.float32, kd.float16, kd.bfloat16, kd.int32
+e4m3, e5m2, s8, u8 = kd.float8_e4m3fn, kd.float8_e5m2, kd.int8, kd.uint8
+
+
+def product(a_type: Any, b_type: Any, total: Any, ta: bool, tb: bool, M: int, N: int, K: int, registers: bool) -> Any:
+    """A kernel of one product; operands arrive by TMA, stored as given (transposed where ta, tb)."""
+    rule = {1: kd.Layout.WGMMA_8BIT, 2: kd.Layout.WGMMA, 4: kd.Layout.WGMMA_TF32}[a_type.itemsize]
+
+    @kd.kernel(
+        out_type=kd.ShapeDtypeStruct((M, N), total),
+        scratch_types=[
+            kd.SMEM((K, M) if ta else (M, K), a_type),
+            kd.SMEM((N, K) if tb else (K, N), b_type),
+            kd.ACC((M, N), total),
+            kd.Barrier(2),
+        ],
+    )
+    def kernel(a: Any, b: Any, out: Any, a_tile: Any, b_tile: Any, acc: Any, ready: Any) -> None:
+        kd.copy_gmem_to_smem(a, a_tile, ready)
+        kd.copy_gmem_to_smem(b, b_tile, ready)
+        kd.barrier_wait(ready)
+        left = a_tile.T if ta else a_tile
+        kd.wgmma(acc, kd.load(left, layout=rule) if registers else left, b_tile.T if tb else b_tile)
+        out[...] = acc[...]
+
+    return kernel
+
+
+# (a, b, accumulator, a transposed, b transposed, M, N, K, a in registers, tolerance)
+PRODUCTS = [
+    (bf16, bf16, f32, False, True, 64, 128, 64, False, 1e-6),
+    (bf16, bf16, f32, False, False, 64, 64, 128, False, 1e-6),
+    (f16, f16, f32, True, False, 128, 96, 32, False, 1e-6),
+    (f16, f16, f32, True, True, 64, 40, 80, False, 1e-6),
+    (f16, f16, f16, False, True, 64, 64, 64, False, 5e-3),
+    (bf16, bf16, f32, True, False, 64, 320, 64, False, 1e-6),
+    (f32, f32, f32, False, True, 64, 32, 32, False, 2e-3),
+    (e4m3, e5m2, f32, False, True, 64, 64, 64, False, 1e-6),
+    (e5m2, e4m3, f32, False, True, 64, 64, 64, False, 1e-6),
+    (s8, s8, i32, False, True, 64, 64, 64, False, 0),
+    (u8, s8, i32, False, True, 64, 288, 32, False, 0),
+    (bf16, bf16, f32, False, False, 64, 64, 64, True, 1e-6),
+    (f16, f16, f32, True, True, 128, 64, 32, True, 1e-6),
+    (s8, s8, i32, False, True, 64, 32, 64, True, 0),
+    (e4m3, e4m3, f32, False, True, 64, 32, 64, True, 1e-6),
+    (f32, f32, f32, False, True, 64, 32, 32, True, 2e-3),
+]
+
+
+@pytest.mark.parametrize("case", PRODUCTS, ids=lambda c: " ".join(map(str, c[:-1])))
+def test_products(case: Any, rng: Any) -> None:
+    a_type, b_type, total, ta, tb, M, N, K, registers, tolerance = case
+    kernel = product(a_type, b_type, total, ta, tb, M, N, K, registers)
+    a = random(rng, (K, M) if ta else (M, K), a_type)
+    b = random(rng, (N, K) if tb else (K, N), b_type)
+    expected = (a.T if ta else a).astype(np.float64) @ (b.T if tb else b).astype(np.float64)
+    assemble(kernel, a, b)
+    for schedule in ("eager", "late"):
+        assert relative(kernel(a, b, interpret=kd.InterpretParams(schedule=schedule)), expected) <= tolerance
+
+
+def test_accumulators_live_across_loops(interpret: Any, rng: Any) -> None:
+    """Zero at allocation, summed over a loop of dynamic length, blocks of it read and scaled in place."""
+
+    @kd.kernel(
+        out_type=kd.ShapeDtypeStruct((64, 64), f32),
+        scratch_types=[kd.SMEM((64, 64), bf16), kd.ACC((64, 64)), kd.Barrier()],
+    )
+    def kernel(n: Any, x: Any, out: Any, tile: Any, acc: Any, ready: Any) -> None:
+        kd.copy_gmem_to_smem(x, tile, ready)
+        kd.barrier_wait(ready)
+
+        @kd.loop(0, n)
+        def _(i: Any) -> None:
+            kd.wgmma(acc, tile, tile)
+            kd.wgmma_wait(0)
+
+        acc[...] = acc[...] * 2.0
+        kd.wgmma(acc, tile, tile)
+        out[:, :32] = acc.at[:, :32][...]
+        out[:, 32:] = acc.at[:, 32:][...]
+
+    x = random(rng, (64, 64), bf16)
+    square = x.astype(np.float64) @ x.astype(np.float64)
+    for n in (0, 1, 3):
+        assert relative(kernel(n, x, interpret=interpret), square * (2 * n + 1)) < 1e-6
+
+
+DOTS = [
+    (64, 64, 64, bf16, "sm_80", {}, 1e-6, True),
+    (37, 45, 29, f16, "sm_80", {}, 1e-6, True),
+    (64, 32, 16, s8, "sm_80", {}, 0, True),
+    (16, 8, 8, f32, "sm_80", {"precision": "tf32"}, 2e-3, True),
+    (16, 8, 8, f32, "sm_80", {}, 1e-6, False),
+    (32, 32, 32, e4m3, "sm_80", {}, 1e-6, True),
+    (32, 32, 32, e4m3, "sm_89", {}, 1e-6, True),
+    (5, 7, 3, kd.float64, "sm_80", {}, 1e-14, False),
+    (1, 16, 1, bf16, "sm_90a", {}, 1e-6, True),
+    (6, 5, 4, i32, "sm_80", {}, 0, False),
+]
+
+
+@pytest.mark.parametrize("case", DOTS, ids=lambda c: " ".join(map(str, c[:5])))
+def test_dot_of_values(case: Any, rng: Any) -> None:
+    M, K, N, dtype, target, options, tolerance, tensor = case
+    want = i32 if dtype.is_integer else (kd.float64 if dtype == kd.float64 else f32)
+
+    @kd.kernel(out_type=kd.ShapeDtypeStruct((M, N), want), compiler_params=kd.CompilerParams(target=target))
+    def kernel(a: Any, b: Any, out: Any) -> None:
+        out[...] = kd.dot(a[...], b[...], acc=kd.ones((M, N), want), **options)
+
+    a, b = random(rng, (M, K), dtype), random(rng, (K, N), dtype)
+    stages = kernel.lower(a, b, target=target)
+    assert ("mma.sync" in stages.ptx) == tensor
+    stages.compile()
+    assert relative(kernel(a, b, interpret=True), a.astype(np.float64) @ b.astype(np.float64) + 1) <= tolerance
+
+
+def test_dot_picks_wgmma_for_refs(interpret: Any, rng: Any) -> None:
+    @kd.kernel(
+        out_type=kd.ShapeDtypeStruct((64, 64), f32),
+        scratch_types=[kd.SMEM((64, 64), bf16), kd.SMEM((64, 64), bf16)],
+    )
+    def kernel(a: Any, b: Any, out: Any, left: Any, right: Any) -> None:
+        left[...] = a[...]
+        right[...] = b[...]
+        out[...] = kd.dot(left, right)
+
+    a, b = random(rng, (64, 64), bf16), random(rng, (64, 64), bf16)
+    assert "wgmma" in assemble(kernel, a, b).ptx
+    assert relative(kernel(a, b, interpret=interpret), a.astype(np.float64) @ b.astype(np.float64)) < 1e-6
+
+
+def test_vectors_and_the_operator(rng: Any) -> None:
+    @kd.kernel(
+        out_type=[kd.ShapeDtypeStruct((16,), f32), kd.ShapeDtypeStruct((), f32), kd.ShapeDtypeStruct((16, 16), f32)]
+    )
+    def kernel(a: Any, v: Any, row: Any, one: Any, square: Any) -> None:
+        row[...] = kd.dot(a[...], v[...])
+        one[...] = kd.dot(v[...], v[...])
+        square[...] = a[...] @ a[...]
+
+    a, v = random(rng, (16, 16), bf16), random(rng, (16,), bf16)
+    row, one, square = kernel(a, v, interpret=True)
+    a, v = a.astype(np.float64), v.astype(np.float64)
+    assert relative(row, a @ v) < 1e-6 and relative(one, v @ v) < 1e-6 and relative(square, a @ a) < 1e-6
