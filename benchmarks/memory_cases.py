@@ -21,7 +21,7 @@ softmaxes, adds, norms, transposes, histograms, scans, quantizers, sums = (
         "05_histogram",
         "06_prefix_sum",
         "09_quantize",
-        "10_sum",
+        "16_sum",
     )
 )
 

@@ -40,15 +40,16 @@ _BITS = {"half": "i16", "bfloat": "i16"}
 def lower_optimization_barrier(ctx: Context, op: OptimizationBarrier) -> None:
     for x, result in zip(op.xs, op.results, strict=True):
         t = llvm_type(x.type.dtype)
-        names = ctx.regs(x)
-        if x.type.dtype.bits == 16 and len(names) % 2 == 0:  # two to a register, and they stay so
-            hidden: list[str] = []
+        hidden: list[str] = []
         for name in ctx.regs(x):
-            hidden += [name] if t == "i8" else ctx.e.asm("", f"={_letter(t)},0", [(t, name)], [t])
-        ctx.values[result] = hidden
-            continue
-        # an 8-bit value has no register class of its own, and nothing to gain
-        hidden: list[str] = [name if t == "i8" else ctx.e.asm("", f"={_letter(t)},0", [(t, name)], [t])[0] for name in ctx.regs(x)]
+            if t == "i1":  # a predicate can't be tied to itself: as a word it can
+                word = ctx.e.v(f"zext i1 {name} to i32")
+                (word,) = ctx.e.asm("", "=r,0", [("i32", word)], ["i32"])
+                hidden.append(ctx.e.v(f"trunc i32 {word} to i1"))
+            elif t == "i8":  # an 8-bit value has no register class of its own, and nothing to gain
+                hidden.append(name)
+            else:
+                hidden += ctx.e.asm("", f"={_letter(t)},0", [(t, name)], [t])
         ctx.values[result] = hidden
 
 
