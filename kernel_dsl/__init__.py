@@ -58,11 +58,11 @@ _LATE = {
 
 __all__ = [
     "ACC",
-    "BlockSpec",
     "GMEM",
     "REGS",
     "SMEM",
     "Barrier",
+    "BlockSpec",
     "ClusterBarrier",
     "CompileError",
     "CompilerParams",

@@ -24,6 +24,7 @@ from kernel_dsl.compiled import (
 )
 from kernel_dsl.errors import GridLimit
 from kernel_dsl.ir import Axis, KernelIR, Op, RefType
+from kernel_dsl.ops.matrix import SetMaxRegisters
 from kernel_dsl.ops.threads import GridDependencyWait
 from kernel_dsl.refs import strides_of
 from kernel_dsl.target import Feature, Target
@@ -153,6 +154,9 @@ attributes #1 = { nounwind willreturn memory(none) }
 def _module(ctx: Context, entry: str, signature: list[str], spec: CallSpec, exchange: int, half: int) -> str:
     ir, e = ctx.ir, ctx.e
     attributes = [f'"nvvm.reqntid"="{WARPGROUP * ir.threads}"']
+    if any(isinstance(op, SetMaxRegisters) for op in ir.walk()):
+        # else the assembler may not know how many registers a lane starts with, and ignores setmaxnreg (C7508)
+        attributes.append('"nvvm.minctasm"="1"')
     if ir.cluster:
         x, y, z = cluster_dims(ir.cluster)
         attributes.append(f'"nvvm.cluster_dim"="{x},{y},{z}"')

@@ -16,6 +16,7 @@ from typing import Any, cast
 import numpy as np
 
 from kernel_dsl.compiled import Assembled, CompiledKernel, Resources, ScalarParam
+from kernel_dsl.diagnostics import ends_at_user
 from kernel_dsl.dtypes import DType
 from kernel_dsl.serialize import ArtifactError, pack, unpack
 from kernel_dsl.tree import flatten, unflatten
@@ -31,6 +32,8 @@ from .errors import ArgumentTypeError, where
 
 def save(compiled: Assembled | CompiledKernel, path: str | os.PathLike[str]) -> None:
     """Write a compiled kernel to `path`, in one step: a reader never sees half a file.
+
+    Raises UnsavableError for a result structure of the user's own classes.
 
     A kernel that was not assembled is saved too, with its PTX alone, for the interpreter and for
     GPUs whose driver is to compile it.
@@ -48,6 +51,7 @@ def save(compiled: Assembled | CompiledKernel, path: str | os.PathLike[str]) -> 
             raise
 
 
+@ends_at_user
 def load_compiled(path: str | os.PathLike[str]) -> CompiledFile:
     """The kernel that `save` wrote, ready to be called.
 
@@ -112,6 +116,7 @@ class CompiledFile:
                 return result
         return recording.made(self._call, args, out, stream, interpret)
 
+    @ends_at_user
     def _call(self, args: Sequence[Any], out: Any, stream: Any, interpret: Any) -> Any:
         arrays, scalars, given, loaded = self._prepare(args, out, interpret)
         results = call(self.kernel, loaded, arrays, scalars, out=given, stream=stream)
@@ -120,6 +125,7 @@ class CompiledFile:
             self._fast.learn(args, out, loaded, first if tree == 0 else partial(unflatten, tree))
         return unflatten(self.kernel.output_tree, results)
 
+    @ends_at_user
     def bind(self, *args: Any, out: Any = None, stream: Any = None, interpret: Any = None) -> Any:
         """Fix the arguments: `bound = f.bind(x)`, then `bound()` launches on the same arrays at the least cost."""
         arrays, scalars, given, loaded = self._prepare(args, out, interpret)
@@ -163,7 +169,9 @@ class CompiledFile:
         with self._lock:
             found = self._loaded.get(key)
             if found is None:
-                found = self._loaded[key] = (device, device.load(self._compiled))
+                # Machine code is for one architecture; for another GPU the driver compiles the PTX, if it can.
+                here = device.kind != "cuda" or device.target.name == self.target
+                found = self._loaded[key] = (device, device.load(self._compiled if here else self.kernel))
         return found[1]
 
 

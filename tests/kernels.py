@@ -269,6 +269,64 @@ def debugging(x: Any, out: Any) -> None:
     out[...] = x[...]
 
 
+@case(Spec((50, 30), bf16), Spec((30, 20), bf16), out_type=Spec((50, 20), f32))
+def small_dot(a: Any, b: Any, out: Any) -> None:
+    out[...] = kd.dot(a[...], b[...])
+
+
+@case(Spec((64, 32), bf16), Spec((32, 16), bf16), out_type=Spec((64, 16), f32))
+def tensor_cores(a: Any, b: Any, out: Any) -> None:
+    out[...] = kd.mma(kd.zeros((64, 16), f32), a[...], b[...])
+
+
+@case(Spec((256,), f32), out_type=Spec((256,), f32))
+def own_instructions(x: Any, out: Any) -> None:
+    v = kd.optimization_barrier(x[...])
+    out[...] = kd.inline_ptx("ex2.approx.f32 $0, $1;", v, out_type=f32)
+
+
+@case(Spec((4, 8), f32), out_type=Spec((4, 8), f32))
+def warp_by_warp(x: Any, out: Any) -> None:
+    @kd.warp_map
+    def _(warp: Any) -> None:
+        out[warp, 0] = x[warp, 0]
+
+
+@case(
+    Spec((128,), f32),
+    out_type=Spec((128,), f32),
+    scratch_types=[kd.RefUnion(kd.SMEM((128,), f32), kd.SMEM((64,), i32))],
+)
+def shared_memory(x: Any, out: Any, union: Any) -> None:
+    floats, ints = union
+    floats[...] = x[...]
+    v = floats[...]
+    ints[...] = v[:64].astype(i32)
+    out[...] = v
+
+
+@case(Spec((), i32), out_type=Spec((2,), i32), scratch_types=[kd.SemaphoreType.REGULAR], grid=(2,), grid_names=("i",))
+def semaphores(x: Any, out: Any, sem: Any) -> None:
+    i = kd.axis_index("i")
+
+    @kd.when(i == 0)
+    def _() -> None:
+        kd.semaphore_signal(sem, 1)
+
+    @kd.when(i == 1)
+    def _() -> None:
+        kd.semaphore_wait(sem, 1)
+
+    out[i] = kd.semaphore_read(sem) + x[...]
+
+
+@case(Spec((128,), f32), targets=("sm_90", "sm_90a", "sm_100a", "sm_120a"), out_type=Spec((128,), f32))
+def dependents(x: Any, out: Any) -> None:
+    kd.griddepcontrol_wait()
+    out[...] = x[...]
+    kd.griddepcontrol_launch_dependents()
+
+
 # --- Hopper ----------------------------------------------------------------------------------------
 
 HOPPER = ("sm_90a",)

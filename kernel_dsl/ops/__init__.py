@@ -35,6 +35,7 @@ from .cluster import *  # noqa: F403
 from .control import *  # noqa: F403
 from .copy import *  # noqa: F403
 from .debug import *  # noqa: F403
+from .elementwise import broadcast_to
 from .index import *  # noqa: F403
 from .loops import *  # noqa: F403
 from .math import *  # noqa: F403
@@ -48,7 +49,6 @@ from .semaphore import *  # noqa: F403
 from .shape import *  # noqa: F403
 from .sorting import *  # noqa: F403
 from .threads import *  # noqa: F403
-from .elementwise import broadcast_to
 
 FAMILIES = (
     arith,

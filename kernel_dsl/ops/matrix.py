@@ -170,7 +170,9 @@ def k_step(dtype: DType) -> int:
 
 
 def wgmma(acc: Any, a: Any, b: Any, *, accumulate: bool = True) -> None:
-    """acc += a @ b (acc = a @ b without `accumulate`), asynchronously: acc (M, N) is an accumulator, a (M, K) an SMEM Ref or a value, b (K, N) an SMEM Ref.
+    """acc += a @ b (acc = a @ b without `accumulate`), asynchronously.
+
+    acc (M, N) is an accumulator, a (M, K) an SMEM Ref or a value, b (K, N) an SMEM Ref.
 
     Transposed operands are Refs' `.T`; 8-bit and float32 operands must be contiguous along K. Each call is one group
     for `wgmma_wait`. Until then neither operand nor accumulator may be touched. Refs without transforms get the tiling
@@ -229,7 +231,9 @@ def operand_view(ref: Ref, mn: int, word: str) -> tuple[View, tuple[Value, ...]]
     k_major = axes[1 - mn] == last
     if not k_major and ref.dtype.itemsize != 2:
         why = "only 16-bit operands may be contiguous along the other dimension"
-        hint = "store the transpose in SMEM, with K as the last axis, and pass its `.T`" if mn else "make K the last axis"
+        hint = (
+            "store the transpose in SMEM, with K as the last axis, and pass its `.T`" if mn else "make K the last axis"
+        )
         raise WgmmaShape(op="wgmma", what=f"{word} is {ref.dtype} and not contiguous along K", why=why, hint=hint)
     infer_transforms(ref)
     return view, offsets

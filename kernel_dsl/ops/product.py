@@ -193,8 +193,8 @@ def _k_last(x: Ref) -> bool:
 
 def _by_lanes(x: Any, y: Any, total: Array, want: DType) -> Array:
     """Multiply and add, one k at a time; values are read back from SMEM."""
-    from .control import loop
     from .arith import fma
+    from .control import loop
 
     left, right = (_in_memory(v) for v in (x, y))
 
@@ -214,5 +214,3 @@ def _in_memory(x: Any) -> Ref:
     ref = allocate(MemorySpec(MemorySpace.SMEM, x.shape, x.dtype), "dot operand")
     ref[...] = x
     return ref
-
-

@@ -7,22 +7,44 @@ from kernel_dsl.ops.control import For, If, Switch, While
 
 from ..context import Context
 from ..emit import Regs, llvm_type
+from .access import pack, unpack
+
+
+def _paired(value: Value) -> bool:
+    """Whether a value crosses blocks two elements to a register, as 16-bit values are held and moved."""
+    return value.type.dtype.bits == 16 and layout_of(value).registers % 2 == 0
 
 
 def _flat(ctx: Context, values: list[Value]) -> Regs:
-    return [name for v in values for name in ctx.regs(v)]
+    """The registers of values as they cross from block to block."""
+    out: Regs = []
+    for v in values:
+        names = ctx.regs(v)
+        if _paired(v):
+            names = [pack(ctx, names[i : i + 2], v.type.dtype, 4) for i in range(0, len(names), 2)]
+        out += names
+    return out
 
 
 def _types(values: list[Value] | tuple[Value, ...]) -> list[str]:
-    return [llvm_type(v.type.dtype) for v in values for _ in range(layout_of(v).registers)]
+    out: list[str] = []
+    for v in values:
+        count = layout_of(v).registers
+        out += ["i32"] * (count // 2) if _paired(v) else [llvm_type(v.type.dtype)] * count
+    return out
 
 
 def _bind(ctx: Context, values: tuple[Value, ...], names: Regs) -> None:
     start = 0
     for v in values:
         count = layout_of(v).registers
-        ctx.values[v] = names[start : start + count]
-        start += count
+        if _paired(v):
+            words = names[start : start + count // 2]
+            ctx.values[v] = [n for w in words for n in unpack(ctx, w, v.type.dtype, 2, 4)]
+            start += count // 2
+        else:
+            ctx.values[v] = names[start : start + count]
+            start += count
 
 
 def _branches(ctx: Context, results: tuple[Value, ...], arms: list[tuple[str, Region]]) -> None:

@@ -228,14 +228,14 @@ class CudaExec:
                 dirty.add(index)
             if slot in other_uses:
                 others |= other_uses[slot]
-        with self._guard("updating"):
+        with self._guard("updating"), self.lock:
             self._set_kernels(dirty - others)
             for index in sorted(others):
                 self._remake(index)
 
     def refresh(self, nodes: Iterable[Node]) -> None:
         """Nodes have other work or operands: make their parameters anew."""
-        with self._guard("updating"):
+        with self._guard("updating"), self.lock:
             for node in nodes:
                 self._remake(node.index)
 

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, cast
 
+from kernel_dsl.diagnostics import ends_at_user
 from kernel_dsl.tree import flatten, unflatten
 from kernel_dsl.variables import Symbol, evaluate
 
@@ -99,6 +100,7 @@ class Graph:
                 function(*args, **kwargs)
         return graph
 
+    @ends_at_user
     def copy(self, target: Any, source: Any) -> None:
         """Record a copy of one array into another of the same shape and dtype."""
         if self._recorder is None or self._context is None:
@@ -128,8 +130,13 @@ class Graph:
     def outputs(self, arrays: Any) -> None:
         if self._exec is not None:
             raise GraphError("g.outputs is set before the first replay: memory that is not an output is given up then")
+        before = self._chosen
         self._chosen, self._program = arrays, None
-        self._built()
+        try:
+            self._built()
+        except BaseException:
+            self._chosen = before
+            raise
 
     @property
     def memory_bytes(self) -> int:
@@ -169,6 +176,7 @@ class Graph:
 
     # --- steps by name ----------------------------------------------------------------------------
 
+    @ends_at_user
     def instantiate(self) -> None:
         """Make the graph executable: plan its memory, and give up what intermediates held."""
         with self._lock:
@@ -189,6 +197,7 @@ class Graph:
                     if operand.slot.kind == "scratch":
                         operand.view.owner = None
 
+    @ends_at_user
     def set_params(
         self,
         node: Node | int,
@@ -210,6 +219,7 @@ class Graph:
                     self._replace_operand(target, position, array)
             self._refresh([target])
 
+    @ends_at_user
     def set_launch_dims(
         self,
         node: Node | int,
@@ -226,6 +236,7 @@ class Graph:
             set_dims(target, grid=grid, block=block, dynamic_smem=dynamic_smem)
             self._refresh([target])
 
+    @ends_at_user
     def launch(self, stream: Any = None, wait: bool = False) -> None:
         """Launch with whatever is set now. With `wait`, until it is done: see `seconds`."""
         with self._lock:
@@ -293,6 +304,10 @@ class Graph:
             and stream is None
         ):
             return quick()
+        return self._replay(inputs, out, wait, stream, variables)
+
+    @ends_at_user
+    def _replay(self, inputs: Sequence[Any], out: Any, wait: bool, stream: Any, variables: dict[str, Any]) -> Any:
         recorder = recording.current()
         if recorder is not None:
             return self._nest(cast("GraphRecorder", recorder), inputs, out, variables)
@@ -395,8 +410,6 @@ class Graph:
     def _nest(self, recorder: GraphRecorder, inputs: Sequence[Any], out: Any, values: Mapping[str, Any]) -> Any:
         """Become part of the graph that is being recorded."""
         program = self._built()
-        if self._exec is not None and any(s.home is None and s.kind != "scratch" for s in program.slots):
-            raise GraphError("this graph was released")
         for name, variable in program.variables.items():
             value = values.get(name)
             if not isinstance(value, Symbol):

@@ -180,8 +180,9 @@ class GraphRecorder:
         for node in program.nodes:
             views, shifts = list[ArrayView](), list[int]()
             for operand in node.operands:
-                there = moved[operand.slot]
-                shift = there - operand.slot.low
+                # A slot that `set_params` gave is the user's own array.
+                shift = moved.get(operand.slot, operand.slot.low) - operand.slot.low
+                self.made.keep.append(operand.slot.array)
                 views.append(dataclasses.replace(operand.view, address=operand.view.address + shift))
                 shifts.append(operand.shift + shift)
             self.made.events.append(

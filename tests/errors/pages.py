@@ -8,7 +8,6 @@ import pkgutil
 from pathlib import Path
 
 import kernel_dsl as kd
-
 from tests.conftest import ROOT
 from tests.errors.fixes import FIXES
 from tests.errors.harness import BUILTINS, CASES

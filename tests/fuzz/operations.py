@@ -80,7 +80,7 @@ def elementwise(c: Choices, values: list[Value]) -> Step | None:
     operands, texts, shape = [first], [first.name], first.shape
     constants: dict[int, Any] = {}
     for position in range(1, row.arity):
-        other = _pick(c, values, lambda v: v.dtype == first.dtype and broadcastable(v.shape, shape))
+        other = _pick(c, values, lambda v, s=shape: v.dtype == first.dtype and broadcastable(v.shape, s))
         if other is None or c.chance(0.2):
             text, constants[position] = literal(c, first.dtype)
             texts.append(text)

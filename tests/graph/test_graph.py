@@ -326,6 +326,17 @@ def test_an_output_must_be_written(double) -> None:
         double(a)
     with pytest.raises(GraphError, match="only read"):
         g.outputs = a
+    np.testing.assert_array_equal(g(), a * 2)
+
+
+def test_a_graph_whose_nodes_were_changed_is_nested_as_it_is(double, add) -> None:
+    a, b = ints(), ints()
+    with Graph() as inner:
+        double(add(a, 3))
+    inner.set_params(0, arrays=[b], scalars=[5])
+    with Graph() as outer:
+        add(inner(), 1)
+    np.testing.assert_array_equal(outer(), (b + 5) * 2 + 1)
 
 
 def test_duplicate_inputs_are_one(xor) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from kernel_dsl.stages import Stages
 
-_TARGET = re.compile(r"#\s*(any|sm_\w+):\s*(.+)$")
+_TARGET = re.compile(r"#\s*(any|sm_\w+):([^#]+)")
 _ONE = re.compile(r'(not\s+)?"([^"]+)"(?:\s*x(\d+))?')
 
 
@@ -33,12 +33,10 @@ def expectations(body: Any) -> list[Expectation]:
     lines, first = inspect.getsourcelines(body)
     found: list[Expectation] = []
     for number, line in enumerate(lines, first):
-        comment = _TARGET.search(line)
-        if comment is None:
-            continue
-        for match in _ONE.finditer(comment[2]):
-            count = int(match[3]) if match[3] else None
-            found.append(Expectation(number, comment[1], match[2], bool(match[1]), count))
+        for comment in _TARGET.finditer(line):
+            for match in _ONE.finditer(comment[2]):
+                count = int(match[3]) if match[3] else None
+                found.append(Expectation(number, comment[1], match[2], bool(match[1]), count))
     return found
 
 

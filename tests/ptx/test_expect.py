@@ -97,7 +97,7 @@ def atomics(x: Any, out: Any) -> None:
 )
 def barriers(x: Any, out: Any, barrier: Any) -> None:
     kd.barrier_arrive(barrier)  # any: "mbarrier.arrive"
-    kd.barrier_wait(barrier)  # sm_90a: "mbarrier.try_wait.parity"; # sm_80: "mbarrier.test_wait"
+    kd.barrier_wait(barrier)  # sm_90a: "mbarrier.try_wait.parity" # sm_80: "mbarrier.test_wait"
 
     @kd.when(kd.axis_index("w") == 0)
     def _() -> None:

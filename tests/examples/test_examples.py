@@ -1,0 +1,61 @@
+"""Every example is right: each checks its kernels against NumPy in `main()`."""
+
+from __future__ import annotations
+
+import importlib
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+NAMES = sorted(path.stem for path in EXAMPLES.glob("[0-9]*.py"))
+
+
+def test_all_are_found() -> None:
+    """Each has a number of its own, the order to read them in."""
+    numbers = [int(name[:2]) for name in NAMES]
+    assert numbers[0] == 1 and len(set(numbers)) == len(numbers) >= 10
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_main(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """`main()` ends without a failed check, and says what it checked."""
+    importlib.import_module(f"examples.{name}").main()
+    assert capsys.readouterr().out
+
+
+def test_the_stencil_writes_a_picture(tmp_path: Path) -> None:
+    """The PNG's chunks are whole, and its rows have the size that its header gives."""
+    path = tmp_path / "heat.png"
+    importlib.import_module("examples.08_stencil").main(str(path))
+    data = path.read_bytes()
+    assert data.startswith(b"\x89PNG\r\n\x1a\n")
+    place, chunks = 8, {}
+    while place < len(data):
+        (size,) = struct.unpack(">I", data[place : place + 4])
+        body = data[place + 4 : place + 8 + size]
+        assert struct.unpack(">I", data[place + 8 + size : place + 12 + size])[0] == zlib.crc32(body)
+        chunks[body[:4]] = body[4:]
+        place += 12 + size
+    width, height = struct.unpack(">II", chunks[b"IHDR"][:8])
+    rows = np.frombuffer(zlib.decompress(chunks[b"IDAT"]), np.uint8).reshape(height, 1 + 3 * width)
+    assert not rows[:, 0].any() and rows.max() == 255
+
+
+@pytest.mark.parametrize("centred", [True, False])
+@pytest.mark.parametrize(("rows", "stages", "blocks", "parts"), [(4, 2, 3, 1), (1, 3, 2, 1), (1, 2, 2, 2)])
+def test_streamed_norms(centred: bool, rows: int, stages: int, blocks: int, parts: int) -> None:
+    """Blocks that stay and rows shared by clusters, which `main()` reaches for one shape only."""
+    example = importlib.import_module("examples.03_layer_norm")
+    rng = np.random.default_rng(0)
+    x = (rng.standard_normal((12, 256 * parts)) * 2 + 1).astype(np.float32)
+    gamma, beta = (rng.standard_normal(x.shape[1]).astype(np.float32) for _ in range(2))
+    kernel = example.stream_kernel(centred, rows, stages, blocks, parts)
+    got = kernel(x, gamma, beta) if centred else kernel(x, gamma)
+    expected = example.reference(centred, x, x, gamma, beta)[0]
+    assert np.max(np.abs(got[0] - expected)) < 1e-5
+    if centred:
+        assert np.max(np.abs(got[1] - x.mean(-1, dtype=np.float64))) < 1e-6

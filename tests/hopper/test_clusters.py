@@ -1,0 +1,141 @@
+"""Clusters: barriers, peers' SMEM, asynchronous stores, multicast; and semaphores between blocks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kernel_dsl as kd
+
+from .helpers import random
+
+PAIR: dict[str, Any] = {"grid": (2,), "grid_names": ("g",), "cluster": (2,), "cluster_names": ("c",)}
+f32 = kd.float32
+
+
+def place() -> Any:
+    return kd.axis_index("g") * 2 + kd.axis_index("c")
+
+
+def test_peers_are_read_and_written(interpret: Any, rng: Any) -> None:
+    @kd.kernel(
+        out_type=kd.ShapeDtypeStruct((2, 4, 128), f32),
+        scratch_types=[kd.SMEM((128,), f32), kd.SMEM((128,), f32), kd.ClusterBarrier("c")],
+        **PAIR,
+    )
+    def kernel(x: Any, out: Any, mine: Any, theirs: Any, met: Any) -> None:
+        other = {"c": 1 - kd.axis_index("c")}
+        mine[...] = x[place()]
+        kd.cluster_ref(theirs, other)[...] = x[place()] * 2.0
+        kd.barrier_arrive_and_wait(met)
+        out[0, place()] = kd.cluster_ref(mine, other)[...]
+        out[1, place()] = theirs[...]
+
+    x = random(rng, (4, 128), f32)
+    kernel.lower(x).compile()
+    swapped = x[[1, 0, 3, 2]]
+    assert np.array_equal(kernel(x, interpret=interpret), np.stack([swapped, 2 * swapped]))
+
+
+@pytest.mark.parametrize("dtype", [f32, kd.bfloat16], ids=str)
+def test_asynchronous_stores(dtype: Any, interpret: Any, rng: Any) -> None:
+    @kd.kernel(
+        out_type=kd.ShapeDtypeStruct((4, 8, 64), dtype),
+        scratch_types=[
+            kd.SMEM(
+                (8, 64),
+                dtype,
+                transforms=(kd.TilingTransform((8, 128 // dtype.itemsize // 2)), kd.SwizzleTransform(64)),
+            ),
+            kd.Barrier(),
+        ],
+        **PAIR,
+    )
+    def kernel(x: Any, out: Any, tile: Any, ready: Any) -> None:
+        kd.async_store_smem(x[place()], tile, ready, cluster_dim="c", cluster_idx=1 - kd.axis_index("c"))
+        kd.barrier_wait(ready)
+        out[place()] = tile[...]
+
+    x = random(rng, (4, 8, 64), dtype)
+    kernel.lower(x).compile()
+    assert np.array_equal(kernel(x, interpret=interpret), x[[1, 0, 3, 2]])
+
+
+@pytest.mark.parametrize("axes", [("c",), ("d",), ("c", "d")], ids=str)
+def test_multicast(axes: Any, interpret: Any, rng: Any) -> None:
+    """Blocks along the axes get one tile, whatever part of it each loads."""
+
+    @kd.kernel(
+        out_type=kd.ShapeDtypeStruct((2, 2, 64, 64), kd.bfloat16),
+        scratch_types=[
+            kd.SMEM((64, 64), kd.bfloat16, transforms=(kd.TilingTransform((8, 64)), kd.SwizzleTransform(128))),
+            kd.Barrier(),
+        ],
+        cluster=(2, 2),
+        cluster_names=("c", "d"),
+    )
+    def kernel(x: Any, out: Any, tile: Any, ready: Any) -> None:
+        c, d = kd.axis_index("c"), kd.axis_index("d")
+        source = (0 if "c" in axes else c) * 2 + (0 if "d" in axes else d)
+        kd.copy_gmem_to_smem(x.at[source], tile, ready, collective_axes=axes)
+        kd.barrier_wait(ready)
+        out[c, d] = tile[...]
+
+    x = random(rng, (4, 64, 64), kd.bfloat16)
+    assert "multicast::cluster" in kernel.lower(x).ptx
+    kernel.lower(x).compile()
+    expected = np.stack(
+        [np.stack([x[(0 if "c" in axes else c) * 2 + (0 if "d" in axes else d)] for d in range(2)]) for c in range(2)]
+    )
+    assert np.array_equal(kernel(x, interpret=interpret), expected)
+
+
+@pytest.mark.parametrize("axes", ["c", ("c", "d"), (("c", "d"),)], ids=str)
+def test_arrival_counts(axes: Any, interpret: Any) -> None:
+    @kd.kernel(
+        out_type=kd.ShapeDtypeStruct((4,), kd.int32),
+        cluster=(2, 2),
+        cluster_names=("c", "d"),
+        scratch_types=[kd.ClusterBarrier(axes, num_arrivals=4)],
+    )
+    def kernel(out: Any, met: Any) -> None:
+        for _ in range(4):
+            kd.barrier_arrive(met)
+        kd.barrier_wait(met)
+        here = kd.axis_index("c") * 2 + kd.axis_index("d")
+        out[here] = here
+
+    assert list(kernel(interpret=interpret)) == [0, 1, 2, 3]
+
+
+def test_semaphores(interpret: Any) -> None:
+    """One set a block, one for the grid; zero at each launch."""
+
+    @kd.kernel(
+        out_type=kd.ShapeDtypeStruct((3,), kd.int32),
+        grid=(2,),
+        grid_names=("i",),
+        scratch_types=[kd.SemaphoreType.REGULAR],
+    )
+    def kernel(out: Any, own: Any) -> None:
+        shared = kd.get_global(kd.SemaphoreType.REGULAR((10,)))
+        i = kd.axis_index("i")
+
+        @kd.when(i == 0)
+        def _() -> None:
+            out[2] = 17
+            kd.semaphore_signal(shared.at[3], 2)
+
+        @kd.when(i == 1)
+        def _() -> None:
+            kd.semaphore_wait(shared.at[3], 2)
+            out[2] = out[2] + 1
+
+        kd.semaphore_signal(own, i + 5)
+        out[i] = kd.semaphore_read(own)
+
+    kernel.lower().compile()
+    for _ in range(2):
+        assert list(kernel(interpret=interpret)) == [5, 6, 18]

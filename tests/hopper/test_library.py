@@ -1,0 +1,155 @@
+"""kd.library: every dtype, transpose, edge and extra of matmul; attention's masks, groups and head dimensions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kernel_dsl as kd
+from kernel_dsl.library.choose import choose, configure
+from kernel_dsl.library.persistent_matmul import MatmulConfig, Problem, matmul_kernel
+
+from .helpers import assemble, random, relative
+
+bf16, f16, f32 = kd.bfloat16, kd.float16, kd.float32
+SMALL = MatmulConfig(tile_m=128, tile_n=64, stages=2, epilogue_n=32)
+
+
+def operands(rng: Any, M: int, N: int, K: int, dtype: Any, ta: bool, tb: bool) -> tuple[Any, Any, Any]:
+    a = random(rng, (K, M), dtype).T if ta else random(rng, (M, K), dtype)
+    b = random(rng, (N, K), dtype).T if tb else random(rng, (K, N), dtype)
+    return a, b, a.astype(np.float64) @ b.astype(np.float64)
+
+
+@pytest.mark.parametrize(("ta", "tb"), [(False, False), (False, True), (True, False), (True, True)])
+def test_transposes_and_edges(ta: bool, tb: bool, interpret: Any, rng: Any) -> None:
+    a, b, expected = operands(rng, 200, 136, 136, bf16, ta, tb)
+    got = kd.library.matmul(a, b, config=SMALL, interpret=interpret)
+    assert got.dtype == bf16 and relative(got, expected) < 4e-3
+
+
+@pytest.mark.parametrize("dtype", [f16, kd.float8_e4m3fn, kd.float8_e5m2, kd.int8, kd.uint8], ids=str)
+def test_dtypes(dtype: Any, rng: Any) -> None:
+    a, b, expected = operands(rng, 128, 64, 256, dtype, False, True)
+    got = kd.library.matmul(a, b, interpret=True)
+    assert got.dtype == (kd.int32 if dtype.is_integer else f16 if dtype == f16 else bf16)
+    assert relative(got, expected) <= (0 if dtype.is_integer else 4e-3)
+
+
+def test_extras(interpret: Any, rng: Any) -> None:
+    """bias, addend, activation, out_dtype."""
+    a, b, expected = operands(rng, 128, 64, 64, bf16, False, True)
+    bias, c = random(rng, (64,), f32), random(rng, (128, 64), f32)
+    got = kd.library.matmul(a, b, bias=bias, c=c, activation=relu, out_dtype=f32, config=SMALL, interpret=interpret)
+    assert got.dtype == f32 and relative(got, np.maximum(expected + bias + c, 0)) < 1e-5
+
+
+def relu(x: Any) -> Any:
+    return kd.maximum(x, 0.0)
+
+
+@pytest.mark.parametrize("blocks", [1, 3])
+@pytest.mark.parametrize("cluster", [1, 2])
+def test_persistence(blocks: int, cluster: int, interpret: Any, rng: Any) -> None:
+    """Few blocks walk many tiles; clusters share B."""
+    a, b, expected = operands(rng, 384, 192, 128, bf16, False, False)
+    config = MatmulConfig(tile_m=128, tile_n=64, stages=2, epilogue_n=64, cluster=cluster, group=2)
+    problem = Problem(384, 192, 128, bf16, bf16, bf16)
+    kernel = matmul_kernel(problem, config, blocks * cluster)
+    assert relative(kernel(a, b, interpret=interpret), expected) < 4e-3
+
+
+@pytest.mark.parametrize("shape", [(70, 50, 33), (1, 3, 2), (4, 0, 3), (3, 5, 0)], ids=str)
+@pytest.mark.parametrize("dtype", [f32, kd.float64, kd.int32, bf16], ids=str)
+def test_what_the_fast_kernel_refuses(shape: Any, dtype: Any, rng: Any) -> None:
+    a, b, expected = operands(rng, *(shape[0], shape[1], shape[2]), dtype, True, False)
+    got = kd.library.matmul(a, b, interpret=True)
+    assert kd.library.matmul.lower(a, b).name == "matmul_general"
+    assert got.shape == expected.shape
+    assert not expected.size or relative(got, expected) < (5e-3 if dtype == bf16 else 1e-5)
+
+
+def test_the_choice_is_sane() -> None:
+    """Large problems get large tiles, thin ones narrow tiles, and all fit SMEM without spills."""
+    big = Problem(8192, 8192, 8192, bf16, bf16, bf16)
+    assert (choose(big, 132).tile_m * choose(big, 132).tile_n) == 128 * 256
+    thin = Problem(16, 16384, 8192, bf16, bf16, bf16)
+    assert choose(thin, 132).tile_m == 64
+    assert configure(big, 128, 256, 2) is not None
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_the_large_kernel(transposed: bool) -> None:
+    """The registers of the record configuration: 168 at launch, no spills, nothing serialised."""
+    n = 8192
+    kernel = matmul_kernel(Problem(n, n, n, bf16, bf16, bf16, b_transposed=transposed), MatmulConfig(), 132)
+    spec = kd.ShapeDtypeStruct((n, n), bf16)
+    assert assemble(kernel, spec, spec).resources.registers == 168
+
+
+def attention(q: Any, k: Any, v: Any, causal: bool) -> tuple[Any, Any]:
+    """Output and log-sum-exp in float64."""
+    q, k, v = (x.astype(np.float64) for x in (q, k, v))
+    k, v = (np.repeat(x, q.shape[1] // k.shape[1], 1) for x in (k, v))
+    scores = np.einsum("bhqd,bhkd->bhqk", q, k) * q.shape[3] ** -0.5
+    if causal:
+        scores = np.where(np.tril(np.ones(scores.shape[-2:], bool)), scores, -np.inf)
+    top = scores.max(-1, keepdims=True)
+    weights = np.exp(scores - top)
+    total = weights.sum(-1, keepdims=True)
+    return np.einsum("bhqk,bhkd->bhqd", weights / total, v), (top + np.log(total))[..., 0]
+
+
+# (batch, heads, key heads, queries, keys, dim, causal)
+ATTENTIONS = [
+    (1, 2, 2, 256, 256, 128, False),
+    (1, 2, 1, 256, 256, 128, True),
+    (2, 1, 1, 200, 300, 64, False),
+    (1, 4, 2, 200, 300, 64, True),
+    (1, 1, 1, 200, 170, 256, True),
+    (1, 1, 1, 130, 100, 256, False),
+    (1, 1, 1, 1, 77, 128, False),
+]
+
+
+@pytest.mark.parametrize("case", ATTENTIONS, ids=str)
+@pytest.mark.parametrize("dtype", [bf16, f16], ids=str)
+def test_attention(case: Any, dtype: Any, rng: Any) -> None:
+    B, H, G, Q, S, D, causal = case
+    q = random(rng, (B, H, Q, D), dtype)
+    k, v = random(rng, (B, G, S, D), dtype), random(rng, (B, G, S, D), dtype)
+    expected, lse = attention(q, k, v, causal)
+    schedule = kd.InterpretParams(schedule="late" if dtype == bf16 else "random")
+    got, sums = kd.library.attention(q, k, v, causal=causal, return_lse=True, interpret=schedule)
+    assert kd.library.attention.lower(q, k, v, causal=causal).name == "attention"
+    assert relative(got, expected) < (8e-3 if dtype == bf16 else 2e-3)
+    assert np.abs(sums - lse).max() < 1e-5
+    assert np.array_equal(kd.library.attention(q, k, v, causal=causal, interpret=schedule), got)
+
+
+@pytest.mark.parametrize("dim", [64, 128, 256])
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_has_no_spills(dim: int, causal: bool) -> None:
+    spec = kd.ShapeDtypeStruct((1, 16, 4096, dim), bf16)
+    compiled = kd.library.attention.lower(spec, spec, spec, causal=causal).compile()
+    assert compiled.resources.spills == 0 and not compiled.remarks
+
+
+@pytest.mark.parametrize("dtype", [f32, kd.float64], ids=str)
+def test_general_attention(dtype: Any, rng: Any) -> None:
+    q, k, v = random(rng, (1, 2, 9, 40), dtype), random(rng, (1, 1, 30, 40), dtype), random(rng, (1, 1, 30, 40), dtype)
+    expected, lse = attention(q, k, v, True)
+    got, sums = kd.library.attention(q, k, v, causal=True, return_lse=True, interpret=True)
+    assert relative(got, expected) < 1e-5 and np.abs(sums - lse).max() < 1e-5
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_mixed(transposed: bool, interpret: Any, rng: Any) -> None:
+    """int8 by bfloat16: A is widened in registers."""
+    a = random(rng, (136, 144), kd.int8)
+    b = random(rng, (72, 144), bf16).T if transposed else random(rng, (144, 72), bf16)
+    got = kd.library.matmul(a, b, interpret=interpret)
+    assert got.dtype == bf16 and relative(got, a.astype(np.float64) @ b.astype(np.float64)) < 4e-3
+    assemble(kd.library.matmul, a, b)

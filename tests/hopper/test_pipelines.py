@@ -1,0 +1,174 @@
+"""Pipelines: depths, carries, delays, dynamic and empty grids, several warpgroups, clusters, repeated runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kernel_dsl as kd
+
+from .helpers import assemble, random, relative, tiles
+
+f32, bf16 = kd.float32, kd.bfloat16
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 16])
+def test_elementwise(depth: int, interpret: Any, rng: Any) -> None:
+    @kd.kernel(out_type=kd.ShapeDtypeStruct((256, 64), f32), grid=(2,), grid_names=("i",))
+    def kernel(x: Any, out: Any) -> None:
+        spec = kd.BlockSpec((128, 16), lambda j: (kd.axis_index("i"), j))
+
+        def body(index: Any, a: Any, b: Any) -> None:
+            b[...] = a[...] + 1.0
+
+        kd.emit_pipeline(body, grid=(4,), in_specs=[spec], out_specs=[spec], max_concurrent_steps=depth)(x, out)
+
+    x = random(rng, (256, 64), f32)
+    assert np.array_equal(kernel(x, interpret=interpret), x + np.float32(1))
+
+
+def test_an_output_that_ignores_an_axis(interpret: Any, rng: Any) -> None:
+    """Only the last step's block is stored."""
+
+    @kd.kernel(out_type=kd.ShapeDtypeStruct((32, 16), f32))
+    def kernel(x: Any, out: Any) -> None:
+        def body(index: Any, a: Any, b: Any) -> None:
+            b[...] = a[...] * 2.0
+
+        ins, outs = kd.BlockSpec((32, 16), lambda i: (0, i)), kd.BlockSpec((32, 16), lambda i: (0, 0))
+        kd.emit_pipeline(body, grid=(4,), in_specs=[ins], out_specs=[outs], max_concurrent_steps=2)(x, out)
+
+    x = random(rng, (32, 64), f32)
+    assert np.array_equal(kernel(x, interpret=interpret), 2 * x[:, 48:])
+
+
+@pytest.mark.parametrize("steps", [0, 1, 3, 4])
+def test_a_dynamic_grid_with_a_carry(steps: int, interpret: Any, rng: Any) -> None:
+    @kd.kernel(out_type=kd.ShapeDtypeStruct((64, 64), f32))
+    def kernel(n: Any, x: Any, out: Any) -> None:
+        spec = kd.BlockSpec((64, 64), lambda j: (j, 0))
+        pipeline = kd.emit_pipeline(
+            lambda index, a, total: total + a[...],
+            grid=(n,),
+            in_specs=[spec],
+            max_concurrent_steps=2,
+            init_carry=kd.zeros((64, 64), f32),
+        )
+        out[...] = pipeline(x)
+
+    x = random(rng, (256, 64), f32)
+    assert np.allclose(kernel(steps, x, interpret=interpret), x.reshape(4, 64, 64)[:steps].sum(0), atol=1e-5)
+
+
+@pytest.mark.parametrize("transposed", [(False, False), (True, False), (False, True), (True, True)])
+def test_matmul_with_a_delayed_release(transposed: Any, rng: Any) -> None:
+    ta, tb = transposed
+    M, N, K = 64, 64, 256
+
+    @kd.kernel(out_type=kd.ShapeDtypeStruct((M, N), f32), scratch_types=[kd.ACC((M, N))])
+    def kernel(a: Any, b: Any, out: Any, acc: Any) -> None:
+        def body(index: Any, x: Any, y: Any) -> None:
+            kd.wgmma(acc, x.T if ta else x, y.T if tb else y)
+            kd.wgmma_wait(1)
+
+        options = {"transforms": tiles(kd.float16), "delay_release": 1}
+        specs = [
+            kd.BlockSpec((64, M) if ta else (M, 64), (lambda k: (k, 0)) if ta else (lambda k: (0, k)), **options),
+            kd.BlockSpec((N, 64) if tb else (64, N), (lambda k: (0, k)) if tb else (lambda k: (k, 0)), **options),
+        ]
+        kd.emit_pipeline(body, grid=(K // 64,), in_specs=specs, max_concurrent_steps=2)(a, b)
+        out[...] = acc[...]
+
+    a, b = random(rng, (K, M) if ta else (M, K), kd.float16), random(rng, (N, K) if tb else (K, N), kd.float16)
+    expected = (a.T if ta else a).astype(np.float64) @ (b.T if tb else b).astype(np.float64)
+    assemble(kernel, a, b)
+    for schedule in ("eager", "late", "random"):
+        assert relative(kernel(a, b, interpret=kd.InterpretParams(schedule=schedule)), expected) < 1e-6
+
+
+@pytest.mark.parametrize("delay", [0, 1])
+@pytest.mark.parametrize("consumers", [1, 2])
+@pytest.mark.parametrize("manual", [False, True])
+def test_warp_specialized_copies(delay: int, consumers: int, manual: bool, interpret: Any, rng: Any) -> None:
+    """Two runs over a grid of two axes; outputs are written by all compute warpgroups."""
+    if manual and delay:
+        pytest.skip("a body that releases by itself has no delay")
+    rows = 64 // consumers
+
+    @kd.kernel(out_type=kd.ShapeDtypeStruct((2, 128, 64), f32), num_threads=consumers + 1, thread_name="wg")
+    def kernel(x: Any, out: Any) -> None:
+        part = kd.ds(kd.axis_index("wg") * rows, rows)
+
+        def body(index: Any, a: Any, b: Any, *consumed: Any) -> None:
+            b[part] = a[part] * 2.0
+            for barrier in consumed:
+                kd.barrier_arrive(barrier)
+
+        def spec(**options: Any) -> Any:
+            return kd.BlockSpec((None, 64, 32), lambda i, j: (0, i, j), **options)
+
+        for half in range(2):
+            kd.emit_pipeline_warp_specialized(
+                body,
+                grid=(2, 2),
+                memory_registers=40,
+                in_specs=[spec(delay_release=delay)],
+                out_specs=[spec()],
+                max_concurrent_steps=2,
+                wg_axis="wg",
+                num_compute_wgs=consumers,
+                manual_consumed_barriers=manual,
+            )(x.at[half : half + 1], out.at[half : half + 1])
+
+    x = random(rng, (2, 128, 64), f32)
+    assert np.array_equal(kernel(x, interpret=interpret), 2 * x)
+
+
+@pytest.mark.parametrize("cluster", [1, 2])
+def test_warp_specialized_matmul(cluster: int, interpret: Any, rng: Any) -> None:
+    """Two consumers with accumulators around the loop; B shared over the cluster by multicast."""
+
+    @kd.kernel(
+        out_type=kd.ShapeDtypeStruct((128 * cluster, 64), f32),
+        num_threads=3,
+        thread_name="wg",
+        **({"cluster": (2,), "cluster_names": ("c",)} if cluster == 2 else {}),
+    )
+    def kernel(a: Any, b: Any, out: Any) -> None:
+        block = kd.axis_index("c") if cluster == 2 else 0
+        rows = kd.ds(kd.axis_index("wg") * 64, 64)
+        accs: list[Any] = []
+
+        def body(index: Any, x: Any, y: Any, carry: Any) -> Any:
+            kd.wgmma(accs[0], x.at[rows], y)
+            kd.wgmma_wait(1)
+            return carry + 1
+
+        def context(pipeline: Any) -> None:
+            def run(acc: Any) -> None:
+                accs.append(acc)
+                pipeline(0)
+                out[kd.ds(block * 128 + kd.axis_index("wg") * 64, 64)] = acc[...]
+
+            kd.run_scoped(run, kd.ACC((64, 64)))
+
+        options = {"transforms": tiles(bf16), "delay_release": 1}
+        kd.emit_pipeline_warp_specialized(
+            body,
+            grid=(4,),
+            memory_registers=40,
+            in_specs=[
+                kd.BlockSpec((128, 64), lambda k: (block, k), **options),
+                kd.BlockSpec((64, 64), lambda k: (k, 0), collective_axes="c" if cluster == 2 else (), **options),
+            ],
+            max_concurrent_steps=2,
+            wg_axis="wg",
+            num_compute_wgs=2,
+            compute_context=context,
+        )(a, b)
+
+    a, b = random(rng, (128 * cluster, 256), bf16), random(rng, (256, 64), bf16)
+    assemble(kernel, a, b)
+    assert relative(kernel(a, b, interpret=interpret), a.astype(np.float64) @ b.astype(np.float64)) < 1e-6

@@ -1,0 +1,147 @@
+"""Warps on their own, PTX by hand, dependent launches, shared buffers, register budgets, barrier tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kernel_dsl as kd
+
+from .helpers import random
+
+f32 = kd.float32
+
+
+def test_warps_copy_on_their_own(interpret: Any, rng: Any) -> None:
+    @kd.kernel(
+        out_type=kd.ShapeDtypeStruct((4, 128), f32),
+        scratch_types=[kd.SMEM((4, 128), f32), kd.Barrier(num_barriers=4)],
+    )
+    def kernel(x: Any, out: Any, tile: Any, ready: Any) -> None:
+        @kd.warp_map
+        def _(warp: Any) -> None:
+            kd.copy_gmem_to_smem(x.at[warp], tile.at[warp], ready.at[warp])
+
+        for i in range(4):
+            kd.barrier_wait(ready.at[i])
+
+        @kd.warp_map
+        def _(warp: Any) -> None:
+            @kd.when(warp % 2 == 0)
+            def _() -> None:
+                @kd.loop(0, 2)
+                def _(i: Any) -> None:
+                    kd.copy_smem_to_gmem(tile.at[warp + i], out.at[warp + i])
+
+            kd.wait_smem_to_gmem(0)
+
+    x = random(rng, (4, 128), f32)
+    kernel.lower(x).compile()
+    assert np.array_equal(kernel(x, interpret=interpret), x)
+
+
+def test_warps_arrive_for_the_warpgroup(interpret: Any) -> None:
+    @kd.kernel(out_type=kd.ShapeDtypeStruct((), kd.int32), scratch_types=[kd.Barrier(num_arrivals=3)])
+    def kernel(out: Any, met: Any) -> None:
+        @kd.warp_map
+        def _(warp: Any) -> None:
+            kd.when(warp != 2)(lambda: kd.barrier_arrive(met))
+
+        kd.barrier_wait(met)
+        out[...] = 1
+
+    assert kernel(interpret=interpret) == 1
+
+
+def test_inline_ptx_and_optimization_barrier(rng: Any) -> None:
+    @kd.kernel(out_type=[kd.ShapeDtypeStruct((100,), f32), kd.ShapeDtypeStruct((100,), kd.int32)])
+    def kernel(x: Any, sums: Any, signs: Any) -> None:
+        hidden = kd.optimization_barrier(x[...])
+        total, sign = kd.inline_ptx(
+            "add.rn.f32 $0, $2, $3; { .reg .pred p; setp.lt.f32 p, $2, 0f00000000; selp.b32 $1, 1, 0, p; }",
+            hidden,
+            1.0,
+            out_type=(f32, kd.int32),
+        )
+        sums[...] = total
+        signs[...] = sign
+
+    x = random(rng, (100,), f32)
+    kernel.lower(x).compile()
+    sums, signs = kernel(x, interpret=True)
+    assert np.array_equal(sums, x + np.float32(1)) and np.array_equal(signs, x < 0)
+
+
+def test_dependent_launch_attribute() -> None:
+    @kd.kernel(out_type=lambda x: x)
+    def first(x: Any, out: Any) -> None:
+        out[...] = x[...] + 1
+        kd.griddepcontrol_launch_dependents()
+
+    @kd.kernel(out_type=lambda x: x)
+    def second(x: Any, out: Any) -> None:
+        kd.griddepcontrol_wait()
+        out[...] = x[...] * 2
+
+    x = np.arange(64, dtype=np.float32)
+    assert not first.lower(x).kernel.launch.programmatic_dependent_launch
+    assert second.lower(x).kernel.launch.programmatic_dependent_launch
+    assert np.array_equal(second(first(x, interpret=True), interpret=True), (x + 1) * 2)
+
+
+def test_a_union_takes_the_larger_tree(rng: Any) -> None:
+    @kd.kernel(
+        out_type=[kd.ShapeDtypeStruct((128,), f32), kd.ShapeDtypeStruct((64,), kd.int32)],
+        scratch_types=[kd.RefUnion(kd.SMEM((128,), f32), (kd.SMEM((64,), kd.int32), kd.SMEM((96,), kd.int32)))],
+    )
+    def kernel(x: Any, out: Any, numbers: Any, union: Any) -> None:
+        floats, (one, two) = union
+        one[...] = kd.arange(64)
+        two[...] = kd.arange(96)
+        numbers[...] = one[...] + two[:64]
+        floats[...] = x[...]
+        out[...] = floats[...]
+
+    x = random(rng, (128,), f32)
+    out, numbers = kernel(x, interpret=True)
+    assert np.array_equal(out, x) and np.array_equal(numbers, 2 * np.arange(64))
+    assert sum(r.bytes for r in kernel.lower(x).kernel.names.smem if r.kind == "ref") == 256 + 384
+
+
+def test_testing_a_barrier(interpret: Any) -> None:
+    @kd.kernel(
+        out_type=kd.ShapeDtypeStruct((2,), kd.int32), num_threads=2, thread_name="wg", scratch_types=[kd.Barrier()]
+    )
+    def kernel(out: Any, met: Any) -> None:
+        wg = kd.axis_index("wg")
+
+        @kd.when(wg == 0)
+        def _() -> None:
+            kd.barrier_arrive(met)
+            out[0] = 1
+
+        @kd.when(wg == 1)
+        def _() -> None:
+            kd.while_loop(lambda done: ~done, lambda done: kd.barrier_test(met), kd.bool_(False))
+            out[1] = 2
+
+    kernel.lower().compile()
+    assert list(kernel(interpret=interpret)) == [1, 2]
+
+
+@pytest.mark.parametrize(("low", "high", "good"), [(40, 232, True), (24, 240, True), (200, 240, False)])
+def test_register_budget(low: int, high: int, good: bool) -> None:
+    @kd.kernel(out_type=kd.ShapeDtypeStruct((3,), kd.int32), num_threads=3, thread_name="wg")
+    def kernel(out: Any) -> None:
+        wg = kd.axis_index("wg")
+        kd.when(wg == 2)(lambda: kd.set_max_registers(low, action="decrease"))
+        kd.when(wg < 2)(lambda: kd.set_max_registers(high, action="increase"))
+        out[wg] = wg
+
+    if good:
+        kernel.lower().compile()
+        return
+    with pytest.raises(kd.Error, match="register"):
+        kernel.lower()
