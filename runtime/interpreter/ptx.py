@@ -169,7 +169,6 @@ class Module:
     variables: dict[str, Var]
     files: dict[int, str]
     target_at: tuple[int, int] = (0, 0)  # line and column of the .target directive
-    programs: dict[str, Any] = field(default_factory=dict[str, Any], repr=False, compare=False)  # compiled, by entry
     # What `run` compiled, by entry: it lives and dies with the text.
     programs: dict[str, Any] = field(default_factory=dict[str, Any], repr=False, compare=False)
 
