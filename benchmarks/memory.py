@@ -1,113 +1,129 @@
-"""Memory-bound kernels beside `Tensor.copy_` of the same bytes: `python -m benchmarks.memory [names] [--json FILE]`.
+"""Memory-bound kernels beside `Tensor.copy_`.
 
-The floor of each is its bytes over the bandwidth that the copy reaches in the same run: ratio 1.00. Outputs are
-poisoned with NaN, and checked against float64 on fresh random inputs, before anything is timed.
+`python -m benchmarks.memory [names] [--variants] [--compile] [--json FILE]`
+
+The floor of each is its bytes over the bandwidth that a copy of 1 GiB in all reaches in the same rounds: "of copy" is
+1.000 there. Outputs are poisoned, and checked against float64 on random inputs, before anything is timed. Torch eager
+stands beside; `--compile` adds torch.compile, and `--variants` other tunings of each kernel. A kernel that fails is
+reported, and the others go on.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
-from collections.abc import Callable
+import time
+import traceback
 from typing import Any
 
 import torch
 
-from .harness import interleaved, machine, table
+from .harness import Timing, interleaved, machine, table
+from .memory_cases import CASES, Case, Variant
 
-SHAPES = [(8192, 8192), (16384, 4096), (4096, 32768), (131072, 128)]
+COPIED = 1 << 29  # bytes read, and bytes written
 
 
-def _check(name: str, got: Any, expected: Any, tolerance: float) -> float:
-    error = ((got.double() - expected).norm() / expected.norm()).item()
-    assert error <= tolerance, f"{name}: relative error {error:.2e} over {tolerance:.0e}"
-    return error
+def poison(outputs: tuple[Any, ...]) -> None:
+    """Fill outputs with what no right answer has."""
+    for out in outputs:
+        if out.element_size() == 1:
+            out.view(torch.uint8).fill_(0x7F)  # NaN in float8_e4m3fn
+        elif out.dtype.is_floating_point:
+            out.fill_(float("nan"))
+        else:
+            out.view(torch.int32).fill_(77)
+
+
+def ready(case: Case, variant: Variant) -> tuple[float, str, int]:
+    """(relative error, registers, spilled bytes) of a variant that gives the right result. Raises otherwise."""
+    poison(variant.outputs())
+    variant.run()
+    torch.cuda.synchronize()
+    error = case.check(variant.outputs())
+    resources = variant.lowered()
+    return error, "+".join(str(r.registers) for r in resources), sum(r.spills for r in resources)
+
+
+def rows_of(case: Case, variants: bool, compiled: bool) -> list[dict[str, Any]]:
+    """Check and time one case; a row for each variant that works."""
+    good: dict[str, tuple[Variant, float, str, int]] = {}
+    for variant in case.variants if variants else case.variants[:1]:
+        try:
+            good[variant.name] = (variant, *ready(case, variant))
+        except Exception as error:  # the others go on, whatever it was
+            print(f"FAILED {case.name} [{variant.name}]: {str(error).splitlines()[0] if str(error) else error!r}")
+            if not isinstance(error, AssertionError):
+                traceback.print_exc(limit=-2)
+    if not good:
+        return []
+    source = torch.empty(COPIED, dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+    runs: dict[str, Any] = {name: found[0].run for name, found in good.items()}
+    runs["(copy)"] = lambda: target.copy_(source)
+    peers: dict[str, Any] = {"(torch)": case.peer}
+    if compiled:
+        peers["(compile)"] = torch.compile(case.peer)
+    for name, peer in peers.items():
+        try:
+            peer()
+            runs[name] = peer
+        except Exception as error:  # not everything can be compiled
+            print(f"{case.name}: the peer {name} fails with {type(error).__name__}")
+    times = interleaved(runs, rounds=15)
+    copy = 2 * COPIED / times["(copy)"].median
+    return [_row(case, name, found, times, copy) for name, found in good.items()]
+
+
+def _microseconds(timing: Timing | None) -> str:
+    return "-" if timing is None else f"{timing.median * 1e6:.1f}"
 
 
 def _row(
-    name: str, run: Callable[[], Any], copies: tuple[Any, Any], bytes: int, extra: dict[str, Any]
+    case: Case, name: str, found: tuple[Variant, float, str, int], times: dict[str, Timing], copy: float
 ) -> dict[str, Any]:
-    target, source = copies
-    times = interleaved({"ours": run, "copy": lambda: target.copy_(source), **extra.pop("peers", {})})
-    ours, copy = times["ours"], times["copy"]
-    copied = 2 * source.numel() * source.element_size()
+    _, error, registers, spills = found
+    own = times[name]
+    ratio = case.bytes / own.median / copy
     row: dict[str, Any] = {
-        "kernel": name,
-        "us": f"{ours.median * 1e6:.1f} ({ours.low * 1e6:.1f}-{ours.high * 1e6:.1f})",
-        "TB/s": f"{bytes / ours.median * 1e-12:.2f}",
-        "copy TB/s": f"{copied / copy.median * 1e-12:.2f}",
-        "of copy": f"{(bytes / ours.median) / (copied / copy.median):.3f}",
-        **extra,
+        "kernel": case.name,
+        "variant": name,
+        "us": f"{own.median * 1e6:.1f}",
+        "spread": f"{own.low * 1e6:.1f}-{own.high * 1e6:.1f}",
+        "of copy": f"{ratio:.3f}",
+        "target": f"{case.target:.2f}{'' if ratio >= case.target else ' MISSED'}",
+        "copy TB/s": f"{copy * 1e-12:.2f}",
+        **{f"{peer[1:-1]} us": _microseconds(times.get(peer)) for peer in ("(torch)", "(compile)")},
+        "regs": registers,
+        "spills": spills,
+        "error": f"{error:.0e}",
     }
-    for peer in times:
-        if peer not in ("ours", "copy"):
-            row[peer] = f"{times[peer].median * 1e6:.1f} us"
     return row
-
-
-def softmax(rows: list[dict[str, Any]]) -> None:
-    """bf16 softmax along the last axis."""
-    module = importlib.import_module("examples.01_softmax")
-    for shape in SHAPES:
-        x = torch.randn(shape, device="cuda").bfloat16()
-        out = torch.full_like(x, float("nan"))
-        kernel = module.softmax_for(shape[1])
-        kernel(x, out=out)
-        part = slice(0, 1024)
-        expected = torch.softmax(x[part].double(), -1)
-        error = _check("softmax", out[part], expected, 4e-3)
-        assert not out.isnan().any()
-        spills = kernel.lower(x, target="sm_90a").compile().resources
-        rows.append(
-            _row(
-                f"softmax bf16 {shape[0]}x{shape[1]}",
-                lambda k=kernel, x=x, o=out: k(x, out=o),
-                (torch.empty_like(x), x),
-                2 * x.numel() * 2,
-                {"error": f"{error:.1e}", "regs": spills.registers, "spills": spills.spills,
-                 "peers": {"torch": lambda x=x: torch.softmax(x, -1)}},
-            )
-        )
-
-
-def vector_add(rows: list[dict[str, Any]]) -> None:
-    """float32 addition of 2^27 elements: two arrays read, one written."""
-    module = importlib.import_module("examples.02_vector_add")
-    x, y = (torch.randn(2**27, device="cuda") for _ in range(2))
-    out = torch.full_like(x, float("nan"))
-    module.vector_add(x, y, out=out)
-    assert torch.equal(out, x + y)
-    resources = module.vector_add.lower(x, y, target="sm_90a").compile().resources
-    rows.append(
-        _row(
-            "vector add f32 2^27",
-            lambda: module.vector_add(x, y, out=out),
-            (torch.empty_like(x), x),
-            3 * x.numel() * 4,
-            {"error": "0", "regs": resources.registers, "spills": resources.spills,
-             "peers": {"torch": lambda: torch.add(x, y, out=out)}},
-        )
-    )
-
-
-WORK = {"softmax": softmax, "vector_add": vector_add}
 
 
 def main() -> None:
     """Run the named benchmarks, or all."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", choices=[*WORK, []], default=[])
+    parser.add_argument("names", nargs="*", metavar="name", help=", ".join(CASES))
+    parser.add_argument("--variants", action="store_true", help="time other tunings, too")
+    parser.add_argument("--compile", action="store_true", help="time torch.compile, too")
     parser.add_argument("--json")
     args = parser.parse_args()
+    for name in args.names:
+        if name not in CASES:
+            parser.error(f"{name!r} is none of {', '.join(CASES)}")
     rows: list[dict[str, Any]] = []
+    begun = time.perf_counter()
     print(machine())
-    for name in args.names or WORK:
+    for name in args.names or CASES:
         try:
-            WORK[name](rows)
-        except AssertionError as error:
-            print(f"{name}: {error}")
-        table(rows, args.json)
-    print(machine())
+            for case in CASES[name]():
+                rows += rows_of(case, args.variants, args.compile)
+        except Exception as error:  # out of memory, or a peer that is missing: the others go on
+            print(f"FAILED {name}: {error!r}")
+            traceback.print_exc(limit=-2)
+        torch.cuda.empty_cache()
+    table(rows, args.json)
+    print(machine(), f"{time.perf_counter() - begun:.0f} s")
 
 
 if __name__ == "__main__":

@@ -300,7 +300,7 @@ def column_sums(dtype: Any) -> Any:
 
 def forward_for(shape: tuple[int, int], centred: bool) -> Any:
     """The forward kernel that suits this shape."""
-    rows, columns = shape
+    columns = shape[1]
     if columns > 8192 and columns % (128 * 4) == 0:
         return stream_kernel(centred, stages=3, blocks=MULTIPROCESSORS // 2, parts=4)
     return rows_kernel(centred, max(1, 2048 // max(1, columns)))

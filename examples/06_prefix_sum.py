@@ -19,7 +19,10 @@ import kernel_dsl as kd
 
 @functools.cache
 def row_kernel(piece: int = 2048, rows: int = 1) -> Any:
-    """Running sums of `rows` rows a warpgroup, `piece` elements of each at a time."""
+    """Running sums of `rows` rows a warpgroup, `piece` elements of each at a time.
+
+    The next piece is loaded before this one is worked on, so that a warpgroup never has nothing under way.
+    """
 
     @kd.kernel(
         out_type=lambda x: x,
@@ -29,22 +32,39 @@ def row_kernel(piece: int = 2048, rows: int = 1) -> Any:
     )
     def cumsum(x: Any, out: Any) -> None:
         block = kd.ds(kd.axis_index("row") * rows, rows)
+        last = kd.cdiv(x.shape[1], piece) - 1
 
-        @kd.loop(0, kd.cdiv(x.shape[1], piece), init_carry=kd.zeros((rows, 1), kd.float32))
-        def _(step: Any, before: Any) -> Any:
-            part = kd.ds(step * piece, piece)
-            value = kd.load(x, (block, part), fill=0).astype(kd.float32)
-            out[block, part] = (kd.cumsum(value, axis=1) + before).astype(x.dtype)
+        def load(step: Any) -> Any:
+            return kd.load(x, (block, kd.ds(step * piece, piece)), fill=0)
+
+        def finish(step: Any, loaded: Any, before: Any) -> Any:
+            """Store this piece's running sums; the row's sum so far."""
+            value = loaded.astype(kd.float32)
+            out[block, kd.ds(step * piece, piece)] = (kd.cumsum(value, axis=1) + before).astype(x.dtype)
             return before + kd.sum(value, axis=1, keepdims=True)
+
+        @kd.loop(0, last, init_carry=(load(0), kd.zeros((rows, 1), kd.float32)))
+        def at_last(step: Any, carry: Any) -> Any:
+            following = load(step + 1)
+            return following, finish(step, *carry)
+
+        finish(last, *at_last)
 
     return cumsum
 
 
+SETTINGS = {"4x512": (512, 4), "4x1024": (1024, 4), "4x256": (256, 4), "1x2048": (2048, 1), "1x1024": (1024, 1)}
+
+
+def row_kernel_for(columns: int) -> Any:
+    """The kernel that suits rows of this length: a row a warp, which needs no exchange between warps."""
+    piece = min(512, 1 << max(3, (columns - 1).bit_length()))
+    return row_kernel(piece, max(4, 2048 // piece))
+
+
 def row_cumsum(x: Any, **options: Any) -> Any:
     """Running sums along the rows of a 2-D float array."""
-    columns = x.shape[1]
-    piece = min(2048, 1 << max(3, (columns - 1).bit_length()))
-    return row_kernel(piece, max(1, 2048 // piece))(x, **options)
+    return row_kernel_for(x.shape[1])(x, **options)
 
 
 BLOCK = 4096

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from . import dtypes as dt
 from .diagnostics import ends_at_user
@@ -116,19 +116,25 @@ class AccRef:
         """The block that static slices pick. Raises `BadIndex`, `SliceOutOfRange`."""
         from .refs import Slice
 
-        items = list(index) if isinstance(index, tuple) else [index]
+        items: list[Any] = list(cast("tuple[Any, ...]", index)) if isinstance(index, tuple) else [index]
         if items and items[-1] is Ellipsis:
             items.pop()
         if items and items[0] is Ellipsis:
             items = [slice(None)] * (3 - len(items)) + items[1:]
         items += [slice(None)] * (2 - len(items))
         start, shape = list(self._start), list(self._shape)
-        for dim, (item, unit) in enumerate(zip(items, (64, 8), strict=False)):
+        for dim, (part, unit) in enumerate(zip(items, (64, 8), strict=False)):
+            item: Any = part
             if isinstance(item, Slice) and isinstance(item.start, int):
                 item = slice(item.start, item.start + item.size, item.stride)
-            if not isinstance(item, slice) or any(isinstance(x, Array) for x in (item.start, item.stop, item.step)):
-                raise BadIndex(what=f"a {type(item).__name__}", hint="accumulators are sliced statically: `acc.at[:, a:b]`")
-            begin, stop, step = item.indices(self._shape[dim])
+            given: Any = item
+            sliced = isinstance(item, slice)
+            parts: tuple[Any, ...] = (given.start, given.stop, given.step) if sliced else (given,)
+            if len(parts) == 1 or any(isinstance(x, Array) for x in parts):
+                raise BadIndex(
+                    what=f"a {type(item).__name__}", hint="accumulators are sliced statically: `acc.at[:, a:b]`"
+                )
+            begin, stop, step = slice(*parts).indices(self._shape[dim])
             if step != 1 or begin % unit or (stop - begin) % unit or stop <= begin:
                 what = f"rows come in 64s and columns in 8s; this is {begin}:{stop}:{step} of axis {dim}"
                 raise SliceOutOfRange(start=begin, stop=stop, dim=dim, extent=self._shape[dim], what=what)

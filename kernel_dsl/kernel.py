@@ -29,7 +29,7 @@ from .specialise import (
     output_structs,
     trace_kernel,
 )
-from .stages import Stages, target_named
+from .stages import Stages, target_named, warn_of_remarks
 from .target import DEFAULT
 from .tree import flatten, unflatten
 from .variables import binding_is_active, variables
@@ -367,7 +367,8 @@ def load(stages: Stages, device: Any) -> Any:
 
     identity = assembler_identity(AssemblerOptions(ptxas=environment().ptxas))
     key = cache_key(stages.key_text, target=target, options=options, assembler=identity)
-    assembled = _cache().get_or_build(key, lambda: stages.compile().assembled, _places(stages))
+    assembled = _cache().get_or_build(key, stages.assembled, _places(stages))
+    warn_of_remarks(assembled)  # those of a kernel from the cache too
     return device.load(assembled)
 
 

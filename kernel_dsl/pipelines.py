@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, cast
 
 from .compiled import Swizzle
 from .errors import BadArgument, BadArgumentType
@@ -75,7 +75,7 @@ class BlockSpec:
         if self.index_map is None:
             return tuple(steps) if self.block_shape is not None else (0,) * rank
         out: Any = self.index_map(*steps)
-        return tuple(out) if isinstance(out, (tuple, list)) else (out,)
+        return tuple(cast("Sequence[Any]", out)) if isinstance(out, (tuple, list)) else (out,)
 
     def block(self, ref: Ref, steps: Sequence[Any], op: str) -> Ref:
         """The block of `ref` at a step. Raises `BadArgument`."""
@@ -291,7 +291,7 @@ def _call(
 
 
 def _as_args(tree: Any) -> tuple[Any, ...]:
-    return tuple(tree) if isinstance(tree, (tuple, list)) else (tree,)
+    return tuple(cast("Sequence[Any]", tree)) if isinstance(tree, (tuple, list)) else (tree,)
 
 
 def emit_pipeline_warp_specialized(
@@ -481,5 +481,3 @@ def _store_sinks(
         return
     barrier_arrive_and_wait(written)
     when(me == leader)(store)
-
-

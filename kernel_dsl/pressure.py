@@ -16,9 +16,9 @@ OTHERS = 24  # registers for addresses, masks and what the value is combined wit
 _REMADE = (Broadcast, Constant, Expand, Iota)  # never held in registers as such
 
 
-def available(threads: int, limit: int | None) -> int:
-    """Registers a lane can have in a block of `threads` warpgroups."""
-    return min(MOST, FILE_REGISTERS // (LANES * threads), limit or MOST)
+def available(threads: int) -> int:
+    """Registers a lane can have in a block of `threads` warpgroups. A lower limit of the author's own is his choice."""
+    return min(MOST, FILE_REGISTERS // (LANES * threads))
 
 
 def registers_of(type: ArrayType, registers: int) -> int:
@@ -28,9 +28,9 @@ def registers_of(type: ArrayType, registers: int) -> int:
     return -(-registers * max(type.dtype.bits, 8) // 32)
 
 
-def warn_of_large_values(ir: KernelIR, limit: int | None) -> None:
+def warn_of_large_values(ir: KernelIR) -> None:
     """Warn, once a line, of each value larger than any seen before it that leaves no room for anything else."""
-    room = available(ir.threads, limit)
+    room = available(ir.threads)
     largest = room - OTHERS
     for op in ir.walk():
         for value in () if isinstance(op, _REMADE) else op.results:

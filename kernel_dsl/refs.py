@@ -119,7 +119,7 @@ class _At:
 
 def has_arrays(index: Any) -> bool:
     """Whether an index gathers: some part of it is an integer array of rank 1 or more."""
-    items = index if isinstance(index, tuple) else (index,)
+    items: tuple[Any, ...] = index if isinstance(index, tuple) else (index,)  # pyright: ignore[reportUnknownVariableType]
     return any((isinstance(i, (Array, np.ndarray)) and i.ndim > 0) or isinstance(i, list) for i in items)
 
 

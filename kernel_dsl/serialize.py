@@ -30,6 +30,15 @@ _LENGTHS = struct.Struct("<3Q")
 _DIGEST = 32
 
 
+class UnsavableError(Error, TypeError):
+    """A result structure that a file has no word for."""
+
+    code = "unsavable"
+    title = "{value} of type {kind} cannot be saved with a compiled kernel"
+    note = "files hold tuples, lists, dicts, scalars, dtypes and the classes of a compiled kernel"
+    help = "use one of those in the kernel's `out_type`"
+
+
 class ArtifactError(Error, ValueError):
     """A file that should hold a compiled kernel does not: cut short, altered, or of another version."""
 
@@ -94,11 +103,7 @@ class _Encoder:
         if isinstance(value, np.generic):
             array = np.asarray(cast("Any", value))
             return {"$numpy": [as_dtype(array.dtype).name, array.tobytes().hex()]}
-        raise TypeError(
-            f"{value!r} of type {kind.__qualname__} cannot be saved with a compiled kernel: only "
-            "tuples, lists, dicts, scalars, dtypes and the classes of kernel_dsl.compiled can. Use "
-            "one of those in the kernel's out_type."
-        )
+        raise UnsavableError(value=repr(value), kind=kind.__qualname__)
 
     def fields(self, value: Any) -> dict[str, Any]:
         return {f.name: self.encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
@@ -171,7 +176,7 @@ class _Decoder:
 def pack(value: Assembled | CompiledKernel, meta: dict[str, str] | None = None) -> bytes:
     """The bytes of a file that holds `value`, and texts of the caller's own in `meta`.
 
-    Raises TypeError for a result structure that JSON and `compiled.py` have no word for.
+    Raises UnsavableError for a result structure that JSON and `compiled.py` have no word for.
     """
     encoder = _Encoder()
     if isinstance(value, Assembled):

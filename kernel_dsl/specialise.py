@@ -174,7 +174,7 @@ def trace_kernel(
         tuple(overlaps),
         of_function(definition.body),
     )
-    warn_of_large_values(ir, definition.params.max_registers)
+    warn_of_large_values(ir)
     alias = {out: i for i, out in definition.aliases}
     specs = tuple(
         OutputSpec(o.shape, o.dtype, o.init, _array_number(inputs, alias.get(n)))

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from .clone import clone
-from .compiled import Assembled, CompiledKernel, Resources, SourceLine
+from .compiled import Assembled, CompiledKernel, Resources
 from .diagnostics import CostNote, ends_at_user
 from .ir import KernelIR
 from .options import CompilerParams, environment
@@ -125,12 +125,15 @@ class Stages:
 
         Raises ToolMissing where there is neither ptxas nor a GPU.
         """
+        assembled = self.assembled()
+        warn_of_remarks(assembled)
+        return Compiled(self, assembled)
+
+    def assembled(self) -> Assembled:
+        """The machine code, without a warning."""
         from runtime.assemble import AssemblerOptions, assemble
 
-        assembled = assemble(self.kernel, options=AssemblerOptions(ptxas=environment().ptxas))
-        for remark in assembled.remarks:  # an "info" of ptxas can cost half the speed: C7510
-            _warn(remark.text, remark.line)
-        return Compiled(self, assembled)
+        return assemble(self.kernel, options=AssemblerOptions(ptxas=environment().ptxas))
 
 
 class Compiled:
@@ -182,9 +185,13 @@ class Compiled:
         save(self.assembled, path)
 
 
-def _warn(text: str, line: SourceLine | None) -> None:
-    """A Python warning at the user's line."""
-    if line is None:
-        warnings.warn(text, RuntimeWarning, stacklevel=3)
-    else:
-        warnings.warn_explicit(text, RuntimeWarning, line.file, line.line)
+def warn_of_remarks(assembled: Assembled) -> None:
+    """What the assembler remarked, as Python warnings at the user's lines.
+
+    All of it: an "info" of ptxas, such as C7510, can cost half the speed.
+    """
+    for remark in assembled.remarks:
+        if remark.line is None:
+            warnings.warn(remark.text, RuntimeWarning, stacklevel=3)
+        else:
+            warnings.warn_explicit(remark.text, RuntimeWarning, remark.line.file, remark.line.line)

@@ -33,6 +33,8 @@ from .errors import ArgumentTypeError, where
 def save(compiled: Assembled | CompiledKernel, path: str | os.PathLike[str]) -> None:
     """Write a compiled kernel to `path`, in one step: a reader never sees half a file.
 
+    Raises UnsavableError for a result structure of the user's own classes.
+
     A kernel that was not assembled is saved too, with its PTX alone, for the interpreter and for
     GPUs whose driver is to compile it.
     """
@@ -167,7 +169,9 @@ class CompiledFile:
         with self._lock:
             found = self._loaded.get(key)
             if found is None:
-                found = self._loaded[key] = (device, device.load(self._compiled))
+                # Machine code is for one architecture; for another GPU the driver compiles the PTX, if it can.
+                here = device.kind != "cuda" or device.target.name == self.target
+                found = self._loaded[key] = (device, device.load(self._compiled if here else self.kernel))
         return found[1]
 
 

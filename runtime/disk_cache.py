@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kernel_dsl.compiled import Assembled, SourceLine
-from kernel_dsl.serialize import SCHEMA, ArtifactError, pack, unpack
+from kernel_dsl.serialize import SCHEMA, ArtifactError, UnsavableError, pack, unpack
 
 _log = logging.getLogger("kernel_dsl")
 _STALE_SECONDS = 3600.0
@@ -66,7 +66,7 @@ class DiskCache:
     counters: Counters = field(default_factory=Counters)
 
     def __post_init__(self) -> None:
-        self.directory = Path(self.directory)
+        self.directory = Path(self.directory).expanduser().absolute()
         self._lock = threading.Lock()
         self._usable: bool | None = None
         self._usage = _Usage()
@@ -102,7 +102,7 @@ class DiskCache:
         """Store an entry. One that is there is replaced, by the same contents."""
         try:
             data = pack(value, {"key": key, "places": _places_text(places)})
-        except TypeError as error:
+        except UnsavableError as error:
             _log.info("kernel %r is not kept on disk: %s", value.kernel.name, error)
             return
         if len(data) > self.max_bytes or not self._ready():

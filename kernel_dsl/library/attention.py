@@ -100,9 +100,7 @@ def describe(q: Any, k: Any, v: Any, causal: bool, scale: float | None, lse: boo
     factor = dim**-0.5 if scale is None else float(scale)
     if not math.isfinite(factor) or factor <= 0:
         raise BadCallValue(kernel="attention", what=f"scale={scale!r}", hint="a positive number")
-    return AttentionProblem(
-        batch, heads, k.shape[1], queries, k.shape[2], dim, dtype, bool(causal), factor, bool(lse)
-    )
+    return AttentionProblem(batch, heads, k.shape[1], queries, k.shape[2], dim, dtype, bool(causal), factor, bool(lse))
 
 
 def refusal(p: AttentionProblem, arrays: tuple[Any, ...], target: Any) -> str:

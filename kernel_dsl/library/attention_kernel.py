@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import kernel_dsl as kd
@@ -152,8 +152,8 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig) -> Any:
             elif ragged:
                 edge = min(1, blocks - 1)
             if p.causal or ragged:
-                carry = kd.loop(0, edge, init_carry=carry)(lambda i, c: step(i, c, accs, True, False))
-            carry = kd.loop(edge, steps, init_carry=carry)(lambda i, c: step(i, c, accs, False, False))
+                carry = kd.loop(0, edge, init_carry=carry)(partial(step, accs=accs, masked=True, last=False))
+            carry = kd.loop(edge, steps, init_carry=carry)(partial(step, accs=accs, masked=False, last=False))
             _, top, total = step(steps, carry, accs, p.causal or ragged, True)
             return o_acc[...], top, total
 

@@ -15,7 +15,7 @@ TILE = 64
 
 def accumulator_dtype(problem: Problem) -> Any:
     """What products are summed in."""
-    if problem.dtype.is_integer or problem.dtype.is_bool:
+    if not problem.b_dtype.is_float and not problem.dtype.is_float:
         return kd.int64 if problem.dtype.itemsize == 8 else kd.int32
     return kd.float64 if problem.dtype == kd.float64 else kd.float32
 

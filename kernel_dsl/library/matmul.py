@@ -45,6 +45,8 @@ def default_out(dtype: DType) -> DType:
 class Matmul:
     """`matmul(a, b)`: a (M, K) times b (K, N), each row-major or transposed (`w.T`), in float32 or int32 accumulators.
 
+    Both have one dtype, or are fp8 of two kinds, or 8-bit integers, or a is int8 and b a 16-bit float.
+
     `out_dtype`: by default the inputs' dtype, bfloat16 for fp8, int32 for 8-bit integers. `bias`: (N,), added to each
     row; `c`: (M, N), added; `activation`: a function of traced values, applied last. `precision="tf32"`: round float32
     operands to tf32. `config`: a `MatmulConfig` instead of the chosen one. `out`, `stream`, `interpret`: as for kernels.
@@ -116,13 +118,17 @@ class Matmul:
         (M, K), (K2, N) = tuple(a.shape), tuple(b.shape)
         if K != K2:
             what = f"a is {(M, K)} and b is {(K2, N)}"
-            raise BadCallValue(kernel="matmul", what=what, hint="the columns of a are the rows of b; transpose with `.T`")
+            raise BadCallValue(
+                kernel="matmul", what=what, hint="the columns of a are the rows of b; transpose with `.T`"
+            )
         ta, tb = is_transposed(a), is_transposed(b)
         dtype, b_dtype = as_dtype(a.dtype), as_dtype(b.dtype)
-        if dtype != b_dtype and not (dtype.itemsize == b_dtype.itemsize == 1 and dtype.is_float == b_dtype.is_float):
+        alike = dtype.itemsize == b_dtype.itemsize == 1 and dtype.is_float == b_dtype.is_float
+        mixed = dtype == kd.int8 and b_dtype in (kd.float16, kd.bfloat16)
+        if dtype != b_dtype and not alike and not mixed:
             what = f"a is {dtype} and b is {b_dtype}"
             raise BadCallArgument(kernel="matmul", what=what, hint="convert one of them")
-        out = default_out(dtype) if out_dtype is None else as_dtype(out_dtype)
+        out = default_out(b_dtype if mixed else dtype) if out_dtype is None else as_dtype(out_dtype)
         problem = Problem(M, N, K, dtype, b_dtype, out, ta, tb, bias is not None, c is not None)
         extra = [x for x in (bias, c) if x is not None]
         for name, x, shape in (("bias", bias, (N,)), ("c", c, (M, N))):
@@ -136,8 +142,9 @@ class Matmul:
             return f"{target} has no wgmma"
         if p.dtype.name not in _FAST and not (p.dtype == kd.float32 and precision == "tf32"):
             return f"{p.dtype} operands are multiplied exactly"
-        if p.dtype.itemsize != 2 and (p.a_transposed or not p.b_transposed):
-            return f"{p.dtype} operands must be contiguous along K"
+        for dtype, along_k, word in ((p.dtype, not p.a_transposed, "a"), (p.b_dtype, p.b_transposed, "b")):
+            if dtype.itemsize != 2 and not along_k:
+                return f"{dtype} operands must be contiguous along K, and {word} is not"
         if not p.M or not p.N or not p.K:
             return "there is nothing to multiply"
         for name, x in zip("ab", args, strict=False):

@@ -15,6 +15,7 @@ from typing import Any
 
 import kernel_dsl as kd
 
+PARTS = 2  # of K in a stage, where A is widened
 Epilogue = Callable[[Any], Any]
 
 
@@ -66,7 +67,8 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
     rows = t.tile_m // t.consumers
     tiles_m, tiles_n = kd.cdiv(kd.cdiv(p.M, t.tile_m), t.cluster), kd.cdiv(p.N, t.tile_n)
     steps = kd.cdiv(p.K, t.tile_k)
-    accumulator = kd.int32 if p.dtype.is_integer else kd.float32
+    mixed = p.dtype.is_integer and p.b_dtype.is_float
+    accumulator = kd.int32 if p.dtype.is_integer and not mixed else kd.float32
     a_shape = (t.tile_k, t.tile_m) if p.a_transposed else (t.tile_m, t.tile_k)
     b_shape = (t.tile_n, t.tile_k) if p.b_transposed else (t.tile_k, t.tile_n)
     clusters = max(min(tiles_m * tiles_n, blocks // t.cluster), 1)
@@ -138,8 +140,11 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
                     a_rows = kd.ds(me * rows, rows)
                     a_block = a_block.at[:, a_rows].T if p.a_transposed else a_block.at[a_rows]
                     b_block = b_smem.at[slot].T if p.b_transposed else b_smem.at[slot]
-                    kd.wgmma(acc, a_block, b_block)
-                    kd.wgmma_wait(1)
+                    if mixed:
+                        widened(acc, a_block, b_block)
+                    else:
+                        kd.wgmma(acc, a_block, b_block)
+                        kd.wgmma_wait(1)
                     kd.barrier_arrive(consumed.at[before], predicate=step > 0)
                     return next_slot(slot), slot
 
@@ -153,6 +158,15 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
             return slot_after
 
         kd.wait_smem_to_gmem(0)
+
+    def widened(acc: Any, a_block: Any, b_block: Any) -> None:
+        """A is widened in registers, a part of K at a time: the next part's work hides behind this part's product."""
+        part = t.tile_k // PARTS
+        for k in range(PARTS):
+            columns = slice(k * part, (k + 1) * part)
+            left = kd.load(a_block.at[:, columns], layout=kd.Layout.WGMMA).astype(p.b_dtype)
+            kd.wgmma(acc, left, b_block.at[columns])
+        kd.wgmma_wait(0)
 
     def store_tile(value: Any, extra: tuple[Any, ...], out: Any, out_smem: Any, me: Any, m: Any, n: Any) -> None:
         count = t.tile_n // t.epilogue_n

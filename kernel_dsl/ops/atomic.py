@@ -1,7 +1,12 @@
-"""Atomic read-modify-write on GMEM and SMEM. Each element is updated once, whatever the layout."""
+"""Atomic read-modify-write on GMEM and SMEM. Each element is updated once, whatever the layout.
+
+The Ref is one, a view (`ref.at[i]`), or elements chosen by index arrays (`ref.at[array]`), where several may meet
+at one place: each is added, in no order. Those out of range in GMEM are dropped.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -10,11 +15,12 @@ from ..dtypes import DType
 from ..errors import BadArgument, StoreShape, UnsupportedDType
 from ..ir import Effect, Op, Value, array_type, attr, attribute_type, operand, operands
 from ..layout import SCALAR
-from ..refs import View
+from ..refs import Elements, View
 from ..target import Feature
 from ..trace import LayoutVar, traced
 from ..values import Array
 from .elementwise import broadcast_shapes, broadcast_value
+from .gather import Target
 from .ref import as_ref, check_writable, mask_value, stored_value
 
 __all__ = [
@@ -47,16 +53,21 @@ SCOPES = ("cta", "cluster", "gpu", "sys")
 
 
 class AtomicRmw(Op, name="atomic_rmw", effect=Effect.READ | Effect.WRITE):
-    """Old values, exchanged for op(old, x). PTX `atom`, ISA 9.7.13.6."""
+    """Old values, exchanged for op(old, x). PTX `atom`, ISA 9.7.13.6.
+
+    `indices`: along `axes` of the root, index values to add to the view's index, as in a gather.
+    """
 
     ref: Value = operand()
     x: Value = operand()
     offsets: tuple[Value, ...] = operands()
+    indices: tuple[Value, ...] = operands()
     mask: Value | None = operand()
     view: View = attr()
     kind: AtomicKind = attr()
     order: str = attr("relaxed")
     scope: str = attr("gpu")
+    axes: tuple[int, ...] = attr(())
 
     def infer(self) -> tuple[Any, ...]:
         return (array_type(self.x),)
@@ -76,10 +87,12 @@ class AtomicCas(Op, name="atomic_cas", effect=Effect.READ | Effect.WRITE):
     x: Value = operand()
     compare: Value = operand()
     offsets: tuple[Value, ...] = operands()
+    indices: tuple[Value, ...] = operands()
     mask: Value | None = operand()
     view: View = attr()
     order: str = attr("relaxed")
     scope: str = attr("gpu")
+    axes: tuple[int, ...] = attr(())
 
     def infer(self) -> tuple[Any, ...]:
         return (array_type(self.x),)
@@ -96,39 +109,64 @@ def _check(dtype: DType, kind: AtomicKind, op: str) -> None:
         raise UnsupportedDType(op=op, dtype=dtype, hint=hint)
 
 
-def _prepare(
-    ref: Any, values: tuple[Any, ...], op: str, mask: Any, order: str, scope: str
-) -> tuple[Value, list[Array], tuple[Value, ...], Array | None, View]:
-    """What all atomics check and place: the root, the operands in one layout, offsets, mask and view."""
-    target = as_ref(ref, op)
+@dataclass
+class _Site:
+    """Where an atomic acts and with what: the root, the operands in one layout, offsets, index arrays, mask, view."""
+
+    root: Value
+    operands: list[Array]
+    offsets: tuple[Value, ...]
+    indices: tuple[Value, ...]
+    mask: Array | None
+    view: View
+    axes: tuple[int, ...]
+
+
+def _prepare(ref: Any, values: tuple[Any, ...], op: str, mask: Any, order: str, scope: str) -> _Site:
+    """Check and place everything that all atomics take."""
+    chosen = Target(as_ref(ref.ref, op), ref.index) if isinstance(ref, Elements) else None
+    target = as_ref(ref, op) if chosen is None else chosen.ref
     check_writable(target)
     for word, given, allowed in (("order", order, ORDERS), ("scope", scope, SCOPES)):
         if given not in allowed:
             raise BadArgument(op=op, what=f"{word}={given!r}", hint=f"it is one of {', '.join(allowed)}")
     shape = target.shape
-    operands_ = [stored_value(target.dtype, value) for value in values]
-    for x in operands_:
+    given_values = [stored_value(target.dtype, value) for value in values]
+    for x in given_values:
         if len(x.shape) > len(shape) or broadcast_shapes([x.shape, shape], op) != shape:
             raise StoreShape(value=x.shape, ref=shape)
     view, offsets = target.view()
-    where: Any = LayoutVar(shape, *target.vector()) if shape else SCALAR
-    guard = mask_value(mask, shape, op)
+    arrays = [] if chosen is None else chosen.arrays
+    where: Any = SCALAR if not shape else LayoutVar(shape)
+    full = [a for a in arrays if a.shape == shape]
+    if full:
+        where = full[0].type.layout
+    elif shape and chosen is None:
+        where = LayoutVar(shape, *target.vector())
+    guard = None if mask is None else mask_value(mask, shape, op)
     placed: list[Array] = []
-    for x in operands_:
+    for x in given_values:
         if shape:
             x = broadcast_value(x, shape, where)
             where = x.type.layout
         placed.append(x)
+    indices = tuple(broadcast_value(a, shape, where) for a in arrays)
     if guard is not None:
         guard = broadcast_value(guard, shape, where)
-    return target.root, placed, offsets, guard, view
+    axes = () if chosen is None else chosen.axes
+    return _Site(target.root, placed, offsets, indices, guard, view, axes)
+
+
+def _dtype(ref: Any, op: str) -> DType:
+    return as_ref(ref.ref if isinstance(ref, Elements) else ref, op).dtype
 
 
 def atomic(ref: Any, value: Any, kind: AtomicKind, op: str, mask: Any, order: str, scope: str) -> Array:
     """The common part of all read-modify-write atomics: the old values, in the shape of the view."""
-    _check(as_ref(ref, op).dtype, kind, op)
-    root, (x,), offsets, guard, view = _prepare(ref, (value,), op, mask, order, scope)
-    return traced(AtomicRmw(root, x, offsets, guard, view, kind, order, scope))
+    _check(_dtype(ref, op), kind, op)
+    at = _prepare(ref, (value,), op, mask, order, scope)
+    (x,) = at.operands
+    return traced(AtomicRmw(at.root, x, at.offsets, at.indices, at.mask, at.view, kind, order, scope, at.axes))
 
 
 def atomic_add(
@@ -141,14 +179,14 @@ def atomic_add(
 def atomic_max(
     ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed", scope: str = "gpu"
 ) -> Array:
-    """Keep the larger of every element and `value` (NaN gives way), atomically; returns the old values."""
+    """Keep the larger of every element and `value`, atomically; for floats NaN gives way. Returns the old values."""
     return atomic(ref, value, AtomicKind.MAX, "atomic_max", mask, order, scope)
 
 
 def atomic_min(
     ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed", scope: str = "gpu"
 ) -> Array:
-    """Keep the smaller of every element and `value` (NaN gives way), atomically; returns the old values."""
+    """Keep the smaller of every element and `value`, atomically; for floats NaN gives way. Returns the old values."""
     return atomic(ref, value, AtomicKind.MIN, "atomic_min", mask, order, scope)
 
 
@@ -184,7 +222,7 @@ def atomic_cas(
     ref: Any, compare: Any, value: Any, *, mask: Any = None, order: str = "relaxed", scope: str = "gpu"
 ) -> Array:
     """Where an element equals `compare` (bit for bit), exchange it for `value`; returns the old values."""
-    dtype = as_ref(ref, "atomic_cas").dtype
-    _check(dtype, AtomicKind.XCHG, "atomic_cas")
-    root, (old, new), offsets, guard, view = _prepare(ref, (compare, value), "atomic_cas", mask, order, scope)
-    return traced(AtomicCas(root, new, old, offsets, guard, view, order, scope))
+    _check(_dtype(ref, "atomic_cas"), AtomicKind.XCHG, "atomic_cas")
+    at = _prepare(ref, (compare, value), "atomic_cas", mask, order, scope)
+    old, new = at.operands
+    return traced(AtomicCas(at.root, new, old, at.offsets, at.indices, at.mask, at.view, order, scope, at.axes))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from .. import dtypes as dt
 from ..errors import BadArgumentType, BadIndex, IndexOutOfRange, TooManyIndices
@@ -75,7 +75,7 @@ class BarrierRef:
 
     def pick(self, index: Any) -> BarrierRef:
         """Index the leading dimensions. Raises `TooManyIndices`, `IndexOutOfRange`, `BadIndex`."""
-        items = index if isinstance(index, tuple) else (index,)
+        items: tuple[Any, ...] = cast("tuple[Any, ...]", index) if isinstance(index, tuple) else (index,)
         if len(items) > len(self._shape):
             raise TooManyIndices(count=len(items), what="barrier", rank=len(self._shape), shape=self._shape)
         linear: Any = self._index

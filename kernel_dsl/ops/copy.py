@@ -157,7 +157,9 @@ def cluster_positions(axes: Any, op: str) -> tuple[int, ...]:
     out: list[int] = []
     for name in names:
         if name not in known or known[name] in out:
-            hint = f"the cluster's axes are {', '.join(map(repr, known)) or 'none: give `cluster_names`'}; name each once"
+            hint = (
+                f"the cluster's axes are {', '.join(map(repr, known)) or 'none: give `cluster_names`'}; name each once"
+            )
             raise ClusterUse(op=op, what=f"{name!r} is no cluster axis, or is named twice", hint=hint)
         out.append(known[name])
     return tuple(sorted(out))

@@ -171,7 +171,8 @@ def _allocate_union(union: RefUnion, name: str) -> tuple[Any, ...]:
     total = 0
     for tree in union.trees:
         leaves, structure = flatten(tree, is_spec)
-        end, placed = 0, []
+        end = 0
+        placed: list[tuple[int, RefType]] = []
         for leaf in leaves:
             if not isinstance(leaf, MemorySpec) or leaf.space is not MemorySpace.SMEM:
                 hint = "barriers and accumulators can't share memory"

@@ -231,7 +231,9 @@ def operand_view(ref: Ref, mn: int, word: str) -> tuple[View, tuple[Value, ...]]
     k_major = axes[1 - mn] == last
     if not k_major and ref.dtype.itemsize != 2:
         why = "only 16-bit operands may be contiguous along the other dimension"
-        hint = "store the transpose in SMEM, with K as the last axis, and pass its `.T`" if mn else "make K the last axis"
+        hint = (
+            "store the transpose in SMEM, with K as the last axis, and pass its `.T`" if mn else "make K the last axis"
+        )
         raise WgmmaShape(op="wgmma", what=f"{word} is {ref.dtype} and not contiguous along K", why=why, hint=hint)
     infer_transforms(ref)
     return view, offsets

@@ -214,5 +214,3 @@ def _in_memory(x: Any) -> Ref:
     ref = allocate(MemorySpec(MemorySpace.SMEM, x.shape, x.dtype), "dot operand")
     ref[...] = x
     return ref
-
-

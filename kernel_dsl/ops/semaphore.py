@@ -90,7 +90,14 @@ def semaphore_signal(sem: Any, inc: Any = 1, *, memory_scope: str = "gpu") -> No
 def semaphore_wait(sem: Any, value: Any = 1, *, decrement: bool = True, memory_scope: str = "gpu") -> None:
     """Wait until the count is at least `value`, and take that much from it (unless `decrement` is False)."""
     ref = _one(sem, "semaphore_wait", memory_scope)
-    while_loop(lambda seen: seen < value, lambda _: _peek(ref, memory_scope), _peek(ref, memory_scope))
+
+    def short(seen: Any) -> Any:
+        return seen < value
+
+    def again(seen: Any) -> Any:
+        return _peek(ref, memory_scope)
+
+    while_loop(short, again, _peek(ref, memory_scope))
     if decrement:
         atomic_add(ref, -value, order="relaxed", scope=memory_scope)
 

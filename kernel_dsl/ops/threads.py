@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from .. import dtypes as dt
 from ..dtypes import DType, as_dtype
@@ -102,12 +102,14 @@ def inline_ptx(template: str, *args: Any, out_type: Any = None, pure: bool = Fal
     """
     op = "inline_ptx"
     single = out_type is not None and not isinstance(out_type, (tuple, list))
-    given: Sequence[Any] = () if out_type is None else ((out_type,) if single else out_type)
-    outs = tuple(as_dtype(d) for d in given)
+    given = cast("Sequence[Any]", () if out_type is None else ((out_type,) if single else out_type))
+    outs: tuple[DType, ...] = tuple([as_dtype(d) for d in given])
     xs = together([as_value(a, op) for a in args], op) if args else []
     for d in (*outs, *(x.dtype for x in xs)):
         if d.bits == 8 and not d.is_bool:
-            raise BadArgumentType(op=op, what=f"an operand of {d}", hint="PTX has no 8-bit registers: convert to 16 bits")
+            raise BadArgumentType(
+                op=op, what=f"an operand of {d}", hint="PTX has no 8-bit registers: convert to 16 bits"
+            )
     if not isinstance(template, str) or not template.strip():  # pyright: ignore[reportUnnecessaryIsInstance]
         raise BadArgumentType(op=op, what=f"template {template!r}", hint="a string of PTX instructions")
     for found in _OPERAND.finditer(template):
@@ -162,5 +164,3 @@ def _check_scalars(made: Region) -> None:
 def alias(ref: Ref, offset: int, type: RefType) -> Ref:
     """A buffer of `type` inside the buffer of `ref`."""
     return Ref(emit(AliasSmem(ref.root, offset, type)).result)
-
-

@@ -15,7 +15,6 @@ from .gather import Elements
 from .ref import broadcast_from_first
 from .tiled import make_place
 
-
 _RED_ORDERS = ("relaxed", "release")
 
 

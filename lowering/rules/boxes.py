@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import cast
 
 from kernel_dsl.compiled import OobFill, Swizzle, TensorMapParam
 from kernel_dsl.errors_hopper import TmaRule
@@ -109,7 +110,9 @@ def cut(array: RefType, type: RefType, dims: Sequence[Dim], refuse: Refuse) -> C
     if inner is None:
         raise _no_inner(dims, array, item, refuse)
     if unit_axis is not None and inner.array != unit_axis and array.shape[unit_axis] != 1:
-        why = "the buffer's last axis would walk an array axis whose elements are not neighbours; TMA does not transpose"
+        why = (
+            "the buffer's last axis would walk an array axis whose elements are not neighbours; TMA does not transpose"
+        )
         raise refuse("the copy would transpose the array", why, "keep the array's last axis last, and read `buffer.T`")
     # (dim, start, extent) choices of each dimension, loops outermost
     inner_chunks = _chunks(inner.size)
@@ -127,7 +130,7 @@ def cut(array: RefType, type: RefType, dims: Sequence[Dim], refuse: Refuse) -> C
         raise refuse(what, f"TMA moves multiples of {UNIT} bytes along the last axis", "pad the block's last dimension")
     whole = len(inner_chunks) == 1 or (storage.paneled and storage.panel <= MAX_BOX)
     whole = whole and (storage.paneled or inner.size == type.shape[last])
-    joined, looped = [inner], []
+    joined, looped = [inner], cast("list[Dim]", [])
     by_axis = {d.buffer: d for d in dims}
     for axis in reversed(range(last)):
         d = by_axis.get(axis)
@@ -186,9 +189,7 @@ def check_array(array: RefType, refuse: Refuse) -> None:
             raise refuse(f"TMA needs strides that are multiples of {UNIT} bytes", why, hint)
 
 
-def tensor_map(
-    number: int, array: RefType, pieces: Cut, box: Box, swizzle: Swizzle, fill: OobFill
-) -> TensorMapParam:
+def tensor_map(number: int, array: RefType, pieces: Cut, box: Box, swizzle: Swizzle, fill: OobFill) -> TensorMapParam:
     """The descriptor's recipe for a box."""
     return TensorMapParam(number, array.dtype, box.extents, swizzle, fill, pieces.order, l2_promotion=256)
 

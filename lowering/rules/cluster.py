@@ -81,7 +81,7 @@ def _reaches(op: Op, peers: set[Value]) -> bool:
     if isinstance(op, AllocBarrier):
         if op.type.cluster:
             peers.add(op.result)
-        return op.type.cluster
+        return bool(op.type.cluster)
     return any(v in peers for v in op.values())
 
 
@@ -95,7 +95,8 @@ def meeting_places(ctx: Context) -> tuple[int, int] | None:
     for number, op in enumerate(ctx.ir.body.ops):
         inner = [op, *(o for r in op.region_list() for o in walk_region(r))]
         # an allocation alone touches nothing
-        if any([_reaches(o, peers) and not isinstance(o, AllocBarrier) for o in inner]):
+        touching = [_reaches(o, peers) and not isinstance(o, AllocBarrier) for o in inner]  # all of them: it collects
+        if any(touching):
             found.append(number)
     return (found[0], found[-1]) if found else None
 

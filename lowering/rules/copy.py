@@ -284,6 +284,7 @@ def lower_smem_to_gmem(ctx: Context, op: CopySmemToGmem) -> None:
         and boxes.contiguous_run(array, type, op.dst_view, op.src_view)
         and _aligned_run(array, op.dst_view, op.dst_offsets)
     )
+    pieces = Cut((), (), 0)
     if not bulk:
         boxes.check_array(array, refuse)
         pieces = boxes.cut(array, type, boxes.pair_dims(op.dst_view, op.src_view, refuse), refuse)

@@ -98,5 +98,3 @@ def wait_lanes(ctx: Context, pending: int) -> None:
     """Wait for this warpgroup's cp.async groups; all lanes then see what any of them copied."""
     ctx.e.asm(f"cp.async.wait_group {pending};", "~{memory}")
     ctx.sync()
-
-

@@ -59,7 +59,7 @@ def lower_alloc(ctx: Context, op: AllocAcc) -> None:
     ctx.e.pre_do(f'call void asm sideeffect ".reg .b32 {prefix}<{words}>;", ""() #0')
     live = ctx.e.name()
     ctx.e.pre_do(f"{live} = alloca i1")
-    made = Accumulator(prefix, words, type.shape, live)
+    made = Accumulator(prefix, words, (type.shape[0], type.shape[1]), live)
     ctx.accumulators[op.result] = made
     name = type.name or f"accumulator {len(ctx.accumulators) - 1}"
     ctx.accumulator_names.append(AccumulatorNames(name, prefix, words, type.shape, type.dtype))
@@ -290,7 +290,9 @@ def _known_live(ctx: Context, op: Wgmma) -> bool | None:
         if other is op:
             return seen
         if isinstance(other, AllocAcc) and other.result is op.acc:
-            sliced = any(isinstance(o, Wgmma) and o.acc is op.acc and o.shape != op.acc.type.shape for o in ctx.ir.walk())
+            sliced = any(
+                isinstance(o, Wgmma) and o.acc is op.acc and o.shape != op.acc.type.shape for o in ctx.ir.walk()
+            )
             seen = bool(sliced)
         elif isinstance(other, (Wgmma, AccWrite)) and other.acc is op.acc:
             seen = True

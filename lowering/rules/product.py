@@ -39,8 +39,6 @@ def _clean(ctx: Context, value: Value, k_dim: int) -> Regs:
     return out
 
 
-
-
 def _tiles(layout: object, dim: int, unit: int) -> list[int]:
     """Register shares, along a dimension, of the tiles' first elements."""
     from kernel_dsl.layout import Layout

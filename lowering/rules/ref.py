@@ -81,7 +81,7 @@ def _two_ways(ctx: Context, place: Place, t: str, fast: object, slow: object) ->
         e.begin(label)
         place.forget()
         names: Regs = run()  # type: ignore[operator]
-        results.append((names or [], e.block))
+        results.append((names, e.block))
         e.jump(end)
     e.begin(end)
     (a, block_a), (b, block_b) = results

@@ -148,4 +148,9 @@ def _poll(ctx: Context, address: str, parity: str, cluster: bool, word: str) -> 
     return ready
 
 
-RULES = {WarpgroupBarrier: lower_warpgroup_barrier, BarrierArrive: lower_arrive, BarrierTest: lower_test, BarrierWait: lower_wait}
+RULES = {
+    WarpgroupBarrier: lower_warpgroup_barrier,
+    BarrierArrive: lower_arrive,
+    BarrierTest: lower_test,
+    BarrierWait: lower_wait,
+}

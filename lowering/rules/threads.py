@@ -21,7 +21,7 @@ from kernel_dsl.refs import strides_of
 from kernel_dsl.transforms import bytes_of
 
 from ..context import Buffer, Context
-from ..emit import llvm_type
+from ..emit import Regs, llvm_type
 from .access import pack, unpack
 
 _LETTERS = {
@@ -35,26 +35,28 @@ _LETTERS = {
     "double": "d",
 }
 _BITS = {"half": "i16", "bfloat": "i16"}
-from .access import pack, unpack
 
 
 def lower_optimization_barrier(ctx: Context, op: OptimizationBarrier) -> None:
     for x, result in zip(op.xs, op.results, strict=True):
-        t = llvm_type(x.type.dtype)
+        dtype: DType = x.type.dtype
         names = ctx.regs(x)
-        if x.type.dtype.bits == 16 and len(names) % 2 == 0:  # two to a register, and they stay so
-            hidden = []
-            for i in range(0, len(names), 2):
-                word = pack(ctx, names[i : i + 2], x.type.dtype, 4)
-                (word,) = ctx.e.asm("", "=r,0", [("i32", word)], ["i32"])
-                hidden += unpack(ctx, word, x.type.dtype, 2, 4)
-            ctx.values[result] = hidden
+        if dtype.bits == 16 and len(names) % 2 == 0:  # two to a register, and they stay so
+            ctx.values[result] = _hidden_pairs(ctx, names, dtype)
             continue
-        # an 8-bit value has no register class of its own, and nothing to gain
-        hidden = [
-            name if t == "i8" else ctx.e.asm("", f"={_letter(t)},0", [(t, name)], [t])[0] for name in ctx.regs(x)
-        ]
-        ctx.values[result] = hidden
+        t = llvm_type(dtype)
+        if t == "i8":  # an 8-bit value has no register class of its own, and nothing to gain
+            ctx.values[result] = names
+            continue
+        ctx.values[result] = [ctx.e.asm("", f"={_letter(t)},0", [(t, name)], [t])[0] for name in names]
+
+
+def _hidden_pairs(ctx: Context, names: Regs, dtype: DType) -> Regs:
+    out: Regs = []
+    for i in range(0, len(names), 2):
+        (word,) = ctx.e.asm("", "=r,0", [("i32", pack(ctx, names[i : i + 2], dtype, 4))], ["i32"])
+        out += unpack(ctx, word, dtype, 2, 4)
+    return out
 
 
 def _letter(t: str) -> str:

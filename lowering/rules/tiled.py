@@ -95,7 +95,9 @@ class TiledPlace(Place):
             index = self._root_share(coord)
             if any(i < 0 for i in index) or self._constant(coord) & lanes or index[last] & minors:
                 return False
-        return all(self._aligned(axis, value.facts) for axis, value in zip(self.view.dynamic, self.offsets, strict=True))
+        return all(
+            self._aligned(axis, value.facts) for axis, value in zip(self.view.dynamic, self.offsets, strict=True)
+        )
 
     def _aligned(self, axis: int, facts: object) -> bool:
         """Whether a dynamic start leaves tile and pattern where they are."""
@@ -153,7 +155,9 @@ class TiledPlace(Place):
         tail = low & 15  # bits that no pattern touches
         key = swizzle_offset(low - tail, self._mask)
         if key not in self._names:
-            mixed = self._lane if key == 0 else (e.pre(f"xor i32 {self._lane}, {key}") if self._lane != "0" else str(key))
+            mixed = (
+                self._lane if key == 0 else (e.pre(f"xor i32 {self._lane}, {key}") if self._lane != "0" else str(key))
+            )
             self._names[key] = self._address if mixed == "0" else e.v(f"add i32 {self._address}, {mixed}")
         return self._names[key], high + tail
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from kernel_dsl.dtypes import DType, as_dtype
 
-from ..arrays import CPU, ArrayView
+from ..arrays import CPU, ArrayView, row_major
 from ..errors import ArgumentTypeError, ArgumentValueError
 
 # torch is imported already: this file is only loaded for a tensor that came in.
@@ -103,10 +103,25 @@ class _Torch:
 
     def allocator(self, shape: tuple[int, ...], dtype: DType, device: tuple[str, int]) -> Callable[[], Any]:
         place = torch.device("cuda", device[1]) if device[0] == "cuda" else torch.device("cpu")
-        return partial(torch.empty, shape, dtype=torch_dtype(dtype), device=place)
+        kind = torch_dtype(dtype)
+        direct = _direct_empty() if device[0] == "cuda" else None
+        if direct is not None:
+            return partial(direct, shape, row_major(shape), kind)
+        return partial(torch.empty, shape, dtype=kind, device=place)
 
     def finish(self, array: Any, view: ArrayView, stream: int) -> Any:
         return array
+
+
+def _direct_empty() -> Callable[..., Any] | None:
+    """What torch.compile's own code allocates with: a third of `torch.empty`'s cost, on the current GPU.
+
+    Only where there is one GPU, so that the current one is the right one.
+    """
+    if torch.cuda.device_count() != 1:
+        return None
+    guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
+    return getattr(guards, "_empty_strided_cuda", None)
 
 
 INTEROP = _Torch()

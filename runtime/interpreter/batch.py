@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 Key = tuple[Stack, str, int]
+# How often, under the random schedule, warps that could run as one part.
+_PART = 1 / 16
 
 
 class Batch:
@@ -86,11 +88,19 @@ class Batch:
         other = self.ready.get(key)
         self.ready[key] = g if other is None else merge(g, other)
 
+    def again(self, g: Group) -> None:
+        """Make `g` ready without what is parked at its place (of which it has just been parted)."""
+        other = self.ready.get(g.key)
+        self.ready[g.key] = g if other is None else merge(g, other)
+
     def park(self, g: Group) -> None:
-        """Hold `g` until the other lanes of its warps come to the same place."""
+        """Hold `g` until the other lanes of its warps, or warps of its warpgroups, come to the same place."""
         key = g.key
-        other = self.parked.get(key)
-        self.parked[key] = g if other is None else merge(g, other)
+        other = self.parked.pop(key, None)
+        if other is None:
+            self.parked[key] = g
+        else:
+            self.again(merge(g, other))  # together they may be complete
 
     def poll(self, g: Group, why: Any) -> None:
         """Hold `g`, which looked at memory or a barrier, until something may have changed."""
@@ -126,11 +136,22 @@ class Batch:
 
     def choose(self) -> Group:
         """The next group: the one whose place comes first, or at times, by the seed, another."""
-        ready = self.ready
+        rng = self.run.rng
+        g = self._take()
+        if rng is None or g.n == 1 or rng.random() >= _PART:
+            return g
+        # Some of the warps go ahead of the others, until these have caught up.
+        cut = rng.randrange(1, g.n)
+        parts = [g.subset(g.pc, np.arange(g.n) < cut), g.subset(g.pc, np.arange(g.n) >= cut)]
+        ahead = rng.randrange(2)
+        self.ready[g.key] = parts[1 - ahead]
+        return parts[ahead]
+
+    def _take(self) -> Group:
+        ready, rng = self.ready, self.run.rng
         if len(ready) == 1:
             return ready.popitem()[1]
         keys = list(ready)
-        rng = self.run.rng
         if rng is not None and rng.random() < 0.5:
             key = keys[rng.randrange(len(keys))]
             if ready[key].mask is None:

@@ -89,7 +89,7 @@ def together(c: Group, wanted: Array | None) -> bool:
         rest = c.subset(c.pc, ~missing)
         held = c.subset(c.pc, missing)
         batch.park(held)
-        batch.ready[rest.key] = rest
+        batch.again(rest)
         return False
     batch.park(c.at(c.pc))
     return False

@@ -39,7 +39,7 @@ Dims = tuple[int, int, int]
 
 # Warps in a batch: enough that the cost of a NumPy call is spread, few enough that registers stay in cache.
 BATCH_WARPS = 1024
-BATCH_BYTES = 1 << 26
+BATCH_BYTES = 1 << 28
 
 
 class Run:
@@ -290,11 +290,13 @@ class Run:
         )
         room = per_sm * limits.multiprocessors
         registers = max(len(self.program.entry.registers), 1)
-        by_bytes = BATCH_BYTES // max(self.shared_bytes + registers * self.warps_per_block * 128, 1)
+        tracked = (24 + 4 * self.warps_per_block) * used // self.program.shared_granule if self.detect else 0
+        by_bytes = BATCH_BYTES // max(used + tracked + registers * self.warps_per_block * 128, 1)
         per_batch = max(min(BATCH_WARPS // self.warps_per_block, by_bytes, room), 1)
         return per_batch, max(room, self.cluster_size)
 
     def _finish(self) -> None:
+        self.reporter.flush()
         if self.config.report_unwritten:
             report_unwritten(self)
 

@@ -194,7 +194,7 @@ def warpgroups_together(c: Group) -> bool:
     c.batch.park(c.subset(c.pc, ~whole))
     if whole.any():
         rest = c.subset(c.pc, whole)
-        c.batch.ready[rest.key] = rest
+        c.batch.again(rest)
     return False
 
 

@@ -227,7 +227,7 @@ def _wait(k: Compiler, ins: Instruction) -> Op:
                 if not idle.all():
                     rest = c.subset(c.pc, ~idle)
                     rest.why = TIMED_OUT  # its rows have something to return
-                    batch.ready[rest.key] = rest
+                    batch.again(rest)
                 return False
         for at, some in by_offset(offset):
             seen = done[some]

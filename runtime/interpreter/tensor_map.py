@@ -14,6 +14,8 @@ from kernel_dsl.compiled import OobFill, Swizzle
 from kernel_dsl.diagnostics import Error
 from kernel_dsl.dtypes import ALL, DType, as_dtype
 
+from .semantics.halves import OOB_NAN
+
 Array = npt.NDArray[Any]
 _FORMAT = "<4s6BHQ5Q4Q5H5B"
 _MAGIC = b"KDTM"
@@ -140,8 +142,9 @@ def decode_tensor_map(data: bytes) -> TensorMap | None:
     rank: int = f[1]
     dtype: DType = ALL[int(f[2])]
     shape, strides = f[9 : 9 + rank], (dtype.itemsize, *f[14 : 14 + rank - 1])
+    swizzle: Swizzle = _SWIZZLES[int(f[3])]
     return TensorMap(
-        f[8], dtype, shape, strides, f[18 : 18 + rank], f[23 : 23 + rank], _SWIZZLES[f[3]],
+        f[8], dtype, shape, strides, f[18 : 18 + rank], f[23 : 23 + rank], swizzle,
         OobFill.NAN if f[4] else OobFill.ZEROS,
     )  # fmt: skip
 
@@ -195,8 +198,7 @@ def swizzled(offsets: Array, swizzle: Swizzle) -> Array:
 
 
 def fill_bits(m: TensorMap) -> int:
-    """What elements outside of the tensor become: zero, or the type's NaN."""
+    """What elements outside of the tensor become: zero, or the NaN that `fma.oob` knows in each 16 bits."""
     if m.oob_fill is OobFill.ZEROS:
         return 0
-    value = np.array([np.nan]).astype(m.dtype.numpy)
-    return int(value.view(f"u{m.dtype.itemsize}")[0])
+    return int.from_bytes(int(OOB_NAN).to_bytes(2, "little") * (m.dtype.itemsize // 2), "little")

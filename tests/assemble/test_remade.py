@@ -101,3 +101,18 @@ class NoDevice:
 
     def load(self, assembled):
         return assembled
+
+
+@pytest.mark.skipif(find_ptxas() is None, reason="no ptxas on this machine")
+def test_a_kernel_from_the_cache_warns_as_a_fresh_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from runtime import ptxas_log
+
+    frontend = sys.modules["kernel_dsl.kernel"]
+    said = ptxas_log.messages("ptxas info    : (C7510) Potential Performance Loss: something is serialized")
+    monkeypatch.setattr("runtime.assemble.messages", lambda log: said)
+    for _ in range(2):
+        monkeypatch.setattr(frontend, "_cache", lambda: KernelCache(DiskCache(tmp_path / "cache")))
+        with pytest.warns(RuntimeWarning, match="C7510") as caught:
+            frontend.load(make(1.5).lower(kd.ShapeDtypeStruct((32,), kd.float32)), NoDevice())
+        assert [w.filename for w in caught] == [__file__]
+    assert DiskCache(tmp_path / "cache").stats().entries == 1

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from kernel_dsl import compiled, dtypes
 from kernel_dsl.compiled import Assembled, CompiledKernel, Remark, Resources, SourceLine
-from kernel_dsl.serialize import ArtifactError, pack, unpack
+from kernel_dsl.serialize import ArtifactError, UnsavableError, pack, unpack
 
 from .kernels import axpy
 
@@ -159,7 +159,7 @@ def test_a_structure_without_a_word_for_it_is_refused_when_written() -> None:
     class Pair(tuple):
         pass
 
-    with pytest.raises(TypeError, match="Pair"):
+    with pytest.raises(UnsavableError, match="Pair"):
         pack(dataclasses.replace(axpy(), output_tree=Pair((0, 1))))
 
 

@@ -40,6 +40,7 @@ FIXES: dict[str, tuple[str, str, str]] = {
         "kd.exp(kd.zeros((4,), kd.float32))",
         "kd.kernel(lambda x, out: out.__setitem__(..., kd.exp(x[...])), out_type=x)(x)",
     ),
+    "PipelineLimit": ("pipeline_limit", ', collective_axes="c"', ""),
     "PredicateNotScalar": ("predicate_not_scalar", "kd.when(x[...] > 0)", "kd.when(kd.all(x[...] > 0))"),
     "ReadOnlyRef": ("read_only_ref", "x[0] = 0.0", "out[...] = 0.0"),
     "RefAsValue": ("ref_as_value", "x + 1.0", "x[...] + 1.0"),

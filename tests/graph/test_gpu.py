@@ -11,9 +11,8 @@ import pytest
 
 import kernel_dsl as kd
 from runtime import driver
-from runtime.device import cuda_device
 from runtime.image import precompiled_cuda_kernel
-from tests.runtime.gpu.support import CLUSTER_PTX, needs_hopper
+from tests.runtime.gpu.support import needs_hopper
 
 from .test_interpreted import AXPB
 
@@ -161,9 +160,7 @@ def test_graphs_in_graphs(torch: Any) -> None:
     equal(torch, outer(p, q), (((p + 1) ^ q) + 1) ^ p)
 
 
-def test_images_clusters_and_dynamic_smem(torch: Any) -> None:
-    needs_hopper()
-    image = cuda_device().load_image(CLUSTER_PTX, "sizes")
+def test_images(torch: Any) -> None:
     x = torch.randn(200, device="cuda")
     n = kd.Variable("n", 1, 200)
     with kd.Graph() as g:
@@ -177,7 +174,6 @@ def test_images_clusters_and_dynamic_smem(torch: Any) -> None:
         torch.cuda.synchronize()
         assert torch.equal(y[:count], x[:count] * 2 + 0.5)
         assert not y[count:].any()
-    assert image.entry == "sizes"
 
 
 @kd.kernel(

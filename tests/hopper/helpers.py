@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import kernel_dsl as kd
 import numpy as np
+
+import kernel_dsl as kd
 
 
 def random(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> Any:

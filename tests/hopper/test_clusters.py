@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import kernel_dsl as kd
 import numpy as np
 import pytest
+
+import kernel_dsl as kd
 
 from .helpers import random
 
@@ -43,7 +44,11 @@ def test_asynchronous_stores(dtype: Any, interpret: Any, rng: Any) -> None:
     @kd.kernel(
         out_type=kd.ShapeDtypeStruct((4, 8, 64), dtype),
         scratch_types=[
-            kd.SMEM((8, 64), dtype, transforms=(kd.TilingTransform((8, 128 // dtype.itemsize // 2)), kd.SwizzleTransform(64))),
+            kd.SMEM(
+                (8, 64),
+                dtype,
+                transforms=(kd.TilingTransform((8, 128 // dtype.itemsize // 2)), kd.SwizzleTransform(64)),
+            ),
             kd.Barrier(),
         ],
         **PAIR,
@@ -64,7 +69,10 @@ def test_multicast(axes: Any, interpret: Any, rng: Any) -> None:
 
     @kd.kernel(
         out_type=kd.ShapeDtypeStruct((2, 2, 64, 64), kd.bfloat16),
-        scratch_types=[kd.SMEM((64, 64), kd.bfloat16, transforms=(kd.TilingTransform((8, 64)), kd.SwizzleTransform(128))), kd.Barrier()],
+        scratch_types=[
+            kd.SMEM((64, 64), kd.bfloat16, transforms=(kd.TilingTransform((8, 64)), kd.SwizzleTransform(128))),
+            kd.Barrier(),
+        ],
         cluster=(2, 2),
         cluster_names=("c", "d"),
     )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import kernel_dsl as kd
 import numpy as np
 import pytest
+
+import kernel_dsl as kd
 
 from .helpers import random, tiles
 
@@ -31,7 +32,9 @@ def test_blocks(shape: Any, block: Any, mode: Any, rng: Any) -> None:
     )
     def kernel(start: Any, x: Any, out: Any, tile: Any, ready: Any) -> None:
         first = kd.multiple_of(start, block[0])
-        kd.copy_gmem_to_smem(x.at[tuple([kd.ds(first, block[0])] + [kd.ds(0, n) for n in block[1:]])], tile, ready, oob_mode=mode)
+        kd.copy_gmem_to_smem(
+            x.at[tuple([kd.ds(first, block[0])] + [kd.ds(0, n) for n in block[1:]])], tile, ready, oob_mode=mode
+        )
         kd.barrier_wait(ready)
         out[...] = tile[...] + 1.0
 
@@ -83,9 +86,7 @@ def test_predicates(go: bool, interpret: Any, rng: Any) -> None:
 def test_groups(interpret: Any, rng: Any) -> None:
     """Two groups, one buffer rewritten once its group was read."""
 
-    @kd.kernel(
-        out_type=kd.ShapeDtypeStruct((3, 16, 32), kd.float32), scratch_types=[kd.SMEM((2, 16, 32), kd.float32)]
-    )
+    @kd.kernel(out_type=kd.ShapeDtypeStruct((3, 16, 32), kd.float32), scratch_types=[kd.SMEM((2, 16, 32), kd.float32)])
     def kernel(x: Any, out: Any, tile: Any) -> None:
         for i in range(3):
             kd.wait_smem_to_gmem(1, wait_read_only=True)
@@ -99,7 +100,9 @@ def test_groups(interpret: Any, rng: Any) -> None:
     assert np.array_equal(kernel(x, interpret=interpret), x)
 
 
-@pytest.mark.parametrize(("word", "dtype"), [("add", kd.float32), ("add", kd.int32), ("max", kd.int32), ("or", kd.uint32)])
+@pytest.mark.parametrize(
+    ("word", "dtype"), [("add", kd.float32), ("add", kd.int32), ("max", kd.int32), ("or", kd.uint32)]
+)
 def test_reductions(word: str, dtype: Any, interpret: Any, rng: Any) -> None:
     """Two blocks combine into one array."""
     operation = {"add": np.add, "max": np.maximum, "or": np.bitwise_or}[word]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import kernel_dsl as kd
 import numpy as np
 import pytest
+
+import kernel_dsl as kd
 from kernel_dsl.library.choose import choose, configure
 from kernel_dsl.library.persistent_matmul import MatmulConfig, Problem, matmul_kernel
 
@@ -142,3 +143,13 @@ def test_general_attention(dtype: Any, rng: Any) -> None:
     expected, lse = attention(q, k, v, True)
     got, sums = kd.library.attention(q, k, v, causal=True, return_lse=True, interpret=True)
     assert relative(got, expected) < 1e-5 and np.abs(sums - lse).max() < 1e-5
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_mixed(transposed: bool, interpret: Any, rng: Any) -> None:
+    """int8 by bfloat16: A is widened in registers."""
+    a = random(rng, (136, 144), kd.int8)
+    b = random(rng, (72, 144), bf16).T if transposed else random(rng, (144, 72), bf16)
+    got = kd.library.matmul(a, b, interpret=interpret)
+    assert got.dtype == bf16 and relative(got, a.astype(np.float64) @ b.astype(np.float64)) < 4e-3
+    assemble(kd.library.matmul, a, b)

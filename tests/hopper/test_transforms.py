@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import kernel_dsl as kd
 import numpy as np
 import pytest
+
+import kernel_dsl as kd
 
 from .helpers import random, tiles
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import kernel_dsl as kd
 import numpy as np
 import pytest
+
+import kernel_dsl as kd
 
 from .helpers import assemble, random, relative
 
@@ -144,7 +145,9 @@ def test_dot_picks_wgmma_for_refs(interpret: Any, rng: Any) -> None:
 
 
 def test_vectors_and_the_operator(rng: Any) -> None:
-    @kd.kernel(out_type=[kd.ShapeDtypeStruct((16,), f32), kd.ShapeDtypeStruct((), f32), kd.ShapeDtypeStruct((16, 16), f32)])
+    @kd.kernel(
+        out_type=[kd.ShapeDtypeStruct((16,), f32), kd.ShapeDtypeStruct((), f32), kd.ShapeDtypeStruct((16, 16), f32)]
+    )
     def kernel(a: Any, v: Any, row: Any, one: Any, square: Any) -> None:
         row[...] = kd.dot(a[...], v[...])
         one[...] = kd.dot(v[...], v[...])

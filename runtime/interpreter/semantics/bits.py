@@ -257,9 +257,15 @@ def brev(type_: str) -> Body:
     return unary(fn, type_)
 
 
+_LEAST = np.uint32(1 << 31)
+
+
 @form("fns b32")
 def fns(_type: str) -> Body:
-    """The n-th set bit from `base`: up for n > 0, down for n < 0, `base` itself for n == 0."""
+    """The n-th set bit from `base`: up for n > 0, down for n < 0, `base` itself for n == 0.
+
+    Where there is none the result is -1, but 0 for the n that has no negative.
+    """
 
     def fn(mask: Array, base: Array, offset: Array) -> tuple[Array, ...]:
         mask, base, offset = np.broadcast_arrays(mask, base, offset)
@@ -273,7 +279,8 @@ def fns(_type: str) -> Body:
         match |= up & (n > 0) & (rank_up == n)
         match |= down & (n < 0) & (rank_down == -n)
         found = np.argmax(match, axis=-1).astype(np.uint32)
-        return (np.where(np.any(match, axis=-1), found, np.uint32(0xFFFFFFFF)),)
+        none = np.where(offset == _LEAST, np.uint32(0), np.uint32(0xFFFFFFFF))
+        return (np.where(np.any(match, axis=-1), found, none),)
 
     return Body(("b32", "b32", "s32"), ("b32",), fn)
 
@@ -290,13 +297,21 @@ def _field_mask(length: Array, dtype: Any) -> Array:
     return masks
 
 
+def _field_operand(width: int) -> Any:
+    """The bits of a position or length that count.
+
+    PTX says the low 8. Of 64-bit fields, which the hardware has no instruction for, all 32 do.
+    """
+    return np.uint32(0xFF if width == 32 else 0xFFFFFFFF)
+
+
 @form("bfe u32|u64|s32|s64")
 def bfe(type_: str) -> Body:
-    """Bits [pos, pos+len), both modulo 256; past the top come zeros, or copies of the sign."""
+    """Bits [pos, pos+len); past the top come zeros, or copies of the sign."""
     width = BITS[type_]
     storage: Any = STORAGE[type_]
     signed: Any = SIGNED[width]
-    byte, last = np.uint32(0xFF), np.uint32(width - 1)
+    byte, last = _field_operand(width), np.uint32(width - 1)
 
     def fn(a: Array, position: Array, length: Array) -> tuple[Array, ...]:
         position, length = position & byte, length & byte
@@ -318,10 +333,10 @@ def bfe(type_: str) -> Body:
 
 @form("bfi b32|b64")
 def bfi(type_: str) -> Body:
-    """Insert the low bits of a into b at [pos, pos+len), both taken modulo 256."""
+    """Insert the low bits of a into b at [pos, pos+len)."""
     width = BITS[type_]
     storage: Any = STORAGE[type_]
-    byte, last = np.uint32(0xFF), np.uint32(width - 1)
+    byte, last = _field_operand(width), np.uint32(width - 1)
 
     def fn(a: Array, b: Array, position: Array, length: Array) -> tuple[Array, ...]:
         position, length = position & byte, length & byte

@@ -234,8 +234,39 @@ def cvt_float(mode: str, ftz: str, sat: str, target: str, source: str) -> Body:
         raise Illegal("a widening conversion takes no rounding")
     if not exactly and not mode and {source, target} != {"f16", "bf16"}:
         raise Illegal("a narrowing conversion needs a rounding")
-    value, bits = float_value(source, bool(ftz)), float_bits(target, mode, bool(ftz), bool(sat))
+    # A subnormal is no special case on the way to f16, and is not flushed.
+    value = float_value(source, bool(ftz) and target != "f16")
+    if target == "f32" and source in ("f32", "bf16") and not ftz and not sat:
+        return Body((source,), (target,), lambda a: (value(a).view(np.uint32),))  # a move: NaNs stay
+    bits = float_bits(target, mode, bool(ftz), bool(sat))
+    if source == "f32" and target == "f64" and ftz:  # flushed first, which makes a NaN canonical
+        return Body((source,), (target,), lambda a: (bits(canonical_f32(value(a)).view(np.float32)),))
+    if source == "f64" and target != "f64" and not sat:
+        nan = _narrowed_nan(target)
+        return Body((source,), (target,), lambda a: (nan(a, bits(value(a))),))
     return Body((source,), (target,), lambda a: (bits(value(a)),))
+
+
+def _narrowed_nan(target: str) -> Callable[[Array, Array], Array]:
+    """f64 registers and their results in a narrower type, with NaNs of the sign and leading bits that
+    they had, made quiet.
+    """
+    fmt = FORMATS[target]
+    storage: Any = STORAGE[target]
+    assert fmt.infinity is not None
+    quiet = np.uint64(fmt.infinity | 1 << (fmt.mantissa - 1))
+    fraction, shift = np.uint64(2**fmt.mantissa - 1), np.uint64(52 - fmt.mantissa)
+    up, sign = np.uint64(64 - fmt.bits), np.uint64(fmt.sign)
+
+    def fn(a: Array, bits: Array) -> Array:
+        x = a.view(np.float64)
+        nan = x != x
+        if not np.count_nonzero(nan):
+            return bits
+        kept = ((a >> up) & sign) | quiet | ((a >> shift) & fraction)
+        return np.where(nan, kept.astype(storage), bits)
+
+    return fn
 
 
 @form(f"cvt rni|rzi|rmi|rpi ftz? sat? {_FLOATS} {_FLOATS}")

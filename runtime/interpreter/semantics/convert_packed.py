@@ -13,7 +13,7 @@ from .formats import BF16, FORMATS, decode, encode, half_of_f32
 from .forms import Body, form
 from .types import CANONICAL_NAN_F32, Array, narrow
 
-_16 = np.uint32(16)
+_13, _16 = np.uint32(13), np.uint32(16)
 
 
 def _relu(x: Array) -> Array:
@@ -68,19 +68,31 @@ def _bf16x2(a: Array, b: Array) -> Array:
     return upper | lower
 
 
+def _canonical_nan(_: Array) -> Array:
+    return np.array(CANONICAL_NAN_F32 >> _13 << _13)
+
+
+def _rounded_away_nan(satfinite: bool) -> Callable[[Array], Array]:
+    """NaNs under `.rna`, which is done with integers: the low bits are cut, so that one without others
+    becomes infinity, and what is not finite then is one unit too large for `.satfinite`.
+    """
+    return lambda a: (a >> _13 << _13) - (np.uint32(1) << _13 if satfinite else np.uint32(0))
+
+
 @form("cvt rn|rz satfinite relu? tf32 f32", since=100)
 @form("cvt rna satfinite? tf32 f32", since=80)
 @form("cvt rn|rz relu? tf32 f32", since=90)
 def cvt_tf32(*words: str) -> Body:
     mode, target, source = words[0], words[-2], words[-1]
     relu, satfinite = "relu" in words, "satfinite" in words
+    nan = _rounded_away_nan(satfinite) if mode == "rna" else _canonical_nan
 
     def fn(a: Array) -> tuple[Array, ...]:
         x = a.view(np.float32)
         if relu:
             x = _relu(x)
         code = encode(x.astype(np.float64), FORMATS["tf32"], mode, satfinite).astype(np.uint32)
-        return (np.where(x != x, CANONICAL_NAN_F32, code << np.uint32(13)),)
+        return (np.where(x != x, nan(a), code << _13),)
 
     return Body((source,), (target,), fn)
 

@@ -1,8 +1,9 @@
 """Single and double precision (PTX ISA 9.7.3): add, sub, mul, fma, mad, div, rcp, sqrt, abs, neg,
 copysign, testp.
 
-f32 results that are NaN are the canonical 0x7fffffff; f64 NaNs propagate. `.ftz` flushes subnormal
-f32 operands and results to zero and keeps their sign; `.sat` clamps to [0, 1] and takes NaN to +0.
+f32 results that are NaN are the canonical 0x7fffffff; f64 NaNs propagate, the last operand's first.
+`.ftz` flushes subnormal f32 operands and results to zero and keeps their sign; `.sat` clamps to [0, 1]
+and takes NaN to +0. docs/instruction-differential.md has what was measured.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ import numpy as np
 
 from . import exact
 from .forms import Body, form, in_pieces
-from .types import CANONICAL_NAN_F32, Array, Map, spreadable
+from .types import CANONICAL_NAN_F32, CANONICAL_NAN_F64, AnyMap, Array, Map, spreadable
 
 _EXPONENT, _SIGN = np.uint32(0x7F800000), np.uint32(0x80000000)
-_MIN_NORMAL = np.float32(2.0**-126)
+_MIN_NORMAL, _EDGE = np.float32(2.0**-126), np.uint32(0x00800000)
+_LIFT, _LIFTED_MIN_NORMAL = np.float64(2.0**60), np.float32(2.0**-66)
+_QUIET_F64, _INFINITY_F64 = np.uint64(1 << 51), np.uint64(0x7FF << 52)
 _LOW29, _HALF29 = np.uint64(0x1FFFFFFF), np.uint64(0x10000000)
 
 Real = Map  # on float arrays
@@ -43,9 +46,36 @@ def saturate(r: Array) -> Array:
     return np.where(r > zero, np.minimum(r, one), zero)
 
 
-def body_f32(real: Real, arity: int, ftz: bool = False, sat: bool = False) -> Body:
+def tiny_result(wide: Real, mode: str) -> Real:
+    """Where an operation's result has less than the smallest normal magnitude after it is rounded to
+    24 digits, whatever its exponent: what `.ftz` goes by.
+
+    `wide` gives the result in float64, exact or rounded to odd.
+    """
+    fn = spreadable(wide)
+
+    def tiny(*values: Array) -> Array:
+        return np.abs(exact.round_f32(fn(*values) * _LIFT, mode)) < _LIFTED_MIN_NORMAL
+
+    return tiny
+
+
+def flush_tiny(bits: Array, values: tuple[Array, ...], tiny: AnyMap) -> Array:
+    """Results flushed as `.ftz` does: also where only the coarser steps among subnormals rounded them
+    up to the smallest normal.
+    """
+    edge = (bits & ~_SIGN) == _EDGE
+    if not np.count_nonzero(edge):
+        return flush_f32(bits)
+    flushed = np.zeros(bits.shape, np.bool_)
+    flushed[edge] = tiny(*(np.broadcast_to(v, bits.shape)[edge] for v in values))
+    return flush_f32(np.where(flushed, bits & _SIGN, bits))
+
+
+def body_f32(real: Real, arity: int, ftz: bool = False, sat: bool = False, tiny: Real | None = None) -> Body:
     """`real` on float32 values as an instruction on f32 registers.
 
+    `tiny` (`tiny_result`) tells `.ftz` where a result that rounds to the smallest normal is flushed.
     The plain cases are the interpreter's inner loop.
     """
     fn = spreadable(real)
@@ -55,8 +85,12 @@ def body_f32(real: Real, arity: int, ftz: bool = False, sat: bool = False) -> Bo
     if ftz:
         plain = finish
 
+        small = None if tiny is None else spreadable(tiny)
+
         def flushed(*arrays: Array) -> tuple[Array, ...]:
-            return (flush_f32(plain(fn(*(flush_f32(a).view(np.float32) for a in arrays)))),)
+            values = tuple(flush_f32(a).view(np.float32) for a in arrays)
+            bits = plain(fn(*values))
+            return (flush_f32(bits) if small is None else flush_tiny(bits, values, small),)
 
         return Body(("f32",) * arity, ("f32",), flushed)
     if arity == 1:
@@ -74,11 +108,28 @@ def body_f32(real: Real, arity: int, ftz: bool = False, sat: bool = False) -> Bo
     )
 
 
-def body_f64(real: Real, arity: int) -> Body:
+def propagate_f64(result: Array, operands: tuple[Array, ...]) -> Array:
+    """float64 values as bits; a NaN is that of the last operand that is one, made quiet, or canonical."""
+    nan = result != result
+    bits = result.view(np.uint64)
+    if not np.count_nonzero(nan):
+        return bits
+    bits = np.where(nan, CANONICAL_NAN_F64, bits)
+    for operand in operands:
+        bits = np.where(nan & (operand != operand), operand.view(np.uint64) | _QUIET_F64, bits)
+    return bits
+
+
+def body_f64(real: Real, arity: int, first: bool = False) -> Body:
+    """`real` on float64 values as an instruction on f64 registers.
+
+    Of several NaN operands the last one's is the result, or with `first` the first one's.
+    """
     fn = spreadable(real)
 
     def run(*arrays: Array) -> tuple[Array, ...]:
-        return (fn(*(a.view(np.float64) for a in arrays)).view(np.uint64),)
+        values = tuple(a.view(np.float64) for a in arrays)
+        return (propagate_f64(fn(*values), values[::-1] if first else values),)
 
     return Body(("f64",) * arity, ("f64",), run)
 
@@ -102,11 +153,17 @@ def directed_f32(name: str, mode: str) -> Real:
     return total
 
 
+def _tiny_product(mode: str) -> Real:
+    """Sums of normal numbers need no such thing: they are exact where they are subnormal."""
+    return tiny_result(lambda a, b: np.multiply(a, b, dtype=np.float64), mode or "rn")
+
+
 @form("add|sub|mul rn|rz|rm|rp? ftz? sat? f32")
 def arithmetic_f32(name: str, mode: str, ftz: str, sat: str, _type: str) -> Body:
+    tiny = _tiny_product(mode) if name == "mul" else None
     if mode in ("", "rn"):
-        return body_f32(_PLAIN[name], 2, bool(ftz), bool(sat))
-    return in_pieces(body_f32(directed_f32(name, mode), 2, bool(ftz), bool(sat)))
+        return body_f32(_PLAIN[name], 2, bool(ftz), bool(sat), tiny)
+    return in_pieces(body_f32(directed_f32(name, mode), 2, bool(ftz), bool(sat), tiny))
 
 
 @form("add|sub|mul rn|rz|rm|rp? f64")
@@ -147,6 +204,13 @@ def fma_f32(a: Array, b: Array, c: Array) -> Array:
     return exact.to_odd(s, error).astype(np.float32)
 
 
+def _tiny_fma(mode: str) -> Real:
+    def wide(a: Array, b: Array, c: Array) -> Array:
+        return exact.fma_odd(a.astype(np.float64), b.astype(np.float64), c.astype(np.float64))
+
+    return tiny_result(wide, mode)
+
+
 def _fma_f32_directed(mode: str) -> Real:
     def fn(a: Array, b: Array, c: Array) -> Array:
         product, c = np.multiply(a, b, dtype=np.float64), c.astype(np.float64)
@@ -162,7 +226,7 @@ def real_fma_f32(mode: str) -> Real:
 
 @form("fma|mad rn|rz|rm|rp ftz? sat? f32")
 def fused_f32(_name: str, mode: str, ftz: str, sat: str, _type: str) -> Body:
-    return in_pieces(body_f32(real_fma_f32(mode), 3, bool(ftz), bool(sat)))
+    return in_pieces(body_f32(real_fma_f32(mode), 3, bool(ftz), bool(sat), _tiny_fma(mode)))
 
 
 @form("fma|mad rn|rz|rm|rp f64")
@@ -173,9 +237,9 @@ def fused_f64(_name: str, mode: str, _type: str) -> Body:
 # --- pairs of f32 --------------------------------------------------------------------------------
 
 
-def _pairs(fn: Real, arity: int, ftz: bool) -> Body:
+def _pairs(fn: Real, arity: int, ftz: bool, tiny: Real | None) -> Body:
     """An f32 operation on both halves of 64-bit registers."""
-    scalar = body_f32(fn, arity, ftz).function
+    scalar = body_f32(fn, arity, ftz, tiny=tiny).function
 
     def run(*arrays: Array) -> tuple[Array, ...]:
         halves = (np.ascontiguousarray(a).view(np.uint32) for a in np.broadcast_arrays(*arrays))
@@ -186,33 +250,39 @@ def _pairs(fn: Real, arity: int, ftz: bool) -> Body:
 
 @form("add|sub|mul rn|rz|rm|rp? ftz? f32x2", since=100)
 def arithmetic_pairs(name: str, mode: str, ftz: str, _type: str) -> Body:
-    return _pairs(_PLAIN[name] if mode in ("", "rn") else directed_f32(name, mode), 2, bool(ftz))
+    fn = _PLAIN[name] if mode in ("", "rn") else directed_f32(name, mode)
+    return _pairs(fn, 2, bool(ftz), _tiny_product(mode) if name == "mul" else None)
 
 
 @form("fma rn|rz|rm|rp ftz? f32x2", since=100)
 def fused_pairs(mode: str, ftz: str, _type: str) -> Body:
-    return _pairs(real_fma_f32(mode), 3, bool(ftz))
+    return _pairs(real_fma_f32(mode), 3, bool(ftz), _tiny_fma(mode))
 
 
 # --- division and roots --------------------------------------------------------------------------
 
 
+def _wide_quotient(a: Array, b: Array) -> Array:
+    """A quotient (or root) of f32 that is no f32 is further from any than half a unit of float64."""
+    return np.divide(a, b, dtype=np.float64)
+
+
 def _quotient_f32(mode: str) -> Callable[[Array, Array], Array]:
     if mode == "rn":
         return np.divide
-    # A quotient (or root) of f32 that is no f32 is further from any than half a unit of float64.
-    return lambda a, b: exact.round_f32(np.divide(a, b, dtype=np.float64), mode)
+    return lambda a, b: exact.round_f32(_wide_quotient(a, b), mode)
 
 
 @form("div rn|rz|rm|rp ftz? f32")
 def div_f32(mode: str, ftz: str, _type: str) -> Body:
-    return body_f32(_quotient_f32(mode), 2, bool(ftz))
+    return body_f32(_quotient_f32(mode), 2, bool(ftz), tiny=tiny_result(_wide_quotient, mode))
 
 
 @form("rcp rn|rz|rm|rp ftz? f32")
 def rcp_f32(mode: str, ftz: str, _type: str) -> Body:
     quotient, one = _quotient_f32(mode), np.ones((), np.float32)
-    return body_f32(lambda a: quotient(one, a), 1, bool(ftz))
+    tiny = tiny_result(lambda a: _wide_quotient(one, a), mode)
+    return body_f32(lambda a: quotient(one, a), 1, bool(ftz), tiny=tiny)
 
 
 @form("sqrt rn|rz|rm|rp ftz? f32")
@@ -224,7 +294,7 @@ def sqrt_f32(mode: str, ftz: str, _type: str) -> Body:
 
 @form("div rn|rz|rm|rp f64")
 def div_f64(mode: str, _type: str) -> Body:
-    return body_f64(lambda a, b: exact.div_f64(a, b, mode), 2)
+    return body_f64(lambda a, b: exact.div_f64(a, b, mode), 2, first=True)
 
 
 @form("rcp rn|rz|rm|rp f64")
@@ -250,10 +320,14 @@ def sign_f32(name: str, ftz: str, _type: str) -> Body:
 
 @form("abs|neg f64")
 def sign_f64(name: str, _type: str) -> Body:
+    """A NaN operand keeps its sign: these are sums with -0, in hardware."""
     sign = np.uint64(1 << 63)
-    if name == "abs":
-        return Body(("f64",), ("f64",), lambda a: (a & ~sign,))
-    return Body(("f64",), ("f64",), lambda a: (a ^ sign,))
+
+    def fn(a: Array) -> tuple[Array, ...]:
+        nan = (a & ~sign) > _INFINITY_F64
+        return (np.where(nan, a | _QUIET_F64, a & ~sign if name == "abs" else a ^ sign),)
+
+    return Body(("f64",), ("f64",), fn)
 
 
 @form("copysign f32|f64")
@@ -274,7 +348,8 @@ def _classes(type_: str) -> dict[str, Callable[[Array], Array]]:
         "infinite": lambda a: (a & magnitude) == infinity,
         "number": lambda a: (a & magnitude) <= infinity,
         "notanumber": lambda a: (a & magnitude) > infinity,
-        "normal": lambda a: ((a & magnitude) < infinity) & ((a & magnitude) >= normal),
+        # Zeros count as normal.
+        "normal": lambda a: ((a & magnitude) - unsigned(1) >= normal - unsigned(1)) & ((a & magnitude) < infinity),
         "subnormal": lambda a: ((a & magnitude) < normal) & ((a & magnitude) != 0),
     }
 

@@ -20,8 +20,14 @@ from .types import AnyMap, Array, Map, spreadable
 
 Bits = Map
 
-#: What fills elements out of bounds where a tensor map asks for NaN (PTX ISA 5.5.2, OOB-NaN).
-OOB_NAN = np.uint16(0xFFFF)
+#: What fills elements out of bounds where a tensor map asks for NaN (PTX ISA 5.5.2, OOB-NaN). PTX does
+#: not say which NaN it is, of either sign; 0xffff and the NaNs that instructions deliver are others.
+OOB_NAN = np.uint16(0x7FF7)
+
+
+# What 11 digits of any exponent round to less than the smallest normal: `.ftz` goes by that.
+_MAGNITUDE = np.uint16(0x7FFF)
+_TINY_F16 = np.float32(2.0**-14 - 2.0**-26)
 
 
 def flush_f16(bits: Array) -> Array:
@@ -62,10 +68,12 @@ def _relu(x: Array) -> Array:
     return np.where(x <= 0, x.dtype.type(0), x)
 
 
-def _rounded(name: str, sat: bool, relu: bool = False) -> Callable[[Array], Array]:
-    """float32 or float64 results to codes of f16 or bf16."""
+def _rounded(name: str, sat: bool, relu: bool = False, ftz: bool = False) -> Callable[[Array], Array]:
+    """float32 or float64 results, exact or rounded to odd, to codes of f16 or bf16."""
 
     def finish(x: Array) -> Array:
+        if ftz:
+            x = np.where(np.abs(x) < _TINY_F16, np.copysign(x.dtype.type(0), x), x)
         x = saturate(x) if sat else _relu(x) if relu else x
         if name == "f16":
             return f16_of_float(x)
@@ -82,7 +90,7 @@ _PLAIN: dict[str, Any] = {"add": np.add, "sub": np.subtract, "mul": np.multiply}
 @form("add|sub|mul rn? ftz? sat? f16|f16x2")
 def arithmetic_f16(name: str, _rn: str, ftz: str, sat: str, type_: str) -> Body:
     # Twice 11 digits and two more fit float32, so that its own rounding does no harm.
-    ufunc, finish = _PLAIN[name], _rounded("f16", bool(sat))
+    ufunc, finish = _PLAIN[name], _rounded("f16", bool(sat), ftz=bool(ftz))
     return half_body(lambda a, b: finish(ufunc(decode(a, "f16"), decode(b, "f16"))), type_, 2, bool(ftz))
 
 
@@ -94,8 +102,8 @@ def arithmetic_bf16(name: str, _rn: str, type_: str) -> Body:
     return half_body(lambda a, b: finish(ufunc(decode(a, "bf16"), decode(b, "bf16"), dtype=dtype)), type_, 2)
 
 
-def _fused(name: str, sat: bool, relu: bool) -> AnyMap:
-    finish = _rounded(name, sat, relu)
+def _fused(name: str, sat: bool, relu: bool, ftz: bool = False) -> AnyMap:
+    finish = _rounded(name, sat, relu, ftz)
 
     def f16(a: Array, b: Array, c: Array) -> Array:
         x, y, z = (decode(bits, name).astype(np.float64) for bits in (a, b, c))
@@ -119,7 +127,7 @@ def _fused(name: str, sat: bool, relu: bool) -> AnyMap:
 @form("fma rn ftz? sat? f16|f16x2")
 @form("fma rn ftz? relu f16|f16x2", since=80)
 def fma_f16(_rn: str, ftz: str, clamp: str, type_: str) -> Body:
-    return in_pieces(half_body(_fused("f16", clamp == "sat", clamp == "relu"), type_, 3, bool(ftz)))
+    return in_pieces(half_body(_fused("f16", clamp == "sat", clamp == "relu", bool(ftz)), type_, 3, bool(ftz)))
 
 
 @form("fma rn relu? bf16|bf16x2", since=80)
@@ -133,7 +141,7 @@ def fma_oob(_rn: str, _oob: str, relu: str, type_: str) -> Body:
     fused = _fused(type_.removesuffix("x2"), False, bool(relu))
 
     def fn(a: Array, b: Array, c: Array) -> Array:
-        outside = (a == OOB_NAN) | (b == OOB_NAN)
+        outside = ((a & _MAGNITUDE) == OOB_NAN) | ((b & _MAGNITUDE) == OOB_NAN)
         return np.where(outside, np.uint16(0), fused(a, b, c))
 
     return half_body(fn, type_, 3)

@@ -180,13 +180,18 @@ def bits(op: tuple[str, ...]) -> Reference | None:
         "clz": lambda a: w - a.bit_length(),
         "brev": lambda a: int(f"{a:0{w}b}"[::-1], 2),
         "bfind": lambda a: find_top(a, type_, "shiftamt" in op),
-        "bfe": lambda a, pos, length: extract(a, pos & 255, length & 255, type_),
-        "bfi": lambda a, b, pos, length: insert(a, b, pos & 255, length & 255, w),
+        "bfe": lambda a, pos, length: extract(a, field(pos, w), field(length, w), type_),
+        "bfi": lambda a, b, pos, length: insert(a, b, field(pos, w), field(length, w), w),
         "bmsk": lambda a, b: mask_of(a, b, op[1]),
         "szext": lambda a, b: extend(a, b, op[1], type_),
     }
     fn = table.get(name)
     return None if fn is None else lambda *args: (fn(*args),)
+
+
+def field(operand: int, w: int) -> int:
+    """A position or length: 8 bits of it count, and all of those of 64-bit fields."""
+    return operand & 255 if w == 32 else min(operand, 255)
 
 
 def permute(a: int, b: int, c: int, mode: str) -> int:
@@ -226,7 +231,7 @@ def find_nth(mask: int, base: int, n: int) -> int:
             remaining -= 1
             if not remaining:
                 return position
-    return 0xFFFFFFFF
+    return 0 if n == -(2**31) else 0xFFFFFFFF
 
 
 def funnel(a: int, b: int, n: int, direction: str, mode: str) -> int:

@@ -35,6 +35,9 @@ FORMATS = {
     "tf32": Format(19, 10, 127, 0x3FFFF),
     "e4m3": Format(8, 3, 7, 0x7F, has_infinity=False),
     "e5m2": Format(8, 2, 15, 0x7F),
+    # As f32 and f16, with exponents that never run out: results there tell what is subnormal for .ftz.
+    "f32 unbounded": Format(40, 23, 2**15 - 1, 0x7FFFFFFFFF),
+    "f16 unbounded": Format(27, 10, 2**15 - 1, 0x3FFFFFF),
 }
 
 
@@ -60,6 +63,12 @@ def decode(bits: int, name: str) -> Value:
         fraction |= 1 << fmt.mantissa
     number = Fraction(fraction) * Fraction(2) ** (max(exponent, 1) - fmt.bias - fmt.mantissa)
     return Value("finite", -number if negative else number, negative)
+
+
+def is_tiny(bits: int, name: str) -> bool:
+    """Whether a number of "f32 unbounded" or "f16 unbounded" is less than the bounded format's normals."""
+    value, bounded = decode(bits, name), FORMATS[name.split()[0]]
+    return value.kind == "finite" and abs(value.number) < Fraction(2) ** (1 - bounded.bias)
 
 
 def round_integer(x: Fraction, mode: str) -> int:

@@ -69,6 +69,17 @@ def from_value(op: tuple[str, ...], x: ref.Value, target: str) -> int:
     return ref.encode(x.number, target, mode_of(op), x.negative, satfinite)
 
 
+def kept_nan(op: tuple[str, ...], bits: int, target: str, source: str) -> int | None:
+    """A NaN whose bits the conversion keeps; None where the result is canonical."""
+    if target == "f32" and source in ("f32", "bf16") and "ftz" not in op:
+        return bits << (32 - FLOATS[source].bits)
+    if source == "f64" and target != "f64":
+        fmt = FLOATS[target]
+        fraction = bits >> (52 - fmt.mantissa) & ((1 << fmt.mantissa) - 1)
+        return bits >> 63 << (fmt.bits - 1) | fmt.top | 1 << (fmt.mantissa - 1) | fraction
+    return None
+
+
 def scalar(op: tuple[str, ...], bits: int, target: str, source: str) -> int:
     if source not in FLOATS:
         number = integers.value(bits, source)
@@ -77,8 +88,12 @@ def scalar(op: tuple[str, ...], bits: int, target: str, source: str) -> int:
             return register(integers.value(number, target), target)
         x = ref.Value("finite", Fraction(number), number < 0)
         return from_value(op, x, target)
-    bits = flush32(bits) if "ftz" in op and source == "f32" else bits
+    bits = flush32(bits) if "ftz" in op and source == "f32" and target != "f16" else bits
     x = ref.decode(bits, source)
+    if x.kind == ref.NAN and target in FLOATS and not {"sat", "rni", "rzi", "rmi", "rpi"} & set(op):
+        kept = kept_nan(op, bits, target, source)
+        if kept is not None:
+            return kept
     if target not in FLOATS:
         return to_integer(op, x, target, source)
     integral = next((m for m in op if m in _INTEGRAL), None)
@@ -109,7 +124,9 @@ def packed_reference(op: tuple[str, ...], row: list[int]) -> int:
     target, source = op[-2], op[-1]
     if target == "tf32":
         x = ref.decode(row[0], "f32")
-        return 0x7FFFFFFF if x.kind == ref.NAN else from_value(op, x, "tf32") << 13
+        if x.kind == ref.NAN and "rna" in op:
+            return (row[0] & ~0x1FFF) - (0x2000 if "satfinite" in op else 0)
+        return from_value(op, x, "tf32") << 13
     if not target.endswith("x2"):
         return from_value(op, ref.decode(row[0], "f32"), target)
     name, element = target[:-2], source.removesuffix("x2")

@@ -17,7 +17,7 @@ from .operands import operands
 COUNT = 500
 ROUNDED = [e for e in entries() if e.family == "halves" and "approx" not in e.opcode]
 EXTREMES = [e for e in entries() if e.family == "minmax"]
-OOB_NAN = 0xFFFF
+OOB_NAN = 0x7FF7
 
 
 def flush(bits: int, fmt: ref.Format) -> int:
@@ -44,7 +44,7 @@ def scalar(op: tuple[str, ...], name: str) -> Callable[..., int]:
     sign = 1 << (fmt.bits - 1)
 
     def fn(*bits: int) -> int:
-        if "oob" in op and OOB_NAN in bits[:2]:
+        if "oob" in op and OOB_NAN in [b & 0x7FFF for b in bits[:2]]:
             return 0
         bits = tuple(flush(b, fmt) for b in bits) if "ftz" in op else bits
         v = [ref.decode(b, name) for b in bits]
@@ -52,20 +52,24 @@ def scalar(op: tuple[str, ...], name: str) -> Callable[..., int]:
             if v[0].kind == ref.NAN:
                 return fmt.nan
             return bits[0] & ~sign if op[0] == "abs" else bits[0] ^ sign
-        if op[0] == "add":
-            result = ref.add(v[0], v[1], name, "rn")
-        elif op[0] == "sub":
-            result = ref.add(v[0], ref.negated(v[1]), name, "rn")
-        elif op[0] == "mul":
-            result = ref.mul(v[0], v[1], name, "rn")
-        elif op[0] == "fma":
-            result = ref.fma(v[0], v[1], v[2], name, "rn")
-        else:
+        if op[0] in ("min", "max"):
             return extreme(op, bits, name)
-        result = clamped(result, name, op)
-        return flush(result, fmt) if "ftz" in op else result
+        result = clamped(arithmetic(op[0], v, name), name, op)
+        if "ftz" in op and ref.is_tiny(arithmetic(op[0], v, f"{name} unbounded"), f"{name} unbounded"):
+            result &= sign
+        return result
 
     return fn
+
+
+def arithmetic(operation: str, v: list[ref.Value], name: str) -> int:
+    if operation == "add":
+        return ref.add(v[0], v[1], name, "rn")
+    if operation == "sub":
+        return ref.add(v[0], ref.negated(v[1]), name, "rn")
+    if operation == "mul":
+        return ref.mul(v[0], v[1], name, "rn")
+    return ref.fma(v[0], v[1], v[2], name, "rn")
 
 
 def extreme(op: tuple[str, ...], bits: tuple[int, ...], name: str) -> int:
