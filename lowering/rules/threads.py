@@ -21,7 +21,7 @@ from kernel_dsl.refs import strides_of
 from kernel_dsl.transforms import bytes_of
 
 from ..context import Buffer, Context
-from ..emit import llvm_type
+from ..emit import Regs, llvm_type
 from .access import pack, unpack
 
 _LETTERS = {
@@ -39,18 +39,24 @@ _BITS = {"half": "i16", "bfloat": "i16"}
 
 def lower_optimization_barrier(ctx: Context, op: OptimizationBarrier) -> None:
     for x, result in zip(op.xs, op.results, strict=True):
-        t = llvm_type(x.type.dtype)
-        hidden: list[str] = []
-        for name in ctx.regs(x):
-            if t == "i1":  # a predicate can't be tied to itself: as a word it can
-                word = ctx.e.v(f"zext i1 {name} to i32")
-                (word,) = ctx.e.asm("", "=r,0", [("i32", word)], ["i32"])
-                hidden.append(ctx.e.v(f"trunc i32 {word} to i1"))
-            elif t == "i8":  # an 8-bit value has no register class of its own, and nothing to gain
-                hidden.append(name)
-            else:
-                hidden += ctx.e.asm("", f"={_letter(t)},0", [(t, name)], [t])
-        ctx.values[result] = hidden
+        dtype: DType = x.type.dtype
+        names = ctx.regs(x)
+        if dtype.bits == 16 and len(names) % 2 == 0:  # two to a register, and they stay so
+            ctx.values[result] = _hidden_pairs(ctx, names, dtype)
+            continue
+        t = llvm_type(dtype)
+        if t == "i8":  # an 8-bit value has no register class of its own, and nothing to gain
+            ctx.values[result] = names
+            continue
+        ctx.values[result] = [ctx.e.asm("", f"={_letter(t)},0", [(t, name)], [t])[0] for name in names]
+
+
+def _hidden_pairs(ctx: Context, names: Regs, dtype: DType) -> Regs:
+    out: Regs = []
+    for i in range(0, len(names), 2):
+        (word,) = ctx.e.asm("", "=r,0", [("i32", pack(ctx, names[i : i + 2], dtype, 4))], ["i32"])
+        out += unpack(ctx, word, dtype, 2, 4)
+    return out
 
 
 def _letter(t: str) -> str:
