@@ -59,17 +59,23 @@ def rows_of(case: Case, variants: bool, compiled: bool) -> list[dict[str, Any]]:
     source = torch.empty(COPIED, dtype=torch.uint8, device="cuda")
     target = torch.empty_like(source)
     runs: dict[str, Any] = {name: found[0].run for name, found in good.items()}
-    runs |= {"(copy)": lambda: target.copy_(source), "(torch)": case.peer}
+    runs["(copy)"] = lambda: target.copy_(source)
+    peers: dict[str, Any] = {"(torch)": case.peer}
     if compiled:
-        peer = torch.compile(case.peer)
+        peers["(compile)"] = torch.compile(case.peer)
+    for name, peer in peers.items():
         try:
             peer()
-            runs["(compile)"] = peer
+            runs[name] = peer
         except Exception as error:  # not everything can be compiled
-            print(f"torch.compile of {case.name}: {type(error).__name__}")
+            print(f"{case.name}: the peer {name} fails with {type(error).__name__}")
     times = interleaved(runs, rounds=15)
     copy = 2 * COPIED / times["(copy)"].median
     return [_row(case, name, found, times, copy) for name, found in good.items()]
+
+
+def _microseconds(timing: Timing | None) -> str:
+    return "-" if timing is None else f"{timing.median * 1e6:.1f}"
 
 
 def _row(
@@ -86,8 +92,7 @@ def _row(
         "of copy": f"{ratio:.3f}",
         "target": f"{case.target:.2f}{'' if ratio >= case.target else ' MISSED'}",
         "copy TB/s": f"{copy * 1e-12:.2f}",
-        "torch us": f"{times['(torch)'].median * 1e6:.1f}",
-        "compile us": f"{times['(compile)'].median * 1e6:.1f}" if "(compile)" in times else "-",
+        **{f"{peer[1:-1]} us": _microseconds(times.get(peer)) for peer in ("(torch)", "(compile)")},
         "regs": registers,
         "spills": spills,
         "error": f"{error:.0e}",

@@ -9,10 +9,11 @@ from .. import dtypes as dt
 from ..dtypes import DType
 from ..errors import UnsupportedDType
 from ..promote import computing
+from ..trace import traced
 from ..values import Array
 from . import arith
 from .cast import astype, bitcast_convert_type
-from .elementwise import Binary, Compare, Unary, as_value, operands_of
+from .elementwise import Binary, Compare, Unary, as_value, operands_of, together
 from .math import Pow
 
 __all__ = [
@@ -98,7 +99,7 @@ class FloorDivide(Binary, name="floor_divide"):
 
 
 class Ldexp(Binary, name="ldexp"):
-    """x times 2 to the power y. Several PTX instructions."""
+    """x times 2 to the power y, which is int32. Several PTX instructions."""
 
     math = "ldexp"
 
@@ -431,10 +432,18 @@ def ldexp(x: Any, n: Any) -> Array:
     exponent = as_value(n, "ldexp")
     if not exponent.dtype.is_integer:
         raise UnsupportedDType(op="ldexp", dtype=exponent.dtype, hint="the exponent is an integer")
-    limit = 1 << 20  # beyond every format's range, and exact as a float
-    bounded = arith.clip(exponent, -limit, limit) if exponent.dtype.bits > 16 else exponent
-    exponent = astype(bounded, value.dtype if value.dtype.bits >= 32 else dt.float32)
-    return astype(arith.elementwise(Ldexp, (value, exponent), "ldexp", computing(value.dtype)), value.dtype)
+    power = _int32(exponent)
+    wide = astype(value, computing(value.dtype))
+    return astype(traced(Ldexp(*together((wide, power), "ldexp"))), value.dtype)
+
+
+def _int32(exponent: Array) -> Array:
+    """An integer of any dtype as int32, cut to what is beyond the range of every float anyway."""
+    limit = 1 << 20
+    if exponent.dtype.bits == 64 or exponent.dtype == dt.uint32:
+        exponent = arith.minimum(exponent, limit)
+        exponent = arith.maximum(exponent, -limit) if exponent.dtype.is_signed else exponent
+    return astype(exponent, dt.int32)
 
 
 def modf(x: Any) -> tuple[Array, Array]:
@@ -511,5 +520,3 @@ def sinc(x: Any) -> Array:
     value = arith.multiply(x, _math.pi)
     safe = arith.where(arith.equal(value, 0), 1.0, value)
     return arith.where(arith.equal(value, 0), 1.0, arith.true_divide(sin(safe), safe))
-
-

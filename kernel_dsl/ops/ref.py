@@ -18,7 +18,7 @@ from ..errors import (
 from ..ir import ArrayType, BarrierType, Effect, MemorySpace, Op, RefType, Value, attr, operand, operands
 from ..layout import SCALAR, Layout
 from ..layouts import resolve_rule
-from ..refs import Access, Ref, View, has_arrays
+from ..refs import Access, Elements, Ref, View, has_arrays
 from ..trace import LayoutVar, current, emit, find, traced
 from ..values import Array
 from .cast import astype
@@ -83,6 +83,9 @@ class Store(Op, name="store", effect=Effect.WRITE):
 
 def as_ref(ref: Any, op: str) -> Ref:
     """`ref`, refused where it is none."""
+    if isinstance(ref, Elements):
+        hint = "only atomics take `ref.at[array]`; load with `ref[array]` and store with `ref[array] = x`"
+        raise BadArgumentType(op=op, what="elements chosen by index arrays are no view", hint=hint)
     if not isinstance(ref, Ref):
         what = f"a {type(ref).__name__} is not a Ref"
         raise BadArgumentType(op=op, what=what, hint="pass a kernel argument or scratch, or `ref.at[...]`")

@@ -20,10 +20,10 @@ from .convert import convert_in_warps
 def lower_elementwise(ctx: Context, op: Elementwise) -> None:
     """Apply the op's template register by register."""
     operands = [ctx.regs(v) for v in op.values()]
-    dtype: DType = op.values()[-1].type.dtype
     if op.math:
-        ctx.values[op.result] = _call_math(ctx, op.math, operands, dtype)
+        ctx.values[op.result] = _call_math(ctx, op.math, operands, op.values()[0].type.dtype)
         return
+    dtype: DType = op.values()[-1].type.dtype
     template = op.llvm[kind_letter(dtype)]
     t, s = llvm_type(dtype), suffix(dtype)
     ctx.values[op.result] = [ctx.e.v(template.format(*row, t=t, s=s)) for row in zip(*operands, strict=True)]
@@ -39,11 +39,9 @@ def _call_math(ctx: Context, name: str, operands: list[Regs], dtype: DType) -> R
     else:
         function = FUNCTIONS[key]
     ctx.math[key] = None
-    t = llvm_type(dtype)
-    return [
-        ctx.e.v(f"call {t} @{function.symbol}({', '.join(f'{t} {x}' for x in row)})")
-        for row in zip(*operands, strict=True)
-    ]
+    t, types = llvm_type(dtype), function.parameters
+    calls = [", ".join(f"{p} {x}" for p, x in zip(types, row, strict=True)) for row in zip(*operands, strict=True)]
+    return [ctx.e.v(f"call {t} @{function.symbol}({arguments})") for arguments in calls]
 
 
 # --- integer operations that must not trap or be undefined ----------------------------------------

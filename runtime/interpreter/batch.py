@@ -94,10 +94,13 @@ class Batch:
         self.ready[g.key] = g if other is None else merge(g, other)
 
     def park(self, g: Group) -> None:
-        """Hold `g` until the other lanes of its warps come to the same place."""
+        """Hold `g` until the other lanes of its warps, or warps of its warpgroups, come to the same place."""
         key = g.key
-        other = self.parked.get(key)
-        self.parked[key] = g if other is None else merge(g, other)
+        other = self.parked.pop(key, None)
+        if other is None:
+            self.parked[key] = g
+        else:
+            self.again(merge(g, other))  # together they may be complete
 
     def poll(self, g: Group, why: Any) -> None:
         """Hold `g`, which looked at memory or a barrier, until something may have changed."""

@@ -45,6 +45,15 @@ class HazardWarning(UserWarning):
         self.line = line
 
 
+_RACES = {
+    HazardKind.RACE_SHARED,
+    HazardKind.RACE_GLOBAL,
+    HazardKind.RACE_BLOCKS,
+    HazardKind.READ_BEFORE_WAIT,
+    HazardKind.MISSING_PROXY_FENCE,
+}
+
+
 @dataclass
 class RunReport:
     """What a run says of itself: `steps` executed, `hazards` found as warnings, and the kernel's printed `output`."""
@@ -74,6 +83,22 @@ class Reporter:
         self.files: dict[int, str] = {}
         self.locations: dict[int, tuple[int, int]] = {}
         self._seen: set[tuple[Any, ...]] = set()
+        self._deferred: dict[tuple[Any, ...], tuple[HazardKind, str, Instruction | None, tuple[str, ...]]] = {}
+
+    def defer(self, kind: HazardKind, what: str, ins: Instruction | None, details: tuple[str, ...] = ()) -> None:
+        """Report later, unless it turns out to be a race.
+
+        What is read before it is written may be written by another warp a moment later: then which of the two comes
+        first is the bug, whatever the schedule made of it.
+        """
+        key = (kind, ins.line if ins else 0, ins.column if ins else 0)
+        self._deferred.setdefault(key, (kind, what, ins, details))
+
+    def flush(self) -> None:
+        """Report what was deferred."""
+        deferred, self._deferred = self._deferred, {}
+        for kind, what, ins, details in deferred.values():
+            self.hazard(kind, what, ins, details)
 
     def hazard(
         self,
@@ -84,6 +109,8 @@ class Reporter:
         fix: str = "",
     ) -> None:
         """Raise `HazardError`, or warn once a place and kind."""
+        if self._deferred and kind not in _RACES:
+            self.flush()
         line = self.source_line(ins)
         place = self.place(ins)
         text = [f"{kind.value}: {what}"]

@@ -296,6 +296,7 @@ class Run:
         return per_batch, max(room, self.cluster_size)
 
     def _finish(self) -> None:
+        self.reporter.flush()
         if self.config.report_unwritten:
             report_unwritten(self)
 

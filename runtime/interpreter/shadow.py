@@ -295,10 +295,8 @@ class SharedShadow(Shadow):
         where = tuple(int(i[0]) for i in np.nonzero(w == 0))
         row = int(np.broadcast_to(rows, g.shape)[where])
         name = self.name(a, row, int(g[where]))
-        self.batch.run.reporter.hazard(
-            HazardKind.UNINITIALISED, f"{name} is read before anything was written to it", a.ins,
-            (self.who(a, row),),
-        )  # fmt: skip
+        what = f"{name} is read before anything was written to it"
+        self.batch.run.reporter.defer(HazardKind.UNINITIALISED, what, a.ins, (self.who(a, row),))
 
     def note_read(self, a: Access, g: Array, rows: Array) -> None:
         agent = a.agent[rows]
@@ -430,7 +428,7 @@ class GlobalShadow(Shadow):
         row = int(np.broadcast_to(rows, g.shape)[where])
         name = self.name(a, row, int(g[where]))
         what = f"{name} is read before anything was written to it"
-        self.run.reporter.hazard(HazardKind.UNINITIALISED, what, a.ins, (self.who(a, row),))
+        self.run.reporter.defer(HazardKind.UNINITIALISED, what, a.ins, (self.who(a, row),))
 
     def note_read(self, a: Access, g: Array, rows: Array) -> None:
         if not self.buffer.writable:

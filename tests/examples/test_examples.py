@@ -15,8 +15,9 @@ NAMES = sorted(path.stem for path in EXAMPLES.glob("[0-9]*.py"))
 
 
 def test_all_are_found() -> None:
-    """The numbered files run from 01 without a gap."""
-    assert [int(name[:2]) for name in NAMES] == list(range(1, len(NAMES) + 1))
+    """Each has a number of its own, the order to read them in."""
+    numbers = [int(name[:2]) for name in NAMES]
+    assert numbers[0] == 1 and len(set(numbers)) == len(numbers) >= 10
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -40,6 +40,6 @@ def test_tensor_cores(gpu: Gpu) -> None:
     table = tensor_differential.run(gpu)
     text = tensor_differential.report(table)
     print(text)
-    for (_, a_type, d_type), entry in table.items():
-        limit = tensor_differential.bound((a_type, d_type))
+    for (kind, a_type, d_type), entry in table.items():
+        limit = tensor_differential.bound(kind, a_type, d_type)
         assert entry.hardware <= limit and entry.interpreter <= limit, text

@@ -139,6 +139,10 @@ def _play(name, params, count, sizes, dims, smem, stream, cluster, pdl) -> int:
             for p in (x, y)
         )
         target[...] = source * 2 + np.frombuffer(b, np.float32)[0]
+    elif name.decode() == "axpc":  # x, a scalar that became an array, and y
+        x, c, y = (int.from_bytes(p, "little") for p in blobs)
+        source, target = (np.frombuffer((ctypes.c_char * 4 * N).from_address(p), np.float32) for p in (x, y))
+        target[...] = source + np.frombuffer((ctypes.c_char * 4).from_address(c), np.float32)[0]
     else:
         PLAYED[name.decode()].play(blobs)
     return 0
@@ -402,7 +406,34 @@ def test_clusters_along_y_are_not_updated_in_place() -> None:
     np.testing.assert_array_equal(host(y), (a.data * 2) ** 2)
 
 
-def test_images_with_scalar_inputs() -> None:
+def test_scalar_inputs_and_strided_ones_of_images() -> None:
+    ptx = ".version 8.0\n.entry axpc(.param .u64 x, .param .u64 c, .param .u64 y)\n{}"
+
+    def call(array: Any) -> Any:
+        return precompiled_cuda_kernel(
+            name="axpc", compiled_source=ptx.encode(), inputs=[array, 2.5], output_shapes=[(N,)],
+            output_dtypes=[np.float32], scalars=[], grid=(N, 1, 1), threadgroup=(32, 1, 1),
+            ensure_row_contiguous=True, interpret=False,
+        )[0]  # fmt: skip
+
+    base = rng.standard_normal(2 * N).astype(np.float32)
+    x = DeviceArray(base[::2])
+    blocks = int(LIB.fake_count(BLOCKS))
+    with Graph() as g:
+        y = call(x)
+    assert [node.kind for node in g.nodes] == ["copy", "fill", "kernel"]
+    for _ in range(2):
+        np.testing.assert_array_equal(host(g()), base[::2] + np.float32(2.5))
+        base[...] = rng.standard_normal(2 * N)
+    on_host = rng.standard_normal(N).astype(np.float32)
+    with Graph() as h:
+        call(on_host)
+    np.testing.assert_array_equal(h(), on_host + np.float32(2.5))
+    del g, h, y
+    assert int(LIB.fake_count(BLOCKS)) <= blocks
+
+
+def test_images_and_their_scalars() -> None:
     x = DeviceArray(rng.standard_normal(N).astype(np.float32))
 
     def call(array: Any, n: Any) -> Any:

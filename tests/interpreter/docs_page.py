@@ -9,11 +9,14 @@ from pathlib import Path
 
 import kernel_dsl as kd
 from runtime.interpreter import coverage, kinds
+from runtime.interpreter.semantics.distances import DISTANCES
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = DOCS / "interpreter.md"
 COVERAGE = DOCS / "ptx-coverage.md"
+DIFFERENTIAL = DOCS / "instruction-differential.md"
 _BLOCK = re.compile(r"```python\n(?P<code>.*?)```\n\n```text\n(?P<output>.*?)```", re.DOTALL)
+_DISTANCES = re.compile(r"DISTANCES\n|\| instruction \| operands \|.*?\n(?=\n)", re.DOTALL)
 _KINDS = re.compile(r"KINDS\n|\| kind \| \|\n.*?\n(?=\n)", re.DOTALL)
 
 
@@ -40,6 +43,20 @@ def kinds_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def distances_table() -> str:
+    """The measured distances of tensor instructions and their bounds."""
+    lines = ["| instruction | operands | result | hardware | interpreter | bound |", "|---|---|---|---|---|---|"]
+    for (instruction, a_type, d_type), m in DISTANCES.items():
+        numbers = f"{m.hardware:.2e} | {m.interpreter:.2e} | {m.bound:.2e}"
+        lines.append(f"| {instruction} | {a_type} | {d_type} | {numbers} |")
+    return "\n".join(lines) + "\n"
+
+
+def render_distances(text: str) -> str:
+    """The page of measurements with the bounds that the code has."""
+    return _DISTANCES.sub(lambda _: distances_table(), text, count=1)
+
+
 def render(text: str) -> str:
     """The page with fresh output and a fresh table of kinds."""
     names = iter(("double.py", "exchange.py", "barrier.py"))
@@ -54,3 +71,4 @@ def render(text: str) -> str:
 if __name__ == "__main__":
     PAGE.write_text(render(PAGE.read_text()))
     COVERAGE.write_text(coverage.markdown())
+    DIFFERENTIAL.write_text(render_distances(DIFFERENTIAL.read_text()))

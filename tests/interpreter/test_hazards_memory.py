@@ -212,7 +212,7 @@ CASES = [
         params=A,
         args=ints(64),
         options={"outputs": (0,)},
-        mentions=("'a0'[0]",),
+        mentions=("'a0'[",),
     ),
     swap(
         "unwritten output",

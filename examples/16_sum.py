@@ -3,7 +3,7 @@
 Every block adds up a span of the array, a piece at a time: lanes keep running sums of their own, in registers, and only
 at the span's end are those added together. The blocks' sums are then added by one block, in the same way.
 
-Run it: `python -m examples.10_sum`.
+Run it: `python -m examples.16_sum`.
 """
 
 from __future__ import annotations
