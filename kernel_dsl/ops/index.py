@@ -96,7 +96,11 @@ def num_programs(axis: int) -> int:
 
 
 def cdiv(x: Any, y: Any) -> Any:
-    """Division rounded up, of static or traced integers."""
+    """Division rounded up, of static or traced integers.
+
+    >>> kd.cdiv(10, 4)
+    3
+    """
     if isinstance(x, Array) or isinstance(y, Array):
         return arith.floor_divide(arith.add(x, arith.subtract(y, 1)), y)
     return -(-x // y)
