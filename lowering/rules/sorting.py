@@ -60,7 +60,7 @@ class _Network:
         self.item = key_bits // 8
         self.indices = indices
         count = self.rows * self.length
-keys = -(-count * self.item // 4) * 4  # the indices are aligned
+        keys = -(-count * self.item // 4) * 4  # the indices are aligned
         size = keys + (4 * count if indices else 0)
         self.base = ctx.exchange(size) if size <= ctx.exchange_room() else ctx.exchange_whole(size)
         self.index_base = ctx.e.v(f"add i32 {self.base}, {keys}") if indices else ""
