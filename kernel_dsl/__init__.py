@@ -103,7 +103,7 @@ __all__ = [
     "uint32",
     "uint64",
 ]
-__all__ += _op_names  # noqa: PLE0605 - a list too
+__all__ += _op_names  # noqa: PLE0605 - a list too  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -75,7 +74,6 @@ class Run:
         self.steps = 0
         self.progress = 0
         self.output: list[str] = []
-        self.started = time.perf_counter_ns()
         self._param_data = b""
         self._pack(params)
         self.parameters = ParamSpace(self._param_data)

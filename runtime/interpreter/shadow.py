@@ -34,7 +34,7 @@ def agent_of(epoch: Array) -> Array:
 class Access:
     """One access to check: what the accessing agents know, and their epochs.
 
-    `known` (rows, 2, columns); `agent` and `clock` (rows,); `rows_to_group` for words about lanes. `strong`: atomic
+    `known` (rows, 3, columns); `agent` and `clock` (rows,); `rows_to_group` for words about lanes. `strong`: atomic
     or volatile, which does not race with its like.
     """
 

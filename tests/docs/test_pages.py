@@ -9,7 +9,7 @@ import pytest
 
 from tests.conftest import ROOT
 
-RUN = [ROOT / "README.md", ROOT / "docs" / "quickstart.md"]
+RUN = [ROOT / "README.md", ROOT / "docs" / "quickstart.md", ROOT / "docs" / "layouts.md"]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 
@@ -48,7 +48,9 @@ def test_the_readme_begins_with_the_two_commands() -> None:
 def test_paths_in_prose_exist() -> None:
     """Files that ARCHITECTURE and CONTRIBUTING name."""
     for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"):
-        for found in re.findall(r"`((?:kernel_dsl|lowering|runtime|tests|docs|examples)/[\w./]+)`", (ROOT / name).read_text()):
+        for found in re.findall(
+            r"`((?:kernel_dsl|lowering|runtime|tests|docs|examples)/[\w./]+)`", (ROOT / name).read_text()
+        ):
             assert (ROOT / found).exists(), f"{name} names {found}"
 
 
