@@ -67,6 +67,24 @@ def test_overflow_on_the_way_to_a_small_index() -> None:
     np.testing.assert_array_equal(got, x[2 * i] + x[np.where(i > 3, i, 0)] + x[5])
 
 
+def test_ranges_beyond_int64_are_forgotten() -> None:
+    """Squares of squares: nothing is known of them, and nothing grows with them."""
+    x = random((16,), "float32")
+
+    def body(x: Any, out: Any) -> None:
+        i = kd.program_id(0) + 3
+        for _ in range(60):
+            i = i * i
+        out[kd.program_id(0)] = x[i & 15] + x[i]
+
+    kernel = kd.kernel(body, out_type=Spec((8,), kd.float32), grid=(8,), interpret=INTERPRET)
+    wrapped = np.arange(8, dtype=np.int32) + np.int32(3)
+    for _ in range(60):
+        wrapped = wrapped * wrapped
+    inside = (wrapped >= 0) & (wrapped < 16)
+    np.testing.assert_array_equal(kernel(x), x[wrapped & 15] + np.where(inside, x[wrapped % 16], 0))
+
+
 def test_unsigned_and_narrow_integers_wrap() -> None:
     x = random((256,), "float32")
 
