@@ -21,10 +21,15 @@ __all__ = [
     "absolute",
     "add",
     "bitwise_and",
+    "bitwise_invert",
+    "bitwise_left_shift",
     "bitwise_not",
     "bitwise_or",
+    "bitwise_right_shift",
     "bitwise_xor",
     "clip",
+    "conj",
+    "conjugate",
     "div",
     "divide",
     "equal",
@@ -464,6 +469,10 @@ def right_shift(x: Any, y: Any) -> Array:
     return _shift(ShiftRight, x, y, "right_shift")
 
 
+bitwise_left_shift = left_shift
+bitwise_right_shift = right_shift
+
+
 def negative(x: Any) -> Array:
     """-x."""
     _number(operands_of((x,), "negative")[1], "negative", "use `~` on bools")
@@ -475,6 +484,10 @@ def positive(x: Any) -> Array:
     return as_value(x, "positive")
 
 
+conj = positive
+conjugate = positive
+
+
 def invert(x: Any) -> Array:
     """~x, on ints and bools."""
     dtype = operands_of((x,), "invert")[1]
@@ -484,6 +497,7 @@ def invert(x: Any) -> Array:
 
 
 bitwise_not = invert
+bitwise_invert = invert
 
 
 def absolute(x: Any) -> Array:

@@ -168,6 +168,6 @@ def _computed_again(value: Value, done: dict[int, Value]) -> Value:
             return emit(again).result
     if value.type.dtype == dt.int64:
         return value
-    made = emit(Cast(value, dt.int64)).result
+    made = emit(Cast(value, dt.int64, True)).result
     made.facts = replace(facts, wide=False)
     return made

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
 
 from kernel_dsl import dtypes as dt
 from kernel_dsl.conversion import cheaper, plan_in_warps
@@ -207,4 +206,4 @@ def leaf_rule(op: type[Op]) -> Callable[[Context, Elementwise], None] | None:
     """The one rule of every op whose lowering is data."""
     if issubclass(op, Elementwise) and (op.llvm or op.math):
         return lower_elementwise
-    return cast(None, None)
+    return None

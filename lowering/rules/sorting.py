@@ -60,9 +60,10 @@ class _Network:
         self.item = key_bits // 8
         self.indices = indices
         count = self.rows * self.length
-        size = count * (self.item + (4 if indices else 0))
+        keys = -(-count * self.item // 4) * 4  # the indices are aligned
+        size = keys + (4 * count if indices else 0)
         self.base = ctx.exchange(size) if size <= ctx.exchange_room() else ctx.exchange_whole(size)
-        self.index_base = ctx.e.v(f"add i32 {self.base}, {count * self.item}") if indices else ""
+        self.index_base = ctx.e.v(f"add i32 {self.base}, {keys}") if indices else ""
         self.key = f"i{key_bits}"
 
     def at(self, base: str, index: str, item: int) -> tuple[str, int]:
