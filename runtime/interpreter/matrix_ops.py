@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from .control import together
-from .copies import constant_operand
 from .group import Group
+from .lanes import constant_operand
 from .loads import address_of, space_of
 from .mbarrier_ops import Weak
 from .program import Compiler, Op, builds, registers
