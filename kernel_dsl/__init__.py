@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from runtime.graph import Graph
     from runtime.image import precompiled_cuda_kernel
     from runtime.interpreter.hazards import HazardError, HazardWarning
+    from runtime.interpreter.kinds import HazardKind
     from runtime.metal import metal_kernel
     from runtime.nvrtc import CompileError
     from runtime.source import cuda_kernel
@@ -53,6 +54,7 @@ _LATE = {
     "precompiled_cuda_kernel": "runtime.image",
     "load_compiled": "runtime.aot",
     "HazardError": "runtime.interpreter.hazards",
+    "HazardKind": "runtime.interpreter.kinds",
     "HazardWarning": "runtime.interpreter.hazards",
 }
 
@@ -69,6 +71,7 @@ __all__ = [
     "Error",
     "Graph",
     "HazardError",
+    "HazardKind",
     "HazardWarning",
     "InterpretParams",
     "Layout",
@@ -103,7 +106,7 @@ __all__ = [
     "uint32",
     "uint64",
 ]
-__all__ += _op_names  # noqa: PLE0605 - a list too
+__all__ += _op_names  # noqa: PLE0605 - a list too  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:

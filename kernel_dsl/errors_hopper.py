@@ -117,3 +117,12 @@ class WarpValue(Error, TypeError):
     title = "{what} inside `kd.warp_map`"
     note = "arrays are spread over the four warps of a warpgroup, and here each warp runs on its own"
     help = "use rank-0 values and Refs inside; compute arrays outside"
+
+
+class TooFewArrivals(Error, ValueError):
+    """A wait for a barrier whose phase can never complete."""
+
+    code = "too-few-arrivals"
+    title = "waiting for `{name}` would never end: a phase takes {needed} arrivals, and {what}"
+    note = "copies and `kd.barrier_arrive` arrive once each, for the whole warpgroup"
+    help = "arrive on it, or lower `num_arrivals`"

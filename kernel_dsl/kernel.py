@@ -7,7 +7,7 @@ import logging
 import operator
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -444,7 +444,7 @@ def kernel(
             raise KernelArgument(what=f"the body is {function!r}", hint=hint)
         own = name or kernel_name or getattr(function, "__name__", "kernel")
         definition = Definition(
-            function,
+            cast("Callable[..., None]", function),
             own,
             out_type,
             scratch_types,

@@ -43,6 +43,8 @@ class Layout:
     warps: tuple[Bit, ...] = (None,) * WARP_BITS
 
     # named rules, set in layouts.py
+    WG_STRIDED: ClassVar[Any]
+    WG_SPLAT: ClassVar[Any]
     WGMMA: ClassVar[Any]
     WGMMA_ROW: ClassVar[Any]
     WGMMA_COL: ClassVar[Any]
@@ -163,6 +165,14 @@ class Layout:
         rank = self.rank + len(new)
         places = [d for d in range(rank) if d not in new]
         return self._map_dims(dict(enumerate(places)), rank)
+
+    def to_svg(self, shape: tuple[int, ...]) -> str:
+        """A picture of how a value of this shape is spread, as SVG text: a cell an element, with who holds it."""
+        from .picture import to_svg
+
+        if len(shape) != self.rank:
+            raise ValueError(f"a layout of rank {self.rank} spreads no value of shape {shape}")
+        return to_svg(self, tuple(shape))
 
     def __str__(self) -> str:
         def text(bits: tuple[Bit, ...]) -> str:

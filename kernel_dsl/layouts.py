@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .errors_hopper import WgmmaShape
-from .layout import Bit, Layout, blocked
+from .layout import LANE_BITS, WARP_BITS, Bit, Layout, blocked
 
 # lane bits of all fragments: two for the place within a row, three for the row
 _ROWS: tuple[Bit, ...] = ((0, 1), (0, 2), (0, 4))
@@ -44,6 +44,10 @@ class LayoutRule:
             full[a] = extent
         made = _MAKE[self.kind]((full[0], full[1]), self.minor)
         return made.reduce(self.reduced, keepdims=False) if self.reduced else made
+
+    def to_svg(self, shape: tuple[int, ...]) -> str:
+        """The picture of `of(shape)`."""
+        return self.of(shape).to_svg(shape)
 
     def __str__(self) -> str:
         return self.kind + (f".reduce({self.reduced})" if self.reduced else "")
@@ -133,6 +137,33 @@ _MAKE: dict[str, Any] = {
 }
 
 
+def wg_strided(shape: tuple[int, ...], vec_size: int = 1) -> Layout:
+    """Row-major: `vec_size` neighbours a lane, then lanes, then warps, and what is left in registers.
+
+    >>> print(kd.Layout.WG_STRIDED((4, 64), 2))
+    layout<2 | 1:2:1 | 1:2 1:4 1:8 1:16 1:32 | 0:1 0:2>
+    """
+    regs: list[tuple[int, int, int]] = [(len(shape) - 1, vec_size, 1)] if shape else []
+    bits: list[Bit] = []
+    for dim in reversed(range(len(shape))):
+        reach = vec_size if dim == len(shape) - 1 else 1
+        while reach < shape[dim] and len(bits) < LANE_BITS + WARP_BITS:
+            bits.append((dim, reach))
+            reach *= 2
+        regs.append((dim, max(-(-shape[dim] // reach), 1), reach))
+    bits += [None] * (LANE_BITS + WARP_BITS - len(bits))
+    return Layout(len(shape), tuple(regs), tuple(bits[:LANE_BITS]), tuple(bits[LANE_BITS:]))
+
+
+def wg_splat(shape: tuple[int, ...]) -> Layout:
+    """All elements in every lane.
+
+    >>> kd.Layout.WG_SPLAT((3,)).registers
+    3
+    """
+    return Layout(len(shape), tuple((d, n, 1) for d, n in enumerate(shape)))
+
+
 def resolve_rule(layout: Any, shape: tuple[int, ...]) -> Any:
     """A `Layout` for a value of this shape, from a layout or a rule."""
     return layout.of(shape) if isinstance(layout, LayoutRule) else layout
@@ -155,3 +186,5 @@ NAMED = {
 }
 for _name, _rule in NAMED.items():
     setattr(Layout, _name, _rule)
+Layout.WG_STRIDED = staticmethod(wg_strided)
+Layout.WG_SPLAT = staticmethod(wg_splat)

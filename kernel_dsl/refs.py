@@ -40,7 +40,7 @@ class Slice:
 def ds(start: Any, size: int, stride: int = 1) -> Slice:
     """A slice with a static or dynamic start and a static size; it always has its size, and is masked in GMEM."""
     for name, value in (("size", size), ("stride", stride)):
-        if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)):  # pyright: ignore[reportUnnecessaryIsInstance]
             what = f"{name} is {value!r}"
             raise BadArgumentType(op="ds", what=what, hint=f"{name} must be a static int")
     if size < 0 or stride == 0:

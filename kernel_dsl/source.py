@@ -43,7 +43,7 @@ def is_ours(code: CodeType) -> bool:
 
 def user_frame(depth: int = 1) -> FrameType | None:
     """The innermost frame that is not ours."""
-    frame: FrameType | None = sys._getframe(depth)
+    frame: FrameType | None = sys._getframe(depth)  # pyright: ignore[reportPrivateUsage]
     while frame is not None and is_ours(frame.f_code):
         frame = frame.f_back
     return frame

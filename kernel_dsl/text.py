@@ -239,7 +239,7 @@ class _Parser:
         if cls is None:
             raise TextError(f"{word!r} is no attribute")
         if dot:
-            return cls[member]
+            return getattr(cls, member)
         self.expect("(")
         return cls(*self.list(self.attribute, ")"))
 

@@ -283,6 +283,22 @@ class Context:
             base = self.e.pre(f"add i32 {base}, {offset}")
         return base if half == 0 else self.e.pre(f"add i32 {base}, %exchange_half")
 
+    def exchange_whole(self, bytes: int) -> str:
+        """Both halves of the exchange space as one piece, for what does not fit in one."""
+        self.plan.scratch = max(self.plan.scratch, -(-bytes // 256) * 128)
+        if not self.fresh_exchange:
+            self.sync()
+        self.last_half = 0
+        self.fresh_exchange = True
+        base = self.exchange(0)  # the second half, so that what follows knows that both are in use
+        self.forget_exchange()
+        return self.e.v(f"sub i32 {base}, %exchange_half")
+
+    def exchange_room(self) -> int:
+        """Bytes that one half of a warpgroup's exchange space can have, beside the author's own SMEM."""
+        used = -(-self.plan.size // 128) * 128
+        return max(self.target.limits.smem_per_block - used, 0) // (2 * self.ir.threads) // 128 * 128
+
     def forget_exchange_in_loop(self) -> None:
         """At a loop: an iteration may follow another one, or none."""
         self.forget_exchange()

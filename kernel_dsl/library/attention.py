@@ -13,7 +13,7 @@ from kernel_dsl.target import DEFAULT, TARGETS, Feature
 
 from .attention_general import attention_general
 from .attention_kernel import AttentionConfig, AttentionProblem, attention_kernel, default_config
-from .matmul import array_address, element_strides
+from .matmul import MANY, array_address, element_strides, signature
 
 _log = logging.getLogger("kernel_dsl")
 
@@ -26,6 +26,9 @@ class Attention:
     (batch, heads, queries). `config`: an `AttentionConfig`. `out`, `stream`, `interpret`: as for kernels. Inputs that
     TMA or wgmma can't take go to a slower kernel, with a log line.
     """
+
+    def __init__(self) -> None:
+        self._plans: dict[Any, Any] = {}
 
     def __call__(
         self,
@@ -60,6 +63,25 @@ class Attention:
         return self._plan(q, k, v, causal, scale, return_lse, config, target).lower(q, k, v, target=target)
 
     def _plan(
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        causal: bool,
+        scale: float | None,
+        lse: bool,
+        config: AttentionConfig | None,
+        target: str | None,
+    ) -> Any:
+        key = (signature(q), signature(k), signature(v), causal, scale, lse, config, target)
+        found = self._plans.get(key)
+        if found is None:
+            if len(self._plans) >= MANY:
+                self._plans.clear()
+            found = self._plans[key] = self._kernel(q, k, v, causal, scale, lse, config, target)
+        return found
+
+    def _kernel(
         self,
         q: Any,
         k: Any,

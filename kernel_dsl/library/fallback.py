@@ -1,4 +1,7 @@
-"""The matrix product that takes everything: any dtype, shape, stride and target. Lanes multiply and add."""
+"""The matrix product that takes everything: any dtype, shape, stride and target.
+
+Tensor cores multiply what they have an exact instruction for (mma.sync); lanes multiply and add the rest.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import kernel_dsl as kd
 
 from .persistent_matmul import Problem
 
-TILE = 64
+TILE, DEPTH = 64, 32
 
 
 def accumulator_dtype(problem: Problem) -> Any:
@@ -18,6 +21,15 @@ def accumulator_dtype(problem: Problem) -> Any:
     if not problem.b_dtype.is_float and not problem.dtype.is_float:
         return kd.int64 if problem.dtype.itemsize == 8 else kd.int32
     return kd.float64 if problem.dtype == kd.float64 else kd.float32
+
+
+def _on_tensor_cores(p: Problem) -> bool:
+    """Whether products of these dtypes, summed in float32 or int32, are exact on tensor cores."""
+    sixteen = (kd.float16, kd.bfloat16)
+    eight = (kd.float8_e4m3fn, kd.float8_e5m2)
+    if p.dtype == p.b_dtype:
+        return p.dtype in (*sixteen, *eight, kd.int8, kd.uint8)
+    return (p.dtype in eight and p.b_dtype in eight) or (p.dtype == kd.int8 and p.b_dtype in sixteen)
 
 
 @cache
@@ -31,14 +43,25 @@ def fallback_kernel(problem: Problem, activation: Callable[[Any], Any] | None, p
         m, n = kd.program_id(0) * TILE, kd.program_id(1) * TILE
         rows, columns = kd.ds(m, TILE), kd.ds(n, TILE)
 
-        @kd.loop(0, p.K, init_carry=kd.zeros((TILE, TILE), wide))
-        def total(k: Any, acc: Any) -> Any:
-            one = kd.ds(k, 1)
-            left = a.at[one, rows].T if p.a_transposed else a.at[rows, one]
-            right = b.at[columns, one].T if p.b_transposed else b.at[one, columns]
-            x, y = left[...].astype(wide), right[...].astype(wide)
-            return kd.fma(x, y, acc) if wide.is_float else x * y + acc
+        def block(k: Any, depth: int) -> tuple[Any, Any]:
+            part = kd.ds(k, depth)
+            left = a.at[part, rows].T if p.a_transposed else a.at[rows, part]
+            right = b.at[columns, part].T if p.b_transposed else b.at[part, columns]
+            return left[...], right[...]  # zeros past the edges
 
+        def by_tensor_cores(step: Any, acc: Any) -> Any:
+            return kd.dot(*block(step * DEPTH, DEPTH), acc=acc)
+
+        def by_lanes(k: Any, acc: Any) -> Any:
+            left, right = block(k, 1)
+            left, right = left.astype(wide), right.astype(wide)
+            return kd.fma(left, right, acc) if wide.is_float else left * right + acc
+
+        start = kd.zeros((TILE, TILE), wide)
+        if _on_tensor_cores(p):
+            total = kd.fori_loop(0, kd.cdiv(p.K, DEPTH), by_tensor_cores, start)
+        else:
+            total = kd.fori_loop(0, p.K, by_lanes, start)
         x = total
         if p.bias:
             x = x + kd.load(extra[0], (None, columns)).astype(wide)

@@ -16,6 +16,7 @@ from .fallback import fallback_kernel
 from .persistent_matmul import MatmulConfig, Problem, matmul_kernel
 
 _log = logging.getLogger("kernel_dsl")
+MANY = 1024  # plans that are kept
 _FAST = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int8", "uint8")
 
 
@@ -52,6 +53,9 @@ class Matmul:
     operands to tf32. `config`: a `MatmulConfig` instead of the chosen one. `out`, `stream`, `interpret`: as for kernels.
     Inputs that TMA can't take go to a slower kernel, with a log line.
     """
+
+    def __init__(self) -> None:
+        self._plans: dict[Any, Any] = {}  # by what calls look like: a second one decides nothing
 
     def __call__(
         self,
@@ -100,14 +104,35 @@ class Matmul:
         config: MatmulConfig | None,
         target: str | None,
     ) -> tuple[Any, list[Any]]:
-        problem, args = self.describe(a, b, out_dtype, bias, c)
+        extra = [x for x in (bias, c) if x is not None]
+        described = tuple([signature(x) for x in (a, b, *extra)])
+        key = (*described, bias is None, c is None, str(out_dtype), activation, precision, config, target)
+        found = self._plans.get(key)
+        if found is None:
+            problem, args = self.describe(a, b, out_dtype, bias, c)
+            kernel = self._kernel(problem, args, activation, precision, config, target)
+            if len(self._plans) >= MANY:
+                self._plans.clear()
+            found = self._plans[key] = (kernel, problem.a_transposed, problem.b_transposed)
+        kernel, ta, tb = found
+        return kernel, [a.T if ta else a, b.T if tb else b, *extra]
+
+    def _kernel(
+        self,
+        problem: Problem,
+        args: list[Any],
+        activation: Callable[[Any], Any] | None,
+        precision: str | None,
+        config: MatmulConfig | None,
+        target: str | None,
+    ) -> Any:
         machine = TARGETS[target] if target is not None else DEFAULT
         why = self.refusal(problem, args, precision, machine)
         if why:
             _log.info("matmul: %s; using the general kernel", why)
-            return fallback_kernel(problem, activation, precision), args
+            return fallback_kernel(problem, activation, precision)
         blocks = machine.limits.multiprocessors
-        return matmul_kernel(problem, config or choose(problem, blocks), blocks, activation), args
+        return matmul_kernel(problem, config or choose(problem, blocks), blocks, activation)
 
     def describe(self, a: Any, b: Any, out_dtype: Any, bias: Any, c: Any) -> tuple[Problem, list[Any]]:
         """The problem, and the kernel's arguments. Raises `BadCallArgument`, `BadCallValue`."""
@@ -160,6 +185,17 @@ class Matmul:
         if p.M > 1 and p.N * p.out_dtype.itemsize % 16:
             return f"rows of the result are {p.N * p.out_dtype.itemsize} bytes, and TMA needs a multiple of 16"
         return ""
+
+
+def signature(x: Any) -> tuple[Any, ...]:
+    """What a plan depends on of an array: shape, dtype, strides, alignment."""
+    stride = getattr(x, "stride", None)
+    if callable(stride):
+        return x.shape, x.dtype, stride(), x.data_ptr() & 15
+    shape = getattr(x, "shape", None)
+    if shape is None:
+        return (type(x),)
+    return tuple(shape), str(getattr(x, "dtype", None)), getattr(x, "strides", None), array_address(x) & 15
 
 
 def array_address(x: Any) -> int:

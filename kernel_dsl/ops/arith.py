@@ -21,10 +21,15 @@ __all__ = [
     "absolute",
     "add",
     "bitwise_and",
+    "bitwise_invert",
+    "bitwise_left_shift",
     "bitwise_not",
     "bitwise_or",
+    "bitwise_right_shift",
     "bitwise_xor",
     "clip",
+    "conj",
+    "conjugate",
     "div",
     "divide",
     "equal",
@@ -343,7 +348,11 @@ divide = true_divide
 
 
 def div(x: Any, y: Any) -> Array:
-    """lax.div: x / y for floats; integers truncate toward zero, and x / 0 is 0."""
+    """lax.div: x / y for floats; integers truncate toward zero, and x / 0 is 0.
+
+    >>> run(lambda x: kd.div(x, 2), [-3, 3])
+    [-1  1]
+    """
     _number(operands_of((x, y), "div")[1], "div")
     return _arith(Div, x, y, "div")
 
@@ -360,7 +369,11 @@ def rem(x: Any, y: Any) -> Array:
 
 
 def floor_divide(x: Any, y: Any) -> Array:
-    """x // y, as Python."""
+    """x // y, as Python.
+
+    >>> run(lambda x: x // 2, [-3, 3])
+    [-2  1]
+    """
     dtype = operands_of((x, y), "floor_divide")[1]
     _number(dtype, "floor_divide")
     if dtype.is_float:
@@ -407,7 +420,11 @@ def fmin(x: Any, y: Any) -> Array:
 
 
 def fma(x: Any, y: Any, z: Any) -> Array:
-    """x * y + z with one rounding, for floats."""
+    """x * y + z with one rounding, for floats.
+
+    >>> run(lambda x: kd.fma(x, x, 1.0), [2.0])
+    [5.]
+    """
     dtype = operands_of((x, y, z), "fma")[1]
     if not dtype.is_float:
         raise UnsupportedDType(op="fma", dtype=dtype, hint="use `x * y + z`")
@@ -452,6 +469,10 @@ def right_shift(x: Any, y: Any) -> Array:
     return _shift(ShiftRight, x, y, "right_shift")
 
 
+bitwise_left_shift = left_shift
+bitwise_right_shift = right_shift
+
+
 def negative(x: Any) -> Array:
     """-x."""
     _number(operands_of((x,), "negative")[1], "negative", "use `~` on bools")
@@ -463,6 +484,10 @@ def positive(x: Any) -> Array:
     return as_value(x, "positive")
 
 
+conj = positive
+conjugate = positive
+
+
 def invert(x: Any) -> Array:
     """~x, on ints and bools."""
     dtype = operands_of((x,), "invert")[1]
@@ -472,6 +497,7 @@ def invert(x: Any) -> Array:
 
 
 bitwise_not = invert
+bitwise_invert = invert
 
 
 def absolute(x: Any) -> Array:
@@ -544,7 +570,11 @@ def logical_not(x: Any) -> Array:
 
 
 def where(condition: Any, x: Any, y: Any) -> Array:
-    """x where the condition (bool, or != 0) holds, else y."""
+    """x where the condition (bool, or != 0) holds, else y.
+
+    >>> run(lambda x: kd.where(x > 1, x, 0), [1, 2, 3])
+    [0 2 3]
+    """
     values, _dtype, weak = operands_of((x, y), "where")
     predicate = _truth(condition, "where")
     predicate, a, b = together([predicate, *values], "where")
@@ -563,7 +593,11 @@ def select(condition: Any, x: Any, y: Any) -> Array:
 
 
 def clip(x: Any, min: Any = None, max: Any = None) -> Array:
-    """x limited to [min, max]; None leaves that side open."""
+    """x limited to [min, max]; None leaves that side open.
+
+    >>> run(lambda x: kd.clip(x, 0, 2), [-1, 1, 3])
+    [0 1 2]
+    """
     value = as_value(x, "clip")
     if min is not None:
         value = maximum(value, min)

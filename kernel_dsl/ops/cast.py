@@ -51,7 +51,11 @@ class Bitcast(Op, name="bitcast"):
 
 
 def astype(x: Any, dtype: Any, *, saturate: bool = True) -> Array:
-    """`x` converted to `dtype`. `saturate=False` lets fp8 overflow give what ml_dtypes gives."""
+    """`x` converted to `dtype`. `saturate=False` lets fp8 overflow give what ml_dtypes gives.
+
+    >>> run(lambda x: kd.astype(x, kd.int8), [1.9, -300.0])
+    [   1 -128]
+    """
     from .elementwise import as_value
 
     value = as_value(x, "astype")
@@ -69,7 +73,11 @@ convert_element_type = astype
 
 
 def bitcast_convert_type(x: Any, dtype: Any) -> Array:
-    """The bits of `x` as `dtype`, which must be as wide."""
+    """The bits of `x` as `dtype`, which must be as wide.
+
+    >>> run(lambda x: kd.bitcast_convert_type(x, kd.int32), [1.0])
+    [1065353216]
+    """
     from .elementwise import as_value
 
     value = as_value(x, "bitcast_convert_type")

@@ -175,7 +175,11 @@ def first_shape(column: Sequence[Array]) -> tuple[int, ...]:
 
 
 def cond(predicate: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any], *operands: Any) -> Any:
-    """`true_fun(*operands)` where the rank-0 predicate holds, else `false_fun(*operands)`; both of one type."""
+    """`true_fun(*operands)` where the rank-0 predicate holds, else `false_fun(*operands)`; both of one type.
+
+    >>> run(lambda x: kd.cond(x[0] > 0, lambda v: v, lambda v: -v, x), [-1, 2])
+    [ 1 -2]
+    """
     if isinstance(predicate, (bool, int)):
         return true_fun(*operands) if predicate else false_fun(*operands)
     value = as_predicate(predicate, "cond")
@@ -186,7 +190,11 @@ def cond(predicate: Any, true_fun: Callable[..., Any], false_fun: Callable[..., 
 
 
 def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -> Any:
-    """`branches[index](*operands)`, the index clamped to the branches there are."""
+    """`branches[index](*operands)`, the index clamped to the branches there are.
+
+    >>> run(lambda x: kd.switch(x[0], [lambda: 10, lambda: 20]), [1, 5])
+    20
+    """
     if not branches:
         raise BadArgument(op="switch", what="no branches", hint="give at least one function")
     if isinstance(index, int):
@@ -306,6 +314,9 @@ def fori_loop(lower: Any, upper: Any, body_fun: Callable[..., Any], init_val: An
     """`for i in range(lower, upper): val = body_fun(i, val)`; returns the last val. Bounds may be traced.
 
     `unroll=True` repeats the body in the kernel where the bounds are static.
+
+    >>> run(lambda x: kd.fori_loop(0, 3, lambda i, total: total + x * i, kd.zeros_like(x)), [1, 2])
+    [3 6]
     """
     lo, hi = _bound(lower, "fori_loop"), _bound(upper, "fori_loop")
     if unroll is True and isinstance(lo, int) and isinstance(hi, int):
@@ -351,7 +362,11 @@ def loop(
 
 
 def while_loop(cond_fun: Callable[..., Any], body_fun: Callable[..., Any], init_val: Any) -> Any:
-    """`while cond_fun(val): val = body_fun(val)`; returns the last val."""
+    """`while cond_fun(val): val = body_fun(val)`; returns the last val.
+
+    >>> run(lambda x: kd.while_loop(lambda v: v[0] < 100, lambda v: v * 2, x), [3, 1])
+    [192  64]
+    """
     inits, structure = _leaves(init_val, "while_loop")
     body = Region()
     with into(body):

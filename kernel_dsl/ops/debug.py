@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -42,7 +42,7 @@ def debug_print(fmt: str, *args: Any) -> None:
 
     Output of different warpgroups comes in no order. Raises `BadArgument` where braces and arguments don't match.
     """
-    pieces = [text for text, field, spec, conv in _parsed(fmt)]
+    pieces = [text for text, *_ in _parsed(fmt)]
     fields = sum(1 for _, field, _, _ in _parsed(fmt) if field is not None)
     if fields != len(args):
         raise BadArgument(op="debug_print", what=f"{fields} braces for {len(args)} arguments", hint="one `{}` each")
@@ -92,7 +92,7 @@ def print_layout(fmt: str, x: Any) -> None:
 
 
 @contextmanager
-def named_scope(name: str) -> Iterator[None]:
+def named_scope(name: str) -> Generator[None]:
     """Give the lines inside a name, for readers of the trace; it changes nothing."""
     if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise BadArgumentType(op="named_scope", what=f"{name!r} is no string", hint="pass a name")

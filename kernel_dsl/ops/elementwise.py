@@ -282,7 +282,12 @@ def together(values: Sequence[Array], op: str) -> list[Array]:
 
 
 def broadcast_to(x: Any, shape: Sequence[int]) -> Array:
-    """`x` broadcast to `shape`, as `numpy.broadcast_to`. Raises `CannotBroadcast`."""
+    """`x` broadcast to `shape`, as `numpy.broadcast_to`. Raises `CannotBroadcast`.
+
+    >>> run(lambda x: kd.broadcast_to(x, (2, 2)), [1, 2])
+    [[1 2]
+     [1 2]]
+    """
     value = as_value(x, "broadcast_to")
     to = tuple(int(n) for n in shape)
     pairs = list(zip(reversed(value.shape), reversed(to), strict=False))

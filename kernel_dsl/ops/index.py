@@ -96,7 +96,11 @@ def num_programs(axis: int) -> int:
 
 
 def cdiv(x: Any, y: Any) -> Any:
-    """Division rounded up, of static or traced integers."""
+    """Division rounded up, of static or traced integers.
+
+    >>> kd.cdiv(10, 4)
+    3
+    """
     if isinstance(x, Array) or isinstance(y, Array):
         return arith.floor_divide(arith.add(x, arith.subtract(y, 1)), y)
     return -(-x // y)
@@ -164,6 +168,6 @@ def _computed_again(value: Value, done: dict[int, Value]) -> Value:
             return emit(again).result
     if value.type.dtype == dt.int64:
         return value
-    made = emit(Cast(value, dt.int64)).result
+    made = emit(Cast(value, dt.int64, True)).result
     made.facts = replace(facts, wide=False)
     return made

@@ -10,18 +10,19 @@ from typing import Any
 from .. import dtypes as dt
 from ..accumulator import AccSpec
 from ..compiled import Swizzle
+from ..dtypes import DType
 from ..errors import BadArgument, BadArgumentType
 from ..ir import BarrierType, MemorySpace, RefType
 from ..memory import Barrier, ClusterBarrier, MemorySpec, RefUnion
 from ..refs import Ref
-from ..trace import current, emit
+from ..trace import current, emit, traced
 from ..transforms import SWIZZLED_ALIGNMENT, transformed
 from ..tree import flatten, unflatten
 from .arith import add, div, equal, less, multiply, rem, subtract, where
 from .barrier import BarrierRef
 from .control import loop
 from .elementwise import as_value
-from .index import axis_index, axis_size
+from .index import AxisIndex, axis_index, axis_size
 from .ref import AllocBarrier, AllocSmem
 from .semaphore import SemaphoreSpec, SemaphoreType, allocate_semaphore
 from .threads import alias
@@ -197,6 +198,15 @@ def smem_type(spec: MemorySpec, name: str) -> RefType:
     return type
 
 
+def allocate_own(shape: tuple[int, ...], dtype: DType, name: str) -> Ref:
+    """A buffer in SMEM that only this warpgroup uses: one of as many as there are warpgroups."""
+    threads = current().threads
+    if threads == 1:
+        return allocate(MemorySpec(MemorySpace.SMEM, shape, dtype), name)
+    every = allocate(MemorySpec(MemorySpace.SMEM, (threads, *shape), dtype), name)
+    return every.at[traced(AxisIndex("thread", 0, threads))]
+
+
 def is_spec(x: Any) -> bool:
     """Whether `x` is one scratch specification rather than a nest of them."""
     return isinstance(x, (MemorySpec, Barrier, ClusterBarrier, AccSpec, RefUnion, SemaphoreSpec, SemaphoreType))
@@ -219,7 +229,7 @@ def run_state(f: Callable[..., None]) -> Callable[[Any], Any]:
     def run(init: Any) -> Any:
         leaves, structure = flatten(init)
         values = [as_value(leaf, "run_state") for leaf in leaves]
-        refs = [allocate(MemorySpec(MemorySpace.SMEM, v.shape, v.dtype)) for v in values]
+        refs = [allocate_own(v.shape, v.dtype, "run_state") for v in values]
         for ref, value in zip(refs, values, strict=True):
             ref[...] = value
         f(unflatten(structure, list(refs)))

@@ -261,7 +261,11 @@ def _function(cls: Any, args: tuple[Any, ...], op: str) -> Array:
 
 
 def exp(x: Any) -> Array:
-    """e to the power x."""
+    """e to the power x.
+
+    >>> run(kd.exp, [0.0, 1.0])
+    [1.        2.7182817]
+    """
     return _function(Exp, (x,), "exp")
 
 
@@ -376,7 +380,11 @@ def rsqrt(x: Any) -> Array:
 
 
 def erf(x: Any) -> Array:
-    """The error function."""
+    """The error function.
+
+    >>> run(kd.erf, [0.0, 1.0])
+    [0.        0.8427008]
+    """
     return _function(Erf, (x,), "erf")
 
 
@@ -391,7 +399,11 @@ def erf_inv(x: Any) -> Array:
 
 
 def logistic(x: Any) -> Array:
-    """1 / (1 + exp(-x))."""
+    """1 / (1 + exp(-x)).
+
+    >>> run(kd.logistic, [0.0])
+    [0.5]
+    """
     return _function(Logistic, (x,), "logistic")
 
 
@@ -444,7 +456,11 @@ def nextafter(x: Any, y: Any) -> Array:
 
 
 def power(x: Any, y: Any) -> Array:
-    """x ** y: floats as C99's pow; a static int exponent by multiplication; integers wrap, negative powers of ints give 0."""
+    """x ** y: floats as C99's pow; a static int exponent by multiplication; integers wrap, negative powers of ints give 0.
+
+    >>> run(lambda x: x**3, [2, -1])
+    [ 8 -1]
+    """
     from .numeric import power_of
 
     return power_of(x, y)

@@ -157,7 +157,11 @@ def rint(x: Any) -> Array:
 
 
 def round(x: Any, decimals: int = 0) -> Array:
-    """Rounded to `decimals` places, halves to even, as NumPy."""
+    """Rounded to `decimals` places, halves to even, as NumPy.
+
+    >>> run(kd.round, [0.5, 1.5, 2.5])
+    [0. 2. 2.]
+    """
     value = as_value(x, "round")
     if not value.dtype.is_float:
         if decimals < 0:
@@ -194,7 +198,11 @@ def floor_divide_float(x: Any, y: Any) -> Array:
 
 
 def divmod(x: Any, y: Any) -> tuple[Array, Array]:
-    """(x // y, x % y)."""
+    """(x // y, x % y).
+
+    >>> run(lambda x: kd.divmod(x, 3)[1], [-1, 4])
+    [2 1]
+    """
     return arith.floor_divide(x, y), arith.mod(x, y)
 
 
@@ -387,7 +395,11 @@ def relu(x: Any) -> Array:
 
 
 def nan_to_num(x: Any, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Array:
-    """NaN and infinities replaced: by `nan`, and by the dtype's largest and smallest numbers."""
+    """NaN and infinities replaced: by `nan`, and by the dtype's largest and smallest numbers.
+
+    >>> run(lambda x: kd.nan_to_num(kd.log(x)), [-1.0])
+    [0.]
+    """
     import ml_dtypes
 
     value = as_value(x, "nan_to_num")
@@ -410,7 +422,11 @@ def _of_integer(cls: Any, x: Any, op: str) -> Array:
 
 
 def population_count(x: Any) -> Array:
-    """How many bits of each integer are set, in its dtype."""
+    """How many bits of each integer are set, in its dtype.
+
+    >>> run(kd.population_count, [7, 8])
+    [3 1]
+    """
     return _of_integer(PopCount, x, "population_count")
 
 
@@ -421,7 +437,11 @@ def bitwise_count(x: Any) -> Array:
 
 
 def clz(x: Any) -> Array:
-    """How many leading bits of each integer are zero."""
+    """How many leading bits of each integer are zero.
+
+    >>> run(kd.clz, [1, 256])
+    [31 23]
+    """
     return _of_integer(Clz, x, "clz")
 
 
@@ -456,7 +476,11 @@ def modf(x: Any) -> tuple[Array, Array]:
 
 
 def frexp(x: Any) -> tuple[Array, Array]:
-    """(mantissa with 0.5 <= |m| < 1, int32 exponent) with x = m * 2 ** e; 0, infinities and NaN have exponent 0."""
+    """(mantissa with 0.5 <= |m| < 1, int32 exponent) with x = m * 2 ** e; 0, infinities and NaN have exponent 0.
+
+    >>> run(lambda x: kd.frexp(x)[1], [8.0])
+    [4]
+    """
     value = as_value(x, "frexp")
     own = value.dtype if value.dtype.is_float else dt.float32
     wide = astype(value, computing(own))

@@ -12,7 +12,6 @@ from ..errors_hopper import WgmmaType
 from ..ir import MemorySpace, Op, RefType, Value, array_type, operand
 from ..layout import blocked
 from ..layouts import mma_acc, mma_lhs, mma_rhs
-from ..memory import MemorySpec
 from ..promote import promote
 from ..refs import Ref, ds
 from ..target import Feature
@@ -209,8 +208,8 @@ def _by_lanes(x: Any, y: Any, total: Array, want: DType) -> Array:
 def _in_memory(x: Any) -> Ref:
     if isinstance(x, Ref):
         return x
-    from .loops import allocate
+    from .loops import allocate_own
 
-    ref = allocate(MemorySpec(MemorySpace.SMEM, x.shape, x.dtype), "dot operand")
+    ref = allocate_own(x.shape, x.dtype, "dot operand")
     ref[...] = x
     return ref

@@ -107,12 +107,21 @@ def sum(x: Any, axis: Any = None, *, keepdims: bool = False, dtype: Any = None) 
 
     float16, bfloat16 and fp8 accumulate in float32 and return their own dtype; bool and narrow ints accumulate in and
     return int32 (uint32 for unsigned); `dtype` overrides both.
+
+    >>> run(kd.sum, [[1, 2], [3, 4]])
+    10
+    >>> run(lambda x: kd.sum(x, axis=0, keepdims=True), [[1, 2], [3, 4]])
+    [[4 6]]
     """
     return _accumulate(x, axis, keepdims, dtype, Reduction.SUM, "sum")
 
 
 def prod(x: Any, axis: Any = None, *, keepdims: bool = False, dtype: Any = None) -> Array:
-    """The product along `axis`, with the dtypes of `sum`."""
+    """The product along `axis`, with the dtypes of `sum`.
+
+    >>> run(kd.prod, [1, 2, 3, 4])
+    24
+    """
     return _accumulate(x, axis, keepdims, dtype, Reduction.PROD, "prod")
 
 
@@ -135,7 +144,11 @@ def _accumulate(x: Any, axis: Any, keepdims: bool, dtype: Any, kind: Reduction, 
 
 
 def mean(x: Any, axis: Any = None, *, keepdims: bool = False, dtype: Any = None) -> Array:
-    """The mean along `axis`: floats keep their dtype and accumulate in float32, ints give float32."""
+    """The mean along `axis`: floats keep their dtype and accumulate in float32, ints give float32.
+
+    >>> run(kd.mean, [1, 2, 4])
+    2.3333333
+    """
     value = as_value(x, "mean")
     axes = normalise_axes(axis, value)
     out = as_dtype(dtype) if dtype is not None else (value.dtype if value.dtype.is_float else dt.float32)
@@ -160,7 +173,11 @@ def _mean(value: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
 
 
 def var(x: Any, axis: Any = None, *, keepdims: bool = False, ddof: int = 0, dtype: Any = None) -> Array:
-    """The variance along `axis` (population variance; `ddof` is taken from the count): squares of x - mean."""
+    """The variance along `axis` (population variance; `ddof` is taken from the count): squares of x - mean.
+
+    >>> run(kd.var, [1.0, 2.0, 3.0])
+    0.6666667
+    """
     from .arith import multiply, subtract, true_divide
 
     value = as_value(x, "var")
@@ -175,17 +192,29 @@ def var(x: Any, axis: Any = None, *, keepdims: bool = False, ddof: int = 0, dtyp
 
 
 def min(x: Any, axis: Any = None, *, keepdims: bool = False) -> Array:
-    """The smallest element along `axis`; NaN where any is. Raises `EmptyReduction` over no elements."""
+    """The smallest element along `axis`; NaN where any is. Raises `EmptyReduction` over no elements.
+
+    >>> run(lambda x: kd.min(x, axis=-1), [[1, 5], [7, 3]])
+    [1 3]
+    """
     return _extreme(x, axis, keepdims, Reduction.MIN, "min")
 
 
 def all(x: Any, axis: Any = None, *, keepdims: bool = False) -> Array:
-    """Whether every element along `axis` is true (not 0)."""
+    """Whether every element along `axis` is true (not 0).
+
+    >>> run(lambda x: kd.all(x > 2), [1, 2, 3])
+    False
+    """
     return _logical(x, axis, keepdims, Reduction.AND, "all")
 
 
 def any(x: Any, axis: Any = None, *, keepdims: bool = False) -> Array:
-    """Whether some element along `axis` is true (not 0)."""
+    """Whether some element along `axis` is true (not 0).
+
+    >>> run(lambda x: kd.any(x > 2), [1, 2, 3])
+    True
+    """
     return _logical(x, axis, keepdims, Reduction.OR, "any")
 
 
@@ -195,12 +224,20 @@ def _logical(x: Any, axis: Any, keepdims: bool, kind: Reduction, op: str) -> Arr
 
 
 def argmax(x: Any, axis: Any = None, *, keepdims: bool = False) -> Array:
-    """The first index (int32) of the largest element along `axis`, or in the flattened value; NaN is largest."""
+    """The first index (int32) of the largest element along `axis`, or in the flattened value; NaN is largest.
+
+    >>> run(kd.argmax, [3, 9, 9])
+    1
+    """
     return _arg(x, axis, keepdims, Reduction.MAX, "argmax")
 
 
 def argmin(x: Any, axis: Any = None, *, keepdims: bool = False) -> Array:
-    """The first index (int32) of the smallest element along `axis`, or in the flattened value; NaN is smallest."""
+    """The first index (int32) of the smallest element along `axis`, or in the flattened value; NaN is smallest.
+
+    >>> run(lambda x: kd.argmin(x, axis=1), [[3, 9], [4, 2]])
+    [0 1]
+    """
     return _arg(x, axis, keepdims, Reduction.MIN, "argmin")
 
 
@@ -228,7 +265,11 @@ def _arg(x: Any, axis: Any, keepdims: bool, kind: Reduction, op: str) -> Array:
 
 
 def max(x: Any, axis: Any = None, *, keepdims: bool = False) -> Array:
-    """The largest element along `axis`; NaN where any is. Raises `EmptyReduction` over no elements."""
+    """The largest element along `axis`; NaN where any is. Raises `EmptyReduction` over no elements.
+
+    >>> run(lambda x: kd.max(x, axis=-1), [[1, 5], [7, 3]])
+    [5 7]
+    """
     return _extreme(x, axis, keepdims, Reduction.MAX, "max")
 
 

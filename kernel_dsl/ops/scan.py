@@ -41,12 +41,20 @@ def _scan(x: Array, axis: Any, kind: Reduction) -> Array:
 
 
 def cumsum(x: Any, axis: Any = None, *, dtype: Any = None) -> Array:
-    """The running sum along `axis` (of the flattened value where None), with the dtypes of `sum`."""
+    """The running sum along `axis` (of the flattened value where None), with the dtypes of `sum`.
+
+    >>> run(kd.cumsum, [1, 2, 3])
+    [1 3 6]
+    """
     return _running(x, axis, dtype, Reduction.SUM, "cumsum")
 
 
 def cumprod(x: Any, axis: Any = None, *, dtype: Any = None) -> Array:
-    """The running product along `axis`, with the dtypes of `sum`."""
+    """The running product along `axis`, with the dtypes of `sum`.
+
+    >>> run(kd.cumprod, [1, 2, 3, 4])
+    [ 1  2  6 24]
+    """
     return _running(x, axis, dtype, Reduction.PROD, "cumprod")
 
 
@@ -57,7 +65,11 @@ def _running(x: Any, axis: Any, dtype: Any, kind: Reduction, op: str) -> Array:
 
 
 def cummax(x: Any, axis: Any = None) -> Array:
-    """The running maximum along `axis`; NaN from the first NaN on."""
+    """The running maximum along `axis`; NaN from the first NaN on.
+
+    >>> run(kd.cummax, [1, 3, 2, 4])
+    [1 3 3 4]
+    """
     value = as_value(x, "cummax")
     if value.dtype.kind is dt.Kind.OPAQUE:
         raise UnsupportedDType(op="cummax", dtype=value.dtype, hint="complex values are only copied")

@@ -131,7 +131,12 @@ class Concatenate(Op, name="concatenate"):
 
 
 def full(shape: Any, fill_value: Any, dtype: Any = None) -> Array:
-    """A value of one number everywhere; the number may be traced."""
+    """A value of one number everywhere; the number may be traced.
+
+    >>> run(lambda x: kd.full((2, 2), x[0]), [7, 8])
+    [[7 7]
+     [7 7]]
+    """
     to = as_shape(shape, "full")
     own, weak = item_type(fill_value, "full")
     out = as_dtype(dtype) if dtype is not None else own
@@ -145,44 +150,77 @@ def full(shape: Any, fill_value: Any, dtype: Any = None) -> Array:
 
 
 def zeros(shape: Any, dtype: Any = None) -> Array:
-    """Zeros, float32 by default."""
+    """Zeros, float32 by default.
+
+    >>> run(lambda: kd.zeros((2,), kd.int32))
+    [0 0]
+    """
     return full(shape, 0, dt.float32 if dtype is None else dtype)
 
 
 def ones(shape: Any, dtype: Any = None) -> Array:
-    """Ones, float32 by default."""
+    """Ones, float32 by default.
+
+    >>> run(lambda: kd.ones((2,)))
+    [1. 1.]
+    """
     return full(shape, 1, dt.float32 if dtype is None else dtype)
 
 
 def full_like(x: Any, fill_value: Any, dtype: Any = None) -> Array:
-    """`full` with the shape and dtype of `x` (a value or a Ref)."""
+    """`full` with the shape and dtype of `x` (a value or a Ref).
+
+    >>> run(lambda x: kd.full_like(x, 5), [1, 2])
+    [5 5]
+    """
     return full(x.shape, fill_value, x.dtype if dtype is None else dtype)
 
 
 def zeros_like(x: Any, dtype: Any = None) -> Array:
-    """Zeros with the shape and dtype of `x`."""
+    """Zeros with the shape and dtype of `x`.
+
+    >>> run(kd.zeros_like, [1, 2])
+    [0 0]
+    """
     return full_like(x, 0, dtype)
 
 
 def ones_like(x: Any, dtype: Any = None) -> Array:
-    """Ones with the shape and dtype of `x`."""
+    """Ones with the shape and dtype of `x`.
+
+    >>> run(kd.ones_like, [1, 2])
+    [1 1]
+    """
     return full_like(x, 1, dtype)
 
 
 def broadcasted_iota(dtype: Any, shape: Any, dimension: int, *, layout: Layout | None = None) -> Array:
-    """Each element's index along `dimension`."""
+    """Each element's index along `dimension`.
+
+    >>> run(lambda: kd.broadcasted_iota(kd.int32, (2, 3), 1))
+    [[0 1 2]
+     [0 1 2]]
+    """
     to = as_shape(shape, "broadcasted_iota")
     (dim,) = _axes(dimension, len(to), to)
     return traced(Iota(to, as_dtype(dtype), dim, LayoutVar(to) if layout is None else layout))
 
 
 def iota(dtype: Any, size: int) -> Array:
-    """0, 1, ... size - 1."""
+    """0, 1, ... size - 1.
+
+    >>> run(lambda: kd.iota(kd.int32, 4))
+    [0 1 2 3]
+    """
     return broadcasted_iota(dtype, (size,), 0)
 
 
 def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None) -> Array:
-    """NumPy's arange with static bounds, int32 by default (float32 where a bound is a float)."""
+    """NumPy's arange with static bounds, int32 by default (float32 where a bound is a float).
+
+    >>> run(lambda: kd.arange(2, 11, 3))
+    [2 5 8]
+    """
     if stop is None:
         start, stop = 0, start
     if any(isinstance(x, Array) for x in (start, stop, step)):
@@ -214,7 +252,12 @@ def _axes(axis: Any, rank: int, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def transpose(x: Any, axes: Any = None) -> Array:
-    """Permuted dimensions, reversed by default."""
+    """Permuted dimensions, reversed by default.
+
+    >>> run(kd.transpose, [[1, 2], [3, 4]])
+    [[1 3]
+     [2 4]]
+    """
     value = as_value(x, "transpose")
     order = tuple(reversed(range(value.ndim))) if axes is None else _axes(axes, value.ndim, value.shape)
     if len(order) != value.ndim:
@@ -225,7 +268,12 @@ def transpose(x: Any, axes: Any = None) -> Array:
 
 
 def swapaxes(x: Any, axis1: int, axis2: int) -> Array:
-    """Two dimensions exchanged."""
+    """Two dimensions exchanged.
+
+    >>> run(lambda x: kd.swapaxes(x, 0, 1), [[1, 2], [3, 4]])
+    [[1 3]
+     [2 4]]
+    """
     value = as_value(x, "swapaxes")
     (a,), (b,) = _axes(axis1, value.ndim, value.shape), _axes(axis2, value.ndim, value.shape)
     order = list(range(value.ndim))
@@ -234,7 +282,11 @@ def swapaxes(x: Any, axis1: int, axis2: int) -> Array:
 
 
 def expand_dims(x: Any, axis: Any) -> Array:
-    """New dimensions of extent 1 at `axis` (an int or several) of the result."""
+    """New dimensions of extent 1 at `axis` (an int or several) of the result.
+
+    >>> run(lambda x: kd.expand_dims(x, 0), [1, 2])
+    [[1 2]]
+    """
     value = as_value(x, "expand_dims")
     count = len(axis) if isinstance(axis, (tuple, list)) else 1
     dims = _axes(axis, value.ndim + count, value.shape)
@@ -242,7 +294,11 @@ def expand_dims(x: Any, axis: Any) -> Array:
 
 
 def squeeze(x: Any, axis: Any = None) -> Array:
-    """Without dimensions of extent 1: all of them, or those named."""
+    """Without dimensions of extent 1: all of them, or those named.
+
+    >>> run(kd.squeeze, [[1, 2]])
+    [1 2]
+    """
     value = as_value(x, "squeeze")
     dims = normalise_axes(axis, value) if axis is not None else tuple(i for i, n in enumerate(value.shape) if n == 1)
     if any(value.shape[d] != 1 for d in dims):
@@ -254,7 +310,12 @@ def squeeze(x: Any, axis: Any = None) -> Array:
 
 
 def reshape(x: Any, *shape: Any) -> Array:
-    """The elements in row-major order in another shape; one extent may be -1. Raises `BadReshape`."""
+    """The elements in row-major order in another shape; one extent may be -1. Raises `BadReshape`.
+
+    >>> run(lambda x: kd.reshape(x, 2, -1), [1, 2, 3, 4])
+    [[1 2]
+     [3 4]]
+    """
     value = as_value(x, "reshape")
     to = shape[0] if len(shape) == 1 else shape
     to = infer_shape(tuple(to) if isinstance(to, (tuple, list)) else (to,), value.size, "a value", value.shape)
@@ -331,7 +392,11 @@ def in_place(layout: Layout, view: View) -> Layout | None:
 
 
 def flip(x: Any, axis: Any = None) -> Array:
-    """Reversed along `axis`: an int, several, or all by default."""
+    """Reversed along `axis`: an int, several, or all by default.
+
+    >>> run(kd.flip, [1, 2, 3])
+    [3 2 1]
+    """
     value = as_value(x, "flip")
     axes = normalise_axes(axis, value)
     index = tuple(slice(None, None, -1) if a in axes else slice(None) for a in range(value.ndim))
@@ -339,7 +404,11 @@ def flip(x: Any, axis: Any = None) -> Array:
 
 
 def pad(x: Any, pad_width: Any, mode: str = "constant", constant_values: Any = 0) -> Array:
-    """NumPy's pad with a constant: `pad_width` is an int, (before, after), or such a pair for each axis."""
+    """NumPy's pad with a constant: `pad_width` is an int, (before, after), or such a pair for each axis.
+
+    >>> run(lambda x: kd.pad(x, (1, 2)), [1, 2])
+    [0 1 2 0 0]
+    """
     value = as_value(x, "pad")
     if mode != "constant":
         raise BadArgument(op="pad", what=f"mode={mode!r}", hint='only "constant" is there')
@@ -363,7 +432,11 @@ def pad(x: Any, pad_width: Any, mode: str = "constant", constant_values: Any = 0
 
 
 def concatenate(arrays: Sequence[Any], axis: int = 0) -> Array:
-    """Values joined along an axis; dtypes promote. Raises `ShapeMismatch`."""
+    """Values joined along an axis; dtypes promote. Raises `ShapeMismatch`.
+
+    >>> run(lambda x, y: kd.concatenate([x, y]), [1, 2], [3])
+    [1 2 3]
+    """
     if not arrays:
         raise BadArgument(op="concatenate", what="no values", hint="give at least one")
     dtype, _ = promote([item_type(a, "concatenate") for a in arrays])
@@ -387,14 +460,23 @@ def concatenate(arrays: Sequence[Any], axis: int = 0) -> Array:
 
 
 def stack(arrays: Sequence[Any], axis: int = 0) -> Array:
-    """Values joined along a new axis."""
+    """Values joined along a new axis.
+
+    >>> run(lambda x: kd.stack([x, x + 1]), [1, 2])
+    [[1 2]
+     [2 3]]
+    """
     if not arrays:
         raise BadArgument(op="stack", what="no values", hint="give at least one")
     return concatenate([expand_dims(as_value(a, "stack"), axis) for a in arrays], axis)
 
 
 def split(x: Any, indices_or_sections: Any, axis: int = 0) -> list[Array]:
-    """NumPy's split: equal parts, or cut before each of the indices."""
+    """NumPy's split: equal parts, or cut before each of the indices.
+
+    >>> run(lambda x: kd.split(x, 2)[1], [1, 2, 3, 4])
+    [3 4]
+    """
     value = as_value(x, "split")
     (dim,) = _axes(axis, value.ndim, value.shape)
     extent = value.shape[dim]

@@ -59,7 +59,11 @@ def _moved(value: Array, dim: int) -> Array:
 
 
 def sort(x: Any, axis: int | None = -1) -> Array:
-    """Ascending along `axis` (flattened for None), NaN last."""
+    """Ascending along `axis` (flattened for None), NaN last.
+
+    >>> run(kd.sort, [3, 1, 2])
+    [1 2 3]
+    """
     value, dim = _last(x, axis, "sort")
     own = value.dtype
     wide = value
@@ -73,7 +77,11 @@ def sort(x: Any, axis: int | None = -1) -> Array:
 
 
 def argsort(x: Any, axis: int | None = -1) -> Array:
-    """The int32 indices that sort along `axis` (flattened for None); stable, NaN last."""
+    """The int32 indices that sort along `axis` (flattened for None); stable, NaN last.
+
+    >>> run(kd.argsort, [3, 1, 2])
+    [1 2 0]
+    """
     value, dim = _last(x, axis, "argsort")
     if value.dtype.is_bool:
         value = astype(value, dt.uint8)

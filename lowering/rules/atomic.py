@@ -10,7 +10,7 @@ from kernel_dsl.target import Feature
 
 from ..context import Context
 from ..emit import Regs, literal, llvm_type, suffix
-from .elementwise import through_smem
+from .exchange import through_smem
 from .gather import Elements
 from .ref import broadcast_from_first
 from .tiled import make_place

@@ -91,8 +91,7 @@ def convert(ctx: Context, x: str, source: DType, to: DType, saturate: bool = Tru
     if source.is_float:
         if source.bits < 32:
             return convert(ctx, e.v(f"fpext {a} {x} to float"), dt.float32, to)
-        sign = "s" if to.is_signed else "u"
-        return e.v(f"call {b} @llvm.fpto{sign}i.sat.{b}.{suffix(source)}({a} {x})")
+        return _to_integer(ctx, x, source, to)
     if to == dt.bfloat16:
         return e.v(f"fptrunc float {as_float32(ctx, x, source)} to bfloat")
     if to.is_float:
@@ -102,6 +101,28 @@ def convert(ctx: Context, x: str, source: DType, to: DType, saturate: bool = Tru
     if to.bits == source.bits:
         return x
     return e.v(f"{'sext' if source.is_signed else 'zext'} {a} {x} to {b}")
+
+
+def _to_integer(ctx: Context, x: str, source: DType, to: DType) -> str:
+    """A float32 or float64 truncated and saturated; NaN gives 0.
+
+    PTX `cvt.rzi` saturates. Its NaN gives 0 too, but where either type has 64 bits it gives the top bit (PTX ISA
+    9.7.9.21). Narrower than 32 bits LLVM clamps in the float type.
+    """
+    e = ctx.e
+    a, b = llvm_type(source), llvm_type(to)
+    if to.bits < 32:
+        sign = "s" if to.is_signed else "u"
+        return e.v(f"call {b} @llvm.fpto{sign}i.sat.{b}.{suffix(source)}({a} {x})")
+    own, unsigned, width = (
+        "d" if source == dt.float64 else "f",
+        "" if to.is_signed else "u",
+        "ll" if to.bits == 64 else "i",
+    )
+    result = e.v(f"call {b} @llvm.nvvm.{own}2{unsigned}{width}.rz({a} {x})")
+    if source == dt.float32 and to.bits == 32:
+        return result
+    return e.v(f"select i1 {e.v(f'fcmp uno {a} {x}, {x}')}, {b} 0, {b} {result}")
 
 
 def as_float32(ctx: Context, x: str, source: DType) -> str:

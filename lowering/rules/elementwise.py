@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
 
 from kernel_dsl import dtypes as dt
 from kernel_dsl.conversion import cheaper, plan_in_warps
@@ -14,8 +13,8 @@ from kernel_dsl.ops.elementwise import Broadcast, Constant, ConvertLayout, Eleme
 
 from ..context import Context
 from ..emit import Regs, kind_letter, literal, llvm_type, suffix
-from .access import emit_load, emit_store, inside
 from .convert import convert_in_warps
+from .exchange import through_smem
 
 
 def lower_elementwise(ctx: Context, op: Elementwise) -> None:
@@ -189,53 +188,6 @@ def lower_convert_layout(ctx: Context, op: ConvertLayout) -> None:
         ctx.values[op.result] = through_smem(ctx, regs, dtype, shape, old, new)
 
 
-def through_smem(ctx: Context, names: Regs, dtype: DType, shape: tuple[int, ...], old: object, new: object) -> Regs:
-    """Registers of one layout as registers of another: every element is written once, row-major, and then read."""
-    from math import prod
-
-    from kernel_dsl.layout import Layout
-    from kernel_dsl.refs import strides_of
-
-    assert isinstance(old, Layout) and isinstance(new, Layout)
-    item = dtype.itemsize
-    stored = shape
-    if len(shape) > 1 and shape[-1] * item % 128 == 0:  # rows start in neighbouring banks, not all in the first
-        stored = (*shape[:-1], shape[-1] + max(4 // item, 1))
-    base = ctx.exchange(prod(stored) * item)
-    strides = [s * item for s in strides_of(stored)]
-
-    def address(layout: Layout) -> str:
-        terms = [(i, b[1] * strides[b[0]]) for i, b in enumerate(layout.bits) if b is not None]
-        lane = ctx.lane_sum(terms)
-        return base if lane == "0" else ctx.e.v(f"add i32 {base}, {lane}")
-
-    def predicate(layout: Layout, coord: tuple[int, ...]) -> str | None:
-        result: str | None = None
-        for dim, size in enumerate(shape):
-            result = ctx.e.both(result, inside(ctx, layout, dim, size, coord[dim]))
-        return result
-
-    def constant(coord: tuple[int, ...]) -> int:
-        return sum(c * s for c, s in zip(coord, strides, strict=True))
-
-    owner = ctx.owner(old)
-    start = address(old)
-    for name, coord in zip(names, old.register_coords, strict=True):
-        guard = ctx.e.both(owner, predicate(old, coord))
-        if guard != "false":
-            emit_store(ctx, "shared", (start, constant(coord)), dtype, [name], guard)
-    ctx.sync()
-    start = address(new)
-    out: Regs = []
-    for coord in new.register_coords:
-        guard = predicate(new, coord)
-        if guard == "false":
-            out.append(literal(0, dtype))
-        else:
-            out += emit_load(ctx, "shared", (start, constant(coord)), dtype, 1, guard, pure=False)
-    return out
-
-
 RULES = {
     arith.Div: lower_div,
     arith.Rem: lower_rem,
@@ -254,4 +206,4 @@ def leaf_rule(op: type[Op]) -> Callable[[Context, Elementwise], None] | None:
     """The one rule of every op whose lowering is data."""
     if issubclass(op, Elementwise) and (op.llvm or op.math):
         return lower_elementwise
-    return cast(None, None)
+    return None

@@ -154,6 +154,10 @@ def gather_warps(ctx: Context, partial: Regs, dtype: DType, kept: Layout, warps:
         weights.append((bit, count << slots))
         slots += 1
     stride = (count << slots) * item
+    fit = max(ctx.exchange_room() // stride, 1)
+    if len(partial) > fit:  # as many at a time as the exchange space holds
+        groups = [partial[i : i + fit] for i in range(0, len(partial), fit)]
+        return [parts for group in groups for parts in gather_warps(ctx, group, dtype, kept, warps)]
     base = ctx.exchange(stride * len(partial))
     mine = ctx.lane_sum([(bit, w * item) for bit, w in weights])
     where = base if mine == "0" else e.v(f"add i32 {base}, {mine}")

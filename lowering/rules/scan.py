@@ -1,8 +1,10 @@
 """Running reductions: the digits of an index along the axis are scanned from the least to the greatest.
 
 A digit lives in the registers, in a bit of the lane number or in a bit of the warp number. After the digits below some
-stride are done, every register holds the running value within its block of that size, and each lane knows its blocks'
-totals; the next digit adds the totals of the blocks before.
+stride are done, each lane knows the totals of its blocks of that size, and the next digit adds the totals of the blocks
+before. Up to the first digit of a lane or a warp, each register takes that up at once. From there on what comes before
+is kept once for each run of registers, and they take it up at the end: a digit costs a run, not every register, the
+same few instructions. All the operations commute, so that both lanes of a pair may add in their own order.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 from kernel_dsl.dtypes import DType
 from kernel_dsl.ir import layout_of
 from kernel_dsl.layout import LANE_BITS, Layout
+from kernel_dsl.ops.reduce import Reduction
 from kernel_dsl.ops.scan import Scan
 
 from ..context import Context
@@ -22,7 +25,7 @@ def lower_scan(ctx: Context, op: Scan) -> None:
     dtype: DType = op.x.type.dtype
     shape: tuple[int, ...] = op.x.type.shape
     start = masked(ctx, ctx.regs(op.x), layout, shape, (op.axis,), identity(op.kind, dtype), dtype)
-    scan = _Running(ctx, Combiner(ctx, op.kind, dtype), layout, op.axis, start)
+    scan = _Running(ctx, op.kind, layout, op.axis, dtype, start)
     digits: list[tuple[int, str, int]] = [(s, "reg", n) for d, n, s in layout.regs if d == op.axis]
     for i, bit in enumerate(layout.bits):
         if bit is not None and bit[0] == op.axis:
@@ -34,33 +37,61 @@ def lower_scan(ctx: Context, op: Scan) -> None:
             scan.lane(which)
         else:
             scan.warp(which - LANE_BITS)
-    ctx.values[op.result] = scan.values
+    ctx.values[op.result] = scan.finish()
 
 
 class _Running:
     """The state between digits: `values` by register; `totals` by register coordinate with scanned digits at zero."""
 
-    def __init__(self, ctx: Context, combine: Combiner, layout: Layout, axis: int, names: Regs) -> None:
+    def __init__(self, ctx: Context, kind: Reduction, layout: Layout, axis: int, dtype: DType, names: Regs) -> None:
         self.ctx = ctx
-        self.combine = combine
+        self.kind = kind
+        self.combine = Combiner(ctx, kind, dtype)
         self.layout = layout
         self.axis = axis
         self.values = list(names)
         self.scanned = 1  # digits of a smaller stride are done
+        self.run = 0  # the size of the runs that `before` is kept for; 0 until then
+        self.before: dict[tuple[int, ...], str] = {}  # what comes before each run, by its coordinate
         self.totals = dict(zip(layout.register_coords, names, strict=True))
 
-    def block(self, coord: tuple[int, ...]) -> tuple[int, ...]:
-        """The coordinate of the block that a register is in."""
+    def block(self, coord: tuple[int, ...], size: int) -> tuple[int, ...]:
+        """The coordinate of the block of this size that a register is in."""
         share = coord[self.axis]
-        rest = share - share % self.scanned
+        rest = share - share % size
         return tuple(rest if d == self.axis else c for d, c in enumerate(coord))
 
-    def add(self, before: dict[tuple[int, ...], str]) -> None:
-        """Put the value of what comes before in front of every register of a block."""
-        for i, coord in enumerate(self.layout.register_coords):
-            earlier = before.get(self.block(coord))
+    def add(self, before: dict[tuple[int, ...], str], predicate: str | None = None) -> None:
+        """Put what comes before a block, by its coordinate, in front of all that is in it; where the predicate holds."""
+        if not self.run and predicate is None:
+            for i, coord in enumerate(self.layout.register_coords):
+                earlier = before.get(self.block(coord, self.scanned))
+                if earlier is not None:
+                    self.values[i] = self.combine.pair(earlier, self.values[i])
+            return
+        self.run = self.run or self.scanned
+        for run in dict.fromkeys(self.block(c, self.run) for c in self.layout.register_coords):
+            earlier = before.get(self.block(run, self.scanned))
             if earlier is not None:
-                self.values[i] = self.combine.pair(earlier, self.values[i])
+                self.before[run] = self._in_front(earlier, self.before.get(run), predicate)
+
+    def _in_front(self, earlier: str, before: str | None, predicate: str | None) -> str:
+        """`earlier` and then `before`, or `before` alone where the predicate does not hold."""
+        dtype = self.combine.dtype
+        joined = earlier if before is None else self.combine.pair(earlier, before)
+        if predicate is None:
+            return joined
+        other = identity(self.kind, dtype) if before is None else before
+        t = llvm_type(dtype)
+        return self.ctx.e.v(f"select i1 {predicate}, {t} {joined}, {t} {other}")
+
+    def finish(self) -> Regs:
+        """Every register's running value."""
+        out: Regs = []
+        for name, coord in zip(self.values, self.layout.register_coords, strict=True):
+            earlier = self.before.get(self.block(coord, self.run)) if self.run else None
+            out.append(name if earlier is None else self.combine.pair(earlier, name))
+        return out
 
     def registers(self, stride: int, size: int) -> None:
         self.scanned = stride
@@ -68,9 +99,7 @@ class _Running:
         totals: dict[tuple[int, ...], str] = {}
         for coord, total in sorted(self.totals.items()):
             digit = coord[self.axis] // stride % size
-            outer = tuple(
-                c - digit * stride if d == self.axis else c for d, c in enumerate(coord)
-            )
+            outer = tuple(c - digit * stride if d == self.axis else c for d, c in enumerate(coord))
             if digit == 0:
                 totals[outer] = total
             else:
@@ -82,28 +111,14 @@ class _Running:
 
     def lane(self, bit: int) -> None:
         ctx, e, dtype = self.ctx, self.ctx.e, self.combine.dtype
-        t = llvm_type(dtype)
         upper = e.pre(f"icmp ne i32 {ctx.bit_field(bit, 1)}, 0")
         stride = self.layout.bits[bit]
         assert stride is not None
         self.scanned = stride[1]
-        totals: dict[tuple[int, ...], str] = {}
-        others: dict[tuple[int, ...], str] = {}
-        for coord, total in self.totals.items():
-            other = shuffle_xor(ctx, total, 1 << bit, dtype)
-            others[coord] = other
-            first = e.v(f"select i1 {upper}, {t} {other}, {t} {total}")
-            second = e.v(f"select i1 {upper}, {t} {total}, {t} {other}")
-            totals[coord] = self.combine.pair(first, second)
-        self._add_where(others, upper)
-        self.totals = totals
+        others = {coord: shuffle_xor(ctx, total, 1 << bit, dtype) for coord, total in self.totals.items()}
+        self.add(others, upper)
+        self.totals = {coord: self.combine.pair(total, others[coord]) for coord, total in self.totals.items()}
         self.scanned = stride[1] * 2
-
-    def _add_where(self, before: dict[tuple[int, ...], str], predicate: str) -> None:
-        t = llvm_type(self.combine.dtype)
-        for i, coord in enumerate(self.layout.register_coords):
-            joined = self.combine.pair(before[self.block(coord)], self.values[i])
-            self.values[i] = self.ctx.e.v(f"select i1 {predicate}, {t} {joined}, {t} {self.values[i]}")
 
     def warp(self, bit: int) -> None:
         ctx, e = self.ctx, self.ctx.e
@@ -119,10 +134,9 @@ class _Running:
         for coord, (first, second) in zip(coords, parts, strict=True):
             lower[coord] = first
             totals[coord] = self.combine.pair(first, second)
-        self._add_where(lower, upper)
+        self.add(lower, upper)
         self.totals = totals
         self.scanned = stride[1] * 2
-
 
     def _others(self, bit: int) -> Layout:
         """Which lanes and warps hold different totals: all but those of the digits done, and of this one."""

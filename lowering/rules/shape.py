@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
 
 from kernel_dsl.dtypes import DType
-from kernel_dsl.ir import MemorySpace, RefType, Value, layout_of
+from kernel_dsl.ir import layout_of
 from kernel_dsl.layout import Layout
 from kernel_dsl.ops.shape import Concatenate, Iota, Pick, Squeeze, Transpose
-from kernel_dsl.refs import View, strides_of
+from kernel_dsl.refs import View, ViewDim, strides_of
 
-from ..context import Buffer, Context
+from ..context import Context
 from ..emit import Regs, literal, llvm_type
-from .access import Place, emit_load, emit_store, inside
+from .exchange import Window, pass_through, read_view, write_value
 
 
 def lower_iota(ctx: Context, op: Iota) -> None:
@@ -67,46 +66,6 @@ def lower_transpose(ctx: Context, op: Transpose) -> None:
 # --- through SMEM --------------------------------------------------------------------------------
 
 
-def write_rows(ctx: Context, base: str, names: Regs, value: Value, strides: Sequence[int], offset: int = 0) -> None:
-    """Every element of a value once, at `base + offset + sum of index * stride` (bytes) in SMEM."""
-    layout = layout_of(value)
-    dtype: DType = value.type.dtype
-    shape: tuple[int, ...] = value.type.shape
-    terms = [(i, b[1] * strides[b[0]]) for i, b in enumerate(layout.bits) if b is not None]
-    lane = ctx.lane_sum(terms)
-    where = base if lane == "0" else ctx.e.v(f"add i32 {base}, {lane}")
-    owner = ctx.owner(layout)
-    for name, coord in zip(names, layout.register_coords, strict=True):
-        predicate = owner
-        for dim, size in enumerate(shape):
-            predicate = ctx.e.both(predicate, inside(ctx, layout, dim, size, coord[dim]))
-        if predicate != "false":
-            constant = offset + sum(c * s for c, s in zip(coord, strides, strict=True))
-            emit_store(ctx, "shared", (where, constant), dtype, [name], predicate)
-
-
-def read_view(
-    ctx: Context, base: str, dtype: DType, root: tuple[int, ...], view: View, offsets: Sequence[Value],
-    layout: Layout, fill: Regs | None,
-) -> Regs:
-    """The elements of a view of what lies row-major at `base`."""
-    type = RefType(MemorySpace.SMEM, root, dtype)
-    place = Place(ctx, type, Buffer(base, strides_of(root)), view, layout, offsets)
-    t = llvm_type(dtype)
-    out: Regs = []
-    for index, coord in enumerate(layout.register_coords):
-        predicate = ctx.e.both(place.padding(coord), place.bounds(coord))
-        other = fill[index] if fill is not None else literal(0, dtype)
-        if predicate == "false":
-            out.append(other)
-            continue
-        (name,) = emit_load(ctx, "shared", place.address(coord), dtype, 1, predicate, pure=False)
-        if fill is not None and predicate is not None:
-            name = ctx.e.v(f"select i1 {predicate}, {t} {name}, {t} {other}")
-        out.append(name)
-    return out
-
-
 def lower_pick(ctx: Context, op: Pick) -> None:
     names = ctx.regs(op.x)
     dtype: DType = op.x.type.dtype
@@ -116,11 +75,14 @@ def lower_pick(ctx: Context, op: Pick) -> None:
     if direct is not None:
         ctx.values[op.result] = [names[i] for i in direct]
         return
-    base = ctx.exchange(prod(shape) * dtype.itemsize)
-    write_rows(ctx, base, names, op.x, [s * dtype.itemsize for s in strides_of(shape)])
-    ctx.sync()
+    strides = [s * dtype.itemsize for s in strides_of(shape)]
     fill = ctx.regs(op.fill) if op.fill is not None else None
-    ctx.values[op.result] = read_view(ctx, base, dtype, op.root, op.view, op.offsets, layout, fill)
+    ctx.values[op.result] = pass_through(
+        ctx,
+        prod(shape) * dtype.itemsize,
+        lambda window: write_value(ctx, window, op.x, strides),
+        lambda window: read_view(ctx, window, dtype, op.root, op.view, op.offsets, layout, fill),
+    )
 
 
 def _in_registers(op: Pick, old: Layout, new: Layout) -> list[int] | None:
@@ -143,16 +105,18 @@ def lower_concatenate(ctx: Context, op: Concatenate) -> None:
     dtype: DType = op.result.type.dtype
     item = dtype.itemsize
     strides = [s * item for s in strides_of(shape)]
-    base = ctx.exchange(prod(shape) * item)
-    start = 0
-    for part in op.parts:
-        write_rows(ctx, base, ctx.regs(part), part, strides, start * strides[op.axis])
-        start += part.type.shape[op.axis]
-    ctx.sync()
-    from kernel_dsl.refs import ViewDim
+
+    def write(window: Window) -> None:
+        start = 0
+        for part in op.parts:
+            write_value(ctx, window, part, strides, start * strides[op.axis])
+            start += part.type.shape[op.axis]
 
     view = View(tuple(ViewDim(n, i) for i, n in enumerate(shape)), (0,) * len(shape))
-    ctx.values[op.result] = read_view(ctx, base, dtype, shape, view, (), layout_of(op.result), None)
+    layout = layout_of(op.result)
+    ctx.values[op.result] = pass_through(
+        ctx, prod(shape) * item, write, lambda window: read_view(ctx, window, dtype, shape, view, (), layout)
+    )
 
 
 RULES = {

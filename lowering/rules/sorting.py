@@ -6,17 +6,19 @@ not grow with the length; a step is one pass of the warpgroup over all pairs.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import prod
 
 from kernel_dsl.dtypes import DType
-from kernel_dsl.ir import MemorySpace, RefType, layout_of
-from kernel_dsl.layout import Layout, pow2_ceil
+from kernel_dsl.ir import layout_of
+from kernel_dsl.layout import pow2_ceil
 from kernel_dsl.ops.sorting import ArgSort, Sort
 from kernel_dsl.refs import View, ViewDim, strides_of
 
-from ..context import WARPGROUP, Buffer, Context
+from ..context import WARPGROUP, Context
 from ..emit import Regs, literal, llvm_type
-from .access import Place, emit_load, emit_store, inside
+from .access import emit_load, emit_store, inside
+from .exchange import Window, read_view
 
 
 def _to_key(ctx: Context, name: str, dtype: DType, equal_zeros: bool) -> str:
@@ -47,18 +49,21 @@ def _from_key(ctx: Context, key: str, dtype: DType) -> str:
 
 
 class _Network:
-    """The keys of all rows in SMEM, each row padded to a power of two, and indices beside them where they are wanted."""
+    """The keys of `rows` rows from `first` on in SMEM, each padded to a power of two, and their indices where wanted."""
 
-    def __init__(self, ctx: Context, shape: tuple[int, ...], key_bits: int, indices: bool) -> None:
+    def __init__(self, ctx: Context, first: int, rows: int, length: int, key_bits: int, indices: bool) -> None:
         self.ctx = ctx
-        self.length = pow2_ceil(shape[-1])
-        self.rows = prod(shape[:-1])
+        self.first = first
+        self.rows = rows
+        self.length = length
         self.bits = key_bits
         self.item = key_bits // 8
         self.indices = indices
         count = self.rows * self.length
-        self.base = ctx.exchange(count * (self.item + (4 if indices else 0)))
-        self.index_base = ctx.e.v(f"add i32 {self.base}, {count * self.item}") if indices else ""
+        keys = -(-count * self.item // 4) * 4  # the indices are aligned
+        size = keys + (4 * count if indices else 0)
+        self.base = ctx.exchange(size) if size <= ctx.exchange_room() else ctx.exchange_whole(size)
+        self.index_base = ctx.e.v(f"add i32 {self.base}, {keys}") if indices else ""
         self.key = f"i{key_bits}"
 
     def at(self, base: str, index: str, item: int) -> tuple[str, int]:
@@ -145,18 +150,29 @@ class _Loop:
         e.begin(self.end)
 
 
-def _run(ctx: Context, op: Sort | ArgSort, indices: bool) -> tuple[_Network, Layout]:
-    """Write keys, pad the rows, and sort."""
+def _networks(ctx: Context, op: Sort | ArgSort, indices: bool) -> Iterator[_Network]:
+    """The rows sorted, as many at a time as the exchange space holds."""
+    dtype: DType = op.x.type.dtype
+    shape: tuple[int, ...] = op.x.type.shape
+    length, rows = pow2_ceil(shape[-1]), prod(shape[:-1])
+    fit = max(ctx.exchange_room() // (length * (dtype.itemsize + (4 if indices else 0))), 1)
+    for first in range(0, rows, fit):
+        network = _Network(ctx, first, min(fit, rows - first), length, dtype.bits, indices)
+        _fill(ctx, network)
+        _write(ctx, op, network, whole=fit >= rows)
+        network.sort()
+        yield network
+
+
+def _write(ctx: Context, op: Sort | ArgSort, network: _Network, whole: bool) -> None:
+    """The keys of the network's rows; `whole`: those are all."""
     e = ctx.e
     dtype: DType = op.x.type.dtype
     shape: tuple[int, ...] = op.x.type.shape
     layout = layout_of(op.x)
-    network = _Network(ctx, shape, dtype.bits, indices)
-    _fill(ctx, network)
     strides = (*(s * network.length for s in strides_of(shape[:-1])), 1)
     owner = ctx.owner(layout)
-    terms = [(i, b[1] * strides[b[0]]) for i, b in enumerate(layout.bits) if b is not None]
-    lane = ctx.lane_sum(terms)
+    lane = ctx.lane_sum([(i, b[1] * strides[b[0]]) for i, b in enumerate(layout.bits) if b is not None])
     along = ctx.lane_coord(layout, len(shape) - 1)
     for name, coord in zip(ctx.regs(op.x), layout.register_coords, strict=True):
         predicate = owner
@@ -164,12 +180,12 @@ def _run(ctx: Context, op: Sort | ArgSort, indices: bool) -> tuple[_Network, Lay
             predicate = e.both(predicate, inside(ctx, layout, dim, size, coord[dim]))
         if predicate == "false":
             continue
-        constant = sum(c * s for c, s in zip(coord, strides, strict=True))
+        constant = sum(c * s for c, s in zip(coord, strides, strict=True)) - network.first * network.length
         place = e.v(f"add i32 {lane}, {constant}")
+        if not whole:
+            predicate = e.both(predicate, e.v(f"icmp ult i32 {place}, {network.rows * network.length}"))
         number = e.v(f"add i32 {along}, {coord[-1]}")
-        network.store(place, (_to_key(ctx, name, dtype, indices), number), predicate)
-    network.sort()
-    return network, layout_of(op.results[0])
+        network.store(place, (_to_key(ctx, name, dtype, network.indices), number), predicate)
 
 
 def _fill(ctx: Context, network: _Network) -> None:
@@ -187,31 +203,30 @@ def _view(shape: tuple[int, ...]) -> View:
     return View(tuple(ViewDim(n, i) for i, n in enumerate(shape)), (0,) * len(shape))
 
 
-def _read(ctx: Context, base: str, dtype: DType, shape: tuple[int, ...], length: int, layout: Layout) -> Regs:
-    """The first elements of every padded row."""
-    padded = (*shape[:-1], length)
-    type = RefType(MemorySpace.SMEM, padded, dtype)
-    place = Place(ctx, type, Buffer(base, strides_of(padded)), _view(shape), layout, ())
+def _sorted(ctx: Context, op: Sort | ArgSort, indices: bool) -> Regs:
+    """The first elements of every padded row: keys, or their indices."""
+    shape: tuple[int, ...] = op.x.type.shape
+    layout = layout_of(op.results[0])
+    dtype = _uint(32 if indices else op.x.type.dtype.bits)
     out: Regs = []
-    for coord in layout.register_coords:
-        predicate = place.padding(coord)
-        if predicate == "false":
-            out.append("0")
-        else:
-            out += emit_load(ctx, "shared", place.address(coord), dtype, 1, predicate, pure=False)
+    for network in _networks(ctx, op, indices):
+        row = network.length * dtype.itemsize
+        whole = network.rows == prod(shape[:-1])
+        start = network.index_base if indices else network.base
+        window = Window(start, network.first * row, network.rows * row, whole)
+        strides = [s * network.length for s in strides_of(shape[:-1])] + [1]
+        found = read_view(ctx, window, dtype, shape, _view(shape), (), layout, strides=strides)
+        out = [r.onto(ctx, old) for r, old in zip(found, out or [""] * len(found), strict=True)]
     return out
 
 
 def lower_sort(ctx: Context, op: Sort) -> None:
-    network, layout = _run(ctx, op, indices=False)
     dtype: DType = op.x.type.dtype
-    keys = _read(ctx, network.base, _uint(dtype.bits), op.x.type.shape, network.length, layout)
-    ctx.values[op.result] = [_from_key(ctx, k, dtype) for k in keys]
+    ctx.values[op.result] = [_from_key(ctx, k, dtype) for k in _sorted(ctx, op, indices=False)]
 
 
 def lower_argsort(ctx: Context, op: ArgSort) -> None:
-    network, layout = _run(ctx, op, indices=True)
-    ctx.values[op.result] = _read(ctx, network.index_base, _uint(32), op.x.type.shape, network.length, layout)
+    ctx.values[op.result] = _sorted(ctx, op, indices=True)
 
 
 RULES = {Sort: lower_sort, ArgSort: lower_argsort}

@@ -3,7 +3,8 @@
 An *agent* is a warp, or a queue of asynchronous operations whose completions come in order (the copies of one
 mbarrier, the bulk groups of one warp, the wgmma groups of one warpgroup). Agents are numbered within a cluster, warps
 first. `known[team, warp, 0, a]` is the latest clock of agent a whose accesses are ordered before what the warp does
-next; `known[team, warp, 1, a]` the same for the async proxy, which sees generic writes only after a proxy fence.
+next; `known[team, warp, 1, a]` the same for the async proxy, which sees generic writes only after a proxy fence; and
+`known[team, warp, 2, a]` what has been fenced for all to see, which is what relaxed operations release.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ class Store:
 
     def __init__(self, clocks: Clocks, count: int) -> None:
         self.clocks = clocks
-        self.gathering = np.zeros((count, 2, clocks.columns), np.uint32)
-        self.published = np.zeros((count, 2, clocks.columns), np.uint32)
+        self.gathering = np.zeros((count, 3, clocks.columns), np.uint32)
+        self.published = np.zeros((count, 3, clocks.columns), np.uint32)
 
     def fit(self) -> None:
         if self.gathering.shape[2] < self.clocks.columns:
@@ -54,13 +55,13 @@ class Clocks:
         self.batch = batch
         self.agents = batch.cluster * batch.per_block
         self.columns = -(-(self.agents + 8) // 8) * 8
-        self.known = np.zeros((batch.teams, self.agents, 2, self.columns), np.uint32)
+        self.known = np.zeros((batch.teams, self.agents, 3, self.columns), np.uint32)
         own = np.arange(self.agents)
         self.known[:, own, 0, own] = 1
         self.queue_of: dict[Any, int] = {}
         self.queues: list[Any] = []
         self.issued = np.zeros((batch.teams, self.columns), np.uint32)
-        self.fenced: Array | None = None
+        self.any_fence = False
         self.foreign: dict[int, list[tuple[int, int, int, Array]]] = {}
 
     def store(self, count: int) -> Store:
@@ -86,7 +87,7 @@ class Clocks:
     # --- releases and acquires -----------------------------------------------------------------
 
     def of(self, c: Group) -> Array:
-        """(rows, 2, columns): what each warp of `c` knows."""
+        """(rows, 3, columns): what each warp of `c` knows."""
         batch = self.batch
         return self.known[batch.row_team[c.rows], batch.row_agent[c.rows]]
 
@@ -109,10 +110,9 @@ class Clocks:
         store.fit()
         team, agent = self.batch.row_team[rows], self.batch.row_agent[rows]
         if relaxed:
-            if self.fenced is None:
+            if not self.any_fence:
                 return
-            self.fenced = self._fit(self.fenced)
-            mine = self.fenced[team, agent]
+            mine = self.relaxed_part(self.known[team, agent])
         else:
             mine = self.known[team, agent]
         order = np.argsort(keys, kind="stable")
@@ -122,17 +122,19 @@ class Clocks:
         where = sorted_keys[starts]
         store.gathering[where] = np.maximum(store.gathering[where], joined)
 
-    def _fit(self, array: Array) -> Array:
-        return array if array.shape[-1] == self.columns else widened(array, self.columns)
+    @staticmethod
+    def relaxed_part(known: Array) -> Array:
+        """Of what warps know, (..., 3, columns), what their relaxed operations release."""
+        return np.minimum(known, known[..., 2:3, :])
 
     def fence(self, c: Group) -> None:
         """fence.acq_rel and stronger: later relaxed operations release what is known now."""
         batch = self.batch
         team, agent = batch.row_team[c.rows], batch.row_agent[c.rows]
-        if self.fenced is None:
-            self.fenced = np.zeros_like(self.known)
-        self.fenced = self._fit(self.fenced)
-        self.fenced[team, agent] = self.known[team, agent]
+        self.any_fence = True
+        mine = self.known[team, agent]
+        mine[:, 2] = np.maximum(mine[:, 2], mine[:, 0])
+        self.known[team, agent] = mine
         self.tick(c)
 
     def tick(self, c: Group) -> None:
@@ -150,7 +152,7 @@ class Clocks:
         self.learn(c, store.published[keys])
 
     def learn(self, c: Group, what: Array) -> None:
-        """`what` (rows, 2, columns) joined into the warps' clocks."""
+        """`what` (rows, 3, columns) joined into the warps' clocks."""
         batch = self.batch
         team, agent = batch.row_team[c.rows], batch.row_agent[c.rows]
         self.known[team, agent] = np.maximum(self.known[team, agent], what)
@@ -186,7 +188,7 @@ class Clocks:
             self.foreign.setdefault(team, []).append((agent, int(row[0, agent]), other, what))
 
     def foreign_known(self, team: int, known: Array) -> list[tuple[int, Array]]:
-        """What a warp that knows `known` (columns,) of its cluster knows of others: [(cluster, (2, columns))]."""
+        """What a warp that knows `known` (columns,) of its cluster knows of others: [(cluster, (3, columns))]."""
         found = self.foreign.get(team, [])
         return [(other, what) for agent, clock, other, what in found if known[agent] >= clock]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,6 +19,7 @@ from .clocks import Clocks
 from .deadlock import stuck
 from .engine import Engine
 from .frame import Pool
+from .global_shadow import GlobalShadow, prepare_buffers, report_unwritten
 from .group import Group
 from .hazards import Reporter, RunReport
 from .kinds import HazardKind
@@ -27,7 +27,7 @@ from .mbarriers import TIMED_OUT, MbarrierWait
 from .memory import SHARED_RESERVED, GlobalMemory
 from .program import Program, Seg
 from .ptx import Instruction, Module, PtxError, Var
-from .shadow import GlobalShadow, SharedShadow, prepare_buffers, report_unwritten
+from .shared_shadow import SharedShadow
 from .spaces import GenericSpace, GlobalSpace, ParamSpace
 from .special import special
 from .sync import SyncMemory
@@ -75,7 +75,6 @@ class Run:
         self.steps = 0
         self.progress = 0
         self.output: list[str] = []
-        self.started = time.perf_counter_ns()
         self._param_data = b""
         self._pack(params)
         self.parameters = ParamSpace(self._param_data)
@@ -333,7 +332,9 @@ class Run:
             known = 0 <= at < len(self._order)
             who = self.reporter.who(self._order[at], warp) if known else "another block"
             return Side(who, place, "", same)
-        key = clocks.queues[agent - clocks.agents] if agent - clocks.agents < len(clocks.queues) else ("copy",)
+        if not same:  # queues are numbered batch by batch
+            return Side("an asynchronous copy of another cluster", place, "copy", False)
+        key = clocks.queues[agent - clocks.agents]
         return Side(_QUEUES.get(key[0], "an asynchronous copy"), place, str(key[0]), same)
 
     def out_of_steps(self, g: Group, seg: Seg) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .spaces import Part
 
 Array = npt.NDArray[Any]
-Knowledge = dict[int, Array]  # cluster -> (2, columns)
+Knowledge = dict[int, Array]  # cluster -> (3, columns)
 
 
 def _join(into: Knowledge, team: int, what: Array) -> None:
@@ -45,7 +45,7 @@ class SyncMemory:
         clocks = c.batch.clocks
         if clocks is None:
             return
-        releases = writes and (semantics in ("release", "acq_rel") or clocks.fenced is not None)
+        releases = writes and (semantics in ("release", "acq_rel") or clocks.any_fence)
         acquires = reads and (releases or bool(self.at))
         if not (releases or acquires):
             return
@@ -67,8 +67,8 @@ class SyncMemory:
         batch, clocks = c.batch, c.batch.clocks
         warp = int(c.rows[row])
         team, agent = int(batch.row_team[warp]), int(batch.row_agent[warp])
-        source = clocks.known if full else widened(clocks.fenced, clocks.columns)
-        mine = source[team, agent]
+        mine = clocks.known[team, agent]
+        mine = mine.copy() if full else clocks.relaxed_part(mine)
         if not mine.any():
             return
         first = batch.first // batch.cluster

@@ -32,7 +32,7 @@ _FIXES = {
 }
 
 
-def kind_of(side: Side, shared: bool, earlier_reads: bool, async_reader: bool, fence: bool) -> HazardKind:
+def kind_of(side: Side, shared: bool, earlier_reads: bool, writes: bool, fence: bool) -> HazardKind:
     """Which hazard two unordered accesses are."""
     if fence:
         return HazardKind.MISSING_PROXY_FENCE
@@ -40,7 +40,7 @@ def kind_of(side: Side, shared: bool, earlier_reads: bool, async_reader: bool, f
         return HazardKind.REUSED_BEFORE_WGMMA
     if side.queue and earlier_reads and shared:
         return HazardKind.REUSED_BEFORE_READ
-    if side.queue and not earlier_reads:
+    if side.queue and side.same_team and not earlier_reads and not writes:
         return HazardKind.READ_BEFORE_WAIT
     if shared:
         return HazardKind.RACE_SHARED
@@ -58,7 +58,7 @@ def conflict(
     if shared and a.proxy and not writes and not side.queue:
         # Neither fenced nor ordered: the fence is what the author forgot (commit_smem is both).
         fence = fence or shadow.never_fenced(a, row, epoch)
-    kind = kind_of(side, shared, earlier_reads, a.proxy, fence)
+    kind = kind_of(side, shared, earlier_reads, writes, fence)
     now = "written" if writes else "read"
     before = "read" if earlier_reads else "written"
     what = f"{shadow.name(a, row, granule)} is {now} while nothing orders that after it was {before}"

@@ -62,5 +62,6 @@ def test_the_driver_says_the_same(threads: int, shared: int) -> None:
         pytest.skip("more SMEM than this GPU has")
     made = assemble(kernel)
     loaded = device.load(made)
-    said = driver.check(driver.api().cuOccupancyMaxActiveBlocksPerMultiprocessor(loaded.function, threads, shared))
+    with driver.current(device.context):
+        said = driver.check(driver.api().cuOccupancyMaxActiveBlocksPerMultiprocessor(loaded.function, threads, shared))
     assert made.resources.blocks_per_multiprocessor == said

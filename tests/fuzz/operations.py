@@ -374,3 +374,41 @@ def branch(c: Choices, values: list[Value]) -> Step | None:
             return (b + b if a else -b), 0, 0
 
     return Step("cond", text, (p.name, x.name), x.shape, x.dtype, reference)
+
+
+@operation(3)
+def dot(c: Choices, values: list[Value]) -> Step | None:
+    """A product with the transpose: sums of float32 products, int32 for integers."""
+    x = _pick(c, values, lambda v: len(v.shape) == 2 and 0 not in v.shape and v.dtype in _DOT and v.shape[0] < 70)
+    if x is None or not hasattr(kd, "dot"):
+        return None
+    out = {"float64": "float64", "int8": "int32", "uint8": "int32", "int32": "int32"}.get(x.dtype, "float32")
+
+    def reference(a: np.ndarray) -> Any:
+        with np.errstate(all="ignore"):
+            if not x.is_float:
+                return a.astype(np.int32) @ a.astype(np.int32).T, 0, 0
+            b = a.astype(np.float64)
+            exact, spread = b @ b.T, np.abs(b) @ np.abs(b).T
+            return exact, 1, (2.0**-51 if x.dtype == "float64" else 2.0**-21) * a.shape[1] * spread
+
+    rows = x.shape[0]
+    return Step("dot", f"kd.dot({x.name}, kd.transpose({x.name}))", (x.name,), (rows, rows), out, reference)
+
+
+_DOT = ("float32", "bfloat16", "float16", "int8", "uint8", "int32", "float64")
+
+
+@operation(3)
+def sorting(c: Choices, values: list[Value]) -> Step | None:
+    x = _pick(c, values, lambda v: bool(v.shape) and 0 not in v.shape and v.dtype != "bool" and v.dtype not in FP8)
+    if x is None or not hasattr(kd, "sort"):
+        return None
+    name, axis = c.one(["sort", "argsort"]), c.below(len(x.shape))
+
+    def reference(a: np.ndarray) -> Any:
+        kind = "stable"
+        return getattr(np, name)(wide(a), axis=axis, kind=kind), 0, 0
+
+    out = x.dtype if name == "sort" else "int32"
+    return Step(name, f"kd.{name}({x.name}, axis={axis})", (x.name,), x.shape, out, reference)

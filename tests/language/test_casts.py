@@ -27,3 +27,17 @@ def test_every_pair(own: kd.dtypes.DType, target: str) -> None:
         assert got.dtype == dtype.numpy
         bad = ~casts.same(got, want)
         assert not bad.any(), [(x[i], got[i], want[i]) for i in np.flatnonzero(bad)[:3]]
+
+
+@pytest.mark.parametrize("own", [kd.float32, kd.float64], ids=str)
+def test_constants_to_integers(own: kd.dtypes.DType) -> None:
+    """Conversions that the compiler folds: saturated, and NaN to 0, as the ones that run."""
+    x = np.array([np.nan, np.inf, -np.inf, 1e30, -1e30, 2.0**31, -1.0, -2.7, 2.7], own.numpy)
+    integers = casts.INTEGERS
+
+    def convert(_: kd.dtypes.DType) -> tuple[kd.dtypes.DType, ...]:
+        constants = [kd.full((), v, own) for v in x.tolist()]
+        return tuple(kd.stack([c.astype(d) for c in constants]) for d in integers)
+
+    for got, dtype in zip(run(convert, own.numpy.type(1)), integers, strict=True):
+        np.testing.assert_array_equal(got, casts.reference(x, dtype))

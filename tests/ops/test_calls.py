@@ -7,10 +7,10 @@ import pickle
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-import kernel_dsl as kd
 import numpy as np
 import pytest
 
+import kernel_dsl as kd
 from tests.ops.harness import INTERPRET, random
 
 Spec = kd.ShapeDtypeStruct

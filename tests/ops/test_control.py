@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-import kernel_dsl as kd
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import kernel_dsl as kd
 from tests.ops.harness import INTERPRET, random, run
 
 Spec = kd.ShapeDtypeStruct

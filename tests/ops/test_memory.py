@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import kernel_dsl as kd
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import kernel_dsl as kd
 from tests.ops.harness import INTERPRET, random, types_of
 
 Spec = kd.ShapeDtypeStruct

@@ -66,10 +66,12 @@ def _extreme(name: str, type_: str, nan: bool, xorsign: bool) -> Pair:
     return fn
 
 
-def _fast_f32(name: str) -> Pair:
-    """The plain f32 form: NumPy's own, mended where both operands are zeros."""
-    choose: Any = np.fmin if name == "min" else np.fmax
-    careful = _extreme(name, "f32", nan=False, xorsign=False)
+def _fast_f32(name: str, nan: bool) -> Pair:
+    """The plain f32 forms: NumPy's own, mended where both operands are zeros or one is NaN."""
+    numbers: Any = np.fmin if name == "min" else np.fmax
+    strict: Any = np.minimum if name == "min" else np.maximum
+    choose = strict if nan else numbers
+    careful = _extreme(name, "f32", nan, xorsign=False)
 
     def fn(a: Array, b: Array) -> Array:
         r = choose(a.view(np.float32), b.view(np.float32))
@@ -83,8 +85,7 @@ def _fast_f32(name: str) -> Pair:
 @form("min|max ftz? NaN - f32", since=80)
 @form("min|max ftz? NaN? xorsign.abs f32", since=86)
 def extreme_f32(name: str, ftz: str, nan: str, xorsign: str, type_: str) -> Body:
-    plain = not nan and not xorsign
-    fn = _fast_f32(name) if plain else _extreme(name, "f32", bool(nan), bool(xorsign))
+    fn = _extreme(name, "f32", bool(nan), True) if xorsign else _fast_f32(name, bool(nan))
     if ftz:
         return Body((type_,) * 2, (type_,), lambda a, b: (fn(flush_f32(a), flush_f32(b)),))
     return Body((type_,) * 2, (type_,), lambda a, b: (fn(a, b),))

@@ -1,0 +1,131 @@
+"""The shadow of global buffers, whose agents are those of all clusters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .kinds import HazardKind
+from .shadow import AGENT, Access, Shadow, agent_of
+from .wording import Side
+
+if TYPE_CHECKING:
+    from .machine import Run
+
+Array = npt.NDArray[Any]
+
+
+class GlobalShadow(Shadow):
+    """A global buffer. Agents of all clusters: team number times 2^bits plus the agent within it."""
+
+    def __init__(self, run: Run, buffer: Any) -> None:
+        super().__init__(len(buffer.bytes))
+        self.run = run
+        self.buffer = buffer
+        self.bits = run.agent_bits
+        self.r2: Array = np.zeros(0, np.int64)
+        self.r2i: Array = np.zeros(0, np.int32)
+
+    def _made(self, n: int) -> None:
+        self.r2, self.r2i = np.zeros(n, np.int64), np.zeros(n, np.int32)
+
+    def _refined(self, times: int) -> None:
+        self.r2, self.r2i = np.repeat(self.r2, times), np.repeat(self.r2i, times)
+
+    def name_agent(self, a: Access) -> Array:
+        first = a.c.batch.first // a.c.batch.cluster
+        return ((a.team + first) << self.bits) + a.agent
+
+    def check_initialised(self, a: Access, g: Array, rows: Array, w: Array | None = None) -> None:
+        if self.buffer.initialised:
+            return
+        w = self.w[g] if w is None else w
+        if w.all():
+            return
+        where = tuple(int(i[0]) for i in np.nonzero(w == 0))
+        row = int(np.broadcast_to(rows, g.shape)[where])
+        name = self.name(a, row, int(g[where]))
+        what = f"{name} is read before anything was written to it"
+        self.run.reporter.defer(HazardKind.UNINITIALISED, what, a.ins, (self.who(a, row),))
+
+    def note_read(self, a: Access, g: Array, rows: Array) -> None:
+        if not self.buffer.writable:
+            return
+        prev = self.r[g]
+        mine = self.epoch(a)[rows]
+        if prev.any():
+            other = (prev != 0) & (agent_of(prev) != agent_of(mine))
+            if other.any():
+                at = np.nonzero(other)
+                moved = g[at]
+                self.r2[moved] = prev[at]
+                self.r2i[moved] = self.ri[moved]
+        self.r[g] = mine
+        self.ri[g] = a.site
+
+    def check_readers(self, a: Access, g: Array, rows: Array, r: Array) -> None:
+        super().check_readers(a, g, rows, r)
+        before = self.r2[g]
+        if before.any():
+            bad = self._unordered(a, before, rows)
+            if bad is not None:
+                self._report(a, g, rows, bad, before, self.r2i, True, earlier_reads=True)
+            self.r2[g] = 0
+
+    def ordered(self, a: Access, row: Array, agent: Array, clock: Array) -> Array:
+        first = a.c.batch.first // a.c.batch.cluster
+        team = (agent >> self.bits) - first
+        local = agent & ((1 << self.bits) - 1)
+        same = team == a.team[row]
+        known = a.known[row, 0, np.where(same, local, 0)] >= clock
+        if same.all():
+            return known
+        known &= same
+        clocks = a.c.batch.clocks
+        if clocks.foreign:
+            for i in np.flatnonzero(~same):
+                known[i] = clocks.knows_foreign(
+                    int(a.team[row[i]]), a.known[row[i], 0], int(team[i] + first), int(local[i]), int(clock[i])
+                )
+        return known
+
+    def who(self, a: Access, row: int) -> str:
+        batch = a.c.batch
+        warp = int(a.c.rows[row])
+        cta = batch.coordinates[int(batch.row_cta[warp])]
+        return self.run.reporter.who(cta, int(batch.row_warp[warp]))
+
+    def name(self, a: Access, row: int, granule: int) -> str:
+        return f"'{self.buffer.name}'{self.buffer.index_of(granule * self.granule)}"
+
+    def side(self, a: Access, row: int, epoch: int, site: int, writes: bool) -> Side:
+        agent = (epoch >> 32) & int(AGENT)
+        team, local = agent >> self.bits, agent & ((1 << self.bits) - 1)
+        team -= a.c.batch.first // a.c.batch.cluster
+        return self.run.side(a.c.batch, team, local, site, team == int(a.team[row]))
+
+
+def prepare_buffers(run: Run) -> None:
+    """Give every buffer fresh shadow memory for this run, or none."""
+    for buffer in run.memory.buffers.values():
+        buffer.shadow = GlobalShadow(run, buffer) if run.detect and len(buffer.bytes) else None
+
+
+def report_unwritten(run: Run) -> None:
+    """Elements of outputs that no store reached."""
+    for buffer in run.memory.buffers.values():
+        if buffer.initialised or buffer.shadow is None:
+            continue
+        shadow = buffer.shadow
+        size = buffer.dtype.itemsize
+        shadow.fit(size)
+        missing = np.flatnonzero(shadow.w == 0)
+        if len(missing):
+            per = max(size // shadow.granule, 1)
+            count = len(np.unique(missing // per))
+            run.report.unwritten[buffer.name] = count
+            index = buffer.index_of(int(missing[0]) * shadow.granule)
+            what = f"{count} elements of '{buffer.name}' were never written, the first at {index}"
+            run.reporter.hazard(HazardKind.UNWRITTEN, what, None)

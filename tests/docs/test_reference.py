@@ -1,0 +1,41 @@
+"""The reference is what the docstrings say now, every public name has one, and every example in them runs."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import inspect
+import pkgutil
+
+import pytest
+
+import kernel_dsl as kd
+from tests.docs import reference
+
+MODULES = sorted(m.name for m in pkgutil.walk_packages(kd.__path__, "kernel_dsl."))
+
+
+def test_the_page_is_up_to_date(update: bool) -> None:
+    if update:
+        reference.main()
+    assert reference.PAGE.read_text() == reference.page(), "run `python -m tests.docs.reference`"
+
+
+@pytest.mark.parametrize("name", sorted(set(kd.__all__)))
+def test_every_name_is_documented(name: str) -> None:
+    thing = getattr(kd, name)
+    assert isinstance(thing, kd.dtypes.DType) or inspect.getdoc(thing), name
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_examples(module: str) -> None:
+    found = importlib.import_module(module)
+    names = {"kd": kd, "run": reference.run}
+    for case in doctest.DocTestFinder(exclude_empty=True).find(found, module, extraglobs=names):
+        if case.examples:
+            result = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(case)
+            assert result.failed == 0, case.name
+
+
+def test_there_are_examples() -> None:
+    assert reference.page().count("```pycon") >= 50

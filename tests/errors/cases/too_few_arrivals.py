@@ -1,0 +1,14 @@
+import kernel_dsl as kd
+import numpy as np
+
+x = np.ones((4, 8), np.float32)
+
+
+@kd.kernel(out_type=kd.ShapeDtypeStruct((4, 8), kd.float32), scratch_types=[kd.Barrier(num_arrivals=8)])
+def kernel(x, out, ready):
+    kd.barrier_arrive(ready)
+    kd.barrier_wait(ready)
+    out[...] = x[...]
+
+
+kernel(x)
