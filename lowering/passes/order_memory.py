@@ -21,7 +21,6 @@ from kernel_dsl.ops.threads import AliasSmem
 from kernel_dsl.refs import View
 from kernel_dsl.target import Target
 
-
 # So many accesses may be open at once: a barrier more now and then keeps the pass linear in the number of ops
 MOST_PENDING = 64
 
