@@ -23,7 +23,12 @@ def test_all_are_found() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_main(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """`main()` ends without a failed check, and says what it checked."""
-    importlib.import_module(f"examples.{name}").main()
+    from runtime.nvrtc import NvrtcUnavailableError
+
+    try:
+        importlib.import_module(f"examples.{name}").main()
+    except NvrtcUnavailableError as error:
+        pytest.skip(str(error))
     assert capsys.readouterr().out
 
 

@@ -101,7 +101,9 @@ def test_examples(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.setattr(cls, "launch", lambda *_, **__: None)  # the kernels are traced, and need not run
             assert name
     spec.loader.exec_module(module)
-    with contextlib.suppress(AssertionError):  # nor are their results right then
+    from runtime.nvrtc import NvrtcUnavailableError
+
+    with contextlib.suppress(AssertionError, NvrtcUnavailableError):  # nor are their results right then
         module.main()
     if not seen:
         pytest.skip("it traces no kernel")
