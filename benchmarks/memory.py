@@ -2,10 +2,10 @@
 
 `python -m benchmarks.memory [names] [--variants] [--compile] [--json FILE]`
 
-The floor of each is the time of a `Tensor.copy_` that moves as many bytes, read and written together, in the same rounds:
-"of copy" is 1.000 there. Outputs are poisoned, and checked against float64 on random inputs, before anything is timed.
-Torch eager stands beside; `--compile` adds torch.compile, and `--variants` other tunings of each kernel. A kernel that fails is
-reported, and the others go on.
+The floor of each is the time of a `Tensor.copy_` that moves as many bytes, read and written together, in the same
+rounds: "of copy" is 1.000 there. Outputs are poisoned, and checked against float64 on random inputs, before anything is
+timed. Torch eager stands beside; `--compile` adds torch.compile, and `--variants` other tunings of each kernel. A kernel
+that fails is reported, and the others go on.
 """
 
 from __future__ import annotations

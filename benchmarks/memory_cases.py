@@ -119,23 +119,27 @@ def _forward_kernels(shape: tuple[int, int], centred: bool) -> list[tuple[str, A
     wide = MULTIPROCESSORS
     others: dict[tuple[int, int], list[tuple[str, Any]]] = {
         (8192, 8192): [
-            ("row", rows(centred, 1)),
+            ("row early", rows(centred, 1, True)),
             ("stream 1x3", stream(centred, 1, 3, 2 * wide)),
-            ("cluster 2", stream(centred, 1, 3, 2 * wide, 2)),
+            ("packed", norms.long_kernel(centred, 1, 72)),
+            ("packed 2", norms.long_kernel(centred, 2, 64)),
         ],
         (16384, 4096): [
-            ("row", rows(centred, 1)),
+            ("row late", rows(centred, 1, False)),
             ("stream 1x3", stream(centred, 1, 3, 4 * wide)),
-            ("stream 2x2", stream(centred, 2, 2, 2 * wide)),
+            ("packed", norms.long_kernel(centred, 1, 48)),
         ],
         (4096, 32768): [
             ("cluster 4", stream(centred, 1, 3, wide // 2, 4)),
             ("cluster 8", stream(centred, 1, 3, wide // 2, 8)),
             ("cluster 8x2", stream(centred, 1, 2, wide // 2, 8)),
+            ("4 warpgroups", norms.long_kernel(centred, 4, 64)),
+            ("2 warpgroups", norms.long_kernel(centred, 2, 112)),
         ],
         (131072, 128): [
-            ("16 rows", rows(centred, 16)),
+            ("16 rows late", rows(centred, 16, False)),
             ("32 rows", rows(centred, 32)),
+            ("8 rows", rows(centred, 8)),
             ("stream 64x3", stream(centred, 64, 3, 4 * wide)),
             ("stream 16x4", stream(centred, 16, 4, 12 * wide)),
         ],

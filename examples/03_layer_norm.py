@@ -4,9 +4,10 @@ Layer norm takes a row to mean 0 and variance 1, then scales it by gamma and shi
 RMS norm divides by the root of the mean square and has gamma only. Both give what the backward pass needs: a row's mean
 and the reciprocal of its deviation.
 
-Forward, a row stays in registers between one read and one write. There are two ways to get it there:
+Forward, a row stays in registers between one read and one write. There are three ways to get it there:
 
 - `rows_kernel`: a block takes a few rows of any length and loads them. Many blocks on a multiprocessor overlap.
+- `long_kernel`: a row is shared out over a block's warpgroups, which exchange their sums.
 - `stream_kernel`: a block stays, and goes through rows. While it works on one, copies of the next ones are under way to
   SMEM; gamma and beta stay in registers. A long row is shared out over a cluster, whose blocks exchange their sums.
 
@@ -19,6 +20,7 @@ Run it: `python -m examples.03_layer_norm`.
 from __future__ import annotations
 
 import functools
+import operator
 from typing import Any
 
 import numpy as np
@@ -51,8 +53,8 @@ def affine(centred: bool, value: Any, mean: Any, scale: Any, parameters: Any) ->
 
 
 @functools.cache
-def rows_kernel(centred: bool, rows: int = 1, eps: float = 1e-5) -> Any:
-    """`rows` rows a block."""
+def rows_kernel(centred: bool, rows: int = 1, early: bool = True, eps: float = 1e-5) -> Any:
+    """`rows` rows a block. `early`: gamma and beta are under way before the sums are made; that takes registers."""
 
     @kd.kernel(
         out_type=lambda x, *parameters: outputs(x, centred),
@@ -65,12 +67,77 @@ def rows_kernel(centred: bool, rows: int = 1, eps: float = 1e-5) -> Any:
         block = kd.ds(kd.axis_index("block") * rows, rows)
         columns = x.shape[1]
         value = x[block].astype(kd.float32)
+        if early:  # the barrier keeps the loads here, and 16-bit values two to a register
+            parameters = [kd.optimization_barrier(p[...]) for p in parameters]
         mean, squares = deviation(centred, columns, value)
         scale = kd.rsqrt(squares * (1 / columns) + eps)
         wide = [p[None, :].astype(kd.float32) for p in parameters]
         y[block] = affine(centred, value, mean, scale, wide).astype(x.dtype)
         for ref, number in zip(statistics, (mean, scale) if centred else (scale,), strict=True):
             ref[block] = kd.squeeze(number, 1)
+
+    return norm
+
+
+@functools.cache
+def long_kernel(
+    centred: bool, warpgroups: int = 4, max_registers: int | None = 64, pieces: int = 4, eps: float = 1e-5
+) -> Any:
+    """One row a block of several warpgroups, any length.
+
+    A row of 16-bit elements stays as it came, two to a register: the optimization barriers keep the compiler from
+    holding it in float32 all the same, and a warpgroup works on `pieces` of its part in turn. So two rows or more fit a
+    multiprocessor, and one is loaded while another is worked on.
+    """
+
+    @kd.kernel(
+        out_type=lambda x, *parameters: outputs(x, centred),
+        grid=lambda x, *parameters: (x.shape[0],),
+        grid_names=("row",),
+        num_threads=warpgroups,
+        thread_name="wg",
+        scratch_types={
+            "sums": kd.SMEM((2, warpgroups), kd.float32),
+            "ready": kd.Barrier(num_arrivals=warpgroups, num_barriers=2),
+        },
+        compiler_params=kd.CompilerParams(max_registers=max_registers),
+        name=f"{'layer' if centred else 'rms'}_norm_{warpgroups}_warpgroups",
+    )
+    def norm(x: Any, *refs: Any, sums: Any, ready: Any) -> None:
+        parameters, y, statistics = refs[: 1 + centred], refs[1 + centred], refs[2 + centred :]
+        row, wg = kd.axis_index("row"), kd.axis_index("wg")
+        columns = x.shape[1]
+        width = kd.cdiv(columns, warpgroups * pieces * 8) * 8  # of a piece: whole 16-byte vectors
+        places = [wg * (width * pieces) + i * width for i in range(pieces)]
+
+        def together(which: int, own: list[Any]) -> Any:
+            """The sum over all pieces of all warpgroups."""
+            sums[which, wg] = kd.sum(functools.reduce(operator.add, own))
+            kd.barrier_arrive_and_wait(ready.at[which])
+            return kd.sum(sums[which])
+
+        def difference(place: Any, value: Any) -> Any:
+            """From the mean; 0 past the row's end."""
+            own = value.astype(kd.float32) - mean
+            return own if columns % width == 0 else kd.where(kd.arange(width) < columns - place, own, 0.0)
+
+        values = [kd.load(x, (row, kd.ds(place, width)), fill=0) for place in places]
+        mean: Any = 0.0
+        if centred:
+            mean = together(0, [value.astype(kd.float32) for value in values]) * (1 / columns)
+            values = [kd.optimization_barrier(value) for value in values]
+        squares = together(1, [kd.square(difference(*both)) for both in zip(places, values, strict=True)])
+        scale = kd.rsqrt(squares * (1 / columns) + eps)
+        for place, value in zip(places, values, strict=True):
+            part = kd.ds(place, width)
+            wide = [kd.load(p, part, fill=0).astype(kd.float32) for p in parameters]
+            again = kd.optimization_barrier(value).astype(kd.float32)
+            y[row, part] = affine(centred, again, mean, scale, wide).astype(x.dtype)
+        for ref, number in zip(statistics, (mean, scale) if centred else (scale,), strict=True):
+
+            @kd.when(wg == 0)
+            def _(ref: Any = ref, number: Any = number) -> None:
+                ref[row] = number
 
     return norm
 
@@ -303,7 +370,9 @@ def forward_for(shape: tuple[int, int], centred: bool) -> Any:
     columns = shape[1]
     if columns > 8192 and columns % (128 * 4) == 0:
         return stream_kernel(centred, stages=3, blocks=MULTIPROCESSORS // 2, parts=4)
-    return rows_kernel(centred, max(1, 2048 // max(1, columns)))
+    if columns > 8192:
+        return long_kernel(centred, 8, None)
+    return rows_kernel(centred, max(1, 2048 // max(1, columns)), early=columns <= 4096)
 
 
 def layer_norm(x: Any, gamma: Any, beta: Any) -> tuple[Any, Any, Any]:
@@ -342,7 +411,13 @@ def reference(centred: bool, x: Any, dy: Any, gamma: Any, beta: Any) -> tuple[An
 def main() -> None:
     """Check both norms and all gradients against NumPy."""
     rng = np.random.default_rng(0)
-    for centred, shape in [(True, (9, 100)), (True, (5, 2048)), (False, (7, 4096)), (True, (3, 16384))]:
+    for centred, shape in [
+        (True, (9, 100)),
+        (True, (5, 2048)),
+        (False, (7, 4096)),
+        (True, (3, 9001)),
+        (True, (2, 16384)),
+    ]:
         for dtype, tolerance in [(np.dtype(np.float32), 1e-5), (kd.bfloat16.numpy, 2e-2)]:
             x, dy = (rng.standard_normal(shape).astype(dtype) for _ in range(2))
             gamma, beta = (rng.standard_normal(shape[1]).astype(dtype) for _ in range(2))

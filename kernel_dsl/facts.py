@@ -49,7 +49,7 @@ def any_of(dtype: DType) -> Range | None:
 def of_result(op: Op, dtype: DType) -> Range | None:
     """What is known of an op's integer result. Only int32 arithmetic is index arithmetic: all other overflow wraps."""
     found = op.range()
-    if found is None:
+    if found is None or not found.fits(64):  # more than int64 could not be computed again
         return any_of(dtype)
     if not found.fits(dtype.bits, dtype.is_signed):
         return replace(found, wide=True) if dtype == dt.int32 else any_of(dtype)

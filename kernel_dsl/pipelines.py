@@ -15,7 +15,7 @@ from .errors import BadArgument, BadArgumentType
 from .errors_hopper import PipelineLimit
 from .ir import MemorySpace
 from .memory import Barrier, ClusterBarrier, MemorySpec
-from .ops.arith import add, div, equal, less, logical_and, logical_or, multiply, not_equal, rem, subtract, where
+from .ops.arith import add, div, equal, less, multiply, not_equal, rem, subtract, where
 from .ops.barrier import barrier_arrive, barrier_arrive_and_wait, barrier_wait
 from .ops.control import loop, when
 from .ops.copy import (
@@ -27,6 +27,7 @@ from .ops.copy import (
     wait_smem_to_gmem,
 )
 from .ops.index import axis_index
+from .ops.logic import logical_and, logical_or
 from .ops.loops import allocate
 from .ops.matrix import set_max_registers
 from .ops.ref import as_ref

@@ -103,6 +103,8 @@ class Trace:
     in_flight: list[tuple[Value, tuple[Value, Region] | None]] = field(
         default_factory=lambda: cast("list[tuple[Value, tuple[Value, Region] | None]]", [])
     )
+    # buffers that are also known by another shape, dtype or block: their transforms are settled
+    aliased: set[Value] = field(default_factory=lambda: cast("set[Value]", set()))
     registers: list[tuple[int, str]] = field(default_factory=lambda: cast("list[tuple[int, str]]", []))
 
 

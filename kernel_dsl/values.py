@@ -270,7 +270,7 @@ class Array(Value):
         return _ops("numeric").round(self, decimals)
 
     def clip(self, min: Any = None, max: Any = None) -> Array:
-        return _ops("arith").clip(self, min, max)
+        return _ops("logic").clip(self, min, max)
 
     def __round__(self, decimals: int = 0) -> Array:
         return self.round(decimals)

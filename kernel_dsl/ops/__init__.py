@@ -13,6 +13,7 @@ from . import (
     elementwise,
     gather,
     index,
+    logic,
     loops,
     math,
     matrix,
@@ -37,6 +38,7 @@ from .copy import *  # noqa: F403
 from .debug import *  # noqa: F403
 from .elementwise import broadcast_to
 from .index import *  # noqa: F403
+from .logic import *  # noqa: F403
 from .loops import *  # noqa: F403
 from .math import *  # noqa: F403
 from .matrix import *  # noqa: F403
@@ -63,6 +65,7 @@ FAMILIES = (
     elementwise,
     gather,
     index,
+    logic,
     loops,
     math,
     matrix,

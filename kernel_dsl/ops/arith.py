@@ -17,13 +17,46 @@ from .cast import astype
 from .elementwise import Binary, Compare, Elementwise, Unary, as_value, operands_of, together
 
 __all__ = [
-    "abs", "absolute", "add", "bitwise_and", "bitwise_invert", "bitwise_left_shift", "bitwise_not",
-    "bitwise_or", "bitwise_right_shift", "bitwise_xor", "clip", "conj", "conjugate", "div", "divide", "equal",
-    "floor_divide", "fma", "fmax", "fmin", "greater", "greater_equal", "invert", "left_shift", "less",
-    "less_equal", "logical_and", "logical_not", "logical_or", "logical_xor", "maximum", "minimum", "mod",
-    "multiply", "negative", "not_equal", "positive", "rem", "remainder", "right_shift", "select", "subtract",
-    "true_divide", "where",
-]  # fmt: skip
+    "abs",
+    "absolute",
+    "add",
+    "bitwise_and",
+    "bitwise_invert",
+    "bitwise_left_shift",
+    "bitwise_not",
+    "bitwise_or",
+    "bitwise_right_shift",
+    "bitwise_xor",
+    "conj",
+    "conjugate",
+    "div",
+    "divide",
+    "equal",
+    "floor_divide",
+    "fma",
+    "fmax",
+    "fmin",
+    "greater",
+    "greater_equal",
+    "invert",
+    "left_shift",
+    "less",
+    "less_equal",
+    "maximum",
+    "minimum",
+    "mod",
+    "multiply",
+    "negative",
+    "not_equal",
+    "positive",
+    "rem",
+    "remainder",
+    "right_shift",
+    "select",
+    "subtract",
+    "true_divide",
+    "where",
+]
 
 
 def _ranges(op: Binary) -> tuple[Range, Range] | None:
@@ -507,28 +540,12 @@ def greater_equal(x: Any, y: Any) -> Array:
     return _compare(LessEqual, y, x, "greater_equal")
 
 
-def _truth(x: Any, op: str) -> Array:
+def truth(x: Any, op: str) -> Array:
     return astype(as_value(x, op), dt.bool_)
 
 
-def logical_and(x: Any, y: Any) -> Array:
-    """(x != 0) and (y != 0)."""
-    return bitwise_and(_truth(x, "logical_and"), _truth(y, "logical_and"))
 
 
-def logical_or(x: Any, y: Any) -> Array:
-    """(x != 0) or (y != 0)."""
-    return bitwise_or(_truth(x, "logical_or"), _truth(y, "logical_or"))
-
-
-def logical_xor(x: Any, y: Any) -> Array:
-    """Exactly one of x != 0 and y != 0."""
-    return bitwise_xor(_truth(x, "logical_xor"), _truth(y, "logical_xor"))
-
-
-def logical_not(x: Any) -> Array:
-    """x == 0 as bool."""
-    return invert(_truth(x, "logical_not"))
 
 
 def where(condition: Any, x: Any, y: Any) -> Array:
@@ -538,7 +555,7 @@ def where(condition: Any, x: Any, y: Any) -> Array:
     [0 2 3]
     """
     values, _dtype, weak = operands_of((x, y), "where")
-    predicate = _truth(condition, "where")
+    predicate = truth(condition, "where")
     predicate, a, b = together([predicate, *values], "where")
     result = traced(Select(predicate, a, b))
     result.weak = weak
@@ -552,17 +569,3 @@ def select(condition: Any, x: Any, y: Any) -> Array:
         what = f"the condition has dtype {value.dtype}"
         raise BadArgumentType(op="select", what=what, hint="compare it, or use `kd.where`")
     return where(value, x, y)
-
-
-def clip(x: Any, min: Any = None, max: Any = None) -> Array:
-    """x limited to [min, max]; None leaves that side open.
-
-    >>> run(lambda x: kd.clip(x, 0, 2), [-1, 1, 3])
-    [0 1 2]
-    """
-    value = as_value(x, "clip")
-    if min is not None:
-        value = maximum(value, min)
-    if max is not None:
-        value = minimum(value, max)
-    return value

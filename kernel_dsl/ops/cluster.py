@@ -88,6 +88,7 @@ def cluster_ref(ref: Any, index: Mapping[str, Any]) -> Ref:
         if not is_index(index[name]):
             raise BadArgumentType(op=op, what=f"{name}={index[name]!r}", hint="an int or a rank-0 integer value")
         values.append(as_value(index[name], op))
+    current().aliased.add(own.root)
     made = emit(PeerRef(own.root, tuple(values), axes, own.type)).result
     return own.moved_to(made)
 

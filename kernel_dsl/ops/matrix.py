@@ -250,6 +250,9 @@ def infer_transforms(ref: Ref) -> None:
     if type.tiling or ref.root.op is None or ref.root.op.op_name not in ("alloc_smem", "alias_smem"):
         why = "wgmma needs a swizzle, and this buffer has a tiling without one, or is a bitcast"
         raise TransformConflict(ref=repr(ref), why=why)
+    if ref.root in current().aliased:
+        why = "a bitcast, reshape or cluster_ref of it was made while it had no transforms"
+        raise TransformConflict(ref=repr(ref), why=why)
     span = find_swizzle(type.shape[-1] * type.dtype.bits, "an operand of wgmma")
     if span == 16:
         why = "a row of an operand is a multiple of 32 bytes"

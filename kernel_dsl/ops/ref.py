@@ -259,10 +259,19 @@ def bitcast_ref(ref: Ref, dtype: DType) -> Ref:
             why = f"the last dimension's bytes are no multiple of {dtype.itemsize}"
             raise BadReshape(what=repr(ref), shape=ref.shape, to=dtype, why=why)
         shape = (*own.shape[:-1], own.shape[-1] * own.dtype.itemsize // dtype.itemsize)
-    return Ref(emit(BitcastRef(ref.root, replace(own, shape=shape, dtype=dtype))).result)
+    tiling = own.tiling
+    if tiling:
+        columns = tiling[-1] * own.dtype.itemsize
+        if columns % dtype.itemsize:
+            why = f"its tiles have rows of {columns} bytes, no multiple of {dtype.itemsize}"
+            raise BadReshape(what=repr(ref), shape=ref.shape, to=dtype, why=why)
+        tiling = (*tiling[:-1], columns // dtype.itemsize)
+    current().aliased.add(ref.root)
+    return Ref(emit(BitcastRef(ref.root, replace(own, shape=shape, dtype=dtype, tiling=tiling))).result)
 
 
 def reshape_root(root: Value, shape: tuple[int, ...]) -> Value:
     """A contiguous buffer as one of another shape."""
     own: RefType = root.type
+    current().aliased.add(root)
     return emit(BitcastRef(root, replace(own, shape=shape))).result

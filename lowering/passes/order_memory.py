@@ -21,6 +21,9 @@ from kernel_dsl.ops.threads import AliasSmem
 from kernel_dsl.refs import View
 from kernel_dsl.target import Target
 
+# So many accesses may be open at once: a barrier more now and then keeps the pass linear in the number of ops
+MOST_PENDING = 64
+
 
 @dataclass(frozen=True, eq=False)
 class Touch:
@@ -101,7 +104,7 @@ class Order:
                 self.roots[op.result] = op.ref
             touched = self.touch(op)
             if touched is not None:
-                if any(conflict(old, touched) for old in pending):
+                if len(pending) >= MOST_PENDING or any(conflict(old, touched) for old in pending):
                     barrier = WarpgroupBarrier()
                     barrier.loc = op.loc
                     out.append(barrier)

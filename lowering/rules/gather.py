@@ -13,6 +13,8 @@ from kernel_dsl.refs import View, ViewDim, strides_of
 from ..context import Buffer, Context
 from ..emit import Regs, literal, llvm_type
 from .access import Place, emit_load, emit_store
+from .ref import space_of
+from .tiled import TiledPlace, make_place
 
 
 class Elements:
@@ -26,7 +28,7 @@ class Elements:
             op.view.dims, op.view.start, op.view.dynamic, tuple(m for m in op.view.masked if m[0] not in op.axes)
         )
         self.buffer = ctx.buffers[op.ref]
-        self.place = Place(ctx, self.type, self.buffer, view, layout, op.offsets)
+        self.place = make_place(ctx, self.type, self.buffer, view, layout, op.offsets)
         self.op = op
         self.layout = layout
         checked = getattr(op, "checked", None)
@@ -38,13 +40,18 @@ class Elements:
         _ctx, e, op = self.ctx, self.ctx.e, self.op
         coord = self.layout.register_coords[register]
         predicate = e.both(self.place.padding(coord), self.place.bounds(coord))
-        name, constant = self.place.address(coord)
+        tiled = isinstance(self.place, TiledPlace)
+        name, constant = ("", 0) if tiled else self.place.address(coord)
+        extra: dict[int, str] = {}
         item = self.type.dtype.itemsize
         for axis, column, value in zip(op.axes, self.columns, op.indices, strict=True):
             index = self._wide(column[register], value.type.dtype)
             if self.checked:
                 here = e.v(f"add i64 {index}, {self.place.start(axis)}")
                 predicate = e.both(predicate, e.v(f"icmp ult i64 {here}, {self.type.shape[axis]}"))
+            if tiled:
+                extra[axis] = e.v(f"trunc i64 {index} to i32")
+                continue
             stride = self.buffer.strides[axis]
             factor = stride * item if isinstance(stride, int) else stride
             moved = e.v(f"mul i64 {index}, {factor}")
@@ -54,6 +61,8 @@ class Elements:
                 name = e.v(f"add i32 {name}, {e.v(f'trunc i64 {moved} to i32')}")
             else:
                 name = e.v(f"add i64 {name}, {moved}")
+        if isinstance(self.place, TiledPlace):
+            name = self.place.indexed(coord, extra)
         return (name, constant), predicate
 
     def _wide(self, name: str, dtype: DType) -> str:
@@ -69,7 +78,7 @@ def lower_gather(ctx: Context, op: Gather) -> None:
     dtype = type.dtype
     t = llvm_type(dtype)
     pure = type.space is MemorySpace.GMEM and not type.written
-    space = "shared" if type.space is MemorySpace.SMEM else ("global" if type.written else "global.nc")
+    space = space_of(ctx, op.ref, loading=True)
     mask = ctx.regs(op.mask) if op.mask is not None else None
     fill = ctx.regs(op.fill) if op.fill is not None else None
     out: Regs = []
@@ -90,7 +99,7 @@ def lower_gather(ctx: Context, op: Gather) -> None:
 def lower_scatter(ctx: Context, op: Scatter) -> None:
     layout = layout_of(op.x)
     elements = Elements(ctx, op, layout)
-    space = "shared" if op.ref.type.space is MemorySpace.SMEM else "global"
+    space = space_of(ctx, op.ref, loading=False)
     mask = ctx.regs(op.mask) if op.mask is not None else None
     owner = ctx.owner(layout)
     for register, name in enumerate(ctx.regs(op.x)):

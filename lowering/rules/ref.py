@@ -13,7 +13,8 @@ from .access import Place, emit_load, emit_store
 from .tiled import make_place
 
 
-def _space(ctx: Context, ref: Value, loading: bool) -> str:
+def space_of(ctx: Context, ref: Value, loading: bool) -> str:
+    """The state space of an access, as PTX spells it."""
     type: RefType = ref.type
     if type.space is MemorySpace.SMEM:
         return "shared::cluster" if ctx.buffers[ref].remote else "shared"
@@ -28,7 +29,7 @@ def lower_load(ctx: Context, op: Load) -> None:
     place = make_place(ctx, type, ctx.buffers[op.ref], op.view, layout, op.offsets)
     dtype = type.dtype
     pure = type.space is MemorySpace.GMEM and not type.written
-    space = _space(ctx, op.ref, loading=True)
+    space = space_of(ctx, op.ref, loading=True)
     mask = ctx.regs(op.mask) if op.mask is not None else None
     fill = ctx.regs(op.fill) if op.fill is not None else None
     if not op.view.dims and type.written and type.space is MemorySpace.GMEM:
@@ -149,7 +150,7 @@ def lower_store(ctx: Context, op: Store) -> None:
     place = make_place(ctx, type, ctx.buffers[op.ref], op.view, layout, op.offsets)
     names = ctx.regs(op.x)
     mask = ctx.regs(op.mask) if op.mask is not None else None
-    space = _space(ctx, op.ref, loading=False)
+    space = space_of(ctx, op.ref, loading=False)
     owner = ctx.owner(layout)
 
     def run(width: int, bounded: bool) -> Regs:

@@ -162,6 +162,10 @@ class TiledPlace(Place):
         return self._names[key], high + tail
 
     def _full_address(self, coord: tuple[int, ...]) -> str:
+        return self.indexed(coord, {})
+
+    def indexed(self, coord: tuple[int, ...], extra: dict[int, str]) -> str:
+        """The address with i32 values added to the index along some root axes, computed in full."""
         e, storage = self.ctx.e, self._storage
         total = "0"
         last = len(storage.strides) - 1
@@ -169,6 +173,8 @@ class TiledPlace(Place):
             index = self.ctx.lane_sum([(bit, share) for bit, a, share in self._shares if a == axis])
             if axis in self.view.dynamic:
                 index = e.v(f"add i32 {index}, {self._index32(axis)}")
+            if axis in extra:
+                index = e.v(f"add i32 {index}, {extra[axis]}")
             if static:
                 index = e.v(f"add i32 {index}, {static}")
             if axis == last and storage.paneled:

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .compiler import Compiler
 from .frame import STORAGE
 from .group import Group
 from .loads import SCOPES, SEMANTICS, address_of, space_of
-from .program import Compiler, Op, builds
+from .program import Op, builds
 from .ptx import TYPE_BYTES, Instruction, Vec
 from .semantics.forms import compile_alu
 from .spaces import Part

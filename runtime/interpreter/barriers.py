@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from .compiler import Compiler
 from .control import together
 from .group import Group, merge
 from .kinds import HazardKind
-from .program import Compiler, Op, builds
+from .program import Op, builds
 from .ptx import Instruction
 
 if TYPE_CHECKING:

@@ -10,11 +10,12 @@ import numpy.typing as npt
 from kernel_dsl.compiled import Swizzle
 
 from .atomics import combiner
+from .compiler import Compiler
 from .group import Group
 from .kinds import HazardKind
 from .lanes import HINTS, REDUCTIONS, BulkStore, Lanes, Reader, check_running, multicast
 from .loads import address_of
-from .program import Compiler, Op
+from .program import Op
 from .ptx import TYPE_BYTES, Instruction
 from .transfers import Issuer, complete, note_global, note_shared, put_tile, shared_span
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from .compiler import Compiler
 from .group import Group
-from .program import Compiler, Op, builds
+from .program import Op, builds
 from .ptx import Group as Arguments
 from .ptx import Instruction, Sym
 

@@ -8,12 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from .bulk import build_bulk
+from .compiler import Compiler
 from .group import Group
 from .kinds import HazardKind
 from .lanes import HINTS, REDUCTIONS, BulkStore, Lanes, check_running, multicast
 from .loads import address_of
 from .memory import PARAM_WINDOW, WINDOW_BITS, WINDOW_MASK
-from .program import Compiler, Op, builds
+from .program import Op, builds
 from .ptx import Instruction, Mem
 from .tensor_map import TensorMap, decode_tensor_map
 from .transfers import (

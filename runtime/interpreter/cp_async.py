@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .compiler import Compiler
 from .engine import Pending
 from .group import Group
 from .kinds import HazardKind
 from .lanes import constant_operand
 from .loads import address_of, scatter
 from .mbarrier_ops import by_offset, lanes_at
-from .program import Compiler, Op
+from .program import Op
 from .ptx import Imm, Instruction, Reg
 from .shadow import Access
 from .spaces import Part

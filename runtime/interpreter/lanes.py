@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .compiler import Compiler
 from .engine import Pending
 from .group import Group
 from .kinds import HazardKind
 from .memory import WINDOW_MASK
-from .program import Compiler
 from .ptx import Imm
 from .transfers import Issuer
 

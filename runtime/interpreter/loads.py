@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .compiler import Compiler, registers
 from .group import Group
 from .memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, WINDOW_BITS
-from .program import Compiler, Op, builds, registers
+from .program import Op, builds
 from .ptx import TYPE_BYTES, Imm, Instruction, Mem, Operand, Reg, Sym, Vec
 from .spaces import Part
 

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .compiler import Compiler, registers
 from .control import together
 from .group import Group
 from .lanes import constant_operand
 from .loads import address_of, space_of
 from .mbarrier_ops import Weak
-from .program import Compiler, Op, builds, registers
+from .program import Op, builds
 from .ptx import Instruction, Operand, Reg, Vec
 from .semantics.fragments import matrix_row_map, movmatrix
 from .semantics.matrix import Mma, compile_mma

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .compiler import Compiler
 from .group import Group
 from .loads import address_of
 from .mbarriers import PHASE_BITS, TIMED_OUT, MbarrierWait
 from .memory import WINDOW_MASK
-from .program import Compiler, Op, builds
+from .program import Op, builds
 from .ptx import Instruction, Sink
 
 Array = npt.NDArray[Any]

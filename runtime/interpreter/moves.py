@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from .compiler import Compiler
 from .frame import STORAGE
 from .group import Group
-from .program import Compiler, Op, builds
+from .program import Op, builds
 from .ptx import TYPE_BYTES, Instruction, Reg, Special, Sym, Vec
 
 

@@ -8,11 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from .atomics import combiner
+from .compiler import Compiler
 from .group import Group
 from .kinds import HazardKind
 from .loads import address_of
 from .memory import RANK_SHIFT, WINDOW_MASK
-from .program import Compiler, Op, builds
+from .program import Op, builds
 from .ptx import TYPE_BYTES, Imm, Instruction, Reg, Sym, Vec
 from .transfers import Issuer, complete, note_shared
 

@@ -9,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from .barriers import warp_together
+from .compiler import Compiler
 from .group import Group
 from .kinds import HazardKind
-from .program import Compiler, Op, builds
+from .program import Op, builds
 from .ptx import Instruction, Pair
 from .semantics.warp import compile_warp
 

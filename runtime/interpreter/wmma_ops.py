@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .compiler import Compiler, registers
 from .control import together
 from .group import Group
 from .loads import address_of, combine, gather, scatter, space_of
 from .matrix_ops import build_product
 from .mbarrier_ops import Weak
-from .program import Compiler, Op, builds, registers
+from .program import Op, builds
 from .ptx import Instruction, Operand, Vec
 from .semantics.wmma import WmmaMemory, compile_wmma, compile_wmma_memory
 

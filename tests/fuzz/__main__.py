@@ -21,8 +21,15 @@ def attempt(program: Program, gpu: bool) -> str | None:
         seen = program.run(interpret=True)
         program.check(seen)
         if gpu:
-            for step, a, b in zip(program.steps, program.run(interpret=False), seen, strict=True):
-                if not same_bits(a, b):
+            there = program.run(interpret=False)
+            program.check(there)
+            # tensor cores add in an order and a width of their own: what they made agrees within its bound only
+            loose: set[str] = set()
+            for number, (step, a, b) in enumerate(zip(program.steps, there, seen, strict=True)):
+                made = step.operation == "dot" and a.dtype.kind not in "iu"
+                if made or loose.intersection(step.operands):
+                    loose.add(f"v{number}")
+                elif not same_bits(a, b):
                     return f"GPU and interpreter differ in {step.text}"
     except Exception:
         return traceback.format_exc(limit=-6)

@@ -12,10 +12,10 @@ import kernel_dsl as kd
 SCHEDULES = ("eager", "late", "random")
 
 
-@pytest.fixture(params=SCHEDULES)
+@pytest.fixture(params=[*SCHEDULES, pytest.param("cuda", marks=pytest.mark.gpu)])
 def interpret(request: pytest.FixtureRequest) -> Any:
-    """The interpreter under each schedule, hazards on."""
-    return kd.InterpretParams(schedule=request.param)
+    """The interpreter under each schedule with hazards on, and the GPU where there is one."""
+    return False if request.param == "cuda" else kd.InterpretParams(schedule=request.param)
 
 
 @pytest.fixture

@@ -153,3 +153,27 @@ def test_mixed(transposed: bool, interpret: Any, rng: Any) -> None:
     got = kd.library.matmul(a, b, interpret=interpret)
     assert got.dtype == bf16 and relative(got, a.astype(np.float64) @ b.astype(np.float64)) < 4e-3
     assemble(kd.library.matmul, a, b)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", [(1000, 1016, 1032), (4096, 4096, 512), (128, 8192, 1024), (16, 4096, 2048)], ids=str)
+@pytest.mark.parametrize(("ta", "tb"), [(False, False), (False, True), (True, False), (True, True)])
+def test_large_products_on_a_gpu(shape: Any, ta: bool, tb: bool, rng: Any) -> None:
+    """The chosen configurations at full size, against float32 products of the same inputs."""
+    M, N, K = shape
+    a = random(rng, (K, M), bf16).T if ta else random(rng, (M, K), bf16)
+    b = random(rng, (N, K), bf16).T if tb else random(rng, (K, N), bf16)
+    got = kd.library.matmul(a, b, interpret=False)
+    assert relative(got, (a.astype(np.float32) @ b.astype(np.float32)).astype(np.float64)) < 4e-3
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dim", [64, 128, 256])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("length", [1024, 1000])
+def test_long_attention_on_a_gpu(dim: int, causal: bool, length: int, rng: Any) -> None:
+    q = random(rng, (2, 4, length, dim), bf16)
+    k, v = random(rng, (2, 2, length, dim), bf16), random(rng, (2, 2, length, dim), bf16)
+    expected, lse = attention(q, k, v, causal)
+    got, sums = kd.library.attention(q, k, v, causal=causal, return_lse=True, interpret=False)
+    assert relative(got, expected) < 1e-2 and np.abs(sums - lse).max() < 1e-3

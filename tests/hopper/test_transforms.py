@@ -99,3 +99,63 @@ def test_find_swizzle() -> None:
     assert [kd.find_swizzle(n * 8) for n in (128, 256, 64, 192, 96, 16)] == [128, 128, 64, 64, 32, 16]
     with pytest.raises(kd.Error):
         kd.find_swizzle(24)
+
+
+def test_gather_scatter_and_atomics(rng: Any) -> None:
+    """Elements picked by index arrays lie where the transforms put them."""
+
+    @kd.kernel(
+        out_type=[
+            kd.ShapeDtypeStruct((5, 64), kd.float32),
+            kd.ShapeDtypeStruct((16,), kd.float32),
+            kd.ShapeDtypeStruct((16, 64), kd.float32),
+        ],
+        scratch_types=[kd.SMEM((16, 64), kd.float32, transforms=tiles(kd.float32))],
+    )
+    def kernel(rows: Any, columns: Any, x: Any, picked: Any, points: Any, out: Any, tile: Any) -> None:
+        tile[...] = x[...]
+        picked[...] = tile[rows[...]]
+        points[...] = tile[kd.arange(16), columns[...]]
+        tile[rows[...], :] = kd.zeros((5, 64), kd.float32)
+        kd.atomic_add(tile.at[kd.arange(16), columns[...]], 1.0)
+        out[...] = tile[...]
+
+    x = random(rng, (16, 64), kd.float32)
+    rows, columns = np.array([3, 7, 1, 0, 12], np.int32), (np.arange(16) * 3 + 5).astype(np.int32)
+    picked, points, out = kernel(rows, columns, x, interpret=True)
+    expected = x.copy()
+    expected[rows] = 0
+    expected[np.arange(16), columns] += 1
+    assert np.array_equal(picked, x[rows]) and np.array_equal(points, x[np.arange(16), columns])
+    assert np.array_equal(out, expected)
+
+
+def test_bitcasts(rng: Any) -> None:
+    @kd.kernel(
+        out_type=[kd.ShapeDtypeStruct((16, 64), kd.int32), kd.ShapeDtypeStruct((16, 128), kd.int16)],
+        scratch_types=[kd.SMEM((16, 64), kd.float32, transforms=tiles(kd.float32))],
+    )
+    def kernel(x: Any, same: Any, narrow: Any, tile: Any) -> None:
+        tile[...] = x[...]
+        same[...] = tile.bitcast(kd.int32)[...]
+        narrow[...] = tile.bitcast(kd.int16)[...]
+
+    x = random(rng, (16, 64), kd.float32)
+    same, narrow = kernel(x, interpret=True)
+    assert np.array_equal(same, x.view(np.int32)) and np.array_equal(narrow, x.view(np.int16))
+
+
+def test_a_bitcast_before_transforms_are_inferred() -> None:
+    """The other name would not know of them: refused, never wrong."""
+
+    @kd.kernel(
+        out_type=kd.ShapeDtypeStruct((64, 64), kd.float32),
+        scratch_types=[kd.SMEM((64, 64), kd.bfloat16), kd.ACC((64, 64))],
+    )
+    def kernel(out: Any, tile: Any, acc: Any) -> None:
+        tile.bitcast(kd.int16)
+        kd.wgmma(acc, tile, tile)
+        out[...] = acc[...]
+
+    with pytest.raises(kd.Error, match="two different layouts"):
+        kernel.lower()

@@ -61,15 +61,14 @@ PRODUCTS = [
 
 
 @pytest.mark.parametrize("case", PRODUCTS, ids=lambda c: " ".join(map(str, c[:-1])))
-def test_products(case: Any, rng: Any) -> None:
+def test_products(case: Any, interpret: Any, rng: Any) -> None:
     a_type, b_type, total, ta, tb, M, N, K, registers, tolerance = case
     kernel = product(a_type, b_type, total, ta, tb, M, N, K, registers)
     a = random(rng, (K, M) if ta else (M, K), a_type)
     b = random(rng, (N, K) if tb else (K, N), b_type)
     expected = (a.T if ta else a).astype(np.float64) @ (b.T if tb else b).astype(np.float64)
     assemble(kernel, a, b)
-    for schedule in ("eager", "late"):
-        assert relative(kernel(a, b, interpret=kd.InterpretParams(schedule=schedule)), expected) <= tolerance
+    assert relative(kernel(a, b, interpret=interpret), expected) <= tolerance
 
 
 def test_accumulators_live_across_loops(interpret: Any, rng: Any) -> None:

@@ -59,7 +59,7 @@ def render_distances(text: str) -> str:
 
 def render(text: str) -> str:
     """The page with fresh output and a fresh table of kinds."""
-    names = iter(("double.py", "exchange.py", "barrier.py"))
+    names = iter(("double.py", "exchange.py", "crossed.py"))
 
     def block(match: re.Match[str]) -> str:
         code = match["code"]

@@ -112,21 +112,6 @@ def exchange(bug: bool) -> Any:
     return kernel
 
 
-def arrivals(bug: bool) -> Any:
-    @kd.kernel(
-        out_type=lambda x: x,
-        num_threads=2,
-        thread_name="wg",
-        scratch_types=[kd.Barrier(num_arrivals=3 if bug else 2)],
-    )
-    def kernel(x, out, ready):
-        wg = kd.axis_index("wg")
-        kd.barrier_arrive_and_wait(ready)
-        out[wg] = x[wg]
-
-    return kernel
-
-
 def crossed(bug: bool) -> Any:
     @kd.kernel(
         out_type=lambda x: x,
@@ -222,7 +207,6 @@ CASES: list[tuple[Callable[[bool], Any], tuple[Any, ...], K, str]] = [
     (operands_uncommitted, (H, H), K.MISSING_PROXY_FENCE, "'left'"),
     (operand_reused, (H, H), K.REUSED_BEFORE_WGMMA, "'left'"),
     (exchange, (X[:2],), K.RACE_SHARED, "wg="),
-    (arrivals, (X[:2],), K.DEADLOCK, "'ready'"),
     (crossed, (X[:2],), K.DEADLOCK, "'second'"),
     (never_written, (X,), K.UNINITIALISED, "'tile'[0, 0]"),
     (output_read, (X,), K.UNINITIALISED, "'out'[0, 0]"),
