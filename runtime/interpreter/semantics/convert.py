@@ -15,7 +15,7 @@ import numpy as np
 
 from . import exact
 from .bits import leading_zeros
-from .floating import canonical_f32, flush_f32, saturate
+from .floating import canonical_f32, flush_f32, flush_tiny, saturate, tiny_result
 from .formats import FORMATS, decode, encode, f16_of_float, half_of_f32, pack
 from .forms import Body, Illegal, form, in_pieces
 from .types import BITS, SIGNED, STORAGE, UNSIGNED, Array, narrow
@@ -149,9 +149,14 @@ def float_bits(target: str, mode: str, ftz: bool, sat: bool) -> Callable[[Array]
     if not sat and not flush:
         return rounded
 
+    tiny = tiny_result(lambda x: x, mode or "rn")
+
     def clamped(x: Array) -> Array:
-        bits = rounded(saturate(x) if sat else x)
-        return flush_f32(bits) if flush else bits
+        x = saturate(x) if sat else x
+        bits = rounded(x)
+        if not flush:
+            return bits
+        return flush_tiny(bits, (x,), tiny) if x.dtype == np.float64 else flush_f32(bits)
 
     return clamped
 
