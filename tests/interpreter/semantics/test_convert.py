@@ -101,7 +101,12 @@ def scalar(op: tuple[str, ...], bits: int, target: str, source: str) -> int:
         number = Fraction(ref.round_integer(x.number, _INTEGRAL[integral]))
         x = ref.Value("finite", number, x.negative)
     code = from_value(op, x, target)
-    return flush32(code) if "ftz" in op and target == "f32" else code
+    if "ftz" not in op or target != "f32":
+        return code
+    mode = next((m for m in op if m in ("rn", "rz", "rm", "rp")), "rn")
+    if x.kind == "finite" and x.number and ref.is_tiny(ref.encode(x.number, "f32 unbounded", mode), "f32 unbounded"):
+        return code & 0x80000000
+    return flush32(code)
 
 
 @pytest.mark.parametrize("source", sorted({e.opcode[-1] for e in SCALAR}))
