@@ -117,7 +117,14 @@ class Stages:
     @property
     @ends_at_user
     def ptx(self) -> str:
+        self._check_waits()
         return self.kernel.ptx
+
+    def _check_waits(self) -> None:
+        """Refuse waits that can never end. Not for the interpreter, which reports the deadlock as it happens."""
+        from lowering import check_waits
+
+        check_waits(self.traced.ir)
 
     @ends_at_user
     def compile(self) -> Compiled:
@@ -133,6 +140,7 @@ class Stages:
         """The machine code, without a warning."""
         from runtime.assemble import AssemblerOptions, assemble
 
+        self._check_waits()
         return assemble(self.kernel, options=AssemblerOptions(ptxas=environment().ptxas))
 
 

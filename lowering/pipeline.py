@@ -9,7 +9,7 @@ from kernel_dsl.ir import KernelIR
 from kernel_dsl.target import Target
 from kernel_dsl.verify import verify
 
-from .passes import check_barriers, check_target, order_memory
+from .passes import check_target, order_memory
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,6 @@ class Pass:
 
 PASSES = (
     Pass("check target", check_target.run, "LLVM ends the process on a missing instruction; say it first"),
-    Pass("check barriers", check_barriers.run, "a wait that can never end is said before it is launched"),
     Pass("order memory", order_memory.run, "lanes of a warpgroup must see each other's stores in program order"),
 )
 

@@ -11,11 +11,10 @@ from kernel_dsl.ops.cluster import AsyncStoreSmem
 from kernel_dsl.ops.control import For, While
 from kernel_dsl.ops.copy import CopyGmemToSmem
 from kernel_dsl.ops.threads import WarpMap
-from kernel_dsl.target import Target
 
 from ..context import WARPS
 
-__all__ = ["run"]
+__all__ = ["check_waits"]
 
 
 class _Count:
@@ -39,8 +38,8 @@ class _Count:
                 self.region(inner, looped or isinstance(op, (For, While)), WARPS if isinstance(op, WarpMap) else each)
 
 
-def run(ir: KernelIR, target: Target) -> KernelIR:
-    """Raise `TooFewArrivals` at the wait; the kernel itself is unchanged."""
+def check_waits(ir: KernelIR) -> None:
+    """Raise `TooFewArrivals` at the wait. For a GPU only: the interpreter shows who waits for what instead."""
     count = _Count(ir.threads)
     count.region(ir.body, False, 1)
     blocks = prod(a.size for a in ir.cluster)
@@ -50,4 +49,3 @@ def run(ir: KernelIR, target: Target) -> KernelIR:
             name = barrier.type.name or "a barrier"
             what = "nothing arrives on it" if not most else f"at most {most * blocks} arrivals can be made"
             raise TooFewArrivals(loc=wait.loc, name=name, needed=barrier.type.arrivals, what=what)
-    return ir

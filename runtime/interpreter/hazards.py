@@ -199,13 +199,15 @@ def region_index(region: SmemRegion, byte: int) -> str:
     if not tiling:
         index = np.unravel_index(min(element, _count(region.shape) - 1), region.shape)
         return "[" + ", ".join(str(int(i)) for i in index) + "]"
-    k = len(tiling)
-    lead, tail = region.shape[:-k], region.shape[-k:]
-    grid = tuple(-(-n // t) for n, t in zip(tail, tiling, strict=True))
-    full = (*lead, *grid, *tiling)
+    if len(tiling) == 1:  # tiles of a row are the row
+        index = [int(i) for i in np.unravel_index(min(element, _count(region.shape) - 1), region.shape)]
+        return "[" + ", ".join(map(str, index)) + "]"
+    # panels of the tile's columns, each with all rows (kernel_dsl/transforms.py)
+    lead, (rows, columns), width = region.shape[:-2], region.shape[-2:], tiling[-1]
+    full = (*lead, -(-columns // width), rows, width)
     parts = [int(i) for i in np.unravel_index(min(element, _count(full) - 1), full)]
-    outer, inner = parts[len(lead) : len(lead) + k], parts[len(lead) + k :]
-    index = parts[: len(lead)] + [o * t + i for o, t, i in zip(outer, tiling, inner, strict=True)]
+    panel, row, column = parts[len(lead) :]
+    index = [*parts[: len(lead)], row, panel * width + column]
     return "[" + ", ".join(map(str, index)) + "]"
 
 

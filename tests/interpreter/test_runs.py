@@ -124,7 +124,7 @@ def test_logical_index_through_tiling_and_swizzle():
     # Row 3 of the first tile: its 16-byte chunks are XORed with 3.
     assert region_index(swizzled, 3 * 128 + (2 ^ 3) * 16 + 6) == "[3, 19]"
     tiled = SmemRegion("a", 0, 64 * 128, (64, 64), float16, (8, 32))
-    assert region_index(tiled, 2 * (8 * 32 + 2 * 32 + 7)) == "[2, 39]"
+    assert region_index(tiled, 2 * (64 * 32 + 2 * 32 + 7)) == "[2, 39]"
 
 
 def test_params_are_checked():
