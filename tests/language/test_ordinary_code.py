@@ -49,6 +49,7 @@ def test_norms(name: str, shape: tuple[int, ...]) -> None:
         np.testing.assert_allclose(got.astype(np.float64), want, rtol=bound, atol=4 * bound, err_msg=dtype)
 
 
+@pytest.mark.filterwarnings("ignore:.*registers a lane:RuntimeWarning")
 def test_a_large_block() -> None:
     x = random((5, 123, 123), "float32")
     got = run(lambda a: (NORMS["softmax"][0](a[0]), kd.sum(a, (0, 2)), kd.max(a, 1)), x)
