@@ -368,10 +368,9 @@ def column_sums(dtype: Any) -> Any:
 def forward_for(shape: tuple[int, int], centred: bool) -> Any:
     """The forward kernel that suits this shape."""
     columns = shape[1]
-    if columns > 8192 and columns % (128 * 4) == 0:
-        return stream_kernel(centred, stages=3, blocks=MULTIPROCESSORS // 2, parts=4)
     if columns > 8192:
-        return long_kernel(centred, 8, None)
+        warpgroups = min(8, max(2, kd.cdiv(columns, 16384)))
+        return long_kernel(centred, warpgroups, 112 if warpgroups <= 4 else None)
     return rows_kernel(centred, max(1, 2048 // max(1, columns)), early=columns <= 4096)
 
 
@@ -386,7 +385,9 @@ def rms_norm(x: Any, gamma: Any) -> tuple[Any, Any]:
 
 
 def backward_for(shape: tuple[int, int], centred: bool) -> Any:
-    """The backward kernel that suits this shape: sixteen elements a lane."""
+    """The backward kernel that suits this shape: sixteen elements a lane, or thirty-two of long layer-norm rows."""
+    if centred and 4096 < shape[1] <= 8192:
+        return backward_kernel(centred, 2, 3, MULTIPROCESSORS)
     warpgroups = min(8, kd.cdiv(shape[1], 2048))
     return backward_kernel(centred, warpgroups, 3, max(1, 4 // warpgroups) * MULTIPROCESSORS)
 

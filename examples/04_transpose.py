@@ -46,8 +46,9 @@ def transpose_kernel(itemsize: int, rows: int = 64, columns: int = 64) -> Any:
 
     @kd.kernel(
         out_type=lambda x: kd.ShapeDtypeStruct((x.shape[1], x.shape[0]), x.dtype),
-        grid=lambda x: (kd.cdiv(x.shape[0], rows), kd.cdiv(x.shape[1], columns)),
-        grid_names=("row", "column"),
+        # the last axis runs fastest: neighbours write one stretch of the result, which measured faster than reading one
+        grid=lambda x: (kd.cdiv(x.shape[1], columns), kd.cdiv(x.shape[0], rows)),
+        grid_names=("column", "row"),
         scratch_types=lambda x: {"tile": kd.SMEM((rows, columns + padding), x.dtype)},
         name=f"transpose_{rows}x{columns}",
     )

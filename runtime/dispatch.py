@@ -34,11 +34,13 @@ class FastCalls:
 
     CAPACITY = 1024
     miss = MISS
+    recording = recording  # for a caller that asks `latest` itself: not while a graph is recorded
 
     def __init__(self) -> None:
         self._known: dict[Hashable, tuple[Run, ...]] = {}
         self._recent: tuple[Run, ...] = ()
         self._learned = 0
+        self.latest: Run = _miss  # what took the last call
 
     def __call__(self, args: Sequence[Any], out: Any = None, stream: Any = None) -> Any:
         """The call's result if it has a fast way, else MISS: nothing was done then."""
@@ -49,6 +51,7 @@ class FastCalls:
         for run in self._recent:
             result = run(args, out, stream)
             if result is not MISS:
+                self.latest = run
                 return result
         return self._look_up(args, out, stream) if self._learned > _RECENT else MISS
 
@@ -57,6 +60,7 @@ class FastCalls:
         for run in self._known.get(key, ()) if key is not None else ():
             result = run(args, out, stream)
             if result is not MISS:
+                self.latest = run
                 self._recent = (run, *(r for r in self._recent if r is not run))[:_RECENT]
                 return result
         return MISS
@@ -82,7 +86,12 @@ class FastCalls:
             self._known.clear()
         self._known[key] = (run, *self._known.get(key, ()))[:_ALIKE]
         self._recent = (run, *self._recent)[:_RECENT]
+        self.latest = run
         self._learned += 1
+
+
+def _miss(args: Sequence[Any], out: Any, stream: int | None) -> Any:
+    return MISS
 
 
 def _key(args: Sequence[Any], out: Any) -> Hashable:

@@ -14,7 +14,7 @@ from ..promote import computing, true_division
 from ..trace import traced
 from ..values import Array
 from .cast import astype
-from .elementwise import Binary, Compare, Elementwise, Unary, as_value, operands_of, together
+from .elementwise import Binary, Compare, Elementwise, Unary, as_value, common_dtype, operands_of, together
 
 __all__ = [
     "abs",
@@ -311,31 +311,26 @@ def _number(dtype: DType, op: str, hint: str = "convert it with `.astype(...)`")
         raise UnsupportedDType(op=op, dtype=dtype, hint=hint)
 
 
-def _arith(cls: Any, x: Any, y: Any, op: str) -> Array:
-    return elementwise(cls, (x, y), op)
-
-
 def add(x: Any, y: Any) -> Array:
     """x + y; on bools, or."""
-    values, dtype, _ = operands_of((x, y), "add")
-    return elementwise(Or if dtype.is_bool else Add, (values[0], values[1]) if dtype.is_bool else (x, y), "add")
+    return elementwise(Or if common_dtype((x, y), "add").is_bool else Add, (x, y), "add")
 
 
 def subtract(x: Any, y: Any) -> Array:
     """x - y."""
-    _number(operands_of((x, y), "subtract")[1], "subtract", "use `^` on bools")
-    return _arith(Sub, x, y, "subtract")
+    _number(common_dtype((x, y), "subtract"), "subtract", "use `^` on bools")
+    return elementwise(Sub, (x, y), "subtract")
 
 
 def multiply(x: Any, y: Any) -> Array:
     """x * y; on bools, and."""
-    dtype = operands_of((x, y), "multiply")[1]
-    return _arith(And if dtype.is_bool else Mul, x, y, "multiply")
+    dtype = common_dtype((x, y), "multiply")
+    return elementwise(And if dtype.is_bool else Mul, (x, y), "multiply")
 
 
 def true_divide(x: Any, y: Any) -> Array:
     """x / y, IEEE-rounded. Ints give float32, 64-bit ints float64."""
-    dtype = operands_of((x, y), "true_divide")[1]
+    dtype = common_dtype((x, y), "true_divide")
     return elementwise(Div, (x, y), "true_divide", true_division(dtype))
 
 
@@ -348,19 +343,19 @@ def div(x: Any, y: Any) -> Array:
     >>> run(lambda x: kd.div(x, 2), [-3, 3])
     [-1  1]
     """
-    _number(operands_of((x, y), "div")[1], "div")
-    return _arith(Div, x, y, "div")
+    _number(common_dtype((x, y), "div"), "div")
+    return elementwise(Div, (x, y), "div")
 
 
 def rem(x: Any, y: Any) -> Array:
     """lax.rem: the remainder of truncating division, with the sign of x."""
-    dtype = operands_of((x, y), "rem")[1]
+    dtype = common_dtype((x, y), "rem")
     _number(dtype, "rem")
     if dtype.is_float:
         from .numeric import fmod
 
         return fmod(x, y)
-    return _arith(Rem, x, y, "rem")
+    return elementwise(Rem, (x, y), "rem")
 
 
 def floor_divide(x: Any, y: Any) -> Array:
@@ -369,24 +364,24 @@ def floor_divide(x: Any, y: Any) -> Array:
     >>> run(lambda x: x // 2, [-3, 3])
     [-2  1]
     """
-    dtype = operands_of((x, y), "floor_divide")[1]
+    dtype = common_dtype((x, y), "floor_divide")
     _number(dtype, "floor_divide")
     if dtype.is_float:
         from .numeric import floor_divide_float
 
         return floor_divide_float(x, y)
-    return _arith(FloorDiv, x, y, "floor_divide")
+    return elementwise(FloorDiv, (x, y), "floor_divide")
 
 
 def mod(x: Any, y: Any) -> Array:
     """x % y, as Python: the sign of y."""
-    dtype = operands_of((x, y), "mod")[1]
+    dtype = common_dtype((x, y), "mod")
     _number(dtype, "mod")
     if dtype.is_float:
         from .numeric import mod_float
 
         return mod_float(x, y)
-    return _arith(FloorMod, x, y, "mod")
+    return elementwise(FloorMod, (x, y), "mod")
 
 
 remainder = mod
@@ -394,44 +389,40 @@ remainder = mod
 
 def maximum(x: Any, y: Any) -> Array:
     """The larger; NaN if either is NaN."""
-    return _arith(Max, x, y, "maximum")
+    return elementwise(Max, (x, y), "maximum")
 
 
 def minimum(x: Any, y: Any) -> Array:
     """The smaller; NaN if either is NaN."""
-    return _arith(Min, x, y, "minimum")
+    return elementwise(Min, (x, y), "minimum")
 
 
 def fmax(x: Any, y: Any) -> Array:
     """The larger; a NaN gives way to a number."""
-    dtype = operands_of((x, y), "fmax")[1]
-    return _arith(FMax if dtype.is_float else Max, x, y, "fmax")
+    dtype = common_dtype((x, y), "fmax")
+    return elementwise(FMax if dtype.is_float else Max, (x, y), "fmax")
 
 
 def fmin(x: Any, y: Any) -> Array:
     """The smaller; a NaN gives way to a number."""
-    dtype = operands_of((x, y), "fmin")[1]
-    return _arith(FMin if dtype.is_float else Min, x, y, "fmin")
+    dtype = common_dtype((x, y), "fmin")
+    return elementwise(FMin if dtype.is_float else Min, (x, y), "fmin")
 
 
 def fma(x: Any, y: Any, z: Any) -> Array:
-    """x * y + z with one rounding, for floats.
-
-    >>> run(lambda x: kd.fma(x, x, 1.0), [2.0])
-    [5.]
-    """
-    dtype = operands_of((x, y, z), "fma")[1]
+    """x * y + z with one rounding, for floats."""
+    dtype = common_dtype((x, y, z), "fma")
     if not dtype.is_float:
         raise UnsupportedDType(op="fma", dtype=dtype, hint="use `x * y + z`")
     return elementwise(Fma, (x, y, z), "fma")
 
 
 def _bits(cls: Any, x: Any, y: Any, op: str) -> Array:
-    dtype = operands_of((x, y), op)[1]
+    dtype = common_dtype((x, y), op)
     if dtype.is_float:
         hint = "`kd.bitcast_convert_type` gives a float's bits as an integer"
         raise UnsupportedDType(op=op, dtype=dtype, hint=hint)
-    return _arith(cls, x, y, op)
+    return elementwise(cls, (x, y), op)
 
 
 def bitwise_and(x: Any, y: Any) -> Array:
@@ -450,7 +441,7 @@ def bitwise_xor(x: Any, y: Any) -> Array:
 
 
 def _shift(cls: Any, x: Any, y: Any, op: str) -> Array:
-    _number(operands_of((x, y), op)[1], op)
+    _number(common_dtype((x, y), op), op)
     return _bits(cls, x, y, op)
 
 
@@ -470,7 +461,7 @@ bitwise_right_shift = right_shift
 
 def negative(x: Any) -> Array:
     """-x."""
-    _number(operands_of((x,), "negative")[1], "negative", "use `~` on bools")
+    _number(common_dtype((x,), "negative"), "negative", "use `~` on bools")
     return elementwise(Neg, (x,), "negative")
 
 
@@ -485,7 +476,7 @@ conjugate = positive
 
 def invert(x: Any) -> Array:
     """~x, on ints and bools."""
-    dtype = operands_of((x,), "invert")[1]
+    dtype = common_dtype((x,), "invert")
     if dtype.is_float:
         raise UnsupportedDType(op="invert", dtype=dtype, hint="bitwise operations are for ints and bools")
     return elementwise(Not, (x,), "invert")
@@ -497,7 +488,7 @@ bitwise_invert = invert
 
 def absolute(x: Any) -> Array:
     """|x|; unsigned ints and bools as they are."""
-    dtype = operands_of((x,), "absolute")[1]
+    dtype = common_dtype((x,), "absolute")
     if not (dtype.is_float or dtype.is_signed):
         return as_value(x, "absolute")
     return elementwise(Abs, (x,), "absolute")
@@ -506,38 +497,34 @@ def absolute(x: Any) -> Array:
 abs = absolute
 
 
-def _compare(cls: Any, x: Any, y: Any, op: str) -> Array:
-    return elementwise(cls, (x, y), op)
-
-
 def equal(x: Any, y: Any) -> Array:
     """x == y as bool."""
-    return _compare(Equal, x, y, "equal")
+    return elementwise(Equal, (x, y), "equal")
 
 
 def not_equal(x: Any, y: Any) -> Array:
     """x != y as bool; NaN differs from all."""
-    return _compare(NotEqual, x, y, "not_equal")
+    return elementwise(NotEqual, (x, y), "not_equal")
 
 
 def less(x: Any, y: Any) -> Array:
     """x < y as bool."""
-    return _compare(Less, x, y, "less")
+    return elementwise(Less, (x, y), "less")
 
 
 def less_equal(x: Any, y: Any) -> Array:
     """x <= y as bool."""
-    return _compare(LessEqual, x, y, "less_equal")
+    return elementwise(LessEqual, (x, y), "less_equal")
 
 
 def greater(x: Any, y: Any) -> Array:
     """x > y as bool."""
-    return _compare(Less, y, x, "greater")
+    return elementwise(Less, (y, x), "greater")
 
 
 def greater_equal(x: Any, y: Any) -> Array:
     """x >= y as bool."""
-    return _compare(LessEqual, y, x, "greater_equal")
+    return elementwise(LessEqual, (y, x), "greater_equal")
 
 
 def truth(x: Any, op: str) -> Array:

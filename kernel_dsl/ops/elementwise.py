@@ -300,6 +300,11 @@ def broadcast_to(x: Any, shape: Sequence[int]) -> Array:
     return result
 
 
+def common_dtype(args: Sequence[Any], op: str) -> DType:
+    """The dtype that operands promote to."""
+    return promote([item_type(a, op) for a in args])[0]
+
+
 def operands_of(args: Sequence[Any], op: str) -> tuple[list[Array], DType, bool]:
     """Operands promoted to their common dtype, and that dtype (and whether it is still weak)."""
     dtype, weak = promote([item_type(a, op) for a in args])

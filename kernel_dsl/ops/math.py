@@ -7,7 +7,7 @@ from typing import Any
 from ..promote import true_division
 from ..values import Array
 from .arith import elementwise
-from .elementwise import Binary, Unary, operands_of
+from .elementwise import Binary, Unary, common_dtype, operands_of
 
 __all__ = [
     "acos",
@@ -447,7 +447,7 @@ def logaddexp2(x: Any, y: Any) -> Array:
 
 def nextafter(x: Any, y: Any) -> Array:
     """The next number of the dtype after x towards y."""
-    dtype = operands_of((x, y), "nextafter")[1]
+    dtype = common_dtype((x, y), "nextafter")
     if dtype.is_float and dtype.bits < 32:
         from .numeric import nextafter_narrow
 

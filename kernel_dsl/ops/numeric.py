@@ -13,7 +13,7 @@ from ..trace import traced
 from ..values import Array
 from . import arith
 from .cast import astype, bitcast_convert_type
-from .elementwise import Binary, Compare, Unary, as_value, operands_of, together
+from .elementwise import Binary, Compare, Unary, as_value, common_dtype, operands_of, together
 from .math import Pow
 
 __all__ = [
@@ -181,7 +181,7 @@ def round(x: Any, decimals: int = 0) -> Array:
 
 def fmod(x: Any, y: Any) -> Array:
     """The remainder of truncating division, with the sign of x; exact for floats."""
-    dtype = operands_of((x, y), "fmod")[1]
+    dtype = common_dtype((x, y), "fmod")
     if not dtype.is_float:
         return arith.rem(x, y)
     return arith.elementwise(Fmod, (x, y), "fmod")
@@ -237,7 +237,7 @@ def integer_pow(x: Any, y: int) -> Array:
 
 def power_of(x: Any, y: Any) -> Array:
     """`x ** y`."""
-    dtype = operands_of((x, y), "power")[1]
+    dtype = common_dtype((x, y), "power")
     if isinstance(y, int) and not isinstance(y, bool) and (0 <= y <= 32 if not dtype.is_float else -4 <= y <= 4):
         return integer_pow(x, y)
     if dtype.is_float:
@@ -283,7 +283,7 @@ def _euclid(x: Any, y: Any, op: str) -> tuple[Array, Array, Array]:
     from .reduce import any as any_of
     from .shape import full
 
-    dtype = operands_of((x, y), op)[1]
+    dtype = common_dtype((x, y), op)
     if not dtype.is_integer:
         raise UnsupportedDType(op=op, dtype=dtype, hint="it is for integers")
     a, b = as_value(x, op, dtype), as_value(y, op, dtype)
@@ -384,7 +384,7 @@ def reciprocal(x: Any) -> Array:
 
 def heaviside(x: Any, y: Any) -> Array:
     """0 below 0, 1 above, y at 0."""
-    value = astype(x, operands_of((x, y, 1.0), "heaviside")[1])
+    value = astype(x, common_dtype((x, y, 1.0), "heaviside"))
     below = arith.where(arith.less(value, 0), 0.0, arith.where(arith.greater(value, 0), 1.0, y))
     return arith.where(isnan(value), value, below)
 
@@ -415,7 +415,7 @@ def nan_to_num(x: Any, nan: float = 0.0, posinf: float | None = None, neginf: fl
 
 
 def _of_integer(cls: Any, x: Any, op: str) -> Array:
-    dtype = operands_of((x,), op)[1]
+    dtype = common_dtype((x,), op)
     if not dtype.is_integer:
         raise UnsupportedDType(op=op, dtype=dtype, hint="it is for integers")
     return arith.elementwise(cls, (x,), op)

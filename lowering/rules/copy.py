@@ -134,6 +134,7 @@ def lower_gmem_to_smem(ctx: Context, op: CopyGmemToSmem) -> None:
         _elected_block(ctx, op.predicate, lambda: _bulk_load(ctx, op, barrier, total))
         return
     boxes.check_array(array, refuse)
+    _check_launched(ctx, op.src, refuse)
     dims = boxes.pair_dims(op.src_view, op.dst_view, refuse)
     part = _part(ctx, op, dims, refuse)
     pieces = boxes.cut(array, type, part.dims, refuse)
@@ -189,6 +190,13 @@ def _part(ctx: Context, op: CopyGmemToSmem, dims: list[boxes.Dim], refuse: Refus
         return part
     why = f"each of the {count} blocks loads a part, and no dimension splits into {count} parts of whole tiles"
     raise refuse("a multicast copy that can't be shared out", why, "use a larger block or fewer blocks")
+
+
+def _check_launched(ctx: Context, ref: Value, refuse: Refuse) -> None:
+    """Refuse what is no argument of the launch: a descriptor is made of the array that the launch is given."""
+    if ref not in ctx.arrays:
+        why = "the descriptor of a tensor copy is made from the array as it is launched"
+        raise refuse("a Ref of another shape or dtype than its array", why, "give the launch an array of that shape")
 
 
 def _tensor_load(
@@ -287,6 +295,7 @@ def lower_smem_to_gmem(ctx: Context, op: CopySmemToGmem) -> None:
     pieces = Cut((), (), 0)
     if not bulk:
         boxes.check_array(array, refuse)
+        _check_launched(ctx, op.dst, refuse)
         pieces = boxes.cut(array, type, boxes.pair_dims(op.dst_view, op.src_view, refuse), refuse)
 
     def issue() -> None:
@@ -332,6 +341,7 @@ def lower_prefetch(ctx: Context, op: Prefetch) -> None:
     refuse = Refuse("async_prefetch", op.loc)
     array: RefType = op.src.type
     boxes.check_array(array, refuse)
+    _check_launched(ctx, op.src, refuse)
     order = tuple(range(len(array.shape)))
     sizes = {d.axis: d.size for d in op.src_view.dims}
     if any(d.step != 1 for d in op.src_view.dims):

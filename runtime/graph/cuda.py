@@ -6,6 +6,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from .. import driver, memory
@@ -40,7 +41,8 @@ class CudaExec:
         self._memory = 0
         self._graph: Any = None
         self._exec: Any = None
-        self._streams: dict[int, Any] = {}
+        # The launch in each stream, as a function without arguments. Used with `lock` held.
+        self.calls: dict[int, partial[tuple[Any, ...]]] = {}
         self._events: tuple[Any, Any] | None = None
         self._old: set[int] = set()  # nodes whose template lags behind
         # Nodes that are not updated in place: drivers are known to mix up clusters along y and z.
@@ -195,6 +197,7 @@ class CudaExec:
             self._finalizer.detach()
             driver.check(cu.cuGraphExecDestroy(self._exec))
         self._exec = made
+        self.calls.clear()
         self._finalizer = weakref.finalize(self, _release, self._device, [self._exec], [self._graph], self._memory)
         self._finalizer.atexit = False
 
@@ -303,12 +306,13 @@ class CudaExec:
 
     def launch_args(self, stream: int) -> tuple[Any, Any]:
         """What `cuGraphLaunch` takes."""
-        handle = self._streams.get(stream)
-        if handle is None:
-            if len(self._streams) >= 64:
-                self._streams.clear()
-            handle = self._streams[stream] = self._cu.CUstream(stream)
-        return self._exec, handle
+        call = self.calls.get(stream)
+        if call is None:
+            if len(self.calls) >= 64:
+                self.calls.clear()
+            call = self.calls[stream] = partial(self._cu.cuGraphLaunch, self._exec, self._cu.CUstream(stream))
+        executable, handle = call.args
+        return executable, handle
 
     def run(self, stream: int, timed: bool) -> float | None:
         """Launch in `stream`. With `timed`: wait, and the GPU's seconds."""

@@ -57,7 +57,7 @@ class Graph:
         self._program: Program | None = None
         self._exec: Exec | None = None
         self._quick: Callable[[], Any] | None = None
-        self._places: Places | None = None
+        self._places: Any = None  # Places, once there is an executable
         self._lock = threading.RLock()
         self.seconds: float | None = None
 
@@ -239,6 +239,10 @@ class Graph:
     @ends_at_user
     def launch(self, stream: Any = None, wait: bool = False) -> None:
         """Launch with whatever is set now. With `wait`, until it is done: see `seconds`."""
+        quick = self._quick
+        if quick is not None and stream is None and not wait:
+            quick()
+            return
         with self._lock:
             self.instantiate()
             self._run(None if stream is None else stream_handle(stream), wait)
@@ -299,7 +303,7 @@ class Graph:
         quick = self._quick
         if (
             quick is not None
-            and not (inputs or wait or variables or recording.active)
+            and not (inputs or variables or wait or recording.active or self._places.moved)
             and out is None
             and stream is None
         ):
@@ -344,50 +348,45 @@ class Graph:
         """A replay with nothing to look at: one driver call."""
         program = self._built()
         framework, index = self._home()
-        places = self._places
-        if places is None or not executable.plain or index is None or program.repeats:
+        places: Places = self._places
+        if not executable.plain or index is None or program.repeats:
             return
         if any(output.frozen for output in program.outputs):
             return
         cu = driver.api()
         current, success = frameworks(framework).current_stream, driver.success()
-        launch, capturing, context_now = cu.cuGraphLaunch, cu.cuStreamIsCapturing, cu.cuCtxGetCurrent
+        capturing, context_now = cu.cuStreamIsCapturing, cu.cuCtxGetCurrent
         free = cu.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
         result = places.results(self._chosen, None, 0)
-        lock, arguments, context = executable.lock, executable.launch_args, executable.context
-        alone = driver.device_count() == 1
-        this = weakref.ref(self)
+        calls, context, alone = executable.calls, executable.context, driver.device_count() == 1
+        release = executable.lock.release
+        # `for _ in turns` takes the lock as `with` does, at half the cost: no interrupt can come before `try`.
+        turns = iter(executable.lock.acquire, None)
 
         def quick() -> Any:
-            if places.moved:
-                graph = this()
-                return None if graph is None else graph._slow()
             stream = current(index)
             # The default stream is whose context is current, and cannot be captured; others can.
             if capturing(stream)[1] is free if stream else alone or context_now()[1] == context:
-                with lock:
-                    status = launch(*arguments(stream))
-                if status[0] is success:
-                    return result
+                for _ in turns:
+                    try:
+                        if calls[stream]()[0] is success:
+                            return result
+                    except KeyError:  # the first launch in this stream
+                        pass
+                    finally:
+                        release()
+                    break
             executable.run(stream, False)
             return result
 
         self._quick = quick
 
-    def _slow(self) -> Any:
-        """A replay that goes back to the recorded arrays first."""
-        with self._lock:
-            stream = self._stream(None)
-            places = self._place((), None, stream)
-            self._run(stream, False)
-            return places.results(self._chosen, None, stream)
-
     def _place(self, inputs: Sequence[Any], out: Any, stream: int) -> Places:
-        assert self._places is not None and self._exec is not None  # instantiated
-        changed = self._places.place(inputs, out, stream)
+        places: Places = self._places
+        changed = places.place(inputs, out, stream)
         if changed and isinstance(self._exec, CudaExec):
             self._exec.moved(changed)
-        return self._places
+        return places
 
     def _apply_variables(self, program: Program, values: Mapping[str, Any]) -> None:
         unknown = values.keys() - program.variables.keys()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 
 
-class HazardKind(Enum):
+class HazardKind(StrEnum):
     """The kinds of hazard. Those that say 'always' are errors even with `on_hazard="warn"`."""
 
     RACE_SHARED = "race_shared"  # two warps, one writing, unordered, in shared memory
@@ -37,9 +37,6 @@ class HazardKind(Enum):
     STEP_BUDGET = "step_budget"  # always: the step budget ran out
     TRAP = "trap"  # always: the kernel executed trap
     ASSERTION = "assertion"  # always: a device assertion failed
-
-    def __str__(self) -> str:
-        return self.value
 
 
 ALWAYS = frozenset(

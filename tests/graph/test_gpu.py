@@ -223,14 +223,19 @@ def test_intermediates_are_given_up(torch: Any) -> None:
         at = kd.ds(kd.axis_index("i") * 128, 128)
         out[at] = x_ref[at] + 1
 
+    gc.collect()
     before = torch.cuda.memory_allocated()
     with kd.Graph() as g:
         y = x
         for _ in range(20):
             y = more(y)
-    assert torch.cuda.memory_allocated() - before >= 20 * x.nbytes
+    recorded = torch.cuda.memory_allocated()
+    # Other tests' small tensors may go away meanwhile: less than one of the twenty vectors.
+    slack = x.nbytes // 2
+    assert recorded - before >= 20 * x.nbytes - slack
     g.instantiate()
     gc.collect()
+    # The output stays; the other vectors are given back to torch, and the graph has its own memory for them.
     assert torch.cuda.memory_allocated() - before <= 2 * x.nbytes
     assert g.memory_bytes <= 2 * x.nbytes + 1024
     equal(torch, g(), torch.full_like(x, 20))

@@ -215,3 +215,15 @@ def test_accesses_through_another_shape_or_dtype_keep_their_order() -> None:
     halves, flat = kernel(x)
     np.testing.assert_array_equal(halves, x.view(np.int16)[:, 128:256])
     np.testing.assert_array_equal(flat, x.reshape(-1)[::-1])
+
+
+def test_a_tensor_copy_needs_the_array_itself() -> None:
+    def body(x: Any, out: Any, smem: Any, barrier: Any) -> None:
+        kd.copy_gmem_to_smem(x.reshape(64, 32).at[8:40], smem, barrier)
+        kd.barrier_wait(barrier)
+        out[...] = smem[...]
+
+    scratch = (kd.SMEM((32, 32), kd.float32, transforms=(kd.SwizzleTransform(128),)), kd.Barrier())
+    kernel = kd.kernel(body, out_type=Spec((32, 32), kd.float32), scratch_types=scratch, interpret=INTERPRET)
+    with pytest.raises(kd.Error, match="another shape or dtype than its array"):
+        kernel(random((8, 8, 32), "float32"))
