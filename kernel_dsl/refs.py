@@ -362,7 +362,9 @@ class Ref(NoArithmetic):
                 dynamic.append(axis)
                 offsets.append(widen(value))
             low, high = self.bounds(axis)
-            if self.size and (low < 0 or high >= type.shape[axis]):
+            # SMEM is not masked: leaving it is the author's error, and the interpreter's to report
+            open_ended = self.size and type.space is MemorySpace.GMEM
+            if open_ended and (low < 0 or high >= type.shape[axis]):
                 masked.append((axis, low < 0, high >= type.shape[axis]))
         start = tuple(static for static, _ in self._starts)
         return View(self._dims, start, tuple(dynamic), tuple(masked)), tuple(offsets)
