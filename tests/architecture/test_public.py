@@ -39,7 +39,7 @@ def surface() -> str:
         x = getattr(kd, name)
         if inspect.isclass(x):
             bases = ", ".join(b.__name__ for b in x.__bases__ if b is not object)
-            lines.append(f"class {name}({bases}){'' if issubclass(x, BaseException) else _signature(x)}")
+            lines.append(f"class {name}({bases}){'' if issubclass(x, (BaseException, Enum)) else _signature(x)}")
             lines += _members(x)
         elif callable(x) and not isinstance(x, Enum) and type(x).__name__ != "DType":
             lines.append(f"{name}{_signature(x)}")
