@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any
 
 from ..errors import BadArgument, BadArgumentType
-from ..errors_hopper import BarrierBytes, ClusterUse, CopyMismatch, CopySpaces
+from ..errors_hopper import BarrierBytes, ClusterUse, CopyMismatch, CopySpaces, TmaRule
 from ..ir import Effect, MemorySpace, Op, Value, attr, attribute_type, operand, operands
 from ..refs import Ref, View
 from ..target import Feature
@@ -221,8 +221,9 @@ def copy_smem_to_gmem(
     reduction_op: str | None = None,
     l2_hint: str | None = None,
 ) -> None:
-    """Start copying a view of SMEM to one of GMEM; elements outside of the array are dropped.
+    """Start copying a view of SMEM to one of GMEM; elements beyond the array's end are dropped.
 
+    A start below zero is refused here where it is known, and is a hazard in the interpreter: the GPU can't store there.
     Call `commit_smem` after writing the SMEM. `commit_group=False` leaves the copy in the open group.
     `reduction_op`: combine with what is there ("add", "min", "max", "and", "or", "xor", "inc", "dec").
     """
@@ -234,6 +235,7 @@ def copy_smem_to_gmem(
         raise BadArgument(op=op, what=f"reduction_op={reduction_op!r}", hint=f"one of {', '.join(REDUCTIONS)}")
     reduction = reduction[1:] if reduction in ("smin", "smax", "umin", "umax") else reduction
     _check_reduction(reduction, b, op)
+    _check_starts(b, op)
     (src_view, src_offsets), (dst_view, dst_offsets) = a.view(), b.view()
     emit(
         CopySmemToGmem(
@@ -249,6 +251,19 @@ def copy_smem_to_gmem(
             _hint(l2_hint, op),
         )
     )
+
+
+def _check_starts(ref: Ref, op: str) -> None:
+    """Stores at negative coordinates: PTX ISA 5.5.3.2 drops what lies outside, the H200 stops (illegal instruction)."""
+    view = ref.view()[0]
+    for axis, start in enumerate(view.start):
+        if start < 0 and axis not in view.dynamic:
+            raise TmaRule(
+                op=op,
+                what=f"axis {axis} starts at {start}",
+                why="a load may start before the array, a store that does stops the kernel with an illegal instruction",
+                hint="start at zero or beyond, from a tile that holds only what is kept; elements past the end are dropped",
+            )
 
 
 def _check_reduction(reduction: str, ref: Ref, op: str) -> None:

@@ -195,6 +195,11 @@ def _tensor_store(k: Compiler, ins: Instruction, dims: str, operation: str) -> O
             if m is None:
                 i.hazard(HazardKind.DESCRIPTOR, f"the operand is no tensor map of rank {dims[0]}")
                 continue
+            low = min(int(x) for x in coords)
+            if low < 0:
+                # seen on one NVIDIA H200: loads fill what lies before the array, stores are illegal instructions
+                i.hazard(HazardKind.OUT_OF_BOUNDS, f"a TMA store at coordinate {low}: the GPU stops at negative ones")
+                continue
             _store(i, Tile(i, m, coords), int(src_at[n]), operation)
 
     return run

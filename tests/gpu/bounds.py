@@ -68,7 +68,8 @@ _BOUNDS: dict[str, Callable[[Array, Array], Array]] = {
     "ex2.f16": _relative(2.0**-9.9, 2.0**-24),
     "tanh.f16": lambda exact, _: np.full(exact.shape, 2.0**-10.987),
     "ex2.bf16": _relative(2.0**-7, 2.0**-133),
-    "tanh.bf16": lambda exact, _: np.full(exact.shape, 2.0**-8),
+    # PTX promises 2**-8; one NVIDIA H200 is 2.5e-7 beyond it at 0.746 (0x3f3f)
+    "tanh.bf16": lambda exact, _: np.full(exact.shape, 2.0**-8 * (1 + 2.0**-13)),
 }
 
 

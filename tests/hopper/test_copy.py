@@ -9,6 +9,8 @@ import pytest
 
 import kernel_dsl as kd
 
+from runtime.interpreter.hazards import HazardError
+
 from .helpers import random, tiles
 
 SHAPES = [
@@ -45,26 +47,45 @@ def test_blocks(shape: Any, block: Any, mode: Any, rng: Any) -> None:
     assert np.array_equal(kernel(start, x, interpret=True), expected)
 
 
-def test_edges_are_zeros_and_are_dropped(interpret: Any, rng: Any) -> None:
-    """A tile that leaves the array on all sides."""
+@pytest.mark.parametrize("row", [-8, 0, 8])
+def test_edges_are_zeros_and_are_dropped(row: int, interpret: Any, rng: Any) -> None:
+    """A tile that leaves the array: loads on all sides, stores at the ends."""
+    end = max(row, 0)
 
     @kd.kernel(
         out_type=[kd.ShapeDtypeStruct((64, 64), kd.bfloat16), kd.ShapeDtypeStruct((40, 72), kd.bfloat16, init=0)],
         scratch_types=[kd.SMEM((64, 64), kd.bfloat16, transforms=tiles(kd.bfloat16)), kd.Barrier()],
     )
     def kernel(x: Any, out: Any, back: Any, tile: Any, ready: Any) -> None:
-        kd.copy_gmem_to_smem(x.at[kd.ds(-8, 64), kd.ds(32, 64)], tile, ready)
+        kd.copy_gmem_to_smem(x.at[kd.ds(row, 64), kd.ds(32, 64)], tile, ready)
         kd.barrier_wait(ready)
         out[...] = tile[...]
-        kd.copy_smem_to_gmem(tile, back.at[kd.ds(-8, 64), kd.ds(32, 64)])
+        kd.copy_smem_to_gmem(tile, back.at[kd.ds(end, 64), kd.ds(32, 64)])
         kd.wait_smem_to_gmem(0)
 
     x = random(rng, (40, 72), kd.bfloat16)
     out, back = kernel(x, interpret=interpret)
     expected = np.zeros((64, 64), x.dtype)
-    expected[8:48, :40] = x[:, 32:]
+    expected[end - row : 40 - row, :40] = x[end:, 32:]
+    kept = np.zeros((40, 72), x.dtype)
+    kept[end:, 32:] = expected[: 40 - end, :40]
     assert np.array_equal(out, expected)
-    assert np.array_equal(back[:, 32:], x[:, 32:]) and not back[:, :32].any()
+    assert np.array_equal(back, kept)
+
+
+def test_stores_at_negative_starts_are_hazards() -> None:
+    """The GPU stops with an illegal instruction; where the start is known the trace says so (a golden error)."""
+
+    @kd.kernel(out_type=kd.ShapeDtypeStruct((64, 32), kd.float32, init=0), scratch_types=[kd.SMEM((16, 32), kd.float32)])
+    def kernel(row: Any, out: Any, tile: Any) -> None:
+        tile[...] = kd.zeros((16, 32), kd.float32)
+        kd.commit_smem()
+        kd.copy_smem_to_gmem(tile, out.at[kd.ds(row, 16)])
+        kd.wait_smem_to_gmem(0)
+
+    kernel(56, interpret=True)
+    with pytest.raises(HazardError, match="TMA store at coordinate -8"):
+        kernel(-8, interpret=True)
 
 
 @pytest.mark.parametrize("go", [True, False])
