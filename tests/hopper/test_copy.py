@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
-
 from runtime.interpreter.hazards import HazardError
 
 from .helpers import random, tiles
