@@ -59,11 +59,8 @@ class AttentionProblem:
 
 def default_config(problem: AttentionProblem) -> AttentionConfig:
     """What fits registers and SMEM best for a head dimension."""
-    if problem.dim <= 64:
-        return AttentionConfig(2, 128, 4)
-    if problem.dim <= 128:
-        return AttentionConfig(2, 128, 2)
-    return AttentionConfig(2, 80, 2)
+    keys, stages = (128, 4) if problem.dim <= 64 else (128, 2) if problem.dim <= 128 else (80, 2)
+    return AttentionConfig(2, keys, stages, partial=True, lazy=True, turns=True)
 
 
 def exp2_polynomial(x: Any) -> Any:

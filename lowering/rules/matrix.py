@@ -119,13 +119,15 @@ def lower_write(ctx: Context, op: AccWrite) -> None:
 def lower_scale(ctx: Context, op: AccScale) -> None:
     """One block of PTX, so that its branch is the assembler's to see and no value crosses it."""
     acc = ctx.accumulators[op.acc]
-    names = ctx.regs(op.factors)
+    # what has not started holds nothing to multiply
+    live = ctx.e.v(f"load i1, ptr {acc.live}")
+    names = [ctx.e.v(f"select i1 {live}, float {n}, float 1.0") for n in ctx.regs(op.factors)]
     lines = [".reg .pred some, more;", "setp.neu.f32 some, $0, 0f3F800000;"]
     lines += [f"setp.neu.or.f32 some, ${i}, 0f3F800000, some;" for i in range(1, len(names))]
     # the branch is the same for all lanes of a warp, as wgmma needs
     lines += ["vote.sync.any.pred more, some, 0xffffffff;", "@!more bra done;"]
     for i, (row,) in enumerate(layout_of(op.factors).register_coords):
-        for column in range(0, acc.shape[1] // 4):
+        for column in range(acc.shape[1] // 4):
             word, _ = _word(acc, op.acc.type.dtype, row, column // 2 * 8 + column % 2)
             lines.append(f"mul.f32 {acc.prefix}{word}, {acc.prefix}{word}, ${i};")
     constraints = ",".join(["f"] * len(names)) + ",~{memory}"
