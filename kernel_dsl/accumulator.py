@@ -142,6 +142,12 @@ class AccRef:
             shape[dim] = stop - begin
         return AccRef(self._root, (start[0], start[1]), (shape[0], shape[1]))
 
+    def scale_rows(self, factors: Any) -> None:
+        """Multiply each row by its factor, a float32 value of shape (M,); warps whose factors are all 1 skip it."""
+        from .ops.matrix import scale_rows
+
+        scale_rows(self, factors)
+
     def __getitem__(self, index: Any) -> Array:
         from .ops.matrix import wgmma_accumulator_load
 

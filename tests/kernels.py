@@ -397,6 +397,19 @@ def accumulator_from_a_value(x: Any, y: Any, out: Any, tile: Any, acc: Any) -> N
 
 
 @case(
+    Spec((64, 64), f32),
+    Spec((64,), f32),
+    targets=HOPPER,
+    out_type=Spec((64, 64), f32),
+    scratch_types=[kd.ACC((64, 64), f32)],
+)
+def accumulator_scaled(y: Any, factors: Any, out: Any, acc: Any) -> None:
+    acc[...] = y[...]
+    acc.scale_rows(factors[...])
+    out[...] = acc[...]
+
+
+@case(
     Spec((2, 128), f32),
     targets=("sm_90", "sm_90a", "sm_100a", "sm_120a"),
     out_type=Spec((2, 128), f32),

@@ -89,6 +89,13 @@ class AccWrite(Op, name="acc_write", effect=Effect.SYNC, requires=Feature.WGMMA)
     start: tuple[int, int] = attr()
 
 
+class AccScale(Op, name="acc_scale", effect=Effect.SYNC, requires=Feature.WGMMA):
+    """Multiply the rows of an accumulator. PTX `mul`, on its registers, in warps that have a factor other than 1."""
+
+    acc: Value = operand()
+    factors: Value = operand()
+
+
 class SetMaxRegisters(Op, name="set_max_registers", effect=Effect.SYNC, requires=Feature.SETMAXNREG):
     """Change how many registers a lane of this warpgroup has. PTX `setmaxnreg`."""
 
@@ -115,6 +122,17 @@ def write_accumulator(acc: AccRef, value: Any) -> None:
         raise WgmmaType(op="store", what=f"{x.dtype} into {acc.dtype}", why="", hint="convert with `.astype`")
     x = broadcast_value(x, acc.shape, WGMMA.of(acc.shape))
     emit(AccWrite(acc.root, x, acc.start))
+
+
+def scale_rows(acc: AccRef, factors: Any) -> None:
+    """Multiply each row by its factor; wgmma in flight must have been waited for."""
+    _refuse_in_flight(acc, "scaling an accumulator")
+    x = as_value(factors, "scale_rows")
+    whole = acc.shape == acc.root.type.shape
+    if acc.dtype != dt.float32 or x.dtype != dt.float32 or x.shape != acc.shape[:1] or not whole:
+        what = f"{x.dtype} factors of shape {x.shape} for {acc!r}"
+        raise WgmmaShape(op="scale_rows", what=what, why="a whole float32 accumulator takes a float32 factor a row", hint="")
+    emit(AccScale(acc.root, convert(x, WGMMA.reduce(1).of(x.shape))))
 
 
 def wgmma_accumulator_load(acc: Any, wait_n: int | None = 0) -> Array:

@@ -454,9 +454,25 @@ def concatenate(arrays: Sequence[Any], axis: int = 0) -> Array:
     if len(parts) == 1:
         return parts[0]
     shape = (*first[:dim], sum(p.shape[dim] for p in parts), *first[dim + 1 :])
-    for p in parts:
-        resolve(p.type.layout)
-    return traced(Concatenate(tuple(parts), dim, LayoutVar(shape)))
+    stay = joined([resolve(p.type.layout) for p in parts], [p.shape for p in parts], shape, dim)
+    return traced(Concatenate(tuple(parts), dim, LayoutVar(shape) if stay is None else stay))
+
+
+def joined(layouts: list[Layout], parts: list[tuple[int, ...]], shape: tuple[int, ...], dim: int) -> Layout | None:
+    """The layout of values joined along `dim` whose elements stay in their lanes; None where they can't."""
+    first = layouts[0]
+    period = max((bit[1] * 2 for bit in first.bits if bit is not None and bit[0] == dim), default=1)
+    if shape[dim] % period:
+        return None
+    regs = [(d, n, s) for d, n, s in first.regs if d != dim or s < period]
+    whole = Layout(first.rank, (*regs, (dim, shape[dim] // period, period)), first.lanes, first.warps)
+    start = [0] * len(shape)
+    for layout, part in zip(layouts, parts, strict=True):
+        view = View(tuple(ViewDim(n, i) for i, n in enumerate(part)), tuple(start))
+        if in_place(whole, view) != layout:
+            return None
+        start[dim] += part[dim]
+    return whole
 
 
 def stack(arrays: Sequence[Any], axis: int = 0) -> Array:

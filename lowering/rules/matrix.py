@@ -12,6 +12,7 @@ from kernel_dsl.ir import RefType, Region, Value, layout_of
 from kernel_dsl.layout import Layout
 from kernel_dsl.ops.matrix import (
     AccRead,
+    AccScale,
     AccWrite,
     AllocAcc,
     SetMaxRegisters,
@@ -113,6 +114,24 @@ def lower_write(ctx: Context, op: AccWrite) -> None:
         value = pack(ctx, names[: 4 // dtype.itemsize], dtype, 4)
         ctx.e.asm(f"mov.b32 {acc.prefix}{word}, $0;", "r,~{memory}", [("i32", value)])
     ctx.e.do(f"store i1 true, ptr {acc.live}")
+
+
+def lower_scale(ctx: Context, op: AccScale) -> None:
+    """One block of PTX, so that its branch is the assembler's to see and no value crosses it."""
+    acc = ctx.accumulators[op.acc]
+    # what has not started holds nothing to multiply
+    live = ctx.e.v(f"load i1, ptr {acc.live}")
+    names = [ctx.e.v(f"select i1 {live}, float {n}, float 1.0") for n in ctx.regs(op.factors)]
+    lines = [".reg .pred some, more;", "setp.neu.f32 some, $0, 0f3F800000;"]
+    lines += [f"setp.neu.or.f32 some, ${i}, 0f3F800000, some;" for i in range(1, len(names))]
+    # the branch is the same for all lanes of a warp, as wgmma needs
+    lines += ["vote.sync.any.pred more, some, 0xffffffff;", "@!more bra done;"]
+    for i, (row,) in enumerate(layout_of(op.factors).register_coords):
+        for column in range(acc.shape[1] // 4):
+            word, _ = _word(acc, op.acc.type.dtype, row, column // 2 * 8 + column % 2)
+            lines.append(f"mul.f32 {acc.prefix}{word}, {acc.prefix}{word}, ${i};")
+    constraints = ",".join(["f"] * len(names)) + ",~{memory}"
+    ctx.e.asm("{ " + " ".join(lines) + " done: }", constraints, [("float", n) for n in names])
 
 
 # --- operands ------------------------------------------------------------------------------------
@@ -315,6 +334,7 @@ def lower_set_max_registers(ctx: Context, op: SetMaxRegisters) -> None:
 RULES = {
     AllocAcc: lower_alloc,
     AccRead: lower_read,
+    AccScale: lower_scale,
     AccWrite: lower_write,
     Wgmma: lower_wgmma,
     WgmmaWait: lower_wait,

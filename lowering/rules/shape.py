@@ -103,6 +103,10 @@ def _in_registers(op: Pick, old: Layout, new: Layout) -> list[int] | None:
 def lower_concatenate(ctx: Context, op: Concatenate) -> None:
     shape: tuple[int, ...] = op.result.type.shape
     dtype: DType = op.result.type.dtype
+    direct = _joined_registers(ctx, op)
+    if direct is not None:
+        ctx.values[op.result] = direct
+        return
     item = dtype.itemsize
     strides = [s * item for s in strides_of(shape)]
 
@@ -117,6 +121,23 @@ def lower_concatenate(ctx: Context, op: Concatenate) -> None:
     ctx.values[op.result] = pass_through(
         ctx, prod(shape) * item, write, lambda window: read_view(ctx, window, dtype, shape, view, (), layout)
     )
+
+
+def _joined_registers(ctx: Context, op: Concatenate) -> Regs | None:
+    """The parts' registers in the result's order, where all elements stay in their lanes."""
+    layout = layout_of(op.result)
+    found: dict[tuple[int, ...], str] = {}
+    start = 0
+    for part in op.parts:
+        own = layout_of(part)
+        if own.bits != layout.bits:
+            return None
+        for coord, name in zip(own.register_coords, ctx.regs(part), strict=True):
+            found[(*coord[: op.axis], coord[op.axis] + start, *coord[op.axis + 1 :])] = name
+        start += part.type.shape[op.axis]
+    if set(found) != set(layout.register_coords):
+        return None
+    return [found[c] for c in layout.register_coords]
 
 
 RULES = {

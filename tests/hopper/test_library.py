@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
+from kernel_dsl.library.attention_kernel import AttentionConfig, AttentionProblem, attention_kernel
 from kernel_dsl.library.choose import choose, configure
 from kernel_dsl.library.persistent_matmul import MatmulConfig, Problem, matmul_kernel
 
@@ -127,6 +128,29 @@ def test_attention(case: Any, dtype: Any, rng: Any) -> None:
     assert relative(got, expected) < (8e-3 if dtype == bf16 else 2e-3)
     assert np.abs(sums - lse).max() < 1e-5
     assert np.array_equal(kd.library.attention(q, k, v, causal=causal, interpret=schedule), got)
+
+
+CONFIGS = [
+    AttentionConfig(2, 64, 2),
+    AttentionConfig(2, 64, 2, partial=True, turns=True),
+    AttentionConfig(2, 64, 3, partial=True, lazy=True, polynomial=16),
+    AttentionConfig(3, 64, 2, partial=True, lazy=True, turns=True, persistent=True),
+    AttentionConfig(2, 96, 2, partial=True, lazy=True, turns=True, persistent=True),
+]
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=str)
+@pytest.mark.parametrize("case", [(1, 2, 1, 300, 300, 64, True), (1, 2, 2, 200, 330, 64, False)], ids=str)
+def test_attention_configurations(config: Any, case: Any, interpret: Any, rng: Any) -> None:
+    """Each on three blocks, so that a persistent one has tiles of its own to go on with."""
+    B, H, G, Q, S, D, causal = case
+    q = (random(rng, (B, H, Q, D), f32) * 3).astype(bf16.numpy)  # so that maxima rise beyond the slack
+    k, v = random(rng, (B, G, S, D), bf16), random(rng, (B, G, S, D), bf16)
+    expected, lse = attention(q, k, v, causal)
+    kernel = attention_kernel(AttentionProblem(B, H, G, Q, S, D, bf16, causal, D**-0.5, True), config, 3)
+    got, sums = kernel(q, k, v, interpret=interpret)
+    assert relative(got, expected) < 8e-3
+    assert np.abs(sums - lse).max() < (2e-4 if config.polynomial else 1e-5)
 
 
 @pytest.mark.parametrize("dim", [64, 128, 256])

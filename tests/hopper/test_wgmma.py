@@ -98,6 +98,38 @@ def test_accumulators_live_across_loops(interpret: Any, rng: Any) -> None:
         assert relative(kernel(n, x, interpret=interpret), square * (2 * n + 1)) < 1e-6
 
 
+def test_rows_are_scaled_in_place(interpret: Any, rng: Any) -> None:
+    """By no warp, by one, by all; and an accumulator that has not started stays zero."""
+
+    @kd.kernel(out_type=[kd.ShapeDtypeStruct((128, 32), f32)] * 2, scratch_types=[kd.ACC((128, 32))] * 2)
+    def kernel(x: Any, factors: Any, out: Any, nothing: Any, acc: Any, fresh: Any) -> None:
+        acc[...] = x[...]
+        acc.scale_rows(factors[...])
+        fresh.scale_rows(factors[...])
+        out[...], nothing[...] = acc[...], fresh[...]
+
+    x = random(rng, (128, 32), f32)
+    one_row = np.ones(128, np.float32)
+    one_row[77] = 3.0
+    for factors in (np.ones(128, np.float32), one_row, random(rng, (128,), f32)):
+        scaled, nothing = kernel(x, factors, interpret=interpret)
+        assert np.array_equal(scaled, x * factors[:, None]) and not nothing.any()
+    assemble(kernel, x, one_row)
+
+
+def test_parts_of_a_fragment_are_joined_in_registers(interpret: Any, rng: Any) -> None:
+    """Slices by whole groups of columns stay in their lanes, and so does what they are joined to."""
+
+    @kd.kernel(out_type=kd.ShapeDtypeStruct((64, 48), f32))
+    def kernel(x: Any, out: Any) -> None:
+        value = kd.load(x, layout=kd.Layout.WGMMA)
+        out[...] = kd.concatenate([value[:, 32:] + 1.0, value[:, :32]], axis=1)
+
+    x = random(rng, (64, 48), f32)
+    assert np.array_equal(kernel(x, interpret=interpret), np.concatenate([x[:, 32:] + 1, x[:, :32]], axis=1))
+    assert "shared" not in kernel.lower(x, target="sm_90a").ptx
+
+
 DOTS = [
     (64, 64, 64, bf16, "sm_80", {}, 1e-6, True),
     (37, 45, 29, f16, "sm_80", {}, 1e-6, True),
