@@ -25,12 +25,15 @@ TILES = (
     (256, 128, 2, False),
     (128, 192, 2, True),
     (128, 192, 2, False),
+    (128, 128, 2, True),
     (128, 128, 2, False),
     (128, 64, 2, False),
     (64, 256, 1, False),
     (64, 128, 1, False),
     (64, 64, 1, False),
 )
+# 32-bit registers a lane that a consumer may accumulate in: the rest is for addresses, or for an epilogue's arithmetic
+ACCUMULATORS, ACCUMULATORS_BESIDE_MORE = 192, 128
 CLUSTERS = ((1, 1), (2, 1), (1, 2))  # along M, along N
 
 
@@ -90,9 +93,11 @@ def clocks(problem: Problem, config: MatmulConfig, blocks: int) -> float:
 
 
 @cache
-def choose(problem: Problem, blocks: int) -> MatmulConfig:
-    """The configuration that the estimate likes best."""
+def choose(problem: Problem, blocks: int, plain: bool = True) -> MatmulConfig:
+    """The configuration that the estimate likes best. `plain`: products are stored as they are."""
+    room = ACCUMULATORS if plain and not problem.bias and not problem.accumulate else ACCUMULATORS_BESIDE_MORE
     made = [c for c in (configure(problem, *tile) for tile in TILES) if c is not None]
+    made = [c for c in made if c.rows * c.tile_n <= room * 128]
     options = [replace(c, cluster=m, cluster_n=n) for c in made for m, n in CLUSTERS if m * n <= blocks]
     best = min(options, key=lambda c: clocks(problem, c, blocks))
     tiles_m, tiles_n = -(-problem.M // best.tile_m), -(-problem.N // best.tile_n)
