@@ -32,11 +32,13 @@ SHAPES = [
 CONFIGS = [
     MatmulConfig(),
     MatmulConfig(group=16),
-    MatmulConfig(group=4),
-    MatmulConfig(tile_m=256, tile_n=128),
+    MatmulConfig(tile_m=256, tile_n=128, epilogue_n=32),
     MatmulConfig(tile_n=192, epilogue_stages=1),
-    MatmulConfig(tile_n=128, stages=6),
-    MatmulConfig(cluster=2),
+    MatmulConfig(cluster=2, group=4),
+    MatmulConfig(cluster_n=2),
+    MatmulConfig(tile_n=128, stages=5, ping_pong=True, cluster=2, group=4),
+    MatmulConfig(tile_n=192, epilogue_n=32, ping_pong=True),
+    MatmulConfig(tile_n=192, epilogue_n=32, ping_pong=True, cluster=2, group=4),
 ]
 
 
@@ -143,7 +145,8 @@ def configs(rows: list[dict[str, Any]], rounds: int) -> None:
                 rounds,
             )
             c = config
-            name = f"{M}x{N}x{K} {c.tile_m}x{c.tile_n}x{c.tile_k} s{c.stages} g{c.group} c{c.cluster}"
+            name = f"{M}x{N}x{K} {c.tile_m}x{c.tile_n}x{c.tile_k} s{c.stages} g{c.group} c{c.cluster}x{c.cluster_n}"
+            name += " in turns" if c.ping_pong else ""
             rows.append(_row(name, 2.0 * M * N * K, times, error))
 
 

@@ -6,6 +6,7 @@ import warnings
 
 from .ir import ArrayType, KernelIR, Op, layout_of
 from .ops.elementwise import Broadcast, Constant, Expand
+from .ops.matrix import SetMaxRegisters
 from .ops.shape import Iota
 
 LANES = 128  # of a warpgroup
@@ -30,7 +31,9 @@ def registers_of(type: ArrayType, registers: int) -> int:
 
 def warn_of_large_values(ir: KernelIR) -> None:
     """Warn, once a line, of each value larger than any seen before it that leaves no room for anything else."""
-    room = available(ir.threads)
+    # what a warpgroup asks for it has; which one does is not looked at
+    asked = [op.count for op in ir.walk() if isinstance(op, SetMaxRegisters) and op.increase]
+    room = max([available(ir.threads), *asked])
     largest = room - OTHERS
     for op in ir.walk():
         for value in () if isinstance(op, _REMADE) else op.results:

@@ -174,7 +174,7 @@ def _module(ctx: Context, entry: str, signature: list[str], spec: CallSpec, exch
     lines.append(f"  %exchange_offset = add i32 0, {exchange}")
     lines.append(f"  %exchange_half = add i32 0, {half}")
     lines.append(f"  %exchange_stride = add i32 0, {2 * half}")
-    _barrier_init(ctx)
+    _setup(ctx)
     lines += e.prelude
     lines.append("  br label %setup")
     lines.append("setup:")
@@ -192,10 +192,10 @@ def _module(ctx: Context, entry: str, signature: list[str], spec: CallSpec, exch
     return "\n".join(lines)
 
 
-def _barrier_init(ctx: Context) -> None:
-    """Initialise the mbarriers by one lane, before anything else, and make them visible to all."""
+def _setup(ctx: Context) -> None:
+    """What one lane does before anything else: fetch descriptors, initialise mbarriers and make them visible to all."""
     peers = bool(ctx.ir.cluster) and meeting_places(ctx) is not None
-    if not ctx.barriers and not peers:
+    if not ctx.barriers and not peers and not ctx.tensor_maps:
         return
     e = ctx.e
     first = e.pre(f"icmp eq i32 {ctx.thread()}, 0")
@@ -204,6 +204,10 @@ def _barrier_init(ctx: Context) -> None:
     def add(text: str) -> None:
         out.append(f"  {text}")
 
+    # descriptors on their way before the first copy waits for them (PTX ISA, prefetch)
+    for number in ctx.tensor_maps.values():
+        address = e.pre(f"ptrtoint ptr %map{number} to i64")
+        add(f'call void asm sideeffect "@$1 prefetch.tensormap [$0];", "l,b,~{{memory}}"(i64 {address}, i1 {first}) #0')
     for value, barriers in ctx.barriers.items():
         for i in range(barriers.count):
             add(

@@ -132,7 +132,7 @@ class Matmul:
             _log.info("matmul: %s; using the general kernel", why)
             return fallback_kernel(problem, activation, precision)
         blocks = machine.limits.multiprocessors
-        return matmul_kernel(problem, config or choose(problem, blocks), blocks, activation)
+        return matmul_kernel(problem, config or choose(problem, blocks, activation is None), blocks, activation)
 
     def describe(self, a: Any, b: Any, out_dtype: Any, bias: Any, c: Any) -> tuple[Problem, list[Any]]:
         """The problem, and the kernel's arguments. Raises `BadCallArgument`, `BadCallValue`."""

@@ -21,9 +21,12 @@ Epilogue = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class MatmulConfig:
-    """Sizes of the matmul kernel. `consumers` share `tile_m` evenly; `group`: tiles of M that go together in L2.
+    """Sizes of the matmul kernel. `group`: (clusters of) tiles of M that go together in L2.
 
-    `cluster`: blocks along M that share one tile of B by multicast. `epilogue_n`: columns a store moves at a time.
+    `consumers` share `tile_m` evenly, or with `ping_pong` have a whole tile each, in turns: one stores while the other
+    multiplies. `cluster`: blocks along M that share each tile of B by multicast, `cluster_n`: along N, sharing A.
+    `epilogue_n`: columns a store moves at a time. `a_hint`, `b_hint`, `out_hint`: what L2 does with what was moved, as
+    `l2_hint` of copies.
     """
 
     tile_m: int = 128
@@ -35,6 +38,21 @@ class MatmulConfig:
     cluster: int = 1
     epilogue_n: int = 64
     epilogue_stages: int = 2
+    ping_pong: bool = False
+    cluster_n: int = 1
+    a_hint: str | None = None
+    b_hint: str | None = None
+    out_hint: str | None = None
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of a cluster."""
+        return self.cluster * self.cluster_n
+
+    @property
+    def rows(self) -> int:
+        """Rows of the result that one consumer has at a time."""
+        return self.tile_m if self.ping_pong else self.tile_m // self.consumers
 
 
 @dataclass(frozen=True)
@@ -64,45 +82,58 @@ def _smem(rows: int, columns: int, dtype: Any, stages: int) -> Any:
 def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activation: Epilogue | None = None) -> Any:
     """The kernel `(a, b[, bias][, c]) -> out` for a problem, on `blocks` multiprocessors."""
     p, t = problem, config
-    rows = t.tile_m // t.consumers
-    tiles_m, tiles_n = kd.cdiv(kd.cdiv(p.M, t.tile_m), t.cluster), kd.cdiv(p.N, t.tile_n)
+    rows = t.rows
+    # in clusters of tiles
+    tiles_m, tiles_n = kd.cdiv(kd.cdiv(p.M, t.tile_m), t.cluster), kd.cdiv(kd.cdiv(p.N, t.tile_n), t.cluster_n)
     steps = kd.cdiv(p.K, t.tile_k)
     mixed = p.dtype.is_integer and p.b_dtype.is_float
     accumulator = kd.int32 if p.dtype.is_integer and not mixed else kd.float32
     a_shape = (t.tile_k, t.tile_m) if p.a_transposed else (t.tile_m, t.tile_k)
     b_shape = (t.tile_n, t.tile_k) if p.b_transposed else (t.tile_k, t.tile_n)
-    clusters = max(min(tiles_m * tiles_n, blocks // t.cluster), 1)
+    clusters = max(min(tiles_m * tiles_n, blocks // t.blocks), 1)
     producer = t.consumers
+    turns = t.consumers if t.ping_pong else 1  # consumers that work on different tiles
+    releases = t.consumers // turns  # of a stage
+    axes = tuple(name for name, size in (("cluster", t.cluster), ("cluster_n", t.cluster_n)) if size > 1)
     # buffers of the epilogue take turns, and must do so across tiles too
     ring = gcd(t.epilogue_stages, t.tile_n // t.epilogue_n)
     scratch = {
         "a_smem": _smem(*a_shape, p.dtype, t.stages),
         "b_smem": _smem(*b_shape, p.b_dtype, t.stages),
         "out_smem": _smem(rows, t.epilogue_n, p.out_dtype, t.consumers * ring),
-        "loaded": kd.Barrier(num_arrivals=2, num_barriers=t.stages),
-        "consumed": kd.ClusterBarrier(collective_axes=("cluster",), num_arrivals=t.consumers, num_barriers=t.stages)
-        if t.cluster > 1
-        else kd.Barrier(num_arrivals=t.consumers, num_barriers=t.stages),
+        # one for each consumer with tiles of its own: a waiter must see every phase
+        "loaded": kd.Barrier(num_arrivals=2, num_barriers=turns * t.stages),
+        "consumed": kd.ClusterBarrier(collective_axes=axes, num_arrivals=releases, num_barriers=t.stages)
+        if axes
+        else kd.Barrier(num_arrivals=releases, num_barriers=t.stages),
     }
 
     def tile_of(index: Any) -> tuple[Any, Any]:
         m, n = kd.planar_snake(index, (tiles_m, tiles_n), 0, min(t.group, tiles_m))
         if t.cluster > 1:
             m = m * t.cluster + kd.axis_index("cluster")
+        if t.cluster_n > 1:
+            n = n * t.cluster_n + kd.axis_index("cluster_n")
         return m * t.tile_m, n * t.tile_n
 
     def next_slot(slot: Any) -> Any:
         return kd.where(slot == t.stages - 1, 0, slot + 1)
 
+    def skip_others(slot: Any) -> Any:
+        """The slot after the tiles of the other consumers."""
+        ahead = (turns - 1) * steps % t.stages
+        return kd.where(slot >= t.stages - ahead, slot - (t.stages - ahead), slot + ahead) if ahead else slot
+
     def produce(a: Any, b: Any, a_smem: Any, b_smem: Any, loaded: Any, consumed: Any) -> None:
-        kd.set_max_registers(40, action="decrease")
+        kd.set_max_registers(24 if t.ping_pong else 40, action="decrease")
         first = kd.axis_index("block")
 
-        @kd.loop(first, tiles_m * tiles_n, step=clusters, init_carry=(0, 0))
+        @kd.loop(first, tiles_m * tiles_n, step=clusters, init_carry=(0, 0, 0))
         def _(index: Any, carry: Any) -> Any:
             m, n = tile_of(index)
+            *carry, turn = carry
 
-            @kd.loop(0, steps, init_carry=carry)
+            @kd.loop(0, steps, init_carry=tuple(carry))
             def end(step: Any, carry: Any) -> Any:
                 slot, count = carry
 
@@ -114,20 +145,22 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
                 m_slice, n_slice = kd.ds(m, t.tile_m), kd.ds(n, t.tile_n)
                 a_tile = a.at[k, m_slice] if p.a_transposed else a.at[m_slice, k]
                 b_tile = b.at[n_slice, k] if p.b_transposed else b.at[k, n_slice]
-                kd.copy_gmem_to_smem(a_tile, a_smem.at[slot], loaded.at[slot])
-                shared = "cluster" if t.cluster > 1 else None
-                kd.copy_gmem_to_smem(b_tile, b_smem.at[slot], loaded.at[slot], collective_axes=shared)
+                full = loaded.at[turn * t.stages + slot]
+                shares_a, shares_b = ("cluster_n" if t.cluster_n > 1 else None), ("cluster" if t.cluster > 1 else None)
+                kd.copy_gmem_to_smem(a_tile, a_smem.at[slot], full, collective_axes=shares_a, l2_hint=t.a_hint)
+                kd.copy_gmem_to_smem(b_tile, b_smem.at[slot], full, collective_axes=shares_b, l2_hint=t.b_hint)
                 return next_slot(slot), kd.minimum(count + 1, t.stages)
 
-            return end
+            return *end, kd.where(turn == turns - 1, 0, turn + 1) if turns > 1 else turn
 
     def consume(
         me: Any, extra: tuple[Any, ...], out: Any, a_smem: Any, b_smem: Any, out_smem: Any, loaded: Any, consumed: Any
     ) -> None:
-        kd.set_max_registers(232 if t.consumers == 2 else 240, action="increase")
-        first = kd.axis_index("block")
+        kd.set_max_registers(232 if t.consumers == 2 and not t.ping_pong else 240, action="increase")
+        turn, part = (me, 0) if t.ping_pong else (0, me)
+        first = kd.axis_index("block") + turn * clusters
 
-        @kd.loop(first, tiles_m * tiles_n, step=clusters, init_carry=0)
+        @kd.loop(first, tiles_m * tiles_n, step=turns * clusters, init_carry=turn * (steps % t.stages))
         def _(index: Any, slot: Any) -> Any:
             m, n = tile_of(index)
 
@@ -135,9 +168,9 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
                 @kd.loop(0, steps, init_carry=(slot, slot))
                 def end(step: Any, carry: Any) -> Any:
                     slot, before = carry
-                    kd.barrier_wait(loaded.at[slot])
+                    kd.barrier_wait(loaded.at[turn * t.stages + slot])
                     a_block = a_smem.at[slot]
-                    a_rows = kd.ds(me * rows, rows)
+                    a_rows = kd.ds(part * rows, rows)
                     a_block = a_block.at[:, a_rows].T if p.a_transposed else a_block.at[a_rows]
                     b_block = b_smem.at[slot].T if p.b_transposed else b_smem.at[slot]
                     if mixed:
@@ -154,8 +187,8 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
                 return value, slot_after
 
             value, slot_after = kd.run_scoped(multiply, kd.ACC((rows, t.tile_n), accumulator))
-            store_tile(value, extra, out, out_smem, me, m + me * rows, n)
-            return slot_after
+            store_tile(value, extra, out, out_smem, me, m + part * rows, n)
+            return skip_others(slot_after)
 
         kd.wait_smem_to_gmem(0)
 
@@ -184,7 +217,7 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
             place = out_smem.at[me * ring + part % ring]
             place[...] = x.astype(p.out_dtype)
             kd.commit_smem()
-            kd.copy_smem_to_gmem(place, out.at[kd.ds(m, rows), columns])
+            kd.copy_smem_to_gmem(place, out.at[kd.ds(m, rows), columns], l2_hint=t.out_hint)
 
     def body(a: Any, b: Any, *refs: Any, **buffers: Any) -> None:
         *extra, out = refs
@@ -205,8 +238,8 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
         scratch_types=scratch,
         grid=(clusters,),
         grid_names=("block",),
-        cluster=(t.cluster,) if t.cluster > 1 else (),
-        cluster_names=("cluster",) if t.cluster > 1 else (),
+        cluster=tuple(size for size in (t.cluster, t.cluster_n) if size > 1),
+        cluster_names=axes,
         num_threads=t.consumers + 1,
         thread_name="wg",
         name="matmul",

@@ -10,6 +10,7 @@ from kernel_dsl.refs import strides_of
 from ..context import Barriers, Buffer, Context
 from ..emit import Regs, literal, llvm_type
 from .access import Place, emit_load, emit_store
+from .stmatrix import store_matrices
 from .tiled import make_place
 
 
@@ -147,6 +148,8 @@ def _broadcast_in_warp(ctx: Context, name: str, dtype: DType) -> str:
 def lower_store(ctx: Context, op: Store) -> None:
     layout = layout_of(op.x)
     type: RefType = op.ref.type
+    if store_matrices(ctx, op, layout):
+        return
     place = make_place(ctx, type, ctx.buffers[op.ref], op.view, layout, op.offsets)
     names = ctx.regs(op.x)
     mask = ctx.regs(op.mask) if op.mask is not None else None

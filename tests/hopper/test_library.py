@@ -62,6 +62,25 @@ def test_persistence(blocks: int, cluster: int, interpret: Any, rng: Any) -> Non
     assert relative(kernel(a, b, interpret=interpret), expected) < 4e-3
 
 
+SHARED = [
+    MatmulConfig(tile_m=128, tile_n=64, stages=3, ping_pong=True),
+    MatmulConfig(tile_m=64, tile_n=64, stages=2, ping_pong=True, epilogue_n=32),
+    MatmulConfig(tile_m=128, tile_n=64, stages=2, ping_pong=True, cluster=2),
+    MatmulConfig(tile_m=64, tile_n=64, stages=2, consumers=1, cluster_n=2, b_hint="evict_first"),
+    MatmulConfig(tile_m=64, tile_n=64, stages=2, consumers=1, cluster=2, cluster_n=2, out_hint="evict_first"),
+]
+
+
+@pytest.mark.parametrize("config", SHARED, ids=lambda c: f"{c.tile_m}x{c.tile_n} {c.cluster}x{c.cluster_n}")
+@pytest.mark.parametrize("transposed", [False, True])
+def test_turns_and_clusters(config: MatmulConfig, transposed: bool, interpret: Any, rng: Any) -> None:
+    """Consumers with tiles of their own, an odd number of them; clusters along N and both ways; tiles past the edges."""
+    a, b, expected = operands(rng, 328, 200, 264, bf16, transposed, transposed)
+    problem = Problem(328, 200, 264, bf16, bf16, bf16, transposed, transposed)
+    kernel = matmul_kernel(problem, config, 2 * config.blocks)
+    assert relative(kernel(a.T if transposed else a, b.T if transposed else b, interpret=interpret), expected) < 4e-3
+
+
 @pytest.mark.parametrize("shape", [(70, 50, 33), (1, 3, 2), (4, 0, 3), (3, 5, 0)], ids=str)
 @pytest.mark.parametrize("dtype", [f32, kd.float64, kd.int32, bf16], ids=str)
 def test_what_the_fast_kernel_refuses(shape: Any, dtype: Any, rng: Any) -> None:
@@ -77,8 +96,21 @@ def test_the_choice_is_sane() -> None:
     big = Problem(8192, 8192, 8192, bf16, bf16, bf16)
     assert (choose(big, 132).tile_m * choose(big, 132).tile_n) == 128 * 256
     thin = Problem(16, 16384, 8192, bf16, bf16, bf16)
-    assert choose(thin, 132).tile_m == 64
+    assert choose(thin, 132).tile_m == 64 and choose(thin, 132).b_hint == "evict_first"
+    short = Problem(8192, 8192, 512, bf16, bf16, bf16)
+    assert choose(short, 132).ping_pong
+    assert choose(short, 132, plain=False).tile_n == 128
     assert configure(big, 128, 256, 2) is not None
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_consumers_in_turns_do_not_spill(plain: bool) -> None:
+    M, N, K = 8192, 8192, 512
+    problem = Problem(M, N, K, bf16, bf16, bf16, bias=not plain, accumulate=not plain)
+    config = choose(problem, 132, plain)
+    assert config.ping_pong
+    shapes = [(M, K), (K, N)] if plain else [(M, K), (K, N), (N,), (M, N)]
+    assemble(matmul_kernel(problem, config, 132, None if plain else relu), *[kd.ShapeDtypeStruct(s, bf16) for s in shapes])
 
 
 @pytest.mark.parametrize("transposed", [False, True])
