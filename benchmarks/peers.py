@@ -27,7 +27,7 @@ from .matmul import check
 
 SIZES = (2048, 4096, 8192)
 MIXED = (4096, 8192, 4096)
-SWEEP = 15.0  # seconds to tune one peer on one problem
+SWEEP = 20.0  # seconds to tune one peer on one problem
 
 # makes a variant: how to run it, and its configuration in words
 Make = Callable[[Any, Any, Any, Clock], tuple[Run, str]]
