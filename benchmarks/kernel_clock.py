@@ -35,7 +35,7 @@ def settle(result: Any) -> None:
 
 
 class CuptiClock:
-    """Kernel times from CUPTI. Raises ImportError where JAX's GPU extension is missing."""
+    """Kernel times from CUPTI. Raises what JAX's extension raises, or ClockError, where they can't be had."""
 
     name = "kernel times by CUPTI"
 
@@ -43,8 +43,19 @@ class CuptiClock:
         from jax.experimental.mosaic.gpu import profiler
 
         self._extension: Any = profiler.mosaic_gpu_lib._mosaic_gpu_ext  # pyright: ignore[reportPrivateUsage]
-        self._ignored: set[str] = set()
-        self._ignored = {name for name, _ in self._record(clear_l2, 1)}
+        probe = torch.zeros(1 << 20, device="cuda")
+        failure = ""
+        for self._detach in (False, True, True):  # it may record again only after CUPTI left the process
+            try:
+                self._ignored: set[str] = set()
+                self._ignored = {name for name, _ in self._record(clear_l2, 1)}
+                counts = [len(self._record(lambda: probe.add_(1), 2)) for _ in range(2)]
+                if counts == [2, 2]:
+                    return
+                failure = f"{counts} kernels where there were 2 each time"
+            except Exception as error:
+                failure = reason(error)
+        raise ClockError(failure)
 
     def _record(self, run: Run, calls: int) -> list[tuple[str, float]]:
         """(name, milliseconds) of the kernels of some calls, each with a cleared L2."""
@@ -55,7 +66,7 @@ class CuptiClock:
                 torch.cuda.synchronize()
                 settle(run())
         finally:
-            times = self._extension._cupti_get_timings(False)
+            times = self._extension._cupti_get_timings(self._detach)
         return [(name, t) for name, t in times if name not in self._ignored]
 
     def seconds(self, run: Run, calls: int = CALLS) -> float:
