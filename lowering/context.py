@@ -89,7 +89,7 @@ class Context:
         self.warp_level = False  # inside warp_map: each warp is on its own
         self.arrays: list[Value] = []  # the GMEM arguments, as the launch counts them
         self.tensor_maps: dict[TensorMapParam, int] = {}
-        self.words: dict[str, tuple[str, int]] = {}  # a 16-bit name: the 32-bit word that it is half of
+        self.words: dict[str, tuple[str, int]] = {}  # a 16- or 8-bit name: the 32-bit word and which part of it
 
     def region(self, region: Region) -> list[Value]:
         """Lower a region's ops in place; returns what it yields."""

@@ -15,7 +15,8 @@ from typing import Any
 
 import kernel_dsl as kd
 
-PARTS = 2  # of K in a stage, where A is widened
+from .mixed_product import widened_product
+
 Epilogue = Callable[[Any], Any]
 
 
@@ -173,11 +174,8 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
                     a_rows = kd.ds(part * rows, rows)
                     a_block = a_block.at[:, a_rows].T if p.a_transposed else a_block.at[a_rows]
                     b_block = b_smem.at[slot].T if p.b_transposed else b_smem.at[slot]
-                    if mixed:
-                        widened(acc, a_block, b_block)
-                    else:
-                        kd.wgmma(acc, a_block, b_block)
-                        kd.wgmma_wait(1)
+                    kd.wgmma(acc, a_block, b_block)
+                    kd.wgmma_wait(1)
                     kd.barrier_arrive(consumed.at[before], predicate=step > 0)
                     return next_slot(slot), slot
 
@@ -186,20 +184,20 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
                 kd.barrier_arrive(consumed.at[last])
                 return value, slot_after
 
-            value, slot_after = kd.run_scoped(multiply, kd.ACC((rows, t.tile_n), accumulator))
+            def multiply_widened(acc: Any) -> Any:
+                def left(slot: Any) -> Any:
+                    return a_smem.at[slot].at[kd.ds(part * rows, rows)]
+
+                def right(slot: Any) -> Any:
+                    return b_smem.at[slot].T if p.b_transposed else b_smem.at[slot]
+
+                return widened_product(acc, slot, steps, t.stages, left, right, loaded, consumed)
+
+            value, slot_after = kd.run_scoped(multiply_widened if mixed else multiply, kd.ACC((rows, t.tile_n), accumulator))
             store_tile(value, extra, out, out_smem, me, m + part * rows, n)
             return skip_others(slot_after)
 
         kd.wait_smem_to_gmem(0)
-
-    def widened(acc: Any, a_block: Any, b_block: Any) -> None:
-        """A is widened in registers, a part of K at a time: the next part's work hides behind this part's product."""
-        part = t.tile_k // PARTS
-        for k in range(PARTS):
-            columns = slice(k * part, (k + 1) * part)
-            left = kd.load(a_block.at[:, columns], layout=kd.Layout.WGMMA).astype(p.b_dtype)
-            kd.wgmma(acc, left, b_block.at[columns])
-        kd.wgmma_wait(0)
 
     def store_tile(value: Any, extra: tuple[Any, ...], out: Any, out_smem: Any, me: Any, m: Any, n: Any) -> None:
         count = t.tile_n // t.epilogue_n

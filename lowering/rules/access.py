@@ -302,9 +302,10 @@ def unpack(ctx: Context, word: str, dtype: DType, count: int, part: int) -> Regs
     else:
         vector = e.v(f"bitcast i{part * 8} {word} to <{count} x {t}>")
         names = [e.v(f"extractelement <{count} x {t}> {vector}, i32 {i}") for i in range(count)]
-        if count == 2 and part == 4:
+        if not boolean:
+            whole = word if part == 4 else e.v(f"zext i16 {word} to i32")
             for i, name in enumerate(names):
-                ctx.words[name] = (word, i)
+                ctx.words[name] = (whole, i)
     return [e.v(f"icmp ne i8 {n}, 0") for n in names] if boolean else names
 
 

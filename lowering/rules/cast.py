@@ -11,6 +11,7 @@ from kernel_dsl.target import Feature
 from ..context import Context
 from ..emit import Regs, literal, llvm_type, suffix
 from . import fp8
+from .widen import BYTES, HALVES, widen_bytes
 
 
 def lower_cast(ctx: Context, op: Cast) -> None:
@@ -22,6 +23,8 @@ def lower_cast(ctx: Context, op: Cast) -> None:
         ctx.values[op.result] = _narrow_pairs(ctx, names, op.dtype)
     elif source == dt.bfloat16 and op.dtype == dt.float32:
         ctx.values[op.result] = [_widen_bfloat(ctx, n) for n in names]
+    elif source in BYTES and op.dtype in HALVES and len(names) % 2 == 0:
+        ctx.values[op.result] = widen_bytes(ctx, names, source, op.dtype)
     else:
         ctx.values[op.result] = _each(ctx, op, names, source)
     assert len(ctx.values[op.result]) == layout_of(op.result).registers

@@ -211,6 +211,27 @@ def test_mixed(transposed: bool, interpret: Any, rng: Any) -> None:
     assemble(kd.library.matmul, a, b)
 
 
+@pytest.mark.parametrize("depth", [48, 64, 320])
+def test_mixed_depths(depth: int, interpret: Any, rng: Any) -> None:
+    """One step of K, a part of one, and more than the ring holds."""
+    a = rng.integers(-128, 128, (64, depth)).astype(np.int8)
+    b = random(rng, (depth, 64), bf16)
+    got = kd.library.matmul(a, b, interpret=interpret)
+    assert relative(got, a.astype(np.float64) @ b.astype(np.float64)) < 4e-3
+
+
+def test_mixed_keeps_a_product_in_flight() -> None:
+    """Bytes are widened without the conversion unit, and no wait within the loop is for all products."""
+    a, b = kd.ShapeDtypeStruct((4096, 4096), kd.int8), kd.ShapeDtypeStruct((4096, 8192), bf16)
+    stages = kd.library.matmul.lower(a, b, target="sm_90a")
+    assert "cvt.rn.bf16" not in stages.ptx.replace("cvt.rn.bf16x2.f32", "")  # those are of the result
+    words = [w for line in stages.ptx.splitlines() for w in line.split()[:2]]
+    waits = [words[i + 1] for i, w in enumerate(words) if w == "wgmma.wait_group.sync.aligned"]
+    assert waits == ["1;", "1;", "1;", "0;"]
+    compiled = stages.compile()
+    assert compiled.resources.spills == 0 and not compiled.remarks
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("shape", [(1000, 1016, 1032), (4096, 4096, 512), (128, 8192, 1024), (16, 4096, 2048)], ids=str)
 @pytest.mark.parametrize(("ta", "tb"), [(False, False), (False, True), (True, False), (True, True)])

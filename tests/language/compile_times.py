@@ -62,6 +62,11 @@ def softmax(columns: int, number: int) -> Any:
     return example.softmax_for(columns).lower(spec)
 
 
+def matmul(number: int) -> Any:
+    spec = kd.ShapeDtypeStruct((8192, 8192), kd.bfloat16)
+    return kd.library.matmul.lower(spec, kd.ShapeDtypeStruct((8192, 8192 + 256 * number), kd.bfloat16))
+
+
 def spent() -> float:
     """Seconds of processor time, with those of finished child processes."""
     children = os.times()
@@ -95,6 +100,7 @@ def main() -> None:
     }
     if "--assemble" in sys.argv:
         rows["vector add"] = fastest(vector_add, to_cubin)
+        rows["matmul"] = fastest(matmul, to_cubin)
         for columns in (128, 4096, 8192, 32768):
             rows[f"softmax of {columns}"] = fastest(lambda n, c=columns: softmax(c, n), to_cubin)
     print(json.dumps(rows))

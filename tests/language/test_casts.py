@@ -29,6 +29,23 @@ def test_every_pair(own: kd.dtypes.DType, target: str) -> None:
         assert not bad.any(), [(x[i], got[i], want[i]) for i in np.flatnonzero(bad)[:3]]
 
 
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("own", [kd.int8, kd.uint8], ids=str)
+@pytest.mark.parametrize("to", [kd.float16, kd.bfloat16], ids=str)
+def test_computed_bytes_to_halves(own: kd.dtypes.DType, to: kd.dtypes.DType, target: str) -> None:
+    """All values, in bytes that are no neighbours of a loaded word, and in odd numbers."""
+    x = casts.values(own)
+    params = kd.CompilerParams(target=target)
+
+    def convert(a: kd.dtypes.DType) -> tuple[kd.dtypes.DType, ...]:
+        return (a + 1).astype(to), a.reshape(2, 128).T.astype(to), a[:128].astype(to), a[:3].astype(to)
+
+    wanted = (x + own.numpy.type(1), x.reshape(2, 128).T, x[:128], x[:3])
+    for got, want in zip(run(convert, x, compiler_params=params), wanted, strict=True):
+        assert got.dtype == to.numpy
+        np.testing.assert_array_equal(got.astype(np.float64), want.astype(np.float64))
+
+
 @pytest.mark.parametrize("own", [kd.float32, kd.float64], ids=str)
 def test_constants_to_integers(own: kd.dtypes.DType) -> None:
     """Conversions that the compiler folds: saturated, and NaN to 0, as the ones that run."""

@@ -13,7 +13,7 @@ import pytest
 from runtime.assemble import find_ptxas
 
 ROOT = Path(__file__).resolve().parents[2]
-BOUNDS = {"chain of 800": 300, "nested 12 deep": 50, "vector add": 50}
+BOUNDS = {"chain of 800": 300, "nested 12 deep": 50, "vector add": 50, "matmul": 350}
 SOFTMAX = 150
 
 
