@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, cast
 
 from kernel_dsl.compiled import AccumulatorNames, SmemRegion, SourceLine, TensorMapParam, Workspace
-from kernel_dsl.ir import KernelIR, Op, Region, Value, Yield
+from kernel_dsl.ir import Effect, KernelIR, MemorySpace, Op, RefType, Region, Value, Yield
 from kernel_dsl.layout import LANE_BITS, WARP_BITS, Layout
+from kernel_dsl.ops.cluster import PeerRef
+from kernel_dsl.ops.threads import InlinePtx
 from kernel_dsl.source import Loc
 from kernel_dsl.target import Target
 
@@ -111,6 +114,22 @@ class Context:
         """The one register of a rank-0 value."""
         (only,) = self.values[value]
         return only
+
+    @cached_property
+    def blocks_pass_data(self) -> bool:
+        """Whether blocks of the cluster may read what others wrote with ordinary stores.
+
+        Only then do barriers of the cluster order memory at its scope: a release there waits until all of a warp's
+        accesses have reached L2 (MEMBAR.ALL.GPU), which takes as long as a step of a pipeline. Where the barriers only
+        say that tiles which async copies fill are free again, the default scope does.
+        """
+
+        def passes(op: Op) -> bool:
+            places = [v.type.space for v in op.values() if isinstance(v.type, RefType)]
+            stores = bool(op.effect & Effect.WRITE) and MemorySpace.GMEM in places
+            return stores or isinstance(op, (PeerRef, InlinePtx))
+
+        return any(passes(op) for op in self.ir.walk())
 
     # --- where a lane is --------------------------------------------------------------------------
 

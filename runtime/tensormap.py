@@ -172,7 +172,7 @@ def encode_cuda(plan: TensorMapPlan) -> bytes:
             rank,
             plan.address,
             [wide(n) for n in plan.extents],
-            [wide(n) for n in plan.strides],
+            [wide(n) for n in plan.strides or (0,)],  # one dimension has no strides, and the driver wants a pointer
             [narrow(n) for n in plan.box],
             [narrow(1)] * rank,
             cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,

@@ -39,6 +39,7 @@ _PTX = {
     "uint8": "u8",
 }
 _ACC = {"float32": "f32", "float16": "f16", "int32": "s32"}
+_PLACE = 0x3FFFF  # PTX ISA 9.7.15.5.1: matrix-descriptor-encode(x) = (x & 0x3FFFF) >> 4
 # PTX ISA 9.7.15.5.1: bits 62-63 of a descriptor
 _SWIZZLE = {Swizzle.B128: 1, Swizzle.B64: 2, Swizzle.B32: 3}
 ROWS = 64  # of one instruction
@@ -176,10 +177,10 @@ def _operand(ctx: Context, ref: Value, view: View, offsets: tuple[Value, ...], m
     if not storage.paneled:
         inside = 0  # smem_start has it
     address = e.v(f"add i32 {start}, {inside}") if inside else start
-    field = e.v(f"lshr i32 {address}, 4")
+    # the 18 bits of a place in the block's SMEM: in a cluster, an address has the block's rank above them
+    field = e.v(f"lshr i32 {e.v(f'and i32 {address}, {_PLACE}')}, 4")
     leading = storage.panel_stride * item >> 4 if transposed and storage.paneled else 1
     high = (_SWIZZLE[type.swizzle] << 62) | (span * 8 >> 4) << 32 | leading << 16
-    # SMEM addresses are below 256 KB, so the 14 bits never overflow
     wide = e.v(f"zext i32 {field} to i64")
     signed = high - (1 << 64) if high >> 63 else high
     descriptor = e.v(f"or i64 {wide}, {signed}")

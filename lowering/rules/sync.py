@@ -60,9 +60,10 @@ def arrive(ctx: Context, barrier: Value, address: str, predicate: Value | None) 
     guard = ctx.e.pre(f"icmp ult i32 {lane}, {blocks}")
     if predicate is not None:
         guard = ctx.e.v(f"and i1 {guard}, {ctx.scalar(predicate)}")
+    scope = ".release.cluster" if ctx.blocks_pass_data else ""
     text = (
         "{ .reg .b32 peer; mapa.shared::cluster.u32 peer, $0, $1; "
-        "@$2 mbarrier.arrive.release.cluster.shared::cluster.b64 _, [peer], " + f"{count}; }}"
+        f"@$2 mbarrier.arrive{scope}.shared::cluster.b64 _, [peer], {count}; }}"
     )
     ctx.e.asm(text, "r,r,b,~{memory}", [("i32", address), ("i32", rank), ("i1", guard)])
 
@@ -82,6 +83,10 @@ def _peer(ctx: Context, groups: tuple[tuple[int, ...], ...], lane: str) -> tuple
     return rank, count
 
 
+def _scoped(ctx: Context, barrier: Value) -> bool:
+    return bool(barrier.type.cluster) and ctx.blocks_pass_data
+
+
 def lower_arrive(ctx: Context, op: BarrierArrive) -> None:
     arrive(ctx, op.barrier, barrier_address(ctx, op.barrier, op.index), op.predicate)
 
@@ -95,7 +100,7 @@ def lower_wait(ctx: Context, op: BarrierWait) -> None:
     wide = index if index.isdigit() else e.v(f"zext i32 {index} to i64")
     shifted = e.v(f"lshr i64 {phases}, {wide}")
     parity = e.v(f"trunc i64 {e.v(f'and i64 {shifted}, 1')} to i32")
-    wait_parity(ctx, address, parity, bool(op.barrier.type.cluster))
+    wait_parity(ctx, address, parity, _scoped(ctx, op.barrier))
     bit = e.v(f"shl i64 1, {wide}")
     e.do(f"store i64 {e.v(f'xor i64 {phases}, {bit}')}, ptr {barriers.phases}")
 
@@ -110,7 +115,7 @@ def lower_test(ctx: Context, op: BarrierTest) -> None:
     wide = index if index.isdigit() else e.v(f"zext i32 {index} to i64")
     shifted = e.v(f"lshr i64 {phases}, {wide}")
     parity = e.v(f"trunc i64 {e.v(f'and i64 {shifted}, 1')} to i32")
-    ready = _poll(ctx, address, parity, bool(op.barrier.type.cluster), "test_wait")
+    ready = _poll(ctx, address, parity, _scoped(ctx, op.barrier), "test_wait")
     word = e.v(f"zext i1 {ready} to i32")
     base = ctx.exchange(8)
     e.asm("@$2 st.shared.b32 [$0], $1;", "r,r,b,~{memory}", [("i32", base), ("i32", word), ("i1", ctx.first_lane())])
@@ -121,7 +126,7 @@ def lower_test(ctx: Context, op: BarrierTest) -> None:
     yes, end = e.label(), e.label()
     e.branch(done, yes, end)
     e.begin(yes)
-    wait_parity(ctx, address, parity, bool(op.barrier.type.cluster))
+    wait_parity(ctx, address, parity, _scoped(ctx, op.barrier))
     e.jump(end)
     e.begin(end)
     bit = e.v(f"select i1 {done}, i64 {e.v(f'shl i64 1, {wide}')}, i64 0")

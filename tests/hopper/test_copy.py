@@ -25,7 +25,7 @@ SHAPES = [
 
 @pytest.mark.parametrize(("shape", "block"), SHAPES, ids=str)
 @pytest.mark.parametrize("mode", list(kd.OOBFillMode), ids=lambda m: m.value)
-def test_blocks(shape: Any, block: Any, mode: Any, rng: Any) -> None:
+def test_blocks(shape: Any, block: Any, mode: Any, interpret: Any, rng: Any) -> None:
     """One to five dimensions, at dynamic starts: the block that NumPy slices."""
 
     @kd.kernel(
@@ -43,7 +43,7 @@ def test_blocks(shape: Any, block: Any, mode: Any, rng: Any) -> None:
     start = 0 if shape[0] < 2 * block[0] else block[0]
     expected = x[tuple([slice(start, start + block[0])] + [slice(0, n) for n in block[1:]])] + 1
     kernel.lower(0, x).compile()
-    assert np.array_equal(kernel(start, x, interpret=True), expected)
+    assert np.array_equal(kernel(start, x, interpret=interpret), expected)
 
 
 @pytest.mark.parametrize("row", [-8, 0, 8])
