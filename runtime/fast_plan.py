@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import threading
 from collections.abc import Callable, Sequence
 from operator import methodcaller
 from typing import Any, cast
@@ -43,6 +42,10 @@ def packer(value: Any, dtype: DType) -> Callable[[Any], bytes] | None:
     return None if code is None else struct.Struct("=" + code).pack
 
 
+# What one launch at a time needs: the parameters' buffer, how far into it they begin, and the launches by stream.
+Desk = tuple[Any, int, dict[int, tuple[Any, tuple[Any, ...]]], ParamBuffer]
+
+
 class FastPlan:
     """A loaded kernel and the arguments of one call; `unroll` makes a function for all calls of their signature.
 
@@ -61,9 +64,7 @@ class FastPlan:
         self.device = views[0].device
         self.interop = frameworks(views[0].framework)
         self.current = self.interop.current_stream
-        self.lock = threading.Lock()
-        self.params = ParamBuffer(loaded.layout.offsets, loaded.layout.nbytes)
-        self.calls: dict[int, tuple[Any, tuple[Any, ...]]] = {}
+        self.desks: list[Desk] = [self.desk()]
         self.shapes = [(v.shape, v.strides, v.dtype) for v in views]
         self.maps: dict[int, tuple[int, TensorMapParam, dict[int, bytes]]] = {
             slot: (param.array, param, {})
@@ -134,14 +135,21 @@ class FastPlan:
                 target = ArrayView(addresses[array], shape, strides, dtype, self.device, "")
                 memory.fill(target, value, stream)
 
-    def prepare(self, stream: int) -> tuple[Any, tuple[Any, ...]]:
+    def desk(self) -> Desk:
+        """A place to launch from, for a thread that finds all others taken. One that an interrupt lost is no loss."""
+        layout = self.loaded.layout
+        params = ParamBuffer(layout.offsets, layout.nbytes)
+        return params.buffer, params.shift, {}, params
+
+    def prepare(self, stream: int, desk: Desk) -> tuple[Any, tuple[Any, ...]]:
         """The driver function and its arguments for a launch on `stream`."""
         launcher = self.loaded.launcher
         assert launcher is not None  # `plan_fast` has asked
-        made = launcher.call_for(stream, self.params.address)
-        if len(self.calls) >= 64:
-            self.calls.clear()
-        self.calls[stream] = made
+        _, _, calls, params = desk
+        made = launcher.call_for(stream, params.address)
+        if len(calls) >= 64:
+            calls.clear()
+        calls[stream] = made
         return made
 
     def settle(self, call: Any, arguments: tuple[Any, ...], outcome: tuple[Any, ...], arrays: Sequence[Any]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import OrderedDict
+from functools import lru_cache
 
 from .device import Device, LoadedImage
 
@@ -15,7 +16,7 @@ _images: OrderedDict[tuple[object, ...], LoadedImage] = OrderedDict()
 
 def load_image(device: Device, image: bytes, entry: str) -> LoadedImage:
     """`entry` of an image on a device; loaded once for the same content, device and entry."""
-    key = (device_key(device), hashlib.sha256(image).digest(), entry)
+    key = (device_key(device), _digest(image), entry)
     with _images_lock:
         found = _images.get(key)
         if found is None:
@@ -25,6 +26,12 @@ def load_image(device: Device, image: bytes, entry: str) -> LoadedImage:
         else:
             _images.move_to_end(key)
     return found
+
+
+@lru_cache(32)
+def _digest(image: bytes) -> bytes:
+    """What stands for an image's content. Bytes keep their hash, so the same object is read once, however large."""
+    return hashlib.sha256(image).digest()
 
 
 def device_key(device: Device) -> tuple[object, ...]:

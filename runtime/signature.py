@@ -33,6 +33,18 @@ def signature_of(args: Sequence[Any]) -> Hashable:
         return None
 
 
+def likeness(arrays: Sequence[Any]) -> Callable[..., bool] | None:
+    """A function of as many arrays: whether each is sure to be like the one here, by one call of their framework's.
+
+    None where the framework has no such call for them. Alignment is left to the caller.
+    """
+    found = {interop_of(array).name: interop_of(array) for array in arrays}
+    if len(found) != 1:
+        return None
+    compare = getattr(next(iter(found.values())), "likeness", None)
+    return None if compare is None else compare(arrays)
+
+
 def scan(leaves: Sequence[Any], addresses: list[int]) -> list[Any]:
     """The signature of arrays and scalars, and the arrays' addresses. Raises LongWayError."""
     key: list[Any] = []

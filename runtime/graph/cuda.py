@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import ctypes
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,8 @@ from ..launch import Launcher, check_attributes
 from .build import Program
 from .copies import copy_params, fill_params
 from .nodes import CopyWork, FillWork, GraphError, ImageWork, KernelWork, Node, Slot
-from .packing import POINTER, PackedKernel, early, fixed_part, pack_image, pack_kernel
+from .packing import PackedKernel, early, fixed_part, pack_image, pack_kernel
+from .turns import Turns
 
 
 @dataclass(eq=False)
@@ -31,29 +32,33 @@ class _Step:
 class CudaExec:
     """An executable CUDA graph of a program, in one GPU's primary context."""
 
-    def __init__(self, program: Program, device: Any) -> None:
+    def __init__(self, program: Program, device: Any, current: Callable[[int], int]) -> None:
         self._program = program
         self._device = device
         self._cu: Any = driver.api()
         self._place = ("cuda", device.index)
         self._staged = [s for s in program.slots if s.block is not None and s.home is not None]
         self._written = {o.slot for n in program.nodes for o in n.operands if o.written}
-        self._memory = 0
         self._graph: Any = None
         self._exec: Any = None
-        # The launch in each stream, as a function without arguments. Used with `lock` held.
-        self.calls: dict[int, partial[tuple[Any, ...]]] = {}
+        # What the driver made for this. Nothing is destroyed twice: it is taken from here first.
+        self._execs: list[Any] = []
+        self._graphs: list[Any] = []
+        self._memory: list[int] = []
+        self._finalizer = weakref.finalize(self, _release, device, self._execs, self._graphs, self._memory)
+        self._finalizer.atexit = False
         self._events: tuple[Any, Any] | None = None
         self._old: set[int] = set()  # nodes whose template lags behind
         # Nodes that are not updated in place: drivers are known to mix up clusters along y and z.
         self._rigid: set[int] = set()
         self._steps: list[list[_Step]] = []
         self._kernels: dict[int, PackedKernel] = {}
-        self._uses: dict[Slot, list[tuple[int, Any, int, int]]] = {}
+        self._uses: dict[Slot, list[tuple[int, ctypes.c_uint64, int]]] = {}
         self._other_uses: dict[Slot, set[int]] = {}
         self._touched: dict[int, list[Slot]] = {}
+        self._updates: dict[int, Callable[[], tuple[Any, ...]]] = {}  # of kernels, in this executable
         self._names = [node.name for node in program.nodes]
-        self.lock = threading.Lock()
+        self.turns = Turns(device.context, current, device.index)
         with self._guard("instantiating"):
             self._allocate()
             self._build()
@@ -71,7 +76,7 @@ class CudaExec:
             # is being captured is not in the way.
             with driver.relaxed_capture():
                 start = int(driver.check(self._cu.cuMemAlloc(self._program.memory_bytes)))
-            self._memory = start
+            self._memory.append(start)
         for slot in self._program.slots:
             if slot.block is not None:
                 slot.base = start + slot.block.offset + slot.shift
@@ -80,9 +85,10 @@ class CudaExec:
     def _build(self) -> None:
         """The template: every node, with its edges."""
         cu = self._cu
-        if self._graph is not None:
-            cu.cuGraphDestroy(self._graph)
+        while self._graphs:
+            cu.cuGraphDestroy(self._graphs.pop())
         self._graph = driver.check(cu.cuGraphCreate(0))
+        self._graphs.append(self._graph)
         self._steps, self._kernels, self._uses, self._other_uses = [], {}, {}, {}
         self._touched.clear()
         self._old.clear()
@@ -104,9 +110,9 @@ class CudaExec:
         else:
             kernel = self._kernels[node.index] = self._pack(node, arrays)
             for position, operand in kernel.pointers:
-                slot = node.operands[operand].slot
-                use = (node.index, kernel.buffer.buffer, position, node.operands[operand].offset)
-                self._uses.setdefault(slot, []).append(use)
+                slot, offset = node.operands[operand].slot, node.operands[operand].offset
+                address = ctypes.c_uint64.from_buffer(kernel.buffer.buffer, position)
+                self._uses.setdefault(slot, []).append((node.index, address, offset))
             for _, _, operand in kernel.maps:
                 self._other_uses.setdefault(node.operands[operand].slot, set()).add(node.index)
             return [_Step(self._kernel_params(kernel))]
@@ -193,13 +199,12 @@ class CudaExec:
         cu = self._cu
         self._update_template()
         made = driver.check(cu.cuGraphInstantiate(self._graph, 0))
-        if self._exec is not None:
-            self._finalizer.detach()
-            driver.check(cu.cuGraphExecDestroy(self._exec))
+        self.turns.calls.clear()
+        self._updates.clear()
+        while self._execs:
+            driver.check(cu.cuGraphExecDestroy(self._execs.pop()))
         self._exec = made
-        self.calls.clear()
-        self._finalizer = weakref.finalize(self, _release, self._device, [self._exec], [self._graph], self._memory)
-        self._finalizer.atexit = False
+        self._execs.append(made)
 
     def _update_template(self) -> None:
         """Bring the template's nodes up to what the executable has: it may be cloned."""
@@ -223,37 +228,44 @@ class CudaExec:
         """Slots lie elsewhere now: patch the addresses in the nodes that use them."""
         dirty: set[int] = set()
         others: set[int] = set()
-        pack, uses, other_uses = POINTER.pack_into, self._uses, self._other_uses
+        uses, other_uses = self._uses, self._other_uses
         for slot in slots:
             base = slot.base
-            for index, buffer, position, offset in uses.get(slot, ()):
-                pack(buffer, position, base + offset)
+            for index, address, offset in uses.get(slot, ()):
+                address.value = base + offset
                 dirty.add(index)
-            if slot in other_uses:
+            if other_uses and slot in other_uses:
                 others |= other_uses[slot]
-        with self._guard("updating"), self.lock:
+        with self._guard("updating"), self.turns.lock:
+            self.turns.hold()
             self._set_kernels(dirty - others)
             for index in sorted(others):
                 self._remake(index)
 
     def refresh(self, nodes: Iterable[Node]) -> None:
         """Nodes have other work or operands: make their parameters anew."""
-        with self._guard("updating"), self.lock:
+        with self._guard("updating"), self.turns.lock:
+            self.turns.hold()
             for node in nodes:
                 self._remake(node.index)
 
     def _set_kernels(self, indices: set[int]) -> None:
-        set_params, executable, steps = self._cu.cuGraphExecKernelNodeSetParams, self._exec, self._steps
-        success = driver.success()
         self._old.update(indices)
         if indices & self._rigid:
             self._instantiate()  # brings every node up to date
             return
+        updates, success = self._updates, driver.success()
         for index in indices:
-            step = steps[index][0]
-            result = set_params(executable, step.handle, step.params)
+            result = (updates.get(index) or self._update(index))()
             if result[0] is not success:
                 driver.check(result)
+
+    def _update(self, index: int) -> Callable[[], tuple[Any, ...]]:
+        """What brings a kernel's node of the executable up to its parameters."""
+        step = self._steps[index][0]
+        made = partial(self._cu.cuGraphExecKernelNodeSetParams, self._exec, step.handle, step.params)
+        self._updates[index] = made
+        return made
 
     def _remake(self, index: int) -> None:
         """Make a node's parameters anew, and update the executable, or make that anew too."""
@@ -268,6 +280,7 @@ class CudaExec:
             return
         for step, new in zip(old, made, strict=True):
             step.params, step.flat = new.params, step.flat and new.flat
+        self._updates.pop(index, None)
         self._old.add(index)
         if not self._set_exec(node, old):
             self._instantiate()
@@ -295,30 +308,23 @@ class CudaExec:
     # --- running ----------------------------------------------------------------------------------
 
     @property
-    def context(self) -> Any:
-        """The GPU's primary context."""
-        return self._device.context
-
-    @property
     def plain(self) -> bool:
         """Whether a replay is the launch alone: no array is copied to the GPU or back."""
         return not self._staged
 
     def launch_args(self, stream: int) -> tuple[Any, Any]:
         """What `cuGraphLaunch` takes."""
-        call = self.calls.get(stream)
-        if call is None:
-            if len(self.calls) >= 64:
-                self.calls.clear()
-            call = self.calls[stream] = partial(self._cu.cuGraphLaunch, self._exec, self._cu.CUstream(stream))
+        call = self.turns.call(self._exec, stream)
         executable, handle = call.args
         return executable, handle
 
     def run(self, stream: int, timed: bool) -> float | None:
         """Launch in `stream`. With `timed`: wait, and the GPU's seconds."""
-        with self._guard("replaying"), self.lock:
+        with self._guard("replaying"), self.turns.lock:
+            self.turns.hold()
             if stream and self._capturing(stream):
                 self._add_to_capture(stream, timed)
+                self.turns.allow()
                 return None
             for slot in self._staged:
                 if slot.kind != "result" or slot.given:
@@ -329,6 +335,7 @@ class CudaExec:
                 self._exchange(slot, stream, back=True)
             if self._staged:
                 driver.check(self._cu.cuStreamSynchronize(stream))
+            self.turns.allow()
             return seconds
 
     def _launch(self, stream: int, timed: bool) -> float | None:
@@ -379,7 +386,9 @@ class CudaExec:
 
     def close(self) -> None:
         """Give the executable and its memory back, once the GPU is done."""
-        self._finalizer()
+        with self.turns.lock:
+            self.turns.hold()
+            self._finalizer()
 
 
 class _Guard:
@@ -414,19 +423,19 @@ class _Guard:
         )
 
 
-def _release(device: Any, executables: list[Any], graphs: list[Any], address: int) -> None:
+def _release(device: Any, executables: list[Any], graphs: list[Any], memory: list[int]) -> None:
     """Destroy a graph and free its memory, after what was launched of it."""
     if not driver.alive():
         return
     cu = driver.api()
     cu.cuCtxPushCurrent(device.context)
-    for executable in executables:
-        cu.cuGraphExecDestroy(executable)
-    for graph in graphs:
-        cu.cuGraphDestroy(graph)
-    if address:
-        with driver.relaxed_capture():
-            cu.cuMemFree(address)  # waits for the GPU
+    while executables:
+        cu.cuGraphExecDestroy(executables.pop())
+    while graphs:
+        cu.cuGraphDestroy(graphs.pop())
+    with driver.relaxed_capture():
+        while memory:
+            cu.cuMemFree(memory.pop())  # waits for the GPU
     cu.cuCtxPopCurrent()
 
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import wraps
 from types import TracebackType
-from typing import Any, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 from kernel_dsl.diagnostics import ends_at_user
 from kernel_dsl.tree import flatten, unflatten
 from kernel_dsl.variables import Symbol, evaluate
 
-from .. import driver, recording
+from .. import recording
 from ..arrays import ArrayView, frameworks, view
 from ..device import Dims
 from ..errors import ArgumentTypeError, ArgumentValueError, describe_array
@@ -28,6 +29,8 @@ from .record import GraphRecorder
 from .steps import repeat_call
 
 Exec = CudaExec | HostExec
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Graph:
@@ -56,7 +59,12 @@ class Graph:
         self._chosen: Any = None
         self._program: Program | None = None
         self._exec: Exec | None = None
-        self._quick: Callable[[], Any] | None = None
+        # Each step launches in the current stream, and tells whether it did. Empty where a launch takes more than that,
+        # and the second where a replay without inputs does.
+        self._launches: Iterable[bool] = ()
+        self._replays: Iterable[bool] = ()
+        self._result: Any = None  # what such a replay returns
+        self._whole = True  # the executable is what nodes and slots say
         self._places: Any = None  # Places, once there is an executable
         self._lock = threading.RLock()
         self.seconds: float | None = None
@@ -181,21 +189,31 @@ class Graph:
         """Make the graph executable: plan its memory, and give up what intermediates held."""
         with self._lock:
             if self._exec is not None:
+                self._mend()
                 return
             program = self._built()
-            device = program.device
             self._places = Places(program)
-            if device is not None and device.kind == "cuda":
-                self._exec = CudaExec(program, device)
-                self._plan_quick(self._exec)
-            else:
-                self._exec = HostExec(program)
+            self._exec = self._executable(program)
             if self._recorder is not None:
                 self._recorder.release()
             for node in program.nodes:
                 for operand in node.operands:
                     if operand.slot.kind == "scratch":
                         operand.view.owner = None
+
+    def _executable(self, program: Program) -> Exec:
+        device = program.device
+        if device is not None and device.kind == "cuda":
+            return CudaExec(program, device, frameworks(self._home()[0]).current_stream)
+        return HostExec(program)
+
+    def _mend(self) -> None:
+        """Make the executable anew where a change of it was cut short."""
+        broken = self._exec
+        if isinstance(broken, CudaExec) and not self._whole:
+            self._exec = self._executable(self._built())
+            broken.close()
+        self._whole = True
 
     @ends_at_user
     def set_params(
@@ -212,12 +230,13 @@ class Graph:
         with self._lock:
             self.instantiate()
             target = self._node(node)
-            if scalars is not None:
-                set_scalars(target, scalars)
-            for position, array in enumerate(arrays or ()):
-                if array is not None:
-                    self._replace_operand(target, position, array)
-            self._refresh([target])
+            with self._changing():
+                if scalars is not None:
+                    set_scalars(target, scalars)
+                for position, array in enumerate(arrays or ()):
+                    if array is not None:
+                        self._replace_operand(target, position, array)
+                self._refresh([target])
 
     @ends_at_user
     def set_launch_dims(
@@ -233,16 +252,21 @@ class Graph:
         with self._lock:
             self.instantiate()
             target = self._node(node)
-            set_dims(target, grid=grid, block=block, dynamic_smem=dynamic_smem)
-            self._refresh([target])
+            with self._changing():
+                set_dims(target, grid=grid, block=block, dynamic_smem=dynamic_smem)
+                self._refresh([target])
 
     @ends_at_user
     def launch(self, stream: Any = None, wait: bool = False) -> None:
         """Launch with whatever is set now. With `wait`, until it is done: see `seconds`."""
-        quick = self._quick
-        if quick is not None and stream is None and not wait:
-            quick()
-            return
+        if stream is None and not wait:
+            try:
+                for launched in self._launches:
+                    if launched:
+                        return
+                    break
+            except ValueError:  # another thread is launching it
+                pass
         with self._lock:
             self.instantiate()
             self._run(None if stream is None else stream_handle(stream), wait)
@@ -252,8 +276,8 @@ class Graph:
         with self._lock:
             if self._exec is not None:
                 self._exec.close()
-            self._exec, self._quick, self._program = None, None, None
-            self._recorder = None
+            self._exec, self._program, self._recorder = None, None, None
+            self._launches, self._replays = (), ()
 
     def _node(self, node: Node | int) -> Node:
         nodes = self._built().nodes
@@ -278,10 +302,28 @@ class Graph:
     def _refresh(self, nodes: Sequence[Node]) -> None:
         if isinstance(self._exec, CudaExec):  # the interpreter looks at nodes as it runs them
             self._exec.refresh(nodes)
-            self._plan_quick(self._exec)
 
     # --- replay -----------------------------------------------------------------------------------
 
+    @staticmethod
+    def _by_short_way(replay: Callable[P, R]) -> Callable[P, R]:
+        """A replay without arguments is one launch where it can be; a function that names none is called at half the cost."""
+
+        @wraps(replay)
+        def call(self: Graph, *inputs: Any, **options: Any) -> Any:
+            if not inputs and not options and not recording.active:
+                try:
+                    for launched in self._replays:
+                        if launched:
+                            return self._result
+                        break
+                except ValueError:  # another thread is launching it
+                    pass
+            return replay(self, *inputs, **options)  # pyright: ignore[reportCallIssue]
+
+        return cast("Callable[P, R]", call)
+
+    @_by_short_way
     def __call__(
         self,
         *inputs: Any,
@@ -300,14 +342,6 @@ class Graph:
 
         Raises ArgumentTypeError, ArgumentValueError for arguments unlike the recorded ones.
         """
-        quick = self._quick
-        if (
-            quick is not None
-            and not (inputs or variables or wait or recording.active or self._places.moved)
-            and out is None
-            and stream is None
-        ):
-            return quick()
         return self._replay(inputs, out, wait, stream, variables)
 
     @ends_at_user
@@ -327,6 +361,7 @@ class Graph:
     def _run(self, handle: int | None, wait: bool) -> None:
         assert self._exec is not None
         seconds = self._exec.run(self._stream(handle), wait)
+        self._plan_short_ways()
         if wait:
             self.seconds = seconds
 
@@ -344,49 +379,38 @@ class Graph:
                 return slot.home.framework, slot.home.device[1]
         return "numpy", None
 
-    def _plan_quick(self, executable: CudaExec) -> None:
-        """A replay with nothing to look at: one driver call."""
-        program = self._built()
-        framework, index = self._home()
-        places: Places = self._places
-        if not executable.plain or index is None or program.repeats:
+    def _plan_short_ways(self) -> None:
+        """A launch that is one driver call, and a replay that is such a launch, where there are such."""
+        program, executable, places = self._built(), self._exec, cast("Places", self._places)
+        self._launches, self._replays = (), ()
+        if not isinstance(executable, CudaExec) or not executable.plain or self._home()[1] is None:
             return
-        if any(output.frozen for output in program.outputs):
+        if program.repeats or any(output.frozen for output in program.outputs):
             return
-        cu = driver.api()
-        current, success = frameworks(framework).current_stream, driver.success()
-        capturing, context_now = cu.cuStreamIsCapturing, cu.cuCtxGetCurrent
-        free = cu.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
-        result = places.results(self._chosen, None, 0)
-        calls, context, alone = executable.calls, executable.context, driver.device_count() == 1
-        release = executable.lock.release
-        # `for _ in turns` takes the lock as `with` does, at half the cost: no interrupt can come before `try`.
-        turns = iter(executable.lock.acquire, None)
-
-        def quick() -> Any:
-            stream = current(index)
-            # The default stream is whose context is current, and cannot be captured; others can.
-            if capturing(stream)[1] is free if stream else alone or context_now()[1] == context:
-                for _ in turns:
-                    try:
-                        if calls[stream]()[0] is success:
-                            return result
-                    except KeyError:  # the first launch in this stream
-                        pass
-                    finally:
-                        release()
-                    break
-            executable.run(stream, False)
-            return result
-
-        self._quick = quick
+        self._launches = executable.turns.short
+        if not places.moved:
+            self._result = places.results(self._chosen, None, 0)
+            self._replays = self._launches
 
     def _place(self, inputs: Sequence[Any], out: Any, stream: int) -> Places:
         places: Places = self._places
-        changed = places.place(inputs, out, stream)
-        if changed and isinstance(self._exec, CudaExec):
-            self._exec.moved(changed)
+        with self._changing():
+            try:
+                changed = places.place(inputs, out, stream)
+            except (ArgumentTypeError, ArgumentValueError):
+                self._whole = True  # nothing was changed yet
+                raise
+            if changed and isinstance(self._exec, CudaExec):
+                self._exec.moved(changed)
         return places
+
+    @contextmanager
+    def _changing(self) -> Generator[None]:
+        """A change of what nodes work on. One that is cut short, by an error or an interrupt, leaves `_mend` to do."""
+        self._launches, self._replays = (), ()
+        self._whole = False
+        yield
+        self._whole = True
 
     def _apply_variables(self, program: Program, values: Mapping[str, Any]) -> None:
         unknown = values.keys() - program.variables.keys()
@@ -401,8 +425,9 @@ class Graph:
         for repeat in program.repeats:
             now = {name: int(evaluate(b, env)) for name, b in repeat.bindings.items()}
             if now != repeat.last:
-                repeat_call(repeat, now)
-                self._refresh(repeat.nodes)
+                with self._changing():
+                    repeat_call(repeat, now)
+                    self._refresh(repeat.nodes)
 
     # --- graphs in graphs -------------------------------------------------------------------------
 

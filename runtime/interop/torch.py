@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from typing import Any
 
 from kernel_dsl.dtypes import DType, as_dtype
@@ -112,6 +112,19 @@ class _Torch:
     def finish(self, array: Any, view: ArrayView, stream: int) -> Any:
         return array
 
+    def likeness(self, arrays: Sequence[Any]) -> Callable[..., bool] | None:
+        """A function of as many tensors: whether each is like the one here, in one call where else it takes many.
+
+        Alike are: type, dtype, device, shape, strides, being lazily negated or conjugated, and not watched by autograd.
+        It is what torch.compile guards its own code with. None where this torch has none, a tensor comes twice, or
+        autograd watches one. It keeps no tensor alive, and may say no of tensors that are alike: of one that comes
+        twice, in another inference mode, of one that would be watched if gradients were on.
+        """
+        if not arrays or not _can_compare() or any(t.requires_grad for t in arrays):
+            return None
+        like = _guard(arrays)
+        return like if like(*arrays) else None
+
 
 def _direct_empty() -> Callable[..., Any] | None:
     """What torch.compile's own code allocates with: a third of `torch.empty`'s cost, on the current GPU.
@@ -122,6 +135,32 @@ def _direct_empty() -> Callable[..., Any] | None:
         return None
     guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
     return getattr(guards, "_empty_strided_cuda", None)
+
+
+def _guard(tensors: Sequence[Any]) -> Callable[..., bool]:
+    guards = torch._C._dynamo.guards.TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+    return guards.check
+
+
+@lru_cache(1)
+def _can_compare() -> bool:
+    """Whether this torch's guards look at all that `likeness` promises: they are not of its public interface."""
+    try:
+        one = torch.empty((2, 3))
+        like = _guard([one])
+        others = [
+            torch.empty((3, 3)),
+            torch.empty((3, 2)).T,
+            torch.empty((2, 3), dtype=torch.float64),
+            torch.empty((2, 3), device="meta"),
+            torch.empty((2, 3), requires_grad=True),
+            torch.nn.Parameter(torch.empty((2, 3)), requires_grad=False),
+            torch._neg_view(one),
+        ]
+        with torch.enable_grad():
+            return like(torch.empty((2, 3))) and not any(like(other) for other in others)
+    except (AttributeError, TypeError, RuntimeError):
+        return False
 
 
 INTEROP = _Torch()

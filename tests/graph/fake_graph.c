@@ -3,6 +3,7 @@
 #define cuStreamIsCapturing never_capturing
 #include "../runtime/fake_cuda.c"
 #undef cuStreamIsCapturing
+#include <unistd.h>
 
 typedef struct {
   Function *f;
@@ -29,11 +30,14 @@ typedef struct Node {
 typedef struct { Node *from, *to; int early; } Edge;
 struct Graph { Node *nodes[1024]; Edge edges[4096]; int count, edge_count; };
 typedef struct { Graph *graph; Node *of[1024]; } Exec;
-static long live_graphs, live_execs, updates, instantiations;
+static long live_graphs, live_execs, updates, instantiations, inside, clashes;
 static Graph *capture;
 static Node *captured[8];
 static int captured_count;
-long fake_graph_count(int which) { long c[] = {live_graphs, live_execs, updates, instantiations}; return c[which]; }
+long fake_graph_count(int which) { long c[] = {live_graphs, live_execs, updates, instantiations, clashes}; return c[which]; }
+// Two threads at an executable at once are a clash; none may be, in any test that asks.
+#define ENTER if (__sync_fetch_and_add(&inside, 1)) __sync_fetch_and_add(&clashes, 1)
+#define LEAVE __sync_fetch_and_sub(&inside, 1)
 int fake_edges(Graph *g, int early) { int n = 0; for (int i = 0; i < g->edge_count; i++) n += g->edges[i].early == early; return n; }
 
 static void keep_params(Node *n, const KernelParams *p) {
@@ -109,9 +113,9 @@ R cuGraphInstantiate(Exec **e, Graph *g, uint64_t flags) {
   return 0;
 }
 R cuGraphInstantiateWithFlags(Exec **e, Graph *g, uint64_t flags) { return cuGraphInstantiate(e, g, flags); }
-R cuGraphExecDestroy(Exec *e) { drop(e->graph); free(e); live_execs--; return 0; }
+R cuGraphExecDestroy(Exec *e) { ENTER; LEAVE; drop(e->graph); free(e); live_execs--; return 0; }
 R cuGraphExecKernelNodeSetParams(Exec *e, Node *n, const KernelParams *p) {
-  GUARD; updates++; keep_params(e->of[n->index], p); return 0;
+  GUARD; ENTER; updates++; usleep(20); keep_params(e->of[n->index], p); LEAVE; return 0;
 }
 R cuGraphKernelNodeSetParams(Node *n, const KernelParams *p) { keep_params(n, p); return 0; }
 R cuGraphExecMemcpyNodeSetParams(Exec *e, Node *n, const Copy3D *p, void *ctx) {
@@ -167,7 +171,11 @@ static R run_graph(Graph *g, void *stream) {
 R cuGraphLaunch(Exec *e, void *stream) {
   GUARD;
   if (stream == (void *)0xC0DE) return 900;
-  return run_graph(e->graph, stream);
+  ENTER;
+  usleep(20);
+  R r = run_graph(e->graph, stream);
+  LEAVE;
+  return r;
 }
 // Stream 0xC0DE is captured from the first question about it until fake_end_capture, which runs what was captured.
 R cuStreamIsCapturing(void *s, int *status) { *status = s == (void *)0xC0DE; return 0; }

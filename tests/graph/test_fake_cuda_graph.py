@@ -1,4 +1,4 @@
-"""Runs `cuda_graph_cases.py` against a driver without a GPU, through the real cuda.bindings."""
+"""Runs the cases in `cuda_*_cases.py` against a driver without a GPU, through the real cuda.bindings."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def test_cuda_graphs_on_a_driver_without_a_gpu(tmp_path: Path) -> None:
     source = HERE / "fake_graph.c"
     build = [compiler, "-shared", "-fPIC", "-w", "-O1", "-o", library, source, "-ldl"]
     subprocess.run(list(map(str, build)), check=True)
-    cases = HERE / "cuda_graph_cases.py"
+    cases = [HERE / "cuda_graph_cases.py", HERE / "cuda_turns_cases.py"]
     run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--tb=short", str(cases)],
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--tb=short", *map(str, cases)],
         env={**os.environ, "LD_LIBRARY_PATH": str(tmp_path), "KERNEL_DSL_FAKE_CUDA": "1"},
         cwd=HERE.parent.parent,
         capture_output=True,

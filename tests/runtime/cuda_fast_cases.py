@@ -250,3 +250,45 @@ def test_one_array_in_three_places(player: Player, torch: Any) -> None:
     assert fast((x, x, 2.0), x) is x
     assert fast((x, x.clone(), 2.0), x) is MISS
     assert fast((x, x.clone(), 2.0), torch.zeros(32)) is MISS
+
+
+@pytest.mark.parametrize("compared", [True, False])
+def test_fast_calls_with_and_without_the_frameworks_own_comparison(
+    player: Player, torch: Any, monkeypatch: pytest.MonkeyPatch, compared: bool
+) -> None:
+    from runtime.interop import torch as interop
+
+    assert interop._can_compare(), "this torch's guards are not what they were"
+    if not compared:
+        monkeypatch.setattr(interop, "_can_compare", lambda: False)
+    loaded = cuda_device(0).load(scale())
+    fast = FastCalls()
+    x, out = torch.from_numpy(X.copy()), torch.zeros(32)
+    fast.learn((x, 2.0), out, loaded, first)
+    assert fast((x, 3.0), out) is out
+    np.testing.assert_array_equal(out.numpy(), X * 3)
+    for other in (
+        x[:16],
+        x.double(),
+        x.clone().requires_grad_(),
+        torch.zeros(33)[1:],
+        torch.zeros(64)[::2],
+    ):
+        assert fast((other, 3.0), out) is MISS
+        assert fast((x, 3.0), other) is MISS
+    with torch.inference_mode():
+        made = torch.from_numpy(X + 1)
+        assert fast((made, 3.0), out) is out, "tensors that only the long look finds alike"
+    np.testing.assert_array_equal(out.numpy(), (X + 1) * 3)
+
+
+def test_an_interrupted_launch_leaves_the_fast_way_open(player: Player, torch: Any) -> None:
+    fast = FastCalls()
+    x, out = torch.from_numpy(X.copy()), torch.zeros(32)
+    fast.learn((x, 2.0), out, cuda_device(0).load(scale()), first)
+    desks = fast.latest.__globals__["desks"]
+    for _ in range(3):
+        desks.clear()  # what an interrupt between taking one and putting it back does
+        assert fast((x, 2.0), out) is out
+        assert len(desks) == 1
+    np.testing.assert_array_equal(out.numpy(), X * 2)

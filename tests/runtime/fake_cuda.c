@@ -28,8 +28,8 @@ typedef int (*Callback)(const char *name, void **params, int count, const int *s
 static Callback callback;
 static long live_blocks, live_modules, launches, encodes, sticky;
 static char blob[1];
-static void *contexts[64];
-static int depth;
+static __thread void *contexts[64];  // each thread has a stack of its own
+static __thread int depth;
 
 void fake_callback(Callback f) { callback = f; }
 void fake_fail(long code) { sticky = code; }

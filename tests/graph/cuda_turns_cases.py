@@ -1,0 +1,202 @@
+"""Replays from several threads, and interrupted ones, on a driver without a GPU: see `cuda_graph_cases.py`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+if not os.environ.get("KERNEL_DSL_FAKE_CUDA"):
+    pytest.skip("needs the driver of test_fake_cuda_graph.py", allow_module_level=True)
+
+from runtime import driver
+from runtime.device import cuda_device
+from runtime.graph import Graph
+
+from .cuda_graph_cases import LAUNCHES, LIB, CudaKernel, graphs, host, on_device
+from .kernels import like
+
+CLASHES = 4
+
+
+def twice(x: Any, out: Any) -> None:
+    out[...] = x * 2
+
+
+def either(a: Any, b: Any, out: Any) -> None:
+    np.bitwise_xor(a, b, out=out)
+
+
+TWICE, EITHER = CudaKernel(twice, like), CudaKernel(either, like)
+
+
+@pytest.fixture(autouse=True)
+def context() -> Any:
+    """The GPU's context is current, as where a framework works on it."""
+    with driver.current(cuda_device(0).context):
+        yield
+
+
+def chain() -> tuple[Any, Any, Any]:
+    """A graph of two kernels, its input and its output, launched once."""
+    x = on_device()
+    with Graph() as g:
+        y = EITHER(TWICE(x), x)
+    g()
+    return g, x, y
+
+
+def in_threads(*works: Callable[[], None]) -> None:
+    """Runs all to the end, at once; raises what one of them raised."""
+    failed: list[BaseException] = []
+
+    def guarded(work: Callable[[], None]) -> None:
+        try:
+            with driver.current(cuda_device(0).context):
+                work()
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive(), "a thread waits forever"
+    if failed:
+        raise failed[0]
+
+
+def short_ways(g: Any) -> int:
+    """How many of ten replays, and of ten launches, took the short way."""
+    taken = 0
+    for _ in range(10):
+        taken += any(launched for launched, _ in zip(g._replays, range(1), strict=False))
+        taken += any(launched for launched, _ in zip(g._launches, range(1), strict=False))
+    return taken
+
+
+def test_replays_take_the_short_way() -> None:
+    g, x, y = chain()
+    before = len(LAUNCHES)
+    assert short_ways(g) == 20
+    assert len(LAUNCHES) == before + 40
+    assert g() is y
+    other = on_device()
+    g(other)
+    assert short_ways(g) == 10, "a replay must bring the recorded input back first; a launch need not"
+    np.testing.assert_array_equal(host(y), (other.data * 2) ^ other.data)
+    g()
+    np.testing.assert_array_equal(host(y), (x.data * 2) ^ x.data)
+    assert short_ways(g) == 20
+
+
+def test_threads_launch_and_change_an_executable_one_at_a_time() -> None:
+    g, x, y = chain()
+    other, clashes, launches = on_device(), graphs(CLASHES), len(LAUNCHES)
+
+    def replay() -> None:
+        for _ in range(300):
+            assert g() is y
+
+    def change() -> None:
+        for _ in range(100):
+            g(other)
+            g.launch()
+
+    in_threads(replay, replay, change)
+    assert graphs(CLASHES) == clashes
+    assert len(LAUNCHES) == launches + 2 * (300 + 300 + 200)
+    g()
+    np.testing.assert_array_equal(host(y), (x.data * 2) ^ x.data)
+    assert short_ways(g) == 20
+
+
+def test_streams_do_not_close_the_short_way_to_each_other() -> None:
+    g, _, _ = chain()
+    g.launch(stream=5)
+    g.launch(stream=6)
+    assert short_ways(g) == 20
+
+
+def test_releasing_waits_for_a_launch_under_way() -> None:
+    for _ in range(20):
+        g, _, _ = chain()
+        clashes = graphs(CLASHES)
+
+        def replay(g: Any = g) -> None:
+            with pytest.raises(Exception, match="nothing was recorded"):
+                while True:
+                    g()
+
+        def release(g: Any = g) -> None:
+            time.sleep(0.001)
+            g.release()
+
+        in_threads(replay, release)
+        assert graphs(CLASHES) == clashes
+
+
+def test_an_interrupt_in_a_replay_leaves_it_usable(monkeypatch: pytest.MonkeyPatch) -> None:
+    cu = driver.api()
+    launch, interrupted = cu.cuGraphLaunch, [False]
+
+    def interrupt(*arguments: Any) -> Any:
+        outcome = launch(*arguments)
+        if interrupted[0]:
+            interrupted[0] = False
+            raise KeyboardInterrupt
+        return outcome
+
+    monkeypatch.setattr(cu, "cuGraphLaunch", interrupt)
+    g, x, y = chain()
+    for how in (g, g.launch, lambda: g(x)):
+        assert g() is y
+        interrupted[0] = True
+        with pytest.raises(KeyboardInterrupt):
+            how()
+        assert not interrupted[0]
+        before = len(LAUNCHES)
+        assert g() is y
+        assert len(LAUNCHES) == before + 2
+        np.testing.assert_array_equal(host(y), (x.data * 2) ^ x.data)
+        assert short_ways(g) == 20
+
+
+def test_signals_anywhere_in_a_replay_leave_it_usable() -> None:
+    g, x, y = chain()
+    LIB.fake_callback(None)  # no Python in kernels: an interrupt there would be lost
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGALRM, interrupt)
+    caught = 0
+    try:
+        for i in range(300):
+            try:
+                end = time.monotonic() + 0.05
+                signal.setitimer(signal.ITIMER_REAL, 0.0002 + i * 1e-6)
+                while time.monotonic() < end:
+                    g()
+                    if i % 3 == 0:
+                        g(on_device())
+            except KeyboardInterrupt:
+                caught += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+        from . import cuda_graph_cases
+
+        LIB.fake_callback(cuda_graph_cases._callback)
+    assert caught > 250, "a few come where Python drops them: in a finalizer"
+    in_threads(lambda: g() and None)
+    np.testing.assert_array_equal(host(y), (x.data * 2) ^ x.data)
+    g()
+    assert short_ways(g) == 20
