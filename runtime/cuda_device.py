@@ -92,13 +92,15 @@ class CudaDevice:
             return encode_cuda(plan)
 
     def load(self, kernel: CompiledKernel | Assembled) -> CudaLoaded:
-        """Load a kernel's cubin, or let the driver compile its PTX.
+        """Load a kernel's cubin, or let the driver compile its PTX: that of an older architecture runs here too.
 
         Raises LoadError with the driver's log.
         """
         compiled, image = (kernel.kernel, kernel.cubin) if isinstance(kernel, Assembled) else (kernel, b"")
         if not compiled.launch.empty:
             check_attributes(compiled.launch, self.target, compiled.name)
+        if not _runs(compiled.target, self.target.name):
+            image = b""
         module = self.load_module(image or compiled.ptx, compiled.name, compiled)
         return CudaLoaded(self, compiled, module)
 
@@ -388,3 +390,14 @@ def _function_attribute(function: Any, name: str) -> int:
     cu = driver.api()
     key = getattr(cu.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
     return int(driver.check(cu.cuFuncGetAttribute(key, function)))
+
+
+def _runs(built: str, here: str) -> bool:
+    """Whether machine code for one architecture runs on another: the same major version, no older minor one.
+
+    CUDA C++ Programming Guide, 'Binary Compatibility'. What ends in 'a' runs on exactly its own.
+    """
+    if built.endswith("a"):
+        return built == here
+    have, want = (int(name.removeprefix("sm_").rstrip("a")) for name in (here, built))
+    return have // 10 == want // 10 and have >= want

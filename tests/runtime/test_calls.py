@@ -333,3 +333,23 @@ def test_interpreted_calls_have_no_fast_way() -> None:
     fast.learn((X, 2.0), None, interpreter_device().load(scale()))
     assert fast((X, 2.0)) is MISS
     assert float32.itemsize == 4
+
+
+@pytest.mark.parametrize(
+    ("built", "here", "runs"),
+    [
+        ("sm_80", "sm_80", True),
+        ("sm_80", "sm_89", True),
+        ("sm_89", "sm_80", False),
+        ("sm_80", "sm_90a", False),
+        ("sm_90", "sm_90a", True),
+        ("sm_90a", "sm_90a", True),
+        ("sm_90a", "sm_100a", False),
+        ("sm_100a", "sm_120a", False),
+    ],
+)
+def test_machine_code_runs_within_its_major_version(built: str, here: str, runs: bool) -> None:
+    """What does not run is compiled from its PTX by the driver."""
+    from runtime.cuda_device import _runs
+
+    assert _runs(built, here) is runs
