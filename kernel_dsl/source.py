@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import linecache
 import os
 import sys
@@ -10,6 +12,8 @@ from types import CodeType, FrameType
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _OURS = tuple(os.path.join(_ROOT, p) + os.sep for p in ("kernel_dsl", "lowering", "runtime"))
+# Frames of the standard library that stand between two of ours.
+_BETWEEN = (functools.__file__, contextlib.__file__)
 # By identity, as hashing a code object takes all of its constants in. The code is kept, so that no other gets its id.
 _seen: dict[int, tuple[bool, CodeType]] = {}
 _MAX_SEEN = 4096
@@ -43,7 +47,8 @@ def is_ours(code: CodeType) -> bool:
     if found is None:
         # dataclasses compile their __init__ from a string
         generated = code.co_filename == "<string>" and code.co_name == "__init__"
-        ours = generated or os.path.abspath(code.co_filename).startswith(_OURS)
+        between = code.co_filename in _BETWEEN or code.co_filename.startswith("<frozen ")
+        ours = generated or between or os.path.abspath(code.co_filename).startswith(_OURS)
         if len(_seen) >= _MAX_SEEN:  # code made by exec, over and over
             _seen.clear()
             _locs.clear()
