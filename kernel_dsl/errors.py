@@ -97,9 +97,7 @@ class TracedBool(Error, TypeError):
     code = "traced-bool"
     title = "the truth of a traced value ({type}) is not known while tracing"
     note = "the body runs once, before there is any data"
-    help = (
-        "use `kd.when(...)`, `kd.cond(...)` or `kd.where(...)`; combine conditions with `&`, `|` and `~`"
-    )
+    help = "use `kd.when(...)`, `kd.cond(...)` or `kd.where(...)`; combine conditions with `&`, `|` and `~`"
 
 
 class TracedConversion(Error, TypeError):
@@ -297,6 +295,14 @@ class VariableUse(Error, TypeError):
     title = "{variable} has no value here"
     note = "a Variable stands for an integer in the arguments and the grid of calls that a `kd.Graph` records"
     help = "{hint}"
+
+
+class VariableType(Error, TypeError):
+    """A replay that gives a `kd.Variable` something else than an integer."""
+
+    code = "variable-type"
+    title = "variable '{variable}' stands for an integer, and got {got}"
+    help = "give an int when the graph is called: g({variable}=3)"
 
 
 class VariableValue(Error, ValueError):

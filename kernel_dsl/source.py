@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import linecache
 import os
 import sys
@@ -10,7 +12,11 @@ from types import CodeType, FrameType
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _OURS = tuple(os.path.join(_ROOT, p) + os.sep for p in ("kernel_dsl", "lowering", "runtime"))
-_is_ours: dict[tuple[CodeType, str], bool] = {}  # code objects of two files may compare equal
+# Frames of the standard library that stand between two of ours.
+_BETWEEN = (functools.__file__, contextlib.__file__)
+# By identity, as hashing a code object takes all of its constants in. The code is kept, so that no other gets its id.
+_seen: dict[int, tuple[bool, CodeType]] = {}
+_MAX_SEEN = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,28 +34,39 @@ class Loc:
 
 
 UNKNOWN = Loc("<unknown>", 0)
+_locs: dict[tuple[int, int], tuple[Loc, CodeType]] = {}  # by code object and instruction
+
+
+_Position = tuple[int | None, int | None, int | None, int | None]
+_tables: dict[int, tuple[list[_Position], CodeType]] = {}  # by code object, of each instruction
 
 
 def is_ours(code: CodeType) -> bool:
     """Whether a code object belongs to this project, so that it is never shown as the user's."""
-    key = (code, code.co_filename)
-    found = _is_ours.get(key)
+    found = _seen.get(id(code))
     if found is None:
         # dataclasses compile their __init__ from a string
         generated = code.co_filename == "<string>" and code.co_name == "__init__"
-        found = _is_ours[key] = generated or os.path.abspath(code.co_filename).startswith(_OURS)
-    return found
+        between = code.co_filename in _BETWEEN or code.co_filename.startswith("<frozen ")
+        ours = generated or between or os.path.abspath(code.co_filename).startswith(_OURS)
+        if len(_seen) >= _MAX_SEEN:  # code made by exec, over and over
+            _seen.clear()
+            _locs.clear()
+            _tables.clear()
+        found = _seen[id(code)] = ours, code
+    return found[0]
 
 
 def user_frame(depth: int = 1) -> FrameType | None:
     """The innermost frame that is not ours."""
     frame: FrameType | None = sys._getframe(depth)  # pyright: ignore[reportPrivateUsage]
-    while frame is not None and is_ours(frame.f_code):
+    seen = _seen
+    while frame is not None:  # for every op of a trace, some 20 frames deep in a kernel of the library
+        found = seen.get(id(frame.f_code))
+        if not (is_ours(frame.f_code) if found is None else found[0]):
+            return frame
         frame = frame.f_back
-    return frame
-
-
-_locs: dict[tuple[CodeType, str, int], Loc] = {}
+    return None
 
 
 def here() -> Loc:
@@ -57,22 +74,22 @@ def here() -> Loc:
     frame = user_frame(2)
     if frame is None:
         return UNKNOWN
-    key = (frame.f_code, frame.f_code.co_filename, frame.f_lasti)
-    loc = _locs.get(key)
-    if loc is None:
-        loc = _locs[key] = _locate(frame)
-    return loc
+    key = id(frame.f_code), frame.f_lasti
+    found = _locs.get(key)
+    if found is None or found[1] is not frame.f_code:
+        found = _locs[key] = _locate(frame), frame.f_code
+    return found[0]
 
 
 def _locate(frame: FrameType) -> Loc:
     code = frame.f_code
+    table = _tables.get(id(code))
+    if table is None or table[1] is not code:
+        table = _tables[id(code)] = list(code.co_positions()), code
     column = end = -1
-    for index, position in enumerate(code.co_positions()):
-        if index == frame.f_lasti // 2:
-            line, end_line, start, stop = position
-            if start is not None and stop is not None and line == end_line == frame.f_lineno:
-                column, end = start, stop
-            break
+    line, end_line, start, stop = table[0][frame.f_lasti // 2]
+    if start is not None and stop is not None and line == end_line == frame.f_lineno:
+        column, end = start, stop
     return Loc(code.co_filename, frame.f_lineno, column, end, code.co_name)
 
 

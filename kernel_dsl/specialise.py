@@ -81,7 +81,7 @@ class Traced:
 
 def axes(sizes: Any, names: tuple[str, ...], word: str, structs: Sequence[Any]) -> tuple[Axis, ...]:
     """Axes from sizes (or a function of the inputs' structs) and names. Raises `KernelValue`, `KernelArgument`."""
-    given: Any = sizes(*structs) if callable(sizes) else sizes
+    given: Any = _of_inputs(sizes, word, structs) if callable(sizes) else sizes
     items: Sequence[Any] = given if isinstance(given, (tuple, list)) else (given,)
     out: list[int] = []
     for n in items:
@@ -105,7 +105,7 @@ def output_structs(definition: Definition, structs: Sequence[Any]) -> tuple[list
     """The leaves of `out_type`, as structs, and its structure. Raises `KernelArgument`."""
     out_type: Any = definition.out_type
     if callable(out_type) and not _is_leaf(out_type):
-        out_type = out_type(*structs)
+        out_type = _of_inputs(out_type, f"out_type of kernel {definition.name!r}", structs)
     leaves, structure = flatten(out_type, _is_leaf)
     made: list[ShapeDtypeStruct | None] = []
     for leaf in leaves:
@@ -117,6 +117,21 @@ def output_structs(definition: Definition, structs: Sequence[Any]) -> tuple[list
         else:
             made.append(ShapeDtypeStruct(leaf.shape, as_dtype(leaf.dtype), getattr(leaf, "init", None)))
     return made, structure
+
+
+def _of_inputs(function: Callable[..., Any], word: str, structs: Sequence[Any]) -> Any:
+    """What `function` makes of the inputs' structs. Raises `KernelArgument` where it takes another number of them."""
+    try:
+        return function(*structs)
+    except TypeError:
+        try:
+            inspect.signature(function).bind(*structs)
+        except TypeError as error:
+            hint = "it is a function of one struct for each input of the call"
+            raise KernelArgument(what=f"{word} does not fit {len(structs)} inputs: {error}", hint=hint) from None
+        except ValueError:  # a builtin without a signature
+            pass
+        raise
 
 
 def _is_leaf(x: Any) -> bool:
@@ -138,7 +153,7 @@ def trace_kernel(
     cluster = axes(definition.cluster, definition.cluster_names, "cluster", structs)
     scratch: Any = definition.scratch_types
     if callable(scratch) and not is_spec(scratch):
-        scratch = scratch(*structs)
+        scratch = _of_inputs(scratch, f"scratch_types of kernel {definition.name!r}", structs)
     threads = definition.num_threads or 1
     body = Region()
     trace = Trace(

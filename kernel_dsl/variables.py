@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 import operator
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
@@ -9,7 +10,7 @@ from contextvars import ContextVar
 from typing import Any, cast
 
 from .diagnostics import ends_at_user
-from .errors import VariableUse, VariableValue
+from .errors import VariableType, VariableUse, VariableValue
 
 
 class _Binding:
@@ -79,6 +80,12 @@ class Symbol:
     def __bool__(self) -> bool:
         return bool(operator.index(self))
 
+    # As the others: an `if n == 3` while nothing records would silently go one way.
+    def __eq__(self, other: object) -> bool:
+        return self is other if isinstance(other, Symbol) else operator.index(self) == other
+
+    __hash__ = object.__hash__
+
     def __lt__(self, other: Any) -> bool:
         return operator.index(self) < other
 
@@ -133,7 +140,7 @@ class Variable(Symbol):
 
     @ends_at_user
     def __init__(self, name: str, lo: int, hi: int) -> None:
-        if not name.isidentifier():
+        if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise VariableValue(what=f"{name!r} is no name", hint="name it by an identifier")
         if name in ("out", "wait", "stream"):
             what = f"{name!r} is an argument of every replay"
@@ -152,8 +159,11 @@ class Variable(Symbol):
         return {self.name: self}
 
     def check(self, value: Any) -> int:
-        """`value` as an int. Raises VariableValue outside the range."""
-        number = operator.index(value)
+        """`value` as an int. Raises VariableType if it is none, VariableValue outside the range."""
+        try:
+            number = operator.index(value)
+        except TypeError:
+            raise VariableType(variable=self.name, got=repr(value)) from None
         if not self.lo <= number <= self.hi:
             what = f"variable {self.name!r} is from {self.lo} to {self.hi}, and got {number}"
             raise VariableValue(what=what, hint="give a value within, or record with a wider range")

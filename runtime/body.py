@@ -37,6 +37,7 @@ from .images import device_key, load_image
 
 MAX_NDIM = 10
 GRID = "kd_grid"  # the parameter that holds the grid in threads
+_CLOSING_LINES = 4  # of ours after the source, where the compiler misses what the source's end lacks
 
 # fmt: off
 _CPP_KEYWORDS = frozenset((
@@ -103,9 +104,9 @@ class Body:
         except nvrtc.CompileError as error:
             if not error.log:
                 raise
-            raise nvrtc.CompileError(self._explain(error), error.log) from None
+            raise nvrtc.CompileError(self.explain(error), error.log) from None
 
-    def _explain(self, error: nvrtc.CompileError) -> str:
+    def explain(self, error: nvrtc.CompileError) -> str:
         """The message with the user's own lines and what stands there."""
         lines = [f"kernel {self.name!r} does not compile:"]
         for found in error.diagnostics:
@@ -115,20 +116,26 @@ class Body:
             lines.append(f"  {place}: {found.severity}: {found.message}")
             if text:
                 lines.append(f"      {text}")
+        if len(lines) == 1:  # the assembler's words, which name no line of the source
+            lines += [f"  {line}" for line in error.log.splitlines() if line.strip()]
         lines.append("  verbose=True prints the generated source; the error's .log is the compiler's own text.")
         return "\n".join(lines)
 
     def _place(self, file: str, line: int) -> tuple[str, str]:
-        for kind, name, text in (
-            ("source", self.source_file, self.source),
-            ("header", self.header_file, self.header),
-        ):
-            lines = text.split("\n")
-            known = self.places.get(name)
-            at = line - (known.line if known else 1)
-            if file == (known.file if known else name) and 0 <= at < len(lines):
-                where = f"{file}:{line}" if known else f"{kind} of kernel {self.name!r}, line {line}"
-                return where, lines[at].strip()
+        """Where the user finds a line that the compiler named, and what stands there."""
+        for slack in (0, _CLOSING_LINES):
+            for kind, name, text in (
+                ("source", self.source_file, self.source),
+                ("header", self.header_file, self.header),
+            ):
+                lines = text.rstrip().split("\n")
+                known = self.places.get(name)
+                first = known.line if known else 1
+                if file == (known.file if known else name) and first <= line < first + len(lines) + slack:
+                    at = min(line - first, len(lines) - 1)
+                    number = first + at
+                    where = f"{file}:{number}" if known else f"{kind} of kernel {self.name!r}, line {number}"
+                    return where, lines[at].strip()
         return f"{file}:{line}", ""
 
 
@@ -369,7 +376,7 @@ def _template_value(key: str, value: Any, name: str) -> DType | int | bool:
         if not -(2**31) <= number < 2**31:
             raise refused
         return number
-    if value is None or isinstance(value, (float, complex)):
+    if value is None or isinstance(value, (float, complex, np.generic)):
         raise refused
     try:
         return as_dtype(value)

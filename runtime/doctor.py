@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 from kernel_dsl.options import environment
 
-from . import driver, tools
+from . import driver, nvrtc, tools
 from .assemble import AssemblerOptions, find_ptxas
 from .disk_cache import DiskCache
+from .nvrtc import NvrtcUnavailableError
 from .problems import ToolMissing
 
 OK, ABSENT, BROKEN = "ok", "--", "!!"
@@ -55,8 +56,9 @@ def _packages() -> Iterator[Finding]:
         yield Finding(ABSENT, "cuda-python", "not installed", "pip install cuda-python; without it no GPU is used")
     else:
         yield Finding(OK, "cuda-python", bindings)
-    for package in ("torch", "cupy-cuda13x", "jax"):
-        version = _version(package)
+    for package in ("torch", "cupy", "jax"):
+        names = (package, "cupy-cuda13x", "cupy-cuda12x") if package == "cupy" else (package,)
+        version = next((v for v in map(_version, names) if v), None)
         detail = version or "not installed; its arrays are taken where it is"
         yield Finding(OK if version else ABSENT, package, detail)
 
@@ -109,12 +111,13 @@ def _tools() -> Iterator[Finding]:
     else:
         advice = "pip install nvidia-cuda-nvdisasm, to see machine code (.sass)"
         yield Finding(ABSENT, "nvdisasm", "not found", advice)
-    nvrtc = _version("nvidia-cuda-nvrtc")
-    if nvrtc:
-        yield Finding(OK, "NVRTC", nvrtc)
-    else:
+    try:
+        found = nvrtc.toolchain()
+    except NvrtcUnavailableError as error:
         advice = "pip install 'kernel-dsl[nvrtc]', for kd.cuda_kernel and kd.metal_kernel"
-        yield Finding(ABSENT, "NVRTC", "no wheel of it", advice)
+        yield Finding(ABSENT, "NVRTC", str(error.fields["message"]).partition(nvrtc.INSTALL_HINT)[0].strip(), advice)
+    else:
+        yield Finding(OK, "NVRTC", f"{found.version[0]}.{found.version[1]} (headers in {found.include_dirs[0]})")
 
 
 def _cache() -> Iterator[Finding]:

@@ -125,7 +125,7 @@ def as_input(value: Any, what: str, name: str) -> Input:
     try:
         seen = view(value)
     except ArgumentTypeError as error:
-        raise ArgumentTypeError(f"{what} of kernel {name!r}: {error}") from None
+        raise ArgumentTypeError(f"{what} of kernel {name!r}: {error.fields['message']}") from None
     return Input(value, seen.dtype, seen.shape, what, seen)
 
 

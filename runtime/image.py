@@ -126,7 +126,7 @@ def _check_image(name: Any, image: Any) -> bytes:
 
 
 def _scalar_bytes(value: Any, index: int, name: str) -> bytes:
-    if isinstance(value, np.generic):  # before float: np.float64 is one
+    if isinstance(value, np.generic) and value.dtype.kind not in "SUO":  # before float: np.float64 is one
         return value.tobytes()
     if isinstance(value, bool):
         return np.bool_(value).tobytes()

@@ -21,7 +21,7 @@ _TOKEN = re.compile(
     r"""
     (?P<comment>//(?:[^\n\\]|\\.|\\\n)*|/\*.*?\*/)
   | (?P<string>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')
-  | (?P<number>\.?\d(?:[eEpP][+-]|[\w.])*)
+  | (?P<number>\.?\d(?:[eEpP][+-]|'(?=\w)|[\w.])*)
   | (?P<word>[A-Za-z_]\w*)
   | (?P<space>\s+)
   | (?P<mark>::|->|\#\#|.)
@@ -56,10 +56,10 @@ def _blank(token: str) -> bool:
 def _literal(token: str) -> str:
     if not re.match(r"\.?\d", token) or token[:2] in ("0x", "0X", "0b", "0B"):
         return token
-    found = re.fullmatch(r"((?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)(h|H|bf|BF|f|F)?", token)
+    found = re.fullmatch(r"((?:[\d']+\.?[\d']*|\.[\d']+)(?:[eE][+-]?[\d']+)?)(h|H|bf|BF|f|F)?", token)
     if found is None:
         return token
-    number, suffix = found.group(1), (found.group(2) or "").lower()
+    number, suffix = found.group(1).replace("'", ""), (found.group(2) or "").lower()
     if suffix in ("h", "bf"):
         if number.isdigit():
             number += ".0"
@@ -121,10 +121,9 @@ def reads(text: str, name: str) -> bool:
 
 
 def _check(tokens: list[str], names: Collection[str]) -> None:
-    """`x[i]` as `metal::detail::read(x, kd_x_bounds, (i))`, in place."""
-    for at, (opening, closing) in _places(tokens, names).items():
-        tokens[at] = f"metal::detail::read({tokens[at]}, {bounds_name(tokens[at])}, "
-        tokens[opening], tokens[closing] = "(", "))"
+    """`x[i]` as `metal::detail::reader(x, kd_x_bounds)[i]`, in place."""
+    for at in _places(tokens, names):
+        tokens[at] = f"metal::detail::reader({tokens[at]}, {bounds_name(tokens[at])})"
 
 
 def bounds_name(name: str) -> str:
@@ -132,19 +131,16 @@ def bounds_name(name: str) -> str:
     return f"kd_{name}_bounds"
 
 
-def _places(tokens: Sequence[str], names: Collection[str]) -> dict[int, tuple[int, int]]:
-    """Where an array's name stands that an index follows, with the index's brackets."""
-    skip = _directives(tokens)
-    found: dict[int, tuple[int, int]] = {}
+def _places(tokens: Sequence[str], names: Collection[str]) -> list[int]:
+    """Where an array's name stands that an index follows."""
+    skip = {at for directive in _directives(tokens) for at in directive}
+    found: list[int] = []
     solid = [i for i, token in enumerate(tokens) if not _blank(token)]
     for place, at in enumerate(solid[:-1]):
-        opening = solid[place + 1]
-        if tokens[at] not in names or tokens[opening] != "[" or at in skip:
+        if tokens[at] not in names or tokens[solid[place + 1]] != "[" or at in skip:
             continue
-        before = [tokens[i] for i in solid[max(place - 2, 0) : place]]
-        closing = _closing(tokens, opening)
-        if closing and not _names_place(before):
-            found[at] = opening, closing
+        if not _names_place([tokens[i] for i in solid[max(place - 2, 0) : place]]):
+            found.append(at)
     return found
 
 
@@ -159,79 +155,83 @@ def _names_place(before: Sequence[str]) -> bool:
     return re.fullmatch(r"[A-Za-z_]\w*", last) is not None and last not in ("return", "else", "do", "case")
 
 
-def _closing(tokens: Sequence[str], opening: int) -> int:
-    """The `]` that belongs to the `[` at `opening`, or 0."""
-    depth = 0
-    for i in range(opening, len(tokens)):
-        depth += (tokens[i] == "[") - (tokens[i] == "]")
-        if depth == 0:
-            return i
-    return 0
-
-
 # --- the conditional operator ---------------------------------------------------------------------
 
 
 def _meet(tokens: list[str]) -> None:
-    """Wrap both sides of every `c ? a : b` so that they have one type, in place."""
-    skip = _directives(tokens)
-    for at in range(len(tokens) - 1, -1, -1):
-        if tokens[at] != "?" or at in skip:
+    """Wrap both sides of every `c ? a : b` so that they have one type, in place.
+
+    The replacement text of a macro counts as code of its own; other directives are left alone.
+    """
+    code = list(range(len(tokens)))
+    for directive in _directives(tokens):
+        code = [i for i in code if i not in directive]
+        words = [i for i in directive if not _blank(tokens[i])]
+        if len(words) > 1 and tokens[words[1]] == "define":
+            _meet_in(tokens, directive)
+    _meet_in(tokens, code)
+
+
+def _meet_in(tokens: list[str], places: Sequence[int]) -> None:
+    """`_meet` for the tokens at `places`, which are read as if they were next to each other."""
+    read = [tokens[i] for i in places]
+    done = list(read)
+    for at in range(len(read) - 1, -1, -1):
+        if read[at] != "?":
             continue
-        colon = _colon(tokens, at + 1)
-        end = _end(tokens, colon + 1) if colon else 0
+        colon = _colon(read, at + 1)
+        end = _end(read, colon + 1) if colon else 0
         if not end:
             continue
-        left, right = _plain(tokens[at + 1 : colon]), _plain(tokens[colon + 1 : end])
+        left, right = _plain(done[at + 1 : colon]), _plain(done[colon + 1 : end])
         sides = left + right
         if not left or not right or "{" in sides or "throw" in sides or len(sides) > _MAX_COPY:
             continue
-        # In place and without new tokens, so that the positions found so far stay right.
         head = f"metal::branch<decltype({left}), decltype({right})>("
-        tokens[at] = f"? {head}"
-        tokens[colon] = f"): {head}"
-        tokens[end - 1] += ")"
+        done[at] = f"? {head}"
+        done[colon] = f"): {head}"
+        done[end - 1] += ")"
+    for place, token in zip(places, done, strict=True):
+        tokens[place] = token
 
 
-def _directives(tokens: Sequence[str]) -> set[int]:
-    """The tokens of preprocessor directives."""
-    inside: set[int] = set()
-    fresh, active, before = True, False, ""
+def _directives(tokens: Sequence[str]) -> list[range]:
+    """The tokens of each preprocessor directive, from its # to the end of its last line."""
+    found: list[range] = []
+    fresh, start = True, -1
     for i, token in enumerate(tokens):
-        if token.isspace() and "\n" in token:
-            if not before.endswith("\\"):
-                active, fresh = False, True
+        if start >= 0:
+            if token.isspace() and "\n" in token and tokens[i - 1] != "\\":
+                found.append(range(start, i))
+                fresh, start = True, -1
         elif token == "#" and fresh:
-            active = True
+            start = i
+        elif token.isspace() and "\n" in token:
+            fresh = True
         elif not _blank(token):
             fresh = False
-        if active:
-            inside.add(i)
-        before = token
-    return inside
+    return found if start < 0 else [*found, range(start, len(tokens))]
 
 
 def _colon(tokens: Sequence[str], at: int) -> int:
     """The `:` that belongs to the `?` before `at`, or 0."""
     depth = nested = 0
     for i in range(at, len(tokens)):
-        mark = tokens[i][:1] if tokens[i].startswith("? metal::branch") else tokens[i]
-        if mark.startswith("): metal::branch"):
-            mark = ":"
-        if mark in _OPEN:
+        token = tokens[i]
+        if token in _OPEN:
             depth += 1
-        elif mark in _CLOSE:
+        elif token in _CLOSE:
             depth -= 1
             if depth < 0:
                 return 0
-        elif depth == 0 and mark == "?":
+        elif token == ";":
+            return 0
+        elif depth == 0 and token == "?":
             nested += 1
-        elif depth == 0 and mark == ":":
+        elif depth == 0 and token == ":":
             if nested == 0:
                 return i
             nested -= 1
-        elif mark == ";":
-            return 0
     return 0
 
 
@@ -243,22 +243,17 @@ def _end(tokens: Sequence[str], at: int) -> int:
     i = at
     while i < len(tokens):
         token = tokens[i]
-        mark = token
-        if token.startswith("? metal::branch"):
-            mark = "?"
-        elif token.startswith("): metal::branch"):
-            mark = ":"
-        if depth == 0 and (mark in (";", ",") or mark in _CLOSE or (mark == ":" and nested == 0)):
+        if depth == 0 and (token in (";", ",") or token in _CLOSE or (token == ":" and nested == 0)):
             break
-        if mark in _OPEN:
+        if token in _OPEN:
             depth += 1
-        elif mark in _CLOSE:
+        elif token in _CLOSE:
             depth -= 1
-        elif depth == 0 and mark == "?":
+        elif depth == 0 and token == "?":
             nested += 1
-        elif depth == 0 and mark == ":":
+        elif depth == 0 and token == ":":
             nested -= 1
-        elif mark == "<" and depth == 0:
+        elif token == "<" and depth == 0:
             i = _skip_template(tokens, i) - 1
         if not _blank(tokens[i]):
             last = i + 1
@@ -286,5 +281,5 @@ def _skip_template(tokens: Sequence[str], at: int) -> int:
 
 
 def _plain(tokens: Sequence[str]) -> str:
-    """Tokens on one line, without comments."""
-    return "".join(" " if _blank(t) else t for t in tokens).strip()
+    """Tokens on one line, without comments and the ends of continued lines."""
+    return "".join(" " if _blank(t) or t == "\\" else t for t in tokens).strip()

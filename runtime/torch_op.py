@@ -6,6 +6,7 @@ whole under `torch.compile(fullgraph=True)`, export and CUDA graphs.
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
@@ -45,15 +46,18 @@ def as_torch_op(
     outputs.
     """
     torch: Any = _torch()
-    if "::" not in name:
-        raise ArgumentTypeError(f"an op's name is 'namespace::op', and {name!r} has no namespace")
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*::[A-Za-z_]\w*", name, re.ASCII):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ArgumentTypeError(f"an op's name is 'namespace::op', of two identifiers, and not {name!r}")
+    for what, function in (("backward", backward), ("setup_context", setup_context)):
+        if function is not None and not callable(function):
+            raise ArgumentTypeError(f"{what}= of op {name!r} must be a function, and is {function!r}")
     names, outputs = _split(definition, inputs)
     schema = f"({', '.join(_argument(definition, n) for n in names)}) -> {_result(outputs)}"
 
     def run(*args: Any, **kwargs: Any) -> Any:
         # Autograd is above this: it knows the op by its own formula.
         with torch.no_grad():
-            return _flat(kernel(*args, *(kwargs[n] for n in names[len(args) :])))
+            return counted(_flat(kernel(*args, *(kwargs[n] for n in names[len(args) :]))))
 
     def fake(*args: Any, **kwargs: Any) -> Any:
         given = [*args, *(kwargs[n] for n in names[len(args) :])]
@@ -62,6 +66,14 @@ def as_torch_op(
         made = [
             torch.empty(s.shape, dtype=getattr(torch, s.dtype.name), device=device) for s in structs if s is not None
         ]
+        return counted(made)
+
+    def counted(made: Sequence[Any]) -> Any:
+        if len(made) != outputs:
+            raise ArgumentTypeError(
+                f"op {name!r} gives {outputs} tensors by the body's signature, and out_type gave {len(made)}: "
+                "let out_type give a tuple or list, of which the body takes each leaf by itself"
+            )
         return made[0] if len(made) == 1 else tuple(made) or None
 
     op = torch.library.custom_op(name, run, mutates_args=(), schema=schema)
@@ -162,11 +174,10 @@ def _result(outputs: int) -> str:
     return f"({', '.join(['Tensor'] * outputs)})"
 
 
-def _flat(result: Any) -> Any:
+def _flat(result: Any) -> list[Any]:
     from kernel_dsl.tree import flatten
 
-    leaves, _ = flatten(result)
-    return leaves[0] if len(leaves) == 1 else tuple(leaves) or None
+    return flatten(result)[0]
 
 
 def _struct(value: Any) -> Any:

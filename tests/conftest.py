@@ -27,21 +27,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    gpu = _has_gpu() if any(i.get_closest_marker("gpu") for i in items) else False
+    gpus = _gpus() if any(i.get_closest_marker("gpu") for i in items) else 0
     for item in items:
-        if item.get_closest_marker("gpu") and not gpu:
+        if item.get_closest_marker("gpu") and not gpus:
             item.add_marker(pytest.mark.skip(reason="no NVIDIA GPU on this machine"))
+        elif item.get_closest_marker("several_gpus") and gpus < 2:
+            item.add_marker(pytest.mark.skip(reason="one NVIDIA GPU on this machine, and the test needs two"))
         if item.get_closest_marker("slow") and not config.getoption("--slow"):
             item.add_marker(pytest.mark.skip(reason="a long form: run with --slow"))
 
 
-def _has_gpu() -> bool:
+def _gpus() -> int:
+    """How many GPUs there are; 0 where the first cannot be used."""
+    from runtime import driver
     from runtime.device import cuda_device
 
     try:
-        return cuda_device() is not None
+        cuda_device()
+        return driver.device_count()
     except Exception:
-        return False
+        return 0
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -154,6 +154,7 @@ class _Slots:
         self.listed: list[Slot] = []
         self._inputs: dict[Any, Slot] = {}
         self._empty: dict[Any, Slot] = {}
+        self._results = {id(result.view.owner) for result in made.results}
         own = [self._own(result) for result in made.results if not result.given and result.view.size]
         own += [self._add(Slot("scratch", low, size)) for low, size in made.reserved if size]
         self._own_ranges = _Ranges(own)
@@ -189,9 +190,11 @@ class _Slots:
     def of(self, there: ArrayView) -> Slot:
         """The slot that an array of a node lies in; an input's own if no node writes there."""
         if not there.size:
-            key = (there.address, there.shape, there.dtype)
+            # Arrays without elements may all lie at one address: it is the object that tells them apart.
+            key = (id(there.owner), there.shape, there.strides, there.dtype)
             if key not in self._empty:
-                self._empty[key] = self._add(Slot("fixed", there.address, 0, there, there.owner))
+                kind = "fixed" if id(there.owner) in self._results else "input"
+                self._empty[key] = self._add(Slot(kind, there.address, 0, there, there.owner))
             return self._empty[key]
         found = self._own_ranges.find(there) or self._written.find(there)
         if found is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 import weakref
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -22,7 +23,7 @@ from ..streams import stream_handle
 from .build import Program, build
 from .cuda import CudaExec
 from .host import HostExec
-from .nodes import GraphError, Node, Slot, set_dims, set_scalars
+from .nodes import GraphError, Node, Slot, check_memory, set_dims, set_scalars
 from .picture import dot, svg
 from .placing import Places, check_like
 from .record import GraphRecorder
@@ -230,12 +231,15 @@ class Graph:
         with self._lock:
             self.instantiate()
             target = self._node(node)
+            given = {i: array for i, array in enumerate(arrays or ()) if array is not None}
+            slots = {i: self._slot_for(target, i, array) for i, array in given.items()}
+            check_memory(target, slots)
             with self._changing():
                 if scalars is not None:
                     set_scalars(target, scalars)
-                for position, array in enumerate(arrays or ()):
-                    if array is not None:
-                        self._replace_operand(target, position, array)
+                for position, slot in slots.items():
+                    operand = target.operands[position]
+                    operand.slot, operand.view, operand.shift = slot, cast("ArrayView", slot.home), 0
                 self._refresh([target])
 
     @ends_at_user
@@ -252,8 +256,10 @@ class Graph:
         with self._lock:
             self.instantiate()
             target = self._node(node)
+            device = self._built().device
+            assert device is not None  # a node with dims runs somewhere
             with self._changing():
-                set_dims(target, grid=grid, block=block, dynamic_smem=dynamic_smem)
+                set_dims(target, device.target, grid=grid, block=block, dynamic_smem=dynamic_smem)
                 self._refresh([target])
 
     @ends_at_user
@@ -285,19 +291,24 @@ class Graph:
             if node.graph is not self:
                 raise ArgumentValueError(f"{node!r} belongs to another graph")
             return node
+        if not -len(nodes) <= operator.index(node) < len(nodes):
+            raise ArgumentValueError(f"there is no node {node}: the graph has {len(nodes)}")
         return nodes[node]
 
-    def _replace_operand(self, node: Node, position: int, array: Any) -> None:
+    def _slot_for(self, node: Node, position: int, array: Any) -> Slot:
+        """A slot of its own for an array that takes an operand's place. Raises where it cannot."""
+        if position >= len(node.operands):
+            raise ArgumentValueError(f"{node!r} works on {len(node.operands)} arrays, and got more")
         operand = node.operands[position]
         there = view(array)
         check_like(there, operand.view, f"operand {position} of {node!r}", operand.written)
-        low, high = there.span()
-        slot = Slot("fixed", low, high - low, there, array, base=low, current=there)
-        slot.users.add(node.index)
         reach = "cuda" if isinstance(self._exec, CudaExec) else "cpu"
         if there.device[0] != reach:
             raise ArgumentValueError(f"{describe_array(there)} is not where the graph runs")
-        operand.slot, operand.view, operand.shift = slot, there, 0
+        low, high = there.span()
+        slot = Slot("fixed", low, high - low, there, array, base=low, current=there)
+        slot.users.add(node.index)
+        return slot
 
     def _refresh(self, nodes: Sequence[Node]) -> None:
         if isinstance(self._exec, CudaExec):  # the interpreter looks at nodes as it runs them
@@ -310,7 +321,7 @@ class Graph:
         """A replay without arguments is one launch where it can be; a function that names none is called at half the cost."""
 
         @wraps(replay)
-        def call(self: Graph, *inputs: Any, **options: Any) -> Any:
+        def call(self: Graph, /, *inputs: Any, **options: Any) -> Any:
             if not inputs and not options and not recording.active:
                 try:
                     for launched in self._replays:
@@ -326,6 +337,7 @@ class Graph:
     @_by_short_way
     def __call__(
         self,
+        /,
         *inputs: Any,
         out: Any = None,
         wait: bool = False,
@@ -412,7 +424,7 @@ class Graph:
         yield
         self._whole = True
 
-    def _apply_variables(self, program: Program, values: Mapping[str, Any]) -> None:
+    def _check_names(self, program: Program, values: Mapping[str, Any]) -> None:
         unknown = values.keys() - program.variables.keys()
         missing = program.variables.keys() - values.keys()
         if unknown or missing:
@@ -421,6 +433,9 @@ class Graph:
                 + (f", and no {sorted(unknown)}" if unknown else "")
                 + (f"; give {sorted(missing)} too" if missing else "")
             )
+
+    def _apply_variables(self, program: Program, values: Mapping[str, Any]) -> None:
+        self._check_names(program, values)
         env = {name: program.variables[name].check(value) for name, value in values.items()}
         for repeat in program.repeats:
             now = {name: int(evaluate(b, env)) for name, b in repeat.bindings.items()}
@@ -434,10 +449,10 @@ class Graph:
     def _nest(self, recorder: GraphRecorder, inputs: Sequence[Any], out: Any, values: Mapping[str, Any]) -> Any:
         """Become part of the graph that is being recorded."""
         program = self._built()
+        self._check_names(program, values)
         for name, variable in program.variables.items():
-            value = values.get(name)
-            if not isinstance(value, Symbol):
-                variable.check(value)
+            if not isinstance(values[name], Symbol):
+                variable.check(values[name])
         places = Places(program)
         views = places.look_all([recorder.known(array) for array in inputs], 0)
         views = views or [cast("ArrayView", slot.home) for slot in program.inputs]

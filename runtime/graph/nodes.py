@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from kernel_dsl.compiled import LaunchAttributes
+from kernel_dsl.compiled import CompiledKernel, LaunchAttributes, ScalarParam
+from kernel_dsl.dtypes import DType
+from kernel_dsl.target import Target
 
+from .. import memory, recording
+from ..args import check_overlaps, scalar_bytes
 from ..arrays import ArrayView
 from ..device import Dims, Loaded, LoadedImage
 from ..errors import ArgumentTypeError, ArgumentValueError, Error
+from ..launch import check_attributes
 from .plan import Block
 
 
@@ -106,9 +112,8 @@ class HostWork:
     fresh: list[int]
     attributes: LaunchAttributes | None
     loaded: Loaded | None = None  # a traced kernel
-    image: LoadedImage | None = None
     scalars: list[Any] = field(default_factory=list[Any])
-    params: list[int | bytes] = field(default_factory=list[int | bytes])
+    params: list[int | bytes] = field(default_factory=list[int | bytes])  # an image's: a scalar's bytes, or its number
     changed: bool = False  # scalars or launch dims were set by hand
 
     def run(self, arrays: list[ArrayView]) -> None:
@@ -117,14 +122,41 @@ class HostWork:
             self.launch(arrays, 0, self.fresh)
         elif self.loaded is not None:
             self._run_kernel(self.loaded, arrays)
-        elif self.image is not None and self.attributes is not None:
-            made: list[ArrayView | bytes] = [p if isinstance(p, bytes) else arrays[p] for p in self.params]
-            run_image(self.image, made, self.attributes)
+        else:
+            with recording.sinking(_Changed(self)):
+                self.launch(arrays, 0, self.fresh)
 
     def _run_kernel(self, loaded: Any, arrays: list[ArrayView]) -> None:
         twin = copy.copy(loaded)  # the module is parsed; only the launch differs
         twin.kernel = dataclasses.replace(loaded.kernel, launch=self.attributes)
         twin.launch(arrays, self.scalars, 0, self.fresh)
+
+
+class _Changed:
+    """Takes the steps of an image's launch, and does them with the dims and scalars that were set by hand."""
+
+    def __init__(self, work: HostWork) -> None:
+        self._work = work
+
+    def image(self, image: LoadedImage, params: Sequence[ArrayView | bytes], attributes: LaunchAttributes) -> None:
+        work = self._work
+        made = [now if isinstance(now, bytes) else p for p, now in zip(params, work.params, strict=True)]
+        with recording.sinking(None):
+            run_image(image, made, work.attributes or attributes)
+
+    def copy(self, target: ArrayView, source: ArrayView) -> None:
+        with recording.sinking(None):
+            memory.copy(target, source)
+
+    def fill(self, target: ArrayView, value: Any) -> None:
+        with recording.sinking(None):
+            memory.fill(target, value)
+
+    def kernel(self, loaded: Loaded, arrays: Sequence[ArrayView], scalars: Sequence[Any]) -> None:
+        raise AssertionError("traced kernels are launched otherwise")
+
+    def reserve(self, nbytes: int) -> int:
+        raise AssertionError("nothing is reserved in host memory")
 
 
 @dataclass(eq=False)
@@ -238,12 +270,25 @@ class Node:
         return f"<{self.kind} {self.index}: {self.name}{dims}>"
 
 
+def check_memory(node: Node, slots: Mapping[int, Slot]) -> None:
+    """Raise where a traced kernel's arrays, some of them in other slots now, share memory as it does not know."""
+    loaded = node.work.loaded if isinstance(node.work, (KernelWork, HostWork)) else None
+    if loaded is not None and slots:
+        kernel: CompiledKernel = cast(Any, loaded).kernel
+        views = [slots[i].home or o.view if i in slots else _now(o) for i, o in enumerate(node.operands)]
+        check_overlaps(kernel, views[: len(kernel.arrays)])
+
+
+def _now(operand: Operand) -> ArrayView:
+    return operand.slot.at(operand.view, operand.view.device)
+
+
 def set_scalars(node: Node, scalars: Sequence[Any]) -> None:
-    """Give a kernel node other scalars. Raises where their number or sizes differ."""
+    """Give a kernel node other scalars. Raises where their number, sizes or kinds differ."""
     work = node.work
     if isinstance(work, (CopyWork, FillWork)):
         raise ArgumentTypeError(f"{node!r} has no scalars")
-    if isinstance(work, ImageWork) or (isinstance(work, HostWork) and work.image is not None):
+    if isinstance(work, ImageWork) or (isinstance(work, HostWork) and work.loaded is None):
         places = [i for i, p in enumerate(work.params) if isinstance(p, bytes)]
         blobs = [_blob(value) for value in scalars]
         old = [work.params[i] for i in places]
@@ -258,9 +303,20 @@ def set_scalars(node: Node, scalars: Sequence[Any]) -> None:
     else:
         if len(scalars) != len(work.scalars):
             raise ArgumentValueError(f"{node!r} takes {len(work.scalars)} scalars, and got {len(scalars)}")
+        kernel: CompiledKernel = cast(Any, work.loaded).kernel
+        for param in kernel.params:
+            if isinstance(param, ScalarParam):
+                _check_scalar(node, scalars[param.scalar], param.dtype)
         work.scalars = list(scalars)
     if isinstance(work, HostWork):
         work.changed = True
+
+
+def _check_scalar(node: Node, value: Any, dtype: DType) -> None:
+    """Raise unless a kernel compiled for a scalar of `dtype` can take `value`."""
+    if dtype.is_integer and isinstance(value, (float, np.floating)):
+        raise ArgumentTypeError(f"{node!r} was recorded with a scalar of {dtype}, and got {value!r}")
+    scalar_bytes(value, dtype)
 
 
 def _blob(value: Any) -> bytes:
@@ -268,16 +324,34 @@ def _blob(value: Any) -> bytes:
         return bytes(value)
     if isinstance(value, np.generic):
         return value.tobytes()
-    if isinstance(value, bool):
-        return np.bool_(value).tobytes()
-    return (np.int32 if isinstance(value, int) else np.float32)(value).tobytes()
+    for kinds, made in ((bool, np.bool_), (int, np.int32), (float, np.float32)):
+        if isinstance(value, kinds):
+            try:
+                return made(value).tobytes()
+            except OverflowError:
+                raise ArgumentValueError(f"{value} does not fit int32; pass np.int64({value})") from None
+    raise ArgumentTypeError(f"{value!r} is not a scalar: pass a bool, an int, a float or a NumPy scalar")
 
 
-def set_dims(node: Node, **changes: Any) -> None:
-    """Give a kernel node another grid, block or amount of dynamic SMEM."""
+def set_dims(node: Node, target: Target, **changes: Any) -> None:
+    """Give a kernel node another grid, block or amount of dynamic SMEM. Raises where `target` has no room for them."""
     work = node.work
     if isinstance(work, (CopyWork, FillWork)) or work.attributes is None:
         raise ArgumentTypeError(f"{node!r} has no launch dims")
-    work.attributes = dataclasses.replace(work.attributes, **{k: v for k, v in changes.items() if v is not None})
+    given = {k: _dims(k, v) for k, v in changes.items() if v is not None}
+    attributes = dataclasses.replace(work.attributes, **given)
+    check_attributes(attributes, target, node.name)
+    work.attributes = attributes
     if isinstance(work, HostWork):
         work.changed = True
+
+
+def _dims(what: str, value: Any) -> Any:
+    try:
+        if what == "dynamic_smem":
+            return operator.index(value)
+        x, y, z = map(operator.index, value)
+        return x, y, z
+    except (TypeError, ValueError):
+        wanted = "an integer, in bytes" if what == "dynamic_smem" else "three integers, (x, y, z)"
+        raise ArgumentTypeError(f"{what}={value!r} must be {wanted}") from None

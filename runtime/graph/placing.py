@@ -261,7 +261,7 @@ def _meet(there: ArrayView, low: int, high: int) -> bool:
 
 
 def _check_aligned(there: ArrayView, slot: Slot, what: str) -> None:
-    if (there.span()[0] - slot.low) % slot.alignment:
+    if slot.nbytes and (there.span()[0] - slot.low) % slot.alignment:
         raise ArgumentValueError(
             f"{what} lies at {there.address:#x}, which is not {slot.alignment}-byte aligned as the recorded one was"
         )

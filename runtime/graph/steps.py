@@ -143,22 +143,18 @@ def _look_into(work: HostWork, launch: Launch, views: list[ArrayView], fresh: li
     with recording.sinking(looker):
         launch(list(views), 0, fresh)
     if looker.image_seen is not None:
-        image, params, attributes = looker.image_seen
-        places = {id(v): i for i, v in enumerate(views)}
-        if all(isinstance(p, bytes) or id(p) in places for p in params):
-            work.params = [p if isinstance(p, bytes) else places[id(p)] for p in params]
-            work.image = image
-        work.attributes = attributes
+        params, work.attributes = looker.image_seen
+        work.params = [p if isinstance(p, bytes) else i for i, p in enumerate(params)]
 
 
 class _Look:
     """Takes an image's launch, and forgets copies and fills."""
 
     def __init__(self) -> None:
-        self.image_seen: tuple[LoadedImage, list[ArrayView | bytes], LaunchAttributes] | None = None
+        self.image_seen: tuple[list[ArrayView | bytes], LaunchAttributes] | None = None
 
     def image(self, image: LoadedImage, params: Sequence[ArrayView | bytes], attributes: LaunchAttributes) -> None:
-        self.image_seen = (image, list(params), attributes)
+        self.image_seen = (list(params), attributes)
 
     def reserve(self, nbytes: int) -> int:
         return VIRTUAL

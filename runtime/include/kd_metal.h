@@ -7,6 +7,8 @@
 
 #include <kd_metal_atomic.h>
 #include <kd_metal_matrix.h>
+#include <kd_metal_pack.h>
+#include <kd_metal_traits.h>
 
 // Limits (Metal Shading Language Specification 6.5.1 and <metal_limits>).
 #define CHAR_BIT 8
@@ -89,11 +91,28 @@ struct Bounds {
 };
 
 namespace detail {
-template <typename T, typename I>
-inline T read(const T* array, const Bounds& bounds, I index) {
-  int64_t at = int64_t(index);
-  return at >= bounds.low && at <= bounds.high ? array[at] : T(0);
+
+// An input as the body indexes it: 0 outside. An index that went below zero and was kept as `uint`, as
+// `uint loc = elem_to_loc(...)` does with negative strides, counts as the negative number.
+template <typename T>
+struct Reader {
+  const T* array;
+  const Bounds& bounds;
+
+  template <typename I>
+  T operator[](I index) const {
+    int64_t at = int64_t(index);
+    if constexpr (same<I, uint>) {
+      if (bounds.low < 0 && at > bounds.high) at = int(index);
+    }
+    return at >= bounds.low && at <= bounds.high ? array[at] : T(0);
+  }
+};
+template <typename T>
+inline Reader<T> reader(const T* array, const Bounds& bounds) {
+  return {array, bounds};
 }
+
 }  // namespace detail
 
 struct complex64_t {
@@ -208,37 +227,9 @@ struct numeric_limits {
   }
 };
 
-// --- type traits --------------------------------------------------------------------------------------
-
-template <typename A, typename B>
-constexpr bool is_same_v = detail::same<A, B>;
-template <typename A, typename B>
-struct is_same {
-  static constexpr bool value = detail::same<A, B>;
-};
-template <typename T>
-constexpr bool is_floating_point_v = detail::is_floating<T>;
-template <typename T>
-constexpr bool is_integral_v = detail::is_integer<T>;
-template <bool C, typename A, typename B>
-using conditional_t = typename detail::choose<C, A, B>::type;
-template <bool C, typename T = void>
-using enable_if_t = detail::enable_if_t<C, T>;
-
 // --- the conditional operator ---------------------------------------------------------------------------
 
 namespace detail {
-
-template <typename T>
-struct Plain {
-  using type = T;
-};
-template <typename T>
-struct Plain<T&> : Plain<T> {};
-template <typename T>
-struct Plain<T&&> : Plain<T> {};
-template <typename T>
-struct Plain<const T> : Plain<T> {};
 
 template <typename A, typename B>
 constexpr bool needs_meeting = !same<A, B> && (is_small<A> || is_small<B> || is_vector<A> || is_vector<B>);
@@ -249,8 +240,8 @@ constexpr bool needs_meeting = !same<A, B> && (is_small<A> || is_small<B> || is_
 // C++ without an answer where Metal has one.
 template <typename A, typename B, typename V>
 constexpr decltype(auto) branch(V&& value) {
-  using X = typename detail::Plain<A>::type;
-  using Y = typename detail::Plain<B>::type;
+  using X = remove_cvref_t<A>;
+  using Y = remove_cvref_t<B>;
   if constexpr (!detail::needs_meeting<X, Y>) {
     return V(value);
   } else if constexpr (detail::is_vector<X>) {

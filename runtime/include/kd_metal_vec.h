@@ -187,15 +187,25 @@ struct alignas(sizeof(T) * (N == 3 ? 4 : N)) vec : detail::Components<T, N> {
 
 // Without padding: three floats take 12 bytes. Reads as and is assigned from vec<T, N>.
 template <typename T, int N>
-struct packed_vec {
-  T data[N];
+struct packed_vec : detail::Components<T, N> {
+  using Base = detail::Components<T, N>;
+  using Base::data;
 
   packed_vec() = default;
-  constexpr packed_vec(const vec<T, N>& v) : data{} {
+  constexpr packed_vec(const packed_vec& v) : Base(0) {
+    for (int i = 0; i < N; ++i) data[i] = v.data[i];
+  }
+  constexpr packed_vec(const vec<T, N>& v) : Base(0) {
     for (int i = 0; i < N; ++i) data[i] = v[i];
   }
+  template <typename S, typename = detail::enable_if_t<detail::is_scalar<S>>>
+  constexpr packed_vec(S value) : packed_vec(vec<T, N>(value)) {}
   template <typename A, typename B, typename... C>
   constexpr packed_vec(const A& a, const B& b, const C&... c) : packed_vec(vec<T, N>(a, b, c...)) {}
+  constexpr packed_vec& operator=(const packed_vec& v) {
+    for (int i = 0; i < N; ++i) data[i] = v.data[i];
+    return *this;
+  }
   constexpr operator vec<T, N>() const {
     vec<T, N> v(T(0));
     for (int i = 0; i < N; ++i) v[i] = data[i];

@@ -6,8 +6,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from runtime.body import check_body
 from runtime.errors import ArgumentTypeError, ArgumentValueError
-from runtime.nvrtc import CompileError
+from runtime.nvrtc import CompileError, compile_source
 from runtime.source import cuda_kernel
 
 pytestmark = pytest.mark.usefixtures("compiler")
@@ -507,6 +508,48 @@ def test_compile_error_without_a_place():
     assert "header of kernel 'assembled', line 2: error" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("end", "says"),
+    [
+        ("out[i] = 1", "source of kernel 'unfinished', line 2: error"),
+        ("out[i] =\n\n", "source of kernel 'unfinished', line 2: error"),
+        ("{ out[i] = 1;", 'At end of source: error: expected a "}"'),
+    ],
+)
+def test_what_the_end_lacks_is_reported(end, says):
+    source = "\n".join(["int i = 0;", end])
+    k = cuda_kernel("unfinished", [], ["out"], source)
+    with pytest.raises(CompileError) as caught:
+        k(
+            inputs=[],
+            output_shapes=[(1,)],
+            output_dtypes=[np.float32],
+            grid=(1,) * 3,
+            threadgroup=(1,) * 3,
+            interpret=True,
+        )
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ('asm("bad.instr;");', "Not a name of any known instruction: 'bad'"),
+        (
+            "__shared__ int a[100000]; a[threadIdx.x] = out[0]; __syncthreads(); out[0] = a[int(out[1])];",
+            "too much shared",
+        ),
+    ],
+)
+def test_the_assemblers_words_are_kept(source, says):
+    """Machine code for a GPU is assembled by NVRTC, whose log then names no line of the source."""
+    body = check_body("cuda_kernel", "k", [], ["out"], source, "")
+    text = 'extern "C" __global__ void f(float* out) {' + source + "}"
+    with pytest.raises(CompileError) as caught:
+        compile_source(text, file="generated", target="sm_90a", kind="cubin")
+    assert says in body.explain(caught.value)
+
+
 GOOD = {
     "inputs": [np.zeros(3, np.float32)],
     "output_shapes": [(3,)],
@@ -542,6 +585,7 @@ GOOD = {
         ({"threadgroup": (64, 64, 1), "grid": (64, 64, 1)}, ArgumentValueError, "1024"),
         ({"threadgroup": (1, 1, 65), "grid": (1, 1, 65)}, ArgumentValueError, "64"),
         ({"template": [("T", 1.5)]}, ArgumentValueError, "dtype, an int of 32 bits or a bool"),
+        ({"template": [("T", np.float32(1.5))]}, ArgumentValueError, "dtype, an int of 32 bits or a bool"),
         ({"template": [("T", 2**31)]}, ArgumentValueError, "32 bits"),
         ({"template": [("T", "what")]}, ArgumentValueError, "dtype"),
         ({"template": [("T", None)]}, ArgumentValueError, "dtype"),

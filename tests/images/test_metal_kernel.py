@@ -97,18 +97,20 @@ def test_negative_strides(rng, interpret):
     k = metal_kernel(
         "negative",
         ["x"],
-        ["out", "out3"],
+        ["out", "out3", "unsigned_out"],
         """
         uint i = thread_position_in_grid.x;
         out[i] = x[elem_to_loc(i, x_shape, x_strides, x_ndim)];
+        uint loc = elem_to_loc(i, x_shape, x_strides, x_ndim);
+        unsigned_out[i] = x[loc];
         uint3 at(i % x_shape[2], i / x_shape[2] % x_shape[1], i / (x_shape[1] * x_shape[2]));
         out3[i] = x[elem_to_loc(at, x_shape, x_strides, x_ndim)];
         """,
     )
     for out in k(
         inputs=[x],
-        output_shapes=[x.shape] * 2,
-        output_dtypes=[x.dtype] * 2,
+        output_shapes=[x.shape] * 3,
+        output_dtypes=[x.dtype] * 3,
         grid=(60, 1, 1),
         threadgroup=(64, 1, 1),
         ensure_row_contiguous=False,

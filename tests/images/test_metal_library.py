@@ -277,6 +277,13 @@ def test_vectors(interpret):
     CHECK(float2x2(1.0) + float2x2(1, 2, 3, 4) == float2x2(2, 2, 3, 5) && all(half2x2(2.0h) * half2(1, 3) == half2(2, 6)));
     CHECK(INT_MAX == 2147483647 && UINT_MAX + 1 == 0 && FLT_MAX > 3e38 && HALF_MAX == 65504 && INT_MIN < 0);
     CHECK(numeric_limits<half>::max() == 65504 && numeric_limits<int>::lowest() == -2147483648 && Limits<float>::min < -1e38);
+    packed_float3 s(1, 2, 3); s.zx = s.xy; s.y += 5; CHECK(all(float3(s) == float3(2, 7, 1)) && s.r == 2 && all(s.yz == float2(7, 1)));
+    CHECK(all(float3(packed_float3(4)) == float3(4)) && sizeof(packed_half3) == 6 && sizeof(packed_uchar4) == 4);
+    array<float, 3> many = {1, 2, 3}; float over = 0; for (float e : many) over += e; CHECK(over == 6 && many.size() == 3);
+    CHECK(is_integral<const uchar>::value && !is_integral_v<half> && is_floating_point<bfloat>() && is_arithmetic_v<bool>);
+    CHECK(is_signed_v<char> && is_unsigned_v<ulong> && !is_unsigned_v<half> && is_vector_v<half2> && !is_vector_v<half>);
+    CHECK(is_same_v<remove_cvref_t<const int&>, int> && is_same_v<make_unsigned_t<short>, ushort> && is_convertible_v<int, half>);
+    CHECK(is_pointer_v<device float*> && is_same<conditional_t<true, half, int>, half>::value && !is_convertible_v<float2, int>);
     """
     count = checks.count("CHECK(")
     numbered = checks
@@ -294,6 +301,23 @@ def test_vectors(interpret):
     )
     lines = [line.strip() for line in checks.split("CHECK(")[1:]]
     assert out.all(), [lines[n] for n in np.flatnonzero(~out)]
+
+
+@pytest.mark.parametrize("kind", ["float", "half"])
+@pytest.mark.parametrize(("form", "count", "bits"), [("unorm4x8", 4, 8), ("snorm4x8", 4, 8), ("unorm2x16", 2, 16)])
+def test_packing(rng, interpret, kind, form, count, bits):
+    """Values beyond the range saturate, ties go to even, and what was packed unpacks to the nearest code."""
+    dtype = {"float": np.float32, "half": np.float16}[kind]
+    x = rng.uniform(-1.5, 1.5, (64, count)).astype(dtype)
+    vector = ", ".join(f"x[{count} * i + {n}]" for n in range(count))
+    packed = run(f"out[i] = pack_{kind}_to_{form}({kind}{count}({vector}));", {"x": x}, np.uint32, 64, interpret)
+    low, scale = (-1, 2 ** (bits - 1) - 1) if form[0] == "s" else (0, 2**bits - 1)
+    codes = np.rint(np.clip(x, low, 1).astype(np.float32) * np.float32(scale)).astype(np.int64)
+    expected = sum((codes[:, n] & (2**bits - 1)) << (bits * n) for n in range(count))
+    np.testing.assert_array_equal(packed, expected)
+    text = f"out[i] = unpack_{form}_to_{kind}(p[i / {count}])[i % {count}];"
+    back = run(text, {"p": packed}, dtype, 64 * count, interpret).reshape(64, count)
+    np.testing.assert_array_equal(back, (codes.astype(np.float32) / np.float32(scale)).astype(dtype))
 
 
 LANES = 40  # a full SIMD-group and one of 8 lanes

@@ -33,6 +33,7 @@ from runtime.msl import reads, translate
         ("1.0 .5 1e-3 2. 1.5E+2", "1.0f .5f 1e-3f 2.f 1.5E+2f"),
         ("1.0f 3 0x1F 10u 0x1p3 1ul a.x1 v10", "1.0f 3 0x1F 10u 0x1p3 1ul a.x1 v10"),
         ("1.5h 2h 1.0bf", "half(1.5f) half(2.0f) bfloat(1.0f)"),
+        ("1'000 + 1'0.2'5h + 'a'", "1'000 + half(10.25f) + 'a'"),
     ],
 )
 def test_rewritten(metal, cuda):
@@ -70,8 +71,36 @@ def test_nested_conditionals():
     assert squeeze(translate("r = c ? v : d ? x : y;", ternaries=True)) == squeeze(outer)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "r = c ? v : (d ? x : y[i]);",
+        "r = c ? v : f(d ? x : y[i]);",
+        "r = c ? (d ? x : y[i]) : v; s = t;",
+        "f(c ? v : 1, d ? x : y[i], 2);",
+        "r = c ? y[0] : d ? y[1] : e ? y[2] : y[3];",
+    ],
+)
+def test_every_conditional_is_wrapped_whatever_stands_beside_it(text):
+    """With and without reads of inputs: brackets stay balanced, and no `?` is left out."""
+    for checked in ((), ("y",)):
+        out = translate(text, ternaries=True, checked=checked)
+        assert out.count("? metal::branch") >= text.count("?")
+        assert out.count(": metal::branch") >= text.count("?")
+        for opening, closing in ("()", "[]"):
+            assert out.count(opening) == out.count(closing)
+
+
+def test_conditionals_in_macros():
+    text = "#define RELU(v) ((v) > 0 ? (v) : \\\n 0)\n#if A ? B : C\n#endif\nx = 1;"
+    meets = f"#define RELU(v) ((v) > 0 ? {branch('(v)', '0', '(v)')} : {branch('(v)', '0', chr(92) + '0')})"
+    out = translate(text, ternaries=True)
+    assert squeeze(out) == squeeze(f"{meets}\n#if A ? B : C\n#endif\nx = 1;")
+    assert out.count("\\\n") == 1 and out.count("\n") == text.count("\n")
+
+
 def read(name: str, index: str) -> str:
-    return f"metal::detail::read({name}, kd_{name}_bounds, ({index}))"
+    return f"metal::detail::reader({name}, kd_{name}_bounds)[{index}]"
 
 
 @pytest.mark.parametrize(
@@ -93,7 +122,7 @@ def test_reads_of_inputs(text, expected):
 
 
 def test_lines_stay_lines():
-    text = "a = b ?\n  // why\n  c :\n  d;\n#define F(x) \\\n  (x ? 1 : 0)\nfor (auto q : v) {}\n"
+    text = "a = b ?\n  // why\n  c :\n  d;\n#define F(x) \\\n  (x)\nfor (auto q : v) {}\n"
     out = translate(text, ternaries=True)
     assert out.count("\n") == text.count("\n")
-    assert out.endswith("#define F(x) \\\n  (x ? 1 : 0)\nfor (auto q : v) {}\n")
+    assert out.endswith("#define F(x) \\\n  (x)\nfor (auto q : v) {}\n")

@@ -137,6 +137,8 @@ def test_torch(interpret):
     [
         ({"scalars": [True, 2**31, 0.5, 1.0]}, ArgumentValueError, "np.int64"),
         ({"scalars": [True, "3", 0.5, 1.0]}, ArgumentTypeError, r"scalars\[1\]"),
+        ({"scalars": [np.str_("3")]}, ArgumentTypeError, r"scalars\[0\]"),
+        ({"scalars": [np.bytes_(b"3")]}, ArgumentTypeError, r"scalars\[0\]"),
         ({"scalars": [1j]}, ArgumentTypeError, r"scalars\[0\]"),
         ({"scalars": 3}, ArgumentTypeError, "scalars"),
         ({"compiled_source": SCALE.decode()}, ArgumentTypeError, "encode"),

@@ -82,8 +82,18 @@ def test_what_cannot_be_told() -> None:
 
     with pytest.raises(ArgumentTypeError, match="name the inputs"):
         anything.as_torch_op("kd_tests::anything")
-    with pytest.raises(ArgumentTypeError, match="no namespace"):
-        product.as_torch_op("product")
+    for name in ("product", "a::b::c", "kd_tests::1x", "kd_tests::a b", "", None, 3):
+        with pytest.raises(ArgumentTypeError, match="two identifiers"):
+            product.as_torch_op(name)
+    with pytest.raises(ArgumentTypeError, match="backward= of op"):
+        product.as_torch_op("kd_tests::backward", backward="product")
+
+    @kd.kernel(out_type=lambda x: {"a": x, "b": x}, interpret=True)
+    def both(x, out):
+        out["a"][...], out["b"][...] = x[...], x[...]
+
+    with pytest.raises(ArgumentTypeError, match="gives 1 tensors by the body's signature, and out_type gave 2"):
+        both.as_torch_op("kd_tests::both")(torch.ones(3))
 
 
 @pytest.mark.gpu
