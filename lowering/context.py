@@ -29,7 +29,7 @@ class Buffer:
 
 @dataclass
 class Barriers:
-    """Lowered mbarriers: the SMEM address of the first, and the allocas that hold this warpgroup's phases."""
+    """Lowered mbarriers: the SMEM address of the first, and the alloca of this warpgroup's phases, a bit for each."""
 
     address: str
     phases: str
@@ -74,6 +74,7 @@ class Context:
         self.buffers: dict[Value, Buffer] = {}
         self.barriers: dict[Value, Barriers] = {}
         self.smem_offsets: dict[Op, int] = {}
+        self.sharing: frozenset[tuple[int, ...]] = frozenset()  # scopes whose SMEM is that of others too
         self.plan = SmemPlan()
         self.math: dict[str, None] = {}  # functions of lowering/math that are called, in order of first use
         self.last_half: int | None = None  # which half of the exchange space was used last; None: not known

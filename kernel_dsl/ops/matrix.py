@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import dtypes as dt
 from ..accumulator import AccRef, AccSpec, AccType
 from ..compiled import Swizzle
 from ..dtypes import DType
 from ..errors import BadArgument, BadArgumentType
-from ..errors_hopper import RegisterBudget, TransformConflict, UnreadAccumulator, WgmmaShape, WgmmaType
+from ..errors_hopper import TransformConflict, UnreadAccumulator, WgmmaShape, WgmmaType
 from ..ir import ArrayType, Effect, MemorySpace, Op, Value, attr, operand, operands
 from ..layout import Layout
 from ..layouts import WGMMA, WGMMA_8BIT, WGMMA_TF32, LayoutRule, resolve_rule
@@ -215,9 +214,6 @@ def _check_shapes(acc: AccRef, a: Any, b: Ref) -> None:
     if a.shape[1] % k_step(a.dtype):
         why = f"one instruction takes {k_step(a.dtype)} elements of K"
         raise WgmmaShape(op="wgmma", what=f"K is {a.shape[1]}", why=why, hint="pad K with zeros")
-    if a.dtype.itemsize == 1 and acc.dtype == dt.int32 and acc.shape[1] % 16 and acc.shape[1] > 24:
-        why = "integer products take N of 8, 16, 24 or multiples of 16"
-        raise WgmmaShape(op="wgmma", what=f"N is {acc.shape[1]}", why=why, hint="round N up to a multiple of 16")
 
 
 def operand_view(ref: Ref, mn: int, word: str) -> tuple[View, tuple[Value, ...]]:
@@ -309,11 +305,4 @@ def set_max_registers(n: int, *, action: str) -> None:
         raise BadArgument(op="set_max_registers", what=f"action={action!r}", hint='"increase" or "decrease"')
     if isinstance(n, bool) or not isinstance(n, int) or n % 8 or not 24 <= n <= 256:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise BadArgument(op="set_max_registers", what=f"n={n!r}", hint="a multiple of 8 from 24 to 256")
-    trace = current()
-    trace.registers.append((n, action))
-    least = min(r for r, _ in trace.registers)
-    if action == "increase" and n + (trace.threads - 1) * least > 512:
-        what = f"{n} registers for one warpgroup and {least} for each of {trace.threads - 1} others"
-        why = "a multiprocessor has 65536 registers: 512 for a lane of each of four warpgroups together"
-        raise RegisterBudget(what=what, why=why, hint="decrease the other warpgroups' registers further")
     emit(SetMaxRegisters(n, action == "increase"))

@@ -194,21 +194,23 @@ def _by_lanes(x: Any, y: Any, total: Array, want: DType) -> Array:
     """Multiply and add, one k at a time; values are read back from SMEM."""
     from .arith import fma
     from .control import loop
+    from .scope import scope
 
-    left, right = (_in_memory(v) for v in (x, y))
+    with scope():
+        left, right = (_in_memory(v) for v in (x, y))
 
-    def step(k: Any, acc: Array) -> Array:
-        u = astype(left[:, ds(k, 1)], want)
-        v = astype(right[ds(k, 1), :], want)
-        return fma(u, v, acc) if want.is_float else u * v + acc
+        def step(k: Any, acc: Array) -> Array:
+            u = astype(left[:, ds(k, 1)], want)
+            v = astype(right[ds(k, 1), :], want)
+            return fma(u, v, acc) if want.is_float else u * v + acc
 
-    return loop(0, x.shape[1], init_carry=total)(step)
+        return loop(0, x.shape[1], init_carry=total)(step)
 
 
 def _in_memory(x: Any) -> Ref:
     if isinstance(x, Ref):
         return x
-    from .loops import allocate_own
+    from .scope import allocate_own
 
     ref = allocate_own(x.shape, x.dtype, "dot operand")
     ref[...] = x

@@ -42,6 +42,7 @@ _ACC = {"float32": "f32", "float16": "f16", "int32": "s32"}
 _SWIZZLE = {Swizzle.B128: 1, Swizzle.B64: 2, Swizzle.B32: 3}
 ROWS = 64  # of one instruction
 MAX_N = 256
+INTEGER_TAIL = 24
 
 
 # --- accumulators --------------------------------------------------------------------------------
@@ -194,7 +195,12 @@ def _check_start(ref: Value, view: View, offsets: tuple[Value, ...], transposed:
 
 
 def _n_parts(n: int, integer: bool, panel: int) -> list[tuple[int, int]]:
-    """(start, columns) of the instructions for N columns; each starts at a whole panel of a transposed B."""
+    """(start, columns) of the instructions for N columns; each starts at a whole panel of a transposed B.
+
+    PTX ISA 9.7.15.2: integer products have N of 8, 16, 24, and multiples of 16: the odd 24 columns come last.
+    """
+    if integer and n > INTEGER_TAIL and n % 16:
+        return [*_n_parts(n - INTEGER_TAIL, integer, panel), (n - INTEGER_TAIL, INTEGER_TAIL)]
     count = -(-n // MAX_N)
     unit = max(16 if integer and n > 24 else 8, panel)
     size = -(-n // (count * unit)) * unit

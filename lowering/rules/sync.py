@@ -11,6 +11,7 @@ from kernel_dsl.target import Feature
 
 from ..context import WARPS, Barriers, Context
 
+PHASES = 64  # of barriers in a word
 MBARRIER_BYTES = 8  # PTX ISA 9.7.13.15.2: a 64-bit object, 8-byte aligned
 
 
@@ -86,18 +87,33 @@ def lower_arrive(ctx: Context, op: BarrierArrive) -> None:
     arrive(ctx, op.barrier, barrier_address(ctx, op.barrier, op.index), op.predicate)
 
 
+def _phase(ctx: Context, barriers: Barriers, index: str) -> tuple[str, str]:
+    """Where the phase of barrier number `index` is: the address of its word, and its bit there, i64."""
+    e = ctx.e
+    if index.isdigit():
+        word, bit = divmod(int(index), PHASES)
+        if not word:
+            return barriers.phases, str(bit)
+        return e.v(f"getelementptr i64, ptr {barriers.phases}, i32 {word}"), str(bit)
+    if barriers.count <= PHASES:
+        return barriers.phases, e.v(f"zext i32 {index} to i64")
+    word = e.v(f"udiv i32 {index}, {PHASES}")
+    place = e.v(f"getelementptr i64, ptr {barriers.phases}, i32 {word}")
+    return place, e.v(f"zext i32 {e.v(f'urem i32 {index}, {PHASES}')} to i64")
+
+
 def lower_wait(ctx: Context, op: BarrierWait) -> None:
     e = ctx.e
     barriers = ctx.barriers[op.barrier]
     index = _index32(ctx, op.index)
     address = _address(ctx, barriers, index)
-    phases = e.v(f"load i64, ptr {barriers.phases}")
-    wide = index if index.isdigit() else e.v(f"zext i32 {index} to i64")
+    place, wide = _phase(ctx, barriers, index)
+    phases = e.v(f"load i64, ptr {place}")
     shifted = e.v(f"lshr i64 {phases}, {wide}")
     parity = e.v(f"trunc i64 {e.v(f'and i64 {shifted}, 1')} to i32")
     wait_parity(ctx, address, parity, bool(op.barrier.type.cluster))
     bit = e.v(f"shl i64 1, {wide}")
-    e.do(f"store i64 {e.v(f'xor i64 {phases}, {bit}')}, ptr {barriers.phases}")
+    e.do(f"store i64 {e.v(f'xor i64 {phases}, {bit}')}, ptr {place}")
 
 
 def lower_test(ctx: Context, op: BarrierTest) -> None:
@@ -106,8 +122,8 @@ def lower_test(ctx: Context, op: BarrierTest) -> None:
     barriers = ctx.barriers[op.barrier]
     index = _index32(ctx, op.index)
     address = _address(ctx, barriers, index)
-    phases = e.v(f"load i64, ptr {barriers.phases}")
-    wide = index if index.isdigit() else e.v(f"zext i32 {index} to i64")
+    place, wide = _phase(ctx, barriers, index)
+    phases = e.v(f"load i64, ptr {place}")
     shifted = e.v(f"lshr i64 {phases}, {wide}")
     parity = e.v(f"trunc i64 {e.v(f'and i64 {shifted}, 1')} to i32")
     ready = _poll(ctx, address, parity, bool(op.barrier.type.cluster), "test_wait")
@@ -125,7 +141,7 @@ def lower_test(ctx: Context, op: BarrierTest) -> None:
     e.jump(end)
     e.begin(end)
     bit = e.v(f"select i1 {done}, i64 {e.v(f'shl i64 1, {wide}')}, i64 0")
-    e.do(f"store i64 {e.v(f'xor i64 {phases}, {bit}')}, ptr {barriers.phases}")
+    e.do(f"store i64 {e.v(f'xor i64 {phases}, {bit}')}, ptr {place}")
     ctx.values[op.result] = [done]
 
 

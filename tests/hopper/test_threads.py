@@ -131,13 +131,19 @@ def test_testing_a_barrier(interpret: Any) -> None:
     assert list(kernel(interpret=interpret)) == [1, 2]
 
 
-@pytest.mark.parametrize(("low", "high", "good"), [(40, 232, True), (24, 240, True), (200, 240, False)])
-def test_register_budget(low: int, high: int, good: bool) -> None:
+@pytest.mark.parametrize("low_first", [True, False])
+@pytest.mark.parametrize(("low", "high", "good"), [(40, 232, True), (24, 240, True), (200, 240, False), (40, 240, False)])
+def test_register_budget(low: int, high: int, good: bool, low_first: bool) -> None:
+    """512 registers a lane for the warpgroups together, whichever of them comes first in the body."""
+
     @kd.kernel(out_type=kd.ShapeDtypeStruct((3,), kd.int32), num_threads=3, thread_name="wg")
     def kernel(out: Any) -> None:
         wg = kd.axis_index("wg")
-        kd.when(wg == 2)(lambda: kd.set_max_registers(low, action="decrease"))
-        kd.when(wg < 2)(lambda: kd.set_max_registers(high, action="increase"))
+        for lower in (low_first, not low_first):
+            if lower:
+                kd.when(wg == 2)(lambda: kd.set_max_registers(low, action="decrease"))
+            else:
+                kd.when(wg < 2)(lambda: kd.set_max_registers(high, action="increase"))
         out[wg] = wg
 
     if good:
