@@ -147,8 +147,8 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig) -> Any:
             steps = count - 1
             edge: Any = 0
             if p.causal:
-                # blocks that reach beyond the first query of the tile
-                edge = kd.minimum(kd.maximum(count - kd.div(first, t.block_kv), 0), steps)
+                # blocks that reach beyond the first query of the tile, or beyond the last key
+                edge = kd.minimum(kd.maximum(count - kd.div(first, t.block_kv), int(ragged)), steps)
             elif ragged:
                 edge = min(1, blocks - 1)
             if p.causal or ragged:

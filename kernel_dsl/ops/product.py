@@ -92,9 +92,10 @@ def dot(a: Any, b: Any, *, acc: Any = None, precision: str | None = None, out_dt
     if len(y.shape) == 1:
         y, squeeze = _value(y)[:, None], (*squeeze, 1)
     _check_shapes(x.shape, y.shape, "dot")
-    common, _ = promote([(x.dtype, False), (y.dtype, False)])
-    if x.dtype.name in _FP8 and y.dtype.name in _FP8:
+    if x.dtype.name in _FP8 and y.dtype.name in _FP8:  # both kinds multiply exactly
         common = x.dtype
+    else:
+        common, _ = promote([(x.dtype, False), (y.dtype, False)])
     result = _product(x, y, acc, common, precision == "tf32")
     if squeeze:
         from .shape import squeeze as drop
