@@ -128,10 +128,14 @@ def lower_test(ctx: Context, op: BarrierTest) -> None:
     parity = e.v(f"trunc i64 {e.v(f'and i64 {shifted}, 1')} to i32")
     ready = _poll(ctx, address, parity, bool(op.barrier.type.cluster), "test_wait")
     word = e.v(f"zext i1 {ready} to i32")
-    base = ctx.exchange(8)
-    e.asm("@$2 st.shared.b32 [$0], $1;", "r,r,b,~{memory}", [("i32", base), ("i32", word), ("i1", ctx.first_lane())])
-    ctx.sync()
-    (agreed,) = e.asm("ld.shared.b32 $0, [$1];", "=r,r,~{memory}", [("i32", base)], ["i32"])
+    if ctx.warp_level:
+        agreed = e.v(f"call i32 @llvm.nvvm.shfl.sync.idx.i32(i32 -1, i32 {word}, i32 0, i32 31) #0")
+    else:
+        base = ctx.exchange(8)
+        args = [("i32", base), ("i32", word), ("i1", ctx.first_lane())]
+        e.asm("@$2 st.shared.b32 [$0], $1;", "r,r,b,~{memory}", args)
+        ctx.sync()
+        (agreed,) = e.asm("ld.shared.b32 $0, [$1];", "=r,r,~{memory}", [("i32", base)], ["i32"])
     done = e.v(f"icmp ne i32 {agreed}, 0")
     # a lane that was behind must see the phase itself before it reads what the phase stands for
     yes, end = e.label(), e.label()

@@ -150,6 +150,22 @@ def test_dot_picks_wgmma_for_refs(interpret: Any, rng: Any) -> None:
     assert relative(kernel(a, b, interpret=interpret), a.astype(np.float64) @ b.astype(np.float64)) < 1e-6
 
 
+@pytest.mark.parametrize("types", [(s8, u8, i32), (u8, s8, i32), (e4m3, e5m2, f32)], ids=str)
+def test_mixed_operands_of_mma(types: Any, rng: Any) -> None:
+    a_type, b_type, total = types
+
+    @kd.kernel(out_type=[kd.ShapeDtypeStruct((16, 24), total)] * 2)
+    def kernel(a: Any, b: Any, one: Any, other: Any) -> None:
+        one[...] = kd.mma(kd.zeros((16, 24), total), a[...], b[...])
+        other[...] = kd.dot(a[...], b[...])
+
+    a, b = random(rng, (16, 32), a_type), random(rng, (32, 24), b_type)
+    expected = a.astype(np.float64) @ b.astype(np.float64)
+    kernel.lower(a, b).compile()
+    one, other = kernel(a, b, interpret=True)
+    assert relative(one, expected) < 1e-6 and relative(other, expected) < 1e-6
+
+
 def test_vectors_and_the_operator(rng: Any) -> None:
     @kd.kernel(
         out_type=[kd.ShapeDtypeStruct((16,), f32), kd.ShapeDtypeStruct((), f32), kd.ShapeDtypeStruct((16, 16), f32)]
