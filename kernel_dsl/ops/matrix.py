@@ -231,13 +231,18 @@ def operand_view(ref: Ref, mn: int, word: str) -> tuple[View, tuple[Value, ...]]
             "store the transpose in SMEM, with K as the last axis, and pass its `.T`" if mn else "make K the last axis"
         )
         raise WgmmaShape(op="wgmma", what=f"{word} is {ref.dtype} and not contiguous along K", why=why, hint=hint)
-    infer_transforms(ref)
+    infer_transforms(ref, k_major)
     return view, offsets
 
 
-def infer_transforms(ref: Ref) -> None:
-    """Give a plain buffer the tiling and swizzle that matrix operands need. Raises `TransformConflict`."""
+def infer_transforms(ref: Ref, k_major: bool) -> None:
+    """Give a plain buffer the tiling and swizzle that matrix operands need. Raises `TransformConflict`.
+
+    Rows of K need a swizzle. Rows of the other dimension that are no multiple of 32 bytes are tiled by 16 bytes.
+    """
     type = ref.type
+    if not k_major and type.tiling and type.tiling[-1] * type.dtype.itemsize == 16:
+        return
     if type.swizzle is not Swizzle.NONE:
         row = type.tiling[-1] if type.tiling else type.shape[-1]
         if row * type.dtype.itemsize != type.swizzle.value:
@@ -250,12 +255,12 @@ def infer_transforms(ref: Ref) -> None:
         why = "a bitcast, reshape or cluster_ref of it was made while it had no transforms"
         raise TransformConflict(ref=repr(ref), why=why)
     span = find_swizzle(type.shape[-1] * type.dtype.bits, "an operand of wgmma")
-    if span == 16:
+    if span == 16 and k_major:
         why = "a row of an operand is a multiple of 32 bytes"
         raise WgmmaShape(op="wgmma", what=f"{ref!r} has short rows", why=why, hint="make the last axis longer")
-    tiling = (8, span // type.dtype.itemsize)
-    check_fields(type.shape, type.dtype, tiling, Swizzle(span))
-    made = transformed(type, tiling, Swizzle(span))
+    tiling, swizzle = (8, span // type.dtype.itemsize), Swizzle(span if span > 16 else 0)
+    check_fields(type.shape, type.dtype, tiling, swizzle)
+    made = transformed(type, tiling, swizzle)
     if ref.root.op.op_name == "alias_smem" and ref.root.op.offset % made.alignment:  # type: ignore[attr-defined]
         raise TransformConflict(ref=repr(ref), why="in its RefUnion it does not start at a multiple of 1024 bytes")
     ref.root.type = made

@@ -39,7 +39,7 @@ _PTX = {
 }
 _ACC = {"float32": "f32", "float16": "f16", "int32": "s32"}
 # PTX ISA 9.7.15.5.1: bits 62-63 of a descriptor
-_SWIZZLE = {Swizzle.B128: 1, Swizzle.B64: 2, Swizzle.B32: 3}
+_SWIZZLE = {Swizzle.NONE: 0, Swizzle.B128: 1, Swizzle.B64: 2, Swizzle.B32: 3}
 ROWS = 64  # of one instruction
 MAX_N = 256
 INTEGER_TAIL = 24
@@ -159,8 +159,10 @@ def _operand(ctx: Context, ref: Value, view: View, offsets: tuple[Value, ...], m
         inside = 0  # smem_start has it
     address = e.v(f"add i32 {start}, {inside}") if inside else start
     field = e.v(f"lshr i32 {address}, 4")
-    leading = storage.panel_stride * item >> 4 if transposed and storage.paneled else 1
-    high = (_SWIZZLE[type.swizzle] << 62) | (span * 8 >> 4) << 32 | leading << 16
+    panels = storage.panel_stride * item >> 4 if transposed and storage.paneled else 1
+    # the offsets of the next panel and of the next 8 rows; without a swizzle they change places
+    leading, stride = (panels, span * 8 >> 4) if span else (8, panels)
+    high = (_SWIZZLE[type.swizzle] << 62) | stride << 32 | leading << 16
     # SMEM addresses are below 256 KB, so the 14 bits never overflow
     wide = e.v(f"zext i32 {field} to i64")
     signed = high - (1 << 64) if high >> 63 else high
@@ -183,7 +185,7 @@ def _check_start(ref: Value, view: View, offsets: tuple[Value, ...], transposed:
                 unit = storage.panel if transposed or (storage.paneled and not fixed) else 32 // item
                 bad = start % unit
             else:
-                bad = start * storage.strides[axis] * item % (type.swizzle.value * 8)
+                bad = start * storage.strides[axis] * item % (max(type.swizzle.value, 16) * 8)
             if bad:
                 what = f"an operand starts at a multiple of {start} along axis {axis} of {ref.type}"
                 why = "it must start at a whole tile of 8 rows" if axis != last else "it must start at a whole step"

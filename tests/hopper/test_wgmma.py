@@ -50,6 +50,9 @@ PRODUCTS = [
     (f16, f16, f32, True, True, 64, 40, 80, False, 1e-6),
     (f16, f16, f16, False, True, 64, 64, 64, False, 5e-3),
     (bf16, bf16, f32, True, False, 64, 320, 64, False, 1e-6),
+    (bf16, bf16, f32, False, False, 64, 8, 64, False, 1e-6),
+    (f16, f16, f32, False, False, 128, 24, 48, True, 1e-6),
+    (bf16, bf16, f32, True, False, 64, 264, 32, False, 1e-6),
     (f32, f32, f32, False, True, 64, 32, 32, False, 2e-3),
     (e4m3, e5m2, f32, False, True, 64, 64, 64, False, 1e-6),
     (e5m2, e4m3, f32, False, True, 64, 64, 64, False, 1e-6),
@@ -76,6 +79,37 @@ def test_products(case: Any, interpret: Any, rng: Any) -> None:
     if interpret is False and a_type in (e4m3, e5m2):
         tolerance = FP8_ON_A_GPU
     assert relative(kernel(a, b, interpret=interpret), expected) <= tolerance
+
+
+KINDS = [
+    (bf16, bf16, f32, 1e-6),
+    (f16, f16, f32, 1e-6),
+    (f16, f16, f16, 1e-2),
+    (f32, f32, f32, 2e-3),
+    (e4m3, e4m3, f32, 1e-6),
+    (e5m2, e4m3, f32, 1e-6),
+    (s8, s8, i32, 0),
+    (s8, u8, i32, 0),
+    (u8, s8, i32, 0),
+]
+
+
+def case_at_random(seed: int) -> Any:
+    """A point of all that wgmma takes, as in PRODUCTS; 192 registers a lane hold the accumulator and A, if it is there."""
+    rng = np.random.default_rng(seed)
+    a_type, b_type, total, tolerance = KINDS[rng.integers(len(KINDS))]
+    wide = a_type.itemsize == 2
+    ta, tb = wide and bool(rng.integers(2)), not wide or bool(rng.integers(2))
+    blocks, steps, registers = int(rng.integers(1, 4)), int(rng.integers(1, 9)), bool(rng.integers(4) == 0)
+    free = 192 - 4 * blocks * steps * registers
+    N = 8 * int(rng.integers(1, free * 4 // total.itemsize // (blocks * 4) + 1))
+    return a_type, b_type, total, ta, tb, 64 * blocks, N, 32 // a_type.itemsize * steps, registers, tolerance
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_products_at_random(seed: int, rng: Any) -> None:
+    case = case_at_random(seed)
+    test_products(case, kd.InterpretParams(schedule="random", seed=seed), rng)
 
 
 def test_accumulators_live_across_loops(interpret: Any, rng: Any) -> None:
