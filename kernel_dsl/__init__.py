@@ -32,9 +32,10 @@ from .memory import GMEM, REGS, SMEM, Barrier, ClusterBarrier, RefUnion, ShapeDt
 from .ops import *  # noqa: F403
 from .ops import __all__ as _op_names
 from .options import CompilerParams
-from .pipelines import BlockSpec, emit_pipeline, emit_pipeline_warp_specialized
+from .pipelines import BlockSpec, emit_pipeline
 from .transforms import SwizzleTransform, TilingTransform, Transform, find_swizzle
 from .variables import Variable
+from .warp_specialized import PipelinePipeline, emit_pipeline_warp_specialized
 
 if TYPE_CHECKING:
     from runtime.aot import load_compiled
@@ -75,6 +76,7 @@ __all__ = [
     "HazardWarning",
     "InterpretParams",
     "Layout",
+    "PipelinePipeline",
     "RefUnion",
     "ShapeDtypeStruct",
     "SwizzleTransform",

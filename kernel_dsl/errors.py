@@ -22,6 +22,15 @@ class ValueFromOtherTrace(Error, RuntimeError):
     help = "return results through an output Ref"
 
 
+class ScratchEnded(Error, RuntimeError):
+    """Scratch was used after the `run_scoped` or pipeline that made it."""
+
+    code = "scratch-ended"
+    title = "scratch was used after its scope ended"
+    note = "other scopes may have the same memory by then"
+    help = "use it inside the function that `kd.run_scoped` calls, or make it `scratch_types` of the kernel"
+
+
 class ValueFromOtherRegion(Error, RuntimeError):
     """A value made in a branch or a loop body was used outside it."""
 

@@ -119,6 +119,15 @@ class WarpValue(Error, TypeError):
     help = "use rank-0 values and Refs inside; compute arrays outside"
 
 
+class TooManyArrivals(Error, ValueError):
+    """More arrivals in a row than a barrier's phase takes, with no wait in between."""
+
+    code = "too-many-arrivals"
+    title = "arrival {count} at `{name}` with no wait in between: a phase takes {needed}"
+    note = "copies and `kd.barrier_arrive` arrive once each; a phase that ends before its wait is lost"
+    help = "raise `num_arrivals`, or use several barriers"
+
+
 class TooFewArrivals(Error, ValueError):
     """A wait for a barrier whose phase can never complete."""
 

@@ -1,6 +1,6 @@
 """Software pipelines over blocks of GMEM: loads of later steps and stores of earlier ones run beside the body.
 
-`emit_pipeline` does it within one warpgroup; `emit_pipeline_warp_specialized` gives the loads a warpgroup of their own.
+`emit_pipeline` does it within one warpgroup; warp_specialized.py gives the loads a warpgroup of their own.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from .compiled import Swizzle
 from .errors import BadArgument, BadArgumentType
 from .errors_hopper import PipelineLimit
 from .ir import MemorySpace
-from .memory import Barrier, ClusterBarrier, MemorySpec
-from .ops.arith import add, div, equal, less, multiply, not_equal, rem, subtract, where
-from .ops.barrier import barrier_arrive, barrier_arrive_and_wait, barrier_wait
-from .ops.control import loop, when
+from .memory import Barrier, MemorySpec
+from .ops.arith import add, div, equal, less, multiply, not_equal, rem, subtract
+from .ops.barrier import barrier_wait
+from .ops.control import loop
 from .ops.copy import (
     OOBFillMode,
     commit_smem,
@@ -26,17 +26,15 @@ from .ops.copy import (
     copy_smem_to_gmem,
     wait_smem_to_gmem,
 )
-from .ops.index import axis_index
 from .ops.logic import logical_and, logical_or
-from .ops.loops import allocate
-from .ops.matrix import set_max_registers
 from .ops.ref import as_ref
+from .ops.scope import allocate, scope
 from .refs import Ref, ds
 from .trace import current
 from .transforms import fields_of
 from .tree import flatten, unflatten
 
-__all__ = ["BlockSpec", "emit_pipeline", "emit_pipeline_warp_specialized"]
+__all__ = ["BlockSpec", "emit_pipeline"]
 
 
 class BlockSpec:
@@ -90,7 +88,7 @@ class BlockSpec:
 
 
 @dataclass
-class _Stream:
+class Stream:
     """One operand: its spec, its GMEM Ref and its ring of buffers."""
 
     spec: BlockSpec
@@ -101,20 +99,27 @@ class _Stream:
         return self.ring.slice((number, ...))
 
 
-def _streams(specs: list[BlockSpec], refs: Sequence[Any], depth: int, op: str) -> list[_Stream]:
-    out: list[_Stream] = []
+def buffers_of(specs: list[BlockSpec], refs: Sequence[Any], depth: int, op: str) -> list[MemorySpec]:
+    """The specification of each operand's ring of `depth` buffers."""
+    out: list[MemorySpec] = []
     for number, (spec, ref) in enumerate(zip(specs, refs, strict=True)):
         gmem = as_ref(ref, op)
         if gmem.memory_space is not MemorySpace.GMEM:
             raise BadArgumentType(op=op, what=f"operand {number} is {gmem!r}", hint="pipelines walk Refs in GMEM")
         shape = tuple(n for n in spec.shape_for(gmem) if n is not None)
         tiling, swizzle = fields_of(shape, gmem.dtype, spec.transforms) if spec.transforms else ((), Swizzle.NONE)
-        buffer = allocate(MemorySpec(MemorySpace.SMEM, (depth, *shape), gmem.dtype, tiling, swizzle), f"{op} {number}")
-        out.append(_Stream(spec, gmem, buffer))
+        out.append(MemorySpec(MemorySpace.SMEM, (depth, *shape), gmem.dtype, tiling, swizzle))
     return out
 
 
-def _specs(specs: Any, op: str) -> tuple[list[BlockSpec], Any]:
+def streams_of(specs: list[BlockSpec], refs: Sequence[Any], depth: int, op: str, first: int = 0) -> list[Stream]:
+    """The operands, with their rings allocated; `first` numbers them."""
+    rings = buffers_of(specs, refs, depth, op)
+    named = [allocate(ring, f"{op} {first + number}") for number, ring in enumerate(rings)]
+    return [Stream(*parts) for parts in zip(specs, refs, named, strict=True)]
+
+
+def specs_of(specs: Any, op: str) -> tuple[list[BlockSpec], Any]:
     leaves, structure = flatten(specs, lambda x: isinstance(x, BlockSpec))
     for leaf in leaves:
         if not isinstance(leaf, BlockSpec):
@@ -122,7 +127,7 @@ def _specs(specs: Any, op: str) -> tuple[list[BlockSpec], Any]:
     return leaves, structure
 
 
-def _total(grid: Sequence[Any]) -> Any:
+def total_of(grid: Sequence[Any]) -> Any:
     if all(isinstance(g, int) for g in grid):
         return prod(grid)
     total: Any = 1
@@ -131,7 +136,7 @@ def _total(grid: Sequence[Any]) -> Any:
     return total
 
 
-def _unravel(step: Any, grid: Sequence[Any]) -> tuple[Any, ...]:
+def unravel(step: Any, grid: Sequence[Any]) -> tuple[Any, ...]:
     """The step's index along every axis, the last running fastest."""
     out: list[Any] = []
     for extent in reversed(grid[1:]):
@@ -148,7 +153,7 @@ def _div(a: Any, b: Any) -> Any:
     return a // b if isinstance(a, int) and isinstance(b, int) else div(a, b)
 
 
-def _depth(steps: Any, wanted: int, delay: int, op: str) -> int:
+def depth_of(steps: Any, wanted: int, delay: int, op: str) -> int:
     if isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise BadArgument(op=op, what=f"max_concurrent_steps={wanted!r}", hint="a static int, 1 or more")
     depth = min(wanted, max(steps, 1)) if isinstance(steps, int) else wanted
@@ -162,10 +167,10 @@ def _depth(steps: Any, wanted: int, delay: int, op: str) -> int:
     return depth
 
 
-def _changes(stream: _Stream, step: Any, steps: Any, grid: Sequence[Any]) -> Any:
+def changes(stream: Stream, step: Any, steps: Any, grid: Sequence[Any]) -> Any:
     """Whether the output's block is another one at the next step, or there is none: then it must be stored."""
-    now = stream.spec.indices(_unravel(step, grid), stream.gmem.ndim)
-    following = stream.spec.indices(_unravel(add(step, 1), grid), stream.gmem.ndim)
+    now = stream.spec.indices(unravel(step, grid), stream.gmem.ndim)
+    following = stream.spec.indices(unravel(add(step, 1), grid), stream.gmem.ndim)
     changed: Any = equal(add(step, 1), steps)
     for a, b in zip(now, following, strict=True):
         if isinstance(a, int) and isinstance(b, int):
@@ -192,8 +197,8 @@ def emit_pipeline(
     `max_concurrent_steps`: buffers of each operand. Raises `PipelineLimit`.
     """
     op = "emit_pipeline"
-    ins, in_tree = _specs(in_specs, op)
-    outs, out_tree = _specs(out_specs, op)
+    ins, in_tree = specs_of(in_specs, op)
+    outs, out_tree = specs_of(out_specs, op)
     grid = tuple(grid)
     if any(s.collective_axes for s in ins):
         why = "blocks of a cluster must agree on when a buffer is free"
@@ -201,15 +206,25 @@ def emit_pipeline(
         raise PipelineLimit(op=op, what="collective_axes", why=why, hint=hint)
 
     def pipeline(*refs: Any) -> Any:
-        steps = _total(grid)
+        trace = current()
+        if trace.threads > 1 and not trace.depth:
+            why = f"all {trace.threads} warpgroups would run it on the same buffers"
+            hint = "use emit_pipeline_warp_specialized, or run it in one of them: `kd.when(wg == 0)`"
+            raise PipelineLimit(op=op, what="a pipeline in every warpgroup", why=why, hint=hint)
+        with scope():
+            return run(*refs)
+
+    def run(*refs: Any) -> Any:
+        steps = total_of(grid)
         delay = max((s.delay_release for s in ins), default=0)
-        depth = _depth(steps, max_concurrent_steps, delay, op)
-        given = _given(refs, len(ins) + len(outs), op)
-        sources, sinks = _streams(ins, given[: len(ins)], depth, op), _streams(outs, given[len(ins) :], depth, op)
+        depth = depth_of(steps, max_concurrent_steps, delay, op)
+        given = given_refs(refs, len(ins) + len(outs), op)
+        sources = streams_of(ins, given[: len(ins)], depth, op)
+        sinks = streams_of(outs, given[len(ins) :], depth, op, len(ins))
         loaded = allocate(Barrier(max(len(ins), 1), depth), op)
 
-        def fetch(step: Any, slot: Any, stream: _Stream, predicate: Any) -> None:
-            block = stream.spec.block(stream.gmem, _unravel(step, grid), op)
+        def fetch(step: Any, slot: Any, stream: Stream, predicate: Any) -> None:
+            block = stream.spec.block(stream.gmem, unravel(step, grid), op)
             mode = stream.spec.oob_fill_mode
             copy_gmem_to_smem(block, stream.slot(slot), loaded.at[slot], predicate=predicate, oob_mode=mode)
 
@@ -221,18 +236,18 @@ def emit_pipeline(
                 fetch(step, step, stream, predicate)
 
         def one(step: Any, carry: Any) -> Any:
-            slot = _slot(step, depth)
+            slot = slot_of(step, depth)
             if sources:
                 barrier_wait(loaded.at[slot])
             if sinks:
                 wait_smem_to_gmem(depth - 1, wait_read_only=True)
             blocks = [s.slot(slot) for s in (*sources, *sinks)]
-            result = _call(body, _unravel(step, grid), blocks, in_tree, out_tree, len(ins), carry, init_carry)
+            result = call_body(body, unravel(step, grid), blocks, in_tree, out_tree, len(ins), carry, init_carry)
             if sinks:
                 commit_smem()
                 for stream in sinks:
-                    to = stream.spec.block(stream.gmem, _unravel(step, grid), op)
-                    store = _changes(stream, step, steps, grid)
+                    to = stream.spec.block(stream.gmem, unravel(step, grid), op)
+                    store = changes(stream, step, steps, grid)
                     copy_smem_to_gmem(stream.slot(slot), to, predicate=store, commit_group=False)
                 commit_smem_to_gmem_group()
             for stream in sources:
@@ -242,10 +257,10 @@ def emit_pipeline(
                 ready = less(following, steps)
                 if stream.spec.delay_release:
                     ready = logical_and(ready, less(stream.spec.delay_release - 1, step))
-                fetch(following, _slot(following, depth), stream, ready)
+                fetch(following, slot_of(following, depth), stream, ready)
             return result
 
-        result = _loop(steps, one, init_carry)
+        result = loop_over(steps, one, init_carry)
         if sinks:
             wait_smem_to_gmem(0)
         return result
@@ -253,11 +268,11 @@ def emit_pipeline(
     return pipeline
 
 
-def _slot(step: Any, depth: int) -> Any:
+def slot_of(step: Any, depth: int) -> Any:
     return _rem(step, depth) if depth > 1 else 0
 
 
-def _given(refs: Sequence[Any], count: int, op: str) -> list[Any]:
+def given_refs(refs: Sequence[Any], count: int, op: str) -> list[Any]:
     leaves, _ = flatten(tuple(refs), lambda x: isinstance(x, Ref))
     if len(leaves) != count:
         what = f"{len(leaves)} Refs for {count} specs"
@@ -265,7 +280,7 @@ def _given(refs: Sequence[Any], count: int, op: str) -> list[Any]:
     return leaves
 
 
-def _loop(steps: Any, one: Callable[[Any, Any], Any], init: Any) -> Any:
+def loop_over(steps: Any, one: Callable[[Any, Any], Any], init: Any) -> Any:
     if init is None:
 
         def run(step: Any) -> None:
@@ -275,7 +290,7 @@ def _loop(steps: Any, one: Callable[[Any, Any], Any], init: Any) -> Any:
     return loop(0, steps, init_carry=init)(one)
 
 
-def _call(
+def call_body(
     body: Callable[..., Any],
     indices: tuple[Any, ...],
     blocks: list[Any],
@@ -287,198 +302,9 @@ def _call(
     extra: tuple[Any, ...] = (),
 ) -> Any:
     ins, outs = unflatten(in_tree, blocks[:inputs]), unflatten(out_tree, blocks[inputs:])
-    args = [*_as_args(ins), *_as_args(outs), *extra]
+    args = [*as_args(ins), *as_args(outs), *extra]
     return body(indices, *args, carry) if init is not None else body(indices, *args)
 
 
-def _as_args(tree: Any) -> tuple[Any, ...]:
+def as_args(tree: Any) -> tuple[Any, ...]:
     return tuple(cast("Sequence[Any]", tree)) if isinstance(tree, (tuple, list)) else (tree,)
-
-
-def emit_pipeline_warp_specialized(
-    body: Callable[..., Any],
-    *,
-    grid: Sequence[Any],
-    memory_registers: int,
-    in_specs: Any = (),
-    out_specs: Any = (),
-    max_concurrent_steps: int = 2,
-    wg_axis: str,
-    num_compute_wgs: int,
-    manual_consumed_barriers: bool = False,
-    compute_context: Callable[[Callable[[Any], Any]], None] | None = None,
-    memory_thread_idx: int | None = None,
-) -> Callable[..., None]:
-    """A pipeline over several warpgroups: one loads, `num_compute_wgs` run the body on the same blocks.
-
-    The body is `body(indices, *in_refs, *out_refs[, *consumed_barriers][, carry])`. `compute_context(pipeline)` runs in
-    the compute warpgroups around the loop: `carry = pipeline(carry)`. With `manual_consumed_barriers` the body arrives
-    on the barrier of each input when it no longer needs the block. `memory_registers`: a lane of the loading warpgroup;
-    the others share the rest. Raises `PipelineLimit`.
-    """
-    op = "emit_pipeline_warp_specialized"
-    ins, in_tree = _specs(in_specs, op)
-    outs, out_tree = _specs(out_specs, op)
-    grid = tuple(grid)
-    memory = num_compute_wgs if memory_thread_idx is None else memory_thread_idx
-    threads = current().threads
-    if num_compute_wgs + 1 > threads or not 0 <= memory < threads:
-        why = f"the kernel has {threads} warpgroups"
-        what = f"{num_compute_wgs} compute warpgroups and memory warpgroup {memory}"
-        raise PipelineLimit(op=op, what=what, why=why, hint="set num_threads to num_compute_wgs + 1")
-    axes = {s.collective_axes for s in ins if s.collective_axes}
-    if len(axes) > 1:
-        why = "the buffers of a step are released together"
-        hint = "use the same collective_axes, or none, for every input"
-        raise PipelineLimit(op=op, what=f"different collective_axes {sorted(axes)}", why=why, hint=hint)
-    registers = min(256, (512 - memory_registers) // num_compute_wgs) // 8 * 8
-
-    def pipeline(*refs: Any) -> None:
-        steps = _total(grid)
-        delay = max((s.delay_release for s in ins), default=0)
-        depth = _depth(steps, max_concurrent_steps, delay, op)
-        given = _given(refs, len(ins) + len(outs), op)
-        sources, sinks = _streams(ins, given[: len(ins)], depth, op), _streams(outs, given[len(ins) :], depth, op)
-        loaded = [allocate(Barrier(1, depth), op) for _ in sources]
-        consumed = [allocate(_consumed(s.spec, num_compute_wgs, depth, axes), op) for s in sources]
-        written = allocate(Barrier(num_compute_wgs), op) if sinks and num_compute_wgs > 1 else None
-        me = axis_index(wg_axis)
-
-        @when(me == memory)
-        def _() -> None:
-            set_max_registers(memory_registers, action="decrease")
-            _produce(sources, loaded, consumed, steps, grid, depth, op)
-
-        compute = logical_and(less(me, num_compute_wgs + (1 if memory < num_compute_wgs else 0)), me != memory)
-
-        @when(compute)
-        def _() -> None:
-            set_max_registers(registers, action="increase")
-            leader = 1 if memory == 0 else 0
-
-            def run(init: Any) -> Any:
-                def one(step: Any, carry: Any) -> Any:
-                    slot = _slot(step, depth)
-                    for barrier in loaded:
-                        barrier_wait(barrier.at[slot])
-                    if sinks:
-                        _free_sinks(me, leader, depth, written)
-                    blocks = [s.slot(slot) for s in (*sources, *sinks)]
-                    manual = tuple(b.at[slot] for b in consumed) if manual_consumed_barriers else ()
-                    indices = _unravel(step, grid)
-                    result = _call(body, indices, blocks, in_tree, out_tree, len(ins), carry, init, manual)
-                    if sinks:
-                        _store_sinks(sinks, slot, step, steps, grid, me, leader, written, op)
-                    if not manual_consumed_barriers:
-                        for stream, barrier in zip(sources, consumed, strict=True):
-                            late = stream.spec.delay_release
-                            go = None if not late else less(late - 1, step)
-                            free = where(less(step, late), 0, subtract(step, late)) if late else step
-                            barrier_arrive(barrier.at[_slot(free, depth)], predicate=go)
-                    return result
-
-                result = _loop(steps, one, init)
-                if not manual_consumed_barriers:
-                    _release_rest(sources, consumed, steps, depth)
-                return result
-
-            if compute_context is None:
-                run(None)
-            else:
-                compute_context(run)
-            if sinks:
-                wait_smem_to_gmem(0)
-
-    return pipeline
-
-
-def _consumed(spec: BlockSpec, consumers: int, depth: int, axes: set[Any]) -> Any:
-    if axes:
-        (names,) = axes
-        return ClusterBarrier(collective_axes=(names,), num_arrivals=consumers, num_barriers=depth)
-    return Barrier(consumers, depth)
-
-
-def _produce(
-    sources: list[_Stream], loaded: list[Any], consumed: list[Any], steps: Any, grid: Sequence[Any], depth: int, op: str
-) -> None:
-    def one(step: Any) -> None:
-        slot = _slot(step, depth)
-        for stream, full, empty in zip(sources, loaded, consumed, strict=True):
-
-            @when(less(depth - 1, step))
-            def _(empty: Any = empty) -> None:
-                barrier_wait(empty.at[slot])
-
-            block = stream.spec.block(stream.gmem, _unravel(step, grid), op)
-            copy_gmem_to_smem(
-                block,
-                stream.slot(slot),
-                full.at[slot],
-                collective_axes=stream.spec.collective_axes or None,
-                oob_mode=stream.spec.oob_fill_mode,
-            )
-
-    loop(0, steps)(one)
-    # leave every barrier between phases, so that the pipeline can run again
-    for _stream, empty in zip(sources, consumed, strict=True):
-        for back in range(depth):
-            step = subtract(steps, depth - back)
-
-            @when(less(-1, step) if not isinstance(step, int) else step >= 0)
-            def _(empty: Any = empty, step: Any = step) -> None:
-                barrier_wait(empty.at[_slot(step, depth)])
-
-
-def _release_rest(sources: list[_Stream], consumed: list[Any], steps: Any, depth: int) -> None:
-    """Release what `delay_release` held back at the end."""
-    for stream, barrier in zip(sources, consumed, strict=True):
-        for back in range(stream.spec.delay_release, 0, -1):
-            step = subtract(steps, back)
-            good = step >= 0 if isinstance(step, int) else less(-1, step)
-            safe = max(step, 0) if isinstance(step, int) else where(good, step, 0)
-
-            @when(good)
-            def _(barrier: Any = barrier, safe: Any = safe) -> None:
-                barrier_arrive(barrier.at[_slot(safe, depth)])
-
-
-def _free_sinks(me: Any, leader: int, depth: int, written: Any) -> None:
-    """Wait until the next output buffer has been read by its copy."""
-    if written is None:
-        wait_smem_to_gmem(depth - 1, wait_read_only=True)
-        return
-
-    @when(me == leader)
-    def _() -> None:
-        wait_smem_to_gmem(depth - 1, wait_read_only=True)
-
-    barrier_arrive_and_wait(written)
-
-
-def _store_sinks(
-    sinks: list[_Stream],
-    slot: Any,
-    step: Any,
-    steps: Any,
-    grid: Sequence[Any],
-    me: Any,
-    leader: int,
-    written: Any,
-    op: str,
-) -> None:
-    """Copy the step's output blocks out: by the first compute warpgroup, once all have written."""
-    commit_smem()
-
-    def store() -> None:
-        for stream in sinks:
-            to = stream.spec.block(stream.gmem, _unravel(step, grid), op)
-            changed = _changes(stream, step, steps, grid)
-            copy_smem_to_gmem(stream.slot(slot), to, predicate=changed, commit_group=False)
-        commit_smem_to_gmem_group()
-
-    if written is None:
-        store()
-        return
-    barrier_arrive_and_wait(written)
-    when(me == leader)(store)

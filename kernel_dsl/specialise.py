@@ -15,10 +15,11 @@ from .facts import any_of
 from .ir import ArrayType, Axis, KernelIR, MemorySpace, RefType, Region, Value
 from .layout import SCALAR
 from .memory import ShapeDtypeStruct
-from .ops.loops import allocate, is_spec
+from .ops.scope import allocate, is_spec
 from .options import CompilerParams
 from .pressure import warn_of_large_values
 from .refs import Ref
+from .registers import check_registers
 from .source import Loc, of_function
 from .trace import Trace, new_value, settle, tracing
 from .tree import flatten, unflatten
@@ -175,6 +176,7 @@ def trace_kernel(
         value.home = body
     with tracing(trace):
         _run(definition, args, unflatten(out_structure, handles), out_structure, scratch)
+    check_registers(body, threads)
     settle(body, lambda _: None)
     ir = KernelIR(
         definition.name,

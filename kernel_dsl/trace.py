@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 from .diagnostics import CostNote, Error, at_user_line
-from .errors import NotTracing, ValueFromOtherRegion, ValueFromOtherTrace
+from .errors import NotTracing, ScratchEnded, ValueFromOtherRegion, ValueFromOtherTrace
 from .facts import any_of, of_result
 from .ir import ArrayType, Op, Region, Value, Yield
 from .layout import Layout, blocked
@@ -20,6 +20,10 @@ from .source import Loc, here
 from .values import Array
 
 _O = TypeVar("_O", bound=Op)
+
+
+class Scratch(Region):
+    """The home of scratch that ends before the region it was allocated in."""
 
 
 class LayoutVar:
@@ -105,7 +109,10 @@ class Trace:
     )
     # buffers that are also known by another shape, dtype or block: their transforms are settled
     aliased: set[Value] = field(default_factory=lambda: cast("set[Value]", set()))
-    registers: list[tuple[int, str]] = field(default_factory=lambda: cast("list[tuple[int, str]]", []))
+    scopes: int = 0  # scopes of scratch so far
+    scope: tuple[int, ...] = ()  # the open ones whose SMEM may be shared with others
+    scratch: Scratch | None = None  # the innermost open one
+    in_warps: bool = False  # inside warp_map
 
 
 _current: ContextVar[Trace | None] = ContextVar("kernel_dsl_trace", default=None)
@@ -161,6 +168,8 @@ def emit(op: _O, loc: Loc | None = None) -> _O:
 def _escaped(value: Value, loc: Loc) -> Error:
     """The error for a value whose region, or whose whole trace, has ended."""
     made = value.op.loc if value.op is not None else None
+    if isinstance(value.home, Scratch):
+        return ScratchEnded(loc=loc, other=made, other_label="made here")
     cls = ValueFromOtherRegion if value.home is not None and value.home.inner else ValueFromOtherTrace
     return cls(loc=loc, other=made, other_label="made here")
 

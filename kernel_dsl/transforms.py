@@ -69,6 +69,8 @@ def find_swizzle(minor_dim_bits: int, what: str = "") -> int:
 
 def fields_of(shape: tuple[int, ...], dtype: DType, transforms: Sequence[Any]) -> tuple[tuple[int, ...], Swizzle]:
     """(tiling, swizzle) of a buffer. Raises `BadTransform`, `BadArgument`."""
+    if isinstance(transforms, Transform):
+        raise BadArgument(op="SMEM", what=f"transforms={transforms!r}", hint="give a list or tuple of transforms")
     tiling: tuple[int, ...] = ()
     swizzle = Swizzle.NONE
     for transform in transforms:

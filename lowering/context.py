@@ -32,7 +32,7 @@ class Buffer:
 
 @dataclass
 class Barriers:
-    """Lowered mbarriers: the SMEM address of the first, and the allocas that hold this warpgroup's phases."""
+    """Lowered mbarriers: the SMEM address of the first, and the alloca of this warpgroup's phases, a bit for each."""
 
     address: str
     phases: str
@@ -77,6 +77,7 @@ class Context:
         self.buffers: dict[Value, Buffer] = {}
         self.barriers: dict[Value, Barriers] = {}
         self.smem_offsets: dict[Op, int] = {}
+        self.sharing: frozenset[tuple[int, ...]] = frozenset()  # scopes whose SMEM is that of others too
         self.plan = SmemPlan()
         self.math: dict[str, None] = {}  # functions of lowering/math that are called, in order of first use
         self.last_half: int | None = None  # which half of the exchange space was used last; None: not known
@@ -188,6 +189,8 @@ class Context:
         mask = layout.replicated_mask
         if not mask:
             return None
+        if self.warp_level:  # rank-0 values only, and each warp has its own
+            return self.warp_leader()
         if mask == WARPGROUP - 1:
             return self.e.pre(f"icmp eq i32 {self.local_thread()}, 0")
         masked = self.e.pre(f"and i32 {self.local_thread()}, {mask}")

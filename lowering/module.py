@@ -84,7 +84,7 @@ def to_llvm(
     emitter = Emitter(debug)
     ctx = Context(ir, target, emitter, _rules())
     ctx.used = {v for op in ir.walk() for v in op.values()}
-    plan, ctx.smem_offsets = plan_smem.plan(ir)
+    plan, ctx.smem_offsets, ctx.sharing = plan_smem.plan(ir)
     ctx.plan = plan
     signature, params, arrays = _parameters(ctx)
     lower_body(ctx)

@@ -137,7 +137,7 @@ def refusal(p: AttentionProblem, arrays: tuple[Any, ...], target: Any) -> str:
         return "there is nothing to compute"
     for name, x in zip("qkv", arrays, strict=True):
         strides = element_strides(x)
-        if strides is not None and (strides[3] != 1 or any(s % 8 for s in strides[:3])):
+        if strides is not None and (strides[3] != 1 or any(s < 0 or s % 8 for s in strides[:3])):
             return f"{name} has strides {strides}, and TMA needs rows of neighbours at multiples of 16 bytes"
         if array_address(x) % 16:
             return f"{name} is not aligned to 16 bytes"

@@ -178,6 +178,8 @@ class Matmul:
             item = as_dtype(x.dtype).itemsize
             if strides is not None and strides[1] != 1 and x.shape[1] > 1:
                 return f"{name} is strided along both axes"
+            if x.shape[0] > 1 and row < 0:
+                return f"rows of {name} go backwards"
             if x.shape[0] > 1 and row * item % 16:
                 return f"rows of {name} are {row * item} bytes apart, and TMA needs a multiple of 16"
             if array_address(x) % 16:

@@ -22,6 +22,7 @@ from . import (
     reduce,
     ref,
     scan,
+    scope,
     semaphore,
     shape,
     sorting,
@@ -47,6 +48,7 @@ from .product import *  # noqa: F403
 from .reduce import *  # noqa: F403
 from .ref import *  # noqa: F403
 from .scan import *  # noqa: F403
+from .scope import *  # noqa: F403
 from .semaphore import *  # noqa: F403
 from .shape import *  # noqa: F403
 from .sorting import *  # noqa: F403
@@ -74,6 +76,7 @@ FAMILIES = (
     reduce,
     ref,
     scan,
+    scope,
     semaphore,
     shape,
     sorting,

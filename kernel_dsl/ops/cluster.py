@@ -13,6 +13,7 @@ from ..memory import ClusterBarrier
 from ..refs import Access, Ref, View, is_index
 from ..target import Feature
 from ..trace import LayoutVar, current, emit
+from ..values import Array
 from .barrier import BarrierRef, as_barrier
 from .copy import cluster_positions
 from .elementwise import as_value, broadcast_value
@@ -87,10 +88,19 @@ def cluster_ref(ref: Any, index: Mapping[str, Any]) -> Ref:
     for name in names:
         if not is_index(index[name]):
             raise BadArgumentType(op=op, what=f"{name}={index[name]!r}", hint="an int or a rank-0 integer value")
+        _check_block(name, index[name], op)
         values.append(as_value(index[name], op))
     current().aliased.add(own.root)
     made = emit(PeerRef(own.root, tuple(values), axes, own.type)).result
     return own.moved_to(made)
+
+
+def _check_block(name: str, index: Any, op: str) -> None:
+    """Raise `ClusterUse` for a static index beyond the cluster."""
+    size = current().axes[name][2]
+    if not isinstance(index, Array) and not 0 <= index < size:
+        hint = f"blocks along {name!r} are numbered from 0 to {size - 1}"
+        raise ClusterUse(op=op, what=f"block {index} of {size} along {name!r}", hint=hint)
 
 
 def async_store_smem(x: Any, ref: Any, barrier: Any, *, cluster_dim: str, cluster_idx: Any) -> None:
@@ -108,6 +118,7 @@ def async_store_smem(x: Any, ref: Any, barrier: Any, *, cluster_dim: str, cluste
         raise BadArgument(op=op, what="a rank-0 Ref", hint="store at least 4 bytes")
     one = as_barrier(barrier, op)
     (axis,) = cluster_positions(cluster_dim, op)
+    _check_block(cluster_dim, cluster_idx, op)
     view, offsets = target.view()
     vector, minor = target.vector()
     if vector * target.dtype.itemsize < 4:

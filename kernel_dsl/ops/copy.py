@@ -186,6 +186,9 @@ def copy_gmem_to_smem(
     a, b = _pair(src, dst, (MemorySpace.GMEM, MemorySpace.SMEM), op)
     if not isinstance(oob_mode, OOBFillMode):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise BadArgumentType(op=op, what=f"oob_mode={oob_mode!r}", hint="use `kd.OOBFillMode.ZEROS` or its kin")
+    if oob_mode is OOBFillMode.NANS and (not a.dtype.is_float or a.dtype.itemsize == 1):
+        hint = "TMA fills float16, bfloat16, float32 and float64 with NaN; use `ZEROS`"
+        raise BadArgument(op=op, what=f"oob_mode=NANS for {a.dtype}", hint=hint)
     size = a.size * a.dtype.itemsize
     if size > MAX_TRANSFER:
         raise BarrierBytes(op=op, bytes=size, limit=MAX_TRANSFER)

@@ -1,4 +1,4 @@
-"""Iteration spaces shared between blocks, tile orders, and scoped scratch."""
+"""Iteration spaces shared between blocks, and tile orders."""
 
 from __future__ import annotations
 
@@ -7,27 +7,12 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from .. import dtypes as dt
-from ..accumulator import AccSpec
-from ..compiled import Swizzle
-from ..dtypes import DType
-from ..errors import BadArgument, BadArgumentType
-from ..ir import BarrierType, MemorySpace, RefType
-from ..memory import Barrier, ClusterBarrier, MemorySpec, RefUnion
-from ..refs import Ref
-from ..trace import current, emit, traced
-from ..transforms import SWIZZLED_ALIGNMENT, transformed
-from ..tree import flatten, unflatten
+from ..errors import BadArgument
 from .arith import add, div, equal, less, multiply, rem, subtract, where
-from .barrier import BarrierRef
 from .control import loop
-from .elementwise import as_value
-from .index import AxisIndex, axis_index, axis_size
-from .ref import AllocBarrier, AllocSmem
-from .semaphore import SemaphoreSpec, SemaphoreType, allocate_semaphore
-from .threads import alias
+from .index import axis_index, axis_size
 
-__all__ = ["NDLoopInfo", "nd_loop", "planar_snake", "run_scoped", "run_state"]
+__all__ = ["NDLoopInfo", "nd_loop", "planar_snake"]
 
 
 @dataclass(frozen=True)
@@ -130,109 +115,3 @@ def planar_snake(lin_idx: Any, shape: tuple[Any, Any], minor_dim: int, tile_widt
         whole = less(lin_idx, elements)
         chosen = tuple(where(whole, a, b) for a, b in zip(inside, edge, strict=True))
     return (chosen[0], chosen[1]) if minor_dim == 0 else (chosen[1], chosen[0])
-
-
-# --- scoped scratch ------------------------------------------------------------------------------
-
-
-def allocate(spec: Any, name: str = "") -> Any:
-    """The Ref or barrier for one scratch specification."""
-    if isinstance(spec, MemorySpec):
-        if spec.space is MemorySpace.GMEM:
-            hint = "scratch in GMEM is an output that you don't use"
-            raise BadArgumentType(op="scratch", what="GMEM can't be scratch", hint=hint)
-        if spec.space is MemorySpace.REGS:
-            hint = "carry values through loops, or use SMEM"
-            raise BadArgumentType(op="scratch", what="registers have no Ref", hint=hint)
-        type = smem_type(spec, name)
-        return Ref(emit(AllocSmem(type)).result)
-    if isinstance(spec, Barrier):
-        return BarrierRef(emit(AllocBarrier(BarrierType(spec.num_arrivals, spec.shape, name))).result)
-    if isinstance(spec, SemaphoreType):
-        spec = spec()
-    if isinstance(spec, SemaphoreSpec):
-        return allocate_semaphore(spec, name)
-    if isinstance(spec, RefUnion):
-        return _allocate_union(spec, name)
-    if isinstance(spec, ClusterBarrier):
-        from .cluster import cluster_barrier
-
-        return cluster_barrier(spec, name)
-    if isinstance(spec, AccSpec):
-        from .matrix import allocate_acc
-
-        return allocate_acc(spec, name)
-    what = f"{spec!r} is no scratch specification"
-    raise BadArgumentType(op="scratch", what=what, hint="use `kd.SMEM(shape, dtype)` or `kd.Barrier(...)`")
-
-
-def _allocate_union(union: RefUnion, name: str) -> tuple[Any, ...]:
-    """The trees of a union, each with its Refs one after another from the same start."""
-    plans: list[tuple[Any, list[tuple[int, RefType]]]] = []
-    total = 0
-    for tree in union.trees:
-        leaves, structure = flatten(tree, is_spec)
-        end = 0
-        placed: list[tuple[int, RefType]] = []
-        for leaf in leaves:
-            if not isinstance(leaf, MemorySpec) or leaf.space is not MemorySpace.SMEM:
-                hint = "barriers and accumulators can't share memory"
-                raise BadArgumentType(op="RefUnion", what=f"{leaf!r} is no SMEM specification", hint=hint)
-            type = smem_type(leaf, name)
-            start = -(-end // type.alignment) * type.alignment
-            placed.append((start, type))
-            end = start + leaf.bytes
-        total = max(total, end)
-        plans.append((structure, placed))
-    whole = RefType(MemorySpace.SMEM, (total,), dt.uint8, alignment=SWIZZLED_ALIGNMENT, name=name)
-    root = Ref(emit(AllocSmem(whole)).result)
-    return tuple(unflatten(structure, [alias(root, at, t) for at, t in placed]) for structure, placed in plans)
-
-
-def smem_type(spec: MemorySpec, name: str) -> RefType:
-    """The type of a buffer for a specification."""
-    # 128 bytes: the alignment that TMA needs of SMEM (PTX ISA, cp.async.bulk.tensor)
-    type = RefType(MemorySpace.SMEM, spec.shape, spec.dtype, alignment=128, name=name)
-    if spec.tiling or spec.swizzle is not Swizzle.NONE:
-        type = transformed(type, spec.tiling, spec.swizzle)
-    return type
-
-
-def allocate_own(shape: tuple[int, ...], dtype: DType, name: str) -> Ref:
-    """A buffer in SMEM that only this warpgroup uses: one of as many as there are warpgroups."""
-    threads = current().threads
-    if threads == 1:
-        return allocate(MemorySpec(MemorySpace.SMEM, shape, dtype), name)
-    every = allocate(MemorySpec(MemorySpace.SMEM, (threads, *shape), dtype), name)
-    return every.at[traced(AxisIndex("thread", 0, threads))]
-
-
-def is_spec(x: Any) -> bool:
-    """Whether `x` is one scratch specification rather than a nest of them."""
-    return isinstance(x, (MemorySpec, Barrier, ClusterBarrier, AccSpec, RefUnion, SemaphoreSpec, SemaphoreType))
-
-
-def run_scoped(f: Callable[..., Any], *types: Any, **kw_types: Any) -> Any:
-    """Call `f` with scratch made from the specifications; returns what it returns. The scratch ends with the call."""
-    current()
-
-    def make(tree: Any) -> Any:
-        leaves, structure = flatten(tree, is_spec)
-        return unflatten(structure, [allocate(leaf) for leaf in leaves])
-
-    return f(*(make(t) for t in types), **{k: make(t) for k, t in kw_types.items()})
-
-
-def run_state(f: Callable[..., None]) -> Callable[[Any], Any]:
-    """`run_state(f)(init)`: `f` gets Refs that start as the values of the pytree `init`; returns what they end as."""
-
-    def run(init: Any) -> Any:
-        leaves, structure = flatten(init)
-        values = [as_value(leaf, "run_state") for leaf in leaves]
-        refs = [allocate_own(v.shape, v.dtype, "run_state") for v in values]
-        for ref, value in zip(refs, values, strict=True):
-            ref[...] = value
-        f(unflatten(structure, list(refs)))
-        return unflatten(structure, [ref[...] for ref in refs])
-
-    return run

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import dtypes as dt
 from ..accumulator import AccRef, AccSpec, AccType
 from ..compiled import Swizzle
 from ..dtypes import DType
 from ..errors import BadArgument, BadArgumentType
-from ..errors_hopper import RegisterBudget, TransformConflict, UnreadAccumulator, WgmmaShape, WgmmaType
+from ..errors_hopper import TransformConflict, UnreadAccumulator, WgmmaShape, WgmmaType
 from ..ir import ArrayType, Effect, MemorySpace, Op, Value, attr, operand, operands
 from ..layout import Layout
 from ..layouts import WGMMA, WGMMA_8BIT, WGMMA_TF32, LayoutRule, resolve_rule
@@ -233,9 +232,6 @@ def _check_shapes(acc: AccRef, a: Any, b: Ref) -> None:
     if a.shape[1] % k_step(a.dtype):
         why = f"one instruction takes {k_step(a.dtype)} elements of K"
         raise WgmmaShape(op="wgmma", what=f"K is {a.shape[1]}", why=why, hint="pad K with zeros")
-    if a.dtype.itemsize == 1 and acc.dtype == dt.int32 and acc.shape[1] % 16 and acc.shape[1] > 24:
-        why = "integer products take N of 8, 16, 24 or multiples of 16"
-        raise WgmmaShape(op="wgmma", what=f"N is {acc.shape[1]}", why=why, hint="round N up to a multiple of 16")
 
 
 def operand_view(ref: Ref, mn: int, word: str) -> tuple[View, tuple[Value, ...]]:
@@ -253,13 +249,18 @@ def operand_view(ref: Ref, mn: int, word: str) -> tuple[View, tuple[Value, ...]]
             "store the transpose in SMEM, with K as the last axis, and pass its `.T`" if mn else "make K the last axis"
         )
         raise WgmmaShape(op="wgmma", what=f"{word} is {ref.dtype} and not contiguous along K", why=why, hint=hint)
-    infer_transforms(ref)
+    infer_transforms(ref, k_major)
     return view, offsets
 
 
-def infer_transforms(ref: Ref) -> None:
-    """Give a plain buffer the tiling and swizzle that matrix operands need. Raises `TransformConflict`."""
+def infer_transforms(ref: Ref, k_major: bool) -> None:
+    """Give a plain buffer the tiling and swizzle that matrix operands need. Raises `TransformConflict`.
+
+    Rows of K need a swizzle. Rows of the other dimension that are no multiple of 32 bytes are tiled by 16 bytes.
+    """
     type = ref.type
+    if not k_major and type.tiling and type.tiling[-1] * type.dtype.itemsize == 16:
+        return
     if type.swizzle is not Swizzle.NONE:
         row = type.tiling[-1] if type.tiling else type.shape[-1]
         if row * type.dtype.itemsize != type.swizzle.value:
@@ -272,12 +273,12 @@ def infer_transforms(ref: Ref) -> None:
         why = "a bitcast, reshape or cluster_ref of it was made while it had no transforms"
         raise TransformConflict(ref=repr(ref), why=why)
     span = find_swizzle(type.shape[-1] * type.dtype.bits, "an operand of wgmma")
-    if span == 16:
+    if span == 16 and k_major:
         why = "a row of an operand is a multiple of 32 bytes"
         raise WgmmaShape(op="wgmma", what=f"{ref!r} has short rows", why=why, hint="make the last axis longer")
-    tiling = (8, span // type.dtype.itemsize)
-    check_fields(type.shape, type.dtype, tiling, Swizzle(span))
-    made = transformed(type, tiling, Swizzle(span))
+    tiling, swizzle = (8, span // type.dtype.itemsize), Swizzle(span if span > 16 else 0)
+    check_fields(type.shape, type.dtype, tiling, swizzle)
+    made = transformed(type, tiling, swizzle)
     if ref.root.op.op_name == "alias_smem" and ref.root.op.offset % made.alignment:  # type: ignore[attr-defined]
         raise TransformConflict(ref=repr(ref), why="in its RefUnion it does not start at a multiple of 1024 bytes")
     ref.root.type = made
@@ -327,11 +328,4 @@ def set_max_registers(n: int, *, action: str) -> None:
         raise BadArgument(op="set_max_registers", what=f"action={action!r}", hint='"increase" or "decrease"')
     if isinstance(n, bool) or not isinstance(n, int) or n % 8 or not 24 <= n <= 256:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise BadArgument(op="set_max_registers", what=f"n={n!r}", hint="a multiple of 8 from 24 to 256")
-    trace = current()
-    trace.registers.append((n, action))
-    least = min(r for r, _ in trace.registers)
-    if action == "increase" and n + (trace.threads - 1) * least > 512:
-        what = f"{n} registers for one warpgroup and {least} for each of {trace.threads - 1} others"
-        why = "a multiprocessor has 65536 registers: 512 for a lane of each of four warpgroups together"
-        raise RegisterBudget(what=what, why=why, hint="decrease the other warpgroups' registers further")
     emit(SetMaxRegisters(n, action == "increase"))

@@ -24,6 +24,12 @@ __all__ = ["dot", "matmul", "mma"]
 
 _MMA = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int8", "uint8")
 _FP8 = ("float8_e4m3fn", "float8_e5m2")
+_I8 = ("int8", "uint8")
+
+
+def _mixes(a: DType, b: DType) -> bool:
+    """Whether tensor cores multiply these two dtypes as they are."""
+    return a == b or (a.name in _FP8 and b.name in _FP8) or (a.name in _I8 and b.name in _I8)
 
 
 class Mma(Op, name="mma"):
@@ -48,15 +54,14 @@ def accumulator_dtype(dtype: DType) -> DType:
 
 
 def mma(acc: Any, a: Any, b: Any) -> Array:
-    """acc + a @ b by mma.sync: a (M, K) and b (K, N) values of one 16-bit, fp8 or 8-bit integer dtype, or float32 (as
-    tf32). Any shape; acc (M, N) is float32 or int32. Raises `WgmmaType`, `ShapeMismatch`.
+    """acc + a @ b by mma.sync: a (M, K) and b (K, N) values of one 16-bit dtype, fp8 of either kind, 8-bit integers of
+    either kind, or float32 (as tf32). Any shape; acc (M, N) is float32 or int32. Raises `WgmmaType`, `ShapeMismatch`.
     """
     x, y = as_value(a, "mma"), as_value(b, "mma")
     total = as_value(acc, "mma")
     _check_shapes(x.shape, y.shape, "mma")
-    same = x.dtype == y.dtype or (x.dtype.name in _FP8 and y.dtype.name in _FP8)
-    if not same or (x.dtype.name not in _MMA and x.dtype != dt.float32):
-        why = "operands are both float16, bfloat16, fp8, int8, uint8, or float32 as tf32"
+    if not _mixes(x.dtype, y.dtype) or (x.dtype.name not in _MMA and x.dtype != dt.float32):
+        why = "operands are both float16, bfloat16, fp8 of either kind, 8-bit integers, or float32 as tf32"
         raise WgmmaType(op="mma", what=f"operands of {x.dtype} and {y.dtype}", why=why, hint="convert one of them")
     want = accumulator_dtype(x.dtype)
     if total.dtype != want:
@@ -92,9 +97,10 @@ def dot(a: Any, b: Any, *, acc: Any = None, precision: str | None = None, out_dt
     if len(y.shape) == 1:
         y, squeeze = _value(y)[:, None], (*squeeze, 1)
     _check_shapes(x.shape, y.shape, "dot")
-    common, _ = promote([(x.dtype, False), (y.dtype, False)])
-    if x.dtype.name in _FP8 and y.dtype.name in _FP8:
+    if _mixes(x.dtype, y.dtype):
         common = x.dtype
+    else:
+        common, _ = promote([(x.dtype, False), (y.dtype, False)])
     result = _product(x, y, acc, common, precision == "tf32")
     if squeeze:
         from .shape import squeeze as drop
@@ -130,7 +136,7 @@ def _product(x: Any, y: Any, acc: Any, common: DType, tf32: bool) -> Array:
         common = dt.float16  # exact: every fp8 number is a float16
     if tensor:
         start = _zeros(shape, want) if total is None else total
-        same = x.dtype.name in _FP8 and y.dtype.name in _FP8 and common.name in _FP8
+        same = _mixes(x.dtype, y.dtype) and common == x.dtype
         left, right = (_value(v) if same else astype(_value(v), common) for v in (x, y))
         return mma(start, left, right)
     return _by_lanes(x, y, _zeros(shape, want) if total is None else total, want)
@@ -194,21 +200,23 @@ def _by_lanes(x: Any, y: Any, total: Array, want: DType) -> Array:
     """Multiply and add, one k at a time; values are read back from SMEM."""
     from .arith import fma
     from .control import loop
+    from .scope import scope
 
-    left, right = (_in_memory(v) for v in (x, y))
+    with scope():
+        left, right = (_in_memory(v) for v in (x, y))
 
-    def step(k: Any, acc: Array) -> Array:
-        u = astype(left[:, ds(k, 1)], want)
-        v = astype(right[ds(k, 1), :], want)
-        return fma(u, v, acc) if want.is_float else u * v + acc
+        def step(k: Any, acc: Array) -> Array:
+            u = astype(left[:, ds(k, 1)], want)
+            v = astype(right[ds(k, 1), :], want)
+            return fma(u, v, acc) if want.is_float else u * v + acc
 
-    return loop(0, x.shape[1], init_carry=total)(step)
+        return loop(0, x.shape[1], init_carry=total)(step)
 
 
 def _in_memory(x: Any) -> Ref:
     if isinstance(x, Ref):
         return x
-    from .loops import allocate_own
+    from .scope import allocate_own
 
     ref = allocate_own(x.shape, x.dtype, "dot operand")
     ref[...] = x

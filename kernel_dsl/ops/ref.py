@@ -28,9 +28,13 @@ __all__ = ["load", "store"]
 
 
 class AllocSmem(Op, name="alloc_smem"):
-    """A buffer in the block's dynamic SMEM, shared by its warpgroups. No instruction."""
+    """A buffer in the block's dynamic SMEM, shared by its warpgroups. No instruction.
+
+    `scope`: the scope it ends with (scope.py), by its number in each scope around it; () ends with the kernel.
+    """
 
     type: RefType = attr()
+    scope: tuple[int, ...] = attr(())
 
     def infer(self) -> tuple[Any, ...]:
         return (self.type,)

@@ -141,13 +141,16 @@ def warp_map(f: Callable[[Any], None]) -> None:
     an array value is made or used.
     """
     made = Region()
+    trace = current()
     with into(made):
+        trace.in_warps = True
         index = new_value(ArrayType((), dt.int32, SCALAR))
         index.facts = Range(0, 3)
         made.args = (index,)
         if f(index) is not None:
             raise BodyReturned(what="the body of `kd.warp_map`", got="a value", hint="store results to Refs")
         end_region(made, ())
+    trace.in_warps = False
     _check_scalars(made)
     emit(WarpMap(made))
 

@@ -1,11 +1,12 @@
-"""Refuse barriers whose phase can never complete: the most arrivals that a kernel can make are fewer than they need."""
+"""Refuse barriers whose phase can never complete, or completes with arrivals left over that nothing waits for."""
 
 from __future__ import annotations
 
 from math import prod
 
-from kernel_dsl.errors_hopper import TooFewArrivals
+from kernel_dsl.errors_hopper import TooFewArrivals, TooManyArrivals
 from kernel_dsl.ir import KernelIR, Op, Region, Value
+from kernel_dsl.ops.atomic import AtomicCas, AtomicRmw
 from kernel_dsl.ops.barrier import BarrierArrive, BarrierTest, BarrierWait
 from kernel_dsl.ops.cluster import AsyncStoreSmem
 from kernel_dsl.ops.control import For, While
@@ -38,8 +39,35 @@ class _Count:
                 self.region(inner, looped or isinstance(op, (For, While)), WARPS if isinstance(op, WarpMap) else each)
 
 
+def _check_excess(region: Region, each: int) -> None:
+    """Raise `TooManyArrivals` where ops in a row arrive at one barrier more often than a phase takes.
+
+    Whatever can wait in between, or run something else, starts the count again. `each`: how many arrive by an op.
+    """
+    counts: dict[tuple[Value, Value], int] = {}
+    for op in region.ops:
+        inner = op.region_list()
+        for nested in inner:
+            _check_excess(nested, 1)
+        if inner or isinstance(op, (BarrierWait, BarrierTest, AtomicRmw, AtomicCas)):
+            counts.clear()
+        elif isinstance(op, (BarrierArrive, CopyGmemToSmem)) and op.barrier is not None and op.predicate is None:
+            if op.barrier.type.cluster or op.index is None:
+                continue
+            key = op.barrier, op.index
+            counts[key] = counts.get(key, 0) + each
+            needed = op.barrier.type.arrivals
+            if counts[key] > needed:
+                name = op.barrier.type.name or "a barrier"
+                raise TooManyArrivals(loc=op.loc, name=name, needed=needed, count=counts[key])
+
+
 def check_waits(ir: KernelIR) -> None:
-    """Raise `TooFewArrivals` at the wait. For a GPU only: the interpreter shows who waits for what instead."""
+    """Raise `TooFewArrivals` at the wait, `TooManyArrivals` at the arrival.
+
+    For a GPU only: the interpreter shows what happens instead.
+    """
+    _check_excess(ir.body, ir.threads)
     count = _Count(ir.threads)
     count.region(ir.body, False, 1)
     blocks = prod(a.size for a in ir.cluster)

@@ -18,20 +18,32 @@ BARRIER_BYTES = 8
 SMEM_ALIGNMENT = 1024
 
 
-def plan(ir: KernelIR) -> tuple[SmemPlan, dict[Op, int]]:
-    """Give every allocation its place: barriers first, then buffers, each at its alignment."""
+Scope = tuple[int, ...]
+
+
+def plan(ir: KernelIR) -> tuple[SmemPlan, dict[Op, int], frozenset[Scope]]:
+    """Give every allocation its place: barriers first, then buffers, each at its alignment.
+
+    A scope's buffers come after those of the scopes around it, so scopes beside each other share memory: the plan, the
+    offsets, and the scopes that share.
+    """
     result = SmemPlan()
     offsets: dict[Op, int] = {}
     allocs = [op for op in ir.walk() if isinstance(op, (AllocSmem, AllocBarrier))]
-    end = 0
-    for number, op in enumerate(sorted(allocs, key=lambda op: isinstance(op, AllocSmem))):
+    ends: dict[Scope, int] = {}
+    scopes = {op.scope for op in allocs if isinstance(op, AllocSmem)}
+    sharing = frozenset(a for a in scopes if any(_beside(a, b) for b in scopes))
+    # barriers of all scopes stay for good: they are initialised once
+    for number, op in enumerate(sorted(allocs, key=_order)):
+        scope: Scope = op.scope if isinstance(op, AllocSmem) else ()
         if isinstance(op, AllocBarrier):
             size, alignment = prod(op.type.shape) * BARRIER_BYTES, BARRIER_BYTES
         else:
             size, alignment = prod(op.type.shape) * op.type.dtype.itemsize, op.type.alignment
+        end = max((ends.get(scope[:n], 0) for n in range(len(scope) + 1)), default=0)
         offset = -(-end // alignment) * alignment
         offsets[op] = offset
-        end = offset + size
+        ends[scope] = offset + size
         result.add(
             SmemRegion(
                 name=op.type.name or f"scratch {number}",
@@ -45,7 +57,18 @@ def plan(ir: KernelIR) -> tuple[SmemPlan, dict[Op, int]]:
                 line=source_line(op.loc),
             )
         )
-    return result, offsets
+    return result, offsets, sharing
+
+
+def _order(op: AllocSmem | AllocBarrier) -> tuple[int, int]:
+    """Barriers, then buffers, those of outer scopes first."""
+    return (1, len(op.scope)) if isinstance(op, AllocSmem) else (0, 0)
+
+
+def _beside(a: Scope, b: Scope) -> bool:
+    """Whether neither of two scopes is inside the other."""
+    shorter = min(len(a), len(b))
+    return a[:shorter] != b[:shorter]
 
 
 def add_exchange(plan: SmemPlan, threads: int) -> tuple[int, int]:

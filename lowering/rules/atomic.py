@@ -54,7 +54,8 @@ class _Site:
         self.where: tuple[int, tuple[str, int]] | None = None  # of the register whose predicate was made last
         self.mask = ctx.regs(op.mask) if op.mask is not None else None
         shared = self.type.space is MemorySpace.SMEM
-        self.space = "shared" if shared else "global"
+        remote = "shared::cluster" if ctx.buffers[op.ref].remote else "shared"
+        self.space = remote if shared else "global"
         self.wide, self.letter = ("i32", "r") if shared else ("i64", "l")
         self.prefix = f"atom.{op.order}.{op.scope}.{self.space}"
         self.owner = ctx.owner(self.layout)

@@ -89,10 +89,15 @@ def check_alignment(type: RefType, view: View, offsets: Sequence[Value], refuse:
                 raise refuse(f"the SMEM slice must start at a multiple of {unit} bytes", why, hint)
 
 
-def _chunks(size: int) -> list[tuple[int, int]]:
-    """(start, extent) of boxes of at most 256 elements; even ones where that is possible."""
+def _chunks(size: int, stride: int = TMA_ALIGNMENT) -> list[tuple[int, int]]:
+    """(start, extent) of boxes of at most 256 elements; even ones where that is possible.
+
+    `stride`: bytes of SMEM from one element to the next; every box starts where TMA may write.
+    """
     count = -(-size // MAX_BOX)
     step = size // count if size % count == 0 else MAX_BOX
+    if step * stride % TMA_ALIGNMENT:
+        step = MAX_BOX
     return [(start, min(step, size - start)) for start in range(0, size, step)]
 
 
@@ -144,7 +149,10 @@ def cut(array: RefType, type: RefType, dims: Sequence[Dim], refuse: Refuse) -> C
     order = _order(rank, [d.array for d in looped], [d.array for d in joined])
     choices: list[list[tuple[Dim, int, int]]] = [[(d, i, 1) for i in range(d.size)] for d in looped]
     # panels are farther apart than rows: they loop outside
-    choices += [[(d, s, n) for s, n in (inner_chunks if d is inner else _chunks(d.size))] for d in joined]
+    choices += [
+        [(d, s, n) for s, n in (inner_chunks if d is inner else _chunks(d.size, storage.strides[d.buffer] * item))]
+        for d in joined
+    ]
     boxes: list[Box] = []
     for picked in itertools.product(*choices):
         start = [0] * rank

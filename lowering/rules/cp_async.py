@@ -1,17 +1,20 @@
-"""Copies by cp.async: every lane moves 4 to 16 bytes at a time (PTX ISA 9.7.9.25.3). The only way before Hopper."""
+"""Copies by cp.async: every lane moves 4 to 16 bytes at a time (PTX ISA 9.7.9.25.3). The only way before Hopper.
+
+What has no such pieces is loaded and stored by the lanes: done when the copy's line is, and seen like any other.
+"""
 
 from __future__ import annotations
 
-from kernel_dsl.errors_hopper import TmaRule
 from kernel_dsl.layout import blocked
 from kernel_dsl.ops.copy import CopyGmemToSmem
 from kernel_dsl.refs import Access, View
 
 from ..context import Context
+from .access import emit_load, emit_store
 from .sync import arrive, barrier_address
 from .tiled import make_place
 
-_SIZES = (16, 8, 4)
+LEAST = 4  # bytes of a cp.async
 
 
 def _vector(op: CopyGmemToSmem, smem: View) -> tuple[int, int | None]:
@@ -21,7 +24,7 @@ def _vector(op: CopyGmemToSmem, smem: View) -> tuple[int, int | None]:
     array, type = op.src.type, op.dst.type
     minor = next((i for i, d in enumerate(op.src_view.dims) if d.axis == len(array.shape) - 1), None)
     other = next((i for i, d in enumerate(smem.dims) if d.axis == len(type.shape) - 1), None)
-    if minor is None or minor != other:
+    if minor is None or minor != other or not array.contiguous:
         return 1, minor
 
     def width(root: object, view: View, offsets: tuple[object, ...]) -> int:
@@ -38,21 +41,12 @@ def copy_by_lanes(ctx: Context, op: CopyGmemToSmem) -> None:
     array, type = op.src.type, op.dst.type
     item = array.dtype.itemsize
     vector, minor = _vector(op, op.dst_view)
-    if vector * item < 4 or not array.contiguous:
-        raise TmaRule(
-            op="copy_gmem_to_smem",
-            loc=op.loc,
-            what=f"lanes could move only {vector * item} bytes at a time",
-            why="cp.async moves 4, 8 or 16 aligned bytes",
-            hint="align the slice's start and its last dimension, or use a load and a store",
-        )
     layout = blocked(op.src_view.shape, vector, minor)
     source = make_place(ctx, array, ctx.buffers[op.src], op.src_view, layout, op.src_offsets)
     target = make_place(ctx, type, ctx.buffers[op.dst], op.dst_view, layout, op.dst_offsets)
     access = Access(vector, minor)
     width = min(source.width(access), target.width(access))
     size = width * item
-    assert size in _SIZES
     cache = "cg" if size == 16 else "ca"
     guard = None if op.predicate is None else ctx.scalar(op.predicate)
     owner = ctx.owner(layout)
@@ -63,6 +57,12 @@ def copy_by_lanes(ctx: Context, op: CopyGmemToSmem) -> None:
         if predicate == "false":
             continue
         bounded = source.bounds(coord)
+        if size < LEAST:
+            inside = ctx.e.both(predicate, bounded)
+            space = "global" if array.written else "global.nc"
+            names = emit_load(ctx, space, source.address(coord), array.dtype, width, inside, pure=False)
+            emit_store(ctx, "shared", target.address(coord), array.dtype, names, predicate)
+            continue
         to, to_constant = target.address(coord)
         at, at_constant = source.address(coord)
         args = [("i32", to), ("i64", at)]

@@ -31,7 +31,7 @@ def _escape(text: str) -> str:
 
 
 def lower_debug_print(ctx: Context, op: DebugPrint) -> None:
-    first = ctx.e.pre(f"icmp eq i32 {ctx.local_thread()}, 0")
+    first = ctx.first_lane()
     if len(op.args) == 1 and op.args[0].type.shape:
         _print_elements(ctx, op)
         return

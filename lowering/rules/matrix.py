@@ -41,9 +41,10 @@ _PTX = {
 _ACC = {"float32": "f32", "float16": "f16", "int32": "s32"}
 _PLACE = 0x3FFFF  # PTX ISA 9.7.15.5.1: matrix-descriptor-encode(x) = (x & 0x3FFFF) >> 4
 # PTX ISA 9.7.15.5.1: bits 62-63 of a descriptor
-_SWIZZLE = {Swizzle.B128: 1, Swizzle.B64: 2, Swizzle.B32: 3}
+_SWIZZLE = {Swizzle.NONE: 0, Swizzle.B128: 1, Swizzle.B64: 2, Swizzle.B32: 3}
 ROWS = 64  # of one instruction
 MAX_N = 256
+INTEGER_TAIL = 24
 
 
 # --- accumulators --------------------------------------------------------------------------------
@@ -179,8 +180,10 @@ def _operand(ctx: Context, ref: Value, view: View, offsets: tuple[Value, ...], m
     address = e.v(f"add i32 {start}, {inside}") if inside else start
     # the 18 bits of a place in the block's SMEM: in a cluster, an address has the block's rank above them
     field = e.v(f"lshr i32 {e.v(f'and i32 {address}, {_PLACE}')}, 4")
-    leading = storage.panel_stride * item >> 4 if transposed and storage.paneled else 1
-    high = (_SWIZZLE[type.swizzle] << 62) | (span * 8 >> 4) << 32 | leading << 16
+    panels = storage.panel_stride * item >> 4 if transposed and storage.paneled else 1
+    # the offsets of the next panel and of the next 8 rows; without a swizzle they change places
+    leading, stride = (panels, span * 8 >> 4) if span else (8, panels)
+    high = (_SWIZZLE[type.swizzle] << 62) | stride << 32 | leading << 16
     wide = e.v(f"zext i32 {field} to i64")
     signed = high - (1 << 64) if high >> 63 else high
     descriptor = e.v(f"or i64 {wide}, {signed}")
@@ -202,7 +205,7 @@ def _check_start(ref: Value, view: View, offsets: tuple[Value, ...], transposed:
                 unit = storage.panel if transposed or (storage.paneled and not fixed) else 32 // item
                 bad = start % unit
             else:
-                bad = start * storage.strides[axis] * item % (type.swizzle.value * 8)
+                bad = start * storage.strides[axis] * item % (max(type.swizzle.value, 16) * 8)
             if bad:
                 what = f"an operand starts at a multiple of {start} along axis {axis} of {ref.type}"
                 why = "it must start at a whole tile of 8 rows" if axis != last else "it must start at a whole step"
@@ -214,7 +217,12 @@ def _check_start(ref: Value, view: View, offsets: tuple[Value, ...], transposed:
 
 
 def _n_parts(n: int, integer: bool, panel: int) -> list[tuple[int, int]]:
-    """(start, columns) of the instructions for N columns; each starts at a whole panel of a transposed B."""
+    """(start, columns) of the instructions for N columns; each starts at a whole panel of a transposed B.
+
+    PTX ISA 9.7.15.2: integer products have N of 8, 16, 24, and multiples of 16: the odd 24 columns come last.
+    """
+    if integer and n > INTEGER_TAIL and n % 16:
+        return [*_n_parts(n - INTEGER_TAIL, integer, panel), (n - INTEGER_TAIL, INTEGER_TAIL)]
     count = -(-n // MAX_N)
     unit = max(16 if integer and n > 24 else 8, panel)
     size = -(-n // (count * unit)) * unit

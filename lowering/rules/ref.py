@@ -11,6 +11,7 @@ from ..context import Barriers, Buffer, Context
 from ..emit import Regs, literal, llvm_type
 from .access import Place, emit_load, emit_store
 from .stmatrix import store_matrices
+from .sync import PHASES
 from .tiled import make_place
 
 
@@ -186,8 +187,9 @@ def lower_alloc_barrier(ctx: Context, op: AllocBarrier) -> None:
     count = prod(op.type.shape)
     address = ctx.e.pre(f"add i32 %smem_base, {ctx.smem_offsets[op]}")
     phases = ctx.e.name()
-    ctx.e.pre_do(f"{phases} = alloca i64")
-    ctx.e.pre_do(f"store i64 0, ptr {phases}")
+    words = -(-count // PHASES)
+    ctx.e.pre_do(f"{phases} = alloca [{words} x i64]" if words > 1 else f"{phases} = alloca i64")
+    ctx.e.pre_do(f"store {f'[{words} x i64] zeroinitializer' if words > 1 else 'i64 0'}, ptr {phases}")
     ctx.barriers[op.result] = Barriers(address, phases, count)
 
 

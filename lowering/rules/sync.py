@@ -11,6 +11,7 @@ from kernel_dsl.target import Feature
 
 from ..context import WARPS, Barriers, Context
 
+PHASES = 64  # of barriers in a word
 MBARRIER_BYTES = 8  # PTX ISA 9.7.13.15.2: a 64-bit object, 8-byte aligned
 
 
@@ -91,18 +92,33 @@ def lower_arrive(ctx: Context, op: BarrierArrive) -> None:
     arrive(ctx, op.barrier, barrier_address(ctx, op.barrier, op.index), op.predicate)
 
 
+def _phase(ctx: Context, barriers: Barriers, index: str) -> tuple[str, str]:
+    """Where the phase of barrier number `index` is: the address of its word, and its bit there, i64."""
+    e = ctx.e
+    if index.isdigit():
+        word, bit = divmod(int(index), PHASES)
+        if not word:
+            return barriers.phases, str(bit)
+        return e.v(f"getelementptr i64, ptr {barriers.phases}, i32 {word}"), str(bit)
+    if barriers.count <= PHASES:
+        return barriers.phases, e.v(f"zext i32 {index} to i64")
+    word = e.v(f"udiv i32 {index}, {PHASES}")
+    place = e.v(f"getelementptr i64, ptr {barriers.phases}, i32 {word}")
+    return place, e.v(f"zext i32 {e.v(f'urem i32 {index}, {PHASES}')} to i64")
+
+
 def lower_wait(ctx: Context, op: BarrierWait) -> None:
     e = ctx.e
     barriers = ctx.barriers[op.barrier]
     index = _index32(ctx, op.index)
     address = _address(ctx, barriers, index)
-    phases = e.v(f"load i64, ptr {barriers.phases}")
-    wide = index if index.isdigit() else e.v(f"zext i32 {index} to i64")
+    place, wide = _phase(ctx, barriers, index)
+    phases = e.v(f"load i64, ptr {place}")
     shifted = e.v(f"lshr i64 {phases}, {wide}")
     parity = e.v(f"trunc i64 {e.v(f'and i64 {shifted}, 1')} to i32")
     wait_parity(ctx, address, parity, _scoped(ctx, op.barrier))
     bit = e.v(f"shl i64 1, {wide}")
-    e.do(f"store i64 {e.v(f'xor i64 {phases}, {bit}')}, ptr {barriers.phases}")
+    e.do(f"store i64 {e.v(f'xor i64 {phases}, {bit}')}, ptr {place}")
 
 
 def lower_test(ctx: Context, op: BarrierTest) -> None:
@@ -111,16 +127,20 @@ def lower_test(ctx: Context, op: BarrierTest) -> None:
     barriers = ctx.barriers[op.barrier]
     index = _index32(ctx, op.index)
     address = _address(ctx, barriers, index)
-    phases = e.v(f"load i64, ptr {barriers.phases}")
-    wide = index if index.isdigit() else e.v(f"zext i32 {index} to i64")
+    place, wide = _phase(ctx, barriers, index)
+    phases = e.v(f"load i64, ptr {place}")
     shifted = e.v(f"lshr i64 {phases}, {wide}")
     parity = e.v(f"trunc i64 {e.v(f'and i64 {shifted}, 1')} to i32")
     ready = _poll(ctx, address, parity, _scoped(ctx, op.barrier), "test_wait")
     word = e.v(f"zext i1 {ready} to i32")
-    base = ctx.exchange(8)
-    e.asm("@$2 st.shared.b32 [$0], $1;", "r,r,b,~{memory}", [("i32", base), ("i32", word), ("i1", ctx.first_lane())])
-    ctx.sync()
-    (agreed,) = e.asm("ld.shared.b32 $0, [$1];", "=r,r,~{memory}", [("i32", base)], ["i32"])
+    if ctx.warp_level:
+        agreed = e.v(f"call i32 @llvm.nvvm.shfl.sync.idx.i32(i32 -1, i32 {word}, i32 0, i32 31) #0")
+    else:
+        base = ctx.exchange(8)
+        args = [("i32", base), ("i32", word), ("i1", ctx.first_lane())]
+        e.asm("@$2 st.shared.b32 [$0], $1;", "r,r,b,~{memory}", args)
+        ctx.sync()
+        (agreed,) = e.asm("ld.shared.b32 $0, [$1];", "=r,r,~{memory}", [("i32", base)], ["i32"])
     done = e.v(f"icmp ne i32 {agreed}, 0")
     # a lane that was behind must see the phase itself before it reads what the phase stands for
     yes, end = e.label(), e.label()
@@ -130,7 +150,7 @@ def lower_test(ctx: Context, op: BarrierTest) -> None:
     e.jump(end)
     e.begin(end)
     bit = e.v(f"select i1 {done}, i64 {e.v(f'shl i64 1, {wide}')}, i64 0")
-    e.do(f"store i64 {e.v(f'xor i64 {phases}, {bit}')}, ptr {barriers.phases}")
+    e.do(f"store i64 {e.v(f'xor i64 {phases}, {bit}')}, ptr {place}")
     ctx.values[op.result] = [done]
 
 

@@ -63,6 +63,35 @@ def test_asynchronous_stores(dtype: Any, interpret: Any, rng: Any) -> None:
     assert np.array_equal(kernel(x, interpret=interpret), x[[1, 0, 3, 2]])
 
 
+@pytest.mark.parametrize("dtype", [kd.int32, f32, kd.bfloat16, kd.float64], ids=str)
+def test_atomics_on_a_peer(dtype: Any, interpret: Any, rng: Any) -> None:
+    """Both blocks add to the first one's buffer, through the cluster's window of SMEM."""
+
+    @kd.kernel(
+        out_type=[kd.ShapeDtypeStruct((2, 64), dtype), kd.ShapeDtypeStruct((2,), kd.int32)],
+        scratch_types=[kd.SMEM((64,), dtype), kd.SMEM((), kd.int32), kd.ClusterBarrier("c")],
+        cluster=(2,),
+        cluster_names=("c",),
+    )
+    def kernel(x: Any, out: Any, tickets: Any, sums: Any, counter: Any, met: Any) -> None:
+        me = kd.axis_index("c")
+        sums[...] = x[me]
+        counter[...] = 0
+        kd.barrier_arrive_and_wait(met)
+        kd.atomic_add(kd.cluster_ref(sums, {"c": 0}), x[2], scope="cluster")
+        tickets[me] = kd.atomic_add(kd.cluster_ref(counter, {"c": 1}), 1, scope="cluster")
+        kd.barrier_arrive_and_wait(met)
+        out[me] = sums[...]
+
+    x = rng.integers(-9, 10, (3, 64)).astype(dtype.numpy)
+    ptx = kernel.lower(x).ptx
+    kernel.lower(x).compile()
+    atomics = [line for line in ptx.splitlines() if " red." in line or "atom." in line]
+    assert atomics and all("shared::cluster" in line for line in atomics)
+    out, tickets = kernel(x, interpret=interpret)
+    assert np.array_equal(out, np.stack([x[0] + 2 * x[2], x[1]])) and sorted(tickets) == [0, 1]
+
+
 @pytest.mark.parametrize("axes", [("c",), ("d",), ("c", "d")], ids=str)
 def test_multicast(axes: Any, interpret: Any, rng: Any) -> None:
     """Blocks along the axes get one tile, whatever part of it each loads."""

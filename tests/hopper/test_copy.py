@@ -12,6 +12,8 @@ from runtime.interpreter.hazards import HazardError
 
 from .helpers import random, tiles
 
+f32 = kd.float32
+
 SHAPES = [
     ((256,), (64,)),
     ((8192,), (8192,)),
@@ -20,6 +22,7 @@ SHAPES = [
     ((3, 4, 8, 16), (1, 2, 8, 16)),
     ((2, 3, 4, 8, 16), (1, 3, 1, 8, 16)),
     ((512, 64), (300, 64)),
+    ((512, 40), (300, 40)),
 ]
 
 
@@ -166,6 +169,34 @@ def test_cp_async(target: str, with_barrier: bool, interpret: Any, rng: Any) -> 
     expected = np.zeros_like(x)
     expected[:32] = x[8:]
     assert np.array_equal(kernel(x, interpret=interpret), expected)
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("dtype", [kd.int8, kd.bfloat16, f32], ids=str)
+@pytest.mark.parametrize("strided", [False, True])
+def test_small_pieces(target: str, dtype: Any, strided: bool, rng: Any) -> None:
+    """What has no aligned pieces of 4 bytes, and arrays with gaps, go by lanes: an odd start, odd rows, the edge."""
+
+    @kd.kernel(
+        out_type=kd.ShapeDtypeStruct((8, 9), dtype),
+        scratch_types=[kd.SMEM((8, 9), dtype), kd.Barrier()],
+        compiler_params=kd.CompilerParams(target=target),
+    )
+    def kernel(i: Any, x: Any, out: Any, tile: Any, ready: Any) -> None:
+        part = x.at[kd.ds(i, 8), kd.ds(i, 9)]
+        if target == "sm_80":
+            kd.copy_gmem_to_smem(part, tile, ready)
+            kd.barrier_wait(ready)
+        else:
+            kd.copy_gmem_to_smem(part, tile)
+            kd.wait_gmem_to_smem(0)
+        out[...] = tile[...]
+
+    x = random(rng, (22, 34), dtype)[:: 2 if strided else 1, :17][:11]
+    kernel.lower(3, x, target=target).compile()
+    expected = np.zeros((8, 9), dtype.numpy)
+    expected[:, :9] = x[3:11, 3:12]
+    assert np.array_equal(kernel(3, x, interpret=True), expected)
 
 
 def test_prefetch_and_hints_assemble() -> None:

@@ -81,6 +81,21 @@ def test_turns_and_clusters(config: MatmulConfig, transposed: bool, interpret: A
     assert relative(kernel(a.T if transposed else a, b.T if transposed else b, interpret=interpret), expected) < 4e-3
 
 
+@pytest.mark.parametrize("backwards", [False, True])
+def test_inputs_that_tma_cannot_take(backwards: bool, rng: Any) -> None:
+    """Rows in reverse, and fp8 of two kinds that are not contiguous along K: the general kernels take them."""
+    a, b = random(rng, (72, 64), bf16), random(rng, (64, 64), bf16)
+    a = a[::-1] if backwards else a[:, ::-1]
+    got = kd.library.matmul(a, b, interpret=True)
+    assert relative(got, a.astype(np.float64) @ b.astype(np.float64)) < 4e-3
+    a, b = random(rng, (40, 32), kd.float8_e5m2), random(rng, (32, 48), kd.float8_e4m3fn)
+    a, b = (b.T, a.T) if backwards else (a, b)
+    assert relative(kd.library.matmul(a, b, interpret=True), a.astype(np.float64) @ b.astype(np.float64)) < 4e-3
+    q = random(rng, (1, 1, 64, 64), bf16)
+    q = q[:, :, ::-1] if backwards else np.ascontiguousarray(q.transpose(0, 1, 3, 2)).transpose(0, 1, 3, 2)
+    assert relative(kd.library.attention(q, q, q, interpret=True), attention(q, q, q, False)[0]) < 8e-3
+
+
 @pytest.mark.parametrize("shape", [(70, 50, 33), (1, 3, 2), (4, 0, 3), (3, 5, 0)], ids=str)
 @pytest.mark.parametrize("dtype", [f32, kd.float64, kd.int32, bf16], ids=str)
 def test_what_the_fast_kernel_refuses(shape: Any, dtype: Any, rng: Any) -> None:
@@ -142,6 +157,7 @@ ATTENTIONS = [
     (2, 1, 1, 200, 300, 64, False),
     (1, 4, 2, 200, 300, 64, True),
     (1, 1, 1, 200, 170, 256, True),
+    (1, 1, 1, 300, 191, 64, True),
     (1, 1, 1, 130, 100, 256, False),
     (1, 1, 1, 1, 77, 128, False),
 ]

@@ -172,3 +172,86 @@ def test_warp_specialized_matmul(cluster: int, interpret: Any, rng: Any) -> None
     a, b = random(rng, (128 * cluster, 256), bf16), random(rng, (256, 64), bf16)
     assemble(kernel, a, b)
     assert relative(kernel(a, b, interpret=interpret), a.astype(np.float64) @ b.astype(np.float64)) < 1e-6
+
+
+@pytest.mark.parametrize("manual", [False, True])
+def test_chained_pipelines(manual: bool, interpret: Any, rng: Any) -> None:
+    """Twice four in a chain (one static start, two steady ones in a loop, a stop) and one alone, on the same buffers."""
+    n = 4
+    spec = kd.BlockSpec((16, 32), lambda i, j: (i, j))
+
+    def body(index: Any, a: Any, b: Any, out: Any, total: Any, *consumed: Any) -> None:
+        out[...] = a[...] + b[...]
+        total[...] = total[...] + a[...]
+        for barrier in consumed:
+            kd.barrier_arrive(barrier)
+
+    def pipeline(total: Any, state: Any) -> Any:
+        return kd.emit_pipeline_warp_specialized(
+            lambda index, a, b, out, *rest: body(index, a, b, out, total, *rest),
+            grid=(n, 2),
+            memory_registers=40,
+            in_specs=[spec, spec],
+            out_specs=[spec],
+            max_concurrent_steps=2,
+            wg_axis="wg",
+            num_compute_wgs=1,
+            manual_consumed_barriers=manual,
+            pipeline_state=state,
+        )
+
+    @kd.kernel(
+        out_type=[kd.ShapeDtypeStruct((16 * n, 64), kd.int32), kd.ShapeDtypeStruct((16, 32), kd.int32)],
+        scratch_types=[kd.SMEM((16, 32), kd.int32)],
+        num_threads=2,
+        thread_name="wg",
+    )
+    def kernel(x: Any, y: Any, out: Any, sums: Any, total: Any) -> None:
+        state = kd.PipelinePipeline
+        kd.when(kd.axis_index("wg") == 0)(lambda: total.__setitem__(..., kd.zeros((16, 32), kd.int32)))
+
+        def run(allocs: Any) -> None:
+            for _ in range(2):
+                pipeline(total, state.START)(x, y, out, allocations=allocs)
+                kd.loop(0, 2)(lambda i: pipeline(total, kd.where(i < 2, 1, 2))(x, y, out, allocations=allocs))
+                pipeline(total, state.STOP)(x, y, out, allocations=allocs)
+                pipeline(total, None)(x, y, out, allocations=allocs)
+
+        kd.run_scoped(run, pipeline(total, state.START).get_allocations(x, y, out), collective_axes="wg")
+        kd.when(kd.axis_index("wg") == 0)(lambda: sums.__setitem__(..., total[...]))
+
+    x, y = random(rng, (16 * n, 64), kd.int32), random(rng, (16 * n, 64), kd.int32)
+    assemble(kernel, x, y)
+    out, sums = kernel(x, y, interpret=interpret)
+    assert np.array_equal(out, x + y)
+    assert np.array_equal(sums, 10 * x.reshape(n, 16, 2, 32).sum((0, 2)))
+
+
+def test_manual_produced_barriers_and_nested_operands(interpret: Any, rng: Any) -> None:
+    """The body waits for each block itself, and releases it itself."""
+
+    @kd.kernel(out_type=kd.ShapeDtypeStruct((64, 32), f32), num_threads=2, thread_name="wg")
+    def kernel(n: Any, x: Any, y: Any, out: Any) -> None:
+        def body(index: Any, blocks: Any, sums: Any, produced: Any, consumed: Any) -> None:
+            kd.barrier_wait(produced["x"])
+            left = blocks["x"][...]
+            kd.barrier_wait(produced["y"])
+            sums[...] = left + blocks["y"][...]
+            kd.barrier_arrive(consumed["x"])
+            kd.barrier_arrive(consumed["y"])
+
+        spec = kd.BlockSpec((16, 32), lambda i: (i, 0))
+        kd.emit_pipeline_warp_specialized(
+            body,
+            grid=(n,),
+            memory_registers=40,
+            in_specs=[{"x": spec, "y": spec}],
+            out_specs=[spec],
+            wg_axis="wg",
+            num_compute_wgs=1,
+            manual_produced_barriers=True,
+            manual_consumed_barriers=True,
+        )({"x": x, "y": y}, out)
+
+    x, y = random(rng, (64, 32), f32), random(rng, (64, 32), f32)
+    assert np.array_equal(kernel(4, x, y, interpret=interpret), x + y)

@@ -42,6 +42,31 @@ def test_warps_copy_on_their_own(interpret: Any, rng: Any) -> None:
     assert np.array_equal(kernel(x, interpret=interpret), x)
 
 
+def test_each_warp_stores_for_itself(interpret: Any, rng: Any) -> None:
+    """Rank-0 stores, atomics and barrier tests inside warp_map are each warp's own."""
+
+    @kd.kernel(
+        out_type=[kd.ShapeDtypeStruct((4, 3), f32), kd.ShapeDtypeStruct((4,), kd.int32)],
+        scratch_types=[kd.SMEM((4, 32), f32), kd.SMEM((4,), kd.int32), kd.SMEM((), kd.int32), kd.Barrier(1, 4)],
+    )
+    def kernel(x: Any, out: Any, order: Any, tile: Any, seen: Any, count: Any, ready: Any) -> None:
+        count[...] = 0
+
+        @kd.warp_map
+        def _(warp: Any) -> None:
+            kd.copy_gmem_to_smem(x.at[warp], tile.at[warp], ready.at[warp])
+            seen[kd.atomic_add(count, 1)] = warp
+            kd.while_loop(lambda done: ~done, lambda done: kd.barrier_test(ready.at[warp]), kd.bool_(False))
+            kd.loop(0, 3)(lambda i: out.__setitem__((warp, i), tile[warp, i] * 2.0))
+
+        order[...] = seen[...]
+
+    x = random(rng, (4, 32), f32)
+    kernel.lower(x).compile()
+    out, order = kernel(x, interpret=interpret)
+    assert np.array_equal(out, 2 * x[:, :3]) and sorted(order) == [0, 1, 2, 3]
+
+
 def test_warps_arrive_for_the_warpgroup(interpret: Any) -> None:
     @kd.kernel(out_type=kd.ShapeDtypeStruct((), kd.int32), scratch_types=[kd.Barrier(num_arrivals=3)])
     def kernel(out: Any, met: Any) -> None:
@@ -131,13 +156,19 @@ def test_testing_a_barrier(interpret: Any) -> None:
     assert list(kernel(interpret=interpret)) == [1, 2]
 
 
-@pytest.mark.parametrize(("low", "high", "good"), [(40, 232, True), (24, 240, True), (200, 240, False)])
-def test_register_budget(low: int, high: int, good: bool) -> None:
+@pytest.mark.parametrize("low_first", [True, False])
+@pytest.mark.parametrize(("low", "high", "good"), [(40, 232, True), (24, 240, True), (200, 240, False), (40, 240, False)])
+def test_register_budget(low: int, high: int, good: bool, low_first: bool) -> None:
+    """512 registers a lane for the warpgroups together, whichever of them comes first in the body."""
+
     @kd.kernel(out_type=kd.ShapeDtypeStruct((3,), kd.int32), num_threads=3, thread_name="wg")
     def kernel(out: Any) -> None:
         wg = kd.axis_index("wg")
-        kd.when(wg == 2)(lambda: kd.set_max_registers(low, action="decrease"))
-        kd.when(wg < 2)(lambda: kd.set_max_registers(high, action="increase"))
+        for lower in (low_first, not low_first):
+            if lower:
+                kd.when(wg == 2)(lambda: kd.set_max_registers(low, action="decrease"))
+            else:
+                kd.when(wg < 2)(lambda: kd.set_max_registers(high, action="increase"))
         out[wg] = wg
 
     if good:

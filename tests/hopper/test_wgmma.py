@@ -39,6 +39,9 @@ def product(a_type: Any, b_type: Any, total: Any, ta: bool, tb: bool, M: int, N:
     return kernel
 
 
+# The tensor core aligns fp8 products to the largest and keeps some 14 bits of them; the interpreter adds exactly
+FP8_ON_A_GPU = 1e-3
+
 # (a, b, accumulator, a transposed, b transposed, M, N, K, a in registers, tolerance)
 PRODUCTS = [
     (bf16, bf16, f32, False, True, 64, 128, 64, False, 1e-6),
@@ -47,11 +50,16 @@ PRODUCTS = [
     (f16, f16, f32, True, True, 64, 40, 80, False, 1e-6),
     (f16, f16, f16, False, True, 64, 64, 64, False, 5e-3),
     (bf16, bf16, f32, True, False, 64, 320, 64, False, 1e-6),
+    (bf16, bf16, f32, False, False, 64, 8, 64, False, 1e-6),
+    (f16, f16, f32, False, False, 128, 24, 48, True, 1e-6),
+    (bf16, bf16, f32, True, False, 64, 264, 32, False, 1e-6),
     (f32, f32, f32, False, True, 64, 32, 32, False, 2e-3),
     (e4m3, e5m2, f32, False, True, 64, 64, 64, False, 1e-6),
     (e5m2, e4m3, f32, False, True, 64, 64, 64, False, 1e-6),
     (s8, s8, i32, False, True, 64, 64, 64, False, 0),
     (u8, s8, i32, False, True, 64, 288, 32, False, 0),
+    (s8, s8, i32, False, True, 64, 40, 64, False, 0),
+    (s8, u8, i32, False, True, 64, 264, 32, False, 0),
     (bf16, bf16, f32, False, False, 64, 64, 64, True, 1e-6),
     (f16, f16, f32, True, True, 128, 64, 32, True, 1e-6),
     (s8, s8, i32, False, True, 64, 32, 64, True, 0),
@@ -68,7 +76,40 @@ def test_products(case: Any, interpret: Any, rng: Any) -> None:
     b = random(rng, (N, K) if tb else (K, N), b_type)
     expected = (a.T if ta else a).astype(np.float64) @ (b.T if tb else b).astype(np.float64)
     assemble(kernel, a, b)
+    if interpret is False and a_type in (e4m3, e5m2):
+        tolerance = FP8_ON_A_GPU
     assert relative(kernel(a, b, interpret=interpret), expected) <= tolerance
+
+
+KINDS = [
+    (bf16, bf16, f32, 1e-6),
+    (f16, f16, f32, 1e-6),
+    (f16, f16, f16, 1e-2),
+    (f32, f32, f32, 2e-3),
+    (e4m3, e4m3, f32, 1e-6),
+    (e5m2, e4m3, f32, 1e-6),
+    (s8, s8, i32, 0),
+    (s8, u8, i32, 0),
+    (u8, s8, i32, 0),
+]
+
+
+def case_at_random(seed: int) -> Any:
+    """A point of all that wgmma takes, as in PRODUCTS; 192 registers a lane hold the accumulator and A, if it is there."""
+    rng = np.random.default_rng(seed)
+    a_type, b_type, total, tolerance = KINDS[rng.integers(len(KINDS))]
+    wide = a_type.itemsize == 2
+    ta, tb = wide and bool(rng.integers(2)), not wide or bool(rng.integers(2))
+    blocks, steps, registers = int(rng.integers(1, 4)), int(rng.integers(1, 9)), bool(rng.integers(4) == 0)
+    free = 192 - 4 * blocks * steps * registers
+    N = 8 * int(rng.integers(1, free * 4 // total.itemsize // (blocks * 4) + 1))
+    return a_type, b_type, total, ta, tb, 64 * blocks, N, 32 // a_type.itemsize * steps, registers, tolerance
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_products_at_random(seed: int, rng: Any) -> None:
+    case = case_at_random(seed)
+    test_products(case, kd.InterpretParams(schedule="random", seed=seed), rng)
 
 
 def test_accumulators_live_across_loops(interpret: Any, rng: Any) -> None:
@@ -173,6 +214,22 @@ def test_dot_picks_wgmma_for_refs(interpret: Any, rng: Any) -> None:
     a, b = random(rng, (64, 64), bf16), random(rng, (64, 64), bf16)
     assert "wgmma" in assemble(kernel, a, b).ptx
     assert relative(kernel(a, b, interpret=interpret), a.astype(np.float64) @ b.astype(np.float64)) < 1e-6
+
+
+@pytest.mark.parametrize("types", [(s8, u8, i32), (u8, s8, i32), (e4m3, e5m2, f32)], ids=str)
+def test_mixed_operands_of_mma(types: Any, rng: Any) -> None:
+    a_type, b_type, total = types
+
+    @kd.kernel(out_type=[kd.ShapeDtypeStruct((16, 24), total)] * 2)
+    def kernel(a: Any, b: Any, one: Any, other: Any) -> None:
+        one[...] = kd.mma(kd.zeros((16, 24), total), a[...], b[...])
+        other[...] = kd.dot(a[...], b[...])
+
+    a, b = random(rng, (16, 32), a_type), random(rng, (32, 24), b_type)
+    expected = a.astype(np.float64) @ b.astype(np.float64)
+    kernel.lower(a, b).compile()
+    one, other = kernel(a, b, interpret=True)
+    assert relative(one, expected) < 1e-6 and relative(other, expected) < 1e-6
 
 
 def test_vectors_and_the_operator(rng: Any) -> None:

@@ -1,0 +1,204 @@
+"""Scratch: what allocates it, and scopes that end it, so that SMEM of scopes that are never open together is shared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from .. import dtypes as dt
+from ..accumulator import AccRef, AccSpec
+from ..compiled import Swizzle
+from ..dtypes import DType
+from ..errors import BadArgumentType
+from ..errors_hopper import ClusterUse
+from ..ir import BarrierType, Effect, MemorySpace, Op, RefType, attr
+from ..memory import Barrier, ClusterBarrier, MemorySpec, RefUnion
+from ..refs import Ref
+from ..trace import Scratch, current, emit, traced
+from ..transforms import SWIZZLED_ALIGNMENT, transformed
+from ..tree import flatten, unflatten
+from .barrier import BarrierRef
+from .elementwise import as_value
+from .index import AxisIndex
+from .ref import AllocBarrier, AllocSmem
+from .semaphore import SemaphoreSpec, SemaphoreType, allocate_semaphore
+from .threads import alias
+
+__all__ = ["run_scoped", "run_state"]
+
+
+class EnterScope(Op, name="enter_scope", effect=Effect.SYNC):
+    """Where SMEM is used again: everybody is done with what was there. PTX `barrier.cta.sync`, `fence.proxy.async`.
+
+    `scope`: which one, by its number in each scope around it. `block`: all warpgroups come here. `in_flight`: a wgmma
+    may still be reading what was there. No instruction where no other scope shares the memory.
+    """
+
+    scope: tuple[int, ...] = attr()
+    block: bool = attr(False)
+    in_flight: bool = attr(False)
+
+
+@contextmanager
+def scope(collective: bool = False, smem: bool = True) -> Generator[None]:
+    """Scratch allocated inside ends with it; `smem`: some of it may be in SMEM.
+
+    Its SMEM may be shared with other scopes where no warpgroup can be in one of them while another is in this one:
+    there is a single warpgroup, or all of them come here (`collective`, or outside of all branches and loops).
+    """
+    trace = current()
+    outer_scope, outer_scratch = trace.scope, trace.scratch
+    together = trace.threads > 1 and (collective or not trace.depth)
+    if smem and ((trace.threads == 1 and not trace.in_warps) or together):
+        trace.scopes += 1
+        trace.scope = (*outer_scope, trace.scopes)
+        emit(EnterScope(trace.scope, together, bool(trace.in_flight)))
+    ended = trace.scratch = Scratch()
+    try:
+        yield
+    finally:
+        ended.open = False
+        trace.scope, trace.scratch = outer_scope, outer_scratch
+
+
+def allocate(spec: Any, name: str = "") -> Any:
+    """The Ref or barrier for one scratch specification."""
+    if isinstance(spec, MemorySpec):
+        if spec.space is MemorySpace.GMEM:
+            hint = "scratch in GMEM is an output that you don't use"
+            raise BadArgumentType(op="scratch", what="GMEM can't be scratch", hint=hint)
+        if spec.space is MemorySpace.REGS:
+            hint = "carry values through loops, or use SMEM"
+            raise BadArgumentType(op="scratch", what="registers have no Ref", hint=hint)
+        return _own(Ref(_buffer(smem_type(spec, name))))
+    if isinstance(spec, Barrier):
+        return BarrierRef(emit(AllocBarrier(BarrierType(spec.num_arrivals, spec.shape, name))).result)
+    if isinstance(spec, SemaphoreType):
+        spec = spec()
+    if isinstance(spec, SemaphoreSpec):
+        return allocate_semaphore(spec, name)
+    if isinstance(spec, RefUnion):
+        return _allocate_union(spec, name)
+    if isinstance(spec, ClusterBarrier):
+        from .cluster import cluster_barrier
+
+        return cluster_barrier(spec, name)
+    if isinstance(spec, AccSpec):
+        from .matrix import allocate_acc
+
+        return allocate_acc(spec, name)
+    what = f"{spec!r} is no scratch specification"
+    raise BadArgumentType(op="scratch", what=what, hint="use `kd.SMEM(shape, dtype)` or `kd.Barrier(...)`")
+
+
+def _buffer(type: RefType) -> Any:
+    return emit(AllocSmem(type, current().scope)).result
+
+
+def _own(ref: Ref) -> Ref:
+    """The Ref, to end with the scope it was made in."""
+    scratch = current().scratch
+    if scratch is not None:
+        ref.root.home = scratch
+    return ref
+
+
+def _allocate_union(union: RefUnion, name: str) -> tuple[Any, ...]:
+    """The trees of a union, each with its Refs one after another from the same start."""
+    plans: list[tuple[Any, list[tuple[int, RefType]]]] = []
+    total = 0
+    for tree in union.trees:
+        leaves, structure = flatten(tree, is_spec)
+        end = 0
+        placed: list[tuple[int, RefType]] = []
+        for leaf in leaves:
+            if not isinstance(leaf, MemorySpec) or leaf.space is not MemorySpace.SMEM:
+                hint = "barriers and accumulators can't share memory"
+                raise BadArgumentType(op="RefUnion", what=f"{leaf!r} is no SMEM specification", hint=hint)
+            type = smem_type(leaf, name)
+            start = -(-end // type.alignment) * type.alignment
+            placed.append((start, type))
+            end = start + leaf.bytes
+        total = max(total, end)
+        plans.append((structure, placed))
+    whole = RefType(MemorySpace.SMEM, (total,), dt.uint8, alignment=SWIZZLED_ALIGNMENT, name=name)
+    root = Ref(_buffer(whole))
+    return tuple(unflatten(structure, [_own(alias(root, at, t)) for at, t in placed]) for structure, placed in plans)
+
+
+def smem_type(spec: MemorySpec, name: str) -> RefType:
+    """The type of a buffer for a specification."""
+    # 128 bytes: the alignment that TMA needs of SMEM (PTX ISA, cp.async.bulk.tensor)
+    type = RefType(MemorySpace.SMEM, spec.shape, spec.dtype, alignment=128, name=name)
+    if spec.tiling or spec.swizzle is not Swizzle.NONE:
+        type = transformed(type, spec.tiling, spec.swizzle)
+    return type
+
+
+def allocate_own(shape: tuple[int, ...], dtype: DType, name: str) -> Ref:
+    """A buffer in SMEM that only this warpgroup uses: one of as many as there are warpgroups."""
+    threads = current().threads
+    if threads == 1:
+        return allocate(MemorySpec(MemorySpace.SMEM, shape, dtype), name)
+    every = allocate(MemorySpec(MemorySpace.SMEM, (threads, *shape), dtype), name)
+    return every.at[traced(AxisIndex("thread", 0, threads))]
+
+
+def is_spec(x: Any) -> bool:
+    """Whether `x` is one scratch specification rather than a nest of them."""
+    return isinstance(x, (MemorySpec, Barrier, ClusterBarrier, AccSpec, RefUnion, SemaphoreSpec, SemaphoreType))
+
+
+def allocate_tree(tree: Any, name: str = "") -> Any:
+    """The scratch of a nest of specifications, in its structure."""
+    leaves, structure = flatten(tree, is_spec)
+    return unflatten(structure, [allocate(leaf, name) for leaf in leaves])
+
+
+def run_scoped(
+    f: Callable[..., Any], *types: Any, collective_axes: str | Sequence[str] = (), **kw_types: Any
+) -> Any:
+    """Call `f` with scratch made from the specifications; returns what it returns. The scratch ends with the call.
+
+    Scopes that are never open together share their SMEM. In a kernel of several warpgroups that takes all of them:
+    `collective_axes` names the thread axis and says that they all make this call. Copies and products that use the
+    scratch must be done when `f` returns.
+    """
+    trace = current()
+    names = (collective_axes,) if isinstance(collective_axes, str) else tuple(collective_axes)
+    for name in names:
+        if name != trace.thread_name:
+            hint = f"the thread axis is {trace.thread_name!r}" if trace.thread_name else "leave it out: there is none"
+            what = f"collective_axes={collective_axes!r}: {name!r} is not the axis of the block's warpgroups"
+            raise ClusterUse(op="run_scoped", what=what, hint=hint)
+    leaves, _ = flatten((types, kw_types), is_spec)
+    with scope(bool(names), smem=any(isinstance(leaf, (MemorySpec, RefUnion)) for leaf in leaves)):
+        args = [allocate_tree(t) for t in types]
+        return f(*args, **{k: allocate_tree(t) for k, t in kw_types.items()})
+
+
+def run_state(f: Callable[..., None]) -> Callable[[Any], Any]:
+    """`run_state(f)(init)`: `f` gets Refs that start as the leaves of the pytree `init`; returns what they end as.
+
+    A leaf is a value, which gets a buffer in SMEM, or `kd.ACC.init(value)` for an accumulator.
+    """
+
+    def run(init: Any) -> Any:
+        leaves, structure = flatten(init, is_spec)
+        with scope():
+            refs = [_state(leaf) for leaf in leaves]
+            f(unflatten(structure, list(refs)))
+            return unflatten(structure, [ref[...] for ref in refs])
+
+    return run
+
+
+def _state(leaf: Any) -> Ref | AccRef:
+    """The Ref of one leaf of a state."""
+    if isinstance(leaf, AccSpec):
+        return allocate(leaf, "run_state")
+    value = as_value(leaf, "run_state")
+    ref = allocate_own(value.shape, value.dtype, "run_state")
+    ref[...] = value
+    return ref

@@ -1,0 +1,84 @@
+"""The register budget of a warp-specialised kernel: what `set_max_registers` gives its warpgroups, together."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from .errors_hopper import RegisterBudget
+from .ir import Op, Region, Value
+from .ops.arith import Add, And, Equal, Less, LessEqual, Not, NotEqual, Or, Sub
+from .ops.control import If, Switch
+from .ops.elementwise import Constant
+from .ops.index import AxisIndex
+from .ops.matrix import SetMaxRegisters
+
+__all__ = ["check_registers"]
+
+LANE_REGISTERS = 512  # 65536 registers of a multiprocessor, 128 lanes a warpgroup
+LEAST = 24  # PTX ISA 9.7.19.5: setmaxnreg takes 24 to 256
+
+_FUNCTIONS: dict[type[Op], Callable[..., Any]] = {
+    Add: operator.add,
+    Sub: operator.sub,
+    And: operator.and_,
+    Or: operator.or_,
+    Equal: operator.eq,
+    NotEqual: operator.ne,
+    Less: operator.lt,
+    LessEqual: operator.le,
+    Not: lambda x: not x if isinstance(x, bool) else ~x,
+}
+
+
+def check_registers(body: Region, threads: int) -> None:
+    """Raise `RegisterBudget` where a warpgroup would wait for registers that the others never give up.
+
+    A warpgroup counts with the most that it certainly has in the end; one that is not followed, with the least.
+    """
+    last: dict[int, SetMaxRegisters] = {}
+    for number in range(threads):
+        found = _last(body, number, {})
+        if found is not None:
+            last[number] = found
+    counts = [last[n].count if n in last else LEAST for n in range(threads)]
+    growing = [n for n in last if last[n].increase]
+    if not growing or sum(counts) <= LANE_REGISTERS:
+        return
+    worst = max(growing, key=lambda n: last[n].count)
+    others = ", ".join(str(c) for n, c in enumerate(counts) if n != worst)
+    what = f"{counts[worst]} registers a lane for one warpgroup, with {others} for the others, are {sum(counts)}"
+    why = f"a multiprocessor has 65536 registers: {LANE_REGISTERS} for a lane of each warpgroup, all together"
+    raise RegisterBudget(loc=last[worst].loc, what=what, why=why, hint="decrease the other warpgroups' registers further")
+
+
+def _last(region: Region, thread: int, known: dict[Value, Any]) -> SetMaxRegisters | None:
+    """The last `set_max_registers` that a warpgroup comes to; None where there is none, or not for certain."""
+    found: SetMaxRegisters | None = None
+    for op in region.ops:
+        if isinstance(op, SetMaxRegisters):
+            found = op
+            continue
+        _follow(op, thread, known)
+        inner = op.region_list()
+        if isinstance(op, If) and op.predicate in known:
+            inner = (op.then if known[op.predicate] else op.otherwise,)
+        elif isinstance(op, Switch) and op.index in known:
+            inner = (op.branches[min(max(known[op.index], 0), len(op.branches) - 1)],)
+        elif isinstance(op, (If, Switch)):
+            continue
+        for nested in inner:
+            found = _last(nested, thread, known) or found
+    return found
+
+
+def _follow(op: Op, thread: int, known: dict[Value, Any]) -> None:
+    """Note an op's result where it depends on constants and the warpgroup's number only."""
+    if isinstance(op, AxisIndex) and op.kind == "thread":
+        known[op.results[0]] = thread
+    elif isinstance(op, Constant):
+        if isinstance(op.value, (bool, int)):
+            known[op.results[0]] = op.value
+    elif type(op) in _FUNCTIONS and all(v in known for v in op.values()):
+        known[op.results[0]] = _FUNCTIONS[type(op)](*(known[v] for v in op.values()))

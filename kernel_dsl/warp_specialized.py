@@ -1,0 +1,418 @@
+"""Pipelines over several warpgroups: one loads blocks, the others run the body on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, cast
+
+from .errors import BadArgument, BadArgumentType
+from .errors_hopper import PipelineLimit
+from .memory import Barrier, ClusterBarrier
+from .ops.arith import equal, less, not_equal, subtract, where
+from .ops.barrier import barrier_arrive, barrier_arrive_and_wait, barrier_wait
+from .ops.control import loop, when
+from .ops.copy import (
+    commit_smem,
+    commit_smem_to_gmem_group,
+    copy_gmem_to_smem,
+    copy_smem_to_gmem,
+    wait_smem_to_gmem,
+)
+from .ops.index import axis_index
+from .ops.logic import logical_and, logical_or
+from .ops.matrix import set_max_registers
+from .ops.scope import allocate_tree, scope
+from .pipelines import (
+    BlockSpec,
+    Stream,
+    as_args,
+    buffers_of,
+    call_body,
+    changes,
+    depth_of,
+    given_refs,
+    loop_over,
+    slot_of,
+    specs_of,
+    total_of,
+    unravel,
+)
+from .trace import current
+from .tree import unflatten
+
+__all__ = ["PipelinePipeline", "emit_pipeline_warp_specialized"]
+
+_OP = "emit_pipeline_warp_specialized"
+
+
+class PipelinePipeline(IntEnum):
+    """Where a pipeline stands in a chain of pipelines on the same buffers: first, in between, or last."""
+
+    START = 0
+    STEADY = 1
+    STOP = 2
+
+
+@dataclass
+class _Setup:
+    """What a pipeline was asked for."""
+
+    body: Callable[..., Any]
+    grid: tuple[Any, ...]
+    ins: list[BlockSpec]
+    outs: list[BlockSpec]
+    in_tree: Any
+    out_tree: Any
+    wanted: int
+    consumers: int
+    memory: int
+    memory_registers: int
+    wg_axis: str
+    state: Any
+    manual_produced: bool
+    manual_consumed: bool
+    context: Callable[[Callable[[Any], Any]], None] | None
+
+    @property
+    def steps(self) -> Any:
+        return total_of(self.grid)
+
+    @property
+    def depth(self) -> int:
+        delay = max((s.delay_release for s in self.ins), default=0)
+        return depth_of(self.steps, self.wanted, delay, _OP)
+
+    @property
+    def axes(self) -> set[Any]:
+        """The cluster axes along which inputs are shared: at most one choice of them."""
+        return {s.collective_axes for s in self.ins if s.collective_axes}
+
+    @property
+    def leader(self) -> int:
+        """The compute warpgroup that stores the outputs."""
+        return 1 if self.memory == 0 else 0
+
+    def is_state(self, *states: PipelinePipeline) -> Any:
+        """Whether this pipeline is at one of these places of a chain: a bool, or a traced one."""
+        if isinstance(self.state, int):
+            return self.state in states
+        found: Any = equal(self.state, int(states[0]))
+        for state in states[1:]:
+            found = logical_or(found, equal(self.state, int(state)))
+        return found
+
+
+class _Pipeline:
+    """`pipeline(*inputs, *outputs, allocations=None)` runs it; `get_allocations` is for `kd.run_scoped`."""
+
+    def __init__(self, setup: _Setup) -> None:
+        self._setup = setup
+
+    def get_allocations(self, *refs: Any) -> dict[str, Any]:
+        """The scratch of the pipeline on these GMEM Refs: specifications for `kd.run_scoped`."""
+        s = self._setup
+        count, depth = len(s.ins), s.depth
+        given = given_refs(refs, count + len(s.outs), _OP)
+        consumed: Any = Barrier(s.consumers, depth)
+        if s.axes:
+            (names,) = s.axes
+            consumed = ClusterBarrier(collective_axes=(names,), num_arrivals=s.consumers, num_barriers=depth)
+        return {
+            "blocks": buffers_of([*s.ins, *s.outs], given, depth, _OP),
+            "loaded": [Barrier(1, depth) for _ in s.ins],
+            "consumed": [consumed for _ in s.ins],
+            "written": Barrier(s.consumers) if s.outs and s.consumers > 1 else None,
+        }
+
+    def __call__(self, *refs: Any, allocations: Any = None) -> None:
+        """Run the pipeline, in scratch of its own or in `allocations`: what `kd.run_scoped` made of `get_allocations`."""
+        s = self._setup
+        if allocations is not None:
+            _run(s, refs, allocations)
+            return
+        if s.state is not None:
+            hint = "give all of the chain the same `allocations=`: see `get_allocations`"
+            why = "chained pipelines go on in the buffers of the one before"
+            raise PipelineLimit(op=_OP, what="a pipeline_state without allocations", why=why, hint=hint)
+        with self._scope():
+            _run(s, refs, allocate_tree(self.get_allocations(*refs), _OP))
+
+    def _scope(self) -> AbstractContextManager[None]:
+        s = self._setup
+        if s.axes:  # another block may still be in an earlier scope when this one's copies reach it
+            return scope(smem=False)
+        return scope(collective=current().threads == s.consumers + 1)
+
+
+def emit_pipeline_warp_specialized(
+    body: Callable[..., Any],
+    *,
+    grid: Sequence[Any],
+    memory_registers: int,
+    in_specs: Any = (),
+    out_specs: Any = (),
+    max_concurrent_steps: int = 2,
+    wg_axis: str,
+    num_compute_wgs: int,
+    pipeline_state: Any = None,
+    manual_produced_barriers: bool = False,
+    manual_consumed_barriers: bool = False,
+    compute_context: Callable[[Callable[[Any], Any]], None] | None = None,
+    memory_thread_idx: int | None = None,
+) -> _Pipeline:
+    """A pipeline over several warpgroups: one loads, `num_compute_wgs` run the body on the same blocks.
+
+    The body is `body(indices, *in_refs, *out_refs[, *produced_barriers][, *consumed_barriers][, carry])`.
+    `compute_context(pipeline)` runs in the compute warpgroups around the loop: `carry = pipeline(carry)`. With
+    `manual_produced_barriers` the body waits for the barrier of each input before it reads the block, and with
+    `manual_consumed_barriers` arrives on another one when it no longer needs it. `memory_registers`: a lane of the
+    loading warpgroup; the others share the rest. `pipeline_state` (a `PipelinePipeline`, or a traced int32) chains
+    pipelines of one shape of grid without draining the buffers in between; all of the chain take the same
+    `allocations`, what `kd.run_scoped` makes of `pipeline.get_allocations(*refs)`. Raises `PipelineLimit`.
+    """
+    ins, in_tree = specs_of(in_specs, _OP)
+    outs, out_tree = specs_of(out_specs, _OP)
+    setup = _Setup(
+        body,
+        tuple(grid),
+        ins,
+        outs,
+        in_tree,
+        out_tree,
+        max_concurrent_steps,
+        num_compute_wgs,
+        num_compute_wgs if memory_thread_idx is None else memory_thread_idx,
+        memory_registers,
+        wg_axis,
+        pipeline_state,
+        manual_produced_barriers,
+        manual_consumed_barriers,
+        compute_context,
+    )
+    _check(setup)
+    return _Pipeline(setup)
+
+
+# --- what can't be -------------------------------------------------------------------------------
+
+
+def _check(s: _Setup) -> None:
+    """Raise `PipelineLimit`, `BadArgument` for a pipeline that can't be made."""
+    trace = current()
+    threads = trace.threads
+    if isinstance(s.consumers, bool) or not isinstance(s.consumers, int) or s.consumers < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise BadArgument(op=_OP, what=f"num_compute_wgs={s.consumers!r}", hint="a static int, 1 or more")
+    if s.wg_axis != trace.thread_name:
+        hint = "name it in the kernel's `thread_name`, with `num_threads` warpgroups"
+        raise BadArgument(op=_OP, what=f"wg_axis={s.wg_axis!r} is not the axis of the warpgroups", hint=hint)
+    if s.consumers + 1 > threads or not 0 <= s.memory < threads:
+        why = f"the kernel has {threads} warpgroups"
+        what = f"{s.consumers} compute warpgroups and memory warpgroup {s.memory}"
+        raise PipelineLimit(op=_OP, what=what, why=why, hint="set num_threads to num_compute_wgs + 1")
+    if len(s.axes) > 1:
+        why = "the buffers of a step are released together"
+        hint = "use the same collective_axes, or none, for every input"
+        raise PipelineLimit(op=_OP, what=f"different collective_axes {sorted(s.axes)}", why=why, hint=hint)
+    if any(spec.collective_axes or spec.delay_release for spec in s.outs):
+        why = "each block stores its own output, once the body is done with it"
+        hint = "collective_axes and delay_release are for inputs"
+        raise PipelineLimit(op=_OP, what="collective_axes or delay_release of an output", why=why, hint=hint)
+    delayed = any(spec.delay_release for spec in s.ins)
+    if s.manual_consumed and delayed:
+        why = "with manual_consumed_barriers the body says itself when it is done with a block"
+        raise PipelineLimit(op=_OP, what="a delay_release", why=why, hint="arrive later instead")
+    if s.state is not None:
+        _check_chained(s, delayed)
+
+
+def _check_chained(s: _Setup, delayed: bool) -> None:
+    """Raise `PipelineLimit` unless one pipeline can go on where another one of this kind ended."""
+    if isinstance(s.state, int) and s.state not in tuple(PipelinePipeline):
+        hint = "use `kd.PipelinePipeline.START`, `.STEADY` or `.STOP`"
+        raise BadArgumentType(op=_OP, what=f"pipeline_state={s.state!r}", hint=hint)
+    why = "each pipeline of a chain starts at the first buffer, with all of them in use"
+    if not isinstance(s.steps, int):
+        hint = "give it static extents, or no pipeline_state"
+        raise PipelineLimit(op=_OP, what="a pipeline_state with a dynamic grid", why=why, hint=hint)
+    if s.steps % s.depth or not s.steps:
+        hint = "make max_concurrent_steps a divisor of the number of steps"
+        what = f"a pipeline_state with {s.steps} steps in {s.depth} buffers"
+        raise PipelineLimit(op=_OP, what=what, why=why, hint=hint)
+    if delayed:
+        hint = "leave one of them out"
+        raise PipelineLimit(op=_OP, what="a pipeline_state with a delay_release", why=why, hint=hint)
+
+
+# --- the two sides -------------------------------------------------------------------------------
+
+
+def _run(s: _Setup, refs: Sequence[Any], allocations: Any) -> None:
+    """Both sides, each in its warpgroups."""
+    given = given_refs(refs, len(s.ins) + len(s.outs), _OP)
+    rings: list[Any] = list(allocations["blocks"])
+    wanted = buffers_of([*s.ins, *s.outs], given, s.depth, _OP)
+    if [(r.shape, r.dtype) for r in rings] != [(w.shape, w.dtype) for w in wanted]:
+        hint = "chain pipelines with blocks of the same shapes and dtypes"
+        raise BadArgument(op=_OP, what="allocations of a pipeline with other blocks", hint=hint)
+    streams = [Stream(*parts) for parts in zip([*s.ins, *s.outs], given, rings, strict=True)]
+    me = axis_index(s.wg_axis)
+
+    @when(me == s.memory)
+    def _() -> None:
+        set_max_registers(s.memory_registers, action="decrease")
+        _produce(s, streams[: len(s.ins)], allocations["loaded"], allocations["consumed"])
+
+    # with a memory warpgroup among the first, the compute warpgroups are the others up to one more
+    compute = logical_and(less(me, s.consumers + (1 if s.memory < s.consumers else 0)), not_equal(me, s.memory))
+
+    @when(compute)
+    def _() -> None:
+        set_max_registers(min(256, (512 - s.memory_registers) // s.consumers) // 8 * 8, action="increase")
+        _Consumers(s, me, streams, allocations).run()
+
+
+def _produce(s: _Setup, sources: list[Stream], loaded: list[Any], consumed: list[Any]) -> None:
+    steps, depth = s.steps, s.depth
+
+    def one(step: Any) -> None:
+        slot = slot_of(step, depth)
+        used: Any = less(depth - 1, step)  # by a step of this pipeline, or of the one before it in a chain
+        if s.state is not None:
+            used = logical_or(used, s.is_state(PipelinePipeline.STEADY, PipelinePipeline.STOP))
+        for stream, full, empty in zip(sources, loaded, consumed, strict=True):
+
+            @when(used)
+            def _(empty: Any = empty) -> None:
+                barrier_wait(empty.at[slot])
+
+            block = stream.spec.block(stream.gmem, unravel(step, s.grid), _OP)
+            copy_gmem_to_smem(
+                block,
+                stream.slot(slot),
+                full.at[slot],
+                collective_axes=stream.spec.collective_axes or None,
+                oob_mode=stream.spec.oob_fill_mode,
+            )
+
+    loop(0, steps)(one)
+    if s.state is None:
+        _drain(s, consumed)
+    else:
+        when(s.is_state(PipelinePipeline.STOP))(lambda: _drain(s, consumed))
+
+
+def _drain(s: _Setup, consumed: list[Any]) -> None:
+    """Leave every barrier between phases, so that the pipeline can run again."""
+    for empty in consumed:
+        for back in range(s.depth):
+            step = subtract(s.steps, s.depth - back)
+
+            @when(less(-1, step) if not isinstance(step, int) else step >= 0)
+            def _(empty: Any = empty, step: Any = step) -> None:
+                barrier_wait(empty.at[slot_of(step, s.depth)])
+
+
+class _Consumers:
+    """The compute warpgroups' side."""
+
+    def __init__(self, s: _Setup, me: Any, streams: list[Stream], allocations: Any) -> None:
+        self.s = s
+        self.me = me
+        self.sources, self.sinks = streams[: len(s.ins)], streams[len(s.ins) :]
+        self.loaded: list[Any] = allocations["loaded"]
+        self.consumed: list[Any] = allocations["consumed"]
+        self.written: Any = allocations["written"]
+        self.calls = 0
+
+    def run(self) -> None:
+        s = self.s
+        if s.context is None:
+            self.loop(None)
+        else:
+            s.context(self.loop)
+        if self.calls != 1:
+            what = f"compute_context called the pipeline {self.calls} times"
+            why = "the memory warpgroup loads every block once"
+            raise PipelineLimit(op=_OP, what=what, why=why, hint="call it exactly once")
+        goes_on = isinstance(s.state, int) and s.state != PipelinePipeline.STOP
+        if self.sinks and not goes_on:
+            wait_smem_to_gmem(0)
+
+    def loop(self, init: Any) -> Any:
+        """The loop over the steps, with a carry unless `init` is None; returns the last carry."""
+        self.calls += 1
+        result = loop_over(self.s.steps, lambda step, carry: self.step(step, carry, init), init)
+        if not self.s.manual_consumed:
+            self.release_rest()
+        return result
+
+    def step(self, step: Any, carry: Any, init: Any) -> Any:
+        s = self.s
+        slot = slot_of(step, s.depth)
+        if not s.manual_produced:
+            for barrier in self.loaded:
+                barrier_wait(barrier.at[slot])
+        if self.sinks:
+            self.free_sinks()
+        blocks = [stream.slot(slot) for stream in (*self.sources, *self.sinks)]
+        manual: list[Any] = []
+        for wanted, barriers in ((s.manual_produced, self.loaded), (s.manual_consumed, self.consumed)):
+            if wanted:
+                manual += as_args(unflatten(s.in_tree, [b.at[slot] for b in barriers]))
+        indices = unravel(step, s.grid)
+        args = (s.body, indices, blocks, s.in_tree, s.out_tree, len(s.ins), carry, init, tuple(manual))
+        result = call_body(*args)
+        if self.sinks:
+            self.store_sinks(slot, step)
+        if not s.manual_consumed:
+            for stream, barrier in zip(self.sources, self.consumed, strict=True):
+                late = stream.spec.delay_release
+                go = None if not late else less(late - 1, step)
+                free = where(less(step, late), 0, subtract(step, late)) if late else step
+                barrier_arrive(barrier.at[slot_of(free, s.depth)], predicate=go)
+        return result
+
+    def release_rest(self) -> None:
+        """Release what `delay_release` held back at the end."""
+        for stream, barrier in zip(self.sources, self.consumed, strict=True):
+            for back in range(stream.spec.delay_release, 0, -1):
+                step = subtract(self.s.steps, back)
+                good = cast("Any", step >= 0 if isinstance(step, int) else less(-1, step))
+                safe = max(step, 0) if isinstance(step, int) else where(good, step, 0)
+
+                @when(good)
+                def _(barrier: Any = barrier, safe: Any = safe) -> None:
+                    barrier_arrive(barrier.at[slot_of(safe, self.s.depth)])
+
+    def free_sinks(self) -> None:
+        """Wait until the next output buffer has been read by its copy."""
+
+        def wait() -> None:
+            wait_smem_to_gmem(self.s.depth - 1, wait_read_only=True)
+
+        if self.written is None:
+            wait()
+            return
+        when(self.me == self.s.leader)(wait)
+        barrier_arrive_and_wait(self.written)
+
+    def store_sinks(self, slot: Any, step: Any) -> None:
+        """Copy the step's output blocks out: by the first compute warpgroup, once all have written."""
+        s = self.s
+        commit_smem()
+
+        def store() -> None:
+            for stream in self.sinks:
+                to = stream.spec.block(stream.gmem, unravel(step, s.grid), _OP)
+                changed = changes(stream, step, s.steps, s.grid)
+                copy_smem_to_gmem(stream.slot(slot), to, predicate=changed, commit_group=False)
+            commit_smem_to_gmem_group()
+
+        if self.written is None:
+            store()
+            return
+        barrier_arrive_and_wait(self.written)
+        when(self.me == s.leader)(store)

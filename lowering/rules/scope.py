@@ -1,0 +1,26 @@
+"""Scopes of scratch: the barrier where SMEM is used again."""
+
+from __future__ import annotations
+
+from kernel_dsl.ops.matrix import Wgmma
+from kernel_dsl.ops.scope import EnterScope
+from kernel_dsl.target import Feature
+
+from ..context import Context
+
+
+def lower_enter_scope(ctx: Context, op: EnterScope) -> None:
+    if op.scope not in ctx.sharing:
+        return
+    if op.in_flight and any(isinstance(o, Wgmma) for o in ctx.ir.walk()):
+        ctx.e.asm("wgmma.wait_group.sync.aligned 0;", "~{memory}")
+    if ctx.target.supports(Feature.TMA):
+        # what was there was written through the generic proxy, and a copy may come next
+        ctx.e.asm("fence.proxy.async.shared::cta;", "~{memory}")
+    if op.block:
+        ctx.sync_block()
+    else:
+        ctx.sync()
+
+
+RULES = {EnterScope: lower_enter_scope}
