@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from .. import dtypes as dt
 from ..accumulator import AccRef, AccSpec, AccType
 from ..compiled import Swizzle
 from ..dtypes import DType
