@@ -25,6 +25,7 @@ class AttentionConfig:
     """`consumers` warpgroups of 64 queries each, `block_kv` keys a step, `stages` of keys and of values in SMEM.
 
     With `turns`, consumers issue their products in turn, so that one works on its softmax beside the others' products.
+    `sums`: each lane sums weights of its "lanes" columns, one after another or as a "tree", or whole "rows" are summed.
     """
 
     consumers: int = 2
@@ -170,7 +171,7 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
         weights = kd.exp2(kd.fma(x, scale, -(new_top * scale)[:, None]))
         # the difference first: rows with nothing yet must fade by exactly 1
         fade = kd.exp2((top - new_top) * scale)
-        # each lane sums its own columns; lanes are summed after the last block
+        # each lane sums its own columns, unless "rows" says otherwise; lanes are summed after the last block
         if t.sums == "rows":
             return weights, fade, new_top, total * fade + kd.sum(weights, axis=1)
         parts = [weights[:, i : i + 8] for i in range(0, t.block_kv, 8)]
@@ -230,6 +231,7 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
             s_acc, o_acc = accs
             following = next_slot(slot)
             scores(s_acc, following)
+            # the first block has no other to go beside: one traced step, as its compile is what attention's takes
             kd.cond(index > 0, lambda: add(o_acc, weights, slot), lambda: kd.wgmma_wait(0))
             if t.turns:
                 pass_turn(me, s["turn"])
@@ -241,7 +243,7 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
             fresh, fade, top, total = kd.optimization_barrier(fresh, fade, top, total)
             kd.barrier_wait(s["v_loaded"].at[following])
             kd.wgmma_wait(0)
-            kd.optimization_barrier(weights)
+            kd.optimization_barrier(weights)  # the product, issued under a condition, read their registers until here
             kd.barrier_arrive(s["v_consumed"].at[slot], index > 0)
             o_acc.scale_rows(fade)
             return following, kd.optimization_barrier(fresh.astype(p.dtype)), top, total
