@@ -93,11 +93,12 @@ class Attention:
         target: str | None,
     ) -> Any:
         problem = describe(q, k, v, causal, scale, lse)
-        why = refusal(problem, (q, k, v), TARGETS[target] if target is not None else DEFAULT)
+        machine = TARGETS[target] if target is not None else DEFAULT
+        why = refusal(problem, (q, k, v), machine)
         if why:
             _log.info("attention: %s; using the general kernel", why)
             return attention_general(problem)
-        return attention_kernel(problem, config or default_config(problem))
+        return attention_kernel(problem, config or default_config(problem), machine.limits.multiprocessors)
 
 
 def describe(q: Any, k: Any, v: Any, causal: bool, scale: float | None, lse: bool) -> AttentionProblem:

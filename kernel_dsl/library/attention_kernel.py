@@ -15,25 +15,24 @@ import kernel_dsl as kd
 
 ROWS = 64  # queries of a consumer
 LOG2E = math.log2(math.e)
-SLACK = 8.0
-MAGIC = 1.5 * 2.0**23
-# 2 ** f for |f| <= 1/2, of least relative error (7.5e-5)
-C0, C1, C2, C3 = 0.99992807, 0.69326099, 0.24261112, 0.05517166
 LOWEST = -1e30  # finite, so that a row with nothing in it stays free of NaN
+SLACK = 8.0  # weights may grow to 2 ** SLACK before all of a row are scaled down
+SMEM_BYTES = 226 * 1024  # of the 227 KB of a block; the rest is for barriers
 
 
 @dataclass(frozen=True)
 class AttentionConfig:
-    """`consumers` warpgroups of 64 queries each, `block_kv` keys a step, `stages` of keys and of values in SMEM."""
+    """`consumers` warpgroups of 64 queries each, `block_kv` keys a step, `stages` of keys and of values in SMEM.
+
+    With `turns`, consumers issue their products in turn, so that one works on its softmax beside the others' products.
+    `sums`: each lane sums weights of its "lanes" columns, one after another or as a "tree", or whole "rows" are summed.
+    """
 
     consumers: int = 2
     block_kv: int = 128
     stages: int = 2
-    partial: bool = False
     turns: bool = False
-    lazy: bool = False
-    persistent: bool = False
-    polynomial: int = 0
+    sums: str = "lanes"
 
     @property
     def registers(self) -> tuple[int, int]:
@@ -58,36 +57,57 @@ class AttentionProblem:
 
 
 def default_config(problem: AttentionProblem) -> AttentionConfig:
-    """What fits registers and SMEM best for a head dimension."""
-    keys, stages = (128, 4) if problem.dim <= 64 else (128, 2) if problem.dim <= 128 else (80, 2)
-    return AttentionConfig(2, keys, stages, partial=True, lazy=True, turns=True)
+    """What fits registers and SMEM best for a head dimension; three consumers fit beside a small output only."""
+    if problem.dim <= 64:
+        return AttentionConfig(3, 128, 3, turns=True)
+    return AttentionConfig(2, 128 if problem.dim <= 128 else 80, 2)
 
 
-def exp2_polynomial(x: Any) -> Any:
-    """2 ** x to 1e-4 of itself, for x <= 0, by adds and multiplies: what is below 2 ** -125 gives about that."""
-    x = kd.maximum(x, -125.0)
-    # adding 1.5 * 2 ** 23 rounds to an integer, which then is in the low bits
-    shifted = x + MAGIC
-    f = x - (shifted - MAGIC)
-    y = kd.fma(kd.fma(kd.fma(f, C3, C2), f, C1), f, C0)
-    exponent = kd.bitcast_convert_type(shifted, kd.int32) << 23
-    return kd.bitcast_convert_type(kd.bitcast_convert_type(y, kd.int32) + exponent, kd.float32)
+def dealt(lengths: list[int], heads: int, together: int) -> list[int]:
+    """Steps of all tiles in the order in which blocks take them; `lengths`: of the tiles of one head, rising.
+
+    Some heads go together, so that they share keys in L2. Every other such group starts with its short tiles, and the
+    last with its long ones: lengths change slowly along the list, and a block's tiles even out.
+    """
+    order: list[int] = []
+    for after in reversed(range(heads // together)):
+        order += [n for n in (lengths if after % 2 else reversed(lengths)) for _ in range(together)]
+    return order
+
+
+def heads_together(lengths: list[int], heads: int, blocks: int) -> int:
+    """How many heads go together: as few as make the busiest of the blocks about as short as it can be."""
+    most = max(1, 8 * blocks // len(lengths))  # beyond eight rounds of the blocks, larger groups gain nothing
+    choices = [n for n in range(1, min(heads, most) + 1) if heads % n == 0]
+    busiest: list[int] = []
+    for together in choices:
+        order = dealt(lengths, heads, together)
+        busiest.append(max(sum(order[i::blocks]) for i in range(blocks)))
+    return next(n for n, steps in zip(choices, busiest, strict=True) if steps <= 1.01 * min(busiest))
 
 
 @cache
-def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multiprocessors: int = 132) -> Any:
-    """The kernel `(q, k, v) -> out` or `-> (out, lse)`; a persistent one has a block for each multiprocessor."""
+def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multiprocessors: int) -> Any:
+    """The kernel `(q, k, v) -> out` or `-> (out, lse)`, of at most one block a multiprocessor."""
     p, t = problem, config
     tile = ROWS * t.consumers
     tiles = kd.cdiv(p.queries, tile)
     blocks = kd.cdiv(p.keys, t.block_kv)
     scale = p.scale * LOG2E
-    group = p.heads // p.kv_heads
     transforms = (kd.TilingTransform((8, 64)), kd.SwizzleTransform(128))
     ragged = p.keys % t.block_kv != 0
 
     work = p.batch * p.heads * tiles
-    grid = min(work, multiprocessors) if t.persistent else work
+    grid = min(work, multiprocessors)
+    together, groups = 1, p.batch * p.heads
+    if p.causal and grid < work:
+        # a step more for what a tile costs whatever its length
+        lengths = [min(kd.cdiv((i + 1) * tile, t.block_kv), blocks) + 1 for i in range(tiles)]
+        together = heads_together(lengths, groups, grid)
+        groups //= together
+    # a tile's output has SMEM of its own, where there is room, so that the next tile's queries can come
+    operands = (tile + 2 * t.stages * t.block_kv) * p.dim * 2
+    apart = grid < work and operands + tile * p.dim * 2 <= SMEM_BYTES
 
     def each_tile(carry: Any, body: Any) -> None:
         """`body(tile number, carry) -> carry` for the tiles of this block."""
@@ -95,25 +115,18 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
         if grid == work:
             body(block, carry)
             return
-        mirrored = grid - 1 - block  # every other round goes backwards: long and short causal tiles even out
-        rounds, rest = divmod(work, grid)
-        last = mirrored if rounds % 2 else block
-        rounds = rounds + kd.where(last < rest, 1, 0)
-
-        @kd.loop(0, rounds, init_carry=carry)
-        def _(turn: Any, carry: Any) -> Any:
-            return body(turn * grid + kd.where(turn % 2 == 0, block, mirrored), carry)
+        rounds = work // grid + kd.where(block < work % grid, 1, 0)
+        kd.loop(0, rounds, init_carry=carry)(lambda turn, carry: body(turn * grid + block, carry))
 
     def place(number: Any) -> tuple[Any, Any, Any, Any]:
-        """(batch, head, first query, blocks of keys): the longest causal tiles of a head come first."""
-        head, row = kd.div(number, tiles), kd.rem(number, tiles)
-        if p.causal:
-            row = tiles - 1 - row
-        first = row * tile
+        """(batch, head, first query, blocks of keys) of a tile, in the order that `dealt` says."""
+        group, rest = kd.div(number, together * tiles), kd.rem(number, together * tiles)
+        head, row = group * together + kd.rem(rest, together), kd.div(rest, together)
         count: Any = blocks
         if p.causal:
-            count = kd.minimum(kd.cdiv(first + tile, t.block_kv), blocks)
-        return kd.div(head, p.heads), kd.rem(head, p.heads), first, count
+            row = kd.where(kd.rem(groups - 1 - group, 2) == 0, tiles - 1 - row, row)
+            count = kd.minimum(kd.cdiv((row + 1) * tile, t.block_kv), blocks)
+        return kd.div(head, p.heads), kd.rem(head, p.heads), row * tile, count
 
     def next_slot(slot: Any) -> Any:
         return kd.where(slot == t.stages - 1, 0, slot + 1)
@@ -123,7 +136,7 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
 
         def fetch(number: Any, carry: Any) -> Any:
             batch, head, first, count = place(number)
-            kv_head = kd.div(head, group)
+            kv_head = kd.div(head, p.heads // p.kv_heads)
 
             def fetch_queries(again: Any) -> None:
                 for i in range(t.consumers):
@@ -148,43 +161,34 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
 
         each_tile((0, 0), fetch)
 
-    def softmax(x: Any, top: Any, total: Any, seen: Any) -> tuple[Any, Any, Any, Any]:
-        """(weights, what earlier weights fade by, maximum so far, sum so far) with one more block of scores."""
-        if seen is not None:
-            x = kd.where(seen, x, -math.inf)
+    def softmax(x: Any, top: Any, total: Any) -> tuple[Any, Any, Any, Any]:
+        """(weights, what earlier weights fade by, maximum so far, sum so far) with one more block of scores.
+
+        The maximum follows only where weights would grow beyond 2 ** SLACK; the division at the end makes up for it.
+        """
         new_top = kd.maximum(top, kd.max(x, axis=1))
-        if t.lazy:
-            # weights may grow to 2 ** SLACK before all are scaled down: the division at the end makes up for it
-            new_top = kd.where((new_top - top) * scale > SLACK, new_top, top)
-        weights = exponentials(kd.fma(x, scale, -(new_top * scale)[:, None]))
+        new_top = kd.where((new_top - top) * scale > SLACK, new_top, top)
+        weights = kd.exp2(kd.fma(x, scale, -(new_top * scale)[:, None]))
         # the difference first: rows with nothing yet must fade by exactly 1
         fade = kd.exp2((top - new_top) * scale)
-        if t.partial:
-            # each lane sums its own columns; lanes are summed after the last block
-            total = kd.fma(total, fade[:, None], weights[:, :8])
-            total = sum((weights[:, i : i + 8] for i in range(8, t.block_kv, 8)), total)
-        else:
-            total = total * fade + kd.sum(weights, axis=1)
-        return weights, fade, new_top, total
-
-    def exponentials(x: Any) -> Any:
-        """2 ** x. Some columns are left to the FMA units, as the exponential unit is slower than the tensor cores."""
-        if not t.polynomial:
-            return kd.exp2(x)
-        rest = t.block_kv - t.polynomial
-        return kd.concatenate([kd.exp2(x[:, :rest]), exp2_polynomial(x[:, rest:])], axis=1)
+        # each lane sums its own columns, unless "rows" says otherwise; lanes are summed after the last block
+        if t.sums == "rows":
+            return weights, fade, new_top, total * fade + kd.sum(weights, axis=1)
+        parts = [weights[:, i : i + 8] for i in range(0, t.block_kv, 8)]
+        if t.sums == "lanes":
+            return weights, fade, new_top, sum(parts[1:], kd.fma(total, fade[:, None], parts[0]))
+        while len(parts) > 1:
+            half = len(parts) // 2
+            parts = [a + b for a, b in zip(parts[:half], parts[half : 2 * half], strict=True)] + parts[2 * half :]
+        return weights, fade, new_top, kd.fma(total, fade[:, None], parts[0])
 
     def consume(me: Any, out: Any, lse: Any, s: dict[str, Any]) -> None:
         kd.set_max_registers(t.registers[0], action="increase")
-        out_tile = s["out_smem"].at[me] if "out_smem" in s else s["q_smem"].at[me]
+        out_tile = s["out_smem"].at[me] if apart else s["q_smem"].at[me]
         if t.turns:
             kd.when(me == t.consumers - 1)(partial(pass_turn, me, s["turn"]))
 
-        def attend(number: Any, slot: Any) -> Any:
-            slot = consume_tile(me, number, slot, out, lse, out_tile, s)
-            return slot
-
-        each_tile(0, attend)
+        each_tile(t.stages - 1, lambda number, slot: consume_tile(me, number, slot, out, lse, out_tile, s))
         kd.wait_smem_to_gmem(0)
 
     def pass_turn(me: Any, turn: Any) -> None:
@@ -196,12 +200,21 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
         row = first + me * ROWS + kd.broadcasted_iota(kd.int32, (ROWS, t.block_kv), 0)
         column = kd.broadcasted_iota(kd.int32, (ROWS, t.block_kv), 1)
 
-        def mask(index: Any, masked: bool) -> Any:
-            if not masked or not (p.causal or ragged):
-                return None
-            key = (count - 1 - index) * t.block_kv + column
-            seen = key <= row if p.causal else key < p.keys
-            return seen & (key < p.keys) if p.causal and ragged else seen
+        # blocks that reach beyond the first query of the tile
+        edge = kd.maximum(count - kd.div(first, t.block_kv), 1) if p.causal else 1
+
+        def masked(x: Any, index: Any) -> Any:
+            """Scores, with none of keys that a query doesn't see."""
+            if not (p.causal or ragged):
+                return x
+
+            def hide(x: Any) -> Any:
+                key = (count - 1 - index) * t.block_kv + column
+                seen = key <= row if p.causal else key < p.keys
+                seen = seen & (key < p.keys) if p.causal and ragged else seen
+                return kd.where(seen, x, -math.inf)
+
+            return kd.cond(index < edge, hide, lambda x: x, x)
 
         def scores(acc: Any, slot: Any) -> None:
             kd.barrier_wait(s["k_loaded"].at[slot])
@@ -212,61 +225,48 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
         def add(acc: Any, weights: Any, slot: Any) -> None:
             kd.wgmma(acc, weights, s["v_smem"].at[slot])
 
-        def step(index: Any, carry: Any, accs: tuple[Any, Any], masked: bool) -> Any:
+        def step(index: Any, carry: Any, accs: tuple[Any, Any]) -> Any:
             """Scores of block `index` beside the product of the block before; then the former's softmax."""
             slot, weights, top, total = carry
             s_acc, o_acc = accs
             following = next_slot(slot)
             scores(s_acc, following)
-            add(o_acc, weights, slot)
+            # the first block has no other to go beside: one traced step, as its compile is what attention's takes
+            kd.cond(index > 0, lambda: add(o_acc, weights, slot), lambda: kd.wgmma_wait(0))
             if t.turns:
                 pass_turn(me, s["turn"])
             x = kd.wgmma_accumulator_load(s_acc, wait_n=1)
             kd.barrier_arrive(s["k_consumed"].at[following])
-            weights, fade, top, total = softmax(x, top, total, mask(index, masked))
+            x = masked(x, index)
+            fresh, fade, top, total = softmax(x, top, total)
             # all of the softmax goes beside the product: the assembler moves nothing across a barrier's loop
-            weights, fade, top, total = kd.optimization_barrier(weights, fade, top, total)
+            fresh, fade, top, total = kd.optimization_barrier(fresh, fade, top, total)
             kd.barrier_wait(s["v_loaded"].at[following])
             kd.wgmma_wait(0)
-            kd.barrier_arrive(s["v_consumed"].at[slot])
-            if t.lazy:
-                o_acc.scale_rows(fade)
-            else:
-                o_acc[...] = kd.wgmma_accumulator_load(o_acc, wait_n=None) * fade[:, None]
-            return following, kd.optimization_barrier(weights.astype(p.dtype)), top, total
+            kd.optimization_barrier(weights)  # the product, issued under a condition, read their registers until here
+            kd.barrier_arrive(s["v_consumed"].at[slot], index > 0)
+            o_acc.scale_rows(fade)
+            return following, kd.optimization_barrier(fresh.astype(p.dtype)), top, total
 
         def run(s_acc: Any, o_acc: Any) -> Any:
-            accs = (s_acc, o_acc)
             kd.barrier_wait(s["q_loaded"].at[me])
-            scores(s_acc, start)
-            if t.turns:
-                pass_turn(me, s["turn"])
             o_acc[...] = kd.zeros((ROWS, p.dim), kd.float32)
             top = kd.layout_cast(kd.full((ROWS,), LOWEST, kd.float32), kd.Layout.WGMMA_ROW)
-            if t.partial:
-                total = kd.layout_cast(kd.zeros((ROWS, 8), kd.float32), kd.Layout.WGMMA)
-            else:
+            total = kd.layout_cast(kd.zeros((ROWS, 8), kd.float32), kd.Layout.WGMMA)
+            if t.sums == "rows":
                 total = kd.layout_cast(kd.zeros((ROWS,), kd.float32), kd.Layout.WGMMA_ROW)
-            x = kd.wgmma_accumulator_load(s_acc)
-            kd.barrier_arrive(s["k_consumed"].at[start])
-            weights, _, top, total = softmax(x, top, total, mask(0, True))
-            kd.barrier_wait(s["v_loaded"].at[start])
-            carry = (start, weights.astype(p.dtype), top, total)
-            edge: Any = 1
-            if p.causal:
-                # blocks that reach beyond the first query of the tile
-                edge = kd.minimum(kd.maximum(count - kd.div(first, t.block_kv), 1), count)
-                carry = kd.loop(1, edge, init_carry=carry)(partial(step, accs=accs, masked=True))
-            carry = kd.loop(edge, count, init_carry=carry)(partial(step, accs=accs, masked=False))
+            weights = kd.layout_cast(kd.zeros((ROWS, t.block_kv), p.dtype), kd.Layout.WGMMA)
+            carry = (start, weights, top, total)
+            carry = kd.loop(0, count, init_carry=carry)(partial(step, accs=(s_acc, o_acc)))
             slot, weights, top, total = carry
-            if grid < work and "out_smem" in s:
+            if apart:
                 kd.barrier_arrive(s["q_consumed"].at[me])
             add(o_acc, weights, slot)
-            if t.partial:
+            if t.sums != "rows":
                 total = kd.sum(total, axis=1)
             value = o_acc[...]
             kd.barrier_arrive(s["v_consumed"].at[slot])
-            return value, top, total, next_slot(slot)
+            return value, top, total, slot
 
         value, top, total, slot = kd.run_scoped(
             run, kd.ACC((ROWS, t.block_kv), kd.float32), kd.ACC((ROWS, p.dim), kd.float32)
@@ -278,7 +278,7 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
         kd.copy_smem_to_gmem(out_tile, out.at[batch, head, rows])
         if p.lse:
             lse[batch, head, rows] = (top * scale + kd.log2(total)) * (1.0 / LOG2E)
-        if grid < work and "out_smem" not in s:
+        if grid < work and not apart:
             kd.wait_smem_to_gmem(0, wait_read_only=True)
             kd.barrier_arrive(s["q_consumed"].at[me])
         return slot
@@ -309,8 +309,8 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
         scratch[f"{name}_consumed"] = kd.Barrier(num_arrivals=t.consumers, num_barriers=t.stages)
     if grid < work:
         scratch["q_consumed"] = kd.Barrier(num_barriers=t.consumers)
-        if p.dim <= 128:
-            scratch["out_smem"] = kd.SMEM((t.consumers, ROWS, p.dim), p.dtype, transforms=transforms)
+    if apart:
+        scratch["out_smem"] = kd.SMEM((t.consumers, ROWS, p.dim), p.dtype, transforms=transforms)
     if t.turns:
         scratch["turn"] = kd.Barrier(num_barriers=t.consumers)
     return kd.kernel(

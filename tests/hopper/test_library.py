@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
-from kernel_dsl.library.attention_kernel import AttentionConfig, AttentionProblem, attention_kernel
+from kernel_dsl.library.attention_kernel import (
+    AttentionConfig,
+    AttentionProblem,
+    attention_kernel,
+    dealt,
+    default_config,
+    heads_together,
+)
 from kernel_dsl.library.choose import choose, configure
 from kernel_dsl.library.persistent_matmul import MatmulConfig, Problem, matmul_kernel
 
@@ -178,27 +185,41 @@ def test_attention(case: Any, dtype: Any, rng: Any) -> None:
     assert np.array_equal(kd.library.attention(q, k, v, causal=causal, interpret=schedule), got)
 
 
-CONFIGS = [
-    AttentionConfig(2, 64, 2),
-    AttentionConfig(2, 64, 2, partial=True, turns=True),
-    AttentionConfig(2, 64, 3, partial=True, lazy=True, polynomial=16),
-    AttentionConfig(3, 64, 2, partial=True, lazy=True, turns=True, persistent=True),
-    AttentionConfig(2, 96, 2, partial=True, lazy=True, turns=True, persistent=True),
+LONGER = [
+    (None, (1, 4, 2, 400, 400, 64, True)),
+    (None, (1, 2, 2, 300, 330, 64, False)),
+    (None, (1, 2, 1, 300, 300, 128, True)),
+    (None, (1, 2, 2, 200, 130, 128, False)),
+    (None, (1, 2, 1, 150, 200, 256, True)),
+    (AttentionConfig(2, 96, 3, turns=True), (1, 2, 1, 300, 300, 64, True)),
+    (AttentionConfig(1, 64, 2, sums="rows"), (1, 2, 1, 200, 200, 64, True)),
+    (AttentionConfig(2, 80, 2, sums="tree"), (1, 2, 1, 300, 300, 64, True)),
 ]
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=str)
-@pytest.mark.parametrize("case", [(1, 2, 1, 300, 300, 64, True), (1, 2, 2, 200, 330, 64, False)], ids=str)
-def test_attention_configurations(config: Any, case: Any, interpret: Any, rng: Any) -> None:
-    """Each on three blocks, so that a persistent one has tiles of its own to go on with."""
+@pytest.mark.parametrize(("config", "case"), LONGER, ids=str)
+def test_attention_on_few_blocks(config: Any, case: Any, interpret: Any, rng: Any) -> None:
+    """Three blocks, so that each has several tiles; the default configurations where none is given."""
     B, H, G, Q, S, D, causal = case
     q = (random(rng, (B, H, Q, D), f32) * 3).astype(bf16.numpy)  # so that maxima rise beyond the slack
     k, v = random(rng, (B, G, S, D), bf16), random(rng, (B, G, S, D), bf16)
     expected, lse = attention(q, k, v, causal)
-    kernel = attention_kernel(AttentionProblem(B, H, G, Q, S, D, bf16, causal, D**-0.5, True), config, 3)
-    got, sums = kernel(q, k, v, interpret=interpret)
+    problem = AttentionProblem(B, H, G, Q, S, D, bf16, causal, D**-0.5, True)
+    got, sums = attention_kernel(problem, config or default_config(problem), 3)(q, k, v, interpret=interpret)
     assert relative(got, expected) < 8e-3
-    assert np.abs(sums - lse).max() < (2e-4 if config.polynomial else 1e-5)
+    assert np.abs(sums - lse).max() < 1e-5
+
+
+@pytest.mark.parametrize(("length", "heads", "tile", "keys"), [
+    (16384, 16, 128, 128), (4096, 64, 128, 128), (16384, 16, 192, 128), (4096, 64, 192, 128), (4096, 64, 128, 80),
+])  # fmt: skip
+def test_causal_tiles_are_dealt_evenly(length: int, heads: int, tile: int, keys: int) -> None:
+    """No block of 132 has much more than its share, and few heads are under way at a time."""
+    lengths = [-(-(i + 1) * tile // keys) + 1 for i in range(-(-length // tile))]
+    together = heads_together(lengths, heads, 132)
+    order = dealt(lengths, heads, together)
+    assert sorted(order) == sorted(lengths * heads) and together <= 8
+    assert max(sum(order[i::132]) for i in range(132)) <= 1.03 * sum(order) / 132
 
 
 @pytest.mark.parametrize("dim", [64, 128, 256])
