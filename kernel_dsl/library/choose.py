@@ -13,6 +13,7 @@ STEP_BYTES = 128  # of K in one stage: the widest swizzle
 DEEPEST = 12  # stages
 # one multiprocessor, a clock: multiply-adds of 16-bit operands (8-bit: twice, tf32: half), bytes from L2
 MADS, L2_BYTES = 2048, 60
+WIDENED = 10  # elements of a left side that is widened in registers: 128 x 64 of them took 900 clocks
 DRAM_BYTES = 2300  # bytes a clock of the whole GPU (4 of the 4.8 TB/s, at 1.75 GHz)
 KEPT = 1.07  # what DRAM has to do more where weights can't be marked as read once: they drive out what must be written
 START = 1800  # clocks to fill the pipeline at the start of a block, and to drain it
@@ -94,6 +95,8 @@ def clocks(problem: Problem, config: MatmulConfig, blocks: int) -> float:
     narrow = max(1.0, 128 / t.tile_n) if t.consumers == 2 else max(1.0, 64 / t.tile_n)
     narrow = max(1.0, SLIVER / t.tile_n) if t.tile_n in THIN else narrow
     products = t.tile_m * t.tile_n * t.tile_k / rate * narrow
+    if is_mixed(p):
+        products = max(products, t.tile_m * t.tile_k / WIDENED)
     # rows that are not there are filled all the same; what a cluster shares is loaded once
     rows_a, rows_b = t.tile_m / t.cluster_n, t.tile_n / t.cluster
     loads = (rows_a * p.dtype.itemsize + rows_b * p.b_dtype.itemsize) * t.tile_k / L2_BYTES

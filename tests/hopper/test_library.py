@@ -62,6 +62,15 @@ def test_persistence(blocks: int, cluster: int, interpret: Any, rng: Any) -> Non
     assert relative(kernel(a, b, interpret=interpret), expected) < 4e-3
 
 
+def described(c: MatmulConfig) -> str:
+    """A configuration in short."""
+    words = f"{c.tile_m}x{c.tile_n} s{c.stages} g{c.group}"
+    words += f" c{c.cluster}x{c.cluster_n}" if c.blocks > 1 else ""
+    words += " in turns" if c.ping_pong else ""
+    words += " swapped" if c.swapped else ""
+    return words + (" b once" if c.b_hint else " a once" if c.a_hint else "")
+
+
 SHARED = [
     MatmulConfig(tile_m=128, tile_n=64, stages=3, ping_pong=True),
     MatmulConfig(tile_m=64, tile_n=64, stages=2, ping_pong=True, epilogue_n=32),
@@ -72,10 +81,12 @@ SHARED = [
     MatmulConfig(tile_m=128, tile_n=96, stages=2, epilogue_n=32),
     MatmulConfig(tile_m=64, tile_n=96, stages=3, epilogue_n=32, epilogue_stages=1, ping_pong=True),
     MatmulConfig(tile_m=128, tile_n=224, stages=2, epilogue_n=32),
+    MatmulConfig(tile_m=64, tile_n=64, stages=2, consumers=1, cluster=2, swapped=True, a_hint="evict_first"),
+    MatmulConfig(tile_m=128, tile_n=64, stages=2, cluster_n=2, epilogue_n=32, swapped=True),
 ]
 
 
-@pytest.mark.parametrize("config", SHARED, ids=lambda c: f"{c.tile_m}x{c.tile_n} {c.cluster}x{c.cluster_n}")
+@pytest.mark.parametrize("config", SHARED, ids=described)
 @pytest.mark.parametrize("transposed", [False, True])
 def test_turns_and_clusters(config: MatmulConfig, transposed: bool, interpret: Any, rng: Any) -> None:
     """Consumers with tiles of their own, an odd number of them; clusters along N and both ways; tiles past the edges."""
@@ -127,15 +138,6 @@ def problem_of(shape: Any, dtype: Any, transposed: bool, b_dtype: Any = None) ->
     return Problem(*shape, dtype, b_dtype or dtype, out, b_transposed=transposed)
 
 
-def described(c: MatmulConfig) -> str:
-    """A configuration in short."""
-    words = f"{c.tile_m}x{c.tile_n} s{c.stages} g{c.group}"
-    words += f" c{c.cluster}x{c.cluster_n}" if c.blocks > 1 else ""
-    words += " in turns" if c.ping_pong else ""
-    words += " swapped" if c.swapped else ""
-    return words + (" b once" if c.b_hint else " a once" if c.a_hint else "")
-
-
 # M, N, K: choices for B as (K, N) and as (N, K)
 CHOICES = {
     (2048, 2048, 2048): ("128x256 s4 g8", "128x256 s4 g16"),
@@ -162,7 +164,7 @@ def test_other_choices() -> None:
     assert described(choose(problem_of(n, kd.int8, True, kd.int8), 132)) == "128x192 s4 g16 in turns"
     for transposed in (False, True):
         mixed = problem_of((4096, 8192, 4096), kd.int8, transposed, bf16)
-        assert described(choose(mixed, 132)) == "256x128 s5 g8"
+        assert described(choose(mixed, 132)) == "128x256 s4 g16"
         assert configure(mixed, 128, 128, 2, ping_pong=True) is None
     short = problem_of((8192, 8192, 512), bf16, True)
     assert choose(short, 132, plain=False).tile_n == 128  # room for an epilogue's arithmetic
