@@ -10,6 +10,7 @@ import argparse
 import itertools
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -29,17 +30,40 @@ SHAPES = [
     (128, 8192, 8192),
     (16, 16384, 8192),
 ]
-CONFIGS = [
+IN_TURNS = MatmulConfig(tile_n=192, epilogue_n=32, ping_pong=True)
+FIVE_STAGES = replace(IN_TURNS, stages=5, epilogue_stages=1)
+SQUARE = [
     MatmulConfig(),
     MatmulConfig(group=16),
     MatmulConfig(tile_m=256, tile_n=128, epilogue_n=32),
-    MatmulConfig(tile_n=192, epilogue_stages=1),
-    MatmulConfig(cluster=2, group=4),
+    MatmulConfig(tile_n=224, epilogue_n=32, group=16),
+    MatmulConfig(cluster=2),
     MatmulConfig(cluster_n=2),
-    MatmulConfig(tile_n=128, stages=5, ping_pong=True, cluster=2, group=4),
-    MatmulConfig(tile_n=192, epilogue_n=32, ping_pong=True),
-    MatmulConfig(tile_n=192, epilogue_n=32, ping_pong=True, cluster=2, group=4),
+    MatmulConfig(tile_n=128, stages=5, ping_pong=True),
+    IN_TURNS,
+    FIVE_STAGES,
+    replace(FIVE_STAGES, cluster=2),
 ]
+WEIGHTS_128 = MatmulConfig(tile_m=64, tile_n=128, stages=8, consumers=1, group=1)
+ROWS_16 = [
+    WEIGHTS_128,
+    *(replace(WEIGHTS_128, stages=stages, b_hint="evict_first") for stages in (4, 6, 8)),
+    *(MatmulConfig(tile_n=16, stages=stages, epilogue_n=16, a_hint="evict_first", swapped=True) for stages in (8, 12)),
+]
+ROWS_128 = [
+    MatmulConfig(tile_n=64, stages=8, epilogue_stages=1, group=1),
+    MatmulConfig(tile_n=64, stages=8, epilogue_stages=1, group=1, b_hint="evict_first"),
+    replace(WEIGHTS_128, cluster=2, b_hint="evict_first"),
+]
+CONFIGS = {
+    (2048, 2048, 2048): SQUARE,
+    (4096, 4096, 4096): SQUARE,
+    (8192, 8192, 8192): SQUARE,
+    (4096, 8192, 4096): SQUARE,
+    (8192, 8192, 512): SQUARE,
+    (128, 8192, 8192): ROWS_128,
+    (16, 16384, 8192): ROWS_16,
+}
 
 
 def rotating(make: Callable[[], Any], bytes_: int) -> Callable[[], Any]:
@@ -129,25 +153,32 @@ def int8(rows: list[dict[str, Any]], rounds: int) -> None:
 
 def configs(rows: list[dict[str, Any]], rounds: int) -> None:
     """Configurations of the bf16 kernel beside each other."""
-    for M, N, K in [(4096, 4096, 4096), (8192, 8192, 8192), (8192, 8192, 512)]:
+    for ((M, N, K), listed), transposed in itertools.product(CONFIGS.items(), (False, True)):
         a = torch.randn(M, K, device="cuda").bfloat16()
-        b = torch.randn(N, K, device="cuda").bfloat16().T
+        b = torch.randn(N, K, device="cuda").bfloat16().T if transposed else torch.randn(K, N, device="cuda").bfloat16()
         out = torch.empty((M, N), device="cuda", dtype=torch.bfloat16)
-        for config in CONFIGS:
+        peer = torch.empty_like(out)
+        for config in listed:
             out.fill_(float("nan"))
             kd.library.matmul(a, b, out=out, config=config)
             error = check(out, a, b, 4e-3)
             times = interleaved(
                 {
                     "ours": lambda a=a, b=b, o=out, c=config: kd.library.matmul(a, b, out=o, config=c),
-                    "cublas": lambda a=a, b=b: torch.matmul(a, b),
+                    "cublas": lambda a=a, b=b, o=peer: torch.matmul(a, b, out=o),
                 },
                 rounds,
             )
-            c = config
-            name = f"{M}x{N}x{K} {c.tile_m}x{c.tile_n}x{c.tile_k} s{c.stages} g{c.group} c{c.cluster}x{c.cluster_n}"
-            name += " in turns" if c.ping_pong else ""
+            name = f"{M}x{N}x{K} {'NT' if transposed else 'NN'} {described(config)}"
             rows.append(_row(name, 2.0 * M * N * K, times, error))
+
+
+def described(c: MatmulConfig) -> str:
+    """A configuration in short."""
+    words = f"{c.tile_m}x{c.tile_n}x{c.tile_k} s{c.stages} g{c.group} c{c.cluster}x{c.cluster_n}"
+    words += " in turns" if c.ping_pong else ""
+    words += " swapped" if c.swapped else ""
+    return words + (" weights once" if c.a_hint or c.b_hint else "")
 
 
 WORK = {"bf16": bf16, "fp8": fp8, "int8": int8, "configs": configs}

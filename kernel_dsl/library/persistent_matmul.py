@@ -8,9 +8,8 @@ already in flight.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
-from math import gcd
 from typing import Any
 
 import kernel_dsl as kd
@@ -27,7 +26,7 @@ class MatmulConfig:
     `consumers` share `tile_m` evenly, or with `ping_pong` have a whole tile each, in turns: one stores while the other
     multiplies. `cluster`: blocks along M that share each tile of B by multicast, `cluster_n`: along N, sharing A.
     `epilogue_n`: columns a store moves at a time. `a_hint`, `b_hint`, `out_hint`: what L2 does with what was moved, as
-    `l2_hint` of copies.
+    `l2_hint` of copies. `swapped`: the transposed product is computed, and `tile_m`, `cluster` are along N: for a thin a.
     """
 
     tile_m: int = 128
@@ -44,6 +43,7 @@ class MatmulConfig:
     a_hint: str | None = None
     b_hint: str | None = None
     out_hint: str | None = None
+    swapped: bool = False
 
     @property
     def blocks(self) -> int:
@@ -71,6 +71,13 @@ class Problem:
     bias: bool = False
     accumulate: bool = False
 
+    @property
+    def swapped(self) -> Problem:
+        """The same products as out.T = b.T a.T, over the same arrays."""
+        p = self
+        sides = {"dtype": p.b_dtype, "b_dtype": p.dtype}
+        return replace(p, M=p.N, N=p.M, a_transposed=not p.b_transposed, b_transposed=not p.a_transposed, **sides)
+
 
 def _smem(rows: int, columns: int, dtype: Any, stages: int) -> Any:
     """Stages of a tile whose rows are contiguous, in the widest swizzle."""
@@ -82,7 +89,7 @@ def _smem(rows: int, columns: int, dtype: Any, stages: int) -> Any:
 @cache
 def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activation: Epilogue | None = None) -> Any:
     """The kernel `(a, b[, bias][, c]) -> out` for a problem, on `blocks` multiprocessors."""
-    p, t = problem, config
+    p, t = problem.swapped if config.swapped else problem, config
     rows = t.rows
     # in clusters of tiles
     tiles_m, tiles_n = kd.cdiv(kd.cdiv(p.M, t.tile_m), t.cluster), kd.cdiv(kd.cdiv(p.N, t.tile_n), t.cluster_n)
@@ -96,12 +103,13 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
     turns = t.consumers if t.ping_pong else 1  # consumers that work on different tiles
     releases = t.consumers // turns  # of a stage
     axes = tuple(name for name, size in (("cluster", t.cluster), ("cluster_n", t.cluster_n)) if size > 1)
-    # buffers of the epilogue take turns, and must do so across tiles too
-    ring = gcd(t.epilogue_stages, t.tile_n // t.epilogue_n)
+    parts = t.tile_n // t.epilogue_n  # of a tile, on its way out
+    ring = min(t.epilogue_stages, parts)
+    out_shape = (t.epilogue_n, rows) if t.swapped else (rows, t.epilogue_n)
     scratch = {
         "a_smem": _smem(*a_shape, p.dtype, t.stages),
         "b_smem": _smem(*b_shape, p.b_dtype, t.stages),
-        "out_smem": _smem(rows, t.epilogue_n, p.out_dtype, t.consumers * ring),
+        "out_smem": _smem(*out_shape, p.out_dtype, t.consumers * ring),
         # one for each consumer with tiles of its own: a waiter must see every phase
         "loaded": kd.Barrier(num_arrivals=2, num_barriers=turns * t.stages),
         "consumed": kd.ClusterBarrier(collective_axes=axes, num_arrivals=releases, num_barriers=t.stages)
@@ -193,38 +201,44 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
 
                 return widened_product(acc, slot, steps, t.stages, left, right, loaded, consumed)
 
-            value, slot_after = kd.run_scoped(multiply_widened if mixed else multiply, kd.ACC((rows, t.tile_n), accumulator))
+            value, slot_after = kd.run_scoped(
+                multiply_widened if mixed else multiply, kd.ACC((rows, t.tile_n), accumulator)
+            )
             store_tile(value, extra, out, out_smem, me, m + part * rows, n)
             return skip_others(slot_after)
 
         kd.wait_smem_to_gmem(0)
 
     def store_tile(value: Any, extra: tuple[Any, ...], out: Any, out_smem: Any, me: Any, m: Any, n: Any) -> None:
-        count = t.tile_n // t.epilogue_n
-        for part in range(count):
+        for part in range(parts):
             x = value[:, part * t.epilogue_n : (part + 1) * t.epilogue_n]
-            columns = kd.ds(n + part * t.epilogue_n, t.epilogue_n)
+            across, columns = kd.ds(m, rows), kd.ds(n + part * t.epilogue_n, t.epilogue_n)
             rest = list(extra)
             if p.bias:
-                x = x + kd.load(rest.pop(0), (None, columns)).astype(x.dtype)
+                x = x + kd.load(rest.pop(0), (across, None) if t.swapped else (None, columns)).astype(x.dtype)
             if p.accumulate:
-                x = x + kd.load(rest.pop(0), (kd.ds(m, rows), columns)).astype(x.dtype)
+                c = rest.pop(0)
+                x = x + kd.load(c.T if t.swapped else c, (across, columns)).astype(x.dtype)
             if activation is not None:
                 x = activation(x)
-            kd.wait_smem_to_gmem(ring - 1, wait_read_only=True)
+            # a tile starts with the first buffer, which the tile before may have used last
+            kd.wait_smem_to_gmem(0 if part == 0 and parts % ring else ring - 1, wait_read_only=True)
             place = out_smem.at[me * ring + part % ring]
-            place[...] = x.astype(p.out_dtype)
+            filled = place.T if t.swapped else place
+            filled[...] = x.astype(p.out_dtype)
             kd.commit_smem()
-            kd.copy_smem_to_gmem(place, out.at[kd.ds(m, rows), columns], l2_hint=t.out_hint)
+            where = (columns, across) if t.swapped else (across, columns)
+            kd.copy_smem_to_gmem(place, out.at[where], l2_hint=t.out_hint)
 
     def body(a: Any, b: Any, *refs: Any, **buffers: Any) -> None:
         *extra, out = refs
+        left, right = (b, a) if t.swapped else (a, b)
         me = kd.axis_index("wg")
         out_smem = buffers.pop("out_smem")
 
         @kd.when(me == producer)
         def _() -> None:
-            produce(a, b, **buffers)
+            produce(left, right, **buffers)
 
         @kd.when(me < producer)
         def _() -> None:
@@ -232,7 +246,7 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
 
     return kd.kernel(
         body,
-        out_type=kd.ShapeDtypeStruct((p.M, p.N), p.out_dtype),
+        out_type=kd.ShapeDtypeStruct((problem.M, problem.N), p.out_dtype),
         scratch_types=scratch,
         grid=(clusters,),
         grid_names=("block",),
