@@ -18,7 +18,15 @@ from . import driver, memory, recording
 from .args import check_arrays
 from .arrays import CPU, ArrayView, Interop, frameworks, interop_of, row_major, view
 from .device import Device, Loaded, cuda_device, device_index
-from .errors import ArgumentTypeError, ArgumentValueError, describe_array, launch_error, where
+from .errors import (
+    ArgumentTypeError,
+    ArgumentValueError,
+    describe_array,
+    is_out_of_memory,
+    launch_error,
+    no_memory,
+    where,
+)
 from .streams import stream_handle
 
 _Pair = tuple[ArrayView, ArrayView]
@@ -202,7 +210,14 @@ def allocate(state: PendingCall, outputs: Sequence[OutputSpec], out: Sequence[An
         state.results = list(out or ())
         return
     for i, spec in enumerate(outputs):
-        array = state.interop.empty(spec.shape, spec.dtype, state.place, state.handle)
+        try:
+            array = state.interop.empty(spec.shape, spec.dtype, state.place, state.handle)
+        except driver.CudaError:
+            raise  # `execute` words it
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            raise no_memory(error, spec, i, state.job.name, state.job.kernel, state.views[:count]) from error
         state.results.append(array)
         fresh = view(array, state.handle)
         fresh.readonly = False  # JAX's arrays are immutable once the user has them

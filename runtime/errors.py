@@ -4,13 +4,14 @@ line.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kernel_dsl import diagnostics
 
 if TYPE_CHECKING:
-    from kernel_dsl.compiled import CompiledKernel
+    from kernel_dsl.compiled import CompiledKernel, OutputSpec
 
     from .arrays import ArrayView
 
@@ -183,3 +184,35 @@ def launch_error(
     )
     cls = OutOfMemoryError if code == _OUT_OF_MEMORY else LaunchError
     return cls("\n".join(lines), status=code, context_survives=alive)
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether a framework says that it has no memory for an array. Each has its own words, and torch on a CPU no class."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return isinstance(error, RuntimeError) and any(
+        words in str(error) for words in ("RESOURCE_EXHAUSTED", "allocate memory", "not enough memory")
+    )
+
+
+def no_memory(
+    error: Exception,
+    spec: OutputSpec,
+    number: int,
+    name: str,
+    kernel: CompiledKernel | None,
+    inputs: Sequence[ArrayView],
+) -> OutOfMemoryError:
+    """The exception for output `number` of a call, which its framework has no memory for."""
+    label = array_name(kernel, kernel.inputs + number) if kernel else f"output {number}"
+    size = math.prod(spec.shape) * spec.dtype.itemsize
+    lines = [
+        f"there is no memory for {label} of kernel {name!r}{where(kernel)}: "
+        f"{spec.dtype}[{', '.join(map(str, spec.shape))}], {size} bytes"
+    ]
+    for index, view in enumerate(inputs):
+        lines.append(f"  {array_name(kernel, index) if kernel else f'array {index}'}: {describe_array(view)}")
+    said = str(error).strip().splitlines()
+    lines += [f"  {line}" for line in said[:1]]
+    lines.append(f"  What to do: {_HINTS[_OUT_OF_MEMORY]}. Nothing was launched, and other work can go on.")
+    return OutOfMemoryError("\n".join(lines), status=_OUT_OF_MEMORY)

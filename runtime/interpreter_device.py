@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -20,6 +21,7 @@ from .arrays import CPU, ArrayView, row_major
 from .device import Dims
 from .errors import ArgumentTypeError, DeviceError, LoadError
 from .interpreter import Module
+from .interpreter.memory import SLOT_BITS
 from .interpreter.tensor_map import encode_tensor_map
 from .launch import check_attributes
 from .tensormap import TensorMapPlan, plan
@@ -159,6 +161,9 @@ class InterpreterImage:
             listed = ", ".join(map(repr, entries)) or "it has none"
             raise LoadError(f"the image has no entry {entry!r}; its entries: {listed}")
         self.param_sizes = [p.size for p in entries[entry].params]
+        # The narrowest compare-and-swap has 16 bits: 8-bit atomics made of it reach past the end of an odd number of
+        # bytes, where every allocation of a GPU has some left.
+        self._roomy = re.search(r"\batom(?:\.\w+)*\.b16\b", ptx) is not None
 
     def _refused(self, error: Exception) -> LoadError:
         """What an assembler would refuse, as the error that a GPU's driver would give."""
@@ -194,7 +199,7 @@ class InterpreterImage:
         for i, param in enumerate(params):
             if isinstance(param, ArrayView):
                 name = names[i] if i < len(names) else f"parameter {i}"
-                placed = space.place(param, name, not param.readonly, i not in fresh)
+                placed = space.place(param, name, not param.readonly, i not in fresh, self._roomy)
                 param = placed.address.to_bytes(8, "little")
             blobs.append(bytes(param))
         sizes = [len(b) for b in blobs]
@@ -208,6 +213,7 @@ class InterpreterImage:
             _run(self.ptx, self.entry, blobs, attributes, space, device.target, device.params, None)
         except interpreter.PtxError as error:
             raise self._refused(error) from error
+        space.copy_back()
 
 
 def _run(
@@ -246,9 +252,10 @@ class _Space:
     def __init__(self) -> None:
         self.memory = interpreter.GlobalMemory()
         self._placed: list[tuple[ArrayView, ArrayView]] = []
+        self._copies: list[tuple[Any, Any]] = []
 
-    def place(self, view: ArrayView, name: str, writable: bool, initialised: bool) -> ArrayView:
-        """`view` at an address of the interpreter's.
+    def place(self, view: ArrayView, name: str, writable: bool, initialised: bool, roomy: bool = False) -> ArrayView:
+        """`view` at an address of the interpreter's; with a byte more if it is `roomy` and has an odd number of them.
 
         The same array twice is at one address, others lie apart.
         """
@@ -259,10 +266,20 @@ class _Space:
             if known.size and known.same_memory(view):
                 return placed
         host = memory.host_array(view)
+        odd = roomy and writable and view.contiguous and view.nbytes % 2 == 1
         address = self.memory.allocate(host, name, initialised, writable)
+        if odd:
+            buffer = self.memory.buffers[address >> SLOT_BITS]
+            own, buffer.bytes = buffer.bytes, np.append(buffer.bytes, np.uint8(0))
+            self._copies.append((own, buffer.bytes))
         placed = dataclasses.replace(view, address=address)
         self._placed.append((view, placed))
         return placed
+
+    def copy_back(self) -> None:
+        """Bring what was placed with more room back to its own memory."""
+        for own, roomy in self._copies:
+            own[...] = roomy[:-1]
 
     def workspace(self, nbytes: int, zeroed: bool, name: str) -> ArrayView:
         """Hidden memory of the kernel's."""

@@ -226,6 +226,16 @@ KD_MIXED(>)
 KD_MIXED(>=)
 #undef KD_MIXED
 
+// With CUDA's own, `max(half, half)` is ambiguous between all that a half converts to.
+#define KD_SMALLEST(T)                                            \
+  inline T max(const T& a, const T& b) { return ::__hmax(a, b); } \
+  inline T min(const T& a, const T& b) { return ::__hmin(a, b); }
+KD_SMALLEST(__half)
+KD_SMALLEST(__nv_bfloat16)
+#undef KD_SMALLEST
+using ::max;
+using ::min;
+
 // --- complex64 ------------------------------------------------------------------------------------
 
 struct alignas(8) complex64_t {

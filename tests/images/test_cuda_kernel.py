@@ -260,6 +260,29 @@ def test_exact_grid_at_the_call(interpret):
     assert k(**call)[0] == 8
 
 
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16], ids=str)
+def test_maximum_of_16_bit_floats(rng, interpret, dtype):
+    """Ambiguous with CUDA's own functions, as these types convert to every other."""
+    x, y = rng.standard_normal((2, 64)).astype(dtype)
+    k = cuda_kernel(
+        "most",
+        ["x", "y"],
+        ["out", "least", "ints"],
+        "int i = threadIdx.x; out[i] = max(x[i], y[i]); least[i] = min(x[i], y[i]); ints[i] = max(i, 7) + min(2.5f, 1.0f);",
+    )
+    out, least, ints = k(
+        inputs=[x, y],
+        output_shapes=[(64,)] * 3,
+        output_dtypes=[dtype, dtype, np.int32],
+        grid=(64, 1, 1),
+        threadgroup=(64, 1, 1),
+        interpret=interpret,
+    )
+    np.testing.assert_array_equal(out, np.maximum(x, y))
+    np.testing.assert_array_equal(least, np.minimum(x, y))
+    np.testing.assert_array_equal(ints, np.maximum(np.arange(64), 7) + 1)
+
+
 def test_init_value(interpret):
     k = cuda_kernel("fill", [], ["a", "b", "c"], "")
     dtypes = [np.float32, np.int8, np.float64]
@@ -334,20 +357,22 @@ def test_dynamic_shared_memory(rng, interpret):
     ids=lambda d: np.dtype(d).name,
 )
 def test_atomics(interpret, name, dtype):
-    """Small integers, so that every order of the updates gives the same."""
+    """Small integers, so that every order of the updates gives the same. The last of an odd number of bytes too."""
     x = np.array([1, 2, 3, 1, 2, 1, 1, 1], dtype)
-    k = cuda_kernel("atomics", ["x"], ["out"], f"atomic_{name}(out + 1, x[threadIdx.x]);")
-    (out,) = k(
-        inputs=[x],
-        output_shapes=[(3,)],
-        output_dtypes=[dtype],
-        grid=(8, 1, 1),
-        threadgroup=(8, 1, 1),
-        init_value=2,
-        interpret=interpret,
-    )
+    k = cuda_kernel("atomics", ["x"], ["out"], f"atomic_{name}(out + AT, x[threadIdx.x]);")
     expected = {"add": 14, "prod": 24, "max": 3, "min": 1}[name]
-    assert [int(v) for v in out] == [2, expected, 2]
+    for at in (1, 2):
+        (out,) = k(
+            inputs=[x],
+            template=[("AT", at)],
+            output_shapes=[(3,)],
+            output_dtypes=[dtype],
+            grid=(8, 1, 1),
+            threadgroup=(8, 1, 1),
+            init_value=2,
+            interpret=interpret,
+        )
+        assert [int(v) for v in out] == [2 if i != at else expected for i in range(3)]
 
 
 def test_complex(rng, interpret):

@@ -472,3 +472,17 @@ def test_bad_factories(arguments, error, says):
 def test_dict_form_needs_dicts():
     with pytest.raises(ArgumentTypeError, match="dicts by name"):
         metal_kernel("k", "out[0] = 1;")(**GOOD)
+
+
+@pytest.mark.parametrize("name", ["place", "read", "branch", "vec", "sum", "exp", "input", "array", "metal", "grid"])
+def test_arrays_may_have_names_of_ours(name):
+    k = metal_kernel("named", [name], ["res"], f"uint i = thread_position_in_grid.x; res[i] = {name}[i] + {name}_ndim;")
+    (out,) = k(
+        inputs=[np.array([1, 2], np.float32)],
+        output_shapes=[(2,)],
+        output_dtypes=[np.float32],
+        grid=(2, 1, 1),
+        threadgroup=(2, 1, 1),
+        interpret=True,
+    )
+    assert out.tolist() == [2, 3]

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import kernel_dsl as kd
 import runtime
 from kernel_dsl.compiled import LaunchAttributes, OutputSpec, Workspace
 from kernel_dsl.dtypes import bfloat16, float32
@@ -19,7 +20,7 @@ from runtime import driver, interpreter
 from runtime.arrays import view
 from runtime.device import interpreter_device, pick_device
 from runtime.dispatch import MISS, FastCalls, signature_of
-from runtime.errors import ArgumentTypeError, ArgumentValueError, DeviceError
+from runtime.errors import ArgumentTypeError, ArgumentValueError, DeviceError, OutOfMemoryError
 
 from .gpu.support import tile_kernel
 from .kernels import STRIDES, scale, scale_ptx
@@ -281,6 +282,22 @@ needs_no_gpu = pytest.mark.skipif(bool(driver.available()), reason="there is a G
 
 
 @needs_no_gpu
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+def test_no_memory_for_an_output_names_it(framework: str) -> None:
+    """The framework's own error is another one in each, and names nothing."""
+
+    @kd.kernel(out_type=lambda x: kd.ShapeDtypeStruct((2**50,), x.dtype), interpret=True, name="vast")
+    def vast(x: Any, out: Any) -> None:
+        out[0] = x[0]
+
+    x = pytest.importorskip("torch").ones(3) if framework == "torch" else np.ones(3, np.float32)
+    with pytest.raises(MemoryError) as caught:
+        vast(x)
+    assert isinstance(caught.value, OutOfMemoryError) and caught.value.context_survives
+    for words in ("output 'out' of kernel 'vast'", "float32[1125899906842624]", "input 'x': float32[3]", __file__):
+        assert words in str(caught.value)
+
+
 def test_device_choice_without_a_gpu(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     # A tool of the suite may have switched loggers off.
     monkeypatch.setattr(logging.getLogger("kernel_dsl"), "disabled", False)
