@@ -23,7 +23,7 @@ from .ops.copy import (
 )
 from .ops.index import axis_index
 from .ops.logic import logical_and, logical_or
-from .ops.matrix import set_max_registers
+from .ops.matrix import set_max_registers, wgmma_wait
 from .ops.scope import allocate_tree, scope
 from .pipelines import (
     BlockSpec,
@@ -376,7 +376,9 @@ class _Consumers:
         return result
 
     def release_rest(self) -> None:
-        """Release what `delay_release` held back at the end."""
+        """Release what `delay_release` held back at the end: products of the last steps may still read it."""
+        if current().in_flight and any(stream.spec.delay_release for stream in self.sources):
+            wgmma_wait(0)
         for stream, barrier in zip(self.sources, self.consumed, strict=True):
             for back in range(stream.spec.delay_release, 0, -1):
                 step = subtract(self.s.steps, back)

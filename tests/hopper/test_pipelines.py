@@ -255,3 +255,67 @@ def test_manual_produced_barriers_and_nested_operands(interpret: Any, rng: Any) 
 
     x, y = random(rng, (64, 32), f32), random(rng, (64, 32), f32)
     assert np.array_equal(kernel(4, x, y, interpret=interpret), x + y)
+
+
+def test_a_pipeline_in_a_persistent_loop(interpret: Any, rng: Any) -> None:
+    """Tiles in a loop, one set of buffers for all; the accumulator is the carry. Each role has its registers: no spills."""
+    tile, depth = 64, 64
+    options = {"transforms": tiles(bf16), "delay_release": 1}
+
+    @kd.kernel(
+        out_type=kd.ShapeDtypeStruct((256, 192), bf16),
+        grid=(2,),
+        grid_names=("sm",),
+        num_threads=3,
+        thread_name="wg",
+    )
+    def kernel(a: Any, b: Any, out: Any) -> None:
+        wg = kd.axis_index("wg")
+
+        def pipeline(body: Any, context: Any) -> Any:
+            specs = [
+                kd.BlockSpec((2 * tile, depth), lambda k: (0, k), **options),
+                kd.BlockSpec((depth, tile), lambda k: (k, 0), **options),
+            ]
+            return kd.emit_pipeline_warp_specialized(
+                body,
+                grid=(4,),
+                memory_registers=40,
+                in_specs=specs,
+                max_concurrent_steps=3,
+                wg_axis="wg",
+                num_compute_wgs=2,
+                compute_context=context,
+            )
+
+        def run(allocs: Any, out_tiles: Any) -> None:
+            @kd.nd_loop((2, 3), collective_axes="sm")
+            def _(info: Any) -> None:
+                m, n = info.index
+
+                def context(evaluate: Any) -> None:
+                    def accumulate(acc: Any) -> None:
+                        evaluate(acc)
+                        kd.wait_smem_to_gmem(0, wait_read_only=True)
+                        out_tiles[wg] = acc[...].astype(bf16)
+                        kd.commit_smem()
+                        rows = kd.ds(m * 2 * tile + wg * tile, tile)
+                        kd.copy_smem_to_gmem(out_tiles.at[wg], out.at[rows, kd.ds(n * tile, tile)])
+
+                    kd.run_scoped(accumulate, kd.ACC((tile, tile)))
+
+                def body(index: Any, x: Any, y: Any, acc: Any) -> Any:
+                    kd.wgmma(acc, x.at[kd.ds(wg * tile, tile)], y)
+                    kd.wgmma_wait(1)
+                    return acc
+
+                rows, columns = kd.ds(m * 2 * tile, 2 * tile), kd.ds(n * tile, tile)
+                pipeline(body, context)(a.at[rows], b.at[:, columns], allocations=allocs)
+
+        out_tiles = kd.SMEM((2, tile, tile), bf16, transforms=tiles(bf16))
+        kd.run_scoped(run, pipeline(None, None).get_allocations(a, b), out_tiles, collective_axes="wg")
+        kd.wait_smem_to_gmem(0)
+
+    a, b = random(rng, (256, 256), bf16), random(rng, (256, 192), bf16)
+    assemble(kernel, a, b)
+    assert relative(kernel(a, b, interpret=interpret), a.astype(np.float64) @ b.astype(np.float64)) < 4e-3
