@@ -319,3 +319,60 @@ def test_a_pipeline_in_a_persistent_loop(interpret: Any, rng: Any) -> None:
     a, b = random(rng, (256, 256), bf16), random(rng, (256, 192), bf16)
     assemble(kernel, a, b)
     assert relative(kernel(a, b, interpret=interpret), a.astype(np.float64) @ b.astype(np.float64)) < 4e-3
+
+
+@pytest.mark.parametrize("specialized", [False, True])
+def test_blocks_that_stay(specialized: bool, interpret: Any, rng: Any) -> None:
+    """An output that no step changes is summed up in place; such an input is loaded once; a GMEM operand as it is."""
+    threads = {"num_threads": 2, "thread_name": "wg"} if specialized else {}
+
+    @kd.kernel(out_type=kd.ShapeDtypeStruct((16, 32), f32), **threads)
+    def kernel(n: Any, x: Any, scale: Any, table: Any, out: Any) -> None:
+        def body(index: Any, a: Any, factor: Any, whole: Any, total: Any) -> None:
+            kd.when(index[0] == 0)(lambda: total.__setitem__(..., kd.zeros((16, 32), f32)))
+            total[...] += a[...] * factor[...] + whole[index[0], 1]
+
+        specs: dict[str, Any] = {
+            "grid": (n,),
+            "in_specs": [
+                kd.BlockSpec((16, 32), lambda i: (i, 0)),
+                kd.BlockSpec((16, 32), lambda i: (0, 0)),
+                kd.BlockSpec(memory_space=kd.GMEM),
+            ],
+            "out_specs": [kd.BlockSpec((16, 32), lambda i: (0, 0))],
+            "max_concurrent_steps": 3,
+        }
+        if specialized:
+            specs |= {"memory_registers": 40, "wg_axis": "wg", "num_compute_wgs": 1}
+            kd.emit_pipeline_warp_specialized(body, **specs)(x, scale, table, out)
+        else:
+            kd.emit_pipeline(body, **specs)(x, scale, table, out)
+
+    x, scale, table = random(rng, (64, 32), f32), random(rng, (16, 32), f32), random(rng, (5, 3), f32)
+    assemble(kernel, 4, x, scale, table)
+    # rings of three for x (and for scale, where a warpgroup loads), one buffer for what stays
+    buffers = sum(r.bytes for r in kernel.lower(4, x, scale, table).kernel.names.smem if r.kind == "ref")
+    assert buffers == (3 + (3 if specialized else 1) + 1) * 16 * 32 * 4
+    for n in (1, 4):
+        expected = (x[: 16 * n].reshape(n, 16, 32) * scale).sum(0) + table[:n, 1].sum()
+        assert np.allclose(kernel(n, x, scale, table, interpret=interpret), expected, atol=1e-5)
+
+
+def test_small_blocks(interpret: Any, rng: Any) -> None:
+    """Blocks of 48 bytes: every buffer still starts where a copy may write."""
+
+    @kd.kernel(out_type=[kd.ShapeDtypeStruct((48,), f32), kd.ShapeDtypeStruct((), f32)])
+    def kernel(x: Any, out: Any, total: Any) -> None:
+        def body(index: Any, a: Any, b: Any, sums: Any) -> Any:
+            b[...] = a[...] * 2.0
+            return sums + kd.sum(a[...])
+
+        spec = kd.BlockSpec((12,), lambda i: (i,))
+        pipeline = kd.emit_pipeline(
+            body, grid=(4,), in_specs=[spec], out_specs=[spec], max_concurrent_steps=2, init_carry=0.0
+        )
+        total[...] = pipeline(x, out)
+
+    x = random(rng, (48,), f32)
+    out, total = kernel(x, interpret=interpret)
+    assert np.array_equal(out, 2 * x) and np.allclose(total, x.sum(), atol=1e-5)
