@@ -94,6 +94,11 @@ class AccRef:
         return self._start
 
     @property
+    def place(self) -> tuple[Value, tuple[int, int], tuple[int, int]]:
+        """What tells one block of one accumulator from all others."""
+        return self._root, self._start, self._shape
+
+    @property
     def shape(self) -> tuple[int, int]:
         return self._shape
 

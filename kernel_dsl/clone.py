@@ -27,6 +27,21 @@ def clone(ir: KernelIR) -> KernelIR:
     )
 
 
+def clone_op(op: Op, values: dict[Value, Value]) -> Op:
+    """An op again, with all inside; what it uses from outside stays. `values` receives the copy of each value inside."""
+    copies = _Copies()
+    made = _op(op, copies)
+    values.update(copies)
+    return made
+
+
+class _Copies(dict[Value, Value]):
+    """Copies of values; what has none is its own."""
+
+    def __missing__(self, key: Value) -> Value:
+        return key
+
+
 def _value(old: Value, values: dict[Value, Value], op: Op | None = None) -> Value:
     made = new_value(old.type, op, old.name)
     made.facts = old.facts

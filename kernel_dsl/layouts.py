@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from .errors import BadArgument, BadArgumentType
 from .errors_hopper import WgmmaShape
 from .layout import LANE_BITS, WARP_BITS, Bit, Layout, blocked
 
@@ -164,9 +165,21 @@ def wg_splat(shape: tuple[int, ...]) -> Layout:
     return Layout(len(shape), tuple((d, n, 1) for d, n in enumerate(shape)))
 
 
-def resolve_rule(layout: Any, shape: tuple[int, ...]) -> Any:
-    """A `Layout` for a value of this shape, from a layout or a rule."""
-    return layout.of(shape) if isinstance(layout, LayoutRule) else layout
+def resolve_rule(layout: Any, shape: tuple[int, ...], op: str) -> Layout:
+    """A `Layout` for a value of this shape, from a layout, a rule, or `WG_SPLAT` and `WG_STRIDED` without a shape.
+
+    Raises `BadArgumentType`, and `BadArgument` for one that does not cover the shape.
+    """
+    made: Any = layout
+    if isinstance(layout, LayoutRule):
+        made = layout.of(shape)
+    elif layout is wg_splat or layout is wg_strided:
+        made = layout(shape)
+    if not isinstance(made, Layout):
+        raise BadArgumentType(op=op, what=f"{layout!r} is no layout", hint="such as `kd.Layout.WGMMA`")
+    if made.rank != len(shape) or any(p < n for p, n in zip(made.padded, shape, strict=True)):
+        raise BadArgument(op=op, what=f"{made} does not cover {shape}", hint="use a larger layout")
+    return made
 
 
 WGMMA = LayoutRule("wgmma")

@@ -7,17 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import prod
+from math import gcd, prod
 from typing import Any, cast
 
+from . import dtypes as dt
 from .compiled import Swizzle
 from .errors import BadArgument, BadArgumentType
 from .errors_hopper import PipelineLimit
-from .ir import MemorySpace
+from .facts import any_of
+from .ir import ArrayType, MemorySpace, Region
+from .layout import SCALAR
 from .memory import Barrier, MemorySpec
 from .ops.arith import add, div, equal, less, multiply, not_equal, rem, subtract
 from .ops.barrier import barrier_wait
-from .ops.control import loop
+from .ops.control import loop, when
 from .ops.copy import (
     OOBFillMode,
     commit_smem,
@@ -30,9 +33,10 @@ from .ops.logic import logical_and, logical_or
 from .ops.ref import as_ref
 from .ops.scope import allocate, scope
 from .refs import Ref, ds
-from .trace import current
-from .transforms import fields_of
+from .trace import current, into, new_value
+from .transforms import TMA_ALIGNMENT, fields_of
 from .tree import flatten, unflatten
+from .values import Array
 
 __all__ = ["BlockSpec", "emit_pipeline"]
 
@@ -42,7 +46,8 @@ class BlockSpec:
 
     An entry of None in `block_shape` picks one element and drops the axis. `transforms`: of the block's buffers in SMEM.
     `delay_release`: steps for which the body may still use an input's block after its step. `collective_axes`: cluster
-    axes whose blocks load the same data together. `oob_fill_mode`: what lies beyond the array's edge.
+    axes whose blocks load the same data together. `oob_fill_mode`: what lies beyond the array's edge. With
+    `memory_space=kd.GMEM` nothing is copied: the body gets the GMEM Ref as it is.
     """
 
     def __init__(
@@ -58,6 +63,8 @@ class BlockSpec:
     ) -> None:
         if delay_release < 0:
             raise BadArgument(op="BlockSpec", what=f"delay_release={delay_release}", hint="0 or more steps")
+        if memory_space not in (None, MemorySpace.SMEM, MemorySpace.GMEM):
+            raise BadArgument(op="BlockSpec", what=f"memory_space={memory_space!r}", hint="kd.SMEM or kd.GMEM")
         self.block_shape = None if block_shape is None else tuple(block_shape)
         self.index_map = index_map
         self.memory_space = memory_space
@@ -89,34 +96,76 @@ class BlockSpec:
 
 @dataclass
 class Stream:
-    """One operand: its spec, its GMEM Ref and its ring of buffers."""
+    """One operand: its spec, its GMEM Ref and its ring of buffers, None where nothing is copied.
+
+    `single`: there is one buffer, as the block is the same at every step.
+    """
 
     spec: BlockSpec
     gmem: Ref
-    ring: Ref
+    ring: Ref | None
+    single: bool = False
 
     def slot(self, number: Any) -> Ref:
-        return self.ring.slice((number, ...))
+        """What the body gets at a step."""
+        if self.ring is None:
+            return self.gmem
+        extents = [n for n in self.spec.shape_for(self.gmem) if n is not None]
+        block = (slice(extents[0]),) if extents else ()
+        return self.ring.slice((0 if self.single else number, *block, ...))
 
 
-def buffers_of(specs: list[BlockSpec], refs: Sequence[Any], depth: int, op: str) -> list[MemorySpec]:
-    """The specification of each operand's ring of `depth` buffers."""
-    out: list[MemorySpec] = []
+def invariant(spec: BlockSpec, ref: Ref, grid: Sequence[Any]) -> bool:
+    """Whether a block is the same at every step: its index comes from nothing that changes."""
+    steps = [new_value(ArrayType((), dt.int32, SCALAR)) for _ in grid]
+    for step in steps:
+        step.facts = any_of(dt.int32)
+    with into(Region()):
+        found = spec.indices(steps, ref.ndim)
+    pending: list[Any] = [x for x in found if isinstance(x, Array)]
+    while pending:
+        value = pending.pop()
+        if any(value is step for step in steps):
+            return False
+        if value.op is not None:
+            if value.op.effect or value.op.region_list():
+                return False
+            pending += value.op.values()
+    return True
+
+
+def buffers_of(
+    specs: list[BlockSpec], refs: Sequence[Any], depth: int, op: str, single: Sequence[bool] = ()
+) -> list[MemorySpec | None]:
+    """The specification of each operand's ring of `depth` buffers; one where it is `single`, None without a copy."""
+    out: list[MemorySpec | None] = []
     for number, (spec, ref) in enumerate(zip(specs, refs, strict=True)):
         gmem = as_ref(ref, op)
         if gmem.memory_space is not MemorySpace.GMEM:
             raise BadArgumentType(op=op, what=f"operand {number} is {gmem!r}", hint="pipelines walk Refs in GMEM")
+        if spec.memory_space is MemorySpace.GMEM:
+            out.append(None)
+            continue
         shape = tuple(n for n in spec.shape_for(gmem) if n is not None)
         tiling, swizzle = fields_of(shape, gmem.dtype, spec.transforms) if spec.transforms else ((), Swizzle.NONE)
-        out.append(MemorySpec(MemorySpace.SMEM, (depth, *shape), gmem.dtype, tiling, swizzle))
+        if shape and not tiling:
+            # every buffer starts where TMA may write: the first axis is padded
+            row = prod(shape[1:]) * gmem.dtype.itemsize
+            unit = TMA_ALIGNMENT // gcd(TMA_ALIGNMENT, row) if row else 1
+            shape = (-(-shape[0] // unit) * unit, *shape[1:])
+        slots = 1 if number < len(single) and single[number] else depth
+        out.append(MemorySpec(MemorySpace.SMEM, (slots, *shape), gmem.dtype, tiling, swizzle))
     return out
 
 
-def streams_of(specs: list[BlockSpec], refs: Sequence[Any], depth: int, op: str, first: int = 0) -> list[Stream]:
+def streams_of(
+    specs: list[BlockSpec], refs: Sequence[Any], depth: int, grid: Sequence[Any], op: str, first: int = 0
+) -> list[Stream]:
     """The operands, with their rings allocated; `first` numbers them."""
-    rings = buffers_of(specs, refs, depth, op)
-    named = [allocate(ring, f"{op} {first + number}") for number, ring in enumerate(rings)]
-    return [Stream(*parts) for parts in zip(specs, refs, named, strict=True)]
+    single = [invariant(spec, as_ref(ref, op), grid) for spec, ref in zip(specs, refs, strict=True)]
+    rings = buffers_of(specs, refs, depth, op, single)
+    named = [None if r is None else allocate(r, f"{op} {first + number}") for number, r in enumerate(rings)]
+    return [Stream(*parts) for parts in zip(specs, refs, named, single, strict=True)]
 
 
 def specs_of(specs: Any, op: str) -> tuple[list[BlockSpec], Any]:
@@ -125,6 +174,14 @@ def specs_of(specs: Any, op: str) -> tuple[list[BlockSpec], Any]:
         if not isinstance(leaf, BlockSpec):
             raise BadArgumentType(op=op, what=f"{leaf!r} is no BlockSpec", hint="use `kd.BlockSpec(shape, index_map)`")
     return leaves, structure
+
+
+def check_outputs(specs: list[BlockSpec], op: str) -> None:
+    """Raise `PipelineLimit` for options that only inputs have."""
+    if any(spec.collective_axes or spec.delay_release for spec in specs):
+        why = "each block stores its own output, once the body is done with it"
+        hint = "collective_axes and delay_release are for inputs"
+        raise PipelineLimit(op=op, what="collective_axes or delay_release of an output", why=why, hint=hint)
 
 
 def total_of(grid: Sequence[Any]) -> Any:
@@ -200,6 +257,7 @@ def emit_pipeline(
     ins, in_tree = specs_of(in_specs, op)
     outs, out_tree = specs_of(out_specs, op)
     grid = tuple(grid)
+    check_outputs(outs, op)
     if any(s.collective_axes for s in ins):
         why = "blocks of a cluster must agree on when a buffer is free"
         hint = "use emit_pipeline_warp_specialized"
@@ -219,9 +277,12 @@ def emit_pipeline(
         delay = max((s.delay_release for s in ins), default=0)
         depth = depth_of(steps, max_concurrent_steps, delay, op)
         given = given_refs(refs, len(ins) + len(outs), op)
-        sources = streams_of(ins, given[: len(ins)], depth, op)
-        sinks = streams_of(outs, given[len(ins) :], depth, op, len(ins))
-        loaded = allocate(Barrier(max(len(ins), 1), depth), op)
+        inputs = streams_of(ins, given[: len(ins)], depth, grid, op)
+        outputs = streams_of(outs, given[len(ins) :], depth, grid, op, len(ins))
+        sources = [s for s in inputs if s.ring is not None and not s.single]
+        sinks = [s for s in outputs if s.ring is not None]
+        loaded = allocate(Barrier(max(len(sources), 1), depth), op)
+        load_once([s for s in inputs if s.ring is not None and s.single], steps, grid, op)
 
         def fetch(step: Any, slot: Any, stream: Stream, predicate: Any) -> None:
             block = stream.spec.block(stream.gmem, unravel(step, grid), op)
@@ -241,7 +302,7 @@ def emit_pipeline(
                 barrier_wait(loaded.at[slot])
             if sinks:
                 wait_smem_to_gmem(depth - 1, wait_read_only=True)
-            blocks = [s.slot(slot) for s in (*sources, *sinks)]
+            blocks = [s.slot(slot) for s in (*inputs, *outputs)]
             result = call_body(body, unravel(step, grid), blocks, in_tree, out_tree, len(ins), carry, init_carry)
             if sinks:
                 commit_smem()
@@ -266,6 +327,21 @@ def emit_pipeline(
         return result
 
     return pipeline
+
+
+def load_once(streams: list[Stream], steps: Any, grid: Sequence[Any], op: str) -> None:
+    """Load the blocks that are the same at every step, where there is a step."""
+    if not streams or (isinstance(steps, int) and not steps):
+        return
+    loaded = allocate(Barrier(len(streams)), op)
+    some: Any = True if isinstance(steps, int) else less(0, steps)
+
+    @when(some)
+    def _() -> None:
+        for stream in streams:
+            block = stream.spec.block(stream.gmem, unravel(0, grid), op)
+            copy_gmem_to_smem(block, stream.slot(0), loaded, oob_mode=stream.spec.oob_fill_mode)
+        barrier_wait(loaded)
 
 
 def slot_of(step: Any, depth: int) -> Any:

@@ -14,7 +14,7 @@ from .ops.elementwise import Constant
 from .ops.index import AxisIndex
 from .ops.matrix import SetMaxRegisters
 
-__all__ = ["check_registers"]
+__all__ = ["check_registers", "follow"]
 
 LANE_REGISTERS = 512  # 65536 registers of a multiprocessor, 128 lanes a warpgroup
 LEAST = 24  # PTX ISA 9.7.19.5: setmaxnreg takes 24 to 256
@@ -50,7 +50,9 @@ def check_registers(body: Region, threads: int) -> None:
     others = ", ".join(str(c) for n, c in enumerate(counts) if n != worst)
     what = f"{counts[worst]} registers a lane for one warpgroup, with {others} for the others, are {sum(counts)}"
     why = f"a multiprocessor has 65536 registers: {LANE_REGISTERS} for a lane of each warpgroup, all together"
-    raise RegisterBudget(loc=last[worst].loc, what=what, why=why, hint="decrease the other warpgroups' registers further")
+    raise RegisterBudget(
+        loc=last[worst].loc, what=what, why=why, hint="decrease the other warpgroups' registers further"
+    )
 
 
 def _last(region: Region, thread: int, known: dict[Value, Any]) -> SetMaxRegisters | None:
@@ -60,7 +62,7 @@ def _last(region: Region, thread: int, known: dict[Value, Any]) -> SetMaxRegiste
         if isinstance(op, SetMaxRegisters):
             found = op
             continue
-        _follow(op, thread, known)
+        follow(op, thread, known)
         inner = op.region_list()
         if isinstance(op, If) and op.predicate in known:
             inner = (op.then if known[op.predicate] else op.otherwise,)
@@ -73,7 +75,7 @@ def _last(region: Region, thread: int, known: dict[Value, Any]) -> SetMaxRegiste
     return found
 
 
-def _follow(op: Op, thread: int, known: dict[Value, Any]) -> None:
+def follow(op: Op, thread: int, known: dict[Value, Any]) -> None:
     """Note an op's result where it depends on constants and the warpgroup's number only."""
     if isinstance(op, AxisIndex) and op.kind == "thread":
         known[op.results[0]] = thread

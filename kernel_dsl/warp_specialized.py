@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from .errors import BadArgument, BadArgumentType
 from .errors_hopper import PipelineLimit
+from .ir import MemorySpace
 from .memory import Barrier, ClusterBarrier
 from .ops.arith import equal, less, not_equal, subtract, where
 from .ops.barrier import barrier_arrive, barrier_arrive_and_wait, barrier_wait
@@ -23,7 +24,8 @@ from .ops.copy import (
 )
 from .ops.index import axis_index
 from .ops.logic import logical_and, logical_or
-from .ops.matrix import set_max_registers
+from .ops.matrix import set_max_registers, wgmma_wait
+from .ops.ref import as_ref
 from .ops.scope import allocate_tree, scope
 from .pipelines import (
     BlockSpec,
@@ -32,8 +34,10 @@ from .pipelines import (
     buffers_of,
     call_body,
     changes,
+    check_outputs,
     depth_of,
     given_refs,
+    invariant,
     loop_over,
     slot_of,
     specs_of,
@@ -116,14 +120,15 @@ class _Pipeline:
         s = self._setup
         count, depth = len(s.ins), s.depth
         given = given_refs(refs, count + len(s.outs), _OP)
+        copied = [spec.memory_space is not MemorySpace.GMEM for spec in s.ins]
         consumed: Any = Barrier(s.consumers, depth)
         if s.axes:
             (names,) = s.axes
             consumed = ClusterBarrier(collective_axes=(names,), num_arrivals=s.consumers, num_barriers=depth)
         return {
-            "blocks": buffers_of([*s.ins, *s.outs], given, depth, _OP),
-            "loaded": [Barrier(1, depth) for _ in s.ins],
-            "consumed": [consumed for _ in s.ins],
+            "blocks": buffers_of([*s.ins, *s.outs], given, depth, _OP, _single(s, given)),
+            "loaded": [Barrier(1, depth) if c else None for c in copied],
+            "consumed": [consumed if c else None for c in copied],
             "written": Barrier(s.consumers) if s.outs and s.consumers > 1 else None,
         }
 
@@ -216,10 +221,7 @@ def _check(s: _Setup) -> None:
         why = "the buffers of a step are released together"
         hint = "use the same collective_axes, or none, for every input"
         raise PipelineLimit(op=_OP, what=f"different collective_axes {sorted(s.axes)}", why=why, hint=hint)
-    if any(spec.collective_axes or spec.delay_release for spec in s.outs):
-        why = "each block stores its own output, once the body is done with it"
-        hint = "collective_axes and delay_release are for inputs"
-        raise PipelineLimit(op=_OP, what="collective_axes or delay_release of an output", why=why, hint=hint)
+    check_outputs(s.outs, _OP)
     delayed = any(spec.delay_release for spec in s.ins)
     if s.manual_consumed and delayed:
         why = "with manual_consumed_barriers the body says itself when it is done with a block"
@@ -253,11 +255,12 @@ def _run(s: _Setup, refs: Sequence[Any], allocations: Any) -> None:
     """Both sides, each in its warpgroups."""
     given = given_refs(refs, len(s.ins) + len(s.outs), _OP)
     rings: list[Any] = list(allocations["blocks"])
-    wanted = buffers_of([*s.ins, *s.outs], given, s.depth, _OP)
-    if [(r.shape, r.dtype) for r in rings] != [(w.shape, w.dtype) for w in wanted]:
+    single = _single(s, given)
+    wanted = buffers_of([*s.ins, *s.outs], given, s.depth, _OP, single)
+    if [_kind(r) for r in rings] != [_kind(w) for w in wanted]:
         hint = "chain pipelines with blocks of the same shapes and dtypes"
         raise BadArgument(op=_OP, what="allocations of a pipeline with other blocks", hint=hint)
-    streams = [Stream(*parts) for parts in zip([*s.ins, *s.outs], given, rings, strict=True)]
+    streams = [Stream(*parts) for parts in zip([*s.ins, *s.outs], given, rings, single, strict=True)]
     me = axis_index(s.wg_axis)
 
     @when(me == s.memory)
@@ -274,6 +277,16 @@ def _run(s: _Setup, refs: Sequence[Any], allocations: Any) -> None:
         _Consumers(s, me, streams, allocations).run()
 
 
+def _kind(buffer: Any) -> Any:
+    return None if buffer is None else (buffer.shape, buffer.dtype)
+
+
+def _single(s: _Setup, refs: Sequence[Any]) -> list[bool]:
+    """Which operands have one buffer: outputs whose block is the same at every step, to be summed up in."""
+    outputs = zip(s.outs, refs[len(s.ins) :], strict=True)
+    return [False for _ in s.ins] + [invariant(spec, as_ref(ref, _OP), s.grid) for spec, ref in outputs]
+
+
 def _produce(s: _Setup, sources: list[Stream], loaded: list[Any], consumed: list[Any]) -> None:
     steps, depth = s.steps, s.depth
 
@@ -283,6 +296,8 @@ def _produce(s: _Setup, sources: list[Stream], loaded: list[Any], consumed: list
         if s.state is not None:
             used = logical_or(used, s.is_state(PipelinePipeline.STEADY, PipelinePipeline.STOP))
         for stream, full, empty in zip(sources, loaded, consumed, strict=True):
+            if stream.ring is None:
+                continue
 
             @when(used)
             def _(empty: Any = empty) -> None:
@@ -306,7 +321,7 @@ def _produce(s: _Setup, sources: list[Stream], loaded: list[Any], consumed: list
 
 def _drain(s: _Setup, consumed: list[Any]) -> None:
     """Leave every barrier between phases, so that the pipeline can run again."""
-    for empty in consumed:
+    for empty in [barrier for barrier in consumed if barrier is not None]:
         for back in range(s.depth):
             step = subtract(s.steps, s.depth - back)
 
@@ -321,7 +336,9 @@ class _Consumers:
     def __init__(self, s: _Setup, me: Any, streams: list[Stream], allocations: Any) -> None:
         self.s = s
         self.me = me
-        self.sources, self.sinks = streams[: len(s.ins)], streams[len(s.ins) :]
+        self.streams = streams
+        self.sources, outputs = streams[: len(s.ins)], streams[len(s.ins) :]
+        self.sinks = [stream for stream in outputs if stream.ring is not None]
         self.loaded: list[Any] = allocations["loaded"]
         self.consumed: list[Any] = allocations["consumed"]
         self.written: Any = allocations["written"]
@@ -354,30 +371,37 @@ class _Consumers:
         slot = slot_of(step, s.depth)
         if not s.manual_produced:
             for barrier in self.loaded:
-                barrier_wait(barrier.at[slot])
+                if barrier is not None:
+                    barrier_wait(barrier.at[slot])
         if self.sinks:
             self.free_sinks()
-        blocks = [stream.slot(slot) for stream in (*self.sources, *self.sinks)]
+        blocks = [stream.slot(slot) for stream in self.streams]
         manual: list[Any] = []
         for wanted, barriers in ((s.manual_produced, self.loaded), (s.manual_consumed, self.consumed)):
             if wanted:
-                manual += as_args(unflatten(s.in_tree, [b.at[slot] for b in barriers]))
+                manual += as_args(unflatten(s.in_tree, [None if b is None else b.at[slot] for b in barriers]))
         indices = unravel(step, s.grid)
         args = (s.body, indices, blocks, s.in_tree, s.out_tree, len(s.ins), carry, init, tuple(manual))
         result = call_body(*args)
         if self.sinks:
             self.store_sinks(slot, step)
         if not s.manual_consumed:
-            for stream, barrier in zip(self.sources, self.consumed, strict=True):
+            for stream, barrier in self.releases():
                 late = stream.spec.delay_release
                 go = None if not late else less(late - 1, step)
                 free = where(less(step, late), 0, subtract(step, late)) if late else step
                 barrier_arrive(barrier.at[slot_of(free, s.depth)], predicate=go)
         return result
 
+    def releases(self) -> list[tuple[Stream, Any]]:
+        """The inputs that are copied, with the barriers that free their buffers."""
+        return [(s, b) for s, b in zip(self.sources, self.consumed, strict=True) if b is not None]
+
     def release_rest(self) -> None:
-        """Release what `delay_release` held back at the end."""
-        for stream, barrier in zip(self.sources, self.consumed, strict=True):
+        """Release what `delay_release` held back at the end: products of the last steps may still read it."""
+        if current().in_flight and any(stream.spec.delay_release for stream in self.sources):
+            wgmma_wait(0)
+        for stream, barrier in self.releases():
             for back in range(stream.spec.delay_release, 0, -1):
                 step = subtract(self.s.steps, back)
                 good = cast("Any", step >= 0 if isinstance(step, int) else less(-1, step))
@@ -390,8 +414,11 @@ class _Consumers:
     def free_sinks(self) -> None:
         """Wait until the next output buffer has been read by its copy."""
 
+        # in a chain, the one buffer of an output was stored by the pipeline before
+        chained = self.s.state is not None and any(stream.single for stream in self.sinks)
+
         def wait() -> None:
-            wait_smem_to_gmem(self.s.depth - 1, wait_read_only=True)
+            wait_smem_to_gmem(0 if chained else self.s.depth - 1, wait_read_only=True)
 
         if self.written is None:
             wait()

@@ -9,7 +9,7 @@ from kernel_dsl.ir import KernelIR
 from kernel_dsl.target import Target
 from kernel_dsl.verify import verify
 
-from .passes import check_target, order_memory
+from .passes import check_target, order_memory, split_loops
 
 
 @dataclass(frozen=True)
@@ -23,12 +23,14 @@ class Pass:
 
 PASSES = (
     Pass("check target", check_target.run, "LLVM ends the process on a missing instruction; say it first"),
+    Pass("split loops", split_loops.run, "each warpgroup's role keeps the registers that it asked for"),
     Pass("order memory", order_memory.run, "lanes of a warpgroup must see each other's stores in program order"),
 )
 
 # (earlier, later): why
 BEFORE = {
-    ("check target", "order memory"): "nothing is changed in a kernel that is refused",
+    ("check target", "split loops"): "nothing is changed in a kernel that is refused",
+    ("split loops", "order memory"): "where a warpgroup has to meet depends on what is left of its loop",
 }
 
 # Whether the kernel is verified after tracing and after each pass: the tests' debug switch.

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import dtypes as dt
+from ..accumulator import AccRef
 from ..errors import BadArgument, BadArgumentType, BodyReturned, CarryMismatch, PredicateNotScalar
 from ..facts import Range, any_of, certain
 from ..ir import ArrayType, Op, Region, Value, attr, operand, operands, region, regions
@@ -99,6 +100,45 @@ def _same_structure(op: str, a: Any, b: Any, what: str, where: Any) -> None:
 
 def _shown(structure: Any) -> str:
     return "None" if structure is None else repr(structure)
+
+
+class _Held:
+    """A carry with accumulators: they stay where they are, and the loop carries the values beside them."""
+
+    def __init__(self, leaves: list[Any], structure: Any) -> None:
+        self._leaves = leaves
+        self._structure = structure
+        self.values = tuple([x for x in leaves if not isinstance(x, AccRef)])
+
+    def whole(self, values: Sequence[Any]) -> Any:
+        """The carry again, with other values."""
+        rest = iter(values)
+        return unflatten(self._structure, [x if isinstance(x, AccRef) else next(rest) for x in self._leaves])
+
+    def around(self, body: Callable[[Any, Any], Any], op: str) -> Callable[[Any, Any], Any]:
+        """The body as one of the values alone. It must return the same accumulators. Raises `CarryMismatch`."""
+
+        def run(index: Any, values: Any) -> Any:
+            leaves, structure = flatten(body(index, self.whole(values)), _may_be_carried)
+            where = of_function(body)
+            _same_structure(op, self._structure, structure, "the carry", where)
+            for mine, theirs in zip(self._leaves, leaves, strict=True):
+                if isinstance(mine, AccRef) and (not isinstance(theirs, AccRef) or theirs.place != mine.place):
+                    what, hint = "a carry changes its accumulator", "return the accumulator that came in"
+                    raise CarryMismatch(op=op, what=what, a=repr(mine), b=repr(theirs), hint=hint, other=where)
+            return tuple(x for x, mine in zip(leaves, self._leaves, strict=True) if not isinstance(mine, AccRef))
+
+        return run
+
+
+def _may_be_carried(x: Any) -> bool:
+    return isinstance(x, (Array, Ref, AccRef))
+
+
+def hold(carry: Any) -> _Held | None:
+    """What passes a carry's accumulators on; None where it has none."""
+    leaves, structure = flatten(carry, _may_be_carried)
+    return _Held(leaves, structure) if any(isinstance(x, AccRef) for x in leaves) else None
 
 
 # --- branches ------------------------------------------------------------------------------------
@@ -319,6 +359,9 @@ def fori_loop(lower: Any, upper: Any, body_fun: Callable[..., Any], init_val: An
     [3 6]
     """
     lo, hi = _bound(lower, "fori_loop"), _bound(upper, "fori_loop")
+    held = hold(init_val)
+    if held is not None:
+        return held.whole(fori_loop(lo, hi, held.around(body_fun, "fori_loop"), held.values, unroll=unroll))
     if unroll is True and isinstance(lo, int) and isinstance(hi, int):
         value = init_val
         for i in range(lo, hi):
@@ -340,7 +383,13 @@ def loop(
         raise BadArgument(op="loop", what=f"step {step!r}", hint="a static int other than 0")
     lo, hi = _bound(lower, "loop"), _bound(upper, "loop")
 
+    held = hold(init_carry)
+
     def decorate(body: Callable[..., Any]) -> Any:
+        if held is not None:
+            carried = loop(lo, hi, step=step, unroll=unroll, init_carry=held.values)
+            return held.whole(carried(held.around(body, "loop")))
+
         def run(i: Any, carry: Any) -> Any:
             if init_carry is not None:
                 return body(i, carry)
@@ -367,6 +416,11 @@ def while_loop(cond_fun: Callable[..., Any], body_fun: Callable[..., Any], init_
     >>> run(lambda x: kd.while_loop(lambda v: v[0] < 100, lambda v: v * 2, x), [3, 1])
     [192  64]
     """
+    held = hold(init_val)
+    if held is not None:
+        body_of = held.around(lambda _, carry: body_fun(carry), "while_loop")
+        end = while_loop(lambda v: cond_fun(held.whole(v)), lambda v: body_of(None, v), held.values)
+        return held.whole(end)
     inits, structure = _leaves(init_val, "while_loop")
     body = Region()
     with into(body):

@@ -275,7 +275,7 @@ def _check_reduction(reduction: str, ref: Ref, op: str) -> None:
     if not reduction:
         return
     names = {
-        "add": ("int32", "uint32", "uint64", "float16", "bfloat16", "float32"),
+        "add": ("int32", "uint32", "int64", "uint64", "float16", "bfloat16", "float32"),
         "min": ("int32", "uint32", "int64", "uint64", "float16", "bfloat16"),
         "max": ("int32", "uint32", "int64", "uint64", "float16", "bfloat16"),
         "inc": ("uint32",),

@@ -306,12 +306,7 @@ def wgmma_wait(n: int) -> None:
 def layout_cast(x: Any, layout: Any) -> Array:
     """`x` spread by a layout that later operations keep: a `kd.Layout`, or a rule such as `kd.Layout.WGMMA`."""
     value = as_value(x, "layout_cast")
-    if not isinstance(layout, (Layout, LayoutRule)):
-        raise BadArgumentType(op="layout_cast", what=f"{layout!r} is no layout", hint="such as `kd.Layout.WGMMA`")
-    made: Layout = resolve_rule(layout, value.shape)
-    if made.rank != value.ndim or any(p < n for p, n in zip(made.padded, value.shape, strict=True)):
-        raise BadArgument(op="layout_cast", what=f"{made} does not cover {value.shape}", hint="use a larger layout")
-    return convert(value, made)
+    return convert(value, resolve_rule(layout, value.shape, "layout_cast"))
 
 
 def is_wgmma_layout(value: Array) -> bool:

@@ -168,7 +168,7 @@ def load_view(
         vector, minor = target.vector()
         where = LayoutVar(shape, vector, minor)
     else:
-        where = resolve_rule(layout, shape)
+        where = resolve_rule(layout, shape, "load")
     extra = [mask_value(mask, shape, "load"), fill_value(fill, shape, target.dtype, "load")]
     placed: list[Array | None] = []
     for value in extra:

@@ -156,9 +156,7 @@ def allocate_tree(tree: Any, name: str = "") -> Any:
     return unflatten(structure, [allocate(leaf, name) for leaf in leaves])
 
 
-def run_scoped(
-    f: Callable[..., Any], *types: Any, collective_axes: str | Sequence[str] = (), **kw_types: Any
-) -> Any:
+def run_scoped(f: Callable[..., Any], *types: Any, collective_axes: str | Sequence[str] = (), **kw_types: Any) -> Any:
     """Call `f` with scratch made from the specifications; returns what it returns. The scratch ends with the call.
 
     Scopes that are never open together share their SMEM. In a kernel of several warpgroups that takes all of them:

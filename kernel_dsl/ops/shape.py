@@ -19,6 +19,7 @@ from ..errors import (
 from ..facts import Range
 from ..ir import ArrayType, MemorySpace, Op, RefType, Value, array_type, attr, operand, operands
 from ..layout import SCALAR, Layout
+from ..layouts import resolve_rule
 from ..memory import as_shape
 from ..promote import promote
 from ..refs import Ref, View, ViewDim, infer_shape, is_index
@@ -194,8 +195,8 @@ def ones_like(x: Any, dtype: Any = None) -> Array:
     return full_like(x, 1, dtype)
 
 
-def broadcasted_iota(dtype: Any, shape: Any, dimension: int, *, layout: Layout | None = None) -> Array:
-    """Each element's index along `dimension`.
+def broadcasted_iota(dtype: Any, shape: Any, dimension: int, *, layout: Any = None) -> Array:
+    """Each element's index along `dimension`. `layout`: how to spread the value.
 
     >>> run(lambda: kd.broadcasted_iota(kd.int32, (2, 3), 1))
     [[0 1 2]
@@ -203,7 +204,8 @@ def broadcasted_iota(dtype: Any, shape: Any, dimension: int, *, layout: Layout |
     """
     to = as_shape(shape, "broadcasted_iota")
     (dim,) = _axes(dimension, len(to), to)
-    return traced(Iota(to, as_dtype(dtype), dim, LayoutVar(to) if layout is None else layout))
+    where = LayoutVar(to) if layout is None else resolve_rule(layout, to, "broadcasted_iota")
+    return traced(Iota(to, as_dtype(dtype), dim, where))
 
 
 def iota(dtype: Any, size: int) -> Array:

@@ -11,7 +11,7 @@ from kernel_dsl.ops.barrier import BarrierArrive, BarrierTest, BarrierWait
 from kernel_dsl.ops.cluster import AsyncStoreSmem
 from kernel_dsl.ops.control import For, While
 from kernel_dsl.ops.copy import CopyGmemToSmem
-from kernel_dsl.ops.threads import WarpMap
+from kernel_dsl.ops.threads import InlinePtx, WarpMap
 
 from ..context import WARPS
 
@@ -49,7 +49,7 @@ def _check_excess(region: Region, each: int) -> None:
         inner = op.region_list()
         for nested in inner:
             _check_excess(nested, 1)
-        if inner or isinstance(op, (BarrierWait, BarrierTest, AtomicRmw, AtomicCas)):
+        if inner or isinstance(op, (BarrierWait, BarrierTest, AtomicRmw, AtomicCas, InlinePtx)):
             counts.clear()
         elif isinstance(op, (BarrierArrive, CopyGmemToSmem)) and op.barrier is not None and op.predicate is None:
             if op.barrier.type.cluster or op.index is None:

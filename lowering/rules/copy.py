@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 
+from kernel_dsl import dtypes as dt
 from kernel_dsl.compiled import OobFill, Swizzle
 from kernel_dsl.errors_hopper import TmaRule
 from kernel_dsl.ir import RefType, Value
@@ -315,6 +317,8 @@ def lower_smem_to_gmem(ctx: Context, op: CopySmemToGmem) -> None:
 def _tensor_store(ctx: Context, op: CopySmemToGmem, pieces: Cut, box: boxes.Box, start: list[str], base: str) -> None:
     number = ctx.array_number(op.dst)
     param = boxes.tensor_map(number, op.dst.type, pieces, box, op.src.type.swizzle, OobFill.ZEROS)
+    if op.reduction == "add" and param.dtype == dt.int64:
+        param = replace(param, dtype=dt.uint64)  # PTX ISA 9.7.9.27.3: sums are of .u64 only, and the bits are the same
     coords = _coordinates(ctx, start, pieces, box)
     rank = len(coords)
     names = ", ".join(f"${i + 2}" for i in range(rank))

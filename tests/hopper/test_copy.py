@@ -124,7 +124,7 @@ def test_groups(interpret: Any, rng: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "dtype"), [("add", kd.float32), ("add", kd.int32), ("max", kd.int32), ("or", kd.uint32)]
+    ("word", "dtype"), [("add", kd.float32), ("add", kd.int32), ("add", kd.int64), ("max", kd.int32), ("or", kd.uint32)]
 )
 def test_reductions(word: str, dtype: Any, interpret: Any, rng: Any) -> None:
     """Two blocks combine into one array."""

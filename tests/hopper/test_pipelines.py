@@ -255,3 +255,124 @@ def test_manual_produced_barriers_and_nested_operands(interpret: Any, rng: Any) 
 
     x, y = random(rng, (64, 32), f32), random(rng, (64, 32), f32)
     assert np.array_equal(kernel(4, x, y, interpret=interpret), x + y)
+
+
+def test_a_pipeline_in_a_persistent_loop(interpret: Any, rng: Any) -> None:
+    """Tiles in a loop, one set of buffers for all; the accumulator is the carry. Each role has its registers: no spills."""
+    tile, depth = 64, 64
+    options = {"transforms": tiles(bf16), "delay_release": 1}
+
+    @kd.kernel(
+        out_type=kd.ShapeDtypeStruct((256, 192), bf16),
+        grid=(2,),
+        grid_names=("sm",),
+        num_threads=3,
+        thread_name="wg",
+    )
+    def kernel(a: Any, b: Any, out: Any) -> None:
+        wg = kd.axis_index("wg")
+
+        def pipeline(body: Any, context: Any) -> Any:
+            specs = [
+                kd.BlockSpec((2 * tile, depth), lambda k: (0, k), **options),
+                kd.BlockSpec((depth, tile), lambda k: (k, 0), **options),
+            ]
+            return kd.emit_pipeline_warp_specialized(
+                body,
+                grid=(4,),
+                memory_registers=40,
+                in_specs=specs,
+                max_concurrent_steps=3,
+                wg_axis="wg",
+                num_compute_wgs=2,
+                compute_context=context,
+            )
+
+        def run(allocs: Any, out_tiles: Any) -> None:
+            @kd.nd_loop((2, 3), collective_axes="sm")
+            def _(info: Any) -> None:
+                m, n = info.index
+
+                def context(evaluate: Any) -> None:
+                    def accumulate(acc: Any) -> None:
+                        evaluate(acc)
+                        kd.wait_smem_to_gmem(0, wait_read_only=True)
+                        out_tiles[wg] = acc[...].astype(bf16)
+                        kd.commit_smem()
+                        rows = kd.ds(m * 2 * tile + wg * tile, tile)
+                        kd.copy_smem_to_gmem(out_tiles.at[wg], out.at[rows, kd.ds(n * tile, tile)])
+
+                    kd.run_scoped(accumulate, kd.ACC((tile, tile)))
+
+                def body(index: Any, x: Any, y: Any, acc: Any) -> Any:
+                    kd.wgmma(acc, x.at[kd.ds(wg * tile, tile)], y)
+                    kd.wgmma_wait(1)
+                    return acc
+
+                rows, columns = kd.ds(m * 2 * tile, 2 * tile), kd.ds(n * tile, tile)
+                pipeline(body, context)(a.at[rows], b.at[:, columns], allocations=allocs)
+
+        out_tiles = kd.SMEM((2, tile, tile), bf16, transforms=tiles(bf16))
+        kd.run_scoped(run, pipeline(None, None).get_allocations(a, b), out_tiles, collective_axes="wg")
+        kd.wait_smem_to_gmem(0)
+
+    a, b = random(rng, (256, 256), bf16), random(rng, (256, 192), bf16)
+    assemble(kernel, a, b)
+    assert relative(kernel(a, b, interpret=interpret), a.astype(np.float64) @ b.astype(np.float64)) < 4e-3
+
+
+@pytest.mark.parametrize("specialized", [False, True])
+def test_blocks_that_stay(specialized: bool, interpret: Any, rng: Any) -> None:
+    """An output that no step changes is summed up in place; such an input is loaded once; a GMEM operand as it is."""
+    threads = {"num_threads": 2, "thread_name": "wg"} if specialized else {}
+
+    @kd.kernel(out_type=kd.ShapeDtypeStruct((16, 32), f32), **threads)
+    def kernel(n: Any, x: Any, scale: Any, table: Any, out: Any) -> None:
+        def body(index: Any, a: Any, factor: Any, whole: Any, total: Any) -> None:
+            kd.when(index[0] == 0)(lambda: total.__setitem__(..., kd.zeros((16, 32), f32)))
+            total[...] += a[...] * factor[...] + whole[index[0], 1]
+
+        specs: dict[str, Any] = {
+            "grid": (n,),
+            "in_specs": [
+                kd.BlockSpec((16, 32), lambda i: (i, 0)),
+                kd.BlockSpec((16, 32), lambda i: (0, 0)),
+                kd.BlockSpec(memory_space=kd.GMEM),
+            ],
+            "out_specs": [kd.BlockSpec((16, 32), lambda i: (0, 0))],
+            "max_concurrent_steps": 3,
+        }
+        if specialized:
+            specs |= {"memory_registers": 40, "wg_axis": "wg", "num_compute_wgs": 1}
+            kd.emit_pipeline_warp_specialized(body, **specs)(x, scale, table, out)
+        else:
+            kd.emit_pipeline(body, **specs)(x, scale, table, out)
+
+    x, scale, table = random(rng, (64, 32), f32), random(rng, (16, 32), f32), random(rng, (5, 3), f32)
+    assemble(kernel, 4, x, scale, table)
+    # rings of three for x (and for scale, where a warpgroup loads), one buffer for what stays
+    buffers = sum(r.bytes for r in kernel.lower(4, x, scale, table).kernel.names.smem if r.kind == "ref")
+    assert buffers == (3 + (3 if specialized else 1) + 1) * 16 * 32 * 4
+    for n in (1, 4):
+        expected = (x[: 16 * n].reshape(n, 16, 32) * scale).sum(0) + table[:n, 1].sum()
+        assert np.allclose(kernel(n, x, scale, table, interpret=interpret), expected, atol=1e-5)
+
+
+def test_small_blocks(interpret: Any, rng: Any) -> None:
+    """Blocks of 48 bytes: every buffer still starts where a copy may write."""
+
+    @kd.kernel(out_type=[kd.ShapeDtypeStruct((48,), f32), kd.ShapeDtypeStruct((), f32)])
+    def kernel(x: Any, out: Any, total: Any) -> None:
+        def body(index: Any, a: Any, b: Any, sums: Any) -> Any:
+            b[...] = a[...] * 2.0
+            return sums + kd.sum(a[...])
+
+        spec = kd.BlockSpec((12,), lambda i: (i,))
+        pipeline = kd.emit_pipeline(
+            body, grid=(4,), in_specs=[spec], out_specs=[spec], max_concurrent_steps=2, init_carry=0.0
+        )
+        total[...] = pipeline(x, out)
+
+    x = random(rng, (48,), f32)
+    out, total = kernel(x, interpret=interpret)
+    assert np.array_equal(out, 2 * x) and np.allclose(total, x.sum(), atol=1e-5)

@@ -157,7 +157,9 @@ def test_testing_a_barrier(interpret: Any) -> None:
 
 
 @pytest.mark.parametrize("low_first", [True, False])
-@pytest.mark.parametrize(("low", "high", "good"), [(40, 232, True), (24, 240, True), (200, 240, False), (40, 240, False)])
+@pytest.mark.parametrize(
+    ("low", "high", "good"), [(40, 232, True), (24, 240, True), (200, 240, False), (40, 240, False)]
+)
 def test_register_budget(low: int, high: int, good: bool, low_first: bool) -> None:
     """512 registers a lane for the warpgroups together, whichever of them comes first in the body."""
 

@@ -171,6 +171,36 @@ def test_parts_of_a_fragment_are_joined_in_registers(interpret: Any, rng: Any) -
     assert "shared" not in kernel.lower(x, target="sm_90a").ptx
 
 
+def test_accumulators_beside_carries(interpret: Any, rng: Any) -> None:
+    """A loop passes an accumulator of its carry on, and carries the values beside it."""
+
+    @kd.kernel(
+        out_type=[kd.ShapeDtypeStruct((64, 64), f32), kd.ShapeDtypeStruct((3,), i32)],
+        scratch_types=[kd.SMEM((64, 64), bf16), kd.ACC((64, 64))],
+    )
+    def kernel(x: Any, out: Any, counts: Any, tile: Any, acc: Any) -> None:
+        tile[...] = x[...]
+        kd.commit_smem()
+
+        def step(carry: Any) -> Any:
+            kd.wgmma(carry["acc"], tile, tile)
+            kd.wgmma_wait(0)
+            return {"acc": carry["acc"], "count": carry["count"] + 1}
+
+        first = kd.fori_loop(0, 2, lambda i, carry: step(carry), {"acc": acc, "count": 0})
+        second = kd.loop(0, 3, init_carry=first)(lambda i, carry: step(carry))
+        third = kd.while_loop(lambda c: c["count"] < 6, step, second)
+        alone = kd.fori_loop(0, 1, lambda i, acc: step({"acc": acc, "count": 0})["acc"], third["acc"])
+        for i, end in enumerate((first, second, third)):
+            counts[i] = end["count"]
+        out[...] = alone[...]
+
+    x = random(rng, (64, 64), bf16)
+    out, counts = kernel(x, interpret=interpret)
+    square = x.astype(np.float64) @ x.astype(np.float64)
+    assert relative(out, 7 * square) < 1e-6 and list(counts) == [2, 5, 6]
+
+
 DOTS = [
     (64, 64, 64, bf16, "sm_80", {}, 1e-6, True),
     (37, 45, 29, f16, "sm_80", {}, 1e-6, True),
