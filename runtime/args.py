@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,14 @@ from kernel_dsl.dtypes import DType
 
 from .arrays import ArrayView, overlap
 from .errors import ArgumentTypeError, ArgumentValueError, array_name, where
+
+
+@dataclass(frozen=True)
+class ConstantParam:
+    """A parameter that is the same in each launch, as bytes: the geometry that an untraced kernel is told."""
+
+    data: bytes
+
 
 Encode = Callable[[TensorMapParam, ArrayView], bytes]
 
@@ -136,7 +145,7 @@ class ParamLayout:
     `values(...)`.
     """
 
-    def __init__(self, params: Sequence[Param]) -> None:
+    def __init__(self, params: Sequence[Param | ConstantParam]) -> None:
         self.params = tuple(params)
         self.offsets: list[int] = []
         self.sizes: list[int] = []
@@ -166,8 +175,11 @@ class ParamLayout:
         return [buffer[o : o + n] for o, n in zip(self.offsets, self.sizes, strict=True)]
 
 
-def _slot(param: Param) -> tuple[int, int, str]:
+def _slot(param: Param | ConstantParam) -> tuple[int, int, str]:
     """Size, alignment and struct code of a parameter."""
+    if isinstance(param, ConstantParam):
+        size = len(param.data)
+        return size, 16, f"{size}s"
     if isinstance(param, TensorMapParam):
         return 128, 64, "128s"
     if isinstance(param, PointerParam):
@@ -178,7 +190,9 @@ def _slot(param: Param) -> tuple[int, int, str]:
     return 8, 8, "q"
 
 
-def _value(param: Param, arrays: Sequence[ArrayView], scalars: Sequence[Any], encode: Encode) -> Any:
+def _value(param: Param | ConstantParam, arrays: Sequence[ArrayView], scalars: Sequence[Any], encode: Encode) -> Any:
+    if isinstance(param, ConstantParam):
+        return param.data
     if isinstance(param, PointerParam):
         return arrays[param.array].address
     if isinstance(param, ShapeParam):

@@ -317,7 +317,7 @@ class CudaImage:
         buffer = _fill_params(blobs)
         try:
             with driver.current(self.device.context):
-                launcher = self._launcher(attributes)
+                launcher = self.launcher(attributes)
                 driver.check(launcher.launch(stream or 0, buffer.address))
         except driver.CudaError as error:
             raise launch_error(error, error.name, error.meaning, name=self.entry, kernel=None, arrays=arrays) from error
@@ -345,7 +345,8 @@ class CudaImage:
                 f"over the {limit} that a block can have"
             )
 
-    def _launcher(self, attributes: LaunchAttributes) -> Launcher:
+    def launcher(self, attributes: LaunchAttributes) -> Launcher:
+        """The launch of this entry with a geometry, once it was checked. The context must be current for a new one."""
         found = self._launchers.get(attributes)
         if found is None:
             check_attributes(attributes, self.device.target, self.entry)

@@ -17,6 +17,7 @@ from .args import told
 from .arrays import ArrayView, frameworks, is_array, view
 from .cuda_device import CudaLoaded
 from .errors import Error
+from .image_call import ImageCall
 from .launch import ParamBuffer, settle
 
 FRAMEWORKS = ("torch", "cupy")  # those with streams of their own and cheap addresses
@@ -54,7 +55,7 @@ class FastPlan:
     """
 
     def __init__(
-        self, loaded: CudaLoaded, args: Sequence[Any], out: Any, arrays: list[Any], views: list[ArrayView]
+        self, loaded: CudaLoaded | ImageCall, args: Sequence[Any], out: Any, arrays: list[Any], views: list[ArrayView]
     ) -> None:
         self.loaded = loaded
         self.kernel = loaded.kernel
@@ -165,7 +166,7 @@ def plan_fast(loaded: Any, args: Sequence[Any], out: Any) -> FastPlan | None:
 
     There is none for arrays elsewhere than on the kernel's GPU, outputs that start as a copy, and workspaces.
     """
-    if not isinstance(loaded, CudaLoaded):
+    if not isinstance(loaded, (CudaLoaded, ImageCall)):
         return None
     kernel = loaded.kernel
     if loaded.launcher is None or kernel.workspaces:
@@ -187,7 +188,7 @@ def plan_fast(loaded: Any, args: Sequence[Any], out: Any) -> FastPlan | None:
     if not all(_starts_in_place(kernel, i, views) for i in range(len(kernel.outputs))):
         return None
     scalars = [a for a in args if not is_array(a)]
-    for param in kernel.params:
+    for param in loaded.layout.params:
         if isinstance(param, ScalarParam) and packer(scalars[param.scalar], param.dtype) is None:
             return None
     if out is None:

@@ -217,6 +217,7 @@ class ForeignCall:
     stream: Any
     names: Sequence[str]  # of the outputs, for reports
     read_only: bool  # the kernel has no way to write its inputs
+    scalars: Sequence[bytes] = ()  # parameters that follow those of `launch`
 
 
 def choose_device(interpret: Any, inputs: Sequence[Input]) -> Device:
@@ -271,7 +272,7 @@ def launch(device: Device, image: LoadedImage, call: ForeignCall, parameters: Pa
         outputs = list(given)
         if call.read_only:
             inputs = [dataclasses.replace(v, readonly=True) for v in inputs]
-        params = parameters(inputs, outputs)
+        params = [*parameters(inputs, outputs), *call.scalars]
         known = dict(zip(map(id, inputs), (i.name for i in call.inputs), strict=True))
         known |= zip(map(id, outputs), call.names, strict=True)
         empty = {id(outputs[i - len(arrays)]) for i in fresh}

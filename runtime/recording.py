@@ -132,6 +132,6 @@ def recordable(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        return made(function, *args, **kwargs)
+        return made(function, *args, **kwargs) if active else function(*args, **kwargs)
 
     return call

@@ -264,7 +264,7 @@ class _Writer:
             self.say(f"return structure({outputs})")
 
     def _value(self, slot: int) -> str:
-        """One parameter: an address, a scalar's bytes, a descriptor, or a number that the signature settles."""
+        """One parameter: an address, a scalar's bytes, a descriptor, or what the signature settles."""
         param = self.plan.loaded.layout.params[slot]
         if isinstance(param, PointerParam):
             return f"p{param.array}"
@@ -273,4 +273,4 @@ class _Writer:
         if isinstance(param, TensorMapParam):
             self.names[f"known{slot}"] = self.plan.maps[slot][2]
             return f"known{slot}.get(p{param.array}) or encode({slot}, p{param.array})"
-        return str(self.plan.values[slot])
+        return repr(self.plan.values[slot])
