@@ -26,7 +26,6 @@ SLIVER = 32  # columns: a product of fewer takes as long, for its other operand 
 TILES = (
     (128, 256, 2, False),
     (256, 128, 2, False),
-    (128, 224, 2, False),
     (128, 192, 2, True),
     (128, 192, 2, False),
     (128, 128, 2, True),
