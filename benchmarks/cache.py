@@ -2,10 +2,10 @@
 
     python -m benchmarks.cache [FILE:KERNEL ARG ...]
 
-Each row is a process of its own: imports and the context are made first, and then the first call of
-the kernel is timed, up to the return of its launch (without a GPU: up to the loaded machine code,
-ready to be launched). Beside it: the same with an empty cache, and what the parts cost. The key of a
-kernel needs its trace; passes, LLVM and the assembler are not run again.
+Without arguments: the largest kernels of the examples and the library. Each row is a process of its own: imports and
+the context are made first, and then the first call of the kernel is timed, up to the return of its launch (without a
+GPU: up to the loaded machine code, ready to be launched). Beside it: the same with an empty cache, and what the parts
+cost. The key of a kernel needs its trace; passes, LLVM and the assembler are not run again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,11 @@ from typing import Any
 
 LIMIT_MS = 15.0
 ROUNDS = 7
-LARGEST = ("examples/01_softmax.py:row_kernel(8)", "f32[4096,32768]")
+LARGEST = (
+    ("examples/01_softmax.py:row_kernel(8)", "f32[4096,32768]"),
+    ("kd.library.matmul", "bf16[8192,8192]", "bf16[8192,8192]"),
+    ("kd.library.attention", *["bf16[4,32,4096,128]"] * 3),
+)
 
 CHILD = """
 import json, sys, time
@@ -49,7 +53,7 @@ if gpu:
     from runtime.device import cuda_device
     cuda_device()
     torch.cuda.synchronize()
-kernel = find_kernel(place)
+kernel = getattr(kd.library, place.rpartition(".")[2]) if place.startswith("kd.library.") else find_kernel(place)
 class NoDevice:
     kind, index = "cuda", 0
     def load(self, assembled):
@@ -100,9 +104,8 @@ def measure(arguments: list[str]) -> tuple[list[dict[str, Any]], list[dict[str, 
     return cold, warm
 
 
-def main() -> int:
-    """Print the table; 1 where the limit is missed."""
-    arguments = sys.argv[1:] or list(LARGEST)
+def report(arguments: list[str]) -> bool:
+    """Print a kernel's rows; whether it keeps the limit."""
     cold, warm = measure(arguments)
     print(*arguments)
     for name, runs in (("empty cache", cold), ("warm cache", warm)):
@@ -113,7 +116,14 @@ def main() -> int:
         print(f"of it trace  {statistics.median(traces) * 1e3:8.2f} ms; no GPU here, so nothing was launched")
     median = statistics.median(run["total"] for run in warm) * 1e3
     print(f"from call to launch {median:.2f} ms of at most {LIMIT_MS}")
-    return 0 if median <= LIMIT_MS else 1
+    return median <= LIMIT_MS
+
+
+def main() -> int:
+    """Print the tables; 1 where the limit is missed."""
+    cases = [sys.argv[1:]] if sys.argv[1:] else [list(case) for case in LARGEST]
+    results = [report(case) for case in cases]
+    return 0 if all(results) else 1
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 import re
@@ -32,6 +33,11 @@ from .layout import Layout, parse_layout
 from .source import UNKNOWN, Loc
 
 # --- printing ------------------------------------------------------------------------------------
+
+
+@functools.cache
+def _field_names(kind: type) -> tuple[str, ...]:
+    return tuple(f.name for f in dataclasses.fields(kind))
 
 
 class _Printer:
@@ -61,6 +67,11 @@ class _Printer:
         return self.attribute(type)
 
     def attribute(self, x: Any) -> str:
+        kind = type(x)
+        if kind is int:  # the two that most attributes are made of
+            return str(x)
+        if kind is tuple:
+            return "(" + ", ".join([self.attribute(i) for i in x]) + ")"
         if isinstance(x, bool) or x is None:
             return {True: "true", False: "false", None: "none"}[x]
         if isinstance(x, int):
@@ -85,8 +96,8 @@ class _Printer:
             dims = ",".join(map(str, x.shape))
             return f'dense<{x.dtype.name}[{dims}] "{x.tobytes().hex()}">'
         if dataclasses.is_dataclass(x):
-            fields = ", ".join(self.attribute(getattr(x, f.name)) for f in dataclasses.fields(x))
-            return f"{type(x).__name__}({fields})"
+            fields = ", ".join([self.attribute(getattr(x, name)) for name in _field_names(kind)])
+            return f"{kind.__name__}({fields})"
         raise TypeError(f"{x!r} can't be an attribute")
 
     def op(self, op: Op, indent: str) -> None:

@@ -224,7 +224,9 @@ class DeviceMemory:
             self._context = None
             return
         cu = driver.api()
-        self.address = int(driver.check(cu.cuMemAllocAsync(max(nbytes, 1), stream)))
+        # In whole words: 8-bit atomics are made of wider ones, at the end of an odd number of bytes too.
+        size = -(-max(nbytes, 1) // 4) * 4
+        self.address = int(driver.check(cu.cuMemAllocAsync(size, stream)))
         self._context = context
         self._stream = stream
 

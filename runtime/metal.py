@@ -30,6 +30,7 @@ from .body import (
 from .errors import ArgumentTypeError, ArgumentValueError
 from .foreign import Threads, launch
 from .msl import bounds_name, reads, translate
+from .nvrtc import HEADERS_END
 from .recording import recordable
 from .seen_calls import SeenCalls
 from .source import INCLUDE
@@ -319,6 +320,7 @@ def generate(body: Body, special: Specialisation, atomic: bool) -> tuple[str, st
     arguments += [_ATTRIBUTES[name][1] for name in attributes]
     lines = [
         "#include <kd_metal.h>",
+        HEADERS_END,
         "namespace metal {",
         "namespace kd_kernel {",
         "using namespace metal;",

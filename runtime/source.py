@@ -27,6 +27,7 @@ from .body import (
     prepare,
 )
 from .foreign import check_shared_memory, launch
+from .nvrtc import HEADERS_END
 from .recording import recordable
 from .seen_calls import SeenCalls
 
@@ -170,7 +171,7 @@ class CudaKernel:
 def generate(body: Body, special: Specialisation, exact: bool) -> tuple[str, str]:
     """The entry's name and the whole text that NVRTC compiles."""
     entry = identifier("custom_kernel_" + body.name + "".join(f"_{v.label}" for v in special.template))
-    lines = _includes(body, special)
+    lines = [*_includes(body, special), HEADERS_END]
     if body.header:
         lines += [body.begin(body.header_file), body.header]
     lines += ['#line 1 "generated"', "namespace mlx::core::cu {"]

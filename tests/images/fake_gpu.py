@@ -109,7 +109,7 @@ def install() -> FakeGpu:
 
     def made(self: Any, context: Any, nbytes: int, stream: int) -> None:
         make(self, context, nbytes, stream)
-        gpu.blocks[self.address] = nbytes
+        gpu.blocks[self.address] = nbytes + nbytes % 2  # allocations of a GPU are of whole words
 
     def closed(self: Any) -> None:
         gpu.blocks.pop(self.address, None)

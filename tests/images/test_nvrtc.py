@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from runtime import nvrtc
-from runtime.nvrtc import CompileError, NvrtcUnavailableError, compile_source
+from runtime.nvrtc import HEADERS_END, CompileError, NvrtcUnavailableError, compile_source
+from runtime.source import INCLUDE
 
 KERNEL = 'extern "C" __global__ void k(float* x) { x[threadIdx.x] += 1; }'
 
@@ -49,6 +50,39 @@ class TestCompile:
     def test_targets(self, target):
         ptx = compile_source(KERNEL, file="k.cu", target=target, kind="ptx")
         assert f".target {target}".encode() in ptx
+
+    @pytest.mark.parametrize("options", [(), ("--use_fast_math",), ("--generate-line-info",)], ids=str)
+    def test_headers_kept_compiled_change_nothing(self, options):
+        """For one target after the other, and with other options than those they were compiled with."""
+        flags = [f"--include-path={INCLUDE}", *options]
+        for target, kind in (("sm_80", "ptx"), ("sm_90a", "ptx"), ("sm_90a", "cubin"), ("sm_80", "ptx")):
+            for number in range(2):
+                lines = [
+                    "#include <kd_cuda.h>",
+                    HEADERS_END,
+                    f'extern "C" __global__ void k(float* x) {{ x[0] = expf(x[1]) / x[2] + __CUDA_ARCH__ + {number}; }}',
+                ]
+                kept = compile_source("\n".join(lines), file="k.cu", target=target, kind=kind, options=flags)
+                lines[1] = ""
+                plain = compile_source("\n".join(lines), file="k.cu", target=target, kind=kind, options=flags)
+                assert kept == plain, (target, kind)
+
+    def test_what_follows_the_kept_headers_is_read_anew(self, tmp_path):
+        """Headers by name and on disk, whose contents change while the process runs."""
+        flags = [f"--include-path={INCLUDE}"]
+        place = tmp_path / "own.h"
+        for number in (1111, 2222):
+            place.write_text(f"#define OWN {number}\n")
+            text = f"""#include <kd_cuda.h>
+            {HEADERS_END}
+            #include <named.h>
+            #include "{place}"
+            extern "C" __global__ void k(int* x) {{ x[0] = NAMED; x[1] = OWN + 3; }}
+            // {number}: another text, which no cache of ours knows
+            """
+            headers = {"named.h": f"#define NAMED {number}\n"}
+            ptx = compile_source(text, file="k.cu", target="sm_90a", kind="ptx", headers=headers, options=flags)
+            assert f"{number};".encode() in ptx and f"{number + 3};".encode() in ptx
 
     @pytest.mark.parametrize("target", ["sm_10", "sm_999a", "gfx942"])
     def test_unknown_targets(self, target):
