@@ -59,7 +59,7 @@ class PipelinePipeline(IntEnum):
     STOP = 2
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class _Setup:
     """What a pipeline was asked for."""
 
