@@ -108,6 +108,9 @@ def mma_acc(shape: tuple[int, int], minor: int = 2) -> Layout:
 def mma_lhs(shape: tuple[int, int, int], item: int) -> Layout:
     """The A fragment, (M, K), of an (M, N, K) product of elements of `item` bytes: 32 bytes of K a tile."""
     warps = mma_warps(shape[:2])
+    if item == 8:  # m8n8k4: one element a lane (PTX ISA 9.7.14.5.2)
+        regs = [(0, -(-shape[0] // (16 * warps[0])), 16 * warps[0]), (0, 2, 8), (1, -(-shape[2] // 4), 4)]
+        return Layout(2, tuple(regs), ((1, 1), (1, 2), *_ROWS), _warp_bits(warps, (True, False), (0, 1)))
     side = 4 // item
     tiles = (-(-shape[0] // (16 * warps[0])), -(-shape[2] // (8 * side)))
     regs = [(0, tiles[0], 16 * warps[0]), (0, 2, 8), (1, tiles[1], 8 * side), (1, 2, 4 * side), (1, side, 1)]
@@ -118,10 +121,14 @@ def mma_lhs(shape: tuple[int, int, int], item: int) -> Layout:
 def mma_rhs(shape: tuple[int, int, int], item: int) -> Layout:
     """The B fragment, (K, N), of an (M, N, K) product."""
     warps = mma_warps(shape[:2])
+    columns = ((1, 1), (1, 2), (1, 4))
+    if item == 8:
+        regs = [(0, -(-shape[2] // 4), 4), (1, -(-shape[1] // (8 * warps[1])), 8 * warps[1])]
+        return Layout(2, tuple(regs), ((0, 1), (0, 2), *columns), _warp_bits(warps, (False, True), (0, 1)))
     side = 4 // item
     tiles = (-(-shape[2] // (8 * side)), -(-shape[1] // (8 * warps[1])))
     regs = [(0, tiles[0], 8 * side), (0, 2, 4 * side), (0, side, 1), (1, tiles[1], 8 * warps[1])]
-    lanes = ((0, side), (0, 2 * side), (1, 1), (1, 2), (1, 4))
+    lanes = ((0, side), (0, 2 * side), *columns)
     return Layout(2, tuple(regs), lanes, _warp_bits(warps, (False, True), (0, 1)))
 
 

@@ -94,7 +94,7 @@ class BlockSpec:
         return ref.slice(parts)
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Stream:
     """One operand: its spec, its GMEM Ref and its ring of buffers, None where nothing is copied.
 

@@ -19,7 +19,6 @@ from .ops.scope import allocate, is_spec
 from .options import CompilerParams
 from .pressure import warn_of_large_values
 from .refs import Ref
-from .registers import check_registers
 from .source import Loc, of_function
 from .trace import Trace, new_value, settle, tracing
 from .tree import flatten, unflatten
@@ -176,7 +175,10 @@ def trace_kernel(
         value.home = body
     with tracing(trace):
         _run(definition, args, unflatten(out_structure, handles), out_structure, scratch)
-    check_registers(body, threads)
+    if threads > 1:
+        from .registers import check_registers
+
+        check_registers(body, threads)
     settle(body, lambda _: None)
     ir = KernelIR(
         definition.name,

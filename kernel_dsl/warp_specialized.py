@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, cast
@@ -60,7 +59,7 @@ class PipelinePipeline(IntEnum):
     STOP = 2
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class _Setup:
     """What a pipeline was asked for."""
 
@@ -145,7 +144,7 @@ class _Pipeline:
         with self._scope():
             _run(s, refs, allocate_tree(self.get_allocations(*refs), _OP))
 
-    def _scope(self) -> AbstractContextManager[None]:
+    def _scope(self) -> scope:
         s = self._setup
         if s.axes:  # another block may still be in an earlier scope when this one's copies reach it
             return scope(smem=False)

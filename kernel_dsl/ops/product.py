@@ -54,14 +54,16 @@ def accumulator_dtype(dtype: DType) -> DType:
 
 
 def mma(acc: Any, a: Any, b: Any) -> Array:
-    """acc + a @ b by mma.sync: a (M, K) and b (K, N) values of one 16-bit dtype, fp8 of either kind, 8-bit integers of
-    either kind, or float32 (as tf32). Any shape; acc (M, N) is float32 or int32. Raises `WgmmaType`, `ShapeMismatch`.
+    """acc + a @ b by mma.sync: a (M, K) and b (K, N) values of any shape, acc (M, N) float32, int32 or float64.
+
+    Dtypes are one of 16 bits, fp8 of either kind, 8-bit integers of either kind, float64, or float32 (as tf32). Raises
+    `WgmmaType`, `ShapeMismatch`.
     """
     x, y = as_value(a, "mma"), as_value(b, "mma")
     total = as_value(acc, "mma")
     _check_shapes(x.shape, y.shape, "mma")
-    if not _mixes(x.dtype, y.dtype) or (x.dtype.name not in _MMA and x.dtype != dt.float32):
-        why = "operands are both float16, bfloat16, fp8 of either kind, 8-bit integers, or float32 as tf32"
+    if not _mixes(x.dtype, y.dtype) or (x.dtype.name not in _MMA and x.dtype not in (dt.float32, dt.float64)):
+        why = "operands are both float16, bfloat16, fp8 of either kind, 8-bit integers, float64, or float32 as tf32"
         raise WgmmaType(op="mma", what=f"operands of {x.dtype} and {y.dtype}", why=why, hint="convert one of them")
     want = accumulator_dtype(x.dtype)
     if total.dtype != want:

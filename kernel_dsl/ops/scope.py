@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import dtypes as dt
@@ -40,26 +39,33 @@ class EnterScope(Op, name="enter_scope", effect=Effect.SYNC):
     in_flight: bool = attr(False)
 
 
-@contextmanager
-def scope(collective: bool = False, smem: bool = True) -> Generator[None]:
+class scope:  # noqa: N801 - used as a statement: `with scope():`
     """Scratch allocated inside ends with it; `smem`: some of it may be in SMEM.
 
     Its SMEM may be shared with other scopes where no warpgroup can be in one of them while another is in this one:
     there is a single warpgroup, or all of them come here (`collective`, or outside of all branches and loops).
     """
-    trace = current()
-    outer_scope, outer_scratch = trace.scope, trace.scratch
-    together = trace.threads > 1 and (collective or not trace.depth)
-    if smem and ((trace.threads == 1 and not trace.in_warps) or together):
-        trace.scopes += 1
-        trace.scope = (*outer_scope, trace.scopes)
-        emit(EnterScope(trace.scope, together, bool(trace.in_flight)))
-    ended = trace.scratch = Scratch()
-    try:
-        yield
-    finally:
-        ended.open = False
-        trace.scope, trace.scratch = outer_scope, outer_scratch
+
+    def __init__(self, collective: bool = False, smem: bool = True) -> None:
+        self._collective = collective
+        self._smem = smem
+        self._outer: tuple[tuple[int, ...], Scratch | None] = ((), None)
+        self._scratch = Scratch()
+
+    def __enter__(self) -> None:
+        trace = current()
+        self._outer = trace.scope, trace.scratch
+        together = trace.threads > 1 and (self._collective or not trace.depth)
+        if self._smem and ((trace.threads == 1 and not trace.in_warps) or together):
+            trace.scopes += 1
+            trace.scope = (*trace.scope, trace.scopes)
+            emit(EnterScope(trace.scope, together, bool(trace.in_flight)))
+        trace.scratch = self._scratch
+
+    def __exit__(self, *error: object) -> None:
+        self._scratch.open = False
+        trace = current()
+        trace.scope, trace.scratch = self._outer
 
 
 def allocate(spec: Any, name: str = "") -> Any:

@@ -11,6 +11,7 @@ from kernel_dsl.ops.barrier import BarrierArrive, BarrierTest, BarrierWait
 from kernel_dsl.ops.cluster import AsyncStoreSmem
 from kernel_dsl.ops.control import For, While
 from kernel_dsl.ops.copy import CopyGmemToSmem
+from kernel_dsl.ops.elementwise import Constant
 from kernel_dsl.ops.threads import InlinePtx, WarpMap
 
 from ..context import WARPS
@@ -55,7 +56,8 @@ def _check_excess(region: Region, each: int) -> None:
             if op.barrier.type.cluster or op.index is None:
                 continue
             key = op.barrier, op.index
-            counts[key] = counts.get(key, 0) + each
+            # an index that is computed may be another one in each warpgroup
+            counts[key] = counts.get(key, 0) + (each if isinstance(op.index.op, Constant) else 1)
             needed = op.barrier.type.arrivals
             if counts[key] > needed:
                 name = op.barrier.type.name or "a barrier"

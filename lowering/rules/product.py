@@ -48,7 +48,28 @@ def _tiles(layout: object, dim: int, unit: int) -> list[int]:
     return [s for s in shares if s % unit == 0]
 
 
+def _lower_f64(ctx: Context, op: Mma) -> None:
+    """m8n8k4, one element of A and B a lane; the halves of 16 rows are two products."""
+    a_layout, b_layout, d_layout = layout_of(op.a), layout_of(op.b), layout_of(op.acc)
+    a, b = _clean(ctx, op.a, 1), _clean(ctx, op.b, 0)
+    total = list(ctx.regs(op.acc))
+    text = "mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {$0, $1}, {$2}, {$3}, {$4, $5};"
+    for k in _tiles(a_layout, 1, 4):
+        for m in _tiles(d_layout, 0, 8):
+            for n in _tiles(d_layout, 1, 8):
+                places = [d_layout.register_of[m, n + i] for i in range(2)]
+                names = [a[a_layout.register_of[m, k]], b[b_layout.register_of[k, n]], *(total[p] for p in places)]
+                args = [("double", name) for name in names]
+                got = ctx.e.asm(text, "=d,=d,d,d,d,d", args, ["double"] * 2, sideeffect=True)
+                for place, name in zip(places, got, strict=True):
+                    total[place] = name
+    ctx.values[op.result] = total
+
+
 def lower_mma(ctx: Context, op: Mma) -> None:
+    if op.a.type.dtype.itemsize == 8:
+        _lower_f64(ctx, op)
+        return
     a_layout, b_layout, d_layout = layout_of(op.a), layout_of(op.b), layout_of(op.acc)
     a_dtype: DType = op.a.type.dtype
     b_dtype: DType = op.b.type.dtype

@@ -67,6 +67,7 @@ def test_nests(interpret: Any, rng: Any) -> None:
     x = random(rng, (4, 64, 64), f32)
     refs = {r.offset for r in kernel.lower(x).kernel.names.smem if r.kind == "ref"}
     assert len(refs) == 2
+    assert {line.file for _, line in kernel.lower(x).kernel.lines} == {__file__}
     assert np.array_equal(kernel(x, interpret=interpret), x.transpose(0, 2, 1))
 
 
@@ -147,6 +148,27 @@ def test_run_state_with_an_accumulator(interpret: Any, rng: Any) -> None:
     x = random(rng, (64, 64), bf16).astype(np.float64)
     expected = x @ x + 2 + x.sum(1, keepdims=True)
     assert np.allclose(kernel(x.astype(bf16.numpy), interpret=interpret), expected, atol=1e-3)
+
+
+def test_a_barrier_for_each_warpgroup(interpret: Any, rng: Any) -> None:
+    """Every warpgroup runs one line, on its own buffer and barrier; scopes in a row share memory once all have met."""
+
+    @kd.kernel(out_type=kd.ShapeDtypeStruct((2, 3, 128), f32), num_threads=2, thread_name="wg")
+    def kernel(x: Any, out: Any) -> None:
+        wg = kd.axis_index("wg")
+        for i in range(3):
+
+            def run(tile: Any, ready: Any, i: int = i) -> None:
+                kd.copy_gmem_to_smem(x.at[wg, i], tile.at[wg], ready.at[wg])
+                kd.barrier_wait(ready.at[wg])
+                out[wg, i] = tile[wg]
+
+            kd.run_scoped(run, kd.SMEM((2, 128), f32), kd.Barrier(num_barriers=2))
+
+    x = random(rng, (2, 3, 128), f32)
+    assert kernel.lower(x).kernel.launch.dynamic_smem < 2 * 2 * 128 * 4
+    kernel.lower(x).compile()
+    assert np.array_equal(kernel(x, interpret=interpret), x)
 
 
 def test_more_barriers_than_bits_in_a_word(interpret: Any, rng: Any) -> None:

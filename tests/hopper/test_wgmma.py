@@ -246,6 +246,21 @@ def test_dot_picks_wgmma_for_refs(interpret: Any, rng: Any) -> None:
     assert relative(kernel(a, b, interpret=interpret), a.astype(np.float64) @ b.astype(np.float64)) < 1e-6
 
 
+@pytest.mark.parametrize("shape", [(16, 8, 4), (64, 40, 12), (5, 7, 9), (1, 33, 3)], ids=str)
+def test_mma_of_float64(shape: Any, interpret: Any, rng: Any) -> None:
+    M, N, K = shape
+    f64 = kd.float64
+
+    @kd.kernel(out_type=kd.ShapeDtypeStruct((M, N), f64))
+    def kernel(a: Any, b: Any, out: Any) -> None:
+        out[...] = kd.mma(kd.ones((M, N), f64), a[...], b[...])
+
+    a, b = random(rng, (M, K), f64), random(rng, (K, N), f64)
+    assert "m8n8k4" in kernel.lower(a, b).ptx
+    kernel.lower(a, b, target="sm_80").compile()
+    assert relative(kernel(a, b, interpret=interpret), a @ b + 1) < 1e-14
+
+
 @pytest.mark.parametrize("types", [(s8, u8, i32), (u8, s8, i32), (e4m3, e5m2, f32)], ids=str)
 def test_mixed_operands_of_mma(types: Any, rng: Any) -> None:
     a_type, b_type, total = types
