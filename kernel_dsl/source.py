@@ -7,10 +7,11 @@ import os
 import sys
 from dataclasses import dataclass
 from types import CodeType, FrameType
+from typing import Any
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _OURS = tuple(os.path.join(_ROOT, p) + os.sep for p in ("kernel_dsl", "lowering", "runtime"))
-_is_ours: dict[tuple[CodeType, str], bool] = {}  # code objects of two files may compare equal
+_ours: dict[str, bool] = {}  # by file. Code objects are no keys: one is hashed by all of its instructions
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,24 +33,26 @@ UNKNOWN = Loc("<unknown>", 0)
 
 def is_ours(code: CodeType) -> bool:
     """Whether a code object belongs to this project, so that it is never shown as the user's."""
-    key = (code, code.co_filename)
-    found = _is_ours.get(key)
+    file = code.co_filename
+    found = _ours.get(file)
     if found is None:
-        # dataclasses compile their __init__ from a string
-        generated = code.co_filename == "<string>" and code.co_name == "__init__"
-        found = _is_ours[key] = generated or os.path.abspath(code.co_filename).startswith(_OURS)
-    return found
+        found = _ours[file] = os.path.abspath(file).startswith(_OURS)
+    # dataclasses compile their __init__ from a string
+    return found or (file == "<string>" and code.co_name == "__init__")
 
 
 def user_frame(depth: int = 1) -> FrameType | None:
     """The innermost frame that is not ours."""
     frame: FrameType | None = sys._getframe(depth)  # pyright: ignore[reportPrivateUsage]
-    while frame is not None and is_ours(frame.f_code):
+    ours = _ours.get
+    while frame is not None and (ours(frame.f_code.co_filename) or is_ours(frame.f_code)):
         frame = frame.f_back
     return frame
 
 
-_locs: dict[tuple[CodeType, str, int], Loc] = {}
+# By a code object's id, which is its own for as long as it is kept here: its positions, which can only be walked from
+# the first on, and the places that were asked for, by instruction.
+_seen: dict[int, tuple[CodeType, list[Any], dict[int, Loc]]] = {}
 
 
 def here() -> Loc:
@@ -57,22 +60,24 @@ def here() -> Loc:
     frame = user_frame(2)
     if frame is None:
         return UNKNOWN
-    key = (frame.f_code, frame.f_code.co_filename, frame.f_lasti)
-    loc = _locs.get(key)
+    code = frame.f_code
+    seen = _seen.get(id(code))
+    if seen is None:
+        seen = _seen[id(code)] = (code, list(code.co_positions()), {})
+    loc = seen[2].get(frame.f_lasti)
     if loc is None:
-        loc = _locs[key] = _locate(frame)
+        loc = seen[2][frame.f_lasti] = _locate(frame, seen[1])
     return loc
 
 
-def _locate(frame: FrameType) -> Loc:
+def _locate(frame: FrameType, positions: list[Any]) -> Loc:
     code = frame.f_code
     column = end = -1
-    for index, position in enumerate(code.co_positions()):
-        if index == frame.f_lasti // 2:
-            line, end_line, start, stop = position
-            if start is not None and stop is not None and line == end_line == frame.f_lineno:
-                column, end = start, stop
-            break
+    index = frame.f_lasti // 2
+    if 0 <= index < len(positions):
+        line, end_line, start, stop = positions[index]
+        if start is not None and stop is not None and line == end_line == frame.f_lineno:
+            column, end = start, stop
     return Loc(code.co_filename, frame.f_lineno, column, end, code.co_name)
 
 

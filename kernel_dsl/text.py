@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 import re
+from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -32,6 +34,29 @@ from .layout import Layout, parse_layout
 from .source import UNKNOWN, Loc
 
 # --- printing ------------------------------------------------------------------------------------
+
+
+def _float(x: float) -> str:
+    if math.isnan(x):
+        return "nan"
+    if math.isinf(x):
+        return "inf" if x > 0 else "-inf"
+    return repr(x)
+
+
+_PLAIN: dict[type[Any], Callable[[Any], str]] = {
+    bool: lambda x: "true" if x else "false",
+    type(None): lambda x: "none",
+    int: str,
+    float: _float,
+    str: json.dumps,
+    DType: lambda x: x.name,
+}
+
+
+@functools.cache
+def _field_names(cls: type[Any]) -> tuple[str, ...]:
+    return tuple(f.name for f in dataclasses.fields(cls))
 
 
 class _Printer:
@@ -61,31 +86,24 @@ class _Printer:
         return self.attribute(type)
 
     def attribute(self, x: Any) -> str:
-        if isinstance(x, bool) or x is None:
-            return {True: "true", False: "false", None: "none"}[x]
-        if isinstance(x, int):
-            return str(x)
-        if isinstance(x, float):
-            if math.isnan(x):
-                return "nan"
-            if math.isinf(x):
-                return "inf" if x > 0 else "-inf"
-            return repr(x)
-        if isinstance(x, str):
-            return json.dumps(x)
-        if isinstance(x, DType):
-            return x.name
+        plain = _PLAIN.get(type(x))  # most are of these types, and there are many
+        if plain is not None:
+            return plain(x)
+        if isinstance(x, (tuple, list)):
+            return "(" + ", ".join([self.attribute(i) for i in cast("Sequence[Any]", x)]) + ")"
         if isinstance(x, Layout):
             return self.layout(x)
+        if isinstance(x, np.ndarray):
+            array = cast("np.ndarray[Any, Any]", x)
+            dims = ",".join(map(str, array.shape))
+            return f'dense<{array.dtype.name}[{dims}] "{array.tobytes().hex()}">'
+        for base in (int, float, str, DType):  # a class of its own, such as NumPy's float64
+            if isinstance(x, base):
+                return _PLAIN[base](x)
         if isinstance(x, Enum):
             return f"{type(x).__name__}.{x.name}"
-        if isinstance(x, (tuple, list)):
-            return "(" + ", ".join(self.attribute(i) for i in x) + ")"
-        if isinstance(x, np.ndarray):
-            dims = ",".join(map(str, x.shape))
-            return f'dense<{x.dtype.name}[{dims}] "{x.tobytes().hex()}">'
         if dataclasses.is_dataclass(x):
-            fields = ", ".join(self.attribute(getattr(x, f.name)) for f in dataclasses.fields(x))
+            fields = ", ".join([self.attribute(getattr(x, name)) for name in _field_names(type(x))])
             return f"{type(x).__name__}({fields})"
         raise TypeError(f"{x!r} can't be an attribute")
 

@@ -9,18 +9,19 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.metadata
+import importlib.util
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from kernel_dsl.compiled import Assembled, CompiledKernel, ReportNames, SourceLine
 from kernel_dsl.serialize import SCHEMA
 
 from .disk_cache import Counters, DiskCache
 
-_ROOT = Path(__file__).resolve().parent.parent
+_ROOT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 # What decides the contents of an entry. The rest of the runtime only launches it.
 _SOURCES = ("kernel_dsl", "lowering")
 _RUNTIME_SOURCES = ("assemble.py", "ptxas_log.py", "occupancy.py")
@@ -29,18 +30,48 @@ _RUNTIME_SOURCES = ("assemble.py", "ptxas_log.py", "occupancy.py")
 @functools.cache
 def sources_hash() -> str:
     """A SHA-256 over the text of our own compiler, as hex."""
-    files = [path for folder in _SOURCES for path in sorted((_ROOT / folder).rglob("*.py"))]
-    files += [_ROOT / "runtime" / name for name in _RUNTIME_SOURCES]
+    files = [path for folder in _SOURCES for path in _python_files(os.path.join(_ROOT, folder))]
+    files += [os.path.join(_ROOT, "runtime", name) for name in _RUNTIME_SOURCES]
     total = hashlib.sha256()
     for path in files:
-        data = path.read_bytes()
-        total.update(f"{path.relative_to(_ROOT)} {len(data)}\n".encode())
+        data = _contents(path)
+        total.update(f"{path[len(_ROOT) :]} {len(data)}\n".encode())
         total.update(data)
     return total.hexdigest()
 
 
+# A hundred files are read in the first call of each process: plain calls of the system take a third of pathlib's time.
+
+
+def _python_files(folder: str) -> list[str]:
+    with os.scandir(folder) as entries:
+        listed = sorted(entries, key=lambda entry: entry.name)
+    found: list[str] = []
+    for entry in listed:
+        if entry.name.endswith(".py"):
+            found.append(entry.path)
+        elif entry.name != "__pycache__" and entry.is_dir():
+            found += _python_files(entry.path)
+    return found
+
+
+def _contents(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:
+        return file.read()
+
+
 @functools.cache
 def _llvmlite_version() -> str:
+    """What tells one llvmlite from another: the text of the file that holds its version, else its package's version.
+
+    A package's version is found by a look at every package that is installed.
+    """
+    found = importlib.util.find_spec("llvmlite")
+    if found is not None and found.origin:
+        try:
+            return _contents(os.path.join(os.path.dirname(found.origin), "_version.py")).decode()
+        except OSError:
+            pass
     try:
         return importlib.metadata.version("llvmlite")
     except importlib.metadata.PackageNotFoundError:

@@ -74,7 +74,7 @@ def test_a_changed_source_of_ours_changes_the_key(tmp_path: Path, monkeypatch: p
         (tmp_path / "runtime" / name).write_text(name)
     rule = tmp_path / "lowering" / "rules" / "add.py"
     rule.write_text("a = 1\n")
-    monkeypatch.setattr(cache_module, "_ROOT", tmp_path)
+    monkeypatch.setattr(cache_module, "_ROOT", str(tmp_path))
     before = sources_hash.__wrapped__()
     assert sources_hash.__wrapped__() == before
     rule.write_text("a = 2\n")
