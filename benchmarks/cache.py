@@ -1,11 +1,13 @@
 """A second process with a warm disk cache: from the call to the launched kernel.
 
-    python -m benchmarks.cache [FILE:KERNEL ARG ...]
+    python -m benchmarks.cache                       # the largest of the examples and of the library
+    python -m benchmarks.cache examples              # a kernel of every example
+    python -m benchmarks.cache FILE:KERNEL [ARG ...]
 
-Without arguments: the largest kernels of the examples and the library. Each row is a process of its own: imports and
-the context are made first, and then the first call of the kernel is timed, up to the return of its launch (without a
-GPU: up to the loaded machine code, ready to be launched). Beside it: the same with an empty cache, and what the parts
-cost. The key of a kernel needs its trace; passes, LLVM and the assembler are not run again.
+Each sample is a process of its own: imports and the context are made first, and then the first call of
+the kernel is timed, up to the return of its launch (without a GPU: up to the loaded machine code,
+ready to be launched). Beside it: the same with an empty cache, and what the trace costs. The key of a
+kernel needs its trace; passes, LLVM and the assembler are not run again.
 """
 
 from __future__ import annotations
@@ -16,14 +18,39 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from typing import Any
 
-LIMIT_MS = 15.0
-ROUNDS = 7
+LIMIT_MS = 15.0  # of the examples' kernels
+COLD, WARM = 2, 7  # rounds
+SOFTMAX = ("examples/01_softmax.py:row_kernel(8)", "f32[4096,32768]")
 LARGEST = (
-    ("examples/01_softmax.py:row_kernel(8)", "f32[4096,32768]"),
+    SOFTMAX,
     ("kd.library.matmul", "bf16[8192,8192]", "bf16[8192,8192]"),
-    ("kd.library.attention", *["bf16[4,32,4096,128]"] * 3),
+    ("kd.library.attention", "bf16[1,16,4096,128]", "bf16[1,16,4096,128]", "bf16[1,16,4096,128]"),
+)
+EXAMPLES = (
+    SOFTMAX,
+    ("examples/02_vector_add.py:vector_add", "f32[16777216]", "f32[16777216]"),
+    ("examples/03_layer_norm.py:rows_kernel(True)", "bf16[4096,4096]", "bf16[4096]", "bf16[4096]"),
+    (
+        "examples/03_layer_norm.py:backward_kernel(False)",
+        "bf16[4096,4096]",
+        "bf16[4096,4096]",
+        "bf16[4096]",
+        "f32[4096]",
+    ),
+    ("examples/04_transpose.py:transpose_kernel(4)", "f32[4096,4096]"),
+    ("examples/05_histogram.py:histogram_kernel()", "u8[16777216]"),
+    ("examples/06_prefix_sum.py:row_kernel()", "f32[1024,8192]"),
+    ("examples/07_grid_sample.py:sample", "f32[16,256,256]", "f32[65536,2]"),
+    ("examples/07_grid_sample.py:sample_backward", "f32[16,256,256]", "f32[65536,2]", "f32[16,65536]"),
+    ("examples/08_stencil.py:spread", "f32[1024,1024]"),
+    ("examples/09_quantize.py:quantize_kernel()", "bf16[4096,4096]"),
+    ("examples/10_matmul_pipelined.py:matmul", "bf16[4096,4096]", "bf16[4096,4096]"),
+    ("examples/11_matmul_warp_specialized.py:matmul", "bf16[4096,4096]", "bf16[4096,4096]"),
+    ("examples/13_matmul_sm80.py:matmul", "bf16[4096,4096]", "bf16[4096,4096]"),
+    ("examples/16_sum.py:span_sums()", "f32[16777216]"),
 )
 
 CHILD = """
@@ -76,7 +103,7 @@ print(json.dumps({
 """
 
 
-def child(arguments: list[str], folder: str) -> dict[str, Any]:
+def child(arguments: Sequence[str], folder: str) -> dict[str, Any]:
     """One process: seconds of its first call, and whether the disk had the kernel."""
     done = subprocess.run(
         [sys.executable, "-c", CHILD, json.dumps(arguments)],
@@ -90,40 +117,45 @@ def child(arguments: list[str], folder: str) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def measure(arguments: list[str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def measure(arguments: Sequence[str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Runs with an empty folder, and with a full one."""
     cold: list[dict[str, Any]] = []
     warm: list[dict[str, Any]] = []
-    for _ in range(ROUNDS):
+    for number in range(COLD):
         with tempfile.TemporaryDirectory() as folder:
             folder += "/cache"
             cold.append(child(arguments, folder))
-            warm.append(child(arguments, folder))
+            if number == COLD - 1:
+                warm = [child(arguments, folder) for _ in range(WARM)]
     assert all(run["hits"] == 0 and run["misses"] for run in cold), cold
     assert all(run["hits"] and run["misses"] == 0 for run in warm), warm
     return cold, warm
 
 
-def report(arguments: list[str]) -> bool:
-    """Print a kernel's rows; whether it keeps the limit."""
+def report(arguments: Sequence[str]) -> bool:
+    """Print a kernel's rows; whether it missed the limit."""
     cold, warm = measure(arguments)
     print(*arguments)
     for name, runs in (("empty cache", cold), ("warm cache", warm)):
         times = sorted(run["total"] * 1e3 for run in runs)
-        print(f"{name:<12} {statistics.median(times):8.2f} ms ({times[0]:.2f} to {times[-1]:.2f})")
+        print(f"  {name:<12} {statistics.median(times):8.2f} ms ({times[0]:.2f} to {times[-1]:.2f})")
     traces = [run["trace"] for run in warm if run["trace"] is not None]
     if traces:
-        print(f"of it trace  {statistics.median(traces) * 1e3:8.2f} ms; no GPU here, so nothing was launched")
+        print(f"  of it trace  {statistics.median(traces) * 1e3:8.2f} ms; no GPU here, so nothing was launched")
     median = statistics.median(run["total"] for run in warm) * 1e3
-    print(f"from call to launch {median:.2f} ms of at most {LIMIT_MS}")
-    return median <= LIMIT_MS
+    bounded = not arguments[0].startswith("kd.library.")
+    print(f"  from call to launch {median:.2f} ms" + (f" of at most {LIMIT_MS}" if bounded else ""), flush=True)
+    return bounded and median > LIMIT_MS
 
 
 def main() -> int:
-    """Print the tables; 1 where the limit is missed."""
-    cases = [sys.argv[1:]] if sys.argv[1:] else [list(case) for case in LARGEST]
-    results = [report(case) for case in cases]
-    return 0 if all(results) else 1
+    """Print the table; 1 where a limit is missed."""
+    asked = tuple(sys.argv[1:])
+    cases = EXAMPLES if asked == ("examples",) else (asked,) if asked else LARGEST
+    missed = [arguments[0] for arguments in cases if report(arguments)]
+    if missed:
+        print("over the limit:", *missed)
+    return 1 if missed else 0
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ Enough to prove masks away and to widen indices.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import gcd
 from typing import TYPE_CHECKING
 
@@ -40,10 +40,15 @@ class Range:
 
 def any_of(dtype: DType) -> Range | None:
     """All that a dtype can hold, for integers."""
-    if not dtype.is_integer:
-        return None
+    return _HELD.get(dtype.name)
+
+
+def _held(dtype: DType) -> Range:
     low = -(1 << dtype.bits - 1) if dtype.is_signed else 0
     return Range(low, low + (1 << dtype.bits) - 1)
+
+
+_HELD = {dtype.name: _held(dtype) for dtype in dt.ALL if dtype.is_integer}
 
 
 def of_result(op: Op, dtype: DType) -> Range | None:
@@ -52,9 +57,10 @@ def of_result(op: Op, dtype: DType) -> Range | None:
     if found is None or not found.fits(64):  # more than int64 could not be computed again
         return any_of(dtype)
     if not found.fits(dtype.bits, dtype.is_signed):
-        return replace(found, wide=True) if dtype == dt.int32 else any_of(dtype)
-    if any(v.facts is not None and v.facts.wide for v in op.values()):
-        return replace(found, wide=True)
+        return Range(found.lo, found.hi, found.divisor, True) if dtype == dt.int32 else any_of(dtype)
+    for value in op.values():
+        if value.facts is not None and value.facts.wide:
+            return Range(found.lo, found.hi, found.divisor, True)
     return found
 
 

@@ -93,7 +93,8 @@ class Kernel:
         interpret = self._interpret if interpret is None else interpret
         prepared = self._prepare(args, out, interpret)
         results = call(prepared.kernel, prepared.loaded, prepared.arrays, prepared.scalars, prepared.outs, stream)
-        if interpret is None and prepared.device.kind == "cuda" and not _recording():
+        # Not in the call that loads: a launch that waits for its kernel is not to wait for this too.
+        if interpret is None and prepared.device.kind == "cuda" and not prepared.fresh and not _recording():
             self._learn(args, out, prepared)
         return unflatten(prepared.kernel.output_tree, list(results))
 
@@ -132,11 +133,12 @@ class Kernel:
                 stages = self._stages[key] = self._trace(inputs, structure, overlaps, given, target.name)
             where = (key, device.kind, device.index)
             loaded = self._loaded.get(where) if device.kind == "cuda" else None
+            fresh = loaded is None
             if loaded is None:
                 loaded = load(stages, device)
                 self._loaded[where] = loaded
         scalars = [x for x in leaves if not is_array(x) or isinstance(x, np.generic)]
-        return _Prepared(loaded.kernel, loaded, device, arrays, scalars, outs)
+        return _Prepared(loaded.kernel, loaded, device, arrays, scalars, outs, fresh)
 
     def _given_outputs(self, out: Any, leaves: Sequence[Any], structure: Any) -> list[Any] | None:
         """The leaves of `out=`. Raises `BadCallArgument` where they don't match `out_type`."""
@@ -284,10 +286,17 @@ class Kernel:
 class _Prepared:
     """A call up to its launch."""
 
-    __slots__ = ("arrays", "device", "kernel", "loaded", "outs", "scalars")
+    __slots__ = ("arrays", "device", "fresh", "kernel", "loaded", "outs", "scalars")
 
     def __init__(
-        self, kernel: Any, loaded: Any, device: Any, arrays: list[Any], scalars: list[Any], outs: list[Any] | None
+        self,
+        kernel: Any,
+        loaded: Any,
+        device: Any,
+        arrays: list[Any],
+        scalars: list[Any],
+        outs: list[Any] | None,
+        fresh: bool,
     ) -> None:
         self.kernel = kernel
         self.loaded = loaded
@@ -295,6 +304,7 @@ class _Prepared:
         self.arrays = arrays
         self.scalars = scalars
         self.outs = outs
+        self.fresh = fresh  # loaded for this call
 
 
 def _recording() -> bool:

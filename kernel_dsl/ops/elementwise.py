@@ -19,7 +19,7 @@ from ..errors import (
     RefAsValue,
     ShapeMismatch,
 )
-from ..facts import Range, of
+from ..facts import Range, any_of, of
 from ..ir import ArrayType, Op, Value, array_type, attr, operand
 from ..layout import SCALAR, Layout
 from ..promote import promote
@@ -106,8 +106,9 @@ def _fit(value: Any, dtype: DType) -> bool | int | float:
         return bool(value)
     if dtype.is_integer:
         number = int(value)
-        info = np.iinfo(dtype.numpy)
-        if not info.min <= number <= info.max:
+        held = any_of(dtype)
+        assert held is not None
+        if not held.lo <= number <= held.hi:
             wide = "np.int64" if -(2**63) <= number < 2**63 else "np.uint64"
             hint = f"write `{wide}({number})` if a wide integer is meant, or convert the array first"
             raise LiteralOutOfRange(value=number, dtype=dtype, hint=hint)

@@ -5,6 +5,7 @@ What is kept, what is trusted, and what many users of one folder see.
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import stat
 import subprocess
@@ -79,6 +80,13 @@ def test_a_changed_source_of_ours_changes_the_key(tmp_path: Path, monkeypatch: p
     assert sources_hash.__wrapped__() == before
     rule.write_text("a = 2\n")
     assert sources_hash.__wrapped__() != before
+
+
+def test_another_llvmlite_changes_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert importlib.metadata.version("llvmlite") in cache_module._llvmlite_version()
+    before = cache_key("ir", **BASE)
+    monkeypatch.setattr(cache_module, "_llvmlite_version", lambda: "0.0.0")
+    assert cache_key("ir", **BASE) != before
 
 
 # --- the folder -----------------------------------------------------------------------------------
