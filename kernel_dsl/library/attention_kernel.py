@@ -25,14 +25,12 @@ class AttentionConfig:
     """`consumers` warpgroups of 64 queries each, `block_kv` keys a step, `stages` of keys and of values in SMEM.
 
     With `turns`, consumers issue their products in turn, so that one works on its softmax beside the others' products.
-    `sums`: each lane sums weights of its "lanes" columns, one after another or as a "tree", or whole "rows" are summed.
     """
 
     consumers: int = 2
     block_kv: int = 128
     stages: int = 2
     turns: bool = False
-    sums: str = "lanes"
 
     @property
     def registers(self) -> tuple[int, int]:
@@ -57,10 +55,13 @@ class AttentionProblem:
 
 
 def default_config(problem: AttentionProblem) -> AttentionConfig:
-    """What fits registers and SMEM best for a head dimension; three consumers fit beside a small output only."""
+    """Three consumers where their registers hold the output, else two; as many keys a step as fit beside it.
+
+    At 64 the exponentials take as long as the products, and consumers take turns.
+    """
     if problem.dim <= 64:
         return AttentionConfig(3, 128, 3, turns=True)
-    return AttentionConfig(2, 128 if problem.dim <= 128 else 80, 2)
+    return AttentionConfig(3, 80, 3) if problem.dim <= 128 else AttentionConfig(2, 80, 2)
 
 
 def dealt(lengths: list[int], heads: int, together: int) -> list[int]:
@@ -171,16 +172,9 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
         weights = kd.exp2(kd.fma(x, scale, -(new_top * scale)[:, None]))
         # the difference first: rows with nothing yet must fade by exactly 1
         fade = kd.exp2((top - new_top) * scale)
-        # each lane sums its own columns, unless "rows" says otherwise; lanes are summed after the last block
-        if t.sums == "rows":
-            return weights, fade, new_top, total * fade + kd.sum(weights, axis=1)
+        # each lane sums its own columns; lanes are summed after the last block
         parts = [weights[:, i : i + 8] for i in range(0, t.block_kv, 8)]
-        if t.sums == "lanes":
-            return weights, fade, new_top, sum(parts[1:], kd.fma(total, fade[:, None], parts[0]))
-        while len(parts) > 1:
-            half = len(parts) // 2
-            parts = [a + b for a, b in zip(parts[:half], parts[half : 2 * half], strict=True)] + parts[2 * half :]
-        return weights, fade, new_top, kd.fma(total, fade[:, None], parts[0])
+        return weights, fade, new_top, sum(parts[1:], kd.fma(total, fade[:, None], parts[0]))
 
     def consume(me: Any, out: Any, lse: Any, s: dict[str, Any]) -> None:
         kd.set_max_registers(t.registers[0], action="increase")
@@ -253,8 +247,6 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
             o_acc[...] = kd.zeros((ROWS, p.dim), kd.float32)
             top = kd.layout_cast(kd.full((ROWS,), LOWEST, kd.float32), kd.Layout.WGMMA_ROW)
             total = kd.layout_cast(kd.zeros((ROWS, 8), kd.float32), kd.Layout.WGMMA)
-            if t.sums == "rows":
-                total = kd.layout_cast(kd.zeros((ROWS,), kd.float32), kd.Layout.WGMMA_ROW)
             weights = kd.layout_cast(kd.zeros((ROWS, t.block_kv), p.dtype), kd.Layout.WGMMA)
             carry = (start, weights, top, total)
             carry = kd.loop(0, count, init_carry=carry)(partial(step, accs=(s_acc, o_acc)))
@@ -262,8 +254,7 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
             if apart:
                 kd.barrier_arrive(s["q_consumed"].at[me])
             add(o_acc, weights, slot)
-            if t.sums != "rows":
-                total = kd.sum(total, axis=1)
+            total = kd.sum(total, axis=1)
             value = o_acc[...]
             kd.barrier_arrive(s["v_consumed"].at[slot])
             return value, top, total, slot
