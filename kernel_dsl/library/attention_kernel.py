@@ -183,7 +183,7 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
             kd.when(me == t.consumers - 1)(partial(pass_turn, me, s["turn"]))
 
         each_tile(t.stages - 1, lambda number, slot: consume_tile(me, number, slot, out, lse, out_tile, s))
-        kd.wait_smem_to_gmem(0)
+        kd.wait_smem_to_gmem(0, wait_read_only=True)  # SMEM outlives the copies; the kernel's end waits for the rest
 
     def pass_turn(me: Any, turn: Any) -> None:
         kd.barrier_arrive(turn.at[kd.where(me == t.consumers - 1, 0, me + 1)])

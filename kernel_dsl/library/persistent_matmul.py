@@ -207,7 +207,7 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
             store_tile(value, extra, out, out_smem, me, m + part * rows, n)
             return skip_others(slot_after)
 
-        kd.wait_smem_to_gmem(0)
+        kd.wait_smem_to_gmem(0, wait_read_only=True)  # SMEM outlives the copies; the kernel's end waits for the rest
 
     def store_tile(value: Any, extra: tuple[Any, ...], out: Any, out_smem: Any, me: Any, m: Any, n: Any) -> None:
         for part in range(parts):
