@@ -7,6 +7,7 @@ import sys
 import time
 
 from tests.conftest import ROOT
+from tests.speed import slowness
 
 _CODE = """
 import time
@@ -33,13 +34,13 @@ def test_import_time() -> None:
 
     The best of several, as others share the machine.
     """
-    best = 1.0
+    best, bound = 1.0, 0.25 * slowness()
     for _ in range(6):
         best = min(best, float(_run()[0]))
-        if best <= 0.25:
+        if best <= bound:
             return
         time.sleep(0.3)
-    raise AssertionError(f"import kernel_dsl took {best:.3f} s")
+    raise AssertionError(f"import kernel_dsl took {best:.3f} s of {bound:.3f} s")
 
 
 def test_every_public_name_is_there() -> None:

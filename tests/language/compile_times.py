@@ -7,6 +7,7 @@ compiles alike the fastest, so that a busy machine is no failure.
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 import os
 import sys
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 import kernel_dsl as kd
+from tests.speed import linear, slowness
 
 X = kd.ShapeDtypeStruct((256,), kd.float32)
 TRIES = 3
@@ -73,10 +75,10 @@ def spent() -> float:
     return time.process_time() + children.children_user + children.children_system
 
 
-def fastest(make: Callable[[int], Any], finish: Callable[[Any], Any]) -> float:
+def fastest(make: Callable[[int], Any], finish: Callable[[Any], Any], tries: int = TRIES) -> float:
     """The least time of a few compiles, from the body on."""
     times: list[float] = []
-    for number in range(TRIES):
+    for number in range(tries):
         start = spent()
         finish(make(number))
         times.append(spent() - start)
@@ -93,9 +95,12 @@ def to_cubin(stages: Any) -> None:
 
 def main() -> None:
     to_ptx(chain(2, 100))  # llvmlite loaded
+    before = slowness()
+    numbers = itertools.count()
+    short, long = linear(lambda size: fastest(lambda _: chain(size, next(numbers)), to_ptx, 1), 800, 1600)
     rows: dict[str, float] = {
-        "chain of 800": fastest(lambda n: chain(800, n), to_ptx),
-        "chain of 1600": fastest(lambda n: chain(1600, n), to_ptx),
+        "chain of 800": short,
+        "chain of 1600": long,
         "nested 12 deep": fastest(lambda n: nested(12, n), to_ptx),
     }
     if "--assemble" in sys.argv:
@@ -103,6 +108,7 @@ def main() -> None:
         rows["matmul"] = fastest(matmul, to_cubin)
         for columns in (128, 4096, 8192, 32768):
             rows[f"softmax of {columns}"] = fastest(lambda n, c=columns: softmax(c, n), to_cubin)
+    rows["slowness"] = max(before, slowness())
     print(json.dumps(rows))
 
 

@@ -29,9 +29,10 @@ def times(tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
 
 
 def test_compiles_within_their_bounds(times: dict[str, float]) -> None:
+    slower = times["slowness"]
     for name, took in times.items():
         bound = SOFTMAX if name.startswith("softmax") else BOUNDS.get(name)
-        assert bound is None or took <= bound, f"{name}: {took:.0f} ms, of {bound}"
+        assert bound is None or took <= bound * slower, f"{name}: {took:.0f} ms, of {bound} where this machine takes {slower:.1f} times as long"
 
 
 def test_compile_time_is_linear(times: dict[str, float]) -> None:

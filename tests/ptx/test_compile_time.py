@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import kernel_dsl as kd
+from tests.speed import linear, slowness
 
 Spec = kd.ShapeDtypeStruct
 
@@ -32,8 +33,8 @@ def _chain(count: int) -> Any:
 
 
 def test_a_chain_of_elementwise_ops_is_quick_and_linear() -> None:
-    short, long = _best(lambda: _chain(800)), _best(lambda: _chain(1600))
-    assert short <= 0.3
+    short, long = linear(lambda size: _best(lambda: _chain(size), 1), 800, 1600)
+    assert short <= 0.3 * slowness()
     assert long <= 2.2 * short + 0.02
 
 
@@ -50,7 +51,7 @@ def _nested(depth: int) -> Any:
 
 
 def test_conditionals_nested_twelve_deep() -> None:
-    assert _best(lambda: _nested(12)) <= 0.05
+    assert _best(lambda: _nested(12)) <= 0.05 * slowness()
 
 
 def test_both_sides_nested() -> None:
