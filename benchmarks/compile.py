@@ -19,11 +19,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import kernel_dsl as kd
 
-BOUNDS = {"matmul": 350, "attention": 600, "attention causal": 600}  # milliseconds
+# milliseconds
+BOUNDS = {"matmul": 350, **{f"attention {dim} {kind}": 600 for dim in (64, 128, 256) for kind in ("full", "causal")}}
 PHASES = ("trace", "ptx", "cubin", "total", "processor")
 
 
@@ -42,8 +44,8 @@ def matmul() -> Any:
     return kd.library.matmul.lower(spec, spec)
 
 
-def attention(causal: bool = False) -> Any:
-    spec = kd.ShapeDtypeStruct((1, 16, 4096, 128), kd.bfloat16)
+def attention(dim: int, causal: bool) -> Any:
+    spec = kd.ShapeDtypeStruct((1, 16, 4096, dim), kd.bfloat16)
     return kd.library.attention.lower(spec, spec, spec, causal=causal)
 
 
@@ -51,8 +53,11 @@ KERNELS: dict[str, Callable[[], Any]] = {
     "vector add": vector_add,
     "softmax": softmax,
     "matmul": matmul,
-    "attention": attention,
-    "attention causal": lambda: attention(True),
+    **{
+        f"attention {dim} {kind}": partial(attention, dim, kind == "causal")
+        for dim in (64, 128, 256)
+        for kind in ("full", "causal")
+    },
 }
 
 
@@ -159,7 +164,7 @@ def main() -> int:
         bound = BOUNDS.get(name)
         missed += bound is not None and statistics.median(used) > bound
         limit = f", at most {bound}" if bound else ""
-        print(f"{name:<18} {'  '.join(parts)} ms ({min(used):.0f} to {max(used):.0f}{limit})", flush=True)
+        print(f"{name:<20} {'  '.join(parts)} ms ({min(used):.0f} to {max(used):.0f}{limit})", flush=True)
     if args.json:
         with open(args.json, "w") as file:
             json.dump(found, file, indent=1)
