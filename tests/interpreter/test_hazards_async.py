@@ -154,6 +154,20 @@ WGMMA_RS = (
     .replace(" add.f32 f5", " add.u32 r11, r11, 1;\n add.f32 f5")
 )
 WG = {"block": 128}
+FIELDS = "0x0000001000080000"
+
+
+def reserved(name: str, bits: int, *mentions: str) -> Planted:
+    return swap(
+        f"reserved bits of a wgmma descriptor above {name}",
+        K.DESCRIPTOR,
+        WGMMA,
+        FIELDS,
+        f"0x{int(FIELDS, 16) | bits:016x}",
+        options=WG,
+        mentions=("reserved bits", f"above {name}", "0x3FFFF", *mentions),
+    )
+
 
 CASES = [
     swap(
@@ -377,6 +391,10 @@ CASES = [
         "add.s64 d2, d1, 250",
         options=WG,
     ),
+    reserved("the start address", 1 << 15, ": 15 above"),
+    reserved("the leading-dimension byte offset", 3 << 30, "30 and 31"),
+    reserved("the stride-dimension byte offset", 1 << 46),
+    reserved("the base offset", 1 << 61),
     swap(
         "operand of no tensor map",
         K.DESCRIPTOR,
