@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .batch import Batch
 
 Array = npt.NDArray[Any]
+_RESERVED = np.uint64(RESERVED)
 # PTX ISA 9.7.15.5.1
 _ENCODE = "make each field as (x & 0x3FFFF) >> 4: in a cluster, addresses have the block's rank in bits 24 and up"
 
@@ -109,10 +110,11 @@ class WgmmaUnit:
         words = np.broadcast_to(read(c), (c.n, 32))[lead, 0]
         size = p.form.element_bytes
         stride = self.batch.shared.stride
-        bad = np.flatnonzero(words & np.uint64(RESERVED))
-        if bad.size:
-            fields = reserved_fields(int(words[bad[0]]))
-            self._hazard(c, p, f"a wgmma descriptor has reserved bits set: {fields}", int(lead[bad[0]]))
+        spilled = words & _RESERVED
+        if spilled.any():
+            first = int(spilled.argmax())
+            what = f"a wgmma descriptor has reserved bits set: {reserved_fields(int(words[first]))}"
+            self._hazard(c, p, what, int(lead[first]))
         if (words == words[0]).all():
             at = _addresses(int(words[0]), count, size, transposed)[None]
         else:
