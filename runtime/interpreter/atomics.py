@@ -12,7 +12,7 @@ import numpy.typing as npt
 from .compiler import Compiler
 from .frame import STORAGE
 from .group import Group
-from .loads import SCOPES, SEMANTICS, address_of, space_of
+from .loads import SCOPES, SEMANTICS, address_of, space_name, space_of
 from .program import Op, builds
 from .ptx import TYPE_BYTES, Instruction, Vec
 from .semantics.forms import compile_alu
@@ -39,7 +39,7 @@ class AtomForm:
         self.strong = True
         for word in ins.opcode[1:]:
             if word in _SPACES:
-                self.space = word.partition("::")[0]
+                self.space = space_name(word)
             elif word in SEMANTICS or word == "acq_rel":
                 self.semantics = word
             elif word in SCOPES:

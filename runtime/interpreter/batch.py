@@ -13,7 +13,8 @@ from .frame import Frame
 from .group import Group, Stack, merge
 from .kinds import HazardKind
 from .mbarriers import Mbarriers, MbarrierWait
-from .spaces import LocalSpace, SharedSpace
+from .memory import RANK_SHIFT
+from .spaces import LocalSpace, OwnShared, SharedSpace
 
 if TYPE_CHECKING:
     from .machine import Run
@@ -46,6 +47,8 @@ class Batch:
         self.live = threads < run.threads_per_block
         self.thread = threads
         self.shared = SharedSpace(self, run.shared_bytes)
+        self.own_shared = self.shared if self.cluster == 1 else OwnShared(self.shared)
+        self._addresses: dict[tuple[int, Any], Array] = {}
         self.local = LocalSpace(self)
         self.frames: dict[tuple[int, str], Frame] = {}
         self.ready: dict[Key, Group] = {}
@@ -222,7 +225,15 @@ class Batch:
         if self.parked or self.polling:
             self.wake_all()
 
-    # --- special registers ---------------------------------------------------------------------
+    # --- values that warps differ in ------------------------------------------------------------
+
+    def shared_address(self, offset: int, dtype: Any, select: Any) -> Array:
+        """The address of a shared variable as `select` of the warps have it: (1, 1), or (rows, 1) in clusters."""
+        found = self._addresses.get((offset, dtype))
+        if found is None:
+            rank = self.row_rank[:, None] if self.cluster > 1 else np.zeros((1, 1), np.int64)
+            found = self._addresses[offset, dtype] = ((rank << RANK_SHIFT) + offset).astype(dtype)
+        return found if self.cluster == 1 else found[select]
 
     def special(self, name: str) -> Array:
         """A special register of all warps: (warps or 1, 32 or 1)."""

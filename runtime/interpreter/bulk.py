@@ -17,6 +17,7 @@ from .lanes import HINTS, REDUCTIONS, BulkStore, Lanes, Reader, check_running, m
 from .loads import address_of
 from .program import Op
 from .ptx import TYPE_BYTES, Instruction
+from .spaces import own_only
 from .transfers import Issuer, complete, note_global, note_shared, put_tile, shared_span
 
 Array = npt.NDArray[Any]
@@ -36,9 +37,13 @@ def build_bulk(k: Compiler, ins: Instruction, rest: tuple[str, ...]) -> Op:
     dst, src, size = address_of(k, operands[0]), address_of(k, operands[1]), k.reader(operands[2], "b32")
     if ("bulk_group" if to == "global" else "mbarrier::complete_tx::bytes") not in words:
         raise k.error("a completion mechanism is missing")
+    if source == "shared::cta":
+        src = own_only(src, ins)
     if to == "global":
         return _bulk_out(ins, dst, src, size, operation, type_)
     barrier = address_of(k, operands[3])
+    if to == "shared::cta":
+        dst, barrier = own_only(dst, ins), own_only(barrier, ins)
     mask = k.reader(operands[4], "b16") if "multicast::cluster" in words else None
     return _bulk_in(ins, dst, src, size, barrier, mask, source == "global", operation, type_)
 

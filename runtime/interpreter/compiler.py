@@ -173,7 +173,7 @@ class Compiler:
         dtype = STORAGE[type_]
         name = sym.name
         if name in self.program.shared_offsets:
-            return self.constant(self.program.shared_offsets[name] + sym.offset, type_)
+            return self._new_slot("shared", self.program.shared_offsets[name] + sym.offset, dtype)
         if name in self.code.local_offsets:
             return self._new_slot("local", (name, sym.offset), dtype)
         if self.fn.entry and name in self.program.param_offsets:

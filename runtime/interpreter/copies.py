@@ -16,6 +16,7 @@ from .loads import address_of
 from .memory import PARAM_WINDOW, WINDOW_BITS, WINDOW_MASK
 from .program import Op, builds
 from .ptx import Instruction, Mem
+from .spaces import own_only
 from .tensor_map import TensorMap, decode_tensor_map
 from .transfers import (
     Issuer,
@@ -135,6 +136,8 @@ def _tensor(k: Compiler, ins: Instruction, rest: tuple[str, ...]) -> Op:
 def _tensor_load(k: Compiler, ins: Instruction, dims: str, to_many: bool) -> Op:
     dst, source, barrier = ins.operands[:3]
     dst_address, barrier_address = address_of(k, dst), address_of(k, barrier)
+    if "shared::cta" in ins.opcode:
+        dst_address, barrier_address = own_only(dst_address, ins), own_only(barrier_address, ins)
     maps = _tensor_operand(k, ins, source, dims)
     mask = k.reader(ins.operands[3], "b16") if to_many else None
 
@@ -185,7 +188,7 @@ def _load(i: Issuer, tile: Tile, targets: list[tuple[int, int]], at: int, barrie
 
 def _tensor_store(k: Compiler, ins: Instruction, dims: str, operation: str) -> Op:
     maps = _tensor_operand(k, ins, ins.operands[0], dims)
-    source = address_of(k, ins.operands[1])
+    source = own_only(address_of(k, ins.operands[1]), ins)
 
     def run(c: Group) -> None:
         lanes = Lanes(c)

@@ -17,7 +17,7 @@ from .mbarrier_ops import by_offset, lanes_at
 from .program import Op
 from .ptx import Imm, Instruction, Reg
 from .shadow import Access
-from .spaces import Part
+from .spaces import Part, own_only
 
 Array = npt.NDArray[Any]
 _HINTS = {"L2::cache_hint", "L2::64B", "L2::128B", "L2::256B"}
@@ -87,7 +87,7 @@ def _copy(k: Compiler, ins: Instruction) -> Op:
             take = np.broadcast_to(source_size(c), (c.n, 32)).astype(np.int64)
         if ignore is not None:
             take = np.where(ignore(c), 0, take)
-        part = c.batch.shared.locate(c, dst(c), 4, size, ins, True)[0]
+        part = c.batch.own_shared.locate(c, dst(c), 4, size, ins, True)[0]
         queue = _note_write(c, part, size, ins)
         fetch = _source(c, src(c), take, size, ins)
 
@@ -166,7 +166,7 @@ def _arrive(k: Compiler, ins: Instruction) -> Op:
     if ins.opcode[3:4] != ("arrive",) or ins.opcode[-1] != "b64":
         raise k.error("unknown form")
     increments = "noinc" not in ins.opcode
-    address = address_of(k, ins.operands[0])
+    address = own_only(address_of(k, ins.operands[0]), ins)
 
     def run(c: Group) -> None:
         row, _, cta, offset = lanes_at(c, address(c))

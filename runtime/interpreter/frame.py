@@ -94,6 +94,8 @@ class Frame:
         kind, what, dtype = self.code.slots[slot - len(self.code.fn.registers)]
         if kind == "const":
             return what
+        if kind == "shared":
+            return self.batch.shared_address(what, dtype, select)
         if kind == "special":
             value = self.batch.special(what)
             return value[select] if len(value) > 1 else value

@@ -24,7 +24,7 @@ class HazardKind(StrEnum):
     DEADLOCK = "deadlock"  # always: nothing can run
     DIVERGENCE = "divergence"  # always: lanes of a warp part at an instruction that needs them together
     BARRIER_COUNT = "barrier_count"  # a named barrier's thread count is wrong
-    OUT_OF_BOUNDS = "out_of_bounds"
+    OUT_OF_BOUNDS = "out_of_bounds"  # out of bounds; a peer's memory through .shared, which is the block's own
     MISALIGNED = "misaligned"
     READ_ONLY = "read_only"  # a store to memory that the kernel may not write
     UNINITIALISED = "uninitialised"

@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 from .compiler import Compiler, registers
 from .group import Group
-from .memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, WINDOW_BITS
+from .memory import LOCAL_WINDOW, PARAM_WINDOW, RANK_SHIFT, SHARED_WINDOW, WINDOW_BITS
 from .program import Op, builds
 from .ptx import TYPE_BYTES, Imm, Instruction, Mem, Operand, Reg, Sym, Vec
-from .spaces import Part
+from .spaces import OwnShared, Part
 
 Array = npt.NDArray[Any]
 Address = Callable[[Group], Array]
@@ -37,7 +37,7 @@ class Form:
         self.type = ""
         for word in ins.opcode[1:]:
             if word in SPACES:
-                self.space = word.partition("::")[0]
+                self.space = space_name(word)
             elif word in SEMANTICS:
                 self.semantics = word
             elif word in SCOPES:
@@ -60,6 +60,11 @@ class Form:
             raise k.error(".nc needs .global")
         self.size = TYPE_BYTES[self.type]
         self.strong = self.semantics != "weak"
+
+
+def space_name(word: str) -> str:
+    """A state space as `space_of` takes it: ::cta, ::entry and ::func are what there is without them."""
+    return word if word == "shared::cluster" else word.partition("::")[0]
 
 
 def address_of(k: Compiler, mem: Operand, space: str = "shared") -> Address:
@@ -93,8 +98,10 @@ def address_of(k: Compiler, mem: Operand, space: str = "shared") -> Address:
 
 
 def space_of(name: str) -> Callable[[Group], Any]:
-    """The space object that a state space's name means."""
+    """The space object that a state space's name means: .shared is .shared::cta (PTX ISA 5.1.7)."""
     if name == "shared":
+        return lambda c: c.batch.own_shared
+    if name == "shared::cluster":
         return lambda c: c.batch.shared
     if name == "local":
         return lambda c: c.batch.local
@@ -400,10 +407,19 @@ def build_cvta(k: Compiler, ins: Instruction) -> Op:
 @builds("isspacep")
 def build_isspacep(k: Compiler, ins: Instruction) -> Op:
     """isspacep: whether a generic address lies in a space's window."""
+    own = ins.opcode[1] in ("shared", "shared::cta")
     space = ins.opcode[1].partition("::")[0]
     if space not in WINDOWS:
         raise k.error("unknown state space")
     read, write = k.reader(ins.operands[1], "u64"), k.writer(ins.operands[0], "pred")
     window = np.uint64(WINDOWS[space] >> WINDOW_BITS)
     assert write is not None
-    return lambda c: write(c, (read(c) >> np.uint64(WINDOW_BITS)) == window)
+
+    def run(c: Group) -> None:
+        address = read(c)
+        inside = (address >> np.uint64(WINDOW_BITS)) == window
+        if own and c.batch.cluster > 1:
+            inside = inside & (OwnShared.offset(c, address) >> RANK_SHIFT == 0)
+        write(c, inside)
+
+    return run

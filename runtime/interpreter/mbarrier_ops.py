@@ -14,7 +14,8 @@ from .loads import address_of
 from .mbarriers import PHASE_BITS, TIMED_OUT, MbarrierWait
 from .memory import WINDOW_MASK
 from .program import Op, builds
-from .ptx import Instruction, Sink
+from .ptx import Instruction, Operand, Sink
+from .spaces import own_only
 
 Array = npt.NDArray[Any]
 
@@ -119,8 +120,17 @@ def build_mbarrier(k: Compiler, ins: Instruction) -> Op:
             return lambda c: write(c, (read(c) >> np.uint64(PHASE_BITS)).astype(np.uint32))
 
 
+def _barrier(k: Compiler, ins: Instruction, operand: Operand) -> Callable[[Group], Array]:
+    """The addresses of a barrier: of a peer's too for .shared::cluster and, by generic address, for what has that."""
+    words, address = ins.opcode[1:], address_of(k, operand)
+    may = words[0] in ("arrive", "arrive_drop", "expect_tx", "complete_tx")
+    if "shared::cluster" in words or (may and not {"shared", "shared::cta"}.intersection(words)):
+        return address
+    return own_only(address, ins)
+
+
 def _init(k: Compiler, ins: Instruction) -> Op:
-    address, count = address_of(k, ins.operands[0]), k.reader(ins.operands[1], "b32")
+    address, count = _barrier(k, ins, ins.operands[0]), k.reader(ins.operands[1], "b32")
 
     def run(c: Group) -> None:
         row, lane, cta, offset = lanes_at(c, address(c))
@@ -133,7 +143,7 @@ def _init(k: Compiler, ins: Instruction) -> Op:
 
 
 def _inval(k: Compiler, ins: Instruction) -> Op:
-    address = address_of(k, ins.operands[0])
+    address = _barrier(k, ins, ins.operands[0])
 
     def run(c: Group) -> None:
         row, _, cta, offset = lanes_at(c, address(c))
@@ -145,7 +155,7 @@ def _inval(k: Compiler, ins: Instruction) -> Op:
 
 
 def _transact(k: Compiler, ins: Instruction, sign: int) -> Op:
-    address, count = address_of(k, ins.operands[0]), k.reader(ins.operands[1], "b32")
+    address, count = _barrier(k, ins, ins.operands[0]), k.reader(ins.operands[1], "b32")
 
     def run(c: Group) -> None:
         row, lane, cta, offset = lanes_at(c, address(c))
@@ -164,7 +174,7 @@ def _arrive(k: Compiler, ins: Instruction) -> Op:
     if not isinstance(operands[0], Mem):
         dest = operands.pop(0)
         dest = None if isinstance(dest, Sink) else dest
-    address = address_of(k, operands.pop(0))
+    address = _barrier(k, ins, operands.pop(0))
     expects = "expect_tx" in ins.opcode
     amount = k.reader(operands[0], "b32") if operands else None
     if expects and amount is None:
@@ -202,7 +212,7 @@ def _wait(k: Compiler, ins: Instruction) -> Op:
     """test_wait and try_wait. A try_wait whose phase is not complete holds the warp until it is."""
     parity = "parity" in ins.opcode
     write = k.writer(ins.operands[0], "pred")
-    address = address_of(k, ins.operands[1])
+    address = _barrier(k, ins, ins.operands[1])
     read = k.reader(ins.operands[2], "b32" if parity else "b64")
     blocking = ins.opcode[1] == "try_wait"
     relaxed = "relaxed" in ins.opcode

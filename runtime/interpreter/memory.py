@@ -3,7 +3,7 @@
 The generic address space (PTX ISA, 'Generic Addressing') is laid out as
 
     0 .. 2^48               global and const: one slot of 2^36 bytes a buffer, the data in the slot's middle
-    SHARED_WINDOW + a       shared memory: a is the 32-bit shared address; bits 24 and up hold rank + 1 for a peer's
+    SHARED_WINDOW + a       shared memory: a is the 32-bit shared address: bits 24 and up are the block's rank in its cluster
     LOCAL_WINDOW + a        this lane's local memory
     PARAM_WINDOW + a        the entry's parameters
 """
@@ -26,7 +26,7 @@ SHARED_WINDOW = 1 << WINDOW_BITS
 LOCAL_WINDOW = 2 << WINDOW_BITS
 PARAM_WINDOW = 3 << WINDOW_BITS
 WINDOW_MASK = (1 << WINDOW_BITS) - 1
-RANK_SHIFT = 24
+RANK_SHIFT = 24  # seen on one NVIDIA H200: a block's own addresses have its rank there too, as mapa gives peers'
 # The first kilobyte of a block's shared memory belongs to the system on sm_90; address 0 is never data.
 SHARED_RESERVED = 1024
 

@@ -45,7 +45,7 @@ def build_mapa(k: Compiler, ins: Instruction) -> Op:
             what = f"mapa to rank {int(where[row, lane])} of a cluster of {c.batch.cluster} blocks"
             c.batch.run.reporter.hazard(HazardKind.OUT_OF_BOUNDS, what, ins, (who,))
         base = read(c) & dtype(0xFFFFFFFF00FFFFFF & ((1 << (8 * dtype().itemsize)) - 1))
-        write(c, base | ((where + 1).astype(dtype) << dtype(RANK_SHIFT)))
+        write(c, base | (where.astype(dtype) << dtype(RANK_SHIFT)))
 
     return run
 
@@ -59,8 +59,7 @@ def build_getctarank(k: Compiler, ins: Instruction) -> Op:
 
     def run(c: Group) -> None:
         rank = (np.broadcast_to(read(c), (c.n, 32)).astype(np.uint64) & np.uint64(0xFFFFFFFF)) >> np.uint64(RANK_SHIFT)
-        own = c.batch.row_rank[c.rows].astype(np.uint32)[:, None]
-        write(c, np.where(rank == 0, own, (rank - np.uint64(1)).astype(np.uint32)))
+        write(c, rank.astype(np.uint32))
 
     return run
 

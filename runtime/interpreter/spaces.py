@@ -7,6 +7,7 @@ memory to tell. Lanes that may not access are reported and masked off.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -75,19 +76,24 @@ class SharedSpace:
         return self.data.reshape(self.batch.blocks, self.stride)
 
     def place(self, c: Group, address: Array) -> tuple[Array, Array]:
-        """(block, offset) of shared addresses, those of peers (rank + 1 in bits 24 and up) included."""
+        """(block, offset) of shared addresses, of this block or of a peer. Where there is no such rank, it stays."""
         offset = address.astype(np.int64) & 0xFFFFFFFF
-        cta = c.cta[:, None]
+        cta, cluster = c.cta[:, None], self.batch.cluster
+        if cluster == 1:
+            return cta, offset
         rank = offset >> RANK_SHIFT
-        if rank.any():
-            own = rank == 0
-            base = cta - cta % self.batch.cluster
-            cta = np.where(own, cta, base + np.minimum(rank - 1, self.batch.cluster - 1))
-            offset = np.where(rank <= self.batch.cluster, offset & ((1 << RANK_SHIFT) - 1), -1)
-        return cta, offset
+        offset = np.where(rank < cluster, offset & ((1 << RANK_SHIFT) - 1), offset)
+        return cta - cta % cluster + np.minimum(rank, cluster - 1), offset
 
     def locate(self, c: Group, address: Array, size: int, width: int, ins: Instruction, write: bool) -> list[Part]:
         cta, offset = self.place(c, address)
+        part = self.at(c, cta, offset, size, width, ins)
+        if self.batch.cluster > 1:
+            self.batch.run.check_peers(c, cta, part.mask, ins)
+        return [part]
+
+    def at(self, c: Group, cta: Array, offset: Array, size: int, width: int, ins: Instruction) -> Part:
+        """What lies at offsets in blocks, checked."""
         mask = c.mask
         low = offset - SHARED_RESERVED
         wrong = low.view(np.uint64) > np.uint64(max(self.limit - SHARED_RESERVED - width, 0))
@@ -105,19 +111,66 @@ class SharedSpace:
             index = np.broadcast_to(index, (c.n, 32))
         if mask is not None:
             index = np.where(mask, index, 0)
-        if self.batch.cluster > 1:
-            self.batch.run.check_peers(c, cta, mask, ins)
-        return [Part(self.view(size), index // size if size > 1 else index, mask, self.shadow)]
+        return Part(self.view(size), index // size if size > 1 else index, mask, self.shadow)
 
     def _outside(self, c: Group, bad: Array, offset: Array, width: int, ins: Instruction) -> None:
         reporter = self.batch.run.reporter
         row, lane, who = reporter.group(c, bad)
         at = int(np.broadcast_to(offset, (c.n, 32))[row, lane])
+        if report_peer(c, row, at, who, ins):
+            return
         what = (
             f"shared memory access of {width} bytes at address {at}, outside of the block's "
             f"{self.limit - SHARED_RESERVED} bytes at {SHARED_RESERVED}"
         )
         reporter.hazard(HazardKind.OUT_OF_BOUNDS, what, ins, (who,))
+
+
+class OwnShared:
+    """The .shared::cta window of blocks in clusters: peers' memory lies outside of it (PTX ISA 5.1.7)."""
+
+    def __init__(self, shared: SharedSpace) -> None:
+        self.shared = shared
+
+    @staticmethod
+    def offset(c: Group, address: Array) -> Array:
+        """Shared addresses from where the block's own start: a peer's differ in bits 24 and up."""
+        start = c.batch.row_rank[c.rows].astype(np.int64) << RANK_SHIFT
+        return (address.astype(np.int64) & 0xFFFFFFFF) - start[:, None]
+
+    def locate(self, c: Group, address: Array, size: int, width: int, ins: Instruction, write: bool) -> list[Part]:
+        return [self.shared.at(c, c.cta[:, None], self.offset(c, address), size, width, ins)]
+
+
+def own_only(address: Callable[[Group], Array], ins: Instruction) -> Callable[[Group], Array]:
+    """The addresses of an operand in .shared::cta, with those of peers reported."""
+
+    def read(c: Group) -> Array:
+        found = address(c)
+        if c.batch.cluster > 1:
+            offset = np.broadcast_to(OwnShared.offset(c, found), (c.n, 32))
+            bad = first_bad(c, offset >> RANK_SHIFT != 0, c.mask)
+            if bad is not None:
+                row, lane, who = c.batch.run.reporter.group(c, bad)
+                report_peer(c, row, int(offset[row, lane]), who, ins)
+        return found
+
+    return read
+
+
+def report_peer(c: Group, row: int, offset: int, who: str, ins: Instruction) -> bool:
+    """Report an offset from the start of the block's own addresses that is a peer's. False where it is nobody's."""
+    rank = int(c.batch.row_rank[c.rows[row]])
+    peer = rank + (offset >> RANK_SHIFT)
+    if peer == rank or not 0 <= peer < c.batch.cluster:
+        return False
+    what = (
+        f"the shared address {offset + (rank << RANK_SHIFT):#x} is of rank {peer} of the cluster, and the block has "
+        f"rank {rank}: .shared and .shared::cta reach the block's own memory alone"
+    )
+    fix = "access a peer's memory as .shared::cluster, and map addresses by mapa"
+    c.batch.run.reporter.hazard(HazardKind.OUT_OF_BOUNDS, what, ins, (who,), fix)
+    return True
 
 
 class LocalSpace:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from .group import Group
 from .kinds import HazardKind
-from .memory import LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BITS, WINDOW_MASK
+from .memory import LOCAL_WINDOW, RANK_SHIFT, SHARED_WINDOW, WINDOW_BITS, WINDOW_MASK
 from .ptx import Instruction
 
 Array = npt.NDArray[Any]
@@ -27,7 +27,9 @@ def _lane_bytes(c: Group, row: int, lane: int, address: int, size: int) -> bytes
     if window == LOCAL_WINDOW >> WINDOW_BITS:
         return c.batch.local.data[warp, lane, at : at + size].tobytes()
     if window == SHARED_WINDOW >> WINDOW_BITS:
-        return c.batch.shared.block_view()[c.batch.row_cta[warp], at : at + size].tobytes()
+        block = c.batch.row_cta[warp] - c.batch.row_rank[warp] + (at >> RANK_SHIFT)
+        at &= (1 << RANK_SHIFT) - 1
+        return c.batch.shared.block_view()[block, at : at + size].tobytes()
     buffer = c.batch.run.memory.find(address)
     if buffer is None:
         return b""

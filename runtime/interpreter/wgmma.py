@@ -14,7 +14,7 @@ from .group import Group
 from .kinds import HazardKind
 from .memory import SHARED_RESERVED
 from .ptx import Instruction
-from .semantics.descriptor import operand_addresses
+from .semantics.descriptor import RESERVED, operand_addresses, reserved_fields
 from .semantics.fragments import a_matrix, accumulator_matrix, accumulator_registers
 from .semantics.wgmma import Wgmma
 from .shadow import Access
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from .batch import Batch
 
 Array = npt.NDArray[Any]
+_RESERVED = np.uint64(RESERVED)
+# PTX ISA 9.7.15.5.1
+_ENCODE = "make each field as (x & 0x3FFFF) >> 4: in a cluster, addresses have the block's rank in bits 24 and up"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,20 +110,35 @@ class WgmmaUnit:
         words = np.broadcast_to(read(c), (c.n, 32))[lead, 0]
         size = p.form.element_bytes
         stride = self.batch.shared.stride
+        spilled = words & _RESERVED
+        if spilled.any():
+            first = int(spilled.argmax())
+            what = f"a wgmma descriptor has reserved bits set: {reserved_fields(int(words[first]))}"
+            self._hazard(c, p, what, int(lead[first]))
         if (words == words[0]).all():
             at = _addresses(int(words[0]), count, size, transposed)[None]
         else:
             at = np.stack([_addresses(int(w), count, size, transposed) for w in words])
-        low, high = int(at.min()), int(at.max()) + size
-        if low < SHARED_RESERVED or high > self.batch.shared.limit:
-            _, _, who = self.batch.run.reporter.group(c, c.active)
-            what = (
-                f"a wgmma descriptor reaches shared addresses {low} to {high}, outside of the block's "
-                f"{self.batch.shared.limit - SHARED_RESERVED} bytes at {SHARED_RESERVED}"
-            )
-            self.batch.run.reporter.hazard(HazardKind.DESCRIPTOR, what, p.ins, (who,))
+        if int(at.min()) < SHARED_RESERVED or int(at.max()) + size > self.batch.shared.limit:
+            self._outside(c, p, at, lead)
             at = np.clip(at, 0, self.batch.shared.limit - size)
         return (at + (cta * stride)[:, None, None]) // size
+
+    def _outside(self, c: Group, p: Product, at: Array, lead: Array) -> None:
+        """Report the first warpgroup whose descriptor reaches out of the block's memory."""
+        limit, size = self.batch.shared.limit, p.form.element_bytes
+        low, high = at.min(axis=(1, 2)), at.max(axis=(1, 2)) + size
+        first = int(np.flatnonzero((low < SHARED_RESERVED) | (high > limit))[0])
+        what = (
+            f"a wgmma descriptor reaches shared addresses {int(low[first])} to {int(high[first])}, outside of the "
+            f"block's {limit - SHARED_RESERVED} bytes at {SHARED_RESERVED}"
+        )
+        self._hazard(c, p, what, int(lead[first]))
+
+    def _hazard(self, c: Group, p: Product, what: str, row: int) -> None:
+        reporter, cta = self.batch.run.reporter, self.batch.coordinates[int(c.cta[row])]
+        who = reporter.who(cta, int(self.batch.row_warp[c.rows[row]]))
+        reporter.hazard(HazardKind.DESCRIPTOR, what, p.ins, (who,), _ENCODE)
 
     def _note(
         self, c: Group, p: Product, rows: Array, lead: Array, cta: Array, a_at: Array | None, b_at: Array

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from .compiler import Compiler, registers
 from .control import together
 from .group import Group
-from .loads import address_of, combine, gather, scatter, space_of
+from .loads import address_of, combine, gather, scatter, space_name, space_of
 from .matrix_ops import build_product
 from .mbarrier_ops import Weak
 from .program import Op, builds
@@ -42,7 +42,7 @@ class _Places:
 
     def __init__(self, k: Compiler, ins: Instruction, form: WmmaMemory, memory: Operand) -> None:
         self.base = address_of(k, memory)
-        self.space = space_of(form.space.partition("::")[0])
+        self.space = space_of(space_name(form.space))
         given = len(ins.operands) > 2
         self.stride = k.reader(ins.operands[2], "u32") if given else None
         self.size = np.dtype(form.fragment.element).itemsize

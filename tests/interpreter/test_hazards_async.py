@@ -154,6 +154,26 @@ WGMMA_RS = (
     .replace(" add.f32 f5", " add.u32 r11, r11, 1;\n add.f32 f5")
 )
 WG = {"block": 128}
+# The same in a cluster of two, with B K by N at the end of the tile; PTX ISA 9.7.15.5.1 cuts addresses to 18 bits.
+WGMMA_PAIR = (
+    WGMMA.replace(" shr.u32 r6, r2, 4;", " and.b32 r6, r2, 0x3FFFF; shr.u32 r6, r6, 4;")
+    .replace("add.s64 d2, d1, 128", "add.s64 d2, d1, 240")
+    .replace("1, 1, 1, 0, 0;", "1, 1, 1, 0, 1;")
+)
+FIELDS = "0x0000001000080000"
+
+
+def reserved(name: str, bits: int, *mentions: str) -> Planted:
+    return swap(
+        f"reserved bits of a wgmma descriptor above {name}",
+        K.DESCRIPTOR,
+        WGMMA,
+        FIELDS,
+        f"0x{int(FIELDS, 16) | bits:016x}",
+        options=WG,
+        mentions=("reserved bits", f"above {name}", "0x3FFFF", *mentions),
+    )
+
 
 CASES = [
     swap(
@@ -377,6 +397,19 @@ CASES = [
         "add.s64 d2, d1, 250",
         options=WG,
     ),
+    swap(
+        "wgmma descriptor with the block's rank in it",
+        K.DESCRIPTOR,
+        WGMMA_PAIR,
+        " and.b32 r6, r2, 0x3FFFF; shr.u32 r6, r6, 4;",
+        " shr.u32 r6, r2, 4;",
+        options={**WG, "grid": 2, "cluster": (2, 1, 1)},
+        mentions=("0x3FFFF", "block (1, 0, 0)"),
+    ),
+    reserved("the start address", 1 << 15, ": 15 above"),
+    reserved("the leading-dimension byte offset", 3 << 30, "30 and 31"),
+    reserved("the stride-dimension byte offset", 1 << 46),
+    reserved("the base offset", 1 << 61),
     swap(
         "operand of no tensor map",
         K.DESCRIPTOR,

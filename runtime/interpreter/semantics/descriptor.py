@@ -18,6 +18,14 @@ from .types import Array
 #: Span in bytes of each value of the swizzle field, 0 for none.
 _SPAN = {0: 0, 1: 128, 2: 64, 3: 32}
 _WINDOW = 1 << 18  # what a 14-bit address of 16-byte units reaches
+#: The bits that belong to no field, (first, last), and the field that they lie above.
+_RESERVED = {
+    (14, 15): "the start address",
+    (30, 31): "the leading-dimension byte offset",
+    (46, 48): "the stride-dimension byte offset",
+    (52, 61): "the base offset",
+}
+RESERVED = sum((1 << last + 1) - (1 << first) for first, last in _RESERVED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +52,16 @@ def decode_descriptor(bits: int) -> MatrixDescriptor:
         base_offset=bits >> 49 & 7,
         swizzle=_SPAN[bits >> 62 & 3],
     )
+
+
+def reserved_fields(bits: int) -> str:
+    """The reserved bits that are set, and the fields that they lie above; empty where there are none."""
+    found: list[str] = []
+    for (first, last), field in _RESERVED.items():
+        some = [str(i) for i in range(first, last + 1) if bits >> i & 1]
+        if some:
+            found.append(f"{' and '.join(some)} above {field}")
+    return ", ".join(found)
 
 
 def swizzled(address: Array, span: int, base_offset: int = 0) -> Array:
