@@ -3,7 +3,7 @@
 Each in a process of its own, with nothing cached and the modules imported: tracing, lowering, LLVM and ptxas. Needs no
 GPU. Where Triton and a GPU are there, Triton's vector add and matmul (`triton_matmul.py`) stand beside.
 Milliseconds of wall clock, the median of each part, and the processor time of the whole with its range: that is the same on
-a busy machine, and bounds are on it.
+a busy machine, and bounds are on it. Exits with 1 where one is missed.
 """
 
 from __future__ import annotations

@@ -58,7 +58,9 @@ def interleaved(variants: dict[str, Callable[[], Any]], rounds: int = 25, warmup
 
 
 def machine() -> str:
-    """The GPU, its clocks and its power draw, as they are now."""
+    """The GPU, its clocks and its power draw, as they are now. Ends the program where PyTorch sees no GPU."""
+    if not torch.cuda.is_available():
+        raise SystemExit("a GPU is needed, and PyTorch sees none")
     query = "name,clocks.sm,clocks.mem,power.draw"
     line = subprocess.run(
         ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"], capture_output=True, text=True, check=False

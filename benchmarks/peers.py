@@ -134,8 +134,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("--json")
     args = parser.parse_args()
+    here = machine()
     clock = best_clock()
-    print(f"{machine()}; {clock.name}")
+    print(f"{here}; {clock.name}")
     rows: list[dict[str, Any]] = []
     for name in args.names or WORK:
         rows += WORK[name](clock, args.rounds)

@@ -2,6 +2,7 @@
 
 The kernel is `kernel_dsl/library/attention_kernel.py`, which `kd.library.attention` runs: scores, weights and output stay
 in registers, keys and values stream through SMEM, and the next block's scores are computed beside this block's softmax.
+docs/attention.md tells how it got its speed.
 
 Run it: `python examples/15_attention.py`. Without a GPU the kernels run in the PTX interpreter.
 """

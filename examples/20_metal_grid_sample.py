@@ -5,7 +5,8 @@ four neighbours, each weighted by the area opposite to it; neighbours outside th
 kernel scatters into the image's gradient with atomics, and sums the grid's gradient over a SIMD-group first, so that
 each group of 32 channels does one atomic instead of 32.
 
-Run it: `python examples/20_metal_grid_sample.py`. Without a GPU the kernels run in the PTX interpreter.
+Run it: `python examples/20_metal_grid_sample.py`. It needs NVRTC (`pip install 'kernel-dsl[nvrtc]'`, or a CUDA toolkit).
+Without a GPU the kernels run in the PTX interpreter.
 """
 
 from __future__ import annotations

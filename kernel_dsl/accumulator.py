@@ -27,7 +27,10 @@ class AccSpec:
 
 
 class _Acc:
-    """`kd.ACC(shape, dtype=float32)`: a wgmma accumulator, zero at allocation; `kd.ACC.init(x)`: one that starts as x."""
+    """`kd.ACC(shape, dtype=float32)`: a wgmma accumulator, zero at allocation; `kd.ACC.init(x)`: one that starts as x.
+
+    (M, N), M a multiple of 64 and N of 8; float32, float16 or int32. Raises `UnreadAccumulator` for others.
+    """
 
     __name__ = "ACC"
 
@@ -148,7 +151,10 @@ class AccRef:
         return AccRef(self._root, (start[0], start[1]), (shape[0], shape[1]))
 
     def scale_rows(self, factors: Any) -> None:
-        """Multiply each row by its factor, a float32 value of shape (M,); warps whose factors are all 1 skip it."""
+        """Multiply each row by its factor, a float32 value of shape (M,); warps whose factors are all 1 skip it.
+
+        For a whole float32 accumulator (M, N). Raises `UnreadAccumulator` while wgmma on it is in flight, `WgmmaShape`.
+        """
         from .ops.matrix import scale_rows
 
         scale_rows(self, factors)

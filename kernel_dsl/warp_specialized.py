@@ -52,7 +52,10 @@ _OP = "emit_pipeline_warp_specialized"
 
 
 class PipelinePipeline(IntEnum):
-    """Where a pipeline stands in a chain of pipelines on the same buffers: first, in between, or last."""
+    """Where a pipeline stands in a chain of pipelines on the same buffers: `START`, `STEADY` (any number), `STOP`.
+
+    For `pipeline_state=` of a pipeline that `emit_pipeline_warp_specialized` made.
+    """
 
     START = 0
     STEADY = 1

@@ -23,8 +23,9 @@ class Attention:
 
     Query heads share key heads evenly where there are fewer of these. `causal`: query i sees keys 0 to i. `scale`: by
     default dim ** -0.5. `return_lse=True` also gives the logarithm of each row's sum of exponentials, float32
-    (batch, heads, queries). `config`: an `AttentionConfig`. `out`, `stream`, `interpret`: as for kernels. Inputs that
-    TMA or wgmma can't take go to a slower kernel, with a log line.
+    (batch, heads, queries). `config`: an `AttentionConfig`. `out`, `stream`, `interpret`: as for kernels. All three have
+    one float dtype. Inputs that TMA or wgmma can't take go to a slower kernel, with a log line. Raises `BadCallArgument` for
+    what are no such arrays, `BadCallValue` for shapes that don't fit, no keys, or a `scale` that is not positive.
     """
 
     def __init__(self) -> None:

@@ -51,7 +51,8 @@ class Matmul:
     `out_dtype`: by default the inputs' dtype, bfloat16 for fp8, int32 for 8-bit integers. `bias`: (N,), added to each
     row; `c`: (M, N), added; `activation`: a function of traced values, applied last. `precision="tf32"`: round float32
     operands to tf32. `config`: a `MatmulConfig` instead of the chosen one. `out`, `stream`, `interpret`: as for kernels.
-    Inputs that TMA can't take go to a slower kernel, with a log line.
+    Inputs that TMA can't take go to a slower kernel, with a log line. Raises `BadCallArgument` for what are no such arrays,
+    `BadCallValue` for shapes that don't fit.
     """
 
     def __init__(self) -> None:

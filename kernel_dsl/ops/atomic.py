@@ -172,56 +172,82 @@ def atomic(ref: Any, value: Any, kind: AtomicKind, op: str, mask: Any, order: st
 def atomic_add(
     ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed", scope: str = "gpu"
 ) -> Array:
-    """Add `value` to every element of a Ref or `ref.at[...]`, atomically; returns the old values."""
+    """Add `value` to every element of a Ref or `ref.at[...]`, atomically; returns the old values, in its shape and dtype.
+
+    The Ref lies in GMEM or SMEM and holds 32- or 64-bit ints, float16, bfloat16, float32 or float64. `value` is broadcast to
+    it; `mask` (bool, broadcast too): where false, nothing happens. `order`: "relaxed", "acquire", "release" or
+    "acq_rel", `scope`: "cta", "cluster", "gpu" or "sys". Raises `UnsupportedDType`, `StoreShape`, `StoreDType`, `BadArgument`.
+    """
     return atomic(ref, value, AtomicKind.ADD, "atomic_add", mask, order, scope)
 
 
 def atomic_max(
     ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed", scope: str = "gpu"
 ) -> Array:
-    """Keep the larger of every element and `value`, atomically; for floats NaN gives way. Returns the old values."""
+    """Keep the larger of every element and `value`, atomically; for floats NaN gives way. Returns the old values.
+
+    Dtypes, arguments and errors are those of `atomic_add`.
+    """
     return atomic(ref, value, AtomicKind.MAX, "atomic_max", mask, order, scope)
 
 
 def atomic_min(
     ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed", scope: str = "gpu"
 ) -> Array:
-    """Keep the smaller of every element and `value`, atomically; for floats NaN gives way. Returns the old values."""
+    """Keep the smaller of every element and `value`, atomically; for floats NaN gives way. Returns the old values.
+
+    Dtypes, arguments and errors are those of `atomic_add`.
+    """
     return atomic(ref, value, AtomicKind.MIN, "atomic_min", mask, order, scope)
 
 
 def atomic_and(
     ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed", scope: str = "gpu"
 ) -> Array:
-    """And every element with `value` of a Ref or `ref.at[...]`, atomically; returns the old values."""
+    """And every element with `value` of a Ref or `ref.at[...]`, atomically; returns the old values.
+
+    For 32- and 64-bit ints; arguments and errors are those of `atomic_add`.
+    """
     return atomic(ref, value, AtomicKind.AND, "atomic_and", mask, order, scope)
 
 
 def atomic_or(
     ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed", scope: str = "gpu"
 ) -> Array:
-    """Or every element with `value` of a Ref or `ref.at[...]`, atomically; returns the old values."""
+    """Or every element with `value` of a Ref or `ref.at[...]`, atomically; returns the old values.
+
+    For 32- and 64-bit ints; arguments and errors are those of `atomic_add`.
+    """
     return atomic(ref, value, AtomicKind.OR, "atomic_or", mask, order, scope)
 
 
 def atomic_xor(
     ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed", scope: str = "gpu"
 ) -> Array:
-    """Exclusive-or every element with `value` of a Ref or `ref.at[...]`, atomically; returns the old values."""
+    """Exclusive-or every element with `value` of a Ref or `ref.at[...]`, atomically; returns the old values.
+
+    For 32- and 64-bit ints; arguments and errors are those of `atomic_add`.
+    """
     return atomic(ref, value, AtomicKind.XOR, "atomic_xor", mask, order, scope)
 
 
 def atomic_xchg(
     ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed", scope: str = "gpu"
 ) -> Array:
-    """Exchange every element for `value` of a Ref or `ref.at[...]`, atomically; returns the old values."""
+    """Exchange every element for `value` of a Ref or `ref.at[...]`, atomically; returns the old values.
+
+    Dtypes, arguments and errors are those of `atomic_add`.
+    """
     return atomic(ref, value, AtomicKind.XCHG, "atomic_xchg", mask, order, scope)
 
 
 def atomic_cas(
     ref: Any, compare: Any, value: Any, *, mask: Any = None, order: str = "relaxed", scope: str = "gpu"
 ) -> Array:
-    """Where an element equals `compare` (bit for bit), exchange it for `value`; returns the old values."""
+    """Where an element equals `compare` (bit for bit), exchange it for `value`; returns the old values.
+
+    Dtypes, arguments and errors are those of `atomic_add`.
+    """
     _check(_dtype(ref, "atomic_cas"), AtomicKind.XCHG, "atomic_cas")
     at = _prepare(ref, (compare, value), "atomic_cas", mask, order, scope)
     old, new = at.operands

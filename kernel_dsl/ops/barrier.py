@@ -119,7 +119,10 @@ def as_barrier(barrier: Any, op: str) -> BarrierRef:
 
 
 def barrier_arrive(barrier: Any, predicate: Any = None) -> None:
-    """Arrive once, as this warpgroup; with a rank-0 bool `predicate`, only where it holds."""
+    """Arrive once on one barrier, as this warpgroup; with a rank-0 bool `predicate`, only where it holds.
+
+    Raises `BadArgumentType` for what is no barrier, `PredicateNotScalar`.
+    """
     one = as_barrier(barrier, "barrier_arrive")
     guard = None
     if predicate is not None:
@@ -130,18 +133,24 @@ def barrier_arrive(barrier: Any, predicate: Any = None) -> None:
 
 
 def barrier_wait(barrier: Any) -> None:
-    """Wait until the phase completes that this warpgroup has not yet waited for."""
+    """Wait until the phase of one barrier completes that this warpgroup has not yet waited for.
+
+    Raises `BadArgumentType` for what is no barrier.
+    """
     one = as_barrier(barrier, "barrier_wait")
     emit(BarrierWait(one.root, one.linear("barrier_wait")))
 
 
 def barrier_arrive_and_wait(barrier: Any) -> None:
-    """Arrive, then wait."""
+    """`barrier_arrive`, then `barrier_wait`, with their errors."""
     barrier_arrive(barrier)
     barrier_wait(barrier)
 
 
 def barrier_test(barrier: Any) -> Array:
-    """Whether the next phase has completed, without waiting (rank-0 bool); where it has, it counts as waited for."""
+    """Whether the next phase has completed, without waiting (rank-0 bool); where it has, it counts as waited for.
+
+    Raises `BadArgumentType` for what is no barrier.
+    """
     one = as_barrier(barrier, "barrier_test")
     return traced(BarrierTest(one.root, one.linear("barrier_test")))

@@ -73,7 +73,8 @@ def cluster_barrier(spec: ClusterBarrier, name: str) -> BarrierRef:
 def cluster_ref(ref: Any, index: Mapping[str, Any]) -> Ref:
     """`ref` in the SMEM of another block: {axis: index} along cluster axes, this block's own along the others.
 
-    Loads and stores go there directly; what orders them is a `ClusterBarrier`.
+    Loads and stores go there directly; what orders them is a `ClusterBarrier`. Indices are ints or rank-0 integers.
+    Raises `CopySpaces` for a Ref in GMEM, `ClusterUse` for an axis or a block that the cluster hasn't, `BadArgumentType`.
     """
     op = "cluster_ref"
     own = as_ref(ref, op)
@@ -106,6 +107,9 @@ def _check_block(name: str, index: Any, op: str) -> None:
 def async_store_smem(x: Any, ref: Any, barrier: Any, *, cluster_dim: str, cluster_idx: Any) -> None:
     """Store `x` to `ref` in the block `cluster_idx` along `cluster_dim`; it arrives once, with its bytes, on that
     block's `barrier`. Values are stored in units of 4, 8 or 16 bytes.
+
+    `x` is broadcast to the SMEM Ref, of rank 1 or more, and has its dtype. Raises `CopySpaces`, `StoreDType`,
+    `BadArgument`, `ClusterUse`, `WgmmaShape` for smaller units.
     """
     op = "async_store_smem"
     target = as_ref(ref, op)

@@ -145,7 +145,10 @@ def hold(carry: Any) -> _Held | None:
 
 
 def when(condition: Any) -> Callable[[Callable[[], None]], None]:
-    """`@kd.when(condition)` above a function without arguments: it runs where the rank-0 condition holds."""
+    """`@kd.when(condition)` above a function without arguments: it runs where the rank-0 condition holds.
+
+    A Python bool decides while tracing. Raises `PredicateNotScalar`, `BodyReturned`.
+    """
 
     def decorate(body: Callable[[], None]) -> None:
         def run() -> None:
@@ -217,6 +220,8 @@ def first_shape(column: Sequence[Array]) -> tuple[int, ...]:
 def cond(predicate: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any], *operands: Any) -> Any:
     """`true_fun(*operands)` where the rank-0 predicate holds, else `false_fun(*operands)`; both of one type.
 
+    The results may be pytrees. Raises `PredicateNotScalar`, `CarryMismatch`.
+
     >>> run(lambda x: kd.cond(x[0] > 0, lambda v: v, lambda v: -v, x), [-1, 2])
     [ 1 -2]
     """
@@ -230,7 +235,9 @@ def cond(predicate: Any, true_fun: Callable[..., Any], false_fun: Callable[..., 
 
 
 def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -> Any:
-    """`branches[index](*operands)`, the index clamped to the branches there are.
+    """`branches[index](*operands)`, the index (a rank-0 integer) clamped to the branches there are.
+
+    All branches give one type. Raises `PredicateNotScalar`, `CarryMismatch`, `BadArgument` without branches.
 
     >>> run(lambda x: kd.switch(x[0], [lambda: 10, lambda: 20]), [1, 5])
     20
@@ -353,7 +360,8 @@ def _loop_range(low: Array, high: Array, step: int) -> Range | None:
 def fori_loop(lower: Any, upper: Any, body_fun: Callable[..., Any], init_val: Any, *, unroll: Any = None) -> Any:
     """`for i in range(lower, upper): val = body_fun(i, val)`; returns the last val. Bounds may be traced.
 
-    `unroll=True` repeats the body in the kernel where the bounds are static.
+    `unroll=True` repeats the body in the kernel where the bounds are static. `val` is a pytree of values that keep
+    shapes and dtypes. Raises `CarryMismatch`.
 
     >>> run(lambda x: kd.fori_loop(0, 3, lambda i, total: total + x * i, kd.zeros_like(x)), [1, 2])
     [3 6]
@@ -377,7 +385,8 @@ def loop(
 ) -> Callable[[Callable[..., Any]], Any]:
     """`@kd.loop(lower, upper)` above `def body(i): ...` runs it for each i; with `init_carry`, `body(i, carry)`.
 
-    The decorated name becomes the final carry (None without one).
+    The decorated name becomes the final carry (None without one). `lower`, `upper` and `init_carry` as for `fori_loop`;
+    `step` is a static int other than 0. Raises `CarryMismatch`, `BodyReturned`, `BadArgument`.
     """
     if isinstance(step, bool) or not isinstance(step, int) or step == 0:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise BadArgument(op="loop", what=f"step {step!r}", hint="a static int other than 0")
@@ -412,6 +421,8 @@ def loop(
 
 def while_loop(cond_fun: Callable[..., Any], body_fun: Callable[..., Any], init_val: Any) -> Any:
     """`while cond_fun(val): val = body_fun(val)`; returns the last val.
+
+    `val` is a pytree of values that keep shapes and dtypes. Raises `PredicateNotScalar`, `CarryMismatch`.
 
     >>> run(lambda x: kd.while_loop(lambda v: v[0] < 100, lambda v: v * 2, x), [3, 1])
     [192  64]

@@ -181,6 +181,9 @@ def copy_gmem_to_smem(
     data in the same place: each loads a part for all, and each block's barrier gets all bytes. With a false
     `predicate` nothing is copied and nothing arrives. `l2_hint`: "evict_first", "evict_last" or "evict_normal".
     Without a barrier the copy is a group of its own, for `wait_gmem_to_smem`. PTX ISA 9.7.9.25 and 9.7.9.27.
+
+    Both views have one dtype, and one shape but for extents of 1. Raises `CopySpaces`, `CopyMismatch`, `TmaRule` for what TMA
+    can't do, `BarrierBytes`, `ClusterUse`, `BadArgument`, `BadArgumentType`.
     """
     op = "copy_gmem_to_smem"
     a, b = _pair(src, dst, (MemorySpace.GMEM, MemorySpace.SMEM), op)
@@ -228,7 +231,9 @@ def copy_smem_to_gmem(
 
     A start below zero is refused here where it is known, and is a hazard in the interpreter: the GPU can't store there.
     Call `commit_smem` after writing the SMEM. `commit_group=False` leaves the copy in the open group.
-    `reduction_op`: combine with what is there ("add", "min", "max", "and", "or", "xor", "inc", "dec").
+    `reduction_op`: combine with what is there ("add", "min", "max", "and", "or", "xor", "inc", "dec"). `l2_hint`: as for
+    `copy_gmem_to_smem`, and so are shapes and dtypes. Raises `CopySpaces`, `CopyMismatch`,
+    `TmaRule`, `BadArgument`.
     """
     op = "copy_smem_to_gmem"
     a, b = _pair(src, dst, (MemorySpace.SMEM, MemorySpace.GMEM), op)
@@ -286,7 +291,10 @@ def _check_reduction(reduction: str, ref: Ref, op: str) -> None:
 
 
 def async_prefetch(ref: Any, *, collective_axes: Any = None, predicate: Any = None) -> None:
-    """Bring a view of GMEM into L2. With `collective_axes` one block along them does it for all."""
+    """Bring a view of GMEM into L2. With `collective_axes` one block along them does it for all.
+
+    With a false rank-0 bool `predicate` nothing is done. Raises `CopySpaces` for a Ref that is not in GMEM.
+    """
     op = "async_prefetch"
     source = as_ref(ref, op)
     if source.memory_space is not MemorySpace.GMEM:
@@ -307,13 +315,19 @@ def async_prefetch(ref: Any, *, collective_axes: Any = None, predicate: Any = No
 
 
 def commit_smem() -> None:
-    """Make this warpgroup's writes to SMEM visible to asynchronous copies and wgmma."""
+    """Make this warpgroup's writes to SMEM visible to asynchronous copies and wgmma.
+
+    Each lane's proxy fence, then a barrier of the warpgroup. PTX ISA 9.7.13.4 (fence.proxy.async).
+    """
     current()
     emit(CommitSmem())
 
 
 def commit_smem_to_gmem_group() -> None:
-    """Close the group of `copy_smem_to_gmem(..., commit_group=False)` issued by this warpgroup."""
+    """Close the group of `copy_smem_to_gmem(..., commit_group=False)` that this warpgroup issued.
+
+    `wait_smem_to_gmem` counts such groups.
+    """
     current()
     emit(CommitGroup())
 
@@ -327,13 +341,17 @@ def _pending(n: Any, op: str) -> int:
 def wait_smem_to_gmem(n: int, wait_read_only: bool = False) -> None:
     """Wait until at most `n` groups of this warpgroup's copies to GMEM are in flight.
 
-    `wait_read_only`: only until SMEM has been read and may be overwritten.
+    `wait_read_only`: only until SMEM has been read and may be overwritten. Raises `BadArgument` unless `n` is a static
+    int of 0 or more.
     """
     current()
     emit(WaitSmemToGmem(_pending(n, "wait_smem_to_gmem"), bool(wait_read_only)))
 
 
 def wait_gmem_to_smem(n: int) -> None:
-    """Wait until at most `n` of this warpgroup's copies without a barrier are in flight."""
+    """Wait until at most `n` of this warpgroup's copies without a barrier are in flight.
+
+    Raises `BadArgument` unless `n` is a static int of 0 or more.
+    """
     current()
     emit(WaitGmemToSmem(_pending(n, "wait_gmem_to_smem")))

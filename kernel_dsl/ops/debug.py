@@ -72,7 +72,10 @@ def _printable(value: Array) -> Array:
 
 
 def debug_check(condition: Any, message: str = "debug_check failed") -> None:
-    """Stop the kernel with `message` and the user's line where the rank-0 condition is false."""
+    """Stop the kernel with `message` and the user's line where the rank-0 condition is false.
+
+    Raises `PredicateNotScalar`, `BadArgumentType` while tracing.
+    """
     if not isinstance(message, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise BadArgumentType(op="debug_check", what="the message is no string", hint="pass text")
     op = DebugCheck(as_predicate(condition, "debug_check"), message, "", 0)

@@ -107,7 +107,10 @@ def cdiv(x: Any, y: Any) -> Any:
 
 
 def multiple_of(x: Any, factor: int) -> Any:
-    """Promise that the rank-0 integer `x` is a multiple of `factor`. Undefined where it is not."""
+    """`x`, a rank-0 integer, with the promise that it is a multiple of `factor`. Undefined where it is not.
+
+    Raises `BadArgument` for a static `x` that is not, or a factor below 1; `BadArgumentType`.
+    """
     if isinstance(factor, bool) or not isinstance(factor, int) or factor < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise BadArgument(op="multiple_of", what=f"factor {factor!r}", hint="a static int of 1 or more")
     if isinstance(x, int):

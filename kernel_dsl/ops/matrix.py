@@ -125,7 +125,10 @@ def write_accumulator(acc: AccRef, value: Any) -> None:
 
 
 def scale_rows(acc: AccRef, factors: Any) -> None:
-    """Multiply each row by its factor; wgmma in flight must have been waited for."""
+    """Multiply each row of an accumulator (M, N) by its factor (M,), both float32, after a wait.
+
+    Raises `UnreadAccumulator` while wgmma on it is in flight, `WgmmaShape` for a block, or factors that don't fit.
+    """
     _refuse_in_flight(acc, "scaling an accumulator")
     x = as_value(factors, "scale_rows")
     whole = acc.shape == acc.root.type.shape
@@ -287,7 +290,7 @@ def infer_transforms(ref: Ref, k_major: bool) -> None:
 
 
 def wgmma_wait(n: int) -> None:
-    """Wait until at most `n` of this warpgroup's wgmma groups are in flight."""
+    """Wait until at most `n` of this warpgroup's wgmma groups are in flight. Raises `BadArgument` unless 0 <= n <= 7."""
     if isinstance(n, bool) or not isinstance(n, int) or not 0 <= n <= 7:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise BadArgument(op="wgmma_wait", what=f"n={n!r}", hint="a static int from 0 to 7")
     trace = current()
@@ -304,7 +307,10 @@ def wgmma_wait(n: int) -> None:
 
 
 def layout_cast(x: Any, layout: Any) -> Array:
-    """`x` spread by a layout that later operations keep: a `kd.Layout`, or a rule such as `kd.Layout.WGMMA`."""
+    """`x` spread by a layout that later operations keep: a `kd.Layout`, or a rule such as `kd.Layout.WGMMA`.
+
+    Shape and dtype stay. Raises `BadArgumentType` for what is no layout, `BadArgument` for one that does not cover `x`.
+    """
     value = as_value(x, "layout_cast")
     return convert(value, resolve_rule(layout, value.shape, "layout_cast"))
 
@@ -318,7 +324,7 @@ def is_wgmma_layout(value: Array) -> bool:
 def set_max_registers(n: int, *, action: str) -> None:
     """Give this warpgroup `n` registers a lane: `action` is "increase" (waits for free ones) or "decrease".
 
-    PTX ISA 9.7.19.5 (setmaxnreg): a multiple of 8 from 24 to 256.
+    PTX ISA 9.7.19.5 (setmaxnreg): a multiple of 8 from 24 to 256. Raises `BadArgument`.
     """
     if action not in ("increase", "decrease"):
         raise BadArgument(op="set_max_registers", what=f"action={action!r}", hint='"increase" or "decrease"')

@@ -57,7 +57,10 @@ def allocate_semaphore(spec: SemaphoreSpec, name: str = "") -> Ref:
 
 
 def get_global(spec: Any) -> Ref:
-    """Semaphores that all blocks of the grid share: `kd.get_global(kd.SemaphoreType.REGULAR((10,)))`."""
+    """Semaphores that all blocks of the grid share: `kd.get_global(kd.SemaphoreType.REGULAR((10,)))`.
+
+    An int32 Ref of that shape, zero at each launch; `.at[i]` picks one. Raises `BadArgumentType`.
+    """
     if isinstance(spec, SemaphoreType):
         spec = spec()
     if not isinstance(spec, SemaphoreSpec):
@@ -81,14 +84,20 @@ def _one(sem: Any, op: str, scope: str) -> Ref:
 
 
 def semaphore_signal(sem: Any, inc: Any = 1, *, memory_scope: str = "gpu") -> None:
-    """Add `inc`; what this warpgroup wrote before is visible to whoever waits for it."""
+    """Add `inc` (int32) to one semaphore; what this warpgroup wrote before is visible to whoever waits for it.
+
+    `memory_scope`: "cta", "cluster", "gpu" or "sys". Raises `BadArgumentType`, `BadArgument`.
+    """
     ref = _one(sem, "semaphore_signal", memory_scope)
     emit(WarpgroupBarrier())
     atomic_add(ref, inc, order="release", scope=memory_scope)
 
 
 def semaphore_wait(sem: Any, value: Any = 1, *, decrement: bool = True, memory_scope: str = "gpu") -> None:
-    """Wait until the count is at least `value`, and take that much from it (unless `decrement` is False)."""
+    """Wait until the count of one semaphore is at least `value`, and take that much from it (unless `decrement` is False).
+
+    `memory_scope` and errors as of `semaphore_signal`.
+    """
     ref = _one(sem, "semaphore_wait", memory_scope)
 
     def short(seen: Any) -> Any:
@@ -103,7 +112,7 @@ def semaphore_wait(sem: Any, value: Any = 1, *, decrement: bool = True, memory_s
 
 
 def semaphore_read(sem: Any) -> Array:
-    """The count, int32."""
+    """The count of one semaphore, a rank-0 int32. Raises `BadArgumentType`."""
     return _peek(_one(sem, "semaphore_read", "gpu"), "gpu")
 
 
