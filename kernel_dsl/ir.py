@@ -41,7 +41,11 @@ attribute_type(Swizzle)
 
 @attribute_type
 class MemorySpace(Enum):
-    """Where a Ref's elements live."""
+    """Where a Ref's elements live. Called, it makes a specification of scratch: `kd.SMEM((64, 64), kd.float32)`.
+
+    It takes a static shape, a dtype and for SMEM `transforms=`, a tiling and a swizzle. Raises `BadArgumentType`,
+    `BadArgument`, `BadTransform`.
+    """
 
     GMEM = "gmem"
     SMEM = "smem"

@@ -17,7 +17,11 @@ HEAD = """# Reference
 
 Every public name of `import kernel_dsl as kd`, from the signatures and docstrings. Written by
 `python -m tests.docs.reference`; the test-suite runs every example. In the examples `run(f, *arrays)` calls `f` in a kernel,
-in the interpreter, with the arrays loaded as values (float32 or int32), and prints the result:
+in the interpreter, with the arrays loaded as values (float32 or int32), and prints the result.
+
+Elementwise functions take values and numbers, broadcast them as NumPy does, promote their dtypes and raise `ShapeMismatch`,
+`NoCommonDType`, or `UnsupportedDType` for a dtype that they are not for. What takes an `axis` raises `BadAxis`. All errors have a
+page under [errors](errors/README.md).
 
 ```python
 def run(f, *arrays):
@@ -51,13 +55,13 @@ def kd_value(value: Any) -> Any:
     return value if hasattr(value, "shape") else kd.full((), value)
 
 
-def entry(name: str) -> str:
-    """One name: its signature, what its docstring says, and its examples as code."""
-    thing = getattr(kd, name)
+def entry(name: str, home: Any = kd) -> str:
+    """One name of a module: its signature, what its docstring says, and its examples as code."""
+    thing = getattr(home, name)
     if isinstance(thing, kd.dtypes.DType):
         return f"### `kd.{name}`\n\nThe element type {thing.name}: {thing.bits} bits, of kind {thing.kind.value}.\n"
     text = inspect.getdoc(thing) or ""
-    title = f"kd.{name}"
+    title = f"kd.{name}" if home is kd else f"kd.library.{name}"
     if (callable(thing) and not inspect.isclass(thing)) or (inspect.isclass(thing) and "__init__" in vars(thing)):
         title += _signature(thing)
     return f"### `{title}`\n\n{_with_code(text)}\n"
@@ -125,6 +129,8 @@ def page() -> str:
     for group in sorted(groups):
         parts.append(f"## {group[0].upper()}{group[1:]}\n")
         parts += [entry(name) for name in groups[group]]
+    parts.append("## The library\n")
+    parts += [entry(name, kd.library) for name in sorted(kd.library.__all__)]
     return "\n".join(parts)
 
 

@@ -39,7 +39,7 @@ def _cases() -> Iterator[Any]:
     yield pytest.param(sums.span_sums(), (_array(2**28, dtype=kd.float32),), id="sum")
 
 
-@pytest.mark.parametrize(("kernel", "arguments"), _cases())
+@pytest.mark.parametrize(("kernel", "arguments"), list(_cases()))
 def test_nothing_spills(kernel: Any, arguments: tuple[Any, ...]) -> None:
     resources = kernel.lower(*arguments, target="sm_90a").compile().resources
     assert resources.spills == 0 and resources.local_bytes == 0
