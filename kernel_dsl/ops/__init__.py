@@ -6,6 +6,7 @@ from . import (
     barrier,
     cast,
     cluster,
+    compare,
     control,
     copy,
     debug,
@@ -34,6 +35,7 @@ from .atomic import *  # noqa: F403
 from .barrier import *  # noqa: F403
 from .cast import *  # noqa: F403
 from .cluster import *  # noqa: F403
+from .compare import *  # noqa: F403
 from .control import *  # noqa: F403
 from .copy import *  # noqa: F403
 from .debug import *  # noqa: F403
@@ -60,6 +62,7 @@ FAMILIES = (
     barrier,
     cast,
     cluster,
+    compare,
     control,
     copy,
     debug,

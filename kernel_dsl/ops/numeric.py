@@ -13,6 +13,7 @@ from ..trace import traced
 from ..values import Array
 from . import arith
 from .cast import astype, bitcast_convert_type
+from .compare import equal, greater, greater_equal, less, not_equal, where
 from .elementwise import Binary, Compare, Unary, as_value, common_dtype, operands_of, together
 from .math import Pow
 
@@ -255,7 +256,7 @@ def _integer_power(x: Array, y: Array) -> Array:
 
     def step(_: Any, state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
         result, base, left = state
-        result = arith.where((left & 1) != 0, result * base, result)
+        result = where((left & 1) != 0, result * base, result)
         return result, base * base, left >> 1
 
     start = (one, x + full(shape, 0, x.dtype), y + full(shape, 0, y.dtype))
@@ -263,8 +264,8 @@ def _integer_power(x: Array, y: Array) -> Array:
     if not x.dtype.is_signed:
         return result
     odd = (y & 1) != 0
-    below = arith.where(x == 1, 1, arith.where(x == -1, arith.where(odd, -1, 1), 0))
-    return arith.where(y < 0, below, result)
+    below = where(x == 1, 1, where(x == -1, where(odd, -1, 1), 0))
+    return where(y < 0, below, result)
 
 
 def gcd(x: Any, y: Any) -> Array:
@@ -292,7 +293,7 @@ def _euclid(x: Any, y: Any, op: str) -> tuple[Array, Array, Array]:
 
     def step(state: tuple[Any, Any]) -> tuple[Any, Any]:
         u, v = state
-        return arith.where(v != 0, v, u), arith.where(v != 0, arith.rem(u, v), 0)
+        return where(v != 0, v, u), where(v != 0, arith.rem(u, v), 0)
 
     common, _ = while_loop(lambda s: any_of(s[1] != 0) if s[1].ndim else s[1] != 0, step, (a, b))
     return common, a, b
@@ -305,7 +306,7 @@ def isnan(x: Any) -> Array:
     """Whether x is NaN; false for ints."""
     value = as_value(x, "isnan")
     if not value.dtype.is_float:
-        return arith.not_equal(value, value)
+        return not_equal(value, value)
     return arith.elementwise(IsNan, (value, value), "isnan")
 
 
@@ -313,28 +314,28 @@ def isfinite(x: Any) -> Array:
     """Whether x is neither infinite nor NaN; true for ints."""
     value = as_value(x, "isfinite")
     if not value.dtype.is_float:
-        return arith.equal(value, value)
-    return arith.less(arith.absolute(value), float("inf"))
+        return equal(value, value)
+    return less(arith.absolute(value), float("inf"))
 
 
 def isinf(x: Any) -> Array:
     """Whether x is an infinity."""
     value = as_value(x, "isinf")
     if not value.dtype.is_float:
-        return arith.not_equal(value, value)
-    return arith.equal(arith.absolute(value), float("inf"))
+        return not_equal(value, value)
+    return equal(arith.absolute(value), float("inf"))
 
 
 def isposinf(x: Any) -> Array:
     """Whether x is positive infinity."""
     value = as_value(x, "isposinf")
-    return arith.equal(value, float("inf")) if value.dtype.is_float else arith.not_equal(value, value)
+    return equal(value, float("inf")) if value.dtype.is_float else not_equal(value, value)
 
 
 def isneginf(x: Any) -> Array:
     """Whether x is negative infinity."""
     value = as_value(x, "isneginf")
-    return arith.equal(value, float("-inf")) if value.dtype.is_float else arith.not_equal(value, value)
+    return equal(value, float("-inf")) if value.dtype.is_float else not_equal(value, value)
 
 
 def _bits_of(value: Array) -> Array:
@@ -345,8 +346,8 @@ def signbit(x: Any) -> Array:
     """Whether the sign bit is set: true for -0.0 too."""
     value = as_value(x, "signbit")
     if value.dtype.is_float:
-        return arith.less(_bits_of(value), 0)
-    return arith.less(value, 0) if value.dtype.is_signed else arith.not_equal(value, value)
+        return less(_bits_of(value), 0)
+    return less(value, 0) if value.dtype.is_signed else not_equal(value, value)
 
 
 def sign(x: Any) -> Array:
@@ -356,8 +357,8 @@ def sign(x: Any) -> Array:
         return value
     zero = arith.multiply(value, 0) if not value.dtype.is_float else value
     has_sign = value.dtype.is_float or value.dtype.is_signed
-    below = arith.where(arith.less(value, 0), value.dtype(-1 if has_sign else 0), zero)
-    positive = arith.where(arith.greater(value, 0), value.dtype(1), below)
+    below = where(less(value, 0), value.dtype(-1 if has_sign else 0), zero)
+    positive = where(greater(value, 0), value.dtype(1), below)
     return positive
 
 
@@ -385,8 +386,8 @@ def reciprocal(x: Any) -> Array:
 def heaviside(x: Any, y: Any) -> Array:
     """0 below 0, 1 above, y at 0."""
     value = astype(x, common_dtype((x, y, 1.0), "heaviside"))
-    below = arith.where(arith.less(value, 0), 0.0, arith.where(arith.greater(value, 0), 1.0, y))
-    return arith.where(isnan(value), value, below)
+    below = where(less(value, 0), 0.0, where(greater(value, 0), 1.0, y))
+    return where(isnan(value), value, below)
 
 
 def relu(x: Any) -> Array:
@@ -406,9 +407,9 @@ def nan_to_num(x: Any, nan: float = 0.0, posinf: float | None = None, neginf: fl
     if not value.dtype.is_float:
         return value
     info = ml_dtypes.finfo(value.dtype.numpy)
-    value = arith.where(isnan(value), nan, value)
-    value = arith.where(isposinf(value), float(info.max) if posinf is None else posinf, value)
-    return arith.where(isneginf(value), float(info.min) if neginf is None else neginf, value)
+    value = where(isnan(value), nan, value)
+    value = where(isposinf(value), float(info.max) if posinf is None else posinf, value)
+    return where(isneginf(value), float(info.min) if neginf is None else neginf, value)
 
 
 # --- bits ----------------------------------------------------------------------------------------
@@ -471,7 +472,7 @@ def modf(x: Any) -> tuple[Array, Array]:
     value = as_value(x, "modf")
     value = value if value.dtype.is_float else astype(value, dt.float32)
     whole = trunc(value)
-    fraction = arith.where(isinf(value), 0.0, value - whole)
+    fraction = where(isinf(value), 0.0, value - whole)
     return copysign(fraction, value), whole
 
 
@@ -486,14 +487,14 @@ def frexp(x: Any) -> tuple[Array, Array]:
     wide = astype(value, computing(own))
     double = wide.dtype.bits == 64
     field, bias, width = (52, 1022, 0x7FF) if double else (23, 126, 0xFF)
-    small = arith.less(arith.absolute(wide), 2.0 ** (-1022 if double else -126))
-    scaled = arith.where(small, wide * 2.0**64, wide)
+    small = less(arith.absolute(wide), 2.0 ** (-1022 if double else -126))
+    scaled = where(small, wide * 2.0**64, wide)
     bits = _bits_of(scaled)
-    exponent = astype((bits >> field) & width, dt.int32) - bias - arith.where(small, 64, 0)
+    exponent = astype((bits >> field) & width, dt.int32) - bias - where(small, 64, 0)
     kept = bits & ~(width << field) | (bias << field)
-    plain = isfinite(wide) & arith.not_equal(wide, 0)
-    mantissa = arith.where(plain, bitcast_convert_type(kept, wide.dtype), wide)
-    return astype(mantissa, own), arith.where(plain, exponent, 0)
+    plain = isfinite(wide) & not_equal(wide, 0)
+    mantissa = where(plain, bitcast_convert_type(kept, wide.dtype), wide)
+    return astype(mantissa, own), where(plain, exponent, 0)
 
 
 def spacing(x: Any) -> Array:
@@ -511,13 +512,13 @@ def nextafter_narrow(x: Any, y: Any, dtype: DType) -> Array:
     (a, b), _, _ = operands_of((x, y), "nextafter")
     wide_a, wide_b = astype(a, dt.float32), astype(b, dt.float32)
     bits = _bits_of(a)
-    up = arith.greater(wide_b, wide_a)
-    away = up == arith.greater_equal(bits, 0)
-    moved = arith.where(away, bits + 1, bits - 1)
-    least = arith.where(up, bits.dtype(1), bits.dtype(-(1 << 15) + 1))
-    stepped = arith.where(arith.equal(wide_a, 0), least, moved)
-    result = bitcast_convert_type(arith.where(arith.equal(wide_a, wide_b), _bits_of(b), stepped), dtype)
-    return arith.where(isnan(a) | isnan(b), dtype(float("nan")), result)
+    up = greater(wide_b, wide_a)
+    away = up == greater_equal(bits, 0)
+    moved = where(away, bits + 1, bits - 1)
+    least = where(up, bits.dtype(1), bits.dtype(-(1 << 15) + 1))
+    stepped = where(equal(wide_a, 0), least, moved)
+    result = bitcast_convert_type(where(equal(wide_a, wide_b), _bits_of(b), stepped), dtype)
+    return where(isnan(a) | isnan(b), dtype(float("nan")), result)
 
 
 # --- angles --------------------------------------------------------------------------------------
@@ -542,5 +543,5 @@ def sinc(x: Any) -> Array:
     from .math import sin
 
     value = arith.multiply(x, _math.pi)
-    safe = arith.where(arith.equal(value, 0), 1.0, value)
-    return arith.where(arith.equal(value, 0), 1.0, arith.true_divide(sin(safe), safe))
+    safe = where(equal(value, 0), 1.0, value)
+    return where(equal(value, 0), 1.0, arith.true_divide(sin(safe), safe))

@@ -90,6 +90,7 @@ def _with_code(text: str) -> str:
 
 GROUPS = {
     "kernel_dsl.ops.arith": "Arithmetic, comparison, selection and bits",
+    "kernel_dsl.ops.compare": "Arithmetic, comparison, selection and bits",
     "kernel_dsl.ops.math": "Mathematical functions",
     "kernel_dsl.ops.numeric": "Rounding, remainders, classification",
     "kernel_dsl.ops.cast": "Conversions",
