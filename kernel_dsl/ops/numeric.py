@@ -1,4 +1,4 @@
-"""Functions built of others: rounding, remainders, integer powers, classification and bit counts."""
+"""Functions built of others: rounding, remainders, integer powers, classification and angles."""
 
 from __future__ import annotations
 
@@ -6,29 +6,23 @@ import math as _math
 from typing import Any
 
 from .. import dtypes as dt
-from ..dtypes import DType
 from ..errors import UnsupportedDType
 from ..promote import computing
-from ..trace import traced
 from ..values import Array
 from . import arith
-from .cast import astype, bitcast_convert_type
-from .compare import equal, greater, greater_equal, less, not_equal, where
-from .elementwise import Binary, Compare, Unary, as_value, common_dtype, operands_of, together
+from .cast import astype
+from .compare import equal, greater, less, not_equal, where
+from .elementwise import Binary, Compare, Unary, as_value, common_dtype
 from .math import Pow
 
 __all__ = [
-    "bitwise_count",
     "ceil",
-    "clz",
-    "copysign",
     "deg2rad",
     "degrees",
     "divmod",
     "fabs",
     "floor",
     "fmod",
-    "frexp",
     "gcd",
     "heaviside",
     "integer_pow",
@@ -38,10 +32,7 @@ __all__ = [
     "isneginf",
     "isposinf",
     "lcm",
-    "ldexp",
-    "modf",
     "nan_to_num",
-    "population_count",
     "rad2deg",
     "radians",
     "reciprocal",
@@ -49,9 +40,7 @@ __all__ = [
     "rint",
     "round",
     "sign",
-    "signbit",
     "sinc",
-    "spacing",
     "square",
     "trunc",
 ]
@@ -99,34 +88,10 @@ class FloorDivide(Binary, name="floor_divide"):
     math = "floor_divide"
 
 
-class Ldexp(Binary, name="ldexp"):
-    """x times 2 to the power y, which is int32. Several PTX instructions."""
-
-    math = "ldexp"
-
-
 class IsNan(Compare, name="unordered"):
     """Whether either operand is NaN. PTX `setp.nan`."""
 
     llvm = {"f": "fcmp uno {t} {0}, {1}"}
-
-
-class PopCount(Unary, name="population_count"):
-    """How many bits are set. PTX `popc`."""
-
-    llvm = dict.fromkeys("iu", "call {t} @llvm.ctpop.{s}({t} {0})")
-
-
-class Clz(Unary, name="clz"):
-    """How many leading bits are zero; the width for 0. PTX `clz`."""
-
-    llvm = dict.fromkeys("iu", "call {t} @llvm.ctlz.{s}({t} {0}, i1 false)")
-
-
-class CopySign(Binary, name="copysign"):
-    """|x| with the sign of y. PTX `copysign`, or bit operations."""
-
-    llvm = {"f": "call {t} @llvm.copysign.{s}({t} {0}, {t} {1})"}
 
 
 # --- rounding ------------------------------------------------------------------------------------
@@ -230,7 +195,7 @@ def integer_pow(x: Any, y: int) -> Array:
         y >>= 1
         base = base * base if y else base
     if result is None:
-        from .shape import full_like
+        from .create import full_like
 
         result = full_like(wide, 1)
     return astype(result, value.dtype)
@@ -249,7 +214,7 @@ def power_of(x: Any, y: Any) -> Array:
 def _integer_power(x: Array, y: Array) -> Array:
     """Both integers: square and multiply over the bits of the exponent; negative exponents give 0, +-1 or 0."""
     from .control import fori_loop
-    from .shape import full
+    from .create import full
 
     shape = (x + y).shape
     one: Any = full(shape, 1, x.dtype)
@@ -281,8 +246,8 @@ def lcm(x: Any, y: Any) -> Array:
 
 def _euclid(x: Any, y: Any, op: str) -> tuple[Array, Array, Array]:
     from .control import while_loop
+    from .create import full
     from .reduce import any as any_of
-    from .shape import full
 
     dtype = common_dtype((x, y), op)
     if not dtype.is_integer:
@@ -338,18 +303,6 @@ def isneginf(x: Any) -> Array:
     return equal(value, float("-inf")) if value.dtype.is_float else not_equal(value, value)
 
 
-def _bits_of(value: Array) -> Array:
-    return bitcast_convert_type(value, f"int{value.dtype.bits}")
-
-
-def signbit(x: Any) -> Array:
-    """Whether the sign bit is set: true for -0.0 too."""
-    value = as_value(x, "signbit")
-    if value.dtype.is_float:
-        return less(_bits_of(value), 0)
-    return less(value, 0) if value.dtype.is_signed else not_equal(value, value)
-
-
 def sign(x: Any) -> Array:
     """-1, 0 or 1 in x's dtype; NaN stays."""
     value = as_value(x, "sign")
@@ -360,13 +313,6 @@ def sign(x: Any) -> Array:
     below = where(less(value, 0), value.dtype(-1 if has_sign else 0), zero)
     positive = where(greater(value, 0), value.dtype(1), below)
     return positive
-
-
-def copysign(x: Any, y: Any) -> Array:
-    """|x| with the sign of y."""
-    from .math import _function  # pyright: ignore[reportPrivateUsage]
-
-    return _function(CopySign, (x, y), "copysign")
 
 
 def fabs(x: Any) -> Array:
@@ -410,115 +356,6 @@ def nan_to_num(x: Any, nan: float = 0.0, posinf: float | None = None, neginf: fl
     value = where(isnan(value), nan, value)
     value = where(isposinf(value), float(info.max) if posinf is None else posinf, value)
     return where(isneginf(value), float(info.min) if neginf is None else neginf, value)
-
-
-# --- bits ----------------------------------------------------------------------------------------
-
-
-def _of_integer(cls: Any, x: Any, op: str) -> Array:
-    dtype = common_dtype((x,), op)
-    if not dtype.is_integer:
-        raise UnsupportedDType(op=op, dtype=dtype, hint="it is for integers")
-    return arith.elementwise(cls, (x,), op)
-
-
-def population_count(x: Any) -> Array:
-    """How many bits of each integer are set, in its dtype.
-
-    >>> run(kd.population_count, [7, 8])
-    [3 1]
-    """
-    return _of_integer(PopCount, x, "population_count")
-
-
-def bitwise_count(x: Any) -> Array:
-    """NumPy's bitwise_count: the bits set in |x|, as uint8."""
-    value = as_value(x, "bitwise_count")
-    return astype(population_count(arith.absolute(value)), dt.uint8)
-
-
-def clz(x: Any) -> Array:
-    """How many leading bits of each integer are zero.
-
-    >>> run(kd.clz, [1, 256])
-    [31 23]
-    """
-    return _of_integer(Clz, x, "clz")
-
-
-def ldexp(x: Any, n: Any) -> Array:
-    """x times 2 to the integer power n."""
-    value = as_value(x, "ldexp")
-    value = value if value.dtype.is_float else astype(value, dt.float32)
-    exponent = as_value(n, "ldexp")
-    if not exponent.dtype.is_integer:
-        raise UnsupportedDType(op="ldexp", dtype=exponent.dtype, hint="the exponent is an integer")
-    power = _int32(exponent)
-    wide = astype(value, computing(value.dtype))
-    return astype(traced(Ldexp(*together((wide, power), "ldexp"))), value.dtype)
-
-
-def _int32(exponent: Array) -> Array:
-    """An integer of any dtype as int32, cut to what is beyond the range of every float anyway."""
-    limit = 1 << 20
-    if exponent.dtype.bits == 64 or exponent.dtype == dt.uint32:
-        exponent = arith.minimum(exponent, limit)
-        exponent = arith.maximum(exponent, -limit) if exponent.dtype.is_signed else exponent
-    return astype(exponent, dt.int32)
-
-
-def modf(x: Any) -> tuple[Array, Array]:
-    """(fraction, whole part), both with the sign of x."""
-    value = as_value(x, "modf")
-    value = value if value.dtype.is_float else astype(value, dt.float32)
-    whole = trunc(value)
-    fraction = where(isinf(value), 0.0, value - whole)
-    return copysign(fraction, value), whole
-
-
-def frexp(x: Any) -> tuple[Array, Array]:
-    """(mantissa with 0.5 <= |m| < 1, int32 exponent) with x = m * 2 ** e; 0, infinities and NaN have exponent 0.
-
-    >>> run(lambda x: kd.frexp(x)[1], [8.0])
-    [4]
-    """
-    value = as_value(x, "frexp")
-    own = value.dtype if value.dtype.is_float else dt.float32
-    wide = astype(value, computing(own))
-    double = wide.dtype.bits == 64
-    field, bias, width = (52, 1022, 0x7FF) if double else (23, 126, 0xFF)
-    small = less(arith.absolute(wide), 2.0 ** (-1022 if double else -126))
-    scaled = where(small, wide * 2.0**64, wide)
-    bits = _bits_of(scaled)
-    exponent = astype((bits >> field) & width, dt.int32) - bias - where(small, 64, 0)
-    kept = bits & ~(width << field) | (bias << field)
-    plain = isfinite(wide) & not_equal(wide, 0)
-    mantissa = where(plain, bitcast_convert_type(kept, wide.dtype), wide)
-    return astype(mantissa, own), where(plain, exponent, 0)
-
-
-def spacing(x: Any) -> Array:
-    """The distance to the next number away from 0."""
-    from .math import nextafter
-
-    value = as_value(x, "spacing")
-    return nextafter(value, copysign(float("inf"), value)) - value
-
-
-def nextafter_narrow(x: Any, y: Any, dtype: DType) -> Array:
-    """`nextafter` in a float narrower than 32 bits, on its bits."""
-    if dtype in dt.FP8:
-        raise UnsupportedDType(op="nextafter", dtype=dtype, hint="convert to float32")
-    (a, b), _, _ = operands_of((x, y), "nextafter")
-    wide_a, wide_b = astype(a, dt.float32), astype(b, dt.float32)
-    bits = _bits_of(a)
-    up = greater(wide_b, wide_a)
-    away = up == greater_equal(bits, 0)
-    moved = where(away, bits + 1, bits - 1)
-    least = where(up, bits.dtype(1), bits.dtype(-(1 << 15) + 1))
-    stepped = where(equal(wide_a, 0), least, moved)
-    result = bitcast_convert_type(where(equal(wide_a, wide_b), _bits_of(b), stepped), dtype)
-    return where(isnan(a) | isnan(b), dtype(float("nan")), result)
 
 
 # --- angles --------------------------------------------------------------------------------------

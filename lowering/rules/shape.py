@@ -7,7 +7,8 @@ from math import prod
 from kernel_dsl.dtypes import DType
 from kernel_dsl.ir import layout_of
 from kernel_dsl.layout import Layout
-from kernel_dsl.ops.shape import Concatenate, Iota, Pick, Squeeze, Transpose
+from kernel_dsl.ops.create import Iota
+from kernel_dsl.ops.shape import Concatenate, Pick, Squeeze, Transpose
 from kernel_dsl.refs import View, ViewDim, strides_of
 
 from ..context import Context
