@@ -114,9 +114,6 @@ class BarrierType:
         return f"barrier<{self.arrivals}>[{','.join(map(str, self.shape))}]"
 
 
-Type = ArrayType | RefType | BarrierType  # and accumulator.AccType
-
-
 # --- values and ops ------------------------------------------------------------------------------
 
 

@@ -18,8 +18,9 @@ from .facts import any_of
 from .ir import ArrayType, MemorySpace, Region
 from .layout import SCALAR
 from .memory import Barrier, MemorySpec
-from .ops.arith import add, div, equal, less, multiply, not_equal, rem, subtract
+from .ops.arith import add, div, multiply, rem, subtract
 from .ops.barrier import barrier_wait
+from .ops.compare import equal, less, not_equal
 from .ops.control import loop, when
 from .ops.copy import (
     OOBFillMode,

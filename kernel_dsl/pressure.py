@@ -5,9 +5,9 @@ from __future__ import annotations
 import warnings
 
 from .ir import ArrayType, KernelIR, Op, layout_of
+from .ops.create import Iota
 from .ops.elementwise import Broadcast, Constant, Expand
 from .ops.matrix import SetMaxRegisters
-from .ops.shape import Iota
 
 LANES = 128  # of a warpgroup
 FILE_REGISTERS = 65536  # 32-bit registers of a multiprocessor (CUDA C++ Programming Guide, 'technical specifications')

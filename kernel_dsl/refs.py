@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from . import dtypes as dt
 from .compiled import Swizzle
 from .dtypes import DType, as_dtype
 from .errors import (
@@ -22,7 +21,6 @@ from .errors import (
     SliceOutOfRange,
     TooManyIndices,
 )
-from .facts import Range
 from .ir import MemorySpace, RefType, Value, attribute_type
 from .no_arithmetic import NoArithmetic
 from .values import Array
@@ -503,14 +501,3 @@ def _merge(ref: Ref, parts: list[ViewDim], to: tuple[int, ...]) -> ViewDim:
 def _not_affine(ref: Ref, to: tuple[int, ...]) -> BadReshape:
     why = "a reshaped Ref must walk each axis of its buffer in even steps; reshape the loaded value instead"
     return BadReshape(what=f"{ref!r}", shape=ref.shape, to=to, why=why)
-
-
-def index_range(value: Any) -> Range:
-    """What is known of an index."""
-    if isinstance(value, Value):
-        assert value.facts is not None
-        return value.facts
-    return Range(int(value), int(value), abs(int(value)))
-
-
-INT32 = dt.int32

@@ -8,7 +8,8 @@ from typing import Any
 
 from .errors_hopper import RegisterBudget
 from .ir import Op, Region, Value
-from .ops.arith import Add, And, Equal, Less, LessEqual, Not, NotEqual, Or, Sub
+from .ops.arith import Add, And, Not, Or, Sub
+from .ops.compare import Equal, Less, LessEqual, NotEqual
 from .ops.control import If, Switch
 from .ops.elementwise import Constant
 from .ops.index import AxisIndex

@@ -126,10 +126,6 @@ def current() -> Trace:
     return trace
 
 
-def is_tracing() -> bool:
-    return _current.get() is not None
-
-
 @contextmanager
 def tracing(trace: Trace) -> Generator[Trace]:
     """Make `trace` the running one."""

@@ -184,22 +184,22 @@ class Array(Value):
         return _ops("arith").absolute(self)
 
     def __eq__(self, other: object) -> Any:
-        return _ops("arith").equal(self, other)
+        return _ops("compare").equal(self, other)
 
     def __ne__(self, other: object) -> Any:
-        return _ops("arith").not_equal(self, other)
+        return _ops("compare").not_equal(self, other)
 
     def __lt__(self, other: Any) -> Array:
-        return _ops("arith").less(self, other)
+        return _ops("compare").less(self, other)
 
     def __le__(self, other: Any) -> Array:
-        return _ops("arith").less_equal(self, other)
+        return _ops("compare").less_equal(self, other)
 
     def __gt__(self, other: Any) -> Array:
-        return _ops("arith").greater(self, other)
+        return _ops("compare").greater(self, other)
 
     def __ge__(self, other: Any) -> Array:
-        return _ops("arith").greater_equal(self, other)
+        return _ops("compare").greater_equal(self, other)
 
     def __getitem__(self, index: Any) -> Array:
         return _ops("shape").getitem(self, index)

@@ -11,8 +11,9 @@ from .errors import BadArgument, BadArgumentType
 from .errors_hopper import PipelineLimit
 from .ir import MemorySpace
 from .memory import Barrier, ClusterBarrier
-from .ops.arith import equal, less, not_equal, subtract, where
+from .ops.arith import subtract
 from .ops.barrier import barrier_arrive, barrier_arrive_and_wait, barrier_wait
+from .ops.compare import equal, less, not_equal, where
 from .ops.control import loop, when
 from .ops.copy import (
     commit_smem,

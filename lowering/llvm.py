@@ -5,14 +5,12 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-import llvmlite
 import llvmlite.binding as llvm
 from llvmlite.binding import ffi
 
 from kernel_dsl.target import Target
 
 TRIPLE = "nvptx64-nvidia-cuda"
-VERSION: str = llvmlite.__version__
 
 
 class LlvmError(RuntimeError):

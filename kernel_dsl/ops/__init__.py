@@ -4,10 +4,13 @@ from . import (
     arith,
     atomic,
     barrier,
+    bits,
     cast,
     cluster,
+    compare,
     control,
     copy,
+    create,
     debug,
     dense,
     elementwise,
@@ -32,10 +35,13 @@ from . import (
 from .arith import *  # noqa: F403
 from .atomic import *  # noqa: F403
 from .barrier import *  # noqa: F403
+from .bits import *  # noqa: F403
 from .cast import *  # noqa: F403
 from .cluster import *  # noqa: F403
+from .compare import *  # noqa: F403
 from .control import *  # noqa: F403
 from .copy import *  # noqa: F403
+from .create import *  # noqa: F403
 from .debug import *  # noqa: F403
 from .elementwise import broadcast_to
 from .index import *  # noqa: F403
@@ -58,10 +64,13 @@ FAMILIES = (
     arith,
     atomic,
     barrier,
+    bits,
     cast,
     cluster,
+    compare,
     control,
     copy,
+    create,
     debug,
     dense,
     elementwise,

@@ -1,13 +1,14 @@
-"""Elementwise arithmetic, comparison, selection and bit operations. LLVM text by kind is the whole lowering."""
+"""Elementwise arithmetic and bit operations. LLVM text by kind is the whole lowering."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from .. import dtypes as dt
 from .. import facts
 from ..dtypes import DType
-from ..errors import BadArgumentType, UnsupportedDType
+from ..errors import UnsupportedDType
 from ..facts import Range
 from ..ir import Value, operand
 from ..promote import computing, true_division
@@ -31,69 +32,45 @@ __all__ = [
     "conjugate",
     "div",
     "divide",
-    "equal",
     "floor_divide",
     "fma",
     "fmax",
     "fmin",
-    "greater",
-    "greater_equal",
     "invert",
     "left_shift",
-    "less",
-    "less_equal",
     "maximum",
     "minimum",
     "mod",
     "multiply",
     "negative",
-    "not_equal",
     "positive",
     "rem",
     "remainder",
     "right_shift",
-    "select",
     "subtract",
     "true_divide",
-    "where",
 ]
 
 
-def _ranges(op: Binary) -> tuple[Range, Range] | None:
-    a, b = op.x.facts, op.y.facts
-    return None if a is None or b is None else (a, b)
-
-
-class Add(
-    Binary, name="add"
-):
+class Add(Binary, name="add"):
     """x + y; integers wrap. PTX `add`."""
 
     llvm = {"f": "fadd {t} {0}, {1}", "i": "add {t} {0}, {1}", "u": "add {t} {0}, {1}"}
-
-    def range(self) -> Range | None:
-        r = _ranges(self)
-        return r and facts.add(*r)
+    interval = facts.add
 
 
 class Sub(Binary, name="sub"):
     """x - y; integers wrap. PTX `sub`."""
 
     llvm = {"f": "fsub {t} {0}, {1}", "i": "sub {t} {0}, {1}", "u": "sub {t} {0}, {1}"}
-
-    def range(self) -> Range | None:
-        r = _ranges(self)
-        return r and facts.sub(*r)
+    interval = facts.sub
 
 
 class Mul(Binary, name="mul"):
     """x * y; integers wrap. PTX `mul`."""
 
     llvm = {"f": "fmul {t} {0}, {1}", "i": "mul {t} {0}, {1}", "u": "mul {t} {0}, {1}"}
-
-    def range(self) -> Range | None:
-        r = _ranges(self)
-        return r and facts.mul(*r)
+    interval = facts.mul
 
 
 class Div(Binary, name="div"):
@@ -109,17 +86,13 @@ class Rem(Binary, name="rem"):
 class FloorDiv(Binary, name="floor_div"):
     """Integer floor division; x // 0 is 0. PTX `div`, `rem`, `selp`."""
 
-    def range(self) -> Range | None:
-        r = _ranges(self)
-        return r and facts.floordiv(*r)
+    interval = facts.floordiv
 
 
 class FloorMod(Binary, name="floor_mod"):
     """Python's integer remainder, with the sign of y; x % 0 is 0. PTX `rem`, `selp`."""
 
-    def range(self) -> Range | None:
-        r = _ranges(self)
-        return r and facts.mod(*r)
+    interval = facts.mod
 
 
 class Max(Binary, name="max"):
@@ -131,10 +104,7 @@ class Max(Binary, name="max"):
         "u": "call {t} @llvm.umax.{s}({t} {0}, {t} {1})",
         "b": "or i1 {0}, {1}",
     }
-
-    def range(self) -> Range | None:
-        r = _ranges(self)
-        return r and facts.maximum(*r)
+    interval = facts.maximum
 
 
 class Min(Binary, name="min"):
@@ -146,10 +116,7 @@ class Min(Binary, name="min"):
         "u": "call {t} @llvm.umin.{s}({t} {0}, {t} {1})",
         "b": "and i1 {0}, {1}",
     }
-
-    def range(self) -> Range | None:
-        r = _ranges(self)
-        return r and facts.minimum(*r)
+    interval = facts.minimum
 
 
 class FMax(Binary, name="fmax"):
@@ -177,10 +144,7 @@ class And(Binary, name="and"):
     """Bitwise and. PTX `and`."""
 
     llvm = dict.fromkeys("iub", "and {t} {0}, {1}")
-
-    def range(self) -> Range | None:
-        r = _ranges(self)
-        return r and facts.masked(*r)
+    interval = facts.masked
 
 
 class Or(Binary, name="or"):
@@ -198,17 +162,13 @@ class Xor(Binary, name="xor"):
 class ShiftLeft(Binary, name="shift_left"):
     """x << y; a shift by the width or more gives 0. PTX `shl`."""
 
-    def range(self) -> Range | None:
-        r = _ranges(self)
-        return r and facts.shifted(*r, left=True)
+    interval = partial(facts.shifted, left=True)
 
 
 class ShiftRight(Binary, name="shift_right"):
     """x >> y, arithmetic for signed; a shift by the width or more gives 0, or the sign. PTX `shr`."""
 
-    def range(self) -> Range | None:
-        r = _ranges(self)
-        return r and facts.shifted(*r, left=False)
+    interval = partial(facts.shifted, left=False)
 
 
 class Neg(Unary, name="neg"):
@@ -233,54 +193,6 @@ class Abs(Unary, name="abs"):
         "f": "call {t} @llvm.fabs.{s}({t} {0})",
         "i": "call {t} @llvm.abs.{s}({t} {0}, i1 false)",
     }
-
-
-class Equal(Compare, name="equal"):
-    """x == y, false for NaN. PTX `setp.eq`."""
-
-    llvm = {"f": "fcmp oeq {t} {0}, {1}", **dict.fromkeys("iub", "icmp eq {t} {0}, {1}")}
-
-
-class NotEqual(Compare, name="not_equal"):
-    """x != y, true for NaN. PTX `setp.neu`, `setp.ne`."""
-
-    llvm = {"f": "fcmp une {t} {0}, {1}", **dict.fromkeys("iub", "icmp ne {t} {0}, {1}")}
-
-
-class Less(Compare, name="less"):
-    """x < y, false for NaN. PTX `setp.lt`."""
-
-    llvm = {
-        "f": "fcmp olt {t} {0}, {1}",
-        "i": "icmp slt {t} {0}, {1}",
-        **dict.fromkeys("ub", "icmp ult {t} {0}, {1}"),
-    }
-
-
-class LessEqual(Compare, name="less_equal"):
-    """x <= y, false for NaN. PTX `setp.le`."""
-
-    llvm = {
-        "f": "fcmp ole {t} {0}, {1}",
-        "i": "icmp sle {t} {0}, {1}",
-        **dict.fromkeys("ub", "icmp ule {t} {0}, {1}"),
-    }
-
-
-class Select(Elementwise, name="select"):
-    """x where the predicate holds, else y. PTX `selp`."""
-
-    predicate: Value = operand()
-    x: Value = operand()
-    y: Value = operand()
-    llvm = dict.fromkeys("fiub", "select i1 {0}, {t} {1}, {t} {2}")
-
-    def result_dtype(self) -> DType:
-        return self.x.type.dtype
-
-    def range(self) -> Range | None:
-        a, b = self.x.facts, self.y.facts
-        return None if a is None or b is None else facts.union(a, b)
 
 
 # --- building ------------------------------------------------------------------------------------
@@ -495,64 +407,3 @@ def absolute(x: Any) -> Array:
 
 
 abs = absolute
-
-
-def equal(x: Any, y: Any) -> Array:
-    """x == y as bool."""
-    return elementwise(Equal, (x, y), "equal")
-
-
-def not_equal(x: Any, y: Any) -> Array:
-    """x != y as bool; NaN differs from all."""
-    return elementwise(NotEqual, (x, y), "not_equal")
-
-
-def less(x: Any, y: Any) -> Array:
-    """x < y as bool."""
-    return elementwise(Less, (x, y), "less")
-
-
-def less_equal(x: Any, y: Any) -> Array:
-    """x <= y as bool."""
-    return elementwise(LessEqual, (x, y), "less_equal")
-
-
-def greater(x: Any, y: Any) -> Array:
-    """x > y as bool."""
-    return elementwise(Less, (y, x), "greater")
-
-
-def greater_equal(x: Any, y: Any) -> Array:
-    """x >= y as bool."""
-    return elementwise(LessEqual, (y, x), "greater_equal")
-
-
-def truth(x: Any, op: str) -> Array:
-    return astype(as_value(x, op), dt.bool_)
-
-
-
-
-
-
-def where(condition: Any, x: Any, y: Any) -> Array:
-    """x where the condition (bool, or != 0) holds, else y.
-
-    >>> run(lambda x: kd.where(x > 1, x, 0), [1, 2, 3])
-    [0 2 3]
-    """
-    values, _dtype, weak = operands_of((x, y), "where")
-    predicate = truth(condition, "where")
-    predicate, a, b = together([predicate, *values], "where")
-    result = traced(Select(predicate, a, b))
-    result.weak = weak
-    return result
-
-
-def select(condition: Any, x: Any, y: Any) -> Array:
-    """`where` with a bool condition."""
-    value = as_value(condition, "select")
-    if not value.dtype.is_bool:
-        what = f"the condition has dtype {value.dtype}"
-        raise BadArgumentType(op="select", what=what, hint="compare it, or use `kd.where`")
-    return where(value, x, y)

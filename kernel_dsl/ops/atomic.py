@@ -169,9 +169,7 @@ def atomic(ref: Any, value: Any, kind: AtomicKind, op: str, mask: Any, order: st
     return traced(AtomicRmw(at.root, x, at.offsets, at.indices, at.mask, at.view, kind, order, scope, at.axes))
 
 
-def atomic_add(
-    ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed", scope: str = "gpu"
-) -> Array:
+def atomic_add(ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed", scope: str = "gpu") -> Array:
     """Add `value` to every element of a Ref or `ref.at[...]`, atomically; returns the old values, in its shape and dtype.
 
     The Ref lies in GMEM or SMEM and holds 32- or 64-bit ints, float16, bfloat16, float32 or float64. `value` is broadcast to
@@ -181,9 +179,7 @@ def atomic_add(
     return atomic(ref, value, AtomicKind.ADD, "atomic_add", mask, order, scope)
 
 
-def atomic_max(
-    ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed", scope: str = "gpu"
-) -> Array:
+def atomic_max(ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed", scope: str = "gpu") -> Array:
     """Keep the larger of every element and `value`, atomically; for floats NaN gives way. Returns the old values.
 
     Dtypes, arguments and errors are those of `atomic_add`.
@@ -191,9 +187,7 @@ def atomic_max(
     return atomic(ref, value, AtomicKind.MAX, "atomic_max", mask, order, scope)
 
 
-def atomic_min(
-    ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed", scope: str = "gpu"
-) -> Array:
+def atomic_min(ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed", scope: str = "gpu") -> Array:
     """Keep the smaller of every element and `value`, atomically; for floats NaN gives way. Returns the old values.
 
     Dtypes, arguments and errors are those of `atomic_add`.
@@ -201,9 +195,7 @@ def atomic_min(
     return atomic(ref, value, AtomicKind.MIN, "atomic_min", mask, order, scope)
 
 
-def atomic_and(
-    ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed", scope: str = "gpu"
-) -> Array:
+def atomic_and(ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed", scope: str = "gpu") -> Array:
     """And every element with `value` of a Ref or `ref.at[...]`, atomically; returns the old values.
 
     For 32- and 64-bit ints; arguments and errors are those of `atomic_add`.
@@ -211,9 +203,7 @@ def atomic_and(
     return atomic(ref, value, AtomicKind.AND, "atomic_and", mask, order, scope)
 
 
-def atomic_or(
-    ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed", scope: str = "gpu"
-) -> Array:
+def atomic_or(ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed", scope: str = "gpu") -> Array:
     """Or every element with `value` of a Ref or `ref.at[...]`, atomically; returns the old values.
 
     For 32- and 64-bit ints; arguments and errors are those of `atomic_add`.
@@ -221,9 +211,7 @@ def atomic_or(
     return atomic(ref, value, AtomicKind.OR, "atomic_or", mask, order, scope)
 
 
-def atomic_xor(
-    ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed", scope: str = "gpu"
-) -> Array:
+def atomic_xor(ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed", scope: str = "gpu") -> Array:
     """Exclusive-or every element with `value` of a Ref or `ref.at[...]`, atomically; returns the old values.
 
     For 32- and 64-bit ints; arguments and errors are those of `atomic_add`.
@@ -231,9 +219,7 @@ def atomic_xor(
     return atomic(ref, value, AtomicKind.XOR, "atomic_xor", mask, order, scope)
 
 
-def atomic_xchg(
-    ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed", scope: str = "gpu"
-) -> Array:
+def atomic_xchg(ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed", scope: str = "gpu") -> Array:
     """Exchange every element for `value` of a Ref or `ref.at[...]`, atomically; returns the old values.
 
     Dtypes, arguments and errors are those of `atomic_add`.

@@ -303,7 +303,7 @@ def async_prefetch(ref: Any, *, collective_axes: Any = None, predicate: Any = No
     axes = cluster_positions(collective_axes, op)
     if axes:
         from ..trace import traced
-        from .arith import equal
+        from .compare import equal
         from .index import AxisIndex
 
         sizes = {p: size for kind, p, size in current().axes.values() if kind == "cluster"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -337,10 +337,15 @@ class Unary(Elementwise):
 
 
 class Binary(Elementwise):
-    """Two operands of one dtype."""
+    """Two operands of one dtype. `interval`: what is known of integers, from what is known of both operands."""
 
     x: Value = operand()
     y: Value = operand()
+    interval: ClassVar[Callable[[Range, Range], Range | None] | None] = None
+
+    def range(self) -> Range | None:
+        a, b, interval = self.x.facts, self.y.facts, type(self).interval
+        return None if interval is None or a is None or b is None else interval(a, b)
 
 
 class Compare(Binary):

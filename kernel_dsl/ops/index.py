@@ -16,6 +16,7 @@ from ..trace import current, emit, traced
 from ..values import Array
 from . import arith
 from .cast import Cast
+from .compare import Select
 from .elementwise import Broadcast, ConvertLayout, Expand, as_value, constant
 
 __all__ = ["axis_index", "axis_size", "cdiv", "ds", "multiple_of", "num_programs", "program_id"]
@@ -159,8 +160,8 @@ def _computed_again(value: Value, done: dict[int, Value]) -> Value:
     if facts.wide:
         if isinstance(op, _WIDENED):
             return emit(type(op)(*[_widen(v, done) for v in op.values()])).result
-        if isinstance(op, arith.Select):
-            return emit(arith.Select(op.predicate, _widen(op.x, done), _widen(op.y, done))).result
+        if isinstance(op, Select):
+            return emit(Select(op.predicate, _widen(op.x, done), _widen(op.y, done))).result
         if isinstance(op, MultipleOf):
             return emit(MultipleOf(_widen(op.x, done), op.factor)).result
         if isinstance(op, Cast):

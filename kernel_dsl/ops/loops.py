@@ -8,7 +8,8 @@ from math import prod
 from typing import Any
 
 from ..errors import BadArgument
-from .arith import add, div, equal, less, multiply, rem, subtract, where
+from .arith import add, div, multiply, rem, subtract
+from .compare import equal, less, where
 from .control import loop
 from .index import axis_index, axis_size
 

@@ -15,7 +15,7 @@ from ..layout import Layout
 from ..layouts import WGMMA, WGMMA_8BIT, WGMMA_TF32, LayoutRule, resolve_rule
 from ..refs import Ref, View
 from ..target import Feature
-from ..trace import LayoutVar, current, emit, find, traced
+from ..trace import current, emit, traced
 from ..transforms import check_fields, find_swizzle, transformed
 from ..values import Array
 from .elementwise import as_value, broadcast_value, convert
@@ -313,12 +313,6 @@ def layout_cast(x: Any, layout: Any) -> Array:
     """
     value = as_value(x, "layout_cast")
     return convert(value, resolve_rule(layout, value.shape, "layout_cast"))
-
-
-def is_wgmma_layout(value: Array) -> bool:
-    """Whether a value lies as accumulators do."""
-    found = find(value.type.layout)
-    return not isinstance(found, LayoutVar) and value.ndim == 2 and found == WGMMA.of(value.shape)
 
 
 def set_max_registers(n: int, *, action: str) -> None:

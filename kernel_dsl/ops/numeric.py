@@ -1,4 +1,4 @@
-"""Functions built of others: rounding, remainders, integer powers, classification and bit counts."""
+"""Functions built of others: rounding, remainders, integer powers, classification and angles."""
 
 from __future__ import annotations
 
@@ -6,28 +6,23 @@ import math as _math
 from typing import Any
 
 from .. import dtypes as dt
-from ..dtypes import DType
 from ..errors import UnsupportedDType
 from ..promote import computing
-from ..trace import traced
 from ..values import Array
 from . import arith
-from .cast import astype, bitcast_convert_type
-from .elementwise import Binary, Compare, Unary, as_value, common_dtype, operands_of, together
+from .cast import astype
+from .compare import equal, greater, less, not_equal, where
+from .elementwise import Binary, Compare, Unary, as_value, common_dtype
 from .math import Pow
 
 __all__ = [
-    "bitwise_count",
     "ceil",
-    "clz",
-    "copysign",
     "deg2rad",
     "degrees",
     "divmod",
     "fabs",
     "floor",
     "fmod",
-    "frexp",
     "gcd",
     "heaviside",
     "integer_pow",
@@ -37,10 +32,7 @@ __all__ = [
     "isneginf",
     "isposinf",
     "lcm",
-    "ldexp",
-    "modf",
     "nan_to_num",
-    "population_count",
     "rad2deg",
     "radians",
     "reciprocal",
@@ -48,9 +40,7 @@ __all__ = [
     "rint",
     "round",
     "sign",
-    "signbit",
     "sinc",
-    "spacing",
     "square",
     "trunc",
 ]
@@ -98,34 +88,10 @@ class FloorDivide(Binary, name="floor_divide"):
     math = "floor_divide"
 
 
-class Ldexp(Binary, name="ldexp"):
-    """x times 2 to the power y, which is int32. Several PTX instructions."""
-
-    math = "ldexp"
-
-
 class IsNan(Compare, name="unordered"):
     """Whether either operand is NaN. PTX `setp.nan`."""
 
     llvm = {"f": "fcmp uno {t} {0}, {1}"}
-
-
-class PopCount(Unary, name="population_count"):
-    """How many bits are set. PTX `popc`."""
-
-    llvm = dict.fromkeys("iu", "call {t} @llvm.ctpop.{s}({t} {0})")
-
-
-class Clz(Unary, name="clz"):
-    """How many leading bits are zero; the width for 0. PTX `clz`."""
-
-    llvm = dict.fromkeys("iu", "call {t} @llvm.ctlz.{s}({t} {0}, i1 false)")
-
-
-class CopySign(Binary, name="copysign"):
-    """|x| with the sign of y. PTX `copysign`, or bit operations."""
-
-    llvm = {"f": "call {t} @llvm.copysign.{s}({t} {0}, {t} {1})"}
 
 
 # --- rounding ------------------------------------------------------------------------------------
@@ -229,7 +195,7 @@ def integer_pow(x: Any, y: int) -> Array:
         y >>= 1
         base = base * base if y else base
     if result is None:
-        from .shape import full_like
+        from .create import full_like
 
         result = full_like(wide, 1)
     return astype(result, value.dtype)
@@ -248,14 +214,14 @@ def power_of(x: Any, y: Any) -> Array:
 def _integer_power(x: Array, y: Array) -> Array:
     """Both integers: square and multiply over the bits of the exponent; negative exponents give 0, +-1 or 0."""
     from .control import fori_loop
-    from .shape import full
+    from .create import full
 
     shape = (x + y).shape
     one: Any = full(shape, 1, x.dtype)
 
     def step(_: Any, state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
         result, base, left = state
-        result = arith.where((left & 1) != 0, result * base, result)
+        result = where((left & 1) != 0, result * base, result)
         return result, base * base, left >> 1
 
     start = (one, x + full(shape, 0, x.dtype), y + full(shape, 0, y.dtype))
@@ -263,8 +229,8 @@ def _integer_power(x: Array, y: Array) -> Array:
     if not x.dtype.is_signed:
         return result
     odd = (y & 1) != 0
-    below = arith.where(x == 1, 1, arith.where(x == -1, arith.where(odd, -1, 1), 0))
-    return arith.where(y < 0, below, result)
+    below = where(x == 1, 1, where(x == -1, where(odd, -1, 1), 0))
+    return where(y < 0, below, result)
 
 
 def gcd(x: Any, y: Any) -> Array:
@@ -280,8 +246,8 @@ def lcm(x: Any, y: Any) -> Array:
 
 def _euclid(x: Any, y: Any, op: str) -> tuple[Array, Array, Array]:
     from .control import while_loop
+    from .create import full
     from .reduce import any as any_of
-    from .shape import full
 
     dtype = common_dtype((x, y), op)
     if not dtype.is_integer:
@@ -292,7 +258,7 @@ def _euclid(x: Any, y: Any, op: str) -> tuple[Array, Array, Array]:
 
     def step(state: tuple[Any, Any]) -> tuple[Any, Any]:
         u, v = state
-        return arith.where(v != 0, v, u), arith.where(v != 0, arith.rem(u, v), 0)
+        return where(v != 0, v, u), where(v != 0, arith.rem(u, v), 0)
 
     common, _ = while_loop(lambda s: any_of(s[1] != 0) if s[1].ndim else s[1] != 0, step, (a, b))
     return common, a, b
@@ -305,7 +271,7 @@ def isnan(x: Any) -> Array:
     """Whether x is NaN; false for ints."""
     value = as_value(x, "isnan")
     if not value.dtype.is_float:
-        return arith.not_equal(value, value)
+        return not_equal(value, value)
     return arith.elementwise(IsNan, (value, value), "isnan")
 
 
@@ -313,40 +279,28 @@ def isfinite(x: Any) -> Array:
     """Whether x is neither infinite nor NaN; true for ints."""
     value = as_value(x, "isfinite")
     if not value.dtype.is_float:
-        return arith.equal(value, value)
-    return arith.less(arith.absolute(value), float("inf"))
+        return equal(value, value)
+    return less(arith.absolute(value), float("inf"))
 
 
 def isinf(x: Any) -> Array:
     """Whether x is an infinity."""
     value = as_value(x, "isinf")
     if not value.dtype.is_float:
-        return arith.not_equal(value, value)
-    return arith.equal(arith.absolute(value), float("inf"))
+        return not_equal(value, value)
+    return equal(arith.absolute(value), float("inf"))
 
 
 def isposinf(x: Any) -> Array:
     """Whether x is positive infinity."""
     value = as_value(x, "isposinf")
-    return arith.equal(value, float("inf")) if value.dtype.is_float else arith.not_equal(value, value)
+    return equal(value, float("inf")) if value.dtype.is_float else not_equal(value, value)
 
 
 def isneginf(x: Any) -> Array:
     """Whether x is negative infinity."""
     value = as_value(x, "isneginf")
-    return arith.equal(value, float("-inf")) if value.dtype.is_float else arith.not_equal(value, value)
-
-
-def _bits_of(value: Array) -> Array:
-    return bitcast_convert_type(value, f"int{value.dtype.bits}")
-
-
-def signbit(x: Any) -> Array:
-    """Whether the sign bit is set: true for -0.0 too."""
-    value = as_value(x, "signbit")
-    if value.dtype.is_float:
-        return arith.less(_bits_of(value), 0)
-    return arith.less(value, 0) if value.dtype.is_signed else arith.not_equal(value, value)
+    return equal(value, float("-inf")) if value.dtype.is_float else not_equal(value, value)
 
 
 def sign(x: Any) -> Array:
@@ -356,16 +310,9 @@ def sign(x: Any) -> Array:
         return value
     zero = arith.multiply(value, 0) if not value.dtype.is_float else value
     has_sign = value.dtype.is_float or value.dtype.is_signed
-    below = arith.where(arith.less(value, 0), value.dtype(-1 if has_sign else 0), zero)
-    positive = arith.where(arith.greater(value, 0), value.dtype(1), below)
+    below = where(less(value, 0), value.dtype(-1 if has_sign else 0), zero)
+    positive = where(greater(value, 0), value.dtype(1), below)
     return positive
-
-
-def copysign(x: Any, y: Any) -> Array:
-    """|x| with the sign of y."""
-    from .math import _function  # pyright: ignore[reportPrivateUsage]
-
-    return _function(CopySign, (x, y), "copysign")
 
 
 def fabs(x: Any) -> Array:
@@ -385,8 +332,8 @@ def reciprocal(x: Any) -> Array:
 def heaviside(x: Any, y: Any) -> Array:
     """0 below 0, 1 above, y at 0."""
     value = astype(x, common_dtype((x, y, 1.0), "heaviside"))
-    below = arith.where(arith.less(value, 0), 0.0, arith.where(arith.greater(value, 0), 1.0, y))
-    return arith.where(isnan(value), value, below)
+    below = where(less(value, 0), 0.0, where(greater(value, 0), 1.0, y))
+    return where(isnan(value), value, below)
 
 
 def relu(x: Any) -> Array:
@@ -406,118 +353,9 @@ def nan_to_num(x: Any, nan: float = 0.0, posinf: float | None = None, neginf: fl
     if not value.dtype.is_float:
         return value
     info = ml_dtypes.finfo(value.dtype.numpy)
-    value = arith.where(isnan(value), nan, value)
-    value = arith.where(isposinf(value), float(info.max) if posinf is None else posinf, value)
-    return arith.where(isneginf(value), float(info.min) if neginf is None else neginf, value)
-
-
-# --- bits ----------------------------------------------------------------------------------------
-
-
-def _of_integer(cls: Any, x: Any, op: str) -> Array:
-    dtype = common_dtype((x,), op)
-    if not dtype.is_integer:
-        raise UnsupportedDType(op=op, dtype=dtype, hint="it is for integers")
-    return arith.elementwise(cls, (x,), op)
-
-
-def population_count(x: Any) -> Array:
-    """How many bits of each integer are set, in its dtype.
-
-    >>> run(kd.population_count, [7, 8])
-    [3 1]
-    """
-    return _of_integer(PopCount, x, "population_count")
-
-
-def bitwise_count(x: Any) -> Array:
-    """NumPy's bitwise_count: the bits set in |x|, as uint8."""
-    value = as_value(x, "bitwise_count")
-    return astype(population_count(arith.absolute(value)), dt.uint8)
-
-
-def clz(x: Any) -> Array:
-    """How many leading bits of each integer are zero.
-
-    >>> run(kd.clz, [1, 256])
-    [31 23]
-    """
-    return _of_integer(Clz, x, "clz")
-
-
-def ldexp(x: Any, n: Any) -> Array:
-    """x times 2 to the integer power n."""
-    value = as_value(x, "ldexp")
-    value = value if value.dtype.is_float else astype(value, dt.float32)
-    exponent = as_value(n, "ldexp")
-    if not exponent.dtype.is_integer:
-        raise UnsupportedDType(op="ldexp", dtype=exponent.dtype, hint="the exponent is an integer")
-    power = _int32(exponent)
-    wide = astype(value, computing(value.dtype))
-    return astype(traced(Ldexp(*together((wide, power), "ldexp"))), value.dtype)
-
-
-def _int32(exponent: Array) -> Array:
-    """An integer of any dtype as int32, cut to what is beyond the range of every float anyway."""
-    limit = 1 << 20
-    if exponent.dtype.bits == 64 or exponent.dtype == dt.uint32:
-        exponent = arith.minimum(exponent, limit)
-        exponent = arith.maximum(exponent, -limit) if exponent.dtype.is_signed else exponent
-    return astype(exponent, dt.int32)
-
-
-def modf(x: Any) -> tuple[Array, Array]:
-    """(fraction, whole part), both with the sign of x."""
-    value = as_value(x, "modf")
-    value = value if value.dtype.is_float else astype(value, dt.float32)
-    whole = trunc(value)
-    fraction = arith.where(isinf(value), 0.0, value - whole)
-    return copysign(fraction, value), whole
-
-
-def frexp(x: Any) -> tuple[Array, Array]:
-    """(mantissa with 0.5 <= |m| < 1, int32 exponent) with x = m * 2 ** e; 0, infinities and NaN have exponent 0.
-
-    >>> run(lambda x: kd.frexp(x)[1], [8.0])
-    [4]
-    """
-    value = as_value(x, "frexp")
-    own = value.dtype if value.dtype.is_float else dt.float32
-    wide = astype(value, computing(own))
-    double = wide.dtype.bits == 64
-    field, bias, width = (52, 1022, 0x7FF) if double else (23, 126, 0xFF)
-    small = arith.less(arith.absolute(wide), 2.0 ** (-1022 if double else -126))
-    scaled = arith.where(small, wide * 2.0**64, wide)
-    bits = _bits_of(scaled)
-    exponent = astype((bits >> field) & width, dt.int32) - bias - arith.where(small, 64, 0)
-    kept = bits & ~(width << field) | (bias << field)
-    plain = isfinite(wide) & arith.not_equal(wide, 0)
-    mantissa = arith.where(plain, bitcast_convert_type(kept, wide.dtype), wide)
-    return astype(mantissa, own), arith.where(plain, exponent, 0)
-
-
-def spacing(x: Any) -> Array:
-    """The distance to the next number away from 0."""
-    from .math import nextafter
-
-    value = as_value(x, "spacing")
-    return nextafter(value, copysign(float("inf"), value)) - value
-
-
-def nextafter_narrow(x: Any, y: Any, dtype: DType) -> Array:
-    """`nextafter` in a float narrower than 32 bits, on its bits."""
-    if dtype in dt.FP8:
-        raise UnsupportedDType(op="nextafter", dtype=dtype, hint="convert to float32")
-    (a, b), _, _ = operands_of((x, y), "nextafter")
-    wide_a, wide_b = astype(a, dt.float32), astype(b, dt.float32)
-    bits = _bits_of(a)
-    up = arith.greater(wide_b, wide_a)
-    away = up == arith.greater_equal(bits, 0)
-    moved = arith.where(away, bits + 1, bits - 1)
-    least = arith.where(up, bits.dtype(1), bits.dtype(-(1 << 15) + 1))
-    stepped = arith.where(arith.equal(wide_a, 0), least, moved)
-    result = bitcast_convert_type(arith.where(arith.equal(wide_a, wide_b), _bits_of(b), stepped), dtype)
-    return arith.where(isnan(a) | isnan(b), dtype(float("nan")), result)
+    value = where(isnan(value), nan, value)
+    value = where(isposinf(value), float(info.max) if posinf is None else posinf, value)
+    return where(isneginf(value), float(info.min) if neginf is None else neginf, value)
 
 
 # --- angles --------------------------------------------------------------------------------------
@@ -542,5 +380,5 @@ def sinc(x: Any) -> Array:
     from .math import sin
 
     value = arith.multiply(x, _math.pi)
-    safe = arith.where(arith.equal(value, 0), 1.0, value)
-    return arith.where(arith.equal(value, 0), 1.0, arith.true_divide(sin(safe), safe))
+    safe = where(equal(value, 0), 1.0, value)
+    return where(equal(value, 0), 1.0, arith.true_divide(sin(safe), safe))

@@ -145,7 +145,7 @@ def _product(x: Any, y: Any, acc: Any, common: DType, tf32: bool) -> Array:
 
 
 def _zeros(shape: tuple[int, ...], dtype: DType) -> Array:
-    from .shape import zeros
+    from .create import zeros
 
     return zeros(shape, dtype)
 

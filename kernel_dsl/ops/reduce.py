@@ -81,6 +81,18 @@ def normalise_axes(axis: Any, value: Array) -> tuple[int, ...]:
     return tuple(sorted(out))
 
 
+def axes_of(axis: Any, rank: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Axes as non-negative ints, in the order given. Raises `BadAxis`."""
+    axes = tuple(axis) if isinstance(axis, (tuple, list)) else (axis,)
+    out: list[int] = []
+    for a in axes:
+        good = isinstance(a, (int, np.integer)) and not isinstance(a, bool) and -rank <= a < rank
+        if not good or int(a) % rank in out:
+            raise BadAxis(axis=axis, shape=shape, lo=-rank, hi=rank - 1)
+        out.append(int(a) % rank)
+    return tuple(out)
+
+
 def expand_dims_free(value: Array, dims: tuple[int, ...]) -> Array:
     """`value` with new dimensions of extent 1 at `dims` of the result."""
     if not dims:
@@ -93,7 +105,7 @@ def reduce_axes(x: Array, axes: tuple[int, ...], kind: Reduction, keepdims: bool
     if not axes:
         return x
     if any_of(x.shape[a] == 0 for a in axes):
-        from .shape import full
+        from .create import full
 
         shape = tuple(1 if i in axes else n for i, n in enumerate(x.shape) if keepdims or i not in axes)
         return full(shape, int(kind in (Reduction.PROD, Reduction.AND)), x.dtype)

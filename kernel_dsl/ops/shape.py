@@ -1,4 +1,4 @@
-"""Making and rearranging values: constants, index arrays, reshapes, slices, joins."""
+"""Rearranging values: reshapes, slices, joins."""
 
 from __future__ import annotations
 
@@ -8,37 +8,21 @@ from typing import Any
 
 import numpy as np
 
-from .. import dtypes as dt
-from ..dtypes import as_dtype
-from ..errors import (
-    BadArgument,
-    BadArgumentType,
-    BadAxis,
-    BadIndex,
-)
+from ..errors import BadArgument, BadAxis, BadIndex
 from ..facts import Range
 from ..ir import ArrayType, MemorySpace, Op, RefType, Value, array_type, attr, operand, operands
 from ..layout import SCALAR, Layout
-from ..layouts import resolve_rule
-from ..memory import as_shape
 from ..promote import promote
 from ..refs import Ref, View, ViewDim, infer_shape, is_index
 from ..trace import LayoutVar, resolve, traced
 from ..values import Array
 from .elementwise import Broadcast, as_value, item_type
-from .reduce import expand_dims_free, normalise_axes
+from .reduce import axes_of, expand_dims_free, normalise_axes
 
 __all__ = [
-    "arange",
-    "broadcasted_iota",
     "concatenate",
     "expand_dims",
     "flip",
-    "full",
-    "full_like",
-    "iota",
-    "ones",
-    "ones_like",
     "pad",
     "reshape",
     "split",
@@ -46,24 +30,7 @@ __all__ = [
     "stack",
     "swapaxes",
     "transpose",
-    "zeros",
-    "zeros_like",
 ]
-
-
-class Iota(Op, name="iota"):
-    """Each element's own index along `dim`. No shuffle. PTX `add` of the lane's and the register's share."""
-
-    shape: tuple[int, ...] = attr()
-    dtype: dt.DType = attr()
-    dim: int = attr()
-    layout: Any = attr()
-
-    def infer(self) -> tuple[Any, ...]:
-        return (ArrayType(self.shape, self.dtype, self.layout),)
-
-    def range(self) -> Range | None:
-        return Range(0, max(self.shape[self.dim] - 1, 0))
 
 
 class Transpose(Op, name="transpose"):
@@ -128,129 +95,7 @@ class Concatenate(Op, name="concatenate"):
         return (ArrayType(tuple(shape), types[0].dtype, self.layout),)
 
 
-# --- constants -----------------------------------------------------------------------------------
-
-
-def full(shape: Any, fill_value: Any, dtype: Any = None) -> Array:
-    """A value of one number everywhere; the number may be traced.
-
-    >>> run(lambda x: kd.full((2, 2), x[0]), [7, 8])
-    [[7 7]
-     [7 7]]
-    """
-    to = as_shape(shape, "full")
-    own, weak = item_type(fill_value, "full")
-    out = as_dtype(dtype) if dtype is not None else own
-    value = as_value(fill_value, "full", out)
-    if value.ndim:
-        raise BadArgument(op="full", what=f"a fill of shape {value.shape}", hint="fill with one number")
-    del weak
-    if not to:
-        return traced(Broadcast(value, to, SCALAR))
-    return traced(Broadcast(value, to, LayoutVar(to)))
-
-
-def zeros(shape: Any, dtype: Any = None) -> Array:
-    """Zeros, float32 by default.
-
-    >>> run(lambda: kd.zeros((2,), kd.int32))
-    [0 0]
-    """
-    return full(shape, 0, dt.float32 if dtype is None else dtype)
-
-
-def ones(shape: Any, dtype: Any = None) -> Array:
-    """Ones, float32 by default.
-
-    >>> run(lambda: kd.ones((2,)))
-    [1. 1.]
-    """
-    return full(shape, 1, dt.float32 if dtype is None else dtype)
-
-
-def full_like(x: Any, fill_value: Any, dtype: Any = None) -> Array:
-    """`full` with the shape and dtype of `x` (a value or a Ref).
-
-    >>> run(lambda x: kd.full_like(x, 5), [1, 2])
-    [5 5]
-    """
-    return full(x.shape, fill_value, x.dtype if dtype is None else dtype)
-
-
-def zeros_like(x: Any, dtype: Any = None) -> Array:
-    """Zeros with the shape and dtype of `x`.
-
-    >>> run(kd.zeros_like, [1, 2])
-    [0 0]
-    """
-    return full_like(x, 0, dtype)
-
-
-def ones_like(x: Any, dtype: Any = None) -> Array:
-    """Ones with the shape and dtype of `x`.
-
-    >>> run(kd.ones_like, [1, 2])
-    [1 1]
-    """
-    return full_like(x, 1, dtype)
-
-
-def broadcasted_iota(dtype: Any, shape: Any, dimension: int, *, layout: Any = None) -> Array:
-    """Each element's index along `dimension`. `layout`: how to spread the value.
-
-    >>> run(lambda: kd.broadcasted_iota(kd.int32, (2, 3), 1))
-    [[0 1 2]
-     [0 1 2]]
-    """
-    to = as_shape(shape, "broadcasted_iota")
-    (dim,) = _axes(dimension, len(to), to)
-    where = LayoutVar(to) if layout is None else resolve_rule(layout, to, "broadcasted_iota")
-    return traced(Iota(to, as_dtype(dtype), dim, where))
-
-
-def iota(dtype: Any, size: int) -> Array:
-    """0, 1, ... size - 1.
-
-    >>> run(lambda: kd.iota(kd.int32, 4))
-    [0 1 2 3]
-    """
-    return broadcasted_iota(dtype, (size,), 0)
-
-
-def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None) -> Array:
-    """NumPy's arange with static bounds, int32 by default (float32 where a bound is a float).
-
-    >>> run(lambda: kd.arange(2, 11, 3))
-    [2 5 8]
-    """
-    if stop is None:
-        start, stop = 0, start
-    if any(isinstance(x, Array) for x in (start, stop, step)):
-        hint = "use `start + kd.arange(size)`"
-        raise BadArgumentType(op="arange", what="the bounds must be static", hint=hint)
-    if step == 0:
-        raise BadArgument(op="arange", what="a step of 0", hint="any other step")
-    size = max(0, int(np.ceil((stop - start) / step)))
-    floats = any(isinstance(x, float) for x in (start, stop, step))
-    out = as_dtype(dtype) if dtype is not None else (dt.float32 if floats else dt.int32)
-    count = iota(out if out.is_float or out.is_integer else dt.int32, size)
-    if step != 1:
-        count = count * out(step) if out.is_integer else count * step
-    return count + start if start else count
-
-
 # --- reshaping -----------------------------------------------------------------------------------
-
-
-def _axes(axis: Any, rank: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    axes = tuple(axis) if isinstance(axis, (tuple, list)) else (axis,)
-    out: list[int] = []
-    for a in axes:
-        good = isinstance(a, (int, np.integer)) and not isinstance(a, bool) and -rank <= a < rank
-        if not good or int(a) % rank in out:
-            raise BadAxis(axis=axis, shape=shape, lo=-rank, hi=rank - 1)
-        out.append(int(a) % rank)
-    return tuple(out)
 
 
 def transpose(x: Any, axes: Any = None) -> Array:
@@ -261,7 +106,7 @@ def transpose(x: Any, axes: Any = None) -> Array:
      [2 4]]
     """
     value = as_value(x, "transpose")
-    order = tuple(reversed(range(value.ndim))) if axes is None else _axes(axes, value.ndim, value.shape)
+    order = tuple(reversed(range(value.ndim))) if axes is None else axes_of(axes, value.ndim, value.shape)
     if len(order) != value.ndim:
         raise BadAxis(axis=axes, shape=value.shape, lo=-value.ndim, hi=value.ndim - 1)
     if order == tuple(range(value.ndim)):
@@ -277,7 +122,7 @@ def swapaxes(x: Any, axis1: int, axis2: int) -> Array:
      [2 4]]
     """
     value = as_value(x, "swapaxes")
-    (a,), (b,) = _axes(axis1, value.ndim, value.shape), _axes(axis2, value.ndim, value.shape)
+    (a,), (b,) = axes_of(axis1, value.ndim, value.shape), axes_of(axis2, value.ndim, value.shape)
     order = list(range(value.ndim))
     order[a], order[b] = b, a
     return transpose(value, tuple(order))
@@ -291,7 +136,7 @@ def expand_dims(x: Any, axis: Any) -> Array:
     """
     value = as_value(x, "expand_dims")
     count = len(axis) if isinstance(axis, (tuple, list)) else 1
-    dims = _axes(axis, value.ndim + count, value.shape)
+    dims = axes_of(axis, value.ndim + count, value.shape)
     return expand_dims_free(value, tuple(sorted(dims)))
 
 
@@ -354,9 +199,7 @@ def getitem(value: Array, index: Any) -> Array:
     if plain and not offsets and view.shape == value.shape:
         return value
     kept = [d for d in view.dims if d.axis >= 0]
-    whole = not offsets and not any(view.start) and all(
-        d.step == 1 and (d.size == value.shape[d.axis]) for d in kept
-    )
+    whole = not offsets and not any(view.start) and all(d.step == 1 and (d.size == value.shape[d.axis]) for d in kept)
     gone = tuple(a for a in range(value.ndim) if a not in {d.axis for d in kept})
     if whole and all(value.shape[a] == 1 for a in gone):
         small = squeeze(value, gone) if gone else value
@@ -445,7 +288,7 @@ def concatenate(arrays: Sequence[Any], axis: int = 0) -> Array:
     parts = [as_value(a, "concatenate", dtype) for a in arrays]
     if parts[0].ndim == 0:
         raise BadArgument(op="concatenate", what="rank-0 values", hint="use `kd.stack`")
-    (dim,) = _axes(axis, parts[0].ndim, parts[0].shape)
+    (dim,) = axes_of(axis, parts[0].ndim, parts[0].shape)
     first = parts[0].shape
     for p in parts[1:]:
         rest = [(s[:dim], s[dim + 1 :]) for s in (first, p.shape)]
@@ -496,7 +339,7 @@ def split(x: Any, indices_or_sections: Any, axis: int = 0) -> list[Array]:
     [3 4]
     """
     value = as_value(x, "split")
-    (dim,) = _axes(axis, value.ndim, value.shape)
+    (dim,) = axes_of(axis, value.ndim, value.shape)
     extent = value.shape[dim]
     if isinstance(indices_or_sections, int):
         if indices_or_sections < 1 or extent % indices_or_sections:
@@ -509,4 +352,3 @@ def split(x: Any, indices_or_sections: Any, axis: int = 0) -> list[Array]:
     edges = [0, *cuts, extent]
     lead = (slice(None),) * dim
     return [getitem(value, (*lead, slice(a, b))) for a, b in itertools.pairwise(edges)]
-

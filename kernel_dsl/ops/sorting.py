@@ -88,7 +88,7 @@ def argsort(x: Any, axis: int | None = -1) -> Array:
     elif value.dtype in dt.FP8:
         value = astype(value, dt.float16)
     if value.shape[-1] <= 1 or not value.size:
-        from .shape import zeros
+        from .create import zeros
 
         return _moved(zeros(value.shape, dt.int32), dim)
     return _moved(traced(ArgSort(value, LayoutVar(value.shape))), dim)

@@ -14,8 +14,6 @@ from kernel_dsl.target import Target
 from ..context import SmemPlan, source_line
 
 BARRIER_BYTES = 8
-# PTX ISA 5.5.7: a swizzle atom of 128-byte rows repeats every 1024 bytes
-SMEM_ALIGNMENT = 1024
 
 
 Scope = tuple[int, ...]

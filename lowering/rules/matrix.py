@@ -29,7 +29,7 @@ from ..emit import Regs, llvm_type
 from .access import pack
 from .copy import smem_start
 
-_PTX = {
+PTX_TYPES = {
     "float16": "f16",
     "bfloat16": "bf16",
     "float32": "tf32",
@@ -253,7 +253,7 @@ def lower_wgmma(ctx: Context, op: Wgmma) -> None:
         live = e.v(f"load i1, ptr {acc.live}")
         args.append(("i1", live))
     lines = [".reg .b64 da, db;"]
-    kind = f"{_ACC[d_dtype.name]}.{_PTX[a_dtype.name]}.{_PTX[dtype.name]}"
+    kind = f"{_ACC[d_dtype.name]}.{PTX_TYPES[a_dtype.name]}.{PTX_TYPES[dtype.name]}"
     per = 4 // d_dtype.itemsize
     parts = _n_parts(op.shape[1], d_dtype.name == "int32", storage_of(op.b.type).panel if b.transposed else 0)
     scales = {2: ", 1, 1", 1: ", 1, 1", 4: ", 1, 1"}[dtype.itemsize] if d_dtype.name != "int32" else ""

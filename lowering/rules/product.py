@@ -9,16 +9,7 @@ from kernel_dsl.ops.product import Mma
 from ..context import Context
 from ..emit import Regs, literal, llvm_type
 from .access import inside, pack
-
-_PTX = {
-    "float16": "f16",
-    "bfloat16": "bf16",
-    "float32": "tf32",
-    "float8_e4m3fn": "e4m3",
-    "float8_e5m2": "e5m2",
-    "int8": "s8",
-    "uint8": "u8",
-}
+from .matrix import PTX_TYPES
 
 
 def _clean(ctx: Context, value: Value, k_dim: int) -> Regs:
@@ -80,7 +71,7 @@ def lower_mma(ctx: Context, op: Mma) -> None:
     total = list(ctx.regs(op.acc))
     t = llvm_type(d_dtype)
     letter = "f" if t == "float" else "r"
-    kinds = f"{'f32' if t == 'float' else 's32'}.{_PTX[a_dtype.name]}.{_PTX[b_dtype.name]}"
+    kinds = f"{'f32' if t == 'float' else 's32'}.{PTX_TYPES[a_dtype.name]}.{PTX_TYPES[b_dtype.name]}"
     shape = f"m16n8k{step}"
     text = (
         f"mma.sync.aligned.{shape}.row.col.{kinds}.{kinds.split('.')[0]} "

@@ -1,4 +1,4 @@
-"""Index arrays and rearrangement of values."""
+"""Rearrangement of values."""
 
 from __future__ import annotations
 
@@ -7,47 +7,12 @@ from math import prod
 from kernel_dsl.dtypes import DType
 from kernel_dsl.ir import layout_of
 from kernel_dsl.layout import Layout
-from kernel_dsl.ops.shape import Concatenate, Iota, Pick, Squeeze, Transpose
+from kernel_dsl.ops.shape import Concatenate, Pick, Squeeze, Transpose
 from kernel_dsl.refs import View, ViewDim, strides_of
 
 from ..context import Context
-from ..emit import Regs, literal, llvm_type
+from ..emit import Regs
 from .exchange import Window, pass_through, read_view, write_value
-
-
-def lower_iota(ctx: Context, op: Iota) -> None:
-    layout = layout_of(op.result)
-    e = ctx.e
-    lane = ctx.lane_coord(layout, op.dim)
-    t = llvm_type(op.dtype)
-    out: Regs = []
-    made: dict[int, str] = {}
-    for coord in layout.register_coords:
-        share = coord[op.dim]
-        if share not in made:
-            index = e.pre(f"add i32 {lane}, {share}") if share else lane
-            made[share] = _as_dtype(ctx, index, op.dtype, t)
-        out.append(made[share])
-    ctx.values[op.result] = out
-
-
-def _as_dtype(ctx: Context, index: str, dtype: DType, t: str) -> str:
-    e = ctx.e
-    if dtype.is_float:
-        if index.isdigit():
-            return literal(int(index), dtype)
-        if dtype.bits < 32:
-            from kernel_dsl import dtypes as dt
-
-            from .cast import convert
-
-            return convert(ctx, e.v(f"sitofp i32 {index} to float"), dt.float32, dtype)
-        return e.v(f"sitofp i32 {index} to {t}")
-    if index.isdigit():
-        return literal(int(index) & ((1 << dtype.bits) - 1), dtype)
-    if dtype.bits == 32:
-        return index
-    return e.v(f"zext i32 {index} to i64" if dtype.bits == 64 else f"trunc i32 {index} to {t}")
 
 
 def lower_same_registers(ctx: Context, op: Squeeze) -> None:
@@ -141,7 +106,6 @@ def _joined_registers(ctx: Context, op: Concatenate) -> Regs | None:
 
 
 RULES = {
-    Iota: lower_iota,
     Transpose: lower_transpose,
     Squeeze: lower_same_registers,
     Pick: lower_pick,

@@ -10,7 +10,7 @@ from typing import Any
 from ..arrays import ArrayView
 from ..device import Device
 from .nodes import GraphError, KernelWork, Node, Operand, Repeat, Slot
-from .plan import ALIGNMENT, Block, Dependencies, ancestors, needed, place
+from .plan import Block, Dependencies, ancestors, needed, place
 from .record import Recording, Result
 from .steps import Event
 
@@ -44,7 +44,6 @@ class Program:
     repeats: list[Repeat]
     variables: dict[str, Any]
     memory_bytes: int = 0  # of intermediates and staging, planned
-    separate_bytes: int = 0  # the same without sharing
     written: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
 
 
@@ -139,7 +138,6 @@ def _plan_memory(program: Program, above: Sequence[int]) -> None:
         elif slot.home is not None:
             slot.base, slot.current = slot.low, slot.home
     program.memory_bytes = place(blocks, above)
-    program.separate_bytes = sum(-(-b.nbytes // ALIGNMENT) * ALIGNMENT for b in blocks)
     spans = [(s.low, s.low + s.nbytes) for s in program.slots if s.kind in ("result", "fixed") and s.home]
     program.written = sorted(span for span in spans if span[0] < span[1])
 

@@ -157,14 +157,6 @@ class Clocks:
         team, agent = batch.row_team[c.rows], batch.row_agent[c.rows]
         self.known[team, agent] = np.maximum(self.known[team, agent], what)
 
-    def learn_queue(self, c: Group, queue: int, clock: Array) -> None:
-        """The warps of `c` have waited for a queue's operations up to `clock` (rows,)."""
-        batch = self.batch
-        team, agent = batch.row_team[c.rows], batch.row_agent[c.rows]
-        for proxy in (0, 1):
-            held = self.known[team, agent, proxy, queue]
-            self.known[team, agent, proxy, queue] = np.maximum(held, clock)
-
     def proxy_fence(self, c: Group) -> None:
         """fence.proxy.async: all that the warp knows is now visible to the async proxy too."""
         batch = self.batch

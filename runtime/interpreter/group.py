@@ -24,8 +24,7 @@ class Group:
     """
 
     __slots__ = (
-        "_active", "_cta", "_select", "_v", "batch", "frame", "mask", "pc", "rows", "snapshot",
-        "stack", "why",
+        "_active", "_cta", "_select", "_v", "batch", "frame", "mask", "pc", "rows", "stack", "why",
     )  # fmt: skip
 
     def __init__(self, batch: Batch, frame: Frame, stack: Stack, pc: int, rows: Array, mask: Array | None) -> None:
@@ -36,7 +35,6 @@ class Group:
         self.rows = rows
         self.mask = mask
         self.why: Any = None
-        self.snapshot: Any = None
         self._v: dict[int, Array] | None = None
         self._select: Any = None
         self._cta: Array | None = None

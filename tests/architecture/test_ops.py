@@ -8,12 +8,13 @@ from functools import cache
 
 import pytest
 
-import kernel_dsl  # noqa: F401 - fills the registry
+from kernel_dsl import ops
 from kernel_dsl.ir import Op
 from kernel_dsl.text import parse
 from lowering.pipeline import run_passes
 from lowering.rules import FAMILIES, all_rules
 from lowering.rules.elementwise import leaf_rule
+from tests.conftest import ROOT
 from tests.kernels import CASES, lowered
 
 OPS = [op for name, op in sorted(Op.registry.items()) if op.__module__.startswith("kernel_dsl.ops")]
@@ -91,6 +92,17 @@ def test_the_interpreter_knows_its_instructions(op: type[Op]) -> None:
     named = re.findall(r"`([a-z][a-z0-9_]*)[.a-zA-Z0-9_:]*`", " ".join(_PTX.findall(op.__doc__ or "")))
     unknown = {word for word in named if word not in _known() and not word.startswith(("test_wait", "kd"))}
     assert unknown == set()
+
+
+def test_every_file_is_a_family() -> None:
+    """The lists of families name every file that defines ops or rules, and rules are in files named as their ops'."""
+
+    def holding(folder: str, pattern: str) -> set[str]:
+        return {p.stem for p in (ROOT / folder).glob("*.py") if re.search(pattern, p.read_text(), re.M)}
+
+    families, rules = ({f.__name__.rpartition(".")[2] for f in listed} for listed in (ops.FAMILIES, FAMILIES))
+    assert holding("kernel_dsl/ops", r"^class \w+\(.*name=") <= families
+    assert holding("lowering/rules", r"^RULES\b") == rules <= families
 
 
 def test_fields_are_declared_once() -> None:

@@ -94,9 +94,12 @@ def _with_code(text: str) -> str:
 
 GROUPS = {
     "kernel_dsl.ops.arith": "Arithmetic, comparison, selection and bits",
+    "kernel_dsl.ops.compare": "Arithmetic, comparison, selection and bits",
     "kernel_dsl.ops.math": "Mathematical functions",
     "kernel_dsl.ops.numeric": "Rounding, remainders, classification",
+    "kernel_dsl.ops.bits": "Rounding, remainders, classification",
     "kernel_dsl.ops.cast": "Conversions",
+    "kernel_dsl.ops.create": "Making and rearranging values",
     "kernel_dsl.ops.shape": "Making and rearranging values",
     "kernel_dsl.ops.elementwise": "Making and rearranging values",
     "kernel_dsl.ops.reduce": "Reductions, scans and sorting",

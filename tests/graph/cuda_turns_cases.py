@@ -1,8 +1,7 @@
-"""Replays from several threads, and interrupted ones, on a driver without a GPU: see `cuda_graph_cases.py`."""
+"""Replays from several threads, and interrupted ones, on a driver without a GPU: see `cuda_played.py`."""
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 import time
@@ -12,17 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-if not os.environ.get("KERNEL_DSL_FAKE_CUDA"):
-    pytest.skip("needs the driver of test_fake_cuda_graph.py", allow_module_level=True)
-
 from runtime import driver
 from runtime.device import cuda_device
 from runtime.graph import Graph
 
-from .cuda_graph_cases import LAUNCHES, LIB, CudaKernel, graphs, host, on_device
+from .cuda_played import CALLBACK, CLASHES, LAUNCHES, LIB, CudaKernel, graphs, host, on_device
 from .kernels import like
-
-CLASHES = 4
 
 
 def twice(x: Any, out: Any) -> None:
@@ -192,9 +186,7 @@ def test_signals_anywhere_in_a_replay_leave_it_usable() -> None:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)
-        from . import cuda_graph_cases
-
-        LIB.fake_callback(cuda_graph_cases._callback)
+        LIB.fake_callback(CALLBACK)
     assert caught > 250, "a few come where Python drops them: in a finalizer"
     in_threads(lambda: g() and None)
     np.testing.assert_array_equal(host(y), (x.data * 2) ^ x.data)

@@ -17,6 +17,14 @@ from kernel_dsl.compiled import (
 from runtime import calls, recording
 from tests.assemble.fake import FakeDevice
 
+N = 4096
+_rng = np.random.default_rng(0)
+
+
+def ints(n=N):
+    """`n` random int32 of the whole range."""
+    return _rng.integers(-(2**31), 2**31, n, dtype=np.int64).astype(np.int32)
+
 
 class Kernel:
     """`body(*inputs, *outputs, *scalars)` on a FakeDevice; called as a traced kernel would be.

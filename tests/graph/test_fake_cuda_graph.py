@@ -22,7 +22,7 @@ def test_cuda_graphs_on_a_driver_without_a_gpu(tmp_path: Path) -> None:
     source = HERE / "fake_graph.c"
     build = [compiler, "-shared", "-fPIC", "-w", "-O1", "-o", library, source, "-ldl"]
     subprocess.run(list(map(str, build)), check=True)
-    cases = [HERE / "cuda_graph_cases.py", HERE / "cuda_turns_cases.py"]
+    cases = sorted(HERE.glob("cuda_*_cases.py"))
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--tb=short", *map(str, cases)],
         env={**os.environ, "LD_LIBRARY_PATH": str(tmp_path), "KERNEL_DSL_FAKE_CUDA": "1"},

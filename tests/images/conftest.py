@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import numpy as np
 import pytest
 
 from runtime import driver, nvrtc
@@ -24,6 +25,11 @@ def interpret(request: pytest.FixtureRequest) -> bool:
 
         install()
     return False
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(7)
 
 
 @pytest.fixture(scope="session")

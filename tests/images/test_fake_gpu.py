@@ -12,7 +12,9 @@ import pytest
 
 HERE = Path(__file__).parent
 DRIVER = HERE.parent / "runtime" / "fake_cuda.c"
-FILES = ["test_cuda_kernel.py", "test_precompiled.py", "test_metal_kernel.py", "test_examples.py"]
+FILES = [
+    f"test_{name}.py" for name in ("bodies", "cuda_kernel", "cuda_errors", "metal_kernel", "precompiled", "examples")
+]
 
 
 @pytest.mark.usefixtures("compiler")

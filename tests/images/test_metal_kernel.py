@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -13,59 +12,6 @@ from runtime.nvrtc import CompileError
 pytestmark = pytest.mark.usefixtures("compiler")
 
 INDEX = "uint elem = thread_position_in_grid.x;"
-
-
-@pytest.fixture
-def rng() -> np.random.Generator:
-    return np.random.default_rng(7)
-
-
-def test_copy(rng, interpret):
-    a = rng.standard_normal((2, 2)).astype(np.float32)
-    k = metal_kernel("copy", ["inp"], ["out1"], f"{INDEX} out1[elem] = inp[elem];")
-    (out,) = k(
-        inputs=[a],
-        output_shapes=[a.shape],
-        output_dtypes=[a.dtype],
-        grid=(4, 1, 1),
-        threadgroup=(2, 1, 1),
-        interpret=interpret,
-    )
-    np.testing.assert_array_equal(out, a)
-
-
-def test_arguments(rng, interpret):
-    a = rng.standard_normal((3, 6)).astype(np.float32)
-    c = rng.standard_normal((2, 2)).astype(ml_dtypes.bfloat16)
-    k = metal_kernel(
-        "arguments",
-        ["a", "b", "c", "d"],
-        ["out1", "out2"],
-        """
-        uint elem = thread_position_in_grid.x;
-        T tmp = a[0];
-        if (e) {
-          out1[elem] = a[1] + b[2] + c[3] + d + f;
-        } else {
-          out1[elem] = 1;
-        }
-        out2[elem] = a[1] + b[2] + c[1] - d;
-        """,
-    )
-    call = {
-        "inputs": [a, np.array([3, 4, 5], np.int32), c, 7.3],
-        "output_shapes": [(3, 2), (3, 2)],
-        "output_dtypes": [np.float32, np.int32],
-        "grid": (6, 1, 1),
-        "threadgroup": (2, 1, 1),
-        "interpret": interpret,
-    }
-    first, second = k(template=[("e", True), ("f", 3), ("T", np.float16)], **call)
-    a64, c64 = a.astype(np.float64).ravel(), c.astype(np.float64).ravel()
-    np.testing.assert_allclose(first, np.full((3, 2), a64[1] + 5 + c64[3] + 7.3 + 3), rtol=1e-6)
-    np.testing.assert_array_equal(second, np.full((3, 2), int(a64[1] + 5 + c64[1] - 7.3)))
-    first, _ = k(template=[("e", False), ("f", 3), ("T", np.float16)], **call)
-    np.testing.assert_array_equal(first, np.ones((3, 2)))
 
 
 @pytest.mark.parametrize("where", ["factory", "call"])
@@ -117,65 +63,6 @@ def test_negative_strides(rng, interpret):
         interpret=interpret,
     ):
         np.testing.assert_array_equal(out, x)
-
-
-def test_helper_in_header(rng, interpret):
-    a = rng.standard_normal((2, 2)).astype(np.float32)
-    k = metal_kernel(
-        "helper",
-        ["a"],
-        ["out"],
-        f"{INDEX} out[elem] = do_exp(a[elem]);",
-        header="""
-        #include <metal_stdlib>
-        using namespace metal;
-        constant float one = 1.0;
-        template <typename T>
-        METAL_FUNC T do_exp(T x) {
-            return metal::precise::exp(x) * one;
-        }
-        """,
-    )
-    (out,) = k(
-        inputs=[a],
-        output_shapes=[a.shape],
-        output_dtypes=[a.dtype],
-        grid=(4, 1, 1),
-        threadgroup=(4, 1, 1),
-        interpret=interpret,
-    )
-    np.testing.assert_allclose(out, np.exp(a.astype(np.float64)), rtol=2e-6)
-
-
-def test_one_name_two_sources(interpret):
-    for value in (0, 1, 0):
-        k = metal_kernel("same", [], ["out"], f"out[0] = {value};")
-        (out,) = k(
-            inputs=[],
-            output_shapes=[(1,)],
-            output_dtypes=[np.float32],
-            grid=(1, 1, 1),
-            threadgroup=(1, 1, 1),
-            interpret=interpret,
-        )
-        assert out[0] == value
-
-
-def test_one_kernel_two_dtypes(interpret):
-    k = metal_kernel("sum", ["x"], ["out"], "out[0] = x[0] + x[0];")
-    total = 0.0
-    for dtype, value in ((np.float16, 1.5), (np.float32, 2.5)):
-        (out,) = k(
-            inputs=[np.array([value], dtype)],
-            output_shapes=[(1,)],
-            output_dtypes=[dtype],
-            grid=(1, 1, 1),
-            threadgroup=(1, 1, 1),
-            interpret=interpret,
-        )
-        assert out.dtype == dtype
-        total += float(out[0])
-    assert total == 8.0
 
 
 def test_dict_form(rng, interpret):
