@@ -117,8 +117,13 @@ def cast(c: Choices, values: list[Value]) -> Step | None:
 
 
 def converted(a: np.ndarray, to: str) -> np.ndarray:
-    """The language's conversion: float to int truncates and saturates with NaN to 0; fp8 saturates; ints wrap."""
+    """The language's conversion: float to int truncates and saturates with NaN to 0; fp8 saturates; ints wrap.
+
+    To the dtype that values have already it does nothing: an fp8 infinity stays one.
+    """
     target = numpy(to)
+    if a.dtype == target:
+        return wide(a)
     with np.errstate(all="ignore"):
         if to == "bool":
             return wide(a) != 0
