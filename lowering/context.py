@@ -11,6 +11,7 @@ from kernel_dsl.compiled import AccumulatorNames, SmemRegion, SourceLine, Tensor
 from kernel_dsl.ir import Effect, KernelIR, MemorySpace, Op, RefType, Region, Value, Yield
 from kernel_dsl.layout import LANE_BITS, WARP_BITS, Layout
 from kernel_dsl.ops.cluster import PeerRef
+from kernel_dsl.ops.copy import CopySmemToGmem
 from kernel_dsl.ops.threads import InlinePtx
 from kernel_dsl.source import Loc
 from kernel_dsl.target import Target
@@ -118,19 +119,27 @@ class Context:
 
     @cached_property
     def blocks_pass_data(self) -> bool:
-        """Whether blocks of the cluster may read what others wrote with ordinary stores.
+        """Whether blocks of the cluster may read what others wrote: by ordinary stores, or by copies to an array that
+        is read too.
 
         Only then do barriers of the cluster order memory at its scope: a release there waits until all of a warp's
         accesses have reached L2 (MEMBAR.ALL.GPU), which takes as long as a step of a pipeline. Where the barriers only
         say that tiles which async copies fill are free again, the default scope does.
         """
 
-        def passes(op: Op) -> bool:
-            places = [v.type.space for v in op.values() if isinstance(v.type, RefType)]
-            stores = bool(op.effect & Effect.WRITE) and MemorySpace.GMEM in places
-            return stores or isinstance(op, (PeerRef, InlinePtx))
+        ops, arrays = list(self.ir.walk()), self.ir.arrays()
+        copied = {op.dst for op in ops if isinstance(op, CopySmemToGmem)}
+        same = [(arrays[a], arrays[b]) for a, b in self.ir.overlaps]
+        copied |= {other for pair in same for one, other in (pair, pair[::-1]) if one in copied}
 
-        return any(passes(op) for op in self.ir.walk())
+        def passes(op: Op) -> bool:
+            if isinstance(op, CopySmemToGmem):
+                return False
+            touched = [v for v in (*op.values(), *op.results) if isinstance(v.type, RefType)]
+            stores = bool(op.effect & Effect.WRITE) and any(v.type.space is MemorySpace.GMEM for v in touched)
+            return stores or any(v in copied for v in touched) or isinstance(op, (PeerRef, InlinePtx))
+
+        return any(passes(op) for op in ops)
 
     # --- where a lane is --------------------------------------------------------------------------
 

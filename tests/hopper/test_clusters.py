@@ -168,3 +168,34 @@ def test_semaphores(interpret: Any) -> None:
     kernel.lower().compile()
     for _ in range(2):
         assert list(kernel(interpret=interpret)) == [5, 6, 18]
+
+
+@pytest.mark.parametrize("way", ["apart", "copied", "stored"])
+def test_barriers_order_what_blocks_pass(way: str, interpret: Any, rng: Any) -> None:
+    """A barrier of the cluster orders memory at its scope where a block reads what its peer wrote to GMEM, and only there."""
+
+    @kd.kernel(
+        out_type=[kd.ShapeDtypeStruct((4, 128), f32)] * 2,
+        scratch_types=[kd.SMEM((128,), f32), kd.SMEM((128,), f32), kd.ClusterBarrier("c")],
+        **PAIR,
+    )
+    def kernel(x: Any, passed: Any, out: Any, tile: Any, theirs: Any, met: Any) -> None:
+        tile[...] = x[place()] + 1.0
+        kd.commit_smem()
+        if way == "stored":
+            passed[place()] = tile[...]
+        else:
+            kd.copy_smem_to_gmem(tile, passed.at[place()])
+            kd.wait_smem_to_gmem(0)
+        kd.barrier_arrive_and_wait(met)
+        peer = kd.axis_index("g") * 2 + 1 - kd.axis_index("c")
+        theirs[...] = (x if way == "apart" else passed)[peer]
+        kd.commit_smem()
+        kd.copy_smem_to_gmem(theirs, out.at[place()])
+        kd.wait_smem_to_gmem(0)
+
+    x = random(rng, (4, 128), f32)
+    assert ("mbarrier.arrive.release.cluster" in kernel.lower(x).ptx) == (way != "apart")
+    passed, out = kernel(x, interpret=interpret)
+    assert np.array_equal(passed, x + 1)
+    assert np.array_equal(out, (x if way == "apart" else x + 1)[[1, 0, 3, 2]])
