@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from typing import Any
 
 import ml_dtypes
@@ -29,7 +30,7 @@ class DType:
     kind: Kind
     numpy: np.dtype[Any]
 
-    @property
+    @cached_property
     def itemsize(self) -> int:
         """Bytes an element takes in memory."""
         return self.bits // 8
@@ -39,20 +40,20 @@ class DType:
         """The NumPy dtype, so that `np.dtype(kd.float32)` works."""
         return self.numpy
 
-    @property
+    @cached_property
     def is_float(self) -> bool:
         return self.kind is Kind.FLOAT
 
-    @property
+    @cached_property
     def is_integer(self) -> bool:
         """Signed or unsigned integer; bool is neither."""
         return self.kind in (Kind.INT, Kind.UINT)
 
-    @property
+    @cached_property
     def is_signed(self) -> bool:
         return self.kind is Kind.INT
 
-    @property
+    @cached_property
     def is_bool(self) -> bool:
         return self.kind is Kind.BOOL
 
@@ -60,6 +61,8 @@ class DType:
         return self.numpy.type(value)
 
     def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
         if isinstance(other, DType):
             return self.name == other.name
         try:

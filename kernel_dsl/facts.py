@@ -5,19 +5,17 @@ Enough to prove masks away and to widen indices.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import gcd
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from . import dtypes as dt
 from .dtypes import DType
 
 if TYPE_CHECKING:
-    from .ir import Op
+    from .ir import Op, Value
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
+class Range(NamedTuple):
     """lo <= value <= hi in exact arithmetic, and value % divisor == 0. A divisor of 0 means: exactly zero.
 
     `wide`: somewhere on the way int32 may have overflowed, so that this holds once it is computed again in int64.
@@ -51,14 +49,14 @@ def _held(dtype: DType) -> Range:
 _HELD = {dtype.name: _held(dtype) for dtype in dt.ALL if dtype.is_integer}
 
 
-def of_result(op: Op, dtype: DType) -> Range | None:
+def of_result(op: Op, dtype: DType, operands: tuple[Value, ...]) -> Range | None:
     """What is known of an op's integer result. Only int32 arithmetic is index arithmetic: all other overflow wraps."""
     found = op.range()
     if found is None or not found.fits(64):  # more than int64 could not be computed again
         return any_of(dtype)
     if not found.fits(dtype.bits, dtype.is_signed):
         return Range(found.lo, found.hi, found.divisor, True) if dtype == dt.int32 else any_of(dtype)
-    for value in op.values():
+    for value in operands:
         if value.facts is not None and value.facts.wide:
             return Range(found.lo, found.hi, found.divisor, True)
     return found
@@ -107,6 +105,25 @@ def mod(a: Range, b: Range) -> Range | None:
     if a.lo >= 0 and a.hi < d:
         return a
     return Range(0, d - 1, gcd(a.divisor, d))
+
+
+def div(a: Range, b: Range) -> Range | None:
+    """Truncating division by what is known to be positive."""
+    if b.lo < 1:
+        return None
+    ends = [x // y if x >= 0 else -(-x // y) for x in (a.lo, a.hi) for y in (b.lo, b.hi)]
+    exact = b.constant is not None and a.divisor % b.lo == 0
+    return Range(min(ends), max(ends), a.divisor // b.lo if exact else 1)
+
+
+def rem(a: Range, b: Range) -> Range | None:
+    """The remainder of truncating division by what is known to be positive: its sign is the dividend's."""
+    if b.lo < 1:
+        return None
+    if -b.lo < a.lo and a.hi < b.lo:
+        return a
+    most = b.hi - 1
+    return Range(max(min(a.lo, 0), -most), min(max(a.hi, 0), most), gcd(a.divisor, b.divisor))
 
 
 def masked(a: Range, b: Range) -> Range | None:

@@ -197,6 +197,7 @@ class Op(_Declared):
     registry: ClassVar[dict[str, type[Op]]] = {}
     fields: ClassVar[dict[str, FieldMark]] = {}
     value_fields: ClassVar[tuple[tuple[str, bool], ...]] = ()
+    field_names: ClassVar[tuple[str, ...]] = ()
     attr_fields: ClassVar[tuple[str, ...]] = ()
     region_fields: ClassVar[tuple[tuple[str, bool], ...]] = ()
 
@@ -228,6 +229,7 @@ class Op(_Declared):
                 for k, f in kinds
                 if f.kind in (_Field.OPERAND, _Field.OPERANDS)
             )
+            cls.field_names = tuple(cls.fields)
             cls.attr_fields = tuple(k for k, f in kinds if f.kind is _Field.ATTR)
             cls.region_fields = tuple(
                 (k, f.kind is _Field.REGIONS)
@@ -249,22 +251,23 @@ class Op(_Declared):
                 Op.registry[name] = cls
 
         def __init__(self, *args, **kwargs):
-            cls = type(self)
-            names = list(cls.fields)
-            for key, value in zip(names, args):  # noqa: B905 - fewer arguments than fields is usual
-                setattr(self, key, value)
-            for key in names[len(args) :]:
+            names = self.field_names
+            given = len(args)
+            self.__dict__.update(zip(names, args))  # noqa: B905 - fewer arguments than fields is usual
+            if given < len(names) or kwargs:
+                self._fill(names[given:], kwargs)
+
+        def _fill(self, names, kwargs):
+            for key in names:
                 if key in kwargs:
                     setattr(self, key, kwargs.pop(key))
                 else:
-                    default = cls.fields[key].default
+                    default = self.fields[key].default
                     if default is ...:
-                        raise TypeError(f"{cls.__name__} needs {key}")
+                        raise TypeError(f"{type(self).__name__} needs {key}")
                     setattr(self, key, default)
             if kwargs:
-                raise TypeError(f"{cls.__name__} has no field {sorted(kwargs)}")
-            self.results = ()
-            self.loc = UNKNOWN
+                raise TypeError(f"{type(self).__name__} has no field {sorted(kwargs)}")
 
     def infer(self) -> tuple[Any, ...]:
         """The types of the results; raises an `Error` where the operands don't fit."""
@@ -285,8 +288,9 @@ class Op(_Declared):
     def values(self) -> tuple[Value, ...]:
         """All operands, in the order of the fields."""
         out: list[Value] = []
+        fields = self.__dict__
         for key, many in self.value_fields:
-            value = getattr(self, key)
+            value = fields[key]
             if many:
                 out.extend(value)
             elif value is not None:
@@ -295,6 +299,8 @@ class Op(_Declared):
 
     def region_list(self) -> tuple[Region, ...]:
         """All regions, in the order of the fields."""
+        if not self.region_fields:
+            return ()
         out: list[Region] = []
         for key, many in self.region_fields:
             value = getattr(self, key)
@@ -376,8 +382,9 @@ def walk_region(region: Region) -> Iterator[Op]:
             stack.pop()
             continue
         yield op
-        for inner in reversed(op.region_list()):
-            stack.append(iter(inner.ops))
+        if op.region_fields:
+            for inner in reversed(op.region_list()):
+                stack.append(iter(inner.ops))
 
 
 def array_type(value: Value) -> ArrayType:

@@ -383,7 +383,9 @@ def load(stages: Stages, device: Any) -> Any:
 
 def _places(stages: Stages) -> list[SourceLine]:
     locs = [stages.ir.loc, *(op.loc for op in stages.ir.walk())]
-    return [SourceLine(loc.file, loc.line, loc.function) for loc in locs]
+    distinct = {id(loc): loc for loc in locs}  # ops of one instruction share theirs
+    lines = {key: SourceLine(loc.file, loc.line, loc.function) for key, loc in distinct.items()}
+    return [lines[id(loc)] for loc in locs]
 
 
 def _print_stages(stages: Stages) -> None:

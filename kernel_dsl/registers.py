@@ -38,9 +38,12 @@ def check_registers(body: Region, threads: int) -> None:
 
     A warpgroup counts with the most that it certainly has in the end; one that is not followed, with the least.
     """
+    holding: set[int] = set()
+    if not _find(body, holding):
+        return
     last: dict[int, SetMaxRegisters] = {}
     for number in range(threads):
-        found = _last(body, number, {})
+        found = _last(body, number, {}, holding)
         if found is not None:
             last[number] = found
     counts = [last[n].count if n in last else LEAST for n in range(threads)]
@@ -56,7 +59,20 @@ def check_registers(body: Region, threads: int) -> None:
     )
 
 
-def _last(region: Region, thread: int, known: dict[Value, Any]) -> SetMaxRegisters | None:
+def _find(region: Region, holding: set[int]) -> bool:
+    """Whether there is a `set_max_registers` in a region; `holding` gets the ids of those that have one."""
+    holds = False
+    for op in region.ops:
+        if isinstance(op, SetMaxRegisters):
+            holds = True
+        for inner in op.region_list():
+            holds = _find(inner, holding) or holds
+    if holds:
+        holding.add(id(region))
+    return holds
+
+
+def _last(region: Region, thread: int, known: dict[Value, Any], holding: set[int]) -> SetMaxRegisters | None:
     """The last `set_max_registers` that a warpgroup comes to; None where there is none, or not for certain."""
     found: SetMaxRegisters | None = None
     for op in region.ops:
@@ -72,7 +88,8 @@ def _last(region: Region, thread: int, known: dict[Value, Any]) -> SetMaxRegiste
         elif isinstance(op, (If, Switch)):
             continue
         for nested in inner:
-            found = _last(nested, thread, known) or found
+            if id(nested) in holding:
+                found = _last(nested, thread, known, holding) or found
     return found
 
 

@@ -41,8 +41,10 @@ _Position = tuple[int | None, int | None, int | None, int | None]
 _tables: dict[int, tuple[list[_Position], CodeType]] = {}  # by code object, of each instruction
 
 
-def is_ours(code: CodeType) -> bool:
+def is_ours(code: CodeType | None) -> bool:
     """Whether a code object belongs to this project, so that it is never shown as the user's."""
+    if code is None:
+        return False
     found = _seen.get(id(code))
     if found is None:
         # dataclasses compile their __init__ from a string

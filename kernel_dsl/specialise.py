@@ -19,7 +19,7 @@ from .ops.scope import allocate, is_spec
 from .options import CompilerParams
 from .pressure import warn_of_large_values
 from .refs import Ref
-from .source import Loc, of_function
+from .source import Loc, here, is_ours, of_function
 from .trace import Trace, new_value, settle, tracing
 from .tree import flatten, unflatten
 
@@ -165,6 +165,7 @@ def trace_kernel(
         approx_math=definition.params.approx_math,
         target=target,
         promise_bounds=definition.params.bounds == "promise",
+        at=here() if is_ours(getattr(definition.body, "__code__", None)) else None,
     )
     parameters = _names(definition.body)
     params = _input_values(inputs, structure, parameters, overlaps)
@@ -179,7 +180,7 @@ def trace_kernel(
         from .registers import check_registers
 
         check_registers(body, threads)
-    settle(body, lambda _: None)
+    settle(body)
     ir = KernelIR(
         definition.name,
         (*params, *results),

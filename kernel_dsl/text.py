@@ -10,6 +10,7 @@ import functools
 import json
 import math
 import re
+from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
@@ -40,6 +41,22 @@ def _field_names(kind: type) -> tuple[str, ...]:
     return tuple(f.name for f in dataclasses.fields(kind))
 
 
+def _float(x: float) -> str:
+    if math.isfinite(x):
+        return repr(x)
+    return "nan" if math.isnan(x) else "inf" if x > 0 else "-inf"
+
+
+_WRITERS: dict[type, Callable[[Any], str]] = {
+    int: str,
+    bool: {True: "true", False: "false"}.__getitem__,
+    type(None): lambda _: "none",
+    float: _float,
+    str: json.dumps,
+    DType: lambda x: x.name,
+}
+
+
 class _Printer:
     def __init__(self, locations: bool) -> None:
         self.locations = locations
@@ -62,36 +79,26 @@ class _Printer:
     def type(self, type: Any) -> str:
         if isinstance(type, ArrayType):
             if not type.shape:
-                return str(type)
+                return f"{type.dtype.name}[]"
             return f"{type} {self.layout(type.layout)}"
         return self.attribute(type)
 
     def attribute(self, x: Any) -> str:
         kind = type(x)
-        if kind is int:  # the two that most attributes are made of
-            return str(x)
         if kind is tuple:
             return "(" + ", ".join([self.attribute(i) for i in x]) + ")"
-        if isinstance(x, bool) or x is None:
-            return {True: "true", False: "false", None: "none"}[x]
-        if isinstance(x, int):
-            return str(x)
-        if isinstance(x, float):
-            if math.isnan(x):
-                return "nan"
-            if math.isinf(x):
-                return "inf" if x > 0 else "-inf"
-            return repr(x)
-        if isinstance(x, str):
-            return json.dumps(x)
-        if isinstance(x, DType):
-            return x.name
-        if isinstance(x, Layout):
+        write = _WRITERS.get(kind)
+        if write is not None:
+            return write(x)
+        if kind is Layout:
             return self.layout(x)
+        for base in (int, float, str):
+            if isinstance(x, base):
+                return _WRITERS[base](x)
         if isinstance(x, Enum):
-            return f"{type(x).__name__}.{x.name}"
-        if isinstance(x, (tuple, list)):
-            return "(" + ", ".join(self.attribute(i) for i in x) + ")"
+            return f"{kind.__name__}.{x.name}"
+        if isinstance(x, list):
+            return self.attribute(tuple(x))
         if isinstance(x, np.ndarray):
             dims = ",".join(map(str, x.shape))
             return f'dense<{x.dtype.name}[{dims}] "{x.tobytes().hex()}">'
@@ -101,21 +108,21 @@ class _Printer:
         raise TypeError(f"{x!r} can't be an attribute")
 
     def op(self, op: Op, indent: str) -> None:
+        fields = vars(op)
         parts: list[str] = []
         for key, many in op.value_fields:
-            value = getattr(op, key)
+            value = fields[key]
             if many:
-                parts.append("[" + ", ".join(self.name(v) for v in value) + "]")
+                parts.append("[" + ", ".join([self.name(v) for v in value]) + "]")
             else:
                 parts.append("_" if value is None else self.name(value))
         text = f"{op.op_name}({', '.join(parts)})"
-        attributes = [f"{k} = {self.attribute(getattr(op, k))}" for k in op.attr_fields]
-        if attributes:
-            text += " {" + ", ".join(attributes) + "}"
-        results = ", ".join(self.name(r) for r in op.results)
-        head = f"{results} = " if results else ""
-        types = ", ".join(self.type(r.type) for r in op.results)
-        tail = f" : {types}" if types else ""
+        if op.attr_fields:
+            text += " {" + ", ".join([f"{k} = {self.attribute(fields[k])}" for k in op.attr_fields]) + "}"
+        head = tail = ""
+        if op.results:
+            head = ", ".join([self.name(r) for r in op.results]) + " = "
+            tail = " : " + ", ".join([self.type(r.type) for r in op.results])
         if self.locations and op.loc.line:
             tail += f" @ {json.dumps(op.loc.file)}:{op.loc.line}"
         inner = op.region_list()
@@ -350,7 +357,7 @@ class _Parser:
             self.values[name] = value
             out.append(value)
         if len(out) == 1 and isinstance(out[0].type, ArrayType) and out[0].type.dtype.is_integer:
-            out[0].facts = of_result(op, out[0].type.dtype)
+            out[0].facts = of_result(op, out[0].type.dtype, op.values())
         return out
 
 

@@ -113,6 +113,7 @@ class Trace:
     scope: tuple[int, ...] = ()  # the open ones whose SMEM may be shared with others
     scratch: Scratch | None = None  # the innermost open one
     in_warps: bool = False  # inside warp_map
+    at: Loc | None = None  # the line of every op, where the body is not the user's
 
 
 _current: ContextVar[Trace | None] = ContextVar("kernel_dsl_trace", default=None)
@@ -148,16 +149,24 @@ def new_value(type: Any, op: Op | None = None, name: str = "") -> Value:
 def emit(op: _O, loc: Loc | None = None) -> _O:
     """Append an op to the current region, with its result types inferred."""
     trace = current()
-    op.loc = here() if loc is None else loc
-    for value in op.values():
-        if value.home is not None and not value.home.open:
+    op.loc = loc or trace.at or here()
+    values = op.values()
+    for value in values:
+        home = value.home
+        if home is not None and not home.open:
             raise _escaped(value, op.loc)
     types = op.infer()
-    op.results = tuple([new_value(t, op) for t in types])
-    for t, value in zip(types, op.results, strict=True):
-        if isinstance(t, ArrayType) and t.dtype.is_integer:
-            value.facts = of_result(op, t.dtype) if len(types) == 1 else any_of(t.dtype)
-    trace.region.ops.append(op)
+    region = trace.region
+    made: list[Value] = []
+    for t in types:
+        array = isinstance(t, ArrayType)
+        value = Array(t, op) if array else Value(t, op)
+        value.home = region
+        if array and t.dtype.is_integer:
+            value.facts = of_result(op, t.dtype, values) if len(types) == 1 else any_of(t.dtype)
+        made.append(value)
+    op.results = tuple(made)
+    region.ops.append(op)
     return op
 
 
@@ -168,6 +177,16 @@ def _escaped(value: Value, loc: Loc) -> Error:
         return ScratchEnded(loc=loc, other=made, other_label="made here")
     cls = ValueFromOtherRegion if value.home is not None and value.home.inner else ValueFromOtherTrace
     return cls(loc=loc, other=made, other_label="made here")
+
+
+def at_own_lines(function: Callable[..., Any], *args: Any) -> Any:
+    """Call a function of the user's from a body that is not: its ops are at its lines."""
+    trace = current()
+    at, trace.at = trace.at, None
+    try:
+        return function(*args)
+    finally:
+        trace.at = at
 
 
 def traced(op: Op) -> Any:
@@ -195,18 +214,17 @@ def into(region: Region) -> Generator[Region]:
 def end_region(region: Region, values: tuple[Value, ...]) -> None:
     """Close a region with what it yields."""
     op = Yield(values)
-    op.loc = here()
+    op.loc = current().at or here()
     region.ops.append(op)
 
 
-def settle(region: Region, visit: Callable[[Value], None]) -> None:
-    """Close all open layouts of a finished trace; `visit` sees every value once its type is final."""
+def settle(region: Region) -> None:
+    """Close all open layouts of a finished trace."""
 
     def fix(value: Value) -> None:
         type = value.type
         if isinstance(type, ArrayType) and not isinstance(type.layout, Layout):
             value.type = ArrayType(type.shape, type.dtype, resolve(type.layout))
-        visit(value)
 
     stack = [region]
     while stack:

@@ -25,7 +25,11 @@ class Array(Value):
 
     __slots__ = ("weak",)
     def __init__(self, type: Any, op: Op | None = None, name: str = "") -> None:
-        super().__init__(type, op, name)
+        self.type = type
+        self.op = op
+        self.name = name
+        self.facts = None
+        self.home = None
         self.weak = False
 
     @property

@@ -273,5 +273,9 @@ def _places_text(places: Sequence[SourceLine]) -> str:
 
 
 def _places_from(text: str) -> tuple[SourceLine, ...]:
-    rows = (row.split("\t", 2) for row in text.split("\n") if row)
-    return tuple(SourceLine(file, int(line), function) for line, function, file in rows)
+    rows = [row for row in text.split("\n") if row]
+    made: dict[str, SourceLine] = {}  # most ops share their line with others
+    for row in set(rows):
+        line, function, file = row.split("\t", 2)
+        made[row] = SourceLine(file, int(line), function)
+    return tuple([made[row] for row in rows])

@@ -21,12 +21,15 @@ def _work() -> int:
 
 
 def linear(time_of: Callable[[int], float], short: int, long: int, tries: int = 6) -> tuple[float, float]:
-    """The least times of both sizes, tried in turn: noise only adds, and ends when their ratio is that of the sizes."""
+    """The least times of both sizes, tried in turn until their ratio is that of the sizes, from above and from below.
+
+    Noise only adds: a collection of a large process's garbage, say, falls on one of the first calls and takes a second.
+    """
     least = {short: 1e9, long: 1e9}
     for _ in range(tries):
         for size in least:
             least[size] = min(least[size], time_of(size))
-        if least[long] <= long / short * 1.1 * least[short]:
+        if 0.9 <= least[long] * short / (least[short] * long) <= 1.1:
             break
     return least[short], least[long]
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
+import numpy as np
+
 import kernel_dsl as kd
 
 ROWS = 64  # queries of a consumer
@@ -65,16 +67,14 @@ def default_config(problem: AttentionProblem) -> AttentionConfig:
     return AttentionConfig(3, 80, 3) if problem.dim <= 128 else AttentionConfig(2, 80, 2)
 
 
-def dealt(lengths: list[int], heads: int, together: int) -> list[int]:
+def dealt(lengths: list[int], heads: int, together: int) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Steps of all tiles in the order in which blocks take them; `lengths`: of the tiles of one head, rising.
 
     Some heads go together, so that they share keys in L2. Every other such group starts with its short tiles, and the
     last with its long ones: lengths change slowly along the list, and a block's tiles even out.
     """
-    order: list[int] = []
-    for after in reversed(range(heads // together)):
-        order += [n for n in (lengths if after % 2 else reversed(lengths)) for _ in range(together)]
-    return order
+    rising, falling = np.repeat(lengths, together), np.repeat(lengths[::-1], together)
+    return np.concatenate([rising if after % 2 else falling for after in reversed(range(heads // together))])
 
 
 def heads_together(lengths: list[int], heads: int, blocks: int) -> int:
@@ -84,7 +84,8 @@ def heads_together(lengths: list[int], heads: int, blocks: int) -> int:
     busiest: list[int] = []
     for together in choices:
         order = dealt(lengths, heads, together)
-        busiest.append(max(sum(order[i::blocks]) for i in range(blocks)))
+        rounds = np.pad(order, (0, -len(order) % blocks)).reshape(-1, blocks)
+        busiest.append(int(rounds.sum(axis=0).max()))
     return next(n for n, steps in zip(choices, busiest, strict=True) if steps <= 1.01 * min(busiest))
 
 

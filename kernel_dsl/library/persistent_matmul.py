@@ -14,6 +14,7 @@ from typing import Any
 
 import kernel_dsl as kd
 
+from ..trace import at_own_lines
 from .mixed_product import widened_product
 
 Epilogue = Callable[[Any], Any]
@@ -220,7 +221,7 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
                 c = rest.pop(0)
                 x = x + kd.load(c.T if t.swapped else c, (across, columns)).astype(x.dtype)
             if activation is not None:
-                x = activation(x)
+                x = at_own_lines(activation, x)
             # a tile starts with the first buffer, which the tile before may have used last
             kd.wait_smem_to_gmem(0 if part == 0 and parts % ring else ring - 1, wait_read_only=True)
             place = out_smem.at[me * ring + part % ring]

@@ -77,10 +77,13 @@ class Div(Binary, name="div"):
     """x / y, IEEE-rounded; integers truncate and x / 0 is 0. PTX `div.rn`, `div`."""
 
     llvm = {"f": "fdiv {t} {0}, {1}"}
+    interval = facts.div
 
 
 class Rem(Binary, name="rem"):
     """The remainder of `Div`, with the sign of x; x rem 0 is 0. PTX `rem`."""
+
+    interval = facts.rem
 
 
 class FloorDiv(Binary, name="floor_div"):
@@ -198,12 +201,14 @@ class Abs(Unary, name="abs"):
 # --- building ------------------------------------------------------------------------------------
 
 
-def elementwise(cls: Any, args: tuple[Any, ...], op: str, dtype: DType | None = None) -> Array:
+def elementwise(cls: Any, args: tuple[Any, ...], op: str, dtype: DType | None = None, bools: Any = None) -> Array:
     """Promote, broadcast and append one op; floats narrower than 32 bits compute in float32 and are rounded back.
 
-    `dtype` overrides the common dtype of the operands.
+    `dtype` overrides the common dtype of the operands; `bools` is the op's class where that is bool.
     """
     values, common, weak = operands_of(args, op)
+    if bools is not None and common.is_bool:
+        cls = bools
     common = common if dtype is None else dtype
     if common.kind is dt.Kind.OPAQUE:
         raise UnsupportedDType(op=op, dtype=common, hint="complex values are only copied")
@@ -225,7 +230,7 @@ def _number(dtype: DType, op: str, hint: str = "convert it with `.astype(...)`")
 
 def add(x: Any, y: Any) -> Array:
     """x + y; on bools, or."""
-    return elementwise(Or if common_dtype((x, y), "add").is_bool else Add, (x, y), "add")
+    return elementwise(Add, (x, y), "add", bools=Or)
 
 
 def subtract(x: Any, y: Any) -> Array:
@@ -236,8 +241,7 @@ def subtract(x: Any, y: Any) -> Array:
 
 def multiply(x: Any, y: Any) -> Array:
     """x * y; on bools, and."""
-    dtype = common_dtype((x, y), "multiply")
-    return elementwise(And if dtype.is_bool else Mul, (x, y), "multiply")
+    return elementwise(Mul, (x, y), "multiply", bools=And)
 
 
 def true_divide(x: Any, y: Any) -> Array:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import replace
 from typing import Any
 
 from .. import dtypes as dt
@@ -128,6 +127,8 @@ _WIDENED = (
     arith.Add,
     arith.Sub,
     arith.Mul,
+    arith.Div,
+    arith.Rem,
     arith.FloorDiv,
     arith.FloorMod,
     arith.Min,
@@ -173,5 +174,5 @@ def _computed_again(value: Value, done: dict[int, Value]) -> Value:
     if value.type.dtype == dt.int64:
         return value
     made = emit(Cast(value, dt.int64, True)).result
-    made.facts = replace(facts, wide=False)
+    made.facts = facts._replace(wide=False)
     return made

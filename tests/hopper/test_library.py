@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,18 @@ def test_extras(interpret: Any, rng: Any) -> None:
 
 def relu(x: Any) -> Any:
     return kd.maximum(x, 0.0)
+
+
+@pytest.mark.parametrize("kind", [bf16, f32], ids=str)  # float32 goes to the kernel that takes anything
+def test_places(kind: Any) -> None:
+    """Ops of the library's are at the line that calls it, and those of a function that it was given at that one's."""
+    spec = kd.ShapeDtypeStruct((256, 256), kind)
+    stages = kd.library.matmul.lower(spec, spec, activation=relu)
+    line = inspect.currentframe().f_lineno - 1  # pyright: ignore[reportOptionalMemberAccess]
+    own = relu.__code__.co_firstlineno + 1
+    places = {(op.loc.file, op.loc.line) for op in stages.ir.walk()}
+    assert places == {(__file__, line), (__file__, own)}
+    assert {op.loc.line for op in stages.ir.walk() if op.op_name == "max"} == {own}
 
 
 @pytest.mark.parametrize("blocks", [1, 3])

@@ -27,6 +27,8 @@ def lowered(index: Callable[[Any], Any], grid: int, source: kd.ShapeDtypeStruct 
 INDICES: dict[str, Callable[[Any], Any]] = {
     "a product": lambda i: kd.ds(i * 2**27, 128),
     "halved again": lambda i: kd.ds(i * 2**27 // 2 * 2, 128),
+    "truncated": lambda i: kd.ds(kd.div(i * 2**27, 2) * 2, 128),
+    "with a truncated remainder": lambda i: kd.ds(i * 2**27 + kd.rem(i * 2**27, 1024), 128),
     "with a remainder": lambda i: kd.ds(i * 2**27 + (i * 2**27) % 1024, 128),
     "shifted": lambda i: kd.ds((i << 27) + 5, 128),
     "chosen": lambda i: kd.ds(kd.where(i > 3, i * 2**27, 0), 128),
@@ -53,6 +55,20 @@ def test_small_extents_stay_narrow() -> None:
     assert load.offsets[0].type.dtype == kd.int32 and load.view.masked == ()
 
 
+def test_an_order_of_tiles_stays_narrow() -> None:
+    """Quotients and remainders of what is bounded are bounded, in tiles that follow `planar_snake` too."""
+
+    def body(x: Any, out: Any) -> None:
+        m, n = kd.planar_snake(kd.program_id(0), (10, 6), 0, 4)
+        tile = kd.ds(m * 128, 128), kd.ds(n * 128, 128)
+        out[tile] = x[tile]
+
+    spec = Spec((1280, 768), kd.float32)
+    stages = kd.kernel(body, out_type=spec, grid=(60,)).lower(spec)
+    (load,) = (op for op in stages.ir.walk() if op.op_name == "load")
+    assert [v.type.dtype for v in load.offsets] == [kd.int32] * 2
+
+
 def test_overflow_on_the_way_to_a_small_index() -> None:
     """The quotient fits int32 and its dividend does not: in int32 it would wrap, and the mask is proved away."""
     x = random((16,), "float32")
@@ -60,11 +76,13 @@ def test_overflow_on_the_way_to_a_small_index() -> None:
     def body(x: Any, out: Any) -> None:
         i = kd.program_id(0)
         far = i * 2**30
-        out[i] = x[far // 2**29] + x[kd.where(i > 3, far, 0) >> 30] + x[(far + 5) & 7]
+        small = x[far // 2**29] + x[kd.where(i > 3, far, 0) >> 30] + x[(far + 5) & 7]
+        out[i] = small + x[kd.div(far, 2**29)] + x[kd.rem(far + 5, 7)]
 
     got = kd.kernel(body, out_type=Spec((8,), kd.float32), grid=(8,), interpret=INTERPRET)(x)
     i = np.arange(8)
-    np.testing.assert_array_equal(got, x[2 * i] + x[np.where(i > 3, i, 0)] + x[5])
+    small = x[2 * i] + x[np.where(i > 3, i, 0)] + x[5]
+    np.testing.assert_array_equal(got, small + x[2 * i] + x[(i * 2**30 + 5) % 7])
 
 
 def test_ranges_beyond_int64_are_forgotten() -> None:
