@@ -31,18 +31,23 @@ def registers_of(type: ArrayType, registers: int) -> int:
 
 def warn_of_large_values(ir: KernelIR) -> None:
     """Warn, once a line, of each value larger than any seen before it that leaves no room for anything else."""
-    # what a warpgroup asks for it has; which one does is not looked at
-    asked = [op.count for op in ir.walk() if isinstance(op, SetMaxRegisters) and op.increase]
-    room = max([available(ir.threads), *asked])
-    largest = room - OTHERS
+    room = available(ir.threads)
+    large: list[tuple[Op, ArrayType, int]] = []
     for op in ir.walk():
-        for value in () if isinstance(op, _REMADE) else op.results:
-            if not isinstance(value.type, ArrayType) or not value.type.shape:
+        if isinstance(op, SetMaxRegisters) and op.increase:
+            room = max(room, op.count)  # what a warpgroup asks for it has; which one does is not looked at
+        for value in op.results:
+            type = value.type
+            if not isinstance(type, ArrayType) or not type.shape or isinstance(op, _REMADE):
                 continue
-            taken = registers_of(value.type, layout_of(value).registers)
-            if taken > largest:
-                largest = taken
-                _warn(op, value.type, taken, room, ir.threads)
+            taken = registers_of(type, layout_of(value).registers)
+            if taken > room - OTHERS:
+                large.append((op, type, taken))
+    largest = room - OTHERS
+    for op, type, taken in large:
+        if taken > largest:
+            largest = taken
+            _warn(op, type, taken, room, ir.threads)
 
 
 def _warn(op: Op, type: ArrayType, taken: int, room: int, threads: int) -> None:

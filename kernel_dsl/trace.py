@@ -234,7 +234,8 @@ def settle(region: Region) -> None:
         for op in current_region.ops:
             for value in op.results:
                 fix(value)
+            fields = vars(op)
             for key in op.attr_fields:
-                if isinstance(getattr(op, key), LayoutVar):
-                    setattr(op, key, resolve(getattr(op, key)))
+                if isinstance(fields[key], LayoutVar):
+                    fields[key] = resolve(fields[key])
             stack.extend(op.region_list())

@@ -308,6 +308,9 @@ def common_dtype(args: Sequence[Any], op: str) -> DType:
 
 def operands_of(args: Sequence[Any], op: str) -> tuple[list[Array], DType, bool]:
     """Operands promoted to their common dtype, and that dtype (and whether it is still weak)."""
+    x, y = args[0], args[-1]
+    if len(args) == 2 and isinstance(x, Array) and isinstance(y, Array) and x.dtype is y.dtype:  # as most are
+        return [x, y], x.dtype, x.weak and y.weak
     dtype, weak = promote([item_type(a, op) for a in args])
     return [as_value(a, op, dtype) for a in args], dtype, weak
 
