@@ -1,37 +1,8 @@
 """The operations of the language, one file a family; an op is defined in it and nowhere else."""
 
-from . import (
-    arith,
-    atomic,
-    barrier,
-    bits,
-    cast,
-    cluster,
-    compare,
-    control,
-    copy,
-    create,
-    debug,
-    dense,
-    elementwise,
-    gather,
-    index,
-    logic,
-    loops,
-    math,
-    matrix,
-    numeric,
-    product,
-    reduce,
-    ref,
-    scan,
-    scope,
-    semaphore,
-    shape,
-    sorting,
-    sync,
-    threads,
-)
+from importlib import import_module
+from pkgutil import iter_modules
+
 from .arith import *  # noqa: F403
 from .atomic import *  # noqa: F403
 from .barrier import *  # noqa: F403
@@ -60,37 +31,6 @@ from .shape import *  # noqa: F403
 from .sorting import *  # noqa: F403
 from .threads import *  # noqa: F403
 
-FAMILIES = (
-    arith,
-    atomic,
-    barrier,
-    bits,
-    cast,
-    cluster,
-    compare,
-    control,
-    copy,
-    create,
-    debug,
-    dense,
-    elementwise,
-    gather,
-    index,
-    logic,
-    loops,
-    math,
-    matrix,
-    numeric,
-    product,
-    reduce,
-    ref,
-    scan,
-    scope,
-    semaphore,
-    shape,
-    sorting,
-    sync,
-    threads,
-)
+FAMILIES = tuple(import_module(f"{__name__}.{module.name}") for module in iter_modules(__path__))  # noqa: F405
 __all__ = ["broadcast_to"]
 __all__ += [name for family in FAMILIES for name in getattr(family, "__all__", [])]

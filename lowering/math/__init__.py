@@ -9,38 +9,12 @@ holds the hardware's own approximations, by the same keys.
 
 from __future__ import annotations
 
-from . import (
-    approximate,
-    compound,
-    error_function,
-    exponential,
-    hyperbolic,
-    inverse_error,
-    inverse_trigonometric,
-    logarithm,
-    power,
-    remainder,
-    root,
-    rounding,
-    trigonometric,
-)
+from importlib import import_module
+from pkgutil import iter_modules
+
 from .registry import APPROX, FUNCTIONS, MathFunction, definitions, function
 
 __all__ = ["APPROX", "FUNCTIONS", "MathFunction", "definitions", "function"]
 
-# Importing a family fills the tables.
-_FAMILIES = (
-    approximate,
-    compound,
-    error_function,
-    exponential,
-    hyperbolic,
-    inverse_error,
-    inverse_trigonometric,
-    logarithm,
-    power,
-    remainder,
-    root,
-    rounding,
-    trigonometric,
-)
+for _module in iter_modules(__path__):  # importing a family fills the tables
+    import_module(f"{__name__}.{_module.name}")

@@ -2,54 +2,16 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from pkgutil import iter_modules
+
 from kernel_dsl.ir import Op
 
 from ..context import Rule
-from . import (
-    atomic,
-    cast,
-    cluster,
-    control,
-    copy,
-    create,
-    debug,
-    elementwise,
-    gather,
-    index,
-    matrix,
-    product,
-    reduce,
-    ref,
-    scan,
-    scope,
-    shape,
-    sorting,
-    sync,
-    threads,
-)
+from .elementwise import leaf_rule
 
-FAMILIES = (
-    atomic,
-    cast,
-    cluster,
-    control,
-    copy,
-    create,
-    debug,
-    elementwise,
-    gather,
-    index,
-    matrix,
-    product,
-    reduce,
-    ref,
-    scan,
-    scope,
-    shape,
-    sorting,
-    sync,
-    threads,
-)
+_MODULES = [import_module(f"{__name__}.{module.name}") for module in iter_modules(__path__)]
+FAMILIES = tuple(module for module in _MODULES if hasattr(module, "RULES"))
 
 
 def all_rules() -> dict[type[Op], Rule]:
@@ -58,9 +20,9 @@ def all_rules() -> dict[type[Op], Rule]:
     for family in FAMILIES:
         for op, rule in family.RULES.items():
             assert op not in rules, f"{op.op_name} has two rules"
-            rules[op] = rule  # pyright: ignore[reportArgumentType]
+            rules[op] = rule
     for op in Op.registry.values():
-        leaf = elementwise.leaf_rule(op)
+        leaf = leaf_rule(op)
         if op not in rules and leaf is not None:
             rules[op] = leaf  # pyright: ignore[reportArgumentType]
     return rules

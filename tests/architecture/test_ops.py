@@ -95,7 +95,7 @@ def test_the_interpreter_knows_its_instructions(op: type[Op]) -> None:
 
 
 def test_every_file_is_a_family() -> None:
-    """The lists of families name every file that defines ops or rules, and rules are in files named as their ops'."""
+    """Every file that defines ops or rules is one, and rules are in files named as their ops'."""
 
     def holding(folder: str, pattern: str) -> set[str]:
         return {p.stem for p in (ROOT / folder).glob("*.py") if re.search(pattern, p.read_text(), re.M)}
