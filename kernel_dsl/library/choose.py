@@ -133,6 +133,8 @@ def band(problem: Problem, config: MatmulConfig, blocks: int) -> int:
 @cache
 def choose(problem: Problem, blocks: int, plain: bool = True) -> MatmulConfig:
     """The configuration that the estimate likes best. `plain`: products are stored as they are."""
+    if is_mixed(problem.swapped):
+        return replace(choose(problem.swapped, blocks, plain), swapped=True)
     room = ACCUMULATORS if plain and not problem.bias and not problem.accumulate else ACCUMULATORS_BESIDE_MORE
     made = [c for c in (configure(problem, *tile) for tile in TILES) if c is not None]
     made = [c for c in made if c.rows * c.tile_n <= room * 128]

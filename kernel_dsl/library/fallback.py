@@ -19,9 +19,10 @@ TILE, DEPTH = 64, 32
 
 def accumulator_dtype(problem: Problem) -> Any:
     """What products are summed in."""
-    if not problem.b_dtype.is_float and not problem.dtype.is_float:
-        return kd.int64 if problem.dtype.itemsize == 8 else kd.int32
-    return kd.float64 if problem.dtype == kd.float64 else kd.float32
+    both = (problem.dtype, problem.b_dtype)
+    if not any(dtype.is_float for dtype in both):
+        return kd.int64 if max(dtype.itemsize for dtype in both) == 8 else kd.int32
+    return kd.float64 if kd.float64 in both else kd.float32
 
 
 def _on_tensor_cores(p: Problem) -> bool:
@@ -30,7 +31,8 @@ def _on_tensor_cores(p: Problem) -> bool:
     eight = (kd.float8_e4m3fn, kd.float8_e5m2)
     if p.dtype == p.b_dtype:
         return p.dtype in (*sixteen, *eight, kd.int8, kd.uint8)
-    return (p.dtype in eight and p.b_dtype in eight) or (p.dtype == kd.int8 and p.b_dtype in sixteen)
+    both = {p.dtype, p.b_dtype}
+    return both <= {*eight} or (kd.int8 in both and any(dtype in both for dtype in sixteen))
 
 
 @cache

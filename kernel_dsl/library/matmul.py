@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import kernel_dsl as kd
-from kernel_dsl.dtypes import DType, as_dtype
+from kernel_dsl.dtypes import FP8, DType, as_dtype
 from kernel_dsl.errors import BadCallArgument, BadCallValue
+from kernel_dsl.promote import join
 from kernel_dsl.target import DEFAULT, TARGETS, Feature
 
 from .choose import choose
@@ -17,6 +18,7 @@ from .persistent_matmul import MatmulConfig, Problem, matmul_kernel
 
 _log = logging.getLogger("kernel_dsl")
 MANY = 1024  # plans that are kept
+_BYTES = (kd.int8, kd.uint8)
 _FAST = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int8", "uint8")
 
 
@@ -36,23 +38,34 @@ def element_strides(x: Any) -> tuple[int, ...] | None:
     return tuple(s // as_dtype(x.dtype).itemsize for s in strides)
 
 
-def default_out(dtype: DType) -> DType:
-    """bfloat16 for fp8, int32 for 8-bit integers, else the inputs' own."""
-    if dtype in (kd.float8_e4m3fn, kd.float8_e5m2):
+def default_out(dtype: DType, b_dtype: DType) -> DType:
+    """bfloat16 for fp8, int32 for 8-bit integers, else what the inputs promote to. Raises `NoCommonDType`."""
+    if dtype in FP8 and b_dtype in FP8:
         return kd.bfloat16
-    return kd.int32 if dtype.is_integer and dtype.itemsize == 1 else dtype
+    common = join(dtype, b_dtype)
+    return kd.int32 if dtype.is_integer and dtype.itemsize == b_dtype.itemsize == 1 else common
+
+
+def _on_tensor_cores(a: DType, b: DType, precision: str | None) -> bool:
+    """Whether the fast kernel has instructions for a product."""
+    if a != b:
+        sixteen = (kd.float16, kd.bfloat16)
+        mixed = (a == kd.int8 and b in sixteen) or (b == kd.int8 and a in sixteen)
+        return mixed or (a in FP8 and b in FP8) or (a in _BYTES and b in _BYTES)
+    return a.name in _FAST or (a == kd.float32 and precision == "tf32")
 
 
 class Matmul:
     """`matmul(a, b)`: a (M, K) times b (K, N), each row-major or transposed (`w.T`), in float32 or int32 accumulators.
 
-    Both have one dtype, or are fp8 of two kinds, or 8-bit integers, or a is int8 and b a 16-bit float.
+    Tensor cores multiply 16-bit floats, fp8 and 8-bit integers of any two kinds, int8 with a 16-bit float, and as float32
+    rounded to tf32. All else that has a common dtype is multiplied exactly, and slowly.
 
-    `out_dtype`: by default the inputs' dtype, bfloat16 for fp8, int32 for 8-bit integers. `bias`: (N,), added to each
+    `out_dtype`: by default the inputs' common dtype, bfloat16 for fp8, int32 for 8-bit integers. `bias`: (N,), added to each
     row; `c`: (M, N), added; `activation`: a function of traced values, applied last. `precision="tf32"`: round float32
     operands to tf32. `config`: a `MatmulConfig` instead of the chosen one. `out`, `stream`, `interpret`: as for kernels.
     Inputs that TMA can't take go to a slower kernel, with a log line. Raises `BadCallArgument` for what are no such arrays,
-    `BadCallValue` for shapes that don't fit.
+    `BadCallValue` for shapes that don't fit, `NoCommonDType`.
     """
 
     def __init__(self) -> None:
@@ -149,12 +162,7 @@ class Matmul:
             )
         ta, tb = is_transposed(a), is_transposed(b)
         dtype, b_dtype = as_dtype(a.dtype), as_dtype(b.dtype)
-        alike = dtype.itemsize == b_dtype.itemsize == 1 and dtype.is_float == b_dtype.is_float
-        mixed = dtype == kd.int8 and b_dtype in (kd.float16, kd.bfloat16)
-        if dtype != b_dtype and not alike and not mixed:
-            what = f"a is {dtype} and b is {b_dtype}"
-            raise BadCallArgument(kernel="matmul", what=what, hint="convert one of them")
-        out = default_out(b_dtype if mixed else dtype) if out_dtype is None else as_dtype(out_dtype)
+        out = default_out(dtype, b_dtype) if out_dtype is None else as_dtype(out_dtype)
         problem = Problem(M, N, K, dtype, b_dtype, out, ta, tb, bias is not None, c is not None)
         extra = [x for x in (bias, c) if x is not None]
         for name, x, shape in (("bias", bias, (N,)), ("c", c, (M, N))):
@@ -166,8 +174,8 @@ class Matmul:
         """Why the fast kernel can't do it; empty where it can."""
         if not target.supports(Feature.WGMMA | Feature.TMA):
             return f"{target} has no wgmma"
-        if p.dtype.name not in _FAST and not (p.dtype == kd.float32 and precision == "tf32"):
-            return f"{p.dtype} operands are multiplied exactly"
+        if not _on_tensor_cores(p.dtype, p.b_dtype, precision):
+            return f"{p.dtype} and {p.b_dtype} are multiplied exactly"
         for dtype, along_k, word in ((p.dtype, not p.a_transposed, "a"), (p.b_dtype, p.b_transposed, "b")):
             if dtype.itemsize != 2 and not along_k:
                 return f"{dtype} operands must be contiguous along K, and {word} is not"

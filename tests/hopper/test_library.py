@@ -341,6 +341,39 @@ def test_mixed(transposed: bool, interpret: Any, rng: Any) -> None:
     assemble(kd.library.matmul, a, b)
 
 
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("dtype", [bf16, f16], ids=str)
+def test_mixed_the_other_way_round(dtype: Any, transposed: bool, interpret: Any, rng: Any) -> None:
+    """b is int8: the transposed product."""
+    a = random(rng, (144, 136), dtype).T if transposed else random(rng, (136, 144), dtype)
+    b = random(rng, (72, 144), kd.int8).T
+    bias = random(rng, (72,), f32)
+    got = kd.library.matmul(a, b, bias=bias, interpret=interpret)
+    assert got.dtype == dtype and relative(got, a.astype(np.float64) @ b.astype(np.float64) + bias) < 4e-3
+    assert "wgmma" in kd.library.matmul.lower(a, b).ptx
+    assemble(kd.library.matmul, a, b)
+
+
+@pytest.mark.parametrize(("left", "right", "expected"), [
+    (f32, bf16, f32), (bf16, f16, f32), (f16, kd.float8_e4m3fn, f16), (kd.int8, f32, f32), (kd.float64, f32, kd.float64),
+    (kd.int32, kd.int8, kd.int32), (kd.int8, kd.int64, kd.int64), (kd.uint8, kd.int8, kd.int32), (bf16, kd.int32, bf16),
+    (f16, kd.int8, f16), (kd.int8, bf16, bf16),
+], ids=str)  # fmt: skip
+def test_dtypes_that_differ(left: Any, right: Any, expected: Any, interpret: Any, rng: Any) -> None:
+    """What no instruction multiplies goes to the general kernel, in the dtype that both promote to."""
+    a, b = random(rng, (37, 50), left), random(rng, (50, 23), right)
+    got = kd.library.matmul(a, b, interpret=interpret)
+    exact = a.astype(np.float64) @ b.astype(np.float64)
+    bound = 0 if expected.is_integer else {2: 4e-3, 4: 1e-5, 8: 1e-13}[expected.itemsize]
+    assert got.dtype == expected and relative(got, exact) <= bound
+
+
+def test_dtypes_without_a_common_one() -> None:
+    a, b = kd.ShapeDtypeStruct((8, 8), kd.uint64), kd.ShapeDtypeStruct((8, 8), kd.int64)
+    with pytest.raises(TypeError, match="uint64"):
+        kd.library.matmul.lower(a, b)
+
+
 @pytest.mark.parametrize("depth", [48, 64, 320])
 def test_mixed_depths(depth: int, interpret: Any, rng: Any) -> None:
     """One step of K, a part of one, and more than the ring holds."""
