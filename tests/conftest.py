@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
+
+from kernel_dsl.target import Feature, Target
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -26,27 +29,47 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="run the long forms too")
 
 
+FEATURES = {str(feature.name).lower(): feature for feature in Feature}  # a marker for each
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for name in FEATURES:
+        config.addinivalue_line("markers", f"{name}: on a GPU, needs one with {name}")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    gpus = _gpus() if any(i.get_closest_marker("gpu") for i in items) else 0
+    gpus, target = _gpus() if any(i.get_closest_marker("gpu") for i in items) else (0, None)
     for item in items:
-        if item.get_closest_marker("gpu") and not gpus:
-            item.add_marker(pytest.mark.skip(reason="no NVIDIA GPU on this machine"))
-        elif item.get_closest_marker("several_gpus") and gpus < 2:
-            item.add_marker(pytest.mark.skip(reason="one NVIDIA GPU on this machine, and the test needs two"))
+        if item.get_closest_marker("gpu"):
+            reason = why_not(item, gpus, target)
+            if reason:
+                item.add_marker(pytest.mark.skip(reason=reason))
         if item.get_closest_marker("slow") and not config.getoption("--slow"):
             item.add_marker(pytest.mark.skip(reason="a long form: run with --slow"))
 
 
-def _gpus() -> int:
-    """How many GPUs there are; 0 where the first cannot be used."""
+def why_not(item: Any, gpus: int, target: Target | None) -> str:
+    """Why a test that is marked `gpu` can't run here; empty where it can."""
+    if not gpus or target is None:
+        return "no NVIDIA GPU on this machine"
+    if item.get_closest_marker("several_gpus") and gpus < 2:
+        return "one NVIDIA GPU on this machine, and the test needs two"
+    for name, feature in FEATURES.items():
+        if item.get_closest_marker(name) and not target.supports(feature):
+            return f"the GPU of this machine ({target}) has no {name}"
+    return ""
+
+
+def _gpus() -> tuple[int, Target | None]:
+    """How many GPUs there are, and what the first one is; none where that can't be used."""
     from runtime import driver
     from runtime.device import cuda_device
 
     try:
-        cuda_device()
-        return driver.device_count()
+        device = cuda_device()
+        return driver.device_count(), device.target
     except Exception:
-        return 0
+        return 0, None
 
 
 @pytest.fixture(autouse=True, scope="session")

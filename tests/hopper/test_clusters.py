@@ -11,6 +11,8 @@ import kernel_dsl as kd
 
 from .helpers import random
 
+pytestmark = [pytest.mark.cluster, pytest.mark.tma]
+
 PAIR: dict[str, Any] = {"grid": (2,), "grid_names": ("g",), "cluster": (2,), "cluster_names": ("c",)}
 f32 = kd.float32
 

@@ -12,6 +12,8 @@ from runtime.interpreter.hazards import HazardError
 
 from .helpers import random, tiles
 
+pytestmark = pytest.mark.tma
+
 f32 = kd.float32
 
 SHAPES = [

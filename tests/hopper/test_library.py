@@ -22,6 +22,8 @@ from kernel_dsl.library.persistent_matmul import MatmulConfig, Problem, matmul_k
 
 from .helpers import assemble, random, relative
 
+pytestmark = [pytest.mark.tma, pytest.mark.wgmma]
+
 bf16, f16, f32 = kd.bfloat16, kd.float16, kd.float32
 SMALL = MatmulConfig(tile_m=128, tile_n=64, stages=2, epilogue_n=32)
 

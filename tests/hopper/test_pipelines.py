@@ -11,6 +11,8 @@ import kernel_dsl as kd
 
 from .helpers import assemble, random, relative, tiles
 
+pytestmark = [pytest.mark.tma, pytest.mark.wgmma]
+
 f32, bf16 = kd.float32, kd.bfloat16
 
 

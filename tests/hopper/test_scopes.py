@@ -12,6 +12,8 @@ import kernel_dsl as kd
 
 from .helpers import assemble, random, tiles
 
+pytestmark = pytest.mark.tma
+
 f32, bf16 = kd.float32, kd.bfloat16
 
 

@@ -11,6 +11,8 @@ import kernel_dsl as kd
 
 from .helpers import random, tiles
 
+pytestmark = [pytest.mark.stmatrix, pytest.mark.tma]
+
 bf16, f32 = kd.bfloat16, kd.float32
 
 

@@ -11,6 +11,8 @@ import kernel_dsl as kd
 
 from .helpers import random, tiles
 
+pytestmark = pytest.mark.tma
+
 
 @pytest.mark.parametrize("swizzle", [32, 64, 128])
 @pytest.mark.parametrize("dtype", [kd.float32, kd.bfloat16, kd.int8], ids=str)

@@ -11,6 +11,8 @@ import kernel_dsl as kd
 
 from .helpers import assemble, random, relative
 
+pytestmark = [pytest.mark.tma, pytest.mark.wgmma]
+
 f32, f16, bf16, i32 = kd.float32, kd.float16, kd.bfloat16, kd.int32
 e4m3, e5m2, s8, u8 = kd.float8_e4m3fn, kd.float8_e5m2, kd.int8, kd.uint8
 
