@@ -199,7 +199,7 @@ class CudaExec:
         cu = self._cu
         self._update_template()
         made = driver.check(cu.cuGraphInstantiate(self._graph, 0))
-        self.turns.calls.clear()
+        self.turns.forget()
         self._updates.clear()
         while self._execs:
             driver.check(cu.cuGraphExecDestroy(self._execs.pop()))
@@ -314,9 +314,7 @@ class CudaExec:
 
     def launch_args(self, stream: int) -> tuple[Any, Any]:
         """What `cuGraphLaunch` takes."""
-        call = self.turns.call(self._exec, stream)
-        executable, handle = call.args
-        return executable, handle
+        return self.turns.arguments(self._exec, stream)
 
     def run(self, stream: int, timed: bool) -> float | None:
         """Launch in `stream`. With `timed`: wait, and the GPU's seconds."""

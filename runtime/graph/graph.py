@@ -60,7 +60,7 @@ class Graph:
         self._chosen: Any = None
         self._program: Program | None = None
         self._exec: Exec | None = None
-        # Each step launches in the current stream, and tells whether it did. Empty where a launch takes more than that,
+        # Each step launches in the current stream, or is the end. Empty where a launch takes more than that,
         # and the second where a replay without inputs does.
         self._launches: Iterable[bool] = ()
         self._replays: Iterable[bool] = ()
@@ -262,17 +262,18 @@ class Graph:
                 set_dims(target, device.target, grid=grid, block=block, dynamic_smem=dynamic_smem)
                 self._refresh([target])
 
-    @ends_at_user
     def launch(self, stream: Any = None, wait: bool = False) -> None:
         """Launch with whatever is set now. With `wait`, until it is done: see `seconds`."""
         if stream is None and not wait:
             try:
-                for launched in self._launches:
-                    if launched:
-                        return
-                    break
+                for _ in self._launches:
+                    return
             except ValueError:  # another thread is launching it
                 pass
+        self._launch(stream, wait)
+
+    @ends_at_user
+    def _launch(self, stream: Any, wait: bool) -> None:
         with self._lock:
             self.instantiate()
             self._run(None if stream is None else stream_handle(stream), wait)
@@ -280,10 +281,10 @@ class Graph:
     def release(self) -> None:
         """Give back the graph's own memory now. The graph cannot be replayed any more."""
         with self._lock:
+            self._launches, self._replays = (), ()
             if self._exec is not None:
                 self._exec.close()
             self._exec, self._program, self._recorder = None, None, None
-            self._launches, self._replays = (), ()
 
     def _node(self, node: Node | int) -> Node:
         nodes = self._built().nodes
@@ -324,10 +325,8 @@ class Graph:
         def call(self: Graph, /, *inputs: Any, **options: Any) -> Any:
             if not inputs and not options and not recording.active:
                 try:
-                    for launched in self._replays:
-                        if launched:
-                            return self._result
-                        break
+                    for _ in self._replays:
+                        return self._result
                 except ValueError:  # another thread is launching it
                     pass
             return replay(self, *inputs, **options)  # pyright: ignore[reportCallIssue]
@@ -372,6 +371,7 @@ class Graph:
 
     def _run(self, handle: int | None, wait: bool) -> None:
         assert self._exec is not None
+        self._launches, self._replays = (), ()
         seconds = self._exec.run(self._stream(handle), wait)
         self._plan_short_ways()
         if wait:
@@ -394,7 +394,6 @@ class Graph:
     def _plan_short_ways(self) -> None:
         """A launch that is one driver call, and a replay that is such a launch, where there are such."""
         program, executable, places = self._built(), self._exec, cast("Places", self._places)
-        self._launches, self._replays = (), ()
         if not isinstance(executable, CudaExec) or not executable.plain or self._home()[1] is None:
             return
         if program.repeats or any(output.frozen for output in program.outputs):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from operator import contains
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,8 @@ class Places:
         self._odd = [slot.home.address & 15 for slot in program.inputs if slot.home]
         # From where an array begins to its lowest address.
         self._sizes = [slot.nbytes for slot in program.inputs]
-        self._clear: list[set[int]] = [set() for _ in program.inputs]  # addresses that the replay does not write
+        # Where each input was found to begin as it may: as aligned as recorded, in memory that the replay does not write.
+        self._clear: list[set[int]] = [set() for _ in program.inputs]
         self._inputs_moved: Mapping[Slot, Any] = dict.fromkeys(program.inputs)
         self._alive: Sequence[Any] = ()  # what the GPU may still read
         self._deltas = [slot.low - slot.home.address if slot.home else 0 for slot in program.inputs]
@@ -53,22 +55,27 @@ class Places:
         Returns the slots that lie elsewhere now.
         """
         if inputs and out is None and not self._outs_moved and self._key is not None:
-            addresses = self._addresses(inputs)
-            if addresses is not None:
-                return self._place_inputs(inputs, addresses, stream)
+            found = self._addresses(inputs)
+            if found is not None:
+                return self._place_inputs(inputs, *found, stream)
         return self._place_all(inputs, out, stream)
 
-    def _addresses(self, inputs: Sequence[Any]) -> list[int] | None:
-        """Where inputs lie that look as recorded; None where that takes a closer look."""
+    def _addresses(self, inputs: Sequence[Any]) -> tuple[list[int], bool] | None:
+        """Where inputs begin that look as recorded, and whether all are `_clear`; None where that takes a closer look."""
         if self._like is not None and len(inputs) == len(self._sizes) and self._like(*inputs):
             addresses = [array.data_ptr() for array in inputs]
+            if self._are_clear(addresses):
+                return addresses, True
             if [address & 15 for address in addresses] == self._odd:
-                return addresses
+                return addresses, False
         addresses = []
         try:
-            return addresses if scan(inputs, addresses) == self._key else None
+            return (addresses, self._are_clear(addresses)) if scan(inputs, addresses) == self._key else None
         except LongWayError:
             return None
+
+    def _are_clear(self, addresses: Sequence[int]) -> bool:
+        return all(map(contains, self._clear, addresses))
 
     def _signature(self) -> list[Any] | None:
         """What the recorded inputs look like (alignment up to 16 bytes too), quickly read.
@@ -86,31 +93,35 @@ class Places:
         except LongWayError:
             return None
 
-    def _place_inputs(self, inputs: Sequence[Any], addresses: Sequence[int], stream: int) -> list[Slot]:
+    def _place_inputs(self, inputs: Sequence[Any], addresses: list[int], clear: bool, stream: int) -> list[Slot]:
         """The short way, for inputs alone that look as recorded and lie where nodes read them."""
         self.moved, self._alive = self._inputs_moved, inputs
+        if not clear:
+            addresses = [
+                address if address in known else self._cleared(i, address, inputs[i], stream)
+                for i, (address, known) in enumerate(zip(addresses, self._clear, strict=True))
+            ]
         changed: list[Slot] = []
-        for i, (slot, low, clear) in enumerate(zip(self._program.inputs, addresses, self._clear, strict=True)):
-            low += self._deltas[i]
-            if slot.base == low:
-                continue
-            if low not in clear and not self._is_clear(i, low):
-                twin = _twin(view(inputs[i], stream), stream)
-                low = twin.span()[0]
-                self._alive = (*self._alive, twin)
-            slot.base = low
-            changed.append(slot)
+        for slot, address, delta in zip(self._program.inputs, addresses, self._deltas, strict=True):
+            low = address + delta
+            if slot.base != low:
+                slot.base = low
+                changed.append(slot)
         return changed
 
-    def _is_clear(self, i: int, low: int) -> bool:
-        """Whether input `i`, at an address, lies apart from the memory that a replay writes; remembers where it does."""
+    def _cleared(self, i: int, address: int, array: Any, stream: int) -> int:
+        """Where input `i` begins, or its copy where it shares memory with what the replay writes."""
+        low = address + self._deltas[i]
         index = bisect_left(self._starts, low + self._sizes[i]) - 1
         if index >= 0 and self._ends[index] > low:
-            return False
-        if len(self._clear[i]) >= _CLEAR:
-            self._clear[i].clear()
-        self._clear[i].add(low)
-        return True
+            twin = _twin(view(array, stream), stream)
+            self._alive = (*self._alive, twin)
+            return twin.address
+        known = self._clear[i]
+        if len(known) >= _CLEAR:
+            known.clear()
+        known.add(address)
+        return address
 
     def _place_all(self, inputs: Sequence[Any], out: Any, stream: int) -> list[Slot]:
         wanted = dict(zip(self._program.inputs, self.look_all(inputs, stream), strict=bool(inputs)))

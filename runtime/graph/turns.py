@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Generator
-from functools import partial
 from types import GeneratorType
 from typing import Any, TypeAlias, cast
 
@@ -17,8 +16,17 @@ from .. import driver
 
 _STREAMS = 64  # streams come and go; their handles are not ours to track
 
-Call = partial[tuple[Any, ...]]
+Arguments: TypeAlias = "tuple[Any, Any]"
 Short: TypeAlias = "GeneratorType[bool, None, None]"
+
+
+class _Gate:
+    """Whether a short way may still be taken."""
+
+    __slots__ = ("open",)
+
+    def __init__(self) -> None:
+        self.open = True
 
 
 class Turns:
@@ -27,53 +35,74 @@ class Turns:
         with turns.lock:
             turns.hold()    # from here on, no launch is under way
             ...             # change it, or launch it
-            turns.allow()   # the short way is open again
+            turns.allow()   # there is a short way again
 
-    `short` is the short way: each `next` of it launches in the current stream, and tells whether it did. ValueError
-    where another thread is launching.
+    `short` is the short way: each `next` of it launches in the current stream. It ends where it cannot, and after
+    `hold`. ValueError where another thread is launching.
     """
 
     def __init__(self, context: Any, current: Callable[[int], int], index: int) -> None:
         self.lock = threading.Lock()
-        self.calls: dict[int, Call] = {}  # the launch in each stream, as a function without arguments
-        self._ready: dict[int, Call] = {}  # those that the short way may use now
-        self._context, self._current, self._index = context, current, index
-        self.short = self._launches()
+        self._arguments: dict[int, Arguments] = {}  # of the launch in each stream
+        cu = driver.api()
+        self._fixed = (
+            *(current, index, context, driver.success(), cu.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE),
+            *(cu.cuGraphLaunch, cu.cuStreamIsCapturing, cu.cuCtxGetCurrent if driver.device_count() > 1 else None),
+        )
+        self.allow()
 
-    def call(self, executable: Any, stream: int) -> Call:
-        """The launch in a stream. Needs `hold`."""
-        made = self.calls.get(stream)
+    def arguments(self, executable: Any, stream: int) -> Arguments:
+        """What `cuGraphLaunch` takes. Needs `hold`."""
+        made = self._arguments.get(stream)
         if made is None:
-            if len(self.calls) >= _STREAMS:
-                self.calls.clear()
-            cu = driver.api()
-            made = self.calls[stream] = partial(cu.cuGraphLaunch, executable, cu.CUstream(stream))
+            if len(self._arguments) >= _STREAMS:
+                self._arguments.clear()
+            made = self._arguments[stream] = executable, driver.api().CUstream(stream)
         return made
 
+    def forget(self) -> None:
+        """There is another executable. Needs `hold`, or that nothing was launched yet."""
+        self._arguments.clear()
+
     def hold(self) -> None:
-        """Keep others from launching, once a launch under way is done. Needs `lock`."""
-        self._ready.clear()
+        """End the short way, once a launch under way is done. Needs `lock`."""
+        self._gate.open = False
+        # Closing the generator would not do: Python crashes where another thread runs it.
         while self.short.gi_running:
             time.sleep(0)
 
     def allow(self) -> None:
-        """Open the short way to the streams that were launched in. An interrupt had ended it, perhaps."""
-        if self.short.gi_frame is None:
-            self.short = self._launches()
-        self._ready.update(self.calls)
+        """Make a short way to the streams that were launched in. Needs `hold`."""
+        self._gate = _Gate()
+        self.short = cast("Short", _launches(self._gate, self._arguments, *self._fixed))
 
-    def _launches(self) -> Short:
-        cu = driver.api()
-        success, free = driver.success(), cu.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
-        capturing, context_now, context = cu.cuStreamIsCapturing, cu.cuCtxGetCurrent, self._context
-        find, current, index, alone = self._ready.get, self._current, self._index, driver.device_count() == 1
 
-        def launches() -> Generator[bool, None, None]:
-            while True:
-                stream = current(index)
-                # The default stream is whose context is current, and cannot be captured; others can.
-                usable = capturing(stream)[1] is free if stream else alone or context_now()[1] == context
-                call = find(stream)
-                yield usable and call is not None and call()[0] is success
-
-        return cast("Short", launches())
+def _launches(
+    gate: _Gate,
+    known: dict[int, Arguments],
+    current: Callable[[int], int],
+    index: int,
+    context: Any,
+    success: Any,
+    free: Any,
+    launch: Callable[..., Any],
+    is_capturing: Callable[..., Any],
+    context_now: Callable[[], Any] | None,
+) -> Generator[bool, None, None]:
+    """The short way. All that a launch needs is local, and what a stream needs is looked up when it is another one."""
+    stream = executable = handle = capturing = other_context = None
+    while gate.open:
+        now = current(index)
+        if now != stream:
+            if now not in known:
+                return
+            stream, (executable, handle) = now, known[now]
+            # The default stream is whose context is current, and cannot be captured; others can.
+            capturing, other_context = (is_capturing, None) if stream else (None, context_now)
+        if capturing is not None and capturing(handle)[1] is not free:
+            return
+        if other_context is not None and other_context()[1] != context:
+            return
+        if launch(executable, handle)[0] is not success:
+            return
+        yield True

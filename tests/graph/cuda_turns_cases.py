@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -12,6 +14,7 @@ import numpy as np
 import pytest
 
 from runtime import driver
+from runtime.arrays import frameworks
 from runtime.device import cuda_device
 from runtime.graph import Graph
 
@@ -33,6 +36,7 @@ TWICE, EITHER = CudaKernel(twice, like), CudaKernel(either, like)
 @pytest.fixture(autouse=True)
 def context() -> Any:
     """The GPU's context is current, as where a framework works on it."""
+    gc.collect()  # what other tests left is destroyed now, and not while a test counts clashes
     with driver.current(cuda_device(0).context):
         yield
 
@@ -89,6 +93,34 @@ def test_replays_take_the_short_way() -> None:
     g()
     np.testing.assert_array_equal(host(y), (x.data * 2) ^ x.data)
     assert short_ways(g) == 20
+
+
+def python_calls(work: Callable[[], Any]) -> list[str]:
+    """The Python functions that a call runs through before the binding of the driver, each resumption of a generator too."""
+    names: list[str] = []
+
+    def note(frame: Any, event: str, _: Any) -> None:
+        if event == "call" and not frame.f_globals["__name__"].startswith("cuda."):
+            names.append(frame.f_code.co_name)
+
+    LIB.fake_callback(None)  # kernels here are Python functions, too
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+        LIB.fake_callback(CALLBACK)
+    return names
+
+
+@pytest.mark.parametrize("stream", [0, 5])
+def test_the_short_way_is_two_python_functions(monkeypatch: pytest.MonkeyPatch, stream: int) -> None:
+    """Each costs as much as all that one of them does: nothing may come between the user's call and the driver's."""
+    monkeypatch.setattr(frameworks("generic"), "current_stream", {0: stream}.__getitem__)
+    g, _, _ = chain()
+    assert short_ways(g) == 20
+    assert python_calls(g) == ["call", "_launches"]
+    assert python_calls(g.launch) == ["launch", "_launches"]
 
 
 def test_threads_launch_and_change_an_executable_one_at_a_time() -> None:
