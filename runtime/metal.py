@@ -32,7 +32,7 @@ from .foreign import Threads, launch
 from .msl import bounds_name, reads, translate
 from .nvrtc import HEADERS_END
 from .recording import recordable
-from .seen_calls import SeenCalls
+from .seen_calls import MISS, SeenCalls
 from .source import INCLUDE
 
 _TYPES = {
@@ -214,26 +214,7 @@ class MetalKernel:
                 "inputs=, "
                 "output_shapes= and output_dtypes= must be dicts by name"
             )
-        contiguous = self._contiguous if ensure_row_contiguous is None else ensure_row_contiguous
-        key = None
-        if not (by_name or verbose):
-            key, fast = self._seen.find(
-                interpret,
-                inputs,
-                (),
-                output_shapes,
-                output_dtypes,
-                grid,
-                threadgroup,
-                init_value,
-                template,
-                contiguous,
-            )
-            if fast is not None:
-                results = fast(inputs, None, stream)
-                if results is not fast.miss:
-                    return results
-        call = CallArguments(
+        given = (
             inputs,
             output_shapes,
             output_dtypes,
@@ -241,11 +222,14 @@ class MetalKernel:
             threadgroup,
             template,
             init_value,
-            contiguous,
+            self._contiguous if ensure_row_contiguous is None else ensure_row_contiguous,
             stream,
             interpret,
         )
-        special, ready, device = prepare(body, call, 0)
+        key, results = (None, MISS) if by_name or verbose else self._seen.call(*given)
+        if results is not MISS:
+            return results
+        special, ready, device = prepare(body, CallArguments(*given), 0)
         _check_metal(body.name, special, ready.threads)
         image = self._images.get(body, special, device, None, lambda: generate(body, special, self._atomic), verbose)
 
