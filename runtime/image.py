@@ -129,7 +129,7 @@ def precompiled_cuda_kernel(
     image = load_image(device, source, name)
 
     results = launch(device, image, call, _pointers)
-    _SEEN.note(key, device, image, call, _pointers, scalars)
+    _SEEN.note(key, device, image, call, _pointers, inputs, scalars)
     return results
 
 

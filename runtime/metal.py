@@ -239,7 +239,7 @@ class MetalKernel:
             return [*axis_parameters(body, given), *made, *bounds, grid_bytes(ready.threads)]
 
         results = launch(device, image, ready, parameters)
-        self._seen.note(key, device, image, ready, parameters)
+        self._seen.note(key, device, image, ready, parameters, inputs)
         return dict(zip(special.output_names, results, strict=True)) if by_name else results
 
 

@@ -106,9 +106,13 @@ class SeenCalls:
         image: LoadedImage,
         call: ForeignCall,
         parameters: Parameters,
+        inputs: Sequence[Any],
         scalars: Sequence[Any] = (),
     ) -> None:
-        """Remember a call that went the long way and was right. The second time, a short way is made for it."""
+        """Remember a call that went the long way and was right. The second time, a short way is made for it.
+
+        `inputs` and `scalars` are the call's, as they came.
+        """
         if key is None:
             return
         if key not in self._known:
@@ -120,7 +124,7 @@ class SeenCalls:
         made = image_call(device, image, call, parameters, scalars)
         if made is not None:
             fast = self._known.get(key) or FastCalls()
-            fast.learn((*(i.array for i in call.inputs), *scalars), None, made)
+            fast.learn((*inputs, *scalars), None, made)
             self._known[key] = fast
 
 

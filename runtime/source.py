@@ -149,7 +149,7 @@ class CudaKernel:
             return [*axis_parameters(self.body, given), *made, *extra]
 
         results = launch(device, image, ready, parameters)
-        self._seen.note(key, device, image, ready, parameters)
+        self._seen.note(key, device, image, ready, parameters, inputs)
         return results
 
 
