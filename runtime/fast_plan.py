@@ -10,13 +10,13 @@ from typing import Any, cast
 import numpy as np
 
 from kernel_dsl.compiled import CompiledKernel, ScalarParam, TensorMapParam
-from kernel_dsl.dtypes import complex64, int64
+from kernel_dsl.dtypes import complex64, int64, uint8
 
 from . import driver, memory
 from .args import PlacedParam, told
 from .arrays import ArrayView, frameworks, is_array, view
 from .cuda_device import CudaLoaded
-from .errors import Error
+from .errors import Error, array_name, is_out_of_memory, no_memory
 from .image_call import ImageCall
 from .launch import ParamBuffer, settle
 
@@ -113,6 +113,7 @@ class FastPlan:
             if isinstance(param, (ScalarParam, PlacedParam))
         }
         self.placed = [slot for slot, param in enumerate(loaded.layout.params) if isinstance(param, PlacedParam)]
+        self.scalars_shape = (PLACE * len(self.placed),)
         outputs = list(enumerate(self.kernel.outputs, self.kernel.inputs))
         self.fills = [(i, spec.fill) for i, spec in outputs if spec.fill is not None]
 
@@ -194,6 +195,23 @@ class FastPlan:
         calls[stream] = made
         return made
 
+    def refuse(self, error: Exception, wanted: int, arrays: Sequence[Any]) -> None:
+        """Deal with an error met in giving memory to output `wanted`, or to placed scalars, which come after them."""
+        if not is_out_of_memory(error):
+            return
+        kernel, outputs = self.kernel, self.kernel.outputs
+        if wanted < len(outputs):
+            label = array_name(kernel, kernel.inputs + wanted)
+            shape, dtype = outputs[wanted].shape, outputs[wanted].dtype
+        else:
+            label, shape, dtype = "scalars among the inputs", self.scalars_shape, uint8
+        inputs = [view(a) for a in arrays]
+        raise no_memory(error, label, shape, dtype, kernel.name, kernel, inputs) from error
+
+    def failure(self, error: driver.CudaError, arrays: Sequence[Any]) -> Exception:
+        """The exception for a driver error met in preparing a launch."""
+        return self.loaded.failure(error, [view(a) for a in arrays], "preparing")
+
     def settle(self, call: Any, arguments: tuple[Any, ...], outcome: tuple[Any, ...], arrays: Sequence[Any]) -> None:
         """Deal with a launch that did not succeed at once."""
         try:
@@ -234,7 +252,12 @@ def plan_fast(loaded: Any, args: Sequence[Any], out: Any) -> FastPlan | None:
             return None
     if out is None:
         interop, place = frameworks(views[0].framework), views[0].device
-        views += [view(interop.allocator(o.shape, o.dtype, place)()) for o in kernel.outputs]
+        try:
+            views += [view(interop.allocator(o.shape, o.dtype, place)()) for o in kernel.outputs]
+        except Exception as error:
+            if is_out_of_memory(error):  # the call itself was made: nothing is wrong, but nothing can be learned
+                return None
+            raise
     return FastPlan(loaded, args, out, arrays, views)
 
 

@@ -38,9 +38,10 @@ class ImageCall:
         """Never asked: an image takes no TMA descriptors from us."""
         raise TypeError(f"an image has no parameter {param!r}")
 
-    def failure(self, error: Any, arrays: Sequence[ArrayView]) -> Exception:
-        """The exception for a driver error met while launching."""
-        return launch_error(error, error.name, error.meaning, name=self.kernel.entry, kernel=None, arrays=arrays)
+    def failure(self, error: Any, arrays: Sequence[ArrayView], doing: str = "launching") -> Exception:
+        """The exception for a driver error met while `doing` something for a call."""
+        name = self.kernel.entry
+        return launch_error(error, error.name, error.meaning, name=name, kernel=None, arrays=arrays, doing=doing)
 
 
 def image_call(

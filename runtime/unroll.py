@@ -218,37 +218,60 @@ class _Writer:
         self.say("return MISS", 2)
 
     def _allocate(self) -> None:
-        """The stream, and outputs and placed scalars in memory that belongs to it."""
+        """The stream, and outputs and placed scalars in memory that belongs to it.
+
+        Each has a `try` of its own, which says what there is no memory for, and costs nothing where there is.
+        """
         plan = self.plan
         wanted: list[tuple[str, str, tuple[int, ...], DType]] = []  # the array, its address, shape and dtype
         if plan.out is None:
             before = plan.kernel.inputs
             wanted += [(f"o{i}", f"p{before + i}", o.shape, o.dtype) for i, o in enumerate(plan.kernel.outputs)]
         if plan.placed:
-            wanted.append(("placed", "there", (PLACE * len(plan.placed),), uint8))
+            wanted.append(("placed", "there", plan.scalars_shape, uint8))
         self.say("if stream is None:")
         self.say(f"stream = current({plan.loaded.device.index})", 2)
-        self.names["empty"] = plan.interop.empty
-        for name, _, shape, dtype in wanted:
+        if not wanted:
+            return
+        self.names |= {"empty": plan.interop.empty, "refuse": plan.refuse}
+        for number, (name, _, shape, dtype) in enumerate(wanted):
             self.names[f"new_{name}"] = plan.interop.allocator(shape, dtype, plan.device)
-            self.say(f"{name} = new_{name}()", 2)
-        if wanted:
-            self.say("else:")
-        for name, _, shape, dtype in wanted:
+            self._try_allocating(name, f"new_{name}()", number)
+        self.say("else:")
+        for number, (name, _, shape, dtype) in enumerate(wanted):
             self.names[f"spec_{name}"] = (shape, dtype, plan.device)
-            self.say(f"{name} = empty(*spec_{name}, stream)", 2)
+            self._try_allocating(name, f"empty(*spec_{name}, stream)", number)
         attribute = "data_ptr()" if plan.views[0].framework == "torch" else "data.ptr"
         for name, address, _, _ in wanted:
             self.say(f"{address} = {name}.{attribute}")
 
+    def _try_allocating(self, name: str, made: str, number: int) -> None:
+        given = "".join(f"a{i}, " for i in self.plan.inputs)
+        self.say("try:", 2)
+        self.say(f"{name} = {made}", 3)
+        self.say("except Exception as error:", 2)
+        self.say(f"refuse(error, {number}, ({given}))", 3)
+        self.say("raise", 3)
+
+    def _prepare(self, everything: str) -> None:
+        """Fills of outputs, and the values of placed scalars."""
+        plan = self.plan
+        if not plan.fills and not plan.placed:
+            return
+        self.names |= {"CudaError": driver.CudaError, "failure": plan.failure}
+        self.say("try:")
+        if plan.fills:
+            addresses = "".join(f"p{k}, " for k in range(len(self.arrays)))
+            self.say(f"fill(({addresses}), stream)", 2)
+        if plan.placed:
+            self.say(f"place(there, ({''.join(f'v{slot}, ' for slot in plan.placed)}), stream)", 2)
+        self.say("except CudaError as error:")
+        self.say(f"raise failure(error, ({everything})) from error", 2)
+
     def _launch(self) -> None:
         plan = self.plan
         everything = "".join(f"{name}, " for name in self.arrays)
-        if plan.fills:
-            addresses = "".join(f"p{k}, " for k in range(len(self.arrays)))
-            self.say(f"fill(({addresses}), stream)")
-        if plan.placed:
-            self.say(f"place(there, ({''.join(f'v{slot}, ' for slot in plan.placed)}), stream)")
+        self._prepare(everything)
         values = [self._value(slot) for slot in range(len(plan.values))]
         self.say("try:")
         self.say("desk = desks.pop()", 2)

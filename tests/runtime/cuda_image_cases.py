@@ -17,17 +17,17 @@ if not os.environ.get("KERNEL_DSL_FAKE_CUDA"):
     pytest.skip("needs the driver of test_fake_cuda.py", allow_module_level=True)
 
 from runtime import body, foreign, image, metal, recording, source
-from runtime.errors import ArgumentTypeError, ArgumentValueError, LaunchError
+from runtime.errors import ArgumentTypeError, ArgumentValueError, LaunchError, OutOfMemoryError
 from runtime.image import precompiled_cuda_kernel
 from runtime.metal import metal_kernel
 from runtime.seen_calls import SeenCalls
 from runtime.source import cuda_kernel
 
-from .cuda_fast_cases import torch
+from .cuda_fast_cases import memory_left, torch
 from .fake import LIB, Launch, Player, player
 from .kernels import scale_ptx
 
-__all__ = ["player", "torch"]
+__all__ = ["memory_left", "player", "torch"]
 X = np.random.default_rng(0).standard_normal(32).astype(np.float32)
 PTX = scale_ptx().encode()
 
@@ -421,6 +421,37 @@ def test_a_value_that_takes_the_long_way_teaches_nothing(
     assert not fast._known, "no function was made that would never be used"
     call(2.5), call(2.5)
     assert len(long) == 5
+
+
+def test_no_memory_for_the_scalars_among_the_inputs(
+    player: Player, torch: Any, long: list[str], compiled: list[str], memory_left: list[Any]
+) -> None:
+    kernel = cuda_kernel("add", ["x", "s"], ["o"], "o[0] = x[0] + s[0];")
+    arguments: dict[str, Any] = {
+        "inputs": [torch.zeros(32), 2.5],
+        "output_dtypes": ["float32"],
+        "grid": (32, 1, 1),
+        "threadgroup": (32, 1, 1),
+    }
+    for _ in range(3):
+        kernel(output_shapes=[(32,)], **arguments)
+    assert len(long) == 2
+    (fast,) = kernel._seen._known.values()
+    (run,) = fast._recent
+    names: dict[str, Any] = run.__globals__
+    memory_left.append(torch.cuda.OutOfMemoryError("CUDA out of memory."))
+    with pytest.raises(OutOfMemoryError, match=r"no memory for output 0 of kernel 'add': float32\[32\]"):
+        kernel(output_shapes=[(32,)], **arguments)
+    names["new_o0"] = lambda: torch.empty(32)
+    with pytest.raises(OutOfMemoryError, match=r"no memory for scalars among the inputs of kernel 'add'"):
+        kernel(output_shapes=[(32,)], **arguments)
+    memory_left.clear()
+    LIB.fake_fail(2)
+    with pytest.raises(OutOfMemoryError, match="preparing kernel"):
+        kernel(output_shapes=[(32,)], **arguments)
+    LIB.fake_fail(0)
+    kernel(output_shapes=[(32,)], **arguments)
+    assert len(long) == 2
 
 
 def test_rank_0_tensors_on_the_gpu_are_arrays(player: Player, torch: Any, long: list[str], compiled: list[str]) -> None:
