@@ -99,6 +99,18 @@ _KNOWN_HEADERS: dict[str, str] = dict.fromkeys(
     "",
 )
 
+# What Metal has and a body cannot use here, by the names that the compiler then does not know, as patterns.
+_ABSENT: dict[str, str] = {
+    r"(?:texture|depth)(?:1d|2d|3d|cube|_buffer)\w*|sampler|metal_texture": "metal_kernel has no textures and samplers",
+    r"simdgroup_(?:matrix|load|store|multiply\w*|\w+\dx\d)|make_filled_simdgroup_matrix|metal_simdgroup_matrix": (
+        "metal_kernel has no SIMD-group matrices"
+    ),
+    r"raytracing|metal_raytracing|intersect\w*|\w*acceleration_structure|visible_function_table": (
+        "metal_kernel has no ray tracing"
+    ),
+    r"dfdx|dfdy|fwidth|discard_fragment|metal_graphics": "metal_kernel has no functions of graphics stages",
+}
+
 _MATH_MODES = {"safe": (), "relaxed": (), "fast": ("--use_fast_math",)}
 
 
@@ -170,7 +182,7 @@ class MetalKernel:
         self.name = body.name
         self._contiguous = ensure_row_contiguous
         self._atomic = atomic_outputs
-        self._images = Images(_KNOWN_HEADERS, [f"--include-path={INCLUDE}", "--diag-suppress=83", *options])
+        self._images = Images(_KNOWN_HEADERS, [f"--include-path={INCLUDE}", "--diag-suppress=83", *options], _ABSENT)
         self._seen = SeenCalls()
 
     def __repr__(self) -> str:

@@ -94,7 +94,7 @@ def test_the_assemblers_words_are_kept(source, says):
     text = 'extern "C" __global__ void f(float* out) {' + source + "}"
     with pytest.raises(CompileError) as caught:
         compile_source(text, file="generated", target="sm_90a", kind="cubin")
-    assert says in body.explain(caught.value)
+    assert says in body.explain(caught.value, {})
 
 
 GOOD = {
