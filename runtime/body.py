@@ -326,7 +326,7 @@ def prepare(body: Body, call: CallArguments, shared_memory: int) -> tuple[Specia
     _count(name, "inputs", call.inputs, len(inputs))
     _count(name, "output_shapes", call.output_shapes, len(outputs))
     _count(name, "output_dtypes", call.output_dtypes, len(outputs))
-    values = tuple(as_input(v, f"input {n!r}", name) for n, v in zip(inputs, call.inputs, strict=True))
+    values = tuple(as_input(v, f"input {n!r}", name, n) for n, v in zip(inputs, call.inputs, strict=True))
     for each, value in zip(inputs, values, strict=True):
         if len(value.shape) > MAX_NDIM:
             raise ArgumentValueError(
@@ -346,7 +346,7 @@ def prepare(body: Body, call: CallArguments, shared_memory: int) -> tuple[Specia
         check_shared_memory(shared_memory, name),
         call.contiguous,
         call.stream,
-        [f"output {n!r}" for n in outputs],
+        outputs,
         read_only=True,
     )
     return special, ready, choose_device(call.interpret, values)

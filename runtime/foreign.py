@@ -113,20 +113,20 @@ class Input:
     view: ArrayView | None = None
 
 
-def as_input(value: Any, what: str, name: str) -> Input:
-    """An array or a scalar, checked.
+def as_input(value: Any, what: str, name: str, called: str = "") -> Input:
+    """An array or a scalar, checked. Errors call it `what`, reports `called`, by default the same.
 
     Python's bool, int, float and complex are bool, int32 (int64 if it must be), float32 and
     complex64; NumPy's scalars keep their dtype.
     """
     if isinstance(value, (bool, int, float, complex, np.generic)):
         scalar = _scalar(value, what, name)
-        return Input(scalar, scalar.dtype, (), what)
+        return Input(scalar, scalar.dtype, (), called or what)
     try:
         seen = view(value)
     except ArgumentTypeError as error:
         raise ArgumentTypeError(f"{what} of kernel {name!r}: {error.fields['message']}") from None
-    return Input(value, seen.dtype, seen.shape, what, seen)
+    return Input(value, seen.dtype, seen.shape, called or what, seen)
 
 
 def _scalar(value: Any, what: str, name: str) -> Scalar:
