@@ -179,7 +179,7 @@ class Graph:
                 if self._context is not None:
                     raise GraphError("this graph is still being recorded: leave the block `with kd.Graph() as g:` first")
                 if recorder is None:
-                    raise GraphError("nothing was recorded yet: use `with kd.Graph() as g:`")
+                    raise GraphError("nothing was recorded, or the graph was released: use `with kd.Graph() as g:`")
                 for repeat in recorder.made.repeats:
                     repeat.nodes.clear()
                 if self._chosen is None:
