@@ -32,7 +32,7 @@ from .specialise import (
 from .stages import Stages, target_named, warn_of_remarks
 from .target import DEFAULT
 from .tree import flatten, unflatten
-from .variables import binding_is_active, variables
+from .variables import Symbol, binding_is_active, variables
 
 _log = logging.getLogger("kernel_dsl")
 
@@ -190,7 +190,7 @@ class Kernel:
         return _array_input(next(views))
 
     def _scalar(self, x: Any) -> ScalarInput:
-        """A scalar argument. Raises `LiteralOutOfRange`, `BadCallArgument`."""
+        """A scalar argument. Raises `LiteralOutOfRange`, `BadCallArgument`, `VariableUse`."""
         if isinstance(x, np.generic):
             return ScalarInput(self._dtype(x), weak=False)
         if isinstance(x, bool):
@@ -203,6 +203,8 @@ class Kernel:
             return ScalarInput(dt.int32, weak=True)
         if isinstance(x, float):
             return ScalarInput(dt.float32, weak=True)
+        if isinstance(x, Symbol):
+            operator.index(x)  # a graph gives each call its value: here there is none, which it says
         hint = "inputs are arrays, numbers, and nests of them"
         raise BadCallArgument(kernel=self.name, what=f"an input of type {type(x).__name__}", hint=hint)
 

@@ -146,8 +146,11 @@ class Variable(Symbol):
             what = f"{name!r} is an argument of every replay"
             raise VariableValue(what=what, hint="name it otherwise")
         self.name = name
-        self.lo = operator.index(lo)
-        self.hi = operator.index(hi)
+        try:
+            self.lo, self.hi = operator.index(lo), operator.index(hi)
+        except TypeError:
+            what = f"variable {name!r} stands for an integer, and is said to go from {lo!r} to {hi!r}"
+            raise VariableValue(what=what, hint="give ints, its smallest value and its largest") from None
         if self.lo > self.hi:
             what = f"variable {name!r} has no value from {lo} to {hi}"
             raise VariableValue(what=what, hint="give its smallest value and then its largest")

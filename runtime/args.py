@@ -35,6 +35,18 @@ class ConstantParam:
     data: bytes
 
 
+@dataclass(frozen=True)
+class PlacedParam:
+    """The address of scalar number `scalar`, which each launch puts in the device's memory.
+
+    It is how an untraced kernel takes a scalar among its inputs. `dtype` is what lies there.
+    """
+
+    scalar: int
+    dtype: DType
+
+
+AnyParam = Param | ConstantParam | PlacedParam
 Encode = Callable[[TensorMapParam, ArrayView], bytes]
 
 
@@ -145,7 +157,7 @@ class ParamLayout:
     `values(...)`.
     """
 
-    def __init__(self, params: Sequence[Param | ConstantParam]) -> None:
+    def __init__(self, params: Sequence[AnyParam]) -> None:
         self.params = tuple(params)
         self.offsets: list[int] = []
         self.sizes: list[int] = []
@@ -175,14 +187,14 @@ class ParamLayout:
         return [buffer[o : o + n] for o, n in zip(self.offsets, self.sizes, strict=True)]
 
 
-def _slot(param: Param | ConstantParam) -> tuple[int, int, str]:
+def _slot(param: AnyParam) -> tuple[int, int, str]:
     """Size, alignment and struct code of a parameter."""
     if isinstance(param, ConstantParam):
         size = len(param.data)
         return size, 16, f"{size}s"
     if isinstance(param, TensorMapParam):
         return 128, 64, "128s"
-    if isinstance(param, PointerParam):
+    if isinstance(param, (PointerParam, PlacedParam)):
         return 8, 8, "Q"
     if isinstance(param, ScalarParam):
         size = param.dtype.itemsize
@@ -190,7 +202,7 @@ def _slot(param: Param | ConstantParam) -> tuple[int, int, str]:
     return 8, 8, "q"
 
 
-def _value(param: Param | ConstantParam, arrays: Sequence[ArrayView], scalars: Sequence[Any], encode: Encode) -> Any:
+def _value(param: AnyParam, arrays: Sequence[ArrayView], scalars: Sequence[Any], encode: Encode) -> Any:
     if isinstance(param, ConstantParam):
         return param.data
     if isinstance(param, PointerParam):
@@ -201,4 +213,6 @@ def _value(param: Param | ConstantParam, arrays: Sequence[ArrayView], scalars: S
         return arrays[param.array].strides[param.axis]
     if isinstance(param, ScalarParam):
         return scalar_bytes(scalars[param.scalar], param.dtype)
+    if isinstance(param, PlacedParam):
+        return 0  # each launch has its own
     return encode(param, arrays[param.array])

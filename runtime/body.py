@@ -83,10 +83,17 @@ class Body:
         name, line = (place.file, place.line) if place else (file, 1)
         return f'#line {line} "{name}"'.replace("\\", "\\\\")
 
-    def compile(self, text: str, device: Device, headers: Mapping[str, str], options: Sequence[str]) -> bytes:
+    def compile(
+        self,
+        text: str,
+        device: Device,
+        headers: Mapping[str, str],
+        options: Sequence[str],
+        absent: Mapping[str, str],
+    ) -> bytes:
         """A cubin for a GPU's own architecture, PTX for the interpreter.
 
-        The PTX says which line each instruction comes from, for the interpreter's reports.
+        The PTX says which line each instruction comes from, for the interpreter's reports. `absent`: see `Images`.
         """
         if isinstance(device, CudaDevice):
             target, kind, more = gpu_architecture(device), "cubin", ()
@@ -104,16 +111,25 @@ class Body:
         except nvrtc.CompileError as error:
             if not error.log:
                 raise
-            raise nvrtc.CompileError(self.explain(error), error.log) from None
+            raise nvrtc.CompileError(self.explain(error, absent), error.log) from None
 
-    def explain(self, error: nvrtc.CompileError) -> str:
+    def explain(self, error: nvrtc.CompileError, absent: Mapping[str, str]) -> str:
         """The message with the user's own lines and what stands there."""
         lines = [f"kernel {self.name!r} does not compile:"]
+        settled: set[tuple[str, int]] = set()  # lines of which the rest follows from what was said
         for found in error.diagnostics:
-            if found.severity == "warning":
+            if found.severity == "warning" or (found.file, found.line) in settled:
                 continue
             place, text = self._place(found.file, found.line)
-            lines.append(f"  {place}: {found.severity}: {found.message}")
+            message = found.message
+            unknown = text if message.startswith('name followed by "::"') else message  # the one that does not name it
+            reason = next(
+                (w for names, w in absent.items() if re.search(rf'"(?:{names})"|\b(?:{names})::', unknown)), ""
+            )
+            if reason:
+                settled.add((found.file, found.line))
+                message = f"{reason} ({message})"
+            lines.append(f"  {place}: {found.severity}: {message}")
             if text:
                 lines.append(f"      {text}")
         if len(lines) == 1:  # the assembler's words, which name no line of the source
@@ -310,7 +326,7 @@ def prepare(body: Body, call: CallArguments, shared_memory: int) -> tuple[Specia
     _count(name, "inputs", call.inputs, len(inputs))
     _count(name, "output_shapes", call.output_shapes, len(outputs))
     _count(name, "output_dtypes", call.output_dtypes, len(outputs))
-    values = tuple(as_input(v, f"input {n!r}", name) for n, v in zip(inputs, call.inputs, strict=True))
+    values = tuple(as_input(v, f"input {n!r}", name, n) for n, v in zip(inputs, call.inputs, strict=True))
     for each, value in zip(inputs, values, strict=True):
         if len(value.shape) > MAX_NDIM:
             raise ArgumentValueError(
@@ -330,7 +346,7 @@ def prepare(body: Body, call: CallArguments, shared_memory: int) -> tuple[Specia
         check_shared_memory(shared_memory, name),
         call.contiguous,
         call.stream,
-        [f"output {n!r}" for n in outputs],
+        outputs,
         read_only=True,
     )
     return special, ready, choose_device(call.interpret, values)
@@ -425,11 +441,17 @@ def grid_bytes(threads: Threads) -> bytes:
 
 
 class Images:
-    """What one kernel object was compiled to, by device and by what the text depends on."""
+    """What one kernel object was compiled to, by device and by what the text depends on.
 
-    def __init__(self, headers: Mapping[str, str], options: Sequence[str]) -> None:
+    `absent`: patterns of names that the language has and we have not, and the words that say so.
+    """
+
+    def __init__(
+        self, headers: Mapping[str, str], options: Sequence[str], absent: Mapping[str, str] | None = None
+    ) -> None:
         self._headers = headers
         self._options = tuple(options)
+        self._absent = absent or {}
         self._images: dict[object, LoadedImage] = {}
 
     def get(
@@ -452,6 +474,6 @@ class Images:
             if verbose:
                 print(f"Generated source code for `{body.name}`:\n```\n{text}\n```")
             if found is None:
-                image = body.compile(text, device, self._headers, self._options)
+                image = body.compile(text, device, self._headers, self._options, self._absent)
                 found = self._images[key] = load_image(device, image, entry)
         return found

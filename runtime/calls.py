@@ -21,6 +21,7 @@ from .device import Device, Loaded, cuda_device, device_index
 from .errors import (
     ArgumentTypeError,
     ArgumentValueError,
+    array_name,
     describe_array,
     is_out_of_memory,
     launch_error,
@@ -217,7 +218,11 @@ def allocate(state: PendingCall, outputs: Sequence[OutputSpec], out: Sequence[An
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
-            raise no_memory(error, spec, i, state.job.name, state.job.kernel, state.views[:count]) from error
+            kernel = state.job.kernel
+            label = array_name(kernel, count + i) if kernel else f"output {i}"
+            raise no_memory(
+                error, label, spec.shape, spec.dtype, state.job.name, kernel, state.views[:count]
+            ) from error
         state.results.append(array)
         fresh = view(array, state.handle)
         fresh.readonly = False  # JAX's arrays are immutable once the user has them

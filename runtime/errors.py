@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from kernel_dsl import diagnostics
 
 if TYPE_CHECKING:
-    from kernel_dsl.compiled import CompiledKernel, OutputSpec
+    from kernel_dsl.compiled import CompiledKernel
+    from kernel_dsl.dtypes import DType
 
     from .arrays import ArrayView
 
@@ -197,18 +198,18 @@ def is_out_of_memory(error: Exception) -> bool:
 
 def no_memory(
     error: Exception,
-    spec: OutputSpec,
-    number: int,
+    label: str,
+    shape: Sequence[int],
+    dtype: DType,
     name: str,
     kernel: CompiledKernel | None,
     inputs: Sequence[ArrayView],
 ) -> OutOfMemoryError:
-    """The exception for output `number` of a call, which its framework has no memory for."""
-    label = array_name(kernel, kernel.inputs + number) if kernel else f"output {number}"
-    size = math.prod(spec.shape) * spec.dtype.itemsize
+    """The exception for an array of a call, such as an output, that its framework has no memory for."""
+    size = math.prod(shape) * dtype.itemsize
     lines = [
         f"there is no memory for {label} of kernel {name!r}{where(kernel)}: "
-        f"{spec.dtype}[{', '.join(map(str, spec.shape))}], {size} bytes"
+        f"{dtype}[{', '.join(map(str, shape))}], {size} bytes"
     ]
     for index, view in enumerate(inputs):
         lines.append(f"  {array_name(kernel, index) if kernel else f'array {index}'}: {describe_array(view)}")

@@ -10,13 +10,13 @@ from typing import Any, cast
 import numpy as np
 
 from kernel_dsl.compiled import CompiledKernel, ScalarParam, TensorMapParam
-from kernel_dsl.dtypes import DType, complex64
+from kernel_dsl.dtypes import complex64, int64, uint8
 
 from . import driver, memory
-from .args import told
+from .args import PlacedParam, told
 from .arrays import ArrayView, frameworks, is_array, view
 from .cuda_device import CudaLoaded
-from .errors import Error
+from .errors import Error, array_name, is_out_of_memory, no_memory
 from .image_call import ImageCall
 from .launch import ParamBuffer, settle
 
@@ -34,14 +34,47 @@ _PACKERS = {
 }
 
 
-def packer(value: Any, dtype: DType) -> Callable[[Any], bytes] | None:
-    """How a scalar of `value`'s type becomes `dtype`'s bytes, or None where the long way must see to it."""
+# What a packer raises for a value that it is not for.
+PACK_ERRORS = (struct.error, OverflowError)
+_PAIR = struct.Struct("=ff")
+_WIDE = struct.Struct("=q")
+
+
+def packer(value: Any, param: ScalarParam | PlacedParam) -> Callable[[Any], bytes] | None:
+    """How a scalar of `value`'s type becomes `param`'s bytes, or None where the long way must see to it."""
+    dtype = param.dtype
     if isinstance(value, np.generic):
         same = np.asarray(cast("Any", value)).dtype == dtype.numpy
         return methodcaller("tobytes") if same else None
+    if isinstance(param, PlacedParam) and dtype == int64:
+        return _wide
+    if isinstance(value, complex):
+        return _pair if dtype == complex64 else None
     code = _PACKERS.get(dtype.name)
     return None if code is None else struct.Struct("=" + code).pack
 
+
+def _wide(value: int) -> bytes:
+    """An int that becomes an array of int64 because it must: those that fit int32 become one of int32."""
+    if -(2**31) <= value < 2**31:
+        raise OverflowError
+    return _WIDE.pack(value)
+
+
+def _pair(value: complex) -> bytes:
+    return _PAIR.pack(value.real, value.imag)
+
+
+def _packs(value: Any, param: ScalarParam | PlacedParam) -> bool:
+    """Whether there is a packer, and it takes this very value: else calls with the value would never find it."""
+    pack = packer(value, param)
+    try:
+        return pack is not None and bool(pack(value))
+    except PACK_ERRORS:
+        return False
+
+
+PLACE = 16  # bytes from one scalar in the device's memory to the next: none is larger
 
 # What one launch at a time needs: the parameters' buffer, how far into it they begin, and the launches by stream.
 Desk = tuple[Any, int, dict[int, tuple[Any, tuple[Any, ...]]], ParamBuffer]
@@ -75,10 +108,12 @@ class FastPlan:
         scalars = [a for a in args if not is_array(a)]
         self.values = loaded.layout.values(views, scalars, loaded.encode)
         self.packers = {
-            slot: packer(scalars[param.scalar], param.dtype)
+            slot: packer(scalars[param.scalar], param)
             for slot, param in enumerate(loaded.layout.params)
-            if isinstance(param, ScalarParam)
+            if isinstance(param, (ScalarParam, PlacedParam))
         }
+        self.placed = [slot for slot, param in enumerate(loaded.layout.params) if isinstance(param, PlacedParam)]
+        self.scalars_shape = (PLACE * len(self.placed),)
         outputs = list(enumerate(self.kernel.outputs, self.kernel.inputs))
         self.fills = [(i, spec.fill) for i, spec in outputs if spec.fill is not None]
 
@@ -136,6 +171,13 @@ class FastPlan:
                 target = ArrayView(addresses[array], shape, strides, dtype, self.device, "")
                 memory.fill(target, value, stream)
 
+    def place(self, address: int, values: Sequence[bytes], stream: int) -> None:
+        """Put scalars in the device's memory, `PLACE` bytes apart."""
+        with driver.current(self.loaded.device.context):
+            for value in values:
+                memory.put(address, value, stream)
+                address += PLACE
+
     def desk(self) -> Desk:
         """A place to launch from, for a thread that finds all others taken. One that an interrupt lost is no loss."""
         layout = self.loaded.layout
@@ -152,6 +194,23 @@ class FastPlan:
             calls.clear()
         calls[stream] = made
         return made
+
+    def refuse(self, error: Exception, wanted: int, arrays: Sequence[Any]) -> None:
+        """Deal with an error met in giving memory to output `wanted`, or to placed scalars, which come after them."""
+        if not is_out_of_memory(error):
+            return
+        kernel, outputs = self.kernel, self.kernel.outputs
+        if wanted < len(outputs):
+            label = array_name(kernel, kernel.inputs + wanted)
+            shape, dtype = outputs[wanted].shape, outputs[wanted].dtype
+        else:
+            label, shape, dtype = "scalars among the inputs", self.scalars_shape, uint8
+        inputs = [view(a) for a in arrays]
+        raise no_memory(error, label, shape, dtype, kernel.name, kernel, inputs) from error
+
+    def failure(self, error: driver.CudaError, arrays: Sequence[Any]) -> Exception:
+        """The exception for a driver error met in preparing a launch."""
+        return self.loaded.failure(error, [view(a) for a in arrays], "preparing")
 
     def settle(self, call: Any, arguments: tuple[Any, ...], outcome: tuple[Any, ...], arrays: Sequence[Any]) -> None:
         """Deal with a launch that did not succeed at once."""
@@ -189,11 +248,16 @@ def plan_fast(loaded: Any, args: Sequence[Any], out: Any) -> FastPlan | None:
         return None
     scalars = [a for a in args if not is_array(a)]
     for param in loaded.layout.params:
-        if isinstance(param, ScalarParam) and packer(scalars[param.scalar], param.dtype) is None:
+        if isinstance(param, (ScalarParam, PlacedParam)) and not _packs(scalars[param.scalar], param):
             return None
     if out is None:
         interop, place = frameworks(views[0].framework), views[0].device
-        views += [view(interop.allocator(o.shape, o.dtype, place)()) for o in kernel.outputs]
+        try:
+            views += [view(interop.allocator(o.shape, o.dtype, place)()) for o in kernel.outputs]
+        except Exception as error:
+            if is_out_of_memory(error):  # the call itself was made: nothing is wrong, but nothing can be learned
+                return None
+            raise
     return FastPlan(loaded, args, out, arrays, views)
 
 

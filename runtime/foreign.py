@@ -17,6 +17,8 @@ import numpy as np
 
 from kernel_dsl.compiled import OutputSpec
 from kernel_dsl.dtypes import DType, as_dtype
+from kernel_dsl.errors import VariableUse
+from kernel_dsl.variables import Symbol
 
 from . import memory, recording
 from .arrays import CPU, ArrayView, row_major, view
@@ -86,6 +88,8 @@ def _three(value: Any, what: str, name: str) -> Dims:
         raise ArgumentTypeError(f"{what}={value!r} of kernel {name!r} must be three integers, (x, y, z)")
     try:
         x, y, z = (operator.index(v) for v in cast(Sequence[Any], value))
+    except VariableUse:
+        raise
     except TypeError:
         raise ArgumentTypeError(f"{what}={value!r} of kernel {name!r} must hold integers") from None
     return x, y, z
@@ -113,20 +117,22 @@ class Input:
     view: ArrayView | None = None
 
 
-def as_input(value: Any, what: str, name: str) -> Input:
-    """An array or a scalar, checked.
+def as_input(value: Any, what: str, name: str, called: str = "") -> Input:
+    """An array or a scalar, checked. Errors call it `what`, reports `called`, by default the same.
 
     Python's bool, int, float and complex are bool, int32 (int64 if it must be), float32 and
     complex64; NumPy's scalars keep their dtype.
     """
     if isinstance(value, (bool, int, float, complex, np.generic)):
         scalar = _scalar(value, what, name)
-        return Input(scalar, scalar.dtype, (), what)
+        return Input(scalar, scalar.dtype, (), called or what)
+    if isinstance(value, Symbol):
+        operator.index(value)  # a graph gives each call its value: here there is none, which it says
     try:
         seen = view(value)
     except ArgumentTypeError as error:
         raise ArgumentTypeError(f"{what} of kernel {name!r}: {error.fields['message']}") from None
-    return Input(value, seen.dtype, seen.shape, what, seen)
+    return Input(value, seen.dtype, seen.shape, called or what, seen)
 
 
 def _scalar(value: Any, what: str, name: str) -> Scalar:
@@ -177,6 +183,8 @@ def _shape(shape: Any, index: int, name: str) -> tuple[int, ...]:
         raise ArgumentTypeError(f"{what} must be a tuple of integers")
     try:
         extents = tuple(operator.index(n) for n in shape)
+    except VariableUse:
+        raise
     except TypeError:
         raise ArgumentTypeError(f"{what} must hold integers") from None
     if any(n < 0 for n in extents):

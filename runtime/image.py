@@ -21,7 +21,7 @@ from .foreign import (
 )
 from .images import load_image
 from .recording import recordable
-from .seen_calls import SeenCalls
+from .seen_calls import MISS, SeenCalls
 
 _SEEN = SeenCalls()
 
@@ -64,27 +64,26 @@ def precompiled_cuda_kernel(
     Raises ArgumentTypeError and ArgumentValueError before anything is launched; LoadError, with the
     driver's log, for an image or entry that does not load; LaunchError.
     """
-    key, fast = _SEEN.find(
-        interpret,
+    key, results = _SEEN.call(
         inputs,
-        scalars,
         output_shapes,
         output_dtypes,
         grid,
         threadgroup,
-        init_value,
         None,
+        init_value,
+        ensure_row_contiguous,
+        stream,
+        interpret,
         name,
         compiled_source,
         type(shared_memory),
         shared_memory,
-        ensure_row_contiguous,
         exact_grid,
+        scalars=scalars,
     )
-    if fast is not None:
-        results = fast((*inputs, *scalars), None, stream)
-        if results is not fast.miss:
-            return results
+    if results is not MISS:
+        return results
     source = _check_image(name, compiled_source)
     for what, value in (
         ("inputs", inputs),
@@ -130,7 +129,7 @@ def precompiled_cuda_kernel(
     image = load_image(device, source, name)
 
     results = launch(device, image, call, _pointers)
-    _SEEN.note(key, device, image, call, _pointers, scalars)
+    _SEEN.note(key, device, image, call, _pointers, inputs, scalars)
     return results
 
 

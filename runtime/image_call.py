@@ -11,7 +11,7 @@ from kernel_dsl.compiled import ArrayAssumption, CompiledKernel, LaunchAttribute
 from kernel_dsl.dtypes import DType, as_dtype, bool_, float32, int32
 
 from . import driver
-from .args import ConstantParam, ParamLayout
+from .args import AnyParam, ConstantParam, ParamLayout, PlacedParam
 from .arrays import ArrayView, row_major
 from .cuda_device import CudaDevice, CudaImage
 from .device import Device, LoadedImage
@@ -38,9 +38,10 @@ class ImageCall:
         """Never asked: an image takes no TMA descriptors from us."""
         raise TypeError(f"an image has no parameter {param!r}")
 
-    def failure(self, error: Any, arrays: Sequence[ArrayView]) -> Exception:
-        """The exception for a driver error met while launching."""
-        return launch_error(error, error.name, error.meaning, name=self.kernel.entry, kernel=None, arrays=arrays)
+    def failure(self, error: Any, arrays: Sequence[ArrayView], doing: str = "launching") -> Exception:
+        """The exception for a driver error met while `doing` something for a call."""
+        name = self.kernel.entry
+        return launch_error(error, error.name, error.meaning, name=name, kernel=None, arrays=arrays, doing=doing)
 
 
 def image_call(
@@ -48,13 +49,14 @@ def image_call(
 ) -> ImageCall | None:
     """A call that was launched, for calls like it; None where it takes more than a launch.
 
-    That is: copies of inputs, scalars in the place of inputs, no threads. `scalars` follow the other parameters.
+    That is: copies of inputs, no threads. The call's scalars are those among its inputs, and then `scalars`, which
+    follow the other parameters.
     """
     if not (isinstance(device, CudaDevice) and isinstance(image, CudaImage)) or call.threads.empty:
         return None
     place = ("cuda", device.index)
-    views = [item.view for item in call.inputs if item.view is not None and item.view.device == place]
-    if len(views) != len(call.inputs):
+    views = [item.view for item in call.inputs if item.view is not None]
+    if any(v.device != place for v in views):
         return None
     if call.contiguous and not all(v.contiguous and v.address % v.dtype.itemsize == 0 for v in views):
         return None
@@ -64,10 +66,14 @@ def image_call(
         return None
     made = [ArrayView(0, o.shape, row_major(o.shape), o.dtype, place, "") for o in call.outputs]
     everything = [*views, *made]
-    number = {id(there): i for i, there in enumerate(everything)}
+    placed = [ArrayView(0, (), (), item.dtype, place, "") for item in call.inputs if item.view is None]
+    pointers: dict[int, AnyParam] = {id(there): PointerParam(i) for i, there in enumerate(everything)}
+    pointers |= {id(there): PlacedParam(i, there.dtype) for i, there in enumerate(placed)}
+    stand_in = iter(placed)
+    given = [item.view or next(stand_in) for item in call.inputs]
     params = [
-        PointerParam(number[id(value)]) if isinstance(value, ArrayView) else ConstantParam(bytes(value))
-        for value in parameters(views, made)
+        pointers[id(value)] if isinstance(value, ArrayView) else ConstantParam(bytes(value))
+        for value in parameters(given, made)
     ]
     attributes = LaunchAttributes(call.threads.blocks, call.threads.block, dynamic_smem=call.shared_memory)
     kernel = CompiledKernel(
@@ -84,7 +90,7 @@ def image_call(
         output_tree=None,
         launch=attributes,
     )
-    layout = ParamLayout([*params, *(ScalarParam(i, kind) for i, kind in enumerate(kinds))])
+    layout = ParamLayout([*params, *(ScalarParam(i, kind) for i, kind in enumerate(kinds, len(placed)))])
     with driver.current(device.context):
         launcher = image.launcher(attributes)
     return ImageCall(image, launcher, kernel, layout)

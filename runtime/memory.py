@@ -210,6 +210,26 @@ def _fill_wide(target: ArrayView, pattern: bytes, stream: int) -> None:
                 driver.check(cu.cuMemsetD2D32Async(address + at, item, number, 1, count, stream))
 
 
+def put(address: int, value: bytes, stream: int) -> None:
+    """Write `value`, of 1, 2 or whole words of 4 bytes, to a GPU's memory.
+
+    By fills, which unlike a copy leave no host memory to be read later: when a capture of the stream is replayed.
+    """
+    cu = driver.api()
+    number = int.from_bytes(value, "little")
+    if len(value) == 1:
+        driver.check(cu.cuMemsetD8Async(address, number, 1, stream))
+    elif len(value) == 2:
+        driver.check(cu.cuMemsetD16Async(address, number, 1, stream))
+    else:
+        words = np.frombuffer(value, np.uint32).tolist()
+        if len(set(words)) == 1:
+            driver.check(cu.cuMemsetD32Async(address, words[0], len(words), stream))
+            return
+        for i, word in enumerate(words):
+            driver.check(cu.cuMemsetD32Async(address + 4 * i, word, 1, stream))
+
+
 class DeviceMemory:
     """A stretch of a GPU's memory from its pool, given back in the order of `stream` when closed or
     collected.

@@ -32,7 +32,7 @@ from .foreign import Threads, launch
 from .msl import bounds_name, reads, translate
 from .nvrtc import HEADERS_END
 from .recording import recordable
-from .seen_calls import SeenCalls
+from .seen_calls import MISS, SeenCalls
 from .source import INCLUDE
 
 _TYPES = {
@@ -98,6 +98,18 @@ _KNOWN_HEADERS: dict[str, str] = dict.fromkeys(
     ],
     "",
 )
+
+# What Metal has and a body cannot use here, by the names that the compiler then does not know, as patterns.
+_ABSENT: dict[str, str] = {
+    r"(?:texture|depth)(?:1d|2d|3d|cube|_buffer)\w*|sampler|metal_texture": "metal_kernel has no textures and samplers",
+    r"simdgroup_(?:matrix|load|store|multiply\w*|\w+\dx\d)|make_filled_simdgroup_matrix|metal_simdgroup_matrix": (
+        "metal_kernel has no SIMD-group matrices"
+    ),
+    r"raytracing|metal_raytracing|intersect\w*|\w*acceleration_structure|visible_function_table": (
+        "metal_kernel has no ray tracing"
+    ),
+    r"dfdx|dfdy|fwidth|discard_fragment|metal_graphics": "metal_kernel has no functions of graphics stages",
+}
 
 _MATH_MODES = {"safe": (), "relaxed": (), "fast": ("--use_fast_math",)}
 
@@ -170,7 +182,7 @@ class MetalKernel:
         self.name = body.name
         self._contiguous = ensure_row_contiguous
         self._atomic = atomic_outputs
-        self._images = Images(_KNOWN_HEADERS, [f"--include-path={INCLUDE}", "--diag-suppress=83", *options])
+        self._images = Images(_KNOWN_HEADERS, [f"--include-path={INCLUDE}", "--diag-suppress=83", *options], _ABSENT)
         self._seen = SeenCalls()
 
     def __repr__(self) -> str:
@@ -214,26 +226,7 @@ class MetalKernel:
                 "inputs=, "
                 "output_shapes= and output_dtypes= must be dicts by name"
             )
-        contiguous = self._contiguous if ensure_row_contiguous is None else ensure_row_contiguous
-        key = None
-        if not (by_name or verbose):
-            key, fast = self._seen.find(
-                interpret,
-                inputs,
-                (),
-                output_shapes,
-                output_dtypes,
-                grid,
-                threadgroup,
-                init_value,
-                template,
-                contiguous,
-            )
-            if fast is not None:
-                results = fast(inputs, None, stream)
-                if results is not fast.miss:
-                    return results
-        call = CallArguments(
+        given = (
             inputs,
             output_shapes,
             output_dtypes,
@@ -241,11 +234,14 @@ class MetalKernel:
             threadgroup,
             template,
             init_value,
-            contiguous,
+            self._contiguous if ensure_row_contiguous is None else ensure_row_contiguous,
             stream,
             interpret,
         )
-        special, ready, device = prepare(body, call, 0)
+        key, results = (None, MISS) if by_name or verbose else self._seen.call(*given)
+        if results is not MISS:
+            return results
+        special, ready, device = prepare(body, CallArguments(*given), 0)
         _check_metal(body.name, special, ready.threads)
         image = self._images.get(body, special, device, None, lambda: generate(body, special, self._atomic), verbose)
 
@@ -255,7 +251,7 @@ class MetalKernel:
             return [*axis_parameters(body, given), *made, *bounds, grid_bytes(ready.threads)]
 
         results = launch(device, image, ready, parameters)
-        self._seen.note(key, device, image, ready, parameters)
+        self._seen.note(key, device, image, ready, parameters, inputs)
         return dict(zip(special.output_names, results, strict=True)) if by_name else results
 
 

@@ -4,11 +4,9 @@ A call's key holds all of it but the arrays and the values of the scalars. A key
 `FastCalls`, the same short way that traced kernels have, for arrays that lie on the GPU and are passed as they are.
 Everything else goes the long way.
 
-    key, fast = seen.find(interpret, inputs, ...)
-    if fast is not None:
-        results = fast((*inputs, *scalars), None, stream)
-        if results is not fast.miss:
-            return results
+    key, results = seen.call(inputs, ...)
+    if results is not MISS:
+        return results
     ...            # check, load, launch
     seen.note(key, ...)
 """
@@ -24,9 +22,11 @@ from kernel_dsl.dtypes import DType
 
 from . import recording
 from .device import Device, LoadedImage
-from .dispatch import FastCalls
+from .dispatch import MISS, FastCalls
 from .foreign import ForeignCall, Parameters
 from .image_call import image_call
+
+__all__ = ["MISS", "SeenCalls"]
 
 Key = tuple[Hashable, ...]
 
@@ -56,27 +56,30 @@ class SeenCalls:
     def __init__(self) -> None:
         self._known: dict[Key, FastCalls | None] = {}
 
-    def find(
+    def call(
         self,
-        interpret: Any,
         inputs: Any,
-        scalars: Any,
         shapes: Any,
         dtypes: Any,
         grid: Any,
         threadgroup: Any,
-        init_value: Any,
         template: Any,
+        init_value: Any,
+        contiguous: Any,
+        stream: Any,
+        interpret: Any,
         *others: Hashable,
-    ) -> tuple[Key | None, FastCalls | None]:
-        """What a call is known by, and the short way if there is one; no key where there can be none.
+        scalars: Any = (),
+    ) -> tuple[Key | None, Any]:
+        """What a call is known by, None where it can have no short way; and its results, MISS if it has to go the long
+        way.
 
         Keys are equal for calls that are the same but for arrays and scalars, once one of them was right.
         """
         if recording.active or not (interpret is None or interpret is False):
-            return None, None
+            return None, MISS
         if not isinstance(inputs, _LISTS) or not isinstance(scalars, _LISTS):
-            return None, None
+            return None, MISS
         try:
             key = (
                 len(inputs),
@@ -88,11 +91,13 @@ class SeenCalls:
                 None
                 if template is None
                 else _exact_each(list(template.items()) if type(template) is dict else template),
+                contiguous,
                 others,
             )
-            return key, self._known.get(key)
+            fast = self._known.get(key)
         except (TypeError, ValueError):  # no list, or not hashable; ValueError: a view of bytes that can be written
-            return None, None
+            return None, MISS
+        return key, MISS if fast is None else fast((*inputs, *scalars) if scalars else inputs, None, stream)
 
     def note(
         self,
@@ -101,9 +106,13 @@ class SeenCalls:
         image: LoadedImage,
         call: ForeignCall,
         parameters: Parameters,
+        inputs: Sequence[Any],
         scalars: Sequence[Any] = (),
     ) -> None:
-        """Remember a call that went the long way and was right. The second time, a short way is made for it."""
+        """Remember a call that went the long way and was right. The second time, a short way is made for it.
+
+        `inputs` and `scalars` are the call's, as they came.
+        """
         if key is None:
             return
         if key not in self._known:
@@ -115,7 +124,7 @@ class SeenCalls:
         made = image_call(device, image, call, parameters, scalars)
         if made is not None:
             fast = self._known.get(key) or FastCalls()
-            fast.learn((*(i.array for i in call.inputs), *scalars), None, made)
+            fast.learn((*inputs, *scalars), None, made)
             self._known[key] = fast
 
 

@@ -66,7 +66,7 @@ def _learn_type(value: Any) -> Scan:
     global _tensor
     cls = cast("type[Any]", type(value))
     look: Scan | None = None
-    if isinstance(value, (bool, int, float)):
+    if isinstance(value, (bool, int, float, complex)):
         look = lambda a, addresses: (cls,)  # noqa: E731
     elif isinstance(value, np.generic):
         look = lambda a, addresses: (a.dtype,)  # noqa: E731

@@ -29,7 +29,7 @@ from .body import (
 from .foreign import check_shared_memory, launch
 from .nvrtc import HEADERS_END
 from .recording import recordable
-from .seen_calls import SeenCalls
+from .seen_calls import MISS, SeenCalls
 
 INCLUDE = str(Path(__file__).parent / "include")
 
@@ -124,25 +124,7 @@ class CudaKernel:
         `source`.
         """
         exact = self._exact if exact_grid is None else exact_grid
-        key = None
-        if not verbose:
-            key, fast = self._seen.find(
-                interpret,
-                inputs,
-                (),
-                output_shapes,
-                output_dtypes,
-                grid,
-                threadgroup,
-                init_value,
-                template,
-                exact,
-            )
-            if fast is not None:
-                results = fast(inputs, None, stream)
-                if results is not fast.miss:
-                    return results
-        call = CallArguments(
+        given = (
             inputs,
             output_shapes,
             output_dtypes,
@@ -154,7 +136,10 @@ class CudaKernel:
             stream,
             interpret,
         )
-        special, ready, device = prepare(self.body, call, self._shared_memory)
+        key, results = (None, MISS) if verbose else self._seen.call(*given, exact)
+        if results is not MISS:
+            return results
+        special, ready, device = prepare(self.body, CallArguments(*given), self._shared_memory)
         image = self._images.get(
             self.body, special, device, exact, lambda: generate(self.body, special, exact), verbose
         )
@@ -164,7 +149,7 @@ class CudaKernel:
             return [*axis_parameters(self.body, given), *made, *extra]
 
         results = launch(device, image, ready, parameters)
-        self._seen.note(key, device, image, ready, parameters)
+        self._seen.note(key, device, image, ready, parameters, inputs)
         return results
 
 

@@ -42,15 +42,16 @@ A thread launches from a desk of its own, taken from a list and put back: that c
 
 from __future__ import annotations
 
-import struct
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from kernel_dsl.compiled import PointerParam, ScalarParam, TensorMapParam
+from kernel_dsl.dtypes import DType, uint8
 
 from . import driver
-from .fast_plan import FastPlan
+from .args import PlacedParam
+from .fast_plan import PACK_ERRORS, PLACE, FastPlan
 from .signature import likeness
 
 MISS: Any = object()
@@ -77,13 +78,14 @@ class _Writer:
         self.lines: list[str] = []
         self.names: dict[str, Any] = {
             "MISS": MISS,
-            "PackError": (struct.error, OverflowError),
+            "PackError": PACK_ERRORS,
             "another": plan.desk,
             "current": plan.current,
             "desks": plan.desks,
             "encode": plan.encode,
             "fill": plan.fill,
             "pack": plan.loaded.layout.pack,
+            "place": plan.place,
             "prepare": plan.prepare,
             "settle": plan.settle,
             "structure": structure,
@@ -209,40 +211,67 @@ class _Writer:
             return
         self.say("try:")
         for slot, param in enumerate(plan.loaded.layout.params):
-            if isinstance(param, ScalarParam):
+            if isinstance(param, (ScalarParam, PlacedParam)):
                 self.names[f"pack{slot}"] = plan.packers[slot]
                 self.say(f"v{slot} = pack{slot}(a{places[param.scalar]})", 2)
         self.say("except PackError:")
         self.say("return MISS", 2)
 
     def _allocate(self) -> None:
-        """The stream, and outputs in memory that belongs to it."""
+        """The stream, and outputs and placed scalars in memory that belongs to it.
+
+        Each has a `try` of its own, which says what there is no memory for, and costs nothing where there is.
+        """
         plan = self.plan
-        index = plan.loaded.device.index
-        fresh = plan.out is None
+        wanted: list[tuple[str, str, tuple[int, ...], DType]] = []  # the array, its address, shape and dtype
+        if plan.out is None:
+            before = plan.kernel.inputs
+            wanted += [(f"o{i}", f"p{before + i}", o.shape, o.dtype) for i, o in enumerate(plan.kernel.outputs)]
+        if plan.placed:
+            wanted.append(("placed", "there", plan.scalars_shape, uint8))
         self.say("if stream is None:")
-        self.say(f"stream = current({index})", 2)
-        if not fresh:
+        self.say(f"stream = current({plan.loaded.device.index})", 2)
+        if not wanted:
             return
-        for i, (name, spec) in enumerate(zip(self.outs, plan.kernel.outputs, strict=True)):
-            self.names[f"new{i}"] = plan.interop.allocator(spec.shape, spec.dtype, plan.device)
-            self.say(f"{name} = new{i}()", 2)
-        if self.outs:
-            self.say("else:")
-        for i, (name, spec) in enumerate(zip(self.outs, plan.kernel.outputs, strict=True)):
-            self.names[f"spec{i}"] = (spec.shape, spec.dtype, plan.device)
-            self.names["empty"] = plan.interop.empty
-            self.say(f"{name} = empty(*spec{i}, stream)", 2)
-        for i, name in enumerate(self.outs):
-            address = "data_ptr()" if plan.views[0].framework == "torch" else "data.ptr"
-            self.say(f"p{plan.kernel.inputs + i} = {name}.{address}")
+        self.names |= {"empty": plan.interop.empty, "refuse": plan.refuse}
+        for number, (name, _, shape, dtype) in enumerate(wanted):
+            self.names[f"new_{name}"] = plan.interop.allocator(shape, dtype, plan.device)
+            self._try_allocating(name, f"new_{name}()", number)
+        self.say("else:")
+        for number, (name, _, shape, dtype) in enumerate(wanted):
+            self.names[f"spec_{name}"] = (shape, dtype, plan.device)
+            self._try_allocating(name, f"empty(*spec_{name}, stream)", number)
+        attribute = "data_ptr()" if plan.views[0].framework == "torch" else "data.ptr"
+        for name, address, _, _ in wanted:
+            self.say(f"{address} = {name}.{attribute}")
+
+    def _try_allocating(self, name: str, made: str, number: int) -> None:
+        given = "".join(f"a{i}, " for i in self.plan.inputs)
+        self.say("try:", 2)
+        self.say(f"{name} = {made}", 3)
+        self.say("except Exception as error:", 2)
+        self.say(f"refuse(error, {number}, ({given}))", 3)
+        self.say("raise", 3)
+
+    def _prepare(self, everything: str) -> None:
+        """Fills of outputs, and the values of placed scalars."""
+        plan = self.plan
+        if not plan.fills and not plan.placed:
+            return
+        self.names |= {"CudaError": driver.CudaError, "failure": plan.failure}
+        self.say("try:")
+        if plan.fills:
+            addresses = "".join(f"p{k}, " for k in range(len(self.arrays)))
+            self.say(f"fill(({addresses}), stream)", 2)
+        if plan.placed:
+            self.say(f"place(there, ({''.join(f'v{slot}, ' for slot in plan.placed)}), stream)", 2)
+        self.say("except CudaError as error:")
+        self.say(f"raise failure(error, ({everything})) from error", 2)
 
     def _launch(self) -> None:
         plan = self.plan
         everything = "".join(f"{name}, " for name in self.arrays)
-        if plan.fills:
-            addresses = "".join(f"p{k}, " for k in range(len(self.arrays)))
-            self.say(f"fill(({addresses}), stream)")
+        self._prepare(everything)
         values = [self._value(slot) for slot in range(len(plan.values))]
         self.say("try:")
         self.say("desk = desks.pop()", 2)
@@ -265,12 +294,15 @@ class _Writer:
 
     def _value(self, slot: int) -> str:
         """One parameter: an address, a scalar's bytes, a descriptor, or what the signature settles."""
-        param = self.plan.loaded.layout.params[slot]
+        plan = self.plan
+        param = plan.loaded.layout.params[slot]
         if isinstance(param, PointerParam):
             return f"p{param.array}"
         if isinstance(param, ScalarParam):
             return f"v{slot}"
+        if isinstance(param, PlacedParam):
+            return f"there + {PLACE * plan.placed.index(slot)}"
         if isinstance(param, TensorMapParam):
-            self.names[f"known{slot}"] = self.plan.maps[slot][2]
+            self.names[f"known{slot}"] = plan.maps[slot][2]
             return f"known{slot}.get(p{param.array}) or encode({slot}, p{param.array})"
-        return repr(self.plan.values[slot])
+        return repr(plan.values[slot])

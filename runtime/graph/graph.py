@@ -44,8 +44,8 @@ class Graph:
         z = g(other_x)      # with another input; the result lies in the same memory
 
     Nothing runs while recording. `inputs` are the arrays that calls read and none wrote, in order
-    of first use; `outputs` the results that no later call reads, or what `g.outputs` is set to
-    before the first replay. A replay writes its outputs to the arrays that recording returned (or
+    of first use; `outputs` the results that no later call reads, or what `g.outputs` is set to, in
+    the block or before the first replay. A replay writes its outputs to the arrays that recording returned (or
     to `out=`): copy what must outlive the next one. Arrays between calls lie in memory of the
     graph's own, and hold nothing that the user could read. Python code between the calls ran when
     it was recorded, and does not run again.
@@ -92,7 +92,9 @@ class Graph:
             self._context.__exit__(kind, error, trace)
         self._context = None
         if error is not None and self._recorder is not None:
-            self._recorder = None  # half a graph is none
+            self._recorder = self._chosen = None  # half a graph is none
+        elif self._chosen is not None:  # in the block: now they can be looked at
+            self._chosen, self.outputs = None, self._chosen
 
     @classmethod
     def from_calls(cls, calls: Sequence[Any]) -> Graph:
@@ -139,6 +141,9 @@ class Graph:
     def outputs(self, arrays: Any) -> None:
         if self._exec is not None:
             raise GraphError("g.outputs is set before the first replay: memory that is not an output is given up then")
+        if self._context is not None:  # calls that follow may make some of them
+            self._chosen = arrays
+            return
         before = self._chosen
         self._chosen, self._program = arrays, None
         try:
@@ -171,8 +176,10 @@ class Graph:
         with self._lock:
             if self._program is None:
                 recorder = self._recorder
-                if recorder is None or self._context is not None:
-                    raise GraphError("nothing was recorded yet: use `with kd.Graph() as g:`")
+                if self._context is not None:
+                    raise GraphError("this graph is still being recorded: leave the block `with kd.Graph() as g:` first")
+                if recorder is None:
+                    raise GraphError("nothing was recorded, or the graph was released: use `with kd.Graph() as g:`")
                 for repeat in recorder.made.repeats:
                     repeat.nodes.clear()
                 if self._chosen is None:

@@ -73,6 +73,12 @@ class Batch:
     def done(self) -> bool:
         return not self.live.any()
 
+    def close(self) -> None:
+        """Give the registers back, and let go of the rest: it refers to the batch, and would stay until a collection."""
+        for frame in self.frames.values():
+            frame.release()
+        self.__dict__.clear()
+
     def frame(self, depth: int, name: str) -> Frame:
         found = self.frames.get((depth, name))
         if found is None:

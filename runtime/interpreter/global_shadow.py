@@ -18,13 +18,18 @@ Array = npt.NDArray[Any]
 
 
 class GlobalShadow(Shadow):
-    """A global buffer. Agents of all clusters: team number times 2^bits plus the agent within it."""
+    """A global buffer. Agents of all clusters: team number times 2^bits plus the agent within it.
+
+    Names have 30 bits. Where a launch has more clusters than that, their numbers are kept modulo `teams`.
+    """
 
     def __init__(self, run: Run, buffer: Any) -> None:
         super().__init__(len(buffer.bytes))
         self.run = run
         self.buffer = buffer
         self.bits = run.agent_bits
+        self.teams = 1 << (30 - self.bits)
+        self.wraps = run.teams > self.teams
         self.r2: Array = np.zeros(0, np.int64)
         self.r2i: Array = np.zeros(0, np.int32)
 
@@ -35,8 +40,20 @@ class GlobalShadow(Shadow):
         self.r2, self.r2i = np.repeat(self.r2, times), np.repeat(self.r2i, times)
 
     def name_agent(self, a: Access) -> Array:
+        team = a.team + a.c.batch.first // a.c.batch.cluster
+        if self.wraps:
+            team = team % self.teams
+        return (team << self.bits) + a.agent
+
+    def _team(self, a: Access, agent: Any) -> Any:
+        """The cluster of an agent, or of agents, counted from the first of the accessing batch."""
         first = a.c.batch.first // a.c.batch.cluster
-        return ((a.team + first) << self.bits) + a.agent
+        team = (agent >> self.bits) - first
+        if self.wraps:  # of the clusters that it may be, the last that has begun
+            begun = self.run.next_block // self.run.cluster_size - first
+            team = team % self.teams
+            team = team - (team >= begun) * self.teams
+        return team
 
     def check_initialised(self, a: Access, g: Array, rows: Array, w: Array | None = None) -> None:
         if self.buffer.initialised:
@@ -76,7 +93,7 @@ class GlobalShadow(Shadow):
 
     def ordered(self, a: Access, row: Array, agent: Array, clock: Array) -> Array:
         first = a.c.batch.first // a.c.batch.cluster
-        team = (agent >> self.bits) - first
+        team = self._team(a, agent)
         local = agent & ((1 << self.bits) - 1)
         same = team == a.team[row]
         known = a.known[row, 0, np.where(same, local, 0)] >= clock
@@ -102,8 +119,7 @@ class GlobalShadow(Shadow):
 
     def side(self, a: Access, row: int, epoch: int, site: int, writes: bool) -> Side:
         agent = (epoch >> 32) & int(AGENT)
-        team, local = agent >> self.bits, agent & ((1 << self.bits) - 1)
-        team -= a.c.batch.first // a.c.batch.cluster
+        team, local = self._team(a, agent), agent & ((1 << self.bits) - 1)
         return self.run.side(a.c.batch, team, local, site, team == int(a.team[row]))
 
 

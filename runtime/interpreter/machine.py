@@ -82,7 +82,9 @@ class Run:
         self.generic = GenericSpace(self)
         self.symbols: dict[str, int] = {}
         self._check_launch(self.target)
-        self._order = _block_order(grid, cluster)
+        x, y, z = (g // c for g, c in zip(grid, cluster, strict=True))
+        self.teams = x * y * z
+        self.blocks = self.teams * self.cluster_size
         self.next_block = 0
         self.resident: list[Batch] = []
         self.sync = SyncMemory()
@@ -92,8 +94,9 @@ class Run:
         self._registers: dict[tuple[int, int], dict[int, int]] = {}
         self.sites: list[Instruction] = []
         self._site_of: dict[int, int] = {}
-        teams = len(self._order) // self.cluster_size
-        self.agent_bits = max(min(30 - max(teams, 1).bit_length(), 12), 7)
+        # Room for a cluster's warps and as many asynchronous queues, and for the number of the cluster if it can be.
+        agents = 2 * self.cluster_size * self.warps_per_block + 32
+        self.agent_bits = max(min(30 - max(self.teams, 1).bit_length(), 12), 7, agents.bit_length())
         self._seen: set[Any] = set()
         self._seen_at = -1
         self._looked_at = -1
@@ -213,7 +216,7 @@ class Run:
     def _loop(self) -> None:
         """Run batches until all blocks are done; admit more blocks as there is room for them."""
         per_batch, room = self._sizes()
-        while self.resident or self.next_block < len(self._order):
+        while self.resident or self.next_block < self.blocks:
             if not self.resident:
                 self._admit(per_batch)
             batch = self._pick()
@@ -224,8 +227,7 @@ class Run:
                 batch.engine.drain()
                 batch.engine.at_exit()
                 self.resident.remove(batch)
-                for frame in batch.frames.values():
-                    frame.release()
+                batch.close()
                 continue
             if batch.engine.unblock():
                 continue
@@ -245,7 +247,7 @@ class Run:
         if self._wake_pollers():
             return
         held = sum(b.blocks for b in self.resident)
-        if self.next_block < len(self._order) and held < room:
+        if self.next_block < self.blocks and held < room:
             self._admit(min(per_batch, room - held))
             return
         stuck(self)
@@ -274,9 +276,18 @@ class Run:
     def _admit(self, count: int) -> None:
         size = self.cluster_size
         count = max(count // size, 1) * size
-        chosen = self._order[self.next_block : self.next_block + count]
-        self.resident.append(Batch(self, chosen, self.next_block))
-        self.next_block += len(chosen)
+        count = min(count, self.blocks - self.next_block)
+        self.resident.append(Batch(self, self.coordinates(self.next_block, count), self.next_block))
+        self.next_block += count
+
+    def coordinates(self, first: int, count: int) -> Array:
+        """(count, 3): where blocks lie, cluster after cluster, x fastest in both. Only as many as are asked for exist."""
+        i = first + np.arange(count)
+        if self.cluster_size == 1:
+            return _unfolded(i, self.grid)
+        outer = (self.grid[0] // self.cluster[0], self.grid[1] // self.cluster[1], self.grid[2] // self.cluster[2])
+        base, rank = _unfolded(i // self.cluster_size, outer), _unfolded(i % self.cluster_size, self.cluster)
+        return base * np.array(self.cluster) + rank
 
     def _sizes(self) -> tuple[int, int]:
         """(blocks in a batch, blocks resident on the whole GPU)."""
@@ -329,8 +340,8 @@ class Run:
         if agent < clocks.agents:
             rank, warp = divmod(agent, self.warps_per_block)
             at = batch.first + team * self.cluster_size + rank
-            known = 0 <= at < len(self._order)
-            who = self.reporter.who(self._order[at], warp) if known else "another block"
+            known = 0 <= at < self.blocks
+            who = self.reporter.who(self.coordinates(at, 1)[0], warp) if known else "another block"
             return Side(who, place, "", same)
         if not same:  # queues are numbered batch by batch
             return Side("an asynchronous copy of another cluster", place, "copy", False)
@@ -413,18 +424,10 @@ def check_target(module: Module, device: str) -> None:
         raise PtxError(f"the module is for {module.target}, and the device is {device}", *module.target_at)
 
 
-def _block_order(grid: Dims, cluster: Dims) -> Array:
-    """Coordinates (blocks, 3) of all blocks, cluster after cluster, x fastest in both."""
-    if cluster == (1, 1, 1):
-        n = grid[0] * grid[1] * grid[2]
-        i = np.arange(n)
-        return np.stack([i % grid[0], i // grid[0] % grid[1], i // (grid[0] * grid[1])], axis=1)
-    outer = tuple(g // c for g, c in zip(grid, cluster, strict=True))
-    i = np.arange(outer[0] * outer[1] * outer[2])
-    base = np.stack([i % outer[0], i // outer[0] % outer[1], i // (outer[0] * outer[1])], axis=1)
-    r = np.arange(cluster[0] * cluster[1] * cluster[2])
-    rank = np.stack([r % cluster[0], r // cluster[0] % cluster[1], r // (cluster[0] * cluster[1])], axis=1)
-    return (base[:, None, :] * np.array(cluster) + rank[None]).reshape(-1, 3)
+def _unfolded(i: Array, extents: Dims) -> Array:
+    """Numbers (n,) as coordinates (n, 3), x fastest."""
+    x, y, _ = extents
+    return np.stack([i % x, i // x % y, i // (x * y)], axis=1)
 
 
 def run_module(

@@ -126,6 +126,25 @@ def test_chosen_outputs_keep_their_structure(double, xor) -> None:
         g.outputs = y
 
 
+def test_outputs_may_be_chosen_in_the_block(double, xor) -> None:
+    a, b = ints(), ints()
+    with Graph() as g:
+        t = double(a)
+        g.outputs = [t]
+        y = xor(t, b)
+        g.outputs = (y, t)
+        with pytest.raises(GraphError, match="still being recorded"):
+            _ = g.nodes
+    got = g()
+    assert isinstance(got, tuple) and got[0] is y and got[1] is t
+    np.testing.assert_array_equal(t, a * 2)
+    np.testing.assert_array_equal(y, t ^ b)
+    with pytest.raises(GraphError, match="only read"), Graph() as h:
+        double(a)
+        h.outputs = a
+    np.testing.assert_array_equal(h(), a * 2)
+
+
 def test_an_output_must_be_written(double) -> None:
     a = ints()
     with Graph() as g:

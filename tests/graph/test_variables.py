@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import kernel_dsl as kd
 from kernel_dsl.errors import VariableUse, VariableValue
 from runtime.errors import ArgumentTypeError, ArgumentValueError
 from runtime.graph import Graph, Variable
+from runtime.source import cuda_kernel
 
 from .kernels import Kernel, ints, like
 
@@ -90,6 +92,39 @@ def test_a_variable_without_a_graph_is_an_error(add) -> None:
     with pytest.raises(ArgumentValueError, match="two variables of one graph"), Graph():
         add(ints(), k)
         add(ints(), Variable("k", 0, 6))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"grid": (Variable("n", 1, 4) * 8, 1, 1)},
+        {"threadgroup": (Variable("n", 1, 4), 1, 1)},
+        {"output_shapes": [(Variable("n", 1, 4),)]},
+        {"inputs": [np.zeros(8, np.float32), Variable("n", 1, 4)]},
+    ],
+)
+def test_a_variable_in_a_call_of_an_untraced_kernel_without_a_graph(change) -> None:
+    arguments = {
+        "inputs": [np.zeros(8, np.float32), 2],
+        "output_shapes": [(8,)],
+        "output_dtypes": ["float32"],
+        "grid": (8, 1, 1),
+        "threadgroup": (8, 1, 1),
+    }
+    with pytest.raises(VariableUse, match="has no value here"):
+        cuda_kernel("k", ["x", "n"], ["o"], "o[0] = x[0];")(**(arguments | change))
+
+
+def test_a_variable_among_the_inputs_of_a_traced_kernel_without_a_graph() -> None:
+    kernel = kd.kernel(lambda x, n, out: None, out_type=lambda x, n: x)
+    with pytest.raises(VariableUse, match="has no value here"):
+        kernel(np.zeros(8, np.float32), Variable("n", 1, 4))
+
+
+def test_a_range_of_integers() -> None:
+    for lo, hi in ((0.5, 2), (0, "3"), (None, None)):
+        with pytest.raises(VariableValue, match="stands for an integer"):
+            Variable("n", lo, hi)
 
 
 def test_arithmetic_of_variables() -> None:

@@ -298,6 +298,35 @@ def test_compile_error_names_the_line(request):
     assert f"{request.path}:{here}: error:" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("texture2d<float, access::read> t;", "no textures and samplers"),
+        ("constexpr sampler s(coord::normalized);", "no textures and samplers"),
+        ("simdgroup_float8x8 m;", "no SIMD-group matrices"),
+        ("simdgroup_matrix<float, 8, 8> m; simdgroup_load(m, x, 8);", "no SIMD-group matrices"),
+        ("raytracing::ray r;", "no ray tracing"),
+        ("out[0] = dfdx(x[0]);", "no functions of graphics stages"),
+        ("out[0] = text_ure2d;", ""),
+    ],
+)
+def test_what_metal_has_and_we_have_not_is_said(line, words):
+    k = metal_kernel("wide", ["x"], ["out"], f"out[1] = x[0];\n{line}\n")
+    with pytest.raises(CompileError) as caught:
+        k(
+            inputs=[np.zeros(64, np.float32)],
+            output_shapes=[(2,)],
+            output_dtypes=[np.float32],
+            grid=(1, 1, 1),
+            threadgroup=(1, 1, 1),
+            interpret=True,
+        )
+    said = [text for text in str(caught.value).splitlines() if "error: " in text]
+    assert len(said) == 1, "what follows from it is left out"
+    assert said[0].startswith("  source of kernel 'wide', line 2: error: ")
+    assert ("metal_kernel has no" in said[0]) == bool(words) and words in said[0]
+
+
 GOOD = {
     "inputs": [np.zeros(3, np.float32)],
     "output_shapes": [(3,)],

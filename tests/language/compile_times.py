@@ -1,7 +1,7 @@
-"""Times of cold compiles, in milliseconds, as JSON: run in a process of its own by test_compile_time.py.
+"""What cold compiles cost, as JSON: run in a process of its own by test_compile_time.py.
 
-Every measured kernel is new to the process. Processor time of this process and of the assembler counts, and of several
-compiles alike the fastest, so that a busy machine is no failure.
+Every measured kernel is new to the process. Of each: the calls that tracing and lowering come down to, the lines of LLVM
+text and of PTX that LLVM and the assembler are given, and the whole processor time beside that of a trace.
 """
 
 from __future__ import annotations
@@ -10,16 +10,15 @@ import importlib
 import itertools
 import json
 import os
-import sys
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import kernel_dsl as kd
-from tests.speed import linear, slowness
+from runtime.assemble import find_ptxas
+from tests.work import calls
 
 X = kd.ShapeDtypeStruct((256,), kd.float32)
-TRIES = 3
 
 
 def chain(count: int, number: int) -> Any:
@@ -69,46 +68,79 @@ def matmul(number: int) -> Any:
     return kd.library.matmul.lower(spec, kd.ShapeDtypeStruct((8192, 8192 + 256 * number), kd.bfloat16))
 
 
+def to_ptx(stages: Any) -> None:
+    assert stages.ptx
+
+
+def to_machine_code(stages: Any) -> None:
+    """To a cubin, where there is an assembler."""
+    assert stages.ptx
+    if find_ptxas() is not None:
+        assert stages.compile().cubin
+
+
+class Case(NamedTuple):
+    """A kernel of a number, and what its compile may cost: a third more than it does, and four times its time."""
+
+    make: Callable[[int], Any]
+    calls: int
+    llvm: int
+    ptx: int
+    traces: float
+
+
+CASES: dict[str, Case] = {
+    "chain of 800": Case(lambda n: chain(800, n), 510_000, 4_400, 5_400, 22),
+    "chain of 1600": Case(lambda n: chain(1600, n), 1_020_000, 8_700, 10_800, 52),
+    "nested 12 deep": Case(lambda n: nested(12, n), 38_000, 380, 150, 2),
+    "vector add": Case(vector_add, 7_000, 220, 190, 3),
+    "matmul": Case(matmul, 160_000, 2_100, 1_700, 24),
+    "softmax of 128": Case(lambda n: softmax(128, n), 13_000, 420, 610, 6),
+    "softmax of 4096": Case(lambda n: softmax(4096, n), 18_000, 700, 1_120, 10),
+    "softmax of 8192": Case(lambda n: softmax(8192, n), 28_000, 1_220, 2_100, 21),
+    "softmax of 32768": Case(lambda n: softmax(32768, n), 57_000, 4_100, 2_850, 23),
+}
+
+
 def spent() -> float:
     """Seconds of processor time, with those of finished child processes."""
     children = os.times()
     return time.process_time() + children.children_user + children.children_system
 
 
-def fastest(make: Callable[[int], Any], finish: Callable[[Any], Any], tries: int = TRIES) -> float:
-    """The least time of a few compiles, from the body on."""
-    times: list[float] = []
-    for number in range(tries):
-        start = spent()
-        finish(make(number))
-        times.append(spent() - start)
-    return 1e3 * min(times)
+def seconds(work: Callable[[], Any]) -> float:
+    start = spent()
+    work()
+    return spent() - start
 
 
-def to_ptx(stages: Any) -> None:
-    assert stages.ptx
+def in_traces(case: Case, number: Iterator[int], tries: int = 6) -> float:
+    """Processor time from the body to machine code, in that of tracing 800 ops, which is Python's alone.
 
-
-def to_cubin(stages: Any) -> None:
-    assert stages.compile().cubin
+    A slow machine is slow at both. Noise only adds, so the least of several counts, until it is within the bound.
+    """
+    unit = least = 1e9
+    for _ in range(tries):
+        unit = min(unit, seconds(lambda: chain(800, next(number))))
+        least = min(least, seconds(lambda: to_machine_code(case.make(next(number)))))
+        if least <= case.traces * unit:
+            break
+    return least / unit
 
 
 def main() -> None:
-    to_ptx(chain(2, 100))  # llvmlite loaded
-    before = slowness()
-    numbers = itertools.count()
-    short, long = linear(lambda size: fastest(lambda _: chain(size, next(numbers)), to_ptx, 1), 800, 1600)
-    rows: dict[str, float] = {
-        "chain of 800": short,
-        "chain of 1600": long,
-        "nested 12 deep": fastest(lambda n: nested(12, n), to_ptx),
-    }
-    if "--assemble" in sys.argv:
-        rows["vector add"] = fastest(vector_add, to_cubin)
-        rows["matmul"] = fastest(matmul, to_cubin)
-        for columns in (128, 4096, 8192, 32768):
-            rows[f"softmax of {columns}"] = fastest(lambda n, c=columns: softmax(c, n), to_cubin)
-    rows["slowness"] = max(before, slowness())
+    number = itertools.count(1)
+    rows: dict[str, dict[str, float]] = {}
+    for name, case in CASES.items():
+        to_ptx(case.make(next(number)))  # what is imported and looked up once is no part of it
+        stages: list[Any] = []
+        counted = calls(lambda c=case, s=stages: (s.append(c.make(next(number))), to_ptx(s[0])))
+        rows[name] = {
+            "calls": counted,
+            "llvm": stages[0].llvm.count("\n"),
+            "ptx": stages[0].ptx.count("\n"),
+            "traces": in_traces(case, number),
+        }
     print(json.dumps(rows))
 
 

@@ -21,8 +21,9 @@ from kernel_dsl.dtypes import float32
 from runtime.arrays import ArrayView
 from runtime.device import cuda_device
 from runtime.dispatch import MISS, FastCalls, first
+from runtime.errors import LaunchError, OutOfMemoryError
 
-from .fake import ENCODES, Launch, Player, count, player
+from .fake import ENCODES, LIB, Launch, Player, count, player
 from .gpu.support import tile_kernel
 from .kernels import STRIDES, scale
 
@@ -292,3 +293,72 @@ def test_an_interrupted_launch_leaves_the_fast_way_open(player: Player, torch: A
         assert fast((x, 2.0), out) is out
         assert len(desks) == 1
     np.testing.assert_array_equal(out.numpy(), X * 2)
+
+
+@pytest.fixture
+def memory_left(torch: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """An allocator that raises what the list holds, while it holds something."""
+    from runtime.interop import torch as interop
+
+    to_raise: list[Any] = []
+
+    def limited(make: Any) -> Any:
+        def allocate(*args: Any) -> Any:
+            if to_raise:
+                raise to_raise[-1]
+            return make(*args)
+
+        return allocate
+
+    allocator, empty = interop.INTEROP.allocator, interop.INTEROP.empty
+    monkeypatch.setattr(interop.INTEROP, "allocator", lambda *spec: limited(allocator(*spec)))
+    monkeypatch.setattr(interop.INTEROP, "empty", limited(empty), raising=False)
+    return to_raise
+
+
+@pytest.mark.parametrize("stream", [None, 4])
+def test_no_memory_for_an_output_of_a_fast_call(
+    player: Player, torch: Any, memory_left: list[Any], stream: int | None
+) -> None:
+    fast = FastCalls()
+    x = torch.from_numpy(X.copy())
+    fast.learn((x, 2.0), None, cuda_device(0).load(scale()), first)
+    said = torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 128 bytes.")
+    memory_left.append(said)
+    launches = len(player.launches)
+    with pytest.raises(OutOfMemoryError) as caught:
+        fast((x, 2.0), None, stream)
+    assert isinstance(caught.value, MemoryError) and isinstance(caught.value, RuntimeError)
+    assert caught.value.__cause__ is said and caught.value.context_survives
+    assert caught.value.status == "CUDA_ERROR_OUT_OF_MEMORY"
+    for part in ("no memory for output", "kernel 'scale'", "float32[32], 128 bytes", "on cuda:0", "Tried to allocate"):
+        assert part in str(caught.value)
+    memory_left[:] = [RuntimeError("something else")]
+    with pytest.raises(RuntimeError, match="something else") as other:
+        fast((x, 2.0), None, stream)
+    assert other.value is memory_left[0], "only a lack of memory is worded anew"
+    assert len(player.launches) == launches
+    memory_left.clear()
+    np.testing.assert_array_equal(fast((x, 2.0), None, stream).numpy(), X * 2)
+
+
+def test_no_memory_left_to_learn_a_call(player: Player, torch: Any, memory_left: list[Any]) -> None:
+    fast = FastCalls()
+    x = torch.from_numpy(X.copy())
+    loaded = cuda_device(0).load(scale())
+    memory_left.append(torch.cuda.OutOfMemoryError("CUDA out of memory."))
+    fast.learn((x, 2.0), None, loaded, first)  # the call itself was made
+    memory_left.clear()
+    assert fast((x, 2.0)) is MISS
+    fast.learn((x, 2.0), None, loaded, first)
+    assert fast((x, 2.0)) is not MISS
+
+
+def test_a_fill_that_fails_in_a_fast_call(player: Player, torch: Any) -> None:
+    fast = FastCalls()
+    x = torch.from_numpy(X.copy())
+    fast.learn((x, 2.0), None, cuda_device(0).load(scale(fill=2.5)), first)
+    LIB.fake_fail(719)
+    with pytest.raises(LaunchError, match=r"preparing kernel 'scale'.*CUDA_ERROR_LAUNCH_FAILED") as caught:
+        fast((x, 2.0))
+    assert not caught.value.context_survives

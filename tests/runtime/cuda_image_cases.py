@@ -5,6 +5,7 @@ What the short way launches is compared with what the long way launched for the 
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Callable
 from typing import Any
@@ -16,17 +17,17 @@ if not os.environ.get("KERNEL_DSL_FAKE_CUDA"):
     pytest.skip("needs the driver of test_fake_cuda.py", allow_module_level=True)
 
 from runtime import body, foreign, image, metal, recording, source
-from runtime.errors import ArgumentTypeError, ArgumentValueError, LaunchError
+from runtime.errors import ArgumentTypeError, ArgumentValueError, LaunchError, OutOfMemoryError
 from runtime.image import precompiled_cuda_kernel
 from runtime.metal import metal_kernel
 from runtime.seen_calls import SeenCalls
 from runtime.source import cuda_kernel
 
-from .cuda_fast_cases import torch
+from .cuda_fast_cases import memory_left, torch
 from .fake import LIB, Launch, Player, player
 from .kernels import scale_ptx
 
-__all__ = ["player", "torch"]
+__all__ = ["memory_left", "player", "torch"]
 X = np.random.default_rng(0).standard_normal(32).astype(np.float32)
 PTX = scale_ptx().encode()
 
@@ -300,11 +301,167 @@ def test_cuda_kernels(player: Player, torch: Any, long: list[str], compiled: lis
     same_launches(player, lambda: call(inputs=[z, y], template={"T": "int8"}), [5, 6])
     assert len(long) == 2
     long.clear()
-    for _ in range(3):
-        call(inputs=[1.5, y])
-    assert len(long) == 3, "a scalar input is an array, made at each call"
     with pytest.raises(ArgumentValueError):
         call(template=[("T", torch.float32), ("N", 1.0)])
+
+
+def watched(monkeypatch: pytest.MonkeyPatch, sizes: dict[int, int]) -> list[list[bytes]]:
+    """For each launch, what lies at the addresses that are its parameters: so many bytes for each number of one."""
+    found: list[list[bytes]] = []
+    play = Player.__call__
+
+    def look(self: Player, *got: Any) -> int:
+        params = Launch(*got).params
+        found.append([ctypes.string_at(int.from_bytes(params[i], "little"), n) for i, n in sizes.items()])
+        return play(self, *got)
+
+    monkeypatch.setattr(Player, "__call__", look)
+    return found
+
+
+SCALARS: list[tuple[Any, Any, Any, type]] = [  # a value, others of its type, its like that differs in type, the dtype
+    (True, [False, True], 1, np.bool_),
+    (7, [-1, 0, 2**31 - 1, -(2**31)], 7.0, np.int32),
+    (2**31, [-(2**31) - 1, 2**63 - 1], np.int64(5), np.int64),
+    (2.5, [0.0, -0.0, float("inf"), 1e-300], 2, np.float32),
+    (1 + 2j, [0j, complex(-0.0, 3)], 1.0, np.complex64),
+    (np.float64(2.5), [np.float64(1e300)], 2.5, np.float64),
+    (np.uint8(3), [np.uint8(255)], np.int8(3), np.uint8),
+    (np.float16(3), [np.float16(-1)], np.uint16(3), np.float16),
+    (np.complex64(3j), [np.complex64(1)], 3j, np.complex64),
+]
+
+
+@pytest.mark.parametrize("make", [cuda_kernel, metal_kernel])
+@pytest.mark.parametrize(
+    ("value", "others", "unlike", "dtype"), SCALARS, ids=lambda v: str(v) if np.isscalar(v) else ""
+)
+def test_scalars_among_the_inputs(
+    player: Player,
+    torch: Any,
+    long: list[str],
+    compiled: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    make: Any,
+    value: Any,
+    others: list[Any],
+    unlike: Any,
+    dtype: Any,
+) -> None:
+    if make is metal_kernel and dtype is np.float64:
+        pytest.skip("Metal has no double")
+    kernel = make("both", ["x", "s", "t"], ["o"], "o[0] = x[0] + s + t;")
+    x = torch.zeros(32)
+    size = np.dtype(dtype).itemsize
+    found = watched(monkeypatch, {1: size, 2: 4})
+
+    def call(given: Any, stream: Any = None) -> Any:
+        return kernel(
+            inputs=[x, given, 0.5],
+            output_shapes=[(32,)],
+            output_dtypes=["float32"],
+            grid=(32, 1, 1),
+            threadgroup=(32, 1, 1),
+            stream=stream,
+        )
+
+    same_launches(player, lambda: call(value), [1, 2, 3])
+    assert len(long) == 2 and len(compiled) == 1
+    for other in [*others, value]:
+        call(other)
+        call(other, stream=5)
+        wanted = [np.array(other).astype(dtype).tobytes(), np.float32(0.5).tobytes()]
+        assert found[-2:] == [wanted] * 2, "each call has its own value"
+        assert player.launches[-1].stream == 5
+    assert len(long) == 2, "another value is no other call"
+    for _ in range(3):
+        call(unlike)
+    assert len(long) == 3, "another type is, and then it is known too"
+    call(value)
+    assert len(long) == 3
+
+
+def test_ints_that_change_their_width(
+    player: Player, torch: Any, long: list[str], compiled: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = cuda_kernel("wide", ["x", "n"], ["o"], "o[0] = x[0] + n[0];")
+    x = torch.zeros(32)
+    found = watched(monkeypatch, {1: 8})
+
+    def call(n: int) -> None:
+        kernel(inputs=[x, n], output_shapes=[(32,)], output_dtypes=["float32"], grid=(32, 1, 1), threadgroup=(32, 1, 1))
+
+    for _ in range(2):
+        call(1), call(2**40)
+    assert len(compiled) == 2, "int32 and int64"
+    long.clear()
+    for n in (5, 2**41, -6, -(2**42)):
+        call(n)
+        size = 4 if abs(n) < 2**31 else 8
+        assert found[-1][0][:size] == n.to_bytes(size, "little", signed=True)
+    assert (long, len(compiled)) == ([], 2)
+    with pytest.raises(ArgumentValueError, match="64 bits"):
+        call(2**63)
+
+
+def test_a_value_that_takes_the_long_way_teaches_nothing(
+    player: Player, torch: Any, long: list[str], compiled: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = cuda_kernel("far", ["x", "s"], ["o"], "o[0] = x[0] + s[0];")
+    x = torch.zeros(32)
+    found = watched(monkeypatch, {1: 4})
+
+    def call(s: float) -> None:
+        kernel(inputs=[x, s], output_shapes=[(32,)], output_dtypes=["float32"], grid=(32, 1, 1), threadgroup=(32, 1, 1))
+
+    for _ in range(4):
+        call(1e300)
+    assert len(long) == 4 and found[-1] == [np.float32("inf").tobytes()]
+    (fast,) = kernel._seen._known.values()
+    assert not fast._known, "no function was made that would never be used"
+    call(2.5), call(2.5)
+    assert len(long) == 5
+
+
+def test_no_memory_for_the_scalars_among_the_inputs(
+    player: Player, torch: Any, long: list[str], compiled: list[str], memory_left: list[Any]
+) -> None:
+    kernel = cuda_kernel("add", ["x", "s"], ["o"], "o[0] = x[0] + s[0];")
+    arguments: dict[str, Any] = {
+        "inputs": [torch.zeros(32), 2.5],
+        "output_dtypes": ["float32"],
+        "grid": (32, 1, 1),
+        "threadgroup": (32, 1, 1),
+    }
+    for _ in range(3):
+        kernel(output_shapes=[(32,)], **arguments)
+    assert len(long) == 2
+    (fast,) = kernel._seen._known.values()
+    (run,) = fast._recent
+    names: dict[str, Any] = run.__globals__
+    memory_left.append(torch.cuda.OutOfMemoryError("CUDA out of memory."))
+    with pytest.raises(OutOfMemoryError, match=r"no memory for output 0 of kernel 'add': float32\[32\]"):
+        kernel(output_shapes=[(32,)], **arguments)
+    names["new_o0"] = lambda: torch.empty(32)
+    with pytest.raises(OutOfMemoryError, match=r"no memory for scalars among the inputs of kernel 'add'"):
+        kernel(output_shapes=[(32,)], **arguments)
+    memory_left.clear()
+    LIB.fake_fail(2)
+    with pytest.raises(OutOfMemoryError, match="preparing kernel"):
+        kernel(output_shapes=[(32,)], **arguments)
+    LIB.fake_fail(0)
+    kernel(output_shapes=[(32,)], **arguments)
+    assert len(long) == 2
+
+
+def test_rank_0_tensors_on_the_gpu_are_arrays(player: Player, torch: Any, long: list[str], compiled: list[str]) -> None:
+    kernel = cuda_kernel("sum", ["x", "s"], ["o"], "o[0] = x[0] + s[0];")
+    x = torch.zeros(32)
+    for value in (1.0, 2.0, 3.0, 4.0):
+        s = torch.tensor(value)
+        kernel(inputs=[x, s], output_shapes=[(32,)], output_dtypes=["float32"], grid=(32, 1, 1), threadgroup=(32, 1, 1))
+        assert player.launches[-1].params[1] == s.data_ptr().to_bytes(8, "little")
+    assert len(long) == 2
 
 
 def test_cuda_kernels_tell_what_they_compile(player: Player, torch: Any, compiled: list[str], capsys: Any) -> None:
