@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 # What `_work` took where the bounds were set: two quiet cores on which a chain of 800 ops compiled in 65 ms.
 REFERENCE = 3.4e-3
@@ -18,20 +17,6 @@ def _work() -> int:
         if len(entry) > 8:
             entry.clear()
     return len(table)
-
-
-def linear(time_of: Callable[[int], float], short: int, long: int, tries: int = 6) -> tuple[float, float]:
-    """The least times of both sizes, tried in turn until their ratio is that of the sizes, from above and from below.
-
-    Noise only adds: a collection of a large process's garbage, say, falls on one of the first calls and takes a second.
-    """
-    least = {short: 1e9, long: 1e9}
-    for _ in range(tries):
-        for size in least:
-            least[size] = min(least[size], time_of(size))
-        if 0.9 <= least[long] * short / (least[short] * long) <= 1.1:
-            break
-    return least[short], least[long]
 
 
 def slowness() -> float:
