@@ -170,6 +170,28 @@ def test_semaphores(interpret: Any) -> None:
         assert list(kernel(interpret=interpret)) == [5, 6, 18]
 
 
+def test_several_waiters_take_their_own(interpret: Any) -> None:
+    """A semaphore as a lock: whoever holds it sees a count of zero, and nobody else's half-done work."""
+    blocks = 6
+
+    @kd.kernel(
+        out_type=[kd.ShapeDtypeStruct((1,), kd.int32, init=0), kd.ShapeDtypeStruct((blocks, 2), kd.int32)],
+        grid=(blocks,),
+        grid_names=("g",),
+    )
+    def kernel(total: Any, seen: Any) -> None:
+        lock, g = kd.get_global(kd.SemaphoreType.REGULAR), kd.axis_index("g")
+        kd.when(g == 0)(lambda: kd.semaphore_signal(lock, 2))
+        kd.semaphore_wait(lock, 2)
+        before = kd.atomic_add(total.at[0], 1)
+        seen[g, 0] = kd.semaphore_read(lock)
+        seen[g, 1] = kd.atomic_add(total.at[0], 1) - before
+        kd.semaphore_signal(lock, 2)
+
+    total, seen = kernel(interpret=interpret)
+    assert total[0] == 2 * blocks and (seen == [0, 1]).all()
+
+
 @pytest.mark.parametrize("way", ["apart", "copied", "stored"])
 def test_barriers_order_what_blocks_pass(way: str, interpret: Any, rng: Any) -> None:
     """A barrier of the cluster orders memory at its scope where a block reads what its peer wrote to GMEM, and only there."""
