@@ -1,6 +1,11 @@
-"""Accumulators that may be touched before their wait, along any path: around a loop, past a branch that waits alone."""
+"""Registers of wgmma that may be touched before their wait, along any path: around a loop, past a branch that waits alone.
+
+They are the accumulator's, and those of an operand that is a value.
+"""
 
 from __future__ import annotations
+
+from math import inf
 
 from .errors_hopper import UnreadAccumulator
 from .ir import KernelIR, Op, Region, Value
@@ -16,11 +21,11 @@ _TOUCHES = {
     "acc_scale": "scaling an accumulator",
 }
 
-Groups = tuple[frozenset[Value], ...]  # which accumulators the newest group may be of, then the one before it, ...
+Groups = tuple[frozenset[Value], ...]  # what registers the newest group may hold, then the one before it, ...
 
 
 def check_accumulators(ir: KernelIR) -> None:
-    """Raise `UnreadAccumulator` at the op that touches an accumulator while a wgmma on it may be in flight."""
+    """Raise `UnreadAccumulator` at the op that touches an accumulator or makes an operand anew while a wgmma may hold it."""
     if any(op.op_name == "wgmma" for op in ir.walk()):
         _after(ir.body, ())
 
@@ -29,8 +34,13 @@ def _after(region: Region, groups: Groups) -> Groups:
     """What may be in flight behind a region, given what may be before it."""
     for op in region.ops:
         name = op.op_name
+        if groups and any(value in group for value in op.results for group in groups):
+            why = "a loop comes back here while a wgmma of the turn before may still read the registers of this operand"
+            hint = "wait for it first, `kd.wgmma_wait(0)`, or give wgmma the operand in SMEM"
+            raise UnreadAccumulator(loc=op.loc, what="an operand made anew before a wait", why=why, hint=hint)
         if name == "wgmma":
-            groups = _merged((frozenset((op.acc,)), *groups), ())  # type: ignore[attr-defined]
+            held = (op.acc,) if op.a_view is not None else (op.acc, op.a)  # type: ignore[attr-defined]
+            groups = _merged((frozenset(held), *groups), ())
         elif name == "wgmma_wait":
             groups = groups[: op.pending]  # type: ignore[attr-defined]
         elif name in _TOUCHES:
@@ -50,26 +60,29 @@ def _after(region: Region, groups: Groups) -> Groups:
 
 def _after_loop(op: Op, groups: Groups) -> Groups:
     """Turns are added until they bring nothing new: each may find what the one before left in flight."""
+    least, most = _turns(op)
     start = groups
     while True:
         end = start
         for inner in op.region_list():
             end = _after(inner, end)
         merged = _merged(start, end)
-        if merged == start:
+        if merged == start or most <= 1:
             break
         start = merged
     if op.op_name == "while":
         return _after(op.before, start)  # type: ignore[attr-defined]
-    return end if _runs(op) else start
+    return end if least else _merged(start, end)
 
 
-def _runs(op: Op) -> bool:
-    """Whether a loop surely has a first turn."""
-    if op.op_name != "for":
-        return False
+def _turns(op: Op) -> tuple[bool, float]:
+    """Whether a loop surely has a turn, and the most that it can have."""
+    if op.op_name != "for" or op.step < 1:  # type: ignore[attr-defined]
+        return False, inf
     low, high = op.lo.facts, op.hi.facts  # type: ignore[attr-defined]
-    return low is not None and high is not None and op.step > 0 and low.hi < high.lo  # type: ignore[attr-defined]
+    if low is None or high is None:
+        return False, inf
+    return low.hi < high.lo, (high.hi - low.lo) / op.step  # type: ignore[attr-defined]
 
 
 def _merged(a: Groups, b: Groups) -> Groups:

@@ -197,6 +197,36 @@ def test_reads_before_a_wait_along_any_path(way: str, waits: bool, rng: Any) -> 
     assert relative(kernel(1, x, interpret=True), square) < 1e-6
 
 
+@pytest.mark.parametrize("waits", ["late", "before", "behind", "one turn"])
+def test_operands_in_registers_around_a_loop(waits: str, interpret: Any, rng: Any) -> None:
+    """The next turn makes the operand anew: once the wgmma of this one is done."""
+
+    @kd.kernel(
+        out_type=kd.ShapeDtypeStruct((64, 64), f32), scratch_types=[kd.SMEM((64, 64), bf16), kd.ACC((64, 64))]
+    )
+    def kernel(n: Any, a: Any, b: Any, out: Any, tile: Any, acc: Any) -> None:
+        tile[...] = b[...]
+        kd.commit_smem()
+
+        @kd.loop(0, 1 if waits == "one turn" else n)
+        def _(i: Any) -> None:
+            if waits == "before":
+                kd.wgmma_wait(0)
+            kd.wgmma(acc, a[i], tile)
+            if waits != "before":
+                kd.wgmma_wait(0 if waits == "behind" else 1)
+
+        out[...] = acc[...]
+
+    a, b = random(rng, (1 if waits == "one turn" else 3, 64, 64), bf16), random(rng, (64, 64), bf16)
+    if waits == "late":
+        with pytest.raises(kd.Error, match="made anew before a wait"):
+            kernel.lower(3, a, b)
+        return
+    expected = a.astype(np.float64).sum(0) @ b.astype(np.float64)
+    assert relative(kernel(len(a), a, b, interpret=interpret), expected) < 1e-6
+
+
 def test_rows_are_scaled_in_place(interpret: Any, rng: Any) -> None:
     """By no warp, by one, by all; and an accumulator that has not started stays zero."""
 
