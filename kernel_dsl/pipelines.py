@@ -98,12 +98,17 @@ class BlockSpec:
         return ref.slice(parts)
 
 
+def _is_extent(n: Any) -> bool:
+    return is_index(n) and not isinstance(n, Array) and n >= 0
+
+
 def _check_block(shape: Any, index_map: Any) -> None:
     """Raise `BadArgument` for a shape that is none, or an index map that can't be called."""
     if shape is not None:
-        extents = cast("Sequence[Any]", shape) if isinstance(shape, (tuple, list)) else [shape, ""]
-        if any(n is not None and (isinstance(n, bool) or not is_index(n) or isinstance(n, Array) or n < 1) for n in extents):
-            hint = "a tuple of extents, 1 or more each, or None to drop an axis"
+        given = isinstance(shape, (tuple, list))
+        extents: Sequence[Any] = cast("Sequence[Any]", shape) if given else ()
+        if not given or any(n is not None and not _is_extent(n) for n in extents):
+            hint = "a tuple of extents, or None to drop an axis"
             raise BadArgument(op="BlockSpec", what=f"block_shape={shape!r}", hint=hint)
     if index_map is not None and not callable(index_map):
         raise BadArgument(op="BlockSpec", what=f"index_map={index_map!r}", hint="a function of the grid's indices")
@@ -121,12 +126,11 @@ def check_arguments(f: Callable[..., Any], args: tuple[Any, ...], op: str, word:
 
 def grid_of(grid: Any, op: str) -> tuple[Any, ...]:
     """The extents of a pipeline's grid. Raises `BadArgument` for what are no extents."""
-    extents = tuple(cast("Sequence[Any]", grid)) if isinstance(grid, (tuple, list)) else (None,)
-    for n in extents:
-        traced = isinstance(n, Array) and not n.ndim and n.dtype.is_integer
-        if not traced and (isinstance(n, (bool, Array)) or not is_index(n) or n < 0):
-            hint = "a tuple of ints, 0 or more, or rank-0 integer values"
-            raise BadArgument(op=op, what=f"grid={grid!r}", hint=hint)
+    given = isinstance(grid, (tuple, list))
+    extents: tuple[Any, ...] = tuple(cast("Sequence[Any]", grid)) if given else ()
+    if not given or any(not _is_extent(n) and not (isinstance(n, Array) and is_index(n)) for n in extents):
+        hint = "a tuple of ints, 0 or more, or rank-0 integer values"
+        raise BadArgument(op=op, what=f"grid={grid!r}", hint=hint)
     return tuple(n if isinstance(n, Array) else int(n) for n in extents)
 
 

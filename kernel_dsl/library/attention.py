@@ -125,7 +125,7 @@ def describe(q: Any, k: Any, v: Any, causal: bool, scale: float | None, lse: boo
         raise BadCallArgument(kernel="attention", what=what, hint="give all three one float dtype")
     if not k.shape[2] and queries:
         raise BadCallValue(kernel="attention", what="there are no keys", hint="a softmax needs at least one key")
-    if not isinstance(scale, (int, float, type(None))) and not hasattr(scale, "__float__"):
+    if scale is not None and not hasattr(scale, "__float__"):
         raise BadCallArgument(kernel="attention", what=f"scale={scale!r}", hint="a positive number")
     factor = max(dim, 1) ** -0.5 if scale is None else float(scale)
     if not math.isfinite(factor) or factor <= 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 import kernel_dsl as kd
@@ -28,7 +29,6 @@ SPECS: list[Any] = [
     (lambda: spec(16), "block_shape=16"),
     (lambda: spec((16.0, 64)), "block_shape"),
     (lambda: spec((-16, 64)), "block_shape"),
-    (lambda: spec((0, 64)), "block_shape"),
     (lambda: spec("ab"), "block_shape"),
     (lambda: spec(index_map=3), "index_map=3"),
     (lambda: spec(index_map=lambda i, j: (i, j)), "index_map can't be called with 1"),
@@ -82,6 +82,22 @@ def test_bodies(case: Any, specialised: bool) -> None:
 @pytest.mark.parametrize("grid", [(4,), [4], (0,)], ids=str)
 def test_what_is_right(grid: Any, specialised: bool) -> None:
     lower(nothing, grid, spec, specialised)
+
+
+def test_blocks_without_elements(interpret: Any) -> None:
+    """They are copied as any: nothing is moved, and every step runs."""
+
+    @kd.kernel(out_type=[kd.ShapeDtypeStruct((3, 0), f32), kd.ShapeDtypeStruct((3,), kd.int32)])
+    def kernel(x: Any, out: Any, seen: Any) -> None:
+        def body(indices: Any, block: Any, result: Any) -> None:
+            result[...] = block[...]
+            seen[indices[0]] = indices[0]
+
+        blocks = spec((1, 0))
+        kd.emit_pipeline(body, grid=(3,), in_specs=[blocks], out_specs=[blocks], max_concurrent_steps=2)(x, out)
+
+    out, seen = kernel(np.zeros((3, 0), np.float32), interpret=interpret)
+    assert out.shape == (3, 0) and list(seen) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("memory", ["a", 1.0, True, 7, -1])
