@@ -119,6 +119,15 @@ class WarpValue(Error, TypeError):
     help = "use rank-0 values and Refs inside; compute arrays outside"
 
 
+class WarpUse(Error, ValueError):
+    """What a whole warpgroup does together, inside `warp_map`."""
+
+    code = "warp-use"
+    title = "`{op}` inside `kd.warp_map`"
+    note = "all four warps of a warpgroup do it together, and here each one runs on its own"
+    help = "do it outside, before or after"
+
+
 class TooManyArrivals(Error, ValueError):
     """More arrivals in a row than a barrier's phase takes, with no wait in between."""
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import gcd, prod
@@ -12,7 +13,7 @@ from typing import Any, cast
 
 from . import dtypes as dt
 from .compiled import Swizzle
-from .errors import BadArgument, BadArgumentType
+from .errors import BadArgument, BadArgumentType, BodyReturned
 from .errors_hopper import PipelineLimit
 from .facts import any_of
 from .ir import ArrayType, MemorySpace, Region
@@ -33,7 +34,7 @@ from .ops.copy import (
 from .ops.logic import logical_and, logical_or
 from .ops.ref import as_ref
 from .ops.scope import allocate, scope
-from .refs import Ref, ds
+from .refs import Ref, ds, is_index
 from .trace import current, into, new_value
 from .transforms import TMA_ALIGNMENT, fields_of
 from .tree import flatten, unflatten
@@ -62,8 +63,9 @@ class BlockSpec:
         collective_axes: Any = (),
         oob_fill_mode: OOBFillMode = OOBFillMode.ZEROS,
     ) -> None:
-        if delay_release < 0:
-            raise BadArgument(op="BlockSpec", what=f"delay_release={delay_release}", hint="0 or more steps")
+        if isinstance(delay_release, bool) or not isinstance(delay_release, int) or delay_release < 0:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise BadArgument(op="BlockSpec", what=f"delay_release={delay_release!r}", hint="0 or more steps")
+        _check_block(block_shape, index_map)
         if memory_space not in (None, MemorySpace.SMEM, MemorySpace.GMEM):
             raise BadArgument(op="BlockSpec", what=f"memory_space={memory_space!r}", hint="kd.SMEM or kd.GMEM")
         self.block_shape = None if block_shape is None else tuple(block_shape)
@@ -81,6 +83,7 @@ class BlockSpec:
         """Block indices at a step."""
         if self.index_map is None:
             return tuple(steps) if self.block_shape is not None else (0,) * rank
+        check_arguments(self.index_map, tuple(steps), "BlockSpec", "index_map", "it takes an index an axis of the grid")
         out: Any = self.index_map(*steps)
         return tuple(cast("Sequence[Any]", out)) if isinstance(out, (tuple, list)) else (out,)
 
@@ -93,6 +96,42 @@ class BlockSpec:
             raise BadArgument(op=op, what=what, hint="give one extent and one index an axis")
         parts = tuple(i if n is None else ds(multiply(i, n), n) for i, n in zip(index, shape, strict=True))
         return ref.slice(parts)
+
+
+def _is_extent(n: Any) -> bool:
+    return is_index(n) and not isinstance(n, Array) and n >= 0
+
+
+def _check_block(shape: Any, index_map: Any) -> None:
+    """Raise `BadArgument` for a shape that is none, or an index map that can't be called."""
+    if shape is not None:
+        given = isinstance(shape, (tuple, list))
+        extents: Sequence[Any] = cast("Sequence[Any]", shape) if given else ()
+        if not given or any(n is not None and not _is_extent(n) for n in extents):
+            hint = "a tuple of extents, or None to drop an axis"
+            raise BadArgument(op="BlockSpec", what=f"block_shape={shape!r}", hint=hint)
+    if index_map is not None and not callable(index_map):
+        raise BadArgument(op="BlockSpec", what=f"index_map={index_map!r}", hint="a function of the grid's indices")
+
+
+def check_arguments(f: Callable[..., Any], args: tuple[Any, ...], op: str, word: str, hint: str) -> None:
+    """Raise `BadArgument` where a function can't take these arguments."""
+    try:
+        inspect.signature(f).bind(*args)
+    except TypeError as error:
+        raise BadArgument(op=op, what=f"the {word} can't be called with {len(args)} arguments: {error}", hint=hint) from None
+    except ValueError:
+        pass  # a builtin says nothing of its arguments
+
+
+def grid_of(grid: Any, op: str) -> tuple[Any, ...]:
+    """The extents of a pipeline's grid. Raises `BadArgument` for what are no extents."""
+    given = isinstance(grid, (tuple, list))
+    extents: tuple[Any, ...] = tuple(cast("Sequence[Any]", grid)) if given else ()
+    if not given or any(not _is_extent(n) and not (isinstance(n, Array) and is_index(n)) for n in extents):
+        hint = "a tuple of ints, 0 or more, or rank-0 integer values"
+        raise BadArgument(op=op, what=f"grid={grid!r}", hint=hint)
+    return tuple(n if isinstance(n, Array) else int(n) for n in extents)
 
 
 @dataclass(eq=False, repr=False)
@@ -257,7 +296,7 @@ def emit_pipeline(
     op = "emit_pipeline"
     ins, in_tree = specs_of(in_specs, op)
     outs, out_tree = specs_of(out_specs, op)
-    grid = tuple(grid)
+    grid = grid_of(grid, op)
     check_outputs(outs, op)
     if any(s.collective_axes for s in ins):
         why = "blocks of a cluster must agree on when a buffer is free"
@@ -304,7 +343,7 @@ def emit_pipeline(
             if sinks:
                 wait_smem_to_gmem(depth - 1, wait_read_only=True)
             blocks = [s.slot(slot) for s in (*inputs, *outputs)]
-            result = call_body(body, unravel(step, grid), blocks, in_tree, out_tree, len(ins), carry, init_carry)
+            result = call_body(op, body, unravel(step, grid), blocks, in_tree, out_tree, len(ins), carry, init_carry)
             if sinks:
                 commit_smem()
                 for stream in sinks:
@@ -368,6 +407,7 @@ def loop_over(steps: Any, one: Callable[[Any, Any], Any], init: Any) -> Any:
 
 
 def call_body(
+    op: str,
     body: Callable[..., Any],
     indices: tuple[Any, ...],
     blocks: list[Any],
@@ -379,8 +419,14 @@ def call_body(
     extra: tuple[Any, ...] = (),
 ) -> Any:
     ins, outs = unflatten(in_tree, blocks[:inputs]), unflatten(out_tree, blocks[inputs:])
-    args = [*as_args(ins), *as_args(outs), *extra]
-    return body(indices, *args, carry) if init is not None else body(indices, *args)
+    args = (indices, *as_args(ins), *as_args(outs), *extra, *(() if init is None else (carry,)))
+    hint = "it takes the indices, a Ref for each spec, manual barriers, and the carry if there is one"
+    check_arguments(body, args, op, "body", hint)
+    result = body(*args)
+    if init is None and result is not None:
+        hint = "write results to the blocks, or give an initial carry"
+        raise BodyReturned(what=f"the body of `kd.{op}`", got=type(result).__name__, hint=hint)
+    return result
 
 
 def as_args(tree: Any) -> tuple[Any, ...]:

@@ -12,6 +12,7 @@ from .diagnostics import CostNote
 from .dtypes import DType, as_dtype
 from .errors import BodyReturned, BodySignature, KernelArgument, KernelValue
 from .facts import any_of
+from .in_flight import check_accumulators
 from .ir import ArrayType, Axis, KernelIR, MemorySpace, RefType, Region, Value
 from .layout import SCALAR
 from .memory import ShapeDtypeStruct
@@ -194,6 +195,7 @@ def trace_kernel(
         tuple(overlaps),
         of_function(definition.body),
     )
+    check_accumulators(ir)
     warn_of_large_values(ir)
     alias = {out: i for i, out in definition.aliases}
     specs = tuple(

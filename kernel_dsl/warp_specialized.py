@@ -37,6 +37,7 @@ from .pipelines import (
     check_outputs,
     depth_of,
     given_refs,
+    grid_of,
     invariant,
     loop_over,
     slot_of,
@@ -185,7 +186,7 @@ def emit_pipeline_warp_specialized(
     outs, out_tree = specs_of(out_specs, _OP)
     setup = _Setup(
         body,
-        tuple(grid),
+        grid_of(grid, _OP),
         ins,
         outs,
         in_tree,
@@ -213,6 +214,8 @@ def _check(s: _Setup) -> None:
     threads = trace.threads
     if isinstance(s.consumers, bool) or not isinstance(s.consumers, int) or s.consumers < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise BadArgument(op=_OP, what=f"num_compute_wgs={s.consumers!r}", hint="a static int, 1 or more")
+    if isinstance(s.memory, bool) or not isinstance(s.memory, int):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise BadArgument(op=_OP, what=f"memory_thread_idx={s.memory!r}", hint="the number of a warpgroup, or None")
     if s.wg_axis != trace.thread_name:
         hint = "name it in the kernel's `thread_name`, with `num_threads` warpgroups"
         raise BadArgument(op=_OP, what=f"wg_axis={s.wg_axis!r} is not the axis of the warpgroups", hint=hint)
@@ -384,7 +387,7 @@ class _Consumers:
             if wanted:
                 manual += as_args(unflatten(s.in_tree, [None if b is None else b.at[slot] for b in barriers]))
         indices = unravel(step, s.grid)
-        args = (s.body, indices, blocks, s.in_tree, s.out_tree, len(s.ins), carry, init, tuple(manual))
+        args = (_OP, s.body, indices, blocks, s.in_tree, s.out_tree, len(s.ins), carry, init, tuple(manual))
         result = call_body(*args)
         if self.sinks:
             self.store_sinks(slot, step)

@@ -9,7 +9,8 @@ from typing import Any
 import kernel_dsl as kd
 from kernel_dsl.dtypes import as_dtype
 from kernel_dsl.errors import BadCallArgument, BadCallValue
-from kernel_dsl.target import DEFAULT, TARGETS, Feature
+from kernel_dsl.stages import target_named
+from kernel_dsl.target import Feature
 
 from .attention_general import attention_general
 from .attention_kernel import AttentionConfig, AttentionProblem, attention_kernel, default_config
@@ -94,7 +95,10 @@ class Attention:
         target: str | None,
     ) -> Any:
         problem = describe(q, k, v, causal, scale, lse)
-        machine = TARGETS[target] if target is not None else DEFAULT
+        if config is not None and not isinstance(config, AttentionConfig):  # pyright: ignore[reportUnnecessaryIsInstance]
+            what = f"config is a {type(config).__name__}"
+            raise BadCallArgument(kernel="attention", what=what, hint="an `AttentionConfig`, or None to have one chosen")
+        machine = target_named(target)
         why = refusal(problem, (q, k, v), machine)
         if why:
             _log.info("attention: %s; using the general kernel", why)
@@ -121,7 +125,9 @@ def describe(q: Any, k: Any, v: Any, causal: bool, scale: float | None, lse: boo
         raise BadCallArgument(kernel="attention", what=what, hint="give all three one float dtype")
     if not k.shape[2] and queries:
         raise BadCallValue(kernel="attention", what="there are no keys", hint="a softmax needs at least one key")
-    factor = dim**-0.5 if scale is None else float(scale)
+    if scale is not None and not hasattr(scale, "__float__"):
+        raise BadCallArgument(kernel="attention", what=f"scale={scale!r}", hint="a positive number")
+    factor = max(dim, 1) ** -0.5 if scale is None else float(scale)
     if not math.isfinite(factor) or factor <= 0:
         raise BadCallValue(kernel="attention", what=f"scale={scale!r}", hint="a positive number")
     return AttentionProblem(batch, heads, k.shape[1], queries, k.shape[2], dim, dtype, bool(causal), factor, bool(lse))

@@ -11,8 +11,7 @@ from typing import Any
 
 import kernel_dsl as kd
 
-from ..trace import at_own_lines
-from .persistent_matmul import Problem
+from .persistent_matmul import Problem, activated
 
 TILE, DEPTH = 64, 32
 
@@ -71,7 +70,7 @@ def fallback_kernel(problem: Problem, activation: Callable[[Any], Any] | None, p
         if p.accumulate:
             x = x + kd.load(extra[-1], (rows, columns)).astype(wide)
         if activation is not None:
-            x = at_own_lines(activation, x)
+            x = activated(activation, x)
         out[rows, columns] = x.astype(p.out_dtype)
 
     return kd.kernel(

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import kernel_dsl as kd
 from kernel_dsl.dtypes import FP8, DType, as_dtype
 from kernel_dsl.errors import BadCallArgument, BadCallValue
 from kernel_dsl.promote import join
-from kernel_dsl.target import DEFAULT, TARGETS, Feature
+from kernel_dsl.stages import target_named
+from kernel_dsl.target import Feature
 
-from .choose import choose
+from .choose import choose, is_mixed
 from .fallback import fallback_kernel
 from .persistent_matmul import MatmulConfig, Problem, matmul_kernel
 
@@ -140,20 +142,22 @@ class Matmul:
         config: MatmulConfig | None,
         target: str | None,
     ) -> Any:
-        machine = TARGETS[target] if target is not None else DEFAULT
+        check_options(activation, precision, config)
+        machine = target_named(target)
         why = self.refusal(problem, args, precision, machine)
         if why:
             _log.info("matmul: %s; using the general kernel", why)
             return fallback_kernel(problem, activation, precision)
         blocks = machine.limits.multiprocessors
-        return matmul_kernel(problem, config or choose(problem, blocks, activation is None), blocks, activation)
+        chosen = config or choose(problem, blocks, activation is None)
+        if is_mixed(problem.swapped):  # the side that is widened is the left one
+            chosen = replace(chosen, swapped=True)
+        return matmul_kernel(problem, chosen, blocks, activation)
 
     def describe(self, a: Any, b: Any, out_dtype: Any, bias: Any, c: Any) -> tuple[Problem, list[Any]]:
         """The problem, and the kernel's arguments. Raises `BadCallArgument`, `BadCallValue`."""
         for name, x in (("a", a), ("b", b)):
-            if not hasattr(x, "shape") or not hasattr(x, "dtype") or len(x.shape) != 2:
-                what = f"{name} is a {type(x).__name__} of shape {tuple(getattr(x, 'shape', ()))}"
-                raise BadCallArgument(kernel="matmul", what=what, hint="a is (M, K) and b is (K, N)")
+            check_array(x, name, 2, "a is (M, K) and b is (K, N)")
         (M, K), (K2, N) = tuple(a.shape), tuple(b.shape)
         if K != K2:
             what = f"a is {(M, K)} and b is {(K2, N)}"
@@ -163,9 +167,13 @@ class Matmul:
         ta, tb = is_transposed(a), is_transposed(b)
         dtype, b_dtype = as_dtype(a.dtype), as_dtype(b.dtype)
         out = default_out(dtype, b_dtype) if out_dtype is None else as_dtype(out_dtype)
+        if out.name.startswith("complex"):
+            raise BadCallArgument(kernel="matmul", what=f"out_dtype is {out}", hint="complex values are only copied")
         problem = Problem(M, N, K, dtype, b_dtype, out, ta, tb, bias is not None, c is not None)
         extra = [x for x in (bias, c) if x is not None]
         for name, x, shape in (("bias", bias, (N,)), ("c", c, (M, N))):
+            if x is not None:
+                check_array(x, name, len(shape), f"an array of shape {shape}")
             if x is not None and tuple(x.shape) != shape:
                 raise BadCallValue(kernel="matmul", what=f"{name} is {tuple(x.shape)}", hint=f"its shape is {shape}")
         return problem, [a.T if ta else a, b.T if tb else b, *extra]
@@ -196,6 +204,28 @@ class Matmul:
         if p.M > 1 and p.N * p.out_dtype.itemsize % 16:
             return f"rows of the result are {p.N * p.out_dtype.itemsize} bytes, and TMA needs a multiple of 16"
         return ""
+
+
+def check_array(x: Any, name: str, rank: int, hint: str) -> None:
+    """Raise `BadCallArgument` for what is no array of real numbers with that many dimensions."""
+    if not hasattr(x, "shape") or not hasattr(x, "dtype") or len(x.shape) != rank:
+        what = f"{name} is a {type(x).__name__} of shape {tuple(getattr(x, 'shape', ()))}"
+        raise BadCallArgument(kernel="matmul", what=what, hint=hint)
+    if as_dtype(x.dtype).name.startswith("complex"):
+        what = f"{name} is {as_dtype(x.dtype)}"
+        raise BadCallArgument(kernel="matmul", what=what, hint="multiply the real and imaginary parts on their own")
+
+
+def check_options(activation: Any, precision: Any, config: Any) -> None:
+    """Raise `BadCallArgument`, `BadCallValue` for options that are not what they should be."""
+    if activation is not None and not callable(activation):
+        what = f"activation is a {type(activation).__name__}"
+        raise BadCallArgument(kernel="matmul", what=what, hint="a function of a traced value, such as `kd.relu`")
+    if precision not in (None, "highest", "tf32"):
+        raise BadCallValue(kernel="matmul", what=f"precision={precision!r}", hint='None or "tf32"')
+    if config is not None and not isinstance(config, MatmulConfig):
+        what = f"config is a {type(config).__name__}"
+        raise BadCallArgument(kernel="matmul", what=what, hint="a `MatmulConfig`, or None to have one chosen")
 
 
 def signature(x: Any) -> tuple[Any, ...]:

@@ -14,10 +14,21 @@ from typing import Any
 
 import kernel_dsl as kd
 
+from ..errors import BadCallValue
 from ..trace import at_own_lines
 from .mixed_product import widened_product
 
 Epilogue = Callable[[Any], Any]
+
+
+def activated(activation: Epilogue, x: Any) -> Any:
+    """`activation(x)`, elementwise. Raises `BadCallValue` for a result of another shape, or none."""
+    result = at_own_lines(activation, x)
+    if getattr(result, "shape", None) != x.shape:
+        what = f"the activation made {result!r} of {x!r}"
+        hint = "a function of each element: what it sees is a part of the product"
+        raise BadCallValue(kernel="matmul", what=what, hint=hint)
+    return result
 
 
 @dataclass(frozen=True)
@@ -221,7 +232,7 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
                 c = rest.pop(0)
                 x = x + kd.load(c.T if t.swapped else c, (across, columns)).astype(x.dtype)
             if activation is not None:
-                x = at_own_lines(activation, x)
+                x = activated(activation, x)
             # a tile starts with the first buffer, which the tile before may have used last
             kd.wait_smem_to_gmem(0 if part == 0 and parts % ring else ring - 1, wait_read_only=True)
             place = out_smem.at[me * ring + part % ring]

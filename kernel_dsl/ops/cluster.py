@@ -17,7 +17,7 @@ from ..values import Array
 from .barrier import BarrierRef, as_barrier
 from .copy import cluster_positions
 from .elementwise import as_value, broadcast_value
-from .ref import AllocBarrier, as_ref, stored_value
+from .ref import AllocBarrier, as_ref, check_own_block, stored_value
 
 __all__ = ["async_store_smem", "cluster_ref"]
 
@@ -35,6 +35,9 @@ class PeerRef(Op, name="peer_ref", requires=Feature.DSMEM):
 
     def infer(self) -> tuple[Any, ...]:
         return (self.type,)
+
+    def spoken(self) -> str:
+        return "cluster_ref"
 
 
 class AsyncStoreSmem(Op, name="async_store_smem", effect=Effect.SYNC, requires=Feature.DSMEM):
@@ -87,8 +90,6 @@ def cluster_ref(ref: Any, index: Mapping[str, Any]) -> Ref:
     axes = cluster_positions(tuple(names), op)
     values: list[Value] = []
     for name in names:
-        if not is_index(index[name]):
-            raise BadArgumentType(op=op, what=f"{name}={index[name]!r}", hint="an int or a rank-0 integer value")
         _check_block(name, index[name], op)
         values.append(as_value(index[name], op))
     current().aliased.add(own.root)
@@ -97,7 +98,9 @@ def cluster_ref(ref: Any, index: Mapping[str, Any]) -> Ref:
 
 
 def _check_block(name: str, index: Any, op: str) -> None:
-    """Raise `ClusterUse` for a static index beyond the cluster."""
+    """Raise `BadArgumentType` for what is no index, `ClusterUse` for a static one beyond the cluster."""
+    if not is_index(index):
+        raise BadArgumentType(op=op, what=f"{name}={index!r}", hint="an int or a rank-0 integer value")
     size = current().axes[name][2]
     if not isinstance(index, Array) and not 0 <= index < size:
         hint = f"blocks along {name!r} are numbered from 0 to {size - 1}"
@@ -109,7 +112,8 @@ def async_store_smem(x: Any, ref: Any, barrier: Any, *, cluster_dim: str, cluste
     block's `barrier`. Values are stored in units of 4, 8 or 16 bytes.
 
     `x` is broadcast to the SMEM Ref, of rank 1 or more, and has its dtype. Raises `CopySpaces`, `StoreDType`,
-    `BadArgument`, `ClusterUse`, `WgmmaShape` for smaller units.
+    `BadArgument`, `BadArgumentType`, `WgmmaShape` for smaller units, `ClusterUse` (for a `cluster_ref` too: `ref` is this
+    block's, and `cluster_idx` says where).
     """
     op = "async_store_smem"
     target = as_ref(ref, op)
@@ -120,7 +124,10 @@ def async_store_smem(x: Any, ref: Any, barrier: Any, *, cluster_dim: str, cluste
         raise StoreDType(value=value.dtype, ref=target.dtype)
     if not target.shape:
         raise BadArgument(op=op, what="a rank-0 Ref", hint="store at least 4 bytes")
+    check_own_block(target, op)
     one = as_barrier(barrier, op)
+    if not isinstance(cluster_dim, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise BadArgumentType(op=op, what=f"cluster_dim={cluster_dim!r}", hint="the name of one cluster axis")
     (axis,) = cluster_positions(cluster_dim, op)
     _check_block(cluster_dim, cluster_idx, op)
     view, offsets = target.view()

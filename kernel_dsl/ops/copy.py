@@ -14,7 +14,7 @@ from ..target import Feature
 from ..trace import current, emit
 from ..values import Array
 from .barrier import as_barrier
-from .ref import as_ref, check_writable
+from .ref import as_ref, check_own_block, check_writable
 
 __all__ = [
     "OOBFillMode",
@@ -126,12 +126,14 @@ def _predicate(predicate: Any, op: str) -> Array | None:
 
 
 def _pair(src: Any, dst: Any, spaces: tuple[MemorySpace, MemorySpace], op: str) -> tuple[Ref, Ref]:
-    """Both Refs, checked against each other. Raises `CopySpaces`, `CopyMismatch`."""
+    """Both Refs, checked against each other. Raises `CopySpaces`, `CopyMismatch`, `ClusterUse`."""
     a, b = as_ref(src, op), as_ref(dst, op)
     if (a.memory_space, b.memory_space) != spaces:
         got = f"{a.memory_space.name} to {b.memory_space.name}"
         hint = "swap the arguments, or use a load and a store"
         raise CopySpaces(op=op, src=spaces[0].name, dst=spaces[1].name, got=got, hint=hint)
+    for ref in (a, b):
+        check_own_block(ref, op)
     squeezed = [tuple(n for n in r.shape if n != 1) for r in (a, b)]
     if a.dtype != b.dtype or squeezed[0] != squeezed[1]:
         hint = "slice the larger one with `.at[...]`" if a.dtype == b.dtype else "convert through registers"
@@ -233,7 +235,7 @@ def copy_smem_to_gmem(
     Call `commit_smem` after writing the SMEM. `commit_group=False` leaves the copy in the open group.
     `reduction_op`: combine with what is there ("add", "min", "max", "and", "or", "xor", "inc", "dec"). `l2_hint`: as for
     `copy_gmem_to_smem`, and so are shapes and dtypes. Raises `CopySpaces`, `CopyMismatch`,
-    `TmaRule`, `BadArgument`.
+    `TmaRule`, `ClusterUse`, `BadArgument`.
     """
     op = "copy_smem_to_gmem"
     a, b = _pair(src, dst, (MemorySpace.SMEM, MemorySpace.GMEM), op)

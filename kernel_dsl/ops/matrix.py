@@ -19,6 +19,7 @@ from ..trace import current, emit, traced
 from ..transforms import check_fields, find_swizzle, transformed
 from ..values import Array
 from .elementwise import as_value, broadcast_value, convert
+from .ref import check_own_block
 
 __all__ = [
     "layout_cast",
@@ -197,7 +198,7 @@ def wgmma(acc: Any, a: Any, b: Any, *, accumulate: bool = True) -> None:
 
     Transposed operands are Refs' `.T`; 8-bit and float32 operands must be contiguous along K. Each call is one group
     for `wgmma_wait`. Until then neither operand nor accumulator may be touched. Refs without transforms get the tiling
-    and swizzle they need. Raises `WgmmaShape`, `WgmmaType`, `TransformConflict`.
+    and swizzle they need. Raises `WgmmaShape`, `WgmmaType`, `TransformConflict`, `ClusterUse` for another block's SMEM.
     """
     op = "wgmma"
     if not isinstance(acc, AccRef):
@@ -240,6 +241,7 @@ def _check_shapes(acc: AccRef, a: Any, b: Ref) -> None:
 
 def operand_view(ref: Ref, mn: int, word: str) -> tuple[View, tuple[Value, ...]]:
     """The view of an SMEM operand, its root given the transforms it needs. `mn`: which dimension is not K."""
+    check_own_block(ref, "wgmma")
     view, offsets = ref.view()
     last = len(ref.type.shape) - 1
     axes = [d.axis for d in view.dims]

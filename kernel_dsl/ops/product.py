@@ -19,6 +19,7 @@ from ..trace import current, traced
 from ..values import Array
 from .cast import astype
 from .elementwise import as_value, broadcast_value, convert
+from .ref import is_peer
 
 __all__ = ["dot", "matmul", "mma"]
 
@@ -177,7 +178,8 @@ def _is_tile(ref: Ref, dtype: DType) -> bool:
     rows, span = type.shape[-2], type.shape[-1] * dtype.itemsize
     fresh = not type.tiling and type.swizzle.value == 0
     good = type.swizzle.value != 0 or (fresh and ref.root.op is not None and ref.root.op.op_name == "alloc_smem")
-    return whole and good and rows % 8 == 0 and span % 32 == 0 and len(offsets) <= last - 1
+    own = not is_peer(ref)  # the tensor core reads its own block's SMEM
+    return own and whole and good and rows % 8 == 0 and span % 32 == 0 and len(offsets) <= last - 1
 
 
 def _by_wgmma(x: Any, y: Ref, total: Array | None, want: DType) -> Array:

@@ -15,6 +15,7 @@ from ..errors import (
     StoreDType,
     StoreShape,
 )
+from ..errors_hopper import ClusterUse
 from ..ir import ArrayType, BarrierType, Effect, MemorySpace, Op, RefType, Value, attr, operand, operands
 from ..layout import SCALAR, Layout
 from ..layouts import resolve_rule
@@ -241,6 +242,21 @@ def stored_value(dtype: DType, value: Any) -> Array:
     if isinstance(value, Array):
         return astype(value, dtype)
     return as_value(value, "store", dtype)
+
+
+def is_peer(ref: Ref) -> bool:
+    """Whether a Ref is in the SMEM of another block: one that `kd.cluster_ref` made, or a view of it."""
+    op = ref.root.op
+    while op is not None and op.op_name in ("bitcast_ref", "alias_smem"):
+        op = op.ref.op  # type: ignore[attr-defined]
+    return op is not None and op.op_name == "peer_ref"
+
+
+def check_own_block(ref: Ref, op: str) -> None:
+    """Refuse a Ref in another block's SMEM, which only loads, stores and atomics reach."""
+    if is_peer(ref):
+        hint = "loads, stores and atomics take a `kd.cluster_ref`; let that block do the rest on its own buffer"
+        raise ClusterUse(op=op, what=f"{ref!r} is in another block's SMEM", hint=hint)
 
 
 def check_writable(ref: Ref) -> None:

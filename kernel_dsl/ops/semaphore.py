@@ -14,8 +14,8 @@ from ..memory import as_shape
 from ..refs import Ref
 from ..trace import current, emit
 from ..values import Array
-from .atomic import atomic_add
-from .control import while_loop
+from .atomic import atomic_add, atomic_cas
+from .control import cond, while_loop
 from .ref import as_ref
 from .sync import WarpgroupBarrier
 
@@ -96,19 +96,31 @@ def semaphore_signal(sem: Any, inc: Any = 1, *, memory_scope: str = "gpu") -> No
 def semaphore_wait(sem: Any, value: Any = 1, *, decrement: bool = True, memory_scope: str = "gpu") -> None:
     """Wait until the count of one semaphore is at least `value`, and take that much from it (unless `decrement` is False).
 
+    Looking and taking are one: of several waiters each takes its own, and a semaphore is a lock.
+
     `memory_scope` and errors as of `semaphore_signal`.
     """
     ref = _one(sem, "semaphore_wait", memory_scope)
 
-    def short(seen: Any) -> Any:
-        return seen < value
-
-    def again(seen: Any) -> Any:
+    def peek() -> Any:
         return _peek(ref, memory_scope)
 
-    while_loop(short, again, _peek(ref, memory_scope))
-    if decrement:
-        atomic_add(ref, -value, order="relaxed", scope=memory_scope)
+    if not decrement:
+        while_loop(lambda seen: seen < value, lambda seen: peek(), peek())
+        return
+
+    # between a look and a subtraction another waiter could take the same count: it is exchanged if it is still that
+    def take(state: Any) -> Any:
+        seen = state[0]
+        enough = seen >= value
+
+        def exchange() -> Any:
+            return atomic_cas(ref, seen, seen - value, order="acquire", scope=memory_scope)
+
+        found = cond(enough, exchange, peek)
+        return found, enough & (found == seen)
+
+    while_loop(lambda state: ~state[1], take, (peek(), False))
 
 
 def semaphore_read(sem: Any) -> Array:

@@ -9,7 +9,7 @@ from typing import Any, cast
 from .. import dtypes as dt
 from ..dtypes import DType, as_dtype
 from ..errors import BadArgument, BadArgumentType, BodyReturned
-from ..errors_hopper import WarpValue
+from ..errors_hopper import WarpUse, WarpValue
 from ..facts import Range
 from ..ir import ArrayType, Effect, Op, RefType, Region, Value, array_type, attr, operand, operands, region
 from ..layout import SCALAR
@@ -138,7 +138,7 @@ def warp_map(f: Callable[[Any], None]) -> None:
     """`@kd.warp_map` above `def _(warp): ...` runs it in each of the warpgroup's 4 warps, with its number (int32).
 
     Inside there are rank-0 values and Refs: copies, barriers, loops, rank-0 loads and stores. Raises `WarpValue` where
-    an array value is made or used.
+    an array value is made or used, `WarpUse` for wgmma and what else a whole warpgroup does, and for another `warp_map`.
     """
     made = Region()
     trace = current()
@@ -155,8 +155,14 @@ def warp_map(f: Callable[[Any], None]) -> None:
     emit(WarpMap(made))
 
 
+# PTX ISA 9.7.15 and 9.7.19.5: wgmma and setmaxnreg are for all four warps; and a warp has no warps
+_TOGETHER = ("wgmma", "wgmma_wait", "acc_read", "acc_write", "acc_scale", "set_max_registers", "warp_map")
+
+
 def _check_scalars(made: Region) -> None:
     for op in made.ops:
+        if op.op_name in _TOGETHER:
+            raise WarpUse(loc=op.loc, op=op.spoken())
         for value in (*op.values(), *op.results):
             if isinstance(value.type, ArrayType) and value.type.shape:
                 raise WarpValue(loc=op.loc, what=f"`{op.op_name}` has an operand or result of shape {value.type.shape}")

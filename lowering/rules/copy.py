@@ -112,8 +112,8 @@ def _coordinates(ctx: Context, start: list[str], pieces: Cut, box: boxes.Box) ->
 
 
 def lower_gmem_to_smem(ctx: Context, op: CopyGmemToSmem) -> None:
-    if not ctx.target.supports(Feature.TMA) or op.barrier is None:
-        copy_by_lanes(ctx, op)
+    if not ctx.target.supports(Feature.TMA) or op.barrier is None or 0 in op.src_view.shape or 0 in op.src.type.shape:
+        copy_by_lanes(ctx, op)  # and what moves no bytes, for which there is no descriptor
         return
     refuse = Refuse("copy_gmem_to_smem", op.loc)
     array, type = op.src.type, op.dst.type
@@ -287,6 +287,10 @@ def _bulk_load(ctx: Context, op: CopyGmemToSmem, barrier: str, total: int) -> No
 def lower_smem_to_gmem(ctx: Context, op: CopySmemToGmem) -> None:
     refuse = Refuse("copy_smem_to_gmem", op.loc)
     array, type = op.dst.type, op.src.type
+    if 0 in op.dst_view.shape or 0 in array.shape:  # every element is dropped
+        if op.commit:
+            lower_commit_group(ctx, op)
+        return
     boxes.check_alignment(type, op.src_view, op.src_offsets, refuse)
     bulk = (
         not op.dst_view.masked
@@ -344,6 +348,8 @@ def _bulk_store(ctx: Context, op: CopySmemToGmem, source: str) -> None:
 def lower_prefetch(ctx: Context, op: Prefetch) -> None:
     refuse = Refuse("async_prefetch", op.loc)
     array: RefType = op.src.type
+    if 0 in op.src_view.shape or 0 in array.shape:
+        return
     boxes.check_array(array, refuse)
     _check_launched(ctx, op.src, refuse)
     order = tuple(range(len(array.shape)))
@@ -377,7 +383,7 @@ def lower_commit_smem(ctx: Context, op: CommitSmem) -> None:
     ctx.sync()
 
 
-def lower_commit_group(ctx: Context, op: CommitGroup) -> None:
+def lower_commit_group(ctx: Context, op: CommitGroup | CopySmemToGmem) -> None:
     text = "@$0 cp.async.bulk.commit_group;"
     ctx.e.asm(text, "b,~{memory}", [("i1", ctx.first_lane())])
 

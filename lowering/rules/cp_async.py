@@ -5,11 +5,14 @@ What has no such pieces is loaded and stored by the lanes: done when the copy's 
 
 from __future__ import annotations
 
+from math import gcd, nan
+
 from kernel_dsl.layout import blocked
-from kernel_dsl.ops.copy import CopyGmemToSmem
+from kernel_dsl.ops.copy import CopyGmemToSmem, OOBFillMode
 from kernel_dsl.refs import Access, View
 
 from ..context import Context
+from ..emit import literal
 from .access import emit_load, emit_store
 from .sync import arrive, barrier_address
 from .tiled import make_place
@@ -32,8 +35,10 @@ def _vector(op: CopyGmemToSmem, smem: View) -> tuple[int, int | None]:
         parts = tuple((static, moving.get(axis)) for axis, static in enumerate(view.start))
         return Ref(root, view.dims, parts).vector()[0]  # type: ignore[arg-type]
 
-    widths = width(op.src, op.src_view, op.src_offsets), width(op.dst, smem, op.dst_offsets)
-    return min(widths), minor
+    widest = min(width(op.src, op.src_view, op.src_offsets), width(op.dst, smem, op.dst_offsets))
+    if any(axis == len(array.shape) - 1 for axis, _, _ in op.src_view.masked):
+        widest = gcd(widest, array.shape[-1])  # the array's end must not cut through a piece
+    return widest, minor
 
 
 def copy_by_lanes(ctx: Context, op: CopyGmemToSmem) -> None:
@@ -57,6 +62,11 @@ def copy_by_lanes(ctx: Context, op: CopyGmemToSmem) -> None:
         if predicate == "false":
             continue
         bounded = source.bounds(coord)
+        if bounded is not None and op.oob is OOBFillMode.NANS:
+            outside = ctx.e.both(predicate, ctx.e.v(f"xor i1 {bounded}, true"))
+            filling = [literal(nan, array.dtype)] * width
+            emit_store(ctx, "shared", target.address(coord), array.dtype, filling, outside)
+            predicate, bounded = ctx.e.both(predicate, bounded), None
         if size < LEAST:
             inside = ctx.e.both(predicate, bounded)
             space = "global" if array.written else "global.nc"

@@ -82,6 +82,11 @@ FIXES: dict[str, tuple[str, str, str]] = {
     "VariableType": ("variable_type", "n=1.5", "n=2"),
     "VariableUse": ("variable_use", 'kd.Variable("n", 1, 8)', "8"),
     "VariableValue": ("variable_value", '"n", 8, 1', '"n", 1, 8'),
+    "WarpUse": (
+        "warp_use",
+        "    @kd.warp_map\n    def _(warp):\n        kd.set_max_registers",
+        "    kd.set_max_registers",
+    ),
     "WarpValue": (
         "warp_value",
         "out[warp] = x[warp]",

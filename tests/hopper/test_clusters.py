@@ -9,7 +9,7 @@ import pytest
 
 import kernel_dsl as kd
 
-from .helpers import random
+from .helpers import random, relative, tiles
 
 pytestmark = [pytest.mark.cluster, pytest.mark.tma]
 
@@ -172,6 +172,28 @@ def test_semaphores(interpret: Any) -> None:
         assert list(kernel(interpret=interpret)) == [5, 6, 18]
 
 
+def test_several_waiters_take_their_own(interpret: Any) -> None:
+    """A semaphore as a lock: whoever holds it sees a count of zero, and nobody else's half-done work."""
+    blocks = 6
+
+    @kd.kernel(
+        out_type=[kd.ShapeDtypeStruct((1,), kd.int32, init=0), kd.ShapeDtypeStruct((blocks, 2), kd.int32)],
+        grid=(blocks,),
+        grid_names=("g",),
+    )
+    def kernel(total: Any, seen: Any) -> None:
+        lock, g = kd.get_global(kd.SemaphoreType.REGULAR), kd.axis_index("g")
+        kd.when(g == 0)(lambda: kd.semaphore_signal(lock, 2))
+        kd.semaphore_wait(lock, 2)
+        before = kd.atomic_add(total.at[0], 1)
+        seen[g, 0] = kd.semaphore_read(lock)
+        seen[g, 1] = kd.atomic_add(total.at[0], 1) - before
+        kd.semaphore_signal(lock, 2)
+
+    total, seen = kernel(interpret=interpret)
+    assert total[0] == 2 * blocks and (seen == [0, 1]).all()
+
+
 @pytest.mark.parametrize("way", ["apart", "copied", "stored"])
 def test_barriers_order_what_blocks_pass(way: str, interpret: Any, rng: Any) -> None:
     """A barrier of the cluster orders memory at its scope where a block reads what its peer wrote to GMEM, and only there."""
@@ -201,3 +223,78 @@ def test_barriers_order_what_blocks_pass(way: str, interpret: Any, rng: Any) -> 
     passed, out = kernel(x, interpret=interpret)
     assert np.array_equal(passed, x + 1)
     assert np.array_equal(out, (x if way == "apart" else x + 1)[[1, 0, 3, 2]])
+
+
+def test_a_product_of_a_peers_matrix(interpret: Any, rng: Any) -> None:
+    """The tensor core reads its own block's SMEM alone: `dot` loads what a peer has."""
+
+    @kd.kernel(
+        out_type=kd.ShapeDtypeStruct((2, 64, 64), f32),
+        scratch_types=[kd.SMEM((64, 64), kd.bfloat16), kd.ClusterBarrier("c")],
+        cluster=(2,),
+        cluster_names=("c",),
+    )
+    def kernel(x: Any, out: Any, tile: Any, met: Any) -> None:
+        c = kd.axis_index("c")
+        tile[...] = x[c]
+        kd.barrier_arrive_and_wait(met)
+        peer = kd.cluster_ref(tile, {"c": 1 - c})
+        out[c] = kd.dot(peer, peer.T)
+
+    x = random(rng, (2, 64, 64), kd.bfloat16)
+    wide = x.astype(np.float64)
+    assert relative(kernel(x, interpret=interpret), (wide @ wide.transpose(0, 2, 1))[::-1]) < 1e-6
+
+
+@pytest.mark.parametrize("use", ["load", "store", "wgmma a", "wgmma b", "async store"])
+@pytest.mark.parametrize("view", ["whole", "bitcast"])
+def test_what_a_peers_buffer_is_not_for(use: str, view: str) -> None:
+    """Engines that reach their own block's SMEM alone would take another place for it: an error at the line."""
+
+    @kd.kernel(
+        out_type=kd.ShapeDtypeStruct((64, 64), kd.bfloat16),
+        scratch_types=[
+            kd.SMEM((64, 64), kd.bfloat16, transforms=tiles(kd.bfloat16)),
+            kd.ACC((64, 64)),
+            kd.Barrier(),
+        ],
+        cluster=(2,),
+        cluster_names=("c",),
+    )
+    def kernel(x: Any, out: Any, tile: Any, acc: Any, ready: Any) -> None:
+        peer = kd.cluster_ref(tile, {"c": 1})
+        if view == "bitcast":
+            peer = peer.bitcast(kd.int16).bitcast(kd.bfloat16)
+        if use == "load":
+            kd.copy_gmem_to_smem(x, peer, ready)
+        elif use == "store":
+            kd.copy_smem_to_gmem(peer, out)
+        elif use == "async store":
+            kd.async_store_smem(x[...], peer, ready, cluster_dim="c", cluster_idx=1)
+        else:
+            kd.wgmma(acc, *((peer, tile) if use == "wgmma a" else (tile, peer)))
+
+    with pytest.raises(kd.Error, match="in another block's SMEM"):
+        kernel.lower(kd.ShapeDtypeStruct((64, 64), kd.bfloat16))
+
+
+@pytest.mark.parametrize("cluster_dim", ["c", ("c",), "d", 0])
+@pytest.mark.parametrize("cluster_idx", [0, 0.5, "0", None, 2, "array"])
+def test_where_asynchronous_stores_may_go(cluster_dim: Any, cluster_idx: Any) -> None:
+    @kd.kernel(
+        out_type=kd.ShapeDtypeStruct((32,), f32),
+        scratch_types=[kd.SMEM((32,), f32), kd.Barrier()],
+        cluster=(2,),
+        cluster_names=("c",),
+    )
+    def kernel(out: Any, tile: Any, ready: Any) -> None:
+        index = kd.arange(2) if cluster_idx == "array" else cluster_idx
+        kd.async_store_smem(kd.zeros((32,), f32), tile, ready, cluster_dim=cluster_dim, cluster_idx=index)
+        kd.barrier_wait(ready)
+        out[...] = tile[...]
+
+    if (cluster_dim, cluster_idx) == ("c", 0):
+        kernel.lower()
+        return
+    with pytest.raises(kd.Error, match="async_store_smem"):
+        kernel.lower()

@@ -233,3 +233,71 @@ def test_in_bounds_blocks_go_in_bulk() -> None:
     assert "cp.async.bulk.tensor" in ptx(kd.OOBFillMode.ZEROS)
     assert "cp.async.bulk.tensor" not in ptx(kd.OOBFillMode.PROMISE_IN_BOUNDS)
     assert "cp.async.bulk.shared::cluster" in ptx(kd.OOBFillMode.UNDEFINED)
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("dtype", [kd.int8, kd.bfloat16, f32], ids=str)
+@pytest.mark.parametrize("length", [9, 10, 12, 13])
+def test_no_piece_reaches_beyond_the_end(target: str, dtype: Any, length: int, interpret: Any, rng: Any) -> None:
+    """An array that ends within 16 bytes: the rest of the block is zeros, and nothing beyond it is read."""
+
+    @kd.kernel(
+        out_type=kd.ShapeDtypeStruct((32,), dtype),
+        scratch_types=[kd.SMEM((32,), dtype)],
+        compiler_params=kd.CompilerParams(target=target),
+    )
+    def kernel(x: Any, out: Any, tile: Any) -> None:
+        kd.copy_gmem_to_smem(x.at[kd.ds(0, 32)], tile)
+        kd.wait_gmem_to_smem(0)
+        out[...] = tile[...]
+
+    x = random(rng, (length,), dtype)
+    got = kernel(x, interpret=interpret)
+    assert np.array_equal(got[:length], x) and not got[length:].any()
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("dtype", [kd.float16, kd.bfloat16, f32, kd.float64], ids=str)
+@pytest.mark.parametrize("with_barrier", [True, False])
+def test_nans_beyond_the_edge(target: str, dtype: Any, with_barrier: bool, interpret: Any, rng: Any) -> None:
+    """Whichever instruction copies."""
+
+    @kd.kernel(
+        out_type=kd.ShapeDtypeStruct((16, 64), dtype),
+        scratch_types=[kd.SMEM((16, 64), dtype), kd.Barrier()],
+        compiler_params=kd.CompilerParams(target=target),
+    )
+    def kernel(row: Any, x: Any, out: Any, tile: Any, ready: Any) -> None:
+        block = x.at[kd.ds(row, 16)]
+        kd.copy_gmem_to_smem(block, tile, ready if with_barrier else None, oob_mode=kd.OOBFillMode.NANS)
+        if with_barrier:
+            kd.barrier_wait(ready)
+        else:
+            kd.wait_gmem_to_smem(0)
+        out[...] = tile[...]
+
+    x = random(rng, (20, 64), dtype)
+    got = kernel(11, x, interpret=interpret)
+    assert np.array_equal(got[:9], x[11:]) and np.isnan(got[9:].astype(np.float64)).all()
+
+
+@pytest.mark.parametrize("rows", [0, 20])
+def test_copies_of_nothing(rows: int, interpret: Any, rng: Any) -> None:
+    """No bytes: a copy still arrives, and its group still counts. An array without elements has only an outside."""
+
+    @kd.kernel(
+        out_type=[kd.ShapeDtypeStruct((16, 32), f32), kd.ShapeDtypeStruct((rows, 32), f32, init=3)],
+        scratch_types=[kd.SMEM((16, 32), f32), kd.Barrier(2)],
+    )
+    def kernel(x: Any, out: Any, same: Any, tile: Any, ready: Any) -> None:
+        kd.async_prefetch(x.at[0:0])
+        kd.copy_gmem_to_smem(x.at[0:0], tile.at[0:0], ready)
+        kd.copy_gmem_to_smem(x.at[kd.ds(rows, 16)], tile, ready)
+        kd.barrier_wait(ready)
+        kd.copy_smem_to_gmem(tile, same.at[kd.ds(rows, 16)])
+        kd.copy_smem_to_gmem(tile.at[0:0], same.at[0:0])
+        kd.wait_smem_to_gmem(0)
+        out[...] = tile[...] + 1.0
+
+    out, same = kernel(random(rng, (rows, 32), f32), interpret=interpret)
+    assert (out == 1).all() and (same == 3).all()

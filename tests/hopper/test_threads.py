@@ -180,3 +180,22 @@ def test_register_budget(low: int, high: int, good: bool, low_first: bool) -> No
         return
     with pytest.raises(kd.Error, match="register"):
         kernel.lower()
+
+
+@pytest.mark.parametrize("use", ["warp_map", "set_max_registers", "wgmma_wait"])
+def test_what_warps_do_only_together(use: str) -> None:
+    @kd.kernel(out_type=kd.ShapeDtypeStruct((4,), kd.int32))
+    def kernel(out: Any) -> None:
+        @kd.warp_map
+        def _(warp: Any) -> None:
+            @kd.when(warp == 0)
+            def _() -> None:
+                if use == "warp_map":
+                    kd.warp_map(lambda inner: out.__setitem__(inner, inner))
+                elif use == "wgmma_wait":
+                    kd.wgmma_wait(0)
+                else:
+                    kd.set_max_registers(40, action="decrease")
+
+    with pytest.raises(kd.Error, match=f"`{use}` inside `kd.warp_map`"):
+        kernel.lower()

@@ -141,6 +141,94 @@ def test_accumulators_live_across_loops(interpret: Any, rng: Any) -> None:
         assert relative(kernel(n, x, interpret=interpret), square * (2 * n + 1)) < 1e-6
 
 
+@pytest.mark.parametrize("way", ["around a loop", "a branch", "a loop of nothing", "while", "scaled", "older"])
+@pytest.mark.parametrize("waits", [False, True])
+def test_reads_before_a_wait_along_any_path(way: str, waits: bool, rng: Any) -> None:
+    """Refused while tracing, at the read; and right where the wait is on every path."""
+
+    @kd.kernel(
+        out_type=kd.ShapeDtypeStruct((64, 64), f32),
+        scratch_types=[kd.SMEM((64, 64), bf16), kd.ACC((64, 64)), kd.ACC((64, 64))],
+    )
+    def kernel(n: Any, x: Any, out: Any, tile: Any, acc: Any, other: Any) -> None:
+        tile[...] = x[...]
+        kd.commit_smem()
+
+        def multiply(*_: Any) -> None:
+            kd.wgmma(acc, tile, tile)
+
+        def turn(*_: Any) -> None:
+            out[...] = kd.wgmma_accumulator_load(acc, None)
+            multiply()
+            if waits:
+                kd.wgmma_wait(0)
+
+        def wait(*_: Any) -> None:
+            kd.wgmma_wait(0)
+
+        if way == "around a loop":
+            kd.loop(0, 2)(turn)
+        elif way == "while":
+            kd.while_loop(lambda i: i < 2, lambda i: (turn(), i + 1)[1], 0)
+        else:
+            multiply()
+            if way == "a branch":
+                kd.when(n > 0)(wait)
+                if waits:
+                    kd.when(n <= 0)(wait)
+                    wait()
+            elif way == "a loop of nothing":
+                kd.loop(0, 2 if waits else n)(wait)
+            elif way == "scaled":
+                kd.when(n > 0)(wait)
+                if waits:
+                    wait()
+                acc.scale_rows(kd.ones((64,), f32))
+            else:
+                kd.when(n > 0)(lambda: kd.wgmma(other, tile, tile))
+                kd.wgmma_wait(0 if waits else 1)
+            out[...] = kd.wgmma_accumulator_load(acc, None)
+        kd.wgmma_wait(0)
+
+    x = random(rng, (64, 64), bf16)
+    if not waits:
+        with pytest.raises(kd.Error, match="before a wait"):
+            kernel.lower(1, x)
+        return
+    square = x.astype(np.float64) @ x.astype(np.float64)
+    assert relative(kernel(1, x, interpret=True), square) < 1e-6
+
+
+@pytest.mark.parametrize("waits", ["late", "before", "behind", "one turn"])
+def test_operands_in_registers_around_a_loop(waits: str, interpret: Any, rng: Any) -> None:
+    """The next turn makes the operand anew: once the wgmma of this one is done."""
+
+    @kd.kernel(
+        out_type=kd.ShapeDtypeStruct((64, 64), f32), scratch_types=[kd.SMEM((64, 64), bf16), kd.ACC((64, 64))]
+    )
+    def kernel(n: Any, a: Any, b: Any, out: Any, tile: Any, acc: Any) -> None:
+        tile[...] = b[...]
+        kd.commit_smem()
+
+        @kd.loop(0, 1 if waits == "one turn" else n)
+        def _(i: Any) -> None:
+            if waits == "before":
+                kd.wgmma_wait(0)
+            kd.wgmma(acc, a[i], tile)
+            if waits != "before":
+                kd.wgmma_wait(0 if waits == "behind" else 1)
+
+        out[...] = acc[...]
+
+    a, b = random(rng, (1 if waits == "one turn" else 3, 64, 64), bf16), random(rng, (64, 64), bf16)
+    if waits == "late":
+        with pytest.raises(kd.Error, match="made anew before a wait"):
+            kernel.lower(3, a, b)
+        return
+    expected = a.astype(np.float64).sum(0) @ b.astype(np.float64)
+    assert relative(kernel(len(a), a, b, interpret=interpret), expected) < 1e-6
+
+
 def test_rows_are_scaled_in_place(interpret: Any, rng: Any) -> None:
     """By no warp, by one, by all; and an accumulator that has not started stays zero."""
 

@@ -1,0 +1,95 @@
+"""Registers of wgmma that may be touched before their wait, along any path: around a loop, past a branch that waits alone.
+
+They are the accumulator's, and those of an operand that is a value.
+"""
+
+from __future__ import annotations
+
+from math import inf
+
+from .errors_hopper import UnreadAccumulator
+from .ir import KernelIR, Op, Region, Value
+
+__all__ = ["check_accumulators"]
+
+# wgmma_wait leaves at most 7 groups in flight (`kd.wgmma_wait`): older ones need not be told apart
+OLDEST = 8
+
+_TOUCHES = {
+    "acc_read": "an accumulator load",
+    "acc_write": "a store to an accumulator",
+    "acc_scale": "scaling an accumulator",
+}
+
+Groups = tuple[frozenset[Value], ...]  # what registers the newest group may hold, then the one before it, ...
+
+
+def check_accumulators(ir: KernelIR) -> None:
+    """Raise `UnreadAccumulator` at the op that touches an accumulator or makes an operand anew while a wgmma may hold it."""
+    if any(op.op_name == "wgmma" for op in ir.walk()):
+        _after(ir.body, ())
+
+
+def _after(region: Region, groups: Groups) -> Groups:
+    """What may be in flight behind a region, given what may be before it."""
+    for op in region.ops:
+        name = op.op_name
+        if groups and any(value in group for value in op.results for group in groups):
+            why = "a loop comes back here while a wgmma of the turn before may still read the registers of this operand"
+            hint = "wait for it first, `kd.wgmma_wait(0)`, or give wgmma the operand in SMEM"
+            raise UnreadAccumulator(loc=op.loc, what="an operand made anew before a wait", why=why, hint=hint)
+        if name == "wgmma":
+            held = (op.acc,) if op.a_view is not None else (op.acc, op.a)  # type: ignore[attr-defined]
+            groups = _merged((frozenset(held), *groups), ())
+        elif name == "wgmma_wait":
+            groups = groups[: op.pending]  # type: ignore[attr-defined]
+        elif name in _TOUCHES:
+            if any(op.acc in group for group in groups):  # type: ignore[attr-defined]
+                why = "a wgmma on it may still be in flight here, along some way through loops and branches"
+                hint = "wait first: `kd.wgmma_wait(0)`, or read it with `acc[...]`"
+                raise UnreadAccumulator(loc=op.loc, what=f"{_TOUCHES[name]} before a wait", why=why, hint=hint)
+        elif name in ("if", "switch"):
+            ends = [_after(inner, groups) for inner in op.region_list()]
+            groups = ends[0]
+            for end in ends[1:]:
+                groups = _merged(groups, end)
+        elif name in ("for", "while"):
+            groups = _after_loop(op, groups)
+    return groups
+
+
+def _after_loop(op: Op, groups: Groups) -> Groups:
+    """Turns are added until they bring nothing new: each may find what the one before left in flight."""
+    least, most = _turns(op)
+    start = groups
+    while True:
+        end = start
+        for inner in op.region_list():
+            end = _after(inner, end)
+        merged = _merged(start, end)
+        if merged == start or most <= 1:
+            break
+        start = merged
+    if op.op_name == "while":
+        return _after(op.before, start)  # type: ignore[attr-defined]
+    return end if least else _merged(start, end)
+
+
+def _turns(op: Op) -> tuple[bool, float]:
+    """Whether a loop surely has a turn, and the most that it can have."""
+    if op.op_name != "for" or op.step < 1:  # type: ignore[attr-defined]
+        return False, inf
+    low, high = op.lo.facts, op.hi.facts  # type: ignore[attr-defined]
+    if low is None or high is None:
+        return False, inf
+    return low.hi < high.lo, (high.hi - low.lo) / op.step  # type: ignore[attr-defined]
+
+
+def _merged(a: Groups, b: Groups) -> Groups:
+    """What may be in flight on either way; groups from `OLDEST` on are one."""
+    length = max(len(a), len(b))
+    none: frozenset[Value] = frozenset()
+    both = [(a[i] if i < len(a) else none) | (b[i] if i < len(b) else none) for i in range(length)]
+    if length > OLDEST:
+        both = [*both[: OLDEST - 1], frozenset[Value]().union(*both[OLDEST - 1 :])]
+    return tuple(both)

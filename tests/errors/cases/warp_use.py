@@ -1,0 +1,16 @@
+import kernel_dsl as kd
+import numpy as np
+
+x = np.ones((4, 8), np.float32)
+
+
+@kd.kernel(out_type=kd.ShapeDtypeStruct((4, 8), kd.float32))
+def kernel(x, out):
+    @kd.warp_map
+    def _(warp):
+        kd.set_max_registers(64, action="decrease")
+
+    out[...] = x[...]
+
+
+kernel(x)

@@ -1,0 +1,69 @@
+"""What the library's functions refuse: an error at the caller's line, before anything is compiled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kernel_dsl as kd
+
+A, B = np.ones((16, 32), np.float16), np.ones((32, 24), np.float16)
+Q = np.ones((1, 2, 8, 64), np.float16)
+
+MATMULS: list[tuple[Any, Any, dict[str, Any], str]] = [
+    (A, B, {"bias": [1.0] * 24}, "bias is a list"),
+    (A, B, {"bias": 1.0}, "bias is a float"),
+    (A, B, {"bias": np.ones((1, 24), np.float16)}, "bias is a ndarray of shape"),
+    (A, B, {"bias": np.ones(24, np.complex64)}, "bias is complex64"),
+    (A, B, {"c": [1]}, "c is a list"),
+    (A, B, {"c": np.ones((24, 16), np.float16)}, r"c is \(24, 16\)"),
+    (A.astype(np.complex64), B.astype(np.complex64), {}, "a is complex64"),
+    (A, B, {"out_dtype": np.complex64}, "out_dtype is complex64"),
+    (A, B, {"precision": "fast"}, "precision='fast'"),
+    (A, B, {"activation": "relu"}, "activation is a str"),
+    (A, B, {"activation": lambda x: x.sum()}, "the activation made"),
+    (A, B, {"activation": lambda x: None}, "the activation made None"),
+    (A.astype(np.float32), B.astype(np.float32), {"activation": lambda x: x[:1]}, "the activation made"),
+    (A, B, {"config": "fast"}, "config is a str"),
+]
+ATTENTIONS: list[tuple[Any, dict[str, Any], str]] = [
+    (Q, {"scale": "x"}, "scale='x'"),
+    (Q, {"scale": 0}, "scale=0"),
+    (Q, {"config": 3}, "config is a int"),
+    (Q.astype(np.complex64), {}, "complex64"),
+]
+
+
+@pytest.mark.parametrize("case", MATMULS, ids=lambda c: c[-1])
+def test_matmul(case: Any) -> None:
+    a, b, options, words = case
+    with pytest.raises(kd.Error, match=words):
+        kd.library.matmul(a, b, interpret=True, **options)
+
+
+@pytest.mark.parametrize("case", ATTENTIONS, ids=lambda c: c[-1])
+def test_attention(case: Any) -> None:
+    q, options, words = case
+    with pytest.raises(kd.Error, match=words):
+        kd.library.attention(q, q, q, interpret=True, **options)
+
+
+@pytest.mark.parametrize("target", ["sm_75", "hopper", 90])
+def test_targets(target: Any) -> None:
+    """The error that kernels have."""
+    with pytest.raises(kd.Error, match="unknown-target"):
+        kd.library.matmul.lower(A, B, target=target)
+    with pytest.raises(kd.Error, match="unknown-target"):
+        kd.library.attention.lower(Q, Q, Q, target=target)
+
+
+@pytest.mark.parametrize("lse", [False, True])
+def test_heads_without_dimensions(lse: bool) -> None:
+    """Every score is zero: nothing to weigh, and the logarithm of the number of keys."""
+    q, k = np.ones((1, 2, 3, 0), np.float16), np.ones((1, 1, 5, 0), np.float16)
+    result = kd.library.attention(q, k, k, return_lse=lse, interpret=True)
+    assert (result[0] if lse else result).shape == q.shape
+    if lse:
+        assert np.allclose(result[1], np.log(5.0))
