@@ -213,7 +213,7 @@ class Emitter:
     ) -> Regs:
         """Inline PTX. `args`: (type, value); `results`: types. Returns the results' names."""
         effect = " sideeffect" if sideeffect else ""
-        passed = ", ".join(f"{t} {value}" for t, value in args)
+        passed = ", ".join([f"{t} {value}" for t, value in args])
         escaped = template.replace("\n", "\\0A").replace("\t", " ")
         if not results:
             ret = "void"
