@@ -54,3 +54,13 @@ def environment() -> Environment:
         cache_off=cache == "off",
         ptxas=os.environ.get("KERNEL_DSL_PTXAS") or None,
     )
+
+
+# glibc's malloc of a child: heap in huge pages, 64 MiB at a time. Page faults are up to a tenth of the assembler's time.
+_TUNABLES = "glibc.malloc.hugetlb=1:glibc.malloc.top_pad=67108864"
+
+
+def assembler_environment() -> dict[str, str]:
+    """The environment that the assembler runs in: ours, with a cheaper heap. Tunables of the user's own come last and win."""
+    own = os.environ.get("GLIBC_TUNABLES")
+    return {**os.environ, "GLIBC_TUNABLES": f"{_TUNABLES}:{own}" if own else _TUNABLES}

@@ -71,6 +71,7 @@ class Context:
 
     def __init__(self, ir: KernelIR, target: Target, emitter: Emitter, rules: dict[type[Op], Rule]) -> None:
         self.ir = ir
+        self.ops = list(ir.walk())  # no rule changes the kernel
         self.target = target
         self.e = emitter
         self.rules = rules
@@ -85,7 +86,7 @@ class Context:
         self.fresh_exchange = True  # nothing has used the exchange space yet
         self.constants: list[str] = []  # module-level data
         self.declarations: set[str] = set()  # of functions that the driver provides
-        self.used: set[Value] = set()
+        self.used: set[Value] = {v for op in self.ops for v in op.values()}
         self.accumulators: dict[Value, Accumulator] = {}
         self.accumulator_names: list[AccumulatorNames] = []
         self.fragments: dict[Value, list[str]] = {}  # the registers of values that wgmma reads
@@ -127,8 +128,8 @@ class Context:
         say that tiles which async copies fill are free again, the default scope does.
         """
 
-        ops, arrays = list(self.ir.walk()), self.ir.arrays()
-        copied = {op.dst for op in ops if isinstance(op, CopySmemToGmem)}
+        arrays = self.ir.arrays()
+        copied = {op.dst for op in self.ops if isinstance(op, CopySmemToGmem)}
         same = [(arrays[a], arrays[b]) for a, b in self.ir.overlaps]
         copied |= {other for pair in same for one, other in (pair, pair[::-1]) if one in copied}
 
@@ -139,7 +140,7 @@ class Context:
             stores = bool(op.effect & Effect.WRITE) and any(v.type.space is MemorySpace.GMEM for v in touched)
             return stores or any(v in copied for v in touched) or isinstance(op, (PeerRef, InlinePtx))
 
-        return any(passes(op) for op in ops)
+        return any(passes(op) for op in self.ops)
 
     # --- where a lane is --------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from kernel_dsl import dtypes as dt
-from kernel_dsl.dtypes import DType
+from kernel_dsl.dtypes import DType, Kind
 from kernel_dsl.source import Loc
 
 Regs = list[str]
@@ -39,11 +39,12 @@ def suffix(dtype: DType) -> str:
 
 def kind_letter(dtype: DType) -> str:
     """The key of an op's `llvm` table: "f", "i", "u" or "b"."""
-    if dtype.is_bool:
-        return "b"
-    if dtype.is_float:
+    kind = dtype.kind
+    if kind is Kind.FLOAT:
         return "f"
-    return "i" if dtype.is_signed else "u"
+    if kind is Kind.BOOL:
+        return "b"
+    return "i" if kind is Kind.INT else "u"
 
 
 def literal(value: Any, dtype: DType) -> str:
@@ -212,7 +213,7 @@ class Emitter:
     ) -> Regs:
         """Inline PTX. `args`: (type, value); `results`: types. Returns the results' names."""
         effect = " sideeffect" if sideeffect else ""
-        passed = ", ".join(f"{t} {value}" for t, value in args)
+        passed = ", ".join([f"{t} {value}" for t, value in args])
         escaped = template.replace("\n", "\\0A").replace("\t", " ")
         if not results:
             ret = "void"

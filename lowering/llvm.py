@@ -26,6 +26,9 @@ def _initialise() -> Any:
     # text never says and LLVM only infers where it always holds. (--opt-disable=slsr would be as fast, but makes every
     # run of the passes look their names up, into memory that llvmlite never frees: 55 KB a compile.)
     llvm.set_option("", "--enable-poison-reuse-guard=false")
+    # Reading debug metadata of an older version begins with a run of the verifier, which ends the process on an error.
+    # Ours is of this version, and `to_ptx` verifies.
+    llvm.set_option("", "--disable-auto-upgrade-debug-info")
     return llvm.Target.from_triple(TRIPLE)
 
 

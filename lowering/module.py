@@ -83,8 +83,7 @@ def to_llvm(
     debug.start(entry, ir.loc)
     emitter = Emitter(debug)
     ctx = Context(ir, target, emitter, _rules())
-    ctx.used = {v for op in ir.walk() for v in op.values()}
-    plan, ctx.smem_offsets, ctx.sharing = plan_smem.plan(ir)
+    plan, ctx.smem_offsets, ctx.sharing = plan_smem.plan(ctx.ops)
     ctx.plan = plan
     signature, params, arrays = _parameters(ctx)
     lower_body(ctx)
@@ -99,7 +98,8 @@ def to_llvm(
     exchange, half = plan_smem.add_exchange(plan, ir.threads)
     plan_smem.check(plan, target, ir.loc)
     text = _module(ctx, entry, signature, spec, exchange, half)
-    launch = launch_attributes(ir, target, plan.size)
+    overlaps = any(isinstance(op, GridDependencyWait) for op in ctx.ops)
+    launch = launch_attributes(ir, target, plan.size, overlaps)
     names = ReportNames(
         arrays=tuple(a.name for a in arrays),
         smem=tuple(plan.regions),
@@ -154,7 +154,7 @@ attributes #1 = { nounwind willreturn memory(none) }
 def _module(ctx: Context, entry: str, signature: list[str], spec: CallSpec, exchange: int, half: int) -> str:
     ir, e = ctx.ir, ctx.e
     attributes = [f'"nvvm.reqntid"="{WARPGROUP * ir.threads}"']
-    if any(isinstance(op, SetMaxRegisters) for op in ir.walk()):
+    if any(isinstance(op, SetMaxRegisters) for op in ctx.ops):
         # else the assembler may not know how many registers a lane starts with, and ignores setmaxnreg (C7508)
         attributes.append('"nvvm.minctasm"="1"')
     if ir.cluster:
@@ -229,13 +229,11 @@ def cluster_dims(cluster: tuple[Axis, ...]) -> tuple[int, int, int]:
     return sizes[0], sizes[1], sizes[2]
 
 
-def _overlaps_launches(ir: KernelIR) -> bool:
-    """Whether the kernel waits for the ones before it by itself, so that it may start before they end."""
-    return any(isinstance(op, GridDependencyWait) for op in ir.walk())
+def launch_attributes(ir: KernelIR, target: Target, smem: int, overlaps: bool) -> LaunchAttributes:
+    """Grid, block and cluster as CUDA counts them. Raises `GridLimit`.
 
-
-def launch_attributes(ir: KernelIR, target: Target, smem: int) -> LaunchAttributes:
-    """Grid, block and cluster as CUDA counts them. Raises `GridLimit`."""
+    `overlaps`: whether the kernel waits for the ones before it by itself, so that it may start before they end.
+    """
     sizes = tuple(a.size for a in ir.grid)
     cluster = cluster_dims(ir.cluster)
     empty = prod(sizes) == 0
@@ -247,7 +245,7 @@ def launch_attributes(ir: KernelIR, target: Target, smem: int) -> LaunchAttribut
     if prod(cluster) > 16:
         hint = "a cluster has at most 8 blocks, or 16 where the GPU allows it"
         raise GridLimit(loc=ir.loc, what=f"a cluster of {prod(cluster)} blocks is too large", hint=hint)
-    return LaunchAttributes(grid, (WARPGROUP * ir.threads, 1, 1), cluster, smem, _overlaps_launches(ir), empty)
+    return LaunchAttributes(grid, (WARPGROUP * ir.threads, 1, 1), cluster, smem, overlaps, empty)
 
 
 _FILE = re.compile(r'\s*\.file\s+(\d+)\s+"((?:[^"\\]|\\.)*)"')

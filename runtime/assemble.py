@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernel_dsl.compiled import Assembled, CompiledKernel, Remark, Resources
+from kernel_dsl.options import assembler_environment
 
 from . import driver, tools
 from .device import cuda_device
@@ -112,7 +113,8 @@ def _arguments(ptxas: Path, kernel: CompiledKernel, options: AssemblerOptions) -
 def _run_ptxas(ptxas: Path, kernel: CompiledKernel, options: AssemblerOptions) -> tuple[bytes, str]:
     """The cubin and the log. Text goes in and code comes out through pipes: no file is written."""
     words = [*_arguments(ptxas, kernel, options), "/dev/stdin", "-o", "/dev/stdout"]
-    done = subprocess.run(words, input=kernel.ptx.encode(), capture_output=True, check=False)
+    environment = assembler_environment()
+    done = subprocess.run(words, input=kernel.ptx.encode(), capture_output=True, check=False, env=environment)
     log = done.stderr.decode(errors="replace")
     if done.returncode != 0 or not done.stdout:
         raise _refusal(kernel, log, f"{ptxas} (status {done.returncode})")

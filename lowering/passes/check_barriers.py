@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from math import prod
 
 from kernel_dsl.errors_hopper import TooFewArrivals, TooManyArrivals
@@ -19,6 +20,17 @@ from ..context import WARPS
 __all__ = ["check_waits"]
 
 
+_ARRIVES = (BarrierArrive, AsyncStoreSmem, CopyGmemToSmem)
+_WAITS = (BarrierWait, BarrierTest)
+_CLEARS = (*_WAITS, AtomicRmw, AtomicCas, InlinePtx)
+
+
+@cache
+def _matters(cls: type[Op]) -> bool:
+    """Whether an op of the class has to do with barriers, or holds regions: most only compute."""
+    return bool(cls.region_fields) or issubclass(cls, (*_ARRIVES, *_CLEARS))
+
+
 class _Count:
     """The most arrivals of each barrier's ops, and its first wait; None counts for a loop: no bound."""
 
@@ -30,10 +42,12 @@ class _Count:
     def region(self, region: Region, looped: bool, each: int) -> None:
         """`each`: how often a warpgroup runs the region, at most."""
         for op in region.ops:
-            if isinstance(op, (BarrierArrive, AsyncStoreSmem, CopyGmemToSmem)) and op.barrier is not None:
+            if not _matters(type(op)):
+                continue
+            if isinstance(op, _ARRIVES) and op.barrier is not None:
                 before = self.most.get(op.barrier, 0)
                 self.most[op.barrier] = None if looped or before is None else before + each * self.threads
-            elif isinstance(op, (BarrierWait, BarrierTest)):
+            elif isinstance(op, _WAITS):
                 self.waits.setdefault(op.barrier, op)
             for inner in op.region_list():
                 # a warp on its own arrives for a warpgroup
@@ -47,10 +61,12 @@ def _check_excess(region: Region, each: int) -> None:
     """
     counts: dict[tuple[Value, Value], int] = {}
     for op in region.ops:
+        if not _matters(type(op)):
+            continue
         inner = op.region_list()
         for nested in inner:
             _check_excess(nested, 1)
-        if inner or isinstance(op, (BarrierWait, BarrierTest, AtomicRmw, AtomicCas, InlinePtx)):
+        if inner or isinstance(op, _CLEARS):
             counts.clear()
         elif isinstance(op, (BarrierArrive, CopyGmemToSmem)) and op.barrier is not None and op.predicate is None:
             if op.barrier.type.cluster or op.index is None:

@@ -8,8 +8,9 @@ leaves open at its end, once with that as the start. Linear in the number of ops
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
-from kernel_dsl.ir import KernelIR, MemorySpace, Op, RefType, Region, Value, layout_of
+from kernel_dsl.ir import Effect, KernelIR, MemorySpace, Op, RefType, Region, Value, layout_of
 from kernel_dsl.layout import Layout
 from kernel_dsl.ops.atomic import AtomicCas, AtomicRmw
 from kernel_dsl.ops.cluster import PeerRef
@@ -46,6 +47,15 @@ class Touch:
     @property
     def starts(self) -> tuple[int, ...]:
         return tuple(id(v) for v in self.offsets)
+
+
+_WAITS = (WarpgroupBarrier, CommitSmem, WaitSmemToGmem, WaitGmemToSmem)
+
+
+@cache
+def _matters(cls: type[Op]) -> bool:
+    """Whether an op of the class may touch memory, meet other lanes, or hold regions: most only compute."""
+    return "ref" in cls.fields or bool(cls.region_fields) or issubclass(cls, (*_WAITS, CopyGmemToSmem))
 
 
 class Order:
@@ -90,8 +100,6 @@ class Order:
             return None
         if ref.type.space is MemorySpace.GMEM and not ref.type.written:
             return None
-        from kernel_dsl.ir import Effect
-
         if not op.effect & (Effect.READ | Effect.WRITE):
             return None
         return Touch(self.root(ref), bool(op.effect & Effect.WRITE), False, None, (), None)
@@ -100,6 +108,9 @@ class Order:
         """Walk a region; returns what is pending at its end. With `rewrite`, barriers are put in."""
         out: list[Op] = []
         for op in region.ops:
+            if not _matters(type(op)):
+                out.append(op)
+                continue
             if isinstance(op, (BitcastRef, PeerRef, AliasSmem)):
                 self.roots[op.result] = op.ref
             touched = self.touch(op)
@@ -110,7 +121,7 @@ class Order:
                     out.append(barrier)
                     pending = []
                 pending = merge(pending, [touched])
-            elif isinstance(op, (WarpgroupBarrier, CommitSmem, WaitSmemToGmem, WaitGmemToSmem)):
+            elif isinstance(op, _WAITS):
                 pending = []
             elif isinstance(op, CopyGmemToSmem) and any(old.root is self.root(op.dst) for old in pending):
                 # the copy overwrites what lanes may still be reading or writing

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import prod
 
 from kernel_dsl.compiled import SmemRegion, Swizzle
 from kernel_dsl.errors import SmemExceeded
-from kernel_dsl.ir import KernelIR, Op
+from kernel_dsl.ir import Op
 from kernel_dsl.ops.ref import AllocBarrier, AllocSmem
 from kernel_dsl.source import Loc
 from kernel_dsl.target import Target
@@ -19,7 +20,7 @@ BARRIER_BYTES = 8
 Scope = tuple[int, ...]
 
 
-def plan(ir: KernelIR) -> tuple[SmemPlan, dict[Op, int], frozenset[Scope]]:
+def plan(ops: Iterable[Op]) -> tuple[SmemPlan, dict[Op, int], frozenset[Scope]]:
     """Give every allocation its place: barriers first, then buffers, each at its alignment.
 
     A scope's buffers come after those of the scopes around it, so scopes beside each other share memory: the plan, the
@@ -27,7 +28,7 @@ def plan(ir: KernelIR) -> tuple[SmemPlan, dict[Op, int], frozenset[Scope]]:
     """
     result = SmemPlan()
     offsets: dict[Op, int] = {}
-    allocs = [op for op in ir.walk() if isinstance(op, (AllocSmem, AllocBarrier))]
+    allocs = [op for op in ops if isinstance(op, (AllocSmem, AllocBarrier))]
     ends: dict[Scope, int] = {}
     scopes = {op.scope for op in allocs if isinstance(op, AllocSmem)}
     sharing = frozenset(a for a in scopes if any(_beside(a, b) for b in scopes))

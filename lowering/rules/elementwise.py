@@ -25,8 +25,9 @@ def lower_elementwise(ctx: Context, op: Elementwise) -> None:
         return
     dtype: DType = op.values()[-1].type.dtype
     template = op.llvm[kind_letter(dtype)]
-    t, s = llvm_type(dtype), suffix(dtype)
-    ctx.values[op.result] = [ctx.e.v(template.format(*row, t=t, s=s)) for row in zip(*operands, strict=True)]
+    form = template.replace("{t}", llvm_type(dtype)).replace("{s}", suffix(dtype)).format
+    append = ctx.e.v
+    ctx.values[op.result] = [append(form(*row)) for row in zip(*operands, strict=True)]
 
 
 def _call_math(ctx: Context, name: str, operands: list[Regs], dtype: DType) -> Regs:

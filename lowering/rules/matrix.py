@@ -56,7 +56,7 @@ def lower_alloc(ctx: Context, op: AllocAcc) -> None:
     prefix = f"acc{len(ctx.accumulators)}_"
     sliced = any(
         (isinstance(o, Wgmma) and o.shape != type.shape) or (isinstance(o, AccWrite) and o.x.type.shape != type.shape)
-        for o in ctx.ir.walk()
+        for o in ctx.ops
         if isinstance(o, (Wgmma, AccWrite)) and o.acc is op.result
     )
     ctx.e.pre_do(f'call void asm sideeffect ".reg .b32 {prefix}<{words}>;", ""() #0')
@@ -256,13 +256,17 @@ def lower_wgmma(ctx: Context, op: Wgmma) -> None:
     kind = f"{_ACC[d_dtype.name]}.{PTX_TYPES[a_dtype.name]}.{PTX_TYPES[dtype.name]}"
     per = 4 // d_dtype.itemsize
     parts = _n_parts(op.shape[1], d_dtype.name == "int32", storage_of(op.b.type).panel if b.transposed else 0)
-    scales = {2: ", 1, 1", 1: ", 1, 1", 4: ", 1, 1"}[dtype.itemsize] if d_dtype.name != "int32" else ""
+    scales = ", 1, 1" if d_dtype.name != "int32" else ""
+    registers: dict[tuple[int, int], str] = {}  # of a part, the same for all steps along K
     for k in range(0, depth, step):
         scale = {None: f"${first}", True: "1", False: "0"}[known] if k == 0 else "1"
         for m in range(0, op.shape[0], ROWS):
             for n, width in parts:
                 base = (op.start[0] + m) // ROWS * (acc.shape[1] // 2) + (op.start[1] + n) // 2
-                regs = ", ".join(f"{acc.prefix}{i}" for i in range(base // per, (base + width // 2) // per))
+                span = base // per, (base + width // 2) // per
+                regs = registers.get(span)
+                if regs is None:
+                    regs = registers[span] = ", ".join([f"{acc.prefix}{i}" for i in range(*span)])
                 lines.append(f"add.s64 db, $0, {b.offset(n, k)};")
                 flips = ""
                 if a is not None:
@@ -319,7 +323,7 @@ def _known_live(ctx: Context, op: Wgmma) -> bool | None:
             return seen
         if isinstance(other, AllocAcc) and other.result is op.acc:
             sliced = any(
-                isinstance(o, Wgmma) and o.acc is op.acc and o.shape != op.acc.type.shape for o in ctx.ir.walk()
+                isinstance(o, Wgmma) and o.acc is op.acc and o.shape != op.acc.type.shape for o in ctx.ops
             )
             seen = bool(sliced)
         elif isinstance(other, (Wgmma, AccWrite)) and other.acc is op.acc:

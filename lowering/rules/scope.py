@@ -12,7 +12,7 @@ from ..context import Context
 def lower_enter_scope(ctx: Context, op: EnterScope) -> None:
     if op.scope not in ctx.sharing:
         return
-    if op.in_flight and any(isinstance(o, Wgmma) for o in ctx.ir.walk()):
+    if op.in_flight and any(isinstance(o, Wgmma) for o in ctx.ops):
         ctx.e.asm("wgmma.wait_group.sync.aligned 0;", "~{memory}")
     if ctx.target.supports(Feature.TMA):
         # what was there was written through the generic proxy, and a copy may come next

@@ -46,6 +46,7 @@ class TiledPlace(Place):
         self._mask = swizzle_mask(self.type.swizzle)
         self._item = self.type.dtype.itemsize
         self._names: dict[int, str] = {}
+        self._constants: dict[tuple[int, ...], int] = {}
         self._shares = self._lane_shares()
         self._fast = self._is_linear()
         super().__post_init__()
@@ -77,7 +78,14 @@ class TiledPlace(Place):
         return index
 
     def _constant(self, coord: tuple[int, ...]) -> int:
-        return sum(self._bytes(axis, index) for axis, index in enumerate(self._root_share(coord)))
+        """The static bytes of a register's address."""
+        found = self._constants.get(coord)
+        return self._keep(coord, self._root_share(coord)) if found is None else found
+
+    def _keep(self, coord: tuple[int, ...], index: list[int]) -> int:
+        """The same from the index along each root axis, remembered."""
+        self._constants[coord] = total = sum([self._bytes(axis, i) for axis, i in enumerate(index)])
+        return total
 
     def _is_linear(self) -> bool:
         """Whether lanes' and registers' shares of the address have their own bits."""
@@ -93,7 +101,7 @@ class TiledPlace(Place):
         lanes, minors = sum(weights), sum(minor)
         for coord in self.layout.register_coords:
             index = self._root_share(coord)
-            if any(i < 0 for i in index) or self._constant(coord) & lanes or index[last] & minors:
+            if min(index) < 0 or self._keep(coord, index) & lanes or index[last] & minors:
                 return False
         return all(
             self._aligned(axis, value.facts) for axis, value in zip(self.view.dynamic, self.offsets, strict=True)

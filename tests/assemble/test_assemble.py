@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kernel_dsl.compiled import SourceLine
+from kernel_dsl.options import assembler_environment
 from kernel_dsl.target import TARGETS
 from runtime import driver, tools
 from runtime.assemble import (
@@ -172,6 +173,14 @@ def test_resources_come_from_the_entry_asked_for() -> None:
 @needs_ptxas
 def test_machine_code_is_the_same_each_time() -> None:
     assert assemble(axpy()).cubin == assemble(axpy()).cubin
+
+
+def test_the_assemblers_heap_may_be_tuned_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    ours = assembler_environment()["GLIBC_TUNABLES"]
+    assert "hugetlb" in ours
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.hugetlb=0")
+    assert assembler_environment()["GLIBC_TUNABLES"] == f"{ours}:glibc.malloc.hugetlb=0"
 
 
 def test_a_named_ptxas_that_is_not_there_is_an_error_not_a_search() -> None:
