@@ -199,8 +199,12 @@ class Context:
         mask = layout.replicated_mask
         if not mask:
             return None
-        if self.warp_level:  # rank-0 values only, and each warp has its own
-            return self.warp_leader()
+        if self.warp_level:  # each warp has its own
+            mask &= (1 << LANE_BITS) - 1
+            if not mask:
+                return None
+            if mask == (1 << LANE_BITS) - 1:
+                return self.warp_leader()
         if mask == WARPGROUP - 1:
             return self.e.pre(f"icmp eq i32 {self.local_thread()}, 0")
         masked = self.e.pre(f"and i32 {self.local_thread()}, {mask}")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from math import gcd, nan
 
-from kernel_dsl.layout import blocked
+from kernel_dsl.layout import Layout, blocked
 from kernel_dsl.ops.copy import CopyGmemToSmem, OOBFillMode
 from kernel_dsl.refs import Access, View
 
@@ -47,6 +47,9 @@ def copy_by_lanes(ctx: Context, op: CopyGmemToSmem) -> None:
     item = array.dtype.itemsize
     vector, minor = _vector(op, op.dst_view)
     layout = blocked(op.src_view.shape, vector, minor)
+    if ctx.warp_level:  # what the other warps would copy, this one does
+        more = tuple((bit[0], 2, bit[1]) for bit in layout.warps if bit is not None)
+        layout = Layout(layout.rank, (*layout.regs, *more), layout.lanes)
     source = make_place(ctx, array, ctx.buffers[op.src], op.src_view, layout, op.src_offsets)
     target = make_place(ctx, type, ctx.buffers[op.dst], op.dst_view, layout, op.dst_offsets)
     access = Access(vector, minor)

@@ -199,3 +199,41 @@ def test_what_warps_do_only_together(use: str) -> None:
 
     with pytest.raises(kd.Error, match=f"`{use}` inside `kd.warp_map`"):
         kernel.lower()
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("with_barrier", [True, False])
+@pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.parametrize("shape", [(16, 64), (8, 5), (4,)], ids=str)
+def test_a_warp_copies_all_of_a_block(
+    target: str, with_barrier: bool, alone: bool, shape: Any, interpret: Any, rng: Any
+) -> None:
+    """Where lanes do the copying, those of one warp do what a warpgroup's would; alone, or each warp its rows."""
+    if with_barrier and target == "sm_90a" and shape != (16, 64):
+        pytest.skip("no rows for TMA")
+
+    @kd.kernel(
+        out_type=kd.ShapeDtypeStruct(shape, kd.float32),
+        scratch_types=[kd.SMEM(shape, kd.float32), kd.Barrier(1 if alone else 4)],
+        compiler_params=kd.CompilerParams(target=target),
+    )
+    def kernel(x: Any, out: Any, tile: Any, ready: Any) -> None:
+        @kd.warp_map
+        def _(warp: Any) -> None:
+            def copy(rows: Any) -> None:
+                kd.copy_gmem_to_smem(x.at[rows], tile.at[rows], ready if with_barrier else None)
+                if not with_barrier:
+                    kd.wait_gmem_to_smem(0)
+
+            count = shape[0] // 4
+            if alone:
+                kd.when(warp == 2)(lambda: copy(...))
+            else:
+                copy(kd.ds(kd.multiple_of(warp * count, count), count))
+
+        if with_barrier:
+            kd.barrier_wait(ready)
+        out[...] = tile[...]
+
+    x = random(rng, shape, kd.float32)
+    assert np.array_equal(kernel(x, interpret=interpret), x)
