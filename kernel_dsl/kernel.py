@@ -7,18 +7,19 @@ import logging
 import operator
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
 
 from . import dtypes as dt
-from .compiled import Assembled, Resources, SourceLine
 from .diagnostics import Error, at_user_line, ends_at_user
 from .dtypes import as_dtype
 from .errors import BadCallArgument, BadCallValue, KernelArgument, KernelValue, LiteralOutOfRange
 from .interpret_params import InterpretParams
+from .loading import load, load_identified
 from .memory import ShapeDtypeStruct
-from .options import CompilerParams, environment
+from .options import CompilerParams
 from .source import here, of_function
 from .specialise import (
     ArrayInput,
@@ -29,7 +30,7 @@ from .specialise import (
     output_structs,
     trace_kernel,
 )
-from .stages import Stages, target_named, warn_of_remarks
+from .stages import Stages, target_named
 from .target import DEFAULT
 from .tree import flatten, unflatten
 from .variables import Symbol, binding_is_active, variables
@@ -127,18 +128,26 @@ class Kernel:
         key = (inputs, repr(structure), given, overlaps, target.name)
         if binding_is_active():
             key = (*key, self._sizes(leaves, structure))
+
+        def stages() -> Stages:
+            if key not in self._stages:
+                self._stages[key] = self._trace(inputs, structure, overlaps, given, target.name)
+            return self._stages[key]
+
         with self._lock:
-            stages = self._stages.get(key)
-            if stages is None:
-                stages = self._stages[key] = self._trace(inputs, structure, overlaps, given, target.name)
             where = (key, device.kind, device.index)
             loaded = self._loaded.get(where) if device.kind == "cuda" else None
             fresh = loaded is None
             if loaded is None:
-                loaded = load(stages, device)
-                self._loaded[where] = loaded
+                loaded = self._loaded[where] = self._load(stages, key, target.name, device)
         scalars = [x for x in leaves if not is_array(x) or isinstance(x, np.generic)]
         return _Prepared(loaded.kernel, loaded, device, arrays, scalars, outs, fresh)
+
+    def _load(self, stages: Callable[[], Stages], key: tuple[Any, ...], target: str, device: Any) -> Any:
+        definition = self._definition
+        if not definition.identity or self._debug or device.kind != "cuda" or binding_is_active():
+            return load(stages(), device)
+        return load_identified(repr((definition.identity, key)), stages, target, definition.params, device)
 
     def _given_outputs(self, out: Any, leaves: Sequence[Any], structure: Any) -> list[Any] | None:
         """The leaves of `out=`. Raises `BadCallArgument` where they don't match `out_type`."""
@@ -340,54 +349,13 @@ def _overlaps(inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[tuple[int,
     )
 
 
-# --- compiled kernels, process-wide ---------------------------------------------------------------
+def identified(made: Kernel, *what: Any) -> Kernel:
+    """A kernel of a body that closes over what its arguments `what` decide, and over nothing else.
 
-
-@functools.cache
-def _cache() -> Any:
-    """The process's cache of assembled kernels, in front of the disk's."""
-    from runtime.cache import KernelCache
-    from runtime.disk_cache import DiskCache
-
-    env = environment()
-    return KernelCache(None if env.cache_off else DiskCache(env.cache_dir))
-
-
-@functools.cache
-def _interpreted() -> Any:
-    """The process's cache of kernels that are not assembled: the interpreter takes PTX."""
-    from runtime.cache import KernelCache
-
-    return KernelCache(None)
-
-
-def _without_code(stages: Stages) -> Assembled:
-    return Assembled(stages.kernel, b"", Resources(0, 0, 0, 0, 0, 0))
-
-
-def load(stages: Stages, device: Any) -> Any:
-    """The kernel on a device, compiled only where no kernel of the same text was."""
-    from runtime.cache import cache_key
-
-    target, params = stages.target.name, stages.params
-    options = repr((params, stages.overlaps, stages.traced.outputs, stages.traced.output_tree))
-    if device.kind != "cuda":
-        key = cache_key(stages.key_text, target=target, options=options, assembler="none")
-        return device.load(_interpreted().get_or_build(key, lambda: _without_code(stages), _places(stages)).kernel)
-    from runtime.assemble import AssemblerOptions, assembler_identity
-
-    identity = assembler_identity(AssemblerOptions(ptxas=environment().ptxas))
-    key = cache_key(stages.key_text, target=target, options=options, assembler=identity)
-    assembled = _cache().get_or_build(key, stages.assembled, _places(stages))
-    warn_of_remarks(assembled)  # those of a kernel from the cache too
-    return device.load(assembled)
-
-
-def _places(stages: Stages) -> list[SourceLine]:
-    locs = [stages.ir.loc, *(op.loc for op in stages.ir.walk())]
-    distinct = {id(loc): loc for loc in locs}  # ops of one instruction share theirs
-    lines = {key: SourceLine(loc.file, loc.line, loc.function) for key, loc in distinct.items()}
-    return [lines[id(loc)] for loc in locs]
+    Its machine code is then found in the caches without a trace. The repr of each must say all of it.
+    """
+    made._definition = replace(made._definition, identity=repr((made.name, *what)))  # pyright: ignore[reportPrivateUsage]
+    return made
 
 
 def _print_stages(stages: Stages) -> None:

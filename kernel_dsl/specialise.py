@@ -68,6 +68,8 @@ class Definition:
     thread_name: str | None
     params: CompilerParams
     aliases: tuple[tuple[int, int], ...]  # (input leaf, output leaf)
+    # What with the signature and our own sources decides the trace, where it is known: a body can close over anything.
+    identity: str = ""
 
 
 @dataclass(frozen=True)

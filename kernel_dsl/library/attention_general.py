@@ -8,6 +8,7 @@ from typing import Any
 
 import kernel_dsl as kd
 
+from ..kernel import identified
 from .attention_kernel import LOWEST, AttentionProblem
 
 ROWS, KEYS = 4, 16
@@ -57,4 +58,5 @@ def attention_general(problem: AttentionProblem) -> Any:
     if p.lse:
         out_type = (out_type, kd.ShapeDtypeStruct((p.batch, p.heads, p.queries), kd.float32))
     grid = (p.batch * p.heads, kd.cdiv(p.queries, ROWS))
-    return kd.kernel(body, out_type=out_type, grid=grid, name="attention_general")
+    made = kd.kernel(body, out_type=out_type, grid=grid, name="attention_general")
+    return identified(made, problem)

@@ -16,6 +16,8 @@ import numpy as np
 
 import kernel_dsl as kd
 
+from ..kernel import identified
+
 ROWS = 64  # queries of a consumer
 LOG2E = math.log2(math.e)
 LOWEST = -1e30  # finite, so that a row with nothing in it stays free of NaN
@@ -306,7 +308,7 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
         scratch["out_smem"] = kd.SMEM((t.consumers, ROWS, p.dim), p.dtype, transforms=transforms)
     if t.turns:
         scratch["turn"] = kd.Barrier(num_barriers=t.consumers)
-    return kd.kernel(
+    made = kd.kernel(
         body,
         out_type=out_type,
         scratch_types=scratch,
@@ -317,3 +319,4 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
         compiler_params=kd.CompilerParams(approx_math=True),
         name="attention",
     )
+    return identified(made, problem, config, multiprocessors)

@@ -11,6 +11,7 @@ from typing import Any
 
 import kernel_dsl as kd
 
+from ..kernel import identified
 from .persistent_matmul import Problem, activated
 
 TILE, DEPTH = 64, 32
@@ -73,9 +74,10 @@ def fallback_kernel(problem: Problem, activation: Callable[[Any], Any] | None, p
             x = activated(activation, x)
         out[rows, columns] = x.astype(p.out_dtype)
 
-    return kd.kernel(
+    made = kd.kernel(
         body,
         out_type=kd.ShapeDtypeStruct((p.M, p.N), p.out_dtype),
         grid=(kd.cdiv(p.M, TILE), kd.cdiv(p.N, TILE)),
         name="matmul_general",
     )
+    return made if activation is not None else identified(made, problem)

@@ -15,6 +15,7 @@ from typing import Any
 import kernel_dsl as kd
 
 from ..errors import BadCallValue
+from ..kernel import identified
 from ..trace import at_own_lines
 from .mixed_product import widened_product
 
@@ -256,7 +257,7 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
         def _() -> None:
             consume(me, tuple(extra), out, out_smem=out_smem, **buffers)
 
-    return kd.kernel(
+    made = kd.kernel(
         body,
         out_type=kd.ShapeDtypeStruct((problem.M, problem.N), p.out_dtype),
         scratch_types=scratch,
@@ -268,3 +269,4 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
         thread_name="wg",
         name="matmul",
     )
+    return made if activation is not None else identified(made, problem, config, blocks)

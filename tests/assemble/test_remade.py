@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import linecache
-import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import kernel_dsl as kd
+from kernel_dsl import loading
 from kernel_dsl.stages import Stages
+from kernel_dsl.target import DEFAULT
 from runtime.assemble import find_ptxas
 from runtime.cache import KernelCache
 from runtime.disk_cache import DiskCache
@@ -70,7 +73,6 @@ def test_the_same_kernel_at_another_line_reports_that_line() -> None:
 @pytest.mark.skipif(find_ptxas() is None, reason="no ptxas on this machine")
 def test_a_kernel_from_the_disk_names_its_own_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a second process would find it, whose file has gained a line in between."""
-    frontend = sys.modules["kernel_dsl.kernel"]
     source = """import kernel_dsl as kd
 @kd.kernel(out_type=lambda x: x, name="moved")
 def body(x, out):
@@ -78,13 +80,13 @@ def body(x, out):
 """
     found = []
     for text in (source, "# a line more\n" + source):
-        monkeypatch.setattr(frontend, "_cache", lambda: KernelCache(DiskCache(tmp_path / "cache")))
+        monkeypatch.setattr(loading, "kernel_cache", lambda: KernelCache(DiskCache(tmp_path / "cache")))
         (tmp_path / "model.py").write_text(text)
         linecache.clearcache()
         scope: dict[str, object] = {}
         exec(compile(text, str(tmp_path / "model.py"), "exec"), scope)
         stages = scope["body"].lower(kd.ShapeDtypeStruct((64,), kd.float32))
-        found.append(frontend.load(stages, NoDevice()).kernel)
+        found.append(loading.load(stages, NoDevice()).kernel)
     first, second = found
     assert first.ptx == second.ptx
     assert 4 in {line.line for _, line in first.lines}
@@ -97,7 +99,7 @@ def body(x, out):
 class NoDevice:
     """Takes the place of a GPU: an assembled kernel is all that is asked for."""
 
-    kind, index = "cuda", 0
+    kind, index, target = "cuda", 0, DEFAULT
 
     def load(self, assembled):
         return assembled
@@ -107,12 +109,39 @@ class NoDevice:
 def test_a_kernel_from_the_cache_warns_as_a_fresh_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from runtime import ptxas_log
 
-    frontend = sys.modules["kernel_dsl.kernel"]
     said = ptxas_log.messages("ptxas info    : (C7510) Potential Performance Loss: something is serialized")
     monkeypatch.setattr("runtime.assemble.messages", lambda log: said)
     for _ in range(2):
-        monkeypatch.setattr(frontend, "_cache", lambda: KernelCache(DiskCache(tmp_path / "cache")))
+        monkeypatch.setattr(loading, "kernel_cache", lambda: KernelCache(DiskCache(tmp_path / "cache")))
         with pytest.warns(RuntimeWarning, match="C7510") as caught:
-            frontend.load(make(1.5).lower(kd.ShapeDtypeStruct((32,), kd.float32)), NoDevice())
+            loading.load(make(1.5).lower(kd.ShapeDtypeStruct((32,), kd.float32)), NoDevice())
         assert [w.filename for w in caught] == [__file__]
     assert DiskCache(tmp_path / "cache").stats().entries == 1
+
+
+@pytest.mark.skipif(find_ptxas() is None, reason="no ptxas on this machine")
+def test_a_kernel_of_the_library_is_found_without_a_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By what decides its trace, with the line of today's call; one with a function of the user's is traced."""
+    from kernel_dsl.library.persistent_matmul import MatmulConfig, Problem, matmul_kernel
+
+    monkeypatch.setattr("runtime.device.pick_device", lambda interpret, views: NoDevice())
+    a = np.zeros((128, 64), kd.bfloat16.numpy)
+    problem = Problem(128, 128, 64, kd.bfloat16, kd.bfloat16, kd.bfloat16, b_transposed=True)
+    small = MatmulConfig(tile_m=128, tile_n=64, stages=2, epilogue_n=32)
+
+    def fresh(config: MatmulConfig, activation: Any = None) -> Any:
+        """As a process of its own would make it."""
+        matmul_kernel.cache_clear()
+        monkeypatch.setattr(loading, "kernel_cache", lambda: KernelCache(DiskCache(tmp_path / "cache")))
+        return matmul_kernel(problem, config, 1, activation)
+
+    def lines(kernel: Any) -> set[int]:
+        return {line.line for _, line in kernel.lines if line.file == __file__ and line.line}
+
+    traced, found = fresh(small), fresh(small)
+    first = traced._prepare((a, a), None, None).kernel
+    second = found._prepare((a, a), None, None).kernel
+    assert traced._stages and not found._stages and second.ptx == first.ptx
+    assert len(lines(first)) == 1 and lines(second) == {line + 1 for line in lines(first)}
+    for kernel in (fresh(replace(small, stages=3)), fresh(small, kd.exp), fresh(small, kd.exp)):
+        assert kernel._prepare((a, a), None, None).kernel.ptx != first.ptx and kernel._stages

@@ -1,0 +1,75 @@
+"""From a traced kernel to one on a device, through the process's caches. With kernel.py and stages.py it joins the layers."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from .compiled import Assembled, Resources, SourceLine
+from .options import CompilerParams, environment
+from .source import Loc, here
+from .stages import Stages, warn_of_remarks
+
+
+@functools.cache
+def kernel_cache() -> Any:
+    """The process's cache of assembled kernels, in front of the disk's."""
+    from runtime.cache import KernelCache
+    from runtime.disk_cache import DiskCache
+
+    env = environment()
+    return KernelCache(None if env.cache_off else DiskCache(env.cache_dir))
+
+
+@functools.cache
+def _interpreted() -> Any:
+    """The process's cache of kernels that are not assembled: the interpreter takes PTX."""
+    from runtime.cache import KernelCache
+
+    return KernelCache(None)
+
+
+def _without_code(stages: Stages) -> Assembled:
+    return Assembled(stages.kernel, b"", Resources(0, 0, 0, 0, 0, 0))
+
+
+def load(stages: Stages, device: Any) -> Any:
+    """The kernel on a device, compiled only where no kernel of the same text was."""
+    from runtime.cache import cache_key
+
+    target, params = stages.target.name, stages.params
+    options = repr((params, stages.overlaps, stages.traced.outputs, stages.traced.output_tree))
+    if device.kind != "cuda":
+        key = cache_key(stages.key_text, target=target, options=options, assembler="none")
+        return device.load(_interpreted().get_or_build(key, lambda: _without_code(stages), _places(stages)).kernel)
+    return device.load(_machine_code(stages.key_text, target, options, stages.assembled, _places(stages)))
+
+
+def load_identified(identity: str, stages: Callable[[], Stages], target: str, params: CompilerParams, device: Any) -> Any:
+    """The kernel on a GPU, traced only where no kernel of the same `identity` was. All of its ops are at one line."""
+    return device.load(_machine_code(identity, target, repr(params), lambda: stages().assembled(), [_line(here())]))
+
+
+def _machine_code(
+    text: str, target: str, options: str, build: Callable[[], Assembled], places: list[SourceLine]
+) -> Assembled:
+    """From the caches where it is there, with the places of today."""
+    from runtime.assemble import AssemblerOptions, assembler_identity
+    from runtime.cache import cache_key
+
+    assembler = assembler_identity(AssemblerOptions(ptxas=environment().ptxas))
+    key = cache_key(text, target=target, options=options, assembler=assembler)
+    assembled = kernel_cache().get_or_build(key, build, places)
+    warn_of_remarks(assembled)  # those of a kernel from the cache too
+    return assembled
+
+
+def _places(stages: Stages) -> list[SourceLine]:
+    locs = [stages.ir.loc, *(op.loc for op in stages.ir.walk())]
+    lines = {id(loc): _line(loc) for loc in {id(loc): loc for loc in locs}.values()}  # ops of one instruction share theirs
+    return [lines[id(loc)] for loc in locs]
+
+
+def _line(loc: Loc) -> SourceLine:
+    return SourceLine(loc.file, loc.line, loc.function)
