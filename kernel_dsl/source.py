@@ -49,14 +49,18 @@ def is_ours(code: CodeType | None) -> bool:
     if found is None:
         # dataclasses compile their __init__ from a string
         generated = code.co_filename == "<string>" and code.co_name == "__init__"
-        between = code.co_filename in _BETWEEN or code.co_filename.startswith("<frozen ")
-        ours = generated or between or os.path.abspath(code.co_filename).startswith(_OURS)
+        ours = generated or _is_our_file(code.co_filename)
         if len(_seen) >= _MAX_SEEN:  # code made by exec, over and over
             _seen.clear()
             _locs.clear()
             _tables.clear()
         found = _seen[id(code)] = ours, code
     return found[0]
+
+
+@functools.lru_cache(256)
+def _is_our_file(name: str) -> bool:
+    return name in _BETWEEN or name.startswith("<frozen ") or os.path.abspath(name).startswith(_OURS)
 
 
 def user_frame(depth: int = 1) -> FrameType | None:
