@@ -23,7 +23,7 @@ def kernel_cache() -> Any:
 
 
 @functools.cache
-def _interpreted() -> Any:
+def interpreted_cache() -> Any:
     """The process's cache of kernels that are not assembled: the interpreter takes PTX."""
     from runtime.cache import KernelCache
 
@@ -42,7 +42,7 @@ def load(stages: Stages, device: Any) -> Any:
     options = repr((params, stages.overlaps, stages.traced.outputs, stages.traced.output_tree))
     if device.kind != "cuda":
         key = cache_key(stages.key_text, target=target, options=options, assembler="none")
-        return device.load(_interpreted().get_or_build(key, lambda: _without_code(stages), _places(stages)).kernel)
+        return device.load(interpreted_cache().get_or_build(key, lambda: _without_code(stages), _places(stages)).kernel)
     return device.load(_machine_code(stages.key_text, target, options, stages.assembled, _places(stages)))
 
 

@@ -260,8 +260,8 @@ def test_descriptors_with_the_rank_in_them(b_last, monkeypatch):
     expected = H.astype(np.float32) @ b.astype(np.float32)
     assert np.abs(product_in_a_pair(b_last)(H, b, interpret=True) - expected).max() < 1e-4
 
-    frontend = importlib.import_module("kernel_dsl.kernel")
-    monkeypatch.setattr(frontend, "_interpreted", lambda: KernelCache(None))  # or it would be the good one again
+    loading = importlib.import_module("kernel_dsl.loading")
+    monkeypatch.setattr(loading, "interpreted_cache", lambda: KernelCache(None))  # or it would be the good one again
     monkeypatch.setattr(matrix, "_PLACE", 0xFFFFFFFF)
     bad = product_in_a_pair(b_last)
     if b_last:  # what lies behind B is no memory

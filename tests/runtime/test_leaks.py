@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
+from kernel_dsl import loading
 from runtime import driver
 from runtime.assemble import find_ptxas
 from runtime.cache import KernelCache
@@ -29,7 +30,7 @@ def interpret(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     if not request.param and find_ptxas() is None:
         pytest.skip("the driver's own compiler keeps some of each compile: there is no ptxas")
     cache = KernelCache()
-    monkeypatch.setattr(sys.modules["kernel_dsl.kernel"], "_cache", lambda: cache)
+    monkeypatch.setattr(loading, "kernel_cache", lambda: cache)
     return request.param
 
 
