@@ -325,6 +325,17 @@ def test_attention_has_no_spills(dim: int, causal: bool) -> None:
     assert compiled.resources.spills == 0 and not compiled.remarks
 
 
+def test_heads_that_are_one_in_memory(interpret: Any) -> None:
+    """Keys and values whose heads were made by `expand`: their strides are 0."""
+    torch = pytest.importorskip("torch")
+    device = "cpu" if interpret else "cuda"
+    q = torch.randn(1, 4, 128, 64, device=device).bfloat16()
+    k, v = (torch.randn(1, 1, 128, 64, device=device).bfloat16().expand(1, 4, 128, 64) for _ in range(2))
+    got = kd.library.attention(q, k, v, interpret=interpret)
+    expected = torch.nn.functional.scaled_dot_product_attention(q.double(), k.double(), v.double())
+    assert relative(got.double().cpu().numpy(), expected.cpu().numpy()) < 8e-3
+
+
 @pytest.mark.parametrize("dtype", [f32, kd.float64], ids=str)
 def test_general_attention(dtype: Any, rng: Any) -> None:
     q, k, v = random(rng, (1, 2, 9, 40), dtype), random(rng, (1, 1, 30, 40), dtype), random(rng, (1, 1, 30, 40), dtype)
