@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,8 @@ def entry(name: str, home: Any = kd) -> str:
 
 def _signature(thing: Any) -> str:
     try:
-        signature = inspect.signature(thing)
+        # a member of an enum that can be called: Python 3.12 would give its class's signature
+        signature = inspect.signature(thing.__call__ if isinstance(thing, Enum) else thing)
     except (TypeError, ValueError):
         return "(...)"
     bare = [p.replace(annotation=inspect.Parameter.empty) for p in signature.parameters.values()]
