@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import gcd, prod
@@ -35,6 +34,7 @@ from .ops.logic import logical_and, logical_or
 from .ops.ref import as_ref
 from .ops.scope import allocate, scope
 from .refs import Ref, ds, is_index
+from .source import misfit
 from .trace import current, into, new_value
 from .transforms import TMA_ALIGNMENT, fields_of
 from .tree import flatten, unflatten
@@ -116,12 +116,9 @@ def _check_block(shape: Any, index_map: Any) -> None:
 
 def check_arguments(f: Callable[..., Any], args: tuple[Any, ...], op: str, word: str, hint: str) -> None:
     """Raise `BadArgument` where a function can't take these arguments."""
-    try:
-        inspect.signature(f).bind(*args)
-    except TypeError as error:
-        raise BadArgument(op=op, what=f"the {word} can't be called with {len(args)} arguments: {error}", hint=hint) from None
-    except ValueError:
-        pass  # a builtin says nothing of its arguments
+    why = misfit(f, *args)
+    if why:
+        raise BadArgument(op=op, what=f"the {word} can't be called with {len(args)} arguments: {why}", hint=hint)
 
 
 def grid_of(grid: Any, op: str) -> tuple[Any, ...]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import linecache
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import CodeType, FrameType
+from typing import Any
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _OURS = tuple(os.path.join(_ROOT, p) + os.sep for p in ("kernel_dsl", "lowering", "runtime"))
@@ -97,6 +100,17 @@ def _locate(frame: FrameType) -> Loc:
     if start is not None and stop is not None and line == end_line == frame.f_lineno:
         column, end = start, stop
     return Loc(code.co_filename, frame.f_lineno, column, end, code.co_name)
+
+
+def misfit(function: Callable[..., Any], *args: Any, **keywords: Any) -> str:
+    """Why a function can't be called so; empty where it can, and for a builtin that says nothing of its arguments."""
+    try:
+        inspect.signature(function).bind(*args, **keywords)
+    except TypeError as error:
+        return str(error)
+    except ValueError:
+        pass
+    return ""
 
 
 def of_function(function: object) -> Loc:

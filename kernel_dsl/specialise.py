@@ -20,7 +20,7 @@ from .ops.scope import allocate, is_spec
 from .options import CompilerParams
 from .pressure import warn_of_large_values
 from .refs import Ref
-from .source import Loc, here, is_ours, of_function
+from .source import Loc, here, is_ours, misfit, of_function
 from .trace import Trace, new_value, settle, tracing
 from .tree import flatten, unflatten
 
@@ -127,13 +127,10 @@ def _of_inputs(function: Callable[..., Any], word: str, structs: Sequence[Any]) 
     try:
         return function(*structs)
     except TypeError:
-        try:
-            inspect.signature(function).bind(*structs)
-        except TypeError as error:
+        why = misfit(function, *structs)
+        if why:
             hint = "it is a function of one struct for each input of the call"
-            raise KernelArgument(what=f"{word} does not fit {len(structs)} inputs: {error}", hint=hint) from None
-        except ValueError:  # a builtin without a signature
-            pass
+            raise KernelArgument(what=f"{word} does not fit {len(structs)} inputs: {why}", hint=hint) from None
         raise
 
 
@@ -329,19 +326,16 @@ def _run(definition: Definition, args: Sequence[Any], outputs: Any, out_structur
         items: Sequence[Any] = scratch if isinstance(scratch, (tuple, list)) else (scratch,)
         names = _names(definition.body)[len(args) + len(outs) :]
         extra = [_allocated(s, names[i] if i < len(names) else f"scratch {i}") for i, s in enumerate(items)]
-    try:
-        inspect.signature(definition.body).bind(*args, *outs, *extra, **keywords)
-    except TypeError as error:
+    why = misfit(definition.body, *args, *outs, *extra, **keywords)
+    if why:
         raise BodySignature(
             loc=of_function(definition.body),
             kernel=definition.name,
             inputs=len(args),
             outputs=len(outs),
             scratch=len(extra) + len(keywords),
-            why=str(error),
-        ) from None
-    except ValueError:
-        pass  # no signature to check: a builtin
+            why=why,
+        )
     returned: Any = definition.body(*args, *outs, *extra, **keywords)
     if returned is not None:
         hint = "write results to the output Refs: `out[...] = value`"

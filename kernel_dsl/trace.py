@@ -156,17 +156,11 @@ def emit(op: _O, loc: Loc | None = None) -> _O:
         if home is not None and not home.open:
             raise _escaped(value, op.loc)
     types = op.infer()
-    region = trace.region
-    made: list[Value] = []
-    for t in types:
-        array = isinstance(t, ArrayType)
-        value = Array(t, op) if array else Value(t, op)
-        value.home = region
-        if array and t.dtype.is_integer:
+    op.results = tuple([new_value(t, op) for t in types])
+    for t, value in zip(types, op.results, strict=True):
+        if isinstance(t, ArrayType) and t.dtype.is_integer:
             value.facts = of_result(op, t.dtype, values) if len(types) == 1 else any_of(t.dtype)
-        made.append(value)
-    op.results = tuple(made)
-    region.ops.append(op)
+    trace.region.ops.append(op)
     return op
 
 

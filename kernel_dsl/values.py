@@ -25,11 +25,7 @@ class Array(Value):
 
     __slots__ = ("weak",)
     def __init__(self, type: Any, op: Op | None = None, name: str = "") -> None:
-        self.type = type
-        self.op = op
-        self.name = name
-        self.facts = None
-        self.home = None
+        super().__init__(type, op, name)
         self.weak = False
 
     @property

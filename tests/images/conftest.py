@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import numpy as np
 import pytest
 
 from runtime import driver, nvrtc
+from runtime.nvrtc import CompileError
 
 FAKE = bool(os.environ.get("KERNEL_DSL_FAKE_CUDA"))
 
@@ -48,3 +50,17 @@ def gpu() -> None:
         pytest.skip(f"no GPU: {state.reason}")
     if FAKE:
         pytest.skip("the driver is made up")
+
+
+def compile_error(kernel: Any, *inputs: np.ndarray, size: int = 1) -> CompileError:
+    """What a call of an untraced kernel is refused with, whose one output has `size` floats."""
+    with pytest.raises(CompileError) as caught:
+        kernel(
+            inputs=list(inputs),
+            output_shapes=[(size,)],
+            output_dtypes=[np.float32],
+            grid=(1, 1, 1),
+            threadgroup=(1, 1, 1),
+            interpret=True,
+        )
+    return caught.value

@@ -10,6 +10,8 @@ from runtime.errors import ArgumentTypeError, ArgumentValueError
 from runtime.nvrtc import CompileError, compile_source
 from runtime.source import cuda_kernel
 
+from .conftest import compile_error
+
 pytestmark = pytest.mark.usefixtures("compiler")
 
 
@@ -23,36 +25,20 @@ def test_compile_error_names_the_line(request):
         out[i] = x[i] + missing;  // HERE
         """,
     )
-    with pytest.raises(CompileError) as caught:
-        k(
-            inputs=[np.zeros(1, np.float32)],
-            output_shapes=[(1,)],
-            output_dtypes=[np.float32],
-            grid=(1, 1, 1),
-            threadgroup=(1, 1, 1),
-            interpret=True,
-        )
+    error = compile_error(k, np.zeros(1, np.float32))
     lines = request.path.read_text().splitlines()
     here = next(n for n, line in enumerate(lines, 1) if "// HERE" in line and "missing" in line)
-    assert f"{request.path}:{here}: error:" in str(caught.value)
-    assert '"missing" is undefined' in str(caught.value)
-    assert [d.line for d in caught.value.diagnostics] == [here]
+    assert f"{request.path}:{here}: error:" in str(error)
+    assert '"missing" is undefined' in str(error)
+    assert [d.line for d in error.diagnostics] == [here]
 
 
 def test_compile_error_without_a_place():
     source = "\n".join(["int i = 0;", "out[i] = nothing" + ";"])
     k = cuda_kernel("assembled", [], ["out"], source, header="\n".join(["int f()", "{ return wrong; }"]))
-    with pytest.raises(CompileError) as caught:
-        k(
-            inputs=[],
-            output_shapes=[(1,)],
-            output_dtypes=[np.float32],
-            grid=(1, 1, 1),
-            threadgroup=(1, 1, 1),
-            interpret=True,
-        )
-    assert "source of kernel 'assembled', line 2: error" in str(caught.value)
-    assert "header of kernel 'assembled', line 2: error" in str(caught.value)
+    error = compile_error(k)
+    assert "source of kernel 'assembled', line 2: error" in str(error)
+    assert "header of kernel 'assembled', line 2: error" in str(error)
 
 
 @pytest.mark.parametrize(
@@ -66,16 +52,8 @@ def test_compile_error_without_a_place():
 def test_what_the_end_lacks_is_reported(end, says):
     source = "\n".join(["int i = 0;", end])
     k = cuda_kernel("unfinished", [], ["out"], source)
-    with pytest.raises(CompileError) as caught:
-        k(
-            inputs=[],
-            output_shapes=[(1,)],
-            output_dtypes=[np.float32],
-            grid=(1,) * 3,
-            threadgroup=(1,) * 3,
-            interpret=True,
-        )
-    assert says in str(caught.value)
+    error = compile_error(k)
+    assert says in str(error)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ import pytest
 
 from runtime.errors import ArgumentTypeError, ArgumentValueError
 from runtime.metal import metal_kernel
-from runtime.nvrtc import CompileError
+
+from .conftest import compile_error
 
 pytestmark = pytest.mark.usefixtures("compiler")
 
@@ -284,18 +285,10 @@ def test_compile_error_names_the_line(request):
         p[0] = x[0] > 0 ? x[0] : missing;  // HERE
         """,
     )
-    with pytest.raises(CompileError) as caught:
-        k(
-            inputs=[np.zeros(1, np.float16)],
-            output_shapes=[(1,)],
-            output_dtypes=[np.float32],
-            grid=(1, 1, 1),
-            threadgroup=(1, 1, 1),
-            interpret=True,
-        )
+    error = compile_error(k, np.zeros(1, np.float16))
     lines = request.path.read_text().splitlines()
     here = next(n for n, line in enumerate(lines, 1) if "// HERE" in line and "missing" in line)
-    assert f"{request.path}:{here}: error:" in str(caught.value)
+    assert f"{request.path}:{here}: error:" in str(error)
 
 
 @pytest.mark.parametrize(
@@ -312,16 +305,8 @@ def test_compile_error_names_the_line(request):
 )
 def test_what_metal_has_and_we_have_not_is_said(line, words):
     k = metal_kernel("wide", ["x"], ["out"], f"out[1] = x[0];\n{line}\n")
-    with pytest.raises(CompileError) as caught:
-        k(
-            inputs=[np.zeros(64, np.float32)],
-            output_shapes=[(2,)],
-            output_dtypes=[np.float32],
-            grid=(1, 1, 1),
-            threadgroup=(1, 1, 1),
-            interpret=True,
-        )
-    said = [text for text in str(caught.value).splitlines() if "error: " in text]
+    error = compile_error(k, np.zeros(64, np.float32), size=2)
+    said = [text for text in str(error).splitlines() if "error: " in text]
     assert len(said) == 1, "what follows from it is left out"
     assert said[0].startswith("  source of kernel 'wide', line 2: error: ")
     assert ("metal_kernel has no" in said[0]) == bool(words) and words in said[0]
