@@ -111,7 +111,7 @@ def ends_at_user(function: Callable[_P, _R]) -> Callable[_P, _R]:
         try:
             return function(*args, **kwargs)
         except Error as error:
-            raise at_user_line(error) from None
+            raise at_user_line(error) from error.__cause__
 
     return run
 

@@ -86,7 +86,7 @@ class Kernel:
         try:
             return made(self._slow_call, args, out, stream, interpret)
         except Error as error:
-            raise at_user_line(error) from None
+            raise at_user_line(error) from error.__cause__
 
     def _slow_call(self, args: tuple[Any, ...], out: Any, stream: Any, interpret: Any) -> Any:
         from runtime import call
@@ -241,7 +241,7 @@ class Kernel:
             name = target or self._definition.params.target or DEFAULT.name
             return self._trace(inputs, structure, (), None, name)
         except Error as error:
-            raise at_user_line(error) from None
+            raise at_user_line(error) from error.__cause__
 
     def _lower_input(self, x: Any) -> Input:
         if isinstance(x, ShapeDtypeStruct):
@@ -261,7 +261,7 @@ class Kernel:
         try:
             prepared = self._prepare(args, out, self._interpret if interpret is None else interpret)
         except Error as error:
-            raise at_user_line(error) from None
+            raise at_user_line(error) from error.__cause__
         tree = prepared.kernel.output_tree
         structure = operator.itemgetter(0) if tree == 0 else functools.partial(unflatten, tree)
         return bind(

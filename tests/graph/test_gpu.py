@@ -241,6 +241,7 @@ def test_intermediates_are_given_up(torch: Any) -> None:
     equal(torch, g(), torch.full_like(x, 20))
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_a_million_replays_keep_memory_flat(torch: Any) -> None:
     a, b = ints(torch), ints(torch)

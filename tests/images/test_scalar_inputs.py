@@ -80,7 +80,7 @@ def room(torch: Any) -> Any:
 
 
 def test_no_memory_is_our_error(torch: Any, room: int) -> None:
-    """On a call whose way is known; the next one works."""
+    """On a call whose way is known, and on one whose way is not; the next one works."""
     from runtime.errors import OutOfMemoryError
 
     big = torch.ones((int(room * 0.4) // 4096 // 4, 4096), device="cuda")
@@ -92,8 +92,11 @@ def test_no_memory_is_our_error(torch: Any, room: int) -> None:
     for _ in range(3):
         first_row(big)
     ballast = torch.empty(int(room * 0.3), dtype=torch.uint8, device="cuda")
-    with pytest.raises(OutOfMemoryError) as caught:
-        first_row(big)
-    assert isinstance(caught.value.__cause__, torch.cuda.OutOfMemoryError)
-    del ballast, caught
+    stream = torch.cuda.current_stream()
+    for options in ({}, {"stream": stream}, {"interpret": False}):  # the last has no short way
+        with pytest.raises(OutOfMemoryError, match="output") as caught:
+            first_row(big, **options)
+        assert isinstance(caught.value.__cause__, torch.cuda.OutOfMemoryError)
+        del caught
+    del ballast
     assert float(first_row(big)[0].sum()) == 4096

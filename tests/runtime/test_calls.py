@@ -294,6 +294,7 @@ def test_no_memory_for_an_output_names_it(framework: str) -> None:
     with pytest.raises(MemoryError) as caught:
         vast(x)
     assert isinstance(caught.value, OutOfMemoryError) and caught.value.context_survives
+    assert caught.value.__cause__ is not None, "what the framework said itself"
     for words in ("output 'out' of kernel 'vast'", "float32[1125899906842624]", "input 'x': float32[3]", __file__):
         assert words in str(caught.value)
 

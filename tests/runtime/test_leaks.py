@@ -24,7 +24,10 @@ _numbers = itertools.count(1)
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 
-@pytest.fixture(params=[True, pytest.param(False, marks=pytest.mark.gpu)], ids=["interpreter", "cuda"])
+ON_CUDA = pytest.param(False, marks=[pytest.mark.gpu, pytest.mark.alone])
+
+
+@pytest.fixture(params=[True, ON_CUDA], ids=["interpreter", "cuda"])
 def interpret(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """`interpret=` for a call; nothing is kept on disk."""
     if not request.param and find_ptxas() is None:

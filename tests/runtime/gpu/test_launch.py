@@ -466,10 +466,12 @@ def check_flat(count: int) -> None:
     assert host_bytes() - host < 64 << 20
 
 
+@pytest.mark.alone
 def test_loading_and_freeing_leaks_nothing() -> None:
     check_flat(500)
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_ten_thousand_loads_leak_nothing() -> None:
     check_flat(10_000)
