@@ -215,9 +215,7 @@ class Op(_Declared):
 
     else:
 
-        def __init_subclass__(
-            cls, name="", effect=None, requires=None, ptx=None, intrinsic=None, **keywords
-        ):
+        def __init_subclass__(cls, name="", effect=None, requires=None, ptx=None, intrinsic=None, **keywords):
             super().__init_subclass__(**keywords)
             own = {k: v for k, v in cls.__dict__.items() if isinstance(v, FieldMark)}
             cls.fields = {**cls.fields, **own}
@@ -225,16 +223,12 @@ class Op(_Declared):
                 delattr(cls, key)
             kinds = cls.fields.items()
             cls.value_fields = tuple(
-                (k, f.kind is _Field.OPERANDS)
-                for k, f in kinds
-                if f.kind in (_Field.OPERAND, _Field.OPERANDS)
+                (k, f.kind is _Field.OPERANDS) for k, f in kinds if f.kind in (_Field.OPERAND, _Field.OPERANDS)
             )
             cls.field_names = tuple(cls.fields)
             cls.attr_fields = tuple(k for k, f in kinds if f.kind is _Field.ATTR)
             cls.region_fields = tuple(
-                (k, f.kind is _Field.REGIONS)
-                for k, f in kinds
-                if f.kind in (_Field.REGION, _Field.REGIONS)
+                (k, f.kind is _Field.REGIONS) for k, f in kinds if f.kind in (_Field.REGION, _Field.REGIONS)
             )
             if effect is not None:
                 cls.effect = effect

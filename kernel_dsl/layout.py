@@ -140,9 +140,7 @@ class Layout:
 
     def _map_dims(self, new_dim: dict[int, int], rank: int) -> Layout:
         def bits(old: tuple[Bit, ...]) -> tuple[Bit, ...]:
-            return tuple(
-                (new_dim[b[0]], b[1]) if b is not None and b[0] in new_dim else None for b in old
-            )
+            return tuple((new_dim[b[0]], b[1]) if b is not None and b[0] in new_dim else None for b in old)
 
         regs = tuple((new_dim[d], n, s) for d, n, s in self.regs if d in new_dim)
         return Layout(rank, regs, bits(self.lanes), bits(self.warps))

@@ -46,7 +46,9 @@ def load(stages: Stages, device: Any) -> Any:
     return device.load(_machine_code(stages.key_text, target, options, stages.assembled, _places(stages)))
 
 
-def load_identified(identity: str, stages: Callable[[], Stages], target: str, params: CompilerParams, device: Any) -> Any:
+def load_identified(
+    identity: str, stages: Callable[[], Stages], target: str, params: CompilerParams, device: Any
+) -> Any:
     """The kernel on a GPU, traced only where no kernel of the same `identity` was. All of its ops are at one line."""
     return device.load(_machine_code(identity, target, repr(params), lambda: stages().assembled(), [_line(here())]))
 
@@ -67,7 +69,9 @@ def _machine_code(
 
 def _places(stages: Stages) -> list[SourceLine]:
     locs = [stages.ir.loc, *(op.loc for op in stages.ir.walk())]
-    lines = {id(loc): _line(loc) for loc in {id(loc): loc for loc in locs}.values()}  # ops of one instruction share theirs
+    lines = {
+        id(loc): _line(loc) for loc in {id(loc): loc for loc in locs}.values()
+    }  # ops of one instruction share theirs
     return [lines[id(loc)] for loc in locs]
 
 

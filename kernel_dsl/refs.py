@@ -386,8 +386,10 @@ class Ref(NoArithmetic):
         type = self.type
         last = len(type.shape) - 1
         minor = next((i for i, d in enumerate(self._dims) if d.axis == last and d.step == 1), None)
-        if minor is None or not type.contiguous or any(
-            d.axis == last and i != minor and d.size > 1 and d.step % 16 for i, d in enumerate(self._dims)
+        if (
+            minor is None
+            or not type.contiguous
+            or any(d.axis == last and i != minor and d.size > 1 and d.step % 16 for i, d in enumerate(self._dims))
         ):
             return 1, minor
         item = type.dtype.itemsize
@@ -409,7 +411,6 @@ class Ref(NoArithmetic):
         while vector > 1 and size % vector:
             vector //= 2
         return vector, minor
-
 
     def access(self) -> Access:
         """How wide an access of this view may be."""

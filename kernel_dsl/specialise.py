@@ -304,9 +304,7 @@ def _output_values(
     for number, struct in enumerate(o for o in outs if o is not None):
         label = labels[number] if number < len(labels) else f"output {number}"
         mine = given[number] if given is not None else ArrayInput(struct.shape, struct.dtype)
-        type = RefType(
-            MemorySpace.GMEM, struct.shape, struct.dtype, mine.contiguous, mine.alignment, True, name=label
-        )
+        type = RefType(MemorySpace.GMEM, struct.shape, struct.dtype, mine.contiguous, mine.alignment, True, name=label)
         out.append(new_value(type, name=label))
     return out
 

@@ -24,6 +24,7 @@ class Array(Value):
     """
 
     __slots__ = ("weak",)
+
     def __init__(self, type: Any, op: Op | None = None, name: str = "") -> None:
         super().__init__(type, op, name)
         self.weak = False

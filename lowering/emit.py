@@ -79,9 +79,7 @@ class DebugLines:
     nodes: list[str] = field(default_factory=lambda: cast("list[str]", []))
     _files: dict[str, int] = field(default_factory=lambda: cast("dict[str, int]", {}))
     _scopes: dict[tuple[str, str], int] = field(default_factory=lambda: cast("dict[tuple[str, str], int]", {}))
-    _lines: dict[tuple[str, str, int], int] = field(
-        default_factory=lambda: cast("dict[tuple[str, str, int], int]", {})
-    )
+    _lines: dict[tuple[str, str, int], int] = field(default_factory=lambda: cast("dict[tuple[str, str, int], int]", {}))
     subprogram: int = -1
 
     def _add(self, text: str) -> int:
@@ -129,11 +127,9 @@ class DebugLines:
 
     def text(self) -> str:
         """All metadata of the module."""
-        version = self._add("!{i32 2, !\"Debug Info Version\", i32 3}")
+        version = self._add('!{i32 2, !"Debug Info Version", i32 3}')
         lines = [f"!{i} = {node}" for i, node in enumerate(self.nodes)]
-        return "\n".join(
-            [f"!llvm.dbg.cu = !{{!{self.unit}}}", f"!llvm.module.flags = !{{!{version}}}", *lines, ""]
-        )
+        return "\n".join([f"!llvm.dbg.cu = !{{!{self.unit}}}", f"!llvm.module.flags = !{{!{version}}}", *lines, ""])
 
 
 class Emitter:

@@ -139,9 +139,7 @@ def _parameters(ctx: Context) -> tuple[list[str], tuple[Param, ...], tuple[Array
         if not type.contiguous:
             strides = tuple(parameter("i64", StrideParam(number, axis)) for axis in range(len(type.shape)))
         ctx.buffers[value] = Buffer(address, strides)
-        arrays.append(
-            ArrayAssumption(type.shape, type.dtype, type.contiguous, type.alignment, type.written, type.name)
-        )
+        arrays.append(ArrayAssumption(type.shape, type.dtype, type.contiguous, type.alignment, type.written, type.name))
     return signature, tuple(params), tuple(arrays)
 
 

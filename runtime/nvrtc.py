@@ -152,9 +152,7 @@ def _include_dirs(version: tuple[int, int]) -> tuple[str, ...]:
     # Headers newer than the compiler may use builtins it lacks: the same version comes first, then
     # the order found.
     # Among those, one with the compiler's own headers beside it: mma.h includes them.
-    runtime = min(
-        runtimes, key=lambda root: (_header_version(root) != version, not (root / "crt" / "mma.h").is_file())
-    )
+    runtime = min(runtimes, key=lambda root: (_header_version(root) != version, not (root / "crt" / "mma.h").is_file()))
     own = [d for d in cccl if d in (runtime, runtime / "cccl")]
     return str(runtime), str((own or cccl)[0])
 

@@ -16,8 +16,6 @@ def check(path: Path, text: str, update: bool) -> None:
     old = path.read_text() if path.exists() else ""
     if old != text:
         diff = "".join(
-            difflib.unified_diff(
-                old.splitlines(keepends=True), text.splitlines(keepends=True), str(path.name), "now"
-            )
+            difflib.unified_diff(old.splitlines(keepends=True), text.splitlines(keepends=True), str(path.name), "now")
         )
         pytest.fail(f"{path} is not what is seen now; if the change is meant, run pytest with --update\n{diff}")

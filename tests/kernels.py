@@ -95,9 +95,7 @@ def bitcast_ref(x: Any, out: Any) -> None:
     out[...] = x.bitcast(f32)[...]
 
 
-@case(
-    Spec((1000,), f32), out_type=Spec((1000,), f32), grid=(8,), compiler_params=kd.CompilerParams(bounds="promise")
-)
+@case(Spec((1000,), f32), out_type=Spec((1000,), f32), grid=(8,), compiler_params=kd.CompilerParams(bounds="promise"))
 def promised(x: Any, out: Any) -> None:
     part = kd.ds(kd.multiple_of(kd.program_id(0) * 125, 125), 128)
     out[part] = x[part]
@@ -430,9 +428,7 @@ def swapped_in_a_cluster(x: Any, out: Any, buffer: Any, arrived: Any, both: Any)
     kd.barrier_arrive_and_wait(both)
 
 
-@case(
-    Spec((2, 128), f32), targets=HOPPER, out_type=Spec((2, 128), f32), num_threads=2, thread_name="wg"
-)
+@case(Spec((2, 128), f32), targets=HOPPER, out_type=Spec((2, 128), f32), num_threads=2, thread_name="wg")
 def register_budgets(x: Any, out: Any) -> None:
     wg = kd.axis_index("wg")
 

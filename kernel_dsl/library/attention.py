@@ -97,7 +97,9 @@ class Attention:
         problem = describe(q, k, v, causal, scale, lse)
         if config is not None and not isinstance(config, AttentionConfig):  # pyright: ignore[reportUnnecessaryIsInstance]
             what = f"config is a {type(config).__name__}"
-            raise BadCallArgument(kernel="attention", what=what, hint="an `AttentionConfig`, or None to have one chosen")
+            raise BadCallArgument(
+                kernel="attention", what=what, hint="an `AttentionConfig`, or None to have one chosen"
+            )
         machine = target_named(target)
         why = refusal(problem, (q, k, v), machine)
         if why:

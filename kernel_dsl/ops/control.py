@@ -153,9 +153,7 @@ def when(condition: Any) -> Callable[[Callable[[], None]], None]:
     def decorate(body: Callable[[], None]) -> None:
         def run() -> None:
             if body() is not None:
-                raise BodyReturned(
-                    what="the body of `kd.when`", got="a value", hint="use `kd.cond` for results"
-                )
+                raise BodyReturned(what="the body of `kd.when`", got="a value", hint="use `kd.cond` for results")
 
         if isinstance(condition, (bool, int)):
             if condition:
@@ -290,9 +288,7 @@ def _weak_retry(inits: list[Array], outs: list[Array]) -> list[Array] | None:
     return again if changed else None
 
 
-def _close_carries(
-    body: Region, args: Sequence[Any], outs: Sequence[Array], op: str, where: Any
-) -> None:
+def _close_carries(body: Region, args: Sequence[Any], outs: Sequence[Array], op: str, where: Any) -> None:
     """Check the carries' types, settle their layouts and end the body."""
     results: list[Array] = []
     with into(body):

@@ -59,7 +59,9 @@ def _parsed(fmt: str) -> list[tuple[str, str | None, str | None, str | None]]:
     try:
         return list(string.Formatter().parse(fmt))
     except ValueError as error:
-        raise BadArgument(op="debug_print", what=f"the format {fmt!r}: {error}", hint="write `{}`, `{{` for a brace") from None
+        raise BadArgument(
+            op="debug_print", what=f"the format {fmt!r}: {error}", hint="write `{}`, `{{` for a brace"
+        ) from None
 
 
 def _printable(value: Array) -> Array:

@@ -135,7 +135,9 @@ def scale_rows(acc: AccRef, factors: Any) -> None:
     whole = acc.shape == acc.root.type.shape
     if acc.dtype != dt.float32 or x.dtype != dt.float32 or x.shape != acc.shape[:1] or not whole:
         what = f"{x.dtype} factors of shape {x.shape} for {acc!r}"
-        raise WgmmaShape(op="scale_rows", what=what, why="a whole float32 accumulator takes a float32 factor a row", hint="")
+        raise WgmmaShape(
+            op="scale_rows", what=what, why="a whole float32 accumulator takes a float32 factor a row", hint=""
+        )
     emit(AccScale(acc.root, convert(x, WGMMA.reduce(1).of(x.shape))))
 
 

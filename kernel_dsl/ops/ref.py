@@ -154,9 +154,7 @@ def load(
     return load_view(target, layout=layout, mask=mask, fill=fill, promise=_bounds(bounds, "load"))
 
 
-def load_view(
-    target: Ref, *, layout: Any = None, mask: Any = None, fill: Any = None, promise: bool = False
-) -> Array:
+def load_view(target: Ref, *, layout: Any = None, mask: Any = None, fill: Any = None, promise: bool = False) -> Array:
     """Load all of a view."""
     view, offsets = target.view()
     if promise:

@@ -29,5 +29,3 @@ def missing(op: Op, needed: Feature, target: Target) -> TargetFeature:
     return TargetFeature(
         loc=op.loc, op=op.spoken(), target=target, feature=f"{absent.name}".lower().replace("|", ", "), targets=have
     )
-
-

@@ -37,7 +37,9 @@ class Touch:
     offsets: tuple[Value, ...]
     layout: Layout | None
     variant: bool = False  # seen from the next iteration: dynamic offsets may have changed
-    cast: Value | None = None  # the buffer of another dtype or shape that it goes through: its indices mean other places
+    cast: Value | None = (
+        None  # the buffer of another dtype or shape that it goes through: its indices mean other places
+    )
 
     @property
     def key(self) -> tuple[object, ...]:

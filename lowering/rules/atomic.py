@@ -158,9 +158,7 @@ def lower_atomic(ctx: Context, op: AtomicRmw) -> None:
         site.finish(out)
 
 
-def _swap_loop(
-    ctx: Context, site: _Site, register: int, kind: AtomicKind, value: str, predicate: str | None
-) -> str:
+def _swap_loop(ctx: Context, site: _Site, register: int, kind: AtomicKind, value: str, predicate: str | None) -> str:
     """Compare-and-swap until nothing came between; the old bits."""
     e, dtype = ctx.e, site.dtype
     _, word = _register(dtype)

@@ -67,9 +67,7 @@ def _branches(ctx: Context, results: tuple[Value, ...], arms: list[tuple[str, Re
     else:
         ctx.forget_exchange()
     types = _types(results)
-    names = [
-        e.phi(t, [(arm[i], block) for arm, block in ends]) for i, t in enumerate(types)
-    ]
+    names = [e.phi(t, [(arm[i], block) for arm, block in ends]) for i, t in enumerate(types)]
     _bind(ctx, results, names)
 
 

@@ -49,7 +49,9 @@ def windows(ctx: Context, total: int, unit: int = 16) -> Iterator[Window]:
         yield Window(ctx.exchange(size), low, size, False)
 
 
-def pass_through(ctx: Context, total: int, write: Callable[[Window], None], read: Callable[[Window], list[Read]]) -> Regs:
+def pass_through(
+    ctx: Context, total: int, write: Callable[[Window], None], read: Callable[[Window], list[Read]]
+) -> Regs:
     """Write and read a window at a time; a register keeps what it read in the one window where it found it."""
     out: Regs = []
     for window in windows(ctx, total):

@@ -322,9 +322,7 @@ def _known_live(ctx: Context, op: Wgmma) -> bool | None:
         if other is op:
             return seen
         if isinstance(other, AllocAcc) and other.result is op.acc:
-            sliced = any(
-                isinstance(o, Wgmma) and o.acc is op.acc and o.shape != op.acc.type.shape for o in ctx.ops
-            )
+            sliced = any(isinstance(o, Wgmma) and o.acc is op.acc and o.shape != op.acc.type.shape for o in ctx.ops)
             seen = bool(sliced)
         elif isinstance(other, (Wgmma, AccWrite)) and other.acc is op.acc:
             seen = True

@@ -63,8 +63,7 @@ class Combiner:
         """All of them, neighbours first: a short chain and a small rounding error."""
         while len(names) > 1:
             names = [
-                self.pair(names[i], names[i + 1]) if i + 1 < len(names) else names[i]
-                for i in range(0, len(names), 2)
+                self.pair(names[i], names[i + 1]) if i + 1 < len(names) else names[i] for i in range(0, len(names), 2)
             ]
         return names[0]
 
@@ -217,8 +216,7 @@ class ArgCombiner:
     def tree(self, pairs: list[Pair]) -> Pair:
         while len(pairs) > 1:
             pairs = [
-                self.pair(pairs[i], pairs[i + 1]) if i + 1 < len(pairs) else pairs[i]
-                for i in range(0, len(pairs), 2)
+                self.pair(pairs[i], pairs[i + 1]) if i + 1 < len(pairs) else pairs[i] for i in range(0, len(pairs), 2)
             ]
         return pairs[0]
 

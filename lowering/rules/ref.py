@@ -194,9 +194,7 @@ def lower_alloc_barrier(ctx: Context, op: AllocBarrier) -> None:
 
 
 def lower_bitcast_ref(ctx: Context, op: BitcastRef) -> None:
-    ctx.buffers[op.result] = Buffer(
-        ctx.buffers[op.ref].address, strides_of(op.type.shape), ctx.buffers[op.ref].remote
-    )
+    ctx.buffers[op.result] = Buffer(ctx.buffers[op.ref].address, strides_of(op.type.shape), ctx.buffers[op.ref].remote)
 
 
 RULES = {

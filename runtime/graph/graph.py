@@ -177,7 +177,9 @@ class Graph:
             if self._program is None:
                 recorder = self._recorder
                 if self._context is not None:
-                    raise GraphError("this graph is still being recorded: leave the block `with kd.Graph() as g:` first")
+                    raise GraphError(
+                        "this graph is still being recorded: leave the block `with kd.Graph() as g:` first"
+                    )
                 if recorder is None:
                     raise GraphError("nothing was recorded, or the graph was released: use `with kd.Graph() as g:`")
                 for repeat in recorder.made.repeats:

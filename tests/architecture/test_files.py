@@ -77,7 +77,9 @@ def test_no_stub_is_left_in_the_packages() -> None:
                     continue
                 body = node.body
                 empty = len(body) == 1 and isinstance(body[0], (ast.Pass, ast.Expr)) and _is_empty(body[0])
-                overload = any("overload" in ast.unparse(d) or "abstract" in ast.unparse(d) for d in node.decorator_list)
+                overload = any(
+                    "overload" in ast.unparse(d) or "abstract" in ast.unparse(d) for d in node.decorator_list
+                )
                 assert not empty or overload, f"{path}:{node.lineno} {node.name} does nothing"
 
 

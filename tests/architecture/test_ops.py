@@ -83,7 +83,52 @@ _PTX = re.compile(r"PTX ((?:(?:,| and| or| with)? ?`[^`]+`)+)")
 
 # first words that the interpreter knows outside its table of elementwise instructions
 _CONTROL = frozenset(
-    ["ld", "st", "atom", "red", "brx", "bar", "barrier", "mbarrier", "bra", "ret", "exit", "shfl", "vote", "match", "activemask", "membar", "fence", "mov", "cvta", "prefetch", "elect", "cp", "wgmma", "mma", "ldmatrix", "stmatrix", "redux", "setmaxnreg", "griddepcontrol", "nanosleep", "mapa", "getctarank", "isspacep", "trap", "brkpt", "call", "tensormap", "createpolicy", "discard", "applypriority", "pmevent", "movmatrix", "clusterlaunchcontrol", "istypep"]
+    [
+        "ld",
+        "st",
+        "atom",
+        "red",
+        "brx",
+        "bar",
+        "barrier",
+        "mbarrier",
+        "bra",
+        "ret",
+        "exit",
+        "shfl",
+        "vote",
+        "match",
+        "activemask",
+        "membar",
+        "fence",
+        "mov",
+        "cvta",
+        "prefetch",
+        "elect",
+        "cp",
+        "wgmma",
+        "mma",
+        "ldmatrix",
+        "stmatrix",
+        "redux",
+        "setmaxnreg",
+        "griddepcontrol",
+        "nanosleep",
+        "mapa",
+        "getctarank",
+        "isspacep",
+        "trap",
+        "brkpt",
+        "call",
+        "tensormap",
+        "createpolicy",
+        "discard",
+        "applypriority",
+        "pmevent",
+        "movmatrix",
+        "clusterlaunchcontrol",
+        "istypep",
+    ]
 )
 
 

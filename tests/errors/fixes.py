@@ -52,7 +52,11 @@ FIXES: dict[str, tuple[str, str, str]] = {
         "lambda tile: out.__setitem__(..., x[...]), kd.SMEM((16, 32), kd.float32))",
     ),
     "ShapeMismatch": ("shape_mismatch", "x[:, :5]", "x[:, :1]"),
-    "SliceOutOfRange": ("slice_out_of_range", "out[...] = s[kd.ds(2, 4)]", "s[...] = x[...]\n    out[:2] = s[kd.ds(2, 2)]"),
+    "SliceOutOfRange": (
+        "slice_out_of_range",
+        "out[...] = s[kd.ds(2, 4)]",
+        "s[...] = x[...]\n    out[:2] = s[kd.ds(2, 2)]",
+    ),
     "SmemExceeded": ("smem_exceeded", "(256, 256)", "(64, 64)"),
     "StoreDType": ("store_dtype", "x[...]", "x[...].astype(kd.bfloat16)"),
     "StoreShape": ("store_shape", "sum(axis=1)", "sum(axis=1, keepdims=True)"),
@@ -62,7 +66,11 @@ FIXES: dict[str, tuple[str, str, str]] = {
     "TooManyIndices": ("too_many_indices", "x[0, 1, 2]", "x[0, 1]"),
     "TracedBool": ("traced_bool_and", "x[...] > 0 and x[...] < 1", "(x[...] > 0) & (x[...] < 1)"),
     "TracedConversion": ("traced_conversion_int", "x[int(n[...])]", "x[n[...]]"),
-    "TracedIteration": ("traced_iteration_ref", "for row in x:\n        out[...] = row", "for i in range(4):\n        out[i] = x[i]"),
+    "TracedIteration": (
+        "traced_iteration_ref",
+        "for row in x:\n        out[...] = row",
+        "for i in range(4):\n        out[i] = x[i]",
+    ),
     "TransformConflict": (
         "transform_conflict",
         "transforms=(kd.TilingTransform((8, 64)),)",

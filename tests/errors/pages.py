@@ -20,7 +20,11 @@ def classes() -> dict[str, type[kd.Error]]:
     import kernel_dsl
     from runtime import errors
 
-    modules = [importlib.import_module(f"kernel_dsl.{m.name}") for m in pkgutil.iter_modules(kernel_dsl.__path__) if m.name.startswith("errors")]
+    modules = [
+        importlib.import_module(f"kernel_dsl.{m.name}")
+        for m in pkgutil.iter_modules(kernel_dsl.__path__)
+        if m.name.startswith("errors")
+    ]
     found: dict[str, type[kd.Error]] = {}
     for module in (*modules, errors):
         for name, cls in vars(module).items():

@@ -81,7 +81,9 @@ def test_each_class_has_a_case(request: pytest.FixtureRequest) -> None:
             missing += [
                 name
                 for name, cls in vars(found).items()
-                if isinstance(cls, type) and issubclass(cls, kd.Error) and cls.__module__ == found.__name__
+                if isinstance(cls, type)
+                and issubclass(cls, kd.Error)
+                and cls.__module__ == found.__name__
                 and name not in shown
                 and _is_used(name)
             ]

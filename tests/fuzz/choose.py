@@ -55,7 +55,9 @@ class Choices:
         size = 1
         for _ in range(self.weighted(((0, 1), (1, 5), (2, 5), (3, 3), (4, 1), (5, 1)))):
             most = max(limit // max(size, 1), 1)
-            extent = self.weighted(((1, 2), (self.between(2, 9), 6), (self.between(10, 70), 4), (self.between(71, 300), 2)))
+            extent = self.weighted(
+                ((1, 2), (self.between(2, 9), 6), (self.between(10, 70), 4), (self.between(71, 300), 2))
+            )
             shape.append(min(extent, most))
             size *= shape[-1]
         if shape and self.chance(0.02):

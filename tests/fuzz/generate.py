@@ -46,7 +46,12 @@ class Program:
         }[self.axis]
         outs = ", ".join(f"kd.ShapeDtypeStruct({(*self._lead(), *s.shape)}, kd.{_kd(s.dtype)})" for s in self.steps)
         names = [i.name for i in self.inputs] + [f"o{n}" for n in range(len(self.steps))]
-        lines = ["import kernel_dsl as kd", "import numpy as np", "", f'@kd.kernel(out_type=({outs},), name="{self.name}"{options})']
+        lines = [
+            "import kernel_dsl as kd",
+            "import numpy as np",
+            "",
+            f'@kd.kernel(out_type=({outs},), name="{self.name}"{options})',
+        ]
         lines.append(f"def kernel({', '.join(names)}):")
         if self.axis:
             lines.append('    me = kd.axis_index("me")')

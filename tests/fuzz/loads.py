@@ -78,8 +78,10 @@ def draw_load(c: Choices, source: Input, has_axis: bool) -> Step:
         for axis, indices in enumerate(where):
             ok = (indices >= 0) & (indices < source.shape[axis])
             inside = inside[..., None] & ok
-            result = np.take(result, np.where(ok, indices, 0), axis=axis) if source.shape[axis] else (
-                np.zeros((*result.shape[:axis], len(indices), *result.shape[axis + 1 :]), result.dtype)
+            result = (
+                np.take(result, np.where(ok, indices, 0), axis=axis)
+                if source.shape[axis]
+                else (np.zeros((*result.shape[:axis], len(indices), *result.shape[axis + 1 :]), result.dtype))
             )
         result = np.where(inside, result, np.asarray(fill).astype(result.dtype))
         return result.reshape(shape), 0, 0

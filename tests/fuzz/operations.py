@@ -94,7 +94,8 @@ def elementwise(c: Choices, values: list[Value]) -> Step | None:
     def reference(*arrays: np.ndarray) -> Any:
         given = iter(arrays)
         full = [
-            np.asarray(constants[i]).astype(arrays[0].dtype) if i in constants else next(given) for i in range(row.arity)
+            np.asarray(constants[i]).astype(arrays[0].dtype) if i in constants else next(given)
+            for i in range(row.arity)
         ]
         exact = np.broadcast_to(table.exact(row, full), shape)
         narrow = first.is_float and arrays[0].dtype.itemsize < 4
@@ -182,7 +183,9 @@ def reduction(c: Choices, values: list[Value]) -> Step | None:
         if name.startswith("arg"):
             return getattr(np, name)(wide(a), axis=axes), 0, 0
         with np.errstate(all="ignore"):
-            exact = getattr(np, name)(wide(a), axis=axes, keepdims=keep, **({"dtype": out} if name == "sum" and not x.is_float else {}))
+            exact = getattr(np, name)(
+                wide(a), axis=axes, keepdims=keep, **({"dtype": out} if name == "sum" and not x.is_float else {})
+            )
             if name not in ("sum", "mean") or not x.is_float:
                 return exact, 0, 0
             count = a.size // max(exact.size, 1)
@@ -253,7 +256,9 @@ def value_slice(c: Choices, values: list[Value]) -> Step | None:
     for extent in x.shape:
         a, b = sorted((c.between(0, extent), c.between(0, extent)))
         step = c.one([1, 1, 2, 3])
-        parts.append(c.one([":", f"{a}:{max(b, a + 1)}", f"::{step}", str(c.between(-extent, extent - 1)), f"{a - extent}:"]))
+        parts.append(
+            c.one([":", f"{a}:{max(b, a + 1)}", f"::{step}", str(c.between(-extent, extent - 1)), f"{a - extent}:"])
+        )
     index = ", ".join(parts)
     where_ = eval(f"np.s_[{index}]", {"np": np})
     return _moved("getitem", x, f"{x.name}[{index}]", lambda a: np.asarray(a[where_]))
@@ -356,9 +361,7 @@ def masked_store(c: Choices, values: list[Value]) -> Step | None:
     x = _pick(c, values, lambda v: 0 not in v.shape and bool(v.shape) and v.dtype in ("float32", "int32", "bfloat16"))
     if x is None or c.smem:
         return None
-    text = (
-        f"kd.run_state(lambda s: kd.store(s, ..., kd.zeros({x.shape}, kd.{x.dtype}), mask={x.name} > 0))({x.name})"
-    )
+    text = f"kd.run_state(lambda s: kd.store(s, ..., kd.zeros({x.shape}, kd.{x.dtype}), mask={x.name} > 0))({x.name})"
 
     def reference(a: np.ndarray) -> Any:
         return np.where(wide(a) > 0, 0, wide(a)), 0, 0

@@ -80,7 +80,9 @@ def test_edges_are_zeros_and_are_dropped(row: int, interpret: Any, rng: Any) -> 
 def test_stores_at_negative_starts_are_hazards() -> None:
     """The GPU stops with an illegal instruction; where the start is known the trace says so (a golden error)."""
 
-    @kd.kernel(out_type=kd.ShapeDtypeStruct((64, 32), kd.float32, init=0), scratch_types=[kd.SMEM((16, 32), kd.float32)])
+    @kd.kernel(
+        out_type=kd.ShapeDtypeStruct((64, 32), kd.float32, init=0), scratch_types=[kd.SMEM((16, 32), kd.float32)]
+    )
     def kernel(row: Any, out: Any, tile: Any) -> None:
         tile[...] = kd.zeros((16, 32), kd.float32)
         kd.commit_smem()

@@ -203,9 +203,7 @@ def test_reads_before_a_wait_along_any_path(way: str, waits: bool, rng: Any) -> 
 def test_operands_in_registers_around_a_loop(waits: str, interpret: Any, rng: Any) -> None:
     """The next turn makes the operand anew: once the wgmma of this one is done."""
 
-    @kd.kernel(
-        out_type=kd.ShapeDtypeStruct((64, 64), f32), scratch_types=[kd.SMEM((64, 64), bf16), kd.ACC((64, 64))]
-    )
+    @kd.kernel(out_type=kd.ShapeDtypeStruct((64, 64), f32), scratch_types=[kd.SMEM((64, 64), bf16), kd.ACC((64, 64))])
     def kernel(n: Any, a: Any, b: Any, out: Any, tile: Any, acc: Any) -> None:
         tile[...] = b[...]
         kd.commit_smem()

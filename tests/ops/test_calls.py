@@ -27,7 +27,9 @@ def scaled(x: Any, s: Any, out: Any) -> None:
     out[...] = (x[...] * s).astype(kd.float32)
 
 
-@pytest.mark.parametrize("s", [3, 2.5, True, np.float32(1.5), np.int8(-2), np.uint32(7), np.float64(0.5), np.float16(2), np.bool_(1)])
+@pytest.mark.parametrize(
+    "s", [3, 2.5, True, np.float32(1.5), np.int8(-2), np.uint32(7), np.float64(0.5), np.float16(2), np.bool_(1)]
+)
 def test_scalars(s: Any) -> None:
     x = random((40,), "int32")
     np.testing.assert_allclose(scaled(x, s), (x * s).astype(np.float32), rtol=1e-6)
@@ -132,7 +134,10 @@ def test_aliases_start_as_a_copy() -> None:
     np.testing.assert_array_equal(x, got)
 
 
-@pytest.mark.parametrize(("dtype", "value"), [("float32", 1.5), ("int32", -7), ("bool", True), ("bfloat16", float("nan")), ("int64", 2**40), ("uint8", 255)])
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [("float32", 1.5), ("int32", -7), ("bool", True), ("bfloat16", float("nan")), ("int64", 2**40), ("uint8", 255)],
+)
 def test_fills(dtype: str, value: Any) -> None:
     spec = Spec((4, 5), dtype, init=value)
 
@@ -234,7 +239,9 @@ def test_old_names() -> None:
 
 
 def test_scratch_by_name() -> None:
-    @kd.kernel(out_type=Spec((4,), kd.float32), scratch_types={"buffer": kd.SMEM((4,), kd.float32)}, interpret=INTERPRET)
+    @kd.kernel(
+        out_type=Spec((4,), kd.float32), scratch_types={"buffer": kd.SMEM((4,), kd.float32)}, interpret=INTERPRET
+    )
     def kernel(x: Any, out: Any, *, buffer: Any) -> None:
         buffer[...] = x[...]
         out[...] = buffer[...]
@@ -252,7 +259,9 @@ def test_stages() -> None:
 
 
 def test_debug_prints_the_stages(capsys: pytest.CaptureFixture[str]) -> None:
-    kernel = kd.kernel(lambda x, o: o.__setitem__(..., x[...]), out_type=Spec((4,), kd.float32), debug=True, interpret=INTERPRET)
+    kernel = kd.kernel(
+        lambda x, o: o.__setitem__(..., x[...]), out_type=Spec((4,), kd.float32), debug=True, interpret=INTERPRET
+    )
     kernel(random((4,)))
     shown = capsys.readouterr().out
     assert "load(" in shown and ".version" in shown

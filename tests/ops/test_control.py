@@ -16,7 +16,12 @@ from tests.ops.harness import INTERPRET, random, run
 Spec = kd.ShapeDtypeStruct
 
 
-@given(lo=st.integers(-5, 5), hi=st.integers(-5, 8), step=st.sampled_from([1, 2, 3, -1, -2]), unroll=st.sampled_from([None, True, 2, 4]))
+@given(
+    lo=st.integers(-5, 5),
+    hi=st.integers(-5, 8),
+    step=st.sampled_from([1, 2, 3, -1, -2]),
+    unroll=st.sampled_from([None, True, 2, 4]),
+)
 def test_loop_visits_what_range_does(lo: int, hi: int, step: int, unroll: Any) -> None:
     @kd.kernel(out_type=Spec((2,), kd.int32, init=0), interpret=INTERPRET)
     def kernel(a: Any, b: Any, out: Any) -> None:
@@ -209,7 +214,9 @@ def test_producer_and_consumer(schedule: str, stages: int) -> None:
 
 
 def test_a_missing_barrier_is_a_race() -> None:
-    @kd.kernel(out_type=Spec((128,), kd.float32), num_threads=2, thread_name="wg", scratch_types=[kd.SMEM((128,), kd.float32)])
+    @kd.kernel(
+        out_type=Spec((128,), kd.float32), num_threads=2, thread_name="wg", scratch_types=[kd.SMEM((128,), kd.float32)]
+    )
     def kernel(x: Any, out: Any, buffer: Any) -> None:
         @kd.when(kd.axis_index("wg") == 0)
         def _() -> None:

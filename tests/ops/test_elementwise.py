@@ -73,7 +73,12 @@ def test_special_values_of_float_arithmetic() -> None:
             np.testing.assert_array_equal(got, want)
             numbers = ~np.isnan(want)
             np.testing.assert_array_equal(np.signbit(got[numbers]), np.signbit(want[numbers]))
-        for f, reference in ((kd.maximum, np.maximum), (kd.minimum, np.minimum), (kd.fmax, np.fmax), (kd.fmin, np.fmin)):
+        for f, reference in (
+            (kd.maximum, np.maximum),
+            (kd.minimum, np.minimum),
+            (kd.fmax, np.fmax),
+            (kd.fmin, np.fmin),
+        ):
             np.testing.assert_array_equal(run(f, x, y), reference(x, y))
         for f, reference in ((kd.less, np.less), (kd.equal, np.equal), (kd.not_equal, np.not_equal)):
             np.testing.assert_array_equal(run(f, x, y), reference(x, y))
@@ -87,7 +92,9 @@ def test_where_and_select() -> None:
 
 def test_clip() -> None:
     x = random((99,))
-    np.testing.assert_array_equal(run(lambda a: kd.clip(a, -0.5, 0.5), x), np.clip(x, np.float32(-0.5), np.float32(0.5)))
+    np.testing.assert_array_equal(
+        run(lambda a: kd.clip(a, -0.5, 0.5), x), np.clip(x, np.float32(-0.5), np.float32(0.5))
+    )
     np.testing.assert_array_equal(run(lambda a: kd.clip(a, max=0.0), x), np.minimum(x, 0))
 
 

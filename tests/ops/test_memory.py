@@ -76,7 +76,9 @@ def test_numpy_stores(case: tuple[tuple[int, ...], Any]) -> None:
     np.testing.assert_array_equal(kernel(part), want)
 
 
-@given(extent=st.integers(1, 40), size=st.integers(0, 50), start=st.integers(-60, 60), step=st.sampled_from([1, 2, -1, 5]))
+@given(
+    extent=st.integers(1, 40), size=st.integers(0, 50), start=st.integers(-60, 60), step=st.sampled_from([1, 2, -1, 5])
+)
 def test_ds_is_masked_static_and_dynamic(extent: int, size: int, start: int, step: int) -> None:
     x = random((extent,))
     at = start + step * np.arange(size)
@@ -158,12 +160,17 @@ def test_views() -> None:
     np.testing.assert_array_equal(load(x, lambda r: r.bitcast(kd.int16)[...]), x.view(np.int16))
 
 
-@given(shape=st.lists(st.integers(1, 9), min_size=1, max_size=4).map(tuple), dtype=st.sampled_from(["float32", "bfloat16", "int8", "bool", "float64"]))
+@given(
+    shape=st.lists(st.integers(1, 9), min_size=1, max_size=4).map(tuple),
+    dtype=st.sampled_from(["float32", "bfloat16", "int8", "bool", "float64"]),
+)
 def test_smem_keeps_what_is_stored(shape: tuple[int, ...], dtype: str) -> None:
     x = random(shape, dtype)
     name = kd.dtypes.as_dtype(dtype)
 
-    @kd.kernel(out_type=(Spec(shape, name), Spec(shape[::-1], name)), scratch_types=[kd.SMEM(shape, name)], interpret=INTERPRET)
+    @kd.kernel(
+        out_type=(Spec(shape, name), Spec(shape[::-1], name)), scratch_types=[kd.SMEM(shape, name)], interpret=INTERPRET
+    )
     def kernel(ref: Any, out: Any, turned: Any, buffer: Any) -> None:
         buffer[...] = ref[...]
         out[...] = buffer[...]

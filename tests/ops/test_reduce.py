@@ -13,7 +13,9 @@ import kernel_dsl as kd
 from tests import compare
 from tests.ops.harness import random, run
 
-shapes = st.lists(st.integers(1, 7), min_size=1, max_size=5).map(tuple) | st.tuples(st.integers(1, 9), st.integers(1, 200))
+shapes = st.lists(st.integers(1, 7), min_size=1, max_size=5).map(tuple) | st.tuples(
+    st.integers(1, 9), st.integers(1, 200)
+)
 
 
 @given(shape=shapes, data=st.data())
@@ -41,7 +43,14 @@ def test_narrow_floats_accumulate_in_float32(dtype: str) -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "result"),
-    [("bool", "int32"), ("int8", "int32"), ("uint8", "uint32"), ("int16", "int32"), ("int64", "int64"), ("uint32", "uint32")],
+    [
+        ("bool", "int32"),
+        ("int8", "int32"),
+        ("uint8", "uint32"),
+        ("int16", "int32"),
+        ("int64", "int64"),
+        ("uint32", "uint32"),
+    ],
 )
 def test_integers_accumulate_wide_and_wrap(dtype: str, result: str) -> None:
     x = random((300,), dtype) if dtype == "bool" else np.full(300, np.iinfo(dtype).max, dtype)

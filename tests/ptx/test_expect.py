@@ -93,7 +93,11 @@ def atomics(x: Any, out: Any) -> None:
 
 
 @kernel(
-    Spec((128,), f32), out_type=Spec((128,), f32), scratch_types=[kd.Barrier(num_arrivals=2)], num_threads=2, thread_name="w"
+    Spec((128,), f32),
+    out_type=Spec((128,), f32),
+    scratch_types=[kd.Barrier(num_arrivals=2)],
+    num_threads=2,
+    thread_name="w",
 )
 def barriers(x: Any, out: Any, barrier: Any) -> None:
     kd.barrier_arrive(barrier)  # any: "mbarrier.arrive"

@@ -62,5 +62,7 @@ def test_ptx_is_compact() -> None:
     """Lines of PTX a kernel; a jump means that something is no longer simplified away."""
     limits = {"vector_add": 80, "copy_wide": 60, "softmax": 330, "through_smem": 420, "atomics": 160}
     for name, limit in limits.items():
-        lines = [line for line in lowered(name).ptx.splitlines() if line.strip() and not line.strip().startswith((".", "//"))]
+        lines = [
+            line for line in lowered(name).ptx.splitlines() if line.strip() and not line.strip().startswith((".", "//"))
+        ]
         assert len(lines) <= limit, f"{name}: {len(lines)} lines"
