@@ -20,6 +20,7 @@ from .ops.scope import allocate, is_spec
 from .options import CompilerParams
 from .pressure import warn_of_large_values
 from .refs import Ref
+from .registers import check_registers
 from .source import Loc, here, is_ours, misfit, of_function
 from .trace import Trace, new_value, settle, tracing
 from .tree import flatten, unflatten
@@ -177,8 +178,6 @@ def trace_kernel(
     with tracing(trace):
         _run(definition, args, unflatten(out_structure, handles), out_structure, scratch)
     if threads > 1:
-        from .registers import check_registers
-
         check_registers(body, threads)
     settle(body)
     ir = KernelIR(

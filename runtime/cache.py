@@ -34,7 +34,7 @@ def sources_hash() -> str:
     files = [path for folder in _SOURCES for path in _modules(os.path.join(_ROOT, folder))]
     files += [os.path.join(_ROOT, "runtime", name) for name in _RUNTIME_SOURCES]
     total = hashlib.sha256()
-    for path in files:  # a third of a warm process' way to its first launch, so by the shortest calls there are
+    for path in files:  # a tenth of a warm process' way to its first launch, so by the shortest calls there are
         with open(path, "rb", buffering=0) as file:
             data = file.read()
         total.update(f"{path[len(_ROOT) :]} {len(data)}\n".encode())
@@ -98,7 +98,7 @@ def relocate(assembled: Assembled, old: Sequence[SourceLine], new: Sequence[Sour
     with the lines of the day it was stored. `old` and `new` are the places of the IR's ops in
     order, then and now; equal keys make them equally long.
     """
-    if len(old) != len(new) or list(old) == list(new):
+    if old is new or len(old) != len(new) or list(old) == list(new):
         return assembled
     moved: dict[tuple[str, int], SourceLine] = {}
     for before, after in zip(old, new, strict=True):
@@ -145,6 +145,7 @@ class KernelCache:
         `places` are those of the ops of the fresh trace, in order: a kernel that was kept gets them
         in place of the ones it was stored with. What `build` raises is passed on, and nothing kept.
         """
+        places = tuple(places)
         entry = self._recent(key)
         if entry is None:
             with self._lock:
@@ -152,7 +153,7 @@ class KernelCache:
             with turn:
                 try:
                     # Another thread may have built it while this one waited.
-                    entry = self._recent(key) or self._load_or_build(key, build, tuple(places))
+                    entry = self._recent(key) or self._load_or_build(key, build, places)
                 finally:
                     with self._lock:
                         self._building.pop(key, None)
@@ -176,7 +177,7 @@ class KernelCache:
 
     def _load_or_build(self, key: str, build: Callable[[], Assembled], places: tuple[SourceLine, ...]) -> _Entry:
         self.counters.misses += 1
-        entry = self.disk.get(key) if self.disk is not None else None
+        entry = self.disk.get(key, places) if self.disk is not None else None
         if entry is None:
             entry = build(), places
             if self.disk is not None:

@@ -73,8 +73,11 @@ class DiskCache:
 
     # A file's own modification time says when it was last used: access times are often off.
 
-    def get(self, key: str) -> tuple[Assembled, tuple[SourceLine, ...]] | None:
-        """The entry and the places it was stored with, or None. A damaged entry is removed."""
+    def get(self, key: str, likely: tuple[SourceLine, ...] = ()) -> tuple[Assembled, tuple[SourceLine, ...]] | None:
+        """The entry and the places it was stored with, or None. A damaged entry is removed.
+
+        `likely` are places that it probably has: they are given back where it does, as to read them takes a while.
+        """
         path = self._path(key)
         try:
             data = _read_own(path) if self._ready() else None
@@ -87,7 +90,7 @@ class DiskCache:
             value, meta = unpack(data)
             if meta.get("key") != key or not isinstance(value, Assembled):
                 raise ArtifactError("filed under another key")
-            places = _places_from(meta["places"])
+            places = likely if meta["places"] == _places_text(likely) else _places_from(meta["places"])
         except (ArtifactError, KeyError, ValueError) as error:
             _log.warning("removing cache entry %s: %s", path, error)
             self.counters.corrupt += 1
@@ -269,7 +272,8 @@ def _remove(path: Path) -> bool:
 
 
 def _places_text(places: Sequence[SourceLine]) -> str:
-    return "\n".join(f"{p.line}\t{p.function}\t{p.file}" for p in places)
+    rows = {id(p): f"{p.line}\t{p.function}\t{p.file}" for p in {id(p): p for p in places}.values()}
+    return "\n".join([rows[id(p)] for p in places])
 
 
 def _places_from(text: str) -> tuple[SourceLine, ...]:

@@ -20,13 +20,12 @@ from .foreign import (
     output_specs,
 )
 from .images import load_image
-from .recording import recordable
-from .seen_calls import MISS, SeenCalls
+from .recording import made
+from .seen_calls import MISS, Key, SeenCalls
 
 _SEEN = SeenCalls()
 
 
-@recordable
 def precompiled_cuda_kernel(
     *,
     name: str,
@@ -64,7 +63,7 @@ def precompiled_cuda_kernel(
     Raises ArgumentTypeError and ArgumentValueError before anything is launched; LoadError, with the
     driver's log, for an image or entry that does not load; LaunchError.
     """
-    key, results = _SEEN.call(
+    given = (
         inputs,
         output_shapes,
         output_dtypes,
@@ -75,15 +74,18 @@ def precompiled_cuda_kernel(
         ensure_row_contiguous,
         stream,
         interpret,
-        name,
-        compiled_source,
-        type(shared_memory),
-        shared_memory,
-        exact_grid,
-        scalars=scalars,
     )
-    if results is not MISS:
-        return results
+    image = (name, compiled_source, type(shared_memory), shared_memory, exact_grid)
+    key, results = _SEEN.call(*given, *image, scalars=scalars)
+    return results if results is not MISS else made(_call, key, given, image, scalars)
+
+
+def _call(
+    key: Key | None, given: tuple[Any, ...], image: tuple[str, bytes, type, int, bool], scalars: Sequence[Any]
+) -> list[Any]:
+    """A call that has no short way yet: `given` are those of `CallArguments`."""
+    inputs, output_shapes, output_dtypes, grid, threadgroup, _, init_value, contiguous, stream, interpret = given
+    name, compiled_source, _, shared_memory, exact_grid = image
     source = _check_image(name, compiled_source)
     for what, value in (
         ("inputs", inputs),
@@ -117,7 +119,7 @@ def precompiled_cuda_kernel(
         specs,
         threads,
         check_shared_memory(shared_memory, name),
-        ensure_row_contiguous,
+        contiguous,
         stream,
         [f"output {i}" for i in range(len(specs))],
         read_only=False,
@@ -126,10 +128,9 @@ def precompiled_cuda_kernel(
     device = choose_device(interpret, values)
     if device.kind != "cuda" and is_fatbin(source):
         source = ptx_in_fatbin(source, name)
-    image = load_image(device, source, name)
-
-    results = launch(device, image, call, _pointers)
-    _SEEN.note(key, device, image, call, _pointers, inputs, scalars)
+    loaded = load_image(device, source, name)
+    results = launch(device, loaded, call, _pointers)
+    _SEEN.note(key, device, loaded, call, _pointers, inputs, scalars)
     return results
 
 

@@ -31,8 +31,8 @@ from .errors import ArgumentTypeError, ArgumentValueError
 from .foreign import Threads, launch
 from .msl import bounds_name, reads, translate
 from .nvrtc import HEADERS_END
-from .recording import recordable
-from .seen_calls import MISS, SeenCalls
+from .recording import made
+from .seen_calls import MISS, Key, SeenCalls
 from .source import INCLUDE
 
 _TYPES = {
@@ -192,7 +192,6 @@ class MetalKernel:
         )
         return f"<metal_kernel {self.name!r}: {inputs} -> {outputs}>"
 
-    @recordable
     def __call__(
         self,
         *,
@@ -239,20 +238,24 @@ class MetalKernel:
             interpret,
         )
         key, results = (None, MISS) if by_name or verbose else self._seen.call(*given)
-        if results is not MISS:
-            return results
+        if results is MISS:
+            results = made(self._call, key, body, given, verbose)
+        return dict(zip(body.output_names or (), results, strict=True)) if by_name else results
+
+    def _call(self, key: Key | None, body: Body, given: tuple[Any, ...], verbose: bool) -> list[Any]:
+        """A call that has no short way yet; `given` are those of `CallArguments`."""
         special, ready, device = prepare(body, CallArguments(*given), 0)
         _check_metal(body.name, special, ready.threads)
         image = self._images.get(body, special, device, None, lambda: generate(body, special, self._atomic), verbose)
 
-        def parameters(given: list[ArrayView], made: list[ArrayView]) -> Sequence[ArrayView | bytes]:
+        def parameters(inputs: list[ArrayView], outputs: list[ArrayView]) -> Sequence[ArrayView | bytes]:
             checked = _checked(body, special)
-            bounds = [bounds_bytes(v) for n, v in zip(special.input_names, given, strict=True) if n in checked]
-            return [*axis_parameters(body, given), *made, *bounds, grid_bytes(ready.threads)]
+            bounds = [bounds_bytes(v) for n, v in zip(special.input_names, inputs, strict=True) if n in checked]
+            return [*axis_parameters(body, inputs), *outputs, *bounds, grid_bytes(ready.threads)]
 
         results = launch(device, image, ready, parameters)
-        self._seen.note(key, device, image, ready, parameters, inputs)
-        return dict(zip(special.output_names, results, strict=True)) if by_name else results
+        self._seen.note(key, device, image, ready, parameters, given[0])
+        return results
 
 
 def _by_name(body: Body, inputs: Any, shapes: Any, dtypes: Any) -> tuple[Body, list[Any], list[Any], list[Any]]:

@@ -6,8 +6,7 @@ import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import wraps
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from kernel_dsl.compiled import LaunchAttributes, OutputSpec
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     from .calls import Launch, PendingCall
     from .device import Loaded, LoadedImage
 
-P = ParamSpec("P")
 R = TypeVar("R")
 
 
@@ -125,13 +123,3 @@ def made(function: Callable[..., R], *args: Any, **kwargs: Any) -> R:
         return recorder.call(function, args, kwargs)
     finally:
         _inside.reset(token)
-
-
-def recordable(function: Callable[P, R]) -> Callable[P, R]:
-    """A function that users call, made by `made`."""
-
-    @wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        return made(function, *args, **kwargs) if active else function(*args, **kwargs)
-
-    return call

@@ -97,7 +97,14 @@ class SeenCalls:
             fast = self._known.get(key)
         except (TypeError, ValueError):  # no list, or not hashable; ValueError: a view of bytes that can be written
             return None, MISS
-        return key, MISS if fast is None else fast((*inputs, *scalars) if scalars else inputs, None, stream)
+        if fast is None:
+            return key, MISS
+        given = (*inputs, *scalars) if scalars else inputs
+        if stream is None:
+            results = fast.latest(given, None, None)
+            if results is not MISS:
+                return key, results
+        return key, fast(given, None, stream)
 
     def note(
         self,

@@ -28,8 +28,8 @@ from .body import (
 )
 from .foreign import check_shared_memory, launch
 from .nvrtc import HEADERS_END
-from .recording import recordable
-from .seen_calls import MISS, SeenCalls
+from .recording import made
+from .seen_calls import MISS, Key, SeenCalls
 
 INCLUDE = str(Path(__file__).parent / "include")
 
@@ -100,7 +100,6 @@ class CudaKernel:
         )
         return f"<cuda_kernel {self.name!r}: {inputs} -> {outputs}>"
 
-    @recordable
     def __call__(
         self,
         *,
@@ -137,19 +136,21 @@ class CudaKernel:
             interpret,
         )
         key, results = (None, MISS) if verbose else self._seen.call(*given, exact)
-        if results is not MISS:
-            return results
+        return results if results is not MISS else made(self._call, key, given, verbose, exact)
+
+    def _call(self, key: Key | None, given: tuple[Any, ...], verbose: bool, exact: bool) -> list[Any]:
+        """A call that has no short way yet; `given` are those of `CallArguments`."""
         special, ready, device = prepare(self.body, CallArguments(*given), self._shared_memory)
         image = self._images.get(
             self.body, special, device, exact, lambda: generate(self.body, special, exact), verbose
         )
         extra = [grid_bytes(ready.threads)] if exact else []
 
-        def parameters(given: list[ArrayView], made: list[ArrayView]) -> Sequence[ArrayView | bytes]:
-            return [*axis_parameters(self.body, given), *made, *extra]
+        def parameters(inputs: list[ArrayView], outputs: list[ArrayView]) -> Sequence[ArrayView | bytes]:
+            return [*axis_parameters(self.body, inputs), *outputs, *extra]
 
         results = launch(device, image, ready, parameters)
-        self._seen.note(key, device, image, ready, parameters, inputs)
+        self._seen.note(key, device, image, ready, parameters, given[0])
         return results
 
 

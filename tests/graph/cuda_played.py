@@ -16,7 +16,7 @@ import pytest
 if not os.environ.get("KERNEL_DSL_FAKE_CUDA"):
     pytest.skip("needs the driver of test_fake_cuda_graph.py", allow_module_level=True)
 
-from runtime import calls, memory, recording
+from runtime import calls, memory
 from runtime.arrays import CPU, view
 from runtime.device import cuda_device
 
@@ -73,8 +73,7 @@ class CudaKernel(Kernel):
         self.attributes = attributes or {}
         self.compiled: dict[Any, Any] = {}
 
-    @recording.recordable
-    def __call__(self, *args: Any, out: Any = None, stream: Any = None) -> Any:
+    def _call(self, args: Any, out: Any, stream: Any) -> Any:
         arrays = [a for a in args if not isinstance(a, (int, float))]
         scalars = [a for a in args if isinstance(a, (int, float))]
         kernel = self.kernel_for(arrays)

@@ -45,8 +45,10 @@ class Kernel:
     def run(self, *args):
         self.body(*args)
 
-    @recording.recordable
     def __call__(self, *args, out=None, stream=None):
+        return recording.made(self._call, args, out, stream)
+
+    def _call(self, args, out, stream):
         arrays = [a for a in args if isinstance(a, np.ndarray)]
         scalars = [a for a in args if not isinstance(a, np.ndarray)]
         kernel = self.compile(arrays)
