@@ -295,6 +295,15 @@ class Ref(NoArithmetic):
         if item.size and (low < 0 or high > extent):
             raise SliceOutOfRange(start=low, stop=high, dim=dim, extent=extent, what=repr(self))
 
+    def ends_with_array(self, dim: int) -> bool:
+        """Whether elements beyond the end of a dimension would lie outside of the array too, as far as tracing knows."""
+        own = self._dims[dim]
+        if own.axis < 0:
+            return True
+        start, unknown = self._starts[own.axis]
+        beyond = start + own.size * own.step
+        return unknown is None and not 0 <= beyond < self.type.shape[own.axis]
+
     # --- reshaping --------------------------------------------------------------------------------
 
     @property

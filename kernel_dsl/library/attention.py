@@ -14,7 +14,7 @@ from kernel_dsl.target import Feature
 
 from .attention_general import attention_general
 from .attention_kernel import AttentionConfig, AttentionProblem, attention_kernel, default_config
-from .matmul import MANY, array_address, element_strides, signature
+from .matmul import MANY, array_address, element_strides, known_plan, signature
 
 _log = logging.getLogger("kernel_dsl")
 
@@ -75,8 +75,9 @@ class Attention:
         config: AttentionConfig | None,
         target: str | None,
     ) -> Any:
-        key = (signature(q), signature(k), signature(v), causal, scale, lse, config, target)
-        found = self._plans.get(key)
+        options = {"causal": causal, "scale": scale, "return_lse": lse, "config": config, "target": target}
+        key = (signature(q), signature(k), signature(v), *options.values())
+        found = known_plan(self._plans, key, "attention", options)
         if found is None:
             if len(self._plans) >= MANY:
                 self._plans.clear()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -122,8 +122,9 @@ class Matmul:
     ) -> tuple[Any, list[Any]]:
         extra = [x for x in (bias, c) if x is not None]
         described = tuple([signature(x) for x in (a, b, *extra)])
-        key = (*described, bias is None, c is None, str(out_dtype), activation, precision, config, target)
-        found = self._plans.get(key)
+        options = {"activation": activation, "precision": precision, "config": config, "target": target}
+        key = (*described, bias is None, c is None, str(out_dtype), *options.values())
+        found = known_plan(self._plans, key, "matmul", options)
         if found is None:
             problem, args = self.describe(a, b, out_dtype, bias, c)
             kernel = self._kernel(problem, args, activation, precision, config, target)
@@ -214,6 +215,25 @@ def check_array(x: Any, name: str, rank: int, hint: str) -> None:
     if as_dtype(x.dtype).name.startswith("complex"):
         what = f"{name} is {as_dtype(x.dtype)}"
         raise BadCallArgument(kernel="matmul", what=what, hint="multiply the real and imaginary parts on their own")
+
+
+def known_plan(plans: Mapping[Any, Any], key: Hashable, name: str, options: Mapping[str, Any]) -> Any:
+    """The plan under `key`, or None. Raises `BadCallArgument` where one of the options can't be part of a key."""
+    try:
+        return plans.get(key)
+    except TypeError:
+        odd = next(option for option, value in options.items() if not _hashes(value))
+        what = f"{odd} is a {type(options[odd]).__name__}, which can't be hashed"
+        hint = "kernels are kept by their options; an instance of a dataclass can be hashed if that is frozen"
+        raise BadCallArgument(kernel=name, what=what, hint=hint) from None
+
+
+def _hashes(value: Any) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
 
 
 def check_options(activation: Any, precision: Any, config: Any) -> None:

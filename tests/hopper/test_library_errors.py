@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,17 @@ import kernel_dsl as kd
 
 A, B = np.ones((16, 32), np.float16), np.ones((32, 24), np.float16)
 Q = np.ones((1, 2, 8, 64), np.float16)
+
+
+@dataclass
+class Scaled:
+    """An activation that compares by value and may change, so that Python gives it no hash."""
+
+    factor: float
+
+    def __call__(self, x: Any) -> Any:
+        return x * self.factor
+
 
 MATMULS: list[tuple[Any, Any, dict[str, Any], str]] = [
     (A, B, {"bias": [1.0] * 24}, "bias is a list"),
@@ -27,11 +39,14 @@ MATMULS: list[tuple[Any, Any, dict[str, Any], str]] = [
     (A, B, {"activation": lambda x: None}, "the activation made None"),
     (A.astype(np.float32), B.astype(np.float32), {"activation": lambda x: x[:1]}, "the activation made"),
     (A, B, {"config": "fast"}, "config is a str"),
+    (A, B, {"config": {}}, "config is a dict, which can't be hashed"),
+    (A, B, {"activation": Scaled(2.0)}, "activation is a Scaled, which can't be hashed"),
 ]
 ATTENTIONS: list[tuple[Any, dict[str, Any], str]] = [
     (Q, {"scale": "x"}, "scale='x'"),
     (Q, {"scale": 0}, "scale=0"),
     (Q, {"config": 3}, "config is a int"),
+    (Q, {"config": [3]}, "config is a list, which can't be hashed"),
     (Q.astype(np.complex64), {}, "complex64"),
 ]
 
