@@ -31,6 +31,31 @@ def test_elementwise(depth: int, interpret: Any, rng: Any) -> None:
     assert np.array_equal(kernel(x, interpret=interpret), x + np.float32(1))
 
 
+@pytest.mark.parametrize(("start", "stop"), [(128, 200), (0, 96), (100, 200), (8, 72)])
+def test_blocks_of_a_slice(start: int, stop: int, interpret: Any, rng: Any) -> None:
+    """What lies beyond the slice stays as it was, in the array and where the array ends."""
+
+    @kd.kernel(out_type=lambda x, y: y, input_output_aliases={1: 0})
+    def kernel(x: Any, y: Any, out: Any) -> None:
+        def body(index: Any, a: Any, b: Any) -> None:
+            b[...] = a[...] + 1.0
+
+        spec, part = kd.BlockSpec((32, 32), lambda i, j: (i, j)), slice(start, stop)
+        pipeline = kd.emit_pipeline(
+            body, grid=(kd.cdiv(stop - start, 32), 2), in_specs=[spec], out_specs=[spec], max_concurrent_steps=2
+        )
+        pipeline(x.at[part], out.at[part])
+
+    x, y = random(rng, (200, 64), f32), random(rng, (200, 64), f32)
+    if (stop - start) % 32 and stop < 200:
+        with pytest.raises(kd.Error, match="blocks of 32 along dimension 0 of a slice"):
+            kernel(x, y, interpret=interpret)
+        return
+    expected = y.copy()
+    expected[start:stop] = x[start:stop] + np.float32(1)
+    assert np.array_equal(kernel(x, y, interpret=interpret), expected)
+
+
 def test_an_output_that_ignores_an_axis(interpret: Any, rng: Any) -> None:
     """Only the last step's block is stored."""
 
