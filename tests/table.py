@@ -61,12 +61,14 @@ def _by_zero(f: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 def _truncated(x: Any, y: Any) -> Any:
     if x.dtype.kind == "f":
         return x / y
-    quotient = abs(x) // abs(y)
-    return np.where((x < 0) != (y < 0), -quotient, quotient)
+    # without abs, which has no answer for the smallest number of a dtype
+    with np.errstate(over="ignore"):
+        floor = x // y
+    return floor + ((np.fmod(x, y) != 0) & ((x < 0) != (y < 0)))
 
 
 def _remainder(x: Any, y: Any) -> Any:
-    return x - y * _truncated(x, y)
+    return np.fmod(x, y)
 
 
 def _shift_right(x: Any, y: Any) -> Any:

@@ -62,6 +62,19 @@ def test_division_never_traps(dtype: str) -> None:
     np.testing.assert_array_equal(run(kd.floor_divide, x, y), np.array([low, 0, 0, 0, 0], dtype))
 
 
+def test_all_divisions_of_int8() -> None:
+    x, y = (a.ravel() for a in np.meshgrid(*[np.arange(-128, 128, dtype=np.int8)] * 2))
+    exact = [(a, b) for a, b in zip(x.tolist(), y.tolist(), strict=True)]
+    wrapped = {
+        kd.div: [0 if b == 0 else int(a / b) for a, b in exact],
+        kd.rem: [0 if b == 0 else a - b * int(a / b) for a, b in exact],
+        kd.floor_divide: [0 if b == 0 else a // b for a, b in exact],
+        kd.mod: [0 if b == 0 else a % b for a, b in exact],
+    }
+    for f, want in wrapped.items():
+        np.testing.assert_array_equal(run(f, x, y), np.array(want, np.int64).astype(np.int8), err_msg=f.__name__)
+
+
 SPECIAL = np.array([0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan], np.float32)
 
 
