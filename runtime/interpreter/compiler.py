@@ -12,7 +12,7 @@ from .cfg import build_segments
 from .frame import STORAGE
 from .group import Group
 from .literals import literal_bits
-from .liveness import used
+from .liveness import mentioned_once, used
 from .operand_types import ADDRESSES, RELAXED, SPECIALS, literal_fits, register_fits
 from .program import BUILDERS, Code, Op, Program, Seg
 from .ptx import (
@@ -48,6 +48,7 @@ class Compiler:
         self._slot_of: dict[Any, int] = {}
         self.carry = self._carry()
         self.ins: Instruction | None = None
+        self._once: int | None = None
 
     def _carry(self) -> Reg:
         """The register that stands for the condition code's carry flag (PTX ISA 9.7.2)."""
@@ -55,6 +56,17 @@ class Compiler:
         if not registers or registers[-1].name != "%cc":
             registers.append(Reg(len(registers), "pred", "%cc"))
         return registers[-1]
+
+    def wanted(self, regs: list[Reg | None]) -> list[int] | None:
+        """Which elements of a vector load the program asked for, or None for all of them.
+
+        Compilers widen a load of three elements to four where alignment allows it; nothing else names the
+        register of the fourth then, and what lies there is no concern of the program's.
+        """
+        if self._once is None:
+            self._once = mentioned_once(self.fn.body)
+        places = [i for i, reg in enumerate(regs) if reg is not None and not self._once >> reg.index & 1]
+        return places if 0 < len(places) < len(regs) else None
 
     def run(self) -> None:
         for index, source in enumerate(build_segments(self.fn)):
