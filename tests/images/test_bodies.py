@@ -139,3 +139,8 @@ def test_one_kernel_two_dtypes(interpret, language):
         assert out.dtype == dtype
         total += float(out[0])
     assert total == 8.0
+
+
+def test_interpret_is_checked(language):
+    with pytest.raises(TypeError, match=r"interpret='yes' must be None, True, False or a kd.InterpretParams"):
+        elementwise(language, "where", "out[elem] = x[elem];", np.zeros(4, np.float32), "yes")
