@@ -29,7 +29,7 @@ from .ptx import (
     Sym,
     Vec,
 )
-from .semantics.forms import compile_alu
+from .semantics.forms import OLDEST, compile_alu
 
 Array = npt.NDArray[Any]
 Convert = Callable[[Array], Array]
@@ -282,7 +282,8 @@ def build_alu(k: Compiler, ins: Instruction) -> Op:
     operands = ins.operands
     pair = bool(operands) and isinstance(operands[0], Pair)
     alu = compile_alu(ins.opcode, pair)
-    if alu.since > _architecture(k.module.target):
+    # PTX for older targets runs everywhere (PTX ISA 11.1.2, .target), and the table begins at OLDEST.
+    if alu.since > max(_architecture(k.module.target), OLDEST):
         raise k.error(f"needs sm_{alu.since} or later, the module is for {k.module.target}")
     first = operands[0]
     dests = (first.first, first.second) if isinstance(first, Pair) else (first,)

@@ -158,7 +158,5 @@ def test_an_error_in_a_library_is_at_the_line_that_led_there(make, bad):
     source = f"out[0] = x[0];\nout[0] = {bad};"
     error = str(compile_error(make("led", ["x"], ["out"], source), np.ones(1, np.float32)))
     first = error.splitlines()[1:3]
-    assert re.fullmatch(
-        r"  source of kernel 'led', line 2: error: static assertion failed .* \(at .*:\d+\)", first[0]
-    )
+    assert re.fullmatch(r"  source of kernel 'led', line 2: error: static assertion failed .* \(at .*:\d+\)", first[0])
     assert first[1] == f"      out[0] = {bad};"
