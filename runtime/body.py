@@ -122,6 +122,12 @@ class Body:
                 continue
             place, text = self._place(found.file, found.line)
             message = found.message
+            if not text:  # in a header of ours or of CUDA's: the user's line is the one that led there
+                for file, line in found.through:
+                    user, text = self._place(file, line)
+                    if text:
+                        place, message = user, f"{message} (at {place})"
+                        break
             unknown = text if message.startswith('name followed by "::"') else message  # the one that does not name it
             reason = next(
                 (w for names, w in absent.items() if re.search(rf'"(?:{names})"|\b(?:{names})::', unknown)), ""

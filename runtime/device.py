@@ -9,11 +9,12 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kernel_dsl.compiled import Assembled, CompiledKernel
+from kernel_dsl.interpret_params import InterpretParams
 from kernel_dsl.target import Target
 
 from . import driver
 from .arrays import ArrayView
-from .errors import ArgumentValueError, DeviceError
+from .errors import ArgumentTypeError, ArgumentValueError, DeviceError
 
 if TYPE_CHECKING:
     from .cuda_device import CudaDevice
@@ -145,7 +146,7 @@ def pick_device(interpret: Any, arrays: Sequence[ArrayView] = ()) -> Device:
 
     `interpret`: None takes the arrays' GPU, else the current one, and the interpreter where there
     is no GPU (said once in the log); True or an `InterpretParams` the interpreter; False a GPU, or
-    DeviceError.
+    DeviceError. Anything else: ArgumentTypeError.
     """
     index = device_index(arrays)
     if interpret is None or interpret is False:
@@ -161,4 +162,8 @@ def pick_device(interpret: Any, arrays: Sequence[ArrayView] = ()) -> Device:
             )
         _say_no_gpu(state.reason)
         return interpreter_device()
-    return interpreter_device(None if interpret is True else interpret)
+    if interpret is True:
+        return interpreter_device()
+    if not isinstance(interpret, InterpretParams):
+        raise ArgumentTypeError(f"interpret={interpret!r} must be None, True, False or a kd.InterpretParams")
+    return interpreter_device(interpret)

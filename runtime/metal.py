@@ -294,9 +294,13 @@ def _by_name(body: Body, inputs: Any, shapes: Any, dtypes: Any) -> tuple[Body, l
 
 
 def _check_metal(name: str, special: Specialisation, threads: Threads) -> None:
-    for dtype in special.dtypes:
+    held = [(f"input {n!r}", item.dtype) for n, item in zip(special.input_names, special.inputs, strict=True)]
+    held += [(f"output {n!r}", d) for n, d in zip(special.output_names, special.output_dtypes, strict=True)]
+    held += [(f"template argument {v.name!r}", v.value) for v in special.template if isinstance(v.value, DType)]
+    for what, dtype in held:
         if dtype.name not in _TYPES:
-            raise ArgumentTypeError(f"kernel {name!r} uses {dtype}, which Metal has no type for")
+            fix = "; use float32" if dtype.name == "float64" else ""
+            raise ArgumentTypeError(f"{what} of kernel {name!r} is {dtype}, which Metal has no type for{fix}")
     if max(threads.grid) >= 2**32:
         raise ArgumentValueError(f"grid={threads.grid} of kernel {name!r} does not fit Metal's 32-bit positions")
 

@@ -15,7 +15,7 @@ import sys
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -39,13 +39,14 @@ class NvrtcUnavailableError(DeviceError):
 @dataclass(frozen=True)
 class Diagnostic:
     """One message of NVRTC. `file` is the name given in a `#line` or of a header; `line` is
-    1-based.
+    1-based. `through`: the same of the instantiations that led there, the nearest first.
     """
 
     file: str
     line: int
     severity: str  # "error", "warning", "catastrophic error"
     message: str
+    through: tuple[tuple[str, int], ...] = ()
 
 
 class CompileError(Error, RuntimeError):
@@ -296,10 +297,20 @@ def drop_unused_globals(ptx: str) -> str:
 _DIAGNOSTIC = re.compile(r"^(.*?)\((\d+)\): ((?:catastrophic |internal )?error|warning)(?: #[\w-]+)?: (.*)$")
 
 
+_INSTANTIATION = re.compile(r"^\s+instantiation of .* at line (\d+)(?: of (.*))?$")
+
+
 def parse_log(log: str) -> list[Diagnostic]:
     """NVRTC's log as values, in order."""
-    return [
-        Diagnostic(found.group(1), int(found.group(2)), found.group(3), found.group(4))
-        for found in map(_DIAGNOSTIC.match, log.splitlines())
-        if found
-    ]
+    out: list[Diagnostic] = []
+    for line in log.splitlines():
+        found = _DIAGNOSTIC.match(line)
+        if found:
+            out.append(Diagnostic(found.group(1), int(found.group(2)), found.group(3), found.group(4)))
+            continue
+        found = _INSTANTIATION.match(line)
+        if found and out:
+            last = out[-1]
+            file = found.group(2) or (last.through[-1][0] if last.through else last.file)  # named where it changes
+            out[-1] = replace(last, through=(*last.through, (file, int(found.group(1)))))
+    return out

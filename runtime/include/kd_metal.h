@@ -37,6 +37,35 @@
 #define HALF_MIN half(6.103515625e-5f)
 #define HALF_EPSILON half(9.765625e-4f)
 #define MAXHALF HALF_MAX
+#define M_E_H half(M_E_F)
+#define M_LOG2E_H half(M_LOG2E_F)
+#define M_LOG10E_H half(M_LOG10E_F)
+#define M_LN2_H half(M_LN2_F)
+#define M_LN10_H half(M_LN10_F)
+#define M_PI_H half(M_PI_F)
+#define M_PI_2_H half(M_PI_2_F)
+#define M_PI_4_H half(M_PI_4_F)
+#define M_1_PI_H half(M_1_PI_F)
+#define M_2_PI_H half(M_2_PI_F)
+#define M_2_SQRTPI_H half(M_2_SQRTPI_F)
+#define M_SQRT2_H half(M_SQRT2_F)
+#define M_SQRT1_2_H half(M_SQRT1_2_F)
+#define M_E_BF bfloat(M_E_F)
+#define M_LOG2E_BF bfloat(M_LOG2E_F)
+#define M_LOG10E_BF bfloat(M_LOG10E_F)
+#define M_LN2_BF bfloat(M_LN2_F)
+#define M_LN10_BF bfloat(M_LN10_F)
+#define M_PI_BF bfloat(M_PI_F)
+#define M_PI_2_BF bfloat(M_PI_2_F)
+#define M_PI_4_BF bfloat(M_PI_4_F)
+#define M_1_PI_BF bfloat(M_1_PI_F)
+#define M_2_PI_BF bfloat(M_2_PI_F)
+#define M_2_SQRTPI_BF bfloat(M_2_SQRTPI_F)
+#define M_SQRT2_BF bfloat(M_SQRT2_F)
+#define M_SQRT1_2_BF bfloat(M_SQRT1_2_F)
+#define MAXBFLOAT bfloat(3.3895313892515355e38f)
+#define HUGE_VALH half(INFINITY)
+#define HUGE_VALBF bfloat(INFINITY)
 
 #define METAL_FUNC inline
 #define MLX_MTL_CONST static constexpr const
@@ -115,11 +144,16 @@ inline Reader<T> reader(const T* array, const Bounds& bounds) {
 
 }  // namespace detail
 
+// Ordered by the real parts, then by the imaginary ones, as MLX has it.
 struct complex64_t {
   float real, imag;
 
   complex64_t() = default;
-  constexpr complex64_t(float re, float im = 0.0f) : real(re), imag(im) {}
+  template <typename T, typename = detail::enable_if_t<detail::is_scalar<T>>>
+  constexpr complex64_t(T re) : real(float(re)), imag(0.0f) {}
+  constexpr complex64_t(float re, float im) : real(re), imag(im) {}
+  template <typename T, typename = detail::enable_if_t<detail::is_scalar<T>>>
+  constexpr explicit operator T() const { return T(real); }
   constexpr complex64_t operator-() const { return {-real, -imag}; }
 };
 constexpr complex64_t operator+(complex64_t a, complex64_t b) { return {a.real + b.real, a.imag + b.imag}; }
@@ -131,8 +165,20 @@ constexpr complex64_t operator/(complex64_t a, complex64_t b) {
   float norm = b.real * b.real + b.imag * b.imag;
   return {(a.real * b.real + a.imag * b.imag) / norm, (a.imag * b.real - a.real * b.imag) / norm};
 }
+constexpr complex64_t& operator+=(complex64_t& a, complex64_t b) { return a = a + b; }
+constexpr complex64_t& operator-=(complex64_t& a, complex64_t b) { return a = a - b; }
+constexpr complex64_t& operator*=(complex64_t& a, complex64_t b) { return a = a * b; }
+constexpr complex64_t& operator/=(complex64_t& a, complex64_t b) { return a = a / b; }
 constexpr bool operator==(complex64_t a, complex64_t b) { return a.real == b.real && a.imag == b.imag; }
 constexpr bool operator!=(complex64_t a, complex64_t b) { return !(a == b); }
+constexpr bool operator<(complex64_t a, complex64_t b) {
+  return a.real < b.real || (a.real == b.real && a.imag < b.imag);
+}
+constexpr bool operator>(complex64_t a, complex64_t b) { return b < a; }
+constexpr bool operator<=(complex64_t a, complex64_t b) {
+  return a.real < b.real || (a.real == b.real && a.imag <= b.imag);
+}
+constexpr bool operator>=(complex64_t a, complex64_t b) { return b <= a; }
 
 // The offset, in elements, of row-major element `elem` of an array with these strides. Signed, so that negative
 // strides work whatever the type of `elem` is.

@@ -326,6 +326,8 @@ constexpr T greatest = is_signed<T> ? T(Unsigned<T>(~Unsigned<T>(0)) >> 1) : T(~
 template <typename T>
 constexpr T lowest = is_signed<T> ? T(-greatest<T> - 1) : T(0);
 
+// In a namespace of their own: vectors have bases in `detail`, where a call by a user would find these first.
+namespace integer {
 template <typename T>
 constexpr T rotate(T value, T by) {
   using U = Unsigned<T>;
@@ -356,14 +358,15 @@ constexpr T mulhi(T x, T y) {
     return T(::__umul64hi(x, y));
   }
 }
+}  // namespace integer
 }  // namespace detail
 
-KD_ANY2(rotate, detail::rotate(x, y))
-KD_ANY2(addsat, detail::addsat(x, y))
-KD_ANY2(subsat, detail::subsat(x, y))
-KD_ANY2(mulhi, detail::mulhi(x, y))
-KD_ANY3(madhi, detail::mulhi(x, y) + z)
-KD_ANY3(madsat, detail::mulhi(x, y) == (T(x * y) < T(0) ? T(-1) : T(0)) ? detail::addsat(T(x * y), z) : (x < T(0)) == (y < T(0)) ? detail::greatest<T> : detail::lowest<T>)
+KD_ANY2(rotate, detail::integer::rotate(x, y))
+KD_ANY2(addsat, detail::integer::addsat(x, y))
+KD_ANY2(subsat, detail::integer::subsat(x, y))
+KD_ANY2(mulhi, detail::integer::mulhi(x, y))
+KD_ANY3(madhi, detail::integer::mulhi(x, y) + z)
+KD_ANY3(madsat, detail::integer::mulhi(x, y) == (T(x * y) < T(0) ? T(-1) : T(0)) ? detail::integer::addsat(T(x * y), z) : (x < T(0)) == (y < T(0)) ? detail::greatest<T> : detail::lowest<T>)
 
 template <typename A>
 constexpr auto extract_bits(const A& a, uint offset, uint bits) {

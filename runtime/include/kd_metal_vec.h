@@ -24,7 +24,8 @@ struct Swizzle {
   constexpr Swizzle(const Swizzle&) = default;
   constexpr operator vec<T, sizeof...(I)>() const { return vec<T, sizeof...(I)>(data[I]...); }
   constexpr T operator[](int i) const { return data[order(i)]; }
-  constexpr Swizzle& operator=(const vec<T, sizeof...(I)>& v) {
+  // By value: in `v.yx = v` both are the same memory.
+  constexpr Swizzle& operator=(vec<T, sizeof...(I)> v) {
     for (int i = 0; i < int(sizeof...(I)); ++i) data[order(i)] = v[i];
     return *this;
   }

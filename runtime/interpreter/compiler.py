@@ -12,7 +12,7 @@ from .cfg import build_segments
 from .frame import STORAGE
 from .group import Group
 from .literals import literal_bits
-from .liveness import used
+from .liveness import mentioned_once, used
 from .operand_types import ADDRESSES, RELAXED, SPECIALS, literal_fits, register_fits
 from .program import BUILDERS, Code, Op, Program, Seg
 from .ptx import (
@@ -29,7 +29,7 @@ from .ptx import (
     Sym,
     Vec,
 )
-from .semantics.forms import compile_alu
+from .semantics.forms import OLDEST, compile_alu
 
 Array = npt.NDArray[Any]
 Convert = Callable[[Array], Array]
@@ -48,6 +48,7 @@ class Compiler:
         self._slot_of: dict[Any, int] = {}
         self.carry = self._carry()
         self.ins: Instruction | None = None
+        self._once: int | None = None
 
     def _carry(self) -> Reg:
         """The register that stands for the condition code's carry flag (PTX ISA 9.7.2)."""
@@ -55,6 +56,17 @@ class Compiler:
         if not registers or registers[-1].name != "%cc":
             registers.append(Reg(len(registers), "pred", "%cc"))
         return registers[-1]
+
+    def wanted(self, regs: list[Reg | None]) -> list[int] | None:
+        """Which elements of a vector load the program asked for, or None for all of them.
+
+        Compilers widen a load of three elements to four where alignment allows it; nothing else names the
+        register of the fourth then, and what lies there is no concern of the program's.
+        """
+        if self._once is None:
+            self._once = mentioned_once(self.fn.body)
+        places = [i for i, reg in enumerate(regs) if reg is not None and not self._once >> reg.index & 1]
+        return places if 0 < len(places) < len(regs) else None
 
     def run(self) -> None:
         for index, source in enumerate(build_segments(self.fn)):
@@ -270,7 +282,8 @@ def build_alu(k: Compiler, ins: Instruction) -> Op:
     operands = ins.operands
     pair = bool(operands) and isinstance(operands[0], Pair)
     alu = compile_alu(ins.opcode, pair)
-    if alu.since > _architecture(k.module.target):
+    # PTX for older targets runs everywhere (PTX ISA 11.1.2, .target), and the table begins at OLDEST.
+    if alu.since > max(_architecture(k.module.target), OLDEST):
         raise k.error(f"needs sm_{alu.since} or later, the module is for {k.module.target}")
     first = operands[0]
     dests = (first.first, first.second) if isinstance(first, Pair) else (first,)

@@ -125,7 +125,8 @@ def build_call(k: Compiler, ins: Instruction) -> Any:
         fn = k.module.functions.get(name)
         if fn is None or not fn.defined:
             if system is None:
-                raise k_error(k, ins, f"function '{name}' has no body")
+                heap = "; kernels have no heap in the interpreter, on a GPU alone" if name in ("malloc", "free") else ""
+                raise k_error(k, ins, f"function '{name}' has no body{heap}")
             system(c, ins, [c.frame.param(n, sizes[n]) for n in arg_names])
             for n in ret_names:
                 c.frame.param(n, sizes[n])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from .ptx import Group, Instruction, Mem, Not, Operand, Pair, Reg, Vec
+from collections.abc import Iterable
+
+from .ptx import Group, Instruction, Label, Mem, Not, Operand, Pair, Reg, Vec
 
 # Instructions whose first operand is no destination.
 _NO_RESULT = {
@@ -45,3 +47,14 @@ def used(ins: Instruction) -> tuple[int, int]:
     for operand in rest:
         reads |= _bits(operand)
     return reads, writes
+
+
+def mentioned_once(body: Iterable[Instruction | Label]) -> int:
+    """The registers that one instruction alone names."""
+    seen = again = 0
+    for ins in body:
+        if isinstance(ins, Instruction):
+            reads, writes = used(ins)
+            again |= seen & (reads | writes)
+            seen |= reads | writes
+    return seen & ~again

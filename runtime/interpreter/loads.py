@@ -186,12 +186,17 @@ def build_load(k: Compiler, ins: Instruction) -> Op:
     width = size * count
     write, strong = writers[0], form.strong
     plain = regs[0].index if count == 1 and regs[0] and k.widening(regs[0], form.type) is None else -1
+    some = k.wanted(regs) if count > 1 else None
 
     def load(c: Group) -> bool:
         parts = space(c).locate(c, address(c), size, width, ins, False)
         for part in parts:
             if part.shadow is not None:
-                part.shadow.read(c, part.index, size, count, part.mask, ins, form)
+                if some is None:
+                    part.shadow.read(c, part.index, size, count, part.mask, ins, form)
+                else:
+                    for i in some:
+                        part.shadow.read(c, part.index + i, size, 1, part.mask, ins, form)
                 if strong:
                     c.batch.run.sync.access(c, part, size, form.semantics, True, False)
         if len(parts) == 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,8 @@ import pytest
 
 from runtime.metal import metal_kernel
 from runtime.source import cuda_kernel
+
+from .conftest import compile_error
 
 pytestmark = pytest.mark.usefixtures("compiler")
 
@@ -139,3 +142,21 @@ def test_one_kernel_two_dtypes(interpret, language):
         assert out.dtype == dtype
         total += float(out[0])
     assert total == 8.0
+
+
+def test_interpret_is_checked(language):
+    with pytest.raises(TypeError, match=r"interpret='yes' must be None, True, False or a kd.InterpretParams"):
+        elementwise(language, "where", "out[elem] = x[elem];", np.zeros(4, np.float32), "yes")
+
+
+@pytest.mark.parametrize(
+    ("make", "bad"),
+    [(cuda_kernel, "cuda::std::get<5>(cuda::std::make_tuple(1, 2))"), (metal_kernel, "as_type<float>(half(1))")],
+    ids=LANGUAGES.keys(),
+)
+def test_an_error_in_a_library_is_at_the_line_that_led_there(make, bad):
+    source = f"out[0] = x[0];\nout[0] = {bad};"
+    error = str(compile_error(make("led", ["x"], ["out"], source), np.ones(1, np.float32)))
+    first = error.splitlines()[1:3]
+    assert re.fullmatch(r"  source of kernel 'led', line 2: error: static assertion failed .* \(at .*:\d+\)", first[0])
+    assert first[1] == f"      out[0] = {bad};"

@@ -228,3 +228,29 @@ def test_virtual_functions_and_named_barriers(interpret):
     out[threadIdx.x] = base->apply(s);
     """
     np.testing.assert_array_equal(run(body, [N], (256,), np.int32, interpret, header=header), N * 3)
+
+
+def test_division_of_128_bits(rng, interpret):
+    """The compiler's own long division reads the borrow of a subtraction by an addition."""
+    words = rng.integers(0, 2**64, (64, 3), np.uint64)
+    words[::3, 1] >>= np.uint64(40)
+    words[::5, 2] >>= np.uint64(30)
+    source = """
+    auto i = threadIdx.x;
+    unsigned __int128 p = (unsigned __int128)x[3 * i + 1] << 64 | x[3 * i];
+    unsigned __int128 q = p / x[3 * i + 2];
+    out[3 * i] = (uint64_t)q;
+    out[3 * i + 1] = (uint64_t)(q >> 64);
+    out[3 * i + 2] = (uint64_t)(p % x[3 * i + 2]);
+    """
+    (out,) = cuda_kernel("divide", ["x"], ["out"], source)(
+        inputs=[words],
+        output_shapes=[words.shape],
+        output_dtypes=[words.dtype],
+        grid=(64, 1, 1),
+        threadgroup=(64, 1, 1),
+        interpret=interpret,
+    )
+    for (low, high, by), row in zip(words.tolist(), out.tolist(), strict=True):
+        quotient, rest = divmod(high << 64 | low, by)
+        assert row == [quotient % 2**64, quotient >> 64, rest]

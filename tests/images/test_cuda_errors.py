@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from runtime.body import check_body
-from runtime.errors import ArgumentTypeError, ArgumentValueError
+from runtime.errors import ArgumentTypeError, ArgumentValueError, LoadError
 from runtime.nvrtc import CompileError, compile_source
 from runtime.source import cuda_kernel
 
@@ -222,3 +222,16 @@ def test_writing_an_input():
         threadgroup=(1, 1, 1),
     )
     assert "'x'" in said and "''" not in said and x[0] == 0
+
+
+def test_the_heap_of_kernels_is_for_a_gpu():
+    k = cuda_kernel("heap", [], ["out"], "float* p = new float[4]; p[0] = 1; out[0] = p[0]; delete[] p;")
+    with pytest.raises(LoadError, match="kernels have no heap in the interpreter"):
+        k(
+            inputs=[],
+            output_shapes=[(1,)],
+            output_dtypes=[np.float32],
+            grid=(1, 1, 1),
+            threadgroup=(1, 1, 1),
+            interpret=True,
+        )

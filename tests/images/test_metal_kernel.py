@@ -387,3 +387,15 @@ def test_arrays_may_have_names_of_ours(name):
         interpret=True,
     )
     assert out.tolist() == [2, 3]
+
+
+def test_an_array_of_a_type_that_metal_lacks_is_named():
+    k = metal_kernel("wide", ["x", "y"], ["out"], "out[0] = x[0];")
+    call = {"output_shapes": [(1,)], "grid": (1, 1, 1), "threadgroup": (1, 1, 1), "interpret": True}
+    one = np.ones(1, np.float32)
+    with pytest.raises(TypeError, match=r"input 'y' of kernel 'wide' is float64, .*; use float32"):
+        k(inputs=[one, one.astype(np.float64)], output_dtypes=[np.float32], **call)
+    with pytest.raises(TypeError, match="output 'out' of kernel 'wide' is float64"):
+        k(inputs=[one, one], output_dtypes=[np.float64], **call)
+    with pytest.raises(TypeError, match="template argument 'T' of kernel 'wide' is float8_e4m3fn"):
+        k(inputs=[one, one], output_dtypes=[np.float32], template=[("T", "float8_e4m3fn")], **call)

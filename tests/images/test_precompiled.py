@@ -51,6 +51,13 @@ def expected(x: np.ndarray, a: float = -0.5) -> np.ndarray:
     return (x.astype(np.float64) * a + 0.1).astype(np.float32)
 
 
+@pytest.mark.parametrize("target", ["sm_30", "sm_52", "sm_70"])
+def test_ptx_for_older_targets(x, interpret, target):
+    older = SCALE.replace(b".target sm_80", f".target {target}".encode()).replace(b".version 8.0", b".version 6.4")
+    assert target.encode() in older
+    np.testing.assert_allclose(scale(x, interpret, compiled_source=older)[0], expected(x), rtol=1e-6)
+
+
 def test_scalars_in_order(x, interpret):
     """bool as one byte, int as int32, float as float32, a NumPy scalar in its own dtype."""
     out = scale(x, interpret)

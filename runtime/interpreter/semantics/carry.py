@@ -1,7 +1,8 @@
 """Extended-precision integer arithmetic (PTX ISA 9.7.2): the .cc and c forms.
 
 The condition code's carry flag is an explicit operand or result of type "cc" (bool), the last one.
-For subtractions it holds the borrow.
+A subtraction is a + ~b + 1 to the hardware: it sets the flag where nothing is borrowed, and subc takes it so. Only code
+that mixes both kinds sees that, as NVRTC's division of 128-bit integers does: subc.cc, then addc to read the flag.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ def _sum(a: Array, b: Array, carry: Array | None) -> tuple[Array, Array]:
     return with_carry, out | (with_carry < total)
 
 
-def _difference(a: Array, b: Array, borrow: Array | None) -> tuple[Array, Array]:
-    """a - (b + borrow), and the borrow out of it."""
+def _difference(a: Array, b: Array, carry: Array | None) -> tuple[Array, Array]:
+    """a - b, less one more where `carry` is not set, and the carry out of it: set where nothing is borrowed."""
     total = a - b
-    out = a < b
-    if borrow is None:
+    out = a >= b
+    if carry is None:
         return total, out
-    with_borrow = total - borrow.astype(total.dtype)
-    return with_borrow, out | (total < with_borrow)
+    with_borrow = total - (~carry).astype(total.dtype)
+    return with_borrow, out & (total >= with_borrow)
 
 
 @form(f"add|sub cc {_TYPES}")

@@ -21,6 +21,8 @@ import numpy as np
 from .errors import BadModifier, UnknownInstruction
 from .types import STORAGE, Array
 
+OLDEST = 75  # the sm_NN that a form is for unless it says more: no older one is told apart
+
 Opcode = tuple[str, ...]
 Results = tuple[Array, ...]
 Function = Callable[..., Results]
@@ -51,14 +53,14 @@ class Alu:
     `operands` and `results` are PTX type names. Calling it maps one array an operand to one an
     result, elementwise over any (broadcastable) shape, and emits no NumPy warning. `function` is
     the same without the guard against warnings, for a caller that holds `np.errstate(all="ignore")`
-    itself. Results may share memory with operands. `since` is the first sm_NN that has the form.
+    itself. Results may share memory with operands. `since` is the first sm_NN that has the form, from OLDEST on.
     """
 
     opcode: Opcode
     operands: tuple[str, ...]
     results: tuple[str, ...]
     function: Function
-    since: int = 75
+    since: int = OLDEST
 
     def __call__(self, *arrays: Array) -> tuple[Array, ...]:
         with np.errstate(all="ignore"):
@@ -144,7 +146,7 @@ def expand_slots(line: str) -> Iterator[tuple[str, ...]]:
 _FORMS: dict[tuple[str, bool], list[Form]] = {}
 
 
-def form(*lines: str, since: int = 75, pair: bool = False) -> Callable[[Builder], Builder]:
+def form(*lines: str, since: int = OLDEST, pair: bool = False) -> Callable[[Builder], Builder]:
     """Register a builder for one or more lines of the grammar.
 
     `since` is the first sm_NN that has them; `pair` says that they are the forms with a destination

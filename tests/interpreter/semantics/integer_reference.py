@@ -119,7 +119,8 @@ def carries(op: tuple[str, ...]) -> Reference | None:
     if name in ("add", "addc"):
         return lambda a, b, c=0: result(a + b + c)
     if name in ("sub", "subc"):
-        return lambda a, b, c=0: result(a - b - c)
+        # a + ~b + carry, as the hardware subtracts: the flag is the carry of that sum
+        return lambda a, b, c=1: result(a + (~b & (1 << w) - 1) + c)
 
     def fused(a: int, b: int, c: int, carry: int = 0) -> tuple[int, ...]:
         product = value(a, type_) * value(b, type_)

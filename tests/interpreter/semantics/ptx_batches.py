@@ -100,14 +100,11 @@ def instruction(entry: Entry, sources: list[str], targets: list[str]) -> str:
     if entry.opcode[0] == "cvt" and "bf16" in entry.opcode and {"u8", "s8"} & {*entry.opcode}:
         return _convert_byte(entry, sources[0], targets[0])
     if entry.operands[-1] == "cc":
-        # the flag is set from the predicate by a sum or difference that overflows where it is true
-        name = "sub" if entry.opcode[0] == "subc" else "add"
-        extreme = "0" if name == "sub" else "0xffffffff"
-        before = f"selp.u32 %t32, 1, 0, {sources[-1]}; {name}.cc.u32 %t32, {extreme}, %t32; "
+        # the flag is set from the predicate by a sum that overflows where it is true
+        before = f"selp.u32 %t32, 1, 0, {sources[-1]}; add.cc.u32 %t32, 0xffffffff, %t32; "
         sources = sources[:-1]
     if entry.results[-1] == "cc":
-        name = "subc" if entry.opcode[0] in ("sub", "subc") else "addc"
-        after = f" {name}.u32 %t32, 0, 0; setp.ne.u32 {targets[-1]}, %t32, 0;"
+        after = f" addc.u32 %t32, 0, 0; setp.ne.u32 {targets[-1]}, %t32, 0;"
         targets = targets[:-1]
     return before + f"{entry.mnemonic} {'|'.join(targets)}, {', '.join(sources)};" + after
 
