@@ -9,11 +9,12 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kernel_dsl.compiled import Assembled, CompiledKernel
+from kernel_dsl.interpret_params import InterpretParams
 from kernel_dsl.target import Target
 
 from . import driver
 from .arrays import ArrayView
-from .errors import ArgumentValueError, DeviceError
+from .errors import ArgumentTypeError, ArgumentValueError, DeviceError
 
 if TYPE_CHECKING:
     from .cuda_device import CudaDevice
@@ -161,4 +162,6 @@ def pick_device(interpret: Any, arrays: Sequence[ArrayView] = ()) -> Device:
             )
         _say_no_gpu(state.reason)
         return interpreter_device()
+    if interpret is not True and not isinstance(interpret, InterpretParams):
+        raise ArgumentTypeError(f"interpret= is None, True, False or kd.InterpretParams(...), and not {interpret!r}")
     return interpreter_device(None if interpret is True else interpret)
