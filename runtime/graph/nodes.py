@@ -314,7 +314,11 @@ def set_scalars(node: Node, scalars: Sequence[Any]) -> None:
 
 def _check_scalar(node: Node, value: Any, dtype: DType) -> None:
     """Raise unless a kernel compiled for a scalar of `dtype` can take `value`."""
-    if dtype.is_integer and isinstance(value, (float, np.floating)):
+    try:
+        kind = "i" if isinstance(value, (int, bytes, bytearray)) else np.asarray(value).dtype.kind
+    except (TypeError, ValueError):
+        kind = "O"
+    if kind in "Oc" or (dtype.is_integer and kind == "f"):  # None would become NaN, and 1j 0
         raise ArgumentTypeError(f"{node!r} was recorded with a scalar of {dtype}, and got {value!r}")
     scalar_bytes(value, dtype)
 

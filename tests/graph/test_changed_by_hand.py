@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ def add(x: Any, y: Any, out: Any) -> None:
     ("change", "error", "says"),
     [
         (lambda g: g.set_params(5), ValueError, "no node 5"),
-        (lambda g: g.set_params("first"), TypeError, "integer"),
+        (lambda g: g.set_params("first"), TypeError, "its number"),
         (lambda g: g.set_params(0, scalars=[1, 2]), ValueError, "takes 1 scalars"),
         (lambda g: g.set_params(0, scalars=["a"]), TypeError, "'a' is not a scalar of int32"),
         (lambda g: g.set_params(0, scalars=[2.5]), TypeError, "recorded with a scalar of int32"),
@@ -126,3 +127,47 @@ def test_a_nested_graph_wants_every_variable():
             inner()
         inner(k=3)
     np.testing.assert_array_equal(outer(), X * 3)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda g: g.set_params("first", [X]), "one of g.nodes or its number"),
+        (lambda g: g.set_params(0.5, [X]), "one of g.nodes or its number"),
+        (lambda g: g.set_params(0, arrays=X), "arrays= is a list"),
+        (lambda g: g.set_params(0, arrays={0: X}), "arrays= is a list"),
+        (lambda g: g.set_params(0, scalars=3), "scalars= is a list"),
+        (lambda g: g.set_params(0, scalars=[None]), "was recorded with a scalar"),
+        (lambda g: g.set_params(0, scalars=[1j]), "was recorded with a scalar"),
+        (lambda g: kd.Graph.from_calls(3), "a list of calls"),
+    ],
+)
+def test_what_cannot_be_set_is_our_error_at_the_users_line(change, says):
+    with kd.Graph() as g:
+        scale(X, 3)
+    with pytest.raises(kd.Error, match=says) as caught:
+        change(g)
+    assert isinstance(caught.value, TypeError)
+    assert caught.traceback[-1].path == Path(__file__)
+    np.testing.assert_array_equal(g(), X * 3)
+
+
+def test_errors_of_properties_and_of_the_block_end_at_the_users_line():
+    def outputs_set_late():
+        with kd.Graph() as g:
+            scale(X, 3)
+        g()
+        g.outputs = X
+
+    def read_too_early():
+        with kd.Graph() as g:
+            _ = g.inputs
+
+    def one_in_another():
+        with kd.Graph(), kd.Graph():
+            pass
+
+    for misuse in (outputs_set_late, read_too_early, one_in_another, lambda: kd.Graph().to_dot()):
+        with pytest.raises(kd.Error) as caught:
+            misuse()
+        assert caught.traceback[-1].path == Path(__file__), misuse
