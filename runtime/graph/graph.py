@@ -181,6 +181,10 @@ class Graph:
 
     _repr_svg_ = to_svg
 
+    @ends_at_user
+    def __reduce__(self) -> Any:
+        raise GraphError("a graph is not copied or pickled: record another where it is to run")
+
     def __repr__(self) -> str:
         if self._recorder is None or self._context is not None:
             return "<Graph, not recorded>"
@@ -314,7 +318,7 @@ class Graph:
         if isinstance(node, Node):
             if node.graph is not self:
                 raise ArgumentValueError(f"{node!r} belongs to another graph")
-            return node
+            return nodes[node.index]  # g.outputs may have been set since `node` was looked at
         try:
             index = operator.index(node)
         except TypeError:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import gc
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -171,3 +174,32 @@ def test_errors_of_properties_and_of_the_block_end_at_the_users_line():
         with pytest.raises(kd.Error) as caught:
             misuse()
         assert caught.traceback[-1].path == Path(__file__), misuse
+
+
+def test_a_node_looked_at_before_the_outputs_were_set_is_the_same_node():
+    with kd.Graph() as g:
+        a = scale(X, 3)
+        b = scale(Y, 2)
+    first = g.nodes[0]
+    g.outputs = (b, a)
+    first.set_params(scalars=[5])
+    np.testing.assert_array_equal(g()[1], X * 5)
+
+
+def test_a_node_whose_graph_is_gone_says_so():
+    node = kd.Graph.from_calls([(scale, X, 3)]).nodes[0]
+    gc.collect()
+    for change in (node.set_params, node.set_launch_dims):
+        with pytest.raises(kd.Error, match="is gone: keep a reference") as caught:
+            change()
+        assert caught.traceback[-1].path == Path(__file__)
+
+
+def test_a_graph_is_not_copied():
+    """A copy would share what the first replay gives up."""
+    g = kd.Graph.from_calls([(scale, X, 3)])
+    for way in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(kd.Error, match="not copied or pickled"):
+            way(g)
+    assert len(g.nodes) == 1
+    np.testing.assert_array_equal(g(), X * 3)
