@@ -118,7 +118,7 @@ def _split(definition: Definition, inputs: Sequence[str] | int | None) -> tuple[
         if inputs < 0 or (listed is not None and inputs > len(listed)):
             raise ArgumentTypeError(f"the body of {definition.name!r} does not take {inputs} inputs")
         names = [f"x{i}" for i in range(inputs)] if listed is None else listed[:inputs]
-    elif isinstance(inputs, (tuple, list)) and all(isinstance(n, str) for n in inputs):
+    elif isinstance(inputs, (tuple, list)) and {type(n) for n in inputs} <= {str}:
         names = list(inputs)
     elif inputs is not None:
         raise ArgumentTypeError(f"inputs= is the inputs' names, in a list, or their number, and not {inputs!r}")

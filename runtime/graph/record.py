@@ -11,7 +11,7 @@ from typing import Any
 from kernel_dsl.compiled import OutputSpec
 from kernel_dsl.variables import bound, evaluate, variables
 
-from ..arrays import ArrayView, Interop, frameworks, view
+from ..arrays import ArrayView, Interop, frameworks, overlap, view
 from ..calls import Launch, PendingCall, allocate
 from ..device import Device, cuda_device, device_index
 from ..errors import ArgumentTypeError, ArgumentValueError
@@ -138,6 +138,8 @@ class GraphRecorder:
             )
         if to.readonly:
             raise ArgumentValueError("the target of a copy is read-only")
+        if overlap(to, of) and not to.same_memory(of):  # a GPU copies in no fixed order
+            raise ArgumentValueError("the two arrays of a copy share some of their memory; copy by way of a third")
         index = device_index([to, of])
         if index is not None and self.made.device is None:
             self.made.device = cuda_device(index)

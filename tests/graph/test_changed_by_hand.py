@@ -203,3 +203,16 @@ def test_a_graph_is_not_copied():
             way(g)
     assert len(g.nodes) == 1
     np.testing.assert_array_equal(g(), X * 3)
+
+
+def test_a_copy_within_itself_is_refused():
+    """A GPU copies in no fixed order."""
+    x = np.arange(8, dtype=np.float32)
+    with kd.Graph() as g:
+        for target, source in ((x[1:], x[:-1]), (x, x[::-1])):
+            with pytest.raises(kd.Error, match="share some of their memory") as caught:
+                g.copy(target, source)
+            assert isinstance(caught.value, ValueError)
+        g.copy(x[::2], x[1::2])
+    g()
+    np.testing.assert_array_equal(x, [1, 1, 3, 3, 5, 5, 7, 7])
