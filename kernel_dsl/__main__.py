@@ -81,6 +81,10 @@ def find_kernel(place: str) -> Any:
         target = eval(name, found) if name else None
     except (NameError, AttributeError, SyntaxError):
         target = None
+    except Error:
+        raise
+    except Exception as error:
+        raise CommandError(f"{name} of {file} raised {type(error).__name__}: {error}") from error
     if not _is_kernel(target):
         listed = ", ".join(kernels) or "none"
         raise CommandError(f"{file} has no kernel {name!r}; its kernels are: {listed}. Write {file}:KERNEL")

@@ -307,11 +307,11 @@ class VariableUse(Error, TypeError):
 
 
 class VariableType(Error, TypeError):
-    """A replay that gives a `kd.Variable` something else than an integer."""
+    """A replay that gives a `kd.Variable` something else than an integer, or arithmetic of it with such."""
 
     code = "variable-type"
     title = "variable '{variable}' stands for an integer, and got {got}"
-    help = "give an int when the graph is called: g({variable}=3)"
+    help = "{hint}"
 
 
 class VariableValue(Error, ValueError):

@@ -254,14 +254,12 @@ class Kernel:
             return ArrayInput(tuple(x.shape), self._dtype(x))
         return self._scalar(x)
 
+    @ends_at_user
     def bind(self, *args: Any, out: Any = None, stream: Any = None, interpret: Any = None) -> Any:
         """Fix the arguments: `bound = k.bind(x, y)`, then `bound()` launches on the same arrays at the least cost."""
         from runtime import bind
 
-        try:
-            prepared = self._prepare(args, out, self._interpret if interpret is None else interpret)
-        except Error as error:
-            raise at_user_line(error) from error.__cause__
+        prepared = self._prepare(args, out, self._interpret if interpret is None else interpret)
         tree = prepared.kernel.output_tree
         structure = operator.itemgetter(0) if tree == 0 else functools.partial(unflatten, tree)
         return bind(
@@ -274,6 +272,7 @@ class Kernel:
             structure,
         )
 
+    @ends_at_user
     def as_torch_op(
         self,
         name: str,

@@ -64,6 +64,7 @@ class Symbol:
         """The variables in it, by name."""
         raise AssertionError("each kind of symbol has its own")
 
+    @ends_at_user
     def __index__(self) -> int:
         binding = _binding.get()
         names = self.variables()
@@ -166,7 +167,8 @@ class Variable(Symbol):
         try:
             number = operator.index(value)
         except TypeError:
-            raise VariableType(variable=self.name, got=repr(value)) from None
+            hint = f"give an int when the graph is called: g({self.name}=3)"
+            raise VariableType(variable=self.name, got=repr(value), hint=hint) from None
         if not self.lo <= number <= self.hi:
             what = f"variable {self.name!r} is from {self.lo} to {self.hi}, and got {number}"
             raise VariableValue(what=what, hint="give a value within, or record with a wider range")
@@ -179,14 +181,25 @@ class Variable(Symbol):
 class Expression(Symbol):
     """Arithmetic on symbols and ints."""
 
+    @ends_at_user
     def __init__(self, sign: str, apply: Callable[[int, int], int], left: Any, right: Any) -> None:
         self.sign = sign
         self.apply = apply
-        self.operands = tuple(o if isinstance(o, Symbol) else operator.index(o) for o in (left, right))
+        try:
+            self.operands = tuple(o if isinstance(o, Symbol) else operator.index(o) for o in (left, right))
+        except TypeError:
+            symbol, other = (left, right) if isinstance(left, Symbol) else (right, left)
+            got, hint = f"{other!r} on the other side of {sign}", "give an int; a quotient of ints is `//`"
+            raise VariableType(variable=", ".join(symbol.variables()), got=got, hint=hint) from None
 
     def evaluate(self, values: Mapping[str, int]) -> int:
         left, right = (evaluate(o, values) for o in self.operands)
-        return self.apply(left, right)
+        try:
+            return self.apply(left, right)
+        except ZeroDivisionError:
+            known = ", ".join(f"{name} = {values[name]}" for name in self.variables())
+            hint = "keep the divisor from 0 by the variable's range"
+            raise VariableValue(what=f"{self!r} divides by 0 where {known}", hint=hint) from None
 
     def variables(self) -> dict[str, Variable]:
         return variables(self.operands)

@@ -140,8 +140,8 @@ def scalar_bytes(value: Any, dtype: DType) -> bytes:
         if not info.min <= value <= info.max:
             wider = "np.int64" if -(2**63) <= value < 2**63 else "np.uint64"
             raise ArgumentValueError(
-                f"the scalar {value} does not fit {dtype} ({info.min} to {info.max}); pass "
-                f"{wider}({value}) for a wider one"
+                f"the scalar {value} does not fit {dtype} ({info.min} to {info.max}), for which the kernel was "
+                f"compiled; compile or record it with {wider}({value})"
             )
     try:
         with np.errstate(over="ignore"):

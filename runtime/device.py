@@ -162,8 +162,6 @@ def pick_device(interpret: Any, arrays: Sequence[ArrayView] = ()) -> Device:
             )
         _say_no_gpu(state.reason)
         return interpreter_device()
-    if interpret is True:
-        return interpreter_device()
-    if not isinstance(interpret, InterpretParams):
-        raise ArgumentTypeError(f"interpret={interpret!r} must be None, True, False or a kd.InterpretParams")
-    return interpreter_device(interpret)
+    if interpret is not True and not isinstance(interpret, InterpretParams):
+        raise ArgumentTypeError(f"interpret= is None, True, False or kd.InterpretParams(...), and not {interpret!r}")
+    return interpreter_device(None if interpret is True else interpret)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from . import recording
+from .errors import ArgumentTypeError
 from .fast_plan import plan_fast
 from .signature import LongWayError, scan, signature_of
 from .streams import stream_handle
@@ -47,7 +48,10 @@ class FastCalls:
         if recording.active and recording.current() is not None:
             return MISS  # a graph takes this call
         if stream is not None:
-            stream = stream_handle(stream)
+            try:
+                stream = stream_handle(stream)
+            except ArgumentTypeError:
+                return MISS  # the full call says so, at the user's line
         for run in self._recent:
             result = run(args, out, stream)
             if result is not MISS:

@@ -84,18 +84,31 @@ def read(array: Any, stream: int) -> ArrayView:
 
     The capsule is kept, not consumed: it frees what it holds when the view goes.
     """
+    try:
+        capsule = _capsule(array, stream)
+    except (AttributeError, BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise ArgumentTypeError(f"{_name(array)} gives no DLPack tensor: {type(error).__name__}: {error}") from error
+    if _api.PyCapsule_IsValid(capsule, _NEW):
+        new = _Versioned.from_address(_api.PyCapsule_GetPointer(capsule, _NEW))
+        return _view(new.tensor, bool(new.flags & _READ_ONLY), (array, capsule))
+    if not _api.PyCapsule_IsValid(capsule, _OLD):
+        raise ArgumentTypeError(f"{_name(array)} gives no DLPack tensor, or one that was taken over before")
+    old = _Managed.from_address(_api.PyCapsule_GetPointer(capsule, _OLD))
+    return _view(old.tensor, False, (array, capsule))
+
+
+def _name(array: Any) -> str:
+    return f"a {type(array).__module__}.{type(array).__name__}"
+
+
+def _capsule(array: Any, stream: int) -> Any:
     kind = int(array.__dlpack_device__()[0])
     # DLPack's own numbering: 0 is forbidden for CUDA, 1 is the legacy default stream.
     wanted = None if kind == _CPU else stream or 1
     try:
-        capsule = array.__dlpack__(stream=wanted, max_version=(1, 0))
+        return array.__dlpack__(stream=wanted, max_version=(1, 0))
     except TypeError:  # a producer from before DLPack 1.0
-        capsule = array.__dlpack__() if wanted is None else array.__dlpack__(stream=wanted)
-    if _api.PyCapsule_IsValid(capsule, _NEW):
-        new = _Versioned.from_address(_api.PyCapsule_GetPointer(capsule, _NEW))
-        return _view(new.tensor, bool(new.flags & _READ_ONLY), (array, capsule))
-    old = _Managed.from_address(_api.PyCapsule_GetPointer(capsule, _OLD))
-    return _view(old.tensor, False, (array, capsule))
+        return array.__dlpack__() if wanted is None else array.__dlpack__(stream=wanted)
 
 
 def _view(tensor: _Tensor, readonly: bool, owner: Any) -> ArrayView:

@@ -9,9 +9,11 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from keyword import iskeyword
 from typing import Any, cast
 
 from kernel_dsl.specialise import Definition, output_structs
+from kernel_dsl.tree import flatten, unflatten
 
 from .errors import ArgumentTypeError
 
@@ -52,21 +54,31 @@ def as_torch_op(
         if function is not None and not callable(function):
             raise ArgumentTypeError(f"{what}= of op {name!r} must be a function, and is {function!r}")
     names, outputs = _split(definition, inputs)
+    if outputs < 0 or len(set(names)) < len(names) or not all(n.isidentifier() and not iskeyword(n) for n in names):
+        raise ArgumentTypeError(f"inputs={inputs!r} of op {name!r} does not fit the body of {definition.name!r}")
     schema = f"({', '.join(_argument(definition, n) for n in names)}) -> {_result(outputs)}"
 
     def run(*args: Any, **kwargs: Any) -> Any:
         # Autograd is above this: it knows the op by its own formula.
         with torch.no_grad():
-            return counted(_flat(kernel(*args, *(kwargs[n] for n in names[len(args) :]))))
+            given = [*args, *(kwargs[n] for n in names[len(args) :])]
+            if any(isinstance(a, torch.Tensor) for a in given):
+                return counted(_flat(kernel(*given)))
+            made, tree = fresh(given)  # no tensor says what the results are to be
+            kernel(*given, out=unflatten(tree, made))
+            return counted(made)
 
     def fake(*args: Any, **kwargs: Any) -> Any:
         given = [*args, *(kwargs[n] for n in names[len(args) :])]
-        structs, _ = output_structs(definition, [_struct(a) for a in given])
+        return counted(fresh(given)[0])
+
+    def fresh(given: Sequence[Any]) -> tuple[list[Any], Any]:
+        structs, tree = output_structs(definition, [_struct(a) for a in given])
         device = next((a.device for a in given if isinstance(a, torch.Tensor)), None)
         made = [
             torch.empty(s.shape, dtype=getattr(torch, s.dtype.name), device=device) for s in structs if s is not None
         ]
-        return counted(made)
+        return made, tree
 
     def counted(made: Sequence[Any]) -> Any:
         if len(made) != outputs:
@@ -103,10 +115,13 @@ def _split(definition: Definition, inputs: Sequence[str] | int | None) -> tuple[
     else:
         used = None if callable(scratch) and not hasattr(scratch, "shape") else 1
     if isinstance(inputs, int):
-        known = None if listed is None else listed[:inputs]
-        names = known or [f"x{i}" for i in range(inputs)]
-    elif inputs is not None:
+        if inputs < 0 or (listed is not None and inputs > len(listed)):
+            raise ArgumentTypeError(f"the body of {definition.name!r} does not take {inputs} inputs")
+        names = [f"x{i}" for i in range(inputs)] if listed is None else listed[:inputs]
+    elif isinstance(inputs, (tuple, list)) and {type(n) for n in inputs} <= {str}:
         names = list(inputs)
+    elif inputs is not None:
+        raise ArgumentTypeError(f"inputs= is the inputs' names, in a list, or their number, and not {inputs!r}")
     else:
         names = _infer_inputs(definition, listed, used)
     outputs = _count_outputs(definition)
@@ -175,8 +190,6 @@ def _result(outputs: int) -> str:
 
 
 def _flat(result: Any) -> list[Any]:
-    from kernel_dsl.tree import flatten
-
     return flatten(result)[0]
 
 

@@ -12,7 +12,7 @@ from ..device import Device
 from .nodes import GraphError, KernelWork, Node, Operand, Repeat, Slot
 from .plan import Block, Dependencies, ancestors, needed, place
 from .record import Recording, Result
-from .steps import Event
+from .steps import VIRTUAL, Event
 
 _VECTOR = 16  # bytes of the widest loads that kernels make where addresses allow them
 
@@ -152,7 +152,7 @@ class _Slots:
         self.listed: list[Slot] = []
         self._inputs: dict[Any, Slot] = {}
         self._empty: dict[Any, Slot] = {}
-        self._results = {id(result.view.owner) for result in made.results}
+        self._results = {id(result.view.owner): result for result in made.results}
         own = [self._own(result) for result in made.results if not result.given and result.view.size]
         own += [self._add(Slot("scratch", low, size)) for low, size in made.reserved if size]
         self._own_ranges = _Ranges(own)
@@ -191,8 +191,7 @@ class _Slots:
             # Arrays without elements may all lie at one address: it is the object that tells them apart.
             key = (id(there.owner), there.shape, there.strides, there.dtype)
             if key not in self._empty:
-                kind = "fixed" if id(there.owner) in self._results else "input"
-                self._empty[key] = self._add(Slot(kind, there.address, 0, there, there.owner))
+                self._empty[key] = self._add(self._without_bytes(there))
             return self._empty[key]
         found = self._own_ranges.find(there) or self._written.find(there)
         if found is not None:
@@ -202,6 +201,14 @@ class _Slots:
             low, high = there.span()
             self._inputs[key] = self._add(Slot("input", low, high - low, there, there.owner))
         return self._inputs[key]
+
+    def _without_bytes(self, there: ArrayView) -> Slot:
+        result = self._results.get(id(there.owner))
+        if result is not None:
+            return Slot("result", there.address, 0, there, result.array, given=result.given)
+        if there.address >= VIRTUAL:  # between two nodes of a nested graph
+            return Slot("scratch", there.address, 0)
+        return Slot("input", there.address, 0, there, there.owner)
 
     def output(self, there: ArrayView, array: Any, frozen: bool = False) -> Output:
         """An output of the graph. Raises GraphError for an array that no node writes."""

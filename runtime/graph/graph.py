@@ -72,6 +72,7 @@ class Graph:
 
     # --- recording --------------------------------------------------------------------------------
 
+    @ends_at_user
     def __enter__(self) -> Graph:
         if self._recorder is not None:
             raise GraphError("this graph was recorded before; make another kd.Graph()")
@@ -82,6 +83,7 @@ class Graph:
         self._context.__enter__()
         return self
 
+    @ends_at_user
     def __exit__(
         self,
         kind: type[BaseException] | None,
@@ -97,13 +99,18 @@ class Graph:
             self._chosen, self.outputs = None, self._chosen
 
     @classmethod
+    @ends_at_user
     def from_calls(cls, calls: Sequence[Any]) -> Graph:
         """A graph of calls, made in order: callables without arguments, (function, args), (function, args,
         kwargs) or (function, *args).
         """
+        try:
+            listed = list(calls)
+        except TypeError:
+            raise ArgumentTypeError(f"from_calls takes a list of calls, and got {calls!r}") from None
         graph = cls()
         with graph:
-            for item in calls:
+            for item in listed:
                 if callable(item):
                     item()
                     continue
@@ -121,16 +128,19 @@ class Graph:
     # --- what it is made of -----------------------------------------------------------------------
 
     @property
+    @ends_at_user
     def nodes(self) -> tuple[Node, ...]:
         """The steps, in the order they were recorded."""
         return tuple(self._built().nodes)
 
     @property
+    @ends_at_user
     def inputs(self) -> tuple[Any, ...]:
         """The recorded input arrays, in the order in which a replay takes others."""
         return tuple(slot.array for slot in self._built().inputs)
 
     @property
+    @ends_at_user
     def outputs(self) -> Any:
         """What a replay returns: a tuple of arrays, or the structure it was set to."""
         if self._chosen is not None:
@@ -138,6 +148,7 @@ class Graph:
         return tuple(output.array for output in self._built().outputs)
 
     @outputs.setter
+    @ends_at_user
     def outputs(self, arrays: Any) -> None:
         if self._exec is not None:
             raise GraphError("g.outputs is set before the first replay: memory that is not an output is given up then")
@@ -153,19 +164,26 @@ class Graph:
             raise
 
     @property
+    @ends_at_user
     def memory_bytes(self) -> int:
         """Bytes of the graph's own memory, where intermediates share what they can."""
         return self._built().memory_bytes
 
+    @ends_at_user
     def to_dot(self) -> str:
         """Nodes and edges in Graphviz' language."""
         return dot(self._built())
 
+    @ends_at_user
     def to_svg(self) -> str:
         """A picture of nodes and edges; notebooks show it by themselves."""
         return svg(self._built())
 
     _repr_svg_ = to_svg
+
+    @ends_at_user
+    def __reduce__(self) -> Any:
+        raise GraphError("a graph is not copied or pickled: record another where it is to run")
 
     def __repr__(self) -> str:
         if self._recorder is None or self._context is not None:
@@ -240,12 +258,12 @@ class Graph:
         with self._lock:
             self.instantiate()
             target = self._node(node)
-            given = {i: array for i, array in enumerate(arrays or ()) if array is not None}
+            given = {i: array for i, array in enumerate(_listed("arrays", arrays)) if array is not None}
             slots = {i: self._slot_for(target, i, array) for i, array in given.items()}
             check_memory(target, slots)
             with self._changing():
                 if scalars is not None:
-                    set_scalars(target, scalars)
+                    set_scalars(target, _listed("scalars", scalars))
                 for position, slot in slots.items():
                     operand = target.operands[position]
                     operand.slot, operand.view, operand.shift = slot, cast("ArrayView", slot.home), 0
@@ -300,10 +318,14 @@ class Graph:
         if isinstance(node, Node):
             if node.graph is not self:
                 raise ArgumentValueError(f"{node!r} belongs to another graph")
-            return node
-        if not -len(nodes) <= operator.index(node) < len(nodes):
+            return nodes[node.index]  # g.outputs may have been set since `node` was looked at
+        try:
+            index = operator.index(node)
+        except TypeError:
+            raise ArgumentTypeError(f"a node is one of g.nodes or its number, and not {node!r}") from None
+        if not -len(nodes) <= index < len(nodes):
             raise ArgumentValueError(f"there is no node {node}: the graph has {len(nodes)}")
-        return nodes[node]
+        return nodes[index]
 
     def _slot_for(self, node: Node, position: int, array: Any) -> Slot:
         """A slot of its own for an array that takes an operand's place. Raises where it cannot."""
@@ -472,6 +494,15 @@ class Graph:
         if self._chosen is not None:
             return unflatten(flatten(self._chosen)[1], made)
         return made[0] if len(made) == 1 else tuple(made)
+
+
+def _listed(what: str, values: Any) -> Sequence[Any]:
+    """The values of a list or tuple; none for None."""
+    if values is None:
+        return ()
+    if not isinstance(values, (list, tuple)):
+        raise ArgumentTypeError(f"{what}= is a list, with a value for each, and not {values!r}")
+    return cast("Sequence[Any]", values)
 
 
 def _parts(item: Any) -> tuple[Callable[..., Any], Sequence[Any], dict[str, Any]]:

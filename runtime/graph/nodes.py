@@ -12,6 +12,7 @@ from typing import Any, cast
 import numpy as np
 
 from kernel_dsl.compiled import CompiledKernel, LaunchAttributes, ScalarParam
+from kernel_dsl.diagnostics import ends_at_user
 from kernel_dsl.dtypes import DType
 from kernel_dsl.target import Target
 
@@ -252,10 +253,12 @@ class Node:
         """Bytes of dynamic SMEM a block."""
         return self.work.attributes.dynamic_smem if self.work.attributes else 0
 
+    @ends_at_user
     def set_params(self, arrays: Sequence[Any] | None = None, scalars: Sequence[Any] | None = None) -> None:
         """See `Graph.set_params`."""
-        self.graph.set_params(self, arrays, scalars)
+        self._alive().set_params(self, arrays, scalars)
 
+    @ends_at_user
     def set_launch_dims(
         self,
         grid: Dims | None = None,
@@ -263,7 +266,13 @@ class Node:
         dynamic_smem: int | None = None,
     ) -> None:
         """See `Graph.set_launch_dims`."""
-        self.graph.set_launch_dims(self, grid, block, dynamic_smem)
+        self._alive().set_launch_dims(self, grid, block, dynamic_smem)
+
+    def _alive(self) -> Any:
+        graph = self.graph
+        if graph is None:
+            raise GraphError(f"the graph of {self!r} is gone: keep a reference to it")
+        return graph
 
     def __repr__(self) -> str:
         dims = f" grid={self.grid} block={self.block}" if self.grid else ""
@@ -314,7 +323,11 @@ def set_scalars(node: Node, scalars: Sequence[Any]) -> None:
 
 def _check_scalar(node: Node, value: Any, dtype: DType) -> None:
     """Raise unless a kernel compiled for a scalar of `dtype` can take `value`."""
-    if dtype.is_integer and isinstance(value, (float, np.floating)):
+    try:
+        kind = "i" if isinstance(value, (int, bytes, bytearray)) else np.asarray(value).dtype.kind
+    except (TypeError, ValueError):
+        kind = "O"
+    if kind in "Oc" or (dtype.is_integer and kind == "f"):  # None would become NaN, and 1j 0
         raise ArgumentTypeError(f"{node!r} was recorded with a scalar of {dtype}, and got {value!r}")
     scalar_bytes(value, dtype)
 

@@ -11,7 +11,7 @@ from typing import Any
 from kernel_dsl.compiled import OutputSpec
 from kernel_dsl.variables import bound, evaluate, variables
 
-from ..arrays import ArrayView, Interop, frameworks, view
+from ..arrays import ArrayView, Interop, frameworks, overlap, view
 from ..calls import Launch, PendingCall, allocate
 from ..device import Device, cuda_device, device_index
 from ..errors import ArgumentTypeError, ArgumentValueError
@@ -138,6 +138,8 @@ class GraphRecorder:
             )
         if to.readonly:
             raise ArgumentValueError("the target of a copy is read-only")
+        if overlap(to, of) and not to.same_memory(of):  # a GPU copies in no fixed order
+            raise ArgumentValueError("the two arrays of a copy share some of their memory; copy by way of a third")
         index = device_index([to, of])
         if index is not None and self.made.device is None:
             self.made.device = cuda_device(index)
@@ -170,7 +172,7 @@ class GraphRecorder:
         if program.device is not None:
             self._settle_device(program.device, "a nested graph")
         self._know(variables(dict(values)))
-        moved, arrays = self._place_slots(program, inputs, outs)
+        moved, owners, arrays = self._place_slots(program, inputs, outs)
         repeats: dict[int, Repeat] = {}
         for old in program.repeats:
             bindings = {n: evaluate_symbol(b, values) for n, b in old.bindings.items()}
@@ -183,7 +185,8 @@ class GraphRecorder:
                 # A slot that `set_params` gave is the user's own array.
                 shift = moved.get(operand.slot, operand.slot.low) - operand.slot.low
                 self.made.keep.append(operand.slot.array)
-                views.append(dataclasses.replace(operand.view, address=operand.view.address + shift))
+                owner = owners.get(operand.slot, operand.view.owner)
+                views.append(dataclasses.replace(operand.view, address=operand.view.address + shift, owner=owner))
                 shifts.append(operand.shift + shift)
             self.made.events.append(
                 Event(
@@ -200,9 +203,12 @@ class GraphRecorder:
 
     def _place_slots(
         self, program: Any, inputs: Sequence[ArrayView], outs: Mapping[Any, ArrayView]
-    ) -> tuple[dict[Any, int], dict[Any, Any]]:
-        """Where each slot of a nested graph lies in this recording, and its results' arrays."""
+    ) -> tuple[dict[Any, int], dict[Any, Any], dict[Any, Any]]:
+        """Where each slot of a nested graph lies in this recording, whose memory the moved ones lie in, and its
+        results' arrays.
+        """
         moved: dict[Any, int] = {}
+        owners: dict[Any, Any] = {}
         arrays: dict[Any, Any] = {}
         given = dict(zip(program.inputs, inputs, strict=True))
         frozen = {output.slot for output in program.outputs if output.frozen}
@@ -219,10 +225,12 @@ class GraphRecorder:
                 array = home.owner
             self.made.keep.append((home.owner, array))
             moved[slot] = home.span()[0]
+            if home is not slot.home:
+                owners[slot] = home.owner
             if slot.kind == "result":
                 arrays[slot] = array
                 self.made.results.append(Result(array, home, not fresh, fresh and slot in frozen))
-        return moved, arrays
+        return moved, owners, arrays
 
     def _empty_like(self, home: ArrayView, frozen: bool) -> tuple[ArrayView, Any]:
         """New memory like a recorded result's, and the user's array of it."""

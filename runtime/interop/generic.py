@@ -118,13 +118,19 @@ def _cuda_interface(array: Any, interface: dict[str, Any], stream: int) -> Array
     if interface.get("mask") is not None:
         raise ArgumentTypeError("a masked array cannot be passed to a kernel, which would ignore its mask")
     try:
-        dtype = as_dtype(np.dtype(interface["typestr"]))
+        named, steps = interface["typestr"], interface.get("strides")
+        shape = tuple(int(n) for n in interface["shape"])
+        address, readonly = interface["data"]
+    except (KeyError, TypeError, ValueError) as error:
+        name = f"{type(array).__module__}.{type(array).__name__}"
+        raise ArgumentTypeError(
+            f"the __cuda_array_interface__ of a {name} lacks a shape, a typestr or data: {type(error).__name__}: {error}"
+        ) from error
+    try:
+        dtype = as_dtype(np.dtype(named))
     except TypeError:
-        raise ArgumentTypeError(f"an array of {interface['typestr']} is not one that a kernel can hold") from None
-    shape = tuple(int(n) for n in interface["shape"])
-    steps = interface.get("strides")
+        raise ArgumentTypeError(f"an array of {named} is not one that a kernel can hold") from None
     strides = row_major(shape) if steps is None else element_strides(tuple(steps), shape, dtype.itemsize)
-    address, readonly = interface["data"]
     index = _owner(address) if address else cuda_device(None).index
     pending = interface.get("stream")
     if pending is not None:

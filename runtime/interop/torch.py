@@ -50,6 +50,10 @@ def check_plain(tensor: Any) -> None:
             ".detach(), call under torch.no_grad(), or register the kernel with "
             "as_torch_op(backward=...)"
         )
+    if tensor.is_nested:
+        raise ArgumentTypeError(
+            "a nested tensor cannot be passed to a kernel; pass .to_padded_tensor(0), or each of its parts"
+        )
     if tensor.layout is not torch.strided:
         raise ArgumentTypeError(f"a {tensor.layout} tensor cannot be passed to a kernel; pass .to_dense()")
     if tensor.is_neg() or tensor.is_conj():

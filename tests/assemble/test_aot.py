@@ -77,6 +77,15 @@ def test_wrong_arguments_are_errors(loaded: CompiledFile, device: FakeDevice) ->
     assert device.launches == []
 
 
+def test_wrong_options_are_our_errors_at_the_users_line(loaded: CompiledFile) -> None:
+    x = np.arange(1024, dtype=np.float32)
+    for options in ({"interpret": "yes"}, {"interpret": 1}, {"interpret": True, "stream": 1.5}, {"stream": 1.5}):
+        for call in (loaded, loaded.bind):
+            with pytest.raises(ArgumentTypeError, match=r"interpret=|stream=") as caught:
+                call(x, 2.5, **options)
+            assert caught.traceback[-1].path == Path(__file__)
+
+
 @pytest.mark.parametrize("tree", [0, (0,), [0], {"b": 0}, ({"a": [0, None]},), None])
 def test_the_result_has_the_structure_it_had(tmp_path: Path, device: FakeDevice, tree) -> None:
     save(replace(axpy(), output_tree=tree), tmp_path / "k")

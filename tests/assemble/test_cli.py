@@ -113,6 +113,8 @@ def test_one_stage_is_printed_alone(file: Path, capsys: pytest.CaptureFixture[st
     [
         (["{file}:nothing"], 2, "its kernels are: scale"),
         (["{file}:sys"], 2, "its kernels are: scale"),
+        (["{file}:times()"], 2, "times() of {file} raised TypeError: times() missing"),
+        (["{file}:1/0"], 2, "raised ZeroDivisionError"),
         (["{file}x:scale"], 2, "there is no file"),
         (["{file}:scale", "--arg", "f33[3]"], 2, "'f33' is no dtype"),
         (["{file}:scale", "--arg", "f32[3]", "f32", "--target", "sm_1"], 1, "sm_90a"),
@@ -124,7 +126,7 @@ def test_what_goes_wrong_is_told_in_a_line(
 ) -> None:
     assert main(["ptx", *(word.format(file=file) for word in line)]) == status
     err = capsys.readouterr().err
-    assert words in err and "Traceback" not in err and "runpy" not in err
+    assert words.format(file=file) in err and "Traceback" not in err and "runpy" not in err
 
 
 def test_a_kernel_may_be_made_by_a_call(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import gc
+import pickle
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +32,7 @@ def add(x: Any, y: Any, out: Any) -> None:
     ("change", "error", "says"),
     [
         (lambda g: g.set_params(5), ValueError, "no node 5"),
-        (lambda g: g.set_params("first"), TypeError, "integer"),
+        (lambda g: g.set_params("first"), TypeError, "its number"),
         (lambda g: g.set_params(0, scalars=[1, 2]), ValueError, "takes 1 scalars"),
         (lambda g: g.set_params(0, scalars=["a"]), TypeError, "'a' is not a scalar of int32"),
         (lambda g: g.set_params(0, scalars=[2.5]), TypeError, "recorded with a scalar of int32"),
@@ -126,3 +130,89 @@ def test_a_nested_graph_wants_every_variable():
             inner()
         inner(k=3)
     np.testing.assert_array_equal(outer(), X * 3)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda g: g.set_params("first", [X]), "one of g.nodes or its number"),
+        (lambda g: g.set_params(0.5, [X]), "one of g.nodes or its number"),
+        (lambda g: g.set_params(0, arrays=X), "arrays= is a list"),
+        (lambda g: g.set_params(0, arrays={0: X}), "arrays= is a list"),
+        (lambda g: g.set_params(0, scalars=3), "scalars= is a list"),
+        (lambda g: g.set_params(0, scalars=[None]), "was recorded with a scalar"),
+        (lambda g: g.set_params(0, scalars=[1j]), "was recorded with a scalar"),
+        (lambda g: kd.Graph.from_calls(3), "a list of calls"),
+    ],
+)
+def test_what_cannot_be_set_is_our_error_at_the_users_line(change, says):
+    with kd.Graph() as g:
+        scale(X, 3)
+    with pytest.raises(kd.Error, match=says) as caught:
+        change(g)
+    assert isinstance(caught.value, TypeError)
+    assert caught.traceback[-1].path == Path(__file__)
+    np.testing.assert_array_equal(g(), X * 3)
+
+
+def test_errors_of_properties_and_of_the_block_end_at_the_users_line():
+    def outputs_set_late():
+        with kd.Graph() as g:
+            scale(X, 3)
+        g()
+        g.outputs = X
+
+    def read_too_early():
+        with kd.Graph() as g:
+            _ = g.inputs
+
+    def one_in_another():
+        with kd.Graph(), kd.Graph():
+            pass
+
+    for misuse in (outputs_set_late, read_too_early, one_in_another, lambda: kd.Graph().to_dot()):
+        with pytest.raises(kd.Error) as caught:
+            misuse()
+        assert caught.traceback[-1].path == Path(__file__), misuse
+
+
+def test_a_node_looked_at_before_the_outputs_were_set_is_the_same_node():
+    with kd.Graph() as g:
+        a = scale(X, 3)
+        b = scale(Y, 2)
+    first = g.nodes[0]
+    g.outputs = (b, a)
+    first.set_params(scalars=[5])
+    np.testing.assert_array_equal(g()[1], X * 5)
+
+
+def test_a_node_whose_graph_is_gone_says_so():
+    node = kd.Graph.from_calls([(scale, X, 3)]).nodes[0]
+    gc.collect()
+    for change in (node.set_params, node.set_launch_dims):
+        with pytest.raises(kd.Error, match="is gone: keep a reference") as caught:
+            change()
+        assert caught.traceback[-1].path == Path(__file__)
+
+
+def test_a_graph_is_not_copied():
+    """A copy would share what the first replay gives up."""
+    g = kd.Graph.from_calls([(scale, X, 3)])
+    for way in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(kd.Error, match="not copied or pickled"):
+            way(g)
+    assert len(g.nodes) == 1
+    np.testing.assert_array_equal(g(), X * 3)
+
+
+def test_a_copy_within_itself_is_refused():
+    """A GPU copies in no fixed order."""
+    x = np.arange(8, dtype=np.float32)
+    with kd.Graph() as g:
+        for target, source in ((x[1:], x[:-1]), (x, x[::-1])):
+            with pytest.raises(kd.Error, match="share some of their memory") as caught:
+                g.copy(target, source)
+            assert isinstance(caught.value, ValueError)
+        g.copy(x[::2], x[1::2])
+    g()
+    np.testing.assert_array_equal(x, [1, 1, 3, 3, 5, 5, 7, 7])

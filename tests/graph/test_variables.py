@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -177,3 +179,17 @@ def test_a_nested_graph_with_out_and_variables(add, double) -> None:
         np.testing.assert_array_equal(got, mine * 2 + 4)
     with pytest.raises(VariableValue, match="from 0 to 100"), Graph():
         inner(a, k=101)
+
+
+def test_arithmetic_that_has_no_integer_is_our_error(add) -> None:
+    v = Variable("v", 0, 8)
+    with pytest.raises(kd.Error, match="on the other side of") as caught:
+        _ = v + 1.5
+    assert isinstance(caught.value, TypeError)
+    with kd.Graph() as g:
+        add(np.zeros(4, np.int32), 8 // (v - 4))
+    assert (g(v=8) == 2).all()
+    with pytest.raises(kd.Error, match="divides by 0 where v = 4") as caught:
+        g(v=4)
+    assert isinstance(caught.value, ValueError) and caught.traceback[-1].path == Path(__file__)
+    assert (g(v=0) == -2).all()

@@ -177,6 +177,63 @@ def test_dlpack_in(old: bool) -> None:
         assert view(OnlyDlpack(array, old)).readonly
 
 
+def raising(error: Exception) -> Any:
+    def export(self: Any, **_: Any) -> Any:
+        raise error
+
+    return export
+
+
+@pytest.mark.parametrize(
+    ("export", "says"),
+    [
+        (lambda self, **_: 3, "taken over before"),
+        (raising(BufferError("read-only")), "BufferError: read-only"),
+        (raising(RuntimeError("not now")), "RuntimeError: not now"),
+    ],
+)
+def test_a_producer_that_gives_no_dlpack_tensor(export: Any, says: str) -> None:
+    made = type("Tensor", (), {"__dlpack__": export, "__dlpack_device__": lambda self: (1, 0)})
+    with pytest.raises(ArgumentTypeError, match=f"Tensor gives no DLPack tensor.*{says}"):
+        view(made())
+    alone = type("Alone", (), {"__dlpack__": export})
+    with pytest.raises(ArgumentTypeError, match="__dlpack_device__"):
+        view(alone())
+
+
+def test_a_dlpack_tensor_is_taken_over_once() -> None:
+    capsule = np.arange(3).__dlpack__()
+
+    class Once:
+        def __dlpack__(self, **_: Any) -> Any:
+            return capsule
+
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return (1, 0)
+
+    np.from_dlpack(Once())
+    with pytest.raises(ArgumentTypeError, match="taken over before"):
+        view(Once())
+
+
+@pytest.mark.parametrize("change", [{"shape": None}, {"data": None}, {"data": 3}, {"shape": 5}])
+def test_a_cuda_array_interface_that_lacks_something(change: dict[str, Any]) -> None:
+    class Array:
+        __cuda_array_interface__ = {"shape": (3,), "typestr": "<f4", "data": (256, False), "version": 3} | change
+
+    with pytest.raises(ArgumentTypeError, match=r"__cuda_array_interface__ of a .*Array lacks"):
+        view(Array())
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensors_are_refused() -> None:
+    torch = pytest.importorskip("torch")
+    for layout in (torch.strided, torch.jagged):
+        nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=layout)
+        with pytest.raises(ArgumentTypeError, match="to_padded_tensor"):
+            view(nested)
+
+
 def test_dlpack_in_from_torch_keeps_the_memory() -> None:
     torch = pytest.importorskip("torch")
     seen = view(OnlyDlpack(torch.full((1000,), 2, dtype=torch.bfloat16), False))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -75,6 +76,19 @@ def test_scalars_and_several_outputs() -> None:
     torch.library.opcheck(op, (x, y, 3.0))
 
 
+def test_an_op_without_tensors_among_its_inputs_gives_tensors() -> None:
+    @kd.kernel(out_type={"a": kd.ShapeDtypeStruct((8,), kd.bfloat16), "b": kd.ShapeDtypeStruct((2,), kd.int32)})
+    def filled(value: float, out):
+        out["a"][...] = kd.full((8,), value, kd.bfloat16)
+        out["b"][...] = kd.full((2,), 7, kd.int32)
+
+    op = filled.as_torch_op("kd_tests::filled", inputs=["value"])
+    halves, sevens = op(1.5)
+    assert halves.dtype is torch.bfloat16 and halves.tolist() == [1.5] * 8
+    assert sevens.dtype is torch.int32 and sevens.tolist() == [7, 7]
+    torch.library.opcheck(op, (2.5,))
+
+
 def test_what_cannot_be_told() -> None:
     @kd.kernel(out_type=lambda *structs: structs[0])
     def anything(*refs):
@@ -85,6 +99,10 @@ def test_what_cannot_be_told() -> None:
     for name in ("product", "a::b::c", "kd_tests::1x", "kd_tests::a b", "", None, 3):
         with pytest.raises(ArgumentTypeError, match="two identifiers"):
             product.as_torch_op(name)
+    for inputs in ("xy", 1.5, [3], ["1x"], ["x", "x"], ["class"], -1, 9):
+        with pytest.raises(ArgumentTypeError, match="inputs") as caught:
+            product.as_torch_op("kd_tests::inputs", inputs=inputs)
+        assert caught.traceback[-1].path == Path(__file__)
     with pytest.raises(ArgumentTypeError, match="backward= of op"):
         product.as_torch_op("kd_tests::backward", backward="product")
 
