@@ -145,7 +145,7 @@ def test_one_kernel_two_dtypes(interpret, language):
 
 
 def test_interpret_is_checked(language):
-    with pytest.raises(TypeError, match=r"interpret='yes' must be None, True, False or a kd.InterpretParams"):
+    with pytest.raises(TypeError, match=r"interpret= is None, True, False or kd.InterpretParams\(...\), and not 'yes'"):
         elementwise(language, "where", "out[elem] = x[elem];", np.zeros(4, np.float32), "yes")
 
 
