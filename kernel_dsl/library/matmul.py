@@ -45,7 +45,9 @@ def default_out(dtype: DType, b_dtype: DType) -> DType:
     if dtype in FP8 and b_dtype in FP8:
         return kd.bfloat16
     common = join(dtype, b_dtype)
-    return kd.int32 if dtype.is_integer and dtype.itemsize == b_dtype.itemsize == 1 else common
+    if common in FP8:
+        return kd.bfloat16
+    return kd.int32 if common.is_integer and dtype.itemsize == b_dtype.itemsize == 1 else common
 
 
 def _on_tensor_cores(a: DType, b: DType, precision: str | None) -> bool:

@@ -370,10 +370,11 @@ def test_mixed_the_other_way_round(dtype: Any, transposed: bool, interpret: Any,
 @pytest.mark.parametrize(("left", "right", "expected"), [
     (f32, bf16, f32), (bf16, f16, f32), (f16, kd.float8_e4m3fn, f16), (kd.int8, f32, f32), (kd.float64, f32, kd.float64),
     (kd.int32, kd.int8, kd.int32), (kd.int8, kd.int64, kd.int64), (kd.uint8, kd.int8, kd.int32), (bf16, kd.int32, bf16),
-    (f16, kd.int8, f16), (kd.int8, bf16, bf16),
+    (f16, kd.int8, f16), (kd.int8, bf16, bf16), (kd.int8, kd.float8_e5m2, bf16), (kd.float8_e4m3fn, kd.uint8, bf16),
+    (kd.int8, kd.bool_, kd.int32), (kd.bool_, kd.uint8, kd.int32),
 ], ids=str)  # fmt: skip
 def test_dtypes_that_differ(left: Any, right: Any, expected: Any, interpret: Any, rng: Any) -> None:
-    """What no instruction multiplies goes to the general kernel, in the dtype that both promote to."""
+    """What no instruction multiplies goes to the general kernel, in the dtype that both promote to, or that follows it."""
     a, b = random(rng, (37, 50), left), random(rng, (50, 23), right)
     got = kd.library.matmul(a, b, interpret=interpret)
     exact = a.astype(np.float64) @ b.astype(np.float64)
