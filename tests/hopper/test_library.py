@@ -133,6 +133,21 @@ def test_inputs_that_tma_cannot_take(backwards: bool, rng: Any) -> None:
     assert relative(kd.library.attention(q, q, q, interpret=True), attention(q, q, q, False)[0]) < 8e-3
 
 
+@pytest.mark.parametrize("extra", [f32, f16, kd.float64, kd.int64], ids=str)
+@pytest.mark.parametrize("dtype", [kd.int8, kd.uint8, kd.int32, kd.int64], ids=str)
+@pytest.mark.parametrize("K", [48, 50])
+def test_integers_keep_what_is_added_whole(extra: Any, dtype: Any, K: int, interpret: Any, rng: Any) -> None:
+    """Products of integers plus floats, or plus integers of more bits: nothing is cut off before the sum."""
+    a, b, expected = operands(rng, 64, 48, K, dtype, False, True)
+    bias, c = (random(rng, shape, extra) for shape in ((48,), (64, 48)))
+    if extra == kd.int64:
+        bias, c = bias << 33, c << 34
+    out_dtype = extra if extra.itemsize == 8 else f32
+    got = kd.library.matmul(a, b, bias=bias, c=c, out_dtype=out_dtype, interpret=interpret)
+    assert got.dtype == out_dtype
+    assert relative(got, expected + bias + c) < (1e-15 if extra.itemsize == 8 else 3e-7)
+
+
 @pytest.mark.parametrize("shape", [(70, 50, 33), (1, 3, 2), (4, 0, 3), (3, 5, 0)], ids=str)
 @pytest.mark.parametrize("dtype", [f32, kd.float64, kd.int32, bf16], ids=str)
 def test_what_the_fast_kernel_refuses(shape: Any, dtype: Any, rng: Any) -> None:
