@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -67,9 +68,9 @@ class Matmul:
 
     `out_dtype`: by default the inputs' common dtype, bfloat16 for fp8, int32 for 8-bit integers. `bias`: (N,), added to each
     row; `c`: (M, N), added; `activation`: a function of traced values, applied last. `precision="tf32"`: round float32
-    operands to tf32. `config`: a `MatmulConfig` instead of the chosen one. `out`, `stream`, `interpret`: as for kernels.
-    Inputs that TMA can't take go to a slower kernel, with a log line. Raises `BadCallArgument` for what are no such arrays,
-    `BadCallValue` for shapes that don't fit, `NoCommonDType`.
+    operands to tf32. `config`: a `MatmulConfig` instead of the chosen one. `out`, `stream`, `interpret`: as for kernels; `out`
+    may be `c`. Arrays that TMA can't take go to a slower kernel, with a log line. Raises `BadCallArgument` for what are no such
+    arrays, `BadCallValue` for shapes that don't fit and an `out` that is `a` or `b`, `NoCommonDType`.
     """
 
     def __init__(self) -> None:
@@ -90,7 +91,9 @@ class Matmul:
         stream: Any = None,
         interpret: Any = None,
     ) -> Any:
-        kernel, args = self._plan(a, b, out_dtype, bias, c, activation, precision, config, None)
+        kernel, args = self._plan(a, b, out_dtype, bias, c, activation, precision, config, None, out)
+        if out is not None:
+            check_apart(out, {"a": a, "b": b}, "matmul")
         return kernel(*args, out=out, stream=stream, interpret=interpret)
 
     def lower(
@@ -121,15 +124,16 @@ class Matmul:
         precision: str | None,
         config: MatmulConfig | None,
         target: str | None,
+        out: Any = None,
     ) -> tuple[Any, list[Any]]:
         extra = [x for x in (bias, c) if x is not None]
-        described = tuple([signature(x) for x in (a, b, *extra)])
+        described = tuple([signature(x, "matmul") for x in ((a, b, *extra) if out is None else (a, b, *extra, out))])
         options = {"activation": activation, "precision": precision, "config": config, "target": target}
-        key = (*described, bias is None, c is None, str(out_dtype), *options.values())
+        key = (*described, bias is None, c is None, out is None, str(out_dtype), *options.values())
         found = known_plan(self._plans, key, "matmul", options)
         if found is None:
             problem, args = self.describe(a, b, out_dtype, bias, c)
-            kernel = self._kernel(problem, args, activation, precision, config, target)
+            kernel = self._kernel(problem, args, activation, precision, config, target, out)
             if len(self._plans) >= MANY:
                 self._plans.clear()
             found = self._plans[key] = (kernel, problem.a_transposed, problem.b_transposed)
@@ -144,10 +148,11 @@ class Matmul:
         precision: str | None,
         config: MatmulConfig | None,
         target: str | None,
+        out: Any,
     ) -> Any:
         check_options(activation, precision, config)
         machine = target_named(target)
-        why = self.refusal(problem, args, precision, machine)
+        why = self.refusal(problem, args, precision, machine) or out_refusal(out)
         if why:
             _log.info("matmul: %s; using the general kernel", why)
             return fallback_kernel(problem, activation, precision)
@@ -209,6 +214,28 @@ class Matmul:
         return ""
 
 
+def out_refusal(out: Any) -> str:
+    """Why TMA can't store into the last two axes of `out=`; empty where it can, and for what is no array."""
+    strides, shape = (element_strides(out), tuple(out.shape)) if hasattr(out, "dtype") else (None, ())
+    if strides is None or len(shape) < 2:
+        return ""
+    if strides[-1] != 1 and shape[-1] > 1:
+        return "out is strided along its rows"
+    item = as_dtype(out.dtype).itemsize
+    if any(n > 1 and (s < 0 or s * item % 16) for n, s in zip(shape[:-1], strides[:-1], strict=True)):
+        return f"out has strides {strides}, and TMA needs rows at multiples of 16 bytes"
+    return "out is not aligned to 16 bytes" if array_address(out) % 16 else ""
+
+
+def check_apart(out: Any, inputs: Mapping[str, Any], kernel: str) -> None:
+    """Raise `BadCallValue` where `out` is one of the inputs, which other blocks still read."""
+    address = array_address(out)
+    for name, x in inputs.items():
+        if address and array_address(x) == address and math.prod(x.shape):
+            what, hint = f"out= is the memory of {name}", f"{name} is read until the end; pass another array, or none"
+            raise BadCallValue(kernel=kernel, what=what, hint=hint)
+
+
 def check_array(x: Any, name: str, rank: int, hint: str) -> None:
     """Raise `BadCallArgument` for what is no array of real numbers with that many dimensions."""
     if not hasattr(x, "shape") or not hasattr(x, "dtype") or len(x.shape) != rank:
@@ -250,11 +277,15 @@ def check_options(activation: Any, precision: Any, config: Any) -> None:
         raise BadCallArgument(kernel="matmul", what=what, hint="a `MatmulConfig`, or None to have one chosen")
 
 
-def signature(x: Any) -> tuple[Any, ...]:
-    """What a plan depends on of an array: shape, dtype, strides, alignment."""
+def signature(x: Any, kernel: str) -> tuple[Any, ...]:
+    """What a plan depends on of an array: shape, dtype, strides, alignment. Raises `BadCallArgument` for a sparse tensor."""
     stride = getattr(x, "stride", None)
     if callable(stride):
-        return x.shape, x.dtype, stride(), x.data_ptr() & 15
+        try:
+            return x.shape, x.dtype, stride(), x.data_ptr() & 15
+        except RuntimeError:
+            what = f"an argument of shape {tuple(x.shape)} is a {str(x.layout).removeprefix('torch.')} tensor"
+            raise BadCallArgument(kernel=kernel, what=what, hint="pass `.to_dense()`") from None
     shape = getattr(x, "shape", None)
     if shape is None:
         return (type(x),)
@@ -267,7 +298,7 @@ def array_address(x: Any) -> int:
         return int(x.data_ptr())
     if hasattr(x, "__array_interface__"):
         return int(x.__array_interface__["data"][0])
-    return 0
+    return int(getattr(getattr(x, "data", None), "ptr", 0))  # CuPy's
 
 
 matmul = Matmul()

@@ -158,6 +158,59 @@ def test_what_the_fast_kernel_refuses(shape: Any, dtype: Any, rng: Any) -> None:
     assert not expected.size or relative(got, expected) < (5e-3 if dtype == bf16 else 1e-5)
 
 
+def placed(kind: str, shape: tuple[int, ...], fill: Any) -> Any:
+    """An array of zeros that lies as `kind` says; `fill` is what its base holds, and shall keep."""
+    base = np.full((*shape[:-1], 2 * shape[-1] + 8), fill, np.float16)
+    views = {
+        "padded": base[..., : shape[-1]],
+        "transposed": np.full((*shape[:-2], shape[-1], shape[-2]), fill, np.float16).swapaxes(-1, -2),
+        "strided": base[..., : 2 * shape[-1] : 2],
+        "backwards": base[..., ::-1, : shape[-1]],
+        "misaligned": base[..., 1 : shape[-1] + 1],
+    }
+    return views[kind]
+
+
+@pytest.mark.parametrize("kind", ["padded", "transposed", "strided", "backwards", "misaligned"])
+def test_results_that_tma_cannot_store(kind: str, rng: Any) -> None:
+    """`out=` of any strides and address is filled, and nothing beside it."""
+    a, b, expected = operands(rng, 72, 64, 32, f16, False, False)
+    q, k, v = (random(rng, (1, 2, 40, 64), f16) for _ in range(3))
+    for shape, call, right in (
+        ((72, 64), lambda out: kd.library.matmul(a, b, out=out, interpret=True), expected),
+        (
+            (1, 2, 40, 64),
+            lambda out: kd.library.attention(q, k, v, out=out, interpret=True),
+            attention(q, k, v, False)[0],
+        ),
+    ):
+        out = placed(kind, shape, -7)
+        base = out.base
+        assert call(out) is out and relative(out, right) < 4e-3
+        out[...] = -7
+        assert (base == -7).all()
+
+
+def test_results_in_place(interpret: Any, rng: Any) -> None:
+    """c and q may be overwritten; a, b, k and v are read by other blocks, and may not."""
+    a, b, expected = operands(rng, 64, 64, 64, f16, False, False)
+    c = random(rng, (64, 64), f16)
+    expected = expected + c
+    assert relative(kd.library.matmul(a, b, c=c, out=c, interpret=interpret), expected) < 4e-3
+    q, k, v = random(rng, (1, 2, 72, 64), f16), random(rng, (1, 1, 72, 64), f16), random(rng, (1, 1, 72, 64), f16)
+    expected = attention(q, k, v, True)[0]
+    assert relative(kd.library.attention(q, k, v, causal=True, out=q, interpret=interpret), expected) < 4e-3
+    k, v = random(rng, q.shape, f16), random(rng, q.shape, f16)
+    for word, call in (
+        ("a", lambda: kd.library.matmul(a, b, out=a, interpret=True)),
+        ("b", lambda: kd.library.matmul(a, b.T, out=b, interpret=True)),
+        ("k", lambda: kd.library.attention(q, k, v, out=k, interpret=True)),
+        ("v", lambda: kd.library.attention(q, k, v, out=(v, np.empty((1, 2, 72), np.float32)), return_lse=True)),
+    ):
+        with pytest.raises(ValueError, match=f"out= is the memory of {word}"):
+            call()
+
+
 THIN = MatmulConfig(tile_m=128, tile_n=16, stages=3, epilogue_n=16, swapped=True)
 
 

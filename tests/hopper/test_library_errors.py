@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
+from kernel_dsl.library.matmul import array_address
 
 A, B = np.ones((16, 32), np.float16), np.ones((32, 24), np.float16)
 Q = np.ones((1, 2, 8, 64), np.float16)
@@ -82,3 +83,28 @@ def test_heads_without_dimensions(lse: bool) -> None:
     assert (result[0] if lse else result).shape == q.shape
     if lse:
         assert np.allclose(result[1], np.log(5.0))
+
+
+def test_sparse_tensors() -> None:
+    torch = pytest.importorskip("torch")
+    dense = torch.zeros(16, 16)
+    for call in (
+        lambda: kd.library.matmul(torch.eye(16).to_sparse(), dense),
+        lambda: kd.library.matmul(dense, dense, bias=torch.zeros(16).to_sparse()),
+        lambda: kd.library.attention(dense[None, None].to_sparse(), dense[None, None], dense[None, None]),
+    ):
+        with pytest.raises(TypeError, match="sparse_coo tensor"):
+            call()
+
+
+def test_addresses() -> None:
+    """Of arrays that are no NumPy arrays and no tensors: CuPy's way to say it, and a struct's lack of one."""
+
+    class Memory:
+        ptr = 4098
+
+    class Array:
+        data = Memory()
+
+    assert array_address(Array()) == 4098
+    assert array_address(kd.ShapeDtypeStruct((2, 2), kd.float32)) == 0
