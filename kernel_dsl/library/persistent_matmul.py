@@ -32,14 +32,6 @@ def activated(activation: Epilogue, x: Any) -> Any:
     return result
 
 
-def plus(x: Any, y: Any) -> Any:
-    """Sums `x` plus a bias or addend: in the dtype of the sums, but a float is not cut down to an integer, nor 64 bits to 32."""
-    if not x.dtype.is_float and (y.dtype.is_float or y.dtype.itemsize == 8):
-        large = 8 in (x.dtype.itemsize, y.dtype.itemsize)
-        x = x.astype((kd.float64 if large else kd.float32) if y.dtype.is_float else y.dtype)
-    return x + y.astype(x.dtype)
-
-
 @dataclass(frozen=True)
 class MatmulConfig:
     """Sizes of the matmul kernel. `group`: (clusters of) tiles of M that go together in L2.
@@ -278,3 +270,11 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
         name="matmul",
     )
     return made if activation is not None else identified(made, problem, config, blocks)
+
+
+def plus(x: Any, y: Any) -> Any:
+    """Sums `x` plus a bias or addend: in the dtype of the sums, but a float is not cut down to an integer, nor 64 bits to 32."""
+    if not x.dtype.is_float and (y.dtype.is_float or y.dtype.itemsize == 8):
+        large = 8 in (x.dtype.itemsize, y.dtype.itemsize)
+        x = x.astype((kd.float64 if large else kd.float32) if y.dtype.is_float else y.dtype)
+    return x + y.astype(x.dtype)
