@@ -14,7 +14,7 @@ from kernel_dsl.target import Feature
 
 from .attention_general import attention_general
 from .attention_kernel import AttentionConfig, AttentionProblem, attention_kernel, default_config
-from .matmul import MANY, array_address, check_apart, element_strides, known_plan, out_refusal, signature
+from .matmul import MANY, array_address, check_apart, check_counts, element_strides, known_plan, out_refusal, signature
 
 _log = logging.getLogger("kernel_dsl")
 
@@ -108,6 +108,13 @@ class Attention:
             raise BadCallArgument(
                 kernel="attention", what=what, hint="an `AttentionConfig`, or None to have one chosen"
             )
+        if config is not None:
+            check_counts(config, "attention")
+            if config.block_kv % 16:
+                what = f"config.block_kv={config.block_kv}"
+                raise BadCallValue(
+                    kernel="attention", what=what, hint="a multiple of 16: wgmma takes as many keys at once"
+                )
         machine = target_named(target)
         why = refusal(problem, (q, k, v), machine) or out_refusal(out)
         if why:

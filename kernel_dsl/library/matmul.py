@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
+from numbers import Integral
 from typing import Any
 
 import kernel_dsl as kd
@@ -275,6 +276,37 @@ def check_options(activation: Any, precision: Any, config: Any) -> None:
     if config is not None and not isinstance(config, MatmulConfig):
         what = f"config is a {type(config).__name__}"
         raise BadCallArgument(kernel="matmul", what=what, hint="a `MatmulConfig`, or None to have one chosen")
+    if config is not None:
+        check_counts(config, "matmul")
+        check_tiles(config)
+
+
+def check_counts(config: Any, kernel: str) -> None:
+    """Raise `BadCallArgument`, `BadCallValue` where a size or count of a configuration is no positive integer, or one stage."""
+    for field in fields(config):
+        if field.type != "int":
+            continue
+        value, what = getattr(config, field.name), f"config.{field.name}={getattr(config, field.name)!r}"
+        if not isinstance(value, Integral):
+            raise BadCallArgument(kernel=kernel, what=what, hint="a positive int")
+        if value < 1:
+            raise BadCallValue(kernel=kernel, what=what, hint="a positive int")
+    if config.stages < 2:
+        hint = "2 or more: a stage is given back one step after its product began"
+        raise BadCallValue(kernel=kernel, what=f"config.stages={config.stages}", hint=hint)
+
+
+def check_tiles(t: MatmulConfig) -> None:
+    """Raise `BadCallValue` where the parts of a tile don't make up the tile."""
+    sharers = 1 if t.ping_pong else t.consumers
+    if t.tile_m % (64 * sharers):
+        what = f"config.tile_m={t.tile_m} is shared by {sharers} consumers"
+        raise BadCallValue(kernel="matmul", what=what, hint=f"a multiple of {64 * sharers}: wgmma has 64 rows")
+    if t.tile_n % t.epilogue_n or t.epilogue_n % 8:
+        what = f"config.epilogue_n={t.epilogue_n} of config.tile_n={t.tile_n}"
+        raise BadCallValue(
+            kernel="matmul", what=what, hint="a multiple of 8 that divides tile_n: a tile is stored in such parts"
+        )
 
 
 def signature(x: Any, kernel: str) -> tuple[Any, ...]:
