@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 from . import dtypes as dt
 from .diagnostics import ends_at_user
 from .dtypes import DType
-from .errors import BadArgument, BadIndex, SliceOutOfRange
+from .errors import BadArgument, BadIndex, SliceOutOfRange, TracedIteration
 from .errors_hopper import UnreadAccumulator
 from .ir import Value
 from .memory import as_dtype_of, as_shape
+from .no_arithmetic import NoArithmetic
 from .values import Array
 
 __all__ = ["ACC", "AccRef"]
@@ -78,7 +79,7 @@ class AccType:
         return f"acc<{self.dtype.name}[{','.join(map(str, self.shape))}]>"
 
 
-class AccRef:
+class AccRef(NoArithmetic):
     """An accumulator, or a block of one: `acc[...]` waits for all wgmma and reads, `acc.at[:, a:b]` is a block."""
 
     __slots__ = ("_root", "_shape", "_start")
@@ -158,6 +159,9 @@ class AccRef:
         from .ops.matrix import scale_rows
 
         scale_rows(self, factors)
+
+    def __iter__(self) -> NoReturn:
+        raise TracedIteration(type=repr(self))
 
     def __getitem__(self, index: Any) -> Array:
         from .ops.matrix import wgmma_accumulator_load

@@ -165,3 +165,6 @@ class RefUnion:
         if not trees:
             raise BadArgument(op="RefUnion", what="no trees", hint="give the specifications that share memory")
         self.trees = trees
+
+    def __repr__(self) -> str:
+        return f"RefUnion({', '.join(map(repr, self.trees))})"

@@ -1,4 +1,4 @@
-"""Operators that a Ref does not have, each with the error that says to load it first."""
+"""Operators that a Ref, or an accumulator, does not have, each with the error that says to load it first."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _refuse(symbol: str) -> Any:
 
 
 class NoArithmetic:
-    """Arithmetic raises `RefAsValue`; comparison with == and != stays Python's identity."""
+    """Arithmetic and NumPy's functions raise `RefAsValue`; comparison with == and != stays Python's identity."""
 
     __slots__ = ()
     __add__ = __radd__ = _refuse("+")
@@ -40,4 +40,6 @@ class NoArithmetic:
     __invert__ = _refuse("~")
     __float__ = _refuse("float")
     __int__ = _refuse("int")
-    __array_ufunc__ = None  # so that NumPy's operands leave the choice to the Ref
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: object, **options: object) -> NoReturn:
+        raise RefAsValue(op=f"np.{ufunc.__name__}", ref=repr(self))

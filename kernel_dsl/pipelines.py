@@ -76,6 +76,13 @@ class BlockSpec:
         self.collective_axes: Any = (collective_axes,) if isinstance(collective_axes, str) else tuple(collective_axes)
         self.oob_fill_mode = oob_fill_mode
 
+    def __repr__(self) -> str:
+        default = BlockSpec()
+        given = [f"{k}={v!r}" for k, v in vars(self).items() if k != "index_map" and v != getattr(default, k)]
+        if self.index_map is not None:
+            given.append(f"index_map={getattr(self.index_map, '__name__', self.index_map)}")
+        return f"BlockSpec({', '.join(given)})"
+
     def shape_for(self, ref: Ref) -> tuple[int | None, ...]:
         return tuple(ref.shape) if self.block_shape is None else self.block_shape
 

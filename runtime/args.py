@@ -24,6 +24,7 @@ from kernel_dsl.compiled import (
 )
 from kernel_dsl.dtypes import DType
 
+from . import tensormap
 from .arrays import ArrayView, overlap
 from .errors import ArgumentTypeError, ArgumentValueError, array_name, where
 
@@ -64,6 +65,10 @@ def check_arrays(kernel: CompiledKernel, arrays: Sequence[ArrayView]) -> None:
         problem = _mismatch(view, assumed)
         if problem:
             raise ArgumentValueError(f"{array_name(kernel, index)} of kernel {kernel.name!r} {problem}{where(kernel)}")
+    for param in kernel.params:
+        if isinstance(param, TensorMapParam) and param.array < len(arrays):
+            name = f"{array_name(kernel, param.array)} of kernel {kernel.name!r}{where(kernel)}"
+            tensormap.plan(param, arrays[param.array], name)  # raises where TMA can't address the array
     check_overlaps(kernel, arrays)
 
 

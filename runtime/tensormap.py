@@ -57,7 +57,8 @@ def plan(param: TensorMapParam, view: ArrayView, name: str = "the array") -> Ten
     if steps[-1] != 1 and extents[-1] != 1:
         raise _refusal(
             name,
-            f"its innermost axis has a stride of {steps[-1]} elements, and TMA needs neighbours (stride 1)",
+            f"its innermost axis has a stride of {steps[-1]} elements, and TMA needs neighbours (stride 1). "
+            "Pass a contiguous copy",
         )
     strides: list[int] = []
     gapless = extents[-1] * item
@@ -65,11 +66,11 @@ def plan(param: TensorMapParam, view: ArrayView, name: str = "the array") -> Ten
         # The stride of an axis of extent 1 is never used, so any legal one will do.
         stride = step * item if extent > 1 else -(-gapless // _ALIGNMENT) * _ALIGNMENT
         if stride % _ALIGNMENT or not 0 <= stride < _MAX_STRIDE:
+            fix = f"Pad the row to a multiple of {_ALIGNMENT} bytes" if stride >= 0 else "Pass a contiguous copy"
             raise _refusal(
                 name,
                 f"an axis of extent {extent} has a stride of {stride} bytes, and TMA needs a "
-                "non-negative multiple "
-                f"of {_ALIGNMENT} below 2**40. Pad the row to a multiple of {_ALIGNMENT} bytes",
+                f"non-negative multiple of {_ALIGNMENT} below 2**40. {fix}",
             )
         strides.append(stride)
         gapless = stride * extent

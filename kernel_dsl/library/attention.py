@@ -14,7 +14,7 @@ from kernel_dsl.target import Feature
 
 from .attention_general import attention_general
 from .attention_kernel import AttentionConfig, AttentionProblem, attention_kernel, default_config
-from .matmul import MANY, array_address, element_strides, known_plan, signature
+from .matmul import MANY, array_address, check_apart, check_counts, element_strides, known_plan, out_refusal, signature
 
 _log = logging.getLogger("kernel_dsl")
 
@@ -24,9 +24,10 @@ class Attention:
 
     Query heads share key heads evenly where there are fewer of these. `causal`: query i sees keys 0 to i. `scale`: by
     default dim ** -0.5. `return_lse=True` also gives the logarithm of each row's sum of exponentials, float32
-    (batch, heads, queries). `config`: an `AttentionConfig`. `out`, `stream`, `interpret`: as for kernels. All three have
-    one float dtype. Inputs that TMA or wgmma can't take go to a slower kernel, with a log line. Raises `BadCallArgument` for
-    what are no such arrays, `BadCallValue` for shapes that don't fit, no keys, or a `scale` that is not positive.
+    (batch, heads, queries). `config`: an `AttentionConfig`. `out`, `stream`, `interpret`: as for kernels; `out` may be `q`.
+    All three have one float dtype. Arrays that TMA or wgmma can't take go to a slower kernel, with a log line. Raises
+    `BadCallArgument` for what are no such arrays, `BadCallValue` for shapes that don't fit, no keys, a `scale` that is not
+    positive, or an `out` that is `k` or `v`.
     """
 
     def __init__(self) -> None:
@@ -46,7 +47,9 @@ class Attention:
         stream: Any = None,
         interpret: Any = None,
     ) -> Any:
-        kernel = self._plan(q, k, v, causal, scale, return_lse, config, None)
+        kernel = self._plan(q, k, v, causal, scale, return_lse, config, None, out)
+        if out is not None:
+            check_apart(first_of(out), {"k": k, "v": v}, "attention")
         return kernel(q, k, v, out=out, stream=stream, interpret=interpret)
 
     def lower(
@@ -74,14 +77,17 @@ class Attention:
         lse: bool,
         config: AttentionConfig | None,
         target: str | None,
+        out: Any = None,
     ) -> Any:
+        out = first_of(out)
         options = {"causal": causal, "scale": scale, "return_lse": lse, "config": config, "target": target}
-        key = (signature(q), signature(k), signature(v), *options.values())
+        arrays = (q, k, v) if out is None else (q, k, v, out)
+        key = (*[signature(x, "attention") for x in arrays], out is None, *options.values())
         found = known_plan(self._plans, key, "attention", options)
         if found is None:
             if len(self._plans) >= MANY:
                 self._plans.clear()
-            found = self._plans[key] = self._kernel(q, k, v, causal, scale, lse, config, target)
+            found = self._plans[key] = self._kernel(q, k, v, causal, scale, lse, config, target, out)
         return found
 
     def _kernel(
@@ -94,6 +100,7 @@ class Attention:
         lse: bool,
         config: AttentionConfig | None,
         target: str | None,
+        out: Any,
     ) -> Any:
         problem = describe(q, k, v, causal, scale, lse)
         if config is not None and not isinstance(config, AttentionConfig):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -101,12 +108,24 @@ class Attention:
             raise BadCallArgument(
                 kernel="attention", what=what, hint="an `AttentionConfig`, or None to have one chosen"
             )
+        if config is not None:
+            check_counts(config, "attention")
+            if config.block_kv % 16:
+                what = f"config.block_kv={config.block_kv}"
+                raise BadCallValue(
+                    kernel="attention", what=what, hint="a multiple of 16: wgmma takes as many keys at once"
+                )
         machine = target_named(target)
-        why = refusal(problem, (q, k, v), machine)
+        why = refusal(problem, (q, k, v), machine) or out_refusal(out)
         if why:
             _log.info("attention: %s; using the general kernel", why)
             return attention_general(problem)
         return attention_kernel(problem, config or default_config(problem), machine.limits.multiprocessors)
+
+
+def first_of(out: Any) -> Any:
+    """The result's array, of an `out=` that may hold the LSE's too."""
+    return out[0] if isinstance(out, (tuple, list)) and out else out  # pyright: ignore[reportUnknownVariableType]
 
 
 def describe(q: Any, k: Any, v: Any, causal: bool, scale: float | None, lse: bool) -> AttentionProblem:

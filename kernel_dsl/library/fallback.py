@@ -12,7 +12,7 @@ from typing import Any
 import kernel_dsl as kd
 
 from ..kernel import identified
-from .persistent_matmul import Problem, activated
+from .persistent_matmul import Problem, activated, plus
 
 TILE, DEPTH = 64, 32
 
@@ -67,9 +67,9 @@ def fallback_kernel(problem: Problem, activation: Callable[[Any], Any] | None, p
             total = kd.fori_loop(0, p.K, by_lanes, start)
         x = total
         if p.bias:
-            x = x + kd.load(extra[0], (None, columns)).astype(wide)
+            x = plus(x, kd.load(extra[0], (None, columns)))
         if p.accumulate:
-            x = x + kd.load(extra[-1], (rows, columns)).astype(wide)
+            x = plus(x, kd.load(extra[-1], (rows, columns)))
         if activation is not None:
             x = activated(activation, x)
         out[rows, columns] = x.astype(p.out_dtype)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
+from numbers import Integral
 from typing import Any
 
 import kernel_dsl as kd
@@ -45,7 +47,9 @@ def default_out(dtype: DType, b_dtype: DType) -> DType:
     if dtype in FP8 and b_dtype in FP8:
         return kd.bfloat16
     common = join(dtype, b_dtype)
-    return kd.int32 if dtype.is_integer and dtype.itemsize == b_dtype.itemsize == 1 else common
+    if common in FP8:
+        return kd.bfloat16
+    return kd.int32 if common.is_integer and dtype.itemsize == b_dtype.itemsize == 1 else common
 
 
 def _on_tensor_cores(a: DType, b: DType, precision: str | None) -> bool:
@@ -65,9 +69,9 @@ class Matmul:
 
     `out_dtype`: by default the inputs' common dtype, bfloat16 for fp8, int32 for 8-bit integers. `bias`: (N,), added to each
     row; `c`: (M, N), added; `activation`: a function of traced values, applied last. `precision="tf32"`: round float32
-    operands to tf32. `config`: a `MatmulConfig` instead of the chosen one. `out`, `stream`, `interpret`: as for kernels.
-    Inputs that TMA can't take go to a slower kernel, with a log line. Raises `BadCallArgument` for what are no such arrays,
-    `BadCallValue` for shapes that don't fit, `NoCommonDType`.
+    operands to tf32. `config`: a `MatmulConfig` instead of the chosen one. `out`, `stream`, `interpret`: as for kernels; `out`
+    may be `c`. Arrays that TMA can't take go to a slower kernel, with a log line. Raises `BadCallArgument` for what are no such
+    arrays, `BadCallValue` for shapes that don't fit and an `out` that is `a` or `b`, `NoCommonDType`.
     """
 
     def __init__(self) -> None:
@@ -88,7 +92,9 @@ class Matmul:
         stream: Any = None,
         interpret: Any = None,
     ) -> Any:
-        kernel, args = self._plan(a, b, out_dtype, bias, c, activation, precision, config, None)
+        kernel, args = self._plan(a, b, out_dtype, bias, c, activation, precision, config, None, out)
+        if out is not None:
+            check_apart(out, {"a": a, "b": b}, "matmul")
         return kernel(*args, out=out, stream=stream, interpret=interpret)
 
     def lower(
@@ -119,15 +125,16 @@ class Matmul:
         precision: str | None,
         config: MatmulConfig | None,
         target: str | None,
+        out: Any = None,
     ) -> tuple[Any, list[Any]]:
         extra = [x for x in (bias, c) if x is not None]
-        described = tuple([signature(x) for x in (a, b, *extra)])
+        described = tuple([signature(x, "matmul") for x in ((a, b, *extra) if out is None else (a, b, *extra, out))])
         options = {"activation": activation, "precision": precision, "config": config, "target": target}
-        key = (*described, bias is None, c is None, str(out_dtype), *options.values())
+        key = (*described, bias is None, c is None, out is None, str(out_dtype), *options.values())
         found = known_plan(self._plans, key, "matmul", options)
         if found is None:
             problem, args = self.describe(a, b, out_dtype, bias, c)
-            kernel = self._kernel(problem, args, activation, precision, config, target)
+            kernel = self._kernel(problem, args, activation, precision, config, target, out)
             if len(self._plans) >= MANY:
                 self._plans.clear()
             found = self._plans[key] = (kernel, problem.a_transposed, problem.b_transposed)
@@ -142,10 +149,11 @@ class Matmul:
         precision: str | None,
         config: MatmulConfig | None,
         target: str | None,
+        out: Any,
     ) -> Any:
         check_options(activation, precision, config)
         machine = target_named(target)
-        why = self.refusal(problem, args, precision, machine)
+        why = self.refusal(problem, args, precision, machine) or out_refusal(out)
         if why:
             _log.info("matmul: %s; using the general kernel", why)
             return fallback_kernel(problem, activation, precision)
@@ -207,6 +215,28 @@ class Matmul:
         return ""
 
 
+def out_refusal(out: Any) -> str:
+    """Why TMA can't store into the last two axes of `out=`; empty where it can, and for what is no array."""
+    strides, shape = (element_strides(out), tuple(out.shape)) if hasattr(out, "dtype") else (None, ())
+    if strides is None or len(shape) < 2:
+        return ""
+    if strides[-1] != 1 and shape[-1] > 1:
+        return "out is strided along its rows"
+    item = as_dtype(out.dtype).itemsize
+    if any(n > 1 and (s < 0 or s * item % 16) for n, s in zip(shape[:-1], strides[:-1], strict=True)):
+        return f"out has strides {strides}, and TMA needs rows at multiples of 16 bytes"
+    return "out is not aligned to 16 bytes" if array_address(out) % 16 else ""
+
+
+def check_apart(out: Any, inputs: Mapping[str, Any], kernel: str) -> None:
+    """Raise `BadCallValue` where `out` is one of the inputs, which other blocks still read."""
+    address = array_address(out)
+    for name, x in inputs.items():
+        if address and array_address(x) == address and math.prod(x.shape):
+            what, hint = f"out= is the memory of {name}", f"{name} is read until the end; pass another array, or none"
+            raise BadCallValue(kernel=kernel, what=what, hint=hint)
+
+
 def check_array(x: Any, name: str, rank: int, hint: str) -> None:
     """Raise `BadCallArgument` for what is no array of real numbers with that many dimensions."""
     if not hasattr(x, "shape") or not hasattr(x, "dtype") or len(x.shape) != rank:
@@ -246,13 +276,48 @@ def check_options(activation: Any, precision: Any, config: Any) -> None:
     if config is not None and not isinstance(config, MatmulConfig):
         what = f"config is a {type(config).__name__}"
         raise BadCallArgument(kernel="matmul", what=what, hint="a `MatmulConfig`, or None to have one chosen")
+    if config is not None:
+        check_counts(config, "matmul")
+        check_tiles(config)
 
 
-def signature(x: Any) -> tuple[Any, ...]:
-    """What a plan depends on of an array: shape, dtype, strides, alignment."""
+def check_counts(config: Any, kernel: str) -> None:
+    """Raise `BadCallArgument`, `BadCallValue` where a size or count of a configuration is no positive integer, or one stage."""
+    for field in fields(config):
+        if field.type != "int":
+            continue
+        value, what = getattr(config, field.name), f"config.{field.name}={getattr(config, field.name)!r}"
+        if not isinstance(value, Integral):
+            raise BadCallArgument(kernel=kernel, what=what, hint="a positive int")
+        if value < 1:
+            raise BadCallValue(kernel=kernel, what=what, hint="a positive int")
+    if config.stages < 2:
+        hint = "2 or more: a stage is given back one step after its product began"
+        raise BadCallValue(kernel=kernel, what=f"config.stages={config.stages}", hint=hint)
+
+
+def check_tiles(t: MatmulConfig) -> None:
+    """Raise `BadCallValue` where the parts of a tile don't make up the tile."""
+    sharers = 1 if t.ping_pong else t.consumers
+    if t.tile_m % (64 * sharers):
+        what = f"config.tile_m={t.tile_m} is shared by {sharers} consumers"
+        raise BadCallValue(kernel="matmul", what=what, hint=f"a multiple of {64 * sharers}: wgmma has 64 rows")
+    if t.tile_n % t.epilogue_n or t.epilogue_n % 8:
+        what = f"config.epilogue_n={t.epilogue_n} of config.tile_n={t.tile_n}"
+        raise BadCallValue(
+            kernel="matmul", what=what, hint="a multiple of 8 that divides tile_n: a tile is stored in such parts"
+        )
+
+
+def signature(x: Any, kernel: str) -> tuple[Any, ...]:
+    """What a plan depends on of an array: shape, dtype, strides, alignment. Raises `BadCallArgument` for a sparse tensor."""
     stride = getattr(x, "stride", None)
     if callable(stride):
-        return x.shape, x.dtype, stride(), x.data_ptr() & 15
+        try:
+            return x.shape, x.dtype, stride(), x.data_ptr() & 15
+        except RuntimeError:
+            what = f"an argument of shape {tuple(x.shape)} is a {str(x.layout).removeprefix('torch.')} tensor"
+            raise BadCallArgument(kernel=kernel, what=what, hint="pass `.to_dense()`") from None
     shape = getattr(x, "shape", None)
     if shape is None:
         return (type(x),)
@@ -265,7 +330,7 @@ def array_address(x: Any) -> int:
         return int(x.data_ptr())
     if hasattr(x, "__array_interface__"):
         return int(x.__array_interface__["data"][0])
-    return 0
+    return int(getattr(getattr(x, "data", None), "ptr", 0))  # CuPy's
 
 
 matmul = Matmul()

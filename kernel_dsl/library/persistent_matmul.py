@@ -228,10 +228,10 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
             across, columns = kd.ds(m, rows), kd.ds(n + part * t.epilogue_n, t.epilogue_n)
             rest = list(extra)
             if p.bias:
-                x = x + kd.load(rest.pop(0), (across, None) if t.swapped else (None, columns)).astype(x.dtype)
+                x = plus(x, kd.load(rest.pop(0), (across, None) if t.swapped else (None, columns)))
             if p.accumulate:
                 c = rest.pop(0)
-                x = x + kd.load(c.T if t.swapped else c, (across, columns)).astype(x.dtype)
+                x = plus(x, kd.load(c.T if t.swapped else c, (across, columns)))
             if activation is not None:
                 x = activated(activation, x)
             # a tile starts with the first buffer, which the tile before may have used last
@@ -270,3 +270,11 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
         name="matmul",
     )
     return made if activation is not None else identified(made, problem, config, blocks)
+
+
+def plus(x: Any, y: Any) -> Any:
+    """Sums `x` plus a bias or addend: in the dtype of the sums, but a float is not cut down to an integer, nor 64 bits to 32."""
+    if not x.dtype.is_float and (y.dtype.is_float or y.dtype.itemsize == 8):
+        large = 8 in (x.dtype.itemsize, y.dtype.itemsize)
+        x = x.astype((kd.float64 if large else kd.float32) if y.dtype.is_float else y.dtype)
+    return x + y.astype(x.dtype)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 from .. import dtypes as dt
 from ..errors import BadArgumentType, BadIndex, IndexOutOfRange, TooManyIndices
@@ -72,6 +72,10 @@ class BarrierRef:
 
     def __repr__(self) -> str:
         return f"<{self._root.type}>"
+
+    def __getitem__(self, index: Any) -> NoReturn:
+        # no IndexError: Python would take that for the end of an iteration
+        raise BadArgumentType(op="[]", what=f"{self!r} holds no values", hint="pick one with `barrier.at[i]`")
 
     def pick(self, index: Any) -> BarrierRef:
         """Index the leading dimensions. Raises `TooManyIndices`, `IndexOutOfRange`, `BadIndex`."""

@@ -145,7 +145,7 @@ def item_type(x: Any, op: str) -> tuple[DType, bool]:
 
 def _refuse(x: Any, op: str) -> Error:
     module = type(x).__module__.partition(".")[0]
-    if type(x).__name__ == "Ref" and module == "kernel_dsl":
+    if type(x).__name__ in ("Ref", "AccRef") and module == "kernel_dsl":
         return RefAsValue(op=op, ref=repr(x))
     if hasattr(x, "__cuda_array_interface__") or hasattr(x, "__dlpack__"):
         return ClosedOverArray(what=f"{module} array")

@@ -77,6 +77,27 @@ def test_edges_are_zeros_and_are_dropped(row: int, interpret: Any, rng: Any) -> 
     assert np.array_equal(back, kept)
 
 
+@pytest.mark.parametrize(("place", "words"), [
+    (lambda x: x[:, ::2], "stride of 2 elements.*Pass a contiguous copy"),
+    (lambda x: x[:, :64].T, "stride of 128 elements.*Pass a contiguous copy"),
+    (lambda x: x[::-1, :64], "stride of -512 bytes.*Pass a contiguous copy"),
+    (lambda x: np.ones((64, 65), np.float32)[:, :64], "stride of 260 bytes.*Pad the row"),
+])  # fmt: skip
+def test_arrays_that_tma_cannot_address_are_named(place: Any, words: str) -> None:
+    @kd.kernel(
+        out_type=kd.ShapeDtypeStruct((64, 64), f32), scratch_types=[kd.SMEM((64, 64), f32), kd.Barrier(num_arrivals=2)]
+    )
+    def kernel(first: Any, second: Any, out: Any, tile: Any, ready: Any) -> None:
+        for ref in (first, second):
+            kd.copy_gmem_to_smem(ref.at[:32], tile.at[:32], ready)
+        kd.barrier_wait(ready)
+        kd.copy_smem_to_gmem(tile, out)
+
+    good = np.ones((64, 64), np.float32)
+    with pytest.raises(ValueError, match=f"(?s)input 'second' of kernel 'kernel' .*test_copy.py.* TMA: .*{words}"):
+        kernel(good, place(np.ones((64, 128), np.float32)), interpret=True)
+
+
 def test_stores_at_negative_starts_are_hazards() -> None:
     """The GPU stops with an illegal instruction; where the start is known the trace says so (a golden error)."""
 

@@ -133,6 +133,21 @@ def test_inputs_that_tma_cannot_take(backwards: bool, rng: Any) -> None:
     assert relative(kd.library.attention(q, q, q, interpret=True), attention(q, q, q, False)[0]) < 8e-3
 
 
+@pytest.mark.parametrize("extra", [f32, f16, kd.float64, kd.int64], ids=str)
+@pytest.mark.parametrize("dtype", [kd.int8, kd.uint8, kd.int32, kd.int64], ids=str)
+@pytest.mark.parametrize("K", [48, 50])
+def test_integers_keep_what_is_added_whole(extra: Any, dtype: Any, K: int, interpret: Any, rng: Any) -> None:
+    """Products of integers plus floats, or plus integers of more bits: nothing is cut off before the sum."""
+    a, b, expected = operands(rng, 64, 48, K, dtype, False, True)
+    bias, c = (random(rng, shape, extra) for shape in ((48,), (64, 48)))
+    if extra == kd.int64:
+        bias, c = bias << 33, c << 34
+    out_dtype = extra if extra.itemsize == 8 else f32
+    got = kd.library.matmul(a, b, bias=bias, c=c, out_dtype=out_dtype, interpret=interpret)
+    assert got.dtype == out_dtype
+    assert relative(got, expected + bias + c) < (1e-15 if extra.itemsize == 8 else 3e-7)
+
+
 @pytest.mark.parametrize("shape", [(70, 50, 33), (1, 3, 2), (4, 0, 3), (3, 5, 0)], ids=str)
 @pytest.mark.parametrize("dtype", [f32, kd.float64, kd.int32, bf16], ids=str)
 def test_what_the_fast_kernel_refuses(shape: Any, dtype: Any, rng: Any) -> None:
@@ -141,6 +156,59 @@ def test_what_the_fast_kernel_refuses(shape: Any, dtype: Any, rng: Any) -> None:
     assert kd.library.matmul.lower(a, b).name == "matmul_general"
     assert got.shape == expected.shape
     assert not expected.size or relative(got, expected) < (5e-3 if dtype == bf16 else 1e-5)
+
+
+def placed(kind: str, shape: tuple[int, ...], fill: Any) -> Any:
+    """An array of zeros that lies as `kind` says; `fill` is what its base holds, and shall keep."""
+    base = np.full((*shape[:-1], 2 * shape[-1] + 8), fill, np.float16)
+    views = {
+        "padded": base[..., : shape[-1]],
+        "transposed": np.full((*shape[:-2], shape[-1], shape[-2]), fill, np.float16).swapaxes(-1, -2),
+        "strided": base[..., : 2 * shape[-1] : 2],
+        "backwards": base[..., ::-1, : shape[-1]],
+        "misaligned": base[..., 1 : shape[-1] + 1],
+    }
+    return views[kind]
+
+
+@pytest.mark.parametrize("kind", ["padded", "transposed", "strided", "backwards", "misaligned"])
+def test_results_that_tma_cannot_store(kind: str, rng: Any) -> None:
+    """`out=` of any strides and address is filled, and nothing beside it."""
+    a, b, expected = operands(rng, 72, 64, 32, f16, False, False)
+    q, k, v = (random(rng, (1, 2, 40, 64), f16) for _ in range(3))
+    for shape, call, right in (
+        ((72, 64), lambda out: kd.library.matmul(a, b, out=out, interpret=True), expected),
+        (
+            (1, 2, 40, 64),
+            lambda out: kd.library.attention(q, k, v, out=out, interpret=True),
+            attention(q, k, v, False)[0],
+        ),
+    ):
+        out = placed(kind, shape, -7)
+        base = out.base
+        assert call(out) is out and relative(out, right) < 4e-3
+        out[...] = -7
+        assert (base == -7).all()
+
+
+def test_results_in_place(interpret: Any, rng: Any) -> None:
+    """c and q may be overwritten; a, b, k and v are read by other blocks, and may not."""
+    a, b, expected = operands(rng, 64, 64, 64, f16, False, False)
+    c = random(rng, (64, 64), f16)
+    expected = expected + c
+    assert relative(kd.library.matmul(a, b, c=c, out=c, interpret=interpret), expected) < 4e-3
+    q, k, v = random(rng, (1, 2, 72, 64), f16), random(rng, (1, 1, 72, 64), f16), random(rng, (1, 1, 72, 64), f16)
+    expected = attention(q, k, v, True)[0]
+    assert relative(kd.library.attention(q, k, v, causal=True, out=q, interpret=interpret), expected) < 4e-3
+    k, v = random(rng, q.shape, f16), random(rng, q.shape, f16)
+    for word, call in (
+        ("a", lambda: kd.library.matmul(a, b, out=a, interpret=True)),
+        ("b", lambda: kd.library.matmul(a, b.T, out=b, interpret=True)),
+        ("k", lambda: kd.library.attention(q, k, v, out=k, interpret=True)),
+        ("v", lambda: kd.library.attention(q, k, v, out=(v, np.empty((1, 2, 72), np.float32)), return_lse=True)),
+    ):
+        with pytest.raises(ValueError, match=f"out= is the memory of {word}"):
+            call()
 
 
 THIN = MatmulConfig(tile_m=128, tile_n=16, stages=3, epilogue_n=16, swapped=True)
@@ -370,10 +438,11 @@ def test_mixed_the_other_way_round(dtype: Any, transposed: bool, interpret: Any,
 @pytest.mark.parametrize(("left", "right", "expected"), [
     (f32, bf16, f32), (bf16, f16, f32), (f16, kd.float8_e4m3fn, f16), (kd.int8, f32, f32), (kd.float64, f32, kd.float64),
     (kd.int32, kd.int8, kd.int32), (kd.int8, kd.int64, kd.int64), (kd.uint8, kd.int8, kd.int32), (bf16, kd.int32, bf16),
-    (f16, kd.int8, f16), (kd.int8, bf16, bf16),
+    (f16, kd.int8, f16), (kd.int8, bf16, bf16), (kd.int8, kd.float8_e5m2, bf16), (kd.float8_e4m3fn, kd.uint8, bf16),
+    (kd.int8, kd.bool_, kd.int32), (kd.bool_, kd.uint8, kd.int32),
 ], ids=str)  # fmt: skip
 def test_dtypes_that_differ(left: Any, right: Any, expected: Any, interpret: Any, rng: Any) -> None:
-    """What no instruction multiplies goes to the general kernel, in the dtype that both promote to."""
+    """What no instruction multiplies goes to the general kernel, in the dtype that both promote to, or that follows it."""
     a, b = random(rng, (37, 50), left), random(rng, (50, 23), right)
     got = kd.library.matmul(a, b, interpret=interpret)
     exact = a.astype(np.float64) @ b.astype(np.float64)

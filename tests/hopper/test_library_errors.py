@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
+from kernel_dsl.library import AttentionConfig, MatmulConfig
+from kernel_dsl.library.matmul import array_address
 
 A, B = np.ones((16, 32), np.float16), np.ones((32, 24), np.float16)
 Q = np.ones((1, 2, 8, 64), np.float16)
@@ -40,6 +42,15 @@ MATMULS: list[tuple[Any, Any, dict[str, Any], str]] = [
     (A.astype(np.float32), B.astype(np.float32), {"activation": lambda x: x[:1]}, "the activation made"),
     (A, B, {"config": "fast"}, "config is a str"),
     (A, B, {"config": {}}, "config is a dict, which can't be hashed"),
+    (A, B, {"config": MatmulConfig(stages=1)}, "config.stages=1"),
+    (A, B, {"config": MatmulConfig(stages=0)}, "config.stages=0"),
+    (A, B, {"config": MatmulConfig(tile_m=0)}, "config.tile_m=0"),
+    (A, B, {"config": MatmulConfig(group=-1)}, "config.group=-1"),
+    (A, B, {"config": MatmulConfig(tile_k="64")}, "config.tile_k='64'"),  # type: ignore[arg-type]
+    (A, B, {"config": MatmulConfig(tile_m=64)}, "config.tile_m=64 is shared by 2 consumers"),
+    (A, B, {"config": MatmulConfig(tile_m=96, ping_pong=True)}, "config.tile_m=96 is shared by 1 consumers"),
+    (A, B, {"config": MatmulConfig(epilogue_n=512)}, "config.epilogue_n=512 of config.tile_n=256"),
+    (A, B, {"config": MatmulConfig(tile_n=96, epilogue_n=64)}, "config.epilogue_n=64 of config.tile_n=96"),
     (A, B, {"activation": Scaled(2.0)}, "activation is a Scaled, which can't be hashed"),
 ]
 ATTENTIONS: list[tuple[Any, dict[str, Any], str]] = [
@@ -47,6 +58,9 @@ ATTENTIONS: list[tuple[Any, dict[str, Any], str]] = [
     (Q, {"scale": 0}, "scale=0"),
     (Q, {"config": 3}, "config is a int"),
     (Q, {"config": [3]}, "config is a list, which can't be hashed"),
+    (Q, {"config": AttentionConfig(consumers=0)}, "config.consumers=0"),
+    (Q, {"config": AttentionConfig(stages=1)}, "config.stages=1"),
+    (Q, {"config": AttentionConfig(block_kv=72)}, "config.block_kv=72"),
     (Q.astype(np.complex64), {}, "complex64"),
 ]
 
@@ -82,3 +96,28 @@ def test_heads_without_dimensions(lse: bool) -> None:
     assert (result[0] if lse else result).shape == q.shape
     if lse:
         assert np.allclose(result[1], np.log(5.0))
+
+
+def test_sparse_tensors() -> None:
+    torch = pytest.importorskip("torch")
+    dense = torch.zeros(16, 16)
+    for call in (
+        lambda: kd.library.matmul(torch.eye(16).to_sparse(), dense),
+        lambda: kd.library.matmul(dense, dense, bias=torch.zeros(16).to_sparse()),
+        lambda: kd.library.attention(dense[None, None].to_sparse(), dense[None, None], dense[None, None]),
+    ):
+        with pytest.raises(TypeError, match="sparse_coo tensor"):
+            call()
+
+
+def test_addresses() -> None:
+    """Of arrays that are no NumPy arrays and no tensors: CuPy's way to say it, and a struct's lack of one."""
+
+    class Memory:
+        ptr = 4098
+
+    class Array:
+        data = Memory()
+
+    assert array_address(Array()) == 4098
+    assert array_address(kd.ShapeDtypeStruct((2, 2), kd.float32)) == 0
