@@ -202,7 +202,10 @@ def _fill(value: Any, dtype: DType, name: str) -> Any:
     if dtype.is_integer and not math.isfinite(value):
         raise ArgumentValueError(f"init_value={value!r} of kernel {name!r} does not fit an output of {dtype}")
     wanted = int(value) if dtype.is_integer else value
-    memory.fill_pattern(wanted, dtype)  # raises where an int does not fit
+    try:
+        memory.fill_pattern(wanted, dtype)
+    except ArgumentValueError as error:
+        raise ArgumentValueError(f"init_value= of kernel {name!r}: {error.fields['message']}") from None
     return wanted
 
 

@@ -33,6 +33,9 @@ class Attention:
     def __init__(self) -> None:
         self._plans: dict[Any, Any] = {}
 
+    def __repr__(self) -> str:
+        return "<kd.library.attention>"
+
     def __call__(
         self,
         q: Any,

@@ -77,6 +77,9 @@ class Matmul:
     def __init__(self) -> None:
         self._plans: dict[Any, Any] = {}  # by what calls look like: a second one decides nothing
 
+    def __repr__(self) -> str:
+        return "<kd.library.matmul>"
+
     def __call__(
         self,
         a: Any,

@@ -205,6 +205,12 @@ def test_a_graph_is_not_copied():
     np.testing.assert_array_equal(g(), X * 3)
 
 
+def test_a_copy_to_a_broadcast_array_is_refused():
+    target = np.lib.stride_tricks.as_strided(np.zeros(1, np.float32), (3,), (0,))
+    with kd.Graph() as g, pytest.raises(kd.Error, match="broadcast: several of its elements share memory"):
+        g.copy(target, np.ones(3, np.float32))
+
+
 def test_a_copy_within_itself_is_refused():
     """A GPU copies in no fixed order."""
     x = np.arange(8, dtype=np.float32)

@@ -159,6 +159,11 @@ def test_torch(interpret):
         ({"shared_memory": -1}, ArgumentValueError, "negative"),
         ({"shared_memory": 10**7}, ArgumentValueError, "10000000"),
         ({"init_value": "0"}, ArgumentTypeError, "init_value"),
+        (
+            {"init_value": 300, "output_dtypes": [np.uint8]},
+            ArgumentValueError,
+            r"init_value= of kernel 'scale': the fill value 300 does not fit uint8 \(0 to 255\)",
+        ),
     ],
 )
 def test_bad_arguments(x, change, error, says):
