@@ -13,7 +13,7 @@ from typing import Any, cast
 import numpy as np
 
 from . import dtypes as dt
-from .diagnostics import Error, at_user_line, ends_at_user
+from .diagnostics import ends_at_user
 from .dtypes import as_dtype
 from .errors import BadCallArgument, BadCallValue, KernelArgument, KernelValue, LiteralOutOfRange
 from .interpret_params import InterpretParams
@@ -80,13 +80,11 @@ class Kernel:
                 return result
         return self._call(args, out, stream, interpret)
 
+    @ends_at_user
     def _call(self, args: tuple[Any, ...], out: Any, stream: Any, interpret: Any) -> Any:
         from runtime.recording import made
 
-        try:
-            return made(self._slow_call, args, out, stream, interpret)
-        except Error as error:
-            raise at_user_line(error) from error.__cause__
+        return made(self._slow_call, args, out, stream, interpret)
 
     def _slow_call(self, args: tuple[Any, ...], out: Any, stream: Any, interpret: Any) -> Any:
         from runtime import call
@@ -233,15 +231,13 @@ class Kernel:
             _print_stages(stages)
         return stages
 
+    @ends_at_user
     def lower(self, *args: Any, target: str | None = None) -> Stages:
         """Trace for arguments like these (arrays, `ShapeDtypeStruct`s, scalars) and a target; nothing runs."""
-        try:
-            leaves, structure = flatten(args)
-            inputs = tuple(self._lower_input(x) for x in leaves)
-            name = target or self._definition.params.target or DEFAULT.name
-            return self._trace(inputs, structure, (), None, name)
-        except Error as error:
-            raise at_user_line(error) from error.__cause__
+        leaves, structure = flatten(args)
+        inputs = tuple(self._lower_input(x) for x in leaves)
+        name = target or self._definition.params.target or DEFAULT.name
+        return self._trace(inputs, structure, (), None, name)
 
     def _lower_input(self, x: Any) -> Input:
         if isinstance(x, ShapeDtypeStruct):

@@ -24,7 +24,6 @@ from kernel_dsl.compiled import (
 )
 from kernel_dsl.dtypes import DType
 
-from . import tensormap
 from .arrays import ArrayView, overlap
 from .errors import ArgumentTypeError, ArgumentValueError, array_name, where
 
@@ -65,10 +64,6 @@ def check_arrays(kernel: CompiledKernel, arrays: Sequence[ArrayView]) -> None:
         problem = _mismatch(view, assumed)
         if problem:
             raise ArgumentValueError(f"{array_name(kernel, index)} of kernel {kernel.name!r} {problem}{where(kernel)}")
-    for param in kernel.params:
-        if isinstance(param, TensorMapParam) and param.array < len(arrays):
-            name = f"{array_name(kernel, param.array)} of kernel {kernel.name!r}{where(kernel)}"
-            tensormap.plan(param, arrays[param.array], name)  # raises where TMA can't address the array
     check_overlaps(kernel, arrays)
 
 
@@ -87,7 +82,7 @@ def _mismatch(view: ArrayView, assumed: ArrayAssumption) -> str:
     alignment = max(assumed.alignment, min(view.dtype.itemsize, 8) if view.device[0] == "cuda" else 1)
     if view.address % alignment:
         return f"must be {alignment}-byte aligned, and lies at {view.address:#x}"
-    if assumed.written and any(n > 1 and s == 0 for n, s in zip(view.shape, view.strides, strict=True)):
+    if assumed.written and view.broadcast:
         return "is written by the kernel, and is broadcast: several of its elements share memory"
     return ""
 

@@ -61,6 +61,11 @@ class ArrayView:
             expected *= extent
         return True
 
+    @property
+    def broadcast(self) -> bool:
+        """Whether several of its elements are one in memory, along an axis without a stride."""
+        return any(n > 1 and s == 0 for n, s in zip(self.shape, self.strides, strict=True))
+
     def span(self) -> tuple[int, int]:
         """The addresses [first, last) that hold elements; empty, at `address`, without elements."""
         low = high = 0

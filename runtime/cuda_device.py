@@ -209,7 +209,7 @@ class CudaLoaded:
 
     def encode(self, param: Any, view: ArrayView) -> bytes:
         """The TMA descriptor of `view`."""
-        return self.device.tensor_maps.get(param, view)
+        return self.device.tensor_maps.get(param, view, self.kernel)
 
     def workspaces(self, stream: int) -> list[memory.DeviceMemory]:
         """The kernel's hidden memory, allocated and zeroed in `stream`'s order.

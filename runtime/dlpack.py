@@ -87,18 +87,21 @@ def read(array: Any, stream: int) -> ArrayView:
     try:
         capsule = _capsule(array, stream)
     except (AttributeError, BufferError, RuntimeError, TypeError, ValueError) as error:
-        raise ArgumentTypeError(f"{_name(array)} gives no DLPack tensor: {type(error).__name__}: {error}") from error
+        raise ArgumentTypeError(
+            f"a {type_of(array)} gives no DLPack tensor: {type(error).__name__}: {error}"
+        ) from error
     if _api.PyCapsule_IsValid(capsule, _NEW):
         new = _Versioned.from_address(_api.PyCapsule_GetPointer(capsule, _NEW))
         return _view(new.tensor, bool(new.flags & _READ_ONLY), (array, capsule))
     if not _api.PyCapsule_IsValid(capsule, _OLD):
-        raise ArgumentTypeError(f"{_name(array)} gives no DLPack tensor, or one that was taken over before")
+        raise ArgumentTypeError(f"a {type_of(array)} gives no DLPack tensor, or one that was taken over before")
     old = _Managed.from_address(_api.PyCapsule_GetPointer(capsule, _OLD))
     return _view(old.tensor, False, (array, capsule))
 
 
-def _name(array: Any) -> str:
-    return f"a {type(array).__module__}.{type(array).__name__}"
+def type_of(array: Any) -> str:
+    """A foreign array's type, for an error."""
+    return f"{type(array).__module__}.{type(array).__name__}"
 
 
 def _capsule(array: Any, stream: int) -> Any:

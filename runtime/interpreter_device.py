@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from kernel_dsl.compiled import Assembled, CompiledKernel, LaunchAttributes, ReportNames
+from kernel_dsl.compiled import Assembled, CompiledKernel, LaunchAttributes, ReportNames, TensorMapParam
 from kernel_dsl.dtypes import uint8
 from kernel_dsl.interpret_params import InterpretParams
 from kernel_dsl.target import DEFAULT, TARGETS, Target
@@ -24,7 +25,7 @@ from .interpreter import Module
 from .interpreter.memory import SLOT_BITS
 from .interpreter.tensor_map import encode_tensor_map
 from .launch import check_attributes
-from .tensormap import TensorMapPlan, plan
+from .tensormap import TensorMapPlan, array_of, plan
 
 # The first bytes of what is not PTX: an ELF file (cubin) and the two wrappings of a fat binary.
 _BINARIES = {
@@ -140,7 +141,7 @@ class InterpreterLoaded:
             for i, view in enumerate(arrays)
         ]
         placed += [space.workspace(w.bytes, w.zeroed, f"workspace {i}") for i, w in enumerate(kernel.workspaces)]
-        values = self.layout.values(placed, scalars, _encode)
+        values = self.layout.values(placed, scalars, functools.partial(_encode, kernel))
         blobs = self.layout.split(values)
         _run(kernel.ptx, kernel.entry, blobs, kernel.launch, space, self.target, self.device.params, kernel)
 
@@ -288,8 +289,8 @@ class _Space:
         return ArrayView(address, (nbytes,), row_major((nbytes,)), uint8, CPU, "numpy", False, data)
 
 
-def _encode(param: Any, view: ArrayView) -> bytes:
-    fields = plan(param, view)
+def _encode(kernel: CompiledKernel, param: TensorMapParam, view: ArrayView) -> bytes:
+    fields = plan(param, view, array_of(param, kernel))
     return bytes(128) if fields is None else encode_interpreter(fields)
 
 

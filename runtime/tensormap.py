@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from kernel_dsl.compiled import OobFill, Swizzle, TensorMapParam
+from kernel_dsl.compiled import CompiledKernel, OobFill, Swizzle, TensorMapParam
 from kernel_dsl.dtypes import DType
 
 from . import driver
 from .arrays import ArrayView
-from .errors import ArgumentValueError
+from .errors import ArgumentValueError, array_name, where
 
 BYTES = 128
 _MAX_RANK = 5
@@ -40,6 +40,11 @@ class TensorMapPlan:
     swizzle: Swizzle
     oob_fill: OobFill
     l2_promotion: int
+
+
+def array_of(param: TensorMapParam, kernel: CompiledKernel) -> str:
+    """What the array of a descriptor is called in an error."""
+    return f"{array_name(kernel, param.array)} of kernel {kernel.name!r}{where(kernel)}"
 
 
 def plan(param: TensorMapParam, view: ArrayView, name: str = "the array") -> TensorMapPlan | None:
@@ -201,14 +206,15 @@ class TensorMaps:
         self._encode = encode
         self._known: dict[Any, bytes] = {}
 
-    def get(self, param: TensorMapParam, view: ArrayView) -> bytes:
+    def get(self, param: TensorMapParam, view: ArrayView, kernel: CompiledKernel | None = None) -> bytes:
         """The descriptor of `view`; 128 zero bytes for an array without elements, from which
-        nothing is copied.
+        nothing is copied. `kernel` is whose array it is, for an error.
         """
         key = (param, view.address, view.shape, view.strides)
         found = self._known.get(key)
         if found is None:
-            fields = plan(param, view, f"a {view.dtype}{list(view.shape)} array")
+            name = f"a {view.dtype}{list(view.shape)} array" if kernel is None else array_of(param, kernel)
+            fields = plan(param, view, name)
             found = bytes(BYTES) if fields is None else self._encode(fields)
             if len(self._known) >= self.CAPACITY:
                 self._known.clear()

@@ -50,9 +50,10 @@ class Attention:
         stream: Any = None,
         interpret: Any = None,
     ) -> Any:
-        kernel = self._plan(q, k, v, causal, scale, return_lse, config, None, out)
-        if out is not None:
-            check_apart(first_of(out), {"k": k, "v": v}, "attention")
+        result = first_of(out)
+        kernel = self._plan(q, k, v, causal, scale, return_lse, config, None, result)
+        if result is not None:
+            check_apart(result, {"k": k, "v": v}, "attention")
         return kernel(q, k, v, out=out, stream=stream, interpret=interpret)
 
     def lower(
@@ -82,7 +83,6 @@ class Attention:
         target: str | None,
         out: Any = None,
     ) -> Any:
-        out = first_of(out)
         options = {"causal": causal, "scale": scale, "return_lse": lse, "config": config, "target": target}
         arrays = (q, k, v) if out is None else (q, k, v, out)
         key = (*[signature(x, "attention") for x in arrays], out is None, *options.values())

@@ -138,7 +138,7 @@ class GraphRecorder:
             )
         if to.readonly:
             raise ArgumentValueError("the target of a copy is read-only")
-        if any(n > 1 and s == 0 for n, s in zip(to.shape, to.strides, strict=True)):
+        if to.broadcast:
             raise ArgumentValueError("the target of a copy is broadcast: several of its elements share memory")
         if overlap(to, of) and not to.same_memory(of):  # a GPU copies in no fixed order
             raise ArgumentValueError("the two arrays of a copy share some of their memory; copy by way of a third")

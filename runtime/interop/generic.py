@@ -122,9 +122,9 @@ def _cuda_interface(array: Any, interface: dict[str, Any], stream: int) -> Array
         shape = tuple(int(n) for n in interface["shape"])
         address, readonly = interface["data"]
     except (KeyError, TypeError, ValueError) as error:
-        name = f"{type(array).__module__}.{type(array).__name__}"
         raise ArgumentTypeError(
-            f"the __cuda_array_interface__ of a {name} lacks a shape, a typestr or data: {type(error).__name__}: {error}"
+            f"the __cuda_array_interface__ of a {dlpack.type_of(array)} lacks a shape, a typestr or data: "
+            f"{type(error).__name__}: {error}"
         ) from error
     try:
         dtype = as_dtype(np.dtype(named))

@@ -52,15 +52,23 @@ def gpu() -> None:
         pytest.skip("the driver is made up")
 
 
+def one_block(
+    kernel: Any, *inputs: np.ndarray, interpret: bool, shape: Any = (1,), dtype: Any = np.float32, threads: int = 1
+) -> Any:
+    """The one output of an untraced kernel that runs in one block of `threads`."""
+    (out,) = kernel(
+        inputs=list(inputs),
+        output_shapes=[shape],
+        output_dtypes=[dtype],
+        grid=(threads, 1, 1),
+        threadgroup=(threads, 1, 1),
+        interpret=interpret,
+    )
+    return out
+
+
 def compile_error(kernel: Any, *inputs: np.ndarray, size: int = 1) -> CompileError:
     """What a call of an untraced kernel is refused with, whose one output has `size` floats."""
     with pytest.raises(CompileError) as caught:
-        kernel(
-            inputs=list(inputs),
-            output_shapes=[(size,)],
-            output_dtypes=[np.float32],
-            grid=(1, 1, 1),
-            threadgroup=(1, 1, 1),
-            interpret=True,
-        )
+        one_block(kernel, *inputs, shape=(size,), interpret=True)
     return caught.value

@@ -11,6 +11,8 @@ import pytest
 from runtime import nvrtc
 from runtime.source import cuda_kernel
 
+from .conftest import one_block
+
 pytestmark = pytest.mark.usefixtures("compiler")
 
 RNG = np.random.default_rng(4)
@@ -243,14 +245,8 @@ def test_division_of_128_bits(rng, interpret):
     out[3 * i + 1] = (uint64_t)(q >> 64);
     out[3 * i + 2] = (uint64_t)(p % x[3 * i + 2]);
     """
-    (out,) = cuda_kernel("divide", ["x"], ["out"], source)(
-        inputs=[words],
-        output_shapes=[words.shape],
-        output_dtypes=[words.dtype],
-        grid=(64, 1, 1),
-        threadgroup=(64, 1, 1),
-        interpret=interpret,
-    )
+    kernel = cuda_kernel("divide", ["x"], ["out"], source)
+    out = one_block(kernel, words, shape=words.shape, dtype=words.dtype, threads=64, interpret=interpret)
     for (low, high, by), row in zip(words.tolist(), out.tolist(), strict=True):
         quotient, rest = divmod(high << 64 | low, by)
         assert row == [quotient % 2**64, quotient >> 64, rest]

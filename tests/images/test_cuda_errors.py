@@ -10,7 +10,7 @@ from runtime.errors import ArgumentTypeError, ArgumentValueError, LoadError
 from runtime.nvrtc import CompileError, compile_source
 from runtime.source import cuda_kernel
 
-from .conftest import compile_error
+from .conftest import compile_error, one_block
 
 pytestmark = pytest.mark.usefixtures("compiler")
 
@@ -150,14 +150,7 @@ def test_bad_factories(arguments, error, says):
 def test_too_much_shared_memory(interpret):
     k = cuda_kernel("greedy", [], ["out"], "", shared_memory=2**20)
     with pytest.raises(ArgumentValueError, match="1048576"):
-        k(
-            inputs=[],
-            output_shapes=[(1,)],
-            output_dtypes=[np.float32],
-            grid=(1, 1, 1),
-            threadgroup=(1, 1, 1),
-            interpret=interpret,
-        )
+        one_block(k, interpret=interpret)
 
 
 # --- what the interpreter says ------------------------------------------------------------------------
@@ -227,11 +220,4 @@ def test_writing_an_input():
 def test_the_heap_of_kernels_is_for_a_gpu():
     k = cuda_kernel("heap", [], ["out"], "float* p = new float[4]; p[0] = 1; out[0] = p[0]; delete[] p;")
     with pytest.raises(LoadError, match="kernels have no heap in the interpreter"):
-        k(
-            inputs=[],
-            output_shapes=[(1,)],
-            output_dtypes=[np.float32],
-            grid=(1, 1, 1),
-            threadgroup=(1, 1, 1),
-            interpret=True,
-        )
+        one_block(k, interpret=True)

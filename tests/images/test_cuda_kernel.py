@@ -8,6 +8,8 @@ import pytest
 
 from runtime.source import cuda_kernel
 
+from .conftest import one_block
+
 pytestmark = pytest.mark.usefixtures("compiler")
 
 INDEX = "auto elem = cg::this_grid().thread_rank();"
@@ -220,14 +222,7 @@ def test_dynamic_shared_memory(rng, interpret):
         """,
         shared_memory=64 * 1024,
     )
-    (out,) = k(
-        inputs=[x],
-        output_shapes=[x.shape],
-        output_dtypes=[x.dtype],
-        grid=(64, 1, 1),
-        threadgroup=(64, 1, 1),
-        interpret=interpret,
-    )
+    out = one_block(k, x, shape=x.shape, dtype=x.dtype, threads=64, interpret=interpret)
     np.testing.assert_array_equal(out, x[::-1])
 
 

@@ -8,6 +8,8 @@ import pytest
 from runtime.metal import metal_kernel
 from runtime.source import cuda_kernel
 
+from .conftest import one_block
+
 pytestmark = pytest.mark.usefixtures("compiler")
 
 
@@ -40,14 +42,8 @@ def test_vectors_of_three_in_threadgroup_memory(interpret, kind):
     out[3 * i] = v.x; out[3 * i + 1] = v.y; out[3 * i + 2] = v.z;
     """
     x = np.arange(192, dtype=np.float32).reshape(64, 3)
-    (out,) = metal_kernel("tile", ["x"], ["out"], source)(
-        inputs=[x],
-        output_shapes=[x.shape],
-        output_dtypes=[x.dtype],
-        grid=(64, 1, 1),
-        threadgroup=(64, 1, 1),
-        interpret=interpret,
-    )
+    kernel = metal_kernel("tile", ["x"], ["out"], source)
+    out = one_block(kernel, x, shape=x.shape, threads=64, interpret=interpret)
     np.testing.assert_array_equal(out, x[::-1])
 
 
@@ -66,14 +62,7 @@ def test_a_wide_load_of_memory_that_is_used_is_checked():
         """,
     )
     with pytest.raises(RuntimeError, match="uninitialised"):
-        k(
-            inputs=[],
-            output_shapes=[(32,)],
-            output_dtypes=[np.float32],
-            grid=(32, 1, 1),
-            threadgroup=(32, 1, 1),
-            interpret=True,
-        )
+        one_block(k, shape=(32,), threads=32, interpret=True)
 
 
 def test_swizzles_of_a_vector_take_that_vector(interpret):

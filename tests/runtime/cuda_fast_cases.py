@@ -16,6 +16,7 @@ import pytest
 if not os.environ.get("KERNEL_DSL_FAKE_CUDA"):
     pytest.skip("needs the driver of test_fake_cuda.py", allow_module_level=True)
 
+import runtime
 from kernel_dsl.compiled import PointerParam, ScalarParam
 from kernel_dsl.dtypes import float32
 from runtime.arrays import ArrayView
@@ -214,6 +215,15 @@ def test_tensors_without_memory_are_left_to_the_long_way(player: Player, torch: 
 
     torch.vmap(look)(torch.zeros(3, 32))
     assert seen == [MISS]
+
+
+def test_a_host_array_of_any_strides_reaches_tma_as_a_copy(player: Player) -> None:
+    """TMA can't walk rows of 516 bytes, and need not: what the GPU sees is a row-major copy."""
+    kernel = tile_kernel(40, 128)  # a shape of its own: descriptors are kept by shape and address
+    x = np.zeros((40, 129), np.float32)[:, :128]
+    runtime.call(kernel, cuda_device(0).load(kernel), [x], [])
+    words = np.frombuffer(player.launches[-1].params[0], np.uint64)
+    assert words[3:6].tolist() == [128, 40, 512]  # columns, rows, bytes from row to row
 
 
 def test_tensor_maps_are_fast(player: Player, torch: Any) -> None:
