@@ -1,0 +1,75 @@
+"""The code of every kernel: the IR, the LLVM text, the PTX, and what the runtime is told, as digests.
+
+Nothing in the texts depends on the checkout's folder, on where in its file a kernel stands, on the process, or on what
+was compiled before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from kernel_dsl.ops.debug import DebugCheck
+
+from .entries import Gate
+from .kernels import kernels
+
+PARTS = ("IR", "LLVM", "PTX", "launch")
+_LLVM_NODE = re.compile(r"!(\d+|llvm\.[\w.]+) = ")
+_LLVM_PLACE = re.compile(r",? !dbg !\d+")
+# .loc and what comes with it, and a counter of all calls that the process has compiled
+_PTX_PLACE = re.compile(r"\s*(\.(file|loc)\b|\.section\s+\.debug|\$L__(tmp|func_begin|func_end)\d+:)|\s*$")
+_PTX_COUNTER = re.compile(r" // callseq \d+.*")
+
+
+def texts(name: str, target: str) -> dict[str, str]:
+    """The texts of a kernel for a target, by part."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # large values and conversions: their own tests look at them
+        stages = kernels()[name].lower(target)
+        for op in stages.ir.walk():
+            if isinstance(op, DebugCheck):  # it tells the GPU where it is
+                op.file, op.line = Path(op.file).name, 0
+        llvm = [_LLVM_PLACE.sub("", line) for line in stages.llvm.split("\n") if not _LLVM_NODE.match(line)]
+        ptx = [_PTX_COUNTER.sub("", line) for line in stages.ptx.split("\n") if not _PTX_PLACE.match(line)]
+        return dict(zip(PARTS, (stages.key_text, "\n".join(llvm), "\n".join(ptx), _launch(stages.kernel)), strict=True))
+
+
+def _launch(kernel: Any) -> str:
+    """A `CompiledKernel` but for its PTX and its places."""
+    smem = tuple(replace(region, line=None) for region in kernel.names.smem)
+    plain = replace(kernel, ptx="", lines=(), source=None, names=replace(kernel.names, smem=smem))
+    return "\n".join(f"{field} = {value!r}" for field, value in vars(plain).items())
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def entries() -> dict[str, str]:
+    """Digests in the order of `PARTS`, by kernel and target."""
+    return {
+        f"{name} {target}": " ".join(digest(text) for text in texts(name, target).values())
+        for name, kernel in kernels().items()
+        for target in kernel.targets
+    }
+
+
+def difference(old: str, new: str) -> str:
+    """Which parts are not the same."""
+    other = [part for part, a, b in zip(PARTS, old.split(), new.split(), strict=True) if a != b]
+    return f"another {', '.join(other)}" if other else ""
+
+
+GATE = Gate(
+    "code",
+    f"Digests of {', '.join(PARTS)} of each kernel and target. `python -m tests.gate NAME` shows what they are of;\n"
+    "`python -m tests.gate --renew code` writes this file, and a commit that does says why.",
+    entries,
+    difference,
+    width=44,
+)

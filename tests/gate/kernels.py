@@ -1,0 +1,199 @@
+"""The kernels whose code is held: the suite's, the library's and the examples', at the shapes that are timed."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+
+import kernel_dsl as kd
+from kernel_dsl.library import AttentionConfig, MatmulConfig
+from kernel_dsl.stages import Stages
+from tests.kernels import CASES, HOPPER
+
+Struct = kd.ShapeDtypeStruct
+bf16, f16, f32, f64, i8, i32 = kd.bfloat16, kd.float16, kd.float32, kd.float64, kd.int8, kd.int32
+e4m3, e5m2 = kd.float8_e4m3fn, kd.float8_e5m2
+GENERATIONS = ("sm_80", "sm_90a", "sm_100a")  # the suite's kernels are for all targets
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What is compiled: `lower` takes the name of a target."""
+
+    lower: Callable[[str], Stages]
+    targets: tuple[str, ...]
+
+
+@cache
+def kernels() -> dict[str, Kernel]:
+    """All of them, by name. The library's and the examples' have a dot in their names."""
+    found = {name: Kernel(case.lower, case.targets) for name, case in CASES.items()}
+    for name, kernel in (*_matmuls(), *_attentions(), *_examples()):
+        if name in found:
+            raise ValueError(f"two kernels are named {name}")
+        found[name] = kernel
+    return found
+
+
+def _of(kernel: Any, *args: Any, targets: tuple[str, ...] = HOPPER, **options: Any) -> Kernel:
+    """A kernel or a function of the library, with the arguments that it is lowered for."""
+    return Kernel(lambda target: kernel.lower(*args, target=target, **options), targets)
+
+
+def operand(rows: int, columns: int, dtype: Any, transposed: bool = False) -> Any:
+    """A matrix that is described only, by columns where `transposed`: memory that is never touched."""
+    return np.empty((columns, rows), dtype.numpy).T if transposed else Struct((rows, columns), dtype)
+
+
+# --- matmul ----------------------------------------------------------------------------------------
+
+# the configurations of each form of the kernel: turns, clusters both ways, the transposed product, parts of a tile
+ONE = MatmulConfig(tile_m=64, tile_n=64, stages=2, consumers=1)
+FORMS = {
+    "small": MatmulConfig(tile_m=128, tile_n=64, stages=2, epilogue_n=32),
+    "turns": MatmulConfig(tile_m=128, tile_n=64, stages=3, ping_pong=True),
+    "turns_cluster": MatmulConfig(tile_m=128, tile_n=64, stages=2, ping_pong=True, cluster=2),
+    "along_n": replace(ONE, cluster_n=2, b_hint="evict_first"),
+    "both_ways": replace(ONE, cluster=2, cluster_n=2, out_hint="evict_first"),
+    "parts": MatmulConfig(tile_m=64, tile_n=96, stages=3, epilogue_n=32, epilogue_stages=1, ping_pong=True),
+    "swapped": MatmulConfig(tile_m=128, tile_n=64, stages=2, cluster_n=2, epilogue_n=32, swapped=True),
+    "swapped_cluster": replace(ONE, cluster=2, swapped=True, a_hint="evict_first"),
+}
+TRANSPOSES = {"nn": (False, False), "nt": (False, True), "tn": (True, False), "tt": (True, True)}
+SQUARES = ((8192, 8192, 8192), (2048, 2048, 2048), (8192, 8192, 512))
+THIN = ((128, 8192, 8192), (16, 16384, 8192), (4096, 32, 4096))
+
+
+def gelu(x: Any) -> Any:
+    """An epilogue that takes registers."""
+    return 0.5 * x * (1.0 + kd.tanh(0.7978845608 * (x + 0.044715 * x * x * x)))
+
+
+def _product(M: int, N: int, K: int, a: Any, b: Any, form: str = "nt", **options: Any) -> Kernel:
+    ta, tb = TRANSPOSES[form]
+    targets = options.pop("targets", HOPPER)
+    return _of(kd.library.matmul, operand(M, K, a, ta), operand(K, N, b, tb), targets=targets, **options)
+
+
+def _matmuls() -> Iterator[tuple[str, Kernel]]:
+    large = partial(_product, 4096, 4096, 4096)
+    for form in TRANSPOSES:
+        for shape in (*SQUARES, *THIN) if form in ("nn", "nt") else SQUARES[:1]:
+            yield f"matmul.bf16.{form}.{'x'.join(map(str, shape))}", _product(*shape, bf16, bf16, form)
+        yield f"matmul.f16.{form}", large(f16, f16, form)
+    for word, config in FORMS.items():
+        for form in ("nn", "tt"):
+            yield f"matmul.bf16.{form}.{word}", _product(328, 200, 264, bf16, bf16, form, config=config)
+    for a, b in ((e4m3, e4m3), (e5m2, e5m2), (e4m3, e5m2), (i8, i8), (kd.uint8, kd.uint8), (kd.uint8, i8)):
+        yield f"matmul.{a}.{b}", large(a, b)
+    for a, b, forms in ((i8, bf16, ("nn", "nt")), (i8, f16, ("nn",)), (bf16, i8, ("nt", "tt"))):
+        for form in forms:  # bytes are contiguous along K
+            yield f"matmul.mixed.{a}.{b}.{form}", large(a, b, form)
+    yield "matmul.tf32", large(f32, f32, precision="tf32")
+    yield "matmul.bf16.to_f32", large(bf16, bf16, out_dtype=f32)
+    bias, c = Struct((4096,), f32), Struct((4096, 4096), bf16)
+    yield "matmul.bf16.bias", large(bf16, bf16, bias=bias)
+    yield "matmul.bf16.all_extras", large(bf16, bf16, bias=bias, c=c, activation=gelu, out_dtype=f32)
+    yield "matmul.int8.bias", large(i8, i8, bias=bias, out_dtype=f32)
+    for a, b in ((f32, f32), (f64, f64), (i32, i32), (kd.int64, i8), (i8, f32), (kd.bool_, kd.uint8)):
+        yield f"matmul.general.{a}.{b}", _product(70, 50, 33, a, b, "tn", targets=GENERATIONS)
+    for form in TRANSPOSES:  # rows that TMA can't address
+        yield f"matmul.general.bf16.{form}", _product(70, 50, 33, bf16, bf16, form, targets=GENERATIONS)
+    for a, b in ((bf16, bf16), (i8, i8), (i8, bf16)):  # GPUs without wgmma
+        yield f"matmul.without_wgmma.{a}.{b}", _product(256, 256, 256, a, b, "nn", targets=("sm_80", "sm_120a"))
+
+
+# --- attention -------------------------------------------------------------------------------------
+
+
+def _attention(length: int, dim: int, dtype: Any, heads: tuple[int, int] = (16, 16), **options: Any) -> Kernel:
+    q, k = Struct((1, heads[0], length, dim), dtype), Struct((1, heads[1], length, dim), dtype)
+    targets = options.pop("targets", HOPPER)
+    return _of(kd.library.attention, q, k, k, targets=targets, **options)
+
+
+def _attentions() -> Iterator[tuple[str, Kernel]]:
+    for causal in (False, True):
+        word = "causal" if causal else "full"
+        for dim in (64, 128, 256):
+            yield f"attention.{dim}.{word}", _attention(16384, dim, bf16, causal=causal)
+        yield f"attention.128.{word}.lse", _attention(4096, 128, bf16, causal=causal, return_lse=True)
+        yield f"attention.general.bf16.{word}", _attention(30, 40, bf16, causal=causal, targets=GENERATIONS)
+    yield "attention.64.f16.grouped", _attention(1000, 64, f16, (16, 4), causal=True, scale=0.25)
+    yield "attention.64.four_consumers", _attention(4096, 64, bf16, config=AttentionConfig(4, 64, 4))
+    yield "attention.128.two_consumers", _attention(4096, 128, bf16, config=AttentionConfig(2, 128, 2))
+    yield "attention.general.f32", _attention(30, 40, f32, (4, 2), return_lse=True, targets=GENERATIONS)
+    yield "attention.general.f64", _attention(30, 40, f64, causal=True)
+
+
+# --- examples --------------------------------------------------------------------------------------
+
+
+def example(name: str) -> Any:
+    """A module of examples/."""
+    return importlib.import_module(f"examples.{name}")
+
+
+def _examples() -> Iterator[tuple[str, Kernel]]:
+    for name, kernel in (*_memory_bound(), *_norms(), *_products()):
+        yield f"example.{name}", kernel
+
+
+def _memory_bound() -> Iterator[tuple[str, Kernel]]:
+    softmax, scans, sample = example("01_softmax"), example("06_prefix_sum"), example("07_grid_sample")
+    square = Struct((16384, 16384), bf16)
+    for shape in ((131072, 128), (16384, 4096), (8192, 8192), (4096, 32768)):
+        yield f"softmax.{shape[1]}", _of(softmax.softmax_for(shape[1]), Struct(shape, bf16))
+    yield "softmax.f32", _of(softmax.softmax_for(16384, f32), Struct((64, 16384), f32))
+    yield "softmax.masked", _of(softmax.softmax_for(100, f32), Struct((37, 100), f32), targets=GENERATIONS)
+    long, turn = Struct((2**27,), f32), example("04_transpose").transpose_kernel
+    yield "vector_add", _of(example("02_vector_add").vector_add, long, long, targets=GENERATIONS)
+    for dtype in (bf16, f32):
+        yield f"transpose.{dtype}", _of(turn(dtype.itemsize), Struct((16384, 16384), dtype))
+    yield "transpose.masked", _of(turn(4), Struct((65, 130), i32), targets=GENERATIONS)
+    counts = example("05_histogram").histogram_kernel()
+    yield "histogram", _of(counts, Struct((2**28,), kd.uint8))
+    yield "histogram.masked", _of(counts, Struct((20_000,), kd.uint8), targets=GENERATIONS)
+    yield "row_cumsum", _of(scans.row_kernel_for(16384), square)
+    yield "row_cumsum.masked", _of(scans.row_kernel_for(100), Struct((5, 100), f32), targets=GENERATIONS)
+    for dtype in (f32, i32):
+        whole, blocks = Struct((2**28,), dtype), Struct((2**16,), dtype)
+        yield f"prefix_sum.blocks.{dtype}", _of(scans.block_sums(), whole)
+        yield f"prefix_sum.running.{dtype}", _of(scans.running_sums(), blocks)
+        yield f"prefix_sum.finish.{dtype}", _of(scans.finish(), whole, blocks)
+    image, places, g = Struct((3, 256, 256), f32), Struct((65536, 2), f32), Struct((3, 65536), f32)
+    yield "grid_sample", _of(sample.sample, image, places, targets=GENERATIONS)
+    yield "grid_sample.backward", _of(sample.sample_backward, image, places, g, targets=GENERATIONS)
+    yield "stencil", _of(example("08_stencil").spread, Struct((61, 150), f32), targets=GENERATIONS)
+    yield "quantize", _of(example("09_quantize").quantize_kernel(), Struct((8192, 8192), bf16))
+    for length in (2**28, 300_001):
+        yield f"sum.{length}", _of(example("16_sum").span_sums(), Struct((length,), f32), targets=GENERATIONS)
+
+
+def _norms() -> Iterator[tuple[str, Kernel]]:
+    norms = example("03_layer_norm")
+    for centred in (True, False):
+        word = "layer_norm" if centred else "rms_norm"
+        for shape in ((131072, 128), (16384, 4096), (8192, 8192), (4096, 32768)):
+            x, parameters = Struct(shape, bf16), [Struct(shape[1:], bf16)] * (1 + centred)
+            statistics = [Struct(shape[:1], f32)] * (1 + centred)
+            yield f"{word}.{shape[1]}", _of(norms.forward_for(shape, centred), x, *parameters)
+            kernel = norms.backward_for(shape, centred)
+            yield f"{word}.backward.{shape[1]}", _of(kernel, x, x, parameters[0], *statistics)
+        x, parameters = Struct((4096, 32768), bf16), [Struct((32768,), bf16)] * (1 + centred)
+        yield f"{word}.stream", _of(norms.stream_kernel(centred, 1, 3, 66, 4), x, *parameters)
+    parts = [Struct((132, 8192), f32)] * 2
+    yield "layer_norm.column_sums", _of(norms.column_sums(bf16), *parts)
+
+
+def _products() -> Iterator[tuple[str, Kernel]]:
+    square, edges = [Struct((4096, 4096), bf16)] * 2, [Struct((200, 72), f16), Struct((72, 136), f16)]
+    names = {"10_matmul_pipelined": HOPPER, "11_matmul_warp_specialized": HOPPER, "13_matmul_sm80": GENERATIONS}
+    for name, targets in names.items():
+        yield name[3:], _of(example(name).matmul, *square, targets=targets)
+        yield f"{name[3:]}.edges", _of(example(name).matmul, *edges, targets=targets)
