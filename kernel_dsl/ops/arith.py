@@ -10,7 +10,7 @@ from .. import facts
 from ..dtypes import DType
 from ..errors import UnsupportedDType
 from ..facts import Range
-from ..ir import Value, operand
+from ..ir import Value, array_type, operand
 from ..promote import computing, true_division
 from ..trace import traced
 from ..values import Array
@@ -163,13 +163,19 @@ class Xor(Binary, name="xor"):
 
 
 class ShiftLeft(Binary, name="shift_left"):
-    """x << y; a shift by the width or more gives 0. PTX `shl`."""
+    """x << y; an amount that is not below the width, seen as unsigned, gives 0. PTX `shl`."""
 
     interval = partial(facts.shifted, left=True)
 
+    def range(self) -> Range | None:
+        amount = self.y.facts and self.y.facts.constant
+        if amount is not None and not 0 <= amount < array_type(self.x).dtype.bits:
+            return facts.of(0)
+        return super().range()
+
 
 class ShiftRight(Binary, name="shift_right"):
-    """x >> y, arithmetic for signed; a shift by the width or more gives 0, or the sign. PTX `shr`."""
+    """x >> y, arithmetic for signed; an amount that is not below the width gives 0, or the sign. PTX `shr`."""
 
     interval = partial(facts.shifted, left=False)
 
@@ -362,12 +368,20 @@ def _shift(cls: Any, x: Any, y: Any, op: str) -> Array:
 
 
 def left_shift(x: Any, y: Any) -> Array:
-    """x << y; shifts by the width or more give 0."""
+    """x << y; an amount of the width or more gives 0, and so does a negative one.
+
+    >>> run(lambda x: 1 << x, [4, 31, 32, -1])
+    [         16 -2147483648           0           0]
+    """
     return _shift(ShiftLeft, x, y, "left_shift")
 
 
 def right_shift(x: Any, y: Any) -> Array:
-    """x >> y; shifts by the width or more give 0, or -1 for negative x."""
+    """x >> y; an amount of the width or more gives 0, or -1 for negative x, and so does a negative amount.
+
+    >>> run(lambda x: x >> 40, [100, -100])
+    [ 0 -1]
+    """
     return _shift(ShiftRight, x, y, "right_shift")
 
 

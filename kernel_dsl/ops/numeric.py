@@ -6,6 +6,7 @@ import math as _math
 from typing import Any
 
 from .. import dtypes as dt
+from ..dtypes import DType
 from ..errors import UnsupportedDType
 from ..promote import computing
 from ..values import Array
@@ -234,17 +235,19 @@ def _integer_power(x: Array, y: Array) -> Array:
 
 
 def gcd(x: Any, y: Any) -> Array:
-    """The greatest common divisor of integers, not negative."""
-    return _euclid(x, y, "gcd")[0]
+    """The greatest common divisor of integers: not negative, where its dtype holds it."""
+    common, _, _, dtype = _euclid(x, y, "gcd")
+    return astype(common, dtype)
 
 
 def lcm(x: Any, y: Any) -> Array:
-    """The least common multiple of integers, not negative; 0 where either is 0."""
-    common, a, b = _euclid(x, y, "lcm")
-    return arith.absolute(arith.floor_divide(a, common) * b)
+    """The least common multiple of integers: not negative, where its dtype holds it; 0 where either is 0."""
+    common, a, b, dtype = _euclid(x, y, "lcm")
+    return astype(arith.floor_divide(a, common) * b, dtype)
 
 
-def _euclid(x: Any, y: Any, op: str) -> tuple[Array, Array, Array]:
+def _euclid(x: Any, y: Any, op: str) -> tuple[Array, Array, Array, DType]:
+    """(the greatest common divisor, |x|, |y|), unsigned, and the dtype of x and y."""
     from .control import while_loop
     from .create import full
     from .reduce import any as any_of
@@ -254,14 +257,15 @@ def _euclid(x: Any, y: Any, op: str) -> tuple[Array, Array, Array]:
         raise UnsupportedDType(op=op, dtype=dtype, hint="it is for integers")
     a, b = as_value(x, op, dtype), as_value(y, op, dtype)
     zero = full((a + b).shape, 0, dtype)
-    a, b = arith.absolute(a + zero), arith.absolute(b + zero)
+    unsigned = dt.BY_NAME[f"uint{dtype.bits}"]  # which holds |x| of the smallest number too
+    a, b = astype(arith.absolute(a + zero), unsigned), astype(arith.absolute(b + zero), unsigned)
 
     def step(state: tuple[Any, Any]) -> tuple[Any, Any]:
         u, v = state
         return where(v != 0, v, u), where(v != 0, arith.rem(u, v), 0)
 
     common, _ = while_loop(lambda s: any_of(s[1] != 0) if s[1].ndim else s[1] != 0, step, (a, b))
-    return common, a, b
+    return common, a, b, dtype
 
 
 # --- classification and signs --------------------------------------------------------------------

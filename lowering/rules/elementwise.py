@@ -7,7 +7,8 @@ from collections.abc import Callable
 from kernel_dsl import dtypes as dt
 from kernel_dsl.conversion import cheaper, plan_in_warps
 from kernel_dsl.dtypes import DType
-from kernel_dsl.ir import Op, layout_of
+from kernel_dsl.facts import certain
+from kernel_dsl.ir import Op, Value, array_type, layout_of
 from kernel_dsl.ops import arith
 from kernel_dsl.ops.elementwise import Broadcast, Constant, ConvertLayout, Elementwise, Expand
 
@@ -131,17 +132,42 @@ def _shift(ctx: Context, op: Op, left: bool) -> None:
     x, y = op.values()
     dtype: DType = x.type.dtype
     t, bits = llvm_type(dtype), dtype.bits
+    word = "shl" if left else ("ashr" if dtype.is_signed else "lshr")
+    wide = word != "ashr" and _may_pass_32_bits(y)
     out: Regs = []
     for a, b in zip(ctx.regs(x), ctx.regs(y), strict=True):
+        if wide and _constant_of(b) is None:
+            out.append(_clamped_shift(ctx, a, b, left))
+            continue
         small = e.v(f"icmp ult {t} {b}, {bits}")
         amount = e.v(f"select i1 {small}, {t} {b}, {t} {bits - 1}")
-        word = "shl" if left else ("ashr" if dtype.is_signed else "lshr")
         shifted = e.v(f"{word} {t} {a}, {amount}")
         if word == "ashr":  # by width - 1 already gives the sign
             out.append(shifted)
         else:
             out.append(e.v(f"select i1 {small}, {t} {shifted}, {t} 0"))
     ctx.values[op.results[0]] = out
+
+
+def _may_pass_32_bits(amount: Value) -> bool:
+    """Whether a shift's amount can be 2**32 or more, seen as unsigned."""
+    if array_type(amount).dtype.bits < 64:
+        return False
+    known = certain(amount.facts, array_type(amount).dtype)
+    return known is None or known.lo < 0 or known.hi >= 1 << 32
+
+
+def _clamped_shift(ctx: Context, x: str, amount: str, left: bool) -> str:
+    """A 64-bit shift, zeros coming in, by an amount of 64 bits. PTX `shl.b64`, `shr.u64`.
+
+    Their amount has 32 bits, and the hardware clamps it (PTX ISA 9.7.8.8, 9.7.8.9). LLVM takes that clamp for one of
+    the whole amount: it drops a guard around its own shift, and with it the upper half. So the shift is PTX.
+    """
+    e = ctx.e
+    short = e.v(f"trunc i64 {e.v(f'call i64 @llvm.umin.i64(i64 {amount}, i64 64)')} to i32")
+    text = "shl.b64 $0, $1, $2;" if left else "shr.u64 $0, $1, $2;"
+    (result,) = e.asm(text, "=l,l,r", [("i64", x), ("i32", short)], ["i64"], sideeffect=False)
+    return result
 
 
 def lower_shift_left(ctx: Context, op: arith.ShiftLeft) -> None:

@@ -6,6 +6,7 @@ import ml_dtypes
 import numpy as np
 
 import kernel_dsl as kd
+from tests.compare import nearest
 
 DTYPES = [d for d in kd.dtypes.ALL if d != kd.complex64]
 FLOATS = [d for d in DTYPES if d.is_float]
@@ -45,19 +46,6 @@ def _saturated(x: np.ndarray, to: np.dtype) -> np.ndarray:
     return np.array([min(max(v, info.min), info.max) for v in out], to)
 
 
-def _nearest(x: np.ndarray, to: np.dtype) -> np.ndarray:
-    """To a format narrower than float32, with one rounding: NumPy's and ml_dtypes' own casts round twice from float64."""
-    wide = x.astype(np.longdouble) if x.dtype.kind in "iu" else x.astype(np.float64).astype(np.longdouble)
-    info = ml_dtypes.finfo(to)
-    smallest = np.longdouble(float(info.smallest_subnormal))
-    with np.errstate(all="ignore"):
-        exponent = np.floor(np.log2(np.abs(wide)))
-        step = np.maximum(np.exp2(exponent - info.nmant), smallest)
-        rounded = np.rint(wide / step) * step
-        rounded = np.where(np.isfinite(wide) & (wide != 0), rounded, wide)
-        return rounded.astype(np.float64).astype(to)  # every rounded number is exact in float64
-
-
 def reference(x: np.ndarray, to: kd.dtypes.DType, saturate: bool = True) -> np.ndarray:
     """`x` converted to `to`, as the language says."""
     target = to.numpy
@@ -71,18 +59,10 @@ def reference(x: np.ndarray, to: kd.dtypes.DType, saturate: bool = True) -> np.n
     with np.errstate(all="ignore"):
         if to.itemsize >= 4:
             return x.astype(np.float64).astype(target) if own.is_float else x.astype(target)
-        rounded = _nearest(x, target)
+        rounded = nearest(x, target)
         if to in kd.dtypes.FP8 and saturate:
             largest = float(ml_dtypes.finfo(target).max)
             wide = x.astype(np.float64)
             clamped = np.where(np.isnan(wide), wide, np.clip(wide, -largest, largest))
-            return _nearest(clamped, target)
+            return nearest(clamped, target)
         return rounded
-
-
-def same(got: np.ndarray, want: np.ndarray) -> np.ndarray:
-    """Equal bit for bit, but for which not-a-number it is."""
-    if got.dtype.kind in "iub":
-        return got == want
-    a, b = got.astype(np.float64), want.astype(np.float64)
-    return ((a == b) & (np.signbit(a) == np.signbit(b))) | (np.isnan(a) & np.isnan(b))

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
-from tests.language.casts import DTYPES, same
+from tests.compare import same
+from tests.language.casts import DTYPES
 from tests.ops.harness import random, run
 
 SHAPES = [(1,), (7,), (100,), (3, 5), (64, 96), (1, 1000), (2, 3, 4, 5), (2, 1, 3, 2, 2)]

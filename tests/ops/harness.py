@@ -27,7 +27,10 @@ def types_of(function: Callable[..., Any], *arrays: Any) -> list[kd.ShapeDtypeSt
 
 
 def run(function: Callable[..., Any], *arrays: Any, **options: Any) -> Any:
-    """`function` on whole arrays as values, in a kernel of one warpgroup; its result, or a tuple of several."""
+    """`function` on whole arrays as values, in a kernel of one warpgroup; its result, or a tuple of several.
+
+    `options` are the kernel's; it is interpreted unless they say `interpret=False`.
+    """
     outs = types_of(function, *arrays)
 
     def body(*refs: Any) -> None:
@@ -35,7 +38,7 @@ def run(function: Callable[..., Any], *arrays: Any, **options: Any) -> Any:
         for ref, value in zip(refs[len(arrays) :], results if isinstance(results, tuple) else (results,), strict=True):
             ref[...] = value
 
-    made = kd.kernel(body, out_type=tuple(outs), interpret=INTERPRET, **options)(*arrays)
+    made = kd.kernel(body, out_type=tuple(outs), **{"interpret": INTERPRET, **options})(*arrays)
     return made[0] if len(made) == 1 else made
 
 
