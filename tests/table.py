@@ -13,10 +13,12 @@ from math import erf as _erf
 from math import erfc as _erfc
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 import kernel_dsl as kd
 
+FP8 = ("float8_e4m3fn", "float8_e5m2")  # on every bit pattern: tests/ops/test_patterns.py
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 SIGNED = ("int8", "int16", "int32", "int64")
 UNSIGNED = ("uint8", "uint16", "uint32", "uint64")
@@ -33,6 +35,7 @@ class Row:
     `ulps`: how far the result may be from the rounded reference, in units of the result's dtype. `out`: "same" dtype,
     "bool", "uint8", or "float" (as true division gives). `sample`: "any" bits that are numbers, "small" magnitudes, "positive",
     "unit" for [-1, 1], "open" for within it, "above" for over 1, "shift" for a second operand within the width.
+    `own`: the reference takes the operands in their own dtype, and may give the result in it.
     """
 
     name: str
@@ -42,6 +45,7 @@ class Row:
     ulps: float = 0
     out: str = "same"
     sample: str = "small"
+    own: bool = False
 
     @property
     def function(self) -> Callable[..., Any] | None:
@@ -75,19 +79,45 @@ def _shift_right(x: Any, y: Any) -> Any:
     return x >> y
 
 
-def _fused_one(x: float, y: float, z: float) -> float:
+def _fused_one(x: float, y: float, z: float, odd: bool) -> float:
+    """x * y + z in float64, rounded to nearest, or to odd: what is rounded from that is rounded once."""
     if not all(np.isfinite((x, y, z))):
         return x * y + z
     exact = Fraction(float(x)) * Fraction(float(y)) + Fraction(float(z))
-    return x * y + z if exact == 0 else float(exact)
+    if exact == 0:
+        return x * y + z
+    near = float(exact)
+    if not odd or not np.isfinite(near) or Fraction(near) == exact or int(np.float64(near).view(np.int64)) & 1:
+        return near
+    return float(np.nextafter(near, np.inf if exact > Fraction(near) else -np.inf))
 
 
-_fused = np.vectorize(_fused_one, otypes=[np.float64])
+_fused_array = np.vectorize(_fused_one, otypes=[np.float64])
+
+
+def _fused(x: Any, y: Any, z: Any) -> Any:
+    return _fused_array(*(v.astype(np.float64) for v in (x, y, z)), x.dtype != np.float64)
 
 
 def _float_mod(x: Any, y: Any) -> Any:
     # exact in float64 for operands of fewer bits
     return np.mod(x, y)
+
+
+def _numbers(x: Any) -> Any:
+    info = ml_dtypes.finfo(x.dtype)
+    finite = np.where(np.isinf(x), np.copysign(info.max, x), x)
+    return np.where(np.isnan(x), x.dtype.type(0), finite)
+
+
+def _nextafter(x: Any, y: Any) -> Any:
+    # of equal operands NumPy's for float16 alone gives x
+    return np.where(x == y, y, np.nextafter(x, y))
+
+
+def _spacing(x: Any) -> Any:
+    # NumPy's for float16 alone has no sign
+    return np.copysign(np.spacing(np.abs(x)), x) if x.dtype == np.float16 else np.spacing(x)
 
 
 def _leading_zeros(x: Any) -> Any:
@@ -97,6 +127,10 @@ def _leading_zeros(x: Any) -> Any:
 
 def _erf_inverse(y: float) -> float:
     """Newton's method on the C library's erf, started by bisection."""
+    if y == 0 or not abs(y) < 1:
+        return y if y == 0 else np.copysign(np.inf, y) if abs(y) == 1 else np.nan
+    if abs(y) < 1e-8:
+        return y * np.sqrt(np.pi) / 2
     low, high = -6.0, 6.0
     for _ in range(80):
         middle = (low + high) / 2
@@ -145,7 +179,7 @@ TABLE = (
     Row("logical_or", 2, ALL, np.logical_or, out="bool"),
     Row("logical_xor", 2, ALL, np.logical_xor, out="bool"),
     Row("logical_not", 1, ALL, np.logical_not, out="bool"),
-    Row("fma", 3, FLOATS, _fused),
+    Row("fma", 3, FLOATS, _fused, own=True),
     Row("exp", 1, FLOATS, np.exp, ulps=4, out="float"),
     Row("exp2", 1, FLOATS, np.exp2, ulps=4, out="float"),
     Row("expm1", 1, FLOATS, np.expm1, ulps=4, out="float"),
@@ -173,8 +207,8 @@ TABLE = (
     Row("trunc", 1, FLOATS, np.trunc),
     Row("rint", 1, FLOATS, np.rint),
     Row("square", 1, NUMBERS, np.square),
-    Row("sign", 1, NUMBERS, np.sign),
-    Row("copysign", 2, FLOATS, np.copysign),
+    Row("sign", 1, NUMBERS, lambda x: np.where(x == 0, x, np.sign(x))),
+    Row("copysign", 2, FLOATS, np.copysign, own=True),
     Row("exp10", 1, FLOATS, lambda x: np.power(10.0, x), ulps=4, out="float"),
     Row("erfc", 1, FLOATS, _erfc_array, ulps=4, out="float"),
     Row("erf_inv", 1, FLOATS, _erf_inverse_array, ulps=8, out="float", sample="open"),
@@ -192,16 +226,23 @@ TABLE = (
     Row("population_count", 1, INTS, lambda x: np.bitwise_count(x.view(x.dtype.str.replace("i", "u")))),
     Row("bitwise_count", 1, INTS, np.bitwise_count, out="uint8"),
     Row("clz", 1, INTS, _leading_zeros),
-    Row("gcd", 2, ("int32", "int64"), np.gcd),
+    Row("gcd", 2, INTS, np.gcd),
+    Row("lcm", 2, INTS, np.lcm),
     Row("reciprocal", 1, FLOATS, lambda x: 1 / x),
     Row("deg2rad", 1, FLOATS, np.deg2rad, ulps=2),
     Row("rad2deg", 1, FLOATS, np.rad2deg, ulps=2),
     Row("heaviside", 2, FLOATS, np.heaviside),
     Row("fabs", 1, FLOATS, np.fabs),
-    Row("signbit", 1, FLOATS, np.signbit, out="bool"),
+    Row("signbit", 1, FLOATS, np.signbit, out="bool", own=True),
     Row("isinf", 1, FLOATS, np.isinf, out="bool"),
     Row("isnan", 1, FLOATS, np.isnan, out="bool"),
     Row("isfinite", 1, FLOATS, np.isfinite, out="bool"),
+    Row("isposinf", 1, FLOATS, np.isposinf, out="bool"),
+    Row("isneginf", 1, FLOATS, np.isneginf, out="bool"),
+    Row("relu", 1, NUMBERS, lambda x: np.where(np.isnan(x), x, np.maximum(x, 0))),
+    Row("nan_to_num", 1, FLOATS, _numbers, own=True),
+    Row("nextafter", 2, FLOATS, _nextafter, own=True),
+    Row("spacing", 1, FLOATS, _spacing, own=True),
 )
 
 # rows of the language as it is now
@@ -251,5 +292,9 @@ def operands(row: Row, dtype: str, shape: tuple[int, ...], rng: np.random.Genera
 def exact(row: Row, values: list[np.ndarray]) -> np.ndarray:
     """The reference's result before rounding: float64 for floats, wrapping integers, bool."""
     with np.errstate(all="ignore"):
-        wide = [v if v.dtype.kind in "iub" else v.astype(np.float64) for v in values]
+        if row.own:
+            own = np.asarray(row.reference(*values))
+            return own if own.dtype.kind in "iub" else own.astype(np.float64)
+        # a signalling NaN is one as any other: the C library's functions make a difference
+        wide = [v if v.dtype.kind in "iub" else np.where(np.isnan(v), np.nan, v.astype(np.float64)) for v in values]
         return np.asarray(row.reference(*wide))

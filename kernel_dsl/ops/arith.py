@@ -14,7 +14,7 @@ from ..ir import Value, array_type, operand
 from ..promote import computing, true_division
 from ..trace import traced
 from ..values import Array
-from .cast import astype
+from .cast import astype, rounded
 from .elementwise import Binary, Compare, Elementwise, Unary, as_value, common_dtype, operands_of, together
 
 __all__ = [
@@ -207,10 +207,18 @@ class Abs(Unary, name="abs"):
 # --- building ------------------------------------------------------------------------------------
 
 
-def elementwise(cls: Any, args: tuple[Any, ...], op: str, dtype: DType | None = None, bools: Any = None) -> Array:
+def elementwise(
+    cls: Any,
+    args: tuple[Any, ...],
+    op: str,
+    dtype: DType | None = None,
+    bools: Any = None,
+    wide: DType | None = None,
+) -> Array:
     """Promote, broadcast and append one op; floats narrower than 32 bits compute in float32 and are rounded back.
 
-    `dtype` overrides the common dtype of the operands; `bools` is the op's class where that is bool.
+    `dtype` overrides the common dtype of the operands; `bools` is the op's class where that is bool; `wide` is what to
+    compute in.
     """
     values, common, weak = operands_of(args, op)
     if bools is not None and common.is_bool:
@@ -218,13 +226,17 @@ def elementwise(cls: Any, args: tuple[Any, ...], op: str, dtype: DType | None = 
     common = common if dtype is None else dtype
     if common.kind is dt.Kind.OPAQUE:
         raise UnsupportedDType(op=op, dtype=common, hint="complex values are only copied")
-    wide = computing(common)
+    wide = computing(common) if wide is None else wide
+    if common in dt.FP8:
+        from .narrow import beside_fp8
+
+        values = [beside_fp8(a, v) for a, v in zip(args, values, strict=True)]
     values = [v if v.dtype == wide else astype(v, wide) for v in values]
     result = traced(cls(*together(values, op)))
     if issubclass(cls, Compare):
         return result
     if wide != common:
-        result = astype(result, common)
+        result = rounded(result, common)
     result.weak = weak
     return result
 
@@ -311,24 +323,33 @@ remainder = mod
 
 def maximum(x: Any, y: Any) -> Array:
     """The larger; NaN if either is NaN."""
-    return elementwise(Max, (x, y), "maximum")
+    return _extreme(Max, x, y, "maximum")
 
 
 def minimum(x: Any, y: Any) -> Array:
     """The smaller; NaN if either is NaN."""
-    return elementwise(Min, (x, y), "minimum")
+    return _extreme(Min, x, y, "minimum")
 
 
 def fmax(x: Any, y: Any) -> Array:
     """The larger; a NaN gives way to a number."""
-    dtype = common_dtype((x, y), "fmax")
-    return elementwise(FMax if dtype.is_float else Max, (x, y), "fmax")
+    return _extreme(FMax, x, y, "fmax")
 
 
 def fmin(x: Any, y: Any) -> Array:
     """The smaller; a NaN gives way to a number."""
-    dtype = common_dtype((x, y), "fmin")
-    return elementwise(FMin if dtype.is_float else Min, (x, y), "fmin")
+    return _extreme(FMin, x, y, "fmin")
+
+
+def _extreme(cls: Any, x: Any, y: Any, op: str) -> Array:
+    dtype = common_dtype((x, y), op)
+    if dtype in dt.FP8:
+        from .narrow import extreme
+
+        return extreme(cls, x, y)
+    if not dtype.is_float:
+        cls = {FMax: Max, FMin: Min}.get(cls, cls)
+    return elementwise(cls, (x, y), op)
 
 
 def fma(x: Any, y: Any, z: Any) -> Array:
@@ -336,7 +357,8 @@ def fma(x: Any, y: Any, z: Any) -> Array:
     dtype = common_dtype((x, y, z), "fma")
     if not dtype.is_float:
         raise UnsupportedDType(op="fma", dtype=dtype, hint="use `x * y + z`")
-    return elementwise(Fma, (x, y, z), "fma")
+    # 16 bits: the hardware's own, as float32 would round twice; products and sums of fp8 are exact in float64
+    return elementwise(Fma, (x, y, z), "fma", wide=dt.float64 if dtype in dt.FP8 else dtype)
 
 
 def _bits(cls: Any, x: Any, y: Any, op: str) -> Array:
@@ -391,7 +413,12 @@ bitwise_right_shift = right_shift
 
 def negative(x: Any) -> Array:
     """-x."""
-    _number(common_dtype((x,), "negative"), "negative", "use `~` on bools")
+    dtype = common_dtype((x,), "negative")
+    _number(dtype, "negative", "use `~` on bools")
+    if dtype in dt.FP8:
+        from . import narrow
+
+        return narrow.negative(as_value(x, "negative"))
     return elementwise(Neg, (x,), "negative")
 
 
@@ -421,6 +448,10 @@ def absolute(x: Any) -> Array:
     dtype = common_dtype((x,), "absolute")
     if not (dtype.is_float or dtype.is_signed):
         return as_value(x, "absolute")
+    if dtype in dt.FP8:
+        from . import narrow
+
+        return narrow.absolute(as_value(x, "absolute"))
     return elementwise(Abs, (x,), "absolute")
 
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from .. import dtypes as dt
-from ..dtypes import DType
 from ..errors import UnsupportedDType
-from ..promote import computing
+from ..promote import computing, true_division
 from ..trace import traced
 from ..values import Array
 from .arith import absolute, elementwise, maximum, minimum
-from .cast import astype, bitcast_convert_type
-from .compare import equal, greater, greater_equal, less, not_equal, where
-from .elementwise import Binary, Unary, as_value, common_dtype, operands_of, together
-from .numeric import isfinite, isinf, isnan, trunc
+from .cast import astype, bitcast_convert_type, rounded
+from .compare import less, not_equal, where
+from .elementwise import Binary, Unary, as_value, common_dtype, together
+from .narrow import bits_of
+from .narrow import copysign as copysign_narrow
+from .numeric import isfinite, isinf, trunc
 
 __all__ = [
     "bitwise_count",
@@ -84,15 +85,11 @@ def clz(x: Any) -> Array:
     return _of_integer(Clz, x, "clz")
 
 
-def _bits_of(value: Array) -> Array:
-    return bitcast_convert_type(value, f"int{value.dtype.bits}")
-
-
 def signbit(x: Any) -> Array:
     """Whether the sign bit is set: true for -0.0 too."""
     value = as_value(x, "signbit")
     if value.dtype.is_float:
-        return less(_bits_of(value), 0)
+        return less(bits_of(value), 0)
     return less(value, 0) if value.dtype.is_signed else not_equal(value, value)
 
 
@@ -100,6 +97,9 @@ def copysign(x: Any, y: Any) -> Array:
     """|x| with the sign of y."""
     from .math import _function  # pyright: ignore[reportPrivateUsage]
 
+    dtype = common_dtype((x, y), "copysign")
+    if dtype in dt.FP8:
+        return copysign_narrow(as_value(x, "copysign", dtype), as_value(y, "copysign", dtype))
     return _function(CopySign, (x, y), "copysign")
 
 
@@ -112,7 +112,7 @@ def ldexp(x: Any, n: Any) -> Array:
         raise UnsupportedDType(op="ldexp", dtype=exponent.dtype, hint="the exponent is an integer")
     power = _int32(exponent)
     wide = astype(value, computing(value.dtype))
-    return astype(traced(Ldexp(*together((wide, power), "ldexp"))), value.dtype)
+    return rounded(traced(Ldexp(*together((wide, power), "ldexp"))), value.dtype)
 
 
 def _int32(exponent: Array) -> Array:
@@ -146,33 +146,16 @@ def frexp(x: Any) -> tuple[Array, Array]:
     field, bias, width = (52, 1022, 0x7FF) if double else (23, 126, 0xFF)
     small = less(absolute(wide), 2.0 ** (-1022 if double else -126))
     scaled = where(small, wide * 2.0**64, wide)
-    bits = _bits_of(scaled)
+    bits = bits_of(scaled)
     exponent = astype((bits >> field) & width, dt.int32) - bias - where(small, 64, 0)
     kept = bits & ~(width << field) | (bias << field)
     plain = isfinite(wide) & not_equal(wide, 0)
     mantissa = where(plain, bitcast_convert_type(kept, wide.dtype), wide)
-    return astype(mantissa, own), where(plain, exponent, 0)
+    return rounded(mantissa, own), where(plain, exponent, 0)
 
 
 def spacing(x: Any) -> Array:
-    """The distance to the next number away from 0."""
-    from .math import nextafter
-
+    """The distance to the next number away from 0, with the sign of x."""
     value = as_value(x, "spacing")
-    return nextafter(value, copysign(float("inf"), value)) - value
-
-
-def nextafter_narrow(x: Any, y: Any, dtype: DType) -> Array:
-    """`nextafter` in a float narrower than 32 bits, on its bits."""
-    if dtype in dt.FP8:
-        raise UnsupportedDType(op="nextafter", dtype=dtype, hint="convert to float32")
-    (a, b), _, _ = operands_of((x, y), "nextafter")
-    wide_a, wide_b = astype(a, dt.float32), astype(b, dt.float32)
-    bits = _bits_of(a)
-    up = greater(wide_b, wide_a)
-    away = up == greater_equal(bits, 0)
-    moved = where(away, bits + 1, bits - 1)
-    least = where(up, bits.dtype(1), bits.dtype(-(1 << 15) + 1))
-    stepped = where(equal(wide_a, 0), least, moved)
-    result = bitcast_convert_type(where(equal(wide_a, wide_b), _bits_of(b), stepped), dtype)
-    return where(isnan(a) | isnan(b), dtype(float("nan")), result)
+    value = value if value.dtype.is_float else astype(value, true_division(value.dtype))
+    return bitcast_convert_type(bits_of(value) + 1, value.dtype) - value

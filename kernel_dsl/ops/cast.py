@@ -72,6 +72,11 @@ def astype(x: Any, dtype: Any, *, saturate: bool = True) -> Array:
 convert_element_type = astype
 
 
+def rounded(x: Array, dtype: DType) -> Array:
+    """What arithmetic made of operands of `dtype`, or a number beside them, in it: fp8 overflow as ml_dtypes has it."""
+    return astype(x, dtype, saturate=dtype not in dt.FP8)
+
+
 def bitcast_convert_type(x: Any, dtype: Any) -> Array:
     """The bits of `x` as `dtype`, which must be as wide.
 

@@ -157,9 +157,9 @@ def as_value(x: Any, op: str, dtype: DType | None = None) -> Array:
     if isinstance(x, Array):
         if dtype is None or x.dtype == dtype:
             return x
-        from .cast import astype
+        from .cast import rounded
 
-        return astype(x, dtype)
+        return rounded(x, dtype)
     own, weak = item_type(x, op)
     if isinstance(x, np.ndarray) and x.ndim:
         from .dense import dense

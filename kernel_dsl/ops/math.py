@@ -449,7 +449,7 @@ def nextafter(x: Any, y: Any) -> Array:
     """The next number of the dtype after x towards y."""
     dtype = common_dtype((x, y), "nextafter")
     if dtype.is_float and dtype.bits < 32:
-        from .bits import nextafter_narrow
+        from .narrow import nextafter as nextafter_narrow
 
         return nextafter_narrow(x, y, dtype)
     return _function(Nextafter, (x, y), "nextafter")

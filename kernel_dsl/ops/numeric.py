@@ -8,10 +8,10 @@ from typing import Any
 from .. import dtypes as dt
 from ..dtypes import DType
 from ..errors import UnsupportedDType
-from ..promote import computing
+from ..promote import computing, true_division
 from ..values import Array
 from . import arith
-from .cast import astype
+from .cast import astype, rounded
 from .compare import equal, greater, less, not_equal, where
 from .elementwise import Binary, Compare, Unary, as_value, common_dtype
 from .math import Pow
@@ -124,7 +124,7 @@ def rint(x: Any) -> Array:
 
 
 def round(x: Any, decimals: int = 0) -> Array:
-    """Rounded to `decimals` places, halves to even, as NumPy.
+    """Rounded to `decimals` places, halves to even, as NumPy; narrow floats in float32.
 
     >>> run(kd.round, [0.5, 1.5, 2.5])
     [0. 2. 2.]
@@ -137,10 +137,14 @@ def round(x: Any, decimals: int = 0) -> Array:
     if decimals == 0:
         return rint(value)
     wide = astype(value, computing(value.dtype))
-    scale = 10.0 ** abs(decimals)
-    moved = wide * scale if decimals > 0 else wide / scale
-    back = rint(moved) / scale if decimals > 0 else rint(moved) * scale
-    return astype(back, value.dtype)
+    scale = float(f"1e{abs(decimals)}")
+    if decimals > 0:  # what is too large to be scaled has no decimals
+        moved = wide * scale
+        back = where(isfinite(moved), rint(moved) / scale, wide)
+    else:
+        whole = rint(wide / scale)
+        back = where(equal(whole, 0), whole, whole * scale)
+    return rounded(back, value.dtype)
 
 
 # --- remainders and powers -----------------------------------------------------------------------
@@ -180,26 +184,29 @@ def square(x: Any) -> Array:
 
 def integer_pow(x: Any, y: int) -> Array:
     """x to a static integer power, by repeated squaring."""
-    value = as_value(x, "integer_pow")
-    if value.dtype.is_bool:
-        value = astype(value, dt.int32)
-    if y < 0:
-        if value.dtype.is_integer:
-            raise UnsupportedDType(op="integer_pow", dtype=value.dtype, hint="a negative power of an int is no int")
-        return 1.0 / integer_pow(value, -y)
-    wide = astype(value, computing(value.dtype)) if value.dtype.is_float else value
+    value = _not_bool(x)
+    if y < 0 and value.dtype.is_integer:
+        raise UnsupportedDType(op="integer_pow", dtype=value.dtype, hint="a negative power of an int is no int")
+    wide = _wide(value) if value.dtype.is_float else value
     result: Any = None
     base: Any = wide
-    while y:
-        if y & 1:
+    left = abs(y)
+    while left:
+        if left & 1:
             result = base if result is None else result * base
-        y >>= 1
-        base = base * base if y else base
+        left >>= 1
+        base = base * base if left else base
     if result is None:
         from .create import full_like
 
         result = full_like(wide, 1)
-    return astype(result, value.dtype)
+    return rounded(1.0 / result if y < 0 else result, value.dtype)
+
+
+def _not_bool(x: Any) -> Array:
+    """What a power is taken of, or is: a bool counts as 0 or 1, in int32."""
+    value = as_value(x, "power")
+    return astype(value, dt.int32) if value.dtype.is_bool else value
 
 
 def power_of(x: Any, y: Any) -> Array:
@@ -209,7 +216,7 @@ def power_of(x: Any, y: Any) -> Array:
         return integer_pow(x, y)
     if dtype.is_float:
         return arith.elementwise(Pow, (x, y), "power")
-    return _integer_power(astype(as_value(x, "power"), dtype), astype(as_value(y, "power"), dtype))
+    return _integer_power(_not_bool(as_value(x, "power", dtype)), _not_bool(as_value(y, "power", dtype)))
 
 
 def _integer_power(x: Array, y: Array) -> Array:
@@ -284,7 +291,7 @@ def isfinite(x: Any) -> Array:
     value = as_value(x, "isfinite")
     if not value.dtype.is_float:
         return equal(value, value)
-    return less(arith.absolute(value), float("inf"))
+    return less(arith.absolute(_wide(value)), float("inf"))
 
 
 def isinf(x: Any) -> Array:
@@ -292,23 +299,28 @@ def isinf(x: Any) -> Array:
     value = as_value(x, "isinf")
     if not value.dtype.is_float:
         return not_equal(value, value)
-    return equal(arith.absolute(value), float("inf"))
+    return equal(arith.absolute(_wide(value)), float("inf"))
+
+
+def _wide(value: Array) -> Array:
+    """A float in what it is computed in, which has infinities."""
+    return astype(value, computing(value.dtype))
 
 
 def isposinf(x: Any) -> Array:
     """Whether x is positive infinity."""
     value = as_value(x, "isposinf")
-    return equal(value, float("inf")) if value.dtype.is_float else not_equal(value, value)
+    return equal(_wide(value), float("inf")) if value.dtype.is_float else not_equal(value, value)
 
 
 def isneginf(x: Any) -> Array:
     """Whether x is negative infinity."""
     value = as_value(x, "isneginf")
-    return equal(value, float("-inf")) if value.dtype.is_float else not_equal(value, value)
+    return equal(_wide(value), float("-inf")) if value.dtype.is_float else not_equal(value, value)
 
 
 def sign(x: Any) -> Array:
-    """-1, 0 or 1 in x's dtype; NaN stays."""
+    """-1, 0 or 1 in x's dtype; NaN and -0.0 stay, as with lax."""
     value = as_value(x, "sign")
     if value.dtype.is_bool:
         return value
@@ -321,8 +333,6 @@ def sign(x: Any) -> Array:
 
 def fabs(x: Any) -> Array:
     """|x| as a float."""
-    from ..promote import true_division
-
     value = as_value(x, "fabs")
     return arith.absolute(astype(value, true_division(value.dtype)))
 
@@ -335,7 +345,7 @@ def reciprocal(x: Any) -> Array:
 
 def heaviside(x: Any, y: Any) -> Array:
     """0 below 0, 1 above, y at 0."""
-    value = astype(x, common_dtype((x, y, 1.0), "heaviside"))
+    value = as_value(x, "heaviside", common_dtype((x, y, 1.0), "heaviside"))
     below = where(less(value, 0), 0.0, where(greater(value, 0), 1.0, y))
     return where(isnan(value), value, below)
 
@@ -367,12 +377,20 @@ def nan_to_num(x: Any, nan: float = 0.0, posinf: float | None = None, neginf: fl
 
 def degrees(x: Any) -> Array:
     """Radians as degrees."""
-    return arith.multiply(x, 180.0 / _math.pi)
+    return _scaled(x, 180.0 / _math.pi, "degrees")
 
 
 def radians(x: Any) -> Array:
     """Degrees as radians."""
-    return arith.multiply(x, _math.pi / 180.0)
+    return _scaled(x, _math.pi / 180.0, "radians")
+
+
+def _scaled(x: Any, factor: float, op: str) -> Array:
+    """x times a factor that a narrow float would spoil."""
+    value = as_value(x, op)
+    if not value.dtype.is_float:
+        value = astype(value, true_division(value.dtype))
+    return rounded(_wide(value) * factor, value.dtype)
 
 
 rad2deg = degrees
@@ -383,6 +401,8 @@ def sinc(x: Any) -> Array:
     """sin(pi x) / (pi x), and 1 at 0."""
     from .math import sin
 
-    value = arith.multiply(x, _math.pi)
+    given = as_value(x, "sinc")
+    own = true_division(given.dtype)
+    value = _wide(astype(given, own)) * _math.pi
     safe = where(equal(value, 0), 1.0, value)
-    return where(equal(value, 0), 1.0, arith.true_divide(sin(safe), safe))
+    return rounded(where(equal(value, 0), 1.0, sin(safe) / safe), own)

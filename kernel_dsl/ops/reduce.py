@@ -14,7 +14,7 @@ from ..ir import ArrayType, Op, Value, array_type, attr, attribute_type, operand
 from ..promote import accumulating
 from ..trace import resolve, traced
 from ..values import Array
-from .cast import astype
+from .cast import astype, rounded
 from .elementwise import Expand, as_value
 
 any_of = any  # the builtin: `any` and its kin below are the language's
@@ -152,7 +152,7 @@ def _accumulate(x: Any, axis: Any, keepdims: bool, dtype: Any, kind: Reduction, 
     value = as_value(x, op)
     axes = normalise_axes(axis, value)
     acc, out = sum_dtypes(value.dtype, dtype, op)
-    return astype(reduce_axes(astype(value, acc), axes, kind, keepdims), out)
+    return rounded(reduce_axes(astype(value, acc), axes, kind, keepdims), out)
 
 
 def mean(x: Any, axis: Any = None, *, keepdims: bool = False, dtype: Any = None) -> Array:
@@ -166,7 +166,7 @@ def mean(x: Any, axis: Any = None, *, keepdims: bool = False, dtype: Any = None)
     out = as_dtype(dtype) if dtype is not None else (value.dtype if value.dtype.is_float else dt.float32)
     if not out.is_float:
         raise UnsupportedDType(op="mean", dtype=out, hint="a mean is a float")
-    return astype(_mean(astype(value, accumulating(out)), axes, keepdims), out)
+    return rounded(_mean(astype(value, accumulating(out)), axes, keepdims), out)
 
 
 def _count(value: Array, axes: tuple[int, ...], op: str) -> int:
@@ -200,7 +200,7 @@ def var(x: Any, axis: Any = None, *, keepdims: bool = False, ddof: int = 0, dtyp
     wide = astype(value, accumulating(out))
     centred = subtract(wide, _mean(wide, axes, True))
     squares = reduce_axes(multiply(centred, centred), axes, Reduction.SUM, keepdims)
-    return astype(true_divide(squares, float(_count(value, axes, "var") - ddof)), out)
+    return rounded(true_divide(squares, float(_count(value, axes, "var") - ddof)), out)
 
 
 def min(x: Any, axis: Any = None, *, keepdims: bool = False) -> Array:
@@ -294,4 +294,4 @@ def _extreme(x: Any, axis: Any, keepdims: bool, kind: Reduction, op: str) -> Arr
     if value.dtype.is_bool:
         kind = Reduction.OR if kind is Reduction.MAX else Reduction.AND
     wide = accumulating(value.dtype) if value.dtype.is_float else value.dtype
-    return astype(reduce_axes(astype(value, wide), axes, kind, keepdims), value.dtype)
+    return rounded(reduce_axes(astype(value, wide), axes, kind, keepdims), value.dtype)

@@ -22,7 +22,6 @@ from ..layouts import resolve_rule
 from ..refs import Access, Elements, Ref, View, has_arrays
 from ..trace import LayoutVar, current, emit, find, traced
 from ..values import Array
-from .cast import astype
 from .elementwise import as_value, broadcast_shapes, broadcast_value, item_type
 
 __all__ = ["load", "store"]
@@ -237,8 +236,6 @@ def stored_value(dtype: DType, value: Any) -> Array:
         return as_value(value, "store")
     if not weak or (own.is_float and not dtype.is_float):
         raise StoreDType(value=own, ref=dtype)
-    if isinstance(value, Array):
-        return astype(value, dtype)
     return as_value(value, "store", dtype)
 
 

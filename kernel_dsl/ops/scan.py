@@ -10,7 +10,7 @@ from ..ir import ArrayType, Op, Value, array_type, attr, operand
 from ..promote import accumulating
 from ..trace import resolve, traced
 from ..values import Array
-from .cast import astype
+from .cast import astype, rounded
 from .elementwise import as_value
 from .reduce import Reduction, normalise_axes, sum_dtypes
 
@@ -61,7 +61,7 @@ def cumprod(x: Any, axis: Any = None, *, dtype: Any = None) -> Array:
 def _running(x: Any, axis: Any, dtype: Any, kind: Reduction, op: str) -> Array:
     value = as_value(x, op)
     acc, out = sum_dtypes(value.dtype, dtype, op)
-    return astype(_scan(astype(value, acc), axis, kind), out)
+    return rounded(_scan(astype(value, acc), axis, kind), out)
 
 
 def cummax(x: Any, axis: Any = None) -> Array:
@@ -75,4 +75,4 @@ def cummax(x: Any, axis: Any = None) -> Array:
         raise UnsupportedDType(op="cummax", dtype=value.dtype, hint="complex values are only copied")
     kind = Reduction.OR if value.dtype.is_bool else Reduction.MAX
     wide = accumulating(value.dtype) if value.dtype.is_float else value.dtype
-    return astype(_scan(astype(value, wide), axis, kind), value.dtype)
+    return rounded(_scan(astype(value, wide), axis, kind), value.dtype)

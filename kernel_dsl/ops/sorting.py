@@ -59,18 +59,14 @@ def _moved(value: Array, dim: int) -> Array:
 
 
 def sort(x: Any, axis: int | None = -1) -> Array:
-    """Ascending along `axis` (flattened for None), NaN last.
+    """Ascending along `axis` (flattened for None), -0.0 before 0.0 and NaN last; every element keeps its bits.
 
     >>> run(kd.sort, [3, 1, 2])
     [1 2 3]
     """
     value, dim = _last(x, axis, "sort")
     own = value.dtype
-    wide = value
-    if own.is_bool:
-        wide = astype(value, dt.uint8)
-    elif own in dt.FP8:
-        wide = astype(value, dt.float16)
+    wide = astype(value, dt.uint8) if own.is_bool else value
     if value.shape[-1] > 1 and value.size:
         wide = traced(Sort(wide, LayoutVar(value.shape)))
     return _moved(astype(wide, own), dim)
@@ -85,8 +81,6 @@ def argsort(x: Any, axis: int | None = -1) -> Array:
     value, dim = _last(x, axis, "argsort")
     if value.dtype.is_bool:
         value = astype(value, dt.uint8)
-    elif value.dtype in dt.FP8:
-        value = astype(value, dt.float16)
     if value.shape[-1] <= 1 or not value.size:
         from .create import zeros
 

@@ -31,9 +31,8 @@ def lower_cast(ctx: Context, op: Cast) -> None:
 
 
 def _each(ctx: Context, op: Cast, names: Regs, source: DType) -> Regs:
-    hardware = ctx.target.supports(Feature.MMA_FP8) and op.saturate
-    if op.dtype in dt.FP8 and hardware:
-        return fp8.narrow_pairs(ctx, [as_float32(ctx, n, source) for n in names], op.dtype)
+    if op.dtype in dt.FP8 and ctx.target.supports(Feature.MMA_FP8):
+        return fp8.narrow_pairs(ctx, [as_float32(ctx, n, source) for n in names], op.dtype, op.saturate)
     if op.dtype == dt.float32 and source == dt.float64:  # directly, and rounded to nearest
         return [ctx.e.v(f"fptrunc double {n} to float") for n in names]
     return [convert(ctx, n, source, op.dtype, op.saturate) for n in names]

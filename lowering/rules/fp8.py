@@ -20,35 +20,46 @@ class _Format:
     ptx: str
     mantissa: int
     bias: int
-    largest: int  # the bits of the largest finite number
-    overflow: int  # the bits that an overflow gives without saturation
+    largest: int  # the bits of the largest finite number; the next are an infinity, or NaN: what an overflow gives
+    overflow: str  # LLVM's comparison with `limit` that holds where rounding overflows
+    limit: float  # halfway between the largest number and the next
 
 
-_FORMATS = {
-    "float8_e4m3fn": _Format("e4m3", 3, 7, 0x7E, 0x7F),
-    "float8_e5m2": _Format("e5m2", 2, 15, 0x7B, 0x7C),
+_FORMATS = {  # a tie goes to the even mantissa: to the largest number of e4m3, to the infinity of e5m2
+    "float8_e4m3fn": _Format("e4m3", 3, 7, 0x7E, "ogt", 464.0),
+    "float8_e5m2": _Format("e5m2", 2, 15, 0x7B, "oge", 61440.0),
 }
 
 
-def narrow_pairs(ctx: Context, names: Regs, to: DType) -> Regs:
-    """Two at a time with saturation: PTX `cvt.rn.satfinite.e4m3x2.f32`."""
-    e = ctx.e
+def narrow_pairs(ctx: Context, names: Regs, to: DType, saturate: bool) -> Regs:
+    """Two at a time: PTX `cvt.rn.satfinite.e4m3x2.f32`, and one more where that saturated and should not have."""
+    e, form = ctx.e, _FORMATS[to.name].ptx
     out: Regs = []
-    form = _FORMATS[to.name].ptx
     for i in range(0, len(names), 2):
-        low = names[i]
-        high = names[i + 1] if i + 1 < len(names) else literal(0, dt.float32)
-        both = e.v(f"call i16 @llvm.nvvm.ff.to.{form}x2.rn(float {high}, float {low})")
+        pair = names[i : i + 2]
+        high = pair[1] if len(pair) == 2 else literal(0, dt.float32)
+        both = e.v(f"call i16 @llvm.nvvm.ff.to.{form}x2.rn(float {high}, float {pair[0]})")
+        if not saturate:
+            for x, one in zip(pair, (1, 256), strict=False):
+                both = e.v(f"add i16 {both}, {_beyond(ctx, x, to, one)}")
         out.append(e.v(f"trunc i16 {both} to i8"))
-        if i + 1 < len(names):
+        if len(pair) == 2:
             out.append(e.v(f"trunc i16 {e.v(f'lshr i16 {both}, 8')} to i8"))
     return out
 
 
+def _beyond(ctx: Context, x: str, to: DType, one: int) -> str:
+    """`one` as i16 where a float32 rounds to more than the largest number, else 0."""
+    e, f = ctx.e, _FORMATS[to.name]
+    magnitude = e.v(f"call float @llvm.fabs.f32(float {x})")
+    over = e.v(f"fcmp {f.overflow} float {magnitude}, {literal(f.limit, dt.float32)}")
+    return e.v(f"select i1 {over}, i16 {one}, i16 0")
+
+
 def narrow(ctx: Context, x: str, to: DType, saturate: bool) -> str:
     """One float32, rounded to nearest even."""
-    if saturate and ctx.target.supports(Feature.MMA_FP8):
-        return narrow_pairs(ctx, [x], to)[0]
+    if ctx.target.supports(Feature.MMA_FP8):
+        return narrow_pairs(ctx, [x], to, saturate)[0]
     e = ctx.e
     f = _FORMATS[to.name]
     bits = e.v(f"bitcast float {x} to i32")
@@ -67,7 +78,7 @@ def narrow(ctx: Context, x: str, to: DType, saturate: bool) -> str:
     small = e.v(f"icmp ult i32 {magnitude}, {(127 - f.bias + 1) << 23}")
     result = e.v(f"select i1 {small}, i32 {subnormal}, i32 {normal}")
     over = e.v(f"icmp sgt i32 {result}, {f.largest}")
-    result = e.v(f"select i1 {over}, i32 {f.largest if saturate else f.overflow}, i32 {result}")
+    result = e.v(f"select i1 {over}, i32 {f.largest + (not saturate)}, i32 {result}")
     nan = e.v(f"icmp ugt i32 {magnitude}, {0x7F800000}")
     result = e.v(f"select i1 {nan}, i32 127, i32 {result}")
     sign = e.v(f"and i32 {e.v(f'lshr i32 {bits}, 24')}, 128")

@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
+import ml_dtypes
+
+from kernel_dsl import dtypes as dt
 from kernel_dsl.dtypes import DType
 from kernel_dsl.ir import layout_of
 from kernel_dsl.layout import pow2_ceil
@@ -16,36 +19,51 @@ from kernel_dsl.ops.sorting import ArgSort, Sort
 from kernel_dsl.refs import View, ViewDim, strides_of
 
 from ..context import WARPGROUP, Context
-from ..emit import Regs, literal, llvm_type
+from ..emit import Regs, llvm_type
 from .access import emit_load, emit_store, inside
 from .exchange import Window, read_view
 
 
-def _to_key(ctx: Context, name: str, dtype: DType, equal_zeros: bool) -> str:
-    """An unsigned integer in the order of the element: NaN above all."""
+def _to_key(ctx: Context, name: str, dtype: DType, indices: bool) -> str:
+    """An unsigned integer in the order of the element: NaN above all.
+
+    Without `indices` every element has a key of its own: `_from_key` gives all its bits back. With them zeros are one
+    key, and NaNs are, so that the indices decide.
+    """
     e = ctx.e
     t, bits = llvm_type(dtype), dtype.bits
+    i, top = f"i{bits}", -(1 << bits - 1)
     if not dtype.is_float:
-        return e.v(f"xor {t} {name}, {-(1 << bits - 1)}") if dtype.is_signed else name
-    if equal_zeros:  # -0.0 and 0.0 keep their order
-        zero = e.v(f"fcmp oeq {t} {name}, {literal(0, dtype)}")
-        name = e.v(f"select i1 {zero}, {t} {literal(0, dtype)}, {t} {name}")
-    raw = e.v(f"bitcast {t} {name} to i{bits}")
-    negative = e.v(f"icmp slt i{bits} {raw}, 0")
-    flip = e.v(f"select i1 {negative}, i{bits} -1, i{bits} {-(1 << bits - 1)}")
-    key = e.v(f"xor i{bits} {raw}, {flip}")
-    nan = e.v(f"fcmp uno {t} {name}, {name}")
-    return e.v(f"select i1 {nan}, i{bits} -1, i{bits} {key}")
+        return e.v(f"xor {t} {name}, {top}") if dtype.is_signed else name
+    raw = name if t == i else e.v(f"bitcast {t} {name} to {i}")
+
+    def key(raw: str) -> str:
+        negative = e.v(f"icmp slt {i} {raw}, 0")
+        return e.v(f"xor {i} {raw}, {e.v(f'select i1 {negative}, {i} -1, {i} {top}')}")
+
+    if not indices:
+        return e.v(f"sub {i} {key(raw)}, {_nans(dtype)}")  # negative NaNs, which come first, wrap around
+    magnitude = e.v(f"and {i} {raw}, {~top}")
+    zero, nan = e.v(f"icmp eq {i} {magnitude}, 0"), e.v(f"icmp ugt {i} {magnitude}, {~top - _nans(dtype)}")
+    ordered = key(e.v(f"select i1 {zero}, {i} 0, {i} {raw}"))
+    return e.v(f"select i1 {nan}, {i} -1, {i} {ordered}")
+
+
+def _nans(dtype: DType) -> int:
+    """How many bit patterns of either sign are NaN."""
+    return 1 if dtype == dt.float8_e4m3fn else (1 << ml_dtypes.finfo(dtype.numpy).nmant) - 1
 
 
 def _from_key(ctx: Context, key: str, dtype: DType) -> str:
     e = ctx.e
     t, bits = llvm_type(dtype), dtype.bits
+    i, top = f"i{bits}", -(1 << bits - 1)
     if not dtype.is_float:
-        return e.v(f"xor {t} {key}, {-(1 << bits - 1)}") if dtype.is_signed else key
-    positive = e.v(f"icmp slt i{bits} {key}, 0")
-    flip = e.v(f"select i1 {positive}, i{bits} {-(1 << bits - 1)}, i{bits} -1")
-    return e.v(f"bitcast i{bits} {e.v(f'xor i{bits} {key}, {flip}')} to {t}")
+        return e.v(f"xor {t} {key}, {top}") if dtype.is_signed else key
+    key = e.v(f"add {i} {key}, {_nans(dtype)}")
+    positive = e.v(f"icmp slt {i} {key}, 0")
+    raw = e.v(f"xor {i} {key}, {e.v(f'select i1 {positive}, {i} {top}, {i} -1')}")
+    return raw if t == i else e.v(f"bitcast {i} {raw} to {t}")
 
 
 class _Network:

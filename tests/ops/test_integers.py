@@ -16,7 +16,7 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl.promote import join
-from tests.ops.harness import INTERPRET
+from tests.ops.harness import INTERPRET, run
 from tests.ops.patterns import evaluate
 
 INTEGERS = [d for d in kd.dtypes.ALL if d.is_integer]
@@ -240,3 +240,18 @@ def test_against_python(dtype: kd.dtypes.DType, interpret: Any) -> None:
         evaluate([lambda v, n=n: v**n for n in (0, 1, 3, 32)], [x], interpret), (0, 1, 3, 32), strict=True
     ):
         agree(got, [wrapped(v**n, dtype) for v in values], x)
+
+
+def test_powers_of_bools_are_int32() -> None:
+    """As JAX has it, by a literal and by a value."""
+    x = np.array([True, True, False, False])
+    y = np.array([True, False, True, False])
+    for got, want in (
+        (run(lambda a: a**True, x), x.astype(np.int32)),
+        (run(lambda a: True**a, x), np.ones(4, np.int32)),
+        (run(lambda a, b: a**b, x, y), np.array([1, 1, 0, 1], np.int32)),
+        (run(lambda a: a**2, x), x.astype(np.int32)),
+        (run(lambda a: 2**a, x), np.array([2, 2, 1, 1], np.int32)),
+    ):
+        assert got.dtype == np.int32
+        np.testing.assert_array_equal(got, want)

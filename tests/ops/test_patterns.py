@@ -1,0 +1,48 @@
+"""Every elementwise operation on every bit pattern of the narrow dtypes (pairs of 8-bit ones too) against NumPy.
+
+What is tested comes from `tests/table.py` alone: a new row is covered, and a function without one fails here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kernel_dsl as kd
+from tests import table
+from tests.ops import patterns
+
+NARROW = (*table.FP8, "float16", "bfloat16", "int8", "uint8", "bool")
+
+
+def check(dtype: str, full: bool, interpret: Any = patterns.QUIET, **options: Any) -> None:
+    kind = kd.dtypes.as_dtype(dtype)
+    for arity in (1, 2, 3):
+        # those that go through float32 in many steps round as the exact ones do: the short form leaves them to fp8
+        rows = patterns.rows_of(dtype, arity, inexact=full or dtype in table.FP8)
+        if not rows:
+            continue
+        values = patterns.operands(kind, arity, np.random.default_rng(arity), full)
+        results = patterns.evaluate([r.function for r in rows], values, interpret, **options)
+        found = {r.name: patterns.wrong(r, got, values) for r, got in zip(rows, results, strict=True)}
+        assert not any(found.values()), {name: bad for name, bad in found.items() if bad}
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+def test_interpreter(dtype: str) -> None:
+    check(dtype, full=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("dtype", NARROW)
+def test_interpreter_everything(dtype: str, target: str) -> None:
+    check(dtype, full=True, compiler_params=kd.CompilerParams(target=target))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", NARROW)
+def test_gpu(dtype: str) -> None:
+    check(dtype, full=True, interpret=False)
