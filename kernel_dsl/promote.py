@@ -1,4 +1,4 @@
-"""dtype promotion: JAX's lattice with 64-bit types on, and weak Python scalars."""
+"""dtype promotion: JAX's lattice but for what docs/promotion.md lists, and weak Python scalars."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def join_weak(strong: DType, weak: DType) -> DType:
 
 
 def promote(items: list[tuple[DType, bool]]) -> tuple[DType, bool]:
-    """The common dtype of (dtype, weak) pairs, and whether the result is weak itself."""
+    """The common dtype of (dtype, weak) pairs in any order, and whether the result is weak itself."""
     strong = [d for d, weak in items if not weak]
     weak = [d for d, is_weak in items if is_weak]
     if not strong:
@@ -58,6 +58,8 @@ def promote(items: list[tuple[DType, bool]]) -> tuple[DType, bool]:
         for d in weak[1:]:
             result = result if _RANK[result.kind] >= _RANK[d.kind] else d
         return result, True
+    if len(strong) > 2:  # floats first, the widest first: two that have no common dtype may have one with a third
+        strong.sort(key=lambda d: (d.is_float, d.bits), reverse=True)
     result = strong[0]
     for d in strong[1:]:
         result = join(result, d)
