@@ -116,8 +116,8 @@ def _nextafter(x: Any, y: Any) -> Any:
 
 
 def _spacing(x: Any) -> Any:
-    # NumPy's for float16 alone has no sign
-    return np.copysign(np.spacing(np.abs(x)), x) if x.dtype == np.float16 else np.spacing(x)
+    # NumPy's of -0.0 and of any float16 has no sign
+    return np.copysign(np.spacing(np.abs(x)), x)
 
 
 def _leading_zeros(x: Any) -> Any:
@@ -220,7 +220,7 @@ TABLE = (
     Row("logaddexp", 2, FLOATS, np.logaddexp, ulps=64, out="float"),
     Row("logaddexp2", 2, FLOATS, np.logaddexp2, ulps=64, out="float"),
     Row("fmod", 2, FLOATS, np.fmod),
-    Row("floor_divide", 2, FLOATS, np.floor_divide),
+    Row("floor_divide", 2, FLOATS, np.floor_divide, own=True),
     Row("mod", 2, FLOATS, _float_mod, ulps=1),
     Row("sigmoid", 1, FLOATS, _logistic, ulps=4, out="float"),
     Row("population_count", 1, INTS, lambda x: np.bitwise_count(x.view(x.dtype.str.replace("i", "u")))),
@@ -254,7 +254,7 @@ def result_dtype(row: Row, dtype: str) -> str:
     """The dtype of the result for operands of `dtype`."""
     if row.out in ("bool", "uint8"):
         return row.out
-    if row.out == "float" and dtype not in FLOATS:
+    if row.out == "float" and dtype not in FLOATS and dtype not in FP8:
         return "float64" if dtype.endswith("64") else "float32"
     return dtype
 

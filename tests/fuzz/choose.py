@@ -10,8 +10,8 @@ import numpy as np
 # (dtype, weight): the dtypes of most kernels come most often
 DTYPES = (
     ("float32", 10), ("bfloat16", 6), ("int32", 6), ("float16", 3), ("bool", 2), ("float64", 2), ("int8", 1),
-    ("uint8", 1), ("int16", 1), ("uint16", 1), ("uint32", 1), ("int64", 1), ("uint64", 1), ("float8_e4m3fn", 1),
-    ("float8_e5m2", 1),
+    ("uint8", 1), ("int16", 1), ("uint16", 1), ("uint32", 1), ("int64", 3), ("uint64", 2), ("float8_e4m3fn", 2),
+    ("float8_e5m2", 2),
 )  # fmt: skip
 FP8 = ("float8_e4m3fn", "float8_e5m2")
 

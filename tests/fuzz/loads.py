@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-import kernel_dsl as kd
 from tests.fuzz.choose import Choices
+from tests.fuzz.numbers import contents
 from tests.fuzz.operations import Step, literal, wide
 
 
@@ -21,20 +21,8 @@ class Input:
     dtype: str
 
     def data(self, shape: tuple[int, ...], seed: int) -> np.ndarray:
-        """Random contents: mostly ordinary numbers, a few special ones."""
-        rng = np.random.default_rng(seed)
-        numpy = kd.dtypes.as_dtype(self.dtype).numpy
-        if self.dtype == "bool":
-            return rng.integers(0, 2, shape).astype(bool)
-        if numpy.kind in "iu":
-            info = np.iinfo(numpy)
-            far = rng.integers(info.min, info.max, shape, numpy, endpoint=True)
-            near = rng.integers(-9 if info.min else 0, 10, shape).astype(numpy)
-            return np.asarray(np.where(rng.random(shape) < 0.2, far, near)).astype(numpy)
-        values = np.asarray(rng.standard_normal(shape) * np.exp(rng.uniform(-3, 2, shape)))
-        special = rng.choice([0.0, -0.0, 1.0, np.inf, -np.inf, np.nan], shape)
-        values = np.where(rng.random(shape) < 0.02, special, values)
-        return values.astype(np.float32 if numpy.itemsize < 4 else numpy).astype(numpy)
+        """Random contents (`tests/fuzz/numbers.py`)."""
+        return contents(self.dtype, shape, np.random.default_rng(seed))
 
 
 def draw_inputs(c: Choices) -> list[Input]:

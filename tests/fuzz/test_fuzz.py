@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
+import numpy as np
 import pytest
 
+from tests.conftest import ROOT
 from tests.fuzz.__main__ import attempt
 from tests.fuzz.generate import generate
 
@@ -18,6 +23,33 @@ def test_interpreter(block: int) -> None:
 def test_gpu() -> None:
     for seed in range(200):
         assert attempt(generate(seed), gpu=True) is None, f"python -m tests.fuzz --count 1 --seed {seed} --device gpu"
+
+
+def test_several_processes() -> None:
+    """They share the seeds, and what one of them finds is the whole's."""
+    command = [sys.executable, "-m", "tests.fuzz", "--count", "5", "--seed", "300", "--jobs", "2"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and done.stdout.startswith("5 kernels from seed 300: 0 failures"), (
+        done.stdout + done.stderr
+    )
+
+
+def test_numbers_are_hard() -> None:
+    """Programs meet what once was wrong: fp8 infinities, 64-bit amounts beyond 2**32, edges beside every dtype."""
+    met: set[str] = set()
+    for seed in range(400):
+        program = generate(seed)
+        for source, array in zip(program.inputs, program.arrays(), strict=True):
+            if source.dtype == "float8_e5m2" and np.isinf(array.astype(np.float32)).any():
+                met.add("an infinity of fp8")
+            if source.dtype == "uint64" and ((array >= 2**32) & (array % 2**32 < 64)).any():
+                met.add("an amount that is small in 32 bits")
+        for step in program.steps:
+            if step.dtype in ("int64", "uint64") and step.operation == "shift":
+                met.add("a shift of 64 bits")
+            if "e4m3" in step.dtype and "np.inf" in step.text:
+                met.add("an infinity beside e4m3")
+    assert len(met) == 4, met
 
 
 def test_a_seed_is_a_program() -> None:

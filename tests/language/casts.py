@@ -39,6 +39,22 @@ def values(dtype: kd.dtypes.DType) -> np.ndarray:
         return wide.astype(dtype.numpy)
 
 
+def any_bits(dtype: kd.dtypes.DType, count: int) -> np.ndarray:
+    """Every pattern of 16 bits, or `count` of them; of wider ones random numbers of every size, and near-ties of narrower."""
+    rng = np.random.default_rng(dtype.bits)
+    unsigned = np.dtype(f"u{dtype.itemsize}")
+    if dtype.itemsize == 2 and count >= 1 << 16:
+        return np.arange(1 << 16, dtype=unsigned).view(dtype.numpy)
+    bits = rng.integers(0, np.iinfo(unsigned).max, count, unsigned, endpoint=True).view(dtype.numpy)
+    if dtype.is_integer:
+        return (bits >> rng.integers(0, dtype.bits, count).astype(dtype.numpy)).astype(dtype.numpy)
+    if dtype.itemsize == 2:
+        return bits
+    tie = (rng.integers(-4096, 4096, count) * np.exp2(rng.integers(-30, 10, count))).astype(dtype.numpy)
+    beside = np.nextafter(tie, rng.choice([-np.inf, np.inf], count).astype(dtype.numpy))
+    return np.choose(rng.integers(0, 3, count), [bits, tie, beside]).astype(dtype.numpy)
+
+
 def _saturated(x: np.ndarray, to: np.dtype) -> np.ndarray:
     """Float to integer: truncated, clamped, NaN to 0; in exact integers."""
     info = np.iinfo(to)
@@ -50,13 +66,13 @@ def reference(x: np.ndarray, to: kd.dtypes.DType, saturate: bool = True) -> np.n
     """`x` converted to `to`, as the language says."""
     target = to.numpy
     own = kd.dtypes.as_dtype(x.dtype)
-    if to.is_bool:
-        return x.astype(np.float64) != 0 if own.is_float else x != 0
-    if own.is_bool:
-        return x.astype(np.float32).astype(target) if to.is_float else x.astype(target)
-    if to.is_integer:
-        return _saturated(x.astype(np.float64), target) if own.is_float else x.astype(target)
     with np.errstate(all="ignore"):
+        if to.is_bool:
+            return x.astype(np.float64) != 0 if own.is_float else x != 0
+        if own.is_bool:
+            return x.astype(np.float32).astype(target) if to.is_float else x.astype(target)
+        if to.is_integer:
+            return _saturated(x.astype(np.float64), target) if own.is_float else x.astype(target)
         if to.itemsize >= 4:
             return x.astype(np.float64).astype(target) if own.is_float else x.astype(target)
         rounded = nearest(x, target)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ import kernel_dsl as kd
 from tests import compare
 from tests.language import casts
 from tests.ops.harness import run
+from tests.ops.patterns import QUIET, evaluate
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
@@ -28,6 +31,26 @@ def test_every_pair(own: kd.dtypes.DType, target: str) -> None:
         assert got.dtype == dtype.numpy
         bad = ~compare.same(got, want)
         assert not bad.any(), [(x[i], got[i], want[i]) for i in np.flatnonzero(bad)[:3]]
+
+
+@pytest.mark.parametrize(
+    ("count", "interpret"),
+    [
+        pytest.param(1 << 11, QUIET, id="sample"),
+        pytest.param(1 << 16, QUIET, id="every", marks=pytest.mark.slow),
+        pytest.param(1 << 16, False, id="gpu", marks=pytest.mark.gpu),
+    ],
+)
+@pytest.mark.parametrize("own", [d for d in casts.DTYPES if d.itemsize > 1], ids=str)
+def test_any_bits(own: kd.dtypes.DType, count: int, interpret: Any) -> None:
+    """Every pattern of 16 bits, or a sample; of more bits any, shifted to any size, and beside ties of narrower floats."""
+    x = casts.any_bits(own, count)
+    wanted = [(d, True) for d in casts.DTYPES if d != own] + [(d, False) for d in kd.dtypes.FP8]
+    functions = [lambda a, d=d, saturate=s: a.astype(d, saturate=saturate) for d, s in wanted]
+    for (dtype, saturate), got in zip(wanted, evaluate(functions, [x], interpret), strict=True):
+        want = casts.reference(x, dtype, saturate)
+        bad = np.flatnonzero(~compare.same(got, want))[:3]
+        assert not bad.size, (str(dtype), saturate, [(x[i], got[i], want[i]) for i in bad])
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])

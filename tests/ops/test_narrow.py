@@ -60,6 +60,16 @@ def _picked(f: Callable[[np.ndarray], Any]) -> Callable[[Any, Any], Any]:
     return lambda a, b: np.asarray(f(wide(a))).astype(a.dtype)
 
 
+def _numbers(f: Callable[[np.ndarray], Any]) -> Callable[[Any, Any], Any]:
+    """The same of an operand without infinities and NaN."""
+
+    def theirs(a: np.ndarray, b: np.ndarray) -> Any:
+        largest = float(ml_dtypes.finfo(a.dtype).max)
+        return np.asarray(f(np.clip(np.where(np.isnan(wide(a)), 0, wide(a)), -largest, largest))).astype(a.dtype)
+
+    return theirs
+
+
 CASES = (
     Case("positive", lambda x, y: +x, lambda a, b: a),
     Case("conj", lambda x, y: kd.conj(x), lambda a, b: a),
@@ -89,6 +99,18 @@ CASES = (
     Case("argmin", lambda x, y: kd.argmin(x), lambda a, b: np.argmin(wide(a))),
     Case("cummax", lambda x, y: kd.cummax(x, axis=1), _picked(lambda x: np.maximum.accumulate(x, axis=1)), "value"),
     Case("cummax", lambda x, y: kd.cummax(y, axis=0), lambda a, b: np.maximum.accumulate(wide(b)).astype(b.dtype), "value"),
+    # sizes that leave lanes over, which hold what must change nothing: the dtype may have no infinity
+    Case("sort", lambda x, y: kd.sort(x[:5, :11], axis=0), lambda a, b: np.stack([_sorted(c) for c in a[:5, :11].T], 1)),
+    Case("argsort", lambda x, y: kd.argsort(x[:5, :11]), lambda a, b: np.argsort(wide(a[:5, :11]), kind="stable")),
+    Case("max", lambda x, y: kd.max(x[:13, :11], axis=0), _picked(lambda x: np.max(x[:13, :11], axis=0)), "value"),
+    Case("max", lambda x, y: kd.max(kd.broadcast_to(kd.min(kd.nan_to_num(x)), (5, 7)), axis=1),
+         _numbers(lambda x: np.full(5, np.min(x))), "value"),
+    Case("min", lambda x, y: kd.min(kd.broadcast_to(kd.max(kd.nan_to_num(x)), (5, 7))),
+         _numbers(np.max), "value"),
+    Case("argmax", lambda x, y: kd.argmax(kd.broadcast_to(kd.min(kd.nan_to_num(x)), (5, 7)), axis=1),
+         lambda a, b: np.zeros(5)),
+    Case("cummax", lambda x, y: kd.cummax(x[:13, :11], axis=0),
+         _picked(lambda x: np.maximum.accumulate(x[:13, :11], axis=0)), "value"),
     Case("any", lambda x, y: kd.any(x, axis=0), lambda a, b: np.any(wide(a) != 0, axis=0)),
     Case("all", lambda x, y: kd.all(x, axis=1), lambda a, b: np.all(wide(a) != 0, axis=1)),
     # moves

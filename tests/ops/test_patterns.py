@@ -35,6 +35,27 @@ def test_interpreter(dtype: str) -> None:
     check(dtype, full=False)
 
 
+def specials(dtype: kd.dtypes.DType) -> np.ndarray:
+    """Zeros, infinities, NaN, halves, what overflows, and the ends of the integers and of the format."""
+    info = np.finfo(dtype.numpy)
+    numbers = [0.0, 1.0, 0.5, 1.5, 2.5, 3.0, 0.75, 1e-3, 2.0**23, 2.0**31, 2.0**52, 2.0**63, 10.0, 100.0]
+    numbers += [float(n) for n in (info.tiny, info.smallest_subnormal, info.max, info.max / 2, np.inf, np.nan)]
+    return np.array([s * n for n in numbers for s in (1, -1)], dtype.numpy)
+
+
+@pytest.mark.parametrize(
+    "interpret", [patterns.QUIET, pytest.param(False, marks=pytest.mark.gpu)], ids=["interpreter", "gpu"]
+)
+@pytest.mark.parametrize("dtype", [kd.float32, kd.float64], ids=str)
+def test_specials(dtype: kd.dtypes.DType, interpret: Any) -> None:
+    """The rows that are exact, on all pairs of special numbers; the signs of zeros count."""
+    x = specials(dtype)
+    for arity, values in ((1, [x]), (2, [a.ravel() for a in np.meshgrid(x, x)])):
+        rows = patterns.rows_of(dtype.name, arity, inexact=False)
+        for row, got in zip(rows, patterns.evaluate([r.function for r in rows], values, interpret), strict=True):
+            assert not patterns.wrong(row, got, values), (row.name, patterns.wrong(row, got, values))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("dtype", NARROW)
