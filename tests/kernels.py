@@ -466,6 +466,12 @@ for _dtype in ("float32", "int32"):
         _case = _elementwise(tuple(_rows[_start : _start + 8]), _dtype)
         CASES[_case.name] = _case
 
+# what other widths do otherwise: conversions, shifts, and the few instructions that narrow floats have
+for _dtype in ("float16", "bfloat16", *table.FP8, "int64", "uint64", "int8"):
+    _known = "float16" if _dtype in table.FP8 else _dtype
+    _case = _elementwise(tuple(r for r in table.ROWS if _known in r.dtypes and not r.ulps and r.arity > 1), _dtype)
+    CASES[_case.name] = _case
+
 
 @cache
 def lowered(name: str, target: str = "sm_90a") -> Stages:

@@ -415,7 +415,7 @@ def negative(x: Any) -> Array:
     """-x."""
     dtype = common_dtype((x,), "negative")
     _number(dtype, "negative", "use `~` on bools")
-    if dtype in dt.FP8:
+    if dtype.is_float and dtype.bits < 32:
         from . import narrow
 
         return narrow.negative(as_value(x, "negative"))
@@ -448,7 +448,7 @@ def absolute(x: Any) -> Array:
     dtype = common_dtype((x,), "absolute")
     if not (dtype.is_float or dtype.is_signed):
         return as_value(x, "absolute")
-    if dtype in dt.FP8:
+    if dtype.is_float and dtype.bits < 32:
         from . import narrow
 
         return narrow.absolute(as_value(x, "absolute"))

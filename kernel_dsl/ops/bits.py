@@ -98,7 +98,7 @@ def copysign(x: Any, y: Any) -> Array:
     from .math import _function  # pyright: ignore[reportPrivateUsage]
 
     dtype = common_dtype((x, y), "copysign")
-    if dtype in dt.FP8:
+    if dtype.is_float and dtype.bits < 32:
         return copysign_narrow(as_value(x, "copysign", dtype), as_value(y, "copysign", dtype))
     return _function(CopySign, (x, y), "copysign")
 

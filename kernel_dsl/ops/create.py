@@ -14,8 +14,10 @@ from ..ir import ArrayType, Op, attr
 from ..layout import SCALAR
 from ..layouts import resolve_rule
 from ..memory import as_shape
+from ..promote import computing
 from ..trace import LayoutVar, traced
 from ..values import Array
+from .cast import rounded
 from .elementwise import Broadcast, as_value, item_type
 from .reduce import axes_of
 
@@ -149,7 +151,11 @@ def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None) -> Ar
     size = max(0, int(np.ceil((stop - start) / step)))
     floats = any(isinstance(x, float) for x in (start, stop, step))
     out = as_dtype(dtype) if dtype is not None else (dt.float32 if floats else dt.int32)
-    count = iota(out if out.is_float or out.is_integer else dt.int32, size)
-    if step != 1:
-        count = count * out(step) if out.is_integer else count * step
-    return count + start if start else count
+    wide = computing(out) if out.is_float or out.is_integer else dt.int32
+    count = iota(wide, size)
+    moved = count if abs(step) == 1 else count * abs(step)
+    if step < 0:  # what has no sign has no negative step, and yet can be counted down
+        moved = start - moved
+    elif start:
+        moved = moved + start
+    return rounded(moved, out)

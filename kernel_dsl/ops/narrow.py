@@ -47,17 +47,23 @@ def beside_fp8(given: Any, value: Array) -> Array:
 
 def negative(x: Array) -> Array:
     """-x, NaN too."""
-    return bitcast_convert_type(bitwise_xor(bits_of(x), -128), x.dtype)
+    return bitcast_convert_type(bitwise_xor(bits_of(x), _sign(x.dtype)), x.dtype)
 
 
 def absolute(x: Array) -> Array:
     """|x|, NaN too."""
-    return bitcast_convert_type(bitwise_and(bits_of(x), 127), x.dtype)
+    return bitcast_convert_type(bitwise_and(bits_of(x), ~_sign(x.dtype)), x.dtype)
 
 
 def copysign(x: Array, y: Array) -> Array:
-    """|x| with the sign of y, NaN too; both of one fp8 dtype."""
-    return bitcast_convert_type(bitwise_or(bits_of(absolute(x)), bitwise_and(bits_of(y), -128)), x.dtype)
+    """|x| with the sign of y, NaN too; both of one dtype."""
+    sign = bitwise_and(bits_of(y), _sign(x.dtype))
+    return bitcast_convert_type(bitwise_or(bits_of(absolute(x)), sign), x.dtype)
+
+
+def _sign(dtype: DType) -> int:
+    """The sign bit alone, as a signed integer."""
+    return -(1 << dtype.bits - 1)
 
 
 # --- extremes and neighbours ---------------------------------------------------------------------

@@ -34,7 +34,7 @@ def _as_dtype(ctx: Context, index: str, dtype: DType, t: str) -> str:
         if index.isdigit():
             return literal(int(index), dtype)
         if dtype.bits < 32:
-            return convert(ctx, e.v(f"sitofp i32 {index} to float"), dt.float32, dtype)
+            return convert(ctx, e.v(f"sitofp i32 {index} to float"), dt.float32, dtype, saturate=False)
         return e.v(f"sitofp i32 {index} to {t}")
     if index.isdigit():
         return literal(int(index) & ((1 << dtype.bits) - 1), dtype)

@@ -224,10 +224,19 @@ def test_what_picks_keeps_the_bits_of_ml_dtypes(dtype: str, target: str, where: 
     for function, got in zip(functions, results, strict=True):
         want = getattr(np, function.__name__)(x, y)
         np.testing.assert_array_equal(bits(got), bits(want), err_msg=function.__name__)
-    a = patterns.everything(kd.dtypes.as_dtype(dtype))
-    for function in (kd.negative, kd.absolute):
-        (got,) = patterns.evaluate([function], [a], _device(where), compiler_params=params)
-        np.testing.assert_array_equal(bits(got), bits(getattr(np, function.__name__)(a)))
+
+
+@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize("dtype", NARROW)
+def test_signs_are_bits(dtype: str, where: str) -> None:
+    """Those of NaN too."""
+    x = patterns.everything(kd.dtypes.as_dtype(dtype))
+    y = np.random.default_rng(0).permutation(x)
+    results = patterns.evaluate([lambda a, b: -a, lambda a, b: abs(a), kd.copysign], [x, y], _device(where))
+    sign = bits(x).dtype.type(1 << 8 * x.dtype.itemsize - 1)
+    wanted = (bits(x) ^ sign, bits(x) & ~sign, bits(x) & ~sign | bits(y) & sign)
+    for got, want in zip(results, wanted, strict=True):
+        np.testing.assert_array_equal(bits(got), want)
 
 
 @pytest.mark.parametrize("where", WHERE)
@@ -343,3 +352,19 @@ def test_a_fused_multiply_add_rounds_once() -> None:
         exact = table.exact(next(r for r in table.ROWS if r.name == "fma"), operands_)
         got = run(kd.fma, *operands_)
         np.testing.assert_array_equal(wide(got), wide(compare.rounded(exact, got.dtype)))
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+def test_index_arrays_are_rounded_once(dtype: str) -> None:
+    """As NumPy's integers would be converted."""
+    counted, stepped, down = run(
+        lambda: (kd.iota(dtype, 600), kd.arange(7, 1807, 3, dtype=dtype), kd.arange(300, -300, -1, dtype=dtype))
+    )
+    for got, want in ((counted, np.arange(600)), (stepped, np.arange(7, 1807, 3)), (down, np.arange(300, -300, -1))):
+        assert compare.same(got, compare.rounded(want, got.dtype)).all()
+
+
+def test_unsigned_index_arrays_count_down() -> None:
+    got = run(lambda: kd.arange(250, 0, -50, dtype=kd.uint8))
+    np.testing.assert_array_equal(got, np.array([250, 200, 150, 100, 50], np.uint8))
+    assert got.dtype == np.uint8
