@@ -16,7 +16,7 @@ from ..source import of_function
 from ..trace import LayoutVar, emit, end_region, find, into, new_value, resolve
 from ..tree import flatten, unflatten
 from ..values import Array
-from .cast import astype
+from .cast import astype, rounded
 from .elementwise import as_value, constant, convert
 
 __all__ = ["cond", "fori_loop", "loop", "switch", "when", "while_loop"]
@@ -193,7 +193,7 @@ def _join_branches(
         layout: Any = None
         for row, value in enumerate(column):
             with into(regions_[row]):
-                value = astype(value, strong.dtype) if value.weak else value
+                value = rounded(value, strong.dtype) if value.weak else value
                 if value.shape != first_shape(column) or value.dtype != strong.dtype:
                     raise CarryMismatch(
                         op=op,
@@ -281,7 +281,7 @@ def _carry_args(inits: Sequence[Array]) -> list[Any]:
 def _weak_retry(inits: list[Array], outs: list[Array]) -> list[Array] | None:
     """Initial values again, where Python numbers must take the dtype that the body gives them."""
     again = [
-        astype(i, o.dtype) if i.weak and not o.weak and o.dtype != i.dtype and not o.shape else i
+        rounded(i, o.dtype) if i.weak and not o.weak and o.dtype != i.dtype and not o.shape else i
         for i, o in zip(inits, outs, strict=True)
     ]
     changed = any(a is not i for a, i in zip(again, inits, strict=True))
@@ -294,7 +294,7 @@ def _close_carries(body: Region, args: Sequence[Any], outs: Sequence[Array], op:
     with into(body):
         for arg, out in zip(args, outs, strict=True):
             if out.weak and out.dtype != arg.dtype:
-                out = astype(out, arg.dtype)
+                out = rounded(out, arg.dtype)
             if out.shape != arg.shape or out.dtype != arg.dtype:
                 raise CarryMismatch(
                     op=op,

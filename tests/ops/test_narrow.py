@@ -368,3 +368,21 @@ def test_unsigned_index_arrays_count_down() -> None:
     got = run(lambda: kd.arange(250, 0, -50, dtype=kd.uint8))
     np.testing.assert_array_equal(got, np.array([250, 200, 150, 100, 50], np.uint8))
     assert got.dtype == np.uint8
+
+
+@pytest.mark.parametrize("dtype", table.FP8)
+def test_numbers_that_control_flow_converts(dtype: str) -> None:
+    """A branch's literal, a carry's first value and what a body makes of it are converted as any literal."""
+    x = np.array([1, -2, 3], dtype)
+
+    def values(v: Any) -> tuple[Any, ...]:
+        largest = kd.fori_loop(0, 3, lambda i, s: kd.fmin(s, v[i]), np.inf)
+        branch = kd.cond(v[0] > 0, lambda: np.inf, lambda: v[1])
+        kept = kd.fori_loop(0, 3, lambda i, s: np.inf, v[0])
+        return largest, branch, kept
+
+    largest, branch, kept = run(values, x)
+    infinity = wide(np.asarray(np.inf).astype(dtype))
+    assert wide(largest) == -2
+    np.testing.assert_array_equal(wide(branch), infinity)
+    np.testing.assert_array_equal(wide(kept), infinity)
