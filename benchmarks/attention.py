@@ -1,28 +1,96 @@
-"""Attention forward beside cuDNN through torch: `python -m benchmarks.attention [configs] [--json FILE] [--rounds N]`.
+"""Attention beside torch's: `python -m benchmarks.attention [forward|backward|configs|random ...] [options]`.
 
-bf16, random normal data, launches interleaved. Every result is checked against float64 on sampled queries, with outputs
-poisoned before. Causal work counts half the products. `configs` times a list of configurations instead of the choice.
+bf16, random normal data, launches interleaved. Every result is checked against float64 on sampled queries and keys before
+it is timed. Causal work counts half the products, and gradients two and a half times those of the forward.
+
+* `forward`, `backward`: the fixed rows, beside cuDNN. Both where nothing is named.
+* `configs`, `configs backward`: a list of configurations of each head dimension in place of the choice.
+* `random`: shapes, strides and options at random until `--seconds` are over, beside the best of torch's backends.
+
+`--rows TEXT` takes the rows whose name holds TEXT (several: any of them); `--seconds S` is for a row's timing, and for all
+of `random`; `--json FILE` is written after each row; `--seed N` is that of `random`.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import kernel_dsl as kd
-from kernel_dsl.library import AttentionConfig
+from kernel_dsl.library import AttentionBackwardConfig, AttentionConfig
 
-from .harness import interleaved, machine, table
+from .harness import interleaved, machine
 
-SHAPES = [(1, 16, 16384, 128), (4, 16, 4096, 128), (1, 16, 16384, 64), (4, 16, 4096, 64), (1, 16, 16384, 256),
-          (4, 16, 4096, 256)]  # fmt: skip
+Run = Callable[[], Any]
+CUDNN, FLASH = SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION
 
-# by head dimension: consumers, keys a step, stages
-CONFIGS = {
+
+@dataclass(frozen=True)
+class Work:
+    """One problem."""
+
+    batch: int
+    heads: int
+    kv_heads: int
+    queries: int
+    keys: int
+    dim: int
+    causal: bool
+    backward: bool = False
+    deterministic: bool = False
+    by_position: bool = False  # memory is (batch, length, heads, dim)
+
+    @property
+    def name(self) -> str:
+        heads = f"H{self.heads}" if self.heads == self.kv_heads else f"H{self.heads}/{self.kv_heads}"
+        length = f"S{self.queries}" if self.queries == self.keys else f"S{self.queries}x{self.keys}"
+        words = [f"B{self.batch} {heads} {length} d{self.dim}", "causal" if self.causal else "full"]
+        words += ["backward"] * self.backward + ["deterministic"] * self.deterministic + ["strided"] * self.by_position
+        return " ".join(words)
+
+    @property
+    def flops(self) -> float:
+        pairs = self.queries * self.keys
+        if self.causal:  # query i sees keys 0 to i
+            seen = min(self.queries, self.keys)
+            pairs = seen * seen / 2 + (self.queries - seen) * self.keys
+        return 4.0 * self.batch * self.heads * pairs * self.dim * (2.5 if self.backward else 1)
+
+
+def plain(
+    batch: int, heads: int, length: int, dim: int, causal: bool, backward: bool = False, kv_heads: int = 0
+) -> Work:
+    return Work(batch, heads, kv_heads or heads, length, length, dim, causal, backward)
+
+
+WHAT = ("forward", "backward", "configs", "random")
+BOTH = (False, True)
+FORWARD = [
+    plain(*shape, causal)
+    for shape in ((1, 16, 16384, 128), (4, 16, 4096, 128), (1, 16, 16384, 64), (4, 16, 4096, 64), (1, 16, 16384, 256),
+                  (4, 16, 4096, 256))
+    for causal in BOTH
+]  # fmt: skip
+BACKWARD = [
+    *(plain(1, 16, 16384, 128, causal, True) for causal in BOTH),
+    *(plain(4, 16, 4096, 128, causal, True) for causal in BOTH),
+    *(plain(1, 64, 8192, 128, causal, True, 8) for causal in BOTH),
+    *(plain(1, 32, 16384, 64, causal, True) for causal in BOTH),
+    *(plain(1, 8, 16384, 256, causal, True) for causal in BOTH),
+    Work(1, 16, 16, 16384, 16384, 128, True, True, deterministic=True),
+]
+
+FORWARD_CONFIGS = {
     64: [
         AttentionConfig(2, 192, 2, turns=True),
         AttentionConfig(3, 128, 3),
@@ -38,73 +106,249 @@ CONFIGS = {
     ],
     256: [AttentionConfig(2, 64, 2), AttentionConfig(2, 80, 2)],
 }
+_Backward = AttentionBackwardConfig
+BACKWARD_CONFIGS = {
+    64: [_Backward(128), _Backward(128, apart=True), _Backward(128, turns=True)],
+    128: [
+        _Backward(64),
+        _Backward(64, stages=3, dout_stages=3),
+        _Backward(80),
+        _Backward(80, turns=True),
+        _Backward(80, apart=True),
+        _Backward(96, apart=True, dq_parts=2),
+        _Backward(96, apart=True, dq_parts=3, dq_slots=2),
+    ],
+    256: [
+        _Backward(64, dout_stages=1, dq_parts=2),
+        _Backward(64, dout_stages=1, dq_parts=4, dq_slots=3),
+        _Backward(64, dq_parts=4),
+    ],
+}
 
 
-def check(out: Any, q: Any, k: Any, v: Any, causal: bool) -> float:
-    """Relative error of sampled queries of the last head against float64."""
-    rows = torch.arange(0, q.shape[2], max(1, q.shape[2] // 64), device="cuda")
-    scores = q[-1, -1, rows].double() @ k[-1, -1].double().T / math.sqrt(q.shape[3])
-    if causal:
-        scores.masked_fill_(torch.arange(k.shape[2], device="cuda")[None] > rows[:, None], -math.inf)
-    expected = torch.softmax(scores, -1) @ v[-1, -1].double()
-    error = ((out[-1, -1, rows].double() - expected).norm() / expected.norm()).item()
-    assert error <= 6e-3 and not out.isnan().any(), f"relative error {error:.2e}"
+# --- data and checks ------------------------------------------------------------------------------
+
+
+def tensor(work: Work, heads: int, length: int) -> Any:
+    """Random normal bf16 of shape (batch, heads, length, dim)."""
+    if work.by_position:
+        return torch.randn(work.batch, length, heads, work.dim, device="cuda").bfloat16().transpose(1, 2)
+    return torch.randn(work.batch, heads, length, work.dim, device="cuda").bfloat16()
+
+
+def weights_of(work: Work, q: Any, k: Any, lse: Any, rows: Any, columns: Any) -> Any:
+    """float64 weights of queries `rows` and keys `columns`, given their vectors and the sums of the rows."""
+    scores = q.double() @ k.double().T / math.sqrt(work.dim)
+    if work.causal:
+        scores.masked_fill_(columns[None] > rows[:, None], -math.inf)
+    return torch.exp(scores - (torch.logsumexp(scores, 1) if lse is None else lse.double())[:, None])
+
+
+def distance(got: Any, expected: Any, bound: float, word: str) -> float:
+    """The relative error, in the norm. Raises AssertionError beyond `bound`."""
+    error = ((got.double() - expected).norm() / expected.norm()).item()
+    assert error <= bound, f"{word}: relative error {error:.2e}"
     return error
 
 
-def described(config: AttentionConfig | None) -> str:
-    """A configuration in short."""
-    if config is None:
-        return ""
-    return f" {config.consumers}x{config.block_kv} s{config.stages}{' in turns' if config.turns else ''}"
+def check_forward(work: Work, out: Any, q: Any, k: Any, v: Any) -> float:
+    """Relative error of sampled queries of the last head against float64."""
+    rows = torch.arange(0, work.queries, max(1, work.queries // 64), device="cuda")
+    keys = torch.arange(work.keys, device="cuda")
+    weights = weights_of(work, q[-1, -1, rows], k[-1, -1], None, rows, keys)
+    assert not out.isnan().any()
+    return distance(out[-1, -1, rows], weights @ v[-1, -1].double(), 6e-3, "out")
 
 
-def row(
-    shape: tuple[int, int, int, int], causal: bool, rounds: int, config: AttentionConfig | None = None
-) -> dict[str, Any]:
-    """Time one problem; without a configuration, with the one that is chosen for it."""
-    batch, heads, length, dim = shape
-    q, k, v = (torch.randn(shape, device="cuda").bfloat16() for _ in range(3))
-    out = torch.full_like(q, float("nan"))
+def check_backward(work: Work, grads: Any, dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any) -> float:
+    """The largest relative error of the gradients of sampled queries and keys of the last head against float64."""
+    group = work.heads // work.kv_heads
+    scale = 1 / math.sqrt(work.dim)
+    dq, dk, dv = grads
+    assert not any(x.isnan().any() for x in grads)
+    rows, keys = (torch.arange(n, device="cuda") for n in (work.queries, work.keys))
+    some = rows[:: max(1, work.queries // 64)]
+    delta = (dout[-1].double() * out[-1].double()).sum(2)
+    weights = weights_of(work, q[-1, -1, some], k[-1, -1], lse[-1, -1, some], some, keys)
+    ds = weights * (dout[-1, -1, some].double() @ v[-1, -1].double().T - delta[-1, some][:, None])
+    errors = [distance(dq[-1, -1, some], ds @ k[-1, -1].double() * scale, 8e-3, "dq")]
+    few = keys[:: max(1, work.keys // 64)]
+    dk_sum, dv_sum = (torch.zeros(len(few), work.dim, device="cuda", dtype=torch.float64) for _ in range(2))
+    for head in range(work.heads - group, work.heads):
+        weights = weights_of(work, q[-1, head], k[-1, -1, few], lse[-1, head], rows, few)
+        ds = weights * (dout[-1, head].double() @ v[-1, -1, few].double().T - delta[head][:, None])
+        dk_sum += ds.T @ q[-1, head].double() * scale
+        dv_sum += weights.T @ dout[-1, head].double()
+    for word, got, expected in (("dk", dk, dk_sum), ("dv", dv, dv_sum)):
+        errors.append(distance(got[-1, -1, few], expected, 8e-3, word))
+    return max(errors)
 
-    def ours() -> Any:
-        return kd.library.attention(q, k, v, causal=causal, config=config, out=out)
 
-    ours()
-    error = check(out, q, k, v, causal)
+# --- what is timed --------------------------------------------------------------------------------
 
-    def cudnn() -> Any:
-        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
-            return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
 
-    times = interleaved({"ours": ours, "cudnn": cudnn}, rounds)
-    flops = 4.0 * batch * heads * length * length * dim / (2 if causal else 1)
-    mine, peer = times["ours"].median, times["cudnn"].median
-    return {
-        "work": f"B{batch} H{heads} S{length} d{dim} {'causal' if causal else 'full'}{described(config)}",
-        "us": f"{mine * 1e6:.1f}",
-        "TFLOP/s": f"{flops / mine * 1e-12:.0f}",
-        "cudnn": f"{flops / peer * 1e-12:.0f}",
-        "of cudnn": f"{peer / mine:.3f}",
-        "error": f"{error:.1e}",
-    }
+def torch_run(work: Work, backend: Any, q: Any, k: Any, v: Any, dout: Any) -> Run:
+    """torch's attention, or its gradients."""
+
+    def forward(*inputs: Any) -> Any:
+        with sdpa_kernel(backend):
+            return torch.nn.functional.scaled_dot_product_attention(
+                *inputs, is_causal=work.causal, enable_gqa=work.heads != work.kv_heads
+            )
+
+    if not work.backward:
+        return lambda: forward(q, k, v)
+    inputs = [x.detach().requires_grad_() for x in (q, k, v)]
+    out = forward(*inputs)
+    return lambda: torch.autograd.grad(out, inputs, dout, retain_graph=True)
+
+
+def forward_run(work: Work, config: Any, q: Any, k: Any, v: Any, result: Any) -> Run:
+    return lambda: kd.library.attention(q, k, v, causal=work.causal, config=config, out=result)
+
+
+def gradients_run(work: Work, config: Any, arrays: tuple[Any, ...]) -> Run:
+    options = {"causal": work.causal, "deterministic": work.deterministic, "config": config}
+    return lambda: kd.library.attention_backward(*arrays, **options)
+
+
+def variants_of(work: Work, configs: list[Any], backends: dict[str, Any]) -> tuple[dict[str, Run], float]:
+    """What to time, checked, and the largest error of ours."""
+    q = tensor(work, work.heads, work.queries)
+    k, v = (tensor(work, work.kv_heads, work.keys) for _ in range(2))
+    dout = torch.randn_like(q)
+    out, lse = kd.library.attention(q, k, v, causal=work.causal, return_lse=True)
+    error = check_forward(work, out, q, k, v)
+    variants: dict[str, Run] = {}
+    for config in configs:
+        if work.backward:
+            run = gradients_run(work, config, (dout, q, k, v, out, lse))
+            first = run()
+            error = max(error, check_backward(work, first, dout, q, k, v, out, lse))
+            again = [run() for _ in range(2)] if work.deterministic else []
+            assert all(torch.equal(a, b) for other in again for a, b in zip(first, other, strict=True)), "other bits"
+        else:
+            result = torch.full_like(q, float("nan"))
+            run = forward_run(work, config, q, k, v, result)
+            run()
+            error = max(error, check_forward(work, result, q, k, v))
+        variants["ours" if config is None else described(config)] = run
+    torch.use_deterministic_algorithms(work.deterministic, warn_only=True)
+    for name, backend in backends.items():
+        try:
+            run = torch_run(work, backend, q, k, v, dout)
+            run()
+            variants[name] = run
+        except RuntimeError as wrong:
+            print(f"  {name}: {str(wrong).splitlines()[0][:100]}")
+    return variants, error
+
+
+def described(config: Any) -> str:
+    """A configuration in short: what differs from the class' defaults, its first field always."""
+    fields = config.__dataclass_fields__
+    words = [
+        f"{n}={getattr(config, n)}" for n, f in fields.items() if getattr(config, n) != f.default or n[:5] == "block"
+    ]
+    return " ".join(words)
+
+
+def timed(work: Work, configs: list[Any], backends: dict[str, Any], seconds: float) -> Iterator[dict[str, Any]]:
+    """A row for each configuration."""
+    variants, error = variants_of(work, configs, backends)
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for run in variants.values():
+        run()
+    torch.cuda.synchronize()
+    once = time.perf_counter() - start + 1e-4 * len(variants)  # L2 is cleared before each
+    times = interleaved(variants, min(max(int(seconds / once), 3), 50), 1)
+    torch.use_deterministic_algorithms(False)
+    peers = {name: times[name].median for name in backends if name in times}
+    best = min(peers.values(), default=math.nan)
+    for name, t in times.items():
+        if name in backends:
+            continue
+        yield {
+            "work": work.name,
+            "config": name,
+            "us": round(t.median * 1e6, 1),
+            "spread": round((t.high - t.low) / t.median, 3),
+            "TFLOP/s": round(work.flops / t.median * 1e-12),
+            **{f"{peer} TFLOP/s": round(work.flops / seconds * 1e-12) for peer, seconds in peers.items()},
+            "of torch": round(best / t.median, 3),
+            "error": f"{error:.1e}",
+        }
+
+
+# --- rows -----------------------------------------------------------------------------------------
+
+
+def random_works(seed: int) -> Iterator[Work]:
+    """Shapes, strides and options without end."""
+    rng = random.Random(seed)
+    while True:
+        kv_heads, group = rng.choice((1, 2, 4, 8, 16)), rng.choice((1, 1, 1, 2, 4, 8))
+        queries = rng.choice((128, 197, 512, 1000, 1024, 2048, 4096, 8192))
+        keys = queries if rng.random() < 0.6 else rng.choice((128, 333, 1024, 4096, 16384))
+        batch = rng.choice((1, 2, 4, 8, 32))
+        if batch * kv_heads * group * queries * keys > 2**33:
+            continue
+        causal = queries == keys and rng.random() < 0.5
+        backward = rng.random() < 0.5
+        dim = rng.choice((64, 128, 128, 192, 256))
+        yield Work(
+            batch, kv_heads * group, kv_heads, queries, keys, dim, causal, backward, by_position=rng.random() < 0.3
+        )
+
+
+def jobs(args: Any) -> Iterator[tuple[Work, list[Any], dict[str, Any]]]:
+    """(work, configurations, torch's backends) of what is asked for."""
+    what = set(args.what)
+    if "random" in what:
+        for work in random_works(args.seed):
+            yield work, [None], {"cudnn": CUDNN, "flash": FLASH}
+    forward, backward = (word in what or not what - {"configs"} for word in ("forward", "backward"))
+    if "configs" in what:
+        forward = forward and "backward" not in what
+        backward = "backward" in what
+    for wanted, works, configs in ((forward, FORWARD, FORWARD_CONFIGS), (backward, BACKWARD, BACKWARD_CONFIGS)):
+        for work in works if wanted else []:
+            if "configs" not in what:
+                yield work, [None], {"cudnn": CUDNN}
+            elif work.queries == 16384 and not work.deterministic:
+                yield work, configs[work.dim], {"cudnn": CUDNN}
 
 
 def main() -> None:
-    """Run all problems."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", nargs="?", choices=["configs"])
-    parser.add_argument("--rounds", type=int, default=25)
+    """Run what is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="*", metavar="|".join(WHAT))
+    parser.add_argument("--rows", action="append")
+    parser.add_argument("--seconds", type=float)
     parser.add_argument("--json")
+    parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    print(machine())
-    rows = [
-        row(shape, causal, args.rounds, config)
-        for shape in SHAPES
-        for causal in (False, True)
-        for config in (CONFIGS[shape[3]] if args.what else [None])
-    ]
-    table(rows, args.json)
+    if set(args.what) - set(WHAT):
+        parser.error(f"{' '.join(args.what)}: take from {', '.join(WHAT)}")
+    print(machine(), flush=True)
+    rows: list[dict[str, Any]] = []
+    end = time.perf_counter() + (args.seconds or 60) if "random" in args.what else math.inf
+    for work, configs, backends in jobs(args):
+        if time.perf_counter() > end:
+            break
+        if args.rows and not any(text in work.name for text in args.rows):
+            continue
+        for row in timed(work, configs, backends, 0.2 if "random" in args.what else args.seconds or 1.0):
+            rows.append(row)
+            print("  ".join(f"{k} {v}" if k != "work" else f"{v:44}" for k, v in row.items()), flush=True)
+        if args.json:
+            with open(args.json, "w") as file:
+                json.dump({"machine": machine(), "rows": rows}, file, indent=1)
+    if "random" in args.what and rows:
+        worst = sorted(rows, key=lambda r: r["of torch"])[:8]
+        print("\nweakest:", *(f"{r['of torch']} {r['work']}" for r in worst), sep="\n  ")
+    sys.stdout.flush()
     print(machine())
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from .attention import attention
+from .attention_backward import attention_backward
+from .attention_backward_walk import AttentionBackwardConfig
 from .attention_kernel import AttentionConfig
 from .matmul import matmul
 from .persistent_matmul import MatmulConfig
 
-__all__ = ["AttentionConfig", "MatmulConfig", "attention", "matmul"]
+__all__ = ["AttentionBackwardConfig", "AttentionConfig", "MatmulConfig", "attention", "attention_backward", "matmul"]

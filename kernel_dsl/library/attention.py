@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import kernel_dsl as kd
@@ -131,30 +132,32 @@ def first_of(out: Any) -> Any:
     return out[0] if isinstance(out, (tuple, list)) and out else out  # pyright: ignore[reportUnknownVariableType]
 
 
-def describe(q: Any, k: Any, v: Any, causal: bool, scale: float | None, lse: bool) -> AttentionProblem:
-    """The problem. Raises `BadCallArgument`, `BadCallValue`."""
+def describe(
+    q: Any, k: Any, v: Any, causal: bool, scale: float | None, lse: bool, kernel: str = "attention"
+) -> AttentionProblem:
+    """The problem of a function named `kernel`. Raises `BadCallArgument`, `BadCallValue`."""
     for name, x in (("q", q), ("k", k), ("v", v)):
         if not hasattr(x, "shape") or not hasattr(x, "dtype") or len(x.shape) != 4:
             what = f"{name} is a {type(x).__name__} of shape {tuple(getattr(x, 'shape', ()))}"
-            raise BadCallArgument(kernel="attention", what=what, hint="inputs are (batch, heads, length, dim)")
+            raise BadCallArgument(kernel=kernel, what=what, hint="inputs are (batch, heads, length, dim)")
     batch, heads, queries, dim = tuple(q.shape)
     dtype = as_dtype(q.dtype)
     if tuple(k.shape) != tuple(v.shape) or k.shape[0] != batch or k.shape[3] != dim:
         what = f"q is {tuple(q.shape)}, k is {tuple(k.shape)} and v is {tuple(v.shape)}"
-        raise BadCallValue(kernel="attention", what=what, hint="k and v are (batch, kv_heads, keys, dim)")
+        raise BadCallValue(kernel=kernel, what=what, hint="k and v are (batch, kv_heads, keys, dim)")
     if not k.shape[1] or heads % k.shape[1]:
         what = f"{heads} query heads and {k.shape[1]} key heads"
-        raise BadCallValue(kernel="attention", what=what, hint="the query heads are a multiple of the key heads")
+        raise BadCallValue(kernel=kernel, what=what, hint="the query heads are a multiple of the key heads")
     if as_dtype(k.dtype) != dtype or as_dtype(v.dtype) != dtype or not dtype.is_float:
         what = f"q is {dtype}, k is {as_dtype(k.dtype)} and v is {as_dtype(v.dtype)}"
-        raise BadCallArgument(kernel="attention", what=what, hint="give all three one float dtype")
+        raise BadCallArgument(kernel=kernel, what=what, hint="give all three one float dtype")
     if not k.shape[2] and queries:
-        raise BadCallValue(kernel="attention", what="there are no keys", hint="a softmax needs at least one key")
+        raise BadCallValue(kernel=kernel, what="there are no keys", hint="a softmax needs at least one key")
     if scale is not None and not hasattr(scale, "__float__"):
-        raise BadCallArgument(kernel="attention", what=f"scale={scale!r}", hint="a positive number")
+        raise BadCallArgument(kernel=kernel, what=f"scale={scale!r}", hint="a positive number")
     factor = max(dim, 1) ** -0.5 if scale is None else float(scale)
     if not math.isfinite(factor) or factor <= 0:
-        raise BadCallValue(kernel="attention", what=f"scale={scale!r}", hint="a positive number")
+        raise BadCallValue(kernel=kernel, what=f"scale={scale!r}", hint="a positive number")
     return AttentionProblem(batch, heads, k.shape[1], queries, k.shape[2], dim, dtype, bool(causal), factor, bool(lse))
 
 
@@ -168,7 +171,12 @@ def refusal(p: AttentionProblem, arrays: tuple[Any, ...], target: Any) -> str:
         return f"a head dimension of {p.dim} is none of 64, 128, 192, 256"
     if not p.batch or not p.queries:
         return "there is nothing to compute"
-    for name, x in zip("qkv", arrays, strict=True):
+    return tma_refusal(dict(zip("qkv", arrays, strict=True)))
+
+
+def tma_refusal(arrays: Mapping[str, Any]) -> str:
+    """Why TMA can't load heads of one of the named arrays of 16-bit elements; empty where it can."""
+    for name, x in arrays.items():
         strides = element_strides(x)
         if strides is not None and (strides[3] != 1 or any(s < 0 or s % 8 for s in strides[:3])):
             return f"{name} has strides {strides}, and TMA needs rows of neighbours at multiples of 16 bytes"

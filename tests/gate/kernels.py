@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import kernel_dsl as kd
-from kernel_dsl.library import AttentionConfig, MatmulConfig
+from kernel_dsl.library import AttentionBackwardConfig, AttentionConfig, MatmulConfig
 from kernel_dsl.stages import Stages
 from tests.kernels import CASES, HOPPER
 
@@ -117,6 +117,17 @@ def _attention(length: int, dim: int, dtype: Any, heads: tuple[int, int] = (16, 
     return _of(kd.library.attention, q, k, k, targets=targets, **options)
 
 
+def _gradients(
+    number: int, length: int, dim: int, dtype: Any, heads: tuple[int, int] = (16, 16), **options: Any
+) -> Kernel:
+    """The kernel of that number of attention's backward."""
+    q, k = Struct((1, heads[0], length, dim), dtype), Struct((1, heads[1], length, dim), dtype)
+    arrays, targets = (q, q, k, k, q, Struct(q.shape[:3], f32)), options.pop("targets", HOPPER)
+    return Kernel(
+        lambda target: kd.library.attention_backward.lower(*arrays, target=target, **options)[number], targets
+    )
+
+
 def _attentions() -> Iterator[tuple[str, Kernel]]:
     for causal in (False, True):
         word = "causal" if causal else "full"
@@ -129,6 +140,18 @@ def _attentions() -> Iterator[tuple[str, Kernel]]:
     yield "attention.128.two_consumers", _attention(4096, 128, bf16, config=AttentionConfig(2, 128, 2))
     yield "attention.general.f32", _attention(30, 40, f32, (4, 2), return_lse=True, targets=GENERATIONS)
     yield "attention.general.f64", _attention(30, 40, f64, causal=True)
+    for dim, word, options in ((64, "full", {}), (128, "full", {}), (128, "causal", {"causal": True}), (256, "full", {}),
+                               (192, "causal", {"causal": True}), (128, "in_turn", {"causal": True, "deterministic": True}),
+                               (256, "in_turn", {"deterministic": True})):  # fmt: skip
+        yield f"attention.backward.{dim}.{word}", _gradients(1, 16384, dim, bf16, **options)
+    split = AttentionBackwardConfig(80, splits=3)
+    for number, word in ((0, "stats"), (2, "sum"), (3, "finish")):
+        yield f"attention.backward.{word}", _gradients(number, 1000, 128, bf16, (8, 2), config=split)
+    yield "attention.backward.finish.wide", _gradients(2, 4096, 256, bf16)
+    for number, word in enumerate(("q", "kv")):
+        for dtype in (bf16, f64):
+            made = _gradients(number, 30, 40, dtype, (4, 2), causal=True, targets=GENERATIONS)
+            yield f"attention.backward.general.{word}.{dtype}", made
 
 
 # --- examples --------------------------------------------------------------------------------------

@@ -191,6 +191,12 @@ def _attention(queries: int, keys: int, dim: int, dtype: Any, causal: bool) -> R
     return Run(call, (Struct((1, 1, queries, dim), dtype), *[Struct((1, 1, keys, dim), dtype)] * 2))
 
 
+def _gradients(queries: int, keys: int, dim: int, dtype: Any) -> Run:
+    call = functools.partial(kd.library.attention_backward, causal=True, deterministic=True)
+    q, k = Struct((1, 1, queries, dim), dtype), Struct((1, 1, keys, dim), dtype)
+    return Run(call, (q, q, k, k, q, Struct((1, 1, queries), f32)))
+
+
 def _attentions() -> Iterator[tuple[str, Run]]:
     for causal in (False, True):
         for dim in (64, 128, 256):
@@ -198,6 +204,9 @@ def _attentions() -> Iterator[tuple[str, Run]]:
             yield f"attention.{dim}.{'causal' if causal else 'full'}", _attention(70, keys, dim, bf16, causal)
     for dtype in (f32, f64):
         yield f"attention.general.{dtype}", _attention(8, 20, 24, dtype, True)
+    for dim, keys in ((64, 130), (128, 130), (256, 70)):
+        yield f"attention.backward.{dim}", _gradients(40, keys, dim, bf16)
+    yield "attention.backward.general", _gradients(8, 20, 24, f32)
 
 
 # --- the examples ----------------------------------------------------------------------------------

@@ -1,0 +1,102 @@
+"""The small kernels before and after attention's backward: what it needs of each query, and the sum that it leaves."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any
+
+import kernel_dsl as kd
+
+from ..kernel import identified
+from .attention_backward_walk import EIGHT, AttentionBackwardConfig, padded
+from .attention_kernel import LOG2E, AttentionProblem
+
+ELEMENTS = 4096  # of a block
+
+
+@cache
+def stats_kernel(problem: AttentionProblem, config: AttentionBackwardConfig) -> Any:
+    """The kernel `(out, dout, lse) -> stats`: float32 (batch, heads, 2, padded queries).
+
+    First -lse in powers of 2, or -inf for queries that no key is seen by or that there are not: their weights are then 0.
+    Second the sum of out * dout, which is the mean gradient of a query's weights.
+    """
+    p = problem
+    length = padded(p.queries, config)
+    rows = math.gcd(ELEMENTS // p.dim, length)
+
+    def body(out: Any, dout: Any, lse: Any, stats: Any) -> None:
+        head, first = kd.program_id(0), kd.program_id(1) * rows
+        place = kd.div(head, p.heads), kd.rem(head, p.heads)
+        these = kd.ds(first, rows)
+        products = out[(*place, these)].astype(kd.float32) * dout[(*place, these)].astype(kd.float32)
+        total = kd.load(lse, (*place, these), fill=-math.inf)
+        stats[(*place, 0, these)] = kd.where(total == -math.inf, -math.inf, total * -LOG2E)
+        stats[(*place, 1, these)] = kd.sum(products, axis=1)
+
+    made = kd.kernel(
+        body,
+        out_type=kd.ShapeDtypeStruct((p.batch, p.heads, 2, length), kd.float32),
+        grid=(p.batch * p.heads, length // rows),
+        name="attention_backward_stats",
+    )
+    return identified(made, problem, config)
+
+
+@cache
+def finish_kernel(problem: AttentionProblem, config: AttentionBackwardConfig, wide: bool) -> Any:
+    """The kernel `dq_sum -> dq`; dq_sum: float32 tiles, not scaled yet.
+
+    They are (batch x heads x padded queries / 8, dim, 8), and of the `wide` kernel (batch x heads x padded queries / 64 x
+    dim / 8, 64, 8), its last axis along dim.
+    """
+    p = problem
+    tiles = p.dim // EIGHT if wide else config.block_q // EIGHT
+    steps = padded(p.queries, config) // config.block_q
+    several = next(n for n in (4, 5, 3, 2, 1) if tiles % n == 0)
+
+    def body(dq_sum: Any, dq: Any) -> None:
+        step, tile = kd.program_id(0), kd.program_id(1) * several
+        head, first = kd.div(step, steps), kd.rem(step, steps) * config.block_q
+        value = (dq_sum[kd.ds(step * tiles + tile, several)] * p.scale).astype(p.dtype)
+        if wide:
+            here = kd.ds(first, config.block_q), kd.ds(tile * EIGHT, several * EIGHT)
+            value = value.transpose(1, 0, 2).reshape(config.block_q, several * EIGHT)
+        else:
+            here = kd.ds(first + tile * EIGHT, several * EIGHT), slice(None)
+            value = value.transpose(0, 2, 1).reshape(several * EIGHT, p.dim)
+        dq[(kd.div(head, p.heads), kd.rem(head, p.heads), *here)] = value
+
+    made = kd.kernel(
+        body,
+        out_type=kd.ShapeDtypeStruct((p.batch, p.heads, p.queries, p.dim), p.dtype),
+        grid=(p.batch * p.heads * steps, tiles // several),
+        name="attention_backward_finish",
+    )
+    return identified(made, problem, config, wide)
+
+
+@cache
+def sum_kernel(problem: AttentionProblem, splits: int) -> Any:
+    """The kernel `(dk_parts, dv_parts) -> (dk, dv)`; the parts are float32 (splits, batch, kv_heads, keys, dim)."""
+    p = problem
+    rows = ELEMENTS // p.dim
+
+    def body(dk_parts: Any, dv_parts: Any, dk: Any, dv: Any) -> None:
+        head = kd.program_id(0)
+        here = kd.div(head, p.kv_heads), kd.rem(head, p.kv_heads), kd.ds(kd.program_id(1) * rows, rows)
+        for parts, out in ((dk_parts, dk), (dv_parts, dv)):
+            total = parts[(0, *here)]
+            for split in range(1, splits):
+                total = total + parts[(split, *here)]
+            out[here] = total.astype(p.dtype)
+
+    like_k = kd.ShapeDtypeStruct((p.batch, p.kv_heads, p.keys, p.dim), p.dtype)
+    made = kd.kernel(
+        body,
+        out_type=(like_k, like_k),
+        grid=(p.batch * p.kv_heads, kd.cdiv(p.keys, rows)),
+        name="attention_backward_sum",
+    )
+    return identified(made, problem, splits)

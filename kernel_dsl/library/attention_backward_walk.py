@@ -1,0 +1,374 @@
+"""How the blocks of attention's backward walk the queries, load them, and add up their gradient: what its kernels share.
+
+A block owns some keys of one head. It walks all queries that see one of them, `block_q` a step, for each query head of the
+key head. docs/attention.md says why.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import kernel_dsl as kd
+
+from .attention_kernel import ROWS, AttentionProblem
+
+CONSUMERS = 2
+EIGHT = 8  # columns of a tile of wgmma: what lies together in the sum of the queries' gradients
+LINE = 128  # elements of the sum's last axis, which means nothing
+
+
+@dataclass(frozen=True)
+class AttentionBackwardConfig:
+    """`block_q` queries a step; `stages` of queries and `dout_stages` of their gradients in SMEM.
+
+    `apart`: scores and the gradients of weights are computed one after the other, so that registers hold one of them at a
+    time, and `block_q` can be larger. `turns`: a consumer begins a step when the other is done with its exponentials.
+    `dq_parts`: how many parts of a step's gradient of the queries go to SMEM, of which `dq_slots` have room there.
+    `in_turn`: blocks add these in the order of their keys, so that the sum has the same bits each time. `splits`: how many
+    blocks share the steps of the same keys; their sums are added up afterwards.
+    """
+
+    block_q: int = 80
+    stages: int = 2
+    dout_stages: int = 2
+    apart: bool = False
+    turns: bool = False
+    dq_parts: int = 1
+    dq_slots: int = 1
+    in_turn: bool = False
+    splits: int = 1
+
+
+def padded(queries: int, config: AttentionBackwardConfig) -> int:
+    """Queries of the workspaces: whole steps."""
+    return kd.cdiv(queries, config.block_q) * config.block_q
+
+
+def step_counts(p: AttentionProblem, config: AttentionBackwardConfig, keys: int) -> list[int]:
+    """Steps of the blocks of a head, each of `keys` keys; some more for what a block costs whatever its length."""
+    steps, skipped = padded(p.queries, config) // config.block_q, keys if p.causal else 0
+    each = [max(steps - n * skipped // config.block_q, 0) for n in range(kd.cdiv(p.keys, keys))]
+    return [n * (p.heads // p.kv_heads) // config.splits + 2 for n in each]
+
+
+def makespan(lengths: list[int], heads: int, together: int, machines: int) -> int:
+    """When the last block ends if blocks start in order as others end; `lengths` of the blocks of a head."""
+    busy = [0] * machines
+    for _ in range(heads // together):
+        for length in lengths:
+            for _ in range(together):
+                heapq.heapreplace(busy, busy[0] + length)
+    return max(busy)
+
+
+def heads_at_once(lengths: list[int], heads: int, machines: int) -> int:
+    """How many heads take turns, longest blocks first: as few as end about as early as can be."""
+    enough = max(1, 8 * machines // len(lengths))  # in larger groups the last blocks are no shorter
+    choices = [n for n in range(1, min(heads, enough) + 1) if heads % n == 0]
+    ends = [makespan(lengths, min(heads, 8 * enough) // n * n, n, machines) for n in choices]
+    return next(n for n, end in zip(choices, ends, strict=True) if end <= 1.01 * min(ends))
+
+
+@dataclass(frozen=True)
+class Block:
+    """What a block works on: a head of a batch, and its keys from `key` on.
+
+    The queries that see these begin at step `first`. Of the steps of all query heads the block does `count`, from `start`
+    on; `split` is its number among those that share them.
+    """
+
+    batch: Any
+    kv_head: Any
+    key: Any
+    first: Any
+    start: Any
+    count: Any
+    split: Any
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of the walk: its number, the stages that it uses, the query head, and its number among the head's."""
+
+    number: Any
+    slot: Any
+    dout_slot: Any
+    head: Any
+    index: Any
+
+
+class Walk:
+    """The walk of blocks of `keys` keys.
+
+    `tiles`, `rows`: the gradient of a step's queries as it is computed, `tiles` tiles of (`rows`, 8). Consumers share its
+    rows (`by_row`), or else its tiles.
+    """
+
+    def __init__(
+        self,
+        problem: AttentionProblem,
+        config: AttentionBackwardConfig,
+        multiprocessors: int,
+        keys: int,
+        tiles: int,
+        rows: int,
+        by_row: bool,
+    ) -> None:
+        p = problem
+        self.p, self.t, self.keys, self.by_row = p, config, keys, by_row
+        self.tiles, self.lines = tiles, rows * EIGHT // LINE
+        self.steps = kd.cdiv(p.queries, config.block_q)
+        self.blocks = kd.cdiv(p.keys, keys)
+        self.group = p.heads // p.kv_heads
+        self.ragged = p.keys % keys != 0
+        self.own_tiles = tiles if by_row else tiles // CONSUMERS
+        self.part = self.own_tiles // config.dq_parts  # tiles of a copy
+        self.grid = p.batch * p.kv_heads * self.blocks * config.splits
+        self.together = 1
+        if p.causal:
+            lengths = [n for n in step_counts(p, config, keys) for _ in range(config.splits)]
+            self.together = heads_at_once(lengths, p.batch * p.kv_heads, multiprocessors)
+
+    # --- where ------------------------------------------------------------------------------------
+
+    def block(self) -> Block:
+        """This block's part; long ones come first."""
+        p, t, number = self.p, self.t, kd.axis_index("block")
+        number, split = (kd.div(number, t.splits), kd.rem(number, t.splits)) if t.splits > 1 else (number, 0)
+        several = self.together * self.blocks
+        part, rest = kd.div(number, several), kd.rem(number, several)
+        head, n = part * self.together + kd.rem(rest, self.together), kd.div(rest, self.together)
+        key = n * self.keys
+        first = kd.minimum(kd.div(key, t.block_q), self.steps) if p.causal else 0
+        start, end = 0, (self.steps - first) * self.group
+        if t.splits > 1:
+            start, end = kd.div(end * split, t.splits), kd.div(end * (split + 1), t.splits)
+        return Block(kd.div(head, p.kv_heads), kd.rem(head, p.kv_heads), key, first, start, end - start, split)
+
+    def each_step(self, block: Block, body: Callable[[Step], None]) -> None:
+        """`body` of each step, in order.
+
+        Blocks that add in turn go from the last queries to the first: there all blocks begin, and none waits for long.
+        """
+        t, last = self.t, self.steps - 1
+        begin, end, by = (last, block.first, -1) if t.in_turn else (block.first, last, 1)
+        head, index = block.kv_head * self.group, begin
+        if t.splits > 1:
+            each = kd.maximum(self.steps - block.first, 1)
+            head, index = head + kd.div(block.start, each), begin + by * kd.rem(block.start, each)
+
+        @kd.loop(0, block.count, init_carry=(0, 0, head, index))
+        def _(number: Any, carry: Any) -> Any:
+            slot, dout_slot, head, index = carry
+            body(Step(number, slot, dout_slot, head, index))
+            over = index == end
+            return (
+                kd.where(slot == t.stages - 1, 0, slot + 1),
+                kd.where(dout_slot == t.dout_stages - 1, 0, dout_slot + 1) if t.dout_stages > 1 else 0,
+                kd.where(over, head + 1, head),
+                kd.where(over, begin, index + by),
+            )
+
+    def mask(self, acc: Any, key: Any, query: Any) -> None:
+        """Take what a query doesn't see, and keys that there are not, out of scores (keys, queries) from these two on.
+
+        In place: a branch that gives values would copy all of them.
+        """
+        p, ragged = self.p, self.ragged
+        if not (p.causal or ragged):
+            return
+        last = key + acc.shape[0] - 1
+        partly = last > query if p.causal else last >= p.keys
+
+        @kd.when(partly | (last >= p.keys) if p.causal and ragged else partly)
+        def _() -> None:
+            keys = key + kd.broadcasted_iota(kd.int32, acc.shape, 0)
+            seen = keys < p.keys
+            if p.causal:
+                causal = keys <= query + kd.broadcasted_iota(kd.int32, acc.shape, 1)
+                seen = seen & causal if ragged else causal
+            acc[...] = kd.where(seen, kd.wgmma_accumulator_load(acc, wait_n=None), -math.inf)
+
+    # --- the producer -----------------------------------------------------------------------------
+
+    def _produce(
+        self, q: Any, k: Any, v: Any, dout: Any, stats: Any, dq_sum: Any, turns: Any, s: dict[str, Any]
+    ) -> None:
+        """All of the producer: it loads, and where blocks add in turn, a warp for each consumer adds what that computes."""
+        kd.set_max_registers(24, action="decrease")
+        fetch = partial(self._fetch, q, k, v, dout, stats, s)
+        if not self.t.in_turn:
+            fetch()
+            return
+
+        @kd.warp_map
+        def _(warp: Any) -> None:
+            kd.when(warp == CONSUMERS)(fetch)
+            kd.when(warp < CONSUMERS)(partial(self._add_in_turn, warp, dq_sum, turns, s))
+
+    def _fetch(self, q: Any, k: Any, v: Any, dout: Any, stats: Any, s: dict[str, Any]) -> None:
+        t, block = self.t, self.block()
+        keys = kd.ds(block.key, self.keys)
+
+        def fetch(step: Step) -> None:
+            rows = kd.ds(step.index * t.block_q, t.block_q)
+            place = block.batch, step.head
+
+            @kd.when(step.number == 0)
+            def _() -> None:
+                kd.copy_gmem_to_smem(k.at[block.batch, block.kv_head, keys], s["k_smem"], s["kv_loaded"].at[0])
+
+            loaded = s["q_loaded"].at[step.slot]
+            kd.when(step.number >= t.stages)(partial(kd.barrier_wait, s["q_consumed"].at[step.slot]))
+            kd.copy_gmem_to_smem(q.at[(*place, rows)], s["q_smem"].at[step.slot], loaded)
+            kd.copy_gmem_to_smem(stats.at[(*place, slice(None), rows)], s["stats_smem"].at[step.slot], loaded)
+
+            @kd.when(step.number == 0)
+            def _() -> None:
+                kd.copy_gmem_to_smem(v.at[block.batch, block.kv_head, keys], s["v_smem"], s["kv_loaded"].at[1])
+
+            kd.when(step.number >= t.dout_stages)(partial(kd.barrier_wait, s["dout_consumed"].at[step.dout_slot]))
+            loaded = s["dout_loaded"].at[step.dout_slot]
+            kd.copy_gmem_to_smem(dout.at[(*place, rows)], s["dout_smem"].at[step.dout_slot], loaded)
+
+        self.each_step(block, fetch)
+
+    def _add_in_turn(self, me: Any, dq_sum: Any, turns: Any, s: dict[str, Any]) -> None:
+        """Add what consumer `me` computes, after the block of the keys before, and before that of the keys behind."""
+        t, block = self.t, self.block()
+        for i in range(t.dq_slots):
+            kd.barrier_arrive(s["dq_read"].at[me * t.dq_slots + i])  # nothing is there yet
+
+        def add(step: Step) -> None:
+            turn = turns.at[me, block.batch * self.p.heads + step.head, step.index]
+            kd.semaphore_wait(turn, kd.div(block.key, self.keys), decrement=False)
+            for i in range(t.dq_parts):
+                place = me * t.dq_slots + i % t.dq_slots
+                kd.barrier_wait(s["dq_stored"].at[place])
+                self._copy_sum(me, i, block, step, dq_sum, s)
+                kd.wait_smem_to_gmem(0, wait_read_only=True)
+                kd.barrier_arrive(s["dq_read"].at[place])
+            kd.wait_smem_to_gmem(0)
+            kd.semaphore_signal(turn)
+
+        self.each_step(block, add)
+
+    # --- the sum of the queries' gradients --------------------------------------------------------
+
+    def add(self, me: Any, acc: Any, block: Block, step: Step, dq_sum: Any, s: dict[str, Any]) -> None:
+        """Add a step's gradient of the queries, a consumer's accumulator, to what other blocks add."""
+        t = self.t
+        value = kd.wgmma_accumulator_load(acc, wait_n=None)
+        for i in range(t.dq_parts):
+            place = me * t.dq_slots + i % t.dq_slots
+            if t.in_turn:
+                kd.barrier_wait(s["dq_read"].at[place])
+            else:  # for the copy that this slot was last used for
+                kd.wait_smem_to_gmem(t.dq_slots - 1 if i >= t.dq_slots else 0, wait_read_only=True)
+            s["dq_smem"][0][place] = value[:, i * self.part * EIGHT : (i + 1) * self.part * EIGHT]
+            kd.commit_smem()
+            if t.in_turn:
+                kd.barrier_arrive(s["dq_stored"].at[place])
+            else:
+                self._copy_sum(me, i, block, step, dq_sum, s)
+
+    def _copy_sum(self, me: Any, i: int, block: Block, step: Step, dq_sum: Any, s: dict[str, Any]) -> None:
+        """Start adding part `i` of a consumer's share."""
+        t, lines = self.t, ROWS * EIGHT // LINE
+        tile, line = (0, me * lines) if self.by_row else (me * self.own_tiles, 0)
+        here = kd.ds(tile + i * self.part, self.part), kd.ds(line, lines)
+        target = dq_sum.at[(block.batch * self.p.heads + step.head, step.index, *here)]
+        kd.copy_smem_to_gmem(s["dq_smem"][1].at[me * t.dq_slots + i % t.dq_slots], target, reduction_op="add")
+
+    # --- results -----------------------------------------------------------------------------------
+
+    def store(self, value: Any, tile: Any, out: Any, block: Block, key: Any) -> None:
+        """Store a gradient of 64 keys from `key` on, through SMEM that nothing else uses any more."""
+        here = block.batch, block.kv_head, kd.ds(key, ROWS)
+        if self.t.splits > 1:
+            out[(block.split, *here)] = value
+            return
+        tile[...] = value.astype(self.p.dtype)
+        kd.commit_smem()
+        kd.copy_smem_to_gmem(tile, out.at[here])
+
+    # --- what a kernel is made of -----------------------------------------------------------------
+
+    def _semaphores(self) -> Any:
+        """Whose turn it is, for each consumer, head and step; None where any order will do."""
+        shape = (CONSUMERS, self.p.batch * self.p.heads, self.steps)
+        return kd.get_global(kd.SemaphoreType.REGULAR(shape)) if self.t.in_turn else None
+
+    def swizzled(self, *shape: int, row: int = 0) -> Any:
+        """A buffer with the widest swizzle that whole parts of `row` elements have."""
+        item = self.p.dtype.itemsize
+        span = math.gcd((row or shape[-1]) * item, 128)
+        return kd.SMEM(
+            shape, self.p.dtype, transforms=(kd.TilingTransform((8, span // item)), kd.SwizzleTransform(span))
+        )
+
+    def _sum_slots(self) -> Any:
+        """SMEM for the gradient of the queries: as it is stored, in tiles of 8 columns, and as it is copied."""
+        slots, tiles = CONSUMERS * self.t.dq_slots, (kd.TilingTransform((8, EIGHT)),)
+        return kd.RefUnion(
+            kd.SMEM((slots, ROWS, self.part * EIGHT), kd.float32, transforms=tiles),
+            kd.SMEM((slots, self.part, ROWS * EIGHT // LINE, LINE), kd.float32),
+        )
+
+    def _scratch(self) -> dict[str, Any]:
+        """The buffers and barriers that the walk needs."""
+        p, t = self.p, self.t
+        made = {
+            "q_smem": self.swizzled(t.stages, t.block_q, p.dim),
+            "dout_smem": self.swizzled(t.dout_stages, t.block_q, p.dim),
+            "dq_smem": self._sum_slots(),
+            "stats_smem": kd.SMEM((t.stages, 2, t.block_q), kd.float32),
+            "kv_loaded": kd.Barrier(num_barriers=2),
+        }
+        for name, loads, stages in (("q", 2, t.stages), ("dout", 1, t.dout_stages)):
+            made[f"{name}_loaded"] = kd.Barrier(num_arrivals=loads, num_barriers=stages)
+            made[f"{name}_consumed"] = kd.Barrier(num_arrivals=CONSUMERS, num_barriers=stages)
+        if t.in_turn:
+            made["dq_stored"] = made["dq_read"] = kd.Barrier(num_barriers=CONSUMERS * t.dq_slots)
+        return made
+
+    def kernel(self, consume: Callable[..., None], scratch: dict[str, Any], *, name: str) -> Any:
+        """The kernel `(q, k, v, dout, stats) -> (dk, dv, dq_sum)`; `consume(me, dk, dv, dq_sum, scratch)` is a consumer."""
+
+        def body(q: Any, k: Any, v: Any, dout: Any, stats: Any, dk: Any, dv: Any, dq_sum: Any, **made: Any) -> None:
+            me, turns = kd.axis_index("wg"), self._semaphores()
+
+            @kd.when(me == CONSUMERS)
+            def _() -> None:
+                self._produce(q, k, v, dout, stats, dq_sum, turns, made)
+
+            @kd.when(me < CONSUMERS)
+            def _() -> None:
+                kd.set_max_registers(240, action="increase")
+                consume(me, dk, dv, dq_sum, made)
+
+        return kd.kernel(
+            body,
+            out_type=self._outputs(),
+            scratch_types=self._scratch() | scratch,
+            grid=(self.grid,),
+            grid_names=("block",),
+            num_threads=CONSUMERS + 1,
+            thread_name="wg",
+            compiler_params=kd.CompilerParams(approx_math=True),
+            name=name,
+        )
+
+    def _outputs(self) -> tuple[Any, Any, Any]:
+        """dk and dv, or parts of them, and the sum."""
+        p = self.p
+        like_k = kd.ShapeDtypeStruct((p.batch, p.kv_heads, p.keys, p.dim), p.dtype)
+        if self.t.splits > 1:
+            like_k = kd.ShapeDtypeStruct((self.t.splits, p.batch, p.kv_heads, p.keys, p.dim), kd.float32)
+        shape = (p.batch * p.heads, self.steps, self.tiles, self.lines, LINE)
+        return like_k, like_k, kd.ShapeDtypeStruct(shape, kd.float32, init=0)

@@ -1,0 +1,348 @@
+"""kd.library.attention_backward: the gradients of attention, against float64 and that against finite differences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kernel_dsl as kd
+from kernel_dsl.library import AttentionBackwardConfig, attention, attention_backward
+from kernel_dsl.library.attention_backward import default_config
+from kernel_dsl.library.attention_backward_walk import heads_at_once, makespan, step_counts
+from kernel_dsl.library.attention_kernel import AttentionProblem
+
+from .helpers import random, relative
+
+bf16, f16, f32 = kd.bfloat16, kd.float16, kd.float32
+Config = AttentionBackwardConfig
+BOUNDS = {bf16: 1e-2, f16: 2e-3, f32: 5e-6, kd.float64: 1e-6}  # lse is float32
+
+
+def forward(q: Any, k: Any, v: Any, causal: bool) -> tuple[Any, Any]:
+    """(output, lse) in float64, key heads given once for each query head."""
+    scores = np.einsum("bhqd,bhkd->bhqk", q, k) * q.shape[3] ** -0.5
+    if causal:
+        scores = np.where(np.tril(np.ones(scores.shape[-2:], bool)), scores, -np.inf)
+    lse = np.logaddexp.reduce(scores, axis=-1)
+    return np.exp(scores - lse[..., None]) @ v, lse
+
+
+def gradients(dout: Any, q: Any, k: Any, v: Any, causal: bool) -> tuple[Any, Any, Any, Any, Any]:
+    """(output, lse, dq, dk, dv) in float64."""
+    dout, q, k, v = (x.astype(np.float64) for x in (dout, q, k, v))
+    (B, G, S, D), group = k.shape, q.shape[1] // k.shape[1]
+    k, v = (np.repeat(x, group, 1) for x in (k, v))
+    out, lse = forward(q, k, v, causal)
+    scores = np.einsum("bhqd,bhkd->bhqk", q, k) * D**-0.5
+    weights = np.exp(scores - lse[..., None])
+    if causal:
+        weights = weights * np.tril(np.ones(weights.shape[-2:]))
+    ds = weights * (np.einsum("bhqd,bhkd->bhqk", dout, v) - (dout * out).sum(-1, keepdims=True)) * D**-0.5
+    dk, dv = np.einsum("bhqk,bhqd->bhkd", ds, q), np.einsum("bhqk,bhqd->bhkd", weights, dout)
+    return out, lse, ds @ k, *(x.reshape(B, G, group, S, D).sum(2) for x in (dk, dv))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_reference(causal: bool, rng: Any) -> None:
+    """The formulas above are the derivative of the function above, by central differences along random directions."""
+    q, dout = (rng.standard_normal((1, 2, 5, 4)) for _ in range(2))
+    k, v = (rng.standard_normal((1, 1, 7, 4)) for _ in range(2))
+    _, _, *grads = gradients(dout, q, k, v, causal)
+    for number, grad in enumerate(grads):
+        way = rng.standard_normal(grad.shape)
+
+        def moved(step: float, number: int = number, way: Any = way) -> float:
+            inputs = [x + step * way if i == number else x for i, x in enumerate((q, k, v))]
+            return float((forward(inputs[0], *(np.repeat(x, 2, 1) for x in inputs[1:]), causal)[0] * dout).sum())
+
+        slope = (moved(1e-5) - moved(-1e-5)) / 2e-5
+        assert abs(slope - (grad * way).sum()) < 1e-8 * max(1.0, abs(slope))
+
+
+def case_of(rng: Any, shape: Any, dtype: Any) -> tuple[Any, Any]:
+    """(inputs, expected gradients) of (batch, heads, key heads, queries, keys, dim, causal)."""
+    B, H, G, Q, S, D, causal = shape
+    q, dout = (random(rng, (B, H, Q, D), dtype) for _ in range(2))
+    k, v = (random(rng, (B, G, S, D), dtype) for _ in range(2))
+    out, lse, *expected = gradients(dout, q, k, v, causal)
+    return (dout, q, k, v, out.astype(dtype.numpy), lse.astype(np.float32)), expected
+
+
+def check(rng: Any, shape: Any, dtype: Any, interpret: Any, **options: Any) -> Any:
+    """Run, and compare; returns the gradients."""
+    inputs, expected = case_of(rng, shape, dtype)
+    got = attention_backward(*inputs, causal=shape[-1], interpret=interpret, **options)
+    for x, y in zip(got, expected, strict=True):
+        assert x.dtype == dtype and x.shape == y.shape
+        assert relative(x, y) < BOUNDS[dtype]
+    return got
+
+
+# (batch, heads, key heads, queries, keys, dim, causal)
+SHAPES = [
+    (1, 2, 2, 128, 256, 128, False),
+    (1, 2, 1, 200, 136, 128, True),
+    (1, 2, 1, 130, 140, 64, True),
+    (2, 1, 1, 100, 70, 64, False),
+    (1, 2, 1, 70, 100, 256, True),
+    (1, 1, 1, 64, 91, 256, False),
+    (1, 1, 1, 80, 70, 192, True),
+    (1, 1, 1, 1, 77, 128, False),
+    (1, 1, 1, 77, 1, 64, True),
+]
+
+
+@pytest.mark.tma
+@pytest.mark.wgmma
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_gradients(shape: Any, interpret: Any, rng: Any) -> None:
+    """What is chosen, under each schedule."""
+    check(rng, shape, bf16, interpret)
+
+
+@pytest.mark.tma
+@pytest.mark.wgmma
+@pytest.mark.parametrize("shape", [SHAPES[1], SHAPES[2], SHAPES[4]], ids=str)
+def test_float16(shape: Any, rng: Any) -> None:
+    check(rng, shape, f16, True)
+
+
+CONFIGS = [
+    (64, Config(128, turns=True)),
+    (64, Config(64, stages=3, dout_stages=1)),
+    (64, Config(160, dout_stages=1, apart=True, turns=True, splits=2)),
+    (128, Config(64, stages=3, dout_stages=3)),
+    (128, Config(80)),
+    (128, Config(80, apart=True, in_turn=True)),
+    (128, Config(96, apart=True, dq_parts=3, dq_slots=2)),
+    (128, Config(96, apart=True, dq_parts=2, in_turn=True, splits=2)),
+    (256, Config(64, dout_stages=1, dq_parts=2)),
+    (192, Config(64, splits=3, in_turn=True)),
+]
+
+
+@pytest.mark.tma
+@pytest.mark.wgmma
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("dim", "config"), CONFIGS, ids=str)
+def test_configurations(dim: int, config: Any, causal: bool, rng: Any) -> None:
+    """Every way to walk; several steps, blocks, and heads of a group."""
+    check(
+        rng,
+        (1, 2, 1, 200, 150, dim, causal),
+        bf16,
+        kd.InterpretParams(schedule="random", seed=dim + causal),
+        config=config,
+    )
+
+
+@pytest.mark.tma
+@pytest.mark.wgmma
+@pytest.mark.parametrize("dim", [64, 256])
+def test_deterministic(dim: int, rng: Any) -> None:
+    """The same bits under each schedule, and other bits where any order will do: else this would show nothing."""
+    keys = 5 * (128 if dim == 64 else 64) - 20
+    inputs, _ = case_of(rng, (1, 1, 1, 50, keys, dim, False), bf16)
+
+    def bits(deterministic: bool, schedule: str, seed: int) -> bytes:
+        way = kd.InterpretParams(schedule=schedule, seed=seed)
+        run = attention_backward(*inputs, deterministic=deterministic, interpret=way)
+        return b"".join(np.asarray(x).tobytes() for x in run)
+
+    ways = [("eager", 0), ("late", 1), ("random", 2), ("random", 3)]
+    assert len({bits(True, *way) for way in ways}) == 1
+    assert dim != 64 or len({bits(False, "random", seed) for seed in range(8)}) > 1
+
+
+@pytest.mark.tma
+@pytest.mark.wgmma
+def test_after_the_forward(interpret: Any, rng: Any) -> None:
+    """What the forward returns is what the backward takes; strided inputs, a scale, and queries that no key is seen by."""
+    q, dout = (random(rng, (1, 100, 2, 64), bf16).transpose(0, 2, 1, 3) for _ in range(2))
+    k, v = (random(rng, (1, 120, 2, 64), bf16).transpose(0, 2, 1, 3) for _ in range(2))
+    out, lse = attention(q, k, v, causal=True, scale=0.2, return_lse=True, interpret=interpret)
+    lse = np.array(lse)
+    lse[0, 1, 7] = -np.inf
+    got = attention_backward(dout, q, k, v, out, lse, causal=True, scale=0.2, interpret=interpret)
+    stretch = 0.2 * 64**0.5
+    dout = np.array(dout)
+    dout[0, 1, 7] = 0
+    _, _, dq, dk, dv = gradients(dout, q.astype(np.float64) * stretch, k, v, True)
+    dq[0, 1, 7] = 0
+    for x, y in zip(got, (dq * stretch, dk, dv), strict=True):
+        assert relative(x, y) < 1e-2
+
+
+GENERAL = [
+    (f32, (1, 2, 1, 9, 30, 40, True)),
+    (f32, (2, 2, 2, 21, 5, 64, False)),
+    (kd.float64, (1, 1, 1, 7, 9, 24, True)),
+    (bf16, (1, 4, 2, 20, 33, 72, True)),
+]
+
+
+@pytest.mark.parametrize(("dtype", "shape"), GENERAL, ids=str)
+def test_what_the_fast_kernels_refuse(dtype: Any, shape: Any, rng: Any) -> None:
+    inputs, _ = case_of(rng, shape, dtype)
+    names = [stages.name for stages in attention_backward.lower(*inputs, causal=shape[-1])]
+    assert names == ["attention_backward_general_q", "attention_backward_general_kv"]
+    check(rng, shape, dtype, True)
+
+
+@pytest.mark.parametrize("kind", ["backwards", "misaligned", "transposed"])
+def test_strides_that_tma_cannot_take(kind: str, rng: Any) -> None:
+    base = random(rng, (1, 1, 24, 72), bf16)
+    dout = {
+        "backwards": base[:, :, ::-1, :64],
+        "misaligned": base[..., 1:65],
+        "transposed": random(rng, (1, 1, 64, 24), bf16).swapaxes(2, 3),
+    }[kind]
+    q, k, v = (random(rng, (1, 1, 24, 64), bf16) for _ in range(3))
+    out, lse, *expected = gradients(dout, q, k, v, True)
+    got = attention_backward(dout, q, k, v, out.astype(bf16.numpy), lse.astype(np.float32), causal=True, interpret=True)
+    assert all(relative(x, y) < 1e-2 for x, y in zip(got, expected, strict=True))
+
+
+@pytest.mark.parametrize("shape", [(0, 2, 1, 8, 8, 64), (1, 2, 1, 0, 8, 128)], ids=str)
+def test_nothing_to_compute(shape: Any, rng: Any) -> None:
+    inputs, expected = case_of(rng, (*shape, False), bf16)
+    got = attention_backward(*inputs, interpret=True)
+    assert all(x.shape == y.shape and not np.asarray(x, np.float64).any() for x, y in zip(got, expected, strict=True))
+
+
+def lower(dim: int, causal: bool, **options: Any) -> Any:
+    """The main kernel at a size of its own."""
+    spec, lse = kd.ShapeDtypeStruct((1, 16, 4096, dim), bf16), kd.ShapeDtypeStruct((1, 16, 4096), f32)
+    return attention_backward.lower(spec, spec, spec, spec, spec, lse, causal=causal, target="sm_90a", **options)
+
+
+@pytest.mark.parametrize("dim", [64, 128, 192, 256])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_the_chosen_kernels_do_not_spill(dim: int, causal: bool, deterministic: bool) -> None:
+    for stages in lower(dim, causal, deterministic=deterministic):
+        compiled = stages.compile()
+        assert compiled.resources.spills == 0 and not compiled.remarks and not stages.notes
+
+
+TIMED = [
+    (64, Config(128)),
+    (64, Config(128, turns=True)),
+    (128, Config(64)),
+    (128, Config(64, stages=3, dout_stages=3)),
+    (128, Config(80, turns=True)),
+    (128, Config(80, apart=True)),
+    (256, Config(64, dout_stages=1, dq_parts=2)),
+    (256, Config(64, dq_parts=4)),
+]
+
+
+@pytest.mark.parametrize(("dim", "config"), TIMED, ids=str)
+def test_other_configurations_do_not_spill(dim: int, config: Any) -> None:
+    """Those of `benchmarks.attention configs backward`."""
+    for causal in (False, True):
+        compiled = lower(dim, causal, config=config)[1].compile()
+        assert compiled.resources.spills == 0 and not compiled.remarks
+
+
+@pytest.mark.parametrize("dim", [64, 128, 256])
+def test_odd_lengths_do_not_spill(dim: int) -> None:
+    q, k = (kd.ShapeDtypeStruct((1, heads, length, dim), bf16) for heads, length in ((8, 1000), (2, 1010)))
+    lse = kd.ShapeDtypeStruct((1, 8, 1000), f32)
+    for causal in (False, True):
+        for stages in attention_backward.lower(q, q, k, k, q, lse, causal=causal, target="sm_90a"):
+            compiled = stages.compile()
+            assert compiled.resources.spills == 0 and not compiled.remarks
+
+
+def problem(batch: int, heads: int, kv_heads: int, length: int, dim: int, causal: bool) -> AttentionProblem:
+    return AttentionProblem(batch, heads, kv_heads, length, length, dim, bf16, causal, dim**-0.5, False)
+
+
+@pytest.mark.parametrize(("case", "splits"), [
+    ((1, 16, 16, 16384, 128, True), 1), ((4, 16, 16, 4096, 128, False), 1), ((1, 64, 8, 8192, 128, False), 1),
+    ((1, 32, 1, 2048, 128, False), 8), ((1, 8, 8, 512, 64, False), 1), ((1, 1, 1, 128, 128, False), 1),
+], ids=str)  # fmt: skip
+def test_splits(case: Any, splits: int) -> None:
+    """Few key heads are shared by blocks; where there are blocks enough, they are not."""
+    assert default_config(problem(*case), 132).splits == splits
+
+
+@pytest.mark.parametrize(
+    ("length", "heads", "dim"), [(16384, 16, 128), (4096, 64, 128), (16384, 32, 64), (8192, 8, 256)]
+)
+def test_causal_blocks_are_dealt_evenly(length: int, heads: int, dim: int) -> None:
+    """The last block ends not long after the mean, and few heads are under way at a time."""
+    p = problem(1, heads, heads, length, dim, True)
+    lengths = step_counts(p, default_config(p, 132), 128 if dim <= 128 else 64)
+    assert lengths == sorted(lengths, reverse=True)
+    together = heads_at_once(lengths, heads, 132)
+    assert together <= 8 and makespan(lengths, heads, together, 132) <= 1.04 * sum(lengths) * heads / 132
+
+
+Q, LSE = np.ones((1, 2, 8, 64), np.float16), np.ones((1, 2, 8), np.float32)
+WRONG: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({"dout": Q[:, :1]}, {}, r"dout is \(1, 1, 8, 64\)"),
+    ({"out": None}, {}, "out is a NoneType"),
+    ({"out": Q.astype(np.float32)}, {}, "out is float32"),
+    ({"lse": LSE.astype(np.float64)}, {}, "lse is float64"),
+    ({"lse": LSE[..., None]}, {}, r"lse is \(1, 2, 8, 1\)"),
+    ({"k": Q[:, :, :0], "v": Q[:, :, :0]}, {}, "there are no keys"),
+    ({"k": Q[:, :, :, :32]}, {}, "v is"),
+    ({"q": 3}, {}, "q is a int"),
+    ({}, {"scale": -1}, "scale=-1"),
+    ({}, {"config": 3}, "config is a int"),
+    ({}, {"config": {}}, "config is a dict, which can't be hashed"),
+    ({}, {"config": Config(stages=1)}, "config.stages=1"),
+    ({}, {"config": Config(splits=0)}, "config.splits=0"),
+    ({}, {"config": Config(80)}, "config.block_q=80"),
+    ({}, {"config": Config(128, dq_parts=3)}, "config.dq_parts=3 of 64 columns"),
+    ({}, {"config": Config(128, dq_slots=2)}, "config.dq_slots=2"),
+]
+
+
+@pytest.mark.parametrize("case", WRONG, ids=lambda c: c[-1])
+def test_wrong_arguments(case: Any) -> None:
+    arrays, options, words = case
+    given = {"dout": Q, "q": Q, "k": Q, "v": Q, "out": Q, "lse": LSE} | arrays
+    with pytest.raises(kd.Error, match=words):
+        attention_backward(*given.values(), interpret=True, **options)
+
+
+def test_a_wide_configuration() -> None:
+    wide, lse = np.ones((1, 1, 8, 256), np.float16), np.ones((1, 1, 8), np.float32)
+    for config, words in (
+        (Config(80), "64, for a head dimension beyond 128"),
+        (Config(64, turns=True), "config.turns=True"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            attention_backward(wide, wide, wide, wide, wide, lse, config=config, interpret=True)
+
+
+@pytest.mark.gpu
+@pytest.mark.tma
+@pytest.mark.wgmma
+@pytest.mark.parametrize("dim", [64, 128, 192, 256])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("lengths", [(1024, 1024), (1000, 1500)], ids=str)
+def test_long_gradients_on_a_gpu(dim: int, causal: bool, deterministic: bool, lengths: Any, rng: Any) -> None:
+    shape = (2, 4, 2, *lengths, dim, causal)
+    got = check(rng, shape, bf16, False, deterministic=deterministic)
+    if deterministic:
+        again = check(np.random.default_rng(7), shape, bf16, False, deterministic=True)
+        assert all(
+            np.array_equal(np.asarray(x).view(np.uint16), np.asarray(y).view(np.uint16))
+            for x, y in zip(got, again, strict=True)
+        )
+
+
+@pytest.mark.gpu
+@pytest.mark.tma
+@pytest.mark.wgmma
+@pytest.mark.parametrize(("dim", "config"), CONFIGS, ids=str)
+def test_configurations_on_a_gpu(dim: int, config: Any, rng: Any) -> None:
+    for causal in (False, True):
+        check(rng, (1, 4, 2, 700, 900, dim, causal), bf16, False, config=config)
