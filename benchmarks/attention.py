@@ -111,17 +111,18 @@ BACKWARD_CONFIGS = {
     64: [_Backward(128), _Backward(128, apart=True), _Backward(128, turns=True)],
     128: [
         _Backward(64),
+        _Backward(64, turns=True),
         _Backward(64, stages=3, dout_stages=3),
+        _Backward(64, stages=3, dout_stages=3, turns=True),
+        _Backward(64, stages=3, dout_stages=3, dq_parts=2, dq_slots=2),
         _Backward(80),
         _Backward(80, turns=True),
         _Backward(80, apart=True),
-        _Backward(96, apart=True, dq_parts=2),
-        _Backward(96, apart=True, dq_parts=3, dq_slots=2),
     ],
     256: [
         _Backward(64, dout_stages=1, dq_parts=2),
+        _Backward(64, dout_stages=1, dq_parts=4, dq_slots=2),
         _Backward(64, dout_stages=1, dq_parts=4, dq_slots=3),
-        _Backward(64, dq_parts=4),
     ],
 }
 

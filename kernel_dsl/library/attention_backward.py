@@ -172,17 +172,13 @@ class AttentionBackward:
 def default_config(p: AttentionProblem, multiprocessors: int, in_turn: bool = False) -> AttentionBackwardConfig:
     """As many queries a step as registers and SMEM allow, and as many splits as make blocks for all multiprocessors."""
     if p.dim <= 64:
-        config = AttentionBackwardConfig(128, apart=True)
-    elif p.dim <= KEYS and (p.causal or p.keys % KEYS):  # masks take registers, too
-        config = AttentionBackwardConfig(80)
+        config = AttentionBackwardConfig(128)
     elif p.dim <= KEYS:
-        config = AttentionBackwardConfig(96, apart=True, dq_parts=3, dq_slots=2)
+        config = AttentionBackwardConfig(64, stages=3, dout_stages=3)
     elif p.dim <= 192:
         config = AttentionBackwardConfig(64)
-    elif in_turn:  # fewer parts: the producer's registers are few
-        config = AttentionBackwardConfig(64, dout_stages=1, dq_parts=2)
     else:
-        config = AttentionBackwardConfig(64, dout_stages=1, dq_parts=4, dq_slots=3)
+        config = AttentionBackwardConfig(64, dout_stages=1, dq_parts=2)
     config = replace(config, in_turn=in_turn)
     keys = KEYS if p.dim <= KEYS else ROWS
     heads = p.batch * p.kv_heads

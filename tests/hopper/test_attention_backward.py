@@ -228,14 +228,17 @@ def test_the_chosen_kernels_do_not_spill(dim: int, causal: bool, deterministic: 
 
 
 TIMED = [
-    (64, Config(128)),
+    (64, Config(128, apart=True)),
     (64, Config(128, turns=True)),
     (128, Config(64)),
-    (128, Config(64, stages=3, dout_stages=3)),
+    (128, Config(64, turns=True)),
+    (128, Config(64, stages=3, dout_stages=3, turns=True)),
+    (128, Config(64, stages=3, dout_stages=3, dq_parts=2, dq_slots=2)),
+    (128, Config(80)),
     (128, Config(80, turns=True)),
     (128, Config(80, apart=True)),
-    (256, Config(64, dout_stages=1, dq_parts=2)),
-    (256, Config(64, dq_parts=4)),
+    (256, Config(64, dout_stages=1, dq_parts=4, dq_slots=2)),
+    (256, Config(64, dout_stages=1, dq_parts=4, dq_slots=3)),
 ]
 
 
