@@ -139,11 +139,14 @@ def _cache(options: argparse.Namespace) -> None:
     if settings.cache_off:
         print("the disk cache is off (KERNEL_DSL_CACHE=off)")
         return
-    disk = importlib.import_module("runtime.disk_cache").DiskCache(settings.cache_dir)
-    if options.action == "clear":
-        print(f"removed {disk.clear()} kernels from {settings.cache_dir}")
+    if settings.cache_dir is None:
+        print("there is no disk cache: no home folder of this user is known. Name a folder in KERNEL_DSL_CACHE")
         return
+    disk = importlib.import_module("runtime.disk_cache").DiskCache(settings.cache_dir)
     found = disk.stats()
+    if options.action == "clear":
+        print(f"removed {disk.clear()} kernels from {found.directory}")
+        return
     print(f"{found.directory}: {found.entries} kernels, {found.bytes} bytes of at most {found.max_bytes}")
     for line in disk.listing() if options.action == "list" else ():
         print(line)

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+import numpy as np
+
 from .dtypes import DType
 
 
@@ -119,7 +121,7 @@ class OutputSpec:
 
     shape: tuple[int, ...]
     dtype: DType
-    fill: bool | int | float | None = None
+    fill: bool | int | float | complex | np.generic | None = None
     alias: int | None = None
 
 

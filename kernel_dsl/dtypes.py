@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from functools import cached_property
 from typing import Any
 
 import ml_dtypes
 import numpy as np
+
+from .lazy import lazy
 
 
 class Kind(Enum):
@@ -30,7 +31,7 @@ class DType:
     kind: Kind
     numpy: np.dtype[Any]
 
-    @cached_property
+    @lazy
     def itemsize(self) -> int:
         """Bytes an element takes in memory."""
         return self.bits // 8
@@ -40,20 +41,20 @@ class DType:
         """The NumPy dtype, so that `np.dtype(kd.float32)` works."""
         return self.numpy
 
-    @cached_property
+    @lazy
     def is_float(self) -> bool:
         return self.kind is Kind.FLOAT
 
-    @cached_property
+    @lazy
     def is_integer(self) -> bool:
         """Signed or unsigned integer; bool is neither."""
         return self.kind in (Kind.INT, Kind.UINT)
 
-    @cached_property
+    @lazy
     def is_signed(self) -> bool:
         return self.kind is Kind.INT
 
-    @cached_property
+    @lazy
     def is_bool(self) -> bool:
         return self.kind is Kind.BOOL
 

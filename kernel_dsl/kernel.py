@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import logging
 import operator
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -13,6 +12,7 @@ from typing import Any, cast
 import numpy as np
 
 from . import dtypes as dt
+from . import forking
 from .diagnostics import ends_at_user
 from .dtypes import as_dtype
 from .errors import BadCallArgument, BadCallValue, KernelArgument, KernelValue, LiteralOutOfRange
@@ -50,7 +50,7 @@ class Kernel:
         self._debug = debug
         self._stages: dict[Any, Stages] = {}
         self._loaded: dict[Any, Any] = {}
-        self._lock = threading.RLock()
+        self._lock = forking.lock()
         self._fast: Any = None
         functools.update_wrapper(self, definition.body)
 

@@ -12,9 +12,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
 from math import prod
 from typing import Any, ClassVar
+
+from .lazy import lazy
 
 LANE_BITS = 5
 WARP_BITS = 2
@@ -57,14 +58,14 @@ class Layout:
     def __post_init__(self) -> None:
         object.__setattr__(self, "regs", _canonical_regs(self.regs))
 
-    @cached_property
+    @lazy
     def _hash(self) -> int:
         return hash((self.rank, self.regs, self.lanes, self.warps))
 
     def __hash__(self) -> int:
         return self._hash
 
-    @cached_property
+    @lazy
     def padded(self) -> tuple[int, ...]:
         """The shape that the factors cover: at least the value's own."""
         sizes = [1] * self.rank
@@ -80,12 +81,12 @@ class Layout:
         """Lane bits, then warp bits: the bits of the CUDA thread number within a warpgroup, lowest first."""
         return self.lanes + self.warps
 
-    @cached_property
+    @lazy
     def registers(self) -> int:
         """How many elements each lane holds."""
         return prod(size for _, size, _ in self.regs)
 
-    @cached_property
+    @lazy
     def register_coords(self) -> tuple[tuple[int, ...], ...]:
         """For each register, its share of the index along every dimension."""
         coords: list[tuple[int, ...]] = []
@@ -96,12 +97,12 @@ class Layout:
             coords.append(tuple(coord))
         return tuple(coords)
 
-    @cached_property
+    @lazy
     def register_of(self) -> dict[tuple[int, ...], int]:
         """The register that holds a given share of the index."""
         return {coord: index for index, coord in enumerate(self.register_coords)}
 
-    @cached_property
+    @lazy
     def replicated_mask(self) -> int:
         """Bits of the thread number within the warpgroup that replicate."""
         return sum(1 << i for i, bit in enumerate(self.bits) if bit is None)

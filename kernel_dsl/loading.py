@@ -43,28 +43,36 @@ def load(stages: Stages, device: Any) -> Any:
     if device.kind != "cuda":
         key = cache_key(stages.key_text, target=target, options=options, assembler="none")
         return device.load(interpreted_cache().get_or_build(key, lambda: _without_code(stages), _places(stages)).kernel)
-    return device.load(_machine_code(stages.key_text, target, options, stages.assembled, _places(stages)))
+    return _load_machine_code(stages.key_text, target, options, stages.assembled, _places(stages), device)
 
 
 def load_identified(
     identity: str, stages: Callable[[], Stages], target: str, params: CompilerParams, device: Any
 ) -> Any:
     """The kernel on a GPU, traced only where no kernel of the same `identity` was. All of its ops are at one line."""
-    return device.load(_machine_code(identity, target, repr(params), lambda: stages().assembled(), [_line(here())]))
+    return _load_machine_code(identity, target, repr(params), lambda: stages().assembled(), [_line(here())], device)
 
 
-def _machine_code(
-    text: str, target: str, options: str, build: Callable[[], Assembled], places: list[SourceLine]
-) -> Assembled:
+def _load_machine_code(
+    text: str, target: str, options: str, build: Callable[[], Assembled], places: list[SourceLine], device: Any
+) -> Any:
     """From the caches where it is there, with the places of today."""
     from runtime.assemble import AssemblerOptions, assembler_identity
     from runtime.cache import cache_key
+    from runtime.errors import LoadError
 
     assembler = assembler_identity(AssemblerOptions(ptxas=environment().ptxas))
     key = cache_key(text, target=target, options=options, assembler=assembler)
-    assembled = kernel_cache().get_or_build(key, build, places)
+    cache = kernel_cache()
+    assembled = cache.get_or_build(key, build, places)
     warn_of_remarks(assembled)  # those of a kernel from the cache too
-    return assembled
+    try:
+        return device.load(assembled)
+    except LoadError:
+        again = cache.rebuild(key, build, places)
+        if again is None:
+            raise
+        return device.load(again)
 
 
 def _places(stages: Stages) -> list[SourceLine]:

@@ -39,9 +39,9 @@ class CompilerParams:
 
 @dataclass(frozen=True)
 class Environment:
-    """What the environment may set. Read once per process."""
+    """What the environment may set."""
 
-    cache_dir: Path  # KERNEL_DSL_CACHE: where compiled kernels are kept, by default ~/.cache/kernel_dsl
+    cache_dir: Path | None  # KERNEL_DSL_CACHE: where compiled kernels are kept; None where the user has no home folder
     cache_off: bool  # KERNEL_DSL_CACHE=off: nowhere
     ptxas: str | None  # KERNEL_DSL_PTXAS: the assembler to use
 
@@ -50,10 +50,21 @@ def environment() -> Environment:
     """The environment's settings."""
     cache = os.environ.get("KERNEL_DSL_CACHE", "")
     return Environment(
-        cache_dir=Path(cache) if cache and cache != "off" else Path.home() / ".cache" / "kernel_dsl",
+        cache_dir=Path(cache) if cache and cache != "off" else _default_cache(),
         cache_off=cache == "off",
         ptxas=os.environ.get("KERNEL_DSL_PTXAS") or None,
     )
+
+
+def _default_cache() -> Path | None:
+    """~/.cache/kernel_dsl. None where the user has no home, or another's, as under sudo: that is not ours to fill."""
+    try:
+        home = Path.home()
+        owner = home.stat().st_uid if home.exists() else None
+    except (OSError, RuntimeError, ValueError):
+        return None
+    own = owner is None or not hasattr(os, "geteuid") or owner == os.geteuid()
+    return home / ".cache" / "kernel_dsl" if own and home.is_absolute() else None
 
 
 # glibc's malloc of a child: heap in huge pages, 64 MiB at a time. Page faults are up to a tenth of the assembler's time.

@@ -1,7 +1,8 @@
 """Compiled kernels as bytes and back: what the disk cache and ahead-of-time files hold.
 
 A file is one header of JSON, the PTX and the cubin, behind a SHA-256 of all three. No pickle:
-reading a file makes nothing but the dataclasses of `compiled.py`, tuples, lists, dicts and scalars.
+reading a file makes nothing but the dataclasses of `compiled.py`, tuples, lists, dicts and scalars, each of the type that its
+field is declared with. Whether they make a kernel that can be launched is `well_formed.problem`'s to say.
 
     magic "KDSL" + schema, 8 bytes | SHA-256 of the rest | 3 lengths, u64 little-endian | header |
     PTX | cubin
@@ -14,8 +15,11 @@ import hashlib
 import json
 import math
 import struct
+from collections.abc import Callable
 from enum import Enum
-from typing import Any, cast
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, cast, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -28,6 +32,9 @@ SCHEMA = 1
 _MAGIC = b"KDSL" + SCHEMA.to_bytes(4, "little")
 _LENGTHS = struct.Struct("<3Q")
 _DIGEST = 32
+_START = len(_MAGIC) + _DIGEST
+UNSEALED = "0" * 64  # stands for a seal in the texts that `pack` is given, first of them
+_SEAL = _START + _LENGTHS.size + len('{"meta":{"seal":"')
 
 
 class UnsavableError(Error, TypeError):
@@ -122,9 +129,47 @@ class _Encoder:
         }
 
 
+Check = Callable[[Any], bool]
+
+
+def _check_of(hint: Any) -> Check:
+    """Whether a value is of the type that a field is declared with, and not of one derived from it: no bool is an int."""
+    if hint is Any:
+        return lambda value: True
+    if get_origin(hint) is UnionType:
+        options = [_check_of(option) for option in get_args(hint)]
+        return lambda value: any(fits(value) for fits in options)
+    if get_origin(hint) is tuple:
+        parts = get_args(hint)
+        if parts[-1] is Ellipsis:
+            each = _check_of(parts[0])
+            return lambda value: type(value) is tuple and all(map(each, value))
+        checks = [_check_of(part) for part in parts]
+        return lambda value: (
+            type(value) is tuple and len(value) == len(checks) and all(f(v) for f, v in zip(checks, value, strict=True))
+        )
+    if hint is np.generic:
+        return lambda value: isinstance(value, np.generic)
+    kind = NoneType if hint is None else hint
+    return lambda value: type(value) is kind
+
+
+@cache
+def _fields_of(kind: type) -> tuple[tuple[str, Check], ...]:
+    return tuple((name, _check_of(hint)) for name, hint in get_type_hints(kind).items())
+
+
+def _checked(value: Any) -> Any:
+    """An object of `compiled.py`, once its fields are known to be of their types. Raises TypeError."""
+    for name, fits in _fields_of(type(value)):
+        if not fits(getattr(value, name)):
+            raise TypeError(f"{name} of {type(value).__name__} is {getattr(value, name)!r:.80}")
+    return value
+
+
 class _Decoder:
     def __init__(self, places: list[list[Any]], ptx: str, cubin: bytes) -> None:
-        self.places = [SourceLine(*place) for place in places]
+        self.places = [_checked(SourceLine(*place)) for place in places]
         self.ptx = ptx
         self.cubin = cubin
 
@@ -139,15 +184,18 @@ class _Decoder:
     def decode_class(self, value: dict[str, Any]) -> Any:
         made = {k: self.decode(v) for k, v in value.items() if k not in ("$", "lines")}
         if value["$"] == "CompiledKernel":
-            lines = value["lines"]
-            at = map(self.places.__getitem__, lines["at"])
-            made["lines"] = tuple(zip(lines["ptx"], at, strict=True))
+            numbers, at = value["lines"]["ptx"], value["lines"]["at"]
+            if not {*map(type, numbers), *map(type, at)} <= {int}:
+                raise TypeError("the map of lines holds other things than numbers")
+            made["lines"] = tuple(zip(numbers, map(self.places.__getitem__, at), strict=True))
             made["ptx"] = self.ptx
         if value["$"] == "Assembled":
             made["cubin"] = self.cubin
-        return _CLASSES[value["$"]](**made)
+        return _checked(_CLASSES[value["$"]](**made))
 
     def decode_tagged(self, value: dict[str, Any]) -> Any:
+        if not value:
+            raise KeyError("an object without a key")
         tag, inside = next(iter(value.items()))
         match tag:
             case "$at":
@@ -203,17 +251,35 @@ def unpack(data: bytes) -> tuple[Assembled | CompiledKernel, dict[str, str]]:
     if data[:8] != _MAGIC:
         schema = int.from_bytes(data[4:8], "little")
         raise ArtifactError(f"written with file format {schema}; this version reads {SCHEMA}. Save it again.")
-    start = len(_MAGIC) + _DIGEST
-    if hashlib.sha256(memoryview(data)[start:]).digest() != data[len(_MAGIC) : start]:
+    at = _START + _LENGTHS.size
+    if hashlib.sha256(memoryview(data)[_START:]).digest() != data[len(_MAGIC) : _START] or len(data) < at:
         raise ArtifactError("damaged: the contents do not match their checksum")
-    sizes = _LENGTHS.unpack_from(data, start)
-    at = start + _LENGTHS.size
+    sizes = _LENGTHS.unpack_from(data, _START)
     if at + sum(sizes) != len(data):
         raise ArtifactError("damaged: the lengths do not add up")
     text, ptx, cubin = (data[at + sum(sizes[:i]) : at + sum(sizes[: i + 1])] for i in range(len(sizes)))
     try:
         header = json.loads(text)
         value = _Decoder(header["places"], ptx.decode(), cubin).decode(header["body"])
-        return value, header["meta"]
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise ArtifactError(f"of another version of kernel_dsl ({error!r}). Save it again.") from error
+        meta = header["meta"]
+        if type(value) not in (Assembled, CompiledKernel) or type(meta) is not dict:
+            raise TypeError("it holds no kernel")
+        if not all(type(text) is str for text in cast("dict[str, Any]", meta).values()):
+            raise TypeError("its texts are none")
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
+        raise ArtifactError(f"of another version of kernel_dsl ({error!r:.200}). Save it again.") from error
+    return value, cast("dict[str, str]", meta)
+
+
+def seal(data: bytes, secret: bytes) -> bytes:
+    """What `pack` made of a value and texts of which `UNSEALED` is the first, `seal`, with the seal in its place."""
+    rest = b"".join((data[_START:_SEAL], seal_of(data, secret).encode(), data[_SEAL + len(UNSEALED) :]))
+    return _MAGIC + hashlib.sha256(rest).digest() + rest
+
+
+def seal_of(data: bytes, secret: bytes) -> str:
+    """The seal that bytes with such a text should have: nobody without the secret (at most 64 bytes) can tell."""
+    total = hashlib.blake2b(key=secret, digest_size=len(UNSEALED) // 2)
+    for part in (data[_START:_SEAL], UNSEALED.encode(), data[_SEAL + len(UNSEALED) :]):
+        total.update(part)
+    return total.hexdigest()

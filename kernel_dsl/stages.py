@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from .clone import clone
 from .compiled import Assembled, CompiledKernel, Resources
 from .diagnostics import CostNote, ends_at_user
 from .ir import KernelIR
+from .lazy import lazy
 from .options import CompilerParams, environment
 from .specialise import Traced
 from .target import DEFAULT, TARGETS, Target
@@ -64,24 +64,24 @@ class Stages:
         """The IR as it was traced; `str(stages)` is its text."""
         return self.traced.ir
 
-    @cached_property
+    @lazy
     def ir_text(self) -> str:
         """The IR's text form, with locations."""
         return show(self.traced.ir)
 
-    @cached_property
+    @lazy
     def key_text(self) -> str:
         """The IR's text form without locations: what caches are keyed by."""
         return show(self.traced.ir, locations=False)
 
-    @cached_property
+    @lazy
     def _lowered(self) -> Any:
         from lowering import to_llvm
 
         # passes work in place: on a copy, so that `.ir` stays what was traced
         return to_llvm(clone(self.traced.ir), self.target, self._spec)
 
-    @cached_property
+    @lazy
     def _spec(self) -> CallSpec:
         from lowering import CallSpec
 
@@ -107,7 +107,7 @@ class Stages:
         """The LLVM module as text, before LLVM's own passes."""
         return self._lowered.text
 
-    @cached_property
+    @lazy
     @ends_at_user
     def kernel(self) -> CompiledKernel:
         """What the runtime launches. Raises the errors of lowering at the user's line."""
@@ -180,7 +180,7 @@ class Compiled:
         """What the assembler remarked, each with the user's line where it is known."""
         return self.assembled.remarks
 
-    @cached_property
+    @lazy
     @ends_at_user
     def sass(self) -> str:
         """The machine code as text, with the user's lines. Raises ToolMissing without nvdisasm or cuobjdump."""

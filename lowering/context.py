@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, cast
 
 from kernel_dsl.compiled import AccumulatorNames, SmemRegion, SourceLine, TensorMapParam, Workspace
 from kernel_dsl.ir import Effect, KernelIR, MemorySpace, Op, RefType, Region, Value, Yield
 from kernel_dsl.layout import LANE_BITS, WARP_BITS, Layout
+from kernel_dsl.lazy import lazy
 from kernel_dsl.ops.cluster import PeerRef
 from kernel_dsl.ops.copy import CopySmemToGmem
 from kernel_dsl.ops.threads import InlinePtx
@@ -118,7 +118,7 @@ class Context:
         (only,) = self.values[value]
         return only
 
-    @cached_property
+    @lazy
     def blocks_pass_data(self) -> bool:
         """Whether blocks of the cluster may read what others wrote: by ordinary stores, or by copies to an array that
         is read too.

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-import threading
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -15,11 +14,13 @@ from typing import Any, cast
 
 import numpy as np
 
+from kernel_dsl import forking
 from kernel_dsl.compiled import Assembled, CompiledKernel, Resources, ScalarParam
 from kernel_dsl.diagnostics import ends_at_user
 from kernel_dsl.dtypes import DType
 from kernel_dsl.serialize import ArtifactError, pack, unpack
 from kernel_dsl.tree import flatten, unflatten
+from kernel_dsl.well_formed import problem
 
 from . import recording
 from .arrays import is_array, view
@@ -61,6 +62,8 @@ def load_compiled(path: str | os.PathLike[str]) -> CompiledFile:
     data = Path(path).read_bytes()
     try:
         compiled, _ = unpack(data)
+        if problem(compiled):
+            raise ArtifactError(f"it holds no kernel that can be launched: {problem(compiled)}")
     except ArtifactError as error:
         raise ArtifactError(f"{os.fspath(path)} cannot be loaded: {error.fields['message']}") from error
     return CompiledFile(compiled)
@@ -78,7 +81,7 @@ class CompiledFile:
         self.kernel = compiled.kernel if isinstance(compiled, Assembled) else compiled
         self._scalars = _scalar_dtypes(self.kernel)
         self._loaded: dict[Any, tuple[Device, Loaded]] = {}
-        self._lock = threading.Lock()
+        self._lock = forking.lock()
         self._fast = FastCalls()
 
     @property

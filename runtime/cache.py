@@ -11,12 +11,13 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import os
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from kernel_dsl import forking
 from kernel_dsl.compiled import Assembled, CompiledKernel, ReportNames, SourceLine
 from kernel_dsl.serialize import SCHEMA
 
@@ -136,8 +137,9 @@ class KernelCache:
         self.capacity = capacity
         self.counters = Counters()
         self._kernels: OrderedDict[str, _Entry] = OrderedDict()
-        self._building: dict[str, threading.Lock] = {}
-        self._lock = threading.Lock()
+        self._from_disk: set[str] = set()
+        self._building: dict[str, Any] = {}
+        self._lock = forking.lock()
 
     def get_or_build(self, key: str, build: Callable[[], Assembled], places: Sequence[SourceLine] = ()) -> Assembled:
         """The kernel for `key`, from memory, disk or `build()`, in that order.
@@ -149,7 +151,7 @@ class KernelCache:
         entry = self._recent(key)
         if entry is None:
             with self._lock:
-                turn = self._building.setdefault(key, threading.Lock())
+                turn = self._building.setdefault(key, forking.lock())
             with turn:
                 try:
                     # Another thread may have built it while this one waited.
@@ -159,10 +161,21 @@ class KernelCache:
                         self._building.pop(key, None)
         return relocate(*entry, places)
 
+    def rebuild(self, key: str, build: Callable[[], Assembled], places: Sequence[SourceLine] = ()) -> Assembled | None:
+        """The kernel for `key` from `build()`, in place of one from the disk that no device takes; None for no such one."""
+        with self._lock:
+            if key not in self._from_disk:
+                return None
+            self._forget(key)
+        made = build()
+        self._keep(key, (made, tuple(places)))
+        return made
+
     def clear(self) -> None:
         """Forget the kernels in memory. The folder stays: see `DiskCache.clear`."""
         with self._lock:
             self._kernels.clear()
+            self._from_disk.clear()
 
     def __len__(self) -> int:
         return len(self._kernels)
@@ -178,14 +191,21 @@ class KernelCache:
     def _load_or_build(self, key: str, build: Callable[[], Assembled], places: tuple[SourceLine, ...]) -> _Entry:
         self.counters.misses += 1
         entry = self.disk.get(key, places) if self.disk is not None else None
-        if entry is None:
-            entry = build(), places
-            if self.disk is not None:
-                self.disk.put(key, *entry)
+        return self._keep(key, entry or (build(), places), from_disk=entry is not None)
+
+    def _keep(self, key: str, entry: _Entry, from_disk: bool = False) -> _Entry:
+        if self.disk is not None and not from_disk:
+            self.disk.put(key, *entry)
         with self._lock:
             self._kernels[key] = entry
+            if from_disk:
+                self._from_disk.add(key)
             self.counters.stored += 1
             while len(self._kernels) > self.capacity:
-                self._kernels.popitem(last=False)
+                self._forget(next(iter(self._kernels)))
                 self.counters.evicted += 1
         return entry
+
+    def _forget(self, key: str) -> None:
+        self._kernels.pop(key, None)
+        self._from_disk.discard(key)

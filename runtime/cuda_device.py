@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import threading
 import weakref
 from collections.abc import Sequence
 from typing import Any
 
+from kernel_dsl import forking
 from kernel_dsl.compiled import Assembled, CompiledKernel, LaunchAttributes
 from kernel_dsl.dtypes import uint8
 from kernel_dsl.target import SM_80, SM_89, SM_90A, SM_100A, SM_120A, Limits, Target
@@ -57,7 +57,7 @@ class CudaDevice:
         self._images: weakref.WeakValueDictionary[tuple[bytes, str], CudaImage]
         self._images = weakref.WeakValueDictionary()
         self._dropped: list[Any] = []
-        self._lock = threading.RLock()
+        self._lock = forking.lock()
 
     def __repr__(self) -> str:
         return f"<CudaDevice {self.index}: {self.name}, {self.target}>"
@@ -205,7 +205,7 @@ class CudaLoaded:
             with driver.current(device.context):
                 self.launcher = Launcher(self.function, kernel.launch)
         self._params = ParamBuffer(self.layout.offsets, self.layout.nbytes)
-        self._lock = threading.Lock()
+        self._lock = forking.lock()
 
     def encode(self, param: Any, view: ArrayView) -> bytes:
         """The TMA descriptor of `view`."""

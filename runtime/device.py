@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
+from kernel_dsl import forking
 from kernel_dsl.compiled import Assembled, CompiledKernel
 from kernel_dsl.interpret_params import InterpretParams
 from kernel_dsl.target import Target
@@ -83,7 +83,7 @@ class Device(Protocol):
     def load_image(self, image: bytes | str, entry: str) -> LoadedImage: ...
 
 
-_lock = threading.RLock()
+_lock = forking.lock()
 _cuda: dict[int, CudaDevice] = {}
 
 
@@ -153,7 +153,7 @@ def pick_device(interpret: Any, arrays: Sequence[ArrayView] = ()) -> Device:
         if index is not None:
             return cuda_device(index)
         state = driver.available()
-        if state:
+        if state or driver.forked():
             return cuda_device(None)
         if interpret is False:
             raise DeviceError(

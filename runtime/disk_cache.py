@@ -1,30 +1,45 @@
 """A folder of assembled kernels, shared by the processes of one user.
 
-An entry is one file with a checksum inside (`kernel_dsl.serialize`), written beside its place and
-moved there, so that readers see all of it or nothing; a damaged one is removed and built again. A
-cache of machine code is code: its folder and files are the owner's alone, and one that others can
-write to is not used. Trouble with the disk turns the cache off with one line in the log, and never
-reaches the caller.
+An entry is one file (`kernel_dsl.serialize`), written beside its place and moved there, so that readers see all of it or
+nothing; what is damaged is removed and built again. Entries are sealed by the folder's secret: what was not stored by a
+process that could read the folder is not run, whatever its checksum says. Trouble with the disk turns the cache off with one
+line in the log, and never reaches the caller.
 """
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import logging
 import os
+import re
 import stat
-import tempfile
-import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
+from kernel_dsl import forking
 from kernel_dsl.compiled import Assembled, SourceLine
-from kernel_dsl.serialize import SCHEMA, ArtifactError, UnsavableError, pack, unpack
+from kernel_dsl.serialize import UNSEALED, ArtifactError, UnsavableError, pack, seal, seal_of, unpack
+from kernel_dsl.well_formed import problem
+
+from .marked_folder import ENTRY, LARGEST, UNFINISHED, FolderError, MarkedFolder, OpenFolder, UnmarkedError
+
+T = TypeVar("T")
 
 _log = logging.getLogger("kernel_dsl")
 _STALE_SECONDS = 3600.0
 DEFAULT_MAX_BYTES = 1 << 30
+FOLDER = "kernel_dsl.cache"  # ours, in the user's
+
+_PLAIN_KEY = re.compile(r"[0-9a-f]{64}")
+_TROUBLE = (OSError, ValueError, FolderError)
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# Another process removed what we were at, or somebody's folder is in an entry's place: the next entry may fare better.
+_PASSING = (errno.ENOENT, errno.EISDIR, errno.ENOTEMPTY, errno.EEXIST)
 
 
 @dataclass
@@ -48,108 +63,156 @@ class DiskStats:
     max_bytes: int
 
 
-@dataclass
-class _Usage:
-    known: bool = False
-    bytes: int = 0
+@dataclass(frozen=True)
+class _File:
+    name: str
+    bytes: int
+    used: float  # its own modification time: times of access are often off
 
 
-@dataclass
 class DiskCache:
-    """Entries in `directory`, at most `max_bytes` of them: beyond that the least recently used go.
+    """Entries in a folder of ours below `directory`, at most `max_bytes` of them: then the least recently used go.
 
-    Safe with any number of threads and processes. No method raises for the state of the disk.
+    `directory` is the user's: a `~` at its beginning is his home, and None says that there is no place. Safe with any number
+    of threads and processes. No method raises for the state of the disk.
     """
 
-    directory: Path
-    max_bytes: int = DEFAULT_MAX_BYTES
-    counters: Counters = field(default_factory=Counters)
+    def __init__(self, directory: str | os.PathLike[str] | None, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
+        self.max_bytes = max_bytes
+        self.counters = Counters()
+        self._lock = forking.lock()
+        self._usable: bool | None = None  # None: not tried yet
+        self._keeps = True  # new entries
+        self._bytes: int | None = None  # of all entries, as far as this process knows
+        self._trouble = ""
+        self.directory = self._absolute(directory)
+        self._folder = MarkedFolder(self.directory, FOLDER)
 
-    def __post_init__(self) -> None:
-        self.directory = Path(self.directory).expanduser().absolute()
-        self._lock = threading.Lock()
-        self._usable: bool | None = None
-        self._usage = _Usage()
+    def _absolute(self, directory: str | os.PathLike[str] | None) -> Path:
+        if directory is None:
+            self._trouble = "no home folder of this user is known; name a folder in KERNEL_DSL_CACHE"
+            return Path()
+        path = Path(directory)
+        try:
+            return path.expanduser().absolute()
+        except (OSError, RuntimeError, ValueError) as error:  # `~nosuch`; a working directory that is gone
+            self._trouble = f"{path}: {error}"
+            return path
 
-    # A file's own modification time says when it was last used: access times are often off.
+    # --- entries ----------------------------------------------------------------------------------
 
     def get(self, key: str, likely: tuple[SourceLine, ...] = ()) -> tuple[Assembled, tuple[SourceLine, ...]] | None:
         """The entry and the places it was stored with, or None. A damaged entry is removed.
 
         `likely` are places that it probably has: they are given back where it does, as to read them takes a while.
         """
-        path = self._path(key)
-        try:
-            data = _read_own(path) if self._ready() else None
-        except OSError:
-            data = None
-        if data is None:
+        found = None
+        if self._ready():
+            found = self._inside(lambda folder: self._read(folder, key, likely), None)
+        if found is None:
             self.counters.misses += 1
+        else:
+            self.counters.hits += 1
+        return found
+
+    def _read(
+        self, folder: OpenFolder, key: str, likely: tuple[SourceLine, ...]
+    ) -> tuple[Assembled, tuple[SourceLine, ...]] | None:
+        name = _name(key)
+        data = folder.read(name)
+        if data is None:
             return None
         try:
             value, meta = unpack(data)
+            if meta.get("seal") != seal_of(data, folder.secret or b""):
+                raise ArtifactError("it was not stored by this cache")
             if meta.get("key") != key or not isinstance(value, Assembled):
-                raise ArtifactError("filed under another key")
+                raise ArtifactError("it is filed under another key")
+            if problem(value):
+                raise ArtifactError(problem(value))
             places = likely if meta["places"] == _places_text(likely) else _places_from(meta["places"])
         except (ArtifactError, KeyError, ValueError) as error:
-            _log.warning("removing cache entry %s: %s", path, error)
+            why = error.fields["message"] if isinstance(error, ArtifactError) else repr(error)
+            _log.warning("removing cache entry %s: %s", self._path(key), why)
             self.counters.corrupt += 1
-            self.counters.misses += 1
-            _remove(path)
+            folder.remove(name)
             return None
-        self.counters.hits += 1
-        _touch(path)
+        with suppress(OSError):  # evicted by another process since we read it, or on a disk that is read-only
+            folder.touch(name)
         return value, places
 
     def put(self, key: str, value: Assembled, places: Sequence[SourceLine] = ()) -> None:
         """Store an entry. One that is there is replaced, by the same contents."""
+        if not self._ready() or not self._keeps:
+            return
         try:
-            data = pack(value, {"key": key, "places": _places_text(places)})
-        except UnsavableError as error:
+            data = pack(value, {"seal": UNSEALED, "key": key, "places": _places_text(places)})
+        except (UnsavableError, UnicodeEncodeError) as error:  # half of a surrogate pair, in a name of the user's
             _log.info("kernel %r is not kept on disk: %s", value.kernel.name, error)
             return
-        if len(data) > self.max_bytes or not self._ready():
+        if len(data) > min(self.max_bytes, LARGEST):
             return
         try:
-            _write(self.directory / "tmp", self._path(key), data)
-        except OSError as error:
-            self._turn_off(f"cannot write: {error}")
+            self._write(_name(key), data)
+        except _TROUBLE as error:
+            if not isinstance(error, UnmarkedError) and getattr(error, "errno", 0) not in _PASSING:
+                self._keeps = False
+                why = "the disk is full" if getattr(error, "errno", 0) in _FULL else str(error)
+                _log.warning("the disk cache in %s keeps no more kernels of this process: %s", self._folder.path, why)
             return
         self.counters.stored += 1
         self._make_room(len(data))
 
-    def stats(self) -> DiskStats:
-        """How many entries there are and their bytes, counted now."""
-        sizes = [size for _, size, _ in self._entries()]
-        return DiskStats(str(self.directory), len(sizes), sum(sizes), self.max_bytes)
+    def _write(self, name: str, data: bytes) -> None:
+        try:
+            with self._folder.open() as folder:
+                folder.write(name, seal(data, folder.secret or b""))
+        except (FileNotFoundError, UnmarkedError):  # somebody removed the folder, or all that is in it, meanwhile
+            self._folder.make()
+            with self._folder.open() as folder:
+                folder.write(name, seal(data, folder.secret or b""))
+
+    def _path(self, key: str) -> Path:
+        return self._folder.path / _name(key)
+
+    # --- the folder -------------------------------------------------------------------------------
 
     def usable(self) -> bool:
-        """Whether entries can be kept: the folder is there, ours, and closed to others."""
-        return self._ready()
+        """Whether entries can be kept: the folder is there, or was made, ours, closed to others, and can be written."""
+        if not self._ready() or not self._keeps:
+            return False
+        with suppress(*_TROUBLE):
+            self._folder.make()  # where somebody removed it
+        return self._inside(lambda folder: folder.writable(), False)
+
+    def stats(self) -> DiskStats:
+        """How many entries there are and their bytes, counted now. Makes no folder."""
+        sizes = [entry.bytes for entry in self._files(ENTRY)]
+        return DiskStats(str(self.directory), len(sizes), sum(sizes), self.max_bytes)
 
     def listing(self) -> list[str]:
         """One line an entry, the last used first: when, bytes, kernel, target."""
         lines: list[str] = []
-        for path, size, used in sorted(self._entries(), key=lambda entry: -entry[2]):
-            when = time.strftime("%Y-%m-%d %H:%M", time.localtime(used))
+        for entry in sorted(self._files(ENTRY), key=lambda entry: -entry.used):
+            data = self._inside(lambda folder, name=entry.name: folder.read(name), None)
             try:
-                kernel = unpack(path.read_bytes())[0]
-                name = kernel.kernel if isinstance(kernel, Assembled) else kernel
-                lines.append(f"{when} {size:>10} {name.name} {name.target}")
-            except (OSError, ArtifactError):
-                lines.append(f"{when} {size:>10} (damaged)")
+                value = unpack(data or b"")[0]
+                kernel = value.kernel if isinstance(value, Assembled) else value
+                what = f"{kernel.name} {kernel.target}"
+            except ArtifactError:
+                what = "(damaged)"
+            lines.append(f"{time.strftime('%Y-%m-%d %H:%M', time.localtime(entry.used))} {entry.bytes:>10} {what}")
         return lines
 
     def clear(self) -> int:
-        """Remove all entries. Returns how many there were."""
-        removed = sum(_remove(path) for path, _, _ in self._entries())
-        self._sweep(older_than=0.0)
-        with self._lock:
-            self._usage = _Usage()
-        return removed
+        """Remove all entries, and what writers that died left behind. Returns how many entries there were.
 
-    def _path(self, key: str) -> Path:
-        return self.directory / f"v{SCHEMA}" / key[:2] / f"{key}.kd"
+        These are files with names of ours in the folder with our marker: no other file is touched.
+        """
+        removed = sum(self._remove(entry) for entry in self._files(ENTRY))
+        self._sweep()
+        self._bytes = None
+        return removed
 
     def _ready(self) -> bool:
         if self._usable is None:
@@ -160,115 +223,76 @@ class DiskCache:
 
     def _prepare(self) -> bool:
         try:
-            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            status = self.directory.stat()
-            if not _is_own(status):
-                _log.warning("no disk cache: %s belongs to another user", self.directory)
-                return False
-            if status.st_mode & 0o022:
-                _log.warning(
-                    "no disk cache: others can write to %s; remove it, or choose another folder",
-                    self.directory,
-                )
-                return False
-            if status.st_mode & 0o077:
-                self.directory.chmod(0o700)
-            for folder in (self.directory / "tmp", self.directory / f"v{SCHEMA}"):
-                folder.mkdir(mode=0o700, exist_ok=True)
-        except OSError as error:
+            if self._trouble:
+                raise FolderError(self._trouble)
+            self._folder.make()
+        except _TROUBLE as error:
             _log.warning("no disk cache: %s", error)
             return False
         return True
 
-    def _turn_off(self, why: str) -> None:
-        _log.warning("the disk cache in %s is off for this process: %s", self.directory, why)
-        self._usable = False
+    def _inside(self, use: Callable[[OpenFolder], T], otherwise: T) -> T:
+        """What `use` makes of our folder, or `otherwise` where that can't be used now."""
+        try:
+            if not self._trouble:
+                with self._folder.open() as folder:
+                    return use(folder)
+        except _TROUBLE:
+            pass
+        return otherwise
 
-    def _entries(self) -> list[tuple[Path, int, float]]:
-        """Path, bytes and time of last use of each entry."""
-        found: list[tuple[Path, int, float]] = []
-        for path in (self.directory / f"v{SCHEMA}").glob("??/*.kd"):
-            try:
-                status = path.stat()
-            except OSError:  # another process removed it
-                continue
-            found.append((path, status.st_size, status.st_mtime))
-        return found
+    def _files(self, names: re.Pattern[str]) -> list[_File]:
+        """The files of our folder with such names. Folders of such a name are somebody else's."""
+
+        def look(folder: OpenFolder) -> list[_File]:
+            found: list[_File] = []
+            for name in filter(names.fullmatch, folder.names()):
+                with suppress(OSError):  # another process removed it
+                    status = folder.status(name)
+                    if not stat.S_ISDIR(status.st_mode):
+                        found.append(_File(name, status.st_size, status.st_mtime))
+            return found
+
+        return self._inside(look, [])
+
+    def _remove(self, entry: _File) -> bool:
+        return self._inside(lambda folder: folder.remove(entry.name), False)
 
     def _make_room(self, added: int) -> None:
         """Count the folder once, then add up our own writes; count again when they pass the cap."""
         with self._lock:
-            if self._usage.known and self._usage.bytes + added <= self.max_bytes:
-                self._usage.bytes += added
+            if self._bytes is not None and self._bytes + added <= self.max_bytes:
+                self._bytes += added
                 return
-            entries = self._entries()
-            total = sum(size for _, size, _ in entries)
+            entries = self._files(ENTRY)
+            total = sum(entry.bytes for entry in entries)
             if total > self.max_bytes:
                 total = self._evict(entries, total)
-            self._usage = _Usage(True, total)
-        self._sweep(_STALE_SECONDS)
+            self._bytes = total
+        self._sweep()
 
-    def _evict(self, entries: list[tuple[Path, int, float]], total: int) -> int:
+    def _evict(self, entries: list[_File], total: int) -> int:
         # Down to nine tenths, so that a full cache does not count its folder at every write.
-        for path, size, _ in sorted(entries, key=lambda entry: entry[2]):
+        for entry in sorted(entries, key=lambda entry: entry.used):
             if total <= self.max_bytes * 9 // 10:
                 break
-            if _remove(path):
+            if self._remove(entry):
                 self.counters.evicted += 1
-            total -= size
+            total -= entry.bytes
         return total
 
-    def _sweep(self, older_than: float) -> None:
+    def _sweep(self) -> None:
         """Remove what processes that died while writing left behind."""
-        now = time.time()
-        for path in (self.directory / "tmp").glob("*"):
-            try:
-                if now - path.stat().st_mtime >= older_than:
-                    path.unlink()
-            except OSError:
-                continue
+        for left in self._files(UNFINISHED):
+            if time.time() - left.used >= _STALE_SECONDS:
+                self._remove(left)
 
 
-def _is_own(status: os.stat_result) -> bool:
-    return not hasattr(os, "getuid") or status.st_uid == os.getuid()
-
-
-def _read_own(path: Path) -> bytes | None:
-    """The bytes of a regular file of ours that others cannot write to; None for anything else."""
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode) or not _is_own(status) or status.st_mode & 0o022:
-            return None
-        return file.read()
-
-
-def _write(folder: Path, path: Path, data: bytes) -> None:
-    """Put `data` at `path` in one step, readable and writable by the owner."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=folder)  # mode 0600
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-        os.replace(temporary, path)
-    except BaseException:
-        _remove(Path(temporary))
-        raise
-
-
-def _touch(path: Path) -> None:
-    try:
-        os.utime(path)
-    except OSError:  # evicted by another process since we read it
-        return
-
-
-def _remove(path: Path) -> bool:
-    try:
-        path.unlink()
-    except OSError:
-        return False
-    return True
+def _name(key: str) -> str:
+    """The file of a key. Ours are 64 hex digits; others, which could be paths, are hashed to some."""
+    if not _PLAIN_KEY.fullmatch(key):
+        key = hashlib.sha256(key.encode(errors="surrogatepass")).hexdigest()
+    return f"{key}.kd"
 
 
 def _places_text(places: Sequence[SourceLine]) -> str:

@@ -130,7 +130,7 @@ def _cache() -> Iterator[Finding]:
     disk = DiskCache(settings.cache_dir)
     if not disk.usable():
         advice = "make it a folder that is yours alone, or name another in KERNEL_DSL_CACHE"
-        yield Finding(BROKEN, "disk cache", f"{settings.cache_dir} cannot be used", advice)
+        yield Finding(BROKEN, "disk cache", f"{settings.cache_dir or 'a home folder'} cannot be used", advice)
         return
     found = disk.stats()
     yield Finding(OK, "disk cache", f"{found.directory}: {found.entries} kernels, {_size(found.bytes)}")

@@ -8,12 +8,13 @@ Everything works in the device's primary context, which torch, CuPy and JAX shar
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
+
+from kernel_dsl import forking
 
 from .errors import DeviceError, Error
 
@@ -40,9 +41,16 @@ class Availability:
         return self.devices > 0
 
 
-_lock = threading.Lock()
+_lock = forking.lock()
 _availability: Availability | None = None
 _module: Any = None
+_starting = False  # a thread is at it
+_forked = False  # from a process that used CUDA
+
+_FORKED = (
+    "this process was forked from one that had used CUDA, and CUDA does not live through a fork: start processes with "
+    "multiprocessing's 'spawn' or 'forkserver' method, or fork before the first call on a GPU"
+)
 
 
 def available() -> Availability:
@@ -55,7 +63,30 @@ def available() -> Availability:
     return _availability
 
 
+def forked() -> bool:
+    """Whether there is no CUDA in this process because it is the child of one that had used it."""
+    return _forked
+
+
+def _in_child() -> None:
+    global _availability, _forked, _module
+    if _module is not None or _starting:
+        _module, _forked, _availability = None, True, Availability(0, _FORKED)
+
+
+forking.in_child(_in_child)
+
+
 def _probe() -> Availability:
+    global _starting
+    _starting = True
+    try:
+        return _start()
+    finally:
+        _starting = False
+
+
+def _start() -> Availability:
     global _module
     try:
         module: Any = import_module("cuda.bindings.driver")
@@ -85,6 +116,8 @@ def api() -> Any:
     """
     if _module is None:
         state = available()
+        if _forked:
+            raise DeviceError(f"{_FORKED}. With interpret=True kernels run here, on the CPU")
         if not state:
             raise DeviceError(f"there is no GPU to use: {state.reason}")
     return _module

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections import OrderedDict
 from functools import lru_cache
+
+from kernel_dsl import forking
 
 from .device import Device, LoadedImage
 
 _MAX_IMAGES = 256
-_images_lock = threading.Lock()
+_images_lock = forking.lock()
 _images: OrderedDict[tuple[object, ...], LoadedImage] = OrderedDict()
 
 

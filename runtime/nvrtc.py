@@ -12,7 +12,6 @@ import os
 import re
 import shutil
 import sys
-import threading
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +19,8 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+from kernel_dsl import forking
 
 from .errors import DeviceError, Error
 
@@ -178,7 +179,9 @@ def _header_version(root: Path) -> tuple[int, int] | None:
 HEADERS_END = "#pragma nv_hdrstop"
 _PRECOMPILES = (12, 8)
 
-_lock = threading.Lock()  # NVRTC is thread-safe; the lock only keeps two threads from compiling the same text
+# NVRTC is thread-safe: the lock keeps two threads from compiling the same text, and a fork from copying half a compile.
+_lock = forking.lock()
+forking.fork_waits_for(_lock)
 _compiled: OrderedDict[tuple[object, ...], bytes] = OrderedDict()
 _MAX_COMPILED = 256
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from kernel_dsl import forking
 
 if TYPE_CHECKING:
     from kernel_dsl.compiled import LaunchAttributes, OutputSpec
@@ -59,7 +60,8 @@ class Sink(Protocol):
 
 # How many graphs are being recorded, by all threads: the short ways to a launch look here first.
 active: int = 0
-_lock = threading.Lock()
+_lock = forking.lock()
+_own: ContextVar[int] = ContextVar("own", default=0)  # how many of them this thread's
 _recorder: ContextVar[Recorder | None] = ContextVar("recorder", default=None)
 _sink: ContextVar[Sink | None] = ContextVar("sink", default=None)
 _inside: ContextVar[bool] = ContextVar("inside", default=False)
@@ -99,14 +101,28 @@ def sinking(taker: Sink | None) -> Generator[None]:
 
 @contextmanager
 def _counted() -> Generator[None]:
-    global active
-    with _lock:
-        active += 1
+    token = _own.set(_own.get() + 1)
+    _count(1)
     try:
         yield
     finally:
-        with _lock:
-            active -= 1
+        _count(-1)
+        _own.reset(token)
+
+
+def _count(more: int) -> None:
+    global active
+    with _lock:
+        active += more
+
+
+def _in_child() -> None:
+    """In a child process, nothing is recorded but by the one thread that it has."""
+    global active
+    active = _own.get()
+
+
+forking.in_child(_in_child)
 
 
 def made(function: Callable[..., R], *args: Any, **kwargs: Any) -> R:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import threading
 import weakref
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -11,6 +10,7 @@ from functools import wraps
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, cast
 
+from kernel_dsl import forking
 from kernel_dsl.diagnostics import ends_at_user
 from kernel_dsl.tree import flatten, unflatten
 from kernel_dsl.variables import Symbol, evaluate
@@ -67,7 +67,7 @@ class Graph:
         self._result: Any = None  # what such a replay returns
         self._whole = True  # the executable is what nodes and slots say
         self._places: Any = None  # Places, once there is an executable
-        self._lock = threading.RLock()
+        self._lock = forking.lock()
         self.seconds: float | None = None
 
     # --- recording --------------------------------------------------------------------------------

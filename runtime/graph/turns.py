@@ -6,11 +6,12 @@ it, so that it can never be left taken.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Generator
 from types import GeneratorType
 from typing import Any, TypeAlias, cast
+
+from kernel_dsl import forking
 
 from .. import driver
 
@@ -42,7 +43,7 @@ class Turns:
     """
 
     def __init__(self, context: Any, current: Callable[[int], int], index: int) -> None:
-        self.lock = threading.Lock()
+        self.lock = forking.lock()
         self._arguments: dict[int, Arguments] = {}  # of the launch in each stream
         cu = driver.api()
         self._fixed = (
@@ -68,7 +69,7 @@ class Turns:
         """End the short way, once a launch under way is done. Needs `lock`."""
         self._gate.open = False
         # Closing the generator would not do: Python crashes where another thread runs it.
-        while self.short.gi_running:
+        while self.short.gi_running and not driver.forked():  # the other thread is not in this process
             time.sleep(0)
 
     def allow(self) -> None:

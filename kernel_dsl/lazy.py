@@ -1,0 +1,33 @@
+"""`lazy`: an attribute that is worked out at its first use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, Self, TypeVar, overload
+
+T = TypeVar("T")
+
+
+class lazy(Generic[T]):  # noqa: N801
+    """A method whose result becomes an attribute of its object at the first use.
+
+    `functools.cached_property` of Python 3.11 has one lock for all objects of a class: threads that compile would wait for
+    each other, and a child that is forked meanwhile for ever. Here two threads may both do the work.
+    """
+
+    def __init__(self, function: Callable[[Any], T]) -> None:
+        self.func = function
+        self.__doc__ = function.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, instance: None, owner: type | None = None) -> Self: ...
+    @overload
+    def __get__(self, instance: object, owner: type | None = None) -> T: ...
+    def __get__(self, instance: object | None, owner: type | None = None) -> Self | T:
+        if instance is None:
+            return self
+        made = instance.__dict__[self._name] = self.func(instance)
+        return made

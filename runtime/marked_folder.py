@@ -1,0 +1,186 @@
+"""A folder that is ours, inside one that is the user's: what is in it is code that we will run.
+
+It has a marker, is the owner's, and is closed to writing by others. Each use opens it, looks at it, and works on what is
+open: nobody who can write to a folder above can put another in its place. The marker holds a secret, by which what we write
+can be told from what others wrote.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import time
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+MARKER = "kernel_dsl.marker"
+LARGEST = 1 << 26  # bytes of a file; machine code of the largest kernels takes a tenth
+ENTRY = re.compile(r"[0-9a-f]{64}\.kd")
+UNFINISHED = re.compile(r"[0-9a-f]{64}\.[0-9a-f]{16}\.part")
+
+_TEXT = "Compiled kernels of kernel_dsl. `python -m kernel_dsl cache clear` removes them, and no other file.\nsecret "
+_SECRET = re.compile(re.escape(_TEXT) + r"([0-9a-f]{64})\n")
+# Of what is not to block, to be a link's target, to become a terminal, or to stay open in the programs that we run.
+_FLAGS = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC"))
+_ATTEMPTS = 5
+_PAUSE = 0.005  # seconds
+_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+
+
+class FolderError(Exception):
+    """Why a folder is not used, in a line."""
+
+
+class UnmarkedError(FolderError):
+    """It has no marker of ours. While somebody removes it, that may pass."""
+
+
+class MarkedFolder:
+    """The folder `name` in `parent`, which is the user's and left as it is."""
+
+    def __init__(self, parent: Path, name: str) -> None:
+        self.parent = parent
+        self.path = parent / name
+
+    def make(self) -> None:
+        """Make it, with its marker, where it is not there. Raises FolderError, OSError, ValueError (NUL in a path)."""
+        if os.open not in os.supports_dir_fd:
+            raise FolderError("this system cannot open files in a folder that is open")
+        for _ in range(_ATTEMPTS):
+            with suppress(FileNotFoundError, UnmarkedError):  # somebody may be at removing it
+                return self._make()
+            time.sleep(_PAUSE)
+        self._make()
+
+    def _make(self) -> None:
+        self._check_parent()
+        self.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            self.path.mkdir(mode=0o700)
+        with self._looked_at() as folder:
+            names = folder.names()
+            # Ours without a marker are what a removal left that was overtaken by a writer.
+            if MARKER not in names and not all(ENTRY.fullmatch(name) or UNFINISHED.fullmatch(name) for name in names):
+                raise UnmarkedError(f"{self.path} holds files and no {MARKER}, so that it is somebody else's")
+            if folder.secret is None:
+                folder.mark()
+            if folder.secret is None:
+                raise UnmarkedError(f"{self.path / MARKER} is not a marker of ours; remove it")
+
+    def _check_parent(self) -> None:
+        """Refuse what cannot be the user's folder. What is not there yet can."""
+        with suppress(FileNotFoundError):
+            mode = self.parent.stat().st_mode
+            if not stat.S_ISDIR(mode):
+                raise FolderError(f"{self.parent} is no folder")
+            if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:  # in a sticky one, others cannot rename or remove ours
+                raise FolderError(f"others can write to {self.parent}; choose a folder that is yours alone")
+
+    @contextmanager
+    def open(self) -> Generator[OpenFolder, None, None]:
+        """Raises FolderError where it is not ours, OSError, ValueError."""
+        self._check_parent()
+        with self._looked_at() as folder:
+            if folder.secret is None:
+                raise UnmarkedError(f"{self.path} has no marker")
+            yield folder
+
+    @contextmanager
+    def _looked_at(self) -> Generator[OpenFolder, None, None]:
+        descriptor = os.open(self.path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | _FLAGS)
+        try:
+            status = os.fstat(descriptor)
+            if status.st_uid != os.geteuid():
+                raise FolderError(f"{self.path} belongs to another user")
+            if status.st_mode & _OTHERS:
+                raise FolderError(f"others can write to {self.path}; remove it, or choose another folder")
+            yield OpenFolder(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+class OpenFolder:
+    """A folder while it is open. `secret`: its marker's, None where it has no marker of ours. Methods raise OSError."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._at = descriptor
+        self.secret = self._marked()
+
+    def names(self) -> list[str]:
+        return os.listdir(self._at)
+
+    def status(self, name: str) -> os.stat_result:
+        return os.stat(name, dir_fd=self._at, follow_symlinks=False)
+
+    def read(self, name: str) -> bytes | None:
+        """The bytes of a regular file of ours that others cannot write to; None for anything else."""
+        descriptor = os.open(name, os.O_RDONLY | _FLAGS, dir_fd=self._at)
+        try:
+            status = os.fstat(descriptor)
+            ours = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & _OTHERS
+            if not ours or status.st_size > LARGEST:
+                return None
+            with os.fdopen(descriptor, "rb", closefd=False) as file:
+                return file.read(LARGEST)
+        finally:
+            os.close(descriptor)
+
+    def write(self, name: str, data: bytes) -> None:
+        """Put `data` at `name` in one step, readable and writable by the owner."""
+        temporary = unfinished(name[:64])
+        try:
+            self._fill(temporary, data)
+            os.replace(temporary, name, src_dir_fd=self._at, dst_dir_fd=self._at)
+        except BaseException:
+            self.remove(temporary)
+            raise
+
+    def touch(self, name: str) -> None:
+        os.utime(name, dir_fd=self._at, follow_symlinks=False)
+
+    def remove(self, name: str) -> bool:
+        """Whether there was such a file, and now is none."""
+        try:
+            os.unlink(name, dir_fd=self._at)
+        except OSError:
+            return False
+        return True
+
+    def writable(self) -> bool:
+        return os.access(".", os.W_OK | os.X_OK, dir_fd=self._at)
+
+    def mark(self) -> None:
+        """Give the folder its marker, or find the one that another process gave it just now."""
+        temporary = unfinished("0" * 64)
+        try:
+            self._fill(temporary, f"{_TEXT}{os.urandom(32).hex()}\n".encode(), settled=True)
+            try:
+                os.link(temporary, MARKER, src_dir_fd=self._at, dst_dir_fd=self._at, follow_symlinks=False)
+            except FileExistsError:
+                pass
+            except OSError:  # a file system without links
+                os.replace(temporary, MARKER, src_dir_fd=self._at, dst_dir_fd=self._at)
+        finally:
+            self.remove(temporary)
+        self.secret = self._marked()
+
+    def _marked(self) -> bytes | None:
+        with suppress(OSError):
+            found = _SECRET.fullmatch((self.read(MARKER) or b"").decode(errors="replace"))
+            return bytes.fromhex(found[1]) if found else None
+        return None
+
+    def _fill(self, name: str, data: bytes, settled: bool = False) -> None:
+        descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FLAGS, 0o600, dir_fd=self._at)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            if settled:  # also after a loss of power
+                file.flush()
+                os.fsync(descriptor)
+
+
+def unfinished(key: str) -> str:
+    """A name for what is being written, beside any other."""
+    return f"{key}.{os.urandom(8).hex()}.part"
