@@ -6,21 +6,22 @@ warp-specialised kernel's speed without a word.
 
 from __future__ import annotations
 
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 from kernel_dsl.compiled import Assembled, CompiledKernel, Remark, Resources
 from kernel_dsl.options import assembler_environment
 
-from . import driver, tools
+from . import driver, elf, tools
 from .device import cuda_device
 from .driver_assemble import assemble_with_driver
 from .occupancy import blocks_per_multiprocessor, target_limits
-from .problems import AssemblerError, ToolMissing
+from .problems import AssemblerError, ToolFailed, ToolMissing
 from .ptxas_log import Message, messages, usage, user_line
 
 _ERRORS = ("error", "fatal")
+_LEAST_SECONDS = 30.0
+_SECONDS_A_BYTE = 1e-4
 
 
 @dataclass(frozen=True)
@@ -29,12 +30,14 @@ class AssemblerOptions:
 
     `ptxas`: the program, or the folder it lies in; None looks for it. `optimization`: 0 to 3;
     anything below 3 leaves wgmma kernels with copies around each instruction. `line_info`: the
-    user's lines in the cubin, for profilers and `sass`.
+    user's lines in the cubin, for profilers and `sass`. `seconds`: how long ptxas may take; None goes by the size of the
+    PTX, and is some hundred times what it needs.
     """
 
     ptxas: str | None = None
     optimization: int = 3
     line_info: bool = True
+    seconds: float | None = None
 
 
 DEFAULT_OPTIONS = AssemblerOptions()
@@ -68,6 +71,7 @@ def assemble(kernel: CompiledKernel, *, options: AssemblerOptions = DEFAULT_OPTI
     Raises:
         AssemblerError: the PTX was refused; it names the user's line.
         ToolMissing: there is neither ptxas nor a GPU.
+        ToolFailed: ptxas did not end, was ended by a signal, or is another program.
     """
     ptxas = find_ptxas(options)
     if ptxas is not None:
@@ -113,12 +117,20 @@ def _arguments(ptxas: Path, kernel: CompiledKernel, options: AssemblerOptions) -
 def _run_ptxas(ptxas: Path, kernel: CompiledKernel, options: AssemblerOptions) -> tuple[bytes, str]:
     """The cubin and the log. Text goes in and code comes out through pipes: no file is written."""
     words = [*_arguments(ptxas, kernel, options), "/dev/stdin", "-o", "/dev/stdout"]
-    environment = assembler_environment()
-    done = subprocess.run(words, input=kernel.ptx.encode(), capture_output=True, check=False, env=environment)
-    log = done.stderr.decode(errors="replace")
-    if done.returncode != 0 or not done.stdout:
-        raise _refusal(kernel, log, f"{ptxas} (status {done.returncode})")
-    return done.stdout, log
+    text, environment = kernel.ptx.encode(), assembler_environment()
+    seconds = _LEAST_SECONDS + len(text) * _SECONDS_A_BYTE if options.seconds is None else options.seconds
+    try:
+        done = tools.run(words, seconds=seconds, given=text, environment=environment)
+        if done.status != 0:
+            raise _refusal(kernel, done.words, f"{ptxas} (status {done.status})")
+        wrong = elf.problem(done.output)
+        if wrong:
+            said = "".join(f"\n  it said: {line}" for line in done.words.strip().splitlines()[:3])
+            raise ToolFailed(f"{ptxas} is no ptxas that works: what it made is no machine code, as {wrong}{said}")
+    except ToolFailed as error:
+        hint = "Name a working one in KERNEL_DSL_PTXAS, or install it: pip install nvidia-cuda-nvcc"
+        raise ToolFailed(f"Kernel {kernel.name!r} was not assembled: {error.fields['message']}. {hint}") from None
+    return done.output, done.words
 
 
 def _run_driver(kernel: CompiledKernel, options: AssemblerOptions) -> tuple[bytes, str]:

@@ -13,7 +13,7 @@ from kernel_dsl.compiled import Assembled, CompiledKernel, LaunchAttributes
 from kernel_dsl.dtypes import uint8
 from kernel_dsl.target import SM_80, SM_89, SM_90A, SM_100A, SM_120A, Limits, Target
 
-from . import driver, memory, recording
+from . import driver, elf, fatbin, memory, recording
 from .args import ParamLayout
 from .arrays import ArrayView
 from .device import Dims
@@ -121,6 +121,9 @@ class CudaDevice:
         """
         cu = driver.api()
         data = image.encode() if isinstance(image, str) else image
+        wrong = elf.problem(data) if data.startswith(elf.MAGIC) else fatbin.problem(data)
+        if wrong:  # the driver would read on past its end
+            raise LoadError(f"kernel {name!r} does not load: its machine code is damaged: {wrong}{where(kernel)}")
         option = cu.CUjit_option
         errors = bytearray(_LOG_BYTES)
         options: list[Any] = [

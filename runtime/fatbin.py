@@ -15,6 +15,7 @@ from .errors import DeviceError, LoadError
 _MAGIC = b"\x50\xed\x55\xba"
 _PTX = 1
 _LZ4, _ZSTD = 0x2000, 0x8000
+_HEADER = struct.Struct("<4x2xHQ")  # the header's bytes, those of the rest
 # kind, header's bytes, payload's bytes, compressed bytes, architecture, flags, bytes when unpacked
 _ENTRY = struct.Struct("<H2xIQI8xI8xQ8xQ")
 
@@ -22,6 +23,17 @@ _ENTRY = struct.Struct("<H2xIQI8xI8xQ8xQ")
 def is_fatbin(image: bytes) -> bool:
     """Whether an image is a fat binary."""
     return image[:4] == _MAGIC
+
+
+def problem(image: bytes) -> str:
+    """Why a fat binary is not whole, in a few words; nothing for a whole one and for what is none."""
+    if not is_fatbin(image):
+        return ""
+    try:
+        at, size = _HEADER.unpack_from(image)
+    except struct.error:
+        return f"it has {len(image)} bytes"
+    return "" if at + size <= len(image) else f"it has {at + size} bytes, of which {len(image)} are there"
 
 
 def ptx_in_fatbin(image: bytes, name: str) -> bytes:
@@ -44,7 +56,7 @@ def ptx_in_fatbin(image: bytes, name: str) -> bytes:
 
 def _ptx_entries(image: bytes) -> Iterator[tuple[int, Callable[[], bytes]]]:
     """Architecture and unpacking of each PTX in a fat binary."""
-    _, at, size = struct.unpack_from("<4xHHQ", image)
+    at, size = _HEADER.unpack_from(image)
     end = at + size
     while at < end:
         kind, header, stored, packed, arch, flags, unpacked = _ENTRY.unpack_from(image, at)

@@ -14,6 +14,12 @@ class ToolMissing(Error, RuntimeError):
     code = "tool-missing"
 
 
+class ToolFailed(Error, RuntimeError):
+    """A program of the CUDA toolkit did not start, did not end, was ended by a signal, or is another program."""
+
+    code = "tool-failed"
+
+
 class AssemblerError(Error, RuntimeError):
     """The assembler refused the PTX of a kernel.
 

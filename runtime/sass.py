@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import linecache
 import re
-import subprocess
 import tempfile
 
 from kernel_dsl.compiled import Assembled
 
 from . import tools
-from .problems import ToolMissing
+from .errors import ArgumentValueError
+from .problems import ToolFailed, ToolMissing
 
+_SECONDS = 120.0
 _LINE = re.compile(r'^\s*//## File "([^"]+)", line (\d+)(.*)$')
 
 
@@ -21,7 +22,8 @@ def sass(code: Assembled | bytes, *, nvdisasm: str | None = None) -> str:
 
     Raises:
         ToolMissing: there is no nvdisasm; ptxas' wheel and many slim toolkits come without.
-        ValueError: nvdisasm does not take the bytes.
+        ToolFailed: it did not end, or is another program.
+        ArgumentValueError: nvdisasm does not take the bytes.
     """
     cubin = code.cubin if isinstance(code, Assembled) else code
     program = tools.find("nvdisasm", nvdisasm)
@@ -31,14 +33,16 @@ def sass(code: Assembled | bytes, *, nvdisasm: str | None = None) -> str:
             "CUDA toolkit or on PATH. Install it: pip install nvidia-cuda-nvdisasm. The cubin "
             "itself is there without it."
         )
-    with tempfile.TemporaryFile() as image:  # nvdisasm seeks, which a pipe cannot
-        image.write(cubin)
-        image.seek(0)
-        done = subprocess.run([str(program), "-c", "-g", "/dev/stdin"], stdin=image, capture_output=True, check=False)
-    if done.returncode != 0:
-        said = done.stderr.decode(errors="replace").strip()
-        raise ValueError(f"{program} refused {len(cubin)} bytes that should be a cubin: {said}")
-    text = done.stdout.decode(errors="replace")
+    try:
+        with tempfile.TemporaryFile() as image:  # nvdisasm seeks, which a pipe cannot
+            image.write(cubin)
+            image.seek(0)
+            done = tools.run([program, "-c", "-g", "/dev/stdin"], seconds=_SECONDS, given=image)
+    except OSError as error:
+        raise ToolFailed(f"there is no room for {len(cubin)} bytes of machine code in a file: {error}") from None
+    if done.status != 0:
+        raise ArgumentValueError(f"{program} refused {len(cubin)} bytes that should be a cubin: {done.words.strip()}")
+    text = done.output.decode(errors="replace")
     return "\n".join(_with_source(line) for line in text.splitlines()) + "\n"
 
 
