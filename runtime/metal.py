@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from functools import partial
+from typing import Any
 
 from kernel_dsl.dtypes import DType
 
@@ -27,6 +28,8 @@ from .body import (
     mentions,
     prepare,
 )
+from .compile_options import DEFAULT, CompileOptions
+from .compile_options import compile_options as checked_options
 from .errors import ArgumentTypeError, ArgumentValueError
 from .foreign import Threads, launch
 from .msl import bounds_name, reads, translate
@@ -111,8 +114,6 @@ _ABSENT: dict[str, str] = {
     r"dfdx|dfdy|fwidth|discard_fragment|metal_graphics": "metal_kernel has no functions of graphics stages",
 }
 
-_MATH_MODES = {"safe": (), "relaxed": (), "fast": ("--use_fast_math",)}
-
 
 def metal_kernel(
     name: str,
@@ -138,7 +139,9 @@ def metal_kernel(
 
     The older form leaves out the names, `metal_kernel(name, source)`: the call then takes and
     returns dicts, and the arrays come in the alphabetical order of their names.
-    `compile_options={"math_mode": "safe" | "relaxed" | "fast"}`.
+    `compile_options={"math_mode": "safe" | "relaxed" | "fast"}`: "fast" is NVRTC's fast math, and defines
+    `__FAST_MATH__`, as Metal's compiler does; the others are IEEE arithmetic. Kernels of one name and several modes
+    live side by side.
     """
     if isinstance(input_names, str) and source is None:  # metal_kernel(name, source), the older positional form
         source, input_names = input_names, None
@@ -150,22 +153,8 @@ def metal_kernel(
         )
     body = check_body("metal_kernel", name, input_names, output_names, source, header)
     _check_reserved(name, (*(body.input_names or ()), *(body.output_names or ())))
-    return MetalKernel(body, ensure_row_contiguous, atomic_outputs, _math_options(name, compile_options))
-
-
-def _math_options(name: str, options: Any) -> tuple[str, ...]:
-    if options is None:
-        return ()
-    if not isinstance(options, Mapping):
-        raise ArgumentTypeError(f"compile_options of metal_kernel {name!r} must be a dict, and is {options!r}")
-    given = cast(Mapping[Any, Any], options)
-    for key in given:
-        if key != "math_mode":
-            raise ArgumentValueError(f"compile_options of metal_kernel {name!r}: {key!r} is unknown; use 'math_mode'")
-    mode = given.get("math_mode", "safe")
-    if mode not in _MATH_MODES:
-        raise ArgumentValueError(f"math_mode={mode!r} of metal_kernel {name!r} must be one of {sorted(_MATH_MODES)}")
-    return _MATH_MODES[mode]
+    options = checked_options("metal_kernel", name, compile_options)
+    return MetalKernel(body, ensure_row_contiguous, atomic_outputs, options)
 
 
 def _check_reserved(name: str, names: Sequence[str]) -> None:
@@ -177,12 +166,14 @@ def _check_reserved(name: str, names: Sequence[str]) -> None:
 class MetalKernel:
     """What `metal_kernel` returns: call it with arrays."""
 
-    def __init__(self, body: Body, ensure_row_contiguous: bool, atomic_outputs: bool, options: Sequence[str]) -> None:
+    def __init__(self, body: Body, ensure_row_contiguous: bool, atomic_outputs: bool, options: CompileOptions) -> None:
         self.body = body
         self.name = body.name
         self._contiguous = ensure_row_contiguous
         self._atomic = atomic_outputs
-        self._images = Images(_KNOWN_HEADERS, [f"--include-path={INCLUDE}", "--diag-suppress=83", *options], _ABSENT)
+        self._options = options
+        flags = [f"--include-path={INCLUDE}", "--diag-suppress=83", *options.flags]
+        self._images = Images(_KNOWN_HEADERS, flags, _ABSENT)
         self._seen = SeenCalls()
 
     def __repr__(self) -> str:
@@ -246,7 +237,8 @@ class MetalKernel:
         """A call that has no short way yet; `given` are those of `CallArguments`."""
         special, ready, device = prepare(body, CallArguments(*given), 0)
         _check_metal(body.name, special, ready.threads)
-        image = self._images.get(body, special, device, None, lambda: generate(body, special, self._atomic), verbose)
+        write = partial(generate, body, special, self._atomic, self._options)
+        image = self._images.get(body, special, device, None, write, verbose)
 
         def parameters(inputs: list[ArrayView], outputs: list[ArrayView]) -> Sequence[ArrayView | bytes]:
             checked = _checked(body, special)
@@ -308,7 +300,7 @@ def _check_metal(name: str, special: Specialisation, threads: Threads) -> None:
 # --- the generated source -------------------------------------------------------------------------
 
 
-def generate(body: Body, special: Specialisation, atomic: bool) -> tuple[str, str]:
+def generate(body: Body, special: Specialisation, atomic: bool, options: CompileOptions = DEFAULT) -> tuple[str, str]:
     """The entry's name and the whole text that NVRTC compiles.
 
     The body becomes a function template; the entry works out where the thread is, leaves if that is
@@ -324,6 +316,7 @@ def generate(body: Body, special: Specialisation, atomic: bool) -> tuple[str, st
     lines = [
         "#include <kd_metal.h>",
         HEADERS_END,
+        *options.lines,
         "namespace metal {",
         "namespace kd_kernel {",
         "using namespace metal;",

@@ -5,7 +5,8 @@ that runs them.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from .body import (
     mentions,
     prepare,
 )
+from .compile_options import DEFAULT, CompileOptions
+from .compile_options import compile_options as checked_options
 from .foreign import check_shared_memory, launch
 from .nvrtc import HEADERS_END
 from .recording import made
@@ -60,6 +63,7 @@ def cuda_kernel(
     ensure_row_contiguous: bool = True,
     shared_memory: int = 0,
     exact_grid: bool = False,
+    compile_options: Sequence[str] | Mapping[str, str] | None = None,
 ) -> CudaKernel:
     """A kernel whose body is CUDA C++; the signature is generated at each call from the arrays'
     dtypes.
@@ -73,24 +77,38 @@ def cuda_kernel(
 
     `ensure_row_contiguous`: inputs that are not row-major are copied first. `shared_memory`:
     dynamic SMEM in bytes. `exact_grid`: threads beyond the grid return at once (otherwise the last
-    threadgroup of an axis is full, and its extra threads run the body). See `CudaKernel.__call__`
-    for the call.
+    threadgroup of an axis is full, and its extra threads run the body). `compile_options`: a list of
+    NVRTC's options, such as `["--use_fast_math", "-DTILE=32"]` (the target, the kind of output and
+    precompiled headers are ours to say), or `{"math_mode": "safe" | "relaxed" | "fast"}` as
+    `metal_kernel` takes. See `CudaKernel.__call__` for the call.
+
+    Raises ArgumentTypeError and ArgumentValueError for bad arguments; an option that NVRTC does not
+    have is a CompileError of the call.
     """
     body = check_body("cuda_kernel", name, input_names, output_names, source, header)
     check_shared_memory(shared_memory, name)
-    return CudaKernel(body, ensure_row_contiguous, shared_memory, exact_grid)
+    options = checked_options("cuda_kernel", name, compile_options)
+    return CudaKernel(body, ensure_row_contiguous, shared_memory, exact_grid, options)
 
 
 class CudaKernel:
     """What `cuda_kernel` returns: call it with arrays."""
 
-    def __init__(self, body: Body, ensure_row_contiguous: bool, shared_memory: int, exact_grid: bool) -> None:
+    def __init__(
+        self,
+        body: Body,
+        ensure_row_contiguous: bool,
+        shared_memory: int,
+        exact_grid: bool,
+        options: CompileOptions = DEFAULT,
+    ) -> None:
         self.body = body
         self.name = body.name
         self._contiguous = ensure_row_contiguous
         self._shared_memory = shared_memory
         self._exact = exact_grid
-        self._images = Images(_KNOWN_HEADERS, [f"--include-path={INCLUDE}"])
+        self._options = options
+        self._images = Images(_KNOWN_HEADERS, [f"--include-path={INCLUDE}", *options.flags])
         self._seen = SeenCalls()
 
     def __repr__(self) -> str:
@@ -141,9 +159,8 @@ class CudaKernel:
     def _call(self, key: Key | None, given: tuple[Any, ...], verbose: bool, exact: bool) -> list[Any]:
         """A call that has no short way yet; `given` are those of `CallArguments`."""
         special, ready, device = prepare(self.body, CallArguments(*given), self._shared_memory)
-        image = self._images.get(
-            self.body, special, device, exact, lambda: generate(self.body, special, exact), verbose
-        )
+        write = partial(generate, self.body, special, exact, self._options)
+        image = self._images.get(self.body, special, device, exact, write, verbose)
         extra = [grid_bytes(ready.threads)] if exact else []
 
         def parameters(inputs: list[ArrayView], outputs: list[ArrayView]) -> Sequence[ArrayView | bytes]:
@@ -154,10 +171,10 @@ class CudaKernel:
         return results
 
 
-def generate(body: Body, special: Specialisation, exact: bool) -> tuple[str, str]:
+def generate(body: Body, special: Specialisation, exact: bool, options: CompileOptions = DEFAULT) -> tuple[str, str]:
     """The entry's name and the whole text that NVRTC compiles."""
     entry = identifier("custom_kernel_" + body.name + "".join(f"_{v.label}" for v in special.template))
-    lines = [*_includes(body, special), HEADERS_END]
+    lines = [*_includes(body, special), *([] if options.own_headers else [HEADERS_END]), *options.lines]
     if body.header:
         lines += [body.begin(body.header_file), body.header]
     lines += ['#line 1 "generated"', "namespace mlx::core::cu {"]
