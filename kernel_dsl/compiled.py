@@ -214,6 +214,7 @@ class CompiledKernel:
     max_registers: int | None = None
     # pairs of arrays (by index) that overlap in memory, as the compiled code was told
     overlaps: tuple[tuple[int, int], ...] = ()
+    effects: bool = False  # it does more than write its arrays: it prints, checks, or runs PTX of the author's
 
 
 @dataclass(frozen=True)

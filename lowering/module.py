@@ -24,8 +24,9 @@ from kernel_dsl.compiled import (
 )
 from kernel_dsl.errors import GridLimit
 from kernel_dsl.ir import Axis, KernelIR, Op, RefType
+from kernel_dsl.ops.debug import DebugCheck, DebugPrint
 from kernel_dsl.ops.matrix import SetMaxRegisters
-from kernel_dsl.ops.threads import GridDependencyWait
+from kernel_dsl.ops.threads import GridDependencyWait, InlinePtx
 from kernel_dsl.refs import strides_of
 from kernel_dsl.target import Feature, Target
 
@@ -71,6 +72,7 @@ class Lowered:
     launch: LaunchAttributes
     names: ReportNames
     workspaces: tuple[Workspace, ...] = ()
+    effects: bool = False  # see `CompiledKernel`
 
 
 def to_llvm(
@@ -107,7 +109,11 @@ def to_llvm(
         grid_axes=tuple((a.name, a.size) for a in ir.grid),
         thread_axis=(ir.thread_name, ir.threads) if ir.thread_name else None,
     )
-    return Lowered(text, entry, params, arrays, launch, names, tuple(ctx.workspaces))
+    return Lowered(text, entry, params, arrays, launch, names, tuple(ctx.workspaces), any(map(_has_effects, ctx.ops)))
+
+
+def _has_effects(op: Op) -> bool:
+    return isinstance(op, (DebugPrint, DebugCheck)) or (isinstance(op, InlinePtx) and not op.pure)
 
 
 def _parameters(ctx: Context) -> tuple[list[str], tuple[Param, ...], tuple[ArrayAssumption, ...]]:
@@ -294,4 +300,5 @@ def compile_kernel(ir: KernelIR, target: Target, lowered: Lowered, spec: CallSpe
         source=source_line(ir.loc),
         max_registers=spec.max_registers,
         overlaps=spec.overlaps,
+        effects=lowered.effects,
     )

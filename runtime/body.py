@@ -22,6 +22,7 @@ from . import nvrtc
 from .arrays import ArrayView
 from .cuda_device import CudaDevice
 from .device import Device, LoadedImage
+from .effects import may_have_effects
 from .errors import ArgumentTypeError, ArgumentValueError
 from .foreign import (
     ForeignCall,
@@ -354,6 +355,7 @@ def prepare(body: Body, call: CallArguments, shared_memory: int) -> tuple[Specia
         call.stream,
         outputs,
         read_only=True,
+        effects=may_have_effects(body.header, body.source),
     )
     return special, ready, choose_device(call.interpret, values)
 

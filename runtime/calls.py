@@ -62,7 +62,8 @@ def _job(kernel: CompiledKernel, loaded: Loaded, scalars: Sequence[Any] = ()) ->
         check_arrays(kernel, arrays)
 
     written = [a.written for a in kernel.arrays]
-    return Job(loaded.device, kernel.name, kernel, check, written, loaded, scalars)
+    effects = kernel.effects or any(output.alias is not None for output in kernel.outputs)
+    return Job(loaded.device, kernel.name, kernel, check, written, loaded, scalars, effects)
 
 
 def plan_call(
@@ -96,6 +97,7 @@ class Job:
     written: Sequence[bool]
     loaded: Loaded | None = None  # a traced kernel, with its scalars
     scalars: Sequence[Any] = ()
+    effects: bool = False  # it may do more than write its arrays, or stands for an input: no graph leaves it out
 
 
 @dataclass

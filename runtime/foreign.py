@@ -229,6 +229,7 @@ class ForeignCall:
     names: Sequence[str]  # of the outputs, for reports
     read_only: bool  # the kernel has no way to write its inputs
     scalars: Sequence[bytes] = ()  # parameters that follow those of `launch`
+    effects: bool = True  # it may do more than write its outputs
 
 
 def choose_device(interpret: Any, inputs: Sequence[Input]) -> Device:
@@ -300,7 +301,7 @@ def launch(device: Device, image: LoadedImage, call: ForeignCall, parameters: Pa
             block.close()
 
     written = [False] * len(arrays) + [True] * len(call.outputs)
-    job = Job(device, call.name, None, _no_check, written)
+    job = Job(device, call.name, None, _no_check, written, effects=call.effects)
     return execute(job, arrays, call.outputs, run, stream=call.stream)
 
 

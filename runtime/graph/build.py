@@ -7,8 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from kernel_dsl.variables import variables
+
 from ..arrays import ArrayView
 from ..device import Device
+from .liveness import without_dead
 from .nodes import GraphError, KernelWork, Node, Operand, Repeat, Slot
 from .plan import Block, Dependencies, ancestors, needed, place
 from .record import Recording, Result
@@ -45,6 +48,7 @@ class Program:
     variables: dict[str, Any]
     memory_bytes: int = 0  # of intermediates and staging, planned
     written: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    optional: frozenset[str] = frozenset()  # variables of calls that were left out
 
 
 def build(
@@ -52,9 +56,10 @@ def build(
 ) -> Program:
     """Work out slots, edges and memory.
 
-    `chosen`: views of the outputs, where the user named them (and `arrays`, the objects); by
-    default the results that no later node reads.
+    `chosen`: views of the outputs, where the user named them (and `arrays`, the objects): steps that nothing of them needs
+    are left out. By default the results that no later node reads.
     """
+    recorded, made = made, made if chosen is None else without_dead(made, chosen)
     slots = _Slots(made)
     nodes: list[Node] = []
     tracker = Dependencies()
@@ -76,10 +81,17 @@ def build(
     above = ancestors(waits, early)
     for node, deps in zip(nodes, needed(waits, above), strict=True):
         node.dependencies = deps
-    inputs = [slot for slot in slots.listed if slot.kind == "input"]
-    program = Program(made.device, slots.listed, nodes, inputs, outputs, made.repeats, dict(made.variables))
+    used = [slot for slot in slots.listed if slot.users or slot in wanted]
+    inputs = [slot for slot in used if slot.kind == "input"]
+    program = Program(made.device, used, nodes, inputs, outputs, made.repeats, dict(made.variables))
+    program.optional = _names(recorded) - _names(made)
     _plan_memory(program, above)
     return program
+
+
+def _names(made: Recording) -> frozenset[str]:
+    """The variables that calls depend on."""
+    return frozenset(name for repeat in made.repeats for name in variables(repeat.bindings))
 
 
 def _node(owner: Callable[[], Any], index: int, event: Event, slots: _Slots) -> Node:
@@ -91,7 +103,7 @@ def _node(owner: Callable[[], Any], index: int, event: Event, slots: _Slots) -> 
         operands.append(Operand(slot, there, read, written, shift))
     for operand, alignment in zip(operands, event.alignments, strict=False):
         operand.slot.alignment = max(operand.slot.alignment, alignment)
-    node = Node(owner, index, event.work, operands)
+    node = Node(owner, index, event.work, operands, effects=event.effects)
     if event.repeat is not None:
         event.repeat.nodes.append(node)
     return node

@@ -45,7 +45,8 @@ class Graph:
 
     Nothing runs while recording. `inputs` are the arrays that calls read and none wrote, in order
     of first use; `outputs` the results that no later call reads, or what `g.outputs` is set to, in
-    the block or before the first replay. A replay writes its outputs to the arrays that recording returned (or
+    the block or before the first replay: launches that nothing then needs are left out, unless they write to the user's
+    memory or do more than write arrays. A replay writes its outputs to the arrays that recording returned (or
     to `out=`): copy what must outlive the next one. Arrays between calls lie in memory of the
     graph's own, and hold nothing that the user could read. Python code between the calls ran when
     it was recorded, and does not run again.
@@ -318,7 +319,10 @@ class Graph:
         if isinstance(node, Node):
             if node.graph is not self:
                 raise ArgumentValueError(f"{node!r} belongs to another graph")
-            return nodes[node.index]  # g.outputs may have been set since `node` was looked at
+            found = next((other for other in nodes if other is node or other.work is node.work), None)
+            if found is None:  # g.outputs was set since it was looked at
+                raise ArgumentValueError(f"{node!r} was left out of the graph: nothing reads what it writes")
+            return found
         try:
             index = operator.index(node)
         except TypeError:
@@ -456,7 +460,7 @@ class Graph:
 
     def _check_names(self, program: Program, values: Mapping[str, Any]) -> None:
         unknown = values.keys() - program.variables.keys()
-        missing = program.variables.keys() - values.keys()
+        missing = program.variables.keys() - program.optional - values.keys()
         if unknown or missing:
             raise ArgumentTypeError(
                 f"this graph has the variables {sorted(program.variables)}"
@@ -480,9 +484,9 @@ class Graph:
         """Become part of the graph that is being recorded."""
         program = self._built()
         self._check_names(program, values)
-        for name, variable in program.variables.items():
-            if not isinstance(values[name], Symbol):
-                variable.check(values[name])
+        for name, value in values.items():
+            if not isinstance(value, Symbol):
+                program.variables[name].check(value)
         places = Places(program)
         views = places.look_all([recorder.known(array) for array in inputs], 0)
         views = views or [cast("ArrayView", slot.home) for slot in program.inputs]

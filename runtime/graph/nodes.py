@@ -218,6 +218,7 @@ class Node:
     work: Work
     operands: list[Operand]
     dependencies: tuple[int, ...] = ()
+    effects: bool = False  # see `Event`
 
     @property
     def graph(self) -> Any:

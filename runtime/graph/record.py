@@ -199,6 +199,7 @@ class GraphRecorder:
                     [o.slot.alignment for o in node.operands],
                     repeats.get(node.index),
                     shifts,
+                    node.effects,
                 )
             )
         return arrays

@@ -24,7 +24,7 @@ STEP = 1 << 8
 
 @dataclass(eq=False)
 class Event:
-    """A node to be: its arrays as they were recorded. `shifts`: see `Repeat`, for nested graphs."""
+    """A node to be: its arrays as they were recorded. `shifts`: see `Operand`, for nested graphs."""
 
     work: Work
     views: list[ArrayView]
@@ -33,6 +33,7 @@ class Event:
     alignments: list[int]
     repeat: Repeat | None = None
     shifts: list[int] | None = None
+    effects: bool = False  # it does more than write its arrays
 
 
 def steps(
@@ -56,6 +57,7 @@ def steps(
         taker.events = [e for e in taker.events if not isinstance(e.work, HostWork)]
     for event in taker.events:
         event.repeat = repeat
+        event.effects = job.effects and not isinstance(event.work, (CopyWork, FillWork))
     return taker.events
 
 

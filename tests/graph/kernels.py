@@ -34,11 +34,12 @@ class Kernel:
 
     def __init__(
         self, device, body, outputs, *, scalars=0, fill=None, alias=None, grid=None,
-        writes_input=(),
+        writes_input=(), effects=False,
     ):  # fmt: skip
         self.device, self.body, self.outputs, self.scalars = device, body, outputs, scalars
         self.fill, self.alias, self.grid = fill, alias, grid
         self.writes_input = writes_input
+        self.effects = effects
         device.bodies[body.__name__] = self.run
         self.grids: list[tuple[int, ...]] = []
 
@@ -91,6 +92,7 @@ class Kernel:
             launch=LaunchAttributes(grid, (128, 1, 1)),
             source=SourceLine("model.py", 3, self.body.__name__),
             overlaps=tuple((i, len(arrays)) for i in range(len(arrays))),
+            effects=self.effects,
         )
 
 
