@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +19,7 @@ from .dtypes import as_dtype
 from .errors import BadCallArgument, BadCallValue, KernelArgument, KernelValue, LiteralOutOfRange
 from .interpret_params import InterpretParams
 from .loading import load, load_identified
-from .memory import ShapeDtypeStruct
+from .memory import ShapeDtypeStruct, settled
 from .options import CompilerParams
 from .source import here, of_function
 from .specialise import (
@@ -33,7 +34,7 @@ from .specialise import (
 from .stages import Stages, target_named
 from .target import DEFAULT
 from .tree import flatten, unflatten
-from .variables import Symbol, binding_is_active, variables
+from .variables import Symbol, ask, binding_is_active, repeating, variables
 
 _log = logging.getLogger("kernel_dsl")
 
@@ -50,6 +51,7 @@ class Kernel:
         self._debug = debug
         self._stages: dict[Any, Stages] = {}
         self._loaded: dict[Any, Any] = {}
+        self._asked: dict[Any, tuple[str, ...]] = {}  # by key: variables of a graph that the body asks for
         self._lock = forking.lock()
         self._fast: Any = None
         functools.update_wrapper(self, definition.body)
@@ -124,15 +126,16 @@ class Kernel:
         overlaps = _overlaps(views, out_views)
         target = target_named(self._definition.params.target or device.target.name)
         key = (inputs, repr(structure), given, overlaps, target.name)
-        if binding_is_active():
-            key = (*key, self._sizes(leaves, structure))
+        trace = functools.partial(self._trace, inputs, structure, overlaps, given, target.name)
 
         def stages() -> Stages:
             if key not in self._stages:
-                self._stages[key] = self._trace(inputs, structure, overlaps, given, target.name)
+                self._stages[key] = trace()
             return self._stages[key]
 
         with self._lock:
+            if binding_is_active():
+                key = self._by_variables((*key, self._sizes(leaves, structure)), trace)
             where = (key, device.kind, device.index)
             loaded = self._loaded.get(where) if device.kind == "cuda" else None
             fresh = loaded is None
@@ -161,6 +164,9 @@ class Kernel:
             if struct is None:
                 continue
             shape = tuple(getattr(array, "shape", ()))
+            if shape != struct.shape and repeating():  # it has room for what the call makes at the variables' largest
+                array = given[number] = _first_of(array, struct.shape)
+                shape = tuple(array.shape)
             if not hasattr(array, "shape") or not hasattr(array, "dtype"):
                 what = f"output {number} of out= has type {type(array).__name__}, and is no array"
                 raise BadCallArgument(kernel=self.name, what=what, hint="pass preallocated arrays")
@@ -190,6 +196,16 @@ class Kernel:
         d = self._definition
         grid, cluster = (axes(sizes, (), word, structs) for sizes, word in ((d.grid, "grid"), (d.cluster, "cluster")))
         return grid, cluster, repr(output_structs(d, structs))
+
+    def _by_variables(self, key: tuple[Any, ...], trace: Callable[[], Stages]) -> tuple[Any, ...]:
+        """The key with the values of variables that the body asks for, of which only a trace tells."""
+        names = self._asked.get(key, ())
+        if key in self._asked and (*key, names, ask(names)) in self._stages:
+            return (*key, names, ask(names))
+        made = trace()
+        names = self._asked[key] = tuple(sorted({*names, *made.traced.asked}))
+        self._stages[*key, names, ask(names)] = made
+        return (*key, names, ask(names))
 
     def _describe(self, x: Any, views: Any, is_array: Callable[[Any], bool]) -> Input:
         if isinstance(x, np.generic) or not is_array(x):
@@ -241,7 +257,7 @@ class Kernel:
 
     def _lower_input(self, x: Any) -> Input:
         if isinstance(x, ShapeDtypeStruct):
-            return ArrayInput(x.shape, x.dtype)
+            return ArrayInput(settled(x.shape, "lower"), x.dtype)
         if hasattr(x, "shape") and hasattr(x, "dtype") and not isinstance(x, np.generic):
             from runtime.arrays import is_array, view
 
@@ -317,6 +333,14 @@ def _recording() -> bool:
     from runtime import recording
 
     return recording.current() is not None
+
+
+def _first_of(array: Any, shape: tuple[int, ...]) -> Any:
+    """The first elements of a row-major array, where it has so many; else the array."""
+    from runtime.arrays import narrowed, view
+
+    there = view(array)
+    return narrowed(array, shape) if there.contiguous and there.size >= math.prod(shape) else array
 
 
 def _by_name(module: str, name: str) -> Any:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -12,6 +13,7 @@ from .diagnostics import ends_at_user
 from .dtypes import DType, as_dtype
 from .errors import BadArgument, BadArgumentType
 from .ir import MemorySpace
+from .variables import Symbol, binding_is_active
 
 GMEM = MemorySpace.GMEM
 SMEM = MemorySpace.SMEM
@@ -19,10 +21,16 @@ REGS = MemorySpace.REGS
 
 
 def as_shape(shape: Any, op: str) -> tuple[int, ...]:
-    """A static shape: an int or a sequence of ints >= 0. Raises `BadArgumentType`, `BadArgument`."""
+    """A static shape: an int or a sequence of ints >= 0. Raises `BadArgumentType`, `BadArgument`.
+
+    A graph's variable gives its value where it has one, and stays itself before: see `settled`.
+    """
     items: Sequence[Any] = (shape,) if not hasattr(shape, "__len__") else shape
-    out: list[int] = []
+    out: list[Any] = []
     for n in items:
+        if isinstance(n, Symbol) and not binding_is_active():
+            out.append(n)
+            continue
         try:
             out.append(n.__index__())
         except (AttributeError, TypeError):
@@ -32,6 +40,13 @@ def as_shape(shape: Any, op: str) -> tuple[int, ...]:
         if out[-1] < 0:
             raise BadArgument(op=op, what=f"the shape {shape!r} has a negative extent", hint="extents are 0 or more")
     return tuple(out)
+
+
+def settled(shape: tuple[Any, ...], op: str) -> tuple[int, ...]:
+    """A shape once its variables have values. Raises `VariableUse` where they have none, outside of a graph."""
+    if any(isinstance(n, Symbol) for n in shape):
+        return as_shape([operator.index(n) for n in shape], op)
+    return shape
 
 
 def as_dtype_of(dtype: Any, op: str) -> DType:
@@ -45,6 +60,8 @@ def as_dtype_of(dtype: Any, op: str) -> DType:
 
 class ShapeDtypeStruct:
     """The shape and dtype of an array, without data; for an output, `init` fills it before the launch.
+
+    Extents are ints, or a graph's variables and arithmetic on them.
 
     Raises `BadArgument` or `BadArgumentType` where shape or dtype make no sense.
     """
@@ -70,7 +87,7 @@ class ShapeDtypeStruct:
         return f"ShapeDtypeStruct({self.shape}, {self.dtype}{init})"
 
     def _key(self) -> tuple[Any, ...]:
-        return self.shape, self.dtype, repr(self.init)
+        return tuple(repr(n) for n in self.shape), self.dtype, repr(self.init)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ShapeDtypeStruct) and self._key() == other._key()
@@ -102,6 +119,14 @@ class MemorySpec:
     @property
     def bytes(self) -> int:
         return prod(self.shape) * self.dtype.itemsize
+
+
+def settled_spec(spec: Any) -> Any:
+    """A specification whose shape is made of ints: see `settled`."""
+    if isinstance(spec, MemorySpec):
+        shape = settled(spec.shape, spec.space.name)
+        return spec if shape is spec.shape else replace(spec, shape=shape)
+    return spec
 
 
 @dataclass(frozen=True)

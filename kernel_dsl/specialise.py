@@ -15,7 +15,7 @@ from .facts import any_of
 from .in_flight import check_accumulators
 from .ir import ArrayType, Axis, KernelIR, MemorySpace, RefType, Region, Value
 from .layout import SCALAR
-from .memory import ShapeDtypeStruct
+from .memory import ShapeDtypeStruct, settled
 from .ops.scope import allocate, is_spec
 from .options import CompilerParams
 from .pressure import warn_of_large_values
@@ -24,6 +24,7 @@ from .registers import check_registers
 from .source import Loc, here, is_ours, misfit, of_function
 from .trace import Trace, new_value, settle, tracing
 from .tree import flatten, unflatten
+from .variables import noting
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,7 @@ class Traced:
     outputs: tuple[OutputSpec, ...]
     output_tree: Any
     notes: tuple[CostNote, ...] = ()
+    asked: frozenset[str] = frozenset()  # a graph's variables that body and scratch are made by
 
 
 def axes(sizes: Any, names: tuple[str, ...], word: str, structs: Sequence[Any]) -> tuple[Axis, ...]:
@@ -116,10 +118,11 @@ def output_structs(definition: Definition, structs: Sequence[Any]) -> tuple[list
         if not _is_leaf(leaf):
             hint = "outputs are `kd.ShapeDtypeStruct(shape, dtype)` or anything with shape and dtype"
             raise KernelArgument(what=f"{leaf!r} in out_type is no output", hint=hint)
-        if isinstance(leaf, ShapeDtypeStruct):
-            made.append(leaf)
-        else:
-            made.append(ShapeDtypeStruct(leaf.shape, as_dtype(leaf.dtype), getattr(leaf, "init", None)))
+        struct = leaf
+        if not isinstance(leaf, ShapeDtypeStruct):
+            struct = ShapeDtypeStruct(leaf.shape, as_dtype(leaf.dtype), getattr(leaf, "init", None))
+        shape = settled(struct.shape, "out_type")
+        made.append(struct if shape is struct.shape else ShapeDtypeStruct(shape, struct.dtype, struct.init))
     return made, structure
 
 
@@ -152,9 +155,6 @@ def trace_kernel(
     outs, out_structure = output_structs(definition, structs)
     grid = axes(definition.grid, definition.grid_names, "grid", structs)
     cluster = axes(definition.cluster, definition.cluster_names, "cluster", structs)
-    scratch: Any = definition.scratch_types
-    if callable(scratch) and not is_spec(scratch):
-        scratch = _of_inputs(scratch, f"scratch_types of kernel {definition.name!r}", structs)
     threads = definition.num_threads or 1
     body = Region()
     trace = Trace(
@@ -175,8 +175,12 @@ def trace_kernel(
     handles: list[Any] = [Ref(v) for v in results]
     for value in (*params, *results):
         value.home = body
-    with tracing(trace):
-        _run(definition, args, unflatten(out_structure, handles), out_structure, scratch)
+    with noting() as asked:
+        scratch: Any = definition.scratch_types
+        if callable(scratch) and not is_spec(scratch):
+            scratch = _of_inputs(scratch, f"scratch_types of kernel {definition.name!r}", structs)
+        with tracing(trace):
+            _run(definition, args, unflatten(out_structure, handles), out_structure, scratch)
     if threads > 1:
         check_registers(body, threads)
     settle(body)
@@ -201,7 +205,7 @@ def trace_kernel(
         for n, o in enumerate(o for o in outs if o is not None)
     )
     _check_aliases(definition, inputs, specs)
-    return Traced(ir, specs, out_structure, tuple(trace.notes))
+    return Traced(ir, specs, out_structure, tuple(trace.notes), frozenset(asked))
 
 
 def named_axes(

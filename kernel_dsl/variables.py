@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keyword
 import operator
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, cast
@@ -48,6 +48,35 @@ def _floor_divide(left: int, right: int) -> int:
 def binding_is_active() -> bool:
     """Whether a call is being recorded or repeated, so that variables have values."""
     return _binding.get() is not None
+
+
+def repeating() -> bool:
+    """Whether a recorded call is being made again, with other values of its variables."""
+    binding = _binding.get()
+    return binding is not None and binding.discover is None
+
+
+@contextmanager
+def noting() -> Generator[set[str]]:
+    """Yields the set of names that get asked for meanwhile."""
+    binding, asked = _binding.get(), set[str]()
+    if binding is None:
+        yield asked
+        return
+    before, binding.used = binding.used, asked
+    try:
+        yield asked
+    finally:
+        before |= asked
+        binding.used = before
+
+
+def ask(names: Iterable[str]) -> tuple[int, ...]:
+    """The values of variables that were asked for before, asked for again."""
+    binding = _binding.get()
+    assert binding is not None  # nobody could ask without one
+    binding.used.update(names)
+    return tuple(binding.values[name] for name in names)
 
 
 class Symbol:
@@ -207,6 +236,37 @@ class Expression(Symbol):
     def __repr__(self) -> str:
         left, right = (f"({o!r})" if isinstance(o, Expression) else repr(o) for o in self.operands)
         return f"{left} {self.sign} {right}"
+
+
+class Within(Symbol):
+    """What a nested graph's variable is given by the outer graph: its values are checked against the variable's range."""
+
+    def __init__(self, variable: Variable, value: Symbol) -> None:
+        self.variable = variable
+        self.value = value
+
+    def evaluate(self, values: Mapping[str, int]) -> int:
+        return self.variable.check(self.value.evaluate(values))
+
+    def variables(self) -> dict[str, Variable]:
+        return self.value.variables()
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+
+def substituted(symbol: Any, outer: Callable[[Variable], Any]) -> Any:
+    """A symbol, or an int, with `outer(variable)` in the place of each variable."""
+    if isinstance(symbol, Variable):
+        return outer(symbol)
+    if isinstance(symbol, Within):
+        value = substituted(symbol.value, outer)
+        return Within(symbol.variable, value) if isinstance(value, Symbol) else symbol.variable.check(value)
+    if isinstance(symbol, Expression):
+        operands = [substituted(operand, outer) for operand in symbol.operands]
+        made = Expression(symbol.sign, symbol.apply, *operands)
+        return made if any(isinstance(operand, Symbol) for operand in operands) else made.evaluate({})
+    return symbol
 
 
 def evaluate(value: Any, values: Mapping[str, int]) -> Any:

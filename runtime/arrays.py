@@ -138,6 +138,15 @@ def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
+def narrowed(array: Any, shape: tuple[int, ...]) -> Any:
+    """A row-major array's first elements, as a row-major array of another shape in the same memory."""
+    if tuple(array.shape) == tuple(shape):
+        return array
+    if not hasattr(array, "reshape"):
+        return import_module("runtime.interop.generic").narrowed(view(array), shape)
+    return array.reshape(-1)[: math.prod(shape)].reshape(shape)
+
+
 class Interop(Protocol):
     """What a framework's file in `runtime/interop` gives."""
 

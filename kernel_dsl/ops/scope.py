@@ -12,7 +12,7 @@ from ..dtypes import DType
 from ..errors import BadArgumentType
 from ..errors_hopper import ClusterUse
 from ..ir import BarrierType, Effect, MemorySpace, Op, RefType, attr
-from ..memory import Barrier, ClusterBarrier, MemorySpec, RefUnion
+from ..memory import Barrier, ClusterBarrier, MemorySpec, RefUnion, settled_spec
 from ..refs import Ref
 from ..trace import Scratch, current, emit, traced
 from ..transforms import SWIZZLED_ALIGNMENT, transformed
@@ -70,6 +70,7 @@ class scope:  # noqa: N801 - used as a statement: `with scope():`
 
 def allocate(spec: Any, name: str = "") -> Any:
     """The Ref or barrier for one scratch specification."""
+    spec = settled_spec(spec)
     if isinstance(spec, MemorySpec):
         if spec.space is MemorySpace.GMEM:
             hint = "scratch in GMEM is an output that you don't use"
@@ -122,6 +123,7 @@ def _allocate_union(union: RefUnion, name: str) -> tuple[Any, ...]:
             if not isinstance(leaf, MemorySpec) or leaf.space is not MemorySpace.SMEM:
                 hint = "barriers and accumulators can't share memory"
                 raise BadArgumentType(op="RefUnion", what=f"{leaf!r} is no SMEM specification", hint=hint)
+            leaf = settled_spec(leaf)
             type = smem_type(leaf, name)
             start = -(-end // type.alignment) * type.alignment
             placed.append((start, type))

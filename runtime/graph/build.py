@@ -12,7 +12,7 @@ from kernel_dsl.variables import variables
 from ..arrays import ArrayView
 from ..device import Device
 from .liveness import without_dead
-from .nodes import GraphError, KernelWork, Node, Operand, Repeat, Slot
+from .nodes import GraphError, KernelWork, Made, Node, Operand, Repeat, Slot
 from .plan import Block, Dependencies, ancestors, needed, place
 from .record import Recording, Result
 from .steps import VIRTUAL, Event
@@ -28,6 +28,7 @@ class Output:
     view: ArrayView
     slot: Slot
     frozen: bool = False  # each replay makes a new array for it
+    made: Made | None = None  # by a call whose results may have other shapes
 
     @property
     def whole(self) -> bool:
@@ -73,6 +74,7 @@ def build(
         if chosen is None
         else [slots.output(v, a, id(a) in frozen) for v, a in zip(chosen, arrays, strict=True)]
     )
+    _find_makers(outputs, made)
     wanted = {o.slot for o in outputs}
     for slot in slots.listed:
         if slot.kind == "result" and not slot.given and slot not in wanted:
@@ -87,6 +89,15 @@ def build(
     program.optional = _names(recorded) - _names(made)
     _plan_memory(program, above)
     return program
+
+
+def _find_makers(outputs: Sequence[Output], made: Recording) -> None:
+    """Tell outputs that are whole results of calls with variables whose they are."""
+    makers = {m.view.address + m.shift: m for repeat in made.repeats for results in repeat.outputs for m in results}
+    for output in outputs:
+        maker = makers.get(output.view.address)
+        if maker is not None and maker.view.shape == output.view.shape:
+            output.made = maker
 
 
 def _names(made: Recording) -> frozenset[str]:

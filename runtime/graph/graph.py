@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 from kernel_dsl import forking
 from kernel_dsl.diagnostics import ends_at_user
 from kernel_dsl.tree import flatten, unflatten
-from kernel_dsl.variables import Symbol, evaluate
+from kernel_dsl.variables import Symbol
 
 from .. import recording
 from ..arrays import ArrayView, frameworks, view
@@ -471,8 +471,8 @@ class Graph:
     def _apply_variables(self, program: Program, values: Mapping[str, Any]) -> None:
         self._check_names(program, values)
         env = {name: program.variables[name].check(value) for name, value in values.items()}
-        for repeat in program.repeats:
-            now = {name: int(evaluate(b, env)) for name, b in repeat.bindings.items()}
+        for repeat in program.repeats:  # in the order of the calls: what one makes, others may read
+            now = repeat.now(env)
             if now != repeat.last:
                 with self._changing():
                     repeat_call(repeat, now)

@@ -15,6 +15,7 @@ from kernel_dsl.compiled import CompiledKernel, LaunchAttributes, ScalarParam
 from kernel_dsl.diagnostics import ends_at_user
 from kernel_dsl.dtypes import DType
 from kernel_dsl.target import Target
+from kernel_dsl.variables import evaluate
 
 from .. import memory, recording
 from ..args import check_overlaps, scalar_bytes
@@ -192,21 +193,47 @@ def run_image(image: LoadedImage, params: Sequence[ArrayView | bytes], attribute
 
 
 @dataclass(eq=False)
+class Made:
+    """An output of a repeated call: `view` as it was recorded, at the variables' largest, and its shape now.
+
+    `shift`: bytes from there to where it lies in the graph that this one is nested in. `array`: where another launch of
+    the same call may read it.
+    """
+
+    view: ArrayView
+    shape: tuple[int, ...]
+    shift: int = 0
+    array: Any = None
+
+
+@dataclass(eq=False)
+class Held:
+    """Stands in the arguments of a call for an array that `made` is: it has the shape of the latest making."""
+
+    array: Any
+    made: Made
+
+
+@dataclass(eq=False)
 class Repeat:
-    """A user's call whose arguments or grid depend on variables, to be made again with others.
+    """A user's call that depends on variables, or on arrays whose shapes do, to be made again where these change.
 
     `bindings`: what the graph's variables are to the call: themselves, or what an outer graph
-    gave for them.
+    gave for them. `reads`: the arrays that other such calls made.
     """
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    names: frozenset[str]
     nodes: list[Node] = field(default_factory=list["Node"])
-    outputs: list[list[ArrayView]] = field(default_factory=list[list[ArrayView]])
+    outputs: list[list[Made]] = field(default_factory=list[list[Made]])
+    reads: list[Held] = field(default_factory=list[Held])
     bindings: dict[str, Any] = field(default_factory=dict[str, Any])
-    last: dict[str, int] | None = None  # the values of its latest making; None: not made yet
+    last: Any = None  # the values and shapes of its latest making; None: not made yet
+
+    def now(self, values: Mapping[str, int]) -> tuple[dict[str, int], list[tuple[int, ...]]]:
+        """What it depends on, where the graph's variables have such values."""
+        return {name: int(evaluate(b, values)) for name, b in self.bindings.items()}, [h.made.shape for h in self.reads]
 
 
 @dataclass(eq=False)

@@ -13,7 +13,7 @@ import numpy as np
 from kernel_dsl.tree import flatten, unflatten
 
 from .. import memory
-from ..arrays import CPU, ArrayView, frameworks, view
+from ..arrays import CPU, ArrayView, frameworks, narrowed, view
 from ..device import cuda_device
 from ..errors import ArgumentTypeError, ArgumentValueError, describe_array
 from ..signature import LongWayError, likeness, scan
@@ -235,10 +235,14 @@ class Places:
         if self._result is not None:
             return self._result
         arrays = [self._array(output, stream) for output in self._program.outputs]
+        arrays = [
+            a if o.made is None else narrowed(a, o.made.shape)
+            for o, a in zip(self._program.outputs, arrays, strict=True)
+        ]
         if chosen is not None:
             return unflatten(flatten(chosen)[1], arrays)
         result = arrays[0] if len(arrays) == 1 else tuple(arrays)
-        self._result = None if self._frozen else result
+        self._result = None if self._frozen or self._program.repeats else result
         return result
 
     def _array(self, output: Output, stream: int) -> Any:

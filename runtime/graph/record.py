@@ -6,16 +6,16 @@ import copy
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from kernel_dsl.compiled import OutputSpec
-from kernel_dsl.variables import bound, evaluate, variables
+from kernel_dsl.variables import Symbol, Variable, Within, bound, evaluate, substituted, variables
 
-from ..arrays import ArrayView, Interop, frameworks, overlap, view
+from ..arrays import ArrayView, Interop, frameworks, is_array, overlap, view
 from ..calls import Launch, PendingCall, allocate
 from ..device import Device, cuda_device, device_index
 from ..errors import ArgumentTypeError, ArgumentValueError
-from .nodes import GraphError, Repeat
+from .nodes import GraphError, Held, Made, Repeat
 from .steps import STEP, VIRTUAL, Event, copy_event, steps
 
 
@@ -50,6 +50,7 @@ class GraphRecorder:
         self._known: dict[int, ArrayView] = {}
         self._next = VIRTUAL
         self._repeat: Repeat | None = None
+        self._made: dict[int, Made] = {}  # by address: what calls that are repeated made
 
     # --- calls ------------------------------------------------------------------------------------
 
@@ -58,7 +59,7 @@ class GraphRecorder:
         found = variables((tuple(args), kwargs))
         self._know(found)
         everything = _Largest(self)
-        repeat = Repeat(function, tuple(args), kwargs, frozenset())
+        repeat = Repeat(function, tuple(args), kwargs)
         outer, self._repeat = self._repeat, repeat
         try:
             with bound(everything, self._know) as used:
@@ -67,13 +68,41 @@ class GraphRecorder:
                 result = function(*plain_args, **plain_kwargs)
         finally:
             self._repeat = outer
+        if self._made:
+            repeat.args, repeat.kwargs = self._held((repeat.args, repeat.kwargs), repeat.reads)
         names = used | found.keys()
-        if names:
-            repeat.names = frozenset(names)
+        if names or repeat.reads:
             repeat.bindings = {name: self.made.variables[name] for name in names}
-            repeat.last = {name: everything[name] for name in names}
-            self.made.repeats.append(repeat)
+            repeat.last = repeat.now(everything)
+            self._enter(repeat)
         return result
+
+    def _enter(self, repeat: Repeat) -> None:
+        """Note a call that is to be repeated, and what it makes."""
+        self.made.repeats.append(repeat)
+        for made in (each for outputs in repeat.outputs for each in outputs):
+            if made.view.size:
+                self._made[made.view.address + made.shift] = made
+            if len(repeat.outputs) == 1:  # its memory is given up where the graph has its own
+                made.array = None
+
+    def _held(self, tree: Any, found: list[Held]) -> Any:
+        """Arguments in which `Held` stands for each array that a call made which is repeated. These are added to `found`."""
+        if type(tree) in (tuple, list):
+            return type(tree)(self._held(item, found) for item in tree)
+        if type(tree) is dict:
+            return {key: self._held(item, found) for key, item in cast("dict[Any, Any]", tree).items()}
+        if isinstance(tree, (Symbol, type)) or not is_array(tree):
+            return tree
+        try:
+            there = view(self.known(tree))
+        except (ArgumentTypeError, ArgumentValueError):  # a dtype, say, that looks like one
+            return tree
+        made = self._made.get(there.address)
+        if made is None or there.shape != made.view.shape or there.dtype != made.view.dtype:
+            return tree
+        found.append(Held(tree, made))
+        return found[-1]
 
     def _know(self, found: Mapping[str, Any]) -> None:
         for name, variable in found.items():
@@ -98,7 +127,8 @@ class GraphRecorder:
         results = self._note_results(pending, count)
         self.made.keep += [v.owner for v in pending.views] + [pending.results]
         if self._repeat is not None:
-            self._repeat.outputs.append(pending.views[count:])
+            made = [Made(v, tuple(v.shape), array=v.owner) for v in pending.views[count:]]
+            self._repeat.outputs.append(made)
         self.made.events += steps(pending, outputs, launch, count, self._reserve, self._repeat)
         return results
 
@@ -176,10 +206,16 @@ class GraphRecorder:
         self._know(variables(dict(values)))
         moved, owners, arrays = self._place_slots(program, inputs, outs)
         repeats: dict[int, Repeat] = {}
+        twins: dict[int, Made] = {}  # what the calls make, in this graph
         for old in program.repeats:
-            bindings = {n: evaluate_symbol(b, values) for n, b in old.bindings.items()}
-            new = dataclasses.replace(old, nodes=[], bindings=bindings, last=None)
-            self.made.repeats.append(new)
+            bindings = {n: substituted(b, _given(values)) for n, b in old.bindings.items()}
+            outputs = [[_moved(made, program, moved) for made in before] for before in old.outputs]
+            for before, after in zip(old.outputs, outputs, strict=True):
+                twins.update(zip(map(id, before), after, strict=True))
+            reads = {id(held): Held(held.array, twins[id(held.made)]) for held in old.reads}
+            args, kwargs = _replaced((old.args, old.kwargs), reads)
+            new = Repeat(old.function, args, kwargs, [], outputs, list(reads.values()), bindings)
+            self._enter(new)
             repeats.update((node.index, new) for node in old.nodes)
         for node in program.nodes:
             views, shifts = list[ArrayView](), list[int]()
@@ -249,15 +285,35 @@ class GraphRecorder:
         return made, done
 
 
-def evaluate_symbol(binding: Any, values: Mapping[str, Any]) -> Any:
-    """What an inner graph's variable is to the outer one: an int, or a symbol."""
-    name = getattr(binding, "name", None)
-    if name is None:
-        return binding
-    if name not in values:
-        raise ArgumentTypeError(f"the nested graph needs a value for its variable {name!r}")
-    value = values[name]
-    return binding.check(value) if isinstance(value, int) else value
+def _moved(made: Made, program: Any, moved: Mapping[Any, int]) -> Made:
+    """What a call of a nested graph makes, as the outer graph has it."""
+    low = made.view.address + made.shift
+    slot = next((s for s in program.slots if s.nbytes and s.low <= low < s.low + s.nbytes), None)
+    shift = 0 if slot is None else moved.get(slot, slot.low) - slot.low
+    return dataclasses.replace(made, shape=tuple(made.view.shape), shift=made.shift + shift)
+
+
+def _replaced(tree: Any, twins: Mapping[int, Held]) -> Any:
+    """Arguments with other stand-ins."""
+    if isinstance(tree, Held):
+        return twins[id(tree)]
+    if type(tree) in (tuple, list):
+        return type(tree)(_replaced(item, twins) for item in tree)
+    if type(tree) is dict:
+        return {key: _replaced(item, twins) for key, item in cast("dict[Any, Any]", tree).items()}
+    return tree
+
+
+def _given(values: Mapping[str, Any]) -> Callable[[Variable], Any]:
+    """What an inner graph's variables are to the outer one: ints, or symbols."""
+
+    def outer(variable: Variable) -> Any:
+        if variable.name not in values:
+            raise ArgumentTypeError(f"the nested graph needs a value for its variable {variable.name!r}")
+        value = values[variable.name]
+        return Within(variable, value) if isinstance(value, Symbol) else variable.check(value)
+
+    return outer
 
 
 class _Largest(Mapping[str, int]):

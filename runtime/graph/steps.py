@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from kernel_dsl.compiled import LaunchAttributes, OutputSpec
-from kernel_dsl.variables import bound, evaluate
+from kernel_dsl.variables import bound, evaluate, variables
 
 from .. import recording
-from ..arrays import ArrayView, row_major
+from ..arrays import ArrayView, narrowed, row_major
 from ..calls import Launch, PendingCall, prepare
 from ..device import Loaded, LoadedImage
-from .nodes import CopyWork, FillWork, GraphError, HostWork, ImageWork, KernelWork, Repeat, Work
+from .nodes import CopyWork, FillWork, GraphError, Held, HostWork, ImageWork, KernelWork, Made, Repeat, Work
 
 # Memory that only replays have is given addresses here while recording: no device uses them.
 VIRTUAL = 1 << 62
@@ -199,13 +199,13 @@ class Repeater:
         self._launches += 1
         if len(recorded) != len(outputs):
             raise _other_steps(repeat)
-        if pending.given:
-            pending.views += pending.given
-        else:
-            pending.views += [_shrink(v, spec) for v, spec in zip(recorded, outputs, strict=True)]
+        places = pending.given or [made.view for made in recorded]
+        pending.views += [_shrink(there, spec) for there, spec in zip(places, outputs, strict=True)]
         pending.job.check(pending.views)
         self.events += steps(pending, outputs, launch, count, self._reserve, None)
-        return [v.owner for v in recorded]
+        for made, spec in zip(recorded, outputs, strict=True):
+            made.shape = tuple(spec.shape)
+        return [made.array if made.array is None else narrow(made.array, made) for made in recorded]
 
     def _reserve(self, nbytes: int) -> int:
         # The sizes of hidden memory were planned: the recorded operand's place is kept.
@@ -216,12 +216,15 @@ class Repeater:
 def _other_steps(repeat: Repeat) -> GraphError:
     name = getattr(repeat.function, "__name__", repr(repeat.function))
     return GraphError(
-        f"{name} does other launches for these values of {sorted(repeat.names)} than for those "
+        f"{name} does other launches for these values of {sorted(variables(repeat.bindings))} than for those "
         "it was recorded with. Record a graph of its own for them"
     )
 
 
 def _shrink(recorded: ArrayView, spec: OutputSpec) -> ArrayView:
+    """Where an output lies: at the beginning of the array that has room for the largest."""
+    if recorded.shape == spec.shape or not recorded.contiguous:  # then the call's own checks say what is wrong
+        return recorded
     nbytes = math.prod(spec.shape) * spec.dtype.itemsize
     if spec.dtype != recorded.dtype or nbytes > recorded.nbytes:
         raise GraphError(
@@ -231,11 +234,32 @@ def _shrink(recorded: ArrayView, spec: OutputSpec) -> ArrayView:
     return dataclasses.replace(recorded, shape=spec.shape, strides=row_major(spec.shape))
 
 
-def repeat_call(repeat: Repeat, values: Mapping[str, int]) -> None:
-    """Make a recorded call again, and give its nodes what it now launches."""
-    taker = Repeater(repeat)
+def narrow(array: Any, made: Made) -> Any:
+    """An array as it is now: of the shape that its call gave it last. Raises where it cannot be made so."""
+    if tuple(array.shape) == made.shape:
+        return array
+    if made.view.framework == "jax":
+        raise GraphError("a JAX array whose shape depends on a variable is read by no other call of its graph")
+    return narrowed(array, made.shape)
+
+
+def _as_they_are(tree: Any) -> Any:
+    """Arguments with the arrays that stand for others, in nested tuples, lists and dicts."""
+    if isinstance(tree, Held):
+        return narrow(tree.array, tree.made)
+    if type(tree) in (tuple, list):
+        return type(tree)(map(_as_they_are, tree))
+    if type(tree) is dict:
+        return {key: _as_they_are(item) for key, item in cast("dict[Any, Any]", tree).items()}
+    return tree
+
+
+def repeat_call(repeat: Repeat, now: tuple[dict[str, int], list[tuple[int, ...]]]) -> None:
+    """Make a recorded call again, where it depends on other values now, and give its nodes what it now launches."""
+    taker, values = Repeater(repeat), now[0]
     with recording.recording(taker), bound(values):
-        repeat.function(*evaluate(repeat.args, values), **evaluate(repeat.kwargs, values))
+        args, kwargs = _as_they_are((evaluate(repeat.args, values), evaluate(repeat.kwargs, values)))
+        repeat.function(*args, **kwargs)
     if len(taker.events) != len(repeat.nodes):
         raise _other_steps(repeat)
     for node, event in zip(repeat.nodes, taker.events, strict=True):
@@ -247,4 +271,4 @@ def repeat_call(repeat: Repeat, values: Mapping[str, int]) -> None:
             if operand.slot.low >= VIRTUAL and there.address >= VIRTUAL:
                 continue
             operand.view = dataclasses.replace(there, address=there.address + operand.shift)
-    repeat.last = dict(values)
+    repeat.last = now

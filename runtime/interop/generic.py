@@ -4,7 +4,9 @@ the host NumPy's.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,13 +26,15 @@ class DeviceArray:
     It speaks DLPack 1.0 and the CUDA array interface 3, and copies itself to the host for NumPy.
     """
 
-    def __init__(self, shape: tuple[int, ...], dtype: DType, index: int, stream: int) -> None:
+    def __init__(
+        self, shape: tuple[int, ...], dtype: DType, index: int, stream: int, borrowed: _Borrowed | None = None
+    ) -> None:
         self.shape = shape
         self.dtype = dtype
         self.device = ("cuda", index)
         self.stream = stream
         nbytes = max(dtype.itemsize, dtype.itemsize * int(np.prod(shape, dtype=np.int64)))
-        self._memory = cuda_device(index).allocate(nbytes, stream)
+        self._memory = borrowed or cuda_device(index).allocate(nbytes, stream)
 
     def __repr__(self) -> str:
         return f"<DeviceArray {self.dtype}{list(self.shape)} on cuda:{self.device[1]}>"
@@ -86,6 +90,22 @@ class DeviceArray:
         if stream != -1:  # -1: the consumer sees to the order itself
             _order(cuda_device(self.device[1]), self.stream, 0 if stream in (None, 1) else int(stream))
         return dlpack.export(self.view(), versioned=max_version is not None and max_version[0] >= 1)
+
+
+@dataclass(frozen=True)
+class _Borrowed:
+    """Memory that belongs to an array."""
+
+    address: int
+    owner: Any
+
+
+def narrowed(there: ArrayView, shape: tuple[int, ...]) -> Any:
+    """The first elements of a row-major array, as an array of another shape in the same memory."""
+    if there.device == CPU:
+        return memory.host_array(dataclasses.replace(there, shape=shape, strides=row_major(shape)))
+    stream = there.owner.stream if isinstance(there.owner, DeviceArray) else 0
+    return DeviceArray(shape, there.dtype, there.device[1], stream, _Borrowed(there.address, there.owner))
 
 
 def _order(device: Any, earlier: int, later: int) -> None:

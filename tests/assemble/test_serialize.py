@@ -99,6 +99,7 @@ _KERNEL = st.builds(
     st.none() | _LINE,
     st.none() | _INT,
     _tuples(st.tuples(_INT, _INT)),
+    st.booleans(),
 )
 _ASSEMBLED = st.builds(
     Assembled,
