@@ -9,19 +9,25 @@ from __future__ import annotations
 
 import _imp
 import importlib
+import logging
 import os
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
 from typing import Any
 
+# Of the hooks before a fork, the last registered runs first: logging registers its own, which takes a lock that imports
+# need, when it is imported, so it is imported before ours is registered.
+_log = logging.getLogger("kernel_dsl")
 _OURS = frozenset(("kernel_dsl", "lowering", "runtime", "llvmlite", "cuda"))
 _locks: weakref.WeakSet[Any] = weakref.WeakSet()
-_guards: list[AbstractContextManager[Any, Any]] = []
+_guards: list[Any] = []
 _in_child: list[Callable[[], object]] = []
-_forking = threading.local()  # the guards that a thread holds while it forks
+_forking = threading.local()  # what a thread that forks has to release
+_PATIENCE = 60.0  # seconds that a fork waits at most
+_PAUSE = 0.005
 
 
 def lock() -> threading.RLock:
@@ -36,8 +42,8 @@ def locks() -> list[Any]:
     return list(_locks)
 
 
-def fork_waits_for(guard: AbstractContextManager[Any, Any]) -> None:
-    """Let every fork from now on wait until `guard` is free, so that what it guards is whole in the child."""
+def fork_waits_for(guard: Any) -> None:
+    """Let every fork from now on wait until `guard`, a re-entrant lock, is free: what it guards is whole in the child."""
     _guards.append(guard)
 
 
@@ -50,35 +56,38 @@ def in_child(function: Callable[[], object]) -> None:
 
 
 def _before() -> None:
-    # All in one hook: other threads import modules that add to the lists while this one waits.
-    while True:
-        own, known = _finish_imports(), len(_guards)
-        _forking.held = held = list[AbstractContextManager[Any, Any]]()
-        for guard in (*_guards[:known], _ImportLock()):  # with the last, no import begins
-            guard.__enter__()
-            held.append(guard)
-        if _half_made() == own and len(_guards) == known:
-            return
+    """Wait until no other thread compiles, or imports a part of us: a half-made module stays so in a child, and locked.
+
+    Other hooks may hold locks meanwhile that those threads need, so nothing is waited for without an end, nor while a lock
+    of ours is held.
+    """
+    deadline = time.monotonic() + _PATIENCE
+    while time.monotonic() < deadline:
+        _imp.acquire_lock()  # no import begins from here on
+        _forking.held = held = [_imp.release_lock]
+        if not _half_made():
+            for guard in list(_guards):
+                if not guard.acquire(timeout=_PAUSE):
+                    break
+                held.append(guard.release)
+            else:
+                return
         _after()
-
-
-class _ImportLock:
-    def __enter__(self) -> None:
-        _imp.acquire_lock()
-
-    def __exit__(self, *error: object) -> None:
-        _imp.release_lock()
+        time.sleep(_PAUSE)
+    _log.warning(
+        "forked while another thread compiles, which it did for %.0f seconds: the child may not compile", _PATIENCE
+    )
 
 
 def _after() -> None:
-    held: list[AbstractContextManager[Any, Any]] = getattr(_forking, "held", [])
+    held: list[Callable[[], object]] = getattr(_forking, "held", [])
     while held:
-        held.pop().__exit__(None, None, None)
+        held.pop()()
 
 
 def _after_in_child() -> None:
     _after()
-    for each in list(_locks):
+    for each in (*_locks, *_guards):
         if not each._is_owned():  # the thread that forked goes on, and releases what it holds
             each._at_fork_reinit()
     # Of imports that had only just begun, and are in `sys.modules` not yet.
@@ -89,26 +98,18 @@ def _after_in_child() -> None:
         function()
 
 
-def _finish_imports() -> list[str]:
-    """Wait until other threads have imported what they are at: a half-made module stays so in a child, and locked.
-
-    Returns what this thread is importing itself.
-    """
-    while names := _half_made():
-        for name in names:
-            with suppress(Exception):  # the other thread is told what is wrong with the module
-                importlib.import_module(name)
-        if names == _half_made():
-            return names
-    return []
-
-
-def _half_made() -> list[str]:
-    return [
+def _half_made() -> bool:
+    """Whether another thread imports a module of ours."""
+    half = {
         name
         for name, module in list(sys.modules.items())
         if _is_ours(name) and getattr(getattr(module, "__spec__", None), "_initializing", False)
-    ]
+    }
+    frame = sys._getframe() if half else None  # pyright: ignore[reportPrivateUsage]
+    while frame is not None:  # what this thread imports cannot be waited for
+        half.discard(frame.f_globals.get("__name__", ""))
+        frame = frame.f_back
+    return bool(half)
 
 
 def _is_ours(module: str) -> bool:

@@ -14,7 +14,7 @@ from kernel_dsl.target import Target
 TRIPLE = "nvptx64-nvidia-cuda"
 # llvmlite's own lock, which it holds for each call of LLVM: all modules are of one context, and a child of a fork must
 # not get that in the middle of a change.
-forking.fork_waits_for(ffi.lib._lock)  # pyright: ignore[reportPrivateUsage]
+forking.fork_waits_for(ffi.lib._lock._lock)  # pyright: ignore[reportPrivateUsage]
 
 
 class LlvmError(RuntimeError):

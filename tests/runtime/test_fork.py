@@ -160,6 +160,27 @@ def test_a_fork_waits_for_a_compiler_at_work(which: str) -> None:
         pass
 
 
+def test_a_fork_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(forking, "_PATIENCE", 0.2)
+    held, done = threading.Event(), threading.Event()
+    (guard,) = guards()
+
+    def hold() -> None:
+        with guard:
+            held.set()
+            done.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    try:
+        assert held.wait(60)
+        assert in_child(lambda: guard.acquire(blocking=False))
+        assert "the child may not compile" in caplog.text
+    finally:
+        done.set()
+        thread.join()
+
+
 def test_a_lock_that_the_forking_thread_holds_stays_its_own() -> None:
     lock = forking.lock()
 
