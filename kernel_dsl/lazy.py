@@ -1,11 +1,29 @@
-"""`lazy`: an attribute that is worked out at its first use."""
+"""`lazy`: an attribute that is worked out at its first use; `once`: what a process does one time, whatever its threads."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import Any, Generic, Self, TypeVar, overload
+from typing import Any, Generic, ParamSpec, Self, TypeVar, overload
 
+from . import forking
+
+P = ParamSpec("P")
 T = TypeVar("T")
+
+
+def once(function: Callable[P, T]) -> Callable[P, T]:
+    """`functools.cache`, where threads that come while one is at it wait for what it makes."""
+    cached: Any = functools.cache(function)
+    guard = forking.lock()
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        with guard:
+            return cached(*args, **kwargs)
+
+    vars(call)["cache_clear"] = cached.cache_clear
+    return call
 
 
 class lazy(Generic[T]):  # noqa: N801

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 from .compiled import Assembled, Resources, SourceLine
+from .lazy import once
 from .options import CompilerParams, environment
 from .source import Loc, here
 from .stages import Stages, warn_of_remarks
 
 
-@functools.cache
+@once
 def kernel_cache() -> Any:
     """The process's cache of assembled kernels, in front of the disk's."""
     from runtime.cache import KernelCache
@@ -22,7 +22,7 @@ def kernel_cache() -> Any:
     return KernelCache(None if env.cache_off else DiskCache(env.cache_dir))
 
 
-@functools.cache
+@once
 def interpreted_cache() -> Any:
     """The process's cache of kernels that are not assembled: the interpreter takes PTX."""
     from runtime.cache import KernelCache

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kernel_dsl import forking
 from kernel_dsl.compiled import Assembled, CompiledKernel
 from kernel_dsl.interpret_params import InterpretParams
+from kernel_dsl.lazy import once
 from kernel_dsl.target import Target
 
 from . import driver
@@ -118,7 +118,7 @@ def interpreter_device(params: Any = None) -> InterpreterDevice:
     return InterpreterDevice(params)
 
 
-@cache
+@once
 def _say_no_gpu(reason: str) -> None:
     logging.getLogger("kernel_dsl").warning("no GPU (%s): kernels run in the PTX interpreter, on the CPU", reason)
 
