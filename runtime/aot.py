@@ -6,6 +6,7 @@ Made on one machine, called on another that has neither compiler nor source.
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 from collections.abc import Sequence
 from functools import partial
@@ -29,6 +30,8 @@ from .calls import call
 from .device import Device, Loaded, pick_device
 from .dispatch import FastCalls, first
 from .errors import ArgumentTypeError, where
+
+_LARGEST = 1 << 30  # bytes of a file
 
 
 def save(compiled: Assembled | CompiledKernel, path: str | os.PathLike[str]) -> None:
@@ -57,16 +60,30 @@ def load_compiled(path: str | os.PathLike[str]) -> CompiledFile:
     """The kernel that `save` wrote, ready to be called.
 
     Raises ArtifactError, naming the file, for anything that `save` of this version did not write,
-    and FileNotFoundError. A file holds machine code: load only what you trust.
+    and OSError, such as FileNotFoundError. A file holds machine code: load only what you trust.
     """
-    data = Path(path).read_bytes()
     try:
-        compiled, _ = unpack(data)
+        compiled, _ = unpack(_read(path))
         if problem(compiled):
             raise ArtifactError(f"it holds no kernel that can be launched: {problem(compiled)}")
     except ArtifactError as error:
         raise ArtifactError(f"{os.fspath(path)} cannot be loaded: {error.fields['message']}") from error
     return CompiledFile(compiled)
+
+
+def _read(path: Any) -> bytes:
+    """The bytes of a file. A pipe or a device, which might never end, is none."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0))
+    except (TypeError, ValueError) as error:  # no path; a NUL in it
+        raise ArgumentTypeError(f"load_compiled takes the path of a file, and got {path!r:.200}: {error}") from None
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise ArtifactError("it is no file")
+        if status.st_size > _LARGEST:
+            raise ArtifactError(f"it has {status.st_size} bytes")
+        return file.read(_LARGEST)
 
 
 class CompiledFile:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import logging
+import os
 import random
 import time
 from dataclasses import replace
@@ -20,6 +21,7 @@ from runtime.aot import load_compiled, save
 from runtime.assemble import assemble, find_ptxas
 from runtime.cache import KernelCache
 from runtime.disk_cache import DiskCache
+from runtime.errors import ArgumentTypeError
 from runtime.marked_folder import MARKER
 from tests.conftest import ROOT
 from tests.kernels import CASES, lowered
@@ -202,3 +204,23 @@ def test_machine_code_that_was_cut_or_altered_is_seen_before_the_driver_has_it()
                     256
                 )
             assert isinstance(elf.problem(bytes(data)), str)
+
+
+def test_paths_that_hold_no_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "empty").touch()
+    (tmp_path / "huge").touch()
+    os.truncate(tmp_path / "huge", 1 << 40)
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for name, words in {"fifo": "it is no file", "empty": "does not begin with", "huge": "bytes"}.items():
+        with pytest.raises(ArtifactError, match=rf"{name} cannot be loaded: .*{words}"):
+            load_compiled(tmp_path / name)
+    for place in (tmp_path / "nothing", tmp_path / "loop", tmp_path / "empty" / "x", tmp_path / ("x" * 300), tmp_path):
+        with pytest.raises((OSError, ArtifactError)):
+            load_compiled(place)
+    for odd in (None, 3.5, b"a\0b", "a\0b", object(), ["x"]):
+        with pytest.raises(ArgumentTypeError, match="takes the path of a file"):
+            load_compiled(odd)  # type: ignore[arg-type]
+    if os.path.exists("/dev/zero"):
+        with pytest.raises(ArtifactError, match="it is no file"):
+            load_compiled("/dev/zero")

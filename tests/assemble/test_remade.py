@@ -17,6 +17,7 @@ from kernel_dsl.target import DEFAULT
 from runtime.assemble import find_ptxas
 from runtime.cache import KernelCache
 from runtime.disk_cache import DiskCache
+from runtime.errors import LoadError
 
 
 @pytest.fixture
@@ -103,6 +104,45 @@ class NoDevice:
 
     def load(self, assembled):
         return assembled
+
+
+@pytest.mark.skipif(find_ptxas() is None, reason="no ptxas on this machine")
+def test_a_kernel_that_the_device_does_not_take_is_compiled_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it came from the disk; one that was just compiled is an error."""
+
+    class Refusing(NoDevice):
+        def __init__(self, good: bytes) -> None:
+            self.good, self.loads = good, 0
+
+        def load(self, assembled):
+            self.loads += 1
+            if assembled.cubin != self.good:
+                raise LoadError("as the driver says")
+            return assembled
+
+    stages = make(4.5).lower(kd.ShapeDtypeStruct((32,), kd.float32))
+    right = stages.assembled().cubin
+    disk = DiskCache(tmp_path / "cache")
+    kept = KernelCache(disk)
+    monkeypatch.setattr(loading, "kernel_cache", lambda: kept)
+    loading.load(stages, NoDevice())
+    (path,) = (tmp_path / "cache").rglob("*.kd")
+    key = path.stem
+    disk.put(key, replace(stages.assembled(), cubin=right[:-1]), loading._places(stages))
+    monkeypatch.setattr(loading, "kernel_cache", lambda: again)
+    again = KernelCache(DiskCache(tmp_path / "cache"))
+    device = Refusing(right)
+    assert loading.load(stages, device).cubin == right and device.loads == 2
+    assert loading.load(stages, device).cubin == right and device.loads == 3
+    again = KernelCache(DiskCache(tmp_path / "cache"))
+    assert loading.load(stages, device).cubin == right and device.loads == 4
+    none = Refusing(b"another")
+    again = KernelCache(None)
+    with pytest.raises(LoadError, match="as the driver says"):
+        loading.load(stages, none)
+    assert none.loads == 1
 
 
 @pytest.mark.skipif(find_ptxas() is None, reason="no ptxas on this machine")
