@@ -47,7 +47,9 @@ class Places:
         self._alive: Sequence[Any] = ()  # what the GPU may still read
         self._deltas = [slot.low - slot.home.address if slot.home else 0 for slot in program.inputs]
         self._outs_moved = False
-        self._result: Any = None  # where it is the same each time
+        self._result: Any = None  # where it is the same each time, for outputs of such shapes:
+        self._made = [output.made for output in program.outputs if output.made is not None]
+        self._shapes: list[tuple[int, ...]] = []
 
     def place(self, inputs: Sequence[Any], out: Any, stream: int) -> list[Slot]:
         """Put a replay's arrays where the recorded ones were; others go back to theirs.
@@ -232,7 +234,8 @@ class Places:
         """What a replay returns."""
         if out is not None:
             return out
-        if self._result is not None:
+        shapes = [made.shape for made in self._made]
+        if self._result is not None and shapes == self._shapes:
             return self._result
         arrays = [self._array(output, stream) for output in self._program.outputs]
         arrays = [
@@ -242,7 +245,7 @@ class Places:
         if chosen is not None:
             return unflatten(flatten(chosen)[1], arrays)
         result = arrays[0] if len(arrays) == 1 else tuple(arrays)
-        self._result = None if self._frozen or self._program.repeats else result
+        self._result, self._shapes = None if self._frozen else result, shapes
         return result
 
     def _array(self, output: Output, stream: int) -> Any:

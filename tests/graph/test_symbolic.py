@@ -259,6 +259,26 @@ def test_a_graph_in_a_graph_gives_arrays_of_their_shape() -> None:
         np.testing.assert_array_equal(got, X[: 4 * columns].reshape(4, columns) * 8)
 
 
+def test_what_a_replay_returns_is_made_again_for_another_shape_alone() -> None:
+    rows = kd.kernel(
+        lambda x, s, out: out.__setitem__(..., x[: out.size].reshape(out.shape) * s),
+        out_type=lambda x, s: S((4, N), kd.float32),
+        interpret=True,
+    )
+    s = kd.Variable("s", 1, 9)
+    with kd.Graph() as g:
+        g.outputs = {"rows": rows(X, s)}
+    with kd.Graph() as h:
+        pair = rows(X, s), rows(X, s)
+    assert len(pair) == 2
+    first = h(n=3, s=2)
+    assert h(n=3, s=5) is first and h(n=4, s=5) is not first
+    for n, factor in ((3, 2), (3, 4), (5, 4), (3, 4), (3, 1)):
+        np.testing.assert_array_equal(g(n=n, s=factor)["rows"], X[: 4 * n].reshape(4, n) * factor)
+        for got in h(n=n, s=factor):
+            np.testing.assert_array_equal(got, X[: 4 * n].reshape(4, n) * factor)
+
+
 def test_untraced_kernels_have_outputs_of_their_shape() -> None:
     from runtime import nvrtc
 
