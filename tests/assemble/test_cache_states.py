@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import faulthandler
-import json
 import logging
 import os
 import random
@@ -11,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import traceback
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -509,106 +507,6 @@ def test_relative_folders_and_a_working_directory_that_is_gone(tmp_path: Path, m
     lost = DiskCache("cache")
     lost.put(KEYS[0], made())
     assert lost.get(KEYS[0]) is None and not lost.usable() and lost.clear() == 0
-
-
-# --- many at once ---------------------------------------------------------------------------------
-
-WRITER = """
-import json, logging, random, sys
-from runtime.disk_cache import DiskCache
-from tests.assemble.test_cache import KEYS, made
-logging.basicConfig(level=logging.WARNING)
-random.seed(int(sys.argv[2]))
-disk = DiskCache(sys.argv[1])
-for _ in range(400):
-    i = random.randrange(12)
-    found = disk.get(KEYS[i])
-    if found is None:
-        disk.put(KEYS[i], made(3000, i))
-    else:
-        assert found[0] == made(3000, i), i
-assert disk._usable and disk._keeps, disk.counters
-# An entry may come into a folder that was removed and made again meanwhile: it has the seal of the one before.
-assert not disk.counters.corrupt or sys.argv[3] == "remove", disk.counters
-print(json.dumps([disk.counters.hits, disk.counters.stored]))
-"""
-
-CLEARER = """
-import random, shutil, sys, time
-from runtime.disk_cache import DiskCache
-end = time.time() + float(sys.argv[2])
-while time.time() < end:
-    DiskCache(sys.argv[1]).clear()
-    if sys.argv[3] == "remove":
-        shutil.rmtree(sys.argv[1], ignore_errors=True)
-    time.sleep(random.random() / 50)
-"""
-
-
-@pytest.mark.parametrize("how", ["clear", "remove"])
-def test_some_clear_while_others_write(tmp_path: Path, how: str) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-
-    def start(*words: str) -> subprocess.Popen[str]:
-        line = [sys.executable, "-c", *words]
-        return subprocess.Popen(line, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-    folder = str(tmp_path / "cache")
-    clearers = [start(CLEARER, folder, "3", how) for _ in range(1)]
-    writers = [start(WRITER, folder, str(seed), how) for seed in range(3)]
-    for writer in writers:
-        out, err = writer.communicate(timeout=120)
-        assert writer.returncode == 0, err
-        assert "WARNING" not in err.replace("WARNING:kernel_dsl:removing cache entry", ""), err
-        assert json.loads(out)[1] > 0
-    for clearer in clearers:
-        _, err = clearer.communicate(timeout=120)
-        assert clearer.returncode == 0, err
-    DiskCache(folder).clear()
-    assert not list(tmp_path.rglob("*.kd"))
-
-
-def test_threads_of_one_cache(tmp_path: Path) -> None:
-    disk, wrong = DiskCache(tmp_path, max_bytes=40_000), []
-
-    def work(seed: int) -> None:
-        choose = random.Random(seed)
-        for _ in range(40):
-            number = choose.randrange(8)
-            act = choose.randrange(10)
-            if act == 0:
-                disk.clear()
-            elif act < 5:
-                disk.put(KEYS[number], made(3000, number))
-            else:
-                found = disk.get(KEYS[number])
-                if found is not None and found[0] != made(3000, number):
-                    wrong.append(number)
-
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong and not disk.counters.corrupt and disk.usable()
-    assert disk.stats().bytes <= disk.max_bytes + 8 * 10_000
-
-
-def test_a_signal_while_an_entry_is_written_leaves_none_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    disk = DiskCache(tmp_path)
-    disk.put(KEYS[0], made())
-    replace = os.replace
-
-    def interrupted(*args: object, **more: object) -> None:
-        signal.raise_signal(signal.SIGINT)
-
-    monkeypatch.setattr(os, "replace", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        disk.put(KEYS[1], made())
-    monkeypatch.setattr(os, "replace", replace)
-    assert not list(tmp_path.rglob("*.part"))
-    disk.put(KEYS[1], made())
-    assert disk.get(KEYS[1]) is not None
 
 
 def test_messages_go_to_our_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
