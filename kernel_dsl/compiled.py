@@ -80,7 +80,7 @@ class TensorMapParam:
 
     `axes`: the array's axes, outermost first, that make the tensor's dimensions; an axis in `split` (by axis:
     factor) becomes two dimensions, (extent / factor, factor). `box`: the box's extents, outermost first, one a
-    dimension.
+    dimension. `window`: (axis, low, high) where the tensor is a part of the array alone, so that a copy ends with a view.
     """
 
     array: int
@@ -90,6 +90,7 @@ class TensorMapParam:
     oob_fill: OobFill = OobFill.ZEROS
     axes: tuple[int, ...] | None = None
     split: tuple[tuple[int, int], ...] = ()
+    window: tuple[tuple[int, int, int], ...] = ()
     l2_promotion: int = 0  # bytes: 0, 64, 128 or 256
 
 

@@ -381,6 +381,13 @@ def walk_region(region: Region) -> Iterator[Op]:
                 stack.append(iter(inner.ops))
 
 
+def buffer_of(ref: Value) -> Value:
+    """The buffer that a Ref's root lies in: what was allocated, or a parameter. Ops that make a Ref of one have it as `ref`."""
+    while ref.op is not None and "ref" in ref.op.fields:
+        ref = ref.op.ref  # type: ignore[attr-defined]
+    return ref
+
+
 def array_type(value: Value) -> ArrayType:
     """The type of a value that is an array."""
     assert isinstance(value.type, ArrayType), value.type

@@ -101,19 +101,8 @@ class BlockSpec:
         if not len(shape) == len(index) == ref.ndim:
             what = f"a block of shape {shape} with {len(index)} indices, of a rank-{ref.ndim} Ref"
             raise BadArgument(op=op, what=what, hint="give one extent and one index an axis")
-        _check_slice(ref, shape, op)
         parts = tuple(i if n is None else ds(multiply(i, n), n) for i, n in zip(index, shape, strict=True))
         return ref.slice(parts)
-
-
-def _check_slice(ref: Ref, shape: Sequence[int | None], op: str) -> None:
-    """Raise `PipelineLimit` where the last block of a slice would hold what lies beyond it in the array."""
-    for dim, (extent, n) in enumerate(zip(ref.shape, shape, strict=True)):
-        if n and extent % n and not ref.ends_with_array(dim):
-            what = f"blocks of {n} along dimension {dim} of a slice, which has {extent} elements there"
-            why = "a copy stops at the array's end only: the last block would go on into the elements beyond the slice"
-            hint = f"slice a multiple of {n}, or give the whole array and let index_map say where the blocks are"
-            raise PipelineLimit(op=op, what=what, why=why, hint=hint)
 
 
 def _is_extent(n: Any) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 
 from .compiled import Swizzle
 from .dtypes import DType, as_dtype
+from .ends import End, Held, Part, Start, advance, hull, limited, open_ends
 from .errors import (
     BadArgument,
     BadArgumentType,
@@ -21,9 +22,11 @@ from .errors import (
     SliceOutOfRange,
     TooManyIndices,
 )
-from .ir import MemorySpace, RefType, Value, attribute_type
+from .ir import MemorySpace, RefType, Value
 from .no_arithmetic import NoArithmetic
+from .regroup import NotAffine, regroup, splits
 from .values import Array
+from .view import Access, Limit, View, ViewDim, strides_of
 
 
 @dataclass(frozen=True)
@@ -57,56 +60,6 @@ def is_index(x: Any) -> bool:
     return isinstance(x, (int, np.integer)) and not isinstance(x, bool)
 
 
-@attribute_type
-@dataclass(frozen=True)
-class ViewDim:
-    """A dimension of a view: its extent, and the root axis it walks with which step (axis -1: none)."""
-
-    size: int
-    axis: int
-    step: int = 1
-
-
-@attribute_type
-@dataclass(frozen=True)
-class View:
-    """Which elements of the root a view holds. Root index along axis a = start[a] + sum of step * index.
-
-    `dynamic`: root axes with a dynamic part of the start, in the order of the op's offset operands.
-    `masked`: (root axis, can be negative, can reach the extent) where an access may leave the array.
-    """
-
-    dims: tuple[ViewDim, ...]
-    start: tuple[int, ...]
-    dynamic: tuple[int, ...] = ()
-    masked: tuple[tuple[int, bool, bool], ...] = ()
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(d.size for d in self.dims)
-
-
-@attribute_type
-@dataclass(frozen=True)
-class Access:
-    """How wide the accesses of a view may be: `vector` aligned elements along the view's dimension `minor`.
-
-    `whole`: a mask never cuts through such a vector.
-    """
-
-    vector: int = 1
-    minor: int | None = None
-    whole: bool = True
-
-
-def strides_of(shape: Sequence[int]) -> tuple[int, ...]:
-    """Row-major strides in elements."""
-    out = [1] * len(shape)
-    for i in reversed(range(len(shape) - 1)):
-        out[i] = out[i + 1] * shape[i + 1]
-    return tuple(out)
-
-
 class _At:
     def __init__(self, make: Callable[[Any], Any]) -> None:
         self._make = make
@@ -135,19 +88,27 @@ class Elements(NoArithmetic):
 
 
 class Ref(NoArithmetic):
-    """A handle on an array in GMEM or SMEM. `ref[...]` loads, `ref[...] = x` stores, `ref.at[...]` is a view."""
+    """A handle on an array in GMEM or SMEM. `ref[...]` loads, `ref[...] = x` stores, `ref.at[...]` is a view.
 
-    __slots__ = ("_dims", "_dtype", "_root", "_starts")
+    What may leave the view that it indexes is masked: in GMEM a view keeps `_ranges`, where accesses must stay along each
+    axis of the root (None: anywhere, other limits see to it), and `_ends`, limits that no such range can say.
+    """
+
+    __slots__ = ("_dims", "_ends", "_ranges", "_root", "_starts")
     __hash__ = object.__hash__
 
     def __init__(
         self,
         root: Value,
         dims: tuple[ViewDim, ...] | None = None,
-        starts: tuple[tuple[int, Value | None], ...] | None = None,
+        starts: tuple[Start, ...] | None = None,
+        ranges: tuple[Held, ...] | None = None,
+        ends: tuple[End, ...] = (),
     ) -> None:
         type: RefType = root.type
         self._root = root
+        self._ranges = ranges if ranges is not None else tuple((0, n) for n in type.shape)
+        self._ends = ends
         self._dims = dims if dims is not None else tuple(ViewDim(n, i) for i, n in enumerate(type.shape))
         self._starts = starts if starts is not None else tuple((0, None) for _ in type.shape)
 
@@ -166,6 +127,11 @@ class Ref(NoArithmetic):
     @property
     def shape(self) -> tuple[int, ...]:
         return tuple(d.size for d in self._dims)
+
+    @property
+    def dims(self) -> tuple[ViewDim, ...]:
+        """The extent of each dimension, and how it walks the buffer."""
+        return self._dims
 
     @property
     def dtype(self) -> DType:
@@ -227,17 +193,25 @@ class Ref(NoArithmetic):
         """The view that `.at[index]` makes, for indices that are ints, slices, `ds`, None and Ellipsis."""
         dims: list[ViewDim] = []
         starts = list(self._starts)
+        parts: list[Part] = []
+        places: dict[int, int] = {}  # dimensions of this Ref: which of the view's they become
         for dim, item in self.normalise(index):
             if dim is None:
                 dims.append(ViewDim(1, -1))
                 continue
             own = self._dims[dim]
             start, size, stride = self._interval(item, dim)
+            parts.append((dim, start, size, stride))
             if own.axis >= 0:
-                starts[own.axis] = _advance(starts[own.axis], start, own.step)
+                starts[own.axis] = advance(starts[own.axis], start, own.step)
             if size is not None:
+                places[dim] = len(dims)
                 dims.append(ViewDim(size, own.axis, own.step * stride))
-        return Ref(self._root, tuple(dims), tuple(starts))
+        if self.type.space is not MemorySpace.GMEM:
+            return Ref(self._root, tuple(dims), tuple(starts))
+        ranges, left = limited(self._dims, self._starts, self._ranges, parts)
+        ends = [end.moved(parts, places, len(dims)) for end in (*self._ends, *left)]
+        return Ref(self._root, tuple(dims), tuple(starts), tuple(ranges), tuple(ends))
 
     def normalise(self, index: Any) -> list[tuple[int | None, Any]]:
         """One entry a dimension (None for a new one), Ellipsis expanded. Raises `TooManyIndices`."""
@@ -295,15 +269,6 @@ class Ref(NoArithmetic):
         if item.size and (low < 0 or high > extent):
             raise SliceOutOfRange(start=low, stop=high, dim=dim, extent=extent, what=repr(self))
 
-    def ends_with_array(self, dim: int) -> bool:
-        """Whether elements beyond the end of a dimension would lie outside of the array too, as far as tracing knows."""
-        own = self._dims[dim]
-        if own.axis < 0:
-            return True
-        start, unknown = self._starts[own.axis]
-        beyond = start + own.size * own.step
-        return unknown is None and not 0 <= beyond < self.type.shape[own.axis]
-
     # --- reshaping --------------------------------------------------------------------------------
 
     @property
@@ -318,22 +283,37 @@ class Ref(NoArithmetic):
         if sorted(a + self.ndim if a < 0 else a for a in order) != list(range(self.ndim)):
             what = f"axes {order} are no permutation of a rank-{self.ndim} Ref"
             raise BadArgument(op="transpose", what=what, hint="name each axis once")
-        return Ref(self._root, tuple(self._dims[a] for a in order), self._starts)
+        return self.arranged(order)
+
+    def arranged(self, order: Sequence[int | ViewDim]) -> Ref:
+        """The view with its dimensions in another order, and new ones that walk along nothing."""
+        dims = tuple(self._dims[d] if isinstance(d, int) else d for d in order)
+        ends = tuple(
+            replace(e, steps=tuple(e.steps[d] if isinstance(d, int) else 0 for d in order)) for e in self._ends
+        )
+        return Ref(self._root, dims, self._starts, self._ranges, ends)
 
     def reshape(self, *shape: Any) -> Ref:
         """A view of another shape, where the elements are in that order in memory. Raises `BadReshape`."""
         to = tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else tuple(shape)
         to = infer_shape(to, self.size, f"{self!r}", self.shape)
         if not self.size:
-            return Ref(self._root, tuple(ViewDim(n, -1) for n in to), self._starts)
+            return Ref(self._root, tuple(ViewDim(n, -1) for n in to), self._starts, self._ranges)
         first = self._whole_from()
-        if first is not None and not _splits(self.shape, to):
+        if first is not None and not splits(self.shape, to):
             from .ops.ref import reshape_root
 
             root = reshape_root(self._root, (*self.type.shape[:first], *to))
             dims = tuple(ViewDim(n, first + i) for i, n in enumerate(to))
-            return Ref(root, dims, (*self._starts[:first], *((0, None) for _ in to)))
-        return Ref(self._root, _regroup(self, to), self._starts)
+            starts = (*self._starts[:first], *((0, None) for _ in to))
+            ends = tuple(replace(e, steps=(0,) * len(to)) for e in self._ends)
+            return Ref(root, dims, starts, (*self._ranges[:first], *((0, n) for n in to)), ends)
+        try:
+            dims, ends = regroup(self._dims, self._ends, to)
+        except NotAffine:
+            why = "a reshaped Ref must walk each axis of its buffer in even steps; reshape the loaded value instead"
+            raise BadReshape(what=f"{self!r}", shape=self.shape, to=to, why=why) from None
+        return Ref(self._root, dims, self._starts, self._ranges, ends)
 
     def _whole_from(self) -> int | None:
         """The buffer's axis from which on this view is all of them, in order and gapless; None where it is not."""
@@ -342,7 +322,11 @@ class Ref(NoArithmetic):
         if first < 0 or not type.contiguous or type.tiling or type.swizzle is not Swizzle.NONE or not self.size:
             return None
         whole = all(d == ViewDim(type.shape[first + i], first + i) for i, d in enumerate(self._dims))
-        return first if whole and all(s == (0, None) for s in self._starts[first:]) else None
+        whole = whole and all(static == 0 and value is None for static, value in self._starts[first:])
+        whole = whole and all(
+            r is None or r == (0, n) for r, n in zip(self._ranges[first:], type.shape[first:], strict=True)
+        )
+        return first if whole and not any(any(e.steps) for e in self._ends) else None
 
     def bitcast(self, dtype: Any) -> Ref:
         """The same memory as another dtype; the last dimension's extent changes with the width."""
@@ -351,44 +335,46 @@ class Ref(NoArithmetic):
         return bitcast_ref(self, as_dtype(dtype))
 
     def moved_to(self, root: Value) -> Ref:
-        """The same view of another buffer of the same type."""
-        return Ref(root, self._dims, self._starts)
+        """The same view of another buffer of the same shape."""
+        return Ref(root, self._dims, self._starts, self._ranges, self._ends)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether this is the buffer as it is, no view of it."""
+        same = self._dims == Ref(self._root)._dims and not self._ends
+        held = all(r is None or r == (0, n) for r, n in zip(self._ranges, self.type.shape, strict=True))
+        return same and held and all(static == 0 and value is None for static, value in self._starts)
 
     # --- for the ops ------------------------------------------------------------------------------
 
-    def view(self) -> tuple[View, tuple[Value, ...]]:
-        """The view as an attribute, and the dynamic offsets, widened to int64 where int32 could overflow."""
+    def view(self, promise: bool = False) -> tuple[View, tuple[Value, ...]]:
+        """The view as an attribute, and the dynamic offsets, widened to int64 where int32 could overflow.
+
+        `promise`: accesses stay inside, whatever is known.
+        """
         from .ops.index import widen
 
-        type = self.type
-        masked: list[tuple[int, bool, bool]] = []
-        dynamic: list[int] = []
-        offsets: list[Value] = []
-        for axis, (_static, value) in enumerate(self._starts):
-            if value is not None:
-                dynamic.append(axis)
-                offsets.append(widen(value))
-            low, high = self.bounds(axis)
-            # SMEM is not masked: leaving it is the author's error, and the interpreter's to report
-            open_ended = self.size and type.space is MemorySpace.GMEM
-            if open_ended and (low < 0 or high >= type.shape[axis]):
-                masked.append((axis, low < 0, high >= type.shape[axis]))
+        dynamic = tuple(axis for axis, (_, value) in enumerate(self._starts) if value is not None)
+        offsets = [widen(value) for _, value in self._starts if value is not None]
+        masked: list[Limit] = []
+        # SMEM is not masked: leaving it is the author's error, and the interpreter's to report
+        if self.size and self.type.space is MemorySpace.GMEM and not promise:
+            for axis, held in enumerate(self._ranges):
+                if held is not None:
+                    masked.append(Limit(axis, *open_ends(self.bounds(axis), held)))
+            for end in self._ends:
+                low, high = open_ends(end.bounds(self._dims), (0, end.extent))
+                static, value = end.start
+                if value is not None and (low is not None or high is not None):
+                    offsets.append(widen(value))
+                masked.append(Limit(-1, low, high, static, value is not None, end.steps))
+        masked = [m for m in masked if m.low is not None or m.high is not None]
         start = tuple(static for static, _ in self._starts)
-        return View(self._dims, start, tuple(dynamic), tuple(masked)), tuple(offsets)
+        return View(self._dims, start, dynamic, tuple(masked)), tuple(offsets)
 
     def bounds(self, axis: int) -> tuple[int, int]:
         """The least and the greatest root index that the view can touch along `axis`."""
-        static, value = self._starts[axis]
-        low = high = static
-        if value is not None:
-            facts = value.facts
-            assert facts is not None
-            low, high = low + facts.lo, high + facts.hi
-        for d in self._dims:
-            if d.axis == axis:
-                reach = d.step * (d.size - 1)
-                low, high = low + min(reach, 0), high + max(reach, 0)
-        return low, high
+        return hull(self._starts[axis], [(d.step, d.size) for d in self._dims if d.axis == axis])
 
     def vector(self) -> tuple[int, int | None]:
         """(elements that one aligned access can move, the view's dimension with unit stride in memory or None)."""
@@ -421,28 +407,12 @@ class Ref(NoArithmetic):
             vector //= 2
         return vector, minor
 
-    def access(self) -> Access:
-        """How wide an access of this view may be."""
+    def access(self, view: View, offsets: Sequence[Value]) -> Access:
+        """How wide an access may be that `view` and `offsets` describe."""
         vector, minor = self.vector()
-        if vector == 1:
+        if vector == 1 or minor is None:
             return Access(1, minor)
-        last = len(self.type.shape) - 1
-        low, high = self.bounds(last)
-        masked = low < 0 or high >= self.type.shape[last]
-        # the start is a multiple of the vector, or it would not be aligned
-        return Access(vector, minor, not masked or self.type.shape[last] % vector == 0)
-
-
-def _advance(start: tuple[int, Value | None], by: Any, step: int) -> tuple[int, Value | None]:
-    static, value = start
-    if isinstance(by, int):
-        return static + by * step, value
-    from .ops.arith import add, multiply
-
-    if by.facts is not None and by.facts.constant is not None:
-        return static + by.facts.constant * step, value
-    moved: Any = multiply(by, step) if step != 1 else by
-    return static, moved if value is None else add(value, moved)
+        return Access(vector, minor, not view.cuts(offsets, vector, minor))
 
 
 def infer_shape(to: tuple[Any, ...], size: int, what: str, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -453,61 +423,3 @@ def infer_shape(to: tuple[Any, ...], size: int, what: str, shape: tuple[int, ...
     if holes > 1 or prod(out) != size or any(n < 0 for n in out):
         raise BadReshape(what=what, shape=shape, to=to, why=f"{size} elements are not {prod(out)}")
     return out
-
-
-def _regroup(ref: Ref, to: tuple[int, ...]) -> tuple[ViewDim, ...]:
-    """The dimensions of a reshaped view: split and merge where memory order allows."""
-    pool = [d for d in ref._dims if d.size != 1]  # pyright: ignore[reportPrivateUsage]
-    out: list[ViewDim] = []
-    position = 0
-    current: ViewDim | None = None
-    for extent in to:
-        if extent == 1:
-            out.append(ViewDim(1, -1))
-            continue
-        need = extent
-        taken: list[ViewDim] = []
-        while need > 1:
-            if current is None:
-                current = pool[position]
-                position += 1
-            if current.size <= need:
-                if need % current.size:
-                    raise _not_affine(ref, to)
-                taken.append(current)
-                need //= current.size
-                current = None
-            else:
-                if current.size % need:
-                    raise _not_affine(ref, to)
-                rest = current.size // need
-                taken.append(ViewDim(need, current.axis, current.step * rest))
-                current = replace(current, size=rest)
-                need = 1
-        out.append(_merge(ref, taken, to))
-    return tuple(out)
-
-
-def _splits(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
-    """Whether every dimension of `shape` is one or several of `to`: then the buffer can stay as it is."""
-    left = [n for n in to if n != 1]
-    for extent in shape:
-        while extent > 1:
-            if not left or extent % left[0]:
-                return False
-            extent //= left.pop(0)
-    return not left
-
-
-def _merge(ref: Ref, parts: list[ViewDim], to: tuple[int, ...]) -> ViewDim:
-    merged = parts[-1]
-    for major in reversed(parts[:-1]):
-        if major.axis != merged.axis or major.step != merged.step * merged.size:
-            raise _not_affine(ref, to)
-        merged = ViewDim(major.size * merged.size, merged.axis, merged.step)
-    return merged
-
-
-def _not_affine(ref: Ref, to: tuple[int, ...]) -> BadReshape:
-    why = "a reshaped Ref must walk each axis of its buffer in even steps; reshape the loaded value instead"
-    return BadReshape(what=f"{ref!r}", shape=ref.shape, to=to, why=why)

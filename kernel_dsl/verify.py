@@ -166,12 +166,16 @@ def _access(op: Any) -> None:
     t = op.ref.type
     if not isinstance(t, RefType):
         raise Invalid("access", op, f"through a {t}")
-    axes = [d.axis for d in op.view.dims] + list(op.view.dynamic) + [axis for axis, _, _ in op.view.masked]
+    axes = [d.axis for d in op.view.dims] + list(op.view.dynamic) + [limit.axis for limit in op.view.masked]
     if any(not -1 <= axis < len(t.shape) for axis in axes) or len(op.view.start) != len(t.shape):
         raise Invalid("access", op, f"a view that {t} does not have")
     if "offsets" in op.fields:
-        if len(op.offsets) != len(op.view.dynamic):
-            raise Invalid("access", op, f"{len(op.offsets)} offsets for {len(op.view.dynamic)} dynamic axes")
+        due = len(op.view.dynamic) + sum(limit.dynamic for limit in op.view.masked)
+        if len(op.offsets) != due:
+            raise Invalid("access", op, f"{len(op.offsets)} offsets for {due} dynamic starts")
+        walks = len(getattr(op, "walks", ()))
+        if any(limit.axis < 0 and len(limit.steps) != len(op.view.dims) + walks for limit in op.view.masked):
+            raise Invalid("access", op, "a limit with other dimensions than the view")
         for offset in op.offsets:
             _scalar(offset, "integer", op, "access")
     if op.op_name in ("store", "atomic_rmw") and (op.x.type.dtype != t.dtype or op.x.type.shape != op.view.shape):

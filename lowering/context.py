@@ -7,14 +7,16 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from kernel_dsl.compiled import AccumulatorNames, SmemRegion, SourceLine, TensorMapParam, Workspace
-from kernel_dsl.ir import Effect, KernelIR, MemorySpace, Op, RefType, Region, Value, Yield
+from kernel_dsl.ir import Effect, KernelIR, MemorySpace, Op, RefType, Region, Value, Yield, buffer_of
 from kernel_dsl.layout import LANE_BITS, WARP_BITS, Layout
 from kernel_dsl.lazy import lazy
 from kernel_dsl.ops.cluster import PeerRef
-from kernel_dsl.ops.copy import CopySmemToGmem
+from kernel_dsl.ops.copy import CopyGmemToSmem, CopySmemToGmem
+from kernel_dsl.ops.matrix import Wgmma
 from kernel_dsl.ops.threads import InlinePtx
 from kernel_dsl.source import Loc
 from kernel_dsl.target import Target
+from kernel_dsl.tma import Way
 
 from .emit import Emitter, Regs
 
@@ -141,6 +143,22 @@ class Context:
             return stores or any(v in copied for v in touched) or isinstance(op, (PeerRef, InlinePtx))
 
         return any(passes(op) for op in self.ops)
+
+    @lazy
+    def _async_buffers(self) -> frozenset[Value]:
+        out: set[Value] = set()
+        for op in self.ops:
+            if isinstance(op, CopyGmemToSmem) and op.barrier is not None and (s := op.start) and s.way is not Way.LANES:
+                out.add(buffer_of(op.dst))
+            elif isinstance(op, CopySmemToGmem):
+                out.add(buffer_of(op.src))
+            elif isinstance(op, Wgmma):
+                out.update(buffer_of(v) for v in (op.a, op.b) if isinstance(v.type, RefType))
+        return frozenset(out)
+
+    def seen_by_async(self, ref: Value) -> bool:
+        """Whether anything in the kernel accesses a buffer through the async proxy: tensor copies, wgmma."""
+        return buffer_of(ref) in self._async_buffers
 
     # --- where a lane is --------------------------------------------------------------------------
 

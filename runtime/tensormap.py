@@ -1,7 +1,4 @@
-"""TMA descriptors: the rules of `cuTensorMapEncodeTiled` in words, and the encoding on CUDA.
-
-Rules: CUDA driver API, 'Tensor Map Object Managment'; PTX ISA 5.5, 'Tensors'.
-"""
+"""TMA descriptors: from a kernel's recipe and an array to what the driver encodes, checked by the rules of `tma.py`."""
 
 from __future__ import annotations
 
@@ -10,36 +7,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from kernel_dsl import tma
 from kernel_dsl.compiled import CompiledKernel, OobFill, Swizzle, TensorMapParam
-from kernel_dsl.dtypes import DType
 
 from . import driver
 from .arrays import ArrayView
 from .errors import ArgumentValueError, array_name, where
 
 BYTES = 128
-_MAX_RANK = 5
-_MAX_EXTENT = 2**32
-_MAX_STRIDE = 2**40
-_MAX_BOX = 256
-_ALIGNMENT = 16
 
 
 @dataclass(frozen=True)
-class TensorMapPlan:
-    """A descriptor's fields as the driver takes them: innermost dimension first, strides in bytes.
+class TensorMapPlan(tma.Tiled):
+    """A descriptor's fields as the driver takes them."""
 
-    `strides` has one entry fewer than `extents`: the innermost dimension is contiguous.
-    """
-
-    address: int
-    dtype: DType
-    extents: tuple[int, ...]
-    strides: tuple[int, ...]
-    box: tuple[int, ...]
-    swizzle: Swizzle
-    oob_fill: OobFill
-    l2_promotion: int
+    l2_promotion: int = 0
 
 
 def array_of(param: TensorMapParam, kernel: CompiledKernel) -> str:
@@ -54,53 +36,53 @@ def plan(param: TensorMapParam, view: ArrayView, name: str = "the array") -> Ten
     """
     if view.size == 0:
         return None
-    extents, steps = _dimensions(param, view, name)
-    _check_box(param, extents, name)
+    extents, steps, start = _dimensions(param, view, name)
     item = param.dtype.itemsize
-    if view.address % _ALIGNMENT:
-        raise _refusal(name, f"its address {view.address:#x} is not a multiple of {_ALIGNMENT} bytes")
-    if steps[-1] != 1 and extents[-1] != 1:
+    if len(param.box) != len(extents):
+        raise _refusal(name, f"the box {param.box} has {len(param.box)} extents for {len(extents)} dimensions")
+    if steps and steps[-1] != 1 and extents[-1] != 1:
         raise _refusal(
             name,
             f"its innermost axis has a stride of {steps[-1]} elements, and TMA needs neighbours (stride 1). "
             "Pass a contiguous copy",
         )
     strides: list[int] = []
-    gapless = extents[-1] * item
+    gapless = extents[-1] * item if extents else 0
     for extent, step in zip(reversed(extents[:-1]), reversed(steps[:-1]), strict=True):
         # The stride of an axis of extent 1 is never used, so any legal one will do.
-        stride = step * item if extent > 1 else -(-gapless // _ALIGNMENT) * _ALIGNMENT
-        if stride % _ALIGNMENT or not 0 <= stride < _MAX_STRIDE:
-            fix = f"Pad the row to a multiple of {_ALIGNMENT} bytes" if stride >= 0 else "Pass a contiguous copy"
-            raise _refusal(
-                name,
-                f"an axis of extent {extent} has a stride of {stride} bytes, and TMA needs a "
-                f"non-negative multiple of {_ALIGNMENT} below 2**40. {fix}",
-            )
+        stride = step * item if extent > 1 else -(-gapless // tma.UNIT) * tma.UNIT
         strides.append(stride)
         gapless = stride * extent
-    for extent in extents:
-        if extent > _MAX_EXTENT:
-            raise _refusal(name, f"an extent of {extent} is over 2**32")
-    return TensorMapPlan(
-        view.address,
+    made = TensorMapPlan(
+        view.address + start * item,
         param.dtype,
         tuple(reversed(extents)),
         tuple(strides),
         tuple(reversed(param.box)),
+        (1,) * len(extents),
         param.swizzle,
         param.oob_fill,
-        param.l2_promotion,
+        l2_promotion=param.l2_promotion,
     )
+    wrong = tma.map_rule_broken(made)
+    if wrong is not None:
+        raise _refusal(name, wrong)
+    return made
 
 
-def _dimensions(param: TensorMapParam, view: ArrayView, name: str) -> tuple[list[int], list[int]]:
-    """Extents and element strides of the tensor's dimensions, outermost first."""
+def _dimensions(param: TensorMapParam, view: ArrayView, name: str) -> tuple[list[int], list[int], int]:
+    """Extents and element strides of the tensor's dimensions, outermost first, and the element that it starts at."""
     split = dict(param.split)
+    window = {axis: (low, high) for axis, low, high in param.window}
     extents: list[int] = []
     steps: list[int] = []
+    start = 0
     for axis in param.axes if param.axes is not None else range(len(view.shape)):
-        extent, step = view.shape[axis], view.strides[axis]
+        low, high = window.get(axis, (0, view.shape[axis]))
+        if not 0 <= low < high <= view.shape[axis]:
+            raise _refusal(name, f"elements {low} to {high} of axis {axis} of extent {view.shape[axis]}")
+        extent, step = high - low, view.strides[axis]
+        start += low * step
         factor = split.get(axis)
         if factor is None:
             extents.append(extent)
@@ -110,37 +92,13 @@ def _dimensions(param: TensorMapParam, view: ArrayView, name: str) -> tuple[list
             raise _refusal(name, f"axis {axis} of extent {extent} does not split into tiles of {factor}")
         extents += [extent // factor, factor]
         steps += [step * factor, step]
-    if not 1 <= len(extents) <= _MAX_RANK:
-        raise _refusal(name, f"it would have {len(extents)} dimensions, and TMA takes 1 to {_MAX_RANK}")
-    return extents, steps
-
-
-def _check_box(param: TensorMapParam, extents: list[int], name: str) -> None:
-    item = param.dtype.itemsize
-    if len(param.box) != len(extents):
-        raise _refusal(name, f"the box {param.box} has {len(param.box)} extents for {len(extents)} dimensions")
-    if any(not 1 <= n <= _MAX_BOX for n in param.box):
-        raise _refusal(name, f"the box {param.box} has an extent outside 1 to {_MAX_BOX}")
-    inner = param.box[-1] * item
-    if inner % _ALIGNMENT:
-        raise _refusal(
-            name,
-            f"the box's innermost extent is {inner} bytes, and TMA needs a multiple of {_ALIGNMENT}",
-        )
-    if param.swizzle is not Swizzle.NONE and inner > param.swizzle.value:
-        raise _refusal(
-            name,
-            f"the box's innermost extent is {inner} bytes, over the swizzle's span of {param.swizzle.value}",
-        )
-    if param.oob_fill is OobFill.NAN and param.dtype.name not in _NAN_FILL:
-        raise _refusal(name, f"filling with NaN needs a 16-, 32- or 64-bit float dtype, not {param.dtype}")
+    return extents, steps, start
 
 
 def _refusal(name: str, why: str) -> ArgumentValueError:
     return ArgumentValueError(f"{name} cannot be copied by TMA: {why}")
 
 
-_NAN_FILL = frozenset({"float16", "bfloat16", "float32", "float64"})
 # CUtensorMapDataType has no int8, int16, bool, fp8 or complex: TMA moves them as unsigned of the
 # same size.
 _TYPES = {

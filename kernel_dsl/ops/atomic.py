@@ -15,7 +15,7 @@ from ..dtypes import DType
 from ..errors import BadArgument, StoreShape, UnsupportedDType
 from ..ir import Effect, Op, Value, array_type, attr, attribute_type, operand, operands
 from ..layout import SCALAR
-from ..refs import Elements, View
+from ..refs import Elements, View, ViewDim
 from ..target import Feature
 from ..trace import LayoutVar, traced
 from ..values import Array
@@ -55,7 +55,7 @@ SCOPES = ("cta", "cluster", "gpu", "sys")
 class AtomicRmw(Op, name="atomic_rmw", effect=Effect.READ | Effect.WRITE):
     """Old values, exchanged for op(old, x). PTX `atom`, ISA 9.7.13.6.
 
-    `indices`: along `axes` of the root, index values to add to the view's index, as in a gather.
+    `indices`: of elements chosen by index arrays, along the dimensions `walks`, as in a gather.
     """
 
     ref: Value = operand()
@@ -67,7 +67,7 @@ class AtomicRmw(Op, name="atomic_rmw", effect=Effect.READ | Effect.WRITE):
     kind: AtomicKind = attr()
     order: str = attr("relaxed")
     scope: str = attr("gpu")
-    axes: tuple[int, ...] = attr(())
+    walks: tuple[ViewDim, ...] = attr(())
 
     def infer(self) -> tuple[Any, ...]:
         return (array_type(self.x),)
@@ -92,7 +92,7 @@ class AtomicCas(Op, name="atomic_cas", effect=Effect.READ | Effect.WRITE):
     view: View = attr()
     order: str = attr("relaxed")
     scope: str = attr("gpu")
-    axes: tuple[int, ...] = attr(())
+    walks: tuple[ViewDim, ...] = attr(())
 
     def infer(self) -> tuple[Any, ...]:
         return (array_type(self.x),)
@@ -119,30 +119,32 @@ class _Site:
     indices: tuple[Value, ...]
     mask: Array | None
     view: View
-    axes: tuple[int, ...]
+    walks: tuple[ViewDim, ...]
 
 
 def _prepare(ref: Any, values: tuple[Any, ...], op: str, mask: Any, order: str, scope: str) -> _Site:
     """Check and place everything that all atomics take."""
     chosen = Target(as_ref(ref.ref, op), ref.index) if isinstance(ref, Elements) else None
-    target = as_ref(ref, op) if chosen is None else chosen.ref
+    target = as_ref(ref, op) if chosen is None else ref.ref
     check_writable(target)
     for word, given, allowed in (("order", order, ORDERS), ("scope", scope, SCOPES)):
         if given not in allowed:
             raise BadArgument(op=op, what=f"{word}={given!r}", hint=f"it is one of {', '.join(allowed)}")
-    shape = target.shape
+    shape = target.shape if chosen is None else chosen.shape
     given_values = [stored_value(target.dtype, value) for value in values]
     for x in given_values:
         if len(x.shape) > len(shape) or broadcast_shapes([x.shape, shape], op) != shape:
             raise StoreShape(value=x.shape, ref=shape)
-    view, offsets = target.view()
+    view, offsets = target.view() if chosen is None else chosen.view()
+    walks = () if chosen is None else chosen.walks
     arrays = [] if chosen is None else chosen.arrays
     where: Any = SCALAR if not shape else LayoutVar(shape)
     full = [a for a in arrays if a.shape == shape]
     if full:
         where = full[0].type.layout
     elif shape and chosen is None:
-        where = LayoutVar(shape, *target.vector())
+        vector, minor = target.vector()
+        where = LayoutVar(shape, vector, minor)
     guard = None if mask is None else mask_value(mask, shape, op)
     placed: list[Array] = []
     for x in given_values:
@@ -153,8 +155,7 @@ def _prepare(ref: Any, values: tuple[Any, ...], op: str, mask: Any, order: str, 
     indices = tuple(broadcast_value(a, shape, where) for a in arrays)
     if guard is not None:
         guard = broadcast_value(guard, shape, where)
-    axes = () if chosen is None else chosen.axes
-    return _Site(target.root, placed, offsets, indices, guard, view, axes)
+    return _Site(target.root, placed, offsets, indices, guard, view, walks)
 
 
 def _dtype(ref: Any, op: str) -> DType:
@@ -166,7 +167,7 @@ def atomic(ref: Any, value: Any, kind: AtomicKind, op: str, mask: Any, order: st
     _check(_dtype(ref, op), kind, op)
     at = _prepare(ref, (value,), op, mask, order, scope)
     (x,) = at.operands
-    return traced(AtomicRmw(at.root, x, at.offsets, at.indices, at.mask, at.view, kind, order, scope, at.axes))
+    return traced(AtomicRmw(at.root, x, at.offsets, at.indices, at.mask, at.view, kind, order, scope, at.walks))
 
 
 def atomic_add(ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed", scope: str = "gpu") -> Array:
@@ -237,4 +238,4 @@ def atomic_cas(
     _check(_dtype(ref, "atomic_cas"), AtomicKind.XCHG, "atomic_cas")
     at = _prepare(ref, (compare, value), "atomic_cas", mask, order, scope)
     old, new = at.operands
-    return traced(AtomicCas(at.root, new, old, at.offsets, at.indices, at.mask, at.view, order, scope, at.axes))
+    return traced(AtomicCas(at.root, new, old, at.offsets, at.indices, at.mask, at.view, order, scope, at.walks))

@@ -145,7 +145,7 @@ def async_store_smem(x: Any, ref: Any, barrier: Any, *, cluster_dim: str, cluste
             one.linear(op),
             as_value(cluster_idx, op),
             view,
-            target.access(),
+            target.access(view, offsets),
             axis,
         )
     )

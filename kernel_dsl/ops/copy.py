@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Any
 
+from ..diagnostics import CostNote
 from ..errors import BadArgument, BadArgumentType
 from ..errors_hopper import BarrierBytes, ClusterUse, CopyMismatch, CopySpaces, TmaRule
-from ..ir import Effect, MemorySpace, Op, Value, attr, attribute_type, operand, operands
+from ..ir import Effect, MemorySpace, Op, RefType, Value, attr, attribute_type, operand, operands
 from ..refs import Ref, View
-from ..target import Feature
+from ..target import DEFAULT, Feature
+from ..tma import MAX_TRANSFER, NAN_FILL, REDUCTIONS, UNIT, Start, Way, innermost_start
 from ..trace import current, emit
 from ..values import Array
 from .barrier import as_barrier
@@ -27,9 +29,7 @@ __all__ = [
     "wait_smem_to_gmem",
 ]
 
-# PTX ISA 9.7.13.15.1: the tx-count of a phase is at most 2^20 - 1
-MAX_TRANSFER = 2**20 - 1
-REDUCTIONS = ("add", "min", "max", "inc", "dec", "and", "or", "xor", "smin", "smax", "umin", "umax")
+_SPELT = {"smin": "min", "umin": "min", "smax": "max", "umax": "max"}  # the dtype says which
 HINTS = ("", "evict_first", "evict_normal", "evict_last")
 
 
@@ -66,6 +66,12 @@ class CopyGmemToSmem(Op, name="copy_gmem_to_smem", effect=Effect.SYNC, requires=
     multicast: tuple[int, ...] = attr()
     hint: str = attr("")
 
+    @property
+    def start(self) -> Start | None:
+        """Where it starts along the innermost dimension of the tensor; None where the buffer's last axis is not copied."""
+        axis = _innermost(self.src_view, self.dst_view, self.dst.type)
+        return None if axis is None else innermost_start(self.src.type, self.src_view, self.src_offsets, axis)
+
     def needs(self) -> Feature:
         if self.multicast:
             return Feature.TMA | Feature.CLUSTER
@@ -85,6 +91,12 @@ class CopySmemToGmem(Op, name="copy_smem_to_gmem", effect=Effect.SYNC, requires=
     reduction: str = attr("")
     commit: bool = attr(True)
     hint: str = attr("")
+
+    @property
+    def start(self) -> Start | None:
+        """Where it starts along the innermost dimension of the tensor; None where the buffer's last axis is not copied."""
+        axis = _innermost(self.dst_view, self.src_view, self.src.type)
+        return None if axis is None else innermost_start(self.dst.type, self.dst_view, self.dst_offsets, axis)
 
 
 class Prefetch(Op, name="async_prefetch", effect=Effect.READ, requires=Feature.TMA):
@@ -141,9 +153,32 @@ def _pair(src: Any, dst: Any, spaces: tuple[MemorySpace, MemorySpace], op: str) 
     return a, b
 
 
-def squeeze(view: View) -> View:
-    """The view without dimensions of extent 1."""
-    return View(tuple(d for d in view.dims if d.size != 1), view.start, view.dynamic, view.masked)
+def _innermost(gmem: View, smem: View, buffer: RefType) -> int | None:
+    """The axis of the array along which the last axis of the buffer is copied."""
+    last = len(buffer.shape) - 1
+    return next((g.axis for g, s in zip(gmem.dims, smem.dims, strict=True) if s.axis == last and g.axis >= 0), None)
+
+
+def _note_way(op: CopyGmemToSmem | CopySmemToGmem, alone: str) -> None:
+    """Say what a start costs that TMA may not take. Raises `TmaRule` where the lanes can't copy instead: `alone` says why."""
+    start = op.start
+    if start is None or start.way is Way.TENSOR or not (current().target or DEFAULT).supports(Feature.TMA):
+        return
+    where = f"its start along axis {start.axis} of the array"
+    times = f"a multiple of {start.unit} elements ({UNIT} bytes)"
+    fix = f"start at a multiple of {start.unit}"
+    if start.way is Way.LANES:
+        what, done = f"{where} is never {times}", "the lanes copy it"
+    elif not start.aligned:
+        what = f"{where} is not known to be {times}"
+        fix = f"promise what it is a multiple of, by `kd.multiple_of(start, {start.unit})`"
+        done = f"a test at run time picks TMA or a copy by the lanes; {fix}"
+    else:
+        what = f"{where} may lie before the view, which begins at element {start.least}, not at {times}"
+        done = "a test at run time picks TMA or a copy by the lanes"
+    if alone:
+        raise TmaRule(op=op.op_name, loc=op.loc, what=what, why=f"TMA can't copy that, and {alone}", hint=fix)
+    current().notes.append(CostNote(f"`{op.op_name}`: {what}: {done}", op.loc))
 
 
 def _hint(hint: str | None, op: str) -> str:
@@ -179,10 +214,11 @@ def copy_gmem_to_smem(
 ) -> None:
     """Start copying a view of GMEM to one of SMEM; the copy arrives once on `barrier` with its bytes.
 
-    Elements outside of the array become zeros (`oob_mode`). `collective_axes`: cluster axes whose blocks want the same
-    data in the same place: each loads a part for all, and each block's barrier gets all bytes. With a false
-    `predicate` nothing is copied and nothing arrives. `l2_hint`: "evict_first", "evict_last" or "evict_normal".
-    Without a barrier the copy is a group of its own, for `wait_gmem_to_smem`. PTX ISA 9.7.9.25 and 9.7.9.27.
+    Elements outside of the view that `src` is a block of become zeros (`oob_mode`). `collective_axes`: cluster axes whose
+    blocks want the same data in the same place: each loads a part for all, and each block's barrier gets all bytes. With a
+    false `predicate` nothing is copied and nothing arrives. `l2_hint`: "evict_first", "evict_last" or "evict_normal".
+    Without a barrier the copy is a group of its own, for `wait_gmem_to_smem`. Where the block does not start at a multiple
+    of 16 bytes along the innermost axis, the lanes copy it. PTX ISA 9.7.9.25 and 9.7.9.27.
 
     Both views have one dtype, and one shape but for extents of 1. Raises `CopySpaces`, `CopyMismatch`, `TmaRule` for what TMA
     can't do, `BarrierBytes`, `ClusterUse`, `BadArgument`, `BadArgumentType`.
@@ -191,7 +227,7 @@ def copy_gmem_to_smem(
     a, b = _pair(src, dst, (MemorySpace.GMEM, MemorySpace.SMEM), op)
     if not isinstance(oob_mode, OOBFillMode):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise BadArgumentType(op=op, what=f"oob_mode={oob_mode!r}", hint="use `kd.OOBFillMode.ZEROS` or its kin")
-    if oob_mode is OOBFillMode.NANS and (not a.dtype.is_float or a.dtype.itemsize == 1):
+    if oob_mode is OOBFillMode.NANS and a.dtype.name not in NAN_FILL:
         hint = "TMA fills float16, bfloat16, float32 and float64 with NaN; use `ZEROS`"
         raise BadArgument(op=op, what=f"oob_mode=NANS for {a.dtype}", hint=hint)
     size = a.size * a.dtype.itemsize
@@ -201,8 +237,9 @@ def copy_gmem_to_smem(
     one = None if barrier is None else as_barrier(barrier, op)
     if one is None and axes:
         raise ClusterUse(op=op, what="a multicast without a barrier", hint="pass the barrier that it completes on")
-    (src_view, src_offsets), (dst_view, dst_offsets) = a.view(), b.view()
-    emit(
+    promise = current().promise_bounds or oob_mode is OOBFillMode.PROMISE_IN_BOUNDS
+    (src_view, src_offsets), (dst_view, dst_offsets) = a.view(promise), b.view()
+    made = emit(
         CopyGmemToSmem(
             a.root,
             src_offsets,
@@ -211,13 +248,15 @@ def copy_gmem_to_smem(
             None if one is None else one.root,
             None if one is None else one.linear(op),
             _predicate(predicate, op),
-            squeeze(src_view),
-            squeeze(dst_view),
+            src_view.squeezed(),
+            dst_view.squeezed(),
             oob_mode,
             axes,
             _hint(l2_hint, op),
         )
     )
+    if one is not None and a.size:
+        _note_way(made, "the lanes can't share it with the blocks of a cluster" if axes else "")
 
 
 def copy_smem_to_gmem(
@@ -229,9 +268,9 @@ def copy_smem_to_gmem(
     reduction_op: str | None = None,
     l2_hint: str | None = None,
 ) -> None:
-    """Start copying a view of SMEM to one of GMEM; elements beyond the array's end are dropped.
+    """Start copying a view of SMEM to one of GMEM; elements beyond the end of the view that `dst` is a block of are dropped.
 
-    A start below zero is refused here where it is known, and is a hazard in the interpreter: the GPU can't store there.
+    A start before it is refused here where it is known, and is a hazard in the interpreter: the GPU can't store there.
     Call `commit_smem` after writing the SMEM. `commit_group=False` leaves the copy in the open group.
     `reduction_op`: combine with what is there ("add", "min", "max", "and", "or", "xor", "inc", "dec"). `l2_hint`: as for
     `copy_gmem_to_smem`, and so are shapes and dtypes. Raises `CopySpaces`, `CopyMismatch`,
@@ -241,53 +280,52 @@ def copy_smem_to_gmem(
     a, b = _pair(src, dst, (MemorySpace.SMEM, MemorySpace.GMEM), op)
     check_writable(b)
     reduction = reduction_op or ""
-    if reduction and reduction not in REDUCTIONS:
-        raise BadArgument(op=op, what=f"reduction_op={reduction_op!r}", hint=f"one of {', '.join(REDUCTIONS)}")
-    reduction = reduction[1:] if reduction in ("smin", "smax", "umin", "umax") else reduction
+    if reduction and reduction not in (*REDUCTIONS, *_SPELT):
+        hint = f"one of {', '.join((*REDUCTIONS, *_SPELT))}"
+        raise BadArgument(op=op, what=f"reduction_op={reduction_op!r}", hint=hint)
+    reduction = _SPELT.get(reduction, reduction)
     _check_reduction(reduction, b, op)
-    _check_starts(b, op)
-    (src_view, src_offsets), (dst_view, dst_offsets) = a.view(), b.view()
-    emit(
+    (src_view, src_offsets), (dst_view, dst_offsets) = a.view(), b.view(current().promise_bounds)
+    _check_starts(dst_view, op)
+    made = emit(
         CopySmemToGmem(
             a.root,
             src_offsets,
             b.root,
             dst_offsets,
             _predicate(predicate, op),
-            squeeze(src_view),
-            squeeze(dst_view),
+            src_view.squeezed(),
+            dst_view.squeezed(),
             reduction,
             bool(commit_group),
             _hint(l2_hint, op),
         )
     )
+    if b.size:
+        _note_way(made, "the lanes can't reduce as it does" if reduction else "")
 
 
-def _check_starts(ref: Ref, op: str) -> None:
+def _check_starts(view: View, op: str) -> None:
     """Stores at negative coordinates: PTX ISA 5.5.3.2 drops what lies outside, the H200 stops (illegal instruction)."""
-    view = ref.view()[0]
+    lows = {limit.axis: limit.low or 0 for limit in view.masked if limit.axis >= 0}
     for axis, start in enumerate(view.start):
-        if start < 0 and axis not in view.dynamic:
+        first = lows.get(axis, 0)
+        if start < first and axis not in view.dynamic:
+            where = f", before the view does at {first}" if first else ""
             raise TmaRule(
                 op=op,
-                what=f"axis {axis} starts at {start}",
+                what=f"axis {axis} starts at {start}{where}",
                 why="a load may start before the array, a store that does stops the kernel with an illegal instruction",
                 hint="start at zero or beyond, from a tile that holds only what is kept; elements past the end are dropped",
             )
 
 
 def _check_reduction(reduction: str, ref: Ref, op: str) -> None:
-    """PTX ISA 9.7.9.27.3: which reductions the dtypes of a tensor map have."""
+    """Raise `BadArgument` for a reduction that the dtype does not have."""
     dtype = ref.dtype
     if not reduction:
         return
-    names = {
-        "add": ("int32", "uint32", "int64", "uint64", "float16", "bfloat16", "float32"),
-        "min": ("int32", "uint32", "int64", "uint64", "float16", "bfloat16"),
-        "max": ("int32", "uint32", "int64", "uint64", "float16", "bfloat16"),
-        "inc": ("uint32",),
-        "dec": ("uint32",),
-    }.get(reduction, ("int32", "uint32", "int64", "uint64"))
+    names = REDUCTIONS[reduction]
     if dtype.name not in names:
         raise BadArgument(op=op, what=f"reduction {reduction!r} on {dtype}", hint=f"it exists for {', '.join(names)}")
 
@@ -313,7 +351,7 @@ def async_prefetch(ref: Any, *, collective_axes: Any = None, predicate: Any = No
             first = equal(traced(AxisIndex("cluster", position, sizes[position])), 0)
             guard = first if guard is None else guard & first
     view, offsets = source.view()
-    emit(Prefetch(source.root, offsets, guard, squeeze(view)))
+    emit(Prefetch(source.root, offsets, guard, view.squeezed()))
 
 
 def commit_smem() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ class Gather(Op, name="gather", effect=Effect.READ):
     mask: Value | None = operand()
     fill: Value | None = operand()
     view: View = attr()
-    axes: tuple[int, ...] = attr()
+    walks: tuple[ViewDim, ...] = attr()
     checked: bool = attr()
     layout: Any = attr()
 
@@ -46,42 +47,45 @@ class Scatter(Op, name="scatter", effect=Effect.WRITE):
     indices: tuple[Value, ...] = operands()
     mask: Value | None = operand()
     view: View = attr()
-    axes: tuple[int, ...] = attr()
+    walks: tuple[ViewDim, ...] = attr()
     checked: bool = attr()
 
 
 class Target:
-    """What an index with arrays in it means: the result's shape, the view without the arrays, and the arrays."""
+    """What an index with arrays in it means: the result's shape, the view without the arrays, and the arrays.
+
+    `walks`: the dimensions that the arrays index; the steps of the view's limits along them follow those of its own.
+    """
 
     def __init__(self, ref: Ref, index: Any) -> None:
         entries = ref.normalise(index)
-        dims = [d for d, item in entries if _is_array(item)]
         arrays = [_index_array(ref, item, dim) for dim, item in entries if dim is not None and _is_array(item)]
         common = broadcast_shapes([a.shape for a in arrays], "gather")
         # arrays, and integers with them, side by side put their dimensions there; apart, they come first (NumPy's rule)
         places = [i for i, (_, item) in enumerate(entries) if _is_array(item) or is_index(item)]
         together = places == list(range(places[0], places[0] + len(places)))
-        plain = tuple(0 if _is_array(item) else (item if dim is not None else None) for dim, item in entries)
+        plain = tuple(slice(None) if _is_array(item) else (item if dim is not None else None) for dim, item in entries)
         rest = ref.slice(plain)
+        kept = [item for dim, item in entries if dim is None or _is_array(item) or not is_index(item)]
+        walked = [i for i, item in enumerate(kept) if _is_array(item)]
+        others = [i for i in range(rest.ndim) if i not in walked]
         before = places[0] if together else 0
-        own = list(rest.view()[0].dims)
-        self.view_dims = [*own[:before], *(ViewDim(n, -1) for n in common), *own[before:]]
-        self.ref = Ref(ref.root, tuple(self.view_dims), rest._starts)  # pyright: ignore[reportPrivateUsage]
-        self.shape = self.ref.shape
-        self.axes = tuple(ref._dims[d].axis for d in dims if d is not None)  # pyright: ignore[reportPrivateUsage]
-        self.steps = tuple(ref._dims[d].step for d in dims if d is not None)  # pyright: ignore[reportPrivateUsage]
-        after = len(self.shape) - before - len(common)
-        self.arrays = [self._aligned(a, step, after) for a, step in zip(arrays, self.steps, strict=True)]
+        new = [ViewDim(n, -1) for n in common]
+        self._ref = rest.arranged([*others[:before], *new, *others[before:], *walked])
+        rank = len(others) + len(new)
+        self.shape, self.walks = self._ref.shape[:rank], self._ref.dims[rank:]
+        self.arrays = [self._aligned(a, len(others) - before) for a in arrays]
 
-    def _aligned(self, index: Array, step: int, after: int) -> Array:
+    def view(self, promise: bool = False) -> tuple[View, tuple[Value, ...]]:
+        """The view and its offsets (see `Ref.view`)."""
+        view, offsets = self._ref.view(promise)
+        return replace(view, dims=view.dims[: len(self.shape)]), offsets
+
+    def _aligned(self, index: Array, after: int) -> Array:
         """The index array with trailing dimensions, so that it broadcasts to the result."""
         from .shape import expand_dims
 
-        if step != 1:
-            index = astype(index, dt.int64) * step
-        if after and index.ndim:
-            index = expand_dims(index, tuple(range(index.ndim, index.ndim + after)))
-        return index
+        return expand_dims(index, tuple(range(index.ndim, index.ndim + after))) if after and index.ndim else index
 
 
 def _is_array(item: Any) -> bool:
@@ -110,7 +114,7 @@ def _index_array(ref: Ref, item: Any, dim: int) -> Array:
 def gather(ref: Ref, index: Any, *, mask: Any, fill: Any, promise: bool) -> Array:
     """`load` for an index with integer arrays; out-of-range elements give `fill`, and dynamic indices never wrap."""
     target = Target(ref, index)
-    view, offsets = target.ref.view()
+    view, offsets = target.view(promise)
     shape = target.shape
     layout: Any = LayoutVar(shape) if shape else SCALAR
     full = [a for a in target.arrays if a.shape == shape]
@@ -120,7 +124,7 @@ def gather(ref: Ref, index: Any, *, mask: Any, fill: Any, promise: bool) -> Arra
     extra = [mask_value(mask, shape, "load"), fill_value(fill, shape, ref.dtype, "load")]
     placed = [None if e is None else broadcast_value(e, shape, layout) for e in extra]
     checked = not promise and ref.type.space is MemorySpace.GMEM
-    return traced(Gather(ref.root, offsets, indices, placed[0], placed[1], view, target.axes, checked, layout))
+    return traced(Gather(ref.root, offsets, indices, placed[0], placed[1], view, target.walks, checked, layout))
 
 
 def scatter(ref: Ref, index: Any, value: Any, *, mask: Any, promise: bool) -> None:
@@ -131,7 +135,7 @@ def scatter(ref: Ref, index: Any, value: Any, *, mask: Any, promise: bool) -> No
     shape = target.shape
     if x.ndim > len(shape) or broadcast_shapes([x.shape, shape], "store") != shape:
         raise StoreShape(value=x.shape, ref=shape)
-    view, offsets = target.ref.view()
+    view, offsets = target.view(promise)
     layout: Any = x.type.layout if x.shape == shape else (LayoutVar(shape) if shape else SCALAR)
     x = broadcast_value(x, shape, layout)
     indices = tuple(broadcast_value(a, shape, layout) for a in target.arrays)
@@ -139,5 +143,5 @@ def scatter(ref: Ref, index: Any, value: Any, *, mask: Any, promise: bool) -> No
     if guard is not None:
         guard = broadcast_value(guard, shape, layout)
     checked = not promise and ref.type.space is MemorySpace.GMEM
-    emit(Scatter(ref.root, x, offsets, indices, guard, view, target.axes, checked))
+    emit(Scatter(ref.root, x, offsets, indices, guard, view, target.walks, checked))
     assert array_type(x).shape == shape

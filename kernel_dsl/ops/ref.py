@@ -155,9 +155,7 @@ def load(
 
 def load_view(target: Ref, *, layout: Any = None, mask: Any = None, fill: Any = None, promise: bool = False) -> Array:
     """Load all of a view."""
-    view, offsets = target.view()
-    if promise:
-        view = View(view.dims, view.start, view.dynamic)
+    view, offsets = target.view(promise)
     shape = view.shape
     where: Any = layout
     if not shape:
@@ -174,7 +172,7 @@ def load_view(target: Ref, *, layout: Any = None, mask: Any = None, fill: Any = 
             where = _adopt(value, where)
     for value in extra:
         placed.append(None if value is None else broadcast_value(value, shape, where))
-    return traced(Load(target.root, offsets, placed[0], placed[1], view, where, target.access()))
+    return traced(Load(target.root, offsets, placed[0], placed[1], view, where, target.access(view, offsets)))
 
 
 def _adopt(value: Array, where: Any) -> Any:
@@ -210,9 +208,7 @@ def store(ref: Any, index: Any, value: Any, *, mask: Any = None, bounds: str | N
         from .shape import reshape
 
         x = reshape(x, squeezed)
-    view, offsets = target.view()
-    if _bounds(bounds, "store"):
-        view = View(view.dims, view.start, view.dynamic)
+    view, offsets = target.view(_bounds(bounds, "store"))
     vector, minor = target.vector()
     where: Any = SCALAR if not shape else LayoutVar(shape, vector, minor)
     guard = mask_value(mask, shape, "store")
@@ -224,7 +220,7 @@ def store(ref: Any, index: Any, value: Any, *, mask: Any = None, bounds: str | N
         where = x.type.layout
     if guard is not None:
         guard = broadcast_value(guard, shape, where)
-    emit(Store(target.root, x, offsets, guard, view, target.access()))
+    emit(Store(target.root, x, offsets, guard, view, target.access(view, offsets)))
 
 
 def stored_value(dtype: DType, value: Any) -> Array:
@@ -262,10 +258,9 @@ def check_writable(ref: Ref) -> None:
 
 
 def bitcast_ref(ref: Ref, dtype: DType) -> Ref:
-    """`Ref.bitcast`: a whole buffer, or a view of one that is contiguous from its start, as another dtype."""
+    """`Ref.bitcast`: a whole buffer as another dtype, or any view as one of the same width."""
     own = ref.type
-    whole = Ref(ref.root)
-    if ref.shape != whole.shape or ref.view()[0].dims != whole.view()[0].dims or not own.contiguous:
+    if not own.contiguous or not (ref.is_whole or dtype.bits == own.dtype.bits):
         raise BadReshape(what=repr(ref), shape=ref.shape, to=dtype, why="only a whole, contiguous Ref can be bitcast")
     if dtype.bits == own.dtype.bits:
         shape = own.shape
@@ -282,7 +277,8 @@ def bitcast_ref(ref: Ref, dtype: DType) -> Ref:
             raise BadReshape(what=repr(ref), shape=ref.shape, to=dtype, why=why)
         tiling = (*tiling[:-1], columns // dtype.itemsize)
     current().aliased.add(ref.root)
-    return Ref(emit(BitcastRef(ref.root, replace(own, shape=shape, dtype=dtype, tiling=tiling))).result)
+    made = emit(BitcastRef(ref.root, replace(own, shape=shape, dtype=dtype, tiling=tiling))).result
+    return Ref(made) if ref.is_whole else ref.moved_to(made)
 
 
 def reshape_root(root: Value, shape: tuple[int, ...]) -> Value:

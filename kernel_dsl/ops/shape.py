@@ -16,6 +16,7 @@ from ..promote import promote
 from ..refs import Ref, View, ViewDim, infer_shape, is_index
 from ..trace import LayoutVar, resolve, traced
 from ..values import Array
+from ..view import Limit
 from .elementwise import Broadcast, as_value, item_type
 from .reduce import axes_of, expand_dims_free, normalise_axes
 
@@ -267,7 +268,11 @@ def pad(x: Any, pad_width: Any, mode: str = "constant", constant_values: Any = 0
     sizes = [int(n + a + b) for n, (a, b) in zip(value.shape, widths, strict=True)]
     dims = tuple(ViewDim(n, i) for i, n in enumerate(sizes))
     starts = tuple(-int(a) for a, _ in widths)
-    masked = tuple((i, bool(a), bool(b)) for i, (a, b) in enumerate(widths) if a or b)
+    masked = tuple(
+        Limit(i, 0 if a else None, n if b else None)
+        for i, (n, (a, b)) in enumerate(zip(value.shape, widths, strict=True))
+        if a or b
+    )
     if not masked:
         return value
     fill = as_value(constant_values, "pad", value.dtype)

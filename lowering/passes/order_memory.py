@@ -193,7 +193,7 @@ def tiles(a: Touch, b: Touch) -> bool:
         return False
     if a.layout.replicated_mask:
         return False
-    for axis, offset in zip(a.view.dynamic, a.offsets, strict=True):
+    for axis, offset in a.view.moving(a.offsets).items():
         span = 1 + sum(abs(d.step) * (d.size - 1) for d in a.view.dims if d.axis == axis)
         facts = offset.facts
         if facts is None or facts.divisor % span or a.view.start[axis] % span:

@@ -40,7 +40,8 @@ class Place:
     def __post_init__(self) -> None:
         self._cache: dict[object, str | None] = {}
         self._uniform: dict[int, str] = {}
-        dynamic = dict(zip(self.view.dynamic, self.offsets, strict=True))
+        self.limits = self.view.limits(self.offsets)
+        dynamic = self.view.moving(self.offsets)
         for axis in range(len(self.view.start)):
             static = self.view.start[axis]
             if axis in dynamic:
@@ -158,47 +159,59 @@ class Place:
         return result
 
     def bounds(self, coord: tuple[int, ...]) -> str | None:
-        """Whether the element lies inside the array; None: proved."""
+        """Whether the element lies inside the view and its array; None: proved."""
         result: str | None = None
-        for axis, low, high in self.view.masked:
-            dims = [i for i, d in enumerate(self.view.dims) if d.axis == axis]
-            share = sum(coord[i] * self.view.dims[i].step for i in dims)
-            key = (axis, share)
-            if key not in self._cache:
-                self._cache[key] = self._axis_predicate(axis, dims, share, low, high)
-            result = self.ctx.e.both(result, self._cache[key])
+        for number in range(len(self.limits)):
+            result = self.ctx.e.both(result, self.inside(number, coord))
         return result
 
-    def _axis_predicate(self, axis: int, dims: list[int], share: int, low: bool, high: bool) -> str | None:
-        ctx, e = self.ctx, self.ctx.e
-        terms = [
-            (i, b[1] * self.view.dims[b[0]].step)
-            for i, b in enumerate(self.layout.bits)
-            if b is not None and b[0] in dims
-        ]
-        lane = ctx.lane_sum(terms)
-        here = e.v(f"add i32 {lane}, {share}") if share else lane
+    def inside(self, number: int, coord: tuple[int, ...]) -> str | None:
+        """Whether the element keeps a limit, by its number."""
+        limit, _ = self.limits[number]
+        steps = self.view.steps(limit)
+        share = sum(c * s for c, s in zip(coord, steps, strict=False))
+        key = (number, share)
+        if key not in self._cache:
+            terms = [(i, b[1] * steps[b[0]]) for i, b in enumerate(self.layout.bits) if b is not None]
+            self._cache[key] = self._predicate(number, [(i, w) for i, w in terms if w], share)
+        return self._cache[key]
+
+    def _predicate(self, number: int, terms: list[tuple[int, int]], share: int) -> str | None:
+        e, limit = self.ctx.e, self.limits[number][0]
         result: str | None = None
-        if high:
-            result = e.v(f"icmp slt i32 {here}, {self._room(axis)}")
-        if low:
-            result = e.both(result, e.v(f"icmp sge i32 {here}, {self._floor(axis)}"))
+        wide = sum(abs(w) for _, w in terms) + abs(share) >= 1 << 31
+        if wide:
+            lane = "0"
+            for bit, weight in terms:
+                one = e.pre(f"mul i64 {e.pre(f'zext i32 {self.ctx.bit_field(bit, 1)} to i64')}, {weight}")
+                lane = one if lane == "0" else e.pre(f"add i64 {lane}, {one}")
+        else:
+            lane = self.ctx.lane_sum(terms)
+        t = "i64" if wide else "i32"
+        here = e.v(f"add {t} {lane}, {share}") if share else lane
+        if limit.high is not None:
+            result = e.v(f"icmp slt {t} {here}, {self._room(number, limit.high, wide)}")
+        if limit.low is not None:
+            result = e.both(result, e.v(f"icmp sge {t} {here}, {self._room(number, limit.low, wide)}"))
         return result
 
-    def _room(self, axis: int) -> str:
-        """extent - start, clamped to i32: a lane's index along the axis must stay below it."""
-        key = ("room", axis)
+    def _room(self, number: int, end: int, wide: bool) -> str:
+        """end - start: what a lane's index must stay below, or not be below; clamped to i32 unless `wide`."""
+        key = ("room", number, end, wide)
         if key not in self._cache:
-            e = self.ctx.e
-            wide = e.v(f"sub i64 {self.type.shape[axis]}, {self._uniform[axis]}")
-            self._cache[key] = self._clamped(wide)
+            room = self.ctx.e.v(f"sub i64 {end}, {self.limit_start(number)}")
+            self._cache[key] = room if wide else self._clamped(room)
         return self._cache[key] or ""
 
-    def _floor(self, axis: int) -> str:
-        key = ("floor", axis)
-        if key not in self._cache:
-            self._cache[key] = self._clamped(self.ctx.e.v(f"sub i64 0, {self._uniform[axis]}"))
-        return self._cache[key] or ""
+    def limit_start(self, number: int) -> str:
+        """Where the index of a limit starts, i64."""
+        limit, value = self.limits[number]
+        if limit.axis >= 0:
+            return self._uniform[limit.axis]
+        if value is None:
+            return str(limit.start)
+        name = index64(self.ctx, value)
+        return self.ctx.e.v(f"add i64 {name}, {limit.start}") if limit.start else name
 
     def _clamped(self, wide: str) -> str:
         e = self.ctx.e
@@ -207,18 +220,19 @@ class Place:
         return e.v(f"trunc i64 {both} to i32")
 
     def all_inside(self) -> str | None:
-        """A uniform predicate: the whole view lies inside the array."""
+        """A uniform predicate: the whole view lies inside of what it is a view of."""
         e = self.ctx.e
         result: str | None = None
-        for axis, low, high in self.view.masked:
-            steps = [d.step * (d.size - 1) for d in self.view.dims if d.axis == axis]
+        for number, (limit, _) in enumerate(self.limits):
+            steps = [s * (d.size - 1) for s, d in zip(self.view.steps(limit), self.view.dims, strict=False)]
             least, most = sum(min(s, 0) for s in steps), sum(max(s, 0) for s in steps)
-            if high:
-                last = e.v(f"add i64 {self._uniform[axis]}, {most}")
-                result = e.both(result, e.v(f"icmp slt i64 {last}, {self.type.shape[axis]}"))
-            if low:
-                first = e.v(f"add i64 {self._uniform[axis]}, {least}")
-                result = e.both(result, e.v(f"icmp sge i64 {first}, 0"))
+            start = self.limit_start(number)
+            if limit.high is not None:
+                last = e.v(f"add i64 {start}, {most}")
+                result = e.both(result, e.v(f"icmp slt i64 {last}, {limit.high}"))
+            if limit.low is not None:
+                first = e.v(f"add i64 {start}, {least}")
+                result = e.both(result, e.v(f"icmp sge i64 {first}, {limit.low}"))
         return result
 
     def width(self, access: Access) -> int:

@@ -13,11 +13,10 @@ from kernel_dsl.errors_hopper import TmaRule
 from kernel_dsl.ir import RefType, Value
 from kernel_dsl.refs import View, strides_of
 from kernel_dsl.source import Loc
-from kernel_dsl.transforms import TMA_ALIGNMENT, storage_of, swizzle_period
+from kernel_dsl.tma import COORDINATE_END, MAX_BOX, MAX_RANK, SMEM_UNIT, UNIT, period
+from kernel_dsl.transforms import storage_of
 
-MAX_BOX = 256  # cuTensorMapEncodeTiled: boxDim[i] <= 256
-MAX_RANK = 5
-UNIT = 16  # bytes: the granularity of TMA
+MARGIN = 2**21  # elements: more than any block has
 MANY = 8  # more boxes than this, and one bulk copy is better where it is possible
 
 
@@ -73,8 +72,8 @@ def pair_dims(gmem: View, smem: View, refuse: Refuse) -> list[Dim]:
 def check_alignment(type: RefType, view: View, offsets: Sequence[Value], refuse: Refuse) -> None:
     """Raise `TmaRule` unless the SMEM side provably starts where TMA may."""
     storage, item = storage_of(type), type.dtype.itemsize
-    unit = max(swizzle_period(type.swizzle), TMA_ALIGNMENT)
-    dynamic = dict(zip(view.dynamic, offsets, strict=True))
+    unit = max(period(type.swizzle), SMEM_UNIT)
+    dynamic = view.moving(offsets)
     for axis, static in enumerate(view.start):
         facts = dynamic[axis].facts if axis in dynamic else None
         divisors = [static] + ([facts.divisor if facts is not None else 1] if axis in dynamic else [])
@@ -89,14 +88,14 @@ def check_alignment(type: RefType, view: View, offsets: Sequence[Value], refuse:
                 raise refuse(f"the SMEM slice must start at a multiple of {unit} bytes", why, hint)
 
 
-def _chunks(size: int, stride: int = TMA_ALIGNMENT) -> list[tuple[int, int]]:
+def _chunks(size: int, stride: int) -> list[tuple[int, int]]:
     """(start, extent) of boxes of at most 256 elements; even ones where that is possible.
 
     `stride`: bytes of SMEM from one element to the next; every box starts where TMA may write.
     """
     count = -(-size // MAX_BOX)
     step = size // count if size % count == 0 else MAX_BOX
-    if step * stride % TMA_ALIGNMENT:
+    if step * stride % SMEM_UNIT:
         step = MAX_BOX
     return [(start, min(step, size - start)) for start in range(0, size, step)]
 
@@ -120,13 +119,13 @@ def cut(array: RefType, type: RefType, dims: Sequence[Dim], refuse: Refuse) -> C
         )
         raise refuse("the copy would transpose the array", why, "keep the array's last axis last, and read `buffer.T`")
     # (dim, start, extent) choices of each dimension, loops outermost
-    inner_chunks = _chunks(inner.size)
+    inner_chunks = _chunks(inner.size, item)
     if storage.paneled:
         width = storage.panel
         if inner.size % width:
             what = f"the slice has {inner.size} columns of a buffer tiled by {width}"
             raise refuse(what, "a copy moves whole tiles", f"slice a multiple of {width} columns")
-        inner_chunks = [(s + a, n) for s in range(0, inner.size, width) for a, n in _chunks(width)]
+        inner_chunks = [(s + a, n) for s in range(0, inner.size, width) for a, n in _chunks(width, item)]
     elif type.swizzle is not Swizzle.NONE and inner.size != storage.panel:
         what = f"the slice has {inner.size} of {storage.panel} swizzled columns"
         raise refuse(what, "a swizzled row is copied whole", "slice whole rows")
@@ -164,10 +163,10 @@ def cut(array: RefType, type: RefType, dims: Sequence[Dim], refuse: Refuse) -> C
                 offset += s // storage.panel * storage.panel_stride + s % storage.panel
             else:
                 offset += s * storage.strides[d.buffer]
-        if offset * item % TMA_ALIGNMENT:
+        if offset * item % SMEM_UNIT:
             what = f"parts of this copy would start at byte {offset * item} of the buffer"
-            why = f"TMA writes SMEM at multiples of {TMA_ALIGNMENT} bytes"
-            raise refuse(what, why, f"make rows of the buffer a multiple of {TMA_ALIGNMENT} bytes, or copy whole rows")
+            why = f"TMA writes SMEM at multiples of {SMEM_UNIT} bytes"
+            raise refuse(what, why, f"make rows of the buffer a multiple of {SMEM_UNIT} bytes, or copy whole rows")
         boxes.append(Box(tuple(extents[a] for a in order), tuple(start), offset * item))
     return Cut(order, tuple(boxes), prod(d.size for d in dims) * item)
 
@@ -197,9 +196,63 @@ def check_array(array: RefType, refuse: Refuse) -> None:
             raise refuse(f"TMA needs strides that are multiples of {UNIT} bytes", why, hint)
 
 
-def tensor_map(number: int, array: RefType, pieces: Cut, box: Box, swizzle: Swizzle, fill: OobFill) -> TensorMapParam:
+def window_ends(array: RefType, view: View) -> dict[int, tuple[int, int]]:
+    """Where a view ends along the axes of its array, (first, past the last), as far as a copy may go beyond."""
+    return {
+        limit.axis: (limit.low or 0, array.shape[limit.axis] if limit.high is None else limit.high)
+        for limit in view.masked
+        if limit.axis >= 0
+    }
+
+
+def window(array: RefType, view: View, unit_axis: int | None, refuse: Refuse) -> dict[int, tuple[int, int]]:
+    """What of the array the tensor is, along the axes where a copy of this view ends before the array does.
+
+    `unit_axis`: the innermost axis, along which a tensor starts at multiples of 16 bytes only. Raises `TmaRule` for ends
+    that no tensor has.
+    """
+    if any(limit.axis < 0 for limit in view.masked):
+        what = "it may leave a view that is no box of the array, or whose end is known at run time only"
+        mode = "by `oob_mode=kd.OOBFillMode.PROMISE_IN_BOUNDS`, or " if refuse.op == "copy_gmem_to_smem" else ""
+        hint = (
+            "say by `kd.multiple_of` what its start is a multiple of, or promise that it stays inside: "
+            f'{mode}for the kernel by `kd.CompilerParams(bounds="promise")`'
+        )
+        raise refuse(what, "TMA stops at the ends of a box of the array alone", hint)
+    out: dict[int, tuple[int, int]] = {}
+    for axis, (low, high) in window_ends(array, view).items():
+        if axis == unit_axis and low * array.dtype.itemsize % UNIT:
+            low = 0  # see `Start.least`
+        if (low, high) != (0, array.shape[axis]):
+            out[axis] = low, high
+    return out
+
+
+def far_start(array: RefType, axis: int, window: tuple[int, int], bounds: tuple[int, int], refuse: Refuse) -> bool:
+    """Whether a start may be no signed 32-bit integer, so that it has to be brought near. Raises `TmaRule`."""
+    low, high = (b - window[0] for b in bounds)
+    if low >= -COORDINATE_END and high < COORDINATE_END:
+        return False
+    if window[1] - window[0] > COORDINATE_END - MARGIN:
+        what = f"axis {axis} of the array has {array.shape[axis]} elements, and the copy may start beyond 2**31"
+        raise refuse(
+            what, "the coordinates of TMA are signed 32-bit integers", "give the launch an array of shorter axes"
+        )
+    return True
+
+
+def tensor_map(
+    number: int,
+    array: RefType,
+    pieces: Cut,
+    box: Box,
+    swizzle: Swizzle,
+    fill: OobFill,
+    window: dict[int, tuple[int, int]],
+) -> TensorMapParam:
     """The descriptor's recipe for a box."""
-    return TensorMapParam(number, array.dtype, box.extents, swizzle, fill, pieces.order, l2_promotion=256)
+    parts = tuple((axis, *ends) for axis, ends in sorted(window.items()))
+    return TensorMapParam(number, array.dtype, box.extents, swizzle, fill, pieces.order, window=parts, l2_promotion=256)
 
 
 def contiguous_run(array: RefType, type: RefType, gmem: View, smem: View) -> bool:

@@ -11,7 +11,7 @@ from kernel_dsl.ops.ref import AllocBarrier
 
 from ..context import Buffer, Context
 from .access import pack, split_access
-from .copy import index32
+from .starts import index32
 from .sync import barrier_address
 from .tiled import make_place
 

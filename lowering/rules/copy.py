@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import prod
 
 from kernel_dsl import dtypes as dt
-from kernel_dsl.compiled import OobFill, Swizzle
+from kernel_dsl.compiled import OobFill, Swizzle, TensorMapParam
 from kernel_dsl.errors_hopper import TmaRule
 from kernel_dsl.ir import RefType, Value
 from kernel_dsl.ops.copy import (
@@ -22,12 +23,15 @@ from kernel_dsl.ops.copy import (
 )
 from kernel_dsl.refs import View
 from kernel_dsl.target import Feature
+from kernel_dsl.tma import Start, Way, innermost_start, period
 from kernel_dsl.transforms import storage_of
 
 from ..context import Context
 from . import boxes
+from .access import index64
 from .boxes import Cut, Refuse
-from .cp_async import copy_by_lanes, wait_lanes
+from .cp_async import copy_by_lanes, store_by_lanes, wait_lanes
+from .starts import Window, corner, gmem_address, index32, plus, smem_start
 from .sync import barrier_address
 
 # CUTLASS and the PTX ISA (createpolicy) agree on these encodings of fractional policies with fraction 1.0
@@ -38,50 +42,7 @@ _POLICIES = {
 }
 
 
-def index32(ctx: Context, value: Value) -> str:
-    """A rank-0 integer as i32."""
-    name, bits = ctx.scalar(value), value.type.dtype.bits
-    if bits == 32:
-        return name
-    word = "trunc" if bits > 32 else ("sext" if value.type.dtype.is_signed else "zext")
-    return ctx.e.v(f"{word} i{bits} {name} to i32")
-
-
-def plus(ctx: Context, name: str, constant: int) -> str:
-    """name + constant, i32."""
-    if name.lstrip("-").isdigit():
-        return str(int(name) + constant)
-    return ctx.e.v(f"add i32 {name}, {constant}") if constant else name
-
-
-def starts(ctx: Context, view: View, offsets: Sequence[Value]) -> list[str]:
-    """Where a view starts along each axis of its root, i32."""
-    dynamic = dict(zip(view.dynamic, offsets, strict=True))
-    return [
-        plus(ctx, index32(ctx, dynamic[axis]), static) if axis in dynamic else str(static)
-        for axis, static in enumerate(view.start)
-    ]
-
-
-def smem_start(ctx: Context, ref: Value, view: View, offsets: Sequence[Value]) -> str:
-    """The SMEM address where a view starts; rows and panels only (see `boxes.check_alignment`)."""
-    e = ctx.e
-    type: RefType = ref.type
-    storage, item = storage_of(type), type.dtype.itemsize
-    address, constant = ctx.buffers[ref].address, 0
-    for axis, start in enumerate(starts(ctx, view, offsets)):
-        step = storage.strides[axis] * item
-        if axis == len(view.start) - 1 and storage.paneled:
-            step = storage.panel_stride * item
-            if not start.lstrip("-").isdigit():
-                start = e.v(f"udiv i32 {start}, {storage.panel}")
-            else:
-                start = str(int(start) // storage.panel)
-        if start.lstrip("-").isdigit():
-            constant += int(start) * step
-        else:
-            address = e.v(f"add i32 {address}, {e.v(f'mul i32 {start}, {step}')}")
-    return plus(ctx, address, constant)
+Ways = tuple[Callable[[], None], Callable[[], None]]  # how a copy is done: by TMA, by the lanes
 
 
 def _elected_block(ctx: Context, predicate: Value | None, body: object) -> None:
@@ -111,14 +72,54 @@ def _coordinates(ctx: Context, start: list[str], pieces: Cut, box: boxes.Box) ->
 # --- GMEM to SMEM --------------------------------------------------------------------------------
 
 
-def lower_gmem_to_smem(ctx: Context, op: CopyGmemToSmem) -> None:
-    if not ctx.target.supports(Feature.TMA) or op.barrier is None or 0 in op.src_view.shape or 0 in op.src.type.shape:
-        copy_by_lanes(ctx, op)  # and what moves no bytes, for which there is no descriptor
+def _nothing(array: RefType, view: View) -> bool:
+    """Whether a copy moves no elements of the array: there is no descriptor for it."""
+    ends = boxes.window_ends(array, view)
+    return 0 in view.shape or 0 in array.shape or any(low >= high for low, high in ends.values())
+
+
+def _either_way(ctx: Context, start: Start | None, view: View, offsets: Sequence[Value], ways: Ways) -> None:
+    """Copy by a tensor copy, by the lanes, or by what a test at run time finds."""
+    tensor, lanes = ways
+    way = Way.TENSOR if start is None else start.way
+    if way is not Way.TEST or start is None:
+        (tensor if way is Way.TENSOR else lanes)()
         return
+    e = ctx.e
+    value = view.moving(offsets)[start.axis]
+    good: str | None = None
+    if not start.aligned:
+        low = e.v(f"and i32 {plus(ctx, index32(ctx, value), start.static)}, {start.unit - 1}")
+        good = e.v(f"icmp eq i32 {low}, 0")
+    if start.least is not None:
+        good = e.both(good, e.v(f"icmp sge i64 {index64(ctx, value)}, {start.least - start.static}"))
+    yes, no, end = e.label(), e.label(), e.label()
+    e.branch(good or "true", yes, no)
+    for label, way_ in ((yes, tensor), (no, lanes)):
+        e.begin(label)
+        way_()
+        e.jump(end)
+    e.begin(end)
+
+
+def lower_gmem_to_smem(ctx: Context, op: CopyGmemToSmem) -> None:
+    if not ctx.target.supports(Feature.TMA) or op.barrier is None:
+        copy_by_lanes(ctx, op)
+        return
+    fenced = ctx.seen_by_async(op.dst)
+    if _nothing(op.src.type, op.src_view):
+        copy_by_lanes(ctx, op, fenced)
+        return
+    ways = (lambda: _load(ctx, op)), (lambda: copy_by_lanes(ctx, op, fenced))
+    _either_way(ctx, op.start, op.src_view, op.src_offsets, ways)
+
+
+def _load(ctx: Context, op: CopyGmemToSmem) -> None:
+    """Load by tensor copies or a bulk copy."""
     refuse = Refuse("copy_gmem_to_smem", op.loc)
     array, type = op.src.type, op.dst.type
     boxes.check_alignment(type, op.dst_view, op.dst_offsets, refuse)
-    assert op.index is not None
+    assert op.index is not None and op.barrier is not None
     barrier = barrier_address(ctx, op.barrier, op.index)
     total = prod(d.size for d in op.src_view.dims) * array.dtype.itemsize
     # every warp arrives, the first one with the bytes: the phase can't end before all its lanes are here
@@ -131,8 +132,7 @@ def lower_gmem_to_smem(ctx: Context, op: CopyGmemToSmem) -> None:
         ctx.e.asm(others, "r,b,~{memory}", args)
     text = "{ .reg .b64 state; @$2 mbarrier.arrive.expect_tx.shared::cta.b64 state, [$0], $1; }"
     ctx.e.asm(text, "r,r,b,~{memory}", [("i32", barrier), ("i32", bytes_), ("i1", predicate)])
-    in_bounds = not op.src_view.masked or op.oob is OOBFillMode.PROMISE_IN_BOUNDS
-    if _bulk(op, in_bounds, refuse):
+    if _bulk(op, not op.src_view.masked, refuse):
         _elected_block(ctx, op.predicate, lambda: _bulk_load(ctx, op, barrier, total))
         return
     boxes.check_array(array, refuse)
@@ -140,15 +140,22 @@ def lower_gmem_to_smem(ctx: Context, op: CopyGmemToSmem) -> None:
     dims = boxes.pair_dims(op.src_view, op.dst_view, refuse)
     part = _part(ctx, op, dims, refuse)
     pieces = boxes.cut(array, type, part.dims, refuse)
+    # elements beyond a view are undefined too where those beyond the array are
+    window = {} if op.oob is OOBFillMode.UNDEFINED else boxes.window(array, op.src_view, pieces.order[-1], refuse)
+    fill = OobFill.NAN if op.oob is OOBFillMode.NANS else OobFill.ZEROS
 
     def issue() -> None:
-        start = starts(ctx, op.src_view, op.src_offsets)
+        start = corner(ctx, array, op.src_view, op.src_offsets, window, refuse)
         address = smem_start(ctx, op.dst, op.dst_view, op.dst_offsets)
         if part.mask:
             start[part.axis] = ctx.e.v(f"add i32 {start[part.axis]}, {part.array_offset}")
             address = ctx.e.v(f"add i32 {address}, {part.smem_offset}")
         for box in pieces.boxes:
-            _tensor_load(ctx, op, pieces, box, start, address, barrier, part.mask)
+            number = ctx.array_number(op.src)
+            param = boxes.tensor_map(number, array, pieces, box, type.swizzle, fill, window)
+            _tensor_load(
+                ctx, op, param, _coordinates(ctx, start, pieces, box), plus(ctx, address, box.smem), barrier, part
+            )
 
     _elected_block(ctx, op.predicate, issue)
 
@@ -172,7 +179,7 @@ def _part(ctx: Context, op: CopyGmemToSmem, dims: list[boxes.Dim], refuse: Refus
         return part
     type: RefType = op.dst.type
     storage = storage_of(type)
-    unit = max(type.swizzle.value * 8, boxes.TMA_ALIGNMENT)
+    unit = max(period(type.swizzle), boxes.SMEM_UNIT)
     last = len(type.shape) - 1
     for number, d in enumerate(dims):
         share = d.size // count
@@ -202,22 +209,19 @@ def _check_launched(ctx: Context, ref: Value, refuse: Refuse) -> None:
 
 
 def _tensor_load(
-    ctx: Context, op: CopyGmemToSmem, pieces: Cut, box: boxes.Box, start: list[str], base: str, barrier: str, mask: str
+    ctx: Context, op: CopyGmemToSmem, param: TensorMapParam, coords: list[str], address: str, barrier: str, part: _Part
 ) -> None:
-    fill = OobFill.NAN if op.oob is OOBFillMode.NANS else OobFill.ZEROS
-    param = boxes.tensor_map(ctx.array_number(op.src), op.src.type, pieces, box, op.dst.type.swizzle, fill)
-    coords = _coordinates(ctx, start, pieces, box)
     rank = len(coords)
     names = ", ".join(f"${i + 3}" for i in range(rank))
-    args = [("i32", plus(ctx, base, box.smem)), ("i64", ctx.tensor_map(param)), ("i32", barrier)]
+    args = [("i32", address), ("i64", ctx.tensor_map(param)), ("i32", barrier)]
     args += [("i32", c) for c in coords]
     constraints = "r,l,r" + ",r" * rank
     text = f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
     tail = ""
-    if mask:
+    if part.mask:
         text += ".multicast::cluster"
         tail = f", ${len(args)}"
-        args.append(("i16", mask))
+        args.append(("i16", part.mask))
         constraints += ",h"
     modifier, operand, constraint, extra = _hint(op.hint, len(args))
     text += f"{modifier} [$0], [$1, {{{names}}}], [$2]{tail}{operand};"
@@ -246,30 +250,13 @@ def _aligned_run(array: RefType, view: View, offsets: Sequence[Value]) -> bool:
     if array.alignment % boxes.UNIT or prod(d.size for d in view.dims) * item % boxes.UNIT:
         return False
     strides = boxes.strides_of(array.shape)
-    dynamic = dict(zip(view.dynamic, offsets, strict=True))
+    dynamic = view.moving(offsets)
     for axis, static in enumerate(view.start):
         facts = dynamic[axis].facts if axis in dynamic else None
         moving = 0 if axis not in dynamic else (facts.divisor if facts is not None else 1)
         if static * strides[axis] * item % boxes.UNIT or moving * strides[axis] * item % boxes.UNIT:
             return False
     return True
-
-
-def gmem_address(ctx: Context, ref: Value, view: View, offsets: Sequence[Value]) -> str:
-    """The GMEM address where a view of a contiguous array starts, i64."""
-    e = ctx.e
-    type: RefType = ref.type
-    address = ctx.buffers[ref].address
-    dynamic = dict(zip(view.dynamic, offsets, strict=True))
-    for axis, stride in enumerate(boxes.strides_of(type.shape)):
-        step = stride * type.dtype.itemsize
-        if view.start[axis]:
-            address = e.v(f"add i64 {address}, {view.start[axis] * step}")
-        if axis in dynamic:
-            from .access import index64
-
-            address = e.v(f"add i64 {address}, {e.v(f'mul i64 {index64(ctx, dynamic[axis])}, {step}')}")
-    return address
 
 
 def _bulk_load(ctx: Context, op: CopyGmemToSmem, barrier: str, total: int) -> None:
@@ -285,12 +272,18 @@ def _bulk_load(ctx: Context, op: CopyGmemToSmem, barrier: str, total: int) -> No
 
 
 def lower_smem_to_gmem(ctx: Context, op: CopySmemToGmem) -> None:
-    refuse = Refuse("copy_smem_to_gmem", op.loc)
-    array, type = op.dst.type, op.src.type
-    if 0 in op.dst_view.shape or 0 in array.shape:  # every element is dropped
+    if _nothing(op.dst.type, op.dst_view):  # every element is dropped
         if op.commit:
             lower_commit_group(ctx, op)
         return
+    ways = (lambda: _store(ctx, op)), (lambda: store_by_lanes(ctx, op))
+    _either_way(ctx, op.start, op.dst_view, op.dst_offsets, ways)
+
+
+def _store(ctx: Context, op: CopySmemToGmem) -> None:
+    """Store by tensor copies or a bulk copy."""
+    refuse = Refuse("copy_smem_to_gmem", op.loc)
+    array, type = op.dst.type, op.src.type
     boxes.check_alignment(type, op.src_view, op.src_offsets, refuse)
     bulk = (
         not op.dst_view.masked
@@ -298,35 +291,35 @@ def lower_smem_to_gmem(ctx: Context, op: CopySmemToGmem) -> None:
         and boxes.contiguous_run(array, type, op.dst_view, op.src_view)
         and _aligned_run(array, op.dst_view, op.dst_offsets)
     )
-    pieces = Cut((), (), 0)
+    pieces, window = Cut((), (), 0), Window()
     if not bulk:
         boxes.check_array(array, refuse)
         _check_launched(ctx, op.dst, refuse)
         pieces = boxes.cut(array, type, boxes.pair_dims(op.dst_view, op.src_view, refuse), refuse)
+        window = boxes.window(array, op.dst_view, pieces.order[-1], refuse)
 
     def issue() -> None:
         source = smem_start(ctx, op.src, op.src_view, op.src_offsets)
         if bulk:
             _bulk_store(ctx, op, source)
         else:
-            start = starts(ctx, op.dst_view, op.dst_offsets)
+            start = corner(ctx, array, op.dst_view, op.dst_offsets, window, refuse)
             for box in pieces.boxes:
-                _tensor_store(ctx, op, pieces, box, start, source)
+                number = ctx.array_number(op.dst)
+                param = boxes.tensor_map(number, array, pieces, box, type.swizzle, OobFill.ZEROS, window)
+                _tensor_store(ctx, op, param, _coordinates(ctx, start, pieces, box), plus(ctx, source, box.smem))
         if op.commit:
             ctx.e.asm("cp.async.bulk.commit_group;", "~{memory}")
 
     _elected_block(ctx, op.predicate, issue)
 
 
-def _tensor_store(ctx: Context, op: CopySmemToGmem, pieces: Cut, box: boxes.Box, start: list[str], base: str) -> None:
-    number = ctx.array_number(op.dst)
-    param = boxes.tensor_map(number, op.dst.type, pieces, box, op.src.type.swizzle, OobFill.ZEROS)
+def _tensor_store(ctx: Context, op: CopySmemToGmem, param: TensorMapParam, coords: list[str], address: str) -> None:
     if op.reduction == "add" and param.dtype == dt.int64:
         param = replace(param, dtype=dt.uint64)  # PTX ISA 9.7.9.27.3: sums are of .u64 only, and the bits are the same
-    coords = _coordinates(ctx, start, pieces, box)
     rank = len(coords)
     names = ", ".join(f"${i + 2}" for i in range(rank))
-    args = [("i32", plus(ctx, base, box.smem)), ("i64", ctx.tensor_map(param)), *[("i32", c) for c in coords]]
+    args = [("i32", address), ("i64", ctx.tensor_map(param)), *[("i32", c) for c in coords]]
     modifier, operand, constraint, extra = _hint(op.hint, len(args))
     word = "cp.reduce.async.bulk" if op.reduction else "cp.async.bulk"
     how = f".{op.reduction}" if op.reduction else ""
@@ -352,24 +345,28 @@ def lower_prefetch(ctx: Context, op: Prefetch) -> None:
         return
     boxes.check_array(array, refuse)
     _check_launched(ctx, op.src, refuse)
-    order = tuple(range(len(array.shape)))
-    sizes = {d.axis: d.size for d in op.src_view.dims}
+    rank = len(array.shape)
+    if not 1 <= rank <= boxes.MAX_RANK:
+        raise refuse(f"an array of rank {rank}", f"TMA takes 1 to {boxes.MAX_RANK} dimensions", "slice fewer axes")
     if any(d.step != 1 for d in op.src_view.dims):
         raise refuse("a strided slice", "TMA copies neighbours", "slice with stride 1")
+    order = tuple(range(rank))
+    sizes = {d.axis: d.size for d in op.src_view.dims}
+    first = innermost_start(array, op.src_view, op.src_offsets, rank - 1)
+    # rows in whole units of 16 bytes; what is fetched beside the view does no harm
+    row = sizes.get(rank - 1, 1) + (0 if first.aligned else first.unit - 1)
+    sizes[rank - 1] = -(-row // first.unit) * first.unit
     extents = tuple(min(sizes.get(a, 1), boxes.MAX_BOX) for a in order)
-    if extents[-1] * array.dtype.itemsize % boxes.UNIT:
-        hint = "prefetch a longer row"
-        raise refuse("a row that is no multiple of 16 bytes", "TMA moves 16 bytes at a time", hint)
     box = boxes.Box(extents, tuple(0 for _ in order), 0)
     pieces = Cut(order, (box,), 0)
 
     def issue() -> None:
-        import itertools
-
-        start = starts(ctx, op.src_view, op.src_offsets)
-        param = boxes.tensor_map(ctx.array_number(op.src), array, pieces, box, Swizzle.NONE, OobFill.ZEROS)
-        for corner in itertools.product(*(range(0, sizes.get(a, 1), n) for a, n in zip(order, extents, strict=True))):
-            coords = _coordinates(ctx, start, pieces, boxes.Box(extents, corner, 0))
+        start = corner(ctx, array, op.src_view, op.src_offsets, {}, refuse)
+        if not first.aligned:
+            start[-1] = ctx.e.v(f"and i32 {start[-1]}, {-first.unit}")
+        param = boxes.tensor_map(ctx.array_number(op.src), array, pieces, box, Swizzle.NONE, OobFill.ZEROS, {})
+        for part in itertools.product(*(range(0, sizes.get(a, 1), n) for a, n in zip(order, extents, strict=True))):
+            coords = _coordinates(ctx, start, pieces, boxes.Box(extents, part, 0))
             names = ", ".join(f"${i + 1}" for i in range(len(coords)))
             text = f"cp.async.bulk.prefetch.tensor.{len(coords)}d.L2.global.tile [$0, {{{names}}}];"
             args = [("i64", ctx.tensor_map(param)), *[("i32", c) for c in coords]]

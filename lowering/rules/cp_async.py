@@ -1,63 +1,75 @@
-"""Copies by cp.async: every lane moves 4 to 16 bytes at a time (PTX ISA 9.7.9.25.3). The only way before Hopper.
+"""Copies by the lanes: by cp.async, 4 to 16 bytes at a time (PTX ISA 9.7.9.25.3), else by loads and ordinary stores.
 
-What has no such pieces is loaded and stored by the lanes: done when the copy's line is, and seen like any other.
+The only way before Hopper, and there the way of what TMA can't take: blocks whose innermost start is no multiple of 16
+bytes. What cp.async does not move is done when the copy's line is, and seen like any other store.
 """
 
 from __future__ import annotations
 
-from math import gcd, nan
+from math import nan
 
+from kernel_dsl.ir import Value
 from kernel_dsl.layout import Layout, blocked
-from kernel_dsl.ops.copy import CopyGmemToSmem, OOBFillMode
-from kernel_dsl.refs import Access, View
+from kernel_dsl.ops.copy import CopyGmemToSmem, CopySmemToGmem, OOBFillMode
+from kernel_dsl.refs import Access, Ref, View
 
 from ..context import Context
 from ..emit import literal
-from .access import emit_load, emit_store
+from .access import Place, emit_load, emit_store
 from .sync import arrive, barrier_address
 from .tiled import make_place
 
 LEAST = 4  # bytes of a cp.async
 
 
-def _vector(op: CopyGmemToSmem, smem: View) -> tuple[int, int | None]:
-    """(elements a lane moves, the dimension along which they lie) that both sides allow."""
-    from kernel_dsl.refs import Ref
+Side = tuple[Value, View, tuple[Value, ...]]  # of a copy: the buffer, the view of it, its offsets
 
-    array, type = op.src.type, op.dst.type
-    minor = next((i for i, d in enumerate(op.src_view.dims) if d.axis == len(array.shape) - 1), None)
-    other = next((i for i, d in enumerate(smem.dims) if d.axis == len(type.shape) - 1), None)
-    if minor is None or minor != other or not array.contiguous:
+
+def _vector(gmem: Side, smem: Side) -> tuple[int, int | None]:
+    """(elements a lane moves, the dimension along which they lie) that both sides allow."""
+    (array, view, offsets), (buffer, other, _) = gmem, smem
+    minor = next((i for i, d in enumerate(view.dims) if d.axis == len(array.type.shape) - 1), None)
+    if minor is None or other.dims[minor].axis != len(buffer.type.shape) - 1 or not array.type.contiguous:
         return 1, minor
 
-    def width(root: object, view: View, offsets: tuple[object, ...]) -> int:
-        moving = dict(zip(view.dynamic, offsets, strict=True))
+    def width(root: Value, view: View, offsets: tuple[Value, ...]) -> int:
+        moving = view.moving(offsets)
         parts = tuple((static, moving.get(axis)) for axis, static in enumerate(view.start))
-        return Ref(root, view.dims, parts).vector()[0]  # type: ignore[arg-type]
+        return Ref(root, view.dims, parts).vector()[0]
 
-    widest = min(width(op.src, op.src_view, op.src_offsets), width(op.dst, smem, op.dst_offsets))
-    if any(axis == len(array.shape) - 1 for axis, _, _ in op.src_view.masked):
-        widest = gcd(widest, array.shape[-1])  # the array's end must not cut through a piece
+    widest = min(width(*gmem), width(*smem))
+    while widest > 1 and view.cuts(offsets, widest, minor):
+        widest //= 2  # the view's end must not cut through a piece
     return widest, minor
 
 
-def copy_by_lanes(ctx: Context, op: CopyGmemToSmem) -> None:
-    """Copy with all lanes; completes on the barrier, or as a cp.async group."""
-    array, type = op.src.type, op.dst.type
-    item = array.dtype.itemsize
-    vector, minor = _vector(op, op.dst_view)
-    layout = blocked(op.src_view.shape, vector, minor)
+def _places(ctx: Context, gmem: Side, smem: Side) -> tuple[Place, Place, int, int | None]:
+    """Both sides spread over the lanes, in pieces of so many elements along a dimension."""
+    vector, minor = _vector(gmem, smem)
+    layout = blocked(gmem[1].shape, vector, minor)
     if ctx.warp_level:  # what the other warps would copy, this one does
         more = tuple((bit[0], 2, bit[1]) for bit in layout.warps if bit is not None)
         layout = Layout(layout.rank, (*layout.regs, *more), layout.lanes)
-    source = make_place(ctx, array, ctx.buffers[op.src], op.src_view, layout, op.src_offsets)
-    target = make_place(ctx, type, ctx.buffers[op.dst], op.dst_view, layout, op.dst_offsets)
+    a, b = (make_place(ctx, s[0].type, ctx.buffers[s[0]], s[1], layout, s[2]) for s in (gmem, smem))
     access = Access(vector, minor)
-    width = min(source.width(access), target.width(access))
+    return a, b, min(a.width(access), b.width(access)), minor
+
+
+def copy_by_lanes(ctx: Context, op: CopyGmemToSmem, fenced: bool = False) -> None:
+    """Copy with all lanes; completes on the barrier, or as a cp.async group.
+
+    `fenced`: the async proxy sees the buffer too, so that the arrival waits for the copies and a proxy fence.
+    """
+    array = op.src.type
+    item = array.dtype.itemsize
+    gmem, smem = (op.src, op.src_view, op.src_offsets), (op.dst, op.dst_view, op.dst_offsets)
+    source, target, width, minor = _places(ctx, gmem, smem)
+    layout = source.layout
     size = width * item
     cache = "cg" if size == 16 else "ca"
     guard = None if op.predicate is None else ctx.scalar(op.predicate)
     owner = ctx.owner(layout)
+    moved = 0 not in op.src_view.shape
     for group in source.groups(width, minor):
         coord = layout.register_coords[group[0]]
         inside = source.padding(coord)
@@ -97,14 +109,41 @@ def copy_by_lanes(ctx: Context, op: CopyGmemToSmem) -> None:
         return
     assert op.index is not None
     address = barrier_address(ctx, op.barrier, op.index)
-    # each lane's copies hold the phase open until they are done; then the warps arrive as for any other arrival
-    text = "cp.async.mbarrier.arrive.shared.b64 [$0];"
-    args = [("i32", address)]
-    if guard is not None:
-        text = "@$1 " + text
-        args.append(("i1", guard))
-    ctx.e.asm(text, "r,b,~{memory}" if guard is not None else "r,~{memory}", args)
-    arrive(ctx, op.barrier, address, op.predicate)
+    if not moved:
+        pass
+    elif fenced:
+        if size >= LEAST:
+            ctx.e.asm("cp.async.wait_all;", "~{memory}")
+        ctx.e.asm("fence.proxy.async.shared::cta;", "~{memory}")
+    elif size >= LEAST:
+        # each lane's copies hold the phase open until they are done; then the warps arrive as for any other arrival
+        text = "cp.async.mbarrier.arrive.shared.b64 [$0];"
+        args = [("i32", address)]
+        if guard is not None:
+            text = "@$1 " + text
+            args.append(("i1", guard))
+        ctx.e.asm(text, "r,b,~{memory}" if guard is not None else "r,~{memory}", args)
+    arrive(ctx, op.barrier, address, op.predicate, own=True)
+
+
+def store_by_lanes(ctx: Context, op: CopySmemToGmem) -> None:
+    """Store with all lanes, done when the line is; its group is there for the waits, with nothing in it."""
+    dtype = op.dst.type.dtype
+    gmem, smem = (op.dst, op.dst_view, op.dst_offsets), (op.src, op.src_view, op.src_offsets)
+    target, source, width, minor = _places(ctx, gmem, smem)
+    guard = None if op.predicate is None else ctx.scalar(op.predicate)
+    owner = ctx.owner(target.layout)
+    for group in target.groups(width, minor):
+        coord = target.layout.register_coords[group[0]]
+        predicate = ctx.e.both(ctx.e.both(owner, target.padding(coord)), ctx.e.both(target.bounds(coord), guard))
+        if predicate != "false":
+            names = emit_load(ctx, "shared", source.address(coord), dtype, width, predicate, pure=False)
+            emit_store(ctx, "global", target.address(coord), dtype, names, predicate)
+    # a tensor copy may load it next: the lanes' stores were made through the generic proxy
+    ctx.e.asm("fence.proxy.async;", "~{memory}")
+    if op.commit:
+        last = ctx.e.both(ctx.first_lane(), guard)
+        ctx.e.asm("@$0 cp.async.bulk.commit_group;", "b,~{memory}", [("i1", last or "true")])
 
 
 def wait_lanes(ctx: Context, pending: int) -> None:

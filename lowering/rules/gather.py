@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kernel_dsl.dtypes import DType
 from kernel_dsl.ir import MemorySpace, RefType, layout_of
 from kernel_dsl.layout import Layout
@@ -18,17 +20,13 @@ from .tiled import TiledPlace, make_place
 
 
 class Elements:
-    """Addresses and predicates of a view plus index values along some axes."""
+    """Addresses and predicates of a view plus index values along some dimensions."""
 
     def __init__(self, ctx: Context, op: Gather | Scatter | AtomicRmw | AtomicCas, layout: Layout) -> None:
         self.ctx = ctx
         self.type: RefType = op.ref.type
-        # the gathered axes are checked with their indices added; the view's own masks cover the others
-        view = View(
-            op.view.dims, op.view.start, op.view.dynamic, tuple(m for m in op.view.masked if m[0] not in op.axes)
-        )
         self.buffer = ctx.buffers[op.ref]
-        self.place = make_place(ctx, self.type, self.buffer, view, layout, op.offsets)
+        self.place = make_place(ctx, self.type, self.buffer, op.view, layout, op.offsets)
         self.op = op
         self.layout = layout
         checked = getattr(op, "checked", None)
@@ -37,26 +35,38 @@ class Elements:
 
     def at(self, register: int) -> tuple[tuple[str, int], str | None]:
         """(address, predicate) of one register's element."""
-        _ctx, e, op = self.ctx, self.ctx.e, self.op
+        e, op = self.ctx.e, self.op
         coord = self.layout.register_coords[register]
-        predicate = e.both(self.place.padding(coord), self.place.bounds(coord))
+        known: dict[int, str] = {}
+
+        def index(number: int) -> str:
+            if number not in known:
+                known[number] = self._wide(self.columns[number][register], op.indices[number].type.dtype)
+            return known[number]
+
+        predicate = self.place.padding(coord)
+        for number in range(len(self.place.limits)):
+            predicate = e.both(predicate, self._inside(number, coord, index))
         tiled = isinstance(self.place, TiledPlace)
         name, constant = ("", 0) if tiled else self.place.address(coord)
         extra: dict[int, str] = {}
         item = self.type.dtype.itemsize
-        for axis, column, value in zip(op.axes, self.columns, op.indices, strict=True):
-            index = self._wide(column[register], value.type.dtype)
+        for number, walk in enumerate(op.walks):
+            here = index(number)
             if self.checked:
-                here = e.v(f"add i64 {index}, {self.place.start(axis)}")
-                predicate = e.both(predicate, e.v(f"icmp ult i64 {here}, {self.type.shape[axis]}"))
-            if tiled:
-                extra[axis] = e.v(f"trunc i64 {index} to i32")
+                predicate = e.both(predicate, e.v(f"icmp ult i64 {here}, {walk.size}"))
+            if walk.axis < 0:
                 continue
-            stride = self.buffer.strides[axis]
-            factor = stride * item if isinstance(stride, int) else stride
-            moved = e.v(f"mul i64 {index}, {factor}")
+            if tiled:
+                moved = e.v(f"trunc i64 {here} to i32")
+                moved = moved if walk.step == 1 else e.v(f"mul i32 {moved}, {walk.step}")
+                extra[walk.axis] = moved if walk.axis not in extra else e.v(f"add i32 {extra[walk.axis]}, {moved}")
+                continue
+            stride = self.buffer.strides[walk.axis]
+            factor = stride * walk.step * item if isinstance(stride, int) else stride
+            moved = e.v(f"mul i64 {here}, {factor}")
             if not isinstance(stride, int):
-                moved = e.v(f"mul i64 {moved}, {item}")
+                moved = e.v(f"mul i64 {moved}, {walk.step * item}")
             if self.type.space is MemorySpace.SMEM:
                 name = e.v(f"add i32 {name}, {e.v(f'trunc i64 {moved} to i32')}")
             else:
@@ -64,6 +74,30 @@ class Elements:
         if isinstance(self.place, TiledPlace):
             name = self.place.indexed(coord, extra)
         return (name, constant), predicate
+
+    def _inside(self, number: int, coord: tuple[int, ...], index: Callable[[int], str]) -> str | None:
+        """Whether an element keeps a limit of the view, along which index values may walk too."""
+        limit, _ = self.place.limits[number]
+        dims, walks = self.op.view.dims, self.op.walks
+        own = limit.steps[len(dims) :] if limit.axis < 0 else [w.step if w.axis == limit.axis else 0 for w in walks]
+        if not any(own):
+            return self.place.inside(number, coord)
+        e = self.ctx.e
+        here = self.place.limit_start(number)
+        for walk, step in enumerate(own):
+            if step:
+                here = e.v(f"add i64 {here}, {e.v(f'mul i64 {index(walk)}, {step}') if step != 1 else index(walk)}")
+        for dim, step in enumerate(self.op.view.steps(limit)[: len(dims)]):
+            if step and dims[dim].size > 1:
+                lane = e.v(f"add i32 {self.ctx.lane_coord(self.layout, dim)}, {coord[dim]}")
+                lane = e.v(f"sext i32 {lane} to i64")
+                here = e.v(f"add i64 {here}, {e.v(f'mul i64 {lane}, {step}')}")
+        result: str | None = None
+        if limit.high is not None:
+            result = e.v(f"icmp slt i64 {here}, {limit.high}")
+        if limit.low is not None:
+            result = e.both(result, e.v(f"icmp sge i64 {here}, {limit.low}"))
+        return result
 
     def _wide(self, name: str, dtype: DType) -> str:
         if dtype.bits == 64:

@@ -27,7 +27,7 @@ from kernel_dsl.transforms import storage_of
 from ..context import Accumulator, Context
 from ..emit import Regs, llvm_type
 from .access import pack
-from .copy import smem_start
+from .starts import smem_start
 
 PTX_TYPES = {
     "float16": "f16",
@@ -195,7 +195,7 @@ def _check_start(ref: Value, view: View, offsets: tuple[Value, ...], transposed:
     type: RefType = ref.type
     storage, item = storage_of(type), type.dtype.itemsize
     last = len(type.shape) - 1
-    dynamic = dict(zip(view.dynamic, offsets, strict=True))
+    dynamic = view.moving(offsets)
     for axis, static in enumerate(view.start):
         facts = dynamic[axis].facts if axis in dynamic else None
         moving = [] if axis not in dynamic else [facts.divisor if facts is not None else 1]

@@ -39,14 +39,14 @@ def _index32(ctx: Context, index: Value) -> str:
     return ctx.e.v(f"trunc i64 {name} to i32" if bits == 64 else f"zext i{bits} {name} to i32")
 
 
-def arrive(ctx: Context, barrier: Value, address: str, predicate: Value | None) -> None:
+def arrive(ctx: Context, barrier: Value, address: str, predicate: Value | None, own: bool = False) -> None:
     """One arrival of the warpgroup: each warp arrives once its lanes are here, on all blocks that share the barrier.
 
-    So the phase ends after every lane got here, without a barrier between the warps.
+    So the phase ends after every lane got here, without a barrier between the warps. `own`: on this block's alone.
     """
     ctx.e.do("call void @llvm.nvvm.bar.warp.sync(i32 -1) #0")
     count = WARPS if ctx.warp_level else 1  # a warp on its own stands for the warpgroup
-    if not barrier.type.cluster:
+    if own or not barrier.type.cluster:
         guard = ctx.e.both(ctx.warp_leader(), None if predicate is None else ctx.scalar(predicate))
         # a count is an operand from Hopper on only
         ctx.e.asm(

@@ -103,9 +103,7 @@ class TiledPlace(Place):
             index = self._root_share(coord)
             if min(index) < 0 or self._keep(coord, index) & lanes or index[last] & minors:
                 return False
-        return all(
-            self._aligned(axis, value.facts) for axis, value in zip(self.view.dynamic, self.offsets, strict=True)
-        )
+        return all(self._aligned(axis, value.facts) for axis, value in self.view.moving(self.offsets).items())
 
     def _aligned(self, axis: int, facts: object) -> bool:
         """Whether a dynamic start leaves tile and pattern where they are."""

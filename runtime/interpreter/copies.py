@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kernel_dsl.tma import COPY_RULES, SMEM_UNIT, BoxCopy
+
 from .bulk import build_bulk
 from .compiler import Compiler
 from .group import Group
@@ -68,10 +70,12 @@ def _prefetch(k: Compiler, ins: Instruction, rest: tuple[str, ...]) -> Op:
 
     def run(c: Group) -> None:
         lanes = Lanes(c)
-        for n, (m, _) in enumerate(source(lanes)):
+        for n, (m, coords) in enumerate(source(lanes)):
+            i = Issuer(c, int(lanes.row[n]), int(lanes.lane[n]), ins)
             if m is None:
-                i = Issuer(c, int(lanes.row[n]), int(lanes.lane[n]), ins)
                 i.hazard(HazardKind.DESCRIPTOR, "the operand is no tensor map")
+            else:
+                _allowed(i, m, coords, False)
 
     return run
 
@@ -112,6 +116,20 @@ def _map_at(c: Group, address: int, rank: int) -> TensorMap | None:
     if m is None:
         m = run.maps[data] = decode_tensor_map(data)
     return m if m is not None and len(m.shape) == rank else None
+
+
+_KINDS = {"negative store": HazardKind.OUT_OF_BOUNDS, "shared memory": HazardKind.MISALIGNED}
+
+
+def _allowed(i: Issuer, m: TensorMap, coords: list[int], store: bool) -> bool:
+    """Whether a copy keeps the rules of TMA; reports the one that it breaks."""
+    copy = BoxCopy(m.dtype.itemsize, tuple(coords), store=store)  # SMEM: see `shared_span`, which names it
+    for rule in COPY_RULES:
+        wrong = rule.broken(copy)
+        if wrong is not None:
+            i.hazard(_KINDS.get(rule.name, HazardKind.MISALIGNED), wrong, rule.fix)
+            return False
+    return True
 
 
 def _tensor(k: Compiler, ins: Instruction, rest: tuple[str, ...]) -> Op:
@@ -155,8 +173,8 @@ def _tensor_load(k: Compiler, ins: Instruction, dims: str, to_many: bool) -> Op:
                 targets = [(int(dst_cta[n]), int(bar_cta[n]))]
             else:
                 targets = multicast(i, int(masks[n]))
-            tile = Tile(i, m, coords)
-            _load(i, tile, targets, int(dst_at[n]), int(bar_at[n]))
+            if _allowed(i, m, coords, False):
+                _load(i, Tile(i, m, coords), targets, int(dst_at[n]), int(bar_at[n]))
 
     return run
 
@@ -164,8 +182,7 @@ def _tensor_load(k: Compiler, ins: Instruction, dims: str, to_many: bool) -> Op:
 def _load(i: Issuer, tile: Tile, targets: list[tuple[int, int]], at: int, barrier: int) -> None:
     m, batch = tile.m, i.batch
     size = m.bytes
-    align = 128
-    if not shared_span(i, at, size, align, "a TMA load"):
+    if not shared_span(i, at, size, SMEM_UNIT, "a TMA load"):
         return
     ops: list[tuple[int, int, int, int]] = []
     for cta, bar_cta in targets:
@@ -198,19 +215,15 @@ def _tensor_store(k: Compiler, ins: Instruction, dims: str, operation: str) -> O
             if m is None:
                 i.hazard(HazardKind.DESCRIPTOR, f"the operand is no tensor map of rank {dims[0]}")
                 continue
-            low = min(int(x) for x in coords)
-            if low < 0:
-                # seen on one NVIDIA H200: loads fill what lies before the array, stores are illegal instructions
-                i.hazard(HazardKind.OUT_OF_BOUNDS, f"a TMA store at coordinate {low}: the GPU stops at negative ones")
-                continue
-            _store(i, Tile(i, m, coords), int(src_at[n]), operation)
+            if _allowed(i, m, coords, True):
+                _store(i, Tile(i, m, coords), int(src_at[n]), operation)
 
     return run
 
 
 def _store(i: Issuer, tile: Tile, at: int, operation: str) -> None:
     m, batch = tile.m, i.batch
-    if not shared_span(i, at, m.bytes, 128, "a TMA store"):
+    if not shared_span(i, at, m.bytes, SMEM_UNIT, "a TMA store"):
         return
     track = BulkStore(i)
     if i.clocks is not None:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from kernel_dsl.compiled import OobFill, Swizzle
 from kernel_dsl.diagnostics import Error
 from kernel_dsl.dtypes import ALL, DType, as_dtype
+from kernel_dsl.tma import MAX_RANK, Tiled, map_rule_broken
 
 from .semantics.halves import OOB_NAN
 
@@ -36,7 +37,10 @@ class TensorMapError(Error, ValueError):
 
 @dataclass(frozen=True)
 class TensorMap:
-    """A decoded tensor map. Dimensions innermost first; `strides` in bytes, `strides[0]` the element size."""
+    """A decoded tensor map. Dimensions innermost first; `strides` in bytes, `strides[0]` the element size.
+
+    `element_strides[0]` is 1: the driver ignores what it is given for the innermost dimension.
+    """
 
     address: int
     dtype: DType
@@ -80,17 +84,14 @@ def encode_tensor_map(
     oob_fill = OobFill(oob_fill) if isinstance(oob_fill, str) else oob_fill
     shape, boxes = tuple(int(n) for n in global_shape), tuple(int(n) for n in box)
     strides = tuple(int(s) for s in global_strides_bytes)
-    if not 1 <= rank <= 5:
-        raise TensorMapError(f"a tensor map has 1 to 5 dimensions, not {rank}")
-    if not len(boxes) == len(steps) == rank or len(strides) != rank - 1:
+    if 1 <= rank <= MAX_RANK and (not len(boxes) == len(steps) == rank or len(strides) != rank - 1):
         raise TensorMapError(
             f"rank {rank} wants {rank} box sizes and element strides and {rank - 1} strides, not "
             f"{len(boxes)}, {len(steps)} and {len(strides)}"
         )
-    if interleave != 0:
-        raise TensorMapError("interleaved layouts are not supported")
-    _check_global(address, shape, strides)
-    _check_box(kind, boxes, steps, swizzle, oob_fill)
+    wrong = map_rule_broken(Tiled(address, kind, shape, strides, boxes, steps, swizzle, oob_fill, interleave))
+    if wrong is not None:
+        raise TensorMapError(wrong)
     data = struct.pack(
         _FORMAT, _MAGIC, rank, ALL.index(kind), _SWIZZLES.index(swizzle),
         1 if oob_fill is OobFill.NAN else 0, 0, 0, 0, address,
@@ -101,36 +102,6 @@ def encode_tensor_map(
 
 def _pad(values: tuple[int, ...], count: int, fill: int) -> tuple[int, ...]:
     return values + (fill,) * (count - len(values))
-
-
-def _check_global(address: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
-    if address % 16:
-        raise TensorMapError(f"the address {address:#x} is not a multiple of 16")
-    for axis, n in enumerate(shape):
-        if not 1 <= n <= 1 << 32:
-            raise TensorMapError(f"dimension {axis} has {n} elements; 1 to 2^32 are possible")
-    for axis, stride in enumerate(strides, 1):
-        if stride % 16 or not 0 <= stride < 1 << 40:
-            raise TensorMapError(
-                f"the stride of dimension {axis} is {stride} bytes; it must be a multiple of 16 below 2^40"
-            )
-
-
-def _check_box(dtype: DType, box: tuple[int, ...], steps: tuple[int, ...], swizzle: Swizzle, fill: OobFill) -> None:
-    for axis, (n, step) in enumerate(zip(box, steps, strict=True)):
-        if not 1 <= n <= 256:
-            raise TensorMapError(f"box dimension {axis} has {n} elements; 1 to 256 are possible")
-        if not 1 <= step <= 8:
-            raise TensorMapError(f"element stride {step} of dimension {axis}; 1 to 8 are possible")
-    inner = -(-box[0] // steps[0]) * dtype.itemsize
-    if inner % 16:
-        raise TensorMapError(f"the box's innermost dimension is {inner} bytes; it must be a multiple of 16")
-    if swizzle is not Swizzle.NONE and inner > swizzle.value:
-        raise TensorMapError(
-            f"the box's innermost dimension is {inner} bytes; with a {swizzle.value}-byte swizzle it is at most that"
-        )
-    if fill is OobFill.NAN and not dtype.is_float:
-        raise TensorMapError(f"NaN fill needs a float type, not {dtype}")
 
 
 def decode_tensor_map(data: bytes) -> TensorMap | None:
@@ -144,7 +115,7 @@ def decode_tensor_map(data: bytes) -> TensorMap | None:
     shape, strides = f[9 : 9 + rank], (dtype.itemsize, *f[14 : 14 + rank - 1])
     swizzle: Swizzle = _SWIZZLES[int(f[3])]
     return TensorMap(
-        f[8], dtype, shape, strides, f[18 : 18 + rank], f[23 : 23 + rank], swizzle,
+        f[8], dtype, shape, strides, f[18 : 18 + rank], (1, *f[24 : 23 + rank]), swizzle,
         OobFill.NAN if f[4] else OobFill.ZEROS,
     )  # fmt: skip
 

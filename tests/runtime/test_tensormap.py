@@ -34,6 +34,16 @@ def test_axes_and_splits() -> None:
     assert made.box == (64, 64, 1, 1)
 
 
+def test_a_window_is_the_tensor() -> None:
+    """A part of the array: it starts there, and has its extents; strides stay."""
+    made = plan(TensorMapParam(0, float32, (4, 32), window=((0, 3, 20), (1, 8, 100))), array((64, 128)))
+    assert made is not None
+    assert made.address == 4096 + 4 * (3 * 128 + 8)
+    assert (made.extents, made.strides) == ((92, 17), (512,))
+    moved = plan(TensorMapParam(0, float32, (1, 32), axes=(1, 0), window=((1, 5, 9),)), array((64, 128), (1, 256)))
+    assert moved is not None and moved.address == 4096 + 4 * 5 * 256 and moved.extents == (64, 4)
+
+
 def test_unused_strides_are_replaced() -> None:
     made = plan(TensorMapParam(0, float32, (1, 1, 4)), array((1, 1, 6), (7, 3, 1)))
     assert made is not None and made.strides == (32, 32)
@@ -57,6 +67,12 @@ def test_no_elements_no_descriptor() -> None:
         (TensorMapParam(0, float32, (1,) * 5 + (4,)), array((2,) * 5 + (8,)), "6 dimensions"),
         (TensorMapParam(0, float32, ()), array(()), "0 dimensions"),
         (TensorMapParam(0, float32, (1, 1, 4), split=((1, 3),)), array((4, 8)), "does not split"),
+        (
+            TensorMapParam(0, float32, (1, 4), window=((0, 0, 5),)),
+            array((4, 8)),
+            "elements 0 to 5 of axis 0 of extent 4",
+        ),
+        (TensorMapParam(0, float32, (1, 4), window=((1, 2, 8),)), array((4, 8)), "0x1008 is not a multiple of 16"),
         (
             TensorMapParam(0, dtypes.int32, (4,), oob_fill=OobFill.NAN),
             array((8,), dtype=dtypes.int32),

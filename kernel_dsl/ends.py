@@ -1,0 +1,124 @@
+"""Where views end: what of an index may leave the view that it indexes, while tracing.
+
+A view keeps a range along each axis of its root that its accesses must stay in. Where that can't say it (a row within an
+axis, a view that starts at a traced value) it keeps an `End`: an index of its own, with an extent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .view import ViewDim
+
+if TYPE_CHECKING:
+    from .ir import Value
+
+Start = tuple[int, "Value | None"]  # a static part, and a traced one
+Part = tuple[int, Any, "int | None", int]  # of an index: the dimension, start, size or None for an int, stride
+Held = tuple[int, int] | None  # the indices [low, high) along an axis; None: others see to it
+
+
+def hull(start: Start, steps: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    """The least and the greatest of start + sum of step * index, for (step, size) of each index."""
+    static, value = start
+    low = high = static
+    if value is not None:
+        assert value.facts is not None
+        low, high = low + value.facts.lo, high + value.facts.hi
+    for step, size in steps:
+        reach = step * (size - 1)
+        low, high = low + min(reach, 0), high + max(reach, 0)
+    return low, high
+
+
+def within(bounds: tuple[int, int], held: Held) -> bool:
+    """Whether indices from the least to the greatest are all held."""
+    return held is None or held[0] <= bounds[0] <= bounds[1] < held[1]
+
+
+def open_ends(bounds: tuple[int, int], held: tuple[int, int]) -> tuple[int | None, int | None]:
+    """The ends of an interval that an index may leave, None for one that it can't."""
+    return held[0] if bounds[0] < held[0] else None, held[1] if bounds[1] >= held[1] else None
+
+
+def advance(start: Start, by: Any, step: int) -> Start:
+    """The start moved by `by` steps, an int or a rank-0 integer value."""
+    static, value = start
+    if isinstance(by, int):
+        return static + by * step, value
+    from .ops.arith import add, multiply
+
+    if by.facts is not None and by.facts.constant is not None:
+        return static + by.facts.constant * step, value
+    moved: Any = multiply(by, step) if step != 1 else by
+    return static, moved if value is None else add(value, moved)
+
+
+@dataclass(frozen=True, eq=False)
+class End:
+    """Where a view ended that a Ref is part of: start + sum of steps * index is in [0, extent) for what it holds."""
+
+    extent: int
+    start: Start
+    steps: tuple[int, ...]
+
+    def bounds(self, dims: Sequence[ViewDim]) -> tuple[int, int]:
+        """The least and the greatest that the index can be."""
+        return hull(self.start, [(step, d.size) for step, d in zip(self.steps, dims, strict=True)])
+
+    def moved(self, parts: Sequence[Part], places: dict[int, int], rank: int) -> End:
+        """The same for a slice of the view; `places`: which dimensions of the slice its dimensions become."""
+        start, steps = self.start, [0] * rank
+        for dim, by, _, stride in parts:
+            if self.steps[dim]:
+                start = advance(start, by, self.steps[dim])
+                if dim in places:
+                    steps[places[dim]] = self.steps[dim] * stride
+        return End(self.extent, start, tuple(steps))
+
+
+def limited(
+    dims: Sequence[ViewDim], starts: Sequence[Start], held: Sequence[Held], parts: Sequence[Part]
+) -> tuple[list[Held], list[End]]:
+    """What a slice of a view must not leave: the ranges along the root's axes, and the ends that no range can say."""
+    ranges, ends = list(held), list[End]()
+    relied: set[int] = set()  # axes whose range stands for the end of a dimension
+    at = [(static, value is not None) for static, value in starts]
+    sizes = [(d.step, d.size) for d in dims]
+    # what can't leave its dimension comes first: it may leave one dimension alone on its axis
+    for dim, start, size, stride in sorted(parts, key=lambda part: _leaves(dims, part)):
+        own = dims[dim]
+        leaves = _leaves(dims, (dim, start, size, stride))
+        static, moves = at[own.axis] if own.axis >= 0 else (0, False)
+        if leaves:
+            low, high = hull((static, None), [sizes[i] for i, d in enumerate(dims) if i != dim and d.axis == own.axis])
+            if own.axis >= 0 and not moves and high - low < abs(own.step):
+                # an index leaves the dimension just where it leaves an interval of the axis
+                reach = own.step * (own.size - 1)
+                new = (low + min(reach, 0), high + max(reach, 0) + 1) if own.size else (low, low)
+                before = ranges[own.axis] or new
+                ranges[own.axis] = max(before[0], new[0]), min(before[1], new[1])
+                relied.add(own.axis)
+            else:
+                ends.append(End(own.size, (0, None), tuple(int(i == dim) for i in range(len(dims)))))
+                if own.axis >= 0 and own.axis not in relied and within(_along(own.axis, dims, starts), held[own.axis]):
+                    ranges[own.axis] = None
+        if own.axis >= 0:
+            known = start if isinstance(start, int) else start.facts.constant if start.facts is not None else None
+            at[own.axis] = static + (known or 0) * own.step, moves or leaves or known is None
+        sizes[dim] = own.step * stride, 1 if size is None else size
+    return ranges, ends
+
+
+def _along(axis: int, dims: Sequence[ViewDim], starts: Sequence[Start]) -> tuple[int, int]:
+    return hull(starts[axis], [(d.step, d.size) for d in dims if d.axis == axis])
+
+
+def _leaves(dims: Sequence[ViewDim], part: Part) -> bool:
+    """Whether part of an index may leave its dimension."""
+    dim, start, size, stride = part
+    first: Start = (start, None) if isinstance(start, int) else (0, start)
+    bounds = hull(first, [(stride, 1 if size is None else size)])
+    return size != 0 and not within(bounds, (0, dims[dim].size))

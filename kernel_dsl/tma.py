@@ -1,0 +1,278 @@
+"""The rules of the tensor memory accelerator as one table: of tensor maps, and of the instructions that use them.
+
+Read while tracing and lowering (sizes, and which way a copy takes), where descriptors are made, and by the interpreter.
+Sources: CUDA driver API, 'Tensor Map Object Managment' (cuTensorMapEncodeTiled); PTX ISA 5.5, 'Tensors', and 9.7.9.25 to
+9.7.9.27, 'Asynchronous copy'. What stands nowhere was seen on one NVIDIA H200, and is marked so. The tests walk over the
+table on a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from math import gcd
+from typing import TYPE_CHECKING
+
+from .compiled import OobFill, Swizzle
+from .dtypes import DType
+
+if TYPE_CHECKING:
+    from .ir import RefType, Value
+    from .view import View
+
+UNIT = 16  # bytes: of addresses, strides, rows of boxes and where they start
+SMEM_UNIT = 128  # bytes: where the SMEM side of a tensor copy may start
+MAX_RANK = 5
+MAX_BOX = 256  # elements along a dimension
+MAX_EXTENT = 2**32
+STRIDE_END = 2**40  # bytes
+MAX_ELEMENT_STRIDE = 8
+COORDINATE_END = 2**31  # coordinates are signed 32-bit integers
+MAX_TRANSFER = 2**20 - 1  # bytes that a phase of an mbarrier counts (PTX ISA 9.7.13.15.1, tx-count)
+SWIZZLE_ROWS = 8  # rows of a span after which a swizzle's pattern repeats (PTX ISA 5.5.7)
+NAN_FILL = ("float16", "bfloat16", "float32", "float64")
+# PTX ISA 9.7.9.27.3; what is not named here is for 32- and 64-bit integers
+REDUCTIONS = {
+    "add": ("int32", "uint32", "int64", "uint64", "float16", "bfloat16", "float32"),
+    "min": ("int32", "uint32", "int64", "uint64", "float16", "bfloat16"),
+    "max": ("int32", "uint32", "int64", "uint64", "float16", "bfloat16"),
+    "inc": ("uint32",),
+    "dec": ("uint32",),
+    "and": ("int32", "uint32", "int64", "uint64"),
+    "or": ("int32", "uint32", "int64", "uint64"),
+    "xor": ("int32", "uint32", "int64", "uint64"),
+}
+
+
+@dataclass(frozen=True)
+class Tiled:
+    """A tiled tensor map as the driver takes it: innermost dimension first; `strides` in bytes, one fewer than extents."""
+
+    address: int
+    dtype: DType
+    extents: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    element_strides: tuple[int, ...]
+    swizzle: Swizzle = Swizzle.NONE
+    oob_fill: OobFill = OobFill.ZEROS
+    interleave: int = 0
+
+    @property
+    def row(self) -> int:
+        """Bytes of the box along the innermost dimension."""
+        return self.box[0] * self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class BoxCopy:
+    """One instruction: `coordinates` innermost first, `smem` the address in SMEM, `store` for SMEM to GMEM."""
+
+    itemsize: int
+    coordinates: tuple[int, ...]
+    smem: int = 0
+    store: bool = False
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a tensor map has to be, or a copy. `broken` says what is wrong with one, or None."""
+
+    name: str
+    source: str
+    broken: Callable[[Tiled], str | None]
+
+
+@dataclass(frozen=True)
+class CopyRule:
+    """What an instruction has to be. `broken` says what is wrong with one, or None; `fix` what to do then."""
+
+    name: str
+    source: str
+    broken: Callable[[BoxCopy], str | None]
+    fix: str = ""
+
+
+def _strides(t: Tiled) -> str | None:
+    for extent, stride in zip(t.extents[1:], t.strides, strict=True):
+        if stride % UNIT or not 0 <= stride < STRIDE_END:
+            fix = f"Pad the row to a multiple of {UNIT} bytes" if stride >= 0 else "Pass a contiguous copy"
+            return (
+                f"an axis of extent {extent} has a stride of {stride} bytes, and TMA needs a non-negative multiple of "
+                f"{UNIT} below 2**40. {fix}"
+            )
+    return None
+
+
+def _extents(t: Tiled) -> str | None:
+    wrong = [(i, n) for i, n in enumerate(t.extents) if not 1 <= n <= MAX_EXTENT]
+    return f"dimension {wrong[0][0]} has {wrong[0][1]} elements, and TMA takes 1 to 2**32" if wrong else None
+
+
+_DRIVER = "cuTensorMapEncodeTiled"
+
+MAP_RULES = (
+    Rule(
+        "rank",
+        f"{_DRIVER}: tensorRank",
+        lambda t: (
+            None
+            if 1 <= len(t.extents) <= MAX_RANK
+            else f"it would have {len(t.extents)} dimensions, and TMA takes 1 to {MAX_RANK}"
+        ),
+    ),
+    Rule(
+        "interleave",
+        f"{_DRIVER}: interleave",
+        lambda t: "interleaved layouts are not supported" if t.interleave else None,
+    ),
+    Rule(
+        "address",
+        f"{_DRIVER}: globalAddress",
+        lambda t: f"its address {t.address:#x} is not a multiple of {UNIT} bytes" if t.address % UNIT else None,
+    ),
+    Rule("extents", f"{_DRIVER}: globalDim", _extents),
+    Rule("strides", f"{_DRIVER}: globalStrides", _strides),
+    Rule(
+        "box",
+        f"{_DRIVER}: boxDim",
+        lambda t: (
+            f"the box {tuple(reversed(t.box))} has an extent outside 1 to {MAX_BOX}"
+            if any(not 1 <= n <= MAX_BOX for n in t.box)
+            else None
+        ),
+    ),
+    Rule(
+        "row",
+        f"{_DRIVER}: boxDim, without interleave",
+        lambda t: (
+            f"the box's innermost extent is {t.row} bytes, and TMA needs a multiple of {UNIT}" if t.row % UNIT else None
+        ),
+    ),
+    Rule(
+        "element strides",
+        f"{_DRIVER}: elementStrides",
+        lambda t: (
+            f"element strides {t.element_strides}, and TMA takes 1 to {MAX_ELEMENT_STRIDE}"
+            if any(not 1 <= n <= MAX_ELEMENT_STRIDE for n in t.element_strides)
+            else None
+        ),
+    ),
+    Rule(
+        "swizzle",
+        f"{_DRIVER}: swizzle",
+        lambda t: (
+            f"the box's innermost extent is {t.row} bytes, over the span of {t.swizzle.value} of a "
+            f"{t.swizzle.value}-byte swizzle"
+            if t.swizzle is not Swizzle.NONE and t.row > t.swizzle.value
+            else None
+        ),
+    ),
+    Rule(
+        "fill",
+        f"{_DRIVER}: oobFill",
+        lambda t: (
+            f"filling with NaN needs a 16-, 32- or 64-bit float dtype, not {t.dtype}"
+            if t.oob_fill is OobFill.NAN and t.dtype.name not in NAN_FILL
+            else None
+        ),
+    ),
+)
+
+COPY_RULES = (
+    CopyRule(
+        "innermost start",
+        "seen on one NVIDIA H200: an illegal instruction",
+        lambda c: (
+            f"the innermost coordinate {c.coordinates[0]} is at byte {c.coordinates[0] * c.itemsize}, no multiple of {UNIT}"
+            if c.coordinates[0] * c.itemsize % UNIT
+            else None
+        ),
+        f"start at a multiple of {UNIT} bytes",
+    ),
+    CopyRule(
+        "negative store",
+        "seen on one NVIDIA H200: loads fill what lies before the array, stores are an illegal instruction",
+        lambda c: (
+            f"a TMA store at coordinate {min(c.coordinates)}: the GPU stops at negative ones"
+            if c.store and min(c.coordinates) < 0
+            else None
+        ),
+    ),
+    CopyRule(
+        "coordinates",
+        "PTX ISA 9.7.9.27, tensorCoords: .s32",
+        lambda c: (
+            f"coordinates {c.coordinates} are no signed 32-bit integers"
+            if any(not -COORDINATE_END <= n < COORDINATE_END for n in c.coordinates)
+            else None
+        ),
+    ),
+    CopyRule(
+        "shared memory",
+        "PTX ISA 9.7.9.27: dstMem, srcMem",
+        lambda c: f"shared address {c.smem} is not a multiple of {SMEM_UNIT}" if c.smem % SMEM_UNIT else None,
+    ),
+)
+
+
+def map_rule_broken(t: Tiled) -> str | None:
+    """What is wrong with a tensor map, in words; None for a good one."""
+    return next((words for words in (rule.broken(t) for rule in MAP_RULES) if words is not None), None)
+
+
+def copy_rule_broken(c: BoxCopy) -> str | None:
+    """What is wrong with an instruction, in words; None for a good one."""
+    return next((words for words in (rule.broken(c) for rule in COPY_RULES) if words is not None), None)
+
+
+def period(swizzle: Swizzle) -> int:
+    """Bytes after which the pattern of a swizzle repeats: SMEM that is copied to or from starts at a multiple of it."""
+    return swizzle.value * SWIZZLE_ROWS
+
+
+# --- the way of a copy ----------------------------------------------------------------------------
+
+
+class Way(Enum):
+    """How a copy is done: by tensor (or bulk) copies, by the lanes, or by either as a test at run time finds it."""
+
+    TENSOR = "tensor"
+    TEST = "test"
+    LANES = "lanes"
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a block starts along the innermost dimension of its array.
+
+    `static` plus a multiple of `divisor` elements; TMA wants a multiple of `unit`. `least`: TMA can't stop before that
+    element, where accesses must not go, so that only a block that starts there or beyond may be copied by it.
+    """
+
+    axis: int
+    static: int
+    divisor: int
+    unit: int
+    least: int | None = None
+
+    @property
+    def way(self) -> Way:
+        if self.static % gcd(self.divisor, self.unit) or (self.least is not None and not self.divisor):
+            return Way.LANES
+        return Way.TENSOR if self.aligned and self.least is None else Way.TEST
+
+    @property
+    def aligned(self) -> bool:
+        """Whether it is known to be where TMA may start."""
+        return self.static % self.unit == 0 and self.divisor % self.unit == 0
+
+
+def innermost_start(array: RefType, gmem: View, offsets: Sequence[Value], axis: int) -> Start:
+    """Where a block of `array` starts along `axis`, the innermost dimension of its tensor map."""
+    unit = max(UNIT // array.dtype.itemsize, 1)
+    value = gmem.moving(offsets).get(axis)
+    divisor = 0 if value is None else value.facts.divisor if value.facts is not None else 1
+    lows = [m.low for m in gmem.masked if m.axis == axis and m.low]
+    return Start(axis, gmem.start[axis], divisor, unit, lows[0] if lows and lows[0] % unit else None)

@@ -1,0 +1,116 @@
+"""Views as the IR has them: an affine map from an access's index to the root's, and where it must not go."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from .ir import attribute_type
+
+if TYPE_CHECKING:
+    from .ir import Value
+
+
+@attribute_type
+@dataclass(frozen=True)
+class ViewDim:
+    """A dimension of a view: its extent, and the root axis it walks with which step (axis -1: none)."""
+
+    size: int
+    axis: int
+    step: int = 1
+
+
+@attribute_type
+@dataclass(frozen=True)
+class Limit:
+    """An index that must be in [low, high) for an element to be accessed; None: proved on that side.
+
+    With an `axis` it is the root's index along it. With axis -1 it is one of its own: `start`, an offset operand where it
+    is `dynamic`, and the sum of steps * index over the dimensions. So ends a view within a view, or a row within an axis.
+    """
+
+    axis: int
+    low: int | None
+    high: int | None
+    start: int = 0
+    dynamic: bool = False
+    steps: tuple[int, ...] = ()
+
+
+@attribute_type
+@dataclass(frozen=True)
+class View:
+    """Which elements of the root a view holds. Root index along axis a = start[a] + sum of step * index.
+
+    `dynamic`: root axes with a dynamic part of the start, in the order of the op's offset operands; those of the limits
+    follow. `masked`: where an access may leave the view, its array, or a view in between.
+    """
+
+    dims: tuple[ViewDim, ...]
+    start: tuple[int, ...]
+    dynamic: tuple[int, ...] = ()
+    masked: tuple[Limit, ...] = ()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(d.size for d in self.dims)
+
+    def moving(self, offsets: Sequence[Value]) -> dict[int, Value]:
+        """The dynamic part of the start along each root axis that has one."""
+        return dict(zip(self.dynamic, offsets, strict=False))
+
+    def limits(self, offsets: Sequence[Value]) -> list[tuple[Limit, Value | None]]:
+        """The limits, each with the operand that its own start has."""
+        rest = iter(offsets[len(self.dynamic) :])
+        return [(limit, next(rest) if limit.dynamic else None) for limit in self.masked]
+
+    def steps(self, limit: Limit) -> tuple[int, ...]:
+        """What a step along each dimension adds to the index of a limit."""
+        return limit.steps if limit.axis < 0 else tuple(d.step if d.axis == limit.axis else 0 for d in self.dims)
+
+    def kept(self, dims: Sequence[int]) -> View:
+        """The view with some of its dimensions only, of which the others have no step to make."""
+        masked = tuple(replace(m, steps=tuple(m.steps[d] for d in dims) if m.steps else ()) for m in self.masked)
+        return View(tuple(self.dims[d] for d in dims), self.start, self.dynamic, masked)
+
+    def squeezed(self) -> View:
+        """The view without dimensions of extent 1."""
+        return self.kept([i for i, d in enumerate(self.dims) if d.size != 1])
+
+    def cuts(self, offsets: Sequence[Value], vector: int, minor: int) -> bool:
+        """Whether a limit may cut through `vector` neighbours along the dimension `minor`, from a multiple of it on."""
+        moving = self.moving(offsets)
+        for limit, own in self.limits(offsets):
+            steps = self.steps(limit)
+            if not steps[minor]:
+                continue
+            static, value = (limit.start, own) if limit.axis < 0 else (self.start[limit.axis], moving.get(limit.axis))
+            divisor = 0 if value is None else value.facts.divisor if value.facts is not None else 1
+            others = [s for i, (s, d) in enumerate(zip(steps, self.dims, strict=False)) if i != minor and d.size > 1]
+            places = [static, divisor, limit.low or 0, limit.high or 0, *others]
+            if steps[minor] != 1 or any(n % vector for n in places):
+                return True
+        return False
+
+
+@attribute_type
+@dataclass(frozen=True)
+class Access:
+    """How wide the accesses of a view may be: `vector` aligned elements along the view's dimension `minor`.
+
+    `whole`: a mask never cuts through such a vector.
+    """
+
+    vector: int = 1
+    minor: int | None = None
+    whole: bool = True
+
+
+def strides_of(shape: Sequence[int]) -> tuple[int, ...]:
+    """Row-major strides in elements."""
+    out = [1] * len(shape)
+    for i in reversed(range(len(shape) - 1)):
+        out[i] = out[i + 1] * shape[i + 1]
+    return tuple(out)
