@@ -188,6 +188,8 @@ class ReportNames:
     accumulators: tuple[AccumulatorNames, ...] = ()
     grid_axes: tuple[tuple[str, int], ...] = ()
     thread_axis: tuple[str, int] | None = None
+    # (byte spans of the dynamic SMEM, PTX lines whose loads and stores stay within one of them)
+    smem_uses: tuple[tuple[tuple[tuple[int, int], ...], tuple[int, ...]], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -128,6 +128,15 @@ class WarpUse(Error, ValueError):
     help = "do it outside, before or after"
 
 
+class UnawaitedCopy(Error, ValueError):
+    """A copy into SMEM that may still write when the block has ended."""
+
+    code = "unawaited-copy"
+    title = "nothing waits for this copy: it may still write `{name}` when the block has ended"
+    note = "the SMEM of a block that has ended is another one's"
+    help = "wait for `{barrier}` before the kernel ends, by `kd.barrier_wait`, or leave the copy out"
+
+
 class TooManyArrivals(Error, ValueError):
     """More arrivals in a row than a barrier's phase takes, with no wait in between."""
 

@@ -10,7 +10,7 @@ from math import inf
 from .errors_hopper import UnreadAccumulator
 from .ir import KernelIR, Op, Region, Value
 
-__all__ = ["check_accumulators"]
+__all__ = ["check_accumulators", "merged", "turns"]
 
 # wgmma_wait leaves at most 7 groups in flight (`kd.wgmma_wait`): older ones need not be told apart
 OLDEST = 8
@@ -40,7 +40,7 @@ def _after(region: Region, groups: Groups) -> Groups:
             raise UnreadAccumulator(loc=op.loc, what="an operand made anew before a wait", why=why, hint=hint)
         if name == "wgmma":
             held = (op.acc,) if op.a_view is not None else (op.acc, op.a)  # type: ignore[attr-defined]
-            groups = _merged((frozenset(held), *groups), ())
+            groups = merged((frozenset(held), *groups), ())
         elif name == "wgmma_wait":
             groups = groups[: op.pending]  # type: ignore[attr-defined]
         elif name in _TOUCHES:
@@ -52,7 +52,7 @@ def _after(region: Region, groups: Groups) -> Groups:
             ends = [_after(inner, groups) for inner in op.region_list()]
             groups = ends[0]
             for end in ends[1:]:
-                groups = _merged(groups, end)
+                groups = merged(groups, end)
         elif name in ("for", "while"):
             groups = _after_loop(op, groups)
     return groups
@@ -60,22 +60,22 @@ def _after(region: Region, groups: Groups) -> Groups:
 
 def _after_loop(op: Op, groups: Groups) -> Groups:
     """Turns are added until they bring nothing new: each may find what the one before left in flight."""
-    least, most = _turns(op)
+    least, most = turns(op)
     start = groups
     while True:
         end = start
         for inner in op.region_list():
             end = _after(inner, end)
-        merged = _merged(start, end)
-        if merged == start or most <= 1:
+        both = merged(start, end)
+        if both == start or most <= 1:
             break
-        start = merged
+        start = both
     if op.op_name == "while":
         return _after(op.before, start)  # type: ignore[attr-defined]
-    return end if least else _merged(start, end)
+    return end if least else merged(start, end)
 
 
-def _turns(op: Op) -> tuple[bool, float]:
+def turns(op: Op) -> tuple[bool, float]:
     """Whether a loop surely has a turn, and the most that it can have."""
     if op.op_name != "for" or op.step < 1:  # type: ignore[attr-defined]
         return False, inf
@@ -85,8 +85,8 @@ def _turns(op: Op) -> tuple[bool, float]:
     return low.hi < high.lo, (high.hi - low.lo) / op.step  # type: ignore[attr-defined]
 
 
-def _merged(a: Groups, b: Groups) -> Groups:
-    """What may be in flight on either way; groups from `OLDEST` on are one."""
+def merged(a: Groups, b: Groups) -> Groups:
+    """What may be in flight on either way, newest group first; groups from `OLDEST` on are one."""
     length = max(len(a), len(b))
     none: frozenset[Value] = frozenset()
     both = [(a[i] if i < len(a) else none) | (b[i] if i < len(b) else none) for i in range(length)]

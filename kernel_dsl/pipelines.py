@@ -15,6 +15,7 @@ from .compiled import Swizzle
 from .errors import BadArgument, BadArgumentType, BodyReturned
 from .errors_hopper import PipelineLimit
 from .facts import any_of
+from .in_place import stores_to
 from .ir import ArrayType, MemorySpace, Region
 from .layout import SCALAR
 from .memory import Barrier, MemorySpec
@@ -35,6 +36,7 @@ from .ops.ref import as_ref
 from .ops.scope import allocate, scope
 from .refs import Ref, ds, is_index
 from .source import misfit
+from .target import DEFAULT, Feature
 from .trace import current, into, new_value
 from .transforms import TMA_ALIGNMENT, fields_of
 from .tree import flatten, unflatten
@@ -347,9 +349,12 @@ def emit_pipeline(
             if sinks:
                 wait_smem_to_gmem(depth - 1, wait_read_only=True)
             blocks = [s.slot(slot) for s in (*inputs, *outputs)]
+            first = len(current().region.ops)
             result = call_body(op, body, unravel(step, grid), blocks, in_tree, out_tree, len(ins), carry, init_carry)
-            if sinks:
+            # what the body stored is overwritten by a copy: in the next steps, or when the pipeline runs again
+            if sinks or writes_in_place(inputs, first):
                 commit_smem()
+            if sinks:
                 for stream in sinks:
                     to = stream.spec.block(stream.gmem, unravel(step, grid), op)
                     store = changes(stream, step, steps, grid)
@@ -371,6 +376,13 @@ def emit_pipeline(
         return result
 
     return pipeline
+
+
+def writes_in_place(inputs: Sequence[Stream], first: int) -> bool:
+    """Whether the ops of the region from number `first` on store to the blocks of inputs, which TMA fills."""
+    trace = current()
+    rings = [s.ring.root for s in inputs if s.ring is not None]
+    return (trace.target or DEFAULT).supports(Feature.TMA) and stores_to(trace.region.ops[first:], rings)
 
 
 def load_once(streams: list[Stream], steps: Any, grid: Sequence[Any], op: str) -> None:

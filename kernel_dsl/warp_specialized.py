@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from .errors import BadArgument, BadArgumentType
 from .errors_hopper import PipelineLimit
+from .in_place import fence_before_arrivals
 from .ir import MemorySpace
 from .memory import Barrier, ClusterBarrier
 from .ops.arith import subtract
@@ -44,6 +45,7 @@ from .pipelines import (
     specs_of,
     total_of,
     unravel,
+    writes_in_place,
 )
 from .trace import current
 from .tree import unflatten
@@ -388,7 +390,10 @@ class _Consumers:
                 manual += as_args(unflatten(s.in_tree, [None if b is None else b.at[slot] for b in barriers]))
         indices = unravel(step, s.grid)
         args = (_OP, s.body, indices, blocks, s.in_tree, s.out_tree, len(s.ins), carry, init, tuple(manual))
+        first = len(current().region.ops)
         result = call_body(*args)
+        if writes_in_place(self.sources, first):
+            self.fence(first)
         if self.sinks:
             self.store_sinks(slot, step)
         if not s.manual_consumed:
@@ -398,6 +403,18 @@ class _Consumers:
                 free = where(less(step, late), 0, subtract(step, late)) if late else step
                 barrier_arrive(barrier.at[slot_of(free, s.depth)], predicate=go)
         return result
+
+    def fence(self, first: int) -> None:
+        """Fence the body's stores to its inputs before they are released: TMA writes there next."""
+        if not self.s.manual_consumed:
+            if not self.sinks:  # what is stored out is fenced anyway
+                commit_smem()
+            return
+        ops = current().region.ops
+        body = ops[first:]
+        rings = [stream.ring.root for stream in self.sources if stream.ring is not None]
+        fence_before_arrivals(body, rings, [barrier.root for barrier in self.consumed if barrier is not None])
+        ops[first:] = body
 
     def releases(self) -> list[tuple[Stream, Any]]:
         """The inputs that are copied, with the barriers that free their buffers."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from math import prod
-from typing import Any
+from typing import Any, cast
 
 from kernel_dsl.compiled import (
     ArrayAssumption,
@@ -23,12 +23,14 @@ from kernel_dsl.compiled import (
     Workspace,
 )
 from kernel_dsl.errors import GridLimit
-from kernel_dsl.ir import Axis, KernelIR, Op, RefType
+from kernel_dsl.in_place import member_of
+from kernel_dsl.ir import Axis, KernelIR, MemorySpace, Op, RefType, buffer_of
 from kernel_dsl.ops.debug import DebugCheck, DebugPrint
 from kernel_dsl.ops.matrix import SetMaxRegisters
-from kernel_dsl.ops.threads import GridDependencyWait, InlinePtx
+from kernel_dsl.ops.threads import AliasSmem, GridDependencyWait, InlinePtx
 from kernel_dsl.refs import strides_of
 from kernel_dsl.target import Feature, Target
+from kernel_dsl.transforms import bytes_of
 
 from . import llvm
 from .context import WARPGROUP, WARPS, Buffer, Context, Rule, source_line
@@ -73,6 +75,9 @@ class Lowered:
     names: ReportNames
     workspaces: tuple[Workspace, ...] = ()
     effects: bool = False  # see `CompiledKernel`
+    smem_spans: dict[tuple[str, int], frozenset[tuple[int, int]]] = field(
+        default_factory=lambda: cast("dict[tuple[str, int], frozenset[tuple[int, int]]]", {})
+    )  # what of the SMEM each line of the user's touches
 
 
 def to_llvm(
@@ -109,11 +114,45 @@ def to_llvm(
         grid_axes=tuple((a.name, a.size) for a in ir.grid),
         thread_axis=(ir.thread_name, ir.threads) if ir.thread_name else None,
     )
-    return Lowered(text, entry, params, arrays, launch, names, tuple(ctx.workspaces), any(map(_has_effects, ctx.ops)))
+    spans = _smem_spans(ctx, (exchange, exchange + 2 * half * ir.threads))
+    effects = any(map(_has_effects, ctx.ops))
+    return Lowered(text, entry, params, arrays, launch, names, tuple(ctx.workspaces), effects, spans)
 
 
 def _has_effects(op: Op) -> bool:
     return isinstance(op, (DebugPrint, DebugCheck)) or (isinstance(op, InlinePtx) and not op.pure)
+
+
+def _smem_spans(ctx: Context, internal: tuple[int, int]) -> dict[tuple[str, int], frozenset[tuple[int, int]]]:
+    """For each line of the user's the spans of the buffers that its ops take, and of the space for exchanges."""
+    found: dict[tuple[str, int], set[tuple[int, int]]] = {}
+    for op in ctx.ops:
+        spans = found.setdefault((op.loc.file, op.loc.line), {internal})
+        for value in op.values():
+            type = value.type
+            if isinstance(type, RefType) and type.space is MemorySpace.SMEM:
+                member = member_of(value)
+                alloc = buffer_of(member).op
+                assert alloc is not None
+                start = ctx.smem_offsets[alloc] + (member.op.offset if isinstance(member.op, AliasSmem) else 0)
+                spans.add((start, start + bytes_of(member.type)))
+    return {place: frozenset(spans) for place, spans in found.items() if place[1]}
+
+
+_SHARED = re.compile(r"\b(?:ld|st|atom|red)\.[\w.:]*shared\b")
+
+
+def _smem_uses(
+    ptx: str, lines: Sequence[tuple[int, SourceLine]], spans: dict[tuple[str, int], frozenset[tuple[int, int]]]
+) -> tuple[tuple[tuple[tuple[int, int], ...], tuple[int, ...]], ...]:
+    """The spans of SMEM that the loads and stores of a PTX line stay within, and the lines that have these spans."""
+    text = ptx.split("\n")
+    uses: dict[tuple[tuple[int, int], ...], list[int]] = {}
+    for number, place in lines:
+        found = spans.get((place.file, place.line))
+        if found is not None and _SHARED.search(text[number - 1]):
+            uses.setdefault(tuple(sorted(found)), []).append(number)
+    return tuple((key, tuple(numbers)) for key, numbers in uses.items())
 
 
 def _parameters(ctx: Context) -> tuple[list[str], tuple[Param, ...], tuple[ArrayAssumption, ...]]:
@@ -283,6 +322,7 @@ def line_map(ptx: str) -> tuple[tuple[int, SourceLine], ...]:
 def compile_kernel(ir: KernelIR, target: Target, lowered: Lowered, spec: CallSpec) -> CompiledKernel:
     """PTX, and everything needed to launch it."""
     ptx = llvm.to_ptx(lowered.text, target)
+    lines = line_map(ptx)
     return CompiledKernel(
         name=ir.name,
         entry=lowered.entry,
@@ -295,8 +335,8 @@ def compile_kernel(ir: KernelIR, target: Target, lowered: Lowered, spec: CallSpe
         output_tree=spec.output_tree,
         launch=lowered.launch,
         workspaces=lowered.workspaces,
-        names=lowered.names,
-        lines=line_map(ptx),
+        names=replace(lowered.names, smem_uses=_smem_uses(ptx, lines, lowered.smem_spans)),
+        lines=lines,
         source=source_line(ir.loc),
         max_registers=spec.max_registers,
         overlaps=spec.overlaps,

@@ -9,7 +9,7 @@ from kernel_dsl.ir import KernelIR
 from kernel_dsl.target import Target
 from kernel_dsl.verify import verify
 
-from .passes import check_target, order_memory, split_loops
+from .passes import check_target, finish_copies, order_memory, split_loops
 
 
 @dataclass(frozen=True)
@@ -23,13 +23,16 @@ class Pass:
 
 PASSES = (
     Pass("check target", check_target.run, "LLVM ends the process on a missing instruction; say it first"),
+    Pass("finish copies", finish_copies.run, "no copy may read or write SMEM that has ended or is another's"),
     Pass("split loops", split_loops.run, "each warpgroup's role keeps the registers that it asked for"),
     Pass("order memory", order_memory.run, "lanes of a warpgroup must see each other's stores in program order"),
 )
 
 # (earlier, later): why
 BEFORE = {
-    ("check target", "split loops"): "nothing is changed in a kernel that is refused",
+    ("check target", "finish copies"): "nothing is changed in a kernel that is refused",
+    ("finish copies", "split loops"): "which takes allocations out of the loops where they are made anew",
+    ("finish copies", "order memory"): "its waits are meetings of the warpgroup too",
     ("split loops", "order memory"): "where a warpgroup has to meet depends on what is left of its loop",
 }
 

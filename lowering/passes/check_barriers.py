@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from math import prod
 
-from kernel_dsl.errors_hopper import TooFewArrivals, TooManyArrivals
+from kernel_dsl.errors_hopper import TooFewArrivals, TooManyArrivals, UnawaitedCopy
 from kernel_dsl.ir import KernelIR, Op, Region, Value
 from kernel_dsl.ops.atomic import AtomicCas, AtomicRmw
 from kernel_dsl.ops.barrier import BarrierArrive, BarrierTest, BarrierWait
@@ -80,12 +80,48 @@ def _check_excess(region: Region, each: int) -> None:
                 raise TooManyArrivals(loc=op.loc, name=name, needed=needed, count=counts[key])
 
 
+def _check_copies(ir: KernelIR) -> None:
+    """Raise `UnawaitedCopy` for a copy whose barrier nobody waits for any more.
+
+    With one warpgroup what stands behind the copy counts, and what is in a loop with it; with several all that there is.
+    """
+    waited: dict[Value, int] = {}
+    issued: list[tuple[int, CopyGmemToSmem, tuple[Op, ...]]] = []
+    loops: dict[Value, set[Op]] = {}
+    number = 0
+
+    def walk(region: Region, around: tuple[Op, ...]) -> None:
+        nonlocal number
+        for op in region.ops:
+            number += 1
+            if isinstance(op, CopyGmemToSmem) and op.barrier is not None:
+                issued.append((number, op, around))
+            elif isinstance(op, (BarrierWait, BarrierTest)):
+                waited[op.barrier] = number
+                loops.setdefault(op.barrier, set()).update(around)
+            for inner in op.region_list():
+                walk(inner, (*around, op) if isinstance(op, (For, While)) else around)
+
+    walk(ir.body, ())
+    if any(isinstance(op, InlinePtx) for op in ir.walk()):
+        return
+    for at, op, around in issued:
+        assert op.barrier is not None
+        last = waited.get(op.barrier, -1)
+        seen = last >= 0 if ir.threads > 1 else last > at or any(o in loops.get(op.barrier, ()) for o in around)
+        if not seen and 0 not in op.src_view.shape:
+            raise UnawaitedCopy(
+                loc=op.loc, name=op.dst.type.name or "its buffer", barrier=op.barrier.type.name or "its barrier"
+            )
+
+
 def check_waits(ir: KernelIR) -> None:
-    """Raise `TooFewArrivals` at the wait, `TooManyArrivals` at the arrival.
+    """Raise `TooFewArrivals` at the wait, `TooManyArrivals` at the arrival, `UnawaitedCopy` at the copy.
 
     For a GPU only: the interpreter shows what happens instead.
     """
     _check_excess(ir.body, ir.threads)
+    _check_copies(ir)
     count = _Count(ir.threads)
     count.region(ir.body, False, 1)
     blocks = prod(a.size for a in ir.cluster)

@@ -30,8 +30,6 @@ def plan(ops: Iterable[Op]) -> tuple[SmemPlan, dict[Op, int], frozenset[Scope]]:
     offsets: dict[Op, int] = {}
     allocs = [op for op in ops if isinstance(op, (AllocSmem, AllocBarrier))]
     ends: dict[Scope, int] = {}
-    scopes = {op.scope for op in allocs if isinstance(op, AllocSmem)}
-    sharing = frozenset(a for a in scopes if any(_beside(a, b) for b in scopes))
     # barriers of all scopes stay for good: they are initialised once
     for number, op in enumerate(sorted(allocs, key=_order)):
         scope: Scope = op.scope if isinstance(op, AllocSmem) else ()
@@ -56,7 +54,13 @@ def plan(ops: Iterable[Op]) -> tuple[SmemPlan, dict[Op, int], frozenset[Scope]]:
                 line=source_line(op.loc),
             )
         )
-    return result, offsets, sharing
+    return result, offsets, sharing(allocs)
+
+
+def sharing(ops: Iterable[Op]) -> frozenset[Scope]:
+    """The scopes whose memory is that of others too."""
+    scopes = {op.scope for op in ops if isinstance(op, AllocSmem)}
+    return frozenset(a for a in scopes if any(_beside(a, b) for b in scopes))
 
 
 def _order(op: AllocSmem | AllocBarrier) -> tuple[int, int]:

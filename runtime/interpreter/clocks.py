@@ -17,6 +17,7 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from .batch import Batch
     from .group import Group
+    from .ptx import Instruction
 
 Array = npt.NDArray[Any]
 
@@ -61,6 +62,7 @@ class Clocks:
         self.queue_of: dict[Any, int] = {}
         self.queues: list[Any] = []
         self.issued = np.zeros((batch.teams, self.columns), np.uint32)
+        self.last: dict[int, Instruction] = {}  # of each queue, what issued to it last
         self.any_fence = False
         self.foreign: dict[int, list[tuple[int, int, int, Array]]] = {}
 

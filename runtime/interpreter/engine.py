@@ -13,6 +13,7 @@ from .kinds import HazardKind
 
 if TYPE_CHECKING:
     from .batch import Batch
+    from .clocks import Clocks
     from .group import Group
 
 Array = npt.NDArray[Any]
@@ -84,10 +85,12 @@ class Engine:
             self.force([self.pending[0]])
 
     def at_exit(self) -> None:
-        """All blocks of the batch have exited: barriers must not be left with bytes that never came."""
+        """All blocks of the batch have exited: barriers must not be left with bytes that never came, nor copies unawaited."""
         batch = self.batch
         if not batch.run.detect:
             return
+        if batch.clocks is not None:
+            self._unawaited(batch.clocks)
         for offset, m in batch.mbarriers.at.items():
             bad = m.valid & (m.bytes != 0)
             if bad.any():
@@ -103,6 +106,27 @@ class Engine:
                 batch.run.reporter.hazard(
                     HazardKind.BYTES_MISMATCH, what, m.last, (f"block ({x}, {y}, {z})",),
                     "make the bytes of expect_tx those of the copies",
+                )  # fmt: skip
+
+    def _unawaited(self, clocks: Clocks) -> None:
+        """Report bulk copies of which no warp of the block learned that they are done with its shared memory."""
+        batch = self.batch
+        for key, queue in clocks.queue_of.items():
+            if key[0] == "copy":  # into the block of that rank, on a barrier of its own
+                agents, what = slice(key[1] * batch.per_block, (key[1] + 1) * batch.per_block), "write"
+            elif key[0] == "bulk":
+                agents, what = slice(key[1], key[1] + 1), "read"
+            else:
+                continue
+            late = clocks.issued[:, queue] > clocks.known[:, agents, 0, queue].max(axis=1)
+            if late.any():
+                rank = agents.start // batch.per_block
+                x, y, z = (int(v) for v in batch.coordinates[int(np.flatnonzero(late)[0]) * batch.cluster + rank])
+                batch.run.reporter.hazard(
+                    HazardKind.UNAWAITED_COPY,
+                    f"block ({x}, {y}, {z}) ends while this copy may still {what} its shared memory",
+                    clocks.last.get(queue), (f"block ({x}, {y}, {z})",),
+                    "wait for its barrier" if what == "write" else "wait for its group (wait_group.read 0)",
                 )  # fmt: skip
 
 

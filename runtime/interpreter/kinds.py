@@ -12,8 +12,9 @@ class HazardKind(StrEnum):
     RACE_GLOBAL = "race_global"  # two warps of one block, in global memory
     RACE_BLOCKS = "race_blocks"  # two blocks
     READ_BEFORE_WAIT = "read_before_wait"  # the result of an async copy read before its completion was waited for
-    MISSING_PROXY_FENCE = "missing_proxy_fence"  # a generic write, then an async-proxy read, with no fence.proxy.async
+    MISSING_PROXY_FENCE = "missing_proxy_fence"  # an ordinary write, then an async-proxy access, with no fence
     REUSED_BEFORE_READ = "reused_before_read"  # shared memory rewritten before a TMA store has read it
+    UNAWAITED_COPY = "unawaited_copy"  # a block ends while a bulk copy may still read or write its shared memory
     REUSED_BEFORE_WGMMA = "reused_before_wgmma"  # shared memory rewritten while wgmma may still read it
     WGMMA_REGISTERS = "wgmma_registers"  # accumulator or A fragment touched while wgmma is in flight
     MISSING_WGMMA_FENCE = "missing_wgmma_fence"  # registers written, then wgmma, with no wgmma.fence
@@ -24,7 +25,7 @@ class HazardKind(StrEnum):
     DEADLOCK = "deadlock"  # always: nothing can run
     DIVERGENCE = "divergence"  # always: lanes of a warp part at an instruction that needs them together
     BARRIER_COUNT = "barrier_count"  # a named barrier's thread count is wrong
-    OUT_OF_BOUNDS = "out_of_bounds"  # out of bounds; a peer's memory through .shared, which is the block's own
+    OUT_OF_BOUNDS = "out_of_bounds"  # outside of arrays, or of a line's own SMEM; a peer's memory through .shared
     MISALIGNED = "misaligned"
     READ_ONLY = "read_only"  # a store to memory that the kernel may not write
     UNINITIALISED = "uninitialised"

@@ -64,6 +64,9 @@ class Run:
         for fn in program.module.functions.values():
             self.reporter.locations |= fn.locations
         self.detect = config.detect_hazards
+        # by PTX line: what of the dynamic shared memory its loads and stores stay within
+        uses = self.reporter.names.smem_uses if self.detect else ()
+        self.smem_spans = {line: spans for spans, numbers in uses for line in numbers}
         self.threads_per_block = block[0] * block[1] * block[2]
         self.warps_per_block = -(-self.threads_per_block // 32)
         self.shared_bytes = SHARED_RESERVED + program.static_shared

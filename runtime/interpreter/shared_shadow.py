@@ -26,6 +26,7 @@ class SharedShadow(Shadow):
         self.table: Array = np.zeros((0, 0), np.uint32)
         # As fine as the program's narrowest access from the start: making granules finer later is costly.
         self.fit(batch.run.program.shared_granule)
+        self.generic: Array = np.zeros(0, np.bool_)
         self.queue_reads: dict[int, Array] = {}
         self.queue_sites: dict[int, Array] = {}
 
@@ -113,18 +114,31 @@ class SharedShadow(Shadow):
         if a.proxy:
             self._check_proxy(a, g, rows)
 
-    def _check_proxy(self, a: Access, g: Array, rows: Array) -> None:
-        """Generic writes that an asynchronous read would miss for want of a proxy fence."""
+    def on_write(self, a: Access, g: Array, rows: Array) -> None:
+        if a.proxy:
+            self._check_proxy(a, g, rows, True)
+        super().on_write(a, g, rows)
+
+    def _check_proxy(self, a: Access, g: Array, rows: Array, writes: bool = False) -> None:
+        """Generic writes that an asynchronous access would miss, or come after, for want of a proxy fence."""
         epochs = self.w[g]
         agent = agent_of(epochs)
         row = np.broadcast_to(rows, epochs.shape)
-        generic = (epochs != 0) & (agent != a.agent[rows])
+        generic = (epochs != 0) & (agent != a.agent[rows]) & self._generic()[agent]
         bad = generic & (a.known[row, 1, np.where(generic, agent, 0)] < (epochs & CLOCK))
         if bad.any():
             where = tuple(int(i[0]) for i in np.nonzero(bad))
             granule = int(g[where])
             site = int(self.wi[granule])
-            conflict(self, a, int(row[where]), granule, int(epochs[where]), site, False, False, True)
+            conflict(self, a, int(row[where]), granule, int(epochs[where]), site, writes, False, True)
+
+    def _generic(self) -> Array:
+        """For each agent whether its writes are of the generic proxy: a warp's, or of a warp's cp.async."""
+        clocks = self.batch.clocks
+        count = clocks.agents + len(clocks.queues)
+        if len(self.generic) != count:
+            self.generic = np.array([True] * clocks.agents + [key[0] == "cp.async" for key in clocks.queues])
+        return self.generic
 
     def never_fenced(self, a: Access, row: int, epoch: int) -> bool:
         """Whether the warp that wrote has executed no proxy fence since."""

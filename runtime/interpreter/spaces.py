@@ -7,7 +7,7 @@ memory to tell. Lanes that may not access are reported and masked off.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -106,12 +106,38 @@ class SharedSpace:
         if bad is not None:
             misaligned(c, bad, offset, width, ins, "shared")
             mask = masked_off(mask, bad)
+        spans = self.batch.run.smem_spans.get(ins.line)
+        if spans is not None:
+            bad = first_bad(c, self._elsewhere(c, offset, width, spans), mask)
+            if bad is not None:
+                self._left(c, bad, offset, width, spans, ins)
+                mask = masked_off(mask, bad)
         index = cta * self.stride + offset
         if index.shape != (c.n, 32):
             index = np.broadcast_to(index, (c.n, 32))
         if mask is not None:
             index = np.where(mask, index, 0)
         return Part(self.view(size), index // size if size > 1 else index, mask, self.shadow)
+
+    def _elsewhere(self, c: Group, offset: Array, width: int, spans: Sequence[tuple[int, int]]) -> Array:
+        """Where accesses lie in none of the spans, which are of the dynamic shared memory."""
+        at = offset - self.batch.run.program.dynamic_offset
+        inside = np.zeros(at.shape, np.bool_)
+        for low, high in spans:
+            inside |= (at >= low) & (at <= high - width)
+        return np.broadcast_to(~inside, (c.n, 32))
+
+    def _left(
+        self, c: Group, bad: Array, offset: Array, width: int, spans: Sequence[tuple[int, int]], ins: Instruction
+    ) -> None:  # fmt: skip
+        run = self.batch.run
+        row, lane, who = run.reporter.group(c, bad)
+        at = int(np.broadcast_to(offset, (c.n, 32))[row, lane])
+        name = run.reporter.shared_name(at, run.program.dynamic_offset, run.program.shared_offsets)
+        own = [r for r in run.reporter.names.smem if (r.offset, r.offset + r.bytes) in spans and r.kind == "ref"]
+        names = " and ".join(f"'{r.name}' of shape {r.shape}" for r in own) or "a buffer"
+        what = f"an access of {width} bytes leaves {names}: it lies at {name}"
+        run.reporter.hazard(HazardKind.OUT_OF_BOUNDS, what, ins, (who,), "correct the index")
 
     def _outside(self, c: Group, bad: Array, offset: Array, width: int, ins: Instruction) -> None:
         reporter = self.batch.run.reporter

@@ -48,6 +48,7 @@ class Issuer:
             return 0, 0
         queue = self.clocks.queue(key)
         self.clocks.issued[self.team, queue] += 1
+        self.clocks.last[queue] = self.ins
         return queue, int(self.clocks.issued[self.team, queue])
 
     def access(self, queue: int, clock: int) -> Access:

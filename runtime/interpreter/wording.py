@@ -64,7 +64,7 @@ def conflict(
     what = f"{shadow.name(a, row, granule)} is {now} while nothing orders that after it was {before}"
     if fence:
         what = (
-            f"{shadow.name(a, row, granule)} is read through the async proxy, with no proxy fence "
+            f"{shadow.name(a, row, granule)} is {now} through the async proxy, with no proxy fence "
             "after it was written by ordinary stores"
         )
     details = (

@@ -76,6 +76,7 @@ FIXES: dict[str, tuple[str, str, str]] = {
         "transforms=(kd.TilingTransform((8, 64)),)",
         "transforms=(kd.TilingTransform((8, 64)), kd.SwizzleTransform(128))",
     ),
+    "UnawaitedCopy": ("unawaited_copy", "x, tile, ready)\n\n", "x, tile, ready)\n    kd.barrier_wait(ready)\n\n"),
     "UnknownAxis": ("unknown_axis", '"j"', '"i"'),
     "UnknownDType": ("astype_dtype", '"floaty"', '"float32"'),
     "UnknownTarget": ("unknown_target_lower", '"sm90a"', '"sm_90a"'),

@@ -1,0 +1,76 @@
+"""What a traced body stores to SMEM through the generic proxy, and the fences that go with it before an async copy."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from .ir import Effect, MemorySpace, Op, RefType, Region, Value, buffer_of, walk_region
+from .ops.barrier import BarrierArrive
+from .ops.control import For, While
+from .ops.copy import CommitSmem, CopyGmemToSmem
+from .ops.ref import AllocSmem
+from .ops.threads import AliasSmem, WarpMap
+
+__all__ = ["fence_before_arrivals", "member_of", "stored_to", "stores_to"]
+
+
+def member_of(ref: Value) -> Value:
+    """The buffer of a Ref's root, or the member of a union that it is or is another shape or dtype of."""
+    while ref.op is not None and not isinstance(ref.op, (AllocSmem, AliasSmem)) and "ref" in ref.op.fields:
+        ref = ref.op.ref  # type: ignore[attr-defined]
+    return ref
+
+
+def stored_to(op: Op) -> Value | None:
+    """What an op writes through the generic proxy, in SMEM: the member."""
+    if isinstance(op, CopyGmemToSmem):
+        return member_of(op.dst) if op.barrier is None else None  # cp.async
+    ref = getattr(op, "ref", None) if op.effect & Effect.WRITE else None
+    if isinstance(ref, Value) and isinstance(ref.type, RefType) and ref.type.space is MemorySpace.SMEM:
+        return member_of(ref)
+    return None
+
+
+def stores_to(ops: Iterable[Op], buffers: Collection[Value]) -> bool:
+    """Whether ops, or any inside them, write to one of these buffers."""
+    inside = (o for op in ops for o in (op, *(o for r in op.region_list() for o in walk_region(r))))
+    return any(member is not None and buffer_of(member) in buffers for member in map(stored_to, inside))
+
+
+def fence_before_arrivals(ops: list[Op], buffers: Collection[Value], barriers: Collection[Value]) -> None:
+    """Put a fence before each arrival on these barriers that may come behind a store to these buffers, in place."""
+    _fence(ops, buffers, barriers, False)
+
+
+def _fence(ops: list[Op], buffers: Collection[Value], barriers: Collection[Value], stored: bool) -> bool:
+    """Whether stores may be without a fence behind `ops`; `stored`: before them."""
+    out: list[Op] = []
+    for op in ops:
+        inner = op.region_list()
+        # inside a warp_map the fence would be one warp's alone
+        if stored and _arrives(op, barriers) and (not inner or isinstance(op, WarpMap)):
+            fence = CommitSmem()
+            fence.loc = op.loc
+            out.append(fence)
+            stored = False
+        out.append(op)
+        stored = _nested(op, inner, buffers, barriers, stored) if inner else stored or stores_to([op], buffers)
+    ops[:] = out
+    return stored
+
+
+def _nested(
+    op: Op, inner: Sequence[Region], buffers: Collection[Value], barriers: Collection[Value], stored: bool
+) -> bool:
+    if isinstance(op, (For, While)):  # a turn may come behind another one's stores
+        stored = stored or stores_to([op], buffers)
+        for region in inner:
+            stored = _fence(region.ops, buffers, barriers, stored)
+        return stored
+    ends = [_fence(region.ops, buffers, barriers, stored) for region in inner]
+    return any(ends)
+
+
+def _arrives(op: Op, barriers: Collection[Value]) -> bool:
+    inside = (op, *(o for r in op.region_list() for o in walk_region(r)))
+    return any(isinstance(o, BarrierArrive) and o.barrier in barriers for o in inside)
