@@ -42,14 +42,19 @@ def fixed(name: str) -> str:
     return source.replace(wrong, right)
 
 
+_COMMON = "x = np.ones((4, 8), np.float32)\n"
+
+
 def _body(source: str) -> str:
-    """A case without the lines that all cases begin with."""
-    return source.partition("x = np.ones((4, 8), np.float32)\n")[2].strip()
+    """A case without the lines that all cases begin with: the imports, and the array that most of them have."""
+    return source.partition(_COMMON if _COMMON in source else "import numpy as np\n")[2].strip()
 
 
 def page(name: str, cls: type[kd.Error]) -> str:
     case = FIXES[name][0]
     builtin = next(b.__name__ for b in BUILTINS if issubclass(cls, b))
+    source = (CASES / f"{case}.py").read_text()
+    given = "where `x` is a float32 array of shape (4, 8):" if _COMMON in source else "says:"
     message = (CASES / f"{case}.err").read_text().partition("\n")[2].rstrip()
     return f"""# {cls.code}
 
@@ -58,10 +63,10 @@ def page(name: str, cls: type[kd.Error]) -> str:
 ## What raises it
 
 ```python
-{_body((CASES / f"{case}.py").read_text())}
+{_body(source)}
 ```
 
-where `x` is a float32 array of shape (4, 8):
+{given}
 
 ```text
 {message}
