@@ -104,6 +104,7 @@ class Finish:
         self.ir = ir
         self.thread = thread
         self.known: dict[Value, Any] = {}
+        self.loops: dict[tuple[Op, State], tuple[State, State]] = {}  # of loops, before anything is put in
         self.sharing = sharing(ir.walk())
         copies = [op for op in ir.walk() if isinstance(op, CopyGmemToSmem)]
         self.loaded = {member_of(op.dst) for op in copies}  # what copies write
@@ -146,7 +147,18 @@ class Finish:
         return before, self.after(op, state)
 
     def loop(self, op: For | While, state: State, insert: bool) -> State:
-        """Turns are added until they bring nothing new."""
+        """Turns are added until they bring nothing new. The ends are kept, for loops around it ask again and again."""
+        if (op, state) not in self.loops:
+            self.loops[op, state] = self.settled(op, state)
+        start, end = self.loops[op, state]
+        if insert:
+            end = start
+            for inner in op.region_list():
+                end = self.region(inner, end, True)
+        return end if turns(op)[0] else state.joined(end)
+
+    def settled(self, op: For | While, state: State) -> tuple[State, State]:
+        """What may be going on before a turn, and behind it, given what may be before the loop."""
         start = state
         while True:
             end = start
@@ -154,12 +166,8 @@ class Finish:
                 end = self.region(inner, end, False)
             both = start.joined(end)
             if both == start:
-                break
+                return start, end
             start = both
-        end = start
-        for inner in op.region_list():
-            end = self.region(inner, end, insert)
-        return end if turns(op)[0] else state.joined(end)
 
     def needs(self, op: Op, state: State) -> tuple[bool, bool]:
         """Whether copies have to end before an op, and whether stores have to be fenced."""

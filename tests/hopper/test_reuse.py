@@ -363,3 +363,34 @@ def test_leaving_a_buffer_is_told(index: int) -> None:
     assert kernel(9, interpret=True).tolist() == [0, 1]
     with pytest.raises(HazardError, match=r"out_of_bounds: an access of 4 bytes leaves 'small' of shape \(10,\)"):
         kernel(index, interpret=True)
+
+
+def test_loops_in_loops_take_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    from lowering.passes.finish_copies import Finish
+
+    real, calls = Finish.region, [0]
+
+    def region(self: Finish, *given: Any) -> Any:
+        calls[0] += 1
+        return real(self, *given)
+
+    monkeypatch.setattr(Finish, "region", region)
+
+    def visits(depth: int) -> int:
+        def kernel(n: Any, out: Any, tile: Any) -> None:
+            def nest(level: int) -> None:
+                if level:
+                    kd.loop(0, n)(lambda i: nest(level - 1))
+                    return
+                tile[...] = kd.ones((16, 32), f32)
+                kd.commit_smem()
+                kd.copy_smem_to_gmem(tile, out)
+
+            nest(depth)
+
+        calls[0] = 0
+        ptx = kd.kernel(kernel, out_type=Spec((16, 32), f32), scratch_types=[TILE]).lower(3, target="sm_90a").ptx
+        assert waits(ptx) == 1
+        return calls[0]
+
+    assert visits(12) <= 2 * visits(6) + 12
