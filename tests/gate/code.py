@@ -42,7 +42,9 @@ def texts(name: str, target: str) -> dict[str, str]:
 def _launch(kernel: Any) -> str:
     """A `CompiledKernel` but for its PTX and its places."""
     smem = tuple(replace(region, line=None) for region in kernel.names.smem)
-    plain = replace(kernel, ptx="", lines=(), source=None, names=replace(kernel.names, smem=smem))
+    uses = {spans for spans, _ in kernel.names.smem_uses}  # without the lines of the PTX
+    names = replace(kernel.names, smem=smem, smem_uses=tuple(sorted(uses)))
+    plain = replace(kernel, ptx="", lines=(), source=None, names=names)
     return "\n".join(f"{field} = {value!r}" for field, value in vars(plain).items())
 
 
