@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .accumulator import ACC
+from .boundary import public
 from .diagnostics import Error
 from .dtypes import (
     bfloat16,
@@ -110,6 +111,9 @@ __all__ = [
 ]
 __all__ += _op_names  # noqa: PLE0605 - a list too  # pyright: ignore[reportUnsupportedDunderAll]
 
+for _name in set(__all__) - set(_LATE):
+    globals()[_name] = public(globals()[_name])
+
 
 def __getattr__(name: str) -> Any:
     """Names that bring the runtime in, found at first use."""
@@ -118,6 +122,6 @@ def __getattr__(name: str) -> Any:
     module = _LATE.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(module), name)
+    value = public(getattr(import_module(module), name))
     globals()[name] = value
     return value

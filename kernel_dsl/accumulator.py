@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, cast
 
 from . import dtypes as dt
-from .diagnostics import ends_at_user
+from .boundary import public
 from .dtypes import DType
 from .errors import BadArgument, BadIndex, SliceOutOfRange, TracedIteration
 from .errors_hopper import UnreadAccumulator
@@ -27,6 +27,7 @@ class AccSpec:
     value: Any = None
 
 
+@public
 class _Acc:
     """`kd.ACC(shape, dtype=float32)`: a wgmma accumulator, zero at allocation; `kd.ACC.init(x)`: one that starts as x.
 
@@ -35,13 +36,11 @@ class _Acc:
 
     __name__ = "ACC"
 
-    @ends_at_user
     def __call__(self, shape: Any, dtype: Any = dt.float32) -> AccSpec:
         extents, kind = as_shape(shape, "ACC"), as_dtype_of(dtype, "ACC")
         check_accumulator(extents, kind)
         return AccSpec(extents, kind)
 
-    @ends_at_user
     def init(self, value: Any) -> AccSpec:
         """An accumulator that starts as a traced value."""
         if not isinstance(value, Array):
@@ -79,6 +78,7 @@ class AccType:
         return f"acc<{self.dtype.name}[{','.join(map(str, self.shape))}]>"
 
 
+@public
 class AccRef(NoArithmetic):
     """An accumulator, or a block of one: `acc[...]` waits for all wgmma and reads, `acc.at[:, a:b]` is a block."""
 
@@ -174,6 +174,7 @@ class AccRef(NoArithmetic):
         write_accumulator(self.block(index), value)
 
 
+@public
 class _AccAt:
     def __init__(self, acc: AccRef) -> None:
         self._acc = acc

@@ -6,17 +6,13 @@ A class gives `code` (kebab-case, the name of its page), `title`, and where they
 
 from __future__ import annotations
 
-import functools
 import linecache
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import CodeType
-from typing import Any, ClassVar, ParamSpec, TypeVar
+from types import CodeType, NoneType
+from typing import Any, ClassVar
 
 from .source import UNKNOWN, Loc, here
-
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
 
 
 class Error(Exception):
@@ -34,7 +30,8 @@ class Error(Exception):
         self.loc = here() if loc is None else loc
         self.other = other
         self.other_label = other_label
-        self.fields = fields
+        # as text now: what users gave may not print, and may be large or change
+        self.fields = {key: _text(value) for key, value in fields.items()}
         super().__init__()
 
     def __str__(self) -> str:
@@ -63,6 +60,41 @@ class CostNote:
 
 def _rebuild(cls: type[Error], loc: Loc, other: Loc | None, label: str, fields: dict[str, Any]) -> Error:
     return cls(loc=loc, other=other, other_label=label, **fields)
+
+
+class _Text(str):
+    """The text of a field's value; `repr` gives the value's own."""
+
+    quoted: str
+
+    def __repr__(self) -> str:
+        return self.quoted
+
+
+def _text(value: Any) -> Any:
+    if type(value) in (str, bool, float, NoneType) or (type(value) is int and value.bit_length() < _LONG):
+        return value
+    text = _Text(_printed(str, value))
+    text.quoted = shown(value)
+    return text
+
+
+_LONG = 512  # characters of a value in a message, and bits of an int
+
+
+def shown(value: Any) -> str:
+    """`repr(value)`, cut where it is long. Never raises, whatever the value's `__repr__` does."""
+    return _printed(repr, value)
+
+
+def _printed(how: Callable[[Any], str], value: Any) -> str:
+    if isinstance(value, int) and int.bit_length(value) >= _LONG:  # Python refuses to print those of 4300 digits
+        return f"an int of {int.bit_length(value)} bits"
+    try:
+        text = str.__str__(how(value))
+    except Exception as error:
+        return f"a {type(value).__name__} whose {how.__name__}() raises {type(error).__name__}"
+    return text if len(text) <= _LONG else f"{text[: _LONG // 2]} ... {text[-_LONG // 4 :]}"
 
 
 def render(error: Error) -> str:
@@ -101,19 +133,6 @@ def _excerpt(loc: Loc, label: str) -> list[str]:
     caret = " " * (start - indent) + "^" * max(stop - start, 1)
     lines += [f"{pad} |", f"{number} | {stripped}", f"{pad} | {caret}" + (f" {label}" if label else "")]
     return lines
-
-
-def ends_at_user(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """For what users call outside a kernel body: its errors end at the user's line."""
-
-    @functools.wraps(function)
-    def run(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        try:
-            return function(*args, **kwargs)
-        except Error as error:
-            raise at_user_line(error) from error.__cause__
-
-    return run
 
 
 def at_user_line(error: Error) -> Error:

@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from .lazy import lazy
+from .boundary import public
 
 
 class Kind(Enum):
@@ -58,6 +59,7 @@ class DType:
     def is_bool(self) -> bool:
         return self.kind is Kind.BOOL
 
+    @public
     def __call__(self, value: Any) -> Any:
         return self.numpy.type(value)
 

@@ -174,6 +174,24 @@ class BadArgumentType(Error, TypeError):
     help = "{hint}"
 
 
+class UnusableArgument(Error, TypeError):
+    """Arguments that a function can't work with, of a kind that it does not ask about."""
+
+    code = "unusable-argument"
+    title = "`{op}` can't work with {given}"
+    note = "{why}"
+    help = "check these arguments; if they are right, this is a defect of kernel_dsl"
+
+
+class UnusableValue(Error, ValueError):
+    """Arguments whose values a function can't work with, of a kind that it does not ask about."""
+
+    code = "unusable-value"
+    title = "`{op}` can't work with {given}"
+    note = "{why}"
+    help = "check these arguments; if they are right, this is a defect of kernel_dsl"
+
+
 # --- Refs and indexing ---------------------------------------------------------------------------
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .diagnostics import ends_at_user
 from .errors import BadArgument
 
 DEFAULT_STEP_BUDGET = 10_000_000
@@ -31,7 +30,6 @@ class InterpretParams:
     step_budget: int = DEFAULT_STEP_BUDGET
     report_unwritten: bool = False
 
-    @ends_at_user
     def __post_init__(self) -> None:
         for name, allowed in (("on_hazard", ("raise", "warn")), ("schedule", ("eager", "late", "random"))):
             if getattr(self, name) not in allowed:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from enum import Enum, Flag, auto
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, dataclass_transform
 
+from .boundary import public
 from .compiled import Swizzle
-from .diagnostics import ends_at_user
 from .dtypes import DType
 from .layout import Layout
 from .source import UNKNOWN, Loc
@@ -39,6 +39,7 @@ attribute_type(Swizzle)
 # --- types ---------------------------------------------------------------------------------------
 
 
+@public
 @attribute_type
 class MemorySpace(Enum):
     """Where a Ref's elements live. Called, it makes a specification of scratch: `kd.SMEM((64, 64), kd.float32)`.
@@ -51,7 +52,6 @@ class MemorySpace(Enum):
     SMEM = "smem"
     REGS = "regs"
 
-    @ends_at_user
     def __call__(self, shape: Any, dtype: Any, **options: Any) -> Any:
         """A scratch specification: `kd.SMEM((64, 64), kd.float32)` (see `memory.MemorySpec`)."""
         from .memory import MemorySpec

@@ -14,7 +14,7 @@ import numpy as np
 
 from . import dtypes as dt
 from . import forking
-from .diagnostics import ends_at_user
+from .boundary import checks_itself, public, unguarded
 from .dtypes import as_dtype
 from .errors import BadCallArgument, BadCallValue, KernelArgument, KernelValue, LiteralOutOfRange
 from .interpret_params import InterpretParams
@@ -39,6 +39,7 @@ from .variables import Symbol, ask, binding_is_active, repeating, variables
 _log = logging.getLogger("kernel_dsl")
 
 
+@public
 class Kernel:
     """A decorated body. Call it with arrays; it is traced and compiled once for each signature.
 
@@ -69,6 +70,7 @@ class Kernel:
 
     # --- calling ----------------------------------------------------------------------------------
 
+    @unguarded
     def __call__(self, *args: Any, out: Any = None, stream: Any = None, interpret: Any = None) -> Any:
         """Run the kernel. `out`: preallocated outputs; `stream`: a CUDA stream; `interpret`: see `kd.kernel`."""
         fast = self._fast
@@ -82,7 +84,7 @@ class Kernel:
                 return result
         return self._call(args, out, stream, interpret)
 
-    @ends_at_user
+    @public
     def _call(self, args: tuple[Any, ...], out: Any, stream: Any, interpret: Any) -> Any:
         from runtime.recording import made
 
@@ -247,7 +249,6 @@ class Kernel:
             _print_stages(stages)
         return stages
 
-    @ends_at_user
     def lower(self, *args: Any, target: str | None = None) -> Stages:
         """Trace for arguments like these (arrays, `ShapeDtypeStruct`s, scalars) and a target; nothing runs."""
         leaves, structure = flatten(args)
@@ -266,7 +267,6 @@ class Kernel:
             return ArrayInput(tuple(x.shape), self._dtype(x))
         return self._scalar(x)
 
-    @ends_at_user
     def bind(self, *args: Any, out: Any = None, stream: Any = None, interpret: Any = None) -> Any:
         """Fix the arguments: `bound = k.bind(x, y)`, then `bound()` launches on the same arrays at the least cost."""
         from runtime import bind
@@ -284,7 +284,6 @@ class Kernel:
             structure,
         )
 
-    @ends_at_user
     def as_torch_op(
         self,
         name: str,
@@ -393,7 +392,9 @@ def _print_stages(stages: Stages) -> None:
 # --- the decorator -------------------------------------------------------------------------------
 
 
-@ends_at_user
+@checks_itself(
+    "body", "num_threads", "thread_name", "compiler_params", "grid_names", "cluster_names", "input_output_aliases"
+)
 def kernel(
     body: Callable[..., None] | None = None,
     out_shape: Any = None,
@@ -438,7 +439,6 @@ def kernel(
     _check_threads(num_threads, thread_name)
     aliases = tuple(sorted((input_output_aliases or {}).items()))
 
-    @ends_at_user
     def decorate(function: Any) -> Kernel:
         if not callable(function):
             hint = "decorate a function, and pass `out_type` by name"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from .boundary import public
 from .errors import BadArgument, BadArgumentType
 from .errors_hopper import WgmmaShape
 from .layout import LANE_BITS, WARP_BITS, Bit, Layout, blocked
@@ -16,6 +17,7 @@ from .layout import LANE_BITS, WARP_BITS, Bit, Layout, blocked
 _ROWS: tuple[Bit, ...] = ((0, 1), (0, 2), (0, 4))
 
 
+@public
 @dataclass(frozen=True)
 class LayoutRule:
     """A layout for every shape it can have. `reduced`: axes of the full shape that a reduction has removed.

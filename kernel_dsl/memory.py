@@ -9,7 +9,6 @@ from math import prod
 from typing import Any
 
 from .compiled import Swizzle
-from .diagnostics import ends_at_user
 from .dtypes import DType, as_dtype
 from .errors import BadArgument, BadArgumentType
 from .ir import MemorySpace
@@ -68,7 +67,6 @@ class ShapeDtypeStruct:
 
     __slots__ = ("dtype", "init", "shape")
 
-    @ends_at_user
     def __init__(self, shape: Any, dtype: Any, init: bool | int | float | None = None) -> None:
         self.shape = as_shape(shape, "ShapeDtypeStruct")
         self.dtype = as_dtype_of(dtype, "ShapeDtypeStruct")
@@ -140,7 +138,6 @@ class Barrier:
     num_arrivals: int = 1
     num_barriers: int | tuple[int, ...] = ()
 
-    @ends_at_user
     def __post_init__(self) -> None:
         # PTX ISA, mbarrier.init: the count is in [1, 2^20 - 1]
         if not isinstance(self.num_arrivals, int) or not 1 <= self.num_arrivals < 2**20:  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -165,7 +162,6 @@ class ClusterBarrier:
     num_barriers: int | tuple[int, ...] = ()
     num_arrivals: int = 1
 
-    @ends_at_user
     def __post_init__(self) -> None:
         Barrier(self.num_arrivals, self.num_barriers)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
+from .boundary import public
 from .errors import RefAsValue
 
 
@@ -14,6 +15,7 @@ def _refuse(symbol: str) -> Any:
     return operator
 
 
+@public
 class NoArithmetic:
     """Arithmetic and NumPy's functions raise `RefAsValue`; comparison with == and != stays Python's identity."""
 

@@ -6,7 +6,6 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from .diagnostics import ends_at_user
 from .errors import BadArgument, UnknownTarget
 from .target import TARGETS
 
@@ -25,7 +24,6 @@ class CompilerParams:
     max_registers: int | None = None
     target: str | None = None
 
-    @ends_at_user
     def __post_init__(self) -> None:
         if self.bounds not in ("mask", "promise"):
             hint = 'it is "mask" or "promise"'

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from .boundary import checks_itself, public
 from .compiled import Swizzle
 from .dtypes import DType, as_dtype
 from .ends import End, Held, Part, Start, advance, hull, limited, open_ends
@@ -38,6 +39,7 @@ class Slice:
     stride: int = 1
 
 
+@checks_itself("size", "stride")
 def ds(start: Any, size: int, stride: int = 1) -> Slice:
     """A slice with a static or dynamic start and a static size; it always has its size, and is masked in GMEM."""
     for name, value in (("size", size), ("stride", stride)):
@@ -60,6 +62,7 @@ def is_index(x: Any) -> bool:
     return isinstance(x, (int, np.integer)) and not isinstance(x, bool)
 
 
+@public
 class _At:
     def __init__(self, make: Callable[[Any], Any]) -> None:
         self._make = make
@@ -74,6 +77,7 @@ def has_arrays(index: Any) -> bool:
     return any((isinstance(i, (Array, np.ndarray)) and i.ndim > 0) or isinstance(i, list) for i in items)
 
 
+@public
 class Elements(NoArithmetic):
     """`ref.at[index]` where the index has integer arrays: what an atomic updates. Elsewhere index the Ref itself."""
 
@@ -87,6 +91,7 @@ class Elements(NoArithmetic):
         return f"<elements of {self.ref!r} by index arrays>"
 
 
+@public
 class Ref(NoArithmetic):
     """A handle on an array in GMEM or SMEM. `ref[...]` loads, `ref[...] = x` stores, `ref.at[...]` is a view.
 
@@ -272,6 +277,7 @@ class Ref(NoArithmetic):
     # --- reshaping --------------------------------------------------------------------------------
 
     @property
+    @public
     def T(self) -> Ref:  # noqa: N802 - NumPy's name
         """The view with its dimensions reversed."""
         return self.transpose()

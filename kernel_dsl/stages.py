@@ -5,9 +5,10 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from .boundary import public
 from .clone import clone
 from .compiled import Assembled, CompiledKernel, Resources
-from .diagnostics import CostNote, ends_at_user
+from .diagnostics import CostNote
 from .ir import KernelIR
 from .lazy import lazy
 from .options import CompilerParams, environment
@@ -30,6 +31,7 @@ def target_named(name: str | None) -> Target:
     return TARGETS[name]
 
 
+@public
 class Stages:
     """A kernel traced for one signature and one target: `.ir`, `.llvm`, `.ptx`, and `.compile()` for what follows."""
 
@@ -102,13 +104,13 @@ class Stages:
         return texts
 
     @property
-    @ends_at_user
+    @public
     def llvm(self) -> str:
         """The LLVM module as text, before LLVM's own passes."""
         return self._lowered.text
 
     @lazy
-    @ends_at_user
+    @public
     def kernel(self) -> CompiledKernel:
         """What the runtime launches. Raises the errors of lowering at the user's line."""
         from lowering import compile_kernel
@@ -116,7 +118,7 @@ class Stages:
         return compile_kernel(self.traced.ir, self.target, self._lowered, self._spec)
 
     @property
-    @ends_at_user
+    @public
     def ptx(self) -> str:
         self._check_waits()
         return self.kernel.ptx
@@ -129,7 +131,6 @@ class Stages:
             check_waits(self.traced.ir)
             self._waits_end = True
 
-    @ends_at_user
     def compile(self) -> Compiled:
         """Assemble. What the assembler remarks on is a Python warning at the user's line.
 
@@ -147,6 +148,7 @@ class Stages:
         return assemble(self.kernel, options=AssemblerOptions(ptxas=environment().ptxas))
 
 
+@public
 class Compiled:
     """A kernel's machine code: `.cubin`, `.sass`, `.resources`, `.remarks`; `.save(path)` keeps it."""
 
@@ -162,12 +164,12 @@ class Compiled:
         )
 
     @property
-    @ends_at_user
+    @public
     def ptx(self) -> str:
         return self.assembled.kernel.ptx
 
     @property
-    @ends_at_user
+    @public
     def cubin(self) -> bytes:
         return self.assembled.cubin
 
@@ -181,14 +183,13 @@ class Compiled:
         return self.assembled.remarks
 
     @lazy
-    @ends_at_user
+    @public
     def sass(self) -> str:
         """The machine code as text, with the user's lines. Raises ToolMissing without nvdisasm or cuobjdump."""
         from runtime.sass import sass
 
         return sass(self.assembled)
 
-    @ends_at_user
     def save(self, path: Any) -> None:
         """Write it to a file that `kd.load_compiled` reads."""
         from runtime.aot import save

@@ -13,7 +13,6 @@ from math import prod
 from typing import Any
 
 from .compiled import Swizzle
-from .diagnostics import ends_at_user
 from .dtypes import DType
 from .errors import BadArgument
 from .errors_hopper import BadTransform
@@ -36,7 +35,6 @@ class TilingTransform(Transform):
 
     tiling: tuple[int, ...]
 
-    @ends_at_user
     def __post_init__(self) -> None:
         tile = tuple(self.tiling)
         if not 1 <= len(tile) <= 2 or any(isinstance(t, bool) or not isinstance(t, int) or t < 1 for t in tile):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -50,13 +48,11 @@ class SwizzleTransform(Transform):
 
     swizzle: int
 
-    @ends_at_user
     def __post_init__(self) -> None:
         if self.swizzle not in (16, 32, 64, 128):
             raise BadArgument(op="SwizzleTransform", what=f"swizzle {self.swizzle!r}", hint="32, 64 or 128 bytes")
 
 
-@ends_at_user
 def find_swizzle(minor_dim_bits: int, what: str = "") -> int:
     """The largest swizzle (128, 64, 32, or 16 for none) in bytes whose span divides a row of that many bits."""
     for swizzle in (128, 64, 32, 16):

@@ -6,6 +6,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any, NoReturn
 
+from .boundary import public
 from .dtypes import DType, as_dtype
 from .errors import TracedBool, TracedConversion, TracedIteration
 from .ir import Op, Value
@@ -17,6 +18,7 @@ def _ops(family: str) -> Any:
     return import_module(f"kernel_dsl.ops.{family}")
 
 
+@public
 class Array(Value):
     """A value spread over a warpgroup: an immutable array with NumPy's operators, made by loads and operations.
 
@@ -184,9 +186,11 @@ class Array(Value):
     def __abs__(self) -> Array:
         return _ops("arith").absolute(self)
 
+    @public
     def __eq__(self, other: object) -> Any:
         return _ops("compare").equal(self, other)
 
+    @public
     def __ne__(self, other: object) -> Any:
         return _ops("compare").not_equal(self, other)
 
@@ -212,6 +216,7 @@ class Array(Value):
         return _ops("cast").astype(self, as_dtype(dtype), saturate=saturate)
 
     @property
+    @public
     def T(self) -> Array:  # noqa: N802 - NumPy's name
         """The value with its dimensions reversed."""
         return _ops("shape").transpose(self)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, cast
 
-from .diagnostics import ends_at_user
+from .boundary import checks_itself, public
 from .errors import VariableType, VariableUse, VariableValue
 
 
@@ -79,6 +79,7 @@ def ask(names: Iterable[str]) -> tuple[int, ...]:
     return tuple(binding.values[name] for name in names)
 
 
+@public
 class Symbol:
     """An integer that is known at replay: a `Variable`, or arithmetic on some.
 
@@ -93,7 +94,6 @@ class Symbol:
         """The variables in it, by name."""
         raise AssertionError("each kind of symbol has its own")
 
-    @ends_at_user
     def __index__(self) -> int:
         binding = _binding.get()
         names = self.variables()
@@ -111,6 +111,7 @@ class Symbol:
         return bool(operator.index(self))
 
     # As the others: an `if n == 3` while nothing records would silently go one way.
+    @public
     def __eq__(self, other: object) -> bool:
         return self is other if isinstance(other, Symbol) else operator.index(self) == other
 
@@ -168,7 +169,7 @@ class Variable(Symbol):
     Raises VariableValue for a name that is no identifier, or an empty range.
     """
 
-    @ends_at_user
+    @checks_itself("name", "lo", "hi")
     def __init__(self, name: str, lo: int, hi: int) -> None:
         if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise VariableValue(what=f"{name!r} is no name", hint="name it by an identifier")
@@ -207,10 +208,10 @@ class Variable(Symbol):
         return f"Variable({self.name!r}, {self.lo}, {self.hi})"
 
 
+@public
 class Expression(Symbol):
     """Arithmetic on symbols and ints."""
 
-    @ends_at_user
     def __init__(self, sign: str, apply: Callable[[int, int], int], left: Any, right: Any) -> None:
         self.sign = sign
         self.apply = apply

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, cast
 
+from .boundary import public
 from .errors import BadArgument, BadArgumentType
 from .errors_hopper import PipelineLimit
 from .in_place import fence_before_arrivals
@@ -115,6 +116,7 @@ class _Setup:
         return found
 
 
+@public
 class _Pipeline:
     """`pipeline(*inputs, *outputs, allocations=None)` runs it; `get_allocations` is for `kd.run_scoped`."""
 

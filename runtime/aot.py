@@ -16,8 +16,8 @@ from typing import Any, cast
 import numpy as np
 
 from kernel_dsl import forking
+from kernel_dsl.boundary import public, unguarded
 from kernel_dsl.compiled import Assembled, CompiledKernel, Resources, ScalarParam
-from kernel_dsl.diagnostics import ends_at_user
 from kernel_dsl.dtypes import DType
 from kernel_dsl.serialize import ArtifactError, pack, unpack
 from kernel_dsl.tree import flatten, unflatten
@@ -55,7 +55,6 @@ def save(compiled: Assembled | CompiledKernel, path: str | os.PathLike[str]) -> 
             raise
 
 
-@ends_at_user
 def load_compiled(path: str | os.PathLike[str]) -> CompiledFile:
     """The kernel that `save` wrote, ready to be called.
 
@@ -86,6 +85,7 @@ def _read(path: Any) -> bytes:
         return file.read(_LARGEST)
 
 
+@public
 class CompiledFile:
     """A kernel compiled ahead of time. It runs arrays of the shapes and dtypes it was compiled for.
 
@@ -128,6 +128,7 @@ class CompiledFile:
         """Write the kernel to another file."""
         save(self._compiled, path)
 
+    @unguarded
     def __call__(self, *args: Any, out: Any = None, stream: Any = None, interpret: Any = None) -> Any:
         """Run the kernel; the result has the structure that `out_type` had."""
         if interpret is None:
@@ -136,7 +137,7 @@ class CompiledFile:
                 return result
         return recording.made(self._call, args, out, stream, interpret)
 
-    @ends_at_user
+    @public
     def _call(self, args: Sequence[Any], out: Any, stream: Any, interpret: Any) -> Any:
         arrays, scalars, given, loaded = self._prepare(args, out, interpret)
         results = call(self.kernel, loaded, arrays, scalars, out=given, stream=stream)
@@ -145,7 +146,6 @@ class CompiledFile:
             self._fast.learn(args, out, loaded, first if tree == 0 else partial(unflatten, tree))
         return unflatten(self.kernel.output_tree, results)
 
-    @ends_at_user
     def bind(self, *args: Any, out: Any = None, stream: Any = None, interpret: Any = None) -> Any:
         """Fix the arguments: `bound = f.bind(x)`, then `bound()` launches on the same arrays at the least cost."""
         arrays, scalars, given, loaded = self._prepare(args, out, interpret)

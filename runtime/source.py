@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from kernel_dsl.boundary import public
 from kernel_dsl.dtypes import FP8, DType
 
 from .arrays import ArrayView
@@ -91,6 +92,7 @@ def cuda_kernel(
     return CudaKernel(body, ensure_row_contiguous, shared_memory, exact_grid, options)
 
 
+@public
 class CudaKernel:
     """What `cuda_kernel` returns: call it with arrays."""
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import kernel_dsl as kd
+from kernel_dsl.boundary import public
 from kernel_dsl.dtypes import as_dtype
 from kernel_dsl.errors import BadCallArgument, BadCallValue
 from kernel_dsl.stages import target_named
@@ -20,6 +21,7 @@ from .matmul import MANY, array_address, check_apart, check_counts, element_stri
 _log = logging.getLogger("kernel_dsl")
 
 
+@public
 class Attention:
     """`attention(q, k, v)`: q (batch, heads, queries, dim), k and v (batch, kv_heads, keys, dim); returns q's shape.
 

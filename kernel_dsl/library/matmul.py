@@ -10,6 +10,7 @@ from numbers import Integral
 from typing import Any
 
 import kernel_dsl as kd
+from kernel_dsl.boundary import public
 from kernel_dsl.dtypes import FP8, DType, as_dtype
 from kernel_dsl.errors import BadCallArgument, BadCallValue
 from kernel_dsl.promote import join
@@ -61,6 +62,7 @@ def _on_tensor_cores(a: DType, b: DType, precision: str | None) -> bool:
     return a.name in _FAST or (a == kd.float32 and precision == "tf32")
 
 
+@public
 class Matmul:
     """`matmul(a, b)`: a (M, K) times b (K, N), each row-major or transposed (`w.T`), in float32 or int32 accumulators.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NoReturn, cast
 
 from .. import dtypes as dt
+from ..boundary import public
 from ..errors import BadArgumentType, BadIndex, IndexOutOfRange, TooManyIndices
 from ..ir import ArrayType, BarrierType, Effect, Op, Value, operand
 from ..layout import SCALAR
@@ -43,6 +44,7 @@ class BarrierTest(Op, name="barrier_test", effect=Effect.SYNC, requires=Feature.
         return (ArrayType((), dt.bool_, SCALAR),)
 
 
+@public
 class BarrierRef:
     """A barrier, or an array of them: `barrier.at[i]` or `barrier.at[i, j]` picks one; the index may be traced."""
 
@@ -105,6 +107,7 @@ class BarrierRef:
         return as_value(self._index, op)
 
 
+@public
 class _BarrierAt:
     def __init__(self, barrier: BarrierRef) -> None:
         self._barrier = barrier

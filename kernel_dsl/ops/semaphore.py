@@ -8,6 +8,7 @@ from math import prod
 from typing import Any
 
 from .. import dtypes as dt
+from ..boundary import public
 from ..errors import BadArgument, BadArgumentType
 from ..ir import MemorySpace, Op, RefType, attr
 from ..memory import as_shape
@@ -30,6 +31,7 @@ class SemaphoreSpec:
     everywhere: bool = False
 
 
+@public
 class SemaphoreType(Enum):
     """The kinds of semaphore, as scratch: `kd.SemaphoreType.REGULAR`, or with a shape, `.REGULAR((4,))`."""
 

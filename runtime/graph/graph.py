@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, cast
 
 from kernel_dsl import forking
-from kernel_dsl.diagnostics import ends_at_user
+from kernel_dsl.boundary import public, unguarded
 from kernel_dsl.tree import flatten, unflatten
 from kernel_dsl.variables import Symbol
 
@@ -34,6 +34,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+@public
 class Graph:
     """Calls of kernels, recorded once and launched together.
 
@@ -73,7 +74,6 @@ class Graph:
 
     # --- recording --------------------------------------------------------------------------------
 
-    @ends_at_user
     def __enter__(self) -> Graph:
         if self._recorder is not None:
             raise GraphError("this graph was recorded before; make another kd.Graph()")
@@ -84,7 +84,6 @@ class Graph:
         self._context.__enter__()
         return self
 
-    @ends_at_user
     def __exit__(
         self,
         kind: type[BaseException] | None,
@@ -100,7 +99,6 @@ class Graph:
             self._chosen, self.outputs = None, self._chosen
 
     @classmethod
-    @ends_at_user
     def from_calls(cls, calls: Sequence[Any]) -> Graph:
         """A graph of calls, made in order: callables without arguments, (function, args), (function, args,
         kwargs) or (function, *args).
@@ -119,7 +117,6 @@ class Graph:
                 function(*args, **kwargs)
         return graph
 
-    @ends_at_user
     def copy(self, target: Any, source: Any) -> None:
         """Record a copy of one array into another of the same shape and dtype."""
         if self._recorder is None or self._context is None:
@@ -129,19 +126,19 @@ class Graph:
     # --- what it is made of -----------------------------------------------------------------------
 
     @property
-    @ends_at_user
+    @public
     def nodes(self) -> tuple[Node, ...]:
         """The steps, in the order they were recorded."""
         return tuple(self._built().nodes)
 
     @property
-    @ends_at_user
+    @public
     def inputs(self) -> tuple[Any, ...]:
         """The recorded input arrays, in the order in which a replay takes others."""
         return tuple(slot.array for slot in self._built().inputs)
 
     @property
-    @ends_at_user
+    @public
     def outputs(self) -> Any:
         """What a replay returns: a tuple of arrays, or the structure it was set to."""
         if self._chosen is not None:
@@ -149,7 +146,7 @@ class Graph:
         return tuple(output.array for output in self._built().outputs)
 
     @outputs.setter
-    @ends_at_user
+    @public
     def outputs(self, arrays: Any) -> None:
         if self._exec is not None:
             raise GraphError("g.outputs is set before the first replay: memory that is not an output is given up then")
@@ -165,24 +162,21 @@ class Graph:
             raise
 
     @property
-    @ends_at_user
+    @public
     def memory_bytes(self) -> int:
         """Bytes of the graph's own memory, where intermediates share what they can."""
         return self._built().memory_bytes
 
-    @ends_at_user
     def to_dot(self) -> str:
         """Nodes and edges in Graphviz' language."""
         return dot(self._built())
 
-    @ends_at_user
     def to_svg(self) -> str:
         """A picture of nodes and edges; notebooks show it by themselves."""
         return svg(self._built())
 
     _repr_svg_ = to_svg
 
-    @ends_at_user
     def __reduce__(self) -> Any:
         raise GraphError("a graph is not copied or pickled: record another where it is to run")
 
@@ -213,7 +207,6 @@ class Graph:
 
     # --- steps by name ----------------------------------------------------------------------------
 
-    @ends_at_user
     def instantiate(self) -> None:
         """Make the graph executable: plan its memory, and give up what intermediates held."""
         with self._lock:
@@ -244,7 +237,6 @@ class Graph:
             broken.close()
         self._whole = True
 
-    @ends_at_user
     def set_params(
         self,
         node: Node | int,
@@ -270,7 +262,6 @@ class Graph:
                     operand.slot, operand.view, operand.shift = slot, cast("ArrayView", slot.home), 0
                 self._refresh([target])
 
-    @ends_at_user
     def set_launch_dims(
         self,
         node: Node | int,
@@ -290,6 +281,7 @@ class Graph:
                 set_dims(target, device.target, grid=grid, block=block, dynamic_smem=dynamic_smem)
                 self._refresh([target])
 
+    @unguarded
     def launch(self, stream: Any = None, wait: bool = False) -> None:
         """Launch with whatever is set now. With `wait`, until it is done: see `seconds`."""
         if stream is None and not wait:
@@ -300,7 +292,7 @@ class Graph:
                 pass
         self._launch(stream, wait)
 
-    @ends_at_user
+    @public
     def _launch(self, stream: Any, wait: bool) -> None:
         with self._lock:
             self.instantiate()
@@ -368,6 +360,7 @@ class Graph:
 
         return cast("Callable[P, R]", call)
 
+    @unguarded
     @_by_short_way
     def __call__(
         self,
@@ -390,7 +383,7 @@ class Graph:
         """
         return self._replay(inputs, out, wait, stream, variables)
 
-    @ends_at_user
+    @public
     def _replay(self, inputs: Sequence[Any], out: Any, wait: bool, stream: Any, variables: dict[str, Any]) -> Any:
         recorder = recording.current()
         if recorder is not None:

@@ -11,8 +11,8 @@ from typing import Any, cast
 
 import numpy as np
 
+from kernel_dsl.boundary import public
 from kernel_dsl.compiled import CompiledKernel, LaunchAttributes, ScalarParam
-from kernel_dsl.diagnostics import ends_at_user
 from kernel_dsl.dtypes import DType
 from kernel_dsl.target import Target
 from kernel_dsl.variables import evaluate
@@ -236,6 +236,7 @@ class Repeat:
         return {name: int(evaluate(b, values)) for name, b in self.bindings.items()}, [h.made.shape for h in self.reads]
 
 
+@public
 @dataclass(eq=False)
 class Node:
     """One step of a graph. `dependencies`: the nodes that are done before it starts, by index."""
@@ -281,12 +282,10 @@ class Node:
         """Bytes of dynamic SMEM a block."""
         return self.work.attributes.dynamic_smem if self.work.attributes else 0
 
-    @ends_at_user
     def set_params(self, arrays: Sequence[Any] | None = None, scalars: Sequence[Any] | None = None) -> None:
         """See `Graph.set_params`."""
         self._alive().set_params(self, arrays, scalars)
 
-    @ends_at_user
     def set_launch_dims(
         self,
         grid: Dims | None = None,

@@ -1,0 +1,310 @@
+"""Arguments as users give them, made what a function wants: one strict conversion for each kind of parameter.
+
+`check(...)` converts all arguments of a call by the annotations of its function, so that a new function has its checks by
+being declared. What `Any` leaves open, such as operands, shapes and axes, the function converts with the conversions here.
+"""
+
+from __future__ import annotations
+
+import inspect
+import operator
+import os
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Literal, NoReturn, TypeVar
+
+import numpy as np
+
+from .diagnostics import Error, shown
+from .errors import BadArgument, BadArgumentType
+
+_T = TypeVar("_T")
+
+
+class _Other(Exception):
+    """Raised by a kind: the value is another."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a parameter takes: `words` for messages, and a function that gives the value in its own type, or raises `_Other`."""
+
+    words: str
+    accept: Callable[[Any], Any]
+
+
+# --- the kinds -----------------------------------------------------------------------------------
+
+
+def _bool(value: Any) -> bool:
+    # 0 and 1, which NumPy takes too, are all that ints can mean here
+    if isinstance(value, (bool, np.bool_)) or (type(value) is int and value in (0, 1)):
+        return bool(value)
+    raise _Other
+
+
+def _truth(value: Any) -> bool:
+    if isinstance(value, (bool, np.bool_)):
+        return bool(value)
+    raise _Other
+
+
+def _int(value: Any) -> int:
+    if isinstance(value, (bool, np.bool_)):
+        raise _Other
+    if isinstance(value, int):
+        return int.__int__(value)
+    if getattr(type(value), "__index__", None) is None or _is_traced(value):
+        raise _Other
+    try:
+        return int.__int__(operator.index(value))
+    except TypeError as error:
+        if isinstance(error, Error):  # a variable without a value says so itself
+            raise
+        raise _Other from None
+
+
+def _float(value: Any) -> float:
+    if isinstance(value, (float, np.floating)):
+        return float(value)
+    try:
+        return float(_int(value))
+    except OverflowError:
+        raise _Other from None
+
+
+def _str(value: Any) -> str:
+    if not isinstance(value, str):
+        raise _Other
+    return str.__str__(value)
+
+
+def _function(value: Any) -> Any:
+    if not callable(value):
+        raise _Other
+    return value
+
+
+def _path(value: Any) -> Any:
+    if not isinstance(value, (str, os.PathLike)):
+        raise _Other
+    return value
+
+
+def _is_traced(value: Any) -> bool:
+    from .values import Array
+
+    return isinstance(value, Array)
+
+
+def _instance(cls: type[Any]) -> Kind:
+    def accept(value: Any) -> Any:
+        if not isinstance(value, cls):
+            raise _Other
+        return value
+
+    name = cls.__name__
+    if issubclass(cls, Enum):
+        return Kind(f"one of {', '.join(f'`{name}.{member.name}`' for member in cls)}", accept)
+    article = "an" if name[0] in "AEIOU" else "a"
+    return Kind(f"{article} `{name}`", accept)
+
+
+def _choice(options: tuple[Any, ...]) -> Kind:
+    def accept(value: Any) -> Any:
+        for option in options:
+            if type(value) is type(option) and value == option:
+                return option
+        raise _Other
+
+    return Kind(f"one of {', '.join(map(repr, options))}", accept)
+
+
+def _several(item: Kind | None) -> Kind:
+    def accept(value: Any) -> Any:
+        if not isinstance(value, (list, tuple, range)):
+            raise _Other
+        return value if item is None else tuple([item.accept(x) for x in value])
+
+    return Kind("a list or tuple" + ("" if item is None else f", each item {item.words}"), accept)
+
+
+def _mapping(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        raise _Other
+    return value
+
+
+def _either(kinds: Sequence[Kind]) -> Kind:
+    def accept(value: Any) -> Any:
+        for kind in kinds:
+            try:
+                return kind.accept(value)
+            except _Other:
+                pass
+        raise _Other
+
+    return Kind(" or ".join(kind.words for kind in kinds), accept)
+
+
+def _none(value: Any) -> None:
+    if value is not None:
+        raise _Other
+
+
+INT, BOOL, FLOAT, STR = (
+    Kind("an int", _int),
+    Kind("True or False", _bool),
+    Kind("a number", _float),
+    Kind("a string", _str),
+)
+_TRUTH = Kind("True or False", _truth)  # where numbers are something else
+_PLAIN: dict[Any, Kind] = {
+    bool: BOOL,
+    int: INT,
+    float: FLOAT,
+    str: STR,
+    bytes: _instance(bytes),
+    None: Kind("None", _none),
+    types.NoneType: Kind("None", _none),
+    Callable: Kind("a function", _function),
+    os.PathLike: Kind("a path", _path),
+}
+_UNIONS = (typing.Union, types.UnionType)
+_LISTS = (list, Sequence)
+
+
+def kind_of(annotation: Any) -> Kind | None:
+    """The kind that an annotation asks for; None where it leaves it open."""
+    if annotation is Any or annotation is object:
+        return None
+    origin = typing.get_origin(annotation) or annotation
+    args = typing.get_args(annotation)
+    try:
+        plain = _PLAIN.get(origin)
+    except TypeError:  # not hashable
+        return None
+    if plain is not None:
+        return plain
+    if origin in _UNIONS:
+        numbers = int in args or float in args
+        kinds = [_TRUTH if a is bool and numbers else kind_of(a) for a in args]
+        known = [k for k in kinds if k is not None]
+        return _either(known) if len(known) == len(kinds) else None
+    if origin is Literal:
+        return _choice(args)
+    if origin in _LISTS or (origin is tuple and args[1:] == (...,)):
+        return _several(kind_of(args[0]) if args else None)
+    if origin is tuple:
+        return _several(None)
+    if origin is Mapping or origin is dict:
+        return Kind("a dict", _mapping)
+    return _instance(origin) if isinstance(origin, type) else None
+
+
+# --- conversions by name -------------------------------------------------------------------------
+
+
+def refuse(value: Any, op: str, name: str, hint: str) -> NoReturn:
+    """Raise `BadArgumentType` for an argument of the wrong kind."""
+    if _is_traced(value):
+        hint = f"{hint}; a traced value is not known while tracing"
+    raise BadArgumentType(op=op, what=f"{name}={shown(value)}", hint=hint)
+
+
+def convert(value: Any, kind: Kind, op: str, name: str, hint: str = "") -> Any:
+    """`value` as `kind` has it. Raises `BadArgumentType`, and `BadArgument` for an int over 64 bits."""
+    try:
+        found = kind.accept(value)
+    except _Other:
+        refuse(value, op, name, hint or kind.words)
+    if type(found) is int and not -(2**63) <= found < 2**63:
+        raise BadArgument(op=op, what=f"{name}={shown(found)}", hint=hint or "it has at most 64 bits")
+    return found
+
+
+def an_int(
+    value: Any, op: str, name: str, *, low: int | None = None, high: int | None = None, hint: str = "", part: str = ""
+) -> int:
+    """A static int from `low` to `high`. Raises `BadArgumentType`, `BadArgument`."""
+    words = "an int" if low is None and high is None else _range_words(low, high)
+    number: int = convert(value, INT, op, name, hint or words)
+    if (low is not None and number < low) or (high is not None and number > high):
+        raise BadArgument(op=op, what=f"{part or name}={number}", hint=hint or words)
+    return number
+
+
+def _range_words(low: int | None, high: int | None) -> str:
+    if high is None:
+        return f"an int, {low} or more"
+    return f"an int, at most {high}" if low is None else f"an int from {low} to {high}"
+
+
+def a_function(value: Any, op: str, name: str, hint: str = "a function") -> Callable[..., Any]:
+    """Something that can be called. Raises `BadArgumentType`."""
+    if not callable(value):
+        refuse(value, op, name, hint)
+    return value
+
+
+# --- all arguments of a call ---------------------------------------------------------------------
+
+
+class Plan:
+    """The conversions of one function's parameters."""
+
+    def __init__(self, function: Callable[..., Any], op: str) -> None:
+        self._op = op
+        self._by_place: list[tuple[int, str, Kind]] = []
+        self._by_name: dict[str, Kind] = {}
+        self._rest: tuple[int, str, Kind] | None = None  # *args
+        self._others: tuple[str, Kind] | None = None  # **kwargs
+        for place, parameter in enumerate(inspect.signature(function).parameters.values()):
+            kind = kind_of(annotation_of(function, parameter))
+            if kind is None or parameter.name in getattr(function, "__checks_itself__", ()):
+                continue
+            if parameter.default is None:
+                kind = _either([kind, _PLAIN[None]])
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                self._rest = place, parameter.name, kind
+            elif parameter.kind is parameter.VAR_KEYWORD:
+                self._others = parameter.name, kind
+            else:
+                if parameter.kind is not parameter.KEYWORD_ONLY:
+                    self._by_place.append((place, parameter.name, kind))
+                if parameter.kind is not parameter.POSITIONAL_ONLY:
+                    self._by_name[parameter.name] = kind
+        self.empty = not (self._by_place or self._by_name or self._rest or self._others)
+
+    def converted(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Sequence[Any], dict[str, Any]]:
+        """The arguments, each as its parameter wants it. Raises `BadArgumentType`, `BadArgument`."""
+        given = list(args)
+        for place, name, kind in self._by_place:
+            if place >= len(given):
+                break
+            given[place] = convert(given[place], kind, self._op, name)
+        if self._rest is not None:
+            place, name, kind = self._rest
+            for i in range(place, len(given)):
+                given[i] = convert(given[i], kind, self._op, f"{name}[{i - place}]")
+        for key in keywords:
+            kind = self._by_name.get(key)
+            if kind is None and self._others is not None:
+                kind = self._others[1]
+            if kind is not None:
+                keywords[key] = convert(keywords[key], kind, self._op, key)
+        return given, keywords
+
+
+def annotation_of(function: Callable[..., Any], parameter: inspect.Parameter) -> Any:
+    """What a parameter is annotated with, evaluated; `Any` for names that only a type checker knows."""
+    said: Any = parameter.annotation
+    if not isinstance(said, str):
+        return Any if said is parameter.empty else said
+    try:
+        return eval(said, inspect.unwrap(function).__globals__)
+    except (NameError, AttributeError):
+        return Any
