@@ -205,6 +205,8 @@ def kind_of(annotation: Any) -> Kind | None:
     return _instance(origin) if isinstance(origin, type) else None
 
 
+NUMBER = _either([INT, FLOAT])
+
 # --- conversions by name -------------------------------------------------------------------------
 
 
@@ -243,6 +245,33 @@ def _range_words(low: int | None, high: int | None) -> str:
     return f"an int, at most {high}" if low is None else f"an int from {low} to {high}"
 
 
+def static_int(value: Any) -> int | None:
+    """`value` as an int; None where it is none, or a bool, or traced."""
+    try:
+        return _int(value)
+    except _Other:
+        return None
+
+
+def static_ints(values: Any, op: str, name: str, hint: str) -> tuple[int, ...]:
+    """The ints of a tuple or list. Raises `BadArgumentType`."""
+    out: list[int] = []
+    for value in values if isinstance(values, (tuple, list)) else (None,):
+        number = static_int(value)
+        if number is None:
+            refuse(values, op, name, hint)
+        out.append(number)
+    return tuple(out)
+
+
+def strings(value: Any, op: str, name: str) -> tuple[str, ...]:
+    """One string, or a tuple or list of them. Raises `BadArgumentType`."""
+    given = (value,) if isinstance(value, str) else value
+    if not isinstance(given, (tuple, list)) or not all(isinstance(s, str) for s in given):
+        refuse(value, op, name, "a string, or a tuple of strings")
+    return tuple([str.__str__(s) for s in given])
+
+
 def a_function(value: Any, op: str, name: str, hint: str = "a function") -> Callable[..., Any]:
     """Something that can be called. Raises `BadArgumentType`."""
     if not callable(value):
@@ -266,7 +295,7 @@ class Plan:
             kind = kind_of(annotation_of(function, parameter))
             if kind is None or parameter.name in getattr(function, "__checks_itself__", ()):
                 continue
-            if parameter.default is None:
+            if parameter.default is None and not kind.words.endswith("None"):
                 kind = _either([kind, _PLAIN[None]])
             if parameter.kind is parameter.VAR_POSITIONAL:
                 self._rest = place, parameter.name, kind

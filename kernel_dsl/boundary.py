@@ -7,18 +7,16 @@ and the methods of classes; classes that users only get instances of say so them
 
 from __future__ import annotations
 
-import functools
 import inspect
 import os
-import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import CodeType, FunctionType, TracebackType
 from typing import Any, TypeVar, cast
 
 from .arguments import Plan, a_function
 from .diagnostics import Error, at_user_line, shown
-from .errors import BadArgumentType, UnusableArgument, UnusableValue
-from .source import is_ours, misfit
+from .errors import BadArgumentType, NestedTooDeep, UnusableArgument, UnusableValue, ValueTooLarge
+from .source import is_of_project, is_ours, misfit
 
 _T = TypeVar("_T")
 
@@ -43,7 +41,7 @@ def public(target: _T, name: str = "") -> _T:
         return cast("_T", target)
     if not isinstance(target, FunctionType) or getattr(target, "__guards__", False):
         return target
-    return cast("_T", _guarded(target, name or target.__name__))
+    return cast("_T", _guarded(target, name or target.__name__.strip("_")))
 
 
 def checks_itself(*names: str) -> Callable[[_T], _T]:
@@ -67,7 +65,7 @@ def _make_methods_public(cls: type[Any]) -> None:
         dunder = key.startswith("__") and key.endswith("__")
         if key in _INNER or (key.startswith("_") and not dunder):
             continue
-        name = cls.__name__ if key in ("__init__", "__post_init__", "__call__") else key
+        name = cls.__name__ if key in ("__init__", "__post_init__", "__call__") else key.strip("_")
         if isinstance(value, (classmethod, staticmethod)):
             made: Any = type(value)(public(value.__func__, name))
         else:
@@ -79,7 +77,6 @@ def _make_methods_public(cls: type[Any]) -> None:
 def _guarded(function: FunctionType, name: str) -> Callable[..., Any]:
     plan: Plan | None = None
 
-    @functools.wraps(function)
     def run(*args: Any, **keywords: Any) -> Any:
         nonlocal plan
         try:
@@ -99,56 +96,73 @@ def _guarded(function: FunctionType, name: str) -> Callable[..., Any]:
             return public(result, name)
         return result
 
-    run.__guards__ = True  # type: ignore[attr-defined]
+    # as functools.wraps does, at a twentieth of its cost: there are hundreds when the package is imported
+    made: Any = run
+    made.__name__, made.__qualname__, made.__module__ = function.__name__, function.__qualname__, function.__module__
+    made.__doc__, made.__wrapped__, made.__annotations__ = function.__doc__, function, function.__annotations__
+    made.__guards__ = True
     return run
 
 
 def told(
-    error: Exception, name: str, function: Callable[..., Any], args: Iterable[Any], keywords: Mapping[str, Any]
+    error: Exception, name: str, function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any]
 ) -> Exception:
     """What a public function raises for `error`: errors of ours as they end at the user's line, the user's own as they are."""
     if isinstance(error, Error):
         error.__suppress_context__ = True
+        if (
+            isinstance(error, ValueTooLarge) and not error.fields["op"]
+        ):  # raised where no function of the user's is known
+            error.fields["op"] = name
         return at_user_line(error)
-    if isinstance(error, Warning) or _is_users(error.__traceback__, args, keywords):
+    if isinstance(error, Warning):
         return error
-    return at_user_line(_unforeseen(error, name, function, args, keywords))
+    code, ours = _raised_by(error.__traceback__)
+    given = _given(function, args, keywords)
+    if code is not None:
+        for word, value in given:
+            if any(code in _looked_at(type(x)) for x in _flat((value,))):
+                what = f"{word}, a {type(value).__name__}, raises {type(error).__name__} in its {code.co_name}: {shown(error)}"
+                return at_user_line(BadArgumentType(op=name, what=what, hint="give a value that can be looked at"))
+        if not (isinstance(error, RecursionError) and ours > _MANY):
+            return error
+    if isinstance(error, RecursionError) and ours > _MANY:
+        return at_user_line(NestedTooDeep(limit=_MANY))
+    return at_user_line(_unforeseen(error, name, function, args, keywords, given))
 
 
 # --- whose error it is ---------------------------------------------------------------------------
 
-# frames of code that we call and that is not the user's
-_LIBRARIES = tuple(
-    os.path.dirname(os.path.abspath(cast("str", module.__file__))) + os.sep
-    for module in (os, sys.modules["numpy"], sys.modules["ml_dtypes"])
-)
+_MANY = 10  # calls of ours on the stack where it ends, beyond which it is their nesting that fills it
+# code of others that we call
+_LIBRARIES = ("numpy", "ml_dtypes", "llvmlite", "cuda", "torch", "jax", "jaxlib", "cupy")
+_STANDARD = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 
 
 def _is_library(code: CodeType) -> bool:
     name = code.co_filename
-    packages = ("llvmlite", "cuda", "torch", "jax", "jaxlib", "cupy")
-    if name.startswith(_LIBRARIES):
-        return "site-packages" not in name or name.startswith(_LIBRARIES[1:])
-    return any(f"site-packages{os.sep}{package}{os.sep}" in name for package in packages)
+    if name.startswith(_STANDARD) and "site-packages" not in name:
+        return True
+    return any(f"site-packages{os.sep}{package}{os.sep}" in name for package in _LIBRARIES)
 
 
-def _is_users(traceback: TracebackType | None, args: Iterable[Any], keywords: Mapping[str, Any]) -> bool:
-    """Whether a function of the user's raised it that ours had called, such as the body of a loop.
+def _raised_by(traceback: TracebackType | None) -> tuple[CodeType | None, int]:
+    """The user's code that ours had called and that raised it, None where ours did; and how many calls of public ours there are.
 
-    What an argument raises as it is looked at, in a property or a `__len__`, is no such function.
+    That code is the body of a loop, or what an argument does as it is looked at: a property, or a method such as `__len__`.
     """
     called: CodeType | None = None  # the first frame after the last one of ours
+    count = 0
     tb = traceback
     while tb is not None:
         code = tb.tb_frame.f_code
-        if is_ours(code):
+        if is_of_project(code.co_filename):
             called = None
+            count += code.co_name == "run"
         elif called is None:
             called = code
         tb = tb.tb_next
-    if called is None or _is_library(called):
-        return False
-    return not any(called in _looked_at(type(x)) for x in _flat((*args, *keywords.values())))
+    return (None if called is None or _is_library(called) else called), count
 
 
 def _flat(values: Iterable[Any], depth: int = 3) -> Iterable[Any]:
@@ -171,16 +185,33 @@ def _looked_at(cls: type[Any]) -> set[CodeType]:
     return found
 
 
+def _given(function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """The arguments with the names of their parameters."""
+    names: list[str] = []
+    rest = "argument"
+    for p in inspect.signature(function).parameters.values():
+        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD):
+            names.append(p.name)
+        elif p.kind is p.VAR_POSITIONAL:
+            rest = p.name
+    found = [(names[i] if i < len(names) else f"{rest}[{i - len(names)}]", value) for i, value in enumerate(args)]
+    return [*found[names[:1] == ["self"] :], *keywords.items()]
+
+
 def _unforeseen(
-    error: Exception, name: str, function: Callable[..., Any], args: Iterable[Any], keywords: Mapping[str, Any]
+    error: Exception,
+    name: str,
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    keywords: Mapping[str, Any],
+    given: list[tuple[str, Any]],
 ) -> Error:
     """The error for what went wrong inside ours with these arguments, in words that name them."""
     traceback = error.__traceback__
-    given = tuple(args)
     if (
         isinstance(error, TypeError) and traceback is not None and traceback.tb_next is None
     ):  # they do not fit the signature
-        why = misfit(function, *given, **keywords) or str(error)
+        why = misfit(function, *args, **keywords) or str(error)
         return BadArgumentType(op=name, what=why, hint=f"call it as `{name}{_signature(function)}`")
     while traceback is not None and traceback.tb_next is not None and is_ours(traceback.tb_next.tb_frame.f_code):
         traceback = traceback.tb_next
@@ -188,21 +219,18 @@ def _unforeseen(
     if traceback is not None:
         place = f" in {os.path.basename(traceback.tb_frame.f_code.co_filename)}:{traceback.tb_lineno}"
     cls = UnusableArgument if isinstance(error, (TypeError, AttributeError)) else UnusableValue
-    return cls(op=name, given=_listed(function, given, keywords), why=f"{type(error).__name__}{place}: {shown(error)}")
+    words = ", ".join(f"{word}={_short(value)}" for word, value in given) or "no arguments"
+    return cls(op=name, given=words, why=f"{type(error).__name__}{place}: {shown(error)}")
 
 
 def _signature(function: Callable[..., Any]) -> str:
-    parameters = [p for p in inspect.signature(function).parameters.values() if p.name != "self"]
-    words = [f"{'*' * (p.kind - 1) if p.kind in (2, 4) else ''}{p.name}" for p in parameters]
-    words = [w.replace("***", "**") for w in words]
-    return f"({', '.join(words)})"
-
-
-def _listed(function: Callable[..., Any], args: tuple[Any, ...], keywords: Mapping[str, Any]) -> str:
-    names = [p.name for p in inspect.signature(function).parameters.values() if p.kind in (0, 1)]
-    parts = [(names[i] if i < len(names) else f"argument {i}", value) for i, value in enumerate(args)]
-    words = [f"{name}={_short(value)}" for name, value in (*parts, *keywords.items()) if name != "self"]
-    return ", ".join(words) or "no arguments"
+    """The parameters of a function, as in `(x, axis, *, keepdims)`."""
+    words: list[str] = []
+    for p in inspect.signature(function).parameters.values():
+        if p.kind is p.KEYWORD_ONLY and not any(w.startswith("*") for w in words):
+            words.append("*")
+        words.append({p.VAR_POSITIONAL: "*", p.VAR_KEYWORD: "**"}.get(p.kind, "") + p.name)
+    return f"({', '.join(w for w in words if w != 'self')})"
 
 
 def _short(value: Any) -> str:
@@ -213,7 +241,9 @@ def _short(value: Any) -> str:
 # --- functions of the user's ---------------------------------------------------------------------
 
 
-def called(function: Any, args: tuple[Any, ...], op: str, name: str, form: str) -> Any:
+def called(
+    function: Any, args: tuple[Any, ...], op: str, name: str, form: str, keywords: Mapping[str, Any] | None = None
+) -> Any:
     """What a function that the user gave as parameter `name` of `op` returns; `form` shows how it is called, "body(i, val)".
 
     Raises `BadArgumentType` for what can't be called so, and for functions whose call runs nothing: generators, coroutines.
@@ -226,11 +256,13 @@ def called(function: Any, args: tuple[Any, ...], op: str, name: str, form: str) 
         if isinstance(inner, CodeType) and inner.co_flags & 0x2A0:
             what = f"{name} is a generator or an async function, whose call runs nothing"
             raise BadArgumentType(op=op, what=what, hint="use a plain function: no `yield`, no `async`")
-    why = misfit(body, *args)
+    more = keywords or {}
+    why = misfit(body, *args, **more)
     if why:
-        raise BadArgumentType(op=op, what=f"{name} can't be called with {_count(len(args))}: {why}", hint=hint)
+        what = f"{name} can't be called with {_count(len(args) + len(more))}: {why}"
+        raise BadArgumentType(op=op, what=what, hint=hint)
     try:
-        return body(*args)
+        return body(*args, **more)
     except Exception as error:
         traceback = error.__traceback__
         if isinstance(error, Error) or (traceback is not None and traceback.tb_next is not None):

@@ -88,12 +88,13 @@ def shown(value: Any) -> str:
 
 
 def _printed(how: Callable[[Any], str], value: Any) -> str:
-    if isinstance(value, int) and int.bit_length(value) >= _LONG:  # Python refuses to print those of 4300 digits
+    cls: type[Any] = type(value)  # not isinstance, which may ask the value for its `__class__`
+    if issubclass(cls, int) and int.bit_length(value) >= _LONG:  # Python refuses to print those of 4300 digits
         return f"an int of {int.bit_length(value)} bits"
     try:
         text = str.__str__(how(value))
     except Exception as error:
-        return f"a {type(value).__name__} whose {how.__name__}() raises {type(error).__name__}"
+        return f"a {cls.__name__} whose {how.__name__}() raises {type(error).__name__}"
     return text if len(text) <= _LONG else f"{text[: _LONG // 2]} ... {text[-_LONG // 4 :]}"
 
 

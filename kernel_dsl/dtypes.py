@@ -10,7 +10,6 @@ import ml_dtypes
 import numpy as np
 
 from .lazy import lazy
-from .boundary import public
 
 
 class Kind(Enum):
@@ -59,19 +58,29 @@ class DType:
     def is_bool(self) -> bool:
         return self.kind is Kind.BOOL
 
-    @public
     def __call__(self, value: Any) -> Any:
-        return self.numpy.type(value)
+        try:
+            if not _is_number(value):  # of text, ml_dtypes ends the process
+                raise TypeError
+            return self.numpy.type(value)
+        except Exception as error:
+            from .diagnostics import at_user_line, shown
+            from .errors import BadArgumentType, LiteralOutOfRange
+
+            what, hint = f"value={shown(value)}", "a number: inside a kernel convert values with `.astype(...)`"
+            if isinstance(error, OverflowError):
+                refused: Any = LiteralOutOfRange(value=value, dtype=self, hint="use a wider dtype")
+            else:
+                refused = BadArgumentType(op=f"kd.{self.name}", what=what, hint=hint)
+            raise at_user_line(refused) from None
 
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
         if isinstance(other, DType):
             return self.name == other.name
-        try:
-            return as_dtype(other).name == self.name
-        except TypeError:
-            return False
+        found = _named(other)
+        return found is not None and found.name == self.name
 
     def __hash__(self) -> int:
         return hash(self.numpy)
@@ -84,6 +93,14 @@ class DType:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return as_dtype, (self.name,)
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a value is a number, or an array or list of them, by its class."""
+    cls: type[Any] = type(value)
+    if issubclass(cls, (np.ndarray, np.generic, list, tuple)):
+        return not issubclass(cls, (str, bytes))
+    return any(hasattr(cls, name) for name in ("__float__", "__index__", "__complex__")) and not issubclass(cls, str)
 
 
 def _make(name: str, kind: Kind, scalar: Any) -> DType:
@@ -125,21 +142,36 @@ def as_dtype(value: Any) -> DType:
     """
     if isinstance(value, DType):
         return value
-    if isinstance(value, str) and value in BY_NAME:
-        return BY_NAME[value]
-    if value is float:
-        return float32
-    if value is int:
-        return int32
-    if value is bool:
-        return bool_
-    # torch.float32 prints as 'torch.float32'; no framework is imported to find out.
-    text = str(value)
-    if text.startswith("torch.") and text[6:] in BY_NAME:
-        return BY_NAME[text[6:]]
-    try:
-        return _BY_NUMPY[np.dtype(value)]
-    except (TypeError, KeyError):
+    found = _named(value)
+    if found is None:
+        from .diagnostics import shown
         from .errors import UnknownDType
 
-        raise UnknownDType(what=repr(value), names=", ".join(BY_NAME)) from None
+        raise UnknownDType(what=shown(value), names=", ".join(BY_NAME))
+    return found
+
+
+_PYTHON = ((float, float32), (int, int32), (bool, bool_))
+
+
+def _named(value: Any) -> DType | None:
+    """The dtype that something else than a `DType` names. What holds values, such as an array or a number, names none."""
+    cls: type[Any] = type(value)
+    if issubclass(cls, str):
+        name = str.__str__(value)
+        return BY_NAME.get(name) or _from_numpy(name)
+    if issubclass(cls, type):
+        return next((own for python, own in _PYTHON if value is python), None) or _from_numpy(value)
+    if issubclass(cls, np.dtype):
+        return _from_numpy(value)
+    if cls.__module__ == "torch":  # torch.float32 prints as 'torch.float32'; no framework is imported to find out
+        return BY_NAME.get(str(value).removeprefix("torch."))
+    # a framework's word for a dtype, such as `jnp.float32`
+    return _from_numpy(value) if cls.__module__.partition(".")[0] in ("jax", "jaxlib", "cupy", "ml_dtypes") else None
+
+
+def _from_numpy(value: Any) -> DType | None:
+    try:
+        return _BY_NUMPY.get(np.dtype(value))
+    except Exception:  # TypeError, ValueError, SyntaxError ... and what a class raises in `dtype`
+        return None

@@ -17,9 +17,9 @@ class ValueFromOtherTrace(Error, RuntimeError):
     """A traced value was used after the kernel body that made it had ended."""
 
     code = "escaped-value"
-    title = "a value of a kernel body was used after the body ended"
+    title = "a value of a kernel body was used {what}"
     note = "traced values exist only while their body runs"
-    help = "return results through an output Ref"
+    help = "{hint}"
 
 
 class ScratchEnded(Error, RuntimeError):
@@ -100,13 +100,22 @@ class LiteralOutOfRange(Error, OverflowError):
     help = "{hint}"
 
 
+class ValueTooLarge(Error, ValueError):
+    """A value of more elements than the lanes of a warpgroup can hold."""
+
+    code = "value-too-large"
+    title = "`{op}` gives {type}: {lane} elements a lane, and a lane holds at most {limit}"
+    note = "a lane has 255 registers, what they can't hold is spilled, and each element is an instruction of its own"
+    help = "work on a part at a time: blocks of the grid with `kd.program_id`, or a loop over `ref[kd.ds(i * n, n)]`"
+
+
 class TracedBool(Error, TypeError):
     """A traced value decided a Python `if`, `while`, `and`, `or` or `not`."""
 
     code = "traced-bool"
     title = "the truth of a traced value ({type}) is not known while tracing"
     note = "the body runs once, before there is any data"
-    help = "use `kd.when(...)`, `kd.cond(...)` or `kd.where(...)`; combine conditions with `&`, `|` and `~`"
+    help = "{hint}"
 
 
 class TracedConversion(Error, TypeError):
@@ -126,12 +135,21 @@ class TracedIteration(Error, TypeError):
     help = "use `kd.fori_loop` or `kd.loop`, or index it with static integers"
 
 
+class ValueAssigned(Error, TypeError):
+    """An assignment to part of a traced value."""
+
+    code = "value-assigned"
+    title = "a traced value ({type}) can't be changed by {what}"
+    note = "values are immutable: operations make new ones, and only Refs are written"
+    help = "use `kd.where(mask, new, old)`, or store to a Ref: `ref[index] = value`, `kd.store(ref, index, value)`"
+
+
 class BadAxis(Error, ValueError):
     """An axis that the operand does not have."""
 
     code = "bad-axis"
     title = "axis {axis} is not an axis of a value of shape {shape}"
-    help = "axes go from {lo} to {hi}"
+    help = "{hint}"
 
 
 class RepeatedAxis(Error, ValueError):
@@ -190,6 +208,14 @@ class UnusableValue(Error, ValueError):
     title = "`{op}` can't work with {given}"
     note = "{why}"
     help = "check these arguments; if they are right, this is a defect of kernel_dsl"
+
+
+class BadTree(Error, ValueError):
+    """A nest of tuples, lists and dicts that can't be gone through."""
+
+    code = "bad-tree"
+    title = "a nest of tuples, lists and dicts can't be gone through: {what}"
+    help = "nest plain tuples, lists, and dicts whose keys are all strings"
 
 
 # --- Refs and indexing ---------------------------------------------------------------------------
@@ -286,6 +312,15 @@ class CarryMismatch(Error, TypeError):
     title = "`{op}`: {what}"
     note = "{a} at the first place, {b} at the second"
     help = "{hint}"
+
+
+class NestedTooDeep(Error, RecursionError):
+    """Branches and loops nested deeper than a kernel can be."""
+
+    code = "nested-too-deep"
+    title = "branches and loops are nested over {limit} deep"
+    note = "a level is traced and compiled inside the one around it"
+    help = "use `kd.switch` to choose among many, and a loop to do something many times"
 
 
 class BodyReturned(Error, TypeError):

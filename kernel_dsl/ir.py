@@ -6,12 +6,12 @@ and verification read them. A region is a list of ops with arguments; its last o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, Flag, auto
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, dataclass_transform
 
-from .boundary import public
+from .boundary import checks_itself, public
 from .compiled import Swizzle
 from .dtypes import DType
 from .layout import Layout
@@ -52,11 +52,12 @@ class MemorySpace(Enum):
     SMEM = "smem"
     REGS = "regs"
 
-    def __call__(self, shape: Any, dtype: Any, **options: Any) -> Any:
+    @checks_itself("transforms")
+    def __call__(self, shape: Any, dtype: Any, transforms: Sequence[Any] = ()) -> Any:
         """A scratch specification: `kd.SMEM((64, 64), kd.float32)` (see `memory.MemorySpec`)."""
-        from .memory import MemorySpec
+        from .memory import memory_spec
 
-        return MemorySpec.make(self, shape, dtype, **options)
+        return memory_spec(self, shape, dtype, transforms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,7 +321,7 @@ class Region:
 
     args: tuple[Value, ...] = ()
     ops: list[Op] = field(default_factory=lambda: cast("list[Op]", []))
-    open: bool = True  # while traced: its values can be used
+    open: Any = None  # the trace in which its values can be used, while they can
     inner: bool = False  # a branch or a loop body
 
     @property

@@ -14,7 +14,9 @@ import numpy as np
 
 from . import dtypes as dt
 from . import forking
+from .arguments import static_int
 from .boundary import checks_itself, public, unguarded
+from .diagnostics import shown
 from .dtypes import as_dtype
 from .errors import BadCallArgument, BadCallValue, KernelArgument, KernelValue, LiteralOutOfRange
 from .interpret_params import InterpretParams
@@ -249,6 +251,7 @@ class Kernel:
             _print_stages(stages)
         return stages
 
+    @checks_itself("target")
     def lower(self, *args: Any, target: str | None = None) -> Stages:
         """Trace for arguments like these (arrays, `ShapeDtypeStruct`s, scalars) and a target; nothing runs."""
         leaves, structure = flatten(args)
@@ -432,21 +435,20 @@ def kernel(
         raise KernelArgument(what="both `name` and `kernel_name` are given", hint="`kernel_name` is the old name")
     params = CompilerParams() if compiler_params is None else compiler_params
     if not isinstance(params, CompilerParams):  # pyright: ignore[reportUnnecessaryIsInstance]
-        what = f"compiler_params={params!r}"
+        what = f"compiler_params={shown(params)}"
         raise KernelArgument(what=what, hint="use `kd.CompilerParams(...)`")
     names = {"grid_names": _axis_names(grid_names, "grid_names")}
     names["cluster_names"] = _axis_names(cluster_names, "cluster_names")
     _check_threads(num_threads, thread_name)
-    aliases = tuple(sorted((input_output_aliases or {}).items()))
+    aliases = _aliases(input_output_aliases)
 
     def decorate(function: Any) -> Kernel:
         if not callable(function):
             hint = "decorate a function, and pass `out_type` by name"
-            raise KernelArgument(what=f"the body is {function!r}", hint=hint)
-        own = name or kernel_name or getattr(function, "__name__", "kernel")
+            raise KernelArgument(what=f"the body is {shown(function)}", hint=hint)
         definition = Definition(
             cast("Callable[..., None]", function),
-            own,
+            name or kernel_name or getattr(function, "__name__", "kernel"),
             out_type,
             scratch_types,
             grid,
@@ -458,11 +460,32 @@ def kernel(
             params,
             aliases,
         )
-        check_interpret(interpret, own)
         _check_static(definition)
         return Kernel(definition, interpret, debug)
 
-    return decorate if body is None else decorate(body)
+    own = name or kernel_name
+    check_interpret(interpret, getattr(body, "__name__", "kernel") if own is None else own)
+    if body is None:  # what is wrong is said here, not where a function is decorated
+        decorate(_no_body)
+        return decorate
+    return decorate(body)
+
+
+def _no_body(*refs: Any) -> None:
+    """Stands for the function that is yet to be decorated."""
+
+
+def _aliases(given: Any) -> tuple[tuple[int, int], ...]:
+    """`input_output_aliases` as pairs of leaf numbers. Raises `KernelArgument`."""
+    if given is None:
+        return ()
+    pairs = list(given.items()) if isinstance(given, dict) else [(None, None)]
+    numbers = [(static_int(i), static_int(o)) for i, o in pairs]
+    found = tuple(sorted((i, o) for i, o in numbers if i is not None and o is not None))
+    if len(found) != len(pairs):
+        hint = "a dict from the number of an input to that of an output"
+        raise KernelArgument(what=f"input_output_aliases={shown(given)}", hint=hint)
+    return found
 
 
 def _either(new: str, value: Any, old: str, old_value: Any) -> Any:
@@ -477,13 +500,14 @@ def check_interpret(interpret: Any, name: str) -> None:
     """Refuse what `interpret=` can't be."""
     if not (interpret is None or isinstance(interpret, (bool, InterpretParams))):
         hint = "None, True, False or `kd.InterpretParams(...)`"
-        raise BadCallArgument(kernel=name, what=f"interpret={interpret!r}", hint=hint)
+        raise BadCallArgument(kernel=name, what=f"interpret={shown(interpret)}", hint=hint)
 
 
 def _axis_names(names: Any, word: str) -> tuple[str, ...]:
-    given = (names,) if isinstance(names, str) else tuple(names)
-    if not all(isinstance(n, str) for n in given):
-        raise KernelArgument(what=f"{word}={names!r}", hint="names are strings")
+    given = (names,) if isinstance(names, str) else names
+    if not isinstance(given, (tuple, list)) or not all(isinstance(n, str) for n in given):
+        raise KernelArgument(what=f"{word}={shown(names)}", hint="names are strings")
+    given = tuple(str.__str__(n) for n in given)
     if len(set(given)) != len(given):
         raise KernelValue(what=f"{word}={given} names an axis twice", hint="give every axis its own name")
     return given
@@ -492,12 +516,12 @@ def _axis_names(names: Any, word: str) -> tuple[str, ...]:
 def _check_threads(num_threads: Any, thread_name: Any) -> None:
     if num_threads is not None:
         if isinstance(num_threads, bool) or not isinstance(num_threads, int):
-            raise KernelArgument(what=f"num_threads={num_threads!r}", hint="an int: the warpgroups of a block")
+            raise KernelArgument(what=f"num_threads={shown(num_threads)}", hint="an int: the warpgroups of a block")
         # 1024 CUDA threads a block are 8 warpgroups (CUDA C++ Programming Guide, compute capabilities)
         if not 1 <= num_threads <= 8:
             raise KernelValue(what=f"num_threads={num_threads}", hint="a block has 1 to 8 warpgroups")
     if thread_name is not None and not isinstance(thread_name, str):
-        raise KernelArgument(what=f"thread_name={thread_name!r}", hint="a string")
+        raise KernelArgument(what=f"thread_name={shown(thread_name)}", hint="a string")
     if thread_name is not None and num_threads is None:
         raise KernelArgument(what="`thread_name` without `num_threads`", hint="say how many warpgroups there are")
 

@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, ClassVar
 
+from .errors import BadArgument
 from .lazy import lazy
 
 LANE_BITS = 5
+MAX_CELLS = 65536  # of a picture
 WARP_BITS = 2
 
 Bit = tuple[int, int] | None  # (dim, stride), or None where the bit replicates
@@ -170,7 +172,11 @@ class Layout:
         from .picture import to_svg
 
         if len(shape) != self.rank:
-            raise ValueError(f"a layout of rank {self.rank} spreads no value of shape {shape}")
+            what = f"a layout of rank {self.rank} spreads no value of shape {shape}"
+            raise BadArgument(op="to_svg", what=what, hint="give one extent a dimension of the layout")
+        if prod(shape) > MAX_CELLS or any(n < 1 for n in shape):
+            what = f"a picture of shape {shape}"
+            raise BadArgument(op="to_svg", what=what, hint=f"it has from 1 to {MAX_CELLS} cells: picture a part")
         return to_svg(self, tuple(shape))
 
     def __str__(self) -> str:

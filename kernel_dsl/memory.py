@@ -8,10 +8,15 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
+import numpy as np
+
+from .arguments import static_int, strings
 from .compiled import Swizzle
+from .diagnostics import shown
 from .dtypes import DType, as_dtype
 from .errors import BadArgument, BadArgumentType
 from .ir import MemorySpace
+from .tree import flatten
 from .variables import Symbol, binding_is_active
 
 GMEM = MemorySpace.GMEM
@@ -20,24 +25,32 @@ REGS = MemorySpace.REGS
 
 
 def as_shape(shape: Any, op: str) -> tuple[int, ...]:
-    """A static shape: an int or a sequence of ints >= 0. Raises `BadArgumentType`, `BadArgument`.
+    """A static shape: an int, or a tuple, list or one-dimensional array of ints >= 0.
 
     A graph's variable gives its value where it has one, and stays itself before: see `settled`.
+
+    Raises `BadArgumentType`, and `BadArgument` for extents below 0 and more elements than 64 bits count.
     """
-    items: Sequence[Any] = (shape,) if not hasattr(shape, "__len__") else shape
+    if isinstance(shape, np.ndarray) and shape.ndim == 1:
+        shape = shape.tolist()
+    items: Sequence[Any] = shape if isinstance(shape, (tuple, list)) else (shape,)
     out: list[Any] = []
     for n in items:
         if isinstance(n, Symbol) and not binding_is_active():
             out.append(n)
             continue
-        try:
-            out.append(n.__index__())
-        except (AttributeError, TypeError):
-            raise BadArgumentType(
-                op=op, what=f"the shape {shape!r} is not made of ints", hint="shapes are static: use Python ints"
-            ) from None
-        if out[-1] < 0:
-            raise BadArgument(op=op, what=f"the shape {shape!r} has a negative extent", hint="extents are 0 or more")
+        number = static_int(n)
+        if number is None:
+            hint = "shapes are static: use Python ints"
+            raise BadArgumentType(op=op, what=f"the shape {shown(shape)} is not made of ints", hint=hint)
+        if number < 0:
+            what = f"the shape {shown(shape)} has a negative extent"
+            raise BadArgument(op=op, what=what, hint="extents are 0 or more")
+        out.append(number)
+    known = [n for n in out if not isinstance(n, Symbol)]
+    if prod(known) >= 2**63 or any(n >= 2**63 for n in known):
+        what = f"the shape {shown(shape)} has more elements than 64 bits count"
+        raise BadArgument(op=op, what=what, hint="no memory holds that many")
     return tuple(out)
 
 
@@ -54,7 +67,7 @@ def as_dtype_of(dtype: Any, op: str) -> DType:
         return as_dtype(dtype)
     except TypeError:
         hint = "use a name such as `kd.float32`, or a NumPy dtype"
-        raise BadArgumentType(op=op, what=f"{dtype!r} is not a dtype", hint=hint) from None
+        raise BadArgumentType(op=op, what=f"{shown(dtype)} is not a dtype", hint=hint) from None
 
 
 class ShapeDtypeStruct:
@@ -104,16 +117,6 @@ class MemorySpec:
     tiling: tuple[int, ...] = ()
     swizzle: Swizzle = Swizzle.NONE
 
-    @staticmethod
-    def make(space: MemorySpace, shape: Any, dtype: Any, transforms: Sequence[Any] = ()) -> MemorySpec:
-        from .transforms import fields_of
-
-        op = space.name
-        extents, kind = as_shape(shape, op), as_dtype_of(dtype, op)
-        if transforms and space is not MemorySpace.SMEM:
-            raise BadArgument(op=op, what=f"transforms {transforms!r}", hint="only SMEM has transforms")
-        return MemorySpec(space, extents, kind, *fields_of(extents, kind, transforms))
-
     @property
     def bytes(self) -> int:
         return prod(self.shape) * self.dtype.itemsize
@@ -125,6 +128,17 @@ def settled_spec(spec: Any) -> Any:
         shape = settled(spec.shape, spec.space.name)
         return spec if shape is spec.shape else replace(spec, shape=shape)
     return spec
+
+
+def memory_spec(space: MemorySpace, shape: Any, dtype: Any, transforms: Sequence[Any] = ()) -> MemorySpec:
+    """What `kd.SMEM(shape, dtype, transforms=...)` gives."""
+    from .transforms import fields_of
+
+    op = space.name
+    extents, kind = as_shape(shape, op), as_dtype_of(dtype, op)
+    if transforms and space is not MemorySpace.SMEM:
+        raise BadArgument(op=op, what=f"transforms={shown(transforms)}", hint="only SMEM has transforms")
+    return MemorySpec(space, extents, kind, *fields_of(extents, kind, transforms))
 
 
 @dataclass(frozen=True)
@@ -164,6 +178,9 @@ class ClusterBarrier:
 
     def __post_init__(self) -> None:
         Barrier(self.num_arrivals, self.num_barriers)
+        given: Any = self.collective_axes
+        for group in given if isinstance(given, (tuple, list)) else (given,):
+            strings(group, "ClusterBarrier", "collective_axes")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -185,6 +202,10 @@ class RefUnion:
     def __init__(self, *trees: Any) -> None:
         if not trees:
             raise BadArgument(op="RefUnion", what="no trees", hint="give the specifications that share memory")
+        for leaf in flatten(trees, lambda x: isinstance(x, MemorySpec))[0]:
+            if not isinstance(leaf, MemorySpec) or leaf.space is not SMEM:
+                hint = "barriers and accumulators can't share memory"
+                raise BadArgumentType(op="RefUnion", what=f"{shown(leaf)} is no SMEM specification", hint=hint)
         self.trees = trees
 
     def __repr__(self) -> str:

@@ -42,6 +42,11 @@ class NoArithmetic:
     __invert__ = _refuse("~")
     __float__ = _refuse("float")
     __int__ = _refuse("int")
+    __complex__ = _refuse("complex")
+    __round__ = _refuse("round")
+    __divmod__ = __rdivmod__ = _refuse("divmod")
+    __contains__ = _refuse("in")
+    __array__ = _refuse("np.asarray")
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: object, **options: object) -> NoReturn:
         raise RefAsValue(op=f"np.{ufunc.__name__}", ref=repr(self))

@@ -11,7 +11,10 @@ from math import gcd, prod
 from typing import Any, cast
 
 from . import dtypes as dt
+from .arguments import strings
+from .boundary import called
 from .compiled import Swizzle
+from .diagnostics import shown
 from .errors import BadArgument, BadArgumentType, BodyReturned
 from .errors_hopper import PipelineLimit
 from .facts import any_of
@@ -35,7 +38,6 @@ from .ops.logic import logical_and, logical_or
 from .ops.ref import as_ref
 from .ops.scope import allocate, scope
 from .refs import Ref, ds, is_index
-from .source import misfit
 from .target import DEFAULT, Feature
 from .trace import current, into, new_value
 from .transforms import TMA_ALIGNMENT, fields_of
@@ -65,17 +67,17 @@ class BlockSpec:
         collective_axes: Any = (),
         oob_fill_mode: OOBFillMode = OOBFillMode.ZEROS,
     ) -> None:
-        if isinstance(delay_release, bool) or not isinstance(delay_release, int) or delay_release < 0:  # pyright: ignore[reportUnnecessaryIsInstance]
+        if delay_release < 0:
             raise BadArgument(op="BlockSpec", what=f"delay_release={delay_release!r}", hint="0 or more steps")
         _check_block(block_shape, index_map)
         if memory_space not in (None, MemorySpace.SMEM, MemorySpace.GMEM):
-            raise BadArgument(op="BlockSpec", what=f"memory_space={memory_space!r}", hint="kd.SMEM or kd.GMEM")
+            raise BadArgument(op="BlockSpec", what=f"memory_space={shown(memory_space)}", hint="kd.SMEM or kd.GMEM")
         self.block_shape = None if block_shape is None else tuple(block_shape)
         self.index_map = index_map
         self.memory_space = memory_space
         self.transforms = tuple(transforms)
         self.delay_release = delay_release
-        self.collective_axes: Any = (collective_axes,) if isinstance(collective_axes, str) else tuple(collective_axes)
+        self.collective_axes: Any = strings(collective_axes, "BlockSpec", "collective_axes")
         self.oob_fill_mode = oob_fill_mode
 
     def __repr__(self) -> str:
@@ -92,8 +94,7 @@ class BlockSpec:
         """Block indices at a step."""
         if self.index_map is None:
             return tuple(steps) if self.block_shape is not None else (0,) * rank
-        check_arguments(self.index_map, tuple(steps), "BlockSpec", "index_map", "it takes an index an axis of the grid")
-        out: Any = self.index_map(*steps)
+        out: Any = called(self.index_map, tuple(steps), "BlockSpec", "index_map", "index_map(*grid_indices)")
         return tuple(cast("Sequence[Any]", out)) if isinstance(out, (tuple, list)) else (out,)
 
     def block(self, ref: Ref, steps: Sequence[Any], op: str) -> Ref:
@@ -118,16 +119,9 @@ def _check_block(shape: Any, index_map: Any) -> None:
         extents: Sequence[Any] = cast("Sequence[Any]", shape) if given else ()
         if not given or any(n is not None and not _is_extent(n) for n in extents):
             hint = "a tuple of extents, or None to drop an axis"
-            raise BadArgument(op="BlockSpec", what=f"block_shape={shape!r}", hint=hint)
+            raise BadArgument(op="BlockSpec", what=f"block_shape={shown(shape)}", hint=hint)
     if index_map is not None and not callable(index_map):
-        raise BadArgument(op="BlockSpec", what=f"index_map={index_map!r}", hint="a function of the grid's indices")
-
-
-def check_arguments(f: Callable[..., Any], args: tuple[Any, ...], op: str, word: str, hint: str) -> None:
-    """Raise `BadArgument` where a function can't take these arguments."""
-    why = misfit(f, *args)
-    if why:
-        raise BadArgument(op=op, what=f"the {word} can't be called with {len(args)} arguments: {why}", hint=hint)
+        raise BadArgument(op="BlockSpec", what=f"index_map={shown(index_map)}", hint="a function of the grid's indices")
 
 
 def grid_of(grid: Any, op: str) -> tuple[Any, ...]:
@@ -136,7 +130,7 @@ def grid_of(grid: Any, op: str) -> tuple[Any, ...]:
     extents: tuple[Any, ...] = tuple(cast("Sequence[Any]", grid)) if given else ()
     if not given or any(not _is_extent(n) and not (isinstance(n, Array) and is_index(n)) for n in extents):
         hint = "a tuple of ints, 0 or more, or rank-0 integer values"
-        raise BadArgument(op=op, what=f"grid={grid!r}", hint=hint)
+        raise BadArgument(op=op, what=f"grid={shown(grid)}", hint=hint)
     return tuple(n if isinstance(n, Array) else int(n) for n in extents)
 
 
@@ -218,7 +212,9 @@ def specs_of(specs: Any, op: str) -> tuple[list[BlockSpec], Any]:
     leaves, structure = flatten(specs, lambda x: isinstance(x, BlockSpec))
     for leaf in leaves:
         if not isinstance(leaf, BlockSpec):
-            raise BadArgumentType(op=op, what=f"{leaf!r} is no BlockSpec", hint="use `kd.BlockSpec(shape, index_map)`")
+            raise BadArgumentType(
+                op=op, what=f"{shown(leaf)} is no BlockSpec", hint="use `kd.BlockSpec(shape, index_map)`"
+            )
     return leaves, structure
 
 
@@ -257,7 +253,7 @@ def _div(a: Any, b: Any) -> Any:
 
 
 def depth_of(steps: Any, wanted: int, delay: int, op: str) -> int:
-    if isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
+    if wanted < 1:
         raise BadArgument(op=op, what=f"max_concurrent_steps={wanted!r}", hint="a static int, 1 or more")
     depth = min(wanted, max(steps, 1)) if isinstance(steps, int) else wanted
     if delay >= depth and not (isinstance(steps, int) and steps <= depth):
@@ -436,9 +432,8 @@ def call_body(
 ) -> Any:
     ins, outs = unflatten(in_tree, blocks[:inputs]), unflatten(out_tree, blocks[inputs:])
     args = (indices, *as_args(ins), *as_args(outs), *extra, *(() if init is None else (carry,)))
-    hint = "it takes the indices, a Ref for each spec, manual barriers, and the carry if there is one"
-    check_arguments(body, args, op, "body", hint)
-    result = body(*args)
+    form = f"body(indices, *refs{', *barriers' if extra else ''}{'' if init is None else ', carry'})"
+    result = called(body, args, op, "body", form)
     if init is None and result is not None:
         hint = "write results to the blocks, or give an initial carry"
         raise BodyReturned(what=f"the body of `kd.{op}`", got=type(result).__name__, hint=hint)

@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from .arguments import static_ints
 from .boundary import checks_itself, public
 from .compiled import Swizzle
+from .diagnostics import shown
 from .dtypes import DType, as_dtype
 from .ends import End, Held, Part, Start, advance, hull, limited, open_ends
 from .errors import (
@@ -26,7 +28,7 @@ from .errors import (
 from .ir import MemorySpace, RefType, Value
 from .no_arithmetic import NoArithmetic
 from .regroup import NotAffine, regroup, splits
-from .values import Array
+from .values import WITHOUT_TRUTH, Array
 from .view import Access, Limit, View, ViewDim, strides_of
 
 
@@ -44,15 +46,21 @@ def ds(start: Any, size: int, stride: int = 1) -> Slice:
     """A slice with a static or dynamic start and a static size; it always has its size, and is masked in GMEM."""
     for name, value in (("size", size), ("stride", stride)):
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)):  # pyright: ignore[reportUnnecessaryIsInstance]
-            what = f"{name} is {value!r}"
+            what = f"{name} is {shown(value)}"
             raise BadArgumentType(op="ds", what=what, hint=f"{name} must be a static int")
     if size < 0 or stride == 0:
         raise BadArgument(op="ds", what=f"size {size}, stride {stride}", hint="size >= 0 and stride != 0")
     if isinstance(start, np.integer):
         start = int(start)
     if not is_index(start):
-        raise BadIndex(what=f"the start {start!r}", hint="a start is an int or a rank-0 integer value")
+        raise BadIndex(what=f"the start {shown(start)}", hint="a start is an int or a rank-0 integer value")
+    if any(isinstance(n, int) and not -LONGEST <= n < LONGEST for n in (start, size, stride)):
+        what = f"start {shown(start)}, size {shown(size)}, stride {shown(stride)}"
+        raise BadArgument(op="ds", what=what, hint="no array is that long")
     return Slice(start, int(size), int(stride))
+
+
+LONGEST = 2**48  # elements beyond any array on a GPU: what starts or reaches further is a mistake
 
 
 def is_index(x: Any) -> bool:
@@ -156,7 +164,9 @@ class Ref(NoArithmetic):
 
     def __len__(self) -> int:
         if not self._dims:
-            raise TypeError("len() of a rank-0 Ref")
+            from .errors import TracedIteration
+
+            raise TracedIteration(type=repr(self))
         return self._dims[0].size
 
     def __repr__(self) -> str:
@@ -167,7 +177,7 @@ class Ref(NoArithmetic):
     def __bool__(self) -> bool:
         from .errors import TracedBool
 
-        raise TracedBool(type=repr(self))
+        raise TracedBool(type=repr(self), hint=WITHOUT_TRUTH)
 
     def __iter__(self) -> Any:
         from .errors import TracedIteration
@@ -251,14 +261,14 @@ class Ref(NoArithmetic):
             try:
                 start, stop, step = item.indices(extent)
             except (TypeError, ValueError) as error:
-                raise BadIndex(what=f"{item}", hint=f"{error}") from None
+                raise BadIndex(what=shown(item), hint=f"{error}") from None
             return start, len(range(start, stop, step)), step
         if isinstance(item, Slice):
             if self.type.space is MemorySpace.SMEM and isinstance(item.start, int):
                 self._check_static(item, dim, extent)
             return item.start, item.size, item.stride
         if not is_index(item):
-            what = f"the value {item!r}" if isinstance(item, Array) else f"{item!r}"
+            what = f"the value {item!r}" if isinstance(item, Array) else shown(item)
             hint = "indices are ints, rank-0 integer values, slices, `kd.ds`, None, `...` and integer arrays"
             raise BadIndex(what=what, hint=hint)
         if isinstance(item, Array):
@@ -286,6 +296,7 @@ class Ref(NoArithmetic):
         """The view with permuted dimensions, reversed by default."""
         order = tuple(axes[0]) if len(axes) == 1 and isinstance(axes[0], (tuple, list)) else tuple(axes)
         order = order or tuple(reversed(range(self.ndim)))
+        order = static_ints(order, "transpose", "axes", "name each axis once")
         if sorted(a + self.ndim if a < 0 else a for a in order) != list(range(self.ndim)):
             what = f"axes {order} are no permutation of a rank-{self.ndim} Ref"
             raise BadArgument(op="transpose", what=what, hint="name each axis once")
@@ -301,8 +312,7 @@ class Ref(NoArithmetic):
 
     def reshape(self, *shape: Any) -> Ref:
         """A view of another shape, where the elements are in that order in memory. Raises `BadReshape`."""
-        to = tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else tuple(shape)
-        to = infer_shape(to, self.size, f"{self!r}", self.shape)
+        to = infer_shape(shape, self.size, f"{self!r}", self.shape)
         if not self.size:
             return Ref(self._root, tuple(ViewDim(n, -1) for n in to), self._starts, self._ranges)
         first = self._whole_from()
@@ -422,10 +432,15 @@ class Ref(NoArithmetic):
 
 
 def infer_shape(to: tuple[Any, ...], size: int, what: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """A shape with at most one -1 filled in. Raises `BadReshape`."""
-    known = prod(int(n) for n in to if n != -1)
-    holes = sum(1 for n in to if n == -1)
-    out = tuple(int(n) if n != -1 else (size // known if known else 0) for n in to)
-    if holes > 1 or prod(out) != size or any(n < 0 for n in out):
-        raise BadReshape(what=what, shape=shape, to=to, why=f"{size} elements are not {prod(out)}")
+    """A shape with at most one -1 filled in: ints, or one tuple or list of them. Raises `BadReshape`, `BadArgumentType`."""
+    given: Any = to[0] if len(to) == 1 and isinstance(to[0], (tuple, list)) else to
+    extents = static_ints(given, "reshape", "shape", "ints, one of which may be -1: shapes are static")
+    known = prod(n for n in extents if n != -1)
+    out = tuple(n if n != -1 else (size // known if known else 0) for n in extents)
+    if extents.count(-1) > 1:
+        raise BadReshape(what=what, shape=shape, to=tuple(given), why="only one extent may be -1")
+    if any(n < 0 for n in out):
+        raise BadReshape(what=what, shape=shape, to=tuple(given), why="extents are 0 or more; one may be -1")
+    if prod(out) != size:
+        raise BadReshape(what=what, shape=shape, to=tuple(given), why=f"{size} elements are not {shown(prod(out))}")
     return out

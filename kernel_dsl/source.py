@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
 
+import numpy as np
+
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _OURS = tuple(os.path.join(_ROOT, p) + os.sep for p in ("kernel_dsl", "lowering", "runtime"))
-# Frames of the standard library that stand between two of ours.
-_BETWEEN = (functools.__file__, contextlib.__file__)
+# Frames of the standard library that stand between two of ours, and of NumPy, whose functions call ours with what they got.
+_BETWEEN = (functools.__file__, contextlib.__file__, os.path.dirname(os.path.abspath(np.__file__)) + os.sep)
 # By identity, as hashing a code object takes all of its constants in. The code is kept, so that no other gets its id.
 _seen: dict[int, tuple[bool, CodeType]] = {}
 _MAX_SEEN = 4096
@@ -63,7 +65,12 @@ def is_ours(code: CodeType | None) -> bool:
 
 @functools.lru_cache(256)
 def _is_our_file(name: str) -> bool:
-    return name in _BETWEEN or name.startswith("<frozen ") or os.path.abspath(name).startswith(_OURS)
+    return name.startswith((*_BETWEEN, "<frozen ")) or is_of_project(name)
+
+
+def is_of_project(name: str) -> bool:
+    """Whether a file is one of this project's."""
+    return os.path.abspath(name).startswith(_OURS)
 
 
 def user_frame(depth: int = 1) -> FrameType | None:

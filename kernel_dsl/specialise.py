@@ -156,6 +156,7 @@ def trace_kernel(
     grid = axes(definition.grid, definition.grid_names, "grid", structs)
     cluster = axes(definition.cluster, definition.cluster_names, "cluster", structs)
     threads = definition.num_threads or 1
+    _check_parameters(definition, inputs, outs)
     body = Region()
     trace = Trace(
         body,
@@ -206,6 +207,23 @@ def trace_kernel(
     )
     _check_aliases(definition, inputs, specs)
     return Traced(ir, specs, out_structure, tuple(trace.notes), frozenset(asked))
+
+
+MAX_PARAMETERS = 32764  # bytes (PTX ISA 8.1 and later, sm_70 and later)
+
+
+def _check_parameters(
+    definition: Definition, inputs: Sequence[Input], outputs: Sequence[ShapeDtypeStruct | None]
+) -> None:
+    """Raise `KernelValue` for more arrays and scalars than a launch can pass."""
+    size = 8 * sum(o is not None for o in outputs)
+    for leaf in inputs:
+        strides = 0 if isinstance(leaf, ScalarInput) or leaf.contiguous else len(leaf.shape)
+        size += leaf.dtype.itemsize if isinstance(leaf, ScalarInput) else 8 + 8 * strides
+    if size > MAX_PARAMETERS:
+        what = f"{len(inputs)} inputs and {len(outputs)} outputs take {size} bytes of parameters"
+        hint = f"a kernel has at most {MAX_PARAMETERS} bytes, 8 for each array: stack arrays into one"
+        raise KernelValue(loc=of_function(definition.body), what=what, hint=hint)
 
 
 def named_axes(

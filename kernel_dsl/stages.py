@@ -24,11 +24,12 @@ def target_named(name: str | None) -> Target:
     """The target of that name, or the default one. Raises `UnknownTarget`."""
     if name is None:
         return DEFAULT
-    if name not in TARGETS:
+    found = TARGETS.get(name) if type(name) is str else None
+    if found is None:
         from .errors import UnknownTarget
 
         raise UnknownTarget(name=name, names=", ".join(TARGETS))
-    return TARGETS[name]
+    return found
 
 
 @public

@@ -9,10 +9,18 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, TypeVar, cast
 
 from .diagnostics import CostNote, Error, at_user_line
-from .errors import NotTracing, ScratchEnded, ValueFromOtherRegion, ValueFromOtherTrace
+from .errors import (
+    NestedTooDeep,
+    NotTracing,
+    ScratchEnded,
+    ValueFromOtherRegion,
+    ValueFromOtherTrace,
+    ValueTooLarge,
+)
 from .facts import any_of, of_result
 from .ir import ArrayType, Op, Region, Value, Yield
 from .layout import Layout, blocked
@@ -20,6 +28,9 @@ from .source import Loc, here
 from .values import Array
 
 _O = TypeVar("_O", bound=Op)
+LANES = 128  # of a warpgroup
+MAX_ELEMENTS = 4096 * LANES  # of a value: eight times what all registers of a multiprocessor hold
+MAX_NESTING = 64  # regions in regions: each takes some ten frames of Python's stack, which has a thousand
 
 
 class Scratch(Region):
@@ -131,10 +142,11 @@ def current() -> Trace:
 def tracing(trace: Trace) -> Generator[Trace]:
     """Make `trace` the running one."""
     token = _current.set(trace)
+    trace.region.open = trace
     try:
         yield trace
     finally:
-        trace.region.open = False
+        trace.region.open = None
         _current.reset(token)
 
 
@@ -153,15 +165,24 @@ def emit(op: _O, loc: Loc | None = None) -> _O:
     values = op.values()
     for value in values:
         home = value.home
-        if home is not None and not home.open:
+        if home is not None and home.open is not trace:
             raise _escaped(value, op.loc)
     types = op.infer()
     op.results = tuple([new_value(t, op) for t in types])
     for t, value in zip(types, op.results, strict=True):
-        if isinstance(t, ArrayType) and t.dtype.is_integer:
+        if not isinstance(t, ArrayType):
+            continue
+        if t.shape and prod(t.shape) > MAX_ELEMENTS:
+            raise _too_large(op, t)
+        if t.dtype.is_integer:
             value.facts = of_result(op, t.dtype, values) if len(types) == 1 else any_of(t.dtype)
     trace.region.ops.append(op)
     return op
+
+
+def _too_large(op: Op, t: ArrayType) -> Error:
+    lane = -(-prod(t.shape) // LANES)
+    return ValueTooLarge(loc=op.loc, op="", type=str(t), lane=lane, limit=MAX_ELEMENTS // LANES)
 
 
 def _escaped(value: Value, loc: Loc) -> Error:
@@ -169,8 +190,13 @@ def _escaped(value: Value, loc: Loc) -> Error:
     made = value.op.loc if value.op is not None else None
     if isinstance(value.home, Scratch):
         return ScratchEnded(loc=loc, other=made, other_label="made here")
-    cls = ValueFromOtherRegion if value.home is not None and value.home.inner else ValueFromOtherTrace
-    return cls(loc=loc, other=made, other_label="made here")
+    if value.home is not None and value.home.open is not None:  # of the kernel around the one that is traced
+        what, hint = "in the body of another kernel", "pass its array to that kernel"
+        return ValueFromOtherTrace(loc=loc, other=made, other_label="made here", what=what, hint=hint)
+    if value.home is not None and value.home.inner:
+        return ValueFromOtherRegion(loc=loc, other=made, other_label="made here")
+    what, hint = "after the body ended", "return results through an output Ref"
+    return ValueFromOtherTrace(loc=loc, other=made, other_label="made here", what=what, hint=hint)
 
 
 def at_own_lines(function: Callable[..., Any], *args: Any) -> Any:
@@ -190,16 +216,18 @@ def traced(op: Op) -> Any:
 
 @contextmanager
 def into(region: Region) -> Generator[Region]:
-    """Append to another region for a while."""
+    """Append to another region for a while. Raises `NestedTooDeep`."""
     trace = current()
+    if trace.depth >= MAX_NESTING:
+        raise NestedTooDeep(limit=MAX_NESTING)
     outer, trace.region = trace.region, region
     constants, trace.constants = trace.constants, {}
     trace.depth += 1
-    region.open = region.inner = True
+    region.open, region.inner = trace, True
     try:
         yield region
     finally:
-        region.open = False
+        region.open = None
         trace.region = outer
         trace.constants = constants
         trace.depth -= 1

@@ -13,6 +13,7 @@ from math import prod
 from typing import Any
 
 from .compiled import Swizzle
+from .diagnostics import shown
 from .dtypes import DType
 from .errors import BadArgument
 from .errors_hopper import BadTransform
@@ -36,10 +37,8 @@ class TilingTransform(Transform):
     tiling: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        tile = tuple(self.tiling)
-        if not 1 <= len(tile) <= 2 or any(isinstance(t, bool) or not isinstance(t, int) or t < 1 for t in tile):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not 1 <= len(self.tiling) <= 2 or any(t < 1 for t in self.tiling):
             raise BadArgument(op="TilingTransform", what=f"tiling {self.tiling!r}", hint="one or two positive ints")
-        object.__setattr__(self, "tiling", tile)
 
 
 @dataclass(frozen=True)
@@ -65,8 +64,8 @@ def find_swizzle(minor_dim_bits: int, what: str = "") -> int:
 
 def fields_of(shape: tuple[int, ...], dtype: DType, transforms: Sequence[Any]) -> tuple[tuple[int, ...], Swizzle]:
     """(tiling, swizzle) of a buffer. Raises `BadTransform`, `BadArgument`."""
-    if isinstance(transforms, Transform):
-        raise BadArgument(op="SMEM", what=f"transforms={transforms!r}", hint="give a list or tuple of transforms")
+    if not isinstance(transforms, (tuple, list)):
+        raise BadArgument(op="SMEM", what=f"transforms={shown(transforms)}", hint="give a list or tuple of transforms")
     tiling: tuple[int, ...] = ()
     swizzle = Swizzle.NONE
     for transform in transforms:
@@ -76,7 +75,7 @@ def fields_of(shape: tuple[int, ...], dtype: DType, transforms: Sequence[Any]) -
             swizzle = Swizzle(transform.swizzle if transform.swizzle != 16 else 0)
         else:
             hint = "give at most one TilingTransform and then at most one SwizzleTransform"
-            raise BadArgument(op="SMEM", what=f"transforms {transforms!r}", hint=hint)
+            raise BadArgument(op="SMEM", what=f"transforms {shown(transforms)}", hint=hint)
     check_fields(shape, dtype, tiling, swizzle)
     return tiling, swizzle
 

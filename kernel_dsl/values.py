@@ -6,10 +6,13 @@ from functools import cache
 from importlib import import_module
 from typing import Any, NoReturn
 
+from .advice import instead, subscript
 from .boundary import public
 from .dtypes import DType, as_dtype
-from .errors import TracedBool, TracedConversion, TracedIteration
+from .errors import TracedBool, TracedConversion, TracedIteration, ValueAssigned
 from .ir import Op, Value
+
+WITHOUT_TRUTH = "use `kd.when(...)`, `kd.cond(...)` or `kd.where(...)`; combine conditions with `&`, `|` and `~`"
 
 
 @cache
@@ -52,7 +55,7 @@ class Array(Value):
 
     def __len__(self) -> int:
         if not self.type.shape:
-            raise TypeError("len() of a rank-0 value")
+            raise TracedIteration(type=self.type)
         return self.type.shape[0]
 
     def __repr__(self) -> str:
@@ -61,22 +64,70 @@ class Array(Value):
     # --- what a traced value can't do -------------------------------------------------------------
 
     def __bool__(self) -> NoReturn:
-        raise TracedBool(type=self.type)
+        raise TracedBool(type=self.type, hint=instead(WITHOUT_TRUTH))
 
     def _no_conversion(self, to: str, hint: str) -> NoReturn:
         raise TracedConversion(type=self.type, to=to, hint=hint)
 
     def __int__(self) -> NoReturn:
-        self._no_conversion("int", "use `.astype(kd.int32)`")
+        self._no_conversion("int", instead("use `.astype(kd.int32)`"))
 
     def __float__(self) -> NoReturn:
-        self._no_conversion("float", "use `.astype(kd.float32)`")
+        self._no_conversion("float", instead("use `.astype(kd.float32)`"))
+
+    def __bytes__(self) -> NoReturn:  # noqa: PLE0308 - it never returns
+        self._no_conversion("bytes", "a Ref's memory is seen as bytes by `ref.bitcast(kd.uint8)`")
+
+    def __complex__(self) -> NoReturn:
+        self._no_conversion("complex", "complex values are only copied: keep real and imaginary parts apart")
 
     def __index__(self) -> NoReturn:  # noqa: PLE0305 - it never returns
-        self._no_conversion("index", "sizes must be static; a dynamic start goes through `kd.ds(start, size)`")
+        sizes = "sizes must be static; a dynamic start goes through `kd.ds(start, size)`"
+        self._no_conversion("index", subscript(sizes))
+
+    def __trunc__(self) -> NoReturn:
+        self._no_conversion("int", "use `kd.trunc(x)`, and `.astype(kd.int32)`")
+
+    def __floor__(self) -> NoReturn:
+        self._no_conversion("int", "use `kd.floor(x)`, and `.astype(kd.int32)`")
+
+    def __ceil__(self) -> NoReturn:
+        self._no_conversion("int", "use `kd.ceil(x)`, and `.astype(kd.int32)`")
+
+    def __format__(self, form: str) -> str:
+        if form:
+            self._no_conversion("string", 'print it when the kernel runs: `kd.debug_print("{}", x)`')
+        return repr(self)
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        self._no_conversion("pickle", "return results through an output Ref")
+
+    def __copy__(self) -> Array:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Array:
+        return self
 
     def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        self._no_conversion("array", "use the functions of `kernel_dsl`, or NumPy ufuncs without `out=`")
+        self._no_conversion("array", instead("use the functions of `kernel_dsl`, or NumPy ufuncs without `out=`"))
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        return _ops("ufuncs").apply_function(self, function, args, kwargs)
+
+    def __setitem__(self, index: Any, value: Any) -> NoReturn:
+        raise ValueAssigned(type=self.type, what="an assignment")
+
+    def __delitem__(self, index: Any) -> NoReturn:
+        raise ValueAssigned(type=self.type, what="`del`")
+
+    def __contains__(self, item: Any) -> NoReturn:
+        raise TracedBool(type=self.type, hint="use `kd.any(x == value)`")
+
+    def __enter__(self) -> NoReturn:
+        raise ValueAssigned(type=self.type, what="`with`")
+
+    def __exit__(self, *error: object) -> NoReturn:
+        self.__enter__()
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
         return _ops("ufuncs").apply(ufunc, method, inputs, kwargs)
@@ -132,7 +183,9 @@ class Array(Value):
     def __rdivmod__(self, other: Any) -> tuple[Array, Array]:
         return other // self, other % self
 
-    def __pow__(self, other: Any) -> Array:
+    def __pow__(self, other: Any, modulus: Any = None) -> Array:
+        if modulus is not None:
+            self._no_conversion("int", "use `kd.power(x, y)`, and `kd.mod` for the third argument")
         return _ops("math").power(self, other)
 
     def __rpow__(self, other: Any) -> Array:

@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from typing import Any, cast
 
 from .boundary import checks_itself, public
+from .diagnostics import shown
 from .errors import VariableType, VariableUse, VariableValue
 
 
@@ -172,7 +173,7 @@ class Variable(Symbol):
     @checks_itself("name", "lo", "hi")
     def __init__(self, name: str, lo: int, hi: int) -> None:
         if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise VariableValue(what=f"{name!r} is no name", hint="name it by an identifier")
+            raise VariableValue(what=f"{shown(name)} is no name", hint="name it by an identifier")
         if name in ("out", "wait", "stream"):
             what = f"{name!r} is an argument of every replay"
             raise VariableValue(what=what, hint="name it otherwise")
@@ -180,10 +181,10 @@ class Variable(Symbol):
         try:
             self.lo, self.hi = operator.index(lo), operator.index(hi)
         except TypeError:
-            what = f"variable {name!r} stands for an integer, and is said to go from {lo!r} to {hi!r}"
+            what = f"variable {name!r} stands for an integer, and is said to go from {shown(lo)} to {shown(hi)}"
             raise VariableValue(what=what, hint="give ints, its smallest value and its largest") from None
         if self.lo > self.hi:
-            what = f"variable {name!r} has no value from {lo} to {hi}"
+            what = f"variable {name!r} has no value from {shown(self.lo)} to {shown(self.hi)}"
             raise VariableValue(what=what, hint="give its smallest value and then its largest")
 
     def evaluate(self, values: Mapping[str, int]) -> int:
@@ -198,9 +199,9 @@ class Variable(Symbol):
             number = operator.index(value)
         except TypeError:
             hint = f"give an int when the graph is called: g({self.name}=3)"
-            raise VariableType(variable=self.name, got=repr(value), hint=hint) from None
+            raise VariableType(variable=self.name, got=shown(value), hint=hint) from None
         if not self.lo <= number <= self.hi:
-            what = f"variable {self.name!r} is from {self.lo} to {self.hi}, and got {number}"
+            what = f"variable {self.name!r} is from {self.lo} to {self.hi}, and got {shown(number)}"
             raise VariableValue(what=what, hint="give a value within, or record with a wider range")
         return number
 
@@ -219,7 +220,7 @@ class Expression(Symbol):
             self.operands = tuple(o if isinstance(o, Symbol) else operator.index(o) for o in (left, right))
         except TypeError:
             symbol, other = (left, right) if isinstance(left, Symbol) else (right, left)
-            got, hint = f"{other!r} on the other side of {sign}", "give an int; a quotient of ints is `//`"
+            got, hint = f"{shown(other)} on the other side of {sign}", "give an int; a quotient of ints is `//`"
             raise VariableType(variable=", ".join(symbol.variables()), got=got, hint=hint) from None
 
     def evaluate(self, values: Mapping[str, int]) -> int:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, cast
 
-from .boundary import public
+from .arguments import a_function
+from .boundary import checks_itself, public
 from .errors import BadArgument, BadArgumentType
 from .errors_hopper import PipelineLimit
 from .in_place import fence_before_arrivals
@@ -160,6 +161,7 @@ class _Pipeline:
         return scope(collective=current().threads == s.consumers + 1)
 
 
+@checks_itself("body")
 def emit_pipeline_warp_specialized(
     body: Callable[..., Any],
     *,
@@ -186,6 +188,8 @@ def emit_pipeline_warp_specialized(
     pipelines of one shape of grid without draining the buffers in between; all of the chain take the same
     `allocations`, what `kd.run_scoped` makes of `pipeline.get_allocations(*refs)`. Raises `PipelineLimit`.
     """
+    if body is not None:  # None where only its allocations are asked for
+        a_function(body, _OP, "body", "it is called as `body(indices, *refs)`")
     ins, in_tree = specs_of(in_specs, _OP)
     outs, out_tree = specs_of(out_specs, _OP)
     setup = _Setup(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
 from functools import cache
 from typing import Any
 
@@ -54,6 +56,48 @@ def header(target: Target) -> str:
     return f'target triple = "{TRIPLE}"\ntarget datalayout = "{layout}"\n'
 
 
+# Straight-line strength reduction compares each integer sum with all others of one operand, until it finds one that is
+# a constant away, at some 0.8 us a pair. It finds one at once where the sums come from one index, and none where each
+# comes from something else: a float's bits, or the address of another array.
+_PAIRS = 200_000
+_LONG = 500_000  # characters of a module below which there are not as many
+_INTEGER = re.compile(
+    r"^  (%[\w.]+) = (add|sub|mul|shl|[al]shr|and|or|xor|[sz]ext|trunc|udiv|urem) (.*)$", re.MULTILINE
+)
+_OPERAND = re.compile(r"(%[\w.]+|-?\d+)(?:,|$)")
+
+
+def _pairs(text: str) -> int:
+    """How many pairs of sums that pass compares, from the number of different things that sums of one operand come from."""
+    origin: dict[str, str] = {}
+    sums: defaultdict[str, set[str]] = defaultdict(set)
+    for line in _INTEGER.finditer(text):
+        name, op, rest = line[1], line[2], line[3]
+        operands: list[str] = _OPERAND.findall(rest.partition(", !dbg")[0])
+        origins = {origin.get(x, x) for x in operands if x[0] == "%"}
+        origin[name] = origins.pop() if len(origins) == 1 else name
+        if op == "add" and len(operands) == 2:
+            for x, y in (operands, operands[::-1]):
+                if x[0] == "%":
+                    sums[y].add(origin.get(x, x))
+    return sum(len(found) ** 2 for found in sums.values()) // 2
+
+
+def _keep_linear(module: Any) -> None:
+    """Leave out what would take quadratic time in machine code's passes: those of a function that says `optnone`.
+
+    The module's own passes have run; what such a function loses is what is shared between its addresses. No kernel of the
+    library comes near it, and a chain of 250 exponentials does.
+    """
+    text = str(module)
+    if len(text) < _LONG or _pairs(text) < _PAIRS:
+        return
+    for function in module.functions:
+        if not function.is_declaration:
+            function.add_function_attribute("noinline")
+            function.add_function_attribute("optnone")
+
+
 def to_ptx(text: str, target: Target, *, level: int = 2) -> str:
     """Optimise a module and print its PTX. Raises `LlvmError` where the text does not parse or verify."""
     machine = _machine(target.name, target.ptx_version)
@@ -71,6 +115,7 @@ def to_ptx(text: str, target: Target, *, level: int = 2) -> str:
     passes = builder.getModulePassManager()
     try:
         passes.run(module, builder)
+        _keep_linear(module)
         return machine.emit_assembly(module)
     finally:
         # llvmlite's ModulePassManager never frees what it holds: 68 KB a compile

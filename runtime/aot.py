@@ -18,6 +18,7 @@ import numpy as np
 from kernel_dsl import forking
 from kernel_dsl.boundary import public, unguarded
 from kernel_dsl.compiled import Assembled, CompiledKernel, Resources, ScalarParam
+from kernel_dsl.diagnostics import shown
 from kernel_dsl.dtypes import DType
 from kernel_dsl.serialize import ArtifactError, pack, unpack
 from kernel_dsl.tree import flatten, unflatten
@@ -29,7 +30,7 @@ from .binding import bind
 from .calls import call
 from .device import Device, Loaded, pick_device
 from .dispatch import FastCalls, first
-from .errors import ArgumentTypeError, where
+from .errors import ArgumentTypeError, FileError, MissingFileError, where
 
 _LARGEST = 1 << 30  # bytes of a file
 
@@ -44,6 +45,14 @@ def save(compiled: Assembled | CompiledKernel, path: str | os.PathLike[str]) -> 
     """
     target = Path(path)
     data = pack(compiled)
+    try:
+        _write(target, data)
+    except (OSError, ValueError) as error:
+        raise FileError(f"{shown(path)} can't be written: {error}") from None
+
+
+def _write(target: Path, data: bytes) -> None:
+    """All of it or nothing."""
     with tempfile.NamedTemporaryFile(dir=target.parent, prefix=target.name, delete=False) as file:
         try:
             file.write(data)
@@ -59,30 +68,34 @@ def load_compiled(path: str | os.PathLike[str]) -> CompiledFile:
     """The kernel that `save` wrote, ready to be called.
 
     Raises ArtifactError, naming the file, for anything that `save` of this version did not write,
-    and OSError, such as FileNotFoundError. A file holds machine code: load only what you trust.
+    FileNotFoundError, and OSError for what can't be read. A file holds machine code: load only what you trust.
     """
     try:
         compiled, _ = unpack(_read(path))
         if problem(compiled):
             raise ArtifactError(f"it holds no kernel that can be launched: {problem(compiled)}")
     except ArtifactError as error:
-        raise ArtifactError(f"{os.fspath(path)} cannot be loaded: {error.fields['message']}") from error
+        raise ArtifactError(f"{os.fspath(path)} cannot be loaded: {error.fields['message']}") from None
     return CompiledFile(compiled)
 
 
-def _read(path: Any) -> bytes:
+def _read(path: str | os.PathLike[str]) -> bytes:
     """The bytes of a file. A pipe or a device, which might never end, is none."""
     try:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0))
-    except (TypeError, ValueError) as error:  # no path; a NUL in it
-        raise ArgumentTypeError(f"load_compiled takes the path of a file, and got {path!r:.200}: {error}") from None
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise ArtifactError("it is no file")
-        if status.st_size > _LARGEST:
-            raise ArtifactError(f"it has {status.st_size} bytes")
-        return file.read(_LARGEST)
+        with os.fdopen(descriptor, "rb") as file:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise ArtifactError("it is no file")
+            if status.st_size > _LARGEST:
+                raise ArtifactError(f"it has {status.st_size} bytes")
+            return file.read(_LARGEST)
+    except FileNotFoundError as error:
+        raise MissingFileError(f"{error.filename} is not there: {error.strerror}") from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        if isinstance(error, ArtifactError):
+            raise
+        raise FileError(f"{shown(path)} can't be read: {error}") from None
 
 
 @public

@@ -6,6 +6,8 @@ out.
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from kernel_dsl.compiled import CompiledKernel, OutputSpec
+from kernel_dsl.source import here
 
 from . import driver, memory, recording
 from .args import check_arrays
@@ -207,6 +210,9 @@ def _perform(state: PendingCall, outputs: Sequence[OutputSpec], launch: Launch, 
 def allocate(state: PendingCall, outputs: Sequence[OutputSpec], out: Sequence[Any] | None) -> None:
     """Check the arrays, and give every output its memory."""
     count = len(state.views)
+    kernel = state.job.kernel
+    if kernel is not None and kernel.launch.empty and not state.given:
+        warn_of_garbage(kernel.name, [s for s in outputs if s.alias is None], kernel)
     state.views += state.given or [_reserve(i, spec) for i, spec in enumerate(outputs)]
     state.job.check(state.views)
     if state.given:
@@ -220,7 +226,6 @@ def allocate(state: PendingCall, outputs: Sequence[OutputSpec], out: Sequence[An
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
-            kernel = state.job.kernel
             label = array_name(kernel, count + i) if kernel else f"output {i}"
             raise no_memory(
                 error, label, spec.shape, spec.dtype, state.job.name, kernel, state.views[:count]
@@ -229,6 +234,19 @@ def allocate(state: PendingCall, outputs: Sequence[OutputSpec], out: Sequence[An
         fresh = view(array, state.handle)
         fresh.readonly = False  # JAX's arrays are immutable once the user has them
         state.views[count + i] = fresh
+
+
+def warn_of_garbage(name: str, outputs: Sequence[OutputSpec], kernel: CompiledKernel | None = None) -> None:
+    """Say that a grid without blocks leaves outputs as they were allocated, where there are such without `init=`."""
+    left = [s for s in outputs if s.fill is None and math.prod(s.shape)]
+    if left:
+        shapes = ", ".join(f"{s.dtype}[{','.join(map(str, s.shape))}]" for s in left)
+        text = (
+            f"the grid of kernel {name!r} has no blocks, so nothing writes its outputs ({shapes}), which hold what their "
+            f"memory held: give them a value with `kd.ShapeDtypeStruct(shape, dtype, init=0)`{where(kernel)}"
+        )
+        loc = here()
+        warnings.warn_explicit(text, RuntimeWarning, loc.file, loc.line)
 
 
 def _reserve(i: int, spec: OutputSpec) -> ArrayView:

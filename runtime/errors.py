@@ -47,6 +47,16 @@ class ArgumentValueError(Error, ValueError):
     code = "argument-value"
 
 
+class FileError(Error, OSError):
+    """A file of a compiled kernel that can't be read or written."""
+
+    code = "file"
+
+
+class MissingFileError(FileError, FileNotFoundError):
+    """A file of a compiled kernel that is not there."""
+
+
 class DeviceError(Error, RuntimeError):
     """A device that is absent, or that cannot run what it was given."""
 

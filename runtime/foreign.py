@@ -22,7 +22,7 @@ from kernel_dsl.variables import Symbol
 
 from . import memory, recording
 from .arrays import CPU, ArrayView, row_major, view
-from .calls import Job, execute
+from .calls import Job, execute, warn_of_garbage
 from .cuda_device import CudaDevice
 from .device import Device, Dims, LoadedImage, pick_device
 from .errors import ArgumentTypeError, ArgumentValueError
@@ -267,6 +267,7 @@ def launch(device: Device, image: LoadedImage, call: ForeignCall, parameters: Pa
 
     def run(placed: list[ArrayView], stream: int, fresh: list[int]) -> None:
         if call.threads.empty:
+            warn_of_garbage(call.name, call.outputs)
             return
         borrowed: list[memory.DeviceMemory] = []
         given = iter(placed)

@@ -100,7 +100,10 @@ def _torch() -> Any:
     if module is None:
         import importlib
 
-        module = importlib.import_module("torch")
+        try:
+            module = importlib.import_module("torch")
+        except ImportError:
+            raise ArgumentTypeError("as_torch_op makes an op of PyTorch, which is not installed here") from None
     return module
 
 

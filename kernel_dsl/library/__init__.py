@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ..boundary import public
 from .attention import attention
 from .attention_backward import attention_backward
 from .attention_backward_walk import AttentionBackwardConfig
@@ -11,6 +10,3 @@ from .matmul import matmul
 from .persistent_matmul import MatmulConfig
 
 __all__ = ["AttentionBackwardConfig", "AttentionConfig", "MatmulConfig", "attention", "attention_backward", "matmul"]
-
-for _name in __all__:
-    globals()[_name] = public(globals()[_name])

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import kernel_dsl as kd
-from kernel_dsl.boundary import public
+from kernel_dsl.boundary import checks_itself, public
+from kernel_dsl.diagnostics import shown
 from kernel_dsl.dtypes import as_dtype
 from kernel_dsl.errors import BadCallArgument, BadCallValue
 from kernel_dsl.stages import target_named
@@ -39,6 +40,7 @@ class Attention:
     def __repr__(self) -> str:
         return "<kd.library.attention>"
 
+    @checks_itself("scale", "config")
     def __call__(
         self,
         q: Any,
@@ -59,6 +61,7 @@ class Attention:
             check_apart(result, {"k": k, "v": v}, "attention")
         return kernel(q, k, v, out=out, stream=stream, interpret=interpret)
 
+    @checks_itself("scale", "config", "target")
     def lower(
         self,
         q: Any,
@@ -139,8 +142,9 @@ def describe(
 ) -> AttentionProblem:
     """The problem of a function named `kernel`. Raises `BadCallArgument`, `BadCallValue`."""
     for name, x in (("q", q), ("k", k), ("v", v)):
-        if not hasattr(x, "shape") or not hasattr(x, "dtype") or len(x.shape) != 4:
-            what = f"{name} is a {type(x).__name__} of shape {tuple(getattr(x, 'shape', ()))}"
+        shape = getattr(x, "shape", None)
+        if not isinstance(shape, tuple) or not hasattr(x, "dtype") or len(shape) != 4:
+            what = f"{name} is a {type(x).__name__} of shape {shown(shape or ())}"
             raise BadCallArgument(kernel=kernel, what=what, hint="inputs are (batch, heads, length, dim)")
     batch, heads, queries, dim = tuple(q.shape)
     dtype = as_dtype(q.dtype)

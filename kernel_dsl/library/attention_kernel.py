@@ -16,7 +16,6 @@ import numpy as np
 
 import kernel_dsl as kd
 
-from ..boundary import public
 from ..kernel import identified
 
 ROWS = 64  # queries of a consumer
@@ -26,7 +25,6 @@ SLACK = 8.0  # weights may grow to 2 ** SLACK before all of a row are scaled dow
 SMEM_BYTES = 226 * 1024  # of the 227 KB of a block; the rest is for barriers
 
 
-@public
 @dataclass(frozen=True)
 class AttentionConfig:
     """`consumers` warpgroups of 64 queries each, `block_kv` keys a step, `stages` of keys and of values in SMEM.

@@ -10,7 +10,8 @@ from numbers import Integral
 from typing import Any
 
 import kernel_dsl as kd
-from kernel_dsl.boundary import public
+from kernel_dsl.boundary import checks_itself, public
+from kernel_dsl.diagnostics import shown
 from kernel_dsl.dtypes import FP8, DType, as_dtype
 from kernel_dsl.errors import BadCallArgument, BadCallValue
 from kernel_dsl.promote import join
@@ -82,6 +83,7 @@ class Matmul:
     def __repr__(self) -> str:
         return "<kd.library.matmul>"
 
+    @checks_itself("activation", "precision", "config")
     def __call__(
         self,
         a: Any,
@@ -102,6 +104,7 @@ class Matmul:
             check_apart(out, {"a": a, "b": b}, "matmul")
         return kernel(*args, out=out, stream=stream, interpret=interpret)
 
+    @checks_itself("activation", "precision", "config", "target")
     def lower(
         self,
         a: Any,
@@ -244,8 +247,9 @@ def check_apart(out: Any, inputs: Mapping[str, Any], kernel: str) -> None:
 
 def check_array(x: Any, name: str, rank: int, hint: str) -> None:
     """Raise `BadCallArgument` for what is no array of real numbers with that many dimensions."""
-    if not hasattr(x, "shape") or not hasattr(x, "dtype") or len(x.shape) != rank:
-        what = f"{name} is a {type(x).__name__} of shape {tuple(getattr(x, 'shape', ()))}"
+    shape = getattr(x, "shape", None)
+    if not isinstance(shape, tuple) or not hasattr(x, "dtype") or len(shape) != rank:
+        what = f"{name} is a {type(x).__name__} of shape {shown(shape or ())}"
         raise BadCallArgument(kernel="matmul", what=what, hint=hint)
     if as_dtype(x.dtype).name.startswith("complex"):
         what = f"{name} is {as_dtype(x.dtype)}"
@@ -289,9 +293,11 @@ def check_options(activation: Any, precision: Any, config: Any) -> None:
 def check_counts(config: Any, kernel: str) -> None:
     """Raise `BadCallArgument`, `BadCallValue` where a size or count of a configuration is no positive integer, or one stage."""
     for field in fields(config):
+        value, what = getattr(config, field.name), f"config.{field.name}={shown(getattr(config, field.name))}"
+        if field.type == "bool" and not isinstance(value, bool):
+            raise BadCallArgument(kernel=kernel, what=what, hint="True or False")
         if field.type != "int":
             continue
-        value, what = getattr(config, field.name), f"config.{field.name}={getattr(config, field.name)!r}"
         if not isinstance(value, Integral):
             raise BadCallArgument(kernel=kernel, what=what, hint="a positive int")
         if value < 1:
@@ -324,9 +330,9 @@ def signature(x: Any, kernel: str) -> tuple[Any, ...]:
             what = f"an argument of shape {tuple(x.shape)} is a {str(x.layout).removeprefix('torch.')} tensor"
             raise BadCallArgument(kernel=kernel, what=what, hint="pass `.to_dense()`") from None
     shape = getattr(x, "shape", None)
-    if shape is None:
+    if not isinstance(shape, tuple):
         return (type(x),)
-    return tuple(shape), str(getattr(x, "dtype", None)), getattr(x, "strides", None), array_address(x) & 15
+    return shape, str(getattr(x, "dtype", None)), getattr(x, "strides", None), array_address(x) & 15
 
 
 def array_address(x: Any) -> int:

@@ -14,7 +14,6 @@ from typing import Any
 
 import kernel_dsl as kd
 
-from ..boundary import public
 from ..errors import BadCallValue
 from ..kernel import identified
 from ..trace import at_own_lines
@@ -33,7 +32,6 @@ def activated(activation: Epilogue, x: Any) -> Any:
     return result
 
 
-@public
 @dataclass(frozen=True)
 class MatmulConfig:
     """Sizes of the matmul kernel. `group`: (clusters of) tiles of M that go together in L2.

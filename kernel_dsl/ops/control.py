@@ -7,7 +7,9 @@ from typing import Any
 
 from .. import dtypes as dt
 from ..accumulator import AccRef
-from ..errors import BadArgument, BadArgumentType, BodyReturned, CarryMismatch, PredicateNotScalar
+from ..arguments import an_int, static_int
+from ..boundary import called
+from ..errors import BadArgument, BadArgumentType, BodyReturned, CarryMismatch, LiteralOutOfRange, PredicateNotScalar
 from ..facts import Range, any_of, certain
 from ..ir import ArrayType, Op, Region, Value, attr, operand, operands, region, regions
 from ..layout import SCALAR
@@ -119,7 +121,8 @@ class _Held:
         """The body as one of the values alone. It must return the same accumulators. Raises `CarryMismatch`."""
 
         def run(index: Any, values: Any) -> Any:
-            leaves, structure = flatten(body(index, self.whole(values)), _may_be_carried)
+            args = (index, self.whole(values))
+            leaves, structure = flatten(called(body, args, op, "body_fun", "body_fun(i, val)"), _may_be_carried)
             where = of_function(body)
             _same_structure(op, self._structure, structure, "the carry", where)
             for mine, theirs in zip(self._leaves, leaves, strict=True):
@@ -150,16 +153,17 @@ def when(condition: Any) -> Callable[[Callable[[], None]], None]:
     A Python bool decides while tracing. Raises `PredicateNotScalar`, `BodyReturned`.
     """
 
+    predicate = None if isinstance(condition, (bool, int)) else as_predicate(condition, "when")
+
     def decorate(body: Callable[[], None]) -> None:
         def run() -> None:
-            if body() is not None:
+            if called(body, (), "when", "body", "body()") is not None:
                 raise BodyReturned(what="the body of `kd.when`", got="a value", hint="use `kd.cond` for results")
 
-        if isinstance(condition, (bool, int)):
+        if predicate is None:
             if condition:
                 run()
             return
-        predicate = as_predicate(condition, "when")
         then, otherwise = Region(), Region()
         with into(then):
             run()
@@ -171,10 +175,10 @@ def when(condition: Any) -> Callable[[Callable[[], None]], None]:
     return decorate
 
 
-def _branch(function: Callable[..., Any], args: Sequence[Any], op: str) -> tuple[Region, list[Array], Any]:
+def _branch(function: Callable[..., Any], args: tuple[Any, ...], op: str, name: str) -> tuple[Region, list[Array], Any]:
     made = Region()
     with into(made):
-        values, structure = _leaves(function(*args), op)
+        values, structure = _leaves(called(function, args, op, name, f"{name}(*operands)"), op)
     return made, values, structure
 
 
@@ -223,11 +227,12 @@ def cond(predicate: Any, true_fun: Callable[..., Any], false_fun: Callable[..., 
     >>> run(lambda x: kd.cond(x[0] > 0, lambda v: v, lambda v: -v, x), [-1, 2])
     [ 1 -2]
     """
+    functions, names = (true_fun, false_fun), ("true_fun", "false_fun")
     if isinstance(predicate, (bool, int)):
-        return true_fun(*operands) if predicate else false_fun(*operands)
+        which = 0 if predicate else 1
+        return called(functions[which], operands, "cond", names[which], f"{names[which]}(*operands)")
     value = as_predicate(predicate, "cond")
-    functions = (true_fun, false_fun)
-    made = [_branch(f, operands, "cond") for f in functions]
+    made = [_branch(f, operands, "cond", name) for f, name in zip(functions, names, strict=True)]
     (then, otherwise), structure = _join_branches(made, functions, "cond")
     return unflatten(structure, list(emit(If(value, then, otherwise)).results))
 
@@ -242,12 +247,14 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -
     """
     if not branches:
         raise BadArgument(op="switch", what="no branches", hint="give at least one function")
-    if isinstance(index, int):
-        return branches[min(max(index, 0), len(branches) - 1)](*operands)
+    names = [f"branches[{i}]" for i in range(len(branches))]
+    if isinstance(index, int) and not isinstance(index, bool):
+        which = min(max(index, 0), len(branches) - 1)
+        return called(branches[which], operands, "switch", names[which], "branch(*operands)")
     value = as_value(index, "switch")
     if value.ndim or not value.dtype.is_integer:
         raise PredicateNotScalar(op="switch", want="integer", got=repr(value), hint="index with one integer")
-    made = [_branch(f, operands, "switch") for f in branches]
+    made = [_branch(f, operands, "switch", name) for f, name in zip(branches, names, strict=True)]
     closed, structure = _join_branches(made, branches, "switch")
     return unflatten(structure, list(emit(Switch(value, tuple(closed))).results))
 
@@ -256,11 +263,36 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -
 
 
 def _bound(x: Any, op: str) -> Any:
-    if not is_index(x):
+    """A loop's bound: an int or a rank-0 integer value. Raises `PredicateNotScalar`, `LiteralOutOfRange`."""
+    number = static_int(x)
+    if number is None:
+        if isinstance(x, Array) and is_index(x):
+            return x
         got = repr(x) if isinstance(x, Array) else f"a {type(x).__name__}"
         hint = "loop bounds are ints or rank-0 integer values"
         raise PredicateNotScalar(op=op, want="integer", got=got, hint=hint)
-    return x if isinstance(x, Array) else int(x)
+    if not -(2**63) <= number < 2**63:
+        raise LiteralOutOfRange(value=number, dtype=dt.int64, hint="a loop counts in 64 bits")
+    return number
+
+
+MAX_UNROLLED = 4096  # iterations: each is the whole body once more
+
+
+def _unrolling(unroll: Any, lo: Any, hi: Any, step: int, op: str) -> int:
+    """How often a loop's body is repeated; 0: it is written out for every iteration. Raises `BadArgument`."""
+    if unroll is None or unroll is False:
+        return 1
+    hint = f"True, or how many iterations to put together, from 1 to {MAX_UNROLLED}"
+    if unroll is not True:
+        return an_int(unroll, op, "unroll", low=1, high=MAX_UNROLLED, hint=hint)
+    if not (isinstance(lo, int) and isinstance(hi, int)):
+        return 1
+    count = len(range(lo, hi, step))
+    if count > MAX_UNROLLED:
+        what = f"unroll=True would write the body {count} times"
+        raise BadArgument(op=op, what=what, hint=f"a loop of more than {MAX_UNROLLED} takes a number, such as unroll=8")
+    return 0
 
 
 def _carry_args(inits: Sequence[Array]) -> list[Any]:
@@ -331,7 +363,7 @@ def _for(
         index.facts = _loop_range(low, high, step)
         args = _carry_args(inits)
         made.args = (index, *args)
-        result = body(index, unflatten(structure, list(args)))
+        result = called(body, (index, unflatten(structure, list(args))), op, "body_fun", "body_fun(i, val)")
         outs, out_structure = _leaves(result, op)
     _same_structure(op, structure, out_structure, "the carry", of_function(body))
     again = _weak_retry(inits, outs)
@@ -366,14 +398,14 @@ def fori_loop(lower: Any, upper: Any, body_fun: Callable[..., Any], init_val: An
     held = hold(init_val)
     if held is not None:
         return held.whole(fori_loop(lo, hi, held.around(body_fun, "fori_loop"), held.values, unroll=unroll))
-    if unroll is True and isinstance(lo, int) and isinstance(hi, int):
+    factor = _unrolling(unroll, lo, hi, 1, "fori_loop")
+    if not factor:
         value = init_val
         for i in range(lo, hi):
-            value = body_fun(i, value)
+            value = called(body_fun, (i, value), "fori_loop", "body_fun", "body_fun(i, val)")
         return value
     inits, structure = _leaves(init_val, "fori_loop")
-    factor = unroll if isinstance(unroll, int) and not isinstance(unroll, bool) else 1
-    return _for(lo, hi, 1, body_fun, inits, structure, "fori_loop", max(factor, 1))
+    return _for(lo, hi, 1, body_fun, inits, structure, "fori_loop", factor)
 
 
 def loop(
@@ -384,10 +416,10 @@ def loop(
     The decorated name becomes the final carry (None without one). `lower`, `upper` and `init_carry` as for `fori_loop`;
     `step` is a static int other than 0. Raises `CarryMismatch`, `BodyReturned`, `BadArgument`.
     """
-    if isinstance(step, bool) or not isinstance(step, int) or step == 0:  # pyright: ignore[reportUnnecessaryIsInstance]
+    if step == 0:
         raise BadArgument(op="loop", what=f"step {step!r}", hint="a static int other than 0")
     lo, hi = _bound(lower, "loop"), _bound(upper, "loop")
-
+    factor = _unrolling(unroll, lo, hi, step, "loop")
     held = hold(init_carry)
 
     def decorate(body: Callable[..., Any]) -> Any:
@@ -397,20 +429,19 @@ def loop(
 
         def run(i: Any, carry: Any) -> Any:
             if init_carry is not None:
-                return body(i, carry)
-            if body(i) is not None:
+                return called(body, (i, carry), "loop", "body", "body(i, carry)")
+            if called(body, (i,), "loop", "body", "body(i)") is not None:
                 hint = "pass `init_carry=` to carry values"
                 raise BodyReturned(what="the body of `kd.loop`", got="a value", hint=hint)
             return None
 
-        if unroll is True and isinstance(lo, int) and isinstance(hi, int):
+        if not factor:
             carry = init_carry
             for i in range(lo, hi, step):
                 carry = run(i, carry)
             return carry
         inits, structure = _leaves(init_carry, "loop")
-        factor = unroll if isinstance(unroll, int) and not isinstance(unroll, bool) else 1
-        return _for(lo, hi, step, run, inits, structure, "loop", max(factor, 1))
+        return _for(lo, hi, step, run, inits, structure, "loop", factor)
 
     return decorate
 
@@ -423,29 +454,32 @@ def while_loop(cond_fun: Callable[..., Any], body_fun: Callable[..., Any], init_
     >>> run(lambda x: kd.while_loop(lambda v: v[0] < 100, lambda v: v * 2, x), [3, 1])
     [192  64]
     """
+    op = "while_loop"
     held = hold(init_val)
     if held is not None:
-        body_of = held.around(lambda _, carry: body_fun(carry), "while_loop")
+        body_of = held.around(lambda _, carry: body_fun(carry), op)
         end = while_loop(lambda v: cond_fun(held.whole(v)), lambda v: body_of(None, v), held.values)
         return held.whole(end)
-    inits, structure = _leaves(init_val, "while_loop")
+    inits, structure = _leaves(init_val, op)
     body = Region()
     with into(body):
         args = _carry_args(inits)
         body.args = tuple(args)
-        outs, out_structure = _leaves(body_fun(unflatten(structure, list(args))), "while_loop")
-    _same_structure("while_loop", structure, out_structure, "the carry", of_function(body_fun))
+        carry = unflatten(structure, list(args))
+        outs, out_structure = _leaves(called(body_fun, (carry,), op, "body_fun", "body_fun(val)"), op)
+    _same_structure(op, structure, out_structure, "the carry", of_function(body_fun))
     again = _weak_retry(inits, outs)
     if again is not None:
         return while_loop(cond_fun, body_fun, unflatten(structure, list(again)))
-    _close_carries(body, args, outs, "while_loop", of_function(body_fun))
+    _close_carries(body, args, outs, op, of_function(body_fun))
     before = Region()
     with into(before):
         seen = [new_value(ArrayType(a.shape, a.dtype, resolve(a.type.layout))) for a in args]
         for value, arg in zip(seen, args, strict=True):
             value.facts = arg.facts
         before.args = tuple(seen)
-        test = as_predicate(cond_fun(unflatten(structure, list(seen))), "while_loop")
+        carry = unflatten(structure, list(seen))
+        test = as_predicate(called(cond_fun, (carry,), op, "cond_fun", "cond_fun(val)"), op)
         end_region(before, (test,))
-    op = emit(While(_converted(inits, args), before, body))
-    return unflatten(structure, list(op.results))
+    made = emit(While(_converted(inits, args), before, body))
+    return unflatten(structure, list(made.results))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Any
 
-from ..diagnostics import CostNote
+from ..diagnostics import CostNote, shown
 from ..errors import BadArgument, BadArgumentType
 from ..errors_hopper import BarrierBytes, ClusterUse, CopyMismatch, CopySpaces, TmaRule
 from ..ir import Effect, MemorySpace, Op, RefType, Value, attr, attribute_type, operand, operands
@@ -189,15 +189,18 @@ def _hint(hint: str | None, op: str) -> str:
 
 def cluster_positions(axes: Any, op: str) -> tuple[int, ...]:
     """The numbers of named cluster axes. Raises `ClusterUse`."""
-    names: Sequence[Any] = (axes,) if isinstance(axes, str) else tuple(axes or ())
+    names: Sequence[Any] = (axes,) if isinstance(axes, str) else () if axes is None else axes
+    if not isinstance(names, (tuple, list)):
+        hint = "the name of a cluster axis, or a tuple of names"
+        raise BadArgumentType(op=op, what=f"collective_axes={shown(axes)}", hint=hint)
     known = {n: p for n, (kind, p, _) in current().axes.items() if kind == "cluster"}
     out: list[int] = []
     for name in names:
-        if name not in known or known[name] in out:
+        if type(name) is not str or name not in known or known[name] in out:
             hint = (
                 f"the cluster's axes are {', '.join(map(repr, known)) or 'none: give `cluster_names`'}; name each once"
             )
-            raise ClusterUse(op=op, what=f"{name!r} is no cluster axis, or is named twice", hint=hint)
+            raise ClusterUse(op=op, what=f"{shown(name)} is no cluster axis, or is named twice", hint=hint)
         out.append(known[name])
     return tuple(sorted(out))
 

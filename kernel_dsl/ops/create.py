@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-import numpy as np
-
 from .. import dtypes as dt
+from ..arguments import NUMBER, convert
 from ..dtypes import as_dtype
-from ..errors import BadArgument, BadArgumentType
-from ..facts import Range
+from ..errors import BadArgument, BadArgumentType, LiteralOutOfRange, UnsupportedDType
+from ..facts import Range, any_of
 from ..ir import ArrayType, Op, attr
 from ..layout import SCALAR
 from ..layouts import resolve_rule
 from ..memory import as_shape
 from ..promote import computing
+from ..refs import Ref
 from ..trace import LayoutVar, traced
 from ..values import Array
 from .cast import rounded
@@ -56,13 +57,16 @@ def full(shape: Any, fill_value: Any, dtype: Any = None) -> Array:
     [[7 7]
      [7 7]]
     """
-    to = as_shape(shape, "full")
-    own, weak = item_type(fill_value, "full")
+    return _filled(shape, fill_value, dtype, "full")
+
+
+def _filled(shape: Any, fill_value: Any, dtype: Any, op: str) -> Array:
+    to = as_shape(shape, op)
+    own, _ = item_type(fill_value, op)
     out = as_dtype(dtype) if dtype is not None else own
-    value = as_value(fill_value, "full", out)
+    value = as_value(fill_value, op, out)
     if value.ndim:
-        raise BadArgument(op="full", what=f"a fill of shape {value.shape}", hint="fill with one number")
-    del weak
+        raise BadArgument(op=op, what=f"a fill of shape {value.shape}", hint="fill with one number")
     if not to:
         return traced(Broadcast(value, to, SCALAR))
     return traced(Broadcast(value, to, LayoutVar(to)))
@@ -74,7 +78,7 @@ def zeros(shape: Any, dtype: Any = None) -> Array:
     >>> run(lambda: kd.zeros((2,), kd.int32))
     [0 0]
     """
-    return full(shape, 0, dt.float32 if dtype is None else dtype)
+    return _filled(shape, 0, dt.float32 if dtype is None else dtype, "zeros")
 
 
 def ones(shape: Any, dtype: Any = None) -> Array:
@@ -83,7 +87,7 @@ def ones(shape: Any, dtype: Any = None) -> Array:
     >>> run(lambda: kd.ones((2,)))
     [1. 1.]
     """
-    return full(shape, 1, dt.float32 if dtype is None else dtype)
+    return _filled(shape, 1, dt.float32 if dtype is None else dtype, "ones")
 
 
 def full_like(x: Any, fill_value: Any, dtype: Any = None) -> Array:
@@ -92,7 +96,12 @@ def full_like(x: Any, fill_value: Any, dtype: Any = None) -> Array:
     >>> run(lambda x: kd.full_like(x, 5), [1, 2])
     [5 5]
     """
-    return full(x.shape, fill_value, x.dtype if dtype is None else dtype)
+    return _filled_like(x, fill_value, dtype, "full_like")
+
+
+def _filled_like(x: Any, fill_value: Any, dtype: Any, op: str) -> Array:
+    like = x if isinstance(x, Ref) else as_value(x, op)
+    return _filled(like.shape, fill_value, like.dtype if dtype is None else dtype, op)
 
 
 def zeros_like(x: Any, dtype: Any = None) -> Array:
@@ -101,7 +110,7 @@ def zeros_like(x: Any, dtype: Any = None) -> Array:
     >>> run(kd.zeros_like, [1, 2])
     [0 0]
     """
-    return full_like(x, 0, dtype)
+    return _filled_like(x, 0, dtype, "zeros_like")
 
 
 def ones_like(x: Any, dtype: Any = None) -> Array:
@@ -110,7 +119,7 @@ def ones_like(x: Any, dtype: Any = None) -> Array:
     >>> run(kd.ones_like, [1, 2])
     [1 1]
     """
-    return full_like(x, 1, dtype)
+    return _filled_like(x, 1, dtype, "ones_like")
 
 
 def broadcasted_iota(dtype: Any, shape: Any, dimension: int, *, layout: Any = None) -> Array:
@@ -123,7 +132,17 @@ def broadcasted_iota(dtype: Any, shape: Any, dimension: int, *, layout: Any = No
     to = as_shape(shape, "broadcasted_iota")
     (dim,) = axes_of(dimension, len(to), to)
     where = LayoutVar(to) if layout is None else resolve_rule(layout, to, "broadcasted_iota")
-    return traced(Iota(to, as_dtype(dtype), dim, where))
+    return _indices(as_dtype(dtype), to, dim, where, "broadcasted_iota")
+
+
+def _indices(dtype: dt.DType, shape: tuple[int, ...], dim: int, layout: Any, op: str) -> Array:
+    if not (dtype.is_integer or dtype.is_float):
+        raise UnsupportedDType(op=op, dtype=dtype, hint="indices are integers or floats")
+    held = any_of(dtype)
+    if held is not None and shape[dim] - 1 > held.hi:
+        hint = "use a wider dtype: each element is its own index"
+        raise LiteralOutOfRange(value=shape[dim] - 1, dtype=dtype, hint=hint)
+    return traced(Iota(shape, dtype, dim, layout))
 
 
 def iota(dtype: Any, size: int) -> Array:
@@ -132,7 +151,8 @@ def iota(dtype: Any, size: int) -> Array:
     >>> run(lambda: kd.iota(kd.int32, 4))
     [0 1 2 3]
     """
-    return broadcasted_iota(dtype, (size,), 0)
+    shape = as_shape(size, "iota")
+    return _indices(as_dtype(dtype), shape, 0, LayoutVar(shape), "iota")
 
 
 def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None) -> Array:
@@ -146,16 +166,27 @@ def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None) -> Ar
     if any(isinstance(x, Array) for x in (start, stop, step)):
         hint = "use `start + kd.arange(size)`"
         raise BadArgumentType(op="arange", what="the bounds must be static", hint=hint)
+    start, stop, step = (_number(x, name) for x, name in ((start, "start"), (stop, "stop"), (step, "step")))
     if step == 0:
         raise BadArgument(op="arange", what="a step of 0", hint="any other step")
-    size = max(0, int(np.ceil((stop - start) / step)))
     floats = any(isinstance(x, float) for x in (start, stop, step))
+    # ints exactly, as floats would round those beyond 2**53
+    size = max(0, math.ceil((stop - start) / step) if floats else -((start - stop) // step))
     out = as_dtype(dtype) if dtype is not None else (dt.float32 if floats else dt.int32)
     wide = computing(out) if out.is_float or out.is_integer else dt.int32
-    count = iota(wide, size)
+    shape = as_shape(size, "arange")
+    count = _indices(wide, shape, 0, LayoutVar(shape), "arange")
     moved = count if abs(step) == 1 else count * abs(step)
     if step < 0:  # what has no sign has no negative step, and yet can be counted down
         moved = start - moved
     elif start:
         moved = moved + start
     return rounded(moved, out)
+
+
+def _number(value: Any, name: str) -> int | float:
+    """A bound of `arange`: a finite number. Raises `BadArgumentType`, `BadArgument`."""
+    number: int | float = convert(value, NUMBER, "arange", name)
+    if not math.isfinite(number):
+        raise BadArgument(op="arange", what=f"{name}={number}", hint="a finite number")
+    return number

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from .. import dtypes as dt
+from ..boundary import checks_itself
 from ..conversion import described
 from ..diagnostics import CostNote, Error
 from ..dtypes import DType, as_dtype
@@ -22,6 +23,7 @@ from ..errors import (
 from ..facts import Range, any_of, of
 from ..ir import ArrayType, Op, Value, array_type, attr, operand
 from ..layout import SCALAR, Layout
+from ..memory import as_shape
 from ..promote import promote
 from ..trace import LayoutVar, current, emit, find, is_open, resolve, traced
 from ..values import Array
@@ -90,8 +92,8 @@ class Expand(Op, name="expand_dims"):
 
 def constant(value: Any, dtype: DType, *, weak: bool = False) -> Array:
     """A rank-0 constant; the same one in a region is made once."""
-    value = _fit(value, dtype)
     table = current().constants
+    value = _fit(value, dtype)
     # repr tells -0.0 from 0.0 and one NaN from no NaN
     key = (repr(value), dtype.name, weak)
     found = table.get(key)
@@ -105,15 +107,32 @@ def _fit(value: Any, dtype: DType) -> bool | int | float:
     if dtype.is_bool:
         return bool(value)
     if dtype.is_integer:
-        number = int(value)
+        number = _plain(value)
         held = any_of(dtype)
         assert held is not None
         if not held.lo <= number <= held.hi:
-            wide = "np.int64" if -(2**63) <= number < 2**63 else "np.uint64"
-            hint = f"write `{wide}({number})` if a wide integer is meant, or convert the array first"
-            raise LiteralOutOfRange(value=number, dtype=dtype, hint=hint)
+            raise LiteralOutOfRange(value=number, dtype=dtype, hint=_wider(number))
         return number
-    return float(value)
+    try:
+        return float(_plain(value))
+    except OverflowError:
+        hint = "its largest number is some 1.8e308"
+        raise LiteralOutOfRange(value=value, dtype=dtype, hint=hint) from None
+
+
+def _wider(number: int) -> str:
+    if not -(2**63) <= number < 2**64:
+        return "no integer dtype has more than 64 bits; write a float such as `1e30`"
+    wide = "np.int64" if number < 2**63 else "np.uint64"
+    return f"write `{wide}({number})` if a wide integer is meant, or convert the array first"
+
+
+def _plain(value: Any) -> Any:
+    """A number as Python's own: a subclass may print, hash or convert as it likes."""
+    cls: type[Any] = type(value)
+    if issubclass(cls, int):
+        return int.__int__(value)
+    return float.__float__(value) if issubclass(cls, float) else value
 
 
 def _weak_dtype(value: Any) -> DType | None:
@@ -135,6 +154,8 @@ def item_type(x: Any, op: str) -> tuple[DType, bool]:
     weak = _weak_dtype(x)
     if weak is not None:
         return weak, True
+    if isinstance(x, np.ma.MaskedArray):
+        raise NotAnArray(op=op, what="a masked array", hint="fill it first, with `.filled(value)`")
     if isinstance(x, (np.generic, np.ndarray)):
         try:
             return as_dtype(x.dtype), False
@@ -144,12 +165,13 @@ def item_type(x: Any, op: str) -> tuple[DType, bool]:
 
 
 def _refuse(x: Any, op: str) -> Error:
-    module = type(x).__module__.partition(".")[0]
-    if type(x).__name__ in ("Ref", "AccRef") and module == "kernel_dsl":
+    cls: type[Any] = type(x)
+    module = cls.__module__.partition(".")[0]
+    if cls.__name__ in ("Ref", "AccRef") and module == "kernel_dsl":
         return RefAsValue(op=op, ref=repr(x))
-    if hasattr(x, "__cuda_array_interface__") or hasattr(x, "__dlpack__"):
+    if hasattr(cls, "__cuda_array_interface__") or hasattr(cls, "__dlpack__"):
         return ClosedOverArray(what=f"{module} array")
-    return NotAnArray(op=op, what=f"a {type(x).__name__}", hint="operands are traced values, numbers and NumPy arrays")
+    return NotAnArray(op=op, what=f"a {cls.__name__}", hint="operands are traced values, numbers and NumPy arrays")
 
 
 def as_value(x: Any, op: str, dtype: DType | None = None) -> Array:
@@ -282,6 +304,7 @@ def together(values: Sequence[Array], op: str) -> list[Array]:
     return [broadcast_value(v, shape, layout) for v in values]
 
 
+@checks_itself("shape")
 def broadcast_to(x: Any, shape: Sequence[int]) -> Array:
     """`x` broadcast to `shape`, as `numpy.broadcast_to`. Raises `CannotBroadcast`.
 
@@ -290,7 +313,7 @@ def broadcast_to(x: Any, shape: Sequence[int]) -> Array:
      [1 2]]
     """
     value = as_value(x, "broadcast_to")
-    to = tuple(int(n) for n in shape)
+    to = as_shape(shape, "broadcast_to")
     pairs = list(zip(reversed(value.shape), reversed(to), strict=False))
     if value.ndim > len(to) or any(a not in (1, b) for a, b in pairs):
         raise CannotBroadcast(shape=value.shape, to=to)

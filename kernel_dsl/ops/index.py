@@ -6,6 +6,7 @@ from copy import copy
 from typing import Any
 
 from .. import dtypes as dt
+from ..arguments import an_int
 from ..errors import BadArgument, BadArgumentType, UnknownAxis
 from ..facts import Range
 from ..ir import ArrayType, Op, Value, attr, operand
@@ -66,7 +67,7 @@ def axis_size(name: str) -> int:
 
 def _axis(name: Any) -> tuple[str, int, int]:
     axes = current().axes
-    if name not in axes:
+    if type(name) is not str or name not in axes:
         names = ", ".join(map(repr, axes)) or "none: the kernel names no axis"
         raise UnknownAxis(name=name, names=names)
     return axes[name]
@@ -103,7 +104,14 @@ def cdiv(x: Any, y: Any) -> Any:
     """
     if isinstance(x, Array) or isinstance(y, Array):
         return arith.floor_divide(arith.add(x, arith.subtract(y, 1)), y)
-    return -(-x // y)
+    hint = "static or traced integers"
+    return -(-an_int(x, "cdiv", "x", hint=hint) // _divisor(an_int(y, "cdiv", "y", hint=hint)))
+
+
+def _divisor(y: int) -> int:
+    if y == 0:
+        raise BadArgument(op="cdiv", what="y=0", hint="divide by any other int")
+    return y
 
 
 def multiple_of(x: Any, factor: int) -> Any:

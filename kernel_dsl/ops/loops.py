@@ -7,7 +7,11 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from ..arguments import an_int
+from ..boundary import called
 from ..errors import BadArgument
+from ..refs import is_index
+from ..values import Array
 from .arith import add, div, multiply, rem, subtract
 from .compare import equal, less, where
 from .control import loop
@@ -46,10 +50,11 @@ def nd_loop(
     The body takes an `NDLoopInfo` (and the carry, with `init_carry`). `tiling`: go through tiles of this shape one
     after another, row-major inside a tile; the tile must divide the grid.
     """
-    extents = tuple(grid)
+    extents = tuple(_extent(g) for g in grid)
     axes = (collective_axes,) if isinstance(collective_axes, str) else tuple(collective_axes)
     if tiling is not None and (
-        len(tiling) != len(extents) or any(isinstance(g, int) and g % t for g, t in zip(extents, tiling, strict=False))
+        len(tiling) != len(extents)
+        or any(t < 1 or (isinstance(g, int) and g % t) for g, t in zip(extents, tiling, strict=False))
     ):
         what = f"tiling {tuple(tiling)} does not divide the grid {extents}"
         raise BadArgument(op="nd_loop", what=what, hint="give one tile extent a grid axis, each dividing it")
@@ -64,11 +69,21 @@ def nd_loop(
         def run(step: Any, carry: Any = None) -> Any:
             index = _unravel(add(multiply(step, count), me), extents, tiling)
             info = NDLoopInfo(index, step, steps)
-            return body(info, carry) if init_carry is not None else body(info)
+            if init_carry is not None:
+                return called(body, (info, carry), "nd_loop", "body", "body(info, carry)")
+            return called(body, (info,), "nd_loop", "body", "body(info)")
 
         return loop(0, steps, init_carry=init_carry)(run)
 
     return decorate
+
+
+def _extent(extent: Any) -> Any:
+    """An extent of a grid: an int of 0 or more, or a rank-0 integer value. Raises `BadArgumentType`, `BadArgument`."""
+    if is_index(extent) and isinstance(extent, Array):
+        return extent
+    hint = "extents are ints of 0 or more, or rank-0 integer values"
+    return an_int(extent, "nd_loop", "grid", low=0, hint=hint)
 
 
 def _unravel(linear: Any, extents: Sequence[Any], tiling: Sequence[int] | None) -> tuple[Any, ...]:
@@ -96,6 +111,11 @@ def planar_snake(lin_idx: Any, shape: tuple[Any, Any], minor_dim: int, tile_widt
     """
     if minor_dim not in (0, 1):
         raise BadArgument(op="planar_snake", what=f"minor_dim {minor_dim!r}", hint="0 or 1")
+    an_int(tile_width, "planar_snake", "tile_width", low=1)
+    if len(shape) != 2:
+        raise BadArgument(op="planar_snake", what=f"a shape of {len(shape)} extents", hint="give both, (rows, columns)")
+    shape = (_part(shape[0], "shape"), _part(shape[1], "shape"))
+    lin_idx = _part(lin_idx, "lin_idx")
     major, minor = shape[1 - minor_dim], shape[minor_dim]
     strip = div(lin_idx, tile_width * major)
 
@@ -116,3 +136,10 @@ def planar_snake(lin_idx: Any, shape: tuple[Any, Any], minor_dim: int, tile_widt
         whole = less(lin_idx, elements)
         chosen = tuple(where(whole, a, b) for a, b in zip(inside, edge, strict=True))
     return (chosen[0], chosen[1]) if minor_dim == 0 else (chosen[1], chosen[0])
+
+
+def _part(value: Any, name: str) -> Any:
+    """An int, or a rank-0 integer value. Raises `BadArgumentType`."""
+    if isinstance(value, Array) and is_index(value):
+        return value
+    return an_int(value, "planar_snake", name, hint="an int, or a rank-0 integer value")

@@ -5,11 +5,10 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any
 
-import numpy as np
-
 from .. import dtypes as dt
+from ..arguments import static_int
 from ..dtypes import as_dtype
-from ..errors import BadAxis, EmptyReduction, RepeatedAxis, UnsupportedDType
+from ..errors import BadArgument, BadAxis, EmptyReduction, RepeatedAxis, UnsupportedDType
 from ..ir import ArrayType, Op, Value, array_type, attr, attribute_type, operand
 from ..promote import accumulating
 from ..trace import resolve, traced
@@ -66,31 +65,32 @@ class ArgReduce(Op, name="arg_reduce"):
 
 
 def normalise_axes(axis: Any, value: Array) -> tuple[int, ...]:
-    """Axes as sorted non-negative ints. Raises `BadAxis`, `RepeatedAxis`."""
-    if axis is None:
-        return tuple(range(value.ndim))
-    axes = tuple(axis) if isinstance(axis, (tuple, list)) else (axis,)
-    out: list[int] = []
-    for a in axes:
-        good = isinstance(a, (int, np.integer)) and not isinstance(a, bool) and -value.ndim <= a < value.ndim
-        if good and a % value.ndim in out:
-            raise RepeatedAxis(axis=axis, shape=value.shape)
-        if not good:
-            raise BadAxis(axis=axis, shape=value.shape, lo=-value.ndim, hi=value.ndim - 1)
-        out.append(int(a) % value.ndim)
-    return tuple(sorted(out))
+    """Axes as sorted non-negative ints; all for None. Raises `BadAxis`, `RepeatedAxis`."""
+    return tuple(range(value.ndim)) if axis is None else tuple(sorted(axes_of(axis, value.ndim, value.shape)))
 
 
 def axes_of(axis: Any, rank: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Axes as non-negative ints, in the order given. Raises `BadAxis`."""
-    axes = tuple(axis) if isinstance(axis, (tuple, list)) else (axis,)
+    """Axes as non-negative ints, in the order given. Raises `BadAxis`, `RepeatedAxis`."""
     out: list[int] = []
-    for a in axes:
-        good = isinstance(a, (int, np.integer)) and not isinstance(a, bool) and -rank <= a < rank
-        if not good or int(a) % rank in out:
-            raise BadAxis(axis=axis, shape=shape, lo=-rank, hi=rank - 1)
-        out.append(int(a) % rank)
+    for a in axis if isinstance(axis, (tuple, list)) else (axis,):
+        number = static_int(a)
+        if number is None or not -rank <= number < rank:
+            raise BadAxis(axis=axis, shape=shape, hint=_axes_there_are(rank))
+        if number % rank in out:
+            raise RepeatedAxis(axis=axis, shape=shape)
+        out.append(number % rank)
     return tuple(out)
+
+
+def one_axis(axis: Any, rank: int, shape: tuple[int, ...]) -> int:
+    """One axis as a non-negative int. Raises `BadAxis`."""
+    if isinstance(axis, (tuple, list)):
+        raise BadAxis(axis=axis, shape=shape, hint=f"give one int; {_axes_there_are(rank)}")
+    return axes_of(axis, rank, shape)[0]
+
+
+def _axes_there_are(rank: int) -> str:
+    return f"axes go from {-rank} to {rank - 1}" if rank else "a rank-0 value has no axes"
 
 
 def expand_dims_free(value: Array, dims: tuple[int, ...]) -> Array:
@@ -197,10 +197,14 @@ def var(x: Any, axis: Any = None, *, keepdims: bool = False, ddof: int = 0, dtyp
     out = as_dtype(dtype) if dtype is not None else (value.dtype if value.dtype.is_float else dt.float32)
     if not out.is_float:
         raise UnsupportedDType(op="var", dtype=out, hint="a variance is a float")
+    count = _count(value, axes, "var")
+    if not 0 <= ddof < count:
+        hint = "it is taken from the count that squares are divided by: 0, or 1 for a sample's variance"
+        raise BadArgument(op="var", what=f"ddof={ddof} of {count} elements", hint=hint)
     wide = astype(value, accumulating(out))
     centred = subtract(wide, _mean(wide, axes, True))
     squares = reduce_axes(multiply(centred, centred), axes, Reduction.SUM, keepdims)
-    return rounded(true_divide(squares, float(_count(value, axes, "var") - ddof)), out)
+    return rounded(true_divide(squares, float(count - ddof)), out)
 
 
 def min(x: Any, axis: Any = None, *, keepdims: bool = False) -> Array:
@@ -263,7 +267,7 @@ def _arg(x: Any, axis: Any, keepdims: bool, kind: Reduction, op: str) -> Array:
 
         value, dim = reshape(value, (value.size,)), 0
     else:
-        (dim,) = normalise_axes(axis, value)
+        dim = one_axis(axis, rank, value.shape)
     if value.shape[dim] == 0:
         raise EmptyReduction(op=op)
     if value.dtype.is_bool:

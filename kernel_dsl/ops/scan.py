@@ -12,7 +12,7 @@ from ..trace import resolve, traced
 from ..values import Array
 from .cast import astype, rounded
 from .elementwise import as_value
-from .reduce import Reduction, normalise_axes, sum_dtypes
+from .reduce import Reduction, one_axis, sum_dtypes
 
 __all__ = ["cummax", "cumprod", "cumsum"]
 
@@ -35,7 +35,7 @@ def _scan(x: Array, axis: Any, kind: Reduction) -> Array:
 
         x, dim = reshape(x, (x.size,)), 0
     else:
-        (dim,) = normalise_axes(axis, x)
+        dim = one_axis(axis, x.ndim, x.shape)
     resolve(x.type.layout)
     return traced(Scan(x, dim, kind))
 

@@ -7,9 +7,11 @@ from typing import Any
 
 from .. import dtypes as dt
 from ..accumulator import AccRef, AccSpec
+from ..boundary import called
 from ..compiled import Swizzle
+from ..diagnostics import shown
 from ..dtypes import DType
-from ..errors import BadArgumentType
+from ..errors import BadArgumentType, BodyReturned
 from ..errors_hopper import ClusterUse
 from ..ir import BarrierType, Effect, MemorySpace, Op, RefType, attr
 from ..memory import Barrier, ClusterBarrier, MemorySpec, RefUnion, settled_spec
@@ -61,9 +63,10 @@ class scope:  # noqa: N801 - used as a statement: `with scope():`
             trace.scope = (*trace.scope, trace.scopes)
             emit(EnterScope(trace.scope, together, bool(trace.in_flight)))
         trace.scratch = self._scratch
+        self._scratch.open = trace
 
     def __exit__(self, *error: object) -> None:
-        self._scratch.open = False
+        self._scratch.open = None
         trace = current()
         trace.scope, trace.scratch = self._outer
 
@@ -95,7 +98,7 @@ def allocate(spec: Any, name: str = "") -> Any:
         from .matrix import allocate_acc
 
         return allocate_acc(spec, name)
-    what = f"{spec!r} is no scratch specification"
+    what = f"{shown(spec)} is no scratch specification"
     raise BadArgumentType(op="scratch", what=what, hint="use `kd.SMEM(shape, dtype)` or `kd.Barrier(...)`")
 
 
@@ -120,9 +123,6 @@ def _allocate_union(union: RefUnion, name: str) -> tuple[Any, ...]:
         end = 0
         placed: list[tuple[int, RefType]] = []
         for leaf in leaves:
-            if not isinstance(leaf, MemorySpec) or leaf.space is not MemorySpace.SMEM:
-                hint = "barriers and accumulators can't share memory"
-                raise BadArgumentType(op="RefUnion", what=f"{leaf!r} is no SMEM specification", hint=hint)
             leaf = settled_spec(leaf)
             type = smem_type(leaf, name)
             start = -(-end // type.alignment) * type.alignment
@@ -180,21 +180,28 @@ def run_scoped(f: Callable[..., Any], *types: Any, collective_axes: str | Sequen
             raise ClusterUse(op="run_scoped", what=what, hint=hint)
     leaves, _ = flatten((types, kw_types), is_spec)
     with scope(bool(names), smem=any(isinstance(leaf, (MemorySpec, RefUnion)) for leaf in leaves)):
-        args = [allocate_tree(t) for t in types]
-        return f(*args, **{k: allocate_tree(t) for k, t in kw_types.items()})
+        args = tuple(allocate_tree(t) for t in types)
+        keywords = {k: allocate_tree(t) for k, t in kw_types.items()}
+        return called(f, args, "run_scoped", "f", f"f({', '.join(['*refs', *keywords])})", keywords)
 
 
 def run_state(f: Callable[..., None]) -> Callable[[Any], Any]:
     """`run_state(f)(init)`: `f` gets Refs that start as the leaves of the pytree `init`; returns what they end as.
 
-    A leaf is a value, which gets a buffer in SMEM, or `kd.ACC.init(value)` for an accumulator.
+    A leaf is a value, which gets a buffer in SMEM, or `kd.ACC.init(value)` for an accumulator. The nest of Refs is the one
+    argument of `f`, which returns None. Raises `BodyReturned` where it returns anything else.
     """
 
     def run(init: Any) -> Any:
         leaves, structure = flatten(init, is_spec)
         with scope():
             refs = [_state(leaf) for leaf in leaves]
-            f(unflatten(structure, list(refs)))
+            returned = called(f, (unflatten(structure, list(refs)),), "run_state", "f", "f(refs)")
+            if returned is not None:
+                hint = "the result is what the Refs end as: write to them, `ref[...] = value`"
+                raise BodyReturned(
+                    what="the body of `kd.run_state`", got=f"a value ({type(returned).__name__})", hint=hint
+                )
             return unflatten(structure, [ref[...] for ref in refs])
 
     return run

@@ -8,17 +8,19 @@ from typing import Any
 
 import numpy as np
 
+from ..arguments import refuse, static_int, static_ints
 from ..errors import BadArgument, BadAxis, BadIndex
 from ..facts import Range
 from ..ir import ArrayType, MemorySpace, Op, RefType, Value, array_type, attr, operand, operands
 from ..layout import SCALAR, Layout
+from ..memory import as_shape
 from ..promote import promote
 from ..refs import Ref, View, ViewDim, infer_shape, is_index
 from ..trace import LayoutVar, resolve, traced
 from ..values import Array
 from ..view import Limit
 from .elementwise import Broadcast, as_value, item_type
-from .reduce import axes_of, expand_dims_free, normalise_axes
+from .reduce import axes_of, expand_dims_free, normalise_axes, one_axis
 
 __all__ = [
     "concatenate",
@@ -109,7 +111,7 @@ def transpose(x: Any, axes: Any = None) -> Array:
     value = as_value(x, "transpose")
     order = tuple(reversed(range(value.ndim))) if axes is None else axes_of(axes, value.ndim, value.shape)
     if len(order) != value.ndim:
-        raise BadAxis(axis=axes, shape=value.shape, lo=-value.ndim, hi=value.ndim - 1)
+        raise BadAxis(axis=axes, shape=value.shape, hint=f"name all {value.ndim} axes, each once")
     if order == tuple(range(value.ndim)):
         return value
     return traced(Transpose(value, order, resolve(value.type.layout).transpose(order)))
@@ -123,7 +125,7 @@ def swapaxes(x: Any, axis1: int, axis2: int) -> Array:
      [2 4]]
     """
     value = as_value(x, "swapaxes")
-    (a,), (b,) = axes_of(axis1, value.ndim, value.shape), axes_of(axis2, value.ndim, value.shape)
+    a, b = (one_axis(axis, value.ndim, value.shape) for axis in (axis1, axis2))
     order = list(range(value.ndim))
     order[a], order[b] = b, a
     return transpose(value, tuple(order))
@@ -165,8 +167,7 @@ def reshape(x: Any, *shape: Any) -> Array:
      [3 4]]
     """
     value = as_value(x, "reshape")
-    to = shape[0] if len(shape) == 1 else shape
-    to = infer_shape(tuple(to) if isinstance(to, (tuple, list)) else (to,), value.size, "a value", value.shape)
+    to = infer_shape(shape, value.size, "a value", value.shape)
     if to == value.shape:
         return value
     if [n for n in to if n != 1] == [n for n in value.shape if n != 1]:
@@ -258,14 +259,8 @@ def pad(x: Any, pad_width: Any, mode: str = "constant", constant_values: Any = 0
     value = as_value(x, "pad")
     if mode != "constant":
         raise BadArgument(op="pad", what=f"mode={mode!r}", hint='only "constant" is there')
-    try:
-        widths = np.broadcast_to(np.asarray(pad_width), (value.ndim, 2))
-    except (ValueError, TypeError):
-        what = f"pad_width={pad_width!r} for a value of rank {value.ndim}"
-        raise BadArgument(op="pad", what=what, hint="give (before, after), or such a pair for each axis") from None
-    if (widths < 0).any():
-        raise BadArgument(op="pad", what="a negative width", hint="slice the value instead")
-    sizes = [int(n + a + b) for n, (a, b) in zip(value.shape, widths, strict=True)]
+    widths = _widths(pad_width, value.ndim)
+    sizes = as_shape([n + a + b for n, (a, b) in zip(value.shape, widths, strict=True)], "pad")
     dims = tuple(ViewDim(n, i) for i, n in enumerate(sizes))
     starts = tuple(-int(a) for a, _ in widths)
     masked = tuple(
@@ -276,9 +271,28 @@ def pad(x: Any, pad_width: Any, mode: str = "constant", constant_values: Any = 0
     if not masked:
         return value
     fill = as_value(constant_values, "pad", value.dtype)
-    layout = LayoutVar(tuple(sizes))
-    placed = traced(Broadcast(fill, tuple(sizes), layout))
+    layout = LayoutVar(sizes)
+    placed = traced(Broadcast(fill, sizes, layout))
     return traced(Pick(value, (), placed, value.shape, View(dims, starts, (), masked), layout))
+
+
+def _widths(given: Any, rank: int) -> list[tuple[int, int]]:
+    """(before, after) for each axis. Raises `BadArgumentType`, `BadArgument`."""
+    pairs: Sequence[Any] = given if isinstance(given, (tuple, list)) else ((given, given),)
+    if all(not isinstance(part, (tuple, list)) for part in pairs):  # (before, after), or (both,)
+        pairs = (tuple(pairs) * (2 if len(pairs) == 1 else 1),)
+    if len(pairs) == 1:
+        pairs = tuple(pairs) * rank
+    hint = "give an int, (before, after), or such a pair for each axis"
+    out: list[tuple[int, int]] = []
+    for part in pairs:
+        both = [static_int(n) for n in part] if isinstance(part, (tuple, list)) else []
+        if len(both) != 2 or len(pairs) != rank or both[0] is None or both[1] is None:
+            refuse(given, "pad", "pad_width", hint)
+        if min(both[0], both[1]) < 0:
+            raise BadArgument(op="pad", what=f"pad_width={given} is negative", hint="slice the value instead")
+        out.append((both[0], both[1]))
+    return out
 
 
 def concatenate(arrays: Sequence[Any], axis: int = 0) -> Array:
@@ -293,7 +307,7 @@ def concatenate(arrays: Sequence[Any], axis: int = 0) -> Array:
     parts = [as_value(a, "concatenate", dtype) for a in arrays]
     if parts[0].ndim == 0:
         raise BadArgument(op="concatenate", what="rank-0 values", hint="use `kd.stack`")
-    (dim,) = axes_of(axis, parts[0].ndim, parts[0].shape)
+    dim = one_axis(axis, parts[0].ndim, parts[0].shape)
     first = parts[0].shape
     for p in parts[1:]:
         rest = [(s[:dim], s[dim + 1 :]) for s in (first, p.shape)]
@@ -344,16 +358,18 @@ def split(x: Any, indices_or_sections: Any, axis: int = 0) -> list[Array]:
     [3 4]
     """
     value = as_value(x, "split")
-    (dim,) = axes_of(axis, value.ndim, value.shape)
+    dim = one_axis(axis, value.ndim, value.shape)
     extent = value.shape[dim]
-    if isinstance(indices_or_sections, int):
-        if indices_or_sections < 1 or extent % indices_or_sections:
-            what = f"an extent of {extent} in {indices_or_sections} parts"
+    sections = static_int(indices_or_sections)
+    if sections is not None:
+        if sections < 1 or extent % sections:
+            what = f"an extent of {extent} in {sections} parts"
             raise BadArgument(op="split", what=what, hint="the parts must be equal; or give indices")
-        step = extent // indices_or_sections
-        cuts = [step * i for i in range(1, indices_or_sections)]
+        step = extent // sections
+        cuts = [step * i for i in range(1, sections)]
     else:
-        cuts = [int(i) for i in indices_or_sections]
+        hint = "an int, or a list of ints to cut before"
+        cuts = list(static_ints(indices_or_sections, "split", "indices_or_sections", hint))
     edges = [0, *cuts, extent]
     lead = (slice(None),) * dim
     return [getitem(value, (*lead, slice(a, b))) for a, b in itertools.pairwise(edges)]

@@ -11,7 +11,7 @@ from ..trace import LayoutVar, traced
 from ..values import Array
 from .cast import astype
 from .elementwise import as_value
-from .reduce import normalise_axes
+from .reduce import one_axis
 
 __all__ = ["argsort", "sort"]
 
@@ -48,7 +48,7 @@ def _last(x: Any, axis: int | None, op: str) -> tuple[Array, int]:
         return reshape(value, (value.size,)), 0
     if value.ndim == 0:
         raise BadArgument(op=op, what="a rank-0 value", hint="it has no axis to sort along")
-    (dim,) = normalise_axes(axis, value)
+    dim = one_axis(axis, value.ndim, value.shape)
     return _moved(value, dim), dim
 
 

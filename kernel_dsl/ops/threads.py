@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from .. import dtypes as dt
+from ..boundary import called
 from ..dtypes import DType, as_dtype
 from ..errors import BadArgument, BadArgumentType, BodyReturned
 from ..errors_hopper import WarpUse, WarpValue
@@ -142,15 +143,18 @@ def warp_map(f: Callable[[Any], None]) -> None:
     """
     made = Region()
     trace = current()
+    outer = trace.in_warps
     with into(made):
         trace.in_warps = True
-        index = new_value(ArrayType((), dt.int32, SCALAR))
-        index.facts = Range(0, 3)
-        made.args = (index,)
-        if f(index) is not None:
-            raise BodyReturned(what="the body of `kd.warp_map`", got="a value", hint="store results to Refs")
-        end_region(made, ())
-    trace.in_warps = False
+        try:
+            index = new_value(ArrayType((), dt.int32, SCALAR))
+            index.facts = Range(0, 3)
+            made.args = (index,)
+            if called(f, (index,), "warp_map", "f", "f(warp)") is not None:
+                raise BodyReturned(what="the body of `kd.warp_map`", got="a value", hint="store results to Refs")
+            end_region(made, ())
+        finally:
+            trace.in_warps = outer
     _check_scalars(made)
     emit(WarpMap(made))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import BadArgumentType
+from ..errors import BadArgumentType, TracedConversion
 
 _OTHER_NAMES = {"conjugate": "positive", "true_divide": "true_divide", "float_power": "float_power"}
 
@@ -18,14 +18,25 @@ def _ours(name: str) -> Any:
     return getattr(import_module("kernel_dsl"), _OTHER_NAMES.get(name, name), None)
 
 
+def apply_function(value: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What `__array_function__` does: `np.where(c, x, y)` is `kd.where(c, x, y)`. Raises `TracedConversion` for others."""
+    if function in (np.shape, np.ndim, np.size):
+        return {np.shape: value.shape, np.ndim: value.ndim, np.size: value.size}[function]
+    name = function.__name__
+    ours = _ours(name) if function.__module__ == "numpy" and name in import_module("kernel_dsl").__all__ else None
+    if ours is None:
+        hint = f"`np.{name}` has no counterpart: use the functions of `kernel_dsl`"
+        raise TracedConversion(type=value.type, to="array", hint=hint)
+    return ours(*args, **kwargs)
+
+
 def apply(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What `__array_ufunc__` does. Raises `BadArgumentType` for ufuncs and options that a kernel has not."""
     name = ufunc.__name__
     function = _ours(name)
-    if method == "reduce" and name in ("add", "multiply", "maximum", "minimum") and not kwargs.get("out"):
-        reduction = {"add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min"}[name]
-        kept = {k: v for k, v in kwargs.items() if k in ("axis", "keepdims")}
-        return _ours(reduction)(inputs[0], kept.get("axis", 0), keepdims=kept.get("keepdims", False))
+    reduction = {"add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min"}.get(name)
+    if method == "reduce" and reduction is not None and kwargs.keys() <= {"axis", "keepdims"}:
+        return _ours(reduction)(inputs[0], kwargs.get("axis", 0), keepdims=kwargs.get("keepdims", False))
     if function is None or method != "__call__" or kwargs:
         hint = "use the functions of `kernel_dsl`; a kernel's ufuncs take no `out=`, `where=` or `dtype=`"
         what = f"`np.{name}`" + (f".{method}" if method != "__call__" else "")

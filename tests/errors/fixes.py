@@ -16,6 +16,7 @@ FIXES: dict[str, tuple[str, str, str]] = {
     "BadCallValue": ("call_value_out_shape", "np.full((4, 4)", "np.full((4, 8)"),
     "BadIndex": ("bad_index_float", "x[1.5]", "x[1]"),
     "BadReshape": ("bad_reshape", "kd.reshape(x[...], (5, 7))", "kd.reshape(kd.reshape(x[...], (8, 4)), (4, 8))"),
+    "BadTree": ("bad_tree", "nest.append(nest)", "nest.append([x])"),
     "BadTransform": ("bad_transform_tile", "(8, 48)", "(8, 32)"),
     "BarrierBytes": ("barrier_bytes", "(2048, 1024)", "(32, 1024)"),
     "BodyReturned": ("body_returned", "return x[...]", "out[...] = x[...]"),
@@ -33,6 +34,7 @@ FIXES: dict[str, tuple[str, str, str]] = {
     "KernelArgument": ("kernel_argument_grid", "grid=(2.5,)", "grid=(2,)"),
     "KernelValue": ("kernel_value_num_threads", "num_threads=9", "num_threads=8"),
     "LiteralOutOfRange": ("literal_out_of_range", "n[...] + 300", "n[...] + 100"),
+    "NestedTooDeep": ("nested_too_deep", "branch(200)", "branch(20)"),
     "NoCommonDType": ("no_common_dtype_uint64", "a[...] + b[...]", "a[...].astype(kd.int32) + b[...]"),
     "NotAnArray": ("not_an_array_list", "[1, 2]", "np.ones(8, np.float32)"),
     "NotTracing": (
@@ -82,6 +84,12 @@ FIXES: dict[str, tuple[str, str, str]] = {
     "UnknownTarget": ("unknown_target_lower", '"sm90a"', '"sm_90a"'),
     "UnreadAccumulator": ("accumulator_shape", "kd.ACC((60, 8))", "kd.ACC((64, 8))"),
     "UnsupportedDType": ("unsupported_dtype_fma", "kd.fma(n[...], n[...], n[...])", "(n[...] * n[...] + n[...])"),
+    "ValueAssigned": ("value_assigned", "    v[0] = 1.0\n    out[...] = v", "    out[...] = v\n    out[0] = 1.0"),
+    "ValueTooLarge": (
+        "value_too_large",
+        "    out[...] = x[...] * 2.0",
+        "    i = kd.program_id(0)\n    out[i] = x[i] * 2.0",
+    ),
     "ValueFromOtherRegion": (
         "escaped_from_branch",
         "kept.append(x[1])\n\n    out[0] = kept[0]",
