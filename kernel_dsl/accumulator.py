@@ -7,6 +7,7 @@ from typing import Any, NoReturn, cast
 
 from . import dtypes as dt
 from .boundary import public
+from .diagnostics import shown
 from .dtypes import DType
 from .errors import BadArgument, BadIndex, SliceOutOfRange, TracedIteration
 from .errors_hopper import UnreadAccumulator
@@ -143,7 +144,10 @@ class AccRef(NoArithmetic):
                 raise BadIndex(
                     what=f"a {type(item).__name__}", hint="accumulators are sliced statically: `acc.at[:, a:b]`"
                 )
-            begin, stop, step = slice(*parts).indices(self._shape[dim])
+            try:
+                begin, stop, step = slice(*parts).indices(self._shape[dim])
+            except (TypeError, ValueError) as error:
+                raise BadIndex(what=shown(item), hint=f"{error}") from None
             if step != 1 or begin % unit or (stop - begin) % unit or stop <= begin:
                 what = f"rows come in 64s and columns in 8s; this is {begin}:{stop}:{step} of axis {dim}"
                 raise SliceOutOfRange(start=begin, stop=stop, dim=dim, extent=self._shape[dim], what=what)

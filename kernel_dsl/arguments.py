@@ -125,7 +125,7 @@ def _choice(options: tuple[Any, ...]) -> Kind:
 
 def _several(item: Kind | None) -> Kind:
     def accept(value: Any) -> Any:
-        if not isinstance(value, (list, tuple, range)):
+        if not isinstance(value, (list, tuple)):
             raise _Other
         return value if item is None else tuple([item.accept(x) for x in value])
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import EnumMeta
 from types import CodeType, FunctionType, TracebackType
 from typing import Any, TypeVar, cast
 
 from .arguments import Plan, a_function
 from .diagnostics import Error, at_user_line, shown
-from .errors import BadArgumentType, NestedTooDeep, UnusableArgument, UnusableValue, ValueTooLarge
+from .errors import BadArgument, BadArgumentType, NestedTooDeep, UnusableArgument, UnusableValue, ValueTooLarge
 from .source import is_of_project, is_ours, misfit
 
 _T = TypeVar("_T")
@@ -42,6 +43,19 @@ def public(target: _T, name: str = "") -> _T:
     if not isinstance(target, FunctionType) or getattr(target, "__guards__", False):
         return target
     return cast("_T", _guarded(target, name or target.__name__.strip("_")))
+
+
+class Choices(EnumMeta):
+    """The metaclass of public enumerations: a value that is no member's is an error of ours."""
+
+    def __call__(cls, value: Any, *args: Any, **keywords: Any) -> Any:
+        if args or keywords:  # a new enumeration
+            return super().__call__(value, *args, **keywords)
+        try:
+            return super().__call__(value)
+        except Exception:
+            hint = f"one of {', '.join(f'`{cls.__name__}.{name}`' for name in cls.__members__)}"
+            raise at_user_line(BadArgument(op=cls.__name__, what=shown(value), hint=hint)) from None
 
 
 def checks_itself(*names: str) -> Callable[[_T], _T]:
@@ -141,7 +155,7 @@ _STANDARD = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 
 def _is_library(code: CodeType) -> bool:
     name = code.co_filename
-    if name.startswith(_STANDARD) and "site-packages" not in name:
+    if name.startswith("<frozen ") or (name.startswith(_STANDARD) and "site-packages" not in name):
         return True
     return any(f"site-packages{os.sep}{package}{os.sep}" in name for package in _LIBRARIES)
 
@@ -151,7 +165,7 @@ def _raised_by(traceback: TracebackType | None) -> tuple[CodeType | None, int]:
 
     That code is the body of a loop, or what an argument does as it is looked at: a property, or a method such as `__len__`.
     """
-    called: CodeType | None = None  # the first frame after the last one of ours
+    called: CodeType | None = None  # the first frame of the user's after the last one of ours
     count = 0
     tb = traceback
     while tb is not None:
@@ -159,10 +173,10 @@ def _raised_by(traceback: TracebackType | None) -> tuple[CodeType | None, int]:
         if is_of_project(code.co_filename):
             called = None
             count += code.co_name == "run"
-        elif called is None:
+        elif called is None and not _is_library(code):
             called = code
         tb = tb.tb_next
-    return (None if called is None or _is_library(called) else called), count
+    return called, count
 
 
 def _flat(values: Iterable[Any], depth: int = 3) -> Iterable[Any]:

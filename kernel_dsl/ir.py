@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum, Flag, auto
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, dataclass_transform
 
-from .boundary import checks_itself, public
+from .boundary import Choices, checks_itself, public
 from .compiled import Swizzle
 from .dtypes import DType
 from .layout import Layout
@@ -41,7 +41,7 @@ attribute_type(Swizzle)
 
 @public
 @attribute_type
-class MemorySpace(Enum):
+class MemorySpace(Enum, metaclass=Choices):
     """Where a Ref's elements live. Called, it makes a specification of scratch: `kd.SMEM((64, 64), kd.float32)`.
 
     It takes a static shape, a dtype and for SMEM `transforms=`, a tiling and a swizzle. Raises `BadArgumentType`,

@@ -136,7 +136,7 @@ def memory_spec(space: MemorySpace, shape: Any, dtype: Any, transforms: Sequence
 
     op = space.name
     extents, kind = as_shape(shape, op), as_dtype_of(dtype, op)
-    if transforms and space is not MemorySpace.SMEM:
+    if space is not MemorySpace.SMEM and not (isinstance(transforms, tuple) and not transforms):
         raise BadArgument(op=op, what=f"transforms={shown(transforms)}", hint="only SMEM has transforms")
     return MemorySpec(space, extents, kind, *fields_of(extents, kind, transforms))
 

@@ -70,7 +70,7 @@ class BlockSpec:
         if delay_release < 0:
             raise BadArgument(op="BlockSpec", what=f"delay_release={delay_release!r}", hint="0 or more steps")
         _check_block(block_shape, index_map)
-        if memory_space not in (None, MemorySpace.SMEM, MemorySpace.GMEM):
+        if not any(memory_space is space for space in (None, MemorySpace.SMEM, MemorySpace.GMEM)):
             raise BadArgument(op="BlockSpec", what=f"memory_space={shown(memory_space)}", hint="kd.SMEM or kd.GMEM")
         self.block_shape = None if block_shape is None else tuple(block_shape)
         self.index_map = index_map

@@ -298,7 +298,7 @@ class Ref(NoArithmetic):
         order = order or tuple(reversed(range(self.ndim)))
         order = static_ints(order, "transpose", "axes", "name each axis once")
         if sorted(a + self.ndim if a < 0 else a for a in order) != list(range(self.ndim)):
-            what = f"axes {order} are no permutation of a rank-{self.ndim} Ref"
+            what = f"axes {shown(order)} are no permutation of a rank-{self.ndim} Ref"
             raise BadArgument(op="transpose", what=what, hint="name each axis once")
         return self.arranged(order)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import linecache
@@ -17,8 +16,10 @@ import numpy as np
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _OURS = tuple(os.path.join(_ROOT, p) + os.sep for p in ("kernel_dsl", "lowering", "runtime"))
-# Frames of the standard library that stand between two of ours, and of NumPy, whose functions call ours with what they got.
-_BETWEEN = (functools.__file__, contextlib.__file__, os.path.dirname(os.path.abspath(np.__file__)) + os.sep)
+# Code of others that calls ours with what the user gave it: the standard library, and NumPy's functions.
+_STANDARD = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
+_INSTALLED = tuple(_STANDARD + folder for folder in ("site-packages", "dist-packages"))
+_NUMPY = os.path.dirname(os.path.abspath(np.__file__)) + os.sep
 # By identity, as hashing a code object takes all of its constants in. The code is kept, so that no other gets its id.
 _seen: dict[int, tuple[bool, CodeType]] = {}
 _MAX_SEEN = 4096
@@ -47,7 +48,7 @@ _tables: dict[int, tuple[list[_Position], CodeType]] = {}  # by code object, of 
 
 
 def is_ours(code: CodeType | None) -> bool:
-    """Whether a code object belongs to this project, so that it is never shown as the user's."""
+    """Whether a code object is never shown as the user's: it is this project's, Python's or NumPy's."""
     if code is None:
         return False
     found = _seen.get(id(code))
@@ -65,7 +66,8 @@ def is_ours(code: CodeType | None) -> bool:
 
 @functools.lru_cache(256)
 def _is_our_file(name: str) -> bool:
-    return name.startswith((*_BETWEEN, "<frozen ")) or is_of_project(name)
+    standard = name.startswith(_STANDARD) and not name.startswith(_INSTALLED)
+    return standard or name.startswith((_NUMPY, "<frozen ")) or is_of_project(name)
 
 
 def is_of_project(name: str) -> bool:

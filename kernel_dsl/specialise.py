@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .arguments import static_int
 from .compiled import OutputSpec
-from .diagnostics import CostNote
+from .diagnostics import CostNote, shown
 from .dtypes import DType, as_dtype
 from .errors import BodyReturned, BodySignature, KernelArgument, KernelValue
 from .facts import any_of
@@ -91,10 +92,11 @@ def axes(sizes: Any, names: tuple[str, ...], word: str, structs: Sequence[Any]) 
     items: Sequence[Any] = given if isinstance(given, (tuple, list)) else (given,)
     out: list[int] = []
     for n in items:
-        if isinstance(n, bool) or not hasattr(n, "__index__"):
+        extent = static_int(n)
+        if extent is None:
             hint = f"`{word}` is a tuple of ints, or a function of the inputs' shapes that gives one"
-            raise KernelArgument(what=f"{word}={given!r} is not made of ints", hint=hint)
-        out.append(int(n.__index__()))
+            raise KernelArgument(what=f"{word}={shown(given)} is not made of ints", hint=hint)
+        out.append(extent)
     if any(n < 0 for n in out):
         raise KernelValue(what=f"{word}={tuple(out)} has a negative extent", hint="extents are 0 or more")
     if word == "cluster" and (len(out) > 3 or any(n < 1 for n in out)):
@@ -117,7 +119,7 @@ def output_structs(definition: Definition, structs: Sequence[Any]) -> tuple[list
     for leaf in leaves:
         if not _is_leaf(leaf):
             hint = "outputs are `kd.ShapeDtypeStruct(shape, dtype)` or anything with shape and dtype"
-            raise KernelArgument(what=f"{leaf!r} in out_type is no output", hint=hint)
+            raise KernelArgument(what=f"{shown(leaf)} in out_type is no output", hint=hint)
         struct = leaf
         if not isinstance(leaf, ShapeDtypeStruct):
             struct = ShapeDtypeStruct(leaf.shape, as_dtype(leaf.dtype), getattr(leaf, "init", None))

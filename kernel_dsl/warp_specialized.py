@@ -8,7 +8,7 @@ from enum import IntEnum
 from typing import Any, cast
 
 from .arguments import a_function
-from .boundary import checks_itself, public
+from .boundary import Choices, checks_itself, public
 from .errors import BadArgument, BadArgumentType
 from .errors_hopper import PipelineLimit
 from .in_place import fence_before_arrivals
@@ -57,7 +57,7 @@ __all__ = ["PipelinePipeline", "emit_pipeline_warp_specialized"]
 _OP = "emit_pipeline_warp_specialized"
 
 
-class PipelinePipeline(IntEnum):
+class PipelinePipeline(IntEnum, metaclass=Choices):
     """Where a pipeline stands in a chain of pipelines on the same buffers: `START`, `STEADY` (any number), `STOP`.
 
     For `pipeline_state=` of a pipeline that `emit_pipeline_warp_specialized` made.

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
+
+from kernel_dsl.boundary import public, unguarded
 
 from .arrays import ArrayView
 from .errors import ArgumentTypeError, ArgumentValueError
@@ -26,6 +29,7 @@ from .seen_calls import MISS, Key, SeenCalls
 _SEEN = SeenCalls()
 
 
+@unguarded
 def precompiled_cuda_kernel(
     *,
     name: str,
@@ -77,13 +81,23 @@ def precompiled_cuda_kernel(
     )
     image = (name, compiled_source, type(shared_memory), shared_memory, exact_grid)
     key, results = _SEEN.call(*given, *image, scalars=scalars)
-    return results if results is not MISS else made(_call, key, given, image, scalars)
+    return results if results is not MISS else _call(key, given, image, scalars, exact_grid, ensure_row_contiguous)
 
 
+@partial(public, name="precompiled_cuda_kernel")
 def _call(
-    key: Key | None, given: tuple[Any, ...], image: tuple[str, bytes, type, int, bool], scalars: Sequence[Any]
+    key: Key | None,
+    given: tuple[Any, ...],
+    image: tuple[Any, ...],
+    scalars: Any,
+    exact_grid: bool,
+    ensure_row_contiguous: bool,
 ) -> list[Any]:
     """A call that has no short way yet: `given` are those of `CallArguments`."""
+    return made(_run, key, given, image, scalars)
+
+
+def _run(key: Key | None, given: tuple[Any, ...], image: tuple[Any, ...], scalars: Sequence[Any]) -> list[Any]:
     inputs, output_shapes, output_dtypes, grid, threadgroup, _, init_value, contiguous, stream, interpret = given
     name, compiled_source, _, shared_memory, exact_grid = image
     source = _check_image(name, compiled_source)

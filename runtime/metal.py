@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from kernel_dsl.boundary import public, unguarded
 from kernel_dsl.dtypes import DType
 
 from .arrays import ArrayView
@@ -163,6 +164,7 @@ def _check_reserved(name: str, names: Sequence[str]) -> None:
             raise ArgumentValueError(f"metal_kernel {name!r}: {each!r} is a word of Metal, and cannot name an array")
 
 
+@public
 class MetalKernel:
     """What `metal_kernel` returns: call it with arrays."""
 
@@ -183,6 +185,7 @@ class MetalKernel:
         )
         return f"<metal_kernel {self.name!r}: {inputs} -> {outputs}>"
 
+    @unguarded
     def __call__(
         self,
         *,
@@ -206,16 +209,7 @@ class MetalKernel:
         `verbose` prints the generated source. Raises ArgumentTypeError and ArgumentValueError for
         bad arguments, CompileError at the lines of `source`.
         """
-        body = self.body
-        by_name = isinstance(inputs, Mapping)
-        if by_name:
-            body, inputs, output_shapes, output_dtypes = _by_name(body, inputs, output_shapes, output_dtypes)
-        elif body.input_names is None:
-            raise ArgumentTypeError(
-                f"metal_kernel {self.name!r} was made without input_names and output_names: its "
-                "inputs=, "
-                "output_shapes= and output_dtypes= must be dicts by name"
-            )
+        contiguous = self._contiguous if ensure_row_contiguous is None else ensure_row_contiguous
         given = (
             inputs,
             output_shapes,
@@ -224,17 +218,30 @@ class MetalKernel:
             threadgroup,
             template,
             init_value,
-            self._contiguous if ensure_row_contiguous is None else ensure_row_contiguous,
+            contiguous,
             stream,
             interpret,
         )
-        key, results = (None, MISS) if by_name or verbose else self._seen.call(*given)
-        if results is MISS:
-            results = made(self._call, key, body, given, verbose)
-        return dict(zip(body.output_names or (), results, strict=True)) if by_name else results
+        key, results = (None, MISS) if verbose else self._seen.call(*given)
+        return results if results is not MISS else self._call(key, given, contiguous, verbose)
 
-    def _call(self, key: Key | None, body: Body, given: tuple[Any, ...], verbose: bool) -> list[Any]:
+    @public
+    def _call(self, key: Key | None, given: tuple[Any, ...], ensure_row_contiguous: bool, verbose: bool) -> Any:
         """A call that has no short way yet; `given` are those of `CallArguments`."""
+        body, inputs = self.body, given[0]
+        if isinstance(inputs, Mapping):
+            body, *arrays = _by_name(body, inputs, given[1], given[2])
+            results = made(self._run, None, body, (*arrays, *given[3:]), verbose)
+            return dict(zip(body.output_names or (), results, strict=True))
+        if body.input_names is None:
+            raise ArgumentTypeError(
+                f"metal_kernel {self.name!r} was made without input_names and output_names: its "
+                "inputs=, "
+                "output_shapes= and output_dtypes= must be dicts by name"
+            )
+        return made(self._run, key, body, given, verbose)
+
+    def _run(self, key: Key | None, body: Body, given: tuple[Any, ...], verbose: bool) -> list[Any]:
         special, ready, device = prepare(body, CallArguments(*given), 0)
         _check_metal(body.name, special, ready.threads)
         write = partial(generate, body, special, self._atomic, self._options)

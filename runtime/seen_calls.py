@@ -95,7 +95,9 @@ class SeenCalls:
                 others,
             )
             fast = self._known.get(key)
-        except (TypeError, ValueError):  # no list, or not hashable; ValueError: a view of bytes that can be written
+        except (
+            Exception
+        ):  # no list, not hashable, or a view of bytes that can be written: the long way says what is wrong
             return None, MISS
         if fast is None:
             return key, MISS

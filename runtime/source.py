@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from kernel_dsl.boundary import public
+from kernel_dsl.boundary import public, unguarded
 from kernel_dsl.dtypes import FP8, DType
 
 from .arrays import ArrayView
@@ -120,6 +120,7 @@ class CudaKernel:
         )
         return f"<cuda_kernel {self.name!r}: {inputs} -> {outputs}>"
 
+    @unguarded
     def __call__(
         self,
         *,
@@ -156,10 +157,14 @@ class CudaKernel:
             interpret,
         )
         key, results = (None, MISS) if verbose else self._seen.call(*given, exact)
-        return results if results is not MISS else made(self._call, key, given, verbose, exact)
+        return results if results is not MISS else self._call(key, given, verbose, exact)
 
-    def _call(self, key: Key | None, given: tuple[Any, ...], verbose: bool, exact: bool) -> list[Any]:
+    @public
+    def _call(self, key: Key | None, given: tuple[Any, ...], verbose: bool, exact_grid: bool) -> list[Any]:
         """A call that has no short way yet; `given` are those of `CallArguments`."""
+        return made(self._run, key, given, verbose, exact_grid)
+
+    def _run(self, key: Key | None, given: tuple[Any, ...], verbose: bool, exact: bool) -> list[Any]:
         special, ready, device = prepare(self.body, CallArguments(*given), self._shared_memory)
         write = partial(generate, self.body, special, exact, self._options)
         image = self._images.get(self.body, special, device, exact, write, verbose)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from math import prod
 from typing import Any
 
-from ..errors import BadArgument, BadArgumentType, StoreDType
+from ..errors import BadArgument, BadArgumentType, StoreDType, StoreShape
 from ..errors_hopper import ClusterUse, CopySpaces, WgmmaShape
 from ..ir import BarrierType, Effect, MemorySpace, Op, RefType, Value, attr, layout_of, operand, operands
 from ..memory import ClusterBarrier
@@ -16,7 +16,7 @@ from ..trace import LayoutVar, current, emit
 from ..values import Array
 from .barrier import BarrierRef, as_barrier
 from .copy import cluster_positions
-from .elementwise import as_value, broadcast_value
+from .elementwise import as_value, broadcast_shapes, broadcast_value
 from .ref import AllocBarrier, as_ref, check_own_block, stored_value
 
 __all__ = ["async_store_smem", "cluster_ref"]
@@ -135,6 +135,8 @@ def async_store_smem(x: Any, ref: Any, barrier: Any, *, cluster_dim: str, cluste
     if vector * target.dtype.itemsize < 4:
         why = "st.async stores 4, 8 or 16 aligned bytes"
         raise WgmmaShape(op=op, what=f"{target!r} is stored 1 or 2 bytes at a time", why=why, hint="align the slice")
+    if value.ndim > target.ndim or broadcast_shapes([value.shape, target.shape], op) != target.shape:
+        raise StoreShape(value=value.shape, ref=target.shape)
     value = broadcast_value(value, target.shape, LayoutVar(target.shape, vector, minor))
     emit(
         AsyncStoreSmem(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Any
 
+from ..boundary import Choices
 from ..diagnostics import CostNote, shown
 from ..errors import BadArgument, BadArgumentType
 from ..errors_hopper import BarrierBytes, ClusterUse, CopyMismatch, CopySpaces, TmaRule
@@ -34,7 +35,7 @@ HINTS = ("", "evict_first", "evict_normal", "evict_last")
 
 
 @attribute_type
-class OOBFillMode(Enum):
+class OOBFillMode(Enum, metaclass=Choices):
     """What a copy does with elements outside of the array.
 
     `ZEROS` and `NANS` fill them; `UNDEFINED` leaves them open; `PROMISE_IN_BOUNDS` says there are none.

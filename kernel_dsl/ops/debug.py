@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from .. import dtypes as dt
+from ..diagnostics import shown
 from ..errors import BadArgument, BadArgumentType
 from ..ir import Effect, Op, Value, attr, operand, operands
 from ..layout import Layout
@@ -60,7 +61,7 @@ def _parsed(fmt: str) -> list[tuple[str, str | None, str | None, str | None]]:
         return list(string.Formatter().parse(fmt))
     except ValueError as error:
         raise BadArgument(
-            op="debug_print", what=f"the format {fmt!r}: {error}", hint="write `{}`, `{{` for a brace"
+            op="debug_print", what=f"the format {shown(fmt)}: {error}", hint="write `{}`, `{{` for a brace"
         ) from None
 
 
@@ -89,11 +90,15 @@ def print_layout(fmt: str, x: Any) -> None:
     """Print, while tracing, `fmt` with the layout of a value (or the shape of a Ref) in place of `{}`."""
     current()
     if isinstance(x, Ref):
-        print(fmt.format(repr(x)))
-        return
-    value = as_value(x, "print_layout")
-    layout: Layout = resolve(value.type.layout)
-    print(fmt.format(layout))
+        text = repr(x)
+    else:
+        layout: Layout = resolve(as_value(x, "print_layout").type.layout)
+        text = str(layout)
+    try:
+        print(fmt.format(text))
+    except (ValueError, LookupError, AttributeError) as error:
+        what, hint = f"fmt={shown(fmt)}: {error}", "write `{}` where the layout goes, `{{` for a brace"
+        raise BadArgument(op="print_layout", what=what, hint=hint) from None
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .. import dtypes as dt
+from ..diagnostics import shown
 from ..errors import BadIndex, IndexOutOfRange, StoreShape
 from ..ir import ArrayType, Effect, MemorySpace, Op, Value, array_type, attr, operand, operands
 from ..layout import SCALAR
@@ -95,12 +96,15 @@ def _is_array(item: Any) -> bool:
 def _index_array(ref: Ref, item: Any, dim: int) -> Array:
     extent = ref.shape[dim]
     if not isinstance(item, Array):
-        static = np.asarray(item)
+        try:
+            static = np.asarray(item)
+        except (ValueError, TypeError, OverflowError):
+            raise BadIndex(what=shown(item), hint="gather by integer arrays, or lists of ints") from None
         if static.dtype.kind not in "iu":
             raise BadIndex(what=f"an array of {static.dtype}", hint="gather by integer arrays; mask with `mask=`")
-        for number in static.ravel():
-            if not -extent <= number < extent:
-                raise IndexOutOfRange(index=int(number), dim=dim, extent=extent, lo=-extent, hi=extent - 1)
+        out = static[(static < -extent) | (static >= extent)]
+        if out.size:
+            raise IndexOutOfRange(index=int(out[0]), dim=dim, extent=extent, lo=-extent, hi=extent - 1)
         static = np.where(static < 0, static + extent, static).astype(np.int32 if extent < 2**31 else np.int64)
         return as_value(static, "gather")
     if not item.dtype.is_integer:

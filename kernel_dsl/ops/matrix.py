@@ -7,6 +7,7 @@ from typing import Any
 from .. import dtypes as dt
 from ..accumulator import AccRef, AccSpec, AccType
 from ..compiled import Swizzle
+from ..diagnostics import shown
 from ..dtypes import DType
 from ..errors import BadArgument, BadArgumentType
 from ..errors_hopper import TransformConflict, UnreadAccumulator, WgmmaShape, WgmmaType
@@ -204,11 +205,11 @@ def wgmma(acc: Any, a: Any, b: Any, *, accumulate: bool = True) -> None:
     """
     op = "wgmma"
     if not isinstance(acc, AccRef):
-        raise BadArgumentType(op=op, what=f"{acc!r} is not an accumulator", hint="allocate one with `kd.ACC(...)`")
+        raise BadArgumentType(op=op, what=f"{shown(acc)} is not an accumulator", hint="allocate one with `kd.ACC(...)`")
     if not isinstance(b, Ref) or b.memory_space is not MemorySpace.SMEM:
-        raise BadArgumentType(op=op, what=f"b is {b!r}", hint="b is a Ref in SMEM")
+        raise BadArgumentType(op=op, what=f"b is {shown(b)}", hint="b is a Ref in SMEM")
     if not isinstance(a, (Ref, Array)) or (isinstance(a, Ref) and a.memory_space is not MemorySpace.SMEM):
-        raise BadArgumentType(op=op, what=f"a is {a!r}", hint="a is a Ref in SMEM or a value")
+        raise BadArgumentType(op=op, what=f"a is {shown(a)}", hint="a is a Ref in SMEM or a value")
     _check_types(a.dtype, b.dtype, acc.dtype, op)
     _check_shapes(acc, a, b)
     in_flight = current().in_flight

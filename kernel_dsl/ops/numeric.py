@@ -7,7 +7,7 @@ from typing import Any
 
 from .. import dtypes as dt
 from ..dtypes import DType
-from ..errors import UnsupportedDType
+from ..errors import BadArgument, UnsupportedDType
 from ..promote import computing, true_division
 from ..values import Array
 from . import arith
@@ -130,6 +130,8 @@ def round(x: Any, decimals: int = 0) -> Array:
     [0. 2. 2.]
     """
     value = as_value(x, "round")
+    if not -300 <= decimals <= 300:
+        raise BadArgument(op="round", what=f"decimals={decimals}", hint="from -300 to 300: a float has no more places")
     if not value.dtype.is_float:
         if decimals < 0:
             raise UnsupportedDType(op="round", dtype=value.dtype, hint="negative `decimals` are for floats")

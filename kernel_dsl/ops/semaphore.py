@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from .. import dtypes as dt
-from ..boundary import public
+from ..boundary import Choices, public
 from ..errors import BadArgument, BadArgumentType
 from ..ir import MemorySpace, Op, RefType, attr
 from ..memory import as_shape
@@ -32,7 +32,7 @@ class SemaphoreSpec:
 
 
 @public
-class SemaphoreType(Enum):
+class SemaphoreType(Enum, metaclass=Choices):
     """The kinds of semaphore, as scratch: `kd.SemaphoreType.REGULAR`, or with a shape, `.REGULAR((4,))`."""
 
     REGULAR = "regular"

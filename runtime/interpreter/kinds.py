@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from kernel_dsl.boundary import Choices
 
-class HazardKind(StrEnum):
+
+class HazardKind(StrEnum, metaclass=Choices):
     """The kinds of hazard. Those that say 'always' are errors even with `on_hazard="warn"`."""
 
     RACE_SHARED = "race_shared"  # two warps, one writing, unordered, in shared memory

@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any
 
 import kernel_dsl as kd
-from kernel_dsl.source import is_ours
+from kernel_dsl.source import is_of_project, is_ours
 
 from .values import Value, hostile
 from .world import HINTS, World
@@ -60,7 +60,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Outcome:
-    """`kind`: accepted, error, raw, hung, unforeseen, python, elsewhere, unprintable."""
+    """`kind`: accepted, error, own, python; and what is bad: raw, hung, unforeseen, elsewhere, unprintable."""
 
     kind: str
     words: str
@@ -243,10 +243,11 @@ def _of_error(error: kd.Error) -> Outcome:
 def _of_other(error: Exception) -> Outcome:
     frames = traceback.extract_tb(error.__traceback__)
     words = f"{type(error).__name__}: {_text(error)}"
-    codes = [f.f_code for f in _frames(error)]
-    if not any(is_ours(c) for c in codes):
+    if not any(is_of_project(f.f_code.co_filename) for f in _frames(error)):
         return Outcome("python", words)  # no call of ours: Python's own refusal, at the caller's line
     at = frames[-1]
+    if at.filename.startswith(HERE) and at.name != "fail":
+        return Outcome("own", words)  # of a function that was passed, and that ours called
     return Outcome("raw", f"{words} at {os.path.basename(at.filename)}:{at.lineno}")
 
 
