@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections import defaultdict
 from functools import cache
 from typing import Any
@@ -99,7 +100,32 @@ def _keep_linear(module: Any) -> None:
 
 
 def to_ptx(text: str, target: Target, *, level: int = 2) -> str:
-    """Optimise a module and print its PTX. Raises `LlvmError` where the text does not parse or verify."""
+    """Optimise a module and print its PTX. Raises `LlvmError` where the text does not parse or verify.
+
+    A thread of its own does it. Ctrl-C reaches the main thread between calls of Python's: it would wait for LLVM's longest
+    call, and could leave llvmlite's lock held.
+    """
+    made: list[str | Exception] = []
+    done = threading.Lock()
+    done.acquire()
+
+    def run() -> None:
+        try:
+            made.append(_to_ptx(text, target, level))
+        except Exception as error:
+            made.append(error)
+        done.release()
+
+    # no daemon: LLVM is not torn down under it. And waited for by a lock, as an interrupted `join` takes a thread for ended
+    threading.Thread(target=run, name="LLVM").start()
+    with done:
+        result = made[0]
+    if isinstance(result, Exception):
+        raise result
+    return result
+
+
+def _to_ptx(text: str, target: Target, level: int) -> str:
     machine = _machine(target.name, target.ptx_version)
     try:
         module = llvm.parse_assembly(text)

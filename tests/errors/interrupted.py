@@ -1,0 +1,77 @@
+"""Compiles kernel after kernel until it is interrupted, then shows that nothing was left behind. See test_interrupts.py."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+X = np.arange(256, dtype=np.float32).reshape(2, 128)
+
+
+def large(number: int) -> Any:
+    """Stages whose machine code takes seconds, most of them in one call of LLVM's."""
+    import kernel_dsl as kd
+
+    struct = kd.ShapeDtypeStruct((2**15,), kd.float32)
+    body = lambda x, o: o.__setitem__(..., kd.power(x[...], x[...] + float(number)))  # noqa: E731
+    return kd.kernel(body, out_type=struct).lower(struct)
+
+
+def kernel(number: int, ops: int) -> Any:
+    """A kernel that no cache holds, of as many operations."""
+    import kernel_dsl as kd
+
+    def body(x: Any, out: Any) -> None:
+        value = x[...] + float(number)
+        for i in range(ops):
+            value = kd.where(value > i, kd.exp(value * 0.001), value - value.sum(axis=1, keepdims=True))
+        out[...] = kd.fori_loop(0, 3, lambda i, v: v + 1.0, value)
+
+    return kd.kernel(body, out_type=X)
+
+
+def work(number: int, ops: int) -> None:
+    """All that a compile is: the trace, LLVM, the assembler, and a run in the interpreter."""
+    made = kernel(number, ops)
+    made.lower(X).compile()
+    made(X, interpret=True)
+
+
+def main() -> None:
+    folder, slow = Path(sys.argv[1]), sys.argv[2] == "slow"
+    print("ready", flush=True)
+    number = 0
+    try:
+        while True:
+            if slow:
+                large(number).ptx  # noqa: B018
+            work(number, 1 + 12 * (number % 4))
+            number += 1
+    except KeyboardInterrupt:
+        print(f"interrupted {time.time()}", flush=True)
+    import kernel_dsl as kd
+    from kernel_dsl.trace import _current  # pyright: ignore[reportPrivateUsage]
+
+    assert _current.get() is None, "a trace is still open"
+    for _ in range(2):
+        work(number, 2)
+        work(10**6, 1)
+        number += 1
+    out = kd.kernel(lambda x, o: o.__setitem__(..., x[...] * 2), out_type=X)(X, interpret=True)
+    assert (out == X * 2).all()
+    for thread in threading.enumerate():
+        if thread is not threading.main_thread() and not thread.daemon:
+            thread.join(30)  # LLVM's, which nothing stops
+            assert not thread.is_alive(), thread
+    halves = [p for p in folder.rglob("*") if p.is_file() and ("tmp" in p.parts or p.suffix == ".tmp")]
+    assert halves == [], halves
+    print("whole", flush=True)
+
+
+if __name__ == "__main__":
+    main()

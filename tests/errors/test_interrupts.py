@@ -1,0 +1,55 @@
+"""Ctrl-C at any moment of a compile: it arrives at once, and the next compile works."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+PROMPT = 1.5  # seconds, on a busy machine
+
+
+def _interrupt(folder: Path, wait: float, what: str = "quick") -> str:
+    """What is wrong after an interrupt that comes `wait` seconds into the work; empty where nothing is."""
+    env = {**os.environ, "KERNEL_DSL_CACHE": str(folder), "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
+    words = [sys.executable, "-W", "ignore", "-m", "tests.errors.interrupted", str(folder), what]
+    with subprocess.Popen(words, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None and child.stderr is not None
+        assert child.stdout.readline() == "ready\n"
+        time.sleep(wait)
+        child.send_signal(signal.SIGINT)
+        sent = time.time()
+        try:
+            said, errors = child.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            return f"{wait:.3f} s in: still running a minute later"
+    arrived = float(said.split()[1]) - sent if said.startswith("interrupted") else -1.0
+    if child.returncode or not said.endswith("whole\n") or arrived > PROMPT:
+        return f"{wait:.3f} s in: status {child.returncode}, arrived after {arrived:.2f} s: {said} {errors[-2000:]}"
+    return ""
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_interrupt_leaves_nothing_behind(seed: int, tmp_path: Path) -> None:
+    order = random.Random(seed)
+    assert _interrupt(tmp_path, order.uniform(0, 1.5)) == ""
+
+
+def test_an_interrupt_does_not_wait_for_llvm(tmp_path: Path) -> None:
+    assert _interrupt(tmp_path, 1.0, "slow") == ""
+
+
+@pytest.mark.slow
+def test_many_interrupts(tmp_path: Path) -> None:
+    order = random.Random(100)
+    wrong = [_interrupt(tmp_path / str(i), order.uniform(0, 4)) for i in range(100)]
+    assert [w for w in wrong if w] == []
