@@ -256,7 +256,7 @@ class Kernel:
         """Trace for arguments like these (arrays, `ShapeDtypeStruct`s, scalars) and a target; nothing runs."""
         leaves, structure = flatten(args)
         inputs = tuple(self._lower_input(x) for x in leaves)
-        name = target or self._definition.params.target or DEFAULT.name
+        name = target if target is not None else self._definition.params.target or DEFAULT.name
         return self._trace(inputs, structure, (), None, name)
 
     def _lower_input(self, x: Any) -> Input:

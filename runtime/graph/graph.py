@@ -284,7 +284,7 @@ class Graph:
     @unguarded
     def launch(self, stream: Any = None, wait: bool = False) -> None:
         """Launch with whatever is set now. With `wait`, until it is done: see `seconds`."""
-        if stream is None and not wait:
+        if stream is None and wait is False:
             try:
                 for _ in self._launches:
                     return

@@ -58,7 +58,7 @@ def _run(given: Any, folder: Path) -> list[dict[str, Any]]:
         process.wait()
         del running[job]
         lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-        found = [row for row in lines if row["kind"] != "begun"]
+        found = list({row["number"]: row for row in lines if row["kind"] != "begun"}.values())
         if process.returncode:
             last = lines[-1] if lines else {"subject": "", "parameter": "", "call": "no try was begun"}
             found.append({**last, "kind": "died", "words": f"status {process.returncode}"})

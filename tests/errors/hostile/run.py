@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import resource
@@ -19,14 +20,15 @@ from .world import World
 WORLDS = ("", "one", "several")
 SEARCH = 60  # tries for right arguments
 TOGETHER = 20  # tries in one trace
+ALONE = 0.6  # of the visits to a kernel's body that make one try and compile the kernel
 
 
-def visit(which: str, use: Callable[[World], None]) -> None:
-    """Call `use` in one of the worlds."""
-    if which:
-        places.inside(which, use)
-    else:
-        places.outside(use)
+def visit(which: str, use: Callable[[World], None]) -> Any:
+    """Call `use` in one of the worlds; the stages of its kernel, where it has one."""
+    return places.inside(which, use) if which else places.outside(use)
+
+
+_numbers = itertools.count()
 
 
 class Found:
@@ -69,9 +71,22 @@ def make(
     places_ = [w for w in WORLDS if found.subjects[w]]
     while len(rows) < count:
         which = order.choice(places_)
-        many = min(TOGETHER if which else 4, count - len(rows))
-        visit(which, lambda w, many=many: rows.extend(_some(found, w, many, order, note)))
+        alone = bool(which) and order.random() < ALONE  # a try whose kernel is compiled
+        many = min(1 if alone else TOGETHER if which else 4, count - len(rows))
+        stages = visit(which, lambda w, many=many: rows.extend(_some(found, w, many, order, note)))
+        if alone and rows[-1]["kind"] == "accepted":
+            _compile(stages, rows[-1], note)
     return rows
+
+
+def _compile(stages: Any, row: dict[str, Any], note: Callable[[dict[str, Any]], Any]) -> None:
+    """What was accepted while tracing compiles, or is refused in words of ours."""
+    note({**row, "kind": "begun"})
+    subject = Subject("", lambda _: lambda: stages.ptx, (), ())
+    outcome = attempt(subject, World({}, ""), {})
+    if outcome.kind != "accepted":
+        row.update(kind=outcome.kind, words=f"compiling: {outcome.words}")
+    note(row)
 
 
 def _some(
@@ -92,13 +107,21 @@ def _some(
         given = {p.name: order.choice(values) for p in chosen}
         shown = {**labels, **{k: v.label for k, v in given.items()}}
         call = f"[{world.inside or 'outside'}] {subject.label}({', '.join(f'{k}={v}' for k, v in shown.items())})"
-        row = {"subject": subject.label, "parameter": "+".join(given), "call": call, "kind": "begun", "words": ""}
+        number = next(_numbers)
+        row = {
+            "number": number,
+            "subject": subject.label,
+            "parameter": "+".join(given),
+            "call": call,
+            "kind": "begun",
+            "words": "",
+        }
         note(row)
         arguments = {**{k: world.get(v) for k, v in labels.items()}, **{k: v.make() for k, v in given.items()}}
         outcome = attempt(subject, world, arguments)
         row.update(kind=outcome.kind, words=outcome.words)
-        note(row)
         rows.append(row)
+        note(row)
         if outcome.kind == "hung":
             break
     bad = _still_whole(world)

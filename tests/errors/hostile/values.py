@@ -34,6 +34,13 @@ class Color(enum.IntEnum):
     RED = 1
 
 
+class CallRaises:
+    """A function of the user's that fails, whose error is the user's own."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise Hostile("on purpose")
+
+
 class Plain:
     pass
 
@@ -203,7 +210,7 @@ _THINGS: dict[str, Callable[[], Any]] = {
     "class raises": _raising("__class__".strip("_"), __class__=property(lambda self: 1 / 0)),
     "getattr raises": _raising("__getattr__"),
     "getattribute raises": _raising("__getattribute__"),
-    "call raises": _raising("__call__"),
+    "call raises": CallRaises,
     "array raises": _raising("__array__", "__array_interface__"),
     "interface lies": type(
         "Odd", (), {"__cuda_array_interface__": {"shape": "x"}, "__array_interface__": {"data": None}}

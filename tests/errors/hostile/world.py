@@ -155,8 +155,9 @@ def _graph(kernel: Any) -> Any:
 _dead: dict[str, Any] = {}
 
 
-def inside(which: str, use: Callable[[World], None]) -> None:
-    """Call `use` in the body of a kernel: "one" has a single warpgroup, "several" three of them and a cluster."""
+def inside(which: str, use: Callable[[World], None]) -> Any:
+    """Call `use` in the body of a kernel: "one" has a single warpgroup, "several" three of them and a cluster. Its stages."""
+    made: list[Any] = []
     shape = (
         {"grid": (4, 2), "grid_names": ("i", "j")}
         if which == "one"
@@ -193,7 +194,8 @@ def inside(which: str, use: Callable[[World], None]) -> None:
         kernel = kd.kernel(body, out_type=(X, INDICES), scratch_types=SCRATCH, **shape)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            kernel.lower(X, INDICES, 3)
+            made.append(kernel.lower(X, INDICES, 3))
         o[...] = value
 
     kd.kernel(outer, out_type=X).lower(X)
+    return made[0]

@@ -1,0 +1,87 @@
+"""A seeded sample of wrong calls of everything public; `python -m tests.errors.hostile --count 59000` makes all of them."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import io
+import warnings
+
+import pytest
+
+import kernel_dsl as kd
+from tests.errors.hostile import run
+from tests.errors.hostile.__main__ import BAD
+
+# what a try may end as; `unforeseen` is told in words that name function and arguments, but not what to write
+ALLOWED = {"accepted", "error", "python", "own"}
+INTERNAL = ("x_ref.bounds", "x_ref.ends_with_array", "n.evaluate")  # methods that only our own code calls
+
+
+def _make(count: int, seed: int) -> list[dict[str, str]]:
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        return run.make(count, seed)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_wrong_calls_are_told(seed: int) -> None:
+    rows = _make(600, seed)
+    bad = [
+        f"{r['kind']}: {r['call']}\n    {r['words']}"
+        for r in rows
+        if r["kind"] not in ALLOWED and r["subject"] not in INTERNAL
+    ]
+    assert bad == [], "\n".join(bad)
+    counts = collections.Counter(r["kind"] for r in rows)
+    assert counts["error"] > 300 and counts["accepted"] > 20, counts
+
+
+@pytest.mark.slow
+def test_many_wrong_calls_are_told() -> None:
+    rows = _make(20_000, 3)
+    bad = [
+        f"{r['kind']}: {r['call']}\n    {r['words']}" for r in rows if r["kind"] in BAD and r["subject"] not in INTERNAL
+    ]
+    assert bad == [], "\n".join(bad)
+
+
+def test_all_that_is_public_is_tried() -> None:
+    """Subjects come from `__all__` and from classes, so that what is new is among them."""
+    found = run.Found("", 0)
+    labels = {s.label for subjects in found.subjects.values() for s in subjects}
+    functions = {f"kd.{n}" for n in kd.__all__ if callable(getattr(kd, n)) and not _is_error(getattr(kd, n))}
+    assert functions <= labels
+    for method in (
+        "x.sum",
+        "x_ref.reshape",
+        "acc.scale_rows",
+        "kernel.lower",
+        "graph.set_params",
+        "cuda.__call__",
+        "stages.compile",
+    ):
+        assert method in labels
+
+
+def _is_error(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, BaseException)
+
+
+def test_a_defect_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function that checks nothing, and one that never ends, are told by the tries."""
+
+    def careless(x: object) -> object:
+        return x + 1  # type: ignore[operator]
+
+    def endless(x: object) -> None:
+        while x is not None:
+            pass
+
+    monkeypatch.setattr(run, "SEARCH", 2)
+    monkeypatch.setitem(run.attempt.__globals__, "SECONDS", 0.05)
+    for function, kind in ((careless, {"python", "raw"}), (endless, {"hung"})):
+        monkeypatch.setattr(kd, "__all__", ["exp"])
+        monkeypatch.setattr(kd, "exp", function)
+        rows = run.make(8, 0, "kd.exp")
+        assert kind & {r["kind"] for r in rows}, rows
