@@ -38,7 +38,7 @@ def public(target: _T, name: str = "") -> _T:
     """
     if isinstance(target, type):
         if not issubclass(target, BaseException):
-            _make_methods_public(target)
+            _make_methods_public(target, name or target.__name__)
         return cast("_T", target)
     if not isinstance(target, FunctionType) or getattr(target, "__guards__", False):
         return target
@@ -74,12 +74,12 @@ def unguarded(function: _T) -> _T:
     return function
 
 
-def _make_methods_public(cls: type[Any]) -> None:
+def _make_methods_public(cls: type[Any], called: str) -> None:
     for key, value in list(vars(cls).items()):
         dunder = key.startswith("__") and key.endswith("__")
         if key in _INNER or (key.startswith("_") and not dunder):
             continue
-        name = cls.__name__ if key in ("__init__", "__post_init__", "__call__") else key.strip("_")
+        name = called if key in ("__init__", "__post_init__", "__call__") else key.strip("_")
         if isinstance(value, (classmethod, staticmethod)):
             made: Any = type(value)(public(value.__func__, name))
         else:

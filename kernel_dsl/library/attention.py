@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import kernel_dsl as kd
@@ -22,7 +23,7 @@ from .matmul import MANY, array_address, check_apart, check_counts, element_stri
 _log = logging.getLogger("kernel_dsl")
 
 
-@public
+@partial(public, name="attention")
 class Attention:
     """`attention(q, k, v)`: q (batch, heads, queries, dim), k and v (batch, kv_heads, keys, dim); returns q's shape.
 
@@ -159,11 +160,14 @@ def describe(
         raise BadCallArgument(kernel=kernel, what=what, hint="give all three one float dtype")
     if not k.shape[2] and queries:
         raise BadCallValue(kernel=kernel, what="there are no keys", hint="a softmax needs at least one key")
-    if scale is not None and not hasattr(scale, "__float__"):
-        raise BadCallArgument(kernel=kernel, what=f"scale={scale!r}", hint="a positive number")
-    factor = max(dim, 1) ** -0.5 if scale is None else float(scale)
+    if scale is not None and (isinstance(scale, bool) or not hasattr(scale, "__float__")):
+        raise BadCallArgument(kernel=kernel, what=f"scale={shown(scale)}", hint="a positive number")
+    try:
+        factor = max(dim, 1) ** -0.5 if scale is None else float(scale)
+    except (OverflowError, TypeError):
+        factor = math.nan
     if not math.isfinite(factor) or factor <= 0:
-        raise BadCallValue(kernel=kernel, what=f"scale={scale!r}", hint="a positive number")
+        raise BadCallValue(kernel=kernel, what=f"scale={shown(scale)}", hint="a positive number")
     return AttentionProblem(batch, heads, k.shape[1], queries, k.shape[2], dim, dtype, bool(causal), factor, bool(lse))
 
 

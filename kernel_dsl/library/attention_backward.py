@@ -5,9 +5,12 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import kernel_dsl as kd
+from kernel_dsl.boundary import checks_itself, public
+from kernel_dsl.diagnostics import shown
 from kernel_dsl.dtypes import as_dtype
 from kernel_dsl.errors import BadCallArgument, BadCallValue
 from kernel_dsl.stages import target_named
@@ -56,6 +59,7 @@ class _Fast:
         return self.finish(dq_sum.reshape(-1, self.rows, EIGHT), **how), dk, dv
 
 
+@partial(public, name=NAME)
 class AttentionBackward:
     """`attention_backward(dout, q, k, v, out, lse)`: (dq, dk, dv), in the dtype of q, k and v.
 
@@ -73,6 +77,7 @@ class AttentionBackward:
     def __repr__(self) -> str:
         return "<kd.library.attention_backward>"
 
+    @checks_itself("scale", "config")
     def __call__(
         self,
         dout: Any,
@@ -94,6 +99,7 @@ class AttentionBackward:
             arrays, {"stream": stream, "interpret": interpret}
         )
 
+    @checks_itself("scale", "config", "target")
     def lower(
         self,
         dout: Any,
@@ -204,11 +210,11 @@ def check_results(p: AttentionProblem, dout: Any, out: Any, lse: Any) -> None:
         ("out", out, shape, p.dtype),
         ("lse", lse, shape[:3], kd.float32),
     ):
-        if not hasattr(x, "shape") or not hasattr(x, "dtype"):
+        if not isinstance(getattr(x, "shape", None), tuple) or not hasattr(x, "dtype"):
             what = f"{name} is a {type(x).__name__}"
             raise BadCallArgument(kernel=NAME, what=what, hint="pass what `attention` returned with `return_lse=True`")
         if tuple(x.shape) != wanted:
-            what = f"{name} is {tuple(x.shape)}"
+            what = f"{name} is {shown(tuple(x.shape))}"
             raise BadCallValue(kernel=NAME, what=what, hint=f"its shape is {wanted}")
         if as_dtype(x.dtype) != dtype:
             raise BadCallArgument(kernel=NAME, what=f"{name} is {as_dtype(x.dtype)}", hint=f"it is {dtype}")

@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import fields, replace
+from functools import partial
 from numbers import Integral
 from typing import Any
 
@@ -63,7 +64,7 @@ def _on_tensor_cores(a: DType, b: DType, precision: str | None) -> bool:
     return a.name in _FAST or (a == kd.float32 and precision == "tf32")
 
 
-@public
+@partial(public, name="matmul")
 class Matmul:
     """`matmul(a, b)`: a (M, K) times b (K, N), each row-major or transposed (`w.T`), in float32 or int32 accumulators.
 

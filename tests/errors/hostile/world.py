@@ -69,6 +69,7 @@ _OUTSIDE: dict[str, Any] = {
     "INDICES": INDICES,
     "square": np.ones((64, 64), np.float32),
     "heads": np.ones((1, 1, 16, 16), np.float32),
+    "sums": np.ones((1, 1, 16), np.float32),
     "[X]": [X],
     "[(8, 16)]": [(8, 16)],
     "['float32']": ["float32"],
@@ -100,7 +101,7 @@ HINTS: dict[str, str] = {
     "swizzle": "128", "template": "'mov.b32 $0, $1;'", "threadgroup": "(1, 1, 1)", "tile_width": "2", "tiling": "(8, 16)",
     "true_fun": "lambda: None", "upper": "2", "v": "heads", "value": "x 1", "wg_axis": "'wg'", "x": "x i_val m square", "y": "x i_val m",
     "z": "x", "index_map": "lambda *a: a[0]", "axis": "0", "axis1": "0", "axis2": "1", "compare": "x", "types": "SMEM spec", "calls": "[call]",
-    "inner": "x", "other": "x", "out_type": "struct",
+    "inner": "x", "other": "x", "out_type": "struct", "dout": "heads", "out": "heads", "lse": "sums",
 }  # fmt: skip
 
 
@@ -142,6 +143,7 @@ def _made() -> dict[str, Any]:
         "params": kd.CompilerParams(),
         "library.matmul": kd.library.matmul,
         "library.attention": kd.library.attention,
+        "library.attention_backward": kd.library.attention_backward,
         "block": kd.BlockSpec((8, 16), lambda *i: (0, 0)),
     }
 
