@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from .accumulator import ACC
 from .boundary import public
-from .diagnostics import Error
+from .diagnostics import Error, at_user_line, shown
 from .dtypes import (
     bfloat16,
     bool_,
@@ -26,6 +27,7 @@ from .dtypes import (
     uint32,
     uint64,
 )
+from .errors import UnknownName
 from .interpret_params import InterpretParams
 from .kernel import kernel
 from .layout import Layout
@@ -121,7 +123,19 @@ def __getattr__(name: str) -> Any:
         return import_module("kernel_dsl.library")
     module = _LATE.get(name)
     if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise _unknown(name)
     value = public(getattr(import_module(module), name))
     globals()[name] = value
     return value
+
+
+def _unknown(name: str) -> AttributeError:
+    if name.startswith("__"):  # what Python looks for
+        return AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    near = get_close_matches(name, [*__all__, "library"], 3)
+    hint = (
+        f"did you mean {', '.join(f'`kd.{x}`' for x in near)}?"
+        if near
+        else "`kd.__all__` and docs/reference.md list what it has"
+    )
+    return cast("AttributeError", at_user_line(UnknownName(name=shown(name), hint=hint)))

@@ -51,6 +51,14 @@ class UnknownDType(Error, TypeError):
     help = "use a name such as `kd.float32`, or a NumPy dtype; the dtypes are {names}"
 
 
+class UnknownName(Error, AttributeError):
+    """A name that `kernel_dsl` does not have."""
+
+    code = "unknown-name"
+    title = "`kernel_dsl` has no {name}"
+    help = "{hint}"
+
+
 class NoCommonDType(Error, TypeError):
     """Two dtypes have no common dtype in the promotion lattice."""
 

@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 from .boundary import checks_itself, public
 from .diagnostics import shown
@@ -78,6 +78,14 @@ def ask(names: Iterable[str]) -> tuple[int, ...]:
     assert binding is not None  # nobody could ask without one
     binding.used.update(names)
     return tuple(binding.values[name] for name in names)
+
+
+def _refuse(sign: str) -> Any:
+    def operator_(self: Symbol, *others: object) -> NoReturn:
+        hint = "what a graph computes anew are sums, differences and products, `//` and `%`"
+        raise VariableType(variable=", ".join(self.variables()), got=f"`{sign}`", hint=hint)
+
+    return operator_
 
 
 @public
@@ -162,6 +170,18 @@ class Symbol:
 
     def __neg__(self) -> Symbol:
         return Expression("-", operator.sub, 0, self)
+
+    __truediv__ = __rtruediv__ = _refuse("/")
+    __pow__ = __rpow__ = _refuse("**")
+    __matmul__ = __rmatmul__ = _refuse("@")
+    __and__ = __rand__ = _refuse("&")
+    __or__ = __ror__ = _refuse("|")
+    __xor__ = __rxor__ = _refuse("^")
+    __lshift__ = __rlshift__ = _refuse("<<")
+    __rshift__ = __rrshift__ = _refuse(">>")
+    __divmod__ = __rdivmod__ = _refuse("divmod")
+    __round__ = _refuse("round")
+    __contains__ = _refuse("in")
 
 
 class Variable(Symbol):

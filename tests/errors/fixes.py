@@ -96,6 +96,7 @@ FIXES: dict[str, tuple[str, str, str]] = {
         "out[0] = x[1]",
     ),
     "ValueFromOtherTrace": ("escaped_value", "x[...] + kept[0]", "x[...] + x[...]"),
+    "UnknownName": ("unknown_name", "kd.maximun", "kd.maximum"),
     "VariableType": ("variable_type", "n=1.5", "n=2"),
     "VariableUse": ("variable_use", 'kd.Variable("n", 1, 8)', "8"),
     "VariableValue": ("variable_value", '"n", 8, 1', '"n", 1, 8'),
