@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 import kernel_dsl as kd
 from tests.speed import slowness
 from tests.work import calls
@@ -76,3 +78,86 @@ def test_small_kernels() -> None:
 
     assert _best(CASES["vector_add"].lower) <= 0.03 * slowness()
     assert _best(CASES["softmax"].lower) <= 0.08 * slowness()
+
+
+def _functions(count: int) -> Any:
+    def body(x: Any, out: Any) -> None:
+        v = x[...]
+        for _ in range(count):
+            v = kd.exp(v)
+        out[...] = v
+
+    return kd.kernel(body, out_type=Spec((128,), kd.float32)).lower(Spec((128,), kd.float32))
+
+
+def test_a_chain_of_exponentials_is_linear() -> None:
+    """LLVM's time can't be counted, and doubles where it would be fourfold."""
+    short, long = (_best(lambda size=size: _functions(size), 2) for size in (200, 400))
+    assert long <= 3 * short
+
+
+def _of_inputs(count: int) -> Any:
+    def body(*refs: Any) -> None:
+        *inputs, out = refs
+        total: Any = 0.0
+        for x in inputs:
+            total = total + x[...]
+        out[...] = total
+
+    spec = Spec((128,), kd.float32)
+    return kd.kernel(body, out_type=spec).lower(*[spec] * count)
+
+
+def test_inputs_are_linear() -> None:
+    short, long = (calls(lambda count=count: _of_inputs(count).ptx) for count in (400, 800))
+    assert long <= 2.05 * short
+
+
+def _loops(depth: int) -> Any:
+    def body(x: Any, out: Any) -> None:
+        def go(k: int, v: Any) -> Any:
+            return kd.fori_loop(0, 2, lambda _, u: go(k - 1, u), v) if k else v + 1.0
+
+        out[...] = go(depth, x[...])
+
+    return kd.kernel(body, out_type=Spec((128,), kd.float32)).lower(Spec((128,), kd.float32))
+
+
+@pytest.mark.parametrize("nested", [_nested, _loops])
+def test_nesting_is_linear(nested: Callable[[int], Any]) -> None:
+    short, long = (calls(lambda depth=depth: nested(depth).ptx) for depth in (30, 60))
+    assert long <= 2.05 * short
+
+
+BILLION = 10**9
+TOO_MUCH: dict[str, Callable[[int], Any]] = {
+    "full": lambda n: kd.full((n,), 1.0),
+    "zeros": lambda n: kd.zeros((n, 2), kd.int8),
+    "iota": lambda n: kd.iota(kd.int32, n),
+    "arange": kd.arange,
+    "broadcasted_iota": lambda n: kd.broadcasted_iota(kd.float32, (n, 1), 0),
+    "broadcast_to": lambda n: kd.broadcast_to(kd.zeros((1,), kd.float32), (n,)),
+    "pad": lambda n: kd.pad(kd.zeros((4,), kd.float32), n),
+    "outer": lambda n: kd.zeros((n // 1000, 1), kd.int8) + kd.zeros((1, 1000), kd.int8),
+}
+
+
+@pytest.mark.parametrize("name", TOO_MUCH)
+def test_what_no_lane_holds_is_refused_at_once(name: str) -> None:
+    """With the work that a tenth of the size is refused with."""
+
+    def refuse(size: int) -> None:
+        with pytest.raises(kd.Error, match="elements a lane"):
+            kd.kernel(lambda o: o.__setitem__(0, TOO_MUCH[name](size)), out_type=Spec((4,), kd.float32)).lower()
+
+    refuse(BILLION)
+    less, more = (calls(lambda size=size: refuse(size)) for size in (BILLION // 10, BILLION))
+    assert more <= 1.1 * less <= 20_000
+
+
+@pytest.mark.parametrize("make", [lambda: _nested(200), lambda: _loops(200), lambda: _of_inputs(5000)])
+def test_what_is_too_deep_or_too_many_is_refused_at_once(make: Callable[[], Any]) -> None:
+    start = time.process_time()
+    with pytest.raises(kd.Error, match=r"nested over 64 deep|bytes of parameters"):
+        make()
+    assert time.process_time() - start <= slowness()
