@@ -114,7 +114,7 @@ __all__ = [
 __all__ += _op_names  # noqa: PLE0605 - a list too  # pyright: ignore[reportUnsupportedDunderAll]
 
 for _name in set(__all__) - set(_LATE):
-    globals()[_name] = public(globals()[_name])
+    globals()[_name] = public(globals()[_name], _name)
 
 
 def __getattr__(name: str) -> Any:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import EnumMeta
-from types import CodeType, FunctionType, TracebackType
+from types import CodeType, FrameType, FunctionType, TracebackType
 from typing import Any, TypeVar, cast
 
 from .arguments import Plan, a_function
@@ -128,6 +129,7 @@ def told(
             isinstance(error, ValueTooLarge) and not error.fields["op"]
         ):  # raised where no function of the user's is known
             error.fields["op"] = name
+        _rename(error, name, sys._getframe(1).f_back)  # pyright: ignore[reportPrivateUsage]
         return at_user_line(error)
     if isinstance(error, Warning):
         return error
@@ -143,6 +145,21 @@ def told(
     if isinstance(error, RecursionError) and ours > _MANY:
         return at_user_line(NestedTooDeep(limit=_MANY))
     return at_user_line(_unforeseen(error, name, function, args, keywords, given))
+
+
+def _rename(error: Error, name: str, caller: FrameType | None) -> None:
+    """Name the function that the user called, `clip`, where it is told of one that this one calls, `maximum`."""
+    if error.named or caller is None or is_ours(caller.f_code):
+        return
+    error.named = True  # whatever called the body that it comes from is not meant
+    from .ops import __all__ as known
+
+    at_call = (error.loc.file, error.loc.line) == (
+        caller.f_code.co_filename,
+        caller.f_lineno,
+    )  # else it is of an op of a body
+    if at_call and error.fields.get("op") in known and name in known:
+        error.fields["op"] = name
 
 
 # --- whose error it is ---------------------------------------------------------------------------

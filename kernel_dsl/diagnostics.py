@@ -23,6 +23,7 @@ class Error(Exception):
     label: ClassVar[str] = ""
     note: ClassVar[str] = ""
     help: ClassVar[str] = ""
+    named = False  # whether it is known which function of ours the user called
 
     def __init__(
         self, *, loc: Loc | None = None, other: Loc | None = None, other_label: str = "", **fields: Any

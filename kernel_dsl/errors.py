@@ -156,7 +156,7 @@ class BadAxis(Error, ValueError):
     """An axis that the operand does not have."""
 
     code = "bad-axis"
-    title = "axis {axis} is not an axis of a value of shape {shape}"
+    title = "axis {axis!r} is not an axis of a value of shape {shape}"
     help = "{hint}"
 
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 import collections
 import contextlib
 import io
+import re
 import warnings
 
 import pytest
 
 import kernel_dsl as kd
+from kernel_dsl import ops
 from tests.errors.hostile import run
 from tests.errors.hostile.__main__ import BAD
+from tests.errors.hostile.tries import attempt
+from tests.errors.hostile.world import World
 
 # what a try may end as; `unforeseen` is told in words that name function and arguments, but not what to write
 ALLOWED = {"accepted", "error", "python", "own"}
@@ -66,6 +70,30 @@ def test_all_that_is_public_is_tried() -> None:
 
 def _is_error(value: object) -> bool:
     return isinstance(value, type) and issubclass(value, BaseException)
+
+
+def test_errors_name_the_function_that_was_called() -> None:
+    """Not one that it calls, nor the first name of one with several: what can't be an operand is given for each parameter."""
+    found = run.Found("kd.", 0)
+    told = 0
+    wrong: list[str] = []
+
+    def use(world: World) -> None:
+        nonlocal told
+        for subject in found.subjects["one"]:
+            name = subject.label.removeprefix("kd.")
+            right = found.arguments(subject, world) or {}
+            for parameter in subject.parameters if name in ops.__all__ else ():
+                given = {**{k: world.get(v) for k, v in right.items()}, parameter.name: "no operand"}
+                outcome = attempt(subject, world, given)
+                named = re.search(r"`(\w+)`", outcome.words) if outcome.kind == "error" else None
+                if named is not None and named[1] in ops.__all__:
+                    told += 1
+                    if named[1] != name:
+                        wrong.append(f"kd.{name}, {parameter.name}: {outcome.words}")
+
+    run.visit("one", use)
+    assert told > 200 and wrong == [], "\n".join(wrong)
 
 
 def test_a_defect_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
