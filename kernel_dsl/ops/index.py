@@ -14,6 +14,7 @@ from ..layout import SCALAR
 from ..refs import ds
 from ..trace import current, emit, traced
 from ..values import Array
+from ..variables import Symbol
 from . import arith
 from .cast import Cast
 from .compare import Select
@@ -104,6 +105,8 @@ def cdiv(x: Any, y: Any) -> Any:
     """
     if isinstance(x, Array) or isinstance(y, Array):
         return arith.floor_divide(arith.add(x, arith.subtract(y, 1)), y)
+    if isinstance(x, Symbol) or isinstance(y, Symbol):
+        return -(-x // y)
     hint = "static or traced integers"
     return -(-an_int(x, "cdiv", "x", hint=hint) // _divisor(an_int(y, "cdiv", "y", hint=hint)))
 
