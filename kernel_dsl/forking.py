@@ -37,6 +37,13 @@ def lock() -> threading.RLock:
     return made
 
 
+def gate() -> Any:
+    """A closed lock that another thread opens, once. No child waits at it: the thread that waits is not the one that forks."""
+    made = threading.Lock()
+    made.acquire()
+    return made
+
+
 def locks() -> list[Any]:
     """All locks of `lock` that are in use."""
     return list(_locks)

@@ -106,8 +106,7 @@ def to_ptx(text: str, target: Target, *, level: int = 2) -> str:
     call, and could leave llvmlite's lock held.
     """
     made: list[str | Exception] = []
-    done = threading.Lock()
-    done.acquire()
+    done = forking.gate()
 
     def run() -> None:
         try:
