@@ -59,10 +59,10 @@ import numpy as np
 import kernel_dsl as kd
 import importlib
 from kernel_dsl.__main__ import find_kernel, parse_argument
-from runtime import driver
+from kernel_dsl.runtime import driver
 from kernel_dsl import loading
 frontend = sys.modules["kernel_dsl.kernel"]
-from runtime import assemble, binding, cache, calls, disk_cache, dispatch  # imports are not what is timed
+from kernel_dsl.runtime import assemble, binding, cache, calls, disk_cache, dispatch  # imports are not what is timed
 place, *texts = json.loads(sys.argv[1])
 arguments = [parse_argument(text) for text in texts]
 gpu = bool(driver.available())
@@ -84,13 +84,14 @@ def timed(*arguments, trace=frontend.trace_kernel):
 frontend.trace_kernel = timed
 if gpu:
     import torch
-    import runtime.interop.torch
-    from runtime.device import cuda_device
+    import kernel_dsl.runtime.interop.torch
+    from kernel_dsl.runtime.device import cuda_device
     cuda_device()
     torch.cuda.synchronize()
 else:
-    import runtime.device
-    import runtime.interop.numpy
+    from kernel_dsl import runtime
+    import kernel_dsl.runtime.device
+    import kernel_dsl.runtime.interop.numpy
     class NoDevice:
         kind, index, target = "cuda", 0, kd.target.DEFAULT
         def load(self, assembled):

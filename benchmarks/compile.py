@@ -69,7 +69,13 @@ def spent() -> float:
 
 def ours(name: str) -> dict[str, float]:
     """Milliseconds of one compile in this process, by phase."""
-    for module in ("lowering", "lowering.math", "runtime.assemble", "examples.01_softmax", "examples.02_vector_add"):
+    for module in (
+        "kernel_dsl.lowering",
+        "kernel_dsl.lowering.math",
+        "kernel_dsl.runtime.assemble",
+        "examples.01_softmax",
+        "examples.02_vector_add",
+    ):
         importlib.import_module(module)
     assert kd.library.matmul is not None
     clock = time.perf_counter

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from typing import Any
 
 import kernel_dsl as kd
-from runtime import driver
-from runtime.device import cuda_device
-from runtime.timing import Timing, device_times, host_times
+from kernel_dsl.runtime import driver
+from kernel_dsl.runtime.device import cuda_device
+from kernel_dsl.runtime.timing import Timing, device_times, host_times
 
 N, NODES = 1024, 100
 REPLAY_LIMIT, UPDATE_LIMIT_US, GPU_LIMIT = 1.2, 1.5, 1.02

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-import runtime
+from kernel_dsl import runtime
 from kernel_dsl.compiled import (
     ArrayAssumption,
     CompiledKernel,
@@ -24,11 +24,11 @@ from kernel_dsl.compiled import (
     PointerParam,
 )
 from kernel_dsl.dtypes import float32
-from runtime import driver
-from runtime.device import cuda_device
-from runtime.dispatch import FastCalls, first
-from runtime.launch import ParamBuffer
-from runtime.timing import Timing, host_times
+from kernel_dsl.runtime import driver
+from kernel_dsl.runtime.device import cuda_device
+from kernel_dsl.runtime.dispatch import FastCalls, first
+from kernel_dsl.runtime.launch import ParamBuffer
+from kernel_dsl.runtime.timing import Timing, host_times
 
 N, THREADS = 1024, 128
 

@@ -142,7 +142,7 @@ def _cache(options: argparse.Namespace) -> None:
     if settings.cache_dir is None:
         print("there is no disk cache: no home folder of this user is known. Name a folder in KERNEL_DSL_CACHE")
         return
-    disk = importlib.import_module("runtime.disk_cache").DiskCache(settings.cache_dir)
+    disk = importlib.import_module("kernel_dsl.runtime.disk_cache").DiskCache(settings.cache_dir)
     found = disk.stats()
     if options.action == "clear":
         print(f"removed {disk.clear()} kernels from {found.directory}")
@@ -153,7 +153,7 @@ def _cache(options: argparse.Namespace) -> None:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    doctor = importlib.import_module("runtime.doctor")
+    doctor = importlib.import_module("kernel_dsl.runtime.doctor")
     broken = 0
     for finding in doctor.findings(list(_trials())):
         print(finding, flush=True)
@@ -185,7 +185,7 @@ def _trials() -> Iterator[tuple[str, Callable[[], str]]]:
     yield "compiling", lambda: f"a kernel became {len(double.lower(x).ptx.splitlines())} lines of PTX"
     yield "assembling", assemble
     yield "interpreter", lambda: right(double(x, interpret=True))
-    if importlib.import_module("runtime.driver").available():
+    if importlib.import_module("kernel_dsl.runtime.driver").available():
         yield "running", lambda: right(double(x, interpret=False))
 
 

@@ -66,6 +66,6 @@ def _of_function(module: str | None, name: str) -> str:
         return _FUNCTIONS.get(name, "")
     from . import ops
 
-    if module in ("math", "np", "numpy", "cmath", "jnp", "torch", "operator") and name in ops.__all__:
+    if module in ("math", "np", "numpy", "cmath", "jnp", "torch", "operator") and name in ops.NAMES:
         return f"use `kd.{name}`"
     return ""

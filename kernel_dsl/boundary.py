@@ -152,13 +152,13 @@ def _rename(error: Error, name: str, caller: FrameType | None) -> None:
     if error.named or caller is None or is_ours(caller.f_code):
         return
     error.named = True  # whatever called the body that it comes from is not meant
-    from .ops import __all__ as known
+    from .ops import NAMES
 
     at_call = (error.loc.file, error.loc.line) == (
         caller.f_code.co_filename,
         caller.f_lineno,
     )  # else it is of an op of a body
-    if at_call and error.fields.get("op") in known and name in known:
+    if at_call and error.fields.get("op") in NAMES and name in NAMES:
         error.fields["op"] = name
 
 

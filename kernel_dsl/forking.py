@@ -21,7 +21,7 @@ from typing import Any
 # Of the hooks before a fork, the last registered runs first: logging registers its own, which takes a lock that imports
 # need, when it is imported, so it is imported before ours is registered.
 _log = logging.getLogger("kernel_dsl")
-_OURS = frozenset(("kernel_dsl", "lowering", "runtime", "llvmlite", "cuda"))
+_OURS = frozenset(("kernel_dsl", "llvmlite", "cuda"))
 _locks: weakref.WeakSet[Any] = weakref.WeakSet()
 _guards: list[Any] = []
 _in_child: list[Callable[[], object]] = []

@@ -88,12 +88,12 @@ class Kernel:
 
     @public
     def _call(self, args: tuple[Any, ...], out: Any, stream: Any, interpret: Any) -> Any:
-        from runtime.recording import made
+        from kernel_dsl.runtime.recording import made
 
         return made(self._slow_call, args, out, stream, interpret)
 
     def _slow_call(self, args: tuple[Any, ...], out: Any, stream: Any, interpret: Any) -> Any:
-        from runtime import call
+        from kernel_dsl.runtime import call
 
         interpret = self._interpret if interpret is None else interpret
         prepared = self._prepare(args, out, interpret)
@@ -104,7 +104,7 @@ class Kernel:
         return unflatten(prepared.kernel.output_tree, list(results))
 
     def _learn(self, args: tuple[Any, ...], out: Any, prepared: _Prepared) -> None:
-        from runtime.dispatch import FastCalls, first
+        from kernel_dsl.runtime.dispatch import FastCalls, first
 
         if self._fast is None:
             self._fast = FastCalls()
@@ -114,8 +114,8 @@ class Kernel:
 
     def _prepare(self, args: tuple[Any, ...], out: Any, interpret: Any) -> _Prepared:
         """Everything before the launch: arguments described, the kernel compiled and loaded."""
-        from runtime.arrays import is_array, view
-        from runtime.device import pick_device
+        from kernel_dsl.runtime.arrays import is_array, view
+        from kernel_dsl.runtime.device import pick_device
 
         check_interpret(interpret, self.name)
         leaves, structure = flatten(args)
@@ -263,7 +263,7 @@ class Kernel:
         if isinstance(x, ShapeDtypeStruct):
             return ArrayInput(settled(x.shape, "lower"), x.dtype)
         if hasattr(x, "shape") and hasattr(x, "dtype") and not isinstance(x, np.generic):
-            from runtime.arrays import is_array, view
+            from kernel_dsl.runtime.arrays import is_array, view
 
             if is_array(x):
                 return _array_input(view(x))
@@ -272,7 +272,7 @@ class Kernel:
 
     def bind(self, *args: Any, out: Any = None, stream: Any = None, interpret: Any = None) -> Any:
         """Fix the arguments: `bound = k.bind(x, y)`, then `bound()` launches on the same arrays at the least cost."""
-        from runtime import bind
+        from kernel_dsl.runtime import bind
 
         prepared = self._prepare(args, out, self._interpret if interpret is None else interpret)
         tree = prepared.kernel.output_tree
@@ -302,7 +302,7 @@ class Kernel:
         `backward(ctx, *gradients)` it is differentiable: `ctx.saved_tensors` are the tensor inputs and the outputs,
         or what `setup_context(ctx, inputs, output)` saved.
         """
-        from runtime.torch_op import as_torch_op
+        from kernel_dsl.runtime.torch_op import as_torch_op
 
         return as_torch_op(self, self._definition, name, inputs=inputs, backward=backward, setup_context=setup_context)
 
@@ -332,14 +332,14 @@ class _Prepared:
 
 
 def _recording() -> bool:
-    from runtime import recording
+    from kernel_dsl.runtime import recording
 
     return recording.current() is not None
 
 
 def _first_of(array: Any, shape: tuple[int, ...]) -> Any:
     """The first elements of a row-major array, where it has so many; else the array."""
-    from runtime.arrays import narrowed, view
+    from kernel_dsl.runtime.arrays import narrowed, view
 
     there = view(array)
     return narrowed(array, shape) if there.contiguous and there.size >= math.prod(shape) else array

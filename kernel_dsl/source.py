@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
-_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-_OURS = tuple(os.path.join(_ROOT, p) + os.sep for p in ("kernel_dsl", "lowering", "runtime"))
+from .rooms import folders
+
+_OURS = tuple(folder + os.sep for folder in folders())
 # Code of others that calls ours with what the user gave it: the standard library, and NumPy's functions.
 _STANDARD = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 _INSTALLED = tuple(_STANDARD + folder for folder in ("site-packages", "dist-packages"))

@@ -17,7 +17,7 @@ from .target import DEFAULT, TARGETS, Target
 from .text import show
 
 if TYPE_CHECKING:
-    from lowering import CallSpec
+    from kernel_dsl.lowering import CallSpec
 
 
 def target_named(name: str | None) -> Target:
@@ -79,14 +79,14 @@ class Stages:
 
     @lazy
     def _lowered(self) -> Any:
-        from lowering import to_llvm
+        from kernel_dsl.lowering import to_llvm
 
         # passes work in place: on a copy, so that `.ir` stays what was traced
         return to_llvm(clone(self.traced.ir), self.target, self._spec)
 
     @lazy
     def _spec(self) -> CallSpec:
-        from lowering import CallSpec
+        from kernel_dsl.lowering import CallSpec
 
         t = self.traced
         return CallSpec(t.outputs, t.output_tree, self.overlaps, self.params.max_registers)
@@ -98,7 +98,7 @@ class Stages:
 
     def after_passes(self) -> dict[str, str]:
         """The IR's text after each pass of the lowering, by the pass's name."""
-        from lowering import run_passes
+        from kernel_dsl.lowering import run_passes
 
         texts: dict[str, str] = {}
         run_passes(clone(self.traced.ir), self.target, lambda step, ir: texts.update({step.name: show(ir)}))
@@ -114,7 +114,7 @@ class Stages:
     @public
     def kernel(self) -> CompiledKernel:
         """What the runtime launches. Raises the errors of lowering at the user's line."""
-        from lowering import compile_kernel
+        from kernel_dsl.lowering import compile_kernel
 
         return compile_kernel(self.traced.ir, self.target, self._lowered, self._spec)
 
@@ -126,7 +126,7 @@ class Stages:
 
     def _check_waits(self) -> None:
         """Refuse waits that can never end. Not for the interpreter, which reports the deadlock as it happens."""
-        from lowering import check_waits
+        from kernel_dsl.lowering import check_waits
 
         if not self._waits_end:
             check_waits(self.traced.ir)
@@ -143,7 +143,7 @@ class Stages:
 
     def assembled(self) -> Assembled:
         """The machine code, without a warning."""
-        from runtime.assemble import AssemblerOptions, assemble
+        from kernel_dsl.runtime.assemble import AssemblerOptions, assemble
 
         self._check_waits()
         return assemble(self.kernel, options=AssemblerOptions(ptxas=environment().ptxas))
@@ -187,13 +187,13 @@ class Compiled:
     @public
     def sass(self) -> str:
         """The machine code as text, with the user's lines. Raises ToolMissing without nvdisasm or cuobjdump."""
-        from runtime.sass import sass
+        from kernel_dsl.runtime.sass import sass
 
         return sass(self.assembled)
 
     def save(self, path: Any) -> None:
         """Write it to a file that `kd.load_compiled` reads."""
-        from runtime.aot import save
+        from kernel_dsl.runtime.aot import save
 
         save(self.assembled, path)
 

@@ -3,8 +3,13 @@
 Importing it imports neither cuda nor a framework.
 """
 
-from .binding import bind
-from .calls import call
-from .device import pick_device
+if __name__ != "kernel_dsl.runtime":
+    from kernel_dsl.rooms import give_way
 
-__all__ = ["bind", "call", "pick_device"]
+    give_way(__name__, __file__)
+else:
+    from .binding import bind
+    from .calls import call
+    from .device import pick_device
+
+    __all__ = ["bind", "call", "pick_device"]

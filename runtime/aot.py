@@ -70,6 +70,8 @@ def load_compiled(path: str | os.PathLike[str]) -> CompiledFile:
     Raises ArtifactError, naming the file, for anything that `save` of this version did not write,
     FileNotFoundError, and OSError for what can't be read. A file holds machine code: load only what you trust.
     """
+    if not isinstance(path, (str, os.PathLike)) or "\0" in os.fspath(path):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ArgumentTypeError(f"load_compiled takes the path of a file, and was given {shown(path)}")
     try:
         compiled, _ = unpack(_read(path))
         if problem(compiled):

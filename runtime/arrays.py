@@ -143,7 +143,7 @@ def narrowed(array: Any, shape: tuple[int, ...]) -> Any:
     if tuple(array.shape) == tuple(shape):
         return array
     if not hasattr(array, "reshape"):
-        return import_module("runtime.interop.generic").narrowed(view(array), shape)
+        return import_module("kernel_dsl.runtime.interop.generic").narrowed(view(array), shape)
     return array.reshape(-1)[: math.prod(shape)].reshape(shape)
 
 
@@ -181,7 +181,7 @@ def frameworks(name: str) -> Interop:
     """The interop module of a framework: "numpy", "torch", "cupy", "jax" or "generic"."""
     module = _loaded.get(name)
     if module is None:
-        module = _loaded[name] = import_module(f"runtime.interop.{name}").INTEROP
+        module = _loaded[name] = import_module(f"kernel_dsl.runtime.interop.{name}").INTEROP
     return module
 
 

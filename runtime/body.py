@@ -203,7 +203,7 @@ def _caller() -> tuple[str, int]:
     """File and line of the innermost frame that is not ours."""
     frame = inspect.currentframe()
     while frame is not None:
-        if str(frame.f_globals.get("__name__")).partition(".")[0] not in ("runtime", "kernel_dsl"):
+        if str(frame.f_globals.get("__name__")).partition(".")[0] != "kernel_dsl":
             return frame.f_code.co_filename, frame.f_lineno
         frame = frame.f_back
     return "", 0

@@ -62,8 +62,8 @@ def why_not(item: Any, gpus: int, target: Target | None) -> str:
 
 def _gpus() -> tuple[int, Target | None]:
     """How many GPUs there are, and what the first one is; none where that can't be used."""
-    from runtime import driver
-    from runtime.device import cuda_device
+    from kernel_dsl.runtime import driver
+    from kernel_dsl.runtime.device import cuda_device
 
     try:
         device = cuda_device()
@@ -75,7 +75,7 @@ def _gpus() -> tuple[int, Target | None]:
 @pytest.fixture(autouse=True, scope="session")
 def check_each_pass() -> None:
     """Every kernel that a test lowers is verified after tracing and after each pass."""
-    from lowering import pipeline
+    from kernel_dsl.lowering import pipeline
 
     pipeline.check_each_pass = True
 

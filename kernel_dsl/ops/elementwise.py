@@ -28,6 +28,8 @@ from ..promote import promote
 from ..trace import LayoutVar, current, emit, find, is_open, resolve, traced
 from ..values import Array
 
+__all__ = ["broadcast_to"]
+
 # --- constants -----------------------------------------------------------------------------------
 
 

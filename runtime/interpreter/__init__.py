@@ -16,6 +16,7 @@ from .machine import run_module
 from .memory import Buffer, GlobalMemory
 from .parse import parse
 from .ptx import Module, PtxError
+from .tensor_map import encode_tensor_map
 
 Dims = tuple[int, int, int]
 
@@ -29,6 +30,7 @@ __all__ = [
     "Module",
     "PtxError",
     "RunReport",
+    "encode_tensor_map",
     "parse",
     "run",
 ]

@@ -1,4 +1,4 @@
-"""The table of PTX that the interpreter runs, made from the code: `python -m runtime.interpreter.coverage`.
+"""The table of PTX that the interpreter runs, made from the code: `python -m kernel_dsl.runtime.interpreter.coverage`.
 
 Elementwise, warp and matrix instructions are listed by their grammar; the others by what their builders say.
 """
@@ -12,7 +12,7 @@ from .semantics import forms, matrix, table, warp, wgmma
 
 HEADER = """# PTX that the interpreter runs
 
-Made by `python -m runtime.interpreter.coverage`; a test keeps it so. An instruction or modifier that is not here is an
+Made by `python -m kernel_dsl.runtime.interpreter.coverage`; a test keeps it so. An instruction or modifier that is not here is an
 error that names it, with its line. `a|b` is a choice, `?` marks what may be left out, and the number is how many
 opcodes a line stands for.
 """

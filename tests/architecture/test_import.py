@@ -22,7 +22,7 @@ before = set(sys.modules)
 sys.setprofile(note)
 import kernel_dsl
 sys.setprofile(None)
-heavy = [m for m in ("llvmlite", "cuda", "torch", "jax", "cupy", "lowering", "runtime") if m in sys.modules]
+heavy = [m for m in ("llvmlite", "cuda", "torch", "jax", "cupy", "kernel_dsl.lowering", "kernel_dsl.runtime") if m in sys.modules]
 others = [m for m in set(sys.modules) - before if m.partition(".")[0] != "kernel_dsl"]
 print(calls, len(others), *heavy)
 """

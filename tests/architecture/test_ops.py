@@ -10,10 +10,10 @@ import pytest
 
 from kernel_dsl import ops
 from kernel_dsl.ir import Op
+from kernel_dsl.lowering.pipeline import run_passes
+from kernel_dsl.lowering.rules import FAMILIES, all_rules
+from kernel_dsl.lowering.rules.elementwise import leaf_rule
 from kernel_dsl.text import parse
-from lowering.pipeline import run_passes
-from lowering.rules import FAMILIES, all_rules
-from lowering.rules.elementwise import leaf_rule
 from tests.conftest import ROOT
 from tests.kernels import CASES, lowered
 
@@ -70,10 +70,10 @@ def test_docstring_says_what_it_becomes(op: type[Op]) -> None:
 
 @cache
 def _known() -> frozenset[str]:
-    from runtime.interpreter import semantics
+    from kernel_dsl.runtime.interpreter import semantics
 
     del semantics  # importing it fills the table
-    from runtime.interpreter.semantics.table import entries
+    from kernel_dsl.runtime.interpreter.semantics.table import entries
 
     return frozenset(e.opcode[0] for e in entries()) | _CONTROL
 

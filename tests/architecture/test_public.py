@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 import kernel_dsl as kd
+from kernel_dsl.ops import NAMES
 from tests import golden
+from tests.architecture import exports
 
 
 def _signature(x: Any) -> str:
@@ -50,6 +53,18 @@ def surface() -> str:
 
 def test_surface(update: bool) -> None:
     golden.check(Path(__file__).with_name("public.txt"), surface(), update)
+
+
+def test_operations_are_named_one_by_one() -> None:
+    """Editors and type checkers see what is written; `python -m tests.architecture.exports` writes it."""
+    text = exports.FILE.read_text()
+    assert "import *" not in text
+    found: dict[str, list[str]] = {}
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("ops."):
+            found.setdefault(str(node.module)[4:], []).extend(alias.name for alias in node.names)
+    assert {family: sorted(names) for family, names in found.items()} == exports.families()
+    assert set(kd.__all__) >= NAMES
 
 
 def test_all_is_sorted_by_family_and_has_no_double() -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from kernel_dsl.compiled import Assembled
+from kernel_dsl.runtime import memory
 from kernel_dsl.target import DEFAULT
-from runtime import memory
 
 
 class FakeLoaded:

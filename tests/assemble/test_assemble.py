@@ -9,9 +9,8 @@ import pytest
 
 from kernel_dsl.compiled import SourceLine
 from kernel_dsl.options import assembler_environment
-from kernel_dsl.target import TARGETS
-from runtime import driver, tools
-from runtime.assemble import (
+from kernel_dsl.runtime import driver, tools
+from kernel_dsl.runtime.assemble import (
     AssemblerOptions,
     assemble,
     assembler_identity,
@@ -19,9 +18,10 @@ from runtime.assemble import (
     ptxas_version,
     resources,
 )
-from runtime.driver import Availability
-from runtime.problems import AssemblerError, ToolMissing
-from runtime.ptxas_log import messages, user_line
+from kernel_dsl.runtime.driver import Availability
+from kernel_dsl.runtime.problems import AssemblerError, ToolMissing
+from kernel_dsl.runtime.ptxas_log import messages, user_line
+from kernel_dsl.target import TARGETS
 
 from .kernels import HEADER, axpy
 
@@ -191,8 +191,8 @@ def test_a_named_ptxas_that_is_not_there_is_an_error_not_a_search() -> None:
 def test_without_any_assembler_the_error_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("runtime.assemble.find_ptxas", lambda options: None)
-    monkeypatch.setattr("runtime.assemble.driver.available", lambda: Availability(0, "none"))
+    monkeypatch.setattr("kernel_dsl.runtime.assemble.find_ptxas", lambda options: None)
+    monkeypatch.setattr("kernel_dsl.runtime.assemble.driver.available", lambda: Availability(0, "none"))
     with pytest.raises(ToolMissing, match="pip install nvidia-cuda-nvcc"):
         assemble(axpy())
 
@@ -206,7 +206,7 @@ def test_the_drivers_compiler_gives_the_same_resources(monkeypatch: pytest.Monke
     if whole:
         kernel = replace(kernel, ptx=kernel.ptx + "// setmaxnreg\n")
     expected = assemble(kernel).resources
-    monkeypatch.setattr("runtime.assemble.find_ptxas", lambda options: None)
+    monkeypatch.setattr("kernel_dsl.runtime.assemble.find_ptxas", lambda options: None)
     made = assemble(kernel)
     assert bool(made.cubin) is not whole
     assert abs(made.resources.registers - expected.registers) <= 4
@@ -232,7 +232,7 @@ def test_identity_follows_the_program(tmp_path: Path) -> None:
 @needs_ptxas
 def test_remarks_are_warnings_at_the_users_line(monkeypatch: pytest.MonkeyPatch) -> None:
     import kernel_dsl as kd
-    from runtime import ptxas_log
+    from kernel_dsl.runtime import ptxas_log
 
     @kd.kernel(out_type=lambda x: x)
     def double(x, out):
@@ -242,7 +242,7 @@ def test_remarks_are_warnings_at_the_users_line(monkeypatch: pytest.MonkeyPatch)
     said = ptxas_log.messages(
         "ptxas info    : (C7510) Potential Performance Loss: 'mul.rn.f32' instructions are serialized"
     )
-    monkeypatch.setattr("runtime.assemble.messages", lambda log: said)
+    monkeypatch.setattr("kernel_dsl.runtime.assemble.messages", lambda log: said)
     with pytest.warns(RuntimeWarning, match="C7510") as caught:
         double.lower(kd.ShapeDtypeStruct((128,), kd.float32)).compile()
     assert (caught[0].filename, caught[0].lineno) == (__file__, line)

@@ -17,10 +17,11 @@ from pathlib import Path
 
 import pytest
 
+from kernel_dsl import rooms
 from kernel_dsl.compiled import Assembled, Remark, Resources, SmemRegion, SourceLine
-from runtime import cache as cache_module
-from runtime.cache import KernelCache, cache_key, relocate, sources_hash
-from runtime.disk_cache import DiskCache
+from kernel_dsl.runtime import cache as cache_module
+from kernel_dsl.runtime.cache import KernelCache, cache_key, relocate, sources_hash
+from kernel_dsl.runtime.disk_cache import DiskCache
 
 from .kernels import axpy
 
@@ -60,7 +61,7 @@ def test_each_part_of_the_key_counts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_key_is_the_same_in_another_process() -> None:
     code = (
-        "from runtime.cache import cache_key;"
+        "from kernel_dsl.runtime.cache import cache_key;"
         "print(cache_key('ir', target='sm_90a', options='O(3)', assembler='ptxas 13.0.88'))"
     )
     root = Path(__file__).parents[2]
@@ -69,13 +70,14 @@ def test_the_key_is_the_same_in_another_process() -> None:
 
 
 def test_a_changed_source_of_ours_changes_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for folder in ("kernel_dsl", "lowering/rules", "runtime"):
-        (tmp_path / folder).mkdir(parents=True)
+    for folder in ("lowering/rules", "runtime"):
+        (tmp_path / "kernel_dsl" / folder).mkdir(parents=True)
     for name in ("assemble.py", "ptxas_log.py", "occupancy.py"):
-        (tmp_path / "runtime" / name).write_text(name)
-    rule = tmp_path / "lowering" / "rules" / "add.py"
+        (tmp_path / "kernel_dsl" / "runtime" / name).write_text(name)
+    rule = tmp_path / "kernel_dsl" / "lowering" / "rules" / "add.py"
     rule.write_text("a = 1\n")
-    monkeypatch.setattr(cache_module, "_ROOT", str(tmp_path))
+    monkeypatch.setattr(rooms, "HERE", str(tmp_path / "kernel_dsl"))
+    monkeypatch.setattr(rooms, "folder_of", lambda part: str(tmp_path / "kernel_dsl" / part))
     before = sources_hash.__wrapped__()
     assert sources_hash.__wrapped__() == before
     rule.write_text("a = 2\n")
@@ -222,7 +224,7 @@ def test_leftovers_of_a_dead_writer_are_swept(tmp_path: Path) -> None:
 WORKER = """
 import random, sys
 from pathlib import Path
-from runtime.disk_cache import DiskCache
+from kernel_dsl.runtime.disk_cache import DiskCache
 from tests.assemble.test_cache import KEYS, made
 folder, seed, cap = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 random.seed(seed)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.disk_cache import DiskCache
+from kernel_dsl.runtime.disk_cache import DiskCache
 from tests.conftest import ROOT
 
 from .test_cache import KEYS, made
@@ -30,7 +30,7 @@ def nothing_hangs() -> Generator[None]:
 
 WRITER = """
 import json, logging, random, sys
-from runtime.disk_cache import DiskCache
+from kernel_dsl.runtime.disk_cache import DiskCache
 from tests.assemble.test_cache import KEYS, made
 logging.basicConfig(level=logging.WARNING)
 random.seed(int(sys.argv[2]))
@@ -50,7 +50,7 @@ print(json.dumps([disk.counters.hits, disk.counters.stored]))
 
 CLEARER = """
 import random, shutil, sys, time
-from runtime.disk_cache import DiskCache
+from kernel_dsl.runtime.disk_cache import DiskCache
 end = time.time() + float(sys.argv[2])
 while time.time() < end:
     DiskCache(sys.argv[1]).clear()

@@ -20,9 +20,9 @@ import pytest
 import kernel_dsl as kd
 from kernel_dsl import loading, options
 from kernel_dsl.__main__ import main
-from runtime.cache import KernelCache
-from runtime.disk_cache import FOLDER, DiskCache
-from runtime.marked_folder import MARKER, OpenFolder
+from kernel_dsl.runtime.cache import KernelCache
+from kernel_dsl.runtime.disk_cache import FOLDER, DiskCache
+from kernel_dsl.runtime.marked_folder import MARKER, OpenFolder
 from tests.conftest import ROOT
 
 from .test_cache import KEYS, entries, made
@@ -367,7 +367,7 @@ def test_a_disk_that_takes_no_more_still_gives(
 
 SMALL = """
 import resource, signal, sys
-from runtime.disk_cache import DiskCache
+from kernel_dsl.runtime.disk_cache import DiskCache
 from tests.assemble.test_cache import KEYS, made
 disk = DiskCache(sys.argv[1])
 disk.put(KEYS[0], made(500))

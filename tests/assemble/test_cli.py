@@ -11,9 +11,9 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl.__main__ import CommandError, main, parse_argument
-from runtime import doctor, driver, tools
-from runtime.assemble import find_ptxas
-from runtime.disk_cache import DiskCache
+from kernel_dsl.runtime import doctor, driver, tools
+from kernel_dsl.runtime.assemble import find_ptxas
+from kernel_dsl.runtime.disk_cache import DiskCache
 from tests.assemble.test_cache import KEYS, made
 
 ROOT = Path(__file__).parents[2]

@@ -14,15 +14,15 @@ from pathlib import Path
 import pytest
 
 from kernel_dsl.compiled import Assembled, OutputSpec, Resources
+from kernel_dsl.runtime import elf
+from kernel_dsl.runtime.aot import load_compiled, save
+from kernel_dsl.runtime.assemble import assemble, find_ptxas
+from kernel_dsl.runtime.cache import KernelCache
+from kernel_dsl.runtime.disk_cache import DiskCache
+from kernel_dsl.runtime.errors import ArgumentTypeError
+from kernel_dsl.runtime.marked_folder import MARKER
 from kernel_dsl.serialize import UNSEALED, ArtifactError, pack, seal, unpack
 from kernel_dsl.well_formed import problem
-from runtime import elf
-from runtime.aot import load_compiled, save
-from runtime.assemble import assemble, find_ptxas
-from runtime.cache import KernelCache
-from runtime.disk_cache import DiskCache
-from runtime.errors import ArgumentTypeError
-from runtime.marked_folder import MARKER
 from tests.conftest import ROOT
 from tests.kernels import CASES, lowered
 

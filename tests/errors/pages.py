@@ -18,7 +18,7 @@ FOLDER = ROOT / "docs" / "errors"
 def classes() -> dict[str, type[kd.Error]]:
     """Every class that a user can meet, by name: those of the language, and those of the runtime that have a fix."""
     import kernel_dsl
-    from runtime import errors
+    from kernel_dsl.runtime import errors
 
     modules = [
         importlib.import_module(f"kernel_dsl.{m.name}")

@@ -70,8 +70,8 @@ def test_missing_fences_and_waits_are_found(monkeypatch: pytest.MonkeyPatch) -> 
     """Without the compiler's fences in pipelines, for the lanes' copies and its waits, kernels of each kind go wrong."""
     import kernel_dsl.pipelines as single
     import kernel_dsl.warp_specialized as several
-    from lowering import pipeline
-    from lowering.context import Context
+    from kernel_dsl.lowering import pipeline
+    from kernel_dsl.lowering.context import Context
 
     def kinds(kind: str, seeds: Any) -> set[str]:
         found = [attempt(kind, seed, schedules=("late",)) for seed in seeds]

@@ -14,8 +14,8 @@ from unittest import mock
 import numpy as np
 
 import kernel_dsl as kd
+from kernel_dsl.runtime import interpreter
 from kernel_dsl.tree import flatten
-from runtime import interpreter
 from tests.kernels import CASES
 
 from .kernels import FORMS, TRANSPOSES, bf16, e4m3, e5m2, example, f16, f32, f64, gelu, i8, i32

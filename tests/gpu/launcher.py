@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from runtime.assemble import find_ptxas
+from kernel_dsl.runtime.assemble import find_ptxas
 
 
 def why_no_gpu() -> str | None:

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from kernel_dsl.compiled import LaunchAttributes
-from runtime.arrays import view
-from runtime.errors import ArgumentValueError, LaunchError
-from runtime.graph import Graph, GraphError, Variable
+from kernel_dsl.runtime.arrays import view
+from kernel_dsl.runtime.errors import ArgumentValueError, LaunchError
+from kernel_dsl.runtime.graph import Graph, GraphError, Variable
 
 from .cuda_played import (
     DOUBLE,

@@ -16,9 +16,9 @@ import pytest
 if not os.environ.get("KERNEL_DSL_FAKE_CUDA"):
     pytest.skip("needs the driver of test_fake_cuda_graph.py", allow_module_level=True)
 
-from runtime import calls, memory
-from runtime.arrays import CPU, view
-from runtime.device import cuda_device
+from kernel_dsl.runtime import calls, memory
+from kernel_dsl.runtime.arrays import CPU, view
+from kernel_dsl.runtime.device import cuda_device
 
 from .kernels import Kernel, like
 

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runtime import driver
-from runtime.arrays import frameworks
-from runtime.device import cuda_device
-from runtime.graph import Graph
+from kernel_dsl.runtime import driver
+from kernel_dsl.runtime.arrays import frameworks
+from kernel_dsl.runtime.device import cuda_device
+from kernel_dsl.runtime.graph import Graph
 
 from .cuda_played import CALLBACK, CLASHES, LAUNCHES, LIB, CudaKernel, graphs, host, on_device
 from .kernels import like

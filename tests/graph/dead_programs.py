@@ -153,7 +153,7 @@ def check(
     """A program: recorded, with only what is wanted named, and replayed with several inputs, beside the same calls in
     NumPy. Returns how many of its calls were kept, and how many there were. `counted`: kernels run the bodies.
     """
-    from runtime.graph import Graph
+    from kernel_dsl.runtime.graph import Graph
 
     program = DeadProgram(seed)
     needed = program.needed()

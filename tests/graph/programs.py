@@ -78,7 +78,7 @@ class Program:
 
 def check(program: Program, host: Callable[[Any], np.ndarray[Any, Any]], seed: int) -> None:
     """Record the program, and replay it with several inputs: all memory must be what eager gives."""
-    from runtime.graph import Graph
+    from kernel_dsl.runtime.graph import Graph
 
     start = program.values(seed)
     arrays = [program.whole(v.copy()) for v in start]

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kernel_dsl as kd
-from runtime import nvrtc
-from runtime.effects import may_have_effects
-from runtime.errors import ArgumentTypeError, ArgumentValueError
-from runtime.graph import Graph
-from runtime.graph.liveness import _Spans
+from kernel_dsl.runtime import nvrtc
+from kernel_dsl.runtime.effects import may_have_effects
+from kernel_dsl.runtime.errors import ArgumentTypeError, ArgumentValueError
+from kernel_dsl.runtime.graph import Graph
+from kernel_dsl.runtime.graph.liveness import _Spans
 
 from .dead_programs import BODIES, SIZE, bounds, check
 from .kernels import Kernel, N, device, ints, like

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from runtime.assemble import find_ptxas
+from kernel_dsl.runtime.assemble import find_ptxas
 
 DOCS = Path(__file__).parents[2] / "docs"
 

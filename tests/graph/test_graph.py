@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from runtime.errors import ArgumentTypeError, ArgumentValueError
-from runtime.graph import Graph, GraphError
+from kernel_dsl.runtime.errors import ArgumentTypeError, ArgumentValueError
+from kernel_dsl.runtime.graph import Graph, GraphError
 
 from .kernels import Kernel, N, ints, like
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from runtime.graph import Graph
+from kernel_dsl.runtime.graph import Graph
 
 from .kernels import Kernel, N, ints, like
 from .programs import Program, check

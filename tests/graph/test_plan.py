@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.graph.plan import ALIGNMENT, Block, Dependencies, ancestors, needed, place
+from kernel_dsl.runtime.graph.plan import ALIGNMENT, Block, Dependencies, ancestors, needed, place
 
 _RANGE = st.tuples(st.integers(0, 24), st.integers(0, 10)).map(lambda r: (r[0], r[0] + r[1]))
 _NODES = st.lists(st.tuples(st.lists(_RANGE, max_size=3), st.lists(_RANGE, max_size=2)), max_size=12)

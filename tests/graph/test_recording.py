@@ -8,8 +8,8 @@ import weakref
 import numpy as np
 import pytest
 
-from runtime.errors import ArgumentTypeError, ArgumentValueError
-from runtime.graph import Graph, GraphError
+from kernel_dsl.runtime.errors import ArgumentTypeError, ArgumentValueError
+from kernel_dsl.runtime.graph import Graph, GraphError
 
 from .kernels import Kernel, N, device, ints, like
 

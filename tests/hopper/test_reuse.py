@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
-from runtime.interpreter.hazards import HazardError
+from kernel_dsl.runtime.interpreter.hazards import HazardError
 
 from .helpers import random
 
@@ -366,7 +366,7 @@ def test_leaving_a_buffer_is_told(index: int) -> None:
 
 
 def test_loops_in_loops_take_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    from lowering.passes.finish_copies import Finish
+    from kernel_dsl.lowering.passes.finish_copies import Finish
 
     real, calls = Finish.region, [0]
 

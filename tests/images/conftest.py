@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runtime import driver, nvrtc
-from runtime.nvrtc import CompileError
+from kernel_dsl.runtime import driver, nvrtc
+from kernel_dsl.runtime.nvrtc import CompileError
 
 FAKE = bool(os.environ.get("KERNEL_DSL_FAKE_CUDA"))
 

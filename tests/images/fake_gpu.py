@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from runtime import cuda_device, memory, nvrtc
-from runtime.interpreter import GlobalMemory, parse, run
+from kernel_dsl.runtime import cuda_device, memory, nvrtc
+from kernel_dsl.runtime.interpreter import GlobalMemory, parse, run
 from tests.runtime.fake import CALLBACK, LIB, Launch
 
 from .worker import compile_ptx

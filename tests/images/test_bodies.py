@@ -11,8 +11,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from runtime.metal import metal_kernel
-from runtime.source import cuda_kernel
+from kernel_dsl.runtime.metal import metal_kernel
+from kernel_dsl.runtime.source import cuda_kernel
 
 from .conftest import compile_error
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
-from runtime.errors import ArgumentTypeError, ArgumentValueError
-from runtime.metal import metal_kernel
-from runtime.nvrtc import CompileError
-from runtime.source import cuda_kernel
+from kernel_dsl.runtime.errors import ArgumentTypeError, ArgumentValueError
+from kernel_dsl.runtime.metal import metal_kernel
+from kernel_dsl.runtime.nvrtc import CompileError
+from kernel_dsl.runtime.source import cuda_kernel
 
 from .conftest import one_block
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runtime import nvrtc
-from runtime.source import cuda_kernel
+from kernel_dsl.runtime import nvrtc
+from kernel_dsl.runtime.source import cuda_kernel
 
 from .conftest import one_block
 

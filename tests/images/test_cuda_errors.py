@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from runtime.body import check_body
-from runtime.errors import ArgumentTypeError, ArgumentValueError, LoadError
-from runtime.nvrtc import CompileError, compile_source
-from runtime.source import cuda_kernel
+from kernel_dsl.runtime.body import check_body
+from kernel_dsl.runtime.errors import ArgumentTypeError, ArgumentValueError, LoadError
+from kernel_dsl.runtime.nvrtc import CompileError, compile_source
+from kernel_dsl.runtime.source import cuda_kernel
 
 from .conftest import compile_error, one_block
 
@@ -157,7 +157,7 @@ def test_too_much_shared_memory(interpret):
 
 
 def hazard(k, **call) -> str:
-    from runtime.interpreter import HazardError
+    from kernel_dsl.runtime.interpreter import HazardError
 
     with pytest.raises(HazardError) as caught:
         k(**call, interpret=True)

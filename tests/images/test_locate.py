@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from runtime.body import locate
+from kernel_dsl.runtime.body import locate
 
 FILE = '''\
 import kernel_dsl as kd

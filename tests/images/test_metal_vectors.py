@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from runtime.metal import metal_kernel
-from runtime.source import cuda_kernel
+from kernel_dsl.runtime.metal import metal_kernel
+from kernel_dsl.runtime.source import cuda_kernel
 
 from .conftest import one_block
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.msl import reads, translate
+from kernel_dsl.runtime.msl import reads, translate
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runtime import memory, nvrtc
-from runtime.arrays import CPU, view
-from runtime.errors import ArgumentTypeError, ArgumentValueError, DeviceError, Error, LoadError
-from runtime.image import precompiled_cuda_kernel
+from kernel_dsl.runtime import memory, nvrtc
+from kernel_dsl.runtime.arrays import CPU, view
+from kernel_dsl.runtime.errors import ArgumentTypeError, ArgumentValueError, DeviceError, Error, LoadError
+from kernel_dsl.runtime.image import precompiled_cuda_kernel
 
 from .conftest import FAKE
 
@@ -254,8 +254,8 @@ def test_device_arrays_in_the_interpreter(x):
 def test_cubin_of_the_gpu(x, gpu):
     if nvrtc.unavailable():
         pytest.skip(nvrtc.unavailable())
-    from runtime.body import gpu_architecture
-    from runtime.device import cuda_device
+    from kernel_dsl.runtime.body import gpu_architecture
+    from kernel_dsl.runtime.device import cuda_device
 
     source = """extern "C" __global__ void scale(const float* x, float* out, bool negate, int n, float a, double shift) {
       int i = blockIdx.x * blockDim.x + threadIdx.x;

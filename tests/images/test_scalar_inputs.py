@@ -81,7 +81,7 @@ def room(torch: Any) -> Any:
 
 def test_no_memory_is_our_error(torch: Any, room: int) -> None:
     """On a call whose way is known, and on one whose way is not; the next one works."""
-    from runtime.errors import OutOfMemoryError
+    from kernel_dsl.runtime.errors import OutOfMemoryError
 
     big = torch.ones((int(room * 0.4) // 4096 // 4, 4096), device="cuda")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from runtime.interpreter import GlobalMemory, InterpretParams, Module, RunReport, parse, run
+from kernel_dsl.runtime.interpreter import GlobalMemory, InterpretParams, Module, RunReport, parse, run
 
 PTX = Path(__file__).parent / "ptx"
 HEADER = ".version 8.6\n.target sm_90a\n.address_size 64\n"

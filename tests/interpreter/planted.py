@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from runtime.interpreter import HazardError, HazardKind
+from kernel_dsl.runtime.interpreter import HazardError, HazardKind
 
 from .launching import SCHEDULES, kernel, launch
 

@@ -7,7 +7,7 @@ import pickle
 import numpy as np
 import pytest
 
-from runtime.interpreter import PtxError, parse
+from kernel_dsl.runtime.interpreter import PtxError, parse
 
 from .launching import HEADER, kernel, launch
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from runtime.arrays import view
-from runtime.device import cuda_device
-from runtime.interpreter import HazardKind as K
+from kernel_dsl.runtime.arrays import view
+from kernel_dsl.runtime.device import cuda_device
+from kernel_dsl.runtime.interpreter import HazardKind as K
 
 from .launching import kernel, launch
 from .planted import REGISTERS, Planted, check, swap

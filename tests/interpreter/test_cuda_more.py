@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from runtime.interpreter import HazardError, HazardKind
+from kernel_dsl.runtime.interpreter import HazardError, HazardKind
 
 from .launching import SCHEDULES, launch, load
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runtime.interpreter import GlobalMemory, InterpretParams, parse, run
-from runtime.interpreter.ptx import PtxError
-from runtime.interpreter.semantics.table import entries
+from kernel_dsl.runtime.interpreter import GlobalMemory, InterpretParams, parse, run
+from kernel_dsl.runtime.interpreter.ptx import PtxError
+from kernel_dsl.runtime.interpreter.semantics.table import entries
 from tests.gpu import differential, tensor_differential, warp_differential
 
 from .launching import kernel, launch

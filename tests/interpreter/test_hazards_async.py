@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from runtime.interpreter import HazardKind as K
-from runtime.interpreter.tensor_map import encode_tensor_map
+from kernel_dsl.runtime.interpreter import HazardKind as K
+from kernel_dsl.runtime.interpreter.tensor_map import encode_tensor_map
 
 from .planted import Planted, check, swap
 

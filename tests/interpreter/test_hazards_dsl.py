@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
-from lowering.rules import matrix
-from runtime.cache import KernelCache
-from runtime.interpreter import HazardKind as K
+from kernel_dsl.lowering.rules import matrix
+from kernel_dsl.runtime.cache import KernelCache
+from kernel_dsl.runtime.interpreter import HazardKind as K
 
 from .launching import SCHEDULES
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from runtime.interpreter import HazardKind as K
+from kernel_dsl.runtime.interpreter import HazardKind as K
 
 from .planted import Planted, check, swap
 

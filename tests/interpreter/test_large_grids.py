@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from kernel_dsl.compiled import ReportNames
-from runtime.interpreter import GlobalMemory, HazardError, InterpretParams, RunReport, parse
-from runtime.interpreter import HazardKind as K
-from runtime.interpreter.machine import Run
-from runtime.interpreter.program import Program
+from kernel_dsl.runtime.interpreter import GlobalMemory, HazardError, InterpretParams, RunReport, parse
+from kernel_dsl.runtime.interpreter import HazardKind as K
+from kernel_dsl.runtime.interpreter.machine import Run
+from kernel_dsl.runtime.interpreter.program import Program
 
 from .launching import HEADER, launch
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from kernel_dsl.compiled import OobFill, Swizzle
-from runtime.interpreter import HazardError
-from runtime.interpreter.tensor_map import TensorMapError, encode_tensor_map
+from kernel_dsl.runtime.interpreter import HazardError
+from kernel_dsl.runtime.interpreter.tensor_map import TensorMapError, encode_tensor_map
 
 from .launching import SCHEDULES, kernel, launch
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import kernel_dsl as kd
-from runtime.assemble import find_ptxas
+from kernel_dsl.runtime.assemble import find_ptxas
 from tests.work import calls
 
 X = kd.ShapeDtypeStruct((256,), kd.float32)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import kernel_dsl as kd
+from kernel_dsl.runtime.assemble import find_ptxas
 from kernel_dsl.target import TARGETS
-from runtime.assemble import find_ptxas
 from tests.language.casts import DTYPES
 
 Spec = kd.ShapeDtypeStruct

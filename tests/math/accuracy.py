@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lowering.math import FUNCTIONS
+from kernel_dsl.lowering.math import FUNCTIONS
 
 from .device import compile_ptx
 from .host import errors_double, errors_single, host_function

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import llvmlite.binding as llvm
 
-from lowering.math import MathFunction, definitions, function
+from kernel_dsl.lowering.math import MathFunction, definitions, function
 
 FEATURES = {"sm_80": "+ptx80", "sm_90a": "+ptx86"}
 

@@ -15,7 +15,7 @@ from typing import Any
 import llvmlite.binding as llvm
 import numpy as np
 
-from lowering.math import FUNCTIONS, definitions
+from kernel_dsl.lowering.math import FUNCTIONS, definitions
 
 NUMPY = {"float": np.float32, "double": np.float64, "i32": np.int32, "i64": np.int64}
 

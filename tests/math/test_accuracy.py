@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lowering.math import FUNCTIONS
+from kernel_dsl.lowering.math import FUNCTIONS
 
 from .accuracy import measured_names, sweep, worst_at_random
 from .host import host_function

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lowering.math import APPROX, FUNCTIONS
+from kernel_dsl.lowering.math import APPROX, FUNCTIONS
 
 from .device import assemble, compile_ptx, ptxas
 

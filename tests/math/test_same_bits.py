@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lowering.math import FUNCTIONS
-from runtime.interpreter import GlobalMemory, parse, run
+from kernel_dsl.lowering.math import FUNCTIONS
+from kernel_dsl.runtime.interpreter import GlobalMemory, parse, run
 from tests.gpu.launcher import Gpu, why_no_gpu
 
 from .device import compile_ptx

@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from lowering.math import APPROX, FUNCTIONS, definitions, function
-from lowering.math.huge import two_over_pi
-from lowering.math.text import Writer, float_literal
+from kernel_dsl.lowering.math import APPROX, FUNCTIONS, definitions, function
+from kernel_dsl.lowering.math.huge import two_over_pi
+from kernel_dsl.lowering.math.text import Writer, float_literal
 
 # The intrinsics that NVPTX selects an instruction for; others (llvm.exp, llvm.sin) abort the
 # process.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.assemble import find_ptxas, ptxas_version
+from kernel_dsl.runtime.assemble import find_ptxas, ptxas_version
 from tests.kernels import CASES, lowered
 
 GOLDEN = Path(__file__).with_name("resources.txt")

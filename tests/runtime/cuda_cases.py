@@ -18,7 +18,7 @@ import pytest
 if not os.environ.get("KERNEL_DSL_FAKE_CUDA"):
     pytest.skip("needs the driver of test_fake_cuda.py", allow_module_level=True)
 
-import runtime
+from kernel_dsl import runtime
 from kernel_dsl.compiled import (
     Assembled,
     LaunchAttributes,
@@ -28,12 +28,12 @@ from kernel_dsl.compiled import (
     Workspace,
 )
 from kernel_dsl.dtypes import bfloat16, float32, float64, uint8
-from runtime import driver, memory
-from runtime.arrays import view
-from runtime.binding import bind
-from runtime.device import cuda_device
-from runtime.dispatch import MISS, FastCalls
-from runtime.errors import (
+from kernel_dsl.runtime import driver, memory
+from kernel_dsl.runtime.arrays import view
+from kernel_dsl.runtime.binding import bind
+from kernel_dsl.runtime.device import cuda_device
+from kernel_dsl.runtime.dispatch import MISS, FastCalls
+from kernel_dsl.runtime.errors import (
     ArgumentTypeError,
     ArgumentValueError,
     LaunchError,

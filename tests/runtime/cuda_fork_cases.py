@@ -14,10 +14,10 @@ if not os.environ.get("KERNEL_DSL_FAKE_CUDA"):
     pytest.skip("needs the driver of test_fake_cuda.py", allow_module_level=True)
 
 import kernel_dsl as kd
-import runtime
-from runtime import driver
-from runtime.device import cuda_device, pick_device
-from runtime.errors import DeviceError
+from kernel_dsl import runtime
+from kernel_dsl.runtime import driver
+from kernel_dsl.runtime.device import cuda_device, pick_device
+from kernel_dsl.runtime.errors import DeviceError
 
 from .fake import Player, player
 from .kernels import scale

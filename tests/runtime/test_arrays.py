@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from kernel_dsl.dtypes import ALL, bfloat16, float32, float64, int32
-from runtime import dlpack, memory
-from runtime.arrays import ArrayView, is_array, overlap, row_major, view
-from runtime.errors import ArgumentTypeError, ArgumentValueError
+from kernel_dsl.runtime import dlpack, memory
+from kernel_dsl.runtime.arrays import ArrayView, is_array, overlap, row_major, view
+from kernel_dsl.runtime.errors import ArgumentTypeError, ArgumentValueError
 
 
 def test_importing_runtime_imports_no_framework_and_no_driver() -> None:

@@ -18,13 +18,13 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl import forking
-from runtime import cache, disk_cache, recording
-from runtime.graph import turns
+from kernel_dsl.runtime import cache, disk_cache, recording
+from kernel_dsl.runtime.graph import turns
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 
-PACKAGES = ("kernel_dsl", "lowering", "runtime")
+PACKAGES = ("kernel_dsl",)
 SOURCES = {"threading", "_thread", "queue", "functools", "concurrent.futures", "multiprocessing"}
 LOCKS = (type(threading.Lock()), type(threading.RLock()))
 
@@ -123,7 +123,7 @@ def test_locks_that_another_thread_holds_are_free_in_a_child() -> None:
 
 
 def guards() -> list[Any]:
-    from runtime import nvrtc
+    from kernel_dsl.runtime import nvrtc
 
     return [nvrtc._lock]
 
@@ -132,8 +132,8 @@ def guards() -> list[Any]:
 def test_a_fork_waits_for_a_compiler_at_work(which: str) -> None:
     from llvmlite.binding import ffi
 
-    import lowering.llvm  # noqa: F401
-    from runtime import nvrtc
+    import kernel_dsl.lowering.llvm  # noqa: F401
+    from kernel_dsl.runtime import nvrtc
 
     guard = ffi.lib._lock if which == "llvm" else nvrtc._lock
     busy, order = threading.Event(), []

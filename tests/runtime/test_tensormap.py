@@ -10,9 +10,9 @@ import pytest
 from kernel_dsl import dtypes
 from kernel_dsl.compiled import OobFill, Swizzle, TensorMapParam
 from kernel_dsl.dtypes import float16, float32
-from runtime.arrays import ArrayView, row_major
-from runtime.errors import ArgumentValueError
-from runtime.tensormap import plan
+from kernel_dsl.runtime.arrays import ArrayView, row_major
+from kernel_dsl.runtime.errors import ArgumentValueError
+from kernel_dsl.runtime.tensormap import plan
 
 
 def array(shape: tuple[int, ...], strides: Any = None, dtype: Any = float32, address: int = 4096) -> Any:

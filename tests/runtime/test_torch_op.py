@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import kernel_dsl as kd
-from runtime import driver
-from runtime.errors import ArgumentTypeError
+from kernel_dsl.runtime import driver
+from kernel_dsl.runtime.errors import ArgumentTypeError
 
 torch = pytest.importorskip("torch")
 DEVICES = ["cpu"] + ["cuda"] * bool(driver.available() and torch.cuda.is_available())

@@ -79,7 +79,7 @@ def _parameters(function: Any) -> tuple[inspect.Parameter, ...] | None:
 
 
 def _is_our_class(cls: type[Any]) -> bool:
-    return cls.__module__.partition(".")[0] in ("kernel_dsl", "runtime", "lowering")
+    return cls.__module__.partition(".")[0] == "kernel_dsl"
 
 
 def functions(module: Any, prefix: str) -> Iterator[Subject]:

@@ -15,7 +15,7 @@ from kernel_dsl.compiled import (
     TensorMapParam,
 )
 from kernel_dsl.dtypes import float32
-from runtime import driver
+from kernel_dsl.runtime import driver
 
 GPU = [
     pytest.mark.gpu,
@@ -25,8 +25,8 @@ GPU = [
 
 def needs_hopper() -> None:
     """Skip where clusters and TMA are missing."""
+    from kernel_dsl.runtime.device import cuda_device
     from kernel_dsl.target import Feature
-    from runtime.device import cuda_device
 
     if not cuda_device().target.supports(Feature.TMA):
         pytest.skip("needs clusters and TMA")

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-import runtime
+from kernel_dsl import runtime
 from kernel_dsl.compiled import LaunchAttributes, Workspace
-from runtime import memory
-from runtime.arrays import view
-from runtime.device import cuda_device, interpreter_device, pick_device
-from runtime.dispatch import MISS, FastCalls
-from runtime.errors import ArgumentValueError, LoadError, OutOfMemoryError
-from runtime.timing import device_times, host_times
+from kernel_dsl.runtime import memory
+from kernel_dsl.runtime.arrays import view
+from kernel_dsl.runtime.device import cuda_device, interpreter_device, pick_device
+from kernel_dsl.runtime.dispatch import MISS, FastCalls
+from kernel_dsl.runtime.errors import ArgumentValueError, LoadError, OutOfMemoryError
+from kernel_dsl.runtime.timing import device_times, host_times
 
 from ..kernels import STRIDES, scale, scale_ptx
 from ..test_calls import STRIDED
@@ -92,7 +92,7 @@ def test_strides_fills_aliases(torch: Any) -> None:
 def test_strided_copies_and_fills_of_every_rank(torch: Any) -> None:
     rng = np.random.default_rng(3)
     device = cuda_device()
-    from runtime import driver
+    from kernel_dsl.runtime import driver
 
     for index in (np.s_[::2, 1:, ::3], np.s_[:, 1:3, :], np.s_[1:3, 2:5, 4:9], np.s_[...]):
         data = torch.from_numpy(rng.standard_normal((4, 6, 10))).cuda()
@@ -397,8 +397,8 @@ def test_out_of_memory_survives(torch: Any) -> None:
 
 CHILD = """
 import numpy as np, pytest, runtime, dataclasses
-from runtime.device import cuda_device
-from runtime.errors import LaunchError
+from kernel_dsl.runtime.device import cuda_device
+from kernel_dsl.runtime.errors import LaunchError
 from tests.runtime.kernels import scale
 from tests.runtime.gpu.support import FAULT_PTX, any_gpu
 bad = any_gpu(dataclasses.replace(scale(), ptx=FAULT_PTX))
@@ -434,7 +434,7 @@ def test_an_illegal_address_is_a_launch_error() -> None:
 
 
 def free_bytes() -> int:
-    from runtime import driver
+    from kernel_dsl.runtime import driver
 
     device = cuda_device()
     device.synchronize()

@@ -10,8 +10,8 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl.loading import kernel_cache
-from runtime import nvrtc
-from runtime.errors import ArgumentValueError
+from kernel_dsl.runtime import nvrtc
+from kernel_dsl.runtime.errors import ArgumentValueError
 
 from .support import GPU
 

@@ -1,0 +1,59 @@
+"""Where the parts of the package lie: `lowering` and `runtime` are folders of `kernel_dsl` once it is installed.
+
+A checkout keeps them beside `kernel_dsl` and links them into it. Checkouts without symbolic links (Windows makes text files of
+them) and zip files have no such folders; there a finder answers for the two names. `import runtime` never means ours.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import module_from_spec
+from types import ModuleType
+
+PARTS = ("lowering", "runtime")
+HERE = os.path.dirname(os.path.abspath(__file__))
+_BESIDE = os.path.dirname(HERE)
+
+
+def folders() -> list[str]:
+    """The folders with our code: of the package, and of each part that lies beside it."""
+    return [HERE, *(folder_of(part) for part in PARTS if not _is_inside(part))]
+
+
+def folder_of(part: str) -> str:
+    """The folder of a part."""
+    return os.path.join(HERE if _is_inside(part) else _BESIDE, part)
+
+
+def _is_inside(part: str) -> bool:
+    return os.path.isfile(os.path.join(HERE, part, "__init__.py"))
+
+
+class PartsBeside:
+    """A finder for the parts of a package that lie beside it. What is found inside comes first."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        package, _, part = name.rpartition(".")
+        return PathFinder.find_spec(name, [_BESIDE]) if package == __package__ and part in PARTS else None
+
+
+def give_way(name: str, file: str) -> None:
+    """Put the user's module of this name in the place of one of our folders, which a checkout on `sys.path` offers.
+
+    Raises:
+        ModuleNotFoundError: there is no other. No file of ours is a module under a second name.
+    """
+    ours = os.path.dirname(os.path.dirname(os.path.abspath(file)))
+    others = [p for p in sys.path if os.path.abspath(p) != ours and not os.path.isdir(os.path.join(p, "kernel_dsl"))]
+    spec = PathFinder.find_spec(name, others)
+    if spec is None or spec.loader is None:
+        raise ModuleNotFoundError(f"No module named {name!r}; ours is kernel_dsl.{name}", name=name)
+    sys.modules[name] = module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+
+if not all(_is_inside(part) for part in PARTS):
+    sys.meta_path.append(PartsBeside())

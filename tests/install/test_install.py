@@ -1,0 +1,160 @@
+"""Every way to install: one top-level name, which runs beside a user's own modules of our folders' names."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import kernel_dsl as kd
+from kernel_dsl.rooms import PARTS
+from tests.conftest import ROOT
+
+PROGRAM = Path(__file__).parent / "program.py"
+
+
+def checkout(folder: Path, links: bool) -> Path:
+    """A copy of what is in the repository. Without links they are text files that name their target, as on Windows."""
+    if not (ROOT / ".git").exists() or shutil.which("git") is None:
+        pytest.skip("needs a git checkout, which tells what is in the repository")
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    for name in listed.stdout.splitlines():
+        source, target = ROOT / name, folder / name
+        if name.startswith(("tests/", "benchmarks/", "docs/")) or not (source.is_symlink() or source.is_file()):
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_symlink() and not links:
+            target.write_text(os.readlink(source))
+        else:
+            shutil.copy(source, target, follow_symlinks=False)
+    return folder
+
+
+def users_folder(folder: Path) -> Path:
+    """A program beside a module and a package with the names of our folders."""
+    (folder / "lowering").mkdir(parents=True)
+    (folder / "lowering" / "__init__.py").write_text('MINE = "a package"\n')
+    (folder / "runtime.py").write_text('MINE = "a module"\n')
+    shutil.copy(PROGRAM, folder)
+    return folder
+
+
+def run(python: str, folder: Path, *path: Path) -> str:
+    """What the user's program prints, run with these folders on PYTHONPATH."""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path)), "KERNEL_DSL_CACHE": "off"}
+    example = ROOT / "examples" / "01_softmax.py"
+    command = [python, str(folder / "program.py"), str(example)]
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("links", [True, False], ids=["links", "no links"])
+def test_a_checkout_on_the_path(links: bool, tmp_path: Path) -> None:
+    place = checkout(tmp_path / "checkout", links)
+    assert str(place) in run(sys.executable, users_folder(tmp_path / "user"), place)
+
+
+@pytest.mark.parametrize("links", [True, False], ids=["links", "no links"])
+def test_a_zip_file_on_the_path(links: bool, tmp_path: Path) -> None:
+    place = checkout(tmp_path / "checkout", False)
+    if links:  # what a zip of a checkout with links holds: each folder twice
+        for part in PARTS:
+            (place / "kernel_dsl" / part).unlink()
+            shutil.copytree(place / part, place / "kernel_dsl" / part)
+    archive = Path(shutil.make_archive(str(tmp_path / "checkout"), "zip", place))
+    assert str(archive) in run(sys.executable, users_folder(tmp_path / "user"), archive)
+
+
+def test_a_users_module_after_a_checkout_on_the_path(tmp_path: Path) -> None:
+    """Whatever the order, `import runtime` is the user's, and where he has none there is none."""
+    place = checkout(tmp_path / "checkout", True)
+    user = users_folder(tmp_path / "user")
+    apart = tmp_path / "apart"
+    apart.mkdir()
+    shutil.move(user / "program.py", apart)
+    run(sys.executable, apart, place, user)
+    code = "import sys\nfor name in sys.argv[1:]:\n    try: __import__(name)\n    except ModuleNotFoundError as e: print(e)"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "runtime", "lowering.module"],
+        cwd=apart, env={**os.environ, "PYTHONPATH": str(place)}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.splitlines() == [
+        "No module named 'runtime'; ours is kernel_dsl.runtime",
+        "No module named 'lowering'; ours is kernel_dsl.lowering",
+    ]
+
+
+def environment(folder: Path) -> str:
+    """The Python of a fresh environment that has our dependencies, and not us."""
+    venv.create(folder, with_pip=False)
+    python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
+    query = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    site = subprocess.run([python, "-c", query], capture_output=True, text=True, check=True).stdout.strip()
+    others = [p for p in sys.path if p.endswith(("site-packages", "dist-packages"))]
+    (Path(site) / "dependencies.pth").write_text("\n".join(others))  # whose own .pth files are not read
+    return str(python)
+
+
+def pip(*arguments: str | Path, python: str = sys.executable) -> None:
+    pytest.importorskip("setuptools", minversion="77")
+    pytest.importorskip("pip")
+    command = [sys.executable, "-m", "pip", "--python", python, *map(str, arguments), "--no-deps", "--no-index"]
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    done = subprocess.run([*command, "--no-build-isolation"], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_an_editable_install(tmp_path: Path) -> None:
+    place, python = checkout(tmp_path / "checkout", True), environment(tmp_path / "env")
+    pip("install", "-e", place, python=python)
+    assert str(place) in run(python, users_folder(tmp_path / "user"))
+
+
+def wheel(place: Path, folder: Path) -> Path:
+    pip("wheel", place, "-w", folder)
+    (made,) = folder.glob("*.whl")
+    return made
+
+
+def test_a_wheel(tmp_path: Path) -> None:
+    place, python = checkout(tmp_path / "checkout", True), environment(tmp_path / "env")
+    made = wheel(place, tmp_path / "wheel")
+    with zipfile.ZipFile(made) as archive:
+        names = archive.namelist()
+        metadata = archive.read(next(n for n in names if n.endswith("METADATA"))).decode()
+    assert {n.partition("/")[0] for n in names} == {"kernel_dsl", f"kernel_dsl-{kd.__version__}.dist-info"}
+    ours = [
+        p for part in ("kernel_dsl", *PARTS) for p in (ROOT / part).rglob("*") if p.suffix in (".py", ".h", ".typed")
+    ]
+    assert sum(not n.startswith("kernel_dsl-") for n in names) == len({os.path.realpath(p) for p in ours})
+    for line in (f"Version: {kd.__version__}", "License-Expression: Apache-2.0", "Classifier: Typing :: Typed"):
+        assert re.search(f"^{line}$", metadata, re.MULTILINE), metadata
+    pip("install", made, python=python)
+    assert "site-packages" in run(python, users_folder(tmp_path / "user"))
+
+
+def test_wheels_are_the_same_from_an_sdist_and_without_links(tmp_path: Path) -> None:
+    pytest.importorskip("setuptools", minversion="77")
+    place, linked = checkout(tmp_path / "checkout", False), checkout(tmp_path / "linked", True)
+    code = "from setuptools import build_meta; import sys; build_meta.build_sdist(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", code, tmp_path], cwd=linked, capture_output=True, check=True)
+    (source,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(source) as archive:
+        archive.extractall(tmp_path / "sdist", filter="data")
+    (unpacked,) = (tmp_path / "sdist").iterdir()
+    found = []
+    for name, tree in (("linked", linked), ("not", place), ("sdist", unpacked)):
+        with zipfile.ZipFile(wheel(tree, tmp_path / name)) as archive:
+            found.append(sorted(n for n in archive.namelist() if "dist-info" not in n))
+    assert found[0] == found[1] == found[2]
