@@ -83,11 +83,11 @@ def test_errors_name_the_function_that_was_called() -> None:
         for subject in found.subjects["one"]:
             name = subject.label.removeprefix("kd.")
             right = found.arguments(subject, world) or {}
-            for parameter in subject.parameters if name in ops.__all__ else ():
+            for parameter in subject.parameters if name in ops.NAMES else ():
                 given = {**{k: world.get(v) for k, v in right.items()}, parameter.name: "no operand"}
                 outcome = attempt(subject, world, given)
                 named = re.search(r"`(\w+)`", outcome.words) if outcome.kind == "error" else None
-                if named is not None and named[1] in ops.__all__:
+                if named is not None and named[1] in ops.NAMES:
                     told += 1
                     if named[1] != name:
                         wrong.append(f"kd.{name}, {parameter.name}: {outcome.words}")
