@@ -1,14 +1,19 @@
-"""Matrix products beside cuBLAS: `python -m benchmarks.matmul [bf16|fp8|int8|configs] [--json FILE] [--rounds N]`.
+"""Matrix products beside cuBLAS: `python -m benchmarks.matmul [bf16|fp8|int8|configs|sustained] [--json FILE] [--rounds N]`.
 
 Random normal data, inputs rotated over several copies, launches interleaved. Every result is checked against a
-float64-accumulated product of sampled rows, with outputs poisoned before. `configs` times a list of configurations.
+float64-accumulated product of sampled rows, with outputs poisoned before. `configs` times a list of configurations;
+`sustained` runs each of two products for `--seconds`, with clocks and power. `--rows TEXT` keeps the rows whose name has it;
+the JSON file is written after each row. Other layouts, dtypes and shapes: `benchmarks.products`.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
+import json
 import math
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -66,6 +71,24 @@ CONFIGS = {
 }
 
 
+class Rows(list[dict[str, Any]]):
+    """Measured rows. Each is kept in a file as soon as it is there."""
+
+    def __init__(self, wanted: str, path: str | None, seconds: float) -> None:
+        super().__init__()
+        self._wanted, self._path, self.seconds = wanted, path, seconds
+
+    def wants(self, name: str) -> bool:
+        """Whether a row is asked for."""
+        return self._wanted in name
+
+    def append(self, row: dict[str, Any]) -> None:
+        super().append(row)
+        if self._path is not None:
+            with open(self._path, "w") as file:
+                json.dump({"machine": machine(), "rows": list(self)}, file, indent=1)
+
+
 def rotating(make: Callable[[], Any], bytes_: int) -> Callable[[], Any]:
     """A new copy of the inputs at each call, together more than twice what L2 holds."""
     copies = max(2, min(8, math.ceil(120e6 / bytes_)))
@@ -92,10 +115,13 @@ def _row(name: str, flops: float, times: dict[str, Any], error: float) -> dict[s
     return {**row, "error": f"{error:.1e}"}
 
 
-def bf16(rows: list[dict[str, Any]], rounds: int) -> None:
+def bf16(rows: Rows, rounds: int) -> None:
     """bf16 in NN and NT."""
     ratios: list[float] = []
     for (M, N, K), transposed in itertools.product(SHAPES, (False, True)):
+        name = f"bf16 {M}x{N}x{K} {'NT' if transposed else 'NN'}"
+        if not rows.wants(name):
+            continue
 
         def make(M: int = M, N: int = N, K: int = K, t: bool = transposed) -> Any:
             a = torch.randn(M, K, device="cuda").bfloat16()
@@ -116,11 +142,12 @@ def bf16(rows: list[dict[str, Any]], rounds: int) -> None:
             rounds,
         )
         ratios.append(times["cublas"].median / times["ours"].median)
-        rows.append(_row(f"bf16 {M}x{N}x{K} {'NT' if transposed else 'NN'}", 2.0 * M * N * K, times, error))
-    print(f"geometric mean of cuBLAS: {math.exp(sum(map(math.log, ratios)) / len(ratios)):.3f}")
+        rows.append(_row(name, 2.0 * M * N * K, times, error))
+    if ratios:
+        print(f"geometric mean of cuBLAS: {math.exp(sum(map(math.log, ratios)) / len(ratios)):.3f}")
 
 
-def fp8(rows: list[dict[str, Any]], rounds: int) -> None:
+def fp8(rows: Rows, rounds: int) -> None:
     """e4m3, B contiguous along K."""
     n = 8192
     a, b = (torch.randn(n, n, device="cuda").to(torch.float8_e4m3fn) for _ in range(2))
@@ -138,7 +165,7 @@ def fp8(rows: list[dict[str, Any]], rounds: int) -> None:
     rows.append(_row(f"e4m3 {n}^3", 2.0 * n**3, times, error))
 
 
-def int8(rows: list[dict[str, Any]], rounds: int) -> None:
+def int8(rows: Rows, rounds: int) -> None:
     """s8, B contiguous along K."""
     n = 8192
     a, b = (torch.randint(-128, 128, (n, n), device="cuda", dtype=torch.int8) for _ in range(2))
@@ -151,7 +178,7 @@ def int8(rows: list[dict[str, Any]], rounds: int) -> None:
     rows.append(_row(f"s8 {n}^3", 2.0 * n**3, times, 0.0))
 
 
-def configs(rows: list[dict[str, Any]], rounds: int) -> None:
+def configs(rows: Rows, rounds: int) -> None:
     """Configurations of the bf16 kernel beside each other."""
     for ((M, N, K), listed), transposed in itertools.product(CONFIGS.items(), (False, True)):
         a = torch.randn(M, K, device="cuda").bfloat16()
@@ -159,6 +186,9 @@ def configs(rows: list[dict[str, Any]], rounds: int) -> None:
         out = torch.empty((M, N), device="cuda", dtype=torch.bfloat16)
         peer = torch.empty_like(out)
         for config in listed:
+            name = f"{M}x{N}x{K} {'NT' if transposed else 'NN'} {described(config)}"
+            if not rows.wants(name):
+                continue
             out.fill_(float("nan"))
             kd.library.matmul(a, b, out=out, config=config)
             error = check(out, a, b, 4e-3)
@@ -169,7 +199,6 @@ def configs(rows: list[dict[str, Any]], rounds: int) -> None:
                 },
                 rounds,
             )
-            name = f"{M}x{N}x{K} {'NT' if transposed else 'NN'} {described(config)}"
             rows.append(_row(name, 2.0 * M * N * K, times, error))
 
 
@@ -181,21 +210,57 @@ def described(c: MatmulConfig) -> str:
     return words + (" weights once" if c.a_hint or c.b_hint else "")
 
 
-WORK = {"bf16": bf16, "fp8": fp8, "int8": int8, "configs": configs}
+def sustained(rows: Rows, rounds: int) -> None:
+    """Products one after another for `--seconds` each, ours and cuBLAS': what heat and power leave of the speed."""
+    for n, transposed in itertools.product((4096, 8192), (False, True)):
+        a, b = (torch.randn(n, n, device="cuda").bfloat16() for _ in range(2))
+        b = b.T if transposed else b
+        out = torch.empty((n, n), device="cuda", dtype=torch.bfloat16)
+        runs: dict[str, Callable[[], Any]] = {
+            "ours": functools.partial(kd.library.matmul, a, b, out=out),
+            "cublas": functools.partial(torch.matmul, a, b, out=out),
+        }
+        batch = max(1, int(0.05 / (2.0 * n**3 / 7e14)))  # a twentieth of a second
+        speeds: dict[str, float] = {}
+        for peer, run in runs.items():
+            name = f"sustained bf16 {n}^3 {'NT' if transposed else 'NN'} {peer}"
+            if not rows.wants(name):
+                continue
+            times, states, begun = list[float](), list[str](), time.perf_counter()
+            while time.perf_counter() - begun < rows.seconds:
+                start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+                start.record()
+                for _ in range(batch):
+                    run()
+                stop.record()
+                if len(times) % 20 == 10:
+                    states.append(machine())
+                stop.synchronize()
+                times.append(start.elapsed_time(stop) * 1e-3 / batch)
+            late = sorted(times[len(times) // 2 :])  # the first half warms up
+            speeds[peer] = 2.0 * n**3 / late[len(late) // 2] * 1e-12
+            row = {"work": name, "TFLOP/s": f"{speeds[peer]:.0f}", "state": states[-1] if states else machine()}
+            rows.append({**row, "of cublas": f"{speeds['ours'] / speeds[peer]:.3f}" if "ours" in speeds else ""})
+
+
+WORK = {"bf16": bf16, "fp8": fp8, "int8": int8, "configs": configs, "sustained": sustained}
 
 
 def main() -> None:
-    """Run the named benchmarks, by default all but `configs`."""
+    """Run the named benchmarks, by default all but `configs` and `sustained`."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", choices=[*WORK, []], default=[])
     parser.add_argument("--rounds", type=int, default=25)
+    parser.add_argument("--rows", default="", help="only rows whose name has this text")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of each row of `sustained`")
     parser.add_argument("--json")
     args = parser.parse_args()
-    rows: list[dict[str, Any]] = []
+    rows = Rows(args.rows, args.json, args.seconds)
     print(machine())
     for name in args.names or ["bf16", "fp8", "int8"]:
         WORK[name](rows, args.rounds)
-        table(rows, args.json)
+        for shown in (False, True):  # rows of one kind make a table
+            table([row for row in rows if ("state" in row) == shown])
     print(machine())
 
 

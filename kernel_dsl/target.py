@@ -13,6 +13,7 @@ class Feature(Flag):
     CP_ASYNC = auto()
     REDUX = auto()  # redux.sync on integers
     MMA_FP8 = auto()  # mma.sync on e4m3/e5m2, and cvt to and from fp8
+    MMA_F64_16 = auto()  # mma.sync on float64 with 16 rows
     MBARRIER = auto()
     MBARRIER_TRY_WAIT = auto()
     CLUSTER = auto()
@@ -63,6 +64,7 @@ _SM80 = Feature.MMA_SYNC | Feature.CP_ASYNC | Feature.REDUX | Feature.MBARRIER
 _SM89 = _SM80 | Feature.MMA_FP8
 _SM90 = (
     _SM89
+    | Feature.MMA_F64_16
     | Feature.MBARRIER_TRY_WAIT
     | Feature.CLUSTER
     | Feature.DSMEM

@@ -1,11 +1,21 @@
-"""A small cost model: which sizes the matmul kernel should have for a problem. No measuring, the same answer always."""
+"""A small cost model: which kernel a problem should have, and in which sizes. No measuring, the same answer always."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from math import prod
+from typing import Any
 
-from .persistent_matmul import MatmulConfig, Problem
+from .blocks import steps_of
+from .combine import partial_problem
+from .families import is_mixed as mixes
+from .lane_product import TILES as LANE_TILES
+from .lane_product import LaneConfig
+from .pack import Packing
+from .persistent_matmul import MatmulConfig, from_registers
+from .problem import Problem
+from .tile_product import TileConfig
 
 SMEM = 232448  # bytes a block has on Hopper
 BARRIERS = 1024  # what barriers and alignment may take
@@ -20,6 +30,7 @@ START = 1800  # clocks to fill the pipeline at the start of a block, and to drai
 EDGE = 250  # clocks that a tile costs beside its products: barriers, first loads
 TIED = 1.04  # what blocks of a cluster lose by waiting for each other
 SHOWS = 0.05  # how much of the lesser of two times shows, where one hides behind the other
+LANE_STORE = 1 / 10  # clocks for each store of an element by a lane that TMA can't do
 SLIVER = 32  # columns: a product of fewer takes as long, for its other operand is read from SMEM all the same
 
 # (tile_m, tile_n, consumers, whether they take turns)
@@ -35,6 +46,11 @@ TILES = (
     (64, 128, 1, False),
     (64, 64, 1, False),
 )
+# where sums are promoted every 128 of K: two accumulators a lane; more columns than these spill beside scales of columns
+SCALED_TILES = tuple((*tile, False) for tile in (
+    (128, 192, 2), (128, 160, 2), (128, 128, 2), (128, 64, 2), (64, 128, 1), (64, 64, 1)
+))  # fmt: skip
+PROMOTION = 60  # clocks of a promotion beside its multiply-adds: waits, factors
 THIN = (16, 32)  # columns of products, where one side has no more
 # 32-bit registers a lane that a consumer may accumulate in: the rest is for addresses, or for an epilogue's arithmetic
 ACCUMULATORS, ACCUMULATORS_BESIDE_MORE = 192, 128
@@ -51,15 +67,15 @@ def configure(
 ) -> MatmulConfig | None:
     """Fill SMEM with stages for a tile; None where not even two fit, or the kernel has no such form.
 
-    A left side that is widened in registers is never multiplied in turns: `widened_product` waits for stages without
-    regard to whose turn they are. Nor by products of an odd width: the widening hides behind wide ones.
+    A left side that goes through registers is never multiplied in turns: `register_product` waits for stages without
+    regard to whose turn they are. Nor by products of an odd width: the way there hides behind wide ones.
     """
-    if is_mixed(problem) and (ping_pong or tile_n % 64):
+    if from_registers(problem) and (ping_pong or tile_n % 64):
         return None
     tile_k = STEP_BYTES // max(problem.dtype.itemsize, problem.b_dtype.itemsize)
     item = problem.out_dtype.itemsize
     # whole rows of a swizzle; in turns, half of that leaves room for another stage
-    epilogue_n = min((64 if ping_pong else 128) // item if item < 4 else 32, tile_n)
+    epilogue_n = min((64 if ping_pong or problem.busy else 128) // item if item < 4 else 32, tile_n)
     while tile_n % epilogue_n:
         epilogue_n //= 2
     ring = 1 if ping_pong or tile_n == epilogue_n else 2
@@ -75,7 +91,7 @@ def configure(
 
 def is_mixed(problem: Problem) -> bool:
     """Whether the left side is widened in registers."""
-    return problem.dtype.is_integer and problem.b_dtype.is_float
+    return mixes(problem.dtype, problem.b_dtype) and problem.dtype.is_integer
 
 
 def overlapped(one: float, other: float) -> float:
@@ -86,9 +102,10 @@ def overlapped(one: float, other: float) -> float:
 def clocks(problem: Problem, config: MatmulConfig, blocks: int) -> float:
     """An estimate of how long the kernel takes."""
     p, t = problem.swapped if config.swapped else problem, config
-    tiles = -(-p.M // (t.tile_m * t.cluster)) * -(-p.N // (t.tile_n * t.cluster_n))
+    width = t.tile_n if p.gate is None else t.tile_n // 2
+    tiles = -(-p.M // (t.tile_m * t.cluster)) * -(-p.N // (width * t.cluster_n)) * p.parts * prod(p.batch)
     waves = -(-tiles // max(blocks // t.blocks, 1))
-    steps = -(-p.K // t.tile_k)
+    steps = steps_of(p, t.tile_k)
     rate = MADS * 2 / max(p.dtype.itemsize, p.b_dtype.itemsize)
     # a narrow B leaves the tensor cores waiting for SMEM
     narrow = max(1.0, 128 / t.tile_n) if t.consumers == 2 else max(1.0, 64 / t.tile_n)
@@ -99,22 +116,34 @@ def clocks(problem: Problem, config: MatmulConfig, blocks: int) -> float:
     # rows that are not there are filled all the same; what a cluster shares is loaded once
     rows_a, rows_b = t.tile_m / t.cluster_n, t.tile_n / t.cluster
     loads = (rows_a * p.dtype.itemsize + rows_b * p.b_dtype.itemsize) * t.tile_k / L2_BYTES
+    if p.scaled:  # a warpgroup's own products, and then its multiply-adds, unless there are others' products meanwhile
+        products = max(products, products / t.consumers + t.tile_m * t.tile_n / 128 / t.consumers + PROMOTION)
     step = overlapped(products, loads)
-    store = t.tile_m * t.tile_n * p.out_dtype.itemsize / 64 + EDGE
+    store = t.tile_m * t.tile_n * (p.out_dtype.itemsize / 64 if not p.lanes else LANE_STORE / p.lanes) + EDGE
     # in turns, one consumer's store hides behind the other's products; the last one's shows
     work = waves * max(steps * step, store / t.consumers) + store if t.ping_pong else waves * (steps * step + store)
     # all of A and B once, and again as often as a band of tiles walks past L2
-    bytes_ = p.M * p.K * p.dtype.itemsize + p.N * p.K * p.b_dtype.itemsize + p.M * p.N * p.out_dtype.itemsize
+    bytes_ = total_bytes(p)
     bytes_ *= 1.0 if t.tile_m * t.cluster >= p.M or t.tile_n * t.cluster_n >= p.N else KEPT
     return (overlapped(work, bytes_ / DRAM_BYTES) + START) * (TIED if t.blocks > 1 else 1.0)
+
+
+def total_bytes(p: Problem) -> float:
+    """Bytes of both operands and the result."""
+    right = prod(p.b_batch) * p.N * p.K * p.b_dtype.itemsize * (1 if p.gate is None else 2)
+    read = prod(p.a_batch) * p.M * p.K * p.dtype.itemsize + right
+    return read + prod(p.batch) * p.parts * p.M * p.N * p.out_dtype.itemsize
 
 
 def thin_tiles(problem: Problem) -> list[MatmulConfig]:
     """Tiles for a side so thin that its rows are the columns of one product: those of b, or of a in the transposed one."""
     made: list[MatmulConfig | None] = []
+    if problem.gate is not None or problem.scaled:
+        return []
     for p, swapped in ((problem, False), (problem.swapped, True)):
         tile_n = next((n for n in THIN if n >= p.N), 0)
-        if tile_n and not is_mixed(problem):
+        # wgmma reads its right side along K where elements have no 16 bits
+        if tile_n and not from_registers(p) and (p.b_dtype.itemsize == 2 or p.b_transposed):
             tiles = [configure(p, tile_m, tile_n, tile_m // 64) for tile_m in (128, 64)]
             made += [c and replace(c, swapped=swapped) for c in tiles]
     return [c for c in made if c is not None]
@@ -130,15 +159,35 @@ def band(problem: Problem, config: MatmulConfig, blocks: int) -> int:
     return (1024 if short or (at_once and not problem.b_transposed) else 2048) // config.tile_m
 
 
+def needs_swap(problem: Problem) -> bool:
+    """Whether the transposed product is the one that there is: the side that goes through registers is the left one."""
+    return from_registers(problem.swapped) and (is_mixed(problem.swapped) or not from_registers(problem))
+
+
+def gates(p: Problem, t: MatmulConfig) -> bool:
+    """Whether a configuration can have two products side by side, if that is asked: halves of a tile are whole panels of B."""
+    if p.gate is None:
+        return True
+    half = t.tile_n // 2
+    panels = p.b_transposed or half * p.b_dtype.itemsize % 128 == 0
+    return panels and half % t.epilogue_n == 0 and half % 8 == 0 and t.blocks == 1 and not t.swapped
+
+
 @cache
 def choose(problem: Problem, blocks: int, plain: bool = True) -> MatmulConfig:
-    """The configuration that the estimate likes best. `plain`: products are stored as they are."""
-    if is_mixed(problem.swapped):
+    """The configuration of the fast kernel that the estimate likes best. `plain`: products are stored as they are."""
+    if needs_swap(problem):
         return replace(choose(problem.swapped, blocks, plain), swapped=True)
-    room = ACCUMULATORS if plain and not problem.bias and not problem.accumulate else ACCUMULATORS_BESIDE_MORE
-    made = [c for c in (configure(problem, *tile) for tile in TILES) if c is not None]
-    made = [c for c in made if c.rows * c.tile_n <= room * 128]
+    room = (
+        ACCUMULATORS
+        if plain and problem.plain and not problem.bias and not problem.accumulate
+        else ACCUMULATORS_BESIDE_MORE
+    )
+    tiles = [t for t in SCALED_TILES if t[1] < 192 or problem.b_scaled != "columns"] if problem.scaled else TILES
+    made = [c for c in (configure(problem, *tile) for tile in tiles) if c is not None]
+    made = [c for c in made if c.rows * c.tile_n <= room * 128 and gates(problem, c)]
     options = [replace(c, cluster=m, cluster_n=n) for c in made for m, n in CLUSTERS if m * n <= blocks]
+    options = [c for c in options if gates(problem, c)]
     best = min(options + thin_tiles(problem), key=lambda c: clocks(problem, c, blocks))
     p = problem.swapped if best.swapped else problem
     tiles_m, tiles_n = -(-p.M // best.tile_m), -(-p.N // best.tile_n)
@@ -149,3 +198,93 @@ def choose(problem: Problem, blocks: int, plain: bool = True) -> MatmulConfig:
         a_hint="evict_first" if tiles_n <= best.cluster_n else None,
         b_hint="evict_first" if tiles_m <= best.cluster else None,
     )
+
+
+# --- kernels beside the fast one -----------------------------------------------------------------
+
+LAUNCH = 6000  # clocks from the end of one kernel to full speed of the next, and what the host takes for it
+FMAS, LANE_SHARE = 128, 0.9  # multiply-adds of lanes, a clock of a multiprocessor, and how much of that is reached
+ALONE = 1.3  # how much longer a block takes that shares its multiprocessor with no other
+# how much longer a tile takes than its multiply-adds, where loads from SMEM are what is waited for
+LANE_LOADS = {(128, 128): 1.0, (64, 64): 1.5, (32, 32): 3.0, (8, 128): 2.0, (128, 8): 2.0}
+MMA_SHARE = 0.55  # of wgmma's rate: what mma.sync reaches
+MMA_F64 = 115  # multiply-adds of float64 a clock
+STEP_LATENCY, STEP_LATENCY_ONE_BY_ONE = 250, 1500  # clocks of a step that nothing hides: a barrier, or a load from GMEM
+L2_KEEPS = 30e6  # bytes that are still in L2 when the next kernel reads them
+L2_TOTAL = 3200  # bytes a clock of the whole GPU from and to L2
+ONE_BY_ONE = 2.5  # how much longer an operand takes that is read an element at a time
+PARTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
+TILE_SIZES = ((128, 128), (64, 128), (64, 64), (16, 128), (128, 16))
+
+
+def pack_clocks(packing: Packing | None) -> float:
+    """What laying an operand out anew takes, beside the launch."""
+    if packing is None:
+        return 0.0
+    count = prod(packing.batch) * packing.rows
+    read = count * packing.columns * packing.dtype.itemsize * (1.0 if packing.aligned else ONE_BY_ONE)
+    written = count * packing.out.shape[-1] * packing.to.itemsize
+    return read / DRAM_BYTES + written / (L2_TOTAL if written < L2_KEEPS else DRAM_BYTES)
+
+
+def combine_clocks(p: Problem, parts: int) -> float:
+    """What adding up the parts of K takes, its launch too."""
+    if parts == 1:
+        return 0.0
+    sums = prod(p.batch) * p.M * p.N
+    bytes_ = sums * p.wide.itemsize * parts
+    return LAUNCH + bytes_ / (L2_TOTAL if bytes_ < L2_KEEPS else DRAM_BYTES) + sums * p.out_dtype.itemsize / DRAM_BYTES
+
+
+def _tile_clocks(p: Problem, t: Any, blocks: int, rate: float, latency: float, share: int) -> float:
+    """A kernel of one warpgroup a block, `share` of which are on a multiprocessor at once."""
+    tiles = -(-p.M // t.tile_m) * -(-p.N // t.tile_n) * p.parts * prod(p.batch)
+    each = -(-tiles // blocks)  # that a multiprocessor has
+    at_once = min(each, share)
+    work = t.tile_m * t.tile_n * t.tile_k / rate
+    turns = -(-each // at_once)
+    step = max(at_once * work * (ALONE if at_once == 1 else 1.0), latency + work)
+    return overlapped(turns * steps_of(p, t.tile_k) * step, total_bytes(p) / DRAM_BYTES) + START
+
+
+def lane_clocks(p: Problem, t: LaneConfig, blocks: int) -> float:
+    """An estimate for `lane_kernel`."""
+    rate = FMAS * LANE_SHARE / LANE_LOADS[t.tile_m, t.tile_n] / (1 if p.wide.itemsize == 4 else 8)
+    return _tile_clocks(p, t, blocks, rate, STEP_LATENCY, 2 if t.tile_m * t.tile_n > 64 * 64 else 6)
+
+
+def tile_clocks(p: Problem, t: TileConfig, blocks: int, one_by_one: bool) -> float:
+    """An estimate for `tile_kernel`. `one_by_one`: an operand is loaded by elements of less than 4 bytes."""
+    rate = MMA_F64 if p.wide.itemsize == 8 else MADS * MMA_SHARE * 2 / max(p.dtype.itemsize, p.b_dtype.itemsize)
+    latency = STEP_LATENCY_ONE_BY_ONE if one_by_one else STEP_LATENCY
+    return _tile_clocks(p, t, blocks, rate, latency, 2 if t.tile_m * t.tile_n > 64 * 64 else 4)
+
+
+def lane_options(p: Problem) -> list[LaneConfig]:
+    """The sizes that a product by lanes may have. A single step is no loop, and takes more registers: larger tiles spill."""
+    if LaneConfig.tile_k >= p.K:
+        return [LaneConfig(32, 32)]
+    return [LaneConfig(*tile) for tile in LANE_TILES if p.wide.itemsize == 4 or tile == (64, 64)]
+
+
+def tile_options(p: Problem) -> list[TileConfig]:
+    """The sizes that a product by mma.sync may have: 64 bytes of K a stage, of float64 128, or as many as share a scale."""
+    if p.scaled:
+        return [TileConfig(64, n, 128, 3) for n in (128, 64) if n == 64 or p.dtype.itemsize == 1]
+    if p.wide.itemsize == 8:
+        return [TileConfig(64, n, 16, 3) for n in (128, 64)]
+    return [TileConfig(*tile, 64 // p.dtype.itemsize) for tile in TILE_SIZES]
+
+
+def part_options(p: Problem, tile_k: int) -> list[int]:
+    """Into how many parts K may be cut: each has a few steps, and `thrice` none beyond the end."""
+    steps = steps_of(p, tile_k)
+    room = 64e6 / max(prod(p.batch) * p.M * p.N * p.wide.itemsize, 1)  # bytes of partial sums
+    return [n for n in PARTS if n == 1 or (n * 4 <= steps and n <= room)]
+
+
+def split(p: Problem, parts: int) -> Problem:
+    """The problem of the kernel that multiplies, where K is cut in parts."""
+    whole = parts == 1 and p.gate is None
+    made = p if whole else partial_problem(p, parts)
+    return made if whole or p.N * made.out_dtype.itemsize % 16 == 0 else replace(made, lanes=1)

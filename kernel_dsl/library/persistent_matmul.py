@@ -7,29 +7,24 @@ already in flight.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from functools import cache
+from math import prod
+from numbers import Integral
 from typing import Any
 
 import kernel_dsl as kd
 
-from ..errors import BadCallValue
+from ..diagnostics import shown
+from ..errors import BadCallArgument, BadCallValue
 from ..kernel import identified
-from ..trace import at_own_lines
-from .mixed_product import widened_product
+from .blocks import own, start_of, steps_of, tile_of
+from .epilogue import Function, Tile, drawn, finish, join, outputs
+from .problem import Problem, Step
+from .register_product import register_product
+from .scaled_product import Scales, scaled_product
 
-Epilogue = Callable[[Any], Any]
-
-
-def activated(activation: Epilogue, x: Any) -> Any:
-    """`activation(x)`, elementwise. Raises `BadCallValue` for a result of another shape, or none."""
-    result = at_own_lines(activation, x)
-    if getattr(result, "shape", None) != x.shape:
-        what = f"the activation made {result!r} of {x!r}"
-        hint = "a function of each element: what it sees is a part of the product"
-        raise BadCallValue(kernel="matmul", what=what, hint=hint)
-    return result
+DRAWN = 16  # columns whose random words are made at a time
 
 
 @dataclass(frozen=True)
@@ -69,29 +64,6 @@ class MatmulConfig:
         return self.tile_m if self.ping_pong else self.tile_m // self.consumers
 
 
-@dataclass(frozen=True)
-class Problem:
-    """What is multiplied: a is (M, K), or (K, M) where `a_transposed`; b is (K, N), or (N, K) where `b_transposed`."""
-
-    M: int
-    N: int
-    K: int
-    dtype: Any
-    b_dtype: Any
-    out_dtype: Any
-    a_transposed: bool = False
-    b_transposed: bool = False
-    bias: bool = False
-    accumulate: bool = False
-
-    @property
-    def swapped(self) -> Problem:
-        """The same products as out.T = b.T a.T, over the same arrays."""
-        p = self
-        sides = {"dtype": p.b_dtype, "b_dtype": p.dtype}
-        return replace(p, M=p.N, N=p.M, a_transposed=not p.b_transposed, b_transposed=not p.a_transposed, **sides)
-
-
 def _smem(rows: int, columns: int, dtype: Any, stages: int) -> Any:
     """Stages of a tile whose rows are contiguous, in the widest swizzle."""
     swizzle = kd.find_swizzle(columns * dtype.bits)
@@ -99,24 +71,35 @@ def _smem(rows: int, columns: int, dtype: Any, stages: int) -> Any:
     return kd.SMEM((stages, rows, columns), dtype, transforms=(kd.TilingTransform(tile), kd.SwizzleTransform(swizzle)))
 
 
+def from_registers(p: Problem) -> bool:
+    """Whether the left side goes through registers: to be widened, or turned, for wgmma reads 32 bits along K only."""
+    return p.dtype.itemsize != p.b_dtype.itemsize or (p.dtype.itemsize == 4 and p.a_transposed)
+
+
 @cache
-def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activation: Epilogue | None = None) -> Any:
-    """The kernel `(a, b[, bias][, c]) -> out` for a problem, on `blocks` multiprocessors."""
+def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activation: Function | None = None) -> Any:
+    """The kernel `(a, b[, bias][, c], *operands of the steps) -> out` for a problem, on `blocks` multiprocessors.
+
+    With a `gate` b comes twice, and half of a tile's columns are products of each; no clusters then, and nothing `swapped`.
+    """
     p, t = problem.swapped if config.swapped else problem, config
+    end_steps = (*p.all_steps, *(() if activation is None else (Step("activation", function=activation),)))
     rows = t.rows
     # in clusters of tiles
-    tiles_m, tiles_n = kd.cdiv(kd.cdiv(p.M, t.tile_m), t.cluster), kd.cdiv(kd.cdiv(p.N, t.tile_n), t.cluster_n)
-    steps = kd.cdiv(p.K, t.tile_k)
-    mixed = p.dtype.is_integer and p.b_dtype.is_float
-    accumulator = kd.int32 if p.dtype.is_integer and not mixed else kd.float32
+    width = t.tile_n if p.gate is None else t.tile_n // 2  # columns of the result
+    tiles_m, tiles_n = kd.cdiv(kd.cdiv(p.M, t.tile_m), t.cluster), kd.cdiv(kd.cdiv(p.N, width), t.cluster_n)
+    leading = (p.parts,) if p.parts > 1 else ()
+    shape = (*p.batch, problem.M, problem.N)
+    total = tiles_m * tiles_n * prod((*leading, *p.batch))
+    steps = steps_of(p, t.tile_k)
     a_shape = (t.tile_k, t.tile_m) if p.a_transposed else (t.tile_m, t.tile_k)
     b_shape = (t.tile_n, t.tile_k) if p.b_transposed else (t.tile_k, t.tile_n)
-    clusters = max(min(tiles_m * tiles_n, blocks // t.blocks), 1)
+    clusters = max(min(total, blocks // t.blocks), 1)
     producer = t.consumers
     turns = t.consumers if t.ping_pong else 1  # consumers that work on different tiles
     releases = t.consumers // turns  # of a stage
     axes = tuple(name for name, size in (("cluster", t.cluster), ("cluster_n", t.cluster_n)) if size > 1)
-    parts = t.tile_n // t.epilogue_n  # of a tile, on its way out
+    parts = width // t.epilogue_n  # of a tile, on its way out
     ring = min(t.epilogue_stages, parts)
     out_shape = (t.epilogue_n, rows) if t.swapped else (rows, t.epilogue_n)
     scratch = {
@@ -124,19 +107,19 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
         "b_smem": _smem(*b_shape, p.b_dtype, t.stages),
         "out_smem": _smem(*out_shape, p.out_dtype, t.consumers * ring),
         # one for each consumer with tiles of its own: a waiter must see every phase
-        "loaded": kd.Barrier(num_arrivals=2, num_barriers=turns * t.stages),
+        "loaded": kd.Barrier(num_arrivals=2 if p.gate is None else 3, num_barriers=turns * t.stages),
         "consumed": kd.ClusterBarrier(collective_axes=axes, num_arrivals=releases, num_barriers=t.stages)
         if axes
         else kd.Barrier(num_arrivals=releases, num_barriers=t.stages),
     }
 
-    def tile_of(index: Any) -> tuple[Any, Any]:
-        m, n = kd.planar_snake(index, (tiles_m, tiles_n), 0, min(t.group, tiles_m))
+    def place_of(index: Any) -> tuple[Any, Any, Any, tuple[Any, ...]]:
+        m, n, part, batch = tile_of(index, p, (tiles_m, tiles_n), t.group)
         if t.cluster > 1:
             m = m * t.cluster + kd.axis_index("cluster")
         if t.cluster_n > 1:
             n = n * t.cluster_n + kd.axis_index("cluster_n")
-        return m * t.tile_m, n * t.tile_n
+        return m * t.tile_m, n * width, part, batch
 
     def next_slot(slot: Any) -> Any:
         return kd.where(slot == t.stages - 1, 0, slot + 1)
@@ -146,13 +129,14 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
         ahead = (turns - 1) * steps % t.stages
         return kd.where(slot >= t.stages - ahead, slot - (t.stages - ahead), slot + ahead) if ahead else slot
 
-    def produce(a: Any, b: Any, a_smem: Any, b_smem: Any, loaded: Any, consumed: Any) -> None:
+    def produce(a: Any, rights: Any, a_smem: Any, b_smem: Any, loaded: Any, consumed: Any) -> None:
         kd.set_max_registers(24 if t.ping_pong else 40, action="decrease")
         first = kd.axis_index("block")
 
-        @kd.loop(first, tiles_m * tiles_n, step=clusters, init_carry=(0, 0, 0))
+        @kd.loop(first, total, step=clusters, init_carry=(0, 0, 0))
         def _(index: Any, carry: Any) -> Any:
-            m, n = tile_of(index)
+            m, n, part, batch = place_of(index)
+            a_own, *b_own = a.at[own(batch, p.a_batch)], *(b.at[own(batch, p.b_batch)] for b in rights)
             *carry, turn = carry
 
             @kd.loop(0, steps, init_carry=tuple(carry))
@@ -163,28 +147,45 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
                 def _() -> None:
                     kd.barrier_wait(consumed.at[slot])
 
-                k = kd.ds(step * t.tile_k, t.tile_k)
-                m_slice, n_slice = kd.ds(m, t.tile_m), kd.ds(n, t.tile_n)
-                a_tile = a.at[k, m_slice] if p.a_transposed else a.at[m_slice, k]
-                b_tile = b.at[n_slice, k] if p.b_transposed else b.at[k, n_slice]
+                at = step if p.parts == 1 else part * steps + step
+                k = kd.ds(start_of(p, at, t.tile_k, 0), t.tile_k)
+                b_k = kd.ds(start_of(p, at, t.tile_k, 1), t.tile_k) if p.thrice else k
+                m_slice, n_slice = kd.ds(m, t.tile_m), kd.ds(n, width)
+                a_tile = a_own.at[k, m_slice] if p.a_transposed else a_own.at[m_slice, k]
+                b_tiles = [b.at[n_slice, b_k] if p.b_transposed else b.at[b_k, n_slice] for b in b_own]
                 full = loaded.at[turn * t.stages + slot]
                 shares_a, shares_b = ("cluster_n" if t.cluster_n > 1 else None), ("cluster" if t.cluster > 1 else None)
                 kd.copy_gmem_to_smem(a_tile, a_smem.at[slot], full, collective_axes=shares_a, l2_hint=t.a_hint)
-                kd.copy_gmem_to_smem(b_tile, b_smem.at[slot], full, collective_axes=shares_b, l2_hint=t.b_hint)
+                for number, b_tile in enumerate(b_tiles):
+                    place = b_smem.at[slot]
+                    if len(b_tiles) > 1:
+                        half = slice(number * width, (number + 1) * width)
+                        place = place.at[half] if p.b_transposed else place.at[:, half]
+                    kd.copy_gmem_to_smem(b_tile, place, full, collective_axes=shares_b, l2_hint=t.b_hint)
                 return next_slot(slot), kd.minimum(count + 1, t.stages)
 
             return *end, kd.where(turn == turns - 1, 0, turn + 1) if turns > 1 else turn
 
     def consume(
-        me: Any, extra: tuple[Any, ...], out: Any, a_smem: Any, b_smem: Any, out_smem: Any, loaded: Any, consumed: Any
+        me: Any, scales: Any, refs: Any, a_smem: Any, b_smem: Any, out_smem: Any, loaded: Any, consumed: Any
     ) -> None:
         kd.set_max_registers(232 if t.consumers == 2 and not t.ping_pong else 240, action="increase")
-        turn, part = (me, 0) if t.ping_pong else (0, me)
+        turn, share = (me, 0) if t.ping_pong else (0, me)
         first = kd.axis_index("block") + turn * clusters
 
-        @kd.loop(first, tiles_m * tiles_n, step=turns * clusters, init_carry=turn * (steps % t.stages))
+        def right_of(slot: Any) -> Any:
+            return b_smem.at[slot].T if p.b_transposed else b_smem.at[slot]
+
+        def left_of(slot: Any, half: int) -> Any:
+            """Half of a stage of this consumer's A, as wgmma takes it from registers."""
+            k = slice(half * t.tile_k // 2, (half + 1) * t.tile_k // 2)
+            if p.a_transposed:
+                return kd.load(a_smem.at[slot, k, kd.ds(share * rows, rows)].T, layout=kd.Layout.WGMMA_TF32)
+            return kd.load(a_smem.at[slot, kd.ds(share * rows, rows), k], layout=kd.Layout.WGMMA).astype(p.b_dtype)
+
+        @kd.loop(first, total, step=turns * clusters, init_carry=turn * (steps % t.stages))
         def _(index: Any, slot: Any) -> Any:
-            m, n = tile_of(index)
+            m, n, part, batch = place_of(index)
 
             def multiply(acc: Any) -> Any:
                 @kd.loop(0, steps, init_carry=(slot, slot))
@@ -192,10 +193,9 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
                     slot, before = carry
                     kd.barrier_wait(loaded.at[turn * t.stages + slot])
                     a_block = a_smem.at[slot]
-                    a_rows = kd.ds(part * rows, rows)
+                    a_rows = kd.ds(share * rows, rows)
                     a_block = a_block.at[:, a_rows].T if p.a_transposed else a_block.at[a_rows]
-                    b_block = b_smem.at[slot].T if p.b_transposed else b_smem.at[slot]
-                    kd.wgmma(acc, a_block, b_block)
+                    kd.wgmma(acc, a_block, right_of(slot))
                     kd.wgmma_wait(1)
                     kd.barrier_arrive(consumed.at[before], predicate=step > 0)
                     return next_slot(slot), slot
@@ -205,61 +205,70 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
                 kd.barrier_arrive(consumed.at[last])
                 return value, slot_after
 
-            def multiply_widened(acc: Any) -> Any:
+            def multiply_from_registers(acc: Any) -> Any:
+                return register_product(acc, slot, steps, t.stages, left_of, right_of, loaded, consumed)
+
+            def multiply_scaled(acc: Any) -> Any:
                 def left(slot: Any) -> Any:
-                    return a_smem.at[slot].at[kd.ds(part * rows, rows)]
+                    return a_smem.at[slot, kd.ds(share * rows, rows)]
 
-                def right(slot: Any) -> Any:
-                    return b_smem.at[slot].T if p.b_transposed else b_smem.at[slot]
+                own_scales = Scales(p, scales[0], scales[1], m + share * rows, n, rows, batch)
+                first = 0 if p.parts == 1 else part * steps
+                return scaled_product(acc, slot, steps, t.stages, left, right_of, loaded, consumed, own_scales, first)
 
-                return widened_product(acc, slot, steps, t.stages, left, right, loaded, consumed)
-
-            value, slot_after = kd.run_scoped(
-                multiply_widened if mixed else multiply, kd.ACC((rows, t.tile_n), accumulator)
-            )
-            store_tile(value, extra, out, out_smem, me, m + part * rows, n)
+            way = multiply_scaled if p.scaled else multiply_from_registers if from_registers(p) else multiply
+            value, slot_after = kd.run_scoped(way, kd.ACC((rows, t.tile_n), p.accumulator))
+            store_tile(value, refs, out_smem, me, m + share * rows, n, part, batch)
             return skip_others(slot_after)
 
         kd.wait_smem_to_gmem(0, wait_read_only=True)  # SMEM outlives the copies; the kernel's end waits for the rest
 
-    def store_tile(value: Any, extra: tuple[Any, ...], out: Any, out_smem: Any, me: Any, m: Any, n: Any) -> None:
-        for part in range(parts):
-            x = value[:, part * t.epilogue_n : (part + 1) * t.epilogue_n]
-            across, columns = kd.ds(m, rows), kd.ds(n + part * t.epilogue_n, t.epilogue_n)
-            rest = list(extra)
-            if p.bias:
-                x = plus(x, kd.load(rest.pop(0), (across, None) if t.swapped else (None, columns)))
-            if p.accumulate:
-                c = rest.pop(0)
-                x = plus(x, kd.load(c.T if t.swapped else c, (across, columns)))
-            if activation is not None:
-                x = activated(activation, x)
-            # a tile starts with the first buffer, which the tile before may have used last
-            kd.wait_smem_to_gmem(0 if part == 0 and parts % ring else ring - 1, wait_read_only=True)
-            place = out_smem.at[me * ring + part % ring]
+    def store_tile(value: Any, refs: Any, out_smem: Any, me: Any, m: Any, n: Any, part: Any, batch: Any) -> None:
+        extra, out, peak = refs
+        index = (*((part,) if p.parts > 1 else ()), *batch)
+        across, columns = kd.ds(m, rows), kd.ds(n, width)
+        tile = Tile(*((columns, across) if t.swapped else (across, columns)), shape, batch, t.swapped, peak)
+        tile = drawn(value if p.gate is None else value[:, :width], problem, extra, tile, min(DRAWN, t.epilogue_n))
+        for number in range(parts):
+            first = number * t.epilogue_n
+            own_tile = tile.part(first, t.epilogue_n)
+            where = own_tile.m, own_tile.n
+            x = value[:, first : first + t.epilogue_n]
+            if p.gate is None:
+                x = finish(x, end_steps, extra, own_tile)
+            else:
+                x = join(x, value[:, width + first : width + first + t.epilogue_n], p, extra, own_tile)
+            place = out_smem.at[me * ring + number % ring]
             filled = place.T if t.swapped else place
+            if p.lanes:
+                filled[...] = x.astype(p.out_dtype)
+                out[(*index, *where)] = kd.load(place, layout=kd.Layout.WG_STRIDED(place.shape, p.lanes))
+                continue
+            # a tile starts with the first buffer, which the tile before may have used last
+            kd.wait_smem_to_gmem(0 if number == 0 and parts % ring else ring - 1, wait_read_only=True)
             filled[...] = x.astype(p.out_dtype)
             kd.commit_smem()
-            where = (columns, across) if t.swapped else (across, columns)
-            kd.copy_smem_to_gmem(place, out.at[where], l2_hint=t.out_hint)
+            kd.copy_smem_to_gmem(place, out.at[(*index, *where)], l2_hint=t.out_hint)
 
-    def body(a: Any, b: Any, *refs: Any, **buffers: Any) -> None:
-        *extra, out = refs
-        left, right = (b, a) if t.swapped else (a, b)
+    def body(a: Any, *refs: Any, **buffers: Any) -> None:
+        count = 1 if p.gate is None else 2
+        rights, scales, rest = refs[:count], *p.scales_of(refs[count:])
+        results = outputs(p, rest)
+        left, rights = (rights[0], (a,)) if t.swapped else (a, rights)
         me = kd.axis_index("wg")
         out_smem = buffers.pop("out_smem")
 
         @kd.when(me == producer)
         def _() -> None:
-            produce(left, right, **buffers)
+            produce(left, rights, **buffers)
 
         @kd.when(me < producer)
         def _() -> None:
-            consume(me, tuple(extra), out, out_smem=out_smem, **buffers)
+            consume(me, scales, results, out_smem=out_smem, **buffers)
 
     made = kd.kernel(
         body,
-        out_type=kd.ShapeDtypeStruct((problem.M, problem.N), p.out_dtype),
+        out_type=problem.results(*leading),
         scratch_types=scratch,
         grid=(clusters,),
         grid_names=("block",),
@@ -269,12 +278,34 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
         thread_name="wg",
         name="matmul",
     )
-    return made if activation is not None else identified(made, problem, config, blocks)
+    return identified(made, problem, config, blocks) if p.named and activation is None else made
 
 
-def plus(x: Any, y: Any) -> Any:
-    """Sums `x` plus a bias or addend: in the dtype of the sums, but a float is not cut down to an integer, nor 64 bits to 32."""
-    if not x.dtype.is_float and (y.dtype.is_float or y.dtype.itemsize == 8):
-        large = 8 in (x.dtype.itemsize, y.dtype.itemsize)
-        x = x.astype((kd.float64 if large else kd.float32) if y.dtype.is_float else y.dtype)
-    return x + y.astype(x.dtype)
+def check_counts(config: Any, kernel: str) -> None:
+    """Raise `BadCallArgument`, `BadCallValue` where a size or count of a configuration is no positive integer, or one stage."""
+    for field in fields(config):
+        value, what = getattr(config, field.name), f"config.{field.name}={shown(getattr(config, field.name))}"
+        if field.type == "bool" and not isinstance(value, bool):
+            raise BadCallArgument(kernel=kernel, what=what, hint="True or False")
+        if field.type != "int":
+            continue
+        if not isinstance(value, Integral):
+            raise BadCallArgument(kernel=kernel, what=what, hint="a positive int")
+        if value < 1:
+            raise BadCallValue(kernel=kernel, what=what, hint="a positive int")
+    if config.stages < 2:
+        hint = "2 or more: a stage is given back one step after its product began"
+        raise BadCallValue(kernel=kernel, what=f"config.stages={config.stages}", hint=hint)
+
+
+def check_tiles(t: MatmulConfig) -> None:
+    """Raise `BadCallValue` where the parts of a tile don't make up the tile."""
+    sharers = 1 if t.ping_pong else t.consumers
+    if t.tile_m % (64 * sharers):
+        what = f"config.tile_m={t.tile_m} is shared by {sharers} consumers"
+        raise BadCallValue(kernel="matmul", what=what, hint=f"a multiple of {64 * sharers}: wgmma has 64 rows")
+    if t.tile_n % t.epilogue_n or t.epilogue_n % 8:
+        what = f"config.epilogue_n={t.epilogue_n} of config.tile_n={t.tile_n}"
+        raise BadCallValue(
+            kernel="matmul", what=what, hint="a multiple of 8 that divides tile_n: a tile is stored in such parts"
+        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from kernel_dsl.dtypes import DType
 from kernel_dsl.ir import Value, layout_of
 from kernel_dsl.ops.product import Mma
+from kernel_dsl.target import Feature
 
 from ..context import Context
 from ..emit import Regs, literal, llvm_type
@@ -40,21 +41,38 @@ def _tiles(layout: object, dim: int, unit: int) -> list[int]:
 
 
 def _lower_f64(ctx: Context, op: Mma) -> None:
-    """m8n8k4, one element of A and B a lane; the halves of 16 rows are two products."""
+    """m16n8k16 where the target has it, and m8n8k4 for what is left of K, or all: a half of 16 rows each."""
     a_layout, b_layout, d_layout = layout_of(op.a), layout_of(op.b), layout_of(op.acc)
     a, b = _clean(ctx, op.a, 1), _clean(ctx, op.b, 0)
     total = list(ctx.regs(op.acc))
-    text = "mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {$0, $1}, {$2}, {$3}, {$4, $5};"
-    for k in _tiles(a_layout, 1, 4):
-        for m in _tiles(d_layout, 0, 8):
+    quads = _tiles(a_layout, 1, 4)
+    while quads:
+        deep = len(quads) >= 4 and ctx.target.supports(Feature.MMA_F64_16)
+        height, count = (16, 4) if deep else (8, 1)
+        depths, quads = quads[:count], quads[count:]
+        for m in _tiles(d_layout, 0, height):
+            rows = range(m, m + height, 8)
+            left = [a[a_layout.register_of[r, k]] for k in depths for r in rows]
             for n in _tiles(d_layout, 1, 8):
-                places = [d_layout.register_of[m, n + i] for i in range(2)]
-                names = [a[a_layout.register_of[m, k]], b[b_layout.register_of[k, n]], *(total[p] for p in places)]
-                args = [("double", name) for name in names]
-                got = ctx.e.asm(text, "=d,=d,d,d,d,d", args, ["double"] * 2, sideeffect=True)
+                right = [b[b_layout.register_of[k, n]] for k in depths]
+                places = [d_layout.register_of[r, n + i] for r in rows for i in range(2)]
+                got = _mma_f64(ctx, f"m{height}n8k{4 * count}", left, right, [total[p] for p in places])
                 for place, name in zip(places, got, strict=True):
                     total[place] = name
     ctx.values[op.result] = total
+
+
+def _mma_f64(ctx: Context, shape: str, left: Regs, right: Regs, total: Regs) -> Regs:
+    """One instruction (PTX ISA 9.7.14.5.2 and 9.7.14.5.13)."""
+    groups: list[str] = []
+    place = 0
+    for part in (total, left, right, total):
+        groups.append("{" + ", ".join(f"${place + i}" for i in range(len(part))) + "}")
+        place += len(part)
+    text = f"mma.sync.aligned.{shape}.row.col.f64.f64.f64.f64 {', '.join(groups)};"
+    args = [("double", name) for name in (*left, *right, *total)]
+    constraints = ",".join(["=d"] * len(total) + ["d"] * len(args))
+    return ctx.e.asm(text, constraints, args, ["double"] * len(total), sideeffect=True)
 
 
 def lower_mma(ctx: Context, op: Mma) -> None:

@@ -10,6 +10,7 @@ from kernel_dsl.refs import strides_of
 from ..context import Barriers, Buffer, Context
 from ..emit import Regs, literal, llvm_type
 from .access import Place, emit_load, emit_store
+from .ldmatrix import load_matrices
 from .stmatrix import store_matrices
 from .sync import PHASES
 from .tiled import make_place
@@ -28,6 +29,10 @@ def lower_load(ctx: Context, op: Load) -> None:
     result = op.result
     layout = layout_of(result)
     type: RefType = op.ref.type
+    fragments = load_matrices(ctx, op, layout)
+    if fragments is not None:
+        ctx.values[result] = fragments
+        return
     place = make_place(ctx, type, ctx.buffers[op.ref], op.view, layout, op.offsets)
     dtype = type.dtype
     pure = type.space is MemorySpace.GMEM and not type.written

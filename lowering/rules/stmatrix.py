@@ -38,11 +38,14 @@ class Plan:
     matrices: tuple[tuple[int, int], ...]
 
 
-def plan_matrices(layout: Layout, item: int, minor: int) -> Plan | None:
-    """The plan for a value of elements of `item` bytes; None where it does not lie as fragments do."""
+def plan_matrices(layout: Layout, item: int, minor: int, replicated: bool = False) -> Plan | None:
+    """The plan for a value of elements of `item` bytes; None where it does not lie as fragments do.
+
+    `replicated`: several warps may hold the same, as they do of what they load.
+    """
     side = WORD // item
     found = [b for b in layout.lanes if b is not None]
-    if not side or len(found) < LANE_BITS or layout.replicated_mask:
+    if not side or len(found) < LANE_BITS or (layout.replicated_mask and not replicated):
         return None
     words, rows = found[0][0], found[2][0]
     fragment: tuple[Bit, ...] = ((words, side), (words, 2 * side), (rows, 1), (rows, 2), (rows, 4))

@@ -12,6 +12,10 @@ import numpy as np
 
 import kernel_dsl as kd
 from kernel_dsl.library import AttentionBackwardConfig, AttentionConfig, MatmulConfig
+from kernel_dsl.library.combine import combine_kernel
+from kernel_dsl.library.complex_product import parts_kernel
+from kernel_dsl.library.pack import Packing, pack_kernel
+from kernel_dsl.library.problem import Problem
 from kernel_dsl.stages import Stages
 from tests.kernels import CASES, HOPPER
 
@@ -106,6 +110,32 @@ def _matmuls() -> Iterator[tuple[str, Kernel]]:
         yield f"matmul.general.bf16.{form}", _product(70, 50, 33, bf16, bf16, form, targets=GENERATIONS)
     for a, b in ((bf16, bf16), (i8, i8), (i8, bf16)):  # GPUs without wgmma
         yield f"matmul.without_wgmma.{a}.{b}", _product(256, 256, 256, a, b, "nn", targets=("sm_80", "sm_120a"))
+    yield from _beside_products()
+
+
+def _beside_products() -> Iterator[tuple[str, Kernel]]:
+    """What lays operands out anew, adds up parts of K, and scales by blocks of it."""
+    rows = Struct((1000, 1000), bf16)
+    for word, packing in (
+        ("rows", Packing(1000, 1000, bf16, bf16, aligned=False)),
+        ("turned", Packing(1000, 1000, i8, i8, turned=True)),
+        ("split", Packing(1000, 1000, f32, f32, split=True)),
+    ):
+        yield (
+            f"matmul.pack.{word}",
+            _of(pack_kernel((packing,)), Struct((1000, 1000), packing.dtype), targets=GENERATIONS),
+        )
+    cut = Problem(1000, 1000, 64, bf16, bf16, bf16, accumulate=True, parts=4)
+    yield "matmul.combine", _of(combine_kernel(cut), Struct((4, 1000, 1000), f32), rows, targets=GENERATIONS)
+    for form in ("left", "right", "turned"):
+        pairs = Struct((1000, 1000, 2), f32)
+        yield f"matmul.complex.{form}", _of(parts_kernel((), 1000, 1000, form), pairs, targets=GENERATIONS)
+    a, b, scale = Struct((4096, 4096), e4m3), operand(4096, 4096, e4m3, True), Struct((4096, 32), f32)
+    for word, factors in (("blocks", Struct((32, 32), f32)), ("columns", Struct((32, 4096), f32))):
+        yield f"matmul.scaled.{word}", _of(kd.library.matmul, a, b, a_scale=scale, b_scale=factors)
+    sides = operand(4096, 4096, bf16, True), operand(4096, 4096, bf16, True)
+    yield "matmul.gated", _of(kd.library.matmul, Struct((4096, 4096), bf16), sides, gated="swiglu")
+    yield "matmul.dropout", _of(kd.library.matmul, Struct((4096, 4096), bf16), sides[0], dropout=(0.1, 5), absmax=True)
 
 
 # --- attention -------------------------------------------------------------------------------------

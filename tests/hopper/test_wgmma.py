@@ -349,6 +349,25 @@ def test_mma_of_float64(shape: Any, interpret: Any, rng: Any) -> None:
     assert relative(kernel(a, b, interpret=interpret), a @ b + 1) < 1e-14
 
 
+@pytest.mark.parametrize("shape", [(16, 8, 16), (64, 128, 36), (40, 9, 31), (1, 1, 17)], ids=str)
+def test_deep_mma_of_float64(shape: Any, interpret: Any, rng: Any) -> None:
+    """16 rows and 16 of K an instruction where the target has it; what is left of K goes four at a time."""
+    M, N, K = shape
+    f64 = kd.float64
+
+    @kd.kernel(out_type=kd.ShapeDtypeStruct((M, N), f64))
+    def kernel(a: Any, b: Any, out: Any) -> None:
+        out[...] = kd.mma(kd.ones((M, N), f64), a[...], b[...])
+
+    a, b = random(rng, (M, K), f64), random(rng, (K, N), f64)
+    for target in ("sm_80", "sm_90a", "sm_120a"):
+        stages = kernel.lower(a, b, target=target)
+        forms = {form for form in ("m16n8k16", "m8n8k4") if form in stages.ptx}
+        assert forms == ({"m8n8k4"} if target == "sm_80" else {"m16n8k16"} | ({"m8n8k4"} if -(-K // 4) % 4 else set()))
+        assert stages.compile().resources.spills == 0
+    assert relative(kernel(a, b, interpret=interpret), a @ b + 1) < 1e-14
+
+
 @pytest.mark.parametrize("types", [(s8, u8, i32), (u8, s8, i32), (e4m3, e5m2, f32)], ids=str)
 def test_mixed_operands_of_mma(types: Any, rng: Any) -> None:
     a_type, b_type, total = types

@@ -5,8 +5,7 @@ import runpy
 import sys
 
 import kernel_dsl as kd
-import lowering
-import runtime
+from kernel_dsl import lowering, runtime
 from kernel_dsl.runtime.assemble import find_ptxas
 from kernel_dsl.runtime.disk_cache import DiskCache
 from kernel_dsl.runtime.interpreter import (

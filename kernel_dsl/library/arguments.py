@@ -1,0 +1,303 @@
+"""From the arguments of a call of matmul to what is computed: shapes checked, batch axes found, the steps put in order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import kernel_dsl as kd
+from kernel_dsl.dtypes import DType, as_dtype
+from kernel_dsl.errors import BadCallArgument
+
+from ..refs import strides_of
+from .checks import axes_of, check_array, refuse, scale_axes, shapes_together
+from .families import Family, default_out, family
+from .operands import Operand, array_address, element_strides, is_transposed, operand, why_not_tma
+from .persistent_matmul import MatmulConfig
+from .problem import Axes, Problem, Step
+
+Item = tuple[str, Any]  # an operand of a step, with the name of its argument
+
+
+class Options(NamedTuple):
+    """The arguments of a call beside a and b."""
+
+    out_dtype: Any = None
+    bias: Any = None
+    c: Any = None
+    activation: Callable[[Any], Any] | None = None
+    precision: str | None = None
+    scale: Any = None
+    a_scale: Any = None
+    b_scale: Any = None
+    epilogue: Callable[..., Any] | None = None
+    operands: Any = ()
+    gated: Any = None
+    dropout: Any = None
+    residual: Any = None
+    out_scale: Any = None
+    absmax: bool = False
+    config: MatmulConfig | None = None
+
+    def rights(self, b: Any) -> list[Any]:
+        """The right sides: b, or the one that gates and the one that is gated."""
+        return [b] if self.gated is None else list(halves(b))
+
+    def items(self) -> tuple[list[list[Item]], list[Item]]:
+        """What steps take, in the order of kernels' arguments: of each product on its own, and of the result."""
+        own = [("a_scale", self.a_scale), ("b_scale", self.b_scale), ("scale", self.scale), ("bias", self.bias)]
+        own = [(name, x) for name, x in own if x is not None]
+        if self.gated is None:
+            first = [own]
+        else:
+            split = {"b_scale", "bias"}  # the others are of both
+            first = [[(n, halves(x)[i] if n in split else x) for n, x in own] for i in range(2)]
+        rest = [("c", self.c)] if self.c is not None else []
+        rest += [("operands", x) for x in self.listed]
+        if self.dropout is not None:
+            rate, seed = self.dropout
+            words = (seed & 0xFFFFFFFF, seed >> 32)
+            rest += [("dropout", np.float32(rate)), *(("dropout", np.uint32(word)) for word in words)]
+        rest += [(n, x) for n, x in (("residual", self.residual), ("out_scale", self.out_scale)) if x is not None]
+        return first, rest
+
+    @property
+    def listed(self) -> tuple[Any, ...]:
+        """The operands of the epilogue."""
+        return tuple(self.operands) if isinstance(self.operands, (tuple, list)) else (self.operands,)
+
+
+def halves(x: Any) -> tuple[Any, Any]:
+    """What the one that gates and the one that is gated have of an argument: a pair, columns in turn, or one for both."""
+    if isinstance(x, (tuple, list)):
+        pair: Sequence[Any] = x
+        return pair[0], pair[1]
+    if not getattr(x, "shape", ()) or x.shape[-1] == 1:
+        return x, x
+    return x[..., 0::2], x[..., 1::2]
+
+
+@dataclass(frozen=True)
+class Request:
+    """A product, as kernels are to see it.
+
+    `left`, `right`: the operands of `problem`; `turns`: whether a and b are given to kernels with their last axes exchanged;
+    `flipped`: the transposed product is computed, for `out` is stored by columns; `folded`: the result's shape, where a's
+    batch became rows of one matrix; `own`: which of the steps' operands are scales by blocks of K, of each right side: the
+    kernel that multiplies takes those.
+    """
+
+    problem: Problem
+    left: Operand
+    right: Operand
+    family: Family
+    turns: tuple[bool, bool]
+    flipped: bool
+    folded: tuple[int, ...]
+    own: tuple[tuple[int, ...], ...]
+
+
+def request(a: Any, b: Any, o: Options, out: Any) -> Request:
+    """What a call asks for. Raises `BadCallArgument`, `BadCallValue`, `NoCommonDType`."""
+    rights = o.rights(b)
+    for name, x in (("a", a), *(("b", x) for x in rights)):
+        check_array(x, name, "a is (..., M, K) and b is (..., K, N)")
+    batch = shapes_together(tuple(a.shape), tuple(rights[0].shape))
+    left, right = operand(a, rows_last=False), _alike([operand(x, rows_last=True) for x in rights])
+    how = family(left.dtype, right.dtype, o.precision)
+    shape = (*batch, left.rows, right.rows)
+    made = _steps(o, shape, left.depth)
+    own, steps = made.own, made.steps
+    if any(made.blocks.values()) and how.a.itemsize + how.b.itemsize > 2:
+        raise refuse(
+            f"scales by blocks of K for {left.dtype} and {right.dtype}", "they are for products of 8 bits by 8 bits"
+        )
+    turns = (not left.along_k, right.along_k)
+    folded: tuple[int, ...] = ()
+    if batch and _folds(a, left, right, batch, made.arrays, out):
+        folded, batch = shape, ()
+        left, right = replace(left, batch=(), rows=math.prod(left.batch) * left.rows), replace(right, batch=())
+        own = [_folded(s) for s in own]
+        steps = _folded(steps)
+    flipped = o.gated is None and not any(made.blocks.values()) and _by_columns(out)
+    if flipped:
+        left, right, how = right, left, replace(how, a=how.b, b=how.a)
+        own, steps = [[s.swapped for s in own[0]]], [s.swapped for s in steps]
+    p = Problem(
+        left.rows, right.rows, left.depth, how.a, how.b, _out_dtype(o, left.dtype, right.dtype),
+        batch=batch, a_batch=left.batch, b_batch=right.batch, thrice=how.thrice,
+        a_scaled=made.blocks["a_scale"] == "rows", b_scaled=made.blocks["b_scale"],
+    )  # fmt: skip
+    if o.gated is None:
+        p = replace(p, steps=(*own[0], *steps))
+    else:
+        function = o.gated if callable(o.gated) else None
+        gate = Step("gate", function=function, word="" if function else str(o.gated))
+        p = replace(p, gate=gate, gated=(tuple(own[0]), tuple(own[1])), steps=tuple(steps))
+    return Request(_stored(p, out, flipped), left, right, how, turns, flipped, folded, made.moved)
+
+
+def _alike(rights: list[Operand]) -> Operand:
+    """What is known of all right sides. Raises `BadCallValue` where they differ in shape or dtype."""
+    one, other = rights[0], rights[-1]
+    if (one.dtype, one.rows, one.depth, one.batch) != (other.dtype, other.rows, other.depth, other.batch):
+        what = f"b is {one.dtype} of {(one.depth, one.rows)} and {other.dtype} of {(other.depth, other.rows)}"
+        raise refuse(what, "the one that gates and the one that is gated have one shape and one dtype")
+    if one.along_k != other.along_k:
+        raise refuse("one part of b is stored by rows and the other by columns", "store both the same way")
+    return replace(one, tma=one.tma and other.tma, contiguous=one.contiguous and other.contiguous)
+
+
+def _out_dtype(o: Options, a: DType, b: DType) -> DType:
+    if o.out_dtype is None:
+        found = default_out(a, b)
+        scaled = o.a_scale is not None or o.b_scale is not None
+        if found.is_float:
+            return kd.bfloat16 if scaled and found.itemsize == 2 else found
+        real = scaled or o.scale is not None or o.gated is not None
+        return kd.bfloat16 if real and found == kd.int32 and a.itemsize == b.itemsize == 1 else found
+    found = as_dtype(o.out_dtype)
+    if found.name.startswith("complex"):
+        raise BadCallArgument(kernel="matmul", what=f"out_dtype is {found}", hint="complex values are only copied")
+    return found
+
+
+@dataclass
+class _Steps:
+    """The steps of each product and of the result, and all their arrays with their axes.
+
+    `blocks`: the forms of scales by blocks of K, "" for others; `moved`: the places of such scales among all operands.
+    """
+
+    own: list[list[Step]]
+    steps: list[Step]
+    arrays: list[tuple[Any, Axes | None]]
+    blocks: dict[str, str]
+    moved: tuple[tuple[int, ...], ...]
+
+
+def _steps(o: Options, shape: tuple[int, ...], depth: int) -> _Steps:
+    """The steps that a call asks for. Raises `BadCallArgument`, `BadCallValue`."""
+    arrays: list[tuple[Any, Axes | None]] = []
+    blocks = {"a_scale": "", "b_scale": ""}
+
+    def axes(name: str, x: Any) -> Axes | None:
+        found = _axes(name, x, shape, depth)
+        assert not isinstance(found, str)
+        arrays.append((x, found))
+        return found
+
+    first, rest = o.items()
+    own: list[list[Step]] = []
+    moved: list[tuple[int, ...]] = []
+    place = 0
+    for items in first:
+        mine, places = list[Step](), list[int]()
+        for name, x in items:
+            found = _axes(name, x, shape, depth)
+            if isinstance(found, str):
+                blocks[name] = found
+                places.append(place)
+                leading = tuple(map(str, range(len(shape) - len(x.shape), len(shape) - 2)))
+                arrays.append((x, (*leading, "m", "-") if found == "rows" else (*leading, "-", "n")))
+            else:
+                arrays.append((x, found))
+                mine.append(Step("add" if name == "bias" else "multiply", (found,)))
+            place += 1
+        own.append(mine)
+        moved.append(tuple(places))
+    steps: list[Step] = []
+    taken = iter(rest)
+    if o.c is not None:
+        steps.append(Step("add", (axes(*next(taken)),)))
+    if o.epilogue is not None:
+        steps.append(Step("function", tuple(axes(*next(taken)) for _ in o.listed), o.epilogue))
+    if o.activation is not None:
+        steps.append(Step("activation", function=o.activation))
+    if o.dropout is not None:
+        steps.append(Step("dropout", tuple(axes(*next(taken)) for _ in range(3))))
+    if o.residual is not None:
+        steps.append(Step("add", (axes(*next(taken)),)))
+    if o.absmax:
+        steps.append(Step("absmax"))
+    if o.out_scale is not None:
+        steps.append(Step("multiply", (axes(*next(taken)),)))
+    return _Steps(own, steps, arrays, blocks, tuple(moved))
+
+
+def _axes(name: str, x: Any, shape: tuple[int, ...], depth: int) -> Axes | str | None:
+    """The axes of an operand of a step; None for a number, a word for scales by blocks of K. Raises `BadCallArgument`,
+    `BadCallValue`.
+    """
+    if isinstance(x, (int, float, np.generic)):
+        if name in ("scale", "a_scale", "b_scale", "out_scale", "dropout", "operands"):
+            return None
+        raise BadCallArgument(kernel="matmul", what=f"{name} is a {type(x).__name__}", hint="it is an array")
+    check_array(x, name, f"an array that broadcasts to {shape}", rank=1 if name == "bias" else None)
+    own = tuple(x.shape)
+    if name == "bias" and own != shape[-1:]:
+        raise refuse(f"bias is {own}", f"its shape is {shape[-1:]}")
+    if "scale" in name and as_dtype(x.dtype) != kd.float32:
+        what = f"{name} is {as_dtype(x.dtype)}"
+        raise BadCallArgument(kernel="matmul", what=what, hint="scales are float32")
+    return scale_axes(name, own, shape, depth) if name in ("a_scale", "b_scale") else axes_of(own, shape, name)
+
+
+def _stored(p: Problem, out: Any, flipped: bool) -> Problem:
+    """The problem with what is known of how its result may be stored."""
+    item = p.out_dtype.itemsize
+    shape = (*p.batch, p.M, p.N)
+    strides, address, given = strides_of(shape), 0, False
+    if out is not None and hasattr(out, "dtype"):
+        own = element_strides(out)
+        given = own is not None
+        if own is not None:
+            strides, address = own[len(own) - len(shape) :], array_address(out)
+            strides = (*strides[:-2], strides[-1], strides[-2]) if flipped else strides
+    if not why_not_tma(shape, strides, item, address):
+        return p
+    gapless = not given or strides == strides_of(shape)
+    width = math.gcd(p.N * item, address or 16, 16) // item if gapless else 1
+    return replace(p, lanes=max(width, 1))
+
+
+def _by_columns(out: Any) -> bool:
+    return out is not None and hasattr(out, "dtype") and len(out.shape) >= 2 and is_transposed(out)
+
+
+def _folded(steps: Sequence[Step]) -> list[Step]:
+    """The steps where batch axes became rows."""
+
+    def fold(axes: Axes | None) -> Axes | None:
+        return axes if axes is None or "m" not in axes else axes[axes.index("m") :]
+
+    return [replace(s, operands=tuple(fold(axes) for axes in s.operands)) for s in steps]
+
+
+def _folds(
+    a: Any, left: Operand, right: Operand, batch: tuple[int, ...], arrays: list[tuple[Any, Axes | None]], out: Any
+) -> bool:
+    """Whether all of a is one matrix times one b: its batch axes are rows then, and so they are of what is added."""
+    if math.prod(right.batch) != 1 or left.batch != batch or not left.along_k or 0 in a.shape:
+        return False
+    strides = element_strides(a) or strides_of(tuple(a.shape))
+    if any(strides[i] != strides[i + 1] * a.shape[i + 1] for i in range(len(a.shape) - 2)):
+        return False
+    full = (*batch, left.rows)
+    for x, axes in arrays:
+        if axes is None or set(axes) <= {"n", "-"}:
+            if axes is not None and len(axes) > 2:
+                return False
+            continue
+        if tuple(x.shape[:-1]) != full or not _gapless(x):
+            return False
+    return out is None or (hasattr(out, "shape") and _gapless(out))
+
+
+def _gapless(x: Any) -> bool:
+    strides = element_strides(x)
+    return strides is None or strides == strides_of(tuple(x.shape))

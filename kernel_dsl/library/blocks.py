@@ -1,0 +1,60 @@
+"""Which tile a block has: numbers of tiles, parts of K and batches, from one number."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import kernel_dsl as kd
+
+from .problem import Problem
+
+
+def spread(number: Any, extents: tuple[int, ...]) -> tuple[Any, ...]:
+    """The indices, row-major, that a number stands for; 0 along extents of one."""
+    out: list[Any] = []
+    left = prod(extents)
+    for extent in extents:
+        left //= max(extent, 1)
+        if extent == 1:
+            out.append(0)
+            continue
+        index = number if left == 1 else kd.div(number, left)
+        out.append(index)
+        number = kd.rem(number, left) if left > 1 else 0
+    return tuple(out)
+
+
+def tile_of(index: Any, p: Problem, tiles: tuple[int, int], group: int) -> tuple[Any, Any, Any, tuple[Any, ...]]:
+    """(tile along M, along N, part of K, batch indices) of number `index`: tiles of M in bands of `group`, which share L2."""
+    count = tiles[0] * tiles[1]
+    outer = p.parts * prod(p.batch)
+    part, batch = 0, (0,) * len(p.batch)
+    if outer > 1:
+        part, *batch = spread(kd.div(index, count), (p.parts, *p.batch))
+        index = kd.rem(index, count)
+    m, n = kd.planar_snake(index, tiles, 0, min(group, tiles[0]))
+    return m, n, part, tuple(batch)
+
+
+def own(batch: tuple[Any, ...], extents: tuple[int, ...]) -> tuple[Any, ...]:
+    """The batch indices of an operand, which may lack leading axes, and share what it has along others."""
+    mine = batch[len(batch) - len(extents) :]
+    return tuple(0 if extent == 1 else index for index, extent in zip(mine, extents, strict=True))
+
+
+def steps_of(p: Problem, tile_k: int) -> int:
+    """Stages that a part of K takes."""
+    return kd.cdiv(3 * (p.depth // tile_k) if p.thrice else kd.cdiv(p.K, tile_k), p.parts)
+
+
+def start_of(p: Problem, step: Any, tile_k: int, side: int) -> Any:
+    """Where step number `step` starts along K of a (`side` 0) or b (1): `thrice`, low parts of a, then of b, then none."""
+    if not p.thrice:
+        return step * tile_k
+    count = p.depth // tile_k
+    which = kd.div(step, count)
+    start = (step - which * count) * tile_k + kd.where(which == side, p.depth, 0)
+    if steps_of(p, tile_k) * p.parts > 3 * count:  # the last part has steps beyond the end, where there are zeros
+        start = start + kd.where(which > 2, 2 * p.depth, 0)
+    return kd.multiple_of(start, tile_k)

@@ -1,0 +1,157 @@
+"""What arguments of matmul must be: an error at the caller's line, before anything is compiled."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from kernel_dsl.diagnostics import shown
+from kernel_dsl.dtypes import as_dtype
+from kernel_dsl.errors import BadCallArgument, BadCallValue
+
+from .epilogue import GATES
+from .families import PRECISIONS
+from .persistent_matmul import MatmulConfig, check_counts, check_tiles
+from .problem import Axes
+from .scaled_product import DEPTH
+
+
+def refuse(what: str, hint: str) -> BadCallValue:
+    """The error for a value that doesn't fit."""
+    return BadCallValue(kernel="matmul", what=what, hint=hint)
+
+
+def shapes_together(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    """The leading axes of the product. Raises `BadCallValue`."""
+    if a[-1] != b[-2]:
+        raise refuse(f"a is {a} and b is {b}", "the columns of a are the rows of b; transpose with `.T`")
+    out: list[int] = []
+    for i in range(max(len(a), len(b)) - 2, 0, -1):
+        extents = {s[-2 - i] for s in (a, b) if len(s) >= 2 + i} - {1}
+        if len(extents) > 1:
+            raise refuse(f"a is {a} and b is {b}", "leading axes are the same, or 1, as in NumPy")
+        out.append(extents.pop() if extents else 1)
+    return tuple(out)
+
+
+def axes_of(shape: tuple[int, ...], result: tuple[int, ...], name: str) -> Axes:
+    """What the dimensions of an operand are in the result that it broadcasts to. Raises `BadCallValue`."""
+    names = [*map(str, range(len(result) - 2)), "m", "n"]
+    first = len(result) - len(shape)
+    if first < 0 or any(n not in (1, r) for n, r in zip(shape, result[first:], strict=True)):
+        raise refuse(f"{name} is {shape}", f"it broadcasts to {result}")
+    named = zip(shape, result[first:], names[first:], strict=True)
+    return tuple("-" if n == 1 and r != 1 else axis for n, r, axis in named)
+
+
+def scale_axes(name: str, shape: tuple[int, ...], result: tuple[int, ...], depth: int) -> Axes | str:
+    """The axes of a scale that is one for all, or one for each row of a or column of b; else the form of a scale by blocks of K:
+    "rows" of a, "columns" of b or "blocks" of 128 of them. Raises `BadCallValue`.
+    """
+    M, N = result[-2:]
+    side, extent = ("m", M) if name == "a_scale" else ("n", N)
+    if all(n == 1 for n in shape):
+        return ("-",) * len(shape)
+    if shape == (extent,):
+        return (side,)
+    wanted = (extent, 1) if name == "a_scale" else (1, extent)
+    if len(shape) >= 2 and shape[-2:] == wanted:
+        return axes_of(shape, result, name)
+    blocks = -(-depth // DEPTH)
+    forms = {"rows": (M, blocks)} if name == "a_scale" else {"blocks": (blocks, -(-N // DEPTH)), "columns": (blocks, N)}
+    found = next((form for form, last in forms.items() if shape[-2:] == last), None)
+    if found is not None and _broadcasts(shape[:-2], result[:-2]):
+        return found
+    said = [(), (extent,), wanted, *forms.values()]
+    raise refuse(f"{name} is {shape}", f"its shape is one of {', '.join(map(str, said))}")
+
+
+def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
+    return len(shape) <= len(to) and all(n in (1, m) for n, m in zip(reversed(shape), reversed(to), strict=False))
+
+
+def check_array(x: Any, name: str, hint: str, rank: int | None = None, real: bool = True) -> None:
+    """Raise `BadCallArgument` for what is no array of real numbers, with two dimensions or more if it is a or b."""
+    shape = getattr(x, "shape", None)
+    if (
+        not isinstance(shape, tuple)
+        or not hasattr(x, "dtype")
+        or (name in ("a", "b") and len(shape) < 2)
+        or len(shape) != (rank or len(shape))
+    ):
+        what = f"{name} is a {type(x).__name__} of shape {shown(shape or ())}"
+        raise BadCallArgument(kernel="matmul", what=what, hint=hint)
+    if real and as_dtype(x.dtype).name.startswith("complex"):
+        what = f"{name} is {as_dtype(x.dtype)}"
+        raise BadCallArgument(kernel="matmul", what=what, hint="beside complex64 stands complex64")
+
+
+def check_options(o: Any) -> None:
+    """Raise `BadCallArgument`, `BadCallValue` for options that are not what they should be."""
+    for name, x in (("activation", o.activation), ("epilogue", o.epilogue)):
+        if x is not None and not callable(x):
+            what = f"{name} is a {type(x).__name__}"
+            raise BadCallArgument(kernel="matmul", what=what, hint="a function of traced values, such as `kd.relu`")
+    if o.precision is not None and (not isinstance(o.precision, str) or o.precision not in PRECISIONS):
+        raise refuse(f"precision={shown(o.precision)}", "one of " + ", ".join(map(repr, PRECISIONS)))
+    if o.config is not None and not isinstance(o.config, MatmulConfig):
+        what = f"config is a {type(o.config).__name__}"
+        raise BadCallArgument(kernel="matmul", what=what, hint="a `MatmulConfig`, or None to have one chosen")
+    if o.config is not None:
+        check_counts(o.config, "matmul")
+        check_tiles(o.config)
+    if not isinstance(o.operands, (tuple, list, int, float)) and not hasattr(o.operands, "dtype"):
+        what = f"operands is a {type(o.operands).__name__}"
+        raise BadCallArgument(
+            kernel="matmul", what=what, hint="a tuple of numbers and arrays, for the function `epilogue`"
+        )
+    if o.listed and o.epilogue is None:
+        raise refuse("operands without an epilogue", "they are arguments of the function `epilogue`")
+    if o.gated is not None and not callable(o.gated) and (not isinstance(o.gated, str) or o.gated not in GATES):
+        hint = f"a function of the two products, or one of {', '.join(map(repr, GATES))}"
+        raise refuse(f"gated={shown(o.gated)}", hint)
+    if o.gated is not None and o.c is not None:
+        raise refuse("c beside gated", "it could be added to either product; use `bias`, `residual` or `epilogue`")
+    _check_dropout(o.dropout)
+
+
+def check_pairs(b: Any, o: Any) -> None:
+    """Raise `BadCallArgument` where an argument is a pair that should be none, or none that should be one."""
+    split = isinstance(b, (tuple, list))
+    width = 0 if split else (*getattr(b, "shape", ()), 0)[-2 if getattr(b, "shape", ()) else -1]
+    for name, x in (("b", b), ("bias", o.bias), ("b_scale", o.b_scale)):
+        parts = len(cast("tuple[Any, ...]", x)) if isinstance(x, (tuple, list)) else 0
+        shape = () if parts else tuple(getattr(x, "shape", ()))
+        last = shape[-1] if shape else 1
+        if o.gated is None:
+            bad, what, hint = parts and name != "bias", f"{name} is a {type(x).__name__}", "a pair is for `gated`"
+        elif parts:
+            bad, what, hint = parts != 2, f"{name} has {parts} parts", "a pair: what gates, and what is gated"
+        elif name == "b":
+            what, hint = f"b has {last} columns", "columns that gate and columns that are gated, in turn"
+            bad = last % 2
+        else:
+            bad = last not in (1, width)
+            what, hint = (
+                f"{name} is {shape}",
+                "a pair, as b is" if split else f"one for each of the {width} columns, or a pair",
+            )
+        if bad:
+            raise BadCallArgument(kernel="matmul", what=what, hint=hint)
+
+
+def _check_dropout(dropout: Any) -> None:
+    if dropout is None:
+        return
+    hint = "a pair (rate, seed): 0 <= rate < 1, and an int of 64 bits"
+    if not isinstance(dropout, (tuple, list)) or len(cast("tuple[Any, ...]", dropout)) != 2:
+        raise BadCallArgument(kernel="matmul", what=f"dropout={shown(dropout)}", hint=hint)
+    rate, seed = cast("tuple[Any, Any]", dropout)
+    if (
+        isinstance(rate, bool)
+        or not isinstance(rate, (int, float))
+        or isinstance(seed, bool)
+        or not isinstance(seed, int)
+    ):
+        raise BadCallArgument(kernel="matmul", what=f"dropout={shown(dropout)}", hint=hint)
+    if not 0 <= rate < 1 or not 0 <= seed < 1 << 64:
+        raise refuse(f"dropout={shown(dropout)}", hint)

@@ -1,0 +1,61 @@
+"""The sum of partial products: parts of K that were multiplied apart, added in their order, and the steps that follow."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from math import prod
+from typing import Any
+
+import kernel_dsl as kd
+
+from ..kernel import identified
+from .blocks import spread
+from .epilogue import Tile, drawn, finish, join, outputs
+from .problem import Problem
+
+TILE_M, TILE_N = 8, 128
+UNROLLED = 16  # parts whose loads are all in flight
+
+
+@cache
+def combine_kernel(problem: Problem) -> Any:
+    """The kernel `(partial sums (parts, *batch, M, N), *operands of the steps) -> out`.
+
+    With one part there is no such axis. Two products that share a have their sums one after the other.
+    """
+    p = problem
+    tiles = (*p.batch, kd.cdiv(p.M, TILE_M), kd.cdiv(p.N, TILE_N))
+    count = 1 if p.gate is None else 2
+
+    def body(*refs: Any) -> None:
+        extra, out, peak = outputs(p, refs[count:])
+        *batch, m, n = spread(kd.program_id(0), tiles)
+        rows, columns = kd.ds(m * TILE_M, TILE_M), kd.ds(n * TILE_N, TILE_N)
+
+        def whole(partial: Any) -> Any:
+            def part(number: Any) -> Any:
+                return partial[(number, *batch, rows, columns)]
+
+            if p.parts == 1:
+                return partial[(*batch, rows, columns)]
+            if p.parts > UNROLLED:
+                return kd.fori_loop(1, p.parts, lambda number, total: total + part(number), part(0))
+            total = part(0)
+            for number in range(1, p.parts):
+                total = total + part(number)
+            return total
+
+        sums = [whole(partial) for partial in refs[:count]]
+        tile = drawn(sums[0], p, extra, Tile(rows, columns, (*p.batch, p.M, p.N), tuple(batch), peak=peak), TILE_N)
+        x = finish(sums[0], p.all_steps, extra, tile) if p.gate is None else join(sums[0], sums[1], p, extra, tile)
+        out[(*batch, rows, columns)] = x.astype(p.out_dtype)
+
+    made = kd.kernel(body, out_type=p.results(), grid=(prod(tiles),), name="matmul_combine")
+    return identified(made, problem) if p.named else made
+
+
+def partial_problem(p: Problem, parts: int) -> Problem:
+    """The problem whose result `combine_kernel` adds up."""
+    plain = replace(p, bias=False, accumulate=False, steps=(), gate=None, gated=((), ()), lanes=0)  # its scales stay
+    return replace(plain, out_dtype=p.wide, parts=parts)

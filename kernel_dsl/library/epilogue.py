@@ -1,0 +1,257 @@
+"""What happens to sums between the product and the store: the same functions in every kernel of the library."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+import kernel_dsl as kd
+
+from ..errors import BadCallValue
+from ..trace import at_own_lines, resolve
+from .problem import Axes, Problem, Step
+
+Function = Callable[..., Any]
+PARTED = 32  # columns
+GATES = ("swiglu", "geglu", "reglu", "glu")
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Bit i of `bits` (rows, unit): whether the element i units further along the tile's columns stays."""
+
+    bits: Any
+    unit: int
+    first: int = 0
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Where a tile of sums lies in the result: `m`, `n` are slices, `shape` is all of the result, batch first.
+
+    `batch`: the indices along the result's leading axes. `swapped`: the tile's rows run along n. `peak`: where the greatest
+    magnitude goes, if anybody wants it. `kept`: which elements dropout leaves, of all the block's tile, and where this part of
+    it begins.
+    """
+
+    m: Any
+    n: Any
+    shape: tuple[int, ...]
+    batch: tuple[Any, ...] = ()
+    swapped: bool = False
+    peak: Any = None
+    kept: Kept | None = None
+
+    def part(self, first: int, count: int) -> Tile:
+        """`count` of the tile's own columns from `first` on."""
+        side = self.m if self.swapped else self.n
+        moved = kd.ds(side.start + first, count)
+        kept = self.kept and replace(self.kept, first=self.kept.first + first)
+        return replace(self, **{"m" if self.swapped else "n": moved}, kept=kept)
+
+    def read(self, ref: Any, axes: Axes | None) -> Any:
+        """The part of an operand that belongs to the tile, to broadcast to it."""
+        if axes is None or not axes:
+            return ref if axes is None else ref[...]
+        place = {"m": self.m, "n": self.n, "-": 0}
+        index = tuple(place[a] if a in place else self.batch[int(a)] for a in axes)
+        kept = [a for a in axes if a in ("m", "n")]
+        order = ["n", "m"] if self.swapped else ["m", "n"]
+        part = ref.at[index]
+        if not kept:
+            return part[...]
+        if len(kept) == 2:
+            return kd.load(part.T if kept != order else part)
+        return kd.load(part, (None, slice(None)) if kept[0] == order[1] else (slice(None), None))
+
+    def coordinates(self, count: int) -> tuple[Any, Any]:
+        """Indices along m and n of the first `count` columns of the tile, in whichever layout they meet."""
+        sides = (self.n, self.m) if self.swapped else (self.m, self.n)
+        down, along = (kd.broadcasted_iota(kd.int32, (sides[0].size, count), axis) for axis in (0, 1))
+        both = (down + sides[0].start, along + sides[1].start)
+        return both[::-1] if self.swapped else both
+
+
+def outputs(p: Problem, refs: Sequence[Any]) -> tuple[list[Any], Any, Any]:
+    """(operands of the steps, result, greatest magnitude or None) of a kernel's arguments after its operands."""
+    if p.peaks:
+        *extra, out, peak = refs
+        return extra, out, peak
+    *extra, out = refs
+    return extra, out, None
+
+
+def finish_and_store(
+    x: Any, p: Problem, refs: Sequence[Any], tile: Tile, out: Any, leading: tuple[Any, ...], unit: int
+) -> None:
+    """The steps on a block's sums and their store, a few columns at a time where a lane holds many and there is more to do.
+
+    `unit`: columns that a lane holds all of, as it does of any other `unit`.
+    """
+    tile = drawn(x, p, refs, tile, unit)
+    columns = PARTED if p.all_steps and x.size > 64 * 128 else x.shape[1]
+    for first in range(0, x.shape[1], columns):
+        part = tile.part(first, columns)
+        done = finish(x if columns == x.shape[1] else x[:, first : first + columns], p.all_steps, refs, part)
+        out[(*leading, part.m, part.n)] = done.astype(p.out_dtype)
+
+
+def drawn(x: Any, p: Problem, refs: Sequence[Any], tile: Tile, unit: int) -> Tile:
+    """The tile of sums `x` with what dropout keeps of it, if there is dropout: by a loop, for a word takes 100 instructions.
+
+    Element number i of the result is picked by word i (`random_words`), whichever way the result is stored.
+    """
+    place = 0
+    steps = (*p.gated[0], *p.gated[1], *p.all_steps)
+    for step in steps:
+        if step.kind == "dropout":
+            break
+        place += len(step.operands)
+    else:
+        return tile
+    rate, low, high = refs[place : place + 3]
+    kind = kd.uint64 if prod(tile.shape) > 1 << 31 else kd.uint32
+    outer: Any = 0
+    for index, extent in zip(tile.batch, tile.shape, strict=False):
+        outer = outer * extent + index
+    layout = resolve(x[:, :unit].type.layout)
+
+    def draw(turn: Any, bits: Any) -> Any:
+        m, n = tile.part(turn * unit, unit).coordinates(unit)
+        far, near, length = (n, m, tile.shape[-2]) if step.word else (m, n, tile.shape[-1])
+        number = far.astype(kind) * length + near.astype(kind)
+        if not isinstance(outer, int) or outer:
+            number = number + kd.astype(outer, kind) * (tile.shape[-1] * tile.shape[-2])
+        uniform = (random_words(number, low, high) >> 8).astype(kd.float32) * 2.0**-24
+        bit = kd.astype(1, kd.uint32) << turn.astype(kd.uint32)
+        return kd.layout_cast(bits, layout) | kd.where(uniform >= rate, bit, kd.uint32(0))
+
+    start = kd.layout_cast(kd.zeros((x.shape[0], unit), kd.uint32), layout)
+    return replace(tile, kept=Kept(kd.fori_loop(0, x.shape[1] // unit, draw, start), unit))
+
+
+def finish(x: Any, steps: Sequence[Step], refs: Sequence[Any] | Iterator[Any], tile: Tile) -> Any:
+    """The steps on a tile of sums, in order."""
+    rest = iter(refs)
+    for step in steps:
+        x = _KINDS[step.kind](x, step, rest, tile)
+    return x
+
+
+def join(gate: Any, value: Any, p: Problem, refs: Sequence[Any], tile: Tile) -> Any:
+    """Two products that share a, each with its own steps, as one; then the steps of the result."""
+    assert p.gate is not None
+    rest = iter(refs)
+    gate, value = (finish(x, steps, rest, tile) for x, steps in zip((gate, value), p.gated, strict=True))
+    gate, value = (x if x.dtype.is_float else x.astype(kd.float32) for x in (gate, value))
+    if p.gate.function is not None:
+        x = _checked(at_own_lines(p.gate.function, gate, value), gate, "the gate")
+    else:
+        x = _GATES[p.gate.word](gate) * value
+    return finish(x, p.steps, rest, tile)
+
+
+def _add(x: Any, step: Step, refs: Iterator[Any], tile: Tile) -> Any:
+    return plus(x, tile.read(next(refs), step.operands[0]))
+
+
+def _multiply(x: Any, step: Step, refs: Iterator[Any], tile: Tile) -> Any:
+    factor = tile.read(next(refs), step.operands[0])
+    x = x if x.dtype.is_float else x.astype(kd.float32)
+    return x * factor.astype(x.dtype)
+
+
+def _activate(x: Any, step: Step, refs: Iterator[Any], tile: Tile) -> Any:
+    assert step.function is not None
+    return activated(step.function, x)
+
+
+def _call(x: Any, step: Step, refs: Iterator[Any], tile: Tile) -> Any:
+    assert step.function is not None
+    parts = [tile.read(next(refs), axes) for axes in step.operands]
+    return _checked(at_own_lines(step.function, x, *parts), x, "the epilogue")
+
+
+def _drop(x: Any, step: Step, refs: Iterator[Any], tile: Tile) -> Any:
+    rate, _, _ = (next(refs) for _ in step.operands)
+    assert tile.kept is not None
+    bits, unit, begin = tile.kept.bits, tile.kept.unit, tile.kept.first
+    x = x if x.dtype.is_float else x.astype(kd.float32)
+    grown = x * (1.0 / (1.0 - rate)).astype(x.dtype)
+    parts: list[Any] = []
+    for first in range(0, x.shape[1], unit):
+        keep = (bits >> ((begin + first) // unit)) & 1
+        parts.append(kd.where(keep != 0, grown[:, first : first + unit], 0.0))
+    return parts[0] if len(parts) == 1 else kd.concatenate(parts, axis=1)
+
+
+def _peak(x: Any, step: Step, refs: Iterator[Any], tile: Tile) -> Any:
+    """The greatest magnitude so far, NaN before all. Floats that are not negative order as their bits do."""
+    m, n = tile.coordinates(x.shape[1])
+    size = kd.abs(x.astype(kd.float32))
+    for index, extent, side in ((m, tile.shape[-2], tile.m), (n, tile.shape[-1], tile.n)):
+        if extent % side.size:
+            size = kd.where(index < extent, size, 0.0)
+    kd.atomic_max(tile.peak.bitcast(kd.int32), kd.bitcast_convert_type(kd.max(size), kd.int32))
+    return x
+
+
+_KINDS: dict[str, Function] = {
+    "add": _add,
+    "multiply": _multiply,
+    "activation": _activate,
+    "function": _call,
+    "dropout": _drop,
+    "absmax": _peak,
+}
+_GATES: dict[str, Function] = {
+    "swiglu": lambda x: x * kd.logistic(x),
+    "geglu": lambda x: 0.5 * x * (1.0 + kd.erf(x * 0.5**0.5)),
+    "reglu": lambda x: kd.maximum(x, 0.0),
+    "glu": kd.logistic,
+}
+
+
+def activated(activation: Function, x: Any) -> Any:
+    """`activation(x)`, elementwise. Raises `BadCallValue` for a result of another shape, or none."""
+    return _checked(at_own_lines(activation, x), x, "the activation")
+
+
+def _checked(result: Any, x: Any, word: str) -> Any:
+    if getattr(result, "shape", None) != x.shape:
+        what = f"{word} made {result!r} of {x!r}"
+        hint = "a function of each element: what it sees is a part of the product"
+        raise BadCallValue(kernel="matmul", what=what, hint=hint)
+    return result
+
+
+def plus(x: Any, y: Any) -> Any:
+    """Sums `x` plus a bias or addend: in the dtype of the sums, but a float is not cut down to an integer, nor 64 bits to 32."""
+    if not x.dtype.is_float and (y.dtype.is_float or y.dtype.itemsize == 8):
+        large = 8 in (x.dtype.itemsize, y.dtype.itemsize)
+        x = x.astype((kd.float64 if large else kd.float32) if y.dtype.is_float else y.dtype)
+    return x + y.astype(x.dtype)
+
+
+# Philox-4x32-10 (Salmon et al. 2011): multipliers, and what the key grows by each round
+_MULTIPLIERS, _WEYL, _ROUNDS = (0xD2511F53, 0xCD9E8D57), (0x9E3779B9, 0xBB67AE85), 10
+
+
+def random_words(number: Any, low: Any, high: Any) -> Any:
+    """Word `number` % 4 of Philox at counter `number` // 4, uint32; the key is (low, high)."""
+    counter = number >> 2
+    low_word = counter.astype(kd.uint32)
+    zero = low_word & 0
+    c = [low_word, (counter >> 32).astype(kd.uint32) if number.dtype == kd.uint64 else zero, zero, zero]
+    keys = [low, high]
+    for _ in range(_ROUNDS):
+        products = [c[i].astype(kd.uint64) * np.uint64(m) for i, m in zip((0, 2), _MULTIPLIERS, strict=True)]
+        tops, bottoms = [(p >> 32).astype(kd.uint32) for p in products], [p.astype(kd.uint32) for p in products]
+        c = [tops[1] ^ c[1] ^ keys[0], bottoms[1], tops[0] ^ c[3] ^ keys[1], bottoms[0]]
+        keys = [key + np.uint32(w) for key, w in zip(keys, _WEYL, strict=True)]
+    which = (number & 3).astype(kd.uint32)
+    return kd.where(which < 2, kd.where(which == 0, c[0], c[1]), kd.where(which == 2, c[2], c[3]))

@@ -1,0 +1,80 @@
+"""Which dtypes are multiplied how: a table, read from the top.
+
+Tensor cores take few pairs as they are. An operand is widened first where its every value has a place in a dtype that they
+take: bytes and fp8 in 16-bit floats, these in tf32. All else is multiplied by lanes, exactly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import kernel_dsl as kd
+from kernel_dsl.dtypes import FP8, DType
+from kernel_dsl.errors import BadCallValue
+from kernel_dsl.promote import join
+
+f16, bf16, f32, f64 = kd.float16, kd.bfloat16, kd.float32, kd.float64
+SIXTEEN = (f16, bf16)
+BYTES = (kd.int8, kd.uint8)
+NARROW = (*FP8, *BYTES, kd.bool_)  # what float16 and bfloat16 hold exactly
+PRECISIONS = (None, "highest", "tf32", "tf32x3")
+
+
+@dataclass(frozen=True)
+class Family:
+    """What operands are multiplied as. `tensor`: by tensor cores; `thrice`: as high and low parts in tf32."""
+
+    a: DType
+    b: DType
+    tensor: bool = True
+    thrice: bool = False
+
+
+# (dtypes of one side, of the other, what both are multiplied as; None: each as it is)
+_ROWS: tuple[tuple[tuple[DType, ...], tuple[DType, ...], DType | None], ...] = (
+    (FP8, FP8, None),
+    (BYTES, BYTES, None),
+    ((kd.bool_,), (kd.int8,), kd.int8),
+    ((kd.bool_,), (kd.bool_, kd.uint8), kd.uint8),
+    ((f16,), (f16, kd.int8), None),
+    ((bf16,), (bf16, kd.int8), None),
+    ((f16,), NARROW, f16),
+    ((bf16,), NARROW, bf16),
+    (FP8, (*BYTES, kd.bool_), f16),
+    ((f16,), (bf16,), f32),  # tf32 holds both
+)
+
+
+def family(a: DType, b: DType, precision: str | None, names: tuple[str, str] = ("a", "b")) -> Family:
+    """How a product of two dtypes is computed. Raises `NoCommonDType`, and `BadCallValue` for a precision it can't have."""
+    row = next((r for r in _ROWS if (a in r[0] and b in r[1]) or (b in r[0] and a in r[1])), None)
+    common = None if row is not None and row[2] != f32 else join(a, b)
+    if precision in ("tf32", "tf32x3") and common != f32:
+        what = f"precision={precision!r} for {a} and {b}"
+        raise BadCallValue(kernel="matmul", what=what, hint="it is for products that are float32; leave it out")
+    if row is not None:
+        return Family(*((row[2], row[2]) if row[2] is not None else (a, b)))
+    if common == f64:
+        return Family(f64, f64)
+    if precision in ("tf32", "tf32x3"):
+        return Family(f32, f32, thrice=precision == "tf32x3")
+    if any(dtype.is_float for dtype in (a, b)):
+        return Family(f32, f32, tensor=False)
+    wide = kd.int64 if max(a.itemsize, b.itemsize) == 8 else kd.int32
+    return Family(wide, wide, tensor=False)
+
+
+def default_out(a: DType, b: DType) -> DType:
+    """bfloat16 for fp8, int32 for 8-bit integers, else what the inputs promote to. Raises `NoCommonDType`."""
+    if a in FP8 and b in FP8:
+        return bf16
+    common = join(a, b)
+    if common in FP8:
+        return bf16
+    return kd.int32 if common.is_integer and a.itemsize == b.itemsize == 1 else common
+
+
+def is_mixed(a: Any, b: Any) -> bool:
+    """Whether tensor cores multiply two dtypes of which the narrower is widened in registers."""
+    return a.itemsize != b.itemsize

@@ -1,0 +1,118 @@
+"""The matrix product by multiply-adds of lanes: float32 exactly, and integers that tensor cores don't take.
+
+A block is one warpgroup with a tile of sums in registers. Slices of K come to SMEM by cp.async, several stages ahead: A with
+M along its rows, B with N, whichever way they lie in GMEM, for each lane reads its part of a row of either as vectors. A
+lane of the large tile holds 8 x 16 sums: six 16-byte loads feed 128 multiply-adds, and nothing changes its layout.
+
+Two such blocks share a multiprocessor: while one waits at its barrier, the other multiplies.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from math import prod
+from typing import Any
+
+import kernel_dsl as kd
+
+from ..kernel import identified
+from .blocks import own, steps_of, tile_of
+from .epilogue import Tile, finish_and_store, outputs
+from .problem import Problem
+
+PAD = 16  # bytes after each row in SMEM: what is turned on its way comes to other banks
+
+
+@dataclass(frozen=True)
+class LaneConfig:
+    """A tile of sums, `tile_k` of K a stage. `group`: tiles of M that go together in L2."""
+
+    tile_m: int = 128
+    tile_n: int = 128
+    tile_k: int = 16
+    stages: int = 3
+    group: int = 8
+
+    @property
+    def layout(self) -> Any:
+        """How sums are spread over the lanes."""
+        regs, lanes, warps = _SPREAD[self.tile_m, self.tile_n]
+        return kd.Layout(2, regs, lanes, warps)
+
+
+_ALONG_ROWS = (((1, 4), (1, 8), (1, 16), (0, 4), (0, 8)), ((0, 16), (0, 32)))
+# (registers, lanes, warps): rows and columns come by fours, so that operands are read 16 bytes at a time
+_SPREAD: dict[tuple[int, int], Any] = {
+    (128, 128): (((0, 4, 1), (0, 2, 64), (1, 4, 1), (1, 4, 32)), *_ALONG_ROWS),
+    (64, 64): (((0, 4, 1), (1, 4, 1), (1, 2, 32)), *_ALONG_ROWS),
+    (32, 32): (((0, 2, 1), (1, 4, 1)), ((1, 4), (1, 8), (1, 16), (0, 2), (0, 4)), ((0, 8), (0, 16))),
+    (8, 128): (((0, 8, 1),), ((1, 1), (1, 2), (1, 4), (1, 8), (1, 16)), ((1, 32), (1, 64))),
+    (128, 8): (((1, 8, 1),), ((0, 1), (0, 2), (0, 4), (0, 8), (0, 16)), ((0, 32), (0, 64))),
+}
+TILES = tuple(_SPREAD)
+
+
+@cache
+def lane_kernel(problem: Problem, config: LaneConfig) -> Any:
+    """The kernel `(a, b, *operands of the steps) -> out`; a and b have the dtype of the sums."""
+    p, t = problem, config
+    wide, layout = p.wide, config.layout
+    tiles = (kd.cdiv(p.M, t.tile_m), kd.cdiv(p.N, t.tile_n))
+    steps = steps_of(p, t.tile_k)
+    row, column = (layout.reduce((axis,), keepdims=False) for axis in (1, 0))
+
+    def body(a: Any, b: Any, *refs: Any, a_smem: Any, b_smem: Any) -> None:
+        _, rest = p.scales_of(refs)  # of no products
+        extra, out, peak = outputs(p, rest)
+        if 0 in out.shape:
+            return
+        m, n, part, batch = tile_of(kd.program_id(0), p, tiles, t.group)
+        rows, columns = kd.ds(m * t.tile_m, t.tile_m), kd.ds(n * t.tile_n, t.tile_n)
+        a, b = a.at[own(batch, p.a_batch)], b.at[own(batch, p.b_batch)]
+        a, b = a if p.a_transposed else a.T, b.T if p.b_transposed else b  # K first
+
+        def fetch(step: Any, slot: Any) -> None:
+            k = kd.ds((part * steps + step) * t.tile_k, t.tile_k)
+            kd.copy_gmem_to_smem(a.at[k, rows], a_smem.at[slot, :, : t.tile_m])
+            kd.copy_gmem_to_smem(b.at[k, columns], b_smem.at[slot, :, : t.tile_n])
+
+        zero = kd.layout_cast(kd.zeros((t.tile_m, t.tile_n), wide), layout)
+
+        def product(start: Any) -> Any:
+            for step in range(t.stages - 1):
+                fetch(step, step)
+
+            @kd.loop(0, steps, init_carry=(start, 0))
+            def end(step: Any, carry: Any) -> Any:
+                acc, slot = carry
+                acc = kd.layout_cast(acc, layout)
+                kd.wait_gmem_to_smem(2 * (t.stages - 2))
+                fetch(step + t.stages - 1, kd.where(slot == 0, t.stages - 1, slot - 1))
+                for k in range(t.tile_k):
+                    x = kd.load(a_smem.at[slot, k, : t.tile_m], layout=row)[:, None]
+                    y = kd.load(b_smem.at[slot, k, : t.tile_n], layout=column)[None, :]
+                    # a row times a column has no layout of its own: what is added first, and costs nothing, gives it one
+                    acc = kd.fma(x, y, acc) if wide.is_float else (zero + x) * y + acc
+                return acc, kd.where(slot == t.stages - 1, 0, slot + 1)
+
+            return end[0]
+
+        total = product(zero) if steps else zero
+        tile = Tile(rows, columns, (*p.batch, p.M, p.N), batch, peak=peak)
+        unit = 32 if t.tile_n % 32 == 0 and t.tile_m > 8 else t.tile_n
+        finish_and_store(total, p, extra, tile, out, (*((part,) if p.parts > 1 else ()), *batch), unit)
+
+    pad = PAD // wide.itemsize
+    leading = (p.parts,) if p.parts > 1 else ()
+    made = kd.kernel(
+        body,
+        out_type=p.results(*leading),
+        scratch_types={
+            "a_smem": kd.SMEM((t.stages, t.tile_k, t.tile_m + pad), wide),
+            "b_smem": kd.SMEM((t.stages, t.tile_k, t.tile_n + pad), wide),
+        },
+        grid=(tiles[0] * tiles[1] * prod((*leading, *p.batch)),),
+        name="matmul_general",
+    )
+    return identified(made, problem, config) if p.named else made

@@ -1,0 +1,167 @@
+"""What the library asks of the arrays that it is given: how they lie, and whether they fit together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kernel_dsl.dtypes import DType, as_dtype
+from kernel_dsl.errors import BadCallArgument, BadCallValue
+
+from ..refs import strides_of
+
+UNIT = 16  # bytes: what TMA wants addresses and strides to be multiples of
+MAX_RANK = 5  # of a tensor that TMA copies
+
+
+@dataclass(frozen=True)
+class Operand:
+    """Matrices (*batch, rows, depth) as they lie: `rows` are those of the product's rows or columns, `depth` is K.
+
+    `along_k`: neighbours lie along K, else along rows. `tma`: TMA can read them as they are. `contiguous`: nothing lies
+    between them, and rows are multiples of 16 bytes.
+    """
+
+    dtype: DType
+    batch: tuple[int, ...]
+    rows: int
+    depth: int
+    along_k: bool
+    tma: bool
+    contiguous: bool
+
+    @property
+    def bytes(self) -> int:
+        return math.prod(self.batch) * self.rows * self.depth * self.dtype.itemsize
+
+
+def operand(x: Any, rows_last: bool) -> Operand:
+    """An array as an operand: a is (*batch, rows, depth), and b, with `rows_last`, (*batch, depth, rows)."""
+    shape = tuple(x.shape)
+    strides = element_strides(x) or strides_of(shape)
+    dtype = as_dtype(x.dtype)
+    rows, depth = (-1, -2) if rows_last else (-2, -1)
+    along_k = _runs_along(shape, strides, depth, rows)
+    order = (*range(len(shape) - 2), *((rows, depth) if along_k else (depth, rows)))
+    laid = [(shape[i], strides[i]) for i in order]
+    item, address = dtype.itemsize, array_address(x)
+    whole = [s == expected or n == 1 for (n, s), expected in zip(laid, strides_of([n for n, _ in laid]), strict=True)]
+    tma = not why_not_tma([n for n, _ in laid], [s for _, s in laid], item, address)
+    even = laid[-1][0] * item % UNIT == 0 and address % UNIT == 0
+    return Operand(dtype, shape[:-2], shape[rows], shape[depth], along_k, tma, all(whole) and even)
+
+
+def _runs_along(shape: tuple[int, ...], strides: tuple[int, ...], axis: int, other: int) -> bool:
+    """Whether neighbours lie along `axis` rather than along `other`. Where both could be: along the longer one."""
+    near, far = (strides[i] == 1 or shape[i] == 1 for i in (axis, other))
+    if near != far:
+        return near
+    if near:
+        return shape[axis] > 1 or shape[other] == 1
+    return abs(strides[axis]) <= abs(strides[other])
+
+
+def why_not_tma(shape: Any, strides: Any, item: int, address: int) -> str:
+    """Why TMA can't copy an array, outermost axis first; empty where it can."""
+    if 0 in shape:
+        return "it has no elements"
+    if len(shape) > MAX_RANK:
+        return f"it has {len(shape)} axes, and TMA copies {MAX_RANK}"
+    if strides[-1] != 1 and shape[-1] > 1:
+        return "it is strided along its rows"
+    for n, s in zip(shape[:-1], strides[:-1], strict=True):
+        if n > 1 and (s < 0 or s * item % UNIT):
+            return f"its strides are {tuple(strides)}, and TMA needs rows at multiples of {UNIT} bytes"
+    return f"it is not aligned to {UNIT} bytes" if address % UNIT else ""
+
+
+def is_transposed(x: Any) -> bool:
+    """Whether the last two axes are stored the other way round."""
+    strides = element_strides(x)
+    return strides is not None and not _runs_along(tuple(x.shape), strides, -1, -2)
+
+
+def turned(x: Any) -> Any:
+    """The array with its last two axes exchanged."""
+    return x.T if len(x.shape) == 2 else x.swapaxes(-1, -2)
+
+
+def element_strides(x: Any) -> tuple[int, ...] | None:
+    """Strides in elements; None for a struct, which is row-major."""
+    if callable(getattr(x, "stride", None)):
+        return tuple(x.stride())
+    strides = getattr(x, "strides", None)
+    if strides is None:
+        return None
+    return tuple(s // as_dtype(x.dtype).itemsize for s in strides)
+
+
+def array_address(x: Any) -> int:
+    """The address of an array on its device; 0 for a struct."""
+    if hasattr(x, "data_ptr"):
+        return int(x.data_ptr())
+    if hasattr(x, "__array_interface__"):
+        return int(x.__array_interface__["data"][0])
+    return int(getattr(getattr(x, "data", None), "ptr", 0))  # CuPy's
+
+
+def out_refusal(out: Any) -> str:
+    """Why TMA can't store into `out=`; empty where it can, and for what is no array."""
+    if not hasattr(out, "dtype") or len(out.shape) < 2 or 0 in out.shape:
+        return ""
+    strides = element_strides(out)
+    why = (
+        ""
+        if strides is None
+        else why_not_tma(tuple(out.shape), strides, as_dtype(out.dtype).itemsize, array_address(out))
+    )
+    return f"out can't be stored by TMA: {why}" if why else ""
+
+
+def check_apart(out: Any, inputs: Mapping[str, Any], kernel: str) -> None:
+    """Raise `BadCallValue` where `out` is one of the inputs, which other blocks still read."""
+    address = array_address(out)
+    for name, x in inputs.items():
+        if address and array_address(x) == address and math.prod(x.shape):
+            what, hint = f"out= is the memory of {name}", f"{name} is read until the end; pass another array, or none"
+            raise BadCallValue(kernel=kernel, what=what, hint=hint)
+
+
+def known_plan(plans: Mapping[Any, Any], key: Hashable, name: str, options: Mapping[str, Any]) -> Any:
+    """The plan under `key`, or None. Raises `BadCallArgument` where one of the options can't be part of a key."""
+    try:
+        return plans.get(key)
+    except TypeError:
+        odd = next(option for option, value in options.items() if not _hashes(value))
+        what = f"{odd} is a {type(options[odd]).__name__}, which can't be hashed"
+        hint = "kernels are kept by their options; an instance of a dataclass can be hashed if that is frozen"
+        raise BadCallArgument(kernel=name, what=what, hint=hint) from None
+
+
+def _hashes(value: Any) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
+
+
+def signature(x: Any, kernel: str) -> tuple[Any, ...]:
+    """What a plan depends on of an array: shape, dtype, strides, alignment. Raises `BadCallArgument` for a sparse tensor."""
+    if isinstance(x, (int, float, np.generic)):
+        return (type(x),)  # its value is given at the launch
+    stride = getattr(x, "stride", None)
+    if callable(stride):
+        try:
+            return x.shape, x.dtype, stride(), x.data_ptr() & 15
+        except RuntimeError:
+            what = f"an argument of shape {tuple(x.shape)} is a {str(x.layout).removeprefix('torch.')} tensor"
+            raise BadCallArgument(kernel=kernel, what=what, hint="pass `.to_dense()`") from None
+    shape = getattr(x, "shape", None)
+    if not isinstance(shape, tuple):
+        return (type(x),)
+    return shape, str(getattr(x, "dtype", None)), getattr(x, "strides", None), array_address(x) & 15

@@ -1,0 +1,124 @@
+"""An operand laid out anew in a workspace: its rows contiguous and at multiples of 16 bytes, in the dtype of the product.
+
+What the fast kernels can't read goes this way: odd strides and addresses, operands of 8 or 32 bits whose neighbours do not
+lie along K, and dtypes that are widened first. It takes as long as the bytes: two of an operand's sizes.
+
+A lane holds 16 bytes of each of a few rows of the result; eight lanes write 128 neighbouring bytes. Where the source's
+neighbours lie across those rows, four lanes read 32 bytes of one: both sides move whole sectors, and the elements change
+places in the registers of a lane.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from math import prod
+from typing import Any
+
+import kernel_dsl as kd
+
+from ..kernel import identified
+from .blocks import spread
+
+VECTOR, SECTOR = 16, 32  # bytes
+HELD, HELD_ONE_BY_ONE = (
+    128,
+    64,
+)  # bytes of the result that a lane holds: an element that is loaded alone needs more of it
+SPLIT = 32  # elements: what the two parts of a split operand are a multiple of
+TF32_BITS = 13  # of a float32's mantissa that tf32 does not have
+
+
+@dataclass(frozen=True)
+class Packing:
+    """An operand (*batch, rows, columns) whose columns become neighbours; `turned`: it is given as (*batch, columns, rows).
+
+    `split`: the result holds two numbers for each, both of tf32's precision, whose sum it is: first all the high parts of a
+    row, then the low ones. `aligned`: the operand is contiguous, and its rows are multiples of a vector.
+    """
+
+    rows: int
+    columns: int
+    dtype: Any
+    to: Any
+    batch: tuple[int, ...] = ()
+    turned: bool = False
+    split: bool = False
+    aligned: bool = True
+
+    @property
+    def width(self) -> int:
+        """Columns of the result, of one part: zeros follow the operand's own."""
+        unit = SPLIT if self.split else VECTOR // self.to.itemsize
+        return -(-self.columns // unit) * unit
+
+    @property
+    def out(self) -> Any:
+        """The result's shape and dtype."""
+        return kd.ShapeDtypeStruct((*self.batch, self.rows, self.width * (2 if self.split else 1)), self.to)
+
+    @property
+    def layout(self) -> Any:
+        """How a tile of the result is spread."""
+        vector = VECTOR // self.to.itemsize
+        held = (HELD if self.aligned else HELD_ONE_BY_ONE) // VECTOR
+        run = min(max(SECTOR // 4 // self.dtype.itemsize, 1), held) if self.turned else 1
+        regs = ((1, vector, 1), (0, run, 1), (0, held // run, 16 * run))
+        lanes = ((1, vector), (1, 2 * vector), (1, 4 * vector), (0, run), (0, 2 * run))
+        return kd.Layout(2, regs, lanes, ((0, 4 * run), (0, 8 * run)))
+
+    @property
+    def tiles(self) -> tuple[int, ...]:
+        """How many tiles there are along each axis."""
+        rows, columns = self.layout.padded
+        return (*self.batch, kd.cdiv(self.rows, rows), kd.cdiv(self.width, columns))
+
+
+@cache
+def pack_kernel(packings: tuple[Packing, ...]) -> Any:
+    """The kernel `(*operands) -> results`, one for each; a tuple where there are several."""
+
+    def body(*refs: Any) -> None:
+        block, first = kd.program_id(0), 0
+        sources, outs = refs[: len(packings)], refs[len(packings) :]
+        for p, source, out in zip(packings, sources, outs, strict=True):
+            count = prod(p.tiles)
+
+            @kd.when((block >= first) & (block < first + count))
+            def _(p: Packing = p, source: Any = source, out: Any = out, first: int = first) -> None:
+                _pack(p, source, out, block - first)
+
+            first += count
+
+    made = kd.kernel(
+        body,
+        out_type=packings[0].out if len(packings) == 1 else tuple(p.out for p in packings),
+        grid=(sum(prod(p.tiles) for p in packings),),
+        name="matmul_pack",
+    )
+    return identified(made, packings)
+
+
+def _pack(p: Packing, source: Any, out: Any, number: Any) -> None:
+    *batch, row, column = spread(number, p.tiles)
+    layout = p.layout
+    height, width = layout.padded
+    rows, columns = kd.ds(row * height, height), kd.ds(column * width, width)
+    part = source.at[(*batch, columns, rows)].T if p.turned else source.at[(*batch, rows, columns)]
+    x = kd.load(part, layout=layout).astype(p.to)
+    if not p.split:
+        out[(*batch, rows, columns)] = x
+        return
+    high = rounded(x)
+    # where the high part is infinite or no number, there is no rest
+    low = kd.where(kd.isfinite(high), rounded(x - high), 0.0)
+    out[(*batch, rows, columns)] = high
+    out[(*batch, rows, kd.ds(column * width + p.width, width))] = low
+
+
+def rounded(x: Any) -> Any:
+    """float32 to the nearest number of tf32's precision; ties to even."""
+    bits = kd.bitcast_convert_type(x, kd.uint32)
+    even = (bits >> TF32_BITS) & 1
+    bits = (bits + even + ((1 << TF32_BITS - 1) - 1)) >> TF32_BITS << TF32_BITS
+    return kd.where(kd.isfinite(x), kd.bitcast_convert_type(bits, kd.float32), x)

@@ -1,0 +1,141 @@
+"""What is multiplied, as data: shapes, dtypes, layouts, and the steps that sums take on their way out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import kernel_dsl as kd
+
+Axes = tuple[str, ...]  # of an operand's dimensions: "m", "n", "-" for an extent of one, or the number of a batch axis
+_OTHER = {"m": "n", "n": "m"}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing that is done to sums: `kind` is a function of epilogue.py.
+
+    `operands`: the axes of each array that it takes, of the kernel's arguments after a and b, in order; None for a number.
+    `function`: what the caller gave, for kinds that take a function; `word`: what a kind is told beside that: a gate's name, or
+    that dropout counts elements "by columns".
+    """
+
+    kind: str
+    operands: tuple[Axes | None, ...] = ()
+    function: Callable[..., Any] | None = None
+    word: str = ""
+
+    @property
+    def swapped(self) -> Step:
+        """The same of the transposed result."""
+        turned = tuple(axes and tuple(_OTHER.get(a, a) for a in axes) for axes in self.operands)
+        return replace(self, operands=turned, word="by columns" if self.kind == "dropout" else self.word)
+
+
+BIAS, ADDEND = Step("add", (("n",),)), Step("add", (("m", "n"),))
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is multiplied: a is (M, K), or (K, M) where `a_transposed`; b is (K, N), or (N, K) where `b_transposed`.
+
+    `bias` (N,) and `accumulate` (M, N) are added first; `steps` follow. `batch`: extents of the result's leading axes;
+    `a_batch`, `b_batch`: those of a and b, as many, 1 where all products share it. `parts` of K are summed up apart: the
+    result is then (parts, *batch, M, N). `thrice`: a holds [high, low] along K, and so does b, each `depth` long:
+    low * high + high * low + high * high is summed up.
+    `lanes`: elements that a lane stores at a time where TMA can't store the result, else 0.
+    `a_scaled`: a comes with a scale (M, blocks of 128 of K) for each row and block; `b_scaled`: b with one for each block and
+    column ("columns") or 128 columns ("blocks"), (blocks of K, N or blocks of N). These are kernels' arguments after b.
+    `gate`: two products share a: b is given twice, as the one that gates and the one that is gated. The steps that each takes on
+    its own are `gated`; `gate` joins the two, and `steps` follow.
+    """
+
+    M: int
+    N: int
+    K: int
+    dtype: Any
+    b_dtype: Any
+    out_dtype: Any
+    a_transposed: bool = False
+    b_transposed: bool = False
+    bias: bool = False
+    accumulate: bool = False
+    batch: tuple[int, ...] = ()
+    a_batch: tuple[int, ...] = ()
+    b_batch: tuple[int, ...] = ()
+    steps: tuple[Step, ...] = ()
+    parts: int = 1
+    thrice: bool = False
+    lanes: int = 0
+    a_scaled: bool = False
+    b_scaled: str = ""
+    gate: Step | None = None
+    gated: tuple[tuple[Step, ...], tuple[Step, ...]] = ((), ())
+
+    @property
+    def swapped(self) -> Problem:
+        """The same products as out.T = b.T a.T, over the same arrays. `bias` and `accumulate` stay as they are."""
+        p = self
+        sides = {"dtype": p.b_dtype, "b_dtype": p.dtype, "a_batch": p.b_batch, "b_batch": p.a_batch}
+        return replace(p, M=p.N, N=p.M, a_transposed=not p.b_transposed, b_transposed=not p.a_transposed, **sides)
+
+    @property
+    def all_steps(self) -> tuple[Step, ...]:
+        """The steps, with those that `bias` and `accumulate` stand for."""
+        return (*((BIAS,) if self.bias else ()), *((ADDEND,) if self.accumulate else ()), *self.steps)
+
+    @property
+    def plain(self) -> bool:
+        """Whether sums are stored as they are."""
+        return not self.all_steps and self.gate is None
+
+    @property
+    def scaled(self) -> bool:
+        """Whether sums are promoted every 128 of K."""
+        return self.a_scaled or bool(self.b_scaled)
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is so much to do to sums that a lane should have few of them at a time."""
+        return len((*self.all_steps, *self.gated[0], *self.gated[1])) > 3
+
+    @property
+    def named(self) -> bool:
+        """Whether its repr says all of it: no step has a function of the caller's."""
+        steps = (*self.steps, *self.gated[0], *self.gated[1], *((self.gate,) if self.gate else ()))
+        return all(step.function is None for step in steps)
+
+    @property
+    def peaks(self) -> bool:
+        """Whether the greatest magnitude of the result is a second result."""
+        return any(step.kind == "absmax" for step in self.steps)
+
+    def scales_of(self, refs: Any) -> tuple[tuple[Any, Any], Any]:
+        """The scales of a and b (None where they have none) at the front of some arguments, and the rest."""
+        rest = list(refs)
+        pair = tuple(rest.pop(0) if has else None for has in (self.a_scaled, bool(self.b_scaled)))
+        return (pair[0], pair[1]), rest
+
+    def results(self, *leading: int) -> Any:
+        """The shapes and dtypes of what a kernel returns."""
+        out = kd.ShapeDtypeStruct((*leading, *self.batch, self.M, self.N), self.out_dtype)
+        return (out, kd.ShapeDtypeStruct((), kd.float32, init=0.0)) if self.peaks else out
+
+    @property
+    def depth(self) -> int:
+        """Elements of K from the high to the low part of an operand that is multiplied `thrice`."""
+        return -(-self.K // 32) * 32
+
+    @property
+    def accumulator(self) -> Any:
+        """What products are summed up in."""
+        both = (self.dtype, self.b_dtype)
+        if not any(dtype.is_float for dtype in both):
+            return kd.int64 if max(dtype.itemsize for dtype in both) == 8 else kd.int32
+        return kd.float64 if kd.float64 in both else kd.float32
+
+    @property
+    def wide(self) -> Any:
+        """The dtype of sums, once they are promoted."""
+        return kd.float32 if self.scaled else self.accumulator

@@ -1,0 +1,196 @@
+"""From a product to the kernels that compute it: operands laid out anew where needed, a product, parts of K added up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import kernel_dsl as kd
+from kernel_dsl.dtypes import DType
+from kernel_dsl.target import Feature, Target
+
+from . import choose as costs
+from .combine import combine_kernel
+from .families import FP8, Family
+from .lane_product import lane_kernel
+from .operands import Operand
+from .pack import Packing, pack_kernel
+from .persistent_matmul import MatmulConfig, matmul_kernel
+from .problem import Problem
+from .tile_product import tile_kernel
+
+Packings = tuple[Packing | None, Packing | None]
+
+
+@dataclass(frozen=True)
+class Route:
+    """How a product is computed: `kernel` is "fast", "tile" or "lane", and multiplies `problem`.
+
+    `packings`: of a and b, where they are laid out anew. `whole`: the problem that `combine_kernel` makes the result of, where K
+    was cut in parts, or the two products of a gated one are computed `apart`.
+    """
+
+    kernel: str
+    problem: Problem
+    config: Any
+    packings: Packings = (None, None)
+    whole: Problem | None = None
+
+    @property
+    def gated(self) -> bool:
+        """Whether there are two right sides."""
+        return self.apart or self.problem.gate is not None
+
+    @property
+    def apart(self) -> bool:
+        """Whether two right sides are multiplied by a launch each."""
+        return self.whole is not None and self.whole.gate is not None
+
+    def pack(self) -> Any:
+        """The kernel that lays out operands, or None."""
+        left, right = self.packings
+        found = tuple(p for p in (left, right, *((right,) if self.gated else ())) if p is not None)
+        return pack_kernel(found) if found else None
+
+    def multiply(self, blocks: int) -> Any:
+        """The kernel that multiplies."""
+        if self.kernel == "fast":
+            return matmul_kernel(self.problem, self.config, blocks)
+        return (lane_kernel if self.kernel == "lane" else tile_kernel)(self.problem, self.config)
+
+    def combine(self) -> Any:
+        """The kernel that adds up parts of K, or None."""
+        return None if self.whole is None else combine_kernel(self.whole)
+
+
+def packing(o: Operand, to: DType, along_k: bool, split: bool = False) -> Packing:
+    """An operand laid out anew, with neighbours along K or along its rows."""
+    rows, columns = (o.rows, o.depth) if along_k else (o.depth, o.rows)
+    return Packing(rows, columns, o.dtype, to, o.batch, along_k != o.along_k, split, o.contiguous)
+
+
+def laid(p: Problem, found: Packings, a: Operand, b: Operand) -> Problem:
+    """The problem with operands as they lie, or as they are laid out anew."""
+    along = [o.along_k if pack is None else pack.turned != o.along_k for o, pack in zip((a, b), found, strict=True)]
+    return replace(p, a_transposed=not along[0], b_transposed=along[1])
+
+
+@cache
+def route(p: Problem, a: Operand, b: Operand, how: Family, config: MatmulConfig | None, target: Target) -> Route:
+    """The route that the cost model likes best. `p`: what is multiplied, in the dtypes of `how`, its layouts still open."""
+    blocks = target.limits.multiprocessors
+    if not (p.M and p.N and p.K and 0 not in p.batch):
+        nothing = replace(laid(p, (None, None), a, b), K=0, thrice=False)
+        apart = None if p.gate is None else nothing
+        return Route("lane", costs.split(nothing, 1), costs.lane_options(p)[0], whole=apart)
+    options = list(_options(p, a, b, how, config, target, blocks))
+    assert options
+    return min(options, key=lambda option: option[0])[1]
+
+
+def _options(
+    p: Problem, a: Operand, b: Operand, how: Family, config: MatmulConfig | None, target: Target, blocks: int
+) -> Iterator[tuple[float, Route]]:
+    """(clocks, route) of each way there is."""
+    if not how.tensor:
+        found: Packings = tuple(
+            None if o.dtype == to else packing(o, to, o.along_k) for o, to in ((a, how.a), (b, how.b))
+        )  # type: ignore[assignment]
+        yield from _cut(p, laid(p, found, a, b), found, "lane", costs.lane_options(p), costs.lane_clocks, blocks)
+        return
+    fast = target.supports(Feature.WGMMA | Feature.TMA) and how.a != kd.float64
+    if fast:
+        yield from _fast(p, a, b, how, config, blocks)
+        if config is not None:
+            return
+    for found, one_by_one in _tile_packings(a, b, how, target, fast):
+
+        def clocks(q: Problem, t: Any, blocks: int, one_by_one: bool = one_by_one) -> float:
+            return costs.tile_clocks(q, t, blocks, one_by_one)
+
+        q = laid(p, found, a, b)
+        if any(pack is not None for pack in found):
+            q = replace(q, dtype=found[0].to if found[0] else a.dtype, b_dtype=found[1].to if found[1] else b.dtype)
+        yield from _cut(p, q, found, "tile", costs.tile_options(q), clocks, blocks)
+
+
+def _packed(found: Packings) -> float:
+    """Clocks for laying out operands, with one launch."""
+    return sum(map(costs.pack_clocks, found)) + (costs.LAUNCH if any(found) else 0)
+
+
+def _cut(
+    p: Problem, q: Problem, found: Packings, kernel: str, sizes: Any, clocks: Any, blocks: int
+) -> Iterator[tuple[float, Route]]:
+    """K in one part and in several, for each size."""
+    before = _packed(found)
+    for t in sizes:
+        for parts in costs.part_options(q, t.tile_k):
+            cut = costs.split(q, parts)
+            time = before + _times(q, clocks(cut, t, blocks), parts)
+            yield time, Route(kernel, cut, t, found, replace(q, parts=parts) if parts > 1 or q.gate else None)
+
+
+def _times(q: Problem, clocks: float, parts: int) -> float:
+    """What kernels take whose sums are added up, or are those of two products, one after the other."""
+    if q.gate is None:
+        return clocks + costs.combine_clocks(q, parts)
+    return 2 * clocks + costs.LAUNCH + 2 * costs.combine_clocks(q, parts) + (costs.LAUNCH if parts == 1 else 0)
+
+
+def _fast(
+    p: Problem, a: Operand, b: Operand, how: Family, config: MatmulConfig | None, blocks: int
+) -> Iterator[tuple[float, Route]]:
+    found = _fast_packings(a, b, how)
+    q = laid(p, found, a, b)
+    before = _packed(found)
+    if q.gate is not None and not q.scaled and not costs.needs_swap(q):
+        t = config or costs.choose(q, blocks, plain=False)
+        if costs.gates(q, t):
+            yield before + costs.clocks(q, t, blocks), Route("fast", q, t, found)
+    depth = 128 // max(q.dtype.itemsize, q.b_dtype.itemsize) if config is None else config.tile_k
+    for parts in costs.part_options(q, depth) if config is None else (1,):
+        cut = costs.split(q, parts)
+        t = config or costs.choose(cut, blocks, cut.plain)
+        if config is not None and costs.needs_swap(cut):
+            t = replace(config, swapped=True)  # the side that goes through registers is the left one
+        whole = replace(q, parts=parts) if parts > 1 or q.gate is not None else None
+        yield before + _times(q, costs.clocks(cut, t, blocks), parts), Route("fast", cut, t, found, whole)
+
+
+def _fast_packings(a: Operand, b: Operand, how: Family) -> Packings:
+    """What TMA and wgmma can't take as it lies: 8 bits across K, 32 bits across K on both sides, odd strides, other dtypes."""
+    found: list[Packing | None] = []
+    for o, to in ((a, how.a), (b, how.b)):
+        along = True if to.itemsize != 2 else o.along_k
+        needed = o.dtype != to or not o.tma or how.thrice or (to.itemsize == 1 and not o.along_k)
+        found.append(packing(o, to, along, how.thrice) if needed else None)
+    across = [pack is None and o.dtype.itemsize == 4 and not o.along_k for pack, o in zip(found, (a, b), strict=True)]
+    if all(across):
+        side = 0 if a.bytes <= b.bytes else 1
+        found[side] = packing((a, b)[side], how.a, True)
+    return found[0], found[1]
+
+
+def _tile_packings(a: Operand, b: Operand, how: Family, target: Target, fast: bool) -> Iterator[tuple[Packings, bool]]:
+    """What mma.sync can't take as it lies, and whether an operand that is left as it is goes an element at a time.
+
+    Beside the fast kernel only problems that need nothing of that are worth a look.
+    """
+    dtypes = [how.a, how.b]
+    if dtypes[0] != dtypes[1] and dtypes[0] not in FP8 and kd.int8 in dtypes and any(d.is_float for d in dtypes):
+        dtypes = [next(d for d in dtypes if d.is_float)] * 2
+    if any(d in FP8 for d in dtypes) and (fast or not target.supports(Feature.MMA_FP8)):
+        dtypes = [kd.float16] * 2  # exact: every fp8 number is a float16
+    found: list[Packing | None] = []
+    odd = False
+    for o, to in ((a, dtypes[0]), (b, dtypes[1])):
+        even = o.tma or o.contiguous or to.itemsize >= 4
+        needed = o.dtype != to or how.thrice or (to.itemsize == 1 and not o.along_k) or (not even and not fast)
+        found.append(packing(o, to, o.along_k or to.itemsize == 1, how.thrice) if needed else None)
+        odd |= not even and not needed
+    if fast and any(found):
+        return
+    yield (found[0], found[1]), odd

@@ -1,0 +1,119 @@
+"""The matrix product by mma.sync: float64, and everything on GPUs without wgmma.
+
+A block is one warpgroup with a tile of sums in registers. Slices of K come to SMEM by cp.async, three or more stages, as
+they lie in GMEM; ldmatrix makes fragments of them, one step of the instruction ahead of the products. Rows in SMEM are
+padded so that neither comes to the same banks twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from math import prod
+from typing import Any
+
+import kernel_dsl as kd
+
+from ..kernel import identified
+from .blocks import own, start_of, steps_of, tile_of
+from .epilogue import Tile, finish_and_store, outputs
+from .problem import Problem
+from .scaled_product import Scales, promoted
+
+
+@dataclass(frozen=True)
+class TileConfig:
+    """A tile of sums, `tile_k` of K a stage. `group`: tiles of M that go together in L2."""
+
+    tile_m: int = 128
+    tile_n: int = 128
+    tile_k: int = 32
+    stages: int = 4
+    group: int = 8
+
+    def smem(self, item: int, rows: int, along_k: bool) -> tuple[int, int, int]:
+        """The shape of the stages of an operand with so many rows or columns."""
+        if along_k:
+            return (self.stages, rows, self.tile_k + _PAD[item] // item)
+        return (self.stages, self.tile_k, rows + _PAD_ACROSS[item] // item)
+
+
+# Bytes after each row, by bytes of an element. ldmatrix reads 8 rows of 16 bytes: 16 more bytes spread them over the banks.
+# What it can't read goes element by element: four of K for each of eight rows, of 8 bytes in two halves of four rows.
+_PAD = {1: 16, 2: 16, 4: 16, 8: 32}
+_PAD_ACROSS = {2: 16, 4: 32, 8: 32}
+DEPTH = {1: 32, 2: 16, 4: 8, 8: 16}  # of K in one step of products
+
+
+@cache
+def tile_kernel(problem: Problem, config: TileConfig) -> Any:
+    """The kernel `(a, b, *operands of the steps) -> out`; operands of 8 bits have neighbours along K."""
+    p, t = problem, config
+    tiles = (kd.cdiv(p.M, t.tile_m), kd.cdiv(p.N, t.tile_n))
+    steps = steps_of(p, t.tile_k)
+    depth = DEPTH[p.dtype.itemsize]
+
+    def body(a: Any, b: Any, *refs: Any, a_smem: Any, b_smem: Any) -> None:
+        scales, rest = p.scales_of(refs)
+        extra, out, peak = outputs(p, rest)
+        m, n, part, batch = tile_of(kd.program_id(0), p, tiles, t.group)
+        rows, columns = kd.ds(m * t.tile_m, t.tile_m), kd.ds(n * t.tile_n, t.tile_n)
+        a, b = a.at[own(batch, p.a_batch)], b.at[own(batch, p.b_batch)]
+        a_smem = a_smem.at[:, :, : t.tile_m] if p.a_transposed else a_smem.at[:, :, : t.tile_k]
+        b_smem = b_smem.at[:, :, : t.tile_k] if p.b_transposed else b_smem.at[:, :, : t.tile_n]
+
+        def fetch(step: Any, slot: Any) -> None:
+            for side, (operand, smem, across, k_first) in enumerate(
+                ((a, a_smem, rows, p.a_transposed), (b, b_smem, columns, not p.b_transposed))
+            ):
+                k = kd.ds(start_of(p, part * steps + step, t.tile_k, side), t.tile_k)
+                kd.copy_gmem_to_smem(operand.at[(k, across) if k_first else (across, k)], smem.at[slot])
+
+        def fragments(slot: Any, number: int) -> tuple[Any, Any]:
+            k = slice(number * depth, (number + 1) * depth)
+            x = a_smem.at[slot, k].T if p.a_transposed else a_smem.at[slot, :, k]
+            y = b_smem.at[slot, :, k].T if p.b_transposed else b_smem.at[slot, k]
+            return x[...], y[...]
+
+        for step in range(t.stages - 1):
+            fetch(step, step)
+
+        def product(slot: Any, acc: Any) -> Any:
+            x, y = fragments(slot, 0)
+            for number in range(1, t.tile_k // depth):
+                ahead = fragments(slot, number)
+                acc, (x, y) = kd.mma(acc, x, y), ahead
+            return kd.mma(acc, x, y)
+
+        own_scales = Scales(p, scales[0], scales[1], m * t.tile_m, n * t.tile_n, t.tile_m, batch)
+
+        @kd.loop(0, steps, init_carry=(kd.zeros((t.tile_m, t.tile_n), p.wide), 0))
+        def end(step: Any, carry: Any) -> Any:
+            acc, slot = carry
+            # asked for before the products
+            row = own_scales.row(part * steps + step, None)
+            column = own_scales.column(part * steps + step, 0, t.tile_n, None)
+            kd.wait_gmem_to_smem(2 * (t.stages - 2))
+            fetch(step + t.stages - 1, kd.where(slot == 0, t.stages - 1, slot - 1))
+            after = kd.where(slot == t.stages - 1, 0, slot + 1)
+            if p.scaled:
+                zero = kd.zeros((t.tile_m, t.tile_n), p.accumulator)
+                return promoted(acc, product(slot, zero), row, column), after
+            return product(slot, acc), after
+
+        tile = Tile(rows, columns, (*p.batch, p.M, p.N), batch, peak=peak)
+        unit = 16 if t.tile_m >= 32 else t.tile_n  # of two warps side by side, or of four
+        finish_and_store(end[0], p, extra, tile, out, (*((part,) if p.parts > 1 else ()), *batch), unit)
+
+    leading = (p.parts,) if p.parts > 1 else ()
+    made = kd.kernel(
+        body,
+        out_type=p.results(*leading),
+        scratch_types={
+            "a_smem": kd.SMEM(t.smem(p.dtype.itemsize, t.tile_m, not p.a_transposed), p.dtype),
+            "b_smem": kd.SMEM(t.smem(p.b_dtype.itemsize, t.tile_n, p.b_transposed), p.b_dtype),
+        },
+        grid=(tiles[0] * tiles[1] * prod((*leading, *p.batch)),),
+        name="matmul_general",
+    )
+    return identified(made, problem, config) if p.named else made

@@ -1,0 +1,320 @@
+"""Random calls of `kd.library.matmul`, each against float64: dtypes, layouts, alignments, batches, steps, results in place.
+
+`python -m tests.hopper.products --count 1000 --seed 7` runs the long form.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import erf
+from typing import Any
+
+import numpy as np
+
+import kernel_dsl as kd
+from kernel_dsl.dtypes import FP8, as_dtype
+from kernel_dsl.library.families import default_out
+
+from .helpers import random, relative
+
+f16, bf16, f32, f64 = kd.float16, kd.bfloat16, kd.float32, kd.float64
+e4m3, e5m2, s8, u8 = kd.float8_e4m3fn, kd.float8_e5m2, kd.int8, kd.uint8
+PLACES = ("plain", "turned", "padded", "shifted", "strided", "backwards")
+# the pairs that have ways of their own, and some that share one; all others are of tests/hopper/test_library.py
+PAIRS = (
+    (bf16, bf16), (f16, f16), (bf16, f16), (f32, f32), (f64, f64), (e4m3, e4m3), (e4m3, e5m2), (s8, s8), (u8, s8), (s8, bf16),
+    (f16, s8), (bf16, u8), (e5m2, bf16), (s8, e4m3), (f32, bf16), (f32, s8), (f64, f32), (kd.int32, kd.int32),
+    (kd.int16, kd.uint8), (kd.int64, kd.int32), (kd.bool_, s8), (kd.uint32, kd.uint32),
+)  # fmt: skip
+SIZES = (1, 2, 3, 5, 8, 13, 16, 17, 24, 33, 40, 64, 65, 72, 96, 100, 130)
+# what is done to sums, in the order in which it is done
+STEPS = (
+    "a_scale", "b_scale", "scale", "bias", "gated", "c", "epilogue", "activation", "dropout", "residual", "absmax", "out_scale",
+)  # fmt: skip
+A_FORMS, B_FORMS = ("number", "tensor", "rows", "column"), ("number", "tensor", "columns", "row")
+DEPTH = 128  # of K, and of N, that share a scale
+
+
+def relu(x: Any) -> Any:
+    return kd.maximum(x, 0.0)
+
+
+def weighed(x: Any, y: Any, z: Any) -> Any:
+    return x * y + z
+
+
+def exact_gelu(x: Any) -> Any:
+    return 0.5 * x * (1 + np.vectorize(erf, otypes=[np.float64])(x * 0.5**0.5))
+
+
+def _logistic(x: Any) -> Any:
+    return 0.5 + 0.5 * np.tanh(x / 2)
+
+
+GATES: tuple[tuple[Any, Callable[[Any, Any], Any]], ...] = (
+    ("swiglu", lambda x, y: x * _logistic(x) * y),
+    ("geglu", lambda x, y: exact_gelu(x) * y),
+    ("reglu", lambda x, y: np.maximum(x, 0) * y),
+    ("glu", lambda x, y: _logistic(x) * y),
+    (kd.subtract, lambda x, y: x - y),
+)
+
+
+def philox(count: int, seed: int) -> Any:
+    """Words 0 to count - 1, as Philox-4x32-10 is published (Salmon et al. 2011), in uint64."""
+    low = np.uint64(0xFFFFFFFF)
+    index = np.arange(count, dtype=np.uint64)
+    c = [index >> np.uint64(2) & low, index >> np.uint64(34), np.zeros_like(index), np.zeros_like(index)]
+    keys = [np.uint64(seed & 0xFFFFFFFF), np.uint64(seed >> 32)]
+    for _ in range(10):
+        p, q = c[0] * np.uint64(0xD2511F53), c[2] * np.uint64(0xCD9E8D57)
+        c = [q >> np.uint64(32) ^ c[1] ^ keys[0], q & low, p >> np.uint64(32) ^ c[3] ^ keys[1], p & low]
+        keys = [k + np.uint64(w) & low for k, w in zip(keys, (0x9E3779B9, 0xBB67AE85), strict=True)]
+    return np.stack(c)[(index & np.uint64(3)).astype(int), np.arange(count)]
+
+
+def place(x: Any, how: str) -> Any:
+    """The same numbers, lying in memory as `how` says."""
+    if how == "plain" or x.ndim < 2:
+        return x
+    if how == "turned":
+        return np.ascontiguousarray(x.swapaxes(-1, -2)).swapaxes(-1, -2)
+    *batch, rows, columns = x.shape
+    room = np.zeros((*batch, rows, 2 * columns + 16), x.dtype)
+    views = {
+        "padded": room[..., :columns],
+        "shifted": room[..., 1 : columns + 1],
+        "strided": room[..., : 2 * columns : 2],
+        "backwards": room[..., ::-1, :columns],
+    }
+    views[how][...] = x
+    return views[how]
+
+
+def scales(rng: Any, form: str, M: int, N: int, K: int, batch: tuple[int, ...] = ()) -> tuple[Any, Any]:
+    """Scales of a or b in a form, and their factors, which broadcast to (M, K) or (K, N)."""
+    blocks = -(-K // DEPTH)
+    shapes = {
+        "tensor": (), "rows": (M,), "column": (*batch, M, 1), "blocks of a": (*batch, M, blocks),
+        "columns": (N,), "row": (1, N), "squares": (blocks, -(-N // DEPTH)), "blocks of b": (blocks, N),
+    }  # fmt: skip
+    if form == "":
+        return None, 1.0
+    if form == "number":
+        return 0.75, 0.75
+    x = (rng.random(shapes[form]) + 0.5).astype(np.float32)
+    wide = x.astype(np.float64)
+    if form == "rows":
+        wide = wide[:, None]
+    if form == "blocks of a":
+        wide = np.repeat(wide, DEPTH, -1)[..., :K]
+    if form in ("squares", "blocks of b"):
+        wide = np.repeat(wide, DEPTH, 0)[:K]
+    if form == "squares":
+        wide = np.repeat(wide, DEPTH, 1)[:, :N]
+    return x, wide
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call: what is multiplied, how it lies, and what is done to the sums."""
+
+    a_dtype: Any
+    b_dtype: Any
+    shape: tuple[int, int, int]
+    places: tuple[str, str]
+    batches: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+    precision: str | None = None
+    out: str | None = None  # how a result lies that is given
+    steps: tuple[str, ...] = ()  # of STEPS, in their order
+    forms: tuple[str, str] = ("column", "row")  # of a_scale and b_scale
+    out_dtype: Any = None
+
+    def run(self, seed: int, **options: Any) -> None:
+        """Make the call and compare with float64; sums of integers exactly."""
+        made = _Made(self, np.random.default_rng(seed))
+        expected, options = made.expected, options | made.options
+        out = None
+        if self.out is not None:
+            out = place(np.full(expected.shape, 77).astype(made.out_dtype.numpy), self.out)
+            options["out"] = (out, np.zeros((), np.float32)) if made.peak is not None else out
+        got = kd.library.matmul(made.a, made.b, precision=self.precision, **options)
+        assert out is None or got is options["out"]
+        if made.peak is not None:
+            got, peak = got
+            off, most = abs(float(peak) - made.peak), self.bound(np.dtype(np.float32)) * 2 * made.peak
+            assert off <= most, f"{self} seed {seed}: {peak}, {made.peak}"
+        assert got.shape == expected.shape, (got.shape, expected.shape)
+        assert got.dtype == made.out_dtype.numpy
+        error = relative(_exact(got), expected) if expected.size else 0.0
+        assert error <= self.bound(np.dtype(got.dtype)), f"{self} seed {seed}: {error:.1e}"
+
+    def bound(self, dtype: Any) -> float:
+        if not as_dtype(dtype).is_float:
+            return 0.0
+        if self.precision == "tf32":
+            return 6e-3 if "gated" in self.steps else 2e-3
+        return {2: 4e-3, 4: 1e-5 if "gated" in self.steps else 3e-6, 8: 1e-6 if self.steps else 1e-13}[dtype.itemsize]
+
+
+class _Made:
+    """The arguments of a call, and what is expected of it: `expected`, and `peak` where the greatest magnitude is asked for."""
+
+    def __init__(self, call: Call, rng: Any) -> None:
+        self.call, self.rng = call, rng
+        self.options: dict[str, Any] = {}
+        self.peak: float | None = None
+        M, N, K = call.shape
+        gated = "gated" in call.steps
+        a = _numbers(rng, (*call.batches[0], M, K), call.a_dtype)
+        rights = [_numbers(rng, (*call.batches[1], K, N), call.b_dtype) for _ in range(1 + gated)]
+        self.a = place(a, call.places[0])
+        self.parted = gated and rng.random() < 0.5  # two matrices; else columns in turn
+        whole = np.stack(rights, -1).reshape(*call.batches[1], K, 2 * N) if gated else rights[0]
+        self.b = tuple(place(b, call.places[1]) for b in rights) if self.parted else place(whole, call.places[1])
+        left, factors = _exact(a), self._scaled(M, N, K)
+        left = left * factors[0]
+        products = [left @ (_exact(b) * f) for b, f in zip(rights, factors[1:], strict=True)]
+        self.expected = self._done(products)
+        self.out_dtype = self._dtype()
+
+    def _dtype(self) -> Any:
+        """The dtype of the result: a floating one, where steps make numbers that are not whole."""
+        steps = self.call.steps
+        default = default_out(*(as_dtype(x) for x in (self.call.a_dtype, self.call.b_dtype)))
+        chosen = self.call.out_dtype or (None if default.is_float or not steps else f32)
+        if chosen is not None:
+            self.options["out_dtype"] = chosen
+        scaled = "a_scale" in steps or "b_scale" in steps
+        return chosen or (bf16 if scaled and default.is_float and default.itemsize == 2 else default)
+
+    def _scaled(self, M: int, N: int, K: int) -> list[Any]:
+        """Factors of a and of each right side."""
+        steps, (form, b_form) = self.call.steps, self.call.forms
+        found: list[Any] = [1.0]
+        if "a_scale" in steps:
+            self.options["a_scale"], found[0] = scales(self.rng, form, M, N, K)
+        count = 1 + ("gated" in steps)
+        if "b_scale" not in steps:
+            return [*found, *[1.0] * count]
+        made = [scales(self.rng, b_form, M, N, K) for _ in range(count)]
+        made = made[:1] * count if b_form in ("number", "tensor") else made
+        own = [x for x, _ in made]
+        self.options["b_scale"] = own[0] if count == 1 or b_form in ("number", "tensor") else tuple(own)
+        return [*found, *(wide for _, wide in made)]
+
+    def _addend(self, shape: tuple[int, ...], dtypes: tuple[Any, ...] = (f32, f32, bf16)) -> tuple[Any, Any]:
+        """An array that broadcasts to the result, lying anyhow."""
+        own = tuple(1 if self.rng.random() < 0.25 else n for n in shape)[self.rng.integers(0, len(shape) - 1) :]
+        x = random(self.rng, own, dtypes[self.rng.integers(len(dtypes))])
+        return place(x, str(self.rng.choice(PLACES))), _exact(x)
+
+    def _done(self, products: list[Any]) -> Any:
+        """The products after the steps that follow their scales."""
+        steps, options, rng = self.call.steps, self.options, self.rng
+        if "scale" in steps:
+            options["scale"] = float(random(rng, (), f32))
+            products = [x * options["scale"] for x in products]
+        if "bias" in steps:
+            options["bias"] = tuple(random(rng, x.shape[-1:], f32) for x in products)
+            products = [x + _exact(y) for x, y in zip(products, options["bias"], strict=True)]
+            if len(products) == 1:
+                (options["bias"],) = options["bias"]
+        if "gated" in steps:
+            options["gated"], formula = GATES[rng.integers(len(GATES))]
+            products = [formula(*products)]
+        (x,) = products
+        for name in steps[steps.index("gated") + 1 :] if "gated" in steps else steps:
+            x = self._step(name, x)
+        return x
+
+    def _step(self, name: str, x: Any) -> Any:
+        options, rng = self.options, self.rng
+        if name in ("c", "residual"):
+            options[name], wide = self._addend(x.shape)
+            return x + wide
+        if name == "epilogue":
+            # a function of the caller's multiplies in the common dtype: of whole sums and bfloat16 that is bfloat16
+            (y, y_wide), z = self._addend(x.shape, (f32,)), float(np.float32(rng.random()))
+            options["epilogue"], options["operands"] = weighed, (y, z)
+            return x * y_wide + z
+        if name == "activation":
+            options["activation"] = relu
+            return np.maximum(x, 0)
+        if name == "dropout":
+            options["dropout"] = 0.25, int(rng.integers(1 << 40))
+            kept = (philox(x.size, options["dropout"][1]) >> np.uint64(8)).astype(np.float64) * 2.0**-24 >= 0.25
+            return np.where(kept.reshape(x.shape), x / 0.75, 0)
+        if name == "absmax":
+            options["absmax"], self.peak = True, float(np.abs(x).max(initial=0))
+        if name == "out_scale":
+            options["out_scale"] = float(random(rng, (), f32))
+            return x * options["out_scale"]
+        return x
+
+
+def _exact(x: Any) -> Any:
+    return x.astype(np.float64)
+
+
+def _numbers(rng: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    if dtype.is_bool:
+        return rng.integers(0, 2, shape).astype(bool)
+    return random(rng, shape, dtype)
+
+
+def any_call(rng: np.random.Generator) -> Call:
+    """A call of any kind."""
+    pair = PAIRS[rng.integers(len(PAIRS))]
+    if rng.random() < 0.5:
+        pair = pair[::-1]
+    M, N, K = (int(rng.choice(SIZES)) if rng.random() < 0.98 else 0 for _ in range(3))
+    if rng.random() < 0.2:
+        K *= 9
+    kinds = (str(rng.choice(PLACES)), str(rng.choice(PLACES)))
+    batches: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+    if rng.random() < 0.3:
+        whole = tuple(int(n) for n in rng.integers(1, 4, rng.integers(1, 4)))
+        cut = [
+            tuple(1 if rng.random() < 0.3 else n for n in whole)[rng.integers(0, len(whole) + 1) :] for _ in range(2)
+        ]
+        batches, M, N, K = (cut[0], cut[1]), min(M, 40), min(N, 40), min(K, 40)
+    precision = None
+    if f32 in pair and f64 not in pair:
+        precision = (None, "tf32", "tf32x3", "highest")[rng.integers(4)]
+    out = None if rng.random() < 0.6 else str(rng.choice(PLACES))
+    steps = tuple(name for name in STEPS if rng.random() < 0.3) if rng.random() < 0.6 else ()
+    steps = tuple(name for name in steps if name != "c" or "gated" not in steps)
+    narrow = all(dtype in FP8 for dtype in pair) or all(dtype in (s8, u8) for dtype in pair)
+    forms = (
+        str(rng.choice((*A_FORMS, *(("blocks of a",) * 4 if narrow else ())))),
+        str(rng.choice((*B_FORMS, *(("squares", "blocks of b") * 2 if narrow else ())))),
+    )
+    out_dtype = (f32, bf16)[rng.integers(2)] if steps and rng.random() < 0.3 else None
+    return Call(*pair, (M, N, K), kinds, batches, precision, out, steps, forms, out_dtype)
+
+
+def main() -> None:
+    """Run random calls, and say which fail."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--gpu", action="store_true", help="on the GPU instead of the interpreter")
+    args = parser.parse_args()
+    rng, failed, begun = np.random.default_rng(args.seed), 0, time.perf_counter()
+    for number in range(args.count):
+        call = any_call(rng)
+        try:
+            call.run(number, interpret=False if args.gpu else kd.InterpretParams(seed=number))
+        except Exception as error:
+            failed += 1
+            print(f"{number}: {call}\n   {type(error).__name__}: {str(error)[:300]}")
+    print(f"{args.count} calls, {failed} wrong, {time.perf_counter() - begun:.0f} s")
+    raise SystemExit(failed > 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,335 @@
+"""kd.library.matmul beside its fast path: layouts, alignments, dtypes, precision, parts of K, batches, other targets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kernel_dsl as kd
+from kernel_dsl.library.arguments import Options, request
+from kernel_dsl.library.lane_product import TILES, LaneConfig, lane_kernel
+from kernel_dsl.library.pack import Packing, pack_kernel
+from kernel_dsl.library.persistent_matmul import MatmulConfig, matmul_kernel
+from kernel_dsl.library.problem import Problem
+from kernel_dsl.library.routes import Route, route
+from kernel_dsl.library.tile_product import TileConfig, tile_kernel
+from kernel_dsl.stages import target_named
+
+from .helpers import assemble, random, relative
+from .products import PLACES, Call, any_call, place
+
+pytestmark = [pytest.mark.tma, pytest.mark.wgmma]
+
+f16, bf16, f32, f64, s8 = kd.float16, kd.bfloat16, kd.float32, kd.float64, kd.int8
+LAYOUTS = [(False, False), (False, True), (True, False), (True, True)]
+Spec = kd.ShapeDtypeStruct
+
+
+class Lying:
+    """A struct with strides and an address, for what is decided without data."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...] | None = None) -> None:
+        self.shape, self.dtype = shape, dtype
+        self.strides = tuple(s * dtype.itemsize for s in strides or (shape[1], 1))
+
+
+def routed(M: int, N: int, K: int, dtype: Any, ta: bool, tb: bool, target: str | None = None, **options: Any) -> Route:
+    """The route of a product of matrices."""
+    a = Lying((M, K), dtype, (1, M) if ta else None)
+    b = Lying((K, N), options.pop("b_dtype", dtype), (1, K) if tb else None)
+    r = request(a, b, Options(precision=options.get("precision")), None)
+    return route(r.problem, r.left, r.right, r.family, None, target_named(target))
+
+
+def test_random_calls() -> None:
+    rng = np.random.default_rng(11)
+    for number in range(8):
+        any_call(rng).run(number, interpret=kd.InterpretParams(seed=number))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(10))
+def test_many_random_calls(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    for number in range(100):
+        any_call(rng).run(number, interpret=kd.InterpretParams(seed=number))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("seed", range(4))
+def test_random_calls_on_a_gpu(seed: int) -> None:
+    rng = np.random.default_rng(100 + seed)
+    for number in range(40):
+        any_call(rng).run(number, interpret=False)
+
+
+@pytest.mark.parametrize(("ta", "tb"), LAYOUTS)
+@pytest.mark.parametrize("precision", ["tf32", "tf32x3"])
+def test_float32_on_tensor_cores(ta: bool, tb: bool, precision: str, interpret: Any) -> None:
+    """All layouts; one operand that does not lie along K goes through registers, and nothing is laid out anew for it."""
+    Call(f32, f32, (72, 136, 100), ("turned" if ta else "plain", "turned" if tb else "plain"), precision=precision).run(
+        3, interpret=interpret
+    )
+    found = routed(4096, 4096, 4096, f32, ta, tb, precision=precision)
+    packed = sum(p is not None for p in found.packings)
+    assert found.kernel == "fast" and packed == (2 if precision == "tf32x3" else int(ta and not tb))
+    assert found.config.swapped == (precision == "tf32" and not tb)
+
+
+def test_three_products_are_as_good_as_float32(rng: Any) -> None:
+    a, b = random(rng, (16, 1000), f32), random(rng, (1000, 24), f32)
+    exact = a.astype(np.float64) @ b.astype(np.float64)
+    errors = {
+        p: relative(kd.library.matmul(a, b, precision=p, interpret=True), exact) for p in (None, "tf32x3", "tf32")
+    }
+    assert errors["tf32x3"] < 1e-6 and errors[None] < 1e-6 and errors["tf32"] > 1e-5
+
+
+def test_parts_beyond_tf32(interpret: Any) -> None:
+    """High and low parts of what is large, tiny, infinite and no number."""
+    row = np.float32([1e38, 3.4028235e38, 1e-30, np.inf, -np.inf, np.nan, 1 + 2**-13, -0.0, 1 / 3, 2**24 + 1])
+    packed = pack_kernel((Packing(1, 10, f32, f32, split=True),))(row[None], interpret=interpret)
+    high, low = packed[0, :10], packed[0, 32:42]
+    finite = np.isfinite(row) & (np.abs(row) < 3.4e38)
+    assert np.abs(high[finite] + low[finite] - row[finite]).max() <= 2.0**-23 * np.abs(row[finite]).max()
+    assert not (high.view(np.uint32) & 0x1FFF)[finite].any() and not (low.view(np.uint32) & 0x1FFF)[finite].any()
+    assert np.isinf(high[3:5]).all() and np.isnan(high[5]) and (low[3:6] == 0).all() and not packed[0, 10:32].any()
+
+
+@pytest.mark.parametrize(("a", "b"), [(bf16, bf16), (f16, f16), (f64, f64), (s8, s8), (f64, f32)], ids=str)
+@pytest.mark.parametrize("precision", ["tf32", "tf32x3"])
+def test_precision_is_never_ignored(a: Any, b: Any, precision: str) -> None:
+    with pytest.raises(ValueError, match="precision='tf32"):
+        kd.library.matmul.lower(Spec((16, 16), a), Spec((16, 16), b), precision=precision)
+
+
+@pytest.mark.parametrize("how", PLACES)
+@pytest.mark.parametrize("dtype", [bf16, s8, f32, f64], ids=str)
+def test_places(how: str, dtype: Any, interpret: Any) -> None:
+    """Operands and results at odd strides and addresses."""
+    Call(dtype, dtype, (67, 33, 45), (how, how), out=how).run(5, interpret=interpret)
+
+
+@pytest.mark.parametrize(
+    "shape", [(3, 4, 0), (0, 4, 3), (3, 0, 4), (0, 0, 0), (1, 1, 1), (1, 130, 1), (130, 1, 70)], ids=str
+)
+@pytest.mark.parametrize("dtype", [bf16, s8, f32, f64, kd.int32], ids=str)
+def test_the_smallest(shape: Any, dtype: Any) -> None:
+    Call(dtype, dtype, shape, ("plain", "plain")).run(5, interpret=True)
+    bias = np.ones(shape[1], dtype.numpy)
+    a, b = np.ones((shape[0], shape[2]), dtype.numpy), np.ones((shape[2], shape[1]), dtype.numpy)
+    assert (kd.library.matmul(a, b, bias=bias, interpret=True).astype(np.float64) == shape[2] + 1).all()
+
+
+BATCHES = [
+    ((3,), (3,)),
+    ((3,), ()),
+    ((), (3,)),
+    ((2, 3), (3,)),
+    ((2, 1), (1, 3)),
+    ((1,), (2, 2)),
+    ((2, 1, 2), (2, 3, 1)),
+    ((0,), (1,)),
+]
+
+
+@pytest.mark.parametrize("batches", BATCHES, ids=str)
+@pytest.mark.parametrize("dtype", [bf16, f32], ids=str)
+def test_batches(batches: Any, dtype: Any) -> None:
+    out = "plain" if all(0 not in batch for batch in batches) else None
+    Call(dtype, dtype, (17, 40, 24), ("padded", "turned"), batches, out=out).run(5, interpret=True)
+
+
+def test_more_axes_than_tma_copies() -> None:
+    Call(bf16, bf16, (8, 16, 24), ("plain", "plain"), ((2, 1, 2, 1), (1, 2, 1, 2))).run(5, interpret=True)
+
+
+def test_a_batch_of_rows_is_one_matrix(rng: Any) -> None:
+    """A stack of a times one b has rows alone, and so does what is added to it."""
+    a, b, c = random(rng, (2, 5, 40), bf16), random(rng, (40, 24), bf16), random(rng, (2, 5, 24), f32)
+    assert kd.library.matmul.lower(a, b).ir.params[0].type.shape == (10, 40)
+    got = kd.library.matmul(a, b, c=c, bias=random(rng, (24,), f32) * 0, interpret=True)
+    assert got.shape == (2, 5, 24) and relative(got, a.astype(np.float64) @ b.astype(np.float64) + c) < 4e-3
+    wide = kd.library.matmul(a, b, c=c[:1], interpret=True)  # this one is not: its rows are shared
+    assert relative(wide, a.astype(np.float64) @ b.astype(np.float64) + c[:1]) < 4e-3
+
+
+@pytest.mark.parametrize("parts", [2, 3, 7])
+@pytest.mark.parametrize("family", ["fast", "tile", "lane"])
+def test_parts_of_k(family: str, parts: int, interpret: Any, rng: Any) -> None:
+    """Each part has its own sums, the last one what is left; together they are the product."""
+    dtype = f32 if family == "lane" else bf16
+    a, b = random(rng, (2, 40, 200), dtype), random(rng, (200, 24), dtype)
+    p = Problem(40, 24, 200, dtype, dtype, f32, batch=(2,), a_batch=(2,), parts=parts)
+    kernel = {
+        "fast": lambda: matmul_kernel(p, MatmulConfig(128, 64, 64, 2, epilogue_n=32), 3),
+        "tile": lambda: tile_kernel(p, TileConfig(64, 64, 32, 3)),
+        "lane": lambda: lane_kernel(p, LaneConfig(32, 32)),
+    }[family]()
+    got = kernel(a, b, interpret=interpret)
+    assert got.shape == (parts, 2, 40, 24)
+    assert relative(got.astype(np.float64).sum(0), a.astype(np.float64) @ b.astype(np.float64)) < 1e-6
+
+
+def test_what_is_cut_is_added_up_in_order(rng: Any) -> None:
+    """A deep product of few rows: parts of K, added with the bias and the activation; twice the same, to the bit."""
+    found = routed(16, 16, 8192, bf16, False, False)
+    assert found.problem.parts > 8 and found.problem.out_dtype == f32
+    a, b, bias = random(rng, (16, 2048), bf16), random(rng, (2048, 16), bf16), random(rng, (16,), f32)
+    got = [
+        kd.library.matmul(a, b, bias=bias, activation=relu, interpret=kd.InterpretParams(seed=seed))
+        for seed in range(2)
+    ]
+    expected = np.maximum(a.astype(np.float64) @ b.astype(np.float64) + bias, 0)
+    assert relative(got[0], expected) < 4e-3 and np.array_equal(*got)
+
+
+def relu(x: Any) -> Any:
+    return kd.maximum(x, 0.0)
+
+
+def test_results_by_columns(interpret: Any, rng: Any) -> None:
+    """The transposed product is stored by TMA, with what is added to it turned too."""
+    a, b = random(rng, (72, 40), bf16), random(rng, (40, 64), bf16)
+    bias, c = random(rng, (64,), f32), random(rng, (72, 64), f32)
+    out = place(np.full((72, 64), 7, bf16.numpy), "turned")
+    assert kd.library.matmul(a, b, bias=bias, c=c, out=out, interpret=interpret) is out
+    assert relative(out, a.astype(np.float64) @ b.astype(np.float64) + bias + c) < 4e-3
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_89", "sm_100a", "sm_120a"])
+@pytest.mark.parametrize("dtype", [bf16, s8, kd.float8_e4m3fn, f64, f32], ids=str)
+def test_other_targets(target: str, dtype: Any) -> None:
+    """mma.sync from at least three stages that cp.async fills, no spills; exact float32 by multiply-adds."""
+    for ta, tb in LAYOUTS if dtype == bf16 else LAYOUTS[:2]:
+        precision = "tf32" if dtype == f32 else None
+        found = routed(4096, 4096, 4096, dtype, ta, tb, target, precision=precision)
+        assert found.kernel == "tile" and found.config.stages >= 3
+        p, shapes = found.problem, [(4096, 4096)] * 2
+        stages = found.multiply(100).lower(
+            *[Spec(s, d) for s, d in zip(shapes, (p.dtype, p.b_dtype), strict=True)], target=target
+        )
+        for word in ("cp.async", "mma.sync", *(("ldmatrix.sync",) if p.dtype.itemsize < 8 and (tb or not ta) else ())):
+            assert word in stages.ptx, word
+        assert stages.compile().resources.spills == 0
+
+
+@pytest.mark.parametrize(
+    "pair", [(bf16, bf16), (f16, s8), (s8, s8), (f32, f32), (kd.float8_e5m2, kd.float8_e4m3fn)], ids=str
+)
+def test_products_of_other_targets(pair: Any, rng: Any) -> None:
+    """Their kernels, run: the interpreter's device takes what older ones have."""
+    a, b = random(rng, (40, 70), pair[0]), random(rng, (70, 33), pair[1])
+    r = request(a, b, Options(precision="tf32" if pair[0] == f32 else None), None)
+    found = route(r.problem, r.left, r.right, r.family, None, target_named("sm_80"))
+    sides: list[Any] = []
+    for x, turn, packing in zip((a, b), r.turns, found.packings, strict=True):
+        lying = x.T if turn else x
+        sides.append(lying if packing is None else pack_kernel((packing,))(lying, interpret=True))
+    got = found.multiply(100)(*sides, interpret=True)
+    exact = a.astype(np.float64) @ b.astype(np.float64)
+    assert relative(got, exact) <= (0 if got.dtype == np.int32 else 4e-3)
+
+
+@pytest.mark.parametrize(("ta", "tb"), [(False, False), (True, True)])
+def test_turned_through_registers_does_not_spill(ta: bool, tb: bool) -> None:
+    found = routed(4096, 4096, 4096, f32, ta, tb, precision="tf32")
+    compiled = assemble(found.multiply(132), Spec((4096, 4096), f32), Spec((4096, 4096), f32))
+    assert compiled.resources.registers == 168
+
+
+@pytest.mark.parametrize("vector", [1, 2, 4])
+def test_stores_by_lanes_do_not_spill(vector: int) -> None:
+    p = Problem(4097, 4096 + vector, 4096, bf16, bf16, bf16, b_transposed=True, lanes=vector)
+    specs = Spec((4097, 4096), bf16), Spec((4096 + vector, 4096), bf16)
+    assert assemble(matmul_kernel(p, MatmulConfig(), 132), *specs).resources.registers == 168
+
+
+@pytest.mark.parametrize("tile", TILES, ids=str)
+@pytest.mark.parametrize("dtype", [f32, kd.int32], ids=str)
+def test_products_by_lanes_are_multiply_adds(tile: Any, dtype: Any) -> None:
+    """No layout changes, 16-byte loads from SMEM, two large blocks a multiprocessor."""
+    for n in (4096, 4095):
+        _check_multiply_adds(n, dtype, LaneConfig(*tile))
+
+
+def test_sums_of_64_bits_are_multiply_adds() -> None:
+    _check_multiply_adds(4095, kd.int64, LaneConfig(64, 64))
+
+
+@pytest.mark.parametrize("dtype", [f32, kd.int32, kd.int64], ids=str)
+@pytest.mark.parametrize("K", [1, 16, 17])
+def test_short_sums_by_lanes_do_not_spill(dtype: Any, K: int) -> None:
+    found = routed(4097, 4097, K, dtype, True, True)
+    stages = found.multiply(132).lower(Spec((K, 4097), dtype), Spec((4097, K), dtype), target="sm_80")
+    assert found.kernel == "lane" and stages.compile().resources.spills == 0
+
+
+def _check_multiply_adds(n: int, dtype: Any, config: LaneConfig) -> None:
+    stages = lane_kernel(Problem(n, n, n, dtype, dtype, dtype), config).lower(
+        Spec((n, n), dtype), Spec((n, n), dtype), target="sm_90a"
+    )
+    word, wanted = "fma.rn.f32" if dtype == f32 else "mad.lo.s", config.layout.registers * config.tile_k
+    assert not stages.notes and wanted <= stages.ptx.count(word) <= wanted + (0 if dtype == f32 else 16)
+    resources = stages.compile().resources
+    assert resources.spills == 0 and resources.blocks_per_multiprocessor >= 2
+
+
+@pytest.mark.parametrize(("ta", "tb"), LAYOUTS)
+def test_float64_does_not_spill(ta: bool, tb: bool) -> None:
+    for n in (2048, 2047):
+        found = routed(n, n, n, f64, ta, tb)
+        assert found.kernel == "tile"
+        compiled = found.multiply(132).lower(Spec((n, n), f64), Spec((n, n), f64), target="sm_90a").compile()
+        assert compiled.resources.spills == 0 and "m16n8k16" in compiled.ptx
+
+
+PACKINGS = [
+    Packing(4096, 4096, s8, s8, turned=True),
+    Packing(4096, 4096, f32, f32, turned=True),
+    Packing(4096, 4096, f32, f32, split=True),
+    Packing(4095, 4095, bf16, bf16, aligned=False),
+    Packing(4095, 4095, s8, s8, turned=True, aligned=False),
+    Packing(4096, 4096, s8, f16, turned=True),
+]
+
+
+@pytest.mark.parametrize("p", PACKINGS, ids=str)
+def test_packing_in_registers(p: Packing, interpret: Any, rng: Any) -> None:
+    """Whole vectors in and out where the operand allows it, through no SMEM; the rest of a row is zeros."""
+    shape = (p.columns, p.rows) if p.turned else (p.rows, p.columns)
+    stages = pack_kernel((p,)).lower(Spec(shape, p.dtype), target="sm_90a")
+    resources = stages.compile().resources
+    assert (
+        not stages.notes and resources.spills == 0 and resources.shared_bytes == 0 and "st.global.v4.b32" in stages.ptx
+    )
+    small = Packing(70, 37, p.dtype, p.to, (2,), p.turned, p.split, aligned=False)
+    x = random(rng, (2, 37, 70) if p.turned else (2, 70, 37), p.dtype)
+    got = pack_kernel((small,))(x, interpret=interpret).astype(np.float64)
+    expected = (x.swapaxes(1, 2) if p.turned else x).astype(np.float64)
+    parts = got[..., :37] + got[..., small.width :][..., :37] if p.split else got[..., :37]
+    assert relative(parts, expected) < 1e-7 and not got[..., 37 : small.width].any()
+
+
+def test_two_operands_are_laid_out_by_one_launch(rng: Any) -> None:
+    found = routed(333, 777, 999, bf16, False, False)
+    assert found.kernel == "fast" and all(found.packings)
+    x, y = random(rng, (30, 17), bf16), random(rng, (9, 50), s8)
+    kernel = pack_kernel(
+        (Packing(30, 17, bf16, bf16, aligned=False), Packing(50, 9, s8, f16, turned=True, aligned=False))
+    )
+    one, other = kernel(x, y, interpret=True)
+    assert np.array_equal(one[:, :17], x) and np.array_equal(other[:, :9], y.T.astype(f16.numpy))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("ta", "tb"), LAYOUTS)
+@pytest.mark.parametrize("dtype", [bf16, s8, kd.float8_e4m3fn, f32, f64], ids=str)
+@pytest.mark.parametrize("shape", [(1000, 1016, 1032), (333, 777, 999), (2050, 100, 4098), (16, 4000, 8191)], ids=str)
+def test_all_layouts_on_a_gpu(shape: Any, dtype: Any, ta: bool, tb: bool) -> None:
+    places = ("turned" if ta else "plain", "turned" if tb else "plain")
+    for precision in (None, "tf32", "tf32x3") if dtype == f32 else (None,):
+        call = Call(dtype, dtype, shape, places, precision=precision, out="plain")
+        call.run(1, interpret=False)
