@@ -6,6 +6,7 @@ They are the accumulator's, and those of an operand that is a value.
 from __future__ import annotations
 
 from math import inf
+from typing import TypeVar
 
 from .errors_hopper import UnreadAccumulator
 from .ir import KernelIR, Op, Region, Value
@@ -21,6 +22,7 @@ _TOUCHES = {
     "acc_scale": "scaling an accumulator",
 }
 
+_T = TypeVar("_T")
 Groups = tuple[frozenset[Value], ...]  # what registers the newest group may hold, then the one before it, ...
 
 
@@ -85,11 +87,11 @@ def turns(op: Op) -> tuple[bool, float]:
     return low.hi < high.lo, (high.hi - low.lo) / op.step  # type: ignore[attr-defined]
 
 
-def merged(a: Groups, b: Groups) -> Groups:
+def merged(a: tuple[frozenset[_T], ...], b: tuple[frozenset[_T], ...]) -> tuple[frozenset[_T], ...]:
     """What may be in flight on either way, newest group first; groups from `OLDEST` on are one."""
     length = max(len(a), len(b))
-    none: frozenset[Value] = frozenset()
+    none: frozenset[_T] = frozenset()
     both = [(a[i] if i < len(a) else none) | (b[i] if i < len(b) else none) for i in range(length)]
     if length > OLDEST:
-        both = [*both[: OLDEST - 1], frozenset[Value]().union(*both[OLDEST - 1 :])]
+        both = [*both[: OLDEST - 1], none.union(*both[OLDEST - 1 :])]
     return tuple(both)

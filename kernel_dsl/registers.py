@@ -8,7 +8,7 @@ from typing import Any
 
 from .errors_hopper import RegisterBudget
 from .ir import Op, Region, Value
-from .ops.arith import Add, And, Not, Or, Sub
+from .ops.arith import Add, And, Mul, Not, Or, Sub
 from .ops.compare import Equal, Less, LessEqual, NotEqual
 from .ops.control import If, Switch
 from .ops.elementwise import Constant
@@ -23,6 +23,7 @@ LEAST = 24  # PTX ISA 9.7.19.5: setmaxnreg takes 24 to 256
 _FUNCTIONS: dict[type[Op], Callable[..., Any]] = {
     Add: operator.add,
     Sub: operator.sub,
+    Mul: operator.mul,
     And: operator.and_,
     Or: operator.or_,
     Equal: operator.eq,

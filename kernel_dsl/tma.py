@@ -227,6 +227,15 @@ def copy_rule_broken(c: BoxCopy) -> str | None:
     return next((words for words in (rule.broken(c) for rule in COPY_RULES) if words is not None), None)
 
 
+def end_of_stores(extent: int, itemsize: int) -> int:
+    """Elements of a row that stores and reductions reach: seen on one NVIDIA H200, they end in whole units of 16 bytes.
+
+    Loads fill from the extent on, to the element.
+    """
+    unit = max(UNIT // itemsize, 1)
+    return -(-extent // unit) * unit
+
+
 def period(swizzle: Swizzle) -> int:
     """Bytes after which the pattern of a swizzle repeats: SMEM that is copied to or from starts at a multiple of it."""
     return swizzle.value * SWIZZLE_ROWS
@@ -248,7 +257,8 @@ class Start:
     """Where a block starts along the innermost dimension of its array.
 
     `static` plus a multiple of `divisor` elements; TMA wants a multiple of `unit`. `least`: TMA can't stop before that
-    element, where accesses must not go, so that only a block that starts there or beyond may be copied by it.
+    element, where accesses must not go, so that only a block that starts there or beyond may be copied by it. `most`: nor does a
+    store stop at the end behind it, which is within 16 bytes, so that only a block that starts there or before may be.
     """
 
     axis: int
@@ -256,12 +266,14 @@ class Start:
     divisor: int
     unit: int
     least: int | None = None
+    most: int | None = None
 
     @property
     def way(self) -> Way:
-        if self.static % gcd(self.divisor, self.unit) or (self.least is not None and not self.divisor):
+        bounded = self.least is not None or self.most is not None
+        if self.static % gcd(self.divisor, self.unit) or (bounded and not self.divisor):
             return Way.LANES
-        return Way.TENSOR if self.aligned and self.least is None else Way.TEST
+        return Way.TENSOR if self.aligned and not bounded else Way.TEST
 
     @property
     def aligned(self) -> bool:
@@ -269,10 +281,14 @@ class Start:
         return self.static % self.unit == 0 and self.divisor % self.unit == 0
 
 
-def innermost_start(array: RefType, gmem: View, offsets: Sequence[Value], axis: int) -> Start:
+def innermost_start(array: RefType, gmem: View, offsets: Sequence[Value], axis: int, store: bool = False) -> Start:
     """Where a block of `array` starts along `axis`, the innermost dimension of its tensor map."""
     unit = max(UNIT // array.dtype.itemsize, 1)
     value = gmem.moving(offsets).get(axis)
     divisor = 0 if value is None else value.facts.divisor if value.facts is not None else 1
     lows = [m.low for m in gmem.masked if m.axis == axis and m.low]
-    return Start(axis, gmem.start[axis], divisor, unit, lows[0] if lows and lows[0] % unit else None)
+    highs = [m.high for m in gmem.masked if m.axis == axis and m.high is not None] if store else []
+    least = lows[0] if lows and lows[0] % unit else None
+    size = next((d.size for d in gmem.dims if d.axis == axis), 1)
+    most = highs[0] - size if highs and end_of_stores(highs[0], array.dtype.itemsize) != highs[0] else None
+    return Start(axis, gmem.start[axis], divisor, unit, least, most)

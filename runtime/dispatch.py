@@ -14,8 +14,11 @@ the addresses, pack, one driver call. Everything else, and everything that could
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
+
+from kernel_dsl import forking
 
 from . import recording
 from .errors import ArgumentTypeError
@@ -30,6 +33,18 @@ _RECENT = 4  # signatures that are tried one after another, before a table is as
 _ALIKE = 4  # calls of one signature that differ in what overlaps
 
 
+_every: weakref.WeakSet[FastCalls] = weakref.WeakSet()
+
+
+def _in_child() -> None:
+    """No fast call outlives a fork: the full way says that CUDA does not, where a framework would fail with its own error."""
+    for calls in _every:
+        calls.forget()
+
+
+forking.in_child(_in_child)
+
+
 class FastCalls:
     """The fast calls of one kernel object. Safe to use from several threads."""
 
@@ -38,6 +53,11 @@ class FastCalls:
     recording = recording  # for a caller that asks `latest` itself: not while a graph is recorded
 
     def __init__(self) -> None:
+        self.forget()
+        _every.add(self)
+
+    def forget(self) -> None:
+        """Send the next calls the full way."""
         self._known: dict[Hashable, tuple[Run, ...]] = {}
         self._recent: tuple[Run, ...] = ()
         self._learned = 0

@@ -97,7 +97,9 @@ class CopySmemToGmem(Op, name="copy_smem_to_gmem", effect=Effect.SYNC, requires=
     def start(self) -> Start | None:
         """Where it starts along the innermost dimension of the tensor; None where the buffer's last axis is not copied."""
         axis = _innermost(self.dst_view, self.src_view, self.src.type)
-        return None if axis is None else innermost_start(self.dst.type, self.dst_view, self.dst_offsets, axis)
+        return (
+            None if axis is None else innermost_start(self.dst.type, self.dst_view, self.dst_offsets, axis, store=True)
+        )
 
 
 class Prefetch(Op, name="async_prefetch", effect=Effect.READ, requires=Feature.TMA):
@@ -166,9 +168,14 @@ def _note_way(op: CopyGmemToSmem | CopySmemToGmem, alone: str) -> None:
     if start is None or start.way is Way.TENSOR or not (current().target or DEFAULT).supports(Feature.TMA):
         return
     where = f"its start along axis {start.axis} of the array"
+    known = start.aligned and start.least is None
     times = f"a multiple of {start.unit} elements ({UNIT} bytes)"
     fix = f"start at a multiple of {start.unit}"
-    if start.way is Way.LANES:
+    if known and start.most is not None:
+        what = f"it may reach past the end along axis {start.axis}, which is not at {times}, and TMA writes whole {UNIT} bytes"
+        done = "a test at run time picks TMA or a copy by the lanes" if start.divisor else "the lanes copy it"
+        fix = f"end the array, or the view, at a multiple of {start.unit} elements"
+    elif start.way is Way.LANES:
         what, done = f"{where} is never {times}", "the lanes copy it"
     elif not start.aligned:
         what = f"{where} is not known to be {times}"

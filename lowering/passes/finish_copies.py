@@ -8,10 +8,10 @@ that overwrites them. Nothing is put in where the kernel shows that it is there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from kernel_dsl.in_flight import merged, turns
 from kernel_dsl.in_place import member_of, stored_to
@@ -19,34 +19,45 @@ from kernel_dsl.ir import Effect, KernelIR, Op, RefType, Region, Value, buffer_o
 from kernel_dsl.ops.barrier import BarrierArrive
 from kernel_dsl.ops.control import For, If, While
 from kernel_dsl.ops.copy import CommitGroup, CommitSmem, CopyGmemToSmem, CopySmemToGmem, WaitSmemToGmem
-from kernel_dsl.ops.ref import AllocSmem
+from kernel_dsl.ops.ref import AllocSmem, Store
 from kernel_dsl.ops.scope import EnterScope
 from kernel_dsl.ops.threads import AliasSmem
 from kernel_dsl.registers import follow
 from kernel_dsl.target import Feature, Target
+from kernel_dsl.transforms import storage_of
+from kernel_dsl.view import View
 
 from .plan_smem import sharing
 
 __all__ = ["run"]
 
-Members = frozenset[Value]
-NONE: Members = frozenset()
+
+class Part(NamedTuple):
+    """Bytes `low` to `high` of a buffer, used as one of its members: itself, or one of those that share a union's memory."""
+
+    member: Value
+    low: int
+    high: int
+
+
+Parts = frozenset[Part]
+NONE: Parts = frozenset()
 
 
 @dataclass(frozen=True)
 class State:
-    """What may be going on at a place. A member is a buffer, or one of those that share a union's memory.
+    """What may be going on at a place.
 
     `groups`: what copies to GMEM may still read, by commit group, the newest first; `open`: of the group not yet closed;
     `stored`: what ordinary stores wrote since the last proxy fence.
     """
 
-    groups: tuple[Members, ...] = ()
-    open: Members = NONE
-    stored: Members = NONE
+    groups: tuple[Parts, ...] = ()
+    open: Parts = NONE
+    stored: Parts = NONE
 
     @property
-    def read(self) -> Members:
+    def read(self) -> Parts:
         """What copies may still read."""
         return self.open.union(*self.groups)
 
@@ -89,20 +100,75 @@ def _span(member: Value) -> tuple[int, int]:
     return start, start + size
 
 
-def _clash(a: Value, b: Value) -> bool:
-    """Whether two are different members of a union that lie on each other."""
-    if a is b or buffer_of(a) is not buffer_of(b):
+def _clash(a: Part, b: Part) -> bool:
+    """Whether two belong to different members of a union and lie on each other."""
+    if a.member is b.member or buffer_of(a.member) is not buffer_of(b.member):
         return False
-    (low_a, high_a), (low_b, high_b) = _span(a), _span(b)
-    return low_a < high_b and low_b < high_a
+    return a.low < b.high and b.low < a.high
+
+
+def _used(ref: Value, known: Mapping[Value, Any], view: View | None = None, offsets: Sequence[Value] = ()) -> Part:
+    """What an access touches. Its start along the outermost axis may be `known`, as where warpgroups have slots of their own."""
+    member = member_of(ref)
+    low, high = _span(member)
+    if view is None or ref is not member or not view.start:
+        return Part(member, low, high)
+    type: RefType = ref.type
+    stride = storage_of(type).strides[0] * type.dtype.itemsize
+    moving = view.moving(offsets).get(0)
+    if stride * type.shape[0] != high - low or (moving is not None and moving not in known):
+        return Part(member, low, high)
+    first = view.start[0] + (0 if moving is None else known[moving])
+    count = max((1 + (d.size - 1) * d.step for d in view.dims if d.axis == 0), default=1)
+    return Part(member, max(low, low + first * stride), min(high, low + (first + count) * stride))
+
+
+def _stored(op: Op, known: Mapping[Value, Any]) -> Part | None:
+    """What an op writes through the generic proxy, in SMEM."""
+    if stored_to(op) is None:
+        return None
+    if isinstance(op, CopyGmemToSmem):
+        return _used(op.dst, known, op.dst_view, op.dst_offsets)
+    if isinstance(op, Store):
+        return _used(op.ref, known, op.view, op.offsets)
+    return _used(op.ref, known)  # type: ignore[attr-defined]
+
+
+@dataclass
+class Writes:
+    """What one of the warpgroups writes in SMEM: by any way, and by copies alone."""
+
+    all: set[Part] = field(default_factory=set)
+    loaded: set[Part] = field(default_factory=set)
+
+    def note(self, region: Region, thread: int, known: dict[Value, Any]) -> Writes:
+        for op in region.ops:
+            follow(op, thread, known)
+            if isinstance(op, CopyGmemToSmem):
+                self.loaded.add(_used(op.dst, known, op.dst_view, op.dst_offsets))
+            if (part := _stored(op, known)) is not None:
+                self.all.add(part)
+            for inner in _taken(op, known):
+                self.note(inner, thread, known)
+        self.all |= self.loaded
+        return self
+
+
+def _taken(op: Op, known: Mapping[Value, Any]) -> Sequence[Region]:
+    """The regions of an op that a warpgroup may run."""
+    if isinstance(op, If) and op.predicate in known:
+        return (op.then if known[op.predicate] else op.otherwise,)
+    return op.region_list()
 
 
 class Finish:
     """The pass over one kernel, for one of its warpgroups: which branches it takes is followed where its number says so."""
 
-    def __init__(self, ir: KernelIR, thread: int) -> None:
+    def __init__(self, ir: KernelIR, thread: int, others: Sequence[Writes]) -> None:
         self.ir = ir
         self.thread = thread
+        self.others_write = [part for writes in others for part in writes.all]
+        self.others_load = [part for writes in others for part in writes.loaded]
         self.known: dict[Value, Any] = {}
         self.loops: dict[tuple[Op, State], tuple[State, State]] = {}  # of loops, before anything is put in
         self.sharing = sharing(ir.walk())
@@ -129,10 +195,7 @@ class Finish:
         if isinstance(op, (For, While)):
             return [], self.loop(op, state, insert)
         if op.region_fields:
-            taken = op.region_list()
-            if isinstance(op, If) and op.predicate in self.known:
-                taken = (op.then if self.known[op.predicate] else op.otherwise,)
-            ends = [self.region(inner, state, insert) for inner in taken]
+            ends = [self.region(inner, state, insert) for inner in _taken(op, self.known)]
             for end in ends[1:]:
                 ends[0] = ends[0].joined(end)
             return [], ends[0]
@@ -172,22 +235,24 @@ class Finish:
     def needs(self, op: Op, state: State) -> tuple[bool, bool]:
         """Whether copies have to end before an op, and whether stores have to be fenced."""
         if isinstance(op, AllocSmem):  # the next turn of a loop has it anew
-            return op.result in _buffers(state.read), op.result in _buffers(state.stored & self.unfenced(op.result))
+            unfenced = self.unfenced(op.result)
+            stored = (part for part in state.stored if part.member in unfenced)
+            return op.result in _buffers(state.read), op.result in _buffers(stored)
         if isinstance(op, EnterScope):
             return any(self.ends(op, b) for b in _buffers(state.read)), False
         if isinstance(op, BarrierArrive) and self.ir.threads > 1:  # others may use the union's memory behind it
-            wait = any(_clash(m, w) for m in state.read for w in self.written)
-            return wait, any(_clash(m, w) for m in state.stored for w in self.loaded)
-        member = member_of(op.dst) if isinstance(op, CopyGmemToSmem) else stored_to(op)
-        if member is None:
+            wait = any(_clash(part, w) for part in state.read for w in self.others_write)
+            return wait, any(_clash(part, w) for part in state.stored for w in self.others_load)
+        load = isinstance(op, CopyGmemToSmem)
+        own = _used(op.dst, self.known, op.dst_view, op.dst_offsets) if load else _stored(op, self.known)
+        if own is None:
             return False, False
-        fence = isinstance(op, CopyGmemToSmem) and any(_clash(member, m) for m in state.stored)
-        return any(_clash(member, m) for m in state.read), fence
+        return any(_clash(own, p) for p in state.read), load and any(_clash(own, p) for p in state.stored)
 
-    def unfenced(self, buffer: Value) -> Members:
+    def unfenced(self, buffer: Value) -> frozenset[Value]:
         """The members of a buffer of which copies overwrite what stores wrote, in another turn."""
         return frozenset(m for m in self.written if buffer_of(m) is buffer and any(
-            buffer_of(w) is buffer and (w is m or _clash(w, m)) for w in self.loaded
+            buffer_of(w) is buffer and (w is m or _clash(_used(w, {}), _used(m, {}))) for w in self.loaded
         ))  # fmt: skip
 
     def ends(self, op: EnterScope, buffer: Value) -> bool:
@@ -207,15 +272,16 @@ class Finish:
         if isinstance(op, CommitGroup):
             return state.closed()
         if isinstance(op, CopySmemToGmem):
-            issued = replace(state, open=state.open | {member_of(op.src)})
+            read = _used(op.src, self.known, op.src_view, op.src_offsets)
+            issued = replace(state, open=state.open | {read})
             issued = issued.closed() if op.commit else issued
             return issued if op.predicate is None else state.joined(issued)
-        member = stored_to(op)
-        return state if member is None else replace(state, stored=state.stored | {member})
+        stored = _stored(op, self.known)
+        return state if stored is None else replace(state, stored=state.stored | {stored})
 
 
-def _buffers(members: Iterable[Value]) -> set[Value]:
-    return {buffer_of(m) for m in members}
+def _buffers(parts: Iterable[Part]) -> set[Value]:
+    return {buffer_of(part.member) for part in parts}
 
 
 def _at(op: Op, place: Op) -> Op:
@@ -234,8 +300,10 @@ def run(ir: KernelIR, target: Target) -> KernelIR:
         return ir
     if not any(isinstance(op, (CopyGmemToSmem, CopySmemToGmem)) for op in ir.walk()):
         return ir
+    writes = [Writes().note(ir.body, thread, {}) for thread in range(ir.threads)]
     for thread in range(ir.threads):
-        end = Finish(ir, thread).region(ir.body, State(), True)
+        others = [w for number, w in enumerate(writes) if number != thread]
+        end = Finish(ir, thread, others).region(ir.body, State(), True)
         if end.read:
             last = [op for op in ir.walk() if isinstance(op, CopySmemToGmem)][-1]
             ir.body.ops += _waits(last, end)

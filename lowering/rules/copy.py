@@ -93,6 +93,8 @@ def _either_way(ctx: Context, start: Start | None, view: View, offsets: Sequence
         good = e.v(f"icmp eq i32 {low}, 0")
     if start.least is not None:
         good = e.both(good, e.v(f"icmp sge i64 {index64(ctx, value)}, {start.least - start.static}"))
+    if start.most is not None:
+        good = e.both(good, e.v(f"icmp sle i64 {index64(ctx, value)}, {start.most - start.static}"))
     yes, no, end = e.label(), e.label(), e.label()
     e.branch(good or "true", yes, no)
     for label, way_ in ((yes, tensor), (no, lanes)):

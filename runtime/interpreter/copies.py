@@ -216,7 +216,7 @@ def _tensor_store(k: Compiler, ins: Instruction, dims: str, operation: str) -> O
                 i.hazard(HazardKind.DESCRIPTOR, f"the operand is no tensor map of rank {dims[0]}")
                 continue
             if _allowed(i, m, coords, True):
-                _store(i, Tile(i, m, coords), int(src_at[n]), operation)
+                _store(i, Tile(i, m, coords, store=True), int(src_at[n]), operation)
 
     return run
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from kernel_dsl.compiled import OobFill, Swizzle
 from kernel_dsl.diagnostics import Error
 from kernel_dsl.dtypes import ALL, DType, as_dtype
-from kernel_dsl.tma import MAX_RANK, Tiled, map_rule_broken
+from kernel_dsl.tma import MAX_RANK, Tiled, end_of_stores, map_rule_broken
 
 from .semantics.halves import OOB_NAN
 
@@ -133,11 +133,12 @@ class Box:
         return any(a >= b for a, b in self.inside)
 
 
-def locate_box(m: TensorMap, coords: Sequence[int]) -> Box:
+def locate_box(m: TensorMap, coords: Sequence[int], store: bool = False) -> Box:
     """Where the box at `coords` (innermost first) lies."""
     offset = 0
     inside: list[tuple[int, int]] = []
-    for c, n, stride, tile, step in zip(coords, m.shape, m.strides, m.tile, m.element_strides, strict=True):
+    shape = (end_of_stores(m.shape[0], m.dtype.itemsize), *m.shape[1:]) if store else m.shape
+    for c, n, stride, tile, step in zip(coords, shape, m.strides, m.tile, m.element_strides, strict=True):
         first = max(0, -(c // step) if c < 0 else 0)
         if c < 0:
             first = -(c // step)

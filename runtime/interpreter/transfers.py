@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernel_dsl.compiled import Swizzle
+from kernel_dsl.tma import UNIT
 
 from .atomics import combiner
 from .kinds import HazardKind
@@ -144,9 +145,9 @@ def get_tile(batch: Batch, cta: int, offset: int, m: TensorMap) -> Array:
 class Tile:
     """One box of a tensor map, found in a buffer."""
 
-    def __init__(self, i: Issuer, m: TensorMap, coords: list[int]) -> None:
+    def __init__(self, i: Issuer, m: TensorMap, coords: list[int], store: bool = False) -> None:
         self.m = m
-        self.box: Box = locate_box(m, coords)
+        self.box: Box = locate_box(m, coords, store)
         found = i.run.memory.find(m.address)
         if found is None:
             i.hazard(HazardKind.DESCRIPTOR, "the tensor map's address lies in no array")
@@ -154,6 +155,10 @@ class Tile:
         self.origin = m.address - found.address if found is not None else 0
         if found is not None:
             self._check(i, found)
+            if store and self.buffer is not None and self._end() > len(found.bytes):
+                what = f"a TMA store past the end of rows of {m.shape[0] * m.dtype.itemsize} bytes of '{found.name}'"
+                i.hazard(HazardKind.OUT_OF_BOUNDS, f"{what}: the GPU writes on to a multiple of {UNIT} bytes")
+                self.box = locate_box(m, coords)
 
     def _check(self, i: Issuer, found: Buffer) -> None:
         m = self.m
@@ -162,6 +167,14 @@ class Tile:
             what = f"the tensor map of '{found.name}' spans {last} bytes, the array {len(found.bytes) - self.origin}"
             i.hazard(HazardKind.DESCRIPTOR, what)
             self.buffer = None
+
+    def _end(self) -> int:
+        """The byte of the buffer behind the last element inside."""
+        m, box = self.m, self.box
+        counts = [b - a for a, b in box.inside]
+        steps = (s * e for s, e in zip(m.strides, m.element_strides, strict=True))
+        last = sum((n - 1) * s for n, s in zip(counts, steps, strict=True))
+        return 0 if box.empty else self.origin + box.offset + last + m.dtype.itemsize
 
     def view(self) -> Array:
         assert self.buffer is not None

@@ -394,3 +394,34 @@ def test_loops_in_loops_take_linear_time(monkeypatch: pytest.MonkeyPatch) -> Non
         return calls[0]
 
     assert visits(12) <= 2 * visits(6) + 12
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_slots_of_other_warpgroups_need_no_wait(apart: bool) -> None:
+    """Where each warpgroup stores to a slot of its own, an arrival waits for no copy; where it stores to the other's, it does."""
+
+    def body(x: Any, out: Any, both: Any, read: Any) -> None:
+        me = kd.axis_index("wg")
+        as_stored, as_copied = both
+        slot = me if apart else 1 - me
+
+        @kd.loop(0, 4)
+        def _(step: Any) -> None:
+            as_stored[slot] = x[step]
+            kd.commit_smem()
+            kd.copy_smem_to_gmem(as_copied.at[slot], out.at[step, me])
+            kd.barrier_arrive(read)
+            kd.barrier_wait(read)
+            as_stored[me] = x[step] * 2
+            kd.wait_smem_to_gmem(0, wait_read_only=True)
+
+    union = kd.RefUnion(kd.SMEM((2, 32, 32), kd.float32), kd.SMEM((2, 8, 128), kd.float32))
+    kernel = kd.kernel(
+        body, out_type=kd.ShapeDtypeStruct((4, 2, 8, 128), kd.float32), scratch_types=[union, kd.Barrier(num_arrivals=2)],
+        num_threads=2, thread_name="wg",
+    )  # fmt: skip
+    ptx = kernel.lower(np.zeros((4, 32, 32), np.float32), target="sm_90a").ptx
+    arrival = ptx.index("mbarrier.arrive")
+    copy = ptx.index("cp.async.bulk.global") if "cp.async.bulk.global" in ptx else ptx.index("cp.async.bulk.tensor")
+    assert copy < arrival
+    assert ("wait_group.read" in ptx[copy:arrival]) == (not apart)

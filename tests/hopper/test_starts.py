@@ -253,6 +253,58 @@ def test_stores_end_with_the_view(columns: Any, start: Any, interpret: Any, rng:
     assert np.array_equal(kernel(x, *start, interpret=interpret), want)
 
 
+@pytest.mark.parametrize(("dtype", "size"), [(f32, 24), (bf16, 48), (u8, 96), (kd.float64, 12)], ids=str)
+@pytest.mark.parametrize("over", [1, 2, 3, 7])
+@pytest.mark.parametrize("known", [False, True])
+def test_stores_end_within_16_bytes(dtype: Any, size: int, over: int, known: bool, interpret: Any, rng: Any) -> None:
+    """TMA drops whole units of 16 bytes: a store that reaches past such an end is the lanes'."""
+    unit = 16 // dtype.itemsize
+    end = 2 * unit + size - over
+
+    def body(x: Any, at: Any, out: Any, tile: Any) -> None:
+        tile[...] = x[...]
+        kd.commit_smem()
+        start = 2 * unit if known else kd.multiple_of(at, unit)
+        kd.copy_smem_to_gmem(tile, out.at[:, 0:end].at[:, kd.ds(start, size)])
+        kd.wait_smem_to_gmem(0)
+
+    out = Spec((4, 8 * size), dtype, init=0)
+    kernel = kd.kernel(body, out_type=out, scratch_types=[kd.SMEM((4, size), dtype)])
+    x = random(rng, (4, size), dtype)
+    want = np.zeros((4, 8 * size), x.dtype)
+    want[:, 2 * unit : end] = x[:, : end - 2 * unit]
+    assert np.array_equal(kernel(x, 2 * unit, interpret=interpret), want)
+    stages = kernel.lower(x, 2 * unit)
+    assert (len(stages.notes) == 1) == (end % unit != 0)
+    assert (counts(stages.ptx)[0] == 0) == (known and end % unit != 0)
+
+
+@pytest.mark.parametrize("length", [61, 62, 64])
+def test_a_vector_ends_anywhere(length: int, interpret: Any, rng: Any) -> None:
+    """What lies behind a vector in memory stays as it is."""
+
+    def body(x: Any, out: Any, tile: Any) -> None:
+        tile[...] = x[...]
+        kd.commit_smem()
+        kd.copy_smem_to_gmem(tile, out.at[kd.ds(0, 64)])
+        kd.wait_smem_to_gmem(0)
+
+    kernel = kd.kernel(body, out_type=Spec((length,), f32), scratch_types=[kd.SMEM((64,), f32)])
+    x, memory = random(rng, (64,), f32), np.full(64, 7, np.float32)
+    kernel(x, out=memory[:length], interpret=interpret)
+    assert np.array_equal(memory[:length], x[:length]) and (memory[length:] == 7).all()
+
+
+def test_a_reduction_ends_with_whole_16_bytes() -> None:
+    def body(x: Any, out: Any, tile: Any) -> None:
+        tile[...] = x[...]
+        kd.copy_smem_to_gmem(tile, out.at[:, 0:61].at[:, kd.ds(0, 64)], reduction_op="add")
+
+    kernel = kd.kernel(body, out_type=Spec((4, 128), f32, init=0), scratch_types=[kd.SMEM((4, 64), f32)])
+    with pytest.raises(kd.Error, match="TMA writes whole 16 bytes"):
+        kernel.lower(np.zeros((4, 64), np.float32), target="sm_90a")
+
+
 def test_rows_of_many_elements_are_cut_at_16_bytes(interpret: Any, rng: Any) -> None:
     """A row of 272 bytes is 256 and 16, not twice 136."""
 

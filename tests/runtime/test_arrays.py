@@ -18,7 +18,7 @@ from kernel_dsl.runtime.errors import ArgumentTypeError, ArgumentValueError
 
 def test_importing_runtime_imports_no_framework_and_no_driver() -> None:
     code = (
-        "import sys, runtime; names = ('cuda', 'torch', 'jax', 'cupy', 'llvmlite'); "
+        "import sys; from kernel_dsl import runtime; names = ('cuda', 'torch', 'jax', 'cupy', 'llvmlite'); "
         "print([n for n in names if n in sys.modules])"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -396,7 +396,8 @@ def test_out_of_memory_survives(torch: Any) -> None:
 
 
 CHILD = """
-import numpy as np, pytest, runtime, dataclasses
+import numpy as np, pytest, dataclasses
+from kernel_dsl import runtime
 from kernel_dsl.runtime.device import cuda_device
 from kernel_dsl.runtime.errors import LaunchError
 from tests.runtime.kernels import scale
