@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -11,33 +12,28 @@ from typing import Any
 import kernel_dsl as kd
 from kernel_dsl.boundary import checks_itself, public
 from kernel_dsl.diagnostics import shown
-from kernel_dsl.dtypes import as_dtype
+from kernel_dsl.dtypes import FP8, as_dtype
 from kernel_dsl.errors import BadCallArgument, BadCallValue
 from kernel_dsl.stages import target_named
 from kernel_dsl.target import Feature
 
-from .attention import describe, tma_refusal
+from .attention import FAST, tma_refusal
 from .attention_backward_ends import finish_kernel, stats_kernel, sum_kernel
+from .attention_backward_extras import bias_kernel, sinks_kernel
 from .attention_backward_general import gradient_kernels
 from .attention_backward_kernel import KEYS, backward_kernel
+from .attention_backward_plans import GeneralGradients, ScoredGradients
+from .attention_backward_scored import scored_backward_config
+from .attention_backward_scored_walk import padded_dim
 from .attention_backward_walk import EIGHT, AttentionBackwardConfig, makespan, step_counts
 from .attention_backward_wide import wide_kernel
 from .attention_kernel import ROWS, AttentionProblem
+from .attention_options import CHECKED, Options, check_lengths, problem_of
+from .attention_score import ScoredProblem
 from .matmul import MANY, check_counts, known_plan, signature
 
 _log = logging.getLogger("kernel_dsl")
 NAME = "attention_backward"
-
-
-@dataclass(frozen=True)
-class _General:
-    """The kernels that take anything."""
-
-    by_query: Any
-    by_key: Any
-
-    def __call__(self, arrays: tuple[Any, ...], how: dict[str, Any]) -> tuple[Any, Any, Any]:
-        return (self.by_query(*arrays, **how), *self.by_key(*arrays, **how))
 
 
 @dataclass(frozen=True)
@@ -50,7 +46,7 @@ class _Fast:
     sum: Any  # None where there are no parts
     finish: Any
 
-    def __call__(self, arrays: tuple[Any, ...], how: dict[str, Any]) -> tuple[Any, Any, Any]:
+    def __call__(self, arrays: tuple[Any, ...], options: Options, how: dict[str, Any]) -> tuple[Any, ...]:
         dout, q, k, v, out, lse = arrays
         stats = self.stats(out, dout, lse, **how)
         dk, dv, dq_sum = self.main(q, k, v, dout, stats, **how)
@@ -58,17 +54,60 @@ class _Fast:
             dk, dv = self.sum(dk, dv, **how)
         return self.finish(dq_sum.reshape(-1, self.rows, EIGHT), **how), dk, dv
 
+    def lower(self, arrays: tuple[Any, ...], options: Options, target: str | None) -> tuple[Any, ...]:
+        dout, q, k, v, out, lse = arrays
+        first = self.stats.lower(out, dout, lse, target=target)
+        (stats,) = first.traced.outputs
+        main = self.main.lower(q, k, v, dout, kd.ShapeDtypeStruct(stats.shape, stats.dtype), target=target)
+        dk, _, sums = main.traced.outputs
+        parts = kd.ShapeDtypeStruct(dk.shape, dk.dtype)
+        middle = () if self.sum is None else (self.sum.lower(parts, parts, target=target),)
+        dq_sum = kd.ShapeDtypeStruct((math.prod(sums.shape) // (self.rows * EIGHT), self.rows, EIGHT), kd.float32)
+        return first, main, *middle, self.finish.lower(dq_sum, target=target)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """The kernels for q, k and v, and for sinks and bias where there are any."""
+
+    problem: ScoredProblem
+    main: GeneralGradients | _Fast | ScoredGradients
+    sinks: Any
+    bias: Any
+
+    def __call__(self, arrays: tuple[Any, ...], options: Options, how: dict[str, Any]) -> tuple[Any, ...]:
+        if self.problem.ragged:
+            check_lengths(options, self.problem, NAME)
+        dout, _, _, _, out, lse = arrays
+        grads = self.main(arrays, options, how)
+        if self.sinks is not None:
+            grads += (self.sinks(options.sinks, dout, out, lse, **how),)
+        if self.bias is not None:
+            grads += (self.bias(*arrays, options.bias, **how),)
+        return grads
+
+    def lower(self, arrays: tuple[Any, ...], options: Options, target: str | None) -> tuple[Any, ...]:
+        dout, _, _, _, out, lse = arrays
+        made = self.main.lower(arrays, options, target)
+        if self.sinks is not None:
+            made += (self.sinks.lower(options.sinks, dout, out, lse, target=target),)
+        if self.bias is not None:
+            made += (self.bias.lower(*arrays, options.bias, target=target),)
+        return made
+
 
 @partial(public, name=NAME)
 class AttentionBackward:
-    """`attention_backward(dout, q, k, v, out, lse)`: (dq, dk, dv), in the dtype of q, k and v.
+    """`attention_backward(dout, q, k, v, out, lse)`: (dq, dk, dv), then dsinks and dbias where there are such; each in the
+    shape and dtype of its input.
 
-    q (batch, heads, queries, dim), k and v (batch, kv_heads, keys, dim), and `causal` and `scale` are what `attention` had;
-    out, of q's shape, and lse, float32 (batch, heads, queries), are what it returned with `return_lse=True`; dout is the
-    gradient of out. `deterministic`: the same inputs give the same bits each time. `config`: an `AttentionBackwardConfig`;
-    `stream`, `interpret`: as for kernels. Arrays that TMA or wgmma can't take go to slower kernels, with a log line. Raises
-    `BadCallArgument` for what are no such arrays, `BadCallValue` for shapes that don't fit, no keys, or a `scale` that is
-    not positive.
+    q, k, v and the options are what `attention` had, and mean what they mean there; out and lse, float32, are what it returned
+    with `return_lse=True`; dout is the gradient of out. `score_mod_grad(score, b, h, i, j)`: the derivative of `score_mod` by its
+    score; without it, that is found from the elementwise operations that `score_mod` does. `deterministic`: the same inputs give
+    the same bits each time. `config`: an `AttentionBackwardConfig`; `stream`, `interpret`: as for kernels. Options, and arrays
+    that TMA or wgmma can't take, go to slower kernels, with a log line. Raises `BadCallArgument` for what are no such arrays
+    or options, or a `score_mod` whose derivative is not found; `BadCallValue` for shapes that don't fit, no keys, values out of
+    range, or options that don't go together; float8 inputs have no gradients.
     """
 
     def __init__(self) -> None:
@@ -77,7 +116,7 @@ class AttentionBackward:
     def __repr__(self) -> str:
         return "<kd.library.attention_backward>"
 
-    @checks_itself("scale", "config")
+    @checks_itself(*CHECKED)
     def __call__(
         self,
         dout: Any,
@@ -87,19 +126,33 @@ class AttentionBackward:
         out: Any,
         lse: Any,
         *,
-        causal: bool = False,
+        layout: str = "bhsd",
+        causal: bool | str = False,
+        window: int | None = None,
+        softcap: float | None = None,
         scale: float | None = None,
+        sinks: Any = None,
+        bias: Any = None,
+        score_mod: Callable[..., Any] | None = None,
+        mask_mod: Callable[..., Any] | None = None,
+        q_seqlens: Any = None,
+        kv_seqlens: Any = None,
+        page_table: Any = None,
+        score_mod_grad: Callable[..., Any] | None = None,
         deterministic: bool = False,
         config: AttentionBackwardConfig | None = None,
         stream: Any = None,
         interpret: Any = None,
-    ) -> tuple[Any, Any, Any]:
+    ) -> tuple[Any, ...]:
+        options = Options(
+            layout, causal, window, softcap, scale, sinks, bias, score_mod, mask_mod, q_seqlens, kv_seqlens, page_table,
+            score_mod_grad=score_mod_grad,
+        )  # fmt: skip
         arrays = (dout, q, k, v, out, lse)
-        return self._plan(arrays, causal, scale, deterministic, config, None)(
-            arrays, {"stream": stream, "interpret": interpret}
-        )
+        how = {"stream": stream, "interpret": interpret}
+        return self._plan(arrays, options, deterministic, config, None)(arrays, options, how)
 
-    @checks_itself("scale", "config", "target")
+    @checks_itself("config", "target")
     def lower(
         self,
         dout: Any,
@@ -109,63 +162,63 @@ class AttentionBackward:
         out: Any,
         lse: Any,
         *,
-        causal: bool = False,
-        scale: float | None = None,
         deterministic: bool = False,
         config: AttentionBackwardConfig | None = None,
         target: str | None = None,
+        **options: Any,
     ) -> tuple[Any, ...]:
         """The stages of the kernels that a call with such arguments runs, in order."""
-        arrays = (dout, q, k, v, out, lse)
-        plan = self._plan(arrays, causal, scale, deterministic, config, target)
-        if isinstance(plan, _General):
-            return tuple(kernel.lower(*arrays, target=target) for kernel in (plan.by_query, plan.by_key))
-        first = plan.stats.lower(out, dout, lse, target=target)
-        (stats,) = first.traced.outputs
-        main = plan.main.lower(q, k, v, dout, kd.ShapeDtypeStruct(stats.shape, stats.dtype), target=target)
-        dk, _, sums = main.traced.outputs
-        parts = kd.ShapeDtypeStruct(dk.shape, dk.dtype)
-        middle = () if plan.sum is None else (plan.sum.lower(parts, parts, target=target),)
-        dq_sum = kd.ShapeDtypeStruct((math.prod(sums.shape) // (plan.rows * EIGHT), plan.rows, EIGHT), kd.float32)
-        return first, main, *middle, plan.finish.lower(dq_sum, target=target)
+        arrays, given = (dout, q, k, v, out, lse), Options(**options)
+        return self._plan(arrays, given, deterministic, config, target).lower(arrays, given, target)
 
     def _plan(
         self,
         arrays: tuple[Any, ...],
-        causal: bool,
-        scale: float | None,
+        options: Options,
         deterministic: bool,
         config: AttentionBackwardConfig | None,
         target: str | None,
-    ) -> Any:
-        options = {"causal": causal, "scale": scale, "deterministic": deterministic, "config": config, "target": target}
-        key = (*[signature(x, NAME) for x in arrays], *options.values())
-        found = known_plan(self._plans, key, NAME, options)
+    ) -> _Plan:
+        key = (*[signature(x, NAME) for x in arrays], *options.key(NAME), deterministic, config, target)
+        named = options.given() | {"deterministic": deterministic, "config": config, "target": target}
+        found = known_plan(self._plans, key, NAME, named)
         if found is None:
             if len(self._plans) >= MANY:
                 self._plans.clear()
-            found = self._plans[key] = self._kernels(arrays, causal, scale, deterministic, config, target)
+            found = self._plans[key] = self._kernels(arrays, options, deterministic, config, target)
         return found
 
     def _kernels(
         self,
         arrays: tuple[Any, ...],
-        causal: bool,
-        scale: float | None,
+        options: Options,
         deterministic: bool,
         config: AttentionBackwardConfig | None,
         target: str | None,
-    ) -> Any:
+    ) -> _Plan:
         dout, q, k, v, out, lse = arrays
-        problem = describe(q, k, v, causal, scale, False, NAME)
+        problem = problem_of(q, k, v, options, False, NAME)
         check_results(problem, dout, out, lse)
         check_config(config, problem)
         machine = target_named(target)
+        plain, blocks = problem.plain, machine.limits.multiprocessors
         why = refusal(problem, {"q": q, "k": k, "v": v, "dout": dout}, machine)
-        if why:
+        why = why or ("ragged lengths add in no order" if problem.ragged and deterministic else "")
+        if plain is not None and plain.dim in FAST and not why:
+            main = self._fast(plain, deterministic, config, blocks)
+        elif not why:
+            chosen = config or scored_backward_config(problem, blocks, deterministic)
+            main = ScoredGradients.of(problem, replace(chosen, in_turn=chosen.in_turn or deterministic), blocks)
+        else:
             _log.info("attention_backward: %s; using the general kernels", why)
-            return _General(*gradient_kernels(problem))
-        blocks = machine.limits.multiprocessors
+            main = GeneralGradients(problem, *gradient_kernels(problem))
+        sinks = None if options.sinks is None else sinks_kernel(problem, as_dtype(options.sinks.dtype))
+        bias = None if options.bias is None else bias_kernel(problem, as_dtype(options.bias.dtype))
+        return _Plan(problem, main, sinks, bias)
+
+    def _fast(
+        self, problem: AttentionProblem, deterministic: bool, config: AttentionBackwardConfig | None, blocks: int
+    ) -> _Fast:
         chosen = replace(config, in_turn=True) if config and deterministic else config
         chosen = chosen or default_config(problem, blocks, deterministic)
         wide = problem.dim > KEYS
@@ -202,13 +255,14 @@ def end_of(p: AttentionProblem, config: AttentionBackwardConfig, keys: int, mult
     return makespan(lengths, heads, heads, multiprocessors) + (2 * config.splits if config.splits > 1 else 0)
 
 
-def check_results(p: AttentionProblem, dout: Any, out: Any, lse: Any) -> None:
+def check_results(p: ScoredProblem, dout: Any, out: Any, lse: Any) -> None:
     """Raise `BadCallArgument`, `BadCallValue` unless these are the forward's results and a gradient of them."""
-    shape = (p.batch, p.heads, p.queries, p.dim)
+    if p.dtype in FP8:
+        raise BadCallValue(kernel=NAME, what=f"q is {p.dtype}", hint="float8 inputs have no gradients")
     for name, x, wanted, dtype in (
-        ("dout", dout, shape, p.dtype),
-        ("out", out, shape, p.dtype),
-        ("lse", lse, shape[:3], kd.float32),
+        ("dout", dout, p.out_shape, p.dtype),
+        ("out", out, p.out_shape, p.dtype),
+        ("lse", lse, p.lse_shape, kd.float32),
     ):
         if not isinstance(getattr(x, "shape", None), tuple) or not hasattr(x, "dtype"):
             what = f"{name} is a {type(x).__name__}"
@@ -220,7 +274,7 @@ def check_results(p: AttentionProblem, dout: Any, out: Any, lse: Any) -> None:
             raise BadCallArgument(kernel=NAME, what=f"{name} is {as_dtype(x.dtype)}", hint=f"it is {dtype}")
 
 
-def check_config(config: Any, p: AttentionProblem) -> None:
+def check_config(config: Any, p: ScoredProblem) -> None:
     """Raise `BadCallArgument`, `BadCallValue` for what is no configuration, or one whose parts don't make up a step."""
     if config is None:
         return
@@ -228,13 +282,14 @@ def check_config(config: Any, p: AttentionProblem) -> None:
         what = f"config is a {type(config).__name__}"
         raise BadCallArgument(kernel=NAME, what=what, hint="an `AttentionBackwardConfig`, or None to have one chosen")
     check_counts(config, NAME)
-    if p.dim > KEYS and (config.apart or config.turns):
-        what = f"config.apart={config.apart}, config.turns={config.turns} for a head dimension of {p.dim}"
+    dim = padded_dim(p)
+    if dim > KEYS and (config.apart or config.turns):
+        what = f"config.apart={config.apart}, config.turns={config.turns} for a head dimension of {dim}"
         raise BadCallValue(kernel=NAME, what=what, hint="beyond 128 consumers do different things, and take no turns")
-    if p.dim > KEYS:
-        unit, parts, good = 64, p.dim // 2, config.block_q == 64
+    if dim > KEYS:
+        unit, parts, good = 64, dim // 2, config.block_q == 64
     else:
-        unit = 16 if p.dim == KEYS else 32
+        unit = 16 if dim == KEYS else 32
         parts, good = config.block_q * 16 // unit, config.block_q % unit == 0
     if not good:
         what = f"config.block_q={config.block_q}"
@@ -252,14 +307,15 @@ def check_config(config: Any, p: AttentionProblem) -> None:
         raise BadCallValue(kernel=NAME, what=what, hint="no more slots than parts")
 
 
-def refusal(p: AttentionProblem, arrays: dict[str, Any], target: Any) -> str:
+def refusal(p: ScoredProblem, arrays: dict[str, Any], target: Any) -> str:
     """Why the fast kernels can't do it; empty where they can."""
     if not target.supports(Feature.WGMMA | Feature.TMA):
         return f"{target} has no wgmma"
     if p.dtype not in (kd.float16, kd.bfloat16):
         return f"{p.dtype} is not a 16-bit float"
-    if p.dim not in (64, 128, 192, 256):
-        return f"a head dimension of {p.dim} is none of 64, 128, 192, 256"
+    for dim in (p.dim, p.v_dim):
+        if dim % 8 or not 16 <= dim <= 256:
+            return f"a head dimension of {dim} is no multiple of 8 from 16 to 256"
     if not p.batch or not p.queries or not p.keys:
         return "there is nothing to compute"
     return tma_refusal(arrays)

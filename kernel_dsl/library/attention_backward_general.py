@@ -1,4 +1,4 @@
-"""Attention's gradients for every float dtype, head dimension, stride and target. Lanes multiply and add, in a fixed order."""
+"""Attention's gradients for every float dtype, dimension, stride, option and target. Lanes multiply and add, in a fixed order."""
 
 from __future__ import annotations
 
@@ -9,88 +9,131 @@ from typing import Any
 import kernel_dsl as kd
 
 from ..kernel import identified
-from .attention_kernel import AttentionProblem
+from .attention_score import Place, ScoredProblem, ragged_tiles
 
 MINE, OTHERS = 4, 16  # rows of a block, and of a step
 
 
-@cache
-def gradient_kernels(problem: AttentionProblem) -> tuple[Any, Any]:
-    """The kernels `(dout, q, k, v, out, lse) -> dq` and `(dout, q, k, v, out, lse) -> (dk, dv)`."""
-    p = problem
-    wide = kd.float64 if p.dtype == kd.float64 else kd.float32
-    group = p.heads // p.kv_heads
+def gradient_extras(p: ScoredProblem) -> list[str]:
+    """Names of the arrays after dout, q, k, v, out and lse that the kernels take; `table` is that of the rows they own."""
+    return [name for name in p.extras if name != "sinks"] + ["table"] * p.ragged
 
-    def rows(ref: Any, batch: Any, head: Any, first: Any, count: int) -> Any:
-        return ref[batch, head, kd.ds(first, count)].astype(wide)
 
-    def products(a: Any, b: Any) -> Any:
+class _Gradients:
+    """What both kernels share."""
+
+    def __init__(self, p: ScoredProblem) -> None:
+        self.p = p
+        self.wide = kd.float64 if p.dtype == kd.float64 else kd.float32
+        self.group = p.heads // p.kv_heads
+        self.names = gradient_extras(p)
+
+    def rows(self, ref: Any, place: Place, head: Any, row: Any, first: Any, count: int, length: Any) -> Any:
+        """Some rows of a sequence; those beyond it, which may be another's, are zeros."""
+        value = ref[self.p.rows(place.batch, head, kd.ds(row + first, count))].astype(self.wide)
+        if not self.p.ragged:
+            return value
+        return kd.where(first + kd.broadcasted_iota(kd.int32, value.shape, 0) < length, value, 0.0)
+
+    def products(self, a: Any, b: Any) -> Any:
         """(i, dim) and (j, dim) give (i, j)."""
         return kd.sum(a[:, None, :] * b[None], axis=2)
 
-    def weights_of(scores: Any, lse: Any, query: Any, key: Any) -> Any:
-        """Of scores whose indices are `query` and `key`; none of pairs that don't see each other."""
-        seen = (key < p.keys) & (query < p.queries) & (lse > -math.inf)
-        if p.causal:
-            seen = seen & (key <= query)
-        return kd.where(seen, kd.exp(kd.where(seen, scores * p.scale - lse, 0.0)), 0.0)
+    def both(self, x: Any, lse: Any, place: Place, head: Any, query: Any, key: Any, tile: Any, bias: Any) -> Any:
+        """(weights, the slope of their scores) of products `x` whose indices are `query` and `key`."""
+        p = self.p
+        here = place.batch, head, query, key
 
-    def dq_body(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, dq: Any) -> None:
-        batch, head = kd.div(kd.program_id(0), p.heads), kd.rem(kd.program_id(0), p.heads)
-        kv_head, first = kd.div(head, group), kd.program_id(1) * MINE
-        own, grad = (rows(x, batch, head, first, MINE) for x in (q, dout))
-        delta = kd.sum(grad * rows(out, batch, head, first, MINE), axis=1)
-        total = lse[batch, head, kd.ds(first, MINE)].astype(wide)[:, None]
+        def load() -> Any:
+            """A tile of the bias, (queries, keys), turned as `x` is."""
+            return p.bias_tile(bias, (place.batch, head), *tile, transposed=tile[0].size != x.shape[0])
+
+        x, _, slope = p.score.with_slopes(x, p.scale, load, here)
+        seen = p.score.seen(here, place.queries, place.keys) & (query < place.queries) & (lse > -math.inf)
+        return kd.where(seen, kd.exp(kd.where(seen, x - lse, 0.0)), 0.0), slope
+
+    def dq(self, dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *rest: Any) -> None:
+        p, s, dq = self.p, dict(zip(self.names, rest, strict=False)), rest[-1]
+        place = Place.of(p, kd.program_id(0), kd.program_id(1), s)
+        head, kv_head, first = place.head, kd.div(place.head, self.group), place.number * MINE
+        mine = place, head, place.q_row, first, MINE, place.queries
+        own, grad = (self.rows(x, *mine) for x in (q, dout))
+        delta = kd.sum(grad * self.rows(out, *mine), axis=1)
+        here = kd.ds(place.q_row + first, MINE)
+        total = lse[p.lse_rows(place.batch, head, here)].astype(self.wide)[:, None]
         query = first + kd.broadcasted_iota(kd.int32, (MINE, OTHERS), 0)
 
         def step(block: Any, acc: Any) -> Any:
             start = block * OTHERS
-            keys, values = (rows(x, batch, kv_head, start, OTHERS) for x in (k, v))
+            keys, values = (self.rows(x, place, kv_head, place.k_row, start, OTHERS, place.keys) for x in (k, v))
             key = start + kd.broadcasted_iota(kd.int32, (MINE, OTHERS), 1)
-            weights = weights_of(products(own, keys), total, query, key)
-            ds = weights * (products(grad, values) - delta[:, None])
+            tile = kd.ds(first, MINE), kd.ds(start, OTHERS)
+            weights, slope = self.both(self.products(own, keys), total, place, head, query, key, tile, s.get("bias"))
+            ds = weights * (self.products(grad, values) - delta[:, None])
+            ds = ds if slope is None else ds * slope
             return acc + kd.sum(ds[:, :, None] * keys[None], axis=1)
 
-        blocks: Any = kd.cdiv(p.keys, OTHERS)
-        if p.causal:
-            blocks = kd.minimum(kd.cdiv(first + MINE, OTHERS), blocks)
-        acc = kd.fori_loop(0, blocks, step, kd.zeros((MINE, p.dim), wide))
-        dq[batch, head, kd.ds(first, MINE)] = (acc * p.scale).astype(p.dtype)
+        acc = kd.fori_loop(*place.blocks(p, first, MINE, OTHERS), step, kd.zeros((MINE, p.dim), self.wide))
+        self.store(dq, p.rows(place.batch, head, here), acc * p.scale, first, place.queries)
 
-    def dkv_body(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, dk: Any, dv: Any) -> None:
-        batch, kv_head = kd.div(kd.program_id(0), p.kv_heads), kd.rem(kd.program_id(0), p.kv_heads)
-        first = kd.program_id(1) * MINE
-        keys, values = (rows(x, batch, kv_head, first, MINE) for x in (k, v))
+    def dkv(self, dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *rest: Any) -> None:
+        p, s, (dk, dv) = self.p, dict(zip(self.names, rest, strict=False)), rest[-2:]
+        place = Place.of(p, kd.program_id(0), kd.program_id(1), s, p.kv_heads)
+        kv_head, first = place.head, place.number * MINE
+        keys, values = (self.rows(x, place, kv_head, place.k_row, first, MINE, place.keys) for x in (k, v))
         key = first + kd.broadcasted_iota(kd.int32, (MINE, OTHERS), 0)
-        blocks = kd.cdiv(p.queries, OTHERS)
-        skipped = kd.div(first, OTHERS) if p.causal else 0
+        begin, end = place.query_blocks(p, first, MINE, OTHERS)
 
-        def step(index: Any, carry: Any) -> Any:
-            head, start = kv_head * group + kd.div(index, blocks), kd.rem(index, blocks) * OTHERS
-            own, grad = (rows(x, batch, head, start, OTHERS) for x in (q, dout))
-            delta = kd.sum(grad * rows(out, batch, head, start, OTHERS), axis=1)
-            total = lse[batch, head, kd.ds(start, OTHERS)].astype(wide)[None]
+        def step(head: Any, block: Any, carry: Any) -> Any:
+            start = block * OTHERS
+            theirs = place, head, place.q_row, start, OTHERS, place.queries
+            own, grad = (self.rows(x, *theirs) for x in (q, dout))
+            delta = kd.sum(grad * self.rows(out, *theirs), axis=1)
+            here = kd.ds(place.q_row + start, OTHERS)
+            total = lse[p.lse_rows(place.batch, head, here)].astype(self.wide)[None]
             query = start + kd.broadcasted_iota(kd.int32, (MINE, OTHERS), 1)
-            weights = weights_of(products(keys, own), total, query, key)
-            ds = weights * (products(values, grad) - delta[None])
+            tile = kd.ds(start, OTHERS), kd.ds(first, MINE)
+            weights, slope = self.both(self.products(keys, own), total, place, head, query, key, tile, s.get("bias"))
+            ds = weights * (self.products(values, grad) - delta[None])
+            ds = ds if slope is None else ds * slope
             return tuple(
                 acc + kd.sum(x[:, :, None] * y[None], axis=1)
                 for acc, x, y in zip(carry, (ds, weights), (own, grad), strict=True)
             )
 
-        def visible(index: Any, carry: Any) -> Any:
-            return kd.cond(kd.rem(index, blocks) >= skipped, lambda c: step(index, c), lambda c: c, carry)
+        def each_head(n: Any, carry: Any) -> Any:
+            head = kv_head * self.group + n
+            return kd.fori_loop(begin, end, lambda block, carry: step(head, block, carry), carry)
 
-        start = (kd.zeros((MINE, p.dim), wide), kd.zeros((MINE, p.dim), wide))
-        dk_sum, dv_sum = kd.fori_loop(0, blocks * group, visible if p.causal else step, start)
-        here = kd.ds(first, MINE)
-        dk[batch, kv_head, here] = (dk_sum * p.scale).astype(p.dtype)
-        dv[batch, kv_head, here] = dv_sum.astype(p.dtype)
+        start = tuple(kd.zeros((MINE, dim), self.wide) for dim in (p.dim, p.v_dim))
+        dk_sum, dv_sum = kd.fori_loop(0, self.group, each_head, start)
+        here = p.rows(place.batch, kv_head, kd.ds(place.k_row + first, MINE))
+        self.store(dk, here, dk_sum * p.scale, first, place.keys)
+        self.store(dv, here, dv_sum, first, place.keys)
 
-    like_q = kd.ShapeDtypeStruct((p.batch, p.heads, p.queries, p.dim), p.dtype)
-    like_k = kd.ShapeDtypeStruct((p.batch, p.kv_heads, p.keys, p.dim), p.dtype)
-    grid = (p.batch * p.heads, kd.cdiv(p.queries, MINE))
-    by_query = kd.kernel(dq_body, out_type=like_q, grid=grid, name="attention_backward_general_q")
-    grid = (p.batch * p.kv_heads, kd.cdiv(p.keys, MINE))
-    by_key = kd.kernel(dkv_body, out_type=(like_k, like_k), grid=grid, name="attention_backward_general_kv")
+    def store(self, out: Any, here: Any, value: Any, first: Any, length: Any) -> None:
+        there = (first + kd.arange(MINE) < length)[:, None] if self.p.ragged else None
+        kd.store(out, here, value.astype(self.p.dtype), mask=there)
+
+
+@cache
+def gradient_kernels(problem: ScoredProblem) -> tuple[Any, Any]:
+    """The kernels `(dout, q, k, v, out, lse, *extras) -> dq` and `-> (dk, dv)`; `gradient_extras` names the arrays between."""
+    p, shared = problem, _Gradients(problem)
+    like = [
+        kd.ShapeDtypeStruct(p.shape(*x), p.dtype)
+        for x in ((p.heads, p.queries, p.dim), (p.kv_heads, p.keys, p.dim), (p.kv_heads, p.keys, p.v_dim))
+    ]
+
+    def grid(heads: int, length: int) -> tuple[int, int]:
+        return (heads, ragged_tiles(p, MINE, length)) if p.ragged else (p.batch * heads, kd.cdiv(length, MINE))
+
+    by_query = kd.kernel(
+        shared.dq, out_type=like[0], grid=grid(p.heads, p.queries), name="attention_backward_general_q"
+    )
+    by_key = kd.kernel(
+        shared.dkv, out_type=tuple(like[1:]), grid=grid(p.kv_heads, p.keys), name="attention_backward_general_kv"
+    )
+    if p.score.has_functions:
+        return by_query, by_key
     return identified(by_query, problem), identified(by_key, problem)

@@ -109,6 +109,8 @@ class Walk:
     rows (`by_row`), or else its tiles.
     """
 
+    registers = (240, 24)  # of a lane of a consumer, and of the producer
+
     def __init__(
         self,
         problem: AttentionProblem,
@@ -149,6 +151,18 @@ class Walk:
         if t.splits > 1:
             start, end = kd.div(end * split, t.splits), kd.div(end * (split + 1), t.splits)
         return Block(kd.div(head, p.kv_heads), kd.rem(head, p.kv_heads), key, first, start, end - start, split)
+
+    def block_of(self, s: dict[str, Any]) -> Any:
+        """This block's part, given the scratch."""
+        return self.block()
+
+    def turn_of(self, block: Any, step: Step) -> Any:
+        """How many blocks add to a step before this one."""
+        return kd.div(block.key, self.keys)
+
+    def sum_of(self, block: Any, step: Step) -> tuple[Any, Any]:
+        """Where the sum of a step's gradient is."""
+        return block.batch * self.p.heads + step.head, step.index
 
     def each_step(self, block: Block, body: Callable[[Step], None]) -> None:
         """`body` of each step, in order.
@@ -200,7 +214,7 @@ class Walk:
         self, q: Any, k: Any, v: Any, dout: Any, stats: Any, dq_sum: Any, turns: Any, s: dict[str, Any]
     ) -> None:
         """All of the producer: it loads, and where blocks add in turn, a warp for each consumer adds what that computes."""
-        kd.set_max_registers(24, action="decrease")
+        kd.set_max_registers(self.registers[1], action="decrease")
         fetch = partial(self._fetch, q, k, v, dout, stats, s)
         if not self.t.in_turn:
             fetch()
@@ -240,13 +254,13 @@ class Walk:
 
     def _add_in_turn(self, me: Any, dq_sum: Any, turns: Any, s: dict[str, Any]) -> None:
         """Add what consumer `me` computes, after the block of the keys before, and before that of the keys behind."""
-        t, block = self.t, self.block()
+        t, block = self.t, self.block_of(s)
         for i in range(t.dq_slots):
             kd.barrier_arrive(s["dq_read"].at[me * t.dq_slots + i])  # nothing is there yet
 
         def add(step: Step) -> None:
-            turn = turns.at[me, block.batch * self.p.heads + step.head, step.index]
-            kd.semaphore_wait(turn, kd.div(block.key, self.keys), decrement=False)
+            turn = turns.at[me, *self.sum_of(block, step)]
+            kd.semaphore_wait(turn, self.turn_of(block, step), decrement=False)
             for i in range(t.dq_parts):
                 place = me * t.dq_slots + i % t.dq_slots
                 kd.barrier_wait(s["dq_stored"].at[place])
@@ -282,7 +296,7 @@ class Walk:
         t, lines = self.t, ROWS * EIGHT // LINE
         tile, line = (0, me * lines) if self.by_row else (me * self.own_tiles, 0)
         here = kd.ds(tile + i * self.part, self.part), kd.ds(line, lines)
-        target = dq_sum.at[(block.batch * self.p.heads + step.head, step.index, *here)]
+        target = dq_sum.at[(*self.sum_of(block, step), *here)]
         kd.copy_smem_to_gmem(s["dq_smem"][1].at[me * t.dq_slots + i % t.dq_slots], target, reduction_op="add")
 
     # --- results -----------------------------------------------------------------------------------
@@ -349,7 +363,7 @@ class Walk:
 
             @kd.when(me < CONSUMERS)
             def _() -> None:
-                kd.set_max_registers(240, action="increase")
+                kd.set_max_registers(self.registers[0], action="increase")
                 consume(me, dk, dv, dq_sum, made)
 
         return kd.kernel(

@@ -1,4 +1,4 @@
-"""Attention that takes every float dtype, head dimension, stride and target. Lanes multiply and add."""
+"""Attention that takes every float dtype, head dimension, stride, option and target. Lanes multiply and add."""
 
 from __future__ import annotations
 
@@ -9,54 +9,77 @@ from typing import Any
 import kernel_dsl as kd
 
 from ..kernel import identified
-from .attention_kernel import LOWEST, AttentionProblem
+from .attention_kernel import LOWEST
+from .attention_score import Place, ScoredProblem, ragged_tiles
 
 ROWS, KEYS = 4, 16
 
 
+def general_extras(p: ScoredProblem) -> list[str]:
+    """Names of the arrays after q, k and v that the kernel takes."""
+    return p.extras + ["table"] * p.ragged
+
+
 @cache
-def attention_general(problem: AttentionProblem) -> Any:
-    """The kernel `(q, k, v) -> out` or `-> (out, lse)`."""
-    p = problem
+def attention_general(problem: ScoredProblem) -> Any:
+    """The kernel `(q, k, v, *extras) -> out` or `-> (out, lse)`; `general_extras` names the arrays between."""
+    p, names = problem, general_extras(problem)
     wide = kd.float64 if p.dtype == kd.float64 else kd.float32
 
-    def body(q: Any, k: Any, v: Any, out: Any, *rest: Any) -> None:
-        index = kd.program_id(0)
-        batch, head = kd.div(index, p.heads), kd.rem(index, p.heads)
-        kv_head = kd.div(head, p.heads // p.kv_heads)
-        first = kd.program_id(1) * ROWS
-        rows = kd.ds(first, ROWS)
-        x = q[batch, head, rows].astype(wide) * p.scale
+    def body(q: Any, k: Any, v: Any, *rest: Any) -> None:
+        s, (out, *lse) = dict(zip(names, rest, strict=False)), rest[len(names) :]
+        place = Place.of(p, kd.program_id(0), kd.program_id(1), s)
+        batch, head, kv_head = place.batch, place.head, kd.div(place.head, p.heads // p.kv_heads)
+        first = place.number * ROWS
+        rows = kd.ds(place.q_row + first, ROWS)
+        scale: Any = p.scale
+        for name in p.scales.replace("v", ""):
+            scale = scale * p.scale_of(s[f"{name}_scale"], batch, kv_head)
+        x = q[p.rows(batch, head, rows)].astype(wide) * scale
         query = first + kd.broadcasted_iota(kd.int32, (ROWS, KEYS), 0)
 
         def step(block: Any, carry: Any) -> Any:
             top, total, acc = carry
-            keys = kd.ds(block * KEYS, KEYS)
+            keys = kd.ds(place.k_row + block * KEYS, KEYS)
             key = block * KEYS + kd.broadcasted_iota(kd.int32, (ROWS, KEYS), 1)
-            scores = kd.sum(x[:, None, :] * k[batch, kv_head, keys].astype(wide)[None], axis=2)
-            seen = key < p.keys
-            if p.causal:
-                seen = seen & (key <= query)
-            scores = kd.where(seen, scores, -math.inf)
+            here = batch, head, query, key
+            scores = kd.sum(x[:, None, :] * k[p.rows(batch, kv_head, keys)].astype(wide)[None], axis=2)
+            tile = kd.ds(first, ROWS), kd.ds(block * KEYS, KEYS)
+            scores = p.score.scores(scores, 1.0, lambda: p.bias_tile(s["bias"], (batch, head), *tile), here)
+            if p.score.softcap is not None and not p.score.natural:
+                scores = scores * p.score.softcap
+            scores = kd.where(p.score.seen(here, place.queries, place.keys), scores, -math.inf)
             new_top = kd.maximum(top, kd.max(scores, axis=1, keepdims=True))
             weights = kd.exp(scores - new_top)
             fade = kd.exp(top - new_top)
-            values = v[batch, kv_head, keys].astype(wide)
+            values = v[p.rows(batch, kv_head, keys)].astype(wide)
+            if p.ragged:  # those of another sequence may be infinite
+                there = block * KEYS + kd.broadcasted_iota(kd.int32, values.shape, 0) < place.keys
+                values = kd.where(there, values, 0.0)
             acc = acc * fade + kd.sum(weights[:, :, None] * values[None], axis=1)
             return new_top, total * fade + kd.sum(weights, axis=1, keepdims=True), acc
 
-        blocks: Any = kd.cdiv(p.keys, KEYS)
-        if p.causal:
-            blocks = kd.minimum(kd.cdiv(first + ROWS, KEYS), blocks)
-        start = (kd.full((ROWS, 1), LOWEST, wide), kd.zeros((ROWS, 1), wide), kd.zeros((ROWS, p.dim), wide))
-        top, total, acc = kd.fori_loop(0, blocks, step, start)
-        out[batch, head, rows] = (acc / total).astype(p.dtype)
+        start = (kd.full((ROWS, 1), LOWEST, wide), kd.zeros((ROWS, 1), wide), kd.zeros((ROWS, p.v_dim), wide))
+        top, total, acc = kd.fori_loop(*place.blocks(p, first, ROWS, KEYS), step, start)
+        if p.score.sinks:
+            sink = s["sinks"][head].astype(wide)
+            highest = kd.maximum(top, sink)
+            fade = kd.exp(top - highest)
+            top, total, acc = highest, total * fade + kd.exp(sink - highest), acc * fade
+        acc = kd.where(total == 0, 0.0, acc / total)
+        if "v" in p.scales:
+            acc = acc * p.scale_of(s["v_scale"], batch, kv_head)
+        there = first + kd.arange(ROWS) < place.queries if p.ragged else None
+        kd.store(
+            out, p.rows(batch, head, rows), acc.astype(p.out_dtype), mask=None if there is None else there[:, None]
+        )
         if p.lse:
-            rest[0][batch, head, rows] = (top + kd.log(total)).astype(kd.float32)[:, 0]
+            logs = kd.where(total == 0, -math.inf, top + kd.log(total)).astype(kd.float32)[:, 0]
+            kd.store(lse[0], p.lse_rows(batch, head, rows), logs, mask=there)
 
-    out_type: Any = kd.ShapeDtypeStruct((p.batch, p.heads, p.queries, p.dim), p.dtype)
+    out_type: Any = kd.ShapeDtypeStruct(p.out_shape, p.out_dtype)
     if p.lse:
-        out_type = (out_type, kd.ShapeDtypeStruct((p.batch, p.heads, p.queries), kd.float32))
-    grid = (p.batch * p.heads, kd.cdiv(p.queries, ROWS))
+        out_type = (out_type, kd.ShapeDtypeStruct(p.lse_shape, kd.float32))
+    grid = (p.heads, ragged_tiles(p, ROWS)) if p.ragged else (p.batch * p.heads, kd.cdiv(p.queries, ROWS))
     made = kd.kernel(body, out_type=out_type, grid=grid, name="attention_general")
-    return identified(made, problem)
+    return made if p.score.has_functions else identified(made, problem)

@@ -12,6 +12,9 @@ import numpy as np
 
 import kernel_dsl as kd
 from kernel_dsl.library import AttentionBackwardConfig, AttentionConfig, MatmulConfig
+from kernel_dsl.library.attention_blocks import blocks_kernel, probe_kernel, table_kernel
+from kernel_dsl.library.attention_score import Score, ScoredProblem
+from kernel_dsl.library.attention_scored import widen_kernel
 from kernel_dsl.library.combine import combine_kernel
 from kernel_dsl.library.complex_product import parts_kernel
 from kernel_dsl.library.pack import Packing, pack_kernel
@@ -158,6 +161,25 @@ def _gradients(
     )
 
 
+def alibi(x: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+    return x - (i - j) * ((h + 1) * 0.0625)
+
+
+def documents(b: Any, h: Any, i: Any, j: Any) -> Any:
+    return kd.div(i, 1024) == kd.div(j, 1024)
+
+
+SCORED: tuple[tuple[str, int, dict[str, Any]], ...] = (
+    ("80", 80, {}),
+    ("window", 64, {"causal": True, "window": 1024}),
+    ("bottom_right", 128, {"causal": "bottom_right", "sinks": Struct((16,), f32), "return_lse": True}),
+    ("softcap", 128, {"causal": True, "softcap": 30.0}),
+    ("bias", 128, {"bias": Struct((1, 1, 4090, 4090), bf16)}),
+    ("alibi", 128, {"causal": True, "score_mod": alibi}),
+    ("documents", 128, {"mask_mod": documents}),
+)
+
+
 def _attentions() -> Iterator[tuple[str, Kernel]]:
     for causal in (False, True):
         word = "causal" if causal else "full"
@@ -168,6 +190,27 @@ def _attentions() -> Iterator[tuple[str, Kernel]]:
     yield "attention.64.f16.grouped", _attention(1000, 64, f16, (16, 4), causal=True, scale=0.25)
     yield "attention.64.four_consumers", _attention(4096, 64, bf16, config=AttentionConfig(4, 64, 4))
     yield "attention.128.two_consumers", _attention(4096, 128, bf16, config=AttentionConfig(2, 128, 2))
+    for word, dim, more in SCORED:
+        yield f"attention.scored.{word}", _attention(4090, dim, bf16, (16, 4), **more)
+    packed, starts = Struct((4090, 16, 128), bf16), Struct((9,), kd.int32)
+    yield "attention.scored.ragged", _of(kd.library.attention, packed, packed, packed, q_seqlens=starts, causal=True)
+    for word, dim, more in SCORED:
+        if word != "bottom_right":
+            yield f"attention.backward.scored.{word}", _gradients(1, 4090, dim, bf16, (16, 4), **more)
+    few: dict[str, Any] = {"length": 500, "dim": 80, "dtype": bf16, "heads": (4, 2), "causal": True}
+    extra = {"sinks": Struct((4,), f32), "bias": Struct((500, 500), bf16)}
+    for number, word in enumerate(("stats", "scored", "sum_k", "sum_v", "finish", "dsinks", "dbias")):
+        if word != "scored":
+            yield f"attention.backward.scored.{word}", _gradients(**few | {"number": number}, **extra)
+    yield "attention.backward.scored.wide", _gradients(1, 4090, 256, bf16, (16, 4), causal="bottom_right", window=1024)
+    masked = ScoredProblem(1, 4, 2, 500, 500, 64, 64, bf16, bf16, 0.125, Score("top_left", mask_mod=documents))
+    yield "attention.blocks", _of(blocks_kernel(masked, 128, 96, False), Struct((1,), bf16))
+    yield "attention.mask_probe", _of(probe_kernel(masked))
+    yield "attention.table", _of(table_kernel(150, 400, 128), Struct((151,), kd.int32))
+    yield (
+        "attention.widen",
+        _of(widen_kernel((2, 4, 100, 64), kd.float8_e4m3fn), Struct((2, 4, 100, 64), kd.float8_e4m3fn)),
+    )
     yield "attention.general.f32", _attention(30, 40, f32, (4, 2), return_lse=True, targets=GENERATIONS)
     yield "attention.general.f64", _attention(30, 40, f64, causal=True)
     for dim, word, options in ((64, "full", {}), (128, "full", {}), (128, "causal", {"causal": True}), (256, "full", {}),

@@ -1,0 +1,119 @@
+"""The gradients of attention's sinks and of its bias, each summed in a fixed order."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any
+
+import kernel_dsl as kd
+
+from ..kernel import identified
+from .attention_score import Place, ScoredProblem
+
+ROWS = 32  # of out and dout at a time
+
+
+@cache
+def sinks_kernel(problem: ScoredProblem, dtype: Any) -> Any:
+    """The kernel `(sinks, dout, out, lse) -> dsinks`, in the dtype of `sinks`: a block a head."""
+    p = problem
+    wide = kd.float64 if p.dtype == kd.float64 else kd.float32
+    steps = kd.cdiv(p.queries, ROWS)
+
+    def body(sinks: Any, dout: Any, out: Any, lse: Any, dsinks: Any) -> None:
+        head = kd.program_id(0)
+        sink = sinks[head].astype(wide)
+
+        def step(index: Any, acc: Any) -> Any:
+            batch, rows = kd.div(index, steps), kd.ds(kd.rem(index, steps) * ROWS, ROWS)
+            here = p.rows(batch, head, rows)
+            delta = kd.sum(dout[here].astype(wide) * out[here].astype(wide), axis=1)
+            total = kd.load(lse, p.lse_rows(batch, head, rows), fill=math.inf).astype(wide)
+            # a row that sees no key has no output, and no gradient
+            return acc - kd.where(delta == 0, 0.0, kd.exp(sink - total) * delta)
+
+        acc = kd.fori_loop(0, (1 if p.ragged else p.batch) * steps, step, kd.zeros((ROWS,), wide))
+        dsinks[head] = kd.sum(acc).astype(dtype)
+
+    made = kd.kernel(
+        body, out_type=kd.ShapeDtypeStruct((p.heads,), dtype), grid=(p.heads,), name="attention_backward_sinks"
+    )
+    return made if p.score.has_functions else identified(made, problem, dtype)
+
+
+@cache
+def bias_kernel(problem: ScoredProblem, dtype: Any) -> Any:
+    """The kernel `(dout, q, k, v, out, lse, bias) -> dbias`, in the shape and dtype of `bias`.
+
+    A block computes a tile of it, one after another for all heads, queries and keys that the bias is broadcast along.
+    """
+    p = problem
+    by_dot = p.dtype in (kd.float16, kd.bfloat16)
+    wide = kd.float64 if p.dtype == kd.float64 else kd.float32
+    m, n = (64, 64) if by_dot else (4, 16)
+    group = p.heads // p.kv_heads
+    shape = p.score.bias or ()
+    full = (1,) * (4 - len(shape)) + shape
+    # extents of what a block walks, and of the grid
+    whole = (p.batch, p.heads, kd.cdiv(p.queries, m), kd.cdiv(p.keys, n))
+    walked = tuple(w if have == 1 else 1 for have, w in zip(full, whole, strict=True))
+    own = tuple(1 if have == 1 else w for have, w in zip(full, whole, strict=True))
+
+    def padded(dim: int) -> Any:
+        return kd.ds(0, kd.cdiv(dim, 16) * 16)
+
+    def products(a: Any, b: Any, a_at: Any, b_at: Any, dim: int) -> Any:
+        """(i, dim) and (j, dim) of two arrays give (i, j)."""
+        if by_dot:
+            return kd.dot(a[(*a_at, padded(dim))], b.at[(*b_at, padded(dim))].T[...])
+        left, right = a[(*a_at, slice(None))].astype(wide), b[(*b_at, slice(None))].astype(wide)
+        return kd.sum(left[:, None, :] * right[None], axis=2)
+
+    def place_of(number: Any) -> list[Any]:
+        """Where a block is, along the axes that the bias has."""
+        found: list[Any] = []
+        for extent in reversed(own):
+            found.insert(0, kd.rem(number, extent))
+            number = kd.div(number, extent)
+        return found
+
+    def body(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, bias: Any, dbias: Any) -> None:
+        mine = place_of(kd.program_id(0))
+
+        def step(index: Any, acc: Any) -> Any:
+            at: list[Any] = []
+            for extent, fixed in reversed(list(zip(walked, mine, strict=True))):
+                at.insert(0, kd.rem(index, extent) + fixed)
+                index = kd.div(index, extent)
+            batch, head, row, column = at
+            begin, end = Place(batch, head, row, 0, 0, p.queries, p.keys).blocks(p, row * m, m, n)
+            return kd.cond((column >= begin) & (column < end), lambda acc: acc + tile(*at), lambda acc: acc, acc)
+
+        def tile(batch: Any, head: Any, row: Any, column: Any) -> Any:
+            rows, columns = kd.ds(row * m, m), kd.ds(column * n, n)
+            ours, theirs = p.rows(batch, head, rows)[:-1], p.rows(batch, kd.div(head, group), columns)[:-1]
+            query = row * m + kd.broadcasted_iota(kd.int32, (m, n), 0)
+            key = column * n + kd.broadcasted_iota(kd.int32, (m, n), 1)
+            here = batch, head, query, key
+            total = kd.load(lse, p.lse_rows(batch, head, rows), fill=-math.inf).astype(wide)[:, None]
+            x = products(q, k, ours, theirs, p.dim).astype(wide)
+            x, after, _ = p.score.with_slopes(x, p.scale, lambda: p.bias_tile(bias, (batch, head), rows, columns), here)
+            seen = p.score.seen(here, p.queries, p.keys) & (total > -math.inf) & (query < p.queries)
+            weights = kd.where(seen, kd.exp(kd.where(seen, x - total, 0.0)), 0.0)
+            delta = kd.sum(dout[(*ours, slice(None))].astype(wide) * out[(*ours, slice(None))].astype(wide), axis=1)
+            ds = weights * (products(dout, v, ours, theirs, p.v_dim).astype(wide) - delta[:, None])
+            return ds if after is None else ds * after
+
+        start = kd.zeros((m, n), wide)
+        acc = kd.fori_loop(0, math.prod(walked), step, kd.layout_cast(start, kd.Layout.WGMMA) if by_dot else start)
+        where: list[Any] = [*mine[:2], kd.ds(mine[2] * m, m), kd.ds(mine[3] * n, n)]
+        for axis in (0, 1):
+            if full[2 + axis] == 1:
+                acc, where[2 + axis] = kd.sum(acc, axis=axis, keepdims=True), slice(None)
+        dbias[tuple(where[4 - len(shape) :])] = acc.astype(dtype)
+
+    made = kd.kernel(
+        body, out_type=kd.ShapeDtypeStruct(shape, dtype), grid=(math.prod(own),), name="attention_backward_bias"
+    )
+    return made if p.score.has_functions else identified(made, problem, dtype)

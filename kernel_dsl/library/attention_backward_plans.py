@@ -1,0 +1,130 @@
+"""The kernels of attention's gradients with options, in the order in which a call runs them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import kernel_dsl as kd
+
+from .attention_backward_general import MINE, gradient_extras
+from .attention_backward_scored import (
+    scored_backward_kernel,
+    scored_finish_kernel,
+    scored_stats_kernel,
+    scored_sum_kernel,
+)
+from .attention_backward_scored_walk import KEYS, keys_of, padded_dim
+from .attention_backward_scored_wide import scored_wide_kernel
+from .attention_backward_walk import EIGHT, AttentionBackwardConfig
+from .attention_blocks import BlockLists, blocks_kernel, depends_on_head, table_kernel
+from .attention_options import Options
+from .attention_score import ScoredProblem, ragged_tiles
+
+
+@dataclass(frozen=True)
+class GeneralGradients:
+    """The kernels that take anything."""
+
+    problem: ScoredProblem
+    by_query: Any
+    by_key: Any
+
+    def __call__(self, arrays: tuple[Any, ...], options: Options, how: dict[str, Any]) -> tuple[Any, ...]:
+        p = self.problem
+        extras = options.arrays([name for name in gradient_extras(p) if name != "table"])
+        tables: list[list[Any]] = [[], []]
+        if p.ragged:
+            for table, name, length in zip(tables, ("q_seqlens", "kv_seqlens"), (p.queries, p.keys), strict=True):
+                made = table_kernel(p.batch, ragged_tiles(p, MINE, length), MINE)
+                table.append(made(*options.arrays([name]), **how))
+        dq = self.by_query(*arrays, *extras, *tables[0], **how)
+        return (dq, *self.by_key(*arrays, *extras, *tables[1], **how))
+
+    def lower(self, arrays: tuple[Any, ...], options: Options, target: str | None) -> tuple[Any, ...]:
+        p = self.problem
+        extras = options.arrays([name for name in gradient_extras(p) if name != "table"])
+        made: list[Any] = []
+        for kernel, length in ((self.by_query, p.queries), (self.by_key, p.keys)):
+            table = [kd.ShapeDtypeStruct((ragged_tiles(p, MINE, length), 2), kd.int32)] if p.ragged else []
+            made.append(kernel.lower(*arrays, *extras, *table, target=target))
+        return tuple(made)
+
+
+@dataclass(frozen=True)
+class ScoredGradients:
+    """The kernels for Hopper that take options."""
+
+    problem: ScoredProblem
+    config: AttentionBackwardConfig
+    stats: Any
+    main: Any
+    sums: tuple[Any, ...]  # of dk and dv, where there are parts
+    finish: Any
+    lists: BlockLists | None
+
+    @staticmethod
+    def of(p: ScoredProblem, config: AttentionBackwardConfig, multiprocessors: int) -> ScoredGradients:
+        sums = tuple(scored_sum_kernel(p, config.splits, dim) for dim in (p.dim, p.v_dim) if config.splits > 1)
+        lists = None
+        # turns count blocks without a list, and the heads of a group walk one list
+        if p.score.mask_mod is not None and not p.ragged and not config.in_turn and not depends_on_head(p):
+            lists = BlockLists(blocks_kernel(p, keys_of(p), config.block_q, False, True))
+        kernel = scored_backward_kernel if padded_dim(p) <= KEYS else scored_wide_kernel
+        main = kernel(p, config, multiprocessors, lists is not None)
+        return ScoredGradients(
+            p, config, scored_stats_kernel(p, config), main, sums, scored_finish_kernel(p, config), lists
+        )
+
+    def _tables(self) -> list[tuple[str, int, int]]:
+        """Of queries and keys: the lengths, how many lines their table has, and how many rows a line."""
+        p, m = self.problem, self.config.block_q
+        return [("q_seqlens", ragged_tiles(p, m), m), ("kv_seqlens", ragged_tiles(p, keys_of(p), p.keys), keys_of(p))]
+
+    def __call__(self, arrays: tuple[Any, ...], options: Options, how: dict[str, Any]) -> tuple[Any, ...]:
+        dout, q, k, v, out, lse = arrays
+        p, by_query, by_key = self.problem, [], []
+        if p.ragged:
+            lengths = options.arrays(["q_seqlens", "kv_seqlens"])
+            tables = [
+                table_kernel(p.batch, lines, rows, name == "kv_seqlens")(*options.arrays([name]), **how)
+                for name, lines, rows in self._tables()
+            ]
+            by_query, by_key = ([*lengths, table] for table in tables)
+        stats = self.stats(out, dout, lse, *by_query, **how)
+        listed = [] if self.lists is None else self.lists.of(q, how)
+        dk, dv, dq_sum = self.main(q, k, v, dout, stats, *options.arrays(self._extras), *by_key, *listed, **how)
+        if self.sums:
+            dk, dv = (kernel(x, **how) for kernel, x in zip(self.sums, (dk, dv), strict=True))
+        dq_sum = dq_sum.reshape(-1, self._rows, EIGHT)
+        return self.finish(dq_sum, *by_query, **how), dk, dv
+
+    @property
+    def _rows(self) -> int:
+        """Of a tile of the sum of the queries' gradients."""
+        return padded_dim(self.problem) if keys_of(self.problem) == KEYS else self.config.block_q
+
+    @property
+    def _extras(self) -> list[str]:
+        return ["bias"] * (self.problem.score.bias is not None)
+
+    def lower(self, arrays: tuple[Any, ...], options: Options, target: str | None) -> tuple[Any, ...]:
+        dout, q, k, v, out, lse = arrays
+        p, by_query, by_key = self.problem, [], []
+        if p.ragged:
+            lengths = options.arrays(["q_seqlens", "kv_seqlens"])
+            by_query, by_key = ([*lengths, kd.ShapeDtypeStruct((lines, 2), kd.int32)] for _, lines, _ in self._tables())
+        first = self.stats.lower(out, dout, lse, *by_query, target=target)
+        (stats,) = (kd.ShapeDtypeStruct(x.shape, x.dtype) for x in first.traced.outputs)
+        extras = [
+            *options.arrays(self._extras),
+            *by_key,
+            *([] if self.lists is None else self.lists.structs(q, target)),
+        ]
+        main = self.main.lower(q, k, v, dout, stats, *extras, target=target)
+        *parts, sums = (kd.ShapeDtypeStruct(x.shape, x.dtype) for x in main.traced.outputs)
+        middle = [kernel.lower(x, target=target) for kernel, x in zip(self.sums, parts, strict=False)]
+        shape = (math.prod(sums.shape) // (self._rows * EIGHT), self._rows, EIGHT)
+        dq_sum = kd.ShapeDtypeStruct(shape, kd.float32)
+        return first, main, *middle, self.finish.lower(dq_sum, *by_query, target=target)

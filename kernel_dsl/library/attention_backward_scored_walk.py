@@ -1,0 +1,312 @@
+"""The walk of attention's backward where there are options: which queries see a block's keys, ragged lengths, all dimensions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import kernel_dsl as kd
+
+from .attention_backward_walk import CONSUMERS, EIGHT, AttentionBackwardConfig, Block, Step, Walk
+from .attention_kernel import LOG2E, ROWS, AttentionProblem
+from .attention_score import Place, ScoredProblem, clear_rows, ragged_tiles
+
+KEYS = CONSUMERS * ROWS  # of a block, up to a dimension of 128
+
+
+def padded_dim(p: ScoredProblem) -> int:
+    """The head dimension that is computed: what is beyond an array's own is zeros."""
+    return next((n for n in (64, 128, 192) if n >= max(p.dim, p.v_dim)), 256)
+
+
+def keys_of(p: ScoredProblem) -> int:
+    """Keys of a block: beyond a dimension of 128 their gradients take all registers of both consumers."""
+    return KEYS if padded_dim(p) <= KEYS else ROWS
+
+
+def heavy(p: ScoredProblem) -> bool:
+    """Whether scores are more than products, so that their slopes take registers."""
+    return p.score.softcap is not None or p.score.natural
+
+
+def inner_problem(p: ScoredProblem) -> AttentionProblem:
+    """What the walk without options would be of."""
+    return AttentionProblem(
+        p.batch, p.heads, p.kv_heads, p.queries, p.keys, padded_dim(p), p.dtype, False, p.scale, False
+    )
+
+
+def steps_of(p: ScoredProblem, t: AttentionBackwardConfig) -> int:
+    """Steps of queries of a head: of ragged lengths, of all sequences, each of which begins with a step of its own."""
+    return ragged_tiles(p, t.block_q) if p.ragged else kd.cdiv(p.queries, t.block_q)
+
+
+def first_step(p: ScoredProblem, t: AttentionBackwardConfig, place: Any) -> Any:
+    """The number of a sequence's first step among those of all sequences."""
+    return kd.div(place.q_row, t.block_q) + place.batch if p.ragged else 0
+
+
+@dataclass(frozen=True)
+class ScoredBlock(Block):
+    """A block whose steps are `first` to `last` of a sequence at `place`; `base`: the number of the sequence's first step."""
+
+    place: Place
+    last: Any
+    base: Any
+    entry: Callable[[Any], Any] | None = None  # of the list of its steps, of which `first` to `last` are then numbers
+
+
+@dataclass(frozen=True)
+class ScoredStep(Step):
+    """`whole`: whether all queries see all keys, None where no list says so."""
+
+    whole: Any = None
+
+
+class ScoredWalk(Walk):
+    """The walk of a problem with options; arrays beside q, k, v, dout and stats are in the scratch under their names."""
+
+    def __init__(
+        self, problem: ScoredProblem, config: AttentionBackwardConfig, multiprocessors: int, listed: bool
+    ) -> None:
+        dim = padded_dim(problem)
+        keys, m = keys_of(problem), config.block_q
+        tiles, rows = (m // EIGHT, dim) if keys == KEYS else (dim // EIGHT, m)
+        super().__init__(inner_problem(problem), config, multiprocessors, keys, tiles, rows, dim == KEYS)
+        self.scored = problem
+        self.steps = steps_of(problem, config)
+        self.names = walk_extras(problem, listed)
+        if problem.ragged:
+            self.blocks = ragged_tiles(problem, keys, problem.keys)
+            self.grid = problem.kv_heads * self.blocks
+
+    # --- where ------------------------------------------------------------------------------------
+
+    def block_of(self, s: dict[str, Any]) -> ScoredBlock:
+        """This block's part: first keys first, whose blocks are the long ones where attention is causal."""
+        p, t, number = self.scored, self.t, kd.axis_index("block")
+        number, split = (kd.div(number, t.splits), kd.rem(number, t.splits)) if t.splits > 1 else (number, 0)
+        heads = p.kv_heads if p.ragged else p.batch * p.kv_heads
+        place = Place.of(p, kd.rem(number, heads), kd.div(number, heads), s, p.kv_heads)
+        key = place.number * self.keys
+        begin, end = place.query_blocks(p, key, self.keys, t.block_q)
+        entry = None
+        if "blocks" in s:
+            begin, end = 0, s["counts"][0, 0, place.number]
+            entry = partial(_entry, s["blocks"], place.number)
+        end = kd.where(key < place.keys, end, begin) if p.ragged else end
+        start, count = 0, (end - begin) * self.group
+        if t.splits > 1:
+            start, stop = kd.div(count * split, t.splits), kd.div(count * (split + 1), t.splits)
+            count = stop - start
+        base = first_step(p, t, place)
+        return ScoredBlock(place.batch, place.head, key, begin, start, count, split, place, end - 1, base, entry)
+
+    def each_step(self, block: Any, body: Callable[[Step], None]) -> None:
+        """`body` of each step, in order: as without options, but that there is a last step."""
+        t = self.t
+        begin, end, by = (block.last, block.first, -1) if t.in_turn else (block.first, block.last, 1)
+        head, index = block.kv_head * self.group, begin
+        if t.splits > 1:
+            each = kd.maximum(block.last - block.first + 1, 1)
+            head, index = head + kd.div(block.start, each), begin + by * kd.rem(block.start, each)
+
+        @kd.loop(0, block.count, init_carry=(0, 0, head, index))
+        def _(number: Any, carry: Any) -> Any:
+            slot, dout_slot, head, index = carry
+            place, whole = (index, None) if block.entry is None else block.entry(index)
+            body(ScoredStep(number, slot, dout_slot, head, place, whole))
+            over = index == end
+            return (
+                kd.where(slot == t.stages - 1, 0, slot + 1),
+                kd.where(dout_slot == t.dout_stages - 1, 0, dout_slot + 1) if t.dout_stages > 1 else 0,
+                kd.where(over, head + 1, head),
+                kd.where(over, begin, index + by),
+            )
+
+    def hide(self, acc: Any, block: ScoredBlock, step: Any, key: Any) -> None:
+        """Take what queries don't see out of scores (keys, queries) from `key` on, in place."""
+        p, score, place = self.scored, self.scored.score, block.place
+        query = step.index * self.t.block_q
+
+        def hidden() -> None:
+            i = query + kd.broadcasted_iota(kd.int32, acc.shape, 1)
+            j = key + kd.broadcasted_iota(kd.int32, acc.shape, 0)
+            seen = score.seen((block.batch, step.head, i, j), place.queries, place.keys)
+            acc[...] = kd.where(seen, kd.wgmma_accumulator_load(acc, wait_n=None), -math.inf)
+
+        if score.mask_mod is not None:
+            hidden() if step.whole is None else kd.when(~step.whole)(hidden)
+            return
+        last = query + (self.t.block_q - 1)
+        some = key + ROWS > score.end_key(query, place.queries, place.keys)
+        if score.window is not None:
+            some = some | (key < score.first_key(last, place.queries, place.keys))
+        if score.causal or score.window is not None or p.ragged or p.keys % self.keys:
+            kd.when(some)(hidden)
+
+    def weights(self, acc: Any, block: ScoredBlock, step: Step, key: Any, s: dict[str, Any]) -> tuple[Any, Any]:
+        """(weights of products q.k (keys, queries) from `key` on, the slopes of their scores, None where these are the scale)."""
+        p, m, slope = self.scored, self.t.block_q, None
+        factor = p.scale * LOG2E
+        if heavy(p):
+            i = step.index * m + kd.broadcasted_iota(kd.int32, acc.shape, 1)
+            j = key + kd.broadcasted_iota(kd.int32, acc.shape, 0)
+            tile = kd.ds(step.index * m, m), kd.ds(key, ROWS)
+
+            def bias() -> Any:
+                return p.bias_tile(s["bias"], (block.batch, step.head), *tile, transposed=True)
+
+            x = kd.wgmma_accumulator_load(acc, wait_n=None)
+            x, _, slope = p.score.with_slopes(x, p.scale, bias, (block.batch, step.head, i, j))
+            acc[...], factor = x, LOG2E
+        self.hide(acc, block, step, key)
+        x = kd.wgmma_accumulator_load(acc, wait_n=None)
+        negative = kd.load(s["stats_smem"], (step.slot, 0), layout=kd.Layout.WGMMA_COL)
+        weights = kd.exp2(kd.fma(x, factor, negative[None]))
+        # a masked score's slope may be anything
+        return weights, None if slope is None else kd.where(weights == 0, 0.0, slope)
+
+    # --- the producer -----------------------------------------------------------------------------
+
+    def view(self, ref: Any, block: ScoredBlock, head: Any, row: Any, count: int) -> Any:
+        """Some rows of a head, and zeros beyond its dimension."""
+        return ref.at[self.scored.rows(block.batch, head, kd.ds(row, count), kd.ds(0, self.p.dim))]
+
+    def copy_rows(self, view: Any, target: Any, loaded: Any, count: Any, s: dict[str, Any]) -> None:
+        """Load rows of which the first `count` are of this sequence; others, be they infinite, must be zeros."""
+        if not self.scored.ragged:
+            kd.copy_gmem_to_smem(view, target, loaded)
+            return
+        rows = target.shape[0]
+
+        @kd.when(count >= rows)
+        def _() -> None:
+            kd.copy_gmem_to_smem(view, target, loaded)
+
+        @kd.when(count < rows)
+        def _() -> None:
+            kd.copy_gmem_to_smem(view, target, s["tail_loaded"])
+            kd.barrier_wait(s["tail_loaded"])
+            clear_rows(target, count)
+            kd.barrier_arrive(loaded)
+
+    def _fetch(self, q: Any, k: Any, v: Any, dout: Any, stats: Any, s: dict[str, Any]) -> None:
+        t, block = self.t, self.block_of(s)
+        place = block.place
+
+        def fetch(step: Step) -> None:
+            first = step.index * t.block_q
+            left = place.queries - first
+
+            def own(ref: Any, name: str, number: int) -> None:
+                source = self.view(ref, block, block.kv_head, place.k_row + block.key, self.keys)
+                self.copy_rows(source, s[name], s["kv_loaded"].at[number], place.keys - block.key, s)
+
+            kd.when(step.number == 0)(partial(own, k, "k_smem", 0))
+            loaded = s["q_loaded"].at[step.slot]
+            kd.when(step.number >= t.stages)(partial(kd.barrier_wait, s["q_consumed"].at[step.slot]))
+            row = place.q_row + first
+            self.copy_rows(self.view(q, block, step.head, row, t.block_q), s["q_smem"].at[step.slot], loaded, left, s)
+            where = 0 if self.scored.ragged else block.batch
+            here = kd.ds((block.base + step.index) * t.block_q, t.block_q)
+            kd.copy_gmem_to_smem(stats.at[where, step.head, :, here], s["stats_smem"].at[step.slot], loaded)
+            kd.when(step.number == 0)(partial(own, v, "v_smem", 1))
+            kd.when(step.number >= t.dout_stages)(partial(kd.barrier_wait, s["dout_consumed"].at[step.dout_slot]))
+            loaded = s["dout_loaded"].at[step.dout_slot]
+            source = self.view(dout, block, step.head, row, t.block_q)
+            self.copy_rows(source, s["dout_smem"].at[step.dout_slot], loaded, left, s)
+
+        self.each_step(block, fetch)
+
+    def turn_of(self, block: Any, step: Step) -> Any:
+        """How many blocks add to a step before this one."""
+        place = block.place
+        first = self.scored.score.first_key(step.index * self.t.block_q, place.queries, place.keys)
+        return kd.div(block.key, self.keys) - kd.div(first, self.keys)
+
+    def sum_of(self, block: Any, step: Step) -> tuple[Any, Any]:
+        head = step.head if self.scored.ragged else block.batch * self.p.heads + step.head
+        return head, block.base + step.index
+
+    # --- results ----------------------------------------------------------------------------------
+
+    def store(self, value: Any, tile: Any, out: Any, block: Any, key: Any) -> None:
+        """Store a gradient of 64 keys from `key` on, through SMEM that nothing else uses any more."""
+        p, place = self.scored, block.place
+        if self.t.splits > 1:
+            out[block.split, block.batch, block.kv_head, kd.ds(key, ROWS), kd.ds(0, self.p.dim)] = value
+            return
+        target = self.view(out, block, block.kv_head, place.k_row + key, ROWS)
+        made = value.astype(self.p.dtype)
+
+        def copy() -> None:
+            tile[...] = made
+            kd.commit_smem()
+            kd.copy_smem_to_gmem(tile, target)
+
+        if not p.ragged:
+            copy()
+            return
+        whole = key + ROWS <= place.keys
+        there = key + kd.broadcasted_iota(kd.int32, made.shape, 0) < place.keys
+        kd.when(whole)(copy)
+        kd.when(~whole)(lambda: kd.store(target, ..., made, mask=there))
+
+    # --- what a kernel is made of -----------------------------------------------------------------
+
+    def kernel(self, consume: Callable[..., None], scratch: dict[str, Any], *, name: str) -> Any:
+        """The kernel `(q, k, v, dout, stats, *extras) -> (dk, dv, dq_sum)`; `walk_extras` names the arrays between."""
+        names = self.names
+
+        def body(q: Any, k: Any, v: Any, dout: Any, stats: Any, *rest: Any, **made: Any) -> None:
+            me, turns = kd.axis_index("wg"), self._semaphores()
+            s = made | dict(zip(names, rest, strict=False))
+            dk, dv, dq_sum = rest[len(names) :]
+
+            @kd.when(me == CONSUMERS)
+            def _() -> None:
+                self._produce(q, k, v, dout, stats, dq_sum, turns, s)
+
+            @kd.when(me < CONSUMERS)
+            def _() -> None:
+                kd.set_max_registers(self.registers[0], action="increase")
+                consume(me, dk, dv, dq_sum, s)
+
+        extra = {"tail_loaded": kd.Barrier()} if self.scored.ragged else {}
+        return kd.kernel(
+            body,
+            out_type=self._outputs(),
+            scratch_types=self._scratch() | extra | scratch,
+            grid=(self.grid,),
+            grid_names=("block",),
+            num_threads=CONSUMERS + 1,
+            thread_name="wg",
+            compiler_params=kd.CompilerParams(approx_math=True),
+            name=name,
+        )
+
+    def _outputs(self) -> tuple[Any, Any, Any]:
+        p = self.scored
+        like = [kd.ShapeDtypeStruct(p.shape(p.kv_heads, p.keys, dim), p.dtype) for dim in (p.dim, p.v_dim)]
+        if self.t.splits > 1:
+            shape = (self.t.splits, p.batch, p.kv_heads, p.keys)
+            like = [kd.ShapeDtypeStruct((*shape, dim), kd.float32) for dim in (p.dim, p.v_dim)]
+        heads = p.heads * (1 if p.ragged else p.batch)
+        sums = kd.ShapeDtypeStruct((heads, self.steps, self.tiles, self.lines, 128), kd.float32, init=0)
+        return like[0], like[1], sums
+
+
+def _entry(lists: Any, tile: Any, number: Any) -> tuple[Any, Any]:
+    """(the block, whether all of it is seen) of a list."""
+    entry = lists[0, 0, tile, number]
+    return kd.div(entry, 2), kd.rem(entry, 2) == 1
+
+
+def walk_extras(p: ScoredProblem, listed: bool) -> list[str]:
+    """Names of the arrays after q, k, v, dout and stats; `table` is that of the keys, the lists are those of the mask."""
+    names = ["bias"] * (p.score.bias is not None) + ["q_seqlens", "kv_seqlens", "table"] * p.ragged
+    return names + ["blocks", "counts"] * listed

@@ -1,0 +1,115 @@
+"""The derivative of an elementwise function of scores, from the ops that tracing it leaves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import kernel_dsl as kd
+from kernel_dsl.errors import BadCallArgument
+
+from ..ir import Op, Value, array_type
+from ..ops import arith, cast, compare, elementwise, numeric
+from ..ops import math as functions
+from ..trace import current
+
+_BOTH = 2 / math.sqrt(math.pi)
+
+# op: the derivative by its operand, given that and the result
+UNARY: dict[type[Op], Callable[[Any, Any], Any]] = {
+    arith.Neg: lambda x, y: -1.0,
+    arith.Abs: lambda x, y: kd.where(x < 0, -1.0, 1.0),
+    functions.Exp: lambda x, y: y,
+    functions.Exp2: lambda x, y: y * math.log(2),
+    functions.Exp10: lambda x, y: y * math.log(10),
+    functions.Expm1: lambda x, y: y + 1,
+    functions.Log: lambda x, y: 1 / x,
+    functions.Log2: lambda x, y: 1 / (x * math.log(2)),
+    functions.Log10: lambda x, y: 1 / (x * math.log(10)),
+    functions.Log1p: lambda x, y: 1 / (x + 1),
+    functions.Sin: lambda x, y: kd.cos(x),
+    functions.Cos: lambda x, y: -kd.sin(x),
+    functions.Tan: lambda x, y: 1 + y * y,
+    functions.Atan: lambda x, y: 1 / (1 + x * x),
+    functions.Sinh: lambda x, y: kd.cosh(x),
+    functions.Cosh: lambda x, y: kd.sinh(x),
+    functions.Tanh: lambda x, y: 1 - y * y,
+    functions.Sqrt: lambda x, y: 0.5 / y,
+    functions.Rsqrt: lambda x, y: -0.5 * y / x,
+    functions.Logistic: lambda x, y: y * (1 - y),
+    functions.Erf: lambda x, y: _BOTH * kd.exp(-(x * x)),
+}
+PASSED = (elementwise.Broadcast, elementwise.ConvertLayout, cast.Cast)
+STEPS = (
+    compare.Compare,
+    numeric.FloorDivide,
+    numeric.Floor,
+    numeric.Ceil,
+    numeric.Trunc,
+)  # no slope anywhere that matters
+
+
+def with_derivative(function: Callable[..., Any], x: Any, place: tuple[Any, ...]) -> tuple[Any, Any]:
+    """(function(x, *place), its derivative by x), the latter a value or a number.
+
+    Raises `BadCallArgument` where an op on the way has no rule here.
+    """
+    ops = current().region.ops
+    start = len(ops)
+    made = function(x, *place)
+    slopes: dict[Value, Any] = {x: 1.0}
+    for op in ops[start:]:
+        if op.region_list() or any(value in slopes for value in op.values()):
+            slope = None if op.region_list() else _slope(op, slopes)
+            if slope is None and not isinstance(op, STEPS):
+                what = f"the score_mod uses `{op.op_name}`, whose derivative is not known here"
+                raise BadCallArgument(
+                    kernel="attention_backward", what=what, hint="pass its derivative as score_mod_grad"
+                )
+            if slope is not None:
+                slopes[op.results[0]] = slope
+    return made, slopes.get(made, 0.0) if isinstance(made, Value) else 0.0
+
+
+def _slope(op: Any, slopes: dict[Value, Any]) -> Any:
+    """The derivative of an op's result; None where there is no rule."""
+    rule = UNARY.get(type(op))
+    if rule is not None:
+        return _times(rule(op.x, op.results[0]), slopes[op.x])
+    if isinstance(op, PASSED):
+        slope, dtype = slopes[op.x], array_type(op.results[0]).dtype
+        return None if not dtype.is_float else slope if isinstance(slope, float) else slope.astype(dtype)
+    if isinstance(op, compare.Select):
+        x, y = (slopes.get(value, 0.0) for value in (op.x, op.y))
+        return kd.where(op.predicate, x, y)
+    if isinstance(op, arith.Fma):
+        return _sum(_product(op.x, op.y, slopes), slopes.get(op.z))
+    if isinstance(op, (arith.Add, arith.Sub)):
+        y = slopes.get(op.y)
+        return _sum(slopes.get(op.x), y if y is None or isinstance(op, arith.Add) else -y)
+    if isinstance(op, arith.Mul):
+        return _product(op.x, op.y, slopes)
+    if isinstance(op, arith.Div):
+        x, y = slopes.get(op.x), slopes.get(op.y)
+        by_y = None if y is None else -(_times(op.results[0], y) / op.y)
+        return _sum(None if x is None else x / op.y, by_y)
+    if isinstance(op, (arith.Max, arith.Min, arith.FMax, arith.FMin)):
+        larger = isinstance(op, (arith.Max, arith.FMax))
+        x: Any = op.x
+        y: Any = op.y
+        return kd.where(x > y if larger else x < y, slopes.get(x, 0.0), slopes.get(y, 0.0))
+    return None
+
+
+def _times(a: Any, b: Any) -> Any:
+    return a if isinstance(b, float) and b == 1.0 else a * b
+
+
+def _sum(a: Any, b: Any) -> Any:
+    return b if a is None else a if b is None else a + b
+
+
+def _product(x: Any, y: Any, slopes: dict[Value, Any]) -> Any:
+    a, b = slopes.get(x), slopes.get(y)
+    return _sum(None if a is None else _times(y, a), None if b is None else _times(x, b))

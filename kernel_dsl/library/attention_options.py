@@ -1,0 +1,258 @@
+"""The options of `kd.library.attention` and its gradients: checked, and made into a problem."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+
+import kernel_dsl as kd
+from kernel_dsl.diagnostics import shown
+from kernel_dsl.dtypes import FP8, as_dtype
+from kernel_dsl.errors import BadCallArgument, BadCallValue
+
+from .attention_score import ALIGNMENTS, Score, ScoredProblem
+from .matmul import signature
+
+ARRAYS = ("q_scale", "k_scale", "v_scale", "sinks", "bias", "q_seqlens", "kv_seqlens")
+SCALES = ARRAYS[:3]
+# what has words of its own here
+CHECKED = (
+    "layout",
+    "causal",
+    "window",
+    "softcap",
+    "scale",
+    "score_mod",
+    "mask_mod",
+    "score_mod_grad",
+    "page_table",
+    "config",
+)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a call was given besides q, k and v."""
+
+    layout: Any = "bhsd"
+    causal: Any = False
+    window: Any = None
+    softcap: Any = None
+    scale: Any = None
+    sinks: Any = None
+    bias: Any = None
+    score_mod: Any = None
+    mask_mod: Any = None
+    q_seqlens: Any = None
+    kv_seqlens: Any = None
+    page_table: Any = None
+    q_scale: Any = None
+    k_scale: Any = None
+    v_scale: Any = None
+    score_mod_grad: Any = None
+
+    def key(self, name: str) -> tuple[Any, ...]:
+        """What a plan depends on."""
+        arrays = [self.sinks, self.bias, self.q_seqlens, self.kv_seqlens, self.q_scale, self.k_scale, self.v_scale]
+        described = None if all(x is None for x in arrays) else tuple([signature(x, name) for x in arrays])
+        return (
+            self.layout, self.causal, self.window, self.softcap, self.scale, self.score_mod, self.mask_mod,
+            self.page_table is None, self.score_mod_grad, described,
+        )  # fmt: skip
+
+    def arrays(self, names: list[str]) -> list[Any]:
+        """The arrays of those names, as kernels take them."""
+        found = {name: getattr(self, name) for name in names}
+        if "kv_seqlens" in found and found["kv_seqlens"] is None:
+            found["kv_seqlens"] = self.q_seqlens
+        return [float(x) if isinstance(x, Real) else x for x in found.values()]
+
+    def given(self) -> dict[str, Any]:
+        """Those that are not the default."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not f.default}
+
+
+def problem_of(q: Any, k: Any, v: Any, o: Options, lse: bool, kernel: str = "attention") -> ScoredProblem:
+    """The problem of a function named `kernel`. Raises `BadCallArgument`, `BadCallValue`."""
+    _Check(kernel).options(o)
+    return _Check(kernel).problem(q, k, v, o, lse)
+
+
+class _Check:
+    """The checks of a function; each raises at the caller's line."""
+
+    def __init__(self, kernel: str) -> None:
+        self.kernel = kernel
+
+    def argument(self, what: str, hint: str) -> BadCallArgument:
+        return BadCallArgument(kernel=self.kernel, what=what, hint=hint)
+
+    def value(self, what: str, hint: str) -> BadCallValue:
+        return BadCallValue(kernel=self.kernel, what=what, hint=hint)
+
+    # --- options on their own ---------------------------------------------------------------------
+
+    def options(self, o: Options) -> None:
+        if o.layout not in ("bhsd", "bshd"):
+            raise self.value(f"layout={shown(o.layout)}", '"bhsd" or "bshd"')
+        if not isinstance(o.causal, (bool, np.bool_, str)) and o.causal not in (0, 1):
+            raise self.argument(f"causal is a {type(o.causal).__name__}", 'a bool, "top_left" or "bottom_right"')
+        if o.causal not in ALIGNMENTS:
+            raise self.value(f"causal={shown(o.causal)}", 'a bool, "top_left" or "bottom_right"')
+        if o.window is not None and (not isinstance(o.window, Integral) or o.window is True):
+            raise self.argument(f"window={shown(o.window)}", "a positive int, or None")
+        if o.window is not None and o.window < 1:
+            raise self.value(f"window={shown(o.window)}", "a positive int, or None")
+        for name in ("scale", "softcap"):
+            self.positive(name, getattr(o, name))
+        for name in ("score_mod", "mask_mod", "score_mod_grad"):
+            function = getattr(o, name)
+            if function is not None and not callable(function):
+                raise self.argument(f"{name} is a {type(function).__name__}", "a function of traced values, or None")
+        if o.score_mod_grad is not None and o.score_mod is None:
+            raise self.value("score_mod_grad without score_mod", "give the function, too")
+        if o.page_table is not None:
+            raise self.value("page_table", "keys and values in pages are not taken here: gather the pages first")
+
+    def positive(self, name: str, x: Any) -> None:
+        if x is None:
+            return
+        if isinstance(x, bool) or not hasattr(x, "__float__"):
+            raise self.argument(f"{name}={shown(x)}", "a positive number")
+        try:
+            number = float(x)
+        except (OverflowError, TypeError):
+            number = math.nan
+        if not math.isfinite(number) or number <= 0:
+            raise self.value(f"{name}={shown(x)}", "a positive number")
+
+    # --- arrays -----------------------------------------------------------------------------------
+
+    def array(self, name: str, x: Any, rank: int | None, hint: str) -> tuple[int, ...]:
+        """The shape of an array."""
+        shape = getattr(x, "shape", None)
+        if not isinstance(shape, tuple) or not hasattr(x, "dtype") or (rank is not None and len(shape) != rank):
+            raise self.argument(f"{name} is a {type(x).__name__} of shape {shown(shape or ())}", hint)
+        return tuple(shape)
+
+    def problem(self, q: Any, k: Any, v: Any, o: Options, lse: bool) -> ScoredProblem:
+        ragged = o.q_seqlens is not None or o.kv_seqlens is not None
+        axes = {"bhsd": "(batch, heads, length, dim)", "bshd": "(batch, length, heads, dim)"}[o.layout]
+        axes = "(total length, heads, dim)" if ragged else axes
+        shapes = [
+            self.array(name, x, 3 if ragged else 4, f"inputs are {axes}")
+            for name, x in zip("qkv", (q, k, v), strict=True)
+        ]
+        if ragged:
+            batch = self.lengths(o, shapes[0][0], shapes[1][0])
+            shaped = [(batch, heads, length, dim) for length, heads, dim in shapes]
+        else:
+            shaped = [(b, y, x, d) if o.layout == "bshd" else (b, x, y, d) for b, x, y, d in shapes]
+        (batch, heads, queries, dim), (kb, kv_heads, keys, k_dim), (vb, v_heads, v_keys, v_dim) = shaped
+        if (kb, k_dim) != (batch, dim) or (vb, v_heads, v_keys) != (kb, kv_heads, keys):
+            what = f"q is {shapes[0]}, k is {shapes[1]} and v is {shapes[2]}"
+            raise self.value(what, f"k and v are {axes.replace('heads', 'kv_heads')}, and dim is that of q but for v")
+        if not kv_heads or heads % kv_heads:
+            what = f"{heads} query heads and {kv_heads} key heads"
+            raise self.value(what, "the query heads are a multiple of the key heads")
+        dtype = as_dtype(q.dtype)
+        if as_dtype(k.dtype) != dtype or as_dtype(v.dtype) != dtype or not dtype.is_float:
+            what = f"q is {dtype}, k is {as_dtype(k.dtype)} and v is {as_dtype(v.dtype)}"
+            raise self.argument(what, "give all three one float dtype")
+        if not keys and queries and not ragged:
+            raise self.value("there are no keys", "a softmax needs at least one key")
+        bias = self.extras(o, batch, heads, kv_heads, queries, keys, ragged, dtype)
+        score = Score(
+            ALIGNMENTS[o.causal],
+            None if o.window is None else int(o.window),
+            None if o.softcap is None else float(o.softcap),
+            o.sinks is not None,
+            bias,
+            o.score_mod,
+            o.mask_mod,
+            o.score_mod_grad,
+        )
+        scale = max(dim, 1) ** -0.5 if o.scale is None else float(o.scale)
+        scales = "".join(name[0] for name in SCALES if getattr(o, name) is not None)
+        return ScoredProblem(
+            batch, heads, kv_heads, queries, keys, dim, v_dim, dtype, kd.bfloat16 if dtype in FP8 else dtype, scale, score,
+            o.layout, ragged, bool(lse), scales,
+        )  # fmt: skip
+
+    def extras(
+        self, o: Options, batch: int, heads: int, kv_heads: int, queries: int, keys: int, ragged: bool, dtype: Any
+    ) -> tuple[int, ...] | None:
+        """Check sinks, scales and bias; returns the shape of the last."""
+        if o.sinks is not None:
+            hint = f"a float array of shape ({heads},), a sink for each head"
+            if self.array("sinks", o.sinks, 1, hint) != (heads,):
+                raise self.value(f"sinks is {tuple(o.sinks.shape)}", hint)
+            self.floats("sinks", o.sinks, hint)
+        for name in SCALES:
+            x = getattr(o, name)
+            if x is None:
+                continue
+            if dtype not in FP8:
+                raise self.value(f"{name} with {dtype}", "scales are for float8_e4m3fn; other inputs have none")
+            if isinstance(x, Real):
+                continue
+            shape, hint = (
+                self.array(name, x, None, "a number, or an array"),
+                f"a number, or float32 ({batch}, {kv_heads})",
+            )
+            if shape not in ((), (batch, kv_heads)):
+                raise self.value(f"{name} is {shape}", hint)
+            if as_dtype(x.dtype) != kd.float32:
+                raise self.argument(f"{name} is {as_dtype(x.dtype)}", hint)
+        if o.bias is None:
+            return None
+        full = (batch, heads, queries, keys)
+        hint = f"a float array that broadcasts to {full}"
+        shape = self.array("bias", o.bias, None, hint)
+        if ragged:
+            raise self.value("bias with q_seqlens", "ragged lengths take no bias; add it in a score_mod")
+        if not 2 <= len(shape) <= 4 or any(n not in (1, m) for n, m in zip(shape[::-1], full[::-1], strict=False)):
+            raise self.value(f"bias is {shape}", hint)
+        self.floats("bias", o.bias, hint)
+        return shape
+
+    def floats(self, name: str, x: Any, hint: str) -> None:
+        if not as_dtype(x.dtype).is_float or as_dtype(x.dtype) in FP8:
+            raise self.argument(f"{name} is {as_dtype(x.dtype)}", hint)
+
+    # --- ragged lengths ---------------------------------------------------------------------------
+
+    def lengths(self, o: Options, queries: int, keys: int) -> int:
+        """The number of sequences."""
+        if o.q_seqlens is None:
+            raise self.value("kv_seqlens without q_seqlens", "give the lengths of the queries, too")
+        hint = "int32 cumulative lengths of shape (batch + 1,)"
+        both = {"q_seqlens": o.q_seqlens, "kv_seqlens": o.q_seqlens if o.kv_seqlens is None else o.kv_seqlens}
+        shapes = {name: self.array(name, x, 1, hint) for name, x in both.items()}
+        for name, x in both.items():
+            if as_dtype(x.dtype) != kd.int32:
+                raise self.argument(f"{name} is {as_dtype(x.dtype)}", hint)
+        if shapes["q_seqlens"] != shapes["kv_seqlens"] or shapes["q_seqlens"][0] < 2:
+            what = f"q_seqlens is {shapes['q_seqlens']} and kv_seqlens is {shapes['kv_seqlens']}"
+            raise self.value(what, f"both are {hint}, batch at least 1")
+        if o.kv_seqlens is None and queries != keys:
+            raise self.value(f"q_seqlens alone for {queries} queries and {keys} keys", "give kv_seqlens, too")
+        return shapes["q_seqlens"][0] - 1
+
+
+def check_lengths(o: Options, p: ScoredProblem, kernel: str) -> None:
+    """Raise `BadCallValue` for lengths in the host's memory that decrease or leave the arrays.
+
+    Those in a GPU's memory are not read here: there, what leaves the arrays is not touched.
+    """
+    for name, x, total in (("q_seqlens", o.q_seqlens, p.queries), ("kv_seqlens", o.kv_seqlens, p.keys)):
+        if x is None or (not isinstance(x, np.ndarray) and str(getattr(x, "device", "")) != "cpu"):
+            continue
+        values = np.asarray(x)
+        if values[0] < 0 or values[-1] > total or (np.diff(values.astype(np.int64)) < 0).any():
+            hint = f"cumulative lengths rise from 0, and end at {total} or before"
+            raise BadCallValue(kernel=kernel, what=f"{name}={values.tolist()[:8]}", hint=hint)

@@ -1,0 +1,328 @@
+"""What attention computes of a query and a key, and which see each other: one description for all of its kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import kernel_dsl as kd
+from kernel_dsl.errors import BadCallArgument
+
+from .attention_derivative import with_derivative
+from .attention_kernel import AttentionProblem
+
+HINTS = {
+    "score_mod": "it gives a float for each score",
+    "score_mod_grad": "it gives score_mod's derivative by each score",
+    "mask_mod": "it gives a bool for each query and key",
+}
+ALIGNMENTS = {False: "", True: "top_left", "top_left": "top_left", "bottom_right": "bottom_right"}
+
+
+@dataclass(frozen=True)
+class Score:
+    """scale * q.k, then `softcap`, a bias of shape `bias`, `score_mod`; then the masks. `sinks`: each head has one.
+
+    `causal`: "", "top_left" (key j <= query i) or "bottom_right" (j <= i + keys - queries).
+    """
+
+    causal: str = ""
+    window: int | None = None
+    softcap: float | None = None
+    sinks: bool = False
+    bias: tuple[int, ...] | None = None
+    score_mod: Callable[..., Any] | None = None
+    mask_mod: Callable[..., Any] | None = None
+    score_mod_grad: Callable[..., Any] | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether `AttentionProblem.causal` says all of it."""
+        return self == Score(causal=self.causal) and self.causal != "bottom_right"
+
+    @property
+    def natural(self) -> bool:
+        """Whether scores leave `scores` as they are meant; else they are still to be multiplied by a factor."""
+        return self.bias is not None or self.score_mod is not None
+
+    @property
+    def has_functions(self) -> bool:
+        return self.score_mod is not None or self.mask_mod is not None
+
+    # --- values -----------------------------------------------------------------------------------
+
+    def factor(self, scale: Any) -> Any:
+        """What the result of `scores` is multiplied by to be a score."""
+        if self.natural:
+            return 1.0
+        return scale if self.softcap is None else self.softcap
+
+    def scores(self, x: Any, scale: Any, bias: Callable[[], Any], place: tuple[Any, Any, Any, Any]) -> Any:
+        """Of products q.k `x`, at `place`, (batch, head, queries, keys); `bias()` loads the tile's."""
+        if self.softcap is not None:
+            x = kd.tanh(x * (scale * (1.0 / self.softcap)))
+        if self.natural:
+            x = x * (scale if self.softcap is None else self.softcap)
+        if self.bias is not None:
+            x = x + bias().astype(x.dtype)
+        if self.score_mod is not None:
+            x = self.modified(x, place)
+        return x
+
+    def modified(self, x: Any, place: tuple[Any, Any, Any, Any]) -> Any:
+        """`score_mod` of scores. Raises `BadCallArgument` where it gives anything but one number a score."""
+        made = self.score_mod(x.astype(kd.float32), *place)  # type: ignore[misc]
+        return of_shape(made, x.shape, x.dtype, "score_mod")
+
+    def with_slopes(
+        self, x: Any, scale: Any, bias: Callable[[], Any], place: tuple[Any, Any, Any, Any]
+    ) -> tuple[Any, Any, Any]:
+        """(scores as they are meant, their derivatives by what `bias` is added to, and by scale * q.k), for gradients.
+
+        The derivatives are None where they are 1.
+        """
+        after = slope = None
+        x = x * scale
+        if self.softcap is not None:
+            x = kd.tanh(x * (1.0 / self.softcap))
+            slope, x = 1.0 - x * x, x * self.softcap
+        if self.bias is not None:
+            x = x + bias().astype(x.dtype)
+        if self.score_mod is not None:
+            score = x.astype(kd.float32)
+            if self.score_mod_grad is None:
+                made, after = with_derivative(self.score_mod, score, place)
+            else:
+                made, after = self.score_mod(score, *place), self.score_mod_grad(score, *place)
+            after = of_shape(after, x.shape, x.dtype, "score_mod_grad")
+            x = of_shape(made, x.shape, x.dtype, "score_mod")
+        return x, after, slope if after is None else after if slope is None else slope * after
+
+    # --- masks ------------------------------------------------------------------------------------
+
+    def shift(self, queries: Any, keys: Any) -> Any:
+        """What is added to a query's number before it is compared with a key's."""
+        return keys - queries if self.causal == "bottom_right" else 0
+
+    def seen(self, place: tuple[Any, Any, Any, Any], queries: Any, keys: Any, whole: bool = False) -> Any:
+        """Whether queries see keys, as a bool array; None where all do. `whole`: no key is beyond `keys`."""
+        i, j = place[2], place[3]
+        at = i + self.shift(queries, keys) if self.causal == "bottom_right" else i
+        parts: list[Any] = [] if whole else [j < keys]
+        if self.causal:
+            parts.append(j <= at)
+        if self.window is not None:
+            parts.append(at - j < self.window)
+            if not self.causal:
+                parts.append(j - at < self.window)
+        if self.mask_mod is not None:
+            parts.append(self.mask(place))
+        return None if not parts else _all(parts)
+
+    def mask(self, place: tuple[Any, Any, Any, Any]) -> Any:
+        """`mask_mod` at a place. Raises `BadCallArgument` where it gives anything but one bool a pair."""
+        made = self.mask_mod(*place)  # type: ignore[misc]
+        if getattr(made, "dtype", kd.bool_) != kd.bool_:
+            raise BadCallArgument(
+                kernel="attention", what=f"the mask_mod made {_described(made)}", hint=HINTS["mask_mod"]
+            )
+        return of_shape(made, np.broadcast_shapes(place[2].shape, place[3].shape), kd.bool_, "mask_mod")
+
+    def first_key(self, query: Any, queries: Any, keys: Any) -> Any:
+        """The first key that queries from `query` on see, but for `mask_mod`."""
+        if self.window is None:
+            return 0
+        return kd.maximum(query + self.shift(queries, keys) - (self.window - 1), 0)
+
+    def end_key(self, query: Any, queries: Any, keys: Any) -> Any:
+        """One more than the last key that queries up to `query` see; `keys` at most, and it may be negative."""
+        if self.causal:
+            return kd.minimum(query + self.shift(queries, keys) + 1, keys)
+        return keys if self.window is None else kd.minimum(query + self.window, keys)
+
+    def first_query(self, key: Any, queries: Any, keys: Any) -> Any:
+        """The first query that sees keys from `key` on."""
+        if self.causal:
+            return kd.maximum(key - self.shift(queries, keys), 0)
+        return 0 if self.window is None else kd.maximum(key - (self.window - 1), 0)
+
+    def end_query(self, key: Any, queries: Any, keys: Any) -> Any:
+        """One more than the last query that sees keys up to `key`."""
+        if self.window is None:
+            return queries
+        return kd.maximum(kd.minimum(key - self.shift(queries, keys) + self.window, queries), 0)
+
+
+def _all(parts: list[Any]) -> Any:
+    seen = parts[0]
+    for part in parts[1:]:
+        seen = seen & part
+    return seen
+
+
+def of_shape(made: Any, shape: tuple[int, ...], dtype: Any, name: str) -> Any:
+    """What a user's function `name` made, of that shape and dtype. Raises `BadCallArgument` for what is no such value."""
+    if isinstance(made, (bool, int, float)):
+        return kd.full(shape, made, dtype)
+    own = tuple(getattr(made, "shape", ()))
+    fits = hasattr(made, "dtype") and hasattr(made, "astype") and len(own) <= len(shape)
+    if not fits or any(n not in (1, m) for n, m in zip(own[::-1], shape[::-1], strict=False)):
+        raise BadCallArgument(kernel="attention", what=f"the {name} made {_described(made)}", hint=HINTS[name])
+    return kd.broadcast_to(made.astype(dtype), shape)
+
+
+def _described(made: Any) -> str:
+    if hasattr(made, "shape") and hasattr(made, "dtype"):
+        return f"{made.dtype} of shape {tuple(made.shape)}"
+    return repr(made) if made is None or isinstance(made, (bool, int, float, str)) else f"a {type(made).__name__}"
+
+
+# --- heads, queries and keys in arrays ------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ScoredProblem:
+    """q is (batch, heads, queries, dim), k (batch, kv_heads, keys, dim) and v (batch, kv_heads, keys, v_dim) by `layout`
+    "bhsd"; (batch, queries, heads, dim) and so on by "bshd".
+
+    Where lengths are `ragged` there is no axis of the batch: q is (queries, heads, dim), k and v likewise, and `batch` is
+    the number of sequences. `scales`: which of q, k and v have scales.
+    """
+
+    batch: int
+    heads: int
+    kv_heads: int
+    queries: int
+    keys: int
+    dim: int
+    v_dim: int
+    dtype: Any
+    out_dtype: Any
+    scale: float
+    score: Score
+    layout: str = "bhsd"
+    ragged: bool = False
+    lse: bool = False
+    scales: str = ""
+
+    def shape(self, heads: int, length: int, dim: int) -> tuple[int, ...]:
+        """Of an array."""
+        if self.ragged:
+            return length, heads, dim
+        return (self.batch, length, heads, dim) if self.layout == "bshd" else (self.batch, heads, length, dim)
+
+    @property
+    def out_shape(self) -> tuple[int, ...]:
+        return self.shape(self.heads, self.queries, self.v_dim)
+
+    @property
+    def lse_shape(self) -> tuple[int, ...]:
+        return (self.heads, self.queries) if self.ragged else (self.batch, self.heads, self.queries)
+
+    def rows(self, batch: Any, head: Any, rows: Any, columns: Any = slice(None)) -> tuple[Any, ...]:
+        """The index of some rows of a head; of ragged arrays `rows` are counted from the array's start."""
+        if self.ragged:
+            return rows, head, columns
+        return (batch, rows, head, columns) if self.layout == "bshd" else (batch, head, rows, columns)
+
+    def lse_rows(self, batch: Any, head: Any, rows: Any) -> tuple[Any, ...]:
+        return (head, rows) if self.ragged else (batch, head, rows)
+
+    @property
+    def plain(self) -> AttentionProblem | None:
+        """This as a problem without options, where it has none."""
+        p = self
+        if (
+            not p.score.plain
+            or p.layout != "bhsd"
+            or p.ragged
+            or p.scales
+            or p.dim != p.v_dim
+            or p.dtype != p.out_dtype
+        ):
+            return None
+        return AttentionProblem(
+            p.batch, p.heads, p.kv_heads, p.queries, p.keys, p.dim, p.dtype, bool(p.score.causal), p.scale, p.lse
+        )
+
+    @property
+    def extras(self) -> list[str]:
+        """Names of the arrays after q, k and v."""
+        names = [f"{x}_scale" for x in self.scales] + ["sinks"] * self.score.sinks
+        return names + ["bias"] * (self.score.bias is not None) + ["q_seqlens", "kv_seqlens"] * self.ragged
+
+    def scale_of(self, array: Any, batch: Any, kv_head: Any) -> Any:
+        """The scale in an array of rank 0, or of (batch or 1, kv_heads or 1), of a head."""
+        if not hasattr(array, "at"):
+            return array
+        if not array.shape:
+            return array[...]
+        return array[0 if array.shape[0] == 1 else batch, 0 if array.shape[1] == 1 else kv_head]
+
+    def bias_tile(self, bias: Any, place: tuple[Any, Any], rows: Any, columns: Any, transposed: bool = False) -> Any:
+        """The bias of some queries and keys of a head, (rows, columns) or `transposed`, or with extents of 1."""
+        shape = self.score.bias or ()
+        wanted = (*place, rows, columns)[4 - len(shape) :]
+        index = [0 if n == 1 and i < len(shape) - 2 else x for i, (n, x) in enumerate(zip(shape, wanted, strict=True))]
+        for axis in range(1, min(2, len(shape)) + 1):
+            if shape[-axis] == 1:
+                index[-axis] = slice(None)
+        view = bias.at[tuple(index)]
+        return (view.T if transposed else view)[...]
+
+
+def clear_rows(tile: Any, first: Any) -> None:
+    """Make rows of SMEM zeros, from `first` on, for asynchronous readers; one by one, as a producer has few registers."""
+
+    @kd.loop(kd.maximum(first, 0), tile.shape[0])
+    def _(row: Any) -> None:
+        tile[row] = kd.zeros(tile.shape[1:], tile.dtype)
+
+    kd.commit_smem()
+
+
+def ragged_tiles(p: ScoredProblem, rows: int, length: int | None = None) -> int:
+    """As many tiles of `rows` rows as sequences of some lengths may have."""
+    return (p.queries if length is None else length) // rows + p.batch
+
+
+@dataclass(frozen=True)
+class Place:
+    """A tile of a head: its number, and of ragged lengths where its sequence begins in the arrays and how long it is."""
+
+    batch: Any
+    head: Any
+    number: Any
+    q_row: Any
+    k_row: Any
+    queries: Any
+    keys: Any
+
+    @staticmethod
+    def of(p: ScoredProblem, head: Any, number: Any, s: dict[str, Any], heads: int | None = None) -> Place:
+        """That of a number of a head, or of ragged lengths of a line of the table; tiles that are not there are empty."""
+        heads = heads or p.heads
+        if not p.ragged:
+            return Place(kd.div(head, heads), kd.rem(head, heads), number, 0, 0, p.queries, p.keys)
+        line, number = s["table"][number, 0], s["table"][number, 1]
+        batch = kd.maximum(line - 1, 0)
+        begins = [s[name][batch] for name in ("q_seqlens", "kv_seqlens")]
+        lengths = [s[name][batch + 1] - x for name, x in zip(("q_seqlens", "kv_seqlens"), begins, strict=True)]
+        return Place(batch, head, number, *begins, *(kd.where(line > 0, n, 0) for n in lengths))
+
+    def blocks(self, p: ScoredProblem, first: Any, rows: int, block_kv: int) -> tuple[Any, Any]:
+        """The first block of keys that `rows` queries from `first` on see, but for `mask_mod`, and the one after the last."""
+        last = kd.minimum(first + rows, self.queries) - 1
+        begin = kd.div(kd.minimum(p.score.first_key(first, self.queries, self.keys), self.keys), block_kv)
+        end = kd.div(kd.maximum(p.score.end_key(last, self.queries, self.keys), 0) + (block_kv - 1), block_kv)
+        return begin, kd.maximum(begin, end)
+
+    def query_blocks(self, p: ScoredProblem, first: Any, rows: int, block_q: int) -> tuple[Any, Any]:
+        """The first block of queries that see one of `rows` keys from `first` on, and the one after the last."""
+        last = kd.minimum(first + rows, self.keys) - 1
+        begin = kd.div(kd.minimum(p.score.first_query(first, self.queries, self.keys), self.queries), block_q)
+        end = kd.div(p.score.end_query(last, self.queries, self.keys) + (block_q - 1), block_q)
+        return begin, kd.maximum(begin, end)

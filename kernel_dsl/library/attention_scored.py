@@ -1,0 +1,97 @@
+"""Attention with options as a plan: the kernels of a problem, in the order in which a call runs them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import kernel_dsl as kd
+from kernel_dsl.dtypes import FP8
+
+from ..kernel import identified
+from .attention_blocks import BlockLists, blocks_kernel, depends_on_head, table_kernel
+from .attention_general import ROWS as GENERAL_ROWS
+from .attention_general import attention_general
+from .attention_kernel import ROWS, AttentionConfig
+from .attention_options import Options, check_lengths
+from .attention_score import ScoredProblem, ragged_tiles
+from .attention_scored_kernel import listed, scored_config, scored_kernel
+
+ELEMENTS = 4096  # of a block that converts
+
+
+@cache
+def widen_kernel(shape: tuple[int, ...], dtype: Any) -> Any:
+    """The kernel `(x,) -> x` in bfloat16, which holds every float8_e4m3fn and float8_e5m2."""
+    columns = shape[-1]
+    rows = max(ELEMENTS // max(columns, 1), 1)
+    outer, length = shape[:-2], shape[-2]
+
+    def body(x: Any, out: Any) -> None:
+        number, place = kd.program_id(0), []
+        for n in reversed(outer):
+            place.insert(0, kd.rem(number, n))
+            number = kd.div(number, n)
+        here = (*place, kd.ds(kd.program_id(1) * rows, rows))
+        out[here] = x[here].astype(kd.bfloat16)
+
+    grid = (math.prod(outer), kd.cdiv(length, rows))
+    made = kd.kernel(body, out_type=kd.ShapeDtypeStruct(shape, kd.bfloat16), grid=grid, name="attention_widen")
+    return identified(made, shape, dtype)
+
+
+@dataclass(frozen=True)
+class ScoredPlan:
+    """The kernels of a problem. `tile` queries share a line of the table."""
+
+    problem: ScoredProblem
+    kernel: Any
+    tile: int
+    fast: bool
+    lists: BlockLists | None
+
+    @staticmethod
+    def of(p: ScoredProblem, config: AttentionConfig | None, multiprocessors: int, why: str) -> ScoredPlan:
+        """That of the kernel for Hopper, or if there is a reason `why` not, of the one that takes anything."""
+        if why:
+            return ScoredPlan(p, attention_general(p), GENERAL_ROWS, False, None)
+        inner = replace(p, dtype=kd.bfloat16) if p.dtype in FP8 else p
+        config = config or scored_config(inner)
+        tile, lists = ROWS * config.consumers, None
+        if listed(p):
+            lists = BlockLists(blocks_kernel(p, tile, config.block_kv, depends_on_head(p)))
+        return ScoredPlan(p, scored_kernel(inner, config, multiprocessors), tile, True, lists)
+
+    @property
+    def _table(self) -> Any:
+        p = self.problem
+        return table_kernel(p.batch, ragged_tiles(p, self.tile), self.tile)
+
+    def __call__(self, q: Any, k: Any, v: Any, options: Options, out: Any, how: dict[str, Any]) -> Any:
+        p = self.problem
+        if p.ragged:
+            check_lengths(options, p, "attention")
+        inputs = [q, k, v]
+        if self.fast and p.dtype in FP8:
+            inputs = [widen_kernel(tuple(x.shape), p.dtype)(x, **how) for x in inputs]
+        extras = options.arrays(p.extras)
+        if p.ragged:
+            extras.append(self._table(options.q_seqlens, **how))
+        if self.lists is not None:
+            extras += self.lists.of(q, how)
+        return self.kernel(*inputs, *extras, out=out, **how)
+
+    def lower(self, q: Any, k: Any, v: Any, options: Options, target: str | None) -> Any:
+        """The stages of the kernel that computes."""
+        p = self.problem
+        inputs = [q, k, v]
+        if self.fast and p.dtype in FP8:
+            inputs = [kd.ShapeDtypeStruct(tuple(x.shape), kd.bfloat16) for x in inputs]
+        extras = options.arrays(p.extras)
+        if p.ragged:
+            extras.append(kd.ShapeDtypeStruct((ragged_tiles(p, self.tile), 2), kd.int32))
+        if self.lists is not None:
+            extras += self.lists.structs(q, target)
+        return self.kernel.lower(*inputs, *extras, target=target)

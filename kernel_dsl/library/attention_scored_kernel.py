@@ -1,0 +1,363 @@
+"""Attention with every option on Hopper: the loop of `attention_kernel`, with the scores' functions and masks in registers.
+
+A block has one tile of queries, and walks the blocks of keys that some query of it sees; long tiles come first. Blocks of keys
+that all queries see pay for no mask. docs/attention.md says more.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
+
+import kernel_dsl as kd
+
+from ..kernel import identified
+from .attention_backward_walk import heads_at_once
+from .attention_kernel import LOG2E, LOWEST, ROWS, SLACK, SMEM_BYTES, AttentionConfig
+from .attention_score import Place, ScoredProblem, clear_rows, ragged_tiles
+
+MOST_TILES = 4096  # whose order is worked out
+
+
+@dataclass(frozen=True)
+class Tile(Place):
+    """Queries from `first` on. Its steps are the `count` blocks of keys from `begin` on, or those of a list."""
+
+    first: Any
+    begin: Any
+    count: Any
+
+
+def lanes_of(dim: int) -> int:
+    """A head dimension as wgmma takes it."""
+    return kd.cdiv(dim, 16) * 16
+
+
+def swizzled(dtype: Any, *shape: int, row: int = 0) -> Any:
+    """A buffer with the widest swizzle that whole parts of `row` elements have."""
+    span = math.gcd((row or shape[-1]) * dtype.itemsize, 128)
+    return kd.SMEM(
+        shape, dtype, transforms=(kd.TilingTransform((8, span // dtype.itemsize)), kd.SwizzleTransform(span))
+    )
+
+
+def bytes_of(p: ScoredProblem, t: AttentionConfig) -> int:
+    """SMEM that a configuration takes."""
+    d, dv = lanes_of(p.dim), lanes_of(p.v_dim)
+    return (ROWS * t.consumers * max(d, dv) + t.stages * t.block_kv * (d + dv)) * 2
+
+
+def scored_config(p: ScoredProblem) -> AttentionConfig:
+    """As many keys a step as registers and SMEM hold."""
+    dv = lanes_of(p.v_dim)
+    light = p.score.softcap is None and not p.score.natural and p.score.mask_mod is None
+    if light and dv <= 64:
+        choices = [AttentionConfig(3, 128, 3, turns=True)]
+    elif light and dv <= 128:
+        choices = [AttentionConfig(3, 80, 3), AttentionConfig(3, 80, 2)]
+    elif dv <= 128:
+        choices = [AttentionConfig(2, 128 if dv <= 64 else 96, n) for n in (3, 2)]
+    else:
+        choices = [AttentionConfig(2, 80 if light else 64, 2)]
+    choices += [AttentionConfig(2, 80, 2), AttentionConfig(2, 64, 2)]
+    return next(c for c in choices if bytes_of(p, c) <= SMEM_BYTES)
+
+
+def tiles_of(p: ScoredProblem, t: AttentionConfig) -> int:
+    """Tiles of a head: of ragged lengths, as many as there may be."""
+    tile = ROWS * t.consumers
+    return ragged_tiles(p, tile) if p.ragged else kd.cdiv(p.queries, tile)
+
+
+def listed(p: ScoredProblem) -> bool:
+    """Whether the blocks of keys of each tile come from a list."""
+    return p.score.mask_mod is not None and not p.ragged
+
+
+def extras(p: ScoredProblem) -> list[str]:
+    """Names of the arrays after q, k and v that the kernel takes."""
+    return p.extras + ["table"] * p.ragged + ["blocks", "counts"] * listed(p)
+
+
+class _Forward:
+    """What roles share."""
+
+    def __init__(self, p: ScoredProblem, t: AttentionConfig, multiprocessors: int) -> None:
+        self.p, self.t = p, t
+        self.tile = ROWS * t.consumers
+        self.tiles = tiles_of(p, t)
+        self.dim, self.v_dim = lanes_of(p.dim), lanes_of(p.v_dim)
+        self.group = p.heads // p.kv_heads
+        self.together = p.heads
+        if not p.ragged and not listed(p):
+            self.together = self._heads_together(multiprocessors)
+
+    def _heads_together(self, multiprocessors: int) -> int:
+        """How many heads take turns, long tiles first."""
+        p, heads = self.p, self.p.batch * self.p.heads
+        if not p.score.causal or self.tiles > MOST_TILES:
+            return self.group
+        shift = p.keys - p.queries if p.score.causal == "bottom_right" else 0
+        lengths: list[int] = []
+        for n in range(self.tiles):
+            end = min(max((n + 1) * self.tile + shift, 0), p.keys)
+            begin = 0 if p.score.window is None else max(n * self.tile + shift - p.score.window + 1, 0)
+            lengths.append(max(end - begin, 0) // self.t.block_kv + 2)
+        return heads_at_once(lengths[::-1], heads, multiprocessors)
+
+    # --- where ------------------------------------------------------------------------------------
+
+    def place(self, s: dict[str, Any]) -> Tile:
+        """This block's tile."""
+        p, t = self.p, self.t
+        block = kd.axis_index("block")
+        if p.ragged:
+            place = Place.of(p, kd.rem(block, p.heads), kd.div(block, p.heads), s)
+        else:
+            several = self.together * self.tiles
+            part, rest = kd.div(block, several), kd.rem(block, several)
+            head = part * self.together + kd.rem(rest, self.together)
+            place = Place.of(p, head, self.tiles - 1 - kd.div(rest, self.together), s)
+        first = place.number * self.tile
+        if listed(p):
+            begin, end = 0, s["counts"][self.list_of(place, s)]
+        else:
+            begin, end = place.blocks(p, first, self.tile, t.block_kv)
+        return Tile(**vars(place), first=first, begin=begin, count=end - begin)
+
+    def list_of(self, place: Place, s: dict[str, Any]) -> tuple[Any, Any, Any]:
+        """Where the list of a tile is."""
+        batches, heads, _ = s["counts"].shape
+        return 0 if batches == 1 else place.batch, 0 if heads == 1 else place.head, place.number
+
+    def block_of(self, tile: Tile, step: Any, s: dict[str, Any]) -> tuple[Any, Any]:
+        """(block of keys, whether no query has it masked, None where that is not known) of a step; the last keys first."""
+        if not listed(self.p):
+            return tile.begin + tile.count - 1 - step, None
+        entry = s["blocks"][(*self.list_of(tile, s), tile.count - 1 - step)]
+        return kd.div(entry, 2), kd.rem(entry, 2) == 1
+
+    def next_slot(self, slot: Any) -> Any:
+        return kd.where(slot == self.t.stages - 1, 0, slot + 1)
+
+    # --- the producer -----------------------------------------------------------------------------
+
+    def produce(self, q: Any, k: Any, v: Any, s: dict[str, Any]) -> None:
+        p, t = self.p, self.t
+        kd.set_max_registers(t.registers[1], action="decrease")
+        tile = self.place(s)
+        kv_head = kd.div(tile.head, self.group)
+        for i in range(t.consumers):
+            rows = kd.ds(tile.q_row + tile.first + i * ROWS, ROWS)
+            view = q.at[p.rows(tile.batch, tile.head, rows, kd.ds(0, self.dim))]
+            kd.copy_gmem_to_smem(view, s["q_smem"].at[i, :, kd.ds(0, self.dim)], s["q_loaded"].at[i])
+
+        @kd.loop(0, tile.count, init_carry=0)
+        def _(step: Any, slot: Any) -> Any:
+            index, _ = self.block_of(tile, step, s)
+            rows = kd.ds(tile.k_row + index * t.block_kv, t.block_kv)
+            for name, source, dim in (("k", k, self.dim), ("v", v, self.v_dim)):
+                kd.when(step >= t.stages)(partial(kd.barrier_wait, s[f"{name}_consumed"].at[slot]))
+                view = source.at[p.rows(tile.batch, kv_head, rows, kd.ds(0, dim))]
+                target, loaded = s[f"{name}_smem"].at[slot], s[f"{name}_loaded"].at[slot]
+                if name == "v" and p.ragged:
+                    beyond = tile.keys - index * t.block_kv
+                    kd.when(beyond >= t.block_kv)(partial(kd.copy_gmem_to_smem, view, target, loaded))
+                    kd.when(beyond < t.block_kv)(partial(self.fetch_tail, view, target, loaded, beyond, s))
+                else:
+                    kd.copy_gmem_to_smem(view, target, loaded)
+            return self.next_slot(slot)
+
+    def fetch_tail(self, view: Any, target: Any, loaded: Any, count: Any, s: dict[str, Any]) -> None:
+        """Values of which the first `count` are of this sequence: others, be they infinite, must be zeros."""
+        kd.copy_gmem_to_smem(view, target, s["tail_loaded"])
+        kd.barrier_wait(s["tail_loaded"])
+        clear_rows(target, count)
+        kd.barrier_arrive(loaded)
+
+    # --- consumers --------------------------------------------------------------------------------
+
+    def softmax(self, x: Any, unit: Any, top: Any, total: Any) -> tuple[Any, Any, Any, Any]:
+        """As in `attention_kernel`: (weights, what earlier weights fade by, maximum so far, sum so far)."""
+        new_top = kd.maximum(top, kd.max(x, axis=1))
+        new_top = kd.where((new_top - top) * unit > SLACK, new_top, top)
+        weights = kd.exp2(kd.fma(x, unit, -(new_top * unit)[:, None]))
+        fade = kd.exp2((top - new_top) * unit)
+        parts = [weights[:, i : i + 8] for i in range(0, self.t.block_kv, 8)]
+        return weights, fade, new_top, sum(parts[1:], kd.fma(total, fade[:, None], parts[0]))
+
+    def scale(self, tile: Tile, name: str, s: dict[str, Any]) -> Any:
+        """The scale of an array's head, 1 where there is none."""
+        if name not in self.p.scales:
+            return 1.0
+        return self.p.scale_of(s[f"{name}_scale"], tile.batch, kd.div(tile.head, self.group))
+
+    def pass_turn(self, me: Any, s: dict[str, Any]) -> None:
+        if self.t.turns:
+            kd.barrier_arrive(s["turn"].at[kd.where(me == self.t.consumers - 1, 0, me + 1)])
+
+    def consume(self, me: Any, out: Any, lse: Any, s: dict[str, Any]) -> None:
+        p, t, score = self.p, self.t, self.p.score
+        kd.set_max_registers(t.registers[0], action="increase")
+        kd.when(me == t.consumers - 1)(partial(self.pass_turn, me, s))
+        tile = self.place(s)
+        mine = tile.first + me * ROWS
+        q_tile = s["q_smem"].at[me, :, kd.ds(0, self.dim)]
+        scale = p.scale * self.scale(tile, "q", s) * self.scale(tile, "k", s) if p.scales else p.scale
+        unit = score.factor(scale) * LOG2E
+        row = mine + kd.broadcasted_iota(kd.int32, (ROWS, t.block_kv), 0)
+        column = kd.broadcasted_iota(kd.int32, (ROWS, t.block_kv), 1)
+        whole_from = score.first_key(mine + (ROWS - 1), tile.queries, tile.keys)
+        whole_to = score.end_key(mine, tile.queries, tile.keys)
+
+        def scored(x: Any, index: Any, whole: Any) -> Any:
+            """Scores of products, none of keys that a query doesn't see."""
+            place = (tile.batch, tile.head, row, index * t.block_kv + column)
+            where = tile.batch, tile.head
+            here = kd.ds(mine, ROWS), kd.ds(index * t.block_kv, t.block_kv)
+            x = score.scores(x, scale, lambda: p.bias_tile(s["bias"], where, *here), place)
+            if whole is None:
+                whole = (index * t.block_kv >= whole_from) & ((index + 1) * t.block_kv <= whole_to)
+                if score.mask_mod is not None:
+                    whole = False
+
+            def hide(x: Any) -> Any:
+                return kd.where(score.seen(place, tile.queries, tile.keys), x, -math.inf)
+
+            return hide(x) if whole is False else kd.cond(whole, lambda x: x, hide, x)
+
+        def step(number: Any, carry: Any, accs: tuple[Any, Any]) -> Any:
+            slot, weights, top, total = carry
+            s_acc, o_acc = accs
+            following = self.next_slot(slot)
+            index, whole = self.block_of(tile, number, s)
+            kd.barrier_wait(s["k_loaded"].at[following])
+            if t.turns:
+                kd.barrier_wait(s["turn"].at[me])
+            kd.wgmma(s_acc, q_tile, s["k_smem"].at[following].T, accumulate=False)
+            add = partial(kd.wgmma, o_acc, weights, s["v_smem"].at[slot])
+            kd.cond(number > 0, add, lambda: kd.wgmma_wait(0))
+            self.pass_turn(me, s)
+            x = kd.wgmma_accumulator_load(s_acc, wait_n=1)
+            kd.barrier_arrive(s["k_consumed"].at[following])
+            x = scored(x, index, whole)
+            fresh, fade, top, total = self.softmax(x, unit, top, total)
+            fresh, fade, top, total = kd.optimization_barrier(fresh, fade, top, total)
+            kd.barrier_wait(s["v_loaded"].at[following])
+            kd.wgmma_wait(0)
+            kd.optimization_barrier(weights)  # the product, issued under a condition, read their registers until here
+            kd.barrier_arrive(s["v_consumed"].at[slot], number > 0)
+            o_acc.scale_rows(fade)
+            return following, kd.optimization_barrier(fresh.astype(p.dtype)), top, total
+
+        def run(s_acc: Any, o_acc: Any) -> Any:
+            kd.barrier_wait(s["q_loaded"].at[me])
+            o_acc[...] = kd.zeros((ROWS, self.v_dim), kd.float32)
+            top = kd.layout_cast(kd.full((ROWS,), LOWEST, kd.float32), kd.Layout.WGMMA_ROW)
+            total = kd.layout_cast(kd.zeros((ROWS, 8), kd.float32), kd.Layout.WGMMA)
+            weights = kd.layout_cast(kd.zeros((ROWS, t.block_kv), p.dtype), kd.Layout.WGMMA)
+            carry = (t.stages - 1, weights, top, total)
+            carry = kd.loop(0, tile.count, init_carry=carry)(partial(step, accs=(s_acc, o_acc)))
+            slot, weights, top, total = carry
+            # with no step there are no values, and SMEM holds anything
+            kd.when(tile.count > 0)(partial(kd.wgmma, o_acc, weights, s["v_smem"].at[slot]))
+            kd.wgmma_wait(0)
+            kd.optimization_barrier(weights)
+            return o_acc[...], top * unit, kd.sum(total, axis=1)
+
+        types = kd.ACC((ROWS, t.block_kv), kd.float32), kd.ACC((ROWS, self.v_dim), kd.float32)
+        value, top, total = kd.run_scoped(run, *types)
+        self.finish(me, tile, value, top, total, out, lse, s)
+
+    def finish(
+        self, me: Any, tile: Tile, value: Any, top: Any, total: Any, out: Any, lse: Any, s: dict[str, Any]
+    ) -> None:
+        """Store a consumer's rows, whose weights are relative to 2 ** `top` and sum up to `total`."""
+        p, mine = self.p, tile.first + me * ROWS
+        if p.score.sinks:
+            sink = s["sinks"][tile.head].astype(kd.float32) * LOG2E
+            highest = kd.maximum(top, sink)
+            fade = kd.exp2(top - highest)
+            top, total = highest, kd.fma(total, fade, kd.exp2(sink - highest))
+            factor = fade / total
+        else:
+            factor = kd.where(total == 0, 0.0, 1.0 / total)
+        if "v" in p.scales:
+            factor = factor * self.scale(tile, "v", s)
+        out_tile = s["q_smem"].at[me, :, kd.ds(0, self.v_dim)]
+        made = (value * factor[:, None]).astype(p.out_dtype)
+        rows = kd.ds(tile.q_row + mine, ROWS)
+        target = out.at[p.rows(tile.batch, tile.head, rows, kd.ds(0, self.v_dim))]
+
+        def copy() -> None:
+            out_tile[...] = made
+            kd.commit_smem()
+            kd.copy_smem_to_gmem(out_tile, target)
+            kd.wait_smem_to_gmem(0, wait_read_only=True)
+
+        if not p.ragged:
+            copy()
+        else:
+            there = mine + kd.broadcasted_iota(kd.int32, made.shape, 0) < tile.queries
+            whole = mine + ROWS <= tile.queries
+            kd.when(whole)(copy)
+            kd.when(~whole)(lambda: kd.store(target, ..., made, mask=there))
+        if p.lse:
+            logs = kd.where(total == 0, -math.inf, (top + kd.log2(total)) * (1.0 / LOG2E))
+            where = p.lse_rows(tile.batch, tile.head, rows)
+            there = mine + kd.arange(ROWS) < tile.queries if p.ragged else None
+            kd.store(lse, where, logs, mask=there)
+
+    # --- what the kernel is made of ---------------------------------------------------------------
+
+    def scratch(self) -> dict[str, Any]:
+        p, t = self.p, self.t
+        made = {
+            # queries, and then the output: each consumer writes where it alone has read
+            "q_smem": swizzled(
+                p.dtype, t.consumers, ROWS, max(self.dim, self.v_dim), row=math.gcd(self.dim, self.v_dim)
+            ),
+            "k_smem": swizzled(p.dtype, t.stages, t.block_kv, self.dim),
+            "v_smem": swizzled(p.dtype, t.stages, t.block_kv, self.v_dim),
+            "q_loaded": kd.Barrier(num_barriers=t.consumers),
+        }
+        for name in "kv":
+            made[f"{name}_loaded"] = kd.Barrier(num_barriers=t.stages)
+            made[f"{name}_consumed"] = kd.Barrier(num_arrivals=t.consumers, num_barriers=t.stages)
+        if p.ragged:
+            made["tail_loaded"] = kd.Barrier()
+        if t.turns:
+            made["turn"] = kd.Barrier(num_barriers=t.consumers)
+        return made
+
+
+@cache
+def scored_kernel(problem: ScoredProblem, config: AttentionConfig, multiprocessors: int) -> Any:
+    """The kernel `(q, k, v, *extras) -> out` or `-> (out, lse)`; `extras` names the arrays between."""
+    p, t, names = problem, config, extras(problem)
+    shared = _Forward(p, t, multiprocessors)
+
+    def body(q: Any, k: Any, v: Any, *rest: Any, **scratch: Any) -> None:
+        me, s = kd.axis_index("wg"), scratch | dict(zip(names, rest, strict=False))
+        out, *lse = rest[len(names) :]
+        kd.when(me == t.consumers)(lambda: shared.produce(q, k, v, s))
+        kd.when(me < t.consumers)(lambda: shared.consume(me, out, lse[0] if lse else None, s))
+
+    out_type: Any = kd.ShapeDtypeStruct(p.out_shape, p.out_dtype)
+    if p.lse:
+        out_type = (out_type, kd.ShapeDtypeStruct(p.lse_shape, kd.float32))
+    grid = shared.tiles * p.heads * (1 if p.ragged else p.batch)
+    made = kd.kernel(
+        body,
+        out_type=out_type,
+        scratch_types=shared.scratch(),
+        grid=(grid,),
+        grid_names=("block",),
+        num_threads=t.consumers + 1,
+        thread_name="wg",
+        compiler_params=kd.CompilerParams(approx_math=True),
+        name="attention_scored",
+    )
+    return made if p.score.has_functions else identified(made, problem, config, multiprocessors)

@@ -1,0 +1,132 @@
+"""Attention with every option and its gradients, in float64 NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import kernel_dsl as kd
+
+
+@dataclass
+class Reference:
+    """What a call gives: the output, the logarithms of sums, and gradients by name where `dout` was given.
+
+    `sinks_size`: what the gradients of sinks are a sum of, all of one sign; errors are parts of it.
+    """
+
+    out: Any
+    lse: Any
+    grads: dict[str, Any]
+    sinks_size: float = 0.0
+
+
+def seen(q: int, k: int, causal: Any, window: int | None) -> Any:
+    """Which of `q` queries see which of `k` keys."""
+    i, j = np.arange(q)[:, None], np.arange(k)[None]
+    at = i + (k - q if causal == "bottom_right" else 0)
+    mask = np.broadcast_to(j <= at if causal else True, (q, k))
+    if window is not None:
+        mask = mask & (at - j < window)
+        if not causal:
+            mask = mask & (j - at < window)
+    return mask
+
+
+def attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    causal: Any = False,
+    window: int | None = None,
+    softcap: float | None = None,
+    scale: float | None = None,
+    sinks: Any = None,
+    bias: Any = None,
+    score_mod: Callable[..., Any] | None = None,
+    mask_mod: Callable[..., Any] | None = None,
+    dout: Any = None,
+) -> Reference:
+    """q (batch, heads, queries, dim), k and v (batch, kv_heads, keys, ...), of any dtype."""
+    (B, H, Q, D), (G, K) = q.shape, k.shape[1:3]
+    q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
+    keys, values = (np.repeat(x, H // G, 1) for x in (k, v))
+    scale = D**-0.5 if scale is None else scale
+    b, h = np.arange(B)[:, None, None, None], np.arange(H)[:, None, None]
+    i, j = np.arange(Q)[:, None], np.arange(K)[None]
+    x = np.einsum("bhqd,bhkd->bhqk", q, keys) * scale
+    slope = np.ones_like(x)
+    if softcap is not None:
+        x = np.tanh(x / softcap)
+        slope, x = 1 - x * x, x * softcap
+    if bias is not None:
+        x = x + np.asarray(bias, np.float64)
+    after = np.ones_like(x)
+    if score_mod is not None:
+        step = 1e-5
+        after = (score_mod(x + step, b, h, i, j) - score_mod(x - step, b, h, i, j)) / (2 * step)
+        x = score_mod(x, b, h, i, j) + np.zeros_like(x)
+    mask = seen(Q, K, causal, window)
+    if mask_mod is not None:
+        mask = mask & mask_mod(b, h, i, j)
+    x = np.where(mask, x, -np.inf)
+    lse = np.logaddexp.reduce(x, axis=-1) if K else np.full((B, H, Q), -np.inf)
+    if sinks is not None:
+        lse = np.logaddexp(lse, np.asarray(sinks, np.float64)[:, None])
+    with np.errstate(invalid="ignore"):
+        weights = np.where(mask, np.exp(x - lse[..., None]), 0.0)
+    out = weights @ values
+    if dout is None:
+        return Reference(out, lse, {})
+    dout = np.asarray(dout, np.float64)
+    delta = (dout * out).sum(-1)
+    ds = weights * (np.einsum("bhqd,bhkd->bhqk", dout, values) - delta[..., None]) * after
+    grads, size = {}, 0.0
+    if sinks is not None:
+        own = np.exp(np.asarray(sinks, np.float64)[:, None] - lse)
+        grads["sinks"] = -(own * delta).sum((0, 2))
+        size = float((own * np.abs(dout * out).sum(-1)).sum((0, 2)).max())
+    if bias is not None:
+        grads["bias"] = summed(ds, np.shape(bias))
+    ds = ds * slope * scale
+    grads["q"] = ds @ keys
+    for name, x in (("k", np.einsum("bhqk,bhqd->bhkd", ds, q)), ("v", np.einsum("bhqk,bhqd->bhkd", weights, dout))):
+        grads[name] = x.reshape(B, G, H // G, K, x.shape[-1]).sum(2)
+    return Reference(out, lse, grads, size)
+
+
+def summed(x: Any, shape: tuple[int, ...]) -> Any:
+    """`x` summed over what an array of that shape is broadcast along."""
+    x = x.sum(tuple(range(x.ndim - len(shape))))
+    return x.sum(tuple(i for i, n in enumerate(shape) if n == 1), keepdims=True)
+
+
+# --- functions of scores, for NumPy and for traced values -----------------------------------------
+
+
+def alibi(x: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+    """A slope for each head."""
+    return x - (i - j) * ((h + 1) * 0.0625)
+
+
+def squashed(x: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+    """No linear function, of the batch, too."""
+    return x * x * 0.25 - x * (b + 1) * 0.5
+
+
+def documents(b: Any, h: Any, i: Any, j: Any) -> Any:
+    """Of 37 tokens each."""
+    return divided(i, 37) == divided(j, 37)
+
+
+def by_head(b: Any, h: Any, i: Any, j: Any) -> Any:
+    """Head h sees all but the first 20 h keys, and query 5 sees none."""
+    return (j >= 20 * h) & (i != 5)
+
+
+def divided(x: Any, by: int) -> Any:
+    return x // by if isinstance(x, np.ndarray) else kd.div(x, by)

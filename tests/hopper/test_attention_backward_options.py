@@ -1,0 +1,312 @@
+"""kd.library.attention_backward: every option alone and in pairs, against float64, and that against finite differences."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kernel_dsl as kd
+from kernel_dsl.library import AttentionBackwardConfig, attention, attention_backward
+from kernel_dsl.library.attention_derivative import UNARY, with_derivative
+
+from . import attention_reference as reference
+from .helpers import random, relative
+from .test_attention_options import OPTIONS, PAIRS, inputs, made, one_of, ragged
+
+pytestmark = [pytest.mark.tma, pytest.mark.wgmma]
+bf16, f16, f32 = kd.bfloat16, kd.float16, kd.float32
+BOUNDS = {bf16: 1.2e-2, f16: 3e-3, f32: 1e-5, kd.float64: 1e-6}
+
+
+def names_of(options: dict[str, Any]) -> list[str]:
+    """The gradients that a call gives, in order."""
+    return ["q", "k", "v", *(name for name in ("sinks", "bias") if name in options)]
+
+
+def run(rng: Any, names: tuple[str, ...], shape: Any, dtype: Any, interpret: Any, **more: Any) -> Any:
+    """Call and compare; `shape`: (batch, heads, key heads, queries, keys, dim, dim of values)."""
+    q, k, v = inputs(rng, *shape, dtype)
+    options = made(names, rng, (shape[0], shape[1], shape[3], shape[4]))
+    dout = random(rng, (*q.shape[:3], shape[-1]), dtype)
+    expected = reference.attention(q, k, v, **options, dout=dout)
+    results = expected.out.astype(dtype.numpy), expected.lse.astype(np.float32)
+    got = attention_backward(dout, q, k, v, *results, **options, **more, interpret=interpret)
+    given = {"q": q, "k": k, "v": v} | options
+    for name, x in zip(names_of(options), got, strict=True):
+        assert x.dtype == given[name].dtype and x.shape == given[name].shape
+        if name == "sinks":
+            assert np.abs(x - expected.grads[name]).max() < BOUNDS[dtype] * expected.sinks_size
+        else:
+            assert relative(x, expected.grads[name]) < BOUNDS[dtype], name
+    return got
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_the_reference(name: str, rng: Any) -> None:
+    """Gradients of the reference are its derivatives, by central differences along random directions."""
+    q, k, v = inputs(rng, 2, 4, 2, 7, 9, 6, 5, kd.float64)
+    options = made((name,), rng, (2, 4, 7, 9))
+    dout = rng.standard_normal((2, 4, 7, 5))
+    given = {"q": q, "k": k, "v": v} | {n: options[n].astype(np.float64) for n in ("sinks", "bias") if n in options}
+    grads = reference.attention(q, k, v, **options, dout=dout).grads
+    assert list(grads.keys() - given.keys()) == []
+    for which, grad in grads.items():
+        way = rng.standard_normal(grad.shape)
+
+        def moved(step: float, which: str = which, way: Any = way) -> float:
+            return float((reference.attention(**options | given | {which: given[which] + step * way}).out * dout).sum())
+
+        slope = (moved(1e-5) - moved(-1e-5)) / 2e-5
+        assert abs(slope - (grad * way).sum()) < 1e-7 * max(1.0, abs(slope))
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_options(name: str, interpret: Any, rng: Any) -> None:
+    run(rng, (name,), (1, 2, 1, 130, 110, 64, 64), bf16, interpret)
+
+
+@pytest.mark.parametrize("dims", [(16, 16), (72, 72), (40, 104), (192, 128), (256, 256)], ids=str)
+@pytest.mark.parametrize("names", [("top_left", "window"), ("bias", "softcap"), ("documents",)], ids=str)
+def test_head_dimensions(dims: tuple[int, int], names: Any, rng: Any) -> None:
+    """All on tensor cores, and nothing is read or stored beyond them."""
+    run(rng, names, (1, 2, 1, 100, 140, *dims), bf16, kd.InterpretParams(schedule="random"))
+
+
+@pytest.mark.parametrize("config", [AttentionBackwardConfig(64, splits=3), AttentionBackwardConfig(64, stages=3, dout_stages=1),
+                                    AttentionBackwardConfig(64, dq_parts=2, in_turn=True, splits=2)], ids=str)  # fmt: skip
+@pytest.mark.parametrize("dim", [64, 128, 256])
+@pytest.mark.parametrize("names", [("bottom_right", "window"), ("documents", "alibi"), ("by_head",)], ids=str)
+def test_configurations(config: Any, dim: int, names: Any, rng: Any) -> None:
+    if dim == 256:
+        config = replace(config, stages=2, dout_stages=1, dq_parts=2)
+    run(rng, names, (1, 2, 1, 200, 260, dim, dim), bf16, kd.InterpretParams(schedule="late"), config=config)
+
+
+@pytest.mark.parametrize("names", [("bottom_right", "window"), ("softcap",), ("documents",)], ids=str)
+@pytest.mark.parametrize("dim", [64, 256])
+def test_deterministic(dim: int, names: Any, rng: Any) -> None:
+    """The same bits under each schedule: blocks add in turn, be it that others skip the step."""
+    shape = (1, 2, 1, 260, 300, dim, dim)
+    bits = {
+        b"".join(
+            np.asarray(x).tobytes() for x in run(np.random.default_rng(1), names, shape, bf16, way, deterministic=True)
+        )
+        for way in (kd.InterpretParams(schedule=x, seed=n) for n, x in enumerate(("eager", "late", "random", "random")))
+    }
+    assert len(bits) == 1
+
+
+SPILLS: list[tuple[str, dict[str, Any]]] = [
+    ("window", {"causal": True, "window": 1024}),
+    ("softcap", {"causal": "bottom_right", "softcap": 30.0}),
+    ("bias", {"bias": kd.ShapeDtypeStruct((1, 1, 4090, 4090), bf16)}),
+    ("ragged", {"causal": True, "q_seqlens": kd.ShapeDtypeStruct((9,), kd.int32)}),
+    ("in turn", {"window": 1024, "deterministic": True}),
+]
+
+
+@pytest.mark.parametrize("dims", [(64, 64), (80, 80), (128, 128), (192, 128), (256, 256)], ids=str)
+@pytest.mark.parametrize("case", SPILLS, ids=lambda c: c[0])
+def test_no_spills(dims: tuple[int, int], case: Any) -> None:
+    word, options = case
+    q, k, v, out = (
+        kd.ShapeDtypeStruct((4090, h, d) if word == "ragged" else (1, h, 4090, d), bf16)
+        for h, d in ((16, dims[0]), (4, dims[0]), (4, dims[1]), (16, dims[1]))
+    )
+    lse = kd.ShapeDtypeStruct((16, 4090) if word == "ragged" else (1, 16, 4090), f32)
+    _, main, *_ = attention_backward.lower(out, q, k, v, out, lse, **options, target="sm_90a")
+    compiled = main.compile()
+    assert main.name.startswith("attention_backward_scored")
+    assert compiled.resources.spills == 0 and not compiled.remarks
+
+
+@pytest.mark.parametrize("pair", PAIRS[1::2], ids="-".join)
+def test_pairs(pair: tuple[str, str], rng: Any) -> None:
+    n = PAIRS.index(pair)
+    dims = [(64, 64), (128, 128), (80, 80), (48, 16), (64, 128), (192, 128), (256, 256)][n % 7]
+    shape = ((2, 1)[n % 4 // 2], 2, (1, 2)[n % 3 % 2], 40 + 9 * (n % 7), 35 + 11 * (n % 6), *dims)
+    schedule = kd.InterpretParams(schedule=("late", "random", "eager")[n % 3])
+    run(rng, pair, shape, (bf16, f16)[n % 8 == 3], schedule)
+
+
+@pytest.mark.parametrize("pair", PAIRS[::3], ids="-".join)
+def test_pairs_by_lanes(pair: tuple[str, str], rng: Any) -> None:
+    run(rng, pair, (2, 2, 1, 13, 21, 12, 20), kd.float64 if PAIRS.index(pair) % 2 else f32, True)
+
+
+@pytest.mark.parametrize("shape", [(30, 40), (1, 1, 1, 40), (2, 1, 40), (1, 1, 30, 1), (2, 2, 30, 40)], ids=str)
+@pytest.mark.parametrize("dtype", [bf16, f32], ids=str)
+def test_biases_that_broadcast(shape: Any, dtype: Any, rng: Any) -> None:
+    """Their gradient is a sum, in their dtype."""
+    q, k, v = inputs(rng, 2, 2, 1, 30, 40, 16, 24, dtype)
+    bias, dout = random(rng, shape, dtype), random(rng, (2, 2, 30, 24), dtype)
+    expected = reference.attention(q, k, v, bias=bias, causal=True, dout=dout)
+    results = expected.out.astype(dtype.numpy), expected.lse.astype(np.float32)
+    got = attention_backward(dout, q, k, v, *results, bias=bias, causal=True, interpret=True)
+    assert got[3].dtype == dtype and got[3].shape == shape
+    grad = expected.grads["bias"]  # zero where all keys of a query get the same
+    assert np.abs(np.asarray(got[3], np.float64) - grad).max() < BOUNDS[dtype] * max(1.0, np.abs(grad).max())
+
+
+def test_layout(rng: Any) -> None:
+    q, k, v = inputs(rng, 2, 4, 2, 40, 50, 64, 64, bf16)
+    dout = random(rng, q.shape, bf16)
+    expected = reference.attention(q, k, v, causal=True, dout=dout)
+    swapped = [np.ascontiguousarray(x.swapaxes(1, 2)) for x in (dout, q, k, v, expected.out.astype(bf16.numpy))]
+    got = attention_backward(*swapped, expected.lse.astype(np.float32), layout="bshd", causal=True, interpret=True)
+    for name, x in zip("qkv", got, strict=True):
+        assert relative(x.swapaxes(1, 2), expected.grads[name]) < BOUNDS[bf16]
+
+
+@pytest.mark.parametrize(
+    "names", [(), ("top_left",), ("bottom_right", "window", "sinks"), ("alibi", "documents")], ids=str
+)
+@pytest.mark.parametrize("dtype", [bf16, f32], ids=str)
+def test_ragged(names: Any, dtype: Any, rng: Any) -> None:
+    """Sequences don't see one another, and what another holds doesn't matter, be it NaN."""
+    q_lens, k_lens = ((70, 0, 37, 90), (60, 50, 0, 110)) if dtype == bf16 else ((9, 0, 7, 21), (18, 3, 0, 10))
+    q, k, v, q_starts, k_starts = ragged(rng, q_lens, k_lens, (2, 1), (64, 64) if dtype == bf16 else (12, 8), dtype)
+    options = made(names, rng, (1, 2, 0, 0))
+    dout = random(rng, (*q.shape[:2], v.shape[2]), dtype)
+    lengths = {"q_seqlens": q_starts, "kv_seqlens": k_starts}
+    out, lse = attention(q, k, v, **lengths, **options, return_lse=True, interpret=True)
+    for poisoned in (False, True):
+        if poisoned:
+            for x, starts in ((q, q_starts), (dout, q_starts), (out, q_starts), (k, k_starts), (v, k_starts)):
+                x[: starts[1]] = x[starts[-2] :] = np.nan
+        got = attention_backward(dout, q, k, v, out, lse, **lengths, **options, interpret=True)
+        sinks = 0.0
+        for n in range(poisoned, len(q_lens) - poisoned):
+            if not q_lens[n]:
+                here = slice(k_starts[n], k_starts[n + 1])
+                assert not any(np.asarray(x[here], np.float64).any() for x in got[1:3])
+                continue
+            single = [one_of(x, s, n) for x, s in ((q, q_starts), (k, k_starts), (v, k_starts))]
+            expected = reference.attention(*single, **options, dout=one_of(dout, q_starts, n))
+            for name, x, starts in zip("qkv", got, (q_starts, k_starts, k_starts), strict=False):
+                if expected.grads[name].size:
+                    assert relative(one_of(x, starts, n), expected.grads[name]) < BOUNDS[dtype], (n, name)
+            sinks = sinks + expected.grads.get("sinks", 0.0)
+        if "sinks" in options and not poisoned:
+            assert relative(got[3], sinks) < BOUNDS[dtype]
+
+
+# --- derivatives of score_mod ---------------------------------------------------------------------
+
+FUNCTIONS: dict[str, tuple[Any, Any]] = {  # of a score, and its derivative
+    "neg": (lambda x: -x, lambda x: -np.ones_like(x)),
+    "abs": (abs, np.sign),
+    "exp": (kd.exp, np.exp),
+    "exp2": (kd.exp2, lambda x: np.exp2(x) * np.log(2)),
+    "exp10": (kd.exp10, lambda x: 10.0**x * np.log(10)),
+    "expm1": (kd.expm1, np.exp),
+    "log": (lambda x: kd.log(x * x), lambda x: 2 / x),
+    "log2": (lambda x: kd.log2(x * x), lambda x: 2 / x / np.log(2)),
+    "log10": (lambda x: kd.log10(x * x), lambda x: 2 / x / np.log(10)),
+    "log1p": (lambda x: kd.log1p(x * x), lambda x: 2 * x / (1 + x * x)),
+    "sin": (kd.sin, np.cos),
+    "cos": (kd.cos, lambda x: -np.sin(x)),
+    "tan": (lambda x: kd.tan(x / 4), lambda x: 0.25 / np.cos(x / 4) ** 2),
+    "atan": (kd.arctan, lambda x: 1 / (1 + x * x)),
+    "sinh": (kd.sinh, np.cosh),
+    "cosh": (kd.cosh, np.sinh),
+    "tanh": (kd.tanh, lambda x: 1 - np.tanh(x) ** 2),
+    "sqrt": (lambda x: kd.sqrt(x * x + 1), lambda x: x / np.sqrt(x * x + 1)),
+    "rsqrt": (lambda x: kd.rsqrt(x * x + 1), lambda x: -x * (x * x + 1) ** -1.5),
+    "logistic": (kd.logistic, lambda x: np.exp(-x) / (1 + np.exp(-x)) ** 2),
+    "erf": (kd.erf, lambda x: 2 / np.sqrt(np.pi) * np.exp(-x * x)),
+    "quotient": (lambda x: x / (x * x + 2) - 3 / (x + 20), lambda x: (2 - x * x) / (x * x + 2) ** 2 + 3 / (x + 20) ** 2),
+    "choice": (lambda x: kd.where(x > 0.5, x * 3, 2 - x), lambda x: np.where(x > 0.5, 3.0, -1.0)),
+    "clip": (lambda x: kd.minimum(kd.maximum(x, -1.0), 2.0 * x), lambda x: np.where(np.maximum(x, -1) < 2 * x, np.where(x > -1, 1, 0), 2)),
+    "fma": (lambda x: kd.fma(x, x, -x), lambda x: 2 * x - 1),
+    "cast": (lambda x: (x.astype(kd.float64) * x).astype(kd.float32), lambda x: 2 * x),
+    "floor": (lambda x: x * (x // 1), np.floor),
+    "nothing": (kd.zeros_like, np.zeros_like),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_derivatives(name: str, rng: Any) -> None:
+    """Of each operation that has a rule."""
+    function, derivative = FUNCTIONS[name]
+
+    def body(x: Any, out: Any) -> None:
+        made, slope = with_derivative(function, x[...], ())
+        assert made.shape == x.shape
+        out[...] = slope if hasattr(slope, "shape") else kd.full(x.shape, slope, kd.float32)
+
+    x = rng.uniform(-3, 3, 256).astype(np.float32)
+    got = kd.kernel(body, out_type=kd.ShapeDtypeStruct(x.shape, f32))(x, interpret=True)
+    assert np.allclose(got, derivative(x.astype(np.float64)), rtol=2e-5, atol=2e-5)
+
+
+def test_every_rule_is_tested() -> None:
+    assert {op.op_name for op in UNARY} <= set(FUNCTIONS)
+
+
+def test_a_given_derivative(rng: Any) -> None:
+    """It is taken as it is."""
+    q, k, v = inputs(rng, 1, 2, 1, 20, 30, 16, 16, f32)
+    dout = random(rng, q.shape, f32)
+
+    def mod(x: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+        return x + x * x * 0.1 * (h + 1)
+
+    def grad(x: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+        return 1 + x * 0.2 * (h + 1)
+
+    expected = reference.attention(q, k, v, score_mod=mod, dout=dout)
+    results = expected.out.astype(np.float32), expected.lse.astype(np.float32)
+    for more in ({"score_mod_grad": grad}, {}):
+        got = attention_backward(dout, q, k, v, *results, score_mod=mod, **more, interpret=True)
+        assert all(relative(x, expected.grads[n]) < 1e-5 for n, x in zip("qkv", got, strict=True))
+    got = attention_backward(dout, q, k, v, *results, score_mod=mod, score_mod_grad=lambda x, *_: x * 0, interpret=True)
+    assert not got[0].any() and relative(got[2], expected.grads["v"]) < 1e-5
+
+
+def test_no_derivative(rng: Any) -> None:
+    q = np.ones((1, 1, 8, 16), np.float32)
+    lse = np.zeros((1, 1, 8), np.float32)
+    for function, word in (
+        (lambda x, *_: kd.cumsum(x, axis=1), "whose derivative is not known"),
+        (lambda x, *_: kd.cond(x[0, 0] > 0, lambda y: y, lambda y: -y, x), "whose derivative is not known"),
+    ):
+        with pytest.raises(kd.Error, match=word):
+            attention_backward(q, q, q, q, q, lse, score_mod=function, interpret=True)
+
+
+Q, LSE = np.ones((1, 2, 8, 64), np.float16), np.ones((1, 2, 8), np.float32)
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"score_mod_grad": lambda x, *_: x}, "score_mod_grad without score_mod"),
+    ({"score_mod": lambda x, *_: x, "score_mod_grad": 3}, "score_mod_grad is a int"),
+    ({"score_mod": lambda x, *_: x, "score_mod_grad": lambda x, *_: None}, "the score_mod_grad made None"),
+    ({"causal": "left"}, "causal='left'"),
+    ({"window": 0}, "window=0"),
+    ({"bias": np.ones((3, 3), np.float32)}, r"bias is \(3, 3\)"),
+    ({"q_seqlens": np.array([0, 8], np.int32)}, "q is a ndarray"),
+    ({"page_table": 1}, "page_table"),
+]
+
+
+@pytest.mark.parametrize("case", WRONG, ids=lambda c: c[-1])
+def test_wrong_arguments(case: Any) -> None:
+    options, words = case
+    with pytest.raises(kd.Error, match=words):
+        attention_backward(Q, Q, Q, Q, Q, LSE, interpret=True, **options)
+
+
+def test_float8_has_no_gradients() -> None:
+    q = Q.astype(kd.float8_e4m3fn.numpy)
+    with pytest.raises(ValueError, match="float8 inputs have no gradients"):
+        attention_backward(q, q, q, q, q, LSE, interpret=True)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dims", [(64, 64), (128, 128), (72, 72), (192, 128)], ids=str)
+@pytest.mark.parametrize("names", [("window", "top_left"), ("softcap",), ("alibi", "bottom_right"), ("bias", "sinks"), ("documents",)],
+                         ids=str)  # fmt: skip
+def test_long_on_a_gpu(dims: tuple[int, int], names: Any, rng: Any) -> None:
+    run(rng, names, (2, 4, 2, 500, 700, *dims), bf16, False)
