@@ -96,21 +96,38 @@ class Attention:
             return plan(q, k, v, options, out, {"stream": stream, "interpret": interpret})
         return plan(q, k, v, out=out, stream=stream, interpret=interpret)
 
-    @checks_itself("config", "target")
+    @checks_itself(*CHECKED, "target")
     def lower(
         self,
         q: Any,
         k: Any,
         v: Any,
         *,
+        layout: str = "bhsd",
+        causal: bool | str = False,
+        window: int | None = None,
+        softcap: float | None = None,
+        scale: float | None = None,
+        sinks: Any = None,
+        bias: Any = None,
+        score_mod: Callable[..., Any] | None = None,
+        mask_mod: Callable[..., Any] | None = None,
+        q_seqlens: Any = None,
+        kv_seqlens: Any = None,
+        page_table: Any = None,
+        q_scale: Any = None,
+        k_scale: Any = None,
+        v_scale: Any = None,
         return_lse: bool = False,
         deterministic: bool = False,
         config: AttentionConfig | None = None,
         target: str | None = None,
-        **options: Any,
     ) -> Any:
         """The stages of the kernel that a call with such arguments runs; where there are several, of the one that computes."""
-        given = Options(**options)
+        given = Options(
+            layout, causal, window, softcap, scale, sinks, bias, score_mod, mask_mod, q_seqlens, kv_seqlens, page_table,
+            q_scale, k_scale, v_scale,
+        )  # fmt: skip
         plan = self._plan(q, k, v, given, return_lse, config, target)
         if isinstance(plan, ScoredPlan):
             return plan.lower(q, k, v, given, target)

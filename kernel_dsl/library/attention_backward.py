@@ -152,7 +152,7 @@ class AttentionBackward:
         how = {"stream": stream, "interpret": interpret}
         return self._plan(arrays, options, deterministic, config, None)(arrays, options, how)
 
-    @checks_itself("config", "target")
+    @checks_itself(*CHECKED, "target")
     def lower(
         self,
         dout: Any,
@@ -162,13 +162,29 @@ class AttentionBackward:
         out: Any,
         lse: Any,
         *,
+        layout: str = "bhsd",
+        causal: bool | str = False,
+        window: int | None = None,
+        softcap: float | None = None,
+        scale: float | None = None,
+        sinks: Any = None,
+        bias: Any = None,
+        score_mod: Callable[..., Any] | None = None,
+        mask_mod: Callable[..., Any] | None = None,
+        q_seqlens: Any = None,
+        kv_seqlens: Any = None,
+        page_table: Any = None,
+        score_mod_grad: Callable[..., Any] | None = None,
         deterministic: bool = False,
         config: AttentionBackwardConfig | None = None,
         target: str | None = None,
-        **options: Any,
     ) -> tuple[Any, ...]:
         """The stages of the kernels that a call with such arguments runs, in order."""
-        arrays, given = (dout, q, k, v, out, lse), Options(**options)
+        given = Options(
+            layout, causal, window, softcap, scale, sinks, bias, score_mod, mask_mod, q_seqlens, kv_seqlens, page_table,
+            score_mod_grad=score_mod_grad,
+        )  # fmt: skip
+        arrays = (dout, q, k, v, out, lse)
         return self._plan(arrays, given, deterministic, config, target).lower(arrays, given, target)
 
     def _plan(

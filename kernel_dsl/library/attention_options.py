@@ -72,8 +72,8 @@ class Options:
         return [float(x) if isinstance(x, Real) else x for x in found.values()]
 
     def given(self) -> dict[str, Any]:
-        """Those that are not the default."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not f.default}
+        """Those that are part of a key as they are; arrays are by what they look like."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in (*ARRAYS, "page_table")}
 
 
 def problem_of(q: Any, k: Any, v: Any, o: Options, lse: bool, kernel: str = "attention") -> ScoredProblem:

@@ -287,6 +287,8 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     (Q, {"score_mod": lambda s, b, h, i, j: None}, "the score_mod made None"),
     (Q, {"score_mod": lambda s, b, h, i, j: s[:1, :3]}, "the score_mod made float32 of shape"),
     (Q, {"mask_mod": lambda b, h, i, j: i - j}, "the mask_mod made int32"),
+    (Q, {"bias": np.ones((8, 8), np.float32), "config": {}}, "config is a dict, which can't be hashed"),
+    (Q, {"window": True}, "window=True"),
     (Q, {"page_table": np.zeros((2, 1), np.int32)}, "page_table"),
     (Q, {"q_scale": 2.0}, "q_scale with float16"),
     (E, {"k_scale": np.ones((2, 3), np.float32)}, r"k_scale is \(2, 3\)"),
