@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import kernel_dsl as kd
+from kernel_dsl.boundary import called
 from kernel_dsl.errors import BadCallArgument
 
 from ..ir import Op, Value, array_type
@@ -14,6 +15,7 @@ from ..ops import arith, cast, compare, elementwise, numeric
 from ..ops import math as functions
 from ..trace import current
 
+SCORE_MOD = "score_mod(score, b, h, i, j)"  # how it is called
 _BOTH = 2 / math.sqrt(math.pi)
 
 # op: the derivative by its operand, given that and the result
@@ -57,7 +59,7 @@ def with_derivative(function: Callable[..., Any], x: Any, place: tuple[Any, ...]
     """
     ops = current().region.ops
     start = len(ops)
-    made = function(x, *place)
+    made = called(function, (x, *place), "attention_backward", "score_mod", SCORE_MOD)
     slopes: dict[Value, Any] = {x: 1.0}
     for op in ops[start:]:
         if op.region_list() or any(value in slopes for value in op.values()):

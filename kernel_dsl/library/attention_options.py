@@ -125,7 +125,7 @@ class _Check:
             raise self.argument(f"{name}={shown(x)}", "a positive number")
         try:
             number = float(x)
-        except (OverflowError, TypeError):
+        except (OverflowError, TypeError, ValueError):
             number = math.nan
         if not math.isfinite(number) or number <= 0:
             raise self.value(f"{name}={shown(x)}", "a positive number")

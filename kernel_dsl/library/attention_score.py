@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 import kernel_dsl as kd
+from kernel_dsl.boundary import called
 from kernel_dsl.errors import BadCallArgument
 
-from .attention_derivative import with_derivative
+from .attention_derivative import SCORE_MOD, with_derivative
 from .attention_kernel import AttentionProblem
 
 HINTS = {
@@ -74,7 +75,7 @@ class Score:
 
     def modified(self, x: Any, place: tuple[Any, Any, Any, Any]) -> Any:
         """`score_mod` of scores. Raises `BadCallArgument` where it gives anything but one number a score."""
-        made = self.score_mod(x.astype(kd.float32), *place)  # type: ignore[misc]
+        made = called(self.score_mod, (x.astype(kd.float32), *place), "attention", "score_mod", SCORE_MOD)
         return of_shape(made, x.shape, x.dtype, "score_mod")
 
     def with_slopes(
@@ -96,7 +97,9 @@ class Score:
             if self.score_mod_grad is None:
                 made, after = with_derivative(self.score_mod, score, place)
             else:
-                made, after = self.score_mod(score, *place), self.score_mod_grad(score, *place)
+                made = called(self.score_mod, (score, *place), "attention_backward", "score_mod", SCORE_MOD)
+                form = SCORE_MOD.replace("_mod", "_mod_grad")
+                after = called(self.score_mod_grad, (score, *place), "attention_backward", "score_mod_grad", form)
             after = of_shape(after, x.shape, x.dtype, "score_mod_grad")
             x = of_shape(made, x.shape, x.dtype, "score_mod")
         return x, after, slope if after is None else after if slope is None else slope * after
@@ -124,7 +127,7 @@ class Score:
 
     def mask(self, place: tuple[Any, Any, Any, Any]) -> Any:
         """`mask_mod` at a place. Raises `BadCallArgument` where it gives anything but one bool a pair."""
-        made = self.mask_mod(*place)  # type: ignore[misc]
+        made = called(self.mask_mod, place, "attention", "mask_mod", "mask_mod(b, h, i, j)")
         if getattr(made, "dtype", kd.bool_) != kd.bool_:
             raise BadCallArgument(
                 kernel="attention", what=f"the mask_mod made {_described(made)}", hint=HINTS["mask_mod"]
