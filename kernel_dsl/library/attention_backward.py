@@ -249,7 +249,7 @@ def default_config(p: AttentionProblem, multiprocessors: int, in_turn: bool = Fa
     if p.dim <= 64:
         config = AttentionBackwardConfig(128)
     elif p.dim <= KEYS:
-        config = AttentionBackwardConfig(64, stages=3, dout_stages=3)
+        config = AttentionBackwardConfig(80, turns=True)
     elif p.dim <= 192:
         config = AttentionBackwardConfig(64)
     else:

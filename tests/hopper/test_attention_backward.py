@@ -235,7 +235,7 @@ TIMED = [
     (128, Config(64, stages=3, dout_stages=3, turns=True)),
     (128, Config(64, stages=3, dout_stages=3, dq_parts=2, dq_slots=2)),
     (128, Config(80)),
-    (128, Config(80, turns=True)),
+    (128, Config(64, stages=3, dout_stages=3)),
     (128, Config(80, apart=True)),
     (256, Config(64, dout_stages=1, dq_parts=4, dq_slots=2)),
     (256, Config(64, dout_stages=1, dq_parts=4, dq_slots=3)),
