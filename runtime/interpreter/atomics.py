@@ -12,17 +12,16 @@ import numpy.typing as npt
 from .compiler import Compiler
 from .frame import STORAGE
 from .group import Group
-from .loads import SCOPES, SEMANTICS, address_of, space_name, space_of
+from .instructions import Form
+from .loads import address_of, space_name, space_of
 from .program import Op, builds
-from .ptx import TYPE_BYTES, Instruction, Vec
+from .ptx import TYPE_BYTES, Imm, Instruction, Vec
 from .semantics.forms import compile_alu
 from .spaces import Part
 
 Array = npt.NDArray[Any]
 Combine = Callable[[Array, Array], Array]
 
-_OPERATIONS = {"add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec"}
-_SPACES = {"global", "shared", "shared::cta", "shared::cluster"}
 _UFUNCS: dict[str, Any] = {
     "add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and,
     "or": np.bitwise_or, "xor": np.bitwise_xor,
@@ -30,33 +29,16 @@ _UFUNCS: dict[str, Any] = {
 
 
 class AtomForm:
-    """The modifiers of an atomic instruction, each checked."""
+    """What an atomic instruction is, from its words."""
 
-    def __init__(self, k: Compiler, ins: Instruction) -> None:
-        self.space, self.semantics, self.scope = "", "", "gpu"
-        self.operation = self.type = ""
-        self.count = 1
-        self.strong = True
-        for word in ins.opcode[1:]:
-            if word in _SPACES:
-                self.space = space_name(word)
-            elif word in SEMANTICS or word == "acq_rel":
-                self.semantics = word
-            elif word in SCOPES:
-                self.scope = word
-            elif word in _OPERATIONS and not self.operation:
-                self.operation = word
-            elif word in ("v2", "v4", "v8"):
-                self.count = int(word[1:])
-            elif word in TYPE_BYTES and word == ins.opcode[-1]:
-                self.type = word
-            elif word in ("noftz", "async") or word.startswith("level::"):
-                continue
-            else:
-                raise k.error(f"'.{word}' is not possible here")
-        if not self.operation or not self.type:
-            raise k.error("an operation and a type are wanted")
-        self.size = TYPE_BYTES[self.type]
+    strong = True
+
+    def __init__(self, form: Form) -> None:
+        self.space = space_name(form["space"])
+        self.semantics, self.scope = form["order"], form["scope"] or "gpu"
+        self.operation, self.type = form["op"], form["type"]
+        self.count = form.vector
+        self.size = form.size
 
 
 def combiner(operation: str, type_: str) -> Combine:
@@ -131,20 +113,17 @@ def _identity(run: Array) -> Array:
     return run
 
 
-@builds("atom", "red")
+@builds("atom red")
 def build_atomic(k: Compiler, ins: Instruction) -> Op:
     """atom and red: add, min, max, and, or, xor, exch, cas, inc, dec on 16- to 64-bit integers and f16, f16x2, bf16,
-    bf16x2, f32, f64, vectors of floats included; every order and scope; global, shared, shared::cluster and generic;
-    red.async to a peer's shared memory."""
-    if ins.opcode[1] == "async":
-        from .remote import build_red_async
-
-        return build_red_async(k, ins)
-    form = AtomForm(k, ins)
+    bf16x2, f32, f64, vectors of floats included; every order and scope; global, shared, shared::cluster and generic."""
+    form = AtomForm(k.form)
     operands = list(ins.operands)
     dest = operands.pop(0) if ins.opcode[0] == "atom" else None
     address = address_of(k, operands.pop(0), form.space)
     space = space_of(form.space)
+    if form.type == "b128":
+        return _wide(k, ins, form, dest, address, space, operands)
     if form.operation == "cas":
         return _cas(k, ins, form, dest, address, space, operands)
     if form.count > 1 or isinstance(operands[0], Vec):
@@ -188,8 +167,6 @@ def _note(c: Group, part: Part, form: AtomForm, ins: Instruction) -> None:
 
 def _cas(k: Compiler, ins: Instruction, form: AtomForm, dest: Any, address: Any, space: Any, operands: list[Any]) -> Op:
     kind = form.type
-    if kind == "b128":
-        raise k.error("128-bit compare-and-swap is not supported")
     compare, new, write = k.reader(operands[0], kind), k.reader(operands[1], kind), k.writer(dest, kind)
 
     def run(c: Group) -> bool:
@@ -216,6 +193,41 @@ def _cas(k: Compiler, ins: Instruction, form: AtomForm, dest: Any, address: Any,
         return changed or c.batch.run.looked(c, ins)
 
     return run
+
+
+def _wide(k: Compiler, ins: Instruction, form: AtomForm, dest: Any, address: Any, space: Any, operands: list[Any]) -> Op:
+    """exch and cas of 16 bytes: two words of 8, as registers hold them."""
+    write = k.writer(dest, "b128")
+    readers = [_pair(k, o) for o in operands[: 2 if form.operation == "cas" else 1]]
+
+    def run(c: Group) -> bool:
+        given = [np.broadcast_to(r(c), (c.n, 32, 2)) for r in readers]
+        old = np.zeros((c.n, 32, 2), np.uint64)
+        changed = False
+        for part in space(c).locate(c, address(c), 8, 16, ins, True):
+            where, index = _chosen(c, part)
+            for half in (0, 1):
+                _note(c, replace(part, index=part.index + half), form, ins)
+            for (row, lane), at in zip(np.argwhere(where), index, strict=True):
+                held = part.view[at : at + 2].copy()
+                old[row, lane] = held
+                if len(given) == 1 or (held == given[0][row, lane]).all():
+                    changed |= bool((held != given[-1][row, lane]).any())
+                    part.view[at : at + 2] = given[-1][row, lane]
+        c.batch.run.progress += changed
+        if write is not None:
+            write(c, old)
+        return changed or c.batch.run.looked(c, ins)
+
+    return run
+
+
+def _pair(k: Compiler, operand: Any) -> Callable[[Group], Array]:
+    """A value of 128 bits, low half first: a register, or a literal that fits the low half."""
+    if isinstance(operand, Imm):
+        value = np.array([int(operand.value) % (1 << 64), (1 << 64) - 1 if operand.value < 0 else 0], np.uint64)
+        return lambda c: value
+    return k.reader(operand, "b128")
 
 
 def _turns(index: Array) -> list[Array]:

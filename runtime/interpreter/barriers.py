@@ -15,13 +15,12 @@ from .group import Group, merge
 from .kinds import HazardKind
 from .program import Op, builds
 from .ptx import Instruction
+from .rows_sync import NAMED
 
 if TYPE_CHECKING:
     from .batch import Batch
 
 Array = npt.NDArray[Any]
-NAMED = 16
-
 
 @dataclass(slots=True)
 class Waiting:
@@ -217,33 +216,27 @@ class Barriers:
 
 # --- instructions -----------------------------------------------------------------------------------
 
-_BAR = {"sync", "arrive", "red", "aligned", "cta", "popc", "and", "or", "u32", "pred", "warp"}
+@builds("bar.warp.sync")
+def build_warp_barrier(k: Compiler, ins: Instruction) -> Op:
+    """bar.warp.sync."""
+    member = k.reader(ins.operands[0], "u32")
+    return lambda c: warp_together(c, member(c))
 
 
-@builds("bar", "barrier")
+@builds(" ".join(f"{b}{c}{a}" for b in ("bar", "barrier") for c in ("", ".cta") for a in ("", ".arrive", ".red")))
 def build_barrier(k: Compiler, ins: Instruction) -> Op:
-    """bar.sync, bar.arrive, bar.red, bar.warp.sync, barrier[.cta], barrier.cluster.arrive and .wait."""
-    words = set(ins.opcode[1:])
-    if "cluster" in words:
-        return _build_cluster(k, ins, words)
-    if words - _BAR:
-        raise k.error(f"'.{sorted(words - _BAR)[0]}' is not possible here")
-    if len(words & {"sync", "arrive", "red"}) != 1 or ("red" in words) != bool(words & {"popc", "and", "or"}):
-        raise k.error("one of .sync, .arrive and .red is wanted, an operation with .red only")
-    if "warp" in words:
-        member = k.reader(ins.operands[0], "u32")
-        return lambda c: warp_together(c, member(c))
+    """bar and barrier{.cta}: .sync, .arrive and .red."""
+    form, action = k.form, k.form.row.name[-1]
     operands = list(ins.operands)
-    dest = operands.pop(0) if "red" in words else None
-    vote = operands.pop() if "red" in words else None
+    reduces = action == "red"
+    dest = operands.pop(0) if reduces else None
+    vote = operands.pop() if reduces else None
     barrier = k.reader(operands[0], "u32")
     count = k.reader(operands[1], "u32") if len(operands) > 1 else None
-    waits = "arrive" not in words
-    if not waits and count is None:
-        raise k.error("needs a thread count")
-    aligned = ins.opcode[0] == "bar" or "aligned" in words
+    waits = action != "arrive"
+    aligned = form.row.name[0] == "bar" or bool(form.words.get("aligned"))
     votes = _voter(k, vote) if vote is not None else None
-    write = _reduction(k, dest, words) if dest is not None else None
+    write = _reduction(k, dest, form["op"]) if dest is not None else None
 
     def run(c: Group) -> bool:
         if not together(c, None):
@@ -309,16 +302,16 @@ def _voter(k: Compiler, operand: Any) -> Callable[[Group], Array]:
     return lambda c: np.broadcast_to(read(c), (c.n, 32))
 
 
-def _reduction(k: Compiler, dest: Any, words: set[str]) -> Callable[[Group, Array, Array], None]:
+def _reduction(k: Compiler, dest: Any, op: str) -> Callable[[Group, Array, Array], None]:
     """What a barrier's counts of true and of all votes write into its destination."""
-    write = k.writer(dest, "u32" if "popc" in words else "pred")
+    write = k.writer(dest, "u32" if op == "popc" else "pred")
 
     def run(g: Group, true: Array, total: Array) -> None:
         if write is None:
             return
-        if "popc" in words:
+        if op == "popc":
             write(g, true[:, None].astype(np.uint32))
-        elif "and" in words:
+        elif op == "and":
             write(g, (true == total)[:, None])
         else:
             write(g, (true > 0)[:, None])
@@ -326,20 +319,23 @@ def _reduction(k: Compiler, dest: Any, words: set[str]) -> Callable[[Group, Arra
     return run
 
 
-def _build_cluster(k: Compiler, ins: Instruction, words: set[str]) -> Op:
-    known = {"cluster", "arrive", "wait", "aligned", "release", "relaxed", "acquire"}
-    if words - known or ("arrive" in words) == ("wait" in words):
-        raise k.error("unknown modifier")
-    if "arrive" in words:
-        release = "relaxed" not in words
+@builds("barrier.cluster.arrive")
+def build_cluster_arrive(k: Compiler, ins: Instruction) -> Op:
+    """barrier.cluster.arrive."""
+    release = k.form["order"] != "relaxed"
 
-        def arrive(c: Group) -> bool:
-            if not together(c, None):
-                return False
-            c.batch.barriers.cluster_arrive(c, ins, release)
-            return True
+    def arrive(c: Group) -> bool:
+        if not together(c, None):
+            return False
+        c.batch.barriers.cluster_arrive(c, ins, release)
+        return True
 
-        return arrive
+    return arrive
+
+
+@builds("barrier.cluster.wait")
+def build_cluster_wait(k: Compiler, ins: Instruction) -> Op:
+    """barrier.cluster.wait."""
 
     def wait(c: Group) -> bool:
         if not together(c, None):

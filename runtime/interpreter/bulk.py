@@ -13,9 +13,9 @@ from .atomics import combiner
 from .compiler import Compiler
 from .group import Group
 from .kinds import HazardKind
-from .lanes import HINTS, REDUCTIONS, BulkStore, Lanes, Reader, check_running, multicast
+from .lanes import BulkStore, Lanes, Reader, check_running, multicast
 from .loads import address_of
-from .program import Op
+from .program import Op, builds
 from .ptx import TYPE_BYTES, Instruction
 from .spaces import own_only
 from .transfers import Issuer, complete, note_global, note_shared, put_tile, shared_span
@@ -23,20 +23,13 @@ from .transfers import Issuer, complete, note_global, note_shared, put_tile, sha
 Array = npt.NDArray[Any]
 
 
-def build_bulk(k: Compiler, ins: Instruction, rest: tuple[str, ...]) -> Op:
-    words = list(rest)
-    to, source = words.pop(0), words.pop(0)
-    operation = next((w for w in words if w in REDUCTIONS), "")
-    type_ = words[-1] if words and words[-1] in TYPE_BYTES else ""
-    unknown = set(words) - HINTS - {operation, type_}
-    if unknown or bool(operation) != bool(type_):
-        raise k.error(f"'.{(sorted(unknown) or ['operation or type'])[0]}' is not possible here")
-    if source not in ("global", "shared::cta") or to not in ("global", "shared::cta", "shared::cluster"):
-        raise k.error("unknown direction")
-    operands = ins.operands
+@builds("cp.async.bulk cp.reduce.async.bulk")
+def build_bulk(k: Compiler, ins: Instruction) -> Op:
+    """cp.async.bulk between global, shared and peers' shared memory, with multicast, and cp.reduce.async.bulk."""
+    form, operands = k.form, ins.operands
+    to, source = form["to"], form["from"]
+    operation, type_ = form.words.get("op", ""), form.words.get("type", "")
     dst, src, size = address_of(k, operands[0]), address_of(k, operands[1]), k.reader(operands[2], "b32")
-    if ("bulk_group" if to == "global" else "mbarrier::complete_tx::bytes") not in words:
-        raise k.error("a completion mechanism is missing")
     if source == "shared::cta":
         src = own_only(src, ins)
     if to == "global":
@@ -44,7 +37,7 @@ def build_bulk(k: Compiler, ins: Instruction, rest: tuple[str, ...]) -> Op:
     barrier = address_of(k, operands[3])
     if to == "shared::cta":
         dst, barrier = own_only(dst, ins), own_only(barrier, ins)
-    mask = k.reader(operands[4], "b16") if "multicast::cluster" in words else None
+    mask = k.reader(operands[4], "b16") if form.words.get("multicast") else None
     return _bulk_in(ins, dst, src, size, barrier, mask, source == "global", operation, type_)
 
 

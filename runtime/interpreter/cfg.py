@@ -9,11 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from .instructions import known_form
 from .ptx import Function, Instruction, Label, PtxError, Reg, Sym
-
-_WARP_SYNC = {"shfl", "vote", "match", "redux", "elect", "activemask"}
-_MATRIX = {"ldmatrix", "stmatrix", "mma", "movmatrix", "wgmma", "wmma", "setmaxnreg"}
-_STRONG = {"volatile", "relaxed", "acquire", "mmio"}
 
 
 @dataclass(slots=True)
@@ -33,19 +30,8 @@ class Segment:
 
 def may_wait(ins: Instruction) -> bool:
     """Whether `ins` needs other lanes, warps or engines, or is a place to let others run."""
-    op = ins.opcode
-    head = op[0]
-    if head in _WARP_SYNC or head in _MATRIX:
-        return True
-    if head in ("bar", "barrier", "nanosleep", "griddepcontrol"):
-        return True
-    if head == "mbarrier":
-        return op[1] in ("try_wait", "test_wait")
-    if head == "cp":
-        return "wait_group" in op or "wait_all" in op
-    if head == "ld":
-        return bool(_STRONG.intersection(op))
-    return head == "atom"
+    form = known_form(ins)
+    return form is not None and form.waits
 
 
 class _Builder:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from .cfg import build_segments
 from .frame import STORAGE
 from .group import Group
+from .instructions import BadForm, Form, form_of
 from .literals import literal_bits
 from .liveness import mentioned_once, used
 from .operand_types import ADDRESSES, RELAXED, SPECIALS, literal_fits, register_fits
@@ -19,6 +20,7 @@ from .ptx import (
     TYPE_BYTES,
     Imm,
     Instruction,
+    Mem,
     Not,
     Operand,
     Pair,
@@ -48,6 +50,7 @@ class Compiler:
         self._slot_of: dict[Any, int] = {}
         self.carry = self._carry()
         self.ins: Instruction | None = None
+        self._form: Form | None = None
         self._once: int | None = None
 
     def _carry(self) -> Reg:
@@ -75,8 +78,7 @@ class Compiler:
                 seg.sync = self.instruction(source.sync, guarded=False)
             seg.ops = [self.instruction(ins, guarded=True) for ins in source.code]
             if source.end is not None and source.kind in ("call", "table"):
-                self.ins = source.end
-                self.code.call[index] = BUILDERS[source.end.opcode[0]](self, source.end)
+                self.code.call[index] = self.instruction(source.end, guarded=False)
             self.code.segments.append(seg)
         self._mark_wgmma_registers()
 
@@ -102,16 +104,54 @@ class Compiler:
 
     def instruction(self, ins: Instruction, guarded: bool) -> Op:
         self.ins = ins
-        builder = BUILDERS.get(ins.opcode[0], build_alu)
         try:
-            op = builder(self, ins)
+            self._form = form_of(ins.opcode)
+            if self._form is None:
+                op = build_alu(self, ins)
+            else:
+                self._check_roles(self._form, ins)
+                op = BUILDERS[self._form.row.name](self, ins)
         except PtxError:
             raise
+        except BadForm as error:
+            raise self.error(str(error)) from None
         except (ValueError, KeyError, IndexError, AttributeError, TypeError) as error:
             raise PtxError(self._why(error, ins), ins.line, ins.column) from error
         if guarded and ins.guard is not None:
             return guard(op, ins.guard[0].index, ins.guard[1])
         return op
+
+    def _check_roles(self, form: Form, ins: Instruction) -> None:
+        """Operands against their roles; the types of those that builders read are checked as they do."""
+        if form.row.roles is None:
+            return
+        for role, operand in zip(form.row.check(form.words, ins.operands), ins.operands, strict=True):
+            if role.kind == "S" and role.type:
+                self._check_source(operand, role.type)
+            if role.kind in ("D", "D!", "D|P") and role.type:
+                first = operand.first if isinstance(operand, Pair) else operand
+                if isinstance(first, Reg):
+                    self.widening(first, role.type)
+            if isinstance(operand, Mem) and isinstance(operand.base, Sym):
+                space = form.words.get(role.space.lstrip("~"), role.space) or role.home
+                self._check_space(operand.base.name, space)
+
+    def _check_space(self, name: str, space: str) -> None:
+        """A variable lies in the state space of the instruction that accesses it, or in any of a generic one."""
+        params = {v.name: v for v in (*self.fn.params, *self.fn.rets)}
+        var = params.get(name) or self.fn.variables.get(name) or self.module.variables.get(name)
+        if var is None:
+            return  # whoever reads the operand says that there is none
+        have = var.space
+        wanted = space.lstrip("~").partition("::")[0]
+        if have in ("param", "const") if wanted == "" else wanted not in (have, "any"):
+            raise self.error(f"'{name}' is in .{have}")
+
+    @property
+    def form(self) -> Form:
+        """How the instruction that is being compiled was read by its row."""
+        assert self._form is not None
+        return self._form
 
     @staticmethod
     def _why(error: Exception, ins: Instruction) -> str:
@@ -163,7 +203,7 @@ class Compiler:
 
     def _check_source(self, operand: Operand | None, type_: str) -> None:
         assert self.ins is not None
-        head, why = self.ins.opcode[0], ""
+        head, why = ".".join(self.ins.opcode[: 1 + (self.ins.opcode[1:2] == ("async",))]), ""
         if isinstance(operand, Reg):
             why = register_fits(operand.type, type_, head in RELAXED)
             why = f"'{operand.name}' {why}" if why else ""

@@ -9,11 +9,10 @@ import numpy.typing as npt
 
 from kernel_dsl.tma import COPY_RULES, SMEM_UNIT, BoxCopy
 
-from .bulk import build_bulk
 from .compiler import Compiler
 from .group import Group
 from .kinds import HazardKind
-from .lanes import HINTS, REDUCTIONS, BulkStore, Lanes, check_running, multicast
+from .lanes import BulkStore, Lanes, check_running, multicast
 from .loads import address_of
 from .memory import PARAM_WINDOW, WINDOW_BITS, WINDOW_MASK
 from .program import Op, builds
@@ -34,39 +33,18 @@ from .transfers import (
 Array = npt.NDArray[Any]
 
 
-@builds("cp")
-def build_cp(k: Compiler, ins: Instruction) -> Op:
-    """cp.async.bulk.tensor 1d to 5d, tiled, to and from shared memory, with multicast and out-of-bounds fill;
-    cp.reduce.async.bulk.tensor; cp.async.bulk between global, shared and peers' shared memory; cp.reduce.async.bulk;
-    prefetches; bulk commit and wait groups; cp.async.ca and .cg with source sizes, commit_group, wait_group, wait_all
-    and mbarrier.arrive."""
-    from . import cp_async
-
-    words = ins.opcode[1:]
-    if words[:2] == ("reduce", "async"):
-        rest = words[3:]
-        if words[2] != "bulk":
-            raise k.error("only cp.reduce.async.bulk is known")
-        return _tensor(k, ins, rest[1:]) if rest[0] == "tensor" else build_bulk(k, ins, rest)
-    if words[0] != "async":
-        raise k.error("unknown copy")
-    if len(words) < 2 or words[1] != "bulk":
-        return cp_async.build(k, ins)
-    rest = words[2:]
-    if rest[0] == "commit_group":
-        return cp_async.build_commit(k, ins, "bulk")
-    if rest[0] == "wait_group":
-        return cp_async.build_wait(k, ins, "bulk", "read" in rest)
-    if rest[0] == "prefetch":
-        return _prefetch(k, ins, rest)
-    return _tensor(k, ins, rest[1:]) if rest[0] == "tensor" else build_bulk(k, ins, rest)
+@builds("cp.async.bulk.prefetch")
+def build_prefetch(k: Compiler, ins: Instruction) -> Op:
+    """cp.async.bulk.prefetch: without an effect that a kernel can see."""
+    address_of(k, ins.operands[0], "global")
+    k.reader(ins.operands[1], "b32")
+    return lambda c: None
 
 
-def _prefetch(k: Compiler, ins: Instruction, rest: tuple[str, ...]) -> Op:
-    """Prefetches into L2 have no effect that a kernel can see; a tensor map's rules are still checked."""
-    if "tensor" not in rest:
-        return lambda c: None
-    source = _tensor_operand(k, ins, ins.operands[0], rest[2])
+@builds("cp.async.bulk.prefetch.tensor")
+def build_tensor_prefetch(k: Compiler, ins: Instruction) -> Op:
+    """cp.async.bulk.prefetch.tensor: no effect that a kernel can see; the tensor map's rules are still checked."""
+    source = _tensor_operand(k, ins.operands[0], k.form["dim"])
 
     def run(c: Group) -> None:
         lanes = Lanes(c)
@@ -83,13 +61,10 @@ def _prefetch(k: Compiler, ins: Instruction, rest: tuple[str, ...]) -> Op:
 # --- tensors ------------------------------------------------------------------------------------------
 
 
-def _tensor_operand(k: Compiler, ins: Instruction, operand: Any, dims: str) -> Any:
+def _tensor_operand(k: Compiler, operand: Any, dims: str) -> Any:
     """A function of the lanes that gives [(tensor map or None, coordinates)]."""
-    if not isinstance(operand, Mem) or operand.coords is None:
-        raise k.error("a tensor map with coordinates is wanted")
-    rank = int(dims[0]) if dims[1:] == "d" and dims[0] in "12345" else 0
-    if len(operand.coords) != rank:
-        raise k.error(f"{dims} wants {dims[0]} coordinates, {len(operand.coords)} given")
+    assert isinstance(operand, Mem) and operand.coords is not None
+    rank = int(dims[0])
     address = address_of(k, Mem(operand.base, operand.offset))
     coords = [k.reader(o, "b32") for o in operand.coords]
 
@@ -132,31 +107,22 @@ def _allowed(i: Issuer, m: TensorMap, coords: list[int], store: bool) -> bool:
     return True
 
 
-def _tensor(k: Compiler, ins: Instruction, rest: tuple[str, ...]) -> Op:
-    words = list(rest)
-    dims = words.pop(0)
-    if "im2col" in rest or any(w.startswith("im2col") for w in rest):
-        raise k.error("im2col is not supported")
-    operation = next((w for w in words if w in REDUCTIONS), "")
-    if words[:2] == ["global", "shared::cta"]:
-        unknown = set(words[2:]) - HINTS - {operation}
-        if unknown or "bulk_group" not in words:
-            raise k.error(f"'.{(sorted(unknown) or ['bulk_group missing'])[0]}' is not possible here")
-        return _tensor_store(k, ins, dims, operation)
-    if words[:2] in (["shared::cluster", "global"], ["shared::cta", "global"]):
-        unknown = set(words[2:]) - HINTS
-        if unknown or "mbarrier::complete_tx::bytes" not in words:
-            raise k.error(f"'.{(sorted(unknown) or ['a completion missing'])[0]}' is not possible here")
-        return _tensor_load(k, ins, dims, "multicast::cluster" in words)
-    raise k.error("unknown direction")
+@builds("cp.async.bulk.tensor cp.reduce.async.bulk.tensor")
+def build_tensor(k: Compiler, ins: Instruction) -> Op:
+    """cp.async.bulk.tensor 1d to 5d, tiled, to and from shared memory, with multicast and out-of-bounds fill, and
+    cp.reduce.async.bulk.tensor."""
+    form = k.form
+    if form["to"] == "global":
+        return _tensor_store(k, ins, form["dim"], form.words.get("op", ""))
+    return _tensor_load(k, ins, form["dim"], bool(form["multicast"]))
 
 
 def _tensor_load(k: Compiler, ins: Instruction, dims: str, to_many: bool) -> Op:
     dst, source, barrier = ins.operands[:3]
     dst_address, barrier_address = address_of(k, dst), address_of(k, barrier)
-    if "shared::cta" in ins.opcode:
+    if k.form["to"] == "shared::cta":
         dst_address, barrier_address = own_only(dst_address, ins), own_only(barrier_address, ins)
-    maps = _tensor_operand(k, ins, source, dims)
+    maps = _tensor_operand(k, source, dims)
     mask = k.reader(ins.operands[3], "b16") if to_many else None
 
     def run(c: Group) -> None:
@@ -204,7 +170,7 @@ def _load(i: Issuer, tile: Tile, targets: list[tuple[int, int]], at: int, barrie
 
 
 def _tensor_store(k: Compiler, ins: Instruction, dims: str, operation: str) -> Op:
-    maps = _tensor_operand(k, ins, ins.operands[0], dims)
+    maps = _tensor_operand(k, ins.operands[0], dims)
     source = own_only(address_of(k, ins.operands[1]), ins)
 
     def run(c: Group) -> None:

@@ -1,20 +1,28 @@
 """The table of PTX that the interpreter runs, made from the code: `python -m kernel_dsl.runtime.interpreter.coverage`.
 
-Elementwise, warp and matrix instructions are listed by their grammar; the others by what their builders say.
+Elementwise and matrix instructions are listed by their grammar, the others by their rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from . import families, mbarrier_ops, program
-from .semantics import forms, matrix, table, warp, wgmma
+from .instructions import ROWS
+from .semantics import forms, matrix, table, wgmma
 
 HEADER = """# PTX that the interpreter runs
 
 Made by `python -m kernel_dsl.runtime.interpreter.coverage`; a test keeps it so. An instruction or modifier that is not here is an
 error that names it, with its line. `a|b` is a choice, `?` marks what may be left out, and the number is how many
 opcodes a line stands for.
+"""
+
+ROWS_TEXT = """## Memory, synchronisation, copies, warps and control
+
+Modifiers may come in any order behind the name. Operands: `D` is a destination (`D!`: not `_`), `D|P` may be a pair, `S` a
+value, `P` a predicate, `#` an integer literal, `[x]` an address in the state space that `x` names, `{}` a vector. `?` marks
+what may be left out, `@x` what is there with the modifier `x`. What the columns can't say (which types an operation has,
+which modifiers exclude one another) is checked too.
 """
 
 
@@ -48,13 +56,14 @@ def _grouped(opcodes: list[tuple[str, ...]], first: int) -> Iterator[str]:
         yield f"| `{'.'.join(words)}` | {len(found)} | {named} |"
 
 
-def _builders() -> Iterator[str]:
-    by_text: dict[str, list[str]] = {}
-    for head in program.built_heads():
-        text = program.builder_text(head)
-        by_text.setdefault(text, []).append(head)
-    for text, heads in by_text.items():
-        yield f"| {', '.join(f'`{h}`' for h in heads)} | {text} |"
+def _rows() -> Iterator[str]:
+    """A line a row: its modifiers, which may come in any order behind the name, and its operands."""
+    for row in sorted(ROWS.values(), key=lambda row: row.name):
+        if row.roles is None:
+            continue
+        words = (_slot((*((w,) for w in s.words), *([()] if s.optional else []))) for s in row.slots)
+        operands = row.operands.replace("|", "\\|")
+        yield f"| `{'.'.join(row.name)}{''.join(words)}` | {f'`{operands}`' if operands else ''} |"
 
 
 def markdown() -> str:
@@ -62,17 +71,11 @@ def markdown() -> str:
     parts = [HEADER]
     parts.append("## Elementwise instructions\n\n| instruction | opcodes | forms |\n|---|---|---|")
     parts += _elementwise()
-    parts.append("\n## Within a warp\n\n| opcode |\n|---|")
-    both = {False: "", True: " with a destination d\\|p"}
-    parts += sorted({f"| `{'.'.join(opcode)}`{both[pair]} |" for opcode, pair in warp.forms()})
     parts.append("\n## Matrix instructions\n\n| opcode | opcodes | shapes |\n|---|---|---|")
     parts += _grouped(matrix.forms(), 3)
     parts += _grouped(wgmma.forms(), 4)
-    parts.append("\n## Fences\n\n| opcode |\n|---|")
-    parts += [f"| `{form}` |" for form in mbarrier_ops.fence_forms()]
-    parts.append("\n## Memory, control, synchronisation and copies\n\n| first words | what is run |\n|---|---|")
-    parts += _builders()
-    parts.append(f"\n{len(families.BUILDERS)} files register these builders.")
+    parts.append(f"\n{ROWS_TEXT}\n| instruction | operands |\n|---|---|")
+    parts += _rows()
     return "\n".join(parts) + "\n"
 
 

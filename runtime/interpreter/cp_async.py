@@ -14,45 +14,41 @@ from .kinds import HazardKind
 from .lanes import constant_operand
 from .loads import address_of, scatter
 from .mbarrier_ops import by_offset, lanes_at
-from .program import Op
-from .ptx import Imm, Instruction, Reg
+from .program import Op, builds
+from .ptx import Instruction, Not, Reg
 from .shadow import Access
 from .spaces import Part, own_only
 
 Array = npt.NDArray[Any]
-_HINTS = {"L2::cache_hint", "L2::64B", "L2::128B", "L2::256B"}
 
+@builds("cp.async.commit_group cp.async.bulk.commit_group")
+def build_commit(k: Compiler, ins: Instruction) -> Op:
+    """cp.async{.bulk}.commit_group."""
+    kind = _kind(k)
 
-def build(k: Compiler, ins: Instruction) -> Op:
-    """cp.async.ca/cg, commit_group, wait_group, wait_all and mbarrier.arrive."""
-    words = ins.opcode[2:]
-    match words[0]:
-        case "commit_group":
-            return build_commit(k, ins, "cp.async")
-        case "wait_group":
-            return build_wait(k, ins, "cp.async", False)
-        case "wait_all":
-            return _waiter(ins, 0, "cp.async", False, True)
-        case "mbarrier":
-            return _arrive(k, ins)
-        case "ca" | "cg":
-            return _copy(k, ins)
-        case _:
-            raise k.error("unknown copy")
-
-
-def build_commit(k: Compiler, ins: Instruction, kind: str) -> Op:
     def run(c: Group) -> None:
         c.batch.engine.groups.commit(kind, c)
 
     return run
 
 
-def build_wait(k: Compiler, ins: Instruction, kind: str, reads: bool) -> Op:
-    return _waiter(ins, constant_operand(k, ins.operands[0]), kind, reads, False)
+@builds("cp.async.wait_group cp.async.bulk.wait_group")
+def build_wait(k: Compiler, ins: Instruction) -> Op:
+    """cp.async{.bulk}.wait_group."""
+    return _waiter(constant_operand(k, ins.operands[0]), _kind(k), bool(k.form.words.get("read")), False)
 
 
-def _waiter(ins: Instruction, keep: int, kind: str, reads: bool, uncommitted: bool) -> Op:
+@builds("cp.async.wait_all")
+def build_wait_all(k: Compiler, ins: Instruction) -> Op:
+    """cp.async.wait_all."""
+    return _waiter(0, "cp.async", False, True)
+
+
+def _kind(k: Compiler) -> str:
+    return "bulk" if k.form.row.name[2] == "bulk" else "cp.async"
+
+
+def _waiter(keep: int, kind: str, reads: bool, uncommitted: bool) -> Op:
     def run(c: Group) -> bool:
         if uncommitted:
             c.batch.engine.groups.commit(kind, c)
@@ -65,20 +61,16 @@ def _waiter(ins: Instruction, keep: int, kind: str, reads: bool, uncommitted: bo
 # --- the copy -----------------------------------------------------------------------------------------
 
 
-def _copy(k: Compiler, ins: Instruction) -> Op:
+@builds("cp.async")
+def build_copy(k: Compiler, ins: Instruction) -> Op:
     """cp.async.{ca,cg}.shared.global [dst], [src], size{, src-size | ignore-src}."""
-    words = ins.opcode[3:]
-    if words[0] not in ("shared", "shared::cta") or words[1:2] != ("global",) or set(words[2:]) - _HINTS:
-        raise k.error("unknown state space or modifier")
     size = constant_operand(k, ins.operands[2])
-    if size not in (4, 8, 16) or (ins.opcode[2] == "cg" and size != 16):
-        raise k.error(f"copies of {size} bytes are not possible")
     dst, src = address_of(k, ins.operands[0]), address_of(k, ins.operands[1])
-    extra = ins.operands[3] if len(ins.operands) > 3 and "L2::cache_hint" not in words else None
+    extra = ins.operands[3] if len(ins.operands) > 3 + bool(k.form["hint"]) else None
     source_size = ignore = None
-    if isinstance(extra, Reg) and extra.type == "pred":
+    if isinstance(extra, Not) or (isinstance(extra, Reg) and extra.type == "pred"):
         ignore = k.reader(extra, "pred")
-    elif isinstance(extra, Reg | Imm):
+    elif extra is not None:
         source_size = k.reader(extra, "b32")
 
     def run(c: Group) -> None:
@@ -161,11 +153,10 @@ class _WEAK:
     strong = False
 
 
-def _arrive(k: Compiler, ins: Instruction) -> Op:
+@builds("cp.async.mbarrier.arrive")
+def build_arrive(k: Compiler, ins: Instruction) -> Op:
     """cp.async.mbarrier.arrive: an arrival when the lane's copies so far are done."""
-    if ins.opcode[3:4] != ("arrive",) or ins.opcode[-1] != "b64":
-        raise k.error("unknown form")
-    increments = "noinc" not in ins.opcode
+    increments = not k.form["noinc"]
     address = own_only(address_of(k, ins.operands[0]), ins)
 
     def run(c: Group) -> None:

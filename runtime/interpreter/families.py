@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
-from . import atomics, barriers, control, copies, loads, matrix_ops, mbarrier_ops, moves, remote, warp, wmma_ops
+from . import (
+    atomics,
+    barriers,
+    bulk,
+    control,
+    copies,
+    cp_async,
+    loads,
+    matrix_ops,
+    mbarrier_ops,
+    moves,
+    remote,
+    warp,
+    wmma_ops,
+)
 
 BUILDERS = (
     atomics,
     barriers,
+    bulk,
     control,
     copies,
+    cp_async,
     loads,
     matrix_ops,
     mbarrier_ops,

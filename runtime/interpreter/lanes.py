@@ -19,10 +19,6 @@ from .transfers import Issuer
 Array = npt.NDArray[Any]
 Reader = Callable[[Group], Array]
 
-REDUCTIONS = {"add", "min", "max", "inc", "dec", "and", "or", "xor"}
-HINTS = {"L2::cache_hint", "tile", "bulk_group", "mbarrier::complete_tx::bytes", "multicast::cluster",
-         "cta_group::1", "noftz"}  # fmt: skip
-
 
 class Lanes:
     """Operands of the active lanes, one value a lane."""

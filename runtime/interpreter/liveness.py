@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from .instructions import known_form
 from .ptx import Group, Instruction, Label, Mem, Not, Operand, Pair, Reg, Vec
 
-# Instructions whose first operand is no destination.
-_NO_RESULT = {
-    "st", "red", "bar", "barrier", "cp", "prefetch", "fence", "membar", "bra", "brx", "ret", "exit",
-    "trap", "nanosleep", "setmaxnreg", "stmatrix", "call", "griddepcontrol", "discard", "brkpt",
-}  # fmt: skip
+# Instructions without a row whose first operand is no destination.
+_NO_RESULT = {"bra", "brx", "ret", "exit", "trap", "call"}
 
 
 def _bits(operand: Operand | None) -> int:
@@ -38,12 +36,14 @@ def used(ins: Instruction) -> tuple[int, int]:
     reads = 1 << ins.guard[0].index if ins.guard else 0
     writes = 0
     rest = ins.operands
-    head = ins.opcode[0]
-    if rest and head not in _NO_RESULT and not isinstance(rest[0], Mem):
+    form = known_form(ins)
+    if form is not None and form.row.roles:
+        results = form.row.roles[0].kind in ("D", "D!", "D|P", "X", "{}")
+    else:
+        results = ins.opcode[0] not in _NO_RESULT and bool(rest) and not isinstance(rest[0], Mem)
+    if results and rest:
         writes = _bits(rest[0])
         rest = rest[1:]
-    if (head in ("bar", "barrier") and "red" in ins.opcode) and ins.operands:
-        writes = _bits(ins.operands[0])
     for operand in rest:
         reads |= _bits(operand)
     return reads, writes

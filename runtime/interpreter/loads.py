@@ -11,55 +11,27 @@ import numpy.typing as npt
 
 from .compiler import Compiler, registers
 from .group import Group
+from .instructions import Form
 from .memory import LOCAL_WINDOW, PARAM_WINDOW, RANK_SHIFT, SHARED_WINDOW, WINDOW_BITS
 from .program import Op, builds
-from .ptx import TYPE_BYTES, Imm, Instruction, Mem, Operand, Reg, Sym, Vec
+from .ptx import Imm, Instruction, Mem, Operand, Reg, Sym, Vec
 from .spaces import OwnShared, Part
 
 Array = npt.NDArray[Any]
 Address = Callable[[Group], Array]
 
-SPACES = {"global", "shared", "shared::cta", "shared::cluster", "local", "const", "param",
-          "param::entry", "param::func"}  # fmt: skip
-SEMANTICS = {"weak", "volatile", "relaxed", "acquire", "release", "mmio"}
-SCOPES = {"cta", "cluster", "gpu", "sys"}
-_HINTS = {"nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "unified"}
+class MemoryForm:
+    """What a load or store is, from its words."""
 
-
-class Form:
-    """The modifiers of a memory instruction, each checked."""
-
-    def __init__(self, k: Compiler, ins: Instruction) -> None:
-        self.space = ""
-        self.semantics = "weak"
-        self.scope = ""
-        self.count = 1
-        self.type = ""
-        for word in ins.opcode[1:]:
-            if word in SPACES:
-                self.space = space_name(word)
-            elif word in SEMANTICS:
-                self.semantics = word
-            elif word in SCOPES:
-                self.scope = word
-            elif word in ("v2", "v4", "v8") and self.count == 1:
-                self.count = int(word[1:])
-            elif word in TYPE_BYTES and word != "pred" and word == ins.opcode[-1]:
-                self.type = word
-            elif word in _HINTS or word.startswith(("L1::", "L2::", "level::")):
-                continue
-            else:
-                raise k.error(f"'.{word}' is not possible here")
-        if not self.type:
-            raise k.error("a type is missing")
-        if self.semantics in ("relaxed", "acquire", "release") and not self.scope:
-            raise k.error(f".{self.semantics} needs a scope")
-        if self.scope and self.semantics not in ("relaxed", "acquire", "release"):
-            raise k.error(f".{self.scope} needs an order")
-        if "nc" in ins.opcode and self.space != "global":
-            raise k.error(".nc needs .global")
-        self.size = TYPE_BYTES[self.type]
+    def __init__(self, form: Form) -> None:
+        self.space = space_name(form["space"])
+        self.semantics = form.words.get("order") or "weak"
+        self.scope = form.words.get("scope", "")
+        self.type = form["type"]
+        self.count = form.vector
+        self.size = form.size
         self.strong = self.semantics != "weak"
+        self.read_only = bool(form.words.get("nc"))
 
 
 def space_name(word: str) -> str:
@@ -167,17 +139,15 @@ def scatter(part: Part, values: list[Array]) -> None:
         rows[0][rows[1]] = value
 
 
-@builds("ld", "ldu")
+@builds("ld ldu")
 def build_load(k: Compiler, ins: Instruction) -> Op:
     """ld and ldu: weak, volatile, relaxed and acquire with every scope; global, shared (::cta, ::cluster), local,
     const, param and generic; .nc and cache hints; .v2, .v4, .v8; b8 to b128."""
-    form = Form(k, ins)
-    dest, source = ins.operands
+    form = MemoryForm(k.form)
+    dest, source = ins.operands[:2]
     if form.space == "param" and isinstance(source, Mem) and isinstance(source.base, Sym):
         return _load_param(k, form, dest, source)
     regs = registers(dest)
-    if len(regs) != form.count or (form.count > 1) != isinstance(dest, Vec):
-        raise k.error(f"{form.count} destinations are wanted")
     if form.type == "b128":
         return _load_wide(k, form, regs, source, ins)
     writers = [k.writer(r, form.type) for r in regs]
@@ -217,7 +187,7 @@ def build_load(k: Compiler, ins: Instruction) -> Op:
     return load
 
 
-def _load_wide(k: Compiler, form: Form, regs: list[Reg | None], source: Operand, ins: Instruction) -> Op:
+def _load_wide(k: Compiler, form: MemoryForm, regs: list[Reg | None], source: Operand, ins: Instruction) -> Op:
     """ld.b128 into one register pair."""
     reg = regs[0]
     if reg is None or reg.type != "b128" or form.count != 1:
@@ -247,7 +217,7 @@ def combine(parts: list[Part], count: int, c: Group) -> Array:
     return out
 
 
-def _load_param(k: Compiler, form: Form, dest: Operand, source: Mem) -> Op:
+def _load_param(k: Compiler, form: MemoryForm, dest: Operand, source: Mem) -> Op:
     """ld.param: a constant in an entry, the caller's bytes in a function."""
     assert isinstance(source.base, Sym)
     name, offset = source.base.name, source.offset
@@ -291,18 +261,13 @@ def _param_size(k: Compiler, name: str) -> int:
 
 @builds("st")
 def build_store(k: Compiler, ins: Instruction) -> Op:
-    """st: weak, volatile, relaxed and release with every scope; the spaces and types of ld; st.async to a peer's shared
-    memory with mbarrier completion."""
-    if ins.opcode[1] == "async":
-        from .remote import build_st_async
-
-        return build_st_async(k, ins)
-    form = Form(k, ins)
-    dest, source = ins.operands
+    """st: weak, volatile, relaxed and release with every scope; the spaces and types of ld."""
+    form = MemoryForm(k.form)
+    dest, source = ins.operands[:2]
     items = list(source.items) if isinstance(source, Vec) else [source]
-    if len(items) != form.count:
-        raise k.error(f"{form.count} sources are wanted")
     if form.space == "param" and isinstance(dest, Mem) and isinstance(dest.base, Sym):
+        if any(p.name == dest.base.name for p in k.fn.params):
+            raise k.error(f"'{dest.base.name}' is a parameter, which is only read")
         return _store_param(k, form, dest, items)
     if form.type == "b128":
         return _store_wide(k, form, items[0], dest, ins)
@@ -331,7 +296,7 @@ def build_store(k: Compiler, ins: Instruction) -> Op:
     return store
 
 
-def _store_wide(k: Compiler, form: Form, item: Any, dest: Operand, ins: Instruction) -> Op:
+def _store_wide(k: Compiler, form: MemoryForm, item: Any, dest: Operand, ins: Instruction) -> Op:
     if not isinstance(item, Reg) or item.type != "b128" or form.count != 1:
         raise k.error("st.b128 wants one .b128 register")
     address, space, slot = address_of(k, dest, form.space), space_of(form.space), item.index
@@ -348,7 +313,7 @@ def _store_wide(k: Compiler, form: Form, item: Any, dest: Operand, ins: Instruct
     return store
 
 
-def _store_param(k: Compiler, form: Form, dest: Mem, items: list[Any]) -> Op:
+def _store_param(k: Compiler, form: MemoryForm, dest: Mem, items: list[Any]) -> Op:
     assert isinstance(dest.base, Sym)
     name, offset, width = dest.base.name, dest.offset, form.size
     size = _param_size(k, name)
@@ -370,18 +335,24 @@ def _store_param(k: Compiler, form: Form, dest: Mem, items: list[Any]) -> Op:
     return store
 
 
-@builds("prefetch", "prefetchu", "applypriority", "discard", "createpolicy")
+@builds("prefetch prefetchu applypriority discard")
 def build_nothing(k: Compiler, ins: Instruction) -> Op:
-    """Cache hints, without effect here; a cache policy is an opaque 64-bit value."""
-    if ins.opcode[0] != "createpolicy":
-        if not ins.operands:
-            raise k.error("an address is wanted")
-        address_of(k, ins.operands[0])
-    if ins.opcode[0] == "createpolicy" and isinstance(ins.operands[0], Reg):
-        index = ins.operands[0].index
-        zero = np.zeros((1, 1), np.uint64)
-        return lambda c: c.put(index, zero)
+    """Cache hints, without effect here."""
+    address_of(k, ins.operands[0])
     return lambda c: None
+
+
+@builds("createpolicy.fractional createpolicy.range createpolicy.cvt")
+def build_policy(k: Compiler, ins: Instruction) -> Op:
+    """A cache policy: an opaque 64-bit value."""
+    write = k.writer(ins.operands[0], "b64")
+    types = {"createpolicy.fractional": ("f32",), "createpolicy.range": ("b32", "b32"), "createpolicy.cvt": ("b64",)}
+    given = [o for o in ins.operands[1:] if not isinstance(o, Mem)]
+    for operand, type_ in zip(given, types[k.form.name], strict=False):
+        k.reader(operand, type_)
+    zero = np.zeros((1, 1), np.uint64)
+    assert write is not None
+    return lambda c: write(c, zero)
 
 
 WINDOWS = {
@@ -393,17 +364,13 @@ WINDOWS = {
 }
 
 
-@builds("cvta")
+@builds("cvta cvta.to")
 def build_cvta(k: Compiler, ins: Instruction) -> Op:
     """cvta and cvta.to: add or take away a window."""
-    words = [w for w in ins.opcode[1:] if w != "to"]
-    space, type_ = words[0].partition("::")[0], words[-1]
-    if space not in WINDOWS or len(words) != 2 or type_ not in ("u64", "u32"):
-        raise k.error("unknown state space or type")
-    delta = WINDOWS[space]
-    if "to" in ins.opcode:
+    delta = WINDOWS[k.form["space"].partition("::")[0]]
+    if k.form.name == "cvta.to":
         delta = (1 << 64) - delta if delta else 0
-    read, write = k.reader(ins.operands[1], "u64"), k.writer(ins.operands[0], type_)
+    read, write = k.reader(ins.operands[1], "u64"), k.writer(ins.operands[0], "u64")
     step = np.uint64(delta)
     assert write is not None
     return lambda c: write(c, read(c) + step)
@@ -412,16 +379,16 @@ def build_cvta(k: Compiler, ins: Instruction) -> Op:
 @builds("isspacep")
 def build_isspacep(k: Compiler, ins: Instruction) -> Op:
     """isspacep: whether a generic address lies in a space's window."""
-    own = ins.opcode[1] in ("shared", "shared::cta")
-    space = ins.opcode[1].partition("::")[0]
-    if space not in WINDOWS:
-        raise k.error("unknown state space")
-    read, write = k.reader(ins.operands[1], "u64"), k.writer(ins.operands[0], "pred")
+    own = k.form["space"] in ("shared", "shared::cta")
+    space = k.form["space"].partition("::")[0]
+    given = ins.operands[1]
+    small = isinstance(given, Reg) and given.type in ("b32", "u32", "s32")
+    read, write = k.reader(given, "u32" if small else "u64"), k.writer(ins.operands[0], "pred")
     window = np.uint64(WINDOWS[space] >> WINDOW_BITS)
     assert write is not None
 
     def run(c: Group) -> None:
-        address = read(c)
+        address = read(c).astype(np.uint64)
         inside = (address >> np.uint64(WINDOW_BITS)) == window
         if own and c.batch.cluster > 1:
             inside = inside & (OwnShared.offset(c, address) >> RANK_SHIFT == 0)

@@ -62,22 +62,9 @@ def build_product(k: Compiler, ins: Instruction, op: Mma) -> Op:
     return run
 
 
-_LDMATRIX = {"x1": 1, "x2": 2, "x4": 4}
-
-
-def _matrix_form(k: Compiler, ins: Instruction) -> tuple[int, bool, str]:
+def _matrix_form(k: Compiler) -> tuple[int, bool, str]:
     """(matrices, transposed, space) of ldmatrix or stmatrix."""
-    words = list(ins.opcode[1:])
-    if words[2:4] and words[2] in _LDMATRIX:
-        words[2:4] = words[3], words[2]  # the count may come before the shape
-    if words[:3] != ["sync", "aligned", "m8n8"] or words[3] not in _LDMATRIX or words[-1] != "b16":
-        raise k.error("only .sync.aligned.m8n8.x{1,2,4}[.trans].b16 is known")
-    rest = words[4:-1]
-    trans = "trans" in rest
-    space = [w for w in rest if w != "trans"]
-    if space and space[0] not in ("shared", "shared::cta"):
-        raise k.error(f"'.{space[0]}' is not possible here")
-    return _LDMATRIX[words[3]], trans, "shared" if space else ""
+    return int(k.form["num"][1:]), bool(k.form["trans"]), "shared" if k.form["space"] else ""
 
 
 def _rows_part(c: Group, address: Array, count: int, space: Any, ins: Instruction, write: bool) -> Part:
@@ -94,10 +81,8 @@ def _rows_part(c: Group, address: Array, count: int, space: Any, ins: Instructio
 @builds("ldmatrix")
 def build_ldmatrix(k: Compiler, ins: Instruction) -> Op:
     """ldmatrix.sync.aligned.m8n8.x{1,2,4}[.trans][.shared].b16."""
-    count, trans, space_name = _matrix_form(k, ins)
+    count, trans, space_name = _matrix_form(k)
     writers = [k.writer(r, "b32") for r in registers(ins.operands[0])]
-    if len(writers) != count:
-        raise k.error(f"{count} destinations are wanted")
     address, space = address_of(k, ins.operands[1]), space_of(space_name)
     lane, byte = matrix_row_map(count, trans)
 
@@ -121,12 +106,10 @@ def build_ldmatrix(k: Compiler, ins: Instruction) -> Op:
 @builds("stmatrix")
 def build_stmatrix(k: Compiler, ins: Instruction) -> Op:
     """stmatrix.sync.aligned.m8n8.x{1,2,4}[.trans][.shared].b16."""
-    count, trans, space_name = _matrix_form(k, ins)
+    count, trans, space_name = _matrix_form(k)
     address, space = address_of(k, ins.operands[0]), space_of(space_name)
     items = ins.operands[1].items if isinstance(ins.operands[1], Vec) else (ins.operands[1],)
     readers = [k.reader(i, "b32") for i in items]
-    if len(readers) != count:
-        raise k.error(f"{count} sources are wanted")
     lane, byte = matrix_row_map(count, trans)
 
     def run(c: Group) -> bool:
@@ -148,8 +131,6 @@ def build_stmatrix(k: Compiler, ins: Instruction) -> Op:
 @builds("movmatrix")
 def build_movmatrix(k: Compiler, ins: Instruction) -> Op:
     """movmatrix.sync.aligned.m8n8.trans.b16."""
-    if ins.opcode[1:] != ("sync", "aligned", "m8n8", "trans", "b16"):
-        raise k.error("unknown form")
     read, write = k.reader(ins.operands[1], "b32"), k.writer(ins.operands[0], "b32")
 
     def run(c: Group) -> bool:
@@ -162,19 +143,15 @@ def build_movmatrix(k: Compiler, ins: Instruction) -> Op:
     return run
 
 
-@builds("setmaxnreg")
+@builds("setmaxnreg.inc setmaxnreg.dec")
 def build_setmaxnreg(k: Compiler, ins: Instruction) -> Op:
     """setmaxnreg.{inc,dec}.sync.aligned.u32: the sum over a block's warps must fit the register file."""
-    if ins.opcode[1] not in ("inc", "dec") or ins.opcode[2:] != ("sync", "aligned", "u32"):
-        raise k.error("unknown form")
-    count = constant_operand(k, ins.operands[0])
-    if count % 8 or not 24 <= count <= 256:
-        raise k.error(f"{count} registers; a multiple of 8 from 24 to 256 is wanted")
+    count, grows = constant_operand(k, ins.operands[0]), k.form.row.name[1] == "inc"
 
     def run(c: Group) -> bool:
         if not together(c, None):
             return False
-        c.batch.run.set_registers(c, count, ins.opcode[1] == "inc", ins)
+        c.batch.run.set_registers(c, count, grows, ins)
         return True
 
     return run

@@ -14,16 +14,10 @@ from .loads import address_of
 from .mbarriers import PHASE_BITS, TIMED_OUT, MbarrierWait
 from .memory import WINDOW_MASK
 from .program import Op, builds
-from .ptx import Instruction, Operand, Sink
+from .ptx import Instruction, Operand
 from .spaces import own_only
 
 Array = npt.NDArray[Any]
-
-_WORDS = {
-    "init", "inval", "expect_tx", "complete_tx", "arrive", "arrive_drop", "noComplete", "test_wait",
-    "try_wait", "parity", "pending_count", "shared", "shared::cta", "shared::cluster", "b64",
-    "release", "acquire", "relaxed", "cta", "cluster",
-}  # fmt: skip
 
 
 class Strong:
@@ -91,45 +85,26 @@ def note(c: Group, row: Array, cta: Array, offset: int, ins: Instruction, init: 
     shadow.write(c, index, 8, 1, mask, ins, Weak if init else Strong)
 
 
-@builds("mbarrier")
-def build_mbarrier(k: Compiler, ins: Instruction) -> Op:
-    """mbarrier.init, inval, arrive, arrive_drop, .expect_tx, .noComplete, expect_tx, complete_tx, test_wait, try_wait
-    (by state and by parity), pending_count; of this block and, for arrivals, of peers."""
-    words = ins.opcode[1:]
-    unknown = [w for w in words if w not in _WORDS]
-    if unknown:
-        raise k.error(f"'.{unknown[0]}' is not possible here")
-    if words[-1] != "b64":
-        raise k.error("the type is .b64")
-    if {"release", "acquire", "relaxed"}.intersection(words) and not {"cta", "cluster"}.intersection(words):
-        raise k.error("an order needs a scope")
-    match words[0]:
-        case "init":
-            return _init(k, ins)
-        case "inval":
-            return _inval(k, ins)
-        case "expect_tx" | "complete_tx":
-            return _transact(k, ins, 1 if words[0] == "expect_tx" else -1)
-        case "arrive" | "arrive_drop":
-            return _arrive(k, ins)
-        case "test_wait" | "try_wait":
-            return _wait(k, ins)
-        case _:
-            read, write = k.reader(ins.operands[1], "b64"), k.writer(ins.operands[0], "b32")
-            assert write is not None
-            return lambda c: write(c, (read(c) >> np.uint64(PHASE_BITS)).astype(np.uint32))
+@builds("mbarrier.pending_count")
+def build_pending(k: Compiler, ins: Instruction) -> Op:
+    """mbarrier.pending_count: of a state."""
+    read, write = k.reader(ins.operands[1], "b64"), k.writer(ins.operands[0], "u32")
+    assert write is not None
+    return lambda c: write(c, (read(c) >> np.uint64(PHASE_BITS)).astype(np.uint32))
 
 
 def _barrier(k: Compiler, ins: Instruction, operand: Operand) -> Callable[[Group], Array]:
     """The addresses of a barrier: of a peer's too for .shared::cluster and, by generic address, for what has that."""
-    words, address = ins.opcode[1:], address_of(k, operand)
-    may = words[0] in ("arrive", "arrive_drop", "expect_tx", "complete_tx")
-    if "shared::cluster" in words or (may and not {"shared", "shared::cta"}.intersection(words)):
+    name, space, address = k.form.row.name, k.form["space"], address_of(k, operand)
+    may = name[1] in ("arrive", "arrive_drop", "expect_tx", "complete_tx")
+    if space == "shared::cluster" or (may and not space):
         return address
     return own_only(address, ins)
 
 
-def _init(k: Compiler, ins: Instruction) -> Op:
+@builds("mbarrier.init")
+def build_init(k: Compiler, ins: Instruction) -> Op:
+    """mbarrier.init."""
     address, count = _barrier(k, ins, ins.operands[0]), k.reader(ins.operands[1], "b32")
 
     def run(c: Group) -> None:
@@ -142,7 +117,9 @@ def _init(k: Compiler, ins: Instruction) -> Op:
     return run
 
 
-def _inval(k: Compiler, ins: Instruction) -> Op:
+@builds("mbarrier.inval")
+def build_inval(k: Compiler, ins: Instruction) -> Op:
+    """mbarrier.inval."""
     address = _barrier(k, ins, ins.operands[0])
 
     def run(c: Group) -> None:
@@ -154,7 +131,10 @@ def _inval(k: Compiler, ins: Instruction) -> Op:
     return run
 
 
-def _transact(k: Compiler, ins: Instruction, sign: int) -> Op:
+@builds("mbarrier.expect_tx mbarrier.complete_tx")
+def build_transaction(k: Compiler, ins: Instruction) -> Op:
+    """mbarrier.expect_tx and .complete_tx: bytes that a phase waits for, without an arrival."""
+    sign = 1 if k.form.name == "mbarrier.expect_tx" else -1
     address, count = _barrier(k, ins, ins.operands[0]), k.reader(ins.operands[1], "b32")
 
     def run(c: Group) -> None:
@@ -166,22 +146,16 @@ def _transact(k: Compiler, ins: Instruction, sign: int) -> Op:
     return run
 
 
-def _arrive(k: Compiler, ins: Instruction) -> Op:
-    operands = list(ins.operands)
-    dest: Any = None
-    from .ptx import Mem
-
-    if not isinstance(operands[0], Mem):
-        dest = operands.pop(0)
-        dest = None if isinstance(dest, Sink) else dest
-    address = _barrier(k, ins, operands.pop(0))
-    expects = "expect_tx" in ins.opcode
-    amount = k.reader(operands[0], "b32") if operands else None
-    if expects and amount is None:
-        raise k.error("needs the number of bytes")
+@builds("mbarrier.arrive mbarrier.arrive_drop mbarrier.arrive.expect_tx mbarrier.arrive_drop.expect_tx")
+def build_arrive(k: Compiler, ins: Instruction) -> Op:
+    """mbarrier.arrive and .arrive_drop, with .expect_tx and .noComplete; of this block and of peers."""
+    dest, barrier, *rest = ins.operands
+    address = _barrier(k, ins, barrier)
+    expects = k.form.row.name[-1] == "expect_tx"
+    amount = k.reader(rest[0], "b32") if rest else None
     write = k.writer(dest, "b64")
-    drop = ins.opcode[1] == "arrive_drop"
-    relaxed = "relaxed" in ins.opcode
+    drop = k.form.row.name[1] == "arrive_drop"
+    relaxed = k.form["order"] == "relaxed"
 
     def run(c: Group) -> None:
         row, lane, cta, offset = lanes_at(c, address(c))
@@ -208,14 +182,18 @@ def _arrive(k: Compiler, ins: Instruction) -> Op:
     return run
 
 
-def _wait(k: Compiler, ins: Instruction) -> Op:
-    """test_wait and try_wait. A try_wait whose phase is not complete holds the warp until it is."""
-    parity = "parity" in ins.opcode
+@builds("mbarrier.test_wait mbarrier.test_wait.parity mbarrier.try_wait mbarrier.try_wait.parity")
+def build_wait(k: Compiler, ins: Instruction) -> Op:
+    """mbarrier.test_wait and .try_wait, by state and by parity. A try_wait whose phase is not complete holds the warp
+    until it is."""
+    parity = k.form.row.name[-1] == "parity"
     write = k.writer(ins.operands[0], "pred")
     address = _barrier(k, ins, ins.operands[1])
     read = k.reader(ins.operands[2], "b32" if parity else "b64")
-    blocking = ins.opcode[1] == "try_wait"
-    relaxed = "relaxed" in ins.opcode
+    if len(ins.operands) > 3:
+        k.reader(ins.operands[3], "b32")  # how long it may be held
+    blocking = k.form.row.name[1] == "try_wait"
+    relaxed = k.form["order"] == "relaxed"
 
     def run(c: Group) -> bool:
         row, lane, cta, offset = lanes_at(c, address(c), read(c))
@@ -258,44 +236,25 @@ def _wait(k: Compiler, ins: Instruction) -> Op:
 
 # --- fences -----------------------------------------------------------------------------------------
 
-_SCOPES = ("cta", "cluster", "gpu", "sys")
-_FENCES: set[tuple[str, ...]] = {
-    ("proxy", "alias"),
-    *(("proxy", "async", *space) for space in ((), ("global",), ("shared::cta",), ("shared::cluster",))),
-    *((sem, scope) for sem in ("acq_rel", "sc", "acquire", "release") for scope in _SCOPES),
-    ("mbarrier_init", "release", "cluster"),
-    *(("proxy", "tensormap::generic", way, scope) for way in ("acquire", "release") for scope in _SCOPES),
-    ("acquire", "sync_restrict::shared::cluster", "cluster"),
-    ("release", "sync_restrict::shared::cta", "cluster"),
-    ("proxy", "async::generic", "acquire", "sync_restrict::shared::cluster", "cluster"),
-    ("proxy", "async::generic", "release", "sync_restrict::shared::cta", "cluster"),
-}
-
-
-def fence_forms() -> list[str]:
-    return sorted(".".join(("fence", *f)) for f in _FENCES)
-
-
-@builds("fence", "membar")
+@builds("fence membar")
 def build_fence(k: Compiler, ins: Instruction) -> Op:
     """fence in all its forms, and membar."""
-    words = ins.opcode[1:]
-    if ins.opcode[0] == "membar":
-        if words not in (("cta",), ("gl",), ("sys",)) and words not in _FENCES:
-            raise k.error("unknown scope")
-        return _ordering(ins)
-    if words not in _FENCES and words not in (("cta",), ("gpu",), ("sys",), ("cluster",)):
-        raise k.error("unknown fence")
-    if words[0] == "proxy":
-        if words[1] != "async":
-            return lambda c: None
-
-        def proxy(c: Group) -> None:
-            if c.batch.clocks is not None:
-                c.batch.clocks.proxy_fence(c)
-
-        return proxy
     return _ordering(ins)
+
+
+@builds("fence.proxy membar.proxy")
+def build_proxy_fence(k: Compiler, ins: Instruction) -> Op:
+    """Fences between proxies: .async orders the generic and the async proxy."""
+    if ins.operands:
+        address_of(k, ins.operands[0], "")
+    if k.form["kind"] != "async":
+        return lambda c: None
+
+    def proxy(c: Group) -> None:
+        if c.batch.clocks is not None:
+            c.batch.clocks.proxy_fence(c)
+
+    return proxy
 
 
 def _ordering(ins: Instruction) -> Callable[[Group], Any]:

@@ -16,9 +16,7 @@ from .ptx import TYPE_BYTES, Instruction, Reg, Special, Sym, Vec
 @builds("mov")
 def build_mov(k: Compiler, ins: Instruction) -> Op:
     """mov: copy, pack and unpack, or take an address."""
-    type_ = ins.opcode[-1]
-    if len(ins.opcode) != 2 or type_ not in TYPE_BYTES:
-        raise k.error("unknown type")
+    type_ = k.form["type"]
     dest, source = ins.operands
     if isinstance(dest, Vec) or isinstance(source, Vec):
         return _pack(k, ins, dest, source, type_)
@@ -108,7 +106,7 @@ def _unpack(k: Compiler, writers: list[Any], source: Any, type_: str, part: int)
     return unpack
 
 
-@builds("pmevent", "brkpt")
+@builds("pmevent brkpt")
 def build_ignored(k: Compiler, ins: Instruction) -> Op:
     """Instructions without an effect on values."""
     return lambda c: None
@@ -117,10 +115,6 @@ def build_ignored(k: Compiler, ins: Instruction) -> Op:
 @builds("nanosleep")
 def build_nanosleep(k: Compiler, ins: Instruction) -> Op:
     """nanosleep.u32: let others run."""
-    if ins.opcode != ("nanosleep", "u32"):
-        raise k.error("unknown modifier")
-    if len(ins.operands) != 1:
-        raise k.error("takes one operand")
     k.source(ins.operands[0], "u32")
 
     def run(c: Group) -> bool:

@@ -8,7 +8,7 @@ from .ptx import TYPE_BYTES, Imm
 RELAXED = {"cvt", "ld", "ldu", "st"}
 # Instructions that take special registers, and those that take the address of a variable.
 SPECIALS = {"mov", "cvt"}
-ADDRESSES = {"mov", "cvta", "mapa", "getctarank", "isspacep", "call", "brx", "prefetch", "prefetchu"}
+ADDRESSES = {"mov", "cvta", "mapa", "getctarank", "isspacep", "call", "brx"}
 _FLOAT_LITERALS = {"mov", "selp", "st"}
 
 

@@ -1,7 +1,7 @@
 """PTX functions compiled to Python closures over register slots.
 
-Each instruction becomes one closure that is called with a `Group`. A builder, registered by the mnemonic's first
-word with `@builds`, makes it; what no builder claims is looked up among the elementwise instructions of `semantics`.
+Each instruction becomes one closure that is called with a `Group`. A builder, registered by the name of a row of
+`instructions` with `@builds`, makes it; what has no row is looked up among the elementwise instructions of `semantics`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from .cfg import Segment
 from .group import Group
+from .instructions import ROWS, known_form
 from .ptx import (
-    TYPE_BYTES,
     Function,
     Instruction,
     Module,
@@ -26,28 +26,20 @@ Array = npt.NDArray[Any]
 Op = Callable[[Group], Any]
 Builder = Callable[[Any, Instruction], Op]  # of the compiler and the instruction
 
-BUILDERS: dict[str, Builder] = {}
+BUILDERS: dict[tuple[str, ...], Builder] = {}
 
 
-def builds(*heads: str) -> Callable[[Builder], Builder]:
-    """Register the builder of the instructions whose mnemonic starts with one of `heads`."""
+def builds(names: str) -> Callable[[Builder], Builder]:
+    """Register the builder of the rows of these names, divided by blanks. It finds the words in the compiler's `form`."""
 
     def register(builder: Builder) -> Builder:
-        for head in heads:
-            BUILDERS[head] = builder
+        for name in names.split():
+            words = tuple(name.split("."))
+            assert words in ROWS, name
+            BUILDERS[words] = builder
         return builder
 
     return register
-
-
-def built_heads() -> tuple[str, ...]:
-    """The first words of the mnemonics that have a builder."""
-    return tuple(sorted(BUILDERS))
-
-
-def builder_text(head: str) -> str:
-    """What the builder of `head` says it runs."""
-    return " ".join((BUILDERS[head].__doc__ or "").split())
 
 
 class Seg:
@@ -169,10 +161,9 @@ class Program:
 
 def _width(ins: Instruction) -> int:
     """Bytes of shared memory that an instruction may access at once, at most 16."""
-    words = ins.opcode
-    if words[0] == "mbarrier":
+    if ins.opcode[0] == "mbarrier":
         return 8
-    if words[0] not in ("ld", "st", "atom", "red") or {"global", "param", "local", "const"}.intersection(words):
+    form = known_form(ins) if ins.opcode[0] in ("ld", "st", "atom", "red") else None
+    if form is None or not (form["space"] == "" or form["space"].startswith("shared")):
         return 16
-    count = next((int(w[1:]) for w in words if w in ("v2", "v4", "v8")), 1)
-    return min(TYPE_BYTES.get(words[-1], 16) * count, 16)
+    return min(form.size * form.vector, 16)

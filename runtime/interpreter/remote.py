@@ -29,9 +29,7 @@ def _address(k: Compiler, operand: Any, type_: str) -> Any:
 @builds("mapa")
 def build_mapa(k: Compiler, ins: Instruction) -> Op:
     """mapa{.shared::cluster}.{u32,u64}: the address of the same place in another block of the cluster."""
-    type_ = ins.opcode[-1]
-    if type_ not in ("u32", "u64") or ins.opcode[1:-1] not in ((), ("shared::cluster",)):
-        raise k.error("unknown form")
+    type_ = k.form["type"]
     read, rank = _address(k, ins.operands[1], type_), k.reader(ins.operands[2], "u32")
     write = k.writer(ins.operands[0], type_)
     dtype = np.uint32 if type_ == "u32" else np.uint64
@@ -53,7 +51,7 @@ def build_mapa(k: Compiler, ins: Instruction) -> Op:
 @builds("getctarank")
 def build_getctarank(k: Compiler, ins: Instruction) -> Op:
     """getctarank{.shared::cluster}.{u32,u64}: the rank of the block that an address belongs to."""
-    type_ = ins.opcode[-1]
+    type_ = k.form["type"]
     read, write = _address(k, ins.operands[1], type_), k.writer(ins.operands[0], "u32")
     assert write is not None
 
@@ -67,39 +65,23 @@ def build_getctarank(k: Compiler, ins: Instruction) -> Op:
 @builds("griddepcontrol")
 def build_griddepcontrol(k: Compiler, ins: Instruction) -> Op:
     """griddepcontrol.launch_dependents and .wait: launches run one after the other here, so nothing is waited for."""
-    if ins.opcode[1:] not in (("launch_dependents",), ("wait",)):
-        raise k.error("unknown form")
     return lambda c: True
 
 
+@builds("st.async")
 def build_st_async(k: Compiler, ins: Instruction) -> Op:
     """st.async{.weak}.shared::cluster.mbarrier::complete_tx::bytes{.v2,.v4}.type [addr], value, [barrier]."""
-    type_, count = _async_form(k, ins, {"weak", "shared::cluster", "mbarrier::complete_tx::bytes"})
     dst, value, barrier = ins.operands
     items = value.items if isinstance(value, Vec) else (value,)
-    if len(items) != count:
-        raise k.error(f"{count} values are wanted")
-    return _remote(k, ins, dst, items, barrier, type_, "")
+    return _remote(k, ins, dst, items, barrier, k.form["type"], "")
 
 
+@builds("red.async")
 def build_red_async(k: Compiler, ins: Instruction) -> Op:
     """red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.op.type [addr], value, [barrier]."""
-    known = {"async", "relaxed", "cluster", "shared::cluster", "mbarrier::complete_tx::bytes"}
-    operation = next((w for w in ins.opcode if w in ("add", "inc", "dec", "min", "max", "and", "or", "xor")), "")
-    type_, _ = _async_form(k, ins, known | {operation})
-    if not operation:
-        raise k.error("an operation is wanted")
-    return _remote(k, ins, ins.operands[0], (ins.operands[1],), ins.operands[2], type_, operation)
-
-
-def _async_form(k: Compiler, ins: Instruction, known: set[str]) -> tuple[str, int]:
-    words = [w for w in ins.opcode[1:] if w not in known and w != "async"]
-    count = 1
-    if words and words[0] in ("v2", "v4"):
-        count = int(words.pop(0)[1:])
-    if len(words) != 1 or TYPE_BYTES.get(words[0], 0) not in (4, 8):
-        raise k.error("unknown modifier or type")
-    return words[0], count
+    dst, value, barrier = ins.operands
+    items = value.items if isinstance(value, Vec) else (value,)
+    return _remote(k, ins, dst, items, barrier, k.form["type"], k.form["op"])
 
 
 def _remote(k: Compiler, ins: Instruction, dst: Any, items: Any, barrier: Any, type_: str, operation: str) -> Op:

@@ -31,11 +31,11 @@ def _check_member(c: Group, member: Array, ins: Instruction) -> None:
         c.batch.run.reporter.hazard(HazardKind.DIVERGENCE, what, ins, (who,))
 
 
-@builds("shfl", "vote", "match", "redux", "elect", "activemask")
+@builds("shfl vote match redux elect activemask")
 def build_warp(k: Compiler, ins: Instruction) -> Op:
     """shfl.sync, vote.sync, match.sync, redux.sync, elect.sync and activemask."""
     first = ins.operands[0]
-    op = compile_warp(ins.opcode, isinstance(first, Pair))
+    op = compile_warp(k.form.opcode, isinstance(first, Pair))
     dests = (first.first, first.second) if isinstance(first, Pair) else (first,)
     given = ins.operands[1:]
     if len(given) != len(op.operands) or len(dests) != len(op.results):

@@ -73,63 +73,15 @@ def _known() -> frozenset[str]:
     from kernel_dsl.runtime.interpreter import semantics
 
     del semantics  # importing it fills the table
+    from kernel_dsl.runtime.interpreter.instructions import ROWS
     from kernel_dsl.runtime.interpreter.semantics.table import entries
 
-    return frozenset(e.opcode[0] for e in entries()) | _CONTROL
+    scheduled = {"bra", "ret", "exit", "trap"}  # run by the scheduler itself
+    return frozenset(e.opcode[0] for e in entries()) | {name[0] for name in ROWS} | scheduled
 
 
 # "PTX `a`, `b.c` and `d`": the mnemonics that a docstring names
 _PTX = re.compile(r"PTX ((?:(?:,| and| or| with)? ?`[^`]+`)+)")
-
-# first words that the interpreter knows outside its table of elementwise instructions
-_CONTROL = frozenset(
-    [
-        "ld",
-        "st",
-        "atom",
-        "red",
-        "brx",
-        "bar",
-        "barrier",
-        "mbarrier",
-        "bra",
-        "ret",
-        "exit",
-        "shfl",
-        "vote",
-        "match",
-        "activemask",
-        "membar",
-        "fence",
-        "mov",
-        "cvta",
-        "prefetch",
-        "elect",
-        "cp",
-        "wgmma",
-        "mma",
-        "ldmatrix",
-        "stmatrix",
-        "redux",
-        "setmaxnreg",
-        "griddepcontrol",
-        "nanosleep",
-        "mapa",
-        "getctarank",
-        "isspacep",
-        "trap",
-        "brkpt",
-        "call",
-        "tensormap",
-        "createpolicy",
-        "discard",
-        "applypriority",
-        "pmevent",
-        "movmatrix",
-        "clusterlaunchcontrol",
-        "istypep",
-    ]
-)
 
 
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.op_name)

@@ -234,7 +234,13 @@ CASES = [
     ),
     swap("shuffle with absent lanes", K.DIVERGENCE, SHUFFLE, "0xffff", "0x1ffff", options={"block": 32}),
     swap("lane outside of its membermask", K.DIVERGENCE, SHUFFLE, "0xffff", "0xff", options={"block": 32}),
-    swap("named barrier count", K.BARRIER_COUNT, NAMED, "64", "48"),
+    swap(
+        "named barrier count",
+        K.BARRIER_COUNT,
+        " mov.u32 r40, 64;" + NAMED.replace("1, 64", "1, r40"),
+        "r40, 64",
+        "r40, 48",
+    ),
     Planted(
         "named barrier counts differ",
         K.BARRIER_COUNT,
