@@ -35,7 +35,7 @@ class Access:
     or volatile, which does not race with its like.
     """
 
-    __slots__ = ("agent", "c", "clash", "clock", "ins", "known", "proxy", "same", "site", "strong", "team")
+    __slots__ = ("agent", "c", "clash", "clock", "ins", "known", "proxy", "queue", "same", "site", "strong", "team")
 
     def __init__(
         self, c: Group, known: Array, team: Array, agent: Array, clock: Array, ins: Instruction,
@@ -49,6 +49,7 @@ class Access:
         self.ins = ins
         self.strong = strong
         self.proxy = proxy
+        self.queue = c.batch.clocks is not None and int(agent[0]) >= c.batch.clocks.agents
         self.site = c.batch.run.site(ins)
         self.same: Any = None
         self.clash: Any = None
@@ -214,6 +215,8 @@ class Shadow:
         agent = agent_of(epochs)
         mine = self.name_agent(a)[rows]
         other = agent != mine
+        if a.queue:  # operations of one queue are not ordered among themselves, only after one that was waited for
+            other |= (epochs & CLOCK) != a.clock[rows]
         if a.strong:
             other &= (epochs & ATOMIC) == 0
         other &= epochs != 0

@@ -95,7 +95,7 @@ class SharedShadow(Shadow):
                 return
         for queue, reads in self.queue_reads.items():
             clock = reads[some]
-            bad = (clock > known[:, queue]) & (me != queue)
+            bad = (clock > known[:, queue]) & ((me != queue) | (clock != a.clock[row]))
             if bad.any():
                 sites = self.queue_sites[queue]
                 self._report_reader(a, at, bad, g, rows, queue, int(clock[bad][0]), sites)

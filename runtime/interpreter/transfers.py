@@ -55,6 +55,13 @@ class Issuer:
     def access(self, queue: int, clock: int) -> Access:
         """The operation's accesses: ordered after what its issuer knows, through the async proxy."""
         known = self.clocks.known[self.team, self.agent][None]
+        key = self.clocks.queues[queue - self.clocks.agents]
+        if key[0] == "bulkw":
+            # A store of this lane whose source has been read (wait_group.read) is taken to write before a later one:
+            # the ISA does not say so, GPUs do, and compilers build on it.
+            known = known.copy()
+            reads = self.clocks.queue(("bulk", *key[1:]))
+            known[0, 0, queue] = max(known[0, 0, queue], known[0, 0, reads])
         one = np.array([clock], np.int64)
         return Access(self.group, known, np.array([self.team]), np.array([queue]), one, self.ins, False, True)
 

@@ -154,7 +154,8 @@ class WgmmaUnit:
         clocks.issued[team, queues] += 1
         clock = clocks.issued[team, queues].astype(np.int64)
         known = clocks.known[batch.row_team[rows], batch.row_agent[rows]]
-        known = known.reshape(groups, 4, *known.shape[1:]).max(axis=1)
+        # Each warp issues a part: what one of them has not seen is not ordered before the product.
+        known = known.reshape(groups, 4, *known.shape[1:]).min(axis=1)
         shadow = batch.shared.shadow
         for operand in (a_at, b_at):
             if operand is None:
