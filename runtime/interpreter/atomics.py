@@ -13,7 +13,7 @@ from .compiler import Compiler
 from .frame import STORAGE
 from .group import Group
 from .instructions import Form
-from .loads import address_of, space_name, space_of
+from .loads import REACH, address_of, space_name, space_of
 from .program import Op, builds
 from .ptx import TYPE_BYTES, Imm, Instruction, Vec
 from .semantics.forms import compile_alu
@@ -39,6 +39,7 @@ class AtomForm:
         self.operation, self.type = form["op"], form["type"]
         self.count = form.vector
         self.size = form.size
+        self.reach = REACH.get(self.scope, 0)
 
 
 def combiner(operation: str, type_: str) -> Combine:
@@ -118,6 +119,7 @@ def build_atomic(k: Compiler, ins: Instruction) -> Op:
     """atom and red: add, min, max, and, or, xor, exch, cas, inc, dec on 16- to 64-bit integers and f16, f16x2, bf16,
     bf16x2, f32, f64, vectors of floats included; every order and scope; global, shared, shared::cluster and generic."""
     form = AtomForm(k.form)
+    k.program.narrow |= form.reach > 0 and form.space != "shared"
     operands = list(ins.operands)
     dest = operands.pop(0) if ins.opcode[0] == "atom" else None
     address = address_of(k, operands.pop(0), form.space)
@@ -162,7 +164,7 @@ def _chosen(c: Group, part: Part) -> tuple[Any, Array]:
 def _note(c: Group, part: Part, form: AtomForm, ins: Instruction) -> None:
     if part.shadow is not None:
         part.shadow.atomic(c, part.index, form.size, part.mask, ins, form)
-        c.batch.run.sync.access(c, part, form.size, form.semantics, ins.opcode[0] == "atom", True)
+        c.batch.run.sync.access(c, part, form.size, form, ins.opcode[0] == "atom", True)
 
 
 def _cas(k: Compiler, ins: Instruction, form: AtomForm, dest: Any, address: Any, space: Any, operands: list[Any]) -> Op:

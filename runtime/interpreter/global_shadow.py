@@ -8,13 +8,18 @@ import numpy as np
 import numpy.typing as npt
 
 from .kinds import HazardKind
-from .shadow import AGENT, Access, Shadow, agent_of
+from .shadow import AGENT, ATOMIC, CLOCK, Access, Shadow, agent_of, generic_access
 from .wording import Side
 
 if TYPE_CHECKING:
+    from .group import Group
     from .machine import Run
+    from .ptx import Instruction
 
 Array = npt.NDArray[Any]
+
+
+_SCOPE = "give both a scope that holds both: .gpu, or .cluster within a cluster"
 
 
 class GlobalShadow(Shadow):
@@ -32,12 +37,90 @@ class GlobalShadow(Shadow):
         self.wraps = run.teams > self.teams
         self.r2: Array = np.zeros(0, np.int64)
         self.r2i: Array = np.zeros(0, np.int32)
+        self.by_cache: Array | None = None  # sites + 1 of ld.global.nc of each granule, made when there is one
+        # How far the strong accesses of each granule reached, where some of the program's reach less than the GPU.
+        self.reach: dict[str, Array] = {}
 
     def _made(self, n: int) -> None:
         self.r2, self.r2i = np.zeros(n, np.int64), np.zeros(n, np.int32)
 
     def _refined(self, times: int) -> None:
         self.r2, self.r2i = np.repeat(self.r2, times), np.repeat(self.r2i, times)
+        if self.by_cache is not None:
+            self.by_cache = np.repeat(self.by_cache, times)
+        self.reach = {name: np.repeat(reach, times) for name, reach in self.reach.items()}
+
+    # --- the read-only cache -----------------------------------------------------------------------
+
+    def read(
+        self, c: Group, index: Array, size: int, count: int, mask: Array | None, ins: Instruction, form: Any
+    ) -> None:
+        super().read(c, index, size, count, mask, ins, form)
+        if getattr(form, "read_only", False) and self.buffer.writable:
+            g, rows = self.select(self.granules(index, size, count), mask)
+            if self.by_cache is None:
+                self.by_cache = np.zeros(len(self.w), np.int32)
+            access = generic_access(c, ins, False)
+            self.by_cache[g] = access.site + 1
+            self._check_cache(access, g, rows, self.w[g] != 0, self.wi[g])
+
+    def _check_cache(self, a: Access, g: Array, rows: Array, bad: Array, sites: Array) -> None:
+        """ld.global.nc is for memory that nobody writes while the kernel runs (PTX ISA 9.7.9.9)."""
+        if not bad.any():
+            return
+        where = tuple(int(i[0]) for i in np.nonzero(bad))
+        row = int(np.broadcast_to(rows, g.shape)[where])
+        what = f"{self.name(a, row, int(g[where]))} is read through the read-only cache by a kernel that writes it"
+        other = f"the other access is at {self.run.reporter.place(self.run.sites[int(sites[where])])}"
+        fix = "read it by an ordinary load"
+        self.run.reporter.hazard(HazardKind.READ_ONLY_CACHE, what, a.ins, (self.who(a, row), other), fix)
+
+    # --- scopes --------------------------------------------------------------------------------------
+
+    def on_read(self, a: Access, g: Array, rows: Array) -> None:
+        if self.run.program.narrow:
+            self._check_scope(a, g, rows, "w", False)
+        super().on_read(a, g, rows)
+        if self.run.program.narrow:
+            self._reached("r")[g] = a.reach
+
+    def on_write(self, a: Access, g: Array, rows: Array) -> None:
+        if self.by_cache is not None:
+            sites = self.by_cache[g]
+            self._check_cache(a, g, rows, sites != 0, sites - 1)
+        if self.run.program.narrow:
+            self._check_scope(a, g, rows, "w", True)
+            self._check_scope(a, g, rows, "r", True)
+        super().on_write(a, g, rows)
+        if self.run.program.narrow:
+            self._reached("w")[g] = a.reach
+            self._check_scope(a, g, rows, "w", True)  # blocks that run as one vector
+
+    def _reached(self, name: str) -> Array:
+        if name not in self.reach:
+            self.reach[name] = np.zeros(len(self.w), np.int8)
+        return self.reach[name]
+
+    def _check_scope(self, a: Access, g: Array, rows: Array, name: str, writes: bool) -> None:
+        """Strong accesses race with their like where the scope of one does not hold the other (PTX ISA 8.6)."""
+        held, sites = (self.w[g], self.wi) if name == "w" else (self.r[g], self.ri)
+        reach = np.maximum(self._reached(name)[g], a.reach)
+        if not a.strong or not reach.any():
+            return
+        theirs, mine = agent_of(held), self.name_agent(a)[rows]
+        block = (1 << self.bits) - 1
+        per_block = self.run.warps_per_block
+        near = (theirs >> self.bits == mine >> self.bits) & (
+            (reach < 2) | ((theirs & block) // per_block == (mine & block) // per_block)
+        )
+        bad = (held & ATOMIC != 0) & (reach > 0) & ~near
+        if not bad.any():
+            return
+        at = np.nonzero(bad)
+        row = np.broadcast_to(rows, held.shape)[at]
+        bad[at] = ~self.ordered(a, row, theirs[at], held[at] & CLOCK)
+        if bad.any():
+            self._report(a, g, rows, bad, held, sites, writes, name == "r", _SCOPE)
 
     def name_agent(self, a: Access) -> Array:
         team = a.team + a.c.batch.first // a.c.batch.cluster

@@ -16,6 +16,7 @@ class HazardKind(StrEnum, metaclass=Choices):
     READ_BEFORE_WAIT = "read_before_wait"  # the result of an async copy read before its completion was waited for
     MISSING_PROXY_FENCE = "missing_proxy_fence"  # an ordinary write, then an async-proxy access, with no fence
     REUSED_BEFORE_READ = "reused_before_read"  # shared memory rewritten before a TMA store has read it
+    READ_ONLY_CACHE = "read_only_cache"  # ld.global.nc of what the kernel itself writes
     UNAWAITED_COPY = "unawaited_copy"  # a block ends while a bulk copy may still read or write its shared memory
     REUSED_BEFORE_WGMMA = "reused_before_wgmma"  # shared memory rewritten while wgmma may still read it
     WGMMA_REGISTERS = "wgmma_registers"  # accumulator or A fragment touched while wgmma is in flight

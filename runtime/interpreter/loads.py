@@ -20,6 +20,10 @@ from .spaces import OwnShared, Part
 Array = npt.NDArray[Any]
 Address = Callable[[Group], Array]
 
+# How far a strong access reaches: 2 its block, 1 its cluster, 0 the GPU and more.
+REACH = {"cta": 2, "cluster": 1}
+
+
 class MemoryForm:
     """What a load or store is, from its words."""
 
@@ -31,6 +35,7 @@ class MemoryForm:
         self.count = form.vector
         self.size = form.size
         self.strong = self.semantics != "weak"
+        self.reach = REACH.get(self.scope, 0)
         self.read_only = bool(form.words.get("nc"))
 
 
@@ -152,6 +157,7 @@ def build_load(k: Compiler, ins: Instruction) -> Op:
         return _load_wide(k, form, regs, source, ins)
     writers = [k.writer(r, form.type) for r in regs]
     address, space = address_of(k, source, form.space), space_of(form.space)
+    k.program.narrow |= form.reach > 0 and form.space != "shared"
     size, count = form.size, form.count
     width = size * count
     write, strong = writers[0], form.strong
@@ -168,7 +174,7 @@ def build_load(k: Compiler, ins: Instruction) -> Op:
                     for i in some:
                         part.shadow.read(c, part.index + i, size, 1, part.mask, ins, form)
                 if strong:
-                    c.batch.run.sync.access(c, part, size, form.semantics, True, False)
+                    c.batch.run.sync.access(c, part, size, form, True, False)
         if len(parts) == 1:
             value = gather(parts[0], count)
         else:
@@ -273,6 +279,7 @@ def build_store(k: Compiler, ins: Instruction) -> Op:
         return _store_wide(k, form, items[0], dest, ins)
     readers = [k.reader(i, form.type) for i in items]
     address, space = address_of(k, dest, form.space), space_of(form.space)
+    k.program.narrow |= form.reach > 0 and form.space != "shared"
     size, count = form.size, form.count
     width = size * count
 
@@ -286,7 +293,7 @@ def build_store(k: Compiler, ins: Instruction) -> Op:
             same = partial(unchanged, part, values)
             access = shadow.write(c, part.index, size, count, part.mask, ins, form, same)
             if form.strong:
-                c.batch.run.sync.access(c, part, size, form.semantics, False, True)
+                c.batch.run.sync.access(c, part, size, form, False, True)
             scatter(part, values)
             if access is not None and access.clash is not None:
                 shadow.settle_clash(access)

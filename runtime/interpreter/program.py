@@ -117,6 +117,7 @@ class Program:
             at += var.size
         self.param_bytes = at
         self.codes: dict[str, Code] = {}
+        self.narrow = False  # whether some access to more than a block's memory reaches its block or cluster alone
         self.shared_granule = min(
             (_width(ins) for f in module.functions.values() for ins in f.body if isinstance(ins, Instruction)),
             default=16,

@@ -35,7 +35,7 @@ class Access:
     or volatile, which does not race with its like.
     """
 
-    __slots__ = ("agent", "c", "clash", "clock", "ins", "known", "proxy", "queue", "same", "site", "strong", "team")
+    __slots__ = ("agent", "c", "clash", "clock", "ins", "known", "proxy", "queue", "reach", "same", "site", "strong", "team")
 
     def __init__(
         self, c: Group, known: Array, team: Array, agent: Array, clock: Array, ins: Instruction,
@@ -53,6 +53,7 @@ class Access:
         self.site = c.batch.run.site(ins)
         self.same: Any = None
         self.clash: Any = None
+        self.reach = 0  # of a strong access: 2 its block, 1 its cluster, 0 further
 
 
 def generic_access(c: Group, ins: Instruction, strong: bool) -> Access:
@@ -120,7 +121,9 @@ class Shadow:
     ) -> None:  # fmt: skip
         g, rows = self.select(self.granules(index, size, count), mask)
         if g.size:
-            self.on_read(generic_access(c, ins, form.strong), g, rows)
+            access = generic_access(c, ins, form.strong)
+            access.reach = getattr(form, "reach", 0)
+            self.on_read(access, g, rows)
 
     def write(
         self, c: Group, index: Array, size: int, count: int, mask: Array | None, ins: Instruction,
@@ -132,6 +135,7 @@ class Shadow:
         if not g.size:
             return None
         access = generic_access(c, ins, form.strong)
+        access.reach = getattr(form, "reach", 0)
         if same is not None:
             shape = granules.shape
             access.same = lambda: self.select(
@@ -160,6 +164,7 @@ class Shadow:
         g, rows = self.select(self.granules(index, size, 1), mask)
         if g.size:
             access = generic_access(c, ins, True)
+            access.reach = form.reach
             self.check_initialised(access, g, rows)
             self.on_write(access, g, rows)
 
@@ -251,13 +256,13 @@ class Shadow:
 
     def _report(
         self, a: Access, g: Array, rows: Array, bad: Array, epochs: Array, sites: Array, writes: bool,
-        earlier_reads: bool = False,
+        earlier_reads: bool = False, fix: str = "",
     ) -> None:  # fmt: skip
         where = tuple(int(i[0]) for i in np.nonzero(bad))
         granule = int(g[where])
         row = int(np.broadcast_to(rows, g.shape)[where])
         epoch = int(epochs[where])
-        conflict(self, a, row, granule, epoch, int(sites[granule]), writes, earlier_reads)
+        conflict(self, a, row, granule, epoch, int(sites[granule]), writes, earlier_reads, fix=fix)
 
     def side(self, a: Access, row: int, epoch: int, site: int, writes: bool) -> Side:
         """The earlier access, in words."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .spaces import Part
 
 Array = npt.NDArray[Any]
+Place = tuple[int, ...]  # memory and byte, then 1 and a cluster or 2 and a block
 Knowledge = dict[int, Array]  # cluster -> (3, columns)
 
 
@@ -36,13 +37,13 @@ class SyncMemory:
     """What has been released at each address of a run."""
 
     def __init__(self) -> None:
-        self.at: dict[tuple[int, int], Knowledge] = {}
+        self.at: dict[Place, Knowledge] = {}
         # What a warp has read by relaxed operations and learns at its next fence: (cluster, agent) -> knowledge.
         self.unfenced: dict[tuple[int, int], Knowledge] = {}
 
-    def access(self, c: Group, part: Part, size: int, semantics: str, reads: bool, writes: bool) -> None:
-        """A strong access: `semantics` is "", relaxed, volatile, acquire, release or acq_rel."""
-        clocks = c.batch.clocks
+    def access(self, c: Group, part: Part, size: int, form: Any, reads: bool, writes: bool) -> None:
+        """A strong access: its form's semantics are "", relaxed, volatile, acquire, release or acq_rel."""
+        clocks, semantics = c.batch.clocks, form.semantics
         if clocks is None:
             return
         releases = writes and (semantics in ("release", "acq_rel") or clocks.any_fence)
@@ -55,15 +56,30 @@ class SyncMemory:
         pairs = np.unique(np.stack([rows, index]), axis=1)
         memory = id(part.view.base if part.view.base is not None else part.view)
         for row, at in pairs.T.tolist():
-            key = (memory, at * size)
-            if acquires and key in self.at:
-                self._acquire(c, row, self.at[key], semantics)
-            if releases:
+            keys = self._keys(c, row, (memory, at * size), form.reach)
+            for key in keys[form.reach :] if acquires else ():
+                if key in self.at:
+                    self._acquire(c, row, self.at[key], semantics)
+            for key in keys[form.reach :] if releases else ():
                 self._release(c, row, key, semantics in ("release", "acq_rel"), reads)
         if releases:
             clocks.tick(c)
 
-    def _release(self, c: Group, row: int, key: tuple[int, int], full: bool, joins: bool) -> None:
+    @staticmethod
+    def _keys(c: Group, row: int, place: tuple[int, int], reach: int) -> list[Place]:
+        """Where a place's releases are kept: for all, for the accessor's cluster, for its block.
+
+        What is released at a scope is kept for it and for those within; what is acquired at a scope was kept for those
+        that the accessor and the scope share.
+        """
+        batch = c.batch
+        if not batch.run.program.narrow:
+            return [place, place, place][: reach + 1]
+        cta = int(batch.row_cta[int(c.rows[row])])
+        cluster = (batch.first + cta) // batch.cluster
+        return [place, (*place, 1, cluster), (*place, 2, batch.first + cta)]
+
+    def _release(self, c: Group, row: int, key: Place, full: bool, joins: bool) -> None:
         batch, clocks = c.batch, c.batch.clocks
         warp = int(c.rows[row])
         team, agent = int(batch.row_team[warp]), int(batch.row_agent[warp])

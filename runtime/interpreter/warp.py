@@ -14,7 +14,7 @@ from .group import Group
 from .kinds import HazardKind
 from .program import Op, builds
 from .ptx import Instruction, Pair
-from .semantics.warp import compile_warp
+from .semantics.warp import compile_warp, source_lane
 
 Array = npt.NDArray[Any]
 _LANES = np.arange(32, dtype=np.uint32)
@@ -31,6 +31,19 @@ def _check_member(c: Group, member: Array, ins: Instruction) -> None:
         c.batch.run.reporter.hazard(HazardKind.DIVERGENCE, what, ins, (who,))
 
 
+def _check_source(c: Group, ins: Instruction, mode: str, b: Array, clamp: Array) -> None:
+    """What shfl reads from a lane that does not execute it is undefined (PTX ISA 9.7.9.6)."""
+    source, inside = source_lane(
+        mode, np.broadcast_to(b.astype(np.int64), (c.n, 32)), np.broadcast_to(clamp.astype(np.int64), (c.n, 32))
+    )
+    absent = c.active & inside & ~np.take_along_axis(c.active, source, axis=1)
+    if absent.any():
+        row, lane, who = c.batch.run.reporter.group(c, absent)
+        what = f"shfl.sync reads lane {int(source[row, lane])}, which does not execute it"
+        fix = "name the lanes that are there in the membermask, and let all of them get here"
+        c.batch.run.reporter.hazard(HazardKind.DIVERGENCE, what, ins, (who,), fix)
+
+
 @builds("shfl vote match redux elect activemask")
 def build_warp(k: Compiler, ins: Instruction) -> Op:
     """shfl.sync, vote.sync, match.sync, redux.sync, elect.sync and activemask."""
@@ -44,6 +57,7 @@ def build_warp(k: Compiler, ins: Instruction) -> Op:
     writers = [k.writer(d, t) for d, t in zip(dests, op.results, strict=True)]
     member = readers[-1] if ins.opcode[0] != "activemask" else None
     function = op.function
+    mode = k.form.words.get("mode", "") if ins.opcode[0] == "shfl" else ""
 
     def run(c: Group) -> bool:
         if member is not None:
@@ -53,6 +67,8 @@ def build_warp(k: Compiler, ins: Instruction) -> Op:
             if members.size > 1 or members.flat[0] != 0xFFFFFFFF:
                 _check_member(c, members, ins)
         values = [r(c) for r in readers]
+        if mode and c.mask is not None and c.batch.run.detect:
+            _check_source(c, ins, mode, values[1], values[2])
         if values and values[0].shape != (c.n, 32):
             values[0] = np.broadcast_to(values[0], (c.n, 32))
         for write, value in zip(writers, function(c.active, *values), strict=True):

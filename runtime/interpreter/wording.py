@@ -49,7 +49,7 @@ def kind_of(side: Side, shared: bool, earlier_reads: bool, writes: bool, fence: 
 
 def conflict(
     shadow: Any, a: Access, row: int, granule: int, epoch: int, site: int, writes: bool, earlier_reads: bool,
-    fence: bool = False,
+    fence: bool = False, fix: str = "",
 ) -> None:  # fmt: skip
     """Report that `a` is not ordered after an earlier access."""
     run = a.c.batch.run
@@ -72,4 +72,4 @@ def conflict(
         f"{before} by {side.who}",
         f"{before} at {side.place}",
     )
-    run.reporter.hazard(kind, what, a.ins, details, _FIXES[kind])
+    run.reporter.hazard(kind, what, a.ins, details, fix or _FIXES[kind])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from kernel_dsl.runtime.interpreter import HazardError, HazardKind
+
 from .launching import SCHEDULES, launch, load
 
 FILE = "cuda_libcu.ptx"
@@ -25,8 +27,14 @@ def test_block_barrier_and_asynchronous_copy(entry, schedule):
 
 def test_atomic_references(schedule):
     a, count = np.zeros(2, np.int32), np.zeros(1, np.uint64)
-    go("atomref", [a, count], schedule, block=64, grid=2)
-    assert a.tolist() == [384, 63] and count[0] == 128
+    go("atomref", [a, count], schedule, block=64)
+    assert a.tolist() == [192, 63] and count[0] == 64
+
+
+def test_atomic_references_of_a_blocks_scope_in_two_blocks(schedule):
+    with pytest.raises(HazardError, match="scope") as caught:
+        go("atomref", [np.zeros(2, np.int32), np.zeros(1, np.uint64)], schedule, block=64, grid=2)
+    assert caught.value.kind == HazardKind.RACE_BLOCKS
 
 
 def test_group_copy(schedule):

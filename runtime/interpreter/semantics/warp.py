@@ -71,7 +71,7 @@ def _mask_of(flags: Array) -> Array:
 # --- shfl ----------------------------------------------------------------------------------------
 
 
-def _source_lane(mode: str, b: Any, c: Any) -> tuple[Any, Any]:
+def source_lane(mode: str, b: Any, c: Any) -> tuple[Any, Any]:
     """The lane each lane reads, and whether it is in range (PTX ISA, shfl.sync, pseudocode)."""
     lane = _LANE
     delta, clamp = (b & 31), (c & 31)
@@ -95,7 +95,7 @@ def _source_lane(mode: str, b: Any, c: Any) -> tuple[Any, Any]:
 
 @cache
 def _uniform_source(mode: str, b: int, c: int) -> tuple[Array, Array]:
-    return _source_lane(mode, b, c)
+    return source_lane(mode, b, c)
 
 
 def _shfl(mode: str, pair: bool) -> WarpFunction:
@@ -106,7 +106,7 @@ def _shfl(mode: str, pair: bool) -> WarpFunction:
             inside = np.broadcast_to(inside, active.shape)
         else:
             lanes = np.broadcast_to(b.astype(np.int64), active.shape)
-            source, inside = _source_lane(mode, lanes, np.broadcast_to(c.astype(np.int64), active.shape))
+            source, inside = source_lane(mode, lanes, np.broadcast_to(c.astype(np.int64), active.shape))
             value = np.take_along_axis(np.broadcast_to(a, active.shape), source, axis=-1)
         return (value, inside) if pair else (value,)
 

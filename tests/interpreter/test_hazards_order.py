@@ -1,0 +1,85 @@
+"""Planted bugs of the memory model: scopes, the read-only path, copies of one queue, products, lanes that are not there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kernel_dsl.runtime.interpreter import HazardKind as K
+
+from .planted import Planted, check, swap
+
+PTR = ".param .u64 a"
+WORD = " ld.param.u64 d1, [a]; mul.wide.u32 d2, r1, 4; add.s64 d3, d1, d2;"
+
+
+def zeros(n: int = 4096) -> Any:
+    return lambda: [np.zeros(n, np.int32)]
+
+
+TWO_BLOCKS = {"block": 32, "grid": 2}
+COUNT = WORD + " atom.global.gpu.add.u32 r2, [d1], 1; ret;"
+REDUCE = WORD + " red.relaxed.gpu.global.add.u32 [d1], 1; ret;"
+# Block 0 writes word 1 and raises the flag in word 0; block 1 waits for it and reads word 1.
+MESSAGE = """ ld.param.u64 d1, [a]; mov.u32 r2, %ctaid.x; setp.ne.u32 p1, r1, 0; @p1 ret; setp.eq.u32 p2, r2, 1; @p2 bra READER;
+ st.global.u32 [d1+4], 7; st.release.gpu.global.u32 [d1], 1; ret;
+READER: ld.acquire.gpu.global.u32 r3, [d1]; setp.eq.u32 p3, r3, 0; @p3 bra READER;
+ ld.global.u32 r4, [d1+4]; st.global.u32 [d1+8], r4; ret;"""
+# The same within a block, between its two warps: there .cta is enough.
+NEAR = MESSAGE.replace("mov.u32 r2, %ctaid.x; setp.ne.u32 p1, r1, 0; @p1 ret;", "shr.u32 r2, r1, 5;").replace(".gpu", ".cta")
+CACHED = WORD + " st.global.u32 [d3], r1; ld.global.u32 r2, [d3]; st.global.u32 [d3+1024], r2; ret;"
+BEFORE = WORD + " ld.global.u32 r2, [d3]; st.global.u32 [d3], r2; ret;"
+SHUFFLE = " setp.ge.u32 p1, r1, 20; @p1 bra X; shfl.sync.bfly.b32 r2, r1, 1, 31, 0xfffff;\nX: ret;"
+# Two loads into one tile, on one barrier.
+LOADS = """.shared .align 128 .b8 t[512]; .shared .align 8 .b64 b; mov.u32 r2, t; mov.u32 r3, b; ld.param.u64 d1, [a];
+ setp.ne.u32 p1, r1, 0; @p1 bra W; mbarrier.init.shared.b64 [r3], 1; fence.mbarrier_init.release.cluster;
+ mbarrier.arrive.expect_tx.shared.b64 _, [r3], 512;
+ cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [r2], [d1], 256, [r3];
+ cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [r2+256], [d1+256], 256, [r3];
+W: bar.sync 0;
+L: mbarrier.try_wait.parity.shared.b64 p2, [r3], 0; @!p2 bra L; ret;"""
+# Two stores of one lane to global memory.
+STORES = """.shared .align 128 .b8 t[512]; mov.u32 r2, t; ld.param.u64 d1, [a]; shl.b32 r4, r1, 2; add.u32 r4, r4, r2;
+ st.shared.u32 [r4], r1; st.shared.u32 [r4+256], r1; fence.proxy.async.shared::cta; bar.sync 0; setp.ne.u32 p1, r1, 0; @p1 ret;
+ cp.async.bulk.global.shared::cta.bulk_group [d1], [r2], 256;
+ cp.async.bulk.global.shared::cta.bulk_group [d1+256], [r2+256], 256;
+ cp.async.bulk.commit_group; cp.async.bulk.wait_group 0; ret;"""
+PRODUCT = """.shared .align 1024 .b8 t[4096]; mov.u32 r2, t; shl.b32 r4, r1, 2; add.u32 r4, r4, r2; mov.u32 r5, 0;
+ mov.f32 f0, 0f00000000; mov.f32 f1, f0; mov.f32 f2, f0; mov.f32 f3, f0; mov.u32 r6, 0;
+Z: st.shared.u32 [r4], r5; add.u32 r4, r4, 512; add.u32 r6, r6, 1; setp.lt.u32 p1, r6, 8; @p1 bra Z;
+ fence.proxy.async.shared::cta; bar.sync 0;
+ shr.u32 r7, r2, 4; cvt.u64.u32 d4, r7; or.b64 d4, d4, 0x0000001000080000; add.s64 d5, d4, 128;
+ wgmma.fence.sync.aligned; wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {f0, f1, f2, f3}, d4, d5, 1, 1, 1, 0, 0;
+ wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0; ret;"""
+
+CASES = [
+    swap("atomic of a block's scope, two blocks", K.RACE_BLOCKS, COUNT, ".gpu", ".cta", params=PTR, args=zeros(), options=TWO_BLOCKS),
+    swap("reduction of a cluster's scope", K.RACE_BLOCKS, REDUCE, ".gpu", ".cluster", params=PTR, args=zeros(), options=TWO_BLOCKS),
+    Planted("atomic of a block's scope, one block", K.RACE_BLOCKS, COUNT.replace(".gpu", ".cta"), COUNT.replace(".gpu", ".cta"),
+        params=PTR, args=zeros(), options={"block": 64}, bad_options={"grid": 2}),
+    swap("release of a block's scope", K.RACE_BLOCKS, MESSAGE, "release.gpu", "release.cta", params=PTR, args=zeros(),
+        options=TWO_BLOCKS),
+    swap("acquire of a block's scope", K.RACE_BLOCKS, MESSAGE, "acquire.gpu", "acquire.cta", params=PTR, args=zeros(),
+        options=TWO_BLOCKS),
+    swap("message within a block", K.RACE_GLOBAL, NEAR, "st.release.cta", "st.relaxed.cta", params=PTR, args=zeros(),
+        options={"block": 64}),
+    swap("read-only load after a store", K.READ_ONLY_CACHE, CACHED, "ld.global.u32", "ld.global.nc.u32", params=PTR, args=zeros(),
+        mentions=("'a0'[0]", "st.global.u32")),
+    swap("read-only load before a store", K.READ_ONLY_CACHE, BEFORE, "ld.global.u32", "ld.global.nc.u32", params=PTR, args=zeros()),
+    swap("shuffle from a lane that is elsewhere", K.DIVERGENCE, SHUFFLE, "r1, 1, 31, 0xfffff", "r1, 16, 31, -1",
+        options={"block": 32}, mentions=("reads lane",)),
+    swap("two loads of one barrier into one tile", K.RACE_SHARED, LOADS, "[r2+256], [d1+256]", "[r2], [d1+256]", params=PTR,
+        args=zeros()),
+    swap("two stores of one lane to one place", K.RACE_GLOBAL, STORES, "[d1+256], [r2+256]", "[d1], [r2+256]", params=PTR,
+        args=zeros()),
+    swap("product of what other warps wrote", K.RACE_SHARED, PRODUCT, " bar.sync 0;", options={"block": 128}),
+    swap("product of what was not fenced", K.MISSING_PROXY_FENCE, PRODUCT, "fence.proxy.async.shared::cta;",
+        options={"block": 128}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=[c.name for c in CASES])
+def test_planted_bug(case: Planted) -> None:
+    check(case)
