@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from .instructions import BadForm, Form, form_of
 from .literals import literal_bits
 from .liveness import mentioned_once, used
 from .operand_types import ADDRESSES, RELAXED, SPECIALS, literal_fits, register_fits
+from .poison import poisoned
 from .program import BUILDERS, Code, Op, Program, Seg
 from .ptx import (
     TYPE_BYTES,
@@ -51,6 +53,7 @@ class Compiler:
         self.carry = self._carry()
         self.ins: Instruction | None = None
         self._form: Form | None = None
+        self._has_local = bool(code.local_bytes)
         self._once: int | None = None
 
     def _carry(self) -> Reg:
@@ -118,8 +121,11 @@ class Compiler:
         except (ValueError, KeyError, IndexError, AttributeError, TypeError) as error:
             raise PtxError(self._why(error, ins), ins.line, ins.column) from error
         if guarded and ins.guard is not None:
-            return guard(op, ins.guard[0].index, ins.guard[1])
-        return op
+            op = guard(op, ins.guard[0].index, ins.guard[1])
+        if not self._has_local:
+            return op
+        whole = ins if guarded else replace(ins, guard=None)  # else a branch around it looks at the guard
+        return poisoned(op, whole, self._form is None or ins.opcode[0] == "mov")
 
     def _check_roles(self, form: Form, ins: Instruction) -> None:
         """Operands against their roles; the types of those that builders read are checked as they do."""

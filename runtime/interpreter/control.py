@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from .compiler import Compiler
 from .group import Group
+from .poison import check_branch
 from .program import Op, builds
 from .ptx import Group as Arguments
 from .ptx import Instruction, Sym
@@ -24,6 +25,8 @@ def split_branch(batch: Batch, g: Group, seg: Seg) -> bool:
     """Take a guarded branch. True when all lanes go one way (then `g.pc` is set), False when they were pushed."""
     assert seg.guard is not None
     predicate, negated = seg.guard
+    if g.frame.poison:
+        check_branch(g, predicate, seg.end)
     lanes = g.v[predicate]
     if negated:
         lanes = ~lanes

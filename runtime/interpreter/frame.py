@@ -60,6 +60,8 @@ class Frame:
         self.params: dict[str, Array] = {}
         self._views: dict[tuple[int, int, int], _Views] = {}
         self.blocks: dict[tuple[int, int], Array] = {}
+        self.poison: dict[int, Array] = {}  # see `poison.py`
+        self.fresh: Array | None = None  # lanes whose load has just read what was never written
         self.local_base = batch.local.reserve(code.local_bytes, code.local_align)
 
     def base(self, slot: int) -> Array:

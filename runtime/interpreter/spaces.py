@@ -258,11 +258,15 @@ class LocalSpace:
             return
         for i in more:
             bad = first_bad(c, words[at + i] != full, mask)
-            if bad is not None:
-                _, _, who = self.batch.run.reporter.group(c, bad)
-                what = "local memory is read before it was written"
-                self.batch.run.reporter.hazard(HazardKind.UNINITIALISED, what, ins, (who,))
-                return
+            if bad is None:
+                continue
+            if ins.opcode[0] in ("ld", "ldu") and c.frame.code.local_bytes:
+                c.frame.fresh = bad if c.frame.fresh is None else c.frame.fresh | bad
+                continue
+            _, _, who = self.batch.run.reporter.group(c, bad)
+            what = "local memory is read before it was written"
+            self.batch.run.reporter.hazard(HazardKind.UNINITIALISED, what, ins, (who,))
+            return
 
 
 class GlobalSpace:

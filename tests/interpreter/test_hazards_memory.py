@@ -63,7 +63,7 @@ SEMAPHORE = """ ld.param.u64 d1, [a];
  atom.release.gpu.global.add.u32 r3, [d1], 1;
 WAIT: ld.acquire.gpu.global.u32 r4, [d1]; setp.lt.u32 p2, r4, 4; @p2 bra WAIT;
 END: ret;"""
-LOCAL = """ .local .align 8 .b8 l[16]; mov.u64 d1, l; st.local.u32 [d1], r1; ld.local.u32 r2, [d1]; ret;"""
+LOCAL = """ .local .align 8 .b8 l[16]; mov.u64 d1, l; st.local.u32 [d1], r1; ld.local.u32 r2, [d1]; setp.eq.u32 p1, r2, 0; @p1 ret; ret;"""
 DSMEM = """ .shared .align 16 .b32 s[64];
  mov.u32 r2, s; shl.b32 r3, r1, 2; add.u32 r3, r3, r2; mov.u32 r4, %cluster_ctarank; xor.b32 r5, r4, 1;
  st.shared.u32 [r3], r1;

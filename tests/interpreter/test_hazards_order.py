@@ -54,6 +54,38 @@ Z: st.shared.u32 [r4], r5; add.u32 r4, r4, 512; add.u32 r6, r6, 1; setp.lt.u32 p
  wgmma.fence.sync.aligned; wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {f0, f1, f2, f3}, d4, d5, 1, 1, 1, 0, 0;
  wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0; ret;"""
 
+# A word that the lower half of the block writes, loaded by all: what becomes of it for the others.
+SPECULATED = """ .local .align 8 .b8 l[16]; mov.u64 d4, l; ld.param.u64 d1, [a]; mul.wide.u32 d2, r1, 4; add.s64 d3, d1, d2;
+ mov.u32 r9, 3; setp.lt.u32 p1, r1, 16; @!p1 bra X; st.local.u32 [d4], r9;
+X: ld.local.u32 r2, [d4]; """
+
+# (how the loaded word is used, what makes that right)
+POISON = {
+    "stored": ("st.global.u32 [d3], r2; ret;", "@p1 st.global.u32 [d3], r2; ret;"),
+    "selected": ("selp.b32 r3, 5, r2, p1; st.global.u32 [d3], r3; ret;", "selp.b32 r3, r2, 5, p1; st.global.u32 [d3], r3; ret;"),
+    "added, then stored": (
+        "add.u32 r3, r2, 1; add.u32 r3, r3, r3; st.global.u32 [d3], r3; ret;",
+        "add.u32 r3, r2, 1; mov.u32 r3, 4; st.global.u32 [d3], r3; ret;",
+    ),
+    "branched on": ("setp.eq.u32 p2, r2, 3; @p2 bra Y; ret; Y: ret;", "setp.eq.u32 p2, r2, 3; @!p1 ret; @p2 bra Y; ret; Y: ret;"),
+    "a guard": (
+        "setp.eq.u32 p2, r2, 3; @p2 st.global.u32 [d3], r1; ret;",
+        "setp.eq.u32 p2, r2, 3; and.pred p2, p2, p1; selp.b32 r2, r2, 0, p1; st.global.u32 [d3], r2; ret;",
+    ),
+    "an address": (
+        "mul.wide.u32 d5, r2, 0; add.s64 d5, d5, d3; ld.global.u32 r4, [d5]; ret;",
+        "mul.wide.u32 d5, r2, 0; add.s64 d5, d5, d3; @p1 ld.global.u32 r4, [d5]; ret;",
+    ),
+    "given to another lane": ("shfl.sync.bfly.b32 r4, r2, 1, 31, -1; ret;", "shfl.sync.bfly.b32 r4, r9, 1, 31, -1; ret;"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("use", POISON)
+def test_local_memory_that_nobody_wrote_is_reported_where_it_decides(use: str) -> None:
+    bad, good = (SPECULATED + body for body in POISON[use])
+    check(Planted(use, K.UNINITIALISED, bad, good, params=PTR, args=zeros(), mentions=("local memory",)))
+
+
 CASES = [
     swap("atomic of a block's scope, two blocks", K.RACE_BLOCKS, COUNT, ".gpu", ".cta", params=PTR, args=zeros(), options=TWO_BLOCKS),
     swap("reduction of a cluster's scope", K.RACE_BLOCKS, REDUCE, ".gpu", ".cluster", params=PTR, args=zeros(), options=TWO_BLOCKS),
