@@ -26,6 +26,7 @@ class HazardKind(StrEnum, metaclass=Choices):
     IMPOSSIBLE_WAIT = "impossible_wait"  # a wait that nothing can end
     BARRIER_MISUSE = "barrier_misuse"  # an mbarrier used before init, or arrived at too often
     DEADLOCK = "deadlock"  # always: nothing can run
+    LIVELOCK = "livelock"  # always: all that runs repeats itself, and nobody can change what it reads
     DIVERGENCE = "divergence"  # always: lanes of a warp part at an instruction that needs them together
     BARRIER_COUNT = "barrier_count"  # a named barrier's thread count is wrong
     OUT_OF_BOUNDS = "out_of_bounds"  # outside of arrays, or of a line's own SMEM; a peer's memory through .shared
@@ -46,6 +47,7 @@ class HazardKind(StrEnum, metaclass=Choices):
 ALWAYS = frozenset(
     {
         HazardKind.DEADLOCK,
+        HazardKind.LIVELOCK,
         HazardKind.DIVERGENCE,
         HazardKind.SHARED_CAPACITY,
         HazardKind.CLUSTER_SIZE,

@@ -23,6 +23,7 @@ from .global_shadow import GlobalShadow, prepare_buffers, report_unwritten
 from .group import Group
 from .hazards import Reporter, RunReport
 from .kinds import HazardKind
+from .livelock import Watch, livelock
 from .mbarriers import TIMED_OUT, MbarrierWait
 from .memory import SHARED_RESERVED, GlobalMemory
 from .program import Program, Seg
@@ -104,6 +105,7 @@ class Run:
         self._seen_at = -1
         self._looked_at = -1
         self._looks = 0
+        self.watch = Watch(self)
 
     # --- set-up --------------------------------------------------------------------------------
 
@@ -223,7 +225,7 @@ class Run:
             if not self.resident:
                 self._admit(per_batch)
             batch = self._pick()
-            while batch.ready:
+            while batch.ready and not self.watch.repeats(batch):
                 batch.step()
                 batch.engine.stepped()
             if batch.done:
@@ -231,6 +233,9 @@ class Run:
                 batch.engine.at_exit()
                 self.resident.remove(batch)
                 batch.close()
+                continue
+            if batch.ready:
+                self._let_others(per_batch, room)
                 continue
             if batch.engine.unblock():
                 continue
@@ -240,7 +245,21 @@ class Run:
 
     def _pick(self) -> Batch:
         able = [b for b in self.resident if b.ready or b.done] or self.resident
+        if len(able) > 1 and self.watch.asleep:
+            able = [b for b in able if not self.watch.rests(b)] or able
         return able[0] if self.rng is None or len(able) == 1 else self.rng.choice(able)
+
+    def _let_others(self, per_batch: int, room: int) -> None:
+        """A batch repeats itself: whoever may still change that runs; else it is a livelock."""
+        awake = [b for b in self.resident if not self.watch.rests(b)]
+        if any(b.ready or b.done for b in awake) or any(b.engine.unblock() for b in awake):
+            return
+        held = sum(b.blocks for b in self.resident)
+        if self.next_block < self.blocks and held < room:
+            self._admit(min(per_batch, room - held))
+            return
+        if self.watch.polled_before() or not self._wake_pollers():
+            livelock(self)
 
     def _all_wait(self, per_batch: int, room: int) -> None:
         """No group is ready: let pending copies land, pollers look again, or more blocks in; else it is a deadlock."""

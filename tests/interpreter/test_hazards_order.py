@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kernel_dsl.runtime.interpreter import HazardError
 from kernel_dsl.runtime.interpreter import HazardKind as K
 
-from .planted import Planted, check, swap
+from .launching import SCHEDULES, kernel, launch
+from .planted import REGISTERS, Planted, check, swap
 
 PTR = ".param .u64 a"
 WORD = " ld.param.u64 d1, [a]; mul.wide.u32 d2, r1, 4; add.s64 d3, d1, d2;"
@@ -110,6 +112,40 @@ CASES = [
     swap("product of what was not fenced", K.MISSING_PROXY_FENCE, PRODUCT, "fence.proxy.async.shared::cta;",
         options={"block": 128}),
 ]  # fmt: skip
+
+
+# All warps go round by barriers and shared memory until the word is set; by block 1, or by nobody.
+SPIN = """.shared .align 4 .b32 s; ld.param.u64 d1, [a]; mov.u32 r2, %ctaid.x; setp.eq.u32 p1, r1, 0; setp.eq.u32 p2, r2, 1;
+ @p2 bra SETS;
+L: @p1 ld.relaxed.gpu.global.u32 r3, [d1]; @p1 st.shared.u32 [s], r3; bar.sync 0; ld.shared.u32 r4, [s]; bar.sync 0;
+ setp.eq.u32 p3, r4, 0; @p3 bra L; ret;
+SETS: @p1 st.relaxed.gpu.global.u32 [d1], 1; ret;"""
+# The same, and each turn counts in a register: for how long it goes on is no one's business.
+COUNTS = SPIN.replace("bar.sync 0; ld.shared", "add.u32 r9, r9, 1; setp.gt.u32 p4, r9, 3000; @p4 ret; bar.sync 0; ld.shared")
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_spin_that_nobody_ends(schedule: str) -> None:
+    for blocks in (1, 2):
+        text = kernel(PTR, REGISTERS + SPIN)
+        if blocks == 2:
+            launch(text, "k", [np.zeros(4, np.int32)], block=64, grid=2, schedule=schedule)
+            continue
+        with pytest.raises(HazardError, match="repeats itself") as caught:
+            launch(text, "k", [np.zeros(4, np.int32)], block=64, schedule=schedule, step_budget=2_000_000)
+        assert caught.value.kind == K.LIVELOCK
+
+
+def test_a_spin_that_counts_ends() -> None:
+    text = kernel(PTR, REGISTERS + " mov.u32 r9, 0;" + COUNTS)
+    launch(text, "k", [np.zeros(4, np.int32)], block=64)
+
+
+def test_blocks_that_wait_for_one_another_in_a_circle() -> None:
+    text = kernel(PTR, REGISTERS + SPIN.replace("setp.eq.u32 p2, r2, 1;", "setp.gt.u32 p2, r2, 9;"))
+    with pytest.raises(HazardError) as caught:
+        launch(text, "k", [np.zeros(4, np.int32)], block=64, grid=3, step_budget=2_000_000)
+    assert caught.value.kind == K.LIVELOCK
 
 
 @pytest.mark.parametrize("case", CASES, ids=[c.name for c in CASES])
