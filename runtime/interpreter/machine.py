@@ -464,6 +464,12 @@ def run_module(
         program = Program(module, entry)
         program.code(entry)
         module.programs[entry] = program
+    required = program.entry.directives.get("reqnctapercluster")
+    if required is not None:  # the directive alone makes clusters (PTX ISA 11.7.3)
+        x, y, z = (*required, 1, 1)[:3]
+        if cluster not in ((1, 1, 1), (x, y, z)):
+            raise ValueError(f"the entry requires clusters of {(x, y, z)}, not {cluster}")
+        cluster = x, y, z
     run = Run(
         program, params, grid, block, cluster, dynamic_smem, memory, target, config, names, lines,
         kernel_name,

@@ -37,6 +37,7 @@ MMA_LINES = (
     f"{_LAYOUTS} {_BIG} s32 u8 u8 s32 satfinite?",
     f"{_LAYOUTS} m16n16k8 f32 tf32 tf32 f32",
     f"{_LAYOUTS} m8n8k4 rn|rz|rm|rp? f64 f64 f64 f64",
+    f"{_LAYOUTS} m8n8k4 f64 f64 f64 f64 rn|rz|rm|rp",  # as nvcc writes it
 )
 _SPACES = "shared::cta|shared|global?"
 MEMORY_LINES = {

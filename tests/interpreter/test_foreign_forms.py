@@ -1,0 +1,52 @@
+"""PTX as other compilers write it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from .launching import HEADER, kernel, launch
+from .planted import REGISTERS
+
+PTR = ".param .u64 a"
+ADDRESS = " ld.param.u64 d1, [a]; mul.wide.u32 d2, r1, 4; add.s64 d3, d1, d2;"
+
+
+def test_a_vector_of_one() -> None:
+    out = np.zeros(32, np.int32)
+    body = ADDRESS + " ld.global.b32 { r2 }, [ d3 + 0 ]; add.u32 r2, r2, r1; st.global.b32 [ d3 + 0 ], { r2 }; ret;"
+    launch(kernel(PTR, REGISTERS + body), "k", [out])
+    np.testing.assert_array_equal(out, np.arange(32))
+
+
+@pytest.mark.parametrize("types", ["f64.f64.f64.f64.rn", "rn.f64.f64.f64.f64", "f64.f64.f64.f64"])
+def test_the_rounding_of_wmma_first_or_last(types: str) -> None:
+    body = f""" .reg .f64 g<9>; mov.f64 g1, 0d3FF0000000000000; mov.f64 g2, g1; mov.f64 g3, 0d0000000000000000; mov.f64 g4, g3;
+ wmma.mma.sync.aligned.row.col.m8n8k4.{types} {{g5, g6}}, {{g1}}, {{g2}}, {{g3, g4}}; cvt.rzi.s32.f64 r3, g5;
+ st.global.u32 [d3], r3; ret;"""
+    out = np.zeros(32, np.int32)
+    launch(kernel(PTR, REGISTERS + ADDRESS + body), "k", [out])
+    assert (out == 4).all()
+
+
+CLUSTER = f"""{HEADER}.visible .entry k({PTR}) .explicitcluster .reqnctapercluster 2, 1, 1
+{{ {REGISTERS} ld.param.u64 d1, [a]; mov.u32 r2, %ctaid.x; mul.wide.u32 d2, r2, 4; add.s64 d3, d1, d2;
+ mov.u32 r3, %cluster_nctaid.x; st.global.u32 [d3], r3; ret; }}"""
+
+
+def test_the_directive_alone_makes_clusters() -> None:
+    out = np.zeros(4, np.int32)
+    launch(CLUSTER, "k", [out], block=1, grid=4)
+    assert out.tolist() == [2, 2, 2, 2]
+    with pytest.raises(ValueError, match="requires clusters of"):
+        launch(CLUSTER, "k", [out], block=1, grid=4, cluster=(4, 1, 1))
+
+
+def test_atomics_of_16_bytes() -> None:
+    out = np.zeros(4, np.uint64)
+    body = """ .reg .b128 w<4>; .reg .b64 x<8>; ld.param.u64 d1, [a]; cvt.u64.u32 x1, r1; mov.u64 x2, 7; mov.b128 w1, {x1, x2};
+ setp.ne.u32 p1, r1, 5; @p1 ret; atom.global.exch.b128 w2, [d1], w1; mov.u64 x3, 9; mov.b128 w3, {x3, x2};
+ atom.global.cas.b128 w2, [d1], w1, w3; mov.b128 {x4, x5}, w2; st.global.u64 [d1+16], x4; atom.global.cas.b128 w2, [d1], w1, w1;
+ mov.b128 {x4, x5}, w2; st.global.u64 [d1+24], x4; ret;"""
+    launch(kernel(PTR, REGISTERS + body), "k", [out])
+    assert out.tolist() == [9, 7, 5, 9]
