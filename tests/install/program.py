@@ -5,7 +5,8 @@ import runpy
 import sys
 
 import kernel_dsl as kd
-from kernel_dsl import lowering, runtime
+import lowering
+import runtime
 from kernel_dsl.runtime.assemble import find_ptxas
 from kernel_dsl.runtime.disk_cache import DiskCache
 from kernel_dsl.runtime.interpreter import (
