@@ -12,9 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
-from kernel_dsl.compiled import CompiledKernel, OutputSpec
+from kernel_dsl.compiled import CompiledKernel, OutputSpec, TensorMapParam
 from kernel_dsl.source import here
 
 from . import driver, memory, recording
@@ -32,6 +30,7 @@ from .errors import (
     where,
 )
 from .streams import stream_handle
+from .tensormap import refusal
 
 _Pair = tuple[ArrayView, ArrayView]
 Launch = Callable[[list[ArrayView], int, list[int]], None]
@@ -290,7 +289,7 @@ def _stage(state: PendingCall, fresh: list[int]) -> list[ArrayView]:
             continue
         twin = next((there for here, there in moved if here.size and here.same_memory(source)), None)
         if twin is None:
-            twin = _twin(state, source)
+            twin = _twin(state, i, source)
             moved.append((source, twin))
             if i not in fresh:
                 _bring(state, twin, source)
@@ -302,30 +301,59 @@ def _stage(state: PendingCall, fresh: list[int]) -> list[ArrayView]:
     return placed
 
 
-def _twin(state: PendingCall, source: ArrayView) -> ArrayView:
-    """Row-major memory for `source`'s elements on the side where the device is."""
+def _twin(state: PendingCall, i: int, source: ArrayView) -> ArrayView:
+    """Memory for the elements of array `i` on the side where the device is."""
+    layout = _layout(state, i, source)
     if state.job.device.kind != "cuda":
-        return memory.host_view(np.empty(source.shape, source.dtype.numpy), source.dtype)
+        return memory.host_memory(source, layout)
     index = state.job.device.index
-    block = memory.DeviceMemory(cuda_device(index).context, source.nbytes, state.handle)
+    block = memory.DeviceMemory(cuda_device(index).context, layout.count * source.dtype.itemsize, state.handle)
     state.blocks.append(block)
-    return block.view(source.shape, source.dtype, index)
+    return layout.at(block.address, source, ("cuda", index), block)
+
+
+def _layout(state: PendingCall, i: int, source: ArrayView) -> memory.Layout:
+    """How the copy lies: without gaps, unless TMA can't address that and can address what the caller passes."""
+    kernel, plain = state.job.kernel, memory.gapless(source)
+    if kernel is None or source.contiguous:
+        return plain
+    same = {j for j, other in enumerate(state.views) if j == i or other.same_memory(source)}
+    maps = [p for p in kernel.params if isinstance(p, TensorMapParam) and p.array in same]
+    for layout in (plain, memory.alike(source)):
+        if all(refusal(p, layout.at(0, source, source.device, None)) is None for p in maps):
+            return layout
+    return plain
 
 
 def _bring(state: PendingCall, twin: ArrayView, source: ArrayView) -> None:
     if source.device == CPU and not source.contiguous:
-        source = memory.host_view(np.ascontiguousarray(memory.host_array(source)), source.dtype)
-        state.keep.append(source)
+        laid = memory.host_memory(source, _as_it_lies(twin))
+        memory.copy(laid, source)
+        state.keep.append(laid)
+        twin, source = memory.flat(twin), memory.flat(laid)
     memory.copy(twin, source, state.handle)
+
+
+def _as_it_lies(twin: ArrayView) -> memory.Layout:
+    first, last = twin.span()
+    return memory.Layout(twin.strides, (last - first) // twin.dtype.itemsize)
 
 
 def _unstage(state: PendingCall) -> None:
     """Copy results back to where the caller's arrays lie, and give back what was borrowed."""
     if not state.back and not state.blocks:
         return
+    laid: list[_Pair] = []
     for target, twin in state.back:
-        memory.copy(target, twin, state.handle)
+        if target.device == CPU and not target.contiguous:
+            pulled = memory.host_memory(target, _as_it_lies(twin))
+            memory.copy(memory.flat(pulled), memory.flat(twin), state.handle)
+            laid.append((target, pulled))
+        else:
+            memory.copy(target, twin, state.handle)
     driver.check(driver.api().cuStreamSynchronize(state.handle))
+    for target, pulled in laid:
+        memory.copy(target, pulled)
     for block in state.blocks:
         block.close()
 

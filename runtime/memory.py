@@ -6,18 +6,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from kernel_dsl.dtypes import DType
+from kernel_dsl.dtypes import DType, uint8
 
 from . import driver, recording
 from .arrays import CPU, ArrayView, row_major
 from .errors import ArgumentValueError
 
 _MAX_PITCH = 2**31 - 1
+_UNIT = 16  # bytes: the widest vector, and what TMA counts strides in
 
 
 class _Host:
@@ -50,6 +51,40 @@ def host_view(array: np.ndarray[Any, np.dtype[Any]], dtype: DType) -> ArrayView:
     item = dtype.itemsize
     strides = tuple(s // item for s in array.strides)
     return ArrayView(array.ctypes.data, array.shape, strides, dtype, CPU, "numpy", False, array)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a copy lies: its strides, none negative, and how many elements it spans."""
+
+    strides: tuple[int, ...]
+    count: int
+
+    def at(self, address: int, source: ArrayView, device: tuple[str, int], owner: Any) -> ArrayView:
+        """The copy of `source` in memory that begins at `address`."""
+        return ArrayView(address, source.shape, self.strides, source.dtype, device, "generic", False, owner)
+
+
+def gapless(source: ArrayView) -> Layout:
+    """A row-major copy."""
+    return Layout(row_major(source.shape), source.size)
+
+
+def alike(source: ArrayView) -> Layout:
+    """A copy that TMA can address where it can address `source`, if that has no negative strides.
+
+    The order of axes stays, and multiples of 16 bytes stay such. Wide gaps become narrow ones, and elements that share memory
+    lie apart.
+    """
+    unit = max(_UNIT // source.dtype.itemsize, 1)
+    strides, count = list(row_major(source.shape)), 1
+    moving = [axis for axis, extent in enumerate(source.shape) if extent > 1]
+    # from the innermost axis on; one without a stride is as if it were outermost
+    moving.sort(key=lambda axis: (source.strides[axis] == 0, abs(source.strides[axis]), -axis))
+    for axis in moving:
+        strides[axis] = count if source.strides[axis] % unit else -(-count // unit) * unit
+        count += strides[axis] * (source.shape[axis] - 1)
+    return Layout(tuple(strides), count if source.size else 0)
 
 
 @dataclass(slots=True)
@@ -94,6 +129,18 @@ def walk(views: Sequence[ArrayView], unit: int) -> Rows:
     outer = tuple(extent for extent, _ in merged)
     steps = [tuple(step[v] for _, step in merged) for v in range(len(views))]
     return Rows(outer, steps, height, width, pitches)
+
+
+def host_memory(source: ArrayView, layout: Layout) -> ArrayView:
+    """Host memory for the elements of `source`; nothing is in it."""
+    owner = np.empty(layout.count * source.dtype.itemsize, np.uint8)
+    return layout.at(owner.ctypes.data, source, CPU, owner)
+
+
+def flat(array: ArrayView) -> ArrayView:
+    """All memory that an array spans, gaps too, as an array of bytes."""
+    first, last = array.span()
+    return replace(array, address=first, shape=(last - first,), strides=(1,), dtype=uint8)
 
 
 def copy(target: ArrayView, source: ArrayView, stream: int = 0) -> None:

@@ -70,6 +70,15 @@ def plan(param: TensorMapParam, view: ArrayView, name: str = "the array") -> Ten
     return made
 
 
+def refusal(param: TensorMapParam, view: ArrayView) -> str | None:
+    """Why TMA cannot address the array; None where it can."""
+    try:
+        plan(param, view)
+    except ArgumentValueError as error:
+        return str(error)
+    return None
+
+
 def _dimensions(param: TensorMapParam, view: ArrayView, name: str) -> tuple[list[int], list[int], int]:
     """Extents and element strides of the tensor's dimensions, outermost first, and the element that it starts at."""
     split = dict(param.split)

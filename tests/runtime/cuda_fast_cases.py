@@ -226,6 +226,15 @@ def test_a_host_array_of_any_strides_reaches_tma_as_a_copy(player: Player) -> No
     assert words[3:6].tolist() == [128, 40, 512]  # columns, rows, bytes from row to row
 
 
+def test_a_host_array_that_tma_can_address_stays_so(player: Player) -> None:
+    """Rows of 12 bytes at multiples of 16: a row-major copy would be none that the kernel's descriptor can have."""
+    kernel = tile_kernel(40, 3)
+    x = np.arange(40 * 8, dtype=np.float32).reshape(40, 8)[:, :3]
+    runtime.call(kernel, cuda_device(0).load(kernel), [x], [])
+    words = np.frombuffer(player.launches[-1].params[0], np.uint64)
+    assert words[3:6].tolist() == [3, 40, 16]
+
+
 def test_tensor_maps_are_fast(player: Player, torch: Any) -> None:
     kernel = tile_kernel(64, 128)
     loaded = cuda_device(0).load(kernel)

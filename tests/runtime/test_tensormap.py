@@ -12,7 +12,8 @@ from kernel_dsl.compiled import OobFill, Swizzle, TensorMapParam
 from kernel_dsl.dtypes import float16, float32
 from kernel_dsl.runtime.arrays import ArrayView, row_major
 from kernel_dsl.runtime.errors import ArgumentValueError
-from kernel_dsl.runtime.tensormap import plan
+from kernel_dsl.runtime.memory import alike
+from kernel_dsl.runtime.tensormap import plan, refusal
 
 
 def array(shape: tuple[int, ...], strides: Any = None, dtype: Any = float32, address: int = 4096) -> Any:
@@ -47,6 +48,36 @@ def test_a_window_is_the_tensor() -> None:
 def test_unused_strides_are_replaced() -> None:
     made = plan(TensorMapParam(0, float32, (1, 1, 4)), array((1, 1, 6), (7, 3, 1)))
     assert made is not None and made.strides == (32, 32)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_a_copy_lies_where_tma_can_address_it(seed: int) -> None:
+    """What TMA can address as it lies, it can address in the copy that other memory gets."""
+    rng = np.random.default_rng(seed)
+    dtype = (float32, float16, dtypes.int8, dtypes.float64)[seed % 4]
+    rank = int(rng.integers(1, 5))
+    shape = tuple(int(n) for n in rng.choice([1, 2, 3, 5, 12, 17], rank))
+    order = rng.permutation(rank)
+    strides, reach = [0] * rank, 1
+    for axis in order:
+        strides[axis] = (
+            reach if rng.random() < 0.3 or reach == 1 else -(-reach * dtype.itemsize // 16) * 16 // dtype.itemsize
+        )
+        strides[axis] *= int(rng.random() > 0.1)
+        reach = max(reach, strides[axis] * shape[axis] + int(rng.integers(0, 40)))
+    source = array(shape, tuple(strides), dtype)
+    box = (*(1,) * (rank - 1), 16 // dtype.itemsize)
+    axes = tuple(int(axis) for axis in order[::-1])
+    layout = alike(source)
+    copy = layout.at(0, source, ("cuda", 0), None)
+    assert copy.span()[1] == layout.count * dtype.itemsize and not copy.broadcast
+    places = sum(
+        np.arange(n).reshape(n, *[1] * (rank - 1 - i)) * s
+        for i, (n, s) in enumerate(zip(shape, copy.strides, strict=True))
+    )
+    assert len(np.unique(places)) == source.size
+    taken = refusal(TensorMapParam(0, dtype, box, axes=axes), source) is None
+    assert not taken or refusal(TensorMapParam(0, dtype, box, axes=axes), copy) is None
 
 
 def test_no_elements_no_descriptor() -> None:
