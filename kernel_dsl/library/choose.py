@@ -7,11 +7,13 @@ from functools import cache
 from math import prod
 from typing import Any
 
+from ..refs import strides_of
 from .blocks import steps_of
 from .combine import partial_problem
 from .families import is_mixed as mixes
 from .lane_product import TILES as LANE_TILES
 from .lane_product import LaneConfig
+from .operands import why_not_tma
 from .pack import Packing
 from .persistent_matmul import MatmulConfig, from_registers
 from .problem import Problem
@@ -286,5 +288,8 @@ def part_options(p: Problem, tile_k: int) -> list[int]:
 def split(p: Problem, parts: int) -> Problem:
     """The problem of the kernel that multiplies, where K is cut in parts."""
     whole = parts == 1 and p.gate is None
-    made = p if whole else partial_problem(p, parts)
-    return made if whole or p.N * made.out_dtype.itemsize % 16 == 0 else replace(made, lanes=1)
+    if whole:
+        return p
+    made = partial_problem(p, parts)
+    shape = (parts, *p.batch, p.M, p.N) if parts > 1 else (*p.batch, p.M, p.N)
+    return replace(made, lanes=1) if why_not_tma(shape, strides_of(shape), made.out_dtype.itemsize, 0) else made

@@ -15,7 +15,7 @@ from . import choose as costs
 from .combine import combine_kernel
 from .families import FP8, Family
 from .lane_product import lane_kernel
-from .operands import Operand
+from .operands import MAX_RANK, Operand
 from .pack import Packing, pack_kernel
 from .persistent_matmul import MatmulConfig, matmul_kernel
 from .problem import Problem
@@ -100,7 +100,7 @@ def _options(
         )  # type: ignore[assignment]
         yield from _cut(p, laid(p, found, a, b), found, "lane", costs.lane_options(p), costs.lane_clocks, blocks)
         return
-    fast = target.supports(Feature.WGMMA | Feature.TMA) and how.a != kd.float64
+    fast = target.supports(Feature.WGMMA | Feature.TMA) and how.a != kd.float64 and len(p.batch) + 2 <= MAX_RANK
     if fast:
         yield from _fast(p, a, b, how, config, blocks)
         if config is not None:

@@ -10,11 +10,13 @@ import pytest
 import kernel_dsl as kd
 from kernel_dsl.library.arguments import Options, request
 from kernel_dsl.library.lane_product import TILES, LaneConfig, lane_kernel
+from kernel_dsl.library.operands import why_not_tma
 from kernel_dsl.library.pack import Packing, pack_kernel
 from kernel_dsl.library.persistent_matmul import MatmulConfig, matmul_kernel
 from kernel_dsl.library.problem import Problem
 from kernel_dsl.library.routes import Route, route
 from kernel_dsl.library.tile_product import TileConfig, tile_kernel
+from kernel_dsl.refs import strides_of
 from kernel_dsl.stages import target_named
 
 from .helpers import assemble, random, relative
@@ -30,9 +32,12 @@ Spec = kd.ShapeDtypeStruct
 class Lying:
     """A struct with strides and an address, for what is decided without data."""
 
-    def __init__(self, shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...] | None = None) -> None:
+    def __init__(
+        self, shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...] | None = None, address: int = 0
+    ) -> None:
         self.shape, self.dtype = shape, dtype
-        self.strides = tuple(s * dtype.itemsize for s in strides or (shape[1], 1))
+        self.strides = tuple(s * dtype.itemsize for s in strides or strides_of(shape))
+        self.__array_interface__ = {"data": (address, False)}
 
 
 def routed(M: int, N: int, K: int, dtype: Any, ta: bool, tb: bool, target: str | None = None, **options: Any) -> Route:
@@ -144,6 +149,60 @@ def test_batches(batches: Any, dtype: Any) -> None:
 
 def test_more_axes_than_tma_copies() -> None:
     Call(bf16, bf16, (8, 16, 24), ("plain", "plain"), ((2, 1, 2, 1), (1, 2, 1, 2))).run(5, interpret=True)
+
+
+def _lying(rng: np.random.Generator, batch: tuple[int, ...], rows: int, columns: int, dtype: Any) -> Lying:
+    """A stack of matrices in any layout: turned, padded, at an odd address, batch axes exchanged."""
+    shape = (*batch, rows, columns)
+    order = list(range(len(batch)))
+    rng.shuffle(order)
+    order += [len(batch) + i for i in ((1, 0) if rng.random() < 0.5 else (0, 1))]
+    strides, reach = [0] * len(shape), 1
+    for axis in reversed(order):
+        strides[axis] = reach
+        reach *= shape[axis]
+        if rng.random() < 0.3:
+            reach += int(rng.choice([1, 16 - reach % 16]))
+    return Lying(shape, dtype, tuple(strides), int(rng.choice([0, dtype.itemsize, 16])))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_routes_give_tma_what_it_can_address(seed: int) -> None:
+    """Operands as they lie or as they are laid out anew, and results, parts of K too, of any number of axes."""
+    rng, fast = np.random.default_rng(seed), 0
+    for _ in range(12):
+        dtype = (bf16, f32, s8, kd.float8_e4m3fn)[rng.integers(4)]
+        batch = tuple(int(n) for n in rng.integers(1, 4, rng.integers(0, 5)))
+        M, N, K = (int(rng.choice(sizes)) for sizes in ((1, 16, 333, 1000), (1, 16, 333, 1000), (64, 1000, 32768)))
+        a, b = _lying(rng, batch, M, K, dtype), _lying(rng, batch, K, N, dtype)
+        out = _lying(rng, batch, M, N, f32) if rng.random() < 0.5 else None
+        r = request(a, b, Options(precision="tf32" if dtype == f32 else None, out_dtype=f32), out)
+        found = route(r.problem, r.left, r.right, r.family, None, target_named(None))
+        if found.kernel != "fast":
+            continue
+        fast += 1
+        for operand, packing in zip((r.left, r.right), found.packings, strict=True):
+            made = None if packing is None else packing.out
+            words = "" if made is None else why_not_tma(made.shape, strides_of(made.shape), made.dtype.itemsize, 0)
+            assert not words and (made is not None or operand.tma), (operand, packing, words)
+        p = found.problem
+        result = p.results(*((p.parts,) if p.parts > 1 else ()))
+        if found.whole is not None:
+            assert p.lanes or not why_not_tma(result.shape, strides_of(result.shape), result.dtype.itemsize, 0)
+        elif out is not None and not p.lanes:
+            strides = out.strides if not r.flipped else (*out.strides[:-2], out.strides[-1], out.strides[-2])
+            own = [s // 4 for s in strides[len(strides) - len(result.shape) :]]
+            assert not why_not_tma(result.shape, own, 4, out.__array_interface__["data"][0])
+    assert fast
+
+
+def test_parts_of_many_batches(interpret: Any) -> None:
+    """Three axes, rows, columns and parts are more than TMA stores."""
+    Call(bf16, bf16, (8, 16, 8192), ("plain", "turned"), ((1, 2, 1), (1, 2, 1))).run(5, interpret=interpret)
+    a = Lying((1, 2, 1, 8, 8192), bf16)
+    r = request(a, Lying((1, 2, 1, 8192, 16), bf16), Options(), None)
+    found = route(r.problem, r.left, r.right, r.family, None, target_named(None))
+    assert found.kernel == "fast" and found.problem.parts > 1 and found.problem.lanes
 
 
 def test_a_batch_of_rows_is_one_matrix(rng: Any) -> None:
