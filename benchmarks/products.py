@@ -22,7 +22,9 @@ import torch
 
 import kernel_dsl as kd
 from kernel_dsl.library import MatmulConfig
+from kernel_dsl.library.promoted_product import RUN
 
+from .bounds import fp8_error
 from .harness import clear_l2, machine
 
 F8 = torch.float8_e4m3fn
@@ -86,7 +88,8 @@ def poisoned(M: int, N: int, dtype: Any) -> Any:
 
 
 OUT = {torch.int8: torch.int32, F8: torch.bfloat16}
-BOUND = {torch.int8: 0.0, F8: 5e-3, torch.bfloat16: 4e-3, torch.float16: 1e-3, torch.float64: 1e-14}
+ROUNDED = 4e-3  # of bfloat16
+BOUND = {torch.int8: 0.0, torch.bfloat16: 4e-3, torch.float16: 1e-3, torch.float64: 1e-14}
 
 
 def peer_of(a: Any, b: Any, precision: str | None) -> Run:
@@ -94,7 +97,7 @@ def peer_of(a: Any, b: Any, precision: str | None) -> Run:
     one = torch.ones((), device=DEVICE)
 
     def fp8(x: Any, y: Any) -> Any:
-        return torch._scaled_mm(x, y, one, one, out_dtype=torch.bfloat16, use_fast_accum=True)
+        return torch._scaled_mm(x, y, one, one, out_dtype=torch.bfloat16, use_fast_accum=precision != "highest")
 
     def plain(x: Any, y: Any) -> Any:
         torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
@@ -139,6 +142,8 @@ def product(
         return error_of(out, a, b)
 
     bound = BOUND.get(dtype, {"tf32": 2e-3}.get(precision or "", 2e-6))
+    if dtype == F8:
+        bound = ROUNDED + fp8_error(K, RUN if precision == "highest" else None)
     item = a.element_size()
     moved = item * (M * K + K * N) + out.element_size() * M * N
     return Row(f"{name} {M}x{N}x{K} {layout}", 2.0 * M * N * K, ours, peer_of(a, b, precision), check, bound, moved)
@@ -154,6 +159,7 @@ def layouts() -> Iterator[Callable[[], Row]]:
     for dtype, word in ((torch.int8, "s8"), (F8, "e4m3")):
         for layout in LAYOUTS:
             yield lambda x=layout, d=dtype, w=word: product(w, 8192, 8192, 8192, d, x)
+    yield lambda: product("e4m3 highest", 8192, 8192, 8192, F8, "NT", "highest")
     yield lambda: product("s8", 8192, 2048, 4096, torch.int8, "NN")
     yield lambda: product("tf32", 8205, 2949, 5921, torch.float32, "NN", "tf32")
 
@@ -306,15 +312,18 @@ def scaled_row(M: int, N: int, K: int, form: str, config: MatmulConfig | None = 
         left, right = rows.double(), columns.double()
     else:
         rows = (torch.rand(kb, M, device=DEVICE) + 0.5).T
-        count = N if form == "blocks" else -(-N // 128)
-        columns = (torch.rand(count, kb, device=DEVICE) + 0.5).T
+        if form == "blocks":
+            columns = torch.rand(kb, N, device=DEVICE) + 0.5
+        else:
+            columns = (torch.rand(-(-N // 128), kb, device=DEVICE) + 0.5).T
         left = rows.double().repeat_interleave(128, 1)
         right = columns.double().repeat_interleave(128, 0)
         right = right if form == "blocks" else right.repeat_interleave(128, 1)[:, :N]
         functional: Any = torch.nn.functional
         kinds = getattr(functional, "ScalingType", None)
         recipe = None if kinds is None else (kinds.BlockWise1x128 if form == "blocks" else kinds.BlockWise128x128)
-        spare = functional.pad(columns.T.contiguous(), (0, -kb % 4)).T if form == "squares" else columns
+        # torch wants the scales of b as (N, blocks of K), along N
+        spare = functional.pad(columns.T.contiguous(), (0, -kb % 4)).T if form == "squares" else columns.T
 
         def peer() -> Any:
             if kinds is None:
@@ -335,7 +344,8 @@ def scaled_row(M: int, N: int, K: int, form: str, config: MatmulConfig | None = 
     words = f"e4m3 {form} {M}x{N}x{K}"
     if config is not None:
         words += f" {config.tile_m}x{config.tile_n} s{config.stages} c{config.cluster}x{config.cluster_n}"
-    return Row(words, 2.0 * M * N * K, ours, peer, check, 5e-3, M * K + N * K + 2.0 * M * N)
+    bound = ROUNDED + fp8_error(K, None if form == "rows" else 128)
+    return Row(words, 2.0 * M * N * K, ours, peer, check, bound, M * K + N * K + 2.0 * M * N)
 
 
 def scaled() -> Iterator[Callable[[], Row]]:

@@ -131,6 +131,7 @@ def request(a: Any, b: Any, o: Options, out: Any) -> Request:
         left.rows, right.rows, left.depth, how.a, how.b, _out_dtype(o, left.dtype, right.dtype),
         batch=batch, a_batch=left.batch, b_batch=right.batch, thrice=how.thrice,
         a_scaled=made.blocks["a_scale"] == "rows", b_scaled=made.blocks["b_scale"],
+        promoted=how.promoted and not any(made.blocks.values()),
     )  # fmt: skip
     if o.gated is None:
         p = replace(p, steps=(*own[0], *steps))

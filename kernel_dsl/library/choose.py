@@ -17,6 +17,7 @@ from .operands import why_not_tma
 from .pack import Packing
 from .persistent_matmul import MatmulConfig, from_registers
 from .problem import Problem
+from .promoted_product import RUN
 from .tile_product import TileConfig
 
 SMEM = 232448  # bytes a block has on Hopper
@@ -120,6 +121,10 @@ def clocks(problem: Problem, config: MatmulConfig, blocks: int) -> float:
     loads = (rows_a * p.dtype.itemsize + rows_b * p.b_dtype.itemsize) * t.tile_k / L2_BYTES
     if p.scaled:  # a warpgroup's own products, and then its multiply-adds, unless there are others' products meanwhile
         products = max(products, products / t.consumers + t.tile_m * t.tile_n / 128 / t.consumers + PROMOTION)
+    if p.promoted:
+        run = max(RUN // t.tile_k, 1)
+        alone = run * products / t.consumers + t.tile_m * t.tile_n / 128 / t.consumers + PROMOTION
+        products = max(products, alone / run)
     step = overlapped(products, loads)
     store = t.tile_m * t.tile_n * (p.out_dtype.itemsize / 64 if not p.lanes else LANE_STORE / p.lanes) + EDGE
     # in turns, one consumer's store hides behind the other's products; the last one's shows
@@ -185,7 +190,8 @@ def choose(problem: Problem, blocks: int, plain: bool = True) -> MatmulConfig:
         if plain and problem.plain and not problem.bias and not problem.accumulate
         else ACCUMULATORS_BESIDE_MORE
     )
-    tiles = [t for t in SCALED_TILES if t[1] < 192 or problem.b_scaled != "columns"] if problem.scaled else TILES
+    tiles = SCALED_TILES if problem.scaled or problem.promoted else TILES
+    tiles = [t for t in tiles if t[1] < 192 or problem.b_scaled != "columns"]
     made = [c for c in (configure(problem, *tile) for tile in tiles) if c is not None]
     made = [c for c in made if c.rows * c.tile_n <= room * 128 and gates(problem, c)]
     options = [replace(c, cluster=m, cluster_n=n) for c in made for m, n in CLUSTERS if m * n <= blocks]
@@ -270,9 +276,14 @@ def lane_options(p: Problem) -> list[LaneConfig]:
 
 
 def tile_options(p: Problem) -> list[TileConfig]:
-    """The sizes that a product by mma.sync may have: 64 bytes of K a stage, of float64 128, or as many as share a scale."""
+    """The sizes that a product by mma.sync may have: 64 bytes of K a stage, of float64 128, or as many as share a scale.
+
+    Where sums are promoted after each stage, there are two accumulators a lane.
+    """
     if p.scaled:
         return [TileConfig(64, n, 128, 3) for n in (128, 64) if n == 64 or p.dtype.itemsize == 1]
+    if p.thrice:
+        return [TileConfig(64, 64, 32, 3)]
     if p.wide.itemsize == 8:
         return [TileConfig(64, n, 16, 3) for n in (128, 64)]
     return [TileConfig(*tile, 64 // p.dtype.itemsize) for tile in TILE_SIZES]

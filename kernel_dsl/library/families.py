@@ -23,12 +23,15 @@ PRECISIONS = (None, "highest", "tf32", "tf32x3")
 
 @dataclass(frozen=True)
 class Family:
-    """What operands are multiplied as. `tensor`: by tensor cores; `thrice`: as high and low parts in tf32."""
+    """What operands are multiplied as. `tensor`: by tensor cores; `thrice`: as high and low parts in tf32; `promoted`: the tensor
+    cores' sums are added up in float32 registers every so often.
+    """
 
     a: DType
     b: DType
     tensor: bool = True
     thrice: bool = False
+    promoted: bool = False
 
 
 # (dtypes of one side, of the other, what both are multiplied as; None: each as it is)
@@ -54,11 +57,13 @@ def family(a: DType, b: DType, precision: str | None, names: tuple[str, str] = (
         what = f"precision={precision!r} for {a} and {b}"
         raise BadCallValue(kernel="matmul", what=what, hint="it is for products that are float32; leave it out")
     if row is not None:
-        return Family(*((row[2], row[2]) if row[2] is not None else (a, b)))
+        a, b = (row[2], row[2]) if row[2] is not None else (a, b)
+        return Family(a, b, promoted=precision == "highest" and a in FP8 and b in FP8)
     if common == f64:
         return Family(f64, f64)
     if precision in ("tf32", "tf32x3"):
-        return Family(f32, f32, thrice=precision == "tf32x3")
+        thrice = precision == "tf32x3"
+        return Family(f32, f32, thrice=thrice, promoted=thrice)
     if any(dtype.is_float for dtype in (a, b)):
         return Family(f32, f32, tensor=False)
     wide = kd.int64 if max(a.itemsize, b.itemsize) == 8 else kd.int32

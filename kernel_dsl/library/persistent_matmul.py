@@ -21,6 +21,7 @@ from ..kernel import identified
 from .blocks import own, start_of, steps_of, tile_of
 from .epilogue import Function, Tile, drawn, finish, join, outputs
 from .problem import Problem, Step
+from .promoted_product import RUN, promoted_product
 from .register_product import register_product
 from .scaled_product import Scales, scaled_product
 
@@ -216,7 +217,19 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
                 first = 0 if p.parts == 1 else part * steps
                 return scaled_product(acc, slot, steps, t.stages, left, right_of, loaded, consumed, own_scales, first)
 
+            def multiply_promoted(acc: Any) -> Any:
+                def left(slot: Any) -> Any:
+                    return a_smem.at[slot, kd.ds(share * rows, rows)]
+
+                def wait(slot: Any) -> None:
+                    kd.barrier_wait(loaded.at[turn * t.stages + slot])
+
+                run = RUN // t.tile_k
+                return promoted_product(acc, slot, steps, run, wait, left, right_of, next_slot, consumed)
+
             way = multiply_scaled if p.scaled else multiply_from_registers if from_registers(p) else multiply
+            if p.promoted and steps * t.tile_k > RUN:
+                way = multiply_promoted
             value, slot_after = kd.run_scoped(way, kd.ACC((rows, t.tile_n), p.accumulator))
             store_tile(value, refs, out_smem, me, m + share * rows, n, part, batch)
             return skip_others(slot_after)

@@ -44,6 +44,7 @@ class Problem:
     `a_batch`, `b_batch`: those of a and b, as many, 1 where all products share it. `parts` of K are summed up apart: the
     result is then (parts, *batch, M, N). `thrice`: a holds [high, low] along K, and so does b, each `depth` long:
     low * high + high * low + high * high is summed up.
+    `promoted`: the tensor cores' sums are added up in float32 registers every so often.
     `lanes`: elements that a lane stores at a time where TMA can't store the result, else 0.
     `a_scaled`: a comes with a scale (M, blocks of 128 of K) for each row and block; `b_scaled`: b with one for each block and
     column ("columns") or 128 columns ("blocks"), (blocks of K, N or blocks of N). These are kernels' arguments after b.
@@ -72,6 +73,7 @@ class Problem:
     b_scaled: str = ""
     gate: Step | None = None
     gated: tuple[tuple[Step, ...], tuple[Step, ...]] = ((), ())
+    promoted: bool = False
 
     @property
     def swapped(self) -> Problem:

@@ -182,7 +182,7 @@ def _tile_packings(a: Operand, b: Operand, how: Family, target: Target, fast: bo
     dtypes = [how.a, how.b]
     if dtypes[0] != dtypes[1] and dtypes[0] not in FP8 and kd.int8 in dtypes and any(d.is_float for d in dtypes):
         dtypes = [next(d for d in dtypes if d.is_float)] * 2
-    if any(d in FP8 for d in dtypes) and (fast or not target.supports(Feature.MMA_FP8)):
+    if any(d in FP8 for d in dtypes) and (fast or how.promoted or not target.supports(Feature.MMA_FP8)):
         dtypes = [kd.float16] * 2  # exact: every fp8 number is a float16
     found: list[Packing | None] = []
     odd = False

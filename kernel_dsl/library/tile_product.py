@@ -96,7 +96,7 @@ def tile_kernel(problem: Problem, config: TileConfig) -> Any:
             kd.wait_gmem_to_smem(2 * (t.stages - 2))
             fetch(step + t.stages - 1, kd.where(slot == 0, t.stages - 1, slot - 1))
             after = kd.where(slot == t.stages - 1, 0, slot + 1)
-            if p.scaled:
+            if p.scaled or p.thrice:
                 zero = kd.zeros((t.tile_m, t.tile_n), p.accumulator)
                 return promoted(acc, product(slot, zero), row, column), after
             return product(slot, acc), after

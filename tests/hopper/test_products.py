@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
+from benchmarks.bounds import fp8_error
 from kernel_dsl.library.arguments import Options, request
 from kernel_dsl.library.lane_product import TILES, LaneConfig, lane_kernel
 from kernel_dsl.library.operands import why_not_tma
 from kernel_dsl.library.pack import Packing, pack_kernel
 from kernel_dsl.library.persistent_matmul import MatmulConfig, matmul_kernel
 from kernel_dsl.library.problem import Problem
+from kernel_dsl.library.promoted_product import RUN
 from kernel_dsl.library.routes import Route, route
 from kernel_dsl.library.tile_product import TileConfig, tile_kernel
 from kernel_dsl.refs import strides_of
@@ -25,6 +27,7 @@ from .products import PLACES, Call, any_call, place
 pytestmark = [pytest.mark.tma, pytest.mark.wgmma]
 
 f16, bf16, f32, f64, s8 = kd.float16, kd.bfloat16, kd.float32, kd.float64, kd.int8
+e4m3 = kd.float8_e4m3fn
 LAYOUTS = [(False, False), (False, True), (True, False), (True, True)]
 Spec = kd.ShapeDtypeStruct
 
@@ -90,6 +93,46 @@ def test_three_products_are_as_good_as_float32(rng: Any) -> None:
         p: relative(kd.library.matmul(a, b, precision=p, interpret=True), exact) for p in (None, "tf32x3", "tf32")
     }
     assert errors["tf32x3"] < 1e-6 and errors[None] < 1e-6 and errors["tf32"] > 1e-5
+
+
+@pytest.mark.parametrize("K", [256, 272, 608, 1024])
+@pytest.mark.parametrize("tile", [(128, 64, 2), (64, 32, 1), (128, 192, 2)], ids=str)
+def test_promoted_sums(tile: Any, K: int, interpret: Any, rng: Any) -> None:
+    """Runs of 256 of K, the last of which may be shorter; on tiles and in stages of any number, and in turns."""
+    a, b = random(rng, (150, K), e4m3), random(rng, (40, K), e4m3)
+    p = Problem(150, 40, K, e4m3, e4m3, f32, b_transposed=True, promoted=True)
+    exact = a.astype(np.float64) @ b.T.astype(np.float64)
+    for stages, ping_pong in ((2, False), (3, tile[2] == 2)):
+        t = MatmulConfig(tile[0], tile[1], 128, stages, tile[2], epilogue_n=32, ping_pong=ping_pong)
+        got = matmul_kernel(p, t, 2)(a, b, interpret=interpret)
+        assert relative(got, exact) < 1e-6 + (fp8_error(K, RUN) if interpret is False else 0.0)
+
+
+def test_the_highest_precision_of_fp8(rng: Any) -> None:
+    """Sums leave the tensor cores: another kernel, and on targets without wgmma products of float16, which holds fp8."""
+    found = routed(4096, 4096, 4096, e4m3, False, True, precision="highest")
+    assert found.kernel == "fast" and found.problem.promoted
+    assert routed(4096, 4096, 4096, e4m3, False, True, "sm_89", precision="highest").problem.dtype == f16
+    assert not routed(4096, 4096, 4096, e4m3, False, True).problem.promoted
+    Call(e4m3, e4m3, (40, 24, 700), ("plain", "turned"), precision="highest", steps=("bias", "gated")).run(
+        3, interpret=True
+    )
+    Call(e4m3, e4m3, (8, 8, 4000), ("turned", "plain"), ((2,), (2,)), precision="highest").run(3, interpret=True)
+
+
+@pytest.mark.parametrize(("dtype", "precision"), [(f32, "tf32x3"), (e4m3, "highest")], ids=str)
+@pytest.mark.parametrize("shape", [(4096, 4096, 4096), (2050, 100, 4098), (16, 4000, 8191), (777, 999, 8192)], ids=str)
+def test_promoted_sums_do_not_spill(dtype: Any, precision: str, shape: Any) -> None:
+    """Nor are their products waited for one by one."""
+    M, N, K = shape
+    for target in (None, "sm_80", "sm_89", "sm_100a", "sm_120a"):
+        found = routed(M, N, K, dtype, False, True, target, precision=precision)
+        kernel, sides = found.multiply(132), [Spec((M, K), dtype), Spec((N, K), dtype)]
+        sides = [x if p is None else p.out for x, p in zip(sides, found.packings, strict=True)]
+        if target is None:
+            assert found.kernel == "fast" and assemble(kernel, *sides).resources.spills == 0
+        else:
+            assert kernel.lower(*sides, target=target).compile().resources.spills == 0
 
 
 def test_parts_beyond_tf32(interpret: Any) -> None:

@@ -1,0 +1,56 @@
+"""Products whose sums leave the tensor cores every so often, to be added up in float32 registers.
+
+The tensor cores cut off what an accumulator has no bits for, and always towards zero: the error of a sum grows with the number
+of its terms. A sum of `RUN` has little of it, and multiply-adds round the rest to nearest. A run's products are under way
+while the one before gives its stage back, as in a product without runs; between two runs the other warpgroup's products go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import kernel_dsl as kd
+
+RUN = 256  # elements of K in a sum that the tensor cores add up
+
+
+def promoted_product(
+    acc: Any,
+    slot: Any,
+    steps: int,
+    run: int,
+    wait: Callable[[Any], None],
+    left_of: Callable[[Any], Any],
+    right_of: Callable[[Any], Any],
+    next_slot: Callable[[Any], Any],
+    consumed: Any,
+) -> tuple[Any, Any]:
+    """The sums over `steps` stages of SMEM from `slot` on, as a value, with `run` of them in `acc` at a time; and the next slot.
+
+    `wait(slot)` returns when a stage is there; `left_of(slot)` and `right_of(slot)` are Refs to this warpgroup's A and B.
+    """
+    start = kd.layout_cast(kd.zeros(acc.shape, kd.float32), kd.Layout.WGMMA)
+
+    @kd.loop(0, steps, step=run, init_carry=(slot, start))
+    def end(first: Any, carry: Any) -> Any:
+        slot, total = carry
+        wait(slot)
+        kd.wgmma(acc, left_of(slot), right_of(slot), accumulate=False)
+
+        @kd.loop(1, run if steps % run == 0 else kd.minimum(run, steps - first), init_carry=(next_slot(slot), slot))
+        def ends(step: Any, carry: Any) -> Any:
+            slot, before = carry
+            wait(slot)
+            kd.wgmma(acc, left_of(slot), right_of(slot))
+            kd.wgmma_wait(1)
+            kd.barrier_arrive(consumed.at[before])
+            return next_slot(slot), slot
+
+        slot_after, last = ends
+        kd.wgmma_wait(0)
+        kd.barrier_arrive(consumed.at[last])
+        return slot_after, total + acc[...]
+
+    slot_after, total = end
+    return total, slot_after
