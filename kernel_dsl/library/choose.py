@@ -9,7 +9,7 @@ from typing import Any
 
 from ..refs import strides_of
 from .blocks import steps_of
-from .combine import partial_problem
+from .combine import in_flight, partial_problem
 from .families import is_mixed as mixes
 from .lane_product import TILES as LANE_TILES
 from .lane_product import LaneConfig
@@ -218,6 +218,8 @@ LANE_LOADS = {(128, 128): 1.0, (64, 64): 1.5, (32, 32): 3.0, (8, 128): 2.0, (128
 MMA_SHARE = 0.55  # of wgmma's rate: what mma.sync reaches
 MMA_F64 = 115  # multiply-adds of float64 a clock
 STEP_LATENCY, STEP_LATENCY_ONE_BY_ONE = 250, 1500  # clocks of a step that nothing hides: a barrier, or a load from GMEM
+COPIES = 4.5  # elements that a multiprocessor copies, a clock, where each is a copy of its own
+L2_LATENCY = 700  # clocks of loads that nothing hides
 L2_KEEPS = 30e6  # bytes that are still in L2 when the next kernel reads them
 L2_TOTAL = 3200  # bytes a clock of the whole GPU from and to L2
 ONE_BY_ONE = 2.5  # how much longer an operand takes that is read an element at a time
@@ -241,7 +243,8 @@ def combine_clocks(p: Problem, parts: int) -> float:
         return 0.0
     sums = prod(p.batch) * p.M * p.N
     bytes_ = sums * p.wide.itemsize * parts
-    return LAUNCH + bytes_ / (L2_TOTAL if bytes_ < L2_KEEPS else DRAM_BYTES) + sums * p.out_dtype.itemsize / DRAM_BYTES
+    read = parts // in_flight(parts) * L2_LATENCY + bytes_ / (L2_TOTAL if bytes_ < L2_KEEPS else DRAM_BYTES)
+    return LAUNCH + read + sums * p.out_dtype.itemsize / DRAM_BYTES
 
 
 def _tile_clocks(p: Problem, t: Any, blocks: int, rate: float, latency: float, share: int) -> float:
@@ -261,10 +264,17 @@ def lane_clocks(p: Problem, t: LaneConfig, blocks: int) -> float:
     return _tile_clocks(p, t, blocks, rate, STEP_LATENCY, 2 if t.tile_m * t.tile_n > 64 * 64 else 6)
 
 
-def tile_clocks(p: Problem, t: TileConfig, blocks: int, one_by_one: bool) -> float:
-    """An estimate for `tile_kernel`. `one_by_one`: an operand is loaded by elements of less than 4 bytes."""
+def tile_clocks(
+    p: Problem, t: TileConfig, blocks: int, one_by_one: bool, narrow: tuple[bool, ...] = (False, False)
+) -> float:
+    """An estimate for `tile_kernel`. `one_by_one`: an operand is loaded by elements of less than 4 bytes; `narrow`: a, b by
+    copies of single elements of 4 bytes or more.
+    """
     rate = MMA_F64 if p.wide.itemsize == 8 else MADS * MMA_SHARE * 2 / max(p.dtype.itemsize, p.b_dtype.itemsize)
     latency = STEP_LATENCY_ONE_BY_ONE if one_by_one else STEP_LATENCY
+    if not one_by_one and any(narrow):
+        copies = (t.tile_m * narrow[0] + t.tile_n * narrow[1]) * t.tile_k / COPIES
+        rate = min(rate, t.tile_m * t.tile_n * t.tile_k / copies)
     return _tile_clocks(p, t, blocks, rate, latency, 2 if t.tile_m * t.tile_n > 64 * 64 else 4)
 
 

@@ -15,7 +15,12 @@ from .epilogue import Tile, drawn, finish, join, outputs
 from .problem import Problem
 
 TILE_M, TILE_N = 8, 128
-UNROLLED = 16  # parts whose loads are all in flight
+UNROLLED = 16  # parts whose loads are in flight at once
+
+
+def in_flight(parts: int) -> int:
+    """Parts that are loaded together: as many as divide them."""
+    return max(n for n in range(1, UNROLLED + 1) if parts % n == 0)
 
 
 @cache
@@ -39,12 +44,18 @@ def combine_kernel(problem: Problem) -> Any:
 
             if p.parts == 1:
                 return partial[(*batch, rows, columns)]
-            if p.parts > UNROLLED:
-                return kd.fori_loop(1, p.parts, lambda number, total: total + part(number), part(0))
-            total = part(0)
-            for number in range(1, p.parts):
-                total = total + part(number)
-            return total
+
+            def added(total: Any, first: Any, numbers: range) -> Any:
+                for number in numbers:
+                    total = total + part(first + number)
+                return total
+
+            together = in_flight(p.parts)
+            total = added(part(0), 0, range(1, together))
+            if p.parts == together:
+                return total
+            rest = p.parts // together
+            return kd.fori_loop(1, rest, lambda group, total: added(total, group * together, range(together)), total)
 
         sums = [whole(partial) for partial in refs[:count]]
         tile = drawn(sums[0], p, extra, Tile(rows, columns, (*p.batch, p.M, p.N), tuple(batch), peak=peak), TILE_N)

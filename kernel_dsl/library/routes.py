@@ -106,9 +106,12 @@ def _options(
         if config is not None:
             return
     for found, one_by_one in _tile_packings(a, b, how, target, fast):
+        narrow = tuple(pack is None and not (o.tma or o.contiguous) for o, pack in zip((a, b), found, strict=True))
 
-        def clocks(q: Problem, t: Any, blocks: int, one_by_one: bool = one_by_one) -> float:
-            return costs.tile_clocks(q, t, blocks, one_by_one)
+        def clocks(
+            q: Problem, t: Any, blocks: int, one_by_one: bool = one_by_one, narrow: tuple[bool, ...] = narrow
+        ) -> float:
+            return costs.tile_clocks(q, t, blocks, one_by_one, narrow)
 
         q = laid(p, found, a, b)
         if any(pack is not None for pack in found):

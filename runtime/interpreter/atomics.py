@@ -197,7 +197,9 @@ def _cas(k: Compiler, ins: Instruction, form: AtomForm, dest: Any, address: Any,
     return run
 
 
-def _wide(k: Compiler, ins: Instruction, form: AtomForm, dest: Any, address: Any, space: Any, operands: list[Any]) -> Op:
+def _wide(
+    k: Compiler, ins: Instruction, form: AtomForm, dest: Any, address: Any, space: Any, operands: list[Any]
+) -> Op:
     """exch and cas of 16 bytes: two words of 8, as registers hold them."""
     write = k.writer(dest, "b128")
     readers = [_pair(k, o) for o in operands[: 2 if form.operation == "cas" else 1]]

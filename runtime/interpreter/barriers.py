@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 
+
 @dataclass(slots=True)
 class Waiting:
     """Warps that wait at a barrier: `group` stands where they go on; `write` puts a reduction's result."""
@@ -215,6 +216,7 @@ class Barriers:
 
 
 # --- instructions -----------------------------------------------------------------------------------
+
 
 @builds("bar.warp.sync")
 def build_warp_barrier(k: Compiler, ins: Instruction) -> Op:

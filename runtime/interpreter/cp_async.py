@@ -21,6 +21,7 @@ from .spaces import Part, own_only
 
 Array = npt.NDArray[Any]
 
+
 @builds("cp.async.commit_group cp.async.bulk.commit_group")
 def build_commit(k: Compiler, ins: Instruction) -> Op:
     """cp.async{.bulk}.commit_group."""

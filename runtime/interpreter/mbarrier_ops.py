@@ -236,6 +236,7 @@ def build_wait(k: Compiler, ins: Instruction) -> Op:
 
 # --- fences -----------------------------------------------------------------------------------------
 
+
 @builds("fence membar")
 def build_fence(k: Compiler, ins: Instruction) -> Op:
     """fence in all its forms, and membar."""

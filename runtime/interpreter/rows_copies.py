@@ -12,7 +12,11 @@ def _size(w: Words, operands: Operands) -> str:
     assert isinstance(size, Imm)
     if size.value not in (4, 8, 16) or (w["cache"] == "cg" and size.value != 16):
         return f"copies of {size.value} bytes are not possible"
-    return f"the source is at most {size.value} bytes" if isinstance(given, Imm) and not 0 <= given.value <= size.value else ""
+    return (
+        f"the source is at most {size.value} bytes"
+        if isinstance(given, Imm) and not 0 <= given.value <= size.value
+        else ""
+    )
 
 
 row("cp.async",

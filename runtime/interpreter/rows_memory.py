@@ -32,7 +32,11 @@ def _mmio(w: Words, operands: Operands) -> str:
     if not w["mmio"]:
         return ""
     fits = w["order"] == "relaxed" and w["scope"] == "sys" and w["space"] in ("", "global")
-    return "" if fits and not w["vec"] and not w["l1"] and not w["hint"] else ".mmio wants .relaxed.sys, global, one element"
+    return (
+        ""
+        if fits and not w["vec"] and not w["l1"] and not w["hint"]
+        else ".mmio wants .relaxed.sys, global, one element"
+    )
 
 
 def _caches(w: Words, operands: Operands) -> str:
@@ -187,7 +191,12 @@ def _part(w: Words, operands: Operands) -> str:
     return "" if fits else "the primary size is at most the total"
 
 
-row("prefetch", "space=global|local|const|param? level=L1|L2|L2::evict_last|L2::evict_normal|tensormap", "[~space]", _level)
+row(
+    "prefetch",
+    "space=global|local|const|param? level=L1|L2|L2::evict_last|L2::evict_normal|tensormap",
+    "[~space]",
+    _level,
+)
 row("prefetchu", "level=L1", "[/global]")
 row("applypriority", "space=global? level=L2::evict_normal", "[space] #", _line)
 row("discard", "space=global? level=L2", "[space] #", _line)

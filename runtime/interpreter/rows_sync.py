@@ -29,7 +29,14 @@ for _names, _aligned in (("bar", "bar.cta"), ""), (("barrier", "barrier.cta"), "
     for _name in _names:
         row(_name, "action=sync" + _aligned, "S:u32 S:u32?", _numbers, waits=True)
         row(_name + ".arrive", _aligned, "S:u32 S:u32", _numbers, _counted, waits=True)
-        row(_name + ".red", "op=popc|and|or type=u32|pred" + _aligned, "D! S:u32 S:u32? P", _reduction, _numbers, waits=True)
+        row(
+            _name + ".red",
+            "op=popc|and|or type=u32|pred" + _aligned,
+            "D! S:u32 S:u32? P",
+            _reduction,
+            _numbers,
+            waits=True,
+        )
 row("bar.warp.sync", "", "S:u32", waits=True)
 row("barrier.cluster.arrive", "order=release|relaxed? aligned?", "", waits=True)
 row("barrier.cluster.wait", "order=acquire? aligned?", "", waits=True)
@@ -39,14 +46,22 @@ def _fence(w: Words, operands: Operands) -> str:
     if not w["scope"]:
         return "a scope is missing"
     if w["init"]:
-        return "" if (w["sem"], w["scope"], w["restrict"]) == ("release", "cluster", "") else ".mbarrier_init is .release.cluster"
+        return (
+            ""
+            if (w["sem"], w["scope"], w["restrict"]) == ("release", "cluster", "")
+            else ".mbarrier_init is .release.cluster"
+        )
     return _restricted(w) if w["restrict"] else ""
 
 
 def _restricted(w: Words) -> str:
     side = {"acquire": "cluster", "release": "cta"}.get(w["sem"], "")
     fits = w["restrict"] == f"sync_restrict::shared::{side}" and w["scope"] == "cluster"
-    return "" if fits else ".sync_restrict::shared::cluster is .acquire.cluster, .sync_restrict::shared::cta .release.cluster"
+    return (
+        ""
+        if fits
+        else ".sync_restrict::shared::cluster is .acquire.cluster, .sync_restrict::shared::cta .release.cluster"
+    )
 
 
 def _proxy(w: Words, operands: Operands) -> str:
@@ -68,7 +83,12 @@ def _proxy(w: Words, operands: Operands) -> str:
 _RESTRICT = "restrict=sync_restrict::shared::cta|sync_restrict::shared::cluster?"
 row("membar", "level=cta|gl|sys", "")
 row("membar.proxy", "kind=alias", "")
-row("fence", "init=mbarrier_init? sem=acq_rel|sc|acquire|release? " + _RESTRICT + " scope=cta|cluster|gpu|sys?", "", _fence)
+row(
+    "fence",
+    "init=mbarrier_init? sem=acq_rel|sc|acquire|release? " + _RESTRICT + " scope=cta|cluster|gpu|sys?",
+    "",
+    _fence,
+)
 row("fence.proxy",
     "kind=alias|async|async::generic|tensormap::generic space=global|shared::cta|shared::cluster? "
     "sem=acquire|release? " + _RESTRICT + " scope=cta|cluster|gpu|sys?",

@@ -35,7 +35,21 @@ class Access:
     or volatile, which does not race with its like.
     """
 
-    __slots__ = ("agent", "c", "clash", "clock", "ins", "known", "proxy", "queue", "reach", "same", "site", "strong", "team")
+    __slots__ = (
+        "agent",
+        "c",
+        "clash",
+        "clock",
+        "ins",
+        "known",
+        "proxy",
+        "queue",
+        "reach",
+        "same",
+        "site",
+        "strong",
+        "team",
+    )
 
     def __init__(
         self, c: Group, known: Array, team: Array, agent: Array, clock: Array, ins: Instruction,

@@ -13,7 +13,7 @@ from kernel_dsl.library import AttentionBackwardConfig, attention, attention_bac
 from kernel_dsl.library.attention_derivative import UNARY, with_derivative
 
 from . import attention_reference as reference
-from .helpers import random, relative
+from .helpers import random, relative, sampled
 from .test_attention_options import OPTIONS, PAIRS, inputs, made, one_of, ragged
 
 pytestmark = [pytest.mark.tma, pytest.mark.wgmma]
@@ -68,7 +68,7 @@ def test_options(name: str, interpret: Any, rng: Any) -> None:
     run(rng, (name,), (1, 2, 1, 130, 110, 64, 64), bf16, interpret)
 
 
-@pytest.mark.parametrize("dims", [(16, 16), (72, 72), (40, 104), (192, 128), (256, 256)], ids=str)
+@pytest.mark.parametrize("dims", [(16, 16), (72, 72), (40, 104), *sampled([(192, 128), (256, 256)], 2)], ids=str)
 @pytest.mark.parametrize("names", [("top_left", "window"), ("bias", "softcap"), ("documents",)], ids=str)
 def test_head_dimensions(dims: tuple[int, int], names: Any, rng: Any) -> None:
     """All on tensor cores, and nothing is read or stored beyond them."""
@@ -77,7 +77,7 @@ def test_head_dimensions(dims: tuple[int, int], names: Any, rng: Any) -> None:
 
 @pytest.mark.parametrize("config", [AttentionBackwardConfig(64, splits=3), AttentionBackwardConfig(64, stages=3, dout_stages=1),
                                     AttentionBackwardConfig(64, dq_parts=2, in_turn=True, splits=2)], ids=str)  # fmt: skip
-@pytest.mark.parametrize("dim", [64, 128, 256])
+@pytest.mark.parametrize("dim", sampled([64, 128, 256], 3))
 @pytest.mark.parametrize("names", [("bottom_right", "window"), ("documents", "alibi"), ("by_head",)], ids=str)
 def test_configurations(config: Any, dim: int, names: Any, rng: Any) -> None:
     if dim == 256:
@@ -86,7 +86,7 @@ def test_configurations(config: Any, dim: int, names: Any, rng: Any) -> None:
 
 
 @pytest.mark.parametrize("names", [("bottom_right", "window"), ("softcap",), ("documents",)], ids=str)
-@pytest.mark.parametrize("dim", [64, 256])
+@pytest.mark.parametrize("dim", sampled([64, 256], 2))
 def test_deterministic(dim: int, names: Any, rng: Any) -> None:
     """The same bits under each schedule: blocks add in turn, be it that others skip the step."""
     shape = (1, 2, 1, 260, 300, dim, dim)
@@ -123,7 +123,7 @@ def test_no_spills(dims: tuple[int, int], case: Any) -> None:
     assert compiled.resources.spills == 0 and not compiled.remarks
 
 
-@pytest.mark.parametrize("pair", PAIRS[1::2], ids="-".join)
+@pytest.mark.parametrize("pair", sampled(PAIRS[1::2], 5), ids="-".join)
 def test_pairs(pair: tuple[str, str], rng: Any) -> None:
     n = PAIRS.index(pair)
     dims = [(64, 64), (128, 128), (80, 80), (48, 16), (64, 128), (192, 128), (256, 256)][n % 7]
@@ -132,7 +132,7 @@ def test_pairs(pair: tuple[str, str], rng: Any) -> None:
     run(rng, pair, shape, (bf16, f16)[n % 8 == 3], schedule)
 
 
-@pytest.mark.parametrize("pair", PAIRS[::3], ids="-".join)
+@pytest.mark.parametrize("pair", sampled(PAIRS[::3], 4), ids="-".join)
 def test_pairs_by_lanes(pair: tuple[str, str], rng: Any) -> None:
     run(rng, pair, (2, 2, 1, 13, 21, 12, 20), kd.float64 if PAIRS.index(pair) % 2 else f32, True)
 

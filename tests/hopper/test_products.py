@@ -10,6 +10,7 @@ import pytest
 import kernel_dsl as kd
 from benchmarks.bounds import fp8_error
 from kernel_dsl.library.arguments import Options, request
+from kernel_dsl.library.combine import combine_kernel, in_flight
 from kernel_dsl.library.lane_product import TILES, LaneConfig, lane_kernel
 from kernel_dsl.library.operands import why_not_tma
 from kernel_dsl.library.pack import Packing, pack_kernel
@@ -286,6 +287,25 @@ def test_what_is_cut_is_added_up_in_order(rng: Any) -> None:
     ]
     expected = np.maximum(a.astype(np.float64) @ b.astype(np.float64) + bias, 0)
     assert relative(got[0], expected) < 4e-3 and np.array_equal(*got)
+
+
+@pytest.mark.parametrize("parts", [2, 10, 16, 17, 20, 48, 64])
+def test_parts_are_added_up_in_order(parts: int, interpret: Any, rng: Any) -> None:
+    """The same bits as adding one after the other, however many are loaded at once; many, if the number allows it."""
+    sums = random(rng, (parts, 9, 132), f32)
+    expected = sums[0]
+    for part in sums[1:]:
+        expected = expected + part
+    kernel = combine_kernel(Problem(9, 132, 8, f32, f32, f32, parts=parts))
+    assert np.array_equal(kernel(sums, interpret=interpret), expected)
+    assert in_flight(parts) == {2: 2, 10: 10, 16: 16, 17: 1, 20: 10, 48: 16, 64: 16}[parts]
+
+
+def test_odd_rows_of_tf32_are_laid_out_anew() -> None:
+    """Copies of 4 bytes each are what a product of any size would wait for; thin ones have few of them."""
+    found = routed(1001, 1003, 1005, f32, False, True, precision="tf32")
+    assert found.kernel == "fast" and all(found.packings)
+    assert routed(1000, 1000, 1000, f32, False, True, precision="tf32").packings == (None, None)
 
 
 def relu(x: Any) -> Any:

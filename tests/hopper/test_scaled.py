@@ -198,5 +198,6 @@ def test_promotion_on_a_gpu(rng: Any) -> None:
     promoted = kd.library.matmul(a, b, a_scale=ones[0], b_scale=ones[1], out_dtype=f32, interpret=False)
     plain = kd.library.matmul(a, b, out_dtype=f32, interpret=False, config=MatmulConfig(128, 128, 128, 4))
     highest = kd.library.matmul(a, b, out_dtype=f32, interpret=False, precision="highest")
-    assert relative(promoted, exact) < fp8_error(16384, 128) < relative(plain, exact)
-    assert relative(highest, exact) < fp8_error(16384, RUN) < relative(plain, exact)
+    # of numbers of one sign each instruction may cut off a whole unit: one NVIDIA H200 has 6.8e-4 where the mean is 4.9e-4
+    assert relative(promoted, exact) < 2 * fp8_error(16384, 128) < relative(plain, exact)
+    assert relative(highest, exact) < 2 * fp8_error(16384, RUN) < relative(plain, exact)

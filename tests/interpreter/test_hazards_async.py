@@ -453,9 +453,9 @@ CASES = [
     swap(
         "bulk copy of an odd size",
         K.MISALIGNED,
-        BULK.replace("cp.async.bulk.shared::cluster.global", "mov.u32 r40, 1024; cp.async.bulk.shared::cluster.global").replace(
-            "[d1], 1024, [r3]", "[d1], r40, [r3]"
-        ),
+        BULK.replace(
+            "cp.async.bulk.shared::cluster.global", "mov.u32 r40, 1024; cp.async.bulk.shared::cluster.global"
+        ).replace("[d1], 1024, [r3]", "[d1], r40, [r3]"),
         "r40, 1024",
         "r40, 1020",
         params=PTR,

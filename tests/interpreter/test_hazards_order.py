@@ -30,7 +30,9 @@ MESSAGE = """ ld.param.u64 d1, [a]; mov.u32 r2, %ctaid.x; setp.ne.u32 p1, r1, 0;
 READER: ld.acquire.gpu.global.u32 r3, [d1]; setp.eq.u32 p3, r3, 0; @p3 bra READER;
  ld.global.u32 r4, [d1+4]; st.global.u32 [d1+8], r4; ret;"""
 # The same within a block, between its two warps: there .cta is enough.
-NEAR = MESSAGE.replace("mov.u32 r2, %ctaid.x; setp.ne.u32 p1, r1, 0; @p1 ret;", "shr.u32 r2, r1, 5;").replace(".gpu", ".cta")
+NEAR = MESSAGE.replace("mov.u32 r2, %ctaid.x; setp.ne.u32 p1, r1, 0; @p1 ret;", "shr.u32 r2, r1, 5;").replace(
+    ".gpu", ".cta"
+)
 CACHED = WORD + " st.global.u32 [d3], r1; ld.global.u32 r2, [d3]; st.global.u32 [d3+1024], r2; ret;"
 BEFORE = WORD + " ld.global.u32 r2, [d3]; st.global.u32 [d3], r2; ret;"
 SHUFFLE = " setp.ge.u32 p1, r1, 20; @p1 bra X; shfl.sync.bfly.b32 r2, r1, 1, 31, 0xfffff;\nX: ret;"
@@ -121,7 +123,9 @@ L: @p1 ld.relaxed.gpu.global.u32 r3, [d1]; @p1 st.shared.u32 [s], r3; bar.sync 0
  setp.eq.u32 p3, r4, 0; @p3 bra L; ret;
 SETS: @p1 st.relaxed.gpu.global.u32 [d1], 1; ret;"""
 # The same, and each turn counts in a register: for how long it goes on is no one's business.
-COUNTS = SPIN.replace("bar.sync 0; ld.shared", "add.u32 r9, r9, 1; setp.gt.u32 p4, r9, 3000; @p4 ret; bar.sync 0; ld.shared")
+COUNTS = SPIN.replace(
+    "bar.sync 0; ld.shared", "add.u32 r9, r9, 1; setp.gt.u32 p4, r9, 3000; @p4 ret; bar.sync 0; ld.shared"
+)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
