@@ -14,7 +14,6 @@ from kernel_dsl.library.choose import choose
 from kernel_dsl.library.pack import pack_kernel
 from kernel_dsl.library.persistent_matmul import MatmulConfig, matmul_kernel
 from kernel_dsl.library.problem import Problem
-from kernel_dsl.library.promoted_product import RUN
 from kernel_dsl.library.routes import route
 from kernel_dsl.stages import target_named
 
@@ -198,6 +197,7 @@ def test_promotion_on_a_gpu(rng: Any) -> None:
     promoted = kd.library.matmul(a, b, a_scale=ones[0], b_scale=ones[1], out_dtype=f32, interpret=False)
     plain = kd.library.matmul(a, b, out_dtype=f32, interpret=False, config=MatmulConfig(128, 128, 128, 4))
     highest = kd.library.matmul(a, b, out_dtype=f32, interpret=False, precision="highest")
-    # of numbers of one sign each instruction may cut off a whole unit: one NVIDIA H200 has 6.8e-4 where the mean is 4.9e-4
+    # numbers of one sign lose more than `fp8_error` says, as each product is cut by the sum's unit: 6.8e-4 after 128 and 2.3e-3
+    # after 256 on one NVIDIA H200
     assert relative(promoted, exact) < 2 * fp8_error(16384, 128) < relative(plain, exact)
-    assert relative(highest, exact) < 2 * fp8_error(16384, RUN) < relative(plain, exact)
+    assert relative(promoted, exact) < relative(highest, exact) < relative(plain, exact)
