@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,9 @@ FEATURES = {str(feature.name).lower(): feature for feature in Feature}  # a mark
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell's background job ignores Ctrl-C, and so do its children; tests send it, and wait for what comes of it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     for name in FEATURES:
         config.addinivalue_line("markers", f"{name}: on a GPU, needs one with {name}")
 
