@@ -189,8 +189,8 @@ if TYPE_CHECKING:
     from kernel_dsl.runtime.aot import load_compiled
     from kernel_dsl.runtime.graph import Graph
     from kernel_dsl.runtime.image import precompiled_cuda_kernel
-    from kernel_dsl.runtime.interpreter.hazards import HazardError, HazardWarning
-    from kernel_dsl.runtime.interpreter.kinds import HazardKind
+    from kernel_dsl.runtime.interpreter.checks.hazards import HazardError, HazardWarning
+    from kernel_dsl.runtime.interpreter.checks.kinds import HazardKind
     from kernel_dsl.runtime.metal import metal_kernel
     from kernel_dsl.runtime.nvrtc import CompileError
     from kernel_dsl.runtime.source import cuda_kernel
@@ -202,9 +202,9 @@ _LATE = {
     "metal_kernel": "kernel_dsl.runtime.metal",
     "precompiled_cuda_kernel": "kernel_dsl.runtime.image",
     "load_compiled": "kernel_dsl.runtime.aot",
-    "HazardError": "kernel_dsl.runtime.interpreter.hazards",
-    "HazardKind": "kernel_dsl.runtime.interpreter.kinds",
-    "HazardWarning": "kernel_dsl.runtime.interpreter.hazards",
+    "HazardError": "kernel_dsl.runtime.interpreter.checks.hazards",
+    "HazardKind": "kernel_dsl.runtime.interpreter.checks.kinds",
+    "HazardWarning": "kernel_dsl.runtime.interpreter.checks.hazards",
 }
 
 __version__ = "0.1.0"

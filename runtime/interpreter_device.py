@@ -22,8 +22,8 @@ from .arrays import CPU, ArrayView, row_major
 from .device import Dims
 from .errors import ArgumentTypeError, DeviceError, LoadError
 from .interpreter import Module
-from .interpreter.memory import SLOT_BITS
-from .interpreter.tensor_map import encode_tensor_map
+from .interpreter.machine.memory import SLOT_BITS
+from .interpreter.machine.tensor_map import encode_tensor_map
 from .launch import check_attributes
 from .tensormap import TensorMapPlan, array_of, plan
 

@@ -10,13 +10,14 @@ from collections.abc import Mapping
 from kernel_dsl.compiled import ReportNames, SourceLine
 from kernel_dsl.interpret_params import InterpretParams
 
-from .hazards import HazardError, HazardWarning, RunReport
-from .kinds import HazardKind
-from .machine import run_module
-from .memory import Buffer, GlobalMemory
-from .parse import parse
-from .ptx import Module, PtxError
-from .tensor_map import encode_tensor_map
+from .checks.hazards import HazardError, HazardWarning, RunReport
+from .checks.kinds import HazardKind
+from .machine.builders import families as families  # fills the table that the machine builds from
+from .machine.launch import run_module
+from .machine.memory import Buffer, GlobalMemory
+from .machine.tensor_map import encode_tensor_map
+from .ptx.module import Module, PtxError
+from .ptx.parse import parse
 
 Dims = tuple[int, int, int]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,51 @@ def test_cuda_is_reached_through_the_driver_module_alone() -> None:
         if "cuda" in _imports(path) or 'import_module("cuda' in path.read_text()
     }
     assert found <= allowed
+
+
+INTERPRETER = ROOT / "runtime" / "interpreter"
+_KNOWS = {  # what each folder of the interpreter may import besides itself
+    "ptx": set[str](),
+    "isa": {"ptx"},
+    "checks": {"ptx", "isa"},
+    "machine": {"ptx", "isa", "checks"},
+    "machine/builders": {"ptx", "isa", "checks", "machine"},
+}
+_UPWARD = {("deadlock.py", "machine")}  # tells a wait for an mbarrier from other waits
+
+
+def _folder(path: Path) -> str:
+    """Which folder of `_KNOWS` a file or folder of the interpreter belongs to; '' for the interpreter itself."""
+    inside = path.relative_to(INTERPRETER).as_posix() + "/"
+    return max((name for name in _KNOWS if inside.startswith(name + "/")), key=len, default="")
+
+
+def _folders_imported(path: Path) -> Iterator[tuple[str, bool]]:
+    """The folders of the interpreter that a file imports, at any depth of the code, and whether for its types alone."""
+
+    def visit(node: ast.AST, typing: bool) -> Iterator[tuple[str, bool]]:
+        for child in ast.iter_child_nodes(node):
+            alone = typing or (isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING")
+            if isinstance(child, ast.ImportFrom) and child.level:
+                base = path.parents[child.level - 1].joinpath(*(child.module or "").split("."))
+                for target in {base / alias.name for alias in child.names}:
+                    if target.is_relative_to(INTERPRETER):
+                        yield _folder(target), alone
+            yield from visit(child, alone)
+
+    yield from visit(ast.parse(path.read_text()), False)
+
+
+def test_folders_of_the_interpreter() -> None:
+    """Each imports those below it. The checks name types of the machine, which they watch, but do not import it to run."""
+    assert [path.name for path in INTERPRETER.glob("*.py")] == ["__init__.py"]
+    wrong: set[tuple[str, str]] = set()
+    for path in INTERPRETER.rglob("*.py"):
+        if home := _folder(path):
+            for name, typing in _folders_imported(path):
+                may = _KNOWS[home] | {home} | ({"machine"} if typing and home == "checks" else set[str]())
+                wrong |= {(path.name, name)} if name not in may else set()
+    assert wrong == _UPWARD
 
 
 def test_rules_mirror_ops() -> None:

@@ -70,11 +70,11 @@ def test_docstring_says_what_it_becomes(op: type[Op]) -> None:
 
 @cache
 def _known() -> frozenset[str]:
-    from kernel_dsl.runtime.interpreter import semantics
+    from kernel_dsl.runtime.interpreter.isa import semantics
 
     del semantics  # importing it fills the table
-    from kernel_dsl.runtime.interpreter.instructions import ROWS
-    from kernel_dsl.runtime.interpreter.semantics.table import entries
+    from kernel_dsl.runtime.interpreter.isa.instructions import ROWS
+    from kernel_dsl.runtime.interpreter.isa.semantics.table import entries
 
     scheduled = {"bra", "ret", "exit", "trap"}  # run by the scheduler itself
     return frozenset(e.opcode[0] for e in entries()) | {name[0] for name in ROWS} | scheduled

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from kernel_dsl.runtime.interpreter.semantics.formats import decode
+from kernel_dsl.runtime.interpreter.isa.semantics.formats import decode
 
 Array = np.ndarray
 

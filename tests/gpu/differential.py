@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kernel_dsl.runtime.interpreter.semantics import STORAGE, compile_alu
-from kernel_dsl.runtime.interpreter.semantics.table import Entry, entries
+from kernel_dsl.runtime.interpreter.isa.semantics import STORAGE, compile_alu
+from kernel_dsl.runtime.interpreter.isa.semantics.table import Entry, entries
 from tests.interpreter.semantics import ptx_batches
 from tests.interpreter.semantics.operands import operands
 from tests.interpreter.semantics.ptx_batches import Batch

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kernel_dsl.runtime.interpreter.semantics import descriptor, distances, fragments, matrix, wgmma
-from kernel_dsl.runtime.interpreter.semantics.formats import FORMATS, encode
-from kernel_dsl.runtime.interpreter.semantics.matrix import Mma
-from kernel_dsl.runtime.interpreter.semantics.wgmma import Wgmma
+from kernel_dsl.runtime.interpreter.isa.semantics import descriptor, distances, fragments, matrix, wgmma
+from kernel_dsl.runtime.interpreter.isa.semantics.formats import FORMATS, encode
+from kernel_dsl.runtime.interpreter.isa.semantics.matrix import Mma
+from kernel_dsl.runtime.interpreter.isa.semantics.wgmma import Wgmma
 
 from .launcher import Gpu
 

@@ -17,7 +17,7 @@ import pytest
 import kernel_dsl as kd
 from kernel_dsl import tma
 from kernel_dsl.runtime.interpreter import GlobalMemory, HazardError, parse, run
-from kernel_dsl.runtime.interpreter.tensor_map import TensorMapError, encode_tensor_map
+from kernel_dsl.runtime.interpreter.machine.tensor_map import TensorMapError, encode_tensor_map
 
 from .launcher import Gpu, why_no_gpu
 from .tma_rules import BASE, COPIES, GOOD, MAPS, Copy, arrays, encode, ptx, tiled, wanted

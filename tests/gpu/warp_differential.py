@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kernel_dsl.runtime.interpreter.semantics.warp import WarpOp, compile_warp, forms
+from kernel_dsl.runtime.interpreter.isa.semantics.warp import WarpOp, compile_warp, forms
 from tests.interpreter.semantics.operands import random_bits
 
 from .launcher import Gpu

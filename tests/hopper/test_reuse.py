@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
-from kernel_dsl.runtime.interpreter.hazards import HazardError
+from kernel_dsl.runtime.interpreter.checks.hazards import HazardError
 
 from .helpers import random
 

@@ -8,8 +8,9 @@ import re
 from pathlib import Path
 
 import kernel_dsl as kd
-from kernel_dsl.runtime.interpreter import coverage, kinds
-from kernel_dsl.runtime.interpreter.semantics.distances import DISTANCES
+from kernel_dsl.runtime.interpreter.checks import kinds
+from kernel_dsl.runtime.interpreter.isa import coverage
+from kernel_dsl.runtime.interpreter.isa.semantics.distances import DISTANCES
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = DOCS / "interpreter.md"

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from kernel_dsl.runtime.assemble import find_ptxas
 from kernel_dsl.runtime.interpreter import parse
-from kernel_dsl.runtime.interpreter.instructions import ROWS
-from kernel_dsl.runtime.interpreter.program import Program
-from kernel_dsl.runtime.interpreter.ptx import PtxError
-from kernel_dsl.runtime.interpreter.rows import VECTORS, BadForm, Role, Row, Words
+from kernel_dsl.runtime.interpreter.isa.instructions import ROWS
+from kernel_dsl.runtime.interpreter.isa.rows import VECTORS, BadForm, Role, Row, Words
+from kernel_dsl.runtime.interpreter.machine.program import Program
+from kernel_dsl.runtime.interpreter.ptx.module import PtxError
 
 HEAD = """.version 8.6
 .target sm_90a

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from kernel_dsl.runtime.interpreter import coverage
+from kernel_dsl.runtime.interpreter.isa import coverage
 
 from . import docs_page
 

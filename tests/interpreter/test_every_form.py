@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from kernel_dsl.runtime.interpreter import GlobalMemory, InterpretParams, parse, run
-from kernel_dsl.runtime.interpreter.ptx import PtxError
-from kernel_dsl.runtime.interpreter.semantics.table import entries
+from kernel_dsl.runtime.interpreter.isa.semantics.table import entries
+from kernel_dsl.runtime.interpreter.ptx.module import PtxError
 from tests.gpu import differential, tensor_differential, warp_differential
 
 from .launching import kernel, launch

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kernel_dsl.runtime.assemble import find_ptxas
-from kernel_dsl.runtime.interpreter import families
-from kernel_dsl.runtime.interpreter.instructions import ROWS
-from kernel_dsl.runtime.interpreter.program import BUILDERS
+from kernel_dsl.runtime.interpreter.isa.instructions import ROWS
+from kernel_dsl.runtime.interpreter.machine.builders import families
+from kernel_dsl.runtime.interpreter.machine.program import BUILDERS
 
 from . import forms
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kernel_dsl.runtime.interpreter import HazardKind as K
-from kernel_dsl.runtime.interpreter.tensor_map import encode_tensor_map
+from kernel_dsl.runtime.interpreter.machine.tensor_map import encode_tensor_map
 
 from .planted import Planted, check, swap
 

@@ -11,8 +11,8 @@ import pytest
 from kernel_dsl.compiled import ReportNames
 from kernel_dsl.runtime.interpreter import GlobalMemory, HazardError, InterpretParams, RunReport, parse
 from kernel_dsl.runtime.interpreter import HazardKind as K
-from kernel_dsl.runtime.interpreter.machine import Run
-from kernel_dsl.runtime.interpreter.program import Program
+from kernel_dsl.runtime.interpreter.machine.launch import Run
+from kernel_dsl.runtime.interpreter.machine.program import Program
 
 from .launching import HEADER, launch
 

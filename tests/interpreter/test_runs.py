@@ -11,7 +11,7 @@ import pytest
 from kernel_dsl.compiled import ReportNames, SmemRegion, SourceLine, Swizzle
 from kernel_dsl.dtypes import float16, float32
 from kernel_dsl.runtime.interpreter import HazardError, HazardKind, HazardWarning, InterpretParams, parse
-from kernel_dsl.runtime.interpreter.hazards import region_index
+from kernel_dsl.runtime.interpreter.checks.hazards import region_index
 
 from .launching import kernel, launch, load
 from .planted import REGISTERS

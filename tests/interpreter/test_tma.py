@@ -10,7 +10,7 @@ import pytest
 
 from kernel_dsl.compiled import OobFill, Swizzle
 from kernel_dsl.runtime.interpreter import HazardError
-from kernel_dsl.runtime.interpreter.tensor_map import TensorMapError, encode_tensor_map
+from kernel_dsl.runtime.interpreter.machine.tensor_map import TensorMapError, encode_tensor_map
 
 from .launching import SCHEDULES, kernel, launch
 

@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 
-from kernel_dsl.runtime.interpreter.semantics import BITS, STORAGE, Array
+from kernel_dsl.runtime.interpreter.isa.semantics import BITS, STORAGE, Array
 
 _SPECIAL = {
     "f32": [

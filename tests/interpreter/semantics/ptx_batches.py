@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from kernel_dsl.runtime.interpreter.semantics import BITS
-from kernel_dsl.runtime.interpreter.semantics.table import Entry
+from kernel_dsl.runtime.interpreter.isa.semantics import BITS
+from kernel_dsl.runtime.interpreter.isa.semantics.table import Entry
 
 THREADS = 128
 LOP3_LUT = 0x57

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kernel_dsl.runtime.interpreter.semantics import compile_alu
-from kernel_dsl.runtime.interpreter.semantics.table import Entry, entries
+from kernel_dsl.runtime.interpreter.isa.semantics import compile_alu
+from kernel_dsl.runtime.interpreter.isa.semantics.table import Entry, entries
 from tests.gpu.bounds import within_bound
 
 from .operands import operands

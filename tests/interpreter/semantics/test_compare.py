@@ -9,8 +9,8 @@ from functools import cache
 import numpy as np
 import pytest
 
-from kernel_dsl.runtime.interpreter.semantics import STORAGE, compile_alu
-from kernel_dsl.runtime.interpreter.semantics.table import Entry, entries
+from kernel_dsl.runtime.interpreter.isa.semantics import STORAGE, compile_alu
+from kernel_dsl.runtime.interpreter.isa.semantics.table import Entry, entries
 
 from . import integer_reference as integers
 from . import reference as ref

@@ -7,8 +7,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from kernel_dsl.runtime.interpreter.semantics import compile_alu
-from kernel_dsl.runtime.interpreter.semantics.table import Entry, entries
+from kernel_dsl.runtime.interpreter.isa.semantics import compile_alu
+from kernel_dsl.runtime.interpreter.isa.semantics.table import Entry, entries
 
 from . import integer_reference as integers
 from . import reference as ref

@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from kernel_dsl.runtime.interpreter.semantics import compile_alu
+from kernel_dsl.runtime.interpreter.isa.semantics import compile_alu
 
 from . import reference as ref
 from .operands import operands

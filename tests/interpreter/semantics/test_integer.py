@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kernel_dsl.runtime.interpreter.semantics import STORAGE, compile_alu
-from kernel_dsl.runtime.interpreter.semantics.table import Entry, entries
+from kernel_dsl.runtime.interpreter.isa.semantics import STORAGE, compile_alu
+from kernel_dsl.runtime.interpreter.isa.semantics.table import Entry, entries
 
 from . import integer_reference as ref
 from .operands import operands

@@ -9,9 +9,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from kernel_dsl.runtime.interpreter.semantics import BadModifier, descriptor, fragments, matrix, wgmma
-from kernel_dsl.runtime.interpreter.semantics.formats import FORMATS, decode
-from kernel_dsl.runtime.interpreter.semantics.matrix import Mma
+from kernel_dsl.runtime.interpreter.isa.semantics import BadModifier, descriptor, fragments, matrix, wgmma
+from kernel_dsl.runtime.interpreter.isa.semantics.formats import FORMATS, decode
+from kernel_dsl.runtime.interpreter.isa.semantics.matrix import Mma
 
 WARPS = 3
 Position = Callable[[int, int, int], tuple[int, int]]  # (g, t, i) to (row, column)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kernel_dsl.runtime.interpreter.semantics import STORAGE, compile_alu
+from kernel_dsl.runtime.interpreter.isa.semantics import STORAGE, compile_alu
 
 _LINES = (Path(__file__).parent / "observed.txt").read_text(encoding="utf-8").splitlines()
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kernel_dsl.runtime.interpreter.semantics import STORAGE, BadModifier, UnknownInstruction, compile_alu
-from kernel_dsl.runtime.interpreter.semantics.table import Entry, entries
+from kernel_dsl.runtime.interpreter.isa.semantics import STORAGE, BadModifier, UnknownInstruction, compile_alu
+from kernel_dsl.runtime.interpreter.isa.semantics.table import Entry, entries
 from tests.gpu import tensor_differential, warp_differential
 
 from . import ptx_batches

@@ -7,8 +7,8 @@ import operator
 import numpy as np
 import pytest
 
-from kernel_dsl.runtime.interpreter.semantics import compile_alu
-from kernel_dsl.runtime.interpreter.semantics.table import Entry, entries
+from kernel_dsl.runtime.interpreter.isa.semantics import compile_alu
+from kernel_dsl.runtime.interpreter.isa.semantics.table import Entry, entries
 
 from . import integer_reference as ref
 from .operands import operands

@@ -8,8 +8,8 @@ import operator
 import numpy as np
 import pytest
 
-from kernel_dsl.runtime.interpreter.semantics import BadModifier, UnknownInstruction
-from kernel_dsl.runtime.interpreter.semantics.warp import compile_warp
+from kernel_dsl.runtime.interpreter.isa.semantics import BadModifier, UnknownInstruction
+from kernel_dsl.runtime.interpreter.isa.semantics.warp import compile_warp
 
 RNG = np.random.default_rng(8)
 WARPS = 6

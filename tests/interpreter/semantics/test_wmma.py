@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kernel_dsl.runtime.interpreter.semantics import BadModifier, UnknownInstruction, wmma
-from kernel_dsl.runtime.interpreter.semantics.formats import FORMATS, decode, encode
+from kernel_dsl.runtime.interpreter.isa.semantics import BadModifier, UnknownInstruction, wmma
+from kernel_dsl.runtime.interpreter.isa.semantics.formats import FORMATS, decode, encode
 
 from .test_table import assemble
 

@@ -1,0 +1,194 @@
+"""Vector clocks: which accesses are ordered before which (PTX ISA, section 8, 'Memory Consistency Model').
+
+An *agent* is a warp, or a queue of asynchronous operations whose completions come in order (the copies of one
+mbarrier, the bulk groups of one warp, the wgmma groups of one warpgroup). Agents are numbered within a cluster, warps
+first. `known[team, warp, 0, a]` is the latest clock of agent a whose accesses are ordered before what the warp does
+next; `known[team, warp, 1, a]` the same for the async proxy, which sees generic writes only after a proxy fence; and
+`known[team, warp, 2, a]` what has been fenced for all to see, which is what relaxed operations release.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from ..machine.batch import Batch
+    from ..machine.group import Group
+    from ..ptx.module import Instruction
+
+Array = npt.NDArray[Any]
+
+
+class Store:
+    """What is known at synchronisation objects: `gathering` collects releases, `published` is what a wait gets."""
+
+    def __init__(self, clocks: Clocks, count: int) -> None:
+        self.clocks = clocks
+        self.gathering = np.zeros((count, 3, clocks.columns), np.uint32)
+        self.published = np.zeros((count, 3, clocks.columns), np.uint32)
+
+    def fit(self) -> None:
+        if self.gathering.shape[2] < self.clocks.columns:
+            self.gathering = widened(self.gathering, self.clocks.columns)
+            self.published = widened(self.published, self.clocks.columns)
+
+    def publish(self, done: Array) -> None:
+        self.fit()
+        self.published[done] = self.gathering[done]
+
+    def clear(self, done: Array) -> None:
+        self.gathering[done] = 0
+
+
+def widened(array: Array, columns: int) -> Array:
+    out = np.zeros((*array.shape[:-1], columns), array.dtype)
+    out[..., : array.shape[-1]] = array
+    return out
+
+
+class Clocks:
+    """The clocks of a batch's warps and asynchronous queues."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+        self.agents = batch.cluster * batch.per_block
+        self.columns = -(-(self.agents + 8) // 8) * 8
+        self.known = np.zeros((batch.teams, self.agents, 3, self.columns), np.uint32)
+        own = np.arange(self.agents)
+        self.known[:, own, 0, own] = 1
+        self.queue_of: dict[Any, int] = {}
+        self.queues: list[Any] = []
+        self.issued = np.zeros((batch.teams, self.columns), np.uint32)
+        self.last: dict[int, Instruction] = {}  # of each queue, what issued to it last
+        self.any_fence = False
+        self.foreign: dict[int, list[tuple[int, int, int, Array]]] = {}
+
+    def store(self, count: int) -> Store:
+        return Store(self, count)
+
+    def queue(self, key: tuple[Any, ...]) -> int:
+        """The agent number of an asynchronous queue, such as ("copy", block rank, barrier offset)."""
+        found = self.queue_of.get(key)
+        if found is None:
+            found = self.queue_of[key] = self.agents + len(self.queues)
+            self.queues.append(key)
+            if found >= self.columns:
+                self.columns *= 2
+                self.known = widened(self.known, self.columns)
+                self.issued = widened(self.issued, self.columns)
+        return found
+
+    def issue(self, team: Array, queue: int) -> Array:
+        """The clocks of one new operation of a queue in each team (unique team numbers)."""
+        self.issued[team, queue] += 1
+        return self.issued[team, queue]
+
+    # --- releases and acquires -----------------------------------------------------------------
+
+    def of(self, c: Group) -> Array:
+        """(rows, 3, columns): what each warp of `c` knows."""
+        batch = self.batch
+        return self.known[batch.row_team[c.rows], batch.row_agent[c.rows]]
+
+    def own(self, c: Group) -> Array:
+        """(rows,): each warp's own clock."""
+        batch = self.batch
+        agent = batch.row_agent[c.rows]
+        return self.known[batch.row_team[c.rows], agent, 0, agent]
+
+    def release(self, store: Store, keys: Array, c: Group, relaxed: bool = False) -> None:
+        """Add what the warps of `c` know to `store[keys]`, and start a new epoch for them.
+
+        A relaxed operation releases only what the warp knew at its last fence.
+        """
+        self.release_rows(store, keys, c.rows, relaxed)
+        self.tick(c)
+
+    def release_rows(self, store: Store, keys: Array, rows: Array, relaxed: bool = False) -> None:
+        """The same for warps by number, each perhaps more than once, without the new epoch."""
+        store.fit()
+        team, agent = self.batch.row_team[rows], self.batch.row_agent[rows]
+        if relaxed:
+            if not self.any_fence:
+                return
+            mine = self.relaxed_part(self.known[team, agent])
+        else:
+            mine = self.known[team, agent]
+        order = np.argsort(keys, kind="stable")
+        sorted_keys = keys[order]
+        starts = np.flatnonzero(np.append(True, sorted_keys[1:] != sorted_keys[:-1]))
+        joined = np.maximum.reduceat(mine[order], starts, axis=0)
+        where = sorted_keys[starts]
+        store.gathering[where] = np.maximum(store.gathering[where], joined)
+
+    @staticmethod
+    def relaxed_part(known: Array) -> Array:
+        """Of what warps know, (..., 3, columns), what their relaxed operations release."""
+        return np.minimum(known, known[..., 2:3, :])
+
+    def fence(self, c: Group) -> None:
+        """fence.acq_rel and stronger: later relaxed operations release what is known now."""
+        batch = self.batch
+        team, agent = batch.row_team[c.rows], batch.row_agent[c.rows]
+        self.any_fence = True
+        mine = self.known[team, agent]
+        mine[:, 2] = np.maximum(mine[:, 2], mine[:, 0])
+        self.known[team, agent] = mine
+        self.tick(c)
+
+    def tick(self, c: Group) -> None:
+        batch = self.batch
+        agent = batch.row_agent[c.rows]
+        self.known[batch.row_team[c.rows], agent, 0, agent] += 1
+
+    def acquire(self, store: Store, keys: Array, c: Group) -> None:
+        """Let the warps of `c` know what `store.gathering[keys]` holds."""
+        store.fit()
+        self.learn(c, store.gathering[keys])
+
+    def acquire_published(self, store: Store, keys: Array, c: Group) -> None:
+        store.fit()
+        self.learn(c, store.published[keys])
+
+    def learn(self, c: Group, what: Array) -> None:
+        """`what` (rows, 3, columns) joined into the warps' clocks."""
+        batch = self.batch
+        team, agent = batch.row_team[c.rows], batch.row_agent[c.rows]
+        self.known[team, agent] = np.maximum(self.known[team, agent], what)
+
+    def proxy_fence(self, c: Group) -> None:
+        """fence.proxy.async: all that the warp knows is now visible to the async proxy too."""
+        batch = self.batch
+        team, agent = batch.row_team[c.rows], batch.row_agent[c.rows]
+        both = self.known[team, agent]
+        both[:, 1] = np.maximum(both[:, 1], both[:, 0])
+        self.known[team, agent] = both
+
+    # --- between clusters ----------------------------------------------------------------------
+
+    def learn_from(self, team: int, agent: int, entry: dict[int, Array]) -> None:
+        """A warp has acquired `entry`: knowledge of its own cluster's agents and of other clusters'."""
+        own = self.batch.first // self.batch.cluster + team
+        row = self.known[team, agent]
+        for other, what in entry.items():
+            if other == own:
+                wide = min(what.shape[1], self.columns)
+                row[:, :wide] = np.maximum(row[:, :wide], what[:, :wide])
+                continue
+            # Others of this cluster know it once they are ordered after this warp's present epoch.
+            self.foreign.setdefault(team, []).append((agent, int(row[0, agent]), other, what))
+
+    def foreign_known(self, team: int, known: Array) -> list[tuple[int, Array]]:
+        """What a warp that knows `known` (columns,) of its cluster knows of others: [(cluster, (3, columns))]."""
+        found = self.foreign.get(team, [])
+        return [(other, what) for agent, clock, other, what in found if known[agent] >= clock]
+
+    def knows_foreign(self, team: int, known: Array, other: int, other_agent: int, clock: int) -> bool:
+        """Whether a warp that knows `known` has synchronised, through memory, with another cluster's agent."""
+        for cluster, what in self.foreign_known(team, known):
+            if cluster == other and other_agent < what.shape[1] and int(what[0, other_agent]) >= clock:
+                return True
+        return False

@@ -1,0 +1,230 @@
+"""The shadow of global buffers, whose agents are those of all clusters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .kinds import HazardKind
+from .shadow import AGENT, ATOMIC, CLOCK, Access, Shadow, agent_of, generic_access
+from .wording import Side
+
+if TYPE_CHECKING:
+    from ..machine.group import Group
+    from ..machine.launch import Run
+    from ..ptx.module import Instruction
+
+Array = npt.NDArray[Any]
+
+
+_SCOPE = "give both a scope that holds both: .gpu, or .cluster within a cluster"
+
+
+class GlobalShadow(Shadow):
+    """A global buffer. Agents of all clusters: team number times 2^bits plus the agent within it.
+
+    Names have 30 bits. Where a launch has more clusters than that, their numbers are kept modulo `teams`.
+    """
+
+    def __init__(self, run: Run, buffer: Any) -> None:
+        super().__init__(len(buffer.bytes))
+        self.run = run
+        self.buffer = buffer
+        self.bits = run.agent_bits
+        self.teams = 1 << (30 - self.bits)
+        self.wraps = run.teams > self.teams
+        self.r2: Array = np.zeros(0, np.int64)
+        self.r2i: Array = np.zeros(0, np.int32)
+        self.by_cache: Array | None = None  # sites + 1 of ld.global.nc of each granule, made when there is one
+        # How far the strong accesses of each granule reached, where some of the program's reach less than the GPU.
+        self.reach: dict[str, Array] = {}
+
+    def _made(self, n: int) -> None:
+        self.r2, self.r2i = np.zeros(n, np.int64), np.zeros(n, np.int32)
+
+    def _refined(self, times: int) -> None:
+        self.r2, self.r2i = np.repeat(self.r2, times), np.repeat(self.r2i, times)
+        if self.by_cache is not None:
+            self.by_cache = np.repeat(self.by_cache, times)
+        self.reach = {name: np.repeat(reach, times) for name, reach in self.reach.items()}
+
+    # --- the read-only cache -----------------------------------------------------------------------
+
+    def read(
+        self, c: Group, index: Array, size: int, count: int, mask: Array | None, ins: Instruction, form: Any
+    ) -> None:
+        super().read(c, index, size, count, mask, ins, form)
+        if getattr(form, "read_only", False) and self.buffer.writable:
+            g, rows = self.select(self.granules(index, size, count), mask)
+            if self.by_cache is None:
+                self.by_cache = np.zeros(len(self.w), np.int32)
+            access = generic_access(c, ins, False)
+            self.by_cache[g] = access.site + 1
+            self._check_cache(access, g, rows, self.w[g] != 0, self.wi[g])
+
+    def _check_cache(self, a: Access, g: Array, rows: Array, bad: Array, sites: Array) -> None:
+        """ld.global.nc is for memory that nobody writes while the kernel runs (PTX ISA 9.7.9.9)."""
+        if not bad.any():
+            return
+        where = tuple(int(i[0]) for i in np.nonzero(bad))
+        row = int(np.broadcast_to(rows, g.shape)[where])
+        what = f"{self.name(a, row, int(g[where]))} is read through the read-only cache by a kernel that writes it"
+        other = f"the other access is at {self.run.reporter.place(self.run.sites[int(sites[where])])}"
+        fix = "read it by an ordinary load"
+        self.run.reporter.hazard(HazardKind.READ_ONLY_CACHE, what, a.ins, (self.who(a, row), other), fix)
+
+    # --- scopes --------------------------------------------------------------------------------------
+
+    def on_read(self, a: Access, g: Array, rows: Array) -> None:
+        if self.run.program.narrow:
+            self._check_scope(a, g, rows, "w", False)
+        super().on_read(a, g, rows)
+        if self.run.program.narrow:
+            self._reached("r")[g] = a.reach
+
+    def on_write(self, a: Access, g: Array, rows: Array) -> None:
+        if self.by_cache is not None:
+            sites = self.by_cache[g]
+            self._check_cache(a, g, rows, sites != 0, sites - 1)
+        if self.run.program.narrow:
+            self._check_scope(a, g, rows, "w", True)
+            self._check_scope(a, g, rows, "r", True)
+        super().on_write(a, g, rows)
+        if self.run.program.narrow:
+            self._reached("w")[g] = a.reach
+            self._check_scope(a, g, rows, "w", True)  # blocks that run as one vector
+
+    def _reached(self, name: str) -> Array:
+        if name not in self.reach:
+            self.reach[name] = np.zeros(len(self.w), np.int8)
+        return self.reach[name]
+
+    def _check_scope(self, a: Access, g: Array, rows: Array, name: str, writes: bool) -> None:
+        """Strong accesses race with their like where the scope of one does not hold the other (PTX ISA 8.6)."""
+        held, sites = (self.w[g], self.wi) if name == "w" else (self.r[g], self.ri)
+        reach = np.maximum(self._reached(name)[g], a.reach)
+        if not a.strong or not reach.any():
+            return
+        theirs, mine = agent_of(held), self.name_agent(a)[rows]
+        block = (1 << self.bits) - 1
+        per_block = self.run.warps_per_block
+        near = (theirs >> self.bits == mine >> self.bits) & (
+            (reach < 2) | ((theirs & block) // per_block == (mine & block) // per_block)
+        )
+        bad = (held & ATOMIC != 0) & (reach > 0) & ~near
+        if not bad.any():
+            return
+        at = np.nonzero(bad)
+        row = np.broadcast_to(rows, held.shape)[at]
+        bad[at] = ~self.ordered(a, row, theirs[at], held[at] & CLOCK)
+        if bad.any():
+            self._report(a, g, rows, bad, held, sites, writes, name == "r", _SCOPE)
+
+    def name_agent(self, a: Access) -> Array:
+        team = a.team + a.c.batch.first // a.c.batch.cluster
+        if self.wraps:
+            team = team % self.teams
+        return (team << self.bits) + a.agent
+
+    def _team(self, a: Access, agent: Any) -> Any:
+        """The cluster of an agent, or of agents, counted from the first of the accessing batch."""
+        first = a.c.batch.first // a.c.batch.cluster
+        team = (agent >> self.bits) - first
+        if self.wraps:  # of the clusters that it may be, the last that has begun
+            begun = self.run.next_block // self.run.cluster_size - first
+            team = team % self.teams
+            team = team - (team >= begun) * self.teams
+        return team
+
+    def check_initialised(self, a: Access, g: Array, rows: Array, w: Array | None = None) -> None:
+        if self.buffer.initialised:
+            return
+        w = self.w[g] if w is None else w
+        if w.all():
+            return
+        where = tuple(int(i[0]) for i in np.nonzero(w == 0))
+        row = int(np.broadcast_to(rows, g.shape)[where])
+        name = self.name(a, row, int(g[where]))
+        what = f"{name} is read before anything was written to it"
+        self.run.reporter.defer(HazardKind.UNINITIALISED, what, a.ins, (self.who(a, row),))
+
+    def note_read(self, a: Access, g: Array, rows: Array) -> None:
+        if not self.buffer.writable:
+            return
+        prev = self.r[g]
+        mine = self.epoch(a)[rows]
+        if prev.any():
+            other = (prev != 0) & (agent_of(prev) != agent_of(mine))
+            if other.any():
+                at = np.nonzero(other)
+                moved = g[at]
+                self.r2[moved] = prev[at]
+                self.r2i[moved] = self.ri[moved]
+        self.r[g] = mine
+        self.ri[g] = a.site
+
+    def check_readers(self, a: Access, g: Array, rows: Array, r: Array) -> None:
+        super().check_readers(a, g, rows, r)
+        before = self.r2[g]
+        if before.any():
+            bad = self._unordered(a, before, rows)
+            if bad is not None:
+                self._report(a, g, rows, bad, before, self.r2i, True, earlier_reads=True)
+            self.r2[g] = 0
+
+    def ordered(self, a: Access, row: Array, agent: Array, clock: Array) -> Array:
+        first = a.c.batch.first // a.c.batch.cluster
+        team = self._team(a, agent)
+        local = agent & ((1 << self.bits) - 1)
+        same = team == a.team[row]
+        known = a.known[row, 0, np.where(same, local, 0)] >= clock
+        if same.all():
+            return known
+        known &= same
+        clocks = a.c.batch.clocks
+        if clocks.foreign:
+            for i in np.flatnonzero(~same):
+                known[i] = clocks.knows_foreign(
+                    int(a.team[row[i]]), a.known[row[i], 0], int(team[i] + first), int(local[i]), int(clock[i])
+                )
+        return known
+
+    def who(self, a: Access, row: int) -> str:
+        batch = a.c.batch
+        warp = int(a.c.rows[row])
+        cta = batch.coordinates[int(batch.row_cta[warp])]
+        return self.run.reporter.who(cta, int(batch.row_warp[warp]))
+
+    def name(self, a: Access, row: int, granule: int) -> str:
+        return f"'{self.buffer.name}'{self.buffer.index_of(granule * self.granule)}"
+
+    def side(self, a: Access, row: int, epoch: int, site: int, writes: bool) -> Side:
+        agent = (epoch >> 32) & int(AGENT)
+        team, local = self._team(a, agent), agent & ((1 << self.bits) - 1)
+        return self.run.side(a.c.batch, team, local, site, team == int(a.team[row]))
+
+
+def prepare_buffers(run: Run) -> None:
+    """Give every buffer fresh shadow memory for this run, or none."""
+    for buffer in run.memory.buffers.values():
+        buffer.shadow = GlobalShadow(run, buffer) if run.detect and len(buffer.bytes) else None
+
+
+def report_unwritten(run: Run) -> None:
+    """Elements of outputs that no store reached."""
+    for buffer in run.memory.buffers.values():
+        if buffer.initialised or buffer.shadow is None:
+            continue
+        shadow = buffer.shadow
+        size = buffer.dtype.itemsize
+        shadow.fit(size)
+        missing = np.flatnonzero(shadow.w == 0)
+        if len(missing):
+            per = max(size // shadow.granule, 1)
+            count = len(np.unique(missing // per))
+            run.report.unwritten[buffer.name] = count
+            index = buffer.index_of(int(missing[0]) * shadow.granule)
+            what = f"{count} elements of '{buffer.name}' were never written, the first at {index}"
+            run.reporter.hazard(HazardKind.UNWRITTEN, what, None)

@@ -1,0 +1,149 @@
+"""Spins that nobody ends: a batch whose whole state comes round again, and no one else who could change what it reads.
+
+The state of all that runs is looked at now and then, for a while: registers, local and shared memory, barriers, the
+writable arrays. A state that comes back, with one group ready and nothing in flight, comes back for ever, unless
+another block changes global memory. So the others run first, and more blocks are let in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .kinds import HazardKind
+
+if TYPE_CHECKING:
+    from ..machine.batch import Batch
+    from ..machine.frame import Frame
+    from ..machine.launch import Run
+
+Array = npt.NDArray[Any]
+_FIRST = 20_000  # steps before the first look
+_WINDOW = 4_000  # groups that a look lasts
+_MOST = 1 << 25  # bytes of arrays above which nothing is looked at
+_ROUNDS = 4
+
+
+@dataclass(slots=True)
+class Saved:
+    """A batch's state: where its one ready group stands, its registers (frame, number, bits), a hash of the rest."""
+
+    place: Any
+    registers: list[tuple[Frame, int, Array]]
+    rest: int
+    rounds: int = 0
+
+
+class Watch:
+    """Looks for batches that repeat themselves."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.next = _FIRST
+        self.left = 0
+        self.saved: Saved | None = None
+        self.asleep: dict[int, int] = {}  # batch -> what global memory was when it was found to repeat itself
+        self.polled: int | None = None
+
+    def repeats(self, batch: Batch) -> bool:
+        """Called before each group: whether this batch does the same again and again."""
+        if self.run.steps < self.next:
+            return False
+        if self.left == 0:
+            self._begin(batch)
+            return False
+        self.left -= 1
+        if self.left == 0:
+            self.next = self.run.steps + max(_FIRST, self.run.steps // 2)
+            self.saved = None
+            return False
+        if not _alone(batch) or self.saved is None or _place(batch) != self.saved.place or not self._same(batch):
+            return False
+        self.saved.rounds += 1
+        if self.saved.rounds < _ROUNDS:
+            return False
+        self.left, self.saved = 0, None
+        self.asleep[id(batch)] = self.memory()
+        return True
+
+    def _begin(self, batch: Batch) -> None:
+        if not _alone(batch):
+            return
+        if sum(len(b.bytes) for b in self.run.memory.buffers.values() if b.writable) > _MOST:
+            self.next = 1 << 62
+            return
+        self.left = _WINDOW
+        registers = [(f, slot, r.copy()) for f in batch.frames.values() for slot, r in f.registers.items()]
+        self.saved = Saved(_place(batch), registers, self._rest(batch))
+
+    def _same(self, batch: Batch) -> bool:
+        """Whether the batch is in the state that was saved; what told the two apart last time is looked at first."""
+        assert self.saved is not None
+        registers = self.saved.registers
+        if sum(len(f.registers) for f in batch.frames.values()) != len(registers):
+            return False
+        for at, (frame, slot, held) in enumerate(registers):
+            if not np.array_equal(frame.registers[slot].view(np.uint8), held.view(np.uint8)):
+                registers.insert(0, registers.pop(at))
+                return False
+        return self._rest(batch) == self.saved.rest
+
+    def memory(self) -> int:
+        """A hash of the writable arrays."""
+        return hash(tuple(b.bytes.tobytes() for b in self.run.memory.buffers.values() if b.writable))
+
+    def _rest(self, batch: Batch) -> int:
+        """A hash of all but the registers."""
+        (g,) = batch.ready.values()
+        parts: list[Any] = [g.rows.tobytes(), g.mask is not None and g.mask.tobytes()]
+        b = batch.barriers
+        arrays = [batch.live, batch.shared.data, batch.local.data, b.arrived, b.expected, b.true_count]
+        arrays += [b.cluster_arrived, b.warp_arrived, *(w.group.rows for w in (*b.waiting, *b.cluster_waiting))]
+        for m in batch.mbarriers.at.values():
+            arrays += [m.valid, m.count, m.pending, m.bytes, m.phase & 1]
+        return hash((*parts, *(a.tobytes() for a in arrays), self.memory()))
+
+    def rests(self, batch: Batch) -> bool:
+        """Whether a batch repeats itself, and global memory is as it was."""
+        if not self.asleep or id(batch) not in self.asleep:
+            return False
+        if self.asleep[id(batch)] == self.memory():
+            return True
+        del self.asleep[id(batch)]
+        return False
+
+    def polled_before(self) -> bool:
+        """Whether those that poll have looked at global memory as it is."""
+        now = self.memory()
+        before, self.polled = self.polled, now
+        return before == now
+
+
+def _alone(batch: Batch) -> bool:
+    """Whether one group alone can go on, and nothing in flight can change what it sees."""
+    return len(batch.ready) == 1 and not batch.polling and not batch.parked and not batch.engine.pending
+
+
+def _place(batch: Batch) -> Any:
+    ((key, g),) = batch.ready.items()
+    return id(batch), key, g.n
+
+
+def livelock(run: Run) -> None:
+    """Report that all that runs repeats itself. Always raises."""
+    lines: list[str] = []
+    ins = None
+    for batch in run.resident:
+        for g in batch.ready.values():
+            seg = g.frame.code.segments[g.pc]
+            at = seg.sync_ins or seg.end or (seg.code[0] if seg.code else None)
+            ins = ins or at
+            _, _, who = run.reporter.group(g, g.active)
+            lines.append(f"{who} goes round at {run.reporter.place(at)}")
+    what = "all that runs repeats itself: it waits for memory that nobody can change any more"
+    fix = "see that who is to change it runs, has not left, and does not wait itself"
+    run.reporter.hazard(HazardKind.LIVELOCK, what, ins, tuple(lines[:40]), fix)
+    raise AssertionError("a livelock is always an error")

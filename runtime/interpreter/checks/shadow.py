@@ -1,0 +1,286 @@
+"""Shadow memory: who wrote and who read each granule last, and whether that is ordered (FastTrack, vectorised).
+
+A granule is as large as the smallest access seen so far. An epoch packs the agent (`clocks.py`) in bits 32 and up, the
+atomic flag in bit 31 and the agent's clock in bits 0 to 30; zero means that nobody has.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..ptx.module import Instruction
+from .wording import Side, conflict
+
+if TYPE_CHECKING:
+    from ..machine.group import Group
+
+Array = npt.NDArray[Any]
+ATOMIC = np.int64(1 << 31)
+CLOCK = np.int64((1 << 31) - 1)
+SHARED_READ = np.int64(1 << 62)
+AGENT = np.int64((1 << 30) - 1)
+
+
+def agent_of(epoch: Array) -> Array:
+    return (epoch >> np.int64(32)) & AGENT
+
+
+class Access:
+    """One access to check: what the accessing agents know, and their epochs.
+
+    `known` (rows, 3, columns); `agent` and `clock` (rows,); `rows_to_group` for words about lanes. `strong`: atomic
+    or volatile, which does not race with its like.
+    """
+
+    __slots__ = (
+        "agent",
+        "c",
+        "clash",
+        "clock",
+        "ins",
+        "known",
+        "proxy",
+        "queue",
+        "reach",
+        "same",
+        "site",
+        "strong",
+        "team",
+    )
+
+    def __init__(
+        self, c: Group, known: Array, team: Array, agent: Array, clock: Array, ins: Instruction,
+        strong: bool, proxy: bool,
+    ) -> None:  # fmt: skip
+        self.c = c
+        self.known = known
+        self.team = team
+        self.agent = agent
+        self.clock = clock
+        self.ins = ins
+        self.strong = strong
+        self.proxy = proxy
+        self.queue = c.batch.clocks is not None and int(agent[0]) >= c.batch.clocks.agents
+        self.site = c.batch.run.site(ins)
+        self.same: Any = None
+        self.clash: Any = None
+        self.reach = 0  # of a strong access: 2 its block, 1 its cluster, 0 further
+
+
+def generic_access(c: Group, ins: Instruction, strong: bool) -> Access:
+    """The access of each warp of `c` by itself."""
+    batch = c.batch
+    agent = batch.row_agent[c.rows]
+    known = batch.clocks.of(c)
+    clock = known[np.arange(c.n), 0, agent].astype(np.int64)
+    return Access(c, known, batch.row_team[c.rows], agent, clock, ins, strong, False)
+
+
+class Shadow:
+    """The shadow of one array of bytes. Subclasses say which agents are comparable and what to call things."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.granule = 0
+        self.w: Array = np.zeros(0, np.int64)
+        self.wi: Array = np.zeros(0, np.int32)
+        self.r: Array = np.zeros(0, np.int64)
+        self.ri: Array = np.zeros(0, np.int32)
+
+    # --- granules ------------------------------------------------------------------------------
+
+    def fit(self, size: int) -> None:
+        """Make granules at most `size` bytes."""
+        if self.granule and self.granule <= size:
+            return
+        if not self.granule:
+            self.granule = min(size, 16)
+            n = -(-self.size // self.granule)
+            self.w, self.r = np.zeros(n, np.int64), np.zeros(n, np.int64)
+            self.wi, self.ri = np.zeros(n, np.int32), np.zeros(n, np.int32)
+            self._made(n)
+            return
+        times = self.granule // size
+        self.granule = size
+        for name in ("w", "wi", "r", "ri"):
+            setattr(self, name, np.repeat(getattr(self, name), times))
+        self._refined(times)
+
+    def _made(self, n: int) -> None:
+        """Granules were made for the first time."""
+
+    def _refined(self, times: int) -> None:
+        """Each granule has become `times`."""
+
+    def granules(self, index: Array, size: int, count: int) -> Array:
+        """Word indices (rows, lanes) as granule indices (rows, lanes) or (rows, lanes, k).
+
+        Accesses of `count` words are aligned to their whole width.
+        """
+        width = size * count
+        self.fit(min(width, 16))
+        if count > 1:
+            index = index // count
+        k = width // self.granule
+        return index if k == 1 else (index * k)[..., None] + np.arange(k)
+
+    # --- accesses by lanes ---------------------------------------------------------------------
+
+    def read(
+        self, c: Group, index: Array, size: int, count: int, mask: Array | None, ins: Instruction,
+        form: Any,
+    ) -> None:  # fmt: skip
+        g, rows = self.select(self.granules(index, size, count), mask)
+        if g.size:
+            access = generic_access(c, ins, form.strong)
+            access.reach = getattr(form, "reach", 0)
+            self.on_read(access, g, rows)
+
+    def write(
+        self, c: Group, index: Array, size: int, count: int, mask: Array | None, ins: Instruction,
+        form: Any, same: Any = None,
+    ) -> Access | None:  # fmt: skip
+        """`same()` gives the lanes (rows, 32) that write what memory holds already: they change nothing."""
+        granules = self.granules(index, size, count)
+        g, rows = self.select(granules, mask)
+        if not g.size:
+            return None
+        access = generic_access(c, ins, form.strong)
+        access.reach = getattr(form, "reach", 0)
+        if same is not None:
+            shape = granules.shape
+            access.same = lambda: self.select(
+                np.broadcast_to(same().reshape(*shape[:2], *([1] * (len(shape) - 2))), shape), mask
+            )[0]
+        self.on_write(access, g, rows)
+        if not form.strong:
+            self._check_clash(access, g, rows)
+        return access
+
+    def settle_clash(self, a: Access) -> None:
+        """Report warps that wrote different values to one place by the same instruction, once memory is written."""
+        g, rows, lost, w = a.clash
+        lost = lost & ~a.same()
+        if lost.any():
+            self._report(a, g, rows, lost, w, self.wi, True)
+
+    def _check_clash(self, a: Access, g: Array, rows: Array) -> None:
+        """Warps that run as one vector may have written the same granule in the same instruction."""
+        w = self.w[g]
+        lost = w != self.epoch(a)[rows]
+        if lost.any():
+            a.clash = (g, rows, lost, w)
+
+    def atomic(self, c: Group, index: Array, size: int, mask: Array | None, ins: Instruction, form: Any) -> None:
+        g, rows = self.select(self.granules(index, size, 1), mask)
+        if g.size:
+            access = generic_access(c, ins, True)
+            access.reach = form.reach
+            self.check_initialised(access, g, rows)
+            self.on_write(access, g, rows)
+
+    @staticmethod
+    def select(g: Array, mask: Array | None) -> tuple[Array, Array]:
+        """Flat granule indices of active lanes, and the row of each."""
+        n = g.shape[0]
+        rows: Array = np.arange(n, dtype=np.int64)
+        if mask is None:
+            column: Array = np.expand_dims(rows, 1)
+            return g.reshape(n, -1), column
+        spread: Array = np.broadcast_to(np.expand_dims(rows, tuple(range(1, g.ndim))), g.shape)
+        flat: Array = spread[mask].reshape(-1)
+        return g[mask].reshape(-1), flat
+
+    # --- the checks ----------------------------------------------------------------------------
+
+    def on_read(self, a: Access, g: Array, rows: Array) -> None:
+        w = self.w[g]
+        self.check_initialised(a, g, rows, w)
+        bad = self._unordered(a, w, rows)
+        if bad is not None:
+            self._report(a, g, rows, bad, w, self.wi, False)
+        self.note_read(a, g, rows)
+
+    def on_write(self, a: Access, g: Array, rows: Array) -> None:
+        w = self.w[g]
+        bad = self._unordered(a, w, rows)
+        if bad is not None and a.same is not None:
+            bad &= ~a.same()
+            bad = bad if bad.any() else None
+        if bad is not None:
+            self._report(a, g, rows, bad, w, self.wi, True)
+        r = self.r[g]
+        if r.any():
+            self.check_readers(a, g, rows, r)
+            self.r[g] = 0
+        self.w[g] = self.epoch(a)[rows]
+        self.wi[g] = a.site
+
+    def epoch(self, a: Access) -> Array:
+        """(rows,): the epochs that this access leaves behind."""
+        mine = (self.name_agent(a) << np.int64(32)) | a.clock
+        return mine | ATOMIC if a.strong else mine
+
+    def name_agent(self, a: Access) -> Array:
+        return a.agent.astype(np.int64)
+
+    def _unordered(self, a: Access, epochs: Array, rows: Array) -> Array | None:
+        """Where `epochs` are not ordered before the access; None where all are."""
+        if not epochs.any():
+            return None
+        agent = agent_of(epochs)
+        mine = self.name_agent(a)[rows]
+        other = agent != mine
+        if a.queue:  # operations of one queue are not ordered among themselves, only after one that was waited for
+            other |= (epochs & CLOCK) != a.clock[rows]
+        if a.strong:
+            other &= (epochs & ATOMIC) == 0
+        other &= epochs != 0
+        if not other.any():
+            return None
+        at = np.nonzero(other)
+        row = np.broadcast_to(rows, epochs.shape)[at]
+        ordered = self.ordered(a, row, agent[at], epochs[at] & CLOCK)
+        if ordered.all():
+            return None
+        bad = np.zeros(epochs.shape, np.bool_)
+        bad[tuple(i[~ordered] for i in at)] = True
+        return bad
+
+    def ordered(self, a: Access, row: Array, agent: Array, clock: Array) -> Array:
+        """Whether (agent, clock) is ordered before the access of `row`."""
+        return a.known[row, 0, agent] >= clock
+
+    def check_initialised(self, a: Access, g: Array, rows: Array, w: Array | None = None) -> None:
+        """Report granules that nobody wrote."""
+
+    def check_readers(self, a: Access, g: Array, rows: Array, r: Array) -> None:
+        bad = self._unordered(a, r, rows)
+        if bad is not None:
+            self._report(a, g, rows, bad, r, self.ri, True, earlier_reads=True)
+
+    def note_read(self, a: Access, g: Array, rows: Array) -> None:
+        self.r[g] = self.epoch(a)[rows]
+        self.ri[g] = a.site
+
+    # --- reporting -----------------------------------------------------------------------------
+
+    def _report(
+        self, a: Access, g: Array, rows: Array, bad: Array, epochs: Array, sites: Array, writes: bool,
+        earlier_reads: bool = False, fix: str = "",
+    ) -> None:  # fmt: skip
+        where = tuple(int(i[0]) for i in np.nonzero(bad))
+        granule = int(g[where])
+        row = int(np.broadcast_to(rows, g.shape)[where])
+        epoch = int(epochs[where])
+        conflict(self, a, row, granule, epoch, int(sites[granule]), writes, earlier_reads, fix=fix)
+
+    def side(self, a: Access, row: int, epoch: int, site: int, writes: bool) -> Side:
+        """The earlier access, in words."""
+        raise AssertionError("each shadow names its own agents")
+
+    def name(self, a: Access, row: int, granule: int) -> str:
+        raise AssertionError("each shadow names its own memory")

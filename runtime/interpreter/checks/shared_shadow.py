@@ -1,0 +1,161 @@
+"""The shadow of shared memory: full read clocks of every agent, so that no reader is forgotten."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .kinds import HazardKind
+from .shadow import AGENT, ATOMIC, CLOCK, SHARED_READ, Access, Shadow, agent_of
+from .wording import Side, conflict
+
+if TYPE_CHECKING:
+    from ..machine.batch import Batch
+
+Array = npt.NDArray[Any]
+
+
+class SharedShadow(Shadow):
+    """Shared memory of a batch: full read clocks of every agent, so that no reader is forgotten."""
+
+    def __init__(self, batch: Batch) -> None:
+        super().__init__(len(batch.shared.data))
+        self.batch = batch
+        self.table: Array = np.zeros((0, 0), np.uint32)
+        # As fine as the program's narrowest access from the start: making granules finer later is costly.
+        self.fit(batch.run.program.shared_granule)
+        self.generic: Array = np.zeros(0, np.bool_)
+        self.queue_reads: dict[int, Array] = {}
+        self.queue_sites: dict[int, Array] = {}
+
+    def _made(self, n: int) -> None:
+        self.table = np.zeros((self.batch.cluster * self.batch.per_block, n), np.uint32)
+
+    def _refined(self, times: int) -> None:
+        self.table = np.repeat(self.table, times, axis=1)
+        for reads in (self.queue_reads, self.queue_sites):
+            for queue in reads:
+                reads[queue] = np.repeat(reads[queue], times)
+
+    def check_initialised(self, a: Access, g: Array, rows: Array, w: Array | None = None) -> None:
+        w = self.w[g] if w is None else w
+        if w.all():
+            return
+        where = tuple(int(i[0]) for i in np.nonzero(w == 0))
+        row = int(np.broadcast_to(rows, g.shape)[where])
+        name = self.name(a, row, int(g[where]))
+        what = f"{name} is read before anything was written to it"
+        self.batch.run.reporter.defer(HazardKind.UNINITIALISED, what, a.ins, (self.who(a, row),))
+
+    def note_read(self, a: Access, g: Array, rows: Array) -> None:
+        agent = a.agent[rows]
+        if int(a.agent[0]) >= len(self.table):
+            self._note_queue(a, g, rows)
+            return
+        prev = self.r[g]
+        mine = self.epoch(a)[rows]
+        other = (prev != 0) & ((agent_of(prev) != agent) | (prev >= SHARED_READ))
+        if other.any():
+            mine = np.where(other, mine | SHARED_READ, mine)
+        self.r[g] = mine
+        self.ri[g] = a.site
+        self.table[agent, g] = a.clock[rows]
+
+    def _note_queue(self, a: Access, g: Array, rows: Array) -> None:
+        """Reads by an asynchronous queue (one queue an access)."""
+        queue = int(a.agent[0])
+        if queue not in self.queue_reads:
+            self.queue_reads[queue] = np.zeros(len(self.w), np.uint32)
+            self.queue_sites[queue] = np.zeros(len(self.w), np.int32)
+        self.queue_reads[queue][g] = np.broadcast_to(a.clock[rows], g.shape)
+        self.queue_sites[queue][g] = a.site
+        self.r[g] = self.epoch(a)[rows] | SHARED_READ
+
+    def check_readers(self, a: Access, g: Array, rows: Array, r: Array) -> None:
+        mine = a.agent[rows]
+        need = (r != 0) & ((agent_of(r) != mine) | (r >= SHARED_READ))
+        if a.strong:
+            need &= (r & ATOMIC == 0) | (r >= SHARED_READ)
+        if not need.any():
+            return
+        at = np.nonzero(need)
+        row = np.broadcast_to(rows, g.shape)[at]
+        some = g[at]
+        me = a.agent[row]
+        known = a.known[row, 0]
+        for agent in range(len(self.table)):
+            clock = self.table[agent, some]
+            bad = (clock > known[:, agent]) & (me != agent)
+            if a.strong:
+                bad &= (r[at] & ATOMIC) == 0
+            if bad.any():
+                self._report_reader(a, at, bad, g, rows, agent, int(clock[bad][0]), self.ri)
+                return
+        for queue, reads in self.queue_reads.items():
+            clock = reads[some]
+            bad = (clock > known[:, queue]) & ((me != queue) | (clock != a.clock[row]))
+            if bad.any():
+                sites = self.queue_sites[queue]
+                self._report_reader(a, at, bad, g, rows, queue, int(clock[bad][0]), sites)
+                return
+
+    def _report_reader(
+        self, a: Access, at: Any, bad: Array, g: Array, rows: Array, agent: int, clock: int, sites: Array
+    ) -> None:  # fmt: skip
+        where = tuple(int(i[bad][0]) for i in at)
+        granule = int(g[where])
+        row = int(np.broadcast_to(rows, g.shape)[where])
+        conflict(self, a, row, granule, (agent << 32) | clock, int(sites[granule]), True, True)
+
+    def on_read(self, a: Access, g: Array, rows: Array) -> None:
+        super().on_read(a, g, rows)
+        if a.proxy:
+            self._check_proxy(a, g, rows)
+
+    def on_write(self, a: Access, g: Array, rows: Array) -> None:
+        if a.proxy:
+            self._check_proxy(a, g, rows, True)
+        super().on_write(a, g, rows)
+
+    def _check_proxy(self, a: Access, g: Array, rows: Array, writes: bool = False) -> None:
+        """Generic writes that an asynchronous access would miss, or come after, for want of a proxy fence."""
+        epochs = self.w[g]
+        agent = agent_of(epochs)
+        row = np.broadcast_to(rows, epochs.shape)
+        generic = (epochs != 0) & (agent != a.agent[rows]) & self._generic()[agent]
+        bad = generic & (a.known[row, 1, np.where(generic, agent, 0)] < (epochs & CLOCK))
+        if bad.any():
+            where = tuple(int(i[0]) for i in np.nonzero(bad))
+            granule = int(g[where])
+            site = int(self.wi[granule])
+            conflict(self, a, int(row[where]), granule, int(epochs[where]), site, writes, False, True)
+
+    def _generic(self) -> Array:
+        """For each agent whether its writes are of the generic proxy: a warp's, or of a warp's cp.async."""
+        clocks = self.batch.clocks
+        count = clocks.agents + len(clocks.queues)
+        if len(self.generic) != count:
+            self.generic = np.array([True] * clocks.agents + [key[0] == "cp.async" for key in clocks.queues])
+        return self.generic
+
+    def never_fenced(self, a: Access, row: int, epoch: int) -> bool:
+        """Whether the warp that wrote has executed no proxy fence since."""
+        agent = (epoch >> 32) & int(AGENT)
+        fenced = self.batch.clocks.known[int(a.team[row]), agent, 1, agent]
+        return int(fenced) < epoch & int(CLOCK)
+
+    def who(self, a: Access, row: int) -> str:
+        warp = int(a.c.rows[row])
+        cta = self.batch.coordinates[int(self.batch.row_cta[warp])]
+        return self.batch.run.reporter.who(cta, int(self.batch.row_warp[warp]))
+
+    def name(self, a: Access, row: int, granule: int) -> str:
+        offset = granule * self.granule % self.batch.shared.stride
+        run = self.batch.run
+        return run.reporter.shared_name(offset, run.program.dynamic_offset, run.program.shared_offsets)
+
+    def side(self, a: Access, row: int, epoch: int, site: int, writes: bool) -> Side:
+        agent = (epoch >> 32) & int(AGENT)
+        return self.batch.run.side(self.batch, int(a.team[row]), agent, site, True)

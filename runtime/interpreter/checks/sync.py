@@ -1,0 +1,117 @@
+"""Order made through memory: releases and acquires at addresses, in one cluster and between clusters.
+
+A release leaves at its address what its warp knows; an acquire that reads there learns it. Relaxed operations do so
+together with fences: they release what the warp knew at its last fence, and what they read is learned at the next.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .clocks import widened
+
+if TYPE_CHECKING:
+    from ..machine.group import Group
+    from ..machine.spaces import Part
+
+Array = npt.NDArray[Any]
+Place = tuple[int, ...]  # memory and byte, then 1 and a cluster or 2 and a block
+Knowledge = dict[int, Array]  # cluster -> (3, columns)
+
+
+def _join(into: Knowledge, team: int, what: Array) -> None:
+    held = into.get(team)
+    if held is None:
+        into[team] = what.copy()
+        return
+    wide = max(held.shape[1], what.shape[1])
+    held = held if held.shape[1] == wide else widened(held, wide)
+    what = what if what.shape[1] == wide else widened(what, wide)
+    into[team] = np.maximum(held, what)
+
+
+class SyncMemory:
+    """What has been released at each address of a run."""
+
+    def __init__(self) -> None:
+        self.at: dict[Place, Knowledge] = {}
+        # What a warp has read by relaxed operations and learns at its next fence: (cluster, agent) -> knowledge.
+        self.unfenced: dict[tuple[int, int], Knowledge] = {}
+
+    def access(self, c: Group, part: Part, size: int, form: Any, reads: bool, writes: bool) -> None:
+        """A strong access: its form's semantics are "", relaxed, volatile, acquire, release or acq_rel."""
+        clocks, semantics = c.batch.clocks, form.semantics
+        if clocks is None:
+            return
+        releases = writes and (semantics in ("release", "acq_rel") or clocks.any_fence)
+        acquires = reads and (releases or bool(self.at))
+        if not (releases or acquires):
+            return
+        where = c.active if part.mask is None else part.mask
+        rows = np.broadcast_to(np.arange(c.n)[:, None], where.shape)[where]
+        index = part.index[where]
+        pairs = np.unique(np.stack([rows, index]), axis=1)
+        memory = id(part.view.base if part.view.base is not None else part.view)
+        for row, at in pairs.T.tolist():
+            keys = self._keys(c, row, (memory, at * size), form.reach)
+            for key in keys[form.reach :] if acquires else ():
+                if key in self.at:
+                    self._acquire(c, row, self.at[key], semantics)
+            for key in keys[form.reach :] if releases else ():
+                self._release(c, row, key, semantics in ("release", "acq_rel"), reads)
+        if releases:
+            clocks.tick(c)
+
+    @staticmethod
+    def _keys(c: Group, row: int, place: tuple[int, int], reach: int) -> list[Place]:
+        """Where a place's releases are kept: for all, for the accessor's cluster, for its block.
+
+        What is released at a scope is kept for it and for those within; what is acquired at a scope was kept for those
+        that the accessor and the scope share.
+        """
+        batch = c.batch
+        if not batch.run.program.narrow:
+            return [place, place, place][: reach + 1]
+        cta = int(batch.row_cta[int(c.rows[row])])
+        cluster = (batch.first + cta) // batch.cluster
+        return [place, (*place, 1, cluster), (*place, 2, batch.first + cta)]
+
+    def _release(self, c: Group, row: int, key: Place, full: bool, joins: bool) -> None:
+        batch, clocks = c.batch, c.batch.clocks
+        warp = int(c.rows[row])
+        team, agent = int(batch.row_team[warp]), int(batch.row_agent[warp])
+        mine = clocks.known[team, agent]
+        mine = mine.copy() if full else clocks.relaxed_part(mine)
+        if not mine.any():
+            return
+        first = batch.first // batch.cluster
+        entry = self.at.setdefault(key, {}) if joins else self.at.__setitem__(key, {}) or self.at[key]
+        _join(entry, first + team, mine)
+        for other, what in clocks.foreign_known(team, mine[0]):
+            _join(entry, other, what)
+
+    def _acquire(self, c: Group, row: int, entry: Knowledge, semantics: str) -> None:
+        batch = c.batch
+        warp = int(c.rows[row])
+        team, agent = int(batch.row_team[warp]), int(batch.row_agent[warp])
+        if semantics == "relaxed":
+            held = self.unfenced.setdefault((batch.first // batch.cluster + team, agent), {})
+            for other, what in entry.items():
+                _join(held, other, what)
+        else:
+            batch.clocks.learn_from(team, agent, entry)
+
+    def fence(self, c: Group) -> None:
+        """A fence: what relaxed reads have seen is learned."""
+        if not self.unfenced:
+            return
+        batch = c.batch
+        first = batch.first // batch.cluster
+        for warp in c.rows.tolist():
+            team, agent = int(batch.row_team[warp]), int(batch.row_agent[warp])
+            held = self.unfenced.pop((first + team, agent), None)
+            if held:
+                batch.clocks.learn_from(team, agent, held)

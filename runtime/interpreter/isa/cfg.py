@@ -1,0 +1,214 @@
+"""A function's control flow: segments of straight-line code, in an order that makes lanes meet again.
+
+The scheduler runs the group of lanes whose segment comes first. With every loop contiguous and every join after all
+that leads to it, lanes that parted wait at their post-dominator without a stack, and lanes of different warps and
+blocks that stand at the same place run as one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..ptx.module import Function, Instruction, Label, PtxError, Reg, Sym
+from .instructions import known_form
+
+
+@dataclass(slots=True)
+class Segment:
+    """`sync`: an instruction that may have to wait, alone in its segment. `targets`: where `end` may go.
+
+    `kind`: "fall", "branch" (guarded by `guard`), "table", "call", "return" or "exit".
+    """
+
+    sync: Instruction | None = None
+    code: list[Instruction] = field(default_factory=list[Instruction])
+    kind: str = "fall"
+    end: Instruction | None = None
+    guard: tuple[Reg, bool] | None = None
+    targets: list[int] = field(default_factory=list[int])
+
+
+def may_wait(ins: Instruction) -> bool:
+    """Whether `ins` needs other lanes, warps or engines, or is a place to let others run."""
+    form = known_form(ins)
+    return form is not None and form.waits
+
+
+class _Builder:
+    def __init__(self, fn: Function) -> None:
+        self.fn = fn
+        self.segments: list[Segment] = []
+        self.labels: dict[str, int] = {}
+        self.jumps: list[tuple[int, int, str]] = []
+
+    def new(self) -> int:
+        self.segments.append(Segment())
+        return len(self.segments) - 1
+
+    def run(self) -> list[Segment]:
+        at = self.new()
+        for item in self.fn.body:
+            if isinstance(item, Label):
+                following = self.new()
+                self.segments[at].targets.append(following)
+                self.labels[item.name] = at = following
+            else:
+                at = self._instruction(at, item)
+        self.segments[at].kind = "exit" if self.fn.entry else "return"
+        for segment, slot, label in self.jumps:
+            self.segments[segment].targets[slot] = self.labels[label]
+        return self.segments
+
+    def _instruction(self, at: int, ins: Instruction) -> int:
+        here = self.segments[at]
+        head = ins.opcode[0]
+        if head == "bra":
+            return self._branch(at, ins)
+        if head in ("brx", "call", "ret", "exit", "trap") or may_wait(ins):
+            if ins.guard is not None:
+                # A guarded instruction that ends or waits becomes a branch around it.
+                inner, after = self.new(), self.new()
+                here.kind, here.guard, here.end = "branch", ins.guard, ins
+                here.targets = [inner, after]
+                self._unguarded(inner, ins, after)
+                return after
+            following = self.new()
+            if head in ("brx", "call", "ret", "exit", "trap"):
+                self._unguarded(at, ins, following)
+            else:
+                wait = self.new()
+                here.targets = [wait]
+                self._unguarded(wait, ins, following)
+            return following
+        here.code.append(ins)
+        return at
+
+    def _branch(self, at: int, ins: Instruction) -> int:
+        here = self.segments[at]
+        following = self.new()
+        target = ins.operands[0]
+        assert isinstance(target, Sym)
+        here.end = ins
+        if ins.guard is None:
+            here.targets = [-1]
+        else:
+            here.kind, here.guard, here.targets = "branch", ins.guard, [-1, following]
+        self.jumps.append((at, 0, target.name))
+        return following
+
+    def _unguarded(self, at: int, ins: Instruction, following: int) -> None:
+        here = self.segments[at]
+        head = ins.opcode[0]
+        if head == "brx":
+            table = ins.operands[1]
+            assert isinstance(table, Sym)
+            names = self.fn.branch_targets[table.name]
+            here.kind, here.end, here.targets = "table", ins, [-1] * len(names)
+            self.jumps += [(at, i, name) for i, name in enumerate(names)]
+        elif head == "call":
+            here.kind, here.end, here.targets = "call", ins, [following]
+        elif head in ("ret", "exit", "trap"):
+            kind = "exit" if head == "exit" or (head == "ret" and self.fn.entry) else head
+            here.kind, here.end = ("return" if kind == "ret" else kind), ins
+        else:
+            here.sync, here.targets = ins, [following]
+
+
+def build_segments(fn: Function) -> list[Segment]:
+    """The segments of `fn`, the entry first, in scheduling order; unreachable ones are left out."""
+    raw = _Builder(fn).run()
+    _check_terminated(fn)
+    successors = [s.targets for s in raw]
+    order = _loop_order(successors)
+    place = {old: new for new, old in enumerate(order)}
+    result: list[Segment] = []
+    for old in order:
+        segment = raw[old]
+        segment.targets = [place[t] for t in segment.targets]
+        result.append(segment)
+    return result
+
+
+def _check_terminated(fn: Function) -> None:
+    for item in fn.body:
+        if isinstance(item, Instruction) and item.opcode[0] == "bra" and len(item.operands) != 1:
+            raise PtxError("bra takes one label", item.line, item.column)
+
+
+def _loop_order(successors: list[list[int]]) -> list[int]:
+    reachable = _reachable(successors)
+    return _order(reachable, {n: list(successors[n]) for n in reachable}, 0)
+
+
+def _reachable(successors: list[list[int]]) -> list[int]:
+    seen, stack, out = {0}, [0], [0]
+    while stack:
+        for t in successors[stack.pop()]:
+            if t not in seen:
+                seen.add(t)
+                stack.append(t)
+                out.append(t)
+    return sorted(out)
+
+
+def _order(nodes: list[int], edges: dict[int, list[int]], entry: int) -> list[int]:
+    """Topological order of the strongly connected components, each loop ordered within itself."""
+    order: list[int] = []
+    for component in reversed(_components(nodes, edges, entry)):
+        if len(component) == 1:
+            order.append(component[0])
+            continue
+        inside = set(component)
+        header = entry if entry in inside else _header(inside, nodes, edges)
+        inner = {n: [t for t in edges[n] if t in inside and t != header] for n in component}
+        order.extend(_order(sorted(component), inner, header))
+    return order
+
+
+def _header(inside: set[int], nodes: list[int], edges: dict[int, list[int]]) -> int:
+    entered = {t for n in nodes if n not in inside for t in edges[n] if t in inside}
+    return min(entered) if entered else min(inside)
+
+
+def _components(nodes: list[int], edges: dict[int, list[int]], entry: int) -> list[list[int]]:
+    """Tarjan's algorithm without recursion; components come out in reverse topological order."""
+    number: dict[int, int] = {}
+    low: dict[int, int] = {}
+    on_stack: set[int] = set()
+    stack: list[int] = []
+    out: list[list[int]] = []
+    for root in [entry, *nodes]:
+        if root in number:
+            continue
+        work = [(root, 0)]
+        while work:
+            node, at = work.pop()
+            if at == 0:
+                number[node] = low[node] = len(number)
+                stack.append(node)
+                on_stack.add(node)
+            descended = False
+            targets = edges[node]
+            for i in range(at, len(targets)):
+                t = targets[i]
+                if t not in number:
+                    work += [(node, i + 1), (t, 0)]
+                    descended = True
+                    break
+                if t in on_stack:
+                    low[node] = min(low[node], number[t])
+            if descended:
+                continue
+            if low[node] == number[node]:
+                component: list[int] = []
+                while True:
+                    member = stack.pop()
+                    on_stack.discard(member)
+                    component.append(member)
+                    if member == node:
+                        break
+                out.append(component)
+            if work:
+                parent = work[-1][0]
+                low[parent] = min(low[parent], low[node])
+    return out

@@ -1,0 +1,60 @@
+"""Which registers an instruction reads and writes, as bit sets (bit i: register i)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..ptx.module import Group, Instruction, Label, Mem, Not, Operand, Pair, Reg, Vec
+from .instructions import known_form
+
+# Instructions without a row whose first operand is no destination.
+_NO_RESULT = {"bra", "brx", "ret", "exit", "trap", "call"}
+
+
+def _bits(operand: Operand | None) -> int:
+    if isinstance(operand, Reg):
+        return 1 << operand.index
+    if isinstance(operand, Not):
+        return 1 << operand.reg.index
+    if isinstance(operand, Mem):
+        bits = _bits(operand.base)
+        for coordinate in operand.coords or ():
+            bits |= _bits(coordinate)
+        return bits
+    if isinstance(operand, Vec | Group):
+        bits = 0
+        for item in operand.items:
+            bits |= _bits(item)
+        return bits
+    if isinstance(operand, Pair):
+        return _bits(operand.first) | _bits(operand.second)
+    return 0
+
+
+def used(ins: Instruction) -> tuple[int, int]:
+    """(registers read, registers written)."""
+    reads = 1 << ins.guard[0].index if ins.guard else 0
+    writes = 0
+    rest = ins.operands
+    form = known_form(ins)
+    if form is not None and form.row.roles:
+        results = form.row.roles[0].kind in ("D", "D!", "D|P", "X", "{}")
+    else:
+        results = ins.opcode[0] not in _NO_RESULT and bool(rest) and not isinstance(rest[0], Mem)
+    if results and rest:
+        writes = _bits(rest[0])
+        rest = rest[1:]
+    for operand in rest:
+        reads |= _bits(operand)
+    return reads, writes
+
+
+def mentioned_once(body: Iterable[Instruction | Label]) -> int:
+    """The registers that one instruction alone names."""
+    seen = again = 0
+    for ins in body:
+        if isinstance(ins, Instruction):
+            reads, writes = used(ins)
+            again |= seen & (reads | writes)
+            seen |= reads | writes
+    return seen & ~again

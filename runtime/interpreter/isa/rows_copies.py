@@ -1,0 +1,103 @@
+"""Rows of asynchronous copies (PTX ISA 9.7.9.25 to 9.7.9.27)."""
+
+from __future__ import annotations
+
+from ..ptx.module import Imm, Mem
+from .rows import Operands, Words, row
+from .rows_memory import HINT, PREFETCH
+
+
+def _size(w: Words, operands: Operands) -> str:
+    size, given = operands[2], operands[3] if len(operands) > 3 + bool(w["hint"]) else None
+    assert isinstance(size, Imm)
+    if size.value not in (4, 8, 16) or (w["cache"] == "cg" and size.value != 16):
+        return f"copies of {size.value} bytes are not possible"
+    return (
+        f"the source is at most {size.value} bytes"
+        if isinstance(given, Imm) and not 0 <= given.value <= size.value
+        else ""
+    )
+
+
+row("cp.async",
+    "cache=ca|cg to=shared|shared::cta from=global " + PREFETCH + " " + HINT, "[to] [from] # S? S:b64@hint", _size)  # fmt: skip
+row("cp.async.commit_group cp.async.bulk.commit_group", "", "")
+row("cp.async.wait_all", "", "", waits=True)
+row("cp.async.wait_group", "", "#", waits=True)
+row("cp.async.bulk.wait_group", "read?", "#", waits=True)
+row("cp.async.mbarrier.arrive", "noinc? space=shared|shared::cta? type=b64", "[~space]")
+
+_DONE = " done=mbarrier::complete_tx::bytes|bulk_group "
+_MANY = "multicast=multicast::cluster? "
+
+
+def _way(w: Words, operands: Operands) -> str:
+    """Out of shared memory in a bulk group; into it with a barrier."""
+    out = w["to"] == "global"
+    if w["from"] != ("shared::cta" if out else "global") and w["to"] != "shared::cluster":
+        return f"no copies from .{w['from']} to .{w['to']}"
+    if (w["done"] == "bulk_group") != out:
+        return f".{w['done']} does not go with .{w['to']}"
+    return ""
+
+
+def _extras(w: Words, operands: Operands) -> str:
+    if w["multicast"] and (w["to"], w["from"]) != ("shared::cluster", "global"):
+        return "multicast is from .global to .shared::cluster"
+    return ".L2::cache_hint needs global memory" if w["hint"] and "global" not in (w["to"], w["from"]) else ""
+
+
+def _multiple_of_16(w: Words, operands: Operands) -> str:
+    size = operands[1 if w.get("level") else 2]
+    return "the size is a multiple of 16" if isinstance(size, Imm) and int(size.value) % 16 else ""
+
+
+row("cp.async.bulk",
+    "to=shared::cluster|shared::cta|global from=global|shared::cta" + _DONE + _MANY + HINT,
+    "[to] [from] S:u32 [to]@to!=global S:b16@multicast S:b64@hint", _way, _extras, _multiple_of_16)  # fmt: skip
+row("cp.async.bulk.prefetch", "level=L2 from=global " + HINT, "[from] S:u32 S:b64@hint", _multiple_of_16)
+
+_OUT = {
+    "add": ("u32", "s32", "u64", "f32", "f64", "f16", "bf16"), "min": ("u32", "s32", "u64", "s64", "f16", "bf16"),
+    "max": ("u32", "s32", "u64", "s64", "f16", "bf16"), "inc": ("u32",), "dec": ("u32",),
+    "and": ("b32", "b64"), "or": ("b32", "b64"), "xor": ("b32", "b64"),
+}  # fmt: skip
+_PEER = {
+    "add": ("u32", "s32", "u64"), "min": ("u32", "s32"), "max": ("u32", "s32"), "inc": ("u32",), "dec": ("u32",),
+    "and": ("b32",), "or": ("b32",), "xor": ("b32",),
+}  # fmt: skip
+
+
+def _reduces(w: Words, operands: Operands) -> str:
+    types = (_OUT if w["to"] == "global" else _PEER)[w["op"]]
+    if w["type"] not in types:
+        return f".{w['op']} takes {', '.join('.' + t for t in types)}"
+    if bool(w["noftz"]) != (w["op"] == "add" and w["type"] in ("f16", "bf16")):
+        return ".noftz belongs to .add of .f16 and .bf16"
+    return ""
+
+
+_OPERATION = "op=add|min|max|inc|dec|and|or|xor "
+row("cp.reduce.async.bulk",
+    "to=global|shared::cluster from=shared::cta" + _DONE + _OPERATION + "noftz? " + HINT
+    + " type=b32|b64|u32|s32|u64|s64|f16|bf16|f32|f64",
+    "[to] [from] S:u32 [to]@to!=global S:b64@hint", _way, _reduces,
+    lambda w, o: ".L2::cache_hint needs global memory" if w["hint"] and w["to"] != "global" else "", _multiple_of_16)  # fmt: skip
+
+
+def _rank(w: Words, operands: Operands) -> str:
+    tensor = next(o for o in operands if isinstance(o, Mem) and o.coords is not None)
+    given = len(tensor.coords or ())
+    return "" if given == int(w["dim"][0]) else f".{w['dim']} wants {w['dim'][0]} coordinates, {given} given"
+
+
+_DIM = "dim=1d|2d|3d|4d|5d "
+row("cp.async.bulk.tensor",
+    _DIM + "to=shared::cluster|shared::cta|global from=global|shared::cta mode=tile?" + _DONE + _MANY + HINT,
+    "[to]@to!=global [/global,{}] [to]@to!=global [from]@to=global S:b16@multicast S:b64@hint",
+    _way, _extras, lambda w, o: "TMA copies are to or from global memory" if "global" not in (w["to"], w["from"]) else "",
+    _rank)  # fmt: skip
+row("cp.reduce.async.bulk.tensor",
+    _DIM + "to=global from=shared::cta mode=tile? " + _OPERATION + "done=bulk_group " + HINT,
+    "[/global,{}] [from] S:b64@hint", _rank)  # fmt: skip
+row("cp.async.bulk.prefetch.tensor", _DIM + "level=L2 from=global mode=tile? " + HINT, "[/global,{}] S:b64@hint", _rank)

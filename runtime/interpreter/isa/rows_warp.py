@@ -1,0 +1,67 @@
+"""Rows of instructions that a warp executes together, of moves and of control (PTX ISA 9.7.9, 9.7.12 to 9.7.15)."""
+
+from __future__ import annotations
+
+from ..ptx.module import Imm, Pair, Vec
+from .rows import Operands, Words, opened, row
+
+
+def _vote_type(w: Words, operands: Operands) -> str:
+    return "" if (w["mode"] == "ballot") == (w["type"] == "b32") else f".{w['mode']} does not make .{w['type']}"
+
+
+def _match_pair(w: Words, operands: Operands) -> str:
+    return "match.any takes one destination" if w["mode"] == "any" and isinstance(operands[0], Pair) else ""
+
+
+def _pair(w: Words, operands: Operands) -> str:
+    return "" if isinstance(operands[0], Pair) else "it takes a destination d|p"
+
+
+def _redux_type(w: Words, operands: Operands) -> str:
+    return "" if (w["op"] in ("and", "or", "xor")) == (w["type"] == "b32") else f".{w['op']} is not for .{w['type']}"
+
+
+row("shfl", "sync mode=up|down|bfly|idx type=b32", "D|P S S:b32 S:b32 S:b32", waits=True)
+row("vote", "sync mode=all|any|uni|ballot type=pred|b32", "D! P S:u32", _vote_type, waits=True)
+row("match", "mode=any|all sync type=b32|b64", "D|P:b32 S S:u32", _match_pair, waits=True)
+row("redux", "sync op=add|min|max|and|or|xor type=b32|u32|s32", "D! S S:u32", _redux_type, waits=True)
+row("elect", "sync", "D|P:u32 S:u32", _pair, waits=True)
+row("activemask", "type=b32", "D!", waits=True)
+
+
+def _count(w: Words, operands: Operands) -> str:
+    count = operands[0]
+    assert isinstance(count, Imm)
+    fits = count.value % 8 == 0 and 24 <= count.value <= 256
+    return "" if fits else f"{count.value} registers; a multiple of 8 from 24 to 256 is wanted"
+
+
+row("setmaxnreg.inc setmaxnreg.dec", "sync aligned type=u32|s32", "#", _count, waits=True)
+
+
+def _matrices(w: Words, operands: Operands) -> str:
+    vector = next(o for o in operands if isinstance(o, Vec))
+    given = len(vector.items)
+    return "" if given == int(w["num"][1:]) else f"a vector of {w['num'][1:]} is wanted, {given} given"
+
+
+_MATRIX = "sync aligned shape=m8n8 num=x1|x2|x4 trans? space=shared|shared::cta? type=b16"
+row("ldmatrix", _MATRIX, "{} [~space]", _matrices, waits=True)
+row("stmatrix", _MATRIX, "[~space] {}", _matrices, waits=True)
+row("movmatrix", "sync aligned shape=m8n8 trans type=b16", "D! S", waits=True)
+opened("mma wmma wgmma", waits=True)
+
+
+def _event(w: Words, operands: Operands) -> str:
+    event = operands[0]
+    fits = not isinstance(event, Imm) or 0 <= event.value < (65536 if w["mask"] else 16)
+    return "" if fits else "no such event"
+
+
+row("mov", "type=pred|b16|b32|b64|b128|u16|u32|u64|s16|s32|s64|f32|f64", "X X")
+row("nanosleep", "type=u32", "S", waits=True)
+row("griddepcontrol", "action=wait|launch_dependents", "", waits=True)
+row("pmevent", "mask?", "#", _event)
+row("brkpt", "", "")
+opened("brx call")

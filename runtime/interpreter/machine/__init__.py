@@ -1,0 +1,1 @@
+"""What runs a launch: warps in batches, their registers, memories and barriers, and operations in flight."""

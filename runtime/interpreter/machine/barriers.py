@@ -1,0 +1,362 @@
+"""Named barriers of a block and the cluster barrier (PTX ISA 9.7.13: bar, barrier, barrier.cluster)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..checks.kinds import HazardKind
+from ..isa.rows_sync import NAMED
+from ..ptx.module import Instruction
+from .compiler import Compiler
+from .control import together
+from .group import Group, merge
+from .program import Op, builds
+
+if TYPE_CHECKING:
+    from .batch import Batch
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(slots=True)
+class Waiting:
+    """Warps that wait at a barrier: `group` stands where they go on; `write` puts a reduction's result."""
+
+    barrier: int
+    group: Group
+    ins: Instruction
+    write: Any = None
+
+
+class Barriers:
+    """The barriers of a batch's blocks. Counts are in threads, (16, blocks)."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+        shape = (NAMED, batch.blocks)
+        self.arrived = np.zeros(shape, np.int64)
+        self.expected = np.zeros(shape, np.int64)  # 0: all of the block's threads
+        self.true_count = np.zeros(shape, np.int64)
+        self.thread_count = np.zeros(shape, np.int64)
+        self.used = np.zeros(NAMED, np.bool_)
+        self.waiting: list[Waiting] = []
+        self.clock: list[Any] = [None] * NAMED
+        self.cluster_arrived = np.zeros(batch.teams, np.int64)
+        self.cluster_phase = np.zeros(batch.teams, np.int64)
+        self.warp_phase = np.zeros(batch.warps, np.int64)
+        self.warp_arrived = np.zeros(batch.warps, np.bool_)
+        self.cluster_waiting: list[Waiting] = []
+        self.cluster_clock: Any = None
+
+    def live_threads(self) -> Array:
+        """Threads of each block in warps that have not exited, whole warps counted."""
+        alive = self.batch.live.any(axis=1).reshape(self.batch.per_block, self.batch.blocks)
+        return alive.sum(axis=0) * 32
+
+    # --- named barriers ------------------------------------------------------------------------
+
+    def arrive(self, c: Group, barrier: int, count: Array | None, ins: Instruction, votes: Array | None) -> Array:
+        """Count the warps of `c` at a barrier; the blocks (blocks,) whose barrier that completes."""
+        cta = c.cta
+        self.used[barrier] = True
+        arrived, expected = self.arrived[barrier], self.expected[barrier]
+        blocks = np.unique(cta) if len(cta) > 1 else cta
+        if count is not None:
+            self._check_count(c, barrier, count, ins, blocks)
+            expected[cta] = count
+        elif expected[blocks].any() and (arrived[blocks] > 0).any():
+            self._count_differs(c, barrier, ins)
+        arrived += np.bincount(cta, minlength=len(arrived)) * 32
+        if votes is not None:
+            here = votes & c.active
+            self.true_count[barrier] += np.bincount(cta, here.sum(axis=1), len(arrived)).astype(np.int64)
+            self.thread_count[barrier] += np.bincount(cta, c.active.sum(axis=1), len(arrived)).astype(np.int64)
+        clocks = self.batch.clocks
+        if clocks is not None:
+            if self.clock[barrier] is None:
+                self.clock[barrier] = clocks.store(self.batch.blocks)
+            clocks.release(self.clock[barrier], cta, c)
+        need = np.where(expected > 0, expected, self.live_threads())
+        over = (arrived > need)[blocks]
+        if over.any():
+            self._too_many(c, barrier, ins, int(arrived[blocks].max()), int(need[blocks].max()))
+        done = np.zeros(len(arrived), np.bool_)
+        done[blocks] = arrived[blocks] >= need[blocks]
+        return done
+
+    def _check_count(self, c: Group, barrier: int, count: Array, ins: Instruction, blocks: Array) -> None:
+        arrived, expected = self.arrived[barrier], self.expected[barrier]
+        bad = (count % 32 != 0) | (count <= 0) | (count > self.batch.run.threads_per_block + 31)
+        if bad.any():
+            _, _, who = self.batch.run.reporter.group(c, np.broadcast_to(bad[:, None], (c.n, 32)))
+            what = (
+                f"barrier {barrier} with a thread count of {int(count[bad][0])}; it must be a multiple of 32 "
+                f"and at most the block's {self.batch.run.threads_per_block}"
+            )
+            self.batch.run.reporter.hazard(HazardKind.BARRIER_COUNT, what, ins, (who,))
+        cta = c.cta
+        if ((arrived[cta] > 0) & (expected[cta] != count)).any():
+            self._count_differs(c, barrier, ins)
+
+    def _count_differs(self, c: Group, barrier: int, ins: Instruction) -> None:
+        _, _, who = self.batch.run.reporter.group(c, c.active)
+        what = f"warps meet at barrier {barrier} with different thread counts"
+        self.batch.run.reporter.hazard(HazardKind.BARRIER_COUNT, what, ins, (who,))
+
+    def _too_many(self, c: Group, barrier: int, ins: Instruction, have: int, need: int) -> None:
+        _, _, who = self.batch.run.reporter.group(c, c.active)
+        what = f"{have} threads arrived at barrier {barrier}, which waits for {need}"
+        self.batch.run.reporter.hazard(HazardKind.BARRIER_COUNT, what, ins, (who,))
+
+    def complete(self, barrier: int, done: Array) -> None:
+        """Reset the barrier of the blocks in `done` and let their waiting warps go."""
+        kept: list[Waiting] = []
+        going: list[Waiting] = []
+        for w in self.waiting:
+            if w.barrier != barrier:
+                kept.append(w)
+                continue
+            free = done[w.group.cta]
+            if free.all():
+                going.append(w)
+            elif free.any():
+                going.append(Waiting(barrier, w.group.subset(w.group.pc, free), w.ins, w.write))
+                kept.append(Waiting(barrier, w.group.subset(w.group.pc, ~free), w.ins, w.write))
+            else:
+                kept.append(w)
+        self.waiting = kept
+        for w in going:
+            self.passed(w.group, barrier, w.write)
+        self.reset(barrier, done)
+        for w in going:
+            self.batch.push(w.group)
+
+    def passed(self, g: Group, barrier: int, write: Any) -> None:
+        """What happens to warps as their barrier completes: clocks joined, the reduction's result written."""
+        if self.batch.clocks is not None:
+            self.batch.clocks.acquire(self.clock[barrier], g.cta, g)
+        if write is not None:
+            write(g, self.true_count[barrier][g.cta], self.thread_count[barrier][g.cta])
+
+    def reset(self, barrier: int, done: Array) -> None:
+        self.batch.run.progress += 1
+        for counts in (self.arrived, self.expected, self.true_count, self.thread_count):
+            counts[barrier][done] = 0
+        if self.clock[barrier] is not None:
+            self.clock[barrier].clear(done)
+
+    def lanes_left(self) -> None:
+        """Warps have exited: barriers that waited for all of a block may be complete."""
+        if not self.waiting:
+            return
+        live = self.live_threads()
+        for barrier in np.flatnonzero(self.used):
+            arrived, expected = self.arrived[barrier], self.expected[barrier]
+            done = (arrived > 0) & (expected == 0) & (arrived >= live)
+            if done.any():
+                self.complete(int(barrier), done)
+
+    # --- cluster barrier -----------------------------------------------------------------------
+
+    def cluster_arrive(self, c: Group, ins: Instruction, release: bool) -> None:
+        batch = self.batch
+        if self.warp_arrived[c.rows].any():
+            _, _, who = batch.run.reporter.group(c, c.active)
+            what = "barrier.cluster.arrive twice without a wait between"
+            batch.run.reporter.hazard(HazardKind.BARRIER_COUNT, what, ins, (who,))
+        self.warp_arrived[c.rows] = True
+        team = batch.row_team[c.rows]
+        clocks = batch.clocks
+        if clocks is not None:
+            if self.cluster_clock is None:
+                self.cluster_clock = clocks.store(batch.teams)
+            clocks.release(self.cluster_clock, team, c, not release)
+        self.cluster_arrived += np.bincount(team, minlength=batch.teams)
+        self.cluster_settle()
+
+    def cluster_settle(self) -> None:
+        """Complete the cluster barriers that all live warps have arrived at."""
+        batch = self.batch
+        alive = batch.live.any(axis=1)
+        need = np.bincount(batch.row_team[alive], minlength=batch.teams)
+        done = (self.cluster_arrived > 0) & (self.cluster_arrived >= need)
+        if not done.any():
+            return
+        self.cluster_phase += done
+        self.cluster_arrived[done] = 0
+        batch.run.progress += 1
+        if self.cluster_clock is not None:
+            self.cluster_clock.publish(done)
+        waiting, self.cluster_waiting = self.cluster_waiting, []
+        for w in waiting:
+            rest = self.cluster_wait(w.group, w.ins, w.group.pc)
+            if rest is not None:
+                batch.push(rest)
+
+    def cluster_wait(self, c: Group, ins: Instruction, pc: int) -> Group | None:
+        """The warps of `c` whose barrier phase is complete, at `pc`; the others are made to wait."""
+        team = self.batch.row_team[c.rows]
+        ready = self.cluster_phase[team] > self.warp_phase[c.rows]
+        if not ready.all():
+            held = c.subset(pc, ~ready)
+            self.cluster_waiting.append(Waiting(-1, held, ins))
+            if not ready.any():
+                return None
+        free = c.subset(pc, ready)
+        self.warp_phase[free.rows] += 1
+        self.warp_arrived[free.rows] = False
+        if self.batch.clocks is not None and self.cluster_clock is not None:
+            self.batch.clocks.acquire_published(self.cluster_clock, self.batch.row_team[free.rows], free)
+        return free
+
+
+# --- instructions -----------------------------------------------------------------------------------
+
+
+@builds("bar.warp.sync")
+def build_warp_barrier(k: Compiler, ins: Instruction) -> Op:
+    """bar.warp.sync."""
+    member = k.reader(ins.operands[0], "u32")
+    return lambda c: warp_together(c, member(c))
+
+
+@builds(" ".join(f"{b}{c}{a}" for b in ("bar", "barrier") for c in ("", ".cta") for a in ("", ".arrive", ".red")))
+def build_barrier(k: Compiler, ins: Instruction) -> Op:
+    """bar and barrier{.cta}: .sync, .arrive and .red."""
+    form, action = k.form, k.form.row.name[-1]
+    operands = list(ins.operands)
+    reduces = action == "red"
+    dest = operands.pop(0) if reduces else None
+    vote = operands.pop() if reduces else None
+    barrier = k.reader(operands[0], "u32")
+    count = k.reader(operands[1], "u32") if len(operands) > 1 else None
+    waits = action != "arrive"
+    aligned = form.row.name[0] == "bar" or bool(form.words.get("aligned"))
+    votes = _voter(k, vote) if vote is not None else None
+    write = _reduction(k, dest, form["op"]) if dest is not None else None
+
+    def run(c: Group) -> bool:
+        if not together(c, None):
+            return False
+        ids = np.broadcast_to(barrier(c), (c.n, 32))
+        lead = c.active.argmax(axis=1)
+        row = np.arange(c.n)
+        per_row = ids[row, lead].astype(np.int64)
+        if aligned and ((ids != per_row[:, None]) & c.active).any():
+            _, _, who = c.batch.run.reporter.group(c, (ids != per_row[:, None]) & c.active)
+            what = "lanes of a warp name different barriers at an .aligned barrier"
+            c.batch.run.reporter.hazard(HazardKind.DIVERGENCE, what, ins, (who,))
+        counts = None
+        if count is not None:
+            counts = np.broadcast_to(count(c), (c.n, 32))[row, lead].astype(np.int64)
+        first = int(per_row[0])
+        if (per_row == first).all():
+            return meet(c, first, counts, ins, waits, votes(c) if votes else None, write)
+        for one in np.unique(per_row):
+            chosen = per_row == one
+            part = c.subset(c.pc, chosen)
+            some = None if counts is None else counts[chosen]
+            if meet(part, int(one), some, ins, waits, votes(part) if votes else None, write):
+                c.batch.push(part.at(_next(c)))
+        return False
+
+    return run
+
+
+def _next(c: Group) -> int:
+    return c.frame.code.segments[c.pc].next
+
+
+def meet(c: Group, barrier: int, count: Array | None, ins: Instruction, waits: bool, votes: Any, write: Any) -> bool:
+    """Arrive, and wait if `waits`. True when all of `c` may go on at once."""
+    if barrier >= NAMED:
+        c.batch.run.reporter.hazard(HazardKind.BARRIER_COUNT, f"barrier {barrier}: a block has {NAMED}", ins)
+        return True
+    barriers = c.batch.barriers
+    done = barriers.arrive(c, barrier, count, ins, votes)
+    if not waits:
+        if done.any():
+            barriers.complete(barrier, done)
+        return True
+    if not barriers.waiting and done[c.cta].all():
+        barriers.passed(c, barrier, write)
+        barriers.reset(barrier, done)
+        return True
+    pc = _next(c)
+    for w in barriers.waiting:
+        if w.barrier == barrier and w.write is write and w.group.key == (c.stack, c.frame.code.name, pc):
+            w.group = merge(w.group, c.at(pc))
+            break
+    else:
+        barriers.waiting.append(Waiting(barrier, c.at(pc), ins, write))
+    if done.any():
+        barriers.complete(barrier, done)
+    return False
+
+
+def _voter(k: Compiler, operand: Any) -> Callable[[Group], Array]:
+    read = k.reader(operand, "pred")
+    return lambda c: np.broadcast_to(read(c), (c.n, 32))
+
+
+def _reduction(k: Compiler, dest: Any, op: str) -> Callable[[Group, Array, Array], None]:
+    """What a barrier's counts of true and of all votes write into its destination."""
+    write = k.writer(dest, "u32" if op == "popc" else "pred")
+
+    def run(g: Group, true: Array, total: Array) -> None:
+        if write is None:
+            return
+        if op == "popc":
+            write(g, true[:, None].astype(np.uint32))
+        elif op == "and":
+            write(g, (true == total)[:, None])
+        else:
+            write(g, (true > 0)[:, None])
+
+    return run
+
+
+@builds("barrier.cluster.arrive")
+def build_cluster_arrive(k: Compiler, ins: Instruction) -> Op:
+    """barrier.cluster.arrive."""
+    release = k.form["order"] != "relaxed"
+
+    def arrive(c: Group) -> bool:
+        if not together(c, None):
+            return False
+        c.batch.barriers.cluster_arrive(c, ins, release)
+        return True
+
+    return arrive
+
+
+@builds("barrier.cluster.wait")
+def build_cluster_wait(k: Compiler, ins: Instruction) -> Op:
+    """barrier.cluster.wait."""
+
+    def wait(c: Group) -> bool:
+        if not together(c, None):
+            return False
+        free = c.batch.barriers.cluster_wait(c, ins, _next(c))
+        if free is None:
+            return False
+        if free.n == c.n:
+            return True
+        c.batch.push(free)
+        return False
+
+    return wait
+
+
+def warp_together(c: Group, member: Array) -> bool:
+    """`together` for a membermask operand: each active lane's mask names lanes that must be here."""
+    if c.mask is None:
+        return True
+    bits = (np.broadcast_to(member, (c.n, 32)) * c.mask).astype(np.uint32)
+    union = np.bitwise_or.reduce(bits, axis=1)
+    return together(c, ((union[:, None] >> np.arange(32, dtype=np.uint32)) & 1).astype(np.bool_))

@@ -1,0 +1,251 @@
+"""A batch: blocks whose warps share register arrays and run as vectors when they stand at the same place."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..checks.kinds import HazardKind
+from .barriers import Barriers
+from .control import split_branch, split_table
+from .frame import Frame
+from .group import Group, Stack, merge
+from .mbarriers import Mbarriers, MbarrierWait
+from .memory import RANK_SHIFT
+from .spaces import LocalSpace, OwnShared, SharedSpace
+
+if TYPE_CHECKING:
+    from .launch import Run
+
+Array = npt.NDArray[Any]
+Key = tuple[Stack, str, int]
+# How often, under the random schedule, warps that could run as one part.
+_PART = 1 / 16
+
+
+class Batch:
+    """`coordinates`: (blocks, 3), whole clusters one after the other. Row w * blocks + b is warp w of block b."""
+
+    def __init__(self, run: Run, coordinates: Array, first: int) -> None:
+        self.run = run
+        self.coordinates = coordinates
+        self.first = first
+        self.blocks = len(coordinates)
+        self.cluster = run.cluster_size
+        self.teams = self.blocks // self.cluster
+        self.per_block = run.warps_per_block
+        self.warps = self.blocks * self.per_block
+        self.row_cta = np.tile(np.arange(self.blocks), self.per_block)
+        self.row_warp = np.repeat(np.arange(self.per_block), self.blocks)
+        self.row_rank = self.row_cta % self.cluster
+        self.row_team = self.row_cta // self.cluster
+        # The number of a warp within its cluster: what vector clocks and shadow memory know it by.
+        self.row_agent = self.row_rank * self.per_block + self.row_warp
+        threads = self.row_warp[:, None] * 32 + np.arange(32)
+        self.live = threads < run.threads_per_block
+        self.thread = threads
+        self.shared = SharedSpace(self, run.shared_bytes)
+        self.own_shared = self.shared if self.cluster == 1 else OwnShared(self.shared)
+        self._addresses: dict[tuple[int, Any], Array] = {}
+        self.local = LocalSpace(self)
+        self.frames: dict[tuple[int, str], Frame] = {}
+        self.ready: dict[Key, Group] = {}
+        self.parked: dict[Key, Group] = {}
+        self.polling: list[Group] = []
+        self.barriers = Barriers(self)
+        self.clocks: Any = None
+        self.engine: Any = None
+        self.wgmma: Any = None
+        self._special: dict[str, Array] = {}
+        run.attach(self)
+        self.mbarriers = Mbarriers(self)
+        self._start()
+
+    def _start(self) -> None:
+        frame = self.frame(0, self.run.program.entry.name)
+        rows = np.arange(self.warps)
+        mask = None if self.live.all() else self.live.copy()
+        self.push(Group(self, frame, (), 0, rows, mask))
+
+    @property
+    def done(self) -> bool:
+        return not self.live.any()
+
+    def close(self) -> None:
+        """Give the registers back, and let go of the rest: it refers to the batch, and would stay until a collection."""
+        for frame in self.frames.values():
+            frame.release()
+        self.__dict__.clear()
+
+    def frame(self, depth: int, name: str) -> Frame:
+        found = self.frames.get((depth, name))
+        if found is None:
+            found = self.frames[depth, name] = Frame(self, self.run.program.code(name), depth)
+        return found
+
+    # --- queue ---------------------------------------------------------------------------------
+
+    def push(self, g: Group) -> None:
+        """Make `g` ready, merged with what stands at the same place."""
+        key = g.key
+        if self.parked:
+            waiting = self.parked.pop(key, None)
+            if waiting is not None:
+                g = merge(g, waiting)
+        other = self.ready.get(key)
+        self.ready[key] = g if other is None else merge(g, other)
+
+    def again(self, g: Group) -> None:
+        """Make `g` ready without what is parked at its place (of which it has just been parted)."""
+        other = self.ready.get(g.key)
+        self.ready[g.key] = g if other is None else merge(g, other)
+
+    def park(self, g: Group) -> None:
+        """Hold `g` until the other lanes of its warps, or warps of its warpgroups, come to the same place."""
+        key = g.key
+        other = self.parked.pop(key, None)
+        if other is None:
+            self.parked[key] = g
+        else:
+            self.again(merge(g, other))  # together they may be complete
+
+    def poll(self, g: Group, why: Any) -> None:
+        """Hold `g`, which looked at memory or a barrier, until something may have changed."""
+        g.why = why
+        self.polling.append(g)
+
+    def wake_mbarriers(self, offset: int) -> None:
+        """A barrier at `offset` has completed a phase: let those that wait for it look again."""
+        kept: list[Group] = []
+        for g in self.polling:
+            if type(g.why) is MbarrierWait and g.why.offset == offset:
+                g.why = None
+                self.push(g)
+            else:
+                kept.append(g)
+        self.polling = kept
+
+    def wake(self) -> None:
+        """Let all that poll look again."""
+        polling, self.polling = self.polling, []
+        for g in polling:
+            g.why = None
+            self.push(g)
+
+    def wake_all(self) -> None:
+        """Let all that poll or wait for lanes look again (lanes have exited, or a barrier has moved)."""
+        self.wake()
+        parked, self.parked = self.parked, {}
+        for g in parked.values():
+            self.push(g)
+
+    # --- running -------------------------------------------------------------------------------
+
+    def choose(self) -> Group:
+        """The next group: the one whose place comes first, or at times, by the seed, another."""
+        rng = self.run.rng
+        g = self._take()
+        if rng is None or g.n == 1 or rng.random() >= _PART:
+            return g
+        # Some of the warps go ahead of the others, until these have caught up.
+        cut = rng.randrange(1, g.n)
+        parts = [g.subset(g.pc, np.arange(g.n) < cut), g.subset(g.pc, np.arange(g.n) >= cut)]
+        ahead = rng.randrange(2)
+        self.ready[g.key] = parts[1 - ahead]
+        return parts[ahead]
+
+    def _take(self) -> Group:
+        ready, rng = self.ready, self.run.rng
+        if len(ready) == 1:
+            return ready.popitem()[1]
+        keys = list(ready)
+        if rng is not None and rng.random() < 0.5:
+            key = keys[rng.randrange(len(keys))]
+            if ready[key].mask is None:
+                return ready.pop(key)
+        return ready.pop(min(keys, key=lambda k: ready[k].order))
+
+    def step(self) -> None:
+        """Run one group until it waits, parts or may meet others."""
+        g = self.choose()
+        run = self.run
+        while True:
+            seg = g.frame.code.segments[g.pc]
+            run.steps += seg.cost
+            if run.steps > run.budget:
+                run.out_of_steps(g, seg)
+            if seg.touches and run.detect and self.wgmma.flight:
+                self.wgmma.check_touched(g, seg.reads, seg.writes, seg.code)
+            sync = seg.sync
+            if sync is not None:
+                if not sync(g):
+                    return
+                g.why = None
+            for op in seg.ops:
+                op(g)
+            if seg.writes and run.detect:
+                self.wgmma.wrote(g, seg.writes & ~seg.moves, seg.moves)
+            kind = seg.kind
+            if kind == "fall":
+                g.pc = seg.next
+            elif kind == "branch":
+                if not split_branch(self, g, seg):
+                    return
+            elif not self._finish(g, seg):
+                return
+            if self.ready or self.parked:
+                self.push(g)
+                return
+
+    def _finish(self, g: Group, seg: Any) -> bool:
+        match seg.kind:
+            case "exit":
+                self.exit(g)
+            case "table":
+                split_table(self, g, seg)
+            case "call" | "return":
+                (g.frame.code.call[seg.index] if seg.kind == "call" else self.leave)(g)
+            case _:
+                _, _, who = self.run.reporter.group(g, g.active)
+                self.run.reporter.hazard(HazardKind.TRAP, "the kernel executed trap", seg.end, (who,))
+        return False
+
+    def leave(self, g: Group) -> None:
+        """Return from a device function: values back to the caller, lanes back to the call."""
+        if not g.stack:
+            self.exit(g)
+            return
+        (name, pc), stack = g.stack[-1], g.stack[:-1]
+        caller = self.frame(len(stack), name)
+        caller.code.returns[pc](g, caller)
+        pc_next = caller.code.segments[pc].next
+        self.push(Group(self, caller, stack, pc_next, g.rows, g.mask))
+
+    def exit(self, g: Group) -> None:
+        select = g.select
+        self.live[select] &= ~g.active
+        self.run.on_exit(g)
+        self.barriers.lanes_left()
+        if self.parked or self.polling:
+            self.wake_all()
+
+    # --- values that warps differ in ------------------------------------------------------------
+
+    def shared_address(self, offset: int, dtype: Any, select: Any) -> Array:
+        """The address of a shared variable as `select` of the warps have it: (1, 1), or (rows, 1) in clusters."""
+        found = self._addresses.get((offset, dtype))
+        if found is None:
+            rank = self.row_rank[:, None] if self.cluster > 1 else np.zeros((1, 1), np.int64)
+            found = self._addresses[offset, dtype] = ((rank << RANK_SHIFT) + offset).astype(dtype)
+        return found if self.cluster == 1 else found[select]
+
+    def special(self, name: str) -> Array:
+        """A special register of all warps: (warps or 1, 32 or 1)."""
+        found = self._special.get(name)
+        if found is None:
+            found = self.run.special(self, name)
+            if "clock" not in name and "globaltimer" not in name:
+                self._special[name] = found
+        return found

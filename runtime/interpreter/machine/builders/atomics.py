@@ -1,0 +1,273 @@
+"""atom and red (PTX ISA 9.7.13.5 and 9.7.13.6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...isa.instructions import Form
+from ...isa.semantics.forms import compile_alu
+from ...ptx.module import TYPE_BYTES, Imm, Instruction, Vec
+from ..compiler import Compiler
+from ..frame import STORAGE
+from ..group import Group
+from ..program import Op, builds
+from ..spaces import Part
+from .loads import REACH, address_of, space_name, space_of
+
+Array = npt.NDArray[Any]
+Combine = Callable[[Array, Array], Array]
+
+_UFUNCS: dict[str, Any] = {
+    "add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and,
+    "or": np.bitwise_or, "xor": np.bitwise_xor,
+}  # fmt: skip
+
+
+class AtomForm:
+    """What an atomic instruction is, from its words."""
+
+    strong = True
+
+    def __init__(self, form: Form) -> None:
+        self.space = space_name(form["space"])
+        self.semantics, self.scope = form["order"], form["scope"] or "gpu"
+        self.operation, self.type = form["op"], form["type"]
+        self.count = form.vector
+        self.size = form.size
+        self.reach = REACH.get(self.scope, 0)
+
+
+def combiner(operation: str, type_: str) -> Combine:
+    """How the old value and the operand make the new value, on bit patterns."""
+    if operation == "exch":
+        return lambda old, new: new
+    if operation == "inc":
+        return lambda old, new: np.where(old >= new, 0, old + 1).astype(old.dtype)
+    if operation == "dec":
+        return lambda old, new: np.where((old == 0) | (old > new), new, old - 1).astype(old.dtype)
+    if type_ in ("f16", "bf16", "f16x2", "bf16x2", "f32", "f64"):
+        if operation == "add":
+            alu = compile_alu(("add", "rn", type_))
+        else:
+            alu = compile_alu((operation, type_))
+        return lambda old, new: alu.function(old, new)[0]
+    ufunc = _UFUNCS[operation]
+    if type_[0] == "s":
+        signed = np.dtype(f"i{TYPE_BYTES[type_]}")
+        return lambda old, new: ufunc(old.view(signed), new.view(signed)).view(old.dtype)
+    return ufunc
+
+
+def apply(part_view: Array, index: Array, operand: Array, combine: Combine, ufunc: Any) -> Array:
+    """Apply one atomic a lane, in lane order, to `part_view[index]` (1-D); the old values."""
+    order = np.argsort(index, kind="stable")
+    at, value = index[order], operand[order]
+    first = np.ones(len(at), np.bool_)
+    first[1:] = at[1:] != at[:-1]
+    old = np.empty_like(value)
+    if first.all():
+        old[order] = part_view[at]
+        part_view[at] = combine(part_view[at], value)
+        return old
+    starts = np.flatnonzero(first)
+    lengths = np.diff(np.append(starts, len(at)))
+    sorted_old = np.empty_like(value)
+    if ufunc is not None and len(starts) * 4 < int(lengths.max()):
+        for start, length in zip(starts, lengths, strict=True):
+            span = slice(start, start + length)
+            run = np.concatenate([part_view[at[start : start + 1]], value[span]])
+            run = ufunc(run)
+            sorted_old[span], part_view[at[start]] = run[:-1], run[-1]
+    else:
+        for turn in range(int(lengths.max())):
+            here = starts[lengths > turn] + turn
+            held = part_view[at[here]]
+            sorted_old[here] = held
+            part_view[at[here]] = combine(held, value[here])
+    old[order] = sorted_old
+    return old
+
+
+def accumulator(operation: str, type_: str) -> Callable[[Array], Array] | None:
+    """A function (n,) -> (n,) that accumulates bit patterns one after the other, where NumPy has one."""
+    if operation == "exch":
+        return _identity
+    ufunc = _UFUNCS.get(operation)
+    if ufunc is None or type_ in ("f16", "bf16", "f16x2", "bf16x2"):
+        return None
+    dtype = {"f": "f", "s": "i"}.get(type_[0], "u") + str(TYPE_BYTES[type_])
+    if type_[0] == "f" and operation != "add":
+        return None
+
+    def accumulate(run: Array) -> Array:
+        return ufunc.accumulate(run.view(dtype), dtype=dtype).view(run.dtype)
+
+    return accumulate
+
+
+def _identity(run: Array) -> Array:
+    return run
+
+
+@builds("atom red")
+def build_atomic(k: Compiler, ins: Instruction) -> Op:
+    """atom and red: add, min, max, and, or, xor, exch, cas, inc, dec on 16- to 64-bit integers and f16, f16x2, bf16,
+    bf16x2, f32, f64, vectors of floats included; every order and scope; global, shared, shared::cluster and generic."""
+    form = AtomForm(k.form)
+    k.program.narrow |= form.reach > 0 and form.space != "shared"
+    operands = list(ins.operands)
+    dest = operands.pop(0) if ins.opcode[0] == "atom" else None
+    address = address_of(k, operands.pop(0), form.space)
+    space = space_of(form.space)
+    if form.type == "b128":
+        return _wide(k, ins, form, dest, address, space, operands)
+    if form.operation == "cas":
+        return _cas(k, ins, form, dest, address, space, operands)
+    if form.count > 1 or isinstance(operands[0], Vec):
+        return _vector(k, ins, form, dest, address, space, operands[0])
+    kind = form.type
+    read, write = k.reader(operands[0], kind), k.writer(dest, kind)
+    returns = ins.opcode[0] == "atom"
+    combine, accumulate = combiner(form.operation, kind), accumulator(form.operation, kind)
+
+    def run(c: Group) -> bool:
+        value = np.broadcast_to(read(c), (c.n, 32))
+        old = np.zeros((c.n, 32), value.dtype)
+        changed = False
+        for part in space(c).locate(c, address(c), form.size, form.size, ins, True):
+            where, index = _chosen(c, part)
+            _note(c, part, form, ins)
+            view = part.view
+            operand = value[where].astype(view.dtype)
+            before = apply(view, index, operand, combine, accumulate)
+            old[where] = before
+            changed |= bool((view[index] != before).any())
+        c.batch.run.progress += changed
+        if write is not None:
+            write(c, old)
+        return changed or not returns or c.batch.run.looked(c, ins)
+
+    return run
+
+
+def _chosen(c: Group, part: Part) -> tuple[Any, Array]:
+    """(lanes, their indices) of a part."""
+    where = c.active if part.mask is None else part.mask
+    return where, part.index[where]
+
+
+def _note(c: Group, part: Part, form: AtomForm, ins: Instruction) -> None:
+    if part.shadow is not None:
+        part.shadow.atomic(c, part.index, form.size, part.mask, ins, form)
+        c.batch.run.sync.access(c, part, form.size, form, ins.opcode[0] == "atom", True)
+
+
+def _cas(k: Compiler, ins: Instruction, form: AtomForm, dest: Any, address: Any, space: Any, operands: list[Any]) -> Op:
+    kind = form.type
+    compare, new, write = k.reader(operands[0], kind), k.reader(operands[1], kind), k.writer(dest, kind)
+
+    def run(c: Group) -> bool:
+        wanted = np.broadcast_to(compare(c), (c.n, 32))
+        value = np.broadcast_to(new(c), (c.n, 32))
+        old = np.zeros((c.n, 32), STORAGE[kind])
+        changed = False
+        for part in space(c).locate(c, address(c), form.size, form.size, ins, True):
+            where, index = _chosen(c, part)
+            _note(c, part, form, ins)
+            before = np.empty(len(index), part.view.dtype)
+            want, put = wanted[where].astype(part.view.dtype), value[where].astype(part.view.dtype)
+            for turn in _turns(index):
+                held = part.view[index[turn]]
+                before[turn] = held
+                hit = held == want[turn]
+                changed |= bool(hit.any())
+                part.view[index[turn][hit]] = put[turn][hit]
+            old[where] = before
+        if changed:
+            c.batch.run.progress += 1
+        if write is not None:
+            write(c, old)
+        return changed or c.batch.run.looked(c, ins)
+
+    return run
+
+
+def _wide(
+    k: Compiler, ins: Instruction, form: AtomForm, dest: Any, address: Any, space: Any, operands: list[Any]
+) -> Op:
+    """exch and cas of 16 bytes: two words of 8, as registers hold them."""
+    write = k.writer(dest, "b128")
+    readers = [_pair(k, o) for o in operands[: 2 if form.operation == "cas" else 1]]
+
+    def run(c: Group) -> bool:
+        given = [np.broadcast_to(r(c), (c.n, 32, 2)) for r in readers]
+        old = np.zeros((c.n, 32, 2), np.uint64)
+        changed = False
+        for part in space(c).locate(c, address(c), 8, 16, ins, True):
+            where, index = _chosen(c, part)
+            for half in (0, 1):
+                _note(c, replace(part, index=part.index + half), form, ins)
+            for (row, lane), at in zip(np.argwhere(where), index, strict=True):
+                held = part.view[at : at + 2].copy()
+                old[row, lane] = held
+                if len(given) == 1 or (held == given[0][row, lane]).all():
+                    changed |= bool((held != given[-1][row, lane]).any())
+                    part.view[at : at + 2] = given[-1][row, lane]
+        c.batch.run.progress += changed
+        if write is not None:
+            write(c, old)
+        return changed or c.batch.run.looked(c, ins)
+
+    return run
+
+
+def _pair(k: Compiler, operand: Any) -> Callable[[Group], Array]:
+    """A value of 128 bits, low half first: a register, or a literal that fits the low half."""
+    if isinstance(operand, Imm):
+        value = np.array([int(operand.value) % (1 << 64), (1 << 64) - 1 if operand.value < 0 else 0], np.uint64)
+        return lambda c: value
+    return k.reader(operand, "b128")
+
+
+def _turns(index: Array) -> list[Array]:
+    """Positions split so that each turn has every index at most once, in lane order."""
+    order = np.argsort(index, kind="stable")
+    at = index[order]
+    first = np.ones(len(at), np.bool_)
+    first[1:] = at[1:] != at[:-1]
+    if first.all():
+        return [order]
+    starts = np.maximum.accumulate(np.where(first, np.arange(len(at)), 0))
+    rank = np.arange(len(at)) - starts
+    return [order[rank == t] for t in range(int(rank.max()) + 1)]
+
+
+def _vector(k: Compiler, ins: Instruction, form: AtomForm, dest: Any, address: Any, space: Any, source: Any) -> Op:
+    kind, count = form.type, form.count
+    readers = [k.reader(i, kind) for i in source.items]
+    dests = dest.items if isinstance(dest, Vec) else [dest] * count
+    writers = [k.writer(d, kind) for d in dests]
+    combine = combiner(form.operation, kind)
+
+    def run(c: Group) -> bool:
+        values = [np.broadcast_to(r(c), (c.n, 32)) for r in readers]
+        olds = [np.zeros((c.n, 32), STORAGE[kind]) for _ in readers]
+        for part in space(c).locate(c, address(c), form.size, form.size * count, ins, True):
+            where, index = _chosen(c, part)
+            for i in range(count):
+                shifted = replace(part, index=part.index + i)
+                _note(c, shifted, form, ins)
+                value = values[i][where].astype(part.view.dtype)
+                olds[i][where] = apply(part.view, index + i, value, combine, None)
+        c.batch.run.progress += 1
+        for write, old in zip(writers, olds, strict=True):
+            if write is not None:
+                write(c, old)
+        return True
+
+    return run

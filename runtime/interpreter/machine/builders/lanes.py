@@ -1,0 +1,91 @@
+"""What the instructions that start asynchronous copies share: operands lane by lane, targets, bulk groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...checks.kinds import HazardKind
+from ...ptx.module import Imm
+from ..compiler import Compiler
+from ..engine import Pending
+from ..group import Group
+from ..memory import WINDOW_MASK
+from .transfers import Issuer
+
+Array = npt.NDArray[Any]
+Reader = Callable[[Group], Array]
+
+
+class Lanes:
+    """Operands of the active lanes, one value a lane."""
+
+    def __init__(self, c: Group) -> None:
+        self.c = c
+        self.row, self.lane = np.nonzero(c.active)
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def take(self, value: Array) -> Array:
+        return np.broadcast_to(value, (self.c.n, 32))[self.row, self.lane]
+
+    def shared(self, address: Array) -> tuple[Array, Array]:
+        """(block, offset) of shared addresses."""
+        cta, offset = self.c.batch.shared.place(self.c, address & np.uint64(WINDOW_MASK))
+        return self.take(cta), self.take(offset)
+
+
+def multicast(i: Issuer, mask: int) -> list[tuple[int, int]]:
+    """The blocks of the cluster that a multicast mask names."""
+    size = i.batch.cluster
+    first = i.cta - i.cta % size
+    if mask >> size or not mask:
+        i.hazard(HazardKind.DESCRIPTOR, f"multicast mask {mask:#x} for a cluster of {size} blocks")
+    return [(first + r, first + r) for r in range(size) if mask >> r & 1]
+
+
+def check_running(i: Issuer, cta: int) -> None:
+    """A peer that a copy writes to must run: started, and not exited."""
+    batch = i.batch
+    if cta == i.cta or not i.run.detect:
+        return
+    rows = np.flatnonzero(batch.row_cta == cta)
+    gone = not batch.live[rows].any()
+    if gone or not i.run.peers_run(batch, np.array([i.warp]))[0]:
+        x, y, z = (int(v) for v in batch.coordinates[cta])
+        state = "which has exited" if gone else "which is not known to run yet"
+        i.hazard(
+            HazardKind.PEER_NOT_RUNNING,
+            f"a copy into shared memory of block ({x}, {y}, {z}), {state}",
+            "put a cluster barrier before the first such access and one before exit",
+        )
+
+
+class BulkStore:
+    """A copy out of shared memory in the lane's bulk group: reading its source and writing are two events."""
+
+    def __init__(self, i: Issuer) -> None:
+        self.i = i
+        self.reads = i.issue(("bulk", i.agent, i.lane))
+        self.writes = i.issue(("bulkw", i.agent, i.lane))
+
+    def put(self, read: Callable[[], None], write: Callable[[], None]) -> None:
+        engine = self.i.batch.engine
+        first = engine.issue(read, "read of a bulk copy's source")
+
+        def both() -> None:
+            first.now()
+            write()
+
+        second: Pending = engine.issue(both, "bulk copy to global memory")
+        engine.groups.add(("bulk", self.i.warp, self.i.lane), (first, second, self.reads, self.writes))
+
+
+def constant_operand(k: Compiler, operand: Any) -> int:
+    if not isinstance(operand, Imm):
+        raise k.error("an integer constant is wanted")
+    return int(operand.value)

@@ -1,0 +1,404 @@
+"""ld, st, ldu, prefetch and their kin (PTX ISA 9.7.9)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...isa.instructions import Form
+from ...ptx.module import Imm, Instruction, Mem, Operand, Reg, Sym, Vec
+from ..compiler import Compiler, registers
+from ..group import Group
+from ..memory import LOCAL_WINDOW, PARAM_WINDOW, RANK_SHIFT, SHARED_WINDOW, WINDOW_BITS
+from ..program import Op, builds
+from ..spaces import OwnShared, Part
+
+Array = npt.NDArray[Any]
+Address = Callable[[Group], Array]
+
+# How far a strong access reaches: 2 its block, 1 its cluster, 0 the GPU and more.
+REACH = {"cta": 2, "cluster": 1}
+
+
+class MemoryForm:
+    """What a load or store is, from its words."""
+
+    def __init__(self, form: Form) -> None:
+        self.space = space_name(form["space"])
+        self.semantics = form.words.get("order") or "weak"
+        self.scope = form.words.get("scope", "")
+        self.type = form["type"]
+        self.count = form.vector
+        self.size = form.size
+        self.strong = self.semantics != "weak"
+        self.reach = REACH.get(self.scope, 0)
+        self.read_only = bool(form.words.get("nc"))
+
+
+def space_name(word: str) -> str:
+    """A state space as `space_of` takes it: ::cta, ::entry and ::func are what there is without them."""
+    return word if word == "shared::cluster" else word.partition("::")[0]
+
+
+def address_of(k: Compiler, mem: Operand, space: str = "shared") -> Address:
+    """A function of the group that gives a memory operand's addresses as uint64, (rows, 32) or (1, 1).
+
+    `space`: its state space; generic and global addresses take 64-bit registers.
+    """
+    if not isinstance(mem, Mem):
+        raise k.error("an address in brackets is wanted")
+    base, offset = mem.base, mem.offset
+    if isinstance(base, Sym):
+        slot = k.symbol(Sym(base.name, offset), "u64")
+        return lambda c: c.v[slot]
+    if isinstance(base, Imm):
+        slot = k.constant(int(base.value) + offset, "u64")
+        return lambda c: c.v[slot]
+    if not isinstance(base, Reg):
+        raise k.error("the address is no register")
+    index = base.index
+    if base.type in ("b64", "u64", "s64"):
+        if not offset:
+            return lambda c: c.v[index]
+        delta = np.uint64(offset % (1 << 64))
+        return lambda c: c.v[index] + delta
+    if base.type not in ("b32", "u32", "s32") or space in ("", "global"):
+        raise k.error(f"the address '{base.name}' is .{base.type}")
+    if not offset:
+        return lambda c: c.v[index].astype(np.uint64)
+    small = np.uint32(offset % (1 << 32))
+    return lambda c: (c.v[index] + small).astype(np.uint64)
+
+
+def space_of(name: str) -> Callable[[Group], Any]:
+    """The space object that a state space's name means: .shared is .shared::cta (PTX ISA 5.1.7)."""
+    if name == "shared":
+        return lambda c: c.batch.own_shared
+    if name == "shared::cluster":
+        return lambda c: c.batch.shared
+    if name == "local":
+        return lambda c: c.batch.local
+    if name in ("global", "const"):
+        return lambda c: c.batch.run.globals
+    if name == "param":
+        return lambda c: c.batch.run.parameters
+    return lambda c: c.batch.run.generic
+
+
+def gather(part: Part, count: int) -> Array:
+    """The words at `part.index`: (rows, 32), or (rows, 32, count) for vectors."""
+    view, index = part.view, part.index
+    if count > 1:
+        return view[: len(view) // count * count].reshape(-1, count).take(index // count, axis=0)
+    rows = _whole_rows(view, index) if index.shape[0] >= 16 else None
+    if rows is None:
+        return view.take(index)
+    return rows[0].take(rows[1], axis=0)
+
+
+def _whole_rows(view: Array, index: Array) -> tuple[Array, Array] | None:
+    """(view as rows of 32, row numbers) where every warp accesses 32 words in a row, else None."""
+    first = index[:, 0]
+    shift = int(first[0]) & 31
+    if int(index[0, 31]) - int(first[0]) != 31 or ((first - shift) & 31).any():
+        return None
+    if not (index - first[:, None] == _LANES).all():
+        return None
+    rows = (len(view) - shift) // 32
+    return view[shift : shift + rows * 32].reshape(rows, 32), (first - shift) >> 5
+
+
+_LANES = np.arange(32)
+
+
+def unchanged(part: Part, values: list[Array]) -> Array:
+    """(rows, 32): lanes whose store leaves memory as it is."""
+    same = np.ones(part.index.shape, np.bool_)
+    for i, value in enumerate(values):
+        same &= part.view[part.index + i] == value.astype(part.view.dtype)
+    return same
+
+
+def scatter(part: Part, values: list[Array]) -> None:
+    """Write `values`, one array (rows, 32) a vector element."""
+    view, index, mask = part.view, part.index, part.mask
+    if len(values) > 1:
+        words = view[: len(view) // len(values) * len(values)].reshape(-1, len(values))
+        index = index // len(values)
+        for i, value in enumerate(values):
+            value = np.broadcast_to(value, index.shape)
+            words[index if mask is None else index[mask], i] = value if mask is None else value[mask]
+        return
+    value = np.broadcast_to(values[0], index.shape)
+    if mask is not None:
+        view[index[mask]] = value[mask]
+        return
+    rows = _whole_rows(view, index) if index.shape[0] >= 16 else None
+    if rows is None:
+        view[index] = value
+    else:
+        rows[0][rows[1]] = value
+
+
+@builds("ld ldu")
+def build_load(k: Compiler, ins: Instruction) -> Op:
+    """ld and ldu: weak, volatile, relaxed and acquire with every scope; global, shared (::cta, ::cluster), local,
+    const, param and generic; .nc and cache hints; .v2, .v4, .v8; b8 to b128."""
+    form = MemoryForm(k.form)
+    dest, source = ins.operands[:2]
+    if form.space == "param" and isinstance(source, Mem) and isinstance(source.base, Sym):
+        return _load_param(k, form, dest, source)
+    regs = registers(dest)
+    if form.type == "b128":
+        return _load_wide(k, form, regs, source, ins)
+    writers = [k.writer(r, form.type) for r in regs]
+    address, space = address_of(k, source, form.space), space_of(form.space)
+    k.program.narrow |= form.reach > 0 and form.space != "shared"
+    size, count = form.size, form.count
+    width = size * count
+    write, strong = writers[0], form.strong
+    plain = regs[0].index if count == 1 and regs[0] and k.widening(regs[0], form.type) is None else -1
+    some = k.wanted(regs) if count > 1 else None
+
+    def load(c: Group) -> bool:
+        parts = space(c).locate(c, address(c), size, width, ins, False)
+        for part in parts:
+            if part.shadow is not None:
+                if some is None:
+                    part.shadow.read(c, part.index, size, count, part.mask, ins, form)
+                else:
+                    for i in some:
+                        part.shadow.read(c, part.index + i, size, 1, part.mask, ins, form)
+                if strong:
+                    c.batch.run.sync.access(c, part, size, form, True, False)
+        if len(parts) == 1:
+            value = gather(parts[0], count)
+        else:
+            value = combine(parts, count, c)
+        if plain >= 0:
+            c.put(plain, value)
+        elif count == 1:
+            if write is not None:
+                write(c, value)
+        else:
+            for i, one in enumerate(writers):
+                if one is not None:
+                    one(c, value[..., i])
+        return not strong or c.batch.run.looked(c, ins)
+
+    return load
+
+
+def _load_wide(k: Compiler, form: MemoryForm, regs: list[Reg | None], source: Operand, ins: Instruction) -> Op:
+    """ld.b128 into one register pair."""
+    reg = regs[0]
+    if reg is None or reg.type != "b128" or form.count != 1:
+        raise k.error("ld.b128 wants one .b128 register")
+    address, space = address_of(k, source, form.space), space_of(form.space)
+
+    def load(c: Group) -> bool:
+        parts = space(c).locate(c, address(c), 8, 16, ins, False)
+        for part in parts:
+            if part.shadow is not None:
+                part.shadow.read(c, part.index, 8, 2, part.mask, ins, form)
+        c.put(reg.index, gather(parts[0], 2) if len(parts) == 1 else combine(parts, 2, c))
+        return True
+
+    return load
+
+
+def combine(parts: list[Part], count: int, c: Group) -> Array:
+    """The loaded values of lanes that read different buffers."""
+    shape = (c.n, 32) if count == 1 else (c.n, 32, count)
+    dtype = parts[0].view.dtype if parts else np.uint8
+    out = np.zeros(shape, dtype)
+    for part in parts:
+        value = gather(part, count)
+        where = part.mask if part.mask is not None else np.ones((c.n, 32), np.bool_)
+        np.copyto(out, value, where=where if count == 1 else where[..., None])
+    return out
+
+
+def _load_param(k: Compiler, form: MemoryForm, dest: Operand, source: Mem) -> Op:
+    """ld.param: a constant in an entry, the caller's bytes in a function."""
+    assert isinstance(source.base, Sym)
+    name, offset = source.base.name, source.offset
+    regs = registers(dest)
+    entry = k.program.param_offsets.get(name) if k.fn.entry else None
+    if entry is not None:
+        if offset < 0 or offset + form.size * form.count > entry[1]:
+            raise k.error(f"reads outside of parameter '{name}' of {entry[1]} bytes")
+        slots = [k.param_value(entry[0] + offset + i * form.size, form.type, form.size) for i in range(form.count)]
+        writers = [k.writer(r, form.type) for r in regs]
+
+        def constant(c: Group) -> bool:
+            for slot, write in zip(slots, writers, strict=True):
+                if write is not None:
+                    write(c, c.v[slot])
+            return True
+
+        return constant
+    size = _param_size(k, name)
+    writers = [k.writer(r, form.type) for r in regs]
+    width = form.size
+
+    def load(c: Group) -> bool:
+        data = c.frame.param(name, size)[c.select]
+        for i, write in enumerate(writers):
+            if write is not None:
+                at = offset + i * width
+                piece = np.ascontiguousarray(data[..., at : at + width])
+                write(c, piece.view(f"u{width}")[..., 0])
+        return True
+
+    return load
+
+
+def _param_size(k: Compiler, name: str) -> int:
+    for var in (*k.fn.params, *k.fn.rets, *k.fn.variables.values()):
+        if var.name == name and var.space == "param":
+            return max(var.size, 1)
+    raise k.error(f"parameter '{name}' is not declared")
+
+
+@builds("st")
+def build_store(k: Compiler, ins: Instruction) -> Op:
+    """st: weak, volatile, relaxed and release with every scope; the spaces and types of ld."""
+    form = MemoryForm(k.form)
+    dest, source = ins.operands[:2]
+    items = list(source.items) if isinstance(source, Vec) else [source]
+    if form.space == "param" and isinstance(dest, Mem) and isinstance(dest.base, Sym):
+        if any(p.name == dest.base.name for p in k.fn.params):
+            raise k.error(f"'{dest.base.name}' is a parameter, which is only read")
+        return _store_param(k, form, dest, items)
+    if form.type == "b128":
+        return _store_wide(k, form, items[0], dest, ins)
+    readers = [k.reader(i, form.type) for i in items]
+    address, space = address_of(k, dest, form.space), space_of(form.space)
+    k.program.narrow |= form.reach > 0 and form.space != "shared"
+    size, count = form.size, form.count
+    width = size * count
+
+    def store(c: Group) -> bool:
+        values = [r(c) for r in readers]
+        for part in space(c).locate(c, address(c), size, width, ins, True):
+            shadow = part.shadow
+            if shadow is None:
+                scatter(part, values)
+                continue
+            same = partial(unchanged, part, values)
+            access = shadow.write(c, part.index, size, count, part.mask, ins, form, same)
+            if form.strong:
+                c.batch.run.sync.access(c, part, size, form, False, True)
+            scatter(part, values)
+            if access is not None and access.clash is not None:
+                shadow.settle_clash(access)
+        c.batch.run.progress += 1
+        return True
+
+    return store
+
+
+def _store_wide(k: Compiler, form: MemoryForm, item: Any, dest: Operand, ins: Instruction) -> Op:
+    if not isinstance(item, Reg) or item.type != "b128" or form.count != 1:
+        raise k.error("st.b128 wants one .b128 register")
+    address, space, slot = address_of(k, dest, form.space), space_of(form.space), item.index
+
+    def store(c: Group) -> bool:
+        value = c.v[slot]
+        for part in space(c).locate(c, address(c), 8, 16, ins, True):
+            if part.shadow is not None:
+                part.shadow.write(c, part.index, 8, 2, part.mask, ins, form)
+            scatter(part, [value[..., 0], value[..., 1]])
+        c.batch.run.progress += 1
+        return True
+
+    return store
+
+
+def _store_param(k: Compiler, form: MemoryForm, dest: Mem, items: list[Any]) -> Op:
+    assert isinstance(dest.base, Sym)
+    name, offset, width = dest.base.name, dest.offset, form.size
+    size = _param_size(k, name)
+    readers = [k.reader(i, form.type) for i in items]
+    dtype = np.dtype(f"u{width}")
+
+    def store(c: Group) -> bool:
+        data = c.frame.param(name, size)
+        held = data[c.select]
+        for i, read in enumerate(readers):
+            at = offset + i * width
+            value = np.broadcast_to(read(c), (c.n, 32)).astype(dtype)
+            piece = np.ascontiguousarray(value[..., None]).view(np.uint8)
+            target = held[..., at : at + width]
+            np.copyto(target, piece, where=c.active[..., None])
+        data[c.select] = held
+        return True
+
+    return store
+
+
+@builds("prefetch prefetchu applypriority discard")
+def build_nothing(k: Compiler, ins: Instruction) -> Op:
+    """Cache hints, without effect here."""
+    address_of(k, ins.operands[0])
+    return lambda c: None
+
+
+@builds("createpolicy.fractional createpolicy.range createpolicy.cvt")
+def build_policy(k: Compiler, ins: Instruction) -> Op:
+    """A cache policy: an opaque 64-bit value."""
+    write = k.writer(ins.operands[0], "b64")
+    types = {"createpolicy.fractional": ("f32",), "createpolicy.range": ("b32", "b32"), "createpolicy.cvt": ("b64",)}
+    given = [o for o in ins.operands[1:] if not isinstance(o, Mem)]
+    for operand, type_ in zip(given, types[k.form.name], strict=False):
+        k.reader(operand, type_)
+    zero = np.zeros((1, 1), np.uint64)
+    assert write is not None
+    return lambda c: write(c, zero)
+
+
+WINDOWS = {
+    "shared": SHARED_WINDOW,
+    "local": LOCAL_WINDOW,
+    "param": PARAM_WINDOW,
+    "global": 0,
+    "const": 0,
+}
+
+
+@builds("cvta cvta.to")
+def build_cvta(k: Compiler, ins: Instruction) -> Op:
+    """cvta and cvta.to: add or take away a window."""
+    delta = WINDOWS[k.form["space"].partition("::")[0]]
+    if k.form.name == "cvta.to":
+        delta = (1 << 64) - delta if delta else 0
+    read, write = k.reader(ins.operands[1], "u64"), k.writer(ins.operands[0], "u64")
+    step = np.uint64(delta)
+    assert write is not None
+    return lambda c: write(c, read(c) + step)
+
+
+@builds("isspacep")
+def build_isspacep(k: Compiler, ins: Instruction) -> Op:
+    """isspacep: whether a generic address lies in a space's window."""
+    own = k.form["space"] in ("shared", "shared::cta")
+    space = k.form["space"].partition("::")[0]
+    given = ins.operands[1]
+    small = isinstance(given, Reg) and given.type in ("b32", "u32", "s32")
+    read, write = k.reader(given, "u32" if small else "u64"), k.writer(ins.operands[0], "pred")
+    window = np.uint64(WINDOWS[space] >> WINDOW_BITS)
+    assert write is not None
+
+    def run(c: Group) -> None:
+        address = read(c).astype(np.uint64)
+        inside = (address >> np.uint64(WINDOW_BITS)) == window
+        if own and c.batch.cluster > 1:
+            inside = inside & (OwnShared.offset(c, address) >> RANK_SHIFT == 0)
+        write(c, inside)
+
+    return run

@@ -1,0 +1,260 @@
+"""Matrix instructions: ldmatrix, stmatrix, movmatrix, mma.sync, wgmma, and setmaxnreg (PTX ISA 9.7.14 and 9.7.15)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...isa.semantics.fragments import matrix_row_map, movmatrix
+from ...isa.semantics.matrix import Mma, compile_mma
+from ...isa.semantics.wgmma import compile_wgmma
+from ...ptx.module import Instruction, Operand, Reg, Vec
+from ..compiler import Compiler, registers
+from ..control import together
+from ..group import Group
+from ..program import Op, builds
+from ..spaces import Part
+from ..wgmma import Product
+from .lanes import constant_operand
+from .loads import address_of, space_of
+from .mbarrier_ops import Weak
+
+Array = npt.NDArray[Any]
+
+
+def _slots(k: Compiler, operand: Operand, count: int) -> tuple[int, ...]:
+    items = operand.items if isinstance(operand, Vec) else (operand,)
+    if len(items) != count or not all(isinstance(i, Reg) for i in items):
+        raise k.error(f"a vector of {count} registers is wanted")
+    return tuple(i.index for i in items if isinstance(i, Reg))
+
+
+@builds("mma")
+def build_mma(k: Compiler, ins: Instruction) -> Op:
+    """mma.sync.aligned in every shape and type."""
+    return build_product(k, ins, compile_mma(ins.opcode))
+
+
+def build_product(k: Compiler, ins: Instruction, op: Mma) -> Op:
+    """d, a, b, c of a warp's matrix product, all in registers."""
+    dest, a, b, c_ = ins.operands
+    want = ((dest, op.d), (a, op.a), (b, op.b), (c_, op.c))
+    for operand, (type_, count) in want:
+        items = operand.items if isinstance(operand, Vec) else (operand,)
+        if len(items) != count:
+            raise k.error(f"{count} registers of .{type_} are wanted, {len(items)} given")
+    readers = [[k.reader(i, type_) for i in (o.items if isinstance(o, Vec) else (o,))] for o, (type_, _) in want[1:]]
+    writers = [k.writer(r, op.d[0]) for r in registers(dest)]
+    function = op.function
+
+    def run(c: Group) -> bool:
+        if not together(c, None):
+            return False
+        given = [[np.broadcast_to(r(c), (c.n, 32)) for r in some] for some in readers]
+        given = [[np.ascontiguousarray(v) for v in some] for some in given]
+        for write, value in zip(writers, function(*given), strict=True):
+            if write is not None:
+                write(c, value)
+        return True
+
+    return run
+
+
+def _matrix_form(k: Compiler) -> tuple[int, bool, str]:
+    """(matrices, transposed, space) of ldmatrix or stmatrix."""
+    return int(k.form["num"][1:]), bool(k.form["trans"]), "shared" if k.form["space"] else ""
+
+
+def _rows_part(c: Group, address: Array, count: int, space: Any, ins: Instruction, write: bool) -> Part:
+    """Where the 8 * count rows of 16 bytes lie that lanes 0 to 8 * count - 1 name."""
+    held = c.mask
+    if count < 4:
+        lanes = np.broadcast_to(np.arange(32) < 8 * count, (c.n, 32))
+        c.mask = lanes if held is None else held & lanes
+    part = space(c).locate(c, address, 2, 16, ins, write)[0]
+    c.mask = held
+    return part
+
+
+@builds("ldmatrix")
+def build_ldmatrix(k: Compiler, ins: Instruction) -> Op:
+    """ldmatrix.sync.aligned.m8n8.x{1,2,4}[.trans][.shared].b16."""
+    count, trans, space_name = _matrix_form(k)
+    writers = [k.writer(r, "b32") for r in registers(ins.operands[0])]
+    address, space = address_of(k, ins.operands[1]), space_of(space_name)
+    lane, byte = matrix_row_map(count, trans)
+
+    def run(c: Group) -> bool:
+        if not together(c, None):
+            return False
+        part = _rows_part(c, address(c), count, space, ins, False)
+        if part.shadow is not None:
+            part.shadow.read(c, part.index, 2, 8, part.mask, ins, Weak)
+        at = part.index[:, lane] + byte // 2  # (rows, count, 32, 2)
+        halves = part.view[at].astype(np.uint32)
+        words = halves[..., 0] | (halves[..., 1] << np.uint32(16))
+        for i, write in enumerate(writers):
+            if write is not None:
+                write(c, words[:, i])
+        return True
+
+    return run
+
+
+@builds("stmatrix")
+def build_stmatrix(k: Compiler, ins: Instruction) -> Op:
+    """stmatrix.sync.aligned.m8n8.x{1,2,4}[.trans][.shared].b16."""
+    count, trans, space_name = _matrix_form(k)
+    address, space = address_of(k, ins.operands[0]), space_of(space_name)
+    items = ins.operands[1].items if isinstance(ins.operands[1], Vec) else (ins.operands[1],)
+    readers = [k.reader(i, "b32") for i in items]
+    lane, byte = matrix_row_map(count, trans)
+
+    def run(c: Group) -> bool:
+        if not together(c, None):
+            return False
+        part = _rows_part(c, address(c), count, space, ins, True)
+        if part.shadow is not None:
+            part.shadow.write(c, part.index, 2, 8, part.mask, ins, Weak)
+        at = part.index[:, lane] + byte // 2
+        words = np.stack([np.broadcast_to(r(c), (c.n, 32)) for r in readers], axis=1)
+        part.view[at[..., 0]] = words.astype(np.uint16)
+        part.view[at[..., 1]] = (words >> np.uint32(16)).astype(np.uint16)
+        c.batch.run.progress += 1
+        return True
+
+    return run
+
+
+@builds("movmatrix")
+def build_movmatrix(k: Compiler, ins: Instruction) -> Op:
+    """movmatrix.sync.aligned.m8n8.trans.b16."""
+    read, write = k.reader(ins.operands[1], "b32"), k.writer(ins.operands[0], "b32")
+
+    def run(c: Group) -> bool:
+        if not together(c, None):
+            return False
+        if write is not None:
+            write(c, movmatrix(np.broadcast_to(read(c), (c.n, 32))))
+        return True
+
+    return run
+
+
+@builds("setmaxnreg.inc setmaxnreg.dec")
+def build_setmaxnreg(k: Compiler, ins: Instruction) -> Op:
+    """setmaxnreg.{inc,dec}.sync.aligned.u32: the sum over a block's warps must fit the register file."""
+    count, grows = constant_operand(k, ins.operands[0]), k.form.row.name[1] == "inc"
+
+    def run(c: Group) -> bool:
+        if not together(c, None):
+            return False
+        c.batch.run.set_registers(c, count, grows, ins)
+        return True
+
+    return run
+
+
+# --- wgmma --------------------------------------------------------------------------------------------
+
+
+def warpgroups_together(c: Group) -> bool:
+    """Whether whole warpgroups are here; what is not waits for the rest."""
+    if not together(c, None):
+        return False
+    unit = c.batch.wgmma
+    keys = unit.keys(c.rows)
+    whole = np.bincount(keys, minlength=len(unit.committed))[keys] == 4
+    if whole.all():
+        return True
+    c.batch.park(c.subset(c.pc, ~whole))
+    if whole.any():
+        rest = c.subset(c.pc, whole)
+        c.batch.again(rest)
+    return False
+
+
+@builds("wgmma")
+def build_wgmma(k: Compiler, ins: Instruction) -> Op:
+    """wgmma.mma_async, .fence, .commit_group and .wait_group."""
+    words = ins.opcode[1:]
+    if words[0] == "mma_async":
+        return _mma_async(k, ins)
+    if words[0] not in ("fence", "commit_group", "wait_group") or words[1:] != ("sync", "aligned"):
+        raise k.error("unknown form")
+    keep = constant_operand(k, ins.operands[0]) if words[0] == "wait_group" else 0
+
+    def run(c: Group) -> bool:
+        if not together(c, None):
+            return False
+        unit = c.batch.wgmma
+        if words[0] == "fence":
+            unit.fence(c)
+            return True
+        if not warpgroups_together(c):
+            return False
+        if words[0] == "commit_group":
+            unit.commit(c)
+        else:
+            unit.wait(c, keep)
+        return True
+
+    return run
+
+
+def _mma_async(k: Compiler, ins: Instruction) -> Op:
+    form = compile_wgmma(ins.opcode)
+    operands = list(ins.operands)
+    acc = _slots(k, operands.pop(0), form.accumulator_registers)
+    a_operand = operands.pop(0)
+    a_slots = _slots(k, a_operand, 4) if isinstance(a_operand, Vec) else ()
+    a = None if a_slots else k.reader(a_operand, "b64")
+    b = k.reader(operands.pop(0), "b64")
+    scale_d = _scale_d(k, operands.pop(0))
+    rest = [constant_operand(k, o) for o in operands]
+    wanted = (2 if form.negatable else 0) + ((1 if a_slots else 2) if form.transposable else 0)
+    if len(rest) != wanted:
+        raise k.error(f"{wanted} immediate operands are wanted after scale-d, {len(rest)} given")
+    scales = (rest[0], rest[1]) if form.negatable else (1, 1)
+    trans = rest[2:] if form.transposable else []
+    if any(s not in (1, -1) for s in scales) or any(t not in (0, 1) for t in trans):
+        raise k.error("imm-scale is 1 or -1, imm-trans 0 or 1")
+    a_trans = bool(trans[0]) if trans and not a_slots else False
+    b_trans = bool(trans[-1]) if trans else False
+    product = Product(form, acc, a_slots, a, b, scale_d, scales, a_trans, b_trans, ins, _mask(acc), _mask(a_slots))
+    _lay_out(k, acc)
+
+    def run(c: Group) -> bool:
+        if not warpgroups_together(c):
+            return False
+        c.batch.wgmma.issue(c, product)
+        return True
+
+    return run
+
+
+def _scale_d(k: Compiler, operand: Operand) -> Any:
+    if isinstance(operand, Reg):
+        return k.reader(operand, "pred")
+    return k.reader(operand, "pred") if not isinstance(operand, Vec) else None
+
+
+def _mask(slots: tuple[int, ...]) -> int:
+    mask = 0
+    for slot in slots:
+        mask |= 1 << slot
+    return mask
+
+
+def _lay_out(k: Compiler, acc: tuple[int, ...]) -> None:
+    """Keep consecutive accumulator registers in one array."""
+    if acc != tuple(range(acc[0], acc[0] + len(acc))):
+        return
+    if any(slot in k.code.block_of for slot in acc):
+        return
+    types = {k.fn.registers[slot].type[-2:] for slot in acc}
+    if types == {"32"}:
+        for slot in acc:
+            k.code.block_of[slot] = (acc[0], len(acc))

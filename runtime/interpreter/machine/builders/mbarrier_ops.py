@@ -1,0 +1,267 @@
+"""The mbarrier instructions and fences (PTX ISA 9.7.13.4 and 9.7.13.15)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...ptx.module import Instruction, Operand
+from ..compiler import Compiler
+from ..group import Group
+from ..mbarriers import PHASE_BITS, TIMED_OUT, MbarrierWait
+from ..memory import WINDOW_MASK
+from ..program import Op, builds
+from ..spaces import own_only
+from .loads import address_of
+
+Array = npt.NDArray[Any]
+
+
+class Strong:
+    """What shadow memory is told of an access that does not race with its like."""
+
+    strong = True
+
+
+class Weak:
+    """An ordinary access."""
+
+    strong = False
+
+
+def lanes_at(c: Group, address: Array, *others: Array) -> tuple[Array, Array, Array, Array]:
+    """(row, lane, block, offset) of each active lane's shared address, generic ones included.
+
+    With `others`, one lane stands for a warp whose active lanes agree in the address and in those.
+    """
+    cta, offset = c.batch.shared.place(c, address & np.uint64(WINDOW_MASK))
+    shape = (c.n, 32)
+    if others and all(_agrees(c, v) for v in (address, *others)):
+        row, lane = np.arange(c.n), c.active.argmax(axis=1)
+    else:
+        row, lane = np.nonzero(c.active)
+    return row, lane, np.broadcast_to(cta, shape)[row, lane], np.broadcast_to(offset, shape)[row, lane]
+
+
+def _agrees(c: Group, value: Array) -> bool:
+    """Whether the active lanes of each warp hold one value."""
+    if value.shape[1] == 1:
+        return True
+    lead = value[np.arange(len(value)), c.active.argmax(axis=1)] if len(value) == c.n else value[:, 0]
+    same = value == lead[:, None]
+    return bool(same.all() if c.mask is None else (same | ~c.mask).all())
+
+
+def unique_pairs(row: Array, cta: Array) -> tuple[Array, Array]:
+    """The distinct (row, block) pairs of lanes in the order of their rows."""
+    first = np.ones(len(row), np.bool_)
+    first[1:] = (row[1:] != row[:-1]) | (cta[1:] != cta[:-1])
+    row, cta = row[first], cta[first]
+    if len(row) > 1 and (row[1:] == row[:-1]).any():
+        pairs = np.unique(np.stack([row, cta]), axis=1)
+        return pairs[0], pairs[1]
+    return row, cta
+
+
+def by_offset(offset: Array) -> list[tuple[int, Any]]:
+    """(offset, which lanes) for each barrier that lanes name."""
+    if len(offset) and (offset == offset[0]).all():
+        return [(int(offset[0]), slice(None))]
+    return [(int(o), offset == o) for o in np.unique(offset)]
+
+
+def note(c: Group, row: Array, cta: Array, offset: int, ins: Instruction, init: bool) -> None:
+    """Tell shadow memory of an access to a barrier, so that use before a visible init is a race."""
+    shadow = c.batch.shared.shadow
+    if shadow is None:
+        return
+    index = np.zeros((c.n, 32), np.int64)
+    mask = np.zeros((c.n, 32), np.bool_)
+    index[row, 0] = (cta * c.batch.shared.stride + offset) // 8
+    mask[row, 0] = True
+    shadow.write(c, index, 8, 1, mask, ins, Weak if init else Strong)
+
+
+@builds("mbarrier.pending_count")
+def build_pending(k: Compiler, ins: Instruction) -> Op:
+    """mbarrier.pending_count: of a state."""
+    read, write = k.reader(ins.operands[1], "b64"), k.writer(ins.operands[0], "u32")
+    assert write is not None
+    return lambda c: write(c, (read(c) >> np.uint64(PHASE_BITS)).astype(np.uint32))
+
+
+def _barrier(k: Compiler, ins: Instruction, operand: Operand) -> Callable[[Group], Array]:
+    """The addresses of a barrier: of a peer's too for .shared::cluster and, by generic address, for what has that."""
+    name, space, address = k.form.row.name, k.form["space"], address_of(k, operand)
+    may = name[1] in ("arrive", "arrive_drop", "expect_tx", "complete_tx")
+    if space == "shared::cluster" or (may and not space):
+        return address
+    return own_only(address, ins)
+
+
+@builds("mbarrier.init")
+def build_init(k: Compiler, ins: Instruction) -> Op:
+    """mbarrier.init."""
+    address, count = _barrier(k, ins, ins.operands[0]), k.reader(ins.operands[1], "b32")
+
+    def run(c: Group) -> None:
+        row, lane, cta, offset = lanes_at(c, address(c))
+        counts = np.broadcast_to(count(c), (c.n, 32))[row, lane].astype(np.int64)
+        for at, some in by_offset(offset):
+            note(c, row[some], cta[some], at, ins, True)
+            c.batch.mbarriers.init(at, cta[some], counts[some], ins)
+
+    return run
+
+
+@builds("mbarrier.inval")
+def build_inval(k: Compiler, ins: Instruction) -> Op:
+    """mbarrier.inval."""
+    address = _barrier(k, ins, ins.operands[0])
+
+    def run(c: Group) -> None:
+        row, _, cta, offset = lanes_at(c, address(c))
+        for at, some in by_offset(offset):
+            note(c, row[some], cta[some], at, ins, True)
+            c.batch.mbarriers.invalidate(at, cta[some], ins)
+
+    return run
+
+
+@builds("mbarrier.expect_tx mbarrier.complete_tx")
+def build_transaction(k: Compiler, ins: Instruction) -> Op:
+    """mbarrier.expect_tx and .complete_tx: bytes that a phase waits for, without an arrival."""
+    sign = 1 if k.form.name == "mbarrier.expect_tx" else -1
+    address, count = _barrier(k, ins, ins.operands[0]), k.reader(ins.operands[1], "b32")
+
+    def run(c: Group) -> None:
+        row, lane, cta, offset = lanes_at(c, address(c))
+        bytes_ = np.broadcast_to(count(c), (c.n, 32))[row, lane].astype(np.int64) * sign
+        for at, some in by_offset(offset):
+            c.batch.mbarriers.transact(at, cta[some], bytes_[some], ins)
+
+    return run
+
+
+@builds("mbarrier.arrive mbarrier.arrive_drop mbarrier.arrive.expect_tx mbarrier.arrive_drop.expect_tx")
+def build_arrive(k: Compiler, ins: Instruction) -> Op:
+    """mbarrier.arrive and .arrive_drop, with .expect_tx and .noComplete; of this block and of peers."""
+    dest, barrier, *rest = ins.operands
+    address = _barrier(k, ins, barrier)
+    expects = k.form.row.name[-1] == "expect_tx"
+    amount = k.reader(rest[0], "b32") if rest else None
+    write = k.writer(dest, "b64")
+    drop = k.form.row.name[1] == "arrive_drop"
+    relaxed = k.form["order"] == "relaxed"
+
+    def run(c: Group) -> None:
+        row, lane, cta, offset = lanes_at(c, address(c))
+        value = np.ones(len(row), np.int64)
+        if amount is not None:
+            value = np.broadcast_to(amount(c), (c.n, 32))[row, lane].astype(np.int64)
+        one = np.ones(len(row), np.int64)
+        batch, clocks = c.batch, c.batch.clocks
+        tokens = np.zeros((c.n, 32), np.uint64)
+        for at, some in by_offset(offset):
+            here, blocks = row[some], cta[some]
+            m = batch.mbarriers.get(at)
+            if clocks is not None:
+                note(c, here, blocks, at, ins, False)
+                rows, targets = unique_pairs(here, blocks)
+                clocks.release_rows(m.clock, targets, c.rows[rows], relaxed)
+            counts, expect = (one[some], value[some]) if expects else (value[some], None)
+            tokens[here, lane[some]] = batch.mbarriers.arrive(at, blocks, counts, expect, drop, ins)
+        if clocks is not None:
+            clocks.tick(c)
+        if write is not None:
+            write(c, tokens)
+
+    return run
+
+
+@builds("mbarrier.test_wait mbarrier.test_wait.parity mbarrier.try_wait mbarrier.try_wait.parity")
+def build_wait(k: Compiler, ins: Instruction) -> Op:
+    """mbarrier.test_wait and .try_wait, by state and by parity. A try_wait whose phase is not complete holds the warp
+    until it is."""
+    parity = k.form.row.name[-1] == "parity"
+    write = k.writer(ins.operands[0], "pred")
+    address = _barrier(k, ins, ins.operands[1])
+    read = k.reader(ins.operands[2], "b32" if parity else "b64")
+    if len(ins.operands) > 3:
+        k.reader(ins.operands[3], "b32")  # how long it may be held
+    blocking = k.form.row.name[1] == "try_wait"
+    relaxed = k.form["order"] == "relaxed"
+
+    def run(c: Group) -> bool:
+        row, lane, cta, offset = lanes_at(c, address(c), read(c))
+        wanted = np.broadcast_to(read(c), (c.n, 32))[row, lane].astype(np.int64)
+        together = len(row) == c.n  # one question a warp: the answer is every lane's
+        done = np.zeros(len(row), np.bool_)
+        batch = c.batch
+        for at, some in by_offset(offset):
+            note(c, row[some], cta[some], at, ins, False)
+            done[some] = batch.mbarriers.complete(at, cta[some], wanted[some], parity, ins)
+        if blocking and not done.all() and c.why is not TIMED_OUT:
+            result = np.zeros((c.n, 1 if together else 32), np.bool_)
+            result[row, 0 if together else lane] = done
+            idle: Array = ~np.any(result, axis=1)
+            if idle.any():
+                first = int(np.flatnonzero(idle[row])[0])
+                asked = f"parity {int(wanted[first]) & 1}" if parity else f"phase {int(wanted[first])}"
+                why = MbarrierWait(ins, int(offset[first]), int(cta[first]), asked)
+                batch.poll(c.subset(c.pc, idle), why)
+                if not idle.all():
+                    rest = c.subset(c.pc, ~idle)
+                    rest.why = TIMED_OUT  # its rows have something to return
+                    batch.again(rest)
+                return False
+        for at, some in by_offset(offset):
+            seen = done[some]
+            if seen.any():
+                rows, targets = unique_pairs(row[some][seen], cta[some][seen])
+                batch.mbarriers.saw(at, c.rows[rows], targets, c, relaxed)
+        if write is not None:
+            result = np.zeros((c.n, 1 if together else 32), np.bool_)
+            result[row, 0 if together else lane] = done
+            write(c, result)
+        if done.any() or blocking:
+            return True
+        return batch.run.looked(c, ins)
+
+    return run
+
+
+# --- fences -----------------------------------------------------------------------------------------
+
+
+@builds("fence membar")
+def build_fence(k: Compiler, ins: Instruction) -> Op:
+    """fence in all its forms, and membar."""
+    return _ordering(ins)
+
+
+@builds("fence.proxy membar.proxy")
+def build_proxy_fence(k: Compiler, ins: Instruction) -> Op:
+    """Fences between proxies: .async orders the generic and the async proxy."""
+    if ins.operands:
+        address_of(k, ins.operands[0], "")
+    if k.form["kind"] != "async":
+        return lambda c: None
+
+    def proxy(c: Group) -> None:
+        if c.batch.clocks is not None:
+            c.batch.clocks.proxy_fence(c)
+
+    return proxy
+
+
+def _ordering(ins: Instruction) -> Callable[[Group], Any]:
+    def run(c: Group) -> None:
+        if c.batch.clocks is not None:
+            c.batch.clocks.fence(c)
+            c.batch.run.sync.fence(c)
+
+    return run

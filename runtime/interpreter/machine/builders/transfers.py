@@ -1,0 +1,282 @@
+"""What asynchronous copies do to memory, shadow memory and barriers; `copies.py` has the instructions."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernel_dsl.compiled import Swizzle
+from kernel_dsl.tma import UNIT
+
+from ...checks.kinds import HazardKind
+from ...checks.shadow import Access
+from ...ptx.module import Instruction
+from ..memory import SHARED_RESERVED, Buffer
+from ..tensor_map import Box, TensorMap, box_view, fill_bits, locate_box, swizzled
+from .atomics import combiner
+
+if TYPE_CHECKING:
+    from ..batch import Batch
+    from ..group import Group
+
+Array = npt.NDArray[Any]
+
+
+class Issuer:
+    """One lane that issues an asynchronous operation: its warp, block, cluster and what its warp knows."""
+
+    def __init__(self, c: Group, row: int, lane: int, ins: Instruction) -> None:
+        self.batch: Batch = c.batch
+        self.run = c.batch.run
+        self.ins = ins
+        self.lane = lane
+        self.warp = int(c.rows[row])
+        self.cta = int(self.batch.row_cta[self.warp])
+        self.team = int(self.batch.row_team[self.warp])
+        self.agent = int(self.batch.row_agent[self.warp])
+        self.group = c.part(c.pc, c.rows[row : row + 1], None)
+
+    @property
+    def clocks(self) -> Any:
+        return self.batch.clocks
+
+    def issue(self, key: tuple[Any, ...]) -> tuple[int, int]:
+        """A new operation of a queue: (queue, clock); (0, 0) where nothing is tracked."""
+        if self.clocks is None:
+            return 0, 0
+        queue = self.clocks.queue(key)
+        self.clocks.issued[self.team, queue] += 1
+        self.clocks.last[queue] = self.ins
+        return queue, int(self.clocks.issued[self.team, queue])
+
+    def access(self, queue: int, clock: int) -> Access:
+        """The operation's accesses: ordered after what its issuer knows, through the async proxy."""
+        known = self.clocks.known[self.team, self.agent][None]
+        key = self.clocks.queues[queue - self.clocks.agents]
+        if key[0] == "bulkw":
+            # A store of this lane whose source has been read (wait_group.read) is taken to write before a later one:
+            # the ISA does not say so, GPUs do, and compilers build on it.
+            known = known.copy()
+            reads = self.clocks.queue(("bulk", *key[1:]))
+            known[0, 0, queue] = max(known[0, 0, queue], known[0, 0, reads])
+        one = np.array([clock], np.int64)
+        return Access(self.group, known, np.array([self.team]), np.array([queue]), one, self.ins, False, True)
+
+    def hazard(self, kind: HazardKind, what: str, fix: str = "") -> None:
+        b = self.batch
+        who = self.run.reporter.who(b.coordinates[self.cta], int(b.row_warp[self.warp]), self.lane)
+        self.run.reporter.hazard(kind, what, self.ins, (who,), fix)
+
+
+# --- stretches of shared memory -----------------------------------------------------------------------
+
+
+def shared_span(i: Issuer, offset: int, size: int, align: int, what: str) -> bool:
+    """Check a stretch of shared memory that a copy reads or writes."""
+    limit = i.batch.shared.limit
+    if offset < SHARED_RESERVED or offset + size > limit:
+        i.hazard(
+            HazardKind.OUT_OF_BOUNDS,
+            f"{what} of {size} bytes at shared address {offset}, outside of the block's "
+            f"{limit - SHARED_RESERVED} bytes at {SHARED_RESERVED}",
+        )
+        return False
+    if offset % align:
+        name = i.run.reporter.shared_name(offset, i.run.program.dynamic_offset, i.run.program.shared_offsets)
+        i.hazard(
+            HazardKind.MISALIGNED,
+            f"{what} at shared address {offset} ({name}), which is not a multiple of {align}",
+        )
+        return False
+    return True
+
+
+def shared_granules(batch: Batch, cta: int, offset: int, size: int) -> Array:
+    """(1, k) granules of a stretch of a block's shared memory."""
+    shadow = batch.shared.shadow
+    shadow.fit(16)
+    start = (cta * batch.shared.stride + offset) // shadow.granule
+    granules: Array = np.arange(start, start + -(-size // shadow.granule), dtype=np.int64)
+    return np.expand_dims(granules, 0)
+
+
+ROW = np.zeros((1, 1), np.int64)
+
+
+def note_shared(i: Issuer, cta: int, offset: int, size: int, queue: int, clock: int, write: bool) -> None:
+    """Tell shadow memory that an operation reads or writes a stretch of shared memory."""
+    shadow = i.batch.shared.shadow
+    if shadow is None:
+        return
+    g = shared_granules(i.batch, cta, offset, size)
+    if write:
+        shadow.on_write(i.access(queue, clock), g, ROW)
+    else:
+        shadow.on_read(i.access(queue, clock), g, ROW)
+
+
+@cache
+def _chunks(start: int, size: int, swizzle: Swizzle) -> Array:
+    """16-byte chunk numbers, relative to the start's multiple of 1024, of a tile's chunks in order."""
+    at = np.arange(start, start + size, 16)
+    return swizzled(at, swizzle) // 16
+
+
+def put_tile(batch: Batch, cta: int, offset: int, data: Array, swizzle: Swizzle) -> None:
+    """Write a tile's bytes (contiguous, row-major) to shared memory through a swizzle."""
+    at = cta * batch.shared.stride + offset
+    raw = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+    if swizzle is Swizzle.NONE:
+        batch.shared.data[at : at + len(raw)] = raw
+        return
+    chunks = batch.shared.data.view("u8").reshape(-1, 2)
+    base = cta * batch.shared.stride + (offset & ~1023)
+    chunks[base // 16 + _chunks(offset & 1023, len(raw), swizzle)] = raw.view("u8").reshape(-1, 2)
+
+
+def get_tile(batch: Batch, cta: int, offset: int, m: TensorMap) -> Array:
+    """A tile's elements from shared memory, outermost first, as unsigned words."""
+    size = m.bytes
+    base = cta * batch.shared.stride + (offset & ~1023)
+    chunks = batch.shared.data.view("u8").reshape(-1, 2)
+    raw = chunks[base // 16 + _chunks(offset & 1023, size, m.swizzle)]
+    return raw.reshape(-1).view(f"u{m.dtype.itemsize}").reshape(m.tile[::-1])
+
+
+# --- tensors in global memory -------------------------------------------------------------------------
+
+
+class Tile:
+    """One box of a tensor map, found in a buffer."""
+
+    def __init__(self, i: Issuer, m: TensorMap, coords: list[int], store: bool = False) -> None:
+        self.m = m
+        self.box: Box = locate_box(m, coords, store)
+        found = i.run.memory.find(m.address)
+        if found is None:
+            i.hazard(HazardKind.DESCRIPTOR, "the tensor map's address lies in no array")
+        self.buffer: Buffer | None = found
+        self.origin = m.address - found.address if found is not None else 0
+        if found is not None:
+            self._check(i, found)
+            if store and self.buffer is not None and self._end() > len(found.bytes):
+                what = f"a TMA store past the end of rows of {m.shape[0] * m.dtype.itemsize} bytes of '{found.name}'"
+                i.hazard(HazardKind.OUT_OF_BOUNDS, f"{what}: the GPU writes on to a multiple of {UNIT} bytes")
+                self.box = locate_box(m, coords)
+
+    def _check(self, i: Issuer, found: Buffer) -> None:
+        m = self.m
+        last = sum((n - 1) * s for n, s in zip(m.shape, m.strides, strict=True)) + m.dtype.itemsize
+        if self.origin < 0 or self.origin + last > len(found.bytes):
+            what = f"the tensor map of '{found.name}' spans {last} bytes, the array {len(found.bytes) - self.origin}"
+            i.hazard(HazardKind.DESCRIPTOR, what)
+            self.buffer = None
+
+    def _end(self) -> int:
+        """The byte of the buffer behind the last element inside."""
+        m, box = self.m, self.box
+        counts = [b - a for a, b in box.inside]
+        steps = (s * e for s, e in zip(m.strides, m.element_strides, strict=True))
+        last = sum((n - 1) * s for n, s in zip(counts, steps, strict=True))
+        return 0 if box.empty else self.origin + box.offset + last + m.dtype.itemsize
+
+    def view(self) -> Array:
+        assert self.buffer is not None
+        return box_view(self.m, self.box, self.buffer.view(self.m.dtype.itemsize), self.origin)
+
+    def inside(self) -> tuple[slice, ...]:
+        """The part of the tile, outermost first, that lies in the tensor."""
+        return tuple(slice(a, b) for a, b in reversed(self.box.inside))
+
+    def load(self) -> Array:
+        """The tile with elements outside filled."""
+        m = self.m
+        out = np.full(m.tile[::-1], fill_bits(m), f"u{m.dtype.itemsize}")
+        if self.buffer is not None and not self.box.empty:
+            out[self.inside()] = self.view()
+        return out
+
+    def store(self, tile: Array, operation: str) -> None:
+        if self.buffer is None or self.box.empty:
+            return
+        target, value = self.view(), tile[self.inside()]
+        if operation:
+            value = _combine(target, value, operation, self.m.dtype.name)
+        target[...] = value
+
+    def granules(self, shadow: Any) -> Array:
+        """(1, k) granules of the elements inside."""
+        m = self.m
+        size = m.dtype.itemsize
+        counts = [b - a for a, b in self.box.inside]
+        dense = m.element_strides[0] == 1
+        run = counts[0] * size if dense else size
+        unit = _unit(self.origin + self.box.offset, run, m.strides[1:], shadow)
+        rows = np.array([self.origin + self.box.offset])
+        for axis in range(0 if not dense else 1, len(counts)):
+            step = np.arange(counts[axis]) * m.strides[axis] * m.element_strides[axis]
+            rows = (step[:, None] + rows).reshape(-1)
+        return (rows[:, None] // unit + np.arange(run // unit)).reshape(1, -1)
+
+
+def _unit(start: int, run: int, strides: tuple[int, ...], shadow: Any) -> int:
+    """Fit the shadow's granules to runs of `run` bytes from `start` at `strides`; the granule's size."""
+    unit = 16
+    for number in (start, run, *strides):
+        while number % unit:
+            unit //= 2
+    shadow.fit(unit)
+    return shadow.granule
+
+
+_TYPES = {
+    "float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64", "int32": "s32",
+    "uint32": "u32", "int64": "s64", "uint64": "u64",
+}  # fmt: skip
+
+
+def _combine(old: Array, new: Array, operation: str, dtype: str) -> Array:
+    type_ = _TYPES.get(dtype, f"b{8 * old.dtype.itemsize}")
+    return combiner(operation, type_)(np.ascontiguousarray(old), np.ascontiguousarray(new))
+
+
+def note_tile(i: Issuer, tile: Tile, queue: int, clock: int, write: bool, strong: bool = False) -> bool:
+    """Tell a buffer's shadow of a tile that an operation reads or writes. False where it may not."""
+    buffer = tile.buffer
+    if buffer is None:
+        return False
+    if write and not buffer.writable:
+        i.hazard(HazardKind.READ_ONLY, f"a TMA store to '{buffer.name}', which the kernel may only read")
+        return False
+    shadow = buffer.shadow
+    if shadow is None or tile.box.empty:
+        return True
+    if not write and not buffer.writable and buffer.initialised:
+        return True
+    note_global(i, shadow, tile.granules(shadow), queue, clock, write, strong)
+    return True
+
+
+def note_global(i: Issuer, shadow: Any, g: Array, queue: int, clock: int, write: bool, strong: bool = False) -> None:
+    access = i.access(queue, clock)
+    access.strong = strong
+    if write:
+        shadow.on_write(access, g, ROW)
+    else:
+        shadow.on_read(access, g, ROW)
+
+
+# --- completion ---------------------------------------------------------------------------------------
+
+
+def complete(batch: Batch, cta: int, offset: int, size: int, queue: int, clock: int, ins: Instruction) -> None:
+    """complete_tx of a copy on the barrier at (block, offset)."""
+    m = batch.mbarriers.get(offset)
+    if m.clock is not None:
+        m.clock.fit()
+        held = m.clock.gathering[cta, :, queue]
+        m.clock.gathering[cta, :, queue] = np.maximum(held, clock)
+    batch.mbarriers.transact(offset, np.array([cta]), np.array([-size]), ins)

@@ -1,0 +1,192 @@
+"""Branches, calls and the requirement that lanes be together (PTX ISA 9.7.12)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..checks.poison import check_branch
+from ..ptx.module import Group as Arguments
+from ..ptx.module import Instruction, Sym
+from .compiler import Compiler
+from .group import Group
+from .program import Op, builds
+
+if TYPE_CHECKING:
+    from .batch import Batch
+    from .program import Seg
+
+Array = npt.NDArray[Any]
+
+
+def split_branch(batch: Batch, g: Group, seg: Seg) -> bool:
+    """Take a guarded branch. True when all lanes go one way (then `g.pc` is set), False when they were pushed."""
+    assert seg.guard is not None
+    predicate, negated = seg.guard
+    if g.frame.poison:
+        check_branch(g, predicate, seg.end)
+    lanes = g.v[predicate]
+    if negated:
+        lanes = ~lanes
+    mask = g.mask
+    total = lanes.size
+    if mask is not None:
+        lanes = lanes & mask
+        total = np.count_nonzero(mask)
+    elif not negated:
+        lanes = lanes.copy()  # it becomes a mask, and the predicate's register will be written again
+    taken = np.count_nonzero(lanes)
+    if taken == total:
+        g.pc = seg.targets[0]
+        return True
+    if taken == 0:
+        g.pc = seg.targets[1]
+        return True
+    if mask is None and not negated:
+        lanes = lanes.copy()  # a view of the predicate, which the group's mask must outlive
+    others = ~lanes if mask is None else mask & ~lanes
+    if lanes.base is not None:
+        lanes = lanes.copy()  # a mask must not change with the register that it came from
+    batch.push(g.lanes(seg.targets[0], lanes))
+    batch.push(g.lanes(seg.targets[1], others))
+    return False
+
+
+def split_table(batch: Batch, g: Group, seg: Seg) -> None:
+    """brx.idx: each lane goes to the entry that its index names."""
+    index = np.broadcast_to(g.frame.code.call[seg.index](g), (g.n, 32))
+    active = g.active
+    for value in np.unique(index[active]):
+        if value >= len(seg.targets):
+            from ..checks.kinds import HazardKind
+
+            _, _, who = batch.run.reporter.group(g, active & (index == value))
+            what = f"brx.idx with index {value} of a table of {len(seg.targets)}"
+            batch.run.reporter.hazard(HazardKind.OUT_OF_BOUNDS, what, seg.end, (who,))
+            continue
+        batch.push(g.lanes(seg.targets[int(value)], active & (index == value)))
+
+
+@builds("brx")
+def build_table(k: Compiler, ins: Instruction) -> Op:
+    """brx.idx with a .branchtargets table; bra, ret, exit and trap are run by the scheduler itself."""
+    return k.reader(ins.operands[0], "u32")
+
+
+def together(c: Group, wanted: Array | None) -> bool:
+    """Whether the lanes that an instruction needs together are here.
+
+    `wanted` (rows, 32): the lanes that must be, all live ones if None. Rows where some are missing are parked until
+    those come, the others are made ready to run the instruction; False says that this has happened.
+    """
+    if c.mask is None:
+        return True
+    live = c.batch.live[c.select]
+    needed = live if wanted is None else live & wanted
+    missing: Array = np.any(needed & ~c.mask, axis=1)
+    if not missing.any():
+        return True
+    batch = c.batch
+    if not missing.all():
+        rest = c.subset(c.pc, ~missing)
+        held = c.subset(c.pc, missing)
+        batch.park(held)
+        batch.again(rest)
+        return False
+    batch.park(c.at(c.pc))
+    return False
+
+
+# --- calls ------------------------------------------------------------------------------------------
+
+
+@builds("call")
+def build_call(k: Compiler, ins: Instruction) -> Any:
+    """`call (ret), f, (args);`, direct, indirect, or to one of the system's functions."""
+    from .system import SYSTEM
+
+    operands = list(ins.operands)
+    ret_names = _argument_names(k, operands)
+    target = operands.pop(0)
+    arg_names = _argument_names(k, operands)
+    pc = len(k.code.segments)
+    sizes = {name: var.size for name, var in k.fn.variables.items() if var.space == "param"}
+    sizes |= {p.name: p.size for p in (*k.fn.params, *k.fn.rets)}
+
+    def back(g: Group, caller: Any) -> None:
+        for name, var in zip(ret_names, g.frame.code.fn.rets, strict=False):
+            value = g.frame.param(var.name, var.size)[g.select]
+            _masked(caller.param(name, var.size), g, value)
+
+    k.code.returns[pc] = back
+
+    def enter(c: Group, name: str) -> None:
+        batch = c.batch
+        system = SYSTEM.get(name)
+        fn = k.module.functions.get(name)
+        if fn is None or not fn.defined:
+            if system is None:
+                heap = "; kernels have no heap in the interpreter, on a GPU alone" if name in ("malloc", "free") else ""
+                raise k_error(k, ins, f"function '{name}' has no body{heap}")
+            system(c, ins, [c.frame.param(n, sizes[n]) for n in arg_names])
+            for n in ret_names:
+                c.frame.param(n, sizes[n])
+            batch.push(c.at(c.frame.code.segments[pc].next))
+            return
+        depth = len(c.stack) + 1
+        callee = batch.frame(depth, name)
+        for n, var in zip(arg_names, fn.params, strict=True):
+            value = c.frame.param(n, sizes.get(n, var.size))[c.select]
+            _masked(callee.param(var.name, var.size), c, value[..., : var.size])
+        stack = (*c.stack, (c.frame.code.name, pc))
+        batch.push(Group(batch, callee, stack, 0, c.rows, c.mask))
+
+    if isinstance(target, Sym):
+        name = target.name
+        if name not in k.module.functions:
+            raise k.error(f"function '{name}' is not declared")
+
+        def direct(c: Group) -> None:
+            enter(c, name)
+
+        return direct
+    read = k.reader(target, "u64")
+    by_id = {i: name for name, i in k.program.function_ids.items()}
+
+    def indirect(c: Group) -> None:
+        ids = np.broadcast_to(read(c), (c.n, 32))
+        active = c.active
+        for value in np.unique(ids[active]):
+            if int(value) not in by_id:
+                raise k_error(k, ins, f"indirect call to {int(value):#x}, which is no function")
+            enter(c.lanes(c.pc, active & (ids == value)), by_id[int(value)])
+
+    return indirect
+
+
+def _argument_names(k: Compiler, operands: list[Any]) -> list[str]:
+    """The parameters of a list in parentheses, taken off the front of `operands`."""
+    if not operands or not isinstance(operands[0], Arguments):
+        return []
+    names: list[str] = []
+    for item in operands.pop(0).items:
+        if not isinstance(item, Sym):
+            raise k.error("arguments are .param variables")
+        names.append(item.name)
+    return names
+
+
+def k_error(k: Compiler, ins: Instruction, message: str) -> Exception:
+    k.ins = ins
+    return k.error(message)
+
+
+def _masked(target: Array, c: Group, value: Array) -> None:
+    if c.mask is None:
+        target[c.select] = value
+    else:
+        held = target[c.select]
+        np.copyto(held, value, where=c.mask[..., None])
+        target[c.select] = held

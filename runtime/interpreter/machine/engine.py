@@ -1,0 +1,221 @@
+"""The asynchronous engines of a batch: operations that were issued and have not taken effect, and their groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..checks.kinds import HazardKind
+
+if TYPE_CHECKING:
+    from ..checks.clocks import Clocks
+    from .batch import Batch
+    from .group import Group
+
+Array = npt.NDArray[Any]
+When = tuple[int, int]  # (queue, clock)
+
+
+@dataclass(slots=True)
+class Pending:
+    """An operation in flight: `perform` makes it take effect."""
+
+    perform: Callable[[], None]
+    what: str
+    done: bool = False
+
+    def now(self) -> None:
+        if not self.done:
+            self.done = True
+            self.perform()
+
+
+class Engine:
+    """Decides when operations take effect: at once ("eager"), when nothing else can go on ("late"), or by the seed."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+        self.pending: list[Pending] = []
+        self.schedule = batch.run.config.schedule
+        self.groups = Groups(batch, self)
+
+    def issue(self, perform: Callable[[], None], what: str) -> Pending:
+        """Put an operation in flight; under the eager schedule it takes effect now."""
+        op = Pending(perform, what)
+        if self.schedule == "eager":
+            op.now()
+            self.batch.run.progress += 1
+        else:
+            self.pending.append(op)
+        return op
+
+    def force(self, ops: list[Pending]) -> None:
+        """Make these take effect: their completion is being observed."""
+        for op in ops:
+            op.now()
+        if self.pending:
+            self.pending = [p for p in self.pending if not p.done]
+        self.batch.run.progress += 1
+
+    def stepped(self) -> None:
+        """Called between groups: under the random schedule some operations take effect."""
+        rng = self.batch.run.rng
+        if rng is None or not self.pending:
+            return
+        while self.pending and rng.random() < 0.5:
+            self.force([self.pending[rng.randrange(len(self.pending))]])
+
+    def unblock(self) -> bool:
+        """Nothing in the batch can go on: let one operation take effect. False if there is none."""
+        self.pending = [p for p in self.pending if not p.done]
+        if not self.pending:
+            return False
+        rng = self.batch.run.rng
+        at = 0 if rng is None else rng.randrange(len(self.pending))
+        self.force([self.pending[at]])
+        return True
+
+    def drain(self) -> None:
+        """The blocks have exited: what is in flight still takes effect."""
+        while self.pending:
+            self.force([self.pending[0]])
+
+    def at_exit(self) -> None:
+        """All blocks of the batch have exited: barriers must not be left with bytes that never came, nor copies unawaited."""
+        batch = self.batch
+        if not batch.run.detect:
+            return
+        if batch.clocks is not None:
+            self._unawaited(batch.clocks)
+        for offset, m in batch.mbarriers.at.items():
+            bad = m.valid & (m.bytes != 0)
+            if bad.any():
+                cta = int(np.flatnonzero(bad)[0])
+                left = int(m.bytes[cta])
+                name = batch.mbarriers.name(offset)
+                x, y, z = (int(v) for v in batch.coordinates[cta])
+                what = (
+                    f"the kernel ends while mbarrier {name} still expects {left} bytes"
+                    if left > 0
+                    else f"the kernel ends with {-left} bytes delivered to mbarrier {name} that it never expected"
+                )
+                batch.run.reporter.hazard(
+                    HazardKind.BYTES_MISMATCH, what, m.last, (f"block ({x}, {y}, {z})",),
+                    "make the bytes of expect_tx those of the copies",
+                )  # fmt: skip
+
+    def _unawaited(self, clocks: Clocks) -> None:
+        """Report bulk copies of which no warp of the block learned that they are done with its shared memory."""
+        batch = self.batch
+        for key, queue in clocks.queue_of.items():
+            if key[0] == "copy":  # into the block of that rank, on a barrier of its own
+                agents, what = slice(key[1] * batch.per_block, (key[1] + 1) * batch.per_block), "write"
+            elif key[0] == "bulk":
+                agents, what = slice(key[1], key[1] + 1), "read"
+            else:
+                continue
+            late = clocks.issued[:, queue] > clocks.known[:, agents, 0, queue].max(axis=1)
+            if late.any():
+                rank = agents.start // batch.per_block
+                x, y, z = (int(v) for v in batch.coordinates[int(np.flatnonzero(late)[0]) * batch.cluster + rank])
+                batch.run.reporter.hazard(
+                    HazardKind.UNAWAITED_COPY,
+                    f"block ({x}, {y}, {z}) ends while this copy may still {what} its shared memory",
+                    clocks.last.get(queue), (f"block ({x}, {y}, {z})",),
+                    "wait for its barrier" if what == "write" else "wait for its group (wait_group.read 0)",
+                )  # fmt: skip
+
+
+@dataclass(slots=True)
+class _State:
+    """The groups of one lane (bulk) or one warp (cp.async): entries (read, write, when read, when written)."""
+
+    open: list[Any] = field(default_factory=list[Any])
+    committed: list[list[Any]] = field(default_factory=list[list[Any]])
+
+
+class Groups:
+    """Commit groups of bulk copies, a lane each, and of cp.async, a warp each."""
+
+    def __init__(self, batch: Batch, engine: Engine) -> None:
+        self.batch = batch
+        self.engine = engine
+        self.of: dict[str, dict[tuple[int, int], _State]] = {"bulk": {}, "cp.async": {}}
+
+    def add(self, key: tuple[str, int, int], entry: tuple[Pending, Pending, When, When]) -> None:
+        """An operation of one lane's open group."""
+        kind, warp, lane = key
+        self.of[kind].setdefault((warp, lane), _State()).open.append(entry)
+
+    def add_rows(self, kind: str, c: Group, op: Pending, queue: tuple[Array, Array]) -> None:
+        """One operation of all warps of `c`, with each warp's (queue, clock)."""
+        states = self.of[kind]
+        for n, warp in enumerate(c.rows.tolist()):
+            when = (int(queue[0][n]), int(queue[1][n]))
+            states.setdefault((warp, -1), _State()).open.append((op, op, when, when))
+
+    def _mine(self, kind: str, c: Group) -> list[tuple[int, _State]]:
+        """(row of c, state) of the lanes or warps of `c` that have ever had an operation."""
+        states = self.of[kind]
+        if not states:
+            return []
+        if kind == "cp.async":
+            rows = ((n, states.get((w, -1))) for n, w in enumerate(c.rows.tolist()))
+            return [(n, s) for n, s in rows if s is not None]
+        row_of = {w: n for n, w in enumerate(c.rows.tolist())}
+        active = c.active
+        return [(row_of[w], s) for (w, lane), s in states.items() if w in row_of and active[row_of[w], lane]]
+
+    def commit(self, kind: str, c: Group) -> None:
+        for _, state in self._mine(kind, c):
+            state.committed.append(state.open)
+            state.open = []
+
+    def wait(self, kind: str, c: Group, keep: int, reads: bool) -> None:
+        """Wait until at most `keep` groups are in flight; with `reads`, only until their sources have been read."""
+        clocks = self.batch.clocks
+        ops: list[Pending] = []
+        learned: list[tuple[int, When]] = []
+        for row, state in self._mine(kind, c):
+            count = len(state.committed) - keep
+            for entries in state.committed[: max(count, 0)]:
+                for read, write, when_read, when_written in entries:
+                    ops.append(read if reads else write)
+                    learned.append((row, when_read))
+                    if not reads:
+                        learned.append((row, when_written))
+            if count > 0 and not reads:
+                del state.committed[:count]
+        self.engine.force(ops)
+        if clocks is None or not learned:
+            return
+        proxies = (0,) if kind == "cp.async" else (0, 1)
+        best: dict[tuple[int, int], int] = {}
+        for row, (queue, clock) in learned:
+            best[row, queue] = max(best.get((row, queue), 0), clock)
+        team, agent = self.batch.row_team[c.rows], self.batch.row_agent[c.rows]
+        for (row, queue), clock in best.items():
+            for proxy in proxies:
+                held = clocks.known[team[row], agent[row], proxy, queue]
+                clocks.known[team[row], agent[row], proxy, queue] = max(int(held), clock)
+
+    def all_rows(self, kind: str, c: Group) -> list[Pending]:
+        """All operations of the warps of `c` that are not waited for."""
+        found: list[Pending] = []
+        for _, state in self._mine(kind, c):
+            for entries in (*state.committed, state.open):
+                found += [entry[1] for entry in entries if not entry[1].done]
+        return found
+
+    def last_rows(self, kind: str, c: Group) -> dict[int, When]:
+        """The latest (queue, clock) of each warp of `c`, (0, 0) where there is none."""
+        found: dict[int, When] = dict.fromkeys(range(c.n), (0, 0))
+        for row, state in self._mine(kind, c):
+            for entries in (*state.committed, state.open):
+                for entry in entries:
+                    found[row] = max(found[row], entry[3])
+        return found

@@ -1,0 +1,476 @@
+"""Runs a launch: blocks in batches, up to what a GPU would hold at once, until all have exited."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernel_dsl.compiled import ReportNames, SourceLine
+from kernel_dsl.interpret_params import InterpretParams
+from kernel_dsl.target import DEFAULT, TARGETS, Target
+
+from ..checks.clocks import Clocks
+from ..checks.deadlock import stuck
+from ..checks.global_shadow import GlobalShadow, prepare_buffers, report_unwritten
+from ..checks.hazards import Reporter, RunReport
+from ..checks.kinds import HazardKind
+from ..checks.livelock import Watch, livelock
+from ..checks.shared_shadow import SharedShadow
+from ..checks.sync import SyncMemory
+from ..checks.wording import Side
+from ..ptx.module import Instruction, Module, PtxError, Var
+from .batch import Batch
+from .engine import Engine
+from .frame import Pool
+from .group import Group
+from .mbarriers import TIMED_OUT, MbarrierWait
+from .memory import SHARED_RESERVED, GlobalMemory
+from .program import Program, Seg
+from .spaces import GenericSpace, GlobalSpace, ParamSpace
+from .special import special
+from .wgmma import WgmmaUnit
+
+Array = npt.NDArray[Any]
+Dims = tuple[int, int, int]
+
+# Warps in a batch: enough that the cost of a NumPy call is spread, few enough that registers stay in cache.
+BATCH_WARPS = 1024
+BATCH_BYTES = 1 << 28
+
+
+class Run:
+    """One launch of an entry."""
+
+    def __init__(
+        self, program: Program, params: list[bytes], grid: Dims, block: Dims, cluster: Dims,
+        dynamic_smem: int, memory: GlobalMemory, target: str, config: InterpretParams,
+        names: ReportNames | None, lines: Mapping[int, SourceLine] | None, kernel_name: str,
+    ) -> None:  # fmt: skip
+        self.program = program
+        self.grid, self.block, self.cluster = grid, block, cluster
+        self.cluster_size = cluster[0] * cluster[1] * cluster[2]
+        self.memory = memory
+        self.config = config
+        self.target = TARGETS.get(target, DEFAULT)
+        self.report = RunReport()
+        self.reporter = Reporter(
+            config.on_hazard == "warn", kernel_name or program.entry.name, names, lines, self.report
+        )
+        self.reporter.files = program.module.files
+        for fn in program.module.functions.values():
+            self.reporter.locations |= fn.locations
+        self.detect = config.detect_hazards
+        # by PTX line: what of the dynamic shared memory its loads and stores stay within
+        uses = self.reporter.names.smem_uses if self.detect else ()
+        self.smem_spans = {line: spans for spans, numbers in uses for line in numbers}
+        self.threads_per_block = block[0] * block[1] * block[2]
+        self.warps_per_block = -(-self.threads_per_block // 32)
+        self.shared_bytes = SHARED_RESERVED + program.static_shared
+        if dynamic_smem:
+            self.shared_bytes = program.dynamic_offset + dynamic_smem
+        self.dynamic_smem = dynamic_smem
+        self.rng = random.Random(config.seed) if config.schedule == "random" else None
+        self.budget = config.step_budget
+        self.steps = 0
+        self.progress = 0
+        self.output: list[str] = []
+        self._param_data = b""
+        self._pack(params)
+        self.parameters = ParamSpace(self._param_data)
+        self.globals = GlobalSpace(self)
+        self.generic = GenericSpace(self)
+        self.symbols: dict[str, int] = {}
+        self._check_launch(self.target)
+        x, y, z = (g // c for g, c in zip(grid, cluster, strict=True))
+        self.teams = x * y * z
+        self.blocks = self.teams * self.cluster_size
+        self.next_block = 0
+        self.resident: list[Batch] = []
+        self.sync = SyncMemory()
+        self.pool = Pool()
+        self._workspace = 0
+        self.maps: dict[bytes, Any] = {}
+        self._registers: dict[tuple[int, int], dict[int, int]] = {}
+        self.sites: list[Instruction] = []
+        self._site_of: dict[int, int] = {}
+        # Room for a cluster's warps and as many asynchronous queues, and for the number of the cluster if it can be.
+        agents = 2 * self.cluster_size * self.warps_per_block + 32
+        self.agent_bits = max(min(30 - max(self.teams, 1).bit_length(), 12), 7, agents.bit_length())
+        self._seen: set[Any] = set()
+        self._seen_at = -1
+        self._looked_at = -1
+        self._looks = 0
+        self.watch = Watch(self)
+
+    # --- set-up --------------------------------------------------------------------------------
+
+    def _pack(self, params: list[bytes]) -> None:
+        wanted = self.program.entry.params
+        if len(params) != len(wanted):
+            raise ValueError(f"entry '{self.program.entry.name}' takes {len(wanted)} parameters, {len(params)} given")
+        data = bytearray(self.program.param_bytes)
+        for var, value in zip(wanted, params, strict=True):
+            at, size = self.program.param_offsets[var.name]
+            if len(value) != size:
+                raise ValueError(f"parameter '{var.name}' has {size} bytes, {len(value)} given")
+            data[at : at + size] = value
+        self._param_data = bytes(data)
+
+    def _check_launch(self, target: Target) -> None:
+        limits, hazard = target.limits, self.reporter.hazard
+        if self.threads_per_block > limits.threads_per_block or self.threads_per_block < 1:
+            raise ValueError(
+                f"a block of {self.block} has {self.threads_per_block} threads; the limit is {limits.threads_per_block}"
+            )
+        used = self.shared_bytes - SHARED_RESERVED
+        if used > limits.smem_per_block:
+            what = f"a block needs {used} bytes of shared memory; {target} has {limits.smem_per_block}"
+            hazard(HazardKind.SHARED_CAPACITY, what, None)
+        if self.cluster_size > 16:
+            what = f"a cluster of {self.cluster_size} blocks; the limit is 16"
+            hazard(HazardKind.CLUSTER_SIZE, what, None)
+        for axis in range(3):
+            if self.grid[axis] % self.cluster[axis]:
+                what = f"grid {self.grid} is not a multiple of cluster {self.cluster}"
+                hazard(HazardKind.CLUSTER_SIZE, what, None)
+        wanted = self.program.entry.directives.get("reqntid")
+        if wanted is not None:
+            required = (*wanted, 1, 1)[:3]
+            if required != self.block:
+                raise ValueError(f"the entry requires a block of {required}, not {self.block}")
+        most = self.program.entry.directives.get("maxntid")
+        if most is not None and self.threads_per_block > int(np.prod(most)):
+            raise ValueError(f"the entry allows blocks of at most {most}, not {self.block}")
+
+    def _load_variables(self) -> list[int]:
+        """Give the module's .global and .const variables memory for this run."""
+        variables: dict[str, Var] = dict(self.program.module.variables)
+        for fn in self.program.module.functions.values():
+            variables |= {n: v for n, v in fn.variables.items() if v.space in ("global", "const")}
+        made: list[tuple[Var, Array]] = []
+        addresses: list[int] = []
+        for var in variables.values():
+            if var.space not in ("global", "const"):
+                continue
+            data = np.zeros(max(var.size, 1), np.uint8)
+            if var.init is not None:
+                data[: var.size] = np.frombuffer(var.init, np.uint8)
+            address = self.memory.allocate(
+                data, var.name, initialised=True, writable=var.space == "global", kind="variable"
+            )
+            self.symbols[var.name] = address
+            addresses.append(address)
+            made.append((var, data))
+        for var, data in made:
+            for at, name, addend in var.relocations:
+                target = self.symbols.get(name, self.program.function_ids.get(name))
+                if target is None:
+                    raise PtxError(f"'{var.name}' refers to '{name}', which is not declared", var.line)
+                data[at : at + 8] = np.frombuffer((target + addend).to_bytes(8, "little"), np.uint8)
+        return addresses
+
+    def grid_workspace(self) -> int:
+        """Memory that a cooperative launch gives the grid's barrier: made when first asked for."""
+        if not self._workspace:
+            data = np.zeros(64, np.uint8)
+            self._workspace = self.memory.allocate(data, "grid workspace", kind="variable")
+            buffer = self.memory.find(self._workspace)
+            if buffer is not None and self.detect:
+                buffer.shadow = GlobalShadow(self, buffer)
+        return self._workspace
+
+    def resolve(self, kind: str, what: Any) -> int:
+        """The value of a link-time slot: a global symbol's address or bytes of the parameters."""
+        if kind == "global":
+            return self.symbols[what[0]] + what[1]
+        offset, size = what
+        return int.from_bytes(self._param_data[offset : offset + size], "little")
+
+    # --- running -------------------------------------------------------------------------------
+
+    def run(self) -> RunReport:
+        addresses = self._load_variables()
+        try:
+            with np.errstate(all="ignore"):
+                self._prepare()
+                self._loop()
+                self._finish()
+        finally:
+            for address in (*addresses, *([self._workspace] if self._workspace else [])):
+                self.memory.free(address)
+            self.report.steps = self.steps
+            self.report.output = "".join(self.output)
+        return self.report
+
+    def _prepare(self) -> None:
+        prepare_buffers(self)
+
+    def attach(self, batch: Batch) -> None:
+        """Give a new batch its clocks and shadow memory."""
+        if self.detect:
+            batch.clocks = Clocks(batch)
+            batch.shared.shadow = SharedShadow(batch)
+        batch.engine = Engine(batch)
+        batch.wgmma = WgmmaUnit(batch)
+
+    def _loop(self) -> None:
+        """Run batches until all blocks are done; admit more blocks as there is room for them."""
+        per_batch, room = self._sizes()
+        while self.resident or self.next_block < self.blocks:
+            if not self.resident:
+                self._admit(per_batch)
+            batch = self._pick()
+            while batch.ready and not self.watch.repeats(batch):
+                batch.step()
+                batch.engine.stepped()
+            if batch.done:
+                batch.engine.drain()
+                batch.engine.at_exit()
+                self.resident.remove(batch)
+                batch.close()
+                continue
+            if batch.ready:
+                self._let_others(per_batch, room)
+                continue
+            if batch.engine.unblock():
+                continue
+            if any(b.ready for b in self.resident):
+                continue
+            self._all_wait(per_batch, room)
+
+    def _pick(self) -> Batch:
+        able = [b for b in self.resident if b.ready or b.done] or self.resident
+        if len(able) > 1 and self.watch.asleep:
+            able = [b for b in able if not self.watch.rests(b)] or able
+        return able[0] if self.rng is None or len(able) == 1 else self.rng.choice(able)
+
+    def _let_others(self, per_batch: int, room: int) -> None:
+        """A batch repeats itself: whoever may still change that runs; else it is a livelock."""
+        awake = [b for b in self.resident if not self.watch.rests(b)]
+        if any(b.ready or b.done for b in awake) or any(b.engine.unblock() for b in awake):
+            return
+        held = sum(b.blocks for b in self.resident)
+        if self.next_block < self.blocks and held < room:
+            self._admit(min(per_batch, room - held))
+            return
+        if self.watch.polled_before() or not self._wake_pollers():
+            livelock(self)
+
+    def _all_wait(self, per_batch: int, room: int) -> None:
+        """No group is ready: let pending copies land, pollers look again, or more blocks in; else it is a deadlock."""
+        for batch in self.resident:
+            if batch.engine.unblock():
+                return
+        if self._wake_pollers():
+            return
+        held = sum(b.blocks for b in self.resident)
+        if self.next_block < self.blocks and held < room:
+            self._admit(min(per_batch, room - held))
+            return
+        stuck(self)
+
+    def _wake_pollers(self) -> bool:
+        """Let groups that poll look again, but not in a state they were in since memory last changed."""
+        if self._seen_at != self.progress:
+            self._seen_at = self.progress
+            self._seen.clear()
+        woken = False
+        for batch in self.resident:
+            kept: list[Group] = []
+            for g in batch.polling:
+                state = (id(batch), g.key, g.rows.tobytes(), g.frame.digest(g.select))
+                if state in self._seen:
+                    kept.append(g)
+                    continue
+                self._seen.add(state)
+                waits = type(g.why) is MbarrierWait
+                g.why = TIMED_OUT if waits else None
+                batch.push(g)
+                woken = True
+            batch.polling = kept
+        return woken
+
+    def _admit(self, count: int) -> None:
+        size = self.cluster_size
+        count = max(count // size, 1) * size
+        count = min(count, self.blocks - self.next_block)
+        self.resident.append(Batch(self, self.coordinates(self.next_block, count), self.next_block))
+        self.next_block += count
+
+    def coordinates(self, first: int, count: int) -> Array:
+        """(count, 3): where blocks lie, cluster after cluster, x fastest in both. Only as many as are asked for exist."""
+        i = first + np.arange(count)
+        if self.cluster_size == 1:
+            return _unfolded(i, self.grid)
+        outer = (self.grid[0] // self.cluster[0], self.grid[1] // self.cluster[1], self.grid[2] // self.cluster[2])
+        base, rank = _unfolded(i // self.cluster_size, outer), _unfolded(i % self.cluster_size, self.cluster)
+        return base * np.array(self.cluster) + rank
+
+    def _sizes(self) -> tuple[int, int]:
+        """(blocks in a batch, blocks resident on the whole GPU)."""
+        limits = self.target.limits
+        used = max(self.shared_bytes, 1)
+        per_sm = min(
+            limits.blocks_per_multiprocessor,
+            max(limits.warps_per_multiprocessor // self.warps_per_block, 1),
+            max(limits.smem_per_multiprocessor // used, 1),
+        )
+        room = per_sm * limits.multiprocessors
+        registers = max(len(self.program.entry.registers), 1)
+        tracked = (24 + 4 * self.warps_per_block) * used // self.program.shared_granule if self.detect else 0
+        by_bytes = BATCH_BYTES // max(used + tracked + registers * self.warps_per_block * 128, 1)
+        per_batch = max(min(BATCH_WARPS // self.warps_per_block, by_bytes, room), 1)
+        return per_batch, max(room, self.cluster_size)
+
+    def _finish(self) -> None:
+        self.reporter.flush()
+        if self.config.report_unwritten:
+            report_unwritten(self)
+
+    # --- services to instructions --------------------------------------------------------------
+
+    def yield_group(self, c: Group, ins: Instruction) -> bool:
+        """Let other groups run before `c` goes on after its instruction."""
+        c.batch.poll(c.at(c.frame.code.segments[c.pc].next), ins)
+        return False
+
+    def looked(self, c: Group, ins: Instruction) -> bool:
+        """A group has looked at memory that others may change. False, and held, if nothing has changed."""
+        self._looks += 1
+        if self._looked_at != self.progress and self._looks & 63:
+            self._looked_at = self.progress
+            return True
+        return self.yield_group(c, ins)
+
+    def site(self, ins: Instruction) -> int:
+        """A small number for an instruction, to be kept in shadow memory."""
+        found = self._site_of.get(id(ins))
+        if found is None:
+            self.sites.append(ins)
+            found = self._site_of[id(ins)] = len(self.sites) - 1
+        return found
+
+    def side(self, batch: Batch, team: int, agent: int, site: int, same: bool) -> Side:
+        """An agent and a place, in words (`team` counts from the batch's first; `same`: the accessor's own)."""
+        place = self.reporter.place(self.sites[site])
+        clocks = batch.clocks
+        if agent < clocks.agents:
+            rank, warp = divmod(agent, self.warps_per_block)
+            at = batch.first + team * self.cluster_size + rank
+            known = 0 <= at < self.blocks
+            who = self.reporter.who(self.coordinates(at, 1)[0], warp) if known else "another block"
+            return Side(who, place, "", same)
+        if not same:  # queues are numbered batch by batch
+            return Side("an asynchronous copy of another cluster", place, "copy", False)
+        key = clocks.queues[agent - clocks.agents]
+        return Side(_QUEUES.get(key[0], "an asynchronous copy"), place, str(key[0]), same)
+
+    def out_of_steps(self, g: Group, seg: Seg) -> None:
+        _, _, who = self.reporter.group(g, g.active)
+        ins = seg.sync_ins or seg.end
+        what = f"the step budget of {self.budget} instructions ran out"
+        fix = "look for an endless loop, or raise InterpretParams(step_budget=)"
+        self.reporter.hazard(HazardKind.STEP_BUDGET, what, ins, (who,), fix)
+
+    def on_exit(self, g: Group) -> None:
+        """Lanes have exited: a cluster barrier may now be complete."""
+        self.progress += 1
+        if g.batch.cluster > 1:
+            g.batch.barriers.cluster_settle()
+
+    def check_peers(self, c: Group, cta: Array, mask: Array | None, ins: Any) -> None:
+        """Accesses to peers' shared memory: those blocks must not have exited."""
+        if not self.detect:
+            return
+        batch = c.batch
+        cta = np.broadcast_to(cta, (c.n, 32))
+        other: Array = cta != c.cta[:, None]
+        if mask is not None:
+            other = other & mask
+        if not other.any():
+            return
+        alive: Array = np.any(batch.live.reshape(batch.per_block, batch.blocks, 32), axis=(0, 2))
+        gone: Array = other & ~alive[cta]
+        early: Array = other & ~self.peers_run(batch, c.rows)[:, None]
+        if not gone.any() and not early.any():
+            return
+        row, lane, who = self.reporter.group(c, gone if gone.any() else early)
+        x, y, z = (int(v) for v in batch.coordinates[int(cta[row, lane])])
+        when = "after that block has exited" if gone.any() else "before that block is known to run"
+        what = f"shared memory of block ({x}, {y}, {z}) is touched {when}"
+        fix = "put a cluster barrier before the first such access and one before exit"
+        self.reporter.hazard(HazardKind.PEER_NOT_RUNNING, what, ins, (who,), fix)
+
+    def peers_run(self, batch: Batch, rows: Array) -> Array:
+        """(rows,): warps that know their peers run: past a cluster barrier, or told by a warp of each peer."""
+        known = batch.clocks.known[batch.row_team[rows], batch.row_agent[rows], 0, : batch.clocks.agents]
+        told = (known.reshape(len(rows), batch.cluster, batch.per_block) > 0).any(axis=2).all(axis=1)
+        return told | (batch.barriers.warp_phase[rows] > 0)
+
+    def set_registers(self, c: Group, count: int, grows: bool, ins: Instruction) -> None:
+        """setmaxnreg: when all warps of a block have asked, the sum must fit the register file."""
+        batch = c.batch
+        for warp in c.rows.tolist():
+            cta = int(batch.row_cta[warp])
+            held = self._registers.setdefault((batch.first, cta), {})
+            held[int(batch.row_warp[warp])] = count
+            total = sum(held.values()) * 32
+            limit = self.target.limits.registers_per_multiprocessor
+            if len(held) == self.warps_per_block and total > limit and self.detect:
+                what = f"the warps of a block ask for {total} registers by setmaxnreg; there are {limit}"
+                who = self.reporter.who(batch.coordinates[cta], int(batch.row_warp[warp]))
+                self.reporter.hazard(HazardKind.REGISTER_CAPACITY, what, ins, (who,))
+
+    def special(self, batch: Batch, name: str) -> Array:
+        return special(self, batch, name)
+
+
+_QUEUES = {
+    "copy": "a copy into shared memory that a barrier tracks",
+    "bulk": "a bulk or tensor copy out of shared memory",
+    "cp.async": "a cp.async copy",
+    "wgmma": "a wgmma",
+}
+
+
+def check_target(module: Module, device: str) -> None:
+    """Code runs on its own architecture and on later ones, architecture-specific code (`a`, `f`) only on its own."""
+    number, have = (int(name.removeprefix("sm_").rstrip("af")) for name in (module.target, device))
+    fits = module.target == device if module.target[-1] in "af" else number <= have
+    if not fits:
+        raise PtxError(f"the module is for {module.target}, and the device is {device}", *module.target_at)
+
+
+def _unfolded(i: Array, extents: Dims) -> Array:
+    """Numbers (n,) as coordinates (n, 3), x fastest."""
+    x, y, _ = extents
+    return np.stack([i % x, i // x % y, i // (x * y)], axis=1)
+
+
+def run_module(
+    module: Module, entry: str, params: list[bytes], *, grid: Dims, block: Dims, cluster: Dims,
+    dynamic_smem: int, memory: GlobalMemory, target: str, config: InterpretParams,
+    names: ReportNames | None, lines: Mapping[int, SourceLine] | None, kernel_name: str,
+) -> RunReport:  # fmt: skip
+    """Compile `entry` (once for a module) and run it."""
+    check_target(module, target)
+    program: Program | None = module.programs.get(entry)
+    if program is None:
+        program = Program(module, entry)
+        program.code(entry)
+        module.programs[entry] = program
+    required = program.entry.directives.get("reqnctapercluster")
+    if required is not None:  # the directive alone makes clusters (PTX ISA 11.7.3)
+        x, y, z = (*required, 1, 1)[:3]
+        if cluster not in ((1, 1, 1), (x, y, z)):
+            raise ValueError(f"the entry requires clusters of {(x, y, z)}, not {cluster}")
+        cluster = x, y, z
+    run = Run(
+        program, params, grid, block, cluster, dynamic_smem, memory, target, config, names, lines,
+        kernel_name,
+    )  # fmt: skip
+    return run.run()

@@ -1,0 +1,208 @@
+"""mbarrier objects (PTX ISA 9.7.13.15): arrivals, transaction counts, phases and waits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..checks.kinds import HazardKind
+from ..ptx.module import Instruction
+from .group import Group
+
+if TYPE_CHECKING:
+    from .batch import Batch
+
+Array = npt.NDArray[Any]
+PHASE_BITS = 40
+MAX_COUNT = (1 << 20) - 1
+
+
+class Mbarrier:
+    """The mbarriers at one shared offset, one a block: arrays (blocks,)."""
+
+    def __init__(self, blocks: int) -> None:
+        self.valid = np.zeros(blocks, np.bool_)
+        self.count = np.zeros(blocks, np.int64)
+        self.pending = np.zeros(blocks, np.int64)
+        self.bytes = np.zeros(blocks, np.int64)
+        self.phase = np.zeros(blocks, np.int64)
+        self.seen = np.zeros(blocks, np.int64)
+        self.ever = np.zeros(blocks, np.bool_)  # has had bytes expected or delivered
+        self.clock: Any = None
+        self.last: Instruction | None = None
+
+
+@dataclass(slots=True)
+class MbarrierWait:
+    """Why a group is held: an mbarrier wait. `wanted`: the parity or phase of its first lane."""
+
+    ins: Instruction
+    offset: int
+    cta: int
+    wanted: str
+
+
+class TimedOut:
+    """Why a group runs again: its try_wait is to return False."""
+
+
+TIMED_OUT = TimedOut()
+
+
+class Mbarriers:
+    """All mbarriers of a batch's blocks."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+        self.at: dict[int, Mbarrier] = {}
+
+    def get(self, offset: int) -> Mbarrier:
+        found = self.at.get(offset)
+        if found is None:
+            found = self.at[offset] = Mbarrier(self.batch.blocks)
+            if self.batch.clocks is not None:
+                found.clock = self.batch.clocks.store(self.batch.blocks)
+        return found
+
+    def name(self, offset: int) -> str:
+        run = self.batch.run
+        return run.reporter.shared_name(offset, run.program.dynamic_offset, run.program.shared_offsets)
+
+    def _hazard(self, kind: HazardKind, what: str, ins: Instruction | None, cta: int, fix: str = "") -> None:
+        x, y, z = (int(i) for i in self.batch.coordinates[cta])
+        self.batch.run.reporter.hazard(kind, what, ins, (f"block ({x}, {y}, {z})",), fix)
+
+    def _check_valid(self, m: Mbarrier, ctas: Array, offset: int, ins: Instruction, what: str) -> bool:
+        bad = ~m.valid[ctas]
+        if not bad.any():
+            return True
+        text = f"mbarrier {self.name(offset)} is {what} before it was initialised"
+        self._hazard(HazardKind.BARRIER_MISUSE, text, ins, int(ctas[bad][0]), "call mbarrier.init first")
+        return False
+
+    # --- life ----------------------------------------------------------------------------------
+
+    def init(self, offset: int, ctas: Array, counts: Array, ins: Instruction) -> None:
+        m = self.get(offset)
+        bad = (counts < 1) | (counts > MAX_COUNT)
+        if bad.any():
+            what = f"mbarrier {self.name(offset)} is initialised with count {int(counts[bad][0])}"
+            self._hazard(HazardKind.BARRIER_MISUSE, what, ins, int(ctas[bad][0]))
+        if offset & 7:
+            what = f"mbarrier at shared address {offset}, which is not a multiple of 8"
+            self._hazard(HazardKind.MISALIGNED, what, ins, int(ctas[0]))
+        m.valid[ctas] = True
+        m.count[ctas] = m.pending[ctas] = counts
+        for field in (m.bytes, m.phase, m.seen, m.ever):
+            field[ctas] = 0
+        self.batch.run.progress += 1
+
+    def invalidate(self, offset: int, ctas: Array, ins: Instruction) -> None:
+        m = self.get(offset)
+        if self._check_valid(m, ctas, offset, ins, "invalidated"):
+            m.valid[ctas] = False
+
+    # --- arrivals ------------------------------------------------------------------------------
+
+    def arrive(
+        self,
+        offset: int,
+        ctas: Array,
+        counts: Array,
+        expect: Array | None,
+        drop: bool,
+        ins: Instruction,
+    ) -> Array:
+        """Arrivals, one a lane, of `counts` at blocks `ctas`, after expecting bytes; gives the state tokens."""
+        m = self.get(offset)
+        m.last = ins
+        if not self._check_valid(m, ctas, offset, ins, "arrived at"):
+            return np.zeros(len(ctas), np.uint64)
+        blocks = self.batch.blocks
+        if expect is not None:
+            m.bytes += np.bincount(ctas, expect, blocks).astype(np.int64)
+            m.ever[ctas] |= expect != 0
+        token = m.phase[ctas] | (m.pending[ctas] << PHASE_BITS)
+        total = np.bincount(ctas, counts, blocks).astype(np.int64)
+        m.pending -= total
+        if drop:
+            m.count -= total
+        over = m.pending < 0
+        if over.any():
+            cta = int(np.flatnonzero(over)[0])
+            what = (
+                f"mbarrier {self.name(offset)} has {-int(m.pending[cta])} arrivals more than its count of "
+                f"{int(m.count[cta])} in one phase"
+            )
+            self._hazard(HazardKind.BARRIER_MISUSE, what, ins, cta, "check the barrier's arrival count")
+            m.pending[over] = 0
+        self.settle(offset, m, ins)
+        return token.astype(np.uint64)
+
+    def transact(self, offset: int, ctas: Array, delta: Array, ins: Instruction) -> None:
+        """expect_tx (positive) and complete_tx (negative), one a lane."""
+        m = self.get(offset)
+        if not self._check_valid(m, ctas, offset, ins, "told of bytes"):
+            return
+        m.ever[ctas] = True
+        m.bytes += np.bincount(ctas, delta, self.batch.blocks).astype(np.int64)
+        self.settle(offset, m, ins)
+
+    def settle(self, offset: int, m: Mbarrier, ins: Instruction) -> None:
+        """Complete phases that nothing is pending for."""
+        free = m.valid & (m.pending == 0)
+        if not free.any():
+            return
+        over = free & (m.bytes < 0)
+        if over.any():
+            cta = int(np.flatnonzero(over)[0])
+            what = (
+                f"mbarrier {self.name(offset)} was delivered {-int(m.bytes[cta])} bytes more than it expects "
+                "in this phase"
+            )
+            fix = "make the bytes of expect_tx those of the copies"
+            self._hazard(HazardKind.BYTES_MISMATCH, what, ins, cta, fix)
+            m.bytes[over] = 0
+        done = free & (m.bytes == 0)
+        if not done.any():
+            return
+        if self.batch.run.detect:
+            unseen = done & (m.phase > m.seen)
+            if unseen.any():
+                cta = int(np.flatnonzero(unseen)[0])
+                what = f"mbarrier {self.name(offset)} completes a phase before any warp has seen the one before"
+                fix = "wait for each phase before arriving for the next"
+                self._hazard(HazardKind.PHASE_OVERRUN, what, ins, cta, fix)
+        m.phase[done] += 1
+        m.pending[done] = m.count[done]
+        if m.clock is not None:
+            m.clock.publish(done)
+        self.batch.run.progress += 1
+        self.batch.wake_mbarriers(offset)
+
+    # --- waits ---------------------------------------------------------------------------------
+
+    def complete(self, offset: int, ctas: Array, wanted: Array, parity: bool, ins: Instruction) -> Array:
+        """Whether the phase that each lane asks for is complete: (lanes,)."""
+        m = self.get(offset)
+        if not self._check_valid(m, ctas, offset, ins, "waited for"):
+            return np.ones(len(ctas), np.bool_)
+        phase = m.phase[ctas]
+        if parity:
+            return (phase & 1) != (wanted & 1)
+        asked = wanted & ((1 << PHASE_BITS) - 1)
+        if (asked > phase).any():
+            what = f"a wait for a phase of mbarrier {self.name(offset)} that is still to begin"
+            self._hazard(HazardKind.IMPOSSIBLE_WAIT, what, ins, int(ctas[asked > phase][0]))
+        return phase > asked
+
+    def saw(self, offset: int, rows: Array, ctas: Array, c: Group, relaxed: bool) -> None:
+        """Warps `rows` (of the batch) have seen the barriers of blocks `ctas` complete."""
+        m = self.get(offset)
+        m.seen[ctas] = m.phase[ctas]
+        clocks = self.batch.clocks
+        if clocks is not None and not relaxed:
+            clocks.acquire_published(m.clock, ctas, c.part(c.pc, rows, None))

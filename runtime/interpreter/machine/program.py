@@ -1,0 +1,164 @@
+"""PTX functions compiled to Python closures over register slots.
+
+Each instruction becomes one closure that is called with a `Group`. A builder, registered by the name of a row of
+`instructions` with `@builds`, makes it; what has no row is looked up among the elementwise instructions of `semantics`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy.typing as npt
+
+from ..isa.cfg import Segment
+from ..isa.instructions import ROWS, known_form
+from ..ptx.module import Function, Instruction, Module, PtxError, Var
+from .group import Group
+
+Array = npt.NDArray[Any]
+Op = Callable[[Group], Any]
+Builder = Callable[[Any, Instruction], Op]  # of the compiler and the instruction
+
+BUILDERS: dict[tuple[str, ...], Builder] = {}
+
+
+def builds(names: str) -> Callable[[Builder], Builder]:
+    """Register the builder of the rows of these names, divided by blanks. It finds the words in the compiler's `form`."""
+
+    def register(builder: Builder) -> Builder:
+        for name in names.split():
+            words = tuple(name.split("."))
+            assert words in ROWS, name
+            BUILDERS[words] = builder
+        return builder
+
+    return register
+
+
+class Seg:
+    """A compiled segment: `sync` runs first and may refuse to go on, then `ops`; `kind` says how it ends."""
+
+    __slots__ = (
+        "code", "cost", "end", "guard", "index", "kind", "moves", "next", "ops", "reads", "sync", "sync_ins",
+        "targets", "touches", "writes",
+    )  # fmt: skip
+
+    def __init__(self, index: int, source: Segment) -> None:
+        self.index = index
+        self.kind = source.kind
+        self.end = source.end
+        self.targets = source.targets
+        self.next = source.targets[0] if source.targets else -1
+        self.sync_ins = source.sync
+        self.sync: Op | None = None
+        self.ops: list[Op] = []
+        self.guard = (source.guard[0].index, source.guard[1]) if source.guard else None
+        self.cost = len(source.code) + 1
+        # Registers that some wgmma uses and this segment reads or writes, as bit sets.
+        self.code = [*([source.sync] if source.sync else []), *source.code]
+        self.reads = self.writes = self.moves = 0
+        self.touches = False
+
+
+class Code:
+    """A compiled function."""
+
+    def __init__(self, program: Program, fn: Function) -> None:
+        self.name = fn.name
+        self.fn = fn
+        self.program = program
+        self.slots: list[tuple[str, Any, Any]] = []
+        self.block_of: dict[int, tuple[int, int]] = {}
+        self.local_offsets: dict[str, int] = {}
+        self.local_bytes = 0
+        self.local_align = 16
+        for var in fn.variables.values():
+            if var.space == "local":
+                self._add_local(var)
+        self.segments: list[Seg] = []
+        self.call: dict[int, Any] = {}
+        self.returns: dict[int, Callable[[Group, Any], None]] = {}
+
+    def _add_local(self, var: Var) -> None:
+        align = max(var.align, 1)
+        self.local_bytes = -(-self.local_bytes // align) * align
+        self.local_align = max(self.local_align, align)
+        self.local_offsets[var.name] = self.local_bytes
+        self.local_bytes += var.size
+
+
+class Program:
+    """A module's functions, compiled as they are reached, and its static shared-memory layout for one entry."""
+
+    def __init__(self, module: Module, entry: str) -> None:
+        fn = module.functions.get(entry)
+        if fn is None or not fn.entry:
+            have = ", ".join(module.entries) or "none"
+            raise PtxError(f"there is no entry '{entry}'; the module's entries: {have}")
+        self.module = module
+        self.entry = fn
+        self.function_ids = {name: i + 1 for i, name in enumerate(module.functions)}
+        self.shared_offsets: dict[str, int] = {}
+        self.static_shared = 0
+        self.dynamic_align = 16
+        self._layout_shared()
+        self.param_offsets: dict[str, tuple[int, int]] = {}
+        at = 0
+        for var in fn.params:
+            at = -(-at // max(var.align, 1)) * max(var.align, 1)
+            self.param_offsets[var.name] = (at, var.size)
+            at += var.size
+        self.param_bytes = at
+        self.codes: dict[str, Code] = {}
+        self.narrow = False  # whether some access to more than a block's memory reaches its block or cluster alone
+        self.shared_granule = min(
+            (_width(ins) for f in module.functions.values() for ins in f.body if isinstance(ins, Instruction)),
+            default=16,
+        )
+
+    def _layout_shared(self) -> None:
+        from .memory import SHARED_RESERVED
+
+        at = SHARED_RESERVED
+        dynamic: list[str] = []
+        functions = [self.entry, *(f for f in self.module.functions.values() if not f.entry)]
+        found = list(self.module.variables.values())
+        for fn in functions:
+            found += fn.variables.values()
+        for var in found:
+            if var.space != "shared":
+                continue
+            if var.extern or (var.size == 0):
+                dynamic.append(var.name)
+                self.dynamic_align = max(self.dynamic_align, var.align)
+                continue
+            align = max(var.align, 1)
+            at = -(-at // align) * align
+            self.shared_offsets[var.name] = at
+            at += var.size
+        self.static_shared = at - SHARED_RESERVED
+        start = -(-at // self.dynamic_align) * self.dynamic_align
+        self.dynamic_offset = start
+        for name in dynamic:
+            self.shared_offsets[name] = start
+
+    def code(self, name: str) -> Code:
+        found = self.codes.get(name)
+        if found is None:
+            fn = self.module.functions[name]
+            found = self.codes[name] = Code(self, fn)
+            from .compiler import Compiler
+
+            Compiler(self, found).run()
+        return found
+
+
+def _width(ins: Instruction) -> int:
+    """Bytes of shared memory that an instruction may access at once, at most 16."""
+    if ins.opcode[0] == "mbarrier":
+        return 8
+    form = known_form(ins) if ins.opcode[0] in ("ld", "st", "atom", "red") else None
+    if form is None or not (form["space"] == "" or form["space"].startswith("shared")):
+        return 16
+    return min(form.size * form.vector, 16)

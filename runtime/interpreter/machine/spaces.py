@@ -1,0 +1,414 @@
+"""State spaces as arrays: from lane addresses to element indices, with bounds and alignment checked.
+
+Each space offers `locate(c, address, size, ins, write)`, which gives [(view, index, mask, shadow)]: one part a
+buffer, `view` the memory as words of `size` bytes, `index` (rows, 32) with 0 where `mask` is False, and the shadow
+memory to tell. Lanes that may not access are reported and masked off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..checks.kinds import HazardKind
+from ..ptx.module import Instruction
+from .memory import (
+    LOCAL_WINDOW,
+    RANK_SHIFT,
+    SHARED_RESERVED,
+    SLOT_BITS,
+    WINDOW_BITS,
+    WINDOW_MASK,
+    Buffer,
+)
+
+if TYPE_CHECKING:
+    from .batch import Batch
+    from .group import Group
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(slots=True)
+class Part:
+    """Where some lanes' accesses fall: see the module."""
+
+    view: Array
+    index: Array
+    mask: Array | None
+    shadow: Any
+
+
+def masked_off(mask: Array | None, bad: Array) -> Array:
+    return ~bad if mask is None else mask & ~bad
+
+
+def first_bad(c: Group, bad: Array, mask: Array | None) -> Array | None:
+    """`bad` among active lanes, or None where there is none."""
+    if mask is not None:
+        bad = bad & mask
+    return bad if bad.any() else None
+
+
+class SharedSpace:
+    """Shared memory of a batch's blocks: `data` is (blocks * stride,) bytes, block after block."""
+
+    def __init__(self, batch: Batch, size: int) -> None:
+        self.batch = batch
+        self.limit = size
+        self.stride = -(-size // 128) * 128
+        self.data: Array = np.zeros(batch.blocks * self.stride, np.uint8)
+        self.views: dict[int, Array] = {}
+        self.shadow: Any = None
+
+    def view(self, size: int) -> Array:
+        found = self.views.get(size)
+        if found is None:
+            found = self.views[size] = self.data.view(f"u{size}")
+        return found
+
+    def block_view(self) -> Array:
+        """(blocks, stride) bytes."""
+        return self.data.reshape(self.batch.blocks, self.stride)
+
+    def place(self, c: Group, address: Array) -> tuple[Array, Array]:
+        """(block, offset) of shared addresses, of this block or of a peer. Where there is no such rank, it stays."""
+        offset = address.astype(np.int64) & 0xFFFFFFFF
+        cta, cluster = c.cta[:, None], self.batch.cluster
+        if cluster == 1:
+            return cta, offset
+        rank = offset >> RANK_SHIFT
+        offset = np.where(rank < cluster, offset & ((1 << RANK_SHIFT) - 1), offset)
+        return cta - cta % cluster + np.minimum(rank, cluster - 1), offset
+
+    def locate(self, c: Group, address: Array, size: int, width: int, ins: Instruction, write: bool) -> list[Part]:
+        cta, offset = self.place(c, address)
+        part = self.at(c, cta, offset, size, width, ins)
+        if self.batch.cluster > 1:
+            self.batch.run.check_peers(c, cta, part.mask, ins)
+        return [part]
+
+    def at(self, c: Group, cta: Array, offset: Array, size: int, width: int, ins: Instruction) -> Part:
+        """What lies at offsets in blocks, checked."""
+        mask = c.mask
+        low = offset - SHARED_RESERVED
+        wrong = low.view(np.uint64) > np.uint64(max(self.limit - SHARED_RESERVED - width, 0))
+        bad = first_bad(c, np.broadcast_to(wrong, (c.n, 32)), mask)
+        if bad is not None or self.limit < SHARED_RESERVED + width:
+            bad = c.active if bad is None else bad
+            self._outside(c, bad, offset, width, ins)
+            mask = masked_off(mask, bad)
+        bad = first_bad(c, np.broadcast_to((offset & (width - 1)) != 0, (c.n, 32)), mask)
+        if bad is not None:
+            misaligned(c, bad, offset, width, ins, "shared")
+            mask = masked_off(mask, bad)
+        spans = self.batch.run.smem_spans.get(ins.line)
+        if spans is not None:
+            bad = first_bad(c, self._elsewhere(c, offset, width, spans), mask)
+            if bad is not None:
+                self._left(c, bad, offset, width, spans, ins)
+                mask = masked_off(mask, bad)
+        index = cta * self.stride + offset
+        if index.shape != (c.n, 32):
+            index = np.broadcast_to(index, (c.n, 32))
+        if mask is not None:
+            index = np.where(mask, index, 0)
+        return Part(self.view(size), index // size if size > 1 else index, mask, self.shadow)
+
+    def _elsewhere(self, c: Group, offset: Array, width: int, spans: Sequence[tuple[int, int]]) -> Array:
+        """Where accesses lie in none of the spans, which are of the dynamic shared memory."""
+        at = offset - self.batch.run.program.dynamic_offset
+        inside = np.zeros(at.shape, np.bool_)
+        for low, high in spans:
+            inside |= (at >= low) & (at <= high - width)
+        return np.broadcast_to(~inside, (c.n, 32))
+
+    def _left(
+        self, c: Group, bad: Array, offset: Array, width: int, spans: Sequence[tuple[int, int]], ins: Instruction
+    ) -> None:  # fmt: skip
+        run = self.batch.run
+        row, lane, who = run.reporter.group(c, bad)
+        at = int(np.broadcast_to(offset, (c.n, 32))[row, lane])
+        name = run.reporter.shared_name(at, run.program.dynamic_offset, run.program.shared_offsets)
+        own = [r for r in run.reporter.names.smem if (r.offset, r.offset + r.bytes) in spans and r.kind == "ref"]
+        names = " and ".join(f"'{r.name}' of shape {r.shape}" for r in own) or "a buffer"
+        what = f"an access of {width} bytes leaves {names}: it lies at {name}"
+        run.reporter.hazard(HazardKind.OUT_OF_BOUNDS, what, ins, (who,), "correct the index")
+
+    def _outside(self, c: Group, bad: Array, offset: Array, width: int, ins: Instruction) -> None:
+        reporter = self.batch.run.reporter
+        row, lane, who = reporter.group(c, bad)
+        at = int(np.broadcast_to(offset, (c.n, 32))[row, lane])
+        if report_peer(c, row, at, who, ins):
+            return
+        what = (
+            f"shared memory access of {width} bytes at address {at}, outside of the block's "
+            f"{self.limit - SHARED_RESERVED} bytes at {SHARED_RESERVED}"
+        )
+        reporter.hazard(HazardKind.OUT_OF_BOUNDS, what, ins, (who,))
+
+
+class OwnShared:
+    """The .shared::cta window of blocks in clusters: peers' memory lies outside of it (PTX ISA 5.1.7)."""
+
+    def __init__(self, shared: SharedSpace) -> None:
+        self.shared = shared
+
+    @staticmethod
+    def offset(c: Group, address: Array) -> Array:
+        """Shared addresses from where the block's own start: a peer's differ in bits 24 and up."""
+        start = c.batch.row_rank[c.rows].astype(np.int64) << RANK_SHIFT
+        return (address.astype(np.int64) & 0xFFFFFFFF) - start[:, None]
+
+    def locate(self, c: Group, address: Array, size: int, width: int, ins: Instruction, write: bool) -> list[Part]:
+        return [self.shared.at(c, c.cta[:, None], self.offset(c, address), size, width, ins)]
+
+
+def own_only(address: Callable[[Group], Array], ins: Instruction) -> Callable[[Group], Array]:
+    """The addresses of an operand in .shared::cta, with those of peers reported."""
+
+    def read(c: Group) -> Array:
+        found = address(c)
+        if c.batch.cluster > 1:
+            offset = np.broadcast_to(OwnShared.offset(c, found), (c.n, 32))
+            bad = first_bad(c, offset >> RANK_SHIFT != 0, c.mask)
+            if bad is not None:
+                row, lane, who = c.batch.run.reporter.group(c, bad)
+                report_peer(c, row, int(offset[row, lane]), who, ins)
+        return found
+
+    return read
+
+
+def report_peer(c: Group, row: int, offset: int, who: str, ins: Instruction) -> bool:
+    """Report an offset from the start of the block's own addresses that is a peer's. False where it is nobody's."""
+    rank = int(c.batch.row_rank[c.rows[row]])
+    peer = rank + (offset >> RANK_SHIFT)
+    if peer == rank or not 0 <= peer < c.batch.cluster:
+        return False
+    what = (
+        f"the shared address {offset + (rank << RANK_SHIFT):#x} is of rank {peer} of the cluster, and the block has "
+        f"rank {rank}: .shared and .shared::cta reach the block's own memory alone"
+    )
+    fix = "access a peer's memory as .shared::cluster, and map addresses by mapa"
+    c.batch.run.reporter.hazard(HazardKind.OUT_OF_BOUNDS, what, ins, (who,), fix)
+    return True
+
+
+class LocalSpace:
+    """Local memory: (warps, 32, bytes), the same bytes for every lane; a frame reserves its part when it is made."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+        self.size = 16
+        self.used = 16
+        self.data: Array = np.zeros((0,), np.uint8)
+        self.written: Array = np.zeros((0,), np.bool_)
+
+    def reserve(self, size: int, align: int) -> int:
+        start = -(-self.used // align) * align
+        self.used = start + size
+        return start
+
+    def _grow(self) -> None:
+        size = -(-self.used // 16) * 16
+        data = np.zeros((self.batch.warps, 32, size), np.uint8)
+        written = np.zeros((self.batch.warps, 32, size), np.bool_)
+        if self.data.ndim == 3:
+            data[..., : self.size] = self.data
+            written[..., : self.size] = self.written
+        self.data, self.written, self.size = data, written, size
+
+    def locate(self, c: Group, address: Array, size: int, width: int, ins: Instruction, write: bool) -> list[Part]:
+        if self.data.ndim == 1 or self.size < self.used:
+            self._grow()
+        run = self.batch.run
+        offset = np.broadcast_to(address.astype(np.int64) & 0xFFFFFFFF, (c.n, 32))
+        mask = c.mask
+        bad = first_bad(c, (offset < 16) | (offset > self.used - width), mask)
+        if bad is not None:
+            row, lane, who = run.reporter.group(c, bad)
+            what = f"local memory access of {width} bytes at offset {int(offset[row, lane]) - 16} of {self.used - 16}"
+            run.reporter.hazard(HazardKind.OUT_OF_BOUNDS, what, ins, (who,))
+            mask = masked_off(mask, bad)
+        bad = first_bad(c, (offset & (width - 1)) != 0, mask)
+        if bad is not None:
+            misaligned(c, bad, offset, width, ins, "local")
+            mask = masked_off(mask, bad)
+        lane_base = (c.rows[:, None] * 32 + np.arange(32)) * self.size
+        flat = lane_base + offset
+        if mask is not None:
+            flat = np.where(mask, flat, lane_base)
+        if run.detect:
+            self._track(c, flat, width, mask, ins, write)
+        return [Part(self.data.reshape(-1).view(f"u{size}"), flat // size, mask, None)]
+
+    def _track(self, c: Group, flat: Array, width: int, mask: Array | None, ins: Instruction, write: bool) -> None:
+        words = self.written.reshape(-1).view(f"u{width}" if width <= 8 else "u8").reshape(-1)
+        at = flat // min(width, 8)
+        full = np.uint64(0x0101010101010101).astype(words.dtype)
+        more = range(max(width // 8, 1))
+        if write:
+            for i in more:
+                words[(at + i) if mask is None else (at + i)[mask]] = full
+            return
+        for i in more:
+            bad = first_bad(c, words[at + i] != full, mask)
+            if bad is None:
+                continue
+            if ins.opcode[0] in ("ld", "ldu") and c.frame.code.local_bytes:
+                c.frame.fresh = bad if c.frame.fresh is None else c.frame.fresh | bad
+                continue
+            _, _, who = self.batch.run.reporter.group(c, bad)
+            what = "local memory is read before it was written"
+            self.batch.run.reporter.hazard(HazardKind.UNINITIALISED, what, ins, (who,))
+            return
+
+
+class GlobalSpace:
+    """Global and const memory, over the buffers of a `GlobalMemory`."""
+
+    def __init__(self, run: Any) -> None:
+        self.run = run
+        self.buffers: dict[int, Buffer] = run.memory.buffers
+
+    def locate(self, c: Group, address: Array, size: int, width: int, ins: Instruction, write: bool) -> list[Part]:
+        if address.shape != (c.n, 32):
+            address = np.broadcast_to(address, (c.n, 32))
+        slot = address >> np.uint64(SLOT_BITS)
+        mask = c.mask
+        first = slot.flat[0] if mask is None else slot[mask][0] if mask.any() else None
+        if first is None:
+            return []
+        same = slot == first
+        if mask is not None:
+            same |= ~mask
+        if same.all():
+            return [self._part(c, address, int(first), mask, size, width, ins, write)]
+        parts: list[Part] = []
+        active = c.active
+        for one in np.unique(slot[active]):
+            lanes = active & (slot == one)
+            parts.append(self._part(c, address, int(one), lanes, size, width, ins, write))
+        return parts
+
+    def _part(
+        self, c: Group, address: Array, slot: int, mask: Array | None, size: int, width: int,
+        ins: Instruction, write: bool,
+    ) -> Part:  # fmt: skip
+        buffer = self.buffers.get(slot)
+        if buffer is None:
+            self._nowhere(c, address, mask, width, ins)
+            nothing = np.zeros((c.n, 32), np.bool_)
+            return Part(np.zeros(1, f"u{size}"), np.zeros((c.n, 32), np.int64), nothing, None)
+        offset = address - np.uint64(buffer.address)
+        limit = len(buffer.bytes) - width
+        wrong = offset > np.uint64(max(limit, 0)) if limit >= 0 else np.ones((c.n, 32), np.bool_)
+        bad = first_bad(c, wrong, mask)
+        if bad is not None:
+            self._outside(c, bad, offset, buffer, width, ins, write)
+            mask = masked_off(mask, bad)
+        bad = first_bad(c, (address & np.uint64(width - 1)) != 0, mask) if width > 1 else None
+        if bad is not None:
+            misaligned(c, bad, offset, width, ins, f"'{buffer.name}'")
+            mask = masked_off(mask, bad)
+        if write and not buffer.writable:
+            active = c.active if mask is None else mask
+            if active.any():
+                row, lane, who = self.run.reporter.group(c, active)
+                index = buffer.index_of(int(offset[row, lane]))
+                what = f"a store to '{buffer.name}'{index}, which the kernel may only read"
+                self.run.reporter.hazard(HazardKind.READ_ONLY, what, ins, (who,))
+                mask = np.zeros((c.n, 32), np.bool_)
+        index = offset.astype(np.int64)
+        if mask is not None:
+            index = np.where(mask, index, 0)
+        view = buffer.view(size)
+        if not len(view):
+            view = np.zeros(1, f"u{size}")
+        return Part(view, index // size, mask, buffer.shadow)
+
+    def _nowhere(self, c: Group, address: Array, mask: Array | None, width: int, ins: Instruction) -> None:
+        row, lane, who = self.run.reporter.group(c, c.active if mask is None else mask)
+        what = f"access of {width} bytes at {int(address[row, lane]):#x}, where no array lies"
+        self.run.reporter.hazard(HazardKind.OUT_OF_BOUNDS, what, ins, (who,))
+
+    def _outside(
+        self, c: Group, bad: Array, offset: Array, buffer: Buffer, width: int, ins: Instruction,
+        write: bool,
+    ) -> None:  # fmt: skip
+        row, lane, who = self.run.reporter.group(c, bad)
+        at = int(offset[row, lane].astype(np.int64)) - buffer.origin
+        element = buffer.dtype.itemsize
+        where = f"byte {at}, element {at // element}" if at % element == 0 else f"byte {at}"
+        what = (
+            f"{'store to' if write else 'load from'} '{buffer.name}' at {where}; the array has shape "
+            f"{tuple(buffer.shape)} of {buffer.dtype.name}, {len(buffer.bytes)} bytes"
+        )
+        fix = "mask the access, or correct the index"
+        self.run.reporter.hazard(HazardKind.OUT_OF_BOUNDS, what, ins, (who,), fix)
+
+
+def misaligned(c: Group, bad: Array, offset: Array, width: int, ins: Instruction, space: str) -> None:
+    reporter = c.batch.run.reporter
+    row, lane, who = reporter.group(c, bad)
+    at = int(np.broadcast_to(offset, (c.n, 32))[row, lane].astype(np.int64))
+    what = f"access of {width} bytes at offset {at} in {space} memory, which is not a multiple of {width}"
+    reporter.hazard(HazardKind.MISALIGNED, what, ins, (who,))
+
+
+class GenericSpace:
+    """Generic addresses: the window says which space a lane means."""
+
+    def __init__(self, run: Any) -> None:
+        self.run = run
+
+    def locate(self, c: Group, address: Array, size: int, width: int, ins: Instruction, write: bool) -> list[Part]:
+        window = address >> np.uint64(WINDOW_BITS)
+        active = c.active
+        window = np.broadcast_to(window, (c.n, 32))
+        address = np.broadcast_to(address, (c.n, 32))
+        kinds = np.unique(window[active])
+        if len(kinds) == 1:
+            return self._space(c, int(kinds[0])).locate(c, _within(address), size, width, ins, write)
+        parts: list[Part] = []
+        held = c.mask
+        for kind in kinds:
+            c.mask = active & (window == kind)
+            parts += self._space(c, int(kind)).locate(c, _within(address), size, width, ins, write)
+        c.mask = held
+        return parts
+
+    def _space(self, c: Group, window: int) -> Any:
+        if window == 1:
+            return c.batch.shared
+        if window == LOCAL_WINDOW >> WINDOW_BITS:
+            return c.batch.local
+        return self.run.parameters if window == 3 else self.run.globals
+
+
+def _within(address: Array) -> Array:
+    return address & np.uint64(WINDOW_MASK)
+
+
+class ParamSpace:
+    """The entry's parameters, read-only, at generic addresses (`cvta.param`)."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data: Array = np.frombuffer(data.ljust(-(-len(data) // 16) * 16 + 16, b"\0"), np.uint8)
+
+    def locate(self, c: Group, address: Array, size: int, width: int, ins: Instruction, write: bool) -> list[Part]:
+        offset = np.broadcast_to(address.astype(np.int64), (c.n, 32))
+        bad = first_bad(c, (offset < 0) | (offset > len(self.data) - width), c.mask)
+        mask = c.mask
+        if bad is not None:
+            _, _, who = c.batch.run.reporter.group(c, bad)
+            what = "access outside of the kernel's parameters"
+            c.batch.run.reporter.hazard(HazardKind.OUT_OF_BOUNDS, what, ins, (who,))
+            mask = masked_off(mask, bad)
+        index = offset if mask is None else np.where(mask, offset, 0)
+        return [Part(self.data.view(f"u{size}"), index // size, mask, None)]

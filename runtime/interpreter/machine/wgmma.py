@@ -1,0 +1,361 @@
+"""wgmma: products in flight, what they read, and when their accumulators may be touched (PTX ISA 9.7.15)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..checks.kinds import HazardKind
+from ..checks.shadow import Access
+from ..isa.semantics.descriptor import RESERVED, operand_addresses, reserved_fields
+from ..isa.semantics.fragments import a_matrix, accumulator_matrix, accumulator_registers
+from ..isa.semantics.wgmma import Wgmma
+from ..ptx.module import Instruction
+from .engine import Pending
+from .group import Group
+from .memory import SHARED_RESERVED
+
+if TYPE_CHECKING:
+    from .batch import Batch
+
+Array = npt.NDArray[Any]
+_RESERVED = np.uint64(RESERVED)
+# PTX ISA 9.7.15.5.1
+_ENCODE = "make each field as (x & 0x3FFFF) >> 4: in a cluster, addresses have the block's rank in bits 24 and up"
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """One wgmma.mma_async instruction, compiled: register slots and how to read its other operands."""
+
+    form: Wgmma
+    acc: tuple[int, ...]
+    a_slots: tuple[int, ...]  # () where A is in shared memory
+    a: Any
+    b: Any
+    scale_d: Any
+    scales: tuple[int, int]
+    a_transposed: bool
+    b_transposed: bool
+    ins: Instruction
+    acc_mask: int  # bit i: register i
+    a_mask: int
+
+
+@dataclass(slots=True)
+class InFlight:
+    """An issued product of some warpgroups: `rows` (4 * groups,), warpgroup by warpgroup."""
+
+    product: Product
+    frame: Any
+    rows: Array
+    keys: Array  # (groups,) warpgroup numbers
+    cta: Array  # (groups,)
+    a_at: Array | None
+    b_at: Array
+    scale: Array
+    when: tuple[Array, Array]  # each warpgroup's (queue, clock)
+    pending: Pending | None = None
+    group: Array = field(default_factory=lambda: np.zeros(0, np.int64))  # commit group, -1: none yet
+    alive: Array = field(default_factory=lambda: np.zeros(0, np.bool_))
+
+
+class WgmmaUnit:
+    """The products in flight of a batch's warpgroups."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+        self.flight: list[InFlight] = []
+        self.waiting: list[InFlight] = []  # issued, not yet performed, in order
+        per_block = -(-batch.per_block // 4)
+        self.per_block = per_block
+        self.committed = np.zeros(batch.blocks * per_block, np.int64)
+        self.dirty: list[int] = [0] * batch.warps
+        self.fenced = np.zeros(batch.warps, np.bool_)
+        self.armed = np.zeros(batch.warps, np.bool_)  # fenced, and no wgmma since
+
+    def keys(self, rows: Array) -> Array:
+        """The warpgroup number of each warp."""
+        return self.batch.row_cta[rows] * self.per_block + self.batch.row_warp[rows] // 4
+
+    # --- issue and effect ----------------------------------------------------------------------
+
+    def issue(self, c: Group, p: Product) -> None:
+        batch = self.batch
+        order = np.lexsort((batch.row_warp[c.rows], batch.row_cta[c.rows]))
+        rows = c.rows[order]
+        lead = order[::4]
+        keys = self.keys(rows[::4])
+        if batch.run.detect:
+            self._check_fence(rows, p)
+            self.armed[rows] = False
+        cta = batch.row_cta[rows[::4]]
+        a_at = self._tile_at(c, p, p.a, lead, 64, p.a_transposed, cta) if p.a is not None else None
+        b_at = self._tile_at(c, p, p.b, lead, p.form.n, p.b_transposed, cta)
+        scale = np.broadcast_to(p.scale_d(c), (c.n, 32))[lead, 0]
+        when = self._note(c, p, rows, lead, cta, a_at, b_at)
+        record = InFlight(p, c.frame, rows, keys, cta, a_at, b_at, scale, when)
+        record.group = np.full(len(keys), -1)
+        record.alive = np.ones(len(keys), np.bool_)
+        self.flight.append(record)
+        self.waiting.append(record)
+        record.pending = batch.engine.issue(lambda: self.perform_until(record), "wgmma")
+
+    def _tile_at(self, c: Group, p: Product, read: Any, lead: Array, count: int, transposed: bool, cta: Array) -> Array:
+        """(groups, count, k) element indices into the batch's shared memory."""
+        words = np.broadcast_to(read(c), (c.n, 32))[lead, 0]
+        size = p.form.element_bytes
+        stride = self.batch.shared.stride
+        spilled = words & _RESERVED
+        if spilled.any():
+            first = int(spilled.argmax())
+            what = f"a wgmma descriptor has reserved bits set: {reserved_fields(int(words[first]))}"
+            self._hazard(c, p, what, int(lead[first]))
+        if (words == words[0]).all():
+            at = _addresses(int(words[0]), count, size, transposed)[None]
+        else:
+            at = np.stack([_addresses(int(w), count, size, transposed) for w in words])
+        if int(at.min()) < SHARED_RESERVED or int(at.max()) + size > self.batch.shared.limit:
+            self._outside(c, p, at, lead)
+            at = np.clip(at, 0, self.batch.shared.limit - size)
+        return (at + (cta * stride)[:, None, None]) // size
+
+    def _outside(self, c: Group, p: Product, at: Array, lead: Array) -> None:
+        """Report the first warpgroup whose descriptor reaches out of the block's memory."""
+        limit, size = self.batch.shared.limit, p.form.element_bytes
+        low, high = at.min(axis=(1, 2)), at.max(axis=(1, 2)) + size
+        first = int(np.flatnonzero((low < SHARED_RESERVED) | (high > limit))[0])
+        what = (
+            f"a wgmma descriptor reaches shared addresses {int(low[first])} to {int(high[first])}, outside of the "
+            f"block's {limit - SHARED_RESERVED} bytes at {SHARED_RESERVED}"
+        )
+        self._hazard(c, p, what, int(lead[first]))
+
+    def _hazard(self, c: Group, p: Product, what: str, row: int) -> None:
+        reporter, cta = self.batch.run.reporter, self.batch.coordinates[int(c.cta[row])]
+        who = reporter.who(cta, int(self.batch.row_warp[c.rows[row]]))
+        reporter.hazard(HazardKind.DESCRIPTOR, what, p.ins, (who,), _ENCODE)
+
+    def _note(
+        self, c: Group, p: Product, rows: Array, lead: Array, cta: Array, a_at: Array | None, b_at: Array
+    ) -> tuple[Array, Array]:
+        """Tell shadow memory of the operands; each warpgroup's (queue, clock)."""
+        batch, clocks = self.batch, self.batch.clocks
+        groups = len(cta)
+        if clocks is None:
+            return np.zeros(groups, np.int64), np.zeros(groups, np.int64)
+        agents = batch.row_agent[rows[::4]]
+        team = batch.row_team[rows[::4]]
+        queues = np.array([clocks.queue(("wgmma", int(a))) for a in agents])
+        clocks.issued[team, queues] += 1
+        clock = clocks.issued[team, queues].astype(np.int64)
+        known = clocks.known[batch.row_team[rows], batch.row_agent[rows]]
+        # Each warp issues a part: what one of them has not seen is not ordered before the product.
+        known = known.reshape(groups, 4, *known.shape[1:]).min(axis=1)
+        shadow = batch.shared.shadow
+        for operand in (a_at, b_at):
+            if operand is None:
+                continue
+            shadow.fit(16)
+            g = _chunk_granules(operand, p.form.element_bytes, shadow.granule)
+            for queue in np.unique(queues):
+                some = queues == queue
+                sub = c.part(c.pc, rows[::4][some], None)
+                access = Access(sub, known[some], team[some], queues[some], clock[some], p.ins, False, True)
+                shadow.on_read(access, g[some], np.arange(int(some.sum()))[:, None])
+        return queues, clock
+
+    def perform_until(self, record: InFlight) -> None:
+        """Products take effect in order; those on the same accumulators without going through registers between."""
+        acc: Array | None = None
+        last: InFlight | None = None
+        while self.waiting:
+            r = self.waiting.pop(0)
+            if r.pending is not None:
+                r.pending.done = True
+            if last is not None and acc is not None and not _same_accumulator(last, r):
+                self._put(last, acc)
+                acc = None
+            acc = self._multiply(r, acc)
+            last = r
+            if r is record:
+                break
+        if last is not None and acc is not None:
+            self._put(last, acc)
+
+    def _multiply(self, r: InFlight, acc: Array | None) -> Array:
+        p, form = r.product, r.product.form
+        memory = self.batch.shared.view(form.element_bytes)
+        b = form.operand(memory[r.b_at], "b").swapaxes(1, 2)
+        if r.a_at is not None:
+            a = form.operand(memory[r.a_at], "a")
+        else:
+            regs = np.stack([r.frame.base(s)[r.rows] for s in p.a_slots])
+            a = form.operand(a_matrix(regs, form.element), "a")
+        if not r.scale.any():
+            return form.multiply(a, b, None, *p.scales)
+        if acc is None:
+            values = form.accumulator_values(_registers(r.frame, p.acc, r.rows))
+            acc = accumulator_matrix(values, form.n)
+        if not r.scale.all():
+            acc = np.where(r.scale[:, None, None], acc, acc.dtype.type(0))
+        return form.multiply(a, b, acc, *p.scales)
+
+    def _put(self, r: InFlight, acc: Array) -> None:
+        p = r.product
+        bits = p.form.accumulator_bits(accumulator_registers(acc))
+        block = _block(r.frame, p.acc)
+        if block is not None:
+            block[:, r.rows] = bits
+        else:
+            for slot, value in zip(p.acc, bits, strict=True):
+                r.frame.base(slot)[r.rows] = value
+
+    # --- groups --------------------------------------------------------------------------------
+
+    def _here(self, c: Group) -> Array:
+        """(warpgroups,): which of the batch's warpgroups are in `c`."""
+        here = np.zeros(len(self.committed), np.bool_)
+        here[self.keys(c.rows)] = True
+        return here
+
+    def commit(self, c: Group) -> None:
+        here = self._here(c)
+        for r in self.flight:
+            mine = here[r.keys] & (r.group < 0)
+            r.group[mine] = self.committed[r.keys[mine]]
+        self.committed += here
+
+    def wait(self, c: Group, keep: int) -> None:
+        here = self._here(c)
+        kept: list[InFlight] = []
+        force: list[Pending] = []
+        clocks = self.batch.clocks
+        for r in self.flight:
+            due = here[r.keys] & r.alive & (r.group >= 0) & (r.group < self.committed[r.keys] - keep)
+            if due.any():
+                if r.pending is not None:
+                    force.append(r.pending)
+                r.alive &= ~due
+                if clocks is not None:
+                    self._learn(r, due)
+            if r.alive.any():
+                kept.append(r)
+        self.flight = kept
+        if force:
+            self.batch.engine.force(force)
+
+    def _learn(self, r: InFlight, due: Array) -> None:
+        batch, clocks = self.batch, self.batch.clocks
+        rows = r.rows.reshape(-1, 4)[due]
+        queues = np.repeat(r.when[0][due], 4)
+        clock = np.repeat(r.when[1][due], 4)
+        flat = rows.reshape(-1)
+        team, agent = batch.row_team[flat], batch.row_agent[flat]
+        for proxy in (0, 1):
+            held = clocks.known[team, agent, proxy, queues]
+            clocks.known[team, agent, proxy, queues] = np.maximum(held, clock)
+
+    # --- registers -----------------------------------------------------------------------------
+
+    def _check_fence(self, rows: Array, p: Product) -> None:
+        used = p.acc_mask | p.a_mask
+        for row in rows.tolist():
+            if self.fenced[row] and not self.dirty[row] & used:
+                continue
+            batch = self.batch
+            who = batch.run.reporter.who(batch.coordinates[int(batch.row_cta[row])], int(batch.row_warp[row]))
+            what = "wgmma uses registers that were written with no wgmma.fence after that"
+            if not self.fenced[row]:
+                what = "the first wgmma of a warp has no wgmma.fence before it"
+            fix = "put wgmma.fence.sync.aligned before it"
+            batch.run.reporter.hazard(HazardKind.MISSING_WGMMA_FENCE, what, p.ins, (who,), fix)
+            self.fenced[row], self.dirty[row] = True, 0
+
+    def fence(self, c: Group) -> None:
+        self.fenced[c.rows] = True
+        self.armed[c.rows] = True
+        for row in c.rows.tolist():
+            self.dirty[row] = 0
+
+    def wrote(self, c: Group, computed: int, moved: int) -> None:
+        """The warps of `c` have written registers that wgmma uses.
+
+        Plain moves between a fence and its wgmma are a compiler's copies of tied operands, which the assembler
+        takes care of.
+        """
+        for row in c.rows.tolist():
+            self.dirty[row] |= computed if self.armed[row] else computed | moved
+
+    def check_touched(self, c: Group, reads: int, writes: int, code: list[Instruction]) -> None:
+        """Accumulators and A fragments in flight must not be touched: neither read nor written, A only written."""
+        for r in self.flight:
+            p = r.product
+            if r.frame is not c.frame or not ((reads | writes) & p.acc_mask or writes & p.a_mask):
+                continue
+            if (self._here(c)[r.keys] & r.alive).any():
+                self._report_touch(c, p, code)
+
+    def _report_touch(self, c: Group, p: Product, code: list[Instruction]) -> None:
+        from ..isa.liveness import used
+
+        for ins in code:
+            reads, writes = used(ins)
+            if (reads | writes) & p.acc_mask or writes & p.a_mask:
+                _, _, who = self.batch.run.reporter.group(c, c.active)
+                hit = (reads | writes) & p.acc_mask or writes & p.a_mask
+                name = c.frame.code.fn.registers[hit.bit_length() - 1].name
+                what = f"register {name} is touched while a wgmma that uses it is in flight"
+                details = (who, f"the wgmma is at {self.batch.run.reporter.place(p.ins)}")
+                fix = "wait for it (wgmma.wait_group) first"
+                self.batch.run.reporter.hazard(HazardKind.WGMMA_REGISTERS, what, ins, details, fix)
+                return
+
+
+@cache
+def _addresses(word: int, count: int, size: int, transposed: bool) -> Array:
+    return operand_addresses(word, count, size, transposed)
+
+
+def _chunk_granules(elements: Array, size: int, granule: int) -> Array:
+    """(groups, n) granules of element indices (groups, rows, k), each once."""
+    groups = len(elements)
+    first = np.unique(elements[0].reshape(-1) * size // granule)
+    if groups == 1:
+        return first[None]
+    delta = (elements[:, 0, 0] - elements[0, 0, 0]) * size
+    if (elements - elements[:, :1, :1] == elements[0] - elements[0, 0, 0]).all():
+        return first[None] + (delta // granule)[:, None]
+    return np.sort(elements.reshape(groups, -1) * size // granule, axis=1)
+
+
+def _same_accumulator(a: InFlight, b: InFlight) -> bool:
+    return (
+        a.product.acc == b.product.acc
+        and a.frame is b.frame
+        and a.product.form.d_type == b.product.form.d_type
+        and np.array_equal(a.rows, b.rows)
+    )
+
+
+def _block(frame: Any, slots: tuple[int, ...]) -> Array | None:
+    """The accumulator as one array (registers, warps, 32), where it was laid out so."""
+    place = frame.code.block_of.get(slots[0])
+    if place is None:
+        return None
+    first, count = place
+    start = slots[0] - first
+    if slots[-1] - first >= count or slots[-1] - slots[0] != len(slots) - 1:
+        return None
+    return frame.block(first, count)[start : start + len(slots)]
+
+
+def _registers(frame: Any, slots: tuple[int, ...], rows: Array) -> Array:
+    block = _block(frame, slots)
+    if block is not None:
+        return block[:, rows]
+    return np.stack([frame.base(s)[rows] for s in slots])

@@ -1,0 +1,1 @@
+"""PTX as text and as parsed: knows nothing of what instructions do."""

@@ -1,0 +1,25 @@
+"""Bit patterns of literals (PTX ISA, section 4.5)."""
+
+from __future__ import annotations
+
+import struct
+
+from .module import Imm
+
+
+def float_bits(value: float, width: int) -> int:
+    """The IEEE bit pattern of `value` in 32 or 64 bits."""
+    return int.from_bytes(struct.pack("<f" if width == 32 else "<d", value), "little")
+
+
+def literal_bits(imm: Imm, width: int, is_float: bool) -> int:
+    """The bit pattern of a literal used where `width` bits are wanted."""
+    if imm.kind == "int":
+        if is_float:
+            return float_bits(float(imm.value), width) if imm.value else 0
+        return int(imm.value) & ((1 << width) - 1)
+    if imm.kind == "dec":
+        return float_bits(float(imm.value), width if width in (32, 64) else 32)
+    if imm.kind == "f64" and width == 32 and is_float:
+        return float_bits(struct.unpack("<d", int(imm.value).to_bytes(8, "little"))[0], 32)
+    return int(imm.value) & ((1 << width) - 1)

@@ -1,0 +1,362 @@
+"""The body of a PTX function: declarations, labels and instructions, with names resolved scope by scope."""
+
+from __future__ import annotations
+
+import re
+
+from .declarations import Cursor, parse_directives, parse_parameters, parse_variable
+from .lexer import Token
+from .module import (
+    TYPE_BYTES,
+    Function,
+    Group,
+    Imm,
+    Instruction,
+    Label,
+    Mem,
+    Module,
+    Not,
+    Operand,
+    Pair,
+    PtxError,
+    Reg,
+    Sink,
+    Special,
+    Sym,
+    Var,
+    Vec,
+)
+
+SPECIAL = re.compile(
+    r"%(tid|ntid|ctaid|nctaid|clusterid|nclusterid|cluster_ctaid|cluster_nctaid)\.[xyz]$"
+    r"|%(laneid|warpid|nwarpid|smid|nsmid|gridid|cluster_ctarank|cluster_nctarank|clock|clock_hi"
+    r"|clock64|globaltimer|globaltimer_lo|globaltimer_hi|lanemask_(eq|lt|le|gt|ge)|pm\d|envreg\d+"
+    r"|dynamic_smem_size|total_smem_size|is_explicit_cluster|aggr_smem_size|current_graph_exec"
+    r"|reserved_smem_offset_(begin|end|cap|[01]))$"
+)
+_NUMBERED = re.compile(r"(.*?)(\d+)$")
+
+
+class _Scope:
+    """Names declared between one pair of braces."""
+
+    def __init__(self, parent: _Scope | None, tag: str) -> None:
+        self.parent = parent
+        self.tag = tag
+        self.registers: dict[str, Reg] = {}
+        self.ranges: dict[str, tuple[int, str]] = {}
+        self.variables: dict[str, str] = {}
+        self.labels: dict[str, str] = {}
+
+
+class BodyParser:
+    """Reads one function body into `fn`. Registers get numbers, nested names get unique ones."""
+
+    def __init__(self, cursor: Cursor, module: Module, fn: Function) -> None:
+        self.c = cursor
+        self.module = module
+        self.fn = fn
+        self.scope = _Scope(None, "")
+        self.scopes = 0
+        self.pending: list[tuple[Instruction, _Scope, Token]] = []
+        for var in (*fn.params, *fn.rets):
+            if var.space == "reg":
+                self.scope.registers[var.name] = self._new_register(var.name, var.elem)
+            self.scope.variables[var.name] = var.name
+
+    def run(self) -> None:
+        c = self.c
+        c.expect("{")
+        depth = 1
+        while depth:
+            token = c.token
+            if token.kind == "end":
+                raise c.error(f"'{self.fn.name}' is not closed: expected '}}'")
+            if c.accept("{"):
+                depth += 1
+                self.scopes += 1
+                self.scope = _Scope(self.scope, f"@{self.scopes}")
+            elif c.accept("}"):
+                depth -= 1
+                if depth:
+                    assert self.scope.parent is not None
+                    self.scope = self.scope.parent
+            elif c.accept(";"):
+                continue
+            elif token.kind == "word" and token.text.startswith("."):
+                self._directive(token)
+            else:
+                self._statement(token)
+        self._resolve_labels()
+
+    # --- declarations --------------------------------------------------------------------------
+
+    def _directive(self, token: Token) -> None:
+        c = self.c
+        match token.text:
+            case ".reg":
+                c.next()
+                self._registers()
+            case ".local" | ".shared" | ".param" | ".global" | ".const":
+                for var in parse_variable(c, False):
+                    self._declare(var)
+            case ".loc":
+                self._location()
+            case ".pragma":
+                while not c.accept(";"):
+                    if c.token.kind == "end":
+                        raise c.error("expected ';'")
+                    c.next()
+            case ".callprototype" | ".branchtargets" | ".calltargets":
+                raise c.error(f"{token.text} needs a label")
+            case _:
+                raise c.error(f"unknown directive '{token.text}'")
+
+    def _declare(self, var: Var) -> None:
+        unique = var.name + self.scope.tag
+        if var.name in self.scope.variables:
+            raise PtxError(f"'{var.name}' is declared twice", var.line)
+        self.scope.variables[var.name] = unique
+        var.name = unique
+        self.fn.variables[unique] = var
+
+    def _registers(self) -> None:
+        c = self.c
+        kind = c.word("a register type")
+        if kind.text in (".v2", ".v4"):
+            raise c.error("vector registers are not supported", kind)
+        if kind.text[1:] not in TYPE_BYTES:
+            raise c.error(f"unknown register type '{kind.text}'", kind)
+        while True:
+            name = c.word("a register name")
+            if c.accept("<"):
+                self.scope.ranges[name.text] = (c.integer(), kind.text[1:])
+                c.expect(">")
+            elif name.text in self.scope.registers:
+                raise c.error(f"register '{name.text}' is declared twice", name)
+            else:
+                self.scope.registers[name.text] = self._new_register(name.text, kind.text[1:])
+            if not c.accept(","):
+                break
+        c.expect(";")
+
+    def _new_register(self, name: str, type_: str) -> Reg:
+        reg = Reg(len(self.fn.registers), type_, name)
+        self.fn.registers.append(reg)
+        return reg
+
+    def _location(self) -> None:
+        c = self.c
+        line = c.next().line
+        file, at, _ = c.integer(), c.integer(), c.integer()
+        self.fn.locations[line] = (file, at)
+        while c.accept(","):
+            c.next()
+            while c.token.line == line and c.text != ",":
+                c.next()
+
+    # --- labels and instructions ---------------------------------------------------------------
+
+    def _statement(self, token: Token) -> None:
+        c = self.c
+        if token.kind == "word" and c.tokens[c.at + 1].text == ":":
+            self._label(token)
+            return
+        guard = None
+        if c.accept("@"):
+            negated = c.accept("!")
+            name = c.word("a predicate")
+            reg = self._find_register(name.text)
+            if reg is None or reg.type != "pred":
+                raise c.error(f"'{name.text}' is not a predicate register", name)
+            guard = (reg, negated)
+            token = c.token
+        if token.kind != "word" or not token.text[0].isalpha():
+            raise c.error(f"expected an instruction, found '{token.text}'")
+        c.next()
+        operands: list[Operand] = []
+        if c.text != ";":
+            operands.append(self._operand())
+            while c.accept(","):
+                operands.append(self._operand())
+        c.expect(";")
+        opcode = tuple(token.text.split("."))
+        ins = Instruction(opcode, tuple(operands), guard, token.line, token.column)
+        self.fn.body.append(ins)
+        if opcode[0] in ("bra", "brx", "call"):
+            self.pending.append((ins, self.scope, token))
+
+    def _label(self, token: Token) -> None:
+        c = self.c
+        c.next()
+        c.expect(":")
+        if c.text == ".branchtargets":
+            c.next()
+            names = [c.word("a label").text]
+            while c.accept(","):
+                names.append(c.word("a label").text)
+            c.expect(";")
+            self.fn.branch_targets[token.text] = tuple(names)
+            return
+        if c.peek().text == ".callprototype":
+            c.next()
+            rets = parse_parameters(c) if c.peek().text == "(" else []
+            c.word("'_'")
+            params = parse_parameters(c) if c.peek().text == "(" else []
+            parse_directives(c, {})
+            c.expect(";")
+            self.fn.prototypes[token.text] = (rets, params)
+            return
+        if c.text == ".calltargets":
+            while not c.accept(";"):
+                c.next()
+            return
+        if token.text in self.scope.labels:
+            raise c.error(f"label '{token.text}' is defined twice", token)
+        unique = token.text + self.scope.tag
+        self.scope.labels[token.text] = unique
+        self.fn.body.append(Label(unique))
+
+    def _resolve_labels(self) -> None:
+        for ins, scope, token in self.pending:
+            if ins.opcode[0] == "bra":
+                ins.operands = (Sym(self._find_label(ins.operands[0], scope, token)),)
+            elif ins.opcode[0] == "brx":
+                table = ins.operands[1] if len(ins.operands) == 2 else None
+                if not isinstance(table, Sym) or table.name not in self.fn.branch_targets:
+                    raise PtxError("brx.idx needs a .branchtargets label", token.line, token.column)
+                for name in self.fn.branch_targets[table.name]:
+                    self._find_label(Sym(name), scope, token)
+
+    def _find_label(self, operand: Operand, scope: _Scope, token: Token) -> str:
+        at: _Scope | None = scope
+        name = operand.name if isinstance(operand, Sym) else "?"
+        while at is not None:
+            if name in at.labels:
+                return at.labels[name]
+            at = at.parent
+        raise PtxError(f"label '{name}' is not defined", token.line, token.column)
+
+    def _find_register(self, name: str) -> Reg | None:
+        at: _Scope | None = self.scope
+        numbered = _NUMBERED.match(name)
+        while at is not None:
+            if name in at.registers:
+                return at.registers[name]
+            if numbered:
+                prefix, digits = numbered.groups()
+                limit = at.ranges.get(prefix)
+                if limit and int(digits) < limit[0] and (digits == "0" or digits[0] != "0"):
+                    reg = self._new_register(name, limit[1])
+                    at.registers[name] = reg
+                    return reg
+            at = at.parent
+        return None
+
+    # --- operands ------------------------------------------------------------------------------
+
+    def _operand(self) -> Operand:
+        c = self.c
+        if c.accept("!"):
+            token = c.word("a predicate")
+            reg = self._find_register(token.text)
+            if reg is None:
+                raise c.error(f"'{token.text}' is not declared", token)
+            return Not(reg)
+        if c.accept("["):
+            return self._memory()
+        if c.accept("("):
+            items: list[Operand] = []
+            while not c.accept(")"):
+                if items:
+                    c.expect(",")
+                items.append(self._operand())
+            return Group(tuple(items))
+        if c.accept("{"):
+            elements: list[Operand | None] = []
+            while not c.accept("}"):
+                if elements:
+                    c.expect(",")
+                item = self._operand()
+                elements.append(None if isinstance(item, Sink) else item)
+            return Vec(tuple(elements))
+        first = self._simple()
+        if c.accept("|"):
+            second = self._simple()
+            return Pair(
+                None if isinstance(first, Sink) else first,
+                None if isinstance(second, Sink) else second,
+            )
+        return first
+
+    def _memory(self) -> Operand:
+        c = self.c
+        base = self._simple()
+        offset = 0
+        if isinstance(base, Sym):
+            base, offset = Sym(base.name), base.offset
+        elif c.text in ("+", "-"):
+            offset = c.integer() if c.text == "-" else (c.next(), c.integer())[1]
+        coords: tuple[Operand, ...] | None = None
+        if c.accept(","):
+            vec = self._operand()
+            if isinstance(vec, Vec):
+                coords = tuple(v for v in vec.items if v is not None)
+            else:
+                coords = (vec,)
+        c.expect("]")
+        return Mem(base, offset, coords)
+
+    def _simple(self) -> Operand:
+        c = self.c
+        token = c.token
+        if token.kind == "word":
+            c.next()
+            return self._name(token)
+        if token.kind == "bits":
+            c.next()
+            return Imm(int(token.text[2:], 16), "f32" if token.text[1] in "fF" else "f64")
+        negative = token.text == "-" and c.tokens[c.at + 1].kind in ("dec", "bits")
+        if negative:
+            c.next()
+            token = c.token
+        if token.kind == "dec":
+            c.next()
+            return Imm(-float(token.text) if negative else float(token.text), "dec")
+        if token.kind == "bits":
+            c.next()
+            bits = int(token.text[2:], 16)
+            single = token.text[1] in "fF"
+            return Imm(bits ^ (1 << (31 if single else 63)), "f32" if single else "f64")
+        if token.kind == "int" or token.text in ("-", "~", "("):
+            return Imm(c.integer())
+        raise c.error(f"expected an operand, found '{token.text}'")
+
+    def _name(self, token: Token) -> Operand:
+        text = token.text
+        if text == "_":
+            return Sink()
+        if SPECIAL.match(text):
+            return Special(text)
+        reg = self._find_register(text)
+        if reg is not None:
+            return reg
+        if text == "WARP_SZ":
+            return Imm(32)
+        if text.startswith("%"):
+            raise self.c.error(f"register '{text}' is not declared", token)
+        name = self._find_variable(text)
+        offset = 0
+        if self.c.text == "+" or (self.c.text == "-" and self.c.tokens[self.c.at + 1].kind == "int"):
+            if self.c.text == "+":
+                self.c.next()
+            offset = self.c.integer()
+        return Sym(name, offset)
+
+    def _find_variable(self, name: str) -> str:
+        at: _Scope | None = self.scope
+        while at is not None:
+            if name in at.variables:
+                return at.variables[name]
+            at = at.parent
+        return name
