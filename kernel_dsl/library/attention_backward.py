@@ -21,12 +21,11 @@ from .attention import FAST, tma_refusal
 from .attention_backward_ends import finish_kernel, stats_kernel, sum_kernel
 from .attention_backward_extras import bias_kernel, sinks_kernel
 from .attention_backward_general import gradient_kernels
-from .attention_backward_kernel import KEYS, backward_kernel
+from .attention_backward_kernel import backward_kernel, wide_kernel
 from .attention_backward_plans import GeneralGradients, ScoredGradients
 from .attention_backward_scored import scored_backward_config
 from .attention_backward_scored_walk import padded_dim
-from .attention_backward_walk import EIGHT, AttentionBackwardConfig, makespan, step_counts
-from .attention_backward_wide import wide_kernel
+from .attention_backward_walk import EIGHT, KEYS, AttentionBackwardConfig, makespan, step_counts
 from .attention_kernel import ROWS, AttentionProblem
 from .attention_options import CHECKED, Options, check_lengths, problem_of
 from .attention_score import ScoredProblem

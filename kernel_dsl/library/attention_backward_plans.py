@@ -16,7 +16,6 @@ from .attention_backward_scored import (
     scored_sum_kernel,
 )
 from .attention_backward_scored_walk import KEYS, keys_of, padded_dim
-from .attention_backward_scored_wide import scored_wide_kernel
 from .attention_backward_walk import EIGHT, AttentionBackwardConfig
 from .attention_blocks import BlockLists, blocks_kernel, depends_on_head, table_kernel
 from .attention_options import Options
@@ -71,8 +70,7 @@ class ScoredGradients:
         # turns count blocks without a list, and the heads of a group walk one list
         if p.score.mask_mod is not None and not p.ragged and not config.in_turn and not depends_on_head(p):
             lists = BlockLists(blocks_kernel(p, keys_of(p), config.block_q, False, True))
-        kernel = scored_backward_kernel if padded_dim(p) <= KEYS else scored_wide_kernel
-        main = kernel(p, config, multiprocessors, lists is not None)
+        main = scored_backward_kernel(p, config, multiprocessors, lists is not None)
         return ScoredGradients(
             p, config, scored_stats_kernel(p, config), main, sums, scored_finish_kernel(p, config), lists
         )

@@ -1,6 +1,6 @@
-"""The gradients of attention with options on Hopper, for head dimensions up to 128, and the small kernels around.
+"""The gradients of attention with options on Hopper, and the small kernels around.
 
-The order of products is that of `attention_backward_kernel`; functions of scores and masks work in registers.
+Functions of scores and masks work in registers.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 import kernel_dsl as kd
 
 from ..kernel import identified
+from .attention_backward_consumers import narrow_consumers, wide_consumers
 from .attention_backward_scored_walk import (
     KEYS,
-    ScoredBlock,
     ScoredWalk,
     first_step,
     heavy,
@@ -22,8 +22,8 @@ from .attention_backward_scored_walk import (
     padded_dim,
     steps_of,
 )
-from .attention_backward_walk import CONSUMERS, EIGHT, AttentionBackwardConfig, Step
-from .attention_kernel import LOG2E, ROWS
+from .attention_backward_walk import EIGHT, AttentionBackwardConfig
+from .attention_kernel import LOG2E
 from .attention_score import Place, ScoredProblem
 
 FREE = 200  # registers that accumulators and left operands may take
@@ -53,107 +53,12 @@ def scored_backward_kernel(
     problem: ScoredProblem, config: AttentionBackwardConfig, multiprocessors: int, listed: bool
 ) -> Any:
     """The kernel `(q, k, v, dout, stats, *extras) -> (dk, dv, dq_sum)`; `walk_extras` names the arrays between."""
-    p, t = problem, config
-    m = t.block_q
-    walk = ScoredWalk(p, t, multiprocessors, listed)
-    dim, by_dim = padded_dim(p), walk.by_row
-    width = m if by_dim else m // CONSUMERS
-    tight = dim + m // 2 + width // 2 > FREE
-
-    def gradients_of(weights: Any, slope: Any, dp: Any, step: Step, s: dict[str, Any]) -> Any:
-        delta = kd.load(s["stats_smem"], (step.slot, 1), layout=kd.Layout.WGMMA_COL)
-        ds = weights * (dp - delta[None])
-        return (ds if slope is None else ds * slope).astype(p.dtype)
-
-    def softmax(
-        block: ScoredBlock, key: Any, own: Any, accs: tuple[Any, Any, Any], step: Step, s: dict[str, Any]
-    ) -> tuple[Any, Any]:
-        """The weights and the gradients of scores, from `key` on. The weights' product with dout is then under way."""
-        (k_own, v_own), (s_acc, dp_acc, dv_acc) = own, accs
-        q_tile, dout_tile = s["q_smem"].at[step.slot], s["dout_smem"].at[step.dout_slot]
-        kd.barrier_wait(s["q_loaded"].at[step.slot])
-        kd.wgmma(s_acc, k_own, q_tile.T, accumulate=False)
-        if not t.apart:
-            kd.barrier_wait(s["dout_loaded"].at[step.dout_slot])
-            kd.wgmma(dp_acc, v_own, dout_tile.T, accumulate=False)
-            kd.wgmma_wait(1)
-            weights, slope = walk.weights(s_acc, block, step, key, s)
-            weights = kd.optimization_barrier(weights)
-            dp = kd.wgmma_accumulator_load(dp_acc)
-            ds = gradients_of(weights, slope, dp, step, s)
-            left, ds = kd.optimization_barrier(weights.astype(p.dtype), ds)
-            kd.wgmma(dv_acc, left, dout_tile)
-            return left, ds
-        kd.wgmma_wait(0)
-        weights, slope = walk.weights(s_acc, block, step, key, s)
-        left = kd.optimization_barrier(weights.astype(p.dtype))
-        kd.barrier_wait(s["dout_loaded"].at[step.dout_slot])
-        kd.wgmma(dp_acc, v_own, dout_tile.T, accumulate=False)
-        kd.wgmma(dv_acc, left, dout_tile)
-        dp = kd.wgmma_accumulator_load(dp_acc, wait_n=1)
-        return left, kd.optimization_barrier(gradients_of(left.astype(kd.float32), slope, dp, step, s))
-
-    def consume(me: Any, dk: Any, dv: Any, dq_sum: Any, s: dict[str, Any]) -> None:
-        block = walk.block_of(s)
-        mine, key = kd.ds(me * ROWS, ROWS), block.key + me * ROWS
-        own = k_own, v_own = s["k_smem"].at[mine], s["v_smem"].at[mine]
-        k_part = s["k_smem"].at[:, mine].T if by_dim else s["k_smem"].T
-        ds_part = s["ds_smem"] if by_dim else s["ds_smem"].at[:, kd.ds(me * width, width)]
-
-        def run(s_acc: Any, dp_acc: Any, dq_acc: Any, dk_acc: Any, dv_acc: Any) -> tuple[Any, Any]:
-            dk_acc[...] = kd.zeros(dk_acc.shape, kd.float32)
-            dv_acc[...] = kd.zeros(dv_acc.shape, kd.float32)
-            kd.barrier_arrive(s["ds_read"])  # nothing is there yet
-
-            @kd.when(block.count > 0)
-            def _() -> None:
-                for i in range(2):
-                    kd.barrier_wait(s["kv_loaded"].at[i])
-
-            def one(step: Step) -> None:
-                left, ds = softmax(block, key, own, (s_acc, dp_acc, dv_acc), step, s)
-                kd.barrier_wait(s["ds_read"])
-                s["ds_smem"][mine] = ds
-                kd.commit_smem()
-                kd.barrier_arrive(s["ds_stored"])
-                kd.wgmma(dk_acc, ds, s["q_smem"].at[step.slot])
-
-                def release() -> None:
-                    kd.optimization_barrier(left, ds)  # products read their registers until here
-                    kd.barrier_arrive(s["dout_consumed"].at[step.dout_slot])
-                    kd.barrier_arrive(s["q_consumed"].at[step.slot])
-
-                if tight:
-                    kd.wgmma_wait(0)
-                    release()
-                kd.barrier_wait(s["ds_stored"])
-                kd.wgmma(dq_acc, k_part, ds_part, accumulate=False)
-                if not tight:
-                    kd.wgmma_wait(1)
-                    release()
-                kd.wgmma_wait(0)
-                kd.barrier_arrive(s["ds_read"])
-                walk.add(me, dq_acc, block, step, dq_sum, s)
-
-            walk.each_step(block, one)
-            return dk_acc[...], dv_acc[...]
-
-        accs = [kd.ACC((ROWS, n), kd.float32) for n in (m, m, width, dim, dim)]
-        dk_value, dv_value = kd.run_scoped(run, *accs)
-        kd.barrier_wait(s["ds_read"])  # so the other consumer has read all keys, too
-        walk.store(dk_value * p.scale, k_own, dk, block, key)
-        walk.store(dv_value, v_own, dv, block, key)
-        kd.wait_smem_to_gmem(0, wait_read_only=True)  # SMEM outlives the copies; the kernel's end waits for the rest
-
-    scratch = {
-        "k_smem": walk.swizzled(KEYS, dim),
-        "v_smem": walk.swizzled(KEYS, dim),
-        "ds_smem": walk.swizzled(KEYS, m, row=width),
-        "ds_stored": kd.Barrier(num_arrivals=CONSUMERS),
-        "ds_read": kd.Barrier(num_arrivals=CONSUMERS),
-    }
-    made = walk.kernel(consume, scratch, name="attention_backward_scored")
-    return made if p.score.has_functions else identified(made, problem, config, multiprocessors)
+    walk, dim = ScoredWalk(problem, config, multiprocessors, listed), padded_dim(problem)
+    if dim <= KEYS:
+        made = walk.kernel(*narrow_consumers(walk, dim, FREE), name="attention_backward_scored")
+    else:
+        made = walk.kernel(*wide_consumers(walk, dim), name="attention_backward_scored_wide")
+    return made if problem.score.has_functions else identified(made, problem, config, multiprocessors, listed)
 
 
 def _step_grid(p: ScoredProblem, t: AttentionBackwardConfig) -> tuple[int, int]:

@@ -10,11 +10,9 @@ from typing import Any
 
 import kernel_dsl as kd
 
-from .attention_backward_walk import CONSUMERS, EIGHT, AttentionBackwardConfig, Block, Step, Walk
+from .attention_backward_walk import CONSUMERS, EIGHT, KEYS, AttentionBackwardConfig, Block, Step, Walk
 from .attention_kernel import LOG2E, ROWS, AttentionProblem
 from .attention_score import Place, ScoredProblem, clear_rows, ragged_tiles
-
-KEYS = CONSUMERS * ROWS  # of a block, up to a dimension of 128
 
 
 def padded_dim(p: ScoredProblem) -> int:

@@ -15,9 +15,10 @@ from typing import Any
 
 import kernel_dsl as kd
 
-from .attention_kernel import ROWS, AttentionProblem
+from .attention_kernel import LOG2E, ROWS, AttentionProblem
 
 CONSUMERS = 2
+KEYS = CONSUMERS * ROWS  # of a block, up to a head dimension of 128
 EIGHT = 8  # columns of a tile of wgmma: what lies together in the sum of the queries' gradients
 LINE = 128  # elements of the sum's last axis, which means nothing
 
@@ -187,6 +188,13 @@ class Walk:
                 kd.where(over, head + 1, head),
                 kd.where(over, begin, index + by),
             )
+
+    def weights(self, acc: Any, block: Any, step: Step, key: Any, s: dict[str, Any]) -> tuple[Any, Any]:
+        """(weights of products q.k (keys, queries) from `key` on, the slopes of their scores, None where these are the scale)."""
+        self.mask(acc, key, step.index * self.t.block_q)
+        x = kd.wgmma_accumulator_load(acc, wait_n=None)
+        negative = kd.load(s["stats_smem"], (step.slot, 0), layout=kd.Layout.WGMMA_COL)
+        return kd.exp2(kd.fma(x, self.p.scale * LOG2E, negative[None])), None
 
     def mask(self, acc: Any, key: Any, query: Any) -> None:
         """Take what a query doesn't see, and keys that there are not, out of scores (keys, queries) from these two on.

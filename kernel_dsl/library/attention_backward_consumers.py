@@ -1,0 +1,243 @@
+"""What the consumer warpgroups of attention's backward compute, with and without options.
+
+A `Walk` says which queries a block meets, and what a score's weight is (`Walk.weights`); the order of the products, of which
+docs/attention.md says why, is here alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import kernel_dsl as kd
+
+from .attention_backward_walk import CONSUMERS, KEYS, Step, Walk
+from .attention_kernel import ROWS
+
+
+def pass_turn(walk: Walk, me: Any, s: dict[str, Any]) -> None:
+    """Let the other consumer begin its step."""
+    if walk.t.turns:
+        kd.barrier_arrive(s["turn"].at[CONSUMERS - 1 - me])
+
+
+def gradients_of(walk: Walk, weights: Any, slope: Any, dp: Any, step: Step, s: dict[str, Any]) -> Any:
+    """The gradients of scores: the weights times what their own gradients differ from the row's sum, and the slopes."""
+    delta = kd.load(s["stats_smem"], (step.slot, 1), layout=kd.Layout.WGMMA_COL)
+    ds = weights * (dp - delta[None])
+    return (ds if slope is None else ds * slope).astype(walk.p.dtype)
+
+
+def softmax(
+    walk: Walk, me: Any, block: Any, key: Any, own: Any, accs: tuple[Any, Any, Any], step: Step, s: dict[str, Any]
+) -> tuple[Any, Any]:
+    """The weights and the gradients of scores, from `key` on. The weights' product with dout is then under way."""
+    (k_own, v_own), (s_acc, dp_acc, dv_acc), dtype = own, accs, walk.p.dtype
+    q_tile, dout_tile = s["q_smem"].at[step.slot], s["dout_smem"].at[step.dout_slot]
+    kd.barrier_wait(s["q_loaded"].at[step.slot])
+    if walk.t.turns:
+        kd.barrier_wait(s["turn"].at[me])
+    kd.wgmma(s_acc, k_own, q_tile.T, accumulate=False)
+    if walk.t.apart:
+        kd.wgmma_wait(0)
+        weights, slope = walk.weights(s_acc, block, step, key, s)
+        left = kd.optimization_barrier(weights.astype(dtype))
+        pass_turn(walk, me, s)
+        kd.barrier_wait(s["dout_loaded"].at[step.dout_slot])
+        kd.wgmma(dp_acc, v_own, dout_tile.T, accumulate=False)
+        kd.wgmma(dv_acc, left, dout_tile)
+        dp = kd.wgmma_accumulator_load(dp_acc, wait_n=1)
+        return left, kd.optimization_barrier(gradients_of(walk, left.astype(kd.float32), slope, dp, step, s))
+    kd.barrier_wait(s["dout_loaded"].at[step.dout_slot])
+    kd.wgmma(dp_acc, v_own, dout_tile.T, accumulate=False)
+    kd.wgmma_wait(1)
+    weights, slope = walk.weights(s_acc, block, step, key, s)
+    weights = kd.optimization_barrier(weights)
+    pass_turn(walk, me, s)
+    dp = kd.wgmma_accumulator_load(dp_acc)
+    left, ds = kd.optimization_barrier(weights.astype(dtype), gradients_of(walk, weights, slope, dp, step, s))
+    kd.wgmma(dv_acc, left, dout_tile)
+    return left, ds
+
+
+def narrow_consumers(walk: Walk, dim: int, free: int) -> tuple[Callable[..., None], dict[str, Any]]:
+    """(the consumers of blocks of 128 keys, of which each owns 64; the SMEM that they need beside the walk's).
+
+    Scores are computed transposed, keys by queries, so that weights and the gradients of scores are left operands in
+    registers. Of a step's gradient of the queries, transposed, each computes 64 of `dim`, or of dim 64 half of the queries.
+    `free`: registers that accumulators and left operands may take, so that a consumer's 240 do.
+    """
+    m, by_dim = walk.t.block_q, walk.by_row
+    width = m if by_dim else m // CONSUMERS
+    # whether the product for the queries would take too many registers beside the two before it
+    tight = dim + m // 2 + width // 2 > free
+
+    def consume(me: Any, dk: Any, dv: Any, dq_sum: Any, s: dict[str, Any]) -> None:
+        block = walk.block_of(s)
+        mine, key = kd.ds(me * ROWS, ROWS), block.key + me * ROWS
+        own = k_own, v_own = s["k_smem"].at[mine], s["v_smem"].at[mine]
+        k_part = s["k_smem"].at[:, mine].T if by_dim else s["k_smem"].T
+        ds_part = s["ds_smem"] if by_dim else s["ds_smem"].at[:, kd.ds(me * width, width)]
+
+        def run(s_acc: Any, dp_acc: Any, dq_acc: Any, dk_acc: Any, dv_acc: Any) -> tuple[Any, Any]:
+            dk_acc[...] = kd.zeros(dk_acc.shape, kd.float32)
+            dv_acc[...] = kd.zeros(dv_acc.shape, kd.float32)
+            kd.barrier_arrive(s["ds_read"])  # nothing is there yet
+            if walk.t.turns:
+                kd.when(me == CONSUMERS - 1)(lambda: pass_turn(walk, me, s))
+            _wait_for_keys(block, s)
+
+            def one(step: Step) -> None:
+                left, ds = softmax(walk, me, block, key, own, (s_acc, dp_acc, dv_acc), step, s)
+                kd.barrier_wait(s["ds_read"])
+                s["ds_smem"][mine] = ds
+                kd.commit_smem()
+                kd.barrier_arrive(s["ds_stored"])
+                kd.wgmma(dk_acc, ds, s["q_smem"].at[step.slot])
+                if tight:
+                    kd.wgmma_wait(0)
+                    _release(step, s, left, ds)
+                kd.barrier_wait(s["ds_stored"])
+                kd.wgmma(dq_acc, k_part, ds_part, accumulate=False)
+                if not tight:
+                    kd.wgmma_wait(1)
+                    _release(step, s, left, ds)
+                kd.wgmma_wait(0)
+                kd.barrier_arrive(s["ds_read"])
+                walk.add(me, dq_acc, block, step, dq_sum, s)
+
+            walk.each_step(block, one)
+            return dk_acc[...], dv_acc[...]
+
+        accs = [kd.ACC((ROWS, n), kd.float32) for n in (m, m, width, dim, dim)]
+        dk_value, dv_value = kd.run_scoped(run, *accs)
+        kd.barrier_wait(s["ds_read"])  # so the other consumer has read all keys, too
+        walk.store(dk_value * walk.p.scale, k_own, dk, block, key)
+        walk.store(dv_value, v_own, dv, block, key)
+        kd.wait_smem_to_gmem(0, wait_read_only=True)  # SMEM outlives the copies; the kernel's end waits for the rest
+
+    scratch = {
+        "k_smem": walk.swizzled(KEYS, dim),
+        "v_smem": walk.swizzled(KEYS, dim),
+        "ds_smem": walk.swizzled(KEYS, m, row=width),
+        "ds_stored": kd.Barrier(num_arrivals=CONSUMERS),
+        "ds_read": kd.Barrier(num_arrivals=CONSUMERS),
+    }
+    if walk.t.turns:
+        scratch["turn"] = kd.Barrier(num_barriers=CONSUMERS)
+    return consume, scratch
+
+
+def wide_consumers(walk: Walk, dim: int) -> tuple[Callable[..., None], dict[str, Any]]:
+    """(the consumers of blocks of 64 keys, the SMEM that they need beside the walk's): for head dimensions beyond 128.
+
+    There the gradients of 64 keys take all registers of a warpgroup. One consumer computes the weights and the gradient of
+    the values, the other the gradients of the scores and of the keys. What goes from the first to the second are the
+    weights times the slopes of their scores, which is all that it needs of either.
+    """
+    m, width = walk.t.block_q, dim // CONSUMERS
+
+    def finish(me: Any, dq_acc: Any, left: Any, block: Any, step: Step, dq_sum: Any, s: dict[str, Any]) -> None:
+        """The half of `dim` that is this consumer's of the gradient of the queries; then all of the step is done."""
+        kd.barrier_wait(s["ds_stored"])
+        kd.wgmma(dq_acc, s["ds_smem"].T, s["k_smem"].at[:, kd.ds(me * width, width)], accumulate=False)
+        kd.wgmma_wait(1)
+        _release(step, s, left)
+        kd.wgmma_wait(0)
+        kd.barrier_arrive(s["ds_read"])
+        walk.add(me, dq_acc, block, step, dq_sum, s)
+
+    def values(block: Any, acc: Any, dq_acc: Any, dv_acc: Any, dq_sum: Any, s: dict[str, Any]) -> None:
+        """The first consumer: weights, and with them the gradient of the values."""
+
+        def one(step: Step) -> None:
+            kd.barrier_wait(s["q_loaded"].at[step.slot])
+            kd.wgmma(acc, s["k_smem"], s["q_smem"].at[step.slot].T, accumulate=False)
+            kd.wgmma_wait(0)
+            weights, slope = walk.weights(acc, block, step, block.key, s)
+            left, sloped = _with_slope(weights, slope, walk.p.dtype)
+            kd.barrier_wait(s["weights_read"])
+            s["weights_smem"][...] = sloped
+            kd.barrier_arrive(s["weights_stored"])
+            kd.barrier_wait(s["dout_loaded"].at[step.dout_slot])
+            kd.wgmma(dv_acc, left, s["dout_smem"].at[step.dout_slot])
+            finish(0, dq_acc, left, block, step, dq_sum, s)
+
+        walk.each_step(block, one)
+
+    def scores(block: Any, acc: Any, dq_acc: Any, dk_acc: Any, dq_sum: Any, s: dict[str, Any]) -> None:
+        """The second: the gradients of the scores, and with them the gradient of the keys."""
+        kd.barrier_arrive(s["weights_read"])  # nothing is there yet
+
+        def one(step: Step) -> None:
+            kd.barrier_wait(s["dout_loaded"].at[step.dout_slot])
+            kd.wgmma(acc, s["v_smem"], s["dout_smem"].at[step.dout_slot].T, accumulate=False)
+            kd.barrier_wait(s["q_loaded"].at[step.slot])
+            kd.barrier_wait(s["weights_stored"])
+            weights = kd.load(s["weights_smem"], layout=kd.Layout.WGMMA)
+            kd.barrier_arrive(s["weights_read"])
+            dp = kd.wgmma_accumulator_load(acc)
+            left = kd.optimization_barrier(gradients_of(walk, weights.astype(kd.float32), None, dp, step, s))
+            kd.barrier_wait(s["ds_read"])
+            s["ds_smem"][...] = left
+            kd.commit_smem()
+            kd.barrier_arrive(s["ds_stored"])
+            kd.wgmma(dk_acc, left, s["q_smem"].at[step.slot])
+            finish(1, dq_acc, left, block, step, dq_sum, s)
+
+        walk.each_step(block, one)
+
+    def consume(me: Any, dk: Any, dv: Any, dq_sum: Any, s: dict[str, Any]) -> None:
+        block = walk.block_of(s)
+
+        def run(acc: Any, dq_acc: Any, sum_acc: Any) -> Any:
+            sum_acc[...] = kd.zeros(sum_acc.shape, kd.float32)
+            kd.barrier_arrive(s["ds_read"])  # nothing is there yet: the second consumer waits before it stores
+            _wait_for_keys(block, s)
+            kd.when(me == 0)(lambda: values(block, acc, dq_acc, sum_acc, dq_sum, s))
+            kd.when(me == 1)(lambda: scores(block, acc, dq_acc, sum_acc, dq_sum, s))
+            return sum_acc[...]
+
+        value = kd.run_scoped(run, *(kd.ACC((ROWS, n), kd.float32) for n in (m, width, dim)))
+        kd.barrier_arrive_and_wait(s["finished"])  # the other consumer reads keys and values, too
+        kd.when(me == 0)(lambda: walk.store(value, s["v_smem"], dv, block, block.key))
+        kd.when(me == 1)(lambda: walk.store(value * walk.p.scale, s["k_smem"], dk, block, block.key))
+        kd.wait_smem_to_gmem(0, wait_read_only=True)  # SMEM outlives the copies; the kernel's end waits for the rest
+
+    scratch = {
+        "k_smem": walk.swizzled(ROWS, dim, row=width),
+        "v_smem": walk.swizzled(ROWS, dim),
+        "weights_smem": walk.swizzled(ROWS, m),
+        "ds_smem": walk.swizzled(ROWS, m),
+        "weights_stored": kd.Barrier(),
+        "weights_read": kd.Barrier(),
+        "ds_stored": kd.Barrier(),
+        "ds_read": kd.Barrier(num_arrivals=CONSUMERS),
+        "finished": kd.Barrier(num_arrivals=CONSUMERS),
+    }
+    return consume, scratch
+
+
+def _with_slope(weights: Any, slope: Any, dtype: Any) -> tuple[Any, Any]:
+    """(the weights as they are multiplied, those times their slopes)."""
+    if slope is None:
+        left = kd.optimization_barrier(weights.astype(dtype))
+        return left, left
+    return kd.optimization_barrier(weights.astype(dtype), (weights * slope).astype(dtype))
+
+
+def _wait_for_keys(block: Any, s: dict[str, Any]) -> None:
+    """Wait for keys and values, of which there are none where there is no step."""
+
+    def wait() -> None:
+        for i in range(2):
+            kd.barrier_wait(s["kv_loaded"].at[i])
+
+    kd.when(block.count > 0)(wait)
+
+
+def _release(step: Step, s: dict[str, Any], *operands: Any) -> None:
+    """Give the step's queries and gradients back; products read `operands` from their registers until here."""
+    kd.optimization_barrier(*operands)
+    kd.barrier_arrive(s["dout_consumed"].at[step.dout_slot])
+    kd.barrier_arrive(s["q_consumed"].at[step.slot])
