@@ -59,10 +59,12 @@ import numpy as np
 import kernel_dsl as kd
 import importlib
 from kernel_dsl.__main__ import find_kernel, parse_argument
-from kernel_dsl.runtime import driver
+from kernel_dsl.runtime.devices import driver
 from kernel_dsl import loading
 frontend = sys.modules["kernel_dsl.kernel"]
-from kernel_dsl.runtime import assemble, binding, cache, calls, disk_cache, dispatch  # imports are not what is timed
+from kernel_dsl.runtime import assemble, disk_cache  # imports are not what is timed
+from kernel_dsl.runtime.build import cache
+from kernel_dsl.runtime.plan import binding, calls, dispatch
 place, *texts = json.loads(sys.argv[1])
 arguments = [parse_argument(text) for text in texts]
 gpu = bool(driver.available())
@@ -84,19 +86,19 @@ def timed(*arguments, trace=frontend.trace_kernel):
 frontend.trace_kernel = timed
 if gpu:
     import torch
-    import kernel_dsl.runtime.interop.torch
-    from kernel_dsl.runtime.device import cuda_device
+    import kernel_dsl.runtime.arrays.interop.torch
+    from kernel_dsl.runtime.devices.device import cuda_device
     cuda_device()
     torch.cuda.synchronize()
 else:
     from kernel_dsl import runtime
-    import kernel_dsl.runtime.device
-    import kernel_dsl.runtime.interop.numpy
+    import kernel_dsl.runtime.devices.device
+    import kernel_dsl.runtime.arrays.interop.numpy
     class NoDevice:
         kind, index, target = "cuda", 0, kd.target.DEFAULT
         def load(self, assembled):
             return assembled
-    runtime.device.pick_device = lambda interpret, views: NoDevice()
+    runtime.devices.device.pick_device = lambda interpret, views: NoDevice()
     runtime.call = lambda kernel, *rest: [None] * len(kernel.outputs)
     frontend._recording = lambda: True  # which keeps it from learning a short way
 kernel = getattr(kd.library, place.rpartition(".")[2]) if place.startswith("kd.library.") else find_kernel(place)

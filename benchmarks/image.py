@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from kernel_dsl.runtime import driver
+from kernel_dsl.runtime.devices import driver
 from kernel_dsl.runtime.timing import Timing, host_times
 
 from .launch import CUDA_C, PTX, THREADS, N
@@ -65,8 +65,8 @@ def our_runs(torch: Any, x: Any, y: Any) -> Runs:
 
 def bare_run(torch: Any, x: Any, y: Any, out: Any) -> Runs:
     """A prepacked cuLaunchKernel of the same PTX."""
-    from kernel_dsl.runtime.device import cuda_device
-    from kernel_dsl.runtime.launch import ParamBuffer
+    from kernel_dsl.runtime.devices.device import cuda_device
+    from kernel_dsl.runtime.devices.launch import ParamBuffer
 
     device = cuda_device()
     with driver.current(device.context):
@@ -141,7 +141,7 @@ def main() -> int:
     if not state:
         print(f"a GPU is needed, and there is none: {state.reason}")
         return 0
-    from kernel_dsl.runtime.device import cuda_device
+    from kernel_dsl.runtime.devices.device import cuda_device
 
     print(cuda_device())
     times = measure()

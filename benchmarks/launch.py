@@ -24,10 +24,10 @@ from kernel_dsl.compiled import (
     PointerParam,
 )
 from kernel_dsl.dtypes import float32
-from kernel_dsl.runtime import driver
-from kernel_dsl.runtime.device import cuda_device
-from kernel_dsl.runtime.dispatch import FastCalls, first
-from kernel_dsl.runtime.launch import ParamBuffer
+from kernel_dsl.runtime.devices import driver
+from kernel_dsl.runtime.devices.device import cuda_device
+from kernel_dsl.runtime.devices.launch import ParamBuffer
+from kernel_dsl.runtime.plan.dispatch import FastCalls, first
 from kernel_dsl.runtime.timing import Timing, host_times
 
 N, THREADS = 1024, 128

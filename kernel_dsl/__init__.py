@@ -186,22 +186,22 @@ from .warp_specialized import PipelinePipeline, emit_pipeline_warp_specialized
 
 if TYPE_CHECKING:
     from kernel_dsl import library as library
-    from kernel_dsl.runtime.aot import load_compiled
+    from kernel_dsl.runtime.build.aot import load_compiled
+    from kernel_dsl.runtime.custom.image import precompiled_cuda_kernel
+    from kernel_dsl.runtime.custom.metal.metal import metal_kernel
+    from kernel_dsl.runtime.custom.nvrtc import CompileError
+    from kernel_dsl.runtime.custom.source import cuda_kernel
     from kernel_dsl.runtime.graph import Graph
-    from kernel_dsl.runtime.image import precompiled_cuda_kernel
     from kernel_dsl.runtime.interpreter.checks.hazards import HazardError, HazardWarning
     from kernel_dsl.runtime.interpreter.checks.kinds import HazardKind
-    from kernel_dsl.runtime.metal import metal_kernel
-    from kernel_dsl.runtime.nvrtc import CompileError
-    from kernel_dsl.runtime.source import cuda_kernel
 
 _LATE = {
     "Graph": "kernel_dsl.runtime.graph",
-    "CompileError": "kernel_dsl.runtime.nvrtc",
-    "cuda_kernel": "kernel_dsl.runtime.source",
-    "metal_kernel": "kernel_dsl.runtime.metal",
-    "precompiled_cuda_kernel": "kernel_dsl.runtime.image",
-    "load_compiled": "kernel_dsl.runtime.aot",
+    "CompileError": "kernel_dsl.runtime.custom.nvrtc",
+    "cuda_kernel": "kernel_dsl.runtime.custom.source",
+    "metal_kernel": "kernel_dsl.runtime.custom.metal.metal",
+    "precompiled_cuda_kernel": "kernel_dsl.runtime.custom.image",
+    "load_compiled": "kernel_dsl.runtime.build.aot",
     "HazardError": "kernel_dsl.runtime.interpreter.checks.hazards",
     "HazardKind": "kernel_dsl.runtime.interpreter.checks.kinds",
     "HazardWarning": "kernel_dsl.runtime.interpreter.checks.hazards",

@@ -153,7 +153,7 @@ def _cache(options: argparse.Namespace) -> None:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    doctor = importlib.import_module("kernel_dsl.runtime.doctor")
+    doctor = importlib.import_module("kernel_dsl.runtime.build.doctor")
     broken = 0
     for finding in doctor.findings(list(_trials())):
         print(finding, flush=True)
@@ -185,7 +185,7 @@ def _trials() -> Iterator[tuple[str, Callable[[], str]]]:
     yield "compiling", lambda: f"a kernel became {len(double.lower(x).ptx.splitlines())} lines of PTX"
     yield "assembling", assemble
     yield "interpreter", lambda: right(double(x, interpret=True))
-    if importlib.import_module("kernel_dsl.runtime.driver").available():
+    if importlib.import_module("kernel_dsl.runtime.devices.driver").available():
         yield "running", lambda: right(double(x, interpret=False))
 
 

@@ -88,7 +88,7 @@ class Kernel:
 
     @public
     def _call(self, args: tuple[Any, ...], out: Any, stream: Any, interpret: Any) -> Any:
-        from kernel_dsl.runtime.recording import made
+        from kernel_dsl.runtime.plan.recording import made
 
         return made(self._slow_call, args, out, stream, interpret)
 
@@ -104,7 +104,7 @@ class Kernel:
         return unflatten(prepared.kernel.output_tree, list(results))
 
     def _learn(self, args: tuple[Any, ...], out: Any, prepared: _Prepared) -> None:
-        from kernel_dsl.runtime.dispatch import FastCalls, first
+        from kernel_dsl.runtime.plan.dispatch import FastCalls, first
 
         if self._fast is None:
             self._fast = FastCalls()
@@ -114,8 +114,8 @@ class Kernel:
 
     def _prepare(self, args: tuple[Any, ...], out: Any, interpret: Any) -> _Prepared:
         """Everything before the launch: arguments described, the kernel compiled and loaded."""
-        from kernel_dsl.runtime.arrays import is_array, view
-        from kernel_dsl.runtime.device import pick_device
+        from kernel_dsl.runtime.arrays.array_view import is_array, view
+        from kernel_dsl.runtime.devices.device import pick_device
 
         check_interpret(interpret, self.name)
         leaves, structure = flatten(args)
@@ -263,7 +263,7 @@ class Kernel:
         if isinstance(x, ShapeDtypeStruct):
             return ArrayInput(settled(x.shape, "lower"), x.dtype)
         if hasattr(x, "shape") and hasattr(x, "dtype") and not isinstance(x, np.generic):
-            from kernel_dsl.runtime.arrays import is_array, view
+            from kernel_dsl.runtime.arrays.array_view import is_array, view
 
             if is_array(x):
                 return _array_input(view(x))
@@ -332,14 +332,14 @@ class _Prepared:
 
 
 def _recording() -> bool:
-    from kernel_dsl.runtime import recording
+    from kernel_dsl.runtime.plan import recording
 
     return recording.current() is not None
 
 
 def _first_of(array: Any, shape: tuple[int, ...]) -> Any:
     """The first elements of a row-major array, where it has so many; else the array."""
-    from kernel_dsl.runtime.arrays import narrowed, view
+    from kernel_dsl.runtime.arrays.array_view import narrowed, view
 
     there = view(array)
     return narrowed(array, shape) if there.contiguous and there.size >= math.prod(shape) else array

@@ -15,7 +15,7 @@ from .stages import Stages, warn_of_remarks
 @once
 def kernel_cache() -> Any:
     """The process's cache of assembled kernels, in front of the disk's."""
-    from kernel_dsl.runtime.cache import KernelCache
+    from kernel_dsl.runtime.build.cache import KernelCache
     from kernel_dsl.runtime.disk_cache import DiskCache
 
     env = environment()
@@ -25,7 +25,7 @@ def kernel_cache() -> Any:
 @once
 def interpreted_cache() -> Any:
     """The process's cache of kernels that are not assembled: the interpreter takes PTX."""
-    from kernel_dsl.runtime.cache import KernelCache
+    from kernel_dsl.runtime.build.cache import KernelCache
 
     return KernelCache(None)
 
@@ -36,7 +36,7 @@ def _without_code(stages: Stages) -> Assembled:
 
 def load(stages: Stages, device: Any) -> Any:
     """The kernel on a device, compiled only where no kernel of the same text was."""
-    from kernel_dsl.runtime.cache import cache_key
+    from kernel_dsl.runtime.build.cache import cache_key
 
     target, params = stages.target.name, stages.params
     options = repr((params, stages.overlaps, stages.traced.outputs, stages.traced.output_tree))
@@ -58,7 +58,7 @@ def _load_machine_code(
 ) -> Any:
     """From the caches where it is there, with the places of today."""
     from kernel_dsl.runtime.assemble import AssemblerOptions, assembler_identity
-    from kernel_dsl.runtime.cache import cache_key
+    from kernel_dsl.runtime.build.cache import cache_key
     from kernel_dsl.runtime.errors import LoadError
 
     assembler = assembler_identity(AssemblerOptions(ptxas=environment().ptxas))

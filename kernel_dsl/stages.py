@@ -187,13 +187,13 @@ class Compiled:
     @public
     def sass(self) -> str:
         """The machine code as text, with the user's lines. Raises ToolMissing without nvdisasm or cuobjdump."""
-        from kernel_dsl.runtime.sass import sass
+        from kernel_dsl.runtime.build.sass import sass
 
         return sass(self.assembled)
 
     def save(self, path: Any) -> None:
         """Write it to a file that `kd.load_compiled` reads."""
-        from kernel_dsl.runtime.aot import save
+        from kernel_dsl.runtime.build.aot import save
 
         save(self.assembled, path)
 

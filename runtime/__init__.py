@@ -8,8 +8,8 @@ if __name__ != "kernel_dsl.runtime":
 
     give_way(__name__, __file__)
 else:
-    from .binding import bind
-    from .calls import call
-    from .device import pick_device
+    from .devices.device import pick_device
+    from .plan.binding import bind
+    from .plan.calls import call
 
     __all__ = ["bind", "call", "pick_device"]

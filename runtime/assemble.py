@@ -12,12 +12,13 @@ from pathlib import Path
 from kernel_dsl.compiled import Assembled, CompiledKernel, Remark, Resources
 from kernel_dsl.options import assembler_environment
 
-from . import driver, elf, tools
-from .device import cuda_device
-from .driver_assemble import assemble_with_driver
-from .occupancy import blocks_per_multiprocessor, target_limits
-from .problems import AssemblerError, ToolFailed, ToolMissing
-from .ptxas_log import Message, messages, usage, user_line
+from .build import elf, tools
+from .build.driver_assemble import assemble_with_driver
+from .build.occupancy import blocks_per_multiprocessor, target_limits
+from .build.problems import AssemblerError, ToolFailed, ToolMissing
+from .build.ptxas_log import Message, messages, usage, user_line
+from .devices import driver
+from .devices.device import cuda_device
 
 _ERRORS = ("error", "fatal")
 _LEAST_SECONDS = 30.0

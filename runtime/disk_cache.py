@@ -26,7 +26,7 @@ from kernel_dsl.compiled import Assembled, SourceLine
 from kernel_dsl.serialize import UNSEALED, ArtifactError, UnsavableError, pack, seal, seal_of, unpack
 from kernel_dsl.well_formed import problem
 
-from .marked_folder import ENTRY, LARGEST, UNFINISHED, FolderError, MarkedFolder, OpenFolder, UnmarkedError
+from .build.marked_folder import ENTRY, LARGEST, UNFINISHED, FolderError, MarkedFolder, OpenFolder, UnmarkedError
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from kernel_dsl.compiled import CompiledKernel
     from kernel_dsl.dtypes import DType
 
-    from .arrays import ArrayView
+    from .arrays.array_view import ArrayView
 
 
 class Error(diagnostics.Error):

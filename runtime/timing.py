@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from . import driver
-from .cuda_device import CudaDevice
-from .device import cuda_device
+from .devices import driver
+from .devices.cuda_device import CudaDevice
+from .devices.device import cuda_device
 
 Run = Callable[[], Any]
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from kernel_dsl.variables import variables
 
-from ..arrays import ArrayView
-from ..device import Device
+from ..arrays.array_view import ArrayView
+from ..devices.device import Device
 from .liveness import without_dead
 from .nodes import GraphError, KernelWork, Made, Node, Operand, Repeat, Slot
 from .plan import Block, Dependencies, ancestors, needed, place

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import memory
-from ..arrays import CPU, ArrayView
+from ..arrays.array_view import CPU, ArrayView
+from ..devices import memory
 
 
 def copy_params(cu: Any, target: ArrayView, source: ArrayView) -> list[tuple[Any, bool]]:

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from .. import driver, memory
-from ..arrays import ArrayView
+from ..arrays.array_view import ArrayView
+from ..devices import driver, memory
+from ..devices.launch import Launcher, check_attributes
 from ..errors import launch_error
-from ..launch import Launcher, check_attributes
 from .build import Program
 from .copies import copy_params, fill_params
 from .nodes import CopyWork, FillWork, GraphError, ImageWork, KernelWork, Node, Slot

@@ -15,11 +15,11 @@ from kernel_dsl.boundary import public, unguarded
 from kernel_dsl.tree import flatten, unflatten
 from kernel_dsl.variables import Symbol
 
-from .. import recording
-from ..arrays import ArrayView, frameworks, view
-from ..device import Dims
+from ..arrays.array_view import ArrayView, frameworks, view
+from ..devices.device import Dims
+from ..devices.streams import stream_handle
 from ..errors import ArgumentTypeError, ArgumentValueError, describe_array
-from ..streams import stream_handle
+from ..plan import recording
 from .build import Program, build
 from .cuda import CudaExec
 from .host import HostExec

@@ -6,8 +6,8 @@ import time
 
 import numpy as np
 
-from .. import driver, memory
-from ..arrays import CPU, ArrayView
+from ..arrays.array_view import CPU, ArrayView
+from ..devices import driver, memory
 from .build import Program
 from .nodes import CopyWork, FillWork, HostWork, Node, Slot
 from .plan import ALIGNMENT

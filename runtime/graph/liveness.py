@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from ..arrays import ArrayView
+from ..arrays.array_view import ArrayView
 from .record import Recording
 from .steps import Event
 

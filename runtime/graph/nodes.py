@@ -17,12 +17,13 @@ from kernel_dsl.dtypes import DType
 from kernel_dsl.target import Target
 from kernel_dsl.variables import evaluate
 
-from .. import memory, recording
-from ..args import check_overlaps, scalar_bytes
-from ..arrays import ArrayView
-from ..device import Dims, Loaded, LoadedImage
+from ..arrays.array_view import ArrayView
+from ..devices import memory
+from ..devices.device import Dims, Loaded, LoadedImage
+from ..devices.launch import check_attributes
 from ..errors import ArgumentTypeError, ArgumentValueError, Error
-from ..launch import check_attributes
+from ..plan import recording
+from ..plan.args import check_overlaps, scalar_bytes
 from .plan import Block
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from kernel_dsl.compiled import LaunchAttributes, PointerParam, TensorMapParam
 
-from ..arrays import ArrayView
-from ..launch import Launcher, ParamBuffer
+from ..arrays.array_view import ArrayView
+from ..devices.launch import Launcher, ParamBuffer
 from .nodes import ImageWork, KernelWork
 
 POINTER = struct.Struct("=Q")

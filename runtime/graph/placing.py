@@ -12,11 +12,11 @@ import numpy as np
 
 from kernel_dsl.tree import flatten, unflatten
 
-from .. import memory
-from ..arrays import CPU, ArrayView, frameworks, narrowed, view
-from ..device import cuda_device
+from ..arrays.array_view import CPU, ArrayView, frameworks, narrowed, view
+from ..devices import memory
+from ..devices.device import cuda_device
 from ..errors import ArgumentTypeError, ArgumentValueError, describe_array
-from ..signature import LongWayError, likeness, scan
+from ..plan.signature import LongWayError, likeness, scan
 from .build import Output, Program
 from .nodes import GraphError, Slot
 from .plan import ALIGNMENT

@@ -11,10 +11,10 @@ from typing import Any, cast
 from kernel_dsl.compiled import OutputSpec
 from kernel_dsl.variables import Symbol, Variable, Within, bound, evaluate, substituted, variables
 
-from ..arrays import ArrayView, Interop, frameworks, is_array, overlap, view
-from ..calls import Launch, PendingCall, allocate
-from ..device import Device, cuda_device, device_index
+from ..arrays.array_view import ArrayView, Interop, frameworks, is_array, overlap, view
+from ..devices.device import Device, cuda_device, device_index
 from ..errors import ArgumentTypeError, ArgumentValueError
+from ..plan.calls import Launch, PendingCall, allocate
 from .nodes import GraphError, Held, Made, Repeat
 from .steps import STEP, VIRTUAL, Event, copy_event, steps
 

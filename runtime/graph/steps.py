@@ -11,10 +11,10 @@ from typing import Any, cast
 from kernel_dsl.compiled import LaunchAttributes, OutputSpec
 from kernel_dsl.variables import bound, evaluate, variables
 
-from .. import recording
-from ..arrays import ArrayView, narrowed, row_major
-from ..calls import Launch, PendingCall, prepare
-from ..device import Loaded, LoadedImage
+from ..arrays.array_view import ArrayView, narrowed, row_major
+from ..devices.device import Loaded, LoadedImage
+from ..plan import recording
+from ..plan.calls import Launch, PendingCall, prepare
 from .nodes import CopyWork, FillWork, GraphError, Held, HostWork, ImageWork, KernelWork, Made, Repeat, Work
 
 # Memory that only replays have is given addresses here while recording: no device uses them.

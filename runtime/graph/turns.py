@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, cast
 
 from kernel_dsl import forking
 
-from .. import driver
+from ..devices import driver
 
 _STREAMS = 64  # streams come and go; their handles are not ours to track
 

@@ -60,8 +60,8 @@ def test_frameworks_are_imported_by_no_one(framework: str) -> None:
 
 
 def test_cuda_is_reached_through_the_driver_module_alone() -> None:
-    """`runtime/driver.py` holds the driver, `runtime/nvrtc.py` the compiler library; both at first use."""
-    allowed = {"runtime/driver.py", "runtime/nvrtc.py"}
+    """`runtime/devices/driver.py` holds the driver, `runtime/custom/nvrtc.py` the compiler library; both at first use."""
+    allowed = {"runtime/devices/driver.py", "runtime/custom/nvrtc.py"}
     found = {
         str(path.relative_to(ROOT))
         for package in ("kernel_dsl", "lowering", "runtime")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernel_dsl.compiled import Assembled
-from kernel_dsl.runtime import memory
+from kernel_dsl.runtime.devices import memory
 from kernel_dsl.target import DEFAULT
 
 

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from kernel_dsl.compiled import Assembled, Resources
-from kernel_dsl.runtime import driver, interpreter
-from kernel_dsl.runtime.aot import CompiledFile, load_compiled, save
+from kernel_dsl.runtime import interpreter
 from kernel_dsl.runtime.assemble import assemble, find_ptxas
+from kernel_dsl.runtime.build.aot import CompiledFile, load_compiled, save
+from kernel_dsl.runtime.devices import driver
 from kernel_dsl.runtime.errors import ArgumentTypeError, ArgumentValueError
 from kernel_dsl.runtime.graph import Graph
 from kernel_dsl.serialize import ArtifactError
@@ -27,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> FakeDevice:
     fake = FakeDevice({"axpy": axpy_body})
-    monkeypatch.setattr("kernel_dsl.runtime.aot.pick_device", lambda interpret, arrays: fake)
+    monkeypatch.setattr("kernel_dsl.runtime.build.aot.pick_device", lambda interpret, arrays: fake)
     return fake
 
 
@@ -150,7 +151,7 @@ import sys
 for name in ("llvmlite", "kernel_dsl.lowering"):
     sys.modules[name] = None  # as if it were not installed
 import numpy as np
-from kernel_dsl.runtime.aot import load_compiled
+from kernel_dsl.runtime.build.aot import load_compiled
 f = load_compiled(sys.argv[1])
 x = np.arange(1024, dtype=np.float32)
 y = f(x, 0.5, interpret=sys.argv[2] == "interpreter")

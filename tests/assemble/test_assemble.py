@@ -9,7 +9,6 @@ import pytest
 
 from kernel_dsl.compiled import SourceLine
 from kernel_dsl.options import assembler_environment
-from kernel_dsl.runtime import driver, tools
 from kernel_dsl.runtime.assemble import (
     AssemblerOptions,
     assemble,
@@ -18,9 +17,11 @@ from kernel_dsl.runtime.assemble import (
     ptxas_version,
     resources,
 )
-from kernel_dsl.runtime.driver import Availability
-from kernel_dsl.runtime.problems import AssemblerError, ToolMissing
-from kernel_dsl.runtime.ptxas_log import messages, user_line
+from kernel_dsl.runtime.build import tools
+from kernel_dsl.runtime.build.problems import AssemblerError, ToolMissing
+from kernel_dsl.runtime.build.ptxas_log import messages, user_line
+from kernel_dsl.runtime.devices import driver
+from kernel_dsl.runtime.devices.driver import Availability
 from kernel_dsl.target import TARGETS
 
 from .kernels import HEADER, axpy
@@ -232,7 +233,7 @@ def test_identity_follows_the_program(tmp_path: Path) -> None:
 @needs_ptxas
 def test_remarks_are_warnings_at_the_users_line(monkeypatch: pytest.MonkeyPatch) -> None:
     import kernel_dsl as kd
-    from kernel_dsl.runtime import ptxas_log
+    from kernel_dsl.runtime.build import ptxas_log
 
     @kd.kernel(out_type=lambda x: x)
     def double(x, out):

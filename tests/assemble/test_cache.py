@@ -19,8 +19,8 @@ import pytest
 
 from kernel_dsl import rooms
 from kernel_dsl.compiled import Assembled, Remark, Resources, SmemRegion, SourceLine
-from kernel_dsl.runtime import cache as cache_module
-from kernel_dsl.runtime.cache import KernelCache, cache_key, relocate, sources_hash
+from kernel_dsl.runtime.build import cache as cache_module
+from kernel_dsl.runtime.build.cache import KernelCache, cache_key, relocate, sources_hash
 from kernel_dsl.runtime.disk_cache import DiskCache
 
 from .kernels import axpy
@@ -61,7 +61,7 @@ def test_each_part_of_the_key_counts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_key_is_the_same_in_another_process() -> None:
     code = (
-        "from kernel_dsl.runtime.cache import cache_key;"
+        "from kernel_dsl.runtime.build.cache import cache_key;"
         "print(cache_key('ir', target='sm_90a', options='O(3)', assembler='ptxas 13.0.88'))"
     )
     root = Path(__file__).parents[2]
@@ -70,9 +70,9 @@ def test_the_key_is_the_same_in_another_process() -> None:
 
 
 def test_a_changed_source_of_ours_changes_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for folder in ("lowering/rules", "runtime"):
+    for folder in ("lowering/rules", "runtime/build"):
         (tmp_path / "kernel_dsl" / folder).mkdir(parents=True)
-    for name in ("assemble.py", "ptxas_log.py", "occupancy.py"):
+    for name in ("assemble.py", "build/ptxas_log.py", "build/occupancy.py"):
         (tmp_path / "kernel_dsl" / "runtime" / name).write_text(name)
     rule = tmp_path / "kernel_dsl" / "lowering" / "rules" / "add.py"
     rule.write_text("a = 1\n")

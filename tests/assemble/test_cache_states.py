@@ -20,9 +20,9 @@ import pytest
 import kernel_dsl as kd
 from kernel_dsl import loading, options
 from kernel_dsl.__main__ import main
-from kernel_dsl.runtime.cache import KernelCache
+from kernel_dsl.runtime.build.cache import KernelCache
+from kernel_dsl.runtime.build.marked_folder import MARKER, OpenFolder
 from kernel_dsl.runtime.disk_cache import FOLDER, DiskCache
-from kernel_dsl.runtime.marked_folder import MARKER, OpenFolder
 from tests.conftest import ROOT
 
 from .test_cache import KEYS, entries, made

@@ -11,8 +11,9 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl.__main__ import CommandError, main, parse_argument
-from kernel_dsl.runtime import doctor, driver, tools
 from kernel_dsl.runtime.assemble import find_ptxas
+from kernel_dsl.runtime.build import doctor, tools
+from kernel_dsl.runtime.devices import driver
 from kernel_dsl.runtime.disk_cache import DiskCache
 from tests.assemble.test_cache import KEYS, made
 

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from kernel_dsl.compiled import Assembled, OutputSpec, Resources
-from kernel_dsl.runtime import elf
-from kernel_dsl.runtime.aot import load_compiled, save
 from kernel_dsl.runtime.assemble import assemble, find_ptxas
-from kernel_dsl.runtime.cache import KernelCache
+from kernel_dsl.runtime.build import elf
+from kernel_dsl.runtime.build.aot import load_compiled, save
+from kernel_dsl.runtime.build.cache import KernelCache
+from kernel_dsl.runtime.build.marked_folder import MARKER
 from kernel_dsl.runtime.disk_cache import DiskCache
 from kernel_dsl.runtime.errors import ArgumentTypeError
-from kernel_dsl.runtime.marked_folder import MARKER
 from kernel_dsl.serialize import UNSEALED, ArtifactError, pack, seal, unpack
 from kernel_dsl.well_formed import problem
 from tests.conftest import ROOT
@@ -181,8 +181,8 @@ def test_nothing_that_reads_files_can_run_what_is_in_them() -> None:
         "kernel_dsl/serialize.py",
         "kernel_dsl/well_formed.py",
         "runtime/disk_cache.py",
-        "runtime/aot.py",
-        "runtime/cache.py",
+        "runtime/build/aot.py",
+        "runtime/build/cache.py",
     ):
         for node in ast.walk(ast.parse((ROOT / name).read_text())):
             named = {a.name for a in node.names} if isinstance(node, (ast.Import, ast.ImportFrom)) else set()

@@ -17,10 +17,10 @@ import pytest
 import kernel_dsl as kd
 from kernel_dsl.__main__ import main
 from kernel_dsl.runtime import assemble as module
-from kernel_dsl.runtime import tools
 from kernel_dsl.runtime.assemble import AssemblerOptions, assemble, assembler_identity, find_ptxas
-from kernel_dsl.runtime.problems import AssemblerError, ToolFailed, ToolMissing
-from kernel_dsl.runtime.sass import sass
+from kernel_dsl.runtime.build import tools
+from kernel_dsl.runtime.build.problems import AssemblerError, ToolFailed, ToolMissing
+from kernel_dsl.runtime.build.sass import sass
 from tests.conftest import ROOT
 
 from .kernels import axpy
@@ -172,7 +172,7 @@ def test_a_version_that_does_not_come(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_an_nvdisasm_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kernel_dsl.runtime.sass._SECONDS", 0.5)
+    monkeypatch.setattr("kernel_dsl.runtime.build.sass._SECONDS", 0.5)
     for what in ("hangs", "is killed", "is no program"):
         path = program(tmp_path, SCRIPTS[what][0], "nvdisasm")
         with pytest.raises(ToolFailed, match=str(path)):

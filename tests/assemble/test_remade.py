@@ -13,7 +13,7 @@ import pytest
 import kernel_dsl as kd
 from kernel_dsl import loading
 from kernel_dsl.runtime.assemble import find_ptxas
-from kernel_dsl.runtime.cache import KernelCache
+from kernel_dsl.runtime.build.cache import KernelCache
 from kernel_dsl.runtime.disk_cache import DiskCache
 from kernel_dsl.runtime.errors import LoadError
 from kernel_dsl.stages import Stages
@@ -147,7 +147,7 @@ def test_a_kernel_that_the_device_does_not_take_is_compiled_again(
 
 @pytest.mark.skipif(find_ptxas() is None, reason="no ptxas on this machine")
 def test_a_kernel_from_the_cache_warns_as_a_fresh_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from kernel_dsl.runtime import ptxas_log
+    from kernel_dsl.runtime.build import ptxas_log
 
     said = ptxas_log.messages("ptxas info    : (C7510) Potential Performance Loss: something is serialized")
     monkeypatch.setattr("kernel_dsl.runtime.assemble.messages", lambda log: said)
@@ -164,7 +164,7 @@ def test_a_kernel_of_the_library_is_found_without_a_trace(tmp_path: Path, monkey
     """By what decides its trace, with the line of today's call; one with a function of the user's is traced."""
     from kernel_dsl.library.persistent_matmul import MatmulConfig, Problem, matmul_kernel
 
-    monkeypatch.setattr("kernel_dsl.runtime.device.pick_device", lambda interpret, views: NoDevice())
+    monkeypatch.setattr("kernel_dsl.runtime.devices.device.pick_device", lambda interpret, views: NoDevice())
     a = np.zeros((128, 64), kd.bfloat16.numpy)
     problem = Problem(128, 128, 64, kd.bfloat16, kd.bfloat16, kd.bfloat16, b_transposed=True)
     small = MatmulConfig(tile_m=128, tile_n=64, stages=2, epilogue_n=32)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from kernel_dsl.runtime import tools
 from kernel_dsl.runtime.assemble import assemble, find_ptxas
-from kernel_dsl.runtime.problems import ToolMissing
-from kernel_dsl.runtime.sass import sass
+from kernel_dsl.runtime.build import tools
+from kernel_dsl.runtime.build.problems import ToolMissing
+from kernel_dsl.runtime.build.sass import sass
 
 from .kernels import axpy
 

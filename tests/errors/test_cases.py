@@ -20,7 +20,7 @@ PATHS = sorted(CASES.glob("*.py"))
 @pytest.fixture
 def launches(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What was launched on the interpreter."""
-    from kernel_dsl.runtime import interpreter_device
+    from kernel_dsl.runtime.devices import interpreter_device
 
     seen: list[Any] = []
     for name in dir(interpreter_device):

@@ -23,7 +23,7 @@ def test_all_are_found() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_main(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """`main()` ends without a failed check, and says what it checked."""
-    from kernel_dsl.runtime.nvrtc import NvrtcUnavailableError
+    from kernel_dsl.runtime.custom.nvrtc import NvrtcUnavailableError
 
     try:
         importlib.import_module(f"examples.{name}").main()

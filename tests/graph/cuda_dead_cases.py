@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernel_dsl.runtime.arrays import view
+from kernel_dsl.runtime.arrays.array_view import view
 
 from .cuda_played import CudaKernel, DeviceArray, host
 from .dead_programs import BODIES, bounds, check

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from kernel_dsl.compiled import LaunchAttributes
-from kernel_dsl.runtime.arrays import view
+from kernel_dsl.runtime.arrays.array_view import view
 from kernel_dsl.runtime.errors import ArgumentValueError, LaunchError
 from kernel_dsl.runtime.graph import Graph, GraphError, Variable
 

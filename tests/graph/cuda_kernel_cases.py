@@ -11,9 +11,9 @@ import pytest
 
 from kernel_dsl.compiled import PointerParam, TensorMapParam, Workspace
 from kernel_dsl.dtypes import int32
+from kernel_dsl.runtime.custom.image import precompiled_cuda_kernel
 from kernel_dsl.runtime.errors import ArgumentValueError
 from kernel_dsl.runtime.graph import Graph, Variable
-from kernel_dsl.runtime.image import precompiled_cuda_kernel
 
 from .cuda_played import (
     DOUBLE,

@@ -16,9 +16,10 @@ import pytest
 if not os.environ.get("KERNEL_DSL_FAKE_CUDA"):
     pytest.skip("needs the driver of test_fake_cuda_graph.py", allow_module_level=True)
 
-from kernel_dsl.runtime import calls, memory
-from kernel_dsl.runtime.arrays import CPU, view
-from kernel_dsl.runtime.device import cuda_device
+from kernel_dsl.runtime.arrays.array_view import CPU, view
+from kernel_dsl.runtime.devices import memory
+from kernel_dsl.runtime.devices.device import cuda_device
+from kernel_dsl.runtime.plan import calls
 
 from .kernels import Kernel, like
 

@@ -14,7 +14,7 @@ from kernel_dsl.compiled import (
     ScalarParam,
     SourceLine,
 )
-from kernel_dsl.runtime import calls, recording
+from kernel_dsl.runtime.plan import calls, recording
 from tests.assemble.fake import FakeDevice
 
 N = 4096

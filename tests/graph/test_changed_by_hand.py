@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
-from kernel_dsl.runtime.nvrtc import unavailable
+from kernel_dsl.runtime.custom.nvrtc import unavailable
 
 X = np.arange(8, dtype=np.float32)
 Y = np.full(8, 10, np.float32)

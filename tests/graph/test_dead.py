@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kernel_dsl as kd
-from kernel_dsl.runtime import nvrtc
-from kernel_dsl.runtime.effects import may_have_effects
+from kernel_dsl.runtime.custom import nvrtc
+from kernel_dsl.runtime.custom.effects import may_have_effects
 from kernel_dsl.runtime.errors import ArgumentTypeError, ArgumentValueError
 from kernel_dsl.runtime.graph import Graph
 from kernel_dsl.runtime.graph.liveness import _Spans

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
-from kernel_dsl.runtime import driver
-from kernel_dsl.runtime.image import precompiled_cuda_kernel
+from kernel_dsl.runtime.custom.image import precompiled_cuda_kernel
+from kernel_dsl.runtime.devices import driver
 from tests.runtime.gpu.support import needs_hopper
 
 from .test_interpreted import AXPB

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
-from kernel_dsl.runtime.image import precompiled_cuda_kernel
+from kernel_dsl.runtime.custom.image import precompiled_cuda_kernel
 from tests.assemble.kernels import HEADER
 
 AXPB = (

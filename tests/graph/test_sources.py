@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
-from kernel_dsl.runtime import nvrtc
+from kernel_dsl.runtime.custom import nvrtc
 
 pytestmark = pytest.mark.skipif(bool(nvrtc.unavailable()), reason=nvrtc.unavailable() or "NVRTC")
 

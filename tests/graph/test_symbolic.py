@@ -280,7 +280,7 @@ def test_what_a_replay_returns_is_made_again_for_another_shape_alone() -> None:
 
 
 def test_untraced_kernels_have_outputs_of_their_shape() -> None:
-    from kernel_dsl.runtime import nvrtc
+    from kernel_dsl.runtime.custom import nvrtc
 
     if nvrtc.unavailable():
         pytest.skip(nvrtc.unavailable())

@@ -9,9 +9,9 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl.errors import VariableUse, VariableValue
+from kernel_dsl.runtime.custom.source import cuda_kernel
 from kernel_dsl.runtime.errors import ArgumentTypeError, ArgumentValueError
 from kernel_dsl.runtime.graph import Graph, Variable
-from kernel_dsl.runtime.source import cuda_kernel
 
 from .kernels import Kernel, ints, like
 

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernel_dsl.runtime import driver, nvrtc
-from kernel_dsl.runtime.nvrtc import CompileError
+from kernel_dsl.runtime.custom import nvrtc
+from kernel_dsl.runtime.custom.nvrtc import CompileError
+from kernel_dsl.runtime.devices import driver
 
 FAKE = bool(os.environ.get("KERNEL_DSL_FAKE_CUDA"))
 

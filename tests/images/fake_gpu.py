@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from kernel_dsl.runtime import cuda_device, memory, nvrtc
+from kernel_dsl.runtime.custom import nvrtc
+from kernel_dsl.runtime.devices import cuda_device, memory
 from kernel_dsl.runtime.interpreter import GlobalMemory, parse, run
 from tests.runtime.fake import CALLBACK, LIB, Launch
 

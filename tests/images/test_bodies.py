@@ -11,8 +11,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from kernel_dsl.runtime.metal import metal_kernel
-from kernel_dsl.runtime.source import cuda_kernel
+from kernel_dsl.runtime.custom.metal.metal import metal_kernel
+from kernel_dsl.runtime.custom.source import cuda_kernel
 
 from .conftest import compile_error
 

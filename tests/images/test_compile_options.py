@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
+from kernel_dsl.runtime.custom.metal.metal import metal_kernel
+from kernel_dsl.runtime.custom.nvrtc import CompileError
+from kernel_dsl.runtime.custom.source import cuda_kernel
 from kernel_dsl.runtime.errors import ArgumentTypeError, ArgumentValueError
-from kernel_dsl.runtime.metal import metal_kernel
-from kernel_dsl.runtime.nvrtc import CompileError
-from kernel_dsl.runtime.source import cuda_kernel
 
 from .conftest import one_block
 

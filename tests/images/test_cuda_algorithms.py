@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernel_dsl.runtime import nvrtc
-from kernel_dsl.runtime.source import cuda_kernel
+from kernel_dsl.runtime.custom import nvrtc
+from kernel_dsl.runtime.custom.source import cuda_kernel
 
 from .conftest import one_block
 

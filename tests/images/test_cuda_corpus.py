@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from kernel_dsl.runtime.source import cuda_kernel
+from kernel_dsl.runtime.custom.source import cuda_kernel
 
 pytestmark = pytest.mark.usefixtures("compiler")
 

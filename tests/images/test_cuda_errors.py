@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kernel_dsl.runtime.body import check_body
+from kernel_dsl.runtime.custom.body import check_body
+from kernel_dsl.runtime.custom.nvrtc import CompileError, compile_source
+from kernel_dsl.runtime.custom.source import cuda_kernel
 from kernel_dsl.runtime.errors import ArgumentTypeError, ArgumentValueError, LoadError
-from kernel_dsl.runtime.nvrtc import CompileError, compile_source
-from kernel_dsl.runtime.source import cuda_kernel
 
 from .conftest import compile_error, one_block
 

@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from kernel_dsl.runtime.source import cuda_kernel
+from kernel_dsl.runtime.custom.source import cuda_kernel
 
 from .conftest import one_block
 

@@ -7,7 +7,7 @@ import importlib
 import numpy as np
 import pytest
 
-from kernel_dsl.runtime.metal import metal_kernel
+from kernel_dsl.runtime.custom.metal.metal import metal_kernel
 
 pytestmark = pytest.mark.usefixtures("compiler")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kernel_dsl.runtime.body import locate
+from kernel_dsl.runtime.custom.body import locate
 
 FILE = '''\
 import kernel_dsl as kd

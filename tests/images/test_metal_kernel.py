@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from kernel_dsl.runtime.custom.metal.metal import metal_kernel
 from kernel_dsl.runtime.errors import ArgumentTypeError, ArgumentValueError
-from kernel_dsl.runtime.metal import metal_kernel
 
 from .conftest import compile_error
 

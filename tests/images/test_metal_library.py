@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from kernel_dsl.runtime.metal import metal_kernel
+from kernel_dsl.runtime.custom.metal.metal import metal_kernel
 
 pytestmark = pytest.mark.usefixtures("compiler")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernel_dsl.runtime.msl import reads, translate
+from kernel_dsl.runtime.custom.metal.msl import reads, translate
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from kernel_dsl.runtime import nvrtc
-from kernel_dsl.runtime.nvrtc import HEADERS_END, CompileError, NvrtcUnavailableError, compile_source
-from kernel_dsl.runtime.source import INCLUDE
+from kernel_dsl.runtime.custom import nvrtc
+from kernel_dsl.runtime.custom.nvrtc import HEADERS_END, CompileError, NvrtcUnavailableError, compile_source
+from kernel_dsl.runtime.custom.source import INCLUDE
 
 KERNEL = 'extern "C" __global__ void k(float* x) { x[threadIdx.x] += 1; }'
 

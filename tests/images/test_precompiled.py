@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernel_dsl.runtime import memory, nvrtc
-from kernel_dsl.runtime.arrays import CPU, view
+from kernel_dsl.runtime.arrays.array_view import CPU, view
+from kernel_dsl.runtime.custom import nvrtc
+from kernel_dsl.runtime.custom.image import precompiled_cuda_kernel
+from kernel_dsl.runtime.devices import memory
 from kernel_dsl.runtime.errors import ArgumentTypeError, ArgumentValueError, DeviceError, Error, LoadError
-from kernel_dsl.runtime.image import precompiled_cuda_kernel
 
 from .conftest import FAKE
 
@@ -254,8 +255,8 @@ def test_device_arrays_in_the_interpreter(x):
 def test_cubin_of_the_gpu(x, gpu):
     if nvrtc.unavailable():
         pytest.skip(nvrtc.unavailable())
-    from kernel_dsl.runtime.body import gpu_architecture
-    from kernel_dsl.runtime.device import cuda_device
+    from kernel_dsl.runtime.custom.body import gpu_architecture
+    from kernel_dsl.runtime.devices.device import cuda_device
 
     source = """extern "C" __global__ void scale(const float* x, float* out, bool negate, int n, float a, double shift) {
       int i = blockIdx.x * blockDim.x + threadIdx.x;

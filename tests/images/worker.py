@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernel_dsl.runtime import nvrtc
+from kernel_dsl.runtime.custom import nvrtc
 
 
 def compile_ptx(text: str, more: dict[str, Any]) -> bytes:

@@ -11,7 +11,7 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl.lowering.rules import matrix
-from kernel_dsl.runtime.cache import KernelCache
+from kernel_dsl.runtime.build.cache import KernelCache
 from kernel_dsl.runtime.interpreter import HazardKind as K
 
 from .launching import SCHEDULES

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from kernel_dsl.runtime.image import precompiled_cuda_kernel
+from kernel_dsl.runtime.custom.image import precompiled_cuda_kernel
 
 from .launching import PTX
 

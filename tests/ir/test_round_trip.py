@@ -94,14 +94,14 @@ def test_examples(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Kernel, "_trace", watch)
     monkeypatch.setattr("sys.argv", [str(path)])
-    from kernel_dsl.runtime import interpreter_device
+    from kernel_dsl.runtime.devices import interpreter_device
 
     for name, cls in vars(interpreter_device).items():
         if isinstance(cls, type) and "launch" in vars(cls) and cls.__module__ == interpreter_device.__name__:
             monkeypatch.setattr(cls, "launch", lambda *_, **__: None)  # the kernels are traced, and need not run
             assert name
     spec.loader.exec_module(module)
-    from kernel_dsl.runtime.nvrtc import NvrtcUnavailableError
+    from kernel_dsl.runtime.custom.nvrtc import NvrtcUnavailableError
 
     with contextlib.suppress(AssertionError, NvrtcUnavailableError):  # nor are their results right then
         module.main()

@@ -28,11 +28,9 @@ from kernel_dsl.compiled import (
     Workspace,
 )
 from kernel_dsl.dtypes import bfloat16, float32, float64, uint8
-from kernel_dsl.runtime import driver, memory
-from kernel_dsl.runtime.arrays import view
-from kernel_dsl.runtime.binding import bind
-from kernel_dsl.runtime.device import cuda_device
-from kernel_dsl.runtime.dispatch import MISS, FastCalls
+from kernel_dsl.runtime.arrays.array_view import view
+from kernel_dsl.runtime.devices import driver, memory
+from kernel_dsl.runtime.devices.device import cuda_device
 from kernel_dsl.runtime.errors import (
     ArgumentTypeError,
     ArgumentValueError,
@@ -40,6 +38,8 @@ from kernel_dsl.runtime.errors import (
     LoadError,
     OutOfMemoryError,
 )
+from kernel_dsl.runtime.plan.binding import bind
+from kernel_dsl.runtime.plan.dispatch import MISS, FastCalls
 
 from .fake import (
     BLOCKS,

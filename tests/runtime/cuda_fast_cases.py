@@ -19,10 +19,10 @@ if not os.environ.get("KERNEL_DSL_FAKE_CUDA"):
 from kernel_dsl import runtime
 from kernel_dsl.compiled import PointerParam, ScalarParam
 from kernel_dsl.dtypes import float32
-from kernel_dsl.runtime.arrays import ArrayView
-from kernel_dsl.runtime.device import cuda_device
-from kernel_dsl.runtime.dispatch import MISS, FastCalls, first
+from kernel_dsl.runtime.arrays.array_view import ArrayView
+from kernel_dsl.runtime.devices.device import cuda_device
 from kernel_dsl.runtime.errors import LaunchError, OutOfMemoryError
+from kernel_dsl.runtime.plan.dispatch import MISS, FastCalls, first
 
 from .fake import ENCODES, LIB, Launch, Player, count, player
 from .gpu.support import tile_kernel
@@ -36,7 +36,7 @@ X = np.random.default_rng(0).standard_normal(32).astype(np.float32)
 def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
     """torch, with CPU tensors taken for tensors on GPU 0, whose memory is host memory here."""
     module = pytest.importorskip("torch")
-    from kernel_dsl.runtime.interop import torch as interop
+    from kernel_dsl.runtime.arrays.interop import torch as interop
 
     real = interop.INTEROP.view
 
@@ -279,7 +279,7 @@ def test_one_array_in_three_places(player: Player, torch: Any) -> None:
 def test_fast_calls_with_and_without_the_frameworks_own_comparison(
     player: Player, torch: Any, monkeypatch: pytest.MonkeyPatch, compared: bool
 ) -> None:
-    from kernel_dsl.runtime.interop import torch as interop
+    from kernel_dsl.runtime.arrays.interop import torch as interop
 
     assert interop._can_compare(), "this torch's guards are not what they were"
     if not compared:
@@ -320,7 +320,7 @@ def test_an_interrupted_launch_leaves_the_fast_way_open(player: Player, torch: A
 @pytest.fixture
 def memory_left(torch: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """An allocator that raises what the list holds, while it holds something."""
-    from kernel_dsl.runtime.interop import torch as interop
+    from kernel_dsl.runtime.arrays.interop import torch as interop
 
     to_raise: list[Any] = []
 

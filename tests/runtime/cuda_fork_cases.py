@@ -15,8 +15,8 @@ if not os.environ.get("KERNEL_DSL_FAKE_CUDA"):
 
 import kernel_dsl as kd
 from kernel_dsl import runtime
-from kernel_dsl.runtime import driver
-from kernel_dsl.runtime.device import cuda_device, pick_device
+from kernel_dsl.runtime.devices import driver
+from kernel_dsl.runtime.devices.device import cuda_device, pick_device
 from kernel_dsl.runtime.errors import DeviceError
 
 from .fake import Player, player

@@ -16,12 +16,14 @@ import pytest
 if not os.environ.get("KERNEL_DSL_FAKE_CUDA"):
     pytest.skip("needs the driver of test_fake_cuda.py", allow_module_level=True)
 
-from kernel_dsl.runtime import body, foreign, image, metal, recording, source
+from kernel_dsl.runtime.custom import body, foreign, image, source
+from kernel_dsl.runtime.custom.image import precompiled_cuda_kernel
+from kernel_dsl.runtime.custom.metal import metal
+from kernel_dsl.runtime.custom.metal.metal import metal_kernel
+from kernel_dsl.runtime.custom.seen_calls import SeenCalls
+from kernel_dsl.runtime.custom.source import cuda_kernel
 from kernel_dsl.runtime.errors import ArgumentTypeError, ArgumentValueError, LaunchError, OutOfMemoryError
-from kernel_dsl.runtime.image import precompiled_cuda_kernel
-from kernel_dsl.runtime.metal import metal_kernel
-from kernel_dsl.runtime.seen_calls import SeenCalls
-from kernel_dsl.runtime.source import cuda_kernel
+from kernel_dsl.runtime.plan import recording
 
 from .cuda_fast_cases import memory_left, torch
 from .fake import LIB, Launch, Player, player

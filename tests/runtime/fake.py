@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from kernel_dsl.dtypes import float32
-from kernel_dsl.runtime import memory
-from kernel_dsl.runtime.arrays import ArrayView, row_major
+from kernel_dsl.runtime.arrays.array_view import ArrayView, row_major
+from kernel_dsl.runtime.devices import memory
 
 LIB = ctypes.CDLL("libcuda.so.1")
 LIB.fake_count.restype = ctypes.c_long

@@ -19,9 +19,9 @@ from kernel_dsl.compiled import (
     TensorMapParam,
 )
 from kernel_dsl.dtypes import float32
-from kernel_dsl.runtime.args import ParamLayout, check_arrays, find_overlaps, scalar_bytes
-from kernel_dsl.runtime.arrays import view
+from kernel_dsl.runtime.arrays.array_view import view
 from kernel_dsl.runtime.errors import ArgumentTypeError, ArgumentValueError
+from kernel_dsl.runtime.plan.args import ParamLayout, check_arrays, find_overlaps, scalar_bytes
 
 from .kernels import scale
 

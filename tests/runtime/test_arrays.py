@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from kernel_dsl.dtypes import ALL, bfloat16, float32, float64, int32
-from kernel_dsl.runtime import dlpack, memory
-from kernel_dsl.runtime.arrays import ArrayView, is_array, overlap, row_major, view
+from kernel_dsl.runtime.arrays import dlpack
+from kernel_dsl.runtime.arrays.array_view import ArrayView, is_array, overlap, row_major, view
+from kernel_dsl.runtime.devices import memory
 from kernel_dsl.runtime.errors import ArgumentTypeError, ArgumentValueError
 
 

@@ -16,11 +16,12 @@ from kernel_dsl import runtime
 from kernel_dsl.compiled import LaunchAttributes, OutputSpec, Workspace
 from kernel_dsl.dtypes import bfloat16, float32
 from kernel_dsl.interpret_params import InterpretParams
-from kernel_dsl.runtime import driver, interpreter
-from kernel_dsl.runtime.arrays import view
-from kernel_dsl.runtime.device import interpreter_device, pick_device
-from kernel_dsl.runtime.dispatch import MISS, FastCalls, signature_of
+from kernel_dsl.runtime import interpreter
+from kernel_dsl.runtime.arrays.array_view import view
+from kernel_dsl.runtime.devices import driver
+from kernel_dsl.runtime.devices.device import interpreter_device, pick_device
 from kernel_dsl.runtime.errors import ArgumentTypeError, ArgumentValueError, DeviceError, OutOfMemoryError
+from kernel_dsl.runtime.plan.dispatch import MISS, FastCalls, signature_of
 
 from .gpu.support import tile_kernel
 from .kernels import STRIDES, scale, scale_ptx
@@ -304,7 +305,7 @@ def test_device_choice_without_a_gpu(caplog: pytest.LogCaptureFixture, monkeypat
     monkeypatch.setattr(logging.getLogger("kernel_dsl"), "disabled", False)
     with pytest.raises(DeviceError, match="interpret=False asks for a GPU"):
         pick_device(False)
-    from kernel_dsl.runtime import device
+    from kernel_dsl.runtime.devices import device
 
     device._say_no_gpu.cache_clear()
     with caplog.at_level(logging.INFO, logger="kernel_dsl"):
@@ -368,6 +369,6 @@ def test_interpreted_calls_have_no_fast_way() -> None:
 )
 def test_machine_code_runs_within_its_major_version(built: str, here: str, runs: bool) -> None:
     """What does not run is compiled from its PTX by the driver."""
-    from kernel_dsl.runtime.cuda_device import _runs
+    from kernel_dsl.runtime.devices.cuda_device import _runs
 
     assert _runs(built, here) is runs

@@ -18,8 +18,10 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl import forking
-from kernel_dsl.runtime import cache, disk_cache, recording
+from kernel_dsl.runtime import disk_cache
+from kernel_dsl.runtime.build import cache
 from kernel_dsl.runtime.graph import turns
+from kernel_dsl.runtime.plan import recording
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
@@ -123,7 +125,7 @@ def test_locks_that_another_thread_holds_are_free_in_a_child() -> None:
 
 
 def guards() -> list[Any]:
-    from kernel_dsl.runtime import nvrtc
+    from kernel_dsl.runtime.custom import nvrtc
 
     return [nvrtc._lock]
 
@@ -133,7 +135,7 @@ def test_a_fork_waits_for_a_compiler_at_work(which: str) -> None:
     from llvmlite.binding import ffi
 
     import kernel_dsl.lowering.llvm  # noqa: F401
-    from kernel_dsl.runtime import nvrtc
+    from kernel_dsl.runtime.custom import nvrtc
 
     guard = ffi.lib._lock if which == "llvm" else nvrtc._lock
     busy, order = threading.Event(), []

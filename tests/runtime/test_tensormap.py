@@ -10,10 +10,10 @@ import pytest
 from kernel_dsl import dtypes
 from kernel_dsl.compiled import OobFill, Swizzle, TensorMapParam
 from kernel_dsl.dtypes import float16, float32
-from kernel_dsl.runtime.arrays import ArrayView, row_major
+from kernel_dsl.runtime.arrays.array_view import ArrayView, row_major
+from kernel_dsl.runtime.devices.memory import alike
+from kernel_dsl.runtime.devices.tensormap import plan, refusal
 from kernel_dsl.runtime.errors import ArgumentValueError
-from kernel_dsl.runtime.memory import alike
-from kernel_dsl.runtime.tensormap import plan, refusal
 
 
 def array(shape: tuple[int, ...], strides: Any = None, dtype: Any = float32, address: int = 4096) -> Any:

@@ -17,7 +17,7 @@ import pytest
 import kernel_dsl as kd
 from kernel_dsl import loading
 from kernel_dsl.lazy import once
-from kernel_dsl.runtime.cache import KernelCache
+from kernel_dsl.runtime.build.cache import KernelCache
 from kernel_dsl.runtime.disk_cache import DiskCache
 from kernel_dsl.runtime.errors import ArgumentTypeError
 from tests.assemble.test_cache import KEYS, made
@@ -183,7 +183,7 @@ def test_bound_calls_and_files_of_all(tmp_path: Path) -> None:
     x = np.arange(48, dtype=np.float32)
     kernel = chain(2, 0.5)
     path = tmp_path / "kernel.kd"
-    from kernel_dsl.runtime.aot import save
+    from kernel_dsl.runtime.build.aot import save
 
     save(kernel.lower(x).kernel, path)
     loaded = kd.load_compiled(path)

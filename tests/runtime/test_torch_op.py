@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import kernel_dsl as kd
-from kernel_dsl.runtime import driver
+from kernel_dsl.runtime.devices import driver
 from kernel_dsl.runtime.errors import ArgumentTypeError
 
 torch = pytest.importorskip("torch")

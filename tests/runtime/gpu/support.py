@@ -15,7 +15,7 @@ from kernel_dsl.compiled import (
     TensorMapParam,
 )
 from kernel_dsl.dtypes import float32
-from kernel_dsl.runtime import driver
+from kernel_dsl.runtime.devices import driver
 
 GPU = [
     pytest.mark.gpu,
@@ -25,7 +25,7 @@ GPU = [
 
 def needs_hopper() -> None:
     """Skip where clusters and TMA are missing."""
-    from kernel_dsl.runtime.device import cuda_device
+    from kernel_dsl.runtime.devices.device import cuda_device
     from kernel_dsl.target import Feature
 
     if not cuda_device().target.supports(Feature.TMA):

@@ -15,11 +15,11 @@ import pytest
 
 from kernel_dsl import runtime
 from kernel_dsl.compiled import LaunchAttributes, Workspace
-from kernel_dsl.runtime import memory
-from kernel_dsl.runtime.arrays import view
-from kernel_dsl.runtime.device import cuda_device, interpreter_device, pick_device
-from kernel_dsl.runtime.dispatch import MISS, FastCalls
+from kernel_dsl.runtime.arrays.array_view import view
+from kernel_dsl.runtime.devices import memory
+from kernel_dsl.runtime.devices.device import cuda_device, interpreter_device, pick_device
 from kernel_dsl.runtime.errors import ArgumentValueError, LoadError, OutOfMemoryError
+from kernel_dsl.runtime.plan.dispatch import MISS, FastCalls
 from kernel_dsl.runtime.timing import device_times, host_times
 
 from ..kernels import STRIDES, scale, scale_ptx
@@ -92,7 +92,7 @@ def test_strides_fills_aliases(torch: Any) -> None:
 def test_strided_copies_and_fills_of_every_rank(torch: Any) -> None:
     rng = np.random.default_rng(3)
     device = cuda_device()
-    from kernel_dsl.runtime import driver
+    from kernel_dsl.runtime.devices import driver
 
     for index in (np.s_[::2, 1:, ::3], np.s_[:, 1:3, :], np.s_[1:3, 2:5, 4:9], np.s_[...]):
         data = torch.from_numpy(rng.standard_normal((4, 6, 10))).cuda()
@@ -398,7 +398,7 @@ def test_out_of_memory_survives(torch: Any) -> None:
 CHILD = """
 import numpy as np, pytest, dataclasses
 from kernel_dsl import runtime
-from kernel_dsl.runtime.device import cuda_device
+from kernel_dsl.runtime.devices.device import cuda_device
 from kernel_dsl.runtime.errors import LaunchError
 from tests.runtime.kernels import scale
 from tests.runtime.gpu.support import FAULT_PTX, any_gpu
@@ -435,7 +435,7 @@ def test_an_illegal_address_is_a_launch_error() -> None:
 
 
 def free_bytes() -> int:
-    from kernel_dsl.runtime import driver
+    from kernel_dsl.runtime.devices import driver
 
     device = cuda_device()
     device.synchronize()

@@ -10,7 +10,7 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl.loading import kernel_cache
-from kernel_dsl.runtime import nvrtc
+from kernel_dsl.runtime.custom import nvrtc
 from kernel_dsl.runtime.errors import ArgumentValueError
 
 from .support import GPU

@@ -1,0 +1,1 @@
+"""Arrays of every framework, as views."""

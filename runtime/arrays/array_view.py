@@ -1,0 +1,250 @@
+"""`ArrayView`:
+
+any framework's array as an address, a shape and strides. Nothing is copied to make one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Protocol
+
+import numpy as np
+
+from kernel_dsl.dtypes import DType
+
+from ..errors import ArgumentTypeError
+
+CPU: tuple[str, int] = ("cpu", 0)
+
+
+@dataclass(slots=True, eq=False)
+class ArrayView:
+    """Memory that a kernel reads or writes.
+
+    `address` is where element [0, ..., 0] lies, `strides` are in elements (negative and zero ones
+    are legal). `device` is ("cpu", 0) or ("cuda", index). `owner` keeps the memory alive.
+    """
+
+    address: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: DType
+    device: tuple[str, int]
+    framework: str
+    readonly: bool = False
+    owner: Any = None
+
+    @property
+    def size(self) -> int:
+        """Elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements, gaps not counted."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def contiguous(self) -> bool:
+        """Row-major and gapless; axes of extent 1 may have any stride, and arrays without elements
+        any strides.
+        """
+        expected = 1
+        if 0 in self.shape:
+            return True
+        for extent, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
+            if extent != 1 and stride != expected:
+                return False
+            expected *= extent
+        return True
+
+    @property
+    def broadcast(self) -> bool:
+        """Whether several of its elements are one in memory, along an axis without a stride."""
+        return any(n > 1 and s == 0 for n, s in zip(self.shape, self.strides, strict=True))
+
+    def span(self) -> tuple[int, int]:
+        """The addresses [first, last) that hold elements; empty, at `address`, without elements."""
+        low = high = 0
+        for extent, stride in zip(self.shape, self.strides, strict=True):
+            if extent == 0:
+                return self.address, self.address
+            if stride < 0:
+                low += (extent - 1) * stride
+            else:
+                high += (extent - 1) * stride
+        item = self.dtype.itemsize
+        return self.address + low * item, self.address + (high + 1) * item
+
+    def same_memory(self, other: ArrayView) -> bool:
+        """Whether both name the very same elements in the same order."""
+        return (
+            self.address == other.address
+            and self.shape == other.shape
+            and self.dtype == other.dtype
+            and self.device == other.device
+            and (self.strides == other.strides or (self.contiguous and other.contiguous))
+        )
+
+
+class _Memory:
+    """The address pattern of a view as NumPy understands it. Nothing is ever read through it."""
+
+    def __init__(self, view: ArrayView) -> None:
+        item = view.dtype.itemsize
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": f"|V{item}",
+            "shape": view.shape,
+            "strides": tuple(s * item for s in view.strides),
+            "data": (view.address, True),
+        }
+
+
+# Steps that NumPy's exact overlap test may take before "yes" is assumed.
+_OVERLAP_WORK = 100_000
+
+
+def overlap(a: ArrayView, b: ArrayView) -> bool:
+    """Whether the two share at least one byte.
+
+    Interleaved views, such as x[::2] and x[1::2], do not.
+    """
+    if a.device != b.device:
+        return False
+    low_a, high_a = a.span()
+    low_b, high_b = b.span()
+    if high_a <= low_b or high_b <= low_a or low_a == high_a or low_b == high_b:
+        return False
+    if a.contiguous and b.contiguous:
+        return True
+    try:
+        limit: Any = _OVERLAP_WORK
+        return np.shares_memory(np.asarray(_Memory(a)), np.asarray(_Memory(b)), limit)
+    except np.exceptions.TooHardError:
+        return True
+
+
+def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides, in elements, of a gapless row-major array."""
+    strides: list[int] = []
+    step = 1
+    for extent in reversed(shape):
+        strides.append(step)
+        step *= max(extent, 1)
+    return tuple(reversed(strides))
+
+
+def narrowed(array: Any, shape: tuple[int, ...]) -> Any:
+    """A row-major array's first elements, as a row-major array of another shape in the same memory."""
+    if tuple(array.shape) == tuple(shape):
+        return array
+    if not hasattr(array, "reshape"):
+        return import_module("kernel_dsl.runtime.arrays.interop.generic").narrowed(view(array), shape)
+    return array.reshape(-1)[: math.prod(shape)].reshape(shape)
+
+
+class Interop(Protocol):
+    """What a framework's file in `runtime/arrays/interop` gives."""
+
+    name: str
+
+    def view(self, array: Any, stream: int) -> ArrayView:
+        """A view of `array`.
+
+        Where the framework has no current stream, work pending on it is ordered before `stream`.
+        """
+        ...
+
+    def empty(self, shape: tuple[int, ...], dtype: DType, device: tuple[str, int], stream: int) -> Any:
+        """An uninitialised row-major array that may be written on `stream`."""
+        ...
+
+    def allocator(self, shape: tuple[int, ...], dtype: DType, device: tuple[str, int]) -> Callable[[], Any]:
+        """What `empty` does for the current stream, with all its arguments settled."""
+        ...
+
+    @property
+    def current_stream(self) -> Callable[[int], int]:
+        """The handle of the stream that the framework issues work to, by GPU index."""
+        ...
+
+    def finish(self, array: Any, view: ArrayView, stream: int) -> Any:
+        """The array that the user gets, once work that writes `array` was issued to `stream`."""
+        ...
+
+
+def frameworks(name: str) -> Interop:
+    """The interop module of a framework: "numpy", "torch", "cupy", "jax" or "generic"."""
+    module = _loaded.get(name)
+    if module is None:
+        module = _loaded[name] = import_module(f"kernel_dsl.runtime.arrays.interop.{name}").INTEROP
+    return module
+
+
+_loaded: dict[str, Interop] = {}
+_by_type: dict[type, Interop] = {}
+
+# The package that a type comes from -> the file that serves it.
+_PACKAGES = {
+    "numpy": "numpy",
+    "ml_dtypes": "numpy",
+    "torch": "torch",
+    "cupy": "cupy",
+    "jax": "jax",
+    "jaxlib": "jax",
+}
+
+
+def interop_of(array: Any) -> Interop:
+    """The interop module for an array, found by its type's module; no framework is imported to find
+    out.
+    """
+    cls: Any = array.__class__
+    found = _by_type.get(cls)
+    if found is None:
+        found = _by_type[cls] = _find(array, cls)
+    return found
+
+
+def _find(array: Any, cls: type) -> Interop:
+    for base in cls.__mro__:  # a torch.nn.Parameter, or a subclass defined by the user
+        package = base.__module__.partition(".")[0]
+        if package in _PACKAGES and _is_array(base):
+            return frameworks(_PACKAGES[package])
+    if (
+        hasattr(cls, "__dlpack__")
+        or hasattr(array, "__cuda_array_interface__")
+        or hasattr(array, "__array_interface__")
+    ):
+        return frameworks("generic")
+    raise ArgumentTypeError(
+        f"a {cls.__module__}.{cls.__qualname__} is not an array: kernels take NumPy, torch, CuPy "
+        "and JAX arrays, and "
+        "anything with __dlpack__ or __cuda_array_interface__"
+    )
+
+
+def _is_array(cls: type) -> bool:
+    return hasattr(cls, "shape") and hasattr(cls, "dtype")
+
+
+def view(array: Any, stream: int = 0) -> ArrayView:
+    """The view of any framework's array. See `Interop.view`."""
+    if type(array) is ArrayView:
+        return array
+    return interop_of(array).view(array, stream)
+
+
+def is_array(value: Any) -> bool:
+    """Whether `view` takes `value`. NumPy scalars count as scalars: they travel by value."""
+    if isinstance(value, (np.generic, bool, int, float, complex, str, bytes, type(None), tuple, list, dict)):
+        return False
+    try:
+        interop_of(value)
+    except ArgumentTypeError:
+        return False
+    return True

@@ -1,0 +1,93 @@
+"""JAX arrays. They are immutable, so only results that this package allocated are ever written.
+
+XLA runs on streams of its own that know nothing of ours, and gives memory back in their order. So
+inputs are waited for before a launch, and the launch before the call returns.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+
+from kernel_dsl.dtypes import DType, as_dtype
+
+from ...devices import driver
+from ...errors import ArgumentTypeError, ArgumentValueError
+from ..array_view import CPU, ArrayView, row_major
+
+# JAX is imported already: this file is only loaded for an array that came in.
+jax: Any = sys.modules["jax"]
+
+
+def _wide(dtype: DType) -> Any:
+    """A context in which JAX keeps 64-bit types, whatever its configuration."""
+    if dtype.bits < 64:
+        return nullcontext()
+    switch = getattr(jax, "enable_x64", None)
+    return jax.experimental.enable_x64(True) if switch is None else switch(True)
+
+
+class _Jax:
+    name = "jax"
+
+    def view(self, array: Any, stream: int) -> ArrayView:
+        if isinstance(array, jax.core.Tracer) or not isinstance(array, jax.Array):
+            raise ArgumentTypeError(
+                f"a kernel cannot be called with a {type(array).__name__}: it needs arrays with "
+                "values. Call it "
+                "outside jax.jit, or inside through jax.pure_callback"
+            )
+        if array.is_deleted():
+            raise ArgumentValueError("a JAX array that was deleted or donated cannot be passed to a kernel")
+        devices = array.devices()
+        if len(devices) != 1:
+            raise ArgumentValueError(
+                f"a JAX array sharded over {len(devices)} devices cannot be passed to a kernel; "
+                "move it to one "
+                "with jax.device_put"
+            )
+        try:
+            dtype = as_dtype(array.dtype)
+        except TypeError:
+            raise ArgumentTypeError(f"a JAX array of {array.dtype} is not one that a kernel can hold") from None
+        device = next(iter(devices))
+        shape = tuple(array.shape)
+        array.block_until_ready()
+        place = CPU if device.platform == "cpu" else ("cuda", int(device.local_hardware_id))
+        if place != CPU and device.platform not in ("gpu", "cuda"):
+            raise ArgumentTypeError(f"a JAX array on {device} is neither in host memory nor on a CUDA GPU")
+        address = array.unsafe_buffer_pointer()
+        return ArrayView(address, shape, row_major(shape), dtype, place, "jax", True, array)
+
+    def empty(self, shape: tuple[int, ...], dtype: DType, device: tuple[str, int], stream: int) -> Any:
+        if device == CPU:
+            return np.empty(shape, dtype.numpy)
+        with _wide(dtype):
+            return jax.numpy.empty(shape, dtype.numpy, device=_gpu(device[1]))
+
+    def current_stream(self, index: int) -> int:
+        return 0
+
+    def allocator(self, shape: tuple[int, ...], dtype: DType, device: tuple[str, int]) -> Callable[[], Any]:
+        return lambda: self.empty(shape, dtype, device, 0)
+
+    def finish(self, array: Any, view: ArrayView, stream: int) -> Any:
+        if isinstance(array, np.ndarray):
+            with _wide(view.dtype):
+                return jax.device_put(array, jax.devices("cpu")[0])
+        driver.check(driver.api().cuStreamSynchronize(stream))
+        return array
+
+
+def _gpu(index: int) -> Any:
+    for device in jax.local_devices(backend="gpu"):
+        if int(device.local_hardware_id) == index:
+            return device
+    raise ArgumentValueError(f"JAX does not see the GPU cuda:{index}")
+
+
+INTEROP = _Jax()

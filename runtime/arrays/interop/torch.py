@@ -1,0 +1,170 @@
+"""PyTorch tensors, on the CPU and on CUDA, in torch's current stream."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from typing import Any
+
+from kernel_dsl.dtypes import DType, as_dtype
+
+from ...errors import ArgumentTypeError, ArgumentValueError
+from ..array_view import CPU, ArrayView, row_major
+
+# torch is imported already: this file is only loaded for a tensor that came in.
+torch: Any = sys.modules["torch"]
+
+_DTYPES: dict[Any, DType] = {}
+
+
+def dtype_of(dtype: Any) -> DType:
+    """The DType of a torch.dtype."""
+    found = _DTYPES.get(dtype)
+    if found is None:
+        try:
+            found = _DTYPES[dtype] = as_dtype(dtype)
+        except TypeError:
+            raise ArgumentTypeError(f"a tensor of {dtype} is not one that a kernel can hold") from None
+    return found
+
+
+def torch_dtype(dtype: DType) -> Any:
+    """The torch.dtype of a DType. Raises ArgumentTypeError where this torch has none."""
+    found = getattr(torch, dtype.name, None)
+    if found is None:
+        raise ArgumentTypeError(f"torch {torch.__version__} has no dtype for {dtype}")
+    return found
+
+
+# The handle of torch's current stream on a GPU, by index. A torch without CUDA has no GPUs.
+raw_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0)
+
+
+def check_plain(tensor: Any) -> None:
+    """Refuse tensors whose memory is not what their elements say, or that autograd watches."""
+    if tensor.requires_grad and torch.is_grad_enabled():
+        raise ArgumentValueError(
+            "a tensor that requires grad cannot be passed to a kernel, which autograd cannot see "
+            "through. Pass "
+            ".detach(), call under torch.no_grad(), or register the kernel with "
+            "as_torch_op(backward=...)"
+        )
+    if tensor.is_nested:
+        raise ArgumentTypeError(
+            "a nested tensor cannot be passed to a kernel; pass .to_padded_tensor(0), or each of its parts"
+        )
+    if tensor.layout is not torch.strided:
+        raise ArgumentTypeError(f"a {tensor.layout} tensor cannot be passed to a kernel; pass .to_dense()")
+    if tensor.is_neg() or tensor.is_conj():
+        raise ArgumentValueError(
+            "a lazily negated or conjugated tensor cannot be passed to a kernel; pass .resolve_conj().resolve_neg()"
+        )
+    if tensor.device.type not in ("cpu", "cuda"):
+        raise ArgumentTypeError(
+            f"a tensor on {tensor.device} cannot be passed to a kernel: it must be on the CPU or a CUDA GPU"
+        )
+
+
+class _Torch:
+    name = "torch"
+
+    def __init__(self) -> None:
+        self.current_stream = raw_stream
+
+    def view(self, array: Any, stream: int) -> ArrayView:
+        check_plain(array)
+        device = array.device
+        place = ("cuda", device.index) if device.type == "cuda" else CPU
+        try:
+            address = array.data_ptr()
+        except RuntimeError as error:  # a FakeTensor, or one under a functorch transform
+            raise ArgumentTypeError(
+                f"a {type(array).__name__} without memory cannot be passed to a kernel: {error}"
+            ) from None
+        return ArrayView(
+            address,
+            tuple(array.shape),
+            array.stride(),
+            dtype_of(array.dtype),
+            place,
+            "torch",
+            False,
+            array,
+        )
+
+    def empty(self, shape: tuple[int, ...], dtype: DType, device: tuple[str, int], stream: int) -> Any:
+        kind = torch_dtype(dtype)
+        if device[0] == "cpu":
+            return torch.empty(shape, dtype=kind)
+        index = device[1]
+        if stream == raw_stream(index):
+            return torch.empty(shape, dtype=kind, device=torch.device("cuda", index))
+        # Torch's allocator reuses memory in stream order: the output must belong to the stream that
+        # writes it.
+        with torch.cuda.stream(torch.cuda.ExternalStream(stream, device=index)):
+            return torch.empty(shape, dtype=kind, device=torch.device("cuda", index))
+
+    def allocator(self, shape: tuple[int, ...], dtype: DType, device: tuple[str, int]) -> Callable[[], Any]:
+        place = torch.device("cuda", device[1]) if device[0] == "cuda" else torch.device("cpu")
+        kind = torch_dtype(dtype)
+        direct = _direct_empty() if device[0] == "cuda" else None
+        if direct is not None:
+            return partial(direct, shape, row_major(shape), kind)
+        return partial(torch.empty, shape, dtype=kind, device=place)
+
+    def finish(self, array: Any, view: ArrayView, stream: int) -> Any:
+        return array
+
+    def likeness(self, arrays: Sequence[Any]) -> Callable[..., bool] | None:
+        """A function of as many tensors: whether each is like the one here, in one call where else it takes many.
+
+        Alike are: type, dtype, device, shape, strides, being lazily negated or conjugated, and not watched by autograd.
+        It is what torch.compile guards its own code with. None where this torch has none, a tensor comes twice, or
+        autograd watches one. It keeps no tensor alive, and may say no of tensors that are alike: of one that comes
+        twice, in another inference mode, of one that would be watched if gradients were on.
+        """
+        if not arrays or not _can_compare() or any(t.requires_grad for t in arrays):
+            return None
+        like = _guard(arrays)
+        return like if like(*arrays) else None
+
+
+def _direct_empty() -> Callable[..., Any] | None:
+    """What torch.compile's own code allocates with: a third of `torch.empty`'s cost, on the current GPU.
+
+    Only where there is one GPU, so that the current one is the right one.
+    """
+    if torch.cuda.device_count() != 1:
+        return None
+    guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
+    return getattr(guards, "_empty_strided_cuda", None)
+
+
+def _guard(tensors: Sequence[Any]) -> Callable[..., bool]:
+    guards = torch._C._dynamo.guards.TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+    return guards.check
+
+
+@lru_cache(1)
+def _can_compare() -> bool:
+    """Whether this torch's guards look at all that `likeness` promises: they are not of its public interface."""
+    try:
+        one = torch.empty((2, 3))
+        like = _guard([one])
+        others = [
+            torch.empty((3, 3)),
+            torch.empty((3, 2)).T,
+            torch.empty((2, 3), dtype=torch.float64),
+            torch.empty((2, 3), device="meta"),
+            torch.empty((2, 3), requires_grad=True),
+            torch.nn.Parameter(torch.empty((2, 3)), requires_grad=False),
+            torch._neg_view(one),
+        ]
+        with torch.enable_grad():
+            return like(torch.empty((2, 3))) and not any(like(other) for other in others)
+    except (AttributeError, TypeError, RuntimeError):
+        return False
+
+
+INTEROP = _Torch()

@@ -1,0 +1,1 @@
+"""From PTX to machine code, and where machine code is kept."""

@@ -1,0 +1,220 @@
+"""Assembled kernels by key: in memory in this process, on disk for the processes that come after.
+
+The key is a SHA-256 over all that decides the machine code: the IR's text without locations,
+target, options, our own sources, llvmlite and the assembler.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from kernel_dsl import forking, rooms
+from kernel_dsl.compiled import Assembled, CompiledKernel, ReportNames, SourceLine
+from kernel_dsl.serialize import SCHEMA
+
+from ..disk_cache import Counters, DiskCache
+
+# What of the runtime decides the contents of an entry. The rest only launches it.
+_RUNTIME_SOURCES = ("assemble.py", "build/ptxas_log.py", "build/occupancy.py")
+
+
+@functools.cache
+def sources_hash() -> str:
+    """A SHA-256 over the text of our own compiler, as hex."""
+    total = hashlib.sha256()
+    for path, name in _compiler_files():  # a tenth of a warm process' way to its first launch, so by the shortest calls
+        with open(path, "rb", buffering=0) as file:
+            data = file.read()
+        total.update(f"{name} {len(data)}\n".encode())
+        total.update(data)
+    return total.hexdigest()
+
+
+def _compiler_files() -> list[tuple[str, str]]:
+    """Paths and names of the files of our own compiler; where they lie in a zip file, the zip file."""
+    if not os.path.isdir(rooms.HERE):
+        archive = rooms.HERE
+        while not os.path.isfile(archive):
+            archive = os.path.dirname(archive)
+        return [(archive, "archive")]
+    folders = (rooms.HERE, rooms.PARTS), (rooms.folder_of("lowering"), ())
+    files = [(path, path[len(folder) :]) for folder, without in folders for path in _modules(folder, without)]
+    return files + [(os.path.join(rooms.folder_of("runtime"), name), name) for name in _RUNTIME_SOURCES]
+
+
+def _modules(folder: str, without: Sequence[str]) -> list[str]:
+    """The Python files in a folder and those below it, in order, but for those in the folders of it that are named."""
+    found: list[str] = []
+    below = [folder]
+    skipped = {os.path.join(folder, name) for name in without}
+    while below:
+        with os.scandir(below.pop()) as entries:
+            for entry in entries:
+                if entry.name.endswith(".py"):
+                    found.append(entry.path)
+                elif entry.name != "__pycache__" and entry.path not in skipped and entry.is_dir():
+                    below.append(entry.path)
+    return sorted(found)
+
+
+@functools.cache
+def _llvmlite_version() -> str:
+    """What tells llvmlite's releases apart: its file of versions, which is found 10 times as fast as its metadata."""
+    spec = importlib.util.find_spec("llvmlite")
+    if spec is None or spec.origin is None:
+        return "none"
+    try:
+        return (Path(spec.origin).parent / "_version.py").read_text()
+    except OSError:
+        return importlib.metadata.version("llvmlite")
+
+
+def cache_key(ir_text: str, *, target: str, options: str, assembler: str) -> str:
+    """The key of a kernel, as 64 hex digits.
+
+    Args:
+        ir_text: the IR's text without locations.
+        target: the target's name.
+        options: all options that decide the code, as a text such as a frozen dataclass' repr.
+        assembler: `assemble.assembler_identity(...)`.
+    """
+    total = hashlib.sha256()
+    parts = (
+        str(SCHEMA), sources_hash(), _llvmlite_version(), assembler, target, options, ir_text,
+    )  # fmt: skip
+    for part in parts:
+        data = part.encode()
+        total.update(len(data).to_bytes(8, "little"))
+        total.update(data)
+    return total.hexdigest()
+
+
+_Entry = tuple[Assembled, tuple[SourceLine, ...]]
+
+
+def relocate(assembled: Assembled, old: Sequence[SourceLine], new: Sequence[SourceLine]) -> Assembled:
+    """The same kernel with the places of a fresh trace.
+
+    The key has no locations, so a kernel whose file has moved, or gained a line above it, is found
+    with the lines of the day it was stored. `old` and `new` are the places of the IR's ops in
+    order, then and now; equal keys make them equally long.
+    """
+    if old is new or len(old) != len(new) or list(old) == list(new):
+        return assembled
+    moved: dict[tuple[str, int], SourceLine] = {}
+    for before, after in zip(old, new, strict=True):
+        moved.setdefault((before.file, before.line), after)  # of several ops on a line, the first
+
+    def to(line: SourceLine) -> SourceLine:
+        after = moved.get((line.file, line.line))
+        if after is None:
+            return line
+        return SourceLine(after.file, after.line, after.function if line.function else "")
+
+    def at(line: SourceLine | None) -> SourceLine | None:
+        return None if line is None else to(line)
+
+    kernel = assembled.kernel
+    names: ReportNames = replace(kernel.names, smem=tuple(replace(r, line=at(r.line)) for r in kernel.names.smem))
+    placed: CompiledKernel = replace(
+        kernel,
+        lines=tuple((number, to(line)) for number, line in kernel.lines),
+        source=at(kernel.source),
+        names=names,
+    )
+    remarks = tuple(replace(remark, line=at(remark.line)) for remark in assembled.remarks)
+    return replace(assembled, kernel=placed, remarks=remarks)
+
+
+class KernelCache:
+    """Assembled kernels by key: a bounded number in memory, in front of a folder.
+
+    `disk` is None where the disk cache is off. Two threads that want one kernel build it once.
+    """
+
+    def __init__(self, disk: DiskCache | None = None, *, capacity: int = 256) -> None:
+        self.disk = disk
+        self.capacity = capacity
+        self.counters = Counters()
+        self._kernels: OrderedDict[str, _Entry] = OrderedDict()
+        self._from_disk: set[str] = set()
+        self._building: dict[str, Any] = {}
+        self._lock = forking.lock()
+
+    def get_or_build(self, key: str, build: Callable[[], Assembled], places: Sequence[SourceLine] = ()) -> Assembled:
+        """The kernel for `key`, from memory, disk or `build()`, in that order.
+
+        `places` are those of the ops of the fresh trace, in order: a kernel that was kept gets them
+        in place of the ones it was stored with. What `build` raises is passed on, and nothing kept.
+        """
+        places = tuple(places)
+        entry = self._recent(key)
+        if entry is None:
+            with self._lock:
+                turn = self._building.setdefault(key, forking.lock())
+            with turn:
+                try:
+                    # Another thread may have built it while this one waited.
+                    entry = self._recent(key) or self._load_or_build(key, build, places)
+                finally:
+                    with self._lock:
+                        self._building.pop(key, None)
+        return relocate(*entry, places)
+
+    def rebuild(self, key: str, build: Callable[[], Assembled], places: Sequence[SourceLine] = ()) -> Assembled | None:
+        """The kernel for `key` from `build()`, in place of one from the disk that no device takes; None for no such one."""
+        with self._lock:
+            if key not in self._from_disk:
+                return None
+            self._forget(key)
+        made = build()
+        self._keep(key, (made, tuple(places)))
+        return made
+
+    def clear(self) -> None:
+        """Forget the kernels in memory. The folder stays: see `DiskCache.clear`."""
+        with self._lock:
+            self._kernels.clear()
+            self._from_disk.clear()
+
+    def __len__(self) -> int:
+        return len(self._kernels)
+
+    def _recent(self, key: str) -> _Entry | None:
+        with self._lock:
+            entry = self._kernels.get(key)
+            if entry is not None:
+                self._kernels.move_to_end(key)
+                self.counters.hits += 1
+        return entry
+
+    def _load_or_build(self, key: str, build: Callable[[], Assembled], places: tuple[SourceLine, ...]) -> _Entry:
+        self.counters.misses += 1
+        entry = self.disk.get(key, places) if self.disk is not None else None
+        return self._keep(key, entry or (build(), places), from_disk=entry is not None)
+
+    def _keep(self, key: str, entry: _Entry, from_disk: bool = False) -> _Entry:
+        if self.disk is not None and not from_disk:
+            self.disk.put(key, *entry)
+        with self._lock:
+            self._kernels[key] = entry
+            if from_disk:
+                self._from_disk.add(key)
+            self.counters.stored += 1
+            while len(self._kernels) > self.capacity:
+                self._forget(next(iter(self._kernels)))
+                self.counters.evicted += 1
+        return entry
+
+    def _forget(self, key: str) -> None:
+        self._kernels.pop(key, None)
+        self._from_disk.discard(key)

@@ -1,0 +1,124 @@
+"""The PTX inside a fat binary, for the interpreter.
+
+The container is undocumented; its fields are those that `fatbinary` of CUDA 12 and 13 writes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from typing import Any
+
+from ..errors import DeviceError, LoadError
+
+_MAGIC = b"\x50\xed\x55\xba"
+_PTX = 1
+_LZ4, _ZSTD = 0x2000, 0x8000
+_HEADER = struct.Struct("<4x2xHQ")  # the header's bytes, those of the rest
+# kind, header's bytes, payload's bytes, compressed bytes, architecture, flags, bytes when unpacked
+_ENTRY = struct.Struct("<H2xIQI8xI8xQ8xQ")
+
+
+def is_fatbin(image: bytes) -> bool:
+    """Whether an image is a fat binary."""
+    return image[:4] == _MAGIC
+
+
+def problem(image: bytes) -> str:
+    """Why a fat binary is not whole, in a few words; nothing for a whole one and for what is none."""
+    if not is_fatbin(image):
+        return ""
+    try:
+        at, size = _HEADER.unpack_from(image)
+    except struct.error:
+        return f"it has {len(image)} bytes"
+    return "" if at + size <= len(image) else f"it has {at + size} bytes, of which {len(image)} are there"
+
+
+def ptx_in_fatbin(image: bytes, name: str) -> bytes:
+    """The PTX for the newest architecture in a fat binary.
+
+    Raises DeviceError if it holds machine code alone, or PTX that cannot be unpacked here.
+    """
+    try:
+        found = dict(_ptx_entries(image))
+        text = found[max(found)]() if found else None
+    except (struct.error, IndexError, ValueError):
+        raise LoadError(f"the fat binary of {name!r} is damaged") from None
+    if text is None:
+        raise DeviceError(
+            f"the fat binary of {name!r} holds machine code alone, which only a GPU runs. The "
+            "interpreter takes PTX: put it in with nvcc -gencode arch=compute_90,code=compute_90"
+        )
+    return text.rstrip(b"\0")
+
+
+def _ptx_entries(image: bytes) -> Iterator[tuple[int, Callable[[], bytes]]]:
+    """Architecture and unpacking of each PTX in a fat binary."""
+    at, size = _HEADER.unpack_from(image)
+    end = at + size
+    while at < end:
+        kind, header, stored, packed, arch, flags, unpacked = _ENTRY.unpack_from(image, at)
+        if header < _ENTRY.size:
+            raise ValueError("an entry without a header")
+        body = image[at + header : at + header + stored]
+        if kind == _PTX:
+            yield arch, lambda b=body[: packed or stored], f=flags, n=unpacked: _unpack(b, f, n)
+        at += header + stored
+
+
+def _unpack(body: bytes, flags: int, size: int) -> bytes:
+    if flags & _ZSTD:
+        return _zstd()(body)
+    if flags & _LZ4:
+        return lz4_block(body, size)
+    return body
+
+
+def _zstd() -> Callable[[bytes], bytes]:
+    try:
+        return import_module("compression.zstd").decompress  # Python 3.14
+    except ImportError:
+        pass
+    try:
+        library: Any = import_module("zstandard")
+    except ImportError:
+        raise DeviceError(
+            "the PTX in this fat binary is compressed with zstd, which this Python cannot unpack. "
+            "Build it with nvcc --no-compress, or pip install zstandard"
+        ) from None
+    return lambda body: library.ZstdDecompressor().decompressobj().decompress(body)
+
+
+def lz4_block(body: bytes, size: int) -> bytes:
+    """Unpack an LZ4 block of `size` bytes (LZ4 Block Format Description)."""
+    out = bytearray()
+    at = 0
+    while len(out) < size:
+        token = body[at]
+        at += 1
+        count, at = _lz4_count(body, at, token >> 4)
+        out += body[at : at + count]
+        at += count
+        if len(out) >= size:
+            break
+        back = body[at] | body[at + 1] << 8
+        count, at = _lz4_count(body, at + 2, token & 15)
+        if not 0 < back <= len(out):
+            raise ValueError("a match before the beginning")
+        for _ in range(count + 4):  # a match may overlap what it writes
+            out.append(out[-back])
+    return bytes(out[:size])
+
+
+def _lz4_count(body: bytes, at: int, count: int) -> tuple[int, int]:
+    """A length that starts with four bits and goes on in bytes while they are 255."""
+    if count == 15:
+        while True:
+            more = body[at]
+            at += 1
+            count += more
+            if more != 255:
+                break
+    return count, at

@@ -1,0 +1,1 @@
+"""Kernels that were not traced: CUDA C++, PTX, cubins, fat binaries."""

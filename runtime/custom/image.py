@@ -1,0 +1,190 @@
+"""`precompiled_cuda_kernel`: launches of PTX, cubins and fat binaries that were made elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, cast
+
+import numpy as np
+
+from kernel_dsl.boundary import public, unguarded
+
+from ..arrays.array_view import ArrayView
+from ..build.fatbin import is_fatbin, ptx_in_fatbin
+from ..errors import ArgumentTypeError, ArgumentValueError
+from ..plan.recording import made
+from .foreign import (
+    ForeignCall,
+    as_input,
+    check_shared_memory,
+    choose_device,
+    count_threads,
+    launch,
+    output_specs,
+)
+from .images import load_image
+from .seen_calls import MISS, Key, SeenCalls
+
+_SEEN = SeenCalls()
+
+
+@unguarded
+def precompiled_cuda_kernel(
+    *,
+    name: str,
+    compiled_source: bytes,
+    inputs: Sequence[Any],
+    output_shapes: Sequence[Sequence[int]],
+    output_dtypes: Sequence[Any],
+    scalars: Sequence[Any],
+    grid: tuple[int, int, int],
+    threadgroup: tuple[int, int, int],
+    shared_memory: int = 0,
+    init_value: float | None = None,
+    ensure_row_contiguous: bool = False,
+    stream: Any = None,
+    exact_grid: bool = False,
+    interpret: Any = None,
+) -> list[Any]:
+    """Launch entry `name` of `compiled_source`; the outputs as a list, in the framework of the
+    inputs.
+
+    `compiled_source`: PTX text, a cubin or a fat binary, as bytes. On the interpreter: PTX, or a
+    fat binary that holds some. Loaded once for the same content and device.
+
+    The entry's parameters are the addresses of all `inputs`, of all outputs, and then `scalars` by
+    value. An input is an array or a scalar, which becomes a rank-0 array (bool, int32 or int64,
+    float32, complex64). A scalar of `scalars` is a bool (1 byte), an int (int32), a float
+    (float32), or a NumPy scalar of any dtype: `np.int64(n)`.
+
+    `grid` counts threads. A threadgroup larger than the grid is cut to it; otherwise the last
+    threadgroup of an axis is full, and its extra threads run: mask them in the kernel, or pass
+    `exact_grid=True`, which refuses a grid that the threadgroup does not divide. `shared_memory`:
+    dynamic SMEM in bytes, beyond 48 KiB too. `init_value` fills every output first; without it they
+    are uninitialised. `ensure_row_contiguous=True` passes row-major copies of inputs that are not.
+
+    Raises ArgumentTypeError and ArgumentValueError before anything is launched; LoadError, with the
+    driver's log, for an image or entry that does not load; LaunchError.
+    """
+    given = (
+        inputs,
+        output_shapes,
+        output_dtypes,
+        grid,
+        threadgroup,
+        None,
+        init_value,
+        ensure_row_contiguous,
+        stream,
+        interpret,
+    )
+    image = (name, compiled_source, type(shared_memory), shared_memory, exact_grid)
+    key, results = _SEEN.call(*given, *image, scalars=scalars)
+    return results if results is not MISS else _call(key, given, image, scalars, exact_grid, ensure_row_contiguous)
+
+
+@partial(public, name="precompiled_cuda_kernel")
+def _call(
+    key: Key | None,
+    given: tuple[Any, ...],
+    image: tuple[Any, ...],
+    scalars: Any,
+    exact_grid: bool,
+    ensure_row_contiguous: bool,
+) -> list[Any]:
+    """A call that has no short way yet: `given` are those of `CallArguments`."""
+    return made(_run, key, given, image, scalars)
+
+
+def _run(key: Key | None, given: tuple[Any, ...], image: tuple[Any, ...], scalars: Sequence[Any]) -> list[Any]:
+    inputs, output_shapes, output_dtypes, grid, threadgroup, _, init_value, contiguous, stream, interpret = given
+    name, compiled_source, _, shared_memory, exact_grid = image
+    source = _check_image(name, compiled_source)
+    for what, value in (
+        ("inputs", inputs),
+        ("scalars", scalars),
+        ("output_shapes", output_shapes),
+        ("output_dtypes", output_dtypes),
+    ):
+        if not isinstance(value, (list, tuple)):
+            raise ArgumentTypeError(f"{what}= of kernel {name!r} must be a list, and is a {type(value).__name__}")
+    if not output_shapes:
+        raise ArgumentValueError(f"kernel {name!r} must have at least one output")
+    if len(output_shapes) != len(output_dtypes):
+        raise ArgumentValueError(
+            f"kernel {name!r} got {len(output_shapes)} output_shapes and {len(output_dtypes)} "
+            "output_dtypes: "
+            "give one of each for every output"
+        )
+    values = [as_input(value, f"inputs[{i}]", name) for i, value in enumerate(inputs)]
+    specs = output_specs(output_shapes, output_dtypes, init_value, name)
+    blobs = [_scalar_bytes(value, i, name) for i, value in enumerate(scalars)]
+    threads = count_threads(grid, threadgroup, name)
+    if exact_grid and not threads.divides:
+        raise ArgumentValueError(
+            f"exact_grid=True, and threadgroup={threads.block} does not divide "
+            f"grid={threads.grid} of kernel "
+            f"{name!r}: {threads.blocks} whole threadgroups would run more threads than asked for"
+        )
+    call = ForeignCall(
+        name,
+        values,
+        specs,
+        threads,
+        check_shared_memory(shared_memory, name),
+        contiguous,
+        stream,
+        [f"output {i}" for i in range(len(specs))],
+        read_only=False,
+        scalars=blobs,
+    )
+    device = choose_device(interpret, values)
+    if device.kind != "cuda" and is_fatbin(source):
+        source = ptx_in_fatbin(source, name)
+    loaded = load_image(device, source, name)
+    results = launch(device, loaded, call, _pointers)
+    _SEEN.note(key, device, loaded, call, _pointers, inputs, scalars)
+    return results
+
+
+def _pointers(given: list[ArrayView], made: list[ArrayView]) -> list[ArrayView | bytes]:
+    return [*given, *made]
+
+
+def _check_image(name: Any, image: Any) -> bytes:
+    """The image as bytes, once it and the entry's name are of the right kind."""
+    if not isinstance(name, str) or not name:
+        raise ArgumentTypeError(f"name={name!r} must be the entry's name in the image (mangled if it is mangled there)")
+    if not isinstance(image, (bytes, bytearray, memoryview)):
+        raise ArgumentTypeError(
+            f"compiled_source= of kernel {name!r} must be bytes, and is a {type(image).__name__}; "
+            "pass PTX text as text.encode()"
+        )
+    data = bytes(cast(Any, image))
+    if not data:
+        raise ArgumentValueError(f"compiled_source= of kernel {name!r} is empty")
+    return data
+
+
+def _scalar_bytes(value: Any, index: int, name: str) -> bytes:
+    if isinstance(value, np.generic) and value.dtype.kind not in "SUO":  # before float: np.float64 is one
+        return value.tobytes()
+    if isinstance(value, bool):
+        return np.bool_(value).tobytes()
+    if isinstance(value, int):
+        if not -(2**31) <= value < 2**31:
+            raise ArgumentValueError(
+                f"scalars[{index}]={value} of kernel {name!r} does not fit int32, which a Python "
+                "int is passed as; "
+                f"pass np.int64({value}) for a 64-bit parameter"
+            )
+        return np.int32(value).tobytes()
+    if isinstance(value, float):
+        with np.errstate(over="ignore"):
+            return np.float32(value).tobytes()
+    raise ArgumentTypeError(
+        f"scalars[{index}]={value!r} of kernel {name!r} is a {type(value).__name__}, and must be "
+        "a bool, an int, a "
+        "float, or a NumPy scalar such as np.int64(1)"
+    )

@@ -1,0 +1,1 @@
+"""Kernels in Metal Shading Language."""

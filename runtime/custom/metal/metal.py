@@ -1,0 +1,410 @@
+"""`metal_kernel`: bodies in Metal Shading Language, run as CUDA C++ through the headers
+kd_metal*.h.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from kernel_dsl.boundary import public, unguarded
+from kernel_dsl.dtypes import DType
+
+from ...arrays.array_view import ArrayView
+from ...errors import ArgumentTypeError, ArgumentValueError
+from ...plan.recording import made
+from ..body import (
+    GRID,
+    Body,
+    CallArguments,
+    Images,
+    Specialisation,
+    TemplateValue,
+    axis_parameters,
+    bounds_bytes,
+    check_body,
+    check_name,
+    grid_bytes,
+    identifier,
+    mentions,
+    prepare,
+)
+from ..compile_options import DEFAULT, CompileOptions
+from ..compile_options import compile_options as checked_options
+from ..foreign import Threads, launch
+from ..nvrtc import HEADERS_END
+from ..seen_calls import MISS, Key, SeenCalls
+from ..source import INCLUDE
+from .msl import bounds_name, reads, translate
+
+_INCLUDES = [f"--include-path={folder}" for folder in (Path(__file__).parent / "include", INCLUDE)]
+
+_TYPES = {
+    "bool": "bool",
+    "float16": "half",
+    "bfloat16": "bfloat",
+    "float32": "float",
+    "complex64": "complex64_t",
+} | {f"{sign}int{bits}": f"{sign}int{bits}_t" for sign in ("", "u") for bits in (8, 16, 32, 64)}
+
+# Metal Shading Language Specification, table 5.8, 'Attributes for kernel function input arguments':
+# type and value.
+_ATTRIBUTES: dict[str, tuple[str, str]] = {
+    "dispatch_quadgroups_per_threadgroup": ("uint", "kd_place.dispatched_groups(4)"),
+    "dispatch_simdgroups_per_threadgroup": ("uint", "kd_place.dispatched_groups(32)"),
+    "dispatch_threads_per_threadgroup": ("uint3", "kd_place.dispatched()"),
+    "grid_origin": ("uint3", "kd_place.origin()"),
+    "grid_size": ("uint3", "kd_place.grid"),
+    "quadgroup_index_in_threadgroup": ("uint", "kd_place.index() / 4"),
+    "quadgroups_per_threadgroup": ("uint", "kd_place.groups_of(4)"),
+    "simdgroup_index_in_threadgroup": ("uint", "kd_place.index() / 32"),
+    "simdgroups_per_threadgroup": ("uint", "kd_place.groups_of(32)"),
+    "stage_in_grid_origin": ("uint3", "kd_place.origin()"),
+    "stage_in_grid_size": ("uint3", "kd_place.grid"),
+    "thread_execution_width": ("uint", "32u"),
+    "thread_index_in_quadgroup": ("uint", "kd_place.index() % 4"),
+    "thread_index_in_simdgroup": ("uint", "kd_place.index() % 32"),
+    "thread_index_in_threadgroup": ("uint", "kd_place.index_in_threadgroup()"),
+    "thread_position_in_grid": ("uint3", "kd_place.global()"),
+    "thread_position_in_threadgroup": ("uint3", "kd_place.local()"),
+    "threadgroup_position_in_grid": ("uint3", "kd_place.group()"),
+    "threadgroups_per_grid": ("uint3", "kd_place.groups()"),
+    "threads_per_grid": ("uint3", "kd_place.grid"),
+    "threads_per_simdgroup": ("uint", "32u"),
+    "threads_per_threadgroup": ("uint3", "kd_place.size()"),
+}
+
+# Words of Metal that are rewritten or mean something: they cannot name an array.
+_RESERVED = frozenset(("device", "constant", "thread", "threadgroup", "kernel", "half", "bfloat", *_ATTRIBUTES))
+
+# What Metal code includes; the prelude has it all.
+_KNOWN_HEADERS: dict[str, str] = dict.fromkeys(
+    [
+        "metal_stdlib",
+        "metal_atomic",
+        "metal_common",
+        "metal_compute",
+        "metal_config",
+        "metal_geometric",
+        "metal_integer",
+        "metal_limits",
+        "metal_math",
+        "metal_numeric",
+        "metal_pack",
+        "metal_quadgroup",
+        "metal_relational",
+        "metal_simdgroup",
+        "metal_types",
+        "metal_type_traits",
+        "metal_uniform",
+        "mlx/backend/metal/kernels/utils.h",
+        "mlx/backend/metal/kernels/atomic.h",
+    ],
+    "",
+)
+
+# What Metal has and a body cannot use here, by the names that the compiler then does not know, as patterns.
+_ABSENT: dict[str, str] = {
+    r"(?:texture|depth)(?:1d|2d|3d|cube|_buffer)\w*|sampler|metal_texture": "metal_kernel has no textures and samplers",
+    r"simdgroup_(?:matrix|load|store|multiply\w*|\w+\dx\d)|make_filled_simdgroup_matrix|metal_simdgroup_matrix": (
+        "metal_kernel has no SIMD-group matrices"
+    ),
+    r"raytracing|metal_raytracing|intersect\w*|\w*acceleration_structure|visible_function_table": (
+        "metal_kernel has no ray tracing"
+    ),
+    r"dfdx|dfdy|fwidth|discard_fragment|metal_graphics": "metal_kernel has no functions of graphics stages",
+}
+
+
+def metal_kernel(
+    name: str,
+    input_names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None,
+    source: str | None = None,
+    header: str = "",
+    ensure_row_contiguous: bool = True,
+    atomic_outputs: bool = False,
+    compile_options: Mapping[str, str] | None = None,
+) -> MetalKernel:
+    """A kernel whose body is Metal Shading Language; the signature is generated at each call.
+
+    `source` is the body. It sees every input as `const device T* <name>` (a scalar or rank-0 array
+    as `const constant T& <name>`), and, where it mentions them, `<name>_shape`, `<name>_strides`
+    (in elements) and `<name>_ndim`; every output as `device T* <name>`, or `device atomic<T>*` with
+    `atomic_outputs=True`; the template arguments as template parameters; and every attribute of the
+    Metal specification's table 5.8 under its own name. `header` comes before it, at namespace
+    scope.
+
+    Exactly `grid` threads run, as with Metal's dispatchThreads. A SIMD-group is a warp of 32. An element of an input
+    that the body reads by index, `x[i]`, is 0 outside the array.
+
+    The older form leaves out the names, `metal_kernel(name, source)`: the call then takes and
+    returns dicts, and the arrays come in the alphabetical order of their names.
+    `compile_options={"math_mode": "safe" | "relaxed" | "fast"}`: "fast" is NVRTC's fast math, and defines
+    `__FAST_MATH__`, as Metal's compiler does; the others are IEEE arithmetic. Kernels of one name and several modes
+    live side by side.
+    """
+    if isinstance(input_names, str) and source is None:  # metal_kernel(name, source), the older positional form
+        source, input_names = input_names, None
+    if source is None:
+        raise ArgumentTypeError(f"metal_kernel {name!r} needs source=, the kernel's body")
+    if (input_names is None) != (output_names is None):
+        raise ArgumentTypeError(
+            f"metal_kernel {name!r}: give both input_names and output_names, or neither for the form with dicts"
+        )
+    body = check_body("metal_kernel", name, input_names, output_names, source, header)
+    _check_reserved(name, (*(body.input_names or ()), *(body.output_names or ())))
+    options = checked_options("metal_kernel", name, compile_options)
+    return MetalKernel(body, ensure_row_contiguous, atomic_outputs, options)
+
+
+def _check_reserved(name: str, names: Sequence[str]) -> None:
+    for each in names:
+        if each in _RESERVED:
+            raise ArgumentValueError(f"metal_kernel {name!r}: {each!r} is a word of Metal, and cannot name an array")
+
+
+@public
+class MetalKernel:
+    """What `metal_kernel` returns: call it with arrays."""
+
+    def __init__(self, body: Body, ensure_row_contiguous: bool, atomic_outputs: bool, options: CompileOptions) -> None:
+        self.body = body
+        self.name = body.name
+        self._contiguous = ensure_row_contiguous
+        self._atomic = atomic_outputs
+        self._options = options
+        flags = [*_INCLUDES, "--diag-suppress=83", *options.flags]
+        self._images = Images(_KNOWN_HEADERS, flags, _ABSENT)
+        self._seen = SeenCalls()
+
+    def __repr__(self) -> str:
+        inputs, outputs = (
+            ", ".join(self.body.input_names or ()),
+            ", ".join(self.body.output_names or ()),
+        )
+        return f"<metal_kernel {self.name!r}: {inputs} -> {outputs}>"
+
+    @unguarded
+    def __call__(
+        self,
+        *,
+        inputs: Sequence[Any] | Mapping[str, Any],
+        output_shapes: Sequence[Sequence[int]] | Mapping[str, Sequence[int]],
+        output_dtypes: Sequence[Any] | Mapping[str, Any],
+        grid: tuple[int, int, int],
+        threadgroup: tuple[int, int, int],
+        template: Sequence[tuple[str, Any]] | Mapping[str, Any] | None = None,
+        init_value: float | None = None,
+        verbose: bool = False,
+        stream: Any = None,
+        ensure_row_contiguous: bool | None = None,
+        interpret: Any = None,
+    ) -> Any:
+        """Compile (once for these dtypes and template arguments) and launch.
+
+        `inputs`, `output_shapes` and `output_dtypes` are lists in the order of the factory's names,
+        and the result is a list; or all are dicts by name, and so is the result. `grid` counts
+        threads. `template`: dtypes, ints and bools by name. `init_value` fills the outputs first.
+        `verbose` prints the generated source. Raises ArgumentTypeError and ArgumentValueError for
+        bad arguments, CompileError at the lines of `source`.
+        """
+        contiguous = self._contiguous if ensure_row_contiguous is None else ensure_row_contiguous
+        given = (
+            inputs,
+            output_shapes,
+            output_dtypes,
+            grid,
+            threadgroup,
+            template,
+            init_value,
+            contiguous,
+            stream,
+            interpret,
+        )
+        key, results = (None, MISS) if verbose else self._seen.call(*given)
+        return results if results is not MISS else self._call(key, given, contiguous, verbose)
+
+    @public
+    def _call(self, key: Key | None, given: tuple[Any, ...], ensure_row_contiguous: bool, verbose: bool) -> Any:
+        """A call that has no short way yet; `given` are those of `CallArguments`."""
+        body, inputs = self.body, given[0]
+        if isinstance(inputs, Mapping):
+            body, *arrays = _by_name(body, inputs, given[1], given[2])
+            results = made(self._run, None, body, (*arrays, *given[3:]), verbose)
+            return dict(zip(body.output_names or (), results, strict=True))
+        if body.input_names is None:
+            raise ArgumentTypeError(
+                f"metal_kernel {self.name!r} was made without input_names and output_names: its "
+                "inputs=, "
+                "output_shapes= and output_dtypes= must be dicts by name"
+            )
+        return made(self._run, key, body, given, verbose)
+
+    def _run(self, key: Key | None, body: Body, given: tuple[Any, ...], verbose: bool) -> list[Any]:
+        special, ready, device = prepare(body, CallArguments(*given), 0)
+        _check_metal(body.name, special, ready.threads)
+        write = partial(generate, body, special, self._atomic, self._options)
+        image = self._images.get(body, special, device, None, write, verbose)
+
+        def parameters(inputs: list[ArrayView], outputs: list[ArrayView]) -> Sequence[ArrayView | bytes]:
+            checked = _checked(body, special)
+            bounds = [bounds_bytes(v) for n, v in zip(special.input_names, inputs, strict=True) if n in checked]
+            return [*axis_parameters(body, inputs), *outputs, *bounds, grid_bytes(ready.threads)]
+
+        results = launch(device, image, ready, parameters)
+        self._seen.note(key, device, image, ready, parameters, given[0])
+        return results
+
+
+def _by_name(body: Body, inputs: Any, shapes: Any, dtypes: Any) -> tuple[Body, list[Any], list[Any], list[Any]]:
+    """The dict form as the list form: in the factory's order, or alphabetical where the factory
+    named nothing.
+    """
+    for what, value in (("output_shapes", shapes), ("output_dtypes", dtypes)):
+        if not isinstance(value, Mapping):
+            raise ArgumentTypeError(f"{what}= of kernel {body.name!r} must be a dict by name, as inputs= is")
+    if set(shapes) != set(dtypes):
+        raise ArgumentValueError(
+            f"output_shapes= of kernel {body.name!r} names {sorted(shapes)}, and output_dtypes= {sorted(dtypes)}"
+        )
+    for each in (*inputs, *shapes):
+        check_name(each, f"inputs= or output_shapes= of kernel {body.name!r}")
+    names = body.input_names or tuple(sorted(inputs))
+    results = body.output_names or tuple(sorted(shapes))
+    for what, expected, given in (("inputs", names, inputs), ("output_shapes", results, shapes)):
+        if set(expected) != set(given):
+            raise ArgumentValueError(
+                f"{what}= of kernel {body.name!r} names {sorted(given)}, and {sorted(expected)} are expected"
+            )
+    if not results:
+        raise ArgumentValueError(f"kernel {body.name!r} must have at least one output")
+    _check_reserved(body.name, (*names, *results))
+    for each in names:
+        if each in results:
+            raise ArgumentValueError(f"kernel {body.name!r}: the name {each!r} is given twice")
+    named = dataclasses.replace(body, input_names=names, output_names=results)
+    return (
+        named,
+        [inputs[n] for n in names],
+        [shapes[n] for n in results],
+        [dtypes[n] for n in results],
+    )
+
+
+def _check_metal(name: str, special: Specialisation, threads: Threads) -> None:
+    held = [(f"input {n!r}", item.dtype) for n, item in zip(special.input_names, special.inputs, strict=True)]
+    held += [(f"output {n!r}", d) for n, d in zip(special.output_names, special.output_dtypes, strict=True)]
+    held += [(f"template argument {v.name!r}", v.value) for v in special.template if isinstance(v.value, DType)]
+    for what, dtype in held:
+        if dtype.name not in _TYPES:
+            fix = "; use float32" if dtype.name == "float64" else ""
+            raise ArgumentTypeError(f"{what} of kernel {name!r} is {dtype}, which Metal has no type for{fix}")
+    if max(threads.grid) >= 2**32:
+        raise ArgumentValueError(f"grid={threads.grid} of kernel {name!r} does not fit Metal's 32-bit positions")
+
+
+# --- the generated source -------------------------------------------------------------------------
+
+
+def generate(body: Body, special: Specialisation, atomic: bool, options: CompileOptions = DEFAULT) -> tuple[str, str]:
+    """The entry's name and the whole text that NVRTC compiles.
+
+    The body becomes a function template; the entry works out where the thread is, leaves if that is
+    outside the grid, and calls it.
+    """
+    entry = identifier("custom_kernel_" + body.name + "".join(f"_{v.label}" for v in special.template))
+    text = body.header + body.source
+    small = any(d.name in ("float16", "bfloat16") for d in special.dtypes) or mentions(text, "half") or "bfloat" in text
+    attributes = [name for name in _ATTRIBUTES if mentions(body.source, name)]
+    function, kernel, arguments = _parameters(body, special, atomic)
+    function += [f"{_ATTRIBUTES[name][0]} {name}" for name in attributes]
+    arguments += [_ATTRIBUTES[name][1] for name in attributes]
+    lines = [
+        "#include <kd_metal.h>",
+        HEADERS_END,
+        *options.lines,
+        "namespace metal {",
+        "namespace kd_kernel {",
+        "using namespace metal;",
+    ]
+    if body.header:
+        lines += [body.begin(body.header_file), translate(body.header, small)]
+    lines.append('#line 1 "generated"')
+    if special.template:
+        lines.append(f"template <{', '.join(map(_template_parameter, special.template))}>")
+    lines.append(f"__forceinline__ void {entry}_body({', '.join(function)}) {{")
+    lines += [
+        body.begin(body.source_file),
+        translate(body.source, small, _checked(body, special)),
+        "}",
+        '#line 1 "generated"',
+    ]
+    bound = f"<{', '.join(map(_template_argument, special.template))}>" if special.template else ""
+    lines += [
+        f'extern "C" __global__ void {entry}({", ".join(kernel)}) {{',
+        f"  const detail::Place kd_place(uint({GRID}.x), uint({GRID}.y), uint({GRID}.z));",
+        "  if (kd_place.outside()) return;",
+        f"  {entry}_body{bound}({', '.join(arguments)});",
+        "}",
+        "}  // namespace kd_kernel",
+        "}  // namespace metal",
+        "",
+    ]
+    return entry, "\n".join(lines)
+
+
+def _parameters(body: Body, special: Specialisation, atomic: bool) -> tuple[list[str], list[str], list[str]]:
+    """The parameters of the body and of the entry, and what the one passes to the other."""
+    function: list[str] = []
+    kernel: list[str] = []
+    arguments: list[str] = []
+    for name, item in zip(special.input_names, special.inputs, strict=True):
+        kind = _TYPES[item.dtype.name]
+        kernel.append(f"const {kind}* {name}")
+        function.append(f"const {kind}{'*' if item.shape else '&'} {name}")
+        arguments.append(name if item.shape else f"*{name}")
+        for suffix, element in (("shape", "int"), ("strides", "int64_t")):
+            if mentions(body.source, f"{name}_{suffix}"):
+                kernel.append(f"const __grid_constant__ PerAxis<{element}> {name}_{suffix}")
+                function.append(f"const {element}* {name}_{suffix}")
+                arguments.append(f"{name}_{suffix}.values")
+        if mentions(body.source, f"{name}_ndim"):
+            kernel.append(f"const __grid_constant__ int {name}_ndim")
+            function.append(f"const int& {name}_ndim")
+            arguments.append(f"{name}_ndim")
+    for name, dtype in zip(special.output_names, special.output_dtypes, strict=True):
+        kind = _TYPES[dtype.name]
+        kind = f"atomic<{kind}>" if atomic else kind
+        kernel.append(f"{kind}* {name}")
+        function.append(f"{kind}* {name}")
+        arguments.append(name)
+    for name in _checked(body, special):
+        kernel.append(f"const __grid_constant__ Bounds {bounds_name(name)}")
+        function.append(f"const Bounds& {bounds_name(name)}")
+        arguments.append(bounds_name(name))
+    kernel.append(f"const __grid_constant__ ::ulonglong3 {GRID}")
+    return function, kernel, arguments
+
+
+def _checked(body: Body, special: Specialisation) -> list[str]:
+    """The inputs whose elements the body reads by index."""
+    named = zip(special.input_names, special.inputs, strict=True)
+    return [name for name, item in named if item.shape and reads(body.source, name)]
+
+
+def _template_parameter(value: TemplateValue) -> str:
+    if isinstance(value.value, DType):
+        return f"typename {value.name}"
+    return f"{'bool' if isinstance(value.value, bool) else 'int'} {value.name}"
+
+
+def _template_argument(value: TemplateValue) -> str:
+    if isinstance(value.value, DType):
+        return _TYPES[value.value.name]
+    if isinstance(value.value, bool):
+        return "true" if value.value else "false"
+    return str(value.value)

@@ -1,0 +1,152 @@
+"""Calls of kernels that were not traced, known from before: checks, geometry and parameters are settled then.
+
+A call's key holds all of it but the arrays and the values of the scalars. A key that comes for the second time gets a
+`FastCalls`, the same short way that traced kernels have, for arrays that lie on the GPU and are passed as they are.
+Everything else goes the long way.
+
+    key, results = seen.call(inputs, ...)
+    if results is not MISS:
+        return results
+    ...            # check, load, launch
+    seen.note(key, ...)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+
+from kernel_dsl.dtypes import DType
+
+from ..devices.device import Device, LoadedImage
+from ..plan import recording
+from ..plan.dispatch import MISS, FastCalls
+from .foreign import ForeignCall, Parameters
+from .image_call import image_call
+
+__all__ = ["MISS", "SeenCalls"]
+
+Key = tuple[Hashable, ...]
+
+# What a key may hold: values that never change. A tensor, say, can be an extent, and be another one at the next call.
+_LASTING = (int, str, bytes, type(None), type, np.generic, np.dtype, DType)
+_LISTS = (list, tuple)
+
+
+def _exact(values: Any) -> Key:
+    """A list or tuple as a key that tells apart what compares equal, as 1, True and 1.0 do. TypeError for others."""
+    if isinstance(values, _LISTS):
+        return (*map(type, values), *values)
+    raise TypeError
+
+
+def _exact_each(values: Any) -> tuple[Key, ...]:
+    if isinstance(values, _LISTS):
+        return tuple([_exact(part) for part in values])
+    raise TypeError
+
+
+class SeenCalls:
+    """The calls that one kernel object, or `precompiled_cuda_kernel`, has seen."""
+
+    CAPACITY = 256
+
+    def __init__(self) -> None:
+        self._known: dict[Key, FastCalls | None] = {}
+
+    def call(
+        self,
+        inputs: Any,
+        shapes: Any,
+        dtypes: Any,
+        grid: Any,
+        threadgroup: Any,
+        template: Any,
+        init_value: Any,
+        contiguous: Any,
+        stream: Any,
+        interpret: Any,
+        *others: Hashable,
+        scalars: Any = (),
+    ) -> tuple[Key | None, Any]:
+        """What a call is known by, None where it can have no short way; and its results, MISS if it has to go the long
+        way.
+
+        Keys are equal for calls that are the same but for arrays and scalars, once one of them was right.
+        """
+        if recording.active or not (interpret is None or interpret is False):
+            return None, MISS
+        if not isinstance(inputs, _LISTS) or not isinstance(scalars, _LISTS):
+            return None, MISS
+        try:
+            key = (
+                len(inputs),
+                _exact(grid),
+                _exact(threadgroup),
+                _exact_each(shapes),
+                _exact(dtypes),
+                None if init_value is None else _number(init_value),
+                None
+                if template is None
+                else _exact_each(list(template.items()) if type(template) is dict else template),
+                contiguous,
+                others,
+            )
+            fast = self._known.get(key)
+        except (
+            Exception
+        ):  # no list, not hashable, or a view of bytes that can be written: the long way says what is wrong
+            return None, MISS
+        if fast is None:
+            return key, MISS
+        given = (*inputs, *scalars) if scalars else inputs
+        if stream is None:
+            results = fast.latest(given, None, None)
+            if results is not MISS:
+                return key, results
+        return key, fast(given, None, stream)
+
+    def note(
+        self,
+        key: Key | None,
+        device: Device,
+        image: LoadedImage,
+        call: ForeignCall,
+        parameters: Parameters,
+        inputs: Sequence[Any],
+        scalars: Sequence[Any] = (),
+    ) -> None:
+        """Remember a call that went the long way and was right. The second time, a short way is made for it.
+
+        `inputs` and `scalars` are the call's, as they came.
+        """
+        if key is None:
+            return
+        if key not in self._known:
+            if _lasts(key):
+                if len(self._known) >= self.CAPACITY:
+                    self._known.clear()
+                self._known[key] = None
+            return
+        made = image_call(device, image, call, parameters, scalars)
+        if made is not None:
+            fast = self._known.get(key) or FastCalls()
+            fast.learn((*inputs, *scalars), None, made)
+            self._known[key] = fast
+
+
+def _number(value: Any) -> str:
+    """A fill as text, which tells 0, False, 0.0 and -0.0 apart. TypeError where text does not say all."""
+    if type(value) not in (int, bool, float) or value != value:
+        raise TypeError
+    return repr(value)
+
+
+def _lasts(value: Any) -> bool:
+    """Whether a key holds nothing that can change under it."""
+    if type(value) is tuple:
+        return all(map(_lasts, value))
+    kind = type(value)
+    return isinstance(value, _LASTING) or (kind.__module__, kind.__name__) == ("torch", "dtype")

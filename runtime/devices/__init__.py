@@ -1,0 +1,1 @@
+"""The GPU and the interpreter as devices: memory, streams, launches."""

@@ -1,0 +1,402 @@
+"""A GPU: its target, modules loaded into its primary context, and launches."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+from kernel_dsl import forking
+from kernel_dsl.compiled import Assembled, CompiledKernel, LaunchAttributes
+from kernel_dsl.dtypes import uint8
+from kernel_dsl.target import SM_80, SM_89, SM_90A, SM_100A, SM_120A, Limits, Target
+
+from ..arrays.array_view import ArrayView
+from ..build import elf, fatbin
+from ..errors import ArgumentTypeError, ArgumentValueError, DeviceError, LoadError, launch_error, where
+from ..plan import recording
+from ..plan.args import ParamLayout
+from . import driver, memory
+from .device import Dims
+from .launch import Launcher, ParamBuffer, check_attributes
+from .tensormap import TensorMaps, encode_cuda
+
+# Compute capability -> the target that it is. Others are served as the newest target they can run.
+_TARGETS = {(8, 0): SM_80, (8, 9): SM_89, (9, 0): SM_90A, (10, 0): SM_100A, (12, 0): SM_120A}
+_LOG_BYTES = 16 * 1024
+_UNLOAD_AT = 16
+
+
+class CudaDevice:
+    """One GPU, in its primary context, which torch, CuPy and JAX use too."""
+
+    kind = "cuda"
+
+    def __init__(self, index: int) -> None:
+        cu = driver.api()
+        count = driver.device_count()
+        if not 0 <= index < count:
+            raise DeviceError(f"there is no GPU {index}: this process sees {count}")
+        self.index = index
+        self.device = driver.check(cu.cuDeviceGet(index))
+        self.context = driver.check(cu.cuDevicePrimaryCtxRetain(self.device))
+        self.name: str = driver.check(cu.cuDeviceGetName(128, self.device)).split(b"\0")[0].decode()
+        self.capability = (
+            driver.attribute(self.device, "COMPUTE_CAPABILITY_MAJOR"),
+            driver.attribute(self.device, "COMPUTE_CAPABILITY_MINOR"),
+        )
+        self.target = self._target()
+        self.tensor_maps = TensorMaps(self._encode)
+        self._images: weakref.WeakValueDictionary[tuple[bytes, str], CudaImage]
+        self._images = weakref.WeakValueDictionary()
+        self._dropped: list[Any] = []
+        self._lock = forking.lock()
+
+    def __repr__(self) -> str:
+        return f"<CudaDevice {self.index}: {self.name}, {self.target}>"
+
+    def _target(self) -> Target:
+        base = _TARGETS.get(self.capability)
+        if base is None:
+            if self.capability < (8, 0):
+                raise DeviceError(
+                    f"{self.name} has compute capability {self.capability}; 8.0 is the least that is supported"
+                )
+            base = SM_89 if self.capability > (8, 9) else SM_80
+
+        def ask(name: str) -> int:
+            return driver.attribute(self.device, name)
+
+        limits = Limits(
+            smem_per_block=ask("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
+            smem_per_multiprocessor=ask("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"),
+            registers_per_multiprocessor=ask("MAX_REGISTERS_PER_MULTIPROCESSOR"),
+            threads_per_block=ask("MAX_THREADS_PER_BLOCK"),
+            blocks_per_multiprocessor=ask("MAX_BLOCKS_PER_MULTIPROCESSOR"),
+            warps_per_multiprocessor=ask("MAX_THREADS_PER_MULTIPROCESSOR") // 32,
+            multiprocessors=ask("MULTIPROCESSOR_COUNT"),
+            cluster_size=base.limits.cluster_size,
+            grid=(ask("MAX_GRID_DIM_X"), ask("MAX_GRID_DIM_Y"), ask("MAX_GRID_DIM_Z")),
+        )
+        return dataclasses.replace(base, limits=limits)
+
+    def _encode(self, plan: Any) -> bytes:
+        with driver.current(self.context):
+            return encode_cuda(plan)
+
+    def load(self, kernel: CompiledKernel | Assembled) -> CudaLoaded:
+        """Load a kernel's cubin, or let the driver compile its PTX: that of an older architecture runs here too.
+
+        Raises LoadError with the driver's log.
+        """
+        compiled, image = (kernel.kernel, kernel.cubin) if isinstance(kernel, Assembled) else (kernel, b"")
+        if not compiled.launch.empty:
+            check_attributes(compiled.launch, self.target, compiled.name)
+        if not _runs(compiled.target, self.target.name):
+            image = b""
+        module = self.load_module(image or compiled.ptx, compiled.name, compiled)
+        return CudaLoaded(self, compiled, module)
+
+    def load_image(self, image: bytes | str, entry: str) -> CudaImage:
+        """One entry of a PTX, cubin or fatbin image. The same image is loaded once."""
+        data = image.encode() if isinstance(image, str) else bytes(image)
+        key = (hashlib.sha256(data).digest(), entry)
+        with self._lock:
+            found = self._images.get(key)
+            if found is None:
+                found = self._images[key] = CudaImage(self, self.load_module(data, entry, None), entry)
+        return found
+
+    def load_module(self, image: bytes | str, name: str, kernel: CompiledKernel | None) -> Module:
+        """The driver's module for an image.
+
+        Modules that nothing uses any more are unloaded on this occasion.
+        """
+        cu = driver.api()
+        data = image.encode() if isinstance(image, str) else image
+        wrong = elf.problem(data) if data.startswith(elf.MAGIC) else fatbin.problem(data)
+        if wrong:  # the driver would read on past its end
+            raise LoadError(f"kernel {name!r} does not load: its machine code is damaged: {wrong}{where(kernel)}")
+        option = cu.CUjit_option
+        errors = bytearray(_LOG_BYTES)
+        options: list[Any] = [
+            option.CU_JIT_ERROR_LOG_BUFFER,
+            option.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES,
+        ]
+        values: list[Any] = [errors, _LOG_BYTES]
+        with driver.current(self.context), driver.relaxed_capture():
+            self._unload_dropped()
+            # PTX is text and must end in NUL; binaries carry their own size, and a NUL more is
+            # harmless.
+            result = cu.cuModuleLoadDataEx(data + b"\0", len(options), options, values)
+        if int(result[0]) != 0:
+            self._refuse(driver.error_of(result[0]), bytes(errors), name, kernel)
+        return Module(self, result[1])
+
+    def _refuse(self, error: driver.CudaError, log: bytes, name: str, kernel: CompiledKernel | None) -> None:
+        text = log.split(b"\0")[0].decode(errors="replace").strip()
+        target = f" compiled for {kernel.target}" if kernel else ""
+        message = f"kernel {name!r}{target} does not load on {self.name} ({self.target}): {error.name}: {error.meaning}"
+        raise LoadError(message + where(kernel) + (f"\n{text}" if text else "")) from error
+
+    def drop(self, module: Any) -> None:
+        """Unload a module later:
+
+        a finalizer may run at any moment, also while a stream is being captured.
+        """
+        self._dropped.append(module)
+
+    def _unload_dropped(self) -> None:
+        if len(self._dropped) >= _UNLOAD_AT:  # unloading waits for the GPU, so not at every load
+            cu = driver.api()
+            while self._dropped:
+                cu.cuModuleUnload(self._dropped.pop())
+
+    def allocate(self, nbytes: int, stream: int = 0) -> memory.DeviceMemory:
+        """Memory from this GPU's pool, ordered by `stream`."""
+        with driver.current(self.context):
+            return memory.DeviceMemory(self.context, nbytes, stream)
+
+    def synchronize(self, stream: int | None = None) -> None:
+        """Wait for a stream, or for everything issued to this GPU."""
+        cu = driver.api()
+        with driver.current(self.context):
+            driver.check(cu.cuCtxSynchronize() if stream is None else cu.cuStreamSynchronize(stream))
+
+
+class Module:
+    """A loaded module; unloaded some time after nothing refers to it."""
+
+    def __init__(self, device: CudaDevice, handle: Any) -> None:
+        self.device = device
+        self.handle = handle
+        finalizer = weakref.finalize(self, device.drop, handle)
+        finalizer.atexit = False
+
+    def function(self, entry: str) -> Any:
+        """The `CUfunction` called `entry`. Raises LoadError where the image has none."""
+        cu = driver.api()
+        with driver.current(self.device.context), driver.relaxed_capture():
+            result = cu.cuModuleGetFunction(self.handle, entry.encode())
+        if int(result[0]) != 0:
+            error = driver.error_of(result[0])
+            raise LoadError(f"the image has no entry {entry!r}: {error.name}") from error
+        return result[1]
+
+
+class CudaLoaded:
+    """A compiled kernel in a GPU's memory.
+
+    Launches from several Python threads take turns at its parameters.
+    """
+
+    def __init__(self, device: CudaDevice, kernel: CompiledKernel, module: Module) -> None:
+        self.device = device
+        self.kernel = kernel
+        self.module = module
+        self.layout = ParamLayout(kernel.params)
+        self.function = module.function(kernel.entry)
+        self.launcher: Launcher | None = None
+        if not kernel.launch.empty:
+            with driver.current(device.context):
+                self.launcher = Launcher(self.function, kernel.launch)
+        self._params = ParamBuffer(self.layout.offsets, self.layout.nbytes)
+        self._lock = forking.lock()
+
+    def encode(self, param: Any, view: ArrayView) -> bytes:
+        """The TMA descriptor of `view`."""
+        return self.device.tensor_maps.get(param, view, self.kernel)
+
+    def workspaces(self, stream: int) -> list[memory.DeviceMemory]:
+        """The kernel's hidden memory, allocated and zeroed in `stream`'s order.
+
+        The context must be current.
+        """
+        made: list[memory.DeviceMemory] = []
+        for space in self.kernel.workspaces:
+            block = memory.DeviceMemory(self.device.context, space.bytes, stream)
+            if space.zeroed:
+                memory.fill(block.view((space.bytes,), uint8, self.device.index), 0, stream)
+            made.append(block)
+        return made
+
+    def launch(
+        self,
+        arrays: Sequence[ArrayView],
+        scalars: Sequence[Any],
+        stream: int | None = None,
+        fresh: Sequence[int] = (),
+    ) -> None:
+        """Issue the kernel to `stream` (the legacy default stream if None).
+
+        All arrays lie on this GPU.
+        """
+        if self.launcher is None:
+            return
+        handle = stream or 0
+        try:
+            with driver.current(self.device.context):
+                hidden = self.workspaces(handle)
+                index = self.device.index
+                spaces = [m.view((m.nbytes,), uint8, index) for m in hidden]
+                sink = recording.sink()
+                if sink is not None:
+                    sink.kernel(self, [*arrays, *spaces], scalars)
+                    return
+                values = self.layout.values([*arrays, *spaces], scalars, self.encode)
+                params = self._params
+                with self._lock:
+                    self.layout.pack(params.buffer, params.shift, *values)
+                    driver.check(self.launcher.launch(handle, params.address))
+                for block in hidden:
+                    block.close()
+        except driver.CudaError as error:
+            raise self.failure(error, arrays) from error
+
+    def failure(self, error: driver.CudaError, arrays: Sequence[ArrayView], doing: str = "launching") -> Exception:
+        """The exception for a driver error met while `doing` something for this kernel."""
+        kernel = self.kernel
+        return launch_error(
+            error,
+            error.name,
+            error.meaning,
+            name=kernel.name,
+            kernel=kernel,
+            arrays=arrays,
+            doing=doing,
+        )
+
+
+class CudaImage:
+    """One entry of a raw image.
+
+    `param_sizes`: bytes of each parameter, where the driver tells them (12.4 and later).
+    """
+
+    def __init__(self, device: CudaDevice, module: Module, entry: str) -> None:
+        self.device = device
+        self.module = module
+        self.entry = entry
+        self.function = module.function(entry)
+        with driver.current(device.context):
+            self.param_sizes = _param_sizes(self.function)
+            self.max_threads = _function_attribute(self.function, "MAX_THREADS_PER_BLOCK")
+            self.static_smem = _function_attribute(self.function, "SHARED_SIZE_BYTES")
+        self._launchers: dict[LaunchAttributes, Launcher] = {}
+
+    def launch(
+        self,
+        params: Sequence[ArrayView | bytes],
+        *,
+        grid: Dims,
+        block: Dims,
+        cluster: Dims = (1, 1, 1),
+        dynamic_smem: int = 0,
+        stream: int | None = None,
+        names: Sequence[str] = (),
+        fresh: Sequence[int] = (),
+    ) -> None:
+        """See `LoadedImage.launch`.
+
+        Raises LaunchError, or ArgumentTypeError where the parameters do not fit the entry.
+        """
+        if 0 in grid:
+            return
+        arrays = [p for p in params if isinstance(p, ArrayView)]
+        blobs = [p.address.to_bytes(8, "little") if isinstance(p, ArrayView) else bytes(p) for p in params]
+        self._check(blobs, block, dynamic_smem)
+        attributes = LaunchAttributes(grid, block, cluster, dynamic_smem)
+        sink = recording.sink()
+        if sink is not None:
+            sink.image(self, params, attributes)
+            return
+        buffer = _fill_params(blobs)
+        try:
+            with driver.current(self.device.context):
+                launcher = self.launcher(attributes)
+                driver.check(launcher.launch(stream or 0, buffer.address))
+        except driver.CudaError as error:
+            raise launch_error(error, error.name, error.meaning, name=self.entry, kernel=None, arrays=arrays) from error
+
+    def _check(self, blobs: Sequence[bytes], block: Dims, dynamic_smem: int) -> None:
+        sizes = [len(b) for b in blobs]
+        if self.param_sizes is not None and sizes != self.param_sizes:
+            raise ArgumentTypeError(
+                f"entry {self.entry!r} takes {len(self.param_sizes)} parameters of "
+                f"{self.param_sizes} bytes, and got "
+                f"{len(sizes)} of {sizes}"
+            )
+        threads = block[0] * block[1] * block[2]
+        if threads > self.max_threads:
+            raise ArgumentValueError(
+                f"entry {self.entry!r} runs at most {self.max_threads} threads a block (its "
+                "registers or .maxntid say so), "
+                f"and was asked for {threads}"
+            )
+        limit = self.device.target.limits.smem_per_block
+        if dynamic_smem + self.static_smem > limit:
+            raise ArgumentValueError(
+                f"entry {self.entry!r} has {self.static_smem} bytes of static SMEM; "
+                f"{dynamic_smem} dynamic ones more are "
+                f"over the {limit} that a block can have"
+            )
+
+    def launcher(self, attributes: LaunchAttributes) -> Launcher:
+        """The launch of this entry with a geometry, once it was checked. The context must be current for a new one."""
+        found = self._launchers.get(attributes)
+        if found is None:
+            check_attributes(attributes, self.device.target, self.entry)
+            found = Launcher(self.function, attributes)
+            if len(self._launchers) >= 64:
+                self._launchers.clear()
+            self._launchers[attributes] = found
+        return found
+
+
+def _fill_params(blobs: Sequence[bytes]) -> ParamBuffer:
+    """A parameter buffer that holds each blob at an offset of its natural alignment."""
+    offsets: list[int] = []
+    end = 0
+    for blob in blobs:
+        step = 64 if len(blob) >= 64 else 16
+        end = -(-end // step) * step
+        offsets.append(end)
+        end += len(blob)
+    params = ParamBuffer(offsets, end)
+    for offset, blob in zip(offsets, blobs, strict=True):
+        start = params.shift + offset
+        params.buffer[start : start + len(blob)] = blob
+    return params
+
+
+def _param_sizes(function: Any) -> list[int] | None:
+    cu = driver.api()
+    if not hasattr(cu, "cuFuncGetParamInfo"):
+        return None
+    sizes: list[int] = []
+    while True:
+        result = cu.cuFuncGetParamInfo(function, len(sizes))
+        if int(result[0]) == int(cu.CUresult.CUDA_ERROR_INVALID_VALUE):
+            return sizes  # past the last
+        if int(result[0]) != 0:
+            return None  # a driver older than 12.4
+        sizes.append(int(result[2]))
+
+
+def _function_attribute(function: Any, name: str) -> int:
+    cu = driver.api()
+    key = getattr(cu.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
+    return int(driver.check(cu.cuFuncGetAttribute(key, function)))
+
+
+def _runs(built: str, here: str) -> bool:
+    """Whether machine code for one architecture runs on another: the same major version, no older minor one.
+
+    CUDA C++ Programming Guide, 'Binary Compatibility'. What ends in 'a' runs on exactly its own.
+    """
+    if built.endswith("a"):
+        return built == here
+    have, want = (int(name.removeprefix("sm_").rstrip("a")) for name in (here, built))
+    return have // 10 == want // 10 and have >= want

@@ -1,0 +1,190 @@
+"""The CUDA driver: the only module that imports `cuda`.
+
+It is loaded at first use; a missing driver is a reason, not an error.
+
+Everything works in the device's primary context, which torch, CuPy and JAX share.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from kernel_dsl import forking
+
+from ..errors import DeviceError, Error
+
+
+class CudaError(Error, RuntimeError):
+    """A `CUresult` that is not success: `name` is the driver's constant, `meaning` its sentence."""
+
+    code = "cuda"
+
+    def __init__(self, name: str, meaning: str) -> None:
+        super().__init__(f"{name}: {meaning}")
+        self.name = name
+        self.meaning = meaning
+
+
+@dataclass(frozen=True)
+class Availability:
+    """Whether there is a GPU to run on; if not, `reason` says why. True or false in a condition."""
+
+    devices: int
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        return self.devices > 0
+
+
+_lock = forking.lock()
+_availability: Availability | None = None
+_module: Any = None
+_starting = False  # a thread is at it
+_forked = False  # from a process that used CUDA
+
+_FORKED = (
+    "this process was forked from one that had used CUDA, and CUDA does not live through a fork: start processes with "
+    "multiprocessing's 'spawn' or 'forkserver' method, or fork before the first call on a GPU"
+)
+
+
+def available() -> Availability:
+    """Whether a driver and at least one GPU are there. Never raises; asked once per process."""
+    global _availability
+    if _availability is None:
+        with _lock:
+            if _availability is None:
+                _availability = _probe()
+    return _availability
+
+
+def forked() -> bool:
+    """Whether there is no CUDA in this process because it is the child of one that had used it."""
+    return _forked
+
+
+def _in_child() -> None:
+    global _availability, _forked, _module
+    if _module is not None or _starting:
+        _module, _forked, _availability = None, True, Availability(0, _FORKED)
+
+
+forking.in_child(_in_child)
+
+
+def _probe() -> Availability:
+    global _starting
+    _starting = True
+    try:
+        return _start()
+    finally:
+        _starting = False
+
+
+def _start() -> Availability:
+    global _module
+    try:
+        module: Any = import_module("cuda.bindings.driver")
+    except ImportError as error:
+        return Availability(0, f"cuda-python is not installed ({error})")
+    try:
+        status = module.cuInit(0)[0]
+        if int(status) != 0:
+            return Availability(0, f"cuInit says {status.name}")
+        status, count = module.cuDeviceGetCount()
+    except Exception as error:  # several kinds, when libcuda is missing or too old
+        if type(error).__name__ == "DynamicLibNotFoundError":
+            return Availability(0, "no CUDA driver (libcuda) is installed")
+        return Availability(0, f"the CUDA driver does not start: {error}")
+    if int(status) != 0:
+        return Availability(0, f"cuDeviceGetCount says {status.name}")
+    if not count:
+        return Availability(0, "the CUDA driver finds no GPU")
+    _module = module
+    return Availability(int(count))
+
+
+def api() -> Any:
+    """The `cuda.bindings.driver` module, initialised.
+
+    Raises DeviceError, with the reason, where there is no GPU.
+    """
+    if _module is None:
+        state = available()
+        if _forked:
+            raise DeviceError(f"{_FORKED}. With interpret=True kernels run here, on the CPU")
+        if not state:
+            raise DeviceError(f"there is no GPU to use: {state.reason}")
+    return _module
+
+
+def check(result: tuple[Any, ...]) -> Any:
+    """The values of a driver call's result tuple:
+
+    None, the one value, or a tuple. Raises CudaError on failure.
+    """
+    status = result[0]
+    if int(status) != 0:
+        raise error_of(status)
+    if len(result) == 1:
+        return None
+    return result[1] if len(result) == 2 else result[1:]
+
+
+def success() -> Any:
+    """The driver's CUDA_SUCCESS, which its functions return as this very object."""
+    return api().CUresult.CUDA_SUCCESS
+
+
+def error_of(status: Any) -> CudaError:
+    """The CudaError for a `CUresult`."""
+    failed, text = api().cuGetErrorString(status)
+    meaning = text.decode() if int(failed) == 0 and text else "an error this driver has no text for"
+    return CudaError(getattr(status, "name", f"CUresult {int(status)}"), meaning)
+
+
+def device_count() -> int:
+    """How many GPUs there are; 0 without a driver."""
+    return available().devices
+
+
+def attribute(device: Any, name: str) -> int:
+    """`CU_DEVICE_ATTRIBUTE_<name>` of a `CUdevice`."""
+    cu = api()
+    key = getattr(cu.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+    return int(check(cu.cuDeviceGetAttribute(key, device)))
+
+
+@contextmanager
+def current(context: Any) -> Generator[None, None, None]:
+    """Make `context` current on this thread for a while, and leave the thread as it was."""
+    cu = api()
+    check(cu.cuCtxPushCurrent(context))
+    try:
+        yield
+    finally:
+        cu.cuCtxPopCurrent()
+
+
+@contextmanager
+def relaxed_capture() -> Generator[None, None, None]:
+    """Allow calls, such as loading a module, that a stream capture in this thread would otherwise
+    forbid.
+    """
+    cu = api()
+    mode = cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+    previous = check(cu.cuThreadExchangeStreamCaptureMode(mode))
+    try:
+        yield
+    finally:
+        cu.cuThreadExchangeStreamCaptureMode(previous)
+
+
+def alive() -> bool:
+    """Whether the driver may still be called: false once Python is shutting down."""
+    return _module is not None and not sys.is_finalizing()

@@ -1,0 +1,320 @@
+"""Copies and fills of views, on the host and on CUDA, of any strides and without a framework's
+help.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from kernel_dsl.dtypes import DType, uint8
+
+from ..arrays.array_view import CPU, ArrayView, row_major
+from ..errors import ArgumentValueError
+from ..plan import recording
+from . import driver
+
+_MAX_PITCH = 2**31 - 1
+_UNIT = 16  # bytes: the widest vector, and what TMA counts strides in
+
+
+class _Host:
+    """Host memory under a view, for NumPy.
+
+    Writable whatever its owner says: who may write was checked before.
+    """
+
+    def __init__(self, view: ArrayView) -> None:
+        item = view.dtype.itemsize
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": f"|V{item}" if item not in (1, 2, 4, 8) else f"{'|' if item == 1 else '<'}u{item}",
+            "shape": view.shape,
+            "strides": tuple(s * item for s in view.strides),
+            "data": (view.address, False),
+        }
+        self.owner = view.owner
+
+
+def host_array(view: ArrayView) -> np.ndarray[Any, np.dtype[Any]]:
+    """A NumPy array, in `view`'s dtype, over the host memory of `view`."""
+    if view.size == 0:
+        return np.empty(view.shape, view.dtype.numpy)
+    return np.asarray(_Host(view)).view(view.dtype.numpy)
+
+
+def host_view(array: np.ndarray[Any, np.dtype[Any]], dtype: DType) -> ArrayView:
+    """A view of a NumPy array that this package made."""
+    item = dtype.itemsize
+    strides = tuple(s // item for s in array.strides)
+    return ArrayView(array.ctypes.data, array.shape, strides, dtype, CPU, "numpy", False, array)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a copy lies: its strides, none negative, and how many elements it spans."""
+
+    strides: tuple[int, ...]
+    count: int
+
+    def at(self, address: int, source: ArrayView, device: tuple[str, int], owner: Any) -> ArrayView:
+        """The copy of `source` in memory that begins at `address`."""
+        return ArrayView(address, source.shape, self.strides, source.dtype, device, "generic", False, owner)
+
+
+def gapless(source: ArrayView) -> Layout:
+    """A row-major copy."""
+    return Layout(row_major(source.shape), source.size)
+
+
+def alike(source: ArrayView) -> Layout:
+    """A copy that TMA can address where it can address `source`, if that has no negative strides.
+
+    The order of axes stays, and multiples of 16 bytes stay such. Wide gaps become narrow ones, and elements that share memory
+    lie apart.
+    """
+    unit = max(_UNIT // source.dtype.itemsize, 1)
+    strides, count = list(row_major(source.shape)), 1
+    moving = [axis for axis, extent in enumerate(source.shape) if extent > 1]
+    # from the innermost axis on; one without a stride is as if it were outermost
+    moving.sort(key=lambda axis: (source.strides[axis] == 0, abs(source.strides[axis]), -axis))
+    for axis in moving:
+        strides[axis] = count if source.strides[axis] % unit else -(-count // unit) * unit
+        count += strides[axis] * (source.shape[axis] - 1)
+    return Layout(tuple(strides), count if source.size else 0)
+
+
+@dataclass(slots=True)
+class Rows:
+    """A strided walk in bytes:
+
+    `outer` axes are looped over, then `height` rows of `width` bytes are one call.
+    """
+
+    outer: tuple[int, ...]
+    steps: list[tuple[int, ...]]  # for each view, a byte step per outer axis
+    height: int
+    width: int
+    pitches: list[int]  # for each view, bytes between rows
+
+    def starts(self) -> Iterator[list[int]]:
+        """The byte offset in each view of each block of rows."""
+        for index in itertools.product(*map(range, self.outer)):
+            yield [sum(i * s for i, s in zip(index, steps, strict=True)) for steps in self.steps]
+
+
+def walk(views: Sequence[ArrayView], unit: int) -> Rows:
+    """How to walk views of one shape together with two-dimensional calls; `unit` is the bytes of an
+    element.
+    """
+    axes: list[tuple[int, list[int]]] = []
+    for axis, extent in enumerate(views[0].shape):
+        if extent != 1:
+            axes.append((extent, [v.strides[axis] * unit for v in views]))
+    merged: list[tuple[int, list[int]]] = []
+    for extent, steps in axes:
+        if merged and all(o == s * extent for o, s in zip(merged[-1][1], steps, strict=True)):
+            merged[-1] = (merged[-1][0] * extent, steps)
+        else:
+            merged.append((extent, steps))
+    width = unit
+    if merged and all(s == unit for s in merged[-1][1]):
+        width = merged.pop()[0] * unit
+    height, pitches = 1, [width] * len(views)
+    if merged and all(width <= s <= _MAX_PITCH for s in merged[-1][1]):
+        height, pitches = merged.pop()
+    outer = tuple(extent for extent, _ in merged)
+    steps = [tuple(step[v] for _, step in merged) for v in range(len(views))]
+    return Rows(outer, steps, height, width, pitches)
+
+
+def host_memory(source: ArrayView, layout: Layout) -> ArrayView:
+    """Host memory for the elements of `source`; nothing is in it."""
+    owner = np.empty(layout.count * source.dtype.itemsize, np.uint8)
+    return layout.at(owner.ctypes.data, source, CPU, owner)
+
+
+def flat(array: ArrayView) -> ArrayView:
+    """All memory that an array spans, gaps too, as an array of bytes."""
+    first, last = array.span()
+    return replace(array, address=first, shape=(last - first,), strides=(1,), dtype=uint8)
+
+
+def copy(target: ArrayView, source: ArrayView, stream: int = 0) -> None:
+    """Copy the elements of `source` into `target`, of the same shape and dtype, in `stream`.
+
+    Host memory must stay alive, and unchanged, until the stream has done it.
+    """
+    if target.size == 0:
+        return
+    sink = recording.sink()
+    if sink is not None:
+        sink.copy(target, source)
+        return
+    if target.device == CPU and source.device == CPU:
+        host_array(target)[...] = host_array(source)
+        return
+    rows = walk((target, source), target.dtype.itemsize)
+    for to, of in rows.starts():
+        _copy_rows(target, to, source, of, rows, stream)
+
+
+def _copy_rows(target: ArrayView, to: int, source: ArrayView, of: int, rows: Rows, stream: int) -> None:
+    cu = driver.api()
+    a, b = target.address + to, source.address + of
+    if rows.height == 1:
+        if target.device == CPU:
+            driver.check(cu.cuMemcpyDtoHAsync(a, b, rows.width, stream))
+        elif source.device == CPU:
+            driver.check(cu.cuMemcpyHtoDAsync(a, b, rows.width, stream))
+        else:
+            driver.check(cu.cuMemcpyDtoDAsync(a, b, rows.width, stream))
+        return
+    plan = cu.CUDA_MEMCPY2D()
+    host, device = cu.CUmemorytype.CU_MEMORYTYPE_HOST, cu.CUmemorytype.CU_MEMORYTYPE_DEVICE
+    if target.device == CPU:
+        plan.dstMemoryType, plan.dstHost = host, a
+    else:
+        plan.dstMemoryType, plan.dstDevice = device, a
+    if source.device == CPU:
+        plan.srcMemoryType, plan.srcHost = host, b
+    else:
+        plan.srcMemoryType, plan.srcDevice = device, b
+    plan.dstPitch, plan.srcPitch = rows.pitches
+    plan.WidthInBytes, plan.Height = rows.width, rows.height
+    driver.check(cu.cuMemcpy2DAsync(plan, stream))
+
+
+def fill_pattern(value: Any, dtype: DType) -> bytes:
+    """The bytes of one element of a fill.
+
+    Raises ArgumentValueError where `value` does not fit `dtype`.
+    """
+    if dtype.is_integer and isinstance(value, int):
+        info = np.iinfo(dtype.numpy)
+        if not info.min <= value <= info.max:
+            raise ArgumentValueError(f"the fill value {value} does not fit {dtype} ({info.min} to {info.max})")
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.asarray(value).astype(dtype.numpy).tobytes()
+
+
+def fill(target: ArrayView, value: Any, stream: int = 0) -> None:
+    """Set every element of `target` to `value`. On CUDA: issued to `stream`."""
+    if target.size == 0:
+        return
+    sink = recording.sink()
+    if sink is not None:
+        sink.fill(target, value)
+        return
+    pattern = fill_pattern(value, target.dtype)
+    if target.device == CPU:
+        host_array(target)[...] = np.frombuffer(pattern, target.dtype.numpy)[0]
+        return
+    if len(set(pattern)) == 1:
+        _fill_words(target, pattern[:1], stream)
+    elif len(pattern) <= 4:
+        _fill_words(target, pattern, stream)
+    else:
+        _fill_wide(target, pattern, stream)
+
+
+def _fill_words(target: ArrayView, word: bytes, stream: int) -> None:
+    """Fill with a repeated 1-, 2- or 4-byte word, which divides the element's size."""
+    cu = driver.api()
+    size = len(word)
+    set1, set2 = {
+        1: (cu.cuMemsetD8Async, cu.cuMemsetD2D8Async),
+        2: (cu.cuMemsetD16Async, cu.cuMemsetD2D16Async),
+        4: (cu.cuMemsetD32Async, cu.cuMemsetD2D32Async),
+    }[size]
+    number = int.from_bytes(word, "little")
+    rows = walk((target,), target.dtype.itemsize)
+    for (start,) in rows.starts():
+        address = target.address + start
+        if rows.height == 1:
+            driver.check(set1(address, number, rows.width // size, stream))
+        else:
+            driver.check(set2(address, rows.pitches[0], number, rows.width // size, rows.height, stream))
+
+
+def _fill_wide(target: ArrayView, pattern: bytes, stream: int) -> None:
+    """Fill 8-byte elements, for which there is no memset:
+
+    low and high words as two strided fills.
+    """
+    cu = driver.api()
+    item = len(pattern)
+    rows = walk((target,), item)
+    for (start,) in rows.starts():
+        for row in range(rows.height):
+            address = target.address + start + row * rows.pitches[0]
+            for at in range(0, item, 4):
+                number = int.from_bytes(pattern[at : at + 4], "little")
+                count = rows.width // item
+                driver.check(cu.cuMemsetD2D32Async(address + at, item, number, 1, count, stream))
+
+
+def put(address: int, value: bytes, stream: int) -> None:
+    """Write `value`, of 1, 2 or whole words of 4 bytes, to a GPU's memory.
+
+    By fills, which unlike a copy leave no host memory to be read later: when a capture of the stream is replayed.
+    """
+    cu = driver.api()
+    number = int.from_bytes(value, "little")
+    if len(value) == 1:
+        driver.check(cu.cuMemsetD8Async(address, number, 1, stream))
+    elif len(value) == 2:
+        driver.check(cu.cuMemsetD16Async(address, number, 1, stream))
+    else:
+        words = np.frombuffer(value, np.uint32).tolist()
+        if len(set(words)) == 1:
+            driver.check(cu.cuMemsetD32Async(address, words[0], len(words), stream))
+            return
+        for i, word in enumerate(words):
+            driver.check(cu.cuMemsetD32Async(address + 4 * i, word, 1, stream))
+
+
+class DeviceMemory:
+    """A stretch of a GPU's memory from its pool, given back in the order of `stream` when closed or
+    collected.
+    """
+
+    def __init__(self, context: Any, nbytes: int, stream: int) -> None:
+        self.nbytes = nbytes
+        sink = recording.sink()
+        if sink is not None:
+            # A graph's own memory will lie here: nothing is allocated, and nothing given back.
+            self.address = sink.reserve(nbytes)
+            self._context = None
+            return
+        cu = driver.api()
+        # In whole words: 8-bit atomics are made of wider ones, at the end of an odd number of bytes too.
+        size = -(-max(nbytes, 1) // 4) * 4
+        self.address = int(driver.check(cu.cuMemAllocAsync(size, stream)))
+        self._context = context
+        self._stream = stream
+
+    def close(self) -> None:
+        """Give the memory back once the work issued so far to its stream is done.
+
+        Twice is harmless.
+        """
+        if self.address and self._context is not None:
+            address, self.address = self.address, 0
+            cu = driver.api()
+            cu.cuCtxPushCurrent(self._context)
+            cu.cuMemFreeAsync(address, self._stream)
+            cu.cuCtxPopCurrent()
+
+    def __del__(self) -> None:
+        # The driver goes away with the process, and takes the memory with it.
+        if getattr(self, "address", 0) and driver.alive():
+            self.close()
+
+    def view(self, shape: tuple[int, ...], dtype: DType, index: int) -> ArrayView:
+        """The memory as a row-major array on GPU `index`."""
+        return ArrayView(self.address, shape, row_major(shape), dtype, ("cuda", index), "generic", False, self)

@@ -1,0 +1,34 @@
+"""Streams of every framework as handles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import ArgumentTypeError
+
+
+def stream_handle(stream: Any) -> int:
+    """The `CUstream` handle of an int, a torch or CuPy stream, or what has `__cuda_stream__`.
+
+    Raises ArgumentTypeError for anything else.
+    """
+    if isinstance(stream, bool):
+        raise ArgumentTypeError("stream= takes a stream or its handle, not a bool")
+    if isinstance(stream, int):
+        return stream
+    for name in ("cuda_stream", "ptr"):  # torch.cuda.Stream, cupy.cuda.Stream
+        handle = getattr(stream, name, None)
+        if isinstance(handle, int):
+            return handle
+    protocol = getattr(stream, "__cuda_stream__", None)
+    if protocol is not None:
+        # A method by the protocol (version, handle); early implementations made it a property.
+        pair: Any = protocol() if callable(protocol) else protocol
+        return int(pair[1])
+    if type(stream).__name__ == "CUstream" or hasattr(stream, "handle"):
+        return int(getattr(stream, "handle", stream))
+    raise ArgumentTypeError(
+        "stream= takes a CUDA stream (torch.cuda.Stream, cupy.cuda.Stream, or anything with "
+        "__cuda_stream__) or its "
+        f"handle, not a {type(stream).__name__}"
+    )

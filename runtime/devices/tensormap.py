@@ -1,0 +1,189 @@
+"""TMA descriptors: from a kernel's recipe and an array to what the driver encodes, checked by the rules of `tma.py`."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from kernel_dsl import tma
+from kernel_dsl.compiled import CompiledKernel, OobFill, Swizzle, TensorMapParam
+
+from ..arrays.array_view import ArrayView
+from ..errors import ArgumentValueError, array_name, where
+from . import driver
+
+BYTES = 128
+
+
+@dataclass(frozen=True)
+class TensorMapPlan(tma.Tiled):
+    """A descriptor's fields as the driver takes them."""
+
+    l2_promotion: int = 0
+
+
+def array_of(param: TensorMapParam, kernel: CompiledKernel) -> str:
+    """What the array of a descriptor is called in an error."""
+    return f"{array_name(kernel, param.array)} of kernel {kernel.name!r}{where(kernel)}"
+
+
+def plan(param: TensorMapParam, view: ArrayView, name: str = "the array") -> TensorMapPlan | None:
+    """The descriptor of `view` by the recipe `param`; None for an array without elements.
+
+    Raises ArgumentValueError where TMA cannot address the array.
+    """
+    if view.size == 0:
+        return None
+    extents, steps, start = _dimensions(param, view, name)
+    item = param.dtype.itemsize
+    if len(param.box) != len(extents):
+        raise _refusal(name, f"the box {param.box} has {len(param.box)} extents for {len(extents)} dimensions")
+    if steps and steps[-1] != 1 and extents[-1] != 1:
+        raise _refusal(
+            name,
+            f"its innermost axis has a stride of {steps[-1]} elements, and TMA needs neighbours (stride 1). "
+            "Pass a contiguous copy",
+        )
+    strides: list[int] = []
+    gapless = extents[-1] * item if extents else 0
+    for extent, step in zip(reversed(extents[:-1]), reversed(steps[:-1]), strict=True):
+        # The stride of an axis of extent 1 is never used, so any legal one will do.
+        stride = step * item if extent > 1 else -(-gapless // tma.UNIT) * tma.UNIT
+        strides.append(stride)
+        gapless = stride * extent
+    made = TensorMapPlan(
+        view.address + start * item,
+        param.dtype,
+        tuple(reversed(extents)),
+        tuple(strides),
+        tuple(reversed(param.box)),
+        (1,) * len(extents),
+        param.swizzle,
+        param.oob_fill,
+        l2_promotion=param.l2_promotion,
+    )
+    wrong = tma.map_rule_broken(made)
+    if wrong is not None:
+        raise _refusal(name, wrong)
+    return made
+
+
+def refusal(param: TensorMapParam, view: ArrayView) -> str | None:
+    """Why TMA cannot address the array; None where it can."""
+    try:
+        plan(param, view)
+    except ArgumentValueError as error:
+        return str(error)
+    return None
+
+
+def _dimensions(param: TensorMapParam, view: ArrayView, name: str) -> tuple[list[int], list[int], int]:
+    """Extents and element strides of the tensor's dimensions, outermost first, and the element that it starts at."""
+    split = dict(param.split)
+    window = {axis: (low, high) for axis, low, high in param.window}
+    extents: list[int] = []
+    steps: list[int] = []
+    start = 0
+    for axis in param.axes if param.axes is not None else range(len(view.shape)):
+        low, high = window.get(axis, (0, view.shape[axis]))
+        if not 0 <= low < high <= view.shape[axis]:
+            raise _refusal(name, f"elements {low} to {high} of axis {axis} of extent {view.shape[axis]}")
+        extent, step = high - low, view.strides[axis]
+        start += low * step
+        factor = split.get(axis)
+        if factor is None:
+            extents.append(extent)
+            steps.append(step)
+            continue
+        if extent % factor:
+            raise _refusal(name, f"axis {axis} of extent {extent} does not split into tiles of {factor}")
+        extents += [extent // factor, factor]
+        steps += [step * factor, step]
+    return extents, steps, start
+
+
+def _refusal(name: str, why: str) -> ArgumentValueError:
+    return ArgumentValueError(f"{name} cannot be copied by TMA: {why}")
+
+
+# CUtensorMapDataType has no int8, int16, bool, fp8 or complex: TMA moves them as unsigned of the
+# same size.
+_TYPES = {
+    "bool": "UINT8",
+    "int8": "UINT8",
+    "uint8": "UINT8",
+    "float8_e4m3fn": "UINT8",
+    "float8_e5m2": "UINT8",
+    "int16": "UINT16",
+    "uint16": "UINT16",
+    "int32": "INT32",
+    "uint32": "UINT32",
+    "int64": "INT64",
+    "uint64": "UINT64",
+    "complex64": "UINT64",
+    "float16": "FLOAT16",
+    "bfloat16": "BFLOAT16",
+    "float32": "FLOAT32",
+    "float64": "FLOAT64",
+}
+_SWIZZLES = {Swizzle.NONE: "NONE", Swizzle.B32: "32B", Swizzle.B64: "64B", Swizzle.B128: "128B"}
+_PROMOTIONS = {0: "NONE", 64: "L2_64B", 128: "L2_128B", 256: "L2_256B"}
+_FILLS = {OobFill.ZEROS: "NONE", OobFill.NAN: "NAN_REQUEST_ZERO_FMA"}
+
+
+def encode_cuda(plan: TensorMapPlan) -> bytes:
+    """The 128 bytes of a `CUtensorMap`, by the driver."""
+    cu = driver.api()
+    rank = len(plan.extents)
+    wide = cu.cuuint64_t
+    narrow = cu.cuuint32_t
+    encoded = driver.check(
+        cu.cuTensorMapEncodeTiled(
+            getattr(cu.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_TYPES[plan.dtype.name]}"),
+            rank,
+            plan.address,
+            [wide(n) for n in plan.extents],
+            [wide(n) for n in plan.strides or (0,)],  # one dimension has no strides, and the driver wants a pointer
+            [narrow(n) for n in plan.box],
+            [narrow(1)] * rank,
+            cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+            getattr(cu.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{_SWIZZLES[plan.swizzle]}"),
+            getattr(
+                cu.CUtensorMapL2promotion,
+                f"CU_TENSOR_MAP_L2_PROMOTION_{_PROMOTIONS[plan.l2_promotion]}",
+            ),
+            getattr(cu.CUtensorMapFloatOOBfill, f"CU_TENSOR_MAP_FLOAT_OOB_FILL_{_FILLS[plan.oob_fill]}"),
+        )
+    )
+    return ctypes.string_at(int(encoded.getPtr()), BYTES)
+
+
+class TensorMaps:
+    """Encoded descriptors, kept by what they describe: the same arrays again encode nothing.
+
+    A descriptor holds an address and a geometry, no ownership: one for memory that was freed and
+    given out again is as good as new.
+    """
+
+    CAPACITY = 4096
+
+    def __init__(self, encode: Callable[[TensorMapPlan], bytes]) -> None:
+        self._encode = encode
+        self._known: dict[Any, bytes] = {}
+
+    def get(self, param: TensorMapParam, view: ArrayView, kernel: CompiledKernel | None = None) -> bytes:
+        """The descriptor of `view`; 128 zero bytes for an array without elements, from which
+        nothing is copied. `kernel` is whose array it is, for an error.
+        """
+        key = (param, view.address, view.shape, view.strides)
+        found = self._known.get(key)
+        if found is None:
+            name = f"a {view.dtype}{list(view.shape)} array" if kernel is None else array_of(param, kernel)
+            fields = plan(param, view, name)
+            found = bytes(BYTES) if fields is None else self._encode(fields)
+            if len(self._known) >= self.CAPACITY:
+                self._known.clear()
+            self._known[key] = found
+        return found

@@ -1,0 +1,1 @@
+"""Calls and launches: checked, bound, and made cheap where they come again."""

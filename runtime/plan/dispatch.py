@@ -1,0 +1,128 @@
+"""The short way from a plain call to a launch, for tensors on the kernel's own GPU.
+
+A kernel object owns a `FastCalls`. A call first asks it; where it has seen such arguments before, the launch is: read
+the addresses, pack, one driver call. Everything else, and everything that could be an error, is MISS: the long way
+(`runtime.call`) deals with it, and then teaches the `FastCalls`.
+
+    result = fast(args, out, stream)
+    if result is MISS:
+        ...            # look at the arguments, compile, load, runtime.call
+        fast.learn(args, out, loaded, structure)
+
+`args` are the call's leaves: arrays and scalars, in order.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+from kernel_dsl import forking
+
+from ..devices.streams import stream_handle
+from ..errors import ArgumentTypeError
+from . import recording
+from .fast_plan import plan_fast
+from .signature import LongWayError, scan, signature_of
+from .unroll import MISS, Run, first, unroll
+
+__all__ = ["MISS", "FastCalls", "first", "signature_of"]
+
+_RECENT = 4  # signatures that are tried one after another, before a table is asked
+_ALIKE = 4  # calls of one signature that differ in what overlaps
+
+
+_every: weakref.WeakSet[FastCalls] = weakref.WeakSet()
+
+
+def _in_child() -> None:
+    """No fast call outlives a fork: the full way says that CUDA does not, where a framework would fail with its own error."""
+    for calls in _every:
+        calls.forget()
+
+
+forking.in_child(_in_child)
+
+
+class FastCalls:
+    """The fast calls of one kernel object. Safe to use from several threads."""
+
+    CAPACITY = 1024
+    miss = MISS
+    recording = recording  # for a caller that asks `latest` itself: not while a graph is recorded
+
+    def __init__(self) -> None:
+        self.forget()
+        _every.add(self)
+
+    def forget(self) -> None:
+        """Send the next calls the full way."""
+        self._known: dict[Hashable, tuple[Run, ...]] = {}
+        self._recent: tuple[Run, ...] = ()
+        self._learned = 0
+        self.latest: Run = _miss  # what took the last call
+
+    def __call__(self, args: Sequence[Any], out: Any = None, stream: Any = None) -> Any:
+        """The call's result if it has a fast way, else MISS: nothing was done then."""
+        if recording.active and recording.current() is not None:
+            return MISS  # a graph takes this call
+        if stream is not None:
+            try:
+                stream = stream_handle(stream)
+            except ArgumentTypeError:
+                return MISS  # the full call says so, at the user's line
+        for run in self._recent:
+            result = run(args, out, stream)
+            if result is not MISS:
+                self.latest = run
+                return result
+        return self._look_up(args, out, stream) if self._learned > _RECENT else MISS
+
+    def _look_up(self, args: Sequence[Any], out: Any, stream: int | None) -> Any:
+        key = _key(args, out)
+        for run in self._known.get(key, ()) if key is not None else ():
+            result = run(args, out, stream)
+            if result is not MISS:
+                self.latest = run
+                self._recent = (run, *(r for r in self._recent if r is not run))[:_RECENT]
+                return result
+        return MISS
+
+    def learn(
+        self,
+        args: Sequence[Any],
+        out: Any,
+        loaded: Any,
+        structure: Callable[[list[Any]], Any] | None = None,
+    ) -> None:
+        """Remember that calls like this one run `loaded`. Does nothing where they have no fast way.
+
+        `out` is what the call was given: None, one array, or a list or tuple of arrays, one an output. `structure`
+        makes the call's result of the list of outputs; `first` is the cheapest.
+        """
+        key = _key(args, out)
+        plan = None if key is None else plan_fast(loaded, args, out)
+        if plan is None:
+            return
+        run = unroll(plan, structure)
+        if len(self._known) >= self.CAPACITY:
+            self._known.clear()
+        self._known[key] = (run, *self._known.get(key, ()))[:_ALIKE]
+        self._recent = (run, *self._recent)[:_RECENT]
+        self.latest = run
+        self._learned += 1
+
+
+def _miss(args: Sequence[Any], out: Any, stream: int | None) -> Any:
+    return MISS
+
+
+def _key(args: Sequence[Any], out: Any) -> Hashable:
+    """The signature of arguments and given outputs, and how the outputs were given; None where there is no fast way."""
+    form = type(out).__name__ if type(out) in (list, tuple) else "none" if out is None else "single"
+    outs: Sequence[Any] = () if out is None else (out,) if form == "single" else out
+    try:
+        return (*scan((*args, *outs), []), form)
+    except (LongWayError, RuntimeError):  # RuntimeError: a tensor without memory
+        return None

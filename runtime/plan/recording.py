@@ -1,0 +1,141 @@
+"""Where calls and launches meet a graph that is being recorded. Knows nothing of graphs itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from kernel_dsl import forking
+
+if TYPE_CHECKING:
+    from kernel_dsl.compiled import LaunchAttributes, OutputSpec
+
+    from ..arrays.array_view import ArrayView
+    from ..devices.device import Loaded, LoadedImage
+    from .calls import Launch, PendingCall
+
+R = TypeVar("R")
+
+
+class Recorder(Protocol):
+    """What takes calls in place of the device."""
+
+    def call(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Make a user's call, whose arguments or grid may hold `Variable`s."""
+        ...
+
+    def launch(
+        self,
+        pending: PendingCall,
+        outputs: Sequence[OutputSpec],
+        launch: Launch,
+        out: Sequence[Any] | None,
+    ) -> list[Any]:
+        """Keep one launch. Returns its outputs, which hold nothing yet."""
+        ...
+
+
+class Sink(Protocol):
+    """What takes the steps of one launch, in place of the driver."""
+
+    def kernel(self, loaded: Loaded, arrays: Sequence[ArrayView], scalars: Sequence[Any]) -> None: ...
+
+    def image(
+        self,
+        image: LoadedImage,
+        params: Sequence[ArrayView | bytes],
+        attributes: LaunchAttributes,
+    ) -> None: ...
+
+    def copy(self, target: ArrayView, source: ArrayView) -> None: ...
+
+    def fill(self, target: ArrayView, value: Any) -> None: ...
+
+    def reserve(self, nbytes: int) -> int:
+        """An address that stands for memory which each replay will have."""
+        ...
+
+
+# How many graphs are being recorded, by all threads: the short ways to a launch look here first.
+active: int = 0
+_lock = forking.lock()
+_own: ContextVar[int] = ContextVar("own", default=0)  # how many of them this thread's
+_recorder: ContextVar[Recorder | None] = ContextVar("recorder", default=None)
+_sink: ContextVar[Sink | None] = ContextVar("sink", default=None)
+_inside: ContextVar[bool] = ContextVar("inside", default=False)
+
+
+def current() -> Recorder | None:
+    """The graph that records this thread's calls; None if they are to run."""
+    return _recorder.get() if active else None
+
+
+def sink() -> Sink | None:
+    """What takes the steps of a launch in this thread; None if they go to the driver."""
+    return _sink.get() if active else None
+
+
+@contextmanager
+def recording(recorder: Recorder) -> Generator[None]:
+    """Hand this thread's calls to `recorder` for a while."""
+    token = _recorder.set(recorder)
+    with _counted():
+        try:
+            yield
+        finally:
+            _recorder.reset(token)
+
+
+@contextmanager
+def sinking(taker: Sink | None) -> Generator[None]:
+    """Hand the steps of launches to `taker` for a while; with None, to the driver."""
+    token = _sink.set(taker)
+    with _counted():
+        try:
+            yield
+        finally:
+            _sink.reset(token)
+
+
+@contextmanager
+def _counted() -> Generator[None]:
+    token = _own.set(_own.get() + 1)
+    _count(1)
+    try:
+        yield
+    finally:
+        _count(-1)
+        _own.reset(token)
+
+
+def _count(more: int) -> None:
+    global active
+    with _lock:
+        active += more
+
+
+def _in_child() -> None:
+    """In a child process, nothing is recorded but by the one thread that it has."""
+    global active
+    active = _own.get()
+
+
+forking.in_child(_in_child)
+
+
+def made(function: Callable[..., R], *args: Any, **kwargs: Any) -> R:
+    """`function(*args, **kwargs)`, which is what a user called.
+
+    Where a graph records, it makes the call, so that it can make it again with other values of its
+    variables. A call inside a call is part of it.
+    """
+    recorder = _recorder.get() if active else None
+    if recorder is None or _inside.get():
+        return function(*args, **kwargs)
+    token = _inside.set(True)
+    try:
+        return recorder.call(function, args, kwargs)
+    finally:
+        _inside.reset(token)

@@ -1,0 +1,110 @@
+"""The part of a call's arguments that picks a compiled kernel, read as fast as Python can."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from ..arrays.array_view import interop_of, is_array
+
+# An array's address is appended to the list; what is returned is added to the signature.
+Scan = Callable[[Any, list[int]], tuple[Any, ...]]
+_scans: dict[type, Scan] = {}
+_tensor: Any = None  # torch.Tensor, once one was seen
+
+
+class LongWayError(Exception):
+    """An argument that the long way must look at, and may have an error for."""
+
+
+def signature_of(args: Sequence[Any]) -> Hashable:
+    """What of `args` may pick another compiled kernel, hashable and cheap.
+
+    Of an array: dtype, shape, strides, address modulo 16, device. Of a scalar: its type or dtype,
+    never its value. None for arguments without a fast way: containers, arrays of other frameworks
+    than torch, CuPy and NumPy, tensors that autograd watches.
+    """
+    try:
+        return tuple(scan(args, []))
+    except LongWayError:
+        return None
+
+
+def likeness(arrays: Sequence[Any]) -> Callable[..., bool] | None:
+    """A function of as many arrays: whether each is sure to be like the one here, by one call of their framework's.
+
+    None where the framework has no such call for them. Alignment is left to the caller.
+    """
+    found = {interop_of(array).name: interop_of(array) for array in arrays}
+    if len(found) != 1:
+        return None
+    compare = getattr(next(iter(found.values())), "likeness", None)
+    return None if compare is None else compare(arrays)
+
+
+def scan(leaves: Sequence[Any], addresses: list[int]) -> list[Any]:
+    """The signature of arrays and scalars, and the arrays' addresses. Raises LongWayError."""
+    key: list[Any] = []
+    for a in leaves:
+        cls: Any = type(a)  # pyright: ignore[reportUnknownVariableType]
+        if cls is _tensor:  # the common case, written out: calling _of_torch costs as much again
+            if a.requires_grad:
+                _refuse_watched()
+            address = a.data_ptr()
+            addresses.append(address)
+            key += (a.dtype, a.shape, a.stride(), address & 15, a.get_device())
+        else:
+            look = _scans.get(cls) or _learn_type(a)
+            key += look(a, addresses)
+    return key
+
+
+def _learn_type(value: Any) -> Scan:
+    global _tensor
+    cls = cast("type[Any]", type(value))
+    look: Scan | None = None
+    if isinstance(value, (bool, int, float, complex)):
+        look = lambda a, addresses: (cls,)  # noqa: E731
+    elif isinstance(value, np.generic):
+        look = lambda a, addresses: (a.dtype,)  # noqa: E731
+    elif is_array(value):
+        name = interop_of(value).name
+        look = {"torch": _of_torch, "cupy": _of_cupy, "numpy": _of_numpy}.get(name)
+        if name == "torch":
+            _tensor = sys.modules["torch"].Tensor
+    if look is None:
+        raise LongWayError
+    _scans[cls] = look
+    return look
+
+
+def _refuse_watched() -> None:
+    if sys.modules["torch"].is_grad_enabled():
+        raise LongWayError
+
+
+def _of_torch(t: Any, addresses: list[int]) -> tuple[Any, ...]:
+    if t.requires_grad:
+        _refuse_watched()
+    try:
+        address = t.data_ptr()
+        addresses.append(address)
+        return t.dtype, t.shape, t.stride(), address & 15, t.get_device()
+    except RuntimeError as error:  # a tensor without memory
+        raise LongWayError from error
+
+
+def _of_cupy(a: Any, addresses: list[int]) -> tuple[Any, ...]:
+    memory = a.data
+    address = memory.ptr
+    addresses.append(address)
+    return a.dtype, a.shape, a.strides, address & 15, memory.device_id
+
+
+def _of_numpy(a: Any, addresses: list[int]) -> tuple[Any, ...]:
+    address, readonly = a.__array_interface__["data"]
+    addresses.append(address)
+    return a.dtype, a.shape, a.strides, address & 15, readonly

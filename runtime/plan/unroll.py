@@ -1,0 +1,308 @@
+"""A fast plan as one Python function without loops.
+
+Reading a tensor's metadata costs some 40 ns an attribute; a loop over arrays, a table of checks and calls between
+functions would cost as much again. So the function is written out as text, for one signature, and compiled. For two
+vectors and `out=` it reads:
+
+    def run(args, out, stream):
+        if len(args) != 2:
+            return MISS
+        a0, a1 = args
+        o0 = out
+        try:
+            if not like(a0, a1, o0) and (type(a0) is not type0 or a0.get_device() != 0 or a0.dtype is not ...):
+                return MISS
+            p0 = a0.data_ptr()
+            p1 = a1.data_ptr()
+            p2 = o0.data_ptr()
+        except RuntimeError:
+            return MISS
+        if (p0 | p1 | p2) & 15:
+            return MISS
+        if -4096 < p0 - p2 < 4096 or -4096 < p1 - p2 < 4096:
+            return MISS
+        if stream is None:
+            stream = current(0)
+        try:
+            desk = desks.pop()
+        except IndexError:
+            desk = another()
+        buffer, shift, calls, _ = desk
+        call, arguments = calls.get(stream) or prepare(stream, desk)
+        pack(buffer, shift, p0, p1, p2)
+        outcome = call(*arguments)
+        if outcome[0] is not success:
+            settle(call, arguments, outcome, (a0, a1, o0))
+        desks.append(desk)
+        return o0
+
+`like` is torch's own check, one call for all tensors. What it does not take may still be alike: then each is looked at.
+A thread launches from a desk of its own, taken from a list and put back: that costs half of what a lock does.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kernel_dsl.compiled import PointerParam, ScalarParam, TensorMapParam
+from kernel_dsl.dtypes import DType, uint8
+
+from ..devices import driver
+from .args import PlacedParam
+from .fast_plan import PACK_ERRORS, PLACE, FastPlan
+from .signature import likeness
+
+MISS: Any = object()
+
+Run = Callable[[Sequence[Any], Any, "int | None"], Any]
+
+
+def first(outputs: list[Any]) -> Any:
+    """The structure of a result that is one array."""
+    return outputs[0]
+
+
+def unroll(plan: FastPlan, structure: Callable[[list[Any]], Any] | None) -> Run:
+    """A function of (args, out, stream): the result, or MISS for a call that is not of the plan's signature."""
+    return _Writer(plan, structure).function()
+
+
+class _Writer:
+    """The text of one function, and the objects that it names."""
+
+    def __init__(self, plan: FastPlan, structure: Callable[[list[Any]], Any] | None) -> None:
+        self.plan = plan
+        self.structure = structure
+        self.lines: list[str] = []
+        self.names: dict[str, Any] = {
+            "MISS": MISS,
+            "PackError": PACK_ERRORS,
+            "another": plan.desk,
+            "current": plan.current,
+            "desks": plan.desks,
+            "encode": plan.encode,
+            "fill": plan.fill,
+            "pack": plan.loaded.layout.pack,
+            "place": plan.place,
+            "prepare": plan.prepare,
+            "settle": plan.settle,
+            "structure": structure,
+            "success": driver.success(),
+        }
+        outputs = range(len(plan.kernel.outputs))
+        self.outs = [f"o{i}" for i in outputs]
+        # Every array's name, inputs first.
+        self.arrays = [f"a{i}" for i in plan.inputs] + self.outs
+
+    def say(self, text: str, depth: int = 1) -> None:
+        self.lines.append("    " * depth + text)
+
+    def function(self) -> Run:
+        self.lines.append("def run(args, out, stream):")
+        self._unpack()
+        self._check_arrays()
+        self._check_addresses()
+        self._pack_scalars()
+        self._allocate()
+        self._launch()
+        # Named after this file, so that no line of it is ever taken for the user's.
+        code = compile("\n".join(self.lines), f"{__file__}:{self.plan.kernel.name}", "exec")
+        exec(code, self.names)
+        self.plan.forget()
+        return self.names["run"]
+
+    def _unpack(self) -> None:
+        plan = self.plan
+        out: Any = plan.out
+        self.say(f"if len(args) != {len(plan.args)}:")
+        self.say("return MISS", 2)
+        self.say(f"{''.join(f'a{i}, ' for i in range(len(plan.args)))} = args")
+        tests: list[str] = []
+        for i, value in enumerate(plan.args):
+            if i not in plan.inputs:
+                self.names[f"type{i}"] = type(value)
+                tests.append(f"type(a{i}) is not type{i}")
+        if out is None:
+            tests.append("out is not None")
+        elif type(out) in (list, tuple):
+            self.names["listed"] = type(out)
+            self.say(f"if type(out) is not listed or len(out) != {len(self.outs)}:")
+            self.say("return MISS", 2)
+            self.say(f"{''.join(f'{o}, ' for o in self.outs)} = out")
+        else:
+            self.say("o0 = out")
+        if tests:
+            self.say(f"if {' or '.join(tests)}:")
+            self.say("return MISS", 2)
+
+    def _check_arrays(self) -> None:
+        """Signatures, as `signature_of` has them. A tensor without memory raises RuntimeError."""
+        plan = self.plan
+        if not plan.arrays:
+            return
+        addresses: list[str] = []
+        tests: list[str] = []
+        for k, array in enumerate(plan.arrays):
+            look = self._torch if plan.views[k].framework == "torch" else self._cupy
+            self.names[f"kind{k}"] = type(array)
+            address, more = look(k, self.arrays[k], array)
+            addresses.append(address)
+            tests += [f"type({self.arrays[k]}) is not kind{k}", *more]
+        unlike = " or ".join(tests)
+        like = likeness(plan.arrays)
+        if like is not None:
+            self.names["like"] = like
+            unlike = f"not like({', '.join(self.arrays[: len(plan.arrays)])}) and ({unlike})"
+        self.say("try:")
+        self.say(f"if {unlike}:", 2)
+        self.say("return MISS", 3)
+        for k, address in enumerate(addresses):
+            self.say(f"p{k} = {address}", 2)
+        self.say("except RuntimeError:")
+        self.say("return MISS", 2)
+        self._check_alignment([plan.views[k].address & 15 for k in range(len(addresses))])
+
+    def _check_alignment(self, odd: list[int]) -> None:
+        tests = [f"p{k} & 15 != {rest}" for k, rest in enumerate(odd) if rest]
+        even = " | ".join(f"p{k}" for k, rest in enumerate(odd) if not rest)
+        if even:
+            tests.insert(0, f"({even}) & 15")
+        self.say(f"if {' or '.join(tests)}:")
+        self.say("return MISS", 2)
+
+    def _torch(self, k: int, name: str, array: Any) -> tuple[str, list[str]]:
+        self.names |= {f"dtype{k}": array.dtype, f"shape{k}": array.shape, f"strides{k}": array.stride()}
+        self.names["watches"] = sys.modules["torch"].is_grad_enabled
+        tests = [
+            f"{name}.get_device() != {array.get_device()}",
+            f"{name}.dtype is not dtype{k}",
+            f"{name}.shape != shape{k}",
+            f"{name}.stride() != strides{k}",
+            f"({name}.requires_grad and watches())",
+        ]
+        if self.plan.lazy(k):
+            tests.append(f"{name}.is_neg()")
+        return f"{name}.data_ptr()", tests
+
+    def _cupy(self, k: int, name: str, array: Any) -> tuple[str, list[str]]:
+        self.names |= {f"dtype{k}": array.dtype, f"shape{k}": array.shape, f"strides{k}": array.strides}
+        tests = [
+            f"{name}.data.device_id != {array.data.device_id}",
+            f"{name}.dtype != dtype{k}",
+            f"{name}.shape != shape{k}",
+            f"{name}.strides != strides{k}",
+        ]
+        return f"{name}.data.ptr", tests
+
+    def _check_addresses(self) -> None:
+        equal, apart = self.plan.overlaps()
+        tests = [f"p{i} != p{j}" for i, j in equal]
+        tests += [f"{low} < p{i} - p{j} < {high}" for i, j, low, high in apart]
+        if tests:
+            self.say(f"if {' or '.join(tests)}:")
+            self.say("return MISS", 2)
+
+    def _pack_scalars(self) -> None:
+        plan = self.plan
+        places = [i for i in range(len(plan.args)) if i not in plan.inputs]
+        if not plan.packers:
+            return
+        self.say("try:")
+        for slot, param in enumerate(plan.loaded.layout.params):
+            if isinstance(param, (ScalarParam, PlacedParam)):
+                self.names[f"pack{slot}"] = plan.packers[slot]
+                self.say(f"v{slot} = pack{slot}(a{places[param.scalar]})", 2)
+        self.say("except PackError:")
+        self.say("return MISS", 2)
+
+    def _allocate(self) -> None:
+        """The stream, and outputs and placed scalars in memory that belongs to it.
+
+        Each has a `try` of its own, which says what there is no memory for, and costs nothing where there is.
+        """
+        plan = self.plan
+        wanted: list[tuple[str, str, tuple[int, ...], DType]] = []  # the array, its address, shape and dtype
+        if plan.out is None:
+            before = plan.kernel.inputs
+            wanted += [(f"o{i}", f"p{before + i}", o.shape, o.dtype) for i, o in enumerate(plan.kernel.outputs)]
+        if plan.placed:
+            wanted.append(("placed", "there", plan.scalars_shape, uint8))
+        self.say("if stream is None:")
+        self.say(f"stream = current({plan.loaded.device.index})", 2)
+        if not wanted:
+            return
+        self.names |= {"empty": plan.interop.empty, "refuse": plan.refuse}
+        for number, (name, _, shape, dtype) in enumerate(wanted):
+            self.names[f"new_{name}"] = plan.interop.allocator(shape, dtype, plan.device)
+            self._try_allocating(name, f"new_{name}()", number)
+        self.say("else:")
+        for number, (name, _, shape, dtype) in enumerate(wanted):
+            self.names[f"spec_{name}"] = (shape, dtype, plan.device)
+            self._try_allocating(name, f"empty(*spec_{name}, stream)", number)
+        attribute = "data_ptr()" if plan.views[0].framework == "torch" else "data.ptr"
+        for name, address, _, _ in wanted:
+            self.say(f"{address} = {name}.{attribute}")
+
+    def _try_allocating(self, name: str, made: str, number: int) -> None:
+        given = "".join(f"a{i}, " for i in self.plan.inputs)
+        self.say("try:", 2)
+        self.say(f"{name} = {made}", 3)
+        self.say("except Exception as error:", 2)
+        self.say(f"refuse(error, {number}, ({given}))", 3)
+        self.say("raise", 3)
+
+    def _prepare(self, everything: str) -> None:
+        """Fills of outputs, and the values of placed scalars."""
+        plan = self.plan
+        if not plan.fills and not plan.placed:
+            return
+        self.names |= {"CudaError": driver.CudaError, "failure": plan.failure}
+        self.say("try:")
+        if plan.fills:
+            addresses = "".join(f"p{k}, " for k in range(len(self.arrays)))
+            self.say(f"fill(({addresses}), stream)", 2)
+        if plan.placed:
+            self.say(f"place(there, ({''.join(f'v{slot}, ' for slot in plan.placed)}), stream)", 2)
+        self.say("except CudaError as error:")
+        self.say(f"raise failure(error, ({everything})) from error", 2)
+
+    def _launch(self) -> None:
+        plan = self.plan
+        everything = "".join(f"{name}, " for name in self.arrays)
+        self._prepare(everything)
+        values = [self._value(slot) for slot in range(len(plan.values))]
+        self.say("try:")
+        self.say("desk = desks.pop()", 2)
+        self.say("except IndexError:")
+        self.say("desk = another()", 2)
+        self.say("buffer, shift, calls, _ = desk")
+        self.say("call, arguments = calls.get(stream) or prepare(stream, desk)")
+        self.say(f"pack({', '.join(['buffer', 'shift', *values])})")
+        self.say("outcome = call(*arguments)")
+        self.say("if outcome[0] is not success:")
+        self.say(f"settle(call, arguments, outcome, ({everything}))", 2)
+        self.say("desks.append(desk)")
+        outputs = f"[{', '.join(self.outs)}]"
+        if self.structure is None:
+            self.say(f"return {outputs}")
+        elif self.structure is first:
+            self.say("return o0")
+        else:
+            self.say(f"return structure({outputs})")
+
+    def _value(self, slot: int) -> str:
+        """One parameter: an address, a scalar's bytes, a descriptor, or what the signature settles."""
+        plan = self.plan
+        param = plan.loaded.layout.params[slot]
+        if isinstance(param, PointerParam):
+            return f"p{param.array}"
+        if isinstance(param, ScalarParam):
+            return f"v{slot}"
+        if isinstance(param, PlacedParam):
+            return f"there + {PLACE * plan.placed.index(slot)}"
+        if isinstance(param, TensorMapParam):
+            self.names[f"known{slot}"] = plan.maps[slot][2]
+            return f"known{slot}.get(p{param.array}) or encode({slot}, p{param.array})"
+        return repr(plan.values[slot])
