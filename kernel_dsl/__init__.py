@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
 from .accumulator import ACC
+from .accumulator import AccRef as AccRef
 from .boundary import public
 from .diagnostics import Error, at_user_line, shown
 from .dtypes import (
@@ -29,6 +30,7 @@ from .dtypes import (
 )
 from .errors import UnknownName
 from .interpret_params import InterpretParams
+from .kernel import Kernel as Kernel
 from .kernel import kernel
 from .layout import Layout
 from .memory import GMEM, REGS, SMEM, Barrier, ClusterBarrier, RefUnion, ShapeDtypeStruct
@@ -66,6 +68,7 @@ from .ops.arith import (
     true_divide,
 )
 from .ops.atomic import atomic_add, atomic_and, atomic_cas, atomic_max, atomic_min, atomic_or, atomic_xchg, atomic_xor
+from .ops.barrier import BarrierRef as BarrierRef
 from .ops.barrier import barrier_arrive, barrier_arrive_and_wait, barrier_test, barrier_wait
 from .ops.bits import bitwise_count, clz, copysign, frexp, ldexp, modf, population_count, signbit, spacing
 from .ops.cast import astype, bitcast_convert_type, convert_element_type
@@ -180,7 +183,9 @@ from .ops.threads import (
 )
 from .options import CompilerParams
 from .pipelines import BlockSpec, emit_pipeline
+from .refs import Ref as Ref
 from .transforms import SwizzleTransform, TilingTransform, Transform, find_swizzle
+from .values import Array as Array
 from .variables import Variable
 from .warp_specialized import PipelinePipeline, emit_pipeline_warp_specialized
 

@@ -119,7 +119,7 @@ class AccRef(NoArithmetic):
         return f"<{self._root.type} block {self._shape} at {self._start}>"
 
     @property
-    def at(self) -> Any:
+    def at(self) -> _AccAt:
         return _AccAt(self)
 
     def block(self, index: Any) -> AccRef:

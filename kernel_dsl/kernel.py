@@ -8,7 +8,7 @@ import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, cast, overload
 
 import numpy as np
 
@@ -395,6 +395,48 @@ def _print_stages(stages: Stages) -> None:
 # --- the decorator -------------------------------------------------------------------------------
 
 
+@overload
+def kernel(
+    body: Callable[..., None],
+    out_shape: Any = None,
+    *,
+    out_type: Any = (),
+    scratch_types: Any = (),
+    scratch_shapes: Any = None,
+    compiler_params: CompilerParams | None = None,
+    grid: Any = (),
+    grid_names: Sequence[str] = (),
+    cluster: Any = (),
+    cluster_names: Sequence[str] = (),
+    num_threads: int | None = None,
+    thread_name: str | None = None,
+    interpret: Any = None,
+    debug: bool = False,
+    input_output_aliases: Mapping[int, int] | None = None,
+    name: str | None = None,
+    kernel_name: str | None = None,
+) -> Kernel: ...
+@overload
+def kernel(
+    body: None = None,
+    out_shape: Any = None,
+    *,
+    out_type: Any = (),
+    scratch_types: Any = (),
+    scratch_shapes: Any = None,
+    compiler_params: CompilerParams | None = None,
+    grid: Any = (),
+    grid_names: Sequence[str] = (),
+    cluster: Any = (),
+    cluster_names: Sequence[str] = (),
+    num_threads: int | None = None,
+    thread_name: str | None = None,
+    interpret: Any = None,
+    debug: bool = False,
+    input_output_aliases: Mapping[int, int] | None = None,
+    name: str | None = None,
+    kernel_name: str | None = None,
+) -> Callable[[Callable[..., None]], Kernel]: ...
 @checks_itself(
     "body", "num_threads", "thread_name", "compiler_params", "grid_names", "cluster_names", "input_output_aliases"
 )
@@ -417,7 +459,7 @@ def kernel(
     input_output_aliases: Mapping[int, int] | None = None,
     name: str | None = None,
     kernel_name: str | None = None,
-) -> Any:
+) -> Kernel | Callable[[Callable[..., None]], Kernel]:
     """Make a kernel of `body(*inputs, *outputs, *scratch)`; a decorator where `body` is left out.
 
     `out_type`: the outputs' shapes and dtypes, any nest of `ShapeDtypeStruct`s; `out_type`, `grid`, `cluster` and

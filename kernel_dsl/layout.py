@@ -10,12 +10,13 @@ the same exactly when they compare equal.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import prod
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from .errors import BadArgument
+from .errors_hopper import WgmmaShape
 from .lazy import lazy
 
 LANE_BITS = 5
@@ -45,17 +46,17 @@ class Layout:
     lanes: tuple[Bit, ...] = (None,) * LANE_BITS
     warps: tuple[Bit, ...] = (None,) * WARP_BITS
 
-    # named rules, set in layouts.py
-    WG_STRIDED: ClassVar[Any]
-    WG_SPLAT: ClassVar[Any]
-    WGMMA: ClassVar[Any]
-    WGMMA_ROW: ClassVar[Any]
-    WGMMA_COL: ClassVar[Any]
-    WGMMA_8BIT: ClassVar[Any]
-    WGMMA_UPCAST_2X: ClassVar[Any]
-    WGMMA_TRANSPOSED: ClassVar[Any]
-    WGMMA_TF32: ClassVar[Any]
-    MMA_ACC: ClassVar[Any]
+    # set in layouts.py
+    WG_STRIDED: ClassVar[Callable[..., Layout]]
+    WG_SPLAT: ClassVar[Callable[[tuple[int, ...]], Layout]]
+    WGMMA: ClassVar[LayoutRule]
+    WGMMA_ROW: ClassVar[LayoutRule]
+    WGMMA_COL: ClassVar[LayoutRule]
+    WGMMA_8BIT: ClassVar[LayoutRule]
+    WGMMA_UPCAST_2X: ClassVar[LayoutRule]
+    WGMMA_TRANSPOSED: ClassVar[LayoutRule]
+    WGMMA_TF32: ClassVar[LayoutRule]
+    MMA_ACC: ClassVar[LayoutRule]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "regs", _canonical_regs(self.regs))
@@ -188,6 +189,49 @@ class Layout:
 
 
 SCALAR = Layout(0, ())
+
+
+# by kind: the least shape, and what makes the layout of one and of so many neighbours a lane; filled by layouts.py
+MAKERS: dict[str, tuple[tuple[int, int], Callable[[tuple[int, int], int], Layout]]] = {}
+
+
+@dataclass(frozen=True)
+class LayoutRule:
+    """A layout for every shape it can have. `reduced`: axes of the full shape that a reduction has removed.
+
+    `kind`: "wgmma", "wgmma_transposed", "row-major" and the fragments of mma.sync; `minor`: elements a lane holds side
+    by side.
+    """
+
+    kind: str
+    minor: int = 2
+    reduced: tuple[int, ...] = ()
+    bits: int = 16
+
+    def reduce(self, axes: int | tuple[int, ...]) -> LayoutRule:
+        """The rule for what a reduction along `axes` of such a value leaves."""
+        gone = (axes,) if isinstance(axes, int) else tuple(axes)
+        return LayoutRule(self.kind, self.minor, tuple(sorted({a % 2 for a in gone} | set(self.reduced))), self.bits)
+
+    def of(self, shape: tuple[int, ...]) -> Layout:
+        """The layout of a value of this shape. Raises `WgmmaShape`."""
+        kept = [a for a in range(2) if a not in self.reduced]
+        if len(shape) != len(kept):
+            what = f"a rank-{len(shape)} value can't have layout {self}"
+            raise WgmmaShape(op="layout_cast", what=what, why=f"it spreads rank {len(kept)}", hint="reshape the value")
+        least, make = MAKERS[self.kind]
+        full = list(least)
+        for a, extent in zip(kept, shape, strict=True):
+            full[a] = extent
+        made = make((full[0], full[1]), self.minor)
+        return made.reduce(self.reduced, keepdims=False) if self.reduced else made
+
+    def to_svg(self, shape: tuple[int, ...]) -> str:
+        """The picture of `of(shape)`."""
+        return self.of(shape).to_svg(shape)
+
+    def __str__(self) -> str:
+        return self.kind + (f".reduce({self.reduced})" if self.reduced else "")
 
 
 def parse_layout(text: str) -> Layout:

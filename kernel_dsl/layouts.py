@@ -5,55 +5,15 @@ PTX ISA 9.7.15.5.2 (wgmma register fragments) and 9.7.14.5 (mma.sync fragments).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from .boundary import public
 from .errors import BadArgument, BadArgumentType
 from .errors_hopper import WgmmaShape
-from .layout import LANE_BITS, WARP_BITS, Bit, Layout, blocked
+from .layout import LANE_BITS, MAKERS, WARP_BITS, Bit, Layout, LayoutRule, blocked
 
 # lane bits of all fragments: two for the place within a row, three for the row
 _ROWS: tuple[Bit, ...] = ((0, 1), (0, 2), (0, 4))
-
-
-@public
-@dataclass(frozen=True)
-class LayoutRule:
-    """A layout for every shape it can have. `reduced`: axes of the full shape that a reduction has removed.
-
-    `kind`: "wgmma", "wgmma_transposed", "row-major" and the fragments of mma.sync; `minor`: elements a lane holds side
-    by side.
-    """
-
-    kind: str
-    minor: int = 2
-    reduced: tuple[int, ...] = ()
-    bits: int = 16
-
-    def reduce(self, axes: int | tuple[int, ...]) -> LayoutRule:
-        """The rule for what a reduction along `axes` of such a value leaves."""
-        gone = (axes,) if isinstance(axes, int) else tuple(axes)
-        return LayoutRule(self.kind, self.minor, tuple(sorted({a % 2 for a in gone} | set(self.reduced))), self.bits)
-
-    def of(self, shape: tuple[int, ...]) -> Layout:
-        """The layout of a value of this shape. Raises `WgmmaShape`."""
-        kept = [a for a in range(2) if a not in self.reduced]
-        if len(shape) != len(kept):
-            what = f"a rank-{len(shape)} value can't have layout {self}"
-            raise WgmmaShape(op="layout_cast", what=what, why=f"it spreads rank {len(kept)}", hint="reshape the value")
-        full = [_FULL[self.kind][a] for a in range(2)]
-        for a, extent in zip(kept, shape, strict=True):
-            full[a] = extent
-        made = _MAKE[self.kind]((full[0], full[1]), self.minor)
-        return made.reduce(self.reduced, keepdims=False) if self.reduced else made
-
-    def to_svg(self, shape: tuple[int, ...]) -> str:
-        """The picture of `of(shape)`."""
-        return self.of(shape).to_svg(shape)
-
-    def __str__(self) -> str:
-        return self.kind + (f".reduce({self.reduced})" if self.reduced else "")
 
 
 def _check(op: str, shape: tuple[int, int], unit: tuple[int, int]) -> None:
@@ -134,17 +94,14 @@ def mma_rhs(shape: tuple[int, int, int], item: int) -> Layout:
     return Layout(2, tuple(regs), lanes, _warp_bits(warps, (False, True), (0, 1)))
 
 
-def _row_major(shape: tuple[int, int], minor: int) -> Layout:
-    return blocked(shape, minor)
-
-
-_FULL = {"wgmma": (64, 8), "wgmma_transposed": (8, 64), "mma_acc": (64, 8), "row-major": (1, 1)}
-_MAKE: dict[str, Any] = {
-    "wgmma": wgmma,
-    "wgmma_transposed": wgmma_transposed,
-    "mma_acc": mma_acc,
-    "row-major": _row_major,
-}
+MAKERS.update(
+    {
+        "wgmma": ((64, 8), wgmma),
+        "wgmma_transposed": ((8, 64), wgmma_transposed),
+        "mma_acc": ((64, 8), mma_acc),
+        "row-major": ((1, 1), blocked),
+    }
+)
 
 
 def wg_strided(shape: tuple[int, ...], vec_size: int = 1) -> Layout:
@@ -191,6 +148,7 @@ def resolve_rule(layout: Any, shape: tuple[int, ...], op: str) -> Layout:
     return made
 
 
+public(LayoutRule)
 WGMMA = LayoutRule("wgmma")
 WGMMA_8BIT = LayoutRule("wgmma", 4)
 WGMMA_TRANSPOSED = LayoutRule("wgmma_transposed")

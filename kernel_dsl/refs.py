@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import gcd, prod
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -75,8 +75,8 @@ class _At:
     def __init__(self, make: Callable[[Any], Any]) -> None:
         self._make = make
 
-    def __getitem__(self, index: Any) -> Any:
-        return self._make(index)
+    def __getitem__(self, index: Any) -> Ref:
+        return self._make(index)  # or elements, which only atomics take: types do not tell these indices apart
 
 
 def has_arrays(index: Any) -> bool:
@@ -92,8 +92,8 @@ class Elements(NoArithmetic):
     __slots__ = ("index", "ref")
 
     def __init__(self, ref: Ref, index: Any) -> None:
-        self.ref = ref
-        self.index = index
+        self.ref: Ref = ref
+        self.index: Any = index
 
     def __repr__(self) -> str:
         return f"<elements of {self.ref!r} by index arrays>"
@@ -108,7 +108,7 @@ class Ref(NoArithmetic):
     """
 
     __slots__ = ("_dims", "_ends", "_ranges", "_root", "_starts")
-    __hash__ = object.__hash__
+    __hash__: ClassVar[Callable[[object], int]] = object.__hash__
 
     def __init__(
         self,
@@ -197,7 +197,7 @@ class Ref(NoArithmetic):
         store(self, index, value)
 
     @property
-    def at(self) -> Any:
+    def at(self) -> _At:
         """`ref.at[index]`: a view of part of the Ref. Nothing is loaded. With integer arrays: elements, for atomics."""
         return _At(self._view_or_elements)
 

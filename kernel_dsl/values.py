@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from importlib import import_module
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from .advice import instead, subscript
 from .boundary import public
@@ -32,7 +33,7 @@ class Array(Value):
 
     def __init__(self, type: Any, op: Op | None = None, name: str = "") -> None:
         super().__init__(type, op, name)
-        self.weak = False
+        self.weak: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -137,7 +138,7 @@ class Array(Value):
             raise TracedIteration(type=self.type)
         return (self[i] for i in range(self.type.shape[0]))
 
-    __hash__ = Value.__hash__
+    __hash__: ClassVar[Callable[[object], int]] = object.__hash__
 
     # --- operators --------------------------------------------------------------------------------
 
@@ -240,11 +241,11 @@ class Array(Value):
         return _ops("arith").absolute(self)
 
     @public
-    def __eq__(self, other: object) -> Any:
+    def __eq__(self, other: object) -> Array:  # pyright: ignore[reportIncompatibleMethodOverride] - as NumPy
         return _ops("compare").equal(self, other)
 
     @public
-    def __ne__(self, other: object) -> Any:
+    def __ne__(self, other: object) -> Array:  # pyright: ignore[reportIncompatibleMethodOverride] - as NumPy
         return _ops("compare").not_equal(self, other)
 
     def __lt__(self, other: Any) -> Array:

@@ -7,11 +7,12 @@ import operator
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, NoReturn, cast
+from typing import Any, ClassVar, NoReturn, cast
 
 from .boundary import checks_itself, public
 from .diagnostics import shown
 from .errors import VariableType, VariableUse, VariableValue
+from .no_arithmetic import without
 
 
 class _Binding:
@@ -80,15 +81,16 @@ def ask(names: Iterable[str]) -> tuple[int, ...]:
     return tuple(binding.values[name] for name in names)
 
 
-def _refuse(sign: str) -> Any:
-    def operator_(self: Symbol, *others: object) -> NoReturn:
-        hint = "what a graph computes anew are sums, differences and products, `//` and `%`"
-        raise VariableType(variable=", ".join(self.variables()), got=f"`{sign}`", hint=hint)
+def _refuse(symbol: Symbol, sign: str) -> NoReturn:
+    hint = "what a graph computes anew are sums, differences and products, `//` and `%`"
+    raise VariableType(variable=", ".join(symbol.variables()), got=f"`{sign}`", hint=hint)
 
-    return operator_
+
+_REFUSED = ("truediv", "pow", "matmul", "and", "or", "xor", "lshift", "rshift", "divmod", "round", "contains")
 
 
 @public
+@without(*_REFUSED, refuse=_refuse)
 class Symbol:
     """An integer that is known at replay: a `Variable`, or arithmetic on some.
 
@@ -124,7 +126,7 @@ class Symbol:
     def __eq__(self, other: object) -> bool:
         return self is other if isinstance(other, Symbol) else operator.index(self) == other
 
-    __hash__ = object.__hash__
+    __hash__: ClassVar[Callable[[object], int]] = object.__hash__
 
     def __lt__(self, other: Any) -> bool:
         return operator.index(self) < other
@@ -171,18 +173,6 @@ class Symbol:
     def __neg__(self) -> Symbol:
         return Expression("-", operator.sub, 0, self)
 
-    __truediv__ = __rtruediv__ = _refuse("/")
-    __pow__ = __rpow__ = _refuse("**")
-    __matmul__ = __rmatmul__ = _refuse("@")
-    __and__ = __rand__ = _refuse("&")
-    __or__ = __ror__ = _refuse("|")
-    __xor__ = __rxor__ = _refuse("^")
-    __lshift__ = __rlshift__ = _refuse("<<")
-    __rshift__ = __rrshift__ = _refuse(">>")
-    __divmod__ = __rdivmod__ = _refuse("divmod")
-    __round__ = _refuse("round")
-    __contains__ = _refuse("in")
-
 
 class Variable(Symbol):
     """An integer from `lo` to `hi` (both included) that a graph is given at each replay, by `name`.
@@ -199,7 +189,8 @@ class Variable(Symbol):
             raise VariableValue(what=what, hint="name it otherwise")
         self.name = name
         try:
-            self.lo, self.hi = operator.index(lo), operator.index(hi)
+            self.lo: int = operator.index(lo)
+            self.hi: int = operator.index(hi)
         except TypeError:
             what = f"variable {name!r} stands for an integer, and is said to go from {shown(lo)} to {shown(hi)}"
             raise VariableValue(what=what, hint="give ints, its smallest value and its largest") from None
@@ -237,7 +228,8 @@ class Expression(Symbol):
         self.sign = sign
         self.apply = apply
         try:
-            self.operands = tuple(o if isinstance(o, Symbol) else operator.index(o) for o in (left, right))
+            operands = (o if isinstance(o, Symbol) else operator.index(o) for o in (left, right))
+            self.operands: tuple[Symbol | int, ...] = tuple(operands)
         except TypeError:
             symbol, other = (left, right) if isinstance(left, Symbol) else (right, left)
             got, hint = f"{shown(other)} on the other side of {sign}", "give an int; a quotient of ints is `//`"

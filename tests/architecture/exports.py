@@ -19,8 +19,8 @@ def families() -> dict[str, list[str]]:
 
 
 def written(text: str) -> str:
-    """The file's text with the imports of operations and `__all__` made anew; the rest stays."""
-    text = re.sub(r"(?m)^from \.ops\.\w+ import (\([^)]*\)|.*)\n", "", text)
+    """The file's text with the imports of operations and `__all__` made anew; the rest stays, as do classes that annotate."""
+    text = re.sub(r"(?m)^from \.ops\.\w+ import (\([^)]*\)|(?!.* as ).*)\n", "", text)
     imports = "".join(f"from .ops.{family} import {', '.join(names)}\n" for family, names in families().items())
     text = text.replace("from .options import", f"{imports}from .options import", 1)
     others = set(kd.__all__) - ops.NAMES
