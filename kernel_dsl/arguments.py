@@ -306,7 +306,7 @@ class Plan:
                     self._by_place.append((place, parameter.name, kind))
                 if parameter.kind is not parameter.POSITIONAL_ONLY:
                     self._by_name[parameter.name] = kind
-        self.empty = not (self._by_place or self._by_name or self._rest or self._others)
+        self.empty: bool = not (self._by_place or self._by_name or self._rest or self._others)
 
     def converted(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Sequence[Any], dict[str, Any]]:
         """The arguments, each as its parameter wants it. Raises `BadArgumentType`, `BadArgument`."""

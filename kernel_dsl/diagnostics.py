@@ -28,11 +28,11 @@ class Error(Exception):
     def __init__(
         self, *, loc: Loc | None = None, other: Loc | None = None, other_label: str = "", **fields: Any
     ) -> None:
-        self.loc = here() if loc is None else loc
+        self.loc: Loc = here() if loc is None else loc
         self.other = other
         self.other_label = other_label
         # as text now: what users gave may not print, and may be large or change
-        self.fields = {key: _text(value) for key, value in fields.items()}
+        self.fields: dict[str, Any] = {key: _text(value) for key, value in fields.items()}
         super().__init__()
 
     def __str__(self) -> str:

@@ -125,8 +125,8 @@ class Value:
 
     def __init__(self, type: Any, op: Op | None = None, name: str = "") -> None:
         self.type: Any = type
-        self.op = op
-        self.name = name
+        self.op: Op | None = op
+        self.name: str = name
         self.facts: Range | None = None  # what is known of an integer, or of every element of an array of them
         self.home: Region | None = None  # the region it was traced in
 

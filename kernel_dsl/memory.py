@@ -81,9 +81,9 @@ class ShapeDtypeStruct:
     __slots__ = ("dtype", "init", "shape")
 
     def __init__(self, shape: Any, dtype: Any, init: bool | int | float | None = None) -> None:
-        self.shape = as_shape(shape, "ShapeDtypeStruct")
-        self.dtype = as_dtype_of(dtype, "ShapeDtypeStruct")
-        self.init = init
+        self.shape: tuple[int, ...] = as_shape(shape, "ShapeDtypeStruct")
+        self.dtype: DType = as_dtype_of(dtype, "ShapeDtypeStruct")
+        self.init: bool | int | float | None = init
 
     @property
     def ndim(self) -> int:

@@ -72,10 +72,10 @@ class BlockSpec:
         _check_block(block_shape, index_map)
         if not any(memory_space is space for space in (None, MemorySpace.SMEM, MemorySpace.GMEM)):
             raise BadArgument(op="BlockSpec", what=f"memory_space={shown(memory_space)}", hint="kd.SMEM or kd.GMEM")
-        self.block_shape = None if block_shape is None else tuple(block_shape)
+        self.block_shape: tuple[int | None, ...] | None = None if block_shape is None else tuple(block_shape)
         self.index_map = index_map
         self.memory_space = memory_space
-        self.transforms = tuple(transforms)
+        self.transforms: tuple[Any, ...] = tuple(transforms)
         self.delay_release = delay_release
         self.collective_axes: Any = strings(collective_axes, "BlockSpec", "collective_axes")
         self.oob_fill_mode = oob_fill_mode

@@ -33,7 +33,7 @@ MAX_TRANSFER = 2**20 - 1  # bytes that a phase of an mbarrier counts (PTX ISA 9.
 SWIZZLE_ROWS = 8  # rows of a span after which a swizzle's pattern repeats (PTX ISA 5.5.7)
 NAN_FILL = ("float16", "bfloat16", "float32", "float64")
 # PTX ISA 9.7.9.27.3; what is not named here is for 32- and 64-bit integers
-REDUCTIONS = {
+REDUCTIONS: dict[str, tuple[str, ...]] = {
     "add": ("int32", "uint32", "int64", "uint64", "float16", "bfloat16", "float32"),
     "min": ("int32", "uint32", "int64", "uint64", "float16", "bfloat16"),
     "max": ("int32", "uint32", "int64", "uint64", "float16", "bfloat16"),

@@ -46,9 +46,9 @@ class LayoutVar:
     __slots__ = ("_bound", "_reduced", "minor", "shape", "vector")
 
     def __init__(self, shape: tuple[int, ...], vector: int = 0, minor: int | None = None) -> None:
-        self.shape = shape
-        self.vector = vector
-        self.minor = minor
+        self.shape: tuple[int, ...] = shape
+        self.vector: int = vector
+        self.minor: int | None = minor
         self._bound: LayoutVar | Layout | None = None
         self._reduced: tuple[int, ...] | None = None
 

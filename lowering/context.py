@@ -66,6 +66,7 @@ class SmemPlan:
 
 
 Rule = Callable[["Context", Any], None]
+Rules = dict[type[Op], Rule]
 
 
 class Context:
@@ -73,7 +74,7 @@ class Context:
 
     def __init__(self, ir: KernelIR, target: Target, emitter: Emitter, rules: dict[type[Op], Rule]) -> None:
         self.ir = ir
-        self.ops = list(ir.walk())  # no rule changes the kernel
+        self.ops: list[Op] = list(ir.walk())  # no rule changes the kernel
         self.target = target
         self.e = emitter
         self.rules = rules
@@ -82,10 +83,10 @@ class Context:
         self.barriers: dict[Value, Barriers] = {}
         self.smem_offsets: dict[Op, int] = {}
         self.sharing: frozenset[tuple[int, ...]] = frozenset()  # scopes whose SMEM is that of others too
-        self.plan = SmemPlan()
+        self.plan: SmemPlan = SmemPlan()
         self.math: dict[str, None] = {}  # functions of lowering/math that are called, in order of first use
         self.last_half: int | None = None  # which half of the exchange space was used last; None: not known
-        self.fresh_exchange = True  # nothing has used the exchange space yet
+        self.fresh_exchange: bool = True  # nothing has used the exchange space yet
         self.constants: list[str] = []  # module-level data
         self.declarations: set[str] = set()  # of functions that the driver provides
         self.used: set[Value] = {v for op in self.ops for v in op.values()}

@@ -108,7 +108,7 @@ class DebugLines:
         )
         self.unit = unit
         self._scopes[(loc.file, "")] = self.subprogram
-        self.home = loc.file
+        self.home: str = loc.file
 
     def line(self, loc: Loc) -> int:
         """The metadata node of a location."""
@@ -140,7 +140,7 @@ class Emitter:
         self.prelude: list[str] = []
         self.setup: list[str] = []  # after the prelude, before the body
         self.lines: list[str] = []
-        self.block = "start"
+        self.block: str = "start"
         self._names = 0
         self._dbg = ""
         self._cache: dict[Any, str] = {}

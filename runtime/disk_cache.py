@@ -79,13 +79,13 @@ class DiskCache:
 
     def __init__(self, directory: str | os.PathLike[str] | None, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
         self.max_bytes = max_bytes
-        self.counters = Counters()
+        self.counters: Counters = Counters()
         self._lock = forking.lock()
         self._usable: bool | None = None  # None: not tried yet
         self._keeps = True  # new entries
         self._bytes: int | None = None  # of all entries, as far as this process knows
         self._trouble = ""
-        self.directory = self._absolute(directory)
+        self.directory: Path = self._absolute(directory)
         self._folder = MarkedFolder(self.directory, FOLDER)
 
     def _absolute(self, directory: str | os.PathLike[str] | None) -> Path:

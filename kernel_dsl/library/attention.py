@@ -223,4 +223,4 @@ def tma_refusal(arrays: Mapping[str, Any]) -> str:
     return ""
 
 
-attention = Attention()
+attention: Attention = Attention()

@@ -336,4 +336,4 @@ def refusal(p: ScoredProblem, arrays: dict[str, Any], target: Any) -> str:
     return tma_refusal(arrays)
 
 
-attention_backward = AttentionBackward()
+attention_backward: AttentionBackward = AttentionBackward()

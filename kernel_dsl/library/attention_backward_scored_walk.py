@@ -75,11 +75,11 @@ class ScoredWalk(Walk):
         tiles, rows = (m // EIGHT, dim) if keys == KEYS else (dim // EIGHT, m)
         super().__init__(inner_problem(problem), config, multiprocessors, keys, tiles, rows, dim == KEYS)
         self.scored = problem
-        self.steps = steps_of(problem, config)
-        self.names = walk_extras(problem, listed)
+        self.steps: int = steps_of(problem, config)
+        self.names: list[str] = walk_extras(problem, listed)
         if problem.ragged:
-            self.blocks = ragged_tiles(problem, keys, problem.keys)
-            self.grid = problem.kv_heads * self.blocks
+            self.blocks: int = ragged_tiles(problem, keys, problem.keys)
+            self.grid: int = problem.kv_heads * self.blocks
 
     # --- where ------------------------------------------------------------------------------------
 

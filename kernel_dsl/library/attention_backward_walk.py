@@ -110,7 +110,7 @@ class Walk:
     rows (`by_row`), or else its tiles.
     """
 
-    registers = (240, 24)  # of a lane of a consumer, and of the producer
+    registers: tuple[int, int] = (240, 24)  # of a lane of a consumer, and of the producer
 
     def __init__(
         self,
@@ -123,16 +123,20 @@ class Walk:
         by_row: bool,
     ) -> None:
         p = problem
-        self.p, self.t, self.keys, self.by_row = p, config, keys, by_row
-        self.tiles, self.lines = tiles, rows * EIGHT // LINE
-        self.steps = kd.cdiv(p.queries, config.block_q)
-        self.blocks = kd.cdiv(p.keys, keys)
-        self.group = p.heads // p.kv_heads
-        self.ragged = p.keys % keys != 0
-        self.own_tiles = tiles if by_row else tiles // CONSUMERS
-        self.part = self.own_tiles // config.dq_parts  # tiles of a copy
-        self.grid = p.batch * p.kv_heads * self.blocks * config.splits
-        self.together = 1
+        self.p: AttentionProblem = p
+        self.t: AttentionBackwardConfig = config
+        self.keys: int = keys
+        self.by_row: bool = by_row
+        self.tiles: int = tiles
+        self.lines: int = rows * EIGHT // LINE
+        self.steps: int = kd.cdiv(p.queries, config.block_q)
+        self.blocks: int = kd.cdiv(p.keys, keys)
+        self.group: int = p.heads // p.kv_heads
+        self.ragged: bool = p.keys % keys != 0
+        self.own_tiles: int = tiles if by_row else tiles // CONSUMERS
+        self.part: int = self.own_tiles // config.dq_parts  # tiles of a copy
+        self.grid: int = p.batch * p.kv_heads * self.blocks * config.splits
+        self.together: int = 1
         if p.causal:
             lengths = [n for n in step_counts(p, config, keys) for _ in range(config.splits)]
             self.together = heads_at_once(lengths, p.batch * p.kv_heads, multiprocessors)

@@ -20,7 +20,12 @@ HINTS = {
     "score_mod_grad": "it gives score_mod's derivative by each score",
     "mask_mod": "it gives a bool for each query and key",
 }
-ALIGNMENTS = {False: "", True: "top_left", "top_left": "top_left", "bottom_right": "bottom_right"}
+ALIGNMENTS: dict[bool | str, str] = {
+    False: "",
+    True: "top_left",
+    "top_left": "top_left",
+    "bottom_right": "bottom_right",
+}
 
 
 @dataclass(frozen=True)

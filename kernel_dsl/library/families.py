@@ -14,7 +14,10 @@ from kernel_dsl.dtypes import FP8, DType
 from kernel_dsl.errors import BadCallValue
 from kernel_dsl.promote import join
 
-f16, bf16, f32, f64 = kd.float16, kd.bfloat16, kd.float32, kd.float64
+f16: DType = kd.float16
+bf16: DType = kd.bfloat16
+f32: DType = kd.float32
+f64: DType = kd.float64
 SIXTEEN = (f16, bf16)
 BYTES = (kd.int8, kd.uint8)
 NARROW = (*FP8, *BYTES, kd.bool_)  # what float16 and bfloat16 hold exactly

@@ -320,4 +320,4 @@ class Matmul:
         )
 
 
-matmul = Matmul()
+matmul: Matmul = Matmul()

@@ -110,7 +110,7 @@ class _Held:
     def __init__(self, leaves: list[Any], structure: Any) -> None:
         self._leaves = leaves
         self._structure = structure
-        self.values = tuple([x for x in leaves if not isinstance(x, AccRef)])
+        self.values: tuple[Any, ...] = tuple([x for x in leaves if not isinstance(x, AccRef)])
 
     def whole(self, values: Sequence[Any]) -> Any:
         """The carry again, with other values."""

@@ -74,8 +74,9 @@ class Target:
         new = [ViewDim(n, -1) for n in common]
         self._ref = rest.arranged([*others[:before], *new, *others[before:], *walked])
         rank = len(others) + len(new)
-        self.shape, self.walks = self._ref.shape[:rank], self._ref.dims[rank:]
-        self.arrays = [self._aligned(a, len(others) - before) for a in arrays]
+        self.shape: tuple[int, ...] = self._ref.shape[:rank]
+        self.walks: tuple[ViewDim, ...] = self._ref.dims[rank:]
+        self.arrays: list[Array] = [self._aligned(a, len(others) - before) for a in arrays]
 
     def view(self, promise: bool = False) -> tuple[View, tuple[Value, ...]]:
         """The view and its offsets (see `Ref.view`)."""

@@ -142,7 +142,7 @@ class Writer:
 
     def __init__(self, dtype: str) -> None:
         self.dtype = dtype
-        self.is32 = dtype == "float"
+        self.is32: bool = dtype == "float"
         self.int = "i32" if self.is32 else "i64"
         self.suffix = "f32" if self.is32 else "f64"
         self.lines: list[str] = []

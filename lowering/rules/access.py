@@ -9,6 +9,7 @@ from kernel_dsl.dtypes import DType
 from kernel_dsl.ir import MemorySpace, RefType, Value
 from kernel_dsl.layout import Layout
 from kernel_dsl.refs import Access, View
+from kernel_dsl.view import Limit
 
 from ..context import Buffer, Context
 from ..emit import Regs, llvm_type
@@ -40,7 +41,7 @@ class Place:
     def __post_init__(self) -> None:
         self._cache: dict[object, str | None] = {}
         self._uniform: dict[int, str] = {}
-        self.limits = self.view.limits(self.offsets)
+        self.limits: list[tuple[Limit, Value | None]] = self.view.limits(self.offsets)
         dynamic = self.view.moving(self.offsets)
         for axis in range(len(self.view.start)):
             static = self.view.start[axis]
@@ -73,7 +74,7 @@ class Place:
         """The byte address of the lane's first element."""
         e = self.ctx.e
         item = self.type.dtype.itemsize
-        self.strides = self._dim_strides()
+        self.strides: list[int | str] = self._dim_strides()
         total = "0"
 
         def plus(a: str, b: str) -> str:

@@ -8,7 +8,7 @@ from kernel_dsl.ir import MemorySpace, RefType, layout_of
 from kernel_dsl.ops.atomic import AtomicCas, AtomicKind, AtomicRmw
 from kernel_dsl.target import Feature
 
-from ..context import Context
+from ..context import Context, Rules
 from ..emit import Regs, literal, llvm_type, suffix
 from .exchange import through_smem
 from .gather import Elements
@@ -220,4 +220,4 @@ def lower_cas(ctx: Context, op: AtomicCas) -> None:
     site.finish(out)
 
 
-RULES = {AtomicRmw: lower_atomic, AtomicCas: lower_cas}
+RULES: Rules = {AtomicRmw: lower_atomic, AtomicCas: lower_cas}

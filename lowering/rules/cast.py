@@ -8,7 +8,7 @@ from kernel_dsl.ir import layout_of
 from kernel_dsl.ops.cast import Bitcast, Cast
 from kernel_dsl.target import Feature
 
-from ..context import Context
+from ..context import Context, Rules
 from ..emit import Regs, literal, llvm_type, suffix
 from . import fp8
 from .widen import BYTES, HALVES, widen_bytes
@@ -166,4 +166,4 @@ def lower_bitcast(ctx: Context, op: Bitcast) -> None:
     ctx.values[op.result] = names if a == b else [ctx.e.v(f"bitcast {a} {n} to {b}") for n in names]
 
 
-RULES = {Cast: lower_cast, Bitcast: lower_bitcast}
+RULES: Rules = {Cast: lower_cast, Bitcast: lower_bitcast}

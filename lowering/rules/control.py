@@ -5,7 +5,7 @@ from __future__ import annotations
 from kernel_dsl.ir import Region, Value, layout_of
 from kernel_dsl.ops.control import For, If, Switch, While
 
-from ..context import Context
+from ..context import Context, Rules
 from ..emit import Regs, llvm_type
 from .access import pack, unpack
 
@@ -159,4 +159,4 @@ def lower_while(ctx: Context, op: While) -> None:
     _bind(ctx, op.results, phis)
 
 
-RULES = {If: lower_if, Switch: lower_switch, For: lower_for, While: lower_while}
+RULES: Rules = {If: lower_if, Switch: lower_switch, For: lower_for, While: lower_while}

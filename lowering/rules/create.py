@@ -7,7 +7,7 @@ from kernel_dsl.dtypes import DType
 from kernel_dsl.ir import layout_of
 from kernel_dsl.ops.create import Iota
 
-from ..context import Context
+from ..context import Context, Rules
 from ..emit import Regs, literal, llvm_type
 from .cast import convert
 
@@ -43,4 +43,4 @@ def _as_dtype(ctx: Context, index: str, dtype: DType, t: str) -> str:
     return e.v(f"zext i32 {index} to i64" if dtype.bits == 64 else f"trunc i32 {index} to {t}")
 
 
-RULES = {Iota: lower_iota}
+RULES: Rules = {Iota: lower_iota}

@@ -24,7 +24,7 @@ from kernel_dsl.refs import View
 from kernel_dsl.source import Loc
 from kernel_dsl.transforms import storage_of
 
-from ..context import Accumulator, Context
+from ..context import Accumulator, Context, Rules
 from ..emit import Regs, llvm_type
 from .access import pack
 from .starts import smem_start
@@ -342,7 +342,7 @@ def lower_set_max_registers(ctx: Context, op: SetMaxRegisters) -> None:
     ctx.e.asm(f"setmaxnreg.{word}.sync.aligned.u32 {op.count};", "~{memory}")
 
 
-RULES = {
+RULES: Rules = {
     AllocAcc: lower_alloc,
     AccRead: lower_read,
     AccScale: lower_scale,

@@ -7,7 +7,7 @@ from kernel_dsl.ir import Value, layout_of
 from kernel_dsl.ops.product import Mma
 from kernel_dsl.target import Feature
 
-from ..context import Context
+from ..context import Context, Rules
 from ..emit import Regs, literal, llvm_type
 from .access import inside, pack
 from .matrix import PTX_TYPES
@@ -127,4 +127,4 @@ def lower_mma(ctx: Context, op: Mma) -> None:
     ctx.values[op.result] = total
 
 
-RULES = {Mma: lower_mma}
+RULES: Rules = {Mma: lower_mma}

@@ -7,7 +7,7 @@ from kernel_dsl.ir import layout_of
 from kernel_dsl.layout import LANE_BITS, Layout
 from kernel_dsl.ops.reduce import ArgReduce, Reduce, Reduction
 
-from ..context import Context
+from ..context import Context, Rules
 from ..emit import Regs, kind_letter, literal, llvm_type, suffix
 from .access import emit_load, emit_store, inside
 
@@ -53,8 +53,9 @@ class Combiner:
     def __init__(self, ctx: Context, kind: Reduction, dtype: DType) -> None:
         self.ctx = ctx
         self.dtype = dtype
-        self.t, self.s = llvm_type(dtype), suffix(dtype)
-        self.template = _template(kind, dtype)
+        self.t: str = llvm_type(dtype)
+        self.s: str = suffix(dtype)
+        self.template: str = _template(kind, dtype)
 
     def pair(self, a: str, b: str) -> str:
         return self.ctx.e.v(self.template.format(a, b, t=self.t, s=self.s))
@@ -191,11 +192,11 @@ class ArgCombiner:
     def __init__(self, ctx: Context, kind: Reduction, dtype: DType) -> None:
         self.ctx = ctx
         self.dtype = dtype
-        self.t = llvm_type(dtype)
+        self.t: str = llvm_type(dtype)
         greater = kind is Reduction.MAX
         letter = kind_letter(dtype)
         words = {"f": ("ogt", "olt"), "i": ("sgt", "slt"), "u": ("ugt", "ult")}[letter]
-        self.better = ("fcmp " if letter == "f" else "icmp ") + words[0 if greater else 1]
+        self.better: str = ("fcmp " if letter == "f" else "icmp ") + words[0 if greater else 1]
 
     def pair(self, a: Pair, b: Pair) -> Pair:
         e, t = self.ctx.e, self.t
@@ -256,4 +257,4 @@ def lower_arg_reduce(ctx: Context, op: ArgReduce) -> None:
     ctx.values[op.result] = [p[1] for p in partial]
 
 
-RULES = {Reduce: lower_reduce, ArgReduce: lower_arg_reduce}
+RULES: Rules = {Reduce: lower_reduce, ArgReduce: lower_arg_reduce}

@@ -15,7 +15,7 @@ from kernel_dsl.layout import LANE_BITS, Layout
 from kernel_dsl.ops.reduce import Reduction
 from kernel_dsl.ops.scan import Scan
 
-from ..context import Context
+from ..context import Context, Rules
 from ..emit import Regs, llvm_type
 from .reduce import Combiner, gather_warps, identity, masked, shuffle_xor
 
@@ -150,4 +150,4 @@ class _Running:
         return Layout(self.layout.rank, (), tuple(bits[:LANE_BITS]), tuple(bits[LANE_BITS:]))
 
 
-RULES = {Scan: lower_scan}
+RULES: Rules = {Scan: lower_scan}

@@ -9,7 +9,7 @@ from kernel_dsl.ops.barrier import BarrierArrive, BarrierTest, BarrierWait
 from kernel_dsl.ops.sync import WarpgroupBarrier
 from kernel_dsl.target import Feature
 
-from ..context import WARPS, Barriers, Context
+from ..context import WARPS, Barriers, Context, Rules
 
 PHASES = 64  # of barriers in a word
 MBARRIER_BYTES = 8  # PTX ISA 9.7.13.15.2: a 64-bit object, 8-byte aligned
@@ -173,7 +173,7 @@ def _poll(ctx: Context, address: str, parity: str, cluster: bool, word: str) -> 
     return ready
 
 
-RULES = {
+RULES: Rules = {
     WarpgroupBarrier: lower_warpgroup_barrier,
     BarrierArrive: lower_arrive,
     BarrierTest: lower_test,

@@ -20,7 +20,7 @@ from kernel_dsl.ops.threads import (
 from kernel_dsl.refs import strides_of
 from kernel_dsl.transforms import bytes_of
 
-from ..context import Buffer, Context
+from ..context import Buffer, Context, Rules
 from ..emit import Regs, llvm_type
 from .access import pack, unpack
 
@@ -134,7 +134,7 @@ def lower_semaphore(ctx: Context, op: AllocSemaphore) -> None:
     ctx.buffers[op.result] = Buffer(base, strides_of(op.type.shape))
 
 
-RULES = {
+RULES: Rules = {
     OptimizationBarrier: lower_optimization_barrier,
     InlinePtx: lower_inline_ptx,
     GridDependencyWait: lower_wait,

@@ -133,7 +133,7 @@ class TiledPlace(Place):
         return self.ctx.e.v(f"{word} i{bits} {name} to i32")
 
     def _make_address(self) -> str:
-        self.strides = [0] * len(self.view.dims)
+        self.strides: list[int | str] = [0] * len(self.view.dims)
         return self._linear_base() if self._fast else self.buffer.address
 
     def _linear_base(self) -> str:

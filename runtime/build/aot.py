@@ -110,7 +110,7 @@ class CompiledFile:
 
     def __init__(self, compiled: Assembled | CompiledKernel) -> None:
         self._compiled = compiled
-        self.kernel = compiled.kernel if isinstance(compiled, Assembled) else compiled
+        self.kernel: CompiledKernel = compiled.kernel if isinstance(compiled, Assembled) else compiled
         self._scalars = _scalar_dtypes(self.kernel)
         self._loaded: dict[Any, tuple[Device, Loaded]] = {}
         self._lock = forking.lock()

@@ -144,7 +144,7 @@ class KernelCache:
     def __init__(self, disk: DiskCache | None = None, *, capacity: int = 256) -> None:
         self.disk = disk
         self.capacity = capacity
-        self.counters = Counters()
+        self.counters: Counters = Counters()
         self._kernels: OrderedDict[str, _Entry] = OrderedDict()
         self._from_disk: set[str] = set()
         self._building: dict[str, Any] = {}

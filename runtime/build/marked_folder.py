@@ -42,7 +42,7 @@ class MarkedFolder:
 
     def __init__(self, parent: Path, name: str) -> None:
         self.parent = parent
-        self.path = parent / name
+        self.path: Path = parent / name
 
     def make(self) -> None:
         """Make it, with its marker, where it is not there. Raises FolderError, OSError, ValueError (NUL in a path)."""

@@ -34,4 +34,4 @@ class AssemblerError(Error, RuntimeError):
         self.line = line
         self.log = log
         if line is not None:
-            self.loc = Loc(line.file, line.line, function=line.function)
+            self.loc: Loc = Loc(line.file, line.line, function=line.function)

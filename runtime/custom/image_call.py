@@ -28,7 +28,7 @@ class ImageCall:
     """
 
     def __init__(self, image: CudaImage, launcher: Launcher, kernel: CompiledKernel, layout: ParamLayout) -> None:
-        self.device = image.device
+        self.device: CudaDevice = image.device
         self.kernel = kernel
         self.layout = layout
         self.launcher = launcher

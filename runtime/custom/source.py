@@ -105,7 +105,7 @@ class CudaKernel:
         options: CompileOptions = DEFAULT,
     ) -> None:
         self.body = body
-        self.name = body.name
+        self.name: str = body.name
         self._contiguous = ensure_row_contiguous
         self._shared_memory = shared_memory
         self._exact = exact_grid

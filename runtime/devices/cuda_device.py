@@ -40,15 +40,15 @@ class CudaDevice:
         if not 0 <= index < count:
             raise DeviceError(f"there is no GPU {index}: this process sees {count}")
         self.index = index
-        self.device = driver.check(cu.cuDeviceGet(index))
-        self.context = driver.check(cu.cuDevicePrimaryCtxRetain(self.device))
+        self.device: Any = driver.check(cu.cuDeviceGet(index))
+        self.context: Any = driver.check(cu.cuDevicePrimaryCtxRetain(self.device))
         self.name: str = driver.check(cu.cuDeviceGetName(128, self.device)).split(b"\0")[0].decode()
-        self.capability = (
+        self.capability: tuple[int, int] = (
             driver.attribute(self.device, "COMPUTE_CAPABILITY_MAJOR"),
             driver.attribute(self.device, "COMPUTE_CAPABILITY_MINOR"),
         )
-        self.target = self._target()
-        self.tensor_maps = TensorMaps(self._encode)
+        self.target: Target = self._target()
+        self.tensor_maps: TensorMaps = TensorMaps(self._encode)
         self._images: weakref.WeakValueDictionary[tuple[bytes, str], CudaImage]
         self._images = weakref.WeakValueDictionary()
         self._dropped: list[Any] = []
@@ -196,8 +196,8 @@ class CudaLoaded:
         self.device = device
         self.kernel = kernel
         self.module = module
-        self.layout = ParamLayout(kernel.params)
-        self.function = module.function(kernel.entry)
+        self.layout: ParamLayout = ParamLayout(kernel.params)
+        self.function: Any = module.function(kernel.entry)
         self.launcher: Launcher | None = None
         if not kernel.launch.empty:
             with driver.current(device.context):
@@ -279,11 +279,11 @@ class CudaImage:
         self.device = device
         self.module = module
         self.entry = entry
-        self.function = module.function(entry)
+        self.function: Any = module.function(entry)
         with driver.current(device.context):
-            self.param_sizes = _param_sizes(self.function)
-            self.max_threads = _function_attribute(self.function, "MAX_THREADS_PER_BLOCK")
-            self.static_smem = _function_attribute(self.function, "SHARED_SIZE_BYTES")
+            self.param_sizes: list[int] | None = _param_sizes(self.function)
+            self.max_threads: int = _function_attribute(self.function, "MAX_THREADS_PER_BLOCK")
+            self.static_smem: int = _function_attribute(self.function, "SHARED_SIZE_BYTES")
         self._launchers: dict[LaunchAttributes, Launcher] = {}
 
     def launch(

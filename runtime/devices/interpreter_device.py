@@ -44,7 +44,7 @@ class InterpreterDevice:
     index = 0
 
     def __init__(self, params: InterpretParams | None = None) -> None:
-        self.params = params or InterpretParams()
+        self.params: InterpretParams = params or InterpretParams()
         self.target: Target = DEFAULT
 
     def __repr__(self) -> str:
@@ -112,7 +112,7 @@ class InterpreterLoaded:
         self.device = device
         self.kernel = kernel
         self.target = target
-        self.layout = ParamLayout(kernel.params)
+        self.layout: ParamLayout = ParamLayout(kernel.params)
         with _parsed.lend(kernel.ptx):
             pass
 
@@ -163,7 +163,7 @@ class InterpreterImage:
         if entry not in entries:
             listed = ", ".join(map(repr, entries)) or "it has none"
             raise LoadError(f"the image has no entry {entry!r}; its entries: {listed}")
-        self.param_sizes = [p.size for p in entries[entry].params]
+        self.param_sizes: list[int] = [p.size for p in entries[entry].params]
         # The narrowest compare-and-swap has 16 bits: 8-bit atomics made of it reach past the end of an odd number of
         # bytes, where every allocation of a GPU has some left.
         self._roomy = re.search(r"\batom(?:\.\w+)*\.b16\b", ptx) is not None

@@ -173,8 +173,8 @@ class ParamBuffer:
 
     def __init__(self, offsets: list[int], nbytes: int) -> None:
         # 64 bytes of slack: a CUtensorMap wants its alignment on the host too.
-        self.buffer = ctypes.create_string_buffer(nbytes + 64)
+        self.buffer: ctypes.Array[ctypes.c_char] = ctypes.create_string_buffer(nbytes + 64)
         start = ctypes.addressof(self.buffer)
-        self.shift = -start % 64
+        self.shift: int = -start % 64
         self._pointers = (ctypes.c_void_p * max(len(offsets), 1))(*(start + self.shift + o for o in offsets))
-        self.address = ctypes.addressof(self._pointers) if offsets else 0
+        self.address: int = ctypes.addressof(self._pointers) if offsets else 0

@@ -288,7 +288,7 @@ class DeviceMemory:
         sink = recording.sink()
         if sink is not None:
             # A graph's own memory will lie here: nothing is allocated, and nothing given back.
-            self.address = sink.reserve(nbytes)
+            self.address: int = sink.reserve(nbytes)
             self._context = None
             return
         cu = driver.api()
@@ -304,7 +304,8 @@ class DeviceMemory:
         Twice is harmless.
         """
         if self.address and self._context is not None:
-            address, self.address = self.address, 0
+            address = self.address
+            self.address = 0
             cu = driver.api()
             cu.cuCtxPushCurrent(self._context)
             cu.cuMemFreeAsync(address, self._stream)

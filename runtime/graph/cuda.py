@@ -58,7 +58,7 @@ class CudaExec:
         self._touched: dict[int, list[Slot]] = {}
         self._updates: dict[int, Callable[[], tuple[Any, ...]]] = {}  # of kernels, in this executable
         self._names = [node.name for node in program.nodes]
-        self.turns = Turns(device.context, current, device.index)
+        self.turns: Turns = Turns(device.context, current, device.index)
         with self._guard("instantiating"):
             self._allocate()
             self._build()

@@ -46,7 +46,7 @@ class GraphRecorder:
     """Takes the calls of a `with Graph()` block."""
 
     def __init__(self) -> None:
-        self.made = Recording()
+        self.made: Recording = Recording()
         self._known: dict[int, ArrayView] = {}
         self._next = VIRTUAL
         self._repeat: Repeat | None = None

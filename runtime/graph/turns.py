@@ -6,6 +6,7 @@ it, so that it can never be left taken.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Generator
 from types import GeneratorType
@@ -43,7 +44,7 @@ class Turns:
     """
 
     def __init__(self, context: Any, current: Callable[[int], int], index: int) -> None:
-        self.lock = forking.lock()
+        self.lock: threading.RLock = forking.lock()
         self._arguments: dict[int, Arguments] = {}  # of the launch in each stream
         cu = driver.api()
         self._fixed = (
@@ -75,7 +76,7 @@ class Turns:
     def allow(self) -> None:
         """Make a short way to the streams that were launched in. Needs `hold`."""
         self._gate = _Gate()
-        self.short = cast("Short", _launches(self._gate, self._arguments, *self._fixed))
+        self.short: Short = cast("Short", _launches(self._gate, self._arguments, *self._fixed))
 
 
 def _launches(

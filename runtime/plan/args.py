@@ -158,7 +158,7 @@ class ParamLayout:
     """
 
     def __init__(self, params: Sequence[AnyParam]) -> None:
-        self.params = tuple(params)
+        self.params: tuple[AnyParam, ...] = tuple(params)
         self.offsets: list[int] = []
         self.sizes: list[int] = []
         form = "="  # native order, no padding but our own
@@ -171,8 +171,8 @@ class ParamLayout:
             self.sizes.append(size)
             end = start + size
         self.nbytes = end
-        self.struct = struct.Struct(form)
-        self.pack = self.struct.pack_into
+        self.struct: struct.Struct = struct.Struct(form)
+        self.pack: Callable[..., None] = self.struct.pack_into
 
     def values(self, arrays: Sequence[ArrayView], scalars: Sequence[Any], encode: Encode) -> list[Any]:
         """One value a parameter:

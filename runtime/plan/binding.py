@@ -78,8 +78,8 @@ class FreshBinding(Binding):
         self._structure = structure
 
     def __call__(self) -> Any:
-        self.outputs = call(*self._arguments)
-        self.result = self._structure(self.outputs) if self._structure else self.outputs
+        self.outputs: list[Any] = call(*self._arguments)
+        self.result: Any = self._structure(self.outputs) if self._structure else self.outputs
         return self.result
 
 

@@ -10,9 +10,9 @@ from typing import Any, cast
 import numpy as np
 
 from kernel_dsl.compiled import CompiledKernel, ScalarParam, TensorMapParam
-from kernel_dsl.dtypes import complex64, int64, uint8
+from kernel_dsl.dtypes import DType, complex64, int64, uint8
 
-from ..arrays.array_view import ArrayView, frameworks, is_array, row_major, view
+from ..arrays.array_view import ArrayView, Interop, frameworks, is_array, row_major, view
 from ..custom.image_call import ImageCall
 from ..devices import driver, memory
 from ..devices.cuda_device import CudaLoaded
@@ -92,31 +92,37 @@ class FastPlan:
         self, loaded: CudaLoaded | ImageCall, args: Sequence[Any], out: Any, arrays: list[Any], views: list[ArrayView]
     ) -> None:
         self.loaded = loaded
-        self.kernel = loaded.kernel
+        self.kernel: CompiledKernel = loaded.kernel
         self.args, self.arrays, self.views = list(args), arrays, views
         self.out: Any = out
-        self.inputs = [i for i, a in enumerate(args) if is_array(a)]
-        self.device = views[0].device
-        self.interop = frameworks(views[0].framework)
-        self.current = self.interop.current_stream
+        self.inputs: list[int] = [i for i, a in enumerate(args) if is_array(a)]
+        self.device: tuple[str, int] = views[0].device
+        self.interop: Interop = frameworks(views[0].framework)
+        self.current: Callable[[int], int] = self.interop.current_stream
         self.desks: list[Desk] = [self.desk()]
-        self.shapes = [(v.shape, v.strides, v.dtype) for v in views]
+        self.shapes: list[tuple[tuple[int, ...], tuple[int, ...], DType]] = [
+            (v.shape, v.strides, v.dtype) for v in views
+        ]
         self.maps: dict[int, tuple[int, TensorMapParam, dict[int, bytes]]] = {
             slot: (param.array, param, {})
             for slot, param in enumerate(loaded.layout.params)
             if isinstance(param, TensorMapParam)
         }
         scalars = [a for a in args if not is_array(a)]
-        self.values = loaded.layout.values(views, scalars, lambda param, array: b"")  # descriptors: see `encode`
-        self.packers = {
+        self.values: list[Any] = loaded.layout.values(
+            views, scalars, lambda param, array: b""
+        )  # descriptors: see `encode`
+        self.packers: dict[int, Callable[[Any], bytes] | None] = {
             slot: packer(scalars[param.scalar], param)
             for slot, param in enumerate(loaded.layout.params)
             if isinstance(param, (ScalarParam, PlacedParam))
         }
-        self.placed = [slot for slot, param in enumerate(loaded.layout.params) if isinstance(param, PlacedParam)]
-        self.scalars_shape = (PLACE * len(self.placed),)
+        self.placed: list[int] = [
+            slot for slot, param in enumerate(loaded.layout.params) if isinstance(param, PlacedParam)
+        ]
+        self.scalars_shape: tuple[int] = (PLACE * len(self.placed),)
         outputs = list(enumerate(self.kernel.outputs, self.kernel.inputs))
-        self.fills = [(i, spec.fill) for i, spec in outputs if spec.fill is not None]
+        self.fills: list[tuple[int, Any]] = [(i, spec.fill) for i, spec in outputs if spec.fill is not None]
 
     def lazy(self, array: int) -> bool:
         """Whether a tensor like this can be lazily negated: the imaginary part of a lazy conjugate is.
@@ -150,7 +156,10 @@ class FastPlan:
 
     def forget(self) -> None:
         """Let go of the call's arrays: the function is for others like them."""
-        self.args, self.arrays, self.views, self.out = [], [], [], None
+        self.args: list[Any] = []
+        self.arrays: list[Any] = []
+        self.views: list[ArrayView] = []
+        self.out = None
 
     # --- what the unrolled function calls, when it has to ------------------------------------------
 

@@ -32,7 +32,7 @@ class DeviceArray:
     ) -> None:
         self.shape = shape
         self.dtype = dtype
-        self.device = ("cuda", index)
+        self.device: tuple[str, int] = ("cuda", index)
         self.stream = stream
         nbytes = max(dtype.itemsize, dtype.itemsize * int(np.prod(shape, dtype=np.int64)))
         self._memory = borrowed or cuda_device(index).allocate(nbytes, stream)

@@ -173,7 +173,7 @@ class MetalKernel:
 
     def __init__(self, body: Body, ensure_row_contiguous: bool, atomic_outputs: bool, options: CompileOptions) -> None:
         self.body = body
-        self.name = body.name
+        self.name: str = body.name
         self._contiguous = ensure_row_contiguous
         self._atomic = atomic_outputs
         self._options = options

@@ -27,8 +27,8 @@ class Store:
 
     def __init__(self, clocks: Clocks, count: int) -> None:
         self.clocks = clocks
-        self.gathering = np.zeros((count, 3, clocks.columns), np.uint32)
-        self.published = np.zeros((count, 3, clocks.columns), np.uint32)
+        self.gathering: Array = np.zeros((count, 3, clocks.columns), np.uint32)
+        self.published: Array = np.zeros((count, 3, clocks.columns), np.uint32)
 
     def fit(self) -> None:
         if self.gathering.shape[2] < self.clocks.columns:
@@ -54,16 +54,16 @@ class Clocks:
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
-        self.agents = batch.cluster * batch.per_block
-        self.columns = -(-(self.agents + 8) // 8) * 8
-        self.known = np.zeros((batch.teams, self.agents, 3, self.columns), np.uint32)
+        self.agents: int = batch.cluster * batch.per_block
+        self.columns: int = -(-(self.agents + 8) // 8) * 8
+        self.known: Array = np.zeros((batch.teams, self.agents, 3, self.columns), np.uint32)
         own = np.arange(self.agents)
         self.known[:, own, 0, own] = 1
         self.queue_of: dict[Any, int] = {}
         self.queues: list[Any] = []
-        self.issued = np.zeros((batch.teams, self.columns), np.uint32)
+        self.issued: Array = np.zeros((batch.teams, self.columns), np.uint32)
         self.last: dict[int, Instruction] = {}  # of each queue, what issued to it last
-        self.any_fence = False
+        self.any_fence: bool = False
         self.foreign: dict[int, list[tuple[int, int, int, Array]]] = {}
 
     def store(self, count: int) -> Store:

@@ -77,8 +77,8 @@ class Reporter:
     ) -> None:
         self.warn = warn
         self.kernel_name = kernel_name
-        self.names = names or ReportNames()
-        self.lines = lines or {}
+        self.names: ReportNames = names or ReportNames()
+        self.lines: Mapping[int, SourceLine] = lines or {}
         self.report = report
         self.files: dict[int, str] = {}
         self.locations: dict[int, tuple[int, int]] = {}

@@ -42,8 +42,8 @@ class Watch:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self.next = _FIRST
-        self.left = 0
+        self.next: int = _FIRST
+        self.left: int = 0
         self.saved: Saved | None = None
         self.asleep: dict[int, int] = {}  # batch -> what global memory was when it was found to repeat itself
         self.polled: int | None = None

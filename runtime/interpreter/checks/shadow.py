@@ -55,19 +55,19 @@ class Access:
         self, c: Group, known: Array, team: Array, agent: Array, clock: Array, ins: Instruction,
         strong: bool, proxy: bool,
     ) -> None:  # fmt: skip
-        self.c = c
-        self.known = known
-        self.team = team
-        self.agent = agent
-        self.clock = clock
-        self.ins = ins
-        self.strong = strong
-        self.proxy = proxy
+        self.c: Group = c
+        self.known: Array = known
+        self.team: Array = team
+        self.agent: Array = agent
+        self.clock: Array = clock
+        self.ins: Instruction = ins
+        self.strong: bool = strong
+        self.proxy: bool = proxy
         self.queue = c.batch.clocks is not None and int(agent[0]) >= c.batch.clocks.agents
-        self.site = c.batch.run.site(ins)
+        self.site: int = c.batch.run.site(ins)
         self.same: Any = None
         self.clash: Any = None
-        self.reach = 0  # of a strong access: 2 its block, 1 its cluster, 0 further
+        self.reach: int = 0  # of a strong access: 2 its block, 1 its cluster, 0 further
 
 
 def generic_access(c: Group, ins: Instruction, strong: bool) -> Access:
@@ -84,7 +84,7 @@ class Shadow:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.granule = 0
+        self.granule: int = 0
         self.w: Array = np.zeros(0, np.int64)
         self.wi: Array = np.zeros(0, np.int32)
         self.r: Array = np.zeros(0, np.int64)

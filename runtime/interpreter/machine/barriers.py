@@ -39,17 +39,17 @@ class Barriers:
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
         shape = (NAMED, batch.blocks)
-        self.arrived = np.zeros(shape, np.int64)
-        self.expected = np.zeros(shape, np.int64)  # 0: all of the block's threads
-        self.true_count = np.zeros(shape, np.int64)
-        self.thread_count = np.zeros(shape, np.int64)
-        self.used = np.zeros(NAMED, np.bool_)
+        self.arrived: Array = np.zeros(shape, np.int64)
+        self.expected: Array = np.zeros(shape, np.int64)  # 0: all of the block's threads
+        self.true_count: Array = np.zeros(shape, np.int64)
+        self.thread_count: Array = np.zeros(shape, np.int64)
+        self.used: Array = np.zeros(NAMED, np.bool_)
         self.waiting: list[Waiting] = []
         self.clock: list[Any] = [None] * NAMED
-        self.cluster_arrived = np.zeros(batch.teams, np.int64)
-        self.cluster_phase = np.zeros(batch.teams, np.int64)
-        self.warp_phase = np.zeros(batch.warps, np.int64)
-        self.warp_arrived = np.zeros(batch.warps, np.bool_)
+        self.cluster_arrived: Array = np.zeros(batch.teams, np.int64)
+        self.cluster_phase: Array = np.zeros(batch.teams, np.int64)
+        self.warp_phase: Array = np.zeros(batch.warps, np.int64)
+        self.warp_arrived: Array = np.zeros(batch.warps, np.bool_)
         self.cluster_waiting: list[Waiting] = []
         self.cluster_clock: Any = None
 

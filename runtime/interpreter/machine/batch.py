@@ -32,35 +32,35 @@ class Batch:
         self.run = run
         self.coordinates = coordinates
         self.first = first
-        self.blocks = len(coordinates)
-        self.cluster = run.cluster_size
-        self.teams = self.blocks // self.cluster
-        self.per_block = run.warps_per_block
-        self.warps = self.blocks * self.per_block
-        self.row_cta = np.tile(np.arange(self.blocks), self.per_block)
-        self.row_warp = np.repeat(np.arange(self.per_block), self.blocks)
-        self.row_rank = self.row_cta % self.cluster
-        self.row_team = self.row_cta // self.cluster
+        self.blocks: int = len(coordinates)
+        self.cluster: int = run.cluster_size
+        self.teams: int = self.blocks // self.cluster
+        self.per_block: int = run.warps_per_block
+        self.warps: int = self.blocks * self.per_block
+        self.row_cta: Array = np.tile(np.arange(self.blocks), self.per_block)
+        self.row_warp: Array = np.repeat(np.arange(self.per_block), self.blocks)
+        self.row_rank: Array = self.row_cta % self.cluster
+        self.row_team: Array = self.row_cta // self.cluster
         # The number of a warp within its cluster: what vector clocks and shadow memory know it by.
-        self.row_agent = self.row_rank * self.per_block + self.row_warp
+        self.row_agent: Array = self.row_rank * self.per_block + self.row_warp
         threads = self.row_warp[:, None] * 32 + np.arange(32)
-        self.live = threads < run.threads_per_block
+        self.live: Array = threads < run.threads_per_block
         self.thread = threads
-        self.shared = SharedSpace(self, run.shared_bytes)
-        self.own_shared = self.shared if self.cluster == 1 else OwnShared(self.shared)
+        self.shared: SharedSpace = SharedSpace(self, run.shared_bytes)
+        self.own_shared: SharedSpace | OwnShared = self.shared if self.cluster == 1 else OwnShared(self.shared)
         self._addresses: dict[tuple[int, Any], Array] = {}
-        self.local = LocalSpace(self)
+        self.local: LocalSpace = LocalSpace(self)
         self.frames: dict[tuple[int, str], Frame] = {}
         self.ready: dict[Key, Group] = {}
         self.parked: dict[Key, Group] = {}
         self.polling: list[Group] = []
-        self.barriers = Barriers(self)
+        self.barriers: Barriers = Barriers(self)
         self.clocks: Any = None
         self.engine: Any = None
         self.wgmma: Any = None
         self._special: dict[str, Array] = {}
         run.attach(self)
-        self.mbarriers = Mbarriers(self)
+        self.mbarriers: Mbarriers = Mbarriers(self)
         self._start()
 
     def _start(self) -> None:

@@ -16,7 +16,23 @@ from ..isa.liveness import mentioned_once, used
 from ..isa.operand_types import ADDRESSES, RELAXED, SPECIALS, literal_fits, register_fits
 from ..isa.semantics.forms import OLDEST, compile_alu
 from ..ptx.literals import literal_bits
-from ..ptx.module import TYPE_BYTES, Imm, Instruction, Mem, Not, Operand, Pair, PtxError, Reg, Sink, Special, Sym, Vec
+from ..ptx.module import (
+    TYPE_BYTES,
+    Function,
+    Imm,
+    Instruction,
+    Mem,
+    Module,
+    Not,
+    Operand,
+    Pair,
+    PtxError,
+    Reg,
+    Sink,
+    Special,
+    Sym,
+    Vec,
+)
 from .frame import STORAGE
 from .group import Group
 from .program import BUILDERS, Code, Op, Program, Seg
@@ -32,11 +48,11 @@ class Compiler:
 
     def __init__(self, program: Program, code: Code) -> None:
         self.program = program
-        self.module = program.module
+        self.module: Module = program.module
         self.code = code
-        self.fn = code.fn
+        self.fn: Function = code.fn
         self._slot_of: dict[Any, int] = {}
-        self.carry = self._carry()
+        self.carry: Reg = self._carry()
         self.ins: Instruction | None = None
         self._form: Form | None = None
         self._has_local = bool(code.local_bytes)

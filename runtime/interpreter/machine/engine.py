@@ -40,8 +40,8 @@ class Engine:
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
         self.pending: list[Pending] = []
-        self.schedule = batch.run.config.schedule
-        self.groups = Groups(batch, self)
+        self.schedule: str = batch.run.config.schedule
+        self.groups: Groups = Groups(batch, self)
 
     def issue(self, perform: Callable[[], None], what: str) -> Pending:
         """Put an operation in flight; under the eager schedule it takes effect now."""

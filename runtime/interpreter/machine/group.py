@@ -28,12 +28,12 @@ class Group:
     )  # fmt: skip
 
     def __init__(self, batch: Batch, frame: Frame, stack: Stack, pc: int, rows: Array, mask: Array | None) -> None:
-        self.batch = batch
-        self.frame = frame
-        self.stack = stack
-        self.pc = pc
-        self.rows = rows
-        self.mask = mask
+        self.batch: Batch = batch
+        self.frame: Frame = frame
+        self.stack: Stack = stack
+        self.pc: int = pc
+        self.rows: Array = rows
+        self.mask: Array | None = mask
         self.why: Any = None
         self._v: dict[int, Array] | None = None
         self._select: Any = None

@@ -51,47 +51,51 @@ class Run:
         names: ReportNames | None, lines: Mapping[int, SourceLine] | None, kernel_name: str,
     ) -> None:  # fmt: skip
         self.program = program
-        self.grid, self.block, self.cluster = grid, block, cluster
-        self.cluster_size = cluster[0] * cluster[1] * cluster[2]
+        self.grid: Dims = grid
+        self.block: Dims = block
+        self.cluster: Dims = cluster
+        self.cluster_size: int = cluster[0] * cluster[1] * cluster[2]
         self.memory = memory
         self.config = config
-        self.target = TARGETS.get(target, DEFAULT)
-        self.report = RunReport()
-        self.reporter = Reporter(
+        self.target: Target = TARGETS.get(target, DEFAULT)
+        self.report: RunReport = RunReport()
+        self.reporter: Reporter = Reporter(
             config.on_hazard == "warn", kernel_name or program.entry.name, names, lines, self.report
         )
         self.reporter.files = program.module.files
         for fn in program.module.functions.values():
             self.reporter.locations |= fn.locations
-        self.detect = config.detect_hazards
+        self.detect: bool = config.detect_hazards
         # by PTX line: what of the dynamic shared memory its loads and stores stay within
         uses = self.reporter.names.smem_uses if self.detect else ()
-        self.smem_spans = {line: spans for spans, numbers in uses for line in numbers}
-        self.threads_per_block = block[0] * block[1] * block[2]
-        self.warps_per_block = -(-self.threads_per_block // 32)
-        self.shared_bytes = SHARED_RESERVED + program.static_shared
+        self.smem_spans: dict[int, tuple[tuple[int, int], ...]] = {
+            line: spans for spans, numbers in uses for line in numbers
+        }
+        self.threads_per_block: int = block[0] * block[1] * block[2]
+        self.warps_per_block: int = -(-self.threads_per_block // 32)
+        self.shared_bytes: int = SHARED_RESERVED + program.static_shared
         if dynamic_smem:
             self.shared_bytes = program.dynamic_offset + dynamic_smem
         self.dynamic_smem = dynamic_smem
-        self.rng = random.Random(config.seed) if config.schedule == "random" else None
-        self.budget = config.step_budget
+        self.rng: random.Random | None = random.Random(config.seed) if config.schedule == "random" else None
+        self.budget: int = config.step_budget
         self.steps = 0
-        self.progress = 0
+        self.progress: int = 0
         self.output: list[str] = []
         self._param_data = b""
         self._pack(params)
-        self.parameters = ParamSpace(self._param_data)
-        self.globals = GlobalSpace(self)
-        self.generic = GenericSpace(self)
+        self.parameters: ParamSpace = ParamSpace(self._param_data)
+        self.globals: GlobalSpace = GlobalSpace(self)
+        self.generic: GenericSpace = GenericSpace(self)
         self.symbols: dict[str, int] = {}
         self._check_launch(self.target)
         x, y, z = (g // c for g, c in zip(grid, cluster, strict=True))
-        self.teams = x * y * z
-        self.blocks = self.teams * self.cluster_size
-        self.next_block = 0
+        self.teams: int = x * y * z
+        self.blocks: int = self.teams * self.cluster_size
+        self.next_block: int = 0
         self.resident: list[Batch] = []
-        self.sync = SyncMemory()
-        self.pool = Pool()
+        self.sync: SyncMemory = SyncMemory()
+        self.pool: Pool = Pool()
         self._workspace = 0
         self.maps: dict[bytes, Any] = {}
         self._registers: dict[tuple[int, int], dict[int, int]] = {}
@@ -99,12 +103,12 @@ class Run:
         self._site_of: dict[int, int] = {}
         # Room for a cluster's warps and as many asynchronous queues, and for the number of the cluster if it can be.
         agents = 2 * self.cluster_size * self.warps_per_block + 32
-        self.agent_bits = max(min(30 - max(self.teams, 1).bit_length(), 12), 7, agents.bit_length())
+        self.agent_bits: int = max(min(30 - max(self.teams, 1).bit_length(), 12), 7, agents.bit_length())
         self._seen: set[Any] = set()
         self._seen_at = -1
         self._looked_at = -1
         self._looks = 0
-        self.watch = Watch(self)
+        self.watch: Watch = Watch(self)
 
     # --- set-up --------------------------------------------------------------------------------
 

@@ -24,13 +24,13 @@ class Mbarrier:
     """The mbarriers at one shared offset, one a block: arrays (blocks,)."""
 
     def __init__(self, blocks: int) -> None:
-        self.valid = np.zeros(blocks, np.bool_)
-        self.count = np.zeros(blocks, np.int64)
-        self.pending = np.zeros(blocks, np.int64)
-        self.bytes = np.zeros(blocks, np.int64)
-        self.phase = np.zeros(blocks, np.int64)
-        self.seen = np.zeros(blocks, np.int64)
-        self.ever = np.zeros(blocks, np.bool_)  # has had bytes expected or delivered
+        self.valid: Array = np.zeros(blocks, np.bool_)
+        self.count: Array = np.zeros(blocks, np.int64)
+        self.pending: Array = np.zeros(blocks, np.int64)
+        self.bytes: Array = np.zeros(blocks, np.int64)
+        self.phase: Array = np.zeros(blocks, np.int64)
+        self.seen: Array = np.zeros(blocks, np.int64)
+        self.ever: Array = np.zeros(blocks, np.bool_)  # has had bytes expected or delivered
         self.clock: Any = None
         self.last: Instruction | None = None
 

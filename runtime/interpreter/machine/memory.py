@@ -45,21 +45,21 @@ class Buffer:
 
     def __init__(self, data: Array, name: str, initialised: bool, writable: bool, kind: str = "array") -> None:
         low, high = np.lib.array_utils.byte_bounds(data) if data.size else (0, 0)
-        self.keep = data
+        self.keep: Array = data
         self.origin = data.__array_interface__["data"][0] - low if data.size else 0
         if data.size and data.flags.c_contiguous:
             self.bytes: Array = data.reshape(-1).view(np.uint8)
         else:
             span = (ctypes.c_uint8 * (high - low)).from_address(low)
             self.bytes = np.ctypeslib.as_array(span) if high > low else np.zeros(0, np.uint8)
-        self.name = name
-        self.shape = data.shape
-        self.dtype = data.dtype
-        self.strides = data.strides
-        self.initialised = initialised
-        self.writable = writable
-        self.kind = kind
-        self.address = 0
+        self.name: str = name
+        self.shape: tuple[int, ...] = data.shape
+        self.dtype: np.dtype[Any] = data.dtype
+        self.strides: tuple[int, ...] = data.strides
+        self.initialised: bool = initialised
+        self.writable: bool = writable
+        self.kind: str = kind
+        self.address: int = 0
         self.shadow: Any = None
         self.views: dict[int, Array] = {}
 

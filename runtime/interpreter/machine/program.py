@@ -45,34 +45,36 @@ class Seg:
     )  # fmt: skip
 
     def __init__(self, index: int, source: Segment) -> None:
-        self.index = index
-        self.kind = source.kind
-        self.end = source.end
-        self.targets = source.targets
-        self.next = source.targets[0] if source.targets else -1
-        self.sync_ins = source.sync
+        self.index: int = index
+        self.kind: str = source.kind
+        self.end: Instruction | None = source.end
+        self.targets: list[int] = source.targets
+        self.next: int = source.targets[0] if source.targets else -1
+        self.sync_ins: Instruction | None = source.sync
         self.sync: Op | None = None
         self.ops: list[Op] = []
-        self.guard = (source.guard[0].index, source.guard[1]) if source.guard else None
-        self.cost = len(source.code) + 1
+        self.guard: tuple[int, bool] | None = (source.guard[0].index, source.guard[1]) if source.guard else None
+        self.cost: int = len(source.code) + 1
         # Registers that some wgmma uses and this segment reads or writes, as bit sets.
-        self.code = [*([source.sync] if source.sync else []), *source.code]
-        self.reads = self.writes = self.moves = 0
-        self.touches = False
+        self.code: list[Instruction] = [*([source.sync] if source.sync else []), *source.code]
+        self.reads: int = 0
+        self.writes: int = 0
+        self.moves: int = 0
+        self.touches: bool = False
 
 
 class Code:
     """A compiled function."""
 
     def __init__(self, program: Program, fn: Function) -> None:
-        self.name = fn.name
+        self.name: str = fn.name
         self.fn = fn
         self.program = program
         self.slots: list[tuple[str, Any, Any]] = []
         self.block_of: dict[int, tuple[int, int]] = {}
         self.local_offsets: dict[str, int] = {}
-        self.local_bytes = 0
-        self.local_align = 16
+        self.local_bytes: int = 0
+        self.local_align: int = 16
         for var in fn.variables.values():
             if var.space == "local":
                 self._add_local(var)
@@ -98,10 +100,10 @@ class Program:
             raise PtxError(f"there is no entry '{entry}'; the module's entries: {have}")
         self.module = module
         self.entry = fn
-        self.function_ids = {name: i + 1 for i, name in enumerate(module.functions)}
+        self.function_ids: dict[str, int] = {name: i + 1 for i, name in enumerate(module.functions)}
         self.shared_offsets: dict[str, int] = {}
-        self.static_shared = 0
-        self.dynamic_align = 16
+        self.static_shared: int = 0
+        self.dynamic_align: int = 16
         self._layout_shared()
         self.param_offsets: dict[str, tuple[int, int]] = {}
         at = 0
@@ -112,7 +114,7 @@ class Program:
         self.param_bytes = at
         self.codes: dict[str, Code] = {}
         self.narrow = False  # whether some access to more than a block's memory reaches its block or cluster alone
-        self.shared_granule = min(
+        self.shared_granule: int = min(
             (_width(ins) for f in module.functions.values() for ins in f.body if isinstance(ins, Instruction)),
             default=16,
         )

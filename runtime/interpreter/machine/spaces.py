@@ -60,7 +60,7 @@ class SharedSpace:
     def __init__(self, batch: Batch, size: int) -> None:
         self.batch = batch
         self.limit = size
-        self.stride = -(-size // 128) * 128
+        self.stride: int = -(-size // 128) * 128
         self.data: Array = np.zeros(batch.blocks * self.stride, np.uint8)
         self.views: dict[int, Array] = {}
         self.shadow: Any = None
@@ -204,8 +204,8 @@ class LocalSpace:
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
-        self.size = 16
-        self.used = 16
+        self.size: int = 16
+        self.used: int = 16
         self.data: Array = np.zeros((0,), np.uint8)
         self.written: Array = np.zeros((0,), np.bool_)
 
@@ -221,7 +221,9 @@ class LocalSpace:
         if self.data.ndim == 3:
             data[..., : self.size] = self.data
             written[..., : self.size] = self.written
-        self.data, self.written, self.size = data, written, size
+        self.data = data
+        self.written = written
+        self.size = size
 
     def locate(self, c: Group, address: Array, size: int, width: int, ins: Instruction, write: bool) -> list[Part]:
         if self.data.ndim == 1 or self.size < self.used:

@@ -73,10 +73,10 @@ class WgmmaUnit:
         self.waiting: list[InFlight] = []  # issued, not yet performed, in order
         per_block = -(-batch.per_block // 4)
         self.per_block = per_block
-        self.committed = np.zeros(batch.blocks * per_block, np.int64)
+        self.committed: Array = np.zeros(batch.blocks * per_block, np.int64)
         self.dirty: list[int] = [0] * batch.warps
-        self.fenced = np.zeros(batch.warps, np.bool_)
-        self.armed = np.zeros(batch.warps, np.bool_)  # fenced, and no wgmma since
+        self.fenced: Array = np.zeros(batch.warps, np.bool_)
+        self.armed: Array = np.zeros(batch.warps, np.bool_)  # fenced, and no wgmma since
 
     def keys(self, rows: Array) -> Array:
         """The warpgroup number of each warp."""

@@ -19,7 +19,7 @@ class Cursor:
 
     def __init__(self, tokens: list[Token]) -> None:
         self.tokens = tokens
-        self.at = 0
+        self.at: int = 0
 
     def peek(self) -> Token:
         """The next token; a call, so that a type checker does not take two for the same."""

@@ -56,8 +56,8 @@ class BodyParser:
         self.c = cursor
         self.module = module
         self.fn = fn
-        self.scope = _Scope(None, "")
-        self.scopes = 0
+        self.scope: _Scope = _Scope(None, "")
+        self.scopes: int = 0
         self.pending: list[tuple[Instruction, _Scope, Token]] = []
         for var in (*fn.params, *fn.rets):
             if var.space == "reg":

@@ -220,7 +220,7 @@ def _build(words: list[str], pair: bool) -> Shape:
 
 
 #: The grammar of each instruction.
-LINES = {
+LINES: dict[str, tuple[str, ...]] = {
     "shfl": ("sync up|down|bfly|idx b32",),
     "vote": ("sync all|any|uni pred", "sync ballot b32"),
     "match": ("any|all sync b32|b64",),

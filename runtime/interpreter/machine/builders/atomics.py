@@ -34,12 +34,14 @@ class AtomForm:
     strong = True
 
     def __init__(self, form: Form) -> None:
-        self.space = space_name(form["space"])
-        self.semantics, self.scope = form["order"], form["scope"] or "gpu"
-        self.operation, self.type = form["op"], form["type"]
-        self.count = form.vector
-        self.size = form.size
-        self.reach = REACH.get(self.scope, 0)
+        self.space: str = space_name(form["space"])
+        self.semantics: str = form["order"]
+        self.scope: str = form["scope"] or "gpu"
+        self.operation: str = form["op"]
+        self.type: str = form["type"]
+        self.count: int = form.vector
+        self.size: int = form.size
+        self.reach: int = REACH.get(self.scope, 0)
 
 
 def combiner(operation: str, type_: str) -> Combine:

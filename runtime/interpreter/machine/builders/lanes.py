@@ -25,6 +25,8 @@ class Lanes:
 
     def __init__(self, c: Group) -> None:
         self.c = c
+        self.row: Array
+        self.lane: Array
         self.row, self.lane = np.nonzero(c.active)
 
     def __len__(self) -> int:
@@ -70,8 +72,8 @@ class BulkStore:
 
     def __init__(self, i: Issuer) -> None:
         self.i = i
-        self.reads = i.issue(("bulk", i.agent, i.lane))
-        self.writes = i.issue(("bulkw", i.agent, i.lane))
+        self.reads: tuple[int, int] = i.issue(("bulk", i.agent, i.lane))
+        self.writes: tuple[int, int] = i.issue(("bulkw", i.agent, i.lane))
 
     def put(self, read: Callable[[], None], write: Callable[[], None]) -> None:
         engine = self.i.batch.engine

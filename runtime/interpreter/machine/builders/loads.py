@@ -28,15 +28,15 @@ class MemoryForm:
     """What a load or store is, from its words."""
 
     def __init__(self, form: Form) -> None:
-        self.space = space_name(form["space"])
-        self.semantics = form.words.get("order") or "weak"
-        self.scope = form.words.get("scope", "")
-        self.type = form["type"]
-        self.count = form.vector
-        self.size = form.size
-        self.strong = self.semantics != "weak"
-        self.reach = REACH.get(self.scope, 0)
-        self.read_only = bool(form.words.get("nc"))
+        self.space: str = space_name(form["space"])
+        self.semantics: str = form.words.get("order") or "weak"
+        self.scope: str = form.words.get("scope", "")
+        self.type: str = form["type"]
+        self.count: int = form.vector
+        self.size: int = form.size
+        self.strong: bool = self.semantics != "weak"
+        self.reach: int = REACH.get(self.scope, 0)
+        self.read_only: bool = bool(form.words.get("nc"))
 
 
 def space_name(word: str) -> str:

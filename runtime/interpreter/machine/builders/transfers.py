@@ -21,6 +21,7 @@ from .atomics import combiner
 if TYPE_CHECKING:
     from ..batch import Batch
     from ..group import Group
+    from ..launch import Run
 
 Array = npt.NDArray[Any]
 
@@ -30,14 +31,14 @@ class Issuer:
 
     def __init__(self, c: Group, row: int, lane: int, ins: Instruction) -> None:
         self.batch: Batch = c.batch
-        self.run = c.batch.run
+        self.run: Run = c.batch.run
         self.ins = ins
         self.lane = lane
-        self.warp = int(c.rows[row])
-        self.cta = int(self.batch.row_cta[self.warp])
-        self.team = int(self.batch.row_team[self.warp])
-        self.agent = int(self.batch.row_agent[self.warp])
-        self.group = c.part(c.pc, c.rows[row : row + 1], None)
+        self.warp: int = int(c.rows[row])
+        self.cta: int = int(self.batch.row_cta[self.warp])
+        self.team: int = int(self.batch.row_team[self.warp])
+        self.agent: int = int(self.batch.row_agent[self.warp])
+        self.group: Group = c.part(c.pc, c.rows[row : row + 1], None)
 
     @property
     def clocks(self) -> Any:
@@ -159,7 +160,7 @@ class Tile:
         if found is None:
             i.hazard(HazardKind.DESCRIPTOR, "the tensor map's address lies in no array")
         self.buffer: Buffer | None = found
-        self.origin = m.address - found.address if found is not None else 0
+        self.origin: int = m.address - found.address if found is not None else 0
         if found is not None:
             self._check(i, found)
             if store and self.buffer is not None and self._end() > len(found.bytes):
