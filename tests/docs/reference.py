@@ -24,6 +24,9 @@ Elementwise functions take values and numbers, broadcast them as NumPy does, pro
 `NoCommonDType`, or `UnsupportedDType` for a dtype that they are not for. What takes an `axis` raises `BadAxis`. All errors have a
 page under [errors](errors/README.md).
 
+Five classes are there to annotate with, so that an editor completes in a body: `kd.Ref` for an array in memory, `kd.Array` for a
+value, `kd.AccRef`, `kd.BarrierRef`, and `kd.Kernel` for what `kd.kernel` makes.
+
 ```python
 def run(f, *arrays):
     def body(*refs):

@@ -1,0 +1,114 @@
+"""What type checkers and editors know of the public names. Both tests need pyright."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kernel_dsl as kd
+from tests.conftest import ROOT
+
+# What a user writes, with one mistake, a Ref as a value
+_USE = """
+import kernel_dsl as kd
+
+@kd.kernel(out_type=kd.ShapeDtypeStruct((8,), kd.float32), scratch_types=[kd.Barrier(1)])
+def add(x: kd.Ref, y: kd.Ref, out: kd.Ref, barrier: kd.BarrierRef):
+    reveal_type(x.at[2:4])
+    reveal_type(x.shape)
+    reveal_type(x.dtype)
+    reveal_type(x[...])
+    reveal_type(x[...] + y[...])
+    reveal_type(x[...] == 0)
+    reveal_type(x[...].sum())
+    reveal_type(barrier.at[0])
+    out[...] = x[...] + y[...]
+    x + 1
+
+def product(a: kd.Ref, b: kd.Ref, acc: kd.AccRef):
+    reveal_type(acc.at[:, 0:8])
+    reveal_type(acc[...])
+
+@kd.kernel
+def plain(x: kd.Ref) -> None: ...
+
+def helper(x: kd.Array, k: kd.Kernel) -> kd.Array:
+    reveal_type(k)
+    return x.reshape(-1).T
+
+def body(x: kd.Ref): ...
+
+reveal_type(add)
+reveal_type(add.lower)
+reveal_type(plain)
+reveal_type(kd.kernel(body))
+"""
+# of expressions of it, and of public names: the whole type, or what a function returns
+_TYPES = {
+    "add": "Kernel",
+    "plain": "Kernel",
+    "k": "Kernel",
+    "kd.kernel(body)": "Kernel",
+    "add.lower": "-> Stages",
+    "x.at[2:4]": "Ref",
+    "x.shape": "tuple[int, ...]",
+    "x.dtype": "DType",
+    "x[...]": "Array",
+    "x[...] + y[...]": "Array",
+    "x[...] == 0": "Array",
+    "x[...].sum()": "Array",
+    "barrier.at[0]": "BarrierRef",
+    "acc.at[:, 0:8]": "AccRef",
+    "acc[...]": "Array",
+    "kd.sum": "-> Array",
+    "kd.copy_gmem_to_smem": "-> None",
+    "kd.float32": "DType",
+    "kd.Layout.WGMMA": "LayoutRule",
+    "kd.Graph": "type[Graph]",
+    "kd.library.matmul": "Matmul",
+    "kd.library.attention": "Attention",
+    "kd.library.attention_backward": "AttentionBackward",
+}
+
+
+def _pyright(*arguments: str) -> dict[str, Any]:
+    """What pyright says, as it writes it for programs."""
+    pytest.importorskip("pyright")
+    command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable, *arguments]
+    done = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
+    )
+    if not done.stdout.startswith("{"):
+        pytest.skip(f"pyright does not start: {done.stderr[-200:]}")
+    return json.loads(done.stdout)
+
+
+def test_an_editor_knows_every_public_name(tmp_path: Path) -> None:
+    names = [f"kd.{name}" for name in kd.__all__] + [f"kd.library.{name}" for name in kd.library.__all__]
+    more = [name for name in _TYPES if name.startswith("kd.") and "(" not in name]
+    file = tmp_path / "use.py"
+    file.write_text(_USE + "".join(f"reveal_type({name})\n" for name in dict.fromkeys([*names, *more])))
+    said = _pyright(str(file))["generalDiagnostics"]
+    found = [re.match(r'Type of "(.*?)" is "(.*)"', d["message"], re.DOTALL) for d in said]
+    types = {hit[1]: hit[2] for hit in found if hit}
+    assert [n for n in names if types.get(n, "Any") == "Any" or "Unknown" in types[n]] == []
+    for name, expected in _TYPES.items():
+        type = types[name]
+        assert type.endswith(expected) if expected.startswith("->") else type == expected, (name, type)
+    mistakes = [d["message"] for d in said if d["severity"] == "error" and d["rule"] != "reportUnusedExpression"]
+    assert mistakes == ['Operator "+" not supported for types "Ref" and "Literal[1]"']
+
+
+@pytest.mark.slow
+def test_symbols_have_known_types() -> None:
+    """At least 98 % of the symbols, as `pyright --verifytypes kernel_dsl --ignoreexternal` counts them."""
+    report = _pyright("--verifytypes", "kernel_dsl", "--ignoreexternal")["typeCompleteness"]
+    bad = [s["name"] for s in report["symbols"] if not s["isTypeKnown"] or s["isTypeAmbiguous"]]
+    assert report["completenessScore"] >= 0.98, bad[:50]
