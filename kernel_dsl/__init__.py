@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
@@ -508,6 +507,8 @@ def __getattr__(name: str) -> Any:
 def _unknown(name: str) -> AttributeError:
     if name.startswith("__"):  # what Python looks for
         return AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from difflib import get_close_matches
+
     near = get_close_matches(name, [*__all__, "library"], 3)
     hint = (
         f"did you mean {', '.join(f'`kd.{x}`' for x in near)}?"

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .errors import BadArgument, UnknownTarget
 from .target import TARGETS
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,8 @@ class Environment:
 
 def environment() -> Environment:
     """The environment's settings."""
+    from pathlib import Path  # not needed to import the package
+
     cache = os.environ.get("KERNEL_DSL_CACHE", "")
     return Environment(
         cache_dir=Path(cache) if cache and cache != "off" else _default_cache(),
@@ -56,6 +61,8 @@ def environment() -> Environment:
 
 def _default_cache() -> Path | None:
     """~/.cache/kernel_dsl. None where the user has no home, or another's, as under sudo: that is not ours to fill."""
+    from pathlib import Path
+
     try:
         home = Path.home()
         owner = home.stat().st_uid if home.exists() else None

@@ -14,7 +14,6 @@ from .lazy import lazy
 from .options import CompilerParams, environment
 from .specialise import Traced
 from .target import DEFAULT, TARGETS, Target
-from .text import show
 
 if TYPE_CHECKING:
     from kernel_dsl.lowering import CallSpec
@@ -70,12 +69,12 @@ class Stages:
     @lazy
     def ir_text(self) -> str:
         """The IR's text form, with locations."""
-        return show(self.traced.ir)
+        return _show(self.traced.ir)
 
     @lazy
     def key_text(self) -> str:
         """The IR's text form without locations: what caches are keyed by."""
-        return show(self.traced.ir, locations=False)
+        return _show(self.traced.ir, locations=False)
 
     @lazy
     def _lowered(self) -> Any:
@@ -101,7 +100,7 @@ class Stages:
         from kernel_dsl.lowering import run_passes
 
         texts: dict[str, str] = {}
-        run_passes(clone(self.traced.ir), self.target, lambda step, ir: texts.update({step.name: show(ir)}))
+        run_passes(clone(self.traced.ir), self.target, lambda step, ir: texts.update({step.name: _show(ir)}))
         return texts
 
     @property
@@ -196,6 +195,12 @@ class Compiled:
         from kernel_dsl.runtime.build.aot import save
 
         save(self.assembled, path)
+
+
+def _show(ir: KernelIR, *, locations: bool = True) -> str:
+    from .text import show  # at first use: it brings json in
+
+    return show(ir, locations=locations)
 
 
 def warn_of_remarks(assembled: Assembled) -> None:
