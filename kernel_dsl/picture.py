@@ -7,8 +7,9 @@ from html import escape
 
 from .layout import LANE_BITS, WARP_BITS, Layout
 
-CELL = (64, 26)  # width and height of an element, in SVG units
+CELL = (64, 26)  # least width, and height, of an element, in SVG units
 MARGIN = 28
+LETTER = 7  # the width of one
 COLOURS = ("#cfe3ff", "#d5f2d0", "#ffe2c4", "#eed6f5")  # one a warp
 THREADS = 1 << LANE_BITS + WARP_BITS
 
@@ -42,11 +43,14 @@ def to_svg(layout: Layout, shape: tuple[int, ...]) -> str:
     held = holders(layout, shape)
     rows, columns = (1, *shape)[-2], (1, 1, *shape)[-1]
     outer = list(itertools.product(*map(range, shape[:-2])))
-    width = 2 * MARGIN + columns * CELL[0]
+    title = f"{layout} of {shape}: warp.lane:register"
+    cell = max(CELL[0], LETTER * (1 + max((len(label(h)) for h in held.values()), default=0)))
+    width = 2 * MARGIN + max(columns * cell, len(title) * LETTER)
     height = MARGIN + len(outer) * (rows * CELL[1] + MARGIN) + MARGIN
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="monospace" font-size="11">',
-        f'<text x="{MARGIN}" y="16">{escape(str(layout))} of {escape(str(shape))}: warp.lane:register</text>',
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
+        'style="background: white" font-family="monospace" font-size="11">',
+        f'<text x="{MARGIN}" y="16">{escape(title)}</text>',
     ]
     for number, lead in enumerate(outer):
         top = MARGIN + number * (rows * CELL[1] + MARGIN)
@@ -55,13 +59,13 @@ def to_svg(layout: Layout, shape: tuple[int, ...]) -> str:
             top += 16
         for row, column in itertools.product(range(rows), range(columns)):
             place = (*lead, row, column)[2 - len(shape) :] if len(shape) < 2 else (*lead, row, column)
-            lines += _cell(held[place if shape else ()], MARGIN + column * CELL[0], top + row * CELL[1])
+            lines += _cell(held[place if shape else ()], MARGIN + column * cell, top + row * CELL[1], cell)
     return "\n".join([*lines, "</svg>", ""])
 
 
-def _cell(held: list[Holder], x: int, y: int) -> list[str]:
+def _cell(held: list[Holder], x: int, y: int, width: int) -> list[str]:
     colour = COLOURS[held[0][0] >> LANE_BITS]
     return [
-        f'<rect x="{x}" y="{y}" width="{CELL[0]}" height="{CELL[1]}" fill="{colour}" stroke="#888"/>',
-        f'<text x="{x + CELL[0] // 2}" y="{y + 17}" text-anchor="middle">{label(held)}</text>',
+        f'<rect x="{x}" y="{y}" width="{width}" height="{CELL[1]}" fill="{colour}" stroke="#888"/>',
+        f'<text x="{x + width // 2}" y="{y + 17}" text-anchor="middle">{label(held)}</text>',
     ]

@@ -51,7 +51,7 @@ def svg(program: Program) -> str:
     height = len(filled) * (_HEIGHT + _GAP_Y) + 20
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
-        'font-family="sans-serif" font-size="12">',
+        f'viewBox="0 0 {width} {height}" style="background: white" font-family="sans-serif" font-size="12">',
         '<defs><marker id="arrow" markerWidth="8" markerHeight="8" refX="7" refY="4" orient="auto">'
         '<path d="M0,0 L8,4 L0,8 z"/></marker></defs>',
     ]

@@ -29,6 +29,7 @@ def test_independent_nodes_have_no_edges(double, xor) -> None:
     picture = g.to_svg()
     assert picture.count("<rect") == 4 and picture.count("<line") == 3
     assert "0: double" in picture and g._repr_svg_() == picture
+    assert 'viewBox="0 0 ' in picture  # it scales
 
 
 def test_intermediates_share_memory_and_are_given_up(double) -> None:

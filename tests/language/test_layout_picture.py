@@ -58,3 +58,15 @@ def test_every_element_has_a_holder(shape: tuple[int, ...]) -> None:
         if layout.registers <= 128:
             spec = kd.ShapeDtypeStruct(shape, kd.float32)
             np.testing.assert_array_equal(kd.kernel(body, out_type=spec, interpret=INTERPRET)(x), x * 2)
+
+
+@pytest.mark.parametrize("shape", [(16, 8), (64, 8), (128, 16)])
+def test_pages_of_any_width_show_all_of_it(shape: tuple[int, int]) -> None:
+    """The picture scales, on any ground, and holds its title and its labels, of 7 units a letter at most."""
+    root = ElementTree.fromstring(kd.Layout.MMA_ACC.to_svg(shape))
+    width, height = int(root.attrib["width"]), int(root.attrib["height"])
+    assert root.attrib["viewBox"] == f"0 0 {width} {height}" and "background" in root.attrib["style"]
+    title, *labels = root.findall(f"{SVG}text")
+    cell = int(root.findall(f"{SVG}rect")[0].attrib["width"])
+    assert int(title.attrib["x"]) + 7 * len(title.text or "") <= width
+    assert max(7 * len(label.text or "") for label in labels) <= cell
