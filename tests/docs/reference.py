@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 import kernel_dsl as kd
+from kernel_dsl.lazy import lazy
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference.md"
 
@@ -60,15 +61,34 @@ def kd_value(value: Any) -> Any:
 
 
 def entry(name: str, home: Any = kd) -> str:
-    """One name of a module: its signature, what its docstring says, and its examples as code."""
+    """One name of a module: its signature, what its docstring says with examples as code, and its members."""
     thing = getattr(home, name)
     if isinstance(thing, kd.dtypes.DType):
         return f"### `kd.{name}`\n\nThe element type {thing.name}: {thing.bits} bits, of kind {thing.kind.value}.\n"
-    text = inspect.getdoc(thing) or ""
     title = f"kd.{name}" if home is kd else f"kd.library.{name}"
     if (callable(thing) and not inspect.isclass(thing)) or (inspect.isclass(thing) and "__init__" in vars(thing)):
         title += _signature(thing)
-    return f"### `{title}`\n\n{_with_code(text)}\n"
+    parts = [f"### `{title}`", "", _with_code(inspect.getdoc(thing) or ""), ""]
+    if inspect.isclass(thing):
+        parts += _members(thing)
+    return "\n".join(parts)
+
+
+def _members(cls: type[Any]) -> list[str]:
+    """Lines for the documented methods and properties of a class, and for what an enumeration holds."""
+    if issubclass(cls, Enum):
+        return ["Its members: " + ", ".join(f"`{name}`" for name in cls.__members__) + ".", ""]
+    lines: list[str] = []
+    for name in sorted(n for n in dir(cls) if not n.startswith("_")):
+        member = inspect.getattr_static(cls, name)
+        text = inspect.getdoc(member)
+        if not text or getattr(member, "__module__", "kernel_dsl").partition(".")[0] != "kernel_dsl":
+            continue
+        if isinstance(member, staticmethod | classmethod) or inspect.isfunction(member):
+            lines += [f"#### `.{name}{_signature(getattr(cls, name))}`", "", _with_code(text), ""]
+        elif isinstance(member, property | lazy):
+            lines += [f"#### `.{name}`", "", _with_code(text), ""]
+    return lines
 
 
 def _signature(thing: Any) -> str:
@@ -77,8 +97,20 @@ def _signature(thing: Any) -> str:
         signature = inspect.signature(thing.__call__ if isinstance(thing, Enum) else thing)
     except (TypeError, ValueError):
         return "(...)"
-    bare = [p.replace(annotation=inspect.Parameter.empty) for p in signature.parameters.values()]
+    named = [p for p in signature.parameters.values() if p.name != "self"]
+    bare = [p.replace(annotation=inspect.Parameter.empty, default=_default(p.default)) for p in named]
     return str(signature.replace(parameters=bare, return_annotation=inspect.Signature.empty))
+
+
+class _Written(str):
+    """A default as it is written, without quotes."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _default(value: Any) -> Any:
+    return _Written(f"kd.{type(value).__name__}.{value.name}") if isinstance(value, Enum) else value
 
 
 def _with_code(text: str) -> str:
@@ -123,22 +155,25 @@ GROUPS = {
 }
 
 
-def page() -> str:
-    """The whole page."""
-    groups: dict[str, list[str]] = {}
+def groups() -> dict[str, list[str]]:
+    """The entries of each group, by its title."""
+    found: dict[str, list[str]] = {}
     for name in sorted(set(kd.__all__), key=lambda n: (n.lower(), n)):
         thing = getattr(kd, name)
         if isinstance(thing, kd.dtypes.DType):
-            group = "dtypes"
+            group = "Dtypes"
         else:
             group = GROUPS.get(getattr(thing, "__module__", ""), "Kernels, specifications and the rest")
-        groups.setdefault(group, []).append(name)
+        found.setdefault(group, []).append(entry(name))
+    library = [entry(name, kd.library) for name in sorted(kd.library.__all__)]
+    return {group: found[group] for group in sorted(found)} | {"The library": library}
+
+
+def page() -> str:
+    """The whole page."""
     parts = [HEAD]
-    for group in sorted(groups):
-        parts.append(f"## {group[0].upper()}{group[1:]}\n")
-        parts += [entry(name) for name in groups[group]]
-    parts.append("## The library\n")
-    parts += [entry(name, kd.library) for name in sorted(kd.library.__all__)]
+    for group, entries in groups().items():
+        parts += [f"## {group}\n", *entries]
     return "\n".join(parts)
 
 
