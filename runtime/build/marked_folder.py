@@ -24,8 +24,8 @@ _TEXT = "Compiled kernels of kernel_dsl. `python -m kernel_dsl cache clear` remo
 _SECRET = re.compile(re.escape(_TEXT) + r"([0-9a-f]{64})\n")
 # Of what is not to block, to be a link's target, to become a terminal, or to stay open in the programs that we run.
 _FLAGS = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC"))
-_ATTEMPTS = 5
-_PAUSE = 0.005  # seconds
+_ATTEMPTS = 7
+_PAUSE = 0.005  # seconds, doubled at each attempt: who removes the folder again and again is outlasted
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -48,10 +48,10 @@ class MarkedFolder:
         """Make it, with its marker, where it is not there. Raises FolderError, OSError, ValueError (NUL in a path)."""
         if os.open not in os.supports_dir_fd:
             raise FolderError("this system cannot open files in a folder that is open")
-        for _ in range(_ATTEMPTS):
+        for attempt in range(_ATTEMPTS):
             with suppress(FileNotFoundError, UnmarkedError):  # somebody may be at removing it
                 return self._make()
-            time.sleep(_PAUSE)
+            time.sleep(_PAUSE * (1 << attempt))
         self._make()
 
     def _make(self) -> None:
