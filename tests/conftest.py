@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +49,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             reason = why_not(item, gpus, target)
             if reason:
                 item.add_marker(pytest.mark.skip(reason=reason))
-        if item.get_closest_marker("slow") and not config.getoption("--slow"):
+    if not config.getoption("--slow"):
+        for item in [x for x in items if x.get_closest_marker("slow")] + _left_out(items):
             item.add_marker(pytest.mark.skip(reason="a long form: run with --slow"))
+
+
+def _left_out(items: list[pytest.Item]) -> list[pytest.Item]:
+    """The cases that `sampled(n)` leaves out: all but one in `n` of a test's, the same ones in every run.
+
+    They are picked by a sum of their names, so that a sample has something of each parameter.
+    """
+    tests: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("sampled"):
+            tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    left: list[pytest.Item] = []
+    for cases in tests.values():
+        marker = cases[0].get_closest_marker("sampled")
+        assert marker is not None
+        cases.sort(key=lambda item: zlib.crc32(item.nodeid.encode()))
+        left += cases[-(-len(cases) // marker.args[0]) :]
+    return left
 
 
 def why_not(item: Any, gpus: int, target: Target | None) -> str:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-import pytest
 
 import kernel_dsl as kd
 
@@ -35,8 +33,3 @@ def assemble(kernel: Any, *args: Any) -> Any:
 def tiles(dtype: Any, swizzle: int = 128) -> tuple[Any, Any]:
     """The transforms of a swizzled buffer."""
     return kd.TilingTransform((8, swizzle // dtype.itemsize)), kd.SwizzleTransform(swizzle)
-
-
-def sampled(cases: Iterable[Any], every: int) -> list[Any]:
-    """Parameters of which each `every`-th runs always, and the others with `--slow`."""
-    return [c if n % every == 0 else pytest.param(c, marks=pytest.mark.slow) for n, c in enumerate(cases)]

@@ -97,6 +97,7 @@ SHAPES = [
 @pytest.mark.tma
 @pytest.mark.wgmma
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.sampled(3)
 def test_gradients(shape: Any, interpret: Any, rng: Any) -> None:
     """What is chosen, under each schedule."""
     check(rng, shape, bf16, interpret)
@@ -127,6 +128,7 @@ CONFIGS = [
 @pytest.mark.wgmma
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("dim", "config"), CONFIGS, ids=str)
+@pytest.mark.sampled(4)
 def test_configurations(dim: int, config: Any, causal: bool, rng: Any) -> None:
     """Every way to walk; several steps, blocks, and heads of a group."""
     check(
@@ -243,6 +245,7 @@ TIMED = [
 
 
 @pytest.mark.parametrize(("dim", "config"), TIMED, ids=str)
+@pytest.mark.sampled(3)
 def test_other_configurations_do_not_spill(dim: int, config: Any) -> None:
     """Those of `benchmarks.attention configs backward`."""
     for causal in (False, True):

@@ -110,6 +110,7 @@ SHARED = [
 
 @pytest.mark.parametrize("config", SHARED, ids=described)
 @pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.sampled(5)
 def test_turns_and_clusters(config: MatmulConfig, transposed: bool, interpret: Any, rng: Any) -> None:
     """Consumers with tiles of their own, an odd number of them; clusters along N and both ways; tiles past the edges."""
     a, b, expected = operands(rng, 328, 200, 264, bf16, transposed, transposed)
@@ -136,6 +137,7 @@ def test_inputs_that_tma_cannot_take(backwards: bool, rng: Any) -> None:
 @pytest.mark.parametrize("extra", [f32, f16, kd.float64, kd.int64], ids=str)
 @pytest.mark.parametrize("dtype", [kd.int8, kd.uint8, kd.int32, kd.int64], ids=str)
 @pytest.mark.parametrize("K", [48, 50])
+@pytest.mark.sampled(4)
 def test_integers_keep_what_is_added_whole(extra: Any, dtype: Any, K: int, interpret: Any, rng: Any) -> None:
     """Products of integers plus floats, or plus integers of more bits: nothing is cut off before the sum."""
     a, b, expected = operands(rng, 64, 48, K, dtype, False, True)
@@ -216,6 +218,7 @@ THIN = MatmulConfig(tile_m=128, tile_n=16, stages=3, epilogue_n=16, swapped=True
 
 @pytest.mark.parametrize(("ta", "tb"), [(False, False), (False, True), (True, False), (True, True)])
 @pytest.mark.parametrize("rows", [1, 13, 16, 24])
+@pytest.mark.sampled(4)
 def test_swapped_operands(rows: int, ta: bool, tb: bool, interpret: Any, rng: Any) -> None:
     """The transposed product: edges, more tiles than blocks, and all that is added on the way out."""
     stored = rows if not ta else -(-rows // 8) * 8  # TMA wants rows of 16 bytes
@@ -335,6 +338,7 @@ ATTENTIONS = [
 
 @pytest.mark.parametrize("case", ATTENTIONS, ids=str)
 @pytest.mark.parametrize("dtype", [bf16, f16], ids=str)
+@pytest.mark.sampled(2)
 def test_attention(case: Any, dtype: Any, rng: Any) -> None:
     B, H, G, Q, S, D, causal = case
     q = random(rng, (B, H, Q, D), dtype)
@@ -361,6 +365,7 @@ LONGER = [
 
 
 @pytest.mark.parametrize(("config", "case"), LONGER, ids=str)
+@pytest.mark.sampled(4)
 def test_attention_on_few_blocks(config: Any, case: Any, interpret: Any, rng: Any) -> None:
     """Three blocks, so that each has several tiles; the default configurations where none is given."""
     B, H, G, Q, S, D, causal = case
@@ -424,6 +429,7 @@ def test_mixed(transposed: bool, interpret: Any, rng: Any) -> None:
 
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("dtype", [bf16, f16], ids=str)
+@pytest.mark.sampled(4)
 def test_mixed_the_other_way_round(dtype: Any, transposed: bool, interpret: Any, rng: Any) -> None:
     """b is int8: the transposed product."""
     a = random(rng, (144, 136), dtype).T if transposed else random(rng, (136, 144), dtype)
@@ -441,6 +447,7 @@ def test_mixed_the_other_way_round(dtype: Any, transposed: bool, interpret: Any,
     (f16, kd.int8, f16), (kd.int8, bf16, bf16), (kd.int8, kd.float8_e5m2, bf16), (kd.float8_e4m3fn, kd.uint8, bf16),
     (kd.int8, kd.bool_, kd.int32), (kd.bool_, kd.uint8, kd.int32),
 ], ids=str)  # fmt: skip
+@pytest.mark.sampled(4)
 def test_dtypes_that_differ(left: Any, right: Any, expected: Any, interpret: Any, rng: Any) -> None:
     """What no instruction multiplies goes to the general kernel, in the dtype that both promote to, or that follows it."""
     a, b = random(rng, (37, 50), left), random(rng, (50, 23), right)

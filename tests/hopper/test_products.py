@@ -76,6 +76,7 @@ def test_random_calls_on_a_gpu(seed: int) -> None:
 
 @pytest.mark.parametrize(("ta", "tb"), LAYOUTS)
 @pytest.mark.parametrize("precision", ["tf32", "tf32x3"])
+@pytest.mark.sampled(3)
 def test_float32_on_tensor_cores(ta: bool, tb: bool, precision: str, interpret: Any) -> None:
     """All layouts; one operand that does not lie along K goes through registers, and nothing is laid out anew for it."""
     Call(f32, f32, (72, 136, 100), ("turned" if ta else "plain", "turned" if tb else "plain"), precision=precision).run(
@@ -98,6 +99,7 @@ def test_three_products_are_as_good_as_float32(rng: Any) -> None:
 
 @pytest.mark.parametrize("K", [256, 272, 608, 1024])
 @pytest.mark.parametrize("tile", [(128, 64, 2), (64, 32, 1), (128, 192, 2)], ids=str)
+@pytest.mark.sampled(4)
 def test_promoted_sums(tile: Any, K: int, interpret: Any, rng: Any) -> None:
     """Runs of 256 of K, the last of which may be shorter; on tiles and in stages of any number, and in turns."""
     a, b = random(rng, (150, K), e4m3), random(rng, (40, K), e4m3)
@@ -156,6 +158,7 @@ def test_precision_is_never_ignored(a: Any, b: Any, precision: str) -> None:
 
 @pytest.mark.parametrize("how", PLACES)
 @pytest.mark.parametrize("dtype", [bf16, s8, f32, f64], ids=str)
+@pytest.mark.sampled(3)
 def test_places(how: str, dtype: Any, interpret: Any) -> None:
     """Operands and results at odd strides and addresses."""
     Call(dtype, dtype, (67, 33, 45), (how, how), out=how).run(5, interpret=interpret)

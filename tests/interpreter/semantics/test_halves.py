@@ -109,6 +109,7 @@ def check(entry: Entry) -> None:
 
 
 @pytest.mark.parametrize("entry", ROUNDED, ids=lambda e: e.mnemonic)
+@pytest.mark.sampled(3)
 def test_half_precision(entry: Entry) -> None:
     check(entry)
 
