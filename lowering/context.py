@@ -18,7 +18,8 @@ from kernel_dsl.source import Loc
 from kernel_dsl.target import Target
 from kernel_dsl.tma import Way
 
-from .emit import Emitter, Regs
+from .llvm_types import llvm_type
+from .writer import Regs, V, Writer
 
 WARPS = 4  # of a warpgroup; each arrives on its own at an mbarrier
 WARPGROUP = 128  # lanes (PTX ISA 9.7.15, 'warpgroup': four contiguous warps)
@@ -28,8 +29,8 @@ WARPGROUP = 128  # lanes (PTX ISA 9.7.15, 'warpgroup': four contiguous warps)
 class Buffer:
     """A lowered Ref: its address (i64 GMEM, i32 SMEM) and the strides of its axes in elements."""
 
-    address: str
-    strides: tuple[int | str, ...]
+    address: V
+    strides: tuple[int | V, ...]
     remote: bool = False  # SMEM of another block, by its shared::cluster address
 
 
@@ -37,7 +38,7 @@ class Buffer:
 class Barriers:
     """Lowered mbarriers: the SMEM address of the first, and the alloca of this warpgroup's phases, a bit for each."""
 
-    address: str
+    address: V
     phases: str
     count: int
 
@@ -66,39 +67,38 @@ class SmemPlan:
 
 
 Rule = Callable[["Context", Any], None]
-Rules = dict[type[Op], Rule]
 
 
 class Context:
     """The state of lowering one kernel."""
 
-    def __init__(self, ir: KernelIR, target: Target, emitter: Emitter, rules: dict[type[Op], Rule]) -> None:
+    def __init__(self, ir: KernelIR, target: Target, writer: Writer, rules: dict[type[Op], Rule]) -> None:
         self.ir = ir
-        self.ops: list[Op] = list(ir.walk())  # no rule changes the kernel
+        self.ops = list(ir.walk())  # no rule changes the kernel
         self.target = target
-        self.e = emitter
+        self.e = writer
         self.rules = rules
         self.values: dict[Value, Regs] = {}
         self.buffers: dict[Value, Buffer] = {}
         self.barriers: dict[Value, Barriers] = {}
         self.smem_offsets: dict[Op, int] = {}
         self.sharing: frozenset[tuple[int, ...]] = frozenset()  # scopes whose SMEM is that of others too
-        self.plan: SmemPlan = SmemPlan()
+        self.plan = SmemPlan()
         self.math: dict[str, None] = {}  # functions of lowering/math that are called, in order of first use
         self.last_half: int | None = None  # which half of the exchange space was used last; None: not known
-        self.fresh_exchange: bool = True  # nothing has used the exchange space yet
+        self.fresh_exchange = True  # nothing has used the exchange space yet
         self.constants: list[str] = []  # module-level data
         self.declarations: set[str] = set()  # of functions that the driver provides
         self.used: set[Value] = {v for op in self.ops for v in op.values()}
         self.accumulators: dict[Value, Accumulator] = {}
         self.accumulator_names: list[AccumulatorNames] = []
-        self.fragments: dict[Value, list[str]] = {}  # the registers of values that wgmma reads
+        self.fragments: dict[Value, Regs] = {}  # the registers of values that wgmma reads
         self.region_stack: list[Region] = []
         self.workspaces: list[Workspace] = []  # hidden GMEM, %ws0 ...
         self.warp_level = False  # inside warp_map: each warp is on its own
         self.arrays: list[Value] = []  # the GMEM arguments, as the launch counts them
         self.tensor_maps: dict[TensorMapParam, int] = {}
-        self.words: dict[str, tuple[str, int]] = {}  # a 16- or 8-bit name: the 32-bit word and which part of it
+        self.words: dict[str, tuple[V, int]] = {}  # a 16- or 8-bit name: the 32-bit word and which part of it
 
     def region(self, region: Region) -> list[Value]:
         """Lower a region's ops in place; returns what it yields."""
@@ -116,10 +116,18 @@ class Context:
     def regs(self, value: Value) -> Regs:
         return self.values[value]
 
-    def scalar(self, value: Value) -> str:
+    def scalar(self, value: Value) -> V:
         """The one register of a rank-0 value."""
         (only,) = self.values[value]
-        return only
+        return self.e.value(only, llvm_type(value.type.dtype))
+
+    def index(self, value: Value, type: str = "i32") -> V:
+        """A rank-0 integer as i32 or i64, its sign kept."""
+        return self.scalar(value).resized(type, value.type.dtype.is_signed)
+
+    def special(self, register: str) -> V:
+        """A special register of PTX, such as `tid.x`."""
+        return self.e.pre(f"call i32 @llvm.nvvm.read.ptx.sreg.{register}()", "i32")
 
     @lazy
     def blocks_pass_data(self) -> bool:
@@ -163,32 +171,35 @@ class Context:
 
     # --- where a lane is --------------------------------------------------------------------------
 
-    def thread(self) -> str:
+    def thread(self) -> V:
         """The CUDA thread number within the block."""
-        return self.e.pre("call i32 @llvm.nvvm.read.ptx.sreg.tid.x()")
+        return self.special("tid.x")
 
-    def warpgroup(self) -> str:
-        """The warpgroup's number, in a form that the assembler knows to be uniform over a warp."""
+    def first_lanes(self, x: V) -> V:
+        """The i32 of the warp's first lane, in a form that the assembler knows to be uniform over a warp."""
+        return self.e.pre(f"call i32 @llvm.nvvm.shfl.sync.idx.i32(i32 -1, i32 {x}, i32 0, i32 31) #0", "i32")
+
+    def warpgroup(self) -> V:
+        """The warpgroup's number, uniform over a warp."""
         if self.ir.threads == 1:
-            return "0"
-        shifted = self.e.pre(f"lshr i32 {self.thread()}, 7")
-        return self.e.pre(f"call i32 @llvm.nvvm.shfl.sync.idx.i32(i32 -1, i32 {shifted}, i32 0, i32 31) #0")
+            return self.e.i32(0)
+        return self.first_lanes(self.thread().once >> 7)
 
-    def local_thread(self) -> str:
+    def local_thread(self) -> V:
         """The thread number within the warpgroup, 0 to 127."""
         if self.ir.threads == 1:
             return self.thread()
-        return self.e.pre(f"and i32 {self.thread()}, {WARPGROUP - 1}")
+        return self.thread().once & WARPGROUP - 1
 
-    def bit_field(self, low: int, count: int) -> str:
+    def bit_field(self, low: int, count: int) -> V:
         """Bits of the thread number within the warpgroup."""
-        shifted = self.local_thread() if low == 0 else self.e.pre(f"lshr i32 {self.local_thread()}, {low}")
+        shifted = self.local_thread() if low == 0 else self.local_thread().once >> low
         if low + count == LANE_BITS + WARP_BITS:
             return shifted
-        return self.e.pre(f"and i32 {shifted}, {(1 << count) - 1}")
+        return shifted.once & (1 << count) - 1
 
-    def lane_sum(self, terms: list[tuple[int, int]]) -> str:
-        """The sum over (bit, weight) of weight where that bit of the thread number is set; in the prelude, i32."""
+    def lane_sum(self, terms: list[tuple[int, int]]) -> V:
+        """The sum over (bit, weight) of weight where that bit of the thread number is set; in the prelude."""
         runs: list[list[int]] = []  # [low bit, count, weight of the low bit]
         for bit, weight in sorted(terms):
             if weight == 0:
@@ -197,23 +208,23 @@ class Context:
                 runs[-1][1] += 1
             else:
                 runs.append([bit, 1, weight])
-        total = "0"
+        total = self.e.i32(0)
         for low, count, weight in runs:
-            part = self.bit_field(low, count)
-            if weight != 1:
-                part = self.e.pre(f"mul i32 {part}, {weight}")
-            total = part if total == "0" else self.e.pre(f"add i32 {total}, {part}")
+            total = total.once + self.bit_field(low, count).once * weight
         return total
 
-    def lane_coord(self, layout: Layout, dim: int) -> str:
+    def wide_lane_sum(self, terms: list[tuple[int, int]]) -> V:
+        """`lane_sum` as i64, each bit on its own, where the sum may pass 31 bits."""
+        total = self.e.i64(0)
+        for bit, weight in terms:
+            total = total.once + self.bit_field(bit, 1).once.zext("i64").once * weight
+        return total
+
+    def lane_coord(self, layout: Layout, dim: int) -> V:
         """The lane's share of the index along a dimension, i32."""
         return self.lane_sum([(i, b[1]) for i, b in enumerate(layout.bits) if b is not None and b[0] == dim])
 
-    def lane_reach(self, layout: Layout, dim: int) -> int:
-        """The largest share that a lane can have."""
-        return sum(b[1] for b in layout.bits if b is not None and b[0] == dim)
-
-    def owner(self, layout: Layout) -> str | None:
+    def owner(self, layout: Layout) -> V | None:
         """A predicate that holds in one of the lanes that replicate a value; None where none does."""
         mask = layout.replicated_mask
         if not mask:
@@ -224,37 +235,34 @@ class Context:
                 return None
             if mask == (1 << LANE_BITS) - 1:
                 return self.warp_leader()
-        if mask == WARPGROUP - 1:
-            return self.e.pre(f"icmp eq i32 {self.local_thread()}, 0")
-        masked = self.e.pre(f"and i32 {self.local_thread()}, {mask}")
-        return self.e.pre(f"icmp eq i32 {masked}, 0")
+        return self.none_of(mask)
 
-    def first_lane(self) -> str:
+    def none_of(self, mask: int) -> V:
+        """Whether the thread number within the warpgroup has none of these bits."""
+        number = self.local_thread()
+        return (number if mask == WARPGROUP - 1 else number.once & mask).once.equal(0)
+
+    def first_lane(self) -> V:
         """Whether this is the warpgroup's first lane, or the warp's where warps are on their own."""
-        if self.warp_level:
-            return self.warp_leader()
-        return self.e.pre(f"icmp eq i32 {self.local_thread()}, 0")
+        return self.warp_leader() if self.warp_level else self.none_of(WARPGROUP - 1)
 
-    def warp_leader(self) -> str:
+    def warp_leader(self) -> V:
         """Whether this is its warp's first lane."""
-        return self.e.pre(f"icmp eq i32 {self.bit_field(0, LANE_BITS)}, 0")
+        return self.bit_field(0, LANE_BITS).once.equal(0)
 
     # --- clusters and parameters ------------------------------------------------------------------
 
-    def cluster_index(self, position: int) -> str:
+    def cluster_index(self, position: int) -> V:
         """This block's index along a cluster axis."""
         if self.ir.cluster[position].size == 1:
-            return "0"
-        axis = "xyz"[len(self.ir.cluster) - 1 - position]
-        return self.e.pre(f"call i32 @llvm.nvvm.read.ptx.sreg.cluster.ctaid.{axis}()")
+            return self.e.i32(0)
+        return self.special(f"cluster.ctaid.{'xyz'[len(self.ir.cluster) - 1 - position]}")
 
-    def cluster_linear(self, axes: tuple[int, ...]) -> str:
+    def cluster_linear(self, axes: tuple[int, ...]) -> V:
         """This block's number among the blocks along some cluster axes, row-major."""
-        total = "0"
+        total = self.e.i32(0)
         for p in axes:
-            scaled = self.e.pre(f"mul i32 {total}, {self.ir.cluster[p].size}") if total != "0" else "0"
-            here = self.cluster_index(p)
-            total = here if scaled == "0" else self.e.pre(f"add i32 {scaled}, {here}")
+            total = (total.once * self.ir.cluster[p].size).once + self.cluster_index(p)
         return total
 
     def _rank_weights(self) -> list[int]:
@@ -265,63 +273,75 @@ class Context:
             step *= self.ir.cluster[p].size
         return weights
 
-    def rank_of(self, indices: dict[int, str]) -> str:
+    def rank_of(self, indices: dict[int, V]) -> V:
         """The rank of the block with these indices along some axes, and this block's own along the others."""
-        total = "0"
+        total = self.e.i32(0)
         for p, weight in enumerate(self._rank_weights()):
-            index = indices.get(p) or self.cluster_index(p)
-            if index == "0":
-                continue
-            part = self.e.v(f"mul i32 {index}, {weight}") if weight != 1 else index
-            total = part if total == "0" else self.e.v(f"add i32 {total}, {part}")
+            total += (indices.get(p) or self.cluster_index(p)) * weight
         return total
 
-    def cluster_peer(self, axes: tuple[int, ...], number: str) -> str:
+    def cluster_peer(self, axes: tuple[int, ...], number: V) -> V:
         """The rank of block `number` among the blocks along some axes."""
-        indices: dict[int, str] = {}
+        indices: dict[int, V] = {}
         for p in reversed(axes):
             size = self.ir.cluster[p].size
-            indices[p] = self.e.v(f"urem i32 {number}, {size}")
-            number = self.e.v(f"udiv i32 {number}, {size}")
+            indices[p] = number % size
+            number = number // size
         return self.rank_of(indices)
 
-    def cluster_mask(self, axes: tuple[int, ...]) -> str:
+    def cluster_mask(self, axes: tuple[int, ...]) -> V:
         """The 16-bit mask of the blocks along some axes, this one included."""
         weights = self._rank_weights()
         mask = 1
         for p in axes:
             mask = sum(mask << i * weights[p] for i in range(self.ir.cluster[p].size))
         others = {p: self.cluster_index(p) for p in range(len(weights)) if p not in axes}
-        base = self.rank_of({**others, **dict.fromkeys(axes, "0")})
-        return self.e.v(f"trunc i32 {self.e.v(f'shl i32 {mask}, {base}')} to i16")
+        base = self.rank_of({**others, **dict.fromkeys(axes, self.e.i32(0))})
+        return (self.e.i32(mask) << base).trunc("i16")
 
     def array_number(self, ref: Value) -> int:
         """The number of a GMEM argument among the kernel's arrays."""
         return self.arrays.index(ref)
 
-    def tensor_map(self, param: TensorMapParam) -> str:
+    def tensor_map(self, param: TensorMapParam) -> V:
         """The generic address of a tensor map among the parameters, i64; equal recipes share one."""
         place = self.tensor_maps.setdefault(param, len(self.tensor_maps))
-        return self.e.pre(f"ptrtoint ptr %map{place} to i64")
+        return self.e.pre(f"ptrtoint ptr %map{place} to i64", "i64")
+
+    def text(self, data: bytes, alignment: int = 1) -> str:
+        """The name of a constant array of bytes."""
+        name = f"@{'text' if alignment == 1 else 'constant'}_{len(self.constants)}"
+        body = "".join(f"\\{b:02X}" for b in data)
+        self.constants.append(
+            f'{name} = internal addrspace(1) constant [{len(data)} x i8] c"{body}", align {alignment}'
+        )
+        return name
+
+    def smem(self, name: str) -> V:
+        """A number of the SMEM plan that is not known before the end, or where the SMEM starts: i32."""
+        return self.e.value(f"%{name}", "i32")
 
     # --- warpgroup barriers and the exchange space ------------------------------------------------
 
     def sync(self) -> None:
         """A barrier of this warpgroup's lanes. PTX `barrier.cta.sync` (named barrier 1 + warpgroup)."""
         if self.warp_level:
-            self.e.do("call void @llvm.nvvm.bar.warp.sync(i32 -1) #0")
-            return
-        if self.ir.threads == 1:
-            self.e.do("call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0) #0")
-            return
-        number = self.e.pre(f"add i32 {self.warpgroup()}, 1")
-        self.e.do(f"call void @llvm.nvvm.barrier.cta.sync.aligned.count(i32 {number}, i32 {WARPGROUP}) #0")
+            self.sync_warp()
+        elif self.ir.threads == 1:
+            self.sync_block()
+        else:
+            number = self.warpgroup().once + 1
+            self.e.do(f"call void @llvm.nvvm.barrier.cta.sync.aligned.count(i32 {number}, i32 {WARPGROUP}) #0")
+
+    def sync_warp(self) -> None:
+        """A barrier of the warp's lanes."""
+        self.e.do("call void @llvm.nvvm.bar.warp.sync(i32 -1) #0")
 
     def sync_block(self) -> None:
         """A barrier of the whole block."""
         self.e.do("call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0) #0")
 
-    def exchange(self, bytes: int) -> str:
+    def exchange(self, bytes: int) -> V:
         """Space in SMEM for this warpgroup to exchange data, free to be written; its address as i32.
 
         Two halves take turns: the barrier between one use's writes and reads also ends the reads of the use before.
@@ -332,13 +352,12 @@ class Context:
         half = 0 if self.last_half is None else 1 - self.last_half
         self.last_half = half
         self.fresh_exchange = False
-        base = self.e.pre("add i32 %smem_base, %exchange_offset")
+        base = self.smem("smem_base").once + self.smem("exchange_offset")
         if self.ir.threads > 1:
-            offset = self.e.pre(f"mul i32 {self.warpgroup()}, %exchange_stride")
-            base = self.e.pre(f"add i32 {base}, {offset}")
-        return base if half == 0 else self.e.pre(f"add i32 {base}, %exchange_half")
+            base = base.once + (self.warpgroup().once * self.smem("exchange_stride"))
+        return base if half == 0 else base.once + self.smem("exchange_half")
 
-    def exchange_whole(self, bytes: int) -> str:
+    def exchange_whole(self, bytes: int) -> V:
         """Both halves of the exchange space as one piece, for what does not fit in one."""
         self.plan.scratch = max(self.plan.scratch, -(-bytes // 256) * 128)
         if not self.fresh_exchange:
@@ -347,16 +366,12 @@ class Context:
         self.fresh_exchange = True
         base = self.exchange(0)  # the second half, so that what follows knows that both are in use
         self.forget_exchange()
-        return self.e.v(f"sub i32 {base}, %exchange_half")
+        return base - self.smem("exchange_half")
 
     def exchange_room(self) -> int:
         """Bytes that one half of a warpgroup's exchange space can have, beside the author's own SMEM."""
         used = -(-self.plan.size // 128) * 128
         return max(self.target.limits.smem_per_block - used, 0) // (2 * self.ir.threads) // 128 * 128
-
-    def forget_exchange_in_loop(self) -> None:
-        """At a loop: an iteration may follow another one, or none."""
-        self.forget_exchange()
 
     def forget_exchange(self) -> None:
         """At a branch or a loop: which half was used last is no longer known."""

@@ -29,17 +29,20 @@ from kernel_dsl.ops.debug import DebugCheck, DebugPrint
 from kernel_dsl.ops.matrix import SetMaxRegisters
 from kernel_dsl.ops.threads import AliasSmem, GridDependencyWait, InlinePtx
 from kernel_dsl.refs import strides_of
+from kernel_dsl.source import Loc
 from kernel_dsl.target import Feature, Target
 from kernel_dsl.transforms import bytes_of
 
 from . import llvm
 from .context import WARPGROUP, WARPS, Buffer, Context, Rule, source_line
-from .emit import DebugLines, Emitter, llvm_type
+from .debug_lines import DebugLines
+from .llvm_types import llvm_type
 from .passes import plan_smem
 from .pipeline import Pass, run_passes
 from .rules import all_rules
 from .rules.cluster import lower_body, meeting_places
 from .rules.index import grid_dims
+from .writer import V, Writer
 
 
 @dataclass(frozen=True)
@@ -88,13 +91,13 @@ def to_llvm(
     debug = DebugLines()
     entry = entry_name(ir.name)
     debug.start(entry, ir.loc)
-    emitter = Emitter(debug)
-    ctx = Context(ir, target, emitter, _rules())
+    writer = Writer(debug)
+    ctx = Context(ir, target, writer, _rules())
     plan, ctx.smem_offsets, ctx.sharing = plan_smem.plan(ctx.ops)
     ctx.plan = plan
     signature, params, arrays = _parameters(ctx)
     lower_body(ctx)
-    emitter.do("ret void")
+    writer.do("ret void")
     for param, place in ctx.tensor_maps.items():
         # byval and grid_constant: the descriptor is used where the launch put it (PTX ISA 9.7.9.27)
         signature.append(f'ptr byval([128 x i8]) align 64 "nvvm.grid_constant" %map{place}')
@@ -162,8 +165,8 @@ def _parameters(ctx: Context) -> tuple[list[str], tuple[Param, ...], tuple[Array
     arrays: list[ArrayAssumption] = []
     scalars = 0
 
-    def parameter(type: str, param: Param) -> str:
-        name = f"%p{len(params)}"
+    def parameter(type: str, param: Param) -> V:
+        name = ctx.e.value(f"%p{len(params)}", type)
         signature.append(f"{type} {name}")
         params.append(param)
         return name
@@ -173,14 +176,14 @@ def _parameters(ctx: Context) -> tuple[list[str], tuple[Param, ...], tuple[Array
             t = llvm_type(value.type.dtype)
             boolean = t == "i1"
             name = parameter("i8" if boolean else t, ScalarParam(scalars, value.type.dtype))
-            ctx.values[value] = [ctx.e.pre(f"icmp ne i8 {name}, 0") if boolean else name]
+            ctx.values[value] = [name.once.differs(0) if boolean else name]
             scalars += 1
             continue
         type: RefType = value.type
         number = len(arrays)
         ctx.arrays.append(value)
         address = parameter("i64", PointerParam(number))
-        strides: tuple[int | str, ...] = strides_of(type.shape)
+        strides: tuple[int | V, ...] = strides_of(type.shape)
         if not type.contiguous:
             strides = tuple(parameter("i64", StrideParam(number, axis)) for axis in range(len(type.shape)))
         ctx.buffers[value] = Buffer(address, strides)
@@ -241,29 +244,24 @@ def _setup(ctx: Context) -> None:
     if not ctx.barriers and not peers and not ctx.tensor_maps:
         return
     e = ctx.e
-    first = e.pre(f"icmp eq i32 {ctx.thread()}, 0")
-    out: list[str] = []
-
-    def add(text: str) -> None:
-        out.append(f"  {text}")
+    first = ctx.thread().once.equal(0)
+    outer, e.lines = e.lines, []
+    e.at(Loc("", 0))  # these are of no line of the user's
 
     # descriptors on their way before the first copy waits for them (PTX ISA, prefetch)
-    for number in ctx.tensor_maps.values():
-        address = e.pre(f"ptrtoint ptr %map{number} to i64")
-        add(f'call void asm sideeffect "@$1 prefetch.tensormap [$0];", "l,b,~{{memory}}"(i64 {address}, i1 {first}) #0')
+    for param in ctx.tensor_maps:
+        e.ptx("prefetch.tensormap [$0];", ctx.tensor_map(param), when=first)
     for value, barriers in ctx.barriers.items():
         for i in range(barriers.count):
-            add(
-                'call void asm sideeffect "@$1 mbarrier.init.shared::cta.b64 [$0], $2;", "r,b,r,~{memory}"'
-                f"(i32 {e.pre(f'add i32 {barriers.address}, {8 * i}')}, i1 {first}, i32 {value.type.arrivals * WARPS}) #0"
-            )
+            address, count = barriers.address.once.plus(8 * i), e.i32(value.type.arrivals * WARPS)
+            e.ptx("@$1 mbarrier.init.shared::cta.b64 [$0], $2;", address, first, count)
     if ctx.barriers and ctx.target.supports(Feature.CLUSTER):  # TMA completes on them through the asynchronous proxy
-        add("call void @llvm.nvvm.fence.mbarrier_init.release.cluster()")
+        e.do("call void @llvm.nvvm.fence.mbarrier_init.release.cluster()")
     if ctx.barriers:
-        add("call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0) #0")
+        ctx.sync_block()
     if peers:  # the wait stands before the first op that touches a peer
-        add("call void @llvm.nvvm.barrier.cluster.arrive.aligned() #0")
-    e.setup = out
+        e.do("call void @llvm.nvvm.barrier.cluster.arrive.aligned() #0")
+    e.setup, e.lines = e.lines, outer
 
 
 def cluster_dims(cluster: tuple[Axis, ...]) -> tuple[int, int, int]:

@@ -8,64 +8,65 @@ and for lg2 away from 1, 1 ulp for rcp and rsqrt, 2^-20.5 absolute for sin and c
 
 from __future__ import annotations
 
+from ..writer import V
 from .constants import NAN
 from .exponential import LOG2_10, LOG2_E
 from .logarithm import BASE_10
 from .registry import APPROX
-from .text import Value, Writer
+from .text import FunctionWriter
 
 LN2 = 0.6931471824645996
 
 
-def _hardware(b: Writer, name: str, *args: Value) -> Value:
-    operands = ", ".join(f"float {a.name}" for a in args)
-    return b.emit(f"call float @llvm.nvvm.{name}({operands})", "float")
+def _hardware(b: FunctionWriter, name: str, *args: V) -> V:
+    operands = ", ".join(f"float {a}" for a in args)
+    return b.v(f"call float @llvm.nvvm.{name}({operands})", "float")
 
 
-def _ex2(b: Writer, x: Value) -> Value:
+def _ex2(b: FunctionWriter, x: V) -> V:
     return _hardware(b, "ex2.approx.ftz.f32", x)
 
 
-def _lg2(b: Writer, x: Value) -> Value:
+def _lg2(b: FunctionWriter, x: V) -> V:
     return _hardware(b, "lg2.approx.ftz.f", x)
 
 
-def _rcp(b: Writer, x: Value) -> Value:
+def _rcp(b: FunctionWriter, x: V) -> V:
     return _hardware(b, "rcp.approx.ftz.f", x)
 
 
 @APPROX.define("exp")
-def exp(b: Writer, x: Value) -> Value:
+def exp(b: FunctionWriter, x: V) -> V:
     return _ex2(b, x * LOG2_E[0])
 
 
 @APPROX.define("exp2")
-def exp2(b: Writer, x: Value) -> Value:
+def exp2(b: FunctionWriter, x: V) -> V:
     return _ex2(b, x)
 
 
 @APPROX.define("exp10")
-def exp10(b: Writer, x: Value) -> Value:
+def exp10(b: FunctionWriter, x: V) -> V:
     return _ex2(b, x * LOG2_10[0])
 
 
 @APPROX.define("log")
-def log(b: Writer, x: Value) -> Value:
+def log(b: FunctionWriter, x: V) -> V:
     return _lg2(b, x) * LN2
 
 
 @APPROX.define("log2")
-def log2(b: Writer, x: Value) -> Value:
+def log2(b: FunctionWriter, x: V) -> V:
     return _lg2(b, x)
 
 
 @APPROX.define("log10")
-def log10(b: Writer, x: Value) -> Value:
+def log10(b: FunctionWriter, x: V) -> V:
     return _lg2(b, x) * BASE_10.two[0]
 
 
 @APPROX.define("pow", 2)
-def pow_(b: Writer, x: Value, y: Value) -> Value:
+def pow_(b: FunctionWriter, x: V, y: V) -> V:
     """2^(y * lg2|x|), with the sign of an odd power and NaN for a negative base to a broken one; 1
     for y = 0.
     """
@@ -79,45 +80,45 @@ def pow_(b: Writer, x: Value, y: Value) -> Value:
 
 
 @APPROX.define("logistic")
-def logistic(b: Writer, x: Value) -> Value:
+def logistic(b: FunctionWriter, x: V) -> V:
     return _rcp(b, _ex2(b, x * -LOG2_E[0]) + 1.0)
 
 
 @APPROX.define("tanh")
-def tanh(b: Writer, x: Value) -> Value:
-    return b.emit(f"call afn float @llvm.tanh.f32(float {x.name})", "float")
+def tanh(b: FunctionWriter, x: V) -> V:
+    return b.v(f"call afn float @llvm.tanh.f32(float {x})", "float")
 
 
 @APPROX.define("sin")
-def sin(b: Writer, x: Value) -> Value:
+def sin(b: FunctionWriter, x: V) -> V:
     return _hardware(b, "sin.approx.ftz.f", x)
 
 
 @APPROX.define("cos")
-def cos(b: Writer, x: Value) -> Value:
+def cos(b: FunctionWriter, x: V) -> V:
     return _hardware(b, "cos.approx.ftz.f", x)
 
 
 @APPROX.define("tan")
-def tan(b: Writer, x: Value) -> Value:
+def tan(b: FunctionWriter, x: V) -> V:
     return _hardware(b, "div.approx.ftz.f", sin(b, x), cos(b, x))
 
 
 @APPROX.define("sqrt")
-def sqrt(b: Writer, x: Value) -> Value:
+def sqrt(b: FunctionWriter, x: V) -> V:
     return _hardware(b, "sqrt.approx.ftz.f", x)
 
 
 @APPROX.define("rsqrt")
-def rsqrt(b: Writer, x: Value) -> Value:
+def rsqrt(b: FunctionWriter, x: V) -> V:
     return _hardware(b, "rsqrt.approx.ftz.f", x)
 
 
 @APPROX.define("rcp")
-def rcp(b: Writer, x: Value) -> Value:
+def rcp(b: FunctionWriter, x: V) -> V:
     return _rcp(b, x)
 
 
 @APPROX.define("div", 2)
-def div(b: Writer, x: Value, y: Value) -> Value:
+def div(b: FunctionWriter, x: V, y: V) -> V:
     return _hardware(b, "div.approx.ftz.f", x, y)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from ..writer import V
 from .exponential import LOG2_E, exp, exp2
 from .logarithm import log1p_of
 from .registry import FUNCTIONS
-from .text import Value, Writer
+from .text import FunctionWriter
 
 
-def _ordered(b: Writer, x: Value, y: Value) -> tuple[Value, Value]:
+def _ordered(b: FunctionWriter, x: V, y: V) -> tuple[V, V]:
     """(the larger, minus their distance), where the distance of equal infinities is 0; NaN if
     either is one.
     """
@@ -18,14 +19,14 @@ def _ordered(b: Writer, x: Value, y: Value) -> tuple[Value, Value]:
 
 
 @FUNCTIONS.define("logaddexp", 2)
-def logaddexp(b: Writer, x: Value, y: Value) -> Value:
+def logaddexp(b: FunctionWriter, x: V, y: V) -> V:
     """log(exp(x) + exp(y)) as max + log1p(exp(-|x - y|))."""
     larger, distance = _ordered(b, x, y)
     return larger + log1p_of(b, exp(b, distance))
 
 
 @FUNCTIONS.define("logaddexp2", 2)
-def logaddexp2(b: Writer, x: Value, y: Value) -> Value:
+def logaddexp2(b: FunctionWriter, x: V, y: V) -> V:
     """log2(2^x + 2^y)."""
     larger, distance = _ordered(b, x, y)
     return larger + log1p_of(b, exp2(b, distance)) * b.pick(LOG2_E)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from .text import Writer
+from .text import FunctionWriter
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,6 @@ INFINITY = math.inf
 NAN = math.nan
 
 
-def format_of(writer: Writer) -> Format:
+def format_of(writer: FunctionWriter) -> Format:
     """The format of a writer's dtype."""
     return SINGLE if writer.is32 else DOUBLE

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from ..writer import V
 from .constants import format_of
 from .double_word import DoubleWord, product, sum_ordered
 from .exponential import EXP_NARROW, LN2_HIGH, LOG2_E, power_of_two, reduce_by_log2
 from .quotient import reciprocal
 from .registry import FUNCTIONS
-from .text import Value, Writer
+from .text import FunctionWriter
 
 # erf(x)/x - 1 in x^2: for |x| <= 0.85 (2^-27.1) and |x| <= 1 (2^-56.2)
 ERF_SMALL = (
@@ -86,11 +87,11 @@ ERFC = (
 )
 
 
-def _erf_of_small(b: Writer, x: Value) -> Value:
+def _erf_of_small(b: FunctionWriter, x: V) -> V:
     return b.fma(x, b.polynomial(x * x, b.pick(ERF_SMALL)), x)
 
 
-def _erfc_of_large(b: Writer, t: Value) -> Value:
+def _erfc_of_large(b: FunctionWriter, t: V) -> V:
     """erfc(t) for t >= 0.46: exp(-t^2) times a rational function, both of twice the precision up to
     the end.
     """
@@ -116,7 +117,7 @@ def _erfc_of_large(b: Writer, t: Value) -> Value:
 
 
 @FUNCTIONS.define("erf", dtypes=("f32",))
-def erf_single(b: Writer, x: Value) -> Value:
+def erf_single(b: FunctionWriter, x: V) -> V:
     """An odd polynomial near 0, else 1 - exp(-p(|x|)), whose exponential needs few digits."""
     t = b.intrinsic("minimum", b.abs(x), 4.0)
     exponent = b.polynomial(t, ERF_LARGE) * t
@@ -129,14 +130,14 @@ def erf_single(b: Writer, x: Value) -> Value:
 
 
 @FUNCTIONS.define("erf", dtypes=("f64",))
-def erf_double(b: Writer, x: Value) -> Value:
+def erf_double(b: FunctionWriter, x: V) -> V:
     t = b.abs(x)
     large = b.copysign(1.0 - _erfc_of_large(b, t), x)
     return t.lt(1.0).where(_erf_of_small(b, x), large)
 
 
 @FUNCTIONS.define("erfc")
-def erfc(b: Writer, x: Value) -> Value:
+def erfc(b: FunctionWriter, x: V) -> V:
     t = b.abs(x)
     tail = _erfc_of_large(b, t)
     large = x.lt(0.0).where(2.0 - tail, tail)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..writer import V
 from .constants import format_of
 from .quotient import quotient
 from .registry import FUNCTIONS
-from .text import Value, Writer
+from .text import FunctionWriter
 
 # Each pair is (float32, float64); HIGH + LOW is the constant to twice the precision.
 LOG2_E = (1.4426950216293335, 1.4426950408889634)
@@ -142,12 +143,12 @@ EXP10 = (
 class Reduced:
     """x = n*log(base) + r. `n_bits` is n below bits that a shift left by the mantissa drops."""
 
-    n: Value
-    n_bits: Value
-    r: Value
+    n: V
+    n_bits: V
+    r: V
 
 
-def reduce_exp(b: Writer, x: Value, scale: float, high: float, low: float) -> Reduced:
+def reduce_exp(b: FunctionWriter, x: V, scale: float, high: float, low: float) -> Reduced:
     """x = n*(high + low) + r, with n the integer nearest to x*scale; r is x itself where n is 0."""
     rounder = format_of(b).rounder
     shifted = b.fma(x, scale, rounder)
@@ -158,19 +159,19 @@ def reduce_exp(b: Writer, x: Value, scale: float, high: float, low: float) -> Re
     return Reduced(n, b.bits(shifted), r)
 
 
-def reduce_by_log2(b: Writer, x: Value, steps: float = 1.0) -> Reduced:
+def reduce_by_log2(b: FunctionWriter, x: V, steps: float = 1.0) -> Reduced:
     """x = n*steps*log(2) + r for |x| < 2000."""
     high, low = b.pick(LN2_HIGH), b.pick(LN2_LOW)
     return reduce_exp(b, x, b.pick(LOG2_E) / steps, high * steps, low * steps)
 
 
-def power_of_two(b: Writer, n_bits: Value) -> Value:
+def power_of_two(b: FunctionWriter, n_bits: V) -> V:
     """2^n for n within the normal exponents."""
     form = format_of(b)
     return b.from_bits((n_bits << form.mantissa) + form.one)
 
 
-def times_square(b: Writer, p: Value, n_bits: Value) -> Value:
+def times_square(b: FunctionWriter, p: V, n_bits: V) -> V:
     """p * 2^(2n): the first product is exact, so that a subnormal result is rounded once.
 
     Reducing by 4 and not by 2 costs a term of the polynomial and saves splitting the exponent in
@@ -181,21 +182,21 @@ def times_square(b: Writer, p: Value, n_bits: Value) -> Value:
 
 
 @FUNCTIONS.define("exp")
-def exp(b: Writer, x: Value) -> Value:
+def exp(b: FunctionWriter, x: V) -> V:
     x = b.clamp(x, b.pick((-110.0, -760.0)), b.pick((100.0, 720.0)))
     reduced = reduce_by_log2(b, x, 2.0)
     return times_square(b, b.polynomial(reduced.r, b.pick(EXP)), reduced.n_bits)
 
 
 @FUNCTIONS.define("exp2")
-def exp2(b: Writer, x: Value) -> Value:
+def exp2(b: FunctionWriter, x: V) -> V:
     x = b.clamp(x, b.pick((-160.0, -1090.0)), b.pick((140.0, 1030.0)))
     reduced = reduce_exp(b, x, 0.5, 2.0, 0.0)
     return times_square(b, b.polynomial(reduced.r, b.pick(EXP2)), reduced.n_bits)
 
 
 @FUNCTIONS.define("exp10")
-def exp10(b: Writer, x: Value) -> Value:
+def exp10(b: FunctionWriter, x: V) -> V:
     x = b.clamp(x, b.pick((-48.0, -330.0)), b.pick((42.0, 312.0)))
     high, low = 2 * b.pick(LOG10_2_HIGH), 2 * b.pick(LOG10_2_LOW)
     reduced = reduce_exp(b, x, b.pick(LOG2_10) / 2, high, low)
@@ -203,7 +204,7 @@ def exp10(b: Writer, x: Value) -> Value:
 
 
 @FUNCTIONS.define("expm1")
-def expm1(b: Writer, x: Value) -> Value:
+def expm1(b: FunctionWriter, x: V) -> V:
     """2 * (2^(n-1) * (exp(r) - 1) + (2^(n-1) - 1/2)), so that n may be one past the largest
     exponent.
     """
@@ -214,13 +215,13 @@ def expm1(b: Writer, x: Value) -> Value:
     return b.copysign(reduced.n.equal(0.0).where(p, large), x)
 
 
-def expm1_polynomial(b: Writer, r: Value) -> Value:
+def expm1_polynomial(b: FunctionWriter, r: V) -> V:
     """exp(r) - 1 for |r| <= 0.347; 0 for -0."""
     return b.fma(r * r, b.polynomial(r, b.pick(EXP_NARROW)[2:]), r)
 
 
 @FUNCTIONS.define("logistic")
-def logistic(b: Writer, x: Value) -> Value:
+def logistic(b: FunctionWriter, x: V) -> V:
     """1 / (1 + exp(-x)), as e / (1 + e) for negative x with e = exp(-|x|), so that nothing
     overflows.
     """

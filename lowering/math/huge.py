@@ -12,7 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-from .text import Value, Writer
+from ..writer import V
+from .text import FunctionWriter
 
 HALF_PI = 1.5707963267948966
 HALF_PI_LOW = 6.123233995736766e-17
@@ -24,12 +25,12 @@ class Angle:
     `quadrant` an i32.
     """
 
-    r: Value
-    rest: Value
-    quadrant: Value
+    r: V
+    rest: V
+    quadrant: V
 
 
-def reduce_huge(b: Writer, x: Value) -> Angle:
+def reduce_huge(b: FunctionWriter, x: V) -> Angle:
     """x modulo 2 pi, for 4 <= |x|. NaN for an infinity or a NaN."""
     angle = _reduce_single(b, x) if b.is32 else _reduce_double(b, x)
     negative = b.bits(x).lt(0)
@@ -41,61 +42,61 @@ def reduce_huge(b: Writer, x: Value) -> Angle:
     )
 
 
-def _reduce_single(b: Writer, x: Value) -> Angle:
+def _reduce_single(b: FunctionWriter, x: V) -> Angle:
     bits = b.bits(x)
-    significand = b.convert("zext", (bits << 8) | (1 << 31), "i64")
-    exponent = (bits.lshr(23) & 0xFF) - 126  # |x| = significand * 2^(exponent - 32)
-    high, middle, low = (b.convert("zext", word, "i64") for word in _window(b, two_over_pi_words(6, 32), exponent - 2))
-    product = (high * significand << 32) + middle * significand + (low * significand).lshr(32)
-    fraction = b.convert("sitofp", product << 2, "double") * (HALF_PI * 2.0**-64)
-    r = b.convert("fptrunc", fraction, "float")
-    rest = b.convert("fptrunc", fraction - b.convert("fpext", r, "double"), "float")
+    significand = ((bits << 8) | (1 << 31)).zext("i64")
+    exponent = ((bits >> 23) & 0xFF) - 126  # |x| = significand * 2^(exponent - 32)
+    high, middle, low = (word.zext("i64") for word in _window(b, two_over_pi_words(6, 32), exponent - 2))
+    product = (high * significand << 32) + middle * significand + ((low * significand) >> 32)
+    fraction = (product << 2).to("sitofp", "double") * (HALF_PI * 2.0**-64)
+    r = fraction.to("fptrunc", "float")
+    rest = (fraction - r.to("fpext", "double")).to("fptrunc", "float")
     return Angle(r, rest, _quadrant(b, product))
 
 
-def _reduce_double(b: Writer, x: Value) -> Angle:
+def _reduce_double(b: FunctionWriter, x: V) -> Angle:
     bits = b.bits(x)
     significand = (bits << 11) | (1 << 63)
-    exponent = (bits.lshr(52) & 0x7FF) - 1022  # |x| = significand * 2^(exponent - 64)
+    exponent = ((bits >> 52) & 0x7FF) - 1022  # |x| = significand * 2^(exponent - 64)
     high, middle, low = _window(b, two_over_pi_words(18, 64), exponent - 2)
     middle_low = middle * significand
     second = middle_low + _high_product(b, low, significand)
-    carry = b.convert("zext", second.below(middle_low), "i64")
+    carry = second.below(middle_low).zext("i64")
     first = high * significand + _high_product(b, middle, significand) + carry
     # The fraction as a signed number of 128 bits, summed from pieces of 32 that are exact.
     top = b.intrinsic("fshl", first, second, b.value(2, "i64"))
     bottom = second << 2
-    a = b.convert("sitofp", top >> 32, "double")
-    c = b.convert("uitofp", top & 0xFFFFFFFF, "double") * 2.0**-32
+    a = top.ashr(32).to("sitofp", "double")
+    c = (top & 0xFFFFFFFF).to("uitofp", "double") * 2.0**-32
     total = a + c
     rest = c - (total - a)
-    rest = b.fma(b.convert("uitofp", bottom.lshr(11), "double"), 2.0**-85, rest)
+    rest = b.fma((bottom >> 11).to("uitofp", "double"), 2.0**-85, rest)
     below = b.fma(total, HALF_PI_LOW, rest * HALF_PI)
     r = b.fma(total, HALF_PI, below)
     rest = b.fma(total, HALF_PI, -r) + below
     return Angle(r * 2.0**-32, rest * 2.0**-32, _quadrant(b, first))
 
 
-def _quadrant(b: Writer, product: Value) -> Value:
+def _quadrant(b: FunctionWriter, product: V) -> V:
     """The top two bits, one more where the fraction below them is a half or above."""
-    return b.convert("trunc", (product + (1 << 61)).lshr(62), "i32")
+    return ((product + (1 << 61)) >> 62).trunc("i32")
 
 
-def _high_product(b: Writer, x: Value, y: Value) -> Value:
+def _high_product(b: FunctionWriter, x: V, y: V) -> V:
     """The upper 64 bits of the product of unsigned 64-bit ints (`mul.hi.u64`)."""
-    wide = b.convert("zext", x, "i128") * b.convert("zext", y, "i128")
-    return b.convert("trunc", wide.lshr(64), "i64")
+    wide = x.zext("i128") * y.zext("i128")
+    return (wide >> 64).trunc("i64")
 
 
-def _window(b: Writer, words: list[int], offset: Value) -> list[Value]:
+def _window(b: FunctionWriter, words: list[int], offset: V) -> list[V]:
     """Three words of the bits that start `offset` bits into `words`."""
     size = 32 if offset.type == "i32" else 64
-    four = _pick(b, words, offset.lshr(size.bit_length() - 1), 4)
+    four = _pick(b, words, offset >> size.bit_length() - 1, 4)
     shift = offset & (size - 1)
     return [b.intrinsic("fshl", u, v, shift) for u, v in pairwise(four)]
 
 
-def _pick(b: Writer, words: list[int], index: Value, count: int) -> list[Value]:
+def _pick(b: FunctionWriter, words: list[int], index: V, count: int) -> list[V]:
     """`words[index : index + count]`, by a select a word for each bit of the index."""
     window = [b.value(word, index.type) for word in words]
     for level in reversed(range((len(words) - count).bit_length())):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from ..writer import V
 from .constants import INFINITY, NAN
 from .exponential import EXP_NARROW, expm1_polynomial, power_of_two, reduce_by_log2
 from .logarithm import log1p_of
 from .quotient import quotient, reciprocal
 from .registry import FUNCTIONS
-from .text import Value, Writer
+from .text import FunctionWriter
 
 # (sinh(x) - x) / x^3 in x^2, for |x| <= 1 (2^-31.6 and 2^-63.0)
 SINH = (
@@ -34,7 +35,7 @@ ASINH_SMALL = (
 HUGE = 2.0**60  # beyond it 1 + x is x in both formats; its square is a float32
 
 
-def _half_exp(b: Writer, x: Value) -> tuple[Value, Value]:
+def _half_exp(b: FunctionWriter, x: V) -> tuple[V, V]:
     """exp(|x|)/2 and a quarter of its reciprocal."""
     reduced = reduce_by_log2(b, b.intrinsic("minimum", b.abs(x), b.pick((89.5, 710.6))))
     p = b.polynomial(reduced.r, b.pick(EXP_NARROW))
@@ -43,7 +44,7 @@ def _half_exp(b: Writer, x: Value) -> tuple[Value, Value]:
 
 
 @FUNCTIONS.define("sinh")
-def sinh(b: Writer, x: Value) -> Value:
+def sinh(b: FunctionWriter, x: V) -> V:
     half, rest = _half_exp(b, x)
     square = x * x
     small = b.fma(b.polynomial(square, b.pick(SINH)), square * x, x)
@@ -51,13 +52,13 @@ def sinh(b: Writer, x: Value) -> Value:
 
 
 @FUNCTIONS.define("cosh")
-def cosh(b: Writer, x: Value) -> Value:
+def cosh(b: FunctionWriter, x: V) -> V:
     half, rest = _half_exp(b, x)
     return half + rest
 
 
 @FUNCTIONS.define("asinh")
-def asinh(b: Writer, x: Value) -> Value:
+def asinh(b: FunctionWriter, x: V) -> V:
     """log(t + sqrt(t^2 + 1)) as log1p(t + t^2 / (1 + sqrt(t^2 + 1))), with t = |x|."""
     t = b.abs(x)
     huge = t.gt(HUGE)
@@ -73,7 +74,7 @@ def asinh(b: Writer, x: Value) -> Value:
 
 
 @FUNCTIONS.define("acosh")
-def acosh(b: Writer, x: Value) -> Value:
+def acosh(b: FunctionWriter, x: V) -> V:
     """log1p(t + sqrt(t^2 + 2t)) with t = x - 1; NaN below 1."""
     huge = x.gt(HUGE)
     t = huge.where(b.value(1.0), x - 1.0)
@@ -87,7 +88,7 @@ def acosh(b: Writer, x: Value) -> Value:
 
 
 @FUNCTIONS.define("atanh")
-def atanh(b: Writer, x: Value) -> Value:
+def atanh(b: FunctionWriter, x: V) -> V:
     """log1p(2t / (1 - t)) / 2 with t = |x|; NaN beyond 1."""
     t = b.abs(x)
     ratio = quotient(b, t + t, b.value(1.0), -t)
@@ -96,7 +97,7 @@ def atanh(b: Writer, x: Value) -> Value:
 
 
 @FUNCTIONS.define("tanh")
-def tanh(b: Writer, x: Value) -> Value:
+def tanh(b: FunctionWriter, x: V) -> V:
     """m / (m + 2) with m = expm1(2|x|) = 2^n * (exp(r) - 1) + (2^n - 1)."""
     magnitude = b.intrinsic("minimum", b.abs(x), b.pick((10.0, 20.0)))
     reduced = reduce_by_log2(b, magnitude + magnitude)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..writer import V
 from .constants import INFINITY, NAN
 from .double_word import sum_ordered
 from .logarithm import split, sum_of_logs
 from .registry import FUNCTIONS
-from .text import Value, Writer
+from .text import FunctionWriter
 
 
 @dataclass(frozen=True)
@@ -179,7 +180,7 @@ PIECES = (
 
 
 @FUNCTIONS.define("erfinv")
-def erfinv(b: Writer, x: Value) -> Value:
+def erfinv(b: FunctionWriter, x: V) -> V:
     """The y with erf(y) = x: infinite at -1 and 1, NaN beyond."""
     t = b.abs(x)
     parts = split(b, b.fma(-x, x, 1.0))
@@ -194,7 +195,7 @@ def erfinv(b: Writer, x: Value) -> Value:
     return x.is_nan().where(x, b.copysign(limited, x))
 
 
-def _piece(b: Writer, x: Value, argument: Value, piece: Piece) -> Value:
+def _piece(b: FunctionWriter, x: V, argument: V, piece: Piece) -> V:
     v = argument - piece.center
     constant, constant_low = piece.constant
     rest = b.fma(v, b.polynomial(v, piece.others), constant_low)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from ..writer import V
 from .constants import INFINITY, NAN
 from .quotient import reciprocal
 from .registry import FUNCTIONS
-from .text import Value, Writer
+from .text import FunctionWriter
 
 # Each constant in two parts, for (float32, float64).
 PI = ((3.1415927410125732, -8.742277657347586e-08), (3.141592653589793, 1.2246467991473532e-16))
@@ -75,7 +76,7 @@ ATAN = (
 )
 
 
-def _arcsine(b: Writer, x: Value) -> tuple[Value, Value]:
+def _arcsine(b: FunctionWriter, x: V) -> tuple[V, V]:
     """(asin(s), whether |x| is small) with s = |x|, or sqrt((1 - |x|)/2) where that is not; NaN
     beyond 1.
 
@@ -89,7 +90,7 @@ def _arcsine(b: Writer, x: Value) -> tuple[Value, Value]:
 
 
 @FUNCTIONS.define("asin")
-def asin(b: Writer, x: Value) -> Value:
+def asin(b: FunctionWriter, x: V) -> V:
     """pi/2 - 2 asin(sqrt((1 - x)/2)) for the larger x."""
     part, small = _arcsine(b, x)
     high, low = b.pick(HALF_PI)
@@ -98,7 +99,7 @@ def asin(b: Writer, x: Value) -> Value:
 
 
 @FUNCTIONS.define("acos")
-def acos(b: Writer, x: Value) -> Value:
+def acos(b: FunctionWriter, x: V) -> V:
     part, small = _arcsine(b, x)
     signed = b.copysign(part, x)
     half, half_low = b.pick(HALF_PI)
@@ -108,14 +109,14 @@ def acos(b: Writer, x: Value) -> Value:
     return small.where(half - (signed - half_low), large)
 
 
-def _arctangent(b: Writer, t: Value) -> Value:
+def _arctangent(b: FunctionWriter, t: V) -> V:
     """atan(t) for 0 <= t <= 1."""
     square = t * t
     return b.fma(b.polynomial(square, b.pick(ATAN)), square * t, t)
 
 
 @FUNCTIONS.define("atan")
-def atan(b: Writer, x: Value) -> Value:
+def atan(b: FunctionWriter, x: V) -> V:
     t = b.abs(x)
     large = t.gt(1.0)
     inverse = reciprocal(b, b.clamp(t, 1.0, 2.0**100))
@@ -125,7 +126,7 @@ def atan(b: Writer, x: Value) -> Value:
 
 
 @FUNCTIONS.define("atan2", 2)
-def atan2(b: Writer, y: Value, x: Value) -> Value:
+def atan2(b: FunctionWriter, y: V, x: V) -> V:
     """The angle of (x, y): zeros and infinities of either sign as C99 F.9.1.4 has them."""
     height, width = b.abs(y), b.abs(x)
     steep = height.gt(width)

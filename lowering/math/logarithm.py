@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..writer import V
 from .constants import INFINITY, format_of
 from .exponential import LN2_HIGH
 from .registry import FUNCTIONS
-from .text import Value, Writer
+from .text import FunctionWriter
 
 ROUNDER_BITS = (0x4B400000, 0x4338000000000000)  # of `Format.rounder`
 TWO_THIRDS_BITS = (0x3F2AAAAB, 0x3FE5555555555555)
@@ -64,17 +65,17 @@ LOG_DOUBLE = (
 class Split:
     """x = 2^k * (1 + f); `k` is a float."""
 
-    k: Value
-    f: Value
+    k: V
+    f: V
 
 
-def split(b: Writer, x: Value) -> Split:
+def split(b: FunctionWriter, x: V) -> Split:
     """The exponent and fraction of a positive finite x, subnormal or not."""
     form = format_of(b)
     subnormal = x.lt(form.smallest_normal)
     normal = subnormal.where(x * 2.0**form.mantissa, x)
     bits = b.bits(normal)
-    k = (bits - b.pick(TWO_THIRDS_BITS)) >> form.mantissa
+    k = (bits - b.pick(TWO_THIRDS_BITS)).ashr(form.mantissa)
     m = b.from_bits(bits - (k << form.mantissa))
     # The integer k becomes a float by adding it to the bits of `rounder`, whose ulp is 1.
     offset = subnormal.where(b.value(form.rounder + form.mantissa), form.rounder)
@@ -82,7 +83,7 @@ def split(b: Writer, x: Value) -> Split:
     return Split(k_float, m - 1.0)
 
 
-def log_beyond_linear(b: Writer, f: Value) -> Value:
+def log_beyond_linear(b: FunctionWriter, f: V) -> V:
     """log(1 + f) - f for |f| <= 1/3."""
     if b.is32:
         return f * f * b.polynomial(f, LOG_SINGLE)
@@ -93,7 +94,7 @@ def log_beyond_linear(b: Writer, f: Value) -> Value:
     return s * b.fma(square, b.polynomial(square, LOG_DOUBLE), half) - half
 
 
-def with_specials(b: Writer, x: Value, result: Value) -> Value:
+def with_specials(b: FunctionWriter, x: V, result: V) -> V:
     """`result`, except: log(0) = -inf, log(inf) = inf, and NaN below zero and for NaN."""
     form = format_of(b)
     odd = (b.bits(x) - 1).at_least(form.infinity_bits - 1)
@@ -101,7 +102,7 @@ def with_specials(b: Writer, x: Value, result: Value) -> Value:
     return odd.where(special, result)
 
 
-def _log_to_base(b: Writer, x: Value, base: Base) -> Value:
+def _log_to_base(b: FunctionWriter, x: V, base: Base) -> V:
     parts = split(b, x)
     beyond = b.fma(parts.f, b.pick(base.scale_low), log_beyond_linear(b, parts.f) * b.pick(base.scale))
     fraction = b.fma(parts.f, b.pick(base.scale), b.fma(parts.k, b.pick(base.two_low), beyond))
@@ -109,39 +110,39 @@ def _log_to_base(b: Writer, x: Value, base: Base) -> Value:
 
 
 @FUNCTIONS.define("log")
-def log(b: Writer, x: Value) -> Value:
+def log(b: FunctionWriter, x: V) -> V:
     parts = split(b, x)
     return with_specials(b, x, sum_of_logs(b, parts))
 
 
-def sum_of_logs(b: Writer, parts: Split) -> Value:
+def sum_of_logs(b: FunctionWriter, parts: Split) -> V:
     """k * log(2) + log(1 + f)."""
     return b.fma(parts.k, b.pick(LN2_HIGH), log_beyond_linear(b, parts.f) + parts.f)
 
 
 @FUNCTIONS.define("log2")
-def log2(b: Writer, x: Value) -> Value:
+def log2(b: FunctionWriter, x: V) -> V:
     return _log_to_base(b, x, BASE_2)
 
 
 @FUNCTIONS.define("log10")
-def log10(b: Writer, x: Value) -> Value:
+def log10(b: FunctionWriter, x: V) -> V:
     return _log_to_base(b, x, BASE_10)
 
 
 @FUNCTIONS.define("log1p")
-def log1p(b: Writer, x: Value) -> Value:
+def log1p(b: FunctionWriter, x: V) -> V:
     return b.copysign(log1p_of(b, x), x)
 
 
-def log1p_of(b: Writer, x: Value, doubled: Value | None = None) -> Value:
+def log1p_of(b: FunctionWriter, x: V, doubled: V | None = None) -> V:
     """log(1 + x), or log(2x) where `doubled` (an i1), which wants x so large that 1 + x is x.
 
     With 2^k near 1 + x, f = x*2^-k + (2^-k - 1) is rounded once; it is x itself where k is 0.
     """
     form = format_of(b)
     sum_ = x + 1.0
-    k = (b.bits(sum_) - b.pick(TWO_THIRDS_BITS)) >> form.mantissa
+    k = (b.bits(sum_) - b.pick(TWO_THIRDS_BITS)).ashr(form.mantissa)
     scaled = b.from_bits(b.bits(x) - (k << form.mantissa))
     # Four times the power, because 2^-k may be subnormal.
     power = b.from_bits(((2 - k) << form.mantissa) + form.one)

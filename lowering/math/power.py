@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from ..writer import V
 from .constants import INFINITY, NAN, format_of
 from .double_word import DoubleWord, product, sum_ordered
 from .exponential import EXP_NARROW, LOG2_E, power_of_two
 from .logarithm import split
 from .quotient import reciprocal
 from .registry import FUNCTIONS
-from .text import Value, Writer
+from .text import FunctionWriter
 
 # log(1 + f) = q + q^3 * (1/12 + q^2 * p(q^2)) with q = 2f/(2 + f), for |f| <= 1/3 (of the whole:
 # 2^-40 and 2^-67)
@@ -30,7 +31,7 @@ ATANH = (
 LN2 = ((0.693145751953125, 1.428606765330187e-06), (0.6931471805598903, 5.497923018708371e-14))
 
 
-def precise_log(b: Writer, x: Value) -> DoubleWord:
+def precise_log(b: FunctionWriter, x: V) -> DoubleWord:
     """log(x) for positive finite x to within about 2^-40 (float32) or 2^-66 of itself."""
     parts = split(b, x)
     f = parts.f
@@ -55,7 +56,7 @@ def precise_log(b: Writer, x: Value) -> DoubleWord:
     return sum_ordered(b, total.high, low)
 
 
-def precise_exp(b: Writer, x: DoubleWord) -> Value:
+def precise_exp(b: FunctionWriter, x: DoubleWord) -> V:
     """exp(x) to little more than half an ulp, so that results that are floats come out exactly."""
     form = format_of(b)
     two, two_low = b.pick(LN2)
@@ -67,12 +68,12 @@ def precise_exp(b: Writer, x: DoubleWord) -> Value:
     power = sum_ordered(b, b.value(1.0), growth.high)
     p = power.high + (power.low + growth.low)
     n_bits = b.bits(shifted)
-    half = n_bits >> 1
+    half = n_bits.ashr(1)
     return p * power_of_two(b, half) * power_of_two(b, n_bits - half)
 
 
 @FUNCTIONS.define("pow", 2)
-def pow_(b: Writer, x: Value, y: Value) -> Value:
+def pow_(b: FunctionWriter, x: V, y: V) -> V:
     """x**y with the special cases of C99 F.9.4.4: 1 if x is 1 or y is 0, whatever the other is."""
     base = b.abs(x)
     logarithm = precise_log(b, base)
@@ -87,7 +88,7 @@ def pow_(b: Writer, x: Value, y: Value) -> Value:
     return _with_specials(b, x, y, result)
 
 
-def _with_specials(b: Writer, x: Value, y: Value, magnitude: Value) -> Value:
+def _with_specials(b: FunctionWriter, x: V, y: V, magnitude: V) -> V:
     """`magnitude`, that of |x|**y for ordinary x, with the sign and the special cases."""
     base = b.abs(x)
     grows = y.gt(0.0)

@@ -4,14 +4,15 @@ general one.
 
 from __future__ import annotations
 
-from .text import Value, Writer
+from ..writer import V
+from .text import FunctionWriter
 
 # 1/d to within 0.0505 for any normal d: the bits of d subtracted from these, which negates the
 # exponent and the fraction at once.
 SEED = 0x7EF311C7
 
 
-def reciprocal_seed(b: Writer, d: Value) -> Value:
+def reciprocal_seed(b: FunctionWriter, d: V) -> V:
     """1/d in float32 to within 2^-25.9 of itself, for 2^-125 < d < 2^125."""
     y = b.from_bits(SEED - b.bits(d))
     error = b.fma(-d, y, 1.0)
@@ -19,7 +20,7 @@ def reciprocal_seed(b: Writer, d: Value) -> Value:
     return b.fma(b.fma(-d, y, 1.0), y, y)
 
 
-def quotient(b: Writer, numerator: Value, large: Value, small: Value) -> Value:
+def quotient(b: FunctionWriter, numerator: V, large: V, small: V) -> V:
     """numerator / (large + small), the sum counted exactly, where large >= small >= 0 or the sum is
     nearly exact.
 
@@ -35,7 +36,7 @@ def quotient(b: Writer, numerator: Value, large: Value, small: Value) -> Value:
     return b.fma(residual, y, first)
 
 
-def reciprocal(b: Writer, d: Value) -> Value:
+def reciprocal(b: FunctionWriter, d: V) -> V:
     """1/d within 0.6 ulp; float32 needs 2^-125 < |d| < 2^125."""
     if not b.is32:
         return 1.0 / d

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from .text import Value, Writer
+from ..writer import V
+from .text import FunctionWriter
 
 DTYPES = {"f32": "float", "f64": "double"}
-Body = Callable[..., Value]
+Body = Callable[..., V]
 
 
 @dataclass(frozen=True)
@@ -87,19 +88,19 @@ class Registry(Mapping[str, MathFunction]):
 def _build(prefix: str, key: str, source: _Source) -> MathFunction:
     name, suffix = key.split(".")
     dtype = DTYPES[suffix]
-    writer = Writer(dtype)
+    writer = FunctionWriter(dtype)
     types = [type_ or dtype for type_ in source.parameters]
-    operands = [Value(writer, f"%x{i}", type_) for i, type_ in enumerate(types)]
+    operands = [writer.value(f"%x{i}", type_) for i, type_ in enumerate(types)]
     result = source.body(writer, *operands)
     symbol = f"{prefix}_{name}_{suffix}"
-    parameters = ", ".join(f"{v.type} {v.name}" for v in operands)
+    parameters = ", ".join(f"{v.type} {v}" for v in operands)
     inlining = "noinline" if source.out_of_line else "alwaysinline"
     text = "\n".join(
         [
             f"define internal {result.type} @{symbol}({parameters}) {inlining} nounwind {{",
             "entry:",
             *writer.lines,
-            f"  ret {result.type} {result.name}",
+            f"  ret {result.type} {result}",
             "}",
             "",
         ]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from ..writer import V
 from .constants import INFINITY, format_of
 from .registry import FUNCTIONS
-from .text import Value, Writer
+from .text import FunctionWriter
 
 # The bits of 1/cbrt(x) are near these less a third of the bits of x.
 CBRT_SEED = (0x54A1F400, 0x553EE80000000000)
@@ -16,12 +17,12 @@ HYPOT_SCALE = (2.0**100, 2.0**600)
 
 
 @FUNCTIONS.define("rsqrt")
-def rsqrt(b: Writer, x: Value) -> Value:
+def rsqrt(b: FunctionWriter, x: V) -> V:
     return 1.0 / b.sqrt(x)
 
 
 @FUNCTIONS.define("cbrt")
-def cbrt(b: Writer, x: Value) -> Value:
+def cbrt(b: FunctionWriter, x: V) -> V:
     """x * r^2 with r = 1/cbrt(x) from a seed and third-order steps, then a correction by the
     residual.
     """
@@ -44,17 +45,17 @@ def cbrt(b: Writer, x: Value) -> Value:
     return b.abs(x).lt(INFINITY).where(keep, x + x)
 
 
-def _third(b: Writer, bits: Value) -> Value:
+def _third(b: FunctionWriter, bits: V) -> V:
     """A third of the bits of a positive float, to within 1."""
     if b.is32:
-        wide = b.convert("zext", bits, "i64") * 0x55555556
-        return b.convert("trunc", wide.lshr(32), "i32")
-    upper = b.convert("zext", b.convert("trunc", bits.lshr(32), "i32"), "i64")
+        wide = bits.zext("i64") * 0x55555556
+        return (wide >> 32).trunc("i32")
+    upper = (bits >> 32).trunc("i32").zext("i64")
     return (upper * 0x55555556) & -(1 << 32)
 
 
 @FUNCTIONS.define("hypot", 2)
-def hypot(b: Writer, x: Value, y: Value) -> Value:
+def hypot(b: FunctionWriter, x: V, y: V) -> V:
     """sqrt(x^2 + y^2) of scaled operands; infinite if either is, even beside a NaN."""
     x, y = b.abs(x), b.abs(y)
     larger = b.intrinsic("maxnum", x, y)

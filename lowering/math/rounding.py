@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ..writer import V
 from .constants import NAN, format_of
 from .registry import FUNCTIONS
-from .text import Value, Writer
+from .text import FunctionWriter
 
 
-def _rounding(intrinsic: str) -> Callable[[Writer, Value], Value]:
-    def body(b: Writer, x: Value) -> Value:
+def _rounding(intrinsic: str) -> Callable[[FunctionWriter, V], V]:
+    def body(b: FunctionWriter, x: V) -> V:
         return b.intrinsic(intrinsic, x)
 
     return body
@@ -27,12 +28,12 @@ for _name, _intrinsic in (
 
 
 @FUNCTIONS.define("sqrt")
-def sqrt(b: Writer, x: Value) -> Value:
+def sqrt(b: FunctionWriter, x: V) -> V:
     return b.sqrt(x)
 
 
 @FUNCTIONS.define("nextafter", 2)
-def nextafter(b: Writer, x: Value, y: Value) -> Value:
+def nextafter(b: FunctionWriter, x: V, y: V) -> V:
     """The float next to x on the way to y; y itself where they are equal."""
     bits = b.bits(x)
     # Away from zero the bits grow, whatever the sign.
@@ -45,7 +46,7 @@ def nextafter(b: Writer, x: Value, y: Value) -> Value:
 
 
 @FUNCTIONS.define("ldexp", parameters=("", "i32"))
-def ldexp(b: Writer, x: Value, exponent: Value) -> Value:
+def ldexp(b: FunctionWriter, x: V, exponent: V) -> V:
     """x * 2^exponent, rounded once, in three factors, which reach from the largest float to the
     smallest.
     """
@@ -61,7 +62,7 @@ def ldexp(b: Writer, x: Value, exponent: Value) -> Value:
     return x * _power(b, b.intrinsic("smin", b.intrinsic("smax", exponent, least), most))
 
 
-def _power(b: Writer, exponent: Value) -> Value:
+def _power(b: FunctionWriter, exponent: V) -> V:
     form = format_of(b)
-    bits = exponent if b.is32 else b.convert("sext", exponent, "i64")
+    bits = exponent if b.is32 else exponent.sext("i64")
     return b.from_bits((bits << form.mantissa) + form.one)

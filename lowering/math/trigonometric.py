@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from ..writer import V
 from .constants import format_of
 from .huge import Angle, reduce_huge
 from .quotient import quotient
 from .registry import FUNCTIONS
-from .text import Value, Writer
+from .text import FunctionWriter
 
 TWO_OVER_PI = (0.6366197466850281, 0.6366197723675814)
 # Rounded down, so that all parts have one sign: the reduction then keeps the sign of a zero.
@@ -73,7 +74,7 @@ TAN = (
 )
 
 
-def sine_of_angle(b: Writer, angle: Angle, shift: Value | int = 0) -> Value:
+def sine_of_angle(b: FunctionWriter, angle: Angle, shift: V | int = 0) -> V:
     """sin(angle + shift * pi/2); -0 gives -0. What rounding r lost is not asked for."""
     r = angle.r
     square = r * r
@@ -84,11 +85,11 @@ def sine_of_angle(b: Writer, angle: Angle, shift: Value | int = 0) -> Value:
     value = (quadrant & 1).equal(0).where(sine, cosine)
     sign = (quadrant & 2) << 30
     if not b.is32:
-        sign = b.convert("zext", sign, "i64") << 32
+        sign = sign.zext("i64") << 32
     return b.from_bits(b.bits(value) ^ sign)
 
 
-def tangent_of_angle(b: Writer, angle: Angle) -> Value:
+def tangent_of_angle(b: FunctionWriter, angle: Angle) -> V:
     """tan(angle), as -1/tan(r) in odd quadrants; 0 for -0."""
     r = angle.r
     square = r * r
@@ -100,13 +101,13 @@ def tangent_of_angle(b: Writer, angle: Angle) -> Value:
     return odd.where(inverse, r + beyond)
 
 
-def reduce_moderate(b: Writer, x: Value, *, with_rest: bool = False) -> Angle:
+def reduce_moderate(b: FunctionWriter, x: V, *, with_rest: bool = False) -> Angle:
     """x modulo 2 pi for |x| up to MODERATE; what rounding r lost only `with_rest`."""
     rounder = format_of(b).rounder
     shifted = b.fma(x, b.pick(TWO_OVER_PI), rounder)
     n = shifted - rounder
     n_bits = b.bits(shifted)
-    quadrant = n_bits if b.is32 else b.convert("trunc", n_bits, "i32")
+    quadrant = n_bits if b.is32 else n_bits.trunc("i32")
     high, middle, low = b.pick(HALF_PI)
     first = b.fma(n, -high, x)  # exact
     if not with_rest:
@@ -120,39 +121,39 @@ def reduce_moderate(b: Writer, x: Value, *, with_rest: bool = False) -> Angle:
 
 
 @FUNCTIONS.define("sine_of_huge", parameters=("", "i32"), out_of_line=True)
-def sine_of_huge(b: Writer, x: Value, shift: Value) -> Value:
+def sine_of_huge(b: FunctionWriter, x: V, shift: V) -> V:
     """sin(x + shift * pi/2) for |x| > 2^16, and NaN for an infinity or a NaN."""
     return sine_of_angle(b, reduce_huge(b, x), shift)
 
 
 @FUNCTIONS.define("tangent_of_huge", out_of_line=True)
-def tangent_of_huge(b: Writer, x: Value) -> Value:
+def tangent_of_huge(b: FunctionWriter, x: V) -> V:
     """tan(x) for |x| > 2^16, and NaN for an infinity or a NaN."""
     return tangent_of_angle(b, reduce_huge(b, x))
 
 
-def _is_huge(b: Writer, x: Value) -> Value:
+def _is_huge(b: FunctionWriter, x: V) -> V:
     return b.abs(x).gt(b.pick(MODERATE))
 
 
-def _sine(b: Writer, x: Value, shift: int) -> Value:
+def _sine(b: FunctionWriter, x: V, shift: int) -> V:
     moderate = sine_of_angle(b, reduce_moderate(b, x), shift)
     slow = b.value(shift, "i32")
-    return b.rarely(_is_huge(b, x), moderate, lambda: b.call("sine_of_huge", x, slow))
+    return b.rarely(_is_huge(b, x), moderate, lambda: b.function("sine_of_huge", x, slow))
 
 
 @FUNCTIONS.define("sin")
-def sin(b: Writer, x: Value) -> Value:
+def sin(b: FunctionWriter, x: V) -> V:
     return _sine(b, x, 0)
 
 
 @FUNCTIONS.define("cos")
-def cos(b: Writer, x: Value) -> Value:
+def cos(b: FunctionWriter, x: V) -> V:
     return _sine(b, x, 1)
 
 
 @FUNCTIONS.define("tan")
-def tan(b: Writer, x: Value) -> Value:
+def tan(b: FunctionWriter, x: V) -> V:
     tangent = tangent_of_angle(b, reduce_moderate(b, x, with_rest=b.is32))
     moderate = x.equal(0.0).where(x, tangent)  # -0 stays
-    return b.rarely(_is_huge(b, x), moderate, lambda: b.call("tangent_of_huge", x))
+    return b.rarely(_is_huge(b, x), moderate, lambda: b.function("tangent_of_huge", x))

@@ -9,66 +9,50 @@ from kernel_dsl.ops.cluster import AsyncStoreSmem, PeerRef
 from kernel_dsl.ops.copy import CopyGmemToSmem
 from kernel_dsl.ops.ref import AllocBarrier
 
-from ..context import Buffer, Context, Rules
-from .access import pack, split_access
-from .starts import index32
+from ..context import Buffer, Context
+from ..writer import V, address
+from .access import listed, words_of
 from .sync import barrier_address
 from .tiled import make_place
 
 
 def lower_peer_ref(ctx: Context, op: PeerRef) -> None:
     own = ctx.buffers[op.ref]
-    rank = ctx.rank_of({p: index32(ctx, v) for p, v in zip(op.axes, op.indices, strict=True)})
+    rank = ctx.rank_of({p: ctx.index(v) for p, v in zip(op.axes, op.indices, strict=True)})
     ctx.buffers[op.result] = Buffer(_map(ctx, own.address, rank), own.strides, remote=True)
 
 
-def _map(ctx: Context, address: str, rank: str) -> str:
-    args = [("i32", address), ("i32", rank)]
-    (mapped,) = ctx.e.asm("mapa.shared::cluster.u32 $0, $1, $2;", "=r,r,r", args, ["i32"], sideeffect=False)
-    return mapped
+def _map(ctx: Context, address: V, rank: V) -> V:
+    return ctx.e.ptx("mapa.shared::cluster.u32 $0, $1, $2;", address, rank, results=["i32"], pure=True)[0]
 
 
 def lower_async_store(ctx: Context, op: AsyncStoreSmem) -> None:
     e = ctx.e
     layout = layout_of(op.x)
     dtype = op.ref.type.dtype
-    rank = ctx.rank_of({op.axis: index32(ctx, op.block)})
+    rank = ctx.rank_of({op.axis: ctx.index(op.block)})
     own = ctx.buffers[op.ref]
     barrier = _map(ctx, barrier_address(ctx, op.barrier, op.index), rank)
     total = prod(op.view.shape) * dtype.itemsize
-    bytes_ = e.pre(f"select i1 {ctx.first_lane()}, i32 {total}, i32 0")
-    e.do("call void @llvm.nvvm.bar.warp.sync(i32 -1) #0")
+    bytes_ = ctx.first_lane().once.where(total, 0, "i32")
+    ctx.sync_warp()
     text = "@$2 mbarrier.arrive.expect_tx.release.cluster.shared::cluster.b64 _, [$0], $1;"
-    e.asm(text, "r,r,b,~{memory}", [("i32", barrier), ("i32", bytes_), ("i1", ctx.warp_leader())])
+    e.ptx(text, barrier, bytes_, ctx.warp_leader())
     buffer = Buffer(_map(ctx, own.address, rank), own.strides, remote=True)
     place = make_place(ctx, op.ref.type, buffer, op.view, layout, op.offsets)
     names = ctx.regs(op.x)
     owner = ctx.owner(layout)
-    width = place.width(op.access)
-    for group in place.groups(width, op.access.minor):
+    for group in place.groups(place.width(op.access), op.access.minor):
         coord = layout.register_coords[group[0]]
         predicate = e.both(owner, place.padding(coord))
         if predicate == "false":
             continue
-        part, parts = split_access(dtype.itemsize, width)
-        per = max(part // dtype.itemsize, 1)
-        words = [pack(ctx, [names[i] for i in group[j : j + per]], dtype, part) for j in range(0, width, per)]
-        bits = part * 8
-        letter = "l" if bits == 64 else "r"
-        value = ", ".join(f"${i + 2}" for i in range(parts))
-        value = f"{{{value}}}" if parts > 1 else value
+        words, kind = words_of(ctx, [names[i] for i in group], dtype)
         base, constant = place.address(coord)
-        where = f"[$0+{constant}]" if constant else "[$0]"
-        args = [("i32", base), ("i32", barrier), *[(f"i{bits}", w) for w in words]]
-        constraints = ["r", "r"] + [letter] * parts
-        guard = ""
-        if predicate is not None:
-            guard = f"@${len(args)} "
-            args.append(("i1", predicate))
-            constraints.append("b")
-        vec = f".v{parts}" if parts > 1 else ""
-        text = f"{guard}st.async.shared::cluster.mbarrier::complete_tx::bytes{vec}.b{bits} {where}, {value}, [$1];"
-        e.asm(text, ",".join(constraints) + ",~{memory}", args)
+        vec = f".v{len(words)}" if len(words) > 1 else ""
+        store = f"st.async.shared::cluster.mbarrier::complete_tx::bytes{vec}.{kind}"
+        text = f"{store} {address(0, constant)}, {listed(2, len(words))}, [$1];"
+        e.ptx(text, base, barrier, *words, when=predicate)
 
 
 def _reaches(op: Op, peers: set[Value]) -> bool:
@@ -120,4 +104,4 @@ def lower_body(ctx: Context) -> None:
     e.do(wait)
 
 
-RULES: Rules = {PeerRef: lower_peer_ref, AsyncStoreSmem: lower_async_store}
+RULES = {PeerRef: lower_peer_ref, AsyncStoreSmem: lower_async_store}

@@ -7,30 +7,28 @@ from kernel_dsl.dtypes import DType
 from kernel_dsl.layout import LANE_BITS, Layout
 
 from ..context import Context
-from ..emit import Regs, literal, llvm_type
-from .reduce import shuffle_index, shuffle_xor
+from ..writer import Regs, V
+from .reduce import shuffle
 
 
 class _Registers:
     """Registers by the values of their bits, while bits come and go."""
 
-    def __init__(self, ctx: Context, names: dict[frozenset[ElementBit], str], dtype: DType) -> None:
+    def __init__(self, ctx: Context, names: dict[frozenset[ElementBit], V]) -> None:
         self.ctx = ctx
         self.names = names  # by the bits that are set; what is not there is not needed
-        self.dtype = dtype
 
-    def split(self, bit: ElementBit) -> list[tuple[frozenset[ElementBit], str | None, str | None]]:
+    def split(self, bit: ElementBit) -> list[tuple[frozenset[ElementBit], V | None, V | None]]:
         """(the other bits, the register without the bit, the register with it) for each pair."""
         keys = {k - {bit}: None for k in self.names}
         return [(k, self.names.get(k), self.names.get(k | {bit})) for k in keys]
 
-    def choose(self, predicate: str, yes: str | None, no: str | None) -> str:
+    def choose(self, predicate: V, yes: V | None, no: V | None) -> V:
         if yes is None or no is None or yes == no:
             name = yes if yes is not None else no
             assert name is not None
             return name
-        t = llvm_type(self.dtype)
-        return self.ctx.e.v(f"select i1 {predicate}, {t} {yes}, {t} {no}")
+        return predicate.where(yes, no)
 
     def select(self, bit: ElementBit, position: int) -> None:
         """The bit leaves the registers: each lane keeps those of its own bit `position` of the thread number."""
@@ -40,9 +38,9 @@ class _Registers:
     def swap(self, gone: ElementBit, come: ElementBit, position: int) -> None:
         """A register bit changes places with a lane bit: one shuffle for two registers."""
         mine = lane_bit(self.ctx, position)
-        made: dict[frozenset[ElementBit], str] = {}
+        made: dict[frozenset[ElementBit], V] = {}
         for key, zero, one in self.split(gone):
-            got = shuffle_xor(self.ctx, self.choose(mine, zero, one), 1 << position, self.dtype)
+            got = shuffle(self.ctx, self.choose(mine, zero, one), "bfly", 1 << position)
             made[key] = self.choose(mine, got, zero)
             made[key | {come}] = self.choose(mine, one, got)
         self.names = made
@@ -57,30 +55,25 @@ class _Registers:
         fixed &= ~found.old.idle
         terms = [(i, 1 << i) for i in range(LANE_BITS) if fixed >> i & 1]
         terms += [(new, 1 << old) for old, new in found.source.items()]
-        base = self.ctx.lane_sum(sorted(terms)) if len({i for i, _ in terms}) == len(terms) else _sum(self.ctx, terms)
-        made: dict[frozenset[ElementBit], str] = {}
+        if len({i for i, _ in terms}) == len(terms):
+            base = self.ctx.lane_sum(terms)
+        else:  # a bit of the thread number counts twice
+            base = self.ctx.e.i32(0)
+            for term in terms:
+                base = base.once + self.ctx.lane_sum([term])
+        made: dict[frozenset[ElementBit], V] = {}
         for number in range(1 << len(found.to_reg)):
             chosen = [b for i, b in enumerate(found.to_reg) if number >> i & 1]
             extra = sum(1 << found.lanes.index(b) for b in chosen)
-            lane = self.ctx.e.pre(f"or i32 {base}, {extra}") if extra else base
+            lane = base.once | extra if extra else base
             for key, name in self.names.items():
-                made[key | set(chosen)] = shuffle_index(self.ctx, name, lane, self.dtype)
+                made[key | set(chosen)] = shuffle(self.ctx, name, "idx", lane)
         self.names = made
 
 
-def _sum(ctx: Context, terms: list[tuple[int, int]]) -> str:
-    """`lane_sum` where a bit of the thread number counts twice."""
-    total = "0"
-    for term in terms:
-        part = ctx.lane_sum([term])
-        total = part if total == "0" else ctx.e.pre(f"add i32 {total}, {part}")
-    return total
-
-
-def lane_bit(ctx: Context, position: int) -> str:
+def lane_bit(ctx: Context, position: int) -> V:
     """Whether a bit of the thread number within the warpgroup is set."""
-    masked = ctx.e.pre(f"and i32 {ctx.local_thread()}, {1 << position}")
-    return ctx.e.pre(f"icmp ne i32 {masked}, 0")
+    return (ctx.local_thread().once & 1 << position).once.differs(0)
 
 
 def _keys(layout: Layout, shape: tuple[int, ...]) -> list[frozenset[ElementBit] | None]:
@@ -97,7 +90,7 @@ def _keys(layout: Layout, shape: tuple[int, ...]) -> list[frozenset[ElementBit] 
 def convert_in_warps(ctx: Context, names: Regs, dtype: DType, shape: tuple[int, ...], found: Plan) -> Regs:
     """Emit a plan. Registers that lie past the shape come out as zeros."""
     held = {k: n for k, n in zip(_keys(found.old_layout, shape), names, strict=True) if k is not None}
-    registers = _Registers(ctx, held, dtype)
+    registers = _Registers(ctx, held)
     for bit, position in found.to_warp:
         registers.select(bit, LANE_BITS + position)
     for gone, come, position in found.swaps:
@@ -107,6 +100,6 @@ def convert_in_warps(ctx: Context, names: Regs, dtype: DType, shape: tuple[int, 
     for bit, position in found.to_lane:
         registers.select(bit, position)
     return [
-        literal(0, dtype) if key is None or key not in registers.names else registers.names[key]
+        ctx.e.literal(0, dtype) if key is None or key not in registers.names else registers.names[key]
         for key in _keys(found.new_layout, shape)
     ]

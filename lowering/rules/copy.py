@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
 from kernel_dsl import dtypes as dt
@@ -26,12 +26,12 @@ from kernel_dsl.target import Feature
 from kernel_dsl.tma import Start, Way, innermost_start, period
 from kernel_dsl.transforms import storage_of
 
-from ..context import Context, Rules
+from ..context import Context
+from ..writer import Regs, V
 from . import boxes
-from .access import index64
 from .boxes import Cut, Refuse
 from .cp_async import copy_by_lanes, store_by_lanes, wait_lanes
-from .starts import Window, corner, gmem_address, index32, plus, smem_start
+from .starts import Window, corner, gmem_address, smem_start
 from .sync import barrier_address
 
 # CUTLASS and the PTX ISA (createpolicy) agree on these encodings of fractional policies with fraction 1.0
@@ -45,28 +45,22 @@ _POLICIES = {
 Ways = tuple[Callable[[], None], Callable[[], None]]  # how a copy is done: by TMA, by the lanes
 
 
-def _elected_block(ctx: Context, predicate: Value | None, body: object) -> None:
-    """Run `body` in the warpgroup's first lane, where the predicate holds."""
-    e = ctx.e
-    go = e.both(ctx.first_lane(), None if predicate is None else ctx.scalar(predicate))
-    yes, end = e.label(), e.label()
-    e.branch(go or "true", yes, end)
-    e.begin(yes)
-    body()  # type: ignore[operator]
-    e.jump(end)
-    e.begin(end)
-
-
-def _hint(hint: str, place: int) -> tuple[str, str, str, list[tuple[str, str]]]:
-    """(modifier, operand text, constraint, argument) of a cache policy."""
+def _hint(ctx: Context, hint: str, place: int) -> tuple[str, str, Regs]:
+    """(modifier, operand text, argument) of a cache policy."""
     if not hint:
-        return "", "", "", []
-    return ".L2::cache_hint", f", ${place}", ",l", [("i64", str(_POLICIES[hint]))]
+        return "", "", []
+    return ".L2::cache_hint", f", ${place}", [ctx.e.i64(_POLICIES[hint])]
 
 
-def _coordinates(ctx: Context, start: list[str], pieces: Cut, box: boxes.Box) -> list[str]:
+def _elected(ctx: Context, predicate: Value | None, body: Callable[[], None]) -> None:
+    """Run `body` in the warpgroup's first lane, where the predicate holds."""
+    go = ctx.e.all(ctx.first_lane(), None if predicate is None else ctx.scalar(predicate))
+    ctx.e.only_where(go, body)
+
+
+def _coordinates(start: Regs, pieces: Cut, box: boxes.Box) -> Regs:
     """A box's coordinates, innermost first."""
-    return [plus(ctx, start[axis], box.start[axis]) for axis in reversed(pieces.order)]
+    return [start[axis] + box.start[axis] for axis in reversed(pieces.order)]
 
 
 # --- GMEM to SMEM --------------------------------------------------------------------------------
@@ -87,16 +81,15 @@ def _either_way(ctx: Context, start: Start | None, view: View, offsets: Sequence
         return
     e = ctx.e
     value = view.moving(offsets)[start.axis]
-    good: str | None = None
+    good: V | None = None
     if not start.aligned:
-        low = e.v(f"and i32 {plus(ctx, index32(ctx, value), start.static)}, {start.unit - 1}")
-        good = e.v(f"icmp eq i32 {low}, 0")
+        good = (ctx.index(value) + start.static & start.unit - 1).equal(0)
     if start.least is not None:
-        good = e.both(good, e.v(f"icmp sge i64 {index64(ctx, value)}, {start.least - start.static}"))
+        good = e.both(good, ctx.index(value, "i64").ge(start.least - start.static))
     if start.most is not None:
-        good = e.both(good, e.v(f"icmp sle i64 {index64(ctx, value)}, {start.most - start.static}"))
+        good = e.both(good, ctx.index(value, "i64").le(start.most - start.static))
     yes, no, end = e.label(), e.label(), e.label()
-    e.branch(good or "true", yes, no)
+    e.branch(e.all(good), yes, no)
     for label, way_ in ((yes, tensor), (no, lanes)):
         e.begin(label)
         way_()
@@ -125,17 +118,14 @@ def _load(ctx: Context, op: CopyGmemToSmem) -> None:
     barrier = barrier_address(ctx, op.barrier, op.index)
     total = prod(d.size for d in op.src_view.dims) * array.dtype.itemsize
     # every warp arrives, the first one with the bytes: the phase can't end before all its lanes are here
-    first = ctx.warp_leader()
-    predicate = first if op.predicate is None else ctx.e.v(f"and i1 {first}, {ctx.scalar(op.predicate)}")
-    bytes_ = ctx.e.pre(f"select i1 {ctx.first_lane()}, i32 {total}, i32 0")
+    predicate = ctx.e.all(ctx.warp_leader(), None if op.predicate is None else ctx.scalar(op.predicate))
+    bytes_ = ctx.first_lane().once.where(total, 0, "i32")
     if ctx.warp_level:  # the one warp arrives for all four
-        args = [("i32", barrier), ("i1", predicate)]
-        others = "{ .reg .b64 state; @$1 mbarrier.arrive.shared::cta.b64 state, [$0], 3; }"
-        ctx.e.asm(others, "r,b,~{memory}", args)
+        ctx.e.ptx("{ .reg .b64 state; @$1 mbarrier.arrive.shared::cta.b64 state, [$0], 3; }", barrier, predicate)
     text = "{ .reg .b64 state; @$2 mbarrier.arrive.expect_tx.shared::cta.b64 state, [$0], $1; }"
-    ctx.e.asm(text, "r,r,b,~{memory}", [("i32", barrier), ("i32", bytes_), ("i1", predicate)])
+    ctx.e.ptx(text, barrier, bytes_, predicate)
     if _bulk(op, not op.src_view.masked, refuse):
-        _elected_block(ctx, op.predicate, lambda: _bulk_load(ctx, op, barrier, total))
+        _elected(ctx, op.predicate, lambda: _bulk_load(ctx, op, barrier, total))
         return
     boxes.check_array(array, refuse)
     _check_launched(ctx, op.src, refuse)
@@ -149,33 +139,31 @@ def _load(ctx: Context, op: CopyGmemToSmem) -> None:
     def issue() -> None:
         start = corner(ctx, array, op.src_view, op.src_offsets, window, refuse)
         address = smem_start(ctx, op.dst, op.dst_view, op.dst_offsets)
-        if part.mask:
-            start[part.axis] = ctx.e.v(f"add i32 {start[part.axis]}, {part.array_offset}")
-            address = ctx.e.v(f"add i32 {address}, {part.smem_offset}")
+        if part.mask is not None:
+            start[part.axis] = start[part.axis].plus(part.array_offset)
+            address = address.plus(part.smem_offset)
         for box in pieces.boxes:
             number = ctx.array_number(op.src)
             param = boxes.tensor_map(number, array, pieces, box, type.swizzle, fill, window)
-            _tensor_load(
-                ctx, op, param, _coordinates(ctx, start, pieces, box), plus(ctx, address, box.smem), barrier, part
-            )
+            _tensor_load(ctx, op, param, _coordinates(start, pieces, box), address + box.smem, barrier, part)
 
-    _elected_block(ctx, op.predicate, issue)
+    _elected(ctx, op.predicate, issue)
 
 
+@dataclass
 class _Part:
-    """What this block loads of a multicast copy: all of it without one."""
+    """What this block loads of a multicast copy: all of it without one. `mask`: the blocks that get it."""
 
-    def __init__(self, dims: list[boxes.Dim]) -> None:
-        self.dims = dims
-        self.mask = ""
-        self.axis = 0
-        self.array_offset = ""
-        self.smem_offset = ""
+    dims: list[boxes.Dim]
+    axis: int
+    array_offset: V
+    smem_offset: V
+    mask: V | None = None
 
 
 def _part(ctx: Context, op: CopyGmemToSmem, dims: list[boxes.Dim], refuse: Refuse) -> _Part:
     """Split a multicast along its outermost dimension that the blocks can share evenly."""
-    part = _Part(dims)
+    part = _Part(dims, 0, ctx.e.i32(0), ctx.e.i32(0))
     count = prod(ctx.ir.cluster[p].size for p in op.multicast)
     if count == 1:
         return part
@@ -195,8 +183,8 @@ def _part(ctx: Context, op: CopyGmemToSmem, dims: list[boxes.Dim], refuse: Refus
         rank = ctx.cluster_linear(op.multicast)
         part.dims = [boxes.Dim(d.array, d.buffer, share) if i == number else x for i, x in enumerate(dims)]
         part.axis = d.array
-        part.array_offset = ctx.e.pre(f"mul i32 {rank}, {share}")
-        part.smem_offset = ctx.e.pre(f"mul i32 {rank}, {share * stride * op.src.type.dtype.itemsize}")
+        part.array_offset = rank.once.times(share)
+        part.smem_offset = rank.once.times(share * stride * op.src.type.dtype.itemsize)
         part.mask = ctx.cluster_mask(op.multicast)
         return part
     why = f"each of the {count} blocks loads a part, and no dimension splits into {count} parts of whole tiles"
@@ -211,23 +199,19 @@ def _check_launched(ctx: Context, ref: Value, refuse: Refuse) -> None:
 
 
 def _tensor_load(
-    ctx: Context, op: CopyGmemToSmem, param: TensorMapParam, coords: list[str], address: str, barrier: str, part: _Part
+    ctx: Context, op: CopyGmemToSmem, param: TensorMapParam, coords: Regs, address: V, barrier: V, part: _Part
 ) -> None:
     rank = len(coords)
     names = ", ".join(f"${i + 3}" for i in range(rank))
-    args = [("i32", address), ("i64", ctx.tensor_map(param)), ("i32", barrier)]
-    args += [("i32", c) for c in coords]
-    constraints = "r,l,r" + ",r" * rank
+    args = [address, ctx.tensor_map(param), barrier, *coords]
     text = f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
     tail = ""
-    if part.mask:
+    if part.mask is not None:
         text += ".multicast::cluster"
         tail = f", ${len(args)}"
-        args.append(("i16", part.mask))
-        constraints += ",h"
-    modifier, operand, constraint, extra = _hint(op.hint, len(args))
-    text += f"{modifier} [$0], [$1, {{{names}}}], [$2]{tail}{operand};"
-    ctx.e.asm(text, constraints + constraint + ",~{memory}", args + extra)
+        args.append(part.mask)
+    modifier, operand, extra = _hint(ctx, op.hint, len(args))
+    ctx.e.ptx(f"{text}{modifier} [$0], [$1, {{{names}}}], [$2]{tail}{operand};", *args, *extra)
 
 
 def _bulk(op: CopyGmemToSmem, in_bounds: bool, refuse: Refuse) -> bool:
@@ -261,13 +245,12 @@ def _aligned_run(array: RefType, view: View, offsets: Sequence[Value]) -> bool:
     return True
 
 
-def _bulk_load(ctx: Context, op: CopyGmemToSmem, barrier: str, total: int) -> None:
+def _bulk_load(ctx: Context, op: CopyGmemToSmem, barrier: V, total: int) -> None:
     source = gmem_address(ctx, op.src, op.src_view, op.src_offsets)
     target = smem_start(ctx, op.dst, op.dst_view, op.dst_offsets)
-    modifier, operand, constraint, extra = _hint(op.hint, 4)
+    modifier, operand, extra = _hint(ctx, op.hint, 4)
     text = f"cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes{modifier} [$0], [$1], $2, [$3]{operand};"
-    args = [("i32", target), ("i64", source), ("i32", str(total)), ("i32", barrier)]
-    ctx.e.asm(text, f"r,l,r,r{constraint},~{{memory}}", args + extra)
+    ctx.e.ptx(text, target, source, ctx.e.i32(total), barrier, *extra)
 
 
 # --- SMEM to GMEM --------------------------------------------------------------------------------
@@ -309,32 +292,31 @@ def _store(ctx: Context, op: CopySmemToGmem) -> None:
             for box in pieces.boxes:
                 number = ctx.array_number(op.dst)
                 param = boxes.tensor_map(number, array, pieces, box, type.swizzle, OobFill.ZEROS, window)
-                _tensor_store(ctx, op, param, _coordinates(ctx, start, pieces, box), plus(ctx, source, box.smem))
+                _tensor_store(ctx, op, param, _coordinates(start, pieces, box), source + box.smem)
         if op.commit:
-            ctx.e.asm("cp.async.bulk.commit_group;", "~{memory}")
+            ctx.e.ptx("cp.async.bulk.commit_group;")
 
-    _elected_block(ctx, op.predicate, issue)
+    _elected(ctx, op.predicate, issue)
 
 
-def _tensor_store(ctx: Context, op: CopySmemToGmem, param: TensorMapParam, coords: list[str], address: str) -> None:
+def _tensor_store(ctx: Context, op: CopySmemToGmem, param: TensorMapParam, coords: Regs, address: V) -> None:
     if op.reduction == "add" and param.dtype == dt.int64:
         param = replace(param, dtype=dt.uint64)  # PTX ISA 9.7.9.27.3: sums are of .u64 only, and the bits are the same
     rank = len(coords)
     names = ", ".join(f"${i + 2}" for i in range(rank))
-    args = [("i32", address), ("i64", ctx.tensor_map(param)), *[("i32", c) for c in coords]]
-    modifier, operand, constraint, extra = _hint(op.hint, len(args))
+    modifier, operand, extra = _hint(ctx, op.hint, 2 + rank)
     word = "cp.reduce.async.bulk" if op.reduction else "cp.async.bulk"
     how = f".{op.reduction}" if op.reduction else ""
     text = f"{word}.tensor.{rank}d.global.shared::cta{how}.tile.bulk_group{modifier} [$1, {{{names}}}], [$0]{operand};"
-    ctx.e.asm(text, "r,l" + ",r" * rank + constraint + ",~{memory}", args + extra)
+    ctx.e.ptx(text, address, ctx.tensor_map(param), *coords, *extra)
 
 
-def _bulk_store(ctx: Context, op: CopySmemToGmem, source: str) -> None:
+def _bulk_store(ctx: Context, op: CopySmemToGmem, source: V) -> None:
     target = gmem_address(ctx, op.dst, op.dst_view, op.dst_offsets)
     total = prod(d.size for d in op.dst_view.dims) * op.dst.type.dtype.itemsize
-    modifier, operand, constraint, extra = _hint(op.hint, 3)
+    modifier, operand, extra = _hint(ctx, op.hint, 3)
     text = f"cp.async.bulk.global.shared::cta.bulk_group{modifier} [$0], [$1], $2{operand};"
-    ctx.e.asm(text, f"l,r,r{constraint},~{{memory}}", [("i64", target), ("i32", source), ("i32", str(total)), *extra])
+    ctx.e.ptx(text, target, source, ctx.e.i32(total), *extra)
 
 
 # --- fences, groups, waits -----------------------------------------------------------------------
@@ -365,31 +347,29 @@ def lower_prefetch(ctx: Context, op: Prefetch) -> None:
     def issue() -> None:
         start = corner(ctx, array, op.src_view, op.src_offsets, {}, refuse)
         if not first.aligned:
-            start[-1] = ctx.e.v(f"and i32 {start[-1]}, {-first.unit}")
+            start[-1] = start[-1] & -first.unit
         param = boxes.tensor_map(ctx.array_number(op.src), array, pieces, box, Swizzle.NONE, OobFill.ZEROS, {})
         for part in itertools.product(*(range(0, sizes.get(a, 1), n) for a, n in zip(order, extents, strict=True))):
-            coords = _coordinates(ctx, start, pieces, boxes.Box(extents, part, 0))
+            coords = _coordinates(start, pieces, boxes.Box(extents, part, 0))
             names = ", ".join(f"${i + 1}" for i in range(len(coords)))
             text = f"cp.async.bulk.prefetch.tensor.{len(coords)}d.L2.global.tile [$0, {{{names}}}];"
-            args = [("i64", ctx.tensor_map(param)), *[("i32", c) for c in coords]]
-            ctx.e.asm(text, "l" + ",r" * len(coords) + ",~{memory}", args)
+            ctx.e.ptx(text, ctx.tensor_map(param), *coords)
 
-    _elected_block(ctx, op.predicate, issue)
+    _elected(ctx, op.predicate, issue)
 
 
 def lower_commit_smem(ctx: Context, op: CommitSmem) -> None:
-    ctx.e.asm("fence.proxy.async.shared::cta;", "~{memory}")
+    ctx.e.ptx("fence.proxy.async.shared::cta;")
     ctx.sync()
 
 
 def lower_commit_group(ctx: Context, op: CommitGroup | CopySmemToGmem) -> None:
-    text = "@$0 cp.async.bulk.commit_group;"
-    ctx.e.asm(text, "b,~{memory}", [("i1", ctx.first_lane())])
+    ctx.e.ptx("cp.async.bulk.commit_group;", when=ctx.first_lane())
 
 
 def lower_wait_smem_to_gmem(ctx: Context, op: WaitSmemToGmem) -> None:
     # groups belong to the lane that issued the copies; the others have none and learn of it at the barrier
-    ctx.e.asm(f"cp.async.bulk.wait_group{'.read' if op.read_only else ''} {op.pending};", "~{memory}")
+    ctx.e.ptx(f"cp.async.bulk.wait_group{'.read' if op.read_only else ''} {op.pending};")
     ctx.sync()
 
 
@@ -397,7 +377,7 @@ def lower_wait_gmem_to_smem(ctx: Context, op: WaitGmemToSmem) -> None:
     wait_lanes(ctx, op.pending)
 
 
-RULES: Rules = {
+RULES = {
     CopyGmemToSmem: lower_gmem_to_smem,
     CopySmemToGmem: lower_smem_to_gmem,
     Prefetch: lower_prefetch,

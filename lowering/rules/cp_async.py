@@ -14,7 +14,6 @@ from kernel_dsl.ops.copy import CopyGmemToSmem, CopySmemToGmem, OOBFillMode
 from kernel_dsl.refs import Access, Ref, View
 
 from ..context import Context
-from ..emit import literal
 from .access import Place, emit_load, emit_store
 from .sync import arrive, barrier_address
 from .tiled import make_place
@@ -78,8 +77,8 @@ def copy_by_lanes(ctx: Context, op: CopyGmemToSmem, fenced: bool = False) -> Non
             continue
         bounded = source.bounds(coord)
         if bounded is not None and op.oob is OOBFillMode.NANS:
-            outside = ctx.e.both(predicate, ctx.e.v(f"xor i1 {bounded}, true"))
-            filling = [literal(nan, array.dtype)] * width
+            outside = ctx.e.both(predicate, ~bounded)
+            filling = [ctx.e.literal(nan, array.dtype)] * width
             emit_store(ctx, "shared", target.address(coord), array.dtype, filling, outside)
             predicate, bounded = ctx.e.both(predicate, bounded), None
         if size < LEAST:
@@ -90,22 +89,13 @@ def copy_by_lanes(ctx: Context, op: CopyGmemToSmem, fenced: bool = False) -> Non
             continue
         to, to_constant = target.address(coord)
         at, at_constant = source.address(coord)
-        args = [("i32", to), ("i64", at)]
-        constraints = "r,l"
-        tail = ""
-        if bounded is not None:  # a source size of 0 writes zeros (PTX ISA, cp.async: 'ignore-src')
-            args.append(("i32", ctx.e.v(f"select i1 {bounded}, i32 {size}, i32 0")))
-            constraints += ",r"
-            tail = ", $2"
-        prefix = ""
-        if predicate is not None:
-            prefix = f"@${len(args)} "
-            args.append(("i1", predicate))
-            constraints += ",b"
-        text = f"{prefix}cp.async.{cache}.shared.global [$0+{to_constant}], [$1+{at_constant}], {size}{tail};"
-        ctx.e.asm(text, constraints + ",~{memory}", args)
+        # a source size of 0 writes zeros (PTX ISA, cp.async: 'ignore-src')
+        taken = [] if bounded is None else [bounded.where(size, 0, "i32")]
+        tail = ", $2" if taken else ""
+        text = f"cp.async.{cache}.shared.global [$0+{to_constant}], [$1+{at_constant}], {size}{tail};"
+        ctx.e.ptx(text, to, at, *taken, when=predicate)
     if op.barrier is None:
-        ctx.e.asm("cp.async.commit_group;", "~{memory}")
+        ctx.e.ptx("cp.async.commit_group;")
         return
     assert op.index is not None
     address = barrier_address(ctx, op.barrier, op.index)
@@ -113,16 +103,11 @@ def copy_by_lanes(ctx: Context, op: CopyGmemToSmem, fenced: bool = False) -> Non
         pass
     elif fenced:
         if size >= LEAST:
-            ctx.e.asm("cp.async.wait_all;", "~{memory}")
-        ctx.e.asm("fence.proxy.async.shared::cta;", "~{memory}")
+            ctx.e.ptx("cp.async.wait_all;")
+        ctx.e.ptx("fence.proxy.async.shared::cta;")
     elif size >= LEAST:
         # each lane's copies hold the phase open until they are done; then the warps arrive as for any other arrival
-        text = "cp.async.mbarrier.arrive.shared.b64 [$0];"
-        args = [("i32", address)]
-        if guard is not None:
-            text = "@$1 " + text
-            args.append(("i1", guard))
-        ctx.e.asm(text, "r,b,~{memory}" if guard is not None else "r,~{memory}", args)
+        ctx.e.ptx("cp.async.mbarrier.arrive.shared.b64 [$0];", address, when=guard)
     arrive(ctx, op.barrier, address, op.predicate, own=True)
 
 
@@ -140,13 +125,12 @@ def store_by_lanes(ctx: Context, op: CopySmemToGmem) -> None:
             names = emit_load(ctx, "shared", source.address(coord), dtype, width, predicate, pure=False)
             emit_store(ctx, "global", target.address(coord), dtype, names, predicate)
     # a tensor copy may load it next: the lanes' stores were made through the generic proxy
-    ctx.e.asm("fence.proxy.async;", "~{memory}")
+    ctx.e.ptx("fence.proxy.async;")
     if op.commit:
-        last = ctx.e.both(ctx.first_lane(), guard)
-        ctx.e.asm("@$0 cp.async.bulk.commit_group;", "b,~{memory}", [("i1", last or "true")])
+        ctx.e.ptx("cp.async.bulk.commit_group;", when=ctx.e.all(ctx.first_lane(), guard))
 
 
 def wait_lanes(ctx: Context, pending: int) -> None:
     """Wait for this warpgroup's cp.async groups; all lanes then see what any of them copied."""
-    ctx.e.asm(f"cp.async.wait_group {pending};", "~{memory}")
+    ctx.e.ptx(f"cp.async.wait_group {pending};")
     ctx.sync()

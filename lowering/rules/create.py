@@ -7,40 +7,30 @@ from kernel_dsl.dtypes import DType
 from kernel_dsl.ir import layout_of
 from kernel_dsl.ops.create import Iota
 
-from ..context import Context, Rules
-from ..emit import Regs, literal, llvm_type
+from ..context import Context
+from ..llvm_types import llvm_type
+from ..writer import V
 from .cast import convert
 
 
 def lower_iota(ctx: Context, op: Iota) -> None:
     layout = layout_of(op.result)
-    e = ctx.e
     lane = ctx.lane_coord(layout, op.dim)
-    t = llvm_type(op.dtype)
-    out: Regs = []
-    made: dict[int, str] = {}
+    made: dict[int, V] = {}
     for coord in layout.register_coords:
         share = coord[op.dim]
         if share not in made:
-            index = e.pre(f"add i32 {lane}, {share}") if share else lane
-            made[share] = _as_dtype(ctx, index, op.dtype, t)
-        out.append(made[share])
-    ctx.values[op.result] = out
+            made[share] = _as_dtype(ctx, lane.once.plus(share) if share else lane, op.dtype)
+    ctx.values[op.result] = [made[coord[op.dim]] for coord in layout.register_coords]
 
 
-def _as_dtype(ctx: Context, index: str, dtype: DType, t: str) -> str:
-    e = ctx.e
-    if dtype.is_float:
-        if index.isdigit():
-            return literal(int(index), dtype)
-        if dtype.bits < 32:
-            return convert(ctx, e.v(f"sitofp i32 {index} to float"), dt.float32, dtype, saturate=False)
-        return e.v(f"sitofp i32 {index} to {t}")
-    if index.isdigit():
-        return literal(int(index) & ((1 << dtype.bits) - 1), dtype)
-    if dtype.bits == 32:
-        return index
-    return e.v(f"zext i32 {index} to i64" if dtype.bits == 64 else f"trunc i32 {index} to {t}")
+def _as_dtype(ctx: Context, index: V, dtype: DType) -> V:
+    known = index.constant
+    if known is not None:
+        return ctx.e.literal(known if dtype.is_float else known & ((1 << dtype.bits) - 1), dtype)
+    if dtype.is_float and dtype.bits < 32:
+        return convert(ctx, index.to("sitofp", "float"), dt.float32, dtype, saturate=False)
+    return index.to("sitofp", llvm_type(dtype)) if dtype.is_float else index.resized(llvm_type(dtype), signed=False)
 
 
-RULES: Rules = {Iota: lower_iota}
+RULES = {Iota: lower_iota}

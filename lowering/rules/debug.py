@@ -6,18 +6,15 @@ from kernel_dsl.dtypes import DType
 from kernel_dsl.ir import layout_of
 from kernel_dsl.ops.debug import DebugCheck, DebugPrint
 
-from ..context import Context, Rules
-from ..emit import llvm_type
+from ..context import Context
+from ..writer import Regs, V
 from .access import inside
 
 
-def _text(ctx: Context, text: str) -> str:
+def _text(ctx: Context, text: str) -> V:
     """The generic address of a constant string."""
-    data = text.encode() + b"\0"
-    name = f"@text_{len(ctx.constants)}"
-    body = "".join(f"\\{b:02X}" for b in data)
-    ctx.constants.append(f'{name} = internal addrspace(1) constant [{len(data)} x i8] c"{body}", align 1')
-    return ctx.e.pre(f"addrspacecast ptr addrspace(1) {name} to ptr")
+    name = ctx.text(text.encode() + b"\0")
+    return ctx.e.pre(f"addrspacecast ptr addrspace(1) {name} to ptr", "ptr")
 
 
 def _form(dtype: DType) -> str:
@@ -36,11 +33,9 @@ def lower_debug_print(ctx: Context, op: DebugPrint) -> None:
         _print_elements(ctx, op)
         return
     text = _escape(op.pieces[0])
-    arguments: list[tuple[str, str]] = []
     for value, piece in zip(op.args, op.pieces[1:], strict=False):
         text += _form(value.type.dtype) + _escape(piece)
-        arguments.append((llvm_type(value.type.dtype), ctx.scalar(value)))
-    _print(ctx, text + "\n", arguments, first)
+    _print(ctx, text + "\n", [ctx.scalar(value) for value in op.args], first)
 
 
 def _print_elements(ctx: Context, op: DebugPrint) -> None:
@@ -54,15 +49,15 @@ def _print_elements(ctx: Context, op: DebugPrint) -> None:
     owner = ctx.owner(layout)
     for name, coord in zip(ctx.regs(value), layout.register_coords, strict=True):
         predicate = owner
-        arguments: list[tuple[str, str]] = []
+        arguments: Regs = []
         for dim, size in enumerate(shape):
             predicate = ctx.e.both(predicate, inside(ctx, layout, dim, size, coord[dim]))
-            arguments.append(("i32", ctx.e.v(f"add i32 {ctx.lane_coord(layout, dim)}, {coord[dim]}")))
+            arguments.append(ctx.lane_coord(layout, dim).plus(coord[dim]))
         if predicate != "false":
-            _print(ctx, text, [*arguments, (llvm_type(dtype), name)], predicate)
+            _print(ctx, text, [*arguments, name], predicate)
 
 
-def _print(ctx: Context, text: str, arguments: list[tuple[str, str]], predicate: str | None) -> None:
+def _print(ctx: Context, text: str, arguments: Regs, predicate: V | None) -> None:
     e = ctx.e
     yes, end = e.label(), e.label()
     if predicate is None:
@@ -70,15 +65,14 @@ def _print(ctx: Context, text: str, arguments: list[tuple[str, str]], predicate:
     else:
         e.branch(predicate, yes, end)
     e.begin(yes)
-    types = "{" + ", ".join(t for t, _ in arguments) + "}"
+    types = "{" + ", ".join(a.type for a in arguments) + "}"
     ctx.declarations.add("declare i32 @vprintf(ptr, ptr)")
-    buffer = "null"
+    buffer = e.value("null", "ptr")
     if arguments:
-        buffer = e.pre(f"alloca {types}, align 8 ; {len(e.prelude)}")
-        for i, (t, name) in enumerate(arguments):
-            place = e.v(f"getelementptr inbounds {types}, ptr {buffer}, i32 0, i32 {i}")
-            e.do(f"store {t} {name}, ptr {place}")
-    e.v(f"call i32 @vprintf(ptr {_text(ctx, text)}, ptr {buffer})")
+        buffer = e.pre(f"alloca {types}, align 8 ; {len(e.prelude)}", "ptr")
+        for i, value in enumerate(arguments):
+            e.store(value, e.v(f"getelementptr inbounds {types}, ptr {buffer}, i32 0, i32 {i}", "ptr"))
+    e.call("i32", "vprintf", _text(ctx, text), buffer)
     e.jump(end)
     e.begin(end)
 
@@ -95,4 +89,4 @@ def lower_debug_check(ctx: Context, op: DebugCheck) -> None:
     e.begin(end)
 
 
-RULES: Rules = {DebugPrint: lower_debug_print, DebugCheck: lower_debug_check}
+RULES = {DebugPrint: lower_debug_print, DebugCheck: lower_debug_check}

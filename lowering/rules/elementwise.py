@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from functools import cache
 
 from kernel_dsl import dtypes as dt
 from kernel_dsl.conversion import cheaper, plan_in_warps
@@ -12,8 +14,9 @@ from kernel_dsl.ir import Op, Value, array_type, layout_of
 from kernel_dsl.ops import arith
 from kernel_dsl.ops.elementwise import Broadcast, Constant, ConvertLayout, Elementwise, Expand
 
-from ..context import Context, Rules
-from ..emit import Regs, kind_letter, literal, llvm_type, suffix
+from ..context import Context
+from ..llvm_types import kind_letter, llvm_type, suffix
+from ..writer import Regs, V
 from .convert import convert_in_warps
 from .exchange import through_smem
 
@@ -25,64 +28,56 @@ def lower_elementwise(ctx: Context, op: Elementwise) -> None:
         ctx.values[op.result] = _call_math(ctx, op.math, operands, op.values()[0].type.dtype)
         return
     dtype: DType = op.values()[-1].type.dtype
-    template = op.llvm[kind_letter(dtype)]
-    form = template.replace("{t}", llvm_type(dtype)).replace("{s}", suffix(dtype)).format
-    append = ctx.e.v
-    ctx.values[op.result] = [append(form(*row)) for row in zip(*operands, strict=True)]
+    form = _compiled(op.llvm[kind_letter(dtype)], llvm_type(dtype))
+    put, made = ctx.e.v, llvm_type(op.result.type.dtype)
+    ctx.values[op.result] = [put(form % row, made) for row in zip(*operands, strict=True)]
+
+
+@cache
+def _compiled(template: str, type: str) -> str:
+    """An op's template for `%`, which formats fastest: each operand stands in it once, in order."""
+    text = template.replace("{t}", type).replace("{s}", suffix(type))
+    places = re.findall(r"\{(\d)\}", text)
+    assert places == [str(i) for i in range(len(places))], template
+    return re.sub(r"\{\d\}", "%s", text.replace("%", "%%"))
 
 
 def _call_math(ctx: Context, name: str, operands: list[Regs], dtype: DType) -> Regs:
     from ..math import APPROX, FUNCTIONS
 
-    key = f"{name}.{suffix(dtype)}"
-    if ctx.ir.approx_math and key in APPROX:
-        key = f"approx.{key}"
-        function = APPROX[key.removeprefix("approx.")]
-    else:
-        function = FUNCTIONS[key]
-    ctx.math[key] = None
-    t, types = llvm_type(dtype), function.parameters
-    calls = [", ".join(f"{p} {x}" for p, x in zip(types, row, strict=True)) for row in zip(*operands, strict=True)]
-    return [ctx.e.v(f"call {t} @{function.symbol}({arguments})") for arguments in calls]
+    t = llvm_type(dtype)
+    key = f"{name}.{suffix(t)}"
+    approximate = ctx.ir.approx_math and key in APPROX
+    function = APPROX[key] if approximate else FUNCTIONS[key]
+    ctx.math[f"approx.{key}" if approximate else key] = None
+    types = function.parameters
+    call = f"call {t} @{function.symbol}({', '.join([f'{p} %s' for p in types])})"
+    return [ctx.e.v(call % row, t) for row in zip(*operands, strict=True)]
 
 
 # --- integer operations that must not trap or be undefined ----------------------------------------
 
 
-def _constant_of(name: str) -> int | None:
-    return int(name) if name.lstrip("-").isdigit() else None
-
-
-def _divide(ctx: Context, x: str, y: str, dtype: DType, word: str) -> str:
+def _divide(x: V, y: V, signed: bool, word: str) -> V:
     """Quotient or remainder; 0 for a zero divisor; the most negative number over -1 wraps."""
-    e, t = ctx.e, llvm_type(dtype)
-    sign = "s" if dtype.is_signed else "u"
-    known = _constant_of(y)
-    if known is not None and known not in (0, -1):
-        return e.v(f"{sign}{word} {t} {x}, {y}")
-    zero = e.v(f"icmp eq {t} {y}, 0")
-    safe = e.v(f"select i1 {zero}, {t} 1, {t} {y}")
-    if dtype.is_signed:
-        minus = e.v(f"icmp eq {t} {y}, -1")
-        safe = e.v(f"select i1 {minus}, {t} 1, {t} {safe}")
-        result = e.v(f"{sign}{word} {t} {x}, {safe}")
-        negated = e.v(f"sub {t} 0, {x}") if word == "div" else "0"
-        result = e.v(f"select i1 {minus}, {t} {negated}, {t} {result}")
-    else:
-        result = e.v(f"{sign}{word} {t} {x}, {safe}")
-    return e.v(f"select i1 {zero}, {t} 0, {t} {result}")
+    opcode = f"{'s' if signed else 'u'}{word}"
+    if y.constant not in (None, 0, -1):
+        return x.written(opcode, y)
+    zero = y.equal(0)
+    safe = zero.where(1, y)
+    if not signed:
+        return zero.where(0, x.written(opcode, safe))
+    minus = y.equal(-1)
+    result = x.written(opcode, minus.where(1, safe))
+    negated = -x if word == "div" else 0
+    return zero.where(0, minus.where(negated, result))
 
 
 def _truncated(ctx: Context, op: Op, word: str) -> None:
     x, y = op.values()
     dtype: DType = x.type.dtype
-    if dtype.is_float:
-        ctx.values[op.results[0]] = [
-            ctx.e.v(f"fdiv {llvm_type(dtype)} {a}, {b}") for a, b in zip(ctx.regs(x), ctx.regs(y), strict=True)
-        ]
-        return
     pairs = zip(ctx.regs(x), ctx.regs(y), strict=True)
-    ctx.values[op.results[0]] = [_divide(ctx, a, b, dtype, word) for a, b in pairs]
+    ctx.values[op.results[0]] = [a / b if dtype.is_float else _divide(a, b, dtype.is_signed, word) for a, b in pairs]
 
 
 def lower_div(ctx: Context, op: arith.Div) -> None:
@@ -97,25 +92,21 @@ def lower_rem(ctx: Context, op: arith.Rem) -> None:
 
 
 def _floored(ctx: Context, op: Op, word: str) -> None:
-    e = ctx.e
     x, y = op.values()
-    dtype: DType = x.type.dtype
-    t = llvm_type(dtype)
+    signed: bool = x.type.dtype.is_signed
     out: Regs = []
     for a, b in zip(ctx.regs(x), ctx.regs(y), strict=True):
-        if not dtype.is_signed:
-            out.append(_divide(ctx, a, b, dtype, word))
+        if not signed:
+            out.append(_divide(a, b, signed, word))
             continue
-        remainder = _divide(ctx, a, b, dtype, "rem")
+        remainder = _divide(a, b, signed, "rem")
         # the remainder's sign must be the divisor's: where it is not, one divisor too much was taken
-        nonzero = e.v(f"icmp ne {t} {remainder}, 0")
-        signs = e.v(f"icmp slt {t} {e.v(f'xor {t} {remainder}, {b}')}, 0")
-        fix = e.v(f"and i1 {nonzero}, {signs}")
+        fix = remainder.differs(0) & (remainder ^ b).lt(0)
         if word == "rem":
-            out.append(e.v(f"select i1 {fix}, {t} {e.v(f'add {t} {remainder}, {b}')}, {t} {remainder}"))
+            out.append(fix.where(remainder + b, remainder))
         else:
-            quotient = _divide(ctx, a, b, dtype, "div")
-            out.append(e.v(f"select i1 {fix}, {t} {e.v(f'sub {t} {quotient}, 1')}, {t} {quotient}"))
+            quotient = _divide(a, b, signed, "div")
+            out.append(fix.where(quotient - 1, quotient))
     ctx.values[op.results[0]] = out
 
 
@@ -128,24 +119,19 @@ def lower_floor_mod(ctx: Context, op: arith.FloorMod) -> None:
 
 
 def _shift(ctx: Context, op: Op, left: bool) -> None:
-    e = ctx.e
     x, y = op.values()
     dtype: DType = x.type.dtype
-    t, bits = llvm_type(dtype), dtype.bits
     word = "shl" if left else ("ashr" if dtype.is_signed else "lshr")
     wide = word != "ashr" and _may_pass_32_bits(y)
     out: Regs = []
     for a, b in zip(ctx.regs(x), ctx.regs(y), strict=True):
-        if wide and _constant_of(b) is None:
+        if wide and b.constant is None:
             out.append(_clamped_shift(ctx, a, b, left))
             continue
-        small = e.v(f"icmp ult {t} {b}, {bits}")
-        amount = e.v(f"select i1 {small}, {t} {b}, {t} {bits - 1}")
-        shifted = e.v(f"{word} {t} {a}, {amount}")
-        if word == "ashr":  # by width - 1 already gives the sign
-            out.append(shifted)
-        else:
-            out.append(e.v(f"select i1 {small}, {t} {shifted}, {t} 0"))
+        small = b.below(dtype.bits)
+        shifted = a.written(word, small.where(b, dtype.bits - 1))
+        # an arithmetic one by width - 1 already gives the sign
+        out.append(shifted if word == "ashr" else small.where(shifted, 0))
     ctx.values[op.results[0]] = out
 
 
@@ -157,17 +143,15 @@ def _may_pass_32_bits(amount: Value) -> bool:
     return known is None or known.lo < 0 or known.hi >= 1 << 32
 
 
-def _clamped_shift(ctx: Context, x: str, amount: str, left: bool) -> str:
+def _clamped_shift(ctx: Context, x: V, amount: V, left: bool) -> V:
     """A 64-bit shift, zeros coming in, by an amount of 64 bits. PTX `shl.b64`, `shr.u64`.
 
     Their amount has 32 bits, and the hardware clamps it (PTX ISA 9.7.8.8, 9.7.8.9). LLVM takes that clamp for one of
     the whole amount: it drops a guard around its own shift, and with it the upper half. So the shift is PTX.
     """
-    e = ctx.e
-    short = e.v(f"trunc i64 {e.v(f'call i64 @llvm.umin.i64(i64 {amount}, i64 64)')} to i32")
+    short = ctx.e.call("i64", "llvm.umin.i64", amount, ctx.e.i64(64)).trunc("i32")
     text = "shl.b64 $0, $1, $2;" if left else "shr.u64 $0, $1, $2;"
-    (result,) = e.asm(text, "=l,l,r", [("i64", x), ("i32", short)], ["i64"], sideeffect=False)
-    return result
+    return ctx.e.ptx(text, x, short, results=["i64"], pure=True)[0]
 
 
 def lower_shift_left(ctx: Context, op: arith.ShiftLeft) -> None:
@@ -182,7 +166,7 @@ def lower_shift_right(ctx: Context, op: arith.ShiftRight) -> None:
 
 
 def lower_constant(ctx: Context, op: Constant) -> None:
-    ctx.values[op.result] = [literal(op.value, op.dtype)]
+    ctx.values[op.result] = [ctx.e.literal(op.value, op.dtype)]
 
 
 def lower_broadcast(ctx: Context, op: Broadcast) -> None:
@@ -215,7 +199,7 @@ def lower_convert_layout(ctx: Context, op: ConvertLayout) -> None:
         ctx.values[op.result] = through_smem(ctx, regs, dtype, shape, old, new)
 
 
-RULES: Rules = {
+RULES = {
     arith.Div: lower_div,
     arith.Rem: lower_rem,
     arith.FloorDiv: lower_floor_div,

@@ -16,26 +16,25 @@ from kernel_dsl.layout import Layout
 from kernel_dsl.refs import View, strides_of
 
 from ..context import Buffer, Context
-from ..emit import Regs, literal, llvm_type
-from .access import Place, emit_load, emit_store, inside
+from ..writer import Regs, V
+from .access import Address, Place, emit_load, emit_store, inside_shape
 
 
 @dataclass(frozen=True)
 class Window:
     """`size` bytes at `base` (i32), which hold the places from `low` on. `whole`: that is all of them."""
 
-    base: str
+    base: V
     low: int
     size: int
     whole: bool
 
-    def at(self, ctx: Context, offset: str, constant: int) -> tuple[tuple[str, int], str | None]:
+    def at(self, ctx: Context, offset: V, constant: int) -> tuple[Address, V | None]:
         """The address of place `offset + constant`, and whether it lies in the window (None: always)."""
-        e = ctx.e
         if self.whole:
-            return (self.base if offset == "0" else e.v(f"add i32 {self.base}, {offset}"), constant), None
-        moved = e.v(f"add i32 {offset}, {constant - self.low}")
-        return (e.v(f"add i32 {self.base}, {moved}"), 0), e.v(f"icmp ult i32 {moved}, {self.size}")
+            return (self.base + offset, constant), None
+        moved = offset.plus(constant - self.low)
+        return (self.base + moved, 0), moved.below(self.size)
 
 
 def windows(ctx: Context, total: int, unit: int = 16) -> Iterator[Window]:
@@ -58,7 +57,7 @@ def pass_through(
         write(window)
         ctx.sync()
         found = read(window)
-        out = [r.onto(ctx, old) for r, old in zip(found, out or [""] * len(found), strict=True)]
+        out = [r.onto(old) for r, old in zip(found, out or [None] * len(found), strict=True)]
     return out
 
 
@@ -66,16 +65,12 @@ def pass_through(
 class Read:
     """A register read from a window where `within` holds (None: for certain)."""
 
-    name: str
-    within: str | None
-    dtype: DType
+    name: V
+    within: V | None
 
-    def onto(self, ctx: Context, old: str) -> str:
+    def onto(self, old: V | None) -> V:
         """This register where it was in the window, else what there was before."""
-        if self.within is None or not old:
-            return self.name
-        t = llvm_type(self.dtype)
-        return ctx.e.v(f"select i1 {self.within}, {t} {self.name}, {t} {old}")
+        return self.name if self.within is None or old is None else self.within.where(self.name, old)
 
 
 def write_elements(
@@ -86,13 +81,11 @@ def write_elements(
     lane = ctx.lane_sum([(i, b[1] * strides[b[0]]) for i, b in enumerate(layout.bits) if b is not None])
     owner = ctx.owner(layout)
     for name, coord in zip(names, layout.register_coords, strict=True):
-        predicate = owner
-        for dim, size in enumerate(shape):
-            predicate = ctx.e.both(predicate, inside(ctx, layout, dim, size, coord[dim]))
+        predicate = inside_shape(ctx, layout, shape, coord, owner)
         if predicate != "false":
             constant = offset + sum(c * s for c, s in zip(coord, strides, strict=True))
-            address, within = window.at(ctx, lane, constant)
-            emit_store(ctx, "shared", address, dtype, [name], ctx.e.both(predicate, within))
+            where, within = window.at(ctx, lane, constant)
+            emit_store(ctx, "shared", where, dtype, [name], ctx.e.both(predicate, within))
 
 
 def write_value(ctx: Context, window: Window, value: Value, strides: Sequence[int], offset: int = 0) -> None:
@@ -108,24 +101,22 @@ def read_view(
 ) -> list[Read]:  # fmt: skip
     """The elements of a view of what lies with shape `root`; `strides` in elements, row-major where not given."""
     type = RefType(MemorySpace.SMEM, root, dtype)
-    start = window.base if window.whole else "0"
+    start = window.base if window.whole else ctx.e.i32(0)
     place = Place(ctx, type, Buffer(start, tuple(strides or strides_of(root))), view, layout, offsets)
-    t = llvm_type(dtype)
     out: list[Read] = []
     for index, coord in enumerate(layout.register_coords):
         predicate = ctx.e.both(place.padding(coord), place.bounds(coord))
-        other = fill[index] if fill is not None else literal(0, dtype)
+        other = fill[index] if fill is not None else ctx.e.literal(0, dtype)
         if predicate == "false":
-            out.append(Read(other, None, dtype))
+            out.append(Read(other, None))
             continue
-        address, within = place.address(coord), None
+        where, within = place.address(coord), None
         if not window.whole:
-            address, within = window.at(ctx, *address)
-        (name,) = emit_load(ctx, "shared", address, dtype, 1, ctx.e.both(predicate, within), pure=False)
+            where, within = window.at(ctx, *where)
+        (name,) = emit_load(ctx, "shared", where, dtype, 1, ctx.e.both(predicate, within), pure=False)
         if fill is not None and predicate is not None:
-            name = ctx.e.v(f"select i1 {predicate}, {t} {name}, {t} {other}")
-            # what lies outside the view is the fill in every window
-        out.append(Read(name, within, dtype))
+            name = predicate.where(name, other)  # what lies outside the view is the fill in every window
+        out.append(Read(name, within))
     return out
 
 

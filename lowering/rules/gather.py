@@ -12,9 +12,9 @@ from kernel_dsl.ops.dense import Dense
 from kernel_dsl.ops.gather import Gather, Scatter
 from kernel_dsl.refs import View, ViewDim, strides_of
 
-from ..context import Buffer, Context, Rules
-from ..emit import Regs, literal, llvm_type
-from .access import Place, emit_load, emit_store
+from ..context import Buffer, Context
+from ..writer import Regs, V
+from .access import Address, Place, emit_load, emit_store
 from .ref import space_of
 from .tiled import TiledPlace, make_place
 
@@ -25,84 +25,68 @@ class Elements:
     def __init__(self, ctx: Context, op: Gather | Scatter | AtomicRmw | AtomicCas, layout: Layout) -> None:
         self.ctx = ctx
         self.type: RefType = op.ref.type
-        self.buffer: Buffer = ctx.buffers[op.ref]
-        self.place: Place = make_place(ctx, self.type, self.buffer, op.view, layout, op.offsets)
+        self.buffer = ctx.buffers[op.ref]
+        self.place = make_place(ctx, self.type, self.buffer, op.view, layout, op.offsets)
         self.op = op
         self.layout = layout
         checked = getattr(op, "checked", None)
-        self.checked: bool = self.type.space is MemorySpace.GMEM if checked is None else checked
-        self.columns: list[Regs] = [ctx.regs(i) for i in op.indices]
+        self.checked = self.type.space is MemorySpace.GMEM if checked is None else checked
+        self.columns = [ctx.regs(i) for i in op.indices]
 
-    def at(self, register: int) -> tuple[tuple[str, int], str | None]:
+    def at(self, register: int) -> tuple[Address, V | None]:
         """(address, predicate) of one register's element."""
         e, op = self.ctx.e, self.op
         coord = self.layout.register_coords[register]
-        known: dict[int, str] = {}
+        known: dict[int, V] = {}
 
-        def index(number: int) -> str:
+        def index(number: int) -> V:
             if number not in known:
-                known[number] = self._wide(self.columns[number][register], op.indices[number].type.dtype)
+                signed = op.indices[number].type.dtype.is_signed
+                known[number] = self.columns[number][register].resized("i64", signed)
             return known[number]
 
         predicate = self.place.padding(coord)
         for number in range(len(self.place.limits)):
             predicate = e.both(predicate, self._inside(number, coord, index))
         tiled = isinstance(self.place, TiledPlace)
-        name, constant = ("", 0) if tiled else self.place.address(coord)
-        extra: dict[int, str] = {}
+        name, constant = (e.i32(0), 0) if tiled else self.place.address(coord)
+        extra: dict[int, V] = {}
         item = self.type.dtype.itemsize
         for number, walk in enumerate(op.walks):
             here = index(number)
             if self.checked:
-                predicate = e.both(predicate, e.v(f"icmp ult i64 {here}, {walk.size}"))
+                predicate = e.both(predicate, here.below(walk.size))
             if walk.axis < 0:
                 continue
             if tiled:
-                moved = e.v(f"trunc i64 {here} to i32")
-                moved = moved if walk.step == 1 else e.v(f"mul i32 {moved}, {walk.step}")
-                extra[walk.axis] = moved if walk.axis not in extra else e.v(f"add i32 {extra[walk.axis]}, {moved}")
+                moved = here.trunc("i32") * walk.step
+                extra[walk.axis] = extra[walk.axis] + moved if walk.axis in extra else moved
                 continue
             stride = self.buffer.strides[walk.axis]
-            factor = stride * walk.step * item if isinstance(stride, int) else stride
-            moved = e.v(f"mul i64 {here}, {factor}")
-            if not isinstance(stride, int):
-                moved = e.v(f"mul i64 {moved}, {walk.step * item}")
-            if self.type.space is MemorySpace.SMEM:
-                name = e.v(f"add i32 {name}, {e.v(f'trunc i64 {moved} to i32')}")
-            else:
-                name = e.v(f"add i64 {name}, {moved}")
+            step = walk.step * item
+            moved = here.times(stride * step) if isinstance(stride, int) else here.times(stride).times(step)
+            name += moved.trunc(name.type)
         if isinstance(self.place, TiledPlace):
             name = self.place.indexed(coord, extra)
         return (name, constant), predicate
 
-    def _inside(self, number: int, coord: tuple[int, ...], index: Callable[[int], str]) -> str | None:
+    def _inside(self, number: int, coord: tuple[int, ...], index: Callable[[int], V]) -> V | None:
         """Whether an element keeps a limit of the view, along which index values may walk too."""
         limit, _ = self.place.limits[number]
         dims, walks = self.op.view.dims, self.op.walks
         own = limit.steps[len(dims) :] if limit.axis < 0 else [w.step if w.axis == limit.axis else 0 for w in walks]
         if not any(own):
             return self.place.inside(number, coord)
-        e = self.ctx.e
         here = self.place.limit_start(number)
         for walk, step in enumerate(own):
             if step:
-                here = e.v(f"add i64 {here}, {e.v(f'mul i64 {index(walk)}, {step}') if step != 1 else index(walk)}")
+                here = here.plus(index(walk) * step)
         for dim, step in enumerate(self.op.view.steps(limit)[: len(dims)]):
             if step and dims[dim].size > 1:
-                lane = e.v(f"add i32 {self.ctx.lane_coord(self.layout, dim)}, {coord[dim]}")
-                lane = e.v(f"sext i32 {lane} to i64")
-                here = e.v(f"add i64 {here}, {e.v(f'mul i64 {lane}, {step}')}")
-        result: str | None = None
-        if limit.high is not None:
-            result = e.v(f"icmp slt i64 {here}, {limit.high}")
-        if limit.low is not None:
-            result = e.both(result, e.v(f"icmp sge i64 {here}, {limit.low}"))
-        return result
-
-    def _wide(self, name: str, dtype: DType) -> str:
-        if dtype.bits == 64:
-            return name
-        return self.ctx.e.v(f"{'sext' if dtype.is_signed else 'zext'} i{dtype.bits} {name} to i64")
+                lane = self.ctx.lane_coord(self.layout, dim).plus(coord[dim])
+                here = here.plus(lane.sext("i64").times(step))
+        result = here.lt(limit.high) if limit.high is not None else None
+        return result if limit.low is None else self.ctx.e.both(result, here.ge(limit.low))
 
 
 def lower_gather(ctx: Context, op: Gather) -> None:
@@ -110,7 +94,6 @@ def lower_gather(ctx: Context, op: Gather) -> None:
     elements = Elements(ctx, op, layout)
     type: RefType = op.ref.type
     dtype = type.dtype
-    t = llvm_type(dtype)
     pure = type.space is MemorySpace.GMEM and not type.written
     space = space_of(ctx, op.ref, loading=True)
     mask = ctx.regs(op.mask) if op.mask is not None else None
@@ -121,11 +104,11 @@ def lower_gather(ctx: Context, op: Gather) -> None:
         if mask is not None:
             predicate = ctx.e.both(predicate, mask[register])
         if predicate == "false":
-            out.append(literal(0, dtype))
+            out.append(ctx.e.literal(0, dtype))
             continue
         (name,) = emit_load(ctx, space, address, dtype, 1, predicate, pure)
         if fill is not None and predicate is not None:
-            name = ctx.e.v(f"select i1 {predicate}, {t} {name}, {t} {fill[register]}")
+            name = predicate.where(name, fill[register])
         out.append(name)
     ctx.values[op.result] = out
 
@@ -150,11 +133,8 @@ def lower_dense(ctx: Context, op: Dense) -> None:
     layout = layout_of(op.result)
     dtype: DType = op.result.type.dtype
     shape: tuple[int, ...] = op.result.type.shape
-    name = f"@constant_{len(ctx.constants)}"
-    data = op.data.tobytes()
-    body = "".join(f"\\{b:02X}" for b in data)
-    ctx.constants.append(f'{name} = internal addrspace(1) constant [{len(data)} x i8] c"{body}", align 16')
-    address = ctx.e.pre(f"ptrtoint ptr addrspace(1) {name} to i64")
+    name = ctx.text(op.data.tobytes(), alignment=16)
+    address = ctx.e.pre(f"ptrtoint ptr addrspace(1) {name} to i64", "i64")
     type = RefType(MemorySpace.GMEM, shape, dtype, written=False)
     view = View(tuple(ViewDim(n, i) for i, n in enumerate(shape)), (0,) * len(shape))
     place = Place(ctx, type, Buffer(address, strides_of(shape)), view, layout, ())
@@ -162,10 +142,10 @@ def lower_dense(ctx: Context, op: Dense) -> None:
     for coord in layout.register_coords:
         predicate = place.padding(coord)
         if predicate == "false":
-            out.append(literal(0, dtype))
+            out.append(ctx.e.literal(0, dtype))
         else:
             out += emit_load(ctx, "global", place.address(coord), dtype, 1, predicate, pure=True)
     ctx.values[op.result] = out
 
 
-RULES: Rules = {Gather: lower_gather, Scatter: lower_scatter, Dense: lower_dense}
+RULES = {Gather: lower_gather, Scatter: lower_scatter, Dense: lower_dense}

@@ -6,7 +6,8 @@ from math import prod
 
 from kernel_dsl.ops.index import AxisIndex, MultipleOf
 
-from ..context import Context, Rules
+from ..context import Context
+from ..writer import V
 
 
 def grid_dims(sizes: tuple[int, ...], limits: tuple[int, int, int]) -> tuple[int, int, int]:
@@ -21,46 +22,34 @@ def grid_dims(sizes: tuple[int, ...], limits: tuple[int, int, int]) -> tuple[int
 
 def lower_axis_index(ctx: Context, op: AxisIndex) -> None:
     if op.size == 1:
-        ctx.values[op.result] = ["0"]
-        return
-    if op.kind == "thread":
-        ctx.values[op.result] = [ctx.warpgroup()]
+        index = ctx.e.i32(0)
+    elif op.kind == "thread":
+        index = ctx.warpgroup()
     elif op.kind == "cluster":
-        ctx.values[op.result] = [_cluster_index(ctx, op.position)]
+        index = ctx.cluster_index(op.position)
     else:
-        ctx.values[op.result] = [_grid_index(ctx, op.position)]
+        index = _grid_index(ctx, op.position)
+    ctx.values[op.result] = [index]
 
 
-def _cluster_index(ctx: Context, position: int) -> str:
-    axis = "xyz"[len(ctx.ir.cluster) - 1 - position]
-    return ctx.e.pre(f"call i32 @llvm.nvvm.read.ptx.sreg.cluster.ctaid.{axis}()")
-
-
-def _grid_index(ctx: Context, position: int) -> str:
-    e = ctx.e
+def _grid_index(ctx: Context, position: int) -> V:
     sizes = tuple(a.size for a in ctx.ir.grid)
     clustered = prod(a.size for a in ctx.ir.cluster) > 1
     register = "clusterid" if clustered else "ctaid"
-
-    def read(axis: str) -> str:
-        return e.pre(f"call i32 @llvm.nvvm.read.ptx.sreg.{register}.{axis}()")
-
     from_end = len(sizes) - 1 - position
     limits = ctx.target.limits.grid
     linear = grid_dims(sizes, limits)[0] != sizes[-1]
     if not linear and from_end < 2:
-        return read("xy"[from_end])
+        return ctx.special(f"{register}.{'xy'[from_end]}")
     # the rest of the axes share one register, the later ones running faster
     shared = sizes if linear else sizes[:-2]
-    value = read("x" if linear else "z")
-    faster = prod(shared[position + 1 :])
-    if faster > 1:
-        value = e.pre(f"udiv i32 {value}, {faster}")
-    return e.pre(f"urem i32 {value}, {sizes[position]}") if position > 0 else value
+    value = ctx.special(f"{register}.{'x' if linear else 'z'}")
+    value = value.once // prod(shared[position + 1 :])
+    return value.once % sizes[position] if position > 0 else value
 
 
 def lower_multiple_of(ctx: Context, op: MultipleOf) -> None:
     ctx.values[op.result] = ctx.regs(op.x)
 
 
-RULES: Rules = {AxisIndex: lower_axis_index, MultipleOf: lower_multiple_of}
+RULES = {AxisIndex: lower_axis_index, MultipleOf: lower_multiple_of}

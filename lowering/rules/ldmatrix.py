@@ -13,7 +13,7 @@ from kernel_dsl.ops.ref import Load
 from kernel_dsl.target import Feature
 
 from ..context import Context
-from ..emit import Regs
+from ..writer import Regs, V, address
 from .access import unpack
 from .stmatrix import ROW, WORD, plan_matrices
 from .tiled import make_place
@@ -35,16 +35,12 @@ def load_matrices(ctx: Context, op: Load, layout: Layout) -> Regs | None:
     count = 1 << len(plan.matrices)
     results = ", ".join(f"${i}" for i in range(count))
     opcode = f"ldmatrix.sync.aligned.m8n8.x{count}{'.trans' if plan.transposed else ''}.shared.b16"
-    names: Regs = [""] * layout.registers
+    names: dict[int, V] = {}
     for coord in plan.addresses.register_coords:
         if coord[plan.minor] % (ROW // item):
             continue
         base, constant = place.address(coord)
-        where = f"[${count}+{constant}]" if constant else f"[${count}]"
-        constraints = ",".join(["=r"] * count) + ",r,~{memory}"
-        words = ctx.e.asm(
-            f"{opcode} {{{results}}}, {where};", constraints, [("i32", base)], ["i32"] * count, sideeffect=True
-        )
+        words = ctx.e.ptx(f"{opcode} {{{results}}}, {address(count, constant)};", base, results=["i32"] * count)
         for number, word in enumerate(words):
             share = list(coord)
             for bit, (dim, stride) in enumerate(plan.matrices):
@@ -52,4 +48,4 @@ def load_matrices(ctx: Context, op: Load, layout: Layout) -> Regs | None:
             for i, name in enumerate(unpack(ctx, word, type.dtype, WORD // item, WORD)):
                 run = tuple(c + i if d == plan.words else c for d, c in enumerate(share))
                 names[layout.register_of[run]] = name
-    return names
+    return [names[i] for i in range(layout.registers)]

@@ -24,8 +24,9 @@ from kernel_dsl.refs import View
 from kernel_dsl.source import Loc
 from kernel_dsl.transforms import storage_of
 
-from ..context import Accumulator, Context, Rules
-from ..emit import Regs, llvm_type
+from ..context import Accumulator, Context
+from ..llvm_types import llvm_type
+from ..writer import Regs, V
 from .access import pack
 from .starts import smem_start
 
@@ -60,16 +61,15 @@ def lower_alloc(ctx: Context, op: AllocAcc) -> None:
         if isinstance(o, (Wgmma, AccWrite)) and o.acc is op.result
     )
     ctx.e.pre_do(f'call void asm sideeffect ".reg .b32 {prefix}<{words}>;", ""() #0')
-    live = ctx.e.name()
-    ctx.e.pre_do(f"{live} = alloca i1")
+    live = ctx.e.variable("i1")
     made = Accumulator(prefix, words, (type.shape[0], type.shape[1]), live)
     ctx.accumulators[op.result] = made
     name = type.name or f"accumulator {len(ctx.accumulators) - 1}"
     ctx.accumulator_names.append(AccumulatorNames(name, prefix, words, type.shape, type.dtype))
     if sliced:  # blocks start at different times: zeros are simplest
         text = " ".join(f"mov.b32 {prefix}{i}, 0;" for i in range(words))
-        ctx.e.asm(text, "~{memory}")
-    ctx.e.do(f"store i1 {'true' if sliced else 'false'}, ptr {live}")
+        ctx.e.ptx(text)
+    ctx.e.store(ctx.e.value("true" if sliced else "false", "i1"), live)
 
 
 def _word(acc: Accumulator, dtype: DType, row: int, column: int) -> tuple[int, int]:
@@ -88,19 +88,16 @@ def lower_read(ctx: Context, op: AccRead) -> None:
     t = llvm_type(dtype)
     words: dict[int, Regs] = {}
     out: Regs = []
-    live = e.v(f"load i1, ptr {acc.live}")
+    live = e.load("i1", acc.live)
     for row, column in layout.register_coords:
         word, half = _word(acc, dtype, row + op.start[0], column + op.start[1])
         if word not in words:
-            letter, whole = ("f", "float") if t == "float" else ("r", "i32")
-            (name,) = e.asm(f"mov.b32 $0, {acc.prefix}{word};", f"={letter}", (), [whole])
+            whole = "float" if t == "float" else "i32"
+            names = e.ptx(f"mov.b32 $0, {acc.prefix}{word};", results=[whole], memory=False)
             if dtype.itemsize == 2:
-                pair = e.v(f"bitcast i32 {name} to <2 x {t}>")
-                words[word] = [e.v(f"extractelement <2 x {t}> {pair}, i32 {i}") for i in range(2)]
-            else:
-                words[word] = [name]
-            zero = "0" if t == "i32" else "0.0"
-            words[word] = [e.v(f"select i1 {live}, {t} {n}, {t} {zero}") for n in words[word]]
+                pair = names[0].bitcast(f"<2 x {t}>")
+                names = [pair.part(0), pair.part(1)]
+            words[word] = [live.where(n, "0" if t == "i32" else "0.0") for n in names]
         out.append(words[word][half])
     ctx.values[op.result] = out
 
@@ -108,22 +105,22 @@ def lower_read(ctx: Context, op: AccRead) -> None:
 def lower_write(ctx: Context, op: AccWrite) -> None:
     acc = ctx.accumulators[op.acc]
     dtype: DType = op.acc.type.dtype
-    words: dict[int, list[str]] = {}
+    words: dict[int, dict[int, V]] = {}
     for name, (row, column) in zip(ctx.regs(op.x), layout_of(op.x).register_coords, strict=True):
         word, half = _word(acc, dtype, row + op.start[0], column + op.start[1])
-        words.setdefault(word, ["", ""])[half] = name
+        words.setdefault(word, {})[half] = name
     for word, names in words.items():
-        value = pack(ctx, names[: 4 // dtype.itemsize], dtype, 4)
-        ctx.e.asm(f"mov.b32 {acc.prefix}{word}, $0;", "r,~{memory}", [("i32", value)])
-    ctx.e.do(f"store i1 true, ptr {acc.live}")
+        value = pack(ctx, [names[i] for i in sorted(names)], dtype, 4)
+        ctx.e.ptx(f"mov.b32 {acc.prefix}{word}, $0;", value)
+    ctx.e.store(ctx.e.value("true", "i1"), acc.live)
 
 
 def lower_scale(ctx: Context, op: AccScale) -> None:
     """One block of PTX, so that its branch is the assembler's to see and no value crosses it."""
     acc = ctx.accumulators[op.acc]
     # what has not started holds nothing to multiply
-    live = ctx.e.v(f"load i1, ptr {acc.live}")
-    names = [ctx.e.v(f"select i1 {live}, float {n}, float 1.0") for n in ctx.regs(op.factors)]
+    live = ctx.e.load("i1", acc.live)
+    names = [live.where(n, "1.0") for n in ctx.regs(op.factors)]
     lines = [".reg .pred some, more;", "setp.neu.f32 some, $0, 0f3F800000;"]
     lines += [f"setp.neu.or.f32 some, ${i}, 0f3F800000, some;" for i in range(1, len(names))]
     # the branch is the same for all lanes of a warp, as wgmma needs
@@ -132,8 +129,7 @@ def lower_scale(ctx: Context, op: AccScale) -> None:
         for column in range(acc.shape[1] // 4):
             word, _ = _word(acc, op.acc.type.dtype, row, column // 2 * 8 + column % 2)
             lines.append(f"mul.f32 {acc.prefix}{word}, {acc.prefix}{word}, ${i};")
-    constraints = ",".join(["f"] * len(names)) + ",~{memory}"
-    ctx.e.asm("{ " + " ".join(lines) + " done: }", constraints, [("float", n) for n in names])
+    ctx.e.ptx("{ " + " ".join(lines) + " done: }", *names)
 
 
 # --- operands ------------------------------------------------------------------------------------
@@ -143,7 +139,7 @@ def lower_scale(ctx: Context, op: AccScale) -> None:
 class Operand:
     """An SMEM operand: the descriptor of its start, and what the steps along M or N and along K add to it."""
 
-    descriptor: str
+    descriptor: V
     transposed: bool
     type: RefType
     mn_start: int
@@ -165,7 +161,6 @@ class Operand:
 
 def _operand(ctx: Context, ref: Value, view: View, offsets: tuple[Value, ...], mn: int, loc: Loc) -> Operand:
     """The descriptor of an operand (PTX ISA 9.7.15.5.1). `mn`: which dimension of the view is not K."""
-    e = ctx.e
     type: RefType = ref.type
     storage, item = storage_of(type), type.dtype.itemsize
     span = type.swizzle.value
@@ -177,17 +172,14 @@ def _operand(ctx: Context, ref: Value, view: View, offsets: tuple[Value, ...], m
     inside = view.start[last] % storage.panel * item
     if not storage.paneled:
         inside = 0  # smem_start has it
-    address = e.v(f"add i32 {start}, {inside}") if inside else start
     # the 18 bits of a place in the block's SMEM: in a cluster, an address has the block's rank above them
-    field = e.v(f"lshr i32 {e.v(f'and i32 {address}, {_PLACE}')}, 4")
+    field = (start + inside & _PLACE) >> 4
     panels = storage.panel_stride * item >> 4 if transposed and storage.paneled else 1
     # the offsets of the next panel and of the next 8 rows; without a swizzle they change places
     leading, stride = (panels, span * 8 >> 4) if span else (8, panels)
     high = (_SWIZZLE[type.swizzle] << 62) | stride << 32 | leading << 16
-    wide = e.v(f"zext i32 {field} to i64")
     signed = high - (1 << 64) if high >> 63 else high
-    descriptor = e.v(f"or i64 {wide}, {signed}")
-    return Operand(descriptor, transposed, type, view.start[mn_axis], view.start[k_axis])
+    return Operand(field.zext("i64") | signed, transposed, type, view.start[mn_axis], view.start[k_axis])
 
 
 def _check_start(ref: Value, view: View, offsets: tuple[Value, ...], transposed: bool, loc: Loc) -> None:
@@ -238,20 +230,19 @@ def lower_wgmma(ctx: Context, op: Wgmma) -> None:
     b = _operand(ctx, op.b, op.b_view, op.b_offsets, 1, op.loc)
     depth = op.b_view.dims[0].size
     step = k_step(dtype)
-    args: list[tuple[str, str]] = [("i64", b.descriptor)]
+    args = [b.descriptor]
     a: Operand | None = None
-    fragments: list[str] = []
+    fragments: Regs = []
     if op.a_view is not None:
         a = _operand(ctx, op.a, op.a_view, op.a_offsets, 0, op.loc)
-        args.append(("i64", a.descriptor))
+        args.append(a.descriptor)
     else:
         fragments = _fragment_words(ctx, op.a, a_dtype)
-        args += [("i32", w) for w in fragments]
+        args += fragments
     first = len(args)
     known = _known_live(ctx, op) if op.accumulate else False
     if known is None:
-        live = e.v(f"load i1, ptr {acc.live}")
-        args.append(("i1", live))
+        args.append(e.load("i1", acc.live))
     lines = [".reg .b64 da, db;"]
     kind = f"{_ACC[d_dtype.name]}.{PTX_TYPES[a_dtype.name]}.{PTX_TYPES[dtype.name]}"
     per = 4 // d_dtype.itemsize
@@ -283,16 +274,15 @@ def lower_wgmma(ctx: Context, op: Wgmma) -> None:
                 lines.append(
                     f"wgmma.mma_async.sync.aligned.{shape}.{kind} {{{regs}}}, {left}, db, {scale}{scales}{flips};"
                 )
-    e.asm("wgmma.fence.sync.aligned;", "~{memory}")
-    constraints = ",".join({"i64": "l", "i32": "r", "i1": "b"}[t] for t, _ in args)
-    e.asm("{ " + " ".join(lines) + " }", constraints + ",~{memory}", args)
-    e.asm("wgmma.commit_group.sync.aligned;", "~{memory}")
-    e.do(f"store i1 true, ptr {acc.live}")
+    e.ptx("wgmma.fence.sync.aligned;")
+    e.ptx("{ " + " ".join(lines) + " }", *args)
+    e.ptx("wgmma.commit_group.sync.aligned;")
+    e.store(e.value("true", "i1"), acc.live)
     if fragments:
         ctx.fragments[op.a] = fragments
 
 
-def _fragment_words(ctx: Context, value: Value, dtype: DType) -> list[str]:
+def _fragment_words(ctx: Context, value: Value, dtype: DType) -> Regs:
     """The 32-bit registers of A, four for each instruction: rows m and K steps in order.
 
     PTX ISA 9.7.15.5.2: registers are (row half 0, row half 1) for the first half of K, then for the second.
@@ -302,7 +292,7 @@ def _fragment_words(ctx: Context, value: Value, dtype: DType) -> list[str]:
     per = 4 // dtype.itemsize
     names = ctx.regs(value)
     rows, depth = value.type.shape
-    out: list[str] = []
+    out: Regs = []
     for m in range(0, rows, ROWS):
         for k in range(0, depth, step):
             for half in range(2):
@@ -333,16 +323,15 @@ def _known_live(ctx: Context, op: Wgmma) -> bool | None:
 
 def lower_wait(ctx: Context, op: WgmmaWait) -> None:
     words = [w for v in op.fragments for w in ctx.fragments.get(v, [])]
-    constraints = ",".join(["r"] * len(words) + ["~{memory}"])
-    ctx.e.asm(f"wgmma.wait_group.sync.aligned {op.pending};", constraints, [("i32", w) for w in words])
+    ctx.e.ptx(f"wgmma.wait_group.sync.aligned {op.pending};", *words)
 
 
 def lower_set_max_registers(ctx: Context, op: SetMaxRegisters) -> None:
     word = "inc" if op.increase else "dec"
-    ctx.e.asm(f"setmaxnreg.{word}.sync.aligned.u32 {op.count};", "~{memory}")
+    ctx.e.ptx(f"setmaxnreg.{word}.sync.aligned.u32 {op.count};")
 
 
-RULES: Rules = {
+RULES = {
     AllocAcc: lower_alloc,
     AccRead: lower_read,
     AccScale: lower_scale,

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from kernel_dsl.dtypes import DType
 from kernel_dsl.ir import Value, layout_of
+from kernel_dsl.layout import Layout
 from kernel_dsl.ops.product import Mma
 from kernel_dsl.target import Feature
 
-from ..context import Context, Rules
-from ..emit import Regs, literal, llvm_type
+from ..context import Context
+from ..llvm_types import llvm_type
+from ..writer import Regs, V
 from .access import inside, pack
 from .matrix import PTX_TYPES
+from .reduce import choose
 
 
 def _clean(ctx: Context, value: Value, k_dim: int) -> Regs:
@@ -18,24 +21,15 @@ def _clean(ctx: Context, value: Value, k_dim: int) -> Regs:
     layout = layout_of(value)
     dtype: DType = value.type.dtype
     depth: int = value.type.shape[k_dim]
-    t = llvm_type(dtype)
-    out: Regs = []
-    for name, coord in zip(ctx.regs(value), layout.register_coords, strict=True):
-        guard = inside(ctx, layout, k_dim, depth, coord[k_dim])
-        if guard is None:
-            out.append(name)
-        elif guard == "false":
-            out.append(literal(0, dtype))
-        else:
-            out.append(ctx.e.v(f"select i1 {guard}, {t} {name}, {t} {literal(0, dtype)}"))
-    return out
+    zero = ctx.e.literal(0, dtype)
+    return [
+        choose(inside(ctx, layout, k_dim, depth, coord[k_dim]), name, zero)
+        for name, coord in zip(ctx.regs(value), layout.register_coords, strict=True)
+    ]
 
 
-def _tiles(layout: object, dim: int, unit: int) -> list[int]:
+def _tiles(layout: Layout, dim: int, unit: int) -> list[int]:
     """Register shares, along a dimension, of the tiles' first elements."""
-    from kernel_dsl.layout import Layout
-
-    assert isinstance(layout, Layout)
     shares = sorted({coord[dim] for coord in layout.register_coords})
     return [s for s in shares if s % unit == 0]
 
@@ -70,9 +64,7 @@ def _mma_f64(ctx: Context, shape: str, left: Regs, right: Regs, total: Regs) -> 
         groups.append("{" + ", ".join(f"${place + i}" for i in range(len(part))) + "}")
         place += len(part)
     text = f"mma.sync.aligned.{shape}.row.col.f64.f64.f64.f64 {', '.join(groups)};"
-    args = [("double", name) for name in (*left, *right, *total)]
-    constraints = ",".join(["=d"] * len(total) + ["d"] * len(args))
-    return ctx.e.asm(text, constraints, args, ["double"] * len(total), sideeffect=True)
+    return ctx.e.ptx(text, *left, *right, *total, results=["double"] * len(total), memory=False)
 
 
 def lower_mma(ctx: Context, op: Mma) -> None:
@@ -88,19 +80,15 @@ def lower_mma(ctx: Context, op: Mma) -> None:
     a, b = _clean(ctx, op.a, 1), _clean(ctx, op.b, 0)
     total = list(ctx.regs(op.acc))
     t = llvm_type(d_dtype)
-    letter = "f" if t == "float" else "r"
+
     kinds = f"{'f32' if t == 'float' else 's32'}.{PTX_TYPES[a_dtype.name]}.{PTX_TYPES[b_dtype.name]}"
     shape = f"m16n8k{step}"
     text = (
         f"mma.sync.aligned.{shape}.row.col.{kinds}.{kinds.split('.')[0]} "
         "{$0, $1, $2, $3}, {$4, $5, $6, $7}, {$8, $9}, {$10, $11, $12, $13};"
     )
-    constraints = ",".join([f"={letter}"] * 4 + ["r"] * 6 + [letter] * 4)
 
-    def word(names: Regs, layout: object, coords: list[tuple[int, int]], dtype: DType) -> str:
-        from kernel_dsl.layout import Layout
-
-        assert isinstance(layout, Layout)
+    def word(names: Regs, layout: Layout, coords: list[tuple[int, int]], dtype: DType) -> V:
         return pack(ctx, [names[layout.register_of[c]] for c in coords], dtype, 4)
 
     rows, columns, depths = _tiles(d_layout, 0, 16), _tiles(d_layout, 1, 8), _tiles(a_layout, 1, step)
@@ -120,11 +108,11 @@ def lower_mma(ctx: Context, op: Mma) -> None:
         for m in rows:
             for n in columns:
                 places = [d_layout.register_of[m + r, n + i] for r in (0, 8) for i in range(2)]
-                args = [("i32", w) for w in (*left[m, k], *right[n, k])] + [(t, total[p]) for p in places]
-                got = ctx.e.asm(text, constraints, args, [t] * 4, sideeffect=True)
+                args = (*left[m, k], *right[n, k], *(total[p] for p in places))
+                got = ctx.e.ptx(text, *args, results=[t] * 4, memory=False)
                 for p, name in zip(places, got, strict=True):
                     total[p] = name
     ctx.values[op.result] = total
 
 
-RULES: Rules = {Mma: lower_mma}
+RULES = {Mma: lower_mma}

@@ -12,20 +12,20 @@ from __future__ import annotations
 from kernel_dsl.dtypes import DType
 from kernel_dsl.ir import layout_of
 from kernel_dsl.layout import LANE_BITS, Layout
-from kernel_dsl.ops.reduce import Reduction
 from kernel_dsl.ops.scan import Scan
 
-from ..context import Context, Rules
-from ..emit import Regs, llvm_type
-from .reduce import Combiner, gather_warps, identity, masked, shuffle_xor
+from ..context import Context
+from ..writer import Regs, V
+from .reduce import Combiner, gather_warps, masked, shuffle
 
 
 def lower_scan(ctx: Context, op: Scan) -> None:
     layout = layout_of(op.x)
     dtype: DType = op.x.type.dtype
     shape: tuple[int, ...] = op.x.type.shape
-    start = masked(ctx, ctx.regs(op.x), layout, shape, (op.axis,), identity(op.kind, dtype), dtype)
-    scan = _Running(ctx, op.kind, layout, op.axis, dtype, start)
+    combine = Combiner(ctx, op.kind, dtype)
+    start = masked(ctx, ctx.regs(op.x), layout, shape, (op.axis,), combine.identity)
+    scan = _Running(ctx, combine, layout, op.axis, dtype, start)
     digits: list[tuple[int, str, int]] = [(s, "reg", n) for d, n, s in layout.regs if d == op.axis]
     for i, bit in enumerate(layout.bits):
         if bit is not None and bit[0] == op.axis:
@@ -43,16 +43,16 @@ def lower_scan(ctx: Context, op: Scan) -> None:
 class _Running:
     """The state between digits: `values` by register; `totals` by register coordinate with scanned digits at zero."""
 
-    def __init__(self, ctx: Context, kind: Reduction, layout: Layout, axis: int, dtype: DType, names: Regs) -> None:
+    def __init__(self, ctx: Context, combine: Combiner, layout: Layout, axis: int, dtype: DType, names: Regs) -> None:
         self.ctx = ctx
-        self.kind = kind
-        self.combine = Combiner(ctx, kind, dtype)
+        self.combine = combine
+        self.dtype = dtype
         self.layout = layout
         self.axis = axis
         self.values = list(names)
         self.scanned = 1  # digits of a smaller stride are done
         self.run = 0  # the size of the runs that `before` is kept for; 0 until then
-        self.before: dict[tuple[int, ...], str] = {}  # what comes before each run, by its coordinate
+        self.before: dict[tuple[int, ...], V] = {}  # what comes before each run, by its coordinate
         self.totals = dict(zip(layout.register_coords, names, strict=True))
 
     def block(self, coord: tuple[int, ...], size: int) -> tuple[int, ...]:
@@ -61,7 +61,7 @@ class _Running:
         rest = share - share % size
         return tuple(rest if d == self.axis else c for d, c in enumerate(coord))
 
-    def add(self, before: dict[tuple[int, ...], str], predicate: str | None = None) -> None:
+    def add(self, before: dict[tuple[int, ...], V], predicate: V | None = None) -> None:
         """Put what comes before a block, by its coordinate, in front of all that is in it; where the predicate holds."""
         if not self.run and predicate is None:
             for i, coord in enumerate(self.layout.register_coords):
@@ -75,15 +75,12 @@ class _Running:
             if earlier is not None:
                 self.before[run] = self._in_front(earlier, self.before.get(run), predicate)
 
-    def _in_front(self, earlier: str, before: str | None, predicate: str | None) -> str:
+    def _in_front(self, earlier: V, before: V | None, predicate: V | None) -> V:
         """`earlier` and then `before`, or `before` alone where the predicate does not hold."""
-        dtype = self.combine.dtype
         joined = earlier if before is None else self.combine.pair(earlier, before)
         if predicate is None:
             return joined
-        other = identity(self.kind, dtype) if before is None else before
-        t = llvm_type(dtype)
-        return self.ctx.e.v(f"select i1 {predicate}, {t} {joined}, {t} {other}")
+        return predicate.where(joined, self.combine.identity if before is None else before)
 
     def finish(self) -> Regs:
         """Every register's running value."""
@@ -95,8 +92,8 @@ class _Running:
 
     def registers(self, stride: int, size: int) -> None:
         self.scanned = stride
-        before: dict[tuple[int, ...], str] = {}
-        totals: dict[tuple[int, ...], str] = {}
+        before: dict[tuple[int, ...], V] = {}
+        totals: dict[tuple[int, ...], V] = {}
         for coord, total in sorted(self.totals.items()):
             digit = coord[self.axis] // stride % size
             outer = tuple(c - digit * stride if d == self.axis else c for d, c in enumerate(coord))
@@ -110,27 +107,27 @@ class _Running:
         self.scanned = stride * size
 
     def lane(self, bit: int) -> None:
-        ctx, e, dtype = self.ctx, self.ctx.e, self.combine.dtype
-        upper = e.pre(f"icmp ne i32 {ctx.bit_field(bit, 1)}, 0")
+        ctx = self.ctx
+        upper = ctx.bit_field(bit, 1).once.differs(0)
         stride = self.layout.bits[bit]
         assert stride is not None
         self.scanned = stride[1]
-        others = {coord: shuffle_xor(ctx, total, 1 << bit, dtype) for coord, total in self.totals.items()}
+        others = {coord: shuffle(ctx, total, "bfly", 1 << bit) for coord, total in self.totals.items()}
         self.add(others, upper)
         self.totals = {coord: self.combine.pair(total, others[coord]) for coord, total in self.totals.items()}
         self.scanned = stride[1] * 2
 
     def warp(self, bit: int) -> None:
-        ctx, e = self.ctx, self.ctx.e
+        ctx = self.ctx
         stride = self.layout.warps[bit]
         assert stride is not None
         self.scanned = stride[1]
         kept = self._others(bit)
         coords = list(self.totals)
-        upper = e.pre(f"icmp ne i32 {ctx.bit_field(LANE_BITS + bit, 1)}, 0")
-        totals: dict[tuple[int, ...], str] = {}
-        lower: dict[tuple[int, ...], str] = {}
-        parts = gather_warps(ctx, [self.totals[c] for c in coords], self.combine.dtype, kept, [bit])
+        upper = ctx.bit_field(LANE_BITS + bit, 1).once.differs(0)
+        totals: dict[tuple[int, ...], V] = {}
+        lower: dict[tuple[int, ...], V] = {}
+        parts = gather_warps(ctx, [self.totals[c] for c in coords], self.dtype, kept, [bit])
         for coord, (first, second) in zip(coords, parts, strict=True):
             lower[coord] = first
             totals[coord] = self.combine.pair(first, second)
@@ -150,4 +147,4 @@ class _Running:
         return Layout(self.layout.rank, (), tuple(bits[:LANE_BITS]), tuple(bits[LANE_BITS:]))
 
 
-RULES: Rules = {Scan: lower_scan}
+RULES = {Scan: lower_scan}

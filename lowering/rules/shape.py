@@ -10,8 +10,8 @@ from kernel_dsl.layout import Layout
 from kernel_dsl.ops.shape import Concatenate, Pick, Squeeze, Transpose
 from kernel_dsl.refs import View, ViewDim, strides_of
 
-from ..context import Context, Rules
-from ..emit import Regs
+from ..context import Context
+from ..writer import Regs, V
 from .exchange import Window, pass_through, read_view, write_value
 
 
@@ -91,7 +91,7 @@ def lower_concatenate(ctx: Context, op: Concatenate) -> None:
 def _joined_registers(ctx: Context, op: Concatenate) -> Regs | None:
     """The parts' registers in the result's order, where all elements stay in their lanes."""
     layout = layout_of(op.result)
-    found: dict[tuple[int, ...], str] = {}
+    found: dict[tuple[int, ...], V] = {}
     start = 0
     for part in op.parts:
         own = layout_of(part)
@@ -105,7 +105,7 @@ def _joined_registers(ctx: Context, op: Concatenate) -> Regs | None:
     return [found[c] for c in layout.register_coords]
 
 
-RULES: Rules = {
+RULES = {
     Transpose: lower_transpose,
     Squeeze: lower_same_registers,
     Pick: lower_pick,

@@ -15,6 +15,7 @@ from kernel_dsl.ops.ref import Store
 from kernel_dsl.target import Feature
 
 from ..context import Context
+from ..writer import V, address
 from .access import pack
 from .tiled import make_place
 
@@ -90,7 +91,7 @@ def store_matrices(ctx: Context, op: Store, layout: Layout) -> bool:
     for coord in plan.addresses.register_coords:
         if coord[plan.minor] % (ROW // item):
             continue
-        words: list[str] = []
+        words: list[V] = []
         for number in range(count):
             share = list(coord)
             for bit, (dim, stride) in enumerate(plan.matrices):
@@ -98,7 +99,5 @@ def store_matrices(ctx: Context, op: Store, layout: Layout) -> bool:
             run = [tuple(c + i if d == plan.words else c for d, c in enumerate(share)) for i in range(WORD // item)]
             words.append(pack(ctx, [names[layout.register_of[c]] for c in run], type.dtype, WORD))
         base, constant = place.address(coord)
-        where = f"[$0+{constant}]" if constant else "[$0]"
-        args = [("i32", base), *(("i32", w) for w in words)]
-        ctx.e.asm(f"{opcode} {where}, {{{operands}}};", "r" + ",r" * count + ",~{memory}", args)
+        ctx.e.ptx(f"{opcode} {address(0, constant)}, {{{operands}}};", base, *words)
     return True

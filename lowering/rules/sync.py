@@ -9,7 +9,8 @@ from kernel_dsl.ops.barrier import BarrierArrive, BarrierTest, BarrierWait
 from kernel_dsl.ops.sync import WarpgroupBarrier
 from kernel_dsl.target import Feature
 
-from ..context import WARPS, Barriers, Context, Rules
+from ..context import WARPS, Barriers, Context
+from ..writer import V
 
 PHASES = 64  # of barriers in a word
 MBARRIER_BYTES = 8  # PTX ISA 9.7.13.15.2: a 64-bit object, 8-byte aligned
@@ -19,161 +20,123 @@ def lower_warpgroup_barrier(ctx: Context, op: WarpgroupBarrier) -> None:
     ctx.sync()
 
 
-def barrier_address(ctx: Context, barrier: Value, index: Value) -> str:
+def barrier_address(ctx: Context, barrier: Value, index: Value) -> V:
     """The SMEM address of barrier number `index`, i32."""
-    return _address(ctx, ctx.barriers[barrier], _index32(ctx, index))
+    return ctx.barriers[barrier].address + ctx.index(index) * MBARRIER_BYTES
 
 
-def _address(ctx: Context, barriers: Barriers, index: str) -> str:
-    if index.isdigit():
-        number = int(index) * MBARRIER_BYTES
-        return ctx.e.v(f"add i32 {barriers.address}, {number}") if number else barriers.address
-    return ctx.e.v(f"add i32 {barriers.address}, {ctx.e.v(f'mul i32 {index}, {MBARRIER_BYTES}')}")
-
-
-def _index32(ctx: Context, index: Value) -> str:
-    name = ctx.scalar(index)
-    bits = index.type.dtype.bits
-    if name.isdigit() or bits == 32:
-        return name
-    return ctx.e.v(f"trunc i64 {name} to i32" if bits == 64 else f"zext i{bits} {name} to i32")
-
-
-def arrive(ctx: Context, barrier: Value, address: str, predicate: Value | None, own: bool = False) -> None:
+def arrive(ctx: Context, barrier: Value, address: V, predicate: Value | None, own: bool = False) -> None:
     """One arrival of the warpgroup: each warp arrives once its lanes are here, on all blocks that share the barrier.
 
     So the phase ends after every lane got here, without a barrier between the warps. `own`: on this block's alone.
     """
-    ctx.e.do("call void @llvm.nvvm.bar.warp.sync(i32 -1) #0")
+    e = ctx.e
+    ctx.sync_warp()
     count = WARPS if ctx.warp_level else 1  # a warp on its own stands for the warpgroup
+    asked = None if predicate is None else ctx.scalar(predicate)
     if own or not barrier.type.cluster:
-        guard = ctx.e.both(ctx.warp_leader(), None if predicate is None else ctx.scalar(predicate))
         # a count is an operand from Hopper on only
-        ctx.e.asm(
-            "{ .reg .b64 state; " + "@$1 mbarrier.arrive.shared::cta.b64 state, [$0]; " * count + "}",
-            "r,b,~{memory}",
-            [("i32", address), ("i1", guard or "true")],
-        )
+        text = "{ .reg .b64 state; " + "@$1 mbarrier.arrive.shared::cta.b64 state, [$0]; " * count + "}"
+        e.ptx(text, address, e.all(ctx.warp_leader(), asked))
         return
     # lane i arrives at the i-th block
     lane = ctx.bit_field(0, 5)
     rank, blocks = _peer(ctx, barrier.type.cluster, lane)
-    guard = ctx.e.pre(f"icmp ult i32 {lane}, {blocks}")
-    if predicate is not None:
-        guard = ctx.e.v(f"and i1 {guard}, {ctx.scalar(predicate)}")
+    guard = e.all(lane.once.below(blocks), asked)
     scope = ".release.cluster" if ctx.blocks_pass_data else ""
     text = (
         "{ .reg .b32 peer; mapa.shared::cluster.u32 peer, $0, $1; "
         f"@$2 mbarrier.arrive{scope}.shared::cluster.b64 _, [peer], {count}; }}"
     )
-    ctx.e.asm(text, "r,r,b,~{memory}", [("i32", address), ("i32", rank), ("i1", guard)])
+    e.ptx(text, address, rank, guard)
 
 
-def _peer(ctx: Context, groups: tuple[tuple[int, ...], ...], lane: str) -> tuple[str, int]:
+def _peer(ctx: Context, groups: tuple[tuple[int, ...], ...], lane: V) -> tuple[V, int]:
     """The rank of the block that a lane arrives at, and how many blocks there are: each once, this one included."""
-    e = ctx.e
     count = prod(ctx.ir.cluster[p].size for p in groups[0])
     rank = ctx.cluster_peer(groups[0], lane)
     for axes in groups[1:]:
         size = prod(ctx.ir.cluster[p].size for p in axes)
         # the first group already has this block: start with the next one
-        step = e.v(f"add i32 {e.v(f'sub i32 {lane}, {count - 1}')}, {ctx.cluster_linear(axes)}")
-        other = ctx.cluster_peer(axes, e.v(f"urem i32 {step}, {size}"))
-        rank = e.v(f"select i1 {e.v(f'icmp ult i32 {lane}, {count}')}, i32 {rank}, i32 {other}")
+        step = lane - (count - 1) + ctx.cluster_linear(axes)
+        other = ctx.cluster_peer(axes, step % size)
+        rank = lane.below(count).where(rank, other)
         count += size - 1
     return rank, count
 
 
-def _scoped(ctx: Context, barrier: Value) -> bool:
-    return bool(barrier.type.cluster) and ctx.blocks_pass_data
+class _Phase:
+    """The phase of one barrier that this warpgroup waits for next: a bit of a word that each lane keeps."""
+
+    def __init__(self, ctx: Context, barrier: Value, index: Value) -> None:
+        self.ctx = ctx
+        self.scoped = bool(barrier.type.cluster) and ctx.blocks_pass_data
+        barriers, number = ctx.barriers[barrier], ctx.index(index)
+        self.address = barriers.address + number * MBARRIER_BYTES
+        self.place, self.bit = self._find(barriers, number)
+        self.phases = ctx.e.load("i64", self.place)
+        self.parity = ((self.phases >> self.bit) & 1).trunc("i32")
+
+    def _find(self, barriers: Barriers, index: V) -> tuple[str, V]:
+        """The address of the phase's word, and its bit there, i64."""
+        e, known = self.ctx.e, index.constant
+        if barriers.count <= PHASES or (known is not None and known < PHASES):
+            return barriers.phases, e.i64(known) if known is not None else index.zext("i64")
+        word = index // PHASES
+        place = e.v(f"getelementptr i64, ptr {barriers.phases}, i32 {word}", "ptr")
+        return place, e.i64(known % PHASES) if known is not None else (index % PHASES).zext("i64")
+
+    def wait(self) -> None:
+        """Spin until the phase has completed."""
+        e = self.ctx.e
+        again, done = e.label(), e.label()
+        e.jump(again)
+        e.begin(again)
+        e.branch(self.poll("try_wait"), done, again)
+        e.begin(done)
+
+    def poll(self, word: str) -> V:
+        """Whether the phase has completed."""
+        word = word if self.ctx.target.supports(Feature.MBARRIER_TRY_WAIT) else "test_wait"
+        scope = ".acquire.cluster" if self.scoped else ""
+        text = f"mbarrier.{word}.parity{scope}.shared::cta.b64 $0, [$1], $2;"
+        return self.ctx.e.ptx(text, self.address, self.parity, results=["i1"])[0]
+
+    def flip(self, bit: V) -> None:
+        """The next phase is the one to wait for, where `bit` is set."""
+        self.ctx.e.store(self.phases ^ bit, self.place)
 
 
 def lower_arrive(ctx: Context, op: BarrierArrive) -> None:
     arrive(ctx, op.barrier, barrier_address(ctx, op.barrier, op.index), op.predicate)
 
 
-def _phase(ctx: Context, barriers: Barriers, index: str) -> tuple[str, str]:
-    """Where the phase of barrier number `index` is: the address of its word, and its bit there, i64."""
-    e = ctx.e
-    if index.isdigit():
-        word, bit = divmod(int(index), PHASES)
-        if not word:
-            return barriers.phases, str(bit)
-        return e.v(f"getelementptr i64, ptr {barriers.phases}, i32 {word}"), str(bit)
-    if barriers.count <= PHASES:
-        return barriers.phases, e.v(f"zext i32 {index} to i64")
-    word = e.v(f"udiv i32 {index}, {PHASES}")
-    place = e.v(f"getelementptr i64, ptr {barriers.phases}, i32 {word}")
-    return place, e.v(f"zext i32 {e.v(f'urem i32 {index}, {PHASES}')} to i64")
-
-
 def lower_wait(ctx: Context, op: BarrierWait) -> None:
-    e = ctx.e
-    barriers = ctx.barriers[op.barrier]
-    index = _index32(ctx, op.index)
-    address = _address(ctx, barriers, index)
-    place, wide = _phase(ctx, barriers, index)
-    phases = e.v(f"load i64, ptr {place}")
-    shifted = e.v(f"lshr i64 {phases}, {wide}")
-    parity = e.v(f"trunc i64 {e.v(f'and i64 {shifted}, 1')} to i32")
-    wait_parity(ctx, address, parity, _scoped(ctx, op.barrier))
-    bit = e.v(f"shl i64 1, {wide}")
-    e.do(f"store i64 {e.v(f'xor i64 {phases}, {bit}')}, ptr {place}")
+    phase = _Phase(ctx, op.barrier, op.index)
+    phase.wait()
+    phase.flip(ctx.e.i64(1) << phase.bit)
 
 
 def lower_test(ctx: Context, op: BarrierTest) -> None:
     """One lane asks and tells the others; where the phase has ended, it counts as waited for."""
     e = ctx.e
-    barriers = ctx.barriers[op.barrier]
-    index = _index32(ctx, op.index)
-    address = _address(ctx, barriers, index)
-    place, wide = _phase(ctx, barriers, index)
-    phases = e.v(f"load i64, ptr {place}")
-    shifted = e.v(f"lshr i64 {phases}, {wide}")
-    parity = e.v(f"trunc i64 {e.v(f'and i64 {shifted}, 1')} to i32")
-    ready = _poll(ctx, address, parity, _scoped(ctx, op.barrier), "test_wait")
-    word = e.v(f"zext i1 {ready} to i32")
+    phase = _Phase(ctx, op.barrier, op.index)
+    word = phase.poll("test_wait").zext("i32")
     if ctx.warp_level:
-        agreed = e.v(f"call i32 @llvm.nvvm.shfl.sync.idx.i32(i32 -1, i32 {word}, i32 0, i32 31) #0")
+        agreed = e.v(f"call i32 @llvm.nvvm.shfl.sync.idx.i32(i32 -1, i32 {word}, i32 0, i32 31) #0", "i32")
     else:
         base = ctx.exchange(8)
-        args = [("i32", base), ("i32", word), ("i1", ctx.first_lane())]
-        e.asm("@$2 st.shared.b32 [$0], $1;", "r,r,b,~{memory}", args)
+        e.ptx("@$2 st.shared.b32 [$0], $1;", base, word, ctx.first_lane())
         ctx.sync()
-        (agreed,) = e.asm("ld.shared.b32 $0, [$1];", "=r,r,~{memory}", [("i32", base)], ["i32"])
-    done = e.v(f"icmp ne i32 {agreed}, 0")
+        (agreed,) = e.ptx("ld.shared.b32 $0, [$1];", base, results=["i32"])
+    done = agreed.differs(0)
     # a lane that was behind must see the phase itself before it reads what the phase stands for
-    yes, end = e.label(), e.label()
-    e.branch(done, yes, end)
-    e.begin(yes)
-    wait_parity(ctx, address, parity, _scoped(ctx, op.barrier))
-    e.jump(end)
-    e.begin(end)
-    bit = e.v(f"select i1 {done}, i64 {e.v(f'shl i64 1, {wide}')}, i64 0")
-    e.do(f"store i64 {e.v(f'xor i64 {phases}, {bit}')}, ptr {place}")
+    e.only_where(done, phase.wait)
+    phase.flip(done.where(e.i64(1) << phase.bit, 0))
     ctx.values[op.result] = [done]
 
 
-def wait_parity(ctx: Context, address: str, parity: str, cluster: bool = False) -> None:
-    """Spin until the phase with this parity has completed."""
-    e = ctx.e
-    again, done = e.label(), e.label()
-    e.jump(again)
-    e.begin(again)
-    ready = _poll(ctx, address, parity, cluster, "try_wait")
-    e.branch(ready, done, again)
-    e.begin(done)
-
-
-def _poll(ctx: Context, address: str, parity: str, cluster: bool, word: str) -> str:
-    word = word if ctx.target.supports(Feature.MBARRIER_TRY_WAIT) else "test_wait"
-    scope = ".acquire.cluster" if cluster else ""
-    text = f"mbarrier.{word}.parity{scope}.shared::cta.b64 $0, [$1], $2;"
-    (ready,) = ctx.e.asm(text, "=b,r,r,~{memory}", [("i32", address), ("i32", parity)], ["i1"])
-    return ready
-
-
-RULES: Rules = {
+RULES = {
     WarpgroupBarrier: lower_warpgroup_barrier,
     BarrierArrive: lower_arrive,
     BarrierTest: lower_test,

@@ -7,14 +7,19 @@ strides) every address is computed in full.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kernel_dsl.ir import MemorySpace
+from kernel_dsl.compiled import Swizzle
+from kernel_dsl.facts import Range
+from kernel_dsl.ir import MemorySpace, RefType, Value
+from kernel_dsl.layout import Layout
+from kernel_dsl.refs import Access, View
 from kernel_dsl.transforms import storage_of, swizzle_mask, swizzle_period
 
-from ..context import Context
-from ..emit import Emitter
-from .access import Place
+from ..context import Buffer, Context
+from ..writer import V
+from .access import Address, Place
 
 _LOW = 1024  # no pattern reaches beyond (transforms.SWIZZLED_ALIGNMENT)
 
@@ -28,15 +33,6 @@ def swizzle_offset(offset: int, mask: int) -> int:
     return offset ^ (offset >> 3 & mask)
 
 
-def swizzle_register(e: Emitter, address: str, mask: int, prelude: bool = False) -> str:
-    """A register's byte address through the XOR pattern."""
-    put = e.pre if prelude else e.v
-    if not mask or address == "0":
-        return address
-    moved = put(f"and i32 {put(f'lshr i32 {address}, 3')}, {mask}")
-    return put(f"xor i32 {address}, {moved}")
-
-
 @dataclass
 class TiledPlace(Place):
     """`Place` for an SMEM Ref with transforms."""
@@ -45,11 +41,19 @@ class TiledPlace(Place):
         self._storage = storage_of(self.type)
         self._mask = swizzle_mask(self.type.swizzle)
         self._item = self.type.dtype.itemsize
-        self._names: dict[int, str] = {}
+        self._names: dict[int, V] = {}
         self._constants: dict[tuple[int, ...], int] = {}
         self._shares = self._lane_shares()
         self._fast = self._is_linear()
         super().__post_init__()
+
+    def _swizzled(self, offset: V) -> V:
+        """A byte offset through the XOR pattern."""
+        return offset ^ (offset >> 3) & self._mask if self._mask else offset
+
+    def _moving(self, axis: int) -> V:
+        """The dynamic part of the start along an axis, i32 (the static part is in every register's share)."""
+        return self.ctx.index(self.offsets[self.view.dynamic.index(axis)])
 
     # --- shares of the address --------------------------------------------------------------------
 
@@ -105,11 +109,9 @@ class TiledPlace(Place):
                 return False
         return all(self._aligned(axis, value.facts) for axis, value in self.view.moving(self.offsets).items())
 
-    def _aligned(self, axis: int, facts: object) -> bool:
+    def _aligned(self, axis: int, facts: Range | None) -> bool:
         """Whether a dynamic start leaves tile and pattern where they are."""
-        from kernel_dsl.facts import Range
-
-        if not isinstance(facts, Range):
+        if facts is None:
             return False
         storage, divisor = self._storage, facts.divisor
         if axis == len(storage.strides) - 1 and storage.paneled:
@@ -122,96 +124,73 @@ class TiledPlace(Place):
 
     # --- addresses --------------------------------------------------------------------------------
 
-    def _index32(self, axis: int) -> str:
-        """The dynamic part of the start along an axis (the static part is in every register's share)."""
-        place = self.view.dynamic.index(axis)
-        value = self.offsets[place]
-        name, bits = self.ctx.scalar(value), value.type.dtype.bits
-        if bits == 32:
-            return name
-        word = "trunc" if bits > 32 else ("sext" if value.type.dtype.is_signed else "zext")
-        return self.ctx.e.v(f"{word} i{bits} {name} to i32")
-
-    def _make_address(self) -> str:
-        self.strides: list[int | str] = [0] * len(self.view.dims)
+    def _make_address(self) -> V:
+        self.strides = [0] * len(self.view.dims)
         return self._linear_base() if self._fast else self.buffer.address
 
-    def _linear_base(self) -> str:
-        e, storage = self.ctx.e, self._storage
+    def _linear_base(self) -> V:
+        storage = self._storage
         base = self.buffer.address
         for axis in self.view.dynamic:
-            start = self._index32(axis)
+            start = self._moving(axis)
             step = storage.strides[axis] * self._item
             if axis == len(storage.strides) - 1 and storage.paneled:
-                start = e.v(f"udiv i32 {start}, {storage.panel}")
+                start = start // storage.panel
                 step = storage.panel_stride * self._item
-            base = e.v(f"add i32 {base}, {e.v(f'mul i32 {start}, {step}')}")
-        terms = [(bit, self._bytes(axis, index)) for bit, axis, index in self._shares]
-        self._lane = swizzle_register(e, self.ctx.lane_sum(terms), self._mask, prelude=True)
+            base += start.times(step)
+        lane = self.ctx.lane_sum([(bit, self._bytes(axis, index)) for bit, axis, index in self._shares])
+        if self._mask and lane != "0":
+            lane = lane.once ^ ((lane.once >> 3).once & self._mask)
+        self._lane = lane
         return base
 
-    def address(self, coord: tuple[int, ...]) -> tuple[str, int]:
+    def address(self, coord: tuple[int, ...]) -> Address:
         """(register, constant) whose sum is the byte address of the element with this register share."""
-        e = self.ctx.e
         if not self._fast:
-            return self._full_address(coord), 0
+            return self.indexed(coord, {}), 0
         constant = self._constant(coord)
         low = constant % _LOW if self._mask else 0
         high = constant - low
         tail = low & 15  # bits that no pattern touches
         key = swizzle_offset(low - tail, self._mask)
         if key not in self._names:
-            mixed = (
-                self._lane if key == 0 else (e.pre(f"xor i32 {self._lane}, {key}") if self._lane != "0" else str(key))
-            )
-            self._names[key] = self._address if mixed == "0" else e.v(f"add i32 {self._address}, {mixed}")
+            self._names[key] = self._address + (self._lane.once ^ key)
         return self._names[key], high + tail
 
-    def _full_address(self, coord: tuple[int, ...]) -> str:
-        return self.indexed(coord, {})
-
-    def indexed(self, coord: tuple[int, ...], extra: dict[int, str]) -> str:
+    def indexed(self, coord: tuple[int, ...], extra: dict[int, V]) -> V:
         """The address with i32 values added to the index along some root axes, computed in full."""
-        e, storage = self.ctx.e, self._storage
-        total = "0"
+        storage = self._storage
+        total = self.ctx.e.i32(0)
         last = len(storage.strides) - 1
         for axis, static in enumerate(self._root_share(coord)):
             index = self.ctx.lane_sum([(bit, share) for bit, a, share in self._shares if a == axis])
             if axis in self.view.dynamic:
-                index = e.v(f"add i32 {index}, {self._index32(axis)}")
+                index = index.plus(self._moving(axis))
             if axis in extra:
-                index = e.v(f"add i32 {index}, {extra[axis]}")
+                index = index.plus(extra[axis])
             if static:
-                index = e.v(f"add i32 {index}, {static}")
+                index = index.plus(static)
             if axis == last and storage.paneled:
-                panel = e.v(f"udiv i32 {index}, {storage.panel}")
-                index = e.v(f"urem i32 {index}, {storage.panel}")
-                total = e.v(f"add i32 {total}, {e.v(f'mul i32 {panel}, {storage.panel_stride}')}")
-            scaled = e.v(f"mul i32 {index}, {storage.strides[axis]}")
-            total = e.v(f"add i32 {total}, {scaled}")
-        offset = e.v(f"mul i32 {total}, {self._item}")
-        return e.v(f"add i32 {self.buffer.address}, {swizzle_register(e, offset, self._mask)}")
+                panel = index.written("udiv", storage.panel)
+                index = index.written("urem", storage.panel)
+                total = total.plus(panel.times(storage.panel_stride))
+            total = total.plus(index.times(storage.strides[axis]))
+        return self.buffer.address + self._swizzled(total.times(self._item))
 
     def forget(self) -> None:
         super().forget()
         self._names.clear()
 
-    def width(self, access: object) -> int:
-        from kernel_dsl.refs import Access
-
-        assert isinstance(access, Access)
+    def width(self, access: Access) -> int:
         width = super().width(access)
         while width > 1 and (self._storage.panel % width or width * self._item > 16):
             width //= 2
         return width
 
 
-def make_place(ctx: Context, *args: object) -> Place:
-    """The `Place` for a Ref: (type, buffer, view, layout, offsets)."""
-    from kernel_dsl.compiled import Swizzle
-    from kernel_dsl.ir import RefType
-
-    type = args[0]
-    assert isinstance(type, RefType)
+def make_place(
+    ctx: Context, type: RefType, buffer: Buffer, view: View, layout: Layout, offsets: Sequence[Value]
+) -> Place:
+    """The `Place` for a Ref."""
     plain = type.space is not MemorySpace.SMEM or (type.swizzle is Swizzle.NONE and not storage_of(type).paneled)
-    return (Place if plain else TiledPlace)(ctx, *args)  # type: ignore[arg-type]
+    return (Place if plain else TiledPlace)(ctx, type, buffer, view, layout, offsets)

@@ -16,7 +16,7 @@ from kernel_dsl import dtypes as dt
 from kernel_dsl.dtypes import DType
 
 from ..context import Context
-from ..emit import Regs, llvm_type
+from ..writer import Regs, V
 
 BYTES = (dt.int8, dt.uint8)
 HALVES = (dt.float16, dt.bfloat16)
@@ -24,53 +24,51 @@ HALVES = (dt.float16, dt.bfloat16)
 
 def widen_bytes(ctx: Context, names: Regs, source: DType, to: DType) -> Regs:
     """Bytes, an even number, as float16 or bfloat16."""
-    e, t = ctx.e, f"<2 x {llvm_type(to)}>"
     convert = _to_float16 if to == dt.float16 else _to_bfloat16
     out: Regs = []
     for i in range(0, len(names), 2):
-        value = convert(ctx, names[i], names[i + 1], source.is_signed)
-        word = e.v(f"bitcast {t} {value} to i32")
-        for half in (0, 1):
-            name = e.v(f"extractelement {t} {value}, i32 {half}")
-            ctx.words[name] = (word, half)
-            out.append(name)
+        out += halves(ctx, convert(ctx, names[i], names[i + 1], source.is_signed))
     return out
 
 
-def _spread(ctx: Context, a: str, b: str, high: int) -> str:
+def halves(ctx: Context, pair: V) -> Regs:
+    """The elements of a pair of 16-bit floats, whose word is remembered."""
+    word = pair.bitcast("i32")
+    out = [pair.part(0), pair.part(1)]
+    for half, name in enumerate(out):
+        ctx.words[name] = (word, half)
+    return out
+
+
+def _spread(ctx: Context, a: V, b: V, high: int) -> V:
     """Two bytes as the low bytes of 16-bit halves whose high bytes are `high`."""
-    e = ctx.e
-    (whole, i), (other, j) = ctx.words.get(a, ("", 0)), ctx.words.get(b, ("", 0))
-    if whole and whole == other:  # PTX ISA 9.7.7.7 (prmt): bytes of the first word are 0 to 3, of the second 4 to 7
-        return e.v(f"call i32 @llvm.nvvm.prmt(i32 {whole}, i32 {high}, i32 {0x4040 | j << 8 | i})")
-    low, up = e.v(f"zext i8 {a} to i32"), e.v(f"zext i8 {b} to i32")
-    pair = e.v(f"or i32 {low}, {e.v(f'shl i32 {up}, 16')}")
-    return e.v(f"or i32 {pair}, {high << 8 | high << 24}")
+    (whole, i), (other, j) = ctx.words.get(a, (None, 0)), ctx.words.get(b, (None, 0))
+    if whole is not None and whole == other:
+        # PTX ISA 9.7.7.7 (prmt): bytes of the first word are 0 to 3, of the second 4 to 7
+        return ctx.e.v(f"call i32 @llvm.nvvm.prmt(i32 {whole}, i32 {high}, i32 {0x4040 | j << 8 | i})", "i32")
+    low, up = a.zext("i32"), b.zext("i32")
+    return (low | up << 16) | (high << 8 | high << 24)
 
 
-def _to_float16(ctx: Context, a: str, b: str, signed: bool) -> str:
-    e = ctx.e
+def _to_float16(ctx: Context, a: V, b: V, signed: bool) -> V:
     word = _spread(ctx, a, b, 0x64)
     if signed:
-        word = e.v(f"xor i32 {word}, {0x00800080}")
+        word = word ^ 0x00800080
     start = "0xH6480" if signed else "0xH6400"
-    value = e.v(f"bitcast i32 {word} to <2 x half>")
-    return e.v(f"fsub <2 x half> {value}, <half {start}, half {start}>")
+    pair = "<2 x half>"
+    return ctx.e.v(f"fsub {pair} {word.bitcast(pair)}, <half {start}, half {start}>", pair)
 
 
-def _to_bfloat16(ctx: Context, a: str, b: str, signed: bool) -> str:
+def _to_bfloat16(ctx: Context, a: V, b: V, signed: bool) -> V:
     """A multiply-add subtracts: sm_80 has no other instruction on pairs."""
-    e = ctx.e
+    pair = "<2 x bfloat>"
     word = _spread(ctx, a, b, 0x43)
 
-    def add(x: str, y: str, scale: str) -> str:
-        scaled = f"<bfloat {scale}, bfloat {scale}>"
-        return e.v(f"call <2 x bfloat> @llvm.fma.v2bf16(<2 x bfloat> {x}, <2 x bfloat> {scaled}, <2 x bfloat> {y})")
+    def add(x: V, y: str, scale: str) -> V:
+        scaled = ctx.e.value(f"<bfloat {scale}, bfloat {scale}>", pair)
+        return ctx.e.call(pair, "llvm.fma.v2bf16", x, scaled, ctx.e.value(y, pair))
 
-    def floats(mask: int) -> str:
-        return e.v(f"bitcast i32 {e.v(f'and i32 {word}, {mask}')} to <2 x bfloat>")
-
-    rest, top = floats(0xFF7FFF7F), floats(0xFF80FF80)
+    rest, top = (word & 0xFF7FFF7F).bitcast(pair), (word & 0xFF80FF80).bitcast(pair)
     if signed:
         return add(top, rest, "0xRBF80")
     # 128 or 256 becomes -128 or 0

@@ -8,7 +8,7 @@ import pytest
 
 from kernel_dsl.lowering.math import APPROX, FUNCTIONS, definitions, function
 from kernel_dsl.lowering.math.huge import two_over_pi
-from kernel_dsl.lowering.math.text import Writer, float_literal
+from kernel_dsl.lowering.math.text import FunctionWriter
 
 # The intrinsics that NVPTX selects an instruction for; others (llvm.exp, llvm.sin) abort the
 # process.
@@ -70,9 +70,9 @@ def test_symbols_are_legal_in_ptx(table: dict[str, object]) -> None:
 
 
 def test_a_constant_that_float32_cannot_hold_is_refused() -> None:
-    assert float_literal(0.5, "float") == "0x3FE0000000000000"
+    assert FunctionWriter("float").value(0.5) == "0x3FE0000000000000"
     with pytest.raises(ValueError, match="not a float32"):
-        Writer("float").value(0.1)
+        FunctionWriter("float").value(0.1)
 
 
 def test_digits_of_two_over_pi() -> None:
