@@ -10,16 +10,18 @@ from typing import TypeVar
 
 from .errors_hopper import UnreadAccumulator
 from .ir import KernelIR, Op, Region, Value
+from .ops.control import For, If, Switch, While
+from .ops.matrix import AccRead, AccScale, AccWrite, Wgmma, WgmmaWait
 
 __all__ = ["check_accumulators", "merged", "turns"]
 
 # wgmma_wait leaves at most 7 groups in flight (`kd.wgmma_wait`): older ones need not be told apart
 OLDEST = 8
 
-_TOUCHES = {
-    "acc_read": "an accumulator load",
-    "acc_write": "a store to an accumulator",
-    "acc_scale": "scaling an accumulator",
+_TOUCHES: dict[type[Op], str] = {
+    AccRead: "an accumulator load",
+    AccWrite: "a store to an accumulator",
+    AccScale: "scaling an accumulator",
 }
 
 _T = TypeVar("_T")
@@ -28,39 +30,38 @@ Groups = tuple[frozenset[Value], ...]  # what registers the newest group may hol
 
 def check_accumulators(ir: KernelIR) -> None:
     """Raise `UnreadAccumulator` at the op that touches an accumulator or makes an operand anew while a wgmma may hold it."""
-    if any(op.op_name == "wgmma" for op in ir.walk()):
+    if any(isinstance(op, Wgmma) for op in ir.walk()):
         _after(ir.body, ())
 
 
 def _after(region: Region, groups: Groups) -> Groups:
     """What may be in flight behind a region, given what may be before it."""
     for op in region.ops:
-        name = op.op_name
         if groups and any(value in group for value in op.results for group in groups):
             why = "a loop comes back here while a wgmma of the turn before may still read the registers of this operand"
             hint = "wait for it first, `kd.wgmma_wait(0)`, or give wgmma the operand in SMEM"
             raise UnreadAccumulator(loc=op.loc, what="an operand made anew before a wait", why=why, hint=hint)
-        if name == "wgmma":
-            held = (op.acc,) if op.a_view is not None else (op.acc, op.a)  # type: ignore[attr-defined]
+        if isinstance(op, Wgmma):
+            held = (op.acc,) if op.a_view is not None else (op.acc, op.a)
             groups = merged((frozenset(held), *groups), ())
-        elif name == "wgmma_wait":
-            groups = groups[: op.pending]  # type: ignore[attr-defined]
-        elif name in _TOUCHES:
-            if any(op.acc in group for group in groups):  # type: ignore[attr-defined]
+        elif isinstance(op, WgmmaWait):
+            groups = groups[: op.pending]
+        elif isinstance(op, (AccRead, AccWrite, AccScale)):
+            if any(op.acc in group for group in groups):
                 why = "a wgmma on it may still be in flight here, along some way through loops and branches"
                 hint = "wait first: `kd.wgmma_wait(0)`, or read it with `acc[...]`"
-                raise UnreadAccumulator(loc=op.loc, what=f"{_TOUCHES[name]} before a wait", why=why, hint=hint)
-        elif name in ("if", "switch"):
+                raise UnreadAccumulator(loc=op.loc, what=f"{_TOUCHES[type(op)]} before a wait", why=why, hint=hint)
+        elif isinstance(op, (If, Switch)):
             ends = [_after(inner, groups) for inner in op.region_list()]
             groups = ends[0]
             for end in ends[1:]:
                 groups = merged(groups, end)
-        elif name in ("for", "while"):
+        elif isinstance(op, (For, While)):
             groups = _after_loop(op, groups)
     return groups
 
 
-def _after_loop(op: Op, groups: Groups) -> Groups:
+def _after_loop(op: For | While, groups: Groups) -> Groups:
     """Turns are added until they bring nothing new: each may find what the one before left in flight."""
     least, most = turns(op)
     start = groups
@@ -72,19 +73,19 @@ def _after_loop(op: Op, groups: Groups) -> Groups:
         if both == start or most <= 1:
             break
         start = both
-    if op.op_name == "while":
-        return _after(op.before, start)  # type: ignore[attr-defined]
+    if isinstance(op, While):
+        return _after(op.before, start)
     return end if least else merged(start, end)
 
 
 def turns(op: Op) -> tuple[bool, float]:
     """Whether a loop surely has a turn, and the most that it can have."""
-    if op.op_name != "for" or op.step < 1:  # type: ignore[attr-defined]
+    if not isinstance(op, For) or op.step < 1:
         return False, inf
-    low, high = op.lo.facts, op.hi.facts  # type: ignore[attr-defined]
+    low, high = op.lo.facts, op.hi.facts
     if low is None or high is None:
         return False, inf
-    return low.hi < high.lo, (high.hi - low.lo) / op.step  # type: ignore[attr-defined]
+    return low.hi < high.lo, (high.hi - low.lo) / op.step
 
 
 def merged(a: tuple[frozenset[_T], ...], b: tuple[frozenset[_T], ...]) -> tuple[frozenset[_T], ...]:

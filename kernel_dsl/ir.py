@@ -188,13 +188,16 @@ class _Declared:
 
 
 class Op(_Declared):
-    """Base of all ops. Class keywords: `name`, `effect`, `requires`, and for leaf ops `ptx` or `intrinsic`."""
+    """Base of all ops. Class keywords: `name`, `effect`, `requires`.
+
+    `together`: all four warps of a warpgroup run it as one. `remote`: its result is a Ref of another block's SMEM.
+    """
 
     op_name: ClassVar[str] = ""
     effect: ClassVar[Effect] = Effect.PURE
     requires: ClassVar[Feature] = Feature(0)
-    ptx: ClassVar[str] = ""
-    intrinsic: ClassVar[str] = ""
+    together: ClassVar[bool] = False
+    remote: ClassVar[bool] = False
     registry: ClassVar[dict[str, type[Op]]] = {}
     fields: ClassVar[dict[str, FieldMark]] = {}
     value_fields: ClassVar[tuple[tuple[str, bool], ...]] = ()
@@ -209,14 +212,12 @@ class Op(_Declared):
             name: str = "",
             effect: Effect | None = None,
             requires: Feature | None = None,
-            ptx: str | None = None,
-            intrinsic: str | None = None,
             **keywords: Any,
         ) -> None: ...
 
     else:
 
-        def __init_subclass__(cls, name="", effect=None, requires=None, ptx=None, intrinsic=None, **keywords):
+        def __init_subclass__(cls, name="", effect=None, requires=None, **keywords):
             super().__init_subclass__(**keywords)
             own = {k: v for k, v in cls.__dict__.items() if isinstance(v, FieldMark)}
             cls.fields = {**cls.fields, **own}
@@ -235,10 +236,6 @@ class Op(_Declared):
                 cls.effect = effect
             if requires is not None:
                 cls.requires = requires
-            if ptx is not None:
-                cls.ptx = ptx
-            if intrinsic is not None:
-                cls.intrinsic = intrinsic
             cls.op_name = name
             if name:
                 if name in Op.registry:

@@ -11,7 +11,6 @@ class Feature(Flag):
 
     MMA_SYNC = auto()  # mma.sync with bf16 and tf32, ldmatrix
     CP_ASYNC = auto()
-    REDUX = auto()  # redux.sync on integers
     MMA_FP8 = auto()  # mma.sync on e4m3/e5m2, and cvt to and from fp8
     MMA_F64_16 = auto()  # mma.sync on float64 with 16 rows
     MBARRIER = auto()
@@ -21,12 +20,9 @@ class Feature(Flag):
     TMA = auto()
     STMATRIX = auto()
     GRIDDEPCONTROL = auto()
-    ELECT = auto()
     ATOM_BF16 = auto()  # atom.add.noftz.bf16
     WGMMA = auto()
     SETMAXNREG = auto()
-    TCGEN05 = auto()
-    F32X2 = auto()
 
 
 @dataclass(frozen=True)
@@ -60,7 +56,7 @@ class Target:
         return self.name
 
 
-_SM80 = Feature.MMA_SYNC | Feature.CP_ASYNC | Feature.REDUX | Feature.MBARRIER
+_SM80 = Feature.MMA_SYNC | Feature.CP_ASYNC | Feature.MBARRIER
 _SM89 = _SM80 | Feature.MMA_FP8
 _SM90 = (
     _SM89
@@ -71,12 +67,10 @@ _SM90 = (
     | Feature.TMA
     | Feature.STMATRIX
     | Feature.GRIDDEPCONTROL
-    | Feature.ELECT
     | Feature.ATOM_BF16
 )
 _SM90A = _SM90 | Feature.WGMMA | Feature.SETMAXNREG
-_SM100A = (_SM90A & ~Feature.WGMMA) | Feature.TCGEN05 | Feature.F32X2
-_SM120A = (_SM90A & ~Feature.WGMMA) | Feature.F32X2
+_SM100A = _SM120A = _SM90A & ~Feature.WGMMA
 
 # Sizes: CUDA C++ Programming Guide, 'Technical Specifications per Compute Capability'.
 SM_80 = Target("sm_80", _SM80, Limits(163 * 1024, 164 * 1024, multiprocessors=108), (8, 0))

@@ -23,10 +23,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from .ir import ArrayType, KernelIR, MemorySpace, Op, RefType, Region, Value, Yield
+from .ir import ArrayType, Effect, KernelIR, MemorySpace, Op, RefType, Region, Value, Yield
 from .layout import Layout
+from .ops.atomic import AtomicRmw
 from .ops.control import For, If, Switch, While
 from .ops.elementwise import Elementwise
+from .ops.ref import Store
 
 
 class Invalid(ValueError):
@@ -178,11 +180,10 @@ def _access(op: Any) -> None:
             raise Invalid("access", op, "a limit with other dimensions than the view")
         for offset in op.offsets:
             _scalar(offset, "integer", op, "access")
-    if op.op_name in ("store", "atomic_rmw") and (op.x.type.dtype != t.dtype or op.x.type.shape != op.view.shape):
+    if isinstance(op, (Store, AtomicRmw)) and (op.x.type.dtype != t.dtype or op.x.type.shape != op.view.shape):
         raise Invalid("access", op, f"a {op.x.type} for a view of shape {op.view.shape} of {t}")
     mask = getattr(op, "mask", None)
     if mask is not None and not mask.type.dtype.is_bool:
         raise Invalid("access", op, f"a mask of {mask.type}")
-    writes = op.op_name in ("store", "scatter", "atomic_rmw", "atomic_cas")
-    if writes and t.space is MemorySpace.GMEM and not t.written:
+    if op.effect & Effect.WRITE and t.space is MemorySpace.GMEM and not t.written:
         raise Invalid("writes", op, f"{t.name or t} is marked as never written")

@@ -76,7 +76,6 @@ class Mul(Binary, name="mul"):
 class Div(Binary, name="div"):
     """x / y, IEEE-rounded; integers truncate and x / 0 is 0. PTX `div.rn`, `div`."""
 
-    llvm = {"f": "fdiv {t} {0}, {1}"}
     interval = facts.div
 
 

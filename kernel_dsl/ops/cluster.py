@@ -28,6 +28,8 @@ class PeerRef(Op, name="peer_ref", requires=Feature.DSMEM):
     `indices`: the block's index along the axes `axes`; along others it is this block's own.
     """
 
+    remote = True
+
     ref: Value = operand()
     indices: tuple[Value, ...] = operands()
     axes: tuple[int, ...] = attr()

@@ -20,7 +20,8 @@ from ..trace import current, emit, traced
 from ..transforms import check_fields, find_swizzle, transformed
 from ..values import Array
 from .elementwise import as_value, broadcast_value, convert
-from .ref import check_own_block
+from .ref import AllocSmem, check_own_block
+from .threads import AliasSmem
 
 __all__ = [
     "layout_cast",
@@ -49,6 +50,8 @@ class Wgmma(Op, name="wgmma", effect=Effect.SYNC, requires=Feature.WGMMA):
     `a` is a Ref (with `a_view`, (M, K)) or a value in the fragment layout; `b` is a Ref (with `b_view`, (K, N)).
     """
 
+    together = True
+
     acc: Value = operand()
     a: Value = operand()
     a_offsets: tuple[Value, ...] = operands()
@@ -67,12 +70,16 @@ class WgmmaWait(Op, name="wgmma_wait", effect=Effect.SYNC, requires=Feature.WGMM
     `fragments`: register operands of groups in flight, kept in their registers until here.
     """
 
+    together = True
+
     fragments: tuple[Value, ...] = operands()
     pending: int = attr()
 
 
 class AccRead(Op, name="acc_read", effect=Effect.SYNC, requires=Feature.WGMMA):
     """A block of an accumulator as a value. PTX `mov`: its registers, after the wait."""
+
+    together = True
 
     acc: Value = operand()
     start: tuple[int, int] = attr()
@@ -86,6 +93,8 @@ class AccRead(Op, name="acc_read", effect=Effect.SYNC, requires=Feature.WGMMA):
 class AccWrite(Op, name="acc_write", effect=Effect.SYNC, requires=Feature.WGMMA):
     """Make a block of an accumulator a value. PTX `mov`, to its registers."""
 
+    together = True
+
     acc: Value = operand()
     x: Value = operand()
     start: tuple[int, int] = attr()
@@ -94,12 +103,16 @@ class AccWrite(Op, name="acc_write", effect=Effect.SYNC, requires=Feature.WGMMA)
 class AccScale(Op, name="acc_scale", effect=Effect.SYNC, requires=Feature.WGMMA):
     """Multiply the rows of an accumulator. PTX `mul`, on its registers, in warps that have a factor other than 1."""
 
+    together = True
+
     acc: Value = operand()
     factors: Value = operand()
 
 
 class SetMaxRegisters(Op, name="set_max_registers", effect=Effect.SYNC, requires=Feature.SETMAXNREG):
     """Change how many registers a lane of this warpgroup has. PTX `setmaxnreg`."""
+
+    together = True
 
     count: int = attr()
     increase: bool = attr()
@@ -275,7 +288,7 @@ def infer_transforms(ref: Ref, k_major: bool) -> None:
         if row * type.dtype.itemsize != type.swizzle.value:
             raise TransformConflict(ref=repr(ref), why="wgmma needs tiles as wide as the swizzle")
         return
-    if type.tiling or ref.root.op is None or ref.root.op.op_name not in ("alloc_smem", "alias_smem"):
+    if type.tiling or not isinstance(ref.root.op, (AllocSmem, AliasSmem)):
         why = "wgmma needs a swizzle, and this buffer has a tiling without one, or is a bitcast"
         raise TransformConflict(ref=repr(ref), why=why)
     if ref.root in current().aliased:
@@ -288,10 +301,10 @@ def infer_transforms(ref: Ref, k_major: bool) -> None:
     tiling, swizzle = (8, span // type.dtype.itemsize), Swizzle(span if span > 16 else 0)
     check_fields(type.shape, type.dtype, tiling, swizzle)
     made = transformed(type, tiling, swizzle)
-    if ref.root.op.op_name == "alias_smem" and ref.root.op.offset % made.alignment:  # type: ignore[attr-defined]
+    if isinstance(ref.root.op, AliasSmem) and ref.root.op.offset % made.alignment:
         raise TransformConflict(ref=repr(ref), why="in its RefUnion it does not start at a multiple of 1024 bytes")
     ref.root.type = made
-    ref.root.op.type = made  # type: ignore[attr-defined]
+    ref.root.op.type = made
 
 
 def wgmma_wait(n: int) -> None:

@@ -19,7 +19,7 @@ from ..trace import current, traced
 from ..values import Array
 from .cast import astype
 from .elementwise import as_value, broadcast_value, convert
-from .ref import is_peer
+from .ref import AllocSmem, is_peer
 
 __all__ = ["dot", "matmul", "mma"]
 
@@ -177,7 +177,7 @@ def _is_tile(ref: Ref, dtype: DType) -> bool:
     whole = all(d.size == type.shape[d.axis] for d in view.dims) and not any(a >= last - 1 for a in view.dynamic)
     rows, span = type.shape[-2], type.shape[-1] * dtype.itemsize
     fresh = not type.tiling and type.swizzle.value == 0
-    good = type.swizzle.value != 0 or (fresh and ref.root.op is not None and ref.root.op.op_name == "alloc_smem")
+    good = type.swizzle.value != 0 or (fresh and isinstance(ref.root.op, AllocSmem))
     own = not is_peer(ref)  # the tensor core reads its own block's SMEM
     return own and whole and good and rows % 8 == 0 and span % 32 == 0 and len(offsets) <= last - 1
 

@@ -238,9 +238,9 @@ def stored_value(dtype: DType, value: Any) -> Array:
 def is_peer(ref: Ref) -> bool:
     """Whether a Ref is in the SMEM of another block: one that `kd.cluster_ref` made, or a view of it."""
     op = ref.root.op
-    while op is not None and op.op_name in ("bitcast_ref", "alias_smem"):
-        op = op.ref.op  # type: ignore[attr-defined]
-    return op is not None and op.op_name == "peer_ref"
+    while op is not None and not op.remote:
+        op = op.ref.op if "ref" in op.fields else None  # type: ignore[attr-defined]
+    return op is not None
 
 
 def check_own_block(ref: Ref, op: str) -> None:

@@ -66,6 +66,7 @@ class GridDependencyLaunch(Op, name="griddepcontrol_launch", effect=Effect.SYNC,
 class WarpMap(Op, name="warp_map", effect=Effect.SYNC):
     """Run a region once in each of the warpgroup's four warps, on its own; its argument is the warp's number. PTX `bra`."""
 
+    together = True
     body: Region = region()
 
 
@@ -159,13 +160,9 @@ def warp_map(f: Callable[[Any], None]) -> None:
     emit(WarpMap(made))
 
 
-# PTX ISA 9.7.15 and 9.7.19.5: wgmma and setmaxnreg are for all four warps; and a warp has no warps
-_TOGETHER = ("wgmma", "wgmma_wait", "acc_read", "acc_write", "acc_scale", "set_max_registers", "warp_map")
-
-
 def _check_scalars(made: Region) -> None:
     for op in made.ops:
-        if op.op_name in _TOGETHER:
+        if op.together:  # PTX ISA 9.7.15 and 9.7.19.5: wgmma and setmaxnreg are for all four warps; a warp has no warps
             raise WarpUse(loc=op.loc, op=op.spoken())
         for value in (*op.values(), *op.results):
             if isinstance(value.type, ArrayType) and value.type.shape:

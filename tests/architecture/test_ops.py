@@ -33,7 +33,7 @@ def test_exactly_one_lowering(op: type[Op]) -> None:
     own = [family.__name__ for family in FAMILIES if op in family.RULES]
     leaf = leaf_rule(op) is not None
     assert len(own) <= 1, f"{op.op_name} has rules in {own}"
-    assert own or leaf, f"{op.op_name} has neither a rule nor leaf text"
+    assert bool(own) != leaf, f"{op.op_name} has {'both' if leaf else 'neither'} a rule and leaf text"
     assert op in RULES
 
 
