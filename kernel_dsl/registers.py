@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .errors_hopper import RegisterBudget
-from .ir import Op, Region, Value
+from .ir import KernelIR, Op, Region, Value
 from .ops.arith import Add, And, Mul, Not, Or, Sub
 from .ops.compare import Equal, Less, LessEqual, NotEqual
 from .ops.control import If, Switch
@@ -34,13 +34,14 @@ _FUNCTIONS: dict[type[Op], Callable[..., Any]] = {
 }
 
 
-def check_registers(body: Region, threads: int) -> None:
+def check_registers(ir: KernelIR) -> None:
     """Raise `RegisterBudget` where a warpgroup would wait for registers that the others never give up.
 
     A warpgroup counts with the most that it certainly has in the end; one that is not followed, with the least.
     """
+    body, threads = ir.body, ir.threads
     holding: set[int] = set()
-    if not _find(body, holding):
+    if threads == 1 or not _find(body, holding):
         return
     last: dict[int, SetMaxRegisters] = {}
     for number in range(threads):

@@ -13,17 +13,15 @@ from .diagnostics import CostNote, shown
 from .dtypes import DType, as_dtype
 from .errors import BodyReturned, BodySignature, KernelArgument, KernelValue
 from .facts import any_of
-from .in_flight import check_accumulators
 from .ir import ArrayType, Axis, KernelIR, MemorySpace, RefType, Region, Value
 from .layout import SCALAR
 from .memory import ShapeDtypeStruct, settled
 from .ops.scope import allocate, is_spec
 from .options import CompilerParams
-from .pressure import warn_of_large_values
 from .refs import Ref
-from .registers import check_registers
 from .source import Loc, here, is_ours, misfit, of_function
-from .trace import Trace, new_value, settle, tracing
+from .steps import TRACED, Where, walk
+from .trace import Trace, new_value, tracing
 from .tree import flatten, unflatten
 from .variables import noting
 
@@ -184,9 +182,6 @@ def trace_kernel(
             scratch = _of_inputs(scratch, f"scratch_types of kernel {definition.name!r}", structs)
         with tracing(trace):
             _run(definition, args, unflatten(out_structure, handles), out_structure, scratch)
-    if threads > 1:
-        check_registers(body, threads)
-    settle(body)
     ir = KernelIR(
         definition.name,
         (*params, *results),
@@ -200,8 +195,7 @@ def trace_kernel(
         tuple(overlaps),
         of_function(definition.body),
     )
-    check_accumulators(ir)
-    warn_of_large_values(ir)
+    walk(TRACED, Where.TRACE, ir)
     alias = {out: i for i, out in definition.aliases}
     specs = tuple(
         OutputSpec(o.shape, o.dtype, o.init, _array_number(inputs, alias.get(n)))

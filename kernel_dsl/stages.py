@@ -46,7 +46,7 @@ class Stages:
         self.target = target
         self.params = params
         self.overlaps = overlaps
-        self._waits_end = False  # not checked yet
+        self._ends = False  # not checked yet
 
     def __repr__(self) -> str:
         ir = self.traced.ir
@@ -100,7 +100,7 @@ class Stages:
         from kernel_dsl.lowering import run_passes
 
         texts: dict[str, str] = {}
-        run_passes(clone(self.traced.ir), self.target, lambda step, ir: texts.update({step.name: _show(ir)}))
+        run_passes(clone(self.traced.ir), self.target, lambda name, ir: texts.update({name: _show(ir)}))
         return texts
 
     @property
@@ -115,21 +115,21 @@ class Stages:
         """What the runtime launches. Raises the errors of lowering at the user's line."""
         from kernel_dsl.lowering import compile_kernel
 
-        return compile_kernel(self.traced.ir, self.target, self._lowered, self._spec)
+        return compile_kernel(self.traced.ir, self.target, self._spec, self._lowered)
 
     @property
     @public
     def ptx(self) -> str:
-        self._check_waits()
+        self._check_for_gpu()
         return self.kernel.ptx
 
-    def _check_waits(self) -> None:
-        """Refuse waits that can never end. Not for the interpreter, which reports the deadlock as it happens."""
-        from kernel_dsl.lowering import check_waits
+    def _check_for_gpu(self) -> None:
+        """Refuse what would hang a GPU. Not for the interpreter, which reports it as it happens."""
+        from kernel_dsl.lowering import check_for_gpu
 
-        if not self._waits_end:
-            check_waits(self.traced.ir)
-            self._waits_end = True
+        if not self._ends:
+            check_for_gpu(self.traced.ir)
+            self._ends = True
 
     def compile(self) -> Compiled:
         """Assemble. What the assembler remarks on is a Python warning at the user's line.
@@ -144,7 +144,7 @@ class Stages:
         """The machine code, without a warning."""
         from kernel_dsl.runtime.assemble import AssemblerOptions, assemble
 
-        self._check_waits()
+        self._check_for_gpu()
         return assemble(self.kernel, options=AssemblerOptions(ptxas=environment().ptxas))
 
 

@@ -5,8 +5,7 @@ if __name__ != "kernel_dsl.lowering":
 
     give_way(__name__, __file__)
 else:
-    from .module import CallSpec, Lowered, compile_kernel, to_llvm
-    from .passes.check_barriers import check_waits
-    from .pipeline import PASSES, run_passes
+    from .job import CallSpec, Lowered
+    from .pipeline import STEPS, check_for_gpu, compile_kernel, run_passes, to_llvm
 
-    __all__ = ["PASSES", "CallSpec", "Lowered", "check_waits", "compile_kernel", "run_passes", "to_llvm"]
+    __all__ = ["STEPS", "CallSpec", "Lowered", "check_for_gpu", "compile_kernel", "run_passes", "to_llvm"]

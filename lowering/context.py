@@ -84,6 +84,9 @@ class Context:
         self.smem_offsets: dict[Op, int] = {}
         self.sharing: frozenset[tuple[int, ...]] = frozenset()  # scopes whose SMEM is that of others too
         self.plan = SmemPlan()
+        self.meetings: tuple[int, int] | None = (
+            None  # ops of the top level before and after which a cluster's blocks meet
+        )
         self.math: dict[str, None] = {}  # functions of lowering/math that are called, in order of first use
         self.last_half: int | None = None  # which half of the exchange space was used last; None: not known
         self.fresh_exchange = True  # nothing has used the exchange space yet

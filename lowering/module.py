@@ -1,26 +1,23 @@
-"""A kernel's LLVM module and its `CompiledKernel`: the entry's parameters, prologue, body and metadata."""
+"""Steps of the pipeline: a kernel's LLVM module and its `CompiledKernel`."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from math import prod
-from typing import Any, cast
 
 from kernel_dsl.compiled import (
     ArrayAssumption,
     CompiledKernel,
     LaunchAttributes,
-    OutputSpec,
     Param,
     PointerParam,
     ReportNames,
     ScalarParam,
     SourceLine,
     StrideParam,
-    Workspace,
 )
 from kernel_dsl.errors import GridLimit
 from kernel_dsl.in_place import member_of
@@ -36,23 +33,13 @@ from kernel_dsl.transforms import bytes_of
 from . import llvm
 from .context import WARPGROUP, WARPS, Buffer, Context, Rule, source_line
 from .debug_lines import DebugLines
+from .job import Job, Lowered
 from .llvm_types import llvm_type
 from .passes import plan_smem
-from .pipeline import Pass, run_passes
 from .rules import all_rules
 from .rules.cluster import lower_body, meeting_places
 from .rules.index import grid_dims
 from .writer import V, Writer
-
-
-@dataclass(frozen=True)
-class CallSpec:
-    """What the launch needs beside the kernel: the outputs to make, and how the result is built of them."""
-
-    outputs: tuple[OutputSpec, ...]
-    output_tree: Any
-    overlaps: tuple[tuple[int, int], ...] = ()
-    max_registers: int | None = None
 
 
 @cache
@@ -66,60 +53,71 @@ def entry_name(name: str) -> str:
     return clean if re.match(r"[A-Za-z]", clean) else f"kernel_{clean}"
 
 
-@dataclass
-class Lowered:
-    """LLVM text, with all that `CompiledKernel` takes from lowering."""
-
-    text: str
-    entry: str
-    params: tuple[Param, ...]
-    arrays: tuple[ArrayAssumption, ...]
-    launch: LaunchAttributes
-    names: ReportNames
-    workspaces: tuple[Workspace, ...] = ()
-    effects: bool = False  # see `CompiledKernel`
-    smem_spans: dict[tuple[str, int], frozenset[tuple[int, int]]] = field(
-        default_factory=lambda: cast("dict[tuple[str, int], frozenset[tuple[int, int]]]", {})
-    )  # what of the SMEM each line of the user's touches
-
-
-def to_llvm(
-    ir: KernelIR, target: Target, spec: CallSpec, observe: Callable[[Pass, KernelIR], None] | None = None
-) -> Lowered:
-    """Run the passes and write the module. Raises the errors of the passes at the user's line."""
-    ir = run_passes(ir, target, observe)
+def open_module(job: Job) -> None:
+    """A writer, and the context that rules see."""
+    job.entry = entry_name(job.ir.name)
     debug = DebugLines()
-    entry = entry_name(ir.name)
-    debug.start(entry, ir.loc)
-    writer = Writer(debug)
-    ctx = Context(ir, target, writer, _rules())
-    plan, ctx.smem_offsets, ctx.sharing = plan_smem.plan(ctx.ops)
-    ctx.plan = plan
-    signature, params, arrays = _parameters(ctx)
+    debug.start(job.entry, job.ir.loc)
+    job.ctx = Context(job.ir, job.target, Writer(debug), _rules())
+
+
+def plan_buffers(job: Job) -> None:
+    """Where each allocation lies in SMEM."""
+    ctx = job.ctx
+    ctx.plan, ctx.smem_offsets, ctx.sharing = plan_smem.plan(ctx.ops)
+
+
+def meet(job: Job) -> None:
+    """Where the blocks of the cluster have to have met."""
+    if job.ir.cluster:
+        job.ctx.meetings = meeting_places(job.ir)
+
+
+def lower_ops(job: Job) -> None:
+    """The body, by the rules; and the parameters that they asked for."""
+    ctx = job.ctx
     lower_body(ctx)
-    writer.do("ret void")
+    ctx.e.do("ret void")
     for param, place in ctx.tensor_maps.items():
         # byval and grid_constant: the descriptor is used where the launch put it (PTX ISA 9.7.9.27)
-        signature.append(f'ptr byval([128 x i8]) align 64 "nvvm.grid_constant" %map{place}')
-        params = (*params, param)
+        job.signature.append(f'ptr byval([128 x i8]) align 64 "nvvm.grid_constant" %map{place}')
+        job.params.append(param)
     for place in range(len(ctx.workspaces)):
-        signature.append(f"i64 %ws{place}")
-        params = (*params, PointerParam(len(arrays) + place))
-    exchange, half = plan_smem.add_exchange(plan, ir.threads)
-    plan_smem.check(plan, target, ir.loc)
-    text = _module(ctx, entry, signature, spec, exchange, half)
-    overlaps = any(isinstance(op, GridDependencyWait) for op in ctx.ops)
-    launch = launch_attributes(ir, target, plan.size, overlaps)
+        job.signature.append(f"i64 %ws{place}")
+        job.params.append(PointerParam(len(job.arrays) + place))
+
+
+def plan_exchange(job: Job) -> None:
+    """Room in SMEM for what the rules exchange."""
+    job.exchange = plan_smem.add_exchange(job.ctx.plan, job.ir.threads)
+
+
+def check_smem(job: Job) -> None:
+    """Raise `SmemExceeded`."""
+    plan_smem.check(job.ctx.plan, job.target, job.ir.loc)
+
+
+def place_launch(job: Job) -> None:
+    """Grid, block and cluster. Raises `GridLimit`."""
+    overlaps = any(isinstance(op, GridDependencyWait) for op in job.ctx.ops)
+    job.launch = launch_attributes(job.ir, job.target, job.ctx.plan.size, overlaps)
+
+
+def describe(job: Job) -> None:
+    """What is kept of the kernel for its `CompiledKernel`."""
+    ir, ctx, arrays = job.ir, job.ctx, tuple(job.arrays)
     names = ReportNames(
         arrays=tuple(a.name for a in arrays),
-        smem=tuple(plan.regions),
+        smem=tuple(ctx.plan.regions),
         accumulators=tuple(ctx.accumulator_names),
         grid_axes=tuple((a.name, a.size) for a in ir.grid),
         thread_axis=(ir.thread_name, ir.threads) if ir.thread_name else None,
     )
-    spans = _smem_spans(ctx, (exchange, exchange + 2 * half * ir.threads))
+    offset, half = job.exchange
+    spans = _smem_spans(ctx, (offset, offset + 2 * half * ir.threads))
     effects = any(map(_has_effects, ctx.ops))
-    return Lowered(text, entry, params, arrays, launch, names, tuple(ctx.workspaces), effects, spans)
+    workspaces = tuple(ctx.workspaces)
+    job.lowered = Lowered(job.text, job.entry, tuple(job.params), arrays, job.launch, names, workspaces, effects, spans)
 
 
 def _has_effects(op: Op) -> bool:
@@ -158,17 +156,14 @@ def _smem_uses(
     return tuple((key, tuple(numbers)) for key, numbers in uses.items())
 
 
-def _parameters(ctx: Context) -> tuple[list[str], tuple[Param, ...], tuple[ArrayAssumption, ...]]:
+def declare_parameters(job: Job) -> None:
     """The entry's LLVM parameters, how the runtime fills them, and what is assumed of the arrays."""
-    signature: list[str] = []
-    params: list[Param] = []
-    arrays: list[ArrayAssumption] = []
-    scalars = 0
+    ctx, scalars = job.ctx, 0
 
     def parameter(type: str, param: Param) -> V:
-        name = ctx.e.value(f"%p{len(params)}", type)
-        signature.append(f"{type} {name}")
-        params.append(param)
+        name = ctx.e.value(f"%p{len(job.params)}", type)
+        job.signature.append(f"{type} {name}")
+        job.params.append(param)
         return name
 
     for value in ctx.ir.params:
@@ -180,15 +175,16 @@ def _parameters(ctx: Context) -> tuple[list[str], tuple[Param, ...], tuple[Array
             scalars += 1
             continue
         type: RefType = value.type
-        number = len(arrays)
+        number = len(job.arrays)
         ctx.arrays.append(value)
         address = parameter("i64", PointerParam(number))
         strides: tuple[int | V, ...] = strides_of(type.shape)
         if not type.contiguous:
             strides = tuple(parameter("i64", StrideParam(number, axis)) for axis in range(len(type.shape)))
         ctx.buffers[value] = Buffer(address, strides)
-        arrays.append(ArrayAssumption(type.shape, type.dtype, type.contiguous, type.alignment, type.written, type.name))
-    return signature, tuple(params), tuple(arrays)
+        job.arrays.append(
+            ArrayAssumption(type.shape, type.dtype, type.contiguous, type.alignment, type.written, type.name)
+        )
 
 
 _ATTRIBUTES = """
@@ -197,8 +193,11 @@ attributes #1 = { nounwind willreturn memory(none) }
 """
 
 
-def _module(ctx: Context, entry: str, signature: list[str], spec: CallSpec, exchange: int, half: int) -> str:
+def write_module(job: Job) -> None:
+    """The module's text, around the lines that the rules wrote."""
+    ctx, spec = job.ctx, job.spec
     ir, e = ctx.ir, ctx.e
+    exchange, half = job.exchange
     attributes = [f'"nvvm.reqntid"="{WARPGROUP * ir.threads}"']
     if any(isinstance(op, SetMaxRegisters) for op in ctx.ops):
         # else the assembler may not know how many registers a lane starts with, and ignores setmaxnreg (C7508)
@@ -213,7 +212,7 @@ def _module(ctx: Context, entry: str, signature: list[str], spec: CallSpec, exch
     lines += sorted(ctx.declarations)
     lines += ctx.constants
     lines.append(
-        f"define ptx_kernel void @{entry}({', '.join(signature)}) {' '.join(attributes)} !dbg !{e.debug.subprogram} {{"
+        f"define ptx_kernel void @{job.entry}({', '.join(job.signature)}) {' '.join(attributes)} !dbg !{e.debug.subprogram} {{"
     )
     lines.append("entry:")
     lines.append("  %smem_base = ptrtoint ptr addrspace(3) @smem to i32")
@@ -235,12 +234,12 @@ def _module(ctx: Context, entry: str, signature: list[str], spec: CallSpec, exch
 
         lines.append(definitions(ctx.math))
     lines.append(e.debug.text())
-    return "\n".join(lines)
+    job.text = "\n".join(lines)
 
 
 def _setup(ctx: Context) -> None:
     """What one lane does before anything else: fetch descriptors, initialise mbarriers and make them visible to all."""
-    peers = bool(ctx.ir.cluster) and meeting_places(ctx) is not None
+    peers = ctx.meetings is not None
     if not ctx.barriers and not peers and not ctx.tensor_maps:
         return
     e = ctx.e
@@ -317,15 +316,24 @@ def line_map(ptx: str) -> tuple[tuple[int, SourceLine], ...]:
     return tuple(out)
 
 
-def compile_kernel(ir: KernelIR, target: Target, lowered: Lowered, spec: CallSpec) -> CompiledKernel:
+def compile_text(job: Job) -> None:
+    """LLVM's part."""
+    job.ptx = llvm.to_ptx(job.lowered.text, job.target)
+
+
+def find_lines(job: Job) -> None:
+    """The user's line of each line of the PTX."""
+    job.lines = line_map(job.ptx)
+
+
+def make_kernel(job: Job) -> None:
     """PTX, and everything needed to launch it."""
-    ptx = llvm.to_ptx(lowered.text, target)
-    lines = line_map(ptx)
-    return CompiledKernel(
+    ir, spec, lowered = job.ir, job.spec, job.lowered
+    job.kernel = CompiledKernel(
         name=ir.name,
         entry=lowered.entry,
-        ptx=ptx,
-        target=target.name,
+        ptx=job.ptx,
+        target=job.target.name,
         params=lowered.params,
         arrays=lowered.arrays,
         inputs=len(lowered.arrays) - len(spec.outputs),
@@ -333,8 +341,8 @@ def compile_kernel(ir: KernelIR, target: Target, lowered: Lowered, spec: CallSpe
         output_tree=spec.output_tree,
         launch=lowered.launch,
         workspaces=lowered.workspaces,
-        names=replace(lowered.names, smem_uses=_smem_uses(ptx, lines, lowered.smem_spans)),
-        lines=lines,
+        names=replace(lowered.names, smem_uses=_smem_uses(job.ptx, job.lines, lowered.smem_spans)),
+        lines=job.lines,
         source=source_line(ir.loc),
         max_registers=spec.max_registers,
         overlaps=spec.overlaps,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from kernel_dsl.ir import Op, Region, Value, layout_of, walk_region
+from kernel_dsl.ir import KernelIR, Op, Region, Value, layout_of, walk_region
 from kernel_dsl.ops.cluster import AsyncStoreSmem, PeerRef
 from kernel_dsl.ops.copy import CopyGmemToSmem
 from kernel_dsl.ops.ref import AllocBarrier
@@ -69,14 +69,14 @@ def _reaches(op: Op, peers: set[Value]) -> bool:
     return any(v in peers for v in op.values())
 
 
-def meeting_places(ctx: Context) -> tuple[int, int] | None:
+def meeting_places(ir: KernelIR) -> tuple[int, int] | None:
     """The first and the last op of the kernel's top level that may touch a peer; None where none does.
 
     All blocks of the cluster must have started before the first, and none may leave before all are past the last.
     """
     peers: set[Value] = set()
     found: list[int] = []
-    for number, op in enumerate(ctx.ir.body.ops):
+    for number, op in enumerate(ir.body.ops):
         inner = [op, *(o for r in op.region_list() for o in walk_region(r))]
         # an allocation alone touches nothing
         touching = [_reaches(o, peers) and not isinstance(o, AllocBarrier) for o in inner]  # all of them: it collects
@@ -89,11 +89,10 @@ def lower_body(ctx: Context) -> None:
     """The kernel's ops, with the cluster's two meetings split into arrivals and waits so that both overlap other work."""
     e = ctx.e
     ops = ctx.ir.body.ops
-    places = meeting_places(ctx) if ctx.ir.cluster else None
-    if places is None:
+    if ctx.meetings is None:
         ctx.region(ctx.ir.body)
         return
-    first, last = places
+    first, last = ctx.meetings
     arrive = "call void @llvm.nvvm.barrier.cluster.arrive.aligned() #0"
     wait = "call void @llvm.nvvm.barrier.cluster.wait.aligned() #0"
     ctx.region(Region((), ops[:first]))

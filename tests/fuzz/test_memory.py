@@ -92,7 +92,7 @@ def test_missing_fences_and_waits_are_found(monkeypatch: pytest.MonkeyPatch) -> 
         patch.setattr(Context, "seen_by_async", lambda *a: False)
         assert kinds("halos", seeds) == {"missing_proxy_fence"}
     with monkeypatch.context() as patch:
-        patch.setattr(pipeline, "PASSES", tuple(p for p in pipeline.PASSES if p.name != "finish copies"))
+        patch.setattr(pipeline, "STEPS", tuple(s for s in pipeline.STEPS if s.name != "finish copies"))
         assert "reused_before_read" in kinds("pipelines", range(350, 370))
 
 

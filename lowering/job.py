@@ -1,0 +1,69 @@
+"""What the steps of the pipeline hand on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from kernel_dsl.compiled import (
+    ArrayAssumption,
+    CompiledKernel,
+    LaunchAttributes,
+    OutputSpec,
+    Param,
+    ReportNames,
+    SourceLine,
+    Workspace,
+)
+from kernel_dsl.ir import KernelIR
+from kernel_dsl.target import Target
+
+from .context import Context
+
+
+@dataclass(frozen=True)
+class CallSpec:
+    """What the launch needs beside the kernel: the outputs to make, and how the result is built of them."""
+
+    outputs: tuple[OutputSpec, ...]
+    output_tree: Any
+    overlaps: tuple[tuple[int, int], ...] = ()
+    max_registers: int | None = None
+
+
+@dataclass
+class Lowered:
+    """LLVM text, with all that `CompiledKernel` takes from lowering."""
+
+    text: str
+    entry: str
+    params: tuple[Param, ...]
+    arrays: tuple[ArrayAssumption, ...]
+    launch: LaunchAttributes
+    names: ReportNames
+    workspaces: tuple[Workspace, ...] = ()
+    effects: bool = False  # see `CompiledKernel`
+    smem_spans: dict[tuple[str, int], frozenset[tuple[int, int]]] = field(
+        default_factory=lambda: cast("dict[tuple[str, int], frozenset[tuple[int, int]]]", {})
+    )  # what of the SMEM each line of the user's touches
+
+
+@dataclass
+class Job:
+    """A kernel on its way from IR to a `CompiledKernel`; the steps fill in what has no default."""
+
+    ir: KernelIR
+    target: Target
+    spec: CallSpec = CallSpec((), None)
+    ctx: Context = field(init=False)
+    entry: str = ""
+    signature: list[str] = field(default_factory=lambda: cast("list[str]", []))  # the entry's LLVM parameters
+    params: list[Param] = field(default_factory=lambda: cast("list[Param]", []))
+    arrays: list[ArrayAssumption] = field(default_factory=lambda: cast("list[ArrayAssumption]", []))
+    exchange: tuple[int, int] = (0, 0)  # of the space for exchanges: its offset, bytes of a half
+    launch: LaunchAttributes = field(init=False)
+    text: str = ""
+    lowered: Lowered = field(init=False)
+    ptx: str = ""
+    lines: tuple[tuple[int, SourceLine], ...] = ()
+    kernel: CompiledKernel = field(init=False)
