@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from .ir import Effect, MemorySpace, Op, RefType, Region, Value, buffer_of, walk_region
+from .ir import MemorySpace, Op, RefType, Region, Value, buffer_of, walk_region
 from .ops.barrier import BarrierArrive
 from .ops.control import For, While
 from .ops.copy import CommitSmem, CopyGmemToSmem
@@ -25,7 +25,7 @@ def stored_to(op: Op) -> Value | None:
     """What an op writes through the generic proxy, in SMEM: the member."""
     if isinstance(op, CopyGmemToSmem):
         return member_of(op.dst) if op.barrier is None else None  # cp.async
-    ref = getattr(op, "ref", None) if op.effect & Effect.WRITE else None
+    ref = getattr(op, "ref", None) if op.writes else None
     if isinstance(ref, Value) and isinstance(ref.type, RefType) and ref.type.space is MemorySpace.SMEM:
         return member_of(ref)
     return None

@@ -195,6 +195,8 @@ class Op(_Declared):
 
     op_name: ClassVar[str] = ""
     effect: ClassVar[Effect] = Effect.PURE
+    reads: ClassVar[bool] = False  # of the effect: a question to a flag takes a microsecond
+    writes: ClassVar[bool] = False
     requires: ClassVar[Feature] = Feature(0)
     together: ClassVar[bool] = False
     remote: ClassVar[bool] = False
@@ -234,6 +236,7 @@ class Op(_Declared):
             )
             if effect is not None:
                 cls.effect = effect
+                cls.reads, cls.writes = bool(effect & Effect.READ), bool(effect & Effect.WRITE)
             if requires is not None:
                 cls.requires = requires
             cls.op_name = name

@@ -97,10 +97,16 @@ def _last(region: Region, thread: int, known: dict[Value, Any], holding: set[int
 
 def follow(op: Op, thread: int, known: dict[Value, Any]) -> None:
     """Note an op's result where it depends on constants and the warpgroup's number only."""
-    if isinstance(op, AxisIndex) and op.kind == "thread":
-        known[op.results[0]] = thread
+    function = _FUNCTIONS.get(type(op))
+    if function is not None:
+        numbers: list[Any] = []
+        for value in op.values():
+            if value not in known:
+                return
+            numbers.append(known[value])
+        known[op.results[0]] = function(*numbers)
     elif isinstance(op, Constant):
         if isinstance(op.value, (bool, int)):
             known[op.results[0]] = op.value
-    elif type(op) in _FUNCTIONS and all(v in known for v in op.values()):
-        known[op.results[0]] = _FUNCTIONS[type(op)](*(known[v] for v in op.values()))
+    elif isinstance(op, AxisIndex) and op.kind == "thread":
+        known[op.results[0]] = thread

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from .ir import ArrayType, Effect, KernelIR, MemorySpace, Op, RefType, Region, Value, Yield
+from .ir import ArrayType, KernelIR, MemorySpace, Op, RefType, Region, Value, Yield
 from .layout import Layout
 from .ops.atomic import AtomicRmw
 from .ops.control import For, If, Switch, While
@@ -185,5 +185,5 @@ def _access(op: Any) -> None:
     mask = getattr(op, "mask", None)
     if mask is not None and not mask.type.dtype.is_bool:
         raise Invalid("access", op, f"a mask of {mask.type}")
-    if op.effect & Effect.WRITE and t.space is MemorySpace.GMEM and not t.written:
+    if op.writes and t.space is MemorySpace.GMEM and not t.written:
         raise Invalid("writes", op, f"{t.name or t} is marked as never written")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from kernel_dsl.compiled import AccumulatorNames, SmemRegion, SourceLine, TensorMapParam, Workspace
-from kernel_dsl.ir import Effect, KernelIR, MemorySpace, Op, RefType, Region, Value, Yield, buffer_of
+from kernel_dsl.ir import KernelIR, MemorySpace, Op, RefType, Region, Value, Yield, buffer_of
 from kernel_dsl.layout import LANE_BITS, WARP_BITS, Layout
 from kernel_dsl.lazy import lazy
 from kernel_dsl.ops.cluster import PeerRef
@@ -92,6 +92,7 @@ class Context:
         self.fresh_exchange = True  # nothing has used the exchange space yet
         self.constants: list[str] = []  # module-level data
         self.declarations: set[str] = set()  # of functions that the driver provides
+        self._numbers: dict[Any, V] = {}  # what is computed of the lane's number, by what was asked for
         self.used: set[Value] = {v for op in self.ops for v in op.values()}
         self.accumulators: dict[Value, Accumulator] = {}
         self.accumulator_names: list[AccumulatorNames] = []
@@ -151,7 +152,7 @@ class Context:
             if isinstance(op, CopySmemToGmem):
                 return False
             touched = [v for v in (*op.values(), *op.results) if isinstance(v.type, RefType)]
-            stores = bool(op.effect & Effect.WRITE) and any(v.type.space is MemorySpace.GMEM for v in touched)
+            stores = op.writes and any(v.type.space is MemorySpace.GMEM for v in touched)
             return stores or any(v in copied for v in touched) or isinstance(op, (PeerRef, InlinePtx))
 
         return any(passes(op) for op in self.ops)
@@ -196,6 +197,12 @@ class Context:
 
     def bit_field(self, low: int, count: int) -> V:
         """Bits of the thread number within the warpgroup."""
+        found = self._numbers.get((low, count))
+        if found is None:
+            found = self._numbers[low, count] = self._bits(low, count)
+        return found
+
+    def _bits(self, low: int, count: int) -> V:
         shifted = self.local_thread() if low == 0 else self.local_thread().once >> low
         if low + count == LANE_BITS + WARP_BITS:
             return shifted
@@ -203,8 +210,15 @@ class Context:
 
     def lane_sum(self, terms: list[tuple[int, int]]) -> V:
         """The sum over (bit, weight) of weight where that bit of the thread number is set; in the prelude."""
+        key = tuple(sorted(terms))
+        found = self._numbers.get(key)
+        if found is None:
+            found = self._numbers[key] = self._lane_sum(key)
+        return found
+
+    def _lane_sum(self, terms: tuple[tuple[int, int], ...]) -> V:
         runs: list[list[int]] = []  # [low bit, count, weight of the low bit]
-        for bit, weight in sorted(terms):
+        for bit, weight in terms:
             if weight == 0:
                 continue
             if runs and runs[-1][0] + runs[-1][1] == bit and runs[-1][2] << runs[-1][1] == weight:
@@ -242,8 +256,12 @@ class Context:
 
     def none_of(self, mask: int) -> V:
         """Whether the thread number within the warpgroup has none of these bits."""
-        number = self.local_thread()
-        return (number if mask == WARPGROUP - 1 else number.once & mask).once.equal(0)
+        found = self._numbers.get(mask)
+        if found is None:
+            number = self.local_thread()
+            found = (number if mask == WARPGROUP - 1 else number.once & mask).once.equal(0)
+            self._numbers[mask] = found
+        return found
 
     def first_lane(self) -> V:
         """Whether this is the warpgroup's first lane, or the warp's where warps are on their own."""

@@ -18,6 +18,7 @@ _TYPES = {
     "float8_e5m2": "i8",
     "complex64": "i64",
 }
+_INTEGERS = {"half": "i16", "bfloat": "i16", "float": "i32", "double": "i64"}
 _SUFFIXES = {"half": "f16", "bfloat": "bf16", "float": "f32", "double": "f64"}
 
 
@@ -33,7 +34,7 @@ def suffix(type: str) -> str:
 
 def integer_type(type: str) -> str:
     """The integer type of as many bits."""
-    return {"half": "i16", "bfloat": "i16", "float": "i32", "double": "i64"}.get(type, type)
+    return _INTEGERS.get(type, type)
 
 
 def kind_letter(dtype: DType) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, SupportsIndex
 
 from kernel_dsl.dtypes import DType
@@ -54,7 +55,7 @@ class V(str):
     def written(self, opcode: str, other: Any) -> V:
         """An operation in the type of this value, which is written in any case."""
         t = self.type
-        right = other.name if other.__class__ is V else self.writer.name_of(other, t)
+        right = other.name if other.__class__ is V else _name_of(self, other, t)
         return self.put(f"{opcode} {t} {self.name}, {right}", t)
 
     def _folded(self, function: Callable[[int, int], int], other: Any) -> V | None:
@@ -154,7 +155,7 @@ class V(str):
     def _compare(self, of_floats: str, of_ints: str, other: Any) -> V:
         t = self.type
         opcode = f"fcmp {of_floats}" if t in FLOATS else f"icmp {of_ints}"
-        right = other.name if other.__class__ is V else self.writer.name_of(other, t)
+        right = other.name if other.__class__ is V else _name_of(self, other, t)
         return self.put(f"{opcode} {t} {self.name}, {right}", "i1")
 
     def lt(self, other: str | float) -> V:
@@ -207,7 +208,7 @@ class V(str):
             if not isinstance(model, V):
                 raise TypeError("where() of two Python numbers has no type; name it")
             type = model.type
-        a, b = self.writer.name_of(then, type), self.writer.name_of(otherwise, type)
+        a, b = _name_of(self, then, type), _name_of(self, otherwise, type)
         return self.put(f"select i1 {self.name}, {type} {a}, {type} {b}", type)
 
     # --- conversion -------------------------------------------------------------------------------
@@ -228,7 +229,9 @@ class V(str):
         return self.to("trunc", type)
 
     def bitcast(self, type: str) -> V:
-        return self.to("bitcast", type)
+        if type == self.type:
+            return self._plain()
+        return self.put(f"bitcast {self.type} {self.name} to {type}", type)
 
     def resized(self, type: str, signed: bool) -> V:
         """An integer as another type, cut or extended by its sign."""
@@ -240,8 +243,15 @@ class V(str):
 
     def part(self, index: int) -> V:
         """An element of a vector."""
-        element = self.type[1:-1].split(" x ")[1]
-        return self.put(f"extractelement {self.type} {self.name}, i32 {index}", element)
+        t = self.type
+        return self.put(f"extractelement {t} {self.name}, i32 {index}", t[t.index("x") + 2 : -1])
+
+
+def _name_of(of: V, x: Any, type: str) -> str:
+    """`Writer.name_of`, without asking the writer of what needs none."""
+    if x.__class__ is V:
+        return x.name
+    return str(x) if x.__class__ is int and type not in FLOATS else of.writer.name_of(x, type)
 
 
 class _Once(V):
@@ -310,8 +320,8 @@ class Writer:
     def vector(self, names: Sequence[V]) -> V:
         """Elements of one type as a vector."""
         t, whole = names[0].type, f"<{len(names)} x {names[0].type}>"
-        made = self._value("undef", whole)
-        for i, name in enumerate(names):
+        made = self.v(f"insertelement {whole} undef, {t} {names[0].name}, i32 0", whole)
+        for i, name in enumerate(names[1:], 1):
             made = self.v(f"insertelement {whole} {made.name}, {t} {name.name}, i32 {i}", whole)
         return made
 
@@ -422,25 +432,23 @@ class Writer:
         a result may be written before all arguments are read, as by `first`. `memory`: it orders the memory accesses
         around it. `pure`: it does nothing but give its results.
         """
-        output = "=&" if first or early else "="
-        constraints = [output + LETTERS[t] for t in results]
         if when is not None:
             text = f"{first} @${len(results) + len(args)} {text}".lstrip()
             args = (*args, when)
-        constraints += [LETTERS[a.type] for a in args]
-        if memory and not pure:
-            constraints.append("~{memory}")
-        return self.inline(text, ",".join(constraints), args, results, pure=pure)
+        output = "=&" if first or early else "="
+        constraints = _constraints(tuple(results), tuple([a.type for a in args]), output, memory and not pure)
+        return self.inline(text, constraints, args, results, pure=pure)
 
     def inline(
         self, text: str, constraints: str, args: Sequence[V] = (), results: Sequence[str] = (), *, pure: bool = False
     ) -> Regs:
         """Inline PTX with constraints of its own."""
         passed = ", ".join([f"{a.type} {a.name}" for a in args])
-        escaped = text.replace("\n", "\\0A").replace("\t", " ")
+        if "\n" in text or "\t" in text:
+            text = text.replace("\n", "\\0A").replace("\t", " ")
         ret = results[0] if len(results) == 1 else "{" + ", ".join(results) + "}" if results else "void"
         effect, attributes = ("", " #1") if pure else (" sideeffect", " #0")
-        call = f'call {ret} asm{effect} "{escaped}", "{constraints}"({passed}){attributes}'
+        call = f'call {ret} asm{effect} "{text}", "{constraints}"({passed}){attributes}'
         if not results:
             self.do(call)
             return []
@@ -448,6 +456,13 @@ class Writer:
         if len(results) == 1:
             return [whole]
         return [self.v(f"extractvalue {ret} {whole.name}, {i}", t) for i, t in enumerate(results)]
+
+
+@cache
+def _constraints(results: tuple[str, ...], args: tuple[str, ...], output: str, memory: bool) -> str:
+    """The constraints of inline PTX on operands of these types."""
+    letters = [output + LETTERS[t] for t in results] + [LETTERS[t] for t in args]
+    return ",".join([*letters, "~{memory}"] if memory else letters)
 
 
 class Loop:

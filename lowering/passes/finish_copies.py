@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from kernel_dsl.in_flight import merged, turns
 from kernel_dsl.in_place import member_of, stored_to
-from kernel_dsl.ir import Effect, KernelIR, Op, RefType, Region, Value, buffer_of
+from kernel_dsl.ir import KernelIR, Op, RefType, Region, Value, buffer_of
 from kernel_dsl.ops.barrier import BarrierArrive
 from kernel_dsl.ops.control import For, If, While
 from kernel_dsl.ops.copy import CommitGroup, CommitSmem, CopyGmemToSmem, CopySmemToGmem, WaitSmemToGmem
@@ -86,7 +86,7 @@ _EVENTS = (
 @cache
 def _matters(cls: type[Op]) -> bool:
     """Whether an op of the class can change the state, or holds regions: most only compute."""
-    stores = "ref" in cls.fields and bool(cls.effect & Effect.WRITE)
+    stores = "ref" in cls.fields and cls.writes
     return bool(cls.region_fields) or stores or issubclass(cls, _EVENTS)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-from kernel_dsl.ir import Effect, KernelIR, MemorySpace, Op, RefType, Region, Value, layout_of
+from kernel_dsl.ir import KernelIR, MemorySpace, Op, RefType, Region, Value, layout_of
 from kernel_dsl.layout import Layout
 from kernel_dsl.ops.atomic import AtomicCas, AtomicRmw
 from kernel_dsl.ops.cluster import PeerRef
@@ -102,9 +102,9 @@ class Order:
             return None
         if ref.type.space is MemorySpace.GMEM and not ref.type.written:
             return None
-        if not op.effect & (Effect.READ | Effect.WRITE):
+        if not (op.reads or op.writes):
             return None
-        return Touch(self.root(ref), bool(op.effect & Effect.WRITE), False, None, (), None)
+        return Touch(self.root(ref), op.writes, False, None, (), None)
 
     def region(self, region: Region, pending: list[Touch], rewrite: bool) -> list[Touch]:
         """Walk a region; returns what is pending at its end. With `rewrite`, barriers are put in."""

@@ -109,10 +109,11 @@ def shuffle(ctx: Context, x: V, mode: str, which: str | int) -> V:
     "bfly": of the lane whose number differs in the bits of `which`; "idx": of the lane with this number (i32).
     """
 
+    t = "float" if x.type == "float" else "i32"
+    call, rest = f"call {t} @llvm.nvvm.shfl.sync.{mode}.{suffix(t)}(i32 -1, {t} ", f", i32 {which}, i32 31) #0"
+
     def word(x: V) -> V:
-        t = x.type
-        function = f"@llvm.nvvm.shfl.sync.{mode}.{suffix(t)}"
-        return ctx.e.v(f"call {t} {function}(i32 -1, {t} {x.name}, i32 {which}, i32 31) #0", t)
+        return ctx.e.v(f"{call}{x.name}{rest}", t)
 
     if x.type in ("float", "i32"):
         return word(x)

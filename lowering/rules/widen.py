@@ -34,10 +34,9 @@ def widen_bytes(ctx: Context, names: Regs, source: DType, to: DType) -> Regs:
 def halves(ctx: Context, pair: V) -> Regs:
     """The elements of a pair of 16-bit floats, whose word is remembered."""
     word = pair.bitcast("i32")
-    out = [pair.part(0), pair.part(1)]
-    for half, name in enumerate(out):
-        ctx.words[name] = (word, half)
-    return out
+    low, high = pair.part(0), pair.part(1)
+    ctx.words[low], ctx.words[high] = (word, 0), (word, 1)
+    return [low, high]
 
 
 def _spread(ctx: Context, a: V, b: V, high: int) -> V:
