@@ -67,14 +67,15 @@ class SmemPlan:
 
 
 Rule = Callable[["Context", Any], None]
+Rules = dict[type[Op], Rule]
 
 
 class Context:
     """The state of lowering one kernel."""
 
-    def __init__(self, ir: KernelIR, target: Target, writer: Writer, rules: dict[type[Op], Rule]) -> None:
+    def __init__(self, ir: KernelIR, target: Target, writer: Writer, rules: Rules) -> None:
         self.ir = ir
-        self.ops = list(ir.walk())  # no rule changes the kernel
+        self.ops: list[Op] = list(ir.walk())  # no rule changes the kernel
         self.target = target
         self.e = writer
         self.rules = rules
@@ -83,13 +84,13 @@ class Context:
         self.barriers: dict[Value, Barriers] = {}
         self.smem_offsets: dict[Op, int] = {}
         self.sharing: frozenset[tuple[int, ...]] = frozenset()  # scopes whose SMEM is that of others too
-        self.plan = SmemPlan()
+        self.plan: SmemPlan = SmemPlan()
         self.meetings: tuple[int, int] | None = (
             None  # ops of the top level before and after which a cluster's blocks meet
         )
         self.math: dict[str, None] = {}  # functions of lowering/math that are called, in order of first use
         self.last_half: int | None = None  # which half of the exchange space was used last; None: not known
-        self.fresh_exchange = True  # nothing has used the exchange space yet
+        self.fresh_exchange: bool = True  # nothing has used the exchange space yet
         self.constants: list[str] = []  # module-level data
         self.declarations: set[str] = set()  # of functions that the driver provides
         self._numbers: dict[Any, V] = {}  # what is computed of the lane's number, by what was asked for

@@ -44,7 +44,7 @@ class DebugLines:
         )
         self.unit = unit
         self._scopes[loc.file] = self.subprogram
-        self.home = loc.file
+        self.home: str = loc.file
 
     def line(self, loc: Loc) -> int:
         """The metadata node of a location."""

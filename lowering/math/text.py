@@ -26,7 +26,7 @@ class FunctionWriter(Writer):
     def __init__(self, dtype: str) -> None:
         super().__init__(DebugLines(), block="entry")
         self.dtype = dtype
-        self.is32 = dtype == "float"
+        self.is32: bool = dtype == "float"
         self.int = "i32" if self.is32 else "i64"
         self.suffix = suffix(dtype)
         self.needs: list[str] = []

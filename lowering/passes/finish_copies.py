@@ -27,7 +27,7 @@ from kernel_dsl.target import Feature, Target
 from kernel_dsl.transforms import storage_of
 from kernel_dsl.view import View
 
-from .plan_smem import sharing
+from .plan_smem import Scope, sharing
 
 __all__ = ["run"]
 
@@ -167,14 +167,14 @@ class Finish:
     def __init__(self, ir: KernelIR, thread: int, others: Sequence[Writes]) -> None:
         self.ir = ir
         self.thread = thread
-        self.others_write = [part for writes in others for part in writes.all]
-        self.others_load = [part for writes in others for part in writes.loaded]
+        self.others_write: list[Part] = [part for writes in others for part in writes.all]
+        self.others_load: list[Part] = [part for writes in others for part in writes.loaded]
         self.known: dict[Value, Any] = {}
         self.loops: dict[tuple[Op, State], tuple[State, State]] = {}  # of loops, before anything is put in
-        self.sharing = sharing(ir.walk())
+        self.sharing: frozenset[Scope] = sharing(ir.walk())
         copies = [op for op in ir.walk() if isinstance(op, CopyGmemToSmem)]
-        self.loaded = {member_of(op.dst) for op in copies}  # what copies write
-        self.written = self.loaded | {m for op in ir.walk() if (m := stored_to(op)) is not None}
+        self.loaded: set[Value] = {member_of(op.dst) for op in copies}  # what copies write
+        self.written: set[Value] = self.loaded | {m for op in ir.walk() if (m := stored_to(op)) is not None}
 
     def region(self, region: Region, state: State, insert: bool) -> State:
         """What may be going on behind a region, given what may be before it. With `insert`, waits and fences are put in."""

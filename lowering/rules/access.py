@@ -9,6 +9,7 @@ from kernel_dsl.dtypes import DType
 from kernel_dsl.ir import MemorySpace, RefType, Value
 from kernel_dsl.layout import Layout
 from kernel_dsl.refs import Access, View
+from kernel_dsl.view import Limit
 
 from ..context import Buffer, Context
 from ..llvm_types import llvm_type
@@ -33,7 +34,7 @@ class Place:
 
     def __post_init__(self) -> None:
         self._cache: dict[object, V | None] = {}
-        self.limits = self.view.limits(self.offsets)
+        self.limits: list[tuple[Limit, Value | None]] = self.view.limits(self.offsets)
         dynamic = self.view.moving(self.offsets)
         self._starts: list[V] = []
         for axis, static in enumerate(self.view.start):
@@ -55,7 +56,7 @@ class Place:
         """The byte address of the lane's first element."""
         e = self.ctx.e
         item = self.type.dtype.itemsize
-        self.strides = self._dim_strides()
+        self.strides: list[int | V] = self._dim_strides()
         total, constant = e.i64(0), 0
         for axis, start in enumerate(self._starts):
             stride = self.buffer.strides[axis]

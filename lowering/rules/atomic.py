@@ -8,7 +8,7 @@ from kernel_dsl.ir import MemorySpace, RefType, layout_of
 from kernel_dsl.ops.atomic import AtomicCas, AtomicKind, AtomicRmw
 from kernel_dsl.target import Feature
 
-from ..context import Context
+from ..context import Context, Rules
 from ..llvm_types import llvm_type, suffix
 from ..writer import Loop, Regs, V, address
 from .access import Address
@@ -179,4 +179,4 @@ def lower_cas(ctx: Context, op: AtomicCas) -> None:
     site.finish(out)
 
 
-RULES = {AtomicRmw: lower_atomic, AtomicCas: lower_cas}
+RULES: Rules = {AtomicRmw: lower_atomic, AtomicCas: lower_cas}

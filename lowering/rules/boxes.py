@@ -51,7 +51,8 @@ class Refuse:
     """Raises `TmaRule` for one copy."""
 
     def __init__(self, op: str, loc: Loc) -> None:
-        self.op, self.loc = op, loc
+        self.op: str = op
+        self.loc: Loc = loc
 
     def __call__(self, what: str, why: str, hint: str) -> TmaRule:
         return TmaRule(op=self.op, loc=self.loc, what=what, why=why, hint=hint)

@@ -8,7 +8,7 @@ from kernel_dsl.ir import layout_of
 from kernel_dsl.ops.cast import Bitcast, Cast
 from kernel_dsl.target import Feature
 
-from ..context import Context
+from ..context import Context, Rules
 from ..llvm_types import llvm_type, suffix
 from ..writer import Regs, V
 from . import fp8
@@ -136,4 +136,4 @@ def lower_bitcast(ctx: Context, op: Bitcast) -> None:
     ctx.values[op.result] = [n.bitcast(llvm_type(op.dtype)) for n in ctx.regs(op.x)]
 
 
-RULES = {Cast: lower_cast, Bitcast: lower_bitcast}
+RULES: Rules = {Cast: lower_cast, Bitcast: lower_bitcast}

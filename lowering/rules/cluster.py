@@ -9,7 +9,7 @@ from kernel_dsl.ops.cluster import AsyncStoreSmem, PeerRef
 from kernel_dsl.ops.copy import CopyGmemToSmem
 from kernel_dsl.ops.ref import AllocBarrier
 
-from ..context import Buffer, Context
+from ..context import Buffer, Context, Rules
 from ..writer import V, address
 from .access import listed, words_of
 from .sync import barrier_address
@@ -103,4 +103,4 @@ def lower_body(ctx: Context) -> None:
     e.do(wait)
 
 
-RULES = {PeerRef: lower_peer_ref, AsyncStoreSmem: lower_async_store}
+RULES: Rules = {PeerRef: lower_peer_ref, AsyncStoreSmem: lower_async_store}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from kernel_dsl.ir import Region, Value, layout_of
 from kernel_dsl.ops.control import For, If, Switch, While
 
-from ..context import Context
+from ..context import Context, Rules
 from ..writer import Loop, Regs
 from .access import pack, unpack
 
@@ -121,4 +121,4 @@ def lower_while(ctx: Context, op: While) -> None:
     _bind(ctx, op.results, loop.carried)
 
 
-RULES = {If: lower_if, Switch: lower_switch, For: lower_for, While: lower_while}
+RULES: Rules = {If: lower_if, Switch: lower_switch, For: lower_for, While: lower_while}

@@ -26,7 +26,7 @@ from kernel_dsl.target import Feature
 from kernel_dsl.tma import Start, Way, innermost_start, period
 from kernel_dsl.transforms import storage_of
 
-from ..context import Context
+from ..context import Context, Rules
 from ..writer import Regs, V
 from . import boxes
 from .boxes import Cut, Refuse
@@ -377,7 +377,7 @@ def lower_wait_gmem_to_smem(ctx: Context, op: WaitGmemToSmem) -> None:
     wait_lanes(ctx, op.pending)
 
 
-RULES = {
+RULES: Rules = {
     CopyGmemToSmem: lower_gmem_to_smem,
     CopySmemToGmem: lower_smem_to_gmem,
     Prefetch: lower_prefetch,

@@ -7,7 +7,7 @@ from kernel_dsl.dtypes import DType
 from kernel_dsl.ir import layout_of
 from kernel_dsl.ops.create import Iota
 
-from ..context import Context
+from ..context import Context, Rules
 from ..llvm_types import llvm_type
 from ..writer import V
 from .cast import convert
@@ -33,4 +33,4 @@ def _as_dtype(ctx: Context, index: V, dtype: DType) -> V:
     return index.to("sitofp", llvm_type(dtype)) if dtype.is_float else index.resized(llvm_type(dtype), signed=False)
 
 
-RULES = {Iota: lower_iota}
+RULES: Rules = {Iota: lower_iota}

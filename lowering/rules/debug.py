@@ -6,7 +6,7 @@ from kernel_dsl.dtypes import DType
 from kernel_dsl.ir import layout_of
 from kernel_dsl.ops.debug import DebugCheck, DebugPrint
 
-from ..context import Context
+from ..context import Context, Rules
 from ..writer import Regs, V
 from .access import inside
 
@@ -89,4 +89,4 @@ def lower_debug_check(ctx: Context, op: DebugCheck) -> None:
     e.begin(end)
 
 
-RULES = {DebugPrint: lower_debug_print, DebugCheck: lower_debug_check}
+RULES: Rules = {DebugPrint: lower_debug_print, DebugCheck: lower_debug_check}

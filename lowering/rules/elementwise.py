@@ -14,7 +14,7 @@ from kernel_dsl.ir import Op, Value, array_type, layout_of
 from kernel_dsl.ops import arith
 from kernel_dsl.ops.elementwise import Broadcast, Constant, ConvertLayout, Elementwise, Expand
 
-from ..context import Context
+from ..context import Context, Rules
 from ..llvm_types import kind_letter, llvm_type, suffix
 from ..writer import Regs, V
 from .convert import convert_in_warps
@@ -199,7 +199,7 @@ def lower_convert_layout(ctx: Context, op: ConvertLayout) -> None:
         ctx.values[op.result] = through_smem(ctx, regs, dtype, shape, old, new)
 
 
-RULES = {
+RULES: Rules = {
     arith.Div: lower_div,
     arith.Rem: lower_rem,
     arith.FloorDiv: lower_floor_div,

@@ -12,7 +12,7 @@ from kernel_dsl.ops.dense import Dense
 from kernel_dsl.ops.gather import Gather, Scatter
 from kernel_dsl.refs import View, ViewDim, strides_of
 
-from ..context import Buffer, Context
+from ..context import Buffer, Context, Rules
 from ..writer import Regs, V
 from .access import Address, Place, emit_load, emit_store
 from .ref import space_of
@@ -25,13 +25,13 @@ class Elements:
     def __init__(self, ctx: Context, op: Gather | Scatter | AtomicRmw | AtomicCas, layout: Layout) -> None:
         self.ctx = ctx
         self.type: RefType = op.ref.type
-        self.buffer = ctx.buffers[op.ref]
-        self.place = make_place(ctx, self.type, self.buffer, op.view, layout, op.offsets)
+        self.buffer: Buffer = ctx.buffers[op.ref]
+        self.place: Place = make_place(ctx, self.type, self.buffer, op.view, layout, op.offsets)
         self.op = op
         self.layout = layout
         checked = getattr(op, "checked", None)
-        self.checked = self.type.space is MemorySpace.GMEM if checked is None else checked
-        self.columns = [ctx.regs(i) for i in op.indices]
+        self.checked: bool = self.type.space is MemorySpace.GMEM if checked is None else checked
+        self.columns: list[Regs] = [ctx.regs(i) for i in op.indices]
 
     def at(self, register: int) -> tuple[Address, V | None]:
         """(address, predicate) of one register's element."""
@@ -148,4 +148,4 @@ def lower_dense(ctx: Context, op: Dense) -> None:
     ctx.values[op.result] = out
 
 
-RULES = {Gather: lower_gather, Scatter: lower_scatter, Dense: lower_dense}
+RULES: Rules = {Gather: lower_gather, Scatter: lower_scatter, Dense: lower_dense}

@@ -6,7 +6,7 @@ from math import prod
 
 from kernel_dsl.ops.index import AxisIndex, MultipleOf
 
-from ..context import Context
+from ..context import Context, Rules
 from ..writer import V
 
 
@@ -52,4 +52,4 @@ def lower_multiple_of(ctx: Context, op: MultipleOf) -> None:
     ctx.values[op.result] = ctx.regs(op.x)
 
 
-RULES = {AxisIndex: lower_axis_index, MultipleOf: lower_multiple_of}
+RULES: Rules = {AxisIndex: lower_axis_index, MultipleOf: lower_multiple_of}

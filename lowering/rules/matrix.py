@@ -24,7 +24,7 @@ from kernel_dsl.refs import View
 from kernel_dsl.source import Loc
 from kernel_dsl.transforms import storage_of
 
-from ..context import Accumulator, Context
+from ..context import Accumulator, Context, Rules
 from ..llvm_types import llvm_type
 from ..writer import Regs, V
 from .access import pack
@@ -331,7 +331,7 @@ def lower_set_max_registers(ctx: Context, op: SetMaxRegisters) -> None:
     ctx.e.ptx(f"setmaxnreg.{word}.sync.aligned.u32 {op.count};")
 
 
-RULES = {
+RULES: Rules = {
     AllocAcc: lower_alloc,
     AccRead: lower_read,
     AccScale: lower_scale,

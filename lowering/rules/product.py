@@ -8,7 +8,7 @@ from kernel_dsl.layout import Layout
 from kernel_dsl.ops.product import Mma
 from kernel_dsl.target import Feature
 
-from ..context import Context
+from ..context import Context, Rules
 from ..llvm_types import llvm_type
 from ..writer import Regs, V
 from .access import inside, pack
@@ -115,4 +115,4 @@ def lower_mma(ctx: Context, op: Mma) -> None:
     ctx.values[op.result] = total
 
 
-RULES = {Mma: lower_mma}
+RULES: Rules = {Mma: lower_mma}

@@ -8,7 +8,7 @@ from kernel_dsl.ir import layout_of
 from kernel_dsl.layout import LANE_BITS, Layout
 from kernel_dsl.ops.reduce import ArgReduce, Reduce, Reduction
 
-from ..context import Context
+from ..context import Context, Rules
 from ..llvm_types import integer_type, kind_letter, llvm_type, suffix
 from ..writer import Regs, V
 from .access import emit_load, emit_store, inside
@@ -49,9 +49,9 @@ class Combiner:
     def __init__(self, ctx: Context, kind: Reduction, dtype: DType) -> None:
         self.ctx = ctx
         self.kind = kind
-        self.type = llvm_type(dtype)
+        self.type: str = llvm_type(dtype)
         found = _COMBINE.get((kind, kind_letter(dtype))) or _COMBINE[(kind, "i")]
-        self.template = found.replace("{t}", self.type).replace("{s}", suffix(self.type))
+        self.template: str = found.replace("{t}", self.type).replace("{s}", suffix(self.type))
         self.identity = identity(ctx, kind, dtype)
 
     def pair(self, a: V, b: V) -> V:
@@ -229,4 +229,4 @@ def lower_arg_reduce(ctx: Context, op: ArgReduce) -> None:
     ctx.values[op.result] = [p[1] for p in partial]
 
 
-RULES = {Reduce: lower_reduce, ArgReduce: lower_arg_reduce}
+RULES: Rules = {Reduce: lower_reduce, ArgReduce: lower_arg_reduce}

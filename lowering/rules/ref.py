@@ -9,7 +9,7 @@ from kernel_dsl.ir import MemorySpace, RefType, Value, layout_of
 from kernel_dsl.ops.ref import AllocBarrier, AllocSmem, BitcastRef, Load, Store
 from kernel_dsl.refs import strides_of
 
-from ..context import Barriers, Buffer, Context
+from ..context import Barriers, Buffer, Context, Rules
 from ..writer import Regs, V
 from .access import Place, emit_load, emit_store
 from .ldmatrix import load_matrices
@@ -164,7 +164,7 @@ def lower_bitcast_ref(ctx: Context, op: BitcastRef) -> None:
     ctx.buffers[op.result] = Buffer(ctx.buffers[op.ref].address, strides_of(op.type.shape), ctx.buffers[op.ref].remote)
 
 
-RULES = {
+RULES: Rules = {
     Load: lower_load,
     Store: lower_store,
     AllocSmem: lower_alloc_smem,

@@ -14,7 +14,7 @@ from kernel_dsl.ir import layout_of
 from kernel_dsl.layout import LANE_BITS, Layout
 from kernel_dsl.ops.scan import Scan
 
-from ..context import Context
+from ..context import Context, Rules
 from ..writer import Regs, V
 from .reduce import Combiner, gather_warps, masked, shuffle
 
@@ -147,4 +147,4 @@ class _Running:
         return Layout(self.layout.rank, (), tuple(bits[:LANE_BITS]), tuple(bits[LANE_BITS:]))
 
 
-RULES = {Scan: lower_scan}
+RULES: Rules = {Scan: lower_scan}

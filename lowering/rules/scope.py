@@ -6,7 +6,7 @@ from kernel_dsl.ops.matrix import Wgmma
 from kernel_dsl.ops.scope import EnterScope
 from kernel_dsl.target import Feature
 
-from ..context import Context
+from ..context import Context, Rules
 
 
 def lower_enter_scope(ctx: Context, op: EnterScope) -> None:
@@ -23,4 +23,4 @@ def lower_enter_scope(ctx: Context, op: EnterScope) -> None:
         ctx.sync()
 
 
-RULES = {EnterScope: lower_enter_scope}
+RULES: Rules = {EnterScope: lower_enter_scope}

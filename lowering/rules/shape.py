@@ -10,7 +10,7 @@ from kernel_dsl.layout import Layout
 from kernel_dsl.ops.shape import Concatenate, Pick, Squeeze, Transpose
 from kernel_dsl.refs import View, ViewDim, strides_of
 
-from ..context import Context
+from ..context import Context, Rules
 from ..writer import Regs, V
 from .exchange import Window, pass_through, read_view, write_value
 
@@ -105,7 +105,7 @@ def _joined_registers(ctx: Context, op: Concatenate) -> Regs | None:
     return [found[c] for c in layout.register_coords]
 
 
-RULES = {
+RULES: Rules = {
     Transpose: lower_transpose,
     Squeeze: lower_same_registers,
     Pick: lower_pick,

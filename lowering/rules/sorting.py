@@ -18,7 +18,7 @@ from kernel_dsl.layout import pow2_ceil
 from kernel_dsl.ops.sorting import ArgSort, Sort
 from kernel_dsl.refs import View, ViewDim, strides_of
 
-from ..context import WARPGROUP, Context
+from ..context import WARPGROUP, Context, Rules
 from ..llvm_types import llvm_type
 from ..writer import Loop, Regs, V
 from .access import emit_load, emit_store, inside_shape
@@ -216,4 +216,4 @@ def lower_argsort(ctx: Context, op: ArgSort) -> None:
     ctx.values[op.result] = _sorted(ctx, op, indices=True)
 
 
-RULES = {Sort: lower_sort, ArgSort: lower_argsort}
+RULES: Rules = {Sort: lower_sort, ArgSort: lower_argsort}

@@ -9,7 +9,7 @@ from kernel_dsl.ops.barrier import BarrierArrive, BarrierTest, BarrierWait
 from kernel_dsl.ops.sync import WarpgroupBarrier
 from kernel_dsl.target import Feature
 
-from ..context import WARPS, Barriers, Context
+from ..context import WARPS, Barriers, Context, Rules
 from ..writer import V
 
 PHASES = 64  # of barriers in a word
@@ -136,7 +136,7 @@ def lower_test(ctx: Context, op: BarrierTest) -> None:
     ctx.values[op.result] = [done]
 
 
-RULES = {
+RULES: Rules = {
     WarpgroupBarrier: lower_warpgroup_barrier,
     BarrierArrive: lower_arrive,
     BarrierTest: lower_test,

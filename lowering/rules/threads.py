@@ -20,7 +20,7 @@ from kernel_dsl.ops.threads import (
 from kernel_dsl.refs import strides_of
 from kernel_dsl.transforms import bytes_of
 
-from ..context import Buffer, Context
+from ..context import Buffer, Context, Rules
 from ..llvm_types import llvm_type
 from ..writer import LETTERS, Regs, V
 from .access import pack, unpack
@@ -111,7 +111,7 @@ def lower_semaphore(ctx: Context, op: AllocSemaphore) -> None:
     ctx.buffers[op.result] = Buffer(base, strides_of(op.type.shape))
 
 
-RULES = {
+RULES: Rules = {
     OptimizationBarrier: lower_optimization_barrier,
     InlinePtx: lower_inline_ptx,
     GridDependencyWait: lower_wait,

@@ -125,7 +125,7 @@ class TiledPlace(Place):
     # --- addresses --------------------------------------------------------------------------------
 
     def _make_address(self) -> V:
-        self.strides = [0] * len(self.view.dims)
+        self.strides: list[int | V] = [0] * len(self.view.dims)
         return self._linear_base() if self._fast else self.buffer.address
 
     def _linear_base(self) -> V:
