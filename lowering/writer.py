@@ -13,6 +13,7 @@ from .debug_lines import DebugLines
 from .llvm_types import float_bits, literal, llvm_type
 
 _ZERO, _ONE = (0, "0"), (1, "1")
+_WIDTH = {"i8": 8, "i16": 16, "i32": 32, "i64": 64}
 FLOATS = ("half", "bfloat", "float", "double")
 # Constraint letters of inline PTX by type (LLVM: NVPTX inline assembly constraints)
 LETTERS = {"i1": "b", "i16": "h", "half": "h", "bfloat": "h", "i32": "r", "float": "f", "i64": "l", "double": "d"}
@@ -60,9 +61,16 @@ class V(str):
 
     def _folded(self, function: Callable[[int, int], int], other: Any) -> V | None:
         """The result where both are integer constants; None where they are not."""
-        if self[0] == "%" or self.type in FLOATS or (isinstance(other, str) and other[0] == "%"):
+        if self[0] == "%" or self.type not in _WIDTH or (isinstance(other, str) and other[0] == "%"):
             return None
-        return self.writer.value(function(int(self), int(other)), self.type)
+        half = 1 << _WIDTH[self.type] - 1
+        wrapped = (function(int(self), int(other)) + half) % (2 * half) - half
+        return self.writer.value(wrapped, self.type)
+
+    def _unsigned(self, opcode: str, function: Callable[[int, int], int], other: str | int) -> V:
+        """An unsigned operation: constants below 0 are LLVM's to take as large ones."""
+        known = None if self[0] == "-" or str(other)[0] in "-0" else self._folded(function, other)
+        return known or self.written(opcode, other)
 
     def __add__(self, other: str | float) -> V:
         if self.type in FLOATS:
@@ -104,10 +112,10 @@ class V(str):
     def __floordiv__(self, other: str | int) -> V:
         if other in _ONE:
             return self._plain()
-        return self._folded(int.__floordiv__, other) or self.written("udiv", other)
+        return self._unsigned("udiv", int.__floordiv__, other)
 
     def __mod__(self, other: Any) -> V:
-        return self._folded(int.__mod__, other) or self.written("urem", other)
+        return self._unsigned("urem", int.__mod__, other)
 
     def __neg__(self) -> V:
         t = self.type
@@ -139,9 +147,11 @@ class V(str):
         return self.written("ashr", other)
 
     def plus(self, other: str | int) -> V:
+        """`+` that writes its instruction for constants too."""
         return self.written("add", other)
 
     def times(self, other: str | int) -> V:
+        """`*` that writes its instruction for constants too."""
         return self.written("mul", other)
 
     def clamp(self, low: int, high: int) -> V:
