@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
+from . import random as random
 from .accumulator import ACC
 from .accumulator import AccRef as AccRef
 from .boundary import public
@@ -50,6 +51,7 @@ from .ops.arith import (
     divide,
     floor_divide,
     fma,
+    fma_contraction,
     fmax,
     fmin,
     invert,
@@ -57,6 +59,7 @@ from .ops.arith import (
     maximum,
     minimum,
     mod,
+    mulhi,
     multiply,
     negative,
     positive,
@@ -66,10 +69,22 @@ from .ops.arith import (
     subtract,
     true_divide,
 )
+from .ops.associative import associative_scan
 from .ops.atomic import atomic_add, atomic_and, atomic_cas, atomic_max, atomic_min, atomic_or, atomic_xchg, atomic_xor
 from .ops.barrier import BarrierRef as BarrierRef
 from .ops.barrier import barrier_arrive, barrier_arrive_and_wait, barrier_test, barrier_wait
-from .ops.bits import bitwise_count, clz, copysign, frexp, ldexp, modf, population_count, signbit, spacing
+from .ops.bits import (
+    bitwise_count,
+    clz,
+    copysign,
+    frexp,
+    ldexp,
+    modf,
+    population_count,
+    shift_right_logical,
+    signbit,
+    spacing,
+)
 from .ops.cast import astype, bitcast_convert_type, convert_element_type
 from .ops.cluster import async_store_smem, cluster_ref
 from .ops.compare import equal, greater, greater_equal, less, less_equal, not_equal, select, where
@@ -89,6 +104,7 @@ from .ops.debug import debug_check, debug_print, named_scope, print_layout
 from .ops.elementwise import broadcast_to
 from .ops.index import axis_index, axis_size, cdiv, ds, multiple_of, num_programs, program_id
 from .ops.logic import clip, logical_and, logical_not, logical_or, logical_xor
+from .ops.lookup import searchsorted, take_along_axis
 from .ops.loops import NDLoopInfo, nd_loop, planar_snake
 from .ops.math import (
     acos,
@@ -137,6 +153,7 @@ from .ops.math import (
 )
 from .ops.matrix import layout_cast, set_max_registers, wgmma, wgmma_accumulator_load, wgmma_wait
 from .ops.numeric import (
+    RoundingMethod,
     ceil,
     deg2rad,
     degrees,
@@ -168,11 +185,11 @@ from .ops.numeric import (
 from .ops.product import dot, matmul, mma
 from .ops.reduce import all, any, argmax, argmin, max, mean, min, prod, sum, var
 from .ops.ref import load, store
-from .ops.scan import cummax, cumprod, cumsum
+from .ops.scan import cummax, cummin, cumprod, cumsum
 from .ops.scope import run_scoped, run_state
 from .ops.semaphore import SemaphoreType, get_global, semaphore_read, semaphore_signal, semaphore_wait
 from .ops.shape import concatenate, expand_dims, flip, pad, reshape, split, squeeze, stack, swapaxes, transpose
-from .ops.sorting import argsort, sort
+from .ops.sorting import argsort, sort, top_k
 from .ops.threads import (
     griddepcontrol_launch_dependents,
     griddepcontrol_wait,
@@ -234,6 +251,7 @@ __all__ = [
     "OOBFillMode",
     "PipelinePipeline",
     "RefUnion",
+    "RoundingMethod",
     "SemaphoreType",
     "ShapeDtypeStruct",
     "SwizzleTransform",
@@ -260,6 +278,7 @@ __all__ = [
     "argsort",
     "asin",
     "asinh",
+    "associative_scan",
     "astype",
     "async_prefetch",
     "async_store_smem",
@@ -314,6 +333,7 @@ __all__ = [
     "cosh",
     "cuda_kernel",
     "cummax",
+    "cummin",
     "cumprod",
     "cumsum",
     "debug_check",
@@ -348,6 +368,7 @@ __all__ = [
     "floor",
     "floor_divide",
     "fma",
+    "fma_contraction",
     "fmax",
     "fmin",
     "fmod",
@@ -407,6 +428,7 @@ __all__ = [
     "mma",
     "mod",
     "modf",
+    "mulhi",
     "multiple_of",
     "multiply",
     "named_scope",
@@ -442,11 +464,13 @@ __all__ = [
     "rsqrt",
     "run_scoped",
     "run_state",
+    "searchsorted",
     "select",
     "semaphore_read",
     "semaphore_signal",
     "semaphore_wait",
     "set_max_registers",
+    "shift_right_logical",
     "sigmoid",
     "sign",
     "signbit",
@@ -465,8 +489,10 @@ __all__ = [
     "sum",
     "swapaxes",
     "switch",
+    "take_along_axis",
     "tan",
     "tanh",
+    "top_k",
     "transpose",
     "true_divide",
     "trunc",
@@ -509,10 +535,11 @@ def _unknown(name: str) -> AttributeError:
         return AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from difflib import get_close_matches
 
-    near = get_close_matches(name, [*__all__, "library"], 3)
-    hint = (
-        f"did you mean {', '.join(f'`kd.{x}`' for x in near)}?"
-        if near
-        else "`kd.__all__` and docs/reference.md list what it has"
-    )
+    near = get_close_matches(name, [*__all__, "library", "random"], 3)
+    if name == "inline":
+        hint = "functions need no mark: call them from the body, and what they do is traced in place"
+    elif near:
+        hint = f"did you mean {', '.join(f'`kd.{x}`' for x in near)}?"
+    else:
+        hint = "`kd.__all__` and docs/reference.md list what it has"
     return cast("AttributeError", at_user_line(UnknownName(name=shown(name), hint=hint)))

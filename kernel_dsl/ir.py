@@ -152,6 +152,7 @@ class _Field(Enum):
 class FieldMark:
     kind: _Field
     default: Any = ...
+    option: bool = False
 
 
 def operand() -> Any:
@@ -169,6 +170,11 @@ def attr(default: Any = ...) -> Any:
     return FieldMark(_Field.ATTR, default)
 
 
+def option(default: Any) -> Any:
+    """An `attr` that is written only where it is not the default."""
+    return FieldMark(_Field.ATTR, default, True)
+
+
 def region() -> Any:
     """A field that holds a region."""
     return FieldMark(_Field.REGION)
@@ -179,7 +185,7 @@ def regions() -> Any:
     return FieldMark(_Field.REGIONS)
 
 
-@dataclass_transform(kw_only_default=False, field_specifiers=(operand, operands, attr, region, regions))
+@dataclass_transform(kw_only_default=False, field_specifiers=(operand, operands, attr, option, region, regions))
 class _Declared:
     """Only so that type checkers read field declarations as constructor parameters; these two are none."""
 
@@ -205,6 +211,7 @@ class Op(_Declared):
     value_fields: ClassVar[tuple[tuple[str, bool], ...]] = ()
     field_names: ClassVar[tuple[str, ...]] = ()
     attr_fields: ClassVar[tuple[str, ...]] = ()
+    options: ClassVar[frozenset[str]] = frozenset()
     region_fields: ClassVar[tuple[tuple[str, bool], ...]] = ()
 
     if TYPE_CHECKING:
@@ -231,6 +238,7 @@ class Op(_Declared):
             )
             cls.field_names = tuple(cls.fields)
             cls.attr_fields = tuple(k for k, f in kinds if f.kind is _Field.ATTR)
+            cls.options = frozenset(k for k, f in kinds if f.option)
             cls.region_fields = tuple(
                 (k, f.kind is _Field.REGIONS) for k, f in kinds if f.kind in (_Field.REGION, _Field.REGIONS)
             )

@@ -117,8 +117,11 @@ class _Printer:
             else:
                 parts.append("_" if value is None else self.name(value))
         text = f"{op.op_name}({', '.join(parts)})"
-        if op.attr_fields:
-            text += " {" + ", ".join([f"{k} = {self.attribute(fields[k])}" for k in op.attr_fields]) + "}"
+        keys = op.attr_fields
+        if op.options:
+            keys = tuple([k for k in keys if k not in op.options or fields[k] != op.fields[k].default])
+        if keys:
+            text += " {" + ", ".join([f"{k} = {self.attribute(fields[k])}" for k in keys]) + "}"
         head = tail = ""
         if op.results:
             head = ", ".join([self.name(r) for r in op.results]) + " = "
@@ -317,15 +320,7 @@ class _Parser:
                 name = self.next()
                 fields[key] = None if name == "_" else self.values[name]
         self.expect(")")
-        if cls.attr_fields:
-            self.expect("{")
-            for index, key in enumerate(cls.attr_fields):
-                if index:
-                    self.expect(",")
-                self.expect(key)
-                self.expect("=")
-                fields[key] = self.attribute()
-            self.expect("}")
+        self._attributes(cls, fields)
         self._regions(cls, fields)
         op = cls(**fields)
         if names:
@@ -333,6 +328,23 @@ class _Parser:
             op.results = tuple(self._results(op, names))
         op.loc = self.place()
         return op
+
+    def _attributes(self, cls: type[Op], fields: dict[str, Any]) -> None:
+        if len(cls.options) == len(cls.attr_fields) and self.peek() != "{":
+            return
+        self.expect("{")
+        some = False
+        for key in cls.attr_fields:
+            ahead = self.at + some
+            if key in cls.options and (ahead >= len(self.tokens) or self.tokens[ahead][1] != key):
+                continue
+            if some:
+                self.expect(",")
+            some = True
+            self.expect(key)
+            self.expect("=")
+            fields[key] = self.attribute()
+        self.expect("}")
 
     def _regions(self, cls: type[Op], fields: dict[str, Any]) -> None:
         if not cls.region_fields:

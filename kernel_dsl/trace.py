@@ -109,6 +109,7 @@ class Trace:
         default_factory=lambda: cast("dict[str, tuple[str, int, int]]", {})
     )  # name: (kind, position, size)
     approx_math: bool = False
+    contract: bool = False  # sums of products have one rounding
     promise_bounds: bool = False
     target: Any = None  # the Target that is traced for, where instructions are picked
     notes: list[CostNote] = field(default_factory=lambda: cast("list[CostNote]", []))

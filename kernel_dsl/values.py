@@ -314,11 +314,11 @@ class Array(Value):
     def argmin(self, axis: Any = None, *, keepdims: bool = False) -> Array:
         return _ops("reduce").argmin(self, axis, keepdims=keepdims)
 
-    def cumsum(self, axis: Any = None, *, dtype: Any = None) -> Array:
-        return _ops("scan").cumsum(self, axis, dtype=dtype)
+    def cumsum(self, axis: Any = None, *, dtype: Any = None, reverse: bool = False, exclusive: bool = False) -> Array:
+        return _ops("scan").cumsum(self, axis, dtype=dtype, reverse=reverse, exclusive=exclusive)
 
-    def cumprod(self, axis: Any = None, *, dtype: Any = None) -> Array:
-        return _ops("scan").cumprod(self, axis, dtype=dtype)
+    def cumprod(self, axis: Any = None, *, dtype: Any = None, reverse: bool = False, exclusive: bool = False) -> Array:
+        return _ops("scan").cumprod(self, axis, dtype=dtype, reverse=reverse, exclusive=exclusive)
 
     def squeeze(self, axis: Any = None) -> Array:
         return _ops("shape").squeeze(self, axis)

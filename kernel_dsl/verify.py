@@ -11,11 +11,12 @@ Rules:
    types of the results.
 6. *Loops.* A `for` counts from and to rank-0 integers of one dtype by a step other than 0, its body takes the index and
    the carries, and yields the carries' types; the test of a `while` takes the carries and yields one rank-0 bool.
-7. *Elementwise.* Operands and result have one shape and one layout.
-8. *Access.* A load, store or atomic goes through a view of its Ref: axes exist, one rank-0 integer offset for each
+7. *Scans.* The region of an `associative_scan` takes a block of each value twice, and yields one of each.
+8. *Elementwise.* Operands and result have one shape and one layout.
+9. *Access.* A load, store or atomic goes through a view of its Ref: axes exist, one rank-0 integer offset for each
    dynamic axis, values of the view's shape, of the Ref's dtype (what is stored), in one layout; masks are bool.
-9. *Writes.* What stores to GMEM stores to a parameter that is marked as written.
-10. *Parameters.* Inputs come first; each parameter is a GMEM Ref or a rank-0 value.
+10. *Writes.* What stores to GMEM stores to a parameter that is marked as written.
+11. *Parameters.* Inputs come first; each parameter is a GMEM Ref or a rank-0 value.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import Any
 
 from .ir import ArrayType, KernelIR, MemorySpace, Op, RefType, Region, Value, Yield
 from .layout import Layout
+from .ops.associative import AssociativeScan
 from .ops.atomic import AtomicRmw
 from .ops.control import For, If, Switch, While
 from .ops.elementwise import Elementwise
@@ -103,6 +105,8 @@ def _op(op: Op, defined: set[Value]) -> None:
         _for(op)
     elif isinstance(op, While):
         _while(op)
+    elif isinstance(op, AssociativeScan):
+        _scan(op)
     elif isinstance(op, Elementwise):
         _elementwise(op)
     if "view" in op.attr_fields and "ref" in op.fields:
@@ -145,6 +149,13 @@ def _for(op: For) -> None:
     carries = _types(op.inits)
     if _types(op.body.args) != (op.lo.type, *carries) or _types(op.body.yields) != carries:
         raise Invalid("loops", op, f"the body of {_shown(carries)} yields {_shown(_types(op.body.yields))}")
+
+
+def _scan(op: AssociativeScan) -> None:
+    blocks = _types(op.combine.yields)
+    dtypes = [t.dtype for t in _types(op.xs)]
+    if _types(op.combine.args) != blocks * 2 or [t.dtype for t in blocks] != dtypes or len(op.axes) != len(blocks):
+        raise Invalid("scans", op, f"the region of {_shown(_types(op.combine.args))} yields {_shown(blocks)}")
 
 
 def _while(op: While) -> None:

@@ -247,10 +247,46 @@ def handoff(x: Any, out: Any, buffer: Any, ready: Any) -> None:
             out[kd.ds(stage * 128, 128)] = buffer[stage]
 
 
+@case(Spec((70, 30), f32), Spec((70, 30), f32), out_type=(Spec((70, 30), f32), Spec((70, 30), f32)))
+def function_scans(a: Any, b: Any, states: Any, sums: Any) -> None:
+    def step(earlier: Any, later: Any) -> Any:
+        return earlier[0] * later[0], kd.fma(earlier[1], later[0], later[1])
+
+    states[...] = kd.associative_scan(step, (a[...], b[...]), axis=0, reverse=True)[1]
+    sums[...] = kd.cumsum(a[...], axis=1, reverse=True, exclusive=True)
+
+
 @case(Spec((200,), i32), out_type=(Spec((200,), i32), Spec((200,), i32)))
 def sorts(x: Any, ordered: Any, order: Any) -> None:
     ordered[...] = kd.sort(x[...])
     order[...] = kd.argsort(x[...])
+
+
+@case(Spec((5, 100), f32), Spec((5, 100), bf16), out_type=(Spec((5, 100), bf16), Spec((5, 8), f32), Spec((5, 8), i32)))
+def lookups(x: Any, y: Any, moved: Any, best: Any, places: Any) -> None:
+    moved[...] = kd.sort(x[...], y[...], descending=True)[1]
+    best[...], where = kd.top_k(x[...], 8)
+    places[...] = kd.searchsorted(kd.sort(x[0]), kd.take_along_axis(x[...], where % 100)) + where
+
+
+@case(Spec((512,), f32), out_type=Spec((512,), f32))
+def approximate_calls(x: Any, out: Any) -> None:
+    with kd.fma_contraction():
+        v = x[...]
+        out[...] = kd.div(kd.tanh(v, approx=True), kd.exp2(v, approx=True), approx=True) * v + kd.sin(v, approx=True)
+
+
+@case(Spec((2, 20, 24), bf16), Spec((24, 8), bf16), Spec((2, 20, 24), f32), out_type=(Spec((2, 20, 8), f32),) * 2)
+def batched_dots(x: Any, y: Any, z: Any, tensor: Any, lanes: Any) -> None:
+    tensor[...] = kd.dot(x[...], y, acc=x[...] @ y[...])
+    lanes[...] = z[...] @ y[...].astype(f32)
+
+
+@case(7, out_type=(Spec((512,), kd.uint32), Spec((3, 50), f32), Spec((512,), f32)))
+def random_numbers(seed: Any, words: Any, uniform: Any, normal: Any) -> None:
+    words[...] = kd.random.bits(seed, (512,))
+    uniform[...] = kd.random.uniform(seed, (3, 50), offset=128)
+    normal[...] = kd.random.normal(seed, (512,), offset=200)
 
 
 @case(Spec((64,), i32), out_type=(Spec((64,), i32, init=0), Spec((64,), i32, init=0)))

@@ -147,6 +147,16 @@ def _logistic(x: Any) -> Any:
     return 1 / (1 + np.exp(-x))
 
 
+def _shift_right_logical(x: Any, y: Any) -> Any:
+    unsigned = x.dtype.str.replace("i", "u")
+    return (x.view(unsigned) >> y.view(unsigned)).view(x.dtype)
+
+
+def _upper_half(x: Any, y: Any) -> Any:
+    bits = x.dtype.itemsize * 8
+    return np.vectorize(lambda a, b: int(a) * int(b) >> bits, otypes=[x.dtype])(x, y)
+
+
 TABLE = (
     Row("add", 2, NUMBERS, np.add),
     Row("subtract", 2, NUMBERS, np.subtract),
@@ -243,6 +253,8 @@ TABLE = (
     Row("nan_to_num", 1, FLOATS, _numbers, own=True),
     Row("nextafter", 2, FLOATS, _nextafter, own=True),
     Row("spacing", 1, FLOATS, _spacing, own=True),
+    Row("mulhi", 2, INTS, _upper_half),
+    Row("shift_right_logical", 2, INTS, _shift_right_logical, sample="shift"),
 )
 
 # rows of the language as it is now

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from .. import dtypes as dt
 from .. import facts
 from ..dtypes import DType
 from ..errors import UnsupportedDType
 from ..facts import Range
-from ..ir import Value, array_type, operand
+from ..ir import Value, array_type, operand, option
 from ..promote import computing, true_division
-from ..trace import traced
+from ..trace import current, traced
 from ..values import Array
 from .cast import astype, rounded
 from .elementwise import Binary, Compare, Elementwise, Unary, as_value, common_dtype, operands_of, together
@@ -34,6 +36,7 @@ __all__ = [
     "divide",
     "floor_divide",
     "fma",
+    "fma_contraction",
     "fmax",
     "fmin",
     "invert",
@@ -41,6 +44,7 @@ __all__ = [
     "maximum",
     "minimum",
     "mod",
+    "mulhi",
     "multiply",
     "negative",
     "positive",
@@ -73,9 +77,14 @@ class Mul(Binary, name="mul"):
     interval = facts.mul
 
 
+class MulHi(Binary, name="mulhi"):
+    """The upper half of the product of integers, which has twice their width. PTX `mul.hi`, `mul.wide`."""
+
+
 class Div(Binary, name="div"):
     """x / y, IEEE-rounded; integers truncate and x / 0 is 0. PTX `div.rn`, `div`."""
 
+    approx: bool | None = option(None)  # by `div.approx` in float32; None: as `approx_math` says
     interval = facts.div
 
 
@@ -213,11 +222,12 @@ def elementwise(
     dtype: DType | None = None,
     bools: Any = None,
     wide: DType | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> Array:
     """Promote, broadcast and append one op; floats narrower than 32 bits compute in float32 and are rounded back.
 
     `dtype` overrides the common dtype of the operands; `bools` is the op's class where that is bool; `wide` is what to
-    compute in.
+    compute in; `options` are the op's attributes.
     """
     values, common, weak = operands_of(args, op)
     if bools is not None and common.is_bool:
@@ -231,13 +241,45 @@ def elementwise(
 
         values = [beside_fp8(a, v) for a, v in zip(args, values, strict=True)]
     values = [v if v.dtype == wide else astype(v, wide) for v in values]
-    result = traced(cls(*together(values, op)))
+    if cls in (Add, Sub) and wide.is_float and current().contract:
+        result = _contracted(cls, values, op)
+    else:
+        result = traced(cls(*together(values, op), **(options or {})))
     if issubclass(cls, Compare):
         return result
     if wide != common:
         result = rounded(result, common)
     result.weak = weak
     return result
+
+
+def _contracted(cls: Any, values: list[Array], op: str) -> Array:
+    """A sum or difference, with one rounding where a term is a product."""
+    x, y = values
+    for term, other, first in ((x, y, True), (y, x, False)):
+        product = term.op
+        if not isinstance(product, Mul):
+            continue
+        a: Any = product.x
+        if cls is Sub:  # a * b - y, or x - a * b
+            other, a = (traced(Neg(other)), a) if first else (other, traced(Neg(a)))
+        return traced(Fma(*together([a, cast("Array", product.y), other], op)))
+    return traced(cls(*together(values, op)))
+
+
+@contextmanager
+def fma_contraction() -> Generator[None]:
+    """`with kd.fma_contraction():` sums of products inside are `fma`: `a * b + c`, `c - a * b`, with one rounding, not two.
+
+    Of float32 and float64, and of products that are terms as they were made: neither narrowed nor broadcast. Nothing else is
+    contracted, so the result is the same on every device.
+    """
+    trace = current()
+    outer, trace.contract = trace.contract, True
+    try:
+        yield
+    finally:
+        trace.contract = outer
 
 
 def _number(dtype: DType, op: str, hint: str = "convert it with `.astype(...)`") -> None:
@@ -261,6 +303,18 @@ def multiply(x: Any, y: Any) -> Array:
     return elementwise(Mul, (x, y), "multiply", bools=And)
 
 
+def mulhi(x: Any, y: Any) -> Array:
+    """The upper half of x * y, which has twice the width of the integers x and y; `x * y` is the lower half.
+
+    >>> run(lambda x: kd.mulhi(x, 1 << 30), [4, 8, -4])
+    [ 1  2 -1]
+    """
+    dtype = common_dtype((x, y), "mulhi")
+    if not dtype.is_integer:
+        raise UnsupportedDType(op="mulhi", dtype=dtype, hint="it is for integers")
+    return elementwise(MulHi, (x, y), "mulhi")
+
+
 def true_divide(x: Any, y: Any) -> Array:
     """x / y, IEEE-rounded. Ints give float32, 64-bit ints float64."""
     dtype = common_dtype((x, y), "true_divide")
@@ -270,14 +324,19 @@ def true_divide(x: Any, y: Any) -> Array:
 divide = true_divide
 
 
-def div(x: Any, y: Any) -> Array:
+def div(x: Any, y: Any, *, approx: bool | None = None) -> Array:
     """lax.div: x / y for floats; integers truncate toward zero, and x / 0 is 0.
+
+    `approx`: floats by `div.approx` in float32, or IEEE-rounded, whatever `approx_math` says.
 
     >>> run(lambda x: kd.div(x, 2), [-3, 3])
     [-1  1]
     """
-    _number(common_dtype((x, y), "div"), "div")
-    return elementwise(Div, (x, y), "div")
+    dtype = common_dtype((x, y), "div")
+    _number(dtype, "div")
+    if approx and not dtype.is_float:
+        raise UnsupportedDType(op="div", dtype=dtype, hint="`approx` is for floats: integers divide exactly")
+    return elementwise(Div, (x, y), "div", options={"approx": approx})
 
 
 def rem(x: Any, y: Any) -> Array:

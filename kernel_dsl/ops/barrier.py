@@ -46,7 +46,10 @@ class BarrierTest(Op, name="barrier_test", effect=Effect.SYNC, requires=Feature.
 
 @public
 class BarrierRef:
-    """A barrier, or an array of them: `barrier.at[i]` or `barrier.at[i, j]` picks one; the index may be traced."""
+    """A barrier, or an array of them: `barrier.at[i]` or `barrier.at[i, j]` picks one; the index may be traced.
+
+    A single one may be picked too: it is number 0.
+    """
 
     __slots__ = ("_index", "_root", "_shape")
 
@@ -82,10 +85,12 @@ class BarrierRef:
     def pick(self, index: Any) -> BarrierRef:
         """Index the leading dimensions. Raises `TooManyIndices`, `IndexOutOfRange`, `BadIndex`."""
         items: tuple[Any, ...] = cast("tuple[Any, ...]", index) if isinstance(index, tuple) else (index,)
-        if len(items) > len(self._shape):
+        single = not self._root.type.shape  # which is an array of one as well
+        shape = (1,) if single and len(items) == 1 else self._shape
+        if len(items) > len(shape):
             raise TooManyIndices(count=len(items), what="barrier", rank=len(self._shape), shape=self._shape)
         linear: Any = self._index
-        for dim, (item, extent) in enumerate(zip(items, self._shape, strict=False)):
+        for dim, (item, extent) in enumerate(zip(items, shape, strict=False)):
             if not is_index(item):
                 raise BadIndex(what=f"a {type(item).__name__}", hint="barriers are indexed by integers")
             if not isinstance(item, Array):
@@ -93,6 +98,8 @@ class BarrierRef:
                 if not -extent <= item < extent:
                     raise IndexOutOfRange(index=item, dim=dim, extent=extent, lo=-extent, hi=extent - 1)
                 item %= extent
+            if single:
+                continue
             if isinstance(linear, int) and isinstance(item, int):
                 linear = linear * extent + item
             else:

@@ -9,7 +9,7 @@ from ..errors import UnsupportedDType
 from ..promote import computing, true_division
 from ..trace import traced
 from ..values import Array
-from .arith import absolute, elementwise, maximum, minimum
+from .arith import absolute, elementwise, maximum, minimum, right_shift
 from .cast import astype, bitcast_convert_type, rounded
 from .compare import less, not_equal, where
 from .elementwise import Binary, Unary, as_value, common_dtype, together
@@ -25,6 +25,7 @@ __all__ = [
     "ldexp",
     "modf",
     "population_count",
+    "shift_right_logical",
     "signbit",
     "spacing",
 ]
@@ -59,6 +60,21 @@ def _of_integer(cls: Any, x: Any, op: str) -> Array:
     if not dtype.is_integer:
         raise UnsupportedDType(op=op, dtype=dtype, hint="it is for integers")
     return elementwise(cls, (x,), op)
+
+
+def shift_right_logical(x: Any, y: Any) -> Array:
+    """x >> y with zeros coming in, also for signed integers; an amount of the width or more gives 0, and so does a negative one.
+
+    >>> run(lambda x: kd.shift_right_logical(x, 28), [-1, 1 << 30])
+    [15  4]
+    """
+    dtype = common_dtype((x, y), "shift_right_logical")
+    if not dtype.is_integer:
+        raise UnsupportedDType(op="shift_right_logical", dtype=dtype, hint="shifts are for integers")
+    values = [as_value(v, "shift_right_logical", dtype) for v in (x, y)]
+    unsigned = dt.BY_NAME[f"uint{dtype.bits}"]
+    shifted = right_shift(*(bitcast_convert_type(v, unsigned) if dtype.is_signed else v for v in values))
+    return bitcast_convert_type(shifted, dtype) if dtype.is_signed else shifted
 
 
 def population_count(x: Any) -> Array:

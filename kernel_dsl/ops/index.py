@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import copy
+from math import prod
 from typing import Any
 
 from .. import dtypes as dt
@@ -55,15 +57,22 @@ class MultipleOf(Op, name="multiple_of"):
         return Range(known.lo, known.hi, lcm(known.divisor, self.factor))
 
 
-def axis_index(name: str) -> Array:
-    """The index (int32) along a grid, cluster or warpgroup axis. Raises `UnknownAxis`."""
-    kind, position, size = _axis(name)
-    return traced(AxisIndex(kind, position, size))
+def axis_index(name: str | Sequence[str]) -> Array:
+    """The index (int32) along a grid, cluster or warpgroup axis; of several, in row-major order. Raises `UnknownAxis`."""
+    if isinstance(name, str):
+        kind, position, size = _axis(name)
+        return traced(AxisIndex(kind, position, size))
+    axes = [_axis(one) for one in name]
+    index: Any = constant(0, dt.int32)
+    for number, (kind, position, size) in enumerate(axes):
+        here = traced(AxisIndex(kind, position, size))
+        index = arith.add(arith.multiply(index, size), here) if number else here
+    return index
 
 
-def axis_size(name: str) -> int:
-    """The static extent of an axis. Raises `UnknownAxis`."""
-    return _axis(name)[2]
+def axis_size(name: str | Sequence[str]) -> int:
+    """The static extent of an axis, or of several together. Raises `UnknownAxis`."""
+    return _axis(name)[2] if isinstance(name, str) else prod(_axis(one)[2] for one in name)
 
 
 def _axis(name: Any) -> tuple[str, int, int]:
@@ -171,7 +180,8 @@ def _computed_again(value: Value, done: dict[int, Value]) -> Value:
         return constant(facts.constant, dt.int64)
     if facts.wide:
         if isinstance(op, _WIDENED):
-            return emit(type(op)(*[_widen(v, done) for v in op.values()])).result
+            again: Any = type(op)
+            return emit(again(*[_widen(v, done) for v in op.values()])).result
         if isinstance(op, Select):
             return emit(Select(op.predicate, _widen(op.x, done), _widen(op.y, done))).result
         if isinstance(op, MultipleOf):
@@ -179,9 +189,9 @@ def _computed_again(value: Value, done: dict[int, Value]) -> Value:
         if isinstance(op, Cast):
             return _widen(op.x, done)
         if isinstance(op, (Broadcast, Expand, ConvertLayout)):
-            again = copy(op)
-            again.x = _widen(op.x, done)
-            return emit(again).result
+            moved = copy(op)
+            moved.x = _widen(op.x, done)
+            return emit(moved).result
     if value.type.dtype == dt.int64:
         return value
     made = emit(Cast(value, dt.int64, True)).result

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..ir import option
 from ..promote import true_division
 from ..values import Array
 from .arith import elementwise
@@ -56,14 +57,20 @@ __all__ = [
 ]
 
 
-class Exp(Unary, name="exp"):
-    """e to the power x. PTX `ex2.approx` with approx_math, else several instructions."""
+class Approximable(Unary):
+    """A function that the hardware approximates in float32. `approx`: whether it does; None: as `approx_math` says."""
+
+    approx: bool | None = option(None)
+
+
+class Exp(Approximable, name="exp"):
+    """e to the power x. PTX `ex2.approx` where approximate, else several instructions."""
 
     math = "exp"
 
 
-class Exp2(Unary, name="exp2"):
-    """2 to the power x. PTX `ex2.approx` with approx_math, else several instructions."""
+class Exp2(Approximable, name="exp2"):
+    """2 to the power x. PTX `ex2.approx` where approximate, else several instructions."""
 
     math = "exp2"
 
@@ -81,13 +88,13 @@ class Expm1(Unary, name="expm1"):
 
 
 class Log(Unary, name="log"):
-    """The natural logarithm. PTX `lg2.approx` with approx_math, else several instructions."""
+    """The natural logarithm. PTX `lg2.approx` where approximate, else several instructions."""
 
     math = "log"
 
 
-class Log2(Unary, name="log2"):
-    """The logarithm to base 2. PTX `lg2.approx` with approx_math, else several instructions."""
+class Log2(Approximable, name="log2"):
+    """The logarithm to base 2. PTX `lg2.approx` where approximate, else several instructions."""
 
     math = "log2"
 
@@ -104,14 +111,14 @@ class Log1p(Unary, name="log1p"):
     math = "log1p"
 
 
-class Sin(Unary, name="sin"):
-    """The sine of an angle in radians. PTX `sin.approx` with approx_math, else several instructions."""
+class Sin(Approximable, name="sin"):
+    """The sine of an angle in radians. PTX `sin.approx` where approximate, else several instructions."""
 
     math = "sin"
 
 
-class Cos(Unary, name="cos"):
-    """The cosine of an angle in radians. PTX `cos.approx` with approx_math, else several instructions."""
+class Cos(Approximable, name="cos"):
+    """The cosine of an angle in radians. PTX `cos.approx` where approximate, else several instructions."""
 
     math = "cos"
 
@@ -152,8 +159,8 @@ class Cosh(Unary, name="cosh"):
     math = "cosh"
 
 
-class Tanh(Unary, name="tanh"):
-    """The hyperbolic tangent. PTX `tanh.approx` with approx_math, else several instructions."""
+class Tanh(Approximable, name="tanh"):
+    """The hyperbolic tangent. PTX `tanh.approx` where approximate, else several instructions."""
 
     math = "tanh"
 
@@ -183,13 +190,13 @@ class Cbrt(Unary, name="cbrt"):
 
 
 class Sqrt(Unary, name="sqrt"):
-    """The square root, IEEE-rounded. PTX `sqrt.approx` with approx_math, else several instructions."""
+    """The square root, IEEE-rounded. PTX `sqrt.approx` where approximate, else several instructions."""
 
     math = "sqrt"
 
 
-class Rsqrt(Unary, name="rsqrt"):
-    """1 / sqrt(x). PTX `rsqrt.approx` with approx_math, else several instructions."""
+class Rsqrt(Approximable, name="rsqrt"):
+    """1 / sqrt(x). PTX `rsqrt.approx` where approximate, else several instructions."""
 
     math = "rsqrt"
 
@@ -254,24 +261,24 @@ class Nextafter(Binary, name="nextafter"):
     math = "nextafter"
 
 
-def _function(cls: Any, args: tuple[Any, ...], op: str) -> Array:
+def _function(cls: Any, args: tuple[Any, ...], op: str, **options: Any) -> Array:
     """Ints give float32, 64-bit ints float64."""
     dtype = operands_of(args, op)[1]
-    return elementwise(cls, args, op, true_division(dtype))
+    return elementwise(cls, args, op, true_division(dtype), options=options)
 
 
-def exp(x: Any) -> Array:
-    """e to the power x.
+def exp(x: Any, *, approx: bool | None = None) -> Array:
+    """e to the power x. `approx`: by `ex2.approx` in float32, or not, whatever `approx_math` says.
 
     >>> run(kd.exp, [0.0, 1.0])
     [1.        2.7182817]
     """
-    return _function(Exp, (x,), "exp")
+    return _function(Exp, (x,), "exp", approx=approx)
 
 
-def exp2(x: Any) -> Array:
-    """2 to the power x."""
-    return _function(Exp2, (x,), "exp2")
+def exp2(x: Any, *, approx: bool | None = None) -> Array:
+    """2 to the power x. `approx`: by `ex2.approx` in float32, or not, whatever `approx_math` says."""
+    return _function(Exp2, (x,), "exp2", approx=approx)
 
 
 def exp10(x: Any) -> Array:
@@ -289,9 +296,9 @@ def log(x: Any) -> Array:
     return _function(Log, (x,), "log")
 
 
-def log2(x: Any) -> Array:
-    """The logarithm to base 2."""
-    return _function(Log2, (x,), "log2")
+def log2(x: Any, *, approx: bool | None = None) -> Array:
+    """The logarithm to base 2. `approx`: by `lg2.approx` in float32, or not, whatever `approx_math` says."""
+    return _function(Log2, (x,), "log2", approx=approx)
 
 
 def log10(x: Any) -> Array:
@@ -304,14 +311,14 @@ def log1p(x: Any) -> Array:
     return _function(Log1p, (x,), "log1p")
 
 
-def sin(x: Any) -> Array:
-    """The sine of an angle in radians."""
-    return _function(Sin, (x,), "sin")
+def sin(x: Any, *, approx: bool | None = None) -> Array:
+    """The sine of an angle in radians. `approx`: by `sin.approx` in float32, or not, whatever `approx_math` says."""
+    return _function(Sin, (x,), "sin", approx=approx)
 
 
-def cos(x: Any) -> Array:
-    """The cosine of an angle in radians."""
-    return _function(Cos, (x,), "cos")
+def cos(x: Any, *, approx: bool | None = None) -> Array:
+    """The cosine of an angle in radians. `approx`: by `cos.approx` in float32, or not, whatever `approx_math` says."""
+    return _function(Cos, (x,), "cos", approx=approx)
 
 
 def tan(x: Any) -> Array:
@@ -344,9 +351,9 @@ def cosh(x: Any) -> Array:
     return _function(Cosh, (x,), "cosh")
 
 
-def tanh(x: Any) -> Array:
-    """The hyperbolic tangent."""
-    return _function(Tanh, (x,), "tanh")
+def tanh(x: Any, *, approx: bool | None = None) -> Array:
+    """The hyperbolic tangent. `approx`: by `tanh.approx` in float32, or not, whatever `approx_math` says."""
+    return _function(Tanh, (x,), "tanh", approx=approx)
 
 
 def asinh(x: Any) -> Array:
@@ -374,9 +381,9 @@ def sqrt(x: Any) -> Array:
     return _function(Sqrt, (x,), "sqrt")
 
 
-def rsqrt(x: Any) -> Array:
-    """1 / sqrt(x)."""
-    return _function(Rsqrt, (x,), "rsqrt")
+def rsqrt(x: Any, *, approx: bool | None = None) -> Array:
+    """1 / sqrt(x). `approx`: by `rsqrt.approx` in float32, or not, whatever `approx_math` says."""
+    return _function(Rsqrt, (x,), "rsqrt", approx=approx)
 
 
 def erf(x: Any) -> Array:

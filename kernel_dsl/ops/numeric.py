@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math as _math
+from enum import Enum
 from typing import Any
 
 from .. import dtypes as dt
+from ..boundary import Choices
 from ..dtypes import DType
 from ..errors import BadArgument, UnsupportedDType
 from ..promote import computing, true_division
@@ -17,6 +19,7 @@ from .elementwise import Binary, Compare, Unary, as_value, common_dtype
 from .math import Pow
 
 __all__ = [
+    "RoundingMethod",
     "ceil",
     "deg2rad",
     "degrees",
@@ -123,12 +126,30 @@ def rint(x: Any) -> Array:
     return _rounded(Rint, x, "rint")
 
 
-def round(x: Any, decimals: int = 0) -> Array:
-    """Rounded to `decimals` places, halves to even, as NumPy; narrow floats in float32.
+class RoundingMethod(Enum, metaclass=Choices):
+    """Where `round` takes what lies halfway between two numbers."""
+
+    AWAY_FROM_ZERO = 0
+    TO_NEAREST_EVEN = 1
+
+
+def round(
+    x: Any,
+    decimals: int | RoundingMethod = 0,
+    *,
+    rounding_method: RoundingMethod = RoundingMethod.TO_NEAREST_EVEN,
+) -> Array:
+    """Rounded to `decimals` places, as NumPy; narrow floats in float32. Halves go to even, or away from zero as the method says.
+
+    The method may come second, as in `lax.round(x, RoundingMethod.AWAY_FROM_ZERO)`.
 
     >>> run(kd.round, [0.5, 1.5, 2.5])
     [0. 2. 2.]
+    >>> run(lambda x: kd.round(x, kd.RoundingMethod.AWAY_FROM_ZERO), [0.5, 1.5, -2.5])
+    [ 1.  2. -3.]
     """
+    if isinstance(decimals, RoundingMethod):
+        decimals, rounding_method = 0, decimals
     value = as_value(x, "round")
     if not -300 <= decimals <= 300:
         raise BadArgument(op="round", what=f"decimals={decimals}", hint="from -300 to 300: a float has no more places")
@@ -136,17 +157,28 @@ def round(x: Any, decimals: int = 0) -> Array:
         if decimals < 0:
             raise UnsupportedDType(op="round", dtype=value.dtype, hint="negative `decimals` are for floats")
         return value
+    nearest = rint if rounding_method is RoundingMethod.TO_NEAREST_EVEN else _away_from_zero
     if decimals == 0:
-        return rint(value)
+        return nearest(value)
     wide = astype(value, computing(value.dtype))
     scale = float(f"1e{abs(decimals)}")
     if decimals > 0:  # what is too large to be scaled has no decimals
         moved = wide * scale
-        back = where(isfinite(moved), rint(moved) / scale, wide)
+        back = where(isfinite(moved), nearest(moved) / scale, wide)
     else:
-        whole = rint(wide / scale)
+        whole = nearest(wide / scale)
         back = where(equal(whole, 0), whole, whole * scale)
     return rounded(back, value.dtype)
+
+
+def _away_from_zero(x: Array) -> Array:
+    """The nearest integer, halves away from zero."""
+    from .bits import copysign
+
+    wide = _wide(x)
+    whole = trunc(wide)
+    more = less(arith.absolute(wide - whole), 0.5)  # the fraction is exact; of an infinity there is none
+    return rounded(where(more | isnan(wide - whole), whole, whole + copysign(1.0, wide)), x.dtype)
 
 
 # --- remainders and powers -----------------------------------------------------------------------

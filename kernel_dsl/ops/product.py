@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from .. import dtypes as dt
@@ -15,11 +16,13 @@ from ..layouts import mma_acc, mma_lhs, mma_rhs
 from ..promote import promote
 from ..refs import Ref, ds
 from ..target import Feature
-from ..trace import current, traced
+from ..trace import current, resolve, traced
 from ..values import Array
 from .cast import astype
-from .elementwise import as_value, broadcast_value, convert
+from .elementwise import as_value, broadcast_shapes, broadcast_value, convert
 from .ref import AllocSmem, is_peer
+from .scope import scope
+from .shape import stack
 
 __all__ = ["dot", "matmul", "mma"]
 
@@ -84,8 +87,18 @@ def _check_shapes(a: tuple[int, ...], b: tuple[int, ...], op: str) -> None:
         raise ShapeMismatch(op=op, shapes=f"{a} and {b}")
 
 
+def _batch_axes(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    """The axes before the last two, broadcast as NumPy does. Raises `ShapeMismatch`."""
+    pairs = zip(reversed(a[:-2]), reversed(b[:-2]), strict=False)
+    if len(a) < 2 or len(b) < 2 or a[-1] != b[-2] or any(n != m and 1 not in (n, m) for n, m in pairs):
+        raise ShapeMismatch(op="dot", shapes=f"{a} and {b}")
+    return broadcast_shapes([a[:-2], b[:-2]], "dot")
+
+
 def dot(a: Any, b: Any, *, acc: Any = None, precision: str | None = None, out_dtype: Any = None) -> Array:
-    """a @ b, plus `acc`: a (M, K) and b (K, N) are values or Refs of any dtypes that promote. `a @ b` is the same.
+    """a @ b, plus `acc`: a (..., M, K) and b (..., K, N) are values or Refs of any dtypes that promote. `a @ b` is the same.
+
+    Axes before the last two are a batch: they broadcast, and each of their places is a product, as in `np.matmul`.
 
     Sums are float32 (int32 for integers, float64 for float64), and so is the result unless `out_dtype` says otherwise.
     float32 products are exact unless `precision="tf32"`. Tensor cores do what they can: wgmma where b is a Ref in SMEM
@@ -96,15 +109,15 @@ def dot(a: Any, b: Any, *, acc: Any = None, precision: str | None = None, out_dt
     x, y = _operand(a), _operand(b)
     squeeze: tuple[int, ...] = ()
     if len(x.shape) == 1:
-        x, squeeze = _value(x)[None, :], (0,)
+        x, squeeze = _value(x)[None, :], (-2,)
     if len(y.shape) == 1:
-        y, squeeze = _value(y)[:, None], (*squeeze, 1)
-    _check_shapes(x.shape, y.shape, "dot")
+        y, squeeze = _value(y)[:, None], (*squeeze, -1)
+    batch = _batch_axes(x.shape, y.shape)
     if _mixes(x.dtype, y.dtype):
         common = x.dtype
     else:
         common, _ = promote([(x.dtype, False), (y.dtype, False)])
-    result = _product(x, y, acc, common, precision == "tf32")
+    result = _products(x, y, acc, common, precision == "tf32", batch)
     if squeeze:
         from .shape import squeeze as drop
 
@@ -123,17 +136,74 @@ def _value(x: Any) -> Array:
     return x[...] if isinstance(x, Ref) else x
 
 
-def _product(x: Any, y: Any, acc: Any, common: DType, tf32: bool) -> Array:
-    shape = (x.shape[0], y.shape[1])
+def _products(x: Any, y: Any, acc: Any, common: DType, tf32: bool, batch: tuple[int, ...]) -> Array:
+    """The product of each place of the batch axes: on tensor cores one by one, by lanes all together."""
+    shape = (*batch, x.shape[-2], y.shape[-1])
     want = accumulator_dtype(common)
     total = None if acc is None else astype(as_value(acc, "dot"), want)
     if total is not None and total.shape != shape:
         raise ShapeMismatch(op="dot", shapes=f"acc {total.shape} and the product {shape}")
-    if 0 in shape or not x.shape[1]:
+    if 0 in shape or not x.shape[-1]:
         return _zeros(shape, want) if total is None else total
+    if len(x.shape) == len(y.shape) == 2:
+        return _product(x, y, total, common, tf32)
+    if not _by_tensor_cores(common, tf32):
+        return _by_lanes(x, y, _zeros(shape, want) if total is None else total, want)
+    with scope():
+        sides = [_placed(v) for v in (x, y)]
+        sums = None if total is None else _placed(total)
+
+        def product(place: tuple[int, ...]) -> Array:
+            left, right = (_part(v, place) for v in sides)
+            return _product(left, right, None if sums is None else _value(_part(sums, place)), common, tf32)
+
+        return _each(batch, (), product)
+
+
+def _by_tensor_cores(common: DType, tf32: bool) -> bool:
+    return common.name in _MMA or (common == dt.float32 and tf32)
+
+
+def _each(batch: tuple[int, ...], place: tuple[int, ...], product: Callable[[tuple[int, ...]], Array]) -> Array:
+    """The products of all places that begin with this one, stacked."""
+    if not batch:
+        return product(place)
+    return stack([_each(batch[1:], (*place, i), product) for i in range(batch[0])])
+
+
+def _placed(x: Any) -> Any:
+    """What parts can be taken from: a Ref, a value of which each lane holds all places of the batch, or one in SMEM."""
+    if isinstance(x, Ref) or x.ndim == 2:
+        return x
+    bits = resolve(x.type.layout).bits
+    return x if all(b is None or b[0] >= x.ndim - 2 for b in bits) else _Held(_in_memory(x))
+
+
+class _Held:
+    """A value in SMEM: its parts are loaded, as those of values."""
+
+    def __init__(self, ref: Ref) -> None:
+        self.ref = ref
+        self.shape = ref.shape
+
+
+def _part(x: Any, place: tuple[int, ...]) -> Any:
+    """The matrix at a place of the batch axes: the last of them are x's own, and one of extent 1 has one matrix for all."""
+    own = x.shape[:-2]
+    index = tuple(0 if n == 1 else i for n, i in zip(own, place[len(place) - len(own) :], strict=True))
+    if not index:
+        return x
+    if isinstance(x, _Held):
+        return x.ref[index]
+    return x.at[index] if isinstance(x, Ref) else x[index]
+
+
+def _product(x: Any, y: Any, total: Array | None, common: DType, tf32: bool) -> Array:
+    shape = (x.shape[0], y.shape[1])
+    want = accumulator_dtype(common)
     if _takes_wgmma(x, y, common, tf32):
         return _by_wgmma(x, y, total, want)
-    tensor = common.name in _MMA or (common == dt.float32 and tf32)
+    tensor = _by_tensor_cores(common, tf32)
     target = current().target
     if tensor and common.name in _FP8 and not (target is None or target.supports(Feature.MMA_FP8)):
         common = dt.float16  # exact: every fp8 number is a float16
@@ -204,17 +274,16 @@ def _by_lanes(x: Any, y: Any, total: Array, want: DType) -> Array:
     """Multiply and add, one k at a time; values are read back from SMEM."""
     from .arith import fma
     from .control import loop
-    from .scope import scope
 
     with scope():
         left, right = (_in_memory(v) for v in (x, y))
 
         def step(k: Any, acc: Array) -> Array:
-            u = astype(left[:, ds(k, 1)], want)
-            v = astype(right[ds(k, 1), :], want)
+            u = astype(left[..., ds(k, 1)], want)
+            v = astype(right[..., ds(k, 1), :], want)
             return fma(u, v, acc) if want.is_float else u * v + acc
 
-        return loop(0, x.shape[1], init_carry=total)(step)
+        return loop(0, x.shape[-1], init_carry=total)(step)
 
 
 def _in_memory(x: Any) -> Ref:

@@ -25,7 +25,8 @@ def lower_elementwise(ctx: Context, op: Elementwise) -> None:
     """Apply the op's template register by register."""
     operands = [ctx.regs(v) for v in op.values()]
     if op.math:
-        ctx.values[op.result] = _call_math(ctx, op.math, operands, op.values()[0].type.dtype)
+        approx = approximate(ctx, getattr(op, "approx", None))
+        ctx.values[op.result] = _call_math(ctx, op.math, operands, op.values()[0].type.dtype, approx)
         return
     dtype: DType = op.values()[-1].type.dtype
     form = _compiled(op.llvm[kind_letter(dtype)], llvm_type(dtype))
@@ -42,14 +43,19 @@ def _compiled(template: str, type: str) -> str:
     return re.sub(r"\{\d\}", "%s", text.replace("%", "%%"))
 
 
-def _call_math(ctx: Context, name: str, operands: list[Regs], dtype: DType) -> Regs:
+def approximate(ctx: Context, asked: bool | None) -> bool:
+    """Whether an op may be approximate: what its call asked for goes before the kernel's switch."""
+    return ctx.ir.approx_math if asked is None else asked
+
+
+def _call_math(ctx: Context, name: str, operands: list[Regs], dtype: DType, approx: bool) -> Regs:
     from ..math import APPROX, FUNCTIONS
 
     t = llvm_type(dtype)
     key = f"{name}.{suffix(t)}"
-    approximate = ctx.ir.approx_math and key in APPROX
-    function = APPROX[key] if approximate else FUNCTIONS[key]
-    ctx.math[f"approx.{key}" if approximate else key] = None
+    rough = approx and key in APPROX
+    function = APPROX[key] if rough else FUNCTIONS[key]
+    ctx.math[f"approx.{key}" if rough else key] = None
     types = function.parameters
     call = f"call {t} @{function.symbol}({', '.join([f'{p} %s' for p in types])})"
     return [ctx.e.v(call % row, t) for row in zip(*operands, strict=True)]
@@ -81,10 +87,19 @@ def _truncated(ctx: Context, op: Op, word: str) -> None:
 
 
 def lower_div(ctx: Context, op: arith.Div) -> None:
-    if ctx.ir.approx_math and op.x.type.dtype == dt.float32:
-        ctx.values[op.result] = _call_math(ctx, "div", [ctx.regs(op.x), ctx.regs(op.y)], dt.float32)
+    if approximate(ctx, op.approx) and op.x.type.dtype == dt.float32:
+        ctx.values[op.result] = _call_math(ctx, "div", [ctx.regs(op.x), ctx.regs(op.y)], dt.float32, True)
         return
     _truncated(ctx, op, "div")
+
+
+def lower_mulhi(ctx: Context, op: arith.MulHi) -> None:
+    """A product in twice the width: LLVM knows its upper half."""
+    dtype: DType = op.x.type.dtype
+    t, wide = llvm_type(dtype), f"i{dtype.bits * 2}"
+    extend = "sext" if dtype.is_signed else "zext"
+    pairs = zip(ctx.regs(op.x), ctx.regs(op.y), strict=True)
+    ctx.values[op.result] = [((a.to(extend, wide) * b.to(extend, wide)) >> dtype.bits).trunc(t) for a, b in pairs]
 
 
 def lower_rem(ctx: Context, op: arith.Rem) -> None:
@@ -201,6 +216,7 @@ def lower_convert_layout(ctx: Context, op: ConvertLayout) -> None:
 
 RULES: Rules = {
     arith.Div: lower_div,
+    arith.MulHi: lower_mulhi,
     arith.Rem: lower_rem,
     arith.FloorDiv: lower_floor_div,
     arith.FloorMod: lower_floor_mod,

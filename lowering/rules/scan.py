@@ -25,7 +25,7 @@ def lower_scan(ctx: Context, op: Scan) -> None:
     shape: tuple[int, ...] = op.x.type.shape
     combine = Combiner(ctx, op.kind, dtype)
     start = masked(ctx, ctx.regs(op.x), layout, shape, (op.axis,), combine.identity)
-    scan = _Running(ctx, combine, layout, op.axis, dtype, start)
+    scan = _Running(ctx, op, combine, layout, dtype, start)
     digits: list[tuple[int, str, int]] = [(s, "reg", n) for d, n, s in layout.regs if d == op.axis]
     for i, bit in enumerate(layout.bits):
         if bit is not None and bit[0] == op.axis:
@@ -41,15 +41,19 @@ def lower_scan(ctx: Context, op: Scan) -> None:
 
 
 class _Running:
-    """The state between digits: `values` by register; `totals` by register coordinate with scanned digits at zero."""
+    """The state between digits: `values` by register; `totals` by register coordinate with scanned digits at zero.
 
-    def __init__(self, ctx: Context, combine: Combiner, layout: Layout, axis: int, dtype: DType, names: Regs) -> None:
+    A value is None while nothing is before its element, which an exclusive scan leaves out.
+    """
+
+    def __init__(self, ctx: Context, op: Scan, combine: Combiner, layout: Layout, dtype: DType, names: Regs) -> None:
         self.ctx = ctx
         self.combine = combine
         self.dtype = dtype
         self.layout = layout
-        self.axis = axis
-        self.values = list(names)
+        self.axis = op.axis
+        self.reverse = op.reverse
+        self.values: list[V | None] = [None if op.exclusive else name for name in names]
         self.scanned = 1  # digits of a smaller stride are done
         self.run = 0  # the size of the runs that `before` is kept for; 0 until then
         self.before: dict[tuple[int, ...], V] = {}  # what comes before each run, by its coordinate
@@ -67,7 +71,7 @@ class _Running:
             for i, coord in enumerate(self.layout.register_coords):
                 earlier = before.get(self.block(coord, self.scanned))
                 if earlier is not None:
-                    self.values[i] = self.combine.pair(earlier, self.values[i])
+                    self.values[i] = self._joined(earlier, self.values[i])
             return
         self.run = self.run or self.scanned
         for run in dict.fromkeys(self.block(c, self.run) for c in self.layout.register_coords):
@@ -75,9 +79,17 @@ class _Running:
             if earlier is not None:
                 self.before[run] = self._in_front(earlier, self.before.get(run), predicate)
 
+    def _joined(self, earlier: V, value: V | None) -> V:
+        return earlier if value is None else self.combine.pair(earlier, value)
+
+    def _later(self, bit: int) -> V:
+        """Whether the lane's block is the later one of two that differ in a bit of the thread number."""
+        field = self.ctx.bit_field(bit, 1).once
+        return field.equal(0) if self.reverse else field.differs(0)
+
     def _in_front(self, earlier: V, before: V | None, predicate: V | None) -> V:
         """`earlier` and then `before`, or `before` alone where the predicate does not hold."""
-        joined = earlier if before is None else self.combine.pair(earlier, before)
+        joined = self._joined(earlier, before)
         if predicate is None:
             return joined
         return predicate.where(joined, self.combine.identity if before is None else before)
@@ -87,17 +99,20 @@ class _Running:
         out: Regs = []
         for name, coord in zip(self.values, self.layout.register_coords, strict=True):
             earlier = self.before.get(self.block(coord, self.run)) if self.run else None
-            out.append(name if earlier is None else self.combine.pair(earlier, name))
+            if earlier is None:
+                out.append(self.combine.identity if name is None else name)
+            else:
+                out.append(self._joined(earlier, name))
         return out
 
     def registers(self, stride: int, size: int) -> None:
         self.scanned = stride
         before: dict[tuple[int, ...], V] = {}
         totals: dict[tuple[int, ...], V] = {}
-        for coord, total in sorted(self.totals.items()):
+        for coord, total in sorted(self.totals.items(), reverse=self.reverse):
             digit = coord[self.axis] // stride % size
             outer = tuple(c - digit * stride if d == self.axis else c for d, c in enumerate(coord))
-            if digit == 0:
+            if outer not in totals:
                 totals[outer] = total
             else:
                 before[coord] = totals[outer]
@@ -108,30 +123,29 @@ class _Running:
 
     def lane(self, bit: int) -> None:
         ctx = self.ctx
-        upper = ctx.bit_field(bit, 1).once.differs(0)
+        later = self._later(bit)
         stride = self.layout.bits[bit]
         assert stride is not None
         self.scanned = stride[1]
         others = {coord: shuffle(ctx, total, "bfly", 1 << bit) for coord, total in self.totals.items()}
-        self.add(others, upper)
+        self.add(others, later)
         self.totals = {coord: self.combine.pair(total, others[coord]) for coord, total in self.totals.items()}
         self.scanned = stride[1] * 2
 
     def warp(self, bit: int) -> None:
-        ctx = self.ctx
         stride = self.layout.warps[bit]
         assert stride is not None
         self.scanned = stride[1]
         kept = self._others(bit)
         coords = list(self.totals)
-        upper = ctx.bit_field(LANE_BITS + bit, 1).once.differs(0)
+        later = self._later(LANE_BITS + bit)
         totals: dict[tuple[int, ...], V] = {}
-        lower: dict[tuple[int, ...], V] = {}
-        parts = gather_warps(ctx, [self.totals[c] for c in coords], self.dtype, kept, [bit])
+        earlier: dict[tuple[int, ...], V] = {}
+        parts = gather_warps(self.ctx, [self.totals[c] for c in coords], self.dtype, kept, [bit])
         for coord, (first, second) in zip(coords, parts, strict=True):
-            lower[coord] = first
+            earlier[coord] = second if self.reverse else first
             totals[coord] = self.combine.pair(first, second)
-        self.add(lower, upper)
+        self.add(earlier, later)
         self.totals = totals
         self.scanned = stride[1] * 2
 

@@ -27,25 +27,38 @@ from .exchange import Window, read_view
 Pair = tuple[V, V]  # a key, and the index that comes with it
 
 
-def _to_key(name: V, dtype: DType, indices: bool) -> V:
-    """An unsigned integer in the order of the element: NaN above all.
+def _to_key(name: V, dtype: DType, indices: bool, descending: bool) -> V:
+    """An unsigned integer in the order of the element, or against it where `descending`: NaN above all.
 
     Without `indices` every element has a key of its own: `_from_key` gives all its bits back. With them zeros are one
     key, and NaNs are, so that the indices decide.
     """
     top = -(1 << dtype.bits - 1)
     if not dtype.is_float:
-        return name ^ top if dtype.is_signed else name
+        return name ^ _turning(dtype, descending)
     raw = name.bitcast(f"i{dtype.bits}")
 
     def key(raw: V) -> V:
         return raw ^ raw.lt(0).where(-1, top, raw.type)
 
     if not indices:
-        return key(raw) - _nans(dtype)  # negative NaNs, which come first, wrap around
+        number = key(raw) - _nans(dtype)  # negative NaNs, which come first, wrap around
+        return _turned(number, dtype) if descending else number
     magnitude = raw & ~top
     zero, nan = magnitude.equal(0), magnitude.above(~top - _nans(dtype))
-    return nan.where(-1, key(zero.where(0, raw)))
+    ordered = key(zero.where(0, raw))
+    return nan.where(-1, ordered ^ -1 if descending else ordered)
+
+
+def _turning(dtype: DType, descending: bool) -> int:
+    """What an integer and its key differ by: the bits that its sign and `descending` turn over."""
+    return (-(1 << dtype.bits - 1) if dtype.is_signed else 0) ^ (-1 if descending else 0)
+
+
+def _turned(key: V, dtype: DType) -> V:
+    """The keys of numbers in the opposite order; those of NaN, which are above them, as they are."""
+    numbers = (1 << dtype.bits) - 2 * _nans(dtype)
+    return key.below(numbers).where(numbers - 1 - key, key)
 
 
 def _nans(dtype: DType) -> int:
@@ -53,10 +66,11 @@ def _nans(dtype: DType) -> int:
     return 1 if dtype == dt.float8_e4m3fn else (1 << ml_dtypes.finfo(dtype.numpy).nmant) - 1
 
 
-def _from_key(key: V, dtype: DType) -> V:
+def _from_key(key: V, dtype: DType, descending: bool) -> V:
     top = -(1 << dtype.bits - 1)
     if not dtype.is_float:
-        return key ^ top if dtype.is_signed else key
+        return key ^ _turning(dtype, descending)
+    key = _turned(key, dtype) if descending else key
     key = key + _nans(dtype)
     return (key ^ key.lt(0).where(top, -1, key.type)).bitcast(llvm_type(dtype))
 
@@ -173,7 +187,7 @@ def _write(ctx: Context, op: Sort | ArgSort, network: _Network, whole: bool) -> 
         if not whole:
             predicate = ctx.e.both(predicate, place.below(network.rows * network.length))
         number = along.plus(coord[-1])
-        network.store(place, (_to_key(name, dtype, network.indices), number), predicate)
+        network.store(place, (_to_key(name, dtype, network.indices, op.descending), number), predicate)
 
 
 def _fill(ctx: Context, network: _Network) -> None:
@@ -202,14 +216,14 @@ def _sorted(ctx: Context, op: Sort | ArgSort, indices: bool) -> Regs:
         start = network.index_base if indices else network.base
         window = Window(start, network.first * row, network.rows * row, whole)
         strides = [s * network.length for s in strides_of(shape[:-1])] + [1]
-        found = read_view(ctx, window, dtype, shape, _view(shape), (), layout, strides=strides)
+        found = read_view(ctx, window, dtype, shape, _view(op.results[0].type.shape), (), layout, strides=strides)
         out = [r.onto(old) for r, old in zip(found, out or [None] * len(found), strict=True)]
     return out
 
 
 def lower_sort(ctx: Context, op: Sort) -> None:
     dtype: DType = op.x.type.dtype
-    ctx.values[op.result] = [_from_key(k, dtype) for k in _sorted(ctx, op, indices=False)]
+    ctx.values[op.result] = [_from_key(k, dtype, op.descending) for k in _sorted(ctx, op, indices=False)]
 
 
 def lower_argsort(ctx: Context, op: ArgSort) -> None:

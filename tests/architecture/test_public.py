@@ -38,8 +38,9 @@ def _members(cls: type[Any]) -> list[str]:
 def surface() -> str:
     """One line a name, and one a member of a class."""
     lines: list[str] = []
-    for name in sorted(kd.__all__):
-        x = getattr(kd, name)
+    listed = {name: getattr(kd, name) for name in kd.__all__}
+    listed |= {f"random.{name}": getattr(kd.random, name) for name in kd.random.__all__}
+    for name, x in sorted(listed.items()):
         if inspect.isclass(x):
             bases = ", ".join(b.__name__ for b in x.__bases__ if b is not object)
             lines.append(f"class {name}({bases}){'' if issubclass(x, (BaseException, Enum)) else _signature(x)}")

@@ -65,7 +65,7 @@ def entry(name: str, home: Any = kd) -> str:
     thing = getattr(home, name)
     if isinstance(thing, kd.dtypes.DType):
         return f"### `kd.{name}`\n\nThe element type {thing.name}: {thing.bits} bits, of kind {thing.kind.value}.\n"
-    title = f"kd.{name}" if home is kd else f"kd.library.{name}"
+    title = f"kd.{name}" if home is kd else f"kd.{home.__name__.rpartition('.')[2]}.{name}"
     if (callable(thing) and not inspect.isclass(thing)) or (inspect.isclass(thing) and "__init__" in vars(thing)):
         title += _signature(thing)
     parts = [f"### `{title}`", "", _with_code(inspect.getdoc(thing) or ""), ""]
@@ -140,7 +140,9 @@ GROUPS = {
     "kernel_dsl.ops.shape": "Making and rearranging values",
     "kernel_dsl.ops.elementwise": "Making and rearranging values",
     "kernel_dsl.ops.reduce": "Reductions, scans and sorting",
+    "kernel_dsl.ops.associative": "Reductions, scans and sorting",
     "kernel_dsl.ops.scan": "Reductions, scans and sorting",
+    "kernel_dsl.ops.lookup": "Reductions, scans and sorting",
     "kernel_dsl.ops.sorting": "Reductions, scans and sorting",
     "kernel_dsl.ops.control": "Control flow",
     "kernel_dsl.ops.loops": "Control flow",
@@ -166,7 +168,8 @@ def groups() -> dict[str, list[str]]:
             group = GROUPS.get(getattr(thing, "__module__", ""), "Kernels, specifications and the rest")
         found.setdefault(group, []).append(entry(name))
     library = [entry(name, kd.library) for name in sorted(kd.library.__all__)]
-    return {group: found[group] for group in sorted(found)} | {"The library": library}
+    random = [entry(name, kd.random) for name in sorted(kd.random.__all__)]
+    return {group: found[group] for group in sorted(found)} | {"Random numbers": random, "The library": library}
 
 
 def page() -> str:

@@ -60,21 +60,60 @@ def reduction(c: Choices, values: list[Value]) -> Step | None:
 @operation(5)
 def scan(c: Choices, values: list[Value]) -> Step | None:
     x = pick(c, values, lambda v: bool(v.shape))
-    name = c.one(["cumsum", "cumprod", "cummax"])
+    name = c.one(["cumsum", "cumprod", "cummax", "cummin"])
     if x is None or (name == "cumprod" and x.is_float):
         return None
-    axis = c.below(len(x.shape))
-    out = x.dtype if name == "cummax" else _accumulated(x)
+    axis, reverse = c.below(len(x.shape)), c.chance(0.3)
+    # what an exclusive extreme starts with is the dtype's own
+    exclusive = c.chance(0.3) and not name.startswith("cumm") and x.shape[axis] > 0
+    out = x.dtype if name.startswith("cumm") else _accumulated(x)
 
     def reference(a: np.ndarray) -> Any:
         with np.errstate(all="ignore"):
-            if name == "cummax":
-                return np.maximum.accumulate(wide(a), axis=axis), 0, 0
-            exact = getattr(np, name)(wide(a), axis=axis, dtype=None if x.is_float else out)
-            sizes = np.cumsum(np.abs(wide(a)), axis=axis) if x.is_float else 0
+            given = np.flip(wide(a), axis) if reverse else wide(a)
+            if name.startswith("cumm"):
+                exact: Any = (np.maximum if name == "cummax" else np.minimum).accumulate(given, axis=axis)
+                return np.flip(exact, axis) if reverse else exact, 0, 0
+            exact = getattr(np, name)(given, axis=axis, dtype=None if x.is_float else out)
+            if exclusive:
+                exact = np.roll(exact, 1, axis)
+                np.moveaxis(exact, axis, 0)[0] = name == "cumprod"
+            exact = np.flip(exact, axis) if reverse else exact
+            sizes = np.sum(np.abs(wide(a)), axis=axis, keepdims=True) if x.is_float else 0
             return exact, 1, _error(x, sizes, a.shape[axis]) if x.is_float else 0
 
-    return Step(name, f"kd.{name}({x.name}, axis={axis})", (x.name,), x.shape, out, reference)
+    options = f"{', reverse=True' if reverse else ''}{', exclusive=True' if exclusive else ''}"
+    return Step(name, f"kd.{name}({x.name}, axis={axis}{options})", (x.name,), x.shape, out, reference)
+
+
+@operation(3)
+def associative_scan(c: Choices, values: list[Value]) -> Step | None:
+    """Sums that start anew where the element before is even: a function that does not commute."""
+    x = pick(c, values, lambda v: v.dtype in ("int32", "uint32", "int64") and bool(v.shape))
+    if x is None:
+        return None
+    axis, reverse = c.below(len(x.shape)), c.chance(0.5)
+    text = (
+        f"kd.associative_scan(lambda a, b: (a[0] | b[0], kd.where(b[0], b[1], a[1] + b[1])), "
+        f"({x.name} % 2 == 0, {x.name}), axis={axis}, reverse={reverse})[1]"
+    )
+
+    def reference(a: np.ndarray) -> Any:
+        rows = np.moveaxis(np.flip(a, axis) if reverse else a, axis, 0).copy()
+        with np.errstate(all="ignore"):
+            for i in range(1, len(rows)):
+                rows[i] = np.where(rows[i] % 2 == 0, rows[i], rows[i - 1] + rows[i])
+        exact = np.moveaxis(rows, 0, axis)
+        return np.flip(exact, axis) if reverse else exact, 0, 0
+
+    return Step("associative_scan", text, (x.name,), x.shape, x.dtype, reference)
+
+
+def _order(a: np.ndarray, axis: int, descending: bool) -> np.ndarray:
+    """The indices that sort stably, NaN last."""
+    x = wide(a)
+    ranks: Any = np.searchsorted(np.unique(x[x == x]), x)
+    return np.argsort(np.where(x == x, -ranks if descending else ranks, x.size), axis=axis, kind="stable")
 
 
 @operation(4)
@@ -82,10 +121,37 @@ def sorting(c: Choices, values: list[Value]) -> Step | None:
     x = pick(c, values, lambda v: bool(v.shape) and 0 not in v.shape)
     if x is None:
         return None
-    name, axis = c.one(["sort", "argsort"]), c.below(len(x.shape))
+    name, axis, descending = c.one(["sort", "argsort"]), c.below(len(x.shape)), c.chance(0.5)
 
     def reference(a: np.ndarray) -> Any:
-        return getattr(np, name)(wide(a), axis=axis, kind="stable"), 0, 0
+        order = _order(a, axis, descending)
+        return (np.take_along_axis(wide(a), order, axis) if name == "sort" else order), 0, 0
 
     out = x.dtype if name == "sort" else "int32"
-    return Step(name, f"kd.{name}({x.name}, axis={axis})", (x.name,), x.shape, out, reference)
+    text = f"kd.{name}({x.name}, axis={axis}{', descending=True' if descending else ''})"
+    return Step(name, text, (x.name,), x.shape, out, reference)
+
+
+@operation(3)
+def lookup(c: Choices, values: list[Value]) -> Step | None:
+    """The largest, and a value in the order of another: bits move and stay as they are."""
+    x = pick(c, values, lambda v: bool(v.shape) and 0 not in v.shape)
+    y = pick(c, values, lambda v: x is not None and v.shape == x.shape)
+    if x is None or y is None:
+        return None
+    axis = c.below(len(x.shape))
+    if c.chance(0.5):
+        count = c.between(1, x.shape[axis])
+
+        def first(a: np.ndarray) -> Any:
+            order = np.take(_order(a, axis, True), range(count), axis)
+            return np.take_along_axis(a, order, axis), 0, "bits"
+
+        shape = tuple(count if i == axis else n for i, n in enumerate(x.shape))
+        return Step("top_k", f"kd.top_k({x.name}, {count}, axis={axis})[0]", (x.name,), shape, x.dtype, first)
+
+    def moved(a: np.ndarray, b: np.ndarray) -> Any:
+        return np.take_along_axis(b, _order(a, axis, False), axis), 0, "bits"
+
+    text = f"kd.sort({x.name}, {y.name}, axis={axis})[1]"
+    return Step("take_along_axis", text, (x.name, y.name), x.shape, y.dtype, moved)

@@ -123,6 +123,16 @@ def test_loops() -> None:
     broken(ir, "loops")
 
 
+def test_scans() -> None:
+    ir = fresh("function_scans")
+    scan = first(ir, "associative_scan")
+    scan.combine.ops[-1].operands_ = scan.combine.ops[-1].operands_[:1]
+    broken(ir, "scans")
+    ir = fresh("function_scans")
+    first(ir, "associative_scan").axes = (0,)
+    broken(ir, "scans")
+
+
 def test_elementwise() -> None:
     ir = fresh("softmax")
     op = first(ir, "sub")
@@ -159,6 +169,7 @@ def test_every_rule_is_tested() -> None:
 
     named = {line.split("*")[1].rstrip(".").lower() for line in (module.__doc__ or "").splitlines() if ". *" in line}
     assert named == {
-        "definition", "types", "layouts", "regions", "branches", "loops", "elementwise", "access", "writes", "parameters",
+        "definition", "types", "layouts", "regions", "branches", "loops", "scans", "elementwise", "access", "writes",
+        "parameters",
     }  # fmt: skip
     assert Op.registry

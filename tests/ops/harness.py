@@ -6,10 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 
 import kernel_dsl as kd
 
 INTERPRET = kd.InterpretParams(seed=0)
+# for tests with an argument `interpret`: in the interpreter, and on a GPU
+WHERE = pytest.mark.parametrize(
+    "interpret", [INTERPRET, pytest.param(False, marks=pytest.mark.gpu)], ids=["interpreter", "gpu"]
+)
 
 
 def types_of(function: Callable[..., Any], *arrays: Any) -> list[kd.ShapeDtypeStruct]:

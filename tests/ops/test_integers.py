@@ -255,3 +255,16 @@ def test_powers_of_bools_are_int32() -> None:
     ):
         assert got.dtype == np.int32
         np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("interpret", WHERE)
+@pytest.mark.parametrize("dtype", INTEGERS, ids=lambda d: d.name)
+def test_upper_halves_of_products(dtype: Any, interpret: Any) -> None:
+    rng = np.random.default_rng(9)
+    info = np.iinfo(dtype.numpy)
+    ends = np.array([info.min, info.max, 0, 1], dtype.numpy)
+    x = np.concatenate([np.repeat(ends, 4), rng.integers(info.min, info.max, 200, dtype.numpy, endpoint=True)])
+    y = np.concatenate([np.tile(ends, 4), rng.integers(info.min, info.max, 200, dtype.numpy, endpoint=True)])
+    got = run(kd.mulhi, x, y, interpret=interpret)
+    assert got.dtype == x.dtype
+    assert got.tolist() == [int(a) * int(b) >> dtype.bits for a, b in zip(x, y, strict=True)]

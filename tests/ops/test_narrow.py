@@ -100,6 +100,10 @@ CASES = (
     Case("argmin", lambda x, y: kd.argmin(x), lambda a, b: np.argmin(wide(a))),
     Case("cummax", lambda x, y: kd.cummax(x, axis=1), _picked(lambda x: np.maximum.accumulate(x, axis=1)), "value"),
     Case("cummax", lambda x, y: kd.cummax(y, axis=0), lambda a, b: np.maximum.accumulate(wide(b)).astype(b.dtype), "value"),
+    Case("cummin", lambda x, y: kd.cummin(x, axis=1, reverse=True),
+         _picked(lambda x: np.minimum.accumulate(x[:, ::-1], axis=1)[:, ::-1]), "value"),
+    Case("top_k", lambda x, y: kd.top_k(x, 5)[1],
+         lambda a, b: np.lexsort((np.where(np.isnan(wide(a)), 0, -wide(a)), np.isnan(wide(a))), axis=-1)[:, :5]),
     # sizes that leave lanes over, which hold what must change nothing: the dtype may have no infinity
     Case("sort", lambda x, y: kd.sort(x[:5, :11], axis=0), lambda a, b: np.stack([_sorted(c) for c in a[:5, :11].T], 1)),
     Case("argsort", lambda x, y: kd.argsort(x[:5, :11]), lambda a, b: np.argsort(wide(a[:5, :11]), kind="stable")),
@@ -161,6 +165,7 @@ FAMILIES = (
 )
 # functions of these that are not about the values of narrow floats
 OTHER = {"arange", "broadcasted_iota", "full", "iota", "ones", "ones_like", "zeros", "zeros_like"}
+OTHER |= {"RoundingMethod", "fma_contraction"}
 
 
 def operands(dtype: str) -> tuple[np.ndarray, np.ndarray]:

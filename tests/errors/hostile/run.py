@@ -42,7 +42,8 @@ class Found:
             visit(which, lambda w, which=which: self._look(which, w, only))
 
     def _look(self, which: str, world: World, only: str) -> None:
-        listed = [*functions(kd, "kd"), *functions(kd.library, "kd.library"), *methods(world)]
+        listed = [*functions(kd, "kd"), *functions(kd.library, "kd.library"), *functions(kd.random, "kd.random")]
+        listed += methods(world)
         self.subjects[which] = [s for s in listed if which in s.inside and only in s.label]
 
     def arguments(self, subject: Subject, world: World) -> Labels | None:

@@ -1,0 +1,148 @@
+"""Elements of a value by indices that are values themselves."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from .. import dtypes as dt
+from ..errors import BadArgument, BadIndex, IndexOutOfRange, UnsupportedDType
+from ..facts import certain
+from ..values import Array
+from .cast import astype
+from .elementwise import as_value, broadcast_shapes, common_dtype
+from .reduce import one_axis
+
+__all__ = ["searchsorted", "take_along_axis"]
+
+
+def take_along_axis(x: Any, indices: Any, axis: int | None = -1) -> Array:
+    """`x[..., indices, ...]` along `axis` (flattened for None): for each place of `indices`, the element with that index.
+
+    `x` and `indices` have one rank, and broadcast together in the other dimensions. Traced indices never wrap, and those out of
+    range give 0; static ones (NumPy arrays) count from the end where negative, as NumPy has it. Through SMEM. Raises `BadIndex`,
+    `IndexOutOfRange`, `ShapeMismatch`.
+
+    >>> run(lambda x, i: kd.take_along_axis(x, i), [5, 6, 7], [2, 0, 2, 9])
+    [7 5 7 0]
+    """
+    op = "take_along_axis"
+    value = as_value(x, op)
+    if axis is None:
+        from .shape import reshape
+
+        value, axis = reshape(value, (value.size,)), 0
+    dim = one_axis(axis, value.ndim, value.shape)
+    index = _index(indices, value.shape[dim], dim)
+    if index.ndim != value.ndim:
+        what = f"indices of rank {index.ndim} along an axis of shape {value.shape}"
+        raise BadIndex(what=what, hint="give them the rank of the value: `indices[:, None]` and the like add axes")
+    rest = [tuple(1 if i == dim else n for i, n in enumerate(v.shape)) for v in (value, index)]
+    shape = list(broadcast_shapes(rest, op))
+    shape[dim] = index.shape[dim]
+    from .elementwise import broadcast_to
+
+    return taken(value, broadcast_to(index, tuple(shape)), dim, op)
+
+
+def _index(indices: Any, extent: int, dim: int) -> Array:
+    if isinstance(indices, (list, np.ndarray)):
+        static: Any = np.asarray(indices)
+        if static.dtype.kind in "iu":
+            out = static[(static < -extent) | (static >= extent)]
+            if out.size:
+                raise IndexOutOfRange(index=int(out.flat[0]), dim=dim, extent=extent, lo=-extent, hi=extent - 1)
+            return as_value(np.where(static < 0, static + extent, static).astype(np.int32), "take_along_axis")
+        indices = static
+    index = as_value(indices, "take_along_axis")
+    if not index.dtype.is_integer:
+        raise BadIndex(what=f"a {index.dtype} value", hint="index by integers; choose by bools with `kd.where`")
+    return index
+
+
+def taken(value: Array, index: Array, dim: int, op: str) -> Array:
+    """Elements of a value along a dimension, one for each index; the other dimensions of both broadcast. Through SMEM."""
+    from .create import broadcasted_iota, full
+    from .ref import load
+    from .scope import allocate_own, scope
+
+    extent = value.shape[dim]
+    if 0 in index.shape or 0 in value.shape:
+        return full(index.shape, 0, value.dtype)
+    known = certain(index.facts, index.dtype)
+    mask: Any = None
+    if known is None or known.lo < 0 or known.hi >= extent:
+        mask = index < extent
+        if index.dtype.is_signed:
+            mask = mask & (index >= 0)
+    narrow = astype(index, dt.int32)
+    place = tuple(
+        narrow if i == dim else broadcasted_iota(dt.int32, index.shape, i) if n > 1 else 0
+        for i, n in enumerate(value.shape)
+    )
+    with scope():
+        held = allocate_own(value.shape, value.dtype, f"{op} operand")
+        held[...] = value
+        return load(held, place, mask=mask, fill=None if mask is None else 0)
+
+
+def searchsorted(sorted: Any, values: Any, side: Literal["left", "right"] = "left") -> Array:
+    """Where each of `values` would go into `sorted`, a value of rank 1 in ascending order: int32 indices, as NumPy.
+
+    `side`: before or behind elements that are equal to it. NaN comes last. A binary search in SMEM.
+
+    >>> run(lambda s, v: kd.searchsorted(s, v), [1, 3, 3, 7], [0, 3, 8])
+    [0 1 4]
+    >>> run(lambda s, v: kd.searchsorted(s, v, side="right"), [1, 3, 3, 7], [0, 3, 8])
+    [0 3 4]
+    """
+    from .create import full
+    from .logic import logical_not
+    from .ref import load
+    from .scope import allocate_own, scope
+
+    op = "searchsorted"
+    dtype = common_dtype((sorted, values), op)
+    if dtype.kind is dt.Kind.OPAQUE:
+        raise UnsupportedDType(op=op, dtype=dtype, hint="complex values are only copied")
+    table, value = as_value(sorted, op, dtype), as_value(values, op, dtype)
+    if table.ndim != 1:
+        raise BadArgument(op=op, what=f"sorted of shape {table.shape}", hint="it searches in a value of rank 1")
+    count = table.shape[0]
+    place: Any = full(value.shape, 0, dt.int32)
+    if not count or 0 in value.shape:
+        return place
+    with scope():
+        held = allocate_own(table.shape, dtype, f"{op} operand")
+        held[...] = table
+        step = 1 << count.bit_length() - 1
+        while step:
+            further = place + step
+            inside = further <= count
+            at = (further - 1).astype(dt.int32)
+            found: Any = load(held, (_within(at, count),))
+            goes: Any = _less(found, value) if side == "left" else logical_not(_less(value, found))
+            place = _chosen(inside & goes, further, place)
+            step //= 2
+    return place
+
+
+def _within(index: Any, count: int) -> Any:
+    from .arith import minimum
+
+    return minimum(index, count - 1)
+
+
+def _chosen(condition: Any, x: Any, y: Any) -> Any:
+    from .compare import where
+
+    return where(condition, x, y)
+
+
+def _less(a: Any, b: Any) -> Any:
+    """Whether a comes before b: NaN comes last."""
+    from .numeric import isnan
+
+    before = a < b
+    return before | (isnan(b) & ~isnan(a)) if a.dtype.is_float else before

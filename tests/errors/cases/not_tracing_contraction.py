@@ -1,0 +1,4 @@
+import kernel_dsl as kd
+
+with kd.fma_contraction():
+    pass

@@ -1,0 +1,12 @@
+import kernel_dsl as kd
+import numpy as np
+
+x = np.ones(8, np.float32)
+
+
+@kd.kernel(out_type=x, grid=(2,))
+def kernel(x, out):
+    out[...] = kd.top_k(x[...], kd.program_id(0))[0]
+
+
+kernel(x)
