@@ -18,7 +18,8 @@ class InterpretParams:
     asynchronous operations take effect and which warps run first: "eager", "late" or "random". `seed` replays a
     random schedule. `step_budget`: instructions, each counted once for all warps that execute it together, after
     which the run ends with the hazard kind `step_budget`. `report_unwritten`: also report elements of outputs that
-    no store has reached.
+    no store has reached. `ignore`: kinds of hazard that are not looked for, by name; what ends a run all the same
+    (`deadlock`, `livelock`, `step_budget`, `trap`, lanes that part for good) is still raised.
 
     Raises `BadArgument` for a value that is none of these.
     """
@@ -29,12 +30,28 @@ class InterpretParams:
     seed: int = 0
     step_budget: int = DEFAULT_STEP_BUDGET
     report_unwritten: bool = False
+    ignore: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name, allowed in (("on_hazard", ("raise", "warn")), ("schedule", ("eager", "late", "random"))):
             if getattr(self, name) not in allowed:
                 what = f"{name}={getattr(self, name)!r}"
                 raise BadArgument(op="InterpretParams", what=what, hint=f"it is one of {', '.join(allowed)}")
+        if self.ignore:
+            object.__setattr__(self, "ignore", _known_kinds(self.ignore))
         if self.step_budget < 1:
             what = f"step_budget={self.step_budget!r}"
             raise BadArgument(op="InterpretParams", what=what, hint="at least one instruction")
+
+
+def _known_kinds(given: object) -> tuple[str, ...]:
+    """The kinds of hazard that `ignore` names."""
+    from kernel_dsl.runtime.interpreter.kinds import HazardKind
+
+    known = [str(kind) for kind in HazardKind.__members__.values()]
+    names = list(given) if isinstance(given, list | tuple | set | frozenset) else [given]
+    for name in names:
+        if not isinstance(name, str) or name not in known:
+            hint = f"a kind of hazard is one of {', '.join(known)}"
+            raise BadArgument(op="InterpretParams", what=f"ignore={given!r}", hint=hint)
+    return tuple(known[known.index(name)] for name in names)

@@ -21,6 +21,10 @@ def zeros(n: int = 4096) -> Any:
     return lambda: [np.zeros(n, np.int32)]
 
 
+def numbers() -> Any:
+    return [np.arange(4096, dtype=np.int32)]
+
+
 TWO_BLOCKS = {"block": 32, "grid": 2}
 COUNT = WORD + " atom.global.gpu.add.u32 r2, [d1], 1; ret;"
 REDUCE = WORD + " red.relaxed.gpu.global.add.u32 [d1], 1; ret;"
@@ -46,7 +50,7 @@ W: bar.sync 0;
 L: mbarrier.try_wait.parity.shared.b64 p2, [r3], 0; @!p2 bra L; ret;"""
 # Two stores of one lane to global memory.
 STORES = """.shared .align 128 .b8 t[512]; mov.u32 r2, t; ld.param.u64 d1, [a]; shl.b32 r4, r1, 2; add.u32 r4, r4, r2;
- st.shared.u32 [r4], r1; st.shared.u32 [r4+256], r1; fence.proxy.async.shared::cta; bar.sync 0; setp.ne.u32 p1, r1, 0; @p1 ret;
+ add.u32 r5, r1, 99; st.shared.u32 [r4], r1; st.shared.u32 [r4+256], r5; fence.proxy.async.shared::cta; bar.sync 0; setp.ne.u32 p1, r1, 0; @p1 ret;
  cp.async.bulk.global.shared::cta.bulk_group [d1], [r2], 256;
  cp.async.bulk.global.shared::cta.bulk_group [d1+256], [r2+256], 256;
  cp.async.bulk.commit_group; cp.async.bulk.wait_group 0; ret;"""
@@ -107,7 +111,7 @@ CASES = [
     swap("shuffle from a lane that is elsewhere", K.DIVERGENCE, SHUFFLE, "r1, 1, 31, 0xfffff", "r1, 16, 31, -1",
         options={"block": 32}, mentions=("reads lane",)),
     swap("two loads of one barrier into one tile", K.RACE_SHARED, LOADS, "[r2+256], [d1+256]", "[r2], [d1+256]", params=PTR,
-        args=zeros()),
+        args=numbers),
     swap("two stores of one lane to one place", K.RACE_GLOBAL, STORES, "[d1+256], [r2+256]", "[d1], [r2+256]", params=PTR,
         args=zeros()),
     swap("product of what other warps wrote", K.RACE_SHARED, PRODUCT, " bar.sync 0;", options={"block": 128}),

@@ -54,7 +54,7 @@ def stuck(run: Run) -> None:
         HazardKind.DIVERGENCE: "keep the instruction out of branches that only some lanes take",
         HazardKind.BYTES_MISMATCH: "make the bytes of expect_tx those of the copies",
     }[kind]
-    run.reporter.hazard(kind, what, ins, ("waiting:", *("  " + line for line in lines)), fix)
+    run.reporter.hazard(kind, what, ins, ("waiting:", *("  " + line for line in lines)), fix, ends=True)
     raise AssertionError("a deadlock is always an error")
 
 

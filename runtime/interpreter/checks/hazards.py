@@ -49,6 +49,7 @@ _RACES = {
     HazardKind.RACE_SHARED,
     HazardKind.RACE_GLOBAL,
     HazardKind.RACE_BLOCKS,
+    HazardKind.EQUAL_VALUE_RACE,
     HazardKind.READ_BEFORE_WAIT,
     HazardKind.MISSING_PROXY_FENCE,
 }
@@ -74,8 +75,10 @@ class Reporter:
         names: ReportNames | None,
         lines: Mapping[int, SourceLine] | None,
         report: RunReport,
+        ignored: tuple[str, ...] = (),
     ) -> None:
         self.warn = warn
+        self.ignored = frozenset(ignored)
         self.kernel_name = kernel_name
         self.names: ReportNames = names or ReportNames()
         self.lines: Mapping[int, SourceLine] = lines or {}
@@ -107,8 +110,11 @@ class Reporter:
         ins: Instruction | None,
         details: tuple[str, ...] = (),
         fix: str = "",
+        ends: bool = False,
     ) -> None:
-        """Raise `HazardError`, or warn once a place and kind."""
+        """Raise `HazardError`, or warn once a place and kind; nothing for a kind that is ignored, unless it ends the run."""
+        if kind in self.ignored and not ends:
+            return
         if self._deferred and kind not in _RACES:
             self.flush()
         line = self.source_line(ins)

@@ -145,5 +145,5 @@ def livelock(run: Run) -> None:
             lines.append(f"{who} goes round at {run.reporter.place(at)}")
     what = "all that runs repeats itself: it waits for memory that nobody can change any more"
     fix = "see that who is to change it runs, has not left, and does not wait itself"
-    run.reporter.hazard(HazardKind.LIVELOCK, what, ins, tuple(lines[:40]), fix)
+    run.reporter.hazard(HazardKind.LIVELOCK, what, ins, tuple(lines[:40]), fix, ends=True)
     raise AssertionError("a livelock is always an error")

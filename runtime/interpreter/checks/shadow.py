@@ -143,29 +143,30 @@ class Shadow:
         self, c: Group, index: Array, size: int, count: int, mask: Array | None, ins: Instruction,
         form: Any, same: Any = None,
     ) -> Access | None:  # fmt: skip
-        """`same()` gives the lanes (rows, 32) that write what memory holds already: they change nothing."""
-        granules = self.granules(index, size, count)
+        """`same()` gives the lanes (rows, 32) that write what memory holds already."""
+        access = generic_access(c, ins, form.strong)
+        access.reach = getattr(form, "reach", 0)
+        return self.note_write(access, self.granules(index, size, count), mask, same)
+
+    def note_write(self, a: Access, granules: Array, mask: Array | None, same: Any) -> Access | None:
+        """A write of lanes to granules (rows, 32) or (rows, 32, k); `same` as `write` takes it."""
         g, rows = self.select(granules, mask)
         if not g.size:
             return None
-        access = generic_access(c, ins, form.strong)
-        access.reach = getattr(form, "reach", 0)
         if same is not None:
             shape = granules.shape
-            access.same = lambda: self.select(
+            a.same = lambda: self.select(
                 np.broadcast_to(same().reshape(*shape[:2], *([1] * (len(shape) - 2))), shape), mask
             )[0]
-        self.on_write(access, g, rows)
-        if not form.strong:
-            self._check_clash(access, g, rows)
-        return access
+        self.on_write(a, g, rows)
+        if not a.strong:
+            self._check_clash(a, g, rows)
+        return a
 
     def settle_clash(self, a: Access) -> None:
         """Report warps that wrote different values to one place by the same instruction, once memory is written."""
         g, rows, lost, w = a.clash
-        lost = lost & ~a.same()
-        if lost.any():
-            self._report(a, g, rows, lost, w, self.wi, True)
+        self.report_writes(a, g, rows, lost, w)
 
     def _check_clash(self, a: Access, g: Array, rows: Array) -> None:
         """Warps that run as one vector may have written the same granule in the same instruction."""
@@ -207,11 +208,8 @@ class Shadow:
     def on_write(self, a: Access, g: Array, rows: Array) -> None:
         w = self.w[g]
         bad = self._unordered(a, w, rows)
-        if bad is not None and a.same is not None:
-            bad &= ~a.same()
-            bad = bad if bad.any() else None
         if bad is not None:
-            self._report(a, g, rows, bad, w, self.wi, True)
+            self.report_writes(a, g, rows, bad, w)
         r = self.r[g]
         if r.any():
             self.check_readers(a, g, rows, r)
@@ -268,15 +266,26 @@ class Shadow:
 
     # --- reporting -----------------------------------------------------------------------------
 
+    def report_writes(self, a: Access, g: Array, rows: Array, bad: Array, w: Array, fence: bool = False) -> None:
+        """Report writes that are not ordered after earlier ones: those of what memory holds already are of a kind of
+        their own."""
+        same: Array = np.zeros(bad.shape, np.bool_)
+        if a.same is not None:
+            a.c.batch.engine.land()  # what memory holds once the earlier write has taken effect
+            same = np.broadcast_to(a.same(), bad.shape)
+        for some, equal in ((bad & ~same, False), (bad & same, True)):
+            if some.any():
+                self._report(a, g, rows, some, w, self.wi, True, fence=fence, equal=equal)
+
     def _report(
         self, a: Access, g: Array, rows: Array, bad: Array, epochs: Array, sites: Array, writes: bool,
-        earlier_reads: bool = False, fix: str = "",
+        earlier_reads: bool = False, fix: str = "", fence: bool = False, equal: bool = False,
     ) -> None:  # fmt: skip
         where = tuple(int(i[0]) for i in np.nonzero(bad))
         granule = int(g[where])
         row = int(np.broadcast_to(rows, g.shape)[where])
         epoch = int(epochs[where])
-        conflict(self, a, row, granule, epoch, int(sites[granule]), writes, earlier_reads, fix=fix)
+        conflict(self, a, row, granule, epoch, int(sites[granule]), writes, earlier_reads, fence, fix, equal)
 
     def side(self, a: Access, row: int, epoch: int, site: int, writes: bool) -> Side:
         """The earlier access, in words."""

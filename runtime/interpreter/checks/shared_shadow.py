@@ -123,14 +123,15 @@ class SharedShadow(Shadow):
         """Generic writes that an asynchronous access would miss, or come after, for want of a proxy fence."""
         epochs = self.w[g]
         agent = agent_of(epochs)
-        row = np.broadcast_to(rows, epochs.shape)
+        row: Array = np.broadcast_to(rows, epochs.shape)
         generic = (epochs != 0) & (agent != a.agent[rows]) & self._generic()[agent]
         bad = generic & (a.known[row, 1, np.where(generic, agent, 0)] < (epochs & CLOCK))
-        if bad.any():
-            where = tuple(int(i[0]) for i in np.nonzero(bad))
-            granule = int(g[where])
-            site = int(self.wi[granule])
-            conflict(self, a, int(row[where]), granule, int(epochs[where]), site, writes, False, True)
+        if not bad.any():
+            return
+        if writes:
+            self.report_writes(a, g, rows, bad, epochs, True)
+        else:
+            self._report(a, g, rows, bad, epochs, self.wi, False, fence=True)
 
     def _generic(self) -> Array:
         """For each agent whether its writes are of the generic proxy: a warp's, or of a warp's cp.async."""

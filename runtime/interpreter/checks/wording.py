@@ -29,6 +29,7 @@ _FIXES = {
     HazardKind.RACE_SHARED: "put a barrier between the two",
     HazardKind.RACE_GLOBAL: "put a barrier between the two",
     HazardKind.RACE_BLOCKS: "order the blocks by a semaphore with release and acquire, or use atomics",
+    HazardKind.EQUAL_VALUE_RACE: "let one of them write, or order them; where any order is right, ignore this kind",
 }
 
 
@@ -49,16 +50,16 @@ def kind_of(side: Side, shared: bool, earlier_reads: bool, writes: bool, fence: 
 
 def conflict(
     shadow: Any, a: Access, row: int, granule: int, epoch: int, site: int, writes: bool, earlier_reads: bool,
-    fence: bool = False, fix: str = "",
+    fence: bool = False, fix: str = "", equal: bool = False,
 ) -> None:  # fmt: skip
-    """Report that `a` is not ordered after an earlier access."""
+    """Report that `a` is not ordered after an earlier access; `equal`: both write the same value."""
     run = a.c.batch.run
     side: Side = shadow.side(a, row, epoch, site, writes)
     shared = type(shadow).__name__ == "SharedShadow"
     if shared and a.proxy and not writes and not side.queue:
         # Neither fenced nor ordered: the fence is what the author forgot (commit_smem is both).
         fence = fence or shadow.never_fenced(a, row, epoch)
-    kind = kind_of(side, shared, earlier_reads, writes, fence)
+    kind = HazardKind.EQUAL_VALUE_RACE if equal else kind_of(side, shared, earlier_reads, writes, fence)
     now = "written" if writes else "read"
     before = "read" if earlier_reads else "written"
     what = f"{shadow.name(a, row, granule)} is {now} while nothing orders that after it was {before}"
@@ -67,6 +68,8 @@ def conflict(
             f"{shadow.name(a, row, granule)} is {now} through the async proxy, with no proxy fence "
             "after it was written by ordinary stores"
         )
+    if equal:
+        what += "; both write the same value"
     details = (
         f"{now} by {shadow.who(a, row)}",
         f"{before} by {side.who}",

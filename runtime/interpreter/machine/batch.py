@@ -209,7 +209,7 @@ class Batch:
                 (g.frame.code.call[seg.index] if seg.kind == "call" else self.leave)(g)
             case _:
                 _, _, who = self.run.reporter.group(g, g.active)
-                self.run.reporter.hazard(HazardKind.TRAP, "the kernel executed trap", seg.end, (who,))
+                self.run.reporter.hazard(HazardKind.TRAP, "the kernel executed trap", seg.end, (who,), ends=True)
         return False
 
     def leave(self, g: Group) -> None:

@@ -79,6 +79,11 @@ class Engine:
         self.force([self.pending[at]])
         return True
 
+    def land(self) -> None:
+        """Let all that is in flight on the GPU take effect."""
+        for batch in self.batch.run.resident:
+            batch.engine.drain()
+
     def drain(self) -> None:
         """The blocks have exited: what is in flight still takes effect."""
         while self.pending:

@@ -57,11 +57,12 @@ class Run:
         self.cluster_size: int = cluster[0] * cluster[1] * cluster[2]
         self.memory = memory
         self.config = config
-        self.target: Target = TARGETS.get(target, DEFAULT)
-        self.report: RunReport = RunReport()
-        self.reporter: Reporter = Reporter(
-            config.on_hazard == "warn", kernel_name or program.entry.name, names, lines, self.report
-        )
+        self.target = TARGETS.get(target, DEFAULT)
+        self.report = RunReport()
+        self.reporter = Reporter(
+            config.on_hazard == "warn", kernel_name or program.entry.name, names, lines, self.report,
+            config.ignore,
+        )  # fmt: skip
         self.reporter.files = program.module.files
         for fn in program.module.functions.values():
             self.reporter.locations |= fn.locations
@@ -378,7 +379,7 @@ class Run:
         ins = seg.sync_ins or seg.end
         what = f"the step budget of {self.budget} instructions ran out"
         fix = "look for an endless loop, or raise InterpretParams(step_budget=)"
-        self.reporter.hazard(HazardKind.STEP_BUDGET, what, ins, (who,), fix)
+        self.reporter.hazard(HazardKind.STEP_BUDGET, what, ins, (who,), fix, ends=True)
 
     def on_exit(self, g: Group) -> None:
         """Lanes have exited: a cluster barrier may now be complete."""

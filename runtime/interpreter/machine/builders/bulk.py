@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -67,8 +69,9 @@ def _global_span(i: Issuer, address: int, size: int, write: bool) -> Array | Non
 
 
 def _note_global_span(
-    i: Issuer, address: int, size: int, queue: int, clock: int, write: bool, strong: bool = False
+    i: Issuer, address: int, size: int, queue: int, clock: int, write: bool, data: Callable[[], Array] | None = None
 ) -> None:
+    """`data()`: the bytes that a store brings; of a reduction None."""
     found = i.run.memory.find(address)
     if found is None or found.shadow is None:
         return
@@ -76,7 +79,14 @@ def _note_global_span(
     unit = found.shadow.granule
     start = (address - found.address) // unit
     granules: Array = np.arange(start, start + size // unit, dtype=np.int64)
-    note_global(i, found.shadow, np.expand_dims(granules, 0), queue, clock, write, strong)
+
+
+    def same() -> Array:
+        held = i.run.memory.bytes_at(address, size)
+        assert held is not None and data is not None
+        return (held == data()).reshape(1, -1, unit).all(axis=2)
+
+    note_global(i, found.shadow, np.expand_dims(granules, 0), queue, clock, write, None if data is None else same)
 
 
 def _bulk_in(
@@ -121,11 +131,15 @@ def _bulk_in(
         if data is None:
             return
         ops: list[tuple[int, int, int, int]] = []
+
+        def bring(data: Array, cta: int) -> None:
+            put_tile(batch, cta, at, data.copy(), Swizzle.NONE)
+
         for cta, bar_cta in targets:
             check_running(i, cta)
             queue, clock = i.issue(("copy", bar_cta % batch.cluster, barrier))
             if i.clocks is not None:
-                note_shared(i, cta, at, total, queue, clock, True)
+                note_shared(i, cta, at, total, queue, clock, True, None if operation else partial(bring, data, cta))
             ops.append((cta, bar_cta, queue, clock))
         if i.clocks is not None:
             if place is None:
@@ -172,15 +186,19 @@ def _bulk_out(ins: Instruction, dst: Reader, src: Reader, size: Reader, operatio
     def one(i: Issuer, at: int, total: int, address: int, target: Array) -> None:
         batch = i.batch
         track = BulkStore(i)
+        start = i.cta * batch.shared.stride + at
+
+        def source() -> Array:
+            return batch.shared.data[start : start + total].copy()
+
         if i.clocks is not None:
             note_shared(i, i.cta, at, total, *track.reads, False)
-            _note_global_span(i, address, total, *track.writes, True, bool(operation))
-        start = i.cta * batch.shared.stride + at
+            _note_global_span(i, address, total, *track.writes, True, None if operation else source)
         held: list[Array] = []
 
         def write() -> None:
             target[...] = _reduced(target, held[0], operation, type_) if operation else held[0]
 
-        track.put(lambda: held.append(batch.shared.data[start : start + total].copy()), write)
+        track.put(lambda: held.append(source()), write)
 
     return run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -151,11 +152,15 @@ def _load(i: Issuer, tile: Tile, targets: list[tuple[int, int]], at: int, barrie
     if not shared_span(i, at, size, SMEM_UNIT, "a TMA load"):
         return
     ops: list[tuple[int, int, int, int]] = []
+
+    def bring(cta: int) -> None:
+        put_tile(batch, cta, at, tile.load(), m.swizzle)
+
     for cta, bar_cta in targets:
         check_running(i, cta)
         queue, clock = i.issue(("copy", bar_cta % batch.cluster, barrier))
         if i.clocks is not None:
-            note_shared(i, cta, at, size, queue, clock, True)
+            note_shared(i, cta, at, size, queue, clock, True, partial(bring, cta))
         ops.append((cta, bar_cta, queue, clock))
     if i.clocks is not None:
         note_tile(i, tile, ops[0][2], ops[0][3], False)
@@ -194,8 +199,8 @@ def _store(i: Issuer, tile: Tile, at: int, operation: str) -> None:
     track = BulkStore(i)
     if i.clocks is not None:
         note_shared(i, i.cta, at, m.bytes, *track.reads, False)
-        # reductions are relaxed atomics, element by element (PTX ISA 9.7.9.27.3)
-        if not note_tile(i, tile, *track.writes, True, bool(operation)):
+        data = None if operation else lambda: get_tile(batch, i.cta, at, m)
+        if not note_tile(i, tile, *track.writes, True, data):
             return
     held: list[Array] = []
     track.put(lambda: held.append(get_tile(batch, i.cta, at, m)), lambda: tile.store(held[0], operation))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from ..group import Group
 from ..program import Op, builds
 from ..spaces import Part, own_only
 from .lanes import constant_operand
-from .loads import address_of, scatter
+from .loads import address_of, scatter, unchanged
 from .mbarrier_ops import by_offset, lanes_at
 
 Array = npt.NDArray[Any]
@@ -81,12 +82,19 @@ def build_copy(k: Compiler, ins: Instruction) -> Op:
         if ignore is not None:
             take = np.where(ignore(c), 0, take)
         part = c.batch.own_shared.locate(c, dst(c), 4, size, ins, True)[0]
-        queue = _note_write(c, part, size, ins)
         fetch = _source(c, src(c), take, size, ins)
 
+        def words() -> list[Array]:
+            found = fetch()
+            return [found[..., j] for j in range(size // 4)]
+
+        queue, access = _note_write(c, part, size, ins, lambda: unchanged(part, words()))
+
         def perform() -> None:
-            words_ = fetch()
-            scatter(part, [words_[..., j] for j in range(size // 4)])
+            scatter(part, words())
+            if access is not None and access.clash is not None:
+                part.shadow.settle_clash(access)
+                access.clash = None
 
         op = c.batch.engine.issue(perform, "cp.async")
         c.batch.engine.groups.add_rows("cp.async", c, op, queue)
@@ -94,11 +102,13 @@ def build_copy(k: Compiler, ins: Instruction) -> Op:
     return run
 
 
-def _note_write(c: Group, part: Part, size: int, ins: Instruction) -> tuple[Array, Array]:
-    """Tell shadow memory of the write; each row's (queue, clock)."""
+def _note_write(
+    c: Group, part: Part, size: int, ins: Instruction, same: Callable[[], Array]
+) -> tuple[tuple[Array, Array], Access | None]:
+    """Tell shadow memory of the write; each row's (queue, clock), and the access."""
     clocks = c.batch.clocks
     if clocks is None:
-        return np.zeros(c.n, np.int64), np.zeros(c.n, np.int64)
+        return (np.zeros(c.n, np.int64), np.zeros(c.n, np.int64)), None
     agents = c.batch.row_agent[c.rows]
     queues = np.array([clocks.queue(("cp.async", int(a))) for a in agents])
     teams = c.batch.row_team[c.rows]
@@ -106,10 +116,7 @@ def _note_write(c: Group, part: Part, size: int, ins: Instruction) -> tuple[Arra
     when = clocks.issued[teams, queues].astype(np.int64)
     access = Access(c, clocks.of(c), teams, queues, when, ins, False, False)
     shadow = part.shadow
-    g, rows = shadow.select(shadow.granules(part.index, 4, size // 4), part.mask)
-    if g.size:
-        shadow.on_write(access, g, rows)
-    return queues, when
+    return (queues, when), shadow.note_write(access, shadow.granules(part.index, 4, size // 4), part.mask, same)
 
 
 def _source(c: Group, address: Array, take: Array, size: int, ins: Instruction) -> Any:

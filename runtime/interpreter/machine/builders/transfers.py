@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -107,16 +108,38 @@ def shared_granules(batch: Batch, cta: int, offset: int, size: int) -> Array:
 ROW = np.zeros((1, 1), np.int64)
 
 
-def note_shared(i: Issuer, cta: int, offset: int, size: int, queue: int, clock: int, write: bool) -> None:
-    """Tell shadow memory that an operation reads or writes a stretch of shared memory."""
-    shadow = i.batch.shared.shadow
+def note_shared(
+    i: Issuer, cta: int, offset: int, size: int, queue: int, clock: int, write: bool,
+    put: Callable[[], None] | None = None,
+) -> None:  # fmt: skip
+    """Tell shadow memory that an operation reads or writes a stretch of shared memory.
+
+    `put()` writes there now what the operation will bring; what it changes is put back.
+    """
+    batch, shadow = i.batch, i.batch.shared.shadow
     if shadow is None:
         return
-    g = shared_granules(i.batch, cta, offset, size)
-    if write:
-        shadow.on_write(i.access(queue, clock), g, ROW)
-    else:
-        shadow.on_read(i.access(queue, clock), g, ROW)
+    g = shared_granules(batch, cta, offset, size)
+    access = i.access(queue, clock)
+    if not write:
+        shadow.on_read(access, g, ROW)
+        return
+    at = cta * batch.shared.stride + offset
+
+    def same() -> Array:
+        low = cta * batch.shared.stride + (offset & ~1023)  # swizzles stay within 1024 bytes
+        region = batch.shared.data[low : at + size + 1024]
+        held = region.copy()
+        assert put is not None
+        put()
+        equal = region == held
+        region[...] = held
+        unit = shadow.granule
+        return equal[at // unit * unit - low :][: g.size * unit].reshape(1, -1, unit).all(axis=2)
+
+    if put is not None:
+        access.same = same
+    shadow.on_write(access, g, ROW)
 
 
 @cache
@@ -208,6 +231,11 @@ class Tile:
             value = _combine(target, value, operation, self.m.dtype.name)
         target[...] = value
 
+    def unchanged(self, tile: Array, unit: int) -> Array:
+        """(1, k): which of `granules` of `unit` bytes a store of `tile` leaves as they are."""
+        equal = np.ascontiguousarray(self.view() == tile[self.inside()]).reshape(-1)
+        return np.repeat(equal, self.m.dtype.itemsize).reshape(1, -1, unit).all(axis=2)
+
     def granules(self, shadow: Any) -> Array:
         """(1, k) granules of the elements inside."""
         m = self.m
@@ -244,8 +272,13 @@ def _combine(old: Array, new: Array, operation: str, dtype: str) -> Array:
     return combiner(operation, type_)(np.ascontiguousarray(old), np.ascontiguousarray(new))
 
 
-def note_tile(i: Issuer, tile: Tile, queue: int, clock: int, write: bool, strong: bool = False) -> bool:
-    """Tell a buffer's shadow of a tile that an operation reads or writes. False where it may not."""
+def note_tile(
+    i: Issuer, tile: Tile, queue: int, clock: int, write: bool, data: Callable[[], Array] | None = None
+) -> bool:
+    """Tell a buffer's shadow of a tile that an operation reads or writes. False where it may not.
+
+    `data()`: the tile that a store brings; of a reduction None.
+    """
     buffer = tile.buffer
     if buffer is None:
         return False
@@ -257,13 +290,20 @@ def note_tile(i: Issuer, tile: Tile, queue: int, clock: int, write: bool, strong
         return True
     if not write and not buffer.writable and buffer.initialised:
         return True
-    note_global(i, shadow, tile.granules(shadow), queue, clock, write, strong)
+    g = tile.granules(shadow)
+    same = None if data is None else lambda: tile.unchanged(data(), shadow.granule)
+    note_global(i, shadow, g, queue, clock, write, same)
     return True
 
 
-def note_global(i: Issuer, shadow: Any, g: Array, queue: int, clock: int, write: bool, strong: bool = False) -> None:
+def note_global(
+    i: Issuer, shadow: Any, g: Array, queue: int, clock: int, write: bool, same: Callable[[], Array] | None = None
+) -> None:
+    """Tell a buffer's shadow of granules (1, k) that an operation reads or writes: `same()` gives those (1, k) that a
+    write leaves as they are. A write without it is a reduction: relaxed atomics, element by element (PTX ISA 9.7.9.27.3).
+    """
     access = i.access(queue, clock)
-    access.strong = strong
+    access.strong, access.same = write and same is None, same
     if write:
         shadow.on_write(access, g, ROW)
     else:
