@@ -46,7 +46,7 @@ class InterpretParams:
 
 def _known_kinds(given: object) -> tuple[str, ...]:
     """The kinds of hazard that `ignore` names."""
-    from kernel_dsl.runtime.interpreter.kinds import HazardKind
+    from kernel_dsl.runtime.interpreter.checks.kinds import HazardKind
 
     known = [str(kind) for kind in HazardKind.__members__.values()]
     names = list(given) if isinstance(given, list | tuple | set | frozenset) else [given]

@@ -2,9 +2,11 @@
 
 An *agent* is a warp, or a queue of asynchronous operations whose completions come in order (the copies of one
 mbarrier, the bulk groups of one warp, the wgmma groups of one warpgroup). Agents are numbered within a cluster, warps
-first. `known[team, warp, 0, a]` is the latest clock of agent a whose accesses are ordered before what the warp does
-next; `known[team, warp, 1, a]` the same for the async proxy, which sees generic writes only after a proxy fence; and
-`known[team, warp, 2, a]` what has been fenced for all to see, which is what relaxed operations release.
+first. `known[team, warp, GENERIC, a]` is the latest clock of agent a whose accesses are ordered before what the warp
+does next. The other planes hold how much of that further conditions have been met for: `ASYNC`, `ASYNC_GLOBAL` and
+`TENSOR_MAP`, that a proxy fence was passed (8.9.5, 'Proxy-preserved base causality order'); `FENCED` and its kin, that a
+fence of that scope was passed, which is what relaxed operations of that scope release (8.8, 'Release and Acquire
+Patterns'). Planes that a program has no use for are not there.
 """
 
 from __future__ import annotations
@@ -20,6 +22,15 @@ if TYPE_CHECKING:
     from ..ptx.module import Instruction
 
 Array = npt.NDArray[Any]
+GENERIC = 0
+ASYNC = 1  # shared memory, for the async proxy
+FENCED = 2  # for the GPU and more
+ASYNC_GLOBAL = 3  # global memory, for the async proxy
+TENSOR_MAP = 4  # tensor maps in memory, released to their proxy
+FENCED_CLUSTER = 5
+FENCED_BLOCK = 6
+# How far an access or fence reaches (0 the GPU and more, 1 its cluster, 2 its block): the plane of what is fenced so far.
+_FENCED = (FENCED, FENCED_CLUSTER, FENCED_BLOCK)
 
 
 class Store:
@@ -27,8 +38,8 @@ class Store:
 
     def __init__(self, clocks: Clocks, count: int) -> None:
         self.clocks = clocks
-        self.gathering: Array = np.zeros((count, 3, clocks.columns), np.uint32)
-        self.published: Array = np.zeros((count, 3, clocks.columns), np.uint32)
+        self.gathering = np.zeros((count, clocks.planes, clocks.columns), np.uint32)
+        self.published = np.zeros((count, clocks.planes, clocks.columns), np.uint32)
 
     def fit(self) -> None:
         if self.gathering.shape[2] < self.clocks.columns:
@@ -54,9 +65,10 @@ class Clocks:
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
-        self.agents: int = batch.cluster * batch.per_block
-        self.columns: int = -(-(self.agents + 8) // 8) * 8
-        self.known: Array = np.zeros((batch.teams, self.agents, 3, self.columns), np.uint32)
+        self.agents = batch.cluster * batch.per_block
+        self.columns = -(-(self.agents + 8) // 8) * 8
+        self.planes = batch.run.program.planes
+        self.known = np.zeros((batch.teams, self.agents, self.planes, self.columns), np.uint32)
         own = np.arange(self.agents)
         self.known[:, own, 0, own] = 1
         self.queue_of: dict[Any, int] = {}
@@ -89,7 +101,7 @@ class Clocks:
     # --- releases and acquires -----------------------------------------------------------------
 
     def of(self, c: Group) -> Array:
-        """(rows, 3, columns): what each warp of `c` knows."""
+        """(rows, planes, columns): what each warp of `c` knows."""
         batch = self.batch
         return self.known[batch.row_team[c.rows], batch.row_agent[c.rows]]
 
@@ -99,22 +111,22 @@ class Clocks:
         agent = batch.row_agent[c.rows]
         return self.known[batch.row_team[c.rows], agent, 0, agent]
 
-    def release(self, store: Store, keys: Array, c: Group, relaxed: bool = False) -> None:
+    def release(self, store: Store, keys: Array, c: Group, relaxed: bool = False, reach: int = 0) -> None:
         """Add what the warps of `c` know to `store[keys]`, and start a new epoch for them.
 
-        A relaxed operation releases only what the warp knew at its last fence.
+        A relaxed operation releases only what the warp knew at its last fence of that reach or a wider one.
         """
-        self.release_rows(store, keys, c.rows, relaxed)
+        self.release_rows(store, keys, c.rows, relaxed, reach)
         self.tick(c)
 
-    def release_rows(self, store: Store, keys: Array, rows: Array, relaxed: bool = False) -> None:
+    def release_rows(self, store: Store, keys: Array, rows: Array, relaxed: bool = False, reach: int = 0) -> None:
         """The same for warps by number, each perhaps more than once, without the new epoch."""
         store.fit()
         team, agent = self.batch.row_team[rows], self.batch.row_agent[rows]
         if relaxed:
             if not self.any_fence:
                 return
-            mine = self.relaxed_part(self.known[team, agent])
+            mine = self.relaxed_part(self.known[team, agent], reach)
         else:
             mine = self.known[team, agent]
         order = np.argsort(keys, kind="stable")
@@ -124,20 +136,26 @@ class Clocks:
         where = sorted_keys[starts]
         store.gathering[where] = np.maximum(store.gathering[where], joined)
 
-    @staticmethod
-    def relaxed_part(known: Array) -> Array:
-        """Of what warps know, (..., 3, columns), what their relaxed operations release."""
-        return np.minimum(known, known[..., 2:3, :])
+    def relaxed_part(self, known: Array, reach: int) -> Array:
+        """Of what warps know, (..., planes, columns), what their relaxed operations release as far as `reach`."""
+        plane = _FENCED[reach] if self.planes > FENCED_BLOCK else FENCED
+        return np.minimum(known, known[..., plane : plane + 1, :])
 
-    def fence(self, c: Group) -> None:
-        """fence.acq_rel and stronger: later relaxed operations release what is known now."""
+    def fence(self, c: Group, reach: int = 0) -> None:
+        """fence.acq_rel and stronger: later relaxed operations, no wider than this, release what is known now."""
+        self.any_fence = True
+        planes = (FENCED,) if self.planes <= FENCED_BLOCK else _FENCED[reach:]
+        self._lift(c, planes)
+        self.tick(c)
+
+    def _lift(self, c: Group, planes: tuple[int, ...]) -> None:
+        """All that the warps know, they know in these planes too."""
         batch = self.batch
         team, agent = batch.row_team[c.rows], batch.row_agent[c.rows]
-        self.any_fence = True
         mine = self.known[team, agent]
-        mine[:, 2] = np.maximum(mine[:, 2], mine[:, 0])
+        for plane in planes:
+            mine[:, plane] = np.maximum(mine[:, plane], mine[:, GENERIC])
         self.known[team, agent] = mine
-        self.tick(c)
 
     def tick(self, c: Group) -> None:
         batch = self.batch
@@ -159,13 +177,21 @@ class Clocks:
         team, agent = batch.row_team[c.rows], batch.row_agent[c.rows]
         self.known[team, agent] = np.maximum(self.known[team, agent], what)
 
-    def proxy_fence(self, c: Group) -> None:
-        """fence.proxy.async: all that the warp knows is now visible to the async proxy too."""
-        batch = self.batch
-        team, agent = batch.row_team[c.rows], batch.row_agent[c.rows]
-        both = self.known[team, agent]
-        both[:, 1] = np.maximum(both[:, 1], both[:, 0])
-        self.known[team, agent] = both
+    def proxy_fence(self, c: Group, planes: tuple[int, ...]) -> None:
+        """fence.proxy: all that the warp knows is now visible to other proxies too."""
+        planes = tuple(p for p in planes if p < self.planes)
+        self._lift(c, planes)
+        if not self.foreign:
+            return
+        own = self.known[self.batch.row_team[c.rows], self.batch.row_agent[c.rows], GENERIC]
+        for row, team in enumerate(self.batch.row_team[c.rows].tolist()):
+            for other, what in self.foreign_known(team, own[row]):
+                lifted = what.copy()
+                for plane in planes:
+                    lifted[plane] = np.maximum(lifted[plane], lifted[GENERIC])
+                if (lifted != what).any():
+                    agent = int(self.batch.row_agent[c.rows[row]])
+                    self.foreign[team].append((agent, int(own[row, agent]), other, lifted))
 
     # --- between clusters ----------------------------------------------------------------------
 
@@ -182,13 +208,15 @@ class Clocks:
             self.foreign.setdefault(team, []).append((agent, int(row[0, agent]), other, what))
 
     def foreign_known(self, team: int, known: Array) -> list[tuple[int, Array]]:
-        """What a warp that knows `known` (columns,) of its cluster knows of others: [(cluster, (3, columns))]."""
+        """What a warp that knows `known` (columns,) of its cluster knows of others: [(cluster, (planes, columns))]."""
         found = self.foreign.get(team, [])
         return [(other, what) for agent, clock, other, what in found if known[agent] >= clock]
 
-    def knows_foreign(self, team: int, known: Array, other: int, other_agent: int, clock: int) -> bool:
+    def knows_foreign(
+        self, team: int, known: Array, other: int, other_agent: int, clock: int, plane: int = GENERIC
+    ) -> bool:
         """Whether a warp that knows `known` has synchronised, through memory, with another cluster's agent."""
         for cluster, what in self.foreign_known(team, known):
-            if cluster == other and other_agent < what.shape[1] and int(what[0, other_agent]) >= clock:
+            if cluster == other and other_agent < what.shape[1] and int(what[plane, other_agent]) >= clock:
                 return True
         return False

@@ -38,8 +38,9 @@ class SyncMemory:
 
     def __init__(self) -> None:
         self.at: dict[Place, Knowledge] = {}
-        # What a warp has read by relaxed operations and learns at its next fence: (cluster, agent) -> knowledge.
-        self.unfenced: dict[tuple[int, int], Knowledge] = {}
+        # What a warp has read by relaxed operations and learns at its next fence, by the narrowest fence that will do:
+        # (cluster, agent) -> reach -> knowledge.
+        self.unfenced: dict[tuple[int, int], dict[int, Knowledge]] = {}
 
     def access(self, c: Group, part: Part, size: int, form: Any, reads: bool, writes: bool) -> None:
         """A strong access: its form's semantics are "", relaxed, volatile, acquire, release or acq_rel."""
@@ -57,11 +58,12 @@ class SyncMemory:
         memory = id(part.view.base if part.view.base is not None else part.view)
         for row, at in pairs.T.tolist():
             keys = self._keys(c, row, (memory, at * size), form.reach)
-            for key in keys[form.reach :] if acquires else ():
+            levels = list(enumerate(keys))[form.reach :]
+            for level, key in levels if acquires else ():
                 if key in self.at:
-                    self._acquire(c, row, self.at[key], semantics)
-            for key in keys[form.reach :] if releases else ():
-                self._release(c, row, key, semantics in ("release", "acq_rel"), reads)
+                    self._acquire(c, row, self.at[key], semantics, level)
+            for level, key in levels if releases else ():
+                self._release(c, row, key, semantics in ("release", "acq_rel"), reads, level)
         if releases:
             clocks.tick(c)
 
@@ -79,12 +81,12 @@ class SyncMemory:
         cluster = (batch.first + cta) // batch.cluster
         return [place, (*place, 1, cluster), (*place, 2, batch.first + cta)]
 
-    def _release(self, c: Group, row: int, key: Place, full: bool, joins: bool) -> None:
+    def _release(self, c: Group, row: int, key: Place, full: bool, joins: bool, level: int) -> None:
         batch, clocks = c.batch, c.batch.clocks
         warp = int(c.rows[row])
         team, agent = int(batch.row_team[warp]), int(batch.row_agent[warp])
         mine = clocks.known[team, agent]
-        mine = mine.copy() if full else clocks.relaxed_part(mine)
+        mine = mine.copy() if full else clocks.relaxed_part(mine, level)
         if not mine.any():
             return
         first = batch.first // batch.cluster
@@ -93,25 +95,26 @@ class SyncMemory:
         for other, what in clocks.foreign_known(team, mine[0]):
             _join(entry, other, what)
 
-    def _acquire(self, c: Group, row: int, entry: Knowledge, semantics: str) -> None:
+    def _acquire(self, c: Group, row: int, entry: Knowledge, semantics: str, level: int) -> None:
         batch = c.batch
         warp = int(c.rows[row])
         team, agent = int(batch.row_team[warp]), int(batch.row_agent[warp])
-        if semantics == "relaxed":
-            held = self.unfenced.setdefault((batch.first // batch.cluster + team, agent), {})
+        if semantics in ("relaxed", "volatile"):
+            warps = self.unfenced.setdefault((batch.first // batch.cluster + team, agent), {})
+            held = warps.setdefault(level, {})
             for other, what in entry.items():
                 _join(held, other, what)
         else:
             batch.clocks.learn_from(team, agent, entry)
 
-    def fence(self, c: Group) -> None:
-        """A fence: what relaxed reads have seen is learned."""
+    def fence(self, c: Group, reach: int) -> None:
+        """A fence: what relaxed reads have seen, that was released for as few as the fence reaches, is learned."""
         if not self.unfenced:
             return
         batch = c.batch
         first = batch.first // batch.cluster
         for warp in c.rows.tolist():
             team, agent = int(batch.row_team[warp]), int(batch.row_agent[warp])
-            held = self.unfenced.pop((first + team, agent), None)
-            if held:
-                batch.clocks.learn_from(team, agent, held)
+            held = self.unfenced.get((first + team, agent), {})
+            for level in [at for at in held if at >= reach]:
+                batch.clocks.learn_from(team, agent, held.pop(level))

@@ -175,7 +175,7 @@ class Barriers:
         if clocks is not None:
             if self.cluster_clock is None:
                 self.cluster_clock = clocks.store(batch.teams)
-            clocks.release(self.cluster_clock, team, c, not release)
+            clocks.release(self.cluster_clock, team, c, not release, 1)
         self.cluster_arrived += np.bincount(team, minlength=batch.teams)
         self.cluster_settle()
 

@@ -113,11 +113,17 @@ class Program:
             at += var.size
         self.param_bytes = at
         self.codes: dict[str, Code] = {}
-        self.narrow = False  # whether some access to more than a block's memory reaches its block or cluster alone
-        self.shared_granule: int = min(
+        self.narrow = False  # whether some access to more than a block's memory, or fence, reaches its block or cluster alone
+        self.async_global = False  # whether asynchronous copies access global memory
+        self.shared_granule = min(
             (_width(ins) for f in module.functions.values() for ins in f.body if isinstance(ins, Instruction)),
             default=16,
         )
+
+    @property
+    def planes(self) -> int:
+        """How many planes of vector clocks its runs need (`checks/clocks.py`)."""
+        return 7 if self.narrow else 5 if self.async_global else 3
 
     def _layout_shared(self) -> None:
         from .memory import SHARED_RESERVED

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ...checks.clocks import ASYNC, ASYNC_GLOBAL
 from ...ptx.module import Instruction, Operand
 from ..compiler import Compiler
 from ..group import Group
@@ -15,7 +16,7 @@ from ..mbarriers import PHASE_BITS, TIMED_OUT, MbarrierWait
 from ..memory import WINDOW_MASK
 from ..program import Op, builds
 from ..spaces import own_only
-from .loads import address_of
+from .loads import REACH, address_of
 
 Array = npt.NDArray[Any]
 
@@ -156,6 +157,7 @@ def build_arrive(k: Compiler, ins: Instruction) -> Op:
     write = k.writer(dest, "b64")
     drop = k.form.row.name[1] == "arrive_drop"
     relaxed = k.form["order"] == "relaxed"
+    reach = REACH.get(k.form["scope"], 2)
 
     def run(c: Group) -> None:
         row, lane, cta, offset = lanes_at(c, address(c))
@@ -171,7 +173,7 @@ def build_arrive(k: Compiler, ins: Instruction) -> Op:
             if clocks is not None:
                 note(c, here, blocks, at, ins, False)
                 rows, targets = unique_pairs(here, blocks)
-                clocks.release_rows(m.clock, targets, c.rows[rows], relaxed)
+                clocks.release_rows(m.clock, targets, c.rows[rows], relaxed, reach)
             counts, expect = (one[some], value[some]) if expects else (value[some], None)
             tokens[here, lane[some]] = batch.mbarriers.arrive(at, blocks, counts, expect, drop, ins)
         if clocks is not None:
@@ -239,29 +241,31 @@ def build_wait(k: Compiler, ins: Instruction) -> Op:
 
 @builds("fence membar")
 def build_fence(k: Compiler, ins: Instruction) -> Op:
-    """fence in all its forms, and membar."""
-    return _ordering(ins)
+    """fence in all its forms, and membar: of a scope, and ordering no further (PTX ISA 9.7.13.4, 8.5)."""
+    reach = REACH.get(k.form.words.get("scope") or k.form.words.get("level", ""), 0)
+    if k.form.words.get("init"):  # for the cluster, and for the initialisation of barriers alone
+        reach = 0
+    k.program.narrow |= reach > 0
+
+    def run(c: Group) -> None:
+        if c.batch.clocks is not None:
+            c.batch.clocks.fence(c, reach)
+            c.batch.run.sync.fence(c, reach)
+
+    return run
 
 
 @builds("fence.proxy membar.proxy")
 def build_proxy_fence(k: Compiler, ins: Instruction) -> Op:
-    """Fences between proxies: .async orders the generic and the async proxy."""
+    """Fences between proxies: .async orders the generic and the async proxy, in all memory or in one space."""
     if ins.operands:
         address_of(k, ins.operands[0], "")
     if k.form["kind"] != "async":
         return lambda c: None
+    planes = {"": (ASYNC, ASYNC_GLOBAL), "global": (ASYNC_GLOBAL,)}.get(k.form["space"], (ASYNC,))
 
     def proxy(c: Group) -> None:
         if c.batch.clocks is not None:
-            c.batch.clocks.proxy_fence(c)
+            c.batch.clocks.proxy_fence(c, planes)
 
     return proxy
-
-
-def _ordering(ins: Instruction) -> Callable[[Group], Any]:
-    def run(c: Group) -> None:
-        if c.batch.clocks is not None:
-            c.batch.clocks.fence(c)
-            c.batch.run.sync.fence(c)
-
-    return run
