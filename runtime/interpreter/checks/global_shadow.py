@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from .clocks import ASYNC_GLOBAL, GENERIC
 from .kinds import HazardKind
 from .shadow import AGENT, ATOMIC, CLOCK, Access, Shadow, agent_of, generic_access
 from .wording import Side
@@ -81,6 +82,8 @@ class GlobalShadow(Shadow):
         if self.run.program.narrow:
             self._check_scope(a, g, rows, "w", False)
         super().on_read(a, g, rows)
+        if a.proxy:
+            self._check_proxy(a, g, rows, False)
         if self.run.program.narrow:
             self._reached("r")[g] = a.reach
 
@@ -91,10 +94,32 @@ class GlobalShadow(Shadow):
         if self.run.program.narrow:
             self._check_scope(a, g, rows, "w", True)
             self._check_scope(a, g, rows, "r", True)
+        if a.proxy:
+            self._check_proxy(a, g, rows, True)
         super().on_write(a, g, rows)
         if self.run.program.narrow:
             self._reached("w")[g] = a.reach
             self._check_scope(a, g, rows, "w", True)  # blocks that run as one vector
+
+    # --- proxies -------------------------------------------------------------------------------------
+
+    def _check_proxy(self, a: Access, g: Array, rows: Array, writes: bool) -> None:
+        """Generic writes that come before an access through the async proxy, with no proxy fence (PTX ISA 8.9.5)."""
+        held = self.w[g]
+        if not held.any():
+            return
+        agent = agent_of(held)
+        bad = (held != 0) & ((agent & ((1 << self.bits) - 1)) < a.c.batch.clocks.agents)
+        at = np.nonzero(bad)
+        row, clock = np.broadcast_to(rows, held.shape)[at], held[at] & CLOCK
+        before = self.ordered(a, row, agent[at], clock)  # what is not, is a race
+        bad[at] = before & ~self.ordered(a, row, agent[at], clock, ASYNC_GLOBAL)
+        if not bad.any():
+            return
+        if writes:
+            self.report_writes(a, g, rows, bad, held, True)
+        else:
+            self._report(a, g, rows, bad, held, self.wi, False, fence=True)
 
     def _reached(self, name: str) -> Array:
         if name not in self.reach:
@@ -174,12 +199,12 @@ class GlobalShadow(Shadow):
                 self._report(a, g, rows, bad, before, self.r2i, True, earlier_reads=True)
             self.r2[g] = 0
 
-    def ordered(self, a: Access, row: Array, agent: Array, clock: Array) -> Array:
+    def ordered(self, a: Access, row: Array, agent: Array, clock: Array, plane: int = GENERIC) -> Array:
         first = a.c.batch.first // a.c.batch.cluster
         team = self._team(a, agent)
         local = agent & ((1 << self.bits) - 1)
         same = team == a.team[row]
-        known = a.known[row, 0, np.where(same, local, 0)] >= clock
+        known = a.known[row, plane, np.where(same, local, 0)] >= clock
         if same.all():
             return known
         known &= same
@@ -187,7 +212,7 @@ class GlobalShadow(Shadow):
         if clocks.foreign:
             for i in np.flatnonzero(~same):
                 known[i] = clocks.knows_foreign(
-                    int(a.team[row[i]]), a.known[row[i], 0], int(team[i] + first), int(local[i]), int(clock[i])
+                    int(a.team[row[i]]), a.known[row[i], 0], int(team[i] + first), int(local[i]), int(clock[i]), plane
                 )
         return known
 

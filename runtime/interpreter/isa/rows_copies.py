@@ -101,3 +101,40 @@ row("cp.reduce.async.bulk.tensor",
     _DIM + "to=global from=shared::cta mode=tile? " + _OPERATION + "done=bulk_group " + HINT,
     "[/global,{}] [from] S:b64@hint", _rank)  # fmt: skip
 row("cp.async.bulk.prefetch.tensor", _DIM + "level=L2 from=global mode=tile? " + HINT, "[/global,{}] S:b64@hint", _rank)
+
+_FIELDS = {
+    "global_address": "b64", "global_stride": "b64", "rank": "b32", "box_dim": "b32", "global_dim": "b32",
+    "element_stride": "b32", "elemtype": "b32", "interleave_layout": "b32", "swizzle_mode": "b32", "fill_mode": "b32",
+    "swizzle_atomicity": "b32",
+}  # fmt: skip
+_OF_A_DIMENSION = ("box_dim", "global_dim", "global_stride", "element_stride")
+_CHOICES = {"elemtype": 12, "interleave_layout": 2, "swizzle_mode": 3, "fill_mode": 1}
+
+
+def _replaces(w: Words, operands: Operands) -> str:
+    """A field has a type, a dimension where it has one a dimension, and a literal where it is a choice."""
+    field, value = w["field"], operands[-1]
+    if w["type"] != _FIELDS[field]:
+        return f".{field} is .{_FIELDS[field]}"
+    if (len(operands) == 3) != (field in _OF_A_DIMENSION):
+        return f".{field} takes {'a dimension and a value' if field in _OF_A_DIMENSION else 'a value'}"
+    if len(operands) == 3 and not (isinstance(operands[1], Imm) and 0 <= operands[1].value <= 4):
+        return "the dimension is a literal from 0 to 4"
+    if field in _CHOICES and not (isinstance(value, Imm) and 0 <= value.value <= _CHOICES[field]):
+        return f".{field} takes a literal from 0 to {_CHOICES[field]}"
+    return ".swizzle_atomicity is of later targets" if field == "swizzle_atomicity" else ""
+
+
+row("tensormap.replace",
+    "mode=tile field=" + "|".join(_FIELDS) + " space=global|shared::cta? bits=b1024 type=b32|b64",
+    "[space] #? S", _replaces, since=90)  # fmt: skip
+
+
+def _whole_map(w: Words, operands: Operands) -> str:
+    size = operands[2]
+    return "" if isinstance(size, Imm) and size.value == 128 else "the size is 128"
+
+
+row("tensormap.cp_fenceproxy",
+    "to=global from=shared::cta proxy=tensormap::generic sem=release scope=cta|cluster|gpu|sys sync aligned",
+    "[to] [from] #", _whole_map, waits=True, since=90)  # fmt: skip

@@ -21,6 +21,7 @@ from ..checks.kinds import HazardKind
 from ..checks.livelock import Watch, livelock
 from ..checks.shared_shadow import SharedShadow
 from ..checks.sync import SyncMemory
+from ..checks.tensor_proxy import MapProxy
 from ..checks.wording import Side
 from ..ptx.module import Instruction, Module, PtxError, Var
 from .batch import Batch
@@ -95,8 +96,9 @@ class Run:
         self.blocks: int = self.teams * self.cluster_size
         self.next_block: int = 0
         self.resident: list[Batch] = []
-        self.sync: SyncMemory = SyncMemory()
-        self.pool: Pool = Pool()
+        self.sync = SyncMemory()
+        self.maps_acquired = MapProxy()
+        self.pool = Pool()
         self._workspace = 0
         self.maps: dict[bytes, Any] = {}
         self._registers: dict[tuple[int, int], dict[int, int]] = {}

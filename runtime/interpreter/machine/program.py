@@ -113,17 +113,17 @@ class Program:
             at += var.size
         self.param_bytes = at
         self.codes: dict[str, Code] = {}
-        self.narrow = False  # whether some access to more than a block's memory, or fence, reaches its block or cluster alone
-        self.async_global = False  # whether asynchronous copies access global memory
-        self.shared_granule = min(
-            (_width(ins) for f in module.functions.values() for ins in f.body if isinstance(ins, Instruction)),
-            default=16,
-        )
+        code = [ins for f in module.functions.values() for ins in f.body if isinstance(ins, Instruction)]
+        # whether some access to more than a block's memory, or fence, reaches its block or cluster alone
+        self.narrow = any(_is_narrow(ins.opcode) for ins in code)
+        # whether copies access global memory, or tensor maps there, through proxies of their own
+        self.other_proxies = any("bulk" in ins.opcode or ins.opcode[0] == "tensormap" for ins in code)
+        self.shared_granule = min(map(_width, code), default=16)
 
     @property
     def planes(self) -> int:
         """How many planes of vector clocks its runs need (`checks/clocks.py`)."""
-        return 7 if self.narrow else 5 if self.async_global else 3
+        return 7 if self.narrow else 5 if self.other_proxies else 3
 
     def _layout_shared(self) -> None:
         from .memory import SHARED_RESERVED
@@ -160,6 +160,13 @@ class Program:
 
             Compiler(self, found).run()
         return found
+
+
+def _is_narrow(opcode: tuple[str, ...]) -> bool:
+    """Whether an instruction's scope is a block or a cluster, and its memory more than that of a block."""
+    if opcode[0] not in ("ld", "st", "atom", "red", "fence", "membar", "tensormap") or "mbarrier_init" in opcode:
+        return False
+    return not {"cta", "cluster"}.isdisjoint(opcode) and not {"shared", "shared::cta"} & set(opcode[:3])
 
 
 def _width(ins: Instruction) -> int:

@@ -20,6 +20,7 @@ from ..isa.semantics.halves import OOB_NAN
 Array = npt.NDArray[Any]
 _FORMAT = "<4s6BHQ5Q4Q5H5B"
 _MAGIC = b"KDTM"
+MAP_BYTES = 128
 _SWIZZLES = (Swizzle.NONE, Swizzle.B32, Swizzle.B64, Swizzle.B128)
 
 
@@ -111,6 +112,8 @@ def decode_tensor_map(data: bytes) -> TensorMap | None:
         return None
     f: tuple[Any, ...] = struct.unpack(_FORMAT, data[:size])
     rank: int = f[1]
+    if not 1 <= rank <= MAX_RANK or f[5]:  # interleaved layouts are not run
+        return None
     dtype: DType = ALL[int(f[2])]
     shape, strides = f[9 : 9 + rank], (dtype.itemsize, *f[14 : 14 + rank - 1])
     swizzle: Swizzle = _SWIZZLES[int(f[3])]
@@ -118,6 +121,45 @@ def decode_tensor_map(data: bytes) -> TensorMap | None:
         f[8], dtype, shape, strides, f[18 : 18 + rank], (1, *f[24 : 23 + rank]), swizzle,
         OobFill.NAN if f[4] else OobFill.ZEROS,
     )  # fmt: skip
+
+
+# What tensormap.replace calls element types, by number (PTX ISA 9.7.9.28); .tf32 and .ftz have the bits of .f32.
+_ELEMENTS = (
+    "uint8", "uint16", "uint32", "int32", "uint64", "int64", "float16", "float32", "float32", "float64", "bfloat16",
+    "float32", "float32",
+)  # fmt: skip
+_AT = {"rank": 1, "elemtype": 2, "swizzle_mode": 3, "fill_mode": 4, "interleave_layout": 5, "global_address": 8}
+_FIRST = {"global_dim": 9, "global_stride": 14, "box_dim": 18, "element_stride": 23}
+
+
+def replace_field(data: bytes, field: str, dimension: int, value: int) -> bytes | None:
+    """A map's 128 bytes with one field replaced; a map may begin as zeros. None for bytes that are neither.
+
+    `global_stride` 0 is that of the second dimension; `rank` is one less than the rank.
+    """
+    size = struct.calcsize(_FORMAT)
+    fresh = not any(data)
+    if not fresh and data[:4] != _MAGIC:
+        return None
+    values = list(struct.unpack(_FORMAT, data[:size]))
+    values[0] = _MAGIC
+    if field in _FIRST:
+        most = 4 if field == "global_stride" else 5
+        if dimension >= most:
+            return data
+        values[_FIRST[field] + dimension] = value & (0xFFFF if field in ("box_dim", "element_stride") else (1 << 64) - 1)
+    elif field == "elemtype":
+        values[2] = ALL.index(as_dtype(_ELEMENTS[value]))
+    else:
+        values[_AT[field]] = value + 1 if field == "rank" else value
+    return struct.pack(_FORMAT, *values).ljust(MAP_BYTES, b"\0")
+
+
+def rule_broken(m: TensorMap) -> str | None:
+    """What a driver would refuse of a map that the kernel has made."""
+    return map_rule_broken(
+        Tiled(m.address, m.dtype, m.shape, m.strides[1:], m.box, m.element_strides, m.swizzle, m.oob_fill, 0)
+    )
 
 
 @dataclass(frozen=True)

@@ -121,7 +121,6 @@ def build_atomic(k: Compiler, ins: Instruction) -> Op:
     """atom and red: add, min, max, and, or, xor, exch, cas, inc, dec on 16- to 64-bit integers and f16, f16x2, bf16,
     bf16x2, f32, f64, vectors of floats included; every order and scope; global, shared, shared::cluster and generic."""
     form = AtomForm(k.form)
-    k.program.narrow |= form.reach > 0 and form.space != "shared"
     operands = list(ins.operands)
     dest = operands.pop(0) if ins.opcode[0] == "atom" else None
     address = address_of(k, operands.pop(0), form.space)

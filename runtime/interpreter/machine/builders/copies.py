@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from kernel_dsl.tma import COPY_RULES, SMEM_UNIT, BoxCopy
 
+from ...checks import tensor_proxy
 from ...checks.kinds import HazardKind
 from ...ptx.module import Instruction, Mem
 from ..compiler import Compiler
@@ -17,7 +18,7 @@ from ..group import Group
 from ..memory import PARAM_WINDOW, WINDOW_BITS, WINDOW_MASK
 from ..program import Op, builds
 from ..spaces import own_only
-from ..tensor_map import TensorMap, decode_tensor_map
+from ..tensor_map import TensorMap, decode_tensor_map, rule_broken
 from .lanes import BulkStore, Lanes, check_running, multicast
 from .loads import address_of
 from .transfers import (
@@ -68,17 +69,22 @@ def _tensor_operand(k: Compiler, operand: Any, dims: str) -> Any:
     rank = int(dims[0])
     address = address_of(k, Mem(operand.base, operand.offset))
     coords = [k.reader(o, "b32") for o in operand.coords]
+    assert k.ins is not None
+    ins = k.ins
 
     def read(lanes: Lanes) -> list[tuple[TensorMap | None, list[int]]]:
         where = lanes.take(address(lanes.c))
         at = [lanes.take(r(lanes.c)).astype(np.uint32).view(np.int32) for r in coords]
-        maps = {int(a): _map_at(lanes.c, int(a), rank) for a in np.unique(where)}
+        maps = {int(a): _map_at(lanes.c, int(a), rank, ins) for a in np.unique(where)}
+        if lanes.c.batch.run.detect:
+            for a, row in {(int(a), int(row)) for a, row in zip(where, lanes.row, strict=True)}:
+                tensor_proxy.check(lanes.c, row, a, ins)
         return [(maps[int(a)], [int(x[n]) for x in at]) for n, a in enumerate(where)]
 
     return read
 
 
-def _map_at(c: Group, address: int, rank: int) -> TensorMap | None:
+def _map_at(c: Group, address: int, rank: int, ins: Instruction) -> TensorMap | None:
     """The tensor map at a generic or parameter address, or None."""
     run = c.batch.run
     window = address >> WINDOW_BITS
@@ -89,8 +95,14 @@ def _map_at(c: Group, address: int, rank: int) -> TensorMap | None:
         found = run.memory.bytes_at(address, 128)
         data = found.tobytes() if found is not None else b""
     m = run.maps.get(data)
-    if m is None:
+    if data not in run.maps:
         m = run.maps[data] = decode_tensor_map(data)
+        wrong = rule_broken(m) if m is not None else None
+        if wrong is not None:
+            _, _, who = run.reporter.group(c, c.active)
+            what = f"the tensor map is none that a driver would make: {wrong}"
+            run.reporter.hazard(HazardKind.DESCRIPTOR, what, ins, (who,))
+            m = run.maps[data] = None
     return m if m is not None and len(m.shape) == rank else None
 
 

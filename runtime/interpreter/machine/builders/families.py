@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .. import barriers, control
-from . import atomics, bulk, copies, cp_async, loads, matrix_ops, mbarrier_ops, moves, remote, warp, wmma_ops
+from . import atomics, bulk, copies, cp_async, loads, matrix_ops, mbarrier_ops, moves, remote, tensor_maps, warp, wmma_ops
 
 BUILDERS = (
     atomics,
@@ -17,6 +17,7 @@ BUILDERS = (
     mbarrier_ops,
     moves,
     remote,
+    tensor_maps,
     warp,
     wmma_ops,
 )

@@ -157,7 +157,6 @@ def build_load(k: Compiler, ins: Instruction) -> Op:
         return _load_wide(k, form, regs, source, ins)
     writers = [k.writer(r, form.type) for r in regs]
     address, space = address_of(k, source, form.space), space_of(form.space)
-    k.program.narrow |= form.reach > 0 and form.space != "shared"
     size, count = form.size, form.count
     width = size * count
     write, strong = writers[0], form.strong
@@ -279,7 +278,6 @@ def build_store(k: Compiler, ins: Instruction) -> Op:
         return _store_wide(k, form, items[0], dest, ins)
     readers = [k.reader(i, form.type) for i in items]
     address, space = address_of(k, dest, form.space), space_of(form.space)
-    k.program.narrow |= form.reach > 0 and form.space != "shared"
     size, count = form.size, form.count
     width = size * count
 

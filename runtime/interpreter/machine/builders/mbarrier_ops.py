@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ...checks import tensor_proxy
 from ...checks.clocks import ASYNC, ASYNC_GLOBAL
 from ...ptx.module import Instruction, Operand
 from ..compiler import Compiler
@@ -245,7 +246,6 @@ def build_fence(k: Compiler, ins: Instruction) -> Op:
     reach = REACH.get(k.form.words.get("scope") or k.form.words.get("level", ""), 0)
     if k.form.words.get("init"):  # for the cluster, and for the initialisation of barriers alone
         reach = 0
-    k.program.narrow |= reach > 0
 
     def run(c: Group) -> None:
         if c.batch.clocks is not None:
@@ -257,10 +257,15 @@ def build_fence(k: Compiler, ins: Instruction) -> Op:
 
 @builds("fence.proxy membar.proxy")
 def build_proxy_fence(k: Compiler, ins: Instruction) -> Op:
-    """Fences between proxies: .async orders the generic and the async proxy, in all memory or in one space."""
-    if ins.operands:
-        address_of(k, ins.operands[0], "")
-    if k.form["kind"] != "async":
+    """Fences between proxies: .async orders the generic and the async proxy, in all memory or in one space;
+    .tensormap::generic releases tensor maps to their proxy, and acquires one (`checks/tensor_proxy.py`)."""
+    kind, reach = k.form.words["kind"], REACH.get(k.form.words.get("scope", ""), 0)
+    if kind == "tensormap::generic":
+        if not ins.operands:
+            return lambda c: tensor_proxy.release(c, reach)
+        address = address_of(k, ins.operands[0], "")
+        return lambda c: tensor_proxy.acquire(c, np.broadcast_to(address(c), (c.n, 32)), ins, reach)
+    if kind != "async":
         return lambda c: None
     planes = {"": (ASYNC, ASYNC_GLOBAL), "global": (ASYNC_GLOBAL,)}.get(k.form["space"], (ASYNC,))
 

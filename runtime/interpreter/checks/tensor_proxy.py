@@ -1,0 +1,98 @@
+"""The proxy of tensor maps (PTX ISA 9.7.13.4, 'membar / fence': fence.proxy.tensormap; 8.9.5).
+
+A map that the kernel writes in memory is read by tensor copies through a proxy of its own. Between the two stand, in
+causality order, a release to that proxy (`fence.proxy.tensormap::generic.release`, or `tensormap.cp_fenceproxy`), and an
+acquire that names the map (`fence.proxy.tensormap::generic.acquire [map], 128`) by a warp of the copying block's cluster.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .clocks import TENSOR_MAP
+from .kinds import HazardKind
+from .shadow import CLOCK, agent_of, generic_access
+
+if TYPE_CHECKING:
+    from ..machine.group import Group
+    from ..ptx.module import Instruction
+
+Array = npt.NDArray[Any]
+MAP_BYTES = 128
+_FIX = "release it (fence.proxy.tensormap::generic.release, or tensormap.cp_fenceproxy), then acquire [map], 128"
+
+
+class MapProxy:
+    """What acquires of tensor maps have seen: by address, (cluster, agent, its clock, epochs of the map's granules)."""
+
+    def __init__(self) -> None:
+        self.acquired: dict[int, list[tuple[int, int, int, Array]]] = {}
+
+
+def release(c: Group, reach: int) -> None:
+    """All that the warps know is released to the proxy, and by a fence of that reach."""
+    clocks = c.batch.clocks
+    if clocks is not None:
+        clocks.proxy_fence(c, (TENSOR_MAP,))
+        clocks.fence(c, reach)
+        c.batch.run.sync.fence(c, reach)
+
+
+def acquire(c: Group, addresses: Array, ins: Instruction, reach: int) -> None:
+    """Warps of `c` acquire the maps at `addresses` (rows, 32)."""
+    run, clocks = c.batch.run, c.batch.clocks
+    if clocks is None:
+        return
+    run.sync.fence(c, reach)
+    access = generic_access(c, ins, False)
+    for row in range(c.n):
+        for address in np.unique(addresses[row][c.active[row]]).tolist():
+            found = _epochs(run, address)
+            if found is None:
+                continue
+            shadow, epochs = found
+            at: Array = np.full(len(epochs), row)
+            released = shadow.ordered(access, at, agent_of(epochs), epochs & CLOCK, TENSOR_MAP)
+            team = int(access.team[row]) + c.batch.first // c.batch.cluster
+            entry = (team, int(access.agent[row]), int(access.clock[row]), np.where(released, epochs, 0))
+            run.maps_acquired.acquired.setdefault(address, []).append(entry)
+
+
+def check(c: Group, row: int, address: int, ins: Instruction) -> None:
+    """Report a tensor copy by warp `row` of `c` through a map that was written here and not acquired since."""
+    run, batch = c.batch.run, c.batch
+    found = _epochs(run, address)
+    if found is None or batch.clocks is None:
+        return
+    shadow, epochs = found
+    team, agent = int(batch.row_team[c.rows[row]]), int(batch.row_agent[c.rows[row]])
+    seen: Array = np.zeros(len(epochs), np.bool_)
+    for cluster, who, clock, held in run.maps_acquired.acquired.get(address, ()):
+        if cluster == team + batch.first // batch.cluster and len(held) == len(epochs):
+            known = who == agent or int(batch.clocks.known[team, agent, 0, who]) >= clock
+            seen |= known & (held == epochs)
+    missing = (epochs != 0) & ~seen
+    if not missing.any():
+        return
+    buffer = run.memory.find(address)
+    site = int(shadow.wi[(address - buffer.address) // shadow.granule + int(missing.argmax())])
+    what = f"a tensor copy reads the tensor map in '{buffer.name}' that the kernel wrote, and no fence of its proxy is between"
+    cta = batch.coordinates[int(batch.row_cta[c.rows[row]])]
+    details = (
+        f"read by {run.reporter.who(cta, int(batch.row_warp[c.rows[row]]))}",
+        f"written at {run.reporter.place(run.sites[site])}",
+    )
+    run.reporter.hazard(HazardKind.MISSING_PROXY_FENCE, what, ins, details, _FIX)
+
+
+def _epochs(run: Any, address: int) -> tuple[Any, Array] | None:
+    """(shadow, epochs of the last writes) of a map in global memory that the kernel may write."""
+    buffer = run.memory.find(address)
+    if buffer is None or buffer.shadow is None or not buffer.writable:
+        return None
+    buffer.shadow.fit(16)
+    first = (address - buffer.address) // buffer.shadow.granule
+    return buffer.shadow, buffer.shadow.w[first : first + MAP_BYTES // buffer.shadow.granule].copy()
