@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
+import threading
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -219,6 +220,16 @@ class InterpreterImage:
         space.copy_back()
 
 
+class _Thread(threading.local):
+    """What the launches of a thread hand on from one to the next: they follow one another as in a stream."""
+
+    def __init__(self) -> None:
+        self.launches = interpreter.Launches()
+
+
+_thread = _Thread()
+
+
 def _run(
     ptx: str,
     entry: str,
@@ -244,6 +255,8 @@ def _run(
             names=kernel.names if kernel else ReportNames(),
             lines=dict(kernel.lines) if kernel else {},
             kernel_name=kernel.name if kernel else entry,
+            launches=_thread.launches,
+            overlaps=attributes.programmatic_dependent_launch,
         )
     if report.output:  # what the kernel printed
         print(report.output, end="", flush=True)

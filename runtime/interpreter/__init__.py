@@ -12,6 +12,7 @@ from kernel_dsl.interpret_params import InterpretParams
 
 from .checks.hazards import HazardError, HazardWarning, RunReport
 from .checks.kinds import HazardKind
+from .checks.launches import Launches
 from .machine.builders import families as families  # fills the table that the machine builds from
 from .machine.launch import run_module
 from .machine.memory import Buffer, GlobalMemory
@@ -28,6 +29,7 @@ __all__ = [
     "HazardKind",
     "HazardWarning",
     "InterpretParams",
+    "Launches",
     "Module",
     "PtxError",
     "RunReport",
@@ -52,16 +54,20 @@ def run(
     names: ReportNames | None = None,
     lines: Mapping[int, SourceLine] | None = None,
     kernel_name: str = "",
+    launches: Launches | None = None,
+    overlaps: bool = False,
 ) -> RunReport:
     """Run an entry to its end.
 
     `params`: the raw bytes of each parameter in order; a pointer is 8 little-endian bytes of an address that
     `memory.allocate` gave, a tensor map the 128 bytes of `encode_tensor_map`. `grid` counts blocks. `lines` maps PTX
-    line numbers to the author's lines. Raises `PtxError` for PTX that an assembler would refuse, `HazardError` for
+    line numbers to the author's lines. `launches` is what launches of a stream hand on (`Launches`); with `overlaps`, this
+    one need not wait for the end of the one before (programmatic dependent launch), until it executes
+    `griddepcontrol.wait`. Raises `PtxError` for PTX that an assembler would refuse, `HazardError` for
     what is wrong with the kernel, ValueError for a launch that the device would refuse.
     """
     return run_module(
         module, entry, params, grid=grid, block=block, cluster=cluster, dynamic_smem=dynamic_smem,
         memory=memory, target=target, config=params_cfg or InterpretParams(), names=names,
-        lines=lines, kernel_name=kernel_name,
+        lines=lines, kernel_name=kernel_name, launches=launches, overlaps=overlaps,
     )  # fmt: skip

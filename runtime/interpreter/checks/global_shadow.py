@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from . import launches
 from .clocks import ASYNC_GLOBAL, GENERIC
 from .kinds import HazardKind
 from .shadow import AGENT, ATOMIC, CLOCK, Access, Shadow, agent_of, generic_access
@@ -39,16 +40,21 @@ class GlobalShadow(Shadow):
         self.r2: Array = np.zeros(0, np.int64)
         self.r2i: Array = np.zeros(0, np.int32)
         self.by_cache: Array | None = None  # sites + 1 of ld.global.nc of each granule, made when there is one
+        self.was_read: Array | None = None  # sites + 1 of reads of each granule, for the launches that follow
         # How far the strong accesses of each granule reached, where some of the program's reach less than the GPU.
         self.reach: dict[str, Array] = {}
 
     def _made(self, n: int) -> None:
         self.r2, self.r2i = np.zeros(n, np.int64), np.zeros(n, np.int32)
+        if self.run.program.triggers:
+            self.was_read = np.zeros(n, np.int32)
 
     def _refined(self, times: int) -> None:
         self.r2, self.r2i = np.repeat(self.r2, times), np.repeat(self.r2i, times)
         if self.by_cache is not None:
             self.by_cache = np.repeat(self.by_cache, times)
+        if self.was_read is not None:
+            self.was_read = np.repeat(self.was_read, times)
         self.reach = {name: np.repeat(reach, times) for name, reach in self.reach.items()}
 
     # --- the read-only cache -----------------------------------------------------------------------
@@ -81,6 +87,8 @@ class GlobalShadow(Shadow):
     def on_read(self, a: Access, g: Array, rows: Array) -> None:
         if self.run.program.narrow:
             self._check_scope(a, g, rows, "w", False)
+        if self.run.overlap.at_start:
+            launches.check(self, a, g, rows, False)
         super().on_read(a, g, rows)
         if a.proxy:
             self._check_proxy(a, g, rows, False)
@@ -96,6 +104,8 @@ class GlobalShadow(Shadow):
             self._check_scope(a, g, rows, "r", True)
         if a.proxy:
             self._check_proxy(a, g, rows, True)
+        if self.run.overlap.at_start:
+            launches.check(self, a, g, rows, True)
         super().on_write(a, g, rows)
         if self.run.program.narrow:
             self._reached("w")[g] = a.reach
@@ -176,6 +186,8 @@ class GlobalShadow(Shadow):
         self.run.reporter.defer(HazardKind.UNINITIALISED, what, a.ins, (self.who(a, row),))
 
     def note_read(self, a: Access, g: Array, rows: Array) -> None:
+        if self.was_read is not None:
+            self.was_read[g] = a.site + 1
         if not self.buffer.writable:
             return
         prev = self.r[g]

@@ -13,6 +13,7 @@ class HazardKind(StrEnum, metaclass=Choices):
     RACE_SHARED = "race_shared"  # two warps, one writing, unordered, in shared memory
     RACE_GLOBAL = "race_global"  # two warps of one block, in global memory
     RACE_BLOCKS = "race_blocks"  # two blocks
+    RACE_LAUNCHES = "race_launches"  # two launches of which the second need not wait for the first to end
     EQUAL_VALUE_RACE = "equal_value_race"  # two unordered writes of one value, by two warps, blocks or proxies
     READ_BEFORE_WAIT = "read_before_wait"  # the result of an async copy read before its completion was waited for
     MISSING_PROXY_FENCE = "missing_proxy_fence"  # an ordinary write, then an async-proxy access, with no fence

@@ -18,6 +18,7 @@ from ..checks.deadlock import stuck
 from ..checks.global_shadow import GlobalShadow, prepare_buffers, report_unwritten
 from ..checks.hazards import Reporter, RunReport
 from ..checks.kinds import HazardKind
+from ..checks.launches import Launches
 from ..checks.livelock import Watch, livelock
 from ..checks.shared_shadow import SharedShadow
 from ..checks.sync import SyncMemory
@@ -50,7 +51,10 @@ class Run:
         self, program: Program, params: list[bytes], grid: Dims, block: Dims, cluster: Dims,
         dynamic_smem: int, memory: GlobalMemory, target: str, config: InterpretParams,
         names: ReportNames | None, lines: Mapping[int, SourceLine] | None, kernel_name: str,
+        launches: Launches | None, overlaps: bool,
     ) -> None:  # fmt: skip
+        self.launches = launches or Launches()
+        self.overlap = self.launches.begin(overlaps)
         self.program = program
         self.grid: Dims = grid
         self.block: Dims = block
@@ -206,6 +210,7 @@ class Run:
                 self._prepare()
                 self._loop()
                 self._finish()
+                self.launches.end(self.overlap, self)
         finally:
             for address in (*addresses, *([self._workspace] if self._workspace else [])):
                 self.memory.free(address)
@@ -462,6 +467,7 @@ def run_module(
     module: Module, entry: str, params: list[bytes], *, grid: Dims, block: Dims, cluster: Dims,
     dynamic_smem: int, memory: GlobalMemory, target: str, config: InterpretParams,
     names: ReportNames | None, lines: Mapping[int, SourceLine] | None, kernel_name: str,
+    launches: Launches | None = None, overlaps: bool = False,
 ) -> RunReport:  # fmt: skip
     """Compile `entry` (once for a module) and run it."""
     check_target(module, target)
@@ -478,6 +484,6 @@ def run_module(
         cluster = x, y, z
     run = Run(
         program, params, grid, block, cluster, dynamic_smem, memory, target, config, names, lines,
-        kernel_name,
+        kernel_name, launches, overlaps,
     )  # fmt: skip
     return run.run()

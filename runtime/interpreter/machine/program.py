@@ -118,6 +118,7 @@ class Program:
         self.narrow = any(_is_narrow(ins.opcode) for ins in code)
         # whether copies access global memory, or tensor maps there, through proxies of their own
         self.other_proxies = any("bulk" in ins.opcode or ins.opcode[0] == "tensormap" for ins in code)
+        self.triggers = any(ins.opcode == ("griddepcontrol", "launch_dependents") for ins in code)
         self.shared_granule = min(map(_width, code), default=16)
 
     @property

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ...checks import launches
 from ...checks.kinds import HazardKind
 from ...ptx.module import TYPE_BYTES, Imm, Instruction, Reg, Sym, Vec
 from ..compiler import Compiler
@@ -64,8 +65,15 @@ def build_getctarank(k: Compiler, ins: Instruction) -> Op:
 
 @builds("griddepcontrol")
 def build_griddepcontrol(k: Compiler, ins: Instruction) -> Op:
-    """griddepcontrol.launch_dependents and .wait: launches run one after the other here, so nothing is waited for."""
-    return lambda c: True
+    """griddepcontrol.launch_dependents and .wait: launches run one after the other here, so nothing is waited for, and
+    what on a GPU would overlap is checked (`checks/launches.py`)."""
+    tell = launches.passed_wait if k.form["action"] == "wait" else launches.triggered
+
+    def run(c: Group) -> bool:
+        tell(c)
+        return True
+
+    return run
 
 
 @builds("st.async")

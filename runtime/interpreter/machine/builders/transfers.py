@@ -288,7 +288,8 @@ def note_tile(
     shadow = buffer.shadow
     if shadow is None or tile.box.empty:
         return True
-    if not write and not buffer.writable and buffer.initialised:
+    alone = not i.run.program.triggers and not i.run.overlap.at_start
+    if not write and not buffer.writable and buffer.initialised and alone:
         return True
     g = tile.granules(shadow)
     same = None if data is None else lambda: tile.unchanged(data(), shadow.granule)
