@@ -119,7 +119,7 @@ def test_lanes_of_one_instruction_may_write_one_value() -> None:
 def test_any_kind_is_ignored_and_others_are_errors() -> None:
     race = SHARED.replace("setp.eq.u32 p1, r2, 0", "setp.ge.u32 p1, r2, 0").replace("mov.u32 r3, 7", "mov.u32 r3, r2")
     launch(kernel(PTR, REGISTERS + race), "k", zeros(), block=64, ignore=(K.RACE_SHARED,))
-    with pytest.raises(BadArgument, match="race_shared, race_global, race_blocks, equal_value_race"):
+    with pytest.raises(BadArgument, match="race_shared, race_global, race_blocks, race_launches, equal_value_race"):
         kd.InterpretParams(ignore=("races",))
     assert kd.InterpretParams(ignore=["race_shared"]) == kd.InterpretParams(ignore=("race_shared",))
 

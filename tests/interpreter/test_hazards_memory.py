@@ -200,14 +200,14 @@ CASES = [
     swap(
         "uninitialised shared",
         K.UNINITIALISED,
-        SHARED + " st.shared.u32 [r3], r1; ld.shared.u32 r5, [r3]; ret;",
+        SHARED + " st.shared.u32 [r3], r1; ld.shared.u32 r5, [r3]; st.shared.u32 [r3], r5; ret;",
         " st.shared.u32 [r3], r1;",
     ),
     swap("uninitialised local", K.UNINITIALISED, LOCAL, "st.local.u32 [d1], r1;"),
     swap(
         "uninitialised output",
         K.UNINITIALISED,
-        PTR + " st.global.u32 [d3], r1; ld.global.u32 r2, [d3]; ret;",
+        PTR + " st.global.u32 [d3], r1; ld.global.u32 r2, [d3]; st.global.u32 [d3], r2; ret;",
         "st.global.u32 [d3], r1;",
         params=A,
         args=ints(64),

@@ -94,6 +94,44 @@ def test_local_memory_that_nobody_wrote_is_reported_where_it_decides(use: str) -
     check(Planted(use, K.UNINITIALISED, bad, good, params=PTR, args=zeros(), mentions=("local memory",)))
 
 
+# The same of shared memory, and of an output: `d4` is the lane's word of it.
+WHERE = {
+    "shared": (".shared .align 4 .b32 s[64]; mov.u64 d4, s; add.s64 d4, d4, d2;", "'s'"),
+    "global": (" add.s64 d4, d3, 1024;", "'a0'["),
+}
+
+
+@pytest.mark.parametrize("use", POISON)
+@pytest.mark.parametrize("space", WHERE)
+def test_memory_that_nobody_wrote_is_reported_where_it_decides(space: str, use: str) -> None:
+    start, name = WHERE[space]
+    both = SPECULATED.replace(".local .align 8 .b8 l[16]; mov.u64 d4, l;", "").replace(" mov.u32 r9, 3;", start + " mov.u32 r9, 3;")
+    bad, good = (both.replace(".local.u32", f".{space}.u32") + body for body in POISON[use])
+    options, mentions = {"block": 32, "outputs": (0,)}, (name, "before anything was written")
+    check(Planted(use, K.UNINITIALISED, bad, good, params=PTR, args=zeros(), options=options, mentions=mentions))
+
+
+VECTOR = """ ld.param.u64 d1, [a]; mul.wide.u32 d2, r1, 16; add.s64 d3, d1, d2; mov.u32 r2, 1;
+ st.global.u32 [d3], r2; st.global.u32 [d3+8], r2; st.global.u32 [d3+12], r2;
+ ld.global.v4.u32 {r3, r4, r5, r6}, [d3]; add.u32 r7, r3, r5; add.u32 r4, r4, r4; st.global.u32 [d3+2048], r7; ret;"""
+RING = """.shared .align 4 .b32 s[64]; ld.param.u64 d1, [a]; mul.wide.u32 d2, r1, 4; add.s64 d3, d1, d2; mov.u32 r2, s; shl.b32 r3, r1, 2;
+ add.u32 r3, r3, r2; mov.u32 r4, 0;
+L: ld.shared.u32 r5, [r3]; setp.eq.u32 p1, r4, 0; selp.b32 r5, r4, r5, p1; add.u32 r5, r5, 1; st.shared.u32 [r3], r5;
+ add.u32 r4, r4, 1; setp.lt.u32 p2, r4, 3; @p2 bra L; ret;"""
+DECIDES = [
+    swap("one element of a vector", K.UNINITIALISED, VECTOR, "add.u32 r7, r3, r5", "add.u32 r7, r3, r4", params=PTR, args=zeros(),
+        options={"block": 32, "outputs": (0,)}),
+    swap("the first turn of a loop", K.UNINITIALISED, RING, "setp.eq.u32 p1, r4, 0", "setp.eq.u32 p1, r4, 9", params=PTR, args=zeros(),
+        options={"block": 32}),
+    swap("a word that a copy of shared memory brings", K.UNINITIALISED, STORES, "st.shared.u32 [r4+256], r5;", params=PTR, args=zeros()),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", DECIDES, ids=[c.name for c in DECIDES])
+def test_planted_poison(case: Planted) -> None:
+    check(case)
+
+
 CASES = [
     swap("atomic of a block's scope, two blocks", K.RACE_BLOCKS, COUNT, ".gpu", ".cta", params=PTR, args=zeros(), options=TWO_BLOCKS),
     swap("reduction of a cluster's scope", K.RACE_BLOCKS, REDUCE, ".gpu", ".cluster", params=PTR, args=zeros(), options=TWO_BLOCKS),

@@ -174,16 +174,8 @@ class GlobalShadow(Shadow):
         return team
 
     def check_initialised(self, a: Access, g: Array, rows: Array, w: Array | None = None) -> None:
-        if self.buffer.initialised:
-            return
-        w = self.w[g] if w is None else w
-        if w.all():
-            return
-        where = tuple(int(i[0]) for i in np.nonzero(w == 0))
-        row = int(np.broadcast_to(rows, g.shape)[where])
-        name = self.name(a, row, int(g[where]))
-        what = f"{name} is read before anything was written to it"
-        self.run.reporter.defer(HazardKind.UNINITIALISED, what, a.ins, (self.who(a, row),))
+        if not self.buffer.initialised:
+            super().check_initialised(a, g, rows, w)
 
     def note_read(self, a: Access, g: Array, rows: Array) -> None:
         if self.was_read is not None:

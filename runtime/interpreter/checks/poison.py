@@ -1,31 +1,57 @@
-"""Local memory that was never written, followed through registers to where it decides something.
+"""Memory that was never written, followed through registers to where it decides something.
 
 Compilers turn branches into selects: they load a word whether or not it was written, and throw it away where it was not.
-So a load is silent. What it brings is poison, arithmetic and moves hand it on, a select takes what it chooses, and it is
-reported by what stores it, branches on it, uses it as an address, or gives it to other lanes.
+So a load is silent, of local, shared and global memory alike (what it brings is undefined, PTX ISA 5.1.8 and 8.7, and
+harms nobody before it is used). What it brings is poison, arithmetic and moves hand it on, a select takes what it
+chooses, and it is reported by what stores it, branches on it, uses it as an address or a guard, or gives it to other lanes.
+
+Only while some register of a function holds poison are its other instructions run with this in view (`Seg.wary`).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..isa.liveness import used
-from ..ptx.module import Instruction, Reg
+from ..machine.group import Group
+from ..machine.program import Op
+from ..ptx.module import Instruction, Reg, Vec
 from .kinds import HazardKind
-
-if TYPE_CHECKING:
-    from ..machine.group import Group
-    from ..machine.program import Op
 
 Array = npt.NDArray[Any]
 Poison = dict[int, Array]  # register -> (warps, 32), which lanes hold poison
+LOADS = ("ld", "ldu")
+_LOCAL = "local memory is read before it was written"
 
 
 def _registers(bits: int) -> list[int]:
     return [i for i in range(bits.bit_length()) if bits >> i & 1]
+
+
+def following(op: Op, ins: Instruction) -> Op:
+    """A load, `op` with its guard, that marks what it brings from memory that nobody wrote."""
+    first = ins.operands[0]
+    items = first.items if isinstance(first, Vec) else (first,)
+    dests = [o.index if isinstance(o, Reg) else -1 for o in items]
+    guard = ins.guard
+
+    def run(c: Group) -> Any:
+        result = op(c)
+        frame = c.frame
+        fresh = frame.fresh
+        if fresh is None:
+            return result
+        frame.fresh = None
+        active = _executing(c, guard)
+        for i, register in enumerate(dests):
+            if register >= 0:
+                _mark(c, register, active, fresh if fresh.ndim == 2 else fresh[..., i], frame.origin)
+        return result
+
+    return run
 
 
 def poisoned(op: Op, ins: Instruction, pure: bool) -> Op:
@@ -33,12 +59,12 @@ def poisoned(op: Op, ins: Instruction, pure: bool) -> Op:
     read_bits, write_bits = used(ins)
     reads, writes = _registers(read_bits), _registers(write_bits)
     select = ins.operands[1:4] if ins.opcode[0] == "selp" else ()
-    loads = ins.opcode[0] in ("ld", "ldu")
+    loads = ins.opcode[0] in LOADS
     guard = ins.guard
 
     def run(c: Group) -> Any:
         poison = c.frame.poison
-        if not poison and not loads:
+        if not poison:
             return op(c)
         active = _executing(c, guard)
         if guard is not None:
@@ -50,11 +76,14 @@ def poisoned(op: Op, ins: Instruction, pure: bool) -> Op:
         else:
             _check(c, ins, poison, reads, active)
             bad = None
-        c.frame.fresh = None
+        origin = next((c.frame.origins[r] for r in reads if r in poison), _LOCAL)
+        if loads:  # before `op`, which marks them anew
+            for register in writes:
+                _mark(c, register, active, None, origin)
+            return op(c)
         result = op(c)
-        fresh = c.frame.fresh if loads else bad
         for register in writes:
-            _mark(c, poison, register, active, fresh)
+            _mark(c, register, active, bad, origin)
         return result
 
     return run
@@ -83,35 +112,46 @@ def _chosen(c: Group, poison: Poison, operands: tuple[Any, ...]) -> Array:
     return bad | poison[which][c.select] if which in poison else bad
 
 
-def _mark(c: Group, poison: Poison, register: int, active: Array, fresh: Array | None) -> None:
+def fresh(c: Group, lanes: Array, origin: str = _LOCAL) -> None:
+    """A load brings what nobody wrote to `lanes`, (rows, 32) or of a vector (rows, 32, elements)."""
+    held = c.frame.fresh
+    if held is not None:
+        lanes = (lanes if lanes.ndim == 2 else lanes.any(axis=2)) | (held if held.ndim == 2 else held.any(axis=2))
+    c.frame.fresh, c.frame.origin = lanes, origin
+
+
+def _mark(c: Group, register: int, active: Array, lanes: Array | None, origin: str) -> None:
+    poison = c.frame.poison
     held = poison.get(register)
     if held is None:
-        if fresh is None or not (fresh & active).any():
+        if lanes is None or not (lanes & active).any():
             return
         held = poison[register] = np.zeros((c.batch.warps, 32), np.bool_)
-    held[c.select] = np.where(active, False if fresh is None else fresh, held[c.select])
+    held[c.select] = np.where(active, False if lanes is None else lanes, held[c.select])
+    if lanes is not None and lanes.any():
+        c.frame.origins[register] = origin
     if not held.any():
         del poison[register]
 
 
 def _check(c: Group, ins: Instruction, poison: Poison, registers: list[int], active: Array | None) -> None:
-    bad = _union(c, poison, registers)
-    if bad is None:
-        return
-    bad = bad & (c.active if active is None else active)
-    if bad.any():
-        report(c, ins, bad)
+    for register in registers:
+        if register not in poison:
+            continue
+        bad = poison[register][c.select] & (c.active if active is None else active)
+        if bad.any():
+            report(c, ins, bad, c.frame.origins[register])
+            return
 
 
-def report(c: Group, ins: Instruction | None, bad: Array) -> None:
-    """A value from local memory that nobody wrote decides something."""
+def report(c: Group, ins: Instruction | None, bad: Array, origin: str) -> None:
+    """A value from memory that nobody wrote decides something: unless the missing write comes later, and is a race."""
     _, _, who = c.batch.run.reporter.group(c, bad)
-    what = "a value from local memory that was read before it was written is used"
-    c.batch.run.reporter.hazard(HazardKind.UNINITIALISED, what, ins, (who,))
+    c.batch.run.reporter.defer(HazardKind.UNINITIALISED, f"{origin}, and the value is used", ins, (who,))
 
 
 def check_branch(c: Group, predicate: int, ins: Instruction | None) -> None:
     """A branch on poison."""
     held = c.frame.poison.get(predicate)
     if held is not None and (held[c.select] & c.active).any():
-        report(c, ins, held[c.select] & c.active)
+        report(c, ins, held[c.select] & c.active, c.frame.origins[predicate])

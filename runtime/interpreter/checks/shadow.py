@@ -12,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..ptx.module import Instruction
+from .kinds import HazardKind
+from .poison import LOADS, fresh
 from .wording import Side, conflict
 
 if TYPE_CHECKING:
@@ -42,6 +44,7 @@ class Access:
         "clock",
         "ins",
         "known",
+        "loaded",
         "proxy",
         "queue",
         "reach",
@@ -67,7 +70,8 @@ class Access:
         self.site: int = c.batch.run.site(ins)
         self.same: Any = None
         self.clash: Any = None
-        self.reach: int = 0  # of a strong access: 2 its block, 1 its cluster, 0 further
+        self.loaded: Any = None  # of an ordinary load: granules (rows, 32) or (rows, 32, k), mask, elements
+        self.reach = 0  # of a strong access: 2 its block, 1 its cluster, 0 further
 
 
 def generic_access(c: Group, ins: Instruction, strong: bool) -> Access:
@@ -133,10 +137,13 @@ class Shadow:
         self, c: Group, index: Array, size: int, count: int, mask: Array | None, ins: Instruction,
         form: Any,
     ) -> None:  # fmt: skip
-        g, rows = self.select(self.granules(index, size, count), mask)
+        granules = self.granules(index, size, count)
+        g, rows = self.select(granules, mask)
         if g.size:
             access = generic_access(c, ins, form.strong)
             access.reach = getattr(form, "reach", 0)
+            if ins.opcode[0] in LOADS:
+                access.loaded = granules, mask, count
             self.on_read(access, g, rows)
 
     def write(
@@ -253,7 +260,28 @@ class Shadow:
         return a.known[row, 0, agent] >= clock
 
     def check_initialised(self, a: Access, g: Array, rows: Array, w: Array | None = None) -> None:
-        """Report granules that nobody wrote."""
+        """Report granules that nobody wrote; what a load brings from them is poison."""
+        w = self.w[g] if w is None else w
+        if w.all():
+            return
+        where = tuple(int(i[0]) for i in np.nonzero(w == 0))
+        row = int(np.broadcast_to(rows, g.shape)[where])
+        what = f"{self.name(a, row, int(g[where]))} is read before anything was written to it"
+        if a.loaded is None:
+            a.c.batch.run.reporter.defer(HazardKind.UNINITIALISED, what, a.ins, (self.who(a, row),))
+            return
+        granules, mask, count = a.loaded
+        bad = self.w[granules] == 0
+        if bad.ndim == 3:
+            bad = bad.reshape(*bad.shape[:2], count if bad.shape[2] % count == 0 else 1, -1).any(axis=3)
+            bad = bad if bad.shape[2] == count > 1 else bad.any(axis=2)
+        if mask is not None:
+            bad &= mask if bad.ndim == 2 else mask[..., None]
+        fresh(a.c, bad, what)
+
+    def who(self, a: Access, row: int) -> str:
+        """Who accesses, in words."""
+        raise AssertionError("each shadow names its own agents")
 
     def check_readers(self, a: Access, g: Array, rows: Array, r: Array) -> None:
         bad = self._unordered(a, r, rows)

@@ -39,16 +39,6 @@ class SharedShadow(Shadow):
             for queue in reads:
                 reads[queue] = np.repeat(reads[queue], times)
 
-    def check_initialised(self, a: Access, g: Array, rows: Array, w: Array | None = None) -> None:
-        w = self.w[g] if w is None else w
-        if w.all():
-            return
-        where = tuple(int(i[0]) for i in np.nonzero(w == 0))
-        row = int(np.broadcast_to(rows, g.shape)[where])
-        name = self.name(a, row, int(g[where]))
-        what = f"{name} is read before anything was written to it"
-        self.batch.run.reporter.defer(HazardKind.UNINITIALISED, what, a.ins, (self.who(a, row),))
-
     def note_read(self, a: Access, g: Array, rows: Array) -> None:
         agent = a.agent[rows]
         if int(a.agent[0]) >= len(self.table):

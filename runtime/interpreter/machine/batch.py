@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..checks.kinds import HazardKind
+from ..checks.poison import poisoned
 from .barriers import Barriers
 from .control import split_branch, split_table
 from .frame import Frame
@@ -18,6 +19,7 @@ from .spaces import LocalSpace, OwnShared, SharedSpace
 
 if TYPE_CHECKING:
     from .launch import Run
+    from .program import Op, Seg
 
 Array = npt.NDArray[Any]
 Key = tuple[Stack, str, int]
@@ -178,13 +180,17 @@ class Batch:
                 run.out_of_steps(g, seg)
             if seg.touches and run.detect and self.wgmma.flight:
                 self.wgmma.check_touched(g, seg.reads, seg.writes, seg.code)
+            poison = g.frame.poison
             sync = seg.sync
             if sync is not None:
-                if not sync(g):
+                if not (careful(seg)[0] if poison else sync)(g):
                     return
                 g.why = None
-            for op in seg.ops:
-                op(g)
+            if poison or seg.loads:
+                run_careful(g, seg, poison)
+            else:
+                for op in seg.ops:
+                    op(g)
             if seg.writes and run.detect:
                 self.wgmma.wrote(g, seg.writes & ~seg.moves, seg.moves)
             kind = seg.kind
@@ -249,3 +255,24 @@ class Batch:
             if "clock" not in name and "globaltimer" not in name:
                 self._special[name] = found
         return found
+
+
+def careful(seg: Seg) -> list[Op]:
+    """The instructions of a segment as they follow poison, the one that synchronises first."""
+    if not seg.wary:
+        seg.wary = [poisoned(*source) for source in seg.sources]
+    return seg.wary
+
+
+def run_careful(g: Group, seg: Seg, poison: dict[int, Array]) -> None:
+    """Run a segment's instructions; from the first on that leaves poison, so that they follow it."""
+    done = 0
+    if not poison:
+        for op in seg.ops:
+            op(g)
+            done += 1
+            if poison:
+                break
+    if poison:
+        for op in careful(seg)[done + (seg.sync is not None) :]:
+            op(g)

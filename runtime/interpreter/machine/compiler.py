@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..checks.poison import poisoned
+from ..checks.poison import LOADS, following, poisoned
 from ..isa.cfg import build_segments
 from ..isa.instructions import BadForm, Form, form_of
 from ..isa.liveness import mentioned_once, used
@@ -55,7 +55,6 @@ class Compiler:
         self.carry: Reg = self._carry()
         self.ins: Instruction | None = None
         self._form: Form | None = None
-        self._has_local = bool(code.local_bytes)
         self._once: int | None = None
 
     def _carry(self) -> Reg:
@@ -81,9 +80,14 @@ class Compiler:
             seg = Seg(index, source)
             if source.sync is not None:
                 seg.sync = self.instruction(source.sync, guarded=False)
-            seg.ops = [self.instruction(ins, guarded=True) for ins in source.code]
+                seg.sources.append(self._source(seg.sync, source.sync, guarded=False))
+            for ins in source.code:
+                seg.ops.append(self.instruction(ins, guarded=True))
+                seg.sources.append(self._source(seg.ops[-1], ins, guarded=True))
+            seg.loads = any(ins.opcode[0] in LOADS for ins in source.code)
             if source.end is not None and source.kind in ("call", "table"):
-                self.code.call[index] = self.instruction(source.end, guarded=False)
+                end = self.instruction(source.end, guarded=False)
+                self.code.call[index] = poisoned(*self._source(end, source.end, guarded=False))
             self.code.segments.append(seg)
         self._mark_wgmma_registers()
 
@@ -124,10 +128,14 @@ class Compiler:
             raise PtxError(self._why(error, ins), ins.line, ins.column) from error
         if guarded and ins.guard is not None:
             op = guard(op, ins.guard[0].index, ins.guard[1])
-        if not self._has_local:
+        if ins.opcode[0] not in LOADS or not ins.operands:
             return op
+        return following(op, ins if guarded else replace(ins, guard=None))
+
+    def _source(self, op: Op, ins: Instruction, guarded: bool) -> tuple[Op, Instruction, bool]:
+        """What `poisoned` takes of the instruction that was compiled last."""
         whole = ins if guarded else replace(ins, guard=None)  # else a branch around it looks at the guard
-        return poisoned(op, whole, self._form is None or ins.opcode[0] == "mov")
+        return op, whole, self._form is None or ins.opcode[0] == "mov"
 
     def _check_roles(self, form: Form, ins: Instruction) -> None:
         """Operands against their roles; the types of those that builders read are checked as they do."""

@@ -61,8 +61,10 @@ class Frame:
         self._views: dict[tuple[int, int, int], _Views] = {}
         self.blocks: dict[tuple[int, int], Array] = {}
         self.poison: dict[int, Array] = {}  # see `checks/poison.py`
+        self.origins: dict[int, str] = {}  # of registers that hold it, where it came from
         self.fresh: Array | None = None  # lanes whose load has just read what was never written
-        self.local_base: int = batch.local.reserve(code.local_bytes, code.local_align)
+        self.origin = ""
+        self.local_base = batch.local.reserve(code.local_bytes, code.local_align)
 
     def base(self, slot: int) -> Array:
         """A register of all warps, (warps, 32) or (warps, 32, 2) for .b128. What it starts as is not defined."""

@@ -40,8 +40,8 @@ class Seg:
     """A compiled segment: `sync` runs first and may refuse to go on, then `ops`; `kind` says how it ends."""
 
     __slots__ = (
-        "code", "cost", "end", "guard", "index", "kind", "moves", "next", "ops", "reads", "sync", "sync_ins",
-        "targets", "touches", "writes",
+        "code", "cost", "end", "guard", "index", "kind", "loads", "moves", "next", "ops", "reads", "sources",
+        "sync", "sync_ins", "targets", "touches", "wary", "writes",
     )  # fmt: skip
 
     def __init__(self, index: int, source: Segment) -> None:
@@ -53,8 +53,12 @@ class Seg:
         self.sync_ins: Instruction | None = source.sync
         self.sync: Op | None = None
         self.ops: list[Op] = []
-        self.guard: tuple[int, bool] | None = (source.guard[0].index, source.guard[1]) if source.guard else None
-        self.cost: int = len(source.code) + 1
+        # The same, `sync` first, that follow poison (`checks/poison.py`), and what they are made of.
+        self.wary: list[Op] = []
+        self.sources: list[tuple[Op, Instruction, bool]] = []
+        self.loads = False
+        self.guard = (source.guard[0].index, source.guard[1]) if source.guard else None
+        self.cost = len(source.code) + 1
         # Registers that some wgmma uses and this segment reads or writes, as bit sets.
         self.code: list[Instruction] = [*([source.sync] if source.sync else []), *source.code]
         self.reads: int = 0

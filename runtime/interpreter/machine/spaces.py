@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..checks.kinds import HazardKind
+from ..checks.poison import LOADS, fresh
 from ..ptx.module import Instruction
 from .memory import (
     LOCAL_WINDOW,
@@ -262,8 +263,8 @@ class LocalSpace:
             bad = first_bad(c, words[at + i] != full, mask)
             if bad is None:
                 continue
-            if ins.opcode[0] in ("ld", "ldu") and c.frame.code.local_bytes:
-                c.frame.fresh = bad if c.frame.fresh is None else c.frame.fresh | bad
+            if ins.opcode[0] in LOADS:
+                fresh(c, bad)
                 continue
             _, _, who = self.batch.run.reporter.group(c, bad)
             what = "local memory is read before it was written"

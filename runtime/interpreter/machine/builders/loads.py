@@ -170,8 +170,7 @@ def build_load(k: Compiler, ins: Instruction) -> Op:
                 if some is None:
                     part.shadow.read(c, part.index, size, count, part.mask, ins, form)
                 else:
-                    for i in some:
-                        part.shadow.read(c, part.index + i, size, 1, part.mask, ins, form)
+                    read_some(c, part, some, size, count, ins, form)
                 if strong:
                     c.batch.run.sync.access(c, part, size, form, True, False)
         if len(parts) == 1:
@@ -208,6 +207,18 @@ def _load_wide(k: Compiler, form: MemoryForm, regs: list[Reg | None], source: Op
         return True
 
     return load
+
+
+def read_some(c: Group, part: Part, some: list[int], size: int, count: int, ins: Instruction, form: Any) -> None:
+    """Tell shadow memory of the elements `some` of a vector load; what each brings of what nobody wrote is kept apart."""
+    unwritten: Array | None = None
+    for i in some:
+        part.shadow.read(c, part.index + i, size, 1, part.mask, ins, form)
+        if c.frame.fresh is not None:
+            unwritten = np.zeros((c.n, 32, count), np.bool_) if unwritten is None else unwritten
+            unwritten[..., i], c.frame.fresh = c.frame.fresh, None
+    if unwritten is not None:
+        c.frame.fresh = unwritten
 
 
 def combine(parts: list[Part], count: int, c: Group) -> Array:
