@@ -201,6 +201,12 @@ class Barriers:
     def cluster_wait(self, c: Group, ins: Instruction, pc: int) -> Group | None:
         """The warps of `c` whose barrier phase is complete, at `pc`; the others are made to wait."""
         team = self.batch.row_team[c.rows]
+        if not self.warp_arrived[c.rows].all():
+            bad = np.broadcast_to(~self.warp_arrived[c.rows][:, None], (c.n, 32)) & c.active
+            _, _, who = self.batch.run.reporter.group(c, bad)
+            what = "barrier.cluster.wait with no barrier.cluster.arrive before it"
+            self.batch.run.reporter.hazard(HazardKind.BARRIER_COUNT, what, ins, (who,))
+            return c.at(pc)
         ready = self.cluster_phase[team] > self.warp_phase[c.rows]
         if not ready.all():
             held = c.subset(pc, ~ready)

@@ -58,6 +58,7 @@ class Batch:
         self.polling: list[Group] = []
         self.barriers: Barriers = Barriers(self)
         self.clocks: Any = None
+        self.peers: Any = None  # of clusters, where hazards are looked for
         self.engine: Any = None
         self.wgmma: Any = None
         self._special: dict[str, Array] = {}

@@ -96,6 +96,8 @@ class Engine:
             return
         if batch.clocks is not None:
             self._unawaited(batch.clocks)
+        if batch.peers is not None:
+            batch.peers.at_exit()
         for offset, m in batch.mbarriers.at.items():
             bad = m.valid & (m.bytes != 0)
             if bad.any():

@@ -20,6 +20,7 @@ from ..checks.hazards import Reporter, RunReport
 from ..checks.kinds import HazardKind
 from ..checks.launches import Launches
 from ..checks.livelock import Watch, livelock
+from ..checks.peers import Peers
 from ..checks.shared_shadow import SharedShadow
 from ..checks.sync import SyncMemory
 from ..checks.tensor_proxy import MapProxy
@@ -225,6 +226,8 @@ class Run:
         """Give a new batch its clocks and shadow memory."""
         if self.detect:
             batch.clocks = Clocks(batch)
+            if batch.cluster > 1:
+                batch.peers = Peers(batch)
             batch.shared.shadow = SharedShadow(batch)
         batch.engine = Engine(batch)
         batch.wgmma = WgmmaUnit(batch)
@@ -393,35 +396,6 @@ class Run:
         self.progress += 1
         if g.batch.cluster > 1:
             g.batch.barriers.cluster_settle()
-
-    def check_peers(self, c: Group, cta: Array, mask: Array | None, ins: Any) -> None:
-        """Accesses to peers' shared memory: those blocks must not have exited."""
-        if not self.detect:
-            return
-        batch = c.batch
-        cta = np.broadcast_to(cta, (c.n, 32))
-        other: Array = cta != c.cta[:, None]
-        if mask is not None:
-            other = other & mask
-        if not other.any():
-            return
-        alive: Array = np.any(batch.live.reshape(batch.per_block, batch.blocks, 32), axis=(0, 2))
-        gone: Array = other & ~alive[cta]
-        early: Array = other & ~self.peers_run(batch, c.rows)[:, None]
-        if not gone.any() and not early.any():
-            return
-        row, lane, who = self.reporter.group(c, gone if gone.any() else early)
-        x, y, z = (int(v) for v in batch.coordinates[int(cta[row, lane])])
-        when = "after that block has exited" if gone.any() else "before that block is known to run"
-        what = f"shared memory of block ({x}, {y}, {z}) is touched {when}"
-        fix = "put a cluster barrier before the first such access and one before exit"
-        self.reporter.hazard(HazardKind.PEER_NOT_RUNNING, what, ins, (who,), fix)
-
-    def peers_run(self, batch: Batch, rows: Array) -> Array:
-        """(rows,): warps that know their peers run: past a cluster barrier, or told by a warp of each peer."""
-        known = batch.clocks.known[batch.row_team[rows], batch.row_agent[rows], 0, : batch.clocks.agents]
-        told = (known.reshape(len(rows), batch.cluster, batch.per_block) > 0).any(axis=2).all(axis=1)
-        return told | (batch.barriers.warp_phase[rows] > 0)
 
     def set_registers(self, c: Group, count: int, grows: bool, ins: Instruction) -> None:
         """setmaxnreg: when all warps of a block have asked, the sum must fit the register file."""

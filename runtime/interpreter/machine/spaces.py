@@ -89,8 +89,11 @@ class SharedSpace:
     def locate(self, c: Group, address: Array, size: int, width: int, ins: Instruction, write: bool) -> list[Part]:
         cta, offset = self.place(c, address)
         part = self.at(c, cta, offset, size, width, ins)
-        if self.batch.cluster > 1:
-            self.batch.run.check_peers(c, cta, part.mask, ins)
+        if self.batch.peers is not None:
+            other: Array = np.broadcast_to(cta != c.cta[:, None], (c.n, 32)) & (c.active if part.mask is None else part.mask)
+            if other.any():
+                row, lane = np.nonzero(other)
+                self.batch.peers.accessed(c, row, np.broadcast_to(cta, (c.n, 32))[row, lane], ins)
         return [part]
 
     def at(self, c: Group, cta: Array, offset: Array, size: int, width: int, ins: Instruction) -> Part:

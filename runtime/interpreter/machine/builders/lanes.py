@@ -52,19 +52,8 @@ def multicast(i: Issuer, mask: int) -> list[tuple[int, int]]:
 
 def check_running(i: Issuer, cta: int) -> None:
     """A peer that a copy writes to must run: started, and not exited."""
-    batch = i.batch
-    if cta == i.cta or not i.run.detect:
-        return
-    rows = np.flatnonzero(batch.row_cta == cta)
-    gone = not batch.live[rows].any()
-    if gone or not i.run.peers_run(batch, np.array([i.warp]))[0]:
-        x, y, z = (int(v) for v in batch.coordinates[cta])
-        state = "which has exited" if gone else "which is not known to run yet"
-        i.hazard(
-            HazardKind.PEER_NOT_RUNNING,
-            f"a copy into shared memory of block ({x}, {y}, {z}), {state}",
-            "put a cluster barrier before the first such access and one before exit",
-        )
+    if cta != i.cta and i.batch.peers is not None:
+        i.batch.peers.check_started(i.group, np.zeros(1, np.int64), np.array([cta]), i.ins)
 
 
 class BulkStore:

@@ -141,6 +141,8 @@ def build_transaction(k: Compiler, ins: Instruction) -> Op:
 
     def run(c: Group) -> None:
         row, lane, cta, offset = lanes_at(c, address(c))
+        if c.batch.peers is not None:
+            c.batch.peers.accessed(c, row, cta, ins)
         bytes_ = np.broadcast_to(count(c), (c.n, 32))[row, lane].astype(np.int64) * sign
         for at, some in by_offset(offset):
             c.batch.mbarriers.transact(at, cta[some], bytes_[some], ins)
@@ -162,6 +164,8 @@ def build_arrive(k: Compiler, ins: Instruction) -> Op:
 
     def run(c: Group) -> None:
         row, lane, cta, offset = lanes_at(c, address(c))
+        if c.batch.peers is not None:
+            c.batch.peers.accessed(c, row, cta, ins)
         value = np.ones(len(row), np.int64)
         if amount is not None:
             value = np.broadcast_to(amount(c), (c.n, 32))[row, lane].astype(np.int64)

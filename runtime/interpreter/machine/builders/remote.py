@@ -115,7 +115,7 @@ def _remote(k: Compiler, ins: Instruction, dst: Any, items: Any, barrier: Any, t
             if i.clocks is not None:
                 start = at * size
                 owner, inside = divmod(start, batch.shared.stride)
-                note_shared(i, owner, inside, width, queue, clock, True)
+                note_shared(i, owner, inside, width, queue, clock, True, generic=True)  # PTX ISA 9.7.9.12
             data = [v[row, lane] for v in values]
             batch.engine.issue(
                 _effect(i, part.view, at, data, combine, cta, offset, width, queue, clock), "remote store"

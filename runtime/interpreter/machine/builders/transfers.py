@@ -110,9 +110,9 @@ ROW = np.zeros((1, 1), np.int64)
 
 def note_shared(
     i: Issuer, cta: int, offset: int, size: int, queue: int, clock: int, write: bool,
-    put: Callable[[], None] | None = None,
+    put: Callable[[], None] | None = None, generic: bool = False,
 ) -> None:  # fmt: skip
-    """Tell shadow memory that an operation reads or writes a stretch of shared memory.
+    """Tell shadow memory that an operation reads or writes a stretch of shared memory, through the async proxy or not.
 
     `put()` writes there now what the operation will bring; what it changes is put back.
     """
@@ -121,6 +121,7 @@ def note_shared(
         return
     g = shared_granules(batch, cta, offset, size)
     access = i.access(queue, clock)
+    access.proxy = not generic
     if not write:
         shadow.on_read(access, g, ROW)
         return

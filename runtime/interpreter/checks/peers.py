@@ -1,0 +1,86 @@
+"""Shared memory of other blocks of a cluster (PTX ISA 5.1.7.1 and 9.7.13.3, barrier.cluster).
+
+A block's shared memory is there from when it starts until it exits. So an access to a peer's must come after something
+that the peer did (a cluster barrier, a message), and before something that a warp of the peer has learned of when it
+exits: both are read from the order of events, not from who happens to run.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .clocks import GENERIC
+from .kinds import HazardKind
+
+if TYPE_CHECKING:
+    from ..machine.batch import Batch
+    from ..machine.group import Group
+    from ..ptx.module import Instruction
+
+Array = npt.NDArray[Any]
+_FIX = "put a cluster barrier before the first such access and one before exit"
+
+
+class Peers:
+    """The last access of each warp to each block of its cluster: clocks and sites, (clusters, ranks, agents)."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+        shape = (batch.teams, batch.cluster, batch.cluster * batch.per_block)
+        self.clock = np.zeros(shape, np.uint32)
+        self.site = np.zeros(shape, np.int32)
+
+    def accessed(self, c: Group, row: Array, cta: Array, ins: Instruction) -> None:
+        """Rows of `c` access shared memory of blocks `cta`."""
+        batch = self.batch
+        other = cta != c.cta[row]
+        if not other.any():
+            return
+        row, cta = row[other], cta[other]
+        self.check_started(c, row, cta, ins)
+        if "async" in ins.opcode:  # a barrier of the peer tells it
+            return
+        warps = c.rows[row]
+        agent, team = batch.row_agent[warps], batch.row_team[warps]
+        self.clock[team, cta % batch.cluster, agent] = batch.clocks.known[team, agent, GENERIC, agent]
+        self.site[team, cta % batch.cluster, agent] = batch.run.site(ins)
+
+    def check_started(self, c: Group, row: Array, cta: Array, ins: Instruction) -> None:
+        alive: Array = np.any(self.batch.live.reshape(self.batch.per_block, self.batch.blocks, 32), axis=(0, 2))
+        gone = ~alive[cta]
+        early = ~peers_run(self.batch, c.rows[row])
+        bad = gone if gone.any() else early
+        if bad.any():
+            first = int(bad.argmax())
+            when = "after that block has exited" if gone.any() else "before that block is known to run"
+            self._report(int(c.rows[row[first]]), int(cta[first]), when, ins)
+
+    def at_exit(self) -> None:
+        """All blocks have exited: each warp that accessed a peer must be known, up to that, to a warp of the peer."""
+        batch = self.batch
+        known = batch.clocks.known[:, :, GENERIC, : self.clock.shape[2]]  # (clusters, agents, agents)
+        told = known.reshape(batch.teams, batch.cluster, batch.per_block, -1).max(axis=2)
+        late = self.clock > told
+        if late.any():
+            team, rank, agent = (int(i) for i in np.argwhere(late)[0])
+            warp_rank, warp = divmod(agent, batch.per_block)
+            row = warp * batch.blocks + team * batch.cluster + warp_rank
+            ins = batch.run.sites[int(self.site[team, rank, agent])]
+            self._report(row, team * batch.cluster + rank, "and that block may have exited: nothing it waits for comes after", ins)
+
+    def _report(self, row: int, cta: int, when: str, ins: Instruction) -> None:
+        batch, reporter = self.batch, self.batch.run.reporter
+        x, y, z = (int(v) for v in batch.coordinates[cta])
+        who = reporter.who(batch.coordinates[int(batch.row_cta[row])], int(batch.row_warp[row]))
+        what = f"shared memory of block ({x}, {y}, {z}) is touched {when}"
+        reporter.hazard(HazardKind.PEER_NOT_RUNNING, what, ins, (who,), _FIX)
+
+
+def peers_run(batch: Batch, rows: Array) -> Array:
+    """(rows,): warps that know their peers run: past a cluster barrier, or told by a warp of each peer."""
+    known = batch.clocks.known[batch.row_team[rows], batch.row_agent[rows], GENERIC, : batch.clocks.agents]
+    told = (known.reshape(len(rows), batch.cluster, batch.per_block) > 0).any(axis=2).all(axis=1)
+    return told | (batch.barriers.warp_phase[rows] > 0)
