@@ -20,6 +20,8 @@ class InterpretParams:
     which the run ends with the hazard kind `step_budget`. `report_unwritten`: also report elements of outputs that
     no store has reached. `ignore`: kinds of hazard that are not looked for, by name; what ends a run all the same
     (`deadlock`, `livelock`, `step_budget`, `trap`, lanes that part for good) is still raised.
+ `strict_wgmma`: a wait for
+    wgmma tells each warp of its own part of the product alone, see docs/interpreter.md.
 
     Raises `BadArgument` for a value that is none of these.
     """
@@ -31,6 +33,7 @@ class InterpretParams:
     step_budget: int = DEFAULT_STEP_BUDGET
     report_unwritten: bool = False
     ignore: tuple[str, ...] = ()
+    strict_wgmma: bool = False
 
     def __post_init__(self) -> None:
         for name, allowed in (("on_hazard", ("raise", "warn")), ("schedule", ("eager", "late", "random"))):

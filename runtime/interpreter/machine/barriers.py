@@ -23,6 +23,13 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 
 
+class Parted:
+    """Why a group runs again: its lanes are to go on without the rest of their warps."""
+
+
+PARTED = Parted()
+
+
 @dataclass(slots=True)
 class Waiting:
     """Warps that wait at a barrier: `group` stands where they go on; `write` puts a reduction's result."""
@@ -71,7 +78,8 @@ class Barriers:
             expected[cta] = count
         elif expected[blocks].any() and (arrived[blocks] > 0).any():
             self._count_differs(c, barrier, ins)
-        arrived += np.bincount(cta, minlength=len(arrived)) * 32
+        threads = self._threads(c) if c.why is PARTED else np.full(c.n, 32)
+        arrived += np.bincount(cta, threads, len(arrived)).astype(np.int64)
         if votes is not None:
             here = votes & c.active
             self.true_count[barrier] += np.bincount(cta, here.sum(axis=1), len(arrived)).astype(np.int64)
@@ -88,6 +96,26 @@ class Barriers:
         done = np.zeros(len(arrived), np.bool_)
         done[blocks] = arrived[blocks] >= need[blocks]
         return done
+
+    def _threads(self, c: Group) -> Array:
+        """(rows,): threads that arrive with lanes of warps that have parted; those that have left go with the first."""
+        live = self.batch.live[c.select]
+        lead = live.argmax(axis=1)
+        first = c.active[np.arange(c.n), lead]
+        return c.active.sum(axis=1) + first * (~live).sum(axis=1)
+
+    def part(self) -> bool:
+        """Nothing can go on: let lanes that wait for the rest of their warp at a barrier without .aligned arrive by
+        themselves (PTX ISA 9.7.13.1). False where there are none."""
+        batch = self.batch
+        for key, g in list(batch.parked.items()):
+            ins = g.frame.code.segments[g.pc].sync_ins
+            if ins is not None and ins.opcode[0] == "barrier" and "cluster" not in ins.opcode and "aligned" not in ins.opcode:
+                del batch.parked[key]
+                g.why = PARTED
+                batch.ready[key] = g
+                return True
+        return False
 
     def _check_count(self, c: Group, barrier: int, count: Array, ins: Instruction, blocks: Array) -> None:
         arrived, expected = self.arrived[barrier], self.expected[barrier]
@@ -247,7 +275,7 @@ def build_barrier(k: Compiler, ins: Instruction) -> Op:
     write = _reduction(k, dest, form["op"]) if dest is not None else None
 
     def run(c: Group) -> bool:
-        if not together(c, None):
+        if (aligned or c.why is not PARTED) and not together(c, None):
             return False
         ids = np.broadcast_to(barrier(c), (c.n, 32))
         lead = c.active.argmax(axis=1)

@@ -280,7 +280,7 @@ class Run:
         for batch in self.resident:
             if batch.engine.unblock():
                 return
-        if self._wake_pollers():
+        if self._wake_pollers() or any(b.barriers.part() for b in self.resident):
             return
         held = sum(b.blocks for b in self.resident)
         if self.next_block < self.blocks and held < room:

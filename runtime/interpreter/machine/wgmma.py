@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from ..checks.clocks import widened
 from ..checks.kinds import HazardKind
 from ..checks.shadow import Access
 from ..isa.semantics.descriptor import RESERVED, operand_addresses, reserved_fields
@@ -75,8 +76,10 @@ class WgmmaUnit:
         self.per_block = per_block
         self.committed: Array = np.zeros(batch.blocks * per_block, np.int64)
         self.dirty: list[int] = [0] * batch.warps
-        self.fenced: Array = np.zeros(batch.warps, np.bool_)
-        self.armed: Array = np.zeros(batch.warps, np.bool_)  # fenced, and no wgmma since
+        # Whether a wait tells a warp of its own part of a product alone (`InterpretParams.strict_wgmma`).
+        self.strict = batch.run.config.strict_wgmma
+        self.fenced = np.zeros(batch.warps, np.bool_)
+        self.armed = np.zeros(batch.warps, np.bool_)  # fenced, and no wgmma since
 
     def keys(self, rows: Array) -> Array:
         """The warpgroup number of each warp."""
@@ -148,23 +151,32 @@ class WgmmaUnit:
         groups = len(cta)
         if clocks is None:
             return np.zeros(groups, np.int64), np.zeros(groups, np.int64)
-        agents = batch.row_agent[rows[::4]]
-        team = batch.row_team[rows[::4]]
+        known = clocks.known[batch.row_team[rows], batch.row_agent[rows]]
+        # Each warp issues a part: what one of them has not seen is not ordered before the product.
+        whole = known.reshape(groups, 4, *known.shape[1:]).min(axis=1)
+        when = [self._note_part(c, p, rows[part::4], whole, (a_at, b_at)) for part in range(4 if self.strict else 1)]
+        return tuple(np.concatenate(numbers) for numbers in zip(*when, strict=True))
+
+    def _note_part(
+        self, c: Group, p: Product, rows: Array, known: Array, operands: tuple[Array | None, ...]
+    ) -> tuple[Array, Array]:
+        """Tell shadow memory that warps `rows`, one a warpgroup, read operands; each one's (queue, clock)."""
+        batch, clocks = self.batch, self.batch.clocks
+        agents, team = batch.row_agent[rows], batch.row_team[rows]
         queues = np.array([clocks.queue(("wgmma", int(a))) for a in agents])
         clocks.issued[team, queues] += 1
         clock = clocks.issued[team, queues].astype(np.int64)
-        known = clocks.known[batch.row_team[rows], batch.row_agent[rows]]
-        # Each warp issues a part: what one of them has not seen is not ordered before the product.
-        known = known.reshape(groups, 4, *known.shape[1:]).min(axis=1)
+        if known.shape[2] < clocks.columns:
+            known = widened(known, clocks.columns)
         shadow = batch.shared.shadow
-        for operand in (a_at, b_at):
+        for operand in operands:
             if operand is None:
                 continue
             shadow.fit(16)
             g = _chunk_granules(operand, p.form.element_bytes, shadow.granule)
             for queue in np.unique(queues):
                 some = queues == queue
-                sub = c.part(c.pc, rows[::4][some], None)
+                sub = c.part(c.pc, rows[some], None)
                 access = Access(sub, known[some], team[some], queues[some], clock[some], p.ins, False, True)
                 shadow.on_read(access, g[some], np.arange(int(some.sum()))[:, None])
         return queues, clock
@@ -252,8 +264,10 @@ class WgmmaUnit:
     def _learn(self, r: InFlight, due: Array) -> None:
         batch, clocks = self.batch, self.batch.clocks
         rows = r.rows.reshape(-1, 4)[due]
-        queues = np.repeat(r.when[0][due], 4)
-        clock = np.repeat(r.when[1][due], 4)
+        if self.strict:  # (parts, groups) -> a part a warp
+            queues, clock = (numbers.reshape(4, -1)[:, due].T.reshape(-1) for numbers in r.when)
+        else:
+            queues, clock = (np.repeat(numbers[due], 4) for numbers in r.when)
         flat = rows.reshape(-1)
         team, agent = batch.row_team[flat], batch.row_agent[flat]
         for proxy in (0, 1):

@@ -25,21 +25,38 @@ def _check_member(c: Group, member: Array, ins: Instruction) -> None:
     outside = (np.broadcast_to(member, (c.n, 32)) >> _LANES) & np.uint32(1) == 0
     if c.mask is not None:
         outside = outside & c.mask
+    what = "a lane executes a .sync instruction without being in its membermask"
+    if not outside.any() and member.size > 1:
+        outside = _disagreeing(c, np.broadcast_to(member, (c.n, 32)))
+        what = "lanes execute a .sync instruction together, and their membermasks differ"
     if outside.any():
         _, _, who = c.batch.run.reporter.group(c, outside)
-        what = "a lane executes a .sync instruction without being in its membermask"
         c.batch.run.reporter.hazard(HazardKind.DIVERGENCE, what, ins, (who,))
 
 
-def _check_source(c: Group, ins: Instruction, mode: str, b: Array, clamp: Array) -> None:
-    """What shfl reads from a lane that does not execute it is undefined (PTX ISA 9.7.9.6)."""
+def _disagreeing(c: Group, member: Array) -> Array:
+    """(rows, 32): lanes whose mask names a lane that is here with another mask."""
+    active = c.active
+    if (member == member[:, :1]).all():
+        return ~active & active
+    names = ((member[:, :, None] >> _LANES) & np.uint32(1)).astype(np.bool_)  # lane, then whom it names
+    other = member[:, :, None] != member[:, None, :]
+    return (names & other & active[:, None, :]).any(axis=2) & active
+
+
+def _check_source(c: Group, ins: Instruction, mode: str, b: Array, clamp: Array, member: Array) -> None:
+    """What shfl reads from a lane that does not execute it, or that its membermask does not name, is undefined
+    (PTX ISA 9.7.9.6)."""
     source, inside = source_lane(
         mode, np.broadcast_to(b.astype(np.int64), (c.n, 32)), np.broadcast_to(clamp.astype(np.int64), (c.n, 32))
     )
-    absent = c.active & inside & ~np.take_along_axis(c.active, source, axis=1)
+    named = (np.broadcast_to(member, (c.n, 32)) >> source.astype(np.uint32)) & np.uint32(1) != 0
+    absent = c.active & inside & ~(np.take_along_axis(c.active, source, axis=1) & named)
     if absent.any():
         row, lane, who = c.batch.run.reporter.group(c, absent)
-        what = f"shfl.sync reads lane {int(source[row, lane])}, which does not execute it"
+        here = bool(c.active[row, int(source[row, lane])])
+        why = "is not in its membermask" if here else "does not execute it"
+        what = f"shfl.sync reads lane {int(source[row, lane])}, which {why}"
         fix = "name the lanes that are there in the membermask, and let all of them get here"
         c.batch.run.reporter.hazard(HazardKind.DIVERGENCE, what, ins, (who,), fix)
 
@@ -60,15 +77,16 @@ def build_warp(k: Compiler, ins: Instruction) -> Op:
     mode = k.form.words.get("mode", "") if ins.opcode[0] == "shfl" else ""
 
     def run(c: Group) -> bool:
+        members = member(c) if member is not None else _LANES
         if member is not None:
-            members = member(c)
             if not warp_together(c, members):
                 return False
             if members.size > 1 or members.flat[0] != 0xFFFFFFFF:
                 _check_member(c, members, ins)
         values = [r(c) for r in readers]
-        if mode and c.mask is not None and c.batch.run.detect:
-            _check_source(c, ins, mode, values[1], values[2])
+        if mode and c.batch.run.detect:
+            if c.mask is not None or not (members == 0xFFFFFFFF).all():
+                _check_source(c, ins, mode, values[1], values[2], members)
         if values and values[0].shape != (c.n, 32):
             values[0] = np.broadcast_to(values[0], (c.n, 32))
         for write, value in zip(writers, function(c.active, *values), strict=True):
