@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from kernel_dsl.compiled import ReportNames, SourceLine
 from kernel_dsl.interpret_params import InterpretParams
 
+from .checks.explore import Exploration, explore, over_schedules, schedules_of
 from .checks.hazards import HazardError, HazardWarning, RunReport
 from .checks.kinds import HazardKind
 from .checks.launches import Launches
@@ -24,6 +25,7 @@ Dims = tuple[int, int, int]
 
 __all__ = [
     "Buffer",
+    "Exploration",
     "GlobalMemory",
     "HazardError",
     "HazardKind",
@@ -34,8 +36,11 @@ __all__ = [
     "PtxError",
     "RunReport",
     "encode_tensor_map",
+    "explore",
+    "over_schedules",
     "parse",
     "run",
+    "schedules_of",
 ]
 
 

@@ -86,6 +86,8 @@ def generic_access(c: Group, ins: Instruction, strong: bool) -> Access:
 class Shadow:
     """The shadow of one array of bytes. Subclasses say which agents are comparable and what to call things."""
 
+    place: tuple[Any, ...] = ()  # what events of the order of synchronisation know it by
+
     def __init__(self, size: int) -> None:
         self.size = size
         self.granule: int = 0
@@ -144,6 +146,8 @@ class Shadow:
             access.reach = getattr(form, "reach", 0)
             if ins.opcode[0] in LOADS:
                 access.loaded = granules, mask, count
+            if form.strong:
+                self._tell(access, g, rows, "read")
             self.on_read(access, g, rows)
 
     def write(
@@ -165,10 +169,22 @@ class Shadow:
             a.same = lambda: self.select(
                 np.broadcast_to(same().reshape(*shape[:2], *([1] * (len(shape) - 2))), shape), mask
             )[0]
+        if a.strong:
+            self._tell(a, g, rows, "write")
         self.on_write(a, g, rows)
         if not a.strong:
             self._check_clash(a, g, rows)
         return a
+
+    def _tell(self, a: Access, g: Array, rows: Array, kind: str) -> None:
+        """Record strong accesses where the order of synchronisation is explored; mbarriers tell of themselves."""
+        batch = a.c.batch
+        order = batch.run.order
+        if order is None or a.ins.opcode[0] == "mbarrier":
+            return
+        pairs = np.unique(np.stack([np.broadcast_to(rows, g.shape).reshape(-1), g.reshape(-1)]), axis=1)
+        places = [(*self.place, int(at) * self.granule) for at in pairs[1]]
+        order.warps(batch, a.c.rows[pairs[0]], lambda i: places[i], kind, lambda i: 0)
 
     def settle_clash(self, a: Access) -> None:
         """Report warps that wrote different values to one place by the same instruction, once memory is written."""
@@ -188,6 +204,7 @@ class Shadow:
             access = generic_access(c, ins, True)
             access.reach = form.reach
             self.check_initialised(access, g, rows)
+            self._tell(access, g, rows, "add" if ins.opcode[0] == "red" else "read" if form.fails else "write")
             self.on_write(access, g, rows)
 
     @staticmethod

@@ -23,6 +23,7 @@ class SharedShadow(Shadow):
     def __init__(self, batch: Batch) -> None:
         super().__init__(len(batch.shared.data))
         self.batch = batch
+        self.place = "shared", batch.first
         self.table: Array = np.zeros((0, 0), np.uint32)
         # As fine as the program's narrowest access from the start: making granules finer later is costly.
         self.fit(batch.run.program.shared_granule)

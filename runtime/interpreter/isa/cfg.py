@@ -34,9 +34,18 @@ def may_wait(ins: Instruction) -> bool:
     return form is not None and form.waits
 
 
+def synchronises(ins: Instruction) -> bool:
+    """Whether `ins` is an event that the order of synchronisation is made of: an mbarrier's, or a strong access."""
+    form = known_form(ins)
+    if form is None or ins.opcode[0] not in ("mbarrier", "atom", "red", "ld", "st"):
+        return False
+    return ins.opcode[0] in ("mbarrier", "atom", "red") or form.words.get("order") not in ("", "weak", None)
+
+
 class _Builder:
-    def __init__(self, fn: Function) -> None:
+    def __init__(self, fn: Function, fine: bool) -> None:
         self.fn = fn
+        self.fine = fine
         self.segments: list[Segment] = []
         self.labels: dict[str, int] = {}
         self.jumps: list[tuple[int, int, str]] = []
@@ -64,7 +73,7 @@ class _Builder:
         head = ins.opcode[0]
         if head == "bra":
             return self._branch(at, ins)
-        if head in ("brx", "call", "ret", "exit", "trap") or may_wait(ins):
+        if head in ("brx", "call", "ret", "exit", "trap") or may_wait(ins) or (self.fine and synchronises(ins)):
             if ins.guard is not None:
                 # A guarded instruction that ends or waits becomes a branch around it.
                 inner, after = self.new(), self.new()
@@ -114,9 +123,12 @@ class _Builder:
             here.sync, here.targets = ins, [following]
 
 
-def build_segments(fn: Function) -> list[Segment]:
-    """The segments of `fn`, the entry first, in scheduling order; unreachable ones are left out."""
-    raw = _Builder(fn).run()
+def build_segments(fn: Function, fine: bool = False) -> list[Segment]:
+    """The segments of `fn`, the entry first, in scheduling order; unreachable ones are left out.
+
+    `fine`: what synchronises without a wait is alone in its segment too.
+    """
+    raw = _Builder(fn, fine).run()
     _check_terminated(fn)
     successors = [s.targets for s in raw]
     order = _loop_order(successors)

@@ -46,11 +46,12 @@ class Barriers:
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
         shape = (NAMED, batch.blocks)
-        self.arrived: Array = np.zeros(shape, np.int64)
-        self.expected: Array = np.zeros(shape, np.int64)  # 0: all of the block's threads
-        self.true_count: Array = np.zeros(shape, np.int64)
-        self.thread_count: Array = np.zeros(shape, np.int64)
-        self.used: Array = np.zeros(NAMED, np.bool_)
+        self.arrived = np.zeros(shape, np.int64)
+        self.expected = np.zeros(shape, np.int64)  # 0: all of the block's threads
+        self.true_count = np.zeros(shape, np.int64)
+        self.thread_count = np.zeros(shape, np.int64)
+        self.used = np.zeros(NAMED, np.bool_)
+        self.turns = np.zeros(shape, np.int64)  # how often each has been complete
         self.waiting: list[Waiting] = []
         self.clock: list[Any] = [None] * NAMED
         self.cluster_arrived: Array = np.zeros(batch.teams, np.int64)
@@ -84,7 +85,10 @@ class Barriers:
             here = votes & c.active
             self.true_count[barrier] += np.bincount(cta, here.sum(axis=1), len(arrived)).astype(np.int64)
             self.thread_count[barrier] += np.bincount(cta, c.active.sum(axis=1), len(arrived)).astype(np.int64)
-        clocks = self.batch.clocks
+        clocks, order, first = self.batch.clocks, self.batch.run.order, self.batch.first
+        if order is not None:
+            turns = self.turns[barrier][cta].tolist()
+            order.warps(self.batch, c.rows, lambda i: ("bar", first + int(cta[i]), barrier), "meet", lambda i: turns[i])
         if clocks is not None:
             if self.clock[barrier] is None:
                 self.clock[barrier] = clocks.store(self.batch.blocks)
@@ -173,6 +177,7 @@ class Barriers:
 
     def reset(self, barrier: int, done: Array) -> None:
         self.batch.run.progress += 1
+        self.turns[barrier][done] += 1
         for counts in (self.arrived, self.expected, self.true_count, self.thread_count):
             counts[barrier][done] = 0
         if self.clock[barrier] is not None:

@@ -184,6 +184,11 @@ class Batch:
             poison = g.frame.poison
             sync = seg.sync
             if sync is not None:
+                if run.order is not None:
+                    admitted = run.order.admit(self, g)
+                    if admitted is None:
+                        return
+                    g = admitted
                 if not (careful(seg)[0] if poison else sync)(g):
                     return
                 g.why = None

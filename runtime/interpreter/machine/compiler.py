@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..checks.poison import LOADS, following, poisoned
-from ..isa.cfg import build_segments
+from ..isa.cfg import build_segments, may_wait
 from ..isa.instructions import BadForm, Form, form_of
 from ..isa.liveness import mentioned_once, used
 from ..isa.operand_types import ADDRESSES, RELAXED, SPECIALS, literal_fits, register_fits
@@ -76,10 +76,12 @@ class Compiler:
         return places if 0 < len(places) < len(regs) else None
 
     def run(self) -> None:
-        for index, source in enumerate(build_segments(self.fn)):
+        for index, source in enumerate(build_segments(self.fn, self.program.fine)):
             seg = Seg(index, source)
             if source.sync is not None:
                 seg.sync = self.instruction(source.sync, guarded=False)
+                if not may_wait(source.sync):
+                    seg.sync = _goes_on(seg.sync)
                 seg.sources.append(self._source(seg.sync, source.sync, guarded=False))
             for ins in source.code:
                 seg.ops.append(self.instruction(ins, guarded=True))
@@ -287,6 +289,16 @@ class Compiler:
         if STORAGE[reg.type] is STORAGE.get(type_, np.uint32):
             return None
         return _to(STORAGE[reg.type])
+
+
+def _goes_on(op: Op) -> Op:
+    """`op` as the instruction that synchronises in a segment, after which all go on."""
+
+    def run(c: Group) -> bool:
+        op(c)
+        return True
+
+    return run
 
 
 def _cast(type_: str) -> Convert:

@@ -46,7 +46,12 @@ class Engine:
     def issue(self, perform: Callable[[], None], what: str) -> Pending:
         """Put an operation in flight; under the eager schedule it takes effect now."""
         op = Pending(perform, what)
-        if self.schedule == "eager":
+        order = self.batch.run.order
+        if order is not None:
+            order.copy(op)
+            self.batch.run.progress += 1
+            self.pending = [p for p in (*self.pending, op) if not p.done]
+        elif self.schedule == "eager":
             op.now()
             self.batch.run.progress += 1
         else:

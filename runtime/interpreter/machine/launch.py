@@ -15,6 +15,7 @@ from kernel_dsl.target import DEFAULT, TARGETS, Target
 
 from ..checks.clocks import Clocks
 from ..checks.deadlock import stuck
+from ..checks.explore import EXPLORED
 from ..checks.global_shadow import GlobalShadow, prepare_buffers, report_unwritten
 from ..checks.hazards import Reporter, RunReport
 from ..checks.kinds import HazardKind
@@ -84,8 +85,11 @@ class Run:
         if dynamic_smem:
             self.shared_bytes = program.dynamic_offset + dynamic_smem
         self.dynamic_smem = dynamic_smem
-        self.rng: random.Random | None = random.Random(config.seed) if config.schedule == "random" else None
-        self.budget: int = config.step_budget
+        self.order = EXPLORED.get()
+        if self.order is not None:
+            self.order.begin()
+        self.rng = random.Random(config.seed) if config.schedule == "random" and self.order is None else None
+        self.budget = config.step_budget
         self.steps = 0
         self.progress: int = 0
         self.output: list[str] = []
@@ -235,13 +239,18 @@ class Run:
     def _loop(self) -> None:
         """Run batches until all blocks are done; admit more blocks as there is room for them."""
         per_batch, room = self._sizes()
+        order = self.order
         while self.resident or self.next_block < self.blocks:
             if not self.resident:
                 self._admit(per_batch)
+            if order is not None and order.holds:
+                order.release()
             batch = self._pick()
             while batch.ready and not self.watch.repeats(batch):
                 batch.step()
                 batch.engine.stepped()
+                if order is not None and order.holds:
+                    order.release()
             if batch.done:
                 batch.engine.drain()
                 batch.engine.at_exit()
@@ -280,6 +289,8 @@ class Run:
         for batch in self.resident:
             if batch.engine.unblock():
                 return
+        if self.order is not None and self.order.release(forced=True):
+            return
         if self._wake_pollers() or any(b.barriers.part() for b in self.resident):
             return
         held = sum(b.blocks for b in self.resident)
@@ -445,11 +456,13 @@ def run_module(
 ) -> RunReport:  # fmt: skip
     """Compile `entry` (once for a module) and run it."""
     check_target(module, target)
-    program: Program | None = module.programs.get(entry)
+    fine = EXPLORED.get() is not None
+    key = f"{entry} in fine steps" if fine else entry
+    program: Program | None = module.programs.get(key)
     if program is None:
-        program = Program(module, entry)
+        program = Program(module, entry, fine)
         program.code(entry)
-        module.programs[entry] = program
+        module.programs[key] = program
     required = program.entry.directives.get("reqnctapercluster")
     if required is not None:  # the directive alone makes clusters (PTX ISA 11.7.3)
         x, y, z = (*required, 1, 1)[:3]

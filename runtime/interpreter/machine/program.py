@@ -97,7 +97,8 @@ class Code:
 class Program:
     """A module's functions, compiled as they are reached, and its static shared-memory layout for one entry."""
 
-    def __init__(self, module: Module, entry: str) -> None:
+    def __init__(self, module: Module, entry: str, fine: bool = False) -> None:
+        self.fine = fine  # for runs whose order of synchronisation is explored, see `isa/cfg.py`
         fn = module.functions.get(entry)
         if fn is None or not fn.entry:
             have = ", ".join(module.entries) or "none"

@@ -32,6 +32,7 @@ class AtomForm:
     """What an atomic instruction is, from its words."""
 
     strong = True
+    fails = False  # of a compare-and-swap: whether this one changes nothing
 
     def __init__(self, form: Form) -> None:
         self.space: str = space_name(form["space"])
@@ -179,9 +180,10 @@ def _cas(k: Compiler, ins: Instruction, form: AtomForm, dest: Any, address: Any,
         changed = False
         for part in space(c).locate(c, address(c), form.size, form.size, ins, True):
             where, index = _chosen(c, part)
+            want, put = wanted[where].astype(part.view.dtype), value[where].astype(part.view.dtype)
+            form.fails = bool((part.view[index] != want).all())
             _note(c, part, form, ins)
             before = np.empty(len(index), part.view.dtype)
-            want, put = wanted[where].astype(part.view.dtype), value[where].astype(part.view.dtype)
             for turn in _turns(index):
                 held = part.view[index[turn]]
                 before[turn] = held

@@ -87,6 +87,16 @@ def note(c: Group, row: Array, cta: Array, offset: int, ins: Instruction, init: 
     shadow.write(c, index, 8, 1, mask, ins, Weak if init else Strong)
 
 
+def tell(c: Group, row: Array, cta: Array, offset: int, kind: str, ago: int) -> None:
+    """Record events of warps at an mbarrier, in its phase or `ago` phases before."""
+    batch = c.batch
+    if len(row):
+        rows, blocks = unique_pairs(row, cta)
+        phases = (batch.mbarriers.get(offset).phase[blocks] + ago).tolist()
+        places = [("mbarrier", batch.first + int(b), offset) for b in blocks]
+        batch.run.order.warps(batch, c.rows[rows], lambda i: places[i], kind, lambda i: phases[i])
+
+
 @builds("mbarrier.pending_count")
 def build_pending(k: Compiler, ins: Instruction) -> Op:
     """mbarrier.pending_count: of a state."""
@@ -175,6 +185,8 @@ def build_arrive(k: Compiler, ins: Instruction) -> Op:
         for at, some in by_offset(offset):
             here, blocks = row[some], cta[some]
             m = batch.mbarriers.get(at)
+            if batch.run.order is not None:
+                tell(c, here, blocks, at, "arrive", 0)
             if clocks is not None:
                 note(c, here, blocks, at, ins, False)
                 rows, targets = unique_pairs(here, blocks)
@@ -227,6 +239,9 @@ def build_wait(k: Compiler, ins: Instruction) -> Op:
                 return False
         for at, some in by_offset(offset):
             seen = done[some]
+            if batch.run.order is not None:
+                for kind, those in (("saw", seen), ("missed", ~seen)):
+                    tell(c, row[some][those], cta[some][those], at, kind, -1 if kind == "saw" else 0)
             if seen.any():
                 rows, targets = unique_pairs(row[some][seen], cta[some][seen])
                 batch.mbarriers.saw(at, c.rows[rows], targets, c, relaxed)

@@ -52,7 +52,10 @@ class Issuer:
         queue = self.clocks.queue(key)
         self.clocks.issued[self.team, queue] += 1
         self.clocks.last[queue] = self.ins
-        return queue, int(self.clocks.issued[self.team, queue])
+        clock = int(self.clocks.issued[self.team, queue])
+        if self.run.order is not None:
+            self.run.order.issued(self.batch, self.team, self.agent, queue, clock)
+        return queue, clock
 
     def access(self, queue: int, clock: int) -> Access:
         """The operation's accesses: ordered after what its issuer knows, through the async proxy."""
@@ -318,6 +321,8 @@ def note_global(
 def complete(batch: Batch, cta: int, offset: int, size: int, queue: int, clock: int, ins: Instruction) -> None:
     """complete_tx of a copy on the barrier at (block, offset)."""
     m = batch.mbarriers.get(offset)
+    if batch.run.order is not None:
+        batch.run.order.completed(batch, cta, offset, int(m.phase[cta]), queue, clock)
     if m.clock is not None:
         m.clock.fit()
         held = m.clock.gathering[cta, :, queue]

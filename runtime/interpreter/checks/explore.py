@@ -1,0 +1,105 @@
+"""Verdicts over many schedules: several of the interpreter's own, or the order of synchronisation events explored.
+
+    explore(lambda: run(module, "k", params, ...), limit=64)
+    over_schedules(lambda p: kernel(x, interpret=p), ("eager", "late", "random:8"))
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kernel_dsl.interpret_params import InterpretParams
+
+from .hazards import HazardError
+from .order import Hold, Order
+
+EXPLORED: ContextVar[Order | None] = ContextVar("EXPLORED", default=None)
+
+
+@dataclass(frozen=True)
+class Exploration:
+    """`schedules` were run. `hazard`: the first that was found. `complete`: no other order of synchronisation exists."""
+
+    schedules: int
+    hazard: HazardError | None = None
+    complete: bool = False
+
+    @property
+    def verdict(self) -> str:
+        """'found', 'none', or 'none up to N schedules'."""
+        if self.hazard is not None:
+            return "found"
+        return "none" if self.complete else f"none up to {self.schedules} schedules"
+
+
+def explore(call: Callable[[], Any], limit: int = 64) -> Exploration:
+    """Run `call`, which launches what is to be checked on fresh arguments, in up to `limit` orders of its events.
+
+    The first run tells which pairs of events of named barriers, mbarriers and shared memory are unordered and do not
+    commute; each is turned round in a run of its own, and those are looked at in the same way. Where none are left the
+    verdict is 'none', for these arguments. Pairs in global memory are not turned round: with them, and with pairs that
+    could not be, it is 'none up to N schedules'.
+    """
+    if limit < 1:
+        raise ValueError(f"limit={limit}: at least one schedule")
+    waiting: deque[frozenset[Hold]] = deque([frozenset()])
+    seen = {frozenset[Hold]()}
+    ways: set[Any] = set()
+    count, complete = 0, True
+    while waiting and count < limit:
+        order = Order(holds := waiting.popleft())
+        token = EXPLORED.set(order)
+        count += 1
+        try:
+            call()
+        except HazardError as error:
+            return Exploration(count, error)
+        finally:
+            EXPLORED.reset(token)
+        asked = {step for step, _ in holds}
+        complete &= not order.open
+        if (way := order.signature()) in ways:
+            continue  # what else might have happened was seen when it went this way first
+        ways.add(way)
+        for step, until in order.reversals():
+            more = holds | {(step, until)}
+            if step not in asked and more not in seen:
+                seen.add(more)
+                waiting.append(more)
+        complete &= not order.open  # told by the reversals too
+    return Exploration(count, None, complete and not waiting)
+
+
+def schedules_of(words: Iterable[str], params: InterpretParams | None = None) -> list[InterpretParams]:
+    """Schedules by name: "eager", "late", "random" (the seed of `params`), and "random:8", seeds 0 to 7.
+
+    Raises ValueError for other words.
+    """
+    base, found = params or InterpretParams(), list[InterpretParams]()
+    for word in words:
+        name, colon, number = word.partition(":")
+        if name not in ("eager", "late", "random") or (colon and (name != "random" or not number.isdigit() or not int(number))):
+            raise ValueError(f"schedule {word!r}: it is 'eager', 'late', 'random', or 'random:' and how many seeds")
+        seeds = range(int(number)) if colon else (base.seed,)
+        found += [replace(base, schedule=name, seed=seed) for seed in seeds]
+    return found
+
+
+def over_schedules(
+    call: Callable[[InterpretParams], Any],
+    schedules: Iterable[str] = ("eager", "late", "random:8"),
+    params: InterpretParams | None = None,
+) -> Exploration:
+    """Run `call(params)` under each schedule, up to the first hazard."""
+    count = 0
+    for one in schedules_of(schedules, params):
+        count += 1
+        try:
+            call(one)
+        except HazardError as error:
+            return Exploration(count, error)
+    return Exploration(count)

@@ -1,0 +1,199 @@
+"""The order of synchronisation events: recorded in a run, and steered in the next one.
+
+Races are found by vector clocks, so they do not depend on the order in which warps run, as long as synchronisation goes
+the same way. Where it may go another way is where two events meet at one object (a named barrier, an mbarrier, a word
+that atomics or strong accesses touch), nothing orders them, and they do not commute. `Order` holds a warp, or a copy in
+flight, before one event until another has happened, and tells of such pairs in the run that it steered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from ..machine.batch import Batch
+    from ..machine.engine import Pending
+    from ..machine.group import Group
+
+Array = npt.NDArray[Any]
+Actor = tuple[Any, ...]  # ("warp", launch, block, warp), or ("copy", launch, number)
+Step = tuple[Actor, int]  # an actor's n-th event, from 1
+Hold = tuple[Step, Step]  # the first waits for the second
+_WINDOW = 48  # events of an object that a later one is compared with
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """`kind`: arrive, saw, missed (mbarriers); meet (named barriers); read, write, add (memory). `phase`: of a barrier."""
+
+    step: Step
+    kind: str
+    phase: int
+    agent: int
+    clock: int
+    known: Array  # (columns,): what the actor knew before
+    team: int
+
+
+class Order:
+    """Steers the launches of one run by `holds`, and records what they synchronise by."""
+
+    def __init__(self, holds: frozenset[Hold] = frozenset()) -> None:
+        self.holds = dict(holds)
+        self.done: dict[Actor, int] = {}
+        self.events: dict[Any, list[Event]] = {}
+        self.launch = 0
+        self.copies = 0
+        self.performing: Actor | None = None
+        self.issuers: dict[tuple[int, int, int], Array] = {}  # (cluster, queue, clock) of copies -> what their warp knew
+        self.held: list[tuple[Batch, Group]] = []
+        self.kept: list[tuple[Pending, Hold]] = []
+        self.open = False  # whether there is more to explore than events can tell, or than could be held
+
+    def begin(self) -> None:
+        """Another launch."""
+        self.launch += 1
+        self.copies = 0
+
+    # --- steering ------------------------------------------------------------------------------
+
+    def _blocked(self, actor: Actor) -> Hold | None:
+        step = actor, self.done.get(actor, 0) + 1
+        until = self.holds.get(step)
+        if until is None or self.done.get(until[0], 0) >= until[1]:
+            return None
+        return step, until
+
+    def admit(self, batch: Batch, g: Group) -> Group | None:
+        """The warps of `g` that may synchronise now; the others are kept."""
+        if not self.holds:
+            return g
+        stop = np.array([self._blocked(self._warp(batch, row)) is not None for row in g.rows.tolist()])
+        if not stop.any():
+            return g
+        self.held.append((batch, g.subset(g.pc, stop)))
+        return None if stop.all() else g.subset(g.pc, ~stop)
+
+    def _warp(self, batch: Batch, row: int) -> Actor:
+        return "warp", self.launch, batch.first + int(batch.row_cta[row]), int(batch.row_warp[row])
+
+    def release(self, forced: bool = False) -> bool:
+        """Let go of those who have waited for long enough; `forced`: nothing else can go on, so of one all the same."""
+        kept, self.held = self.held, []
+        freed = False
+        for batch, g in kept:
+            stop = np.array([self._blocked(self._warp(batch, row)) is not None for row in g.rows.tolist()])
+            if forced and not freed:
+                for row in g.rows.tolist():
+                    self.holds.pop((self._warp(batch, row), self.done.get(self._warp(batch, row), 0) + 1), None)
+                stop[:] = False
+            if not stop.all():
+                freed = True
+                batch.push(g.subset(g.pc, ~stop))
+            if stop.any():
+                self.held.append((batch, g.subset(g.pc, stop)))
+        copies, self.kept = self.kept, []
+        for op, hold in copies:
+            if self.done.get(hold[1][0], 0) >= hold[1][1] or (forced and not freed):
+                freed = True
+                op.now()
+            else:
+                self.kept.append((op, hold))
+        return freed
+
+    def copy(self, op: Pending) -> None:
+        """A copy has been issued: it takes effect now, or when its hold ends."""
+        self.copies += 1
+        actor: Actor = ("copy", self.launch, self.copies)
+        perform = op.perform
+
+        def steered() -> None:
+            self.performing = actor
+            perform()
+            self.performing = None
+            self.done[actor] = 1
+
+        op.perform = steered
+        hold = self._blocked(actor)
+        if hold is None:
+            op.now()
+        else:
+            self.kept.append((op, hold))
+
+    # --- recording -----------------------------------------------------------------------------
+
+    def issued(self, batch: Batch, team: int, agent: int, queue: int, clock: int) -> None:
+        """A warp is about to issue a copy."""
+        self.issuers[team + batch.first // batch.cluster, queue, clock] = batch.clocks.known[team, agent, 0].copy()
+
+    def warps(self, batch: Batch, rows: Array, place: Callable[[int], Any], kind: str, phase: Callable[[int], int]) -> None:
+        """Events of warps `rows` (numbers in the batch), one each: at `place(i)`, in `phase(i)` of what lies there."""
+        clocks = batch.clocks
+        if clocks is None:
+            return
+        for i, row in enumerate(rows.tolist()):
+            actor = self._warp(batch, row)
+            events = self.events.setdefault((self.launch, place(i)), [])
+            if kind == "read" and events and events[-1].kind == kind and events[-1].step[0] == actor:
+                continue  # it polls, and nobody else was here
+            self.open |= bool(self.holds) and self._blocked(actor) is not None
+            self.done[actor] = self.done.get(actor, 0) + 1
+            team, agent = int(batch.row_team[row]), int(batch.row_agent[row])
+            known = clocks.known[team, agent, 0].copy()
+            team += batch.first // batch.cluster
+            events.append(Event((actor, self.done[actor]), kind, phase(i), agent, int(known[agent]), known, team))
+
+    def completed(self, batch: Batch, cta: int, offset: int, phase: int, queue: int, clock: int) -> None:
+        """A copy has completed on an mbarrier."""
+        if self.performing is None or batch.clocks is None:
+            return
+        team = cta // batch.cluster + batch.first // batch.cluster
+        known = self.issuers.get((team, queue, clock))
+        event = Event((self.performing, 1), "arrive", phase, queue, clock, np.zeros(0) if known is None else known, team)
+        place = "mbarrier", batch.first + cta, offset
+        self.events.setdefault((self.launch, place), []).append(event)
+
+    def signature(self) -> Any:
+        """What happened at each object, in its order: equal for runs that synchronise the same way."""
+        return frozenset((place, tuple((e.step, e.kind, e.phase) for e in events)) for place, events in self.events.items())
+
+    # --- what else might have happened ----------------------------------------------------------
+
+    def reversals(self) -> list[Hold]:
+        """Holds that turn pairs of events round which nothing orders and which do not commute."""
+        found: list[Hold] = []
+        for (_, place), events in self.events.items():
+            for at, later in enumerate(events):
+                window = events[max(0, at - _WINDOW) : at]
+                self.open |= at > _WINDOW
+                for earlier in reversed(window):
+                    if earlier.step[0] == later.step[0] or not _conflict(earlier, later):
+                        continue
+                    if earlier.team != later.team or place[0] == "global":
+                        self.open = True  # blocks and memory between them are not followed
+                    elif not _before(earlier, later):
+                        found.append((earlier.step, later.step))
+        return found
+
+
+def _before(a: Event, b: Event) -> bool:
+    """Whether `a` is ordered before `b` by what came before `b`."""
+    return a.agent < len(b.known) and int(b.known[a.agent]) >= a.clock
+
+
+def _conflict(a: Event, b: Event) -> bool:
+    """Whether the order of two events of one object, `a` first, makes a difference."""
+    if a.kind == "meet":
+        return a.phase != b.phase
+    if a.kind in ("read", "write", "add"):
+        return not (a.kind == b.kind and a.kind != "write")
+    if a.kind == "arrive":
+        return b.kind == "arrive" and a.phase != b.phase
+    if a.kind == "saw":  # a waiter that comes late, and finds the phase after the one that it waits for complete
+        return b.kind == "arrive" and b.phase > a.phase
+    return b.kind == "arrive"  # a test that found a phase incomplete
