@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .errors import BadArgument
+from .hazard_kinds import HazardKind
 
 DEFAULT_STEP_BUDGET = 10_000_000
 
@@ -13,17 +14,17 @@ DEFAULT_STEP_BUDGET = 10_000_000
 class InterpretParams:
     """How the interpreter runs a kernel and what it does about hazards.
 
-    `detect_hazards`: look for races, missing fences, uninitialised reads and the like (out-of-bounds accesses,
-    deadlocks and malformed instructions are errors always). `on_hazard`: "raise" or "warn". `schedule`: when
-    asynchronous operations take effect and which warps run first: "eager", "late" or "random". `seed` replays a
-    random schedule. `step_budget`: instructions, each counted once for all warps that execute it together, after
-    which the run ends with the hazard kind `step_budget`. `report_unwritten`: also report elements of outputs that
-    no store has reached. `ignore`: kinds of hazard that are not looked for, by name; what ends a run all the same
-    (`deadlock`, `livelock`, `step_budget`, `trap`, lanes that part for good) is still raised.
- `strict_wgmma`: a wait for
-    wgmma tells each warp of its own part of the product alone, see docs/interpreter.md.
+       `detect_hazards`: look for races, missing fences, uninitialised reads and the like (out-of-bounds accesses,
+       deadlocks and malformed instructions are errors always). `on_hazard`: "raise" or "warn". `schedule`: when
+       asynchronous operations take effect and which warps run first: "eager", "late" or "random". `seed` replays a
+       random schedule. `step_budget`: instructions, each counted once for all warps that execute it together, after
+       which the run ends with the hazard kind `step_budget`. `report_unwritten`: also report elements of outputs that
+       no store has reached. `ignore`: kinds of hazard that are not looked for, by name; what ends a run all the same
+       (`deadlock`, `livelock`, `step_budget`, `trap`, lanes that part for good) is still raised.
+    `strict_wgmma`: a wait for
+       wgmma tells each warp of its own part of the product alone, see docs/interpreter.md.
 
-    Raises `BadArgument` for a value that is none of these.
+       Raises `BadArgument` for a value that is none of these.
     """
 
     detect_hazards: bool = True
@@ -49,12 +50,9 @@ class InterpretParams:
 
 def _known_kinds(given: object) -> tuple[str, ...]:
     """The kinds of hazard that `ignore` names."""
-    from kernel_dsl.runtime.interpreter.checks.kinds import HazardKind
-
     known = [str(kind) for kind in HazardKind.__members__.values()]
-    names = list(given) if isinstance(given, list | tuple | set | frozenset) else [given]
-    for name in names:
-        if not isinstance(name, str) or name not in known:
-            hint = f"a kind of hazard is one of {', '.join(known)}"
-            raise BadArgument(op="InterpretParams", what=f"ignore={given!r}", hint=hint)
-    return tuple(known[known.index(name)] for name in names)
+    names: list[object] = list(given) if isinstance(given, list | tuple | set | frozenset) else [given]  # pyright: ignore
+    if not all(isinstance(name, str) and name in known for name in names):
+        hint = f"a kind of hazard is one of {', '.join(known)}"
+        raise BadArgument(op="InterpretParams", what=f"ignore={given!r}", hint=hint)
+    return tuple(known[known.index(str(name))] for name in names)

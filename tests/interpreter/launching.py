@@ -37,7 +37,16 @@ def launch(
         module = _CACHE[module]
     config = {
         key: options.pop(key)
-        for key in ("detect_hazards", "on_hazard", "schedule", "seed", "step_budget", "report_unwritten", "ignore", "strict_wgmma")
+        for key in (
+            "detect_hazards",
+            "on_hazard",
+            "schedule",
+            "seed",
+            "step_budget",
+            "report_unwritten",
+            "ignore",
+            "strict_wgmma",
+        )
         if key in options
     }
     memory = GlobalMemory()

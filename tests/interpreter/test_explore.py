@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
-from kernel_dsl.runtime.interpreter import Exploration, HazardError, InterpretParams, explore, over_schedules, schedules_of
+from kernel_dsl.runtime.interpreter import (
+    Exploration,
+    HazardError,
+    InterpretParams,
+    explore,
+    over_schedules,
+    schedules_of,
+)
 from kernel_dsl.runtime.interpreter import HazardKind as K
 
 from .launching import kernel, launch

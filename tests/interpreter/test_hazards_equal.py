@@ -30,7 +30,10 @@ ONE = " ld.param.u64 d1, [a]; shr.u32 r2, r1, 5; setp.eq.u32 p1, r2, 0; mov.u32 
 GLOBAL = ONE + " @p1 st.global.u32 [d1], r3; ret;"
 SHARED = ".shared .align 16 .b32 s[64]; mov.u32 r4, s;" + ONE + " @p1 st.shared.u32 [r4], r3; bar.sync 0; ret;"
 WIDE = ".reg .b128 q<2>;" + ONE + " mov.b64 d2, 7; mov.b128 q0, {d2, d2}; @p1 st.global.b128 [d1], q0; ret;"
-BLOCKS = ONE + " mov.u32 r5, %ctaid.x; setp.eq.u32 p1, r5, 0; setp.eq.and.u32 p1, r1, 0, p1; @p1 st.global.u32 [d1], r3; ret;"
+BLOCKS = (
+    ONE
+    + " mov.u32 r5, %ctaid.x; setp.eq.u32 p1, r5, 0; setp.eq.and.u32 p1, r1, 0, p1; @p1 st.global.u32 [d1], r3; ret;"
+)
 CP_ASYNC = """.shared .align 16 .b8 s[1024]; mov.u32 r4, s; ld.param.u64 d1, [a]; shl.b32 r5, r1, 4; and.b32 r6, r5, 1008;
  add.u32 r6, r6, r4; cp.async.cg.shared.global [r6], [d1], 16; cp.async.wait_all; bar.sync 0; ret;"""
 # A bulk load of sevens into a tile, and one lane's store of a seven into it.

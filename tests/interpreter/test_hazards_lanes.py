@@ -27,7 +27,9 @@ PLACES = """ setp.ge.u32 p1, r1, 16; @p1 bra B;
  barrier.sync 0; bra X;
 B: barrier.sync 0;
 X: ret;"""
-ARRIVES = PLACES.replace("B: barrier.sync 0;", "B: barrier.arrive 0, 32;").replace(" barrier.sync 0; bra", " barrier.sync 0, 32; bra")
+ARRIVES = PLACES.replace("B: barrier.sync 0;", "B: barrier.arrive 0, 32;").replace(
+    " barrier.sync 0; bra", " barrier.sync 0, 32; bra"
+)
 
 
 def lonely(work: str, mask: str, wrong: str = "-1") -> tuple[str, str]:
@@ -64,7 +66,11 @@ def test_planted_bug(case: Planted) -> None:
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_lanes_that_have_left_are_not_waited_for(schedule: str) -> None:
     """Votes, matches and sums wait for the lanes of the mask that have not exited."""
-    for work in ("setp.eq.u32 p2, r1, 3; vote.sync.any.pred p3, p2, -1;", "match.any.sync.b32 r2, r1, -1;", "bar.warp.sync -1;"):
+    for work in (
+        "setp.eq.u32 p2, r1, 3; vote.sync.any.pred p3, p2, -1;",
+        "match.any.sync.b32 r2, r1, -1;",
+        "bar.warp.sync -1;",
+    ):
         body = f" setp.ge.u32 p1, r1, 16; @p1 ret;\n {work}\n bar.sync 0; ret;"
         launch(kernel("", REGISTERS + body), "k", [], block=32, schedule=schedule)
 
@@ -109,5 +115,7 @@ def test_a_wait_tells_a_warp_of_the_whole_product_or_strictly_of_its_part() -> N
 def test_operands_that_other_warps_write() -> None:
     options: dict[str, Any] = {"params": PTR, "args": lambda: [np.zeros(4, np.int32)], "options": {"block": 128}}
     check(swap("no barrier before the product", K.RACE_SHARED, PRODUCT, " bar.sync 0;", **options))
-    late = PRODUCT.replace(" wgmma.wait_group.sync.aligned 0;", "").replace("ret;", "wgmma.wait_group.sync.aligned 0; ret;")
+    late = PRODUCT.replace(" wgmma.wait_group.sync.aligned 0;", "").replace(
+        "ret;", "wgmma.wait_group.sync.aligned 0; ret;"
+    )
     check(Planted("the wait comes too late", K.REUSED_BEFORE_WGMMA, late, PRODUCT, **options))

@@ -105,7 +105,9 @@ WHERE = {
 @pytest.mark.parametrize("space", WHERE)
 def test_memory_that_nobody_wrote_is_reported_where_it_decides(space: str, use: str) -> None:
     start, name = WHERE[space]
-    both = SPECULATED.replace(".local .align 8 .b8 l[16]; mov.u64 d4, l;", "").replace(" mov.u32 r9, 3;", start + " mov.u32 r9, 3;")
+    both = SPECULATED.replace(".local .align 8 .b8 l[16]; mov.u64 d4, l;", "").replace(
+        " mov.u32 r9, 3;", start + " mov.u32 r9, 3;"
+    )
     bad, good = (both.replace(".local.u32", f".{space}.u32") + body for body in POISON[use])
     options, mentions = {"block": 32, "outputs": (0,)}, (name, "before anything was written")
     check(Planted(use, K.UNINITIALISED, bad, good, params=PTR, args=zeros(), options=options, mentions=mentions))

@@ -29,15 +29,21 @@ READY:""" + CLUSTER + "\n"  # fmt: skip
 # Block 0 reads block 1's memory, and both stay until that is done.
 READ = SETUP + " @p2 ld.shared::cluster.u32 r10, [r7];" + CLUSTER + " ret;"
 # Block 0 tells block 1 by an arrival at its barrier, which block 1 waits for.
-ARRIVE = SETUP + """ @!p2 bra WAIT; @p1 bra END; mbarrier.arrive.release.cluster.shared::cluster.b64 _, [r8]; bra END;
+ARRIVE = (
+    SETUP
+    + """ @!p2 bra WAIT; @p1 bra END; mbarrier.arrive.release.cluster.shared::cluster.b64 _, [r8]; bra END;
 WAIT: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p3, [r3], 0; @!p3 bra WAIT;
 END: ret;"""
+)
 # The same, by bytes that st.async brings.
-STORE = SETUP + """ @!p2 bra WAIT; @p1 bra END;
+STORE = (
+    SETUP
+    + """ @!p2 bra WAIT; @p1 bra END;
  st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [r9], r1, [r8]; bra END;
 WAIT: @p1 bra SPIN; mbarrier.arrive.expect_tx.shared.b64 _, [r3], 4;
 SPIN: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p3, [r3], 0; @!p3 bra SPIN;
 END: ret;"""
+)
 COPY = STORE.replace(
     "st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [r9], r1, [r8];",
     "fence.proxy.async; cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [r9], [r2], 16, [r8];",

@@ -34,27 +34,45 @@ WAIT = "L: mbarrier.try_wait.parity.shared.b64 p2, [r3], 0; @!p2 bra L; ld.share
 READ_BACK = SETUP + " st.global.u32 [d3], r9; fence.proxy.async; bar.sync 1; @p1 bra L;\n" + BULK + WAIT + " ret;"
 GLOBAL_ONLY = READ_BACK.replace("fence.proxy.async;", "fence.proxy.async.global;")
 # A bulk store over what lanes have written.
-OVER = SETUP + """ st.shared.u32 [r4], r1; st.global.u32 [d3], r9; fence.proxy.async; bar.sync 1; @p1 ret;
+OVER = (
+    SETUP
+    + """ st.shared.u32 [r4], r1; st.global.u32 [d3], r9; fence.proxy.async; bar.sync 1; @p1 ret;
  cp.async.bulk.global.shared::cta.bulk_group [d1], [r2], 256; cp.async.bulk.commit_group;
  cp.async.bulk.wait_group 0; ret;"""
+)
 # A bulk store, then an ordinary read of what it wrote.
-AFTER = SETUP + """ st.shared.u32 [r4], r1; fence.proxy.async.shared::cta; bar.sync 1; @p1 bra W;
+AFTER = (
+    SETUP
+    + """ st.shared.u32 [r4], r1; fence.proxy.async.shared::cta; bar.sync 1; @p1 bra W;
  cp.async.bulk.global.shared::cta.bulk_group [d1], [r2], 256; cp.async.bulk.commit_group;
  cp.async.bulk.wait_group 0;
 W: bar.sync 2; ld.global.u32 r5, [d3]; ret;"""
+)
 # A bulk load from global memory that is written when it has been read.
 WRITTEN = SETUP + " @p1 bra L;\n" + BULK + WAIT + " st.global.u32 [d3], r9; ret;"
-EARLY = WRITTEN.replace(" st.global.u32 [d3], r9; ret;", " ret;").replace("L: mb", " @!p1 st.global.u32 [d1], r9;\nL: mb")
+EARLY = WRITTEN.replace(" st.global.u32 [d3], r9; ret;", " ret;").replace(
+    "L: mb", " @!p1 st.global.u32 [d1], r9;\nL: mb"
+)
 # The same between blocks, ordered by a flag.
-BETWEEN = SETUP + """ mov.u32 r5, %ctaid.x; setp.eq.u32 p3, r5, 1; @p1 ret; @p3 bra READER;
+BETWEEN = (
+    SETUP
+    + """ mov.u32 r5, %ctaid.x; setp.eq.u32 p3, r5, 1; @p1 ret; @p3 bra READER;
  st.global.u32 [d1], r9; fence.proxy.async; // writer
  st.release.gpu.global.u32 [d1+4096], 1; ret;
 READER: ld.acquire.gpu.global.u32 r6, [d1+4096]; setp.eq.u32 p4, r6, 0; @p4 bra READER;
  fence.proxy.async.shared::cta; // reader
-""" + BULK + WAIT + " ret;"
-BY_READER = BETWEEN.replace("fence.proxy.async; // writer", "").replace("async.shared::cta; // reader", "async.global; // reader")
+"""
+    + BULK
+    + WAIT
+    + " ret;"
+)
+BY_READER = BETWEEN.replace("fence.proxy.async; // writer", "").replace(
+    "async.shared::cta; // reader", "async.global; // reader"
+)
 # In shared memory: an ordinary write before a bulk load over it, and before a bulk store reads it.
-LOAD_OVER = SETUP + " st.shared.u32 [r4], r9; fence.proxy.async.shared::cta; bar.sync 1; @p1 bra L;\n" + BULK + WAIT + " ret;"
+LOAD_OVER = (
+    SETUP + " st.shared.u32 [r4], r9; fence.proxy.async.shared::cta; bar.sync 1; @p1 bra L;\n" + BULK + WAIT + " ret;"
+)
 STORE_OF = OVER.replace("st.global.u32 [d3], r9;", "")
 
 TWO = {"grid": 2}
@@ -100,7 +118,8 @@ FIELDS = (
 
 def replaced(space: str, at: str) -> str:
     return "\n".join(
-        f" @!p1 tensormap.replace.tile.{f}.{space}.b1024.{t} [{at}], {o}{'d9' if v == '128' and t == 'b64' else v};" for f, t, o, v in FIELDS
+        f" @!p1 tensormap.replace.tile.{f}.{space}.b1024.{t} [{at}], {o}{'d9' if v == '128' and t == 'b64' else v};"
+        for f, t, o, v in FIELDS
     )
 
 
@@ -115,25 +134,34 @@ LOAD = """ mbarrier.arrive.expect_tx.shared.b64 _, [r3], 1024;
 L: mbarrier.try_wait.parity.shared.b64 p2, [r3], 0; @!p2 bra L;
  ld.shared.v4.u32 {r20, r21, r22, r23}, [r7]; mul.wide.u32 d5, r1, 16; add.s64 d5, d5, d1; st.global.v4.u32 [d5+2048], {r20, r21, r22, r23}; ret;"""
 LOAD = LOAD.replace(" mbarrier.arrive", " @p1 bra L;\n mbarrier.arrive", 1)
-COPIED = ROWS + replaced("shared::cta", "r6") + """
+COPIED = (
+    ROWS
+    + replaced("shared::cta", "r6")
+    + """
  bar.sync 1; setp.ge.u32 p5, r1, 32; @p5 bra ON;
  tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned [d4], [r6], 128;
  fence.proxy.tensormap::generic.acquire.gpu [d4], 128;
 ON: bar.sync 2;
-""" + LOAD
+"""
+    + LOAD
+)
 # The same map, made in place by lane 0, and used by its own warp or by the other one.
-IN_PLACE = ROWS + replaced("global", "d4") + """
+IN_PLACE = (
+    ROWS
+    + replaced("global", "d4")
+    + """
  @!p1 fence.proxy.tensormap::generic.release.gpu;
  bar.sync 1; // between
  @!p1 fence.proxy.tensormap::generic.acquire.gpu [d4], 128;
-""" + LOAD
+"""
+    + LOAD
+)
 TWO_POINTERS = ".param .u64 a, .param .u64 maps"
 ACQUIRE = "fence.proxy.tensormap::generic.acquire.gpu [d4], 128;"
 
 
 def map_args() -> Any:
     return [np.arange(1024, dtype=np.int32), np.zeros(16, np.int64)]
-
 
 
 @pytest.mark.parametrize("body", [COPIED, IN_PLACE], ids=["copied", "in place"])
@@ -170,7 +198,9 @@ def test_planted_map(case: Planted) -> None:
 
 def test_a_map_that_another_cluster_made_is_acquired_there() -> None:
     """Block 0 makes the map and raises a flag; block 1 uses it, with an acquire of its own or without."""
-    body = COPIED.replace(" bar.sync 1;", " mov.u32 r10, %ctaid.x; setp.eq.u32 p6, r10, 1; @p6 bra READER;\n bar.sync 1;", 1)
+    body = COPIED.replace(
+        " bar.sync 1;", " mov.u32 r10, %ctaid.x; setp.eq.u32 p6, r10, 1; @p6 bra READER;\n bar.sync 1;", 1
+    )
     body = body.replace(ACQUIRE, "@!p1 st.release.gpu.global.u32 [d1+4092], 1; ret;").replace(
         "ON: bar.sync 2;", "ON: ret;\nREADER: @p1 bra ON2;\nS: ld.acquire.gpu.global.u32 r11, [d1+4092]; setp.eq.u32 p7, r11, 0; @p7 bra S;\n"
         f" {ACQUIRE}\nON2: bar.sync 2;"

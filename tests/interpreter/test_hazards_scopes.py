@@ -27,14 +27,18 @@ READER: ld.relaxed.gpu.global.u32 r3, [d1]; setp.eq.u32 p3, r3, 0; @p3 bra READE
  fence.acq_rel.gpu; // reader
  ld.global.u32 r4, [d1+4]; st.global.u32 [d1+8], r4; ret;"""
 BLOCKS = FLAG.replace("WHO", "mov.u32 r2, %ctaid.x; setp.ne.u32 p1, r1, 0; @p1 ret;")
-CLUSTERS = FLAG.replace("WHO", "mov.u32 r2, %clusterid.x; mov.u32 r5, %cluster_ctarank; or.b32 r5, r5, r1; setp.ne.u32 p1, r5, 0; @p1 ret;")
+CLUSTERS = FLAG.replace(
+    "WHO", "mov.u32 r2, %clusterid.x; mov.u32 r5, %cluster_ctarank; or.b32 r5, r5, r1; setp.ne.u32 p1, r5, 0; @p1 ret;"
+)
 WARPS = FLAG.replace("WHO", "shr.u32 r2, r1, 5;").replace(".gpu", ".cta")
 VOLATILE = BLOCKS.replace("st.relaxed.gpu", "st.volatile").replace("ld.relaxed.gpu", "ld.volatile")
 MEMBAR = VOLATILE.replace("fence.acq_rel.gpu", "membar.gl")
 PAIR = {"grid": 2, "cluster": (2, 1, 1), "block": 32}
 PAIRS = {"grid": 4, "cluster": (2, 1, 1), "block": 32}
 # Two blocks of a cluster, or two clusters: what .cluster holds, and what it does not.
-WITHIN = FLAG.replace("WHO", "mov.u32 r2, %cluster_ctarank; setp.ne.u32 p1, r1, 0; @p1 ret;").replace(".gpu", ".cluster")
+WITHIN = FLAG.replace("WHO", "mov.u32 r2, %cluster_ctarank; setp.ne.u32 p1, r1, 0; @p1 ret;").replace(
+    ".gpu", ".cluster"
+)
 COUNT = " ld.param.u64 d1, [a]; atom.global.gpu.add.u32 r2, [d1], 1; ret;"
 
 

@@ -38,8 +38,8 @@ class Store:
 
     def __init__(self, clocks: Clocks, count: int) -> None:
         self.clocks = clocks
-        self.gathering = np.zeros((count, clocks.planes, clocks.columns), np.uint32)
-        self.published = np.zeros((count, clocks.planes, clocks.columns), np.uint32)
+        self.gathering: Array = np.zeros((count, clocks.planes, clocks.columns), np.uint32)
+        self.published: Array = np.zeros((count, clocks.planes, clocks.columns), np.uint32)
 
     def fit(self) -> None:
         if self.gathering.shape[2] < self.clocks.columns:
@@ -65,10 +65,10 @@ class Clocks:
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
-        self.agents = batch.cluster * batch.per_block
-        self.columns = -(-(self.agents + 8) // 8) * 8
-        self.planes = batch.run.program.planes
-        self.known = np.zeros((batch.teams, self.agents, self.planes, self.columns), np.uint32)
+        self.agents: int = batch.cluster * batch.per_block
+        self.columns: int = -(-(self.agents + 8) // 8) * 8
+        self.planes: int = batch.run.program.planes
+        self.known: Array = np.zeros((batch.teams, self.agents, self.planes, self.columns), np.uint32)
         own = np.arange(self.agents)
         self.known[:, own, 0, own] = 1
         self.queue_of: dict[Any, int] = {}

@@ -1,7 +1,7 @@
 """Verdicts over many schedules: several of the interpreter's own, or the order of synchronisation events explored.
 
-    explore(lambda: run(module, "k", params, ...), limit=64)
-    over_schedules(lambda p: kernel(x, interpret=p), ("eager", "late", "random:8"))
+explore(lambda: run(module, "k", params, ...), limit=64)
+over_schedules(lambda p: kernel(x, interpret=p), ("eager", "late", "random:8"))
 """
 
 from __future__ import annotations
@@ -82,7 +82,9 @@ def schedules_of(words: Iterable[str], params: InterpretParams | None = None) ->
     base, found = params or InterpretParams(), list[InterpretParams]()
     for word in words:
         name, colon, number = word.partition(":")
-        if name not in ("eager", "late", "random") or (colon and (name != "random" or not number.isdigit() or not int(number))):
+        if name not in ("eager", "late", "random") or (
+            colon and (name != "random" or not number.isdigit() or not int(number))
+        ):
             raise ValueError(f"schedule {word!r}: it is 'eager', 'late', 'random', or 'random:' and how many seeds")
         seeds = range(int(number)) if colon else (base.seed,)
         found += [replace(base, schedule=name, seed=seed) for seed in seeds]

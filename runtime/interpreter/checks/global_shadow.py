@@ -35,9 +35,9 @@ class GlobalShadow(Shadow):
         self.run = run
         self.buffer = buffer
         self.place = "global", buffer.name
-        self.bits = run.agent_bits
-        self.teams = 1 << (30 - self.bits)
-        self.wraps = run.teams > self.teams
+        self.bits: int = run.agent_bits
+        self.teams: int = 1 << (30 - self.bits)
+        self.wraps: bool = run.teams > self.teams
         self.r2: Array = np.zeros(0, np.int64)
         self.r2i: Array = np.zeros(0, np.int32)
         self.by_cache: Array | None = None  # sites + 1 of ld.global.nc of each granule, made when there is one

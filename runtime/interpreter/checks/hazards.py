@@ -78,7 +78,7 @@ class Reporter:
         ignored: tuple[str, ...] = (),
     ) -> None:
         self.warn = warn
-        self.ignored = frozenset(ignored)
+        self.ignored: frozenset[str] = frozenset(ignored)
         self.kernel_name = kernel_name
         self.names: ReportNames = names or ReportNames()
         self.lines: Mapping[int, SourceLine] = lines or {}

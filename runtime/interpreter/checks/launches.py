@@ -29,7 +29,6 @@ from .kinds import HazardKind
 if TYPE_CHECKING:
     from ..machine.group import Group
     from ..machine.launch import Run
-    from ..ptx.module import Instruction
     from .shadow import Access
 
 Array = npt.NDArray[Any]
@@ -58,7 +57,7 @@ class _Record:
 
 
 @dataclass
-class _State:
+class State:
     """Of the last launch: who may still run when it starts, after it has waited, and what it executed."""
 
     at_start: list[_Record] = field(default_factory=list[_Record])
@@ -73,12 +72,12 @@ class Launches:
     """The launches of a stream, one after the other."""
 
     def __init__(self) -> None:
-        self._last = _State()
+        self._last = State()
 
-    def begin(self, overlaps: bool) -> _State:
+    def begin(self, overlaps: bool) -> State:
         """The state of the next launch. One that ends by a hazard leaves nothing."""
-        before, now = self._last, _State()
-        self._last = _State()
+        before, now = self._last, State()
+        self._last = State()
         if overlaps:
             done = before.after_wait if before.waited else before.at_start
             now.after_wait = done
@@ -87,7 +86,7 @@ class Launches:
                 now.at_start = [before.record, *(before.at_start if before.early else before.after_wait)]
         return now
 
-    def end(self, state: _State, run: Run) -> None:
+    def end(self, state: State, run: Run) -> None:
         """A launch has ended; what it accessed is kept if the next one may start before that."""
         if state.triggered:
             places = [run.reporter.place(ins) for ins in run.sites]
@@ -170,5 +169,3 @@ def _conflicts(
             details = (f"{now} by {shadow.who(a, int(row[hit]))}", f"{before} by kernel '{record.name}' at {place}")
             run.reporter.hazard(HazardKind.RACE_LAUNCHES, what, a.ins, details, _FIX)
             return
-
-

@@ -50,7 +50,9 @@ class Order:
         self.launch = 0
         self.copies = 0
         self.performing: Actor | None = None
-        self.issuers: dict[tuple[int, int, int], Array] = {}  # (cluster, queue, clock) of copies -> what their warp knew
+        self.issuers: dict[
+            tuple[int, int, int], Array
+        ] = {}  # (cluster, queue, clock) of copies -> what their warp knew
         self.held: list[tuple[Batch, Group]] = []
         self.kept: list[tuple[Pending, Hold]] = []
         self.open = False  # whether there is more to explore than events can tell, or than could be held
@@ -131,7 +133,9 @@ class Order:
         """A warp is about to issue a copy."""
         self.issuers[team + batch.first // batch.cluster, queue, clock] = batch.clocks.known[team, agent, 0].copy()
 
-    def warps(self, batch: Batch, rows: Array, place: Callable[[int], Any], kind: str, phase: Callable[[int], int]) -> None:
+    def warps(
+        self, batch: Batch, rows: Array, place: Callable[[int], Any], kind: str, phase: Callable[[int], int]
+    ) -> None:
         """Events of warps `rows` (numbers in the batch), one each: at `place(i)`, in `phase(i)` of what lies there."""
         clocks = batch.clocks
         if clocks is None:
@@ -154,13 +158,17 @@ class Order:
             return
         team = cta // batch.cluster + batch.first // batch.cluster
         known = self.issuers.get((team, queue, clock))
-        event = Event((self.performing, 1), "arrive", phase, queue, clock, np.zeros(0) if known is None else known, team)
+        event = Event(
+            (self.performing, 1), "arrive", phase, queue, clock, np.zeros(0) if known is None else known, team
+        )
         place = "mbarrier", batch.first + cta, offset
         self.events.setdefault((self.launch, place), []).append(event)
 
     def signature(self) -> Any:
         """What happened at each object, in its order: equal for runs that synchronise the same way."""
-        return frozenset((place, tuple((e.step, e.kind, e.phase) for e in events)) for place, events in self.events.items())
+        return frozenset(
+            (place, tuple((e.step, e.kind, e.phase) for e in events)) for place, events in self.events.items()
+        )
 
     # --- what else might have happened ----------------------------------------------------------
 

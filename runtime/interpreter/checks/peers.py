@@ -30,8 +30,8 @@ class Peers:
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
         shape = (batch.teams, batch.cluster, batch.cluster * batch.per_block)
-        self.clock = np.zeros(shape, np.uint32)
-        self.site = np.zeros(shape, np.int32)
+        self.clock: Array = np.zeros(shape, np.uint32)
+        self.site: Array = np.zeros(shape, np.int32)
 
     def accessed(self, c: Group, row: Array, cta: Array, ins: Instruction) -> None:
         """Rows of `c` access shared memory of blocks `cta`."""
@@ -69,7 +69,8 @@ class Peers:
             warp_rank, warp = divmod(agent, batch.per_block)
             row = warp * batch.blocks + team * batch.cluster + warp_rank
             ins = batch.run.sites[int(self.site[team, rank, agent])]
-            self._report(row, team * batch.cluster + rank, "and that block may have exited: nothing it waits for comes after", ins)
+            when = "and that block may have exited: nothing it waits for comes after"
+            self._report(row, team * batch.cluster + rank, when, ins)
 
     def _report(self, row: int, cta: int, when: str, ins: Instruction) -> None:
         batch, reporter = self.batch, self.batch.run.reporter

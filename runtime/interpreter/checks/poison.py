@@ -10,16 +10,18 @@ Only while some register of a function holds poison are its other instructions r
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..isa.liveness import used
-from ..machine.group import Group
-from ..machine.program import Op
 from ..ptx.module import Instruction, Reg, Vec
 from .kinds import HazardKind
+
+if TYPE_CHECKING:
+    from ..machine.group import Group
+    from ..machine.program import Op
 
 Array = npt.NDArray[Any]
 Poison = dict[int, Array]  # register -> (warps, 32), which lanes hold poison
@@ -116,7 +118,8 @@ def fresh(c: Group, lanes: Array, origin: str = _LOCAL) -> None:
     """A load brings what nobody wrote to `lanes`, (rows, 32) or of a vector (rows, 32, elements)."""
     held = c.frame.fresh
     if held is not None:
-        lanes = (lanes if lanes.ndim == 2 else lanes.any(axis=2)) | (held if held.ndim == 2 else held.any(axis=2))
+        both = [a if a.ndim == 2 else np.any(a, axis=2) for a in (lanes, held)]
+        lanes = np.logical_or(*both)
     c.frame.fresh, c.frame.origin = lanes, origin
 
 

@@ -71,7 +71,7 @@ class Access:
         self.same: Any = None
         self.clash: Any = None
         self.loaded: Any = None  # of an ordinary load: granules (rows, 32) or (rows, 32, k), mask, elements
-        self.reach = 0  # of a strong access: 2 its block, 1 its cluster, 0 further
+        self.reach: int = 0  # of a strong access: 2 its block, 1 its cluster, 0 further
 
 
 def generic_access(c: Group, ins: Instruction, strong: bool) -> Access:

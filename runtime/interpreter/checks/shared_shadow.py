@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from .kinds import HazardKind
 from .shadow import AGENT, ATOMIC, CLOCK, SHARED_READ, Access, Shadow, agent_of
 from .wording import Side, conflict
 

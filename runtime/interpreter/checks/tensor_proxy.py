@@ -78,6 +78,7 @@ def check(c: Group, row: int, address: int, ins: Instruction) -> None:
     if not missing.any():
         return
     buffer = run.memory.find(address)
+    assert buffer is not None
     site = int(shadow.wi[(address - buffer.address) // shadow.granule + int(missing.argmax())])
     what = f"a tensor copy reads the tensor map in '{buffer.name}' that the kernel wrote, and no fence of its proxy is between"
     cta = batch.coordinates[int(batch.row_cta[c.rows[row]])]

@@ -46,12 +46,12 @@ class Barriers:
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
         shape = (NAMED, batch.blocks)
-        self.arrived = np.zeros(shape, np.int64)
-        self.expected = np.zeros(shape, np.int64)  # 0: all of the block's threads
-        self.true_count = np.zeros(shape, np.int64)
-        self.thread_count = np.zeros(shape, np.int64)
-        self.used = np.zeros(NAMED, np.bool_)
-        self.turns = np.zeros(shape, np.int64)  # how often each has been complete
+        self.arrived: Array = np.zeros(shape, np.int64)
+        self.expected: Array = np.zeros(shape, np.int64)  # 0: all of the block's threads
+        self.true_count: Array = np.zeros(shape, np.int64)
+        self.thread_count: Array = np.zeros(shape, np.int64)
+        self.used: Array = np.zeros(NAMED, np.bool_)
+        self.turns: Array = np.zeros(shape, np.int64)  # how often each has been complete
         self.waiting: list[Waiting] = []
         self.clock: list[Any] = [None] * NAMED
         self.cluster_arrived: Array = np.zeros(batch.teams, np.int64)
@@ -114,7 +114,12 @@ class Barriers:
         batch = self.batch
         for key, g in list(batch.parked.items()):
             ins = g.frame.code.segments[g.pc].sync_ins
-            if ins is not None and ins.opcode[0] == "barrier" and "cluster" not in ins.opcode and "aligned" not in ins.opcode:
+            if (
+                ins is not None
+                and ins.opcode[0] == "barrier"
+                and "cluster" not in ins.opcode
+                and "aligned" not in ins.opcode
+            ):
                 del batch.parked[key]
                 g.why = PARTED
                 batch.ready[key] = g

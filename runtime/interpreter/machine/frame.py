@@ -64,7 +64,7 @@ class Frame:
         self.origins: dict[int, str] = {}  # of registers that hold it, where it came from
         self.fresh: Array | None = None  # lanes whose load has just read what was never written
         self.origin = ""
-        self.local_base = batch.local.reserve(code.local_bytes, code.local_align)
+        self.local_base: int = batch.local.reserve(code.local_bytes, code.local_align)
 
     def base(self, slot: int) -> Array:
         """A register of all warps, (warps, 32) or (warps, 32, 2) for .b128. What it starts as is not defined."""

@@ -19,8 +19,9 @@ from ..checks.explore import EXPLORED
 from ..checks.global_shadow import GlobalShadow, prepare_buffers, report_unwritten
 from ..checks.hazards import Reporter, RunReport
 from ..checks.kinds import HazardKind
-from ..checks.launches import Launches
+from ..checks.launches import Launches, State
 from ..checks.livelock import Watch, livelock
+from ..checks.order import Order
 from ..checks.peers import Peers
 from ..checks.shared_shadow import SharedShadow
 from ..checks.sync import SyncMemory
@@ -55,8 +56,8 @@ class Run:
         names: ReportNames | None, lines: Mapping[int, SourceLine] | None, kernel_name: str,
         launches: Launches | None, overlaps: bool,
     ) -> None:  # fmt: skip
-        self.launches = launches or Launches()
-        self.overlap = self.launches.begin(overlaps)
+        self.launches: Launches = launches or Launches()
+        self.overlap: State = self.launches.begin(overlaps)
         self.program = program
         self.grid: Dims = grid
         self.block: Dims = block
@@ -64,9 +65,9 @@ class Run:
         self.cluster_size: int = cluster[0] * cluster[1] * cluster[2]
         self.memory = memory
         self.config = config
-        self.target = TARGETS.get(target, DEFAULT)
-        self.report = RunReport()
-        self.reporter = Reporter(
+        self.target: Target = TARGETS.get(target, DEFAULT)
+        self.report: RunReport = RunReport()
+        self.reporter: Reporter = Reporter(
             config.on_hazard == "warn", kernel_name or program.entry.name, names, lines, self.report,
             config.ignore,
         )  # fmt: skip
@@ -85,11 +86,13 @@ class Run:
         if dynamic_smem:
             self.shared_bytes = program.dynamic_offset + dynamic_smem
         self.dynamic_smem = dynamic_smem
-        self.order = EXPLORED.get()
+        self.order: Order | None = EXPLORED.get()
         if self.order is not None:
             self.order.begin()
-        self.rng = random.Random(config.seed) if config.schedule == "random" and self.order is None else None
-        self.budget = config.step_budget
+        self.rng: random.Random | None = (
+            random.Random(config.seed) if config.schedule == "random" and self.order is None else None
+        )
+        self.budget: int = config.step_budget
         self.steps = 0
         self.progress: int = 0
         self.output: list[str] = []
@@ -105,9 +108,9 @@ class Run:
         self.blocks: int = self.teams * self.cluster_size
         self.next_block: int = 0
         self.resident: list[Batch] = []
-        self.sync = SyncMemory()
-        self.maps_acquired = MapProxy()
-        self.pool = Pool()
+        self.sync: SyncMemory = SyncMemory()
+        self.maps_acquired: MapProxy = MapProxy()
+        self.pool: Pool = Pool()
         self._workspace = 0
         self.maps: dict[bytes, Any] = {}
         self._registers: dict[tuple[int, int], dict[int, int]] = {}

@@ -57,8 +57,8 @@ class Seg:
         self.wary: list[Op] = []
         self.sources: list[tuple[Op, Instruction, bool]] = []
         self.loads = False
-        self.guard = (source.guard[0].index, source.guard[1]) if source.guard else None
-        self.cost = len(source.code) + 1
+        self.guard: tuple[int, bool] | None = (source.guard[0].index, source.guard[1]) if source.guard else None
+        self.cost: int = len(source.code) + 1
         # Registers that some wgmma uses and this segment reads or writes, as bit sets.
         self.code: list[Instruction] = [*([source.sync] if source.sync else []), *source.code]
         self.reads: int = 0
@@ -120,11 +120,11 @@ class Program:
         self.codes: dict[str, Code] = {}
         code = [ins for f in module.functions.values() for ins in f.body if isinstance(ins, Instruction)]
         # whether some access to more than a block's memory, or fence, reaches its block or cluster alone
-        self.narrow = any(_is_narrow(ins.opcode) for ins in code)
+        self.narrow: bool = any(_is_narrow(ins.opcode) for ins in code)
         # whether copies access global memory, or tensor maps there, through proxies of their own
-        self.other_proxies = any("bulk" in ins.opcode or ins.opcode[0] == "tensormap" for ins in code)
-        self.triggers = any(ins.opcode == ("griddepcontrol", "launch_dependents") for ins in code)
-        self.shared_granule = min(map(_width, code), default=16)
+        self.other_proxies: bool = any("bulk" in ins.opcode or ins.opcode[0] == "tensormap" for ins in code)
+        self.triggers: bool = any(ins.opcode == ("griddepcontrol", "launch_dependents") for ins in code)
+        self.shared_granule: int = min(map(_width, code), default=16)
 
     @property
     def planes(self) -> int:

@@ -90,7 +90,9 @@ class SharedSpace:
         cta, offset = self.place(c, address)
         part = self.at(c, cta, offset, size, width, ins)
         if self.batch.peers is not None:
-            other: Array = np.broadcast_to(cta != c.cta[:, None], (c.n, 32)) & (c.active if part.mask is None else part.mask)
+            other: Array = np.broadcast_to(cta != c.cta[:, None], (c.n, 32)) & (
+                c.active if part.mask is None else part.mask
+            )
             if other.any():
                 row, lane = np.nonzero(other)
                 self.batch.peers.accessed(c, row, np.broadcast_to(cta, (c.n, 32))[row, lane], ins)

@@ -147,7 +147,9 @@ def replace_field(data: bytes, field: str, dimension: int, value: int) -> bytes 
         most = 4 if field == "global_stride" else 5
         if dimension >= most:
             return data
-        values[_FIRST[field] + dimension] = value & (0xFFFF if field in ("box_dim", "element_stride") else (1 << 64) - 1)
+        values[_FIRST[field] + dimension] = value & (
+            0xFFFF if field in ("box_dim", "element_stride") else (1 << 64) - 1
+        )
     elif field == "elemtype":
         values[2] = ALL.index(as_dtype(_ELEMENTS[value]))
     else:

@@ -77,9 +77,9 @@ class WgmmaUnit:
         self.committed: Array = np.zeros(batch.blocks * per_block, np.int64)
         self.dirty: list[int] = [0] * batch.warps
         # Whether a wait tells a warp of its own part of a product alone (`InterpretParams.strict_wgmma`).
-        self.strict = batch.run.config.strict_wgmma
-        self.fenced = np.zeros(batch.warps, np.bool_)
-        self.armed = np.zeros(batch.warps, np.bool_)  # fenced, and no wgmma since
+        self.strict: bool = batch.run.config.strict_wgmma
+        self.fenced: Array = np.zeros(batch.warps, np.bool_)
+        self.armed: Array = np.zeros(batch.warps, np.bool_)  # fenced, and no wgmma since
 
     def keys(self, rows: Array) -> Array:
         """The warpgroup number of each warp."""
@@ -155,7 +155,7 @@ class WgmmaUnit:
         # Each warp issues a part: what one of them has not seen is not ordered before the product.
         whole = known.reshape(groups, 4, *known.shape[1:]).min(axis=1)
         when = [self._note_part(c, p, rows[part::4], whole, (a_at, b_at)) for part in range(4 if self.strict else 1)]
-        return tuple(np.concatenate(numbers) for numbers in zip(*when, strict=True))
+        return np.concatenate([w[0] for w in when]), np.concatenate([w[1] for w in when])
 
     def _note_part(
         self, c: Group, p: Product, rows: Array, known: Array, operands: tuple[Array | None, ...]

@@ -80,7 +80,6 @@ def _note_global_span(
     start = (address - found.address) // unit
     granules: Array = np.arange(start, start + size // unit, dtype=np.int64)
 
-
     def same() -> Array:
         held = i.run.memory.bytes_at(address, size)
         assert held is not None and data is not None

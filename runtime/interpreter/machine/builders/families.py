@@ -3,7 +3,20 @@
 from __future__ import annotations
 
 from .. import barriers, control
-from . import atomics, bulk, copies, cp_async, loads, matrix_ops, mbarrier_ops, moves, remote, tensor_maps, warp, wmma_ops
+from . import (
+    atomics,
+    bulk,
+    copies,
+    cp_async,
+    loads,
+    matrix_ops,
+    mbarrier_ops,
+    moves,
+    remote,
+    tensor_maps,
+    warp,
+    wmma_ops,
+)
 
 BUILDERS = (
     atomics,

@@ -320,14 +320,15 @@ def _store_wide(k: Compiler, form: MemoryForm, item: Any, dest: Operand, ins: In
     def store(c: Group) -> bool:
         value = c.v[slot]
         for part in space(c).locate(c, address(c), 8, 16, ins, True):
-            halves = [np.broadcast_to(value[..., i], part.index.shape) for i in (0, 1)]
-            access = None
-            if part.shadow is not None:
-                same = partial(unchanged, part, halves)
-                access = part.shadow.write(c, part.index, 8, 2, part.mask, ins, form, same)
+            halves: list[Array] = [np.broadcast_to(value[..., i], part.index.shape) for i in (0, 1)]
+            shadow = part.shadow
+            if shadow is None:
+                scatter(part, halves)
+                continue
+            access = shadow.write(c, part.index, 8, 2, part.mask, ins, form, partial(unchanged, part, halves))
             scatter(part, halves)
             if access is not None and access.clash is not None:
-                part.shadow.settle_clash(access)
+                shadow.settle_clash(access)
         c.batch.run.progress += 1
         return True
 

@@ -89,12 +89,12 @@ def note(c: Group, row: Array, cta: Array, offset: int, ins: Instruction, init: 
 
 def tell(c: Group, row: Array, cta: Array, offset: int, kind: str, ago: int) -> None:
     """Record events of warps at an mbarrier, in its phase or `ago` phases before."""
-    batch = c.batch
-    if len(row):
+    batch, order = c.batch, c.batch.run.order
+    if len(row) and order is not None:
         rows, blocks = unique_pairs(row, cta)
         phases = (batch.mbarriers.get(offset).phase[blocks] + ago).tolist()
         places = [("mbarrier", batch.first + int(b), offset) for b in blocks]
-        batch.run.order.warps(batch, c.rows[rows], lambda i: places[i], kind, lambda i: phases[i])
+        order.warps(batch, c.rows[rows], lambda i: places[i], kind, lambda i: phases[i])
 
 
 @builds("mbarrier.pending_count")

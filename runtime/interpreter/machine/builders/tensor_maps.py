@@ -101,5 +101,3 @@ def build_copy_and_fence(k: Compiler, ins: Instruction) -> Op:
         return True
 
     return run
-
-

@@ -238,7 +238,7 @@ class Tile:
     def unchanged(self, tile: Array, unit: int) -> Array:
         """(1, k): which of `granules` of `unit` bytes a store of `tile` leaves as they are."""
         equal = np.ascontiguousarray(self.view() == tile[self.inside()]).reshape(-1)
-        return np.repeat(equal, self.m.dtype.itemsize).reshape(1, -1, unit).all(axis=2)
+        return np.all(np.repeat(equal, self.m.dtype.itemsize).reshape(1, -1, unit), axis=2)
 
     def granules(self, shadow: Any) -> Array:
         """(1, k) granules of the elements inside."""

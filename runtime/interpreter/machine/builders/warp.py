@@ -84,9 +84,8 @@ def build_warp(k: Compiler, ins: Instruction) -> Op:
             if members.size > 1 or members.flat[0] != 0xFFFFFFFF:
                 _check_member(c, members, ins)
         values = [r(c) for r in readers]
-        if mode and c.batch.run.detect:
-            if c.mask is not None or not (members == 0xFFFFFFFF).all():
-                _check_source(c, ins, mode, values[1], values[2], members)
+        if mode and c.batch.run.detect and (c.mask is not None or not (members == 0xFFFFFFFF).all()):
+            _check_source(c, ins, mode, values[1], values[2], members)
         if values and values[0].shape != (c.n, 32):
             values[0] = np.broadcast_to(values[0], (c.n, 32))
         for write, value in zip(writers, function(c.active, *values), strict=True):
