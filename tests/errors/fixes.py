@@ -31,8 +31,8 @@ FIXES: dict[str, tuple[str, str, str]] = {
     "EmptyReduction": ("empty_reduction", "x[:, 8:].max", "x[:, 4:].max"),
     "GridLimit": ("grid_limit_cluster", '"sm_80"', '"sm_90a"'),
     "IndexOutOfRange": ("index_out_of_range", "x[4]", "x[-1]"),
-    "KernelArgument": ("kernel_argument_grid", "grid=(2.5,)", "grid=(2,)"),
-    "KernelValue": ("kernel_value_num_threads", "num_threads=9", "num_threads=8"),
+    "KernelArgument": ("kernel_argument_grid", "grid=(2.5,)", "grid=(1,)"),
+    "KernelValue": ("kernel_value_num_threads", "num_threads=9", "num_threads=1"),
     "LiteralOutOfRange": ("literal_out_of_range", "n[...] + 300", "n[...] + 100"),
     "NestedTooDeep": ("nested_too_deep", "branch(200)", "branch(20)"),
     "NoCommonDType": ("no_common_dtype_uint64", "a[...] + b[...]", "a[...].astype(kd.int32) + b[...]"),
@@ -46,7 +46,11 @@ FIXES: dict[str, tuple[str, str, str]] = {
     "PredicateNotScalar": ("predicate_not_scalar", "kd.when(x[...] > 0)", "kd.when(kd.all(x[...] > 0))"),
     "ReadOnlyRef": ("read_only_ref", "x[0] = 0.0", "out[...] = 0.0"),
     "RefAsValue": ("ref_as_value", "x + 1.0", "x[...] + 1.0"),
-    "RegisterBudget": ("register_budget", "240", "128"),
+    "RegisterBudget": (
+        "register_budget",
+        '240, action="increase")\n    out[...] = x[...]',
+        '128, action="increase")\n    row = kd.axis_index("wg")\n    out[row] = x[row]',
+    ),
     "RepeatedAxis": ("bad_axis_twice", "axis=(1, -1)", "axis=(0, -1)"),
     "ScratchEnded": (
         "scratch_ended",
@@ -98,7 +102,7 @@ FIXES: dict[str, tuple[str, str, str]] = {
     "ValueFromOtherTrace": ("escaped_value", "x[...] + kept[0]", "x[...] + x[...]"),
     "UnknownName": ("unknown_name", "kd.maximun", "kd.maximum"),
     "VariableType": ("variable_type", "n=1.5", "n=2"),
-    "VariableUse": ("variable_use", 'kd.Variable("n", 1, 8)', "8"),
+    "VariableUse": ("variable_use", 'kd.Variable("n", 1, 8)', "1"),
     "VariableValue": ("variable_value", '"n", 8, 1', '"n", 1, 8'),
     "WarpUse": (
         "warp_use",

@@ -54,7 +54,7 @@ class Run:
         self, program: Program, params: list[bytes], grid: Dims, block: Dims, cluster: Dims,
         dynamic_smem: int, memory: GlobalMemory, target: str, config: InterpretParams,
         names: ReportNames | None, lines: Mapping[int, SourceLine] | None, kernel_name: str,
-        launches: Launches | None, overlaps: bool,
+        launches: Launches | None = None, overlaps: bool = False,
     ) -> None:  # fmt: skip
         self.launches: Launches = launches or Launches()
         self.overlap: State = self.launches.begin(overlaps)
