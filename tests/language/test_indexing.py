@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -132,7 +133,8 @@ def test_gather_and_scatter(pattern: str, dtype: str) -> None:
         back[index] = x[index]
 
     specs = (Spec(want.shape, kd.float32), Spec(shape, kd.float32, init=0))
-    got, back = kd.kernel(body, out_type=specs, interpret=INTERPRET)(x, *arrays.values())
+    repeats = replace(INTERPRET, ignore=("equal_value_race",))  # rows that several indices name are stored as often
+    got, back = kd.kernel(body, out_type=specs, interpret=repeats)(x, *arrays.values())
     np.testing.assert_array_equal(got, want)
     marks = np.zeros(tuple(n + 100 for n in shape), bool)
     inner = tuple(slice(50, 50 + n) for n in shape)
