@@ -87,18 +87,18 @@ frontend.trace_kernel = timed
 if gpu:
     import torch
     import kernel_dsl.runtime.arrays.interop.torch
-    from kernel_dsl.runtime.devices.device import cuda_device
+    from kernel_dsl.runtime.devices.devices import cuda_device
     cuda_device()
     torch.cuda.synchronize()
 else:
     from kernel_dsl import runtime
-    import kernel_dsl.runtime.devices.device
+    import kernel_dsl.runtime.devices.devices
     import kernel_dsl.runtime.arrays.interop.numpy
     class NoDevice:
         kind, index, target = "cuda", 0, kd.target.DEFAULT
         def load(self, assembled):
             return assembled
-    runtime.devices.device.pick_device = lambda interpret, views: NoDevice()
+    runtime.devices.devices.pick_device = lambda interpret, views: NoDevice()
     runtime.call = lambda kernel, *rest: [None] * len(kernel.outputs)
     frontend._recording = lambda: True  # which keeps it from learning a short way
 kernel = getattr(kd.library, place.rpartition(".")[2]) if place.startswith("kd.library.") else find_kernel(place)

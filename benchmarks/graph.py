@@ -15,7 +15,7 @@ from typing import Any
 
 import kernel_dsl as kd
 from kernel_dsl.runtime.devices import driver
-from kernel_dsl.runtime.devices.device import cuda_device
+from kernel_dsl.runtime.devices.devices import cuda_device
 from kernel_dsl.runtime.timing import Timing, device_times, host_times
 
 N, NODES = 1024, 100

@@ -65,7 +65,7 @@ def our_runs(torch: Any, x: Any, y: Any) -> Runs:
 
 def bare_run(torch: Any, x: Any, y: Any, out: Any) -> Runs:
     """A prepacked cuLaunchKernel of the same PTX."""
-    from kernel_dsl.runtime.devices.device import cuda_device
+    from kernel_dsl.runtime.devices.devices import cuda_device
     from kernel_dsl.runtime.devices.launch import ParamBuffer
 
     device = cuda_device()
@@ -141,7 +141,7 @@ def main() -> int:
     if not state:
         print(f"a GPU is needed, and there is none: {state.reason}")
         return 0
-    from kernel_dsl.runtime.devices.device import cuda_device
+    from kernel_dsl.runtime.devices.devices import cuda_device
 
     print(cuda_device())
     times = measure()

@@ -25,7 +25,7 @@ from kernel_dsl.compiled import (
 )
 from kernel_dsl.dtypes import float32
 from kernel_dsl.runtime.devices import driver
-from kernel_dsl.runtime.devices.device import cuda_device
+from kernel_dsl.runtime.devices.devices import cuda_device
 from kernel_dsl.runtime.devices.launch import ParamBuffer
 from kernel_dsl.runtime.plan.dispatch import FastCalls, first
 from kernel_dsl.runtime.timing import Timing, host_times
@@ -94,7 +94,7 @@ def our_runs(torch: Any, x: Any, y: Any, out: Any) -> Runs:
     kernel = add_kernel()
     device = cuda_device()
     loaded = device.load(kernel)
-    bound = runtime.bind(kernel, loaded, [x, y], [], out=[out])
+    bound = runtime.bind(loaded, [x, y], [], out=[out])
     fast = FastCalls()
     fast.learn((x, y), None, loaded, first)
     fast.learn((x, y), out, loaded, first)
@@ -114,7 +114,7 @@ def our_runs(torch: Any, x: Any, y: Any, out: Any) -> Runs:
         raise RuntimeError("the fast way was not taken: the figures would be of something else")
 
     def slow() -> Any:
-        return runtime.call(kernel, loaded, [x, y], [], [out])
+        return runtime.call(loaded, [x, y], [], [out])
 
     return {
         "prepacked cuLaunchKernel": prepacked,

@@ -154,6 +154,13 @@ def as_dtype(value: Any) -> DType:
 _PYTHON = ((float, float32), (int, int32), (bool, bool_))
 
 
+def of_python(value: Any) -> DType | None:
+    """What a bool, an int or a float of Python's is to a kernel; None for all else, NumPy's scalars too."""
+    if isinstance(value, np.generic):  # np.float64 is a Python float, and yet has a dtype of its own
+        return None
+    return next((dtype for python, dtype in reversed(_PYTHON) if isinstance(value, python)), None)
+
+
 def _named(value: Any) -> DType | None:
     """The dtype that something else than a `DType` names. What holds values, such as an array or a number, names none."""
     cls: type[Any] = type(value)

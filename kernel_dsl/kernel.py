@@ -97,7 +97,7 @@ class Kernel:
 
         interpret = self._interpret if interpret is None else interpret
         prepared = self._prepare(args, out, interpret)
-        results = call(prepared.kernel, prepared.loaded, prepared.arrays, prepared.scalars, prepared.outs, stream)
+        results = call(prepared.loaded, prepared.arrays, prepared.scalars, prepared.outs, stream)
         # Not in the call that loads: a launch that waits for its kernel is not to wait for this too.
         if interpret is None and prepared.device.kind == "cuda" and not prepared.fresh and not _recording():
             self._learn(args, out, prepared)
@@ -115,7 +115,7 @@ class Kernel:
     def _prepare(self, args: tuple[Any, ...], out: Any, interpret: Any) -> _Prepared:
         """Everything before the launch: arguments described, the kernel compiled and loaded."""
         from kernel_dsl.runtime.arrays.array_view import is_array, view
-        from kernel_dsl.runtime.devices.device import pick_device
+        from kernel_dsl.runtime.devices.devices import pick_device
 
         check_interpret(interpret, self.name)
         leaves, structure = flatten(args)
@@ -220,16 +220,13 @@ class Kernel:
         """A scalar argument. Raises `LiteralOutOfRange`, `BadCallArgument`, `VariableUse`."""
         if isinstance(x, np.generic):
             return ScalarInput(self._dtype(x), weak=False)
-        if isinstance(x, bool):
-            return ScalarInput(dt.bool_, weak=True)
-        if isinstance(x, int):
-            if not -(2**31) <= x < 2**31:
-                wide = "np.int64" if -(2**63) <= x < 2**63 else "np.uint64"
-                hint = f"Python ints are int32; pass `{wide}({x})`"
-                raise LiteralOutOfRange(value=x, dtype=dt.int32, hint=hint)
-            return ScalarInput(dt.int32, weak=True)
-        if isinstance(x, float):
-            return ScalarInput(dt.float32, weak=True)
+        if isinstance(x, int) and not -(2**31) <= x < 2**31:
+            wide = "np.int64" if -(2**63) <= x < 2**63 else "np.uint64"
+            hint = f"Python ints are int32; pass `{wide}({x})`"
+            raise LiteralOutOfRange(value=x, dtype=dt.int32, hint=hint)
+        dtype = dt.of_python(x)
+        if dtype is not None:
+            return ScalarInput(dtype, weak=True)
         if isinstance(x, Symbol):
             operator.index(x)  # a graph gives each call its value: here there is none, which it says
         hint = "inputs are arrays, numbers, and nests of them"
@@ -278,7 +275,6 @@ class Kernel:
         tree = prepared.kernel.output_tree
         structure = operator.itemgetter(0) if tree == 0 else functools.partial(unflatten, tree)
         return bind(
-            prepared.kernel,
             prepared.loaded,
             prepared.arrays,
             prepared.scalars,

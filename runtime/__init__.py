@@ -8,7 +8,7 @@ if __name__ != "kernel_dsl.runtime":
 
     give_way(__name__, __file__)
 else:
-    from .devices.device import pick_device
+    from .devices.devices import pick_device
     from .plan.binding import bind
     from .plan.calls import call
 

@@ -18,7 +18,7 @@ from .build.occupancy import blocks_per_multiprocessor, target_limits
 from .build.problems import AssemblerError, ToolFailed, ToolMissing
 from .build.ptxas_log import Message, messages, usage, user_line
 from .devices import driver
-from .devices.device import cuda_device
+from .devices.devices import cuda_device
 
 _ERRORS = ("error", "fatal")
 _LEAST_SECONDS = 30.0

@@ -14,7 +14,7 @@ from typing import Any
 
 from .devices import driver
 from .devices.cuda_device import CudaDevice
-from .devices.device import cuda_device
+from .devices.devices import cuda_device
 
 Run = Callable[[], Any]
 

@@ -197,13 +197,12 @@ def _flat(result: Any) -> list[Any]:
 
 
 def _struct(value: Any) -> Any:
-    from kernel_dsl.dtypes import bool_, float32, int32
+    from kernel_dsl.dtypes import int32, of_python
     from kernel_dsl.memory import ShapeDtypeStruct
 
     if hasattr(value, "shape"):
         return ShapeDtypeStruct(tuple(int(n) for n in value.shape), value.dtype)
-    dtype = bool_ if isinstance(value, bool) else float32 if isinstance(value, float) else int32
-    return ShapeDtypeStruct((), dtype)
+    return ShapeDtypeStruct((), of_python(value) or int32)
 
 
 def _keep_all(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

@@ -87,7 +87,7 @@ def why_not(item: Any, gpus: int, target: Target | None) -> str:
 def _gpus() -> tuple[int, Target | None]:
     """How many GPUs there are, and what the first one is; none where that can't be used."""
     from kernel_dsl.runtime.devices import driver
-    from kernel_dsl.runtime.devices.device import cuda_device
+    from kernel_dsl.runtime.devices.devices import cuda_device
 
     try:
         device = cuda_device()

@@ -11,7 +11,7 @@ from .. import dtypes as dt
 from ..boundary import checks_itself
 from ..conversion import described
 from ..diagnostics import CostNote, Error
-from ..dtypes import DType, as_dtype
+from ..dtypes import DType, as_dtype, of_python
 from ..errors import (
     CannotBroadcast,
     ClosedOverArray,
@@ -137,23 +137,11 @@ def _plain(value: Any) -> Any:
     return float.__float__(value) if issubclass(cls, float) else value
 
 
-def _weak_dtype(value: Any) -> DType | None:
-    if isinstance(value, np.generic):  # np.float64 is a Python float, and yet has a dtype of its own
-        return None
-    if isinstance(value, bool):
-        return dt.bool_
-    if isinstance(value, int):
-        return dt.int32
-    if isinstance(value, float):
-        return dt.float32
-    return None
-
-
 def item_type(x: Any, op: str) -> tuple[DType, bool]:
     """(dtype, weak) of an operand, before it is made a value. Raises where it can't be one."""
     if isinstance(x, Array):
         return x.dtype, x.weak
-    weak = _weak_dtype(x)
+    weak = of_python(x)
     if weak is not None:
         return weak, True
     if isinstance(x, np.ma.MaskedArray):

@@ -25,8 +25,10 @@ from kernel_dsl.tree import flatten, unflatten
 from kernel_dsl.well_formed import problem
 
 from ..arrays.array_view import is_array, view
-from ..devices.device import Device, Loaded, pick_device
-from ..errors import ArgumentTypeError, FileError, MissingFileError, where
+from ..devices.device import Device, Loaded
+from ..devices.devices import pick_device
+from ..devices.failures import where
+from ..errors import ArgumentTypeError, FileError, MissingFileError
 from ..plan import recording
 from ..plan.binding import bind
 from ..plan.calls import call
@@ -155,7 +157,7 @@ class CompiledFile:
     @public
     def _call(self, args: Sequence[Any], out: Any, stream: Any, interpret: Any) -> Any:
         arrays, scalars, given, loaded = self._prepare(args, out, interpret)
-        results = call(self.kernel, loaded, arrays, scalars, out=given, stream=stream)
+        results = call(loaded, arrays, scalars, out=given, stream=stream)
         if interpret is None and recording.current() is None:
             tree = self.kernel.output_tree
             self._fast.learn(args, out, loaded, first if tree == 0 else partial(unflatten, tree))
@@ -165,7 +167,7 @@ class CompiledFile:
         """Fix the arguments: `bound = f.bind(x)`, then `bound()` launches on the same arrays at the least cost."""
         arrays, scalars, given, loaded = self._prepare(args, out, interpret)
         tree = self.kernel.output_tree
-        return bind(self.kernel, loaded, arrays, scalars, given, stream, lambda outs: unflatten(tree, outs))
+        return bind(loaded, arrays, scalars, given, stream, lambda outs: unflatten(tree, outs))
 
     def _prepare(
         self, args: Sequence[Any], out: Any, interpret: Any

@@ -71,7 +71,7 @@ def _gpus() -> Iterator[Finding]:
         advice = "kernels run in the interpreter, on the CPU. For a GPU: install NVIDIA's driver, 580 or newer"
         yield Finding(ABSENT, "GPU", state.reason, advice)
         return
-    from ..devices.device import cuda_device
+    from ..devices.devices import cuda_device
 
     version = int(driver.check(driver.api().cuDriverGetVersion()))
     detail = f"CUDA {version // 1000}.{version % 1000 // 10}"

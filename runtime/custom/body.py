@@ -21,11 +21,11 @@ from kernel_dsl.dtypes import DType, as_dtype
 from ..arrays.array_view import ArrayView
 from ..devices.cuda_device import CudaDevice
 from ..devices.device import Device, LoadedImage
+from ..devices.images import device_key, load_image
 from ..errors import ArgumentTypeError, ArgumentValueError
 from . import nvrtc
-from .effects import may_have_effects
-from .foreign import (
-    ForeignCall,
+from .calls import (
+    CustomCall,
     Input,
     Threads,
     as_input,
@@ -34,7 +34,7 @@ from .foreign import (
     count_threads,
     output_specs,
 )
-from .images import device_key, load_image
+from .effects import may_have_effects
 
 MAX_NDIM = 10
 GRID = "kd_grid"  # the parameter that holds the grid in threads
@@ -327,7 +327,7 @@ class CallArguments:
     interpret: Any
 
 
-def prepare(body: Body, call: CallArguments, shared_memory: int) -> tuple[Specialisation, ForeignCall, Device]:
+def prepare(body: Body, call: CallArguments, shared_memory: int) -> tuple[Specialisation, CustomCall, Device]:
     """Check a call's arguments. Raises before anything is compiled or launched."""
     name, inputs, outputs = body.name, body.input_names or (), body.output_names or ()
     _count(name, "inputs", call.inputs, len(inputs))
@@ -345,7 +345,7 @@ def prepare(body: Body, call: CallArguments, shared_memory: int) -> tuple[Specia
     template = template_values(call.template, name, (*inputs, *outputs))
     threads = count_threads(call.grid, call.threadgroup, name)
     special = Specialisation(inputs, values, outputs, tuple(s.dtype for s in specs), template)
-    ready = ForeignCall(
+    ready = CustomCall(
         name,
         values,
         specs,

@@ -9,13 +9,15 @@ from typing import Any, cast
 import numpy as np
 
 from kernel_dsl.boundary import public, unguarded
+from kernel_dsl.dtypes import of_python
 
 from ..arrays.array_view import ArrayView
 from ..build.fatbin import is_fatbin, ptx_in_fatbin
+from ..devices.images import load_image
 from ..errors import ArgumentTypeError, ArgumentValueError
 from ..plan.recording import made
-from .foreign import (
-    ForeignCall,
+from .calls import (
+    CustomCall,
     as_input,
     check_shared_memory,
     choose_device,
@@ -23,7 +25,6 @@ from .foreign import (
     launch,
     output_specs,
 )
-from .images import load_image
 from .seen_calls import MISS, Key, SeenCalls
 
 _SEEN = SeenCalls()
@@ -119,7 +120,8 @@ def _run(key: Key | None, given: tuple[Any, ...], image: tuple[Any, ...], scalar
         )
     values = [as_input(value, f"inputs[{i}]", name) for i, value in enumerate(inputs)]
     specs = output_specs(output_shapes, output_dtypes, init_value, name)
-    blobs = [_scalar_bytes(value, i, name) for i, value in enumerate(scalars)]
+    for i, value in enumerate(scalars):
+        _check_scalar(value, i, name)
     threads = count_threads(grid, threadgroup, name)
     if exact_grid and not threads.divides:
         raise ArgumentValueError(
@@ -127,7 +129,7 @@ def _run(key: Key | None, given: tuple[Any, ...], image: tuple[Any, ...], scalar
             f"grid={threads.grid} of kernel "
             f"{name!r}: {threads.blocks} whole threadgroups would run more threads than asked for"
         )
-    call = ForeignCall(
+    call = CustomCall(
         name,
         values,
         specs,
@@ -137,14 +139,13 @@ def _run(key: Key | None, given: tuple[Any, ...], image: tuple[Any, ...], scalar
         stream,
         [f"output {i}" for i in range(len(specs))],
         read_only=False,
-        scalars=blobs,
+        scalars=scalars,
     )
     device = choose_device(interpret, values)
     if device.kind != "cuda" and is_fatbin(source):
         source = ptx_in_fatbin(source, name)
-    loaded = load_image(device, source, name)
-    results = launch(device, loaded, call, _pointers)
-    _SEEN.note(key, device, loaded, call, _pointers, inputs, scalars)
+    results, loaded = launch(device, load_image(device, source, name), call, _pointers)
+    _SEEN.note(key, loaded, inputs, scalars)
     return results
 
 
@@ -167,24 +168,17 @@ def _check_image(name: Any, image: Any) -> bytes:
     return data
 
 
-def _scalar_bytes(value: Any, index: int, name: str) -> bytes:
+def _check_scalar(value: Any, index: int, name: str) -> None:
     if isinstance(value, np.generic) and value.dtype.kind not in "SUO":  # before float: np.float64 is one
-        return value.tobytes()
-    if isinstance(value, bool):
-        return np.bool_(value).tobytes()
-    if isinstance(value, int):
-        if not -(2**31) <= value < 2**31:
-            raise ArgumentValueError(
-                f"scalars[{index}]={value} of kernel {name!r} does not fit int32, which a Python "
-                "int is passed as; "
-                f"pass np.int64({value}) for a 64-bit parameter"
-            )
-        return np.int32(value).tobytes()
-    if isinstance(value, float):
-        with np.errstate(over="ignore"):
-            return np.float32(value).tobytes()
-    raise ArgumentTypeError(
-        f"scalars[{index}]={value!r} of kernel {name!r} is a {type(value).__name__}, and must be "
-        "a bool, an int, a "
-        "float, or a NumPy scalar such as np.int64(1)"
-    )
+        return
+    dtype = of_python(value)
+    if dtype is None:
+        raise ArgumentTypeError(
+            f"scalars[{index}]={value!r} of kernel {name!r} is a {type(value).__name__}, and must be a bool, an int, a "
+            "float, or a NumPy scalar such as np.int64(1)"
+        )
+    if dtype.is_integer and not -(2**31) <= cast(Any, value) < 2**31:
+        raise ArgumentValueError(
+            f"scalars[{index}]={value} of kernel {name!r} does not fit int32, which a Python int is passed as; "
+            f"pass np.int64({value}) for a 64-bit parameter"
+        )

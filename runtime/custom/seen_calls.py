@@ -20,11 +20,10 @@ import numpy as np
 
 from kernel_dsl.dtypes import DType
 
-from ..devices.device import Device, LoadedImage
+from ..devices.cuda_device import CudaLoaded
+from ..devices.device import Loaded
 from ..plan import recording
 from ..plan.dispatch import MISS, FastCalls
-from .foreign import ForeignCall, Parameters
-from .image_call import image_call
 
 __all__ = ["MISS", "SeenCalls"]
 
@@ -108,17 +107,8 @@ class SeenCalls:
                 return key, results
         return key, fast(given, None, stream)
 
-    def note(
-        self,
-        key: Key | None,
-        device: Device,
-        image: LoadedImage,
-        call: ForeignCall,
-        parameters: Parameters,
-        inputs: Sequence[Any],
-        scalars: Sequence[Any] = (),
-    ) -> None:
-        """Remember a call that went the long way and was right. The second time, a short way is made for it.
+    def note(self, key: Key | None, loaded: Loaded | None, inputs: Sequence[Any], scalars: Sequence[Any] = ()) -> None:
+        """Remember a call that went the slow path and was right. The second time, a fast path is made for it.
 
         `inputs` and `scalars` are the call's, as they came.
         """
@@ -129,11 +119,9 @@ class SeenCalls:
                 if len(self._known) >= self.CAPACITY:
                     self._known.clear()
                 self._known[key] = None
-            return
-        made = image_call(device, image, call, parameters, scalars)
-        if made is not None:
+        elif isinstance(loaded, CudaLoaded) and loaded.launcher is not None:
             fast = self._known.get(key) or FastCalls()
-            fast.learn((*inputs, *scalars), None, made)
+            fast.learn((*inputs, *scalars), None, loaded)
             self._known[key] = fast
 
 

@@ -29,9 +29,9 @@ from .body import (
     mentions,
     prepare,
 )
+from .calls import check_shared_memory, launch
 from .compile_options import DEFAULT, CompileOptions
 from .compile_options import compile_options as checked_options
-from .foreign import check_shared_memory, launch
 from .nvrtc import HEADERS_END
 from .seen_calls import MISS, Key, SeenCalls
 
@@ -173,8 +173,8 @@ class CudaKernel:
         def parameters(inputs: list[ArrayView], outputs: list[ArrayView]) -> Sequence[ArrayView | bytes]:
             return [*axis_parameters(self.body, inputs), *outputs, *extra]
 
-        results = launch(device, image, ready, parameters)
-        self._seen.note(key, device, image, ready, parameters, given[0])
+        results, loaded = launch(device, image, ready, parameters)
+        self._seen.note(key, loaded, given[0])
         return results
 
 

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 import weakref
 from collections.abc import Sequence
 from typing import Any
 
 from kernel_dsl import forking
 from kernel_dsl.compiled import Assembled, CompiledKernel, LaunchAttributes
-from kernel_dsl.dtypes import uint8
+from kernel_dsl.launch_plan import CopyStep, LaunchPlan, LaunchStep, MemoryStep, plan_of
 from kernel_dsl.target import SM_80, SM_89, SM_90A, SM_100A, SM_120A, Limits, Target
 
 from ..arrays.array_view import ArrayView
 from ..build import elf, fatbin
-from ..errors import ArgumentTypeError, ArgumentValueError, DeviceError, LoadError, launch_error, where
-from ..plan import recording
-from ..plan.args import ParamLayout
+from ..errors import ArgumentTypeError, ArgumentValueError, DeviceError, LoadError
 from . import driver, memory
-from .device import Dims
+from .device import Dims, LoadedImage
+from .failures import launch_error, where
+from .gather import gather
 from .launch import Launcher, ParamBuffer, check_attributes
+from .params import ParamLayout
 from .tensormap import TensorMaps, encode_cuda
 
 # Compute capability -> the target that it is. Others are served as the newest target they can run.
@@ -97,7 +99,12 @@ class CudaDevice:
         if not _runs(compiled.target, self.target.name):
             image = b""
         module = self.load_module(image or compiled.ptx, compiled.name, compiled)
-        return CudaLoaded(self, compiled, module)
+        function = module.function(compiled.entry)
+        launcher = None
+        if not compiled.launch.empty:
+            with driver.current(self.context):
+                launcher = Launcher(function, compiled.launch)
+        return CudaLoaded(self, plan_of(compiled), module, function, launcher, compiled)
 
     def load_image(self, image: bytes | str, entry: str) -> CudaImage:
         """One entry of a PTX, cubin or fatbin image. The same image is loaded once."""
@@ -187,40 +194,54 @@ class Module:
 
 
 class CudaLoaded:
-    """A compiled kernel in a GPU's memory.
+    """A launch plan whose code is in a GPU's memory. `kernel`: the compiled one, where it is one."""
 
-    Launches from several Python threads take turns at its parameters.
-    """
-
-    def __init__(self, device: CudaDevice, kernel: CompiledKernel, module: Module) -> None:
+    def __init__(
+        self,
+        device: CudaDevice,
+        plan: LaunchPlan,
+        code: Module,
+        function: Any,
+        launcher: Launcher | None,
+        kernel: CompiledKernel | None = None,
+    ) -> None:
         self.device = device
+        self.plan = plan
+        self.function = function
+        self.launcher = launcher
         self.kernel = kernel
-        self.module = module
-        self.layout: ParamLayout = ParamLayout(kernel.params)
-        self.function: Any = module.function(kernel.entry)
-        self.launcher: Launcher | None = None
-        if not kernel.launch.empty:
-            with driver.current(device.context):
-                self.launcher = Launcher(self.function, kernel.launch)
-        self._params = ParamBuffer(self.layout.offsets, self.layout.nbytes)
-        self._lock = forking.lock()
+        self.layout: ParamLayout = ParamLayout(plan.launch.params if plan.launch else ())
+        self._code = code  # keeps it loaded
 
     def encode(self, param: Any, view: ArrayView) -> bytes:
         """The TMA descriptor of `view`."""
-        return self.device.tensor_maps.get(param, view, self.kernel)
+        return self.device.tensor_maps.get(param, view, self.plan)
 
-    def workspaces(self, stream: int) -> list[memory.DeviceMemory]:
-        """The kernel's hidden memory, allocated and zeroed in `stream`'s order.
+    def changed(self, step: LaunchStep) -> CudaLoaded:
+        """The same code, launched otherwise. Raises LaunchError where the driver refuses that."""
+        plan = dataclasses.replace(self.plan, steps=(*self.plan.steps[:-1], step))
+        try:
+            with driver.current(self.device.context):
+                launcher = Launcher(self.function, step.attributes)
+        except driver.CudaError as error:
+            raise self.failure(error, (), "changing") from error
+        return CudaLoaded(self.device, plan, self._code, self.function, launcher, self.kernel)
 
-        The context must be current.
-        """
-        made: list[memory.DeviceMemory] = []
-        for space in self.kernel.workspaces:
-            block = memory.DeviceMemory(self.device.context, space.bytes, stream)
-            if space.zeroed:
-                memory.fill(block.view((space.bytes,), uint8, self.device.index), 0, stream)
-            made.append(block)
+    def scratch(self, stream: int) -> list[ArrayView]:
+        """The plan's scratch, allocated in `stream`'s order; the views own it. The context must be current."""
+        made: list[ArrayView] = []
+        for spec in self.plan.scratch:
+            nbytes = math.prod(spec.shape) * spec.dtype.itemsize
+            block = memory.DeviceMemory(self.device.context, nbytes, stream)
+            made.append(block.view(spec.shape, spec.dtype, self.device.index))
         return made
+
+    def take(self, step: MemoryStep, arrays: Sequence[ArrayView], scalars: Sequence[Any], stream: int) -> None:
+        """Take one step on scratch. The context must be current."""
+        if isinstance(step, CopyStep):
+            gather(self.device, arrays[step.target], arrays[step.source], stream)
+        else:
+            memory.take(step, arrays, scalars, stream)
 
     def launch(
         self,
@@ -238,38 +259,25 @@ class CudaLoaded:
         handle = stream or 0
         try:
             with driver.current(self.device.context):
-                hidden = self.workspaces(handle)
-                index = self.device.index
-                spaces = [m.view((m.nbytes,), uint8, index) for m in hidden]
-                sink = recording.sink()
-                if sink is not None:
-                    sink.kernel(self, [*arrays, *spaces], scalars)
-                    return
-                values = self.layout.values([*arrays, *spaces], scalars, self.encode)
-                params = self._params
-                with self._lock:
-                    self.layout.pack(params.buffer, params.shift, *values)
-                    driver.check(self.launcher.launch(handle, params.address))
-                for block in hidden:
-                    block.close()
+                hidden = self.scratch(handle) if self.plan.scratch else []
+                everything = [*arrays, *hidden]
+                for step in self.plan.then:
+                    self.take(step, everything, scalars, handle)
+                values = self.layout.values(everything, scalars, self.encode)
+                params = ParamBuffer(self.layout.offsets, self.layout.nbytes)
+                self.layout.pack(params.buffer, params.shift, *values)
+                driver.check(self.launcher.launch(handle, params.address))
+                for view in hidden:
+                    view.owner.close()
         except driver.CudaError as error:
             raise self.failure(error, arrays) from error
 
     def failure(self, error: driver.CudaError, arrays: Sequence[ArrayView], doing: str = "launching") -> Exception:
         """The exception for a driver error met while `doing` something for this kernel."""
-        kernel = self.kernel
-        return launch_error(
-            error,
-            error.name,
-            error.meaning,
-            name=kernel.name,
-            kernel=kernel,
-            arrays=arrays,
-            doing=doing,
-        )
+        return launch_error(error, self.plan.name, self.plan, arrays, doing)
 
 
-class CudaImage:
+class CudaImage(LoadedImage):
     """One entry of a raw image.
 
     `param_sizes`: bytes of each parameter, where the driver tells them (12.4 and later).
@@ -286,42 +294,22 @@ class CudaImage:
             self.static_smem: int = _function_attribute(self.function, "SHARED_SIZE_BYTES")
         self._launchers: dict[LaunchAttributes, Launcher] = {}
 
-    def launch(
-        self,
-        params: Sequence[ArrayView | bytes],
-        *,
-        grid: Dims,
-        block: Dims,
-        cluster: Dims = (1, 1, 1),
-        dynamic_smem: int = 0,
-        stream: int | None = None,
-        names: Sequence[str] = (),
-        fresh: Sequence[int] = (),
-    ) -> None:
-        """See `LoadedImage.launch`.
+    def prepare(self, plan: LaunchPlan) -> CudaLoaded:
+        """See `LoadedImage.prepare`. Raises LaunchError where the driver refuses the launch's geometry."""
+        loaded = CudaLoaded(self.device, plan, self.module, self.function, None)
+        if plan.launch is not None:
+            attributes = plan.launch.attributes
+            self._check(loaded.layout.sizes, attributes.block, attributes.dynamic_smem)
+            loaded.launcher = self._launchers.get(attributes)
+            if loaded.launcher is None:
+                try:
+                    with driver.current(self.device.context):
+                        loaded.launcher = self._launcher(attributes)
+                except driver.CudaError as error:
+                    raise loaded.failure(error, ()) from error
+        return loaded
 
-        Raises LaunchError, or ArgumentTypeError where the parameters do not fit the entry.
-        """
-        if 0 in grid:
-            return
-        arrays = [p for p in params if isinstance(p, ArrayView)]
-        blobs = [p.address.to_bytes(8, "little") if isinstance(p, ArrayView) else bytes(p) for p in params]
-        self._check(blobs, block, dynamic_smem)
-        attributes = LaunchAttributes(grid, block, cluster, dynamic_smem)
-        sink = recording.sink()
-        if sink is not None:
-            sink.image(self, params, attributes)
-            return
-        buffer = _fill_params(blobs)
-        try:
-            with driver.current(self.device.context):
-                launcher = self.launcher(attributes)
-                driver.check(launcher.launch(stream or 0, buffer.address))
-        except driver.CudaError as error:
-            raise launch_error(error, error.name, error.meaning, name=self.entry, kernel=None, arrays=arrays) from error
-
-    def _check(self, blobs: Sequence[bytes], block: Dims, dynamic_smem: int) -> None:
-        sizes = [len(b) for b in blobs]
+    def _check(self, sizes: list[int], block: Dims, dynamic_smem: int) -> None:
         if self.param_sizes is not None and sizes != self.param_sizes:
             raise ArgumentTypeError(
                 f"entry {self.entry!r} takes {len(self.param_sizes)} parameters of "
@@ -343,32 +331,14 @@ class CudaImage:
                 f"over the {limit} that a block can have"
             )
 
-    def launcher(self, attributes: LaunchAttributes) -> Launcher:
-        """The launch of this entry with a geometry, once it was checked. The context must be current for a new one."""
-        found = self._launchers.get(attributes)
-        if found is None:
-            check_attributes(attributes, self.device.target, self.entry)
-            found = Launcher(self.function, attributes)
-            if len(self._launchers) >= 64:
-                self._launchers.clear()
-            self._launchers[attributes] = found
-        return found
-
-
-def _fill_params(blobs: Sequence[bytes]) -> ParamBuffer:
-    """A parameter buffer that holds each blob at an offset of its natural alignment."""
-    offsets: list[int] = []
-    end = 0
-    for blob in blobs:
-        step = 64 if len(blob) >= 64 else 16
-        end = -(-end // step) * step
-        offsets.append(end)
-        end += len(blob)
-    params = ParamBuffer(offsets, end)
-    for offset, blob in zip(offsets, blobs, strict=True):
-        start = params.shift + offset
-        params.buffer[start : start + len(blob)] = blob
-    return params
+    def _launcher(self, attributes: LaunchAttributes) -> Launcher:
+        """A new geometry of this entry, checked and kept. The context must be current."""
+        check_attributes(attributes, self.device.target, self.entry)
+        made = Launcher(self.function, attributes)
+        if len(self._launchers) >= 64:
+            self._launchers.clear()
+        self._launchers[attributes] = made
+        return made
 
 
 def _param_sizes(function: Any) -> list[int] | None:

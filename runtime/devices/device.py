@@ -1,33 +1,25 @@
-"""The two devices behind one interface, and the choice between them."""
+"""What a device is: it takes compiled kernels and images in, and runs launch plans."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Protocol
 
-from kernel_dsl import forking
-from kernel_dsl.compiled import Assembled, CompiledKernel
-from kernel_dsl.interpret_params import InterpretParams
-from kernel_dsl.lazy import once
+from kernel_dsl.compiled import ArrayAssumption, Assembled, CompiledKernel, LaunchAttributes, PointerParam
+from kernel_dsl.launch_plan import AnyParam, ConstantParam, LaunchPlan, LaunchStep
 from kernel_dsl.target import Target
 
 from ..arrays.array_view import ArrayView
-from ..errors import ArgumentTypeError, ArgumentValueError, DeviceError
-from . import driver
-
-if TYPE_CHECKING:
-    from .cuda_device import CudaDevice
-    from .interpreter_device import InterpreterDevice
 
 Dims = tuple[int, int, int]
 
 
 class Loaded(Protocol):
-    """A compiled kernel that a device has taken in."""
+    """A launch plan whose code a device has taken in."""
 
     @property
-    def kernel(self) -> CompiledKernel: ...
+    def plan(self) -> LaunchPlan: ...
 
     @property
     def device(self) -> Device: ...
@@ -39,17 +31,25 @@ class Loaded(Protocol):
         stream: int | None = None,
         fresh: Sequence[int] = (),
     ) -> None:
-        """Launch on `arrays`, inputs then outputs, which lie where this device can reach them.
+        """Take the plan's steps from scratch on: `arrays`, inputs then outputs, lie where this device can reach them.
 
         `fresh` lists the arrays that hold nothing yet: reading them before writing is a hazard.
         """
         ...
 
+    def changed(self, step: LaunchStep) -> Loaded:
+        """The same code, launched otherwise."""
+        ...
 
-class LoadedImage(Protocol):
-    """One entry of a raw PTX, cubin or fatbin image."""
+
+class LoadedImage(ABC):
+    """One entry of a PTX, cubin or fatbin image."""
 
     entry: str
+
+    @abstractmethod
+    def prepare(self, plan: LaunchPlan) -> Loaded:
+        """Launches of the entry by a plan. Raises ArgumentTypeError, ArgumentValueError where they do not fit it."""
 
     def launch(
         self,
@@ -60,15 +60,25 @@ class LoadedImage(Protocol):
         cluster: Dims = (1, 1, 1),
         dynamic_smem: int = 0,
         stream: int | None = None,
-        names: Sequence[str] = (),
-        fresh: Sequence[int] = (),
     ) -> None:
-        """Launch with `params` in the entry's order:
-
-        arrays as their addresses, scalars as their bytes. For reports: `names` of the parameters,
-        and by index those arrays (`fresh`) that hold nothing yet.
-        """
-        ...
+        """Launch once with `params` in the entry's order: arrays as their addresses, scalars as their bytes."""
+        arrays = [p for p in params if isinstance(p, ArrayView)]
+        numbers = iter(range(len(arrays)))
+        listed: list[AnyParam] = [
+            PointerParam(next(numbers)) if isinstance(p, ArrayView) else ConstantParam(bytes(p)) for p in params
+        ]
+        attributes = LaunchAttributes(grid, block, cluster, dynamic_smem)
+        plan = LaunchPlan(
+            self.entry,
+            tuple(ArrayAssumption(a.shape, a.dtype, False, 1, True, "") for a in arrays),
+            len(arrays),
+            (),
+            (),
+            () if 0 in grid else (LaunchStep(self.entry, tuple(listed), attributes),),
+            traced=False,
+            guarded=False,
+        )
+        self.prepare(plan).launch(arrays, (), stream)
 
 
 class Device(Protocol):
@@ -81,87 +91,3 @@ class Device(Protocol):
     def load(self, kernel: CompiledKernel | Assembled) -> Loaded: ...
 
     def load_image(self, image: bytes | str, entry: str) -> LoadedImage: ...
-
-
-_lock = forking.lock()
-_cuda: dict[int, CudaDevice] = {}
-
-
-def cuda_device(index: int | None = None) -> CudaDevice:
-    """The GPU `index`; by default that of the thread's current context, else the first.
-
-    Raises DeviceError without one.
-    """
-    if index is None:
-        index = _current_index()
-    found = _cuda.get(index)
-    if found is None:
-        from .cuda_device import CudaDevice
-
-        with _lock:
-            found = _cuda.get(index)
-            if found is None:
-                found = _cuda[index] = CudaDevice(index)
-    return found
-
-
-def _current_index() -> int:
-    cu = driver.api()
-    status, device = cu.cuCtxGetDevice()
-    return int(device) if int(status) == 0 else 0
-
-
-def interpreter_device(params: Any = None) -> InterpreterDevice:
-    """The PTX interpreter, with `params` (an InterpretParams) or its defaults."""
-    from .interpreter_device import InterpreterDevice
-
-    return InterpreterDevice(params)
-
-
-@once
-def _say_no_gpu(reason: str) -> None:
-    logging.getLogger("kernel_dsl").warning("no GPU (%s): kernels run in the PTX interpreter, on the CPU", reason)
-
-
-def device_index(arrays: Iterable[ArrayView]) -> int | None:
-    """The one GPU that `arrays` lie on; None if all are in host memory.
-
-    Two GPUs: ArgumentValueError.
-    """
-    found: int | None = None
-    for view in arrays:
-        kind, index = view.device
-        if kind == "cpu":
-            continue
-        if found is not None and found != index:
-            raise ArgumentValueError(
-                f"the arrays of one call lie on two GPUs, cuda:{found} and cuda:{index}; move them to one"
-            )
-        found = index
-    return found
-
-
-def pick_device(interpret: Any, arrays: Sequence[ArrayView] = ()) -> Device:
-    """The device for a call.
-
-    `interpret`: None takes the arrays' GPU, else the current one, and the interpreter where there
-    is no GPU (said once in the log); True or an `InterpretParams` the interpreter; False a GPU, or
-    DeviceError. Anything else: ArgumentTypeError.
-    """
-    index = device_index(arrays)
-    if interpret is None or interpret is False:
-        if index is not None:
-            return cuda_device(index)
-        state = driver.available()
-        if state or driver.forked():
-            return cuda_device(None)
-        if interpret is False:
-            raise DeviceError(
-                f"interpret=False asks for a GPU, and there is none: {state.reason}. "
-                "Leave interpret out, or pass True, to run in the PTX interpreter"
-            )
-        _say_no_gpu(state.reason)
-        return interpreter_device()
-    if interpret is not True and not isinstance(interpret, InterpretParams):
-        raise ArgumentTypeError(f"interpret= is None, True, False or kd.InterpretParams(...), and not {interpret!r}")
-    return interpreter_device(None if interpret is True else interpret)

@@ -16,18 +16,7 @@ from typing import Any
 
 from kernel_dsl import forking
 
-from ..errors import DeviceError, Error
-
-
-class CudaError(Error, RuntimeError):
-    """A `CUresult` that is not success: `name` is the driver's constant, `meaning` its sentence."""
-
-    code = "cuda"
-
-    def __init__(self, name: str, meaning: str) -> None:
-        super().__init__(f"{name}: {meaning}")
-        self.name = name
-        self.meaning = meaning
+from ..errors import CudaError, DeviceError
 
 
 @dataclass(frozen=True)

@@ -6,28 +6,27 @@ import dataclasses
 import functools
 import re
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from kernel_dsl.compiled import Assembled, CompiledKernel, LaunchAttributes, ReportNames, TensorMapParam
-from kernel_dsl.dtypes import uint8
+from kernel_dsl.compiled import Assembled, CompiledKernel, PointerParam, ReportNames, TensorMapParam
 from kernel_dsl.interpret_params import InterpretParams
+from kernel_dsl.launch_plan import LaunchPlan, LaunchStep, OffsetParam, ScratchSpec, plan_of, slot, target_of
 from kernel_dsl.target import DEFAULT, TARGETS, Target
 
 from .. import interpreter
-from ..arrays.array_view import CPU, ArrayView, row_major
+from ..arrays.array_view import CPU, ArrayView
 from ..errors import ArgumentTypeError, DeviceError, LoadError
 from ..interpreter import Module
 from ..interpreter.machine.memory import SLOT_BITS
 from ..interpreter.machine.tensor_map import encode_tensor_map
-from ..plan import recording
-from ..plan.args import ParamLayout
 from . import memory
-from .device import Dims
+from .device import LoadedImage
 from .launch import check_attributes
+from .params import ParamLayout
 from .tensormap import TensorMapPlan, array_of, plan
 
 # The first bytes of what is not PTX: an ELF file (cubin) and the two wrappings of a fat binary.
@@ -60,7 +59,9 @@ class InterpreterDevice:
         target = TARGETS.get(compiled.target, self.target)
         if not compiled.launch.empty:
             check_attributes(compiled.launch, target, compiled.name)
-        return InterpreterLoaded(self, compiled, target)
+        with _parsed.lend(compiled.ptx):
+            pass
+        return InterpreterLoaded(self, plan_of(compiled), target, compiled)
 
     def load_image(self, image: bytes | str, entry: str) -> InterpreterImage:
         """One entry of a PTX text.
@@ -107,15 +108,27 @@ _parsed = _Parsed()
 
 
 class InterpreterLoaded:
-    """A compiled kernel whose PTX parses."""
+    """A launch plan whose PTX parses. `kernel`: the compiled one, where it is one; else `image` is the custom one's."""
 
-    def __init__(self, device: InterpreterDevice, kernel: CompiledKernel, target: Target) -> None:
+    def __init__(
+        self,
+        device: InterpreterDevice,
+        plan: LaunchPlan,
+        target: Target,
+        kernel: CompiledKernel | None,
+        image: InterpreterImage | None = None,
+    ) -> None:
         self.device = device
-        self.kernel = kernel
+        self.plan = plan
         self.target = target
-        self.layout: ParamLayout = ParamLayout(kernel.params)
-        with _parsed.lend(kernel.ptx):
-            pass
+        self.kernel = kernel
+        self.image = image
+        self.layout: ParamLayout = ParamLayout(plan.launch.params if plan.launch else ())
+
+    def changed(self, step: LaunchStep) -> InterpreterLoaded:
+        """The same code, launched otherwise."""
+        plan = dataclasses.replace(self.plan, steps=(*self.plan.steps[:-1], step))
+        return InterpreterLoaded(self.device, plan, self.target, self.kernel, self.image)
 
     def launch(
         self,
@@ -128,96 +141,64 @@ class InterpreterLoaded:
 
         Raises what the interpreter finds (`kd.HazardError`).
         """
-        kernel = self.kernel
-        if kernel.launch.empty:
+        plan, step = self.plan, self.plan.launch
+        if step is None:
             return
+        everything = [*arrays, *map(_host_scratch, plan.scratch)]
+        for earlier in plan.then:
+            memory.take(earlier, everything, scalars, 0)
+        made = set(map(target_of, plan.then))
+        unset = {*fresh, *range(len(arrays), len(everything))} - made
         space = _Space()
-        assumed = list(enumerate(kernel.arrays))
-        placed = [
-            space.place(
-                view,
-                name=kernel.arrays[i].name or f"array {i}",
-                # In place, an input and an output are one allocation.
-                writable=any(a.written and arrays[j].same_memory(view) for j, a in assumed),
-                initialised=i not in fresh,
-            )
-            for i, view in enumerate(arrays)
-        ]
-        placed += [space.workspace(w.bytes, w.zeroed, f"workspace {i}") for i, w in enumerate(kernel.workspaces)]
-        values = self.layout.values(placed, scalars, functools.partial(_encode, kernel))
-        blobs = self.layout.split(values)
-        _run(kernel.ptx, kernel.entry, blobs, kernel.launch, space, self.target, self.device.params, kernel)
-
-
-class InterpreterImage:
-    """One entry of a raw PTX text, parsed. `param_sizes`: bytes of each parameter."""
-
-    def __init__(self, device: InterpreterDevice, ptx: str, entry: str) -> None:
-        self.device = device
-        self.entry = entry
-        self.ptx = ptx
-        try:
-            with _parsed.lend(ptx) as module:
-                entries = {name: f for name, f in module.functions.items() if f.entry}
-        except interpreter.PtxError as error:
-            raise self._refused(error) from error
-        if entry not in entries:
-            listed = ", ".join(map(repr, entries)) or "it has none"
-            raise LoadError(f"the image has no entry {entry!r}; its entries: {listed}")
-        self.param_sizes: list[int] = [p.size for p in entries[entry].params]
-        # The narrowest compare-and-swap has 16 bits: 8-bit atomics made of it reach past the end of an odd number of
-        # bytes, where every allocation of a GPU has some left.
-        self._roomy = re.search(r"\batom(?:\.\w+)*\.b16\b", ptx) is not None
-
-    def _refused(self, error: Exception) -> LoadError:
-        """What an assembler would refuse, as the error that a GPU's driver would give."""
-        return LoadError(f"the image of {self.entry!r} does not load: {str(error).partition('] ')[2]}")
-
-    def launch(
-        self,
-        params: Sequence[ArrayView | bytes],
-        *,
-        grid: Dims,
-        block: Dims,
-        cluster: Dims = (1, 1, 1),
-        dynamic_smem: int = 0,
-        stream: int | None = None,
-        names: Sequence[str] = (),
-        fresh: Sequence[int] = (),
-    ) -> None:
-        """Run the entry to its end.
-
-        Arrays lie in host memory; what it may write is not known, so all of it. `names` and
-        `fresh`: see `LoadedImage.launch`.
-        """
-        if 0 in grid:
-            return
-        attributes = LaunchAttributes(grid, block, cluster, dynamic_smem)
-        check_attributes(attributes, self.device.target, self.entry)
-        sink = recording.sink()
-        if sink is not None:
-            sink.image(self, params, attributes)
-            return
-        space = _Space()
-        blobs: list[bytes] = []
-        for i, param in enumerate(params):
-            if isinstance(param, ArrayView):
-                name = names[i] if i < len(names) else f"parameter {i}"
-                placed = space.place(param, name, not param.readonly, i not in fresh, self._roomy)
-                param = placed.address.to_bytes(8, "little")
-            blobs.append(bytes(param))
-        sizes = [len(b) for b in blobs]
-        if sizes != self.param_sizes:
-            raise ArgumentTypeError(
-                f"entry {self.entry!r} takes {len(self.param_sizes)} parameters of {self.param_sizes} bytes, and got "
-                f"{len(sizes)} of {sizes}"
-            )
-        device = self.device
-        try:
-            _run(self.ptx, self.entry, blobs, attributes, space, device.target, device.params, None)
-        except interpreter.PtxError as error:
-            raise self._refused(error) from error
+        placed = self._place(space, step, everything, unset)
+        values = self.layout.values(placed, scalars, functools.partial(_encode, plan))
+        self._run(step, self.layout.split(values), space)
         space.copy_back()
+
+    def _place(
+        self, space: _Space, step: LaunchStep, arrays: list[ArrayView], unset: Collection[int]
+    ) -> list[ArrayView]:
+        """The arrays in the interpreter's memory: all of a traced kernel's, those that a custom one is given."""
+        plan, placed = self.plan, list(arrays)
+        # In place, an input and an output are one allocation.
+        written = [view for view, yes in zip(arrays, plan.written, strict=True) if yes]
+        names = [*(a.name for a in plan.arrays), *(s.name for s in plan.scratch)]
+        order = [(i, i) for i in range(len(arrays))] if plan.traced else _pointers(step)
+        for place, i in order:
+            view = arrays[i]
+            writable = any(w.same_memory(view) for w in written) if plan.guarded else not view.readonly
+            name = names[i] or f"{'array' if plan.traced else 'parameter'} {place}"
+            roomy = self.image is not None and self.image.roomy
+            placed[i] = space.place(view, name, writable, i not in unset, roomy)
+        return placed
+
+    def _run(self, step: LaunchStep, params: list[bytes], space: _Space) -> None:
+        kernel, image = self.kernel, self.image
+        try:
+            with _parsed.lend(kernel.ptx if kernel else image.ptx if image else "") as module:
+                report = interpreter.run(
+                    module,
+                    step.entry,
+                    params,
+                    grid=step.attributes.grid,
+                    block=step.attributes.block,
+                    cluster=step.attributes.cluster,
+                    dynamic_smem=step.attributes.dynamic_smem,
+                    memory=space.memory,
+                    target=self.target.name,
+                    params_cfg=self.device.params,
+                    names=kernel.names if kernel else ReportNames(),
+                    lines=dict(kernel.lines) if kernel else {},
+                    kernel_name=kernel.name if kernel else step.entry,
+                    launches=_thread.launches,
+                    overlaps=step.attributes.programmatic_dependent_launch,
+                )
+        except interpreter.PtxError as error:
+            if image is None:
+                raise
+            raise image.refused(error) from error
+        if report.output:  # what the kernel printed
+            print(report.output, end="", flush=True)
 
 
 class _Thread(threading.local):
@@ -230,36 +211,51 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
-def _run(
-    ptx: str,
-    entry: str,
-    params: list[bytes],
-    attributes: LaunchAttributes,
-    space: _Space,
-    target: Target,
-    config: InterpretParams,
-    kernel: CompiledKernel | None,
-) -> None:
-    with _parsed.lend(ptx) as module:
-        report = interpreter.run(
-            module,
-            entry,
-            params,
-            grid=attributes.grid,
-            block=attributes.block,
-            cluster=attributes.cluster,
-            dynamic_smem=attributes.dynamic_smem,
-            memory=space.memory,
-            target=target.name,
-            params_cfg=config,
-            names=kernel.names if kernel else ReportNames(),
-            lines=dict(kernel.lines) if kernel else {},
-            kernel_name=kernel.name if kernel else entry,
-            launches=_thread.launches,
-            overlaps=attributes.programmatic_dependent_launch,
-        )
-    if report.output:  # what the kernel printed
-        print(report.output, end="", flush=True)
+def _pointers(step: LaunchStep) -> list[tuple[int, int]]:
+    """(number of the parameter, array) of the parameters that are addresses."""
+    return [(n, p.array) for n, p in enumerate(step.params) if isinstance(p, (PointerParam, OffsetParam))]
+
+
+def _host_scratch(spec: ScratchSpec) -> ArrayView:
+    return memory.host_view(np.zeros(spec.shape, spec.dtype.numpy), spec.dtype)
+
+
+class InterpreterImage(LoadedImage):
+    """One entry of a raw PTX text, parsed. `param_sizes`: bytes of each parameter."""
+
+    def __init__(self, device: InterpreterDevice, ptx: str, entry: str) -> None:
+        self.device = device
+        self.entry = entry
+        self.ptx = ptx
+        try:
+            with _parsed.lend(ptx) as module:
+                entries = {name: f for name, f in module.functions.items() if f.entry}
+        except interpreter.PtxError as error:
+            raise self.refused(error) from error
+        if entry not in entries:
+            listed = ", ".join(map(repr, entries)) or "it has none"
+            raise LoadError(f"the image has no entry {entry!r}; its entries: {listed}")
+        self.param_sizes: list[int] = [p.size for p in entries[entry].params]
+        # The narrowest compare-and-swap has 16 bits: 8-bit atomics made of it reach past the end of an odd number of
+        # bytes, where every allocation of a GPU has some left.
+        self.roomy = re.search(r"\batom(?:\.\w+)*\.b16\b", ptx) is not None
+
+    def refused(self, error: Exception) -> LoadError:
+        """What an assembler would refuse, as the error that a GPU's driver would give."""
+        return LoadError(f"the image of {self.entry!r} does not load: {str(error).partition('] ')[2]}")
+
+    def prepare(self, plan: LaunchPlan) -> InterpreterLoaded:
+        """See `LoadedImage.prepare`."""
+        step = plan.launch
+        if step is not None:
+            check_attributes(step.attributes, self.device.target, self.entry)
+            sizes = [slot(param)[0] for param in step.params]
+            if sizes != self.param_sizes:
+                raise ArgumentTypeError(
+                    f"entry {self.entry!r} takes {len(self.param_sizes)} parameters of {self.param_sizes} bytes, "
+                    f"and got {len(sizes)} of {sizes}"
+                )
+        return InterpreterLoaded(self.device, plan, self.device.target, None, self)
 
 
 class _Space:
@@ -297,15 +293,9 @@ class _Space:
         for own, roomy in self._copies:
             own[...] = roomy[:-1]
 
-    def workspace(self, nbytes: int, zeroed: bool, name: str) -> ArrayView:
-        """Hidden memory of the kernel's."""
-        data = np.zeros(nbytes, np.uint8)
-        address = self.memory.allocate(data, name, zeroed, True)
-        return ArrayView(address, (nbytes,), row_major((nbytes,)), uint8, CPU, "numpy", False, data)
 
-
-def _encode(kernel: CompiledKernel, param: TensorMapParam, view: ArrayView) -> bytes:
-    fields = plan(param, view, array_of(param, kernel))
+def _encode(launch: LaunchPlan, param: TensorMapParam, view: ArrayView) -> bytes:
+    fields = plan(param, view, array_of(param, launch))
     return bytes(128) if fields is None else encode_interpreter(fields)
 
 

@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from kernel_dsl.compiled import ScalarParam
 from kernel_dsl.dtypes import DType, uint8
+from kernel_dsl.launch_plan import CopyStep, FillStep, MemoryStep
 
 from ..arrays.array_view import CPU, ArrayView, row_major
 from ..errors import ArgumentValueError
-from ..plan import recording
 from . import driver
 
 _MAX_PITCH = 2**31 - 1
@@ -151,10 +152,6 @@ def copy(target: ArrayView, source: ArrayView, stream: int = 0) -> None:
     """
     if target.size == 0:
         return
-    sink = recording.sink()
-    if sink is not None:
-        sink.copy(target, source)
-        return
     if target.device == CPU and source.device == CPU:
         host_array(target)[...] = host_array(source)
         return
@@ -206,10 +203,6 @@ def fill(target: ArrayView, value: Any, stream: int = 0) -> None:
     """Set every element of `target` to `value`. On CUDA: issued to `stream`."""
     if target.size == 0:
         return
-    sink = recording.sink()
-    if sink is not None:
-        sink.fill(target, value)
-        return
     pattern = fill_pattern(value, target.dtype)
     if target.device == CPU:
         host_array(target)[...] = np.frombuffer(pattern, target.dtype.numpy)[0]
@@ -220,6 +213,23 @@ def fill(target: ArrayView, value: Any, stream: int = 0) -> None:
         _fill_words(target, pattern, stream)
     else:
         _fill_wide(target, pattern, stream)
+
+
+def fill_value(step: FillStep, scalars: Sequence[Any]) -> Any:
+    """What a step fills an array with."""
+    return scalars[step.value.scalar] if isinstance(step.value, ScalarParam) else step.value
+
+
+def take(step: MemoryStep, arrays: Sequence[ArrayView], scalars: Sequence[Any], stream: int) -> None:
+    """Take one step of a launch, in `stream`. On CUDA: the context must be current."""
+    if isinstance(step, CopyStep):
+        target, source = arrays[step.target], arrays[step.source]
+        if not target.same_memory(source):
+            copy(target, source, stream)
+    elif isinstance(step, FillStep):
+        fill(arrays[step.array], fill_value(step, scalars), stream)
+    else:
+        fill(arrays[step.array], 0, stream)
 
 
 def _fill_words(target: ArrayView, word: bytes, stream: int) -> None:
@@ -285,16 +295,10 @@ class DeviceMemory:
 
     def __init__(self, context: Any, nbytes: int, stream: int) -> None:
         self.nbytes = nbytes
-        sink = recording.sink()
-        if sink is not None:
-            # A graph's own memory will lie here: nothing is allocated, and nothing given back.
-            self.address: int = sink.reserve(nbytes)
-            self._context = None
-            return
         cu = driver.api()
         # In whole words: 8-bit atomics are made of wider ones, at the end of an odd number of bytes too.
         size = -(-max(nbytes, 1) // 4) * 4
-        self.address = int(driver.check(cu.cuMemAllocAsync(size, stream)))
+        self.address: int = int(driver.check(cu.cuMemAllocAsync(size, stream)))
         self._context = context
         self._stream = stream
 
@@ -303,9 +307,8 @@ class DeviceMemory:
 
         Twice is harmless.
         """
-        if self.address and self._context is not None:
-            address = self.address
-            self.address = 0
+        if self.address:
+            address, self.address = self.address, 0
             cu = driver.api()
             cu.cuCtxPushCurrent(self._context)
             cu.cuMemFreeAsync(address, self._stream)

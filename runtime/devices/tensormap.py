@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernel_dsl import tma
-from kernel_dsl.compiled import CompiledKernel, OobFill, Swizzle, TensorMapParam
+from kernel_dsl.compiled import OobFill, Swizzle, TensorMapParam
+from kernel_dsl.launch_plan import LaunchPlan
 
 from ..arrays.array_view import ArrayView
-from ..errors import ArgumentValueError, array_name, where
+from ..errors import ArgumentValueError
 from . import driver
+from .failures import array_name, where
 
 BYTES = 128
 
@@ -24,9 +26,9 @@ class TensorMapPlan(tma.Tiled):
     l2_promotion: int = 0
 
 
-def array_of(param: TensorMapParam, kernel: CompiledKernel) -> str:
+def array_of(param: TensorMapParam, plan: LaunchPlan) -> str:
     """What the array of a descriptor is called in an error."""
-    return f"{array_name(kernel, param.array)} of kernel {kernel.name!r}{where(kernel)}"
+    return f"{array_name(plan, param.array)} of kernel {plan.name!r}{where(plan)}"
 
 
 def plan(param: TensorMapParam, view: ArrayView, name: str = "the array") -> TensorMapPlan | None:
@@ -173,14 +175,14 @@ class TensorMaps:
         self._encode = encode
         self._known: dict[Any, bytes] = {}
 
-    def get(self, param: TensorMapParam, view: ArrayView, kernel: CompiledKernel | None = None) -> bytes:
+    def get(self, param: TensorMapParam, view: ArrayView, launch: LaunchPlan | None = None) -> bytes:
         """The descriptor of `view`; 128 zero bytes for an array without elements, from which
-        nothing is copied. `kernel` is whose array it is, for an error.
+        nothing is copied. `launch` is whose array it is, for an error.
         """
         key = (param, view.address, view.shape, view.strides)
         found = self._known.get(key)
         if found is None:
-            name = f"a {view.dtype}{list(view.shape)} array" if kernel is None else array_of(param, kernel)
+            name = f"a {view.dtype}{list(view.shape)} array" if launch is None else array_of(param, launch)
             fields = plan(param, view, name)
             found = bytes(BYTES) if fields is None else self._encode(fields)
             if len(self._known) >= self.CAPACITY:

@@ -12,7 +12,7 @@ from kernel_dsl.variables import variables
 from ..arrays.array_view import ArrayView
 from ..devices.device import Device
 from .liveness import without_dead
-from .nodes import GraphError, KernelWork, Made, Node, Operand, Repeat, Slot
+from .nodes import GraphError, LaunchWork, Made, Node, Operand, Repeat, Slot
 from .plan import Block, Dependencies, ancestors, needed, place
 from .record import Recording, Result
 from .steps import VIRTUAL, Event
@@ -79,7 +79,7 @@ def build(
     for slot in slots.listed:
         if slot.kind == "result" and not slot.given and slot not in wanted:
             slot.kind, slot.home, slot.array = "scratch", None, None
-    early = [isinstance(n.work, KernelWork) and n.work.attributes.programmatic_dependent_launch for n in nodes]
+    early = [isinstance(n.work, LaunchWork) and n.work.attributes.programmatic_dependent_launch for n in nodes]
     above = ancestors(waits, early)
     for node, deps in zip(nodes, needed(waits, above), strict=True):
         node.dependencies = deps

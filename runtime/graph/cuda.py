@@ -11,12 +11,13 @@ from typing import Any
 
 from ..arrays.array_view import ArrayView
 from ..devices import driver, memory
-from ..devices.launch import Launcher, check_attributes
-from ..errors import launch_error
+from ..devices.cuda_device import CudaLoaded
+from ..devices.failures import launch_error
+from ..devices.launch import check_attributes
 from .build import Program
 from .copies import copy_params, fill_params
-from .nodes import CopyWork, FillWork, GraphError, ImageWork, KernelWork, Node, Slot
-from .packing import PackedKernel, early, fixed_part, pack_image, pack_kernel
+from .nodes import CopyWork, FillWork, GraphError, LaunchWork, Node, Slot
+from .packing import PackedKernel, pack
 from .turns import Turns
 
 
@@ -109,11 +110,11 @@ class CudaExec:
             made = fill_params(self._cu, arrays[0], work.value)
         else:
             kernel = self._kernels[node.index] = self._pack(node, arrays)
-            for position, operand in kernel.pointers:
-                slot, offset = node.operands[operand].slot, node.operands[operand].offset
+            for position, operand, further in kernel.pointers:
+                slot, offset = node.operands[operand].slot, node.operands[operand].offset + further
                 address = ctypes.c_uint64.from_buffer(kernel.buffer.buffer, position)
                 self._uses.setdefault(slot, []).append((node.index, address, offset))
-            for _, _, operand in kernel.maps:
+            for operand in kernel.maps:
                 self._other_uses.setdefault(node.operands[operand].slot, set()).add(node.index)
             return [_Step(self._kernel_params(kernel))]
         for operand in node.operands:
@@ -125,23 +126,15 @@ class CudaExec:
 
     def _pack(self, node: Node, arrays: Sequence[ArrayView]) -> PackedKernel:
         work = node.work
-        if isinstance(work, KernelWork):
-            made = pack_kernel(work, arrays)
-        elif isinstance(work, ImageWork):
-            made = pack_image(work, arrays)
-        else:
+        if not isinstance(work, LaunchWork) or not isinstance(work.loaded, CudaLoaded):
             raise GraphError(f"{node!r} was recorded in the interpreter")
         check_attributes(work.attributes, self._device.target, work.name)
-        made.attributes = work.attributes
-        function = work.loaded.function if isinstance(work, KernelWork) else work.image.function
-        made.launcher = Launcher(function, work.attributes)
-        return made
+        return pack(work, work.loaded, arrays)
 
     def _kernel_params(self, kernel: PackedKernel) -> Any:
-        cu, launcher, attributes = self._cu, kernel.launcher, kernel.attributes
-        assert launcher is not None and attributes is not None  # set by `_pack`
+        cu, attributes = self._cu, kernel.attributes
         params = cu.CUDA_KERNEL_NODE_PARAMS()
-        params.func = launcher.function
+        params.func = kernel.function
         params.gridDimX, params.gridDimY, params.gridDimZ = attributes.grid
         params.blockDimX, params.blockDimY, params.blockDimZ = attributes.block
         params.sharedMemBytes = attributes.dynamic_smem
@@ -157,7 +150,7 @@ class CudaExec:
             added = cu.cuGraphAddMemcpyNode(graph, before, len(before), step.params, context)
         elif isinstance(node.work, FillWork):
             added = cu.cuGraphAddMemsetNode(graph, before, len(before), step.params, context)
-        elif kernel is not None and early(kernel):
+        elif kernel is not None and kernel.early:
             added = cu.cuGraphAddKernelNode(graph, [], 0, step.params)
         else:
             added = cu.cuGraphAddKernelNode(graph, before, len(before), step.params)
@@ -167,7 +160,6 @@ class CudaExec:
 
     def _set_attributes(self, node: Node, step: _Step, kernel: PackedKernel) -> None:
         cu, attributes = self._cu, kernel.attributes
-        assert attributes is not None
         if attributes.cluster[1:] != (1, 1):
             self._rigid.add(node.index)
         if attributes.cluster != (1, 1, 1):
@@ -175,7 +167,7 @@ class CudaExec:
             value.clusterDim.x, value.clusterDim.y, value.clusterDim.z = attributes.cluster
             key = cu.CUkernelNodeAttrID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
             driver.check(cu.cuGraphKernelNodeSetAttribute(step.handle, key, value))
-        if early(kernel):
+        if kernel.early:
             self._add_early_edges(node, step)
 
     def _add_early_edges(self, node: Node, step: _Step) -> None:
@@ -274,7 +266,7 @@ class CudaExec:
         self._forget(index)
         made = self._make(node)
         after = self._kernels.get(index)
-        if len(made) != len(old) or fixed_part(before) != fixed_part(after):
+        if len(made) != len(old) or (before and before.fixed_part) != (after and after.fixed_part):
             self._build()
             self._instantiate()
             return
@@ -410,15 +402,7 @@ class _Guard:
 
     def _told(self, error: driver.CudaError) -> Exception:
         listed = ", ".join(self._names[:8]) + (", ..." if len(self._names) > 8 else "")
-        return launch_error(
-            error,
-            error.name,
-            error.meaning,
-            name=f"graph of {len(self._names)} nodes ({listed})",
-            kernel=None,
-            arrays=[],
-            doing=self._doing,
-        )
+        return launch_error(error, f"graph of {len(self._names)} nodes ({listed})", None, [], self._doing)
 
 
 def _release(device: Any, executables: list[Any], graphs: list[Any], memory: list[int]) -> None:

@@ -17,8 +17,9 @@ from kernel_dsl.variables import Symbol
 
 from ..arrays.array_view import ArrayView, frameworks, view
 from ..devices.device import Dims
+from ..devices.failures import describe_array
 from ..devices.streams import stream_handle
-from ..errors import ArgumentTypeError, ArgumentValueError, describe_array
+from ..errors import ArgumentTypeError, ArgumentValueError
 from ..plan import recording
 from .build import Program, build
 from .cuda import CudaExec

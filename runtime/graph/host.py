@@ -9,7 +9,7 @@ import numpy as np
 from ..arrays.array_view import CPU, ArrayView
 from ..devices import driver, memory
 from .build import Program
-from .nodes import CopyWork, FillWork, HostWork, Node, Slot
+from .nodes import CopyWork, LaunchWork, Node, Slot
 from .plan import ALIGNMENT
 
 
@@ -56,9 +56,9 @@ class HostExec:
 def run_node(node: Node, arrays: list[ArrayView]) -> None:
     """Do what a node does, on host arrays."""
     work = node.work
-    if isinstance(work, HostWork):
-        work.run(arrays)
+    if isinstance(work, LaunchWork):
+        work.loaded.launch(arrays, work.scalars, 0, work.fresh)
     elif isinstance(work, CopyWork):
         memory.copy(arrays[0], arrays[1])
-    elif isinstance(work, FillWork):
+    else:
         memory.fill(arrays[0], work.value)

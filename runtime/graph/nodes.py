@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from kernel_dsl.boundary import public
-from kernel_dsl.compiled import CompiledKernel, LaunchAttributes, ScalarParam
+from kernel_dsl.compiled import LaunchAttributes, ScalarParam
 from kernel_dsl.dtypes import DType
+from kernel_dsl.launch_plan import ConstantParam, LaunchStep, slot
 from kernel_dsl.target import Target
 from kernel_dsl.variables import evaluate
 
 from ..arrays.array_view import ArrayView
-from ..devices import memory
-from ..devices.device import Dims, Loaded, LoadedImage
+from ..devices.device import Dims, Loaded
 from ..devices.launch import check_attributes
+from ..devices.params import own_bytes, scalar_bytes
 from ..errors import ArgumentTypeError, ArgumentValueError, Error
-from ..plan import recording
-from ..plan.args import check_overlaps, scalar_bytes
+from ..plan.checks import check_overlaps
 from .plan import Block
 
 
@@ -81,85 +80,26 @@ class Operand:
 
 
 @dataclass(eq=False)
-class KernelWork:
-    """A traced kernel on a GPU. Operands: its arrays, then its workspaces."""
+class LaunchWork:
+    """A kernel by its plan. Operands: the plan's arrays; on a GPU then its scratch, which other nodes fill."""
 
-    loaded: Any  # a CudaLoaded
+    loaded: Loaded
     scalars: list[Any]
-    attributes: LaunchAttributes
+    fresh: Sequence[int]  # the operands that hold nothing before it
+
+    @property
+    def step(self) -> LaunchStep:
+        step = self.loaded.plan.launch
+        assert step is not None  # of an empty grid there is no node
+        return step
 
     @property
     def name(self) -> str:
-        return self.loaded.kernel.name
-
-
-@dataclass(eq=False)
-class ImageWork:
-    """An entry of an image on a GPU. `params`: an operand's number, or a scalar's bytes."""
-
-    image: Any  # a CudaImage
-    params: list[int | bytes]
-    attributes: LaunchAttributes
+        return self.loaded.plan.name
 
     @property
-    def name(self) -> str:
-        return self.image.entry
-
-
-@dataclass(eq=False)
-class HostWork:
-    """A launch in the interpreter: the call's own closure, given the arrays as they lie now."""
-
-    name: str
-    launch: Callable[[list[ArrayView], int, list[int]], None]
-    fresh: list[int]
-    attributes: LaunchAttributes | None
-    loaded: Loaded | None = None  # a traced kernel
-    scalars: list[Any] = field(default_factory=list[Any])
-    params: list[int | bytes] = field(default_factory=list[int | bytes])  # an image's: a scalar's bytes, or its number
-    changed: bool = False  # scalars or launch dims were set by hand
-
-    def run(self, arrays: list[ArrayView]) -> None:
-        """Launch on `arrays`, to the end."""
-        if not self.changed:
-            self.launch(arrays, 0, self.fresh)
-        elif self.loaded is not None:
-            self._run_kernel(self.loaded, arrays)
-        else:
-            with recording.sinking(_Changed(self)):
-                self.launch(arrays, 0, self.fresh)
-
-    def _run_kernel(self, loaded: Any, arrays: list[ArrayView]) -> None:
-        twin = copy.copy(loaded)  # the module is parsed; only the launch differs
-        twin.kernel = dataclasses.replace(loaded.kernel, launch=self.attributes)
-        twin.launch(arrays, self.scalars, 0, self.fresh)
-
-
-class _Changed:
-    """Takes the steps of an image's launch, and does them with the dims and scalars that were set by hand."""
-
-    def __init__(self, work: HostWork) -> None:
-        self._work = work
-
-    def image(self, image: LoadedImage, params: Sequence[ArrayView | bytes], attributes: LaunchAttributes) -> None:
-        work = self._work
-        made = [now if isinstance(now, bytes) else p for p, now in zip(params, work.params, strict=True)]
-        with recording.sinking(None):
-            run_image(image, made, work.attributes or attributes)
-
-    def copy(self, target: ArrayView, source: ArrayView) -> None:
-        with recording.sinking(None):
-            memory.copy(target, source)
-
-    def fill(self, target: ArrayView, value: Any) -> None:
-        with recording.sinking(None):
-            memory.fill(target, value)
-
-    def kernel(self, loaded: Loaded, arrays: Sequence[ArrayView], scalars: Sequence[Any]) -> None:
-        raise AssertionError("traced kernels are launched otherwise")
-
-    def reserve(self, nbytes: int) -> int:
-        raise AssertionError("nothing is reserved in host memory")
+    def attributes(self) -> LaunchAttributes:
+        return self.step.attributes
 
 
 @dataclass(eq=False)
@@ -179,18 +119,7 @@ class FillWork:
     attributes: None = None
 
 
-Work = KernelWork | ImageWork | HostWork | CopyWork | FillWork
-
-
-def run_image(image: LoadedImage, params: Sequence[ArrayView | bytes], attributes: LaunchAttributes) -> None:
-    """Launch an image as an earlier launch of it was."""
-    image.launch(
-        params,
-        grid=attributes.grid,
-        block=attributes.block,
-        cluster=attributes.cluster,
-        dynamic_smem=attributes.dynamic_smem,
-    )
+Work = LaunchWork | CopyWork | FillWork
 
 
 @dataclass(eq=False)
@@ -309,11 +238,10 @@ class Node:
 
 def check_memory(node: Node, slots: Mapping[int, Slot]) -> None:
     """Raise where a traced kernel's arrays, some of them in other slots now, share memory as it does not know."""
-    loaded = node.work.loaded if isinstance(node.work, (KernelWork, HostWork)) else None
-    if loaded is not None and slots:
-        kernel: CompiledKernel = cast(Any, loaded).kernel
+    plan = node.work.loaded.plan if isinstance(node.work, LaunchWork) else None
+    if plan is not None and plan.traced and slots:
         views = [slots[i].home or o.view if i in slots else _now(o) for i, o in enumerate(node.operands)]
-        check_overlaps(kernel, views[: len(kernel.arrays)])
+        check_overlaps(plan, views[: len(plan.arrays)])
 
 
 def _now(operand: Operand) -> ArrayView:
@@ -323,30 +251,33 @@ def _now(operand: Operand) -> ArrayView:
 def set_scalars(node: Node, scalars: Sequence[Any]) -> None:
     """Give a kernel node other scalars. Raises where their number, sizes or kinds differ."""
     work = node.work
-    if isinstance(work, (CopyWork, FillWork)):
+    if not isinstance(work, LaunchWork):
         raise ArgumentTypeError(f"{node!r} has no scalars")
-    if isinstance(work, ImageWork) or (isinstance(work, HostWork) and work.loaded is None):
-        places = [i for i, p in enumerate(work.params) if isinstance(p, bytes)]
-        blobs = [_blob(value) for value in scalars]
-        old = [work.params[i] for i in places]
-        if [len(b) for b in blobs] != [len(b) for b in old if isinstance(b, bytes)]:
-            raise ArgumentValueError(
-                f"{node!r} takes scalars of {[len(b) for b in old if isinstance(b, bytes)]} bytes, "
-                f"and got {[len(b) for b in blobs]}; NumPy scalars such as np.int64(1) say their "
-                "size"
-            )
-        for place, blob in zip(places, blobs, strict=True):
-            work.params[place] = blob
-    else:
-        if len(scalars) != len(work.scalars):
-            raise ArgumentValueError(f"{node!r} takes {len(work.scalars)} scalars, and got {len(scalars)}")
-        kernel: CompiledKernel = cast(Any, work.loaded).kernel
-        for param in kernel.params:
-            if isinstance(param, ScalarParam):
-                _check_scalar(node, scalars[param.scalar], param.dtype)
-        work.scalars = list(scalars)
-    if isinstance(work, HostWork):
-        work.changed = True
+    if not work.loaded.plan.traced:
+        _set_values(node, work, scalars)
+        return
+    if len(scalars) != len(work.scalars):
+        raise ArgumentValueError(f"{node!r} takes {len(work.scalars)} scalars, and got {len(scalars)}")
+    for param in work.step.params:
+        if isinstance(param, ScalarParam):
+            _check_scalar(node, scalars[param.scalar], param.dtype)
+    work.scalars = list(scalars)
+
+
+def _set_values(node: Node, work: LaunchWork, scalars: Sequence[Any]) -> None:
+    """Give a custom kernel other parameters by value: all that are not addresses."""
+    params = list(work.step.params)
+    places = [i for i, param in enumerate(params) if isinstance(param, (ConstantParam, ScalarParam))]
+    blobs = [own_bytes(value) for value in scalars]
+    sizes = [slot(params[i])[0] for i in places]
+    if [len(b) for b in blobs] != sizes:
+        raise ArgumentValueError(
+            f"{node!r} takes scalars of {sizes} bytes, and got {[len(b) for b in blobs]}; NumPy scalars such as "
+            "np.int64(1) say their size"
+        )
+    for place, blob in zip(places, blobs, strict=True):
+        params[place] = ConstantParam(blob)
+    work.loaded = work.loaded.changed(dataclasses.replace(work.step, params=tuple(params)))
 
 
 def _check_scalar(node: Node, value: Any, dtype: DType) -> None:
@@ -360,31 +291,15 @@ def _check_scalar(node: Node, value: Any, dtype: DType) -> None:
     scalar_bytes(value, dtype)
 
 
-def _blob(value: Any) -> bytes:
-    if isinstance(value, (bytes, bytearray)):
-        return bytes(value)
-    if isinstance(value, np.generic):
-        return value.tobytes()
-    for kinds, made in ((bool, np.bool_), (int, np.int32), (float, np.float32)):
-        if isinstance(value, kinds):
-            try:
-                return made(value).tobytes()
-            except OverflowError:
-                raise ArgumentValueError(f"{value} does not fit int32; pass np.int64({value})") from None
-    raise ArgumentTypeError(f"{value!r} is not a scalar: pass a bool, an int, a float or a NumPy scalar")
-
-
 def set_dims(node: Node, target: Target, **changes: Any) -> None:
     """Give a kernel node another grid, block or amount of dynamic SMEM. Raises where `target` has no room for them."""
     work = node.work
-    if isinstance(work, (CopyWork, FillWork)) or work.attributes is None:
+    if not isinstance(work, LaunchWork):
         raise ArgumentTypeError(f"{node!r} has no launch dims")
     given = {k: _dims(k, v) for k, v in changes.items() if v is not None}
     attributes = dataclasses.replace(work.attributes, **given)
     check_attributes(attributes, target, node.name)
-    work.attributes = attributes
-    if isinstance(work, HostWork):
-        work.changed = True
+    work.loaded = work.loaded.changed(dataclasses.replace(work.step, attributes=attributes))
 
 
 def _dims(what: str, value: Any) -> Any:

@@ -2,70 +2,47 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from kernel_dsl.compiled import LaunchAttributes, PointerParam, TensorMapParam
+from kernel_dsl.launch_plan import OffsetParam
 
 from ..arrays.array_view import ArrayView
-from ..devices.launch import Launcher, ParamBuffer
-from .nodes import ImageWork, KernelWork
-
-POINTER = struct.Struct("=Q")
+from ..devices.cuda_device import CudaLoaded
+from ..devices.launch import ParamBuffer
+from .nodes import LaunchWork
 
 
 @dataclass(eq=False)
 class PackedKernel:
-    """A kernel node's parameters: where in the buffer each address lies."""
+    """A kernel node's parameters: where in the buffer each address lies, which array it is, and how far into it."""
 
     buffer: ParamBuffer
-    pointers: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
-    maps: list[tuple[int, TensorMapParam, int]] = field(default_factory=list[tuple[int, TensorMapParam, int]])
-    attributes: LaunchAttributes | None = None
-    launcher: Launcher | None = None
+    pointers: list[tuple[int, int, int]]
+    maps: list[int]  # the arrays that have descriptors
+    attributes: LaunchAttributes
+    function: Any
+
+    @property
+    def early(self) -> bool:
+        """Whether it starts before the kernels before it end."""
+        return self.attributes.programmatic_dependent_launch
+
+    @property
+    def fixed_part(self) -> Any:
+        """What of a kernel node an executable cannot change."""
+        return self.attributes.cluster, self.attributes.programmatic_dependent_launch
 
 
-def early(kernel: PackedKernel) -> bool:
-    return kernel.attributes is not None and kernel.attributes.programmatic_dependent_launch
-
-
-def fixed_part(kernel: PackedKernel | None) -> Any:
-    """What of a kernel node an executable cannot change."""
-    if kernel is None or kernel.attributes is None:
-        return None
-    return kernel.attributes.cluster, kernel.attributes.programmatic_dependent_launch
-
-
-def pack_kernel(work: KernelWork, arrays: Sequence[ArrayView]) -> PackedKernel:
-    layout = work.loaded.layout
-    made = PackedKernel(ParamBuffer(layout.offsets, layout.nbytes))
-    values = layout.values(arrays, work.scalars, work.loaded.encode)
-    layout.pack(made.buffer.buffer, made.buffer.shift, *values)
+def pack(work: LaunchWork, loaded: CudaLoaded, arrays: Sequence[ArrayView]) -> PackedKernel:
+    layout = loaded.layout
+    buffer = ParamBuffer(layout.offsets, layout.nbytes)
+    layout.pack(buffer.buffer, buffer.shift, *layout.values(arrays, work.scalars, loaded.encode))
+    pointers: list[tuple[int, int, int]] = []
     for param, offset in zip(layout.params, layout.offsets, strict=True):
-        position = made.buffer.shift + offset
-        if isinstance(param, PointerParam):
-            made.pointers.append((position, param.array))
-        elif isinstance(param, TensorMapParam):
-            made.maps.append((position, param, param.array))
-    return made
-
-
-def pack_image(work: ImageWork, arrays: Sequence[ArrayView]) -> PackedKernel:
-    offsets: list[int] = []
-    blobs: list[bytes] = []
-    end = 0
-    for param in work.params:
-        blob = param if isinstance(param, bytes) else POINTER.pack(arrays[param].address)
-        step = 64 if len(blob) >= 64 else 16
-        offsets.append(-(-end // step) * step)
-        end = offsets[-1] + len(blob)
-        blobs.append(blob)
-    made = PackedKernel(ParamBuffer(offsets, end))
-    for offset, blob, param in zip(offsets, blobs, work.params, strict=True):
-        position = made.buffer.shift + offset
-        made.buffer.buffer[position : position + len(blob)] = blob
-        if not isinstance(param, bytes):
-            made.pointers.append((position, param))
-    return made
+        if isinstance(param, (PointerParam, OffsetParam)):
+            pointers.append((buffer.shift + offset, param.array, param.offset if isinstance(param, OffsetParam) else 0))
+    maps = [param.array for param in layout.params if isinstance(param, TensorMapParam)]
+    return PackedKernel(buffer, pointers, maps, work.attributes, loaded.function)

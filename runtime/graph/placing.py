@@ -14,8 +14,9 @@ from kernel_dsl.tree import flatten, unflatten
 
 from ..arrays.array_view import CPU, ArrayView, frameworks, narrowed, view
 from ..devices import memory
-from ..devices.device import cuda_device
-from ..errors import ArgumentTypeError, ArgumentValueError, describe_array
+from ..devices.devices import cuda_device
+from ..devices.failures import describe_array
+from ..errors import ArgumentTypeError, ArgumentValueError
 from ..plan.signature import LongWayError, likeness, scan
 from .build import Output, Program
 from .nodes import GraphError, Slot

@@ -8,13 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from kernel_dsl.compiled import OutputSpec
 from kernel_dsl.variables import Symbol, Variable, Within, bound, evaluate, substituted, variables
 
 from ..arrays.array_view import ArrayView, Interop, frameworks, is_array, overlap, view
-from ..devices.device import Device, cuda_device, device_index
+from ..devices.device import Device
+from ..devices.devices import cuda_device, device_index
 from ..errors import ArgumentTypeError, ArgumentValueError
-from ..plan.calls import Launch, PendingCall, allocate
+from ..plan.calls import allocate
+from ..plan.pending import PendingCall
 from .nodes import GraphError, Held, Made, Repeat
 from .steps import STEP, VIRTUAL, Event, copy_event, steps
 
@@ -112,24 +113,18 @@ class GraphRecorder:
 
     # --- launches ---------------------------------------------------------------------------------
 
-    def launch(
-        self,
-        pending: PendingCall,
-        outputs: Sequence[OutputSpec],
-        launch: Launch,
-        out: Sequence[Any] | None,
-    ) -> list[Any]:
+    def launch(self, pending: PendingCall) -> list[Any]:
         """Check the call, allocate its outputs, and keep its steps."""
-        self._settle_device(pending.job.device, pending.job.name)
+        self._settle_device(pending.loaded.device, pending.plan.name)
         count = len(pending.views)
         pending.views[:] = [self._known.get(id(v.owner), v) for v in pending.views]
-        allocate(pending, outputs, out)
+        allocate(pending)
         results = self._note_results(pending, count)
         self.made.keep += [v.owner for v in pending.views] + [pending.results]
         if self._repeat is not None:
             made = [Made(v, tuple(v.shape), array=v.owner) for v in pending.views[count:]]
             self._repeat.outputs.append(made)
-        self.made.events += steps(pending, outputs, launch, count, self._reserve, self._repeat)
+        self.made.events += steps(pending, self._reserve, self._repeat)
         return results
 
     def _settle_device(self, device: Device, name: str) -> None:

@@ -8,14 +8,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from kernel_dsl.compiled import LaunchAttributes, OutputSpec
+from kernel_dsl.compiled import OutputSpec
+from kernel_dsl.launch_plan import CopyStep, FillStep, ScratchSpec, Step, ZeroStep
 from kernel_dsl.variables import bound, evaluate, variables
 
 from ..arrays.array_view import ArrayView, narrowed, row_major
-from ..devices.device import Loaded, LoadedImage
+from ..devices import memory
 from ..plan import recording
-from ..plan.calls import Launch, PendingCall, prepare
-from .nodes import CopyWork, FillWork, GraphError, Held, HostWork, ImageWork, KernelWork, Made, Repeat, Work
+from ..plan.calls import check
+from ..plan.pending import PendingCall
+from .nodes import CopyWork, FillWork, GraphError, Held, LaunchWork, Made, Repeat, Work
 
 # Memory that only replays have is given addresses here while recording: no device uses them.
 VIRTUAL = 1 << 62
@@ -36,139 +38,53 @@ class Event:
     effects: bool = False  # it does more than write its arrays
 
 
-def steps(
-    pending: PendingCall,
-    outputs: Sequence[OutputSpec],
-    launch: Launch,
-    count: int,
-    reserve: Callable[[int], int],
-    repeat: Repeat | None,
-) -> list[Event]:
-    """The events of one launch, fills and copies first. `count`: how many views are inputs."""
-    job = pending.job
-    taker = _Steps(pending.views, job.written, count, reserve)
-    with recording.sinking(taker):
-        fresh = prepare(pending, outputs, count)
-        if job.device.kind == "cuda":
-            launch(pending.views, 0, fresh)
-    if job.device.kind != "cuda":
-        taker.events.append(_host_event(pending, launch, fresh, count))
-    if job.kernel is not None and job.kernel.launch.empty:
-        taker.events = [e for e in taker.events if not isinstance(e.work, HostWork)]
-    for event in taker.events:
+def steps(pending: PendingCall, reserve: Callable[[int], int], repeat: Repeat | None) -> list[Event]:
+    """The events of one launch. In the interpreter a launch makes its scratch, and what is put there, by itself."""
+    loaded, plan, scalars = pending.loaded, pending.plan, list(pending.scalars)
+    views = list(pending.views)
+    before: list[Step] = list(plan.first)
+    if loaded.device.kind == "cuda":
+        before += plan.then
+        views += [_scratch(spec, loaded.device.index, reserve) for spec in plan.scratch]
+    events: list[Event] = []
+    for step in before:
+        if isinstance(step, CopyStep):
+            if views[step.target].size and not views[step.target].same_memory(views[step.source]):
+                events.append(copy_event(views[step.target], views[step.source]))
+        elif isinstance(step, (FillStep, ZeroStep)) and views[step.array].size:
+            target = views[step.array]
+            value = memory.fill_value(step, scalars) if isinstance(step, FillStep) else 0
+            events.append(Event(FillWork(value), [target], [False], [True], [target.dtype.itemsize]))
+    if plan.launch is not None:
+        events.append(_launch_event(LaunchWork(loaded, scalars, pending.fresh), views))
+    for event in events:
         event.repeat = repeat
-        event.effects = job.effects and not isinstance(event.work, (CopyWork, FillWork))
-    return taker.events
+        event.effects = plan.effects and isinstance(event.work, LaunchWork)
+    return events
+
+
+def _scratch(spec: ScratchSpec, index: int, reserve: Callable[[int], int]) -> ArrayView:
+    """Scratch that each replay will have: a view of no memory yet."""
+    address = reserve(math.prod(spec.shape) * spec.dtype.itemsize)
+    return ArrayView(address, spec.shape, row_major(spec.shape), spec.dtype, ("cuda", index), "generic", owner=object())
+
+
+def _launch_event(work: LaunchWork, views: list[ArrayView]) -> Event:
+    plan = work.loaded.plan
+    hidden = len(views) > len(plan.arrays)
+    scratch = plan.scratch if hidden else ()
+    return Event(
+        work,
+        views,
+        [i < plan.inputs for i in range(len(plan.arrays))] + [not s.written for s in scratch],
+        list(plan.written[: len(views)]),
+        [each.alignment for each in (*plan.arrays, *scratch)],
+    )
 
 
 def copy_event(target: ArrayView, source: ArrayView) -> Event:
     item = target.dtype.itemsize
     return Event(CopyWork(), [target, source], [False, True], [True, False], [item, item])
-
-
-class _Steps:
-    """Takes the steps of a launch for `steps`."""
-
-    def __init__(
-        self,
-        views: Sequence[ArrayView],
-        written: Sequence[bool],
-        count: int,
-        reserve: Callable[[int], int],
-    ) -> None:
-        self.events: list[Event] = []
-        self._reserve = reserve
-        self._written = {id(v): w for v, w in zip(views, written, strict=True)}
-        self._inputs = {id(v) for v in views[:count]}
-
-    def reserve(self, nbytes: int) -> int:
-        return self._reserve(nbytes)
-
-    def copy(self, target: ArrayView, source: ArrayView) -> None:
-        self.events.append(copy_event(target, source))
-
-    def fill(self, target: ArrayView, value: Any) -> None:
-        self.events.append(Event(FillWork(value), [target], [False], [True], [target.dtype.itemsize]))
-
-    def kernel(self, loaded: Loaded, arrays: Sequence[ArrayView], scalars: Sequence[Any]) -> None:
-        kernel = loaded.kernel
-        hidden = len(arrays) - len(kernel.arrays)
-        self.events.append(
-            Event(
-                KernelWork(loaded, list(scalars), kernel.launch),
-                list(arrays),
-                [i < kernel.inputs for i in range(len(arrays))],
-                [a.written for a in kernel.arrays] + [True] * hidden,
-                [a.alignment for a in kernel.arrays] + [w.alignment for w in kernel.workspaces],
-            )
-        )
-
-    def image(
-        self,
-        image: LoadedImage,
-        params: Sequence[ArrayView | bytes],
-        attributes: LaunchAttributes,
-    ) -> None:
-        views = [p for p in params if isinstance(p, ArrayView)]
-        numbers = iter(range(len(views)))
-        template = [p if isinstance(p, bytes) else next(numbers) for p in params]
-        # An array that the call did not name is one it made for itself, such as a scalar's.
-        written = [self._written.get(id(v), False) for v in views]
-        self.events.append(
-            Event(
-                ImageWork(image, list(template), attributes),
-                views,
-                [id(v) in self._inputs or id(v) not in self._written for v in views],
-                written,
-                [v.dtype.itemsize for v in views],
-            )
-        )
-
-
-def _host_event(pending: PendingCall, launch: Launch, fresh: list[int], count: int) -> Event:
-    job, views = pending.job, pending.views
-    work = HostWork(job.name, launch, fresh, None)
-    if job.kernel is not None:
-        work.attributes = job.kernel.launch
-        work.loaded, work.scalars = job.loaded, list(job.scalars)
-    else:
-        _look_into(work, launch, views, fresh)
-    alignments = [v.dtype.itemsize for v in views]
-    if job.kernel is not None:
-        alignments = [a.alignment for a in job.kernel.arrays]
-    return Event(work, list(views), [i < count for i in range(len(views))], list(job.written), alignments)
-
-
-def _look_into(work: HostWork, launch: Launch, views: list[ArrayView], fresh: list[int]) -> None:
-    """Let an image's launch say its dims and parameters, without running it."""
-    looker = _Look()
-    with recording.sinking(looker):
-        launch(list(views), 0, fresh)
-    if looker.image_seen is not None:
-        params, work.attributes = looker.image_seen
-        work.params = [p if isinstance(p, bytes) else i for i, p in enumerate(params)]
-
-
-class _Look:
-    """Takes an image's launch, and forgets copies and fills."""
-
-    def __init__(self) -> None:
-        self.image_seen: tuple[list[ArrayView | bytes], LaunchAttributes] | None = None
-
-    def image(self, image: LoadedImage, params: Sequence[ArrayView | bytes], attributes: LaunchAttributes) -> None:
-        self.image_seen = (list(params), attributes)
-
-    def reserve(self, nbytes: int) -> int:
-        return VIRTUAL
-
-    def copy(self, target: ArrayView, source: ArrayView) -> None:
-        return None  # the closure makes its own copies and fills again at each replay
-
-    def fill(self, target: ArrayView, value: Any) -> None:
-        return None
-
-    def kernel(self, loaded: Loaded, arrays: Sequence[ArrayView], scalars: Sequence[Any]) -> None:
-        return None
 
 
 class Repeater:
@@ -184,15 +100,9 @@ class Repeater:
         """A call inside the call."""
         return function(*args, **kwargs)
 
-    def launch(
-        self,
-        pending: PendingCall,
-        outputs: Sequence[OutputSpec],
-        launch: Launch,
-        out: Sequence[Any] | None,
-    ) -> list[Any]:
+    def launch(self, pending: PendingCall) -> list[Any]:
         """Take the launch's steps, its outputs where they were when it was recorded."""
-        repeat, count = self._repeat, len(pending.views)
+        repeat, outputs = self._repeat, pending.plan.outputs
         if self._launches >= len(repeat.outputs):
             raise _other_steps(repeat)
         recorded = repeat.outputs[self._launches]
@@ -201,8 +111,8 @@ class Repeater:
             raise _other_steps(repeat)
         places = pending.given or [made.view for made in recorded]
         pending.views += [_shrink(there, spec) for there, spec in zip(places, outputs, strict=True)]
-        pending.job.check(pending.views)
-        self.events += steps(pending, outputs, launch, count, self._reserve, None)
+        check(pending)
+        self.events += steps(pending, self._reserve, None)
         for made, spec in zip(recorded, outputs, strict=True):
             made.shape = tuple(spec.shape)
         return [made.array if made.array is None else narrow(made.array, made) for made in recorded]

@@ -1,15 +1,11 @@
-"""`bind`:
-
-a call with its arrays fixed. Every parameter is packed once; calling it is one driver call.
-"""
+"""`bind`: a call with its arrays fixed. Every parameter is packed once; calling it is one driver call."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kernel_dsl.compiled import CompiledKernel
-from kernel_dsl.dtypes import uint8
+from kernel_dsl.launch_plan import CopyStep, LaunchPlan
 
 from ..arrays.array_view import CPU, ArrayView, frameworks, interop_of, view
 from ..devices import driver, memory
@@ -17,7 +13,7 @@ from ..devices.cuda_device import CudaLoaded
 from ..devices.device import Loaded
 from ..devices.launch import ParamBuffer, settle
 from . import recording
-from .calls import call, plan_call
+from .calls import allocate, begin, call
 
 
 class Binding:
@@ -27,8 +23,8 @@ class Binding:
     it was bound to one. Arrays are kept alive. Scalars keep the values they had.
     """
 
-    def __init__(self, kernel: CompiledKernel, outputs: list[Any], result: Any) -> None:
-        self.kernel = kernel
+    def __init__(self, plan: LaunchPlan, outputs: list[Any], result: Any) -> None:
+        self.plan = plan
         self.outputs = outputs
         self.result = result
 
@@ -36,7 +32,7 @@ class Binding:
         raise TypeError("a Binding is made by bind()")
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {self.kernel.name!r}>"
+        return f"<{type(self).__name__} of {self.plan.name!r}>"
 
 
 class CallBinding(Binding):
@@ -54,8 +50,8 @@ class CallBinding(Binding):
         result: Any,
         stream: Any,
     ) -> None:
-        super().__init__(loaded.kernel, outputs, result)
-        self._arguments = (loaded.kernel, loaded, list(inputs), list(scalars), outputs, stream)
+        super().__init__(loaded.plan, outputs, result)
+        self._arguments = (loaded, list(inputs), list(scalars), outputs, stream)
 
     def __call__(self) -> Any:
         call(*self._arguments)
@@ -73,8 +69,8 @@ class FreshBinding(Binding):
         stream: Any,
         structure: Callable[[list[Any]], Any] | None,
     ) -> None:
-        super().__init__(loaded.kernel, [], None)
-        self._arguments = (loaded.kernel, loaded, list(inputs), list(scalars), None, stream)
+        super().__init__(loaded.plan, [], None)
+        self._arguments = (loaded, list(inputs), list(scalars), None, stream)
         self._structure = structure
 
     def __call__(self) -> Any:
@@ -84,10 +80,7 @@ class FreshBinding(Binding):
 
 
 class CudaBinding(Binding):
-    """Arrays on the kernel's own GPU:
-
-    the launch alone, after fills, copies and zeroing where the kernel asks for them.
-    """
+    """Arrays on the kernel's own GPU: the launch alone, after the plan's other steps, if it has some."""
 
     def __init__(
         self,
@@ -98,15 +91,15 @@ class CudaBinding(Binding):
         result: Any,
         stream: int | None,
     ) -> None:
-        super().__init__(loaded.kernel, outputs, result)
+        super().__init__(loaded.plan, outputs, result)
         self._loaded = loaded
         self._views = views
         self._scalars = list(scalars)
-        self._spaces = self._allocate(loaded, stream or 0)
+        self._arrays = [*views, *self._scratch(stream or 0)]
         self._params = ParamBuffer(loaded.layout.offsets, loaded.layout.nbytes)
-        values = loaded.layout.values([*views, *self._spaces], scalars, loaded.encode)
+        values = loaded.layout.values(self._arrays, scalars, loaded.encode)
         loaded.layout.pack(self._params.buffer, self._params.shift, *values)
-        self._before = self._preparations()
+        self._before = [step for step in (*self.plan.first, *self.plan.then) if not self._in_place(step)]
         self._fixed = stream
         interop = frameworks(views[0].framework) if views else frameworks("numpy")
         self._current: Callable[[int], int] = interop.current_stream
@@ -114,36 +107,24 @@ class CudaBinding(Binding):
         self._calls: dict[int, tuple[Any, tuple[Any, ...]]] = {}
         self._success = driver.success()
 
-    def _allocate(self, loaded: CudaLoaded, stream: int) -> list[ArrayView]:
+    def _scratch(self, stream: int) -> list[ArrayView]:
         """Hidden memory, for the life of the binding."""
-        made: list[ArrayView] = []
-        for space in loaded.kernel.workspaces:
-            block = loaded.device.allocate(space.bytes, stream)
-            loaded.device.synchronize(stream)  # any stream may use it
-            made.append(block.view((space.bytes,), uint8, loaded.device.index))
+        if not self.plan.scratch:
+            return []
+        device = self._loaded.device
+        with driver.current(device.context):
+            made = self._loaded.scratch(stream)
+        device.synchronize(stream)  # any stream may use it
         return made
 
-    def _preparations(self) -> list[Callable[[int], None]]:
-        """What each launch does to memory first, in its stream."""
-        kernel = self.kernel
-        before: list[Callable[[int], None]] = []
-        for i, spec in enumerate(kernel.outputs):
-            target = self._views[kernel.inputs + i]
-            if spec.alias is not None:
-                source = self._views[spec.alias]
-                if not target.same_memory(source):
-                    before.append(lambda s, t=target, o=source: memory.copy(t, o, s))
-            elif spec.fill is not None:
-                before.append(lambda s, t=target, v=spec.fill: memory.fill(t, v, s))
-        for space, block in zip(kernel.workspaces, self._spaces, strict=True):
-            if space.zeroed:
-                before.append(lambda s, t=block: memory.fill(t, 0, s))
-        return before
+    def _in_place(self, step: Any) -> bool:
+        """Whether a step is a copy of an array to itself."""
+        return isinstance(step, CopyStep) and self._arrays[step.target].same_memory(self._arrays[step.source])
 
     def __call__(self) -> Any:
         if recording.active and recording.current() is not None:
-            arrays, count = [v.owner for v in self._views], self.kernel.inputs
-            call(self.kernel, self._loaded, arrays[:count], self._scalars, arrays[count:])
+            arrays, count = [v.owner for v in self._views], self.plan.inputs
+            call(self._loaded, arrays[:count], self._scalars, arrays[count:])
             return self.result
         stream = self._fixed
         if stream is None:
@@ -174,7 +155,7 @@ class CudaBinding(Binding):
         try:
             with driver.current(self._loaded.device.context):
                 for step in self._before:
-                    step(stream)
+                    memory.take(step, self._arrays, self._scalars, stream)
         except driver.CudaError as error:
             raise self._loaded.failure(error, self._views, "preparing") from error
 
@@ -186,7 +167,6 @@ class CudaBinding(Binding):
 
 
 def bind(
-    kernel: CompiledKernel,
     loaded: Loaded,
     inputs: Sequence[Any],
     scalars: Sequence[Any],
@@ -201,12 +181,14 @@ def bind(
     """
     if out is None and any(_immutable(a) for a in inputs):
         return FreshBinding(loaded, inputs, scalars, stream, structure)
-    outputs, views, handle = plan_call(kernel, loaded, inputs, out, stream)
+    state = begin(loaded, inputs, scalars, out, stream)
+    allocate(state)
+    outputs, views = state.results, state.views
     result: Any = structure(outputs) if structure else outputs
     if isinstance(loaded, CudaLoaded) and all(
         v.device == ("cuda", loaded.device.index) and v.framework != "jax" for v in views
     ):
-        return CudaBinding(loaded, views, scalars, outputs, result, handle)
+        return CudaBinding(loaded, views, scalars, outputs, result, None if stream is None else state.handle)
     return CallBinding(loaded, inputs, scalars, outputs, result, stream)
 
 

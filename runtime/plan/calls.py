@@ -1,163 +1,62 @@
-"""A call:
-
-frameworks' arrays in, outputs allocated, filled and aliased, memory brought to the device, results
-out.
-"""
+"""A call: frameworks' arrays in, outputs allocated, memory brought to the device, a plan run, results out."""
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Any
 
-from kernel_dsl.compiled import CompiledKernel, OutputSpec, TensorMapParam
+from kernel_dsl.compiled import OutputSpec, TensorMapParam
+from kernel_dsl.launch_plan import LaunchPlan
 from kernel_dsl.source import here
 
-from ..arrays.array_view import CPU, ArrayView, Interop, frameworks, interop_of, row_major, view
+from ..arrays.array_view import CPU, ArrayView, frameworks, interop_of, row_major, view
 from ..devices import driver, memory
-from ..devices.device import Device, Loaded, cuda_device, device_index
+from ..devices.device import Loaded
+from ..devices.devices import cuda_device, device_index
+from ..devices.failures import array_name, is_out_of_memory, launch_error, no_memory, where
 from ..devices.streams import stream_handle
 from ..devices.tensormap import refusal
-from ..errors import (
-    ArgumentTypeError,
-    ArgumentValueError,
-    array_name,
-    describe_array,
-    is_out_of_memory,
-    launch_error,
-    no_memory,
-    where,
-)
+from ..errors import ArgumentTypeError, ArgumentValueError
 from . import recording
-from .args import check_arrays
-
-_Pair = tuple[ArrayView, ArrayView]
-Launch = Callable[[list[ArrayView], int, list[int]], None]
+from .checks import check_arrays
+from .pending import PendingCall
 
 
 def call(
-    kernel: CompiledKernel,
     loaded: Loaded,
     inputs: Sequence[Any],
     scalars: Sequence[Any],
     out: Sequence[Any] | None = None,
     stream: Any = None,
 ) -> list[Any]:
-    """Run a loaded kernel on arrays of any one framework; the outputs, as that framework's arrays.
+    """Run a loaded plan on arrays of any one framework; the outputs, as that framework's arrays.
 
     `inputs`: the input arrays in order. `scalars`: values, or their bytes. `out`: arrays to write,
     one for each output. `stream`: a handle or a framework's stream; by default the framework's
     current one. Arrays in host memory are copied to a GPU and results back, and the other way round
     for the interpreter.
     """
-
-    def launch(arrays: list[ArrayView], handle: int, fresh: list[int]) -> None:
-        loaded.launch(arrays, scalars, handle, fresh)
-
-    job = _job(kernel, loaded, scalars)
-    return execute(job, inputs, kernel.outputs, launch, out=out, stream=stream)
-
-
-def _job(kernel: CompiledKernel, loaded: Loaded, scalars: Sequence[Any] = ()) -> Job:
-    def check(arrays: list[ArrayView]) -> None:
-        check_arrays(kernel, arrays)
-
-    written = [a.written for a in kernel.arrays]
-    effects = kernel.effects or any(output.alias is not None for output in kernel.outputs)
-    return Job(loaded.device, kernel.name, kernel, check, written, loaded, scalars, effects)
-
-
-def plan_call(
-    kernel: CompiledKernel,
-    loaded: Loaded,
-    inputs: Sequence[Any],
-    out: Sequence[Any] | None,
-    stream: Any,
-) -> tuple[list[Any], list[ArrayView], int | None]:
-    """A call up to its launch:
-
-    the outputs (allocated where `out` is None), every view, and the stream if given.
-    """
-    state = _begin(_job(kernel, loaded), inputs, len(kernel.outputs), out, stream)
-    allocate(state, kernel.outputs, out)
-    return state.results, state.views, None if stream is None else state.handle
-
-
-@dataclass
-class Job:
-    """What `execute` needs to know of the thing it runs.
-
-    `check` is given every view (inputs, then outputs) before anything is copied or launched.
-    `written` says of each array whether the kernel may store to it.
-    """
-
-    device: Device
-    name: str
-    kernel: CompiledKernel | None
-    check: Callable[[list[ArrayView]], None]
-    written: Sequence[bool]
-    loaded: Loaded | None = None  # a traced kernel, with its scalars
-    scalars: Sequence[Any] = ()
-    effects: bool = False  # it may do more than write its arrays, or stands for an input: no graph leaves it out
-
-
-@dataclass
-class PendingCall:
-    """One call under way: the arrays, where they lie, and what is left to do after the launch."""
-
-    job: Job
-    interop: Interop
-    place: tuple[str, int]  # where outputs are allocated
-    handle: int  # the stream's
-    views: list[ArrayView]
-    given: list[ArrayView]
-    results: list[Any] = field(default_factory=list[Any])
-    blocks: list[memory.DeviceMemory] = field(default_factory=list[memory.DeviceMemory])
-    back: list[_Pair] = field(default_factory=list[_Pair])
-    keep: list[Any] = field(default_factory=list[Any])
-
-
-def execute(
-    job: Job,
-    inputs: Sequence[Any],
-    outputs: Sequence[OutputSpec],
-    launch: Launch,
-    *,
-    out: Sequence[Any] | None = None,
-    stream: Any = None,
-) -> list[Any]:
-    """Run `launch` on views that the device can reach, around it all that `call` promises.
-
-    `launch(arrays, stream, fresh)` gets inputs then outputs; `fresh` lists the arrays that hold
-    nothing yet.
-    """
-    state = _begin(job, inputs, len(outputs), out, stream)
-    if job.device.kind != "cuda" and state.place == CPU:
-        return _perform(state, outputs, launch, out)
-    index = state.place[1] if state.place != CPU else job.device.index
+    state = begin(loaded, inputs, scalars, out, stream)
+    device = loaded.device
+    if device.kind != "cuda" and state.place == CPU:
+        return _perform(state)
+    index = state.place[1] if state.place != CPU else device.index
     try:
         with driver.current(cuda_device(index).context):
-            return _perform(state, outputs, launch, out)
+            return _perform(state)
     except driver.CudaError as error:
-        raise launch_error(
-            error,
-            error.name,
-            error.meaning,
-            name=job.name,
-            kernel=job.kernel,
-            arrays=state.views,
-            doing="running",
-        ) from error
+        raise launch_error(error, loaded.plan.name, loaded.plan, state.views, "running") from error
 
 
-def _begin(job: Job, inputs: Sequence[Any], count: int, out: Sequence[Any] | None, stream: Any) -> PendingCall:
-    """View the arrays, and settle framework, place and stream."""
+def begin(
+    loaded: Loaded, inputs: Sequence[Any], scalars: Sequence[Any], out: Sequence[Any] | None, stream: Any
+) -> PendingCall:
+    """View the arrays of a call, and settle framework, place and stream."""
+    plan, device, count = loaded.plan, loaded.device, len(loaded.plan.outputs)
     if out is not None and len(out) != count:
-        raise ArgumentTypeError(
-            f"out= holds {len(out)} arrays, and {job.name!r} has {count} outputs{where(job.kernel)}"
-        )
+        raise ArgumentTypeError(f"out= holds {len(out)} arrays, and {plan.name!r} has {count} outputs{where(plan)}")
     handle = _given_stream(stream, [*inputs, *(out or ())])
     views = [view(a, handle or 0) for a in inputs]
     given = [view(a, handle or 0) for a in out or ()]
@@ -166,18 +65,18 @@ def _begin(job: Job, inputs: Sequence[Any], count: int, out: Sequence[Any] | Non
     if len(names) > 1:
         listed = " and ".join(sorted(names))
         raise ArgumentTypeError(
-            f"the arrays of a call of {job.name!r} belong to {listed}; convert them to one framework{where(job.kernel)}"
+            f"the arrays of a call of {plan.name!r} belong to {listed}; convert them to one framework{where(plan)}"
         )
     index = device_index(everything)
-    if index is not None and job.device.kind == "cuda" and index != job.device.index:
+    if index is not None and device.kind == "cuda" and index != device.index:
         raise ArgumentValueError(
-            f"{job.name!r} was loaded on cuda:{job.device.index}, and its arrays lie on cuda:{index}{where(job.kernel)}"
+            f"{plan.name!r} was loaded on cuda:{device.index}, and its arrays lie on cuda:{index}{where(plan)}"
         )
     interop = frameworks(names.pop() if names else "numpy")
     place = CPU if index is None else ("cuda", index)
     if handle is None:
         handle = 0 if index is None else interop.current_stream(index)
-    return PendingCall(job, interop, place, handle, views, given)
+    return PendingCall(loaded, scalars, interop, place, handle, views, given, out)
 
 
 def _given_stream(stream: Any, arrays: list[Any]) -> int | None:
@@ -191,15 +90,17 @@ def _given_stream(stream: Any, arrays: list[Any]) -> int | None:
     return None
 
 
-def _perform(state: PendingCall, outputs: Sequence[OutputSpec], launch: Launch, out: Sequence[Any] | None) -> list[Any]:
+def _perform(state: PendingCall) -> list[Any]:
     recorder = recording.current()
     if recorder is not None:
-        return recorder.launch(state, outputs, launch, out)
+        return recorder.launch(state)
     count = len(state.views)
-    allocate(state, outputs, out)
-    fresh = prepare(state, outputs, count)
+    allocate(state)
+    for step in state.plan.first:
+        memory.take(step, state.views, state.scalars, state.handle)
+    fresh = state.fresh
     placed = _stage(state, fresh)
-    launch(placed, state.handle, fresh)
+    state.loaded.launch(placed, state.scalars, state.handle, fresh)
     _unstage(state)
     return [
         a if state.given else state.interop.finish(a, v, state.handle)
@@ -207,43 +108,45 @@ def _perform(state: PendingCall, outputs: Sequence[OutputSpec], launch: Launch, 
     ]
 
 
-def allocate(state: PendingCall, outputs: Sequence[OutputSpec], out: Sequence[Any] | None) -> None:
+def allocate(state: PendingCall) -> None:
     """Check the arrays, and give every output its memory."""
-    count = len(state.views)
-    kernel = state.job.kernel
-    if kernel is not None and kernel.launch.empty and not state.given:
-        warn_of_garbage(kernel.name, [s for s in outputs if s.alias is None], kernel)
-    state.views += state.given or [_reserve(i, spec) for i, spec in enumerate(outputs)]
-    state.job.check(state.views)
+    count, plan = len(state.views), state.plan
+    if plan.launch is None and not state.given:
+        warn_of_garbage(plan, [s for s in plan.outputs if s.alias is None])
+    state.views += state.given or [_reserve(i, spec) for i, spec in enumerate(plan.outputs)]
+    check(state)
     if state.given:
-        state.results = list(out or ())
+        state.results = list(state.out or ())
         return
-    for i, spec in enumerate(outputs):
+    for i, spec in enumerate(plan.outputs, count):
         try:
             array = state.interop.empty(spec.shape, spec.dtype, state.place, state.handle)
         except driver.CudaError:
-            raise  # `execute` words it
+            raise  # `call` words it
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
-            label = array_name(kernel, count + i) if kernel else f"output {i}"
-            raise no_memory(
-                error, label, spec.shape, spec.dtype, state.job.name, kernel, state.views[:count]
-            ) from error
+            raise no_memory(error, array_name(plan, i), spec.shape, spec.dtype, plan, state.views[:count]) from error
         state.results.append(array)
         fresh = view(array, state.handle)
         fresh.readonly = False  # JAX's arrays are immutable once the user has them
-        state.views[count + i] = fresh
+        state.views[i] = fresh
 
 
-def warn_of_garbage(name: str, outputs: Sequence[OutputSpec], kernel: CompiledKernel | None = None) -> None:
+def check(state: PendingCall) -> None:
+    """Raise where the arrays are not what the code assumes. Of a custom kernel its author knows that."""
+    if state.plan.traced:
+        check_arrays(state.plan, state.views)
+
+
+def warn_of_garbage(plan: LaunchPlan, outputs: Sequence[OutputSpec]) -> None:
     """Say that a grid without blocks leaves outputs as they were allocated, where there are such without `init=`."""
     left = [s for s in outputs if s.fill is None and math.prod(s.shape)]
     if left:
         shapes = ", ".join(f"{s.dtype}[{','.join(map(str, s.shape))}]" for s in left)
         text = (
-            f"the grid of kernel {name!r} has no blocks, so nothing writes its outputs ({shapes}), which hold what their "
-            f"memory held: give them a value with `kd.ShapeDtypeStruct(shape, dtype, init=0)`{where(kernel)}"
+            f"the grid of kernel {plan.name!r} has no blocks, so nothing writes its outputs ({shapes}), which hold what their "
+            f"memory held: give them a value with `kd.ShapeDtypeStruct(shape, dtype, init=0)`{where(plan)}"
         )
         loc = here()
         warnings.warn_explicit(text, RuntimeWarning, loc.file, loc.line)
@@ -257,31 +160,12 @@ def _reserve(i: int, spec: OutputSpec) -> ArrayView:
     return ArrayView(0, spec.shape, row_major(spec.shape), spec.dtype, ("unplaced", i), "numpy")
 
 
-def prepare(state: PendingCall, outputs: Sequence[OutputSpec], count: int) -> list[int]:
-    """Fill outputs and copy aliased inputs into theirs.
-
-    The arrays that hold nothing yet, by index.
-    """
-    fresh: list[int] = []
-    for i, spec in enumerate(outputs):
-        target = state.views[count + i]
-        if spec.alias is not None:
-            source = state.views[spec.alias]
-            if not target.same_memory(source):
-                memory.copy(target, source, state.handle)
-        elif spec.fill is not None:
-            memory.fill(target, spec.fill, state.handle)
-        elif not state.given:
-            fresh.append(count + i)
-    return fresh
-
-
-def _stage(state: PendingCall, fresh: list[int]) -> list[ArrayView]:
+def _stage(state: PendingCall, fresh: Sequence[int]) -> list[ArrayView]:
     """The views that the device can reach:
 
     themselves, or copies where an array lies in other memory.
     """
-    wanted = "cuda" if state.job.device.kind == "cuda" else "cpu"
+    wanted = "cuda" if state.loaded.device.kind == "cuda" else "cpu"
     placed: list[ArrayView] = []
     moved: list[tuple[ArrayView, ArrayView]] = []
     for i, source in enumerate(state.views):
@@ -294,7 +178,7 @@ def _stage(state: PendingCall, fresh: list[int]) -> list[ArrayView]:
             moved.append((source, twin))
             if i not in fresh:
                 _bring(state, twin, source)
-        if state.job.written[i] and not any(there is twin for _, there in state.back):
+        if state.plan.written[i] and not any(there is twin for _, there in state.back):
             state.back.append((source, twin))
         placed.append(twin)
     if moved and wanted == "cpu":
@@ -305,9 +189,9 @@ def _stage(state: PendingCall, fresh: list[int]) -> list[ArrayView]:
 def _twin(state: PendingCall, i: int, source: ArrayView) -> ArrayView:
     """Memory for the elements of array `i` on the side where the device is."""
     layout = _layout(state, i, source)
-    if state.job.device.kind != "cuda":
+    if state.loaded.device.kind != "cuda":
         return memory.host_memory(source, layout)
-    index = state.job.device.index
+    index = state.loaded.device.index
     block = memory.DeviceMemory(cuda_device(index).context, layout.count * source.dtype.itemsize, state.handle)
     state.blocks.append(block)
     return layout.at(block.address, source, ("cuda", index), block)
@@ -315,11 +199,11 @@ def _twin(state: PendingCall, i: int, source: ArrayView) -> ArrayView:
 
 def _layout(state: PendingCall, i: int, source: ArrayView) -> memory.Layout:
     """How the copy lies: without gaps, unless TMA can't address that and can address what the caller passes."""
-    kernel, plain = state.job.kernel, memory.gapless(source)
-    if kernel is None or source.contiguous:
+    step, plain = state.plan.launch, memory.gapless(source)
+    if step is None or source.contiguous:
         return plain
     same = {j for j, other in enumerate(state.views) if j == i or other.same_memory(source)}
-    maps = [p for p in kernel.params if isinstance(p, TensorMapParam) and p.array in same]
+    maps = [p for p in step.params if isinstance(p, TensorMapParam) and p.array in same]
     for layout in (plain, memory.alike(source)):
         if all(refusal(p, layout.at(0, source, source.device, None)) is None for p in maps):
             return layout
@@ -344,7 +228,7 @@ def _unstage(state: PendingCall) -> None:
     """Copy results back to where the caller's arrays lie, and give back what was borrowed."""
     if not state.back and not state.blocks:
         return
-    laid: list[_Pair] = []
+    laid: list[tuple[ArrayView, ArrayView]] = []
     for target, twin in state.back:
         if target.device == CPU and not target.contiguous:
             pulled = memory.host_memory(target, _as_it_lies(twin))
@@ -357,8 +241,3 @@ def _unstage(state: PendingCall) -> None:
         memory.copy(target, pulled)
     for block in state.blocks:
         block.close()
-
-
-def describe(views: Sequence[ArrayView]) -> str:
-    """One line for a list of arrays, for messages."""
-    return ", ".join(map(describe_array, views))

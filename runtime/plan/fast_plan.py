@@ -2,72 +2,27 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Sequence
-from operator import methodcaller
-from typing import Any, cast
+from typing import Any
 
-import numpy as np
-
-from kernel_dsl.compiled import CompiledKernel, ScalarParam, TensorMapParam
-from kernel_dsl.dtypes import DType, complex64, int64, uint8
+from kernel_dsl.compiled import ScalarParam, TensorMapParam
+from kernel_dsl.dtypes import DType, complex64, uint8
+from kernel_dsl.launch_plan import CopyStep, FillStep, LaunchPlan
 
 from ..arrays.array_view import ArrayView, Interop, frameworks, is_array, row_major, view
-from ..custom.image_call import ImageCall
 from ..devices import driver, memory
 from ..devices.cuda_device import CudaLoaded
+from ..devices.failures import array_name, is_out_of_memory, no_memory
 from ..devices.launch import ParamBuffer, settle
-from ..errors import Error, array_name, is_out_of_memory, no_memory
-from .args import PlacedParam, told
+from ..devices.params import PACK_ERRORS, packer
+from ..errors import Error
 
 FRAMEWORKS = ("torch", "cupy")  # those with streams of their own and cheap addresses
 
-# NumPy has no struct code for bfloat16 and fp8, and Python scalars are never of those types.
-_PACKERS = {
-    "bool": "?",
-    "int32": "i",
-    "int64": "q",
-    "uint32": "I",
-    "uint64": "Q",
-    "float32": "f",
-    "float64": "d",
-}
 
-
-# What a packer raises for a value that it is not for.
-PACK_ERRORS = (struct.error, OverflowError)
-_PAIR = struct.Struct("=ff")
-_WIDE = struct.Struct("=q")
-
-
-def packer(value: Any, param: ScalarParam | PlacedParam) -> Callable[[Any], bytes] | None:
-    """How a scalar of `value`'s type becomes `param`'s bytes, or None where the long way must see to it."""
-    dtype = param.dtype
-    if isinstance(value, np.generic):
-        same = np.asarray(cast("Any", value)).dtype == dtype.numpy
-        return methodcaller("tobytes") if same else None
-    if isinstance(param, PlacedParam) and dtype == int64:
-        return _wide
-    if isinstance(value, complex):
-        return _pair if dtype == complex64 else None
-    code = _PACKERS.get(dtype.name)
-    return None if code is None else struct.Struct("=" + code).pack
-
-
-def _wide(value: int) -> bytes:
-    """An int that becomes an array of int64 because it must: those that fit int32 become one of int32."""
-    if -(2**31) <= value < 2**31:
-        raise OverflowError
-    return _WIDE.pack(value)
-
-
-def _pair(value: complex) -> bytes:
-    return _PAIR.pack(value.real, value.imag)
-
-
-def _packs(value: Any, param: ScalarParam | PlacedParam) -> bool:
+def _packs(value: Any, dtype: DType, narrow: bool) -> bool:
     """Whether there is a packer, and it takes this very value: else calls with the value would never find it."""
-    pack = packer(value, param)
+    pack = packer(value, dtype, narrow)
     try:
         return pack is not None and bool(pack(value))
     except PACK_ERRORS:
@@ -89,10 +44,11 @@ class FastPlan:
     """
 
     def __init__(
-        self, loaded: CudaLoaded | ImageCall, args: Sequence[Any], out: Any, arrays: list[Any], views: list[ArrayView]
+        self, loaded: CudaLoaded, args: Sequence[Any], out: Any, arrays: list[Any], views: list[ArrayView]
     ) -> None:
         self.loaded = loaded
-        self.kernel: CompiledKernel = loaded.kernel
+        plan = loaded.plan
+        self.plan: LaunchPlan = plan
         self.args, self.arrays, self.views = list(args), arrays, views
         self.out: Any = out
         self.inputs: list[int] = [i for i, a in enumerate(args) if is_array(a)]
@@ -109,20 +65,19 @@ class FastPlan:
             if isinstance(param, TensorMapParam)
         }
         scalars = [a for a in args if not is_array(a)]
-        self.values: list[Any] = loaded.layout.values(
-            views, scalars, lambda param, array: b""
-        )  # descriptors: see `encode`
-        self.packers: dict[int, Callable[[Any], bytes] | None] = {
-            slot: packer(scalars[param.scalar], param)
-            for slot, param in enumerate(loaded.layout.params)
-            if isinstance(param, (ScalarParam, PlacedParam))
-        }
+        placed = _placed(plan)
         self.placed: list[int] = [
-            slot for slot, param in enumerate(loaded.layout.params) if isinstance(param, PlacedParam)
-        ]
-        self.scalars_shape: tuple[int] = (PLACE * len(self.placed),)
-        outputs = list(enumerate(self.kernel.outputs, self.kernel.inputs))
-        self.fills: list[tuple[int, Any]] = [(i, spec.fill) for i, spec in outputs if spec.fill is not None]
+            scalar for scalar, _ in placed
+        ]  # scalars by number, where scratch holds them in this order
+        # descriptors: see `encode`
+        self.values: list[Any] = loaded.layout.values(
+            [*views, *[views[0]] * len(placed)], scalars, lambda param, array: b""
+        )
+        self.packers: dict[int, Callable[[Any], bytes] | None] = {
+            number: packer(scalars[number], dtype, narrow) for number, dtype, narrow in _scalars(plan)
+        }
+        self.scalars_shape: tuple[int] = (PLACE * len(placed),)
+        self.fills: list[FillStep] = [s for s in plan.first if isinstance(s, FillStep)]
 
     def lazy(self, array: int) -> bool:
         """Whether a tensor like this can be lazily negated: the imaginary part of a lazy conjugate is.
@@ -137,14 +92,12 @@ class FastPlan:
 
         They are the pairs of which one is written; outputs made for the call share nothing.
         """
-        kernel, views = self.kernel, self.views
+        views = self.views
         equal: list[tuple[int, int]] = []
         apart: list[tuple[int, int, int, int]] = []
-        for j in range(len(self.arrays)):
-            for i in range(j):
-                if not (kernel.arrays[i].written or kernel.arrays[j].written):
-                    continue
-                if told(kernel, i, j) and views[i].same_memory(views[j]):
+        for i, j in self.plan.pairs:
+            if j < len(self.arrays):
+                if (i, j) in self.plan.shared and views[i].same_memory(views[j]):
                     equal.append((i, j))
                     continue
                 (low_i, high_i), (low_j, high_j) = views[i].span(), views[j].span()
@@ -176,10 +129,10 @@ class FastPlan:
     def fill(self, addresses: Sequence[int], stream: int) -> None:
         """Fill the outputs that ask for it."""
         with driver.current(self.loaded.device.context):
-            for array, value in self.fills:
-                shape, strides, dtype = self.shapes[array]
-                target = ArrayView(addresses[array], shape, strides, dtype, self.device, "")
-                memory.fill(target, value, stream)
+            for step in self.fills:
+                shape, strides, dtype = self.shapes[step.array]
+                target = ArrayView(addresses[step.array], shape, strides, dtype, self.device, "")
+                memory.fill(target, step.value, stream)
 
     def place(self, address: int, values: Sequence[bytes], stream: int) -> None:
         """Put scalars in the device's memory, `PLACE` bytes apart."""
@@ -209,14 +162,14 @@ class FastPlan:
         """Deal with an error met in giving memory to output `wanted`, or to placed scalars, which come after them."""
         if not is_out_of_memory(error):
             return
-        kernel, outputs = self.kernel, self.kernel.outputs
+        plan, outputs = self.plan, self.plan.outputs
         if wanted < len(outputs):
-            label = array_name(kernel, kernel.inputs + wanted)
+            label = array_name(plan, plan.inputs + wanted)
             shape, dtype = outputs[wanted].shape, outputs[wanted].dtype
         else:
             label, shape, dtype = "scalars among the inputs", self.scalars_shape, uint8
         inputs = [view(a) for a in arrays]
-        raise no_memory(error, label, shape, dtype, kernel.name, kernel, inputs) from error
+        raise no_memory(error, label, shape, dtype, plan, inputs) from error
 
     def failure(self, error: driver.CudaError, arrays: Sequence[Any]) -> Exception:
         """The exception for a driver error met in preparing a launch."""
@@ -233,18 +186,19 @@ class FastPlan:
 def plan_fast(loaded: Any, args: Sequence[Any], out: Any) -> FastPlan | None:
     """The plan for calls like this one, or None where there is no fast way.
 
-    There is none for arrays elsewhere than on the kernel's GPU, outputs that start as a copy, and workspaces.
+    There is none for arrays elsewhere than on the kernel's GPU, outputs that start as a copy, and scratch for more than
+    scalars.
     """
-    if not isinstance(loaded, (CudaLoaded, ImageCall)):
+    if not isinstance(loaded, CudaLoaded) or loaded.launcher is None:
         return None
-    kernel = loaded.kernel
-    if loaded.launcher is None or kernel.workspaces:
+    plan = loaded.plan
+    if len(_placed(plan)) != len(plan.scratch):
         return None
-    if any(a.dtype == complex64 for a in kernel.arrays):  # lazily conjugated tensors
+    if any(a.dtype == complex64 for a in plan.arrays):  # lazily conjugated tensors
         return None
     given: list[Any] = [] if out is None else list(out) if type(out) in (list, tuple) else [out]
     arrays = [a for a in args if is_array(a)] + given
-    if out is not None and len(given) != len(kernel.outputs):
+    if out is not None and len(given) != len(plan.outputs):
         return None
     try:
         views = [view(a) for a in arrays]
@@ -254,22 +208,27 @@ def plan_fast(loaded: Any, args: Sequence[Any], out: Any) -> FastPlan | None:
         return None
     if any(v.device != ("cuda", loaded.device.index) for v in views):
         return None
-    if not all(_starts_in_place(kernel, i, views) for i in range(len(kernel.outputs))):
-        return None
-    scalars = [a for a in args if not is_array(a)]
-    for param in loaded.layout.params:
-        if isinstance(param, (ScalarParam, PlacedParam)) and not _packs(scalars[param.scalar], param):
+    for step in plan.first:  # an output needs no copy of the input that it stands for
+        if isinstance(step, CopyStep) and not (out is not None and views[step.target].same_memory(views[step.source])):
             return None
+    scalars = [a for a in args if not is_array(a)]
+    if not all(_packs(scalars[number], dtype, narrow) for number, dtype, narrow in _scalars(plan)):
+        return None
     if out is None:
         framework, place = views[0].framework, views[0].device
-        views += [ArrayView(0, o.shape, row_major(o.shape), o.dtype, place, framework) for o in kernel.outputs]
+        views += [ArrayView(0, o.shape, row_major(o.shape), o.dtype, place, framework) for o in plan.outputs]
     return FastPlan(loaded, args, out, arrays, views)
 
 
-def _starts_in_place(kernel: CompiledKernel, output: int, views: list[ArrayView]) -> bool:
-    """Whether an output needs no copy of the input that it is aliased to."""
-    alias = kernel.outputs[output].alias
-    if alias is None:
-        return True
-    place = kernel.inputs + output
-    return place < len(views) and views[place].same_memory(views[alias])
+def _placed(plan: LaunchPlan) -> list[tuple[int, DType]]:
+    """The scalars, by number, that lie in scratch, with their dtypes, where scratch holds nothing else."""
+    fills = {s.array: s.value for s in plan.then if isinstance(s, FillStep)}
+    found = [fills.get(i) for i in range(len(plan.arrays), len(plan.arrays) + len(plan.scratch))]
+    return [(value.scalar, value.dtype) for value in found if isinstance(value, ScalarParam)]
+
+
+def _scalars(plan: LaunchPlan) -> list[tuple[int, DType, bool]]:
+    """The scalars that the kernel uses, by number, with their dtypes, and whether they lie in scratch."""
+    params = plan.launch.params if plan.launch else ()
+    passed = {p.scalar: p.dtype for p in params if isinstance(p, ScalarParam)}
+    return [(n, d, True) for n, d in _placed(plan)] + [(n, d, False) for n, d in passed.items()]

@@ -5,16 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from kernel_dsl import forking
 
-if TYPE_CHECKING:
-    from kernel_dsl.compiled import LaunchAttributes, OutputSpec
-
-    from ..arrays.array_view import ArrayView
-    from ..devices.device import Loaded, LoadedImage
-    from .calls import Launch, PendingCall
+from .pending import PendingCall
 
 R = TypeVar("R")
 
@@ -26,35 +21,8 @@ class Recorder(Protocol):
         """Make a user's call, whose arguments or grid may hold `Variable`s."""
         ...
 
-    def launch(
-        self,
-        pending: PendingCall,
-        outputs: Sequence[OutputSpec],
-        launch: Launch,
-        out: Sequence[Any] | None,
-    ) -> list[Any]:
+    def launch(self, pending: PendingCall) -> list[Any]:
         """Keep one launch. Returns its outputs, which hold nothing yet."""
-        ...
-
-
-class Sink(Protocol):
-    """What takes the steps of one launch, in place of the driver."""
-
-    def kernel(self, loaded: Loaded, arrays: Sequence[ArrayView], scalars: Sequence[Any]) -> None: ...
-
-    def image(
-        self,
-        image: LoadedImage,
-        params: Sequence[ArrayView | bytes],
-        attributes: LaunchAttributes,
-    ) -> None: ...
-
-    def copy(self, target: ArrayView, source: ArrayView) -> None: ...
-
-    def fill(self, target: ArrayView, value: Any) -> None: ...
-
-    def reserve(self, nbytes: int) -> int:
-        """An address that stands for memory which each replay will have."""
         ...
 
 
@@ -63,7 +31,6 @@ active: int = 0
 _lock = forking.lock()
 _own: ContextVar[int] = ContextVar("own", default=0)  # how many of them this thread's
 _recorder: ContextVar[Recorder | None] = ContextVar("recorder", default=None)
-_sink: ContextVar[Sink | None] = ContextVar("sink", default=None)
 _inside: ContextVar[bool] = ContextVar("inside", default=False)
 
 
@@ -72,42 +39,17 @@ def current() -> Recorder | None:
     return _recorder.get() if active else None
 
 
-def sink() -> Sink | None:
-    """What takes the steps of a launch in this thread; None if they go to the driver."""
-    return _sink.get() if active else None
-
-
 @contextmanager
 def recording(recorder: Recorder) -> Generator[None]:
     """Hand this thread's calls to `recorder` for a while."""
-    token = _recorder.set(recorder)
-    with _counted():
-        try:
-            yield
-        finally:
-            _recorder.reset(token)
-
-
-@contextmanager
-def sinking(taker: Sink | None) -> Generator[None]:
-    """Hand the steps of launches to `taker` for a while; with None, to the driver."""
-    token = _sink.set(taker)
-    with _counted():
-        try:
-            yield
-        finally:
-            _sink.reset(token)
-
-
-@contextmanager
-def _counted() -> Generator[None]:
-    token = _own.set(_own.get() + 1)
+    token, own = _recorder.set(recorder), _own.set(_own.get() + 1)
     _count(1)
     try:
         yield
     finally:
         _count(-1)
-        _own.reset(token)
+        _own.reset(own)
+        _recorder.reset(token)
 
 
 def _count(more: int) -> None:

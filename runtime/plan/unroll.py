@@ -50,8 +50,8 @@ from kernel_dsl.compiled import PointerParam, ScalarParam, TensorMapParam
 from kernel_dsl.dtypes import DType, uint8
 
 from ..devices import driver
-from .args import PlacedParam
-from .fast_plan import PACK_ERRORS, PLACE, FastPlan
+from ..devices.params import PACK_ERRORS
+from .fast_plan import PLACE, FastPlan
 from .signature import likeness
 
 MISS: Any = object()
@@ -64,37 +64,37 @@ def first(outputs: list[Any]) -> Any:
     return outputs[0]
 
 
-def unroll(plan: FastPlan, structure: Callable[[list[Any]], Any] | None) -> Run:
+def unroll(fast: FastPlan, structure: Callable[[list[Any]], Any] | None) -> Run:
     """A function of (args, out, stream): the result, or MISS for a call that is not of the plan's signature."""
-    return _Writer(plan, structure).function()
+    return _Writer(fast, structure).function()
 
 
 class _Writer:
     """The text of one function, and the objects that it names."""
 
-    def __init__(self, plan: FastPlan, structure: Callable[[list[Any]], Any] | None) -> None:
-        self.plan = plan
+    def __init__(self, fast: FastPlan, structure: Callable[[list[Any]], Any] | None) -> None:
+        self.fast = fast
         self.structure = structure
         self.lines: list[str] = []
         self.names: dict[str, Any] = {
             "MISS": MISS,
             "PackError": PACK_ERRORS,
-            "another": plan.desk,
-            "current": plan.current,
-            "desks": plan.desks,
-            "encode": plan.encode,
-            "fill": plan.fill,
-            "pack": plan.loaded.layout.pack,
-            "place": plan.place,
-            "prepare": plan.prepare,
-            "settle": plan.settle,
+            "another": fast.desk,
+            "current": fast.current,
+            "desks": fast.desks,
+            "encode": fast.encode,
+            "fill": fast.fill,
+            "pack": fast.loaded.layout.pack,
+            "place": fast.place,
+            "prepare": fast.prepare,
+            "settle": fast.settle,
             "structure": structure,
             "success": driver.success(),
         }
-        outputs = range(len(plan.kernel.outputs))
+        outputs = range(len(fast.plan.outputs))
         self.outs = [f"o{i}" for i in outputs]
         # Every array's name, inputs first.
-        self.arrays = [f"a{i}" for i in plan.inputs] + self.outs
+        self.arrays = [f"a{i}" for i in fast.inputs] + self.outs
 
     def say(self, text: str, depth: int = 1) -> None:
         self.lines.append("    " * depth + text)
@@ -108,20 +108,20 @@ class _Writer:
         self._allocate()
         self._launch()
         # Named after this file, so that no line of it is ever taken for the user's.
-        code = compile("\n".join(self.lines), f"{__file__}:{self.plan.kernel.name}", "exec")
+        code = compile("\n".join(self.lines), f"{__file__}:{self.fast.plan.name}", "exec")
         exec(code, self.names)
-        self.plan.forget()
+        self.fast.forget()
         return self.names["run"]
 
     def _unpack(self) -> None:
-        plan = self.plan
-        out: Any = plan.out
-        self.say(f"if len(args) != {len(plan.args)}:")
+        fast = self.fast
+        out: Any = fast.out
+        self.say(f"if len(args) != {len(fast.args)}:")
         self.say("return MISS", 2)
-        self.say(f"{''.join(f'a{i}, ' for i in range(len(plan.args)))} = args")
+        self.say(f"{''.join(f'a{i}, ' for i in range(len(fast.args)))} = args")
         tests: list[str] = []
-        for i, value in enumerate(plan.args):
-            if i not in plan.inputs:
+        for i, value in enumerate(fast.args):
+            if i not in fast.inputs:
                 self.names[f"type{i}"] = type(value)
                 tests.append(f"type(a{i}) is not type{i}")
         if out is None:
@@ -139,22 +139,22 @@ class _Writer:
 
     def _check_arrays(self) -> None:
         """Signatures, as `signature_of` has them. A tensor without memory raises RuntimeError."""
-        plan = self.plan
-        if not plan.arrays:
+        fast = self.fast
+        if not fast.arrays:
             return
         addresses: list[str] = []
         tests: list[str] = []
-        for k, array in enumerate(plan.arrays):
-            look = self._torch if plan.views[k].framework == "torch" else self._cupy
+        for k, array in enumerate(fast.arrays):
+            look = self._torch if fast.views[k].framework == "torch" else self._cupy
             self.names[f"kind{k}"] = type(array)
             address, more = look(k, self.arrays[k], array)
             addresses.append(address)
             tests += [f"type({self.arrays[k]}) is not kind{k}", *more]
         unlike = " or ".join(tests)
-        like = likeness(plan.arrays)
+        like = likeness(fast.arrays)
         if like is not None:
             self.names["like"] = like
-            unlike = f"not like({', '.join(self.arrays[: len(plan.arrays)])}) and ({unlike})"
+            unlike = f"not like({', '.join(self.arrays[: len(fast.arrays)])}) and ({unlike})"
         self.say("try:")
         self.say(f"if {unlike}:", 2)
         self.say("return MISS", 3)
@@ -162,7 +162,7 @@ class _Writer:
             self.say(f"p{k} = {address}", 2)
         self.say("except RuntimeError:")
         self.say("return MISS", 2)
-        self._check_alignment([plan.views[k].address & 15 for k in range(len(addresses))])
+        self._check_alignment([fast.views[k].address & 15 for k in range(len(addresses))])
 
     def _check_alignment(self, odd: list[int]) -> None:
         tests = [f"p{k} & 15 != {rest}" for k, rest in enumerate(odd) if rest]
@@ -182,7 +182,7 @@ class _Writer:
             f"{name}.stride() != strides{k}",
             f"({name}.requires_grad and watches())",
         ]
-        if self.plan.lazy(k):
+        if self.fast.lazy(k):
             tests.append(f"{name}.is_neg()")
         return f"{name}.data_ptr()", tests
 
@@ -197,7 +197,7 @@ class _Writer:
         return f"{name}.data.ptr", tests
 
     def _check_addresses(self) -> None:
-        equal, apart = self.plan.overlaps()
+        equal, apart = self.fast.overlaps()
         tests = [f"p{i} != p{j}" for i, j in equal]
         tests += [f"{low} < p{i} - p{j} < {high}" for i, j, low, high in apart]
         if tests:
@@ -205,15 +205,14 @@ class _Writer:
             self.say("return MISS", 2)
 
     def _pack_scalars(self) -> None:
-        plan = self.plan
-        places = [i for i in range(len(plan.args)) if i not in plan.inputs]
-        if not plan.packers:
+        fast = self.fast
+        places = [i for i in range(len(fast.args)) if i not in fast.inputs]
+        if not fast.packers:
             return
         self.say("try:")
-        for slot, param in enumerate(plan.loaded.layout.params):
-            if isinstance(param, (ScalarParam, PlacedParam)):
-                self.names[f"pack{slot}"] = plan.packers[slot]
-                self.say(f"v{slot} = pack{slot}(a{places[param.scalar]})", 2)
+        for number, pack in fast.packers.items():
+            self.names[f"pack{number}"] = pack
+            self.say(f"v{number} = pack{number}(a{places[number]})", 2)
         self.say("except PackError:")
         self.say("return MISS", 2)
 
@@ -222,31 +221,31 @@ class _Writer:
 
         Each has a `try` of its own, which says what there is no memory for, and costs nothing where there is.
         """
-        plan = self.plan
+        fast = self.fast
         wanted: list[tuple[str, str, tuple[int, ...], DType]] = []  # the array, its address, shape and dtype
-        if plan.out is None:
-            before = plan.kernel.inputs
-            wanted += [(f"o{i}", f"p{before + i}", o.shape, o.dtype) for i, o in enumerate(plan.kernel.outputs)]
-        if plan.placed:
-            wanted.append(("placed", "there", plan.scalars_shape, uint8))
+        if fast.out is None:
+            before = fast.plan.inputs
+            wanted += [(f"o{i}", f"p{before + i}", o.shape, o.dtype) for i, o in enumerate(fast.plan.outputs)]
+        if fast.placed:
+            wanted.append(("placed", "there", fast.scalars_shape, uint8))
         self.say("if stream is None:")
-        self.say(f"stream = current({plan.loaded.device.index})", 2)
+        self.say(f"stream = current({fast.loaded.device.index})", 2)
         if not wanted:
             return
-        self.names |= {"empty": plan.interop.empty, "refuse": plan.refuse}
+        self.names |= {"empty": fast.interop.empty, "refuse": fast.refuse}
         for number, (name, _, shape, dtype) in enumerate(wanted):
-            self.names[f"new_{name}"] = plan.interop.allocator(shape, dtype, plan.device)
+            self.names[f"new_{name}"] = fast.interop.allocator(shape, dtype, fast.device)
             self._try_allocating(name, f"new_{name}()", number)
         self.say("else:")
         for number, (name, _, shape, dtype) in enumerate(wanted):
-            self.names[f"spec_{name}"] = (shape, dtype, plan.device)
+            self.names[f"spec_{name}"] = (shape, dtype, fast.device)
             self._try_allocating(name, f"empty(*spec_{name}, stream)", number)
-        attribute = "data_ptr()" if plan.views[0].framework == "torch" else "data.ptr"
+        attribute = "data_ptr()" if fast.views[0].framework == "torch" else "data.ptr"
         for name, address, _, _ in wanted:
             self.say(f"{address} = {name}.{attribute}")
 
     def _try_allocating(self, name: str, made: str, number: int) -> None:
-        given = "".join(f"a{i}, " for i in self.plan.inputs)
+        given = "".join(f"a{i}, " for i in self.fast.inputs)
         self.say("try:", 2)
         self.say(f"{name} = {made}", 3)
         self.say("except Exception as error:", 2)
@@ -255,24 +254,24 @@ class _Writer:
 
     def _prepare(self, everything: str) -> None:
         """Fills of outputs, and the values of placed scalars."""
-        plan = self.plan
-        if not plan.fills and not plan.placed:
+        fast = self.fast
+        if not fast.fills and not fast.placed:
             return
-        self.names |= {"CudaError": driver.CudaError, "failure": plan.failure}
+        self.names |= {"CudaError": driver.CudaError, "failure": fast.failure}
         self.say("try:")
-        if plan.fills:
+        if fast.fills:
             addresses = "".join(f"p{k}, " for k in range(len(self.arrays)))
             self.say(f"fill(({addresses}), stream)", 2)
-        if plan.placed:
-            self.say(f"place(there, ({''.join(f'v{slot}, ' for slot in plan.placed)}), stream)", 2)
+        if fast.placed:
+            self.say(f"place(there, ({''.join(f'v{number}, ' for number in fast.placed)}), stream)", 2)
         self.say("except CudaError as error:")
         self.say(f"raise failure(error, ({everything})) from error", 2)
 
     def _launch(self) -> None:
-        plan = self.plan
+        fast = self.fast
         everything = "".join(f"{name}, " for name in self.arrays)
         self._prepare(everything)
-        values = [self._value(slot) for slot in range(len(plan.values))]
+        values = [self._value(slot) for slot in range(len(fast.values))]
         self.say("try:")
         self.say("desk = desks.pop()", 2)
         self.say("except IndexError:")
@@ -294,15 +293,14 @@ class _Writer:
 
     def _value(self, slot: int) -> str:
         """One parameter: an address, a scalar's bytes, a descriptor, or what the signature settles."""
-        plan = self.plan
-        param = plan.loaded.layout.params[slot]
+        fast = self.fast
+        param = fast.loaded.layout.params[slot]
         if isinstance(param, PointerParam):
-            return f"p{param.array}"
+            scratch = param.array - len(fast.plan.arrays)
+            return f"p{param.array}" if scratch < 0 else f"there + {PLACE * scratch}"
         if isinstance(param, ScalarParam):
-            return f"v{slot}"
-        if isinstance(param, PlacedParam):
-            return f"there + {PLACE * plan.placed.index(slot)}"
+            return f"v{param.scalar}"
         if isinstance(param, TensorMapParam):
-            self.names[f"known{slot}"] = plan.maps[slot][2]
+            self.names[f"known{slot}"] = fast.maps[slot][2]
             return f"known{slot}.get(p{param.array}) or encode({slot}, p{param.array})"
-        return repr(plan.values[slot])
+        return repr(fast.values[slot])

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kernel_dsl.compiled import Assembled
+from kernel_dsl.launch_plan import plan_of
 from kernel_dsl.runtime.devices import memory
 from kernel_dsl.target import DEFAULT
 
@@ -10,6 +13,11 @@ from kernel_dsl.target import DEFAULT
 class FakeLoaded:
     def __init__(self, device, kernel):
         self.device, self.kernel = device, kernel
+        self.plan = plan_of(kernel)
+
+    def changed(self, step):
+        """The same code, launched otherwise."""
+        return FakeLoaded(self.device, replace(self.kernel, launch=step.attributes))
 
     def launch(self, arrays, scalars, stream=None, fresh=()):
         self.device.launches.append(self.kernel.name)

@@ -10,7 +10,7 @@ from kernel_dsl.compiled import LaunchAttributes
 from kernel_dsl.runtime.assemble import assemble
 from kernel_dsl.runtime.build.occupancy import blocks_per_multiprocessor, target_limits
 from kernel_dsl.runtime.devices import driver
-from kernel_dsl.runtime.devices.device import cuda_device
+from kernel_dsl.runtime.devices.devices import cuda_device
 from kernel_dsl.target import TARGETS
 
 from .kernels import axpy

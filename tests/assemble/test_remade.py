@@ -164,7 +164,7 @@ def test_a_kernel_of_the_library_is_found_without_a_trace(tmp_path: Path, monkey
     """By what decides its trace, with the line of today's call; one with a function of the user's is traced."""
     from kernel_dsl.library.persistent_matmul import MatmulConfig, Problem, matmul_kernel
 
-    monkeypatch.setattr("kernel_dsl.runtime.devices.device.pick_device", lambda interpret, views: NoDevice())
+    monkeypatch.setattr("kernel_dsl.runtime.devices.devices.pick_device", lambda interpret, views: NoDevice())
     a = np.zeros((128, 64), kd.bfloat16.numpy)
     problem = Problem(128, 128, 64, kd.bfloat16, kd.bfloat16, kd.bfloat16, b_transposed=True)
     small = MatmulConfig(tile_m=128, tile_n=64, stages=2, epilogue_n=32)

@@ -18,7 +18,7 @@ if not os.environ.get("KERNEL_DSL_FAKE_CUDA"):
 
 from kernel_dsl.runtime.arrays.array_view import CPU, view
 from kernel_dsl.runtime.devices import memory
-from kernel_dsl.runtime.devices.device import cuda_device
+from kernel_dsl.runtime.devices.devices import cuda_device
 from kernel_dsl.runtime.plan import calls
 
 from .kernels import Kernel, like
@@ -81,7 +81,7 @@ class CudaKernel(Kernel):
         given = None if out is None else list(out) if isinstance(out, (tuple, list)) else [out]
         loaded = self.compiled.setdefault(kernel, None) or cuda_device(0).load(kernel)
         self.compiled[kernel] = loaded
-        result = calls.call(kernel, loaded, arrays, scalars, given, stream)
+        result = calls.call(loaded, arrays, scalars, given, stream)
         return result[0] if len(result) == 1 else result
 
     def kernel_for(self, arrays: Any) -> Any:

@@ -15,7 +15,7 @@ import pytest
 
 from kernel_dsl.runtime.arrays.array_view import frameworks
 from kernel_dsl.runtime.devices import driver
-from kernel_dsl.runtime.devices.device import cuda_device
+from kernel_dsl.runtime.devices.devices import cuda_device
 from kernel_dsl.runtime.graph import Graph
 
 from .cuda_played import CALLBACK, CLASHES, LAUNCHES, LIB, CudaKernel, graphs, host, on_device

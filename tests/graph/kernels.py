@@ -55,7 +55,7 @@ class Kernel:
         kernel = self.compile(arrays)
         given = None if out is None else list(out) if isinstance(out, (tuple, list)) else [out]
         loaded = self.device.load(kernel)
-        result = calls.call(kernel, loaded, arrays, scalars, given, stream)
+        result = calls.call(loaded, arrays, scalars, given, stream)
         return result[0] if len(result) == 1 else result
 
     def compile(self, arrays):

@@ -93,7 +93,7 @@ def install() -> FakeGpu:
     LIB.fake_callback(gpu.callback)
     nvrtc.compile_source = _compile  # type: ignore[assignment]
     load = cuda_device.CudaDevice.load_module
-    launch = cuda_device.CudaImage.launch
+    launch = cuda_device.CudaLoaded.launch
     make, close = memory.DeviceMemory.__init__, memory.DeviceMemory.close
 
     def load_module(self: Any, image: Any, *more: Any) -> Any:
@@ -102,7 +102,7 @@ def install() -> FakeGpu:
         return module
 
     def launch_image(self: Any, *args: Any, **more: Any) -> None:
-        gpu.current = gpu.images[self.module]
+        gpu.current = gpu.images[self._code]
         launch(self, *args, **more)
         if gpu.failure is not None:
             failure, gpu.failure = gpu.failure, None
@@ -117,7 +117,7 @@ def install() -> FakeGpu:
         close(self)
 
     cuda_device.CudaDevice.load_module = load_module
-    cuda_device.CudaImage.launch = launch_image
+    cuda_device.CudaLoaded.launch = launch_image
     memory.DeviceMemory.__init__ = made
     memory.DeviceMemory.close = closed
     return gpu

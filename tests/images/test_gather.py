@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from kernel_dsl.runtime.arrays.array_view import view
-from kernel_dsl.runtime.custom.gather import gather, gather_ptx, merged_axes
-from kernel_dsl.runtime.devices.device import interpreter_device
+from kernel_dsl.runtime.devices.devices import interpreter_device
+from kernel_dsl.runtime.devices.gather import gather, gather_ptx, merged_axes
 
 LAYOUTS = {
     "plain": lambda x: x,
@@ -33,7 +33,7 @@ def test_copy(dtype, layout):
 
 def test_64_bit_indices():
     """The form for 2**31 elements and more, on a small array."""
-    from kernel_dsl.runtime.custom import gather as module
+    from kernel_dsl.runtime.devices import gather as module
 
     x = np.arange(60, dtype=np.int16).reshape(3, 4, 5).transpose(2, 0, 1)
     target = np.zeros(x.shape, x.dtype)
@@ -57,7 +57,7 @@ def test_on_the_gpu(gpu):
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("torch sees no GPU")
-    from kernel_dsl.runtime.devices.device import cuda_device
+    from kernel_dsl.runtime.devices.devices import cuda_device
 
     x = torch.randn(65, 33, 17, 5, device="cuda")
     for source in (x.permute(3, 1, 0, 2), x[::2, :, 1::3], x[:, :1].expand(-1, 33, -1, -1)):

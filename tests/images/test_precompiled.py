@@ -256,7 +256,7 @@ def test_cubin_of_the_gpu(x, gpu):
     if nvrtc.unavailable():
         pytest.skip(nvrtc.unavailable())
     from kernel_dsl.runtime.custom.body import gpu_architecture
-    from kernel_dsl.runtime.devices.device import cuda_device
+    from kernel_dsl.runtime.devices.devices import cuda_device
 
     source = """extern "C" __global__ void scale(const float* x, float* out, bool negate, int n, float a, double shift) {
       int i = blockIdx.x * blockDim.x + threadIdx.x;

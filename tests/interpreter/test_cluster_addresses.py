@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kernel_dsl.runtime.arrays.array_view import view
-from kernel_dsl.runtime.devices.device import cuda_device
+from kernel_dsl.runtime.devices.devices import cuda_device
 from kernel_dsl.runtime.interpreter import HazardKind as K
 
 from .launching import kernel, launch

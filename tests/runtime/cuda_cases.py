@@ -30,7 +30,7 @@ from kernel_dsl.compiled import (
 from kernel_dsl.dtypes import bfloat16, float32, float64, uint8
 from kernel_dsl.runtime.arrays.array_view import view
 from kernel_dsl.runtime.devices import driver, memory
-from kernel_dsl.runtime.devices.device import cuda_device
+from kernel_dsl.runtime.devices.devices import cuda_device
 from kernel_dsl.runtime.errors import (
     ArgumentTypeError,
     ArgumentValueError,
@@ -64,7 +64,7 @@ def test_numpy_goes_there_and_back(player: Player) -> None:
     blocks, depth = count(BLOCKS), count(DEPTH)
     kernel = scale()
     loaded = cuda_device(0).load(kernel)
-    (out,) = runtime.call(kernel, loaded, [X], [np.float32(3)])
+    (out,) = runtime.call(loaded, [X], [np.float32(3)])
     np.testing.assert_array_equal(out, X * 3)
     assert isinstance(out, np.ndarray)
     assert count(BLOCKS) == blocks, "staging memory must be given back"
@@ -75,7 +75,7 @@ def test_torch_cpu_tensors_come_back_as_tensors(player: Player) -> None:
     torch = pytest.importorskip("torch")
     kernel = scale()
     loaded = cuda_device(0).load(kernel)
-    (out,) = runtime.call(kernel, loaded, [torch.from_numpy(X)], [2.0])
+    (out,) = runtime.call(loaded, [torch.from_numpy(X)], [2.0])
     assert isinstance(out, torch.Tensor)
     np.testing.assert_array_equal(out.numpy(), X * 2)
 
@@ -84,12 +84,12 @@ def test_given_output_and_in_place(player: Player) -> None:
     kernel = scale()
     loaded = cuda_device(0).load(kernel)
     out = np.zeros(32, np.float32)
-    (same,) = runtime.call(kernel, loaded, [X], [2.0], out=[out])
+    (same,) = runtime.call(loaded, [X], [2.0], out=[out])
     assert same is out
     np.testing.assert_array_equal(out, X * 2)
     inplace = scale(overlaps=((0, 1),))
     mine = X.copy()
-    runtime.call(inplace, cuda_device(0).load(inplace), [mine], [2.0], out=[mine])
+    runtime.call(cuda_device(0).load(inplace), [mine], [2.0], out=[mine])
     np.testing.assert_array_equal(mine, X * 2)
     first, second = player.launches[-1].params[:2]
     assert first == second, "one array must stay one array on the GPU"
@@ -101,7 +101,7 @@ def test_strided_host_arrays(player: Player) -> None:
     base = np.random.default_rng(1).standard_normal(64).astype(np.float32)
     for source in (base[::2], base[::-2], np.broadcast_to(base[3], (32,))):
         held = np.full(64, 7, np.float32)
-        runtime.call(kernel, loaded, [source], [2.0], out=[held[1::2]])
+        runtime.call(loaded, [source], [2.0], out=[held[1::2]])
         np.testing.assert_array_equal(held[1::2], source * 2)
         assert (held[::2] == 7).all()
 
@@ -109,10 +109,10 @@ def test_strided_host_arrays(player: Player) -> None:
 def test_generic_device_arrays(player: Player) -> None:
     kernel = scale()
     loaded = cuda_device(0).load(kernel)
-    out = runtime.call(kernel, loaded, [CudaArray(X, stream=5)], [2.0])[0]
+    out = runtime.call(loaded, [CudaArray(X, stream=5)], [2.0])[0]
     assert player.launches[-1].stream == 5
     np.testing.assert_array_equal(np.asarray(out), X * 2)
-    again = runtime.call(kernel, loaded, [out], [2.0])[0]
+    again = runtime.call(loaded, [out], [2.0])[0]
     np.testing.assert_array_equal(again.numpy(), X * 4)
     assert view(np.from_dlpack(memory.host_array(view(again)))).shape == (32,)
     blocks = count(BLOCKS)
@@ -137,7 +137,7 @@ class OnlyDlpack:
 def test_dlpack_out_and_in(player: Player) -> None:
     kernel = scale()
     loaded = cuda_device(0).load(kernel)
-    out = runtime.call(kernel, loaded, [CudaArray(X)], [2.0])[0]
+    out = runtime.call(loaded, [CudaArray(X)], [2.0])[0]
 
     blocks = count(BLOCKS)
     seen = view(OnlyDlpack(out))
@@ -160,7 +160,7 @@ def test_read_only_device_output_is_refused(player: Player) -> None:
     kernel = scale()
     loaded = cuda_device(0).load(kernel)
     with pytest.raises(ArgumentValueError, match="read-only"):
-        runtime.call(kernel, loaded, [CudaArray(X)], [1.0], out=[CudaArray(X.copy(), readonly=True)])
+        runtime.call(loaded, [CudaArray(X)], [1.0], out=[CudaArray(X.copy(), readonly=True)])
     assert not player.launches
 
 
@@ -201,16 +201,16 @@ def test_output_fill_also_on_given_out(player: Player) -> None:
     kernel = scale(fill=5.0, launch=LaunchAttributes((1, 1, 1), (32, 1, 1), empty=True))
     loaded = cuda_device(0).load(kernel)
     out = np.zeros(32, np.float32)
-    runtime.call(kernel, loaded, [X], [2.0], out=[out])
+    runtime.call(loaded, [X], [2.0], out=[out])
     assert (out == 5).all()
-    assert (runtime.call(kernel, loaded, [X], [2.0])[0] == 5).all()
+    assert (runtime.call(loaded, [X], [2.0])[0] == 5).all()
     assert not player.launches, "an empty grid launches nothing"
 
 
 def test_alias_starts_as_a_copy(player: Player) -> None:
     kernel = scale(alias=0, launch=LaunchAttributes((1, 1, 1), (32, 1, 1), empty=True))
     loaded = cuda_device(0).load(kernel)
-    (out,) = runtime.call(kernel, loaded, [X], [2.0])
+    (out,) = runtime.call(loaded, [X], [2.0])
     assert out is not X
     np.testing.assert_array_equal(out, X)
 
@@ -219,7 +219,7 @@ def test_launch_attributes_reach_the_driver(player: Player) -> None:
     attributes = LaunchAttributes((32, 2, 1), (128, 1, 1), (16, 1, 1), 200 * 1024, True)
     kernel = scale(launch=attributes)
     loaded = cuda_device(0).load(kernel)
-    runtime.call(kernel, loaded, [X], [2.0], stream=9)
+    runtime.call(loaded, [X], [2.0], stream=9)
     got = player.launches[-1]
     assert (got.grid, got.block, got.smem) == ((32, 2, 1), (128, 1, 1), 200 * 1024)
     assert (got.cluster, got.pdl, got.stream) == (16, 1, 9)
@@ -256,9 +256,9 @@ def test_workspaces_are_zeroed_each_launch_and_freed(player: Player) -> None:
     callback = CALLBACK(play)
     LIB.fake_callback(callback)
     blocks = count(BLOCKS)
-    runtime.call(kernel, loaded, [X], [2.0])
+    runtime.call(loaded, [X], [2.0])
     assert count(BLOCKS) == blocks
-    bound = bind(kernel, loaded, [CudaArray(X)], [2.0])
+    bound = bind(loaded, [CudaArray(X)], [2.0])
     bound()
     bound()
     assert seen == [bytes(64)] * 3
@@ -268,21 +268,21 @@ def test_bound_calls(player: Player) -> None:
     kernel = scale()
     loaded = cuda_device(0).load(kernel)
     data = X.copy()
-    bound = bind(kernel, loaded, [CudaArray(data)], [2.0], structure=lambda outs: outs[0])
+    bound = bind(loaded, [CudaArray(data)], [2.0], structure=lambda outs: outs[0])
     out = bound()
     assert out is bound() is bound.outputs[0]
     np.testing.assert_array_equal(out.numpy(), X * 2)
     data *= 2
     bound()
     np.testing.assert_array_equal(out.numpy(), X * 4)
-    host = bind(kernel, loaded, [data], [2.0])
+    host = bind(loaded, [data], [2.0])
     np.testing.assert_array_equal(host()[0], X * 4)
 
 
 def test_bound_call_from_a_thread_without_a_context(player: Player) -> None:
     kernel = scale()
     loaded = cuda_device(0).load(kernel)
-    bound = bind(kernel, loaded, [CudaArray(X)], [2.0])
+    bound = bind(loaded, [CudaArray(X)], [2.0])
     before = len(player.launches)
     results: list[Any] = []
     thread = threading.Thread(target=lambda: results.append(bound()))
@@ -295,7 +295,7 @@ def test_empty_arrays(player: Player) -> None:
     kernel = scale((0, 4), launch=LaunchAttributes((1, 1, 1), (32, 1, 1)))
     player.shape = (0, 4)
     loaded = cuda_device(0).load(kernel)
-    (out,) = runtime.call(kernel, loaded, [np.empty((0, 4), np.float32)], [1.0])
+    (out,) = runtime.call(loaded, [np.empty((0, 4), np.float32)], [1.0])
     assert out.shape == (0, 4)
 
 
@@ -305,9 +305,9 @@ def test_overlap_is_refused_before_anything_happens(player: Player) -> None:
     base = np.zeros(64, np.float32)
     for x, out in ((base[:32], base[16:48]), (base[:32], base[:32])):
         with pytest.raises(ArgumentValueError, match=r"(?s)share|overlap"):
-            runtime.call(kernel, loaded, [x], [1.0], out=[out])
+            runtime.call(loaded, [x], [1.0], out=[out])
         with pytest.raises(ArgumentValueError, match=r"(?s)share|overlap"):
-            bind(kernel, loaded, [CudaArray(x)], [1.0], out=[CudaArray(out)])
+            bind(loaded, [CudaArray(x)], [1.0], out=[CudaArray(out)])
     assert not player.launches
 
 
@@ -317,7 +317,7 @@ def test_errors_name_the_kernel_and_say_what_survives(player: Player) -> None:
     callback = CALLBACK(lambda *got: 700)
     LIB.fake_callback(callback)
     with pytest.raises(LaunchError) as caught:
-        runtime.call(kernel, loaded, [CudaArray(X)], [1.0])
+        runtime.call(loaded, [CudaArray(X)], [1.0])
     text = str(caught.value)
     assert caught.value.status == "CUDA_ERROR_ILLEGAL_ADDRESS"
     assert not caught.value.context_survives
@@ -331,7 +331,7 @@ def test_out_of_memory_survives(player: Player) -> None:
     kernel = scale(workspaces=(Workspace(2**50),))
     loaded = cuda_device(0).load(kernel)
     with pytest.raises(OutOfMemoryError) as caught:
-        runtime.call(kernel, loaded, [X], [1.0])
+        runtime.call(loaded, [X], [1.0])
     assert isinstance(caught.value, MemoryError) and caught.value.context_survives
 
 
@@ -365,7 +365,7 @@ def test_cubins_are_preferred(player: Player) -> None:
     kernel = scale()
     cubin = scale_ptx().replace("sm_90a", "sm_90a // machine code").encode()
     loaded = cuda_device(0).load(Assembled(kernel, cubin, Resources(1, 0, 0, 0, 0, 1)))
-    np.testing.assert_array_equal(runtime.call(kernel, loaded, [X], [2.0])[0], X * 2)
+    np.testing.assert_array_equal(runtime.call(loaded, [X], [2.0])[0], X * 2)
 
 
 def test_modules_are_unloaded(player: Player) -> None:
@@ -373,7 +373,7 @@ def test_modules_are_unloaded(player: Player) -> None:
     device = cuda_device(0)
     for _ in range(200):
         loaded = device.load(kernel)
-        runtime.call(kernel, loaded, [X], [2.0])
+        runtime.call(loaded, [X], [2.0])
         del loaded
     gc.collect()
     assert count(MODULES) < 40
@@ -401,7 +401,7 @@ def test_mixed_devices_are_refused(player: Player) -> None:
     kernel = scale()
     loaded = cuda_device(1).load(kernel)
     with pytest.raises(ArgumentValueError, match="loaded on cuda:1"):
-        runtime.call(kernel, loaded, [CudaArray(X)], [1.0])
+        runtime.call(loaded, [CudaArray(X)], [1.0])
 
 
 def test_errors_of_the_driver_are_values() -> None:
@@ -432,14 +432,14 @@ def test_cupy_arrays(player: Player, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = scale()
     loaded = cuda_device(0).load(kernel)
     x = cupy.ndarray(X.copy())
-    (out,) = runtime.call(kernel, loaded, [x], [2.0])
+    (out,) = runtime.call(loaded, [x], [2.0])
     assert type(out) is cupy.ndarray and player.launches[-1].stream == 21
     np.testing.assert_array_equal(out.host, X * 2)
-    runtime.call(kernel, loaded, [x], [2.0], stream=5)
+    runtime.call(loaded, [x], [2.0], stream=5)
     assert fake_cupy.MADE == [21, 5], "an output belongs to the stream that writes it"
     fast = FastCalls()
     fast.learn((x, 2.0), None, loaded, lambda outs: outs[0])
     np.testing.assert_array_equal(fast((x, 3.0)).host, X * 3)
     assert fast((cupy.ndarray(X[::2]), 3.0)) is MISS
-    np.testing.assert_array_equal(bind(kernel, loaded, [x], [4.0])()[0].host, X * 4)
+    np.testing.assert_array_equal(bind(loaded, [x], [4.0])()[0].host, X * 4)
     assert player.launches[-1].stream == 21

@@ -20,7 +20,7 @@ from kernel_dsl import runtime
 from kernel_dsl.compiled import PointerParam, ScalarParam
 from kernel_dsl.dtypes import float32
 from kernel_dsl.runtime.arrays.array_view import ArrayView
-from kernel_dsl.runtime.devices.device import cuda_device
+from kernel_dsl.runtime.devices.devices import cuda_device
 from kernel_dsl.runtime.errors import LaunchError, OutOfMemoryError
 from kernel_dsl.runtime.plan.dispatch import MISS, FastCalls, first
 
@@ -221,7 +221,7 @@ def test_a_host_array_of_any_strides_reaches_tma_as_a_copy(player: Player) -> No
     """TMA can't walk rows of 516 bytes, and need not: what the GPU sees is a row-major copy."""
     kernel = tile_kernel(40, 128)  # a shape of its own: descriptors are kept by shape and address
     x = np.zeros((40, 129), np.float32)[:, :128]
-    runtime.call(kernel, cuda_device(0).load(kernel), [x], [])
+    runtime.call(cuda_device(0).load(kernel), [x], [])
     words = np.frombuffer(player.launches[-1].params[0], np.uint64)
     assert words[3:6].tolist() == [128, 40, 512]  # columns, rows, bytes from row to row
 
@@ -230,7 +230,7 @@ def test_a_host_array_that_tma_can_address_stays_so(player: Player) -> None:
     """Rows of 12 bytes at multiples of 16: a row-major copy would be none that the kernel's descriptor can have."""
     kernel = tile_kernel(40, 3)
     x = np.arange(40 * 8, dtype=np.float32).reshape(40, 8)[:, :3]
-    runtime.call(kernel, cuda_device(0).load(kernel), [x], [])
+    runtime.call(cuda_device(0).load(kernel), [x], [])
     words = np.frombuffer(player.launches[-1].params[0], np.uint64)
     assert words[3:6].tolist() == [3, 40, 16]
 

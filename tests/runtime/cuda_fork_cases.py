@@ -16,7 +16,7 @@ if not os.environ.get("KERNEL_DSL_FAKE_CUDA"):
 import kernel_dsl as kd
 from kernel_dsl import runtime
 from kernel_dsl.runtime.devices import driver
-from kernel_dsl.runtime.devices.device import cuda_device, pick_device
+from kernel_dsl.runtime.devices.devices import cuda_device, pick_device
 from kernel_dsl.runtime.errors import DeviceError
 
 from .fake import Player, player
@@ -46,23 +46,23 @@ def refused_in_child(act: Callable[[], Any]) -> None:
 def test_every_way_to_the_gpu_says_why_there_is_none(player: Player) -> None:
     kernel = scale()
     loaded = cuda_device(0).load(kernel)
-    runtime.call(kernel, loaded, [X], [2.0])
+    runtime.call(loaded, [X], [2.0])
     for act in (
         driver.api,
         cuda_device,
         lambda: pick_device(None, []),
         lambda: pick_device(False, []),
-        lambda: runtime.call(kernel, loaded, [X], [2.0]),
+        lambda: runtime.call(loaded, [X], [2.0]),
         lambda: cuda_device(0).load(kernel),
         loaded.device.synchronize,
     ):
         refused_in_child(act)
-    runtime.call(kernel, loaded, [X], [2.0])  # the parent goes on
+    runtime.call(loaded, [X], [2.0])  # the parent goes on
 
 
 def test_a_child_interprets_and_ends(player: Player) -> None:
     loaded = cuda_device(0).load(scale())
-    runtime.call(scale(), loaded, [X], [2.0])
+    runtime.call(loaded, [X], [2.0])
     double = kd.kernel(lambda x, o: o.__setitem__(..., x[...] * 2), out_type=lambda x: x)
     pid = os.fork()
     if not pid:

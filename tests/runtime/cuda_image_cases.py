@@ -16,7 +16,7 @@ import pytest
 if not os.environ.get("KERNEL_DSL_FAKE_CUDA"):
     pytest.skip("needs the driver of test_fake_cuda.py", allow_module_level=True)
 
-from kernel_dsl.runtime.custom import body, foreign, image, source
+from kernel_dsl.runtime.custom import body, calls, image, source
 from kernel_dsl.runtime.custom.image import precompiled_cuda_kernel
 from kernel_dsl.runtime.custom.metal import metal
 from kernel_dsl.runtime.custom.metal.metal import metal_kernel
@@ -37,16 +37,16 @@ PTX = scale_ptx().encode()
 @pytest.fixture(autouse=True)
 def long(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The calls that went the long way, by name; nothing is known from the tests before."""
-    calls: list[str] = []
+    slow: list[str] = []
 
-    def launch(device: Any, image: Any, call: Any, parameters: Any) -> list[Any]:
-        calls.append(call.name)
-        return foreign.launch(device, image, call, parameters)
+    def launch(device: Any, image: Any, call: Any, parameters: Any) -> Any:
+        slow.append(call.name)
+        return calls.launch(device, image, call, parameters)
 
     for module in (image, source, metal):
         monkeypatch.setattr(module, "launch", launch)
     monkeypatch.setattr(image, "_SEEN", SeenCalls())
-    return calls
+    return slow
 
 
 def scale(x: Any, factor: Any = 2.0, **change: Any) -> list[Any]:
@@ -204,7 +204,7 @@ def test_a_graph_that_records_takes_the_call(player: Player, torch: Any, long: l
         def call(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
             return function(*args, **kwargs)
 
-        def launch(self, pending: Any, outputs: Any, launch: Any, out: Any) -> list[Any]:
+        def launch(self, pending: Any) -> list[Any]:
             taken.append(pending)
             return []
 

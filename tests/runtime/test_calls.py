@@ -19,7 +19,7 @@ from kernel_dsl.interpret_params import InterpretParams
 from kernel_dsl.runtime import interpreter
 from kernel_dsl.runtime.arrays.array_view import view
 from kernel_dsl.runtime.devices import driver
-from kernel_dsl.runtime.devices.device import interpreter_device, pick_device
+from kernel_dsl.runtime.devices.devices import interpreter_device, pick_device
 from kernel_dsl.runtime.errors import ArgumentTypeError, ArgumentValueError, DeviceError, OutOfMemoryError
 from kernel_dsl.runtime.plan.dispatch import MISS, FastCalls, signature_of
 
@@ -62,7 +62,7 @@ STRIDED = """.version 8.0
 
 
 def run(kernel: Any, *inputs: Any, scalars: Any = (2.0,), out: Any = None) -> Any:
-    return runtime.call(kernel, interpreter_device().load(kernel), inputs, scalars, out)[0]
+    return runtime.call(interpreter_device().load(kernel), inputs, scalars, out)[0]
 
 
 def test_numpy() -> None:
@@ -118,7 +118,7 @@ def test_workspaces() -> None:
 def test_no_arrays_returns_numpy() -> None:
     kernel = scale(fill=0, launch=EMPTY)
     kernel = dataclasses.replace(kernel, arrays=kernel.arrays[1:], inputs=0)
-    out = runtime.call(kernel, interpreter_device().load(kernel), [], [1.0])[0]
+    out = runtime.call(interpreter_device().load(kernel), [], [1.0])[0]
     assert isinstance(out, np.ndarray) and not out.any()
 
 
@@ -208,7 +208,7 @@ def test_two_fresh_outputs() -> None:
         outputs=(*one.outputs, OutputSpec((32,), float32, 4)),
     )
     loaded = interpreter_device().load(two)
-    first, second = runtime.call(two, loaded, [X], [2.0])
+    first, second = runtime.call(loaded, [X], [2.0])
     np.testing.assert_array_equal(first, X * 2)
     assert (second == 4).all()
 
@@ -216,20 +216,20 @@ def test_two_fresh_outputs() -> None:
 def test_bind() -> None:
     kernel = scale()
     data = X.copy()
-    bound = runtime.bind(kernel, interpreter_device().load(kernel), [data], [3.0], structure=lambda outs: outs[0])
+    bound = runtime.bind(interpreter_device().load(kernel), [data], [3.0], structure=lambda outs: outs[0])
     out = bound()
     np.testing.assert_array_equal(out, X * 3)
     data += 1
     assert bound() is out
     np.testing.assert_array_equal(out, (X + 1) * 3)
     with pytest.raises(ArgumentValueError, match="memory"):
-        runtime.bind(kernel, interpreter_device().load(kernel), [data], [3.0], out=[data])
+        runtime.bind(interpreter_device().load(kernel), [data], [3.0], out=[data])
 
 
 def test_bound_jax_arrays_are_new_each_time() -> None:
     jax = pytest.importorskip("jax")
     kernel = scale()
-    bound = runtime.bind(kernel, interpreter_device().load(kernel), [jax.numpy.asarray(X)], [3.0])
+    bound = runtime.bind(interpreter_device().load(kernel), [jax.numpy.asarray(X)], [3.0])
     (first,), (second,) = bound(), bound()
     assert isinstance(first, jax.Array) and first is not second
     np.testing.assert_array_equal(np.asarray(second), X * 3)
@@ -253,13 +253,13 @@ def test_tensor_maps(schedule: str) -> None:
     x = np.random.default_rng(2).standard_normal((64, 256)).astype(np.float32)
     kernel = tile_kernel(64, 128)
     for part in (x[:, :128].copy(), x[:, 128:]):
-        (out,) = runtime.call(kernel, device.load(kernel), [part], [])
+        (out,) = runtime.call(device.load(kernel), [part], [])
         np.testing.assert_array_equal(out, part[8:16, 16:48].reshape(-1))
     short = tile_kernel(12, 40)
     small = x[:12, :40].copy()
     padded = np.zeros((8, 32), np.float32)
     padded[:4, :24] = small[8:, 16:]
-    np.testing.assert_array_equal(runtime.call(short, device.load(short), [small], [])[0], padded.reshape(-1))
+    np.testing.assert_array_equal(runtime.call(device.load(short), [small], [])[0], padded.reshape(-1))
 
 
 def test_hazards_are_named() -> None:
@@ -305,9 +305,9 @@ def test_device_choice_without_a_gpu(caplog: pytest.LogCaptureFixture, monkeypat
     monkeypatch.setattr(logging.getLogger("kernel_dsl"), "disabled", False)
     with pytest.raises(DeviceError, match="interpret=False asks for a GPU"):
         pick_device(False)
-    from kernel_dsl.runtime.devices import device
+    from kernel_dsl.runtime.devices import devices
 
-    device._say_no_gpu.cache_clear()
+    devices._say_no_gpu.cache_clear()
     with caplog.at_level(logging.INFO, logger="kernel_dsl"):
         assert pick_device(None).kind == "interpreter"
         pick_device(None)

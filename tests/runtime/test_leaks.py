@@ -15,7 +15,7 @@ from kernel_dsl import loading
 from kernel_dsl.runtime.assemble import find_ptxas
 from kernel_dsl.runtime.build.cache import KernelCache
 from kernel_dsl.runtime.devices import driver
-from kernel_dsl.runtime.devices.device import cuda_device
+from kernel_dsl.runtime.devices.devices import cuda_device
 
 X = np.ones(64, np.float32)
 WARM = 320  # more kernels than the process-wide cache keeps

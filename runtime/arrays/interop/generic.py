@@ -14,7 +14,7 @@ import numpy as np
 from kernel_dsl.dtypes import DType, as_dtype
 
 from ...devices import driver, memory
-from ...devices.device import cuda_device
+from ...devices.devices import cuda_device
 from ...errors import ArgumentTypeError
 from .. import dlpack
 from ..array_view import CPU, ArrayView, frameworks, row_major

@@ -32,9 +32,9 @@ from ..body import (
     mentions,
     prepare,
 )
+from ..calls import Threads, launch
 from ..compile_options import DEFAULT, CompileOptions
 from ..compile_options import compile_options as checked_options
-from ..foreign import Threads, launch
 from ..nvrtc import HEADERS_END
 from ..seen_calls import MISS, Key, SeenCalls
 from ..source import INCLUDE
@@ -255,8 +255,8 @@ class MetalKernel:
             bounds = [bounds_bytes(v) for n, v in zip(special.input_names, inputs, strict=True) if n in checked]
             return [*axis_parameters(body, inputs), *outputs, *bounds, grid_bytes(ready.threads)]
 
-        results = launch(device, image, ready, parameters)
-        self._seen.note(key, device, image, ready, parameters, given[0])
+        results, loaded = launch(device, image, ready, parameters)
+        self._seen.note(key, loaded, given[0])
         return results
 
 

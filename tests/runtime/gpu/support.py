@@ -25,7 +25,7 @@ GPU = [
 
 def needs_hopper() -> None:
     """Skip where clusters and TMA are missing."""
-    from kernel_dsl.runtime.devices.device import cuda_device
+    from kernel_dsl.runtime.devices.devices import cuda_device
     from kernel_dsl.target import Feature
 
     if not cuda_device().target.supports(Feature.TMA):

@@ -17,7 +17,7 @@ from kernel_dsl import runtime
 from kernel_dsl.compiled import LaunchAttributes, Workspace
 from kernel_dsl.runtime.arrays.array_view import view
 from kernel_dsl.runtime.devices import memory
-from kernel_dsl.runtime.devices.device import cuda_device, interpreter_device, pick_device
+from kernel_dsl.runtime.devices.devices import cuda_device, interpreter_device, pick_device
 from kernel_dsl.runtime.errors import ArgumentValueError, LoadError, OutOfMemoryError
 from kernel_dsl.runtime.plan.dispatch import MISS, FastCalls
 from kernel_dsl.runtime.timing import device_times, host_times
@@ -44,7 +44,7 @@ def load(kernel: Any, index: int | None = None) -> Any:
 
 
 def run(kernel: Any, *inputs: Any, scalars: Any = (2.0,), out: Any = None, stream: Any = None) -> Any:
-    return runtime.call(kernel, load(kernel), inputs, scalars, out, stream)[0]
+    return runtime.call(load(kernel), inputs, scalars, out, stream)[0]
 
 
 def test_numpy() -> None:
@@ -115,10 +115,10 @@ def test_stream_order_with_torch(torch: Any) -> None:
     fast = FastCalls()
     x = torch.zeros(32, device="cuda")
     fast.learn((x, 2.0), None, loaded, lambda outs: outs[0])
-    bound = runtime.bind(kernel, loaded, [x], [2.0], structure=lambda outs: outs[0])
+    bound = runtime.bind(loaded, [x], [2.0], structure=lambda outs: outs[0])
     side = torch.cuda.Stream()
     ways = {
-        "call": lambda: runtime.call(kernel, loaded, [x], [2.0])[0],
+        "call": lambda: runtime.call(loaded, [x], [2.0])[0],
         "fast": lambda: fast((x, 2.0)),
         "bound": bound,
     }
@@ -208,12 +208,12 @@ def test_strangers_and_device_arrays(torch: Any, interface: bool) -> None:
 def test_interpreter_with_cuda_arrays(torch: Any) -> None:
     kernel = scale()
     x = torch.from_numpy(X).cuda()
-    (out,) = runtime.call(kernel, interpreter_device().load(kernel), [x], [2.0])
+    (out,) = runtime.call(interpreter_device().load(kernel), [x], [2.0])
     assert out.device == x.device
     torch.testing.assert_close(out, x * 2, rtol=0, atol=0)
     held = torch.zeros(64, device="cuda")
     loose = dataclasses.replace(scale(contiguous=False, strides=STRIDES), ptx=STRIDED)
-    runtime.call(loose, interpreter_device().load(loose), [x], [2.0], [held[::2]])
+    runtime.call(interpreter_device().load(loose), [x], [2.0], [held[::2]])
     torch.testing.assert_close(held[::2], x * 2, rtol=0, atol=0)
     assert not bool(held[1::2].any())
     assert pick_device(None, [view(x)]).kind == "cuda" and pick_device(False).kind == "cuda"
@@ -223,7 +223,7 @@ def test_workspaces(torch: Any) -> None:
     kernel = any_gpu(scale(workspaces=(Workspace(1 << 20, zeroed=True),)))
     x = torch.from_numpy(X).cuda()
     torch.testing.assert_close(run(kernel, x), x * 2, rtol=0, atol=0)
-    bound = runtime.bind(kernel, load(kernel), [x], [2.0])
+    bound = runtime.bind(load(kernel), [x], [2.0])
     torch.testing.assert_close(bound()[0], x * 2, rtol=0, atol=0)
 
 
@@ -256,10 +256,10 @@ def test_tensor_maps(torch: Any) -> None:
     kernel = tile_kernel(64, 128)
     loaded = load(kernel)
     want = x[8:16, 16:48].reshape(-1)
-    torch.testing.assert_close(runtime.call(kernel, loaded, [x], [])[0], want, rtol=0, atol=0)
+    torch.testing.assert_close(runtime.call(loaded, [x], [])[0], want, rtol=0, atol=0)
     wide = torch.randn(64, 256, device="cuda")
     part = wide[:, 128:]
-    (out,) = runtime.call(kernel, loaded, [part], [])
+    (out,) = runtime.call(loaded, [part], [])
     torch.testing.assert_close(out, part[8:16, 16:48].reshape(-1), rtol=0, atol=0)
     fast = FastCalls()
     fast.learn((x,), None, loaded, lambda outs: outs[0])
@@ -271,11 +271,11 @@ def test_tensor_maps(torch: Any) -> None:
     small = torch.randn(12, 40, device="cuda")
     padded = torch.zeros(8, 32, device="cuda")
     padded[:4, :24] = small[8:, 16:]
-    (out,) = runtime.call(short, load(short), [small], [])
+    (out,) = runtime.call(load(short), [small], [])
     torch.testing.assert_close(out, padded.reshape(-1), rtol=0, atol=0)
     with pytest.raises(ArgumentValueError, match="TMA"):
         odd = tile_kernel(64, 127)
-        runtime.call(odd, load(odd), [x[:, :127].contiguous()], [])
+        runtime.call(load(odd), [x[:, :127].contiguous()], [])
 
 
 def test_fast_calls_agree_with_the_long_way(torch: Any) -> None:
@@ -287,7 +287,7 @@ def test_fast_calls_agree_with_the_long_way(torch: Any) -> None:
     fast.learn((x, 2.0), out, loaded, lambda outs: outs[0])
     for number in range(10):
         y = torch.randn(32, device="cuda")
-        (want,) = runtime.call(kernel, loaded, [y], [float(number)])
+        (want,) = runtime.call(loaded, [y], [float(number)])
         torch.testing.assert_close(fast((y, float(number))), want, rtol=0, atol=0)
         assert fast((y, float(number)), out) is out
         torch.testing.assert_close(out, want, rtol=0, atol=0)
@@ -318,7 +318,7 @@ def test_threads(torch: Any) -> None:
 def test_bound_on_a_thread_of_its_own(torch: Any) -> None:
     kernel = any_gpu(scale())
     x = torch.from_numpy(X).cuda()
-    bound = runtime.bind(kernel, load(kernel), [x], [2.0])
+    bound = runtime.bind(load(kernel), [x], [2.0])
     seen: list[Any] = []
     thread = threading.Thread(target=lambda: seen.append(bound()[0].cpu()))
     thread.start()
@@ -333,7 +333,7 @@ def test_torch_graph_capture(torch: Any) -> None:
     loaded = load(kernel)
     fast = FastCalls()
     fast.learn((x, 2.0), y, loaded, lambda outs: outs[0])
-    bound = runtime.bind(kernel, loaded, [y], [3.0], structure=lambda outs: outs[0])
+    bound = runtime.bind(loaded, [y], [3.0], structure=lambda outs: outs[0])
     bound()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -341,7 +341,7 @@ def test_torch_graph_capture(torch: Any) -> None:
         fast((x, 2.0), y)
         out = bound()
         fresh = any_gpu(scale())  # loaded while capturing
-        last = runtime.call(fresh, load(fresh), [out], [5.0])[0]
+        last = runtime.call(load(fresh), [out], [5.0])[0]
     for number in range(3):
         x.fill_(float(number))
         graph.replay()
@@ -356,13 +356,13 @@ def test_two_gpus(torch: Any) -> None:
     first, second = load(kernel, 0), load(kernel, 1)
     a, b = torch.from_numpy(X).to("cuda:0"), torch.from_numpy(X).to("cuda:1")
     fast = FastCalls()
-    bound = runtime.bind(kernel, second, [b], [4.0])
+    bound = runtime.bind(second, [b], [4.0])
     fast.learn((a, 2.0), None, first, lambda outs: outs[0])
     fast.learn((b, 2.0), None, second, lambda outs: outs[0])
     for current in (0, 1):
         with torch.cuda.device(current):
             for loaded, x in ((first, a), (second, b)):
-                (out,) = runtime.call(kernel, loaded, [x], [2.0])
+                (out,) = runtime.call(loaded, [x], [2.0])
                 assert out.device == x.device
                 torch.testing.assert_close(out, x * 2, rtol=0, atol=0)
                 torch.testing.assert_close(fast((x, 3.0)), x * 3, rtol=0, atol=0)
@@ -370,9 +370,9 @@ def test_two_gpus(torch: Any) -> None:
             assert torch.cuda.current_device() == current
     assert pick_device(None, [view(b)]).index == 1
     with pytest.raises(ArgumentValueError, match="two GPUs"):
-        runtime.call(kernel, first, [a], [1.0], [torch.empty_like(b)])
+        runtime.call(first, [a], [1.0], [torch.empty_like(b)])
     with pytest.raises(ArgumentValueError, match="loaded on cuda:0"):
-        runtime.call(kernel, first, [b], [1.0])
+        runtime.call(first, [b], [1.0])
 
 
 def test_bad_images() -> None:
@@ -398,7 +398,7 @@ def test_out_of_memory_survives(torch: Any) -> None:
 CHILD = """
 import numpy as np, pytest, dataclasses
 from kernel_dsl import runtime
-from kernel_dsl.runtime.devices.device import cuda_device
+from kernel_dsl.runtime.devices.devices import cuda_device
 from kernel_dsl.runtime.errors import LaunchError
 from tests.runtime.kernels import scale
 from tests.runtime.gpu.support import FAULT_PTX, any_gpu
@@ -454,7 +454,7 @@ def cycles(count: int) -> None:
         kernel = any_gpu(scale(workspaces=(Workspace(1 << 16),)))
         kernel = dataclasses.replace(kernel, ptx=kernel.ptx + f"// {number % 4}\n")
         loaded = cuda_device().load(kernel)
-        runtime.call(kernel, loaded, [x], [1.0])
+        runtime.call(loaded, [x], [1.0])
         del loaded
     gc.collect()
 
@@ -490,7 +490,7 @@ def test_ten_thousand_calls_leak_nothing(torch: Any) -> None:
     used, host = torch.cuda.memory_allocated(), host_bytes()
     for _ in range(10_000):
         fast((torch.zeros(32, device="cuda"), 1.0))
-        runtime.call(kernel, loaded, [x], [1.0])
+        runtime.call(loaded, [x], [1.0])
     torch.cuda.synchronize()
     assert torch.cuda.memory_allocated() == used
     assert host_bytes() - host < 16 << 20

@@ -1,5 +1,4 @@
-"""Launches of kernels that were not traced: what `precompiled_cuda_kernel`, `cuda_kernel` and
-`metal_kernel` share.
+"""Calls of custom kernels: what `precompiled_cuda_kernel`, `cuda_kernel` and `metal_kernel` share.
 
 Grids count threads here, as in MLX. Inputs may be scalars, which become rank-0 arrays.
 """
@@ -15,19 +14,29 @@ from typing import Any, cast
 
 import numpy as np
 
-from kernel_dsl.compiled import OutputSpec
-from kernel_dsl.dtypes import DType, as_dtype
+from kernel_dsl.compiled import ArrayAssumption, LaunchAttributes, OutputSpec, PointerParam, ScalarParam
+from kernel_dsl.dtypes import DType, as_dtype, complex64, int64, of_python
 from kernel_dsl.errors import VariableUse
+from kernel_dsl.launch_plan import (
+    AnyParam,
+    ConstantParam,
+    CopyStep,
+    FillStep,
+    LaunchPlan,
+    LaunchStep,
+    OffsetParam,
+    ScratchSpec,
+    Step,
+)
 from kernel_dsl.variables import Symbol
 
 from ..arrays.array_view import CPU, ArrayView, row_major, view
 from ..devices import memory
-from ..devices.cuda_device import CudaDevice
-from ..devices.device import Device, Dims, LoadedImage, pick_device
+from ..devices.device import Device, Dims, Loaded, LoadedImage
+from ..devices.devices import pick_device
 from ..errors import ArgumentTypeError, ArgumentValueError
 from ..plan import recording
-from ..plan.calls import Job, execute, warn_of_garbage
-from .gather import gather
+from ..plan.calls import call as run
 
 _MAX_THREADS = 1024
 _MAX_BLOCK: Dims = (1024, 1024, 64)
@@ -100,18 +109,10 @@ def _three(value: Any, what: str, name: str) -> Dims:
 
 
 @dataclass(frozen=True)
-class Scalar:
-    """A scalar input: a rank-0 array that the launch makes, on the device."""
-
-    value: Any  # a NumPy scalar
-    dtype: DType
-
-
-@dataclass(frozen=True)
 class Input:
     """An input with what the generated signature depends on."""
 
-    array: Any  # what the user gave; a Scalar if it is none
+    array: Any  # what the user gave; a NumPy scalar if it is none
     dtype: DType
     shape: tuple[int, ...]
     name: str  # for reports
@@ -125,8 +126,8 @@ def as_input(value: Any, what: str, name: str, called: str = "") -> Input:
     complex64; NumPy's scalars keep their dtype.
     """
     if isinstance(value, (bool, int, float, complex, np.generic)):
-        scalar = _scalar(value, what, name)
-        return Input(scalar, scalar.dtype, (), called or what)
+        scalar, dtype = _scalar(value, what, name)
+        return Input(scalar, dtype, (), called or what)
     if isinstance(value, Symbol):
         operator.index(value)  # a graph gives each call its value: here there is none, which it says
     try:
@@ -136,23 +137,21 @@ def as_input(value: Any, what: str, name: str, called: str = "") -> Input:
     return Input(value, seen.dtype, seen.shape, called or what, seen)
 
 
-def _scalar(value: Any, what: str, name: str) -> Scalar:
-    if isinstance(value, np.generic):
-        array: Any = cast(Any, value)
-    elif isinstance(value, bool):
-        array = np.bool_(value)
-    elif isinstance(value, int):
+def _scalar(value: Any, what: str, name: str) -> tuple[Any, DType]:
+    """A scalar input as a NumPy scalar, with its dtype."""
+    dtype = of_python(value)
+    scalar: Any = value
+    if isinstance(value, int):
         if not -(2**63) <= value < 2**63:
             raise ArgumentValueError(f"{what} of kernel {name!r}, {value}, does not fit 64 bits")
-        array = np.int32(value) if -(2**31) <= value < 2**31 else np.int64(value)
-    elif isinstance(value, float):
+        dtype = dtype if -(2**31) <= value < 2**31 else int64
+    elif isinstance(value, complex):
+        dtype = complex64
+    if dtype is not None and not isinstance(value, np.generic):
         with np.errstate(over="ignore"):
-            array = np.float32(value)
-    else:
-        with np.errstate(over="ignore"):
-            array = np.complex64(value)
+            return dtype.numpy.type(value), dtype
     try:
-        return Scalar(array, as_dtype(array.dtype))
+        return scalar, as_dtype(scalar.dtype)
     except TypeError:
         raise ArgumentTypeError(f"{what} of kernel {name!r} is {value!r}, of a dtype that no kernel can hold") from None
 
@@ -212,13 +211,13 @@ def _fill(value: Any, dtype: DType, name: str) -> Any:
 
 # --- launches -------------------------------------------------------------------------------------
 
-# From the arrays as they lie on the device, inputs then outputs, to the kernel's parameters.
+# From the arrays as the kernel sees them, inputs then outputs, to its parameters. Of addresses it knows nothing.
 Parameters = Callable[[list[ArrayView], list[ArrayView]], Sequence[ArrayView | bytes]]
 
 
 @dataclass(frozen=True)
-class ForeignCall:
-    """One call of a kernel that was not traced, ready to be launched."""
+class CustomCall:
+    """One call of a custom kernel, checked."""
 
     name: str
     inputs: Sequence[Input]
@@ -229,7 +228,7 @@ class ForeignCall:
     stream: Any
     names: Sequence[str]  # of the outputs, for reports
     read_only: bool  # the kernel has no way to write its inputs
-    scalars: Sequence[bytes] = ()  # parameters that follow those of `launch`
+    scalars: Sequence[Any] = ()  # parameters by value, which follow those of `launch`
     effects: bool = True  # it may do more than write its outputs
 
 
@@ -251,115 +250,130 @@ def check_shared_memory(value: Any, name: str) -> int:
     return count
 
 
-def launch(device: Device, image: LoadedImage, call: ForeignCall, parameters: Parameters) -> list[Any]:
-    """Run `image`; the outputs, in order.
+def launch(
+    device: Device, image: LoadedImage, call: CustomCall, parameters: Parameters
+) -> tuple[list[Any], Loaded | None]:
+    """Run `image`: the outputs, in order, and what was launched, None where other scalars would need another plan.
 
     A grid without threads makes them and launches nothing.
     """
     limit = device.target.limits.smem_per_block
     if call.shared_memory > limit:
         raise ArgumentValueError(
-            f"shared_memory={call.shared_memory} of kernel {call.name!r} is over the {limit} "
-            "bytes that a block can "
+            f"shared_memory={call.shared_memory} of kernel {call.name!r} is over the {limit} bytes that a block can "
             f"have on {device.target}"
         )
-    spanned = [_spanned(device, i, call) for i in call.inputs]
-    arrays = [i.array if s is None else s for i, s in zip(call.inputs, spanned, strict=True) if i.view is not None]
-
-    def run(placed: list[ArrayView], stream: int, fresh: list[int]) -> None:
-        if call.threads.empty:
-            warn_of_garbage(call.name, call.outputs)
-            return
-        borrowed: list[memory.DeviceMemory] = []
-        given = iter(placed)
-        inputs: list[ArrayView] = []
-        for item, span in zip(call.inputs, spanned, strict=True):
-            if item.view is None:
-                here = _place_scalar(device, item.array, stream, borrowed)
-            else:
-                here = next(given)
-                if span is not None:
-                    here = _within(here, span, item.view)
-            if call.contiguous and not (here.contiguous and here.address % here.dtype.itemsize == 0):
-                here = _row_major_copy(device, here, stream, borrowed)
-            inputs.append(here)
-        outputs = list(given)
-        if call.read_only:
-            inputs = [dataclasses.replace(v, readonly=True) for v in inputs]
-        params = [*parameters(inputs, outputs), *call.scalars]
-        known = dict(zip(map(id, inputs), (i.name for i in call.inputs), strict=True))
-        known |= zip(map(id, outputs), call.names, strict=True)
-        empty = {id(outputs[i - len(arrays)]) for i in fresh}
-        image.launch(
-            params,
-            grid=call.threads.blocks,
-            block=call.threads.block,
-            dynamic_smem=call.shared_memory,
-            stream=stream,
-            names=[known.get(id(p), "") for p in params],
-            fresh=[i for i, p in enumerate(params) if id(p) in empty],
-        )
-        for block in borrowed:
-            block.close()
-
-    written = [False] * len(arrays) + [True] * len(call.outputs)
-    job = Job(device, call.name, None, _no_check, written, effects=call.effects)
-    return execute(job, arrays, call.outputs, run, stream=call.stream)
+    made = _Planner(device, call)
+    loaded = image.prepare(made.plan(image.entry, parameters))
+    results = run(loaded, made.arrays, made.scalars, stream=call.stream)
+    return results, None if made.fixed else loaded
 
 
-def _spanned(device: Device, item: Input, call: ForeignCall) -> ArrayView | None:
-    """All of the memory that an input spans, as a flat array, where that is what must be brought to the device: for an
-    array with gaps, in other memory than the device's, that the kernel is to see as it is.
+class _Planner:
+    """Makes the plan of a call: which arrays it has, what is put in scratch, and what the kernel is told.
+
+    `arrays`: what is passed as inputs. `scalars`: those among the inputs, which lie in scratch, and those by value.
+    `fixed`: a scalar's value is in the plan.
     """
-    seen = item.view
-    if seen is None or call.contiguous or seen.contiguous or (seen.device == CPU) == (device.kind != "cuda"):
-        return None
-    first, last = seen.span()
-    extent = ((last - first) // seen.dtype.itemsize,)
-    return dataclasses.replace(seen, address=first, shape=extent, strides=(1,))
 
+    def __init__(self, device: Device, call: CustomCall) -> None:
+        self._call = call
+        self._device = device
+        self._count = sum(item.view is not None for item in call.inputs) + len(call.outputs)
+        self._staged = recording.current() is None  # a graph brings arrays to the device by itself, as they are
+        self._assumed: list[ArrayAssumption] = []
+        self._scratch: list[ScratchSpec] = []
+        self._steps: list[Step] = []
+        self._pointers: dict[int, AnyParam] = {}  # by the id of what stands for an array
+        self.arrays: list[Any] = []
+        self.scalars: list[Any] = []
+        self.fixed = False
+        self._seen = [self._scalar(i) if i.view is None else self._array(i, i.view) for i in call.inputs]
 
-def _within(here: ArrayView, span: ArrayView, seen: ArrayView) -> ArrayView:
-    """The input with its own axes, in the memory that was brought to the device."""
-    address = here.address + seen.address - span.address
-    return dataclasses.replace(here, address=address, shape=seen.shape, strides=seen.strides)
-
-
-def _no_check(arrays: list[ArrayView]) -> None:
-    """Outputs are fresh, and what the kernel assumes of its inputs is its author's to say."""
-
-
-def _place_scalar(device: Device, scalar: Scalar, stream: int, borrowed: list[memory.DeviceMemory]) -> ArrayView:
-    """A rank-0 array with the scalar's value, made in the order of `stream` and without host
-    memory.
-    """
-    if not isinstance(device, CudaDevice):
-        return memory.host_view(np.array(scalar.value), scalar.dtype)
-    block = memory.DeviceMemory(device.context, scalar.dtype.itemsize, stream)
-    borrowed.append(block)
-    there = block.view((), scalar.dtype, device.index)
-    memory.fill(there, scalar.value, stream)
-    return there
-
-
-def _row_major_copy(device: Device, source: ArrayView, stream: int, borrowed: list[memory.DeviceMemory]) -> ArrayView:
-    if not isinstance(device, CudaDevice):
-        array = np.ascontiguousarray(memory.host_array(source))
-        return ArrayView(
-            array.ctypes.data,
-            source.shape,
-            row_major(source.shape),
-            source.dtype,
-            CPU,
-            "numpy",
-            False,
-            array,
+    def plan(self, entry: str, parameters: Parameters) -> LaunchPlan:
+        call, first = self._call, len(self._assumed)
+        made = [_stand_in(spec.shape, spec.dtype) for spec in call.outputs]
+        for i, (there, spec, name) in enumerate(zip(made, call.outputs, call.names, strict=True), first):
+            self._assume(there, name, written=True)
+            self._pointers[id(there)] = PointerParam(i)
+            if spec.fill is not None:
+                self._steps.append(FillStep(i, spec.fill))
+        given = parameters(self._seen, made)
+        params = [self._pointers[id(p)] if isinstance(p, ArrayView) else ConstantParam(bytes(p)) for p in given]
+        params += [self._by_value(value) for value in call.scalars]
+        threads, steps = call.threads, self._steps
+        if threads.empty:
+            self._scratch, steps = [], [s for s in steps if isinstance(s, FillStep) and s.array < self._count]
+        else:
+            attributes = LaunchAttributes(threads.blocks, threads.block, dynamic_smem=call.shared_memory)
+            steps = [*steps, LaunchStep(entry, tuple(params), attributes)]
+        return LaunchPlan(
+            name=call.name,
+            arrays=tuple(self._assumed),
+            inputs=first,
+            outputs=tuple(call.outputs),
+            scratch=tuple(self._scratch),
+            steps=tuple(steps),
+            traced=False,
+            guarded=call.read_only,
+            effects=call.effects,
         )
-    block = memory.DeviceMemory(device.context, source.nbytes, stream)
-    borrowed.append(block)
-    there = block.view(source.shape, source.dtype, device.index)
-    if recording.sink() is None:
-        gather(device, there, source, stream)
-    else:
-        memory.copy(there, source, stream)  # a graph keeps copies as such
-    return there
+
+    def _array(self, item: Input, seen: ArrayView) -> ArrayView:
+        """An input that is an array, as the kernel sees it."""
+        number, wanted = len(self._assumed), self._call.contiguous
+        elsewhere = (seen.device == CPU) == (self._device.kind == "cuda")
+        if elsewhere and not wanted and not seen.contiguous:
+            # The kernel is to see it as it is: all of the memory that it spans is brought to the device.
+            low, high = seen.span()
+            spanned = dataclasses.replace(seen, address=low, shape=((high - low) // seen.dtype.itemsize,), strides=(1,))
+            self.arrays.append(spanned)
+            self._assume(spanned, item.name)
+            self._pointers[id(seen)] = OffsetParam(number, seen.address - low)
+            return seen
+        self.arrays.append(item.array)
+        self._assume(seen, item.name)
+        staged = elsewhere and self._staged
+        if not staged and (not wanted or (seen.contiguous and seen.address % seen.dtype.itemsize == 0)):
+            self._pointers[id(seen)] = PointerParam(number)
+            return seen
+        here = _stand_in(seen.shape, seen.dtype)
+        if staged:
+            self._pointers[id(here)] = PointerParam(number)
+        else:
+            there = self._put(item)
+            self._steps.append(CopyStep(there, number))
+            self._pointers[id(here)] = PointerParam(there)
+        return here
+
+    def _scalar(self, item: Input) -> ArrayView:
+        """A scalar among the inputs: a rank-0 array that each launch fills."""
+        there = self._put(item)
+        self._steps.append(FillStep(there, ScalarParam(len(self.scalars), item.dtype)))
+        self.scalars.append(item.array)
+        here = _stand_in((), item.dtype)
+        self._pointers[id(here)] = PointerParam(there)
+        return here
+
+    def _put(self, item: Input) -> int:
+        """Scratch for an input; its number among the arrays."""
+        size = item.dtype.itemsize
+        self._scratch.append(ScratchSpec(item.shape, item.dtype, size, not self._call.read_only, item.name))
+        return self._count + len(self._scratch) - 1
+
+    def _assume(self, seen: ArrayView, name: str, written: bool = False) -> None:
+        self._assumed.append(ArrayAssumption(seen.shape, seen.dtype, False, seen.dtype.itemsize, written, name))
+
+    def _by_value(self, value: Any) -> AnyParam:
+        self.scalars.append(value)
+        try:
+            dtype = of_python(value) or as_dtype(value.dtype)
+        except TypeError:  # a NumPy scalar of a dtype that no kernel of the language has
+            self.fixed = True
+            return ConstantParam(value.tobytes())
+        return ScalarParam(len(self.scalars) - 1, dtype)
+
+
+def _stand_in(shape: tuple[int, ...], dtype: DType) -> ArrayView:
+    """An array that lies nowhere yet."""
+    return ArrayView(0, shape, row_major(shape), dtype, CPU, "")

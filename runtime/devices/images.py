@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from kernel_dsl import forking
 
-from ..devices.device import Device, LoadedImage
+from .device import Device, LoadedImage
 
 _MAX_IMAGES = 256
 _images_lock = forking.lock()

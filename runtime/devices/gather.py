@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 
 from ..arrays.array_view import ArrayView
-from ..devices.device import Device
+from .device import Device
 from .images import load_image
 
 _THREADS = 256
