@@ -5,7 +5,7 @@ from __future__ import annotations
 from kernel_dsl import diagnostics
 
 
-class Error(diagnostics.Error):
+class RunError(diagnostics.Error):
     """The base of every error of the runtime: a message that is whole, shown with the user's line."""
 
     code = "runtime"
@@ -17,25 +17,25 @@ class Error(diagnostics.Error):
         return _rebuild, (type(self), self.__dict__)
 
 
-def _rebuild(cls: type[Error], state: dict[str, object]) -> Error:
+def _rebuild(cls: type[RunError], state: dict[str, object]) -> RunError:
     error = cls.__new__(cls)
     error.__dict__.update(state)
     return error
 
 
-class ArgumentTypeError(Error, TypeError):
+class ArgumentTypeError(RunError, TypeError):
     """An argument of the wrong kind: no array, a dtype no kernel holds, frameworks mixed."""
 
     code = "argument-type"
 
 
-class ArgumentValueError(Error, ValueError):
+class ArgumentValueError(RunError, ValueError):
     """An argument that cannot be used: overlap, alignment, shape, read-only memory."""
 
     code = "argument-value"
 
 
-class FileError(Error, OSError):
+class FileError(RunError, OSError):
     """A file of a compiled kernel that can't be read or written."""
 
     code = "file"
@@ -45,19 +45,19 @@ class MissingFileError(FileError, FileNotFoundError):
     """A file of a compiled kernel that is not there."""
 
 
-class DeviceError(Error, RuntimeError):
+class DeviceError(RunError, RuntimeError):
     """A device that is absent, or that cannot run what it was given."""
 
     code = "device"
 
 
-class LoadError(Error, RuntimeError):
+class LoadError(RunError, RuntimeError):
     """An image that the device does not take. The message holds the assembler's or driver's log."""
 
     code = "load-failed"
 
 
-class LaunchError(Error, RuntimeError):
+class LaunchError(RunError, RuntimeError):
     """A launch that failed, or an asynchronous fault seen at one.
 
     `context_survives`: whether other work on this GPU can go on in this process. `status` is the
@@ -78,7 +78,7 @@ class OutOfMemoryError(LaunchError, MemoryError):
     code = "out-of-memory"
 
 
-class CudaError(Error, RuntimeError):
+class CudaError(RunError, RuntimeError):
     """A `CUresult` that is not success: `name` is the driver's constant, `meaning` its sentence."""
 
     code = "cuda"

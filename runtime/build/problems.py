@@ -5,22 +5,22 @@ from __future__ import annotations
 from kernel_dsl.compiled import SourceLine
 from kernel_dsl.source import Loc
 
-from ..errors import Error
+from ..errors import RunError
 
 
-class ToolMissing(Error, RuntimeError):
+class ToolMissing(RunError, RuntimeError):
     """A program of the CUDA toolkit is needed and none was found."""
 
     code = "tool-missing"
 
 
-class ToolFailed(Error, RuntimeError):
+class ToolFailed(RunError, RuntimeError):
     """A program of the CUDA toolkit did not start, did not end, was ended by a signal, or is another program."""
 
     code = "tool-failed"
 
 
-class AssemblerError(Error, RuntimeError):
+class AssemblerError(RunError, RuntimeError):
     """The assembler refused the PTX of a kernel.
 
     `line` is the user's line that the refused PTX came from, where it is known; `log` is all that

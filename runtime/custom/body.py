@@ -58,7 +58,7 @@ _CPP_KEYWORDS = frozenset((
 
 
 @dataclass(frozen=True)
-class Body:
+class CustomBody:
     """A kernel's text and names, checked. Names are None for the dict form, where each call gives
     them.
     """
@@ -177,7 +177,7 @@ def check_body(
     output_names: Sequence[str] | None,
     source: Any,
     header: Any,
-) -> Body:
+) -> CustomBody:
     """The texts and names of a factory call, checked."""
     if not isinstance(name, str) or not re.search(r"\w", name):
         raise ArgumentTypeError(f"{factory}: name={name!r} must be a name")
@@ -189,14 +189,14 @@ def check_body(
     if outputs == ():
         raise ArgumentValueError(f"{factory} {name!r} must have at least one output")
     _distinct(factory, name, (*(inputs or ()), *(outputs or ())))
-    body = Body(name, inputs, outputs, source, header, {})
+    body = CustomBody(name, inputs, outputs, source, header, {})
     file_of_caller, line_of_caller = _caller()
     places = {
         file: place
         for file, text in ((body.source_file, source), (body.header_file, header))
         if (place := locate(text, file_of_caller, line_of_caller)) is not None
     }
-    return Body(name, inputs, outputs, source, header, places)
+    return CustomBody(name, inputs, outputs, source, header, places)
 
 
 def _caller() -> tuple[str, int]:
@@ -327,7 +327,7 @@ class CallArguments:
     interpret: Any
 
 
-def prepare(body: Body, call: CallArguments, shared_memory: int) -> tuple[Specialisation, CustomCall, Device]:
+def prepare(body: CustomBody, call: CallArguments, shared_memory: int) -> tuple[Specialisation, CustomCall, Device]:
     """Check a call's arguments. Raises before anything is compiled or launched."""
     name, inputs, outputs = body.name, body.input_names or (), body.output_names or ()
     _count(name, "inputs", call.inputs, len(inputs))
@@ -408,7 +408,7 @@ def _template_value(key: str, value: Any, name: str) -> DType | int | bool:
         raise refused from None
 
 
-def axis_parameters(body: Body, inputs: Sequence[ArrayView]) -> list[ArrayView | bytes]:
+def axis_parameters(body: CustomBody, inputs: Sequence[ArrayView]) -> list[ArrayView | bytes]:
     """Each input, followed by its shape, strides and number of dimensions where the source mentions
     them.
     """
@@ -464,7 +464,7 @@ class Images:
 
     def get(
         self,
-        body: Body,
+        body: CustomBody,
         special: Specialisation,
         device: Device,
         variant: object,

@@ -22,7 +22,7 @@ from typing import Any
 
 from kernel_dsl import forking
 
-from ..errors import DeviceError, Error
+from ..errors import DeviceError, RunError
 
 INSTALL_HINT = (
     "Install the extra: pip install 'kernel-dsl[nvrtc]' (NVRTC, the CUDA runtime's headers and "
@@ -50,7 +50,7 @@ class Diagnostic:
     through: tuple[tuple[str, int], ...] = ()
 
 
-class CompileError(Error, RuntimeError):
+class CompileError(RunError, RuntimeError):
     """Source that NVRTC refuses. `log` is its whole log, `diagnostics` the same, taken apart."""
 
     code = "compile-failed"

@@ -17,8 +17,8 @@ from ..arrays.array_view import ArrayView
 from ..plan.recording import made
 from .body import (
     GRID,
-    Body,
     CallArguments,
+    CustomBody,
     Images,
     Specialisation,
     TemplateValue,
@@ -98,7 +98,7 @@ class CudaKernel:
 
     def __init__(
         self,
-        body: Body,
+        body: CustomBody,
         ensure_row_contiguous: bool,
         shared_memory: int,
         exact_grid: bool,
@@ -178,7 +178,9 @@ class CudaKernel:
         return results
 
 
-def generate(body: Body, special: Specialisation, exact: bool, options: CompileOptions = DEFAULT) -> tuple[str, str]:
+def generate(
+    body: CustomBody, special: Specialisation, exact: bool, options: CompileOptions = DEFAULT
+) -> tuple[str, str]:
     """The entry's name and the whole text that NVRTC compiles."""
     entry = identifier("custom_kernel_" + body.name + "".join(f"_{v.label}" for v in special.template))
     lines = [*_includes(body, special), *([] if options.own_headers else [HEADERS_END]), *options.lines]
@@ -205,7 +207,7 @@ def generate(body: Body, special: Specialisation, exact: bool, options: CompileO
     return entry, "\n".join(lines)
 
 
-def _includes(body: Body, special: Specialisation) -> list[str]:
+def _includes(body: CustomBody, special: Specialisation) -> list[str]:
     text = body.header + body.source
     lines: list[str] = []
     if re.search(r"\bcuda\s*::", text):
@@ -223,7 +225,7 @@ def ctype(dtype: DType) -> str:
     return _CTYPES[dtype.name]
 
 
-def _signature(body: Body, special: Specialisation, exact: bool) -> list[str]:
+def _signature(body: CustomBody, special: Specialisation, exact: bool) -> list[str]:
     params: list[str] = []
     for name, item in zip(special.input_names, special.inputs, strict=True):
         params.append(f"const {ctype(item.dtype)}* {name}")

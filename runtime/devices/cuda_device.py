@@ -116,7 +116,7 @@ class CudaDevice:
                 found = self._images[key] = CudaImage(self, self.load_module(data, entry, None), entry)
         return found
 
-    def load_module(self, image: bytes | str, name: str, kernel: CompiledKernel | None) -> Module:
+    def load_module(self, image: bytes | str, name: str, kernel: CompiledKernel | None) -> CudaModule:
         """The driver's module for an image.
 
         Modules that nothing uses any more are unloaded on this occasion.
@@ -140,7 +140,7 @@ class CudaDevice:
             result = cu.cuModuleLoadDataEx(data + b"\0", len(options), options, values)
         if int(result[0]) != 0:
             self._refuse(driver.error_of(result[0]), bytes(errors), name, kernel)
-        return Module(self, result[1])
+        return CudaModule(self, result[1])
 
     def _refuse(self, error: driver.CudaError, log: bytes, name: str, kernel: CompiledKernel | None) -> None:
         text = log.split(b"\0")[0].decode(errors="replace").strip()
@@ -173,7 +173,7 @@ class CudaDevice:
             driver.check(cu.cuCtxSynchronize() if stream is None else cu.cuStreamSynchronize(stream))
 
 
-class Module:
+class CudaModule:
     """A loaded module; unloaded some time after nothing refers to it."""
 
     def __init__(self, device: CudaDevice, handle: Any) -> None:
@@ -200,7 +200,7 @@ class CudaLoaded:
         self,
         device: CudaDevice,
         plan: LaunchPlan,
-        code: Module,
+        code: CudaModule,
         function: Any,
         launcher: Launcher | None,
         kernel: CompiledKernel | None = None,
@@ -283,7 +283,7 @@ class CudaImage(LoadedImage):
     `param_sizes`: bytes of each parameter, where the driver tells them (12.4 and later).
     """
 
-    def __init__(self, device: CudaDevice, module: Module, entry: str) -> None:
+    def __init__(self, device: CudaDevice, module: CudaModule, entry: str) -> None:
         self.device = device
         self.module = module
         self.entry = entry

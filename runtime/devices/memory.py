@@ -56,7 +56,7 @@ def host_view(array: np.ndarray[Any, np.dtype[Any]], dtype: DType) -> ArrayView:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class CopyLayout:
     """How a copy lies: its strides, none negative, and how many elements it spans."""
 
     strides: tuple[int, ...]
@@ -67,12 +67,12 @@ class Layout:
         return ArrayView(address, source.shape, self.strides, source.dtype, device, "generic", False, owner)
 
 
-def gapless(source: ArrayView) -> Layout:
+def gapless(source: ArrayView) -> CopyLayout:
     """A row-major copy."""
-    return Layout(row_major(source.shape), source.size)
+    return CopyLayout(row_major(source.shape), source.size)
 
 
-def alike(source: ArrayView) -> Layout:
+def alike(source: ArrayView) -> CopyLayout:
     """A copy that TMA can address where it can address `source`, if that has no negative strides.
 
     The order of axes stays, and multiples of 16 bytes stay such. Wide gaps become narrow ones, and elements that share memory
@@ -86,7 +86,7 @@ def alike(source: ArrayView) -> Layout:
     for axis in moving:
         strides[axis] = count if source.strides[axis] % unit else -(-count // unit) * unit
         count += strides[axis] * (source.shape[axis] - 1)
-    return Layout(tuple(strides), count if source.size else 0)
+    return CopyLayout(tuple(strides), count if source.size else 0)
 
 
 @dataclass(slots=True)
@@ -133,7 +133,7 @@ def walk(views: Sequence[ArrayView], unit: int) -> Rows:
     return Rows(outer, steps, height, width, pitches)
 
 
-def host_memory(source: ArrayView, layout: Layout) -> ArrayView:
+def host_memory(source: ArrayView, layout: CopyLayout) -> ArrayView:
     """Host memory for the elements of `source`; nothing is in it."""
     owner = np.empty(layout.count * source.dtype.itemsize, np.uint8)
     return layout.at(owner.ctypes.data, source, CPU, owner)

@@ -12,8 +12,8 @@ from kernel_dsl.variables import variables
 from ..arrays.array_view import ArrayView
 from ..devices.device import Device
 from .liveness import without_dead
-from .nodes import GraphError, LaunchWork, Made, Node, Operand, Repeat, Slot
-from .plan import Block, Dependencies, ancestors, needed, place
+from .nodes import GraphError, LaunchWork, Made, MemorySlot, Node, NodeOperand, Repeat
+from .plan import Dependencies, MemoryBlock, ancestors, needed, place
 from .record import Recording, Result
 from .steps import VIRTUAL, Event
 
@@ -26,7 +26,7 @@ class Output:
 
     array: Any
     view: ArrayView
-    slot: Slot
+    slot: MemorySlot
     frozen: bool = False  # each replay makes a new array for it
     made: Made | None = None  # by a call whose results may have other shapes
 
@@ -37,13 +37,13 @@ class Output:
 
 
 @dataclass
-class Program:
+class GraphProgram:
     """A graph ready to be made executable."""
 
     device: Device | None
-    slots: list[Slot]
+    slots: list[MemorySlot]
     nodes: list[Node]
-    inputs: list[Slot]
+    inputs: list[MemorySlot]
     outputs: list[Output]
     repeats: list[Repeat]
     variables: dict[str, Any]
@@ -54,7 +54,7 @@ class Program:
 
 def build(
     owner: Callable[[], Any], made: Recording, chosen: Sequence[ArrayView] | None, arrays: Sequence[Any] = ()
-) -> Program:
+) -> GraphProgram:
     """Work out slots, edges and memory.
 
     `chosen`: views of the outputs, where the user named them (and `arrays`, the objects): steps that nothing of them needs
@@ -85,7 +85,7 @@ def build(
         node.dependencies = deps
     used = [slot for slot in slots.listed if slot.users or slot in wanted]
     inputs = [slot for slot in used if slot.kind == "input"]
-    program = Program(made.device, used, nodes, inputs, outputs, made.repeats, dict(made.variables))
+    program = GraphProgram(made.device, used, nodes, inputs, outputs, made.repeats, dict(made.variables))
     program.optional = _names(recorded) - _names(made)
     _plan_memory(program, above)
     return program
@@ -106,12 +106,12 @@ def _names(made: Recording) -> frozenset[str]:
 
 
 def _node(owner: Callable[[], Any], index: int, event: Event, slots: _Slots) -> Node:
-    operands: list[Operand] = []
+    operands: list[NodeOperand] = []
     shifts = event.shifts or [0] * len(event.views)
     for there, read, written, shift in zip(event.views, event.read, event.written, shifts, strict=True):
         slot = slots.of(there)
         slot.users.add(index)
-        operands.append(Operand(slot, there, read, written, shift))
+        operands.append(NodeOperand(slot, there, read, written, shift))
     for operand, alignment in zip(operands, event.alignments, strict=False):
         operand.slot.alignment = max(operand.slot.alignment, alignment)
     node = Node(owner, index, event.work, operands, effects=event.effects)
@@ -128,8 +128,8 @@ def _enter(tracker: Dependencies, node: Node) -> set[int]:
 
 def _default_outputs(made: Recording, slots: _Slots, nodes: Sequence[Node]) -> list[Output]:
     """The results that no node reads once they are written, each once, in order."""
-    last_write: dict[Slot, int] = {}
-    last_read: dict[Slot, int] = {}
+    last_write: dict[MemorySlot, int] = {}
+    last_read: dict[MemorySlot, int] = {}
     for node in nodes:
         for operand in node.operands:
             if operand.written:
@@ -146,17 +146,17 @@ def _default_outputs(made: Recording, slots: _Slots, nodes: Sequence[Node]) -> l
     return found
 
 
-def _plan_memory(program: Program, above: Sequence[int]) -> None:
+def _plan_memory(program: GraphProgram, above: Sequence[int]) -> None:
     """Give scratch, and arrays that the device cannot reach, their places in one allocation."""
     reach = "cuda" if program.device is not None and program.device.kind == "cuda" else "cpu"
-    blocks: list[Block] = []
+    blocks: list[MemoryBlock] = []
     for slot in program.slots:
         staged = slot.home is not None and slot.home.device[0] != reach
         if slot.nbytes and (slot.kind == "scratch" or staged):
             # As well aligned as when it was recorded: kernels were compiled for that.
             slot.shift = slot.low % max(slot.alignment, _VECTOR)
             size = slot.nbytes + slot.shift
-            slot.block = Block(size, frozenset(slot.users), alone=staged)
+            slot.block = MemoryBlock(size, frozenset(slot.users), alone=staged)
             blocks.append(slot.block)
         elif slot.home is not None:
             slot.base, slot.current = slot.low, slot.home
@@ -172,24 +172,24 @@ class _Slots:
     """The slots of a recording, and which one an array lies in."""
 
     def __init__(self, made: Recording) -> None:
-        self.listed: list[Slot] = []
-        self._inputs: dict[Any, Slot] = {}
-        self._empty: dict[Any, Slot] = {}
+        self.listed: list[MemorySlot] = []
+        self._inputs: dict[Any, MemorySlot] = {}
+        self._empty: dict[Any, MemorySlot] = {}
         self._results = {id(result.view.owner): result for result in made.results}
         own = [self._own(result) for result in made.results if not result.given and result.view.size]
-        own += [self._add(Slot("scratch", low, size)) for low, size in made.reserved if size]
+        own += [self._add(MemorySlot("scratch", low, size)) for low, size in made.reserved if size]
         self._own_ranges = _Ranges(own)
         self._written = _Ranges(self._group(made))
 
-    def _add(self, slot: Slot) -> Slot:
+    def _add(self, slot: MemorySlot) -> MemorySlot:
         self.listed.append(slot)
         return slot
 
-    def _own(self, result: Result) -> Slot:
+    def _own(self, result: Result) -> MemorySlot:
         low, high = result.view.span()
-        return self._add(Slot("result", low, high - low, result.view, result.array))
+        return self._add(MemorySlot("result", low, high - low, result.view, result.array))
 
-    def _group(self, made: Recording) -> list[Slot]:
+    def _group(self, made: Recording) -> list[MemorySlot]:
         """The user's arrays that nodes write, and those that overlap them: one slot a group."""
         touched = [
             (*there.span(), there, written)
@@ -208,7 +208,7 @@ class _Slots:
         given = {id(r.view.owner): r for r in made.results if r.given}
         return [_written_slot(self, g, given) for g in groups if any(w for *_, w in g)]
 
-    def of(self, there: ArrayView) -> Slot:
+    def of(self, there: ArrayView) -> MemorySlot:
         """The slot that an array of a node lies in; an input's own if no node writes there."""
         if not there.size:
             # Arrays without elements may all lie at one address: it is the object that tells them apart.
@@ -222,16 +222,16 @@ class _Slots:
         key = (there.address, there.shape, there.strides, there.dtype)
         if key not in self._inputs:
             low, high = there.span()
-            self._inputs[key] = self._add(Slot("input", low, high - low, there, there.owner))
+            self._inputs[key] = self._add(MemorySlot("input", low, high - low, there, there.owner))
         return self._inputs[key]
 
-    def _without_bytes(self, there: ArrayView) -> Slot:
+    def _without_bytes(self, there: ArrayView) -> MemorySlot:
         result = self._results.get(id(there.owner))
         if result is not None:
-            return Slot("result", there.address, 0, there, result.array, given=result.given)
+            return MemorySlot("result", there.address, 0, there, result.array, given=result.given)
         if there.address >= VIRTUAL:  # between two nodes of a nested graph
-            return Slot("scratch", there.address, 0)
-        return Slot("input", there.address, 0, there, there.owner)
+            return MemorySlot("scratch", there.address, 0)
+        return MemorySlot("input", there.address, 0, there, there.owner)
 
     def output(self, there: ArrayView, array: Any, frozen: bool = False) -> Output:
         """An output of the graph. Raises GraphError for an array that no node writes."""
@@ -242,20 +242,22 @@ class _Slots:
             raise GraphError("an output lies in memory that only replays have")
         return Output(array, there, slot, frozen)
 
-    def add(self, slot: Slot) -> Slot:
+    def add(self, slot: MemorySlot) -> MemorySlot:
         """Enter a slot that was made elsewhere."""
         return self._add(slot)
 
 
-def _written_slot(slots: _Slots, group: Sequence[tuple[int, int, ArrayView, bool]], given: dict[int, Result]) -> Slot:
+def _written_slot(
+    slots: _Slots, group: Sequence[tuple[int, int, ArrayView, bool]], given: dict[int, Result]
+) -> MemorySlot:
     low, high = min(g[0] for g in group), max(g[1] for g in group)
     written = [g[2] for g in group if g[3]]
     first = written[0]
     alone = all(v.same_memory(first) for v in written) and first.span() == (low, high)
     result = given.get(id(first.owner))
     if alone and result is not None:
-        return slots.add(Slot("result", low, high - low, first, result.array, given=True))
-    return slots.add(Slot("fixed", low, high - low, _bytes_of(first, low, high), first.owner))
+        return slots.add(MemorySlot("result", low, high - low, first, result.array, given=True))
+    return slots.add(MemorySlot("fixed", low, high - low, _bytes_of(first, low, high), first.owner))
 
 
 def _bytes_of(first: ArrayView, low: int, high: int) -> ArrayView:
@@ -270,11 +272,11 @@ def _bytes_of(first: ArrayView, low: int, high: int) -> ArrayView:
 class _Ranges:
     """Slots that do not overlap, found by address."""
 
-    def __init__(self, slots: Sequence[Slot]) -> None:
+    def __init__(self, slots: Sequence[MemorySlot]) -> None:
         self._slots = sorted(slots, key=lambda s: s.low)
         self._lows = [s.low for s in self._slots]
 
-    def find(self, there: ArrayView) -> Slot | None:
+    def find(self, there: ArrayView) -> MemorySlot | None:
         """The slot that holds all of `there`."""
         low, high = there.span()
         index = bisect_right(self._lows, low) - 1

@@ -14,15 +14,15 @@ from ..devices import driver, memory
 from ..devices.cuda_device import CudaLoaded
 from ..devices.failures import launch_error
 from ..devices.launch import check_attributes
-from .build import Program
+from .build import GraphProgram
 from .copies import copy_params, fill_params
-from .nodes import CopyWork, FillWork, GraphError, LaunchWork, Node, Slot
+from .nodes import CopyWork, FillWork, GraphError, LaunchWork, MemorySlot, Node
 from .packing import PackedKernel, pack
 from .turns import Turns
 
 
 @dataclass(eq=False)
-class _Step:
+class _DriverNode:
     """One node of the CUDA graph. `params`: the driver's struct, which `set_exec` applies."""
 
     params: Any
@@ -33,7 +33,7 @@ class _Step:
 class CudaExec:
     """An executable CUDA graph of a program, in one GPU's primary context."""
 
-    def __init__(self, program: Program, device: Any, current: Callable[[int], int]) -> None:
+    def __init__(self, program: GraphProgram, device: Any, current: Callable[[int], int]) -> None:
         self._program = program
         self._device = device
         self._cu: Any = driver.api()
@@ -52,11 +52,11 @@ class CudaExec:
         self._old: set[int] = set()  # nodes whose template lags behind
         # Nodes that are not updated in place: drivers are known to mix up clusters along y and z.
         self._rigid: set[int] = set()
-        self._steps: list[list[_Step]] = []
+        self._steps: list[list[_DriverNode]] = []
         self._kernels: dict[int, PackedKernel] = {}
-        self._uses: dict[Slot, list[tuple[int, ctypes.c_uint64, int]]] = {}
-        self._other_uses: dict[Slot, set[int]] = {}
-        self._touched: dict[int, list[Slot]] = {}
+        self._uses: dict[MemorySlot, list[tuple[int, ctypes.c_uint64, int]]] = {}
+        self._other_uses: dict[MemorySlot, set[int]] = {}
+        self._touched: dict[int, list[MemorySlot]] = {}
         self._updates: dict[int, Callable[[], tuple[Any, ...]]] = {}  # of kernels, in this executable
         self._names = [node.name for node in program.nodes]
         self.turns: Turns = Turns(device.context, current, device.index)
@@ -100,7 +100,7 @@ class CudaExec:
                 self._add(node, step)
             self._steps.append(steps)
 
-    def _make(self, node: Node) -> list[_Step]:
+    def _make(self, node: Node) -> list[_DriverNode]:
         arrays = self._arrays(node)
         work = node.work
         self._touched[node.index] = [operand.slot for operand in node.operands]
@@ -116,10 +116,10 @@ class CudaExec:
                 self._uses.setdefault(slot, []).append((node.index, address, offset))
             for operand in kernel.maps:
                 self._other_uses.setdefault(node.operands[operand].slot, set()).add(node.index)
-            return [_Step(self._kernel_params(kernel))]
+            return [_DriverNode(self._kernel_params(kernel))]
         for operand in node.operands:
             self._other_uses.setdefault(operand.slot, set()).add(node.index)
-        return [_Step(params, flat=flat) for params, flat in made]
+        return [_DriverNode(params, flat=flat) for params, flat in made]
 
     def _arrays(self, node: Node) -> list[ArrayView]:
         return [operand.slot.at(operand.view, self._place) for operand in node.operands]
@@ -141,7 +141,7 @@ class CudaExec:
         params.kernelParams = kernel.buffer.address
         return params
 
-    def _add(self, node: Node, step: _Step) -> None:
+    def _add(self, node: Node, step: _DriverNode) -> None:
         cu, graph = self._cu, self._graph
         before = [s.handle for d in node.dependencies for s in self._steps[d]]
         context = self._device.context
@@ -158,7 +158,7 @@ class CudaExec:
         if kernel is not None:
             self._set_attributes(node, step, kernel)
 
-    def _set_attributes(self, node: Node, step: _Step, kernel: PackedKernel) -> None:
+    def _set_attributes(self, node: Node, step: _DriverNode, kernel: PackedKernel) -> None:
         cu, attributes = self._cu, kernel.attributes
         if attributes.cluster[1:] != (1, 1):
             self._rigid.add(node.index)
@@ -170,7 +170,7 @@ class CudaExec:
         if kernel.early:
             self._add_early_edges(node, step)
 
-    def _add_early_edges(self, node: Node, step: _Step) -> None:
+    def _add_early_edges(self, node: Node, step: _DriverNode) -> None:
         """Edges on which a programmatic dependent launch starts before those before it end."""
         cu = self._cu
         sources: list[Any] = []
@@ -216,7 +216,7 @@ class CudaExec:
 
     # --- changing ---------------------------------------------------------------------------------
 
-    def moved(self, slots: Iterable[Slot]) -> None:
+    def moved(self, slots: Iterable[MemorySlot]) -> None:
         """Slots lie elsewhere now: patch the addresses in the nodes that use them."""
         dirty: set[int] = set()
         others: set[int] = set()
@@ -283,7 +283,7 @@ class CudaExec:
             if slot in self._uses:
                 self._uses[slot] = [use for use in self._uses[slot] if use[0] != index]
 
-    def _set_exec(self, node: Node, steps: Sequence[_Step]) -> bool:
+    def _set_exec(self, node: Node, steps: Sequence[_DriverNode]) -> bool:
         cu = self._cu
         if isinstance(node.work, (CopyWork, FillWork)):
             copying = isinstance(node.work, CopyWork)
@@ -345,7 +345,7 @@ class CudaExec:
         driver.check(cu.cuEventSynchronize(last))
         return float(driver.check(cu.cuEventElapsedTime(first, last))) / 1e3
 
-    def _exchange(self, slot: Slot, stream: int, *, back: bool) -> None:
+    def _exchange(self, slot: MemorySlot, stream: int, *, back: bool) -> None:
         assert slot.home is not None and slot.current is not None  # staged slots have both
         there, here = slot.at(slot.home, self._place), slot.current
         memory.copy(*((here, there) if back else (there, here)), stream)

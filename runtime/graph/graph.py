@@ -21,10 +21,10 @@ from ..devices.failures import describe_array
 from ..devices.streams import stream_handle
 from ..errors import ArgumentTypeError, ArgumentValueError
 from ..plan import recording
-from .build import Program, build
+from .build import GraphProgram, build
 from .cuda import CudaExec
 from .host import HostExec
-from .nodes import GraphError, Node, Slot, check_memory, set_dims, set_scalars
+from .nodes import GraphError, MemorySlot, Node, check_memory, set_dims, set_scalars
 from .picture import dot, svg
 from .placing import Places, check_like
 from .record import GraphRecorder
@@ -61,7 +61,7 @@ class Graph:
         self._recorder: GraphRecorder | None = None
         self._context: AbstractContextManager[None] | None = None
         self._chosen: Any = None
-        self._program: Program | None = None
+        self._program: GraphProgram | None = None
         self._exec: Exec | None = None
         # Each step launches in the current stream, or is the end. Empty where a launch takes more than that,
         # and the second where a replay without inputs does.
@@ -186,7 +186,7 @@ class Graph:
             return "<Graph, not recorded>"
         return f"<Graph of {len(self.nodes)} nodes>"
 
-    def _built(self) -> Program:
+    def _built(self) -> GraphProgram:
         with self._lock:
             if self._program is None:
                 recorder = self._recorder
@@ -224,7 +224,7 @@ class Graph:
                     if operand.slot.kind == "scratch":
                         operand.view.owner = None
 
-    def _executable(self, program: Program) -> Exec:
+    def _executable(self, program: GraphProgram) -> Exec:
         device = program.device
         if device is not None and device.kind == "cuda":
             return CudaExec(program, device, frameworks(self._home()[0]).current_stream)
@@ -324,7 +324,7 @@ class Graph:
             raise ArgumentValueError(f"there is no node {node}: the graph has {len(nodes)}")
         return nodes[index]
 
-    def _slot_for(self, node: Node, position: int, array: Any) -> Slot:
+    def _slot_for(self, node: Node, position: int, array: Any) -> MemorySlot:
         """A slot of its own for an array that takes an operand's place. Raises where it cannot."""
         if position >= len(node.operands):
             raise ArgumentValueError(f"{node!r} works on {len(node.operands)} arrays, and got more")
@@ -335,7 +335,7 @@ class Graph:
         if there.device[0] != reach:
             raise ArgumentValueError(f"{describe_array(there)} is not where the graph runs")
         low, high = there.span()
-        slot = Slot("fixed", low, high - low, there, array, base=low, current=there)
+        slot = MemorySlot("fixed", low, high - low, there, array, base=low, current=there)
         slot.users.add(node.index)
         return slot
 
@@ -452,7 +452,7 @@ class Graph:
         yield
         self._whole = True
 
-    def _check_names(self, program: Program, values: Mapping[str, Any]) -> None:
+    def _check_names(self, program: GraphProgram, values: Mapping[str, Any]) -> None:
         unknown = values.keys() - program.variables.keys()
         missing = program.variables.keys() - program.optional - values.keys()
         if unknown or missing:
@@ -462,7 +462,7 @@ class Graph:
                 + (f"; give {sorted(missing)} too" if missing else "")
             )
 
-    def _apply_variables(self, program: Program, values: Mapping[str, Any]) -> None:
+    def _apply_variables(self, program: GraphProgram, values: Mapping[str, Any]) -> None:
         self._check_names(program, values)
         env = {name: program.variables[name].check(value) for name, value in values.items()}
         for repeat in program.repeats:  # in the order of the calls: what one makes, others may read

@@ -8,15 +8,15 @@ import numpy as np
 
 from ..arrays.array_view import CPU, ArrayView
 from ..devices import driver, memory
-from .build import Program
-from .nodes import CopyWork, LaunchWork, Node, Slot
+from .build import GraphProgram
+from .nodes import CopyWork, LaunchWork, MemorySlot, Node
 from .plan import ALIGNMENT
 
 
 class HostExec:
     """Runs a program on the CPU. Arrays on a GPU are copied here, and results back."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: GraphProgram) -> None:
         self._program = program
         self._memory = np.empty(program.memory_bytes + ALIGNMENT, np.uint8)
         start = self._memory.ctypes.data
@@ -42,7 +42,7 @@ class HostExec:
                 self._exchange(slot, stream, back=True)
         return time.perf_counter() - started if timed else None
 
-    def _exchange(self, slot: Slot, stream: int, *, back: bool) -> None:
+    def _exchange(self, slot: MemorySlot, stream: int, *, back: bool) -> None:
         assert slot.home is not None and slot.current is not None  # staged slots have both
         here, there = slot.at(slot.home, CPU), slot.current
         memory.copy(*((there, here) if back else (here, there)), stream)

@@ -21,19 +21,19 @@ from ..arrays.array_view import ArrayView
 from ..devices.device import Dims, Loaded
 from ..devices.launch import check_attributes
 from ..devices.params import own_bytes, scalar_bytes
-from ..errors import ArgumentTypeError, ArgumentValueError, Error
+from ..errors import ArgumentTypeError, ArgumentValueError, RunError
 from ..plan.checks import check_overlaps
-from .plan import Block
+from .plan import MemoryBlock
 
 
-class GraphError(Error, RuntimeError):
+class GraphError(RunError, RuntimeError):
     """A graph that cannot be recorded or replayed as asked."""
 
     code = "graph"
 
 
 @dataclass(eq=False)
-class Slot:
+class MemorySlot:
     """A stretch of memory that nodes name by offset, so that it can move between replays.
 
     `kind`: "input" (read by nodes and written by none), "result" (an array that a call gave or was
@@ -50,7 +50,7 @@ class Slot:
     given: bool = False  # a result that the user's call gave the memory for
     alignment: int = 1
     base: int = 0
-    block: Block | None = None  # its place in the graph's memory, if it lies there
+    block: MemoryBlock | None = None  # its place in the graph's memory, if it lies there
     shift: int = 0  # bytes from there to `low`
     users: set[int] = field(default_factory=set[int])
     current: ArrayView | None = None  # the user's array now: `home` unless replaced
@@ -61,10 +61,10 @@ class Slot:
 
 
 @dataclass(eq=False)
-class Operand:
+class NodeOperand:
     """An array of a node: `view` as recorded, in `slot`."""
 
-    slot: Slot
+    slot: MemorySlot
     view: ArrayView
     read: bool
     written: bool
@@ -174,7 +174,7 @@ class Node:
     owner: Callable[[], Any]  # its graph, weakly: a graph's memory goes with the last reference to it
     index: int
     work: Work
-    operands: list[Operand]
+    operands: list[NodeOperand]
     dependencies: tuple[int, ...] = ()
     effects: bool = False  # see `Event`
 
@@ -236,7 +236,7 @@ class Node:
         return f"<{self.kind} {self.index}: {self.name}{dims}>"
 
 
-def check_memory(node: Node, slots: Mapping[int, Slot]) -> None:
+def check_memory(node: Node, slots: Mapping[int, MemorySlot]) -> None:
     """Raise where a traced kernel's arrays, some of them in other slots now, share memory as it does not know."""
     plan = node.work.loaded.plan if isinstance(node.work, LaunchWork) else None
     if plan is not None and plan.traced and slots:
@@ -244,7 +244,7 @@ def check_memory(node: Node, slots: Mapping[int, Slot]) -> None:
         check_overlaps(plan, views[: len(plan.arrays)])
 
 
-def _now(operand: Operand) -> ArrayView:
+def _now(operand: NodeOperand) -> ArrayView:
     return operand.slot.at(operand.view, operand.view.device)
 
 

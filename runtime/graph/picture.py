@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from .build import Program
+from .build import GraphProgram
 from .nodes import Node
 
 _COLOURS = {"kernel": "#dbeafe", "copy": "#dcfce7", "fill": "#fef9c3"}
@@ -22,7 +22,7 @@ def _dims(dims: tuple[int, int, int]) -> str:
     return "x".join(map(str, dims))
 
 
-def dot(program: Program) -> str:
+def dot(program: GraphProgram) -> str:
     """Graphviz' language."""
     lines = ["digraph {", '  node [shape=box, style=filled, fontname="sans-serif"];']
     for node in program.nodes:
@@ -33,7 +33,7 @@ def dot(program: Program) -> str:
     return "\n".join([*lines, "}"]) + "\n"
 
 
-def svg(program: Program) -> str:
+def svg(program: GraphProgram) -> str:
     """A picture by layers: each node below all that it waits for."""
     depth: list[int] = []
     row: list[int] = []

@@ -18,8 +18,8 @@ from ..devices.devices import cuda_device
 from ..devices.failures import describe_array
 from ..errors import ArgumentTypeError, ArgumentValueError
 from ..plan.signature import LongWayError, likeness, scan
-from .build import Output, Program
-from .nodes import GraphError, Slot
+from .build import GraphProgram, Output
+from .nodes import GraphError, MemorySlot
 from .plan import ALIGNMENT
 
 _CLEAR = 1024  # addresses kept for one input
@@ -31,9 +31,9 @@ class Places:
     `moved`: the slots whose array may not be the recorded one.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: GraphProgram) -> None:
         self._program = program
-        self.moved: Mapping[Slot, Any] = {}
+        self.moved: Mapping[MemorySlot, Any] = {}
         self._frozen = any(output.frozen for output in program.outputs)
         self._starts = [low for low, _ in program.written]
         self._ends = [high for _, high in program.written]
@@ -44,7 +44,7 @@ class Places:
         self._sizes = [slot.nbytes for slot in program.inputs]
         # Where each input was found to begin as it may: as aligned as recorded, in memory that the replay does not write.
         self._clear: list[set[int]] = [set() for _ in program.inputs]
-        self._inputs_moved: Mapping[Slot, Any] = dict.fromkeys(program.inputs)
+        self._inputs_moved: Mapping[MemorySlot, Any] = dict.fromkeys(program.inputs)
         self._alive: Sequence[Any] = ()  # what the GPU may still read
         self._deltas = [slot.low - slot.home.address if slot.home else 0 for slot in program.inputs]
         self._outs_moved = False
@@ -52,7 +52,7 @@ class Places:
         self._made = [output.made for output in program.outputs if output.made is not None]
         self._shapes: list[tuple[int, ...]] = []
 
-    def place(self, inputs: Sequence[Any], out: Any, stream: int) -> list[Slot]:
+    def place(self, inputs: Sequence[Any], out: Any, stream: int) -> list[MemorySlot]:
         """Put a replay's arrays where the recorded ones were; others go back to theirs.
 
         Returns the slots that lie elsewhere now.
@@ -96,7 +96,7 @@ class Places:
         except LongWayError:
             return None
 
-    def _place_inputs(self, inputs: Sequence[Any], addresses: list[int], clear: bool, stream: int) -> list[Slot]:
+    def _place_inputs(self, inputs: Sequence[Any], addresses: list[int], clear: bool, stream: int) -> list[MemorySlot]:
         """The short way, for inputs alone that look as recorded and lie where nodes read them."""
         self.moved, self._alive = self._inputs_moved, inputs
         if not clear:
@@ -104,7 +104,7 @@ class Places:
                 address if address in known else self._cleared(i, address, inputs[i], stream)
                 for i, (address, known) in enumerate(zip(addresses, self._clear, strict=True))
             ]
-        changed: list[Slot] = []
+        changed: list[MemorySlot] = []
         for slot, address, delta in zip(self._program.inputs, addresses, self._deltas, strict=True):
             low = address + delta
             if slot.base != low:
@@ -126,9 +126,9 @@ class Places:
         known.add(address)
         return address
 
-    def _place_all(self, inputs: Sequence[Any], out: Any, stream: int) -> list[Slot]:
+    def _place_all(self, inputs: Sequence[Any], out: Any, stream: int) -> list[MemorySlot]:
         wanted = dict(zip(self._program.inputs, self.look_all(inputs, stream), strict=bool(inputs)))
-        outs: dict[Slot, ArrayView] = {}
+        outs: dict[MemorySlot, ArrayView] = {}
         if out is not None:
             outs = self.outs(out, stream)
         elif self._frozen:
@@ -140,7 +140,7 @@ class Places:
         for slot, there in wanted.items():
             if slot.kind == "input" and slot.block is None and self._is_written(there, outs):
                 wanted[slot] = _twin(there, stream)
-        changed: list[Slot] = []
+        changed: list[MemorySlot] = []
         before = self.moved
         self.moved = {**before, **wanted}  # should this be interrupted
         for slot in before.keys() - wanted.keys():
@@ -159,7 +159,7 @@ class Places:
             raise ArgumentTypeError(f"this graph has {len(slots)} inputs, and got {len(inputs)} arrays")
         return [self._look(slot, array, stream) for slot, array in zip(slots, inputs, strict=False)]
 
-    def _look(self, slot: Slot, array: Any, stream: int) -> ArrayView:
+    def _look(self, slot: MemorySlot, array: Any, stream: int) -> ArrayView:
         there = view(array, stream)
         home = slot.home
         assert home is not None  # inputs are the user's
@@ -168,13 +168,13 @@ class Places:
             _check_aligned(there, slot, "an input of the graph")
         return there
 
-    def outs(self, out: Any, stream: int) -> dict[Slot, ArrayView]:
+    def outs(self, out: Any, stream: int) -> dict[MemorySlot, ArrayView]:
         """Views of the arrays of out=, by the slot that each replaces."""
         given, _ = flatten(out)
         outputs = self._program.outputs
         if len(given) != len(outputs):
             raise ArgumentTypeError(f"out= holds {len(given)} arrays, and the graph has {len(outputs)} outputs")
-        found: dict[Slot, ArrayView] = {}
+        found: dict[MemorySlot, ArrayView] = {}
         for output, array in zip(outputs, given, strict=True):
             if not output.whole:
                 raise GraphError("out= cannot replace an output that shares its memory with other arrays of the graph")
@@ -185,9 +185,9 @@ class Places:
             found[output.slot] = there
         return found
 
-    def _fresh(self, stream: int) -> dict[Slot, ArrayView]:
+    def _fresh(self, stream: int) -> dict[MemorySlot, ArrayView]:
         """New memory for outputs whose framework's arrays never change once made (JAX)."""
-        found: dict[Slot, ArrayView] = {}
+        found: dict[MemorySlot, ArrayView] = {}
         for output in self._program.outputs:
             home = output.slot.home
             if output.frozen and home is not None:
@@ -197,7 +197,7 @@ class Places:
                 found[output.slot] = made
         return found
 
-    def _check_apart(self, wanted: Mapping[Slot, ArrayView], outs: Mapping[Slot, ArrayView]) -> None:
+    def _check_apart(self, wanted: Mapping[MemorySlot, ArrayView], outs: Mapping[MemorySlot, ArrayView]) -> None:
         """Outputs that were given must overlap nothing else that the replay works on.
 
         But inputs: those are copied first.
@@ -211,7 +211,7 @@ class Places:
             if high > end:
                 end, last = high, slot
 
-    def _is_written(self, there: ArrayView, outs: Mapping[Slot, ArrayView]) -> bool:
+    def _is_written(self, there: ArrayView, outs: Mapping[MemorySlot, ArrayView]) -> bool:
         """Whether an input lies in memory that this replay writes: such as an earlier output."""
         low, high = there.span()
         index = bisect_left(self._starts, high) - 1
@@ -219,7 +219,7 @@ class Places:
             return True
         return any(_meet(given, low, high) for given in outs.values())
 
-    def _move(self, slot: Slot, there: ArrayView) -> bool:
+    def _move(self, slot: MemorySlot, there: ArrayView) -> bool:
         """Let `slot` be `there`. Whether nodes must be told: staged arrays are copied instead."""
         slot.current = there
         if slot.block is not None:
@@ -279,7 +279,7 @@ def _meet(there: ArrayView, low: int, high: int) -> bool:
     return start < high and low < end
 
 
-def _check_aligned(there: ArrayView, slot: Slot, what: str) -> None:
+def _check_aligned(there: ArrayView, slot: MemorySlot, what: str) -> None:
     if slot.nbytes and (there.span()[0] - slot.low) % slot.alignment:
         raise ArgumentValueError(
             f"{what} lies at {there.address:#x}, which is not {slot.alignment}-byte aligned as the recorded one was"

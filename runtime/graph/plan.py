@@ -122,7 +122,7 @@ ALIGNMENT = 256
 
 
 @dataclass
-class Block:
+class MemoryBlock:
     """Memory that some nodes use between them. `alone`: it shares its place with no other."""
 
     nbytes: int
@@ -131,14 +131,14 @@ class Block:
     offset: int = 0
 
 
-def place(blocks: Sequence[Block], above: Sequence[int]) -> int:
+def place(blocks: Sequence[MemoryBlock], above: Sequence[int]) -> int:
     """Give each block its offset in one allocation; the bytes that takes.
 
     Two blocks may share bytes where every user of the one is done before any of the other starts.
     Largest first, each at the lowest offset that is free: within a few percent of the best for the
     shapes that networks have.
     """
-    placed: list[tuple[Block, int, int]] = []
+    placed: list[tuple[MemoryBlock, int, int]] = []
     total = 0
     for block in sorted(blocks, key=lambda b: -b.nbytes):
         users, before = 0, -1  # as bits: who uses it, and who is done before any of them starts

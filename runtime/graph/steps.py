@@ -26,7 +26,7 @@ STEP = 1 << 8
 
 @dataclass(eq=False)
 class Event:
-    """A node to be: its arrays as they were recorded. `shifts`: see `Operand`, for nested graphs."""
+    """A node to be: its arrays as they were recorded. `shifts`: see `NodeOperand`, for nested graphs."""
 
     work: Work
     views: list[ArrayView]

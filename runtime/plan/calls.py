@@ -197,7 +197,7 @@ def _twin(state: PendingCall, i: int, source: ArrayView) -> ArrayView:
     return layout.at(block.address, source, ("cuda", index), block)
 
 
-def _layout(state: PendingCall, i: int, source: ArrayView) -> memory.Layout:
+def _layout(state: PendingCall, i: int, source: ArrayView) -> memory.CopyLayout:
     """How the copy lies: without gaps, unless TMA can't address that and can address what the caller passes."""
     step, plain = state.plan.launch, memory.gapless(source)
     if step is None or source.contiguous:
@@ -219,9 +219,9 @@ def _bring(state: PendingCall, twin: ArrayView, source: ArrayView) -> None:
     memory.copy(twin, source, state.handle)
 
 
-def _as_it_lies(twin: ArrayView) -> memory.Layout:
+def _as_it_lies(twin: ArrayView) -> memory.CopyLayout:
     first, last = twin.span()
-    return memory.Layout(twin.strides, (last - first) // twin.dtype.itemsize)
+    return memory.CopyLayout(twin.strides, (last - first) // twin.dtype.itemsize)
 
 
 def _unstage(state: PendingCall) -> None:

@@ -15,7 +15,7 @@ from ..devices.cuda_device import CudaLoaded
 from ..devices.failures import array_name, is_out_of_memory, no_memory
 from ..devices.launch import ParamBuffer, settle
 from ..devices.params import PACK_ERRORS, packer
-from ..errors import Error
+from ..errors import RunError
 
 FRAMEWORKS = ("torch", "cupy")  # those with streams of their own and cheap addresses
 
@@ -202,7 +202,7 @@ def plan_fast(loaded: Any, args: Sequence[Any], out: Any) -> FastPlan | None:
         return None
     try:
         views = [view(a) for a in arrays]
-    except Error:
+    except RunError:
         return None
     if not views or any(v.framework not in FRAMEWORKS for v in views):
         return None

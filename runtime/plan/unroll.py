@@ -66,10 +66,10 @@ def first(outputs: list[Any]) -> Any:
 
 def unroll(fast: FastPlan, structure: Callable[[list[Any]], Any] | None) -> Run:
     """A function of (args, out, stream): the result, or MISS for a call that is not of the plan's signature."""
-    return _Writer(fast, structure).function()
+    return _Unroller(fast, structure).function()
 
 
-class _Writer:
+class _Unroller:
     """The text of one function, and the objects that it names."""
 
     def __init__(self, fast: FastPlan, structure: Callable[[list[Any]], Any] | None) -> None:

@@ -34,7 +34,7 @@ from .cuda_played import (
     rng,
 )
 from .kernels import like
-from .programs import Program, check
+from .programs import GraphProgram, check
 
 CAPTURED = 0xC0DE  # the stream that the driver says is being captured
 
@@ -337,4 +337,4 @@ def test_random_programs_with_intermediates(seed: int) -> None:
         made.owner = array
         return made
 
-    check(Program(seed, kernels, DeviceArray, part), host, seed * 10)
+    check(GraphProgram(seed, kernels, DeviceArray, part), host, seed * 10)

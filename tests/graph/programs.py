@@ -10,7 +10,7 @@ import numpy as np
 SIZE = 32
 
 
-class Program:
+class GraphProgram:
     """`steps` random calls of `kernels`, from a seed.
 
     A kernel takes two arrays and gives one: `kernel(a, b)` or `kernel(a, b, out=c)`. `part(array,
@@ -76,7 +76,7 @@ class Program:
         return [choose.integers(-1000, 1000, SIZE).astype(np.int32) for _ in range(5)]
 
 
-def check(program: Program, host: Callable[[Any], np.ndarray[Any, Any]], seed: int) -> None:
+def check(program: GraphProgram, host: Callable[[Any], np.ndarray[Any, Any]], seed: int) -> None:
     """Record the program, and replay it with several inputs: all memory must be what eager gives."""
     from kernel_dsl.runtime.graph import Graph
 

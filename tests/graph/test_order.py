@@ -8,7 +8,7 @@ import pytest
 from kernel_dsl.runtime.graph import Graph
 
 from .kernels import Kernel, N, ints, like
-from .programs import Program, check
+from .programs import GraphProgram, check
 
 
 def same_as_eager(calls, arrays):
@@ -166,4 +166,4 @@ def test_random_programs_with_intermediates(dev, xor, seed) -> None:
         length = len(array) // 2
         return array[half * length : (half + 1) * length]
 
-    check(Program(seed, kernels, lambda v: v, part), lambda a: a, seed * 10)
+    check(GraphProgram(seed, kernels, lambda v: v, part), lambda a: a, seed * 10)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernel_dsl.runtime.graph.plan import ALIGNMENT, Block, Dependencies, ancestors, needed, place
+from kernel_dsl.runtime.graph.plan import ALIGNMENT, Dependencies, MemoryBlock, ancestors, needed, place
 
 _RANGE = st.tuples(st.integers(0, 24), st.integers(0, 10)).map(lambda r: (r[0], r[0] + r[1]))
 _NODES = st.lists(st.tuples(st.lists(_RANGE, max_size=3), st.lists(_RANGE, max_size=2)), max_size=12)
@@ -94,7 +94,7 @@ def test_blocks_share_bytes_only_where_one_is_done_before_the_other(graph, data)
     blocks = data.draw(
         st.lists(
             st.builds(
-                Block, st.integers(1, 2000), st.frozensets(nodes, min_size=1, max_size=3),
+                MemoryBlock, st.integers(1, 2000), st.frozensets(nodes, min_size=1, max_size=3),
                 st.booleans(),
             ),
             max_size=8,
@@ -114,5 +114,5 @@ def test_blocks_share_bytes_only_where_one_is_done_before_the_other(graph, data)
 def test_a_chain_needs_two_blocks() -> None:
     waits = [set() if i == 0 else {i - 1} for i in range(10)]
     above = ancestors(waits, [False] * 10)
-    blocks = [Block(1024, frozenset({i, i + 1})) for i in range(9)]
+    blocks = [MemoryBlock(1024, frozenset({i, i + 1})) for i in range(9)]
     assert place(blocks, above) == 2048

@@ -14,7 +14,7 @@ from kernel_dsl.runtime.arrays.array_view import CPU, view
 from kernel_dsl.runtime.custom import nvrtc
 from kernel_dsl.runtime.custom.image import precompiled_cuda_kernel
 from kernel_dsl.runtime.devices import memory
-from kernel_dsl.runtime.errors import ArgumentTypeError, ArgumentValueError, DeviceError, Error, LoadError
+from kernel_dsl.runtime.errors import ArgumentTypeError, ArgumentValueError, DeviceError, LoadError, RunError
 
 from .conftest import FAKE
 
@@ -217,7 +217,7 @@ def test_fat_binary_that_the_interpreter_cannot_run(x):
         scale(x, True, compiled_source=(PTX / "scale.sm_80.fatbin").read_bytes())
     packed = (PTX / "scale.lz4.fatbin").read_bytes()
     for cut in (3, 10, 40, 100, len(packed) - 50):
-        with pytest.raises(Error):
+        with pytest.raises(RunError):
             scale(x, True, compiled_source=packed[:cut])
 
 

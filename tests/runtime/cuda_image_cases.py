@@ -255,7 +255,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             params.append(f".param .align 8 .b8 p{len(params)}[{nbytes}]")
         return f".version 8.0\n.target sm_90a\n.visible .entry {entry}({', '.join(params)})\n{{ ret; }}\n".encode()
 
-    monkeypatch.setattr(body.Body, "compile", compile)
+    monkeypatch.setattr(body.CustomBody, "compile", compile)
     return texts
 
 

@@ -18,8 +18,8 @@ from ...errors import ArgumentTypeError, ArgumentValueError
 from ...plan.recording import made
 from ..body import (
     GRID,
-    Body,
     CallArguments,
+    CustomBody,
     Images,
     Specialisation,
     TemplateValue,
@@ -171,7 +171,9 @@ def _check_reserved(name: str, names: Sequence[str]) -> None:
 class MetalKernel:
     """What `metal_kernel` returns: call it with arrays."""
 
-    def __init__(self, body: Body, ensure_row_contiguous: bool, atomic_outputs: bool, options: CompileOptions) -> None:
+    def __init__(
+        self, body: CustomBody, ensure_row_contiguous: bool, atomic_outputs: bool, options: CompileOptions
+    ) -> None:
         self.body = body
         self.name: str = body.name
         self._contiguous = ensure_row_contiguous
@@ -244,7 +246,7 @@ class MetalKernel:
             )
         return made(self._run, key, body, given, verbose)
 
-    def _run(self, key: Key | None, body: Body, given: tuple[Any, ...], verbose: bool) -> list[Any]:
+    def _run(self, key: Key | None, body: CustomBody, given: tuple[Any, ...], verbose: bool) -> list[Any]:
         special, ready, device = prepare(body, CallArguments(*given), 0)
         _check_metal(body.name, special, ready.threads)
         write = partial(generate, body, special, self._atomic, self._options)
@@ -260,7 +262,9 @@ class MetalKernel:
         return results
 
 
-def _by_name(body: Body, inputs: Any, shapes: Any, dtypes: Any) -> tuple[Body, list[Any], list[Any], list[Any]]:
+def _by_name(
+    body: CustomBody, inputs: Any, shapes: Any, dtypes: Any
+) -> tuple[CustomBody, list[Any], list[Any], list[Any]]:
     """The dict form as the list form: in the factory's order, or alphabetical where the factory
     named nothing.
     """
@@ -310,7 +314,9 @@ def _check_metal(name: str, special: Specialisation, threads: Threads) -> None:
 # --- the generated source -------------------------------------------------------------------------
 
 
-def generate(body: Body, special: Specialisation, atomic: bool, options: CompileOptions = DEFAULT) -> tuple[str, str]:
+def generate(
+    body: CustomBody, special: Specialisation, atomic: bool, options: CompileOptions = DEFAULT
+) -> tuple[str, str]:
     """The entry's name and the whole text that NVRTC compiles.
 
     The body becomes a function template; the entry works out where the thread is, leaves if that is
@@ -357,7 +363,7 @@ def generate(body: Body, special: Specialisation, atomic: bool, options: Compile
     return entry, "\n".join(lines)
 
 
-def _parameters(body: Body, special: Specialisation, atomic: bool) -> tuple[list[str], list[str], list[str]]:
+def _parameters(body: CustomBody, special: Specialisation, atomic: bool) -> tuple[list[str], list[str], list[str]]:
     """The parameters of the body and of the entry, and what the one passes to the other."""
     function: list[str] = []
     kernel: list[str] = []
@@ -390,7 +396,7 @@ def _parameters(body: Body, special: Specialisation, atomic: bool) -> tuple[list
     return function, kernel, arguments
 
 
-def _checked(body: Body, special: Specialisation) -> list[str]:
+def _checked(body: CustomBody, special: Specialisation) -> list[str]:
     """The inputs whose elements the body reads by index."""
     named = zip(special.input_names, special.inputs, strict=True)
     return [name for name, item in named if item.shape and reads(body.source, name)]
