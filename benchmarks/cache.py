@@ -100,7 +100,7 @@ else:
             return assembled
     runtime.devices.devices.pick_device = lambda interpret, views: NoDevice()
     runtime.call = lambda kernel, *rest: [None] * len(kernel.outputs)
-    frontend._recording = lambda: True  # which keeps it from learning a short way
+    frontend._recording = lambda: True  # which keeps it from learning a fast path
 kernel = getattr(kd.library, place.rpartition(".")[2]) if place.startswith("kd.library.") else find_kernel(place)
 start = clock()
 kernel(*arrays)

@@ -110,7 +110,7 @@ def cupy_runs(x: Any, y: Any, out: Any) -> Runs:
 
 def check(torch: Any, name: str, run: Callable[[], Any], out: Any, expected: Any) -> None:
     """Raise unless the run writes its whole output, which held NaN: a new one lies where one was freed a moment ago."""
-    for _ in range(3):  # the first calls go the long way, the third does not
+    for _ in range(3):  # the first calls take the slow path, the third does not
         out.fill_(float("nan"))
         torch.full((N,), float("nan"), device="cuda")
         if "cupy" in sys.modules:

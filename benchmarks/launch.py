@@ -111,7 +111,7 @@ def our_runs(torch: Any, x: Any, y: Any, out: Any) -> Runs:
         cu.cuLaunchKernel(function, blocks, 1, 1, THREADS, 1, 1, 0, stream, pointers, 0)
 
     if fast((x, y), out) is not out or fast((x, y)) is fast.miss:
-        raise RuntimeError("the fast way was not taken: the figures would be of something else")
+        raise RuntimeError("the fast path was not taken: the figures would be of something else")
 
     def slow() -> Any:
         return runtime.call(loaded, [x, y], [], [out])

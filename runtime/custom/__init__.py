@@ -1,1 +1,1 @@
-"""Kernels that were not traced: CUDA C++, PTX, cubins, fat binaries."""
+"""Custom kernels: CUDA C++, PTX, cubins, fat binaries."""

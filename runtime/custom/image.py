@@ -94,7 +94,7 @@ def _call(
     exact_grid: bool,
     ensure_row_contiguous: bool,
 ) -> list[Any]:
-    """A call that has no short way yet: `given` are those of `CallArguments`."""
+    """A call that has no fast path yet: `given` are those of `CallArguments`."""
     return made(_run, key, given, image, scalars)
 
 

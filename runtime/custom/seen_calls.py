@@ -1,8 +1,8 @@
-"""Calls of kernels that were not traced, known from before: checks, geometry and parameters are settled then.
+"""Calls of custom kernels, known from before: checks, geometry and parameters are settled then.
 
 A call's key holds all of it but the arrays and the values of the scalars. A key that comes for the second time gets a
-`FastCalls`, the same short way that traced kernels have, for arrays that lie on the GPU and are passed as they are.
-Everything else goes the long way.
+`FastCalls`, the same fast path that traced kernels have, for arrays that lie on the GPU and are passed as they are.
+Everything else takes the slow path.
 
     key, results = seen.call(inputs, ...)
     if results is not MISS:
@@ -70,8 +70,7 @@ class SeenCalls:
         *others: Hashable,
         scalars: Any = (),
     ) -> tuple[Key | None, Any]:
-        """What a call is known by, None where it can have no short way; and its results, MISS if it has to go the long
-        way.
+        """What a call is known by, None where it can have no fast path; its results, MISS where it takes the slow path.
 
         Keys are equal for calls that are the same but for arrays and scalars, once one of them was right.
         """
@@ -96,7 +95,7 @@ class SeenCalls:
             fast = self._known.get(key)
         except (
             Exception
-        ):  # no list, not hashable, or a view of bytes that can be written: the long way says what is wrong
+        ):  # no list, not hashable, or a view of bytes that can be written: the slow path says what is wrong
             return None, MISS
         if fast is None:
             return key, MISS

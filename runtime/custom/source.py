@@ -161,7 +161,7 @@ class CudaKernel:
 
     @public
     def _call(self, key: Key | None, given: tuple[Any, ...], verbose: bool, exact_grid: bool) -> list[Any]:
-        """A call that has no short way yet; `given` are those of `CallArguments`."""
+        """A call that has no fast path yet; `given` are those of `CallArguments`."""
         return made(self._run, key, given, verbose, exact_grid)
 
     def _run(self, key: Key | None, given: tuple[Any, ...], verbose: bool, exact: bool) -> list[Any]:

@@ -346,7 +346,7 @@ class Graph:
     # --- replay -----------------------------------------------------------------------------------
 
     @staticmethod
-    def _by_short_way(replay: Callable[P, R]) -> Callable[P, R]:
+    def _by_fast_path(replay: Callable[P, R]) -> Callable[P, R]:
         """A replay without arguments is one launch where it can be; a function that names none is called at half the cost."""
 
         @wraps(replay)
@@ -362,7 +362,7 @@ class Graph:
         return cast("Callable[P, R]", call)
 
     @unguarded
-    @_by_short_way
+    @_by_fast_path
     def __call__(
         self,
         /,
@@ -402,7 +402,7 @@ class Graph:
         assert self._exec is not None
         self._launches, self._replays = (), ()
         seconds = self._exec.run(self._stream(handle), wait)
-        self._plan_short_ways()
+        self._plan_fast_paths()
         if wait:
             self.seconds = seconds
 
@@ -420,7 +420,7 @@ class Graph:
                 return slot.home.framework, slot.home.device[1]
         return "numpy", None
 
-    def _plan_short_ways(self) -> None:
+    def _plan_fast_paths(self) -> None:
         """A launch that is one driver call, and a replay that is such a launch, where there are such."""
         program, executable, places = self._built(), self._exec, cast("Places", self._places)
         if not isinstance(executable, CudaExec) or not executable.plain or self._home()[1] is None:

@@ -17,7 +17,7 @@ from ..devices import memory
 from ..devices.devices import cuda_device
 from ..devices.failures import describe_array
 from ..errors import ArgumentTypeError, ArgumentValueError
-from ..plan.signature import LongWayError, likeness, scan
+from ..plan.signature import SlowPathError, likeness, scan
 from .build import GraphProgram, Output
 from .nodes import GraphError, MemorySlot
 from .plan import ALIGNMENT
@@ -74,7 +74,7 @@ class Places:
         addresses = []
         try:
             return (addresses, self._are_clear(addresses)) if scan(inputs, addresses) == self._key else None
-        except LongWayError:
+        except SlowPathError:
             return None
 
     def _are_clear(self, addresses: Sequence[int]) -> bool:
@@ -93,11 +93,11 @@ class Places:
             return None
         try:
             return scan([slot.array for slot in self._program.inputs], [])
-        except LongWayError:
+        except SlowPathError:
             return None
 
     def _place_inputs(self, inputs: Sequence[Any], addresses: list[int], clear: bool, stream: int) -> list[MemorySlot]:
-        """The short way, for inputs alone that look as recorded and lie where nodes read them."""
+        """The fast path, for inputs alone that look as recorded and lie where nodes read them."""
         self.moved, self._alive = self._inputs_moved, inputs
         if not clear:
             addresses = [

@@ -1,6 +1,6 @@
 """Launches of one executable, by one thread at a time: the driver lets two threads at it neither launch nor change it.
 
-The short way is a generator, which costs less than a lock: one that runs refuses a second thread, and an interrupt ends
+The fast path is a generator, which costs less than a lock: one that runs refuses a second thread, and an interrupt ends
 it, so that it can never be left taken.
 """
 
@@ -23,7 +23,7 @@ Short: TypeAlias = "GeneratorType[bool, None, None]"
 
 
 class _Gate:
-    """Whether a short way may still be taken."""
+    """Whether a fast path may still be taken."""
 
     __slots__ = ("open",)
 
@@ -37,9 +37,9 @@ class Turns:
         with turns.lock:
             turns.hold()    # from here on, no launch is under way
             ...             # change it, or launch it
-            turns.allow()   # there is a short way again
+            turns.allow()   # there is a fast path again
 
-    `short` is the short way: each `next` of it launches in the current stream. It ends where it cannot, and after
+    `short` is the fast path: each `next` of it launches in the current stream. It ends where it cannot, and after
     `hold`. ValueError where another thread is launching.
     """
 
@@ -67,14 +67,14 @@ class Turns:
         self._arguments.clear()
 
     def hold(self) -> None:
-        """End the short way, once a launch under way is done. Needs `lock`."""
+        """End the fast path, once a launch under way is done. Needs `lock`."""
         self._gate.open = False
         # Closing the generator would not do: Python crashes where another thread runs it.
         while self.short.gi_running and not driver.forked():  # the other thread is not in this process
             time.sleep(0)
 
     def allow(self) -> None:
-        """Make a short way to the streams that were launched in. Needs `hold`."""
+        """Make a fast path to the streams that were launched in. Needs `hold`."""
         self._gate = _Gate()
         self.short: Short = cast("Short", _launches(self._gate, self._arguments, *self._fixed))
 
@@ -91,7 +91,7 @@ def _launches(
     is_capturing: Callable[..., Any],
     context_now: Callable[[], Any] | None,
 ) -> Generator[bool, None, None]:
-    """The short way. All that a launch needs is local, and what a stream needs is looked up when it is another one."""
+    """The fast path. All that a launch needs is local, and what a stream needs is looked up when it is another one."""
     stream = executable = handle = capturing = other_context = None
     while gate.open:
         now = current(index)

@@ -1,7 +1,7 @@
-"""The short way from a plain call to a launch, for tensors on the kernel's own GPU.
+"""The fast path from a plain call to a launch, for tensors on the kernel's own GPU.
 
 A kernel object owns a `FastCalls`. A call first asks it; where it has seen such arguments before, the launch is: read
-the addresses, pack, one driver call. Everything else, and everything that could be an error, is MISS: the long way
+the addresses, pack, one driver call. Everything else, and everything that could be an error, is MISS: the slow path
 (`runtime.call`) deals with it, and then teaches the `FastCalls`.
 
     result = fast(args, out, stream)
@@ -24,7 +24,7 @@ from ..devices.streams import stream_handle
 from ..errors import ArgumentTypeError
 from . import recording
 from .fast_plan import plan_fast
-from .signature import LongWayError, scan, signature_of
+from .signature import SlowPathError, scan, signature_of
 from .unroll import MISS, Run, first, unroll
 
 __all__ = ["MISS", "FastCalls", "first", "signature_of"]
@@ -64,7 +64,7 @@ class FastCalls:
         self.latest: Run = _miss  # what took the last call
 
     def __call__(self, args: Sequence[Any], out: Any = None, stream: Any = None) -> Any:
-        """The call's result if it has a fast way, else MISS: nothing was done then."""
+        """The call's result if it has a fast path, else MISS: nothing was done then."""
         if recording.active and recording.current() is not None:
             return MISS  # a graph takes this call
         if stream is not None:
@@ -96,7 +96,7 @@ class FastCalls:
         loaded: Any,
         structure: Callable[[list[Any]], Any] | None = None,
     ) -> None:
-        """Remember that calls like this one run `loaded`. Does nothing where they have no fast way.
+        """Remember that calls like this one run `loaded`. Does nothing where they have no fast path.
 
         `out` is what the call was given: None, one array, or a list or tuple of arrays, one an output. `structure`
         makes the call's result of the list of outputs; `first` is the cheapest.
@@ -119,10 +119,10 @@ def _miss(args: Sequence[Any], out: Any, stream: int | None) -> Any:
 
 
 def _key(args: Sequence[Any], out: Any) -> Hashable:
-    """The signature of arguments and given outputs, and how the outputs were given; None where there is no fast way."""
+    """The signature of arguments and given outputs, and how the outputs were given; None where there is no fast path."""
     form = type(out).__name__ if type(out) in (list, tuple) else "none" if out is None else "single"
     outs: Sequence[Any] = () if out is None else (out,) if form == "single" else out
     try:
         return (*scan((*args, *outs), []), form)
-    except (LongWayError, RuntimeError):  # RuntimeError: a tensor without memory
+    except (SlowPathError, RuntimeError):  # RuntimeError: a tensor without memory
         return None

@@ -184,7 +184,7 @@ class FastPlan:
 
 
 def plan_fast(loaded: Any, args: Sequence[Any], out: Any) -> FastPlan | None:
-    """The plan for calls like this one, or None where there is no fast way.
+    """The plan for calls like this one, or None where there is no fast path.
 
     There is none for arrays elsewhere than on the kernel's GPU, outputs that start as a copy, and scratch for more than
     scalars.

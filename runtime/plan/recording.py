@@ -26,7 +26,7 @@ class Recorder(Protocol):
         ...
 
 
-# How many graphs are being recorded, by all threads: the short ways to a launch look here first.
+# How many graphs are being recorded, by all threads: the fast paths to a launch look here first.
 active: int = 0
 _lock = forking.lock()
 _own: ContextVar[int] = ContextVar("own", default=0)  # how many of them this thread's

@@ -16,20 +16,20 @@ _scans: dict[type, Scan] = {}
 _tensor: Any = None  # torch.Tensor, once one was seen
 
 
-class LongWayError(Exception):
-    """An argument that the long way must look at, and may have an error for."""
+class SlowPathError(Exception):
+    """An argument that the slow path must look at, and may have an error for."""
 
 
 def signature_of(args: Sequence[Any]) -> Hashable:
     """What of `args` may pick another compiled kernel, hashable and cheap.
 
     Of an array: dtype, shape, strides, address modulo 16, device. Of a scalar: its type or dtype,
-    never its value. None for arguments without a fast way: containers, arrays of other frameworks
+    never its value. None for arguments without a fast path: containers, arrays of other frameworks
     than torch, CuPy and NumPy, tensors that autograd watches.
     """
     try:
         return tuple(scan(args, []))
-    except LongWayError:
+    except SlowPathError:
         return None
 
 
@@ -46,7 +46,7 @@ def likeness(arrays: Sequence[Any]) -> Callable[..., bool] | None:
 
 
 def scan(leaves: Sequence[Any], addresses: list[int]) -> list[Any]:
-    """The signature of arrays and scalars, and the arrays' addresses. Raises LongWayError."""
+    """The signature of arrays and scalars, and the arrays' addresses. Raises SlowPathError."""
     key: list[Any] = []
     for a in leaves:
         cls: Any = type(a)  # pyright: ignore[reportUnknownVariableType]
@@ -76,14 +76,14 @@ def _learn_type(value: Any) -> Scan:
         if name == "torch":
             _tensor = sys.modules["torch"].Tensor
     if look is None:
-        raise LongWayError
+        raise SlowPathError
     _scans[cls] = look
     return look
 
 
 def _refuse_watched() -> None:
     if sys.modules["torch"].is_grad_enabled():
-        raise LongWayError
+        raise SlowPathError
 
 
 def _of_torch(t: Any, addresses: list[int]) -> tuple[Any, ...]:
@@ -94,7 +94,7 @@ def _of_torch(t: Any, addresses: list[int]) -> tuple[Any, ...]:
         addresses.append(address)
         return t.dtype, t.shape, t.stride(), address & 15, t.get_device()
     except RuntimeError as error:  # a tensor without memory
-        raise LongWayError from error
+        raise SlowPathError from error
 
 
 def _of_cupy(a: Any, addresses: list[int]) -> tuple[Any, ...]:

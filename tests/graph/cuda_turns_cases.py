@@ -71,8 +71,8 @@ def in_threads(*works: Callable[[], None]) -> None:
         raise failed[0]
 
 
-def short_ways(g: Any) -> int:
-    """How many of ten replays, and of ten launches, took the short way."""
+def fast_paths(g: Any) -> int:
+    """How many of ten replays, and of ten launches, took the fast path."""
     taken = 0
     for _ in range(10):
         taken += any(launched for launched, _ in zip(g._replays, range(1), strict=False))
@@ -80,19 +80,19 @@ def short_ways(g: Any) -> int:
     return taken
 
 
-def test_replays_take_the_short_way() -> None:
+def test_replays_take_the_fast_path() -> None:
     g, x, y = chain()
     before = len(LAUNCHES)
-    assert short_ways(g) == 20
+    assert fast_paths(g) == 20
     assert len(LAUNCHES) == before + 40
     assert g() is y
     other = on_device()
     g(other)
-    assert short_ways(g) == 10, "a replay must bring the recorded input back first; a launch need not"
+    assert fast_paths(g) == 10, "a replay must bring the recorded input back first; a launch need not"
     np.testing.assert_array_equal(host(y), (other.data * 2) ^ other.data)
     g()
     np.testing.assert_array_equal(host(y), (x.data * 2) ^ x.data)
-    assert short_ways(g) == 20
+    assert fast_paths(g) == 20
 
 
 def python_calls(work: Callable[[], Any]) -> list[str]:
@@ -114,11 +114,11 @@ def python_calls(work: Callable[[], Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("stream", [0, 5])
-def test_the_short_way_is_two_python_functions(monkeypatch: pytest.MonkeyPatch, stream: int) -> None:
+def test_the_fast_path_is_two_python_functions(monkeypatch: pytest.MonkeyPatch, stream: int) -> None:
     """Each costs as much as all that one of them does: nothing may come between the user's call and the driver's."""
     monkeypatch.setattr(frameworks("generic"), "current_stream", {0: stream}.__getitem__)
     g, _, _ = chain()
-    assert short_ways(g) == 20
+    assert fast_paths(g) == 20
     assert python_calls(g) == ["call", "_launches"]
     assert python_calls(g.launch) == ["launch", "_launches"]
 
@@ -141,14 +141,14 @@ def test_threads_launch_and_change_an_executable_one_at_a_time() -> None:
     assert len(LAUNCHES) == launches + 2 * (300 + 300 + 200)
     g()
     np.testing.assert_array_equal(host(y), (x.data * 2) ^ x.data)
-    assert short_ways(g) == 20
+    assert fast_paths(g) == 20
 
 
-def test_streams_do_not_close_the_short_way_to_each_other() -> None:
+def test_streams_do_not_close_the_fast_path_to_each_other() -> None:
     g, _, _ = chain()
     g.launch(stream=5)
     g.launch(stream=6)
-    assert short_ways(g) == 20
+    assert fast_paths(g) == 20
 
 
 def test_releasing_waits_for_a_launch_under_way() -> None:
@@ -192,7 +192,7 @@ def test_an_interrupt_in_a_replay_leaves_it_usable(monkeypatch: pytest.MonkeyPat
         assert g() is y
         assert len(LAUNCHES) == before + 2
         np.testing.assert_array_equal(host(y), (x.data * 2) ^ x.data)
-        assert short_ways(g) == 20
+        assert fast_paths(g) == 20
 
 
 def test_signals_anywhere_in_a_replay_leave_it_usable() -> None:
@@ -223,4 +223,4 @@ def test_signals_anywhere_in_a_replay_leave_it_usable() -> None:
     in_threads(lambda: g() and None)
     np.testing.assert_array_equal(host(y), (x.data * 2) ^ x.data)
     g()
-    assert short_ways(g) == 20
+    assert fast_paths(g) == 20

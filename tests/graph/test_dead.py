@@ -337,7 +337,7 @@ def test_effects_of_bodies_by_their_text(header: str, source: str, effects: bool
 
 
 @pytest.mark.skipif(bool(nvrtc.unavailable()), reason=nvrtc.unavailable() or "NVRTC")
-def test_untraced_kernels() -> None:
+def test_custom_kernels() -> None:
     def call(source: str, header: str = "") -> None:
         kernel = kd.cuda_kernel("k", ["x"], ["out"], f"int i = threadIdx.x; {source}", header=header)
         kernel(

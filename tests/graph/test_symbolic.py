@@ -279,7 +279,7 @@ def test_what_a_replay_returns_is_made_again_for_another_shape_alone() -> None:
             np.testing.assert_array_equal(got, X[: 4 * n].reshape(4, n) * factor)
 
 
-def test_untraced_kernels_have_outputs_of_their_shape() -> None:
+def test_custom_kernels_have_outputs_of_their_shape() -> None:
     from kernel_dsl.runtime.custom import nvrtc
 
     if nvrtc.unavailable():

@@ -105,7 +105,7 @@ def test_a_variable_without_a_graph_is_an_error(add) -> None:
         {"inputs": [np.zeros(8, np.float32), Variable("n", 1, 4)]},
     ],
 )
-def test_a_variable_in_a_call_of_an_untraced_kernel_without_a_graph(change) -> None:
+def test_a_variable_in_a_call_of_a_custom_kernel_without_a_graph(change) -> None:
     arguments = {
         "inputs": [np.zeros(8, np.float32), 2],
         "output_shapes": [(8,)],

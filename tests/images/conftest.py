@@ -56,7 +56,7 @@ def gpu() -> None:
 def one_block(
     kernel: Any, *inputs: np.ndarray, interpret: bool, shape: Any = (1,), dtype: Any = np.float32, threads: int = 1
 ) -> Any:
-    """The one output of an untraced kernel that runs in one block of `threads`."""
+    """The one output of a custom kernel that runs in one block of `threads`."""
     (out,) = kernel(
         inputs=list(inputs),
         output_shapes=[shape],
@@ -69,7 +69,7 @@ def one_block(
 
 
 def compile_error(kernel: Any, *inputs: np.ndarray, size: int = 1) -> CompileError:
-    """What a call of an untraced kernel is refused with, whose one output has `size` floats."""
+    """What a call of a custom kernel is refused with, whose one output has `size` floats."""
     with pytest.raises(CompileError) as caught:
         one_block(kernel, *inputs, shape=(size,), interpret=True)
     return caught.value

@@ -1,4 +1,4 @@
-"""`compile_options=` of untraced kernels: Metal's math modes, and lists of NVRTC's options, on both devices."""
+"""`compile_options=` of custom kernels: Metal's math modes, and lists of NVRTC's options, on both devices."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def test_no_memory_is_our_error(torch: Any, room: int) -> None:
         first_row(big)
     ballast = torch.empty(int(room * 0.3), dtype=torch.uint8, device="cuda")
     stream = torch.cuda.current_stream()
-    for options in ({}, {"stream": stream}, {"interpret": False}):  # the last has no short way
+    for options in ({}, {"stream": stream}, {"interpret": False}):  # the last has no fast path
         with pytest.raises(OutOfMemoryError, match="output") as caught:
             first_row(big, **options)
         assert isinstance(caught.value.__cause__, torch.cuda.OutOfMemoryError)

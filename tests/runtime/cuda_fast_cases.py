@@ -112,7 +112,7 @@ def test_fast_calls_with_out(player: Player, torch: Any) -> None:
     assert fast((x, 3.0), [out])[0] is out
     np.testing.assert_array_equal(out.numpy(), X * 3)
     assert fast((x, 2.0)) is MISS
-    assert fast((x, 2.0), x) is MISS, "sharing memory is for the long way"
+    assert fast((x, 2.0), x) is MISS, "sharing memory is for the slow path"
     assert fast((x, 2.0), held[16:48]) is MISS
     inplace = cuda_device(0).load(scale(overlaps=((0, 1),)))
     fast.learn((x, 2.0), x, inplace)
@@ -165,7 +165,7 @@ def test_fast_calls_fill_and_alias(player: Player, torch: Any) -> None:
     aliased = FastCalls()
     loaded = cuda_device(0).load(scale(alias=0))
     aliased.learn((x, 2.0), None, loaded)
-    assert aliased((x, 2.0)) is MISS, "a copy comes first: the long way"
+    assert aliased((x, 2.0)) is MISS, "a copy comes first: the slow path"
     aliased.learn((x, 2.0), x, loaded)
     aliased((x, 2.0), x)
     np.testing.assert_array_equal(x.numpy(), X * 2)

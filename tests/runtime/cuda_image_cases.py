@@ -1,6 +1,6 @@
-"""Repeated calls of untraced kernels on a driver without a GPU: see `cuda_cases.py`.
+"""Repeated calls of custom kernels on a driver without a GPU: see `cuda_cases.py`.
 
-What the short way launches is compared with what the long way launched for the same call.
+What the fast path launches is compared with what the slow path launched for the same call.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PTX = scale_ptx().encode()
 
 @pytest.fixture(autouse=True)
 def long(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The calls that went the long way, by name; nothing is known from the tests before."""
+    """The calls that took the slow path, by name; nothing is known from the tests before."""
     slow: list[str] = []
 
     def launch(device: Any, image: Any, call: Any, parameters: Any) -> Any:
@@ -64,7 +64,7 @@ def scale(x: Any, factor: Any = 2.0, **change: Any) -> list[Any]:
 
 
 def learned(torch: Any, long: list[str], **change: Any) -> Any:
-    """A tensor whose `scale` has a short way now."""
+    """A tensor whose `scale` has a fast path now."""
     x = torch.from_numpy(X.copy())
     for _ in range(2):
         scale(x, **change)
@@ -75,11 +75,11 @@ def learned(torch: Any, long: list[str], **change: Any) -> Any:
     return x
 
 
-def test_a_call_that_comes_again_takes_the_short_way(player: Player, torch: Any, long: list[str]) -> None:
+def test_a_call_that_comes_again_takes_the_fast_path(player: Player, torch: Any, long: list[str]) -> None:
     x = torch.from_numpy(X.copy())
     for _ in range(3):
         scale(x)
-    assert len(long) == 2, "twice the long way"
+    assert len(long) == 2, "twice the slow path"
     (out,) = scale(x, 3.0)
     np.testing.assert_array_equal(out.numpy(), X * 3)
     assert isinstance(out, torch.Tensor) and out.shape == (32,) and player.launches[-1].stream == 11
@@ -260,7 +260,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def same_launches(player: Player, call: Callable[[], Any], outputs: list[int]) -> None:
-    """The long way twice, and then the short way: all that the driver is told is the same, but for the outputs."""
+    """The slow path twice, and then the fast path: all that the driver is told is the same, but for the outputs."""
     told: list[Any] = []
     for _ in range(4):
         call()

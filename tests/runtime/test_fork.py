@@ -196,7 +196,7 @@ def test_a_lock_that_the_forking_thread_holds_stays_its_own() -> None:
         pass
 
 
-def test_a_child_takes_the_short_ways_while_another_thread_of_the_parent_records() -> None:
+def test_a_child_takes_the_fast_paths_while_another_thread_of_the_parent_records() -> None:
     recording_now, done = threading.Event(), threading.Event()
 
     def record() -> None:
@@ -218,7 +218,7 @@ def test_a_child_takes_the_short_ways_while_another_thread_of_the_parent_records
     assert not recording.active
 
 
-def test_a_short_way_that_another_thread_took_does_not_hold_a_child_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fast_path_that_another_thread_took_does_not_hold_a_child_up(monkeypatch: pytest.MonkeyPatch) -> None:
     class Running:
         gi_running = True
 

@@ -232,7 +232,7 @@ class MetalKernel:
 
     @public
     def _call(self, key: Key | None, given: tuple[Any, ...], ensure_row_contiguous: bool, verbose: bool) -> Any:
-        """A call that has no short way yet; `given` are those of `CallArguments`."""
+        """A call that has no fast path yet; `given` are those of `CallArguments`."""
         body, inputs = self.body, given[0]
         if isinstance(inputs, Mapping):
             body, *arrays = _by_name(body, inputs, given[1], given[2])

@@ -28,7 +28,7 @@ except ImportError:
     pass
 calls = []
 for array in arrays:
-    for _ in range(4):  # the short ways too
+    for _ in range(4):  # the fast paths too
         double(array)
     with kd.Graph() as graph:
         double(array)

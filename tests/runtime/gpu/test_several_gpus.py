@@ -63,7 +63,7 @@ def test_a_kernel_compiled_once_runs_on_each(torch: Any) -> None:
     xs = tensors(torch)
     check(torch, plus(xs[0], 3), xs[0], xs[0] + 3)
     before = counters.misses
-    for _ in range(3):  # the long way first, then the short ones
+    for _ in range(3):  # the slow path first, then the short ones
         for x in reversed(xs):
             check(torch, plus(x, 3), x, x + 3)
     alike = {torch.cuda.get_device_capability(x.device) for x in xs}
