@@ -84,9 +84,7 @@ def assemble(kernel: CompiledKernel, *, options: AssemblerOptions = DEFAULT_OPTI
 
 
 def resources(kernel: CompiledKernel, log: str) -> Resources:
-    """What the log of the assembler says of the kernel's entry, and the blocks of it that fit a
-    multiprocessor.
-    """
+    """What the log of the assembler says of the kernel's entry, and the blocks of it that fit a multiprocessor."""
     used = usage(log, kernel.entry)
     shared = used.shared + kernel.launch.dynamic_smem
     x, y, z = kernel.launch.block

@@ -1,7 +1,4 @@
-"""A kernel as a `torch.library` custom op:
-
-whole under `torch.compile(fullgraph=True)`, export and CUDA graphs.
-"""
+"""A kernel as a `torch.library` custom op: whole under `torch.compile(fullgraph=True)`, export and CUDA graphs."""
 
 from __future__ import annotations
 
@@ -39,13 +36,12 @@ def as_torch_op(
 ) -> Any:
     """Register `kernel` as the op `name` ("namespace::op") and return the op, a `CustomOpDef`.
 
-    The op takes the kernel's inputs, which are tensors except where the body annotates a parameter
-    as float, int or bool, and gives fresh tensors: one, or a tuple of them. `inputs`: the inputs'
-    names or number, where the body's signature does not tell them. `backward(ctx, *gradients)`
-    makes it differentiable; `ctx` holds what `setup_context(ctx, inputs, output)` kept, by default
-    all tensors in `ctx.saved_tensors` (inputs, then outputs) and the scalars in `ctx.inputs_given`
-    (None for tensors). Raises ArgumentTypeError for a body whose inputs cannot be told from its
-    outputs.
+    The op takes the kernel's inputs, which are tensors except where the body annotates a parameter as float, int or
+    bool, and gives fresh tensors: one, or a tuple of them. `inputs`: the inputs' names or number, where the body's
+    signature does not tell them. `backward(ctx, *gradients)` makes it differentiable; `ctx` holds what
+    `setup_context(ctx, inputs, output)` kept, by default all tensors in `ctx.saved_tensors` (inputs, then outputs) and
+    the scalars in `ctx.inputs_given` (None for tensors). Raises ArgumentTypeError for a body whose inputs cannot be
+    told from its outputs.
     """
     torch: Any = _torch()
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*::[A-Za-z_]\w*", name, re.ASCII):  # pyright: ignore[reportUnnecessaryIsInstance]

@@ -1,7 +1,4 @@
-"""`ArrayView`:
-
-any framework's array as an address, a shape and strides. Nothing is copied to make one.
-"""
+"""`ArrayView`: any framework's array as an address, a shape and strides. Nothing is copied to make one."""
 
 from __future__ import annotations
 
@@ -49,9 +46,7 @@ class ArrayView:
 
     @property
     def contiguous(self) -> bool:
-        """Row-major and gapless; axes of extent 1 may have any stride, and arrays without elements
-        any strides.
-        """
+        """Row-major and gapless; axes of extent 1 may have any stride, and arrays without elements any strides."""
         expected = 1
         if 0 in self.shape:
             return True
@@ -200,9 +195,7 @@ _PACKAGES = {
 
 
 def interop_of(array: Any) -> Interop:
-    """The interop module for an array, found by its type's module; no framework is imported to find
-    out.
-    """
+    """The interop module for an array, found by its type's module; no framework is imported to find out."""
     cls: Any = array.__class__
     found = _by_type.get(cls)
     if found is None:

@@ -17,9 +17,8 @@ def assemble_with_driver(
 ) -> tuple[bytes, str, bool]:
     """The cubin, the log, and whether the PTX was taken.
 
-    The linker compiles as if for linking and may then ignore `setmaxnreg`. Such a kernel is loaded
-    as PTX, which the driver compiles in whole: its cubin is empty, and it is the PTX that devices
-    load. `context` is the GPU's.
+    The linker compiles as if for linking and may then ignore `setmaxnreg`. Such a kernel is loaded as PTX, which the
+    driver compiles in whole: its cubin is empty, and it is the PTX that devices load. `context` is the GPU's.
     """
     cu = driver.api()
     whole = "setmaxnreg" in kernel.ptx

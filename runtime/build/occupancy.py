@@ -1,9 +1,8 @@
 """How many blocks of a kernel one multiprocessor holds at once, from what the assembler says of it.
 
-CUDA C++ Programming Guide, 'Technical Specifications per Compute Capability', and the occupancy
-calculator's allocation units, which are one and the same from sm_80 to sm_120: registers go to a
-warp in units of 256, warps in groups of 4 (one a sub-core), SMEM in units of 128 bytes, and each
-block has 1 KiB of SMEM taken by the system.
+CUDA C++ Programming Guide, 'Technical Specifications per Compute Capability', and the occupancy calculator's allocation
+units, which are one and the same from sm_80 to sm_120: registers go to a warp in units of 256, warps in groups of 4
+(one a sub-core), SMEM in units of 128 bytes, and each block has 1 KiB of SMEM taken by the system.
 """
 
 from __future__ import annotations

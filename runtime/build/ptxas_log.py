@@ -96,8 +96,7 @@ def messages(log: str) -> list[Message]:
 def user_line(kernel: CompiledKernel, message: Message) -> SourceLine | None:
     """The user's line that a message is about.
 
-    The performance remarks carry no PTX line; they name an instruction, and the first of its kind
-    stands for all.
+    The performance remarks carry no PTX line; they name an instruction, and the first of its kind stands for all.
     """
     at = message.ptx_line
     if at is None:

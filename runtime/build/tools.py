@@ -1,8 +1,7 @@
 """Finds and runs the programs of the CUDA toolkit: ptxas, nvdisasm, cuobjdump.
 
-Looked for in this order: the path the caller gives, NVIDIA's wheels beside our own packages, a
-toolkit in the customary folders, PATH, and Triton's wheel, which carries copies of its own. Nothing
-is run to find them.
+Looked for in this order: the path the caller gives, NVIDIA's wheels beside our own packages, a toolkit in the customary
+folders, PATH, and Triton's wheel, which carries copies of its own. Nothing is run to find them.
 """
 
 from __future__ import annotations

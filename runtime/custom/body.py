@@ -59,9 +59,7 @@ _CPP_KEYWORDS = frozenset((
 
 @dataclass(frozen=True)
 class CustomBody:
-    """A kernel's text and names, checked. Names are None for the dict form, where each call gives
-    them.
-    """
+    """A kernel's text and names, checked. Names are None for the dict form, where each call gives them."""
 
     name: str
     input_names: tuple[str, ...] | None
@@ -163,9 +161,7 @@ class CustomBody:
 
 
 def gpu_architecture(device: CudaDevice) -> str:
-    """`sm_90a`: the GPU's own, with its architecture-specific features from compute capability 9.0
-    on.
-    """
+    """`sm_90a`: the GPU's own, with its architecture-specific features from compute capability 9.0 on."""
     major, minor = device.capability
     return f"sm_{major}{minor}{'a' if major >= 9 else ''}"
 
@@ -244,9 +240,7 @@ def mentions(text: str, name: str) -> bool:
 
 
 def locate(text: str, file: str, near: int) -> SourceLine | None:
-    """Where `text` is written out in `file`, indented or not: the match nearest to line `near`;
-    None if nowhere.
-    """
+    """Where `text` is written out in `file`, indented or not: the match nearest to line `near`; None if nowhere."""
     wanted = [line.strip() for line in text.split("\n")]
     meaningful = [i for i, line in enumerate(wanted) if line]
     if not meaningful:
@@ -409,9 +403,7 @@ def _template_value(key: str, value: Any, name: str) -> DType | int | bool:
 
 
 def axis_parameters(body: CustomBody, inputs: Sequence[ArrayView]) -> list[ArrayView | bytes]:
-    """Each input, followed by its shape, strides and number of dimensions where the source mentions
-    them.
-    """
+    """Each input, followed by its shape, strides and number of dimensions where the source mentions them."""
     params: list[ArrayView | bytes] = []
     for name, seen in zip(body.input_names or (), inputs, strict=True):
         params.append(seen)

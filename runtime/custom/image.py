@@ -48,25 +48,23 @@ def precompiled_cuda_kernel(
     exact_grid: bool = False,
     interpret: Any = None,
 ) -> list[Any]:
-    """Launch entry `name` of `compiled_source`; the outputs as a list, in the framework of the
-    inputs.
+    """Launch entry `name` of `compiled_source`; the outputs as a list, in the framework of the inputs.
 
-    `compiled_source`: PTX text, a cubin or a fat binary, as bytes. On the interpreter: PTX, or a
-    fat binary that holds some. Loaded once for the same content and device.
+    `compiled_source`: PTX text, a cubin or a fat binary, as bytes. On the interpreter: PTX, or a fat binary that holds
+    some. Loaded once for the same content and device.
 
-    The entry's parameters are the addresses of all `inputs`, of all outputs, and then `scalars` by
-    value. An input is an array or a scalar, which becomes a rank-0 array (bool, int32 or int64,
-    float32, complex64). A scalar of `scalars` is a bool (1 byte), an int (int32), a float
-    (float32), or a NumPy scalar of any dtype: `np.int64(n)`.
+    The entry's parameters are the addresses of all `inputs`, of all outputs, and then `scalars` by value. An input is
+    an array or a scalar, which becomes a rank-0 array (bool, int32 or int64, float32, complex64). A scalar of `scalars`
+    is a bool (1 byte), an int (int32), a float (float32), or a NumPy scalar of any dtype: `np.int64(n)`.
 
-    `grid` counts threads. A threadgroup larger than the grid is cut to it; otherwise the last
-    threadgroup of an axis is full, and its extra threads run: mask them in the kernel, or pass
-    `exact_grid=True`, which refuses a grid that the threadgroup does not divide. `shared_memory`:
-    dynamic SMEM in bytes, beyond 48 KiB too. `init_value` fills every output first; without it they
-    are uninitialised. `ensure_row_contiguous=True` passes row-major copies of inputs that are not.
+    `grid` counts threads. A threadgroup larger than the grid is cut to it; otherwise the last threadgroup of an axis is
+    full, and its extra threads run: mask them in the kernel, or pass `exact_grid=True`, which refuses a grid that the
+    threadgroup does not divide. `shared_memory`: dynamic SMEM in bytes, beyond 48 KiB too. `init_value` fills every
+    output first; without it they are uninitialised. `ensure_row_contiguous=True` passes row-major copies of inputs that
+    are not.
 
-    Raises ArgumentTypeError and ArgumentValueError before anything is launched; LoadError, with the
-    driver's log, for an image or entry that does not load; LaunchError.
+    Raises ArgumentTypeError and ArgumentValueError before anything is launched; LoadError, with the driver's log, for
+    an image or entry that does not load; LaunchError.
     """
     given = (
         inputs,

@@ -1,9 +1,7 @@
-"""CUDA C++ to PTX or cubin through NVRTC. The only module that imports `cuda.bindings.nvrtc`, at
-first use.
+"""CUDA C++ to PTX or cubin through NVRTC. The only module that imports `cuda.bindings.nvrtc`, at first use.
 
-What is needed (the `nvrtc` extra, or a CUDA toolkit): the NVRTC library, the CUDA runtime's headers
-(cuda_fp16.h, cuda_bf16.h, cooperative_groups.h) and CCCL (cuda/std, nv/target). Neither a driver
-nor a GPU is.
+What is needed (the `nvrtc` extra, or a CUDA toolkit): the NVRTC library, the CUDA runtime's headers (cuda_fp16.h,
+cuda_bf16.h, cooperative_groups.h) and CCCL (cuda/std, nv/target). Neither a driver nor a GPU is.
 """
 
 from __future__ import annotations
@@ -195,11 +193,10 @@ def compile_source(
     headers: Mapping[str, str] | None = None,
     options: Sequence[str] = (),
 ) -> bytes:
-    """Compile CUDA C++ for `target` ("sm_90a") to PTX text (`kind="ptx"`) or machine code
-    (`kind="cubin"`).
+    """Compile CUDA C++ for `target` ("sm_90a") to PTX text (`kind="ptx"`) or machine code (`kind="cubin"`).
 
-    `headers` are includable by name without being files. The same text with the same options is
-    compiled once a process. Raises CompileError with NVRTC's log, NvrtcUnavailableError.
+    `headers` are includable by name without being files. The same text with the same options is compiled once a
+    process. Raises CompileError with NVRTC's log, NvrtcUnavailableError.
     """
     tools = toolchain()
     included = dict(headers or {})

@@ -1,6 +1,4 @@
-"""`cuda_kernel`: bodies in CUDA C++ with a generated signature, compiled by NVRTC for the device
-that runs them.
-"""
+"""`cuda_kernel`: bodies in CUDA C++ with a generated signature, compiled by NVRTC for the device that runs them."""
 
 from __future__ import annotations
 
@@ -66,25 +64,22 @@ def cuda_kernel(
     exact_grid: bool = False,
     compile_options: Sequence[str] | Mapping[str, str] | None = None,
 ) -> CudaKernel:
-    """A kernel whose body is CUDA C++; the signature is generated at each call from the arrays'
-    dtypes.
+    """A kernel whose body is CUDA C++; the signature is generated at each call from the arrays' dtypes.
 
-    `source` is the body. It sees every input as `const T* <name>` (a scalar or rank-0 array as a
-    pointer too), and, where it mentions them, `<name>_shape`, `<name>_strides` (in elements) and
-    `<name>_ndim`; every output as `T* <name>`; and the template arguments as constants and type
-    names. `header` comes before it, at file scope. Available without an include: half and bfloat16,
-    `complex64_t`, `elem_to_loc`, `atomic_add` and its kin, cooperative_groups as `cg`, and
-    cuda::std.
+    `source` is the body. It sees every input as `const T* <name>` (a scalar or rank-0 array as a pointer too), and,
+    where it mentions them, `<name>_shape`, `<name>_strides` (in elements) and `<name>_ndim`; every output as `T*
+    <name>`; and the template arguments as constants and type names. `header` comes before it, at file scope. Available
+    without an include: half and bfloat16, `complex64_t`, `elem_to_loc`, `atomic_add` and its kin, cooperative_groups as
+    `cg`, and cuda::std.
 
-    `ensure_row_contiguous`: inputs that are not row-major are copied first. `shared_memory`:
-    dynamic SMEM in bytes. `exact_grid`: threads beyond the grid return at once (otherwise the last
-    threadgroup of an axis is full, and its extra threads run the body). `compile_options`: a list of
-    NVRTC's options, such as `["--use_fast_math", "-DTILE=32"]` (the target, the kind of output and
-    precompiled headers are ours to say), or `{"math_mode": "safe" | "relaxed" | "fast"}` as
-    `metal_kernel` takes. See `CudaKernel.__call__` for the call.
+    `ensure_row_contiguous`: inputs that are not row-major are copied first. `shared_memory`: dynamic SMEM in bytes.
+    `exact_grid`: threads beyond the grid return at once (otherwise the last threadgroup of an axis is full, and its
+    extra threads run the body). `compile_options`: a list of NVRTC's options, such as `["--use_fast_math",
+    "-DTILE=32"]` (the target, the kind of output and precompiled headers are ours to say), or `{"math_mode": "safe" |
+    "relaxed" | "fast"}` as `metal_kernel` takes. See `CudaKernel.__call__` for the call.
 
-    Raises ArgumentTypeError and ArgumentValueError for bad arguments; an option that NVRTC does not
-    have is a CompileError of the call.
+    Raises ArgumentTypeError and ArgumentValueError for bad arguments; an option that NVRTC does not have is a
+    CompileError of the call.
     """
     body = check_body("cuda_kernel", name, input_names, output_names, source, header)
     check_shared_memory(shared_memory, name)
@@ -138,10 +133,9 @@ class CudaKernel:
     ) -> list[Any]:
         """Compile (once for these dtypes and template arguments) and launch; the outputs as a list.
 
-        `grid` counts threads. `template`: (name, value) pairs, a value being a dtype, an int or a
-        bool. `init_value` fills the outputs first. `verbose` prints the generated source. Raises
-        ArgumentTypeError and ArgumentValueError for bad arguments, CompileError at the lines of
-        `source`.
+        `grid` counts threads. `template`: (name, value) pairs, a value being a dtype, an int or a bool. `init_value`
+        fills the outputs first. `verbose` prints the generated source. Raises ArgumentTypeError and ArgumentValueError
+        for bad arguments, CompileError at the lines of `source`.
         """
         exact = self._exact if exact_grid is None else exact_grid
         given = (

@@ -149,10 +149,7 @@ class CudaDevice:
         raise LoadError(message + where(kernel) + (f"\n{text}" if text else "")) from error
 
     def drop(self, module: Any) -> None:
-        """Unload a module later:
-
-        a finalizer may run at any moment, also while a stream is being captured.
-        """
+        """Unload a module later: a finalizer may run at any moment, also while a stream is being captured."""
         self._dropped.append(module)
 
     def _unload_dropped(self) -> None:

@@ -162,9 +162,7 @@ def current(context: Any) -> Generator[None, None, None]:
 
 @contextmanager
 def relaxed_capture() -> Generator[None, None, None]:
-    """Allow calls, such as loading a module, that a stream capture in this thread would otherwise
-    forbid.
-    """
+    """Allow calls, such as loading a module, that a stream capture in this thread would otherwise forbid."""
     cu = api()
     mode = cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
     previous = check(cu.cuThreadExchangeStreamCaptureMode(mode))

@@ -117,9 +117,7 @@ class Launcher:
 
 
 def launch_config(cu: Any, attributes: LaunchAttributes, stream: Any) -> Any:
-    """The `CUlaunchConfig` of a launch, with its cluster and programmatic-dependent-launch
-    attributes.
-    """
+    """The `CUlaunchConfig` of a launch, with its cluster and programmatic-dependent-launch attributes."""
     config = cu.CUlaunchConfig()
     config.gridDimX, config.gridDimY, config.gridDimZ = attributes.grid
     config.blockDimX, config.blockDimY, config.blockDimZ = attributes.block

@@ -1,6 +1,4 @@
-"""Copies and fills of views, on the host and on CUDA, of any strides and without a framework's
-help.
-"""
+"""Copies and fills of views, on the host and on CUDA, of any strides and without a framework's help."""
 
 from __future__ import annotations
 
@@ -91,10 +89,7 @@ def alike(source: ArrayView) -> CopyLayout:
 
 @dataclass(slots=True)
 class Rows:
-    """A strided walk in bytes:
-
-    `outer` axes are looped over, then `height` rows of `width` bytes are one call.
-    """
+    """A strided walk in bytes: `outer` axes are looped over, then `height` rows of `width` bytes are one call."""
 
     outer: tuple[int, ...]
     steps: list[tuple[int, ...]]  # for each view, a byte step per outer axis
@@ -109,9 +104,7 @@ class Rows:
 
 
 def walk(views: Sequence[ArrayView], unit: int) -> Rows:
-    """How to walk views of one shape together with two-dimensional calls; `unit` is the bytes of an
-    element.
-    """
+    """How to walk views of one shape together with two-dimensional calls; `unit` is the bytes of an element."""
     axes: list[tuple[int, list[int]]] = []
     for axis, extent in enumerate(views[0].shape):
         if extent != 1:
@@ -252,10 +245,7 @@ def _fill_words(target: ArrayView, word: bytes, stream: int) -> None:
 
 
 def _fill_wide(target: ArrayView, pattern: bytes, stream: int) -> None:
-    """Fill 8-byte elements, for which there is no memset:
-
-    low and high words as two strided fills.
-    """
+    """Fill 8-byte elements, for which there is no memset: low and high words as two strided fills."""
     cu = driver.api()
     item = len(pattern)
     rows = walk((target,), item)
@@ -289,9 +279,7 @@ def put(address: int, value: bytes, stream: int) -> None:
 
 
 class DeviceMemory:
-    """A stretch of a GPU's memory from its pool, given back in the order of `stream` when closed or
-    collected.
-    """
+    """A stretch of a GPU's memory from its pool, given back in the order of `stream` when closed or collected."""
 
     def __init__(self, context: Any, nbytes: int, stream: int) -> None:
         self.nbytes = nbytes

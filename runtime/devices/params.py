@@ -119,10 +119,7 @@ class ParamLayout:
         self.pack = self.struct.pack_into
 
     def values(self, arrays: Sequence[ArrayView], scalars: Sequence[Any], encode: Encode) -> list[Any]:
-        """One value a parameter:
-
-        `arrays` are inputs, outputs and scratch; `encode` makes TMA descriptors.
-        """
+        """One value a parameter: `arrays` are inputs, outputs and scratch; `encode` makes TMA descriptors."""
         return [_value(param, arrays, scalars, encode) for param in self.params]
 
     def split(self, values: Sequence[Any]) -> list[bytes]:

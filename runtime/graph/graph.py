@@ -45,16 +45,15 @@ class Graph:
         z = g()             # replays with the recorded arrays
         z = g(other_x)      # with another input; the result lies in the same memory
 
-    Nothing runs while recording. `inputs` are the arrays that calls read and none wrote, in order
-    of first use; `outputs` the results that no later call reads, or what `g.outputs` is set to, in
-    the block or before the first replay: launches that nothing then needs are left out, unless they write to the user's
-    memory or do more than write arrays. A replay writes its outputs to the arrays that recording returned (or
-    to `out=`): copy what must outlive the next one. Arrays between calls lie in memory of the
-    graph's own, and hold nothing that the user could read. Python code between the calls ran when
-    it was recorded, and does not run again.
+    Nothing runs while recording. `inputs` are the arrays that calls read and none wrote, in order of first use;
+    `outputs` the results that no later call reads, or what `g.outputs` is set to, in the block or before the first
+    replay: launches that nothing then needs are left out, unless they write to the user's memory or do more than write
+    arrays. A replay writes its outputs to the arrays that recording returned (or to `out=`): copy what must outlive the
+    next one. Arrays between calls lie in memory of the graph's own, and hold nothing that the user could read. Python
+    code between the calls ran when it was recorded, and does not run again.
 
-    Calls wait for each other only where they touch the same bytes; others run in parallel, whatever
-    streams they were recorded on.
+    Calls wait for each other only where they touch the same bytes; others run in parallel, whatever streams they were
+    recorded on.
     """
 
     def __init__(self) -> None:
@@ -246,8 +245,7 @@ class Graph:
     ) -> None:
         """Give one node other arrays (inputs, then outputs; None keeps one) or scalars, for good.
 
-        The edges stay as they are. Raises ArgumentValueError for an array that is not like the
-        recorded one.
+        The edges stay as they are. Raises ArgumentValueError for an array that is not like the recorded one.
         """
         with self._lock:
             self.instantiate()
@@ -270,9 +268,7 @@ class Graph:
         block: Dims | None = None,
         dynamic_smem: int | None = None,
     ) -> None:
-        """Give one kernel node another grid (in blocks), block (in lanes) or dynamic SMEM (bytes),
-        for good.
-        """
+        """Give one kernel node another grid (in blocks), block (in lanes) or dynamic SMEM (bytes), for good."""
         with self._lock:
             self.instantiate()
             target = self._node(node)

@@ -36,10 +36,9 @@ class GraphError(RunError, RuntimeError):
 class MemorySlot:
     """A stretch of memory that nodes name by offset, so that it can move between replays.
 
-    `kind`: "input" (read by nodes and written by none), "result" (an array that a call gave or was
-    given to write), "fixed" (any other array of the user's), "scratch" (the graph's own). `home` is
-    the user's array, None for scratch. `base` is where `low`, the lowest address while recording,
-    lies now.
+    `kind`: "input" (read by nodes and written by none), "result" (an array that a call gave or was given to write),
+    "fixed" (any other array of the user's), "scratch" (the graph's own). `home` is the user's array, None for scratch.
+    `base` is where `low`, the lowest address while recording, lies now.
     """
 
     kind: str

@@ -134,9 +134,8 @@ class MemoryBlock:
 def place(blocks: Sequence[MemoryBlock], above: Sequence[int]) -> int:
     """Give each block its offset in one allocation; the bytes that takes.
 
-    Two blocks may share bytes where every user of the one is done before any of the other starts.
-    Largest first, each at the lowest offset that is free: within a few percent of the best for the
-    shapes that networks have.
+    Two blocks may share bytes where every user of the one is done before any of the other starts. Largest first, each
+    at the lowest offset that is free: within a few percent of the best for the shapes that networks have.
     """
     placed: list[tuple[MemoryBlock, int, int]] = []
     total = 0

@@ -36,10 +36,7 @@ class Binding:
 
 
 class CallBinding(Binding):
-    """A binding that copies or waits around each launch:
-
-    host arrays on a GPU, the interpreter, JAX.
-    """
+    """A binding that copies or waits around each launch: host arrays on a GPU, the interpreter, JAX."""
 
     def __init__(
         self,

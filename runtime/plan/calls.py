@@ -33,10 +33,9 @@ def call(
 ) -> list[Any]:
     """Run a loaded plan on arrays of any one framework; the outputs, as that framework's arrays.
 
-    `inputs`: the input arrays in order. `scalars`: values, or their bytes. `out`: arrays to write,
-    one for each output. `stream`: a handle or a framework's stream; by default the framework's
-    current one. Arrays in host memory are copied to a GPU and results back, and the other way round
-    for the interpreter.
+    `inputs`: the input arrays in order. `scalars`: values, or their bytes. `out`: arrays to write, one for each output.
+    `stream`: a handle or a framework's stream; by default the framework's current one. Arrays in host memory are copied
+    to a GPU and results back, and the other way round for the interpreter.
     """
     state = begin(loaded, inputs, scalars, out, stream)
     device = loaded.device
@@ -153,18 +152,12 @@ def warn_of_garbage(plan: LaunchPlan, outputs: Sequence[OutputSpec]) -> None:
 
 
 def _reserve(i: int, spec: OutputSpec) -> ArrayView:
-    """A stand-in for an output that is allocated after the checks:
-
-    at an address that nothing overlaps.
-    """
+    """A stand-in for an output that is allocated after the checks: at an address that nothing overlaps."""
     return ArrayView(0, spec.shape, row_major(spec.shape), spec.dtype, ("unplaced", i), "numpy")
 
 
 def _stage(state: PendingCall, fresh: Sequence[int]) -> list[ArrayView]:
-    """The views that the device can reach:
-
-    themselves, or copies where an array lies in other memory.
-    """
+    """The views that the device can reach: themselves, or copies where an array lies in other memory."""
     wanted = "cuda" if state.loaded.device.kind == "cuda" else "cpu"
     placed: list[ArrayView] = []
     moved: list[tuple[ArrayView, ArrayView]] = []

@@ -124,9 +124,7 @@ def _order(device: Any, earlier: int, later: int) -> None:
 
 
 def producer_stream(arrays: Iterable[Any]) -> int:
-    """The stream that the first array that names one was last written on; the legacy default stream
-    otherwise.
-    """
+    """The stream that the first array that names one was last written on; the legacy default stream otherwise."""
     for array in arrays:
         interface: Any = getattr(array, "__cuda_array_interface__", None)
         stream = interface.get("stream") if interface else None

@@ -1,6 +1,4 @@
-"""`metal_kernel`: bodies in Metal Shading Language, run as CUDA C++ through the headers
-kd_metal*.h.
-"""
+"""`metal_kernel`: bodies in Metal Shading Language, run as CUDA C++ through the headers kd_metal*.h."""
 
 from __future__ import annotations
 
@@ -131,21 +129,19 @@ def metal_kernel(
 ) -> MetalKernel:
     """A kernel whose body is Metal Shading Language; the signature is generated at each call.
 
-    `source` is the body. It sees every input as `const device T* <name>` (a scalar or rank-0 array
-    as `const constant T& <name>`), and, where it mentions them, `<name>_shape`, `<name>_strides`
-    (in elements) and `<name>_ndim`; every output as `device T* <name>`, or `device atomic<T>*` with
-    `atomic_outputs=True`; the template arguments as template parameters; and every attribute of the
-    Metal specification's table 5.8 under its own name. `header` comes before it, at namespace
-    scope.
+    `source` is the body. It sees every input as `const device T* <name>` (a scalar or rank-0 array as `const constant
+    T& <name>`), and, where it mentions them, `<name>_shape`, `<name>_strides` (in elements) and `<name>_ndim`; every
+    output as `device T* <name>`, or `device atomic<T>*` with `atomic_outputs=True`; the template arguments as template
+    parameters; and every attribute of the Metal specification's table 5.8 under its own name. `header` comes before it,
+    at namespace scope.
 
     Exactly `grid` threads run, as with Metal's dispatchThreads. A SIMD-group is a warp of 32. An element of an input
     that the body reads by index, `x[i]`, is 0 outside the array.
 
-    The older form leaves out the names, `metal_kernel(name, source)`: the call then takes and
-    returns dicts, and the arrays come in the alphabetical order of their names.
-    `compile_options={"math_mode": "safe" | "relaxed" | "fast"}`: "fast" is NVRTC's fast math, and defines
-    `__FAST_MATH__`, as Metal's compiler does; the others are IEEE arithmetic. Kernels of one name and several modes
-    live side by side.
+    The older form leaves out the names, `metal_kernel(name, source)`: the call then takes and returns dicts, and the
+    arrays come in the alphabetical order of their names. `compile_options={"math_mode": "safe" | "relaxed" | "fast"}`:
+    "fast" is NVRTC's fast math, and defines `__FAST_MATH__`, as Metal's compiler does; the others are IEEE arithmetic.
+    Kernels of one name and several modes live side by side.
     """
     if isinstance(input_names, str) and source is None:  # metal_kernel(name, source), the older positional form
         source, input_names = input_names, None
@@ -208,11 +204,10 @@ class MetalKernel:
     ) -> Any:
         """Compile (once for these dtypes and template arguments) and launch.
 
-        `inputs`, `output_shapes` and `output_dtypes` are lists in the order of the factory's names,
-        and the result is a list; or all are dicts by name, and so is the result. `grid` counts
-        threads. `template`: dtypes, ints and bools by name. `init_value` fills the outputs first.
-        `verbose` prints the generated source. Raises ArgumentTypeError and ArgumentValueError for
-        bad arguments, CompileError at the lines of `source`.
+        `inputs`, `output_shapes` and `output_dtypes` are lists in the order of the factory's names, and the result is a
+        list; or all are dicts by name, and so is the result. `grid` counts threads. `template`: dtypes, ints and bools
+        by name. `init_value` fills the outputs first. `verbose` prints the generated source. Raises ArgumentTypeError
+        and ArgumentValueError for bad arguments, CompileError at the lines of `source`.
         """
         contiguous = self._contiguous if ensure_row_contiguous is None else ensure_row_contiguous
         given = (
@@ -265,9 +260,7 @@ class MetalKernel:
 def _by_name(
     body: CustomBody, inputs: Any, shapes: Any, dtypes: Any
 ) -> tuple[CustomBody, list[Any], list[Any], list[Any]]:
-    """The dict form as the list form: in the factory's order, or alphabetical where the factory
-    named nothing.
-    """
+    """The dict form as the list form: in the factory's order, or alphabetical where the factory named nothing."""
     for what, value in (("output_shapes", shapes), ("output_dtypes", dtypes)):
         if not isinstance(value, Mapping):
             raise ArgumentTypeError(f"{what}= of kernel {body.name!r} must be a dict by name, as inputs= is")

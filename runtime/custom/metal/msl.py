@@ -1,5 +1,4 @@
-"""The few places where Metal Shading Language is not C++ as NVRTC reads it, rewritten token by
-token.
+"""The few places where Metal Shading Language is not C++ as NVRTC reads it, rewritten token by token.
 
 - Address spaces: `device` and `thread` go, `constant` is `const`, and `threadgroup` is `__shared__`
   on a variable and nothing on what a pointer or reference points to.
@@ -86,9 +85,7 @@ def _address_spaces(tokens: Sequence[str]) -> list[str]:
 
 
 def _declares(tokens: Sequence[str], at: int) -> bool:
-    """Whether what follows `threadgroup` is a variable in SMEM, rather than a type that is pointed
-    to.
-    """
+    """Whether what follows `threadgroup` is a variable in SMEM, rather than a type that is pointed to."""
     angles = words = 0
     while at < len(tokens):
         token = tokens[at]
@@ -236,9 +233,7 @@ def _colon(tokens: Sequence[str], at: int) -> int:
 
 
 def _end(tokens: Sequence[str], at: int) -> int:
-    """Where the expression after a `:` ends: past its last token that is no blank. 0 if that cannot
-    be told.
-    """
+    """Where the expression after a `:` ends: past its last token that is no blank. 0 if that cannot be told."""
     depth = nested = last = 0
     i = at
     while i < len(tokens):
@@ -262,9 +257,7 @@ def _end(tokens: Sequence[str], at: int) -> int:
 
 
 def _skip_template(tokens: Sequence[str], at: int) -> int:
-    """Past the `>` of template arguments that open at `at`; past the `<` itself if it is a
-    comparison.
-    """
+    """Past the `>` of template arguments that open at `at`; past the `<` itself if it is a comparison."""
     depth = 0
     for i in range(at, len(tokens)):
         token = tokens[i]
