@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Hashable, Sequence
+from functools import reduce
 from typing import Any, cast
 
 import numpy as np
@@ -43,6 +44,35 @@ def likeness(arrays: Sequence[Any]) -> Callable[..., bool] | None:
         return None
     compare = getattr(next(iter(found.values())), "likeness", None)
     return None if compare is None else compare(arrays)
+
+
+# What of an array picks a kernel, beside its alignment, and how two of them differ. `scan` reads the same.
+_FIELDS = {
+    "torch": {"get_device()": "!=", "dtype": "is not", "shape": "!=", "stride()": "!="},
+    "cupy": {"data.device_id": "!=", "dtype": "!=", "shape": "!=", "strides": "!="},
+}
+_ADDRESSES = {"torch": "data_ptr()", "cupy": "data.ptr"}
+
+
+def tests_of(
+    framework: str, k: int, name: str, array: Any, can_be_negated: bool
+) -> tuple[str, list[str], dict[str, Any]]:
+    """For array number `k` of a fast call, which is called `name`: its address, the tests of which one is true where it is
+    not like `array`, and the objects that the tests name. The address and the tests are Python text.
+    """
+    names: dict[str, Any] = {f"kind{k}": type(array)}
+    tests = [f"type({name}) is not kind{k}"]
+    for number, (field, differs) in enumerate(_FIELDS[framework].items()):
+        value = reduce(getattr, field.removesuffix("()").split("."), array)
+        value = value() if field.endswith("()") else value
+        names[f"field{k}_{number}"] = value
+        tests.append(f"{name}.{field} {differs} {value if type(value) is int else f'field{k}_{number}'}")
+    if framework == "torch":
+        names["watches"] = sys.modules["torch"].is_grad_enabled
+        tests.append(f"({name}.requires_grad and watches())")
+    if can_be_negated:
+        tests.append(f"{name}.is_neg()")
+    return f"{name}.{_ADDRESSES[framework]}", tests, names
 
 
 def scan(leaves: Sequence[Any], addresses: list[int]) -> list[Any]:

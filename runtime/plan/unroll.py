@@ -42,7 +42,6 @@ A thread launches from a desk of its own, taken from a list and put back: that c
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -52,7 +51,7 @@ from kernel_dsl.dtypes import DType, uint8
 from ..devices import driver
 from ..devices.params import PACK_ERRORS
 from .fast_plan import PLACE, FastPlan
-from .signature import likeness
+from .signature import likeness, tests_of
 
 MISS: Any = object()
 
@@ -138,18 +137,17 @@ class _Unroller:
             self.say("return MISS", 2)
 
     def _check_arrays(self) -> None:
-        """Signatures, as `signature_of` has them. A tensor without memory raises RuntimeError."""
+        """Signatures, and addresses. A tensor without memory raises RuntimeError."""
         fast = self.fast
         if not fast.arrays:
             return
         addresses: list[str] = []
         tests: list[str] = []
         for k, array in enumerate(fast.arrays):
-            look = self._torch if fast.views[k].framework == "torch" else self._cupy
-            self.names[f"kind{k}"] = type(array)
-            address, more = look(k, self.arrays[k], array)
+            address, differs, named = tests_of(fast.views[k].framework, k, self.arrays[k], array, fast.lazy(k))
+            self.names |= named
             addresses.append(address)
-            tests += [f"type({self.arrays[k]}) is not kind{k}", *more]
+            tests += differs
         unlike = " or ".join(tests)
         like = likeness(fast.arrays)
         if like is not None:
@@ -171,30 +169,6 @@ class _Unroller:
             tests.insert(0, f"({even}) & 15")
         self.say(f"if {' or '.join(tests)}:")
         self.say("return MISS", 2)
-
-    def _torch(self, k: int, name: str, array: Any) -> tuple[str, list[str]]:
-        self.names |= {f"dtype{k}": array.dtype, f"shape{k}": array.shape, f"strides{k}": array.stride()}
-        self.names["watches"] = sys.modules["torch"].is_grad_enabled
-        tests = [
-            f"{name}.get_device() != {array.get_device()}",
-            f"{name}.dtype is not dtype{k}",
-            f"{name}.shape != shape{k}",
-            f"{name}.stride() != strides{k}",
-            f"({name}.requires_grad and watches())",
-        ]
-        if self.fast.lazy(k):
-            tests.append(f"{name}.is_neg()")
-        return f"{name}.data_ptr()", tests
-
-    def _cupy(self, k: int, name: str, array: Any) -> tuple[str, list[str]]:
-        self.names |= {f"dtype{k}": array.dtype, f"shape{k}": array.shape, f"strides{k}": array.strides}
-        tests = [
-            f"{name}.data.device_id != {array.data.device_id}",
-            f"{name}.dtype != dtype{k}",
-            f"{name}.shape != shape{k}",
-            f"{name}.strides != strides{k}",
-        ]
-        return f"{name}.data.ptr", tests
 
     def _check_addresses(self) -> None:
         equal, apart = self.fast.overlaps()
