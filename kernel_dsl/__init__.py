@@ -9,6 +9,7 @@ from . import random as random
 from .accumulator import ACC
 from .accumulator import AccRef as AccRef
 from .boundary import public
+from .check import check
 from .diagnostics import Error, at_user_line, shown
 from .dtypes import (
     bfloat16,
@@ -315,6 +316,7 @@ __all__ = [
     "cbrt",
     "cdiv",
     "ceil",
+    "check",
     "clip",
     "cluster_ref",
     "clz",

@@ -92,6 +92,14 @@ class Kernel:
 
         return made(self._slow_call, args, out, stream, interpret)
 
+    @unguarded
+    def _check_call(self, args: tuple[Any, ...], out: Any) -> list[Any]:
+        """A call on the device that watches, as `kd.check` makes it; the outputs, leaf by leaf."""
+        from kernel_dsl.runtime import call
+
+        prepared = self._prepare(args, out, True)
+        return list(call(prepared.loaded, prepared.arrays, prepared.scalars, prepared.outs))
+
     def _slow_call(self, args: tuple[Any, ...], out: Any, stream: Any, interpret: Any) -> Any:
         from kernel_dsl.runtime import call
 

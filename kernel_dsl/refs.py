@@ -304,6 +304,9 @@ class Ref(NoArithmetic):
 
     def arranged(self, order: Sequence[int | ViewDim]) -> Ref:
         """The view with its dimensions in another order, and new ones that walk along nothing."""
+        if any(isinstance(d, int) and not 0 <= d < self.ndim for d in order):
+            what = f"order={shown(order)} names dimensions that a rank-{self.ndim} Ref lacks"
+            raise BadArgument(op="arranged", what=what, hint="number its dimensions from 0")
         dims = tuple(self._dims[d] if isinstance(d, int) else d for d in order)
         ends = tuple(
             replace(e, steps=tuple(e.steps[d] if isinstance(d, int) else 0 for d in order)) for e in self._ends

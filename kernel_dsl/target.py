@@ -70,6 +70,7 @@ _SM90 = (
     | Feature.ATOM_BF16
 )
 _SM90A = _SM90 | Feature.WGMMA | Feature.SETMAXNREG
+_SPECIFIC = Feature.WGMMA | Feature.SETMAXNREG  # of architecture- and family-specific targets
 _SM100A = _SM120A = _SM90A & ~Feature.WGMMA
 
 # Sizes: CUDA C++ Programming Guide, 'Technical Specifications per Compute Capability'.
@@ -91,3 +92,34 @@ SM_120A = Target(
 )
 TARGETS: dict[str, Target] = {t.name: t for t in (SM_80, SM_89, SM_90, SM_90A, SM_100A, SM_120A)}
 DEFAULT = SM_90A
+
+# Devices that only the interpreter plays: `as` another, with sizes of its own.
+_SM75 = Feature(0)
+_DEVICES: dict[str, Target] = {t.name: t for t in (
+    Target("sm_75", _SM75, Limits(64 * 1024, 64 * 1024, blocks_per_multiprocessor=16, warps_per_multiprocessor=32,
+                                  multiprocessors=72), (6, 3)),
+    Target("sm_86", _SM80, Limits(99 * 1024, 100 * 1024, blocks_per_multiprocessor=16, warps_per_multiprocessor=48,
+                                  multiprocessors=84), (7, 1)),
+    Target("sm_87", _SM80, Limits(163 * 1024, 164 * 1024, blocks_per_multiprocessor=16, warps_per_multiprocessor=48,
+                                  multiprocessors=16), (7, 4)),
+    Target("sm_103a", _SM100A, SM_100A.limits, (8, 8)),
+    Target("sm_110a", _SM100A, Limits(227 * 1024, 228 * 1024, blocks_per_multiprocessor=24, warps_per_multiprocessor=48,
+                                      multiprocessors=20), (9, 0)),
+    Target("sm_121a", _SM120A, Limits(99 * 1024, 100 * 1024, warps_per_multiprocessor=48, multiprocessors=48), (8, 8)),
+    *TARGETS.values(),
+)}  # fmt: skip
+
+
+def device_target(name: str) -> Target | None:
+    """The device that PTX for `name` runs on, "sm_75" to "sm_121a", also without the suffix or with `f`; None for others.
+
+    Code of one name without a suffix, or for a family, has what all devices of it have.
+    """
+    found = _DEVICES.get(name)
+    if found is not None:
+        return found
+    plain = _DEVICES.get(name.removesuffix("f") + "a") if name[-1:] != "a" else None
+    if plain is None:
+        return None
+    features = plain.features if name.endswith("f") else plain.features & ~_SPECIFIC
+    return Target(name, features, plain.limits, plain.ptx_version)

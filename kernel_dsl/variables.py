@@ -199,6 +199,8 @@ class Variable(Symbol):
             raise VariableValue(what=what, hint="give its smallest value and then its largest")
 
     def evaluate(self, values: Mapping[str, int]) -> int:
+        if self.name not in values:
+            raise VariableValue(what=f"variable {self.name!r} has no value here", hint="give a value by its name")
         return values[self.name]
 
     def variables(self) -> dict[str, Variable]:

@@ -35,6 +35,17 @@ class ArgumentValueError(RunError, ValueError):
     code = "argument-value"
 
 
+class EntryArgumentError(ArgumentTypeError):
+    """An argument that does not fit the parameter of an image's entry, which is at `line` and `column` of the PTX."""
+
+    code = "argument-entry"
+
+    def __init__(self, message: str = "", *, line: int = 0, column: int = 0) -> None:
+        super().__init__(f"PTX line {line}, column {column}: {message}" if line else message)
+        self.line = line
+        self.column = column
+
+
 class FileError(RunError, OSError):
     """A file of a compiled kernel that can't be read or written."""
 

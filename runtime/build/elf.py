@@ -10,6 +10,8 @@ _NO_BITS = 8  # a section without bytes in the file
 # ELF-64 object file format, 'ELF header' and 'Section header': after 16 bytes of identification, the type, the machine, ...
 _HEADER = struct.Struct("<16xHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<4xI8x8xQQ")
+_NAMED_SECTION = struct.Struct("<I4x8x8xQQ")
+_DEBUG_PTX = b".nv_debug_ptx_txt"
 _SEGMENT = struct.Struct("<8xQ16xQ")
 
 
@@ -29,6 +31,22 @@ def problem(image: bytes) -> str:
     if end > len(image):
         return f"it has {end} bytes, of which {len(image)} are there"
     return "" if section_count else "it has no sections"
+
+
+def ptx_in_debug_section(image: bytes) -> bytes | None:
+    """The PTX that a cubin made for debugging holds, a line after each zero byte; None where there is none."""
+    if problem(image):
+        return None
+    fields = _HEADER.unpack_from(image)
+    start, step, count, names = fields[5], *fields[10:13]
+    rows = [_NAMED_SECTION.unpack_from(image, start + n * step) for n in range(count)]
+    if not names < count:
+        return None
+    strings = image[rows[names][1] :]
+    for name, offset, size in rows:
+        if strings[name:].partition(b"\0")[0] == _DEBUG_PTX:
+            return image[offset : offset + size].replace(b"\0", b"\n")
+    return None
 
 
 def _ranges(

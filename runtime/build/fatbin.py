@@ -11,8 +11,10 @@ from importlib import import_module
 from typing import Any
 
 from ..errors import DeviceError, LoadError
+from .elf import ptx_in_debug_section
 
 _MAGIC = b"\x50\xed\x55\xba"
+_ELF = b"\x7fELF"
 _PTX = 1
 _LZ4, _ZSTD = 0x2000, 0x8000
 _HEADER = struct.Struct("<4x2xHQ")  # the header's bytes, those of the rest
@@ -34,6 +36,32 @@ def problem(image: bytes) -> str:
     except struct.error:
         return f"it has {len(image)} bytes"
     return "" if at + size <= len(image) else f"it has {at + size} bytes, of which {len(image)} are there"
+
+
+def ptx_in_binary(image: bytes, name: str) -> bytes | None:
+    """The PTX in a fat binary, or in the fat binaries and debug sections of an ELF file; None for what is neither.
+
+    Raises DeviceError if it holds machine code alone, LoadError where it is damaged.
+    """
+    if is_fatbin(image):
+        return ptx_in_fatbin(image, name)
+    if not image.startswith(_ELF):
+        return None
+    found = ptx_in_debug_section(image)
+    why: Exception | None = None
+    at = image.find(_MAGIC)
+    while found is None and at >= 0:
+        try:
+            found = ptx_in_fatbin(image[at:], name)
+        except (DeviceError, LoadError) as error:
+            why = why or error
+            at = image.find(_MAGIC, at + 1)
+    if found is None:
+        raise why or DeviceError(
+            f"the cubin {name!r} holds machine code alone, which only a GPU runs. The interpreter takes PTX: make it with "
+            "nvcc --ptx, or a fat binary with nvcc -gencode arch=compute_90,code=compute_90"
+        )
+    return found
 
 
 def ptx_in_fatbin(image: bytes, name: str) -> bytes:

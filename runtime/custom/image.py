@@ -9,6 +9,7 @@ from typing import Any, cast
 import numpy as np
 
 from kernel_dsl.boundary import public, unguarded
+from kernel_dsl.diagnostics import at_user_line
 from kernel_dsl.dtypes import of_python
 
 from ..arrays.array_view import ArrayView
@@ -28,25 +29,32 @@ from .calls import (
 from .seen_calls import MISS, Key, SeenCalls
 
 _SEEN = SeenCalls()
+_REQUIRED = ("name", "compiled_source", "inputs", "output_shapes", "output_dtypes", "scalars", "grid", "threadgroup")
 
 
 @unguarded
 def precompiled_cuda_kernel(
-    *,
-    name: str,
-    compiled_source: bytes,
-    inputs: Sequence[Any],
-    output_shapes: Sequence[Sequence[int]],
-    output_dtypes: Sequence[Any],
-    scalars: Sequence[Any],
-    grid: tuple[int, int, int],
-    threadgroup: tuple[int, int, int],
+    image: Any = None,
+    /,
+    *args: Any,
+    name: Any = ...,
+    compiled_source: Any = ...,
+    inputs: Any = ...,
+    output_shapes: Any = ...,
+    output_dtypes: Any = ...,
+    scalars: Any = ...,
+    grid: Any = ...,
+    threadgroup: Any = ...,
     shared_memory: int = 0,
     init_value: float | None = None,
     ensure_row_contiguous: bool = False,
     stream: Any = None,
     exact_grid: bool = False,
     interpret: Any = None,
+    block: Any = None,
+    cluster: Any = None,
+    smem: Any = None,
+    entry: str | None = None,
 ) -> list[Any]:
     """Launch entry `name` of `compiled_source`; the outputs as a list, in the framework of the inputs.
 
@@ -63,9 +71,16 @@ def precompiled_cuda_kernel(
     output first; without it they are uninitialised. `ensure_row_contiguous=True` passes row-major copies of inputs that
     are not.
 
+    The raw form is `precompiled_cuda_kernel(image, *args, grid=, block=, cluster=, smem=, entry=)`, with `stream` and
+    `interpret`: one argument for each parameter of `entry`, in its order, as `kd.check` takes them, and `grid` counts
+    blocks. Arrays are changed in place, and returned as a list; there need be none.
+
     Raises ArgumentTypeError and ArgumentValueError before anything is launched; LoadError, with the driver's log, for
     an image or entry that does not load; LaunchError.
     """
+    if image is not None:
+        keywords = (name, compiled_source, inputs, output_shapes, output_dtypes, scalars, threadgroup)
+        return _call_raw(image, args, keywords, grid, block, cluster, smem, entry, stream, interpret)
     given = (
         inputs,
         output_shapes,
@@ -79,8 +94,26 @@ def precompiled_cuda_kernel(
         interpret,
     )
     image = (name, compiled_source, type(shared_memory), shared_memory, exact_grid)
+    if any(value is not None for value in (block, cluster, smem, entry)) or args:
+        raise at_user_line(
+            ArgumentTypeError("block=, cluster=, smem= and entry= are of the raw form, which takes the image first")
+        )
     key, results = _SEEN.call(*given, *image, scalars=scalars)
     return results if results is not MISS else _call(key, given, image, scalars, exact_grid, ensure_row_contiguous)
+
+
+@partial(public, name="precompiled_cuda_kernel")
+def _call_raw(
+    image: Any, args: tuple[Any, ...], keywords: tuple[Any, ...], grid: Any, block: Any, cluster: Any, smem: Any, entry: Any,
+    stream: Any, interpret: Any,
+) -> list[Any]:  # fmt: skip
+    from .raw_image import launch_raw
+
+    if any(value is not ... for value in keywords):
+        raise ArgumentTypeError(
+            "the raw form takes the image, its arguments, grid=, block=, cluster=, smem= and entry="
+        )
+    return made(launch_raw, image, args, None if grid is ... else grid, block, cluster, smem, entry, stream, interpret)
 
 
 @partial(public, name="precompiled_cuda_kernel")
@@ -99,6 +132,10 @@ def _call(
 def _run(key: Key | None, given: tuple[Any, ...], image: tuple[Any, ...], scalars: Sequence[Any]) -> list[Any]:
     inputs, output_shapes, output_dtypes, grid, threadgroup, _, init_value, contiguous, stream, interpret = given
     name, compiled_source, _, shared_memory, exact_grid = image
+    required = (name, compiled_source, inputs, output_shapes, output_dtypes, scalars, grid, threadgroup)
+    missing = [word for word, value in zip(_REQUIRED, required, strict=True) if value is ...]
+    if missing:
+        raise ArgumentTypeError(f"precompiled_cuda_kernel misses {', '.join(f'{word}=' for word in missing)}")
     source = _check_image(name, compiled_source)
     for what, value in (
         ("inputs", inputs),

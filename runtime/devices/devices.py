@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from kernel_dsl import forking
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
     from .cuda_device import CudaDevice
     from .interpreter_device import InterpreterDevice
 
+# The device of all launches of this thread, where somebody watches them; and of those of all threads.
+watching: ContextVar[Device | None] = ContextVar("watching", default=None)
+_everywhere: list[Device] = []
 _lock = forking.lock()
 _cuda: dict[int, CudaDevice] = {}
 
@@ -54,6 +59,16 @@ def interpreter_device(params: Any = None) -> InterpreterDevice:
     return InterpreterDevice(params)
 
 
+@contextmanager
+def watched_everywhere(device: Device) -> Generator[None]:
+    """All launches of this process, but for those with `InterpretParams` of their own, go to `device`."""
+    _everywhere.append(device)
+    try:
+        yield
+    finally:
+        _everywhere.remove(device)
+
+
 @once
 def _say_no_gpu(reason: str) -> None:
     logging.getLogger("kernel_dsl").warning("no GPU (%s): kernels run in the PTX interpreter, on the CPU", reason)
@@ -82,8 +97,13 @@ def pick_device(interpret: Any, arrays: Sequence[ArrayView] = ()) -> Device:
 
     `interpret`: None takes the arrays' GPU, else the current one, and the interpreter where there
     is no GPU (said once in the log); True or an `InterpretParams` the interpreter; False a GPU, or
-    DeviceError. Anything else: ArgumentTypeError.
+    DeviceError. Anything else: ArgumentTypeError. Where launches are watched, the watcher's device.
     """
+    watcher = watching.get() or (
+        _everywhere[-1] if _everywhere and not isinstance(interpret, InterpretParams) else None
+    )
+    if watcher is not None:
+        return watcher
     index = device_index(arrays)
     if interpret is None or interpret is False:
         if index is not None:

@@ -36,6 +36,6 @@ def _digest(image: bytes) -> bytes:
 
 
 def device_key(device: Device) -> tuple[object, ...]:
-    """Equal for devices that can share a loaded image."""
+    """Equal for devices that can share a loaded image. One that checks launches has an owner, and shares none."""
     settings = getattr(device, "params", None)  # the interpreter's; a GPU has none
-    return device.kind, device.index, repr(settings)
+    return device.kind, device.index, repr(settings), getattr(device, "owner", None)

@@ -6,13 +6,14 @@ import dataclasses
 import functools
 import re
 import threading
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from kernel_dsl.compiled import Assembled, CompiledKernel, PointerParam, ReportNames, TensorMapParam
+from kernel_dsl.compiled import Assembled, CompiledKernel, LaunchAttributes, PointerParam, ReportNames, TensorMapParam
 from kernel_dsl.interpret_params import InterpretParams
 from kernel_dsl.launch_plan import LaunchPlan, LaunchStep, OffsetParam, ScratchSpec, plan_of, slot, target_of
 from kernel_dsl.target import DEFAULT, TARGETS, Target
@@ -20,7 +21,7 @@ from kernel_dsl.target import DEFAULT, TARGETS, Target
 from .. import interpreter
 from ..arrays.array_view import CPU, ArrayView
 from ..errors import ArgumentTypeError, DeviceError, LoadError
-from ..interpreter import Module
+from ..interpreter import Launches, Module, RunReport
 from ..interpreter.machine.memory import SLOT_BITS
 from ..interpreter.machine.tensor_map import encode_tensor_map
 from . import memory
@@ -43,9 +44,9 @@ class InterpreterDevice:
     kind = "interpreter"
     index = 0
 
-    def __init__(self, params: InterpretParams | None = None) -> None:
+    def __init__(self, params: InterpretParams | None = None, target: Target = DEFAULT) -> None:
         self.params: InterpretParams = params or InterpretParams()
-        self.target: Target = DEFAULT
+        self.target: Target = target
 
     def __repr__(self) -> str:
         return f"<InterpreterDevice {self.params}>"
@@ -59,7 +60,7 @@ class InterpreterDevice:
         target = TARGETS.get(compiled.target, self.target)
         if not compiled.launch.empty:
             check_attributes(compiled.launch, target, compiled.name)
-        with _parsed.lend(compiled.ptx):
+        with lend(compiled.ptx):
             pass
         return InterpreterLoaded(self, plan_of(compiled), target, compiled)
 
@@ -81,6 +82,19 @@ class InterpreterDevice:
             except UnicodeDecodeError:
                 raise LoadError(f"the image of {entry!r} is neither PTX text nor a cubin") from None
         return InterpreterImage(self, image, entry)
+
+    def space(self) -> Space:
+        """The memory of a launch: that of no other, here."""
+        return Space()
+
+    def run(self, launch: Launch) -> None:
+        """Run a launch to its end, and print what it prints.
+
+        Raises what the interpreter finds.
+        """
+        report = launch.run(self.params, launches=_thread.launches)
+        if report.output:
+            print(report.output, end="", flush=True)
 
 
 class _Parsed:
@@ -105,6 +119,7 @@ class _Parsed:
 
 
 _parsed = _Parsed()
+lend = _parsed.lend
 
 
 class InterpreterLoaded:
@@ -149,14 +164,14 @@ class InterpreterLoaded:
             memory.take(earlier, everything, scalars, 0)
         made = set(map(target_of, plan.then))
         unset = {*fresh, *range(len(arrays), len(everything))} - made
-        space = _Space()
+        space = self.device.space()
         placed = self._place(space, step, everything, unset)
         values = self.layout.values(placed, scalars, functools.partial(_encode, plan))
         self._run(step, self.layout.split(values), space)
         space.copy_back()
 
     def _place(
-        self, space: _Space, step: LaunchStep, arrays: list[ArrayView], unset: Collection[int]
+        self, space: Space, step: LaunchStep, arrays: list[ArrayView], unset: Collection[int]
     ) -> list[ArrayView]:
         """The arrays in the interpreter's memory: all of a traced kernel's, those that a custom one is given."""
         plan, placed = self.plan, list(arrays)
@@ -172,33 +187,69 @@ class InterpreterLoaded:
             placed[i] = space.place(view, name, writable, i not in unset, roomy)
         return placed
 
-    def _run(self, step: LaunchStep, params: list[bytes], space: _Space) -> None:
+    def _run(self, step: LaunchStep, params: list[bytes], space: Space) -> None:
         kernel, image = self.kernel, self.image
+        ptx = kernel.ptx if kernel else image.ptx if image else ""
         try:
-            with _parsed.lend(kernel.ptx if kernel else image.ptx if image else "") as module:
-                report = interpreter.run(
-                    module,
-                    step.entry,
-                    params,
-                    grid=step.attributes.grid,
-                    block=step.attributes.block,
-                    cluster=step.attributes.cluster,
-                    dynamic_smem=step.attributes.dynamic_smem,
-                    memory=space.memory,
-                    target=self.target.name,
-                    params_cfg=self.device.params,
-                    names=kernel.names if kernel else ReportNames(),
-                    lines=dict(kernel.lines) if kernel else {},
-                    kernel_name=kernel.name if kernel else step.entry,
-                    launches=_thread.launches,
-                    overlaps=step.attributes.programmatic_dependent_launch,
-                )
+            self.device.run(Launch(ptx, step.entry, params, step.attributes, space, self.target, kernel))
         except interpreter.PtxError as error:
             if image is None:
                 raise
             raise image.refused(error) from error
-        if report.output:  # what the kernel printed
-            print(report.output, end="", flush=True)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """An entry with all that it needs to run: `params` as bytes, in whose addresses `space` has the arrays."""
+
+    ptx: str
+    entry: str
+    params: list[bytes]
+    attributes: LaunchAttributes
+    space: Space
+    target: Target
+    kernel: CompiledKernel | None = None
+    initial: Mapping[str, bytes] = field(default_factory=dict[str, bytes])  # of variables of the module
+
+    @property
+    def name(self) -> str:
+        return self.kernel.name if self.kernel else self.entry
+
+    def is_ordered(self) -> bool:
+        """Whether one schedule finds what any would."""
+        with lend(self.ptx) as module:
+            return interpreter.is_ordered(module, self.entry)
+
+    def run(
+        self,
+        config: InterpretParams,
+        report: RunReport | None = None,
+        patience: int = 0,
+        launches: Launches | None = None,
+    ) -> RunReport:
+        """Run it once. `report`, `patience` and `launches`: see `interpreter.run`."""
+        kernel, attributes = self.kernel, self.attributes
+        with lend(self.ptx) as module:
+            return interpreter.run(
+                module,
+                self.entry,
+                self.params,
+                grid=attributes.grid,
+                block=attributes.block,
+                cluster=attributes.cluster,
+                dynamic_smem=attributes.dynamic_smem,
+                memory=self.space.memory,
+                target=self.target.name,
+                params_cfg=config,
+                names=kernel.names if kernel else ReportNames(),
+                lines=dict(kernel.lines) if kernel else {},
+                kernel_name=self.name,
+                launches=launches,
+                overlaps=attributes.programmatic_dependent_launch,
+                report=report,
+                patience=patience,
+                initial=self.initial,
+            )
 
 
 class _Thread(threading.local):
@@ -212,8 +263,9 @@ _thread = _Thread()
 
 
 def _pointers(step: LaunchStep) -> list[tuple[int, int]]:
-    """(number of the parameter, array) of the parameters that are addresses."""
-    return [(n, p.array) for n, p in enumerate(step.params) if isinstance(p, (PointerParam, OffsetParam))]
+    """(number of the parameter, array) of the parameters that are addresses or have one in them."""
+    kinds = (PointerParam, OffsetParam, TensorMapParam)
+    return [(n, p.array) for n, p in enumerate(step.params) if isinstance(p, kinds)]
 
 
 def _host_scratch(spec: ScratchSpec) -> ArrayView:
@@ -228,7 +280,7 @@ class InterpreterImage(LoadedImage):
         self.entry = entry
         self.ptx = ptx
         try:
-            with _parsed.lend(ptx) as module:
+            with lend(ptx) as module:
                 entries = {name: f for name, f in module.functions.items() if f.entry}
         except interpreter.PtxError as error:
             raise self.refused(error) from error
@@ -258,7 +310,7 @@ class InterpreterImage(LoadedImage):
         return InterpreterLoaded(self.device, plan, self.device.target, None, self)
 
 
-class _Space:
+class Space:
     """The interpreter's global memory for one launch, and which host arrays it stands for."""
 
     def __init__(self) -> None:

@@ -11,11 +11,13 @@ from kernel_dsl.compiled import ReportNames, SourceLine
 from kernel_dsl.interpret_params import InterpretParams
 
 from .checks.explore import Exploration, explore, over_schedules, schedules_of
-from .checks.hazards import HazardError, HazardWarning, RunReport
+from .checks.hazards import Finding, HazardError, HazardWarning, Place, RunReport
 from .checks.kinds import HazardKind
 from .checks.launches import Launches
+from .checks.ordered import is_ordered
 from .machine.builders import families as families  # fills the table that the machine builds from
-from .machine.launch import run_module
+from .machine.launch import program_of, run_module
+from .machine.links import check_links
 from .machine.memory import Buffer, GlobalMemory
 from .machine.tensor_map import encode_tensor_map
 from .ptx.module import Module, PtxError
@@ -26,6 +28,7 @@ Dims = tuple[int, int, int]
 __all__ = [
     "Buffer",
     "Exploration",
+    "Finding",
     "GlobalMemory",
     "HazardError",
     "HazardKind",
@@ -33,15 +36,34 @@ __all__ = [
     "InterpretParams",
     "Launches",
     "Module",
+    "Place",
     "PtxError",
     "RunReport",
+    "check_program",
     "encode_tensor_map",
     "explore",
+    "is_ordered",
     "over_schedules",
     "parse",
     "run",
     "schedules_of",
 ]
+
+
+def check_program(module: Module, entry: str, target: str) -> bool:
+    """Compile every function of a module, for an entry, as an assembler does; nothing runs.
+
+    Returns whether warps and blocks meet by barriers alone (`ordered.py`): one run then finds what any would. Raises
+    `PtxError` with line and column for what an assembler or linker would refuse.
+    """
+    program = program_of(module, entry, target)
+    for name, function in module.functions.items():
+        if function.entry:
+            program_of(module, name, target)
+        elif function.defined:
+            program.code(name)
+    check_links(module)
+    return is_ordered(module, entry)
 
 
 def run(
@@ -61,6 +83,9 @@ def run(
     kernel_name: str = "",
     launches: Launches | None = None,
     overlaps: bool = False,
+    report: RunReport | None = None,
+    patience: int = 0,
+    initial: Mapping[str, bytes] | None = None,
 ) -> RunReport:
     """Run an entry to its end.
 
@@ -68,11 +93,14 @@ def run(
     `memory.allocate` gave, a tensor map the 128 bytes of `encode_tensor_map`. `grid` counts blocks. `lines` maps PTX
     line numbers to the author's lines. `launches` is what launches of a stream hand on (`Launches`); with `overlaps`, this
     one need not wait for the end of the one before (programmatic dependent launch), until it executes
-    `griddepcontrol.wait`. Raises `PtxError` for PTX that an assembler would refuse, `HazardError` for
-    what is wrong with the kernel, ValueError for a launch that the device would refuse.
+    `griddepcontrol.wait`. `report` is filled as the run goes, so that what was found before an error is
+    known; by default a new one. `patience`: steps after which a run ends that makes no progress or has hazards.
+    `initial`: bytes that module variables begin with, by name. Raises `PtxError` for PTX that an assembler would
+    refuse, `HazardError` for what is wrong with the kernel, ValueError for a launch that the device would refuse.
     """
     return run_module(
         module, entry, params, grid=grid, block=block, cluster=cluster, dynamic_smem=dynamic_smem,
         memory=memory, target=target, config=params_cfg or InterpretParams(), names=names,
-        lines=lines, kernel_name=kernel_name, launches=launches, overlaps=overlaps,
+        lines=lines, kernel_name=kernel_name, launches=launches, overlaps=overlaps, report=report, patience=patience,
+        initial=initial,
     )  # fmt: skip

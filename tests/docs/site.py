@@ -59,7 +59,15 @@ pymdownx.superfences = {{}}
 # The pages that are written by hand, in the order to read them.
 NAV = {
     "Start": ("README", "docs/quickstart", "docs/programming-model"),
-    "Guides": ("docs/calls", "docs/graphs", "docs/interpreter", "docs/compiled-kernels", "docs/other-kernels"),
+    "Guides": (
+        "docs/calls",
+        "docs/graphs",
+        "docs/interpreter",
+        "docs/checker",
+        "docs/gallery",
+        "docs/compiled-kernels",
+        "docs/other-kernels",
+    ),
     "Speed": ("docs/layouts", "docs/hopper", "docs/matmul", "docs/attention"),
     "Comparisons": (
         "docs/math-accuracy",

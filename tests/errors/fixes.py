@@ -114,6 +114,7 @@ FIXES: dict[str, tuple[str, str, str]] = {
         "out[warp] = x[warp]",
         "@kd.loop(0, 8)\n        def _(i):\n            out[warp, i] = x[warp, i]",
     ),
+    "EntryArgumentError": ("entry_argument", "kd.check(PTX, 0.5, 8, x", "kd.check(PTX, 8, 0.5, x"),
     "TooFewArrivals": ("too_few_arrivals", "num_arrivals=8", "num_arrivals=1"),
     "WgmmaShape": ("wgmma_shape", "kd.ACC((64, 128))", "kd.ACC((64, 64))"),
     "WgmmaType": ("wgmma_type", "kd.float16", "kd.bfloat16"),

@@ -58,6 +58,13 @@ class GlobalShadow(Shadow):
             self.was_read = np.repeat(self.was_read, times)
         self.reach = {name: np.repeat(reach, times) for name, reach in self.reach.items()}
 
+    def forget(self, start: int, size: int) -> None:
+        """These bytes hold what nobody has written, and nobody has read."""
+        if self.granule:
+            part = slice(start // self.granule, -(-(start + size) // self.granule))
+            for known in (self.w, self.r, self.r2):
+                known[part] = 0
+
     # --- the read-only cache -----------------------------------------------------------------------
 
     def read(
@@ -79,9 +86,10 @@ class GlobalShadow(Shadow):
         where = tuple(int(i[0]) for i in np.nonzero(bad))
         row = int(np.broadcast_to(rows, g.shape)[where])
         what = f"{self.name(a, row, int(g[where]))} is read through the read-only cache by a kernel that writes it"
-        other = f"the other access is at {self.run.reporter.place(self.run.sites[int(sites[where])])}"
+        reporter, there = self.run.reporter, self.run.sites[int(sites[where])]
+        details = (self.who(a, row), f"the other access is at {reporter.place(there)}")
         fix = "read it by an ordinary load"
-        self.run.reporter.hazard(HazardKind.READ_ONLY_CACHE, what, a.ins, (self.who(a, row), other), fix)
+        reporter.hazard(HazardKind.READ_ONLY_CACHE, what, a.ins, details, fix, reporter.side("", there))
 
     # --- scopes --------------------------------------------------------------------------------------
 

@@ -55,11 +55,39 @@ _RACES = {
 }
 
 
+@dataclass(frozen=True)
+class Place:
+    """One side of a hazard: who, the author's line where it is known, the PTX line (0: none) and its instruction."""
+
+    who: str
+    line: SourceLine | None
+    ptx_line: int
+    instruction: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A hazard as data. `message` is what errors and warnings say of it; `what` its first sentence."""
+
+    kind: HazardKind
+    what: str
+    at: Place
+    other: Place | None
+    details: tuple[str, ...]
+    fix: str
+    message: str
+
+
 @dataclass
 class RunReport:
-    """What a run says of itself: `steps` executed, `hazards` found as warnings, and the kernel's printed `output`."""
+    """What a run says of itself: `steps` executed, `hazards` found as warnings, and the kernel's printed `output`.
+
+    `findings`: all hazards as data, the one that ended the run too. `quiet`: nothing is warned of.
+    """
 
     steps: int = 0
+    quiet: bool = False
+    findings: list[Finding] = field(default_factory=list[Finding])
     hazards: list[tuple[HazardKind, str]] = field(default_factory=list[tuple[HazardKind, str]])
     output: str = ""
     unwritten: dict[str, int] = field(default_factory=dict[str, int])
@@ -110,9 +138,13 @@ class Reporter:
         ins: Instruction | None,
         details: tuple[str, ...] = (),
         fix: str = "",
+        other: Place | None = None,
         ends: bool = False,
     ) -> None:
-        """Raise `HazardError`, or warn once a place and kind; nothing for a kind that is ignored, unless it ends the run."""
+        """Raise `HazardError`, or warn once a place and kind; nothing for a kind that is ignored, unless it ends the run.
+
+        `other` is the side that came before.
+        """
         if kind in self.ignored and not ends:
             return
         if self._deferred and kind not in _RACES:
@@ -127,14 +159,23 @@ class Reporter:
             text.append(f"  fix: {fix}")
         text.append(f"  in kernel '{self.kernel_name}'")
         message = "\n".join(text)
+        at = self.side(details[0] if details else "", ins)
+        finding = Finding(kind, what, at, other, tuple(d for d in details if d), fix, message)
         if not self.warn or kind in ALWAYS:
+            self.report.findings.append(finding)
             raise HazardError(kind, message, line)
         key = (kind, ins.line if ins else 0, ins.column if ins else 0)
         if key in self._seen:
             return
         self._seen.add(key)
+        self.report.findings.append(finding)
         self.report.hazards.append((kind, message))
-        warnings.warn(HazardWarning(kind, message, line), stacklevel=2)
+        if not self.report.quiet:
+            warnings.warn(HazardWarning(kind, message, line), stacklevel=2)
+
+    def side(self, who: str, ins: Instruction | None) -> Place:
+        """One side of a hazard as data."""
+        return Place(who, self.source_line(ins), ins.line if ins else 0, ins.name if ins else "")
 
     def source_line(self, ins: Instruction | None) -> SourceLine | None:
         if ins is None:

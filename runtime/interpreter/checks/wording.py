@@ -75,4 +75,5 @@ def conflict(
         f"{before} by {side.who}",
         f"{before} at {side.place}",
     )
-    run.reporter.hazard(kind, what, a.ins, details, fix or _FIXES[kind])
+    other = run.reporter.side(details[1], run.sites[site])
+    run.reporter.hazard(kind, what, a.ins, details, fix or _FIXES[kind], other)

@@ -15,6 +15,7 @@ from ..isa.instructions import BadForm, Form, form_of
 from ..isa.liveness import mentioned_once, used
 from ..isa.operand_types import ADDRESSES, RELAXED, SPECIALS, literal_fits, register_fits
 from ..isa.semantics.forms import OLDEST, compile_alu
+from ..isa.targets import lacks, number_of
 from ..ptx.literals import literal_bits
 from ..ptx.module import (
     TYPE_BYTES,
@@ -117,6 +118,9 @@ class Compiler:
         self.ins = ins
         try:
             self._form = form_of(ins.opcode)
+            lacking = lacks(self.module.target, ins)
+            if lacking:
+                raise self.error(lacking)
             if self._form is None:
                 op = build_alu(self, ins)
             else:
@@ -340,18 +344,13 @@ def guard(op: Op, predicate: int, negated: bool) -> Op:
     return run
 
 
-def _architecture(target: str) -> int:
-    """The number in a target's name."""
-    return int("".join(c for c in target if c.isdigit()))
-
-
 def build_alu(k: Compiler, ins: Instruction) -> Op:
     """An elementwise instruction of `semantics`."""
     operands = ins.operands
     pair = bool(operands) and isinstance(operands[0], Pair)
     alu = compile_alu(ins.opcode, pair)
     # PTX for older targets runs everywhere (PTX ISA 11.1.2, .target), and the table begins at OLDEST.
-    if alu.since > max(_architecture(k.module.target), OLDEST):
+    if alu.since > max(number_of(k.module.target), OLDEST):
         raise k.error(f"needs sm_{alu.since} or later, the module is for {k.module.target}")
     first = operands[0]
     dests = (first.first, first.second) if isinstance(first, Pair) else (first,)

@@ -105,7 +105,7 @@ def together(c: Group, wanted: Array | None) -> bool:
 @builds("call")
 def build_call(k: Compiler, ins: Instruction) -> Any:
     """`call (ret), f, (args);`, direct, indirect, or to one of the system's functions."""
-    from .system import SYSTEM
+    from .system import SIZES, SYSTEM
 
     operands = list(ins.operands)
     ret_names = _argument_names(k, operands)
@@ -128,15 +128,17 @@ def build_call(k: Compiler, ins: Instruction) -> Any:
         fn = k.module.functions.get(name)
         if fn is None or not fn.defined:
             if system is None:
-                heap = "; kernels have no heap in the interpreter, on a GPU alone" if name in ("malloc", "free") else ""
-                raise k_error(k, ins, f"function '{name}' has no body{heap}")
-            system(c, ins, [c.frame.param(n, sizes[n]) for n in arg_names])
+                raise k_error(k, ins, f"function '{name}' has no body")
+            value = system(c, ins, [c.frame.param(n, sizes[n]) for n in arg_names])
             for n in ret_names:
-                c.frame.param(n, sizes[n])
+                target = c.frame.param(n, sizes[n])
+                if value is not None and sizes[n] == value.dtype.itemsize:
+                    _masked(target, c, np.ascontiguousarray(value)[..., None].view(np.uint8))
             batch.push(c.at(c.frame.code.segments[pc].next))
             return
         depth = len(c.stack) + 1
         callee = batch.frame(depth, name)
+        _check_call(k, name, arg_names, ret_names, ins)
         for n, var in zip(arg_names, fn.params, strict=True):
             value = c.frame.param(n, sizes.get(n, var.size))[c.select]
             _masked(callee.param(var.name, var.size), c, value[..., : var.size])
@@ -147,6 +149,10 @@ def build_call(k: Compiler, ins: Instruction) -> Any:
         name = target.name
         if name not in k.module.functions:
             raise k.error(f"function '{name}' is not declared")
+        _check_call(k, name, arg_names, ret_names)
+        given = tuple(sizes[n] for n in arg_names)
+        if not k.module.functions[name].defined and given != SIZES.get(name, given):
+            raise k.error(f"'{name}' takes arguments of {SIZES[name]} bytes, not {given}")
 
         def direct(c: Group) -> None:
             enter(c, name)
@@ -176,6 +182,16 @@ def _argument_names(k: Compiler, operands: list[Any]) -> list[str]:
             raise k.error("arguments are .param variables")
         names.append(item.name)
     return names
+
+
+def _check_call(
+    k: Compiler, name: str, args: list[str], rets: list[str], ins: Instruction | None = None
+) -> None:  # fmt: skip
+    """Raise PtxError where a call gives a function another number of arguments or results than it has."""
+    fn = k.module.functions[name]
+    if (len(args), len(rets)) != (len(fn.params), len(fn.rets)):
+        what = f"'{name}' takes {len(fn.params)} arguments and gives {len(fn.rets)} results, not {len(args)} and {len(rets)}"
+        raise k.error(what) if ins is None else k_error(k, ins, what)
 
 
 def k_error(k: Compiler, ins: Instruction, message: str) -> Exception:

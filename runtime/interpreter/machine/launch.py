@@ -11,13 +11,13 @@ import numpy.typing as npt
 
 from kernel_dsl.compiled import ReportNames, SourceLine
 from kernel_dsl.interpret_params import InterpretParams
-from kernel_dsl.target import DEFAULT, TARGETS, Target
+from kernel_dsl.target import DEFAULT, Target, device_target
 
 from ..checks.clocks import Clocks
 from ..checks.deadlock import stuck
 from ..checks.explore import EXPLORED
 from ..checks.global_shadow import GlobalShadow, prepare_buffers, report_unwritten
-from ..checks.hazards import Reporter, RunReport
+from ..checks.hazards import HazardError, Reporter, RunReport
 from ..checks.kinds import HazardKind
 from ..checks.launches import Launches, State
 from ..checks.livelock import Watch, livelock
@@ -32,6 +32,7 @@ from .batch import Batch
 from .engine import Engine
 from .frame import Pool
 from .group import Group
+from .heap import Heap
 from .mbarriers import TIMED_OUT, MbarrierWait
 from .memory import SHARED_RESERVED, GlobalMemory
 from .program import Program, Seg
@@ -45,6 +46,7 @@ Dims = tuple[int, int, int]
 # Warps in a batch: enough that the cost of a NumPy call is spread, few enough that registers stay in cache.
 BATCH_WARPS = 1024
 BATCH_BYTES = 1 << 28
+_LOOKS = 5  # at what a run does, while it is waited for that it makes progress
 
 
 class Run:
@@ -55,6 +57,7 @@ class Run:
         dynamic_smem: int, memory: GlobalMemory, target: str, config: InterpretParams,
         names: ReportNames | None, lines: Mapping[int, SourceLine] | None, kernel_name: str,
         launches: Launches | None = None, overlaps: bool = False,
+        report: RunReport | None = None,
     ) -> None:  # fmt: skip
         self.launches: Launches = launches or Launches()
         self.overlap: State = self.launches.begin(overlaps)
@@ -65,8 +68,8 @@ class Run:
         self.cluster_size: int = cluster[0] * cluster[1] * cluster[2]
         self.memory = memory
         self.config = config
-        self.target: Target = TARGETS.get(target, DEFAULT)
-        self.report: RunReport = RunReport()
+        self.target: Target = device_target(target) or DEFAULT
+        self.report: RunReport = report or RunReport()
         self.reporter: Reporter = Reporter(
             config.on_hazard == "warn", kernel_name or program.entry.name, names, lines, self.report,
             config.ignore,
@@ -93,6 +96,9 @@ class Run:
             random.Random(config.seed) if config.schedule == "random" and self.order is None else None
         )
         self.budget: int = config.step_budget
+        self.initial: Mapping[str, bytes] = {}  # of module variables, in place of what the text gives them
+        self.patience = 0  # see `be_patient`
+        self._patient_at = self._idle = 0
         self.steps = 0
         self.progress: int = 0
         self.output: list[str] = []
@@ -112,6 +118,7 @@ class Run:
         self.maps_acquired: MapProxy = MapProxy()
         self.pool: Pool = Pool()
         self._workspace = 0
+        self.heap = Heap(self)
         self.maps: dict[bytes, Any] = {}
         self._registers: dict[tuple[int, int], dict[int, int]] = {}
         self.sites: list[Instruction] = []
@@ -176,8 +183,9 @@ class Run:
             if var.space not in ("global", "const"):
                 continue
             data = np.zeros(max(var.size, 1), np.uint8)
-            if var.init is not None:
-                data[: var.size] = np.frombuffer(var.init, np.uint8)
+            init = self.initial.get(var.name, var.init)
+            if init is not None:
+                data[: len(init)] = np.frombuffer(init, np.uint8)
             address = self.memory.allocate(
                 data, var.name, initialised=True, writable=var.space == "global", kind="variable"
             )
@@ -220,7 +228,7 @@ class Run:
                 self._finish()
                 self.launches.end(self.overlap, self)
         finally:
-            for address in (*addresses, *([self._workspace] if self._workspace else [])):
+            for address in (*addresses, *([self._workspace] if self._workspace else []), *self.heap.addresses):
                 self.memory.free(address)
             self.report.steps = self.steps
             self.report.output = "".join(self.output)
@@ -398,7 +406,22 @@ class Run:
         key = clocks.queues[agent - clocks.agents]
         return Side(_QUEUES.get(key[0], "an asynchronous copy"), place, str(key[0]), same)
 
+    def be_patient(self, steps: int) -> None:
+        """End the run once so many steps store nothing, arrive nowhere and end no warp, or follow a hazard."""
+        self.patience = steps // _LOOKS
+        self.budget = min(self.patience, self.config.step_budget)
+
     def out_of_steps(self, g: Group, seg: Seg) -> None:
+        if self.patience and self.steps <= self.config.step_budget:
+            if self.report.findings:  # whatever goes on now comes of it
+                raise HazardError(
+                    HazardKind.STEP_BUDGET, "the run was ended: it had hazards, and did not end by itself"
+                )
+            self._idle = self._idle + 1 if self._patient_at == self.progress else 0
+            if self._idle < _LOOKS:
+                self._patient_at = self.progress
+                self.budget = min(self.steps + self.patience, self.config.step_budget)
+                return
         _, _, who = self.reporter.group(g, g.active)
         ins = seg.sync_ins or seg.end
         what = f"the step budget of {self.budget} instructions ran out"
@@ -451,13 +474,8 @@ def _unfolded(i: Array, extents: Dims) -> Array:
     return np.stack([i % x, i // x % y, i // (x * y)], axis=1)
 
 
-def run_module(
-    module: Module, entry: str, params: list[bytes], *, grid: Dims, block: Dims, cluster: Dims,
-    dynamic_smem: int, memory: GlobalMemory, target: str, config: InterpretParams,
-    names: ReportNames | None, lines: Mapping[int, SourceLine] | None, kernel_name: str,
-    launches: Launches | None = None, overlaps: bool = False,
-) -> RunReport:  # fmt: skip
-    """Compile `entry` (once for a module) and run it."""
+def program_of(module: Module, entry: str, target: str) -> Program:
+    """The program of an entry, compiled once for a module. Raises PtxError."""
     check_target(module, target)
     fine = EXPLORED.get() is not None
     key = f"{entry} in fine steps" if fine else entry
@@ -466,6 +484,18 @@ def run_module(
         program = Program(module, entry, fine)
         program.code(entry)
         module.programs[key] = program
+    return program
+
+
+def run_module(
+    module: Module, entry: str, params: list[bytes], *, grid: Dims, block: Dims, cluster: Dims,
+    dynamic_smem: int, memory: GlobalMemory, target: str, config: InterpretParams,
+    names: ReportNames | None, lines: Mapping[int, SourceLine] | None, kernel_name: str,
+    launches: Launches | None = None, overlaps: bool = False, report: RunReport | None = None,
+    patience: int = 0, initial: Mapping[str, bytes] | None = None,
+) -> RunReport:  # fmt: skip
+    """Compile `entry` (once for a module) and run it."""
+    program = program_of(module, entry, target)
     required = program.entry.directives.get("reqnctapercluster")
     if required is not None:  # the directive alone makes clusters (PTX ISA 11.7.3)
         x, y, z = (*required, 1, 1)[:3]
@@ -474,6 +504,9 @@ def run_module(
         cluster = x, y, z
     run = Run(
         program, params, grid, block, cluster, dynamic_smem, memory, target, config, names, lines,
-        kernel_name, launches, overlaps,
+        kernel_name, launches, overlaps, report,
     )  # fmt: skip
+    run.initial = initial or {}
+    if patience:
+        run.be_patient(patience)
     return run.run()

@@ -418,5 +418,10 @@ class ParamSpace:
             what = "access outside of the kernel's parameters"
             c.batch.run.reporter.hazard(HazardKind.OUT_OF_BOUNDS, what, ins, (who,))
             mask = masked_off(mask, bad)
+        data = self.data
+        if write:
+            _, _, who = c.batch.run.reporter.group(c, c.active)
+            c.batch.run.reporter.hazard(HazardKind.READ_ONLY, "a store to the kernel's parameters", ins, (who,))
+            mask, data = np.zeros((c.n, 32), np.bool_), data.copy()
         index = offset if mask is None else np.where(mask, offset, 0)
-        return [Part(self.data.view(f"u{size}"), index // size, mask, None)]
+        return [Part(data.view(f"u{size}"), index // size, mask, None)]

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from ..checks.kinds import HazardKind
 from ..ptx.module import Instruction
 from .group import Group
+from .heap import free, malloc
 from .memory import LOCAL_WINDOW, RANK_SHIFT, SHARED_WINDOW, WINDOW_BITS, WINDOW_MASK
 
 Array = npt.NDArray[Any]
@@ -59,7 +60,7 @@ def _format(c: Group, row: int, lane: int, text: str, at: int) -> str:
     def take(code: str, size: int) -> Any:
         nonlocal at
         at = -(-at // size) * size
-        data = _lane_bytes(c, row, lane, at, size)
+        data = _lane_bytes(c, row, lane, at, size).ljust(size, b"\0")
         at += size
         return struct.unpack("<" + code, data)[0]
 
@@ -97,7 +98,12 @@ def _assertfail(c: Group, ins: Instruction, params: list[Array]) -> None:
     c.batch.run.reporter.hazard(HazardKind.ASSERTION, what, ins, (who,))
 
 
-SYSTEM: dict[str, Callable[[Group, Instruction, list[Array]], None]] = {
+# Bytes of each argument.
+SIZES = {"vprintf": (8, 8), "__assertfail": (8, 8, 4, 8, 8), "malloc": (8,), "free": (8,)}
+# The values that a function returns, (rows, 32), or None.
+SYSTEM: dict[str, Callable[[Group, Instruction, list[Array]], Array | None]] = {
     "vprintf": _vprintf,
     "__assertfail": _assertfail,
+    "malloc": lambda c, ins, params: malloc(c, ins, _values(c, params[0], "u8")),
+    "free": lambda c, ins, params: free(c, ins, _values(c, params[0], "u8")),
 }

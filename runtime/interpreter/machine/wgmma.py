@@ -324,9 +324,10 @@ class WgmmaUnit:
                 hit = (reads | writes) & p.acc_mask or writes & p.a_mask
                 name = c.frame.code.fn.registers[hit.bit_length() - 1].name
                 what = f"register {name} is touched while a wgmma that uses it is in flight"
-                details = (who, f"the wgmma is at {self.batch.run.reporter.place(p.ins)}")
+                reporter = self.batch.run.reporter
+                details = (who, f"the wgmma is at {reporter.place(p.ins)}")
                 fix = "wait for it (wgmma.wait_group) first"
-                self.batch.run.reporter.hazard(HazardKind.WGMMA_REGISTERS, what, ins, details, fix)
+                reporter.hazard(HazardKind.WGMMA_REGISTERS, what, ins, details, fix, reporter.side("", p.ins))
                 return
 
 

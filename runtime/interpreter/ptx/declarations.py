@@ -196,7 +196,7 @@ def _finish_variable(c: Cursor, name: Token, space: str, elem: str, size: int, a
         else:
             size *= c.integer()
             c.expect("]")
-    var = Var(name.text, space, size, align, elem, extern=extern, line=name.line)
+    var = Var(name.text, space, size, align, elem, extern=extern, line=name.line, column=name.column)
     if c.accept("="):
         data, relocations = _initializer(c, elem)
         if unsized:

@@ -138,6 +138,7 @@ class Var:
     relocations: tuple[tuple[int, str, int], ...] = ()
     extern: bool = False
     line: int = 0
+    column: int = 0
 
 
 @dataclass(slots=True)
@@ -157,6 +158,7 @@ class Function:
     line: int
     defined: bool = True
     locations: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
+    column: int = 0
 
 
 @dataclass(slots=True)

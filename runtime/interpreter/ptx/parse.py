@@ -120,6 +120,7 @@ class _ModuleParser:
         if previous is not None and previous.defined and c.text == "{":
             raise c.error(f"'{name.text}' is defined twice", name)
         fn = Function(name.text, entry, params, rets, [], [], {}, directives, {}, {}, start.line)
+        fn.column = start.column
         if c.accept(";"):
             fn.defined = False
             m.functions.setdefault(name.text, fn)

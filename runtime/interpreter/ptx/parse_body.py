@@ -220,6 +220,8 @@ class BodyParser:
     def _resolve_labels(self) -> None:
         for ins, scope, token in self.pending:
             if ins.opcode[0] == "bra":
+                if len(ins.operands) != 1:
+                    raise PtxError("bra takes one label", token.line, token.column)
                 ins.operands = (Sym(self._find_label(ins.operands[0], scope, token)),)
             elif ins.opcode[0] == "brx":
                 table = ins.operands[1] if len(ins.operands) == 2 else None

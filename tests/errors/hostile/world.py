@@ -135,6 +135,7 @@ def _made() -> dict[str, Any]:
         "n": n,
         "n + 1": n + 1,
         "graph": _graph(copies),
+        "check": kd.check,
         "bound": copies.bind(X, interpret=True),
         "cuda": kd.cuda_kernel("f", ["inp"], ["out"], "out[0] = inp[0];"),
         "metal": kd.metal_kernel("f", ["inp"], ["out"], "out[0] = inp[0];"),

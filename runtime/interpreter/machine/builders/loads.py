@@ -92,6 +92,8 @@ def space_of(name: str) -> Callable[[Group], Any]:
 def gather(part: Part, count: int) -> Array:
     """The words at `part.index`: (rows, 32), or (rows, 32, count) for vectors."""
     view, index = part.view, part.index
+    if len(view) < count:  # no lane accesses it
+        return np.zeros((*index.shape, count) if count > 1 else index.shape, view.dtype)
     if count > 1:
         return view[: len(view) // count * count].reshape(-1, count).take(index // count, axis=0)
     rows = _whole_rows(view, index) if index.shape[0] >= 16 else None
@@ -253,6 +255,8 @@ def _load_param(k: Compiler, form: MemoryForm, dest: Operand, source: Mem) -> Op
 
         return constant
     size = _param_size(k, name)
+    if not 0 <= offset <= size - len(regs) * form.size:
+        raise k.error(f"'{name}' has {size} bytes, and {len(regs) * form.size} at {offset} are loaded")
     writers = [k.writer(r, form.type) for r in regs]
     width = form.size
 
@@ -339,6 +343,8 @@ def _store_param(k: Compiler, form: MemoryForm, dest: Mem, items: list[Any]) -> 
     assert isinstance(dest.base, Sym)
     name, offset, width = dest.base.name, dest.offset, form.size
     size = _param_size(k, name)
+    if not 0 <= offset <= size - len(items) * width:
+        raise k.error(f"'{name}' has {size} bytes, and {len(items) * width} at {offset} are stored")
     readers = [k.reader(i, form.type) for i in items]
     dtype = np.dtype(f"u{width}")
 

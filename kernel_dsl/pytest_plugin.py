@@ -1,0 +1,32 @@
+"""A plugin of pytest: `pytest --kd-hazards=random:8` interprets every launch of a test and fails it with what is wrong.
+
+Where the option is not used, it adds an option and does nothing else.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_DEFAULT = "eager,late,random:8"
+
+
+def pytest_addoption(parser: Any) -> None:
+    group = parser.getgroup("kernel-dsl", "kernel_dsl: hazards of kernels")
+    group.addoption(
+        "--kd-hazards", metavar="SCHEDULES", default=None, nargs="?", const=_DEFAULT,
+        help=f"interpret every launch under these schedules, and fail a test that has hazards; by default {_DEFAULT}",
+    )  # fmt: skip
+    group.addoption(
+        "--kd-ignore",
+        metavar="KINDS",
+        default="",
+        help="kinds of hazard that --kd-hazards leaves out, divided by commas",
+    )
+
+
+def pytest_configure(config: Any) -> None:
+    schedules = config.getoption("--kd-hazards", None)
+    if schedules is not None:
+        watch = import_module("kernel_dsl.runtime.check.plugin").plugin
+        config.pluginmanager.register(watch(schedules, config.getoption("--kd-ignore")), "kernel_dsl hazards")

@@ -1,0 +1,43 @@
+"""The PTX of what a check is given: a text, bytes, a file, or a binary that holds some."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kernel_dsl.diagnostics import shown
+
+from ..build.fatbin import ptx_in_binary
+from ..errors import ArgumentTypeError, ArgumentValueError, LoadError
+
+
+@dataclass(frozen=True)
+class Image:
+    """PTX, and what its lines are called in reports: a file's name or `<ptx>`."""
+
+    ptx: str
+    file: str
+
+
+def as_image(given: Any) -> Image:
+    """The PTX of a text, bytes or a path. Raises ArgumentTypeError, ArgumentValueError, LoadError, DeviceError."""
+    file = "<ptx>"
+    if isinstance(given, os.PathLike):
+        path = Path(given)
+        file = str(path)
+        try:
+            given = path.read_bytes()
+        except OSError as error:
+            raise ArgumentValueError(f"{file!r} can't be read: {error.strerror}") from None
+    if isinstance(given, str):
+        return Image(given, file)
+    if not isinstance(given, (bytes, bytearray, memoryview)):
+        raise ArgumentTypeError(f"{shown(given)} is no image: give PTX, a cubin or fat binary with PTX, or a kernel")
+    data = bytes(given)
+    found = ptx_in_binary(data, file)
+    try:
+        return Image((data if found is None else found).rstrip(b"\0").decode(), file)
+    except UnicodeDecodeError:
+        raise LoadError(f"the image {file} is neither PTX text nor a cubin or fat binary") from None

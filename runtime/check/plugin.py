@@ -1,0 +1,86 @@
+"""What `pytest --kd-hazards` registers: launches of a test go to a device that checks them."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import pytest
+
+from kernel_dsl.diagnostics import Error
+
+from ..devices.devices import watched_everywhere
+from ..devices.interpreter_device import InterpreterDevice, Launch
+from ..interpreter import HazardKind
+from .report import Report, file_of
+from .run import explore
+from .schedules import as_kinds, as_schedules, spelled
+
+
+class Watcher(InterpreterDevice):
+    """A device that runs each launch under several schedules, and keeps what they find."""
+
+    def __init__(self, runs: Sequence[tuple[str, int]], ignore: frozenset[HazardKind]) -> None:
+        super().__init__()
+        self.owner = object()
+        self.runs = runs
+        self.ignore = ignore
+        self.reports: list[Report] = []
+
+    def run(self, launch: Launch) -> None:
+        found = explore([launch], launch.space, self.runs, self.ignore, [""])
+        if found.printed:
+            print(found.printed, end="", flush=True)
+        if found.hazards:
+            texts = {file_of(launch, ""): launch.ptx}
+            names = tuple(map(spelled, self.runs))
+            self.reports.append(Report(found.hazards, schedules=names, launches=(launch.name,), texts=texts))
+
+    def take(self) -> str:
+        """What was found since this was asked last, in words; empty for nothing."""
+        reports, self.reports = self.reports, []
+        return "\n\n".join(map(str, reports))
+
+
+class HazardPlugin:
+    """Hooks around each phase of a test."""
+
+    def __init__(self, watcher: Watcher) -> None:
+        self.watcher = watcher
+
+    def _phase(self, item: Any, when: str) -> Generator[None, Any, Any]:
+        try:
+            with watched_everywhere(self.watcher):
+                result = yield
+        except BaseException:
+            text = self.watcher.take()
+            if text:
+                item.add_report_section(when, "kernel hazards", text)
+            raise
+        text = self.watcher.take()
+        if text:
+            pytest.fail(text, pytrace=False)
+        return result
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_setup(self, item: Any) -> Generator[None, Any, Any]:
+        return (yield from self._phase(item, "setup"))
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: Any) -> Generator[None, Any, Any]:
+        return (yield from self._phase(item, "call"))
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_teardown(self, item: Any) -> Generator[None, Any, Any]:
+        return (yield from self._phase(item, "teardown"))
+
+    def pytest_report_header(self) -> str:
+        return f"kernel hazards: every launch under {', '.join(map(spelled, self.watcher.runs))}"
+
+
+def plugin(schedules: str, ignore: str) -> HazardPlugin:
+    """The plugin for the options' words. Raises pytest.UsageError for words that mean nothing."""
+    try:
+        return HazardPlugin(Watcher(as_schedules(schedules), as_kinds([k for k in ignore.split(",") if k])))
+    except Error as error:
+        raise pytest.UsageError(f"--kd-hazards: {error.fields['message']}") from None

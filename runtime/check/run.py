@@ -1,0 +1,112 @@
+"""Runs launches under each schedule, from the same memory, and gathers what is found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..devices.interpreter_device import Launch, Space
+from ..interpreter import GlobalMemory, HazardError, HazardKind, Launches, RunReport
+from .launches import Call, prepare
+from .report import Hazard, Report, file_of, hazard_of
+from .schedules import as_kinds, as_schedules, settings, spelled
+
+PATIENCE = 100_000  # steps without progress after which a run is taken for endless, where no budget is given
+_ENDLESS = (HazardKind.STEP_BUDGET, HazardKind.LIVELOCK)  # what takes long is not tried again under other schedules
+Bytes = npt.NDArray[np.uint8]
+
+
+def check_calls(
+    calls: Sequence[Call], schedules: Any, ignore: Any, step_budget: int | None = None
+) -> Report:  # fmt: skip
+    """Run calls that follow one another under each schedule.
+
+    Never raises for a hazard. Raises PtxError, EntryArgumentError, LoadError and the errors of arguments before anything
+    runs.
+    """
+    runs, kinds = as_schedules(schedules), as_kinds(ignore)
+    made = prepare(calls)
+    found = explore(made.launches, made.space, runs, kinds, made.files, step_budget)
+    return Report(
+        hazards=found.hazards,
+        outputs=[tuple(o) for o in made.outputs] if len(calls) != 1 else tuple(made.outputs[0]),
+        schedules=tuple(map(spelled, runs)),
+        launches=tuple(launch.name for launch in made.launches),
+        decided=found.decided,
+        printed=found.printed,
+        steps=found.steps,
+        texts={file_of(launch, f): launch.ptx for launch, f in zip(made.launches, made.files, strict=True)},
+    )
+
+
+@dataclass
+class Exploration:
+    """What runs have found. `decided`: no other schedule could find more; `steps` and `printed` are the first run's."""
+
+    hazards: list[Hazard] = field(default_factory=list[Hazard])
+    decided: bool = False
+    printed: str = ""
+    steps: int = 0
+
+
+def explore(
+    launches: Sequence[Launch], space: Space, runs: Sequence[tuple[str, int]], ignore: frozenset[HazardKind],
+    files: Sequence[str], step_budget: int | None = None,
+) -> Exploration:  # fmt: skip
+    """Run the launches one after another under each of `runs`. Memory ends as the first run left it."""
+    found = Exploration(decided=all(launch.is_ordered() for launch in launches))
+    known: dict[Any, Hazard] = {}
+    before = _snapshot(space.memory)
+    first: list[tuple[Bytes, Bytes]] = []
+    for number, run in enumerate(runs):
+        if number:
+            _restore(before)
+        endless = _run(launches, run, ignore, files, step_budget, known, found, not number)
+        if not number:
+            first = _snapshot(space.memory)
+        if endless:
+            break
+    _restore(first)
+    space.copy_back()
+    found.hazards = list(known.values())
+    return found
+
+
+def _run(
+    launches: Sequence[Launch], run: tuple[str, int], ignore: frozenset[HazardKind], files: Sequence[str],
+    step_budget: int | None, known: dict[Any, Hazard], found: Exploration, first: bool,
+) -> bool:  # fmt: skip
+    """One run. Whether it did not end by itself."""
+    endless, order = False, Launches()
+    for launch, file in zip(launches, files, strict=True):
+        report = RunReport(quiet=True)
+        ended = False
+        try:
+            launch.run(settings(run, step_budget, ignore), report, 0 if step_budget else PATIENCE, order)
+        except HazardError as error:
+            ended = True
+            endless = endless or error.kind in _ENDLESS
+        for finding in report.findings:
+            hazard = hazard_of(finding, launch, file_of(launch, file))
+            if finding.kind not in ignore:
+                known.setdefault(hazard.key, hazard).schedules.append(spelled(run))
+        if first:
+            found.printed += report.output
+            found.steps += report.steps
+        if ended:
+            return endless
+    return endless
+
+
+def _snapshot(memory: GlobalMemory) -> list[tuple[Bytes, Bytes]]:
+    """Each buffer that may be written, and a copy of it."""
+    return [(b.bytes, b.bytes.copy()) for b in memory.buffers.values() if b.writable]
+
+
+def _restore(kept: Sequence[tuple[Bytes, Bytes]]) -> None:
+    for now, then in kept:
+        now[...] = then

@@ -1,0 +1,263 @@
+"""`kd.check.triton()`: Triton's own launches in the interpreter. Triton compiles to PTX as it always does; no GPU is asked.
+
+Inside the context Triton sees a device of ours: its target is the one that was named, it has no streams, and launching on it
+is a check of the PTX. What Triton kept of other devices stays as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from kernel_dsl.compiled import OobFill, Swizzle, TensorMapParam
+from kernel_dsl.dtypes import bfloat16
+from kernel_dsl.target import Target
+
+from ..arrays.array_view import view
+from ..errors import ArgumentTypeError, DeviceError
+from ..interpreter import parse
+from .arguments import TensorMap
+from .launches import Call, entry_of, target_named
+from .report import Hazard, Report
+from .run import check_calls
+from .schedules import as_kinds, as_schedules
+
+# Triton's words for types -> NumPy's, of values that are passed by value
+_SCALARS = {
+    "i1": "int8", "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64", "u1": "uint8", "u8": "uint8", "u16": "uint16",
+    "u32": "uint32", "u64": "uint64", "fp16": "float16", "fp32": "float32", "f32": "float32", "fp64": "float64",
+}  # fmt: skip
+_BEFORE = 6  # what Triton gives a launcher before the arguments: stream, function, its metadata twice, two hooks
+_SWIZZLES = (Swizzle.NONE, Swizzle.B32, Swizzle.B64, Swizzle.B128)
+
+
+class Launches:
+    """What `kd.check.triton()` gives: `reports`, one for each launch, in order."""
+
+    def __init__(self, target: Target, schedules: Any, ignore: Any) -> None:
+        self.target = target
+        self.schedules = schedules
+        self.ignore = ignore
+        self.reports: list[Report] = []
+
+    @property
+    def hazards(self) -> list[Hazard]:
+        """Those of all launches."""
+        return [h for report in self.reports for h in report.hazards]
+
+    def raise_for_hazards(self) -> None:
+        """Raise `HazardError` for the first hazard of the first launch that has one."""
+        for report in self.reports:
+            report.raise_for_hazards()
+
+
+@contextmanager
+def launches(target: Any, schedules: Any, ignore: Any) -> Generator[Launches]:
+    """The context. Raises DeviceError where Triton is not installed, and the errors of its arguments."""
+    device = target_named(target)
+    as_schedules(schedules)
+    as_kinds(ignore)
+    made = Launches(device, schedules, ignore)
+    try:
+        parts = _Triton(made)
+    except ImportError as error:
+        what = f"Triton is not installed, or is a version that has no {error.name}: pip install triton"
+        raise DeviceError(what) from None
+    with parts.patched():
+        yield made
+
+
+class _Array:
+    """A NumPy array as Triton takes arrays: an address and a dtype."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+        self.dtype = array.dtype
+        self.shape = array.shape
+
+    def data_ptr(self) -> int:
+        return self.array.__array_interface__["data"][0]
+
+    def stride(self) -> tuple[int, ...]:
+        return tuple(s // self.array.itemsize for s in self.array.strides)
+
+    def numel(self) -> int:
+        return self.array.size
+
+    def element_size(self) -> int:
+        return self.array.itemsize
+
+
+class _Triton:
+    """The parts of Triton that launch, and what stands for them."""
+
+    def __init__(self, made: Launches) -> None:
+        self.made = made
+        self.runtime = import_module("triton.runtime.driver").driver
+        self.jit = import_module("triton.runtime.jit").JITFunction
+        self.compiled = import_module("triton.compiler.compiler").CompiledKernel
+        self.tools = import_module("triton.backends.driver")
+        self.allocator = import_module("triton.runtime._allocation")
+        self.gpu = import_module("triton.backends.compiler").GPUTarget
+
+    @contextmanager
+    def patched(self) -> Generator[None]:
+        """Our driver is Triton's for a while."""
+        before, run, init = self.runtime._active, self.jit.run, self.compiled._init_handles
+        launcher = self.launcher
+
+        def wrapped(function: Any, *args: Any, **keywords: Any) -> Any:
+            given = [_wrapped(a) for a in args]
+            return run(function, *given, **{k: _wrapped(v) for k, v in keywords.items()})
+
+        def handles(kernel: Any) -> None:
+            kernel._run = launcher(kernel)
+            kernel.n_regs = kernel.n_spills = 0
+            kernel.n_max_threads = 1024
+
+        self.runtime._active, self.jit.run, self.compiled._init_handles = self.driver(), wrapped, handles
+        try:
+            yield
+        finally:
+            self.runtime._active, self.jit.run, self.compiled._init_handles = before, run, init
+
+    def driver(self) -> Any:
+        """A device that Triton compiles for. Its name keeps what is compiled for it apart from that of GPUs."""
+        target = self.made.target
+        number = int("".join(c for c in target.name if c.isdigit()))
+        limits = target.limits
+        properties = {
+            "max_shared_mem": limits.smem_per_block,
+            "max_num_regs": limits.registers_per_multiprocessor,
+            "multiprocessor_count": limits.multiprocessors,
+            "warpSize": 32,
+            "sm_clock_rate": 1,
+            "mem_clock_rate": 1,
+            "mem_bus_width": 1,
+        }
+        return SimpleNamespace(
+            get_current_device=lambda: f"kernel_dsl {target.name}",
+            set_current_device=lambda _: None,
+            get_current_stream=lambda _: 0,
+            get_device_capability=lambda _: divmod(number, 10),
+            get_current_target=lambda: self.gpu("cuda", number, 32),
+            get_active_torch_device=lambda: "cpu",
+            get_benchmarker=lambda: _once,
+            get_empty_cache_for_benchmark=lambda: None,
+            clear_cache=lambda _: None,
+            map_python_to_cpp_type=lambda text: text,
+            utils=SimpleNamespace(get_device_properties=lambda _: properties, unload_module=lambda _: None),
+        )
+
+    def launcher(self, kernel: Any) -> Any:
+        """What Triton calls to launch a compiled kernel."""
+        metadata, signature = kernel.metadata, dict(kernel.src.signature)
+        tensor_maps = getattr(metadata, "tensordesc_meta", None)
+        types = self.tools.expand_signature(signature.values(), tensor_maps, "nvTmaDesc")
+        ptx = kernel.asm["ptx"]
+        threads = parse_block(ptx, metadata)
+        plain = not tensor_maps  # an argument of the function is one of Triton's signature
+
+        def launch(grid: tuple[int, int, int], args: Sequence[Any]) -> None:
+            clusters = metadata.num_ctas
+            count = grid[0] * grid[1] * grid[2] * clusters
+            named = (
+                zip(kernel.src.fn.arg_names, types, args, strict=False)
+                if plain
+                else zip(types, types, args, strict=True)
+            )
+            flat = [(name if plain else "", a) for name, kind, a in named for a in _flat(kind, a)]
+            scratch = [(w, _scratch(getattr(metadata, f"{w}_scratch_size", 0) * count)) for w in ("global", "profile")]
+            flat += [(f"{word} scratch", array) for word, array in scratch]
+            given = [a for _, a in flat]
+            module = parse(ptx)
+            entry = entry_of(module, metadata.name)
+            call = Call(
+                ptx, given[: len(entry.params)], (grid[0] * clusters, *grid[1:]), threads,
+                (clusters, 1, 1), metadata.shared, metadata.name, module.target, names=[name for name, _ in flat],
+            )  # fmt: skip
+            self.made.reports.append(check_calls([call], self.made.schedules, self.made.ignore))
+
+        def base(grid: tuple[int, int, int], args: Sequence[Any]) -> None:
+            launch(grid, args)
+
+        make = self.tools.wrap_handle_tensordesc_impl(base, signature, tensor_maps, self.descriptor)
+
+        def run(x: int, y: int, z: int, *args: Any) -> None:
+            make((x, y, z), args[_BEFORE:])
+
+        return run
+
+    def descriptor(self, arg: Any, metadata: Any, _: Any) -> list[Any]:
+        """A host-side tensor descriptor as the kernel's parameters."""
+        if metadata is None:
+            return self.tools.decompose_descriptor(arg)
+        if metadata.get("is_im2col") or metadata.get("fp4_padded"):
+            raise ArgumentTypeError("im2col and fp4 tensor descriptors are not among those that a check knows")
+        base = _plain(arg.base)
+        seen = view(base)
+        shaped = np.lib.stride_tricks.as_strided(
+            _host(base), tuple(arg.shape), tuple(s * seen.dtype.itemsize for s in arg.strides)
+        )
+        fill = OobFill.NAN if arg.padding == "nan" else OobFill.ZEROS
+        recipe = TensorMapParam(0, seen.dtype, tuple(metadata["block_size"]), _SWIZZLES[metadata["swizzle"]], fill)
+        return [TensorMap(shaped, recipe), *arg.shape, *arg.strides]
+
+
+def parse_block(ptx: str, metadata: Any) -> int:
+    """Threads of a block: warp specialised kernels have more warps than were asked for."""
+    found = entry_of(parse(ptx), metadata.name).directives.get("reqntid")
+    return found[0] if found else metadata.num_warps * 32
+
+
+def _once(call: Any, **_: Any) -> list[float]:
+    """A benchmark for Triton's autotuner: each candidate runs once, and all are as fast."""
+    call()
+    return [0.0, 0.0, 0.0]
+
+
+def _wrapped(value: Any) -> Any:
+    return _Array(value) if isinstance(value, np.ndarray) else value
+
+
+def _plain(value: Any) -> Any:
+    """The array that Triton was given: ours, or one in Triton's own wrapper (`triton.reinterpret`)."""
+    while isinstance(value, _Array) or type(value).__name__ == "TensorWrapper":
+        value = value.array if isinstance(value, _Array) else value.base
+    return value
+
+
+def _host(array: Any) -> Any:
+    from ..devices.memory import host_array
+
+    return array if isinstance(array, np.ndarray) else host_array(view(array))
+
+
+def _scratch(size: int) -> Any:
+    return np.zeros(size, np.uint8) if size else None
+
+
+def _flat(kind: Any, value: Any) -> list[Any]:
+    """A value of Triton's signature as parameters: none for constants, several for tuples."""
+    if isinstance(kind, tuple):
+        return [x for k, v in zip(kind, value, strict=True) for x in _flat(k, v)]
+    if kind == "constexpr":
+        return []
+    value = _plain(value)
+    if kind[0] == "*":
+        if isinstance(value, int):
+            raise ArgumentTypeError("a pointer that is given as a number points nowhere on the CPU; give an array")
+        return [value]
+    if isinstance(value, TensorMap) or value is None:
+        return [value]
+    if kind == "bf16":
+        return [np.asarray(value, np.float32).astype(bfloat16.numpy)[()]]
+    if kind not in _SCALARS:
+        raise ArgumentTypeError(f"an argument of Triton's type {kind} is not one that a check knows")
+    with np.errstate(over="ignore"):
+        return [np.array(value).astype(_SCALARS[kind])[()]]

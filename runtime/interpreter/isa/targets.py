@@ -1,0 +1,66 @@
+"""Which targets have an instruction (PTX ISA, 'Target ISA Notes'): the first sm_NN, and what is of `a` and `f` targets alone.
+
+Elementwise instructions say it in their own forms.
+"""
+
+from __future__ import annotations
+
+from ..ptx.module import Instruction
+
+# What an opcode begins with -> the first target that has it. The longest that fits counts.
+_SINCE = {
+    80: "applypriority discard cp.async createpolicy mbarrier redux",
+    90: "barrier.cluster cp.async.bulk cp.reduce elect getctarank griddepcontrol mapa red.async st.async stmatrix multimem "
+    "mbarrier.arrive.expect_tx mbarrier.arrive_drop.expect_tx mbarrier.complete_tx mbarrier.expect_tx mbarrier.try_wait "
+    "tensormap",
+}
+_HEADS = {tuple(name.split(".")): number for number, names in _SINCE.items() for name in names.split()}
+_LONGEST = max(map(len, _HEADS))
+# A modifier, of any instruction or of those that begin with a word, -> the first target that has it.
+_CLUSTER = ("shared::cluster", "cluster", "sync_restrict::shared::cta", "sync_restrict::shared::cluster")
+_WORDS = {("", "L2::cache_hint"): 80, ("prefetch", "L2::evict_last"): 80, ("prefetch", "L2::evict_normal"): 80} | {
+    ("", word): 90 for word in _CLUSTER
+} | {
+    ("fence", "async"): 90, ("fence", "async::generic"): 90, ("fence", "tensormap::generic"): 90, ("prefetch", "tensormap"): 90,
+    ("mbarrier", "relaxed"): 90, ("atom", "b128"): 90, ("atom", "bf16"): 90, ("atom", "bf16x2"): 90,
+    ("red", "bf16"): 90, ("red", "bf16x2"): 90, ("atom", "v2"): 90, ("atom", "v4"): 90, ("atom", "v8"): 90,
+    ("red", "v2"): 90, ("red", "v4"): 90, ("red", "v8"): 90, ("ld", "v8"): 100, ("st", "v8"): 100,
+    ("mma", "bf16"): 80, ("mma", "tf32"): 80, ("mma", "f64"): 80, ("mma", "m16n8k16"): 80, ("mma", "m16n8k32"): 80,
+    ("mma", "m16n8k64"): 80, ("mma", "m16n8k128"): 80, ("mma", "m16n8k256"): 80, ("mma", "sp"): 80, ("mma", "e4m3"): 89,
+    ("mma", "e5m2"): 89, ("wmma", "bf16"): 80, ("wmma", "tf32"): 80, ("wmma", "f64"): 80,
+}  # fmt: skip
+_BY_HEAD: dict[str, list[tuple[str, int]]] = {}
+for (_head, _word), _number in _WORDS.items():
+    _BY_HEAD.setdefault(_head, []).append((_word, _number))
+
+
+def number_of(target: str) -> int:
+    """The NN of sm_NN."""
+    return int("".join(c for c in target if c.isdigit()))
+
+
+def lacks(target: str, ins: Instruction) -> str:
+    """Why PTX for `target` may not have this instruction; empty where it may."""
+    words = ins.opcode
+    if words[0] == "wgmma":
+        return "" if target == "sm_90a" else f"wgmma is of sm_90a alone, the module is for {target}"
+    special = words[0] == "setmaxnreg" or words[:2] == ("tensormap", "replace")
+    if special and (target[-1] not in "af" or number_of(target) < 90):
+        return f"{words[0]} is of targets such as sm_90a, the module is for {target}"
+    since = _since(ins)
+    if since > number_of(target):
+        return f"needs sm_{since} or later, the module is for {target}"
+    return ""
+
+
+def _since(ins: Instruction) -> int:
+    words = ins.opcode
+    found = next((_HEADS[words[:n]] for n in range(min(_LONGEST, len(words)), 0, -1) if words[:n] in _HEADS), 0)
+    for head in ("", words[0]):
+        for word, number in _BY_HEAD.get(head, ()):
+            if number > found and word in words:
+                found = number
+    if words[0] == "mma" and "m16n8k8" in words and "f16" in words:
+        return max(found, 75)
+    counted = words[:2] in (("mbarrier", "arrive"), ("mbarrier", "arrive_drop")) and len(ins.operands) == 3
+    return max(found, 90) if counted and "noComplete" not in words else found

@@ -1,0 +1,104 @@
+"""What no check runs: PTX that an assembler refuses, arguments that don't fit, symbols and instructions that are not there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kernel_dsl as kd
+
+from .images import ADD, FILL, HEAD, image
+
+
+def refused(text: Any, *args: Any, **options: Any) -> Any:
+    out = np.zeros(4, np.int32)
+    given = args or (7, out)
+    with pytest.raises(kd.Error) as caught:
+        kd.check(text, *given, **{"grid": 1, "block": 4} | options)
+    assert not out.any()
+    return caught.value
+
+
+BAD = [
+    (image("", " frobnicate.b32 %r1, %r2;"), 6, 2, "unknown instruction"),
+    (image("", " add.s32 %r1, %d1, %r2;"), 6, 2, "'%d1' is .b64"),
+    (image("", " bra NOWHERE;"), 6, 2, "NOWHERE"),
+    (image("", " call missing;"), 6, 2, "'missing' is not declared"),
+    (image("", " call foo;", before=".extern .func foo();\n"), 7, 2, "nothing in the image defines it"),
+    (image("", " mov.u64 %d1, g;", before=".extern .global .u32 g;\n"), 7, 2, "nothing in the image defines it"),
+    (image("", " st.global.u32 [nowhere], %r1;"), 6, 2, "'nowhere' is not declared"),
+    (image("", "", before=".func f() { .reg .b32 %r<2>; add.s33 %r1, %r1, %r1; ret; }\n"), 4, 30, "add.s33"),
+    (image("", " tanh.approx.bf16 %h1, %h2;", head=HEAD.replace("90a", "80")), 6, 2, "needs sm_90"),
+    (HEAD + ".visible .entry k() {", 4, 22, "not closed"),
+    (".version 8.6\n", 2, 1, "no .target"),
+]
+
+
+@pytest.mark.parametrize("text,line,column,words", BAD, ids=[w for *_, w in BAD])
+def test_an_error_with_line_and_column(text: str, line: int, column: int, words: str) -> None:
+    with pytest.raises(kd.Error, match=words) as caught:
+        kd.check(text, grid=1, block=1)
+    assert (caught.value.line, caught.value.column) == (line, column)  # pyright: ignore
+
+
+ARGUMENTS = [
+    ((7,), 4, 10, "takes 2 parameters"),
+    ((7.5, np.zeros(4)), 4, 31, "give an int"),
+    ((2**32, np.zeros(4)), 4, 31, "does not fit 32 bits"),
+    ((np.zeros(4), np.zeros(4)), 4, 31, "64-bit pointer"),
+    ((np.int64(3), np.zeros(4)), 4, 31, "8 bytes"),
+    ((np.float32(3), np.zeros(4)), 4, 31, "NumPy float32"),
+    ((None, np.zeros(4)), 4, 31, "null pointer"),
+    ((b"123", np.zeros(4)), 4, 31, "has 3 bytes"),
+    ((7, "x"), 4, 46, "give an array"),
+    ((7, object()), 4, 46, "give an array"),
+]
+
+
+@pytest.mark.parametrize("args,line,column,words", ARGUMENTS, ids=[w for *_, w in ARGUMENTS])
+def test_an_argument_that_does_not_fit(args: Any, line: int, column: int, words: str) -> None:
+    error = refused(FILL, *args)
+    assert isinstance(error, TypeError) and words in str(error)
+    assert (error.line, error.column) == (line, column)
+
+
+def test_an_entry_that_is_not_there() -> None:
+    error = refused(FILL, entry="other")
+    assert "no entry 'other'" in str(error) and error.line == 4 and error.column == 10
+
+
+def test_several_entries() -> None:
+    assert "entry= is missing" in str(refused(FILL + ADD.partition("64\n")[2].replace(" k(", " m(")))
+
+
+@pytest.mark.parametrize(
+    "options,words",
+    [
+        ({"grid": None}, "grid= is missing"), ({"block": None}, "block= is missing"), ({"grid": "2"}, "grid='2'"),
+        ({"grid": (1, 2, 3, 4)}, "grid="), ({"grid": -1}, "grid=-1"), ({"block": 0}, "block=0"), ({"block": 2048}, "2048 threads"),
+        ({"cluster": 3}, "cluster"), ({"smem": -1}, "negative"), ({"smem": 10**7}, "bytes of SMEM"), ({"smem": 1.5}, "smem="),
+        ({"target": "sm_20"}, "sm_20"), ({"target": 90}, "target=90"), ({"target": "sm_80"}, "the device is sm_80"),
+        ({"schedules": ()}, "empty"), ({"schedules": "soon"}, "'soon'"), ({"schedules": ["random:0"]}, "random:0"),
+        ({"schedules": 3}, "schedules=3"), ({"ignore": ("race",)}, "'race'"), ({"ignore": 3}, "ignore=3"), ({"entry": 3}, "entry=3"),
+        ({"out": 1}, "out= is of traced"),
+    ],
+)  # fmt: skip
+def test_options_that_mean_nothing(options: dict[str, Any], words: str) -> None:
+    assert words in str(refused(FILL, **options))
+
+
+@pytest.mark.parametrize(
+    "given", [None, 3, b"", b"\x7fELF", b"\x50\xed\x55\xba", b"\xff\xfe", "", "nonsense", object()]
+)
+def test_no_image(given: Any) -> None:
+    refused(given)
+
+
+def test_requirements_of_the_entry() -> None:
+    text = FILL.replace("out) {", "out) .reqntid 64 {")
+    assert "requires blocks of (64, 1, 1)" in str(refused(text))
+    assert "allows blocks of at most 2" in str(refused(FILL.replace("out) {", "out) .maxntid 2 {")))
+    text = FILL.replace("out) {", "out) .reqnctapercluster 2, 1, 1 {")
+    assert "requires clusters of (2, 1, 1)" in str(refused(text, grid=4, cluster=4))

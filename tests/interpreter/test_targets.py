@@ -1,0 +1,77 @@
+"""Targets lack what ptxas says they lack: forms of every row, for targets from sm_75 to sm_120a."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+from typing import Any
+
+import pytest
+
+from kernel_dsl.runtime.interpreter import PtxError, check_program, parse
+
+from . import forms
+
+TARGETS = ("sm_75", "sm_80", "sm_89", "sm_90", "sm_100", "sm_100a", "sm_120a")
+
+
+def right(each: int, seed: int) -> list[str]:
+    """Up to `each` forms of every row that sm_90a has."""
+    rng = random.Random(seed)
+    found: list[str] = []
+    for row in forms.ALL:
+        mine: list[str] = []
+        for _ in range(8 * each):
+            words = {s.name: "" if s.optional and rng.random() < 0.5 else rng.choice(s.words) for s in row.slots}
+            line = forms._text(rng, row, words, [w for w in words.values() if w])  # pyright: ignore
+            if len(mine) < each and not forms.takes(line):
+                mine.append(line)
+        found += mine
+    return [line for line, why in zip(found, forms.assembled(found), strict=True) if not why]
+
+
+def compared(lines: list[str], target: str, monkeypatch: pytest.MonkeyPatch) -> tuple[int, list[str]]:
+    """(how many ptxas refuses for the target, where the two differ)."""
+    run = subprocess.run
+
+    def for_target(command: list[str], **options: Any) -> Any:
+        return run([word.replace("sm_90a", target) for word in command], **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(forms, "HEAD", forms.HEAD.replace("sm_90a", target).replace("8.6", "8.8"))
+        patch.setattr(subprocess, "run", for_target)
+        theirs = forms.assembled(lines)
+        ours = [forms.takes(line) for line in lines]
+    both = zip(lines, theirs, ours, strict=True)
+    return sum(map(bool, theirs)), [f"{x}: ptxas {a!r}, we {b!r}" for x, a, b in both if bool(a) != bool(b)]
+
+
+def test_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = right(1, 0)
+    refused = {}
+    for target in ("sm_75", "sm_80", "sm_90"):
+        refused[target], differ = compared(lines, target, monkeypatch)
+        assert differ == []
+    assert refused["sm_75"] > refused["sm_80"] > refused["sm_90"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", TARGETS)
+def test_forms_of_every_row(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert compared(right(12, 9), target, monkeypatch)[1] == []
+
+
+WGMMA = "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {f1, f2, f3, f4}, d1, d2, 1, 1, 1, 0, 0;"
+
+
+@pytest.mark.parametrize("line", [WGMMA, "wgmma.fence.sync.aligned;"])
+def test_wgmma_is_of_one_target(line: str) -> None:
+    def takes(target: str) -> bool:
+        try:
+            check_program(parse(forms.HEAD.replace("sm_90a", target) + line + " ret;\n}\n"), "k", target)
+        except PtxError as error:
+            assert "sm_90a" in str(error) and error.line == forms.HEAD.count("\n") + 1
+            return False
+        return True
+
+    assert [takes(t) for t in ("sm_90a", "sm_90", "sm_100a", "sm_80")] == [True, False, False, False]
