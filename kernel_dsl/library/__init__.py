@@ -6,7 +6,18 @@ from .attention import attention
 from .attention_backward import attention_backward
 from .attention_backward_walk import AttentionBackwardConfig
 from .attention_kernel import AttentionConfig
+from .grouped import grouped_matmul
+from .grouped_wgrad import grouped_matmul_wgrad
 from .matmul import matmul
 from .persistent_matmul import MatmulConfig
 
-__all__ = ["AttentionBackwardConfig", "AttentionConfig", "MatmulConfig", "attention", "attention_backward", "matmul"]
+__all__ = [
+    "AttentionBackwardConfig",
+    "AttentionConfig",
+    "MatmulConfig",
+    "attention",
+    "attention_backward",
+    "grouped_matmul",
+    "grouped_matmul_wgrad",
+    "matmul",
+]

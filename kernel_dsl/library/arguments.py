@@ -107,7 +107,7 @@ def request(a: Any, b: Any, o: Options, out: Any) -> Request:
     for name, x in (("a", a), *(("b", x) for x in rights)):
         check_array(x, name, "a is (..., M, K) and b is (..., K, N)")
     batch = shapes_together(tuple(a.shape), tuple(rights[0].shape))
-    left, right = operand(a, rows_last=False), _alike([operand(x, rows_last=True) for x in rights])
+    left, right = operand(a, rows_last=False), alike([operand(x, rows_last=True) for x in rights])
     how = family(left.dtype, right.dtype, o.precision)
     shape = (*batch, left.rows, right.rows)
     made = _steps(o, shape, left.depth)
@@ -128,7 +128,7 @@ def request(a: Any, b: Any, o: Options, out: Any) -> Request:
         left, right, how = right, left, replace(how, a=how.b, b=how.a)
         own, steps = [[s.swapped for s in own[0]]], [s.swapped for s in steps]
     p = Problem(
-        left.rows, right.rows, left.depth, how.a, how.b, _out_dtype(o, left.dtype, right.dtype),
+        left.rows, right.rows, left.depth, how.a, how.b, out_dtype_of(o, left.dtype, right.dtype),
         batch=batch, a_batch=left.batch, b_batch=right.batch, thrice=how.thrice,
         a_scaled=made.blocks["a_scale"] == "rows", b_scaled=made.blocks["b_scale"],
         promoted=how.promoted and not any(made.blocks.values()),
@@ -139,10 +139,10 @@ def request(a: Any, b: Any, o: Options, out: Any) -> Request:
         function = o.gated if callable(o.gated) else None
         gate = Step("gate", function=function, word="" if function else str(o.gated))
         p = replace(p, gate=gate, gated=(tuple(own[0]), tuple(own[1])), steps=tuple(steps))
-    return Request(_stored(p, out, flipped), left, right, how, turns, flipped, folded, made.moved)
+    return Request(stored(p, out, flipped), left, right, how, turns, flipped, folded, made.moved)
 
 
-def _alike(rights: list[Operand]) -> Operand:
+def alike(rights: list[Operand]) -> Operand:
     """What is known of all right sides. Raises `BadCallValue` where they differ in shape or dtype."""
     one, other = rights[0], rights[-1]
     if (one.dtype, one.rows, one.depth, one.batch) != (other.dtype, other.rows, other.depth, other.batch):
@@ -153,7 +153,7 @@ def _alike(rights: list[Operand]) -> Operand:
     return replace(one, tma=one.tma and other.tma, contiguous=one.contiguous and other.contiguous)
 
 
-def _out_dtype(o: Options, a: DType, b: DType) -> DType:
+def out_dtype_of(o: Options, a: DType, b: DType) -> DType:
     if o.out_dtype is None:
         found = default_out(a, b)
         scaled = o.a_scale is not None or o.b_scale is not None
@@ -248,7 +248,7 @@ def _axes(name: str, x: Any, shape: tuple[int, ...], depth: int) -> Axes | str |
     return scale_axes(name, own, shape, depth) if name in ("a_scale", "b_scale") else axes_of(own, shape, name)
 
 
-def _stored(p: Problem, out: Any, flipped: bool) -> Problem:
+def stored(p: Problem, out: Any, flipped: bool) -> Problem:
     """The problem with what is known of how its result may be stored."""
     item = p.out_dtype.itemsize
     shape = (*p.batch, p.M, p.N)

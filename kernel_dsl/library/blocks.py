@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -35,6 +37,53 @@ def tile_of(index: Any, p: Problem, tiles: tuple[int, int], group: int) -> tuple
         index = kd.rem(index, count)
     m, n = kd.planar_snake(index, tiles, 0, min(group, tiles[0]))
     return m, n, part, tuple(batch)
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a block of a general kernel computes: the tile at row `m` and column `n`, of a part of K, batch indices (or a group).
+
+    `end`: where the rows end that are its group's, or None.
+    """
+
+    m: Any
+    n: Any
+    part: Any
+    batch: tuple[Any, ...]
+    end: Any = None
+
+    def leading(self, p: Problem) -> tuple[Any, ...]:
+        """The indices of the tile along the result's leading axes."""
+        return (*((self.part,) if p.parts > 1 else ()), *(() if p.groups else self.batch))
+
+
+def tiles_of(p: Problem, t: Any) -> int:
+    """Blocks of a general kernel, one for each tile that there can be."""
+    tiles_n = kd.cdiv(p.N, t.tile_n)
+    if p.groups:
+        return max(p.groups.most_tiles(t.tile_m, tiles_n), 1)
+    return kd.cdiv(p.M, t.tile_m) * tiles_n * prod((p.parts, *p.batch))
+
+
+def walk(
+    p: Problem, t: Any, refs: Sequence[Any], tables: dict[str, Any], multiply: Callable[[Place, Sequence[Any]], None]
+) -> None:
+    """Call `multiply(place, refs)` for this block's tile; of groups, `refs` begin with their sizes, and blocks may be idle."""
+    index, tiles_n = kd.program_id(0), kd.cdiv(p.N, t.tile_n)
+    if p.groups is None:
+        m, n, part, batch = tile_of(index, p, (kd.cdiv(p.M, t.tile_m), tiles_n), t.group)
+        multiply(Place(m * t.tile_m, n * t.tile_n, part, batch), refs)
+        return
+    given, *rest = refs
+    groups, bounds, tile_ends = p.groups, tables["bounds"], tables["tile_ends"]
+    groups.fill(given, bounds, tile_ends, t.tile_m, tiles_n)
+
+    @kd.when(index < groups.total(tile_ends))
+    def _() -> None:
+        group, m, end, n = groups.place(index, bounds, tile_ends, t.tile_m, tiles_n, t.group)
+        multiply(Place(m, n * t.tile_n, 0, (group,), end), rest)
+
+    groups.clear(rest[-1], bounds, index, tiles_of(p, t))
 
 
 def own(batch: tuple[Any, ...], extents: tuple[int, ...]) -> tuple[Any, ...]:

@@ -98,7 +98,7 @@ def check_options(o: Any) -> None:
         raise BadCallArgument(kernel="matmul", what=what, hint="a `MatmulConfig`, or None to have one chosen")
     if o.config is not None:
         check_counts(o.config, "matmul")
-        check_tiles(o.config)
+        check_tiles(o.config, "matmul")
     if not isinstance(o.operands, (tuple, list, int, float)) and not hasattr(o.operands, "dtype"):
         what = f"operands is a {type(o.operands).__name__}"
         raise BadCallArgument(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -13,6 +14,7 @@ import kernel_dsl as kd
 
 from ..errors import BadCallValue
 from ..trace import at_own_lines, resolve
+from .grouped_tiles import put
 from .problem import Axes, Problem, Step
 
 Function = Callable[..., Any]
@@ -34,8 +36,8 @@ class Tile:
     """Where a tile of sums lies in the result: `m`, `n` are slices, `shape` is all of the result, batch first.
 
     `batch`: the indices along the result's leading axes. `swapped`: the tile's rows run along n. `peak`: where the greatest
-    magnitude goes, if anybody wants it. `kept`: which elements dropout leaves, of all the block's tile, and where this part of
-    it begins.
+    magnitude goes, if anybody wants it. `end`: rows from there on are not stored. `kept`: which elements dropout leaves, of all
+    the block's tile, and where this part of it begins.
     """
 
     m: Any
@@ -45,6 +47,7 @@ class Tile:
     swapped: bool = False
     peak: Any = None
     kept: Kept | None = None
+    end: Any = None
 
     def part(self, first: int, count: int) -> Tile:
         """`count` of the tile's own columns from `first` on."""
@@ -97,6 +100,9 @@ def finish_and_store(
     for first in range(0, x.shape[1], columns):
         part = tile.part(first, columns)
         done = finish(x if columns == x.shape[1] else x[:, first : first + columns], p.all_steps, refs, part)
+        if tile.end is not None:
+            put(out, part.m.start, part.n, tile.end, done.astype(p.out_dtype))
+            continue
         out[(*leading, part.m, part.n)] = done.astype(p.out_dtype)
 
 
@@ -151,7 +157,7 @@ def join(gate: Any, value: Any, p: Problem, refs: Sequence[Any], tile: Tile) -> 
     if p.gate.function is not None:
         x = _checked(at_own_lines(p.gate.function, gate, value), gate, "the gate")
     else:
-        x = _GATES[p.gate.word](gate) * value
+        x = gate_function(p.gate.word)(gate, value)
     return finish(x, p.steps, rest, tile)
 
 
@@ -214,6 +220,12 @@ _GATES: dict[str, Function] = {
     "reglu": lambda x: kd.maximum(x, 0.0),
     "glu": kd.logistic,
 }
+
+
+@cache
+def gate_function(word: str) -> Function:
+    """What a gate's name says, as a function of the product that gates and the one that is gated."""
+    return lambda gate, value: _GATES[word](gate) * value
 
 
 def activated(activation: Function, x: Any) -> Any:

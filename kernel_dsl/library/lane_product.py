@@ -11,13 +11,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from math import prod
 from typing import Any
 
 import kernel_dsl as kd
 
 from ..kernel import identified
-from .blocks import own, steps_of, tile_of
+from .blocks import Place, own, steps_of, tiles_of, walk
 from .epilogue import Tile, finish_and_store, outputs
 from .problem import Problem
 
@@ -58,17 +57,14 @@ def lane_kernel(problem: Problem, config: LaneConfig) -> Any:
     """The kernel `(a, b, *operands of the steps) -> out`; a and b have the dtype of the sums."""
     p, t = problem, config
     wide, layout = p.wide, config.layout
-    tiles = (kd.cdiv(p.M, t.tile_m), kd.cdiv(p.N, t.tile_n))
     steps = steps_of(p, t.tile_k)
     row, column = (layout.reduce((axis,), keepdims=False) for axis in (1, 0))
 
-    def body(a: Any, b: Any, *refs: Any, a_smem: Any, b_smem: Any) -> None:
+    def multiply(place: Place, a: Any, b: Any, refs: Any, a_smem: Any, b_smem: Any) -> None:
         _, rest = p.scales_of(refs)  # of no products
         extra, out, peak = outputs(p, rest)
-        if 0 in out.shape:
-            return
-        m, n, part, batch = tile_of(kd.program_id(0), p, tiles, t.group)
-        rows, columns = kd.ds(m * t.tile_m, t.tile_m), kd.ds(n * t.tile_n, t.tile_n)
+        part, batch = place.part, place.batch
+        rows, columns = kd.ds(place.m, t.tile_m), kd.ds(place.n, t.tile_n)
         a, b = a.at[own(batch, p.a_batch)], b.at[own(batch, p.b_batch)]
         a, b = a if p.a_transposed else a.T, b.T if p.b_transposed else b  # K first
 
@@ -99,9 +95,13 @@ def lane_kernel(problem: Problem, config: LaneConfig) -> Any:
             return end[0]
 
         total = product(zero) if steps else zero
-        tile = Tile(rows, columns, (*p.batch, p.M, p.N), batch, peak=peak)
+        tile = Tile(rows, columns, (*p.batch, p.M, p.N), batch, peak=peak, end=place.end)
         unit = 32 if t.tile_n % 32 == 0 and t.tile_m > 8 else t.tile_n
-        finish_and_store(total, p, extra, tile, out, (*((part,) if p.parts > 1 else ()), *batch), unit)
+        finish_and_store(total, p, extra, tile, out, place.leading(p), unit)
+
+    def body(a: Any, b: Any, *refs: Any, a_smem: Any, b_smem: Any, **tables: Any) -> None:
+        if 0 not in (*p.batch, p.M, p.N):
+            walk(p, t, refs, tables, lambda place, rest: multiply(place, a, b, rest, a_smem, b_smem))
 
     pad = PAD // wide.itemsize
     leading = (p.parts,) if p.parts > 1 else ()
@@ -111,8 +111,9 @@ def lane_kernel(problem: Problem, config: LaneConfig) -> Any:
         scratch_types={
             "a_smem": kd.SMEM((t.stages, t.tile_k, t.tile_m + pad), wide),
             "b_smem": kd.SMEM((t.stages, t.tile_k, t.tile_n + pad), wide),
+            **(p.groups.scratch if p.groups else {}),
         },
-        grid=(tiles[0] * tiles[1] * prod((*leading, *p.batch)),),
+        grid=(tiles_of(p, t),),
         name="matmul_general",
     )
     return identified(made, problem, config) if p.named else made

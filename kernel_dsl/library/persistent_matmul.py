@@ -65,7 +65,7 @@ class MatmulConfig:
         return self.tile_m if self.ping_pong else self.tile_m // self.consumers
 
 
-def _smem(rows: int, columns: int, dtype: Any, stages: int) -> Any:
+def swizzled(rows: int, columns: int, dtype: Any, stages: int) -> Any:
     """Stages of a tile whose rows are contiguous, in the widest swizzle."""
     swizzle = kd.find_swizzle(columns * dtype.bits)
     tile = (8, swizzle // dtype.itemsize)
@@ -104,9 +104,9 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
     ring = min(t.epilogue_stages, parts)
     out_shape = (t.epilogue_n, rows) if t.swapped else (rows, t.epilogue_n)
     scratch = {
-        "a_smem": _smem(*a_shape, p.dtype, t.stages),
-        "b_smem": _smem(*b_shape, p.b_dtype, t.stages),
-        "out_smem": _smem(*out_shape, p.out_dtype, t.consumers * ring),
+        "a_smem": swizzled(*a_shape, p.dtype, t.stages),
+        "b_smem": swizzled(*b_shape, p.b_dtype, t.stages),
+        "out_smem": swizzled(*out_shape, p.out_dtype, t.consumers * ring),
         # one for each consumer with tiles of its own: a waiter must see every phase
         "loaded": kd.Barrier(num_arrivals=2 if p.gate is None else 3, num_barriers=turns * t.stages),
         "consumed": kd.ClusterBarrier(collective_axes=axes, num_arrivals=releases, num_barriers=t.stages)
@@ -311,14 +311,14 @@ def check_counts(config: Any, kernel: str) -> None:
         raise BadCallValue(kernel=kernel, what=f"config.stages={config.stages}", hint=hint)
 
 
-def check_tiles(t: MatmulConfig) -> None:
+def check_tiles(t: MatmulConfig, kernel: str) -> None:
     """Raise `BadCallValue` where the parts of a tile don't make up the tile."""
     sharers = 1 if t.ping_pong else t.consumers
     if t.tile_m % (64 * sharers):
         what = f"config.tile_m={t.tile_m} is shared by {sharers} consumers"
-        raise BadCallValue(kernel="matmul", what=what, hint=f"a multiple of {64 * sharers}: wgmma has 64 rows")
+        raise BadCallValue(kernel=kernel, what=what, hint=f"a multiple of {64 * sharers}: wgmma has 64 rows")
     if t.tile_n % t.epilogue_n or t.epilogue_n % 8:
         what = f"config.epilogue_n={t.epilogue_n} of config.tile_n={t.tile_n}"
         raise BadCallValue(
-            kernel="matmul", what=what, hint="a multiple of 8 that divides tile_n: a tile is stored in such parts"
+            kernel=kernel, what=what, hint="a multiple of 8 that divides tile_n: a tile is stored in such parts"
         )

@@ -8,6 +8,8 @@ from typing import Any
 
 import kernel_dsl as kd
 
+from .grouped_tiles import Groups
+
 Axes = tuple[str, ...]  # of an operand's dimensions: "m", "n", "-" for an extent of one, or the number of a batch axis
 _OTHER = {"m": "n", "n": "m"}
 
@@ -45,6 +47,7 @@ class Problem:
     result is then (parts, *batch, M, N). `thrice`: a holds [high, low] along K, and so does b, each `depth` long:
     low * high + high * low + high * high is summed up.
     `promoted`: the tensor cores' sums are added up in float32 registers every so often.
+    `groups`: rows of a belong to groups, each with a b of its own; their sizes or offsets are a kernel's argument after b.
     `lanes`: elements that a lane stores at a time where TMA can't store the result, else 0.
     `a_scaled`: a comes with a scale (M, blocks of 128 of K) for each row and block; `b_scaled`: b with one for each block and
     column ("columns") or 128 columns ("blocks"), (blocks of K, N or blocks of N). These are kernels' arguments after b.
@@ -74,6 +77,7 @@ class Problem:
     gate: Step | None = None
     gated: tuple[tuple[Step, ...], tuple[Step, ...]] = ((), ())
     promoted: bool = False
+    groups: Groups | None = None
 
     @property
     def swapped(self) -> Problem:

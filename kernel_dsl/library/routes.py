@@ -105,7 +105,7 @@ def _options(
         yield from _fast(p, a, b, how, config, blocks)
         if config is not None:
             return
-    for found, one_by_one in _tile_packings(a, b, how, target, fast):
+    for found, one_by_one in tile_packings(a, b, how, target, fast):
         narrow = tuple(pack is None and not (o.tma or o.contiguous) for o, pack in zip((a, b), found, strict=True))
 
         def clocks(
@@ -146,7 +146,7 @@ def _times(q: Problem, clocks: float, parts: int) -> float:
 def _fast(
     p: Problem, a: Operand, b: Operand, how: Family, config: MatmulConfig | None, blocks: int
 ) -> Iterator[tuple[float, Route]]:
-    found = _fast_packings(a, b, how)
+    found = fast_packings(a, b, how)
     q = laid(p, found, a, b)
     before = _packed(found)
     if q.gate is not None and not q.scaled and not costs.needs_swap(q):
@@ -163,7 +163,7 @@ def _fast(
         yield before + _times(q, costs.clocks(cut, t, blocks), parts), Route("fast", cut, t, found, whole)
 
 
-def _fast_packings(a: Operand, b: Operand, how: Family) -> Packings:
+def fast_packings(a: Operand, b: Operand, how: Family) -> Packings:
     """What TMA and wgmma can't take as it lies: 8 bits across K, 32 bits across K on both sides, odd strides, other dtypes."""
     found: list[Packing | None] = []
     for o, to in ((a, how.a), (b, how.b)):
@@ -177,7 +177,7 @@ def _fast_packings(a: Operand, b: Operand, how: Family) -> Packings:
     return found[0], found[1]
 
 
-def _tile_packings(a: Operand, b: Operand, how: Family, target: Target, fast: bool) -> Iterator[tuple[Packings, bool]]:
+def tile_packings(a: Operand, b: Operand, how: Family, target: Target, fast: bool) -> Iterator[tuple[Packings, bool]]:
     """What mma.sync can't take as it lies, and whether an operand that is left as it is goes an element at a time.
 
     Beside the fast kernel only problems that need nothing of that are worth a look.

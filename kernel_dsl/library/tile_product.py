@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from math import prod
 from typing import Any
 
 import kernel_dsl as kd
 
 from ..kernel import identified
-from .blocks import own, start_of, steps_of, tile_of
+from .blocks import Place, own, start_of, steps_of, tiles_of, walk
 from .epilogue import Tile, finish_and_store, outputs
 from .problem import Problem
 from .scaled_product import Scales, promoted
@@ -49,15 +48,14 @@ DEPTH = {1: 32, 2: 16, 4: 8, 8: 16}  # of K in one step of products
 def tile_kernel(problem: Problem, config: TileConfig) -> Any:
     """The kernel `(a, b, *operands of the steps) -> out`; operands of 8 bits have neighbours along K."""
     p, t = problem, config
-    tiles = (kd.cdiv(p.M, t.tile_m), kd.cdiv(p.N, t.tile_n))
     steps = steps_of(p, t.tile_k)
     depth = DEPTH[p.dtype.itemsize]
 
-    def body(a: Any, b: Any, *refs: Any, a_smem: Any, b_smem: Any) -> None:
+    def multiply(place: Place, a: Any, b: Any, refs: Any, a_smem: Any, b_smem: Any) -> None:
         scales, rest = p.scales_of(refs)
         extra, out, peak = outputs(p, rest)
-        m, n, part, batch = tile_of(kd.program_id(0), p, tiles, t.group)
-        rows, columns = kd.ds(m * t.tile_m, t.tile_m), kd.ds(n * t.tile_n, t.tile_n)
+        part, batch = place.part, place.batch
+        rows, columns = kd.ds(place.m, t.tile_m), kd.ds(place.n, t.tile_n)
         a, b = a.at[own(batch, p.a_batch)], b.at[own(batch, p.b_batch)]
         a_smem = a_smem.at[:, :, : t.tile_m] if p.a_transposed else a_smem.at[:, :, : t.tile_k]
         b_smem = b_smem.at[:, :, : t.tile_k] if p.b_transposed else b_smem.at[:, :, : t.tile_n]
@@ -85,7 +83,7 @@ def tile_kernel(problem: Problem, config: TileConfig) -> Any:
                 acc, (x, y) = kd.mma(acc, x, y), ahead
             return kd.mma(acc, x, y)
 
-        own_scales = Scales(p, scales[0], scales[1], m * t.tile_m, n * t.tile_n, t.tile_m, batch)
+        own_scales = Scales(p, scales[0], scales[1], place.m, place.n, t.tile_m, batch)
 
         @kd.loop(0, steps, init_carry=(kd.zeros((t.tile_m, t.tile_n), p.wide), 0))
         def end(step: Any, carry: Any) -> Any:
@@ -101,9 +99,12 @@ def tile_kernel(problem: Problem, config: TileConfig) -> Any:
                 return promoted(acc, product(slot, zero), row, column), after
             return product(slot, acc), after
 
-        tile = Tile(rows, columns, (*p.batch, p.M, p.N), batch, peak=peak)
+        tile = Tile(rows, columns, (*p.batch, p.M, p.N), batch, peak=peak, end=place.end)
         unit = 16 if t.tile_m >= 32 else t.tile_n  # of two warps side by side, or of four
-        finish_and_store(end[0], p, extra, tile, out, (*((part,) if p.parts > 1 else ()), *batch), unit)
+        finish_and_store(end[0], p, extra, tile, out, place.leading(p), unit)
+
+    def body(a: Any, b: Any, *refs: Any, a_smem: Any, b_smem: Any, **tables: Any) -> None:
+        walk(p, t, refs, tables, lambda place, rest: multiply(place, a, b, rest, a_smem, b_smem))
 
     leading = (p.parts,) if p.parts > 1 else ()
     made = kd.kernel(
@@ -112,8 +113,9 @@ def tile_kernel(problem: Problem, config: TileConfig) -> Any:
         scratch_types={
             "a_smem": kd.SMEM(t.smem(p.dtype.itemsize, t.tile_m, not p.a_transposed), p.dtype),
             "b_smem": kd.SMEM(t.smem(p.b_dtype.itemsize, t.tile_n, p.b_transposed), p.b_dtype),
+            **(p.groups.scratch if p.groups else {}),
         },
-        grid=(tiles[0] * tiles[1] * prod((*leading, *p.batch)),),
+        grid=(tiles_of(p, t),),
         name="matmul_general",
     )
     return identified(made, problem, config) if p.named else made

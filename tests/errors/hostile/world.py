@@ -143,6 +143,8 @@ def _made() -> dict[str, Any]:
         "rule": kd.Layout.WGMMA,
         "params": kd.CompilerParams(),
         "library.matmul": kd.library.matmul,
+        "library.grouped_matmul": kd.library.grouped_matmul,
+        "library.grouped_matmul_wgrad": kd.library.grouped_matmul_wgrad,
         "library.attention": kd.library.attention,
         "library.attention_backward": kd.library.attention_backward,
         "block": kd.BlockSpec((8, 16), lambda *i: (0, 0)),

@@ -1,0 +1,351 @@
+"""`kd.library.grouped_matmul`: products of groups of rows as a plain function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import kernel_dsl as kd
+from kernel_dsl.boundary import checks_itself, public
+from kernel_dsl.dtypes import as_dtype
+from kernel_dsl.errors import BadCallArgument
+from kernel_dsl.stages import target_named
+
+from .arguments import Options as MatmulOptions
+from .arguments import alike, out_dtype_of, stored
+from .epilogue import gate_function
+from .families import family
+from .grouped_arguments import (
+    NAME,
+    Options,
+    check_groups,
+    check_numbers,
+    check_options,
+    check_out,
+    check_pairs,
+    check_rows,
+    check_sides,
+    places_of,
+    scaling,
+)
+from .grouped_routes import Product, grouped_product
+from .grouped_rows import combine_rows_kernel, gather_kernel, list_kernel, zeros_kernel
+from .grouped_tiles import Groups
+from .matmul import MANY, check_apart, known_plan, signature
+from .operands import operand, turned
+from .persistent_matmul import MatmulConfig
+from .problem import Problem, Step
+
+__all__ = ["GroupedMatmul", "grouped_matmul"]
+
+
+@dataclass(frozen=True)
+class Turned:
+    """A gate whose value comes first."""
+
+    function: Callable[..., Any]
+
+    def __call__(self, value: Any, gate: Any) -> Any:
+        return self.function(gate, value)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The launches of a grouped product.
+
+    `products`: one, or one for each part of a gated product, of which the second takes the first one's result. `moved`: which
+    operands of each part are scales by blocks of K. `turns`: whether a and b are given to kernels with their last axes exchanged.
+    `gather`, `lists`, `combine`: the kernels around, or None; `scaled`: whether the first operand is a's scales by rows, which
+    are gathered, too. `zeros` makes the result where there is nothing to multiply.
+    """
+
+    products: tuple[Product, ...] = ()
+    moved: tuple[tuple[int, ...], ...] = ()
+    turns: tuple[bool, bool] = (False, False)
+    gather: Any = None
+    scaled: bool = False
+    lists: Any = None
+    combine: Any = None
+    zeros: Any = None
+
+    def operands(self, own: list[list[Any]], number: int) -> list[Any]:
+        """What the kernel of a product takes after the sizes, but for what all parts share."""
+        parts = own if len(self.products) == 1 else [own[number]]
+        moved = self.moved if len(self.products) == 1 else (self.moved[number],)
+        first = [x[i] for x, places in zip(parts, moved, strict=True) for i in places]
+        return [
+            *first,
+            *(v for x, places in zip(parts, moved, strict=True) for i, v in enumerate(x) if i not in places),
+        ]
+
+    def run(self, a: Any, rights: list[Any], o: Options, out: Any, how: dict[str, Any]) -> Any:
+        """Launch the kernels."""
+        if self.zeros is not None:
+            return self.zeros(out=out, **how)
+        own = [[x for _, x in o.own(i)] for i in range(len(rights))]
+        if self.gather is not None:
+            made = self.gather(o.indices, a, *((o.a_scale,) if self.scaled else ()), **how)
+            a, *scales = made if isinstance(made, tuple) else (made,)
+            own = [[*scales, *x[len(scales) :]] for x in own]
+        left = turned(a) if self.turns[0] else a
+        sides = [turned(b) for b in rights] if self.turns[1] else rights
+        after = [] if o.scatter is not None or o.weights is None else [o.weights]
+        last = None if self.combine is not None else out
+        if len(self.products) == 1:
+            product = self.products[0]
+            given = product.sides(left, sides, how)
+            result = product.multiply(*given, o.given, *self.operands(own, 0), *after, out=last, **how)
+        else:
+            gate, value = self.products
+            given = gate.sides(left, sides[:1], how)
+            sums = gate.multiply(*given, o.given, *self.operands(own, 0), **how)
+            given = [given[0], value.sides(left, sides[1:], how)[1]]
+            result = value.multiply(*given, o.given, *self.operands(own, 1), sums, *after, out=last, **how)
+        if self.combine is None:
+            return out if out is not None else result
+        heads, following = self.lists(o.given, o.scatter, **how)
+        numbers = [] if o.weights is None else [o.weights]
+        if o.weights is not None and len(o.weights.shape) == 2:
+            numbers = [o.scatter, o.weights.reshape(-1)]
+        return self.combine(heads, following, result, *numbers, out=out, **how)
+
+    def lower(self, a: Any, rights: list[Any], o: Options, target: str | None) -> Any:
+        """The stages of the kernel that multiplies; of a gated product that is two, of the first."""
+        if self.zeros is not None:
+            return self.zeros.lower(target=target)
+        own = [[x for _, x in o.own(i)] for i in range(len(rights))]
+        if self.gather is not None:
+            rows = o.indices.shape[0]
+            a = kd.ShapeDtypeStruct((rows, a.shape[1]), a.dtype)
+            if self.scaled:
+                own = [[kd.ShapeDtypeStruct((rows, *x[0].shape[1:]), x[0].dtype), *x[1:]] for x in own]
+        sides = [turned(b) for b in rights] if self.turns[1] else rights
+        product = self.products[0]
+        given = product.structs(turned(a) if self.turns[0] else a, sides if len(self.products) == 1 else sides[:1])
+        after = [] if o.scatter is not None or o.weights is None or len(self.products) > 1 else [o.weights]
+        return product.multiply.lower(*given, o.given, *self.operands(own, 0), *after, target=target)
+
+
+def plan_of(a: Any, rights: list[Any], o: Options, out: Any, target_name: str | None) -> Plan:
+    """What a call launches. Raises `BadCallArgument`, `BadCallValue`, `NoCommonDType`."""
+    check_options(o)
+    rows = check_sides(a, rights, o)
+    count = check_groups(o, rights[0].shape[0], rows)
+    _, K, N = rights[0].shape
+    groups = Groups(count, rows, o.group_sizes is None)
+    target = target_named(target_name)
+    gathered = o.indices is not None
+    left = operand(kd.ShapeDtypeStruct((rows, K), a.dtype) if gathered else a, rows_last=False)
+    right = alike([operand(b, rows_last=True) for b in rights])
+    how = family(left.dtype, right.dtype, None)
+    out_dtype = _out_dtype(o, left.dtype, right.dtype)
+    own = [scaling(o.own(i), a.shape[0], count, N, K, (how.a.itemsize, how.b.itemsize)) for i in range(len(rights))]
+    places, each = places_of(o, rows, out)
+    check_out(out, (places, N), out_dtype)
+    if not (rows and N and count and places):
+        return Plan(zeros=zeros_kernel((places, N), out_dtype))
+    p = Problem(
+        rows, N, K, how.a, how.b, out_dtype, b_batch=right.batch, a_scaled=own[0].a_scaled, b_scaled=own[0].b_scaled
+    )
+    after = [Step("activation", function=o.activation)] if o.activation is not None else []
+    if o.weights is not None and o.scatter is None:
+        after.append(Step("multiply", (("m",),)))
+    into = out if o.scatter is None else None
+    products = _products(p, own, after, left, right, how, groups, o, into, target)
+    scale = tuple(getattr(o.a_scale, "shape", ()))
+    scaled = gathered and scale[:1] == (a.shape[0],)
+    gather = lists = combine = None
+    if gathered:
+        shapes = [(a.shape[0], K)]
+        if scaled:
+            shapes.append((a.shape[0], 1 if len(scale) == 1 else scale[1]))
+        dtypes = (as_dtype(a.dtype), kd.float32)[: len(shapes)]
+        gather = gather_kernel(rows, tuple(shapes), dtypes, scaled and len(scale) == 1)
+    if o.scatter is not None:
+        kind = "" if o.weights is None else "scatter" if len(o.weights.shape) == 2 else "rows"
+        lists = list_kernel(groups, places, each)
+        combine = combine_rows_kernel(rows, N, places, out_dtype, out_dtype, kind)
+    turns = (not left.along_k, right.along_k)
+    return Plan(products, tuple(s.moved for s in own), turns, gather, scaled, lists, combine)
+
+
+def _products(
+    p: Problem, own: list[Any], after: list[Step], left: Any, right: Any, how: Any, groups: Groups, o: Options, into: Any,
+    target: Any,
+) -> tuple[Product, ...]:  # fmt: skip
+    """The product, or the two of a gated one."""
+
+    def made(q: Problem) -> Product | None:
+        return grouped_product(q, left, right, how, groups, o.config, target)
+
+    if o.gated is None:
+        found = made(stored(replace(p, steps=(*own[0].steps, *after)), into, False))
+        assert found is not None
+        return (found,)
+    function = o.gated if callable(o.gated) else None
+    gate = Step("gate", function=function, word="" if function else str(o.gated))
+    whole = replace(p, gate=gate, gated=(own[0].steps, own[1].steps), steps=tuple(after))
+    found = made(stored(whole, into, False))
+    if found is not None:
+        return (found,)
+    join = Step("function", (("m", "n"),), Turned(function or gate_function(str(o.gated))))
+    first = made(stored(replace(p, out_dtype=p.wide, steps=own[0].steps), None, False))
+    second = made(stored(replace(p, steps=(*own[1].steps, join, *after)), into, False))
+    assert first is not None and second is not None
+    return first, second
+
+
+def _out_dtype(o: Options, a: Any, b: Any) -> Any:
+    if o.out_dtype is not None:
+        found = as_dtype(o.out_dtype)
+        if found.name.startswith("complex"):
+            raise BadCallArgument(kernel=NAME, what=f"out_dtype is {found}", hint="groups are of real numbers")
+        return found
+    real = o.weights is not None or o.a_scale is not None
+    return out_dtype_of(MatmulOptions(a_scale=True if real else None, b_scale=o.b_scale, gated=o.gated), a, b)
+
+
+@partial(public, name=NAME)
+class GroupedMatmul:
+    """`grouped_matmul(a, b, group_sizes)`: rows of a, group by group, times a matrix of each group: (rows, K), (G, K, N).
+
+    The first `group_sizes[0]` rows are multiplied by b[0], the next `group_sizes[1]` by b[1], and so on: int32 (G,), read on
+    the GPU; or `offsets`, int32 (G + 1,): group i has the rows from offsets[i] to offsets[i + 1]. Groups may be empty. Rows of
+    no group are zero. One kernel serves all sizes. a and b have any strides and any dtypes that `matmul` takes, but complex64.
+
+    - `indices`: int32, row i of the product is row indices[i] of a; it has as many rows as there are indices.
+    - `a_scale`: a factor for all, (rows of a,) or (rows of a, 1); for 8 bits by 8 bits also (rows of a, ceil(K/128)).
+      `b_scale`: a factor for all, (G,), (G, N) or (G, 1, N); for 8 bits also (G, ceil(K/128), ceil(N/128)) or
+      (G, ceil(K/128), N). Both are float32.
+    - `bias`: (G, N), added to each row of a group.
+    - `gated`: b is a pair, or has columns in turn, as of `matmul`; `bias` and `b_scale` are pairs then, or lie as b does, but
+      (G,) is of both.
+    - `activation(x)`: a function of a traced value.
+    - `weights`: float32 (rows,), a factor for each row of the product.
+    - `scatter`: int32 (rows,): row i of the product is added to row scatter[i] of the result, which has as many rows as `out`,
+      or as the product. With `weights` (places, each) the result has `places` rows, number s in `scatter` stands for row
+      s // each, and weights[s // each, s % each] is its factor. What is added is rounded to `out_dtype` once before, and added
+      up in float32, in the order of rows: the same bits each time. Numbers out of range are left out.
+
+    `out_dtype`: as of `matmul`, bfloat16 where bytes are scaled or weighted. `config`: a `MatmulConfig` without clusters and
+    turns, where Hopper's fast kernel is taken. `out`, `stream`, `interpret`: as for kernels.
+
+    Raises `BadCallArgument` for what are no such arrays; `BadCallValue` for shapes that don't fit, both or neither of
+    `group_sizes` and `offsets`, and, where the host can read them, for sizes that are negative or more than the rows, offsets
+    that decrease or leave the rows, and row numbers that are none. On a GPU such sizes are cut off, and such rows are zeros.
+    """
+
+    def __init__(self) -> None:
+        self._plans: dict[Any, Plan] = {}  # by what calls look like: a second one decides nothing
+
+    def __repr__(self) -> str:
+        return "<kd.library.grouped_matmul>"
+
+    @checks_itself("activation", "gated", "config")
+    def __call__(
+        self,
+        a: Any,
+        b: Any,
+        group_sizes: Any = None,
+        *,
+        offsets: Any = None,
+        indices: Any = None,
+        scatter: Any = None,
+        weights: Any = None,
+        a_scale: Any = None,
+        b_scale: Any = None,
+        bias: Any = None,
+        activation: Callable[[Any], Any] | None = None,
+        gated: str | Callable[[Any, Any], Any] | None = None,
+        out_dtype: Any = None,
+        config: MatmulConfig | None = None,
+        out: Any = None,
+        stream: Any = None,
+        interpret: Any = None,
+    ) -> Any:
+        o = Options(
+            group_sizes,
+            offsets,
+            indices,
+            scatter,
+            weights,
+            a_scale,
+            b_scale,
+            bias,
+            activation,
+            gated,
+            out_dtype,
+            config,
+        )
+        plan, rights = self._plan(a, b, o, out, None)
+        if out is not None:
+            check_apart(out, {"a": a, "b": rights[0], "the second part of b": rights[-1]}, NAME)
+        return plan.run(a, rights, o, out, {"stream": stream, "interpret": interpret})
+
+    @checks_itself("activation", "gated", "config", "target")
+    def lower(
+        self,
+        a: Any,
+        b: Any,
+        group_sizes: Any = None,
+        *,
+        offsets: Any = None,
+        indices: Any = None,
+        scatter: Any = None,
+        weights: Any = None,
+        a_scale: Any = None,
+        b_scale: Any = None,
+        bias: Any = None,
+        activation: Callable[[Any], Any] | None = None,
+        gated: str | Callable[[Any, Any], Any] | None = None,
+        out_dtype: Any = None,
+        config: MatmulConfig | None = None,
+        target: str | None = None,
+    ) -> Any:
+        """The stages of the kernel that multiplies in a call with such arguments."""
+        o = Options(
+            group_sizes,
+            offsets,
+            indices,
+            scatter,
+            weights,
+            a_scale,
+            b_scale,
+            bias,
+            activation,
+            gated,
+            out_dtype,
+            config,
+        )
+        plan, rights = self._plan(a, b, o, None, target)
+        return plan.lower(a, rights, o, target)
+
+    def _plan(self, a: Any, b: Any, o: Options, out: Any, target: str | None) -> tuple[Plan, list[Any]]:
+        if o.gated is not None or any(isinstance(x, (tuple, list)) for x in (b, o.b_scale, o.bias)):
+            check_pairs(b, o)
+        rights = o.rights(b)
+        own = [o.own(i) for i in range(len(rights))]
+        arrays = (a, *rights, *o[:5], *(x for items in own for _, x in items), out)
+        names = tuple(name for name, _ in own[0])
+        options = {"activation": o.activation, "gated": o.gated, "config": o.config, "target": target}
+        dtype = None if o.out_dtype is None else as_dtype(o.out_dtype)
+        key = (tuple([signature(x, NAME) for x in arrays]), names, dtype, *options.values())
+        found = known_plan(self._plans, key, NAME, options)
+        if found is None:
+            found = plan_of(a, rights, o, out, target)
+            if len(self._plans) >= MANY:
+                self._plans.clear()
+            self._plans[key] = found
+        rows = a.shape[0] if o.indices is None else o.indices.shape[0]
+        check_rows(o, rows)
+        if o.indices is not None:
+            check_numbers(o.indices, "indices", a.shape[0])
+        if o.scatter is not None:
+            places, each = places_of(o, rows, out)
+            check_numbers(o.scatter, "scatter", places * each)
+        return found, rights
+
+
+grouped_matmul: GroupedMatmul = GroupedMatmul()

@@ -1,0 +1,193 @@
+"""The fast grouped product on Hopper: the persistent kernel of one product, over tiles of all groups.
+
+What is read past a group's end belongs to rows that are not stored. Whole tiles leave by TMA; the last one of a group, which
+TMA would not clip where the group ends, goes from SMEM to GMEM by lanes under masks.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import kernel_dsl as kd
+
+from ..kernel import identified
+from .epilogue import Tile, finish, join, outputs
+from .grouped_tiles import Groups, put
+from .persistent_matmul import MatmulConfig, swizzled
+from .problem import Problem
+from .scaled_product import Scales, scaled_product
+
+
+@cache
+def grouped_kernel(problem: Problem, groups: Groups, config: MatmulConfig, blocks: int) -> Any:
+    """The kernel `(a, b[, b], sizes or offsets, *operands of the steps) -> out`, on `blocks` multiprocessors.
+
+    The problem's M are all rows, and its `b_batch` are the groups, which steps know as axis "0".
+    """
+    p, t, g = problem, config, groups
+    rows = t.rows
+    width = t.tile_n if p.gate is None else t.tile_n // 2  # columns of the result
+    tiles_n, steps = kd.cdiv(p.N, width), kd.cdiv(p.K, t.tile_k)
+    count = max(min(g.most_tiles(t.tile_m, tiles_n), blocks), 1)
+    parts = width // t.epilogue_n
+    ring = min(t.epilogue_stages, parts)
+    producer = t.consumers
+    lanes = p.lanes or 16 // p.out_dtype.itemsize
+    a_shape = (t.tile_k, t.tile_m) if p.a_transposed else (t.tile_m, t.tile_k)
+    b_shape = (t.tile_n, t.tile_k) if p.b_transposed else (t.tile_k, t.tile_n)
+    scratch = {
+        "a_smem": swizzled(*a_shape, p.dtype, t.stages),
+        "b_smem": swizzled(*b_shape, p.b_dtype, t.stages),
+        "out_smem": swizzled(rows, t.epilogue_n, p.out_dtype, t.consumers * ring),
+        "loaded": kd.Barrier(num_arrivals=2 if p.gate is None else 3, num_barriers=t.stages),
+        "consumed": kd.Barrier(num_arrivals=t.consumers, num_barriers=t.stages),
+        "ready": kd.Barrier(),
+        **g.scratch,
+    }
+
+    def next_slot(slot: Any) -> Any:
+        return kd.where(slot == t.stages - 1, 0, slot + 1)
+
+    def produce(a: Any, rights: Any, place_of: Any, total: Any, buffers: Any) -> None:
+        kd.set_max_registers(40, action="decrease")
+        a_smem, b_smem, loaded, consumed = (buffers[name] for name in ("a_smem", "b_smem", "loaded", "consumed"))
+
+        @kd.loop(kd.axis_index("block"), total, step=count, init_carry=(0, 0))
+        def _(index: Any, carry: Any) -> Any:
+            group, m, _, n = place_of(index)
+
+            @kd.loop(0, steps, init_carry=carry)
+            def end(step: Any, carry: Any) -> Any:
+                slot, filled = carry
+
+                @kd.when(filled >= t.stages)
+                def _() -> None:
+                    kd.barrier_wait(consumed.at[slot])
+
+                k, m_slice, n_slice = kd.ds(step * t.tile_k, t.tile_k), kd.ds(m, t.tile_m), kd.ds(n * width, width)
+                full = loaded.at[slot]
+                kd.copy_gmem_to_smem(a.at[k, m_slice] if p.a_transposed else a.at[m_slice, k], a_smem.at[slot], full)
+                for number, b in enumerate(rights):
+                    place = b_smem.at[slot]
+                    if len(rights) > 1:
+                        half = slice(number * width, (number + 1) * width)
+                        place = place.at[half] if p.b_transposed else place.at[:, half]
+                    source = b.at[group, n_slice, k] if p.b_transposed else b.at[group, k, n_slice]
+                    kd.copy_gmem_to_smem(source, place, full)
+                return next_slot(slot), kd.minimum(filled + 1, t.stages)
+
+            return end
+
+    def consume(me: Any, scales: Any, refs: Any, place_of: Any, total: Any, buffers: Any) -> None:
+        kd.set_max_registers(232 if t.consumers == 2 else 240, action="increase")
+        a_smem, b_smem, loaded, consumed = (buffers[name] for name in ("a_smem", "b_smem", "loaded", "consumed"))
+
+        def left_of(slot: Any) -> Any:
+            own = kd.ds(me * rows, rows)
+            return a_smem.at[slot, :, own].T if p.a_transposed else a_smem.at[slot, own]
+
+        def right_of(slot: Any) -> Any:
+            return b_smem.at[slot].T if p.b_transposed else b_smem.at[slot]
+
+        @kd.loop(kd.axis_index("block"), total, step=count, init_carry=0)
+        def _(index: Any, slot: Any) -> Any:
+            group, m, end_row, n = place_of(index)
+            m, n = m + me * rows, n * width
+
+            def multiply(acc: Any) -> Any:
+                if p.scaled:
+                    own = Scales(p, scales[0], scales[1], m, n, rows, (group,))
+                    return scaled_product(acc, slot, steps, t.stages, left_of, right_of, loaded, consumed, own, 0)
+
+                @kd.loop(0, steps, init_carry=(slot, slot))
+                def end(step: Any, carry: Any) -> Any:
+                    slot, before = carry
+                    kd.barrier_wait(loaded.at[slot])
+                    kd.wgmma(acc, left_of(slot), right_of(slot))
+                    kd.wgmma_wait(1)
+                    kd.barrier_arrive(consumed.at[before], predicate=step > 0)
+                    return next_slot(slot), slot
+
+                slot_after, last = end
+                value = acc[...]
+                kd.barrier_arrive(consumed.at[last])
+                return value, slot_after
+
+            value, slot_after = kd.run_scoped(multiply, kd.ACC((rows, t.tile_n), p.accumulator))
+            store_tile(value, refs, buffers["out_smem"], me, group, m, n, end_row)
+            return slot_after
+
+        kd.wait_smem_to_gmem(0, wait_read_only=True)  # SMEM outlives the copies; the kernel's end waits for the rest
+
+    def store_tile(value: Any, refs: Any, out_smem: Any, me: Any, group: Any, m: Any, n: Any, end_row: Any) -> None:
+        extra, out, _ = refs
+        tile = Tile(kd.ds(m, rows), kd.ds(n, width), (p.M, p.N), (group,))
+        whole = m + rows <= end_row
+
+        @kd.when(~whole)
+        def _() -> None:
+            kd.wait_smem_to_gmem(0, wait_read_only=True)  # its stores are in no group that could be counted
+
+        for number in range(parts):
+            first = number * t.epilogue_n
+            own = tile.part(first, t.epilogue_n)
+            x = value[:, first : first + t.epilogue_n]
+            if p.gate is None:
+                x = finish(x, p.all_steps, extra, own)
+            else:
+                x = join(x, value[:, width + first : width + first + t.epilogue_n], p, extra, own)
+            place = out_smem.at[me * ring + number % ring]
+            if not p.lanes:
+                # a tile starts with the first buffer, which the tile before may have used last
+                kd.wait_smem_to_gmem(0 if number == 0 and parts % ring else ring - 1, wait_read_only=True)
+            place[...] = x.astype(p.out_dtype)
+
+            def by_lanes(place: Any = place, own: Any = own) -> None:
+                moved = kd.load(place, layout=kd.Layout.WG_STRIDED(place.shape, lanes))
+                put(out, m, own.n, end_row, moved)
+
+            if p.lanes:
+                by_lanes()
+                continue
+            kd.commit_smem()
+
+            @kd.when(whole)
+            def _(place: Any = place, own: Any = own) -> None:
+                kd.copy_smem_to_gmem(place, out.at[own.m, own.n])
+
+            kd.when(~whole)(by_lanes)
+
+    def body(a: Any, *refs: Any, bounds: Any, tile_ends: Any, ready: Any, **buffers: Any) -> None:
+        sides = 1 if p.gate is None else 2
+        rights, given, (scales, rest) = refs[:sides], refs[sides], p.scales_of(refs[sides + 1 :])
+        results = outputs(p, rest)
+        me = kd.axis_index("wg")
+
+        def place_of(index: Any) -> Any:
+            return g.place(index, bounds, tile_ends, t.tile_m, tiles_n, t.group)
+
+        @kd.when(me == producer)
+        def _() -> None:
+            g.fill(given, bounds, tile_ends, t.tile_m, tiles_n)
+            kd.barrier_arrive(ready)
+            kd.barrier_wait(ready)
+            produce(a, rights, place_of, g.total(tile_ends), buffers)
+
+        @kd.when(me < producer)
+        def _() -> None:
+            kd.barrier_wait(ready)
+            consume(me, scales, results, place_of, g.total(tile_ends), buffers)
+            g.clear(results[1], bounds, kd.axis_index("block") * t.consumers + me, count * t.consumers)
+
+    made = kd.kernel(
+        body,
+        out_type=p.results(),
+        scratch_types=scratch,
+        grid=(count,),
+        grid_names=("block",),
+        num_threads=t.consumers + 1,
+        thread_name="wg",
+        name="grouped_matmul",
+    )
+    return identified(made, problem, groups, config, blocks) if p.named else made

@@ -1,0 +1,141 @@
+"""Which kernel multiplies groups, in which sizes, of operands as they lie or laid out anew: by the cost model of matmul."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import kernel_dsl as kd
+from kernel_dsl.errors import BadCallValue
+from kernel_dsl.target import Feature, Target
+
+from . import choose as costs
+from .families import Family
+from .grouped_product import grouped_kernel
+from .grouped_tiles import Groups
+from .grouped_wgrad_product import wgrad_general_kernel, wgrad_kernel
+from .lane_product import lane_kernel
+from .operands import Operand
+from .pack import pack_kernel
+from .persistent_matmul import MatmulConfig
+from .problem import Problem
+from .routes import Packings, fast_packings, laid, packing, tile_packings
+from .tile_product import tile_kernel
+
+BAND = 8  # tiles of M that go together: bands share L2
+
+
+def _typical(p: Problem, groups: Groups) -> Problem:
+    """A batch of products with as many rows as a group has on average."""
+    return replace(p, M=max(-(-p.M // groups.count), 1), batch=(groups.count,))
+
+
+def _fits(p: Problem, config: MatmulConfig, extra: int) -> MatmulConfig | None:
+    """The configuration with as many stages as there is room for beside the tables; None for less than two."""
+    stage = costs.stage_bytes(p, config.tile_m, config.tile_n, config.tile_k)
+    item = p.out_dtype.itemsize
+    held = config.tile_m * config.epilogue_n * item * min(config.epilogue_stages, config.tile_n // config.epilogue_n)
+    room = (costs.SMEM - costs.BARRIERS - held - extra) // stage
+    return None if room < 2 else replace(config, stages=min(config.stages, room), group=BAND)
+
+
+@cache
+def choose_grouped(p: Problem, typical: Problem, extra: int, blocks: int) -> MatmulConfig | None:
+    """The configuration of the fast kernels that the estimate likes best; None where none fits."""
+    room = costs.ACCUMULATORS if p.plain else costs.ACCUMULATORS_BESIDE_MORE
+    tiles = costs.SCALED_TILES if p.scaled else costs.TILES
+    tiles = [t for t in tiles if not t[3] and (t[1] < 192 or p.b_scaled != "columns")]
+    made = [_fits(p, c, extra) for c in (costs.configure(p, *tile) for tile in tiles) if c is not None]
+    fitting = [c for c in made if c is not None and c.rows * c.tile_n <= room * 128 and costs.gates(p, c)]
+    return min(fitting, key=lambda c: costs.clocks(typical, c, blocks), default=None)
+
+
+def _is_fast(how: Family, target: Target) -> bool:
+    return (
+        how.tensor
+        and how.a.itemsize == how.b.itemsize <= 2
+        and target.supports(Feature.WGMMA)
+        and target.supports(Feature.TMA)
+    )
+
+
+class Product:
+    """The kernel for a problem, `multiply(a, b[, b], sizes, *operands)`, and how its operands are laid out anew for it."""
+
+    def __init__(self, p: Problem, multiply: Any, packings: Packings = (None, None)) -> None:
+        self.problem = p
+        self.multiply = multiply
+        self.packings = packings
+        wanted = [packings[0], *[packings[1]] * (1 if p.gate is None else 2)]
+        self._pack = pack_kernel(tuple(x for x in wanted if x is not None)) if any(packings) else None
+
+    def sides(self, a: Any, rights: list[Any], how: dict[str, Any]) -> list[Any]:
+        """The operands, those that need it laid out anew by one launch."""
+        if self._pack is None:
+            return [a, *rights]
+        pairs = list(zip((a, *rights), (self.packings[0], *[self.packings[1]] * len(rights)), strict=True))
+        made = self._pack(*[x for x, found in pairs if found is not None], **how)
+        rest = iter(made if isinstance(made, tuple) else (made,))
+        return [x if found is None else next(rest) for x, found in pairs]
+
+    def structs(self, a: Any, rights: list[Any]) -> list[Any]:
+        """What `sides` would give to the kernel."""
+        found = (self.packings[0], *[self.packings[1]] * len(rights))
+        return [x if pack is None else pack.out for x, pack in zip((a, *rights), found, strict=True)]
+
+
+def grouped_product(
+    p: Problem, a: Operand, b: Operand, how: Family, groups: Groups, config: MatmulConfig | None, target: Target
+) -> Product | None:
+    """The product of a problem in the dtypes of `how`; None where it has a gate, and no kernel takes two matrices at once."""
+    blocks = target.limits.multiprocessors
+    if not p.K:
+        nothing = replace(laid(p, (None, None), a, b), dtype=how.a, b_dtype=how.b, groups=groups)
+        return None if p.gate else Product(nothing, lane_kernel(nothing, costs.lane_options(nothing)[0]))
+    if _is_fast(how, target):
+        found = fast_packings(a, b, how)
+        q = laid(p, found, a, b)
+        if q.gate is None or not q.scaled:
+            t = choose_grouped(q, _typical(q, groups), groups.bytes, blocks) if config is None else config
+            if config is not None and q.scaled and config.tile_k != 128:
+                hint = "128: scales are by blocks of 128 of K"
+                raise BadCallValue(kernel="grouped_matmul", what=f"config.tile_k={config.tile_k}", hint=hint)
+            if t is not None and costs.gates(q, t):
+                return Product(q, grouped_kernel(q, groups, t, blocks), found)
+    if p.gate is not None:
+        return None
+    return _general(replace(p, groups=groups), a, b, how, groups, target, blocks)
+
+
+def _general(p: Problem, a: Operand, b: Operand, how: Family, groups: Groups, target: Target, blocks: int) -> Product:
+    """The product by mma.sync, or by lanes."""
+    if not how.tensor:
+        found: Packings = tuple(
+            None if o.dtype == to else packing(o, to, o.along_k) for o, to in ((a, how.a), (b, how.b))
+        )  # type: ignore[assignment]
+        q = laid(p, found, a, b)
+        typical = replace(_typical(q, groups), groups=None)
+        t = min(costs.lane_options(q), key=lambda t: costs.lane_clocks(typical, t, blocks))
+        return Product(q, lane_kernel(q, t), found)
+    found, one_by_one = next(tile_packings(a, b, how, target, False))
+    q = laid(p, found, a, b)
+    if any(pack is not None for pack in found):
+        q = replace(q, dtype=found[0].to if found[0] else a.dtype, b_dtype=found[1].to if found[1] else b.dtype)
+    typical = replace(_typical(q, groups), groups=None)
+    tile = min(costs.tile_options(q), key=lambda t: costs.tile_clocks(typical, t, blocks, one_by_one))
+    return Product(q, tile_kernel(q, tile), found)
+
+
+def wgrad_product(
+    p: Problem, a: Operand, b: Operand, groups: Groups, config: MatmulConfig | None, target: Target
+) -> tuple[Any, bool]:
+    """(kernel `(a, dout, sizes) -> out`, whether it wants operands as they lie: those across the rows turned)."""
+    blocks = target.limits.multiprocessors
+    same = p.dtype == p.b_dtype and p.dtype in (kd.bfloat16, kd.float16)
+    if same and p.M and p.N and a.tma and b.tma and groups.count and _is_fast(Family(p.dtype, p.b_dtype), target):
+        typical = replace(p, K=max(-(-p.K // groups.count), 1), batch=(groups.count,))
+        t = choose_grouped(p, typical, groups.bytes, blocks) if config is None else config
+        if t is not None:
+            return wgrad_kernel(p, groups, t, blocks), True
+    return wgrad_general_kernel(replace(p, a_transposed=True, b_transposed=False, lanes=0), groups), False

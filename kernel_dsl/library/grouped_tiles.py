@@ -1,0 +1,103 @@
+"""Where the tiles of a grouped product are: found on the GPU, from the groups' sizes, so that one kernel serves all sizes.
+
+Each block makes two tables in SMEM: where the rows of each group end, and its tiles. A tile's group is then a binary search
+away. A tile never has rows of two groups: the last one of a group is cut off where the group ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import kernel_dsl as kd
+
+MOST = 4096  # groups, of which SMEM holds tables
+CLEARED = (8, 256)  # rows and columns that a warpgroup sets to zero at a time
+
+
+@dataclass(frozen=True)
+class Groups:
+    """`count` groups of `rows` rows at most, given by their sizes (count,), or `by_offsets` (count + 1,)."""
+
+    count: int
+    rows: int
+    by_offsets: bool = False
+
+    @property
+    def scratch(self) -> dict[str, Any]:
+        """The tables: group i has the rows `bounds[i]` to `bounds[i + 1]`; `tile_ends[i]` tiles are of it or of those before."""
+        return {"bounds": kd.SMEM((self.count + 1,), kd.int32), "tile_ends": kd.SMEM((self.count,), kd.int32)}
+
+    @property
+    def bytes(self) -> int:
+        return 8 * (self.count + 1) + 64
+
+    def most_tiles(self, tile_m: int, tiles_n: int) -> int:
+        """More tiles than there can be: each group may end with a part of one."""
+        return (self.rows // tile_m + self.count) * tiles_n
+
+    def bound(self, given: Any, bounds: Any) -> None:
+        """Make the table of rows. What would leave the array is cut off, and offsets that decrease are raised."""
+        if self.by_offsets:
+            bounds[...] = kd.cummax(kd.clip(given[...], 0, self.rows))
+            return
+        wide = kd.int64 if self.rows * self.count >= 1 << 31 else kd.int32
+        ends = kd.cumsum(kd.clip(given[...], 0, self.rows).astype(wide))
+        bounds[0] = 0
+        bounds[1:] = kd.minimum(ends, self.rows).astype(kd.int32)
+
+    def fill(self, given: Any, bounds: Any, tile_ends: Any, tile_m: int, tiles_n: int) -> None:
+        """Make both tables."""
+        self.bound(given, bounds)
+        sizes = bounds[1:] - bounds[:-1]
+        tile_ends[...] = kd.cumsum(kd.div(sizes + (tile_m - 1), tile_m) * tiles_n, dtype=kd.int32)
+
+    def total(self, tile_ends: Any) -> Any:
+        """How many tiles there are."""
+        return tile_ends[self.count - 1]
+
+    def place(
+        self, index: Any, bounds: Any, tile_ends: Any, tile_m: int, tiles_n: int, band: int
+    ) -> tuple[Any, Any, Any, Any]:
+        """(group, first row, where the group ends, tile along N) of tile number `index`: bands of M tiles, which share L2."""
+        group: Any = kd.astype(0, kd.int32)
+        half = 1 << (self.count.bit_length() - 1)
+        while half:
+            probe = group + half
+            ended = tile_ends[kd.minimum(probe, self.count) - 1] <= index
+            group = kd.where((probe <= self.count) & ended, probe, group)
+            half //= 2
+        group = kd.minimum(group, self.count - 1)
+        start, end = bounds[group], bounds[group + 1]
+        number = index - kd.where(group > 0, tile_ends[kd.maximum(group - 1, 0)], 0)
+        tiles_m = kd.div(end - start + (tile_m - 1), tile_m)
+        strip = kd.div(number, band * tiles_n)
+        rest = number - strip * (band * tiles_n)
+        height = kd.maximum(kd.minimum(tiles_m - strip * band, band), 1)
+        n = kd.div(rest, height)
+        m = strip * band + rest - n * height
+        n = kd.where(kd.rem(strip, 2) == 1, tiles_n - 1 - n, n)
+        return group, start + m * tile_m, end, n
+
+    def clear(self, out: Any, bounds: Any, first: Any, step: int) -> None:
+        """Set the rows of no group to zero: this warpgroup has each `step`th part of them from number `first` on."""
+        height, width = CLEARED
+        zeros = kd.zeros(CLEARED, out.dtype)
+        for low, high in ((0, bounds[0]), (bounds[self.count], self.rows)):
+            if not self.by_offsets and isinstance(low, int):
+                continue  # the first group begins with the first row
+
+            @kd.loop(first, kd.div(high - low + (height - 1), height), step=step)
+            def _(index: Any, low: Any = low, high: Any = high) -> None:
+                row = low + index * height
+                mask = kd.broadcasted_iota(kd.int32, CLEARED, 0) + row < high
+
+                @kd.loop(0, kd.cdiv(out.shape[1], width))
+                def _(column: Any) -> None:
+                    kd.store(out, (kd.ds(row, height), kd.ds(column * width, width)), zeros, mask=mask)
+
+
+def put(out: Any, m: Any, columns: Any, end: Any, value: Any) -> None:
+    """Store a tile's rows that are of the group, which ends at row `end`."""
+    mask = kd.broadcasted_iota(kd.int32, value.shape, 0) + m < end
+    kd.store(out, (kd.ds(m, value.shape[0]), columns), value, mask=mask)

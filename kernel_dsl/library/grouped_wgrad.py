@@ -1,0 +1,149 @@
+"""`kd.library.grouped_matmul_wgrad`: the gradients of grouped weights as a plain function."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import kernel_dsl as kd
+from kernel_dsl.boundary import checks_itself, public
+from kernel_dsl.dtypes import as_dtype
+from kernel_dsl.errors import BadCallArgument
+from kernel_dsl.stages import target_named
+
+from .arguments import stored
+from .families import family
+from .grouped_arguments import WGRAD, check_array, check_config, check_groups, check_out, check_rows, refuse
+from .grouped_routes import wgrad_product
+from .grouped_tiles import Groups
+from .matmul import MANY, check_apart, known_plan, signature
+from .operands import operand, turned
+from .persistent_matmul import MatmulConfig
+from .problem import Problem
+
+__all__ = ["GroupedMatmulWgrad", "grouped_matmul_wgrad"]
+
+
+class WgradOptions:
+    """The sizes or offsets of a call."""
+
+    def __init__(self, group_sizes: Any, offsets: Any) -> None:
+        self.group_sizes, self.offsets = group_sizes, offsets
+        self.given = offsets if group_sizes is None else group_sizes
+
+
+@partial(public, name=WGRAD)
+class GroupedMatmulWgrad:
+    """`grouped_matmul_wgrad(a, dout, group_sizes)`: for each group a.T @ dout over its rows; (rows, K), (rows, N) to (G, K, N).
+
+    The gradient of b in `grouped_matmul(a, b, group_sizes)`. Sizes or `offsets`, and errors, as there; where a group has no rows
+    the result is zeros. `out_dtype`: float32 by default, float64 where an operand is, int32 of bytes. a and dout have any
+    strides and any dtypes that `dot` multiplies. `config`: a `MatmulConfig` without clusters and turns, where Hopper's fast
+    kernel is taken.
+    """
+
+    def __init__(self) -> None:
+        self._plans: dict[Any, tuple[Any, bool]] = {}
+
+    def __repr__(self) -> str:
+        return "<kd.library.grouped_matmul_wgrad>"
+
+    @checks_itself("config")
+    def __call__(
+        self,
+        a: Any,
+        dout: Any,
+        group_sizes: Any = None,
+        *,
+        offsets: Any = None,
+        out_dtype: Any = None,
+        config: MatmulConfig | None = None,
+        out: Any = None,
+        stream: Any = None,
+        interpret: Any = None,
+    ) -> Any:
+        (kernel, as_they_lie), o = self._plan(a, dout, group_sizes, offsets, out_dtype, config, out, None)
+        if out is not None:
+            check_apart(out, {"a": a, "dout": dout}, WGRAD)
+        sides = self._sides(a, dout) if as_they_lie else (a, dout)
+        return kernel(*sides, o.given, out=out, stream=stream, interpret=interpret)
+
+    @checks_itself("config", "target")
+    def lower(
+        self,
+        a: Any,
+        dout: Any,
+        group_sizes: Any = None,
+        *,
+        offsets: Any = None,
+        out_dtype: Any = None,
+        config: MatmulConfig | None = None,
+        target: str | None = None,
+    ) -> Any:
+        """The stages of the kernel in a call with such arguments."""
+        (kernel, as_they_lie), o = self._plan(a, dout, group_sizes, offsets, out_dtype, config, None, target)
+        return kernel.lower(*(self._sides(a, dout) if as_they_lie else (a, dout)), o.given, target=target)
+
+    @staticmethod
+    def _sides(a: Any, dout: Any) -> tuple[Any, Any]:
+        """The operands with their last axes in the order in which they lie."""
+        left, right = operand(a, rows_last=True), operand(dout, rows_last=True)
+        return turned(a) if left.along_k else a, turned(dout) if right.along_k else dout
+
+    def _plan(
+        self,
+        a: Any,
+        dout: Any,
+        group_sizes: Any,
+        offsets: Any,
+        out_dtype: Any,
+        config: Any,
+        out: Any,
+        target: str | None,
+    ) -> tuple[tuple[Any, bool], WgradOptions]:
+        o = WgradOptions(group_sizes, offsets)
+        dtype = None if out_dtype is None else as_dtype(out_dtype)
+        options = {"config": config, "target": target}
+        key = (tuple([signature(x, WGRAD) for x in (a, dout, group_sizes, offsets, out)]), dtype, *options.values())
+        found = known_plan(self._plans, key, WGRAD, options)
+        if found is None:
+            found = self._made(a, dout, o, dtype, config, out, target)
+            if len(self._plans) >= MANY:
+                self._plans.clear()
+            self._plans[key] = found
+        check_rows(o, a.shape[0], WGRAD)
+        return found, o
+
+    @staticmethod
+    def _made(
+        a: Any, dout: Any, o: WgradOptions, dtype: Any, config: Any, out: Any, target: str | None
+    ) -> tuple[Any, bool]:
+        check_config(config, WGRAD)
+        check_array(a, "a", 2, "a is (rows, K)", kernel=WGRAD)
+        check_array(dout, "dout", 2, "dout is (rows, N)", kernel=WGRAD)
+        (rows, K), N = a.shape, dout.shape[1]
+        if dout.shape[0] != rows:
+            what = f"a is {tuple(a.shape)} and dout is {tuple(dout.shape)}"
+            raise refuse(what, "they have the same rows", WGRAD)
+        groups = Groups(check_groups(o, None, rows, WGRAD), rows, o.group_sizes is None)
+        left, right = operand(a, rows_last=True), operand(dout, rows_last=True)
+        how = family(left.dtype, right.dtype, None)
+        p = Problem(
+            K, N, rows, how.a, how.b, kd.float32, a_transposed=not left.along_k, b_transposed=right.along_k,
+            batch=(groups.count,),
+        )  # fmt: skip
+        sums = p.accumulator
+        if dtype is not None and dtype.name.startswith("complex"):
+            raise BadCallArgument(kernel=WGRAD, what=f"out_dtype is {dtype}", hint="groups are of real numbers")
+        p = replace(p, out_dtype=dtype or sums)
+        check_out(out, (groups.count, K, N), p.out_dtype, WGRAD)
+        p = replace(stored(p, out, False), batch=())
+        same = left.dtype == right.dtype == how.a
+        q = p if same else replace(p, dtype=how.a, b_dtype=how.b)
+        if not same:
+            left = replace(left, tma=False)  # widened in registers
+        return wgrad_product(q, left, right, groups, config, target_named(target))
+
+
+grouped_matmul_wgrad: GroupedMatmulWgrad = GroupedMatmulWgrad()
