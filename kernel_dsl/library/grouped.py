@@ -154,13 +154,13 @@ def plan_of(a: Any, rights: list[Any], o: Options, out: Any, target_name: str | 
         after.append(Step("multiply", (("m",),)))
     into = out if o.scatter is None else None
     products = _products(p, own, after, left, right, how, groups, o, into, target)
-    scale = tuple(getattr(o.a_scale, "shape", ()))
+    scale: tuple[int, ...] = tuple(getattr(o.a_scale, "shape", ()))
     scaled = gathered and scale[:1] == (a.shape[0],)
     gather = lists = combine = None
     if gathered:
         shapes = [(a.shape[0], K)]
         if scaled:
-            shapes.append((a.shape[0], 1 if len(scale) == 1 else scale[1]))
+            shapes.append((a.shape[0], 1 if len(scale) == 1 else scale[-1]))
         dtypes = (as_dtype(a.dtype), kd.float32)[: len(shapes)]
         gather = gather_kernel(rows, tuple(shapes), dtypes, scaled and len(scale) == 1)
     if o.scatter is not None:
