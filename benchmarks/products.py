@@ -1,9 +1,9 @@
 """Products of every layout, dtype, shape and epilogue beside torch: `python -m benchmarks.products [groups]`.
 
 Groups: layouts exact odd thin deep batches steps scaled grouped random configs; all but `configs` by default. `--rows TEXT`
-keeps the rows whose name has it, `--seconds N` stops after that time, `--json FILE` is written after each row. Outputs are poisoned and
-checked against float64 before anything is timed; a row that fails is told, and the others go on. Where torch refuses a layout or
-an odd size, its row is its product of operands that are padded and stored along K, with its own copies to them.
+keeps the rows whose name has it, `--seconds N` stops after that time, `--json FILE` is written after each row. Outputs are
+poisoned and checked against float64 before anything is timed; a row that fails is told, and the others go on. Where torch refuses
+a layout or an odd size, its row is its product of operands that are padded and stored along K, with its own copies to them.
 `random` walks over shapes from 1 to 32768, layouts, dtypes and alignments, and ends with the worst and the geometric mean.
 """
 

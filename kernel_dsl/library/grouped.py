@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -158,9 +159,7 @@ def plan_of(a: Any, rights: list[Any], o: Options, out: Any, target_name: str | 
     scaled = gathered and scale[:1] == (a.shape[0],)
     gather = lists = combine = None
     if gathered:
-        shapes = [(a.shape[0], K)]
-        if scaled:
-            shapes.append((a.shape[0], 1 if len(scale) == 1 else scale[-1]))
+        shapes = [(a.shape[0], K), *([(a.shape[0], int(math.prod(scale[1:])))] if scaled else [])]
         dtypes = (as_dtype(a.dtype), kd.float32)[: len(shapes)]
         gather = gather_kernel(rows, tuple(shapes), dtypes, scaled and len(scale) == 1)
     if o.scatter is not None:
