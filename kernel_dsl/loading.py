@@ -22,6 +22,15 @@ def kernel_cache() -> Any:
     return KernelCache(None if env.cache_off else DiskCache(env.cache_dir))
 
 
+def interpreted(interpret: Any) -> bool:
+    """Whether a call with such an `interpret=` runs in the interpreter; not where it says nothing and there is a GPU."""
+    if interpret is None:
+        from kernel_dsl.runtime.devices import driver
+
+        return not driver.available()
+    return interpret is not False
+
+
 @once
 def interpreted_cache() -> Any:
     """The process's cache of kernels that are not assembled: the interpreter takes PTX."""

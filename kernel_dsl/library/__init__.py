@@ -8,6 +8,7 @@ from .attention_backward_walk import AttentionBackwardConfig
 from .attention_kernel import AttentionConfig
 from .grouped import grouped_matmul
 from .grouped_wgrad import grouped_matmul_wgrad
+from .decode import decode_attention
 from .matmul import matmul
 from .persistent_matmul import MatmulConfig
 
@@ -19,5 +20,6 @@ __all__ = [
     "attention_backward",
     "grouped_matmul",
     "grouped_matmul_wgrad",
+    "decode_attention",
     "matmul",
 ]

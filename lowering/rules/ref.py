@@ -7,7 +7,7 @@ from math import prod
 
 from kernel_dsl.ir import MemorySpace, RefType, Value, layout_of
 from kernel_dsl.ops.ref import AllocBarrier, AllocSmem, BitcastRef, Load, Store
-from kernel_dsl.refs import strides_of
+from kernel_dsl.refs import Access, strides_of
 
 from ..context import Barriers, Buffer, Context, Rules
 from ..writer import Regs, V
@@ -65,11 +65,21 @@ def lower_load(ctx: Context, op: Load) -> None:
                 names[index] = name
         return [names[i] for i in range(layout.registers)]
 
-    width = place.width(op.access) if mask is None else 1
+    width = _shared(place, op.access, mask)
     if width == 1 or not op.view.masked or op.access.whole:
         ctx.values[result] = run(width, bool(op.view.masked))
         return
     ctx.values[result] = _two_ways(ctx, place, lambda: run(width, False), lambda: run(1, True))
+
+
+def _shared(place: Place, access: Access, mask: Regs | None) -> int:
+    """Elements that one access moves: neighbours that a mask lets all in or all out, such as those of a row."""
+    width = place.width(access)
+    while mask is not None and width > 1:
+        if all(len({mask[i] for i in group}) == 1 for group in place.groups(width, access.minor)):
+            break
+        width //= 2
+    return width
 
 
 def _two_ways(ctx: Context, place: Place, fast: Callable[[], Regs], slow: Callable[[], Regs]) -> Regs:

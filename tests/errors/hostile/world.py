@@ -70,6 +70,8 @@ _OUTSIDE: dict[str, Any] = {
     "square": np.ones((64, 64), np.float32),
     "heads": np.ones((1, 1, 16, 16), np.float32),
     "sums": np.ones((1, 1, 16), np.float32),
+    "halves": np.ones((1, 1, 8, 16), np.float16),
+    "lengths": np.ones(1, np.int32),
     "[X]": [X],
     "[(8, 16)]": [(8, 16)],
     "['float32']": ["float32"],
@@ -101,7 +103,7 @@ HINTS: dict[str, str] = {
     "swizzle": "128", "template": "'mov.b32 $0, $1;'", "threadgroup": "(1, 1, 1)", "tile_width": "2", "tiling": "(8, 16)",
     "true_fun": "lambda: None", "upper": "2", "v": "heads", "value": "x 1", "wg_axis": "'wg'", "x": "x i_val m square", "y": "x i_val m",
     "z": "x", "index_map": "lambda *a: a[0]", "axis": "0", "axis1": "0", "axis2": "1", "compare": "x", "types": "SMEM spec", "calls": "[call]",
-    "inner": "x", "other": "x", "out_type": "struct", "indices": "i_val INDICES", "keys": "x", "sorted": "row", "values": "x", "fn": "lambda a, b: b", "tree": "x [x, x]", "seed": "1 n", "p": "1 0", "dout": "heads", "out": "heads", "lse": "sums",
+    "inner": "x", "other": "x", "out_type": "struct", "indices": "i_val INDICES", "keys": "x", "sorted": "row", "values": "x", "fn": "lambda a, b: b", "tree": "x [x, x]", "seed": "1 n", "p": "1 0", "dout": "heads", "out": "heads", "lse": "sums", "lengths": "lengths",
 }  # fmt: skip
 
 
@@ -147,6 +149,7 @@ def _made() -> dict[str, Any]:
         "library.grouped_matmul_wgrad": kd.library.grouped_matmul_wgrad,
         "library.attention": kd.library.attention,
         "library.attention_backward": kd.library.attention_backward,
+        "library.decode_attention": kd.library.decode_attention,
         "block": kd.BlockSpec((8, 16), lambda *i: (0, 0)),
     }
 

@@ -1,0 +1,301 @@
+"""`kd.library.decode_attention`: attention of a few new queries over a cache of keys and values, as a plain function."""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass
+from functools import partial
+from numbers import Integral, Real
+from typing import Any
+
+import kernel_dsl as kd
+from kernel_dsl.boundary import checks_itself, public
+from kernel_dsl.diagnostics import shown
+from kernel_dsl.dtypes import as_dtype
+from kernel_dsl.errors import BadCallArgument, BadCallValue
+from kernel_dsl.loading import interpreted
+from kernel_dsl.stages import target_named
+from kernel_dsl.target import Feature
+
+from .attention import first_of
+from .decode_combine import decode_combine
+from .decode_general import decode_general
+from .decode_kernel import DecodeConfig, decode_kernel, decode_steps, split_count
+from .decode_problem import DecodeProblem
+from .matmul import MANY, check_apart, known_plan, signature
+
+QUERIES, PAGE = 8, 256  # the most
+STAGES = 2
+CHECKED = ("window", "softcap", "splits")
+_log = logging.getLogger("kernel_dsl")
+
+
+@dataclass(frozen=True)
+class DecodePlan:
+    """The kernels of a problem: one that walks the keys, and one that puts their parts together, if there are several."""
+
+    kernel: Any
+    combine: Any = None
+
+    def __call__(self, inputs: list[Any], out: Any, how: dict[str, Any]) -> Any:
+        if self.combine is None:
+            return self.kernel(*inputs, out=out, **how)
+        return self.combine(*self.kernel(*inputs, **how), out=out, **how)
+
+
+@partial(public, name="decode_attention")
+class DecodeAttention:
+    """`decode_attention(q, k, v, lengths)`: q (batch, heads, 1 to 8, dim); k and v (batch, kv_heads, keys, dim).
+
+    `lengths`: int32 (batch,), the number of keys that each sequence has, its new ones included; what lies beyond is not read.
+    With `page_table`, int32 (batch, max_pages), k and v are (pages, kv_heads, page, dim), pages of 1 to 256 keys: key j of
+    sequence b is in page `page_table[b, j // page]`. dim is a multiple of 8 from 16 to 256, and query heads share key heads
+    evenly. All are float16 or bfloat16; k and v may be float8_e4m3fn, with `k_scale` and `v_scale`: what they are multiplied
+    by, numbers or float32 (batch, kv_heads).
+
+    Returns (batch, heads, queries, dim) in the dtype of q. The score of a query and a key is dim ** -0.5 times q.k, and
+    with `softcap` c * tanh(score / c). The last query stands at the last key: with `causal` query i sees key j where
+    j <= i + length - queries. `window`: only where i + length - queries - j < window, and if not causal its negative is, too.
+    A query that sees no key gives zeros.
+
+    `splits`: how many blocks share the keys of a sequence; by default as many as keep the GPU busy. `return_lse=True` also
+    gives the natural logarithm of each sum of exponentials, float32 (batch, heads, queries), -inf where there is none. The
+    same inputs always give the same bits. Lengths and pages are read on the GPU: a graph of the call takes new ones. A page
+    that is not in the cache is zeros there, and a hazard in the interpreter. `out`, `stream`, `interpret`: as for kernels.
+    What the kernel for Hopper can't take goes to a slower one, with a log line. Raises `BadCallArgument` for what are no such
+    arrays or options, `BadCallValue` for shapes and numbers that don't fit, and an `out` that is `k` or `v`.
+    """
+
+    def __init__(self) -> None:
+        self._plans: dict[Any, Any] = {}
+
+    def __repr__(self) -> str:
+        return "<kd.library.decode_attention>"
+
+    @checks_itself(*CHECKED)
+    def __call__(
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        lengths: Any,
+        *,
+        page_table: Any = None,
+        k_scale: Any = None,
+        v_scale: Any = None,
+        causal: bool = True,
+        softcap: float | None = None,
+        window: int | None = None,
+        splits: int | None = None,
+        return_lse: bool = False,
+        out: Any = None,
+        stream: Any = None,
+        interpret: Any = None,
+    ) -> Any:
+        arrays = {
+            "q": q,
+            "k": k,
+            "v": v,
+            "lengths": lengths,
+            "page_table": page_table,
+            "k_scale": k_scale,
+            "v_scale": v_scale,
+        }
+        options = {"causal": causal, "softcap": softcap, "window": window, "splits": splits, "return_lse": return_lse}
+        plan = self._plan(arrays, options, None, interpreted(interpret))
+        result = first_of(out)
+        if result is not None:
+            check_apart(result, {"k": k, "v": v}, "decode_attention")
+        inputs = [float(x) if isinstance(x, Real) else x for x in arrays.values() if x is not None]
+        return plan(inputs, out, {"stream": stream, "interpret": interpret})
+
+    @checks_itself(*CHECKED, "target")
+    def lower(
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        lengths: Any,
+        *,
+        page_table: Any = None,
+        k_scale: Any = None,
+        v_scale: Any = None,
+        causal: bool = True,
+        softcap: float | None = None,
+        window: int | None = None,
+        splits: int | None = None,
+        return_lse: bool = False,
+        target: str | None = None,
+    ) -> Any:
+        """The stages of the kernel that walks the keys in a call with such arguments."""
+        arrays = {
+            "q": q,
+            "k": k,
+            "v": v,
+            "lengths": lengths,
+            "page_table": page_table,
+            "k_scale": k_scale,
+            "v_scale": v_scale,
+        }
+        options = {"causal": causal, "softcap": softcap, "window": window, "splits": splits, "return_lse": return_lse}
+        plan = self._plan(arrays, options, target, False)
+        inputs = [float(x) if isinstance(x, Real) else x for x in arrays.values() if x is not None]
+        return plan.kernel.lower(*inputs, target=target)
+
+    def _plan(self, arrays: dict[str, Any], options: dict[str, Any], target: str | None, promise: bool) -> Any:
+        described = tuple([None if x is None else signature(x, "decode_attention") for x in arrays.values()])
+        key = (described, *options.values(), target, promise)
+        found = known_plan(self._plans, key, "decode_attention", options | {"target": target})
+        if found is None:
+            if len(self._plans) >= MANY:
+                self._plans.clear()
+            found = self._plans[key] = _made(arrays, options, target, promise)
+        return found
+
+
+def _made(arrays: dict[str, Any], options: dict[str, Any], target: str | None, promise: bool) -> DecodePlan:
+    p = _Check("decode_attention").problem(arrays, options)
+    machine = target_named(target)
+    steps = decode_steps(p)
+    splits = options["splits"]
+    why = _refusal(p, arrays, machine)
+    if not why and steps is None:
+        why = f"pages of {p.page} keys are not loaded 8 or more at a time"
+    if why or steps is None:
+        _log.info("decode_attention: %s; using the general kernel", why)
+        return DecodePlan(decode_general(p, promise))
+    chunk, block = steps
+    count = split_count(p, block, machine.limits.multiprocessors) if splits is None else int(splits)
+    count = min(count, max(kd.cdiv(p.keys, block), 1))
+    kernel = decode_kernel(p, DecodeConfig(block, chunk, STAGES, count), promise)
+    return DecodePlan(kernel, decode_combine(p, count, p.dim) if count > 1 else None)
+
+
+def _refusal(p: DecodeProblem, arrays: dict[str, Any], target: Any) -> str:
+    """Why the kernel for Hopper can't do it; empty where it can."""
+    if not target.supports(Feature.WGMMA):
+        return f"{target} has no wgmma"
+    if 0 in (p.batch, p.heads, p.keys):
+        return "there is nothing to compute"
+    return ""
+
+
+class _Check:
+    """The checks of a function; each raises at the caller's line."""
+
+    def __init__(self, kernel: str) -> None:
+        self.kernel = kernel
+
+    def argument(self, what: str, hint: str) -> BadCallArgument:
+        return BadCallArgument(kernel=self.kernel, what=what, hint=hint)
+
+    def value(self, what: str, hint: str) -> BadCallValue:
+        return BadCallValue(kernel=self.kernel, what=what, hint=hint)
+
+    def shape(self, name: str, x: Any, rank: int, axes: str) -> tuple[int, ...]:
+        """That of an array of so many axes."""
+        shape = getattr(x, "shape", None)
+        if not isinstance(shape, tuple) or not hasattr(x, "dtype") or len(shape) != rank:
+            raise self.argument(f"{name} is a {type(x).__name__} of shape {shown(shape or ())}", f"{name} is {axes}")
+        return tuple(shape)
+
+    def integers(self, name: str, x: Any, rank: int, axes: str) -> tuple[int, ...]:
+        """The shape of an int32 array."""
+        shape = self.shape(name, x, rank, f"int32 {axes}")
+        if as_dtype(x.dtype) != kd.int32:
+            raise self.argument(f"{name} is {as_dtype(x.dtype)}", f"{name} is int32 {axes}")
+        return shape
+
+    def count(self, name: str, x: Any) -> None:
+        """Check a positive int, or None."""
+        if x is not None and (not isinstance(x, Integral) or x is True):
+            raise self.argument(f"{name}={shown(x)}", "a positive int, or None")
+        if x is not None and x < 1:
+            raise self.value(f"{name}={shown(x)}", "a positive int, or None")
+
+    def positive(self, name: str, x: Any) -> None:
+        """Check a finite number above zero, or None."""
+        if x is None:
+            return
+        if isinstance(x, bool) or not isinstance(x, Real):
+            raise self.argument(f"{name}={shown(x)}", "a positive number")
+        try:
+            number = float(x)
+        except OverflowError:
+            number = math.inf
+        if not math.isfinite(number) or number <= 0:
+            raise self.value(f"{name}={shown(x)}", "a positive number")
+
+    def problem(self, arrays: dict[str, Any], o: dict[str, Any]) -> DecodeProblem:
+        """The problem of a call. Raises `BadCallArgument`, `BadCallValue`."""
+        q, k, v, table = arrays["q"], arrays["k"], arrays["v"], arrays["page_table"]
+        for name in ("window", "splits"):
+            self.count(name, o[name])
+        self.positive("softcap", o["softcap"])
+        batch, heads, queries, dim = self.shape("q", q, 4, "(batch, heads, queries, dim)")
+        axes = "(batch, kv_heads, keys, dim)" if table is None else "(pages, kv_heads, page, dim)"
+        shapes = [self.shape(name, arrays[name], 4, axes) for name in ("k", "v")]
+        count, kv_heads, keys, k_dim = shapes[0]
+        if shapes[0] != shapes[1] or k_dim != dim or (table is None and count != batch):
+            what = f"q is {tuple(q.shape)}, k is {shapes[0]} and v is {shapes[1]}"
+            raise self.value(what, f"k and v are {axes}" + ", batch and dim those of q" * (table is None))
+        if not kv_heads or heads % kv_heads:
+            what = f"{heads} query heads and {kv_heads} key heads"
+            raise self.value(what, "the query heads are a multiple of the key heads")
+        if not 1 <= queries <= QUERIES:
+            raise self.value(f"q has {queries} queries", f"1 to {QUERIES}; `attention` takes more")
+        if dim % 8 or not 16 <= dim <= 256:
+            raise self.value(f"a head dimension of {dim}", "a multiple of 8 from 16 to 256")
+        dtype, cache = self.dtypes(q, k, v)
+        if self.integers("lengths", arrays["lengths"], 1, "(batch,)") != (batch,):
+            raise self.value(
+                f"lengths is {tuple(arrays['lengths'].shape)}", f"int32 ({batch},), the keys of each sequence"
+            )
+        paged = {} if table is None else self.pages(table, batch, count, keys)
+        scales = self.scales(arrays, cache, batch, kv_heads)
+        return DecodeProblem(
+            batch, heads, kv_heads, queries, paged.pop("keys", keys), dim, dtype, cache, bool(o["causal"]),
+            None if o["window"] is None else int(o["window"]), None if o["softcap"] is None else float(o["softcap"]),
+            scales, bool(o["return_lse"]), **paged,
+        )  # fmt: skip
+
+    def dtypes(self, q: Any, k: Any, v: Any) -> tuple[Any, Any]:
+        """Those of q and of the cache."""
+        dtype, cache, values = (as_dtype(x.dtype) for x in (q, k, v))
+        if dtype not in (kd.float16, kd.bfloat16) or cache != values or cache not in (dtype, kd.float8_e4m3fn):
+            what = f"q is {dtype}, k is {cache} and v is {values}"
+            raise self.argument(what, "all are float16 or all bfloat16; k and v may be float8_e4m3fn")
+        return dtype, cache
+
+    def pages(self, table: Any, batch: int, pages: int, page: int) -> dict[str, int]:
+        """What a problem says of pages."""
+        rows, most = self.integers("page_table", table, 2, "(batch, max_pages)")
+        if rows != batch:
+            raise self.value(f"page_table is {(rows, most)}", f"int32 ({batch}, max_pages)")
+        if not 1 <= page <= PAGE:
+            raise self.value(f"pages of {page} keys", f"a page has 1 to {PAGE} keys")
+        return {"keys": most * page, "page": page, "pages": pages, "table": most}
+
+    def scales(self, arrays: dict[str, Any], cache: Any, batch: int, kv_heads: int) -> str:
+        """Which of k and v have scales."""
+        found = ""
+        for name in ("k", "v"):
+            x = arrays[f"{name}_scale"]
+            if x is None:
+                continue
+            found += name
+            if cache != kd.float8_e4m3fn:
+                raise self.value(f"{name}_scale with {cache}", "scales are for float8_e4m3fn; other caches have none")
+            if isinstance(x, Real):
+                continue
+            hint = f"a number, or float32 ({batch}, {kv_heads})"
+            shape = getattr(x, "shape", None)
+            if not isinstance(shape, tuple) or not hasattr(x, "dtype") or as_dtype(x.dtype) != kd.float32:
+                raise self.argument(f"{name}_scale is a {type(x).__name__}", hint)
+            if shape not in ((), (batch, kv_heads)):
+                raise self.value(f"{name}_scale is {shown(shape)}", hint)
+        return found
+
+
+decode_attention: DecodeAttention = DecodeAttention()

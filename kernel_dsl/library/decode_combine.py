@@ -1,0 +1,49 @@
+"""The result of parts of the keys, from what each part gives: always in the same order."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any
+
+import kernel_dsl as kd
+
+from ..kernel import identified
+from .attention_kernel import LOG2E
+from .decode_problem import DecodeProblem
+
+TOGETHER = 16  # parts that are loaded at once
+
+
+@cache
+def decode_combine(problem: DecodeProblem, splits: int, columns: int) -> Any:
+    """The kernel `(parts, sums) -> results`: float32 (key heads, splits, rows, columns), and the base-2 logarithms of their sums.
+
+    A part with a logarithm of -inf has no keys and is not read.
+    """
+    p = problem
+
+    def body(parts: Any, sums: Any, *results: Any) -> None:
+        unit, row = kd.program_id(0), kd.program_id(1)
+        batch, kv_head = kd.div(unit, p.kv_heads), kd.rem(unit, p.kv_heads)
+        head, query = kv_head * p.group + kd.div(row, p.queries), kd.rem(row, p.queries)
+        logs = sums[unit, :, row]
+        top = kd.max(logs)
+        some = top > -math.inf
+        total = kd.where(some, kd.log2(kd.sum(kd.exp2(logs - kd.where(some, top, 0.0)))) + top, -math.inf)
+        base = kd.where(some, total, 0.0)
+
+        def add(number: Any, acc: Any) -> Any:
+            here = kd.ds(number * TOGETHER, TOGETHER)
+            log = kd.load(sums.at[unit, :, row], (here,), fill=-math.inf)
+            weights = kd.exp2(log - base)[:, None]
+            x = kd.load(parts.at[unit, :, row], (here, slice(None)), mask=weights > 0)
+            return acc + kd.sum(x * weights, axis=0)
+
+        value = kd.fori_loop(0, kd.cdiv(splits, TOGETHER), add, kd.zeros((columns,), kd.float32))
+        results[0][batch, head, query] = value.astype(p.dtype)
+        if p.lse:
+            results[1][batch, head, query] = total * (1.0 / LOG2E)
+
+    made = kd.kernel(body, out_type=p.out_type, grid=(p.units, p.rows), name="decode_combine")
+    return identified(made, problem, splits, columns)

@@ -1,0 +1,67 @@
+"""Decoding for every stride, page size and target. Lanes multiply and add; a block has one head of one sequence."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any
+
+import kernel_dsl as kd
+
+from ..kernel import identified
+from .attention_kernel import LOWEST
+from .decode_problem import DecodeProblem
+
+KEYS = 16
+LN2 = math.log(2.0)
+
+
+@cache
+def decode_general(problem: DecodeProblem, promise: bool) -> Any:
+    """The kernel `(q, k, v, lengths, *extras) -> results`; `promise` as of `decode_kernel`."""
+    p, names = problem, problem.extras
+
+    def body(q: Any, k: Any, v: Any, lengths: Any, *rest: Any) -> None:
+        s, results = dict(zip(names, rest, strict=False)), rest[len(names) :]
+        batch, head = kd.program_id(0), kd.program_id(1)
+        kv_head = kd.div(head, p.group)
+        length = p.length(lengths, batch)
+        x = q[batch, head].astype(kd.float32)
+        query = kd.broadcasted_iota(kd.int32, (p.queries, KEYS), 0)
+        k_scale = p.scale(s, "k", batch, kv_head)
+        _, unit = p.scored(kd.float32(0.0), k_scale)
+
+        def taken(source: Any, first: Any) -> Any:
+            """Keys or values as float32, zeros beyond the length."""
+            key = first + kd.arange(KEYS)
+            there = key < length
+            if not p.page:
+                found = kd.load(source.at[batch, kv_head], (kd.ds(first, KEYS), slice(None)), mask=there[:, None])
+                return found.astype(kd.float32)
+            pages = kd.load(s["page_table"].at[batch], (kd.div(key, p.page),), mask=there)
+            bounds = "promise" if promise else None
+            index = pages, kd.rem(key, p.page)
+            return kd.load(source.at[:, kv_head], index, mask=there[:, None], bounds=bounds).astype(kd.float32)
+
+        def step(block: Any, carry: Any) -> Any:
+            top, total, acc = carry
+            first = block * KEYS
+            key = first + kd.broadcasted_iota(kd.int32, (p.queries, KEYS), 1)
+            scores, _ = p.scored(kd.sum(x[:, None, :] * taken(k, first)[None], axis=2), k_scale)
+            scores = kd.where(p.seen(query, key, length), scores * unit, -math.inf)
+            new_top = kd.maximum(top, kd.max(scores, axis=1, keepdims=True))
+            weights, fade = kd.exp2(scores - new_top), kd.exp2(top - new_top)
+            acc = acc * fade + kd.sum(weights[:, :, None] * taken(v, first)[None], axis=1)
+            return new_top, total * fade + kd.sum(weights, axis=1, keepdims=True), acc
+
+        one = (p.queries, 1)
+        start = (kd.full(one, LOWEST, kd.float32), kd.zeros(one, kd.float32), kd.zeros((p.queries, p.dim), kd.float32))
+        blocks = kd.div(p.first_key(length), KEYS), kd.cdiv(length, KEYS)
+        top, total, acc = kd.fori_loop(*blocks, step, start)
+        value = kd.where(total == 0, 0.0, acc / total) * p.scale(s, "v", batch, kv_head)
+        results[0][batch, head] = value.astype(p.dtype)
+        if p.lse:
+            results[1][batch, head] = kd.where(total == 0, -math.inf, (top + kd.log2(total)) * LN2)[:, 0]
+
+    made = kd.kernel(body, out_type=p.out_type, grid=(p.batch, p.heads), name="decode_general")
+    return identified(made, problem, promise)

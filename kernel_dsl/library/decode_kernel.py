@@ -1,0 +1,276 @@
+"""Decoding on Hopper: all queries of a group of heads are rows of one tile, and walk a part of the keys of their sequence.
+
+A block has a producer and a consumer warpgroup. The producer loads keys and values as vectors into registers, a step ahead, and
+stores them to SMEM in the queries' dtype: so pages, float8 and what lies beyond the length cost nothing of their own. The
+consumer multiplies by wgmma. docs/attention.md says more.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
+
+import kernel_dsl as kd
+from kernel_dsl.dtypes import FP8
+
+from ..kernel import identified
+from .attention_kernel import LOG2E, LOWEST, ROWS, SLACK
+from .attention_scored_kernel import lanes_of, swizzled
+from .decode_problem import DecodeProblem, chunks
+
+STEP = 8192  # elements of the keys of a step: 64 registers of a lane for keys and values
+MOST_KEYS = 96
+NARROW = 128  # the largest head dimension of which two blocks share a multiprocessor
+
+
+@dataclass(frozen=True)
+class DecodeConfig:
+    """`block` keys a step, loaded `chunk` at a time, in `stages`; `splits` blocks share the keys of a sequence."""
+
+    block: int
+    chunk: int
+    stages: int
+    splits: int
+
+
+def decode_steps(p: DecodeProblem) -> tuple[int, int] | None:
+    """(keys that are loaded together, keys of a step); None where the pages are too small for it."""
+    width = 1 << (p.dim - 1).bit_length()  # as lanes share it
+    return chunks(p.page, min(STEP // width, MOST_KEYS) if p.dim <= NARROW else 64)
+
+
+def split_count(p: DecodeProblem, block: int, multiprocessors: int) -> int:
+    """As few as fill the multiprocessors: blocks are nearly a whole number of waves, and each has two steps or more."""
+    blocks = p.units * kd.cdiv(p.rows, ROWS)
+    slots = multiprocessors * (2 if p.dim <= NARROW else 1)
+    most = max(1, min(p.keys // (2 * block), kd.cdiv(4 * slots, max(blocks, 1))))
+
+    def filled(splits: int) -> float:
+        return blocks * splits / (kd.cdiv(blocks * splits, slots) * slots)
+
+    good = [n for n in range(1, most + 1) if filled(n) >= 0.9]
+    return good[0] if good else max(range(1, most + 1), key=filled)
+
+
+class _Decode:
+    """What roles share."""
+
+    def __init__(self, p: DecodeProblem, t: DecodeConfig, promise: bool) -> None:
+        self.p, self.t, self.promise = p, t, promise
+        self.dim = lanes_of(p.dim)
+        self.tiles = kd.cdiv(p.rows, ROWS)
+
+    # --- where ------------------------------------------------------------------------------------
+
+    def place(self, s: dict[str, Any]) -> None:
+        """Put into `s` this block's batch, key head, first row, part of the keys and length."""
+        p, t = self.p, self.t
+        block = kd.axis_index("block")
+        split, rest = kd.rem(block, t.splits), kd.div(block, t.splits)
+        tile, unit = kd.rem(rest, self.tiles), kd.div(rest, self.tiles)
+        batch = kd.div(unit, p.kv_heads)
+        length = p.length(s["lengths"], batch)
+        first = kd.div(p.first_key(length), t.block)
+        steps = kd.cdiv(length, t.block) - first
+        share = kd.cdiv(steps, t.splits)
+        begin = first + split * share
+        count = kd.maximum(kd.minimum(share, first + steps - begin), 0)
+        s.update(unit=unit, split=split, batch=batch, kv_head=kd.rem(unit, p.kv_heads), row=tile * ROWS)
+        s.update(length=length, begin=begin, count=count)
+
+    def next_slot(self, slot: Any) -> Any:
+        return kd.where(slot == self.t.stages - 1, 0, slot + 1)
+
+    # --- the producer -----------------------------------------------------------------------------
+
+    def ids(self, step: Any, s: dict[str, Any]) -> tuple[Any, ...]:
+        """The pages of a step's chunks; the batch where there are none."""
+        p, t = self.p, self.t
+        if not p.page:
+            return ()
+        start = (s["begin"] + step) * t.block
+        numbers = [start + i for i in range(0, t.block, t.chunk)]
+        return tuple(
+            kd.load(s["page_table"], (s["batch"], kd.div(n, p.page)), mask=(step < s["count"]) & (n < s["length"]))
+            for n in numbers
+        )
+
+    def chunk(self, source: Any, step: Any, number: int, page: Any, s: dict[str, Any]) -> Any:
+        """Some keys or values, zeros beyond the length."""
+        p, t = self.p, self.t
+        start = (s["begin"] + step) * t.block + number * t.chunk
+        left = kd.where(step < s["count"], s["length"] - start, 0)
+        if p.cache_dtype in FP8:  # by words: a lane keeps those in whole registers
+            source = source.bitcast(kd.uint32)
+        layout = kd.Layout.WG_STRIDED((t.chunk, source.shape[-1]), 16 // source.dtype.itemsize)
+        mask = kd.layout_cast(kd.arange(t.chunk), layout.reduce((1,), keepdims=False)) < left
+        how: dict[str, Any] = {"layout": layout, "mask": mask[:, None]}
+        if not p.page:
+            rows = kd.ds(start, t.chunk)
+            return kd.load(source.at[s["batch"], s["kv_head"]], (rows, slice(None)), **how)
+        rows = kd.ds(kd.multiple_of(kd.rem(start, p.page), t.chunk), t.chunk)
+        # a page that is not there is zeros on a GPU; the interpreter is promised that there is none, and reports it
+        bounds = "promise" if self.promise else None
+        return kd.load(source.at[page, s["kv_head"]], (rows, slice(None)), **how, bounds=bounds)
+
+    def keep(self, x: Any, target: Any) -> None:
+        """Store what `chunk` loaded to SMEM, in the dtype of the queries."""
+        p = self.p
+        if p.cache_dtype not in FP8:
+            target[...] = x
+            return
+        x = kd.layout_cast(x, kd.Layout.WG_STRIDED(x.shape, 4))  # as a loop's carry it may have any
+        parts = [((x >> shift) & 255).astype(kd.uint8) for shift in range(0, 32, 8)]
+        made = [kd.bitcast_convert_type(part, p.cache_dtype).astype(p.dtype) for part in parts]
+        target.reshape(*x.shape, 4)[...] = kd.stack(made, axis=2)
+
+    def fetch(self, source: Any, step: Any, pages: tuple[Any, ...], s: dict[str, Any]) -> tuple[Any, ...]:
+        count = self.t.block // self.t.chunk
+        return tuple(self.chunk(source, step, n, pages[n] if pages else None, s) for n in range(count))
+
+    def produce(self, k: Any, v: Any, s: dict[str, Any]) -> None:
+        p, t = self.p, self.t
+        kd.set_max_registers(self.registers[1], action="decrease")
+        if self.dim != p.dim:
+            for name in "kv":
+                pad = s[f"{name}_smem"].at[:, :, kd.ds(p.dim, self.dim - p.dim)]
+                pad[...] = kd.zeros(pad.shape, p.dtype)
+        pages = self.ids(0, s)
+        start = (0, self.ids(1, s), self.fetch(k, 0, pages, s), self.fetch(v, 0, pages, s))
+
+        @kd.loop(0, s["count"], init_carry=start)
+        def _(step: Any, carry: Any) -> Any:
+            slot, pages, *parts = carry
+            following = self.ids(step + 2, s)
+            loaded: list[Any] = []
+            for name, source, part in (("k", k, parts[0]), ("v", v, parts[1])):
+                kd.when(step >= t.stages)(partial(kd.barrier_wait, s[f"{name}_consumed"].at[slot]))
+                target = s[f"{name}_smem"].at[slot]
+                for number, x in enumerate(part):
+                    self.keep(x, target.at[kd.ds(number * t.chunk, t.chunk), kd.ds(0, p.dim)])
+                kd.commit_smem()
+                kd.barrier_arrive(s[f"{name}_loaded"].at[slot])
+                loaded.append(self.fetch(source, step + 1, pages, s))
+            return (self.next_slot(slot), following, *loaded)
+
+    # --- the consumer -----------------------------------------------------------------------------
+
+    @property
+    def registers(self) -> tuple[int, int]:
+        """Of a lane: (consumer, producer)."""
+        return (152, 104) if self.p.dim <= NARROW else (240, 240)
+
+    def consume(self, q: Any, results: tuple[Any, ...], s: dict[str, Any]) -> None:
+        p, t = self.p, self.t
+        kd.set_max_registers(self.registers[0], action="increase")
+        batch, kv_head, length = s["batch"], s["kv_head"], s["length"]
+        q_tile = s["q_smem"]
+        q_tile[...] = p.taken(q, batch, kv_head, s["row"], ROWS, self.dim)
+        kd.commit_smem()
+        k_scale = p.scale(s, "k", batch, kv_head)
+        _, unit = p.scored(kd.float32(0.0), k_scale)
+        query = kd.rem(s["row"] + kd.broadcasted_iota(kd.int32, (ROWS, t.block), 0), p.queries)
+        column = kd.broadcasted_iota(kd.int32, (ROWS, t.block), 1)
+        whole_to = length - (p.queries - 1) if p.causal else length
+        whole_from = 0 if p.window is None else length - p.window
+
+        def hidden(x: Any, first: Any) -> Any:
+            """Scores, none of keys that a query doesn't see."""
+            whole = (first >= whole_from) & (first + t.block <= whole_to)
+            if p.window is not None and not p.causal:
+                whole = whole & (first + t.block <= length - p.queries + p.window)
+
+            def masked(x: Any) -> Any:
+                return kd.where(p.seen(query, first + column, length), x, -math.inf)
+
+            return kd.cond(whole, lambda x: x, masked, x)
+
+        def step(number: Any, carry: Any, accs: tuple[Any, Any]) -> Any:
+            slot, top, total = carry
+            s_acc, o_acc = accs
+            before = kd.where(slot == 0, t.stages - 1, slot - 1)
+            kd.barrier_wait(s["k_loaded"].at[slot])
+            kd.wgmma(s_acc, q_tile, s["k_smem"].at[slot].T, accumulate=False)
+            kd.wgmma_wait(0)
+            kd.barrier_arrive(s["k_consumed"].at[slot])
+            kd.barrier_arrive(s["v_consumed"].at[before], number > 0)
+            x, _ = p.scored(s_acc[...], k_scale)
+            x = hidden(x, (s["begin"] + number) * t.block)
+            new_top = kd.maximum(top, kd.max(x, axis=1))
+            new_top = kd.where((new_top - top) * unit > SLACK, new_top, top)
+            weights = kd.exp2(kd.fma(x, unit, -(new_top * unit)[:, None]))
+            fade = kd.exp2((top - new_top) * unit)
+            parts = [weights[:, i : i + 8] for i in range(0, t.block, 8)]
+            total = sum(parts[1:], kd.fma(total, fade[:, None], parts[0]))
+            o_acc.scale_rows(fade)
+            kd.barrier_wait(s["v_loaded"].at[slot])
+            kd.wgmma(o_acc, weights.astype(p.dtype), s["v_smem"].at[slot])
+            return self.next_slot(slot), new_top, total
+
+        def run(s_acc: Any, o_acc: Any) -> Any:
+            top = kd.layout_cast(kd.full((ROWS,), LOWEST, kd.float32), kd.Layout.WGMMA_ROW)
+            total = kd.layout_cast(kd.zeros((ROWS, 8), kd.float32), kd.Layout.WGMMA)
+            _, top, total = kd.loop(0, s["count"], init_carry=(0, top, total))(partial(step, accs=(s_acc, o_acc)))
+            return o_acc[...], top * unit, kd.sum(total, axis=1)
+
+        types = kd.ACC((ROWS, t.block), kd.float32), kd.ACC((ROWS, self.dim), kd.float32)
+        value, top, sums = kd.run_scoped(run, *types)
+        self.finish(value, top, sums, results, s)
+
+    def finish(self, value: Any, top: Any, total: Any, results: tuple[Any, ...], s: dict[str, Any]) -> None:
+        """Store rows, whose weights are relative to 2 ** `top` and sum up to `total`: results, or parts of them."""
+        p = self.p
+        factor = kd.where(total == 0, 0.0, 1.0 / total)
+        factor = factor * p.scale(s, "v", s["batch"], s["kv_head"])
+        value = value * factor[:, None]
+        logs = kd.where(total == 0, -math.inf, top + kd.log2(total))
+        if self.t.splits == 1:
+            here = s["batch"], s["kv_head"], s["row"]
+            p.put(results[0], *here, value[:, : p.dim].astype(p.dtype))
+            if p.lse:
+                p.put(results[1], *here, logs * (1.0 / LOG2E))
+            return
+        parts, sums = (x.at[s["unit"], s["split"]] for x in results)
+        rows = kd.ds(s["row"], ROWS)
+        kd.when(s["count"] > 0)(lambda: kd.store(parts, (rows, kd.ds(0, self.dim)), value))
+        kd.store(sums, (rows,), logs)
+
+
+@cache
+def decode_kernel(problem: DecodeProblem, config: DecodeConfig, promise: bool) -> Any:
+    """The kernel `(q, k, v, lengths, *extras) -> results`, of one split, else `-> (parts, sums)`:
+
+    float32 (key heads of all sequences, splits, rows, dim), and the base-2 logarithms of their sums without the last axis.
+    `promise`: that pages are in the cache, which the interpreter checks.
+    """
+    p, t, names = problem, config, problem.extras
+    kernel = _Decode(p, t, promise)
+    shape = (p.units, t.splits, p.rows)
+
+    def body(q: Any, k: Any, v: Any, lengths: Any, *rest: Any, **scratch: Any) -> None:
+        s = scratch | dict(zip(names, rest, strict=False)) | {"lengths": lengths}
+        kernel.place(s)
+        me = kd.axis_index("wg")
+        kd.when(me == 1)(lambda: kernel.produce(k, v, dict(s)))
+        kd.when(me == 0)(lambda: kernel.consume(q, rest[len(names) :], dict(s)))
+
+    scratch: dict[str, Any] = {"q_smem": swizzled(p.dtype, ROWS, kernel.dim)}
+    for name in "kv":
+        scratch[f"{name}_smem"] = swizzled(p.dtype, t.stages, t.block, kernel.dim)
+        scratch[f"{name}_loaded"] = kd.Barrier(num_barriers=t.stages)
+        scratch[f"{name}_consumed"] = kd.Barrier(num_barriers=t.stages)
+    parts = kd.ShapeDtypeStruct((*shape, p.dim), kd.float32), kd.ShapeDtypeStruct(shape, kd.float32)
+    made = kd.kernel(
+        body,
+        out_type=p.out_type if t.splits == 1 else parts,
+        scratch_types=scratch,
+        grid=(p.units * kernel.tiles * t.splits,),
+        grid_names=("block",),
+        num_threads=2,
+        thread_name="wg",
+        compiler_params=kd.CompilerParams(approx_math=True, max_registers=128 if p.dim <= NARROW else 240),
+        name="decode_attention",
+    )
+    return identified(made, problem, config, promise)

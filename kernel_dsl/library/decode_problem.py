@@ -1,0 +1,138 @@
+"""What a call of `kd.library.decode_attention` computes, and how kernels find keys, rows and masks in it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import kernel_dsl as kd
+
+from .attention_kernel import LOG2E
+
+
+@dataclass(frozen=True)
+class DecodeProblem:
+    """q is (batch, heads, queries, dim); k and v are (batch, kv_heads, keys, dim), or in pages (`pages`, kv_heads, `page`, dim).
+
+    With pages a table (batch, `table`) names those of each sequence, and `keys` is the most that it holds. `scales`: which of
+    k and v have scales.
+    """
+
+    batch: int
+    heads: int
+    kv_heads: int
+    queries: int
+    keys: int
+    dim: int
+    dtype: Any
+    cache_dtype: Any
+    causal: bool = True
+    window: int | None = None
+    softcap: float | None = None
+    scales: str = ""
+    lse: bool = False
+    page: int = 0
+    pages: int = 0
+    table: int = 0
+
+    @property
+    def group(self) -> int:
+        """Query heads of a key head."""
+        return self.heads // self.kv_heads
+
+    @property
+    def rows(self) -> int:
+        """Rows that share keys: all queries of all heads of a group; row r is query r % queries of head r // queries."""
+        return self.group * self.queries
+
+    @property
+    def units(self) -> int:
+        """Key heads of all sequences."""
+        return self.batch * self.kv_heads
+
+    @property
+    def extras(self) -> list[str]:
+        """Names of the arrays after q, k, v and lengths that kernels take."""
+        return ["page_table"] * bool(self.page) + [f"{name}_scale" for name in self.scales]
+
+    @property
+    def out_type(self) -> Any:
+        """The results: those of the queries, and the logarithms of their sums."""
+        out = kd.ShapeDtypeStruct((self.batch, self.heads, self.queries, self.dim), self.dtype)
+        return (out, kd.ShapeDtypeStruct(out.shape[:3], kd.float32)) if self.lse else out
+
+    # --- in a kernel ------------------------------------------------------------------------------
+
+    def length(self, lengths: Any, batch: Any) -> Any:
+        """The number of keys of a sequence; one that no cache can hold is the next that it can."""
+        return kd.minimum(kd.maximum(lengths[batch], 0), self.keys)
+
+    def first_key(self, length: Any) -> Any:
+        """The first key that some query sees."""
+        if self.window is None:
+            return 0
+        return kd.maximum(length - (self.queries - 1 + self.window), 0)
+
+    def seen(self, query: Any, key: Any, length: Any) -> Any:
+        """Whether queries see keys; the last query stands at the last key."""
+        at = length - self.queries + query
+        found = key < length
+        if self.causal:
+            found = found & (key <= at)
+        if self.window is not None:
+            found = found & (at - key < self.window)
+            if not self.causal:
+                found = found & (key - at < self.window)
+        return found
+
+    def scale(self, scales: dict[str, Any], name: str, batch: Any, kv_head: Any) -> Any:
+        """That of k or v; 1 where it has none."""
+        if name not in self.scales:
+            return 1.0
+        x = scales[f"{name}_scale"]
+        return x[batch, kv_head] if x.shape else x[...]
+
+    def scored(self, x: Any, k_scale: Any) -> tuple[Any, Any]:
+        """Of products q.k: (what is masked, the factor that makes a base-2 logarithm of a weight of it)."""
+        scale = k_scale * self.dim**-0.5
+        if self.softcap is None:
+            return x, scale * LOG2E
+        return kd.tanh(x * (scale * (1.0 / self.softcap))), self.softcap * LOG2E
+
+    def taken(self, x: Any, batch: Any, kv_head: Any, first: Any, count: int, width: int) -> Any:
+        """`count` rows from `first` on of q, the first `width` of their elements; zeros beyond the last row."""
+        if self.queries == 1:
+            return x.at[batch, kd.ds(kv_head * self.group, self.group), 0].at[kd.ds(first, count), kd.ds(0, width)][...]
+        row = first + kd.arange(count)
+        head, query = kv_head * self.group + kd.div(row, self.queries), kd.rem(row, self.queries)
+        mask = (row < self.rows)[:, None] if self.rows % count else None
+        return kd.load(x.at[batch], (head, query, kd.ds(0, width)), mask=mask)
+
+    def put(self, x: Any, batch: Any, kv_head: Any, first: Any, value: Any) -> None:
+        """Store rows from `first` on, (rows, width) or (rows,); those beyond the last are dropped."""
+        count = value.shape[0]
+        columns = () if value.ndim == 1 else (kd.ds(0, value.shape[1]),)
+        if self.queries == 1:
+            view = x.at[batch, kd.ds(kv_head * self.group, self.group), 0]
+            kd.store(view, (kd.ds(first, count), *columns), value)
+            return
+        row = first + kd.arange(count)
+        head, query = kv_head * self.group + kd.div(row, self.queries), kd.rem(row, self.queries)
+        mask = row < self.rows if self.rows % count else None
+        kd.store(
+            x.at[batch], (head, query, *columns), value, mask=mask if value.ndim == 1 or mask is None else mask[:, None]
+        )
+
+
+def chunks(page: int, most: int) -> tuple[int, int] | None:
+    """(keys that lie together, keys of a step): as many as divide a page, steps of up to `most`. None for small pages alone."""
+    if not page:
+        return most, most
+    found: list[tuple[bool, int, int]] = []
+    for chunk in range(8, page + 1):
+        unit = math.lcm(chunk, 16)
+        if page % chunk == 0 and unit <= most:
+            block = most // unit * unit
+            found.append((2 * block > most, chunk, block))
+    return max(found)[1:] if found else None

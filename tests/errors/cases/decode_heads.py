@@ -1,0 +1,6 @@
+import numpy as np
+
+import kernel_dsl as kd
+
+q, k = np.ones((1, 3, 1, 64), np.float16), np.ones((1, 2, 64, 64), np.float16)
+kd.library.decode_attention(q, k, k, np.full(1, 64, np.int32))
