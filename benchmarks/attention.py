@@ -1,10 +1,11 @@
-"""Attention beside torch's: `python -m benchmarks.attention [forward|backward|configs|random ...] [options]`.
+"""Attention beside torch's: `python -m benchmarks.attention [forward|backward|configs|decode|random ...] [options]`.
 
 bf16, random normal data, launches interleaved. Every result is checked against float64 on sampled queries and keys before
 it is timed. Causal work counts half the products, and gradients two and a half times those of the forward.
 
 * `forward`, `backward`: the fixed rows, beside cuDNN. Both where nothing is named.
 * `configs`, `configs backward`: a list of configurations of each head dimension in place of the choice.
+* `decode`: a few queries over long caches (`benchmarks/attention_decode.py`).
 * `random`: shapes, strides and options at random until `--seconds` are over, beside the best of torch's backends.
 
 `--rows TEXT` takes the rows whose name holds TEXT (several: any of them); `--seconds S` is for a row's timing, and for all
@@ -29,6 +30,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import kernel_dsl as kd
 from kernel_dsl.library import AttentionBackwardConfig, AttentionConfig
 
+from . import attention_decode
 from .harness import interleaved, machine
 
 Run = Callable[[], Any]
@@ -73,7 +75,7 @@ def plain(
     return Work(batch, heads, kv_heads or heads, length, length, dim, causal, backward)
 
 
-WHAT = ("forward", "backward", "configs", "random")
+WHAT = ("forward", "backward", "configs", "decode", "random")
 BOTH = (False, True)
 FORWARD = [
     plain(*shape, causal)
@@ -321,6 +323,15 @@ def jobs(args: Any) -> Iterator[tuple[Work, list[Any], dict[str, Any]]]:
                 yield work, configs[work.dim], {"cudnn": CUDNN}
 
 
+def note(rows: list[dict[str, Any]], row: dict[str, Any], path: str | None) -> None:
+    """Add a row to the others, print it, and write all to the file at `path`."""
+    rows.append(row)
+    print("  ".join(f"{k} {v}" if k != "work" else f"{v:44}" for k, v in row.items()), flush=True)
+    if path:
+        with open(path, "w") as file:
+            json.dump({"machine": machine(), "rows": rows}, file, indent=1)
+
+
 def main() -> None:
     """Run what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -335,17 +346,16 @@ def main() -> None:
     print(machine(), flush=True)
     rows: list[dict[str, Any]] = []
     end = time.perf_counter() + (args.seconds or 60) if "random" in args.what else math.inf
+    if "decode" in args.what:
+        for row in attention_decode.rows(args.rows, args.seconds or 1.0):
+            note(rows, row, args.json)
     for work, configs, backends in jobs(args):
         if time.perf_counter() > end:
             break
         if args.rows and not any(text in work.name for text in args.rows):
             continue
         for row in timed(work, configs, backends, 0.2 if "random" in args.what else args.seconds or 1.0):
-            rows.append(row)
-            print("  ".join(f"{k} {v}" if k != "work" else f"{v:44}" for k, v in row.items()), flush=True)
-        if args.json:
-            with open(args.json, "w") as file:
-                json.dump({"machine": machine(), "rows": rows}, file, indent=1)
+            note(rows, row, args.json)
     if "random" in args.what and rows:
         worst = sorted(rows, key=lambda r: r["of torch"])[:8]
         print("\nweakest:", *(f"{r['of torch']} {r['work']}" for r in worst), sep="\n  ")

@@ -9,6 +9,7 @@ from .attention_kernel import AttentionConfig
 from .grouped import grouped_matmul
 from .grouped_wgrad import grouped_matmul_wgrad
 from .decode import decode_attention
+from .decode_mla import mla_decode
 from .matmul import matmul
 from .persistent_matmul import MatmulConfig
 
@@ -22,4 +23,5 @@ __all__ = [
     "grouped_matmul_wgrad",
     "decode_attention",
     "matmul",
+    "mla_decode",
 ]

@@ -21,12 +21,11 @@ from kernel_dsl.target import Feature
 from .attention import first_of
 from .decode_combine import decode_combine
 from .decode_general import decode_general
-from .decode_kernel import DecodeConfig, decode_kernel, decode_steps, split_count
+from .decode_kernel import decode_config, decode_kernel, decode_steps
 from .decode_problem import DecodeProblem
 from .matmul import MANY, check_apart, known_plan, signature
 
 QUERIES, PAGE = 8, 256  # the most
-STAGES = 2
 CHECKED = ("window", "softcap", "splits")
 _log = logging.getLogger("kernel_dsl")
 
@@ -155,24 +154,22 @@ class DecodeAttention:
 
 
 def _made(arrays: dict[str, Any], options: dict[str, Any], target: str | None, promise: bool) -> DecodePlan:
-    p = _Check("decode_attention").problem(arrays, options)
+    p = Check("decode_attention").problem(arrays, options)
     machine = target_named(target)
     steps = decode_steps(p)
     splits = options["splits"]
-    why = _refusal(p, arrays, machine)
+    why = _refusal(p, machine)
     if not why and steps is None:
         why = f"pages of {p.page} keys are not loaded 8 or more at a time"
     if why or steps is None:
         _log.info("decode_attention: %s; using the general kernel", why)
         return DecodePlan(decode_general(p, promise))
-    chunk, block = steps
-    count = split_count(p, block, machine.limits.multiprocessors) if splits is None else int(splits)
-    count = min(count, max(kd.cdiv(p.keys, block), 1))
-    kernel = decode_kernel(p, DecodeConfig(block, chunk, STAGES, count), promise)
-    return DecodePlan(kernel, decode_combine(p, count, p.dim) if count > 1 else None)
+    config = decode_config(p, steps, None if splits is None else int(splits), machine.limits.multiprocessors)
+    combine = decode_combine(p, config.splits, p.dim) if config.splits > 1 else None
+    return DecodePlan(decode_kernel(p, config, promise), combine)
 
 
-def _refusal(p: DecodeProblem, arrays: dict[str, Any], target: Any) -> str:
+def _refusal(p: DecodeProblem, target: Any) -> str:
     """Why the kernel for Hopper can't do it; empty where it can."""
     if not target.supports(Feature.WGMMA):
         return f"{target} has no wgmma"
@@ -181,7 +178,7 @@ def _refusal(p: DecodeProblem, arrays: dict[str, Any], target: Any) -> str:
     return ""
 
 
-class _Check:
+class Check:
     """The checks of a function; each raises at the caller's line."""
 
     def __init__(self, kernel: str) -> None:

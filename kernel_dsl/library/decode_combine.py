@@ -10,13 +10,13 @@ import kernel_dsl as kd
 
 from ..kernel import identified
 from .attention_kernel import LOG2E
-from .decode_problem import DecodeProblem
+from .decode_problem import DecodeProblem, MlaProblem
 
 TOGETHER = 16  # parts that are loaded at once
 
 
 @cache
-def decode_combine(problem: DecodeProblem, splits: int, columns: int) -> Any:
+def decode_combine(problem: DecodeProblem | MlaProblem, splits: int, columns: int) -> Any:
     """The kernel `(parts, sums) -> results`: float32 (key heads, splits, rows, columns), and the base-2 logarithms of their sums.
 
     A part with a logarithm of -inf has no keys and is not read.
@@ -25,8 +25,7 @@ def decode_combine(problem: DecodeProblem, splits: int, columns: int) -> Any:
 
     def body(parts: Any, sums: Any, *results: Any) -> None:
         unit, row = kd.program_id(0), kd.program_id(1)
-        batch, kv_head = kd.div(unit, p.kv_heads), kd.rem(unit, p.kv_heads)
-        head, query = kv_head * p.group + kd.div(row, p.queries), kd.rem(row, p.queries)
+        place, lse_place = p.places(unit, row)
         logs = sums[unit, :, row]
         top = kd.max(logs)
         some = top > -math.inf
@@ -41,9 +40,9 @@ def decode_combine(problem: DecodeProblem, splits: int, columns: int) -> Any:
             return acc + kd.sum(x * weights, axis=0)
 
         value = kd.fori_loop(0, kd.cdiv(splits, TOGETHER), add, kd.zeros((columns,), kd.float32))
-        results[0][batch, head, query] = value.astype(p.dtype)
+        results[0][place] = value.astype(p.dtype)
         if p.lse:
-            results[1][batch, head, query] = total * (1.0 / LOG2E)
+            results[1][lse_place] = total * (1.0 / LOG2E)
 
     made = kd.kernel(body, out_type=p.out_type, grid=(p.units, p.rows), name="decode_combine")
     return identified(made, problem, splits, columns)

@@ -9,8 +9,8 @@ from typing import Any
 import kernel_dsl as kd
 
 from ..kernel import identified
-from .attention_kernel import LOWEST
-from .decode_problem import DecodeProblem
+from .attention_kernel import LOG2E, LOWEST
+from .decode_problem import DIM, V_DIM, DecodeProblem, MlaProblem
 
 KEYS = 16
 LN2 = math.log(2.0)
@@ -64,4 +64,43 @@ def decode_general(problem: DecodeProblem, promise: bool) -> Any:
             results[1][batch, head] = kd.where(total == 0, -math.inf, (top + kd.log2(total)) * LN2)[:, 0]
 
     made = kd.kernel(body, out_type=p.out_type, grid=(p.batch, p.heads), name="decode_general")
+    return identified(made, problem, promise)
+
+
+@cache
+def mla_general(problem: MlaProblem, promise: bool) -> Any:
+    """The kernel `(q, cache, lengths, page_table) -> results`; a block has one head of one query."""
+    p = problem
+
+    def body(q: Any, cache: Any, lengths: Any, page_table: Any, *results: Any) -> None:
+        unit, head = kd.program_id(0), kd.program_id(1)
+        batch, query = kd.div(unit, p.queries), kd.rem(unit, p.queries)
+        keys = p.keys(lengths, unit)
+        x = q[batch, query, head].astype(kd.float32)
+        place, lse_place = p.places(unit, head)
+
+        def taken(first: Any, width: int) -> Any:
+            """Keys, or the values in them, as float32; zeros beyond the last one."""
+            key = first + kd.arange(KEYS)
+            pages = kd.load(page_table.at[batch], (kd.div(key, p.page),), mask=key < keys)
+            index, bounds = (pages, kd.rem(key, p.page), slice(0, width)), "promise" if promise else None
+            return kd.load(cache, index, mask=(key < keys)[:, None], bounds=bounds).astype(kd.float32)
+
+        def step(block: Any, carry: Any) -> Any:
+            top, total, acc = carry
+            first = block * KEYS
+            scores = kd.sum(x[None] * taken(first, DIM), axis=1) * (p.scale * LOG2E)
+            scores = kd.where(first + kd.arange(KEYS) < keys, scores, -math.inf)
+            new_top = kd.maximum(top, kd.max(scores))
+            weights, fade = kd.exp2(scores - new_top), kd.exp2(top - new_top)
+            acc = acc * fade + kd.sum(weights[:, None] * taken(first, V_DIM), axis=0)
+            return new_top, total * fade + kd.sum(weights), acc
+
+        start = (kd.float32(LOWEST), kd.float32(0.0), kd.zeros((V_DIM,), kd.float32))
+        top, total, acc = kd.fori_loop(0, kd.cdiv(keys, KEYS), step, start)
+        results[0][place] = kd.where(total == 0, 0.0, acc / total).astype(p.dtype)
+        if p.lse:
+            results[1][lse_place] = kd.where(total == 0, -math.inf, (top + kd.log2(total)) * LN2)
+
+    made = kd.kernel(body, out_type=p.out_type, grid=(p.units, p.heads), name="mla_general")
     return identified(made, problem, promise)

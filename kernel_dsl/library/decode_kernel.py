@@ -22,6 +22,7 @@ from .decode_problem import DecodeProblem, chunks
 
 STEP = 8192  # elements of the keys of a step: 64 registers of a lane for keys and values
 MOST_KEYS = 96
+STAGES = 2
 NARROW = 128  # the largest head dimension of which two blocks share a multiprocessor
 
 
@@ -41,17 +42,24 @@ def decode_steps(p: DecodeProblem) -> tuple[int, int] | None:
     return chunks(p.page, min(STEP // width, MOST_KEYS) if p.dim <= NARROW else 64)
 
 
-def split_count(p: DecodeProblem, block: int, multiprocessors: int) -> int:
-    """As few as fill the multiprocessors: blocks are nearly a whole number of waves, and each has two steps or more."""
-    blocks = p.units * kd.cdiv(p.rows, ROWS)
-    slots = multiprocessors * (2 if p.dim <= NARROW else 1)
-    most = max(1, min(p.keys // (2 * block), kd.cdiv(4 * slots, max(blocks, 1))))
+def split_count(blocks: int, slots: int, steps: int) -> int:
+    """By how many to multiply `blocks`: as few as are nearly a whole number of waves of `slots`, each with two steps or more."""
+    most = max(1, min(steps // 2, kd.cdiv(4 * slots, max(blocks, 1))))
 
     def filled(splits: int) -> float:
-        return blocks * splits / (kd.cdiv(blocks * splits, slots) * slots)
+        return blocks * splits / (max(kd.cdiv(blocks * splits, slots), 1) * slots)
 
     good = [n for n in range(1, most + 1) if filled(n) >= 0.9]
     return good[0] if good else max(range(1, most + 1), key=filled)
+
+
+def decode_config(p: DecodeProblem, steps: tuple[int, int], splits: int | None, multiprocessors: int) -> DecodeConfig:
+    """Of (keys that are loaded together, keys of a step)."""
+    chunk, block = steps
+    most = max(kd.cdiv(p.keys, block), 1)
+    slots = multiprocessors * (2 if p.dim <= NARROW else 1)
+    count = split_count(p.units * kd.cdiv(p.rows, ROWS), slots, most) if splits is None else splits
+    return DecodeConfig(block, chunk, STAGES, min(count, most))
 
 
 class _Decode:

@@ -10,6 +10,8 @@ import kernel_dsl as kd
 
 from .attention_kernel import LOG2E
 
+DIM, V_DIM = 576, 512  # of latent keys, and of the values in them
+
 
 @dataclass(frozen=True)
 class DecodeProblem:
@@ -109,6 +111,12 @@ class DecodeProblem:
         mask = (row < self.rows)[:, None] if self.rows % count else None
         return kd.load(x.at[batch], (head, query, kd.ds(0, width)), mask=mask)
 
+    def places(self, unit: Any, row: Any) -> tuple[Any, Any]:
+        """Where a row is in the results: (in the output, in the logarithms)."""
+        batch, kv_head = kd.div(unit, self.kv_heads), kd.rem(unit, self.kv_heads)
+        place = batch, kv_head * self.group + kd.div(row, self.queries), kd.rem(row, self.queries)
+        return place, place
+
     def put(self, x: Any, batch: Any, kv_head: Any, first: Any, value: Any) -> None:
         """Store rows from `first` on, (rows, width) or (rows,); those beyond the last are dropped."""
         count = value.shape[0]
@@ -125,14 +133,62 @@ class DecodeProblem:
         )
 
 
-def chunks(page: int, most: int) -> tuple[int, int] | None:
-    """(keys that lie together, keys of a step): as many as divide a page, steps of up to `most`. None for small pages alone."""
+@dataclass(frozen=True)
+class MlaProblem:
+    """q is (batch, queries, heads, DIM), a cache of pages (`pages`, `page`, DIM), a table (batch, `table`).
+
+    Values are the first V_DIM elements of keys.
+    """
+
+    batch: int
+    queries: int
+    heads: int
+    page: int
+    pages: int
+    table: int
+    scale: float
+    lse: bool = False
+    dtype: Any = kd.bfloat16
+
+    @property
+    def units(self) -> int:
+        """Queries of all sequences."""
+        return self.batch * self.queries
+
+    @property
+    def rows(self) -> int:
+        """Rows that share keys."""
+        return self.heads
+
+    @property
+    def out_type(self) -> Any:
+        """The results, (batch, queries, heads, V_DIM), and the logarithms of their sums, (batch, heads, queries)."""
+        out = kd.ShapeDtypeStruct((self.batch, self.queries, self.heads, V_DIM), self.dtype)
+        return (out, kd.ShapeDtypeStruct((self.batch, self.heads, self.queries), kd.float32)) if self.lse else out
+
+    def places(self, unit: Any, row: Any) -> tuple[Any, Any]:
+        """As of `DecodeProblem`."""
+        batch, query = kd.div(unit, self.queries), kd.rem(unit, self.queries)
+        return (batch, query, row), (batch, row, query)
+
+    def keys(self, lengths: Any, unit: Any) -> Any:
+        """How many keys a query sees: the last stands at the last key."""
+        batch, query = kd.div(unit, self.queries), kd.rem(unit, self.queries)
+        length = kd.minimum(lengths[batch], self.table * self.page) - (self.queries - 1 - query)
+        return kd.maximum(length, 0)
+
+
+def chunks(page: int, most: int, unit: int = 1) -> tuple[int, int] | None:
+    """(keys that lie together, keys of a step): as many as divide a page, a multiple of `unit`, and steps of up to `most`.
+
+    None for pages that are too small for it.
+    """
     if not page:
         return most, most
     found: list[tuple[bool, int, int]] = []
     for chunk in range(8, page + 1):
-        unit = math.lcm(chunk, 16)
-        if page % chunk == 0 and unit <= most:
-            block = most // unit * unit
+        together = math.lcm(chunk, 16)
+        if page % chunk == 0 and chunk % unit == 0 and together <= most:
+            block = most // together * together
             found.append((2 * block > most, chunk, block))
     return max(found)[1:] if found else None

@@ -150,6 +150,7 @@ def _made() -> dict[str, Any]:
         "library.attention": kd.library.attention,
         "library.attention_backward": kd.library.attention_backward,
         "library.decode_attention": kd.library.decode_attention,
+        "library.mla_decode": kd.library.mla_decode,
         "block": kd.BlockSpec((8, 16), lambda *i: (0, 0)),
     }
 

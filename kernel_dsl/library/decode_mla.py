@@ -1,0 +1,150 @@
+"""`kd.library.mla_decode`: decoding with latent keys, as a plain function."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import Any
+
+import kernel_dsl as kd
+from kernel_dsl.boundary import checks_itself, public
+from kernel_dsl.diagnostics import shown
+from kernel_dsl.dtypes import as_dtype
+from kernel_dsl.loading import interpreted
+from kernel_dsl.stages import target_named
+from kernel_dsl.target import Feature
+
+from .attention import first_of, tma_refusal
+from .attention_kernel import ROWS
+from .decode import PAGE, QUERIES, Check, DecodePlan
+from .decode_combine import decode_combine
+from .decode_general import mla_general
+from .decode_kernel import split_count
+from .decode_mla_kernel import MOST_KEYS, MlaConfig, mla_kernel
+from .decode_problem import DIM, V_DIM, MlaProblem, chunks
+from .matmul import MANY, check_apart, known_plan, out_refusal, signature
+
+NAME = "mla_decode"
+_log = logging.getLogger("kernel_dsl")
+
+
+@partial(public, name=NAME)
+class MlaDecode:
+    """`mla_decode(q, cache, lengths, page_table, scale=)`: q (batch, 1 to 8, heads, 576), cache (pages, page, 576), bfloat16.
+
+    Keys are all 576 elements, and values the first 512 of the same rows: the result is (batch, queries, heads, 512). `lengths`:
+    int32 (batch,), the number of keys of each sequence, its new ones included; `page_table`: int32 (batch, max_pages), pages of 1
+    to 256 keys, as of `decode_attention`. The last query stands at the last key, and none sees what comes after it. `scale`: what
+    q.k is multiplied by. A query that sees no key gives zeros.
+
+    `return_lse=True` also gives the natural logarithm of each sum of exponentials, float32 (batch, heads, queries), -inf where
+    there is none. The same inputs always give the same bits. Lengths and pages are read on the GPU. A page that is not in the
+    cache is zeros there, and a hazard in the interpreter. `out`, `stream`, `interpret`: as for kernels. What the kernel for
+    Hopper can't take goes to a slower one, with a log line. Raises `BadCallArgument` for what are no such arrays,
+    `BadCallValue` for shapes and numbers that don't fit, and an `out` that is the cache.
+    """
+
+    def __init__(self) -> None:
+        self._plans: dict[Any, Any] = {}
+
+    def __repr__(self) -> str:
+        return "<kd.library.mla_decode>"
+
+    @checks_itself("scale")
+    def __call__(
+        self,
+        q: Any,
+        cache: Any,
+        lengths: Any,
+        page_table: Any,
+        *,
+        scale: float,
+        return_lse: bool = False,
+        out: Any = None,
+        stream: Any = None,
+        interpret: Any = None,
+    ) -> Any:
+        inputs = [q, cache, lengths, page_table]
+        result = first_of(out)
+        plan = self._plan(inputs, scale, return_lse, None, interpreted(interpret), result)
+        if result is not None:
+            check_apart(result, {"q": q, "cache": cache}, NAME)
+        return plan(inputs, out, {"stream": stream, "interpret": interpret})
+
+    @checks_itself("scale", "target")
+    def lower(
+        self,
+        q: Any,
+        cache: Any,
+        lengths: Any,
+        page_table: Any,
+        *,
+        scale: float,
+        return_lse: bool = False,
+        target: str | None = None,
+    ) -> Any:
+        """The stages of the kernel that walks the keys in a call with such arguments."""
+        inputs = [q, cache, lengths, page_table]
+        return self._plan(inputs, scale, return_lse, target, False).kernel.lower(*inputs, target=target)
+
+    def _plan(
+        self, inputs: list[Any], scale: Any, lse: bool, target: str | None, promise: bool, out: Any = None
+    ) -> DecodePlan:
+        described = tuple([signature(x, NAME) for x in (*inputs, out)])
+        key = (described, scale, lse, target, promise)
+        found = known_plan(self._plans, key, NAME, {"scale": scale, "target": target})
+        if found is None:
+            if len(self._plans) >= MANY:
+                self._plans.clear()
+            found = self._plans[key] = _made(inputs, scale, lse, target, promise, out)
+        return found
+
+
+def _made(inputs: list[Any], scale: Any, lse: bool, target: str | None, promise: bool, out: Any) -> DecodePlan:
+    q, cache, lengths, page_table = inputs
+    p = _problem(q, cache, lengths, page_table, scale, lse)
+    machine = target_named(target)
+    steps = chunks(p.page, MOST_KEYS, 8)
+    why = out_refusal(out) or tma_refusal({"q": q, "cache": cache})
+    if not machine.supports(Feature.WGMMA | Feature.TMA):
+        why = f"{machine} has no wgmma"
+    elif 0 in (p.batch, p.heads, p.pages, p.table):
+        why = "there is nothing to compute"
+    elif steps is None:
+        why = f"pages of {p.page} keys are not loaded 8, 16, 24 or more at a time"
+    if why or steps is None:
+        _log.info("mla_decode: %s; using the general kernel", why)
+        return DecodePlan(mla_general(p, promise))
+    chunk, block = steps
+    most = kd.cdiv(p.table * p.page, block)
+    splits = split_count(p.units * kd.cdiv(p.heads, ROWS), machine.limits.multiprocessors, most)
+    combine = decode_combine(p, splits, V_DIM) if splits > 1 else None
+    return DecodePlan(mla_kernel(p, MlaConfig(block, chunk, splits), promise), combine)
+
+
+def _problem(q: Any, cache: Any, lengths: Any, page_table: Any, scale: Any, lse: bool) -> MlaProblem:
+    """That of a call. Raises `BadCallArgument`, `BadCallValue`."""
+    check = Check(NAME)
+    check.positive("scale", scale)
+    if scale is None:
+        raise check.argument("scale=None", "a positive number")
+    batch, queries, heads, dim = check.shape("q", q, 4, f"bfloat16 (batch, queries, heads, {DIM})")
+    pages, page, k_dim = check.shape("cache", cache, 3, f"bfloat16 (pages, page, {DIM})")
+    for name, x in (("q", q), ("cache", cache)):
+        if as_dtype(x.dtype) != kd.bfloat16:
+            raise check.argument(f"{name} is {as_dtype(x.dtype)}", "q and the cache are bfloat16")
+    if (dim, k_dim) != (DIM, DIM):
+        raise check.value(f"q is {tuple(q.shape)} and cache is {tuple(cache.shape)}", f"both have {DIM} elements a row")
+    if not 1 <= queries <= QUERIES:
+        raise check.value(f"q has {queries} queries", f"1 to {QUERIES}")
+    if not 1 <= page <= PAGE:
+        raise check.value(f"pages of {page} keys", f"a page has 1 to {PAGE} keys")
+    if check.integers("lengths", lengths, 1, "(batch,)") != (batch,):
+        raise check.value(f"lengths is {shown(tuple(lengths.shape))}", f"int32 ({batch},), the keys of each sequence")
+    rows, table = check.integers("page_table", page_table, 2, "(batch, max_pages)")
+    if rows != batch:
+        raise check.value(f"page_table is {(rows, table)}", f"int32 ({batch}, max_pages)")
+    return MlaProblem(batch, queries, heads, page, pages, table, float(scale), bool(lse))
+
+
+mla_decode: MlaDecode = MlaDecode()

@@ -1,0 +1,228 @@
+"""Decoding with latent keys, whose first part is the value, on Hopper: 64 heads of a query walk a part of the keys.
+
+A block has two consumers, each with half of the dimensions of the output, which no warpgroup could hold alone. The first
+computes scores and weights, passes the weights on through SMEM, and multiplies; the second multiplies, beside the first one's
+softmax. docs/attention.md says more.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
+
+import kernel_dsl as kd
+
+from ..kernel import identified
+from .attention_kernel import LOG2E, LOWEST, ROWS, SLACK
+from .attention_score import clear_rows
+from .attention_scored_kernel import swizzled
+from .decode_problem import DIM, V_DIM, MlaProblem
+
+HALF = V_DIM // 2
+STAGES = 2
+MOST_KEYS = 64  # of a step
+REGISTERS = (240, 24)  # of a lane: (a consumer, the producer)
+
+
+@dataclass(frozen=True)
+class MlaConfig:
+    """`block` keys a step, loaded `chunk` at a time; `splits` blocks share the keys of a sequence."""
+
+    block: int
+    chunk: int
+    splits: int
+
+
+class _Mla:
+    """What roles share."""
+
+    def __init__(self, p: MlaProblem, t: MlaConfig, promise: bool) -> None:
+        self.p, self.t, self.promise = p, t, promise
+        self.tiles = kd.cdiv(p.heads, ROWS)
+
+    def place(self, s: dict[str, Any]) -> None:
+        """Put into `s` this block's query, first head, part of the keys and the number of those that it sees."""
+        p, t = self.p, self.t
+        block = kd.axis_index("block")
+        tile, rest = kd.rem(block, self.tiles), kd.div(block, self.tiles)
+        split, unit = kd.rem(rest, t.splits), kd.div(rest, t.splits)
+        keys = p.keys(s["lengths"], unit)
+        steps = kd.cdiv(keys, t.block)
+        share = kd.cdiv(steps, t.splits)
+        count = kd.maximum(kd.minimum(share, steps - split * share), 0)
+        s.update(unit=unit, batch=kd.div(unit, p.queries), query=kd.rem(unit, p.queries), head=tile * ROWS)
+        s.update(split=split, keys=keys, begin=split * share, count=count)
+
+    def next_slot(self, slot: Any) -> Any:
+        return kd.where(slot == STAGES - 1, 0, slot + 1)
+
+    # --- the producer -----------------------------------------------------------------------------
+
+    def produce(self, q: Any, cache: Any, s: dict[str, Any]) -> None:
+        t = self.t
+        kd.set_max_registers(REGISTERS[1], action="decrease")
+        kd.copy_gmem_to_smem(q.at[s["batch"], s["query"], kd.ds(s["head"], ROWS)], s["q_smem"], s["q_loaded"])
+
+        @kd.loop(0, s["count"], init_carry=0)
+        def _(step: Any, slot: Any) -> Any:
+            kd.when(step >= STAGES)(partial(kd.barrier_wait, s["consumed"].at[slot]))
+            first = (s["begin"] + step) * t.block
+            left = s["keys"] - first
+            kd.when(left >= t.block)(partial(self.fetch, cache, first, slot, s["loaded"].at[slot], s))
+            kd.when(left < t.block)(partial(self.fetch_tail, cache, first, left, slot, s))
+            return self.next_slot(slot)
+
+    def fetch(self, cache: Any, first: Any, slot: Any, loaded: Any, s: dict[str, Any]) -> None:
+        """Load the keys of a step; pages beyond the last key are not looked up, and one that is not there is zeros."""
+        p, t = self.p, self.t
+        for start in range(0, t.block, t.chunk):
+            key = first + start
+            number = kd.minimum(key, kd.maximum(s["keys"] - 1, 0))
+            page = s["page_table"][s["batch"], kd.div(number, p.page)]
+            rows = kd.ds(kd.multiple_of(kd.rem(key, p.page), t.chunk), t.chunk)
+            if self.promise:  # the interpreter reports what is not there
+                kd.optimization_barrier(kd.load(cache, (page, 0, 0), bounds="promise"))
+            target = s["kv_smem"].at[slot, kd.ds(start, t.chunk)]
+            kd.copy_gmem_to_smem(cache.at[page, rows], target, loaded)
+
+    def fetch_tail(self, cache: Any, first: Any, count: Any, slot: Any, s: dict[str, Any]) -> None:
+        """A step's keys of which the first `count` are: what follows, be it no number, must be zeros."""
+        self.fetch(cache, first, slot, s["tail_loaded"], s)
+        kd.barrier_wait(s["tail_loaded"])
+        clear_rows(s["kv_smem"].at[slot], count)
+        for _ in range(self.t.block // self.t.chunk):
+            kd.barrier_arrive(s["loaded"].at[slot])
+
+    # --- consumers --------------------------------------------------------------------------------
+
+    def score(self, out: Any, sums: Any, s: dict[str, Any]) -> None:
+        """The first consumer: scores, weights, and the first half of the output."""
+        p, t = self.p, self.t
+        kd.set_max_registers(REGISTERS[0], action="increase")
+        unit = p.scale * LOG2E
+        column = kd.broadcasted_iota(kd.int32, (ROWS, t.block), 1)
+
+        def step(number: Any, carry: Any, accs: tuple[Any, Any]) -> Any:
+            slot, top, total = carry
+            s_acc, o_acc = accs
+            before = kd.where(slot == 0, STAGES - 1, slot - 1)
+            tile = s["kv_smem"].at[slot]
+            kd.barrier_wait(s["loaded"].at[slot])
+            kd.wgmma(s_acc, s["q_smem"], tile.T, accumulate=False)
+            kd.wgmma_wait(0)
+            kd.barrier_arrive(s["consumed"].at[before], number > 0)
+            left = s["keys"] - (s["begin"] + number) * t.block
+            x = kd.cond(left >= t.block, lambda x: x, lambda x: kd.where(column < left, x, -math.inf), s_acc[...])
+            new_top = kd.maximum(top, kd.max(x, axis=1))
+            new_top = kd.where((new_top - top) * unit > SLACK, new_top, top)
+            weights = kd.exp2(kd.fma(x, unit, -(new_top * unit)[:, None]))
+            fade = kd.exp2((top - new_top) * unit)
+            parts = [weights[:, i : i + 8] for i in range(0, t.block, 8)]
+            total = sum(parts[1:], kd.fma(total, fade[:, None], parts[0]))
+            weights = weights.astype(p.dtype)
+            kd.when(number > 0)(partial(kd.barrier_wait, s["weights_taken"]))
+            s["weights"][...] = weights
+            s["factors"][...] = fade
+            kd.commit_smem()
+            kd.barrier_arrive(s["weights_there"])
+            o_acc.scale_rows(fade)
+            kd.wgmma(o_acc, weights, tile.at[:, kd.ds(0, HALF)])
+            return self.next_slot(slot), new_top, total
+
+        def run(s_acc: Any, o_acc: Any) -> Any:
+            kd.barrier_wait(s["q_loaded"])
+            top = kd.layout_cast(kd.full((ROWS,), LOWEST, kd.float32), kd.Layout.WGMMA_ROW)
+            total = kd.layout_cast(kd.zeros((ROWS, 8), kd.float32), kd.Layout.WGMMA)
+            _, top, total = kd.loop(0, s["count"], init_carry=(0, top, total))(partial(step, accs=(s_acc, o_acc)))
+            return o_acc[...], top * unit, kd.sum(total, axis=1)
+
+        value, top, total = kd.run_scoped(run, kd.ACC((ROWS, t.block), kd.float32), kd.ACC((ROWS, HALF), kd.float32))
+        factor = kd.where(total == 0, 0.0, 1.0 / total)
+        kd.when(s["count"] > 0)(partial(kd.barrier_wait, s["weights_taken"]))
+        s["factors"][...] = factor
+        kd.barrier_arrive(s["weights_there"])
+        logs = kd.where(total == 0, -math.inf, top + kd.log2(total))
+        heads = kd.ds(s["head"], ROWS)
+        if t.splits > 1:
+            kd.store(sums.at[s["unit"], s["split"]], (heads,), logs)
+        elif p.lse:
+            kd.store(sums.at[s["batch"], :, s["query"]], (heads,), logs * (1.0 / LOG2E))
+        self.finish(0, value * factor[:, None], out, s)
+
+    def multiply(self, out: Any, s: dict[str, Any]) -> None:
+        """The second consumer: the second half of the output."""
+        kd.set_max_registers(REGISTERS[0], action="increase")
+
+        def step(_: Any, slot: Any, o_acc: Any) -> Any:
+            kd.barrier_wait(s["weights_there"])
+            o_acc.scale_rows(kd.load(s["factors"], ..., layout=kd.Layout.WGMMA_ROW))
+            kd.wgmma(o_acc, s["weights"], s["kv_smem"].at[slot, :, kd.ds(HALF, HALF)])
+            kd.wgmma_wait(0)
+            kd.barrier_arrive(s["weights_taken"])
+            kd.barrier_arrive(s["consumed"].at[slot])
+            return self.next_slot(slot)
+
+        def run(o_acc: Any) -> Any:
+            kd.loop(0, s["count"], init_carry=0)(partial(step, o_acc=o_acc))
+            return o_acc[...]
+
+        value = kd.run_scoped(run, kd.ACC((ROWS, HALF), kd.float32))
+        kd.barrier_wait(s["weights_there"])
+        factor = kd.load(s["factors"], ..., layout=kd.Layout.WGMMA_ROW)
+        self.finish(1, value * factor[:, None], out, s)
+
+    def finish(self, half: int, value: Any, out: Any, s: dict[str, Any]) -> None:
+        """Store half of the dimensions; the queries, all read, give room."""
+        heads, columns = kd.ds(s["head"], ROWS), kd.ds(half * HALF, HALF)
+        if self.t.splits > 1:
+            kd.when(s["count"] > 0)(lambda: kd.store(out.at[s["unit"], s["split"]], (heads, columns), value))
+            return
+        tile = s["q_smem"].at[:, columns]
+        tile[...] = value.astype(self.p.dtype)
+        kd.commit_smem()
+        kd.copy_smem_to_gmem(tile, out.at[s["batch"], s["query"], heads, columns])
+        kd.wait_smem_to_gmem(0, wait_read_only=True)
+
+
+@cache
+def mla_kernel(problem: MlaProblem, config: MlaConfig, promise: bool) -> Any:
+    """The kernel `(q, cache, lengths, page_table) -> results`, of one split, else `-> (parts, sums)` as of `decode_kernel`."""
+    p, t = problem, config
+    kernel = _Mla(p, t, promise)
+
+    def body(q: Any, cache: Any, lengths: Any, page_table: Any, *results: Any, **scratch: Any) -> None:
+        s = scratch | {"lengths": lengths, "page_table": page_table}
+        kernel.place(s)
+        me = kd.axis_index("wg")
+        kd.when(me == 2)(lambda: kernel.produce(q, cache, dict(s)))
+        kd.when(me == 0)(lambda: kernel.score(results[0], results[-1], dict(s)))
+        kd.when(me == 1)(lambda: kernel.multiply(results[0], dict(s)))
+
+    shape = (p.units, t.splits, p.heads)
+    arrivals = t.block // t.chunk
+    parts = kd.ShapeDtypeStruct((*shape, V_DIM), kd.float32), kd.ShapeDtypeStruct(shape, kd.float32)
+    made = kd.kernel(
+        body,
+        out_type=p.out_type if t.splits == 1 else parts,
+        scratch_types={
+            "q_smem": swizzled(p.dtype, ROWS, DIM),
+            "kv_smem": swizzled(p.dtype, STAGES, t.block, DIM),
+            "weights": swizzled(p.dtype, ROWS, t.block),
+            "factors": kd.SMEM((ROWS,), kd.float32),
+            "q_loaded": kd.Barrier(),
+            "loaded": kd.Barrier(num_arrivals=arrivals, num_barriers=STAGES),
+            "tail_loaded": kd.Barrier(num_arrivals=arrivals),
+            "consumed": kd.Barrier(num_arrivals=2, num_barriers=STAGES),
+            "weights_there": kd.Barrier(),
+            "weights_taken": kd.Barrier(),
+        },
+        grid=(p.units * kernel.tiles * t.splits,),
+        grid_names=("block",),
+        num_threads=3,
+        thread_name="wg",
+        compiler_params=kd.CompilerParams(approx_math=True),
+        name="mla_decode",
+    )
+    return identified(made, problem, config, promise)
