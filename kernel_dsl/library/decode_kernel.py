@@ -105,6 +105,10 @@ class _Decode:
             for n in numbers
         )
 
+    def spread(self, shape: Any, item: int) -> Any:
+        """The layout of rows of a cache, by 16 bytes where these are multiples of them."""
+        return kd.Layout.WG_STRIDED(shape, math.gcd(shape[-1] * item, 16) // item)
+
     def chunk(self, source: Any, step: Any, number: int, page: Any, s: dict[str, Any]) -> Any:
         """Some keys or values, zeros beyond the length."""
         p, t = self.p, self.t
@@ -112,7 +116,7 @@ class _Decode:
         left = kd.where(step < s["count"], s["length"] - start, 0)
         if p.cache_dtype in FP8:  # by words: a lane keeps those in whole registers
             source = source.bitcast(kd.uint32)
-        layout = kd.Layout.WG_STRIDED((t.chunk, source.shape[-1]), 16 // source.dtype.itemsize)
+        layout = self.spread((t.chunk, source.shape[-1]), source.dtype.itemsize)
         mask = kd.layout_cast(kd.arange(t.chunk), layout.reduce((1,), keepdims=False)) < left
         how: dict[str, Any] = {"layout": layout, "mask": mask[:, None]}
         if not p.page:
@@ -129,7 +133,7 @@ class _Decode:
         if p.cache_dtype not in FP8:
             target[...] = x
             return
-        x = kd.layout_cast(x, kd.Layout.WG_STRIDED(x.shape, 4))  # as a loop's carry it may have any
+        x = kd.layout_cast(x, self.spread(x.shape, 4))  # as a loop's carry it may have any
         parts = [((x >> shift) & 255).astype(kd.uint8) for shift in range(0, 32, 8)]
         made = [kd.bitcast_convert_type(part, p.cache_dtype).astype(p.dtype) for part in parts]
         target.reshape(*x.shape, 4)[...] = kd.stack(made, axis=2)
