@@ -23,7 +23,7 @@ from .decode_combine import decode_combine
 from .decode_general import decode_general
 from .decode_kernel import decode_config, decode_kernel, decode_steps
 from .decode_problem import DecodeProblem
-from .matmul import MANY, check_apart, known_plan, signature
+from .matmul import MANY, array_address, check_apart, element_strides, known_plan, signature
 
 QUERIES, PAGE = 8, 256  # the most
 CHECKED = ("window", "softcap", "splits")
@@ -158,10 +158,8 @@ def _made(arrays: dict[str, Any], options: dict[str, Any], target: str | None, p
     machine = target_named(target)
     steps = decode_steps(p)
     splits = options["splits"]
-    why = _refusal(p, machine)
-    if not why and steps is None:
-        why = f"pages of {p.page} keys are not loaded 8 or more at a time"
-    if why or steps is None:
+    why = _refusal(p, arrays, machine)
+    if why:
         _log.info("decode_attention: %s; using the general kernel", why)
         return DecodePlan(decode_general(p, promise))
     config = decode_config(p, steps, None if splits is None else int(splits), machine.limits.multiprocessors)
@@ -169,12 +167,18 @@ def _made(arrays: dict[str, Any], options: dict[str, Any], target: str | None, p
     return DecodePlan(decode_kernel(p, config, promise), combine)
 
 
-def _refusal(p: DecodeProblem, target: Any) -> str:
+def _refusal(p: DecodeProblem, arrays: dict[str, Any], target: Any) -> str:
     """Why the kernel for Hopper can't do it; empty where it can."""
     if not target.supports(Feature.WGMMA):
         return f"{target} has no wgmma"
     if 0 in (p.batch, p.heads, p.keys):
         return "there is nothing to compute"
+    item = p.cache_dtype.itemsize
+    for name in "kv":
+        strides = element_strides(arrays[name])
+        odd = strides is not None and (strides[-1] != 1 or any(n * item % 4 for n in strides[:-1]))
+        if odd or array_address(arrays[name]) % 4:
+            return f"{name} has strides {strides}, and it is loaded by words"
     return ""
 
 

@@ -36,10 +36,11 @@ class DecodeConfig:
     splits: int
 
 
-def decode_steps(p: DecodeProblem) -> tuple[int, int] | None:
-    """(keys that are loaded together, keys of a step); None where the pages are too small for it."""
+def decode_steps(p: DecodeProblem) -> tuple[int, int]:
+    """(keys that are loaded together, keys of a step): all of them, each by its own page, where pages are too small."""
     width = 1 << (p.dim - 1).bit_length()  # as lanes share it
-    return chunks(p.page, min(STEP // width, MOST_KEYS) if p.dim <= NARROW else 64)
+    most = min(STEP // width, MOST_KEYS) if p.dim <= NARROW else 64
+    return chunks(p.page, most) or (most // 2 // 16 * 16, most // 2 // 16 * 16)
 
 
 def split_count(blocks: int, slots: int, steps: int) -> int:
@@ -69,6 +70,8 @@ class _Decode:
         self.p, self.t, self.promise = p, t, promise
         self.dim = lanes_of(p.dim)
         self.tiles = kd.cdiv(p.rows, ROWS)
+        self.gathers = bool(p.page) and p.page % t.chunk != 0  # a page for each key, and words by it
+        self.by_words = self.gathers or p.cache_dtype in FP8  # which lanes keep in whole registers
 
     # --- where ------------------------------------------------------------------------------------
 
@@ -99,6 +102,10 @@ class _Decode:
         if not p.page:
             return ()
         start = (s["begin"] + step) * t.block
+        if self.gathers:
+            key = start + self.rows(p.dim * p.cache_dtype.itemsize // 4)
+            there = (step < s["count"]) & (key < s["length"])
+            return (kd.load(s["page_table"].at[s["batch"]], (kd.div(key, p.page),), mask=there),)
         numbers = [start + i for i in range(0, t.block, t.chunk)]
         return tuple(
             kd.load(s["page_table"], (s["batch"], kd.div(n, p.page)), mask=(step < s["count"]) & (n < s["length"]))
@@ -107,16 +114,32 @@ class _Decode:
 
     def spread(self, shape: Any, item: int) -> Any:
         """The layout of rows of a cache, by 16 bytes where these are multiples of them."""
-        return kd.Layout.WG_STRIDED(shape, math.gcd(shape[-1] * item, 16) // item)
+        return kd.Layout.WG_STRIDED(shape, 1 if self.gathers else math.gcd(shape[-1] * item, 16) // item)
+
+    def row_layout(self, width: int) -> Any:
+        """That of what each row of a chunk has one of."""
+        return self.spread((self.t.chunk, width), 4).reduce((1,), keepdims=False)
+
+    def rows(self, width: int) -> Any:
+        """The rows of a chunk."""
+        return kd.layout_cast(kd.arange(self.t.chunk), self.row_layout(width))
 
     def chunk(self, source: Any, step: Any, number: int, page: Any, s: dict[str, Any]) -> Any:
         """Some keys or values, zeros beyond the length."""
         p, t = self.p, self.t
         start = (s["begin"] + step) * t.block + number * t.chunk
         left = kd.where(step < s["count"], s["length"] - start, 0)
-        if p.cache_dtype in FP8:  # by words: a lane keeps those in whole registers
+        if self.by_words:
             source = source.bitcast(kd.uint32)
         layout = self.spread((t.chunk, source.shape[-1]), source.dtype.itemsize)
+        bounds = "promise" if self.promise else None
+        if self.gathers:
+            width = source.shape[-1]
+            row = self.rows(width)
+            pages = kd.layout_cast(page, self.row_layout(width))
+            column = kd.layout_cast(kd.broadcasted_iota(kd.int32, (t.chunk, width), 1), layout)
+            index = pages[:, None], kd.rem(start + row, p.page)[:, None], column
+            return kd.load(source.at[:, s["kv_head"]], index, mask=(row < left)[:, None], bounds=bounds)
         mask = kd.layout_cast(kd.arange(t.chunk), layout.reduce((1,), keepdims=False)) < left
         how: dict[str, Any] = {"layout": layout, "mask": mask[:, None]}
         if not p.page:
@@ -124,19 +147,20 @@ class _Decode:
             return kd.load(source.at[s["batch"], s["kv_head"]], (rows, slice(None)), **how)
         rows = kd.ds(kd.multiple_of(kd.rem(start, p.page), t.chunk), t.chunk)
         # a page that is not there is zeros on a GPU; the interpreter is promised that there is none, and reports it
-        bounds = "promise" if self.promise else None
         return kd.load(source.at[page, s["kv_head"]], (rows, slice(None)), **how, bounds=bounds)
 
     def keep(self, x: Any, target: Any) -> None:
         """Store what `chunk` loaded to SMEM, in the dtype of the queries."""
         p = self.p
-        if p.cache_dtype not in FP8:
+        if not self.by_words:
             target[...] = x
             return
         x = kd.layout_cast(x, self.spread(x.shape, 4))  # as a loop's carry it may have any
-        parts = [((x >> shift) & 255).astype(kd.uint8) for shift in range(0, 32, 8)]
+        bits = p.cache_dtype.bits
+        narrow = kd.uint8 if bits == 8 else kd.uint16
+        parts = [((x >> shift) & ((1 << bits) - 1)).astype(narrow) for shift in range(0, 32, bits)]
         made = [kd.bitcast_convert_type(part, p.cache_dtype).astype(p.dtype) for part in parts]
-        target.reshape(*x.shape, 4)[...] = kd.stack(made, axis=2)
+        target.reshape(*x.shape, 32 // bits)[...] = kd.stack(made, axis=2)
 
     def fetch(self, source: Any, step: Any, pages: tuple[Any, ...], s: dict[str, Any]) -> tuple[Any, ...]:
         count = self.t.block // self.t.chunk
@@ -144,7 +168,7 @@ class _Decode:
 
     def produce(self, k: Any, v: Any, s: dict[str, Any]) -> None:
         p, t = self.p, self.t
-        kd.set_max_registers(self.registers[1], action="decrease")
+        self.set_registers(1)
         if self.dim != p.dim:
             for name in "kv":
                 pad = s[f"{name}_smem"].at[:, :, kd.ds(p.dim, self.dim - p.dim)]
@@ -167,16 +191,23 @@ class _Decode:
                 loaded.append(self.fetch(source, step + 1, pages, s))
             return (self.next_slot(slot), following, *loaded)
 
+    def set_registers(self, role: int) -> None:
+        """Of the consumer (0) or the producer (1): what one has fewer, the other has more."""
+        mine, others = self.registers[role], self.registers[1 - role]
+        kd.set_max_registers(mine, action="increase" if (mine, 1 - role) > (others, role) else "decrease")
+
     # --- the consumer -----------------------------------------------------------------------------
 
     @property
     def registers(self) -> tuple[int, int]:
         """Of a lane: (consumer, producer)."""
-        return (152, 104) if self.p.dim <= NARROW else (240, 240)
+        if self.p.dim > NARROW:
+            return 240, 240
+        return (120, 136) if self.gathers else (152, 104)
 
     def consume(self, q: Any, results: tuple[Any, ...], s: dict[str, Any]) -> None:
         p, t = self.p, self.t
-        kd.set_max_registers(self.registers[0], action="increase")
+        self.set_registers(0)
         batch, kv_head, length = s["batch"], s["kv_head"], s["length"]
         q_tile = s["q_smem"]
         q_tile[...] = p.taken(q, batch, kv_head, s["row"], ROWS, self.dim)
