@@ -6,10 +6,10 @@ from .attention import attention
 from .attention_backward import attention_backward
 from .attention_backward_walk import AttentionBackwardConfig
 from .attention_kernel import AttentionConfig
-from .grouped import grouped_matmul
-from .grouped_wgrad import grouped_matmul_wgrad
 from .decode import decode_attention
 from .decode_mla import mla_decode
+from .grouped import grouped_matmul
+from .grouped_wgrad import grouped_matmul_wgrad
 from .matmul import matmul
 from .persistent_matmul import MatmulConfig
 
@@ -19,9 +19,9 @@ __all__ = [
     "MatmulConfig",
     "attention",
     "attention_backward",
+    "decode_attention",
     "grouped_matmul",
     "grouped_matmul_wgrad",
-    "decode_attention",
     "matmul",
     "mla_decode",
 ]
