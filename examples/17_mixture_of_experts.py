@@ -128,7 +128,14 @@ def main() -> None:
     assert sizes.sum() == TOKENS * TOP and sizes[3] == 0
     got = (layer(x, *ws, sizes, tokens, weights), *gradients(dout, x, *ws, sizes, tokens, weights))
     expected = reference(dout, x, ws, tokens, weights, experts)
-    names = ("output", "of x", "of the gate weights", "of the up weights", "of the down weights", "of the rows' weights")
+    names = (
+        "output",
+        "of x",
+        "of the gate weights",
+        "of the up weights",
+        "of the down weights",
+        "of the rows' weights",
+    )
     for name, ours, exact in zip(names, got, expected, strict=True):
         error = np.abs(ours.astype(np.float64) - exact).max() / np.abs(exact).max()
         print(f"{name}: worst error {error:.1e}")

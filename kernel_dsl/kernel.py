@@ -106,7 +106,7 @@ class Kernel:
         interpret = self._interpret if interpret is None else interpret
         prepared = self._prepare(args, out, interpret)
         results = call(prepared.loaded, prepared.arrays, prepared.scalars, prepared.outs, stream)
-        # Not in the call that loads: a launch that waits for its kernel is not to wait for this too.
+        # Not in the call that loads a kernel: it takes long already.
         if interpret is None and prepared.device.kind == "cuda" and not prepared.fresh and not _recording():
             self._learn(args, out, prepared)
         return unflatten(prepared.kernel.output_tree, list(results))

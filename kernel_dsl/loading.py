@@ -65,7 +65,7 @@ def load_identified(
 def _load_machine_code(
     text: str, target: str, options: str, build: Callable[[], Assembled], places: list[SourceLine], device: Any
 ) -> Any:
-    """From the caches where it is there, with the places of today."""
+    """The kernel from the caches, or built; its lines are those of the source as it is now."""
     from kernel_dsl.runtime.assemble import AssemblerOptions, assembler_identity
     from kernel_dsl.runtime.build.cache import cache_key
     from kernel_dsl.runtime.errors import LoadError

@@ -1,4 +1,4 @@
-"""IR to PTX. The language and llvmlite are all it knows; devices it has never heard of."""
+"""IR to PTX. It imports the language and llvmlite, and nothing of the runtime."""
 
 if __name__ != "kernel_dsl.lowering":
     from kernel_dsl.rooms import give_way

@@ -343,7 +343,7 @@ class Graph:
 
     @staticmethod
     def _by_fast_path(replay: Callable[P, R]) -> Callable[P, R]:
-        """A replay without arguments is one launch where it can be; a function that names none is called at half the cost."""
+        """A replay without arguments. It takes the fast path where there is one; without parameters Python calls it faster."""
 
         @wraps(replay)
         def call(self: Graph, /, *inputs: Any, **options: Any) -> Any:

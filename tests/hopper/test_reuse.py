@@ -226,7 +226,7 @@ def test_scopes_end_while_copies_read(looped: bool, interpret: Any, rng: Any) ->
 
 
 def test_a_scope_that_copies_fill_anew(interpret: Any, rng: Any) -> None:
-    """Written by lanes in one turn, by a copy in the next: a scope's memory is nobody's in between."""
+    """Written by lanes in one turn, by a copy in the next: between two turns, no one uses the scope's memory."""
 
     @kd.kernel(out_type=Spec((4, 16, 32), f32))
     def kernel(x: Any, out: Any) -> None:

@@ -191,7 +191,7 @@ def own_only(address: Callable[[Group], Array], ins: Instruction) -> Callable[[G
 
 
 def report_peer(c: Group, row: int, offset: int, who: str, ins: Instruction) -> bool:
-    """Report an offset from the start of the block's own addresses that is a peer's. False where it is nobody's."""
+    """Report an offset from the start of the block's own addresses that is a peer's. False where no peer has such an address."""
     rank = int(c.batch.row_rank[c.rows[row]])
     peer = rank + (offset >> RANK_SHIFT)
     if peer == rank or not 0 <= peer < c.batch.cluster:

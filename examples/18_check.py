@@ -3,7 +3,7 @@
 `kd.check` runs the PTX on the CPU under several schedules and reports what is wrong with it: both lines, the element, why and
 what to do. The same call on the mended text is silent, and its result is the transpose.
 
-Run it: `python -m examples.17_check`.
+Run it: `python -m examples.18_check`.
 """
 
 from __future__ import annotations

@@ -1,0 +1,40 @@
+"""The dictionary of CONTRIBUTING.md: what it says not to write stands nowhere."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+
+import pytest
+
+from tests.conftest import ROOT
+
+_ROW = re.compile(r"^\| ([^|]+) \| [^|]+ \| ([^|]+) \|$", re.MULTILINE)
+
+
+def dictionary() -> dict[str, list[str]]:
+    """What not to write, by the word that stands for it."""
+    text = (ROOT / "CONTRIBUTING.md").read_text().partition("## Words")[2].partition("\n## ")[0]
+    rows = {word.strip(): [x.strip() for x in wrong.split(",")] for word, wrong in _ROW.findall(text)}
+    return {word: wrong for word, wrong in rows.items() if word not in ("word", "---") and wrong != ["-"]}
+
+
+def test_the_dictionary_has_rows() -> None:
+    assert dictionary()["fast path"] == ["short way"]
+
+
+def test_words_that_are_not_ours() -> None:
+    listed = subprocess.run(["git", "ls-files"], check=False, cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode:
+        pytest.skip("no git checkout")
+    wrong = [word for words in dictionary().values() for word in words]
+    found: list[str] = []
+    for name in listed.stdout.split():
+        path = ROOT / name
+        if path.suffix not in (".py", ".md") or name == "CONTRIBUTING.md" or not path.is_file() or path.is_symlink():
+            continue
+        lines = path.read_text().split("\n")
+        found += [
+            f"{name}:{n}: {w}" for n, line in enumerate(lines, 1) for w in wrong if re.search(rf"\b{w}s?\b", line, re.I)
+        ]
+    assert found == []
