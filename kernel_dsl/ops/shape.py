@@ -19,7 +19,7 @@ from ..refs import Ref, View, ViewDim, infer_shape, is_index
 from ..trace import LayoutVar, resolve, traced
 from ..values import Array
 from ..view import Limit
-from .elementwise import Broadcast, as_value, item_type
+from .elementwise import Broadcast, as_value, convert, item_type
 from .reduce import axes_of, expand_dims_free, normalise_axes, one_axis
 
 __all__ = [
@@ -156,6 +156,8 @@ def squeeze(x: Any, axis: Any = None) -> Array:
         raise BadArgument(op="squeeze", what=what, hint="only dimensions of extent 1 can go")
     if not dims:
         return value
+    # a slice leaves in other lanes what is outside of it: those take the element first
+    value = convert(value, resolve(value.type.layout).reduce(dims))
     return traced(Squeeze(value, dims, resolve(value.type.layout).reduce(dims, keepdims=False)))
 
 

@@ -66,7 +66,7 @@ def test_the_same_kernel_at_another_line_reports_that_line() -> None:
     for kernel in (first, second, first):
         with pytest.raises(kd.HazardError) as caught:
             kernel(x)
-        places.append((str(caught.value), kernel.__wrapped__.__code__.co_firstlineno + 2))
+        places.append((str(caught.value), kernel.__wrapped__.__code__.co_firstlineno + 3))
     for message, line in places:
         assert f"test_remade.py:{line}" in message, message
 

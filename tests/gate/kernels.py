@@ -20,6 +20,7 @@ from kernel_dsl.library.complex_product import parts_kernel
 from kernel_dsl.library.pack import Packing, pack_kernel
 from kernel_dsl.library.problem import Problem
 from kernel_dsl.stages import Stages
+from tests.gate.launched import calls
 from tests.kernels import CASES, HOPPER
 
 Struct = kd.ShapeDtypeStruct
@@ -40,7 +41,7 @@ class Kernel:
 def kernels() -> dict[str, Kernel]:
     """All of them, by name. The library's and the examples' have a dot in their names."""
     found = {name: Kernel(case.lower, case.targets) for name, case in CASES.items()}
-    for name, kernel in (*_matmuls(), *_attentions(), *_examples()):
+    for name, kernel in (*_matmuls(), *_attentions(), *launched(), *_examples()):
         if name in found:
             raise ValueError(f"two kernels are named {name}")
         found[name] = kernel
@@ -55,6 +56,15 @@ def _of(kernel: Any, *args: Any, targets: tuple[str, ...] = HOPPER, **options: A
 def operand(rows: int, columns: int, dtype: Any, transposed: bool = False) -> Any:
     """A matrix that is described only, by columns where `transposed`: memory that is never touched."""
     return np.empty((columns, rows), dtype.numpy).T if transposed else Struct((rows, columns), dtype)
+
+
+def launched() -> Iterator[tuple[str, Kernel]]:
+    """The kernels of what launches several, as small calls launch them."""
+    found: set[str] = set()
+    for group, kernel, structs in calls():
+        if kernel.name not in found:
+            found.add(kernel.name)
+            yield f"{group}.{kernel.name}", _of(kernel, *structs)
 
 
 # --- matmul ----------------------------------------------------------------------------------------
@@ -265,6 +275,9 @@ def _memory_bound() -> Iterator[tuple[str, Kernel]]:
     image, places, g = Struct((3, 256, 256), f32), Struct((65536, 2), f32), Struct((3, 65536), f32)
     yield "grid_sample", _of(sample.sample, image, places, targets=GENERATIONS)
     yield "grid_sample.backward", _of(sample.sample_backward, image, places, g, targets=GENERATIONS)
+    experts, half = example("17_mixture_of_experts"), Struct((96, 48), f32)
+    yield "experts.forward", _of(experts.swiglu_kernel(96, 48), half, half)
+    yield "experts.backward", _of(experts.swiglu_backward_kernel(96, 48), half, half, half, Struct((96,), f32))
     yield "stencil", _of(example("08_stencil").spread, Struct((61, 150), f32), targets=GENERATIONS)
     yield "quantize", _of(example("09_quantize").quantize_kernel(), Struct((8192, 8192), bf16))
     for length in (2**28, 300_001):

@@ -11,7 +11,7 @@ import kernel_dsl as kd
 
 from .helpers import random
 
-pytestmark = [pytest.mark.elect, pytest.mark.griddepcontrol, pytest.mark.setmaxnreg]
+pytestmark = [pytest.mark.griddepcontrol, pytest.mark.setmaxnreg]
 
 f32 = kd.float32
 

@@ -1,0 +1,54 @@
+"""Calls of the library that launch several kernels, and which kernels those are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+import kernel_dsl as kd
+from kernel_dsl.kernel import Kernel
+
+
+def _grouped() -> None:
+    a, b = np.ones((40, 32), kd.bfloat16.numpy), np.ones((3, 32, 16), kd.bfloat16.numpy)
+    sizes, rows = np.array([20, 0, 20], np.int32), np.arange(40, dtype=np.int32)
+    weights = np.ones(40, np.float32)
+    kd.library.grouped_matmul(a, b, sizes, indices=rows, scatter=rows, weights=weights, interpret=True)
+    kd.library.grouped_matmul(a[:0], b, sizes * 0, interpret=True)
+    dout = np.ones((40, 16), kd.bfloat16.numpy)
+    kd.library.grouped_matmul_wgrad(a, dout, sizes, interpret=True)
+    kd.library.grouped_matmul_wgrad(a.astype(np.float64), dout.astype(np.float64), sizes, interpret=True)
+
+
+def _decode() -> None:
+    q, k = np.ones((1, 2, 1, 64), kd.bfloat16.numpy), np.ones((1, 1, 600, 64), kd.bfloat16.numpy)
+    lengths, table = np.array([590], np.int32), np.zeros((1, 1), np.int32)
+    kd.library.decode_attention(q, k, k, lengths, splits=2, interpret=True)
+    kd.library.decode_attention(q[..., ::2], k[..., ::2], k[..., ::2], lengths, interpret=True)
+    q, cache_ = np.ones((1, 1, 2, 576), kd.bfloat16.numpy), np.ones((1, 16, 576), kd.bfloat16.numpy)
+    kd.library.mla_decode(q, cache_, np.array([12], np.int32), table, scale=0.1, interpret=True)
+    kd.library.mla_decode(q, cache_[:, :3].copy(), np.array([2], np.int32), table, scale=0.1, interpret=True)
+
+
+@cache
+def calls() -> tuple[tuple[str, Any, tuple[Any, ...]], ...]:
+    """(group, kernel, its arguments described) of each launch."""
+    return (*_seen("matmul", _grouped), *_seen("attention", _decode))
+
+
+def _seen(group: str, run: Any) -> Iterator[tuple[str, Any, tuple[Any, ...]]]:
+    found: list[tuple[str, Any, tuple[Any, ...]]] = []
+    prepare = Kernel._prepare
+
+    def watched(self: Any, args: tuple[Any, ...], *rest: Any) -> Any:
+        structs = tuple(kd.ShapeDtypeStruct(x.shape, x.dtype) if hasattr(x, "shape") else x for x in args)
+        found.append((group, self, structs))
+        return prepare(self, args, *rest)
+
+    with mock.patch.object(Kernel, "_prepare", watched):
+        run()
+    yield from found
