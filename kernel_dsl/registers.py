@@ -15,7 +15,7 @@ from .ops.elementwise import Constant
 from .ops.index import AxisIndex
 from .ops.matrix import SetMaxRegisters
 
-__all__ = ["check_registers", "follow"]
+__all__ = ["check_registers", "follow", "shared_registers"]
 
 LANE_REGISTERS = 512  # 65536 registers of a multiprocessor, 128 lanes a warpgroup
 LEAST = 24  # PTX ISA 9.7.19.5: setmaxnreg takes 24 to 256
@@ -34,6 +34,15 @@ _FUNCTIONS: dict[type[Op], Callable[..., Any]] = {
 }
 
 
+def shared_registers(warpgroups: int) -> int:
+    """Registers that a block's warpgroups share out: for a lane of each, all together.
+
+    A lane starts with a multiple of 8, and what is left over is nobody's: three warpgroups share 504, not 512. `setmaxnreg.inc`
+    waits until the block's own registers suffice (PTX ISA 9.7.19.5), so one that asks for more waits forever.
+    """
+    return min(LANE_REGISTERS // warpgroups // 8 * 8, 256) * warpgroups
+
+
 def check_registers(ir: KernelIR) -> None:
     """Raise `RegisterBudget` where a warpgroup would wait for registers that the others never give up.
 
@@ -50,12 +59,13 @@ def check_registers(ir: KernelIR) -> None:
             last[number] = found
     counts = [last[n].count if n in last else LEAST for n in range(threads)]
     growing = [n for n in last if last[n].increase]
-    if not growing or sum(counts) <= LANE_REGISTERS:
+    there = shared_registers(threads)
+    if not growing or sum(counts) <= there:
         return
     worst = max(growing, key=lambda n: last[n].count)
     others = ", ".join(str(c) for n, c in enumerate(counts) if n != worst)
     what = f"{counts[worst]} registers a lane for one warpgroup, with {others} for the others, are {sum(counts)}"
-    why = f"a multiprocessor has 65536 registers: {LANE_REGISTERS} for a lane of each warpgroup, all together"
+    why = f"a block of {threads} warpgroups has {there} registers for a lane of each, all together"
     raise RegisterBudget(
         loc=last[worst].loc, what=what, why=why, hint="decrease the other warpgroups' registers further"
     )

@@ -49,6 +49,7 @@ from .pipelines import (
     unravel,
     writes_in_place,
 )
+from .registers import shared_registers
 from .trace import current
 from .tree import unflatten
 
@@ -287,7 +288,8 @@ def _run(s: _Setup, refs: Sequence[Any], allocations: Any) -> None:
 
     @when(compute)
     def _() -> None:
-        set_max_registers(min(256, (512 - s.memory_registers) // s.consumers) // 8 * 8, action="increase")
+        left = shared_registers(s.consumers + 1) - s.memory_registers
+        set_max_registers(min(256, left // s.consumers) // 8 * 8, action="increase")
         _Consumers(s, me, streams, allocations).run()
 
 

@@ -65,7 +65,7 @@ def wgrad_kernel(problem: Problem, groups: Groups, config: MatmulConfig, blocks:
         return start, size, kd.maximum(kd.div(size + (t.tile_k - 1), t.tile_k), 1)
 
     def produce(a: Any, b: Any, bounds: Any, landed: Any, buffers: Any) -> None:
-        kd.set_max_registers(48, action="decrease")
+        kd.set_max_registers(40, action="decrease")
         a_smem, b_smem, loaded, consumed = (buffers[name] for name in ("a_smem", "b_smem", "loaded", "consumed"))
 
         def load(k: Any, m: Any, n: Any, slot: Any, full: Any) -> None:

@@ -435,18 +435,28 @@ class Run:
             g.batch.barriers.cluster_settle()
 
     def set_registers(self, c: Group, count: int, grows: bool, ins: Instruction) -> None:
-        """setmaxnreg: when all warps of a block have asked, the sum must fit the register file."""
+        """setmaxnreg: when all warps of a block have asked, the sum must fit what the block has, or one of them waits forever."""
         batch = c.batch
         for warp in c.rows.tolist():
             cta = int(batch.row_cta[warp])
             held = self._registers.setdefault((batch.first, cta), {})
             held[int(batch.row_warp[warp])] = count
             total = sum(held.values()) * 32
-            limit = self.target.limits.registers_per_multiprocessor
+            limit = self._block_registers()
             if len(held) == self.warps_per_block and total > limit and self.detect:
-                what = f"the warps of a block ask for {total} registers by setmaxnreg; there are {limit}"
+                what = f"the warps of a block ask for {total} registers by setmaxnreg; the block has {limit}"
                 who = self.reporter.who(batch.coordinates[cta], int(batch.row_warp[warp]))
                 self.reporter.hazard(HazardKind.REGISTER_CAPACITY, what, ins, (who,))
+
+    def _block_registers(self) -> int:
+        """The most registers that a block can have: a lane gets a multiple of 8 of them, as many as all others."""
+        given = self.program.entry.directives
+        threads = 32 * self.warps_per_block
+        blocks = max(given.get("minnctapersm", (1,))[0], 1)
+        lane = min(self.target.limits.registers_per_multiprocessor // (threads * blocks) // 8 * 8, 256)
+        if "maxnreg" in given:
+            lane = min(lane, -(-given["maxnreg"][0] // 8) * 8)
+        return lane * threads
 
     def special(self, batch: Batch, name: str) -> Array:
         return special(self, batch, name)
