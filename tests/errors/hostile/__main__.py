@@ -13,15 +13,14 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("KERNEL_DSL_CACHE", "off")
-os.environ["CUDA_VISIBLE_DEVICES"] = ""
-
 from . import run as tries
 
 BAD = ("raw", "hung", "died", "elsewhere", "unprintable", "unforeseen")
 
 
 def main() -> int:
+    os.environ.setdefault("KERNEL_DSL_CACHE", "off")
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # not on import, for tests import this file, and others share their process
     parser = argparse.ArgumentParser(prog="python -m tests.errors.hostile", description=__doc__)
     parser.add_argument("--count", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
