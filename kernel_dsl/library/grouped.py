@@ -44,12 +44,12 @@ __all__ = ["GroupedMatmul", "grouped_matmul"]
 
 @dataclass(frozen=True)
 class Turned:
-    """A gate whose value comes first."""
+    """A gate whose value comes first; products of integers are floats to it, as they are to `join`."""
 
     function: Callable[..., Any]
 
     def __call__(self, value: Any, gate: Any) -> Any:
-        return self.function(gate, value)
+        return self.function(gate, value if value.dtype.is_float else value.astype(kd.float32))
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,8 @@ def _products(
     if found is not None:
         return (found,)
     join = Step("function", (("m", "n"),), Turned(function or gate_function(str(o.gated))))
-    first = made(stored(replace(p, out_dtype=p.wide, steps=own[0].steps), None, False))
+    sums = p.wide if p.wide.is_float else kd.float32  # steps have made floats of integers
+    first = made(stored(replace(p, out_dtype=sums, steps=own[0].steps), None, False))
     second = made(stored(replace(p, steps=(*own[1].steps, join, *after)), into, False))
     assert first is not None and second is not None
     return first, second

@@ -101,6 +101,8 @@ STEPS: list[tuple[Any, tuple[str, ...], tuple[str, str]]] = [
     (e4m3, ("indices", "a_scale", "b_scale", "gated"), ("blocks", "blocks")),
     (s8, ("a_scale", "b_scale", "weights"), ("blocks", "groups")),
     (f64, ("bias", "gated", "scatter", "weights"), ("number", "number")),
+    (kd.int32, ("b_scale", "bias", "gated", "scatter"), ("column", "row")),  # two launches, with floats between them
+    (kd.int32, ("gated",), ("number", "number")),
 ]
 
 
