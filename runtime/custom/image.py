@@ -94,7 +94,7 @@ def precompiled_cuda_kernel(
         interpret,
     )
     image = (name, compiled_source, type(shared_memory), shared_memory, exact_grid)
-    if any(value is not None for value in (block, cluster, smem, entry)) or args:
+    if args or block is not None or cluster is not None or smem is not None or entry is not None:
         raise at_user_line(
             ArgumentTypeError("block=, cluster=, smem= and entry= are of the raw form, which takes the image first")
         )

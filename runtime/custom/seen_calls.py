@@ -37,6 +37,8 @@ _LISTS = (list, tuple)
 def _exact(values: Any) -> Key:
     """A list or tuple as a key that tells apart what compares equal, as 1, True and 1.0 do. TypeError for others."""
     if isinstance(values, _LISTS):
+        if len(values) == 1:  # the shape of a vector, the dtype of one output: each launch asks for several of these
+            return type(values[0]), values[0]
         return (*map(type, values), *values)
     raise TypeError
 
