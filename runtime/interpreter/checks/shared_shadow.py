@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ..machine.batch import Batch
 
 Array = npt.NDArray[Any]
+_ONE_ROW = np.zeros((1, 1), np.int64)
 
 
 class SharedShadow(Shadow):
@@ -109,19 +110,54 @@ class SharedShadow(Shadow):
             self._check_proxy(a, g, rows, True)
         super().on_write(a, g, rows)
 
+    def write_span(self, a: Access, g: Array) -> None:
+        """`on_write` of one row of granules that follow each other, as a copy of a whole tile writes them.
+
+        Most such copies find one earlier write, of one epoch, and readers that all are known: that is told from one granule
+        and from the greatest clock of each reader. Everything else is looked at granule by granule.
+        """
+        span = slice(int(g[0, 0]), int(g[0, 0]) + g.size)
+        w = self.w[span]
+        if not (w == w[0]).all() or self._may_be_read(a, span):
+            self.on_write(a, g, _ONE_ROW)
+            return
+        clean = self._unordered(a, w[None, :1], _ONE_ROW) is None
+        if not clean or (a.proxy and self._missed(a, w[None, :1], _ONE_ROW).any()):
+            self.on_write(a, g, _ONE_ROW)
+            return
+        self.r[span] = 0
+        self.w[span] = self.epoch(a)[0]
+        self.wi[span] = a.site
+
+    def _may_be_read(self, a: Access, span: slice) -> bool:
+        """Whether a stretch may have readers that the access does not know of."""
+        if not self.r[span].any():
+            return False
+        known = a.known[0, 0]
+        late = self.table[:, span].max(axis=1) > known[: len(self.table)]
+        if late.any():
+            return True
+        return any(int(reads[span].max()) > known[queue] for queue, reads in self.queue_reads.items())
+
     def _check_proxy(self, a: Access, g: Array, rows: Array, writes: bool = False) -> None:
         """Generic writes that an asynchronous access would miss, or come after, for want of a proxy fence."""
         epochs = self.w[g]
-        agent = agent_of(epochs)
-        row: Array = np.broadcast_to(rows, epochs.shape)
-        generic = (epochs != 0) & (agent != a.agent[rows]) & self._generic()[agent]
-        bad = generic & (a.known[row, 1, np.where(generic, agent, 0)] < (epochs & CLOCK))
+        bad = self._missed(a, epochs, rows)
         if not bad.any():
             return
         if writes:
             self.report_writes(a, g, rows, bad, epochs, True)
         else:
             self._report(a, g, rows, bad, epochs, self.wi, False, fence=True)
+
+    def _missed(self, a: Access, epochs: Array, rows: Array) -> Array:
+        """Which of `epochs` are of generic writes that no proxy fence has brought to the access."""
+        agent = agent_of(epochs)
+        generic = (epochs != 0) & (agent != a.agent[rows]) & self._generic()[agent]
+        if not generic.any():
+            return generic
+        row: Array = np.broadcast_to(rows, epochs.shape)
+        return generic & (a.known[row, 1, np.where(generic, agent, 0)] < (epochs & CLOCK))
 
     def _generic(self) -> Array:
         """For each agent whether its writes are of the generic proxy: a warp's, or of a warp's cp.async."""

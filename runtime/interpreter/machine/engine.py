@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -20,17 +21,23 @@ Array = npt.NDArray[Any]
 When = tuple[int, int]  # (queue, clock)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Pending:
-    """An operation in flight: `perform` makes it take effect."""
+    """An operation in flight: `perform` makes it take effect. `finished`: where its engine looks for what to forget."""
 
     perform: Callable[[], None]
     what: str
+    finished: list[Pending]
     done: bool = False
+
+    def finish(self) -> None:
+        """Note that it has taken effect, or that another operation did so for it."""
+        self.done = True
+        self.finished.append(self)
 
     def now(self) -> None:
         if not self.done:
-            self.done = True
+            self.finish()
             self.perform()
 
 
@@ -39,20 +46,23 @@ class Engine:
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
-        self.pending: list[Pending] = []
+        self.pending: list[Pending] = []  # some of them may have taken effect: see `_forget`
+        self.finished: list[Pending] = []
         self.schedule: str = batch.run.config.schedule
         self.groups: Groups = Groups(batch, self)
 
     def issue(self, perform: Callable[[], None], what: str) -> Pending:
         """Put an operation in flight; under the eager schedule it takes effect now."""
-        op = Pending(perform, what)
+        op = Pending(perform, what, self.finished)
         order = self.batch.run.order
         if order is not None:
             order.copy(op)
             self.batch.run.progress += 1
-            self.pending = [p for p in (*self.pending, op) if not p.done]
+            self.pending.append(op)
+            self._forget()
         elif self.schedule == "eager":
             op.now()
+            self.finished.clear()
             self.batch.run.progress += 1
         else:
             self.pending.append(op)
@@ -62,9 +72,15 @@ class Engine:
         """Make these take effect: their completion is being observed."""
         for op in ops:
             op.now()
-        if self.pending:
-            self.pending = [p for p in self.pending if not p.done]
+        self._forget()
         self.batch.run.progress += 1
+
+    def _forget(self) -> None:
+        """Drop what has taken effect: most often the oldest, so that `remove` finds it at once, among thousands."""
+        for op in self.finished:
+            with suppress(ValueError):  # one that was never held back
+                self.pending.remove(op)
+        self.finished.clear()
 
     def stepped(self) -> None:
         """Called between groups: under the random schedule some operations take effect."""
@@ -76,7 +92,7 @@ class Engine:
 
     def unblock(self) -> bool:
         """Nothing in the batch can go on: let one operation take effect. False if there is none."""
-        self.pending = [p for p in self.pending if not p.done]
+        self._forget()
         if not self.pending:
             return False
         rng = self.batch.run.rng

@@ -188,7 +188,7 @@ class WgmmaUnit:
         while self.waiting:
             r = self.waiting.pop(0)
             if r.pending is not None:
-                r.pending.done = True
+                r.pending.finish()
             if last is not None and acc is not None and not _same_accumulator(last, r):
                 self._put(last, acc)
                 acc = None

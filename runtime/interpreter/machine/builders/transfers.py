@@ -143,7 +143,7 @@ def note_shared(
 
     if put is not None:
         access.same = same
-    shadow.on_write(access, g, ROW)
+    shadow.write_span(access, g)
 
 
 @cache
