@@ -154,6 +154,15 @@ def cheaper(found: Plan, old: Layout, new: Layout, dtype: DType) -> bool:
     return found.shuffles(dtype.bits == 64) <= old.registers + new.registers + BARRIER_COST
 
 
+def cost(old: Layout, new: Layout, shape: tuple[int, ...], wide: bool) -> int:
+    """What a conversion takes, in shuffles: 0 for registers alone. `wide`: elements of 64 bits."""
+    if old == new:
+        return 0
+    found = plan_in_warps(old, new, shape)
+    through = old.registers + new.registers + BARRIER_COST
+    return through if found is None else min(found.shuffles(wide), through)
+
+
 def described(old: Layout, new: Layout, shape: tuple[int, ...], dtype: DType) -> str:
     """How a conversion is done and what it takes, in words."""
     found = plan_in_warps(old, new, shape)

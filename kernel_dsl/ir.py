@@ -197,6 +197,7 @@ class Op(_Declared):
     """Base of all ops. Class keywords: `name`, `effect`, `requires`.
 
     `together`: all four warps of a warpgroup run it as one. `remote`: its result is a Ref of another block's SMEM.
+    `again`: to compute it anew in another layout costs less than to move its result there.
     """
 
     op_name: ClassVar[str] = ""
@@ -206,6 +207,7 @@ class Op(_Declared):
     requires: ClassVar[Feature] = Feature(0)
     together: ClassVar[bool] = False
     remote: ClassVar[bool] = False
+    again: ClassVar[bool] = False
     registry: ClassVar[dict[str, type[Op]]] = {}
     fields: ClassVar[dict[str, FieldMark]] = {}
     value_fields: ClassVar[tuple[tuple[str, bool], ...]] = ()

@@ -43,7 +43,7 @@ class LayoutVar:
     `vector`: how many elements a lane can move in one access of the memory that the value came from; 0: no wish.
     """
 
-    __slots__ = ("_bound", "_reduced", "minor", "shape", "vector")
+    __slots__ = ("_bound", "_keepdims", "_reduced", "minor", "shape", "vector")
 
     def __init__(self, shape: tuple[int, ...], vector: int = 0, minor: int | None = None) -> None:
         self.shape: tuple[int, ...] = shape
@@ -51,16 +51,25 @@ class LayoutVar:
         self.minor: int | None = minor
         self._bound: LayoutVar | Layout | None = None
         self._reduced: tuple[int, ...] | None = None
+        self._keepdims = True
 
     def root(self) -> LayoutVar | Layout | None:
         """The variable or layout this one was bound to, with reductions left to `peek`."""
         return self._bound
 
-    def bind(self, to: LayoutVar | Layout, reduced: tuple[int, ...] | None = None) -> None:
-        """Make this layout `to`, or `to` reduced along dimensions (kept as extent 1)."""
+    def bind(self, to: LayoutVar | Layout, reduced: tuple[int, ...] | None = None, keepdims: bool = True) -> None:
+        """Make this layout `to`, or `to` reduced along dimensions (kept as extent 1, or not)."""
         assert self._bound is None
         self._bound = to
         self._reduced = reduced
+        self._keepdims = keepdims
+
+    def derived(self, base: Layout) -> Layout:
+        """What this layout is where the one it is a reduction of is `base`; kept, as that is closed."""
+        assert self._reduced is not None
+        self._bound = base.reduce(self._reduced, self._keepdims)
+        self._reduced = None
+        return self._bound
 
 
 def find(layout: LayoutVar | Layout) -> LayoutVar | Layout:
@@ -74,7 +83,7 @@ def find(layout: LayoutVar | Layout) -> LayoutVar | Layout:
             base = find(bound)
             if isinstance(base, LayoutVar):
                 return layout
-            return base.reduce(reduced)
+            return layout.derived(base)
         layout = bound
     return layout
 

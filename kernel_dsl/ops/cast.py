@@ -23,6 +23,7 @@ class Cast(Op, name="cast"):
     `saturate`, clamps to the largest finite value.
     """
 
+    again = True
     x: Value = operand()
     dtype: DType = attr()
     saturate: bool = attr(True)

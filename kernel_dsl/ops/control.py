@@ -15,7 +15,7 @@ from ..ir import ArrayType, Op, Region, Value, attr, operand, operands, region, 
 from ..layout import SCALAR
 from ..refs import Ref, is_index
 from ..source import of_function
-from ..trace import LayoutVar, emit, end_region, find, into, new_value, resolve
+from ..trace import LayoutVar, emit, end_region, find, into, is_open, new_value, resolve
 from ..tree import flatten, unflatten
 from ..values import Array
 from .cast import astype, rounded
@@ -338,8 +338,10 @@ def _close_carries(body: Region, args: Sequence[Any], outs: Sequence[Array], op:
                 )
             if arg.shape:
                 mine, theirs = find(arg.type.layout), find(out.type.layout)
-                if isinstance(mine, LayoutVar) and mine is not theirs:
-                    mine.bind(resolve(theirs))
+                if isinstance(mine, LayoutVar) and mine is not theirs and mine.root() is None:
+                    closed = resolve(theirs)
+                    if is_open(mine):
+                        mine.bind(closed)
                 out = convert(out, resolve(arg.type.layout))
             results.append(out)
         end_region(body, tuple(results))

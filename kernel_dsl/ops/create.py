@@ -38,6 +38,7 @@ __all__ = [
 class Iota(Op, name="iota"):
     """Each element's own index along `dim`. No shuffle. PTX `add` of the lane's and the register's share."""
 
+    again = True
     shape: tuple[int, ...] = attr()
     dtype: dt.DType = attr()
     dim: int = attr()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from copy import copy
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from ..errors import (
 from ..facts import Range, any_of, of
 from ..ir import ArrayType, Op, Value, array_type, attr, operand
 from ..layout import SCALAR, Layout
+from ..meet import Part, union
 from ..memory import as_shape
 from ..promote import promote
 from ..trace import LayoutVar, current, emit, find, is_open, resolve, traced
@@ -49,6 +51,7 @@ class Constant(Op, name="constant"):
 class Broadcast(Op, name="broadcast"):
     """Stretch dimensions of extent 1, or spread a rank-0 value. Free: no element moves between lanes."""
 
+    again = True
     x: Value = operand()
     shape: tuple[int, ...] = attr()
     layout: Any = attr()
@@ -77,6 +80,7 @@ class ConvertLayout(Op, name="convert_layout"):
 class Expand(Op, name="expand_dims"):
     """New dimensions of extent 1, at `dims` of the result. Free."""
 
+    again = True
     x: Value = operand()
     dims: tuple[int, ...] = attr()
     layout: Any = attr()
@@ -210,15 +214,24 @@ def _local(layout: Any) -> Any:
 
 
 def common_layout(values: Sequence[Array], shape: tuple[int, ...]) -> Any:
-    """Where values of one shape meet: the first closed layout, else one open variable for all."""
-    layouts = [_local(v.type.layout) for v in values if v.shape == shape]
-    for layout in layouts:
-        if isinstance(layout, Layout):
-            return layout
+    """Where values meet: the first closed layout of `shape`, else one open variable for all that have it.
+
+    Where none has it, the union of the closed ones' layouts, so that none of them moves.
+    """
+    full = [v for v in values if v.shape == shape]
+    layouts = [_local(v.type.layout) for v in full]
+    closed = [i for i, layout in enumerate(layouts) if isinstance(layout, Layout)]
+    if closed:
+        # what is cheap to compute again follows the others
+        fixed = (i for i in closed if work_again(full[i]) is None) if len(closed) > 1 else iter(closed)
+        return layouts[next(fixed, closed[0])]
     if not layouts:
-        small = [find(v.type.layout) for v in values if v.ndim == len(shape) and v.ndim]
-        vector = max((s.vector for s in small if isinstance(s, LayoutVar)), default=0)
-        return LayoutVar(shape, vector)
+        small = [v for v in values if v.ndim == len(shape) and v.ndim]
+        parts = _parts([v for v in small if work_again(v) is None])
+        if parts:
+            return union(parts, shape)
+        open_ones = [find(v.type.layout) for v in small]
+        return LayoutVar(shape, max((s.vector for s in open_ones if isinstance(s, LayoutVar)), default=0))
     first = layouts[0]
     for other in layouts[1:]:
         if other is not first and is_open(other):
@@ -230,10 +243,67 @@ def common_layout(values: Sequence[Array], shape: tuple[int, ...]) -> Any:
     return first
 
 
+def _parts(values: Sequence[Array]) -> list[Part]:
+    """Those whose layouts are closed."""
+    found = [(v, _local(v.type.layout)) for v in values]
+    return [Part(own, v.shape, v.dtype.bits == 64) for v, own in found if isinstance(own, Layout)]
+
+
+MOST_AGAIN = 8  # ops
+
+
+def work_again(value: Value, most: int = MOST_AGAIN) -> int | None:
+    """How many ops compute a value of index arrays and rank-0 values anew, in whichever layout; None for others."""
+    op = value.op
+    if not array_type(value).shape:
+        return 0
+    if op is None or most < 1 or not (op.again or (isinstance(op, Elementwise) and op.llvm and not op.math)):
+        return None
+    total = 1
+    for part in op.values():
+        work = work_again(part, most - total)
+        if work is None:
+            return None
+        total += work
+    return total
+
+
+def _again(value: Value, layout: LayoutVar | Layout) -> Value:
+    """A value that `work_again` knows, computed in `layout`."""
+    op = value.op
+    if not array_type(value).shape or op is None:
+        return value
+    made, own = copy(op), layout
+    if isinstance(op, Broadcast) and array_type(op.x).shape:
+        pairs = zip(array_type(op.x).shape, op.shape, strict=True)
+        own = _reduced(layout, op.x, tuple(d for d, (a, b) in enumerate(pairs) if a != b), True)
+    elif isinstance(op, Expand):
+        own = _reduced(layout, op.x, op.dims, False)
+    for key, _ in op.value_fields:
+        setattr(made, key, _again(getattr(op, key), own))
+    if "layout" in op.attr_fields:
+        cast("Any", made).layout = layout
+    result: Array = traced(made)
+    result.facts, result.weak = value.facts, cast("Array", value).weak
+    return result
+
+
+def _reduced(layout: LayoutVar | Layout, x: Value, dims: tuple[int, ...], keepdims: bool) -> LayoutVar | Layout:
+    """The layout of `x`, of which a value in `layout` is made by stretching or inserting `dims`."""
+    if isinstance(layout, Layout):
+        return layout.reduce(dims, keepdims)
+    own = LayoutVar(array_type(x).shape)
+    own.bind(layout, dims, keepdims)
+    return own
+
+
 def convert(value: Array, layout: Any) -> Array:
-    """`value` spread by `layout`: free where its own is open or the same, else a conversion with a cost note."""
+    """`value` spread by `layout`: free where its own is open or the same, else a conversion with a cost note.
+
+    Index arrays, and what few operations make of them and of rank-0 values, are computed again instead.
+    """
     own = _local(value.type.layout)
-    layout = find(layout)
+    layout = _local(layout)
     if own is layout or own == layout:
         return value
     if isinstance(own, LayoutVar):
@@ -242,11 +312,11 @@ def convert(value: Array, layout: Any) -> Array:
     if isinstance(layout, LayoutVar):
         layout.bind(own)
         return value
+    if work_again(value) is not None:
+        return cast("Array", _again(value, layout))
     made = value.op
-    if isinstance(made, Broadcast) and not array_type(made.x).shape:
-        return traced(Broadcast(made.x, made.shape, layout))  # a splat is made again for free
     op = emit(ConvertLayout(value, layout))
-    how = described(own, layout, value.shape, value.dtype)
+    how = described(resolve(value.type.layout), layout, value.shape, value.dtype)
     made_at = made.loc if made is not None else op.loc
     current().notes.append(CostNote(f"{value.type} changes its layout: {how}", op.loc, made_at, "made here"))
     result: Any = op.result
@@ -264,12 +334,14 @@ def broadcast_value(value: Array, shape: tuple[int, ...], layout: Any) -> Array:
         if value.shape == shape:
             return convert(value, layout)
     dims = tuple(i for i, (a, b) in enumerate(zip(value.shape, shape, strict=True)) if a != b)
-    layout = find(layout)
+    layout = _local(layout)
     own = _local(value.type.layout)
     if isinstance(layout, LayoutVar):
         if isinstance(own, LayoutVar):
             own.bind(layout, dims)
             return traced(Broadcast(value, shape, layout))
+        if not layout.vector and work_again(value) is None:  # no memory asks for another
+            layout.bind(union(_parts([value]), shape))
         layout = resolve(layout)
     value = convert(value, layout.reduce(dims))
     return traced(Broadcast(value, shape, layout))
@@ -277,8 +349,27 @@ def broadcast_value(value: Array, shape: tuple[int, ...], layout: Any) -> Array:
 
 def expand_leading(value: Array, rank: int) -> Array:
     """`value` with dimensions of extent 1 in front, up to `rank`."""
-    dims = tuple(range(rank - value.ndim))
-    layout = resolve(value.type.layout).expand(dims)
+    return expanded(value, tuple(range(rank - value.ndim)))
+
+
+def expanded(value: Array, dims: tuple[int, ...]) -> Array:
+    """`value` with new dimensions of extent 1 at `dims` of the result. What is open stays so."""
+    if not dims:
+        return value
+    own = find(value.type.layout)
+    if isinstance(own, LayoutVar) and own.root() is not None and work_again(value) is not None:
+        own = LayoutVar(value.shape)
+        value = cast("Array", _again(value, own))
+    if isinstance(own, LayoutVar) and own.root() is None:
+        places = [d for d in range(value.ndim + len(dims)) if d not in dims]
+        shape = [1] * (value.ndim + len(dims))
+        for place, extent in zip(places, value.shape, strict=True):
+            shape[place] = extent
+        minor = places[-1 if own.minor is None else own.minor]
+        layout: Any = LayoutVar(tuple(shape), own.vector, minor)
+        own.bind(layout, dims, keepdims=False)
+    else:
+        layout = resolve(own).expand(dims)
     return traced(Expand(value, dims, layout))
 
 
@@ -290,6 +381,8 @@ def together(values: Sequence[Array], op: str) -> list[Array]:
     if all(v.type.shape == shape and v.type.layout is layout for v in values):
         return list(values)
     shape = broadcast_shapes([v.shape for v in values], op)
+    if all(v.shape != shape for v in values):
+        values = [expand_leading(v, len(shape)) if 0 < v.ndim < len(shape) else v for v in values]
     layout = common_layout(values, shape)
     return [broadcast_value(v, shape, layout) for v in values]
 

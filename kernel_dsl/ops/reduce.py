@@ -14,7 +14,7 @@ from ..promote import accumulating
 from ..trace import resolve, traced
 from ..values import Array
 from .cast import astype, rounded
-from .elementwise import Expand, as_value
+from .elementwise import as_value, expanded
 
 any_of = any  # the builtin: `any` and its kin below are the language's
 
@@ -93,13 +93,6 @@ def _axes_there_are(rank: int) -> str:
     return f"axes go from {-rank} to {rank - 1}" if rank else "a rank-0 value has no axes"
 
 
-def expand_dims_free(value: Array, dims: tuple[int, ...]) -> Array:
-    """`value` with new dimensions of extent 1 at `dims` of the result."""
-    if not dims:
-        return value
-    return traced(Expand(value, dims, resolve(value.type.layout).expand(dims)))
-
-
 def reduce_axes(x: Array, axes: tuple[int, ...], kind: Reduction, keepdims: bool) -> Array:
     """One reduction of a value whose dtype is already the accumulating one."""
     if not axes:
@@ -111,7 +104,7 @@ def reduce_axes(x: Array, axes: tuple[int, ...], kind: Reduction, keepdims: bool
         return full(shape, int(kind in (Reduction.PROD, Reduction.AND)), x.dtype)
     layout = resolve(x.type.layout).reduce(axes, keepdims=False)
     result = traced(Reduce(x, axes, kind, layout))
-    return expand_dims_free(result, axes) if keepdims else result
+    return expanded(result, axes) if keepdims else result
 
 
 def sum(x: Any, axis: Any = None, *, keepdims: bool = False, dtype: Any = None) -> Array:
@@ -277,7 +270,7 @@ def _arg(x: Any, axis: Any, keepdims: bool, kind: Reduction, op: str) -> Array:
     result = traced(ArgReduce(value, dim, kind, resolve(value.type.layout).reduce((dim,), keepdims=False)))
     if not keepdims:
         return result
-    return expand_dims_free(result, tuple(range(rank)) if axis is None else (dim,))
+    return expanded(result, tuple(range(rank)) if axis is None else (dim,))
 
 
 def max(x: Any, axis: Any = None, *, keepdims: bool = False) -> Array:

@@ -19,8 +19,8 @@ from ..refs import Ref, View, ViewDim, infer_shape, is_index
 from ..trace import LayoutVar, resolve, traced
 from ..values import Array
 from ..view import Limit
-from .elementwise import Broadcast, as_value, convert, item_type
-from .reduce import axes_of, expand_dims_free, normalise_axes, one_axis
+from .elementwise import Broadcast, as_value, convert, expanded, item_type
+from .reduce import axes_of, normalise_axes, one_axis
 
 __all__ = [
     "concatenate",
@@ -140,7 +140,7 @@ def expand_dims(x: Any, axis: Any) -> Array:
     value = as_value(x, "expand_dims")
     count = len(axis) if isinstance(axis, (tuple, list)) else 1
     dims = axes_of(axis, value.ndim + count, value.shape)
-    return expand_dims_free(value, tuple(sorted(dims)))
+    return expanded(value, tuple(sorted(dims)))
 
 
 def squeeze(x: Any, axis: Any = None) -> Array:
@@ -174,7 +174,7 @@ def reshape(x: Any, *shape: Any) -> Array:
         return value
     if [n for n in to if n != 1] == [n for n in value.shape if n != 1]:
         flat = squeeze(value)
-        return expand_dims_free(flat, tuple(i for i, n in enumerate(to) if n == 1))
+        return expanded(flat, tuple(i for i, n in enumerate(to) if n == 1))
     view = View(tuple(ViewDim(n, i) for i, n in enumerate(to)), (0,) * len(to))
     return traced(Pick(value, (), None, to, view, LayoutVar(to)))
 
@@ -207,7 +207,7 @@ def getitem(value: Array, index: Any) -> Array:
     gone = tuple(a for a in range(value.ndim) if a not in {d.axis for d in kept})
     if whole and all(value.shape[a] == 1 for a in gone):
         small = squeeze(value, gone) if gone else value
-        return expand_dims_free(small, tuple(i for i, d in enumerate(view.dims) if d.axis < 0))
+        return expanded(small, tuple(i for i, d in enumerate(view.dims) if d.axis < 0))
     return pick(value, value.shape, view, offsets, None)
 
 

@@ -1,0 +1,84 @@
+"""Where values that are each spread over a part of a shape's dimensions meet: one layout whose reductions are theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from .conversion import cost
+from .layout import LANE_BITS, WARP_BITS, Bit, Layout
+
+BITS = LANE_BITS + WARP_BITS
+FEW = 32  # registers that a lane may hold of copies that others hold as well
+
+
+@dataclass(frozen=True)
+class Part:
+    """A value's layout, of the full rank, its shape, in which some extents are 1, and whether its elements have 64 bits."""
+
+    layout: Layout
+    shape: tuple[int, ...]
+    wide: bool = False
+
+    def stretched(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The dimensions in which it has less than the full shape."""
+        return tuple(d for d, (a, b) in enumerate(zip(self.shape, shape, strict=True)) if a != b)
+
+    def spread(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The dimensions that it spreads."""
+        return tuple(d for d, (a, b) in enumerate(zip(self.shape, shape, strict=True)) if a == b and a > 1)
+
+
+def union(parts: Sequence[Part], shape: tuple[int, ...]) -> Layout:
+    """The layout of `shape` in which the parts meet at the least cost: each is the union's reduction, or is converted.
+
+    Bits of the thread number that no part takes go to dimensions that no part has.
+    """
+
+    def loss(made: Layout) -> int:
+        return sum(cost(p.layout, made.reduce(p.stretched(shape)), p.shape, p.wide) for p in parts)
+
+    candidates = [_union((p, *parts[:i], *parts[i + 1 :]), shape) for i, p in enumerate(parts)]
+    return min(candidates, key=loss)  # the first of equal ones
+
+
+def _union(parts: Sequence[Part], shape: tuple[int, ...]) -> Layout:
+    """The union in which an earlier part goes before a later one."""
+    bits: list[Bit] = [None] * BITS
+    regs: list[tuple[int, int, int]] = []
+    taken: set[int] = set()
+    for part in parts:
+        own = part.spread(shape)
+        layout = part.layout.reduce(set(range(len(shape))) - set(own))
+        clash = any(a is not None and b is not None for a, b in zip(bits, layout.bits, strict=True))
+        if clash or not taken.isdisjoint(own):
+            continue
+        bits = [a or b for a, b in zip(bits, layout.bits, strict=True)]
+        regs += layout.regs
+        taken.update(own)
+    rest = {d: n for d, n in enumerate(shape) if d not in taken}
+    held = prod(n for _, n, _ in regs) * prod(rest.values()) >> bits[:LANE_BITS].count(None)
+    # what no warp has alone stays so where a lane can hold it: values of one warp need no other
+    free = BITS if any(bits[LANE_BITS:]) or held > FEW else LANE_BITS
+    for dim in reversed(rest):
+        reach = 1
+        for place in range(free):
+            if bits[place] is None and reach < shape[dim]:
+                bits[place] = (dim, reach)
+                reach *= 2
+        regs.append((dim, -(-shape[dim] // reach), reach))
+    _share_out(bits, regs, shape)
+    return Layout(len(shape), tuple(regs), tuple(bits[:LANE_BITS]), tuple(bits[LANE_BITS:]))
+
+
+def _share_out(bits: list[Bit], regs: list[tuple[int, int, int]], shape: tuple[int, ...]) -> None:
+    """Where copies in all lanes make more registers than a lane should hold, bits that replicate take some of them."""
+    most = max(FEW, prod(shape) >> BITS)
+    for place, held in enumerate(bits):
+        halves = [i for i, (_, size, _) in enumerate(regs) if size % 2 == 0]
+        if held is None and halves and prod(n for _, n, _ in regs) > most:
+            last = max(halves, key=lambda i: (regs[i][0], -regs[i][2]))
+            dim, size, stride = regs[last]
+            regs[last] = (dim, size // 2, stride * 2)
+            bits[place] = (dim, stride)

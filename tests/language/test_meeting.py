@@ -1,0 +1,176 @@
+"""Where operands meet: small ones in the union of their layouts, index arrays anew in any."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kernel_dsl as kd
+from kernel_dsl.layout import Layout
+from tests.language.test_convert import random_layout
+from tests.ops.harness import INTERPRET, random
+
+Spec = kd.ShapeDtypeStruct
+SHAPE = (64, 64)
+
+
+def kernel_of(body: Callable[..., None], dtype: Any = kd.float32, shape: tuple[int, ...] = SHAPE) -> Any:
+    return kd.kernel(body, out_type=Spec(shape, dtype), interpret=INTERPRET)
+
+
+def cost(stages: Any) -> tuple[int, int]:
+    """(stores to SMEM, barriers)."""
+    return stages.ptx.count("st.shared"), stages.ptx.count("bar.sync")
+
+
+LAYOUTS = [Layout.WG_STRIDED(SHAPE, 4), Layout.WGMMA, Layout.MMA_ACC, Layout.WGMMA_TRANSPOSED]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=["strided", "wgmma", "mma", "transposed"])
+def test_a_product_of_reductions_moves_nothing(layout: Any) -> None:
+    """`v - r * c` costs what `(v - r) - c` does: the reductions' own exchange."""
+
+    def product(x: Any, out: Any) -> None:
+        v = kd.load(x, layout=layout)
+        out[...] = v - v.max(axis=1, keepdims=True) * v.max(axis=0)[None]
+
+    def control(x: Any, out: Any) -> None:
+        v = kd.load(x, layout=layout)
+        out[...] = (v - v.max(axis=1, keepdims=True)) - v.max(axis=0)[None]
+
+    x = random(SHAPE, "float32")
+    kernel = kernel_of(product)
+    stages = kernel.lower(x)
+    assert not stages.notes and cost(stages) <= cost(kernel_of(control).lower(x))
+    wanted = x - x.max(axis=1, keepdims=True) * x.max(axis=0)[None]
+    np.testing.assert_array_equal(kernel(x), wanted)
+
+
+def indices(which: str) -> Callable[[Any], Any]:
+    def causal(m: Any) -> Any:
+        return (m.arange(64)[:, None] >= m.arange(64)[None]).astype(m.int32)
+
+    def one_array_twice(m: Any) -> Any:
+        i = m.arange(64)
+        return (i[:, None] >= i[None]).astype(m.int32)
+
+    def linear(m: Any) -> Any:
+        i = m.arange(64)
+        return i[:, None] * 64 + i
+
+    def of_chains(m: Any) -> Any:
+        i = m.arange(64) * 3 + 1
+        return m.where(i[:, None] > i, i[None] - 7, i[:, None])
+
+    def after_use(m: Any) -> Any:
+        i = m.arange(64)
+        total = i.sum()
+        return i[None] + total * i[:, None]
+
+    return locals()[which]
+
+
+@pytest.mark.parametrize("which", ["causal", "one_array_twice", "linear", "of_chains", "after_use"])
+def test_index_arrays_meet_without_a_barrier(which: str) -> None:
+    made = indices(which)
+
+    def body(out: Any) -> None:
+        out[...] = made(kd)
+
+    kernel = kernel_of(body, kd.int32)
+    stages = kernel.lower()
+    if which != "after_use":  # a sum over warps has an exchange of its own
+        assert cost(stages) == (0, 0)
+    assert not stages.notes
+    np.testing.assert_array_equal(kernel(), made(np))
+
+
+def test_index_arrays_follow_the_values_that_they_mask() -> None:
+    """An index array that has a layout does not impose it on a value that would have to move."""
+
+    def body(x: Any, out: Any) -> None:
+        v = kd.load(x, layout=Layout.WGMMA)
+        i = kd.broadcasted_iota(kd.int32, SHAPE, 1, layout=Layout.WG_STRIDED(SHAPE, 4))
+        out[...] = kd.where(i > 3, v, 0.0)
+
+    x = random(SHAPE, "float32")
+    kernel = kernel_of(body)
+    assert cost(kernel.lower(x)) == (0, 0)
+    np.testing.assert_array_equal(kernel(x), np.where(np.arange(64) > 3, x, 0))
+
+
+def test_a_carry_that_is_expanded_takes_the_layout_of_its_next_value() -> None:
+    def body(out: Any) -> None:
+        def step(_: Any, i: Any) -> Any:
+            return (i[:, None] + i[None]).max(axis=1) - 50
+
+        out[...] = kd.fori_loop(0, 3, step, kd.arange(64))
+
+    wanted = np.arange(64)
+    for _ in range(3):
+        wanted = (wanted[:, None] + wanted[None]).max(axis=1) - 50
+    np.testing.assert_array_equal(kernel_of(body, kd.int32, (64,))(), wanted)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_random_layouts_meet(seed: int) -> None:
+    """Parts of a full shape in layouts of their own: whatever the union is, every element is right."""
+    rng = np.random.default_rng(seed)
+    shape = [(8, 16), (5, 24), (64, 8), (3, 4, 10), (16, 3)][seed % 5]
+    shapes = [tuple(n if rng.integers(2) else 1 for n in shape) for _ in range(2 + seed % 2)]
+    shapes = [s if max(s) > 1 else shape for s in shapes]
+    layouts = [random_layout(s, rng) if rng.integers(4) else None for s in shapes]
+    full = np.broadcast_shapes(*shapes)
+
+    def body(*refs: Any) -> None:
+        *ins, out = refs
+        a, *rest = [kd.load(r, layout=layout) for r, layout in zip(ins, layouts, strict=True)]
+        for b in rest:
+            a = a * 2.0 - b
+        out[...] = a
+
+    xs = [random(s, "float32", seed=seed + i) for i, s in enumerate(shapes)]
+    wanted = xs[0]
+    for b in xs[1:]:
+        wanted = wanted * np.float32(2) - b
+    warnings.simplefilter("ignore", RuntimeWarning)
+    np.testing.assert_array_equal(kernel_of(body, shape=full)(*xs), wanted, err_msg=f"{shapes} {layouts}")
+
+
+ROWS = Layout(2, ((1, 32, 1),), ((0, 1), (0, 2), (0, 4), (0, 8), (0, 16)))
+BATCH = Layout(3, ((2, 32, 1),), ((1, 1), (1, 2), (1, 4), (1, 8), (1, 16)), ((0, 1), (0, 2)))
+
+
+def cholesky(a: Any) -> Any:
+    """The factor of matrices in the last two dimensions, columns one after the other."""
+    i = kd.arange(32)
+    for k in range(32):
+        column = kd.sum(kd.where(i == k, a, 0.0), axis=-1)
+        pivot = kd.sum(kd.where(i == k, column, 0.0), axis=-1, keepdims=True)
+        column = kd.where(i >= k, column * kd.rsqrt(pivot), 0.0)
+        rest = kd.where(i > k, column[..., None] * column[..., None, :], 0.0)
+        a = kd.where(i == k, column[..., None], a - rest)
+    return a
+
+
+@pytest.mark.parametrize("layout", [ROWS, BATCH], ids=["one", "one a warp"])
+def test_cholesky_by_one_warp(layout: Layout) -> None:
+    """32 x 32 by one warp, a row a lane, as it is written on paper: no barrier, and registers for one matrix."""
+    shape = (4, 32, 32)[3 - layout.rank :]
+
+    def body(x: Any, out: Any) -> None:
+        out[...] = cholesky(kd.load(x, layout=layout))
+
+    x = random((4, 32, 32), "float32")
+    x = (x @ x.transpose(0, 2, 1) + 32 * np.eye(32, dtype=np.float32))[: shape[0] if layout.rank == 3 else 1]
+    x = x.reshape(shape)
+    kernel = kernel_of(body, shape=shape)
+    stages = kernel.lower(x)
+    assert cost(stages) == (0, 0)
+    resources = stages.compile().resources
+    assert resources.registers <= 60 and resources.spills == 0
+    np.testing.assert_allclose(np.tril(kernel(x)), np.linalg.cholesky(x.astype(np.float64)), atol=1e-5)
