@@ -312,6 +312,14 @@ def convert(value: Array, layout: Any) -> Array:
     if isinstance(layout, LayoutVar):
         layout.bind(own)
         return value
+    table, key = current().constants, (id(value), layout)
+    found: Any = table.get(key)
+    if found is None:
+        found = table[key] = _converted(value, layout)
+    return found
+
+
+def _converted(value: Array, layout: Layout) -> Array:
     if work_again(value) is not None:
         return cast("Array", _again(value, layout))
     made = value.op

@@ -1,4 +1,4 @@
-"""Where operands meet: small ones in the union of their layouts, index arrays anew in any."""
+"""Where operands meet: small ones in the union of their layouts, index arrays anew in any, one conversion for all uses."""
 
 from __future__ import annotations
 
@@ -139,6 +139,27 @@ def test_random_layouts_meet(seed: int) -> None:
         wanted = wanted * np.float32(2) - b
     warnings.simplefilter("ignore", RuntimeWarning)
     np.testing.assert_array_equal(kernel_of(body, shape=full)(*xs), wanted, err_msg=f"{shapes} {layouts}")
+
+
+def test_one_conversion_serves_all_uses_in_a_region() -> None:
+    def body(x: Any, t: Any, out: Any) -> None:
+        v = kd.load(x, layout=Layout.WGMMA)
+        w = kd.load(t, layout=Layout.WG_STRIDED(SHAPE, 4))
+        v = v * w + (v + 1) * w
+
+        def step(_: Any, v: Any) -> Any:
+            return v * w - w  # a region of its own: once in it
+
+        out[...] = kd.fori_loop(0, 2, step, v)
+
+    x, t = random(SHAPE, "float32"), random(SHAPE, "float32", seed=1)
+    kernel = kernel_of(body)
+    stages = kernel.lower(x, t)
+    assert stages.ir_text.count("convert_layout(") == len(stages.notes) == 2
+    wanted = x * t + (x + 1) * t
+    for _ in range(2):
+        wanted = wanted * t - t
+    np.testing.assert_array_equal(kernel(x, t), wanted)
 
 
 ROWS = Layout(2, ((1, 32, 1),), ((0, 1), (0, 2), (0, 4), (0, 8), (0, 16)))
