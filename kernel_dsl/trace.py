@@ -41,9 +41,10 @@ class LayoutVar:
     """A layout still open: bound by the first use that demands one, else blocked for coalesced access.
 
     `vector`: how many elements a lane can move in one access of the memory that the value came from; 0: no wish.
+    `free`: what every use but a store takes: the layout in which a reshape moves nothing, and what the note says if not.
     """
 
-    __slots__ = ("_bound", "_keepdims", "_reduced", "minor", "shape", "vector")
+    __slots__ = ("_bound", "_keepdims", "_reduced", "free", "minor", "shape", "vector")
 
     def __init__(self, shape: tuple[int, ...], vector: int = 0, minor: int | None = None) -> None:
         self.shape: tuple[int, ...] = shape
@@ -52,6 +53,7 @@ class LayoutVar:
         self._bound: LayoutVar | Layout | None = None
         self._reduced: tuple[int, ...] | None = None
         self._keepdims = True
+        self.free: tuple[Layout, CostNote] | None = None
 
     def root(self) -> LayoutVar | Layout | None:
         """The variable or layout this one was bound to, with reductions left to `peek`."""
@@ -101,7 +103,7 @@ def resolve(layout: LayoutVar | Layout) -> Layout:
     if bound is not None:  # open, but to be the reduction of another one
         resolve(bound)
         return resolve(found)
-    default = blocked(found.shape, max(found.vector, 1), found.minor)
+    default = found.free[0] if found.free is not None else blocked(found.shape, max(found.vector, 1), found.minor)
     found.bind(default)
     return default
 

@@ -208,7 +208,7 @@ def broadcast_shapes(shapes: Sequence[tuple[int, ...]], op: str) -> tuple[int, .
 def _local(layout: Any) -> Any:
     """The representative of a layout; one left open by an enclosing region ends being so here."""
     found = find(layout)
-    if isinstance(found, LayoutVar) and found.root() is not None:
+    if isinstance(found, LayoutVar) and (found.root() is not None or found.free is not None):
         return resolve(found)
     return found
 
@@ -368,7 +368,7 @@ def expanded(value: Array, dims: tuple[int, ...]) -> Array:
     if isinstance(own, LayoutVar) and own.root() is not None and work_again(value) is not None:
         own = LayoutVar(value.shape)
         value = cast("Array", _again(value, own))
-    if isinstance(own, LayoutVar) and own.root() is None:
+    if isinstance(own, LayoutVar) and own.root() is None and own.free is None:
         places = [d for d in range(value.ndim + len(dims)) if d not in dims]
         shape = [1] * (value.ndim + len(dims))
         for place, extent in zip(places, value.shape, strict=True):

@@ -215,6 +215,7 @@ def store(ref: Any, index: Any, value: Any, *, mask: Any = None, bounds: str | N
     if shape:
         own = find(x.type.layout) if x.shape == shape else where
         if isinstance(own, LayoutVar) and own is not where and own.root() is None:
+            _gathered(own, x.dtype, vector, minor)
             own.vector, own.minor = max(own.vector, vector), own.minor if own.minor is not None else minor
         x = broadcast_value(x, shape, where)
         where = x.type.layout
@@ -286,3 +287,13 @@ def reshape_root(root: Value, shape: tuple[int, ...]) -> Value:
     own: RefType = root.type
     current().aliased.add(root)
     return emit(BitcastRef(root, replace(own, shape=shape))).result
+
+
+def _gathered(layout: LayoutVar, dtype: DType, vector: int, minor: int | None) -> None:
+    """Give up a reshape's free layout, with a note, where lanes would store less than 32 bits each and could store more."""
+    if layout.free is not None:
+        free, note = layout.free
+        side = free.vector_length(len(layout.shape) - 1 if minor is None else minor)
+        if side < vector and side * dtype.bits < 32:
+            layout.free = None
+            current().notes.append(note)

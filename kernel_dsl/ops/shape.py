@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from ..arguments import refuse, static_int, static_ints
+from ..conversion import cheaper, plan_in_warps
+from ..diagnostics import CostNote
 from ..errors import BadArgument, BadAxis, BadIndex
 from ..facts import Range
 from ..ir import ArrayType, MemorySpace, Op, RefType, Value, array_type, attr, operand, operands
@@ -16,10 +19,11 @@ from ..layout import SCALAR, Layout
 from ..memory import as_shape
 from ..promote import promote
 from ..refs import Ref, View, ViewDim, infer_shape, is_index
-from ..trace import LayoutVar, resolve, traced
+from ..relabel import reshaped, sliced
+from ..trace import LayoutVar, current, find, resolve, traced
 from ..values import Array
 from ..view import Limit
-from .elementwise import Broadcast, as_value, convert, expanded, item_type
+from .elementwise import Broadcast, as_value, convert, expanded, item_type, work_again
 from .reduce import axes_of, normalise_axes, one_axis
 
 __all__ = [
@@ -85,7 +89,7 @@ class Pick(Op, name="pick"):
 
 
 class Concatenate(Op, name="concatenate"):
-    """Values joined along an axis, through SMEM. PTX `st.shared`, `ld.shared`."""
+    """Values joined along an axis: registers, or through SMEM. PTX `mov`, or `st.shared` and `ld.shared`."""
 
     parts: tuple[Value, ...] = operands()
     axis: int = attr()
@@ -156,7 +160,7 @@ def squeeze(x: Any, axis: Any = None) -> Array:
         raise BadArgument(op="squeeze", what=what, hint="only dimensions of extent 1 can go")
     if not dims:
         return value
-    # a slice leaves in other lanes what is outside of it: those take the element first
+    # where a slice left other lanes with what is outside it, those take the element first
     value = convert(value, resolve(value.type.layout).reduce(dims))
     return traced(Squeeze(value, dims, resolve(value.type.layout).reduce(dims, keepdims=False)))
 
@@ -176,7 +180,27 @@ def reshape(x: Any, *shape: Any) -> Array:
         flat = squeeze(value)
         return expanded(flat, tuple(i for i, n in enumerate(to) if n == 1))
     view = View(tuple(ViewDim(n, i) for i, n in enumerate(to)), (0,) * len(to))
-    return traced(Pick(value, (), None, to, view, LayoutVar(to)))
+    layout = LayoutVar(to)
+    stay = reshaped(resolve(value.type.layout), value.shape, to)
+    op = Pick(value, (), None, to, view, layout)
+    result = _moved(op, stay is None)
+    if stay is not None:
+        layout.free = stay, _note(op)
+    return result
+
+
+def _moved(op: Op, moves: bool, how: str = "") -> Array:
+    """The result of an op, with a cost note where its elements move: through SMEM, or as `how` says."""
+    result: Array = traced(op)
+    if moves:
+        current().notes.append(_note(op, how))
+    return result
+
+
+def _note(op: Op, how: str = "") -> CostNote:
+    size = sum(prod(array_type(v).shape) * array_type(v).dtype.itemsize for v in op.values() if array_type(v).shape)
+    how = how or f"through SMEM: {size} bytes written and read, and a barrier"
+    return CostNote(f"{op.result.type} takes its elements from other lanes: {how}", op.loc)
 
 
 # --- slices of values ----------------------------------------------------------------------------
@@ -211,33 +235,17 @@ def getitem(value: Array, index: Any) -> Array:
     return pick(value, value.shape, view, offsets, None)
 
 
-def pick(value: Array, root: tuple[int, ...], view: View, offsets: tuple[Value, ...], fill: Array | None) -> Array:
-    """A view of a value, in the value's own layout where the elements can stay where they are."""
-    layout: Any = LayoutVar(view.shape) if view.shape else SCALAR
-    if root == value.shape and not offsets and not view.masked:
-        stay = in_place(resolve(value.type.layout), view)
-        layout = stay if stay is not None else layout
-    return traced(Pick(value, offsets, fill, root, view, layout))
-
-
-def in_place(layout: Layout, view: View) -> Layout | None:
-    """The layout of a slice whose elements stay in their lanes; None where they can't."""
-    if any(d.axis != i or d.step != 1 for i, d in enumerate(view.dims)) or len(view.dims) != layout.rank:
-        return None
-    regs: list[tuple[int, int, int]] = []
-    for dim, d in enumerate(view.dims):
-        period = 1
-        for bit in layout.bits:
-            if bit is not None and bit[0] == dim:
-                period = max(period, bit[1] * 2)
-        inner = [(n, s) for k, n, s in layout.regs if k == dim and s < period]
-        if any(n * s > period for n, s in inner) or view.start[dim] % period:
-            return None
-        regs += [(dim, n, s) for n, s in inner]
-        # contiguous registers below and above the period are one factor when no lane lies between
-        count = -(-d.size // period)
-        regs.append((dim, count, period))
-    return Layout(layout.rank, tuple(regs), layout.lanes, layout.warps)
+def pick(value: Array, root: tuple[int, ...], view: View, offsets: tuple[Value, ...], fill: Any) -> Array:
+    """A view of a value, in the value's own layout where the elements can stay where they are. `fill`: what is outside."""
+    found = sliced(resolve(value.type.layout), view) if root == value.shape and not offsets else None
+    open_one: Any = LayoutVar(view.shape) if view.shape else SCALAR
+    layout = open_one if found is None else found.layout
+    other = None if fill is None else traced(Broadcast(fill, view.shape, layout))
+    op = Pick(value, offsets, other, root, view, layout)
+    if found is not None and found.mask:
+        count = found.layout.registers * (2 if value.dtype.bits == 64 else 1)
+        return _moved(op, True, f"{count} shuffles a lane")
+    return _moved(op, found is None)
 
 
 def flip(x: Any, axis: Any = None) -> Array:
@@ -273,9 +281,7 @@ def pad(x: Any, pad_width: Any, mode: str = "constant", constant_values: Any = 0
     if not masked:
         return value
     fill = as_value(constant_values, "pad", value.dtype)
-    layout = LayoutVar(sizes)
-    placed = traced(Broadcast(fill, sizes, layout))
-    return traced(Pick(value, (), placed, value.shape, View(dims, starts, (), masked), layout))
+    return pick(value, value.shape, View(dims, starts, (), masked), (), fill)
 
 
 def _widths(given: Any, rank: int) -> list[tuple[int, int]]:
@@ -320,25 +326,43 @@ def concatenate(arrays: Sequence[Any], axis: int = 0) -> Array:
     if len(parts) == 1:
         return parts[0]
     shape = (*first[:dim], sum(p.shape[dim] for p in parts), *first[dim + 1 :])
-    stay = joined([resolve(p.type.layout) for p in parts], [p.shape for p in parts], shape, dim)
-    return traced(Concatenate(tuple(parts), dim, LayoutVar(shape) if stay is None else stay))
+    stay = joined(parts, shape, dim)
+    if stay is None:
+        return _moved(Concatenate(tuple(parts), dim, LayoutVar(shape)), True)
+    whole, views = stay
+    return traced(Concatenate(tuple(convert(p, v) for p, v in zip(parts, views, strict=True)), dim, whole))
 
 
-def joined(layouts: list[Layout], parts: list[tuple[int, ...]], shape: tuple[int, ...], dim: int) -> Layout | None:
-    """The layout of values joined along `dim` whose elements stay in their lanes; None where they can't."""
-    first = layouts[0]
-    period = max((bit[1] * 2 for bit in first.bits if bit is not None and bit[0] == dim), default=1)
-    if shape[dim] % period:
-        return None
-    regs = [(d, n, s) for d, n, s in first.regs if d != dim or s < period]
-    whole = Layout(first.rank, (*regs, (dim, shape[dim] // period, period)), first.lanes, first.warps)
-    start = [0] * len(shape)
-    for layout, part in zip(layouts, parts, strict=True):
-        view = View(tuple(ViewDim(n, i) for i, n in enumerate(part)), tuple(start))
-        if in_place(whole, view) != layout:
-            return None
-        start[dim] += part[dim]
-    return whole
+def joined(parts: list[Array], shape: tuple[int, ...], dim: int) -> tuple[Layout, list[Layout]] | None:
+    """The layout of values joined along `dim` whose elements stay in their lanes, and what each part's must be for it.
+
+    Open layouts follow; of the closed ones at most one is converted through SMEM. None where there is no such layout.
+    """
+    closed = [p for p in parts if isinstance(find(p.type.layout), Layout) and work_again(p) is None]
+    for base in dict.fromkeys(resolve(p.type.layout) for p in closed or parts[:1]):
+        period = max((bit[1] * 2 for bit in base.bits if bit is not None and bit[0] == dim), default=1)
+        if shape[dim] % period:
+            continue
+        regs = [(d, n, s) for d, n, s in base.regs if d != dim or s < period]
+        whole = Layout(base.rank, (*regs, (dim, shape[dim] // period, period)), base.lanes, base.warps)
+        start, views = [0] * len(shape), list[Layout]()
+        for part in parts:
+            found = sliced(whole, View(tuple(ViewDim(n, i) for i, n in enumerate(part.shape)), tuple(start)))
+            if found is None:
+                break
+            views.append(found.layout)
+            start[dim] += part.shape[dim]
+        fixed = [(p, v) for p, v in zip(parts, views, strict=False) if any(p is c for c in closed)]
+        if len(views) == len(parts) and sum(_crosses(p, v) for p, v in fixed) < 2:
+            return whole, views
+    return None
+
+
+def _crosses(value: Array, new: Layout) -> bool:
+    """Whether a value goes through SMEM to get this layout."""
+    old = resolve(value.type.layout)
+    plan = plan_in_warps(old, new, value.shape)
+    return old != new and (plan is None or not cheaper(plan, old, new, value.dtype))
 
 
 def stack(arrays: Sequence[Any], axis: int = 0) -> Array:

@@ -6,13 +6,16 @@ from math import prod
 
 from kernel_dsl.dtypes import DType
 from kernel_dsl.ir import layout_of
-from kernel_dsl.layout import Layout
+from kernel_dsl.layout import LANE_BITS, Layout
 from kernel_dsl.ops.shape import Concatenate, Pick, Squeeze, Transpose
 from kernel_dsl.refs import View, ViewDim, strides_of
+from kernel_dsl.relabel import picked, renamed, sliced
 
 from ..context import Context, Rules
 from ..writer import Regs, V
+from .access import inside
 from .exchange import Window, pass_through, read_view, write_value
+from .reduce import choose, shuffle
 
 
 def lower_same_registers(ctx: Context, op: Squeeze) -> None:
@@ -32,16 +35,15 @@ def lower_transpose(ctx: Context, op: Transpose) -> None:
 
 
 def lower_pick(ctx: Context, op: Pick) -> None:
-    names = ctx.regs(op.x)
     dtype: DType = op.x.type.dtype
     shape: tuple[int, ...] = op.x.type.shape
     layout = layout_of(op.result)
-    direct = _in_registers(op, layout_of(op.x), layout)
+    fill = ctx.regs(op.fill) if op.fill is not None else None
+    direct = _in_registers(ctx, op, fill)
     if direct is not None:
-        ctx.values[op.result] = [names[i] for i in direct]
+        ctx.values[op.result] = direct
         return
     strides = [s * dtype.itemsize for s in strides_of(shape)]
-    fill = ctx.regs(op.fill) if op.fill is not None else None
     ctx.values[op.result] = pass_through(
         ctx,
         prod(shape) * dtype.itemsize,
@@ -50,19 +52,42 @@ def lower_pick(ctx: Context, op: Pick) -> None:
     )
 
 
-def _in_registers(op: Pick, old: Layout, new: Layout) -> list[int] | None:
-    """The source register of each result register, where all elements stay in their lanes."""
-    if op.offsets or op.view.masked or op.root != op.x.type.shape or old.rank != new.rank:
+def _in_registers(ctx: Context, op: Pick, fill: Regs | None) -> Regs | None:
+    """The result's registers, where they are lanes' own, or those of one lane for all."""
+    old, new = layout_of(op.x), layout_of(op.result)
+    shape: tuple[int, ...] = op.x.type.shape
+    zero = ctx.e.literal(0, op.x.type.dtype)
+    names = ctx.regs(op.x)
+    if op.offsets:
         return None
-    if any(d.axis != i or d.step != 1 for i, d in enumerate(op.view.dims)) or old.bits != new.bits:
+    if op.root != shape:
+        places = renamed(old, new, shape, op.root)
+        return None if places is None else [zero if i is None else names[i] for i in places]
+    found = sliced(old, op.view)
+    if found is None or found.layout != new:
         return None
-    out: list[int] = []
-    for coord in new.register_coords:
-        found = old.register_of.get(tuple(c + s for c, s in zip(coord, op.view.start, strict=True)))
-        if found is None:
-            return None
-        out.append(found)
-    return out
+    places = picked(old, new, op.view)
+    if found.mask:
+        lane = ctx.lane_sum([(i, 1 << i) for i in range(LANE_BITS) if not found.mask >> i & 1]).plus(found.value)
+        taken = {i: shuffle(ctx, names[i], "idx", lane) for i in dict.fromkeys(places) if i is not None}
+    else:
+        taken = dict(enumerate(names))
+    others = [zero] * len(places) if fill is None else fill
+    return [
+        other if i is None else choose(_within(ctx, op, new, coord), taken[i], other)
+        for i, coord, other in zip(places, new.register_coords, others, strict=True)
+    ]
+
+
+def _within(ctx: Context, op: Pick, layout: Layout, coord: tuple[int, ...]) -> V | None:
+    """Whether a register's element lies before the view's limits; None: always. What lies below none of them has."""
+    predicate: V | None = None
+    for limit in op.view.masked:
+        for dim, walk in enumerate(op.view.dims):
+            if walk.axis == limit.axis and limit.high is not None:
+                room = limit.high - op.view.start[limit.axis]
+                predicate = ctx.e.both(predicate, inside(ctx, layout, dim, room, coord[dim]))
+    return predicate
 
 
 def lower_concatenate(ctx: Context, op: Concatenate) -> None:
