@@ -20,6 +20,8 @@ def reshaped(layout: Layout, shape: tuple[int, ...], to: tuple[int, ...]) -> Lay
     A dimension whose factors reach past its extent has such elements in between, unless it is the outermost of those
     that are merged or split together.
     """
+    if 0 in shape:
+        return None
     regs: list[_Factor] = []
     bits: list[Bit] = [None] * len(layout.bits)
     for old, new in _groups(shape, to):

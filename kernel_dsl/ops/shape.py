@@ -192,7 +192,7 @@ def reshape(x: Any, *shape: Any) -> Array:
 def _moved(op: Op, moves: bool, how: str = "") -> Array:
     """The result of an op, with a cost note where its elements move: through SMEM, or as `how` says."""
     result: Array = traced(op)
-    if moves:
+    if moves and 0 not in array_type(op.result).shape:
         current().notes.append(_note(op, how))
     return result
 
