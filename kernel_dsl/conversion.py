@@ -149,6 +149,21 @@ def plan_in_warps(old: Layout, new: Layout, shape: tuple[int, ...]) -> Plan | No
     return found
 
 
+def shared_out(old: Layout, shape: tuple[int, ...]) -> Plan | None:
+    """How lanes that hold copies keep a share of them each, by selects alone; None where there is nothing to share."""
+    regs, bits = list(old.regs), list(old.bits)
+    for position in [i for i, bit in enumerate(bits) if bit is None]:
+        even = [i for i, (dim, size, stride) in enumerate(regs) if size % 2 == 0 and size * stride <= shape[dim]]
+        if not even:
+            break
+        chosen = max(even, key=lambda i: (regs[i][0], -regs[i][2]))  # neighbours go to neighbouring lanes
+        dim, size, stride = regs[chosen]
+        regs[chosen], bits[position] = (dim, size // 2, 2 * stride), (dim, stride)
+    new = Layout(old.rank, tuple(regs), tuple(bits[:LANE_BITS]), tuple(bits[LANE_BITS:]))
+    found = plan_in_warps(old, new, shape) if new != old else None
+    return found if found is not None and not found.shuffles(False) else None
+
+
 def cheaper(found: Plan, old: Layout, new: Layout, dtype: DType) -> bool:
     """Whether shuffles cost less than a store and a load a register and a barrier."""
     return found.shuffles(dtype.bits == 64) <= old.registers + new.registers + BARRIER_COST

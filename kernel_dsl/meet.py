@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from math import prod
 
 from .conversion import cost
-from .layout import LANE_BITS, WARP_BITS, Bit, Layout
+from .layout import LANE_BITS, WARP_BITS, Bit, Layout, blocked
 
 BITS = LANE_BITS + WARP_BITS
 FEW = 32  # registers that a lane may hold of copies that others hold as well
+HELD = 8  # registers of values that all lanes hold, from which each lane may as well select its own
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,11 @@ class Part:
 def union(parts: Sequence[Part], shape: tuple[int, ...]) -> Layout:
     """The layout of `shape` in which the parts meet at the least cost: each is the union's reduction, or is converted.
 
-    Bits of the thread number that no part takes go to dimensions that no part has.
+    Bits of the thread number that no part takes go to dimensions that no part has. Parts that all lanes hold ask for no
+    layout: theirs is that of coalesced access, where each lane does a share of the work.
     """
+    if all(p.layout.bits == (None,) * BITS for p in parts) and prod(p.layout.registers for p in parts) <= HELD:
+        return blocked(shape)
 
     def loss(made: Layout) -> int:
         return sum(cost(p.layout, made.reduce(p.stretched(shape)), p.shape, p.wide) for p in parts)

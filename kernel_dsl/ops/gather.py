@@ -73,10 +73,15 @@ class Target:
         before = places[0] if together else 0
         new = [ViewDim(n, -1) for n in common]
         self._ref = rest.arranged([*others[:before], *new, *others[before:], *walked])
+        self._slices: bool = bool(others)
         rank = len(others) + len(new)
         self.shape: tuple[int, ...] = self._ref.shape[:rank]
         self.walks: tuple[ViewDim, ...] = self._ref.dims[rank:]
         self.arrays: list[Array] = [self._aligned(a, len(others) - before) for a in arrays]
+
+    def open_layout(self) -> Any:
+        """What the index leaves open; neighbours along a slice ask for lanes side by side, whatever the arrays have."""
+        return LayoutVar(self.shape, int(self._slices)) if self.shape else SCALAR
 
     def view(self, promise: bool = False) -> tuple[View, tuple[Value, ...]]:
         """The view and its offsets (see `Ref.view`)."""
@@ -121,7 +126,7 @@ def gather(ref: Ref, index: Any, *, mask: Any, fill: Any, promise: bool) -> Arra
     target = Target(ref, index)
     view, offsets = target.view(promise)
     shape = target.shape
-    layout: Any = LayoutVar(shape) if shape else SCALAR
+    layout: Any = target.open_layout()
     full = [a for a in target.arrays if a.shape == shape]
     if full:
         layout = full[0].type.layout
@@ -141,7 +146,7 @@ def scatter(ref: Ref, index: Any, value: Any, *, mask: Any, promise: bool) -> No
     if x.ndim > len(shape) or broadcast_shapes([x.shape, shape], "store") != shape:
         raise StoreShape(value=x.shape, ref=shape)
     view, offsets = target.view(promise)
-    layout: Any = x.type.layout if x.shape == shape else (LayoutVar(shape) if shape else SCALAR)
+    layout: Any = x.type.layout if x.shape == shape else target.open_layout()
     x = broadcast_value(x, shape, layout)
     indices = tuple(broadcast_value(a, shape, layout) for a in target.arrays)
     guard = mask_value(mask, shape, "store")

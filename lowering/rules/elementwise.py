@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import cache
 
 from kernel_dsl import dtypes as dt
-from kernel_dsl.conversion import cheaper, plan_in_warps
+from kernel_dsl.conversion import cheaper, plan_in_warps, shared_out
 from kernel_dsl.dtypes import DType
 from kernel_dsl.facts import certain
 from kernel_dsl.ir import Op, Value, array_type, layout_of
@@ -210,8 +210,11 @@ def lower_convert_layout(ctx: Context, op: ConvertLayout) -> None:
     plan = plan_in_warps(old, new, shape)
     if plan is not None and cheaper(plan, old, new, dtype):
         ctx.values[op.result] = convert_in_warps(ctx, regs, dtype, shape, plan)
-    else:
-        ctx.values[op.result] = through_smem(ctx, regs, dtype, shape, old, new)
+        return
+    shared = shared_out(old, shape)
+    if shared is not None:  # each element is stored by one lane anyhow: copies make for fewer stores a lane
+        regs, old = convert_in_warps(ctx, regs, dtype, shape, shared), shared.new_layout
+    ctx.values[op.result] = through_smem(ctx, regs, dtype, shape, old, new)
 
 
 RULES: Rules = {

@@ -195,3 +195,47 @@ def test_cholesky_by_one_warp(layout: Layout) -> None:
     resources = stages.compile().resources
     assert resources.registers <= 60 and resources.spills == 0
     np.testing.assert_allclose(np.tril(kernel(x)), np.linalg.cholesky(x.astype(np.float64)), atol=1e-5)
+
+
+def test_gathered_rows_keep_neighbours_in_neighbouring_lanes() -> None:
+    """Row numbers that have a layout do not spread the columns of a gather, nor of a scatter."""
+
+    def body(table: Any, x: Any, out: Any) -> None:
+        rows = kd.load(table, layout=Layout(1, (), ((0, 1), (0, 2), (0, 4), (0, 8), None)))
+        out[rows] = kd.load(x, rows) * 2.0
+
+    table, x = np.random.default_rng(5).permutation(16).astype(np.int32), random((16, 256), "float32")
+    kernel = kernel_of(body, shape=(16, 256))
+    gathers = [op for op in kernel.lower(table, x).ir.walk() if op.op_name == "gather"]
+    assert [op.result.type.layout.lanes for op in gathers] == [((1, 1), (1, 2), (1, 4), (1, 8), (1, 16))]
+    np.testing.assert_array_equal(kernel(table, x), 2 * x)
+
+
+def test_what_all_lanes_hold_leaves_the_work_shared() -> None:
+    """A few sums that every lane has meet columns: each lane computes a share, as if they had no layout."""
+
+    def body(x: Any, out: Any) -> None:
+        out[...] = kd.sum(kd.load(x, layout=Layout.WG_STRIDED((4, 32))), axis=1)[:, None] * kd.arange(32)[None]
+
+    def splat(x: Any, out: Any) -> None:
+        rows = kd.load(x, (slice(None), 0), layout=Layout.WG_SPLAT((4,)))
+        out[...] = rows[:, None] / kd.arange(32).astype(kd.float32)[None]
+
+    x = np.arange(128, dtype=np.float32).reshape(4, 32) + 1
+    np.testing.assert_array_equal(kernel_of(body, shape=(4, 32))(x), x.sum(axis=1)[:, None] * np.arange(32))
+    stages = kernel_of(splat, shape=(4, 32)).lower(x)
+    assert [note.text.partition(": ")[2] for note in stages.notes] == ["registers alone"]
+    assert [op.result.type.layout.registers for op in stages.ir.walk() if op.op_name == "div"] == [1]
+
+
+def test_copies_share_the_stores_of_a_conversion() -> None:
+    """Twelve registers that lanes have copies of, of which no factor of two takes all: three stores each."""
+
+    def body(x: Any, out: Any) -> None:
+        rows = kd.load(x, layout=Layout(1, ((0, 12, 2),), warps=((0, 1), None)))
+        out[...] = kd.layout_cast(rows, Layout(1, ((0, 2, 1),), ((0, 2), (0, 4), (0, 8), (0, 16), None)))
+
+    x = random((24,), "float32")
+    kernel = kernel_of(body, shape=(24,))
+    np.testing.assert_array_equal(kernel(x), x)
+    assert kernel.lower(x).ptx.count("st.shared") == 3
