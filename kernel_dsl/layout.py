@@ -13,9 +13,9 @@ import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import prod
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from .errors import BadArgument
+from .errors import BadArgument, BadArgumentType
 from .errors_hopper import WgmmaShape
 from .lazy import lazy
 
@@ -149,9 +149,12 @@ class Layout:
         regs = tuple((new_dim[d], n, s) for d, n, s in self.regs if d in new_dim)
         return Layout(rank, regs, bits(self.lanes), bits(self.warps))
 
-    def reduce(self, dims: Iterable[int], keepdims: bool = True) -> Layout:
-        """The layout of a reduction's result: what `dims` had is replicated. Broadcasting back along them is free."""
-        gone = set(dims)
+    def reduce(self, axes: int | Iterable[int], keepdims: bool = True) -> Layout:
+        """The layout of a reduction's result: what `axes` (from the end where negative) had is replicated.
+
+        Broadcasting back along them is free. Raises `BadArgument` for an axis that the layout does not have.
+        """
+        gone = _axes(axes, self.rank)
         kept = [d for d in range(self.rank) if d not in gone]
         if keepdims:
             return self._map_dims({d: d for d in kept}, self.rank)
@@ -180,6 +183,13 @@ class Layout:
             raise BadArgument(op="to_svg", what=what, hint=f"it has from 1 to {MAX_CELLS} cells: picture a part")
         return to_svg(self, tuple(shape))
 
+    def __repr__(self) -> str:
+        """What makes it: a named layout of the shape it covers, or all its factors."""
+        from .layouts import name_of
+
+        given = f"{self.rank}, {self.regs}, {self.lanes}, {self.warps}"
+        return name_of(self, self.padded) or f"Layout({given})"
+
     def __str__(self) -> str:
         def text(bits: tuple[Bit, ...]) -> str:
             return " ".join("*" if b is None else f"{b[0]}:{b[1]}" for b in bits)
@@ -189,6 +199,18 @@ class Layout:
 
 
 SCALAR = Layout(0, ())
+
+
+def _axes(axes: int | Iterable[int], rank: int) -> set[int]:
+    """Axes of a layout of `rank` dimensions, counted from the front. Raises `BadArgument`, `BadArgumentType`."""
+    given: tuple[Any, ...] = (axes,) if isinstance(axes, int) else tuple(axes)
+    if not all(isinstance(a, int) for a in given):
+        raise BadArgumentType(op="reduce", what=f"axes={axes!r}", hint="give an int or ints")
+    out = [a for a in given if not -rank <= a < rank]
+    if out:
+        hint = f"give axes from {-rank} to {rank - 1}" if rank else "a layout of rank 0 has none"
+        raise BadArgument(op="reduce", what=f"axis {out[0]} of a layout of rank {rank}", hint=hint)
+    return {a % rank for a in given}
 
 
 # by kind: the least shape, and what makes the layout of one and of so many neighbours a lane; filled by layouts.py
@@ -209,26 +231,40 @@ class LayoutRule:
     bits: int = 16
 
     def reduce(self, axes: int | tuple[int, ...]) -> LayoutRule:
-        """The rule for what a reduction along `axes` of such a value leaves."""
-        gone = (axes,) if isinstance(axes, int) else tuple(axes)
-        return LayoutRule(self.kind, self.minor, tuple(sorted({a % 2 for a in gone} | set(self.reduced))), self.bits)
+        """The rule for what a reduction along `axes` of the last two dimensions (0 and 1, or -2 and -1) leaves.
+
+        Raises `BadArgument` for other axes.
+        """
+        return LayoutRule(self.kind, self.minor, tuple(sorted(_axes(axes, 2) | set(self.reduced))), self.bits)
 
     def of(self, shape: tuple[int, ...]) -> Layout:
-        """The layout of a value of this shape. Raises `WgmmaShape`."""
+        """The layout of a value of this shape; dimensions before the rule's own lie in registers. Raises `WgmmaShape`."""
         kept = [a for a in range(2) if a not in self.reduced]
-        if len(shape) != len(kept):
+        outer = len(shape) - len(kept)
+        if outer < 0:
             what = f"a rank-{len(shape)} value can't have layout {self}"
             raise WgmmaShape(op="layout_cast", what=what, why=f"it spreads rank {len(kept)}", hint="reshape the value")
         least, make = MAKERS[self.kind]
         full = list(least)
-        for a, extent in zip(kept, shape, strict=True):
+        for a, extent in zip(kept, shape[outer:], strict=True):
             full[a] = extent
         made = make((full[0], full[1]), self.minor)
-        return made.reduce(self.reduced, keepdims=False) if self.reduced else made
+        made = made.reduce(self.reduced, keepdims=False) if self.reduced else made
+        if not outer:
+            return made
+        spread = made.expand(range(outer))
+        return Layout(
+            len(shape), (*((d, n, 1) for d, n in enumerate(shape[:outer])), *spread.regs), spread.lanes, spread.warps
+        )
 
     def to_svg(self, shape: tuple[int, ...]) -> str:
         """The picture of `of(shape)`."""
         return self.of(shape).to_svg(shape)
+
+    def __repr__(self) -> str:
+        from .layouts import rule_name
+
+        return rule_name(self)
 
     def __str__(self) -> str:
         return self.kind + (f".reduce({self.reduced})" if self.reduced else "")

@@ -5,6 +5,8 @@ PTX ISA 9.7.15.5.2 (wgmma register fragments) and 9.7.14.5 (mma.sync fragments).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from .boundary import public
@@ -164,6 +166,53 @@ NAMED = {
     "WGMMA_TF32": WGMMA_TF32,
     "MMA_ACC": MMA_ACC,
 }
+
+
+def rule_name(rule: LayoutRule) -> str:
+    """How to write a rule: `Layout.WGMMA`, or `Layout.WGMMA_8BIT.reduce(1)`, or all that makes it."""
+    found = next((name for name, known in NAMED.items() if known == rule), None)
+    if found is not None:
+        return f"Layout.{found}"
+    whole = next((n for n, known in NAMED.items() if known == replace(rule, reduced=()) and rule.reduced), None)
+    if whole is None:
+        return f"LayoutRule({rule.kind!r}, {rule.minor}, {rule.reduced}, {rule.bits})"
+    return f"Layout.{whole}.reduce({rule.reduced[0] if len(rule.reduced) == 1 else rule.reduced})"
+
+
+def name_of(layout: Layout, shape: tuple[int, ...]) -> str:
+    """How to write a layout of a value of this shape by a known name; empty where it has none.
+
+    >>> kd.Layout.WGMMA.of((64, 128))
+    Layout.WGMMA.of((64, 128))
+    """
+    if not shape or layout.rank != len(shape):
+        return ""
+    for rule in (*NAMED.values(), *(r.reduce(a) for r in NAMED.values() if not r.reduced for a in (1, 0))):
+        if len(shape) >= 2 - len(rule.reduced) and _made(rule.of, shape) == layout:
+            return f"{rule_name(rule)}.of({shape})"
+    ones = [d for d, n in enumerate(shape) if n == 1]
+    rest = tuple(n for n in shape if n != 1)
+    if ones and rest:
+        inner = name_of(layout.reduce(ones, keepdims=False), rest)
+        return f"{inner}.expand({tuple(ones)})" if inner and layout.reduce(ones) == layout else ""
+    if layout == wg_splat(shape):
+        return f"Layout.WG_SPLAT({shape})"
+    vector = layout.vector_length(layout.rank - 1)
+    while vector:
+        if layout == wg_strided(shape, vector):
+            return f"Layout.WG_STRIDED({shape}{f', {vector}' if vector > 1 else ''})"
+        vector = vector // 2 if vector % 2 == 0 else int(vector > 1)
+    return ""
+
+
+def _made(make: Callable[[tuple[int, ...]], Layout], shape: tuple[int, ...]) -> Layout | None:
+    """A rule's layout of a shape; None where it has none."""
+    try:
+        return make(shape)
+    except WgmmaShape:
+        return None
+
+
 for _name, _rule in NAMED.items():
     setattr(Layout, _name, _rule)
 Layout.WG_STRIDED = staticmethod(wg_strided)

@@ -32,13 +32,19 @@ class Transform:
 
 @dataclass(frozen=True)
 class TilingTransform(Transform):
-    """Store the trailing dimensions in tiles. For TMA and wgmma the tile is (8, swizzle bytes / element bytes)."""
+    """Store the trailing dimensions in tiles. For TMA and wgmma the tile is (8, swizzle bytes / element bytes).
+
+    A tile may have as many dimensions as the buffer. What decides how it is stored is the last one, the columns a panel.
+    """
 
     tiling: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        if not 1 <= len(self.tiling) <= 2 or any(t < 1 for t in self.tiling):
-            raise BadArgument(op="TilingTransform", what=f"tiling {self.tiling!r}", hint="one or two positive ints")
+        if not self.tiling or any(t < 1 for t in self.tiling):
+            raise BadArgument(op="TilingTransform", what=f"tiling {self.tiling!r}", hint="give positive ints")
+
+    def __repr__(self) -> str:
+        return f"TilingTransform({self.tiling})"
 
 
 @dataclass(frozen=True)
@@ -50,6 +56,9 @@ class SwizzleTransform(Transform):
     def __post_init__(self) -> None:
         if self.swizzle not in (16, 32, 64, 128):
             raise BadArgument(op="SwizzleTransform", what=f"swizzle {self.swizzle!r}", hint="32, 64 or 128 bytes")
+
+    def __repr__(self) -> str:
+        return f"SwizzleTransform({self.swizzle})"
 
 
 def find_swizzle(minor_dim_bits: int, what: str = "") -> int:
@@ -78,6 +87,12 @@ def fields_of(shape: tuple[int, ...], dtype: DType, transforms: Sequence[Any]) -
             raise BadArgument(op="SMEM", what=f"transforms {shown(transforms)}", hint=hint)
     check_fields(shape, dtype, tiling, swizzle)
     return tiling, swizzle
+
+
+def transforms_of(type: RefType) -> tuple[Transform, ...]:
+    """The transforms that a buffer is stored with."""
+    tiling = (TilingTransform(type.tiling),) if type.tiling else ()
+    return (*tiling, SwizzleTransform(type.swizzle.value)) if type.swizzle is not Swizzle.NONE else tiling
 
 
 def check_fields(shape: tuple[int, ...], dtype: DType, tiling: tuple[int, ...], swizzle: Swizzle) -> None:

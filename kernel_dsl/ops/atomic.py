@@ -55,6 +55,7 @@ SCOPES = ("cta", "cluster", "gpu", "sys")
 class AtomicRmw(Op, name="atomic_rmw", effect=Effect.READ | Effect.WRITE):
     """Old values, exchanged for op(old, x). PTX `atom`, ISA 9.7.13.6.
 
+    Where several lanes hold an element one of them acts, and the others read the old value, if it is used, in SMEM.
     `indices`: of elements chosen by index arrays, along the dimensions `walks`, as in a gather.
     """
 
@@ -81,7 +82,10 @@ class AtomicRmw(Op, name="atomic_rmw", effect=Effect.READ | Effect.WRITE):
 
 
 class AtomicCas(Op, name="atomic_cas", effect=Effect.READ | Effect.WRITE):
-    """Old values; where one equals `compare` it is exchanged for x. PTX `atom.cas`, ISA 9.7.13.6."""
+    """Old values; where one equals `compare` it is exchanged for x. PTX `atom.cas`, ISA 9.7.13.6.
+
+    Where several lanes hold an element one of them acts, and the others read the old value, if it is used, in SMEM.
+    """
 
     ref: Value = operand()
     x: Value = operand()

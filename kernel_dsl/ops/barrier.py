@@ -35,7 +35,10 @@ class BarrierWait(Op, name="barrier_wait", effect=Effect.SYNC, requires=Feature.
 
 
 class BarrierTest(Op, name="barrier_test", effect=Effect.SYNC, requires=Feature.MBARRIER):
-    """Whether the barrier's next phase has completed; then it counts as waited for. PTX `mbarrier.test_wait`."""
+    """Whether the barrier's next phase has completed; then it counts as waited for. PTX `mbarrier.test_wait`.
+
+    One lane asks; the others read the answer in SMEM.
+    """
 
     barrier: Value = operand()
     index: Value = operand()

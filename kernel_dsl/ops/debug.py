@@ -12,8 +12,10 @@ from ..diagnostics import shown
 from ..errors import BadArgument, BadArgumentType
 from ..ir import Effect, Op, Value, attr, operand, operands
 from ..layout import Layout
+from ..layouts import name_of
 from ..refs import Ref
 from ..trace import current, emit, resolve
+from ..transforms import transforms_of
 from ..values import Array
 from .cast import astype
 from .control import as_predicate
@@ -87,13 +89,17 @@ def debug_check(condition: Any, message: str = "debug_check failed") -> None:
 
 
 def print_layout(fmt: str, x: Any) -> None:
-    """Print, while tracing, `fmt` with the layout of a value (or the shape of a Ref) in place of `{}`."""
+    """Print, while tracing, `fmt` with the layout of a value in place of `{}`: its name where it has one, and its factors.
+
+    A Ref has its dtype, shape and transforms there. Raises `BadArgument` for another format.
+    """
     current()
     if isinstance(x, Ref):
-        text = repr(x)
+        text = ", ".join([repr(x), *map(repr, transforms_of(x.type))])
     else:
-        layout: Layout = resolve(as_value(x, "print_layout").type.layout)
-        text = str(layout)
+        value = as_value(x, "print_layout")
+        layout: Layout = resolve(value.type.layout)
+        text = f"{name_of(layout, value.shape)} {layout}".lstrip()
     try:
         print(fmt.format(text))
     except (ValueError, LookupError, AttributeError) as error:

@@ -33,7 +33,7 @@ class Sort(Op, name="sort"):
 
 
 class ArgSort(Op, name="argsort"):
-    """The indices (int32) that sort stably along the last axis, NaN last. Several PTX instructions.
+    """The indices (int32) that sort stably along the last axis, NaN last. Several PTX instructions, and SMEM.
 
     `first`: no more than this many of each row; 0: all.
     """
