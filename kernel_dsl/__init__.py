@@ -199,7 +199,7 @@ from .ops.threads import (
     warp_map,
 )
 from .options import CompilerParams
-from .pipelines import BlockSpec, emit_pipeline
+from .pipelines import BlockSpec, Element, emit_pipeline
 from .refs import Ref as Ref
 from .transforms import SwizzleTransform, TilingTransform, Transform, find_swizzle
 from .values import Array as Array
@@ -238,6 +238,7 @@ __all__ = [
     "SMEM",
     "Barrier",
     "BlockSpec",
+    "Element",
     "ClusterBarrier",
     "CompileError",
     "CompilerParams",

@@ -44,13 +44,36 @@ from .transforms import TMA_ALIGNMENT, fields_of
 from .tree import flatten, unflatten
 from .values import Array
 
-__all__ = ["BlockSpec", "emit_pipeline"]
+__all__ = ["BlockSpec", "Element", "emit_pipeline"]
+
+
+@dataclass(frozen=True)
+class Element:
+    """An extent of a block whose index counts elements, not blocks: blocks may overlap, as those of a stencil do.
+
+    `size`: elements of the block. `padding`: (before, after), elements that the axis seems to have beyond its edges; index 0
+    is the first of those before, and they hold what `oob_fill_mode` says. Raises `BadArgument`.
+    """
+
+    size: int
+    padding: tuple[int, int] = (0, 0)
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise BadArgument(
+                op="Element", what=f"size={self.size!r}", hint="a block has 1 element or more along an axis"
+            )
+        if len(self.padding) != 2 or any(p < 0 for p in self.padding):
+            raise BadArgument(
+                op="Element", what=f"padding={self.padding!r}", hint="two ints, 0 or more: before and after"
+            )
 
 
 class BlockSpec:
     """A block of a GMEM Ref for each step: `block_shape`, and `index_map(*step indices)` giving block indices.
 
-    An entry of None in `block_shape` picks one element and drops the axis. `transforms`: of the block's buffers in SMEM.
+    An entry of None in `block_shape` picks one element and drops the axis. `kd.Element(size, padding)` is an extent whose
+    index counts elements: blocks may start anywhere, overlap, and reach past the edges. `transforms`: of the block's buffers in SMEM.
     `delay_release`: steps for which the body may still use an input's block after its step. `collective_axes`: cluster
     axes whose blocks load the same data together. `oob_fill_mode`: what lies beyond the array's edge. With
     `memory_space=kd.GMEM` nothing is copied: the body gets the GMEM Ref as it is.
@@ -58,7 +81,7 @@ class BlockSpec:
 
     def __init__(
         self,
-        block_shape: Sequence[int | None] | None = None,
+        block_shape: Sequence[int | Element | None] | None = None,
         index_map: Callable[..., Any] | None = None,
         *,
         memory_space: Any = None,
@@ -72,7 +95,7 @@ class BlockSpec:
         _check_block(block_shape, index_map)
         if not any(memory_space is space for space in (None, MemorySpace.SMEM, MemorySpace.GMEM)):
             raise BadArgument(op="BlockSpec", what=f"memory_space={shown(memory_space)}", hint="kd.SMEM or kd.GMEM")
-        self.block_shape: tuple[int | None, ...] | None = None if block_shape is None else tuple(block_shape)
+        self.block_shape: tuple[int | Element | None, ...] | None = None if block_shape is None else tuple(block_shape)
         self.index_map = index_map
         self.memory_space = memory_space
         self.transforms: tuple[Any, ...] = tuple(transforms)
@@ -88,7 +111,14 @@ class BlockSpec:
         return f"BlockSpec({', '.join(given)})"
 
     def shape_for(self, ref: Ref) -> tuple[int | None, ...]:
-        return tuple(ref.shape) if self.block_shape is None else self.block_shape
+        if self.block_shape is None:
+            return tuple(ref.shape)
+        return tuple(n.size if isinstance(n, Element) else n for n in self.block_shape)
+
+    @property
+    def may_overlap(self) -> bool:
+        """Whether blocks of neighbouring steps may share elements."""
+        return any(isinstance(n, Element) for n in self.block_shape or ())
 
     def indices(self, steps: Sequence[Any], rank: int) -> tuple[Any, ...]:
         """Block indices at a step."""
@@ -104,8 +134,18 @@ class BlockSpec:
         if not len(shape) == len(index) == ref.ndim:
             what = f"a block of shape {shape} with {len(index)} indices, of a rank-{ref.ndim} Ref"
             raise BadArgument(op=op, what=what, hint="give one extent and one index an axis")
-        parts = tuple(i if n is None else ds(multiply(i, n), n) for i, n in zip(index, shape, strict=True))
-        return ref.slice(parts)
+        given = self.block_shape or shape
+        return ref.slice(tuple(_part(i, n) for i, n in zip(index, given, strict=True)))
+
+
+def _part(index: Any, extent: int | Element | None) -> Any:
+    """What a block takes of an axis."""
+    if extent is None:
+        return index
+    if not isinstance(extent, Element):
+        return ds(multiply(index, extent), extent)
+    before = extent.padding[0]
+    return ds(subtract(index, before) if before else index, extent.size)
 
 
 def _is_extent(n: Any) -> bool:
@@ -117,8 +157,8 @@ def _check_block(shape: Any, index_map: Any) -> None:
     if shape is not None:
         given = isinstance(shape, (tuple, list))
         extents: Sequence[Any] = cast("Sequence[Any]", shape) if given else ()
-        if not given or any(n is not None and not _is_extent(n) for n in extents):
-            hint = "a tuple of extents, or None to drop an axis"
+        if not given or any(not (n is None or isinstance(n, Element) or _is_extent(n)) for n in extents):
+            hint = "a tuple of extents, `kd.Element(size)`, or None to drop an axis"
             raise BadArgument(op="BlockSpec", what=f"block_shape={shown(shape)}", hint=hint)
     if index_map is not None and not callable(index_map):
         raise BadArgument(op="BlockSpec", what=f"index_map={shown(index_map)}", hint="a function of the grid's indices")
@@ -219,11 +259,15 @@ def specs_of(specs: Any, op: str) -> tuple[list[BlockSpec], Any]:
 
 
 def check_outputs(specs: list[BlockSpec], op: str) -> None:
-    """Raise `PipelineLimit` for options that only inputs have."""
+    """Raise `PipelineLimit` for what only inputs may have."""
     if any(spec.collective_axes or spec.delay_release for spec in specs):
         why = "each block stores its own output, once the body is done with it"
         hint = "collective_axes and delay_release are for inputs"
         raise PipelineLimit(op=op, what="collective_axes or delay_release of an output", why=why, hint=hint)
+    if any(spec.may_overlap for spec in specs):
+        why = "blocks of two steps may overlap, and nothing orders their stores"
+        hint = "count an output's blocks, by an int in its block_shape"
+        raise PipelineLimit(op=op, what="kd.Element in an output's block_shape", why=why, hint=hint)
 
 
 def total_of(grid: Sequence[Any]) -> Any:
