@@ -73,10 +73,10 @@ class BlockSpec:
     """A block of a GMEM Ref for each step: `block_shape`, and `index_map(*step indices)` giving block indices.
 
     An entry of None in `block_shape` picks one element and drops the axis. `kd.Element(size, padding)` is an extent whose
-    index counts elements: blocks may start anywhere, overlap, and reach past the edges. `transforms`: of the block's buffers in SMEM.
-    `delay_release`: steps for which the body may still use an input's block after its step. `collective_axes`: cluster
-    axes whose blocks load the same data together. `oob_fill_mode`: what lies beyond the array's edge. With
-    `memory_space=kd.GMEM` nothing is copied: the body gets the GMEM Ref as it is.
+    index counts elements: blocks may start anywhere, overlap, and reach past the edges.
+    `transforms`: of the block's buffers in SMEM. `delay_release`: steps for which the body may still use an input's block
+    after its step. `collective_axes`: cluster axes whose blocks load the same data together. `oob_fill_mode`: what lies
+    beyond the array's edge. With `memory_space=kd.GMEM` nothing is copied: the body gets the GMEM Ref as it is.
     """
 
     def __init__(

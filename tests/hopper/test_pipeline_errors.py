@@ -122,7 +122,9 @@ def test_memory_warpgroups(memory: Any) -> None:
 
 def test_specifications_print_what_they_hold() -> None:
     spec = kd.BlockSpec((8, None), lambda i: (i, 0), transforms=[kd.SwizzleTransform(32)], delay_release=1)
-    expected = "BlockSpec(block_shape=(8, None), transforms=(SwizzleTransform(swizzle=32),), delay_release=1, index_map=<lambda>)"
+    expected = (
+        "BlockSpec(block_shape=(8, None), transforms=(SwizzleTransform(32),), delay_release=1, index_map=<lambda>)"
+    )
     assert repr(spec) == expected
     assert repr(kd.BlockSpec(memory_space=kd.GMEM)) == f"BlockSpec(memory_space={kd.GMEM!r})"
     small = kd.SMEM((4,), kd.float32)
