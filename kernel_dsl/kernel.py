@@ -473,6 +473,10 @@ def kernel(
     the stages. `input_output_aliases`: {input: output} that share their contents. `out_shape`, `scratch_shapes` and
     `kernel_name` are older names of `out_type`, `scratch_types` and `name`.
 
+    Inputs are arrays, numbers, and tuples, lists, dicts and dataclasses of them; a dataclass comes to the body with Refs in its
+    fields, its methods work, and fields of `field(metadata={"static": True})` stay Python's and pick another kernel. A function
+    that the body calls is plain Python and is inlined: it needs no decorator.
+
     Raises `KernelArgument` and `KernelValue` where the arguments make no sense.
     """
     out_type = _either("out_type", out_type, "out_shape", out_shape)

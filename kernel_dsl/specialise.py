@@ -22,7 +22,7 @@ from .refs import Ref
 from .source import Loc, here, is_ours, misfit, of_function
 from .steps import TRACED, Where, walk
 from .trace import Trace, new_value, tracing
-from .tree import flatten, unflatten
+from .tree import flatten, holds_record, unflatten
 from .variables import noting
 
 
@@ -113,6 +113,9 @@ def output_structs(definition: Definition, structs: Sequence[Any]) -> tuple[list
     if callable(out_type) and not _is_leaf(out_type):
         out_type = _of_inputs(out_type, f"out_type of kernel {definition.name!r}", structs)
     leaves, structure = flatten(out_type, _is_leaf)
+    if holds_record(structure):
+        hint = "give tuples, lists or dicts of structs; inputs and scratch may be dataclasses"
+        raise KernelArgument(what="out_type holds a dataclass", hint=hint)
     made: list[ShapeDtypeStruct | None] = []
     for leaf in leaves:
         if not _is_leaf(leaf):

@@ -1,8 +1,9 @@
-"""Nested tuples, lists and dicts of leaves ("pytrees"), flattened in a fixed order. `None` holds no leaf."""
+"""Nested tuples, lists, dicts and dataclasses of leaves ("pytrees"), flattened in a fixed order. `None` holds no leaf."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from .errors import BadTree
@@ -10,8 +11,45 @@ from .errors import BadTree
 MAX_DEPTH = 64  # of a nest: beyond it is one that holds itself
 
 
+@dataclass(frozen=True)
+class Record:
+    """The structure of an instance of a user's dataclass: that of its fields, and the values of static ones."""
+
+    cls: type[Any]
+    parts: dict[str, Any]
+    static: dict[str, Any]
+
+    def __repr__(self) -> str:  # tells classes of one name apart: it is a part of keys
+        return f"{self.cls.__qualname__}@{id(self.cls)}({self.parts}, {self.static})"
+
+    def of(self, leaves: list[Any]) -> Any:
+        """An instance whose fields are trees of these leaves. It is not initialised again: that may want arrays."""
+        made = object.__new__(self.cls)
+        for name, part in self.parts.items():
+            object.__setattr__(made, name, unflatten(part, leaves))
+        for name, value in self.static.items():
+            object.__setattr__(made, name, value)
+        return made
+
+
+def _is_record(cls: type[Any]) -> bool:
+    """Whether instances are nodes: of a dataclass that is neither ours nor an array of some framework's."""
+    own = cls.__module__.partition(".")[0] == "kernel_dsl"
+    arrays = ("shape", "__dlpack__", "__array_interface__", "__cuda_array_interface__")
+    return is_dataclass(cls) and not own and not any(hasattr(cls, name) for name in arrays)
+
+
+def holds_record(structure: Any) -> bool:
+    """Whether some node of a structure is a dataclass."""
+    if isinstance(structure, Mapping):
+        return any(map(holds_record, structure.values()))
+    return isinstance(structure, Record) or (isinstance(structure, (tuple, list)) and any(map(holds_record, structure)))
+
+
 def flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[list[Any], Any]:
     """Leaves in order, and the structure with leaf numbers in their place. Dicts go in sorted key order.
+
+    Fields of dataclasses go in the order of the class; those of `field(metadata={"static": True})` belong to the structure.
 
     Raises `BadTree` for a nest that holds itself, keys that have no order, and classes that are not made from their items.
     """
@@ -32,6 +70,14 @@ def flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[li
             if depth == MAX_DEPTH:
                 raise BadTree(what=f"it is over {MAX_DEPTH} deep, or holds itself")
             return {key: walk(node[key], depth + 1) for key in _keys(node)}
+        elif cls is Record:
+            return Record(node.cls, {name: walk(part, depth + 1) for name, part in node.parts.items()}, node.static)
+        elif _is_record(cls):
+            if depth == MAX_DEPTH:
+                raise BadTree(what=f"it is over {MAX_DEPTH} deep, or holds itself")
+            static = {f.name: getattr(node, f.name) for f in fields(cls) if f.metadata.get("static")}
+            named = [f.name for f in fields(cls) if f.name not in static]
+            return Record(cls, {name: walk(getattr(node, name), depth + 1) for name in named}, static)
         leaves.append(node)
         return len(leaves) - 1
 
@@ -61,6 +107,8 @@ def unflatten(structure: Any, leaves: list[Any]) -> Any:
         return type(structure)(*(unflatten(child, leaves) for child in structure))
     if isinstance(structure, (tuple, list)):
         return type(structure)(unflatten(child, leaves) for child in structure)
+    if isinstance(structure, Record):
+        return structure.of(leaves)
     if isinstance(structure, dict):
         return {key: unflatten(child, leaves) for key, child in structure.items()}
     return leaves[structure]
