@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from . import random as random
 from .accumulator import ACC
 from .accumulator import AccRef as AccRef
+from .batching import vmap
 from .boundary import public
 from .check import check
 from .diagnostics import Error, at_user_line, shown
@@ -504,6 +505,7 @@ __all__ = [
     "uint32",
     "uint64",
     "var",
+    "vmap",
     "wait_gmem_to_smem",
     "wait_smem_to_gmem",
     "warp_map",

@@ -521,6 +521,11 @@ def kernel(
     return decorate(body)
 
 
+def remade(kernel: Kernel, change: Callable[[Definition], Definition]) -> Kernel:
+    """A kernel of a changed definition, with the options of this one."""
+    return Kernel(change(kernel._definition), kernel._interpret, kernel._debug)  # pyright: ignore[reportPrivateUsage]
+
+
 def _no_body(*refs: Any) -> None:
     """Stands for the function that is yet to be decorated."""
 

@@ -71,6 +71,7 @@ class Definition:
     aliases: tuple[tuple[int, int], ...]  # (input leaf, output leaf)
     # What with the signature and our own sources decides the trace, where it is known: a body can close over anything.
     identity: str = ""
+    batches: tuple[Any, ...] = ()  # of `vmap`, outermost first; each is an axis of the grid before the kernel's own
 
 
 @dataclass(frozen=True)
@@ -170,6 +171,7 @@ def trace_kernel(
         approx_math=definition.params.approx_math,
         target=target,
         promise_bounds=definition.params.bounds == "promise",
+        batches=tuple(a.size for a in grid[: len(definition.batches)]),
         at=here() if is_ours(getattr(definition.body, "__code__", None)) else None,
     )
     parameters = _names(definition.body)
@@ -335,6 +337,10 @@ def _handle(value: Value) -> Any:
 
 def _run(definition: Definition, args: Sequence[Any], outputs: Any, out_structure: Any, scratch: Any) -> None:
     """Call the body with inputs, outputs and scratch. Raises `BodySignature`, `BodyReturned`."""
+    from .ops.index import members
+
+    for batch, member in zip(definition.batches, members(), strict=True):
+        args, outputs = batch.inputs(args, member), batch.outputs(outputs, member)
     outs: tuple[Any, ...] = tuple(outputs) if isinstance(out_structure, (tuple, list)) else (outputs,)
     keywords: dict[str, Any] = {}
     extra: list[Any] = []

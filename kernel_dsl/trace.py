@@ -116,6 +116,7 @@ class Trace:
     threads: int = 1
     thread_name: str | None = None
     grid: tuple[int, ...] = ()
+    batches: tuple[int, ...] = ()  # the sizes of the grid's first axes, of which the body knows nothing
     axes: dict[str, tuple[str, int, int]] = field(
         default_factory=lambda: cast("dict[str, tuple[str, int, int]]", {})
     )  # name: (kind, position, size)

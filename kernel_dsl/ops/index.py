@@ -88,11 +88,17 @@ def _grid_axis(axis: int) -> tuple[int, int]:
     if isinstance(axis, bool) or not isinstance(axis, int):  # pyright: ignore[reportUnnecessaryIsInstance]
         hint = "`program_id` counts axes from 0; `kd.axis_index` takes names"
         raise BadArgumentType(op="program_id", what=f"axis {axis!r} is not an int", hint=hint)
-    rank = len(trace.grid)
+    outer = len(trace.batches)
+    rank = len(trace.grid) - outer
     if not 0 <= axis < rank:
         what = f"axis {axis} of a grid with {rank} axes"
         raise BadArgument(op="program_id", what=what, hint="axes count from 0, as `grid` names them")
-    return axis, trace.grid[axis]
+    return axis + outer, trace.grid[axis + outer]
+
+
+def members() -> list[Array]:
+    """The indices along the grid's axes that the body does not know, outermost first."""
+    return [traced(AxisIndex("grid", number, size)) for number, size in enumerate(current().batches)]
 
 
 def program_id(axis: int) -> Array:

@@ -17,6 +17,7 @@ from ..trace import current, emit
 from ..values import Array
 from .atomic import atomic_add, atomic_cas
 from .control import cond, while_loop
+from .index import members
 from .ref import as_ref
 from .sync import WarpgroupBarrier
 
@@ -68,8 +69,8 @@ def get_global(spec: Any) -> Ref:
     if not isinstance(spec, SemaphoreSpec):
         what = f"{spec!r} is no semaphore specification"
         raise BadArgumentType(op="get_global", what=what, hint="use `kd.SemaphoreType.REGULAR` or `.REGULAR(shape)`")
-    current()
-    return allocate_semaphore(SemaphoreSpec(spec.shape, True))
+    made = allocate_semaphore(SemaphoreSpec((*current().batches, *spec.shape), True))
+    return made.slice(tuple(members()))
 
 
 _SCOPES = ("cta", "cluster", "gpu", "sys")

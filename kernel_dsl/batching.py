@@ -1,0 +1,130 @@
+"""`kd.vmap`: a kernel over a batch of its inputs, as one more axis of its grid."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from .boundary import checks_itself
+from .diagnostics import shown
+from .errors import BadArgument, BadArgumentType, KernelValue
+from .kernel import Kernel, remade
+from .memory import ShapeDtypeStruct
+from .ops.scope import is_spec
+from .specialise import Definition, output_structs
+from .tree import flatten, unflatten
+
+__all__ = ["vmap"]
+
+
+class Batch:
+    """How a kernel's inputs are taken apart and its outputs put together: `in_axes` as given to `vmap`."""
+
+    def __init__(self, inner: Definition, in_axes: int | tuple[int | None, ...] | None) -> None:
+        self.inner = inner
+        self.in_axes = in_axes
+
+    def out_type(self, *structs: Any) -> Any:
+        """The outputs of the inner kernel, each with a leading axis."""
+        size, parts = self._parts(structs)
+        leaves, structure = output_structs(self.inner, parts)
+        whole = [None if s is None else ShapeDtypeStruct((size, *s.shape), s.dtype, s.init) for s in leaves]
+        return unflatten(structure, whole)
+
+    def grid(self, *structs: Any) -> tuple[Any, ...]:
+        """The inner kernel's grid behind the axis of the batch."""
+        size, parts = self._parts(structs)
+        own: Any = self.inner.grid(*parts) if callable(self.inner.grid) else self.inner.grid
+        return (size, *(own if isinstance(own, (tuple, list)) else (own,)))
+
+    def of_parts(self, function: Any) -> Any:
+        """A function of the inner kernel's structs as one of the whole ones."""
+        return (
+            (lambda *structs: function(*self._parts(structs)[1]))
+            if callable(function) and not is_spec(function)
+            else function
+        )
+
+    def inputs(self, args: Sequence[Any], index: Any) -> list[Any]:
+        """The part of each input that belongs to a member of the batch."""
+        return [_each(arg, axis, lambda ref, a: _member(ref, a, index)) for arg, axis in self._pairs(args)]
+
+    def outputs(self, outs: Any, index: Any) -> Any:
+        return _each(outs, 0, lambda ref, a: _member(ref, a, index))
+
+    def _pairs(self, args: Sequence[Any]) -> list[tuple[Any, int | None]]:
+        """Each argument with its axis. Raises `KernelValue`."""
+        if not isinstance(self.in_axes, tuple):
+            return [(arg, self.in_axes) for arg in args]
+        if len(args) != len(self.in_axes):
+            what = f"vmap: {len(self.in_axes)} in_axes for {len(args)} inputs"
+            raise KernelValue(what=what, hint="give one axis, or None, an input; or one int for all")
+        return list(zip(args, self.in_axes, strict=True))
+
+    def _parts(self, structs: Sequence[Any]) -> tuple[int, list[Any]]:
+        """The batch's size, and the inner kernel's inputs as structs. Raises `KernelValue`."""
+        sizes: dict[int, None] = {}
+
+        def part(struct: Any, axis: int) -> Any:
+            rank = len(struct.shape)
+            if not -rank <= axis < rank:
+                what = f"vmap: axis {axis} of an input of shape {struct.shape}"
+                raise KernelValue(
+                    what=what, hint="an input without such an axis is shared: give None for it in in_axes"
+                )
+            sizes[struct.shape[axis]] = None
+            at = axis % rank
+            return ShapeDtypeStruct((*struct.shape[:at], *struct.shape[at + 1 :]), struct.dtype)
+
+        parts = [_each(struct, axis, part) for struct, axis in self._pairs(structs)]
+        if len(sizes) != 1:
+            found = " and ".join(map(str, sizes)) or "no input has a mapped axis"
+            raise KernelValue(
+                what=f"vmap: batches of {found}", hint="all mapped axes have one extent, and one input has one"
+            )
+        return next(iter(sizes)), parts
+
+
+def _each(tree: Any, axis: int | None, make: Any) -> Any:
+    """`make(leaf, axis)` of all leaves; what has no axis as it is."""
+    leaves, structure = flatten(tree)
+    return tree if axis is None else unflatten(structure, [make(leaf, axis) for leaf in leaves])
+
+
+def _member(ref: Any, axis: int, index: Any) -> Any:
+    return ref.slice((*(slice(None) for _ in range(axis % ref.ndim)), index))
+
+
+@checks_itself("kernel", "in_axes")
+def vmap(kernel: Any, in_axes: Any = 0) -> Kernel:
+    """The kernel over a batch: the grid gets a leading axis, and each of its members works on a part of the inputs.
+
+    `in_axes`: the axis of every input that counts members; or a tuple with an int, or None for one that all share, an input. In
+    an input that is a nest, all arrays have that axis. Outputs count members along a leading axis. `program_id`,
+    `axis_index` and global semaphores in the body are those of one member. Raises `BadArgumentType`; the call raises
+    `KernelValue` where batches differ.
+    """
+    if not isinstance(kernel, Kernel):
+        raise BadArgumentType(op="vmap", what=f"{shown(kernel)} is no kernel", hint="map what `@kd.kernel(...)` made")
+    axes = tuple(in_axes) if isinstance(in_axes, (tuple, list)) else in_axes
+    for axis in axes if isinstance(axes, tuple) else (axes,):
+        if axis is not None and (isinstance(axis, bool) or not isinstance(axis, int)):
+            hint = "an int, or a tuple with an int or None an input"
+            raise BadArgumentType(op="vmap", what=f"in_axes={shown(in_axes)}", hint=hint)
+    if axes is None or (isinstance(axes, tuple) and not any(a is not None for a in axes)):
+        raise BadArgument(op="vmap", what=f"in_axes={shown(in_axes)}", hint="one input or more must have a mapped axis")
+    return remade(kernel, lambda inner: _mapped(inner, Batch(inner, axes)))
+
+
+def _mapped(inner: Definition, batch: Batch) -> Definition:
+    return replace(
+        inner,
+        out_type=batch.out_type,
+        grid=batch.grid,
+        grid_names=("", *inner.grid_names) if inner.grid_names else (),
+        cluster=batch.of_parts(inner.cluster),
+        scratch_types=batch.of_parts(inner.scratch_types),
+        batches=(batch, *inner.batches),
+        identity="",
+    )
