@@ -68,7 +68,8 @@ class Kernel:
 
     def __reduce__(self) -> tuple[Any, ...]:
         body = self._definition.body
-        return _by_name, (body.__module__, body.__qualname__)
+        maps = tuple(batch.in_axes for batch in reversed(self._definition.batches))
+        return _by_name, (body.__module__, body.__qualname__, maps)
 
     # --- calling ----------------------------------------------------------------------------------
 
@@ -349,13 +350,17 @@ def _first_of(array: Any, shape: tuple[int, ...]) -> Any:
     return narrowed(array, shape) if there.contiguous and there.size >= math.prod(shape) else array
 
 
-def _by_name(module: str, name: str) -> Any:
-    """Unpickle: the object of that qualified name."""
+def _by_name(module: str, name: str, maps: Sequence[Any] = ()) -> Any:
+    """Unpickle: the object of that qualified name, under `vmap`s, the innermost first."""
     import importlib
+
+    from .batching import vmap
 
     found: Any = importlib.import_module(module)
     for part in name.split("."):
         found = getattr(found, part)
+    for in_axes in maps:
+        found = vmap(found, in_axes)
     return found
 
 

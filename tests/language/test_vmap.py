@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import numpy as np
@@ -67,6 +68,13 @@ def test_nests_scratch_and_semaphores(interpret: Any) -> None:
     out, turns = kd.vmap(kernel, (0, None))({"a": a, "b": b}, np.float32(2.0), interpret=interpret)
     np.testing.assert_array_equal(out, (a + 2) * b)
     np.testing.assert_array_equal(np.sort(turns, axis=1), np.tile(np.arange(4), (3, 1)))
+
+
+def test_a_map_is_pickled_as_one() -> None:
+    x, y = random((2, 3, 140), "float32"), random((140, 3), "float32", seed=1)
+    mapped = kd.vmap(kd.vmap(add, (0, 1)), (0, None))
+    again = pickle.loads(pickle.dumps(mapped))
+    np.testing.assert_array_equal(again(x, y, interpret=True), mapped(x, y, interpret=True))
 
 
 def test_no_mask_comes_of_the_batch() -> None:
