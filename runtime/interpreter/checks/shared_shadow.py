@@ -118,16 +118,22 @@ class SharedShadow(Shadow):
         """
         span = slice(int(g[0, 0]), int(g[0, 0]) + g.size)
         w = self.w[span]
-        if not (w == w[0]).all() or self._may_be_read(a, span):
-            self.on_write(a, g, _ONE_ROW)
-            return
-        clean = self._unordered(a, w[None, :1], _ONE_ROW) is None
-        if not clean or (a.proxy and self._missed(a, w[None, :1], _ONE_ROW).any()):
+        if not (w == w[0]).all() or self._may_be_read(a, span) or not self._follows(a, int(w[0])):
             self.on_write(a, g, _ONE_ROW)
             return
         self.r[span] = 0
         self.w[span] = self.epoch(a)[0]
         self.wi[span] = a.site
+
+    def _follows(self, a: Access, epoch: int) -> bool:
+        """Whether the access, of one row, is ordered after a write and sees it: `_unordered` and `_missed` of one epoch."""
+        if not epoch:
+            return True
+        agent, clock, me = (epoch >> 32) & int(AGENT), epoch & int(CLOCK), int(a.agent[0])
+        other = agent != me or (a.queue and clock != int(a.clock[0]))
+        if other and not (a.strong and epoch & int(ATOMIC)) and a.known[0, 0, agent] < clock:
+            return False
+        return not (a.proxy and agent != me and self._generic()[agent] and a.known[0, 1, agent] < clock)
 
     def _may_be_read(self, a: Access, span: slice) -> bool:
         """Whether a stretch may have readers that the access does not know of."""

@@ -14,20 +14,26 @@ from ..checks.kinds import HazardKind
 
 if TYPE_CHECKING:
     from ..checks.clocks import Clocks
+    from ..ptx.module import Instruction
     from .batch import Batch
     from .group import Group
 
 Array = npt.NDArray[Any]
 When = tuple[int, int]  # (queue, clock)
+ALONE = 0.25  # how often, by the seed, an operation of one block takes effect without those of the others
 
 
 @dataclass(slots=True, eq=False)
 class Pending:
-    """An operation in flight: `perform` makes it take effect. `finished`: where its engine looks for what to forget."""
+    """An operation in flight: `perform` makes it take effect. `finished`: where its engine looks for what to forget.
+
+    `wave`: the same operation of each block, itself among them.
+    """
 
     perform: Callable[[], None]
     what: str
     finished: list[Pending]
+    wave: list[Pending] | None = None
     done: bool = False
 
     def finish(self) -> None:
@@ -48,11 +54,13 @@ class Engine:
         self.batch = batch
         self.pending: list[Pending] = []  # some of them may have taken effect: see `_forget`
         self.finished: list[Pending] = []
+        self._waves: dict[tuple[int, int], list[Pending]] = {}  # by instruction, and how often a block executed it
+        self._turns: dict[tuple[int, int], int] = {}
         self.schedule: str = batch.run.config.schedule
         self.groups: Groups = Groups(batch, self)
 
-    def issue(self, perform: Callable[[], None], what: str) -> Pending:
-        """Put an operation in flight; under the eager schedule it takes effect now."""
+    def issue(self, perform: Callable[[], None], what: str, of: tuple[Instruction, int] | None = None) -> Pending:
+        """Put an operation in flight; under the eager schedule it takes effect now. `of`: its instruction and block."""
         op = Pending(perform, what, self.finished)
         order = self.batch.run.order
         if order is not None:
@@ -66,7 +74,21 @@ class Engine:
             self.batch.run.progress += 1
         else:
             self.pending.append(op)
+            if of is not None:
+                site = id(of[0]), of[1]
+                turn = self._turns[site] = self._turns.get(site, 0) + 1
+                op.wave = self._waves.setdefault((site[0], turn), [])
+                op.wave.append(op)
         return op
+
+    def _let(self, op: Pending) -> None:
+        """Make an operation take effect, and most often the same one of the other blocks.
+
+        Blocks don't wait for each other's copies, so any order of theirs is one; blocks that stay together run as one vector.
+        """
+        rng = self.batch.run.rng
+        alone = op.wave is None or len(op.wave) == 1 or (rng is not None and rng.random() < ALONE)
+        self.force([op] if alone else [op, *(p for p in op.wave or () if p is not op)])
 
     def force(self, ops: list[Pending]) -> None:
         """Make these take effect: their completion is being observed."""
@@ -80,6 +102,9 @@ class Engine:
         for op in self.finished:
             with suppress(ValueError):  # one that was never held back
                 self.pending.remove(op)
+            if op.wave is not None:
+                op.wave.remove(op)
+                op.wave = None
         self.finished.clear()
 
     def stepped(self) -> None:
@@ -88,7 +113,7 @@ class Engine:
         if rng is None or not self.pending:
             return
         while self.pending and rng.random() < 0.5:
-            self.force([self.pending[rng.randrange(len(self.pending))]])
+            self._let(self.pending[rng.randrange(len(self.pending))])
 
     def unblock(self) -> bool:
         """Nothing in the batch can go on: let one operation take effect. False if there is none."""
@@ -96,8 +121,7 @@ class Engine:
         if not self.pending:
             return False
         rng = self.batch.run.rng
-        at = 0 if rng is None else rng.randrange(len(self.pending))
-        self.force([self.pending[at]])
+        self._let(self.pending[0 if rng is None else rng.randrange(len(self.pending))])
         return True
 
     def land(self) -> None:

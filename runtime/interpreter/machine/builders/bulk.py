@@ -156,7 +156,7 @@ def _bulk_in(
                 put_tile(batch, cta, at, new, Swizzle.NONE)
                 complete(batch, bar_cta, barrier, total, queue, clock, i.ins)
 
-        batch.engine.issue(perform, "bulk copy")
+        batch.engine.issue(perform, "bulk copy", (i.ins, i.cta))
 
     return run
 

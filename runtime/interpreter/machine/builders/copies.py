@@ -183,7 +183,7 @@ def _load(i: Issuer, tile: Tile, targets: list[tuple[int, int]], at: int, barrie
             put_tile(batch, cta, at, data, m.swizzle)
             complete(batch, bar_cta, barrier, size, queue, clock, i.ins)
 
-    batch.engine.issue(perform, "TMA load")
+    batch.engine.issue(perform, "TMA load", (i.ins, i.cta))
 
 
 def _tensor_store(k: Compiler, ins: Instruction, dims: str, operation: str) -> Op:

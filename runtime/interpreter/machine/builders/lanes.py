@@ -66,7 +66,7 @@ class BulkStore:
 
     def put(self, read: Callable[[], None], write: Callable[[], None]) -> None:
         engine = self.i.batch.engine
-        first = engine.issue(read, "read of a bulk copy's source")
+        first = engine.issue(read, "read of a bulk copy's source", (self.i.ins, self.i.cta))
 
         def both() -> None:
             first.now()
