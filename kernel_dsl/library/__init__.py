@@ -6,6 +6,7 @@ from .attention import attention
 from .attention_backward import attention_backward
 from .attention_backward_walk import AttentionBackwardConfig
 from .attention_kernel import AttentionConfig
+from .cross_entropy import linear_cross_entropy, linear_cross_entropy_backward, linear_cross_entropy_combine
 from .decode import decode_attention
 from .decode_mla import mla_decode
 from .grouped import grouped_matmul
@@ -22,6 +23,9 @@ __all__ = [
     "decode_attention",
     "grouped_matmul",
     "grouped_matmul_wgrad",
+    "linear_cross_entropy",
+    "linear_cross_entropy_backward",
+    "linear_cross_entropy_combine",
     "matmul",
     "mla_decode",
 ]

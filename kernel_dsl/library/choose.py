@@ -33,6 +33,7 @@ START = 1800  # clocks to fill the pipeline at the start of a block, and to drai
 EDGE = 250  # clocks that a tile costs beside its products: barriers, first loads
 TIED = 1.04  # what blocks of a cluster lose by waiting for each other
 SHOWS = 0.05  # how much of the lesser of two times shows, where one hides behind the other
+EXPONENTIAL = 1 / 12  # clocks for each element of which a softmax is summed up
 LANE_STORE = 1 / 10  # clocks for each store of an element by a lane that TMA can't do
 SLIVER = 32  # columns: a product of fewer takes as long, for its other operand is read from SMEM all the same
 
@@ -83,7 +84,7 @@ def configure(
         epilogue_n //= 2
     ring = 1 if ping_pong or tile_n == epilogue_n else 2
     held = tile_m * (consumers if ping_pong else 1)
-    rest = SMEM - BARRIERS - held * epilogue_n * item * ring
+    rest = SMEM - BARRIERS - (0 if problem.softmax else held * epilogue_n * item * ring)
     stages = min(rest // stage_bytes(problem, tile_m, tile_n, tile_k), DEEPEST)
     if stages < 2:
         return None
@@ -126,7 +127,8 @@ def clocks(problem: Problem, config: MatmulConfig, blocks: int) -> float:
         alone = run * products / t.consumers + t.tile_m * t.tile_n / 128 / t.consumers + PROMOTION
         products = max(products, alone / run)
     step = overlapped(products, loads)
-    store = t.tile_m * t.tile_n * (p.out_dtype.itemsize / 64 if not p.lanes else LANE_STORE / p.lanes) + EDGE
+    each = EXPONENTIAL if p.softmax else p.out_dtype.itemsize / 64 if not p.lanes else LANE_STORE / p.lanes
+    store = t.tile_m * t.tile_n * each + EDGE
     # in turns, one consumer's store hides behind the other's products; the last one's shows
     work = waves * max(steps * step, store / t.consumers) + store if t.ping_pong else waves * (steps * step + store)
     # all of A and B once, and again as often as a band of tiles walks past L2
@@ -145,7 +147,7 @@ def total_bytes(p: Problem) -> float:
 def thin_tiles(problem: Problem) -> list[MatmulConfig]:
     """Tiles for a side so thin that its rows are the columns of one product: those of b, or of a in the transposed one."""
     made: list[MatmulConfig | None] = []
-    if problem.gate is not None or problem.scaled:
+    if problem.gate is not None or problem.scaled or problem.softmax:
         return []
     for p, swapped in ((problem, False), (problem.swapped, True)):
         tile_n = next((n for n in THIN if n >= p.N), 0)
@@ -303,7 +305,7 @@ def part_options(p: Problem, tile_k: int) -> list[int]:
     """Into how many parts K may be cut: each has a few steps, and `thrice` none beyond the end."""
     steps = steps_of(p, tile_k)
     room = 64e6 / max(prod(p.batch) * p.M * p.N * p.wide.itemsize, 1)  # bytes of partial sums
-    return [n for n in PARTS if n == 1 or (n * 4 <= steps and n <= room)]
+    return [n for n in PARTS if n == 1 or (n * 4 <= steps and n <= room and not p.softmax)]
 
 
 def split(p: Problem, parts: int) -> Problem:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from math import prod
+from math import e, gcd, inf, log2, prod
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,9 @@ from .problem import Axes, Problem, Step
 Function = Callable[..., Any]
 PARTED = 32  # columns
 GATES = ("swiglu", "geglu", "reglu", "glu")
+LOG2E = log2(e)
+# of a tile's columns in a row: their greatest, the sum of exp(x - greatest), their sum
+TOP, TOTAL, PLAIN = range(3)
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,9 @@ def finish_and_store(
 
     `unit`: columns that a lane holds all of, as it does of any other `unit`.
     """
+    if p.softmax:
+        store_sums(x, p, refs, tile, out)
+        return
     tile = drawn(x, p, refs, tile, unit)
     columns = PARTED if p.all_steps and x.size > 64 * 128 else x.shape[1]
     for first in range(0, x.shape[1], columns):
@@ -104,6 +110,42 @@ def finish_and_store(
             put(out, part.m.start, part.n, tile.end, done.astype(p.out_dtype))
             continue
         out[(*leading, part.m, part.n)] = done.astype(p.out_dtype)
+
+
+def finite_or_zero(top: Any) -> Any:
+    """What exponents are told apart from: the greatest one, but 0 where there is none, for -inf less -inf is no number."""
+    return kd.where(top == -inf, 0.0, top)
+
+
+def store_sums(x: Any, p: Problem, refs: Sequence[Any], tile: Tile, out: Any) -> None:
+    """The sums of a tile (rows, columns) into `out` (p.softmax, tiles along n, M), float32; columns from p.N on are none.
+
+    Where there are steps, a few columns at a time: a lane that held all of a step's operands would spill.
+    """
+    width = x.shape[1]
+    columns = gcd(width, PARTED) if p.all_steps else width
+    top: Any = None
+    total: Any = None
+    plain: Any = None
+    for first in range(0, width, columns):
+        part = tile.part(first, columns)
+        value = finish(x if columns == width else x[:, first : first + columns], p.all_steps, refs, part)
+        value = value.astype(kd.float32)
+        here = part.coordinates(columns)[1] < p.N if p.N % width else None
+        if p.softmax > PLAIN:
+            more = kd.sum(value if here is None else kd.where(here, value, 0.0), axis=1)
+            plain = more if plain is None else plain + more
+        value = value if here is None else kd.where(here, value, -inf)
+        highest = kd.max(value, axis=1) if top is None else kd.maximum(top, kd.max(value, axis=1))
+        base = finite_or_zero(highest) * -LOG2E
+        more = kd.sum(kd.exp2(kd.fma(value, LOG2E, base[:, None])), axis=1)
+        total = more if top is None else kd.fma(total, kd.exp2(kd.fma(top, LOG2E, base)), more)
+        top = highest
+    number = kd.div(tile.n.start, width)
+    out[TOP, number, tile.m] = top
+    out[TOTAL, number, tile.m] = total
+    if p.softmax > PLAIN:
+        out[PLAIN, number, tile.m] = plain
 
 
 def drawn(x: Any, p: Problem, refs: Sequence[Any], tile: Tile, unit: int) -> Tile:

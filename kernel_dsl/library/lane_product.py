@@ -107,7 +107,7 @@ def lane_kernel(problem: Problem, config: LaneConfig) -> Any:
     leading = (p.parts,) if p.parts > 1 else ()
     made = kd.kernel(
         body,
-        out_type=p.results(*leading),
+        out_type=p.results(*leading, tiles=kd.cdiv(p.N, t.tile_n)),
         scratch_types={
             "a_smem": kd.SMEM((t.stages, t.tile_k, t.tile_m + pad), wide),
             "b_smem": kd.SMEM((t.stages, t.tile_k, t.tile_n + pad), wide),

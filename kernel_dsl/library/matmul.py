@@ -43,6 +43,7 @@ __all__ = [
     "known_plan",
     "matmul",
     "out_refusal",
+    "plan_of",
     "signature",
 ]
 
@@ -293,31 +294,33 @@ class Matmul:
             if is_complex(a) or is_complex(b):
                 found = complex_plan(self, a, b, o, names, extra, result)
             else:
-                found = self._make(request(a, b, o, result), o.config, target)
+                found = plan_of(request(a, b, o, result), o.config, target)
             if len(self._plans) >= MANY:
                 self._plans.clear()
             self._plans[key] = found
         return found, rights, extra
 
-    def _make(self, r: Request, config: MatmulConfig | None, target: str | None) -> Plan:
-        machine = target_named(target)
-        found = route(r.problem, r.left, r.right, r.family, config, machine)
-        laid_out = [p for p in found.packings if p is not None]
-        if laid_out or found.kernel != "fast":
-            words = [f"{p.dtype} rows laid out anew as {p.to}" for p in laid_out]
-            _log.info("matmul: the %s kernel; %s", found.kernel, ", ".join(words) or "operands as they are")
-        return Plan(
-            found.multiply(machine.limits.multiprocessors),
-            r.turns,
-            r.flipped,
-            found.pack(),
-            found.packings,
-            found.combine(),
-            found.apart,
-            r.folded,
-            r.problem.peaks,
-            r.own,
-        )
+
+def plan_of(r: Request, config: MatmulConfig | None, target: str | None) -> Plan:
+    """The kernels of a request."""
+    machine = target_named(target)
+    found = route(r.problem, r.left, r.right, r.family, config, machine)
+    laid_out = [p for p in found.packings if p is not None]
+    if laid_out or found.kernel != "fast":
+        words = [f"{p.dtype} rows laid out anew as {p.to}" for p in laid_out]
+        _log.info("matmul: the %s kernel; %s", found.kernel, ", ".join(words) or "operands as they are")
+    return Plan(
+        found.multiply(machine.limits.multiprocessors),
+        r.turns,
+        r.flipped,
+        found.pack(),
+        found.packings,
+        found.combine(),
+        found.apart,
+        r.folded,
+        r.problem.peaks,
+        r.own,
+    )
 
 
 matmul: Matmul = Matmul()

@@ -85,9 +85,32 @@ def is_transposed(x: Any) -> bool:
     return strides is not None and not _runs_along(tuple(x.shape), strides, -1, -2)
 
 
+@dataclass(frozen=True)
+class TurnedStruct:
+    """The transpose of a struct (rows, columns), which has no strides of its own."""
+
+    T: Any
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.T.shape)[::-1]
+
+    @property
+    def dtype(self) -> Any:
+        return self.T.dtype
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """In bytes, as NumPy's."""
+        item = as_dtype(self.dtype).itemsize
+        return item, self.T.shape[1] * item
+
+
 def turned(x: Any) -> Any:
     """The array with its last two axes exchanged."""
-    return x.T if len(x.shape) == 2 else x.swapaxes(-1, -2)
+    if len(x.shape) == 2:
+        return x.T if hasattr(x, "T") else TurnedStruct(x)
+    return x.swapaxes(-1, -2)
 
 
 def element_strides(x: Any) -> tuple[int, ...] | None:

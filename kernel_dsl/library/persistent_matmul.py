@@ -19,7 +19,7 @@ from ..diagnostics import shown
 from ..errors import BadCallArgument, BadCallValue
 from ..kernel import identified
 from .blocks import own, start_of, steps_of, tile_of
-from .epilogue import Function, Tile, drawn, finish, join, outputs
+from .epilogue import Function, Tile, drawn, finish, join, outputs, store_sums
 from .problem import Problem, Step
 from .promoted_product import RUN, promoted_product
 from .register_product import register_product
@@ -106,7 +106,7 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
     scratch = {
         "a_smem": swizzled(*a_shape, p.dtype, t.stages),
         "b_smem": swizzled(*b_shape, p.b_dtype, t.stages),
-        "out_smem": swizzled(*out_shape, p.out_dtype, t.consumers * ring),
+        **({} if p.softmax else {"out_smem": swizzled(*out_shape, p.out_dtype, t.consumers * ring)}),
         # one for each consumer with tiles of its own: a waiter must see every phase
         "loaded": kd.Barrier(num_arrivals=2 if p.gate is None else 3, num_barriers=turns * t.stages),
         "consumed": kd.ClusterBarrier(collective_axes=axes, num_arrivals=releases, num_barriers=t.stages)
@@ -241,6 +241,9 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
         index = (*((part,) if p.parts > 1 else ()), *batch)
         across, columns = kd.ds(m, rows), kd.ds(n, width)
         tile = Tile(*((columns, across) if t.swapped else (across, columns)), shape, batch, t.swapped, peak)
+        if p.softmax:
+            store_sums(value, p, extra, tile, out)
+            return
         tile = drawn(value if p.gate is None else value[:, :width], problem, extra, tile, min(DRAWN, t.epilogue_n))
         for number in range(parts):
             first = number * t.epilogue_n
@@ -269,7 +272,7 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
         results = outputs(p, rest)
         left, rights = (rights[0], (a,)) if t.swapped else (a, rights)
         me = kd.axis_index("wg")
-        out_smem = buffers.pop("out_smem")
+        out_smem = buffers.pop("out_smem", None)
 
         @kd.when(me == producer)
         def _() -> None:
@@ -281,7 +284,7 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
 
     made = kd.kernel(
         body,
-        out_type=problem.results(*leading),
+        out_type=problem.results(*leading, tiles=tiles_n * t.cluster_n),
         scratch_types=scratch,
         grid=(clusters,),
         grid_names=("block",),

@@ -53,6 +53,8 @@ class Problem:
     column ("columns") or 128 columns ("blocks"), (blocks of K, N or blocks of N). These are kernels' arguments after b.
     `gate`: two products share a: b is given twice, as the one that gates and the one that is gated. The steps that each takes on
     its own are `gated`; `gate` joins the two, and `steps` follow.
+    `softmax`: what is kept of the result is, for each row and each tile along N, that many of: the greatest element, the sum of
+    exp(element - greatest), the sum of the elements; float32 (softmax, tiles, M).
     """
 
     M: int
@@ -78,6 +80,7 @@ class Problem:
     gated: tuple[tuple[Step, ...], tuple[Step, ...]] = ((), ())
     promoted: bool = False
     groups: Groups | None = None
+    softmax: int = 0
 
     @property
     def swapped(self) -> Problem:
@@ -94,7 +97,7 @@ class Problem:
     @property
     def plain(self) -> bool:
         """Whether sums are stored as they are."""
-        return not self.all_steps and self.gate is None
+        return not self.all_steps and self.gate is None and not self.softmax
 
     @property
     def scaled(self) -> bool:
@@ -123,8 +126,10 @@ class Problem:
         pair = tuple(rest.pop(0) if has else None for has in (self.a_scaled, bool(self.b_scaled)))
         return (pair[0], pair[1]), rest
 
-    def results(self, *leading: int) -> Any:
-        """The shapes and dtypes of what a kernel returns."""
+    def results(self, *leading: int, tiles: int = 0) -> Any:
+        """The shapes and dtypes of what a kernel returns, which has so many tiles along N."""
+        if self.softmax:
+            return kd.ShapeDtypeStruct((self.softmax, tiles, self.M), kd.float32)
         out = kd.ShapeDtypeStruct((*leading, *self.batch, self.M, self.N), self.out_dtype)
         return (out, kd.ShapeDtypeStruct((), kd.float32, init=0.0)) if self.peaks else out
 

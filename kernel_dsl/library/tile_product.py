@@ -109,7 +109,7 @@ def tile_kernel(problem: Problem, config: TileConfig) -> Any:
     leading = (p.parts,) if p.parts > 1 else ()
     made = kd.kernel(
         body,
-        out_type=p.results(*leading),
+        out_type=p.results(*leading, tiles=kd.cdiv(p.N, t.tile_n)),
         scratch_types={
             "a_smem": kd.SMEM(t.smem(p.dtype.itemsize, t.tile_m, not p.a_transposed), p.dtype),
             "b_smem": kd.SMEM(t.smem(p.b_dtype.itemsize, t.tile_n, p.b_transposed), p.b_dtype),

@@ -11,6 +11,7 @@ import numpy as np
 
 import kernel_dsl as kd
 from kernel_dsl.kernel import Kernel
+from kernel_dsl.library.cross_entropy_kernels import stack_kernel
 
 
 def _grouped() -> None:
@@ -34,10 +35,19 @@ def _decode() -> None:
     kd.library.mla_decode(q, cache_[:, :3].copy(), np.array([2], np.int32), table, scale=0.1, interpret=True)
 
 
+def _cross_entropy() -> None:
+    x, weight, targets = np.ones((20, 32), kd.bfloat16.numpy), np.ones((70, 32), kd.bfloat16.numpy), np.arange(20)
+    bias, options = np.ones(70, np.float32), {"label_smoothing": 0.1, "interpret": True}
+    _, lse = kd.library.linear_cross_entropy(x, weight, targets, bias=bias, return_lse=True, **options)
+    kd.library.linear_cross_entropy_backward(1.0, x, weight, targets, lse, bias=bias, chunk=40, **options)
+    kd.library.linear_cross_entropy(x.astype(np.float32), weight.astype(np.float32), targets, interpret=True)
+    stack_kernel(((20, 32), (70, 32)), kd.bfloat16)(x, weight, interpret=True)
+
+
 @cache
 def calls() -> tuple[tuple[str, Any, tuple[Any, ...]], ...]:
     """(group, kernel, its arguments described) of each launch."""
-    return (*_seen("matmul", _grouped), *_seen("attention", _decode))
+    return (*_seen("matmul", _grouped), *_seen("matmul", _cross_entropy), *_seen("attention", _decode))
 
 
 def _seen(group: str, run: Any) -> Iterator[tuple[str, Any, tuple[Any, ...]]]:

@@ -103,7 +103,8 @@ HINTS: dict[str, str] = {
     "swizzle": "128", "template": "'mov.b32 $0, $1;'", "threadgroup": "(1, 1, 1)", "tile_width": "2", "tiling": "(8, 16)",
     "true_fun": "lambda: None", "upper": "2", "v": "heads", "value": "x 1", "wg_axis": "'wg'", "x": "x i_val m square", "y": "x i_val m",
     "z": "x", "index_map": "lambda *a: a[0]", "axis": "0", "axis1": "0", "axis2": "1", "compare": "x", "types": "SMEM spec", "calls": "[call]",
-    "inner": "x", "other": "x", "out_type": "struct", "indices": "i_val INDICES", "keys": "x", "sorted": "row", "values": "x", "fn": "lambda a, b: b", "tree": "x [x, x]", "seed": "1 n", "p": "1 0", "dout": "heads", "out": "heads", "lse": "sums", "lengths": "lengths",
+    "inner": "x", "other": "x", "out_type": "struct", "indices": "i_val INDICES", "keys": "x", "sorted": "row", "values": "x", "fn": "lambda a, b: b", "tree": "x [x, x]", "seed": "1 n", "p": "1 0", "dout": "heads", "out": "heads", "lse": "sums", "lengths": "lengths", "weight": "square X", "targets": "lengths",
+    "dloss": "1.5", "partials": "heads",
 }  # fmt: skip
 
 
@@ -151,6 +152,7 @@ def _made() -> dict[str, Any]:
         "library.attention_backward": kd.library.attention_backward,
         "library.decode_attention": kd.library.decode_attention,
         "library.mla_decode": kd.library.mla_decode,
+        "library.linear_cross_entropy": kd.library.linear_cross_entropy,
         "block": kd.BlockSpec((8, 16), lambda *i: (0, 0)),
     }
 

@@ -1,0 +1,290 @@
+"""`kd.library.linear_cross_entropy`, its gradients, and how parts of a vocabulary are put together, as plain functions.
+
+The logits are never in memory: the product's tiles leave two numbers a row. For the gradients the product is computed again, some
+thousand classes at a time, and what it leaves is the gradient of those logits, in the dtype of x.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import kernel_dsl as kd
+from kernel_dsl.boundary import checks_itself, public
+from kernel_dsl.dtypes import as_dtype
+
+from .arguments import Options, request
+from .checks import check_options
+from .cross_entropy_arguments import (
+    BACKWARD,
+    COMBINE,
+    NAME,
+    Call,
+    check_gradient,
+    check_partials,
+    check_targets,
+    problem_of,
+)
+from .cross_entropy_kernels import (
+    CrossEntropy,
+    loss_kernel,
+    merge_kernel,
+    prepare_kernel,
+    reduce_kernel,
+    slope,
+    stack_kernel,
+)
+from .matmul import MANY, known_plan, matmul, plan_of, signature
+from .operands import turned
+from .persistent_matmul import MatmulConfig
+
+WORKSPACE = 1 << 28  # bytes of gradients of logits at a time
+UNIT = 1024  # classes
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A problem, and the kernels of its product."""
+
+    problem: CrossEntropy
+    product: Any
+
+    def partials(self, x: Any, weight: Any, targets: Any, bias: Any, how: dict[str, Any]) -> Any:
+        """float32 (4, M) of x and these rows of weight."""
+        extra = [] if bias is None else [bias]
+        sums = self.product.run(x, [turned(weight)], extra, None, how["stream"], how["interpret"])
+        kinds, tiles, _ = sums.shape
+        return merge_kernel(self.problem, tiles, kinds)(sums, x, weight, targets, *extra, **how)
+
+
+def _losses(p: CrossEntropy, partials: Any, targets: Any, lse: bool, how: dict[str, Any]) -> Any:
+    """What users get of partials (ranks, 4, M)."""
+    losses, logs = loss_kernel(p, partials.shape[0])(partials, targets, **how)
+    result = losses if p.rows else reduce_kernel(p)(losses, targets, **how)
+    return (result, logs) if lse else result
+
+
+@partial(public, name=NAME)
+class LinearCrossEntropy:
+    """`linear_cross_entropy(x, weight, targets)`: the cross-entropy of the logits x @ weight.T + bias, which are never in memory.
+
+    x (M, H) and weight (V, H) are float16, bfloat16 or float32, in any strides; targets (M,) int32 or int64, classes from 0 to
+    V - 1; bias (V,) float. Rows whose target is `ignore_index` have a loss of 0; a target that is no class gives NaN, and an
+    error where the host can read it. The loss of a row is (1 - s) * (lse - logit of the target) + s * (lse - mean of all
+    logits), with s the `label_smoothing`, from 0 to 1. `reduction`: "mean" of the rows that count (NaN where none does),
+    "sum", or "none".
+
+    Returns float32 () or (M,). `return_lse=True` also gives the natural logarithm of each row's sum of exponentials, float32
+    (M,), which `linear_cross_entropy_backward` takes. Sums are float32; the same inputs give the same bits.
+
+    With `vocab_start` weight is a part of the vocabulary, whose first row is class number `vocab_start`, and targets are those of
+    all of it. The result is float32 (4, M) then: for each row the greatest logit of this part, the sum of exp(logit - greatest),
+    the logit of the target where it is in this part, else 0, and with `label_smoothing` the sum of the part's logits, else 0. All
+    parts, stacked as (ranks, 4, M), go to `linear_cross_entropy_combine`.
+
+    `config`: a `MatmulConfig`, for Hopper's fast kernel. `stream`, `interpret`: as for kernels. Raises `BadCallArgument` for
+    what are no such arrays, `BadCallValue` for shapes and numbers that don't fit.
+    """
+
+    def __init__(self) -> None:
+        self._plans: dict[Any, Plan] = {}
+
+    def __repr__(self) -> str:
+        return f"<kd.library.{NAME}>"
+
+    @checks_itself("ignore_index", "label_smoothing", "reduction", "vocab_start", "config")
+    def __call__(
+        self,
+        x: Any,
+        weight: Any,
+        targets: Any,
+        *,
+        bias: Any = None,
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+        reduction: str = "mean",
+        vocab_start: int | None = None,
+        return_lse: bool = False,
+        config: MatmulConfig | None = None,
+        stream: Any = None,
+        interpret: Any = None,
+    ) -> Any:
+        call = Call(NAME, ignore_index, label_smoothing, reduction, vocab_start)
+        plan = self._plan(x, weight, targets, bias, call, return_lse, config, None)
+        how = {"stream": stream, "interpret": interpret}
+        partials = plan.partials(x, weight, targets, bias, how)
+        if vocab_start is not None:
+            return partials
+        return _losses(plan.problem, partials.reshape(1, *partials.shape), targets, return_lse, how)
+
+    @checks_itself("ignore_index", "label_smoothing", "reduction", "vocab_start", "config", "target")
+    def lower(
+        self,
+        x: Any,
+        weight: Any,
+        targets: Any,
+        *,
+        bias: Any = None,
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+        reduction: str = "mean",
+        vocab_start: int | None = None,
+        config: MatmulConfig | None = None,
+        target: str | None = None,
+    ) -> Any:
+        """The stages of the kernel that multiplies in a call with such arguments."""
+        call = Call(NAME, ignore_index, label_smoothing, reduction, vocab_start)
+        plan = self._plan(x, weight, targets, bias, call, False, config, target)
+        return plan.product.lower(x, [turned(weight)], [] if bias is None else [bias], target)
+
+    def _plan(
+        self, x: Any, weight: Any, targets: Any, bias: Any, call: Call, lse: bool, config: Any, target: str | None
+    ) -> Plan:
+        key = (tuple([signature(a, NAME) for a in (x, weight, targets, bias)]), call, lse, config, target)
+        found = known_plan(self._plans, key, NAME, {**vars(call), "config": config, "target": target})
+        if found is None:
+            p = problem_of(x, weight, targets, bias, call)
+            if lse and call.vocab_start is not None:
+                raise call.refuse("return_lse beside vocab_start", "the logarithms are those of all parts together")
+            found = _made(p, x, weight, bias, config, target)
+            if len(self._plans) >= MANY:
+                self._plans.clear()
+            self._plans[key] = found
+        check_targets(found.problem, targets, call)
+        return found
+
+
+def _made(p: CrossEntropy, x: Any, weight: Any, bias: Any, config: Any, target: str | None) -> Plan:
+    o = Options(bias=bias, out_dtype=kd.float32, config=config)
+    check_options(o)
+    r = request(x, turned(weight), o, None)
+    problem = replace(r.problem, softmax=3 if p.smoothing else 2, lanes=0)
+    return Plan(p, plan_of(replace(r, problem=problem), config, target))
+
+
+@partial(public, name=COMBINE)
+@checks_itself("ignore_index", "label_smoothing", "reduction", "vocab")
+def linear_cross_entropy_combine(
+    partials: Any,
+    targets: Any,
+    *,
+    vocab: int | None = None,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    reduction: str = "mean",
+    return_lse: bool = False,
+    stream: Any = None,
+    interpret: Any = None,
+) -> Any:
+    """The loss of a vocabulary in parts: `partials` float32 (ranks, 4, M), what `linear_cross_entropy(vocab_start=)` gave of
+    each.
+
+    targets and options are those of the calls that made them; `vocab`: the classes of all parts together, which `label_smoothing`
+    needs. Returns what `linear_cross_entropy` returns. Raises `BadCallArgument`, `BadCallValue` as that does.
+    """
+    call = Call(COMBINE, ignore_index, label_smoothing, reduction, None, vocab)
+    p = check_partials(partials, targets, call)
+    check_targets(p, targets, call)
+    return _losses(p, partials, targets, return_lse, {"stream": stream, "interpret": interpret})
+
+
+@partial(public, name=BACKWARD)
+@checks_itself("ignore_index", "label_smoothing", "reduction", "vocab_start", "vocab", "chunk")
+def linear_cross_entropy_backward(
+    dloss: Any,
+    x: Any,
+    weight: Any,
+    targets: Any,
+    lse: Any,
+    *,
+    bias: Any = None,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    reduction: str = "mean",
+    vocab_start: int | None = None,
+    vocab: int | None = None,
+    chunk: int | None = None,
+    stream: Any = None,
+    interpret: Any = None,
+) -> Any:
+    """The gradients (dx, dweight), then dbias where there is a bias, in the dtypes of x, weight and bias.
+
+    Arrays and options are what `linear_cross_entropy` had; lse, float32 (M,), is what it returned with `return_lse=True`, and
+    dloss the gradient of its loss: a number or an array of one, (M,) where `reduction` is "none". `chunk`: of how many classes
+    the gradients of logits are in memory at once, in the dtype of x; by default as many as take 256 MiB. With `vocab_start`
+    weight is a part of a vocabulary of `vocab` classes (which `label_smoothing` needs), lse is that of all parts, and the sum
+    of all parts' dx is that of x. The same inputs give the same bits. Raises `BadCallArgument` for what are no such arrays,
+    `BadCallValue` for shapes and numbers that don't fit.
+    """
+    call = Call(BACKWARD, ignore_index, label_smoothing, reduction, vocab_start, vocab)
+    p = problem_of(x, weight, targets, bias, call)
+    check_targets(p, targets, call)
+    dloss = check_gradient(dloss, lse, p, call)
+    width = call.chunk(chunk, p, WORKSPACE // max(p.M * p.dtype.itemsize, 1) // UNIT * UNIT)
+    how = {"stream": stream, "interpret": interpret}
+    wdtype, bdtype = (None if a is None else as_dtype(a.dtype) for a in (weight, bias))
+    made = prepare_kernel(p, width, wdtype, bdtype)(dloss, targets, lse, **how)
+    logs, gates, places, factor, columns, dweight, *more = made
+    gradients = _Gradients(p, x, weight, bias, dweight, more[1] if more else None, how)
+    rows = (logs, gates, places, columns)
+    for first in range(0, p.V, width):
+        gradients.add(first, min(width, p.V - first), rows, factor, more[0] if more else None)
+    return gradients.done()
+
+
+class _Gradients:
+    """Gradients that grow class by class. JAX's arrays are never written twice: there parts are put together at the end."""
+
+    def __init__(self, p: CrossEntropy, x: Any, weight: Any, bias: Any, dweight: Any, dbias: Any, how: Any) -> None:
+        self.p, self.x, self.weight, self.bias, self.how = p, x, weight, bias, how
+        self.dx: Any = None
+        self.whole = [dweight] if dbias is None else [dweight, dbias]
+        self.parts: list[list[Any]] = [[] for _ in self.whole]
+        self.fixed = hasattr(dweight, "addressable_shards")
+        self.function = slope(p.smoothing, p.vocab)
+
+    def add(self, first: int, count: int, rows: Any, factor: Any, ones: Any) -> None:
+        """What some classes, from number `first` on, do to all gradients."""
+        p, how = self.p, self.how
+        own = slice(first, first + count)
+        logs, gates, places, columns = rows
+        weight = self.weight[own]
+        slopes = matmul(
+            self.x,
+            turned(weight),
+            bias=None if self.bias is None else self.bias[own],
+            epilogue=self.function,
+            operands=(logs, gates, places, columns[:, :count], first),
+            **how,
+        )
+        last = first + count == p.V
+        options: dict[str, Any] = {"scale": factor, "out_dtype": p.dtype if last else kd.float32, **how}
+        if self.dx is not None:
+            options["c"] = self.dx
+            if not last and not self.fixed:
+                options["out"] = self.dx
+        self.dx = matmul(slopes, weight, **options)
+        self._keep(0, own, turned(slopes), self.x, factor)
+        if ones is not None:
+            self._keep(1, own, ones, slopes, factor)
+
+    def _keep(self, number: int, own: slice, a: Any, b: Any, factor: Any) -> None:
+        whole = self.whole[number]
+        options: dict[str, Any] = {"scale": factor, "out_dtype": as_dtype(whole.dtype), **self.how}
+        if self.fixed:
+            part = matmul(a, b, **options)
+            self.parts[number].append(part.reshape(-1) if number else part)
+        else:
+            out = whole[own].reshape(1, -1) if number else whole[own]
+            matmul(a, b, out=out, **options)
+
+    def done(self) -> tuple[Any, ...]:
+        """(dx, dweight[, dbias])."""
+        if not self.fixed:
+            return (self.dx, *self.whole)
+        kernels = [stack_kernel(tuple(tuple(x.shape) for x in parts), as_dtype(parts[0].dtype)) for parts in self.parts]
+        return (self.dx, *(kernel(*parts, **self.how) for kernel, parts in zip(kernels, self.parts, strict=True)))
+
+
+linear_cross_entropy: LinearCrossEntropy = LinearCrossEntropy()

@@ -1,0 +1,248 @@
+"""The small kernels around the products of a linear layer's cross-entropy: sums of tiles put together, losses, what gradients
+need.
+
+A rank of a vocabulary that is shared has, for each row, float32 (4, M): the greatest logit, the sum of exp(logit - greatest), the
+target's logit or 0, and the sum of all logits, or 0 where nobody wants it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from math import inf, nan
+from typing import Any
+
+import kernel_dsl as kd
+
+from ..kernel import identified
+from .epilogue import LOG2E, PLAIN, TOP, TOTAL, finite_or_zero
+
+TARGET, SUM, KINDS = 2, 3, 4  # rows of partials beside TOP and TOTAL, and how many there are
+ROWS, TILES = 8, 64  # that a block puts together at a time: 32 neighbouring bytes of a tile's sums
+WIDTH = 1024  # elements of a row, or rows, that a block has at a time
+
+
+@dataclass(frozen=True)
+class CrossEntropy:
+    """x (M, H), weight (V, H), of whose rows the first is number `start` of `vocab`; targets of `targets`' dtype.
+
+    `mean`, `rows`: whether losses are divided by how many count, and whether each is wanted.
+    """
+
+    M: int
+    V: int
+    H: int
+    dtype: Any
+    targets: Any
+    ignore: int = -100
+    smoothing: float = 0.0
+    mean: bool = True
+    rows: bool = False
+    start: int = 0
+    vocab: int | None = None
+    bias: bool = False
+
+
+@cache
+def merge_kernel(problem: CrossEntropy, tiles: int, kinds: int) -> Any:
+    """The kernel `(sums (kinds, tiles, M), x, weight, targets[, bias]) -> partials (4, M)`."""
+    p = problem
+
+    def sums_of(sums: Any, rows: Any) -> tuple[Any, Any, Any]:
+        def add(turn: Any, carry: Any) -> Any:
+            top, total, plain = carry
+            part = kd.ds(turn * TILES, TILES)
+            tops = kd.load(sums, (TOP, part, rows), fill=-inf)
+            after = kd.maximum(top, kd.max(tops, axis=0))
+            base = finite_or_zero(after)
+            weights = kd.exp2((tops - base[None]) * LOG2E) * sums[TOTAL, part, rows]
+            total = total * kd.exp2((top - base) * LOG2E) + kd.sum(weights, axis=0)
+            return after, total, plain + kd.sum(sums[PLAIN, part, rows], axis=0) if kinds > PLAIN else plain
+
+        nothing = kd.zeros((ROWS,), kd.float32)
+        return kd.fori_loop(0, kd.cdiv(tiles, TILES), add, (kd.full((ROWS,), -inf, kd.float32), nothing, nothing))
+
+    def body(sums: Any, x: Any, weight: Any, targets: Any, *refs: Any) -> None:
+        *bias, out = refs
+        first = kd.program_id(0) * ROWS
+        rows = kd.ds(first, ROWS)
+        out[TOP, rows], out[TOTAL, rows], out[SUM, rows] = sums_of(sums, rows)
+
+        @kd.loop(0, kd.minimum(ROWS, p.M - first))
+        def _(number: Any) -> None:
+            row = first + number
+            target = targets[row]
+            there = (target >= p.start) & (target < p.start + p.V)
+            at = kd.where(there, target - p.start, 0).astype(kd.int32)
+
+            def add(step: Any, total: Any) -> Any:
+                part = kd.ds(step * WIDTH, WIDTH)
+                return kd.fma(x[row, part].astype(kd.float32), weight[at, part].astype(kd.float32), total)
+
+            products = kd.fori_loop(0, kd.cdiv(p.H, WIDTH), add, kd.zeros((WIDTH,), kd.float32))
+            logit = kd.sum(products)
+            if bias:
+                logit = logit + bias[0][at].astype(kd.float32)
+            out[TARGET, row] = kd.where(there, logit, 0.0)
+
+    made = kd.kernel(
+        body,
+        out_type=kd.ShapeDtypeStruct((KINDS, p.M), kd.float32),
+        grid=(kd.cdiv(p.M, ROWS),),
+        name="cross_entropy_merge",
+    )
+    return identified(made, problem, tiles, kinds)
+
+
+def _counts(targets: Any, rows: Any, p: CrossEntropy) -> tuple[Any, Any]:
+    """Targets of some rows, and whether they count."""
+    target = targets[rows]
+    number = kd.iota(kd.int32, rows.size) + rows.start
+    return target, (target != p.ignore) & (number < p.M)
+
+
+@cache
+def loss_kernel(problem: CrossEntropy, ranks: int) -> Any:
+    """The kernel `(partials (ranks, 4, M), targets) -> (losses (M,), lse (M,))`; a target that is no class has no number for a
+    loss.
+    """
+    p = problem
+
+    def body(partials: Any, targets: Any, losses: Any, lse: Any) -> None:
+        rows = kd.ds(kd.program_id(0) * WIDTH, WIDTH)
+        tops = [partials[rank, TOP, rows] for rank in range(ranks)]
+        top = tops[0]
+        for other in tops[1:]:
+            top = kd.maximum(top, other)
+        base = finite_or_zero(top)
+        total, logit, plain = (kd.zeros((WIDTH,), kd.float32) for _ in range(3))
+        for rank in range(ranks):
+            total = total + partials[rank, TOTAL, rows] * kd.exp2((tops[rank] - base) * LOG2E)
+            logit = logit + partials[rank, TARGET, rows]
+            plain = plain + partials[rank, SUM, rows]
+        log = base + kd.log2(total) * (1.0 / LOG2E)
+        loss = log - logit
+        if p.smoothing:
+            assert p.vocab is not None
+            loss = log - logit * (1.0 - p.smoothing) - plain * (p.smoothing / p.vocab)
+        target, counts = _counts(targets, rows, p)
+        known = target >= 0 if p.vocab is None else (target >= 0) & (target < p.vocab)
+        losses[rows] = kd.where(counts, kd.where(known, loss, nan), 0.0)
+        lse[rows] = log
+
+    out = kd.ShapeDtypeStruct((p.M,), kd.float32)
+    made = kd.kernel(body, out_type=(out, out), grid=(kd.cdiv(p.M, WIDTH),), name="cross_entropy_loss")
+    return identified(made, problem, ranks)
+
+
+def _count(targets: Any, p: CrossEntropy) -> Any:
+    """How many rows count."""
+
+    def add(turn: Any, total: Any) -> Any:
+        _, counts = _counts(targets, kd.ds(turn * WIDTH, WIDTH), p)
+        return total + counts.astype(kd.int32)
+
+    return kd.sum(kd.fori_loop(0, kd.cdiv(p.M, WIDTH), add, kd.zeros((WIDTH,), kd.int32))).astype(kd.float32)
+
+
+@cache
+def reduce_kernel(problem: CrossEntropy) -> Any:
+    """The kernel `(losses (M,), targets) -> loss ()`: their sum, or the mean of those that count; one block, in one order."""
+    p = problem
+
+    def body(losses: Any, targets: Any, out: Any) -> None:
+        def add(turn: Any, total: Any) -> Any:
+            return total + losses[kd.ds(turn * WIDTH, WIDTH)]
+
+        total = kd.sum(kd.fori_loop(0, kd.cdiv(p.M, WIDTH), add, kd.zeros((WIDTH,), kd.float32)))
+        out[...] = total / _count(targets, p) if p.mean else total
+
+    return identified(
+        kd.kernel(body, out_type=kd.ShapeDtypeStruct((), kd.float32), name="cross_entropy_reduce"), problem
+    )
+
+
+@cache
+def prepare_kernel(problem: CrossEntropy, width: int, wdtype: Any, bdtype: Any) -> Any:
+    """The kernel `(dloss, targets, lse) -> (logs, gates, places, factor, columns, dweight[, ones, dbias])` of the backward.
+
+    For each row (M, 1): -lse in powers of 2; 1, or with `rows` dloss, and 0 where it does not count; the row of weight that is
+    its target, or -1. `factor` (): what all gradients are multiplied by. `columns`: int32 (1, width), `ones`: (1, M). The
+    gradients are memory that products write.
+    """
+    p = problem
+    blocks = kd.cdiv(max(p.M, width), WIDTH)
+
+    def body(dloss: Any, targets: Any, lse: Any, *refs: Any) -> None:
+        logs, gates, places, factor, columns, _, *more = refs
+        block = kd.program_id(0)
+        rows = kd.ds(block * WIDTH, WIDTH)
+        target, counts = _counts(targets, rows, p)
+        logs[rows, 0] = lse[rows] * -LOG2E
+        gates[rows, 0] = kd.where(counts, dloss[rows].astype(kd.float32) if p.rows else 1.0, 0.0)
+        there = counts & (target >= p.start) & (target < p.start + p.V)
+        places[rows, 0] = kd.where(there, target - p.start, -1).astype(kd.int32)
+        columns[0, rows] = kd.iota(kd.int32, WIDTH) + block * WIDTH
+        if more:
+            more[0][0, rows] = kd.ones((WIDTH,), p.dtype)
+
+        @kd.when(block == 0)
+        def _() -> None:
+            scale = 1.0 if p.rows else (dloss[...] if hasattr(dloss, "shape") else dloss).astype(kd.float32)
+            factor[...] = scale / _count(targets, p) if p.mean else scale
+
+    column = (p.M, 1)
+    outs = [
+        kd.ShapeDtypeStruct(column, kd.float32), kd.ShapeDtypeStruct(column, kd.float32), kd.ShapeDtypeStruct(column, kd.int32),
+        kd.ShapeDtypeStruct((), kd.float32), kd.ShapeDtypeStruct((1, width), kd.int32), kd.ShapeDtypeStruct((p.V, p.H), wdtype),
+    ]  # fmt: skip
+    if p.bias:
+        outs += [kd.ShapeDtypeStruct((1, p.M), p.dtype), kd.ShapeDtypeStruct((p.V,), bdtype)]
+    made = kd.kernel(body, out_type=tuple(outs), grid=(blocks,), name="cross_entropy_prepare")
+    return identified(made, problem, width, wdtype, bdtype)
+
+
+@cache
+def slope(smoothing: float, vocab: int | None) -> Any:
+    """The gradient of a row's loss by its logits, as an epilogue of their product."""
+    low = smoothing / vocab if smoothing and vocab else 0.0
+
+    def gradient(x: Any, log: Any, gate: Any, place: Any, column: Any, start: Any) -> Any:
+        weight = kd.exp2(kd.fma(x, LOG2E, log))
+        wanted = kd.where(column + start == place, 1.0 - smoothing + low, low)
+        return (weight - wanted) * gate
+
+    return gradient
+
+
+@cache
+def stack_kernel(shapes: tuple[tuple[int, ...], ...], dtype: Any) -> Any:
+    """The kernel `(*parts) -> out`: arrays one behind the other along their first axis."""
+    width = shapes[0][1] if len(shapes[0]) > 1 else 1
+
+    def body(*refs: Any) -> None:
+        *parts, out = refs
+        row, first = kd.program_id(0), 0
+        for part, shape in zip(parts, shapes, strict=True):
+
+            @kd.when((row >= first) & (row < first + shape[0]))
+            def _(part: Any = part, first: int = first) -> None:
+                if len(out.shape) == 1:
+                    out[row] = part[row - first]
+                    return
+
+                @kd.loop(0, kd.cdiv(width, WIDTH))
+                def _(step: Any) -> None:
+                    columns = kd.ds(step * WIDTH, WIDTH)
+                    out[row, columns] = part[row - first, columns]
+
+            first += shape[0]
+
+    rows = sum(shape[0] for shape in shapes)
+    made = kd.kernel(
+        body,
+        out_type=kd.ShapeDtypeStruct((rows, *shapes[0][1:]), dtype),
+        grid=(rows,),
+        name="cross_entropy_stack",
+    )
+    return identified(made, shapes, dtype)
