@@ -11,6 +11,7 @@ from .decode import decode_attention
 from .decode_mla import mla_decode
 from .grouped import grouped_matmul
 from .grouped_wgrad import grouped_matmul_wgrad
+from .int4 import PackedInt4, pack_int4
 from .matmul import matmul
 from .persistent_matmul import MatmulConfig
 
@@ -18,6 +19,7 @@ __all__ = [
     "AttentionBackwardConfig",
     "AttentionConfig",
     "MatmulConfig",
+    "PackedInt4",
     "attention",
     "attention_backward",
     "decode_attention",
@@ -28,4 +30,5 @@ __all__ = [
     "linear_cross_entropy_combine",
     "matmul",
     "mla_decode",
+    "pack_int4",
 ]

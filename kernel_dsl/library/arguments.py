@@ -132,6 +132,7 @@ def request(a: Any, b: Any, o: Options, out: Any) -> Request:
         batch=batch, a_batch=left.batch, b_batch=right.batch, thrice=how.thrice,
         a_scaled=made.blocks["a_scale"] == "rows", b_scaled=made.blocks["b_scale"],
         promoted=how.promoted and not any(made.blocks.values()),
+        int4=getattr(rights[0], "group", 0), int4_zeros=getattr(rights[0], "zeros", None) is not None,
     )  # fmt: skip
     if o.gated is None:
         p = replace(p, steps=(*own[0], *steps))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import kernel_dsl as kd
 from kernel_dsl.diagnostics import shown
 from kernel_dsl.dtypes import as_dtype
 from kernel_dsl.errors import BadCallArgument, BadCallValue
 
 from .epilogue import GATES
 from .families import PRECISIONS
+from .int4_numbers import BLOCK
 from .persistent_matmul import MatmulConfig, check_counts, check_tiles
 from .problem import Axes
 from .scaled_product import DEPTH
@@ -112,6 +114,23 @@ def check_options(o: Any) -> None:
     if o.gated is not None and o.c is not None:
         raise refuse("c beside gated", "it could be added to either product; use `bias`, `residual` or `epilogue`")
     _check_dropout(o.dropout)
+
+
+def check_packed(a: Any, b: Any, o: Any) -> None:
+    """Raise `BadCallArgument`, `BadCallValue` for what does not go with a b of 4-bit integers."""
+    check_array(a, "a", "a is (..., M, K)")
+    if as_dtype(a.dtype) not in (kd.float16, kd.bfloat16):
+        what = f"a is {as_dtype(a.dtype)} beside integers of 4 bits"
+        raise BadCallArgument(kernel="matmul", what=what, hint="it is float16 or bfloat16")
+    if o.gated is not None:
+        raise refuse("gated beside integers of 4 bits", "multiply by each matrix, and gate by `epilogue`")
+    if o.precision is not None:
+        raise refuse(f"precision={shown(o.precision)} beside integers of 4 bits", "leave it out")
+    if isinstance(o.config, MatmulConfig) and (o.config.tile_k != BLOCK or o.config.ping_pong):
+        what = f"config.tile_k={o.config.tile_k}, config.ping_pong={o.config.ping_pong} beside integers of 4 bits"
+        raise refuse(what, f"tile_k={BLOCK}, and nothing in turns: halves of bytes are {BLOCK // 2} rows apart")
+    if a.shape[-1] != b.shape[0]:
+        raise refuse(f"a is {tuple(a.shape)} and b is {b.shape}", "the columns of a are the rows of b")
 
 
 def check_pairs(b: Any, o: Any) -> None:

@@ -120,10 +120,11 @@ def finite_or_zero(top: Any) -> Any:
 def store_sums(x: Any, p: Problem, refs: Sequence[Any], tile: Tile, out: Any) -> None:
     """The sums of a tile (rows, columns) into `out` (p.softmax, tiles along n, M), float32; columns from p.N on are none.
 
-    Where there are steps, a few columns at a time: a lane that held all of a step's operands would spill.
+    Where there is more to do, a few columns at a time: a lane that held all operands, or all of what it compares, would spill.
     """
     width = x.shape[1]
-    columns = gcd(width, PARTED) if p.all_steps else width
+    masked = bool(p.N % width)
+    columns = gcd(width, PARTED) if p.all_steps or masked else width
     top: Any = None
     total: Any = None
     plain: Any = None
@@ -131,7 +132,7 @@ def store_sums(x: Any, p: Problem, refs: Sequence[Any], tile: Tile, out: Any) ->
         part = tile.part(first, columns)
         value = finish(x if columns == width else x[:, first : first + columns], p.all_steps, refs, part)
         value = value.astype(kd.float32)
-        here = part.coordinates(columns)[1] < p.N if p.N % width else None
+        here = part.coordinates(columns)[1] < p.N if masked else None
         if p.softmax > PLAIN:
             more = kd.sum(value if here is None else kd.where(here, value, 0.0), axis=1)
             plain = more if plain is None else plain + more

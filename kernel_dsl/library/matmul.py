@@ -12,11 +12,13 @@ import numpy as np
 
 from kernel_dsl.boundary import checks_itself, public
 from kernel_dsl.dtypes import as_dtype
+from kernel_dsl.memory import ShapeDtypeStruct
 from kernel_dsl.stages import target_named
 
 from .arguments import Options, Request, request
-from .checks import check_options, check_pairs
+from .checks import check_options, check_packed, check_pairs
 from .complex_product import ComplexPlan, complex_plan, is_complex
+from .int4 import PackedInt4
 from .operands import (
     array_address,
     check_apart,
@@ -29,7 +31,7 @@ from .operands import (
 )
 from .persistent_matmul import MatmulConfig, check_counts, check_tiles
 from .problem import Problem
-from .routes import Packings, laid, route
+from .routes import Packings, goes_fast, laid, route
 
 __all__ = [
     "MANY",
@@ -80,10 +82,12 @@ class Plan:
 
     def sides(self, a: Any, rights: list[Any]) -> list[Any]:
         """All operands, oriented as they lie, the left one first."""
+        packed = isinstance(rights[0], PackedInt4)
         if self.folded:
-            a, rights = a.reshape(-1, a.shape[-1]), [b[(0,) * (len(b.shape) - 2)] for b in rights]
+            a = a.reshape(-1, a.shape[-1])
+            rights = rights if packed else [b[(0,) * (len(b.shape) - 2)] for b in rights]
         left = turned(a) if self.turns[0] else a
-        rights = [turned(b) for b in rights] if self.turns[1] else rights
+        rights = [b.data for b in rights] if packed else [turned(b) for b in rights] if self.turns[1] else rights
         return [*rights, left] if self.flipped else [left, *rights]
 
     def run(self, a: Any, rights: list[Any], extra: list[Any], out: Any, stream: Any, interpret: Any) -> Any:
@@ -96,6 +100,7 @@ class Plan:
             extra = [x.reshape(-1, x.shape[-1]) if len(getattr(x, "shape", ())) > 2 else x for x in extra]
         into = self._into(out)
         own, extra = self.scales(extra)
+        own = self._with_packs(own, rights)
         if self.combine is None:
             result = self.kernel(*sides, *own[0], *extra, out=into, **how)
         elif self.apart:
@@ -108,6 +113,12 @@ class Plan:
         if not self.folded:
             return result
         return (result[0].reshape(self.folded), result[1]) if self.peaks else result.reshape(self.folded)
+
+    @staticmethod
+    def _with_packs(own: list[list[Any]], rights: list[Any]) -> list[list[Any]]:
+        """What the kernel takes for each right side, with scales and zeros of numbers of 4 bits."""
+        b = rights[0]
+        return [[*b.arrays[1:], *own[0]]] if isinstance(b, PackedInt4) else own
 
     def _packed(self, sides: list[Any], how: dict[str, Any]) -> list[Any]:
         """The operands, those that need it laid out anew: by one launch."""
@@ -131,6 +142,7 @@ class Plan:
         packings = [self.packings[0], *[self.packings[1]] * (len(sides) - 1)]
         sides = [x if p is None else p.out for x, p in zip(sides, packings, strict=True)]
         own, extra = self.scales(extra)
+        own = self._with_packs(own, rights)
         return self.kernel.lower(*sides, *own[0], *(() if self.combine is not None else extra), target=target)
 
 
@@ -166,11 +178,13 @@ class Matmul:
     - `out_scale`: a number or an array of one, a factor.
 
     `out_dtype`: by default the inputs' common dtype; bfloat16 for fp8, for 16-bit floats with `a_scale` or `b_scale`, and for
-    8-bit integers that are scaled or gated, int32 for those that are not. `precision`: float32 products are exact by default;
-    "tf32" rounds operands to tf32, "tf32x3" multiplies high and low parts of them in tf32. Of fp8 products Hopper's tensor cores
-    keep 14 bits, and errors grow with K; with "highest" sums are added up in float32 every 256 of K. `config`: a `MatmulConfig`,
-    not the chosen one, where Hopper's fast kernel is taken. `out`, `stream`, `interpret`: as for kernels; `out` may be `c` or
-    `residual`, and stored by columns. What TMA and wgmma can't read is laid out anew first, in a workspace.
+    8-bit integers that are scaled or gated, int32 for those that are not. b may be a `PackedInt4` beside a of float16 or
+    bfloat16: its numbers are widened in registers, rounded to the dtype of a; it takes no `gated`, and a `config` has
+    `tile_k=64`. `precision`: float32 products are exact by default; "tf32" rounds operands to tf32, "tf32x3" multiplies high
+    and low parts of them in tf32. Of fp8 products Hopper's tensor cores keep 14 bits, and errors grow with K; with "highest"
+    sums are added up in float32 every 256 of K. `config`: a `MatmulConfig`, not the chosen one, where Hopper's fast kernel is
+    taken. `out`, `stream`, `interpret`: as for kernels; `out` may be `c` or `residual`, and stored by columns. What TMA and
+    wgmma can't read is laid out anew first, in a workspace.
 
     Raises `BadCallArgument` for what are no such arrays, `BadCallValue` for shapes that don't fit, an `out` that is `a` or
     `b`, and a precision that the product can't have, `NoCommonDType`.
@@ -212,6 +226,10 @@ class Matmul:
             out_dtype, bias, c, activation, precision, scale, a_scale, b_scale, epilogue, operands, gated, dropout, residual,
             out_scale, absmax, config,
         )  # fmt: skip
+        if isinstance(b, PackedInt4):
+            check_packed(a, b, o)
+            if not goes_fast(a, b, target_named(None)):
+                b = b.unpacked(a.dtype, stream=stream, interpret=interpret)
         plan, rights, extra = self._plan(a, b, o, None, out)
         if out is not None:
             result = out[0] if absmax else out
@@ -248,6 +266,10 @@ class Matmul:
             out_dtype, bias, c, activation, precision, scale, a_scale, b_scale, epilogue, operands, gated, dropout, residual,
             out_scale, absmax, config,
         )  # fmt: skip
+        if isinstance(b, PackedInt4):
+            check_packed(a, b, o)
+            if not goes_fast(a, b, target_named(target)):
+                b = turned(ShapeDtypeStruct(b.shape[::-1], as_dtype(a.dtype)))
         plan, rights, extra = self._plan(a, b, o, target)
         return plan.lower(a, rights, extra, target)
 

@@ -42,8 +42,10 @@ class Operand:
 def operand(x: Any, rows_last: bool) -> Operand:
     """An array as an operand: a is (*batch, rows, depth), and b, with `rows_last`, (*batch, depth, rows)."""
     shape = tuple(x.shape)
-    strides = element_strides(x) or strides_of(shape)
     dtype = as_dtype(x.dtype)
+    if hasattr(x, "described"):  # numbers of 4 bits, (K, N), which lie along K
+        return Operand(dtype, (), shape[1], shape[0], along_k=True, tma=True, contiguous=True)
+    strides = element_strides(x) or strides_of(shape)
     rows, depth = (-1, -2) if rows_last else (-2, -1)
     along_k = _runs_along(shape, strides, depth, rows)
     order = (*range(len(shape) - 2), *((rows, depth) if along_k else (depth, rows)))
@@ -177,6 +179,9 @@ def signature(x: Any, kernel: str) -> tuple[Any, ...]:
     """What a plan depends on of an array: shape, dtype, strides, alignment. Raises `BadCallArgument` for a sparse tensor."""
     if isinstance(x, (int, float, np.generic)):
         return (type(x),)  # its value is given at the launch
+    described = getattr(x, "described", None)
+    if described is not None:
+        return described
     stride = getattr(x, "stride", None)
     if callable(stride):
         try:

@@ -20,6 +20,7 @@ from ..errors import BadCallArgument, BadCallValue
 from ..kernel import identified
 from .blocks import own, start_of, steps_of, tile_of
 from .epilogue import Function, Tile, drawn, finish, join, outputs, store_sums
+from .int4_numbers import numbers
 from .problem import Problem, Step
 from .promoted_product import RUN, promoted_product
 from .register_product import register_product
@@ -93,7 +94,8 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
     shape = (*p.batch, problem.M, problem.N)
     total = tiles_m * tiles_n * prod((*leading, *p.batch))
     steps = steps_of(p, t.tile_k)
-    a_shape = (t.tile_k, t.tile_m) if p.a_transposed else (t.tile_m, t.tile_k)
+    held = 2 if p.int4 else 1  # elements of a byte of a
+    a_shape = (t.tile_k, t.tile_m) if p.a_transposed else (t.tile_m, t.tile_k // held)
     b_shape = (t.tile_n, t.tile_k) if p.b_transposed else (t.tile_k, t.tile_n)
     clusters = max(min(total, blocks // t.blocks), 1)
     producer = t.consumers
@@ -103,15 +105,18 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
     parts = width // t.epilogue_n  # of a tile, on its way out
     ring = min(t.epilogue_stages, parts)
     out_shape = (t.epilogue_n, rows) if t.swapped else (rows, t.epilogue_n)
+    factors = (1 + p.int4_zeros) if p.int4 else 0  # rows of scales and zeros that come with a stage
+    arrivals = (2 if p.gate is None else 3) + factors
     scratch = {
         "a_smem": swizzled(*a_shape, p.dtype, t.stages),
         "b_smem": swizzled(*b_shape, p.b_dtype, t.stages),
         **({} if p.softmax else {"out_smem": swizzled(*out_shape, p.out_dtype, t.consumers * ring)}),
         # one for each consumer with tiles of its own: a waiter must see every phase
-        "loaded": kd.Barrier(num_arrivals=2 if p.gate is None else 3, num_barriers=turns * t.stages),
+        "loaded": kd.Barrier(num_arrivals=arrivals, num_barriers=turns * t.stages),
         "consumed": kd.ClusterBarrier(collective_axes=axes, num_arrivals=releases, num_barriers=t.stages)
         if axes
         else kd.Barrier(num_arrivals=releases, num_barriers=t.stages),
+        **({"factors_smem": kd.SMEM((factors, t.stages, t.tile_m), kd.float32)} if factors else {}),
     }
 
     def place_of(index: Any) -> tuple[Any, Any, Any, tuple[Any, ...]]:
@@ -130,7 +135,9 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
         ahead = (turns - 1) * steps % t.stages
         return kd.where(slot >= t.stages - ahead, slot - (t.stages - ahead), slot + ahead) if ahead else slot
 
-    def produce(a: Any, rights: Any, a_smem: Any, b_smem: Any, loaded: Any, consumed: Any) -> None:
+    def produce(
+        a: Any, rights: Any, packs: Any, a_smem: Any, b_smem: Any, loaded: Any, consumed: Any, factors_smem: Any = None
+    ) -> None:
         kd.set_max_registers(24 if t.ping_pong else 40, action="decrease")
         first = kd.axis_index("block")
 
@@ -152,11 +159,15 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
                 k = kd.ds(start_of(p, at, t.tile_k, 0), t.tile_k)
                 b_k = kd.ds(start_of(p, at, t.tile_k, 1), t.tile_k) if p.thrice else k
                 m_slice, n_slice = kd.ds(m, t.tile_m), kd.ds(n, width)
-                a_tile = a_own.at[k, m_slice] if p.a_transposed else a_own.at[m_slice, k]
+                a_k = kd.ds(at * (t.tile_k // held), t.tile_k // held) if p.int4 else k
+                a_tile = a_own.at[k, m_slice] if p.a_transposed else a_own.at[m_slice, a_k]
                 b_tiles = [b.at[n_slice, b_k] if p.b_transposed else b.at[b_k, n_slice] for b in b_own]
                 full = loaded.at[turn * t.stages + slot]
                 shares_a, shares_b = ("cluster_n" if t.cluster_n > 1 else None), ("cluster" if t.cluster > 1 else None)
                 kd.copy_gmem_to_smem(a_tile, a_smem.at[slot], full, collective_axes=shares_a, l2_hint=t.a_hint)
+                for number, pack in enumerate(packs):
+                    of_group = pack.at[kd.div(at, p.int4 // t.tile_k), m_slice]
+                    kd.copy_gmem_to_smem(of_group, factors_smem.at[number, slot], full)
                 for number, b_tile in enumerate(b_tiles):
                     place = b_smem.at[slot]
                     if len(b_tiles) > 1:
@@ -168,8 +179,9 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
             return *end, kd.where(turn == turns - 1, 0, turn + 1) if turns > 1 else turn
 
     def consume(
-        me: Any, scales: Any, refs: Any, a_smem: Any, b_smem: Any, out_smem: Any, loaded: Any, consumed: Any
-    ) -> None:
+        me: Any, scales: Any, refs: Any, a_smem: Any, b_smem: Any, out_smem: Any, loaded: Any, consumed: Any,
+        factors_smem: Any = None,
+    ) -> None:  # fmt: skip
         kd.set_max_registers(232 if t.consumers == 2 and not t.ping_pong else 240, action="increase")
         turn, share = (me, 0) if t.ping_pong else (0, me)
         first = kd.axis_index("block") + turn * clusters
@@ -179,6 +191,11 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
 
         def left_of(slot: Any, half: int) -> Any:
             """Half of a stage of this consumer's A, as wgmma takes it from registers."""
+            if p.int4:
+                own_rows = kd.ds(share * rows, rows)
+                data = kd.load(a_smem.at[slot, own_rows], layout=kd.Layout.WGMMA)
+                pair = [kd.load(factors_smem.at[i, slot, own_rows], (slice(None), None)) for i in range(factors)]
+                return numbers(data, half, pair[0], pair[1] if factors > 1 else None).astype(p.b_dtype)
             k = slice(half * t.tile_k // 2, (half + 1) * t.tile_k // 2)
             if p.a_transposed:
                 return kd.load(a_smem.at[slot, k, kd.ds(share * rows, rows)].T, layout=kd.Layout.WGMMA_TF32)
@@ -268,7 +285,8 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
 
     def body(a: Any, *refs: Any, **buffers: Any) -> None:
         count = 1 if p.gate is None else 2
-        rights, scales, rest = refs[:count], *p.scales_of(refs[count:])
+        packs, rest = p.packs_of(refs[count:])
+        rights, scales, rest = refs[:count], *p.scales_of(rest)
         results = outputs(p, rest)
         left, rights = (rights[0], (a,)) if t.swapped else (a, rights)
         me = kd.axis_index("wg")
@@ -276,7 +294,7 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
 
         @kd.when(me == producer)
         def _() -> None:
-            produce(left, rights, **buffers)
+            produce(left, rights, packs, **buffers)
 
         @kd.when(me < producer)
         def _() -> None:

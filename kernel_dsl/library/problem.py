@@ -55,6 +55,8 @@ class Problem:
     its own are `gated`; `gate` joins the two, and `steps` follow.
     `softmax`: what is kept of the result is, for each row and each tile along N, that many of: the greatest element, the sum of
     exp(element - greatest), the sum of the elements; float32 (softmax, tiles, M).
+    `int4`: the int8 side holds two numbers of 4 bits a byte, as `PackedInt4` says, and so many of K share a scale; the scales,
+    and with `int4_zeros` the zeros, are a kernel's arguments after b.
     """
 
     M: int
@@ -81,6 +83,8 @@ class Problem:
     promoted: bool = False
     groups: Groups | None = None
     softmax: int = 0
+    int4: int = 0
+    int4_zeros: bool = False
 
     @property
     def swapped(self) -> Problem:
@@ -125,6 +129,11 @@ class Problem:
         rest = list(refs)
         pair = tuple(rest.pop(0) if has else None for has in (self.a_scaled, bool(self.b_scaled)))
         return (pair[0], pair[1]), rest
+
+    def packs_of(self, refs: Any) -> tuple[tuple[Any, ...], Any]:
+        """Scales and zeros of numbers of 4 bits, at the front of some arguments, and the rest."""
+        count = (2 if self.int4_zeros else 1) if self.int4 else 0
+        return tuple(refs[:count]), refs[count:]
 
     def results(self, *leading: int, tiles: int = 0) -> Any:
         """The shapes and dtypes of what a kernel returns, which has so many tiles along N."""

@@ -14,6 +14,7 @@ from kernel_dsl.target import Feature, Target
 from . import choose as costs
 from .combine import combine_kernel
 from .families import FP8, Family
+from .int4 import PackedInt4
 from .lane_product import lane_kernel
 from .operands import MAX_RANK, Operand
 from .pack import Packing, pack_kernel
@@ -77,6 +78,12 @@ def laid(p: Problem, found: Packings, a: Operand, b: Operand) -> Problem:
     return replace(p, a_transposed=not along[0], b_transposed=along[1])
 
 
+def goes_fast(a: Any, b: PackedInt4, target: Target) -> bool:
+    """Whether numbers of 4 bits are widened in registers; else b is unpacked first."""
+    found = target.supports(Feature.WGMMA | Feature.TMA) and b.fast and 0 not in a.shape
+    return found and len(a.shape) <= MAX_RANK
+
+
 @cache
 def route(p: Problem, a: Operand, b: Operand, how: Family, config: MatmulConfig | None, target: Target) -> Route:
     """The route that the cost model likes best. `p`: what is multiplied, in the dtypes of `how`, its layouts still open."""
@@ -103,7 +110,7 @@ def _options(
     fast = target.supports(Feature.WGMMA | Feature.TMA) and how.a != kd.float64 and len(p.batch) + 2 <= MAX_RANK
     if fast:
         yield from _fast(p, a, b, how, config, blocks)
-        if config is not None:
+        if config is not None or p.int4:
             return
     for found, one_by_one in tile_packings(a, b, how, target, fast):
         narrow = tuple(pack is None and not (o.tma or o.contiguous) for o, pack in zip((a, b), found, strict=True))

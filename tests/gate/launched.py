@@ -44,10 +44,22 @@ def _cross_entropy() -> None:
     stack_kernel(((20, 32), (70, 32)), kd.bfloat16)(x, weight, interpret=True)
 
 
+def _int4() -> None:
+    w, a = np.ones((130, 64), np.float32), np.ones((20, 130), kd.bfloat16.numpy)
+    for zeros in (None, True):
+        kd.library.matmul(a, kd.library.pack_int4(w, zeros=zeros, interpret=True), interpret=True)
+    kd.library.pack_int4(w, interpret=True).unpacked(kd.bfloat16, interpret=True)
+
+
 @cache
 def calls() -> tuple[tuple[str, Any, tuple[Any, ...]], ...]:
     """(group, kernel, its arguments described) of each launch."""
-    return (*_seen("matmul", _grouped), *_seen("matmul", _cross_entropy), *_seen("attention", _decode))
+    return (
+        *_seen("matmul", _grouped),
+        *_seen("matmul", _cross_entropy),
+        *_seen("matmul", _int4),
+        *_seen("attention", _decode),
+    )
 
 
 def _seen(group: str, run: Any) -> Iterator[tuple[str, Any, tuple[Any, ...]]]:

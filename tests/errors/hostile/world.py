@@ -104,7 +104,7 @@ HINTS: dict[str, str] = {
     "true_fun": "lambda: None", "upper": "2", "v": "heads", "value": "x 1", "wg_axis": "'wg'", "x": "x i_val m square", "y": "x i_val m",
     "z": "x", "index_map": "lambda *a: a[0]", "axis": "0", "axis1": "0", "axis2": "1", "compare": "x", "types": "SMEM spec", "calls": "[call]",
     "inner": "x", "other": "x", "out_type": "struct", "indices": "i_val INDICES", "keys": "x", "sorted": "row", "values": "x", "fn": "lambda a, b: b", "tree": "x [x, x]", "seed": "1 n", "p": "1 0", "dout": "heads", "out": "heads", "lse": "sums", "lengths": "lengths", "weight": "square X", "targets": "lengths",
-    "dloss": "1.5", "partials": "heads",
+    "dloss": "1.5", "partials": "heads", "w": "square X", "group": "128", "data": "INDICES", "scales": "X", "zeros": "None",
 }  # fmt: skip
 
 

@@ -1,0 +1,189 @@
+"""`kd.library.pack_int4`: weights of 4 bits, two a byte, with a scale for each column of each group of rows.
+
+Of 64 rows the first 32 lie in the low halves of bytes and the others in the high halves: what a lane loads of such bytes are two
+operands of wgmma, each in its place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache, partial
+from numbers import Integral
+from typing import Any
+
+import kernel_dsl as kd
+from kernel_dsl.boundary import checks_itself, public
+from kernel_dsl.diagnostics import shown
+from kernel_dsl.dtypes import as_dtype
+from kernel_dsl.errors import BadCallArgument, BadCallValue
+
+from ..kernel import identified
+from .int4_numbers import BLOCK, HALF, HIGHEST, MIDDLE, numbers
+from .operands import array_address, signature
+
+NAME = "pack_int4"
+COLUMNS = 64  # of a block of the kernels here
+DTYPES = (kd.float16, kd.bfloat16, kd.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class PackedInt4:
+    """A matrix (K, N) of 4-bit integers, as `pack_int4` makes it; `matmul` takes it as b beside a of float16 or bfloat16.
+
+    Element (k, n) is (q - zero) * scale, q from 0 to 15. `data`: int8 (N, ceil(K/64) * 32), q of rows 64 i + j and 64 i + j +
+    32 in the low and the high half of byte 32 i + j. `scales`: float32 (ceil(K/group), N); `zeros`: float32 of the same shape,
+    or None for 8.
+    """
+
+    data: Any
+    scales: Any
+    zeros: Any
+    shape: tuple[int, int]
+    group: int
+
+    @property
+    def dtype(self) -> Any:
+        """That of the bytes."""
+        return as_dtype(self.data.dtype)
+
+    @property
+    def arrays(self) -> list[Any]:
+        """What kernels are given: bytes, scales, and zeros where there are some."""
+        return [self.data, self.scales, *([] if self.zeros is None else [self.zeros])]
+
+    @property
+    def described(self) -> tuple[Any, ...]:
+        """What a plan depends on."""
+        return (NAME, self.shape, self.group, *(signature(x, "matmul") for x in self.arrays))
+
+    @property
+    def fast(self) -> bool:
+        """Whether TMA can read all of it as it lies."""
+        return self.shape[1] % 4 == 0 and not any(array_address(x) % 16 for x in self.arrays)
+
+    def unpacked(self, dtype: Any, **how: Any) -> Any:
+        """The matrix (K, N) in a floating dtype, stored by columns. `how`: `stream`, `interpret`, as for kernels."""
+        K, N = self.shape
+        made = unpack_kernel(K, N, self.group, self.zeros is not None, as_dtype(dtype))(*self.arrays, **how)
+        return made[:, :K].T
+
+
+@cache
+def pack_kernel(K: int, N: int, group: int, dtype: Any, zeros: str) -> Any:
+    """The kernel `(w[, zeros]) -> (data, scales[, zeros])`. `zeros`: "given", "found" or ""."""
+    groups, blocks = kd.cdiv(K, group), kd.cdiv(K, BLOCK)
+
+    def body(w: Any, *refs: Any) -> None:
+        given, outs = (list(refs[:1]), refs[1:]) if zeros == "given" else ([], refs)
+        data, scales, *rest = outs
+        number, columns = kd.program_id(0), kd.ds(kd.program_id(1) * COLUMNS, COLUMNS)
+        steps = group // HALF
+
+        def load(step: Any) -> Any:
+            return w[kd.ds(number * group + step * HALF, HALF), columns].astype(kd.float32)
+
+        def widen(step: Any, carry: Any) -> Any:
+            x = load(step)
+            return kd.minimum(carry[0], kd.min(x, axis=0)), kd.maximum(carry[1], kd.max(x, axis=0))
+
+        nothing = kd.zeros((COLUMNS,), kd.float32)
+        low, high = kd.fori_loop(0, steps, widen, (nothing, nothing))
+        if zeros == "given":
+            zero = given[0][number, columns].astype(kd.float32)
+            below, above = (
+                kd.maximum(zero, 0.5),
+                kd.maximum(HIGHEST - zero, 0.5),
+            )  # a side that is empty holds no number
+            scale = kd.maximum(-low / below, high / above)
+        elif zeros:
+            scale = (high - low) * (1.0 / HIGHEST)
+            zero = kd.rint(-low / kd.where(scale > 0, scale, 1.0))
+        else:
+            scale = kd.maximum(high, -low) * (1.0 / (MIDDLE - 1))
+            zero = kd.full((COLUMNS,), float(MIDDLE), kd.float32)
+        scale = kd.where(scale > 0, scale, 1.0)
+        scales[number, columns] = scale
+        if rest:
+            rest[0][number, columns] = zero
+
+        def quantised(step: Any) -> Any:
+            q = kd.rint(load(step) / scale[None]) + zero[None]
+            return kd.minimum(kd.maximum(q, 0.0), float(HIGHEST)).astype(kd.int32)
+
+        @kd.loop(0, steps // 2)
+        def _(step: Any) -> None:
+            both = quantised(2 * step) | (quantised(2 * step + 1) << 4)
+            first = (number * (group // BLOCK) + step) * HALF
+            data[columns, kd.ds(first, HALF)] = both.T.astype(kd.uint8).astype(kd.int8)
+
+    made = kd.kernel(
+        body,
+        out_type=(
+            kd.ShapeDtypeStruct((N, blocks * HALF), kd.int8),
+            *[kd.ShapeDtypeStruct((groups, N), kd.float32)] * (2 if zeros else 1),
+        ),
+        grid=(groups, kd.cdiv(N, COLUMNS)),
+        name="int4_pack",
+    )
+    return identified(made, K, N, group, dtype, zeros)
+
+
+@cache
+def unpack_kernel(K: int, N: int, group: int, zeros: bool, dtype: Any) -> Any:
+    """The kernel `(data, scales[, zeros]) -> w`, (N, K rounded up to whole blocks)."""
+    blocks = kd.cdiv(K, BLOCK)
+
+    def body(data: Any, scales: Any, *refs: Any) -> None:
+        *given, out = refs
+        block, rows = kd.program_id(0), kd.ds(kd.program_id(1) * COLUMNS, COLUMNS)
+        number = kd.div(block, group // BLOCK)
+        scale = scales[number, rows][:, None]
+        zero = given[0][number, rows][:, None] if given else None
+        bytes_ = data[rows, kd.ds(block * HALF, HALF)]
+        for half in range(2):
+            out[rows, kd.ds(block * BLOCK + half * HALF, HALF)] = numbers(bytes_, half, scale, zero).astype(dtype)
+
+    made = kd.kernel(
+        body,
+        out_type=kd.ShapeDtypeStruct((N, blocks * BLOCK), dtype),
+        grid=(blocks, kd.cdiv(N, COLUMNS)),
+        name="int4_unpack",
+    )
+    return identified(made, K, N, group, zeros, dtype)
+
+
+@partial(public, name=NAME)
+@checks_itself("group")
+def pack_int4(w: Any, group: int = 128, zeros: Any = None, *, stream: Any = None, interpret: Any = None) -> PackedInt4:
+    """Weights (K, N), float16, bfloat16 or float32 in any strides, rounded to 4 bits: what `matmul` takes as b.
+
+    `group` rows, a multiple of 64, share a scale in each column. Without `zeros` numbers are symmetric: scale = max |w| / 7.
+    `zeros=True` finds for each group and column which of 0 to 15 stands for zero; an array (ceil(K/group), N) of float32 says
+    it. Raises `BadCallArgument` for what are no such arrays, `BadCallValue` for a group or zeros that don't fit.
+    """
+    shape = getattr(w, "shape", None)
+    if not isinstance(shape, tuple) or not hasattr(w, "dtype") or len(shape) != 2 or as_dtype(w.dtype) not in DTYPES:
+        what = f"w is a {type(w).__name__}" + (f" of shape {shown(shape)}" if isinstance(shape, tuple) else "")
+        raise BadCallArgument(kernel=NAME, what=what, hint="w is (K, N), float16, bfloat16 or float32")
+    if isinstance(group, bool) or not isinstance(group, Integral):
+        raise BadCallArgument(kernel=NAME, what=f"group={shown(group)}", hint="a multiple of 64")
+    if group < BLOCK or group % BLOCK:
+        raise BadCallValue(kernel=NAME, what=f"group={shown(group)}", hint="a multiple of 64")
+    K, N = int(w.shape[0]), int(w.shape[1])
+    if not K or not N:
+        raise BadCallValue(kernel=NAME, what=f"w is {(K, N)}", hint="it has a row and a column, or more")
+    how, given = "", []
+    if zeros is True:
+        how = "found"
+    elif zeros is not None:
+        wanted = (kd.cdiv(K, group), N)
+        if not hasattr(zeros, "dtype") or as_dtype(zeros.dtype) != kd.float32:
+            raise BadCallArgument(
+                kernel=NAME, what=f"zeros is a {type(zeros).__name__}", hint=f"True, or float32 {wanted}"
+            )
+        if tuple(zeros.shape) != wanted:
+            raise BadCallValue(kernel=NAME, what=f"zeros is {tuple(zeros.shape)}", hint=f"True, or float32 {wanted}")
+        how, given = "given", [zeros]
+    made = pack_kernel(K, N, int(group), as_dtype(w.dtype), how)(w, *given, stream=stream, interpret=interpret)
+    data, scales, *rest = made
+    return PackedInt4(data, scales, rest[0] if rest else None, (K, N), int(group))

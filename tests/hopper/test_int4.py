@@ -1,0 +1,187 @@
+"""kd.library.pack_int4, and products with weights of 4 bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kernel_dsl as kd
+from kernel_dsl.library import MatmulConfig, PackedInt4
+
+from .helpers import random, relative
+from .products import PLACES, place
+
+pytestmark = [pytest.mark.tma, pytest.mark.wgmma]
+
+bf16, f16, f32 = kd.bfloat16, kd.float16, kd.float32
+Spec = kd.ShapeDtypeStruct
+SMALL = MatmulConfig(64, 64, 64, 3, 1, epilogue_n=32)
+
+
+def numbers(packed: PackedInt4) -> Any:
+    """What 4 bits, scales and zeros stand for, in float64, from the bytes alone."""
+    (K, N), data = packed.shape, packed.data.view(np.uint8)
+    q = np.zeros((data.shape[1] // 32 * 64, N))
+    for block in range(data.shape[1] // 32):
+        own = data[:, block * 32 : (block + 1) * 32].T
+        q[block * 64 : block * 64 + 32], q[block * 64 + 32 : block * 64 + 64] = own & 15, own >> 4
+    scales, zeros = (
+        8.0 if x is None else np.repeat(x.astype(np.float64), packed.group, 0)[:K]
+        for x in (packed.scales, packed.zeros)
+    )
+    return (q[:K] - zeros) * scales
+
+
+def zeros_for(form: str, shape: tuple[int, int], group: int, rng: Any) -> Any:
+    if form != "given":
+        return True if form == "found" else None
+    return rng.integers(0, 16, (-(-shape[0] // group), shape[1])).astype(np.float32)
+
+
+@pytest.mark.parametrize("form", ["", "found", "given"])
+@pytest.mark.parametrize("dtype", [bf16, f16, f32], ids=str)
+@pytest.mark.parametrize("shape", [(128, 64, 64), (200, 70, 128), (1, 1, 192), (65, 130, 64)], ids=str)
+@pytest.mark.sampled(12)
+def test_packing(form: str, dtype: Any, shape: Any, interpret: Any, rng: Any) -> None:
+    """Every number is the nearest of its group, and unpacked as it is told."""
+    K, N, group = shape
+    w = place(random(rng, (K, N), dtype), str(rng.choice(PLACES)))
+    w[:, 0] = 0  # a column that has no scale of its own
+    zeros = zeros_for(form, (K, N), group, rng)
+    packed = kd.library.pack_int4(w, group, zeros, interpret=interpret)
+    exact, wide = numbers(packed), w.astype(np.float64)
+    scale = np.repeat(packed.scales, group, 0)[:K]
+    assert np.abs((exact - wide) / scale).max() < 0.50001 and not exact[:, 0].any()
+    assert (packed.zeros is None) == (form == "") and packed.shape == (K, N) and packed.group == group
+    most = np.repeat(np.stack([np.abs(wide[i : i + group]).max(axis=0) for i in range(0, K, group)]), group, 0)[:K]
+    assert form == "given" or (scale[:, 1:] <= most[:, 1:] / 7 * 1.001).all()
+    got = packed.unpacked(dtype, interpret=interpret)
+    assert relative(got.astype(np.float64), exact) <= {2: 4e-3, 4: 2e-7}[got.dtype.itemsize]
+
+
+def product(seed: int, interpret: Any, shape: Any = None, config: Any = None, form: str | None = None) -> None:
+    """A random product with a random end, against float64 and b as it is rounded to the dtype of a."""
+    rng = np.random.default_rng(seed)
+    M, N, K = shape or (
+        int(rng.choice((1, 7, 16, 65, 130))),
+        int(rng.choice((4, 33, 64, 72, 132, 260))),
+        int(rng.choice((1, 40, 64, 200, 300))),
+    )
+    dtype, group = (bf16, f16)[rng.integers(2)], int(rng.choice((64, 128, 192)))
+    form = ("", "found", "given")[rng.integers(3)] if form is None else form
+    packed = kd.library.pack_int4(
+        random(rng, (K, N), f32), group, zeros_for(form, (K, N), group, rng), interpret=interpret
+    )
+    b = numbers(packed).astype(np.float32).astype(dtype.numpy).astype(np.float64)
+    batch = (2,) if rng.random() < 0.2 and config is None else ()
+    a = place(random(rng, (*batch, M, K), dtype), str(rng.choice(PLACES)))
+    options: dict[str, Any] = {} if config is None else {"config": config}
+    expected = a.astype(np.float64) @ b
+    if rng.random() < 0.5:
+        options["b_scale"] = (rng.random(N) + 0.5).astype(np.float32)
+        expected = expected * options["b_scale"]
+    if rng.random() < 0.5:
+        options["bias"] = random(rng, (N,), f32)
+        expected = expected + options["bias"]
+    if rng.random() < 0.5:
+        options["out"] = place(np.full(expected.shape, 77, np.float32), str(rng.choice(PLACES)))
+    got = kd.library.matmul(a, packed, out_dtype=f32, interpret=interpret, **options)
+    assert relative(got.astype(np.float64), expected) < 1e-5, (
+        f"seed {seed}: {dtype} {(M, N, K)} {group} {form} {options}"
+    )
+
+
+@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.sampled(8)
+def test_random_products(seed: int, interpret: Any) -> None:
+    product(seed, interpret)
+
+
+@pytest.mark.parametrize(
+    "config", [SMALL, MatmulConfig(128, 128, 64, 2, 2, epilogue_n=32, cluster=2)], ids=["one", "cluster"]
+)
+@pytest.mark.parametrize("form", ["", "given"])
+@pytest.mark.sampled(6)
+def test_configs(config: Any, form: str, interpret: Any) -> None:
+    product(3, interpret, (150, 200, 200), config, form)
+
+
+def test_the_smallest() -> None:
+    packed = kd.library.pack_int4(np.ones((70, 8), np.float32), interpret=True)
+    none = kd.library.matmul(np.ones((0, 70), np.float16), packed, interpret=True)
+    assert none.shape == (0, 8) and none.dtype == np.float16
+
+
+@pytest.mark.parametrize("shape", [(16, 16384, 8192), (64, 16384, 8192), (4096, 4096, 4096)], ids=str)
+@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize("target", ["sm_90a", "sm_80", "sm_100a", "sm_120a"])
+@pytest.mark.sampled(8)
+def test_no_spills(shape: Any, zeros: bool, target: str) -> None:
+    M, N, K = shape
+    scales = Spec((K // 128, N), f32)
+    b = PackedInt4(Spec((N, K // 2), kd.int8), scales, scales if zeros else None, (K, N), 128)
+    stages = kd.library.matmul.lower(Spec((M, K), bf16), b, bias=Spec((N,), f32), target=target)
+    made = stages.compile()
+    assert made.resources.spills == 0
+    assert not [r for r in made.remarks if "C75" in r.text], made.remarks
+    assert stages.name == ("matmul" if target == "sm_90a" else "matmul_general")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", [(16, 4096, 2048), (300, 1028, 777), (2048, 2048, 2048)], ids=str)
+def test_real_sizes(shape: Any) -> None:
+    for seed in range(3):
+        product(seed, False, shape)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(10))
+def test_many_random_products(seed: int) -> None:
+    for number in range(20):
+        product(1000 * seed + number, kd.InterpretParams(seed=number))
+
+
+W, A = np.ones((128, 8), np.float32), np.ones((4, 128), np.float16)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        ((W[0],), {}, "w is a ndarray of shape"),
+        (([1],), {}, "w is a list"),
+        ((W.astype(np.int8),), {}, "w is a ndarray"),
+        ((W[:0],), {}, r"w is \(0, 8\)"),
+        ((W, 100), {}, "group=100"),
+        ((W, 0), {}, "group=0"),
+        ((W, 64.0), {}, "group=64.0"),
+        ((W, 64), {"zeros": W[:1]}, r"zeros is \(1, 8\)"),
+        ((W, 64), {"zeros": 8}, "zeros is a int"),
+    ],
+    ids=lambda case: case[2],
+)
+def test_what_is_refused(case: Any) -> None:
+    args, options, words = case
+    with pytest.raises((kd.errors.BadCallArgument, kd.errors.BadCallValue), match=words):
+        kd.library.pack_int4(*args, interpret=True, **options)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        (A.astype(np.float32), {}, "a is float32 beside integers of 4 bits"),
+        (A[:, :64], {}, r"a is \(4, 64\) and b is \(128, 8\)"),
+        (A, {"gated": "swiglu"}, "gated beside integers of 4 bits"),
+        (A, {"precision": "tf32"}, "precision='tf32' beside"),
+        (A, {"config": MatmulConfig(64, 64, 128, 3, 1, epilogue_n=32)}, "config.tile_k=128"),
+        (A, {"bias": np.ones(5, np.float32)}, r"bias is \(5,\)"),
+        (3, {}, "a is a int"),
+    ],
+    ids=lambda case: case[2],
+)
+def test_products_that_are_refused(case: Any) -> None:
+    a, options, words = case
+    packed = kd.library.pack_int4(W, interpret=True)
+    with pytest.raises((kd.errors.BadCallArgument, kd.errors.BadCallValue), match=words):
+        kd.library.matmul(a, packed, interpret=True, **options)
