@@ -433,6 +433,15 @@ class SmemExceeded(Error, ValueError):
     help = "use smaller blocks, fewer stages, or `kd.run_scoped` for buffers that need not live together"
 
 
+class NoHostCode(Error, ValueError):
+    """A kernel that can't be launched without Python."""
+
+    code = "no-host-code"
+    title = "no host code for kernel {kernel!r}: {what}"
+    note = "host code launches a kernel from C, XLA and tvm-ffi; it knows the shapes and dtypes that the kernel was lowered for"
+    help = "{hint}"
+
+
 class TargetFeature(Error, ValueError):
     """An op that the target lacks."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .boundary import public
@@ -140,6 +141,15 @@ class Stages:
         warn_of_remarks(assembled)
         return Compiled(self, assembled)
 
+    def export(self, name: str, *, folder: Any = ".", c: bool = False) -> tuple[Path, ...]:
+        """Compile as needed, and write files for programs without this one's source; their paths.
+
+        `folder/name.kd`, which `kd.load_compiled` reads; with `c=True` `name.o` and `name.h`, of a C function
+        `int name(CUstream, const DLTensor *...)` that takes the inputs and then the outputs, checks them, and needs
+        only the driver. Raises BadArgument for a name that is no C identifier, NoHostCode, FileError, ToolMissing.
+        """
+        return self.compile().export(name, folder=folder, c=c)
+
     def assembled(self) -> Assembled:
         """The machine code, without a warning."""
         from kernel_dsl.runtime.assemble import AssemblerOptions, assemble
@@ -195,6 +205,12 @@ class Compiled:
         from kernel_dsl.runtime.build.aot import save
 
         save(self.assembled, path)
+
+    def export(self, name: str, *, folder: Any = ".", c: bool = False) -> tuple[Path, ...]:
+        """Write files for programs without this one's source, as `Stages.export` does; their paths."""
+        from .hosting import export
+
+        return export(self.stages.ir, self.assembled, name, folder, c)
 
 
 def _show(ir: KernelIR, *, locations: bool = True) -> str:

@@ -44,6 +44,27 @@ REDUCTIONS: dict[str, tuple[str, ...]] = {
     "xor": ("int32", "uint32", "int64", "uint64"),
 }
 
+# CUtensorMapDataType has no int8, int16, bool, fp8 or complex: TMA moves them as unsigned of the
+# same size.
+MAP_TYPES = {
+    "bool": "UINT8",
+    "int8": "UINT8",
+    "uint8": "UINT8",
+    "float8_e4m3fn": "UINT8",
+    "float8_e5m2": "UINT8",
+    "int16": "UINT16",
+    "uint16": "UINT16",
+    "int32": "INT32",
+    "uint32": "UINT32",
+    "int64": "INT64",
+    "uint64": "UINT64",
+    "complex64": "UINT64",
+    "float16": "FLOAT16",
+    "bfloat16": "BFLOAT16",
+    "float32": "FLOAT32",
+    "float64": "FLOAT64",
+}
+
 
 @dataclass(frozen=True)
 class Tiled:

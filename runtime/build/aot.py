@@ -45,10 +45,13 @@ def save(compiled: Assembled | CompiledKernel, path: str | os.PathLike[str]) -> 
     A kernel that was not assembled is saved too, with its PTX alone, for the interpreter and for
     GPUs whose driver is to compile it.
     """
-    target = Path(path)
-    data = pack(compiled)
+    write(path, pack(compiled))
+
+
+def write(path: str | os.PathLike[str], data: bytes) -> None:
+    """Write a file in one step. Raises FileError."""
     try:
-        _write(target, data)
+        _write(Path(path), data)
     except (OSError, ValueError) as error:
         raise FileError(f"{shown(path)} can't be written: {error}") from None
 

@@ -110,26 +110,6 @@ def _refusal(name: str, why: str) -> ArgumentValueError:
     return ArgumentValueError(f"{name} cannot be copied by TMA: {why}")
 
 
-# CUtensorMapDataType has no int8, int16, bool, fp8 or complex: TMA moves them as unsigned of the
-# same size.
-_TYPES = {
-    "bool": "UINT8",
-    "int8": "UINT8",
-    "uint8": "UINT8",
-    "float8_e4m3fn": "UINT8",
-    "float8_e5m2": "UINT8",
-    "int16": "UINT16",
-    "uint16": "UINT16",
-    "int32": "INT32",
-    "uint32": "UINT32",
-    "int64": "INT64",
-    "uint64": "UINT64",
-    "complex64": "UINT64",
-    "float16": "FLOAT16",
-    "bfloat16": "BFLOAT16",
-    "float32": "FLOAT32",
-    "float64": "FLOAT64",
-}
 _SWIZZLES = {Swizzle.NONE: "NONE", Swizzle.B32: "32B", Swizzle.B64: "64B", Swizzle.B128: "128B"}
 _PROMOTIONS = {0: "NONE", 64: "L2_64B", 128: "L2_128B", 256: "L2_256B"}
 _FILLS = {OobFill.ZEROS: "NONE", OobFill.NAN: "NAN_REQUEST_ZERO_FMA"}
@@ -143,7 +123,7 @@ def encode_cuda(plan: TensorMapPlan) -> bytes:
     narrow = cu.cuuint32_t
     encoded = driver.check(
         cu.cuTensorMapEncodeTiled(
-            getattr(cu.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_TYPES[plan.dtype.name]}"),
+            getattr(cu.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{tma.MAP_TYPES[plan.dtype.name]}"),
             rank,
             plan.address,
             [wide(n) for n in plan.extents],

@@ -40,6 +40,7 @@ def test_the_language_imports_only_numpy_and_the_standard_library() -> None:
     joins = {
         "__init__.py",
         "check.py",
+        "hosting.py",
         "kernel.py",
         "loading.py",
         "stages.py",

@@ -66,6 +66,7 @@ NAV = {
         "docs/checker",
         "docs/gallery",
         "docs/compiled-kernels",
+        "docs/hosts",
         "docs/other-kernels",
     ),
     "Speed": ("docs/layouts", "docs/hopper", "docs/matmul", "docs/attention"),

@@ -35,6 +35,7 @@ FIXES: dict[str, tuple[str, str, str]] = {
     "KernelValue": ("kernel_value_num_threads", "num_threads=9", "num_threads=1"),
     "LiteralOutOfRange": ("literal_out_of_range", "n[...] + 300", "n[...] + 100"),
     "NestedTooDeep": ("nested_too_deep", "branch(200)", "branch(20)"),
+    "NoHostCode": ("no_host_code", "np.float32).T", "np.float32)"),
     "NoCommonDType": ("no_common_dtype_uint64", "a[...] + b[...]", "a[...].astype(kd.int32) + b[...]"),
     "NotAnArray": ("not_an_array_list", "[1, 2]", "np.ones(8, np.float32)"),
     "NotTracing": (

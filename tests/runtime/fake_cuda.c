@@ -217,6 +217,24 @@ R cuStreamIsCapturing(void *s, int *status) { *status = 0; return 0; }
 R cuPointerGetAttribute(void *out, int attr, P p) { *(int *)out = 0; return 0; }
 R cuMemGetInfo(size_t *f, size_t *t) { *f = *t = 1ull << 36; return 0; }
 
+// What host code calls (lowering/host.py), which looks symbols up by the names in the library.
+R cuCtxPushCurrent_v2(void *c) { return cuCtxPushCurrent(c); }
+R cuCtxPopCurrent_v2(void **c) { return cuCtxPopCurrent(c); }
+R cuMemAlloc_v2(P *p, size_t n) { return cuMemAlloc(p, n); }
+R cuMemcpyHtoD_v2(P d, const void *h, size_t n) { return cuMemcpyHtoDAsync(d, h, n, 0); }
+R cuMemcpyDtoH_v2(void *h, P d, size_t n) { return cuMemcpyDtoHAsync(h, d, n, 0); }
+R cuMemcpyDtoDAsync_v2(P d, P e, size_t n, void *s) { return cuMemcpyDtoDAsync(d, e, n, s); }
+R cuStreamGetCtx(void *s, void **c) { *c = blob + 0x1000; return 0; }
+R cuLibraryLoadData(void **l, const void *code, int *o, void **v, unsigned n, int *p, void **w, unsigned m) {
+  GUARD;
+  if (getenv("FAKE_CUDA_FOREIGN")) return 209;
+  return cuModuleLoadDataEx(l, code, 0, 0, 0);
+}
+R cuLibraryUnload(Module *m) { return cuModuleUnload(m); }
+R cuLibraryGetKernel(void **k, Module *m, const char *name) { return cuModuleGetFunction(k, m, name); }
+R cuKernelGetFunction(void **f, Function *k) { *f = k; return 0; }
+R cuKernelSetAttribute(int a, int v, Function *k, int d) { return cuFuncSetAttribute(k, a, v); }
+
 R cuGetProcAddress_v2(const char *symbol, void **f, int version, uint64_t flags, int *status) {
   *f = dlsym(RTLD_DEFAULT, symbol);
   Dl_info info;

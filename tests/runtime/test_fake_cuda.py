@@ -11,7 +11,16 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-CASES = [HERE / name for name in ("cuda_cases.py", "cuda_fast_cases.py", "cuda_fork_cases.py", "cuda_image_cases.py")]
+CASES = [
+    HERE / name
+    for name in (
+        "cuda_cases.py",
+        "cuda_fast_cases.py",
+        "cuda_fork_cases.py",
+        "cuda_image_cases.py",
+        "cuda_host_cases.py",
+    )
+]
 
 
 def test_cuda_device_on_a_driver_without_a_gpu(tmp_path: Path) -> None:

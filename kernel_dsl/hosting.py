@@ -1,0 +1,74 @@
+"""Kernels in programs without Python: host code made of a kernel's stages. With kernel.py and stages.py it joins the layers."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .compiled import Assembled
+from .diagnostics import shown
+from .errors import BadArgument
+from .ir import KernelIR, RefType
+from .launch_plan import plan_of
+
+if TYPE_CHECKING:
+    from kernel_dsl.lowering.host_entries import HostArgument
+
+
+def arguments_of(ir: KernelIR) -> list[HostArgument]:
+    """A kernel's arguments as its callers count them: inputs in order, then outputs."""
+    from kernel_dsl.lowering.host_entries import HostArgument
+
+    made: list[HostArgument] = []
+    arrays = scalars = 0
+    for value in ir.params:
+        name, dtype = value.name or "x", value.type.dtype
+        if isinstance(value.type, RefType):
+            made.append(HostArgument(name, dtype, array=arrays))
+            arrays += 1
+        else:
+            made.append(HostArgument(name, dtype, scalar=scalars))
+            scalars += 1
+    return made
+
+
+def export(ir: KernelIR, assembled: Assembled, name: str, folder: str | os.PathLike[str], c: bool) -> tuple[Path, ...]:
+    """Write the files of an exported kernel, and give their paths. Raises `BadArgument`, `NoHostCode`, `FileError`."""
+    from kernel_dsl.runtime.build.aot import save, write
+
+    if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+        hint = "a C identifier, such as 'softmax': files and functions are named after it"
+        raise BadArgument(op="export", what=f"the name {shown(name)}", hint=hint)
+    base = Path(folder)
+    if not c:
+        path = base / f"{name}.kd"
+        save(assembled, path)
+        return (path,)
+    from kernel_dsl.lowering.host import Host
+    from kernel_dsl.lowering.host_c import header
+    from kernel_dsl.lowering.host_entries import add_c_entry
+    from kernel_dsl.lowering.llvm import host_object
+
+    arguments = arguments_of(ir)
+    host = Host(assembled.kernel, plan_of(assembled.kernel), assembled.cubin)
+    add_c_entry(host, name, arguments)
+    made = {
+        base / f"{name}.o": host_object(str(host)),
+        base / f"{name}.h": header(name, host.plan, assembled.kernel.target, arguments).encode(),
+    }
+    for path, data in made.items():
+        write(path, data)
+    return tuple(made)
+
+
+def ffi_handler(kernel: Any, code: bytes | int, scalars: int) -> int:
+    """The address of XLA's handler of a kernel. `code`: its machine code, or the address of what stays where it is."""
+    from kernel_dsl.lowering.host import Host
+    from kernel_dsl.lowering.host_entries import FFI, add_ffi_entry
+    from kernel_dsl.lowering.llvm import host_addresses
+
+    host = Host(kernel, plan_of(kernel), code)
+    add_ffi_entry(host, scalars)
+    return host_addresses(str(host), [FFI])[0]

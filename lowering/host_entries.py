@@ -1,0 +1,325 @@
+"""Entries of host code: the C function on DLTensors, and the handler of XLA's foreign function interface.
+
+Layouts are those of `dlpack.h` (version 1), and of `xla/ffi/api/c_api.h`: a test compiles a caller against each header.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kernel_dsl.compiled import ArrayAssumption
+from kernel_dsl.dtypes import DType
+
+from .host import BAD_ARGUMENT, ROW, Host
+from .host_writer import MESSAGE, HostFunction
+
+CUDA, MANAGED = 2, 13  # DLDeviceType
+# DLDataTypeCode and C's type of a scalar
+DL_CODES = {
+    "bool": 6, "int8": 0, "int16": 0, "int32": 0, "int64": 0, "uint8": 1, "uint16": 1, "uint32": 1, "uint64": 1,
+    "float16": 2, "float32": 2, "float64": 2, "bfloat16": 4, "complex64": 5, "float8_e4m3fn": 10, "float8_e5m2": 12,
+}  # fmt: skip
+_C_TYPES = {"bool": "bool", "float32": "float", "float64": "double"}
+_LLVM_TYPES = {"float32": "float", "float64": "double"}
+_WORDS = """
+    auto break case char const continue default do double else enum extern float for goto if inline int long register
+    restrict return short signed sizeof static struct switch typedef union unsigned void volatile while bool class new
+    delete this template typename namespace public private protected operator using virtual try catch throw true false
+    and or not xor stream
+"""
+_C_WORDS = frozenset(_WORDS.split())
+
+
+@dataclass(frozen=True)
+class HostArgument:
+    """An argument of a kernel: the array or the scalar of that number. Outputs are arrays after the inputs."""
+
+    name: str
+    dtype: DType
+    array: int | None = None
+    scalar: int | None = None
+
+
+def c_names(arguments: Sequence[HostArgument]) -> list[str]:
+    """What the arguments are called in C."""
+    names: list[str] = []
+    for argument in arguments:
+        plain = argument.name.removesuffix("_ref").removesuffix("_gmem") or argument.name
+        name = re.sub(r"\W", "_", plain, flags=re.ASCII)
+        name = f"{name}_" if name in _C_WORDS or not name or name[0].isdigit() else name
+        while name in names:
+            name += "_"
+        names.append(name)
+    return names
+
+
+def c_type(dtype: DType) -> str:
+    """A scalar's type in C; what C has no type for is its bits."""
+    if dtype.name in _C_TYPES:
+        return _C_TYPES[dtype.name]
+    return f"int{dtype.bits}_t" if dtype.is_signed else f"uint{dtype.bits}_t"
+
+
+def add_c_entry(host: Host, symbol: str, arguments: Sequence[HostArgument]) -> None:
+    """`int SYMBOL(CUstream, const DLTensor *...)`, scalars by value, and `const char *SYMBOL_error(void)`."""
+    host.module.parts.append(f"@message = internal thread_local global [{MESSAGE} x i8] zeroinitializer, align 16")
+    host.module.parts.append("declare ptr @llvm.threadlocal.address.p0(ptr)")
+    types = ["ptr" if a.scalar is None else _LLVM_TYPES.get(a.dtype.name, f"i{a.dtype.bits}") for a in arguments]
+    names = c_names(arguments)
+
+    def body(f: HostFunction) -> None:
+        f.put("%message = call ptr @llvm.threadlocal.address.p0(ptr @message)")
+        f.store("i8", 0, "%message")
+        entry = _Checked(host, f)
+        scalars = f.room(8 * sum(a.scalar is not None for a in arguments))
+        for number, (argument, type) in enumerate(zip(arguments, types, strict=True)):
+            if argument.scalar is not None:
+                place = f.room(16, 16)
+                f.store(type, f"%a{number}", place)
+                f.store("ptr", place, scalars, 8 * argument.scalar)
+            else:
+                assert argument.array is not None
+                entry.array(argument.array, f"%a{number}", names[number])
+        entry.apart([names[k] for k, a in enumerate(arguments) if a.array is not None])
+        device = entry.device()
+        f.put(f"ret i32 {_with_workspaces(host, f, device, entry.rows, scalars)}")
+
+    listed = "".join(f", {type} %a{k}" for k, type in enumerate(types))
+    host.module.function(f"i32 @{symbol}(ptr %stream{listed})", body)
+    host.module.function(
+        f"ptr @{symbol}_error()",
+        lambda f: f.put(f"ret ptr {f.v('call ptr @llvm.threadlocal.address.p0(ptr @message)')}"),
+    )
+
+
+class _Checked:
+    """Arguments on their way to a launch: checked, and put into rows."""
+
+    def __init__(self, host: Host, f: HostFunction) -> None:
+        self.host, self.f = host, f
+        self.plan = host.plan
+        self.rows = f.room(ROW * (len(self.plan.arrays) + len(self.plan.scratch)))
+        self.first: str | None = None  # the DLTensor that says which GPU it is
+
+    def refuse(self, condition: str, words: str, *values: str) -> None:
+        """Leave with an error where the i1 `condition` holds."""
+        f = self.f
+
+        def leave() -> None:
+            f.say("%message", f"{self.plan.name.replace('%', '%%')}: {words}", *values)
+            f.put(f"ret i32 {BAD_ARGUMENT}")
+
+        f.leave_when(condition, leave)
+
+    def array(self, number: int, tensor: str, name: str) -> None:
+        f, given = self.f, self.plan.arrays[number]
+        self.refuse(f.v(f"icmp eq ptr {tensor}, null"), f"{name} is NULL")
+        kind, where = f.load("i32", tensor, 8), f.load("i32", tensor, 12)
+        on_gpu = f.v(f"or i1 {f.v(f'icmp eq i32 {kind}, {CUDA}')}, {f.v(f'icmp eq i32 {kind}, {MANAGED}')}")
+        self.refuse(f.v(f"xor i1 {on_gpu}, true"), f"{name} is not on a GPU: its device type is %d", f"i32 {kind}")
+        if self.first is None:
+            self.first = tensor
+            self.first_name = name
+        else:
+            other = f.load("i32", self.first, 12)
+            words = f"{name} is on GPU %d, and {self.first_name} is on GPU %d"
+            self.refuse(f.v(f"icmp ne i32 {where}, {other}"), words, f"i32 {where}", f"i32 {other}")
+        self._dtype(tensor, given, name)
+        rank = f.load("i32", tensor, 16)
+        words = f"{name} has rank %d, and the kernel was compiled for rank {len(given.shape)}"
+        self.refuse(f.v(f"icmp ne i32 {rank}, {len(given.shape)}"), words, f"i32 {rank}")
+        shape, strides = f.pointer(tensor, 24), f.pointer(tensor, 32)
+        for axis, extent in enumerate(given.shape):
+            has = f.word(shape, 8 * axis)
+            words = f"axis {axis} of {name} has %lld elements, and the kernel was compiled for {extent}"
+            self.refuse(f.v(f"icmp ne i64 {has}, {extent}"), words, f"i64 {has}")
+        address = f.v(f"add i64 {f.word(tensor, 0)}, {f.word(tensor, 40)}")
+        f.store("i64", address, self.rows, ROW * number)
+        f.store("ptr", shape, self.rows, ROW * number + 8)
+        f.store("ptr", self._strides(strides, given, name), self.rows, ROW * number + 16)
+        if 0 in given.shape:
+            return
+        self.refuse(f.v(f"icmp eq i64 {address}, 0"), f"{name} has no memory: its data is NULL")
+        if given.alignment > 1:
+            odd = f.v(f"and i64 {address}, {given.alignment - 1}")
+            words = f"the address %#llx of {name} is not a multiple of {given.alignment} bytes"
+            self.refuse(f.v(f"icmp ne i64 {odd}, 0"), words, f"i64 {address}")
+
+    def _dtype(self, tensor: str, given: ArrayAssumption, name: str) -> None:
+        f, dtype = self.f, given.dtype
+        code, bits, lanes = f.load("i8", tensor, 20), f.load("i8", tensor, 21), f.load("i16", tensor, 22)
+        same = [
+            f.v(f"icmp eq i8 {code}, {DL_CODES[dtype.name]}"),
+            f.v(f"icmp eq i8 {bits}, {dtype.bits}"),
+            f.v(f"icmp eq i16 {lanes}, 1"),
+        ]
+        right = f.v(f"and i1 {f.v(f'and i1 {same[0]}, {same[1]}')}, {same[2]}")
+        words = f"{name} has a dtype of code %d, %d bits and %d lanes, and the kernel was compiled for {dtype}"
+        wide = [f"i32 {f.v(f'zext {type} {v} to i32')}" for type, v in (("i8", code), ("i8", bits), ("i16", lanes))]
+        self.refuse(f.v(f"xor i1 {right}, true"), words, *wide)
+
+    def _strides(self, strides: str, given: ArrayAssumption, name: str) -> str:
+        """Strides that may be NULL, checked where the kernel wants a row-major array; their address."""
+        f, rank = self.f, len(given.shape)
+        gapless = [1] * rank
+        for axis in reversed(range(rank - 1)):
+            gapless[axis] = gapless[axis + 1] * given.shape[axis + 1]
+        plain = f.v(f"icmp eq ptr {strides}, null")
+        if not given.contiguous:
+            return f.v(f"select i1 {plain}, ptr {self.host.module.words(gapless or [0])}, ptr {strides}")
+        if 0 not in given.shape and any(n > 1 for n in given.shape):
+            with f.when(f.v(f"xor i1 {plain}, true")):
+                for axis, extent in enumerate(given.shape):
+                    if extent == 1:
+                        continue  # a stride that no index is multiplied by
+                    has = f.word(strides, 8 * axis)
+                    words = (
+                        f"{name} is not row-major: axis {axis} has a stride of %lld elements, and needs {gapless[axis]}"
+                    )
+                    self.refuse(f.v(f"icmp ne i64 {has}, {gapless[axis]}"), words, f"i64 {has}")
+        return strides
+
+    def apart(self, names: Sequence[str]) -> None:
+        """Memory that the kernel writes is nobody else's, unless it was compiled for that."""
+        f = self.f
+        for i, j in self.plan.pairs:
+            a, b = self.plan.arrays[i], self.plan.arrays[j]
+            if not (a.contiguous and b.contiguous) or 0 in a.shape or 0 in b.shape:
+                continue
+            p, q = self.host.address_in(f, self.rows, i), self.host.address_in(f, self.rows, j)
+            ends = [f.add(p, self.host.size(f, i)), f.add(q, self.host.size(f, j))]
+            before = f.v(f"icmp ult i64 {p}, {ends[1]}")
+            overlap = f.v(f"and i1 {before}, {f.v(f'icmp ult i64 {q}, {ends[0]}')}")
+            if (i, j) in self.plan.shared:
+                overlap = f.v(f"and i1 {overlap}, {f.v(f'icmp ne i64 {p}, {q}')}")
+            self.refuse(overlap, f"{names[i]} and {names[j]} overlap in memory, and the kernel writes one of them")
+
+    def device(self) -> str:
+        """The GPU of the current context, which must be that of the arrays; a thread without one gets the primary."""
+        f, host = self.f, self.host
+        host.call(f, "@driver.load(ptr %message)")
+        context, device = f.room(8), f.room(4)
+        host.check(f, "cuCtxGetCurrent", f"ptr {context}")
+        with f.when(f.v(f"icmp eq ptr {f.load('ptr', context)}, null")):
+            where = "0" if self.first is None else f.load("i32", self.first, 12)
+            host.check(f, "cuDevicePrimaryCtxRetain", f"ptr {context}", f"i32 {where}")
+            host.check(f, "cuCtxSetCurrent", f"ptr {f.load('ptr', context)}")
+        host.check(f, "cuCtxGetDevice", f"ptr {device}")
+        now = f.load("i32", device)
+        if self.first is not None:
+            where = f.load("i32", self.first, 12)
+            words = f"{self.first_name} is on GPU %d, and the current context is that of GPU %d"
+            self.refuse(f.v(f"icmp ne i32 {where}, {now}"), words, f"i32 {where}", f"i32 {now}")
+        return now
+
+
+def _with_workspaces(host: Host, f: HostFunction, device: str, rows: str, scalars: str) -> str:
+    """A launch between the allocation of its workspaces and their release, in the order of the stream; its result."""
+    launch = f"@launch(ptr %stream, i32 {device}, ptr {rows}, ptr {scalars}, ptr %message)"
+    if not host.plan.scratch:
+        return f.v(f"call i32 {launch}")
+    arrays = len(host.plan.arrays)
+    total, offsets = 0, list[int]()
+    for space in host.plan.scratch:  # one allocation, as each is a call of the driver
+        total = -(-total // space.alignment) * space.alignment
+        offsets.append(total)
+        total += -(-space.shape[0] * space.dtype.itemsize // 4) * 4
+    memory = f.room(8)
+    host.check(f, "cuMemAllocAsync", f"ptr {memory}", f"i64 {max(total, 4)}", "ptr %stream")
+    base = f.word(memory, 0)
+    for number, offset in enumerate(offsets):
+        f.store("i64", f.add(base, offset), rows, ROW * (arrays + number))
+    code = f.v(f"call i32 {launch}")
+    freed = f.driver("cuMemFreeAsync", f"i64 {base}", "ptr %stream")
+    return f.v(f"select i1 {f.v(f'icmp eq i32 {code}, 0')}, i32 {freed}, i32 {code}")
+
+
+# --- XLA ------------------------------------------------------------------------------------------
+
+FFI = "xla_ffi_handler"
+SCALAR = 16  # bytes of a scalar's place in the attribute `scalars`
+_METADATA = 1  # XLA_FFI_Extension_Metadata
+_COMMAND_BUFFER_COMPATIBLE = 1
+_INTERNAL = 13  # XLA_FFI_Error_Code
+
+
+def add_ffi_entry(host: Host, scalars: int) -> None:
+    """The handler `FFI`, whose operands are the array inputs, and whose results the outputs and then the workspaces.
+
+    `scalars`: how many there are; the attribute `scalars` holds their bytes, each at a multiple of `SCALAR`.
+    """
+    plan = host.plan
+    results = len(plan.arrays) - plan.inputs + len(plan.scratch)
+
+    def launch(f: HostFunction) -> None:
+        got = f.room(32)
+        for offset, type, value in ((0, "i64", "32"), (8, "ptr", "null"), (16, "ptr", f.pointer("%frame", 24))):
+            f.store(type, value, got, offset)
+        f.store("ptr", "null", got, 24)
+        refused = f.v(f"call ptr {f.pointer(f.pointer('%frame', 16), 80)}(ptr {got})")  # XLA_FFI_Stream_Get
+        f.store("ptr", refused, "%error")
+        f.leave_when(f.v(f"icmp ne ptr {refused}, null"), lambda: f.put(f"ret i32 {BAD_ARGUMENT}"))
+        f.put(f"%stream = load ptr, ptr {f.at(got, 24)}, align 8")
+        rows = f.room(ROW * (plan.inputs + results))
+        row = 0
+        for at, count in ((56, plan.inputs), (96, results)):
+            has = f.word("%frame", at)
+
+            def wrong(at: int = at, count: int = count, has: str = has) -> None:
+                what = "operands" if at == 56 else "results"
+                name = plan.name.replace("%", "%%")
+                f.say("%message", f"{name}: %lld {what}, and the kernel has {count}", f"i64 {has}")
+                f.put(f"ret i32 {BAD_ARGUMENT}")
+
+            f.leave_when(f.v(f"icmp ne i64 {has}, {count}"), wrong)
+            buffers = f.pointer("%frame", at + 16)
+            for number in range(count):
+                buffer = f.pointer(buffers, 8 * number)
+                f.store("i64", f.word(buffer, 24), rows, ROW * row)
+                f.store("ptr", f.pointer(buffer, 40), rows, ROW * row + 8)
+                row += 1
+        places = f.room(8 * scalars)
+        if scalars:
+            data = f.pointer(f.pointer(f.pointer("%frame", 160), 0), 16)
+            for number in range(scalars):
+                f.store("ptr", f.at(data, SCALAR * number), places, 8 * number)
+        host.call(f, "@driver.load(ptr %message)")
+        context, device = f.room(8), f.room(4)
+        host.check(f, "cuStreamGetCtx", "ptr %stream", f"ptr {context}")
+        host.check(f, "cuCtxPushCurrent_v2", f"ptr {f.load('ptr', context)}")
+        f.driver("cuCtxGetDevice", f"ptr {device}")
+        where = f.load("i32", device)
+        code = f.v(f"call i32 @launch(ptr %stream, i32 {where}, ptr {rows}, ptr {places}, ptr %message)")
+        f.driver("cuCtxPopCurrent_v2", f"ptr {context}")
+        f.put(f"ret i32 {code}")
+
+    def handle(f: HostFunction) -> None:
+        api, extension = f.pointer("%frame", 16), f.pointer("%frame", 8)
+        f.leave_when(f.v(f"icmp ne ptr {extension}, null"), lambda: _describe(f, api, extension))
+        message, error = f.room(MESSAGE), f.room(8)
+        f.store("i8", 0, message)
+        f.store("ptr", "null", error)
+        code = f.v(f"call i32 @ffi.launch(ptr %frame, ptr {message}, ptr {error})")
+        f.leave_when(f.v(f"icmp eq i32 {code}, 0"), lambda: f.put("ret ptr null"))
+        made = f.load("ptr", error)
+        f.leave_when(f.v(f"icmp ne ptr {made}, null"), lambda: f.put(f"ret ptr {made}"))
+        given = f.room(32)
+        f.store("i64", 28, given)
+        f.store("ptr", "null", given, 8)
+        f.store("ptr", message, given, 16)
+        f.store("i32", _INTERNAL, given, 24)
+        f.put(f"ret ptr {f.v(f'call ptr {f.pointer(api, 48)}(ptr {given})')}")  # XLA_FFI_Error_Create
+
+    host.module.function("internal i32 @ffi.launch(ptr %frame, ptr %message, ptr %error)", launch)
+    host.module.function(f"ptr @{FFI}(ptr %frame)", handle)
+
+
+def _describe(f: HostFunction, api: str, extension: str) -> None:
+    """XLA asks for a handler's metadata when it is registered: the version of the interface, which is XLA's own."""
+    with f.when(f.v(f"icmp eq i32 {f.load('i32', extension, 8)}, {_METADATA}")):
+        metadata = f.pointer(extension, 24)
+        f.store("i64", f.word(api, 32), metadata, 24)
+        f.store("i32", _COMMAND_BUFFER_COMPATIBLE, metadata, 32)
+    f.put("ret ptr null")

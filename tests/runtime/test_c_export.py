@@ -1,0 +1,123 @@
+"""A kernel in a C program: the example is built by CMake and run, here on the test driver, on a GPU on the real one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kernel_dsl as kd
+from kernel_dsl.errors import BadArgument, NoHostCode
+from tests.conftest import ROOT
+
+HERE = Path(__file__).parent
+Spec = kd.ShapeDtypeStruct
+
+
+@kd.kernel(out_type=lambda x: Spec(x.shape, x.dtype))
+def twice(x_ref: Any, o_ref: Any) -> None:
+    o_ref[...] = x_ref[...] * 2
+
+
+def _built(folder: Path, *options: str) -> Path:
+    if not shutil.which("cmake") or not (shutil.which("gcc") or shutil.which("cc")):
+        pytest.skip("needs CMake and a C compiler")
+    pytest.importorskip("nvidia.cu13", reason="needs ptxas")
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    build = ["cmake", "-S", str(ROOT / "examples/c"), "-B", str(folder), f"-DPYTHON={sys.executable}", *options]
+    for command in (build, ["cmake", "--build", str(folder)]):
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+        assert done.returncode == 0, done.stdout + done.stderr
+    return folder / "from_c"
+
+
+def _run(program: Path, **env: str) -> None:
+    done = subprocess.run([program], capture_output=True, text=True, check=False, env={**os.environ, **env})
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "largest error" in done.stdout
+    assert "refused: softmax: axis 0 of x has 65 elements, and the kernel was compiled for 64" in done.stdout
+
+
+def test_the_example_on_the_test_driver(tmp_path: Path) -> None:
+    if sys.platform != "linux" or not shutil.which("gcc"):
+        pytest.skip("needs a C compiler on Linux")
+    driver = tmp_path / "libcuda.so.1"
+    play = tmp_path / "play.so"
+    for source, made in (("fake_cuda.c", driver), ("play_softmax.c", play)):
+        build = [
+            "gcc",
+            "-shared",
+            "-fPIC",
+            "-w",
+            f"-Wl,-soname,{made.name}",
+            "-o",
+            str(made),
+            str(HERE / source),
+            "-ldl",
+            "-lm",
+        ]
+        subprocess.run(build, check=True)
+    program = _built(tmp_path / "build", f"-DCUDA_DRIVER={driver}")
+    _run(program, LD_LIBRARY_PATH=str(tmp_path), LD_PRELOAD=str(play))
+
+
+@pytest.mark.gpu
+def test_the_example_on_a_gpu(tmp_path: Path) -> None:
+    _run(_built(tmp_path))
+
+
+def test_the_object_needs_the_c_library_alone(tmp_path: Path) -> None:
+    path = twice.lower(Spec((128,), kd.float32)).export("twice", folder=tmp_path, c=True)[0]
+    if not shutil.which("nm"):
+        pytest.skip("needs nm")
+    names = subprocess.run(["nm", path], capture_output=True, text=True, check=True).stdout.splitlines()
+    needed = {line.split()[-1] for line in names if " U " in line}
+    assert needed <= {"dlopen", "dlsym", "snprintf", "__tls_get_addr", "_GLOBAL_OFFSET_TABLE_"}
+    assert {line.split()[-1] for line in names if " T " in line} == {"twice", "twice_error"}
+
+
+def test_the_header_is_one_for_c_and_for_cpp(tmp_path: Path) -> None:
+    twice.lower(Spec((128,), kd.float32)).export("twice", folder=tmp_path, c=True)
+    text = (tmp_path / "twice.h").read_text()
+    assert "int twice(CUstream stream, const DLTensor *x, const DLTensor *o);" in text
+    assert "//   x: float32[128], in, at a multiple of 16 bytes" in text
+    if not shutil.which("gcc"):
+        pytest.skip("needs a C compiler")
+    source = tmp_path / "user.c"
+    source.write_text(
+        '#include "twice.h"\n#include "twice.h"\nint f(void) { return sizeof(DLTensor) == 48 ? 0 : 1; }\n'
+    )
+    for language in ("c", "c++"):
+        if language == "c++" and not shutil.which("g++"):
+            continue
+        subprocess.run(["gcc", "-Wall", "-Werror", "-x", language, "-fsyntax-only", str(source)], check=True)
+
+
+def test_export_without_c_is_a_file_for_python(tmp_path: Path) -> None:
+    (path,) = twice.lower(Spec((128,), kd.float32)).export("twice", folder=tmp_path)
+    assert path == tmp_path / "twice.kd"
+    assert kd.load_compiled(path).name == "twice"
+
+
+@pytest.mark.parametrize("name", ["two words", "", "9x", "a-b", "x\n"])
+def test_names_that_c_has_no_word_for(name: str, tmp_path: Path) -> None:
+    with pytest.raises(BadArgument, match="a C identifier"):
+        twice.lower(Spec((128,), kd.float32)).export(name, folder=tmp_path, c=True)
+    assert not list(tmp_path.iterdir())
+
+
+def test_plans_without_host_code(tmp_path: Path) -> None:
+    import numpy as np
+
+    @kd.kernel(out_type=Spec((4, 4), kd.float32), input_output_aliases={0: 0})
+    def copied(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[...]
+
+    stages = copied.lower(np.zeros((4, 4), np.float32).T)
+    with pytest.raises(NoHostCode, match="filled or copied, and not row-major"):
+        stages.export("copied", folder=tmp_path, c=True)
