@@ -36,9 +36,11 @@ def arguments_of(ir: KernelIR) -> list[HostArgument]:
 
 def export(ir: KernelIR, assembled: Assembled, name: str, folder: str | os.PathLike[str], c: bool) -> tuple[Path, ...]:
     """Write the files of an exported kernel, and give their paths. Raises `BadArgument`, `NoHostCode`, `FileError`."""
+    from kernel_dsl.lowering.host_entries import C_WORDS
+    from kernel_dsl.lowering.host_writer import C_FUNCTIONS
     from kernel_dsl.runtime.build.aot import save, write
 
-    if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+    if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) or name in {*C_WORDS, *C_FUNCTIONS}:
         hint = "a C identifier, such as 'softmax': files and functions are named after it"
         raise BadArgument(op="export", what=f"the name {shown(name)}", hint=hint)
     base = Path(folder)

@@ -6,6 +6,7 @@ import functools
 import logging
 import math
 import operator
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast, overload
@@ -85,6 +86,8 @@ class Kernel:
             result = fast(args, out, stream)
             if result is not fast.miss:
                 return result
+        if "jax" in sys.modules and (on_tracers := _tracing(args)) is not None:
+            return on_tracers(self, args, out, stream, interpret)
         return self._call(args, out, stream, interpret)
 
     @public
@@ -334,6 +337,13 @@ class _Prepared:
         self.scalars = scalars
         self.outs = outs
         self.fresh = fresh  # loaded for this call
+
+
+def _tracing(args: tuple[Any, ...]) -> Any:
+    """What a call with values that JAX traces does; None for a call without."""
+    from .jax import is_traced, on_tracers
+
+    return on_tracers if is_traced(flatten(args)[0]) else None
 
 
 def _recording() -> bool:

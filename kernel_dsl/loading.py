@@ -55,6 +55,19 @@ def load(stages: Stages, device: Any) -> Any:
     return _load_machine_code(stages.key_text, target, options, stages.assembled, _places(stages), device)
 
 
+def assembled(stages: Stages) -> Assembled:
+    """A kernel's machine code from the caches, or built; without a device. What the assembler remarked is a warning."""
+    from kernel_dsl.runtime.assemble import AssemblerOptions, assembler_identity
+    from kernel_dsl.runtime.build.cache import cache_key
+
+    options = repr((stages.params, stages.overlaps, stages.traced.outputs, stages.traced.output_tree))
+    identity = assembler_identity(AssemblerOptions(ptxas=environment().ptxas))
+    key = cache_key(stages.key_text, target=stages.target.name, options=options, assembler=identity)
+    made = kernel_cache().get_or_build(key, stages.assembled, _places(stages))
+    warn_of_remarks(made)
+    return made
+
+
 def load_identified(
     identity: str, stages: Callable[[], Stages], target: str, params: CompilerParams, device: Any
 ) -> Any:

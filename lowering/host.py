@@ -52,10 +52,10 @@ _HEAD = """
 declare ptr @dlopen(ptr, i32)
 declare ptr @dlsym(ptr, ptr)
 declare i32 @snprintf(ptr, i64, ptr, ...)
-@driver = internal global [{count} x ptr] zeroinitializer, align 8
-@driver.ready = internal global i32 0
-@kernel = internal global ptr null
-@devices = internal global i64 0
+@kd.driver = internal global [{count} x ptr] zeroinitializer, align 8
+@kd.driver.ready = internal global i32 0
+@kd.kernel = internal global ptr null
+@kd.devices = internal global i64 0
 """
 
 
@@ -81,8 +81,8 @@ class Host:
         if isinstance(code, int):
             self.code = f"inttoptr (i64 {code} to ptr)"
         else:
-            self.code = "@code"
-            self._head += f"@code = private constant [{len(code) + 1} x i8] {quoted(code + bytes(1))}, align 16\n"
+            self.code = "@kd.code"
+            self._head += f"@kd.code = private constant [{len(code) + 1} x i8] {quoted(code + bytes(1))}, align 16\n"
 
     # --- errors -----------------------------------------------------------------------------------
 
@@ -104,7 +104,7 @@ class Host:
             f.say("%message", words, f"ptr {name}", "ptr %what", "i32 %code", f"ptr {f.load('ptr', text)}")
             f.put("ret i32 %code")
 
-        self.module.function("internal i32 @failed(i32 %code, ptr %what, ptr %message)", body, "noinline ")
+        self.module.function("internal i32 @kd.failed(i32 %code, ptr %what, ptr %message)", body, "noinline ")
 
     def check(self, f: HostFunction, name: str, *arguments: str) -> None:
         """Call the driver, and return where that fails."""
@@ -112,7 +112,7 @@ class Host:
 
         def leave() -> None:
             what = self.module.text(name.removesuffix("_v2"))
-            f.put(f"ret i32 {f.v(f'call i32 @failed(i32 {code}, ptr {what}, ptr %message)')}")
+            f.put(f"ret i32 {f.v(f'call i32 @kd.failed(i32 {code}, ptr {what}, ptr %message)')}")
 
         f.leave_when(f.v(f"icmp ne i32 {code}, 0"), leave)
 
@@ -128,7 +128,7 @@ class Host:
         """Fill the table of the driver's functions. Two threads that both do write the same."""
 
         def body(f: HostFunction) -> None:
-            ready = f.v("load atomic i32, ptr @driver.ready acquire, align 4")
+            ready = f.v("load atomic i32, ptr @kd.driver.ready acquire, align 4")
             f.leave_when(f.v(f"icmp ne i32 {ready}, 0"), lambda: f.put("ret i32 0"))
             library = f.v(f"call ptr @dlopen(ptr {self.module.text('libcuda.so.1')}, i32 2)")
             name = self.module.text(self.plan.name)
@@ -140,18 +140,18 @@ class Host:
             f.leave_when(f.v(f"icmp eq ptr {library}, null"), missing)
             for number, symbol in enumerate(DRIVER):
                 found = f.v(f"call ptr @dlsym(ptr {library}, ptr {self.module.text(symbol)})")
-                f.store("ptr", found, "@driver", 8 * number)
-            last = f.load("ptr", "@driver", 8 * DRIVER.index("cuLibraryLoadData"))
+                f.store("ptr", found, "@kd.driver", 8 * number)
+            last = f.load("ptr", "@kd.driver", 8 * DRIVER.index("cuLibraryLoadData"))
 
             def old() -> None:
                 f.say("%message", "%s: the CUDA driver is older than CUDA 12", f"ptr {name}")
                 f.put(f"ret i32 {NO_DRIVER}")
 
             f.leave_when(f.v(f"icmp eq ptr {last}, null"), old)
-            f.put("store atomic i32 1, ptr @driver.ready release, align 4")
+            f.put("store atomic i32 1, ptr @kd.driver.ready release, align 4")
             f.put("ret i32 0")
 
-        self.module.function("internal i32 @driver.load(ptr %message)", body, "noinline ")
+        self.module.function("internal i32 @kd.driver.load(ptr %message)", body, "noinline ")
 
     def _kernel_get(self) -> None:
         """The kernel, a `CUkernel` of all contexts; loaded at once, so that a capture of the stream meets no load."""
@@ -159,7 +159,7 @@ class Host:
 
         def make(f: HostFunction) -> None:
             library, kernel = f.room(8), f.room(8)
-            known = f.v("load atomic ptr, ptr @kernel acquire, align 8")
+            known = f.v("load atomic ptr, ptr @kd.kernel acquire, align 8")
             f.store("ptr", known, kernel)
             with f.when(f.v(f"icmp eq ptr {known}, null")):
                 self.check(
@@ -169,7 +169,7 @@ class Host:
                 entry = self.module.text(self.kernel.entry)
                 self.check(f, "cuLibraryGetKernel", f"ptr {kernel}", f"ptr {f.load('ptr', library)}", f"ptr {entry}")
                 made = f.load("ptr", kernel)
-                pair = f.v(f"cmpxchg ptr @kernel, ptr null, ptr {made} acq_rel acquire")
+                pair = f.v(f"cmpxchg ptr @kd.kernel, ptr null, ptr {made} acq_rel acquire")
                 with f.when(f.v(f"icmp eq i1 {f.v(f'extractvalue {{ ptr, i1 }} {pair}, 1')}, false")):
                     f.driver("cuLibraryUnload", f"ptr {f.load('ptr', library)}")  # another thread was first
                     f.store("ptr", f.v(f"extractvalue {{ ptr, i1 }} {pair}, 0"), kernel)
@@ -178,19 +178,19 @@ class Host:
                 self.check(f, "cuKernelSetAttribute", f"i32 {key}", f"i32 {value}", f"ptr {made}", "i32 %device")
             self.check(f, "cuKernelGetFunction", f"ptr {library}", f"ptr {made}")
             bit = f.v(f"shl i64 1, {_place(f)}")
-            f.v(f"atomicrmw or ptr @devices, i64 {bit} release")
+            f.v(f"atomicrmw or ptr @kd.devices, i64 {bit} release")
             f.put("ret i32 0")
 
         def get(f: HostFunction) -> None:
             mode = f.room(4)
             f.store("i32", _RELAXED, mode)
             f.driver("cuThreadExchangeStreamCaptureMode", f"ptr {mode}")
-            code = f.v("call i32 @kernel.make(i32 %device, ptr %message)")
+            code = f.v("call i32 @kd.kernel.make(i32 %device, ptr %message)")
             f.driver("cuThreadExchangeStreamCaptureMode", f"ptr {mode}")
             f.put(f"ret i32 {code}")
 
-        self.module.function("internal i32 @kernel.make(i32 %device, ptr %message)", make, "noinline ")
-        self.module.function("internal i32 @kernel.get(i32 %device, ptr %message)", get, "noinline ")
+        self.module.function("internal i32 @kd.kernel.make(i32 %device, ptr %message)", make, "noinline ")
+        self.module.function("internal i32 @kd.kernel.get(i32 %device, ptr %message)", get, "noinline ")
 
     # --- a launch ---------------------------------------------------------------------------------
 
@@ -201,14 +201,14 @@ class Host:
                     self._memory(f, step)
             last = self.plan.launch
             if last is not None:
-                loaded = f.v("load atomic i64, ptr @devices acquire, align 8")
+                loaded = f.v("load atomic i64, ptr @kd.devices acquire, align 8")
                 bit = f.v(f"lshr i64 {loaded}, {_place(f)}")
                 with f.when(f.v(f"icmp eq i64 {f.v(f'and i64 {bit}, 1')}, 0")):
-                    self.call(f, "@kernel.get(i32 %device, ptr %message)")
+                    self.call(f, "@kd.kernel.get(i32 %device, ptr %message)")
                 self._issue(f, last.attributes, self._parameters(f, last.params))
             f.put("ret i32 0")
 
-        signature = "internal i32 @launch(ptr %stream, i32 %device, ptr %arrays, ptr %scalars, ptr %message)"
+        signature = "internal i32 @kd.launch(ptr %stream, i32 %device, ptr %arrays, ptr %scalars, ptr %message)"
         self.module.function(signature, body)
 
     def address(self, f: HostFunction, array: int) -> str:
@@ -344,7 +344,7 @@ class Host:
         return extents, steps, start
 
     def _issue(self, f: HostFunction, launch: LaunchAttributes, pointers: str) -> None:
-        kernel = f.v("load atomic ptr, ptr @kernel acquire, align 8")
+        kernel = f.v("load atomic ptr, ptr @kd.kernel acquire, align 8")
         numbers = (*launch.grid, *launch.block, launch.dynamic_smem)
         attributes = b""
         if launch.cluster != (1, 1, 1):
@@ -365,7 +365,7 @@ class Host:
 
 
 def _place(f: HostFunction) -> str:
-    """Which bit of `@devices` is the GPU's."""
+    """Which bit of `@kd.devices` is the GPU's."""
     return f.v(f"zext i32 {f.v('and i32 %device, 63')} to i64")
 
 

@@ -13,7 +13,7 @@ from kernel_dsl.compiled import ArrayAssumption
 from kernel_dsl.dtypes import DType
 
 from .host import BAD_ARGUMENT, ROW, Host
-from .host_writer import MESSAGE, HostFunction
+from .host_writer import MESSAGE, HostFunction, Word
 
 CUDA, MANAGED = 2, 13  # DLDeviceType
 # DLDataTypeCode and C's type of a scalar
@@ -29,7 +29,7 @@ _WORDS = """
     delete this template typename namespace public private protected operator using virtual try catch throw true false
     and or not xor stream
 """
-_C_WORDS = frozenset(_WORDS.split())
+C_WORDS = frozenset(_WORDS.split())
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def c_names(arguments: Sequence[HostArgument]) -> list[str]:
     for argument in arguments:
         plain = argument.name.removesuffix("_ref").removesuffix("_gmem") or argument.name
         name = re.sub(r"\W", "_", plain, flags=re.ASCII)
-        name = f"{name}_" if name in _C_WORDS or not name or name[0].isdigit() else name
+        name = f"{name}_" if name in C_WORDS or not name or name[0].isdigit() else name
         while name in names:
             name += "_"
         names.append(name)
@@ -64,13 +64,13 @@ def c_type(dtype: DType) -> str:
 
 def add_c_entry(host: Host, symbol: str, arguments: Sequence[HostArgument]) -> None:
     """`int SYMBOL(CUstream, const DLTensor *...)`, scalars by value, and `const char *SYMBOL_error(void)`."""
-    host.module.parts.append(f"@message = internal thread_local global [{MESSAGE} x i8] zeroinitializer, align 16")
+    host.module.parts.append(f"@kd.message = internal thread_local global [{MESSAGE} x i8] zeroinitializer, align 16")
     host.module.parts.append("declare ptr @llvm.threadlocal.address.p0(ptr)")
     types = ["ptr" if a.scalar is None else _LLVM_TYPES.get(a.dtype.name, f"i{a.dtype.bits}") for a in arguments]
     names = c_names(arguments)
 
     def body(f: HostFunction) -> None:
-        f.put("%message = call ptr @llvm.threadlocal.address.p0(ptr @message)")
+        f.put("%message = call ptr @llvm.threadlocal.address.p0(ptr @kd.message)")
         f.store("i8", 0, "%message")
         entry = _Checked(host, f)
         scalars = f.room(8 * sum(a.scalar is not None for a in arguments))
@@ -90,7 +90,7 @@ def add_c_entry(host: Host, symbol: str, arguments: Sequence[HostArgument]) -> N
     host.module.function(f"i32 @{symbol}(ptr %stream{listed})", body)
     host.module.function(
         f"ptr @{symbol}_error()",
-        lambda f: f.put(f"ret ptr {f.v('call ptr @llvm.threadlocal.address.p0(ptr @message)')}"),
+        lambda f: f.put(f"ret ptr {f.v('call ptr @llvm.threadlocal.address.p0(ptr @kd.message)')}"),
     )
 
 
@@ -199,7 +199,7 @@ class _Checked:
     def device(self) -> str:
         """The GPU of the current context, which must be that of the arrays; a thread without one gets the primary."""
         f, host = self.f, self.host
-        host.call(f, "@driver.load(ptr %message)")
+        host.call(f, "@kd.driver.load(ptr %message)")
         context, device = f.room(8), f.room(4)
         host.check(f, "cuCtxGetCurrent", f"ptr {context}")
         with f.when(f.v(f"icmp eq ptr {f.load('ptr', context)}, null")):
@@ -217,7 +217,7 @@ class _Checked:
 
 def _with_workspaces(host: Host, f: HostFunction, device: str, rows: str, scalars: str) -> str:
     """A launch between the allocation of its workspaces and their release, in the order of the stream; its result."""
-    launch = f"@launch(ptr %stream, i32 {device}, ptr {rows}, ptr {scalars}, ptr %message)"
+    launch = f"@kd.launch(ptr %stream, i32 {device}, ptr {rows}, ptr {scalars}, ptr %message)"
     if not host.plan.scratch:
         return f.v(f"call i32 {launch}")
     arrays = len(host.plan.arrays)
@@ -248,7 +248,8 @@ _INTERNAL = 13  # XLA_FFI_Error_Code
 def add_ffi_entry(host: Host, scalars: int) -> None:
     """The handler `FFI`, whose operands are the array inputs, and whose results the outputs and then the workspaces.
 
-    `scalars`: how many there are; the attribute `scalars` holds their bytes, each at a multiple of `SCALAR`.
+    A workspace is longer by its alignment, of which XLA promises nothing. `scalars`: how many there are; the attribute
+    `scalars` holds their bytes, each at a multiple of `SCALAR`.
     """
     plan = host.plan
     results = len(plan.arrays) - plan.inputs + len(plan.scratch)
@@ -277,7 +278,11 @@ def add_ffi_entry(host: Host, scalars: int) -> None:
             buffers = f.pointer("%frame", at + 16)
             for number in range(count):
                 buffer = f.pointer(buffers, 8 * number)
-                f.store("i64", f.word(buffer, 24), rows, ROW * row)
+                address: Word = f.word(buffer, 24)
+                if row >= len(plan.arrays):
+                    most = plan.scratch[row - len(plan.arrays)].alignment - 1
+                    address = f.v(f"and i64 {f.add(address, most)}, {~most}")
+                f.store("i64", address, rows, ROW * row)
                 f.store("ptr", f.pointer(buffer, 40), rows, ROW * row + 8)
                 row += 1
         places = f.room(8 * scalars)
@@ -285,13 +290,13 @@ def add_ffi_entry(host: Host, scalars: int) -> None:
             data = f.pointer(f.pointer(f.pointer("%frame", 160), 0), 16)
             for number in range(scalars):
                 f.store("ptr", f.at(data, SCALAR * number), places, 8 * number)
-        host.call(f, "@driver.load(ptr %message)")
+        host.call(f, "@kd.driver.load(ptr %message)")
         context, device = f.room(8), f.room(4)
         host.check(f, "cuStreamGetCtx", "ptr %stream", f"ptr {context}")
         host.check(f, "cuCtxPushCurrent_v2", f"ptr {f.load('ptr', context)}")
         f.driver("cuCtxGetDevice", f"ptr {device}")
         where = f.load("i32", device)
-        code = f.v(f"call i32 @launch(ptr %stream, i32 {where}, ptr {rows}, ptr {places}, ptr %message)")
+        code = f.v(f"call i32 @kd.launch(ptr %stream, i32 {where}, ptr {rows}, ptr {places}, ptr %message)")
         f.driver("cuCtxPopCurrent_v2", f"ptr {context}")
         f.put(f"ret i32 {code}")
 
@@ -301,7 +306,7 @@ def add_ffi_entry(host: Host, scalars: int) -> None:
         message, error = f.room(MESSAGE), f.room(8)
         f.store("i8", 0, message)
         f.store("ptr", "null", error)
-        code = f.v(f"call i32 @ffi.launch(ptr %frame, ptr {message}, ptr {error})")
+        code = f.v(f"call i32 @kd.ffi.launch(ptr %frame, ptr {message}, ptr {error})")
         f.leave_when(f.v(f"icmp eq i32 {code}, 0"), lambda: f.put("ret ptr null"))
         made = f.load("ptr", error)
         f.leave_when(f.v(f"icmp ne ptr {made}, null"), lambda: f.put(f"ret ptr {made}"))
@@ -312,7 +317,7 @@ def add_ffi_entry(host: Host, scalars: int) -> None:
         f.store("i32", _INTERNAL, given, 24)
         f.put(f"ret ptr {f.v(f'call ptr {f.pointer(api, 48)}(ptr {given})')}")  # XLA_FFI_Error_Create
 
-    host.module.function("internal i32 @ffi.launch(ptr %frame, ptr %message, ptr %error)", launch)
+    host.module.function("internal i32 @kd.ffi.launch(ptr %frame, ptr %message, ptr %error)", launch)
     host.module.function(f"ptr @{FFI}(ptr %frame)", handle)
 
 

@@ -34,6 +34,7 @@ DRIVER = (
     "cuMemsetD2D32Async",
     "cuTensorMapEncodeTiled",
 )
+C_FUNCTIONS = ("dlopen", "dlsym", "snprintf")  # that host code calls
 MESSAGE = 512  # bytes of an error's text, its end included
 
 
@@ -184,5 +185,5 @@ class HostFunction:
 
     def driver(self, name: str, *arguments: str) -> str:
         """Call a function of the driver; its result, an i32."""
-        function = self.load("ptr", "@driver", 8 * DRIVER.index(name))
+        function = self.load("ptr", "@kd.driver", 8 * DRIVER.index(name))
         return self.v(f"call i32 {function}({', '.join(arguments)})")

@@ -207,7 +207,7 @@ def test_every_kernel_from_xla_is_launched_as_by_the_runtime(recorder: Recorder)
         dtypes = [a.dtype for a in hosting.arguments_of(stages.ir) if a.scalar is not None]
         add_ffi_entry(host, len(scalars))
         (address,) = host_addresses(str(host), [FFI])
-        spaces = [memory_of((s.bytes,), kd.uint8) for s in kernel.workspaces]
+        spaces = [memory_of((s.bytes + s.alignment,), kd.uint8)[1:] for s in kernel.workspaces]
         data = b"".join(scalar_bytes(v, d).ljust(SCALAR, b"\0") for v, d in zip(scalars, dtypes, strict=True))
         depth = count(DEPTH)
         made = recorder.of(

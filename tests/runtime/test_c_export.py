@@ -104,7 +104,12 @@ def test_export_without_c_is_a_file_for_python(tmp_path: Path) -> None:
     assert kd.load_compiled(path).name == "twice"
 
 
-@pytest.mark.parametrize("name", ["two words", "", "9x", "a-b", "x\n"])
+@pytest.mark.parametrize("name", ["kernel", "launch", "message", "driver", "code", "failed", "devices"])
+def test_names_that_host_code_has_uses_for(name: str, tmp_path: Path) -> None:
+    twice.lower(Spec((128,), kd.float32)).export(name, folder=tmp_path, c=True)
+
+
+@pytest.mark.parametrize("name", ["two words", "", "9x", "a-b", "x\n", "int", "dlopen"])
 def test_names_that_c_has_no_word_for(name: str, tmp_path: Path) -> None:
     with pytest.raises(BadArgument, match="a C identifier"):
         twice.lower(Spec((128,), kd.float32)).export(name, folder=tmp_path, c=True)

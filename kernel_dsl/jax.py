@@ -1,0 +1,445 @@
+"""`kd.jax`: kernels inside JAX's transformations. With kernel.py and hosting.py it joins the layers; JAX comes in at first use.
+
+A call is one primitive. Its abstract evaluation asks `out_type` alone. Lowered for a CPU it calls the interpreter back;
+lowered for a GPU it is a foreign function call to host code, without Python.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from . import forking
+from .batching import vmap
+from .boundary import public, unguarded
+from .diagnostics import Error
+from .dtypes import as_dtype
+from .errors import BadCallArgument
+from .ir import KernelIR, Op, walk_region
+from .kernel import Kernel
+from .lazy import once
+from .memory import ShapeDtypeStruct
+from .ops.atomic import AtomicCas, AtomicRmw
+from .ops.control import While
+from .ops.semaphore import AllocSemaphore
+from .source import of_function
+from .specialise import ArrayInput, Definition, Input, output_structs
+from .target import DEFAULT
+from .tree import flatten, unflatten
+
+_PLAIN = {"float": float, "int": int, "bool": bool}
+_keep: list[Any] = []  # machine code whose address host code holds
+
+
+@once
+def _jax() -> Any:
+    """The modules of JAX that are used here. Raises `BadCallArgument` where it is not installed."""
+    from importlib import import_module
+
+    try:
+        names = (
+            "",
+            ".ffi",
+            ".core",
+            ".extend.core",
+            ".interpreters.ad",
+            ".interpreters.batching",
+            ".interpreters.mlir",
+        )
+        modules = {n.rpartition(".")[2] or "jax": import_module(f"jax{n}") for n in names if n != ".extend.core"}
+        primitive = import_module("jax.extend.core").Primitive
+        callback = import_module("jax.experimental.buffer_callback").buffer_callback
+    except ImportError as error:
+        what = f"JAX can't be imported ({error})"
+        raise BadCallArgument(kernel="jax.call", what=what, hint="python -m pip install jax") from None
+    return SimpleNamespace(**modules, Primitive=primitive, buffer_callback=callback)
+
+
+def is_traced(leaves: Sequence[Any]) -> bool:
+    """Whether one of these is a value that JAX traces."""
+    jax: Any = sys.modules.get("jax")
+    tracer = getattr(getattr(jax, "core", None), "Tracer", None)
+    return tracer is not None and any(isinstance(x, tracer) or _is_literal(x, jax.Array) for x in leaves)
+
+
+def _is_literal(x: Any, array: Any) -> bool:
+    """Whether this is one of JAX's constants, which `custom_vjp` hands to rules: they are no arrays."""
+    return type(x).__module__.startswith("jax.") and hasattr(x, "dtype") and not isinstance(x, array)
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What a call of a kernel is made of beside its arrays. `scalars`: by leaf, None for arrays."""
+
+    kernel: Kernel
+    structure: Any
+    scalars: tuple[Any, ...]
+    vmap: str
+
+    @functools.cached_property
+    def key(self) -> Any:
+        kinds = tuple((type(x), x) if x is not None else None for x in self.scalars)
+        return self.kernel, repr(self.structure), kinds, self.vmap
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Spec) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    @property
+    def definition(self) -> Definition:
+        return self.kernel._definition  # pyright: ignore[reportPrivateUsage]
+
+    def leaves(self, arrays: Sequence[Any]) -> list[Any]:
+        """The arguments, leaf by leaf."""
+        rest = iter(arrays)
+        return [next(rest) if x is None else x for x in self.scalars]
+
+    def structs(self, arrays: Sequence[Any]) -> list[Any]:
+        made = [self.kernel._struct(x) for x in self.leaves(arrays)]  # pyright: ignore[reportPrivateUsage]
+        return unflatten(self.structure, made)
+
+    def outputs(self, arrays: Sequence[Any]) -> tuple[list[ShapeDtypeStruct], Any]:
+        made, tree = output_structs(self.definition, self.structs(arrays))
+        return [o for o in made if o is not None], tree
+
+    @property
+    def aliases(self) -> dict[int, int]:
+        """Pairs of array numbers, inputs and outputs each counted from 0."""
+        before = np.cumsum([0, *(x is None for x in self.scalars)])
+        return {int(before[i]): o for i, o in self.definition.aliases}
+
+
+@public
+class JaxCall:
+    """A kernel as a function of JAX arrays. `f(*args)` in `jit`, `vmap`, `scan`, `shard_map`, and `grad` after `defvjp`."""
+
+    def __init__(self, kernel: Kernel, vmap: str) -> None:
+        self.kernel = kernel
+        self._vmap = vmap
+        self._rules: tuple[Callable[..., Any], Callable[..., Any]] | None = None
+        functools.update_wrapper(self, kernel)
+
+    def __repr__(self) -> str:
+        return f"<kd.jax.call of {self.kernel!r}>"
+
+    def defvjp(self, fwd: Callable[..., Any], bwd: Callable[..., Any]) -> JaxCall:
+        """How it is differentiated, as `jax.custom_vjp.defvjp`: `fwd(*args)` gives (result, residuals), and
+        `bwd(residuals, gradients)` one gradient for each argument, None for those that have none. Returns this function.
+        """
+        self._rules = (fwd, bwd)
+        return self
+
+    @unguarded
+    def __call__(self, *args: Any) -> Any:
+        leaves, structure = flatten(args)
+        _check_scalars(self.kernel, args)
+        arrays = [x for x in leaves if _is_array(x)]
+        scalars = tuple(None if _is_array(x) else x for x in leaves)
+        spec = Spec(self.kernel, structure, scalars, self._vmap)
+        for x in leaves:
+            self.kernel._struct(x)  # pyright: ignore[reportPrivateUsage]  # says what is no argument
+        if self._rules is None:
+            return _bind(spec, arrays)
+        return self._differentiable(spec)(*arrays)
+
+    def _differentiable(self, spec: Spec) -> Any:
+        """The function of the arrays alone: what is no array has no gradient."""
+        assert self._rules is not None
+        given_fwd, given_bwd = self._rules
+        name = self.kernel.name
+
+        def arguments(arrays: Sequence[Any]) -> list[Any]:
+            return list(unflatten(spec.structure, spec.leaves(arrays)))
+
+        def bwd(residuals: Any, gradients: Any) -> tuple[Any, ...]:
+            made: Any = given_bwd(residuals, gradients)
+            tops = spec.structure
+            if not isinstance(made, (tuple, list)) or len(made) != len(tops):
+                count = len(made) if isinstance(made, (tuple, list)) else 1
+                what = f"bwd gave {count} gradients for {len(tops)} arguments"
+                raise BadCallArgument(kernel=name, what=what, hint="a tuple, with None for what has no gradient")
+            found: dict[int, Any] = {}
+            for top, gradient in zip(tops, made, strict=True):
+                _pair(top, gradient, found)
+            return tuple(found.get(i) for i, x in enumerate(spec.scalars) if x is None)
+
+        function = _jax().jax.custom_vjp(lambda *arrays: _bind(spec, arrays))
+        function.defvjp(lambda *arrays: given_fwd(*arguments(arrays)), bwd)
+        return function
+
+
+def call(kernel: Kernel, *, vmap: str | None = None) -> JaxCall:
+    """A kernel as a function of JAX arrays, for `jit` and the other transformations; calling it on tracers does the same.
+
+    Arrays may be in nests of tuples, lists and dicts; the result has the structure of `out_type`. Python and NumPy scalars
+    are static. On a CPU the interpreter runs it, on a GPU code without Python. `input_output_aliases` of the kernel are given to
+    XLA. `vmap`: "grid" adds an axis before the grid, "loop" repeats the call; by default the first, where the kernel can
+    have it. Differentiable after `.defvjp(fwd, bwd)`.
+
+    Raises `BadCallArgument` for what is no kernel, and another `vmap`.
+    """
+    if not isinstance(kernel, Kernel):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise BadCallArgument(kernel="jax.call", what=f"a {type(kernel).__name__}", hint="pass a `@kd.kernel`")
+    if vmap not in (None, "grid", "loop"):
+        raise BadCallArgument(kernel=kernel.name, what=f"vmap={vmap!r}", hint='None, "grid" or "loop"')
+    _jax()
+    return JaxCall(kernel, vmap or "")
+
+
+def on_tracers(kernel: Kernel, args: tuple[Any, ...], out: Any, stream: Any, interpret: Any) -> Any:
+    """A call of a kernel with tracers among its arguments."""
+    given = [name for name, x in (("out", out), ("stream", stream), ("interpret", interpret)) if x is not None]
+    if given:
+        what = f"{given[0]}= in a call that JAX traces"
+        hint = "JAX decides where results lie and in which stream work is done: use `input_output_aliases` and donation"
+        raise BadCallArgument(kernel=kernel.name, what=what, hint=hint)
+    return call(kernel)(*args)
+
+
+def _is_array(x: Any) -> bool:
+    return hasattr(x, "shape") and hasattr(x, "dtype") and not isinstance(x, np.generic)
+
+
+def _check_scalars(kernel: Kernel, args: tuple[Any, ...]) -> None:
+    """Raise `BadCallArgument` for a traced value where the body is annotated to take a number."""
+    body = kernel._definition.body  # pyright: ignore[reportPrivateUsage]
+    notes: Any = getattr(body, "__annotations__", {})
+    if not notes:
+        return
+    for name, x in zip(inspect.signature(body).parameters, args, strict=False):
+        note = notes.get(name)
+        plain = _PLAIN.get(note, note) if isinstance(note, str) else note
+        if plain in (float, int, bool) and is_traced([x]):
+            what = f"{name!r} is a number of the host ({plain.__name__}), and got a value that JAX traces"
+            hint = (
+                f"make it static, `jax.jit(..., static_argnames={name!r})`, or have the kernel take an array of rank 0"
+            )
+            raise BadCallArgument(kernel=kernel.name, what=what, hint=hint)
+
+
+def _pair(structure: Any, gradient: Any, found: dict[int, Any]) -> None:
+    """The gradients of leaves, by number, where one of a whole argument may be None."""
+    if structure is None or gradient is None:
+        return
+    if isinstance(structure, int):
+        found[structure] = gradient
+    elif isinstance(structure, dict):
+        for key, part in structure.items():
+            _pair(part, gradient[key], found)
+    else:
+        for part, item in zip(structure, gradient, strict=True):
+            _pair(part, item, found)
+
+
+def _bind(spec: Spec, arrays: Sequence[Any]) -> Any:
+    _, tree = spec.outputs(arrays)
+    return unflatten(tree, _primitive().bind(*arrays, spec=spec))
+
+
+# --- the primitive --------------------------------------------------------------------------------
+
+
+@once
+def _primitive() -> Any:
+    j = _jax()
+    p = j.Primitive("kernel_dsl")
+    p.multiple_results = True
+    p.def_impl(lambda *arrays, spec: _jitted(spec)(*arrays))
+    p.def_abstract_eval(_shapes)
+    j.batching.primitive_batchers[p] = _batched
+    j.ad.primitive_jvps[p] = _no_derivative
+    j.mlir.register_lowering(p, _lowered(_on_cpu), platform="cpu")
+    j.mlir.register_lowering(p, _lowered(_on_gpu), platform="cuda")
+    return p
+
+
+@functools.lru_cache(maxsize=1024)
+def _jitted(spec: Spec) -> Any:
+    return _jax().jax.jit(lambda *arrays: _primitive().bind(*arrays, spec=spec))
+
+
+def _shapes(*avals: Any, spec: Spec) -> list[Any]:
+    """Abstract evaluation: what `out_type` says, varying over the axes of a mesh that an input varies over."""
+    made, _ = spec.outputs(avals)
+    array = _jax().core.ShapedArray
+    axes = frozenset().union(*(getattr(a, "vma", frozenset()) for a in avals))
+    return [array(o.shape, o.dtype.numpy, **({"vma": axes} if axes else {})) for o in made]
+
+
+def _no_derivative(primals: Any, tangents: Any, *, spec: Spec) -> Any:
+    hint = "a body is not differentiated: `f = kd.jax.call(kernel)`, `f.defvjp(fwd, bwd)`, and call `f`"
+    raise _refusal(spec, "it has no derivative", hint)
+
+
+def _refusal(spec: Spec, what: str, hint: str) -> BadCallArgument:
+    """An error where JAX has control: at the kernel's own line."""
+    return BadCallArgument(kernel=spec.kernel.name, what=what, hint=hint, loc=of_function(spec.definition.body))
+
+
+@functools.lru_cache(maxsize=1024)
+def _traced(spec: Spec, avals: tuple[tuple[tuple[int, ...], Any], ...], target: str = DEFAULT.name) -> KernelIR:
+    """The kernel, traced: what does not fit raises while JAX lowers, and not in the middle of a run."""
+    trace = spec.kernel._trace  # pyright: ignore[reportPrivateUsage]
+    return trace(_inputs(spec, avals), spec.structure, (), None, target).ir
+
+
+def _lowered(function: Callable[..., Any]) -> Any:
+    """A lowering rule from a function of JAX's operations."""
+    rule: Any = _jax().mlir.lower_fun(function, multiple_results=True)
+
+    def lower(ctx: Any, *operands: Any, spec: Spec) -> Any:
+        if getattr(ctx.module_context.lowering_parameters, "for_export", False):
+            what = "jax.export can't hold it: its code is in this process alone"
+            hint = "export the kernel itself: `kernel.lower(...).export(name, c=True)`"
+            raise _refusal(spec, what, hint)
+        _traced(spec, tuple((tuple(a.shape), as_dtype(a.dtype)) for a in ctx.avals_in))
+        return rule(ctx, *operands, spec=spec)
+
+    return lower
+
+
+def _on_cpu(*arrays: Any, spec: Spec) -> Any:
+    outputs, tree = spec.outputs(arrays)
+    own = spec.kernel._interpret  # pyright: ignore[reportPrivateUsage]
+
+    def run(_: Any, outs: Any, *given: Any) -> None:
+        args = unflatten(spec.structure, spec.leaves([np.asarray(x) for x in given]))
+        out = [np.asarray(x) for x in outs]
+        spec.kernel(*args, out=unflatten(tree, out) if out else None, interpret=own or True)
+
+    structs = [_jax().jax.ShapeDtypeStruct(o.shape, o.dtype.numpy) for o in outputs]
+    return _jax().buffer_callback(run, structs, input_output_aliases=spec.aliases, has_side_effect=not structs)(*arrays)
+
+
+def _on_gpu(*arrays: Any, spec: Spec) -> Any:
+    avals = tuple((tuple(x.shape), as_dtype(x.dtype)) for x in arrays)
+    name, kernel = _handler(spec, avals)
+    j = _jax().jax
+    results = [j.ShapeDtypeStruct(o.shape, o.dtype.numpy) for o in kernel.outputs]
+    spaces = () if kernel.launch.empty else kernel.workspaces
+    hidden = [j.ShapeDtypeStruct((-(-s.bytes // 4) * 4 + s.alignment,), np.uint8) for s in spaces]
+    from kernel_dsl.runtime.devices.params import scalar_bytes
+
+    dtypes = [i.dtype for i in _inputs(spec, avals) if not isinstance(i, ArrayInput)]
+    values = [x for x in spec.scalars if x is not None]
+    data = b"".join(scalar_bytes(x, t).ljust(16, b"\0") for x, t in zip(values, dtypes, strict=True))
+    attributes = {"scalars": np.frombuffer(data, np.uint8)} if data else {}
+    made = j.ffi.ffi_call(
+        name, [*results, *hidden], input_output_aliases=spec.aliases, has_side_effect=kernel.effects or not results
+    )(*arrays, **attributes)
+    return list(made)[: len(results)]
+
+
+def _inputs(spec: Spec, avals: Sequence[tuple[tuple[int, ...], Any]]) -> tuple[Input, ...]:
+    """The kernel's inputs: XLA's arrays are row-major, at multiples of 16 bytes."""
+    scalar = spec.kernel._scalar  # pyright: ignore[reportPrivateUsage]
+    rest = iter(avals)
+    return tuple(ArrayInput(*next(rest)) if x is None else scalar(x) for x in spec.scalars)
+
+
+_handlers: dict[Any, tuple[str, Any]] = {}
+_guard = forking.lock()
+
+
+def _handler(spec: Spec, avals: tuple[tuple[tuple[int, ...], Any], ...]) -> tuple[str, Any]:
+    """The name of the registered handler, and the `CompiledKernel`. Scalars' values are no part of it."""
+    from .hosting import ffi_handler
+    from .loading import assembled
+
+    inputs = _inputs(spec, avals)
+    key = (spec.kernel, repr(spec.structure), inputs)
+    with _guard:
+        found = _handlers.get(key)
+        if found is None:
+            pairs = tuple((i, len(avals) + o) for i, o in spec.aliases.items())
+            target = _gpu_target()
+            trace = spec.kernel._trace  # pyright: ignore[reportPrivateUsage]
+            made = assembled(trace(inputs, spec.structure, pairs, None, target))
+            code = ctypes.create_string_buffer(made.cubin + b"\0")
+            _keep.append(code)
+            scalars = sum(not isinstance(i, ArrayInput) for i in inputs)
+            address = ffi_handler(made.kernel, ctypes.addressof(code), scalars)
+            name = f"kernel_dsl.{spec.kernel.name}.{len(_handlers)}"
+            ffi = _jax().ffi
+            ffi.register_ffi_target(name, ffi.pycapsule(ctypes.c_void_p(address)), platform="CUDA")
+            found = _handlers[key] = (name, made.kernel)
+    return found
+
+
+def _gpu_target() -> str:
+    from kernel_dsl.runtime.devices.devices import cuda_device
+
+    return cuda_device().target.name
+
+
+# --- vmap -----------------------------------------------------------------------------------------
+
+
+def _batched(arrays: Sequence[Any], dims: Sequence[Any], *, spec: Spec) -> Any:
+    """A leading axis of the grid where the kernel allows it, else a loop. All outputs get an axis, their first one."""
+    j = _jax()
+    size = next(x.shape[d] for x, d in zip(arrays, dims, strict=True) if d is not None)
+    mapped = _mapped(spec, tuple(d is not None for d in dims))
+    flags = tuple(mapped[top] for top in _tops(spec))
+    moved = [
+        x if not flag else j.jax.numpy.broadcast_to(x, (size, *x.shape)) if d is None else j.jax.numpy.moveaxis(x, d, 0)
+        for x, d, flag in zip(arrays, dims, flags, strict=True)
+    ]
+    if spec.vmap != "loop":
+        wider = replace(spec, kernel=with_axis(spec.kernel, mapped))
+        avals = tuple((tuple(x.shape), as_dtype(x.dtype)) for x in moved)
+        if spec.vmap == "grid" or _allows(wider, avals):
+            made = _primitive().bind(*moved, spec=wider)
+            return made, [0] * len(made)
+    lone = [x for x, flag in zip(moved, flags, strict=True) if not flag]
+
+    def one(parts: Any) -> Any:
+        rows, rest = iter(parts), iter(lone)
+        return _primitive().bind(*(next(rows if flag else rest) for flag in flags), spec=spec)
+
+    made = j.jax.lax.map(one, tuple(x for x, flag in zip(moved, flags, strict=True) if flag))
+    return made, [0] * len(made)
+
+
+def _tops(spec: Spec) -> list[int]:
+    """By array: the argument that it is part of."""
+    owner = [number for number, top in enumerate(spec.structure) for _ in flatten(top)[0]]
+    return [number for number, x in zip(owner, spec.scalars, strict=True) if x is None]
+
+
+def _mapped(spec: Spec, flags: Sequence[bool]) -> tuple[bool, ...]:
+    """By argument, whether its arrays have an axis of the batch: one does, or an output starts as one."""
+    starts = set(spec.aliases)
+    have = {top for i, (top, flag) in enumerate(zip(_tops(spec), flags, strict=True)) if flag or i in starts}
+    return tuple(number in have for number in range(len(spec.structure)))
+
+
+@functools.lru_cache(maxsize=1024)
+def with_axis(kernel: Kernel, mapped: tuple[bool, ...]) -> Kernel:
+    """The kernel over a batch: each input that is mapped has the batch's axis first."""
+    return vmap(kernel, tuple(0 if has else None for has in mapped))
+
+
+def _allows(wider: Spec, avals: tuple[tuple[tuple[int, ...], Any], ...]) -> bool:
+    """Whether a kernel can have an axis more: its blocks do not wait for one another, and it traces."""
+    try:
+        ir = _traced(wider, avals)
+    except Error:
+        return False
+    loops = [op for op in ir.walk() if isinstance(op, While)]
+    spins = any(_is_atomic(x) for op in loops for region in op.region_list() for x in walk_region(region))
+    return not spins and not any(isinstance(op, AllocSemaphore) for op in ir.walk())
+
+
+def _is_atomic(op: Op) -> bool:
+    return isinstance(op, (AtomicRmw, AtomicCas))
