@@ -17,6 +17,8 @@ from .attention_kernel import AttentionConfig, attention_kernel, default_config
 from .attention_options import CHECKED, Options, problem_of
 from .attention_score import ScoredProblem
 from .attention_scored import ScoredPlan
+from .differentiable import attention as differentiable
+from .differentiable import host_of
 from .matmul import MANY, array_address, check_apart, check_counts, element_strides, known_plan, out_refusal, signature
 
 FAST = (64, 128, 192, 256)  # head dimensions that `attention_kernel` takes
@@ -88,6 +90,10 @@ class Attention:
             layout, causal, window, softcap, scale, sinks, bias, score_mod, mask_mod, q_seqlens, kv_seqlens, page_table,
             q_scale, k_scale, v_scale,
         )  # fmt: skip
+        host = host_of(q, k, v, sinks, bias)
+        if host:
+            how = {"out": out, "stream": stream, "interpret": interpret}
+            return differentiable(host, q, k, v, options, return_lse, config, how)
         result = first_of(out)
         plan = self._plan(q, k, v, options, return_lse, config, None, result)
         if result is not None:

@@ -18,6 +18,8 @@ from kernel_dsl.stages import target_named
 from .arguments import Options, Request, request
 from .checks import check_options, check_packed, check_pairs
 from .complex_product import ComplexPlan, complex_plan, is_complex
+from .differentiable import host_of
+from .differentiable import matmul as differentiable
 from .int4 import PackedInt4
 from .operands import (
     array_address,
@@ -230,6 +232,8 @@ class Matmul:
             check_packed(a, b, o)
             if not goes_fast(a, b, target_named(None)):
                 b = b.unpacked(a.dtype, stream=stream, interpret=interpret)
+        elif not absmax and hasattr(b, "dtype") and (host := host_of(a, b, bias, c, residual)):
+            return differentiable(host, a, b, o, {"out": out, "stream": stream, "interpret": interpret})
         plan, rights, extra = self._plan(a, b, o, None, out)
         if out is not None:
             result = out[0] if absmax else out

@@ -1,0 +1,273 @@
+"""Gradients of the library's functions for JAX and PyTorch: a rule says what is saved and how a gradient is computed.
+
+A function asks `host_of` whether its arrays are traced or differentiated, and hands such a call to a rule here. For JAX a rule
+is a `custom_vjp`; for PyTorch a pair of `torch.library` ops, which autograd, `torch.compile` and `torch.export` take whole.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from kernel_dsl.dtypes import FP8, as_dtype
+from kernel_dsl.errors import BadCallArgument
+from kernel_dsl.jax import is_traced
+
+_inside: ContextVar[bool] = ContextVar("kernel_dsl_rule", default=False)
+
+
+@contextmanager
+def _plain() -> Generator[None]:
+    """Calls of the library inside a rule are those of kernels."""
+    token = _inside.set(True)
+    try:
+        yield
+    finally:
+        _inside.reset(token)
+
+
+def host_of(*arrays: Any) -> str:
+    """Which framework: "jax" where one of these is traced, "torch" where one is differentiated or no plain tensor; else ""."""
+    for x in arrays:
+        cls = type(x)
+        if cls is np.ndarray or x is None:
+            continue
+        module = cls.__module__
+        if module.startswith("torch"):
+            torch: Any = sys.modules["torch"]
+            if (x.requires_grad and torch.is_grad_enabled()) or cls not in (torch.Tensor, torch.nn.Parameter):
+                return "" if _inside.get() else "torch"
+        elif module.startswith("jax") and is_traced([x]):
+            return "" if _inside.get() else "jax"
+    return ""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A function of arrays with its derivative. `key`: what with the arrays' number decides it, for ops that are kept.
+
+    `forward(*arrays)` gives a tuple, whose first item has a gradient; `backward(gradient, arrays, results)` a gradient or None
+    for each array; `shapes(*arrays)` the results' (shape, dtype). `returned`: how many results a caller sees.
+    """
+
+    name: str
+    key: Any
+    forward: Callable[..., tuple[Any, ...]]
+    backward: Callable[[Any, Sequence[Any], Sequence[Any]], Sequence[Any]]
+    shapes: Callable[..., list[tuple[tuple[int, ...], Any]]]
+    gradients: tuple[bool, ...]  # of each array, whether it can have one
+    results: int = 1
+    returned: int = 1
+
+    def __call__(self, host: str, arrays: Sequence[Any]) -> Any:
+        made = _in_jax(self, arrays) if host == "jax" else _in_torch(self, arrays)
+        return made[0] if self.returned == 1 else tuple(made[: self.returned])
+
+
+def _in_jax(rule: Rule, arrays: Sequence[Any]) -> Sequence[Any]:
+    jax: Any = sys.modules["jax"]
+
+    def run(*given: Any) -> Any:
+        with _plain():
+            return rule.forward(*given)
+
+    def bwd(kept: Any, gradients: Any) -> Any:
+        given, results = kept
+        with _plain():
+            return tuple(rule.backward(gradients[0], given, results))
+
+    def fwd(*given: Any) -> Any:
+        results = run(*given)
+        return results, (given, results)
+
+    function = jax.custom_vjp(run)
+    function.defvjp(fwd, bwd)
+    first, *rest = function(*arrays)
+    return [first, *(jax.lax.stop_gradient(x) for x in rest)]
+
+
+_ops: dict[Any, Any] = {}
+
+
+def _in_torch(rule: Rule, arrays: Sequence[Any]) -> Sequence[Any]:
+    key = (rule.name, rule.key, len(arrays))
+    op = _ops.get(key)
+    if op is None:
+        op = _ops[key] = _torch_op(rule, len(arrays), f"{rule.name}_{len(_ops)}")
+    return op(*arrays)
+
+
+def _torch_op(rule: Rule, count: int, name: str) -> Any:
+    """A pair of ops, of which autograd, fake tensors and compilers know the rest."""
+    torch: Any = sys.modules["torch"]
+    parts = [i for i, has in enumerate(rule.gradients) if has]
+
+    def schema(names: Sequence[str], results: int) -> str:
+        made = ", ".join(["Tensor"] * results)
+        return f"({', '.join(f'Tensor {n}' for n in names)}) -> {made if results == 1 else f'({made})'}"
+
+    def packed(made: Sequence[Any]) -> Any:
+        return made[0] if len(made) == 1 else tuple(made)
+
+    def run(*given: Any) -> Any:
+        with torch.no_grad(), _plain():
+            return packed(rule.forward(*given))
+
+    def fake(*given: Any) -> Any:
+        shapes = rule.shapes(*given)
+        return packed([given[0].new_empty(shape, dtype=getattr(torch, as_dtype(t).name)) for shape, t in shapes])
+
+    def run_backward(gradient: Any, *given: Any) -> Any:
+        with torch.no_grad(), _plain():
+            made = rule.backward(gradient.contiguous(), given[:count], given[count:])
+        return packed([made[i] for i in parts])
+
+    def fake_backward(gradient: Any, *given: Any) -> Any:
+        return packed([torch.empty_like(given[i], memory_format=torch.contiguous_format) for i in parts])
+
+    inputs, results = [f"x{i}" for i in range(count)], [f"y{i}" for i in range(rule.results)]
+    op = torch.library.custom_op(f"kernel_dsl::{name}", run, mutates_args=(), schema=schema(inputs, rule.results))
+    op.register_fake(fake)
+    back = torch.library.custom_op(
+        f"kernel_dsl::{name}_backward", run_backward, mutates_args=(),
+        schema=schema(["gradient", *inputs, *results], len(parts)),
+    )  # fmt: skip
+    back.register_fake(fake_backward)
+
+    def keep(ctx: Any, inputs: Any, output: Any) -> None:
+        made = output if isinstance(output, tuple) else (output,)
+        ctx.save_for_backward(*inputs, *made)
+        ctx.mark_non_differentiable(*made[1:])
+
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        made = back(gradients[0], *ctx.saved_tensors)
+        found = dict(zip(parts, made if isinstance(made, (tuple, list)) else (made,), strict=True))
+        return packed([found.get(i) for i in range(count)])
+
+    op.register_autograd(backward, setup_context=keep)
+    return (lambda *given: (op(*given),)) if rule.results == 1 else op
+
+
+# --- attention ------------------------------------------------------------------------------------
+
+
+def attention(
+    host: str, q: Any, k: Any, v: Any, options: Any, return_lse: bool, config: Any, how: dict[str, Any]
+) -> Any:
+    """A call of `attention`, with the gradients of `attention_backward`: q, k, v, out, lse and arrays of options are saved."""
+    from .attention import attention as forward
+    from .attention_backward import attention_backward
+
+    _check_plain("attention", how)
+    given = {f.name: getattr(options, f.name) for f in fields(options) if f.name != "score_mod_grad"}
+    names = [n for n in _ARRAYS if hasattr(given[n], "dtype")]
+    static = {n: x for n, x in given.items() if n not in names}
+    interpret = how["interpret"]
+
+    def run(*arrays: Any) -> Any:
+        more = dict(zip(names, arrays[3:], strict=True))
+        return forward(*arrays[:3], **static, **more, return_lse=True, config=config, interpret=interpret)
+
+    def backward(gradient: Any, arrays: Sequence[Any], results: Sequence[Any]) -> list[Any]:
+        more = dict(zip(names, arrays[3:], strict=True))
+        if as_dtype(arrays[0].dtype) in FP8:
+            raise BadCallArgument(kernel="attention", what="float8 inputs have no gradients", hint="pass 16-bit floats")
+        kept = {n: x for n, x in (static | more).items() if n not in ("q_scale", "k_scale", "v_scale")}
+        made = list(attention_backward(gradient, *arrays[:3], *results, **kept, interpret=interpret))
+        extra = iter(made[3:])
+        return [*made[:3], *(next(extra) if n in ("sinks", "bias") else None for n in names)]
+
+    def shapes(*arrays: Any) -> list[tuple[tuple[int, ...], Any]]:
+        lead, dim = tuple(arrays[0].shape[:-1]), arrays[2].shape[-1]
+        dtype = as_dtype(arrays[0].dtype)
+        rows = (
+            (lead[1], lead[0]) if len(lead) == 2 else lead if given["layout"] == "bhsd" else (lead[0], lead[2], lead[1])
+        )
+        return [((*lead, dim), "bfloat16" if dtype in FP8 else dtype), (rows, "float32")]
+
+    key = (tuple(names), tuple(sorted((n, x) for n, x in _keyed(static).items())), config, interpret)
+    can = (True, True, True, *(n in ("sinks", "bias") for n in names))
+    rule = Rule("attention", key, run, backward, shapes, can, results=2, returned=2 if return_lse else 1)
+    return rule(host, [q, k, v, *(given[n] for n in names)])
+
+
+_ARRAYS = ("sinks", "bias", "q_seqlens", "kv_seqlens", "page_table", "q_scale", "k_scale", "v_scale")
+
+
+def _keyed(static: dict[str, Any]) -> dict[str, Any]:
+    return {
+        n: (type(x).__name__, x if isinstance(x, (int, float, str, np.generic)) else id(x)) for n, x in static.items()
+    }
+
+
+def _check_plain(name: str, how: dict[str, Any]) -> None:
+    for word in ("out", "stream"):
+        if how[word] is not None:
+            what = f"{word}= in a call that is traced or differentiated"
+            raise BadCallArgument(kernel=name, what=what, hint="the framework decides where results lie: leave it out")
+
+
+# --- matmul ---------------------------------------------------------------------------------------
+
+
+def matmul(host: str, a: Any, b: Any, options: Any, how: dict[str, Any]) -> Any:
+    """A call of `matmul`; gradients of a, b, `bias`, `c` and `residual` are products and sums."""
+    from .matmul import matmul as forward
+
+    _check_plain("matmul", how)
+    given = options._asdict()
+    names = [n for n in _SUMMED if hasattr(given[n], "dtype")]
+    static = {n: x for n, x in given.items() if n not in names}
+    odd = [n for n, x in static.items() if x is not None and n not in _SMOOTH and x is not False and x != ()]
+    interpret = how["interpret"]
+
+    def run(*arrays: Any) -> Any:
+        return (forward(*arrays[:2], **static, **dict(zip(names, arrays[2:], strict=True)), interpret=interpret),)
+
+    def backward(gradient: Any, arrays: Sequence[Any], results: Sequence[Any]) -> list[Any]:
+        if odd:
+            hint = "multiply without it, and do that step by the framework's own operations"
+            raise BadCallArgument(kernel="matmul", what=f"no derivative with {odd[0]}=", hint=hint)
+        a, b = arrays[:2]
+        more = {"precision": static["precision"], "interpret": interpret}
+        scaled = gradient if static["scale"] is None else gradient * static["scale"]
+        g = _as(scaled, a)
+        left = forward(g, b.swapaxes(-1, -2), out_dtype=as_dtype(a.dtype), **more)
+        right = forward(a.swapaxes(-1, -2), g, out_dtype=as_dtype(b.dtype), **more)
+        return [_summed(left, a), _summed(right, b), *(_summed(gradient, x) for x in arrays[2:])]
+
+    def shapes(*arrays: Any) -> list[tuple[tuple[int, ...], Any]]:
+        a, b = arrays[:2]
+        lead = np.broadcast_shapes(tuple(map(int, a.shape[:-2])), tuple(map(int, b.shape[:-2])))
+        return [((*lead, a.shape[-2], b.shape[-1]), out_dtype_of(options, as_dtype(a.dtype), as_dtype(b.dtype)))]
+
+    from .arguments import out_dtype_of
+
+    key = (tuple(names), tuple(sorted(_keyed(static).items())), interpret)
+    rule = Rule("matmul", key, run, backward, shapes, (True,) * (2 + len(names)))
+    return rule(host, [a, b, *(given[n] for n in names)])
+
+
+_SUMMED = ("bias", "c", "residual")  # arrays that are added to the product, after `scale`
+_SMOOTH = ("out_dtype", "precision", "config", "scale")  # with these a gradient is a product
+
+
+def _as(x: Any, like: Any) -> Any:
+    """An array in another's dtype."""
+    return x.to(like.dtype) if hasattr(x, "to") and hasattr(x, "requires_grad") else x.astype(like.dtype)
+
+
+def _summed(gradient: Any, x: Any) -> Any:
+    """A gradient of the result's shape as that of what was broadcast to it."""
+    while len(gradient.shape) > len(x.shape):
+        gradient = gradient.sum(0)
+    for axis, (has, wants) in enumerate(zip(gradient.shape, x.shape, strict=True)):
+        if has != wants:
+            gradient = gradient.sum(axis, keepdims=True)
+    return _as(gradient, x)

@@ -1,0 +1,95 @@
+"""Functions of the library on what JAX traces, with gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kernel_dsl as kd
+from kernel_dsl.errors import BadCallArgument
+
+jax = pytest.importorskip("jax", reason="JAX is not installed")
+jnp = jax.numpy
+RNG = np.random.default_rng(0)
+
+
+def normal(*shape: int, dtype: Any = np.float32) -> Any:
+    return jnp.asarray(RNG.standard_normal(shape), dtype)
+
+
+def far(x: Any, y: Any) -> float:
+    y = np.asarray(y, np.float64)
+    return float(np.abs(np.asarray(x, np.float64) - y).max() / np.abs(y).max())
+
+
+def attention_in_float32(q: Any, k: Any, v: Any, sinks: Any = None) -> Any:
+    q, k, v = (x.astype(jnp.float32) for x in (q, k, v))
+    k, v = (jnp.repeat(x, q.shape[1] // k.shape[1], 1) for x in (k, v))
+    scores = q @ k.swapaxes(-1, -2) * q.shape[-1] ** -0.5
+    scores = jnp.where(jnp.tril(jnp.ones(scores.shape[-2:], bool)), scores, -jnp.inf)
+    if sinks is not None:
+        column = jnp.broadcast_to(sinks[None, :, None, None], (*scores.shape[:-1], 1))
+        return jax.nn.softmax(jnp.concatenate([scores, column], -1), -1)[..., :-1] @ v
+    return jax.nn.softmax(scores, -1) @ v
+
+
+@pytest.mark.parametrize("sinks", [False, True])
+def test_attention(sinks: bool) -> None:
+    q, k, v = normal(1, 2, 64, 64, dtype=jnp.bfloat16), *(normal(1, 1, 64, 64, dtype=jnp.bfloat16) for _ in range(2))
+    more = (normal(2),) if sinks else ()
+    w = normal(1, 2, 64, 64)
+
+    def ours(q: Any, k: Any, v: Any, *more: Any) -> Any:
+        given = {"sinks": more[0]} if more else {}
+        out, lse = kd.library.attention(q, k, v, causal=True, return_lse=True, **given)
+        return (out.astype(jnp.float32) * w).sum() + 0 * lse.sum()
+
+    def wanted(*args: Any) -> Any:
+        return (attention_in_float32(*args) * w).sum()
+
+    places = tuple(range(3 + len(more)))
+    made = jax.jit(jax.grad(ours, places))(q, k, v, *more)
+    for x, y, given in zip(made, jax.grad(wanted, places)(q, k, v, *more), (q, k, v, *more), strict=True):
+        assert (x.shape, x.dtype) == (given.shape, given.dtype)
+        assert far(x, y) < 0.02
+
+
+def test_what_attention_saves() -> None:
+    q = normal(1, 1, 64, 64, dtype=jnp.bfloat16)
+    _, residuals = jax.vjp(lambda q: kd.library.attention(q, q, q, causal=True), q)
+    sizes = sorted(x.size for x in jax.tree.leaves(residuals) if hasattr(x, "size"))
+    assert sizes[-1] <= q.size, "nothing as large as the scores"
+
+
+def test_matmul() -> None:
+    a, b, c = normal(2, 32, 48), normal(48, 16), normal(16)
+    w = normal(2, 32, 16)
+
+    def ours(a: Any, b: Any, c: Any) -> Any:
+        return (kd.library.matmul(a, b, bias=c, scale=0.5) * w).sum()
+
+    made = jax.jit(jax.grad(ours, (0, 1, 2)))(a, b, c)
+    wanted = jax.grad(lambda a, b, c: ((0.5 * (a @ b) + c) * w).sum(), (0, 1, 2))(a, b, c)
+    for x, y in zip(made, wanted, strict=True):
+        assert x.shape == y.shape
+        assert far(x, y) < 1e-5
+
+
+def test_matmul_of_two_dtypes_and_in_a_batch() -> None:
+    a, b = normal(3, 16, 32, dtype=jnp.bfloat16), normal(3, 32, 16, dtype=jnp.bfloat16)
+    made = jax.grad(lambda a, b: kd.library.matmul(a, b, out_dtype=kd.float32).sum(), (0, 1))(a, b)
+    ones = np.ones((3, 16, 16))
+    assert far(made[0], ones @ np.asarray(b, np.float64).swapaxes(1, 2)) < 0.01
+    assert far(made[1], np.asarray(a, np.float64).swapaxes(1, 2) @ ones) < 0.01
+    assert {x.dtype for x in made} == {jnp.dtype(jnp.bfloat16)}
+
+
+def test_steps_without_a_derivative_say_so() -> None:
+    a, b = normal(16, 16), normal(16, 16)
+    jax.jit(lambda a: kd.library.matmul(a, b, activation=kd.exp))(a)
+    with pytest.raises(BadCallArgument, match="no derivative with activation="):
+        jax.grad(lambda a: kd.library.matmul(a, b, activation=kd.exp).sum())(a)
+    with pytest.raises(BadCallArgument, match="out= in a call that is traced"):
+        jax.jit(lambda a: kd.library.matmul(a, b, out=a))(a)
