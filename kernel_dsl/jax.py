@@ -18,22 +18,19 @@ from typing import Any
 import numpy as np
 
 from . import forking
-from .batching import vmap
 from .boundary import public, unguarded
 from .diagnostics import Error
 from .dtypes import as_dtype
 from .errors import BadCallArgument
-from .ir import KernelIR, Op, walk_region
+from .ir import KernelIR
 from .kernel import Kernel
 from .lazy import once
 from .memory import ShapeDtypeStruct
-from .ops.atomic import AtomicCas, AtomicRmw
-from .ops.control import While
-from .ops.semaphore import AllocSemaphore
 from .source import of_function
 from .specialise import ArrayInput, Definition, Input, output_structs
 from .target import DEFAULT
 from .tree import flatten, unflatten
+from .vmapped import blocks_wait, with_axis
 
 _PLAIN = {"float": float, "int": int, "bool": bool}
 _keep: list[Any] = []  # machine code whose address host code holds
@@ -424,22 +421,9 @@ def _mapped(spec: Spec, flags: Sequence[bool]) -> tuple[bool, ...]:
     return tuple(number in have for number in range(len(spec.structure)))
 
 
-@functools.lru_cache(maxsize=1024)
-def with_axis(kernel: Kernel, mapped: tuple[bool, ...]) -> Kernel:
-    """The kernel over a batch: each input that is mapped has the batch's axis first."""
-    return vmap(kernel, tuple(0 if has else None for has in mapped))
-
-
 def _allows(wider: Spec, avals: tuple[tuple[tuple[int, ...], Any], ...]) -> bool:
     """Whether a kernel can have an axis more: its blocks do not wait for one another, and it traces."""
     try:
-        ir = _traced(wider, avals)
+        return not blocks_wait(_traced(wider, avals))
     except Error:
         return False
-    loops = [op for op in ir.walk() if isinstance(op, While)]
-    spins = any(_is_atomic(x) for op in loops for region in op.region_list() for x in walk_region(region))
-    return not spins and not any(isinstance(op, AllocSemaphore) for op in ir.walk())
-
-
-def _is_atomic(op: Op) -> bool:
-    return isinstance(op, (AtomicRmw, AtomicCas))

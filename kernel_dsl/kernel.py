@@ -15,12 +15,11 @@ import numpy as np
 
 from . import dtypes as dt
 from . import forking
-from .arguments import static_int
 from .boundary import checks_itself, public, unguarded
 from .diagnostics import shown
 from .dtypes import as_dtype
-from .errors import BadCallArgument, BadCallValue, KernelArgument, KernelValue, LiteralOutOfRange
-from .interpret_params import InterpretParams
+from .errors import BadCallArgument, BadCallValue, KernelArgument, LiteralOutOfRange
+from .kernel_arguments import as_aliases, axis_names, check_interpret, check_threads, either
 from .loading import load, load_identified
 from .memory import ShapeDtypeStruct, settled
 from .options import CompilerParams
@@ -295,6 +294,7 @@ class Kernel:
             structure,
         )
 
+    @checks_itself("name", "inputs", "backward", "setup_context", "mutates_args")
     def as_torch_op(
         self,
         name: str,
@@ -302,17 +302,26 @@ class Kernel:
         inputs: Sequence[str] | int | None = None,
         backward: Callable[..., Any] | None = None,
         setup_context: Callable[..., Any] | None = None,
+        mutates_args: Sequence[str] = (),
     ) -> Any:
         """Register this kernel as the `torch.library` op `name` ("namespace::op"), and return the op.
 
         It runs whole under `torch.compile(fullgraph=True)`. Inputs are tensors, except where the body annotates a
         parameter as float, int or bool; `inputs` names them where the body's signature can't tell. With
         `backward(ctx, *gradients)` it is differentiable: `ctx.saved_tensors` are the tensor inputs and the outputs,
-        or what `setup_context(ctx, inputs, output)` saved.
+        or what `setup_context(ctx, inputs, output)` saved. `mutates_args` names inputs that are written in place: those
+        to which `input_output_aliases` gives an output, which is then no result of the op. Under `torch.vmap` the kernel has an
+        axis more before its grid, where its blocks do not wait for one another and it has no `backward`; else it is called
+        for each part.
         """
         from kernel_dsl.runtime.torch_op import as_torch_op
 
-        return as_torch_op(self, self._definition, name, inputs=inputs, backward=backward, setup_context=setup_context)
+        from .vmapped import with_axis_for
+
+        return as_torch_op(
+            self, self._definition, name, inputs=inputs, backward=backward, setup_context=setup_context,
+            mutates_args=mutates_args, with_axis=functools.partial(with_axis_for, self),
+        )  # fmt: skip
 
 
 class _Prepared:
@@ -494,18 +503,18 @@ def kernel(
 
     Raises `KernelArgument` and `KernelValue` where the arguments make no sense.
     """
-    out_type = _either("out_type", out_type, "out_shape", out_shape)
-    scratch_types = _either("scratch_types", scratch_types, "scratch_shapes", scratch_shapes)
+    out_type = either("out_type", out_type, "out_shape", out_shape)
+    scratch_types = either("scratch_types", scratch_types, "scratch_shapes", scratch_shapes)
     if name is not None and kernel_name is not None:
         raise KernelArgument(what="both `name` and `kernel_name` are given", hint="`kernel_name` is the old name")
     params = CompilerParams() if compiler_params is None else compiler_params
     if not isinstance(params, CompilerParams):  # pyright: ignore[reportUnnecessaryIsInstance]
         what = f"compiler_params={shown(params)}"
         raise KernelArgument(what=what, hint="use `kd.CompilerParams(...)`")
-    names = {"grid_names": _axis_names(grid_names, "grid_names")}
-    names["cluster_names"] = _axis_names(cluster_names, "cluster_names")
-    _check_threads(num_threads, thread_name)
-    aliases = _aliases(input_output_aliases)
+    names = {"grid_names": axis_names(grid_names, "grid_names")}
+    names["cluster_names"] = axis_names(cluster_names, "cluster_names")
+    check_threads(num_threads, thread_name)
+    aliases = as_aliases(input_output_aliases)
 
     def decorate(function: Any) -> Kernel:
         if not callable(function):
@@ -543,57 +552,6 @@ def remade(kernel: Kernel, change: Callable[[Definition], Definition]) -> Kernel
 
 def _no_body(*refs: Any) -> None:
     """Stands for the function that is yet to be decorated."""
-
-
-def _aliases(given: Any) -> tuple[tuple[int, int], ...]:
-    """`input_output_aliases` as pairs of leaf numbers. Raises `KernelArgument`."""
-    if given is None:
-        return ()
-    pairs = list(given.items()) if isinstance(given, dict) else [(None, None)]
-    numbers = [(static_int(i), static_int(o)) for i, o in pairs]
-    found = tuple(sorted((i, o) for i, o in numbers if i is not None and o is not None))
-    if len(found) != len(pairs):
-        hint = "a dict from the number of an input to that of an output"
-        raise KernelArgument(what=f"input_output_aliases={shown(given)}", hint=hint)
-    return found
-
-
-def _either(new: str, value: Any, old: str, old_value: Any) -> Any:
-    if old_value is None:
-        return value
-    if value is not None and value != ():
-        raise KernelArgument(what=f"both `{new}` and `{old}` are given", hint=f"`{old}` is the old name of `{new}`")
-    return old_value
-
-
-def check_interpret(interpret: Any, name: str) -> None:
-    """Refuse what `interpret=` can't be."""
-    if not (interpret is None or isinstance(interpret, (bool, InterpretParams))):
-        hint = "None, True, False or `kd.InterpretParams(...)`"
-        raise BadCallArgument(kernel=name, what=f"interpret={shown(interpret)}", hint=hint)
-
-
-def _axis_names(names: Any, word: str) -> tuple[str, ...]:
-    given = (names,) if isinstance(names, str) else names
-    if not isinstance(given, (tuple, list)) or not all(isinstance(n, str) for n in given):
-        raise KernelArgument(what=f"{word}={shown(names)}", hint="names are strings")
-    given = tuple(str.__str__(n) for n in given)
-    if len(set(given)) != len(given):
-        raise KernelValue(what=f"{word}={given} names an axis twice", hint="give every axis its own name")
-    return given
-
-
-def _check_threads(num_threads: Any, thread_name: Any) -> None:
-    if num_threads is not None:
-        if isinstance(num_threads, bool) or not isinstance(num_threads, int):
-            raise KernelArgument(what=f"num_threads={shown(num_threads)}", hint="an int: the warpgroups of a block")
-        # 1024 CUDA threads a block are 8 warpgroups (CUDA C++ Programming Guide, compute capabilities)
-        if not 1 <= num_threads <= 8:
-            raise KernelValue(what=f"num_threads={num_threads}", hint="a block has 1 to 8 warpgroups")
-    if thread_name is not None and not isinstance(thread_name, str):
-        raise KernelArgument(what=f"thread_name={shown(thread_name)}", hint="a string")
-    if thread_name is not None and num_threads is None:
-        raise KernelArgument(what="`thread_name` without `num_threads`", hint="say how many warpgroups there are")
 
 
 def _check_static(definition: Definition) -> None:

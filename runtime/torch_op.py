@@ -33,6 +33,8 @@ def as_torch_op(
     inputs: Sequence[str] | int | None = None,
     backward: Callable[..., Any] | None = None,
     setup_context: Callable[..., Any] | None = None,
+    mutates_args: Sequence[str] = (),
+    with_axis: Callable[[tuple[bool, ...], Sequence[Any]], Any] | None = None,
 ) -> Any:
     """Register `kernel` as the op `name` ("namespace::op") and return the op, a `CustomOpDef`.
 
@@ -40,8 +42,10 @@ def as_torch_op(
     bool, and gives fresh tensors: one, or a tuple of them. `inputs`: the inputs' names or number, where the body's
     signature does not tell them. `backward(ctx, *gradients)` makes it differentiable; `ctx` holds what
     `setup_context(ctx, inputs, output)` kept, by default all tensors in `ctx.saved_tensors` (inputs, then outputs) and
-    the scalars in `ctx.inputs_given` (None for tensors). Raises ArgumentTypeError for a body whose inputs cannot be
-    told from its outputs.
+    the scalars in `ctx.inputs_given` (None for tensors). `mutates_args`: names of inputs that are written in place, each of
+    which `input_output_aliases` gives an output; that output is no result then. `with_axis(mapped, args)`: the kernel
+    with an axis more for `torch.vmap`, or None where it can't have one: then the op is called for each part. Raises
+    ArgumentTypeError for a body whose inputs cannot be told from its outputs.
     """
     torch: Any = _torch()
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*::[A-Za-z_]\w*", name, re.ASCII):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -52,21 +56,26 @@ def as_torch_op(
     names, outputs = _split(definition, inputs)
     if outputs < 0 or len(set(names)) < len(names) or not all(n.isidentifier() and not iskeyword(n) for n in names):
         raise ArgumentTypeError(f"inputs={inputs!r} of op {name!r} does not fit the body of {definition.name!r}")
-    schema = f"({', '.join(_argument(definition, n) for n in names)}) -> {_result(outputs)}"
+    written = _written(definition, name, names, mutates_args)
+    if written and backward is not None:
+        raise ArgumentTypeError(f"op {name!r} mutates its inputs, and ops with a backward= do not")
+    outputs -= len(written)
+    schema = f"({', '.join(_argument(definition, n, i in written) for i, n in enumerate(names))}) -> {_result(outputs)}"
 
     def run(*args: Any, **kwargs: Any) -> Any:
         # Autograd is above this: it knows the op by its own formula.
         with torch.no_grad():
             given = [*args, *(kwargs[n] for n in names[len(args) :])]
-            if any(isinstance(a, torch.Tensor) for a in given):
+            if not written and any(isinstance(a, torch.Tensor) for a in given):
                 return counted(_flat(kernel(*given)))
-            made, tree = fresh(given)  # no tensor says what the results are to be
-            kernel(*given, out=unflatten(tree, made))
-            return counted(made)
+            made, tree = fresh(given)  # no tensor says what the results are to be, or some are there already
+            places = {o: given[i] for i, o in written.items()}
+            kernel(*given, out=unflatten(tree, [places.get(o, x) for o, x in enumerate(made)]))
+            return counted([x for o, x in enumerate(made) if o not in places])
 
     def fake(*args: Any, **kwargs: Any) -> Any:
         given = [*args, *(kwargs[n] for n in names[len(args) :])]
-        return counted(fresh(given)[0])
+        return counted([x for o, x in enumerate(fresh(given)[0]) if o not in written.values()])
 
     def fresh(given: Sequence[Any]) -> tuple[list[Any], Any]:
         structs, tree = output_structs(definition, [_struct(a) for a in given])
@@ -84,11 +93,49 @@ def as_torch_op(
             )
         return made[0] if len(made) == 1 else tuple(made) or None
 
-    op = torch.library.custom_op(name, run, mutates_args=(), schema=schema)
+    op = torch.library.custom_op(name, run, mutates_args=[names[i] for i in written], schema=schema)
     op.register_fake(fake)
+    if not written:
+        wider = None if backward else with_axis
+        op.register_vmap(lambda info, dims, *args: _in_parts(op, wider, info.batch_size, dims, args))
     if backward is not None:
         op.register_autograd(backward, setup_context=setup_context or _keep_all)
     return op
+
+
+def _written(definition: Definition, op: str, names: Sequence[str], mutates: Any) -> dict[int, int]:
+    """By the number of a mutated input: that of the output it is."""
+    if isinstance(mutates, str) or not isinstance(mutates, (tuple, list)):
+        raise ArgumentTypeError(f"mutates_args= of op {op!r} is a list of inputs' names, and not {mutates!r}")
+    aliases = dict(definition.aliases)
+    made: dict[int, int] = {}
+    for word in cast("Sequence[Any]", mutates):
+        number = names.index(word) if word in names else -1
+        if number not in aliases:
+            raise ArgumentTypeError(
+                f"mutates_args= of op {op!r} names {word!r}, which is none of its inputs ({', '.join(names)}) to which "
+                "input_output_aliases gives an output"
+            )
+        made[number] = aliases[number]
+    return made
+
+
+def _in_parts(op: Any, with_axis: Any, size: int, dims: Sequence[Any], args: Sequence[Any]) -> Any:
+    """The rule of `torch.vmap`: a kernel with an axis more, or the op for each part."""
+    torch: Any = _torch()
+    moved = [a if d is None else a.movedim(d, 0).contiguous() for a, d in zip(args, dims, strict=True)]
+    flags = tuple(d is not None for d in dims)
+    kernel = None
+    if with_axis is not None and size and all(type(a) is torch.Tensor for a in moved if hasattr(a, "shape")):
+        kernel = with_axis(flags, moved)
+    if kernel is not None:
+        with torch.no_grad():
+            made = _flat(kernel(*moved))
+        return (made[0], 0) if len(made) == 1 else (tuple(made), (0,) * len(made))
+    rows = [op(*(a[i] if f else a for a, f in zip(moved, flags, strict=True))) for i in range(size)]
+    if isinstance(rows[0], torch.Tensor):
+        return torch.stack(rows), 0
+    return tuple(torch.stack(column) for column in zip(*rows, strict=True)), (0,) * len(rows[0])
 
 
 def _torch() -> Any:
@@ -176,10 +223,10 @@ def _plain(name: str) -> str:
     return name.removesuffix("_ref").removesuffix("_gmem") or name
 
 
-def _argument(definition: Definition, name: str) -> str:
+def _argument(definition: Definition, name: str, written: bool) -> str:
     notes: Mapping[str, Any] = getattr(definition.body, "__annotations__", {})
     note = next((notes[n] for n in notes if _plain(n) == name), None)
-    return f"{_SCALARS.get(note, 'Tensor')} {name}"
+    return f"{f'Tensor({name}!)' if written else _SCALARS.get(note, 'Tensor')} {name}"
 
 
 def _result(outputs: int) -> str:

@@ -114,6 +114,71 @@ def test_what_cannot_be_told() -> None:
         both.as_torch_op("kd_tests::both")(torch.ones(3))
 
 
+@kd.kernel(out_type=lambda x, y: (x, kd.ShapeDtypeStruct((), kd.float32)), input_output_aliases={0: 0})
+def add_in_place(x_ref, y_ref, o_ref, total_ref):
+    o_ref[...] = x_ref[...] + y_ref[...]
+    total_ref[...] = (x_ref[...] + y_ref[...]).sum()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_mutated_arguments(device: str) -> None:
+    op = add_in_place.as_torch_op("kd_tests::add_in_place", mutates_args=["x"])
+    assert str(op._opoverload._schema).endswith("(Tensor(x!) x, Tensor y) -> Tensor")
+    x, y = torch.ones(8, device=device), torch.full((8,), 2.0, device=device)
+    total = op(x, y)
+    assert x.tolist() == [3.0] * 8
+
+    @torch.compile(fullgraph=True, backend="aot_eager")
+    def twice(x: Any, y: Any) -> Any:
+        x = x + 0
+        op(x, y)
+        op(x, y)
+        return x
+
+    assert twice(x, y).tolist() == [7.0] * 8
+    assert x.tolist() == [3.0] * 8
+    assert total.shape == ()
+    torch.library.opcheck(op, (x, y))
+
+
+def test_mutated_arguments_that_do_not_go() -> None:
+    for given, words in (
+        (["y"], "names 'y', which is none"),
+        (["z"], "names 'z'"),
+        ("x", "is a list of inputs' names"),
+    ):
+        with pytest.raises(ArgumentTypeError, match=words):
+            add_in_place.as_torch_op("kd_tests::bad_names", mutates_args=given)
+    with pytest.raises(ArgumentTypeError, match="mutates its inputs"):
+        add_in_place.as_torch_op("kd_tests::bad_backward", mutates_args=["x"], backward=backward)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_vmap(device: str) -> None:
+    op = product.as_torch_op("kd_tests::product_vmap")
+    slow = product.as_torch_op("kd_tests::product_vmap_backward", backward=backward)
+    x, y = torch.randn(3, 8, device=device), torch.randn(8, device=device)
+    for one in (op, slow):
+        torch.testing.assert_close(torch.vmap(one, (0, None))(x, y), x * y)
+        torch.testing.assert_close(torch.vmap(one, (1, None), 1)(x.T.contiguous(), y), (x * y).T)
+    x.requires_grad_()
+    torch.vmap(slow, (0, None))(x, y).sum().backward()
+    torch.testing.assert_close(x.grad, y.expand(3, 8))
+
+
+def test_export() -> None:
+    op = product.as_torch_op("kd_tests::product_export")
+
+    class Model(torch.nn.Module):
+        def forward(self, x: Any, y: Any) -> Any:
+            return op(x, y) + 1
+
+    x, y = torch.randn(8), torch.randn(8)
+    program = torch.export.export(Model(), (x, y))
+    assert any("product_export" in str(node.target) for node in program.graph.nodes)
+    torch.testing.assert_close(program.module()(x, y), x * y + 1)
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif("cuda" not in DEVICES, reason="needs torch on a GPU")
 def test_under_inductor_and_cuda_graphs() -> None:

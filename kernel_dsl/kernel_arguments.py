@@ -1,0 +1,61 @@
+"""The arguments of `kd.kernel`, checked: what each can be, and the words for what it can't."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .arguments import static_int
+from .diagnostics import shown
+from .errors import BadCallArgument, KernelArgument, KernelValue
+from .interpret_params import InterpretParams
+
+
+def as_aliases(given: Any) -> tuple[tuple[int, int], ...]:
+    """`input_output_aliases` as pairs of leaf numbers. Raises `KernelArgument`."""
+    if given is None:
+        return ()
+    pairs = list(given.items()) if isinstance(given, dict) else [(None, None)]
+    numbers = [(static_int(i), static_int(o)) for i, o in pairs]
+    found = tuple(sorted((i, o) for i, o in numbers if i is not None and o is not None))
+    if len(found) != len(pairs):
+        hint = "a dict from the number of an input to that of an output"
+        raise KernelArgument(what=f"input_output_aliases={shown(given)}", hint=hint)
+    return found
+
+
+def either(new: str, value: Any, old: str, old_value: Any) -> Any:
+    if old_value is None:
+        return value
+    if value is not None and value != ():
+        raise KernelArgument(what=f"both `{new}` and `{old}` are given", hint=f"`{old}` is the old name of `{new}`")
+    return old_value
+
+
+def check_interpret(interpret: Any, name: str) -> None:
+    """Refuse what `interpret=` can't be."""
+    if not (interpret is None or isinstance(interpret, (bool, InterpretParams))):
+        hint = "None, True, False or `kd.InterpretParams(...)`"
+        raise BadCallArgument(kernel=name, what=f"interpret={shown(interpret)}", hint=hint)
+
+
+def axis_names(names: Any, word: str) -> tuple[str, ...]:
+    given = (names,) if isinstance(names, str) else names
+    if not isinstance(given, (tuple, list)) or not all(isinstance(n, str) for n in given):
+        raise KernelArgument(what=f"{word}={shown(names)}", hint="names are strings")
+    given = tuple(str.__str__(n) for n in given)
+    if len(set(given)) != len(given):
+        raise KernelValue(what=f"{word}={given} names an axis twice", hint="give every axis its own name")
+    return given
+
+
+def check_threads(num_threads: Any, thread_name: Any) -> None:
+    if num_threads is not None:
+        if isinstance(num_threads, bool) or not isinstance(num_threads, int):
+            raise KernelArgument(what=f"num_threads={shown(num_threads)}", hint="an int: the warpgroups of a block")
+        # 1024 CUDA threads a block are 8 warpgroups (CUDA C++ Programming Guide, compute capabilities)
+        if not 1 <= num_threads <= 8:
+            raise KernelValue(what=f"num_threads={num_threads}", hint="a block has 1 to 8 warpgroups")
+    if thread_name is not None and not isinstance(thread_name, str):
+        raise KernelArgument(what=f"thread_name={shown(thread_name)}", hint="a string")
+    if thread_name is not None and num_threads is None:
+        raise KernelArgument(what="`thread_name` without `num_threads`", hint="say how many warpgroups there are")
