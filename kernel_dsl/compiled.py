@@ -136,6 +136,17 @@ class Workspace:
 
 
 @dataclass(frozen=True)
+class Condition:
+    """What a kernel's code was made for, of the sizes of a call: see `extents.holds`."""
+
+    kind: str
+    numbers: tuple[int, ...] = ()
+
+
+ANY = -1  # an extent that each call has its own of: in shapes, and in the grid's axes
+
+
+@dataclass(frozen=True)
 class LaunchAttributes:
     """How to launch. `grid` counts blocks (CTAs), x first; all extents at least 1, unless the grid is empty."""
 
@@ -218,6 +229,8 @@ class CompiledKernel:
     # pairs of arrays (by index) that overlap in memory, as the compiled code was told
     overlaps: tuple[tuple[int, int], ...] = ()
     effects: bool = False  # it does more than write its arrays: it prints, checks, or runs PTX of the author's
+    # what its code was made for, of the sizes of a call; where some of its shapes are `ANY`
+    conditions: tuple[Condition, ...] = ()
 
 
 @dataclass(frozen=True)

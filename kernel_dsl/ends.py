@@ -8,39 +8,60 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from .extents import Extent, now
 from .view import ViewDim
 
 if TYPE_CHECKING:
+    from .extents import Top
     from .ir import Value
 
 Start = tuple[int, "Value | None"]  # a static part, and a traced one
 Part = tuple[int, Any, "int | None", int]  # of an index: the dimension, start, size or None for an int, stride
-Held = tuple[int, int] | None  # the indices [low, high) along an axis; None: others see to it
+Held = tuple[int, "int | Extent"] | None  # the indices [low, high) along an axis; None: others see to it
 
 
-def hull(start: Start, steps: Sequence[tuple[int, int]]) -> tuple[int, int]:
+class Bounds(NamedTuple):
+    """The least and the greatest that an index can be; `top` bounds it by an extent that only the launch knows."""
+
+    low: int
+    high: int
+    top: Top | None = None
+
+    def below(self, end: int | Extent) -> bool:
+        """Whether it is known to stay below an end."""
+        size = now(end)
+        if isinstance(size, int):
+            return self.high < size
+        size.assume()
+        return (self.top is not None and self.top.below(size)) or size.exceeds(self.high)
+
+
+def hull(start: Start, steps: Sequence[tuple[int, int]]) -> Bounds:
     """The least and the greatest of start + sum of step * index, for (step, size) of each index."""
     static, value = start
     low = high = static
+    top = None
     if value is not None:
         assert value.facts is not None
         low, high = low + value.facts.lo, high + value.facts.hi
+        top = None if value.facts.top is None else value.facts.top.plus(static)
     for step, size in steps:
         reach = step * (size - 1)
         low, high = low + min(reach, 0), high + max(reach, 0)
-    return low, high
+        top = None if top is None else top.plus(max(reach, 0))
+    return Bounds(low, high, top)
 
 
-def within(bounds: tuple[int, int], held: Held) -> bool:
+def within(bounds: Bounds, held: Held) -> bool:
     """Whether indices from the least to the greatest are all held."""
-    return held is None or held[0] <= bounds[0] <= bounds[1] < held[1]
+    return held is None or (held[0] <= bounds.low <= bounds.high and bounds.below(held[1]))
 
 
-def open_ends(bounds: tuple[int, int], held: tuple[int, int]) -> tuple[int | None, int | None]:
+def open_ends(bounds: Bounds, held: tuple[int, int | Extent]) -> tuple[int | None, int | Extent | None]:
     """The ends of an interval that an index may leave, None for one that it can't."""
-    return held[0] if bounds[0] < held[0] else None, held[1] if bounds[1] >= held[1] else None
+    return held[0] if bounds.low < held[0] else None, None if bounds.below(held[1]) else now(held[1])
 
 
 def advance(start: Start, by: Any, step: int) -> Start:
@@ -60,11 +81,11 @@ def advance(start: Start, by: Any, step: int) -> Start:
 class End:
     """Where a view ended that a Ref is part of: start + sum of steps * index is in [0, extent) for what it holds."""
 
-    extent: int
+    extent: int | Extent
     start: Start
     steps: tuple[int, ...]
 
-    def bounds(self, dims: Sequence[ViewDim]) -> tuple[int, int]:
+    def bounds(self, dims: Sequence[ViewDim]) -> Bounds:
         """The least and the greatest that the index can be."""
         return hull(self.start, [(step, d.size) for step, d in zip(self.steps, dims, strict=True)])
 
@@ -93,13 +114,14 @@ def limited(
         leaves = _leaves(dims, (dim, start, size, stride))
         static, moves = at[own.axis] if own.axis >= 0 else (0, False)
         if leaves:
-            low, high = hull((static, None), [sizes[i] for i, d in enumerate(dims) if i != dim and d.axis == own.axis])
+            low, high, _ = hull(
+                (static, None), [sizes[i] for i, d in enumerate(dims) if i != dim and d.axis == own.axis]
+            )
             if own.axis >= 0 and not moves and high - low < abs(own.step):
                 # an index leaves the dimension just where it leaves an interval of the axis
-                reach = own.step * (own.size - 1)
-                new = (low + min(reach, 0), high + max(reach, 0) + 1) if own.size else (low, low)
+                new = _interval(own, low, high)
                 before = ranges[own.axis] or new
-                ranges[own.axis] = max(before[0], new[0]), min(before[1], new[1])
+                ranges[own.axis] = new if new == before else (max(before[0], new[0]), min(int(before[1]), int(new[1])))
                 relied.add(own.axis)
             else:
                 ends.append(End(own.size, (0, None), tuple(int(i == dim) for i in range(len(dims)))))
@@ -112,7 +134,15 @@ def limited(
     return ranges, ends
 
 
-def _along(axis: int, dims: Sequence[ViewDim], starts: Sequence[Start]) -> tuple[int, int]:
+def _interval(own: ViewDim, low: int, high: int) -> tuple[int, int | Extent]:
+    """What a dimension takes of its axis, where the others begin from `low` to `high`: [first, end)."""
+    if isinstance(now(own.size), Extent) and own.step == 1 and not low and not high:
+        return 0, own.size
+    reach = own.step * (own.size - 1)
+    return (low + min(reach, 0), high + max(reach, 0) + 1) if own.size else (low, low)
+
+
+def _along(axis: int, dims: Sequence[ViewDim], starts: Sequence[Start]) -> Bounds:
     return hull(starts[axis], [(d.step, d.size) for d in dims if d.axis == axis])
 
 
@@ -121,4 +151,7 @@ def _leaves(dims: Sequence[ViewDim], part: Part) -> bool:
     dim, start, size, stride = part
     first: Start = (start, None) if isinstance(start, int) else (0, start)
     bounds = hull(first, [(stride, 1 if size is None else size)])
-    return size != 0 and not within(bounds, (0, dims[dim].size))
+    extent = dims[dim].size
+    if isinstance(start, int):  # a static slice: whether it fits is known once the extent is
+        extent = int(extent)
+    return size != 0 and not within(bounds, (0, extent))

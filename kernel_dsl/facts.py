@@ -12,6 +12,7 @@ from . import dtypes as dt
 from .dtypes import DType
 
 if TYPE_CHECKING:
+    from .extents import Top
     from .ir import Op, Value
 
 
@@ -25,6 +26,7 @@ class Range(NamedTuple):
     hi: int
     divisor: int = 1
     wide: bool = False
+    top: Top | None = None  # what it is at most beside `hi`, by an extent that only the launch knows
 
     @property
     def constant(self) -> int | None:
@@ -55,10 +57,10 @@ def of_result(op: Op, dtype: DType, operands: tuple[Value, ...]) -> Range | None
     if found is None or not found.fits(64):  # more than int64 could not be computed again
         return any_of(dtype)
     if not found.fits(dtype.bits, dtype.is_signed):
-        return Range(found.lo, found.hi, found.divisor, True) if dtype == dt.int32 else any_of(dtype)
+        return found._replace(wide=True) if dtype == dt.int32 else any_of(dtype)
     for value in operands:
         if value.facts is not None and value.facts.wide:
-            return Range(found.lo, found.hi, found.divisor, True)
+            return found._replace(wide=True)
     return found
 
 
@@ -72,7 +74,8 @@ def of(value: int) -> Range:
 
 
 def add(a: Range, b: Range) -> Range:
-    return Range(a.lo + b.lo, a.hi + b.hi, gcd(a.divisor, b.divisor))
+    top = a.top.plus(b.hi) if a.top is not None else b.top.plus(a.hi) if b.top is not None else None
+    return Range(a.lo + b.lo, a.hi + b.hi, gcd(a.divisor, b.divisor), False, top)
 
 
 def neg(a: Range) -> Range:
@@ -85,7 +88,9 @@ def sub(a: Range, b: Range) -> Range:
 
 def mul(a: Range, b: Range) -> Range:
     corners = [x * y for x in (a.lo, a.hi) for y in (b.lo, b.hi)]
-    return Range(min(corners), max(corners), a.divisor * b.divisor)
+    top, factor = (a.top, b.constant) if a.top is not None else (b.top, a.constant)
+    top = top.times(factor) if top is not None and factor is not None and factor > 0 else None
+    return Range(min(corners), max(corners), a.divisor * b.divisor, False, top)
 
 
 def floordiv(a: Range, b: Range) -> Range | None:
@@ -94,7 +99,7 @@ def floordiv(a: Range, b: Range) -> Range | None:
     if d is None or d <= 0:
         return None
     divisor = a.divisor // d if a.divisor % d == 0 else 1
-    return Range(a.lo // d, a.hi // d, divisor)
+    return Range(a.lo // d, a.hi // d, divisor, False, None if a.top is None else a.top.over(d))
 
 
 def mod(a: Range, b: Range) -> Range | None:
@@ -143,7 +148,7 @@ def shifted(a: Range, b: Range, left: bool) -> Range | None:
 
 
 def minimum(a: Range, b: Range) -> Range:
-    return Range(min(a.lo, b.lo), min(a.hi, b.hi), gcd(a.divisor, b.divisor))
+    return Range(min(a.lo, b.lo), min(a.hi, b.hi), gcd(a.divisor, b.divisor), False, a.top or b.top)
 
 
 def maximum(a: Range, b: Range) -> Range:

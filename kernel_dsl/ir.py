@@ -6,6 +6,7 @@ and verification read them. A region is a list of ops with arguments; its last o
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, Flag, auto
@@ -198,6 +199,7 @@ class Op(_Declared):
 
     `together`: all four warps of a warpgroup run it as one. `remote`: its result is a Ref of another block's SMEM.
     `again`: to compute it anew in another layout costs less than to move its result there.
+    `any_size`: extents of its GMEM Refs may be the launch's to pass.
     """
 
     op_name: ClassVar[str] = ""
@@ -208,6 +210,7 @@ class Op(_Declared):
     together: ClassVar[bool] = False
     remote: ClassVar[bool] = False
     again: ClassVar[bool] = False
+    any_size: ClassVar[bool] = False
     registry: ClassVar[dict[str, type[Op]]] = {}
     fields: ClassVar[dict[str, FieldMark]] = {}
     value_fields: ClassVar[tuple[tuple[str, bool], ...]] = ()
@@ -347,7 +350,7 @@ class Axis:
     """A named axis of the grid or the cluster."""
 
     name: str
-    size: int
+    size: Any  # an int, or the `GridSize` of each launch
 
 
 @dataclass(eq=False)
@@ -397,6 +400,13 @@ def buffer_of(ref: Value) -> Value:
     while ref.op is not None and "ref" in ref.op.fields:
         ref = ref.op.ref  # type: ignore[attr-defined]
     return ref
+
+
+def read_sizes(ref: Value) -> None:
+    """Make the extents of a Ref's buffer part of the key: what is done with it needs them."""
+    type: RefType = ref.type
+    for size in type.shape:
+        operator.index(size)
 
 
 def array_type(value: Value) -> ArrayType:

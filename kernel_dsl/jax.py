@@ -11,7 +11,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -72,7 +72,7 @@ def _is_literal(x: Any, array: Any) -> bool:
     return type(x).__module__.startswith("jax.") and hasattr(x, "dtype") and not isinstance(x, array)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Spec:
     """What a call of a kernel is made of beside its arrays. `scalars`: by leaf, None for arrays."""
 
@@ -80,11 +80,11 @@ class Spec:
     structure: Any
     scalars: tuple[Any, ...]
     vmap: str
+    key: Any = field(init=False)
 
-    @functools.cached_property
-    def key(self) -> Any:
+    def __post_init__(self) -> None:
         kinds = tuple((type(x), x) if x is not None else None for x in self.scalars)
-        return self.kernel, repr(self.structure), kinds, self.vmap
+        object.__setattr__(self, "key", (self.kernel, repr(self.structure), kinds, self.vmap))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Spec) and self.key == other.key

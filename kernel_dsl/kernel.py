@@ -19,11 +19,13 @@ from .boundary import checks_itself, public, unguarded
 from .diagnostics import shown
 from .dtypes import as_dtype
 from .errors import BadCallArgument, BadCallValue, KernelArgument, LiteralOutOfRange
-from .kernel_arguments import as_aliases, axis_names, check_interpret, check_threads, either
-from .loading import load, load_identified
+from .kernel_arguments import as_aliases, axis_names, check_interpret, check_static, check_threads, either
+from .loading import load
 from .memory import ShapeDtypeStruct, settled
 from .options import CompilerParams
+from .sizes import geometry
 from .source import here, of_function
+from .specialisations import Specialisation, Table, sizeless
 from .specialise import (
     ArrayInput,
     Definition,
@@ -36,9 +38,10 @@ from .specialise import (
 from .stages import Stages, target_named
 from .target import DEFAULT
 from .tree import flatten, unflatten
-from .variables import Symbol, ask, binding_is_active, repeating, variables
+from .variables import Symbol, ask, binding_is_active, repeating
 
 _log = logging.getLogger("kernel_dsl")
+_KEPT = 4096  # signatures, exact to the sizes, whose launches are kept
 
 
 @public
@@ -55,6 +58,7 @@ class Kernel:
         self._stages: dict[Any, Stages] = {}
         self._loaded: dict[Any, Any] = {}
         self._asked: dict[Any, tuple[str, ...]] = {}  # by key: variables of a graph that the body asks for
+        self._table = Table()
         self._lock = forking.lock()
         self._fast: Any = None
         functools.update_wrapper(self, definition.body)
@@ -142,28 +146,40 @@ class Kernel:
         target = target_named(self._definition.params.target or device.target.name)
         key = (inputs, repr(structure), given, overlaps, target.name)
         trace = functools.partial(self._trace, inputs, structure, overlaps, given, target.name)
-
-        def stages() -> Stages:
-            if key not in self._stages:
-                self._stages[key] = trace()
-            return self._stages[key]
-
         with self._lock:
-            if binding_is_active():
+            bound = binding_is_active()
+            if bound:
                 key = self._by_variables((*key, self._sizes(leaves, structure)), trace)
             where = (key, device.kind, device.index)
             loaded = self._loaded.get(where) if device.kind == "cuda" else None
             fresh = loaded is None
             if loaded is None:
-                loaded = self._loaded[where] = self._load(stages, key, target.name, device)
+                loaded = load(self._stages[key], device) if bound else self._find(key, structure, trace, device)
+                if len(self._loaded) >= _KEPT:
+                    self._loaded.clear()
+                self._loaded[where] = loaded
         scalars = [x for x in leaves if not is_array(x) or isinstance(x, np.generic)]
         return _Prepared(loaded.kernel, loaded, device, arrays, scalars, outs, fresh)
 
-    def _load(self, stages: Callable[[], Stages], key: tuple[Any, ...], target: str, device: Any) -> Any:
+    def _find(self, key: tuple[Any, ...], structure: Any, trace: Callable[[], Stages], device: Any) -> Any:
+        """The kernel for a call, by what its code is for; compiled where there is none yet."""
+        inputs, tree, given, overlaps, target = key
         definition = self._definition
-        if not definition.identity or self._debug or device.kind != "cuda" or binding_is_active():
-            return load(stages(), device)
-        return load_identified(repr((definition.identity, key)), stages, target, definition.params, device)
+        made = geometry(definition, unflatten(structure, [i.struct() for i in inputs]))
+        sizes = made.sizes(inputs)
+        signature = (sizeless(inputs), tree, sizeless(given), overlaps, target, repr(made.key()))
+        found = self._table.find(signature, sizes, target)
+        if found is not None:
+            return found.on(device, sizes)
+        found = Specialisation(self.name, target, sizes, trace).known_by(definition.params)
+        identity = "" if not definition.identity or self._debug else repr((definition.identity, key))
+        loaded = found.on(device, sizes, identity)
+        self._table.add(signature, found)
+        return loaded
+
+    def specialisations(self) -> list[Specialisation]:
+        """What was compiled of this kernel in this process: one entry for each signature."""
+        return list(self._table.all)
 
     def _given_outputs(self, out: Any, leaves: Sequence[Any], structure: Any) -> list[Any] | None:
         """The leaves of `out=`. Raises `BadCallArgument` where they don't match `out_type`."""
@@ -534,7 +550,7 @@ def kernel(
             params,
             aliases,
         )
-        _check_static(definition)
+        check_static(definition)
         return Kernel(definition, interpret, debug)
 
     own = name or kernel_name
@@ -552,15 +568,3 @@ def remade(kernel: Kernel, change: Callable[[Definition], Definition]) -> Kernel
 
 def _no_body(*refs: Any) -> None:
     """Stands for the function that is yet to be decorated."""
-
-
-def _check_static(definition: Definition) -> None:
-    """Axes that are not functions of the inputs can be checked now."""
-    from .specialise import named_axes
-
-    made: dict[str, Any] = {"grid": (), "cluster": ()}
-    for word in made:
-        sizes = getattr(definition, word)
-        if not callable(sizes) and not variables(sizes):
-            made[word] = axes(sizes, getattr(definition, f"{word}_names"), word, ())
-    named_axes(made["grid"], made["cluster"], definition.thread_name, definition.num_threads or 1)

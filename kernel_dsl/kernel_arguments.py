@@ -8,6 +8,8 @@ from .arguments import static_int
 from .diagnostics import shown
 from .errors import BadCallArgument, KernelArgument, KernelValue
 from .interpret_params import InterpretParams
+from .specialise import Definition, axes, named_axes
+from .variables import variables
 
 
 def as_aliases(given: Any) -> tuple[tuple[int, int], ...]:
@@ -59,3 +61,13 @@ def check_threads(num_threads: Any, thread_name: Any) -> None:
         raise KernelArgument(what=f"thread_name={shown(thread_name)}", hint="a string")
     if thread_name is not None and num_threads is None:
         raise KernelArgument(what="`thread_name` without `num_threads`", hint="say how many warpgroups there are")
+
+
+def check_static(definition: Definition) -> None:
+    """Axes that are not functions of the inputs can be checked now."""
+    made: dict[str, Any] = {"grid": (), "cluster": ()}
+    for word in made:
+        sizes = getattr(definition, word)
+        if not callable(sizes) and not variables(sizes):
+            made[word] = axes(sizes, getattr(definition, f"{word}_names"), word, ())
+    named_axes(made["grid"], made["cluster"], definition.thread_name, definition.num_threads or 1)

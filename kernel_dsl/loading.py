@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from .blocks import settle
 from .compiled import Assembled, Resources, SourceLine
 from .lazy import once
 from .options import CompilerParams, environment
+from .sizes import Sizes
 from .source import Loc, here
 from .stages import Stages, warn_of_remarks
 
@@ -40,19 +42,21 @@ def interpreted_cache() -> Any:
 
 
 def _without_code(stages: Stages) -> Assembled:
-    return Assembled(stages.kernel, b"", Resources(0, 0, 0, 0, 0, 0))
+    return Assembled(stages.for_any, b"", Resources(0, 0, 0, 0, 0, 0))
 
 
-def load(stages: Stages, device: Any) -> Any:
-    """The kernel on a device, compiled only where no kernel of the same text was."""
+def load(stages: Stages, device: Any, sizes: Sizes | None = None) -> Any:
+    """The kernel on a device, compiled only where no kernel of the same text was; for the interpreter, of these sizes."""
     from kernel_dsl.runtime.build.cache import cache_key
 
     target, params = stages.target.name, stages.params
     options = repr((params, stages.overlaps, stages.traced.outputs, stages.traced.output_tree))
     if device.kind != "cuda":
         key = cache_key(stages.key_text, target=target, options=options, assembler="none")
-        return device.load(interpreted_cache().get_or_build(key, lambda: _without_code(stages), _places(stages)).kernel)
-    return _load_machine_code(stages.key_text, target, options, stages.assembled, _places(stages), device)
+        found = interpreted_cache().get_or_build(key, lambda: _without_code(stages), _places(stages)).kernel
+        own = stages.traced.sizes if sizes is None else sizes
+        return device.load(settle(found, own.shapes, own.grid))
+    return _load_machine_code(stages.key_text, target, options, stages.assembled_for_any, _places(stages), device)
 
 
 def assembled(stages: Stages) -> Assembled:
@@ -72,7 +76,9 @@ def load_identified(
     identity: str, stages: Callable[[], Stages], target: str, params: CompilerParams, device: Any
 ) -> Any:
     """The kernel on a GPU, traced only where no kernel of the same `identity` was. All of its ops are at one line."""
-    return _load_machine_code(identity, target, repr(params), lambda: stages().assembled(), [_line(here())], device)
+    return _load_machine_code(
+        identity, target, repr(params), lambda: stages().assembled_for_any(), [_line(here())], device
+    )
 
 
 def _load_machine_code(

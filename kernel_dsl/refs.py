@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import gcd, prod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from .boundary import checks_itself, public
 from .compiled import Swizzle
 from .diagnostics import shown
 from .dtypes import DType, as_dtype
-from .ends import End, Held, Part, Start, advance, hull, limited, open_ends
+from .ends import Bounds, End, Held, Part, Start, advance, hull, limited, open_ends
 from .errors import (
     BadArgument,
     BadArgumentType,
@@ -25,6 +25,7 @@ from .errors import (
     SliceOutOfRange,
     TooManyIndices,
 )
+from .extents import Extent, Taken, now
 from .ir import MemorySpace, RefType, Value
 from .no_arithmetic import NoArithmetic
 from .regroup import NotAffine, regroup, splits
@@ -139,7 +140,7 @@ class Ref(NoArithmetic):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return tuple(d.size for d in self._dims)
+        return Shape.of(tuple(d.size for d in self._dims))
 
     @property
     def dims(self) -> tuple[ViewDim, ...]:
@@ -167,10 +168,10 @@ class Ref(NoArithmetic):
             from .errors import TracedIteration
 
             raise TracedIteration(type=repr(self))
-        return self._dims[0].size
+        return int(self._dims[0].size)
 
     def __repr__(self) -> str:
-        dims = ",".join(map(str, self.shape))
+        dims = ",".join(str(now(d.size)) for d in self._dims)
         name = f" {self.type.name}" if self.type.name else ""
         return f"<Ref{name} {self.type.space.value} {self.dtype}[{dims}]>"
 
@@ -389,9 +390,10 @@ class Ref(NoArithmetic):
                 masked.append(Limit(-1, low, high, static, value is not None, end.steps))
         masked = [m for m in masked if m.low is not None or m.high is not None]
         start = tuple(static for static, _ in self._starts)
-        return View(self._dims, start, dynamic, tuple(masked)), tuple(offsets)
+        dims = tuple(replace(d, size=int(d.size)) if isinstance(d.size, Extent) else d for d in self._dims)
+        return View(dims, start, dynamic, tuple(masked)), tuple(offsets)
 
-    def bounds(self, axis: int) -> tuple[int, int]:
+    def bounds(self, axis: int) -> Bounds:
         """The least and the greatest root index that the view can touch along `axis`."""
         return hull(self._starts[axis], [(d.step, d.size) for d in self._dims if d.axis == axis])
 
@@ -408,7 +410,7 @@ class Ref(NoArithmetic):
             return 1, minor
         item = type.dtype.itemsize
         unit = gcd(16, type.alignment)
-        for axis, stride in enumerate(strides_of(type.shape)):
+        for axis, stride in enumerate(strides_of([_unit(n) for n in type.shape])):
             static, value = self._starts[axis]
             moves = static != 0 or value is not None or any(d.axis == axis and d.size > 1 for d in self._dims)
             if axis == last:
@@ -416,6 +418,10 @@ class Ref(NoArithmetic):
                 if value is not None:
                     assert value.facts is not None
                     unit = gcd(unit, value.facts.divisor * item)
+            elif moves and any(isinstance(now(n), Extent) for n in type.shape[axis + 1 :]):
+                width = max(unit // item, 1)  # elements
+                units = [n.unit(width) if isinstance(n, Extent) else n for n in type.shape[axis + 1 :]]
+                unit = gcd(unit, prod(units) * item)
             elif moves:
                 unit = gcd(unit, stride * item)
         if unit < item:
@@ -432,6 +438,38 @@ class Ref(NoArithmetic):
         if vector == 1 or minor is None:
             return Access(1, minor)
         return Access(vector, minor, not view.cuts(offsets, vector, minor))
+
+
+def _unit(size: Any) -> int:
+    """An extent for strides that are not asked for where it is not known."""
+    known = now(size)
+    return 1 if isinstance(known, Extent) else known
+
+
+class Shape(tuple[int, ...]):
+    """A Ref's shape. Each extent that is taken out of it is an int: the kernel is for this one alone then."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, sizes: tuple[Any, ...]) -> tuple[int, ...]:
+        """The shape of dimensions of these sizes, of which some may be `Extent`s."""
+        if not any(isinstance(n, Extent) for n in sizes):
+            return sizes
+        return cls(cast("Any", Taken(n)) if isinstance(n, Extent) else n for n in sizes)  # which may outlive the trace
+
+    def __getitem__(self, index: Any) -> Any:
+        part: Any = super().__getitem__(index)
+        return tuple(map(int, part)) if isinstance(index, slice) else int(part)
+
+    def __iter__(self) -> Any:
+        return map(int, super().__iter__())
+
+    def __add__(self, other: Any) -> Any:
+        return tuple(self) + other
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
 
 
 def infer_shape(to: tuple[Any, ...], size: int, what: str, shape: tuple[int, ...]) -> tuple[int, ...]:

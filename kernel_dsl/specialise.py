@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .arguments import static_int
-from .compiled import OutputSpec
+from .compiled import Condition, OutputSpec
 from .diagnostics import CostNote, shown
 from .dtypes import DType, as_dtype
 from .errors import BodyReturned, BodySignature, KernelArgument, KernelValue
@@ -19,8 +19,10 @@ from .memory import ShapeDtypeStruct, settled
 from .ops.scope import allocate, is_spec
 from .options import CompilerParams
 from .refs import Ref
+from .sizes import SizePlan, Sizes
 from .source import Loc, here, is_ours, misfit, of_function
 from .steps import TRACED, Where, walk
+from .target import DEFAULT
 from .trace import Trace, new_value, tracing
 from .tree import flatten, holds_record, unflatten
 from .variables import noting
@@ -76,18 +78,23 @@ class Definition:
 
 @dataclass(frozen=True)
 class Traced:
-    """A traced kernel, with what the launch needs to know of its outputs."""
+    """A traced kernel, with what the launch needs to know of its outputs.
+
+    `conditions` say what of the arrays' and the grid's sizes its code was made for; `sizes` are those of this call.
+    """
 
     ir: KernelIR
     outputs: tuple[OutputSpec, ...]
     output_tree: Any
+    conditions: tuple[Condition, ...]
+    sizes: Sizes
     notes: tuple[CostNote, ...] = ()
     asked: frozenset[str] = frozenset()  # a graph's variables that body and scratch are made by
 
 
 def axes(sizes: Any, names: tuple[str, ...], word: str, structs: Sequence[Any]) -> tuple[Axis, ...]:
     """Axes from sizes (or a function of the inputs' structs) and names. Raises `KernelValue`, `KernelArgument`."""
-    given: Any = _of_inputs(sizes, word, structs) if callable(sizes) else sizes
+    given: Any = of_inputs(sizes, word, structs) if callable(sizes) else sizes
     items: Sequence[Any] = given if isinstance(given, (tuple, list)) else (given,)
     out: list[int] = []
     for n in items:
@@ -111,15 +118,15 @@ def axes(sizes: Any, names: tuple[str, ...], word: str, structs: Sequence[Any]) 
 def output_structs(definition: Definition, structs: Sequence[Any]) -> tuple[list[ShapeDtypeStruct | None], Any]:
     """The leaves of `out_type`, as structs, and its structure. Raises `KernelArgument`."""
     out_type: Any = definition.out_type
-    if callable(out_type) and not _is_leaf(out_type):
-        out_type = _of_inputs(out_type, f"out_type of kernel {definition.name!r}", structs)
-    leaves, structure = flatten(out_type, _is_leaf)
+    if callable(out_type) and not is_leaf(out_type):
+        out_type = of_inputs(out_type, f"out_type of kernel {definition.name!r}", structs)
+    leaves, structure = flatten(out_type, is_leaf)
     if holds_record(structure):
         hint = "give tuples, lists or dicts of structs; inputs and scratch may be dataclasses"
         raise KernelArgument(what="out_type holds a dataclass", hint=hint)
     made: list[ShapeDtypeStruct | None] = []
     for leaf in leaves:
-        if not _is_leaf(leaf):
+        if not is_leaf(leaf):
             hint = "outputs are `kd.ShapeDtypeStruct(shape, dtype)` or anything with shape and dtype"
             raise KernelArgument(what=f"{shown(leaf)} in out_type is no output", hint=hint)
         struct = leaf
@@ -130,7 +137,7 @@ def output_structs(definition: Definition, structs: Sequence[Any]) -> tuple[list
     return made, structure
 
 
-def _of_inputs(function: Callable[..., Any], word: str, structs: Sequence[Any]) -> Any:
+def of_inputs(function: Callable[..., Any], word: str, structs: Sequence[Any]) -> Any:
     """What `function` makes of the inputs' structs. Raises `KernelArgument` where it takes another number of them."""
     try:
         return function(*structs)
@@ -142,7 +149,7 @@ def _of_inputs(function: Callable[..., Any], word: str, structs: Sequence[Any]) 
         raise
 
 
-def _is_leaf(x: Any) -> bool:
+def is_leaf(x: Any) -> bool:
     return hasattr(x, "shape") and hasattr(x, "dtype")
 
 
@@ -154,11 +161,38 @@ def trace_kernel(
     given: Sequence[ArrayInput] | None = None,
     target: Any = None,
 ) -> Traced:
-    """Trace the body for inputs like these. `overlaps`: (array, array) of one memory; `given`: preallocated outputs."""
+    """Trace the body for inputs like these. `overlaps`: (array, array) of one memory; `given`: preallocated outputs.
+
+    The code is for as few of the sizes as it can be: those that the body reads. Where it reads one after code was made that
+    does not know it, or fails on one that it does not know, it is traced anew.
+    """
     structs = unflatten(structure, [i.struct() for i in inputs])
-    outs, out_structure = output_structs(definition, structs)
-    grid = axes(definition.grid, definition.grid_names, "grid", structs)
-    cluster = axes(definition.cluster, definition.cluster_names, "cluster", structs)
+    plan = SizePlan(definition, inputs, structure, structs, (target or DEFAULT).limits.grid)
+    while True:
+        try:
+            traced = _trace_once(definition, inputs, structure, plan, overlaps, given, target)
+        except Exception:
+            if not plan.open:
+                raise
+            plan.read_all()
+        else:
+            if not plan.reads.late:
+                plan.close()
+                return traced
+            plan.read_again()
+
+
+def _trace_once(
+    definition: Definition,
+    inputs: Sequence[Input],
+    structure: Any,
+    plan: SizePlan,
+    overlaps: Sequence[tuple[int, int]],
+    given: Sequence[ArrayInput] | None,
+    target: Any,
+) -> Traced:
+    outs, out_structure = plan.outs, plan.out_structure
+    grid, cluster = plan.axes(), plan.cluster
     threads = definition.num_threads or 1
     _check_parameters(definition, inputs, outs)
     body = Region()
@@ -175,8 +209,8 @@ def trace_kernel(
         at=here() if is_ours(getattr(definition.body, "__code__", None)) else None,
     )
     parameters = _names(definition.body)
-    params = _input_values(inputs, structure, parameters, overlaps)
-    results = _output_values(outs, out_structure, given, parameters, len(_top(structure)))
+    params = _input_values(inputs, structure, parameters, overlaps, plan)
+    results = _output_values(outs, out_structure, given, parameters, len(_top(structure)), plan)
     args = unflatten(structure, [_handle(v) for v in params])
     handles: list[Any] = [Ref(v) for v in results]
     for value in (*params, *results):
@@ -184,7 +218,7 @@ def trace_kernel(
     with noting() as asked:
         scratch: Any = definition.scratch_types
         if callable(scratch) and not is_spec(scratch):
-            scratch = _of_inputs(scratch, f"scratch_types of kernel {definition.name!r}", structs)
+            scratch = of_inputs(scratch, f"scratch_types of kernel {definition.name!r}", plan.structs())
         with tracing(trace):
             _run(definition, args, unflatten(out_structure, handles), out_structure, scratch)
     ir = KernelIR(
@@ -200,6 +234,8 @@ def trace_kernel(
         tuple(overlaps),
         of_function(definition.body),
     )
+    plan.derive()
+    plan.finish(ir)
     walk(TRACED, Where.TRACE, ir)
     alias = {out: i for i, out in definition.aliases}
     specs = tuple(
@@ -207,7 +243,9 @@ def trace_kernel(
         for n, o in enumerate(o for o in outs if o is not None)
     )
     _check_aliases(definition, inputs, specs)
-    return Traced(ir, specs, out_structure, tuple(trace.notes), frozenset(asked))
+    specs = tuple(replace(spec, shape=plan.outside(n)) for n, spec in enumerate(specs, plan.inputs))
+    notes = tuple(trace.notes)
+    return Traced(ir, specs, out_structure, plan.conditions(), plan.sizes, notes, frozenset(asked))
 
 
 MAX_PARAMETERS = 32764  # bytes (PTX ISA 8.1 and later, sm_70 and later)
@@ -275,7 +313,7 @@ def _names(body: Callable[..., None]) -> list[str]:
 
 
 def _input_values(
-    inputs: Sequence[Input], structure: Any, names: list[str], overlaps: Sequence[tuple[int, int]]
+    inputs: Sequence[Input], structure: Any, names: list[str], overlaps: Sequence[tuple[int, int]], plan: SizePlan
 ) -> list[Value]:
     """One kernel parameter for each leaf."""
     labels = _leaf_labels(structure, names)
@@ -291,7 +329,7 @@ def _input_values(
         else:
             type = RefType(
                 MemorySpace.GMEM,
-                leaf.shape,
+                plan.shape(arrays),
                 leaf.dtype,
                 leaf.contiguous,
                 leaf.alignment,
@@ -320,13 +358,15 @@ def _output_values(
     given: Sequence[ArrayInput] | None,
     names: list[str],
     inputs: int,
+    plan: SizePlan,
 ) -> list[Value]:
     labels = _leaf_labels(structure, names[inputs:]) if structure is not None else []
     out: list[Value] = []
     for number, struct in enumerate(o for o in outs if o is not None):
         label = labels[number] if number < len(labels) else f"output {number}"
         mine = given[number] if given is not None else ArrayInput(struct.shape, struct.dtype)
-        type = RefType(MemorySpace.GMEM, struct.shape, struct.dtype, mine.contiguous, mine.alignment, True, name=label)
+        shape = plan.shape(plan.inputs + number)
+        type = RefType(MemorySpace.GMEM, shape, struct.dtype, mine.contiguous, mine.alignment, True, name=label)
         out.append(new_value(type, name=label))
     return out
 

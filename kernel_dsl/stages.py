@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from .blocks import settle
 from .boundary import public
 from .clone import clone
 from .compiled import Assembled, CompiledKernel, Resources
@@ -17,6 +18,8 @@ from .specialise import Traced
 from .target import DEFAULT, TARGETS, Target
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from kernel_dsl.lowering import CallSpec
 
 
@@ -51,7 +54,7 @@ class Stages:
 
     def __repr__(self) -> str:
         ir = self.traced.ir
-        grid = "x".join(str(a.size) for a in ir.grid) or "1"
+        grid = "x".join(map(str, self.traced.sizes.grid)) or "1"
         args = ", ".join(str(v.type) for v in ir.params)
         return f"<kernel {ir.name}({args}) grid {grid}, {ir.threads} warpgroups, for {self.target}>"
 
@@ -89,7 +92,7 @@ class Stages:
         from kernel_dsl.lowering import CallSpec
 
         t = self.traced
-        return CallSpec(t.outputs, t.output_tree, self.overlaps, self.params.max_registers)
+        return CallSpec(t.outputs, t.output_tree, self.overlaps, self.params.max_registers, t.conditions)
 
     @property
     def notes(self) -> tuple[CostNote, ...]:
@@ -113,7 +116,13 @@ class Stages:
     @lazy
     @public
     def kernel(self) -> CompiledKernel:
-        """What the runtime launches. Raises the errors of lowering at the user's line."""
+        """What the runtime launches, for the sizes of the call. Raises the errors of lowering at the user's line."""
+        sizes = self.traced.sizes
+        return settle(self.for_any, sizes.shapes, sizes.grid)
+
+    @lazy
+    def for_any(self) -> CompiledKernel:
+        """The kernel for all calls that its code is for: sizes that it takes from the launch are `ANY`."""
         from kernel_dsl.lowering import compile_kernel
 
         return compile_kernel(self.traced.ir, self.target, self._spec, self._lowered)
@@ -151,11 +160,15 @@ class Stages:
         return self.compile().export(name, folder=folder, c=c)
 
     def assembled(self) -> Assembled:
-        """The machine code, without a warning."""
+        """The machine code, without a warning, for the sizes of the call."""
+        return replace(self.assembled_for_any(), kernel=self.kernel)
+
+    def assembled_for_any(self) -> Assembled:
+        """The machine code for all calls that it is for."""
         from kernel_dsl.runtime.assemble import AssemblerOptions, assemble
 
         self._check_for_gpu()
-        return assemble(self.kernel, options=AssemblerOptions(ptxas=environment().ptxas))
+        return assemble(self.for_any, options=AssemblerOptions(ptxas=environment().ptxas))
 
 
 @public

@@ -22,7 +22,7 @@ from .errors import (
     ValueTooLarge,
 )
 from .facts import any_of, of_result
-from .ir import ArrayType, Op, Region, Value, Yield
+from .ir import ArrayType, Op, RefType, Region, Value, Yield, read_sizes
 from .layout import Layout, blocked
 from .source import Loc, here
 from .values import Array
@@ -180,6 +180,8 @@ def emit(op: _O, loc: Loc | None = None) -> _O:
         home = value.home
         if home is not None and home.open is not trace:
             raise _escaped(value, op.loc)
+        if value.type.__class__ is RefType and not op.any_size:  # asked of each operand: a call would cost
+            read_sizes(value)
     types = op.infer()
     op.results = tuple([new_value(t, op) for t in types])
     for t, value in zip(types, op.results, strict=True):

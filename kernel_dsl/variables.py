@@ -108,6 +108,8 @@ class Symbol:
     def __index__(self) -> int:
         binding = _binding.get()
         names = self.variables()
+        for variable in names.values():
+            variable.now()
         if binding is not None and binding.discover is not None:
             binding.discover(names)
         if binding is None or not names.keys() <= binding.values.keys():
@@ -197,6 +199,10 @@ class Variable(Symbol):
         if self.lo > self.hi:
             what = f"variable {name!r} has no value from {shown(self.lo)} to {shown(self.hi)}"
             raise VariableValue(what=what, hint="give its smallest value and then its largest")
+
+    def now(self) -> int | None:
+        """The value where it is known without a graph."""
+        return None
 
     def evaluate(self, values: Mapping[str, int]) -> int:
         if self.name not in values:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from .ir import attribute_type
 
 if TYPE_CHECKING:
+    from .extents import Extent
     from .ir import Value
 
 
@@ -27,13 +28,14 @@ class ViewDim:
 class Limit:
     """An index that must be in [low, high) for an element to be accessed; None: proved on that side.
 
-    With an `axis` it is the root's index along it. With axis -1 it is one of its own: `start`, an offset operand where it
-    is `dynamic`, and the sum of steps * index over the dimensions. So ends a view within a view, or a row within an axis.
+    `high` may be an extent that the launch passes. With an `axis` it is the root's index along it. With axis -1 it is one
+    of its own: `start`, an offset operand where it is `dynamic`, and the sum of steps * index over the dimensions. So ends
+    a view within a view, or a row within an axis.
     """
 
     axis: int
     low: int | None
-    high: int | None
+    high: int | Extent | None
     start: int = 0
     dynamic: bool = False
     steps: tuple[int, ...] = ()
@@ -89,10 +91,15 @@ class View:
             static, value = (limit.start, own) if limit.axis < 0 else (self.start[limit.axis], moving.get(limit.axis))
             divisor = 0 if value is None else value.facts.divisor if value.facts is not None else 1
             others = [s for i, (s, d) in enumerate(zip(steps, self.dims, strict=False)) if i != minor and d.size > 1]
-            places = [static, divisor, limit.low or 0, limit.high or 0, *others]
+            places = [static, divisor, limit.low or 0, _factor(limit.high), *others]
             if steps[minor] != 1 or any(n % vector for n in places):
                 return True
         return False
+
+
+def _factor(end: int | Extent | None) -> int:
+    """A number that is a multiple of what divides an end, and of nothing else that matters."""
+    return end or 0 if end is None or isinstance(end, int) else end.factor
 
 
 @attribute_type

@@ -11,6 +11,7 @@ from math import prod
 from typing import Any, cast
 
 from .compiled import (
+    ANY,
     Assembled,
     CompiledKernel,
     PointerParam,
@@ -80,7 +81,8 @@ def _arrays(kernel: CompiledKernel) -> Iterator[str]:
 
 
 def _is_size(shape: tuple[int, ...], itemsize: int) -> bool:
-    return all(n >= 0 for n in shape) and prod(shape) * itemsize <= _MOST_BYTES
+    known = [n for n in shape if n != ANY]
+    return all(n >= 0 for n in known) and prod(known) * itemsize <= _MOST_BYTES
 
 
 def _params(kernel: CompiledKernel) -> Iterator[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from kernel_dsl.compiled import AccumulatorNames, SmemRegion, SourceLine, TensorMapParam, Workspace
+from kernel_dsl.extents import Extent
 from kernel_dsl.ir import KernelIR, MemorySpace, Op, RefType, Region, Value, Yield, buffer_of
 from kernel_dsl.layout import LANE_BITS, WARP_BITS, Layout
 from kernel_dsl.lazy import lazy
@@ -103,6 +104,7 @@ class Context:
         self.warp_level = False  # inside warp_map: each warp is on its own
         self.arrays: list[Value] = []  # the GMEM arguments, as the launch counts them
         self.tensor_maps: dict[TensorMapParam, int] = {}
+        self.extents: dict[Extent, str] = {}  # of arrays, that the launch passes
         self.words: dict[str, tuple[V, int]] = {}  # a 16- or 8-bit name: the 32-bit word and which part of it
 
     def region(self, region: Region) -> list[Value]:
@@ -329,6 +331,11 @@ class Context:
         """The generic address of a tensor map among the parameters, i64; equal recipes share one."""
         place = self.tensor_maps.setdefault(param, len(self.tensor_maps))
         return self.e.pre(f"ptrtoint ptr %map{place} to i64", "i64")
+
+    def extent(self, extent: Extent) -> V:
+        """An extent that the launch passes, i64."""
+        name = self.extents.setdefault(extent, f"%extent{len(self.extents)}")
+        return self.e.value(name, "i64")
 
     def text(self, data: bytes, alignment: int = 1) -> str:
         """The name of a constant array of bytes."""

@@ -8,6 +8,7 @@ from typing import Any, cast
 from kernel_dsl.compiled import (
     ArrayAssumption,
     CompiledKernel,
+    Condition,
     LaunchAttributes,
     OutputSpec,
     Param,
@@ -29,6 +30,7 @@ class CallSpec:
     output_tree: Any
     overlaps: tuple[tuple[int, int], ...] = ()
     max_registers: int | None = None
+    conditions: tuple[Condition, ...] = ()
 
 
 @dataclass

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 from math import prod
+from typing import Any
 
+from kernel_dsl.blocks import placed
 from kernel_dsl.compiled import (
+    ANY,
     ArrayAssumption,
     CompiledKernel,
     LaunchAttributes,
@@ -16,16 +19,17 @@ from kernel_dsl.compiled import (
     PointerParam,
     ReportNames,
     ScalarParam,
+    ShapeParam,
     SourceLine,
     StrideParam,
 )
 from kernel_dsl.errors import GridLimit
+from kernel_dsl.extents import Extent
 from kernel_dsl.in_place import member_of
 from kernel_dsl.ir import Axis, KernelIR, MemorySpace, Op, RefType, buffer_of
 from kernel_dsl.ops.debug import DebugCheck, DebugPrint
 from kernel_dsl.ops.matrix import SetMaxRegisters
 from kernel_dsl.ops.threads import AliasSmem, GridDependencyWait, InlinePtx
-from kernel_dsl.refs import strides_of
 from kernel_dsl.source import Loc
 from kernel_dsl.target import Feature, Target
 from kernel_dsl.transforms import bytes_of
@@ -38,7 +42,6 @@ from .llvm_types import llvm_type
 from .passes import plan_smem
 from .rules import all_rules
 from .rules.cluster import lower_body, meeting_places
-from .rules.index import grid_dims
 from .writer import V, Writer
 
 
@@ -82,6 +85,9 @@ def lower_ops(job: Job) -> None:
         # byval and grid_constant: the descriptor is used where the launch put it (PTX ISA 9.7.9.27)
         job.signature.append(f'ptr byval([128 x i8]) align 64 "nvvm.grid_constant" %map{place}')
         job.params.append(param)
+    for extent, name in ctx.extents.items():
+        job.signature.append(f"i64 {name}")
+        job.params.append(ShapeParam(extent.array, extent.axis))
     for place in range(len(ctx.workspaces)):
         job.signature.append(f"i64 %ws{place}")
         job.params.append(PointerParam(len(job.arrays) + place))
@@ -110,7 +116,7 @@ def describe(job: Job) -> None:
         arrays=tuple(a.name for a in arrays),
         smem=tuple(ctx.plan.regions),
         accumulators=tuple(ctx.accumulator_names),
-        grid_axes=tuple((a.name, a.size) for a in ir.grid),
+        grid_axes=tuple(zip((a.name for a in ir.grid), _known(a.size for a in ir.grid), strict=True)),
         thread_axis=(ir.thread_name, ir.threads) if ir.thread_name else None,
     )
     offset, half = job.exchange
@@ -178,13 +184,30 @@ def declare_parameters(job: Job) -> None:
         number = len(job.arrays)
         ctx.arrays.append(value)
         address = parameter("i64", PointerParam(number))
-        strides: tuple[int | V, ...] = strides_of(type.shape)
+        strides = _strides(ctx, type)  # of one that is not contiguous the launch passes them
         if not type.contiguous:
             strides = tuple(parameter("i64", StrideParam(number, axis)) for axis in range(len(type.shape)))
         ctx.buffers[value] = Buffer(address, strides)
         job.arrays.append(
-            ArrayAssumption(type.shape, type.dtype, type.contiguous, type.alignment, type.written, type.name)
+            ArrayAssumption(_known(type.shape), type.dtype, type.contiguous, type.alignment, type.written, type.name)
         )
+
+
+def _strides(ctx: Context, type: RefType) -> tuple[int | V, ...]:
+    """Row-major strides in elements, of which some are products of what the launch passes."""
+    out: list[int | V] = []
+    stride: int | V = 1
+    for axis in reversed(range(len(type.shape))):
+        out.append(stride)
+        size: int | Extent = type.shape[axis]
+        if not axis or not type.contiguous:
+            continue
+        factor = ctx.extent(size) if isinstance(size, Extent) else size
+        if isinstance(stride, int):
+            stride = stride * factor if isinstance(factor, int) else factor.once * stride
+        else:
+            stride = stride.once * factor
+    return tuple(reversed(out))
 
 
 _ATTRIBUTES = """
@@ -274,18 +297,19 @@ def launch_attributes(ir: KernelIR, target: Target, smem: int, overlaps: bool) -
 
     `overlaps`: whether the kernel waits for the ones before it by itself, so that it may start before they end.
     """
-    sizes = tuple(a.size for a in ir.grid)
     cluster = cluster_dims(ir.cluster)
-    empty = prod(sizes) == 0
-    dims = (1, 1, 1) if empty else grid_dims(sizes, target.limits.grid)
-    grid = (dims[0] * cluster[0], dims[1] * cluster[1], dims[2] * cluster[2])
-    if grid[0] > target.limits.grid[0]:
-        hint = f"a launch has at most {target.limits.grid[0]} blocks along x; loop inside the kernel"
-        raise GridLimit(loc=ir.loc, what=f"a grid of {prod(sizes)} is too large", hint=hint)
     if prod(cluster) > 16:
         hint = "a cluster has at most 8 blocks, or 16 where the GPU allows it"
         raise GridLimit(loc=ir.loc, what=f"a cluster of {prod(cluster)} blocks is too large", hint=hint)
-    return LaunchAttributes(grid, (WARPGROUP * ir.threads, 1, 1), cluster, smem, overlaps, empty)
+    launch = LaunchAttributes(cluster, (WARPGROUP * ir.threads, 1, 1), cluster, smem, overlaps, False)
+    sizes = _known(a.size for a in ir.grid)
+    # a grid of the launch's own sizes is placed then: see `settle`
+    return launch if ANY in sizes else placed(launch, sizes, target.limits.grid, ir.loc)
+
+
+def _known(sizes: Iterable[Any]) -> tuple[int, ...]:
+    """Sizes as a compiled kernel has them: `ANY` for those of each launch."""
+    return tuple(n if isinstance(n, int) else ANY for n in sizes)
 
 
 _FILE = re.compile(r'\s*\.file\s+(\d+)\s+"((?:[^"\\]|\\.)*)"')
@@ -329,6 +353,7 @@ def find_lines(job: Job) -> None:
 def make_kernel(job: Job) -> None:
     """PTX, and everything needed to launch it."""
     ir, spec, lowered = job.ir, job.spec, job.lowered
+    free = [n for a in lowered.arrays for n in a.shape] + [n for _, n in lowered.names.grid_axes]
     job.kernel = CompiledKernel(
         name=ir.name,
         entry=lowered.entry,
@@ -347,4 +372,5 @@ def make_kernel(job: Job) -> None:
         max_registers=spec.max_registers,
         overlaps=spec.overlaps,
         effects=lowered.effects,
+        conditions=spec.conditions if ANY in free else (),
     )

@@ -10,6 +10,7 @@ from typing import Any
 from .. import dtypes as dt
 from ..arguments import an_int
 from ..errors import BadArgument, BadArgumentType, UnknownAxis
+from ..extents import GridSize, now
 from ..facts import Range
 from ..ir import ArrayType, Op, Value, attr, operand
 from ..layout import SCALAR
@@ -25,17 +26,23 @@ from .elementwise import Broadcast, ConvertLayout, Expand, as_value, constant
 __all__ = ["axis_index", "axis_size", "cdiv", "ds", "multiple_of", "num_programs", "program_id"]
 
 
+MOST_BLOCKS = 2**31 - 1  # along the grid's largest axis
+
+
 class AxisIndex(Op, name="axis_index"):
     """The index of this instance along an axis: `kind` is "grid", "cluster" or "thread". PTX `%ctaid`, `%tid`."""
 
     kind: str = attr()
     position: int = attr()
-    size: int = attr()
+    size: int | GridSize = attr()
 
     def infer(self) -> tuple[Any, ...]:
         return (ArrayType((), dt.int32, SCALAR),)
 
     def range(self) -> Range | None:
+        if isinstance(self.size, GridSize):
+            self.size.assume()
+            return Range(0, MOST_BLOCKS - 1, 1, False, None if self.size.top is None else self.size.top.plus(-1))
         return Range(0, max(self.size - 1, 0))
 
 
@@ -54,7 +61,7 @@ class MultipleOf(Op, name="multiple_of"):
             return None
         from math import lcm
 
-        return Range(known.lo, known.hi, lcm(known.divisor, self.factor))
+        return known._replace(divisor=lcm(known.divisor, self.factor), wide=False)
 
 
 def axis_index(name: str | Sequence[str]) -> Array:
@@ -66,24 +73,25 @@ def axis_index(name: str | Sequence[str]) -> Array:
     index: Any = constant(0, dt.int32)
     for number, (kind, position, size) in enumerate(axes):
         here = traced(AxisIndex(kind, position, size))
-        index = arith.add(arith.multiply(index, size), here) if number else here
+        index = arith.add(arith.multiply(index, int(size)), here) if number else here
     return index
 
 
 def axis_size(name: str | Sequence[str]) -> int:
     """The static extent of an axis, or of several together. Raises `UnknownAxis`."""
-    return _axis(name)[2] if isinstance(name, str) else prod(_axis(one)[2] for one in name)
+    return int(_axis(name)[2]) if isinstance(name, str) else prod(int(_axis(one)[2]) for one in name)
 
 
-def _axis(name: Any) -> tuple[str, int, int]:
+def _axis(name: Any) -> tuple[str, int, Any]:
     axes = current().axes
     if type(name) is not str or name not in axes:
         names = ", ".join(map(repr, axes)) or "none: the kernel names no axis"
         raise UnknownAxis(name=name, names=names)
-    return axes[name]
+    kind, position, size = axes[name]
+    return kind, position, now(size)
 
 
-def _grid_axis(axis: int) -> tuple[int, int]:
+def _grid_axis(axis: int) -> tuple[int, Any]:
     trace = current()
     if isinstance(axis, bool) or not isinstance(axis, int):  # pyright: ignore[reportUnnecessaryIsInstance]
         hint = "`program_id` counts axes from 0; `kd.axis_index` takes names"
@@ -93,7 +101,7 @@ def _grid_axis(axis: int) -> tuple[int, int]:
     if not 0 <= axis < rank:
         what = f"axis {axis} of a grid with {rank} axes"
         raise BadArgument(op="program_id", what=what, hint="axes count from 0, as `grid` names them")
-    return axis + outer, trace.grid[axis + outer]
+    return axis + outer, now(trace.grid[axis + outer])
 
 
 def members() -> list[Array]:
@@ -109,7 +117,7 @@ def program_id(axis: int) -> Array:
 
 def num_programs(axis: int) -> int:
     """The static extent of grid axis number `axis`."""
-    return _grid_axis(axis)[1]
+    return int(_grid_axis(axis)[1])
 
 
 def cdiv(x: Any, y: Any) -> Any:

@@ -62,6 +62,7 @@ class BitcastRef(Op, name="bitcast_ref"):
 class Load(Op, name="load", effect=Effect.READ):
     """The elements of a view; where masked off or out of range, `fill` or zero. PTX `ld.global`, `ld.shared`."""
 
+    any_size = True
     ref: Value = operand()
     offsets: tuple[Value, ...] = operands()
     mask: Value | None = operand()
@@ -77,6 +78,7 @@ class Load(Op, name="load", effect=Effect.READ):
 class Store(Op, name="store", effect=Effect.WRITE):
     """Store a value to a view; elements masked off or out of range are dropped. PTX `st.global`, `st.shared`."""
 
+    any_size = True
     ref: Value = operand()
     x: Value = operand()
     offsets: tuple[Value, ...] = operands()

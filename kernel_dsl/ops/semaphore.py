@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from enum import Enum
 from math import prod
@@ -56,6 +57,9 @@ class AllocSemaphore(Op, name="alloc_semaphore"):
 def allocate_semaphore(spec: SemaphoreSpec, name: str = "") -> Ref:
     """The counters for a specification."""
     type = RefType(MemorySpace.GMEM, spec.shape, dt.int32, True, 4, True, name=name or "semaphore")
+    if not spec.everywhere:  # room for each block: the kernel is for this many
+        for size in current().grid:
+            operator.index(size)
     return Ref(emit(AllocSemaphore(type, spec.everywhere)).result)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernel_dsl.dtypes import DType
+from kernel_dsl.extents import Extent
 from kernel_dsl.ir import MemorySpace, RefType, Value
 from kernel_dsl.layout import Layout
 from kernel_dsl.refs import Access, View
@@ -34,6 +35,8 @@ class Place:
 
     def __post_init__(self) -> None:
         self._cache: dict[object, V | None] = {}
+        # by a limit's number: the steps to its index along dimensions, and of the lane number's bits
+        self._moves: dict[int, tuple[list[tuple[int, int]], list[tuple[int, int]]]] = {}
         self.limits: list[tuple[Limit, Value | None]] = self.view.limits(self.offsets)
         dynamic = self.view.moving(self.offsets)
         self._starts: list[V] = []
@@ -125,13 +128,19 @@ class Place:
 
     def inside(self, number: int, coord: tuple[int, ...]) -> V | None:
         """Whether the element keeps a limit, by its number."""
-        limit, _ = self.limits[number]
-        steps = self.view.steps(limit)
-        share = sum(c * s for c, s in zip(coord, steps, strict=False))
+        found = self._moves.get(number)
+        if found is None:
+            steps = self.view.steps(self.limits[number][0])
+            bits = [(i, b[1] * steps[b[0]]) for i, b in enumerate(self.layout.bits) if b is not None]
+            found = [(dim, step) for dim, step in enumerate(steps) if step], [(i, w) for i, w in bits if w]
+            self._moves[number] = found
+        steps, terms = found
+        share = 0
+        for dim, step in steps:
+            share += coord[dim] * step
         key = (number, share)
         if key not in self._cache:
-            terms = [(i, b[1] * steps[b[0]]) for i, b in enumerate(self.layout.bits) if b is not None]
-            self._cache[key] = self._predicate(number, [(i, w) for i, w in terms if w], share)
+            self._cache[key] = self._predicate(number, terms, share)
         return self._cache[key]
 
     def _predicate(self, number: int, terms: list[tuple[int, int]], share: int) -> V | None:
@@ -146,12 +155,13 @@ class Place:
             result = self.ctx.e.both(result, here.ge(self._room(number, limit.low, wide)))
         return result
 
-    def _room(self, number: int, end: int, wide: bool) -> V:
+    def _room(self, number: int, end: int | Extent, wide: bool) -> V:
         """end - start: what a lane's index must stay below, or not be below; clamped to i32 unless `wide`."""
         key = ("room", number, end, wide)
         found = self._cache.get(key)
         if found is None:
-            found = end - self.limit_start(number)
+            start = self.limit_start(number)
+            found = end - start if isinstance(end, int) else self.ctx.extent(end) - start
             if not wide:
                 found = found.clamp(-(1 << 31), (1 << 31) - 1).trunc("i32")
             self._cache[key] = found
@@ -174,7 +184,8 @@ class Place:
             steps = [s * (d.size - 1) for s, d in zip(self.view.steps(limit), self.view.dims, strict=False)]
             start = self.limit_start(number)
             if limit.high is not None:
-                result = both(result, start.plus(sum(max(s, 0) for s in steps)).lt(limit.high))
+                end = limit.high if isinstance(limit.high, int) else self.ctx.extent(limit.high)
+                result = both(result, start.plus(sum(max(s, 0) for s in steps)).lt(end))
             if limit.low is not None:
                 result = both(result, start.plus(sum(min(s, 0) for s in steps)).ge(limit.low))
         return result

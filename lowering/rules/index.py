@@ -4,24 +4,15 @@ from __future__ import annotations
 
 from math import prod
 
+from kernel_dsl.blocks import grid_dims
 from kernel_dsl.ops.index import AxisIndex, MultipleOf
 
 from ..context import Context, Rules
 from ..writer import V
 
 
-def grid_dims(sizes: tuple[int, ...], limits: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Extents for x, y, z: the last axis is x, the one before y, the others z; all in x where that is too large."""
-    x = sizes[-1] if sizes else 1
-    y = sizes[-2] if len(sizes) > 1 else 1
-    z = prod(sizes[:-2])
-    if y > limits[1] or z > limits[2]:
-        return prod(sizes), 1, 1
-    return x, y, z
-
-
 def lower_axis_index(ctx: Context, op: AxisIndex) -> None:
-    if op.size == 1:
+    if isinstance(op.size, int) and op.size == 1:
         index = ctx.e.i32(0)
     elif op.kind == "thread":
         index = ctx.warpgroup()
@@ -37,13 +28,15 @@ def _grid_index(ctx: Context, position: int) -> V:
     clustered = prod(a.size for a in ctx.ir.cluster) > 1
     register = "clusterid" if clustered else "ctaid"
     from_end = len(sizes) - 1 - position
-    limits = ctx.target.limits.grid
-    linear = grid_dims(sizes, limits)[0] != sizes[-1]
+    # where a size is the launch's, the key says that none is folded into another
+    linear = all(isinstance(n, int) for n in sizes) and grid_dims(sizes, ctx.target.limits.grid)[0] != sizes[-1]
     if not linear and from_end < 2:
         return ctx.special(f"{register}.{'xy'[from_end]}")
     # the rest of the axes share one register, the later ones running faster
     shared = sizes if linear else sizes[:-2]
     value = ctx.special(f"{register}.{'x' if linear else 'z'}")
+    if len(shared) == 1:
+        return value
     value = value.once // prod(shared[position + 1 :])
     return value.once % sizes[position] if position > 0 else value
 

@@ -224,6 +224,17 @@ class CudaLoaded:
             raise self.failure(error, (), "changing") from error
         return CudaLoaded(self.device, plan, self._code, self.function, launcher, self.kernel)
 
+    def settled(self, kernel: CompiledKernel) -> CudaLoaded:
+        """The same code, for a call with sizes of its own."""
+        if kernel is self.kernel:
+            return self
+        launcher = None
+        if not kernel.launch.empty:
+            check_attributes(kernel.launch, self.device.target, kernel.name)
+            with driver.current(self.device.context):
+                launcher = Launcher(self.function, kernel.launch)
+        return CudaLoaded(self.device, plan_of(kernel), self._code, self.function, launcher, kernel)
+
     def scratch(self, stream: int) -> list[ArrayView]:
         """The plan's scratch, allocated in `stream`'s order; the views own it. The context must be current."""
         made: list[ArrayView] = []

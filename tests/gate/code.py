@@ -45,7 +45,7 @@ def _launch(kernel: Any) -> str:
     uses = {spans for spans, _ in kernel.names.smem_uses}  # without the lines of the PTX
     names = replace(kernel.names, smem=smem, smem_uses=tuple(sorted(uses)))
     plain = replace(kernel, ptx="", lines=(), source=None, names=names)
-    return "\n".join(f"{field} = {value!r}" for field, value in vars(plain).items())
+    return "\n".join(f"{field} = {value!r}" for field, value in vars(plain).items() if field != "conditions" or value)
 
 
 def digest(text: str) -> str:

@@ -1,0 +1,357 @@
+"""Extents that a kernel's code need not depend on: what stands for them while tracing, and in the IR.
+
+An `Extent` is an axis of an array whose size the launch passes, a `GridSize` an axis of the grid. Taken for an int, either
+is read: it gives its value, and the code is for this value alone. Masks, strides and copies use it without reading it.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import gcd
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from .compiled import Condition
+from .ir import attribute_type
+from .variables import Expression, Symbol, Variable
+
+LARGEST = 2**48  # elements along an axis: more than a GPU can address
+GRID = -1  # stands for an array's number
+
+
+class NotSymbolic(Exception):
+    """A function of shapes asks for the value of an extent that has none yet."""
+
+
+class Reads:
+    """What a trace has asked of the extents that it need not know."""
+
+    def __init__(self) -> None:
+        self.values: set[tuple[int, int]] = set()  # (array, axis) that were read
+        self.divisors: dict[tuple[int, int], int] = {}  # those of which it is known what of a power of two divides them
+        self.leasts: dict[tuple[int, int], int] = {}  # what they are at least, as code relies on
+        self.assumed: set[tuple[int, int]] = set()  # that some code takes from the launch
+
+    @property
+    def late(self) -> bool:
+        """Whether an extent was read after code had been made that does not know it."""
+        return bool(self.values & self.assumed)
+
+
+class Unread:
+    """An integer that is known at each launch. All that Python does with ints reads it."""
+
+    if TYPE_CHECKING:
+        place: tuple[int, int]  # its array, or `GRID`, and the axis
+
+    value: ClassVar[int]
+    reads: ClassVar[Reads | None] = None
+
+    def traced(self, value: int, reads: Reads) -> Any:
+        """The same, with its value in this trace."""
+        object.__setattr__(self, "value", value)
+        object.__setattr__(self, "reads", reads)
+        return self
+
+    @property
+    def known(self) -> int | None:
+        """The value, where it was read before."""
+        reads = self.reads
+        return self.value if reads is not None and reads.values and self.place in reads.values else None
+
+    def forget(self) -> None:
+        """Have no value any more: the trace is over."""
+        object.__setattr__(self, "reads", None)
+
+    def assume(self) -> None:
+        """Note that code is made that takes it from the launch."""
+        if self.reads is not None:
+            self.reads.assumed.add(self.place)
+
+    def __index__(self) -> int:
+        assert self.reads is not None, f"{self!r} has no value after the trace"
+        self.reads.values.add(self.place)
+        return self.value
+
+    __int__ = __index__
+
+    def __bool__(self) -> bool:
+        return bool(operator.index(self))
+
+
+def _reading(name: str) -> Callable[..., Any]:
+    function = getattr(operator, name) if hasattr(operator, name) else divmod
+    return lambda self, other: function(operator.index(self), other)
+
+
+def _reflected(name: str) -> Callable[..., Any]:
+    function = getattr(operator, name) if hasattr(operator, name) else divmod
+    return lambda self, other: function(other, operator.index(self))
+
+
+for _name in (
+    "add",
+    "sub",
+    "mul",
+    "floordiv",
+    "mod",
+    "truediv",
+    "pow",
+    "divmod",
+    "lshift",
+    "rshift",
+    "and_",
+    "or_",
+    "xor",
+):
+    setattr(Unread, f"__{_name.rstrip('_')}__", _reading(_name))
+    setattr(Unread, f"__r{_name.rstrip('_')}__", _reflected(_name))
+for _name in ("lt", "le", "gt", "ge"):
+    setattr(Unread, f"__{_name}__", _reading(_name))
+for _name in ("neg", "pos", "abs"):
+    setattr(
+        Unread, f"__{_name}__", cast("Any", lambda f: lambda self: f(operator.index(self)))(getattr(operator, _name))
+    )
+
+
+@attribute_type
+@dataclass(frozen=True, eq=False)
+class Extent(Unread):
+    """An axis of an array: `array` counts inputs and then outputs. At least `least`, and a multiple of `divisor`."""
+
+    array: int
+    axis: int
+    least: int = 0
+    most: int = LARGEST
+    divisor: int = 1
+
+    declared: ClassVar[bool] = False  # a `Dim`: the key says nothing of it
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "place", (self.array, self.axis))
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Unread):
+            return self is other or (isinstance(other, Extent) and self.place == other.place)
+        return operator.index(self) == other
+
+    def __hash__(self) -> int:
+        return hash(self.place)
+
+    def __repr__(self) -> str:
+        return f"extent {self.axis} of array {self.array}"
+
+    def unit(self, width: int) -> int:
+        """What divides it of a power of two: as declared, or as the key says from now on."""
+        if self.known is not None:
+            return gcd(self.value, width)
+        if self.reads is None or self.declared:
+            return gcd(self.divisor, width)
+        self.assume()
+        width = max(width, self.reads.divisors.get(self.place, 1))
+        self.reads.divisors[self.place] = width
+        return gcd(self.value, width)
+
+    def exceeds(self, index: int) -> bool:
+        """Whether it is above an index that the code goes up to: as declared, or as the key says from now on."""
+        if index < self.least:
+            return True
+        if self.reads is None or self.declared or index >= self.value:
+            return False
+        self.reads.leasts[self.place] = max(index + 1, self.reads.leasts.get(self.place, 0))
+        return True
+
+    @property
+    def factor(self) -> int:
+        """What is known to divide it, without asking for more."""
+        if self.reads is not None and self.place in self.reads.divisors:
+            return gcd(self.value, self.reads.divisors[self.place])
+        return self.divisor
+
+
+class Taken(Unread):
+    """An extent in a shape that the user's code has: it may be asked for its value at any time."""
+
+    def __init__(self, extent: Extent) -> None:
+        assert extent.reads is not None
+        self.place = extent.place
+        self.traced(extent.value, extent.reads)
+
+    def __eq__(self, other: object) -> bool:
+        return operator.index(self) == other
+
+    def __hash__(self) -> int:
+        return hash(operator.index(self))
+
+    def __repr__(self) -> str:
+        return repr(operator.index(self))
+
+
+@attribute_type
+@dataclass(frozen=True)
+class Top:
+    """value * den <= num * extent + const."""
+
+    extent: Extent
+    num: int
+    den: int
+    const: int
+
+    def plus(self, by: int) -> Top:
+        return Top(self.extent, self.num, self.den, self.const + by * self.den)
+
+    def times(self, by: int) -> Top:
+        """By a factor above 0."""
+        return Top(self.extent, self.num * by, self.den, self.const * by)
+
+    def over(self, by: int) -> Top:
+        """Divided by a number above 0, rounded down."""
+        return Top(self.extent, self.num, self.den * by, self.const)
+
+    def below(self, extent: Extent) -> bool:
+        """Whether it proves that the value is below an extent, whatever that is."""
+        if self.extent != extent:
+            return False
+        ends = extent.least, extent.most
+        return all((self.num - self.den) * n + self.const < 0 for n in ends)
+
+
+@attribute_type
+@dataclass(frozen=True, eq=False)
+class GridSize(Unread):
+    """An axis of the grid, and what is known of its size."""
+
+    axis: int
+    top: Top | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "place", (GRID, self.axis))
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Unread):
+            return self is other or (isinstance(other, GridSize) and (self.axis, self.top) == (other.axis, other.top))
+        return operator.index(self) == other
+
+    def __hash__(self) -> int:
+        return hash((GRID, self.axis))
+
+    def __repr__(self) -> str:
+        return f"grid axis {self.axis}"
+
+
+def now(size: Any) -> Any:
+    """A size's value where it is an int or was read in this trace; else what stands for it."""
+    if isinstance(size, Unread):
+        known = size.known
+        return size if known is None else known
+    return size
+
+
+# --- for functions of shapes ----------------------------------------------------------------------
+
+
+class ExtentSymbol(Variable):
+    """An extent in a function of shapes: arithmetic on it is kept, and asking for its value ends the attempt."""
+
+    def __init__(self, extent: Extent) -> None:
+        self.name = f"{extent.array}.{extent.axis}"
+        self.lo, self.hi = extent.least, extent.most
+        self.extent = extent
+
+    def now(self) -> int | None:
+        raise NotSymbolic
+
+    def __repr__(self) -> str:
+        return repr(self.extent)
+
+
+def top_of(size: Any) -> Top | None:
+    """What an integer or a symbol is at most, as a multiple of one extent; None where that can't be said."""
+    if isinstance(size, ExtentSymbol):
+        return Top(size.extent, 1, 1, 0)
+    if not isinstance(size, Expression):
+        return None
+    left, right = size.operands
+    rounded_up = _rounded_up(size)
+    if rounded_up is not None:
+        inner, by = rounded_up
+        top = top_of(inner)
+        if top is None:
+            return None
+        exact = isinstance(inner, ExtentSymbol) and inner.extent.divisor % by == 0
+        return top.over(by) if exact else top.plus(by - 1).over(by)
+    if isinstance(right, int) and isinstance(left, Symbol):
+        top = top_of(left)
+        if top is None:
+            return None
+        if size.sign == "+":
+            return top.plus(right)
+        if size.sign == "-":
+            return top.plus(-right)
+        if size.sign == "*" and right > 0:
+            return top.times(right)
+        if size.sign == "//" and right > 0:
+            return top.over(right)
+    if isinstance(left, int) and isinstance(right, Symbol) and size.sign in "+*":
+        top = top_of(right)
+        if top is not None and size.sign == "+":
+            return top.plus(left)
+        if top is not None and left > 0:
+            return top.times(left)
+    return None
+
+
+def _rounded_up(size: Expression) -> tuple[Any, int] | None:
+    """(x, n) where an expression is -(-x // n)."""
+    inner = _negated(size)
+    if not isinstance(inner, Expression) or inner.sign != "//":
+        return None
+    x, by = _negated(inner.operands[0]), inner.operands[1]
+    return (x, by) if x is not None and isinstance(by, int) and by > 0 else None
+
+
+def _negated(size: Any) -> Any:
+    if (
+        isinstance(size, Expression)
+        and size.sign == "-"
+        and size.operands[0] == 0
+        and isinstance(size.operands[0], int)
+    ):
+        return size.operands[1]
+    return None
+
+
+# --- conditions -----------------------------------------------------------------------------------
+
+
+def plain(grid: tuple[int, ...], limits: tuple[int, int, int]) -> bool:
+    """Whether the last three axes of a grid are x, y and z of the launch."""
+    return len(grid) < 2 or (grid[-2] <= limits[1] and (len(grid) < 3 or grid[-3] <= limits[2]))
+
+
+def holds(
+    conditions: tuple[Condition, ...], shapes: tuple[tuple[int, ...], ...], grid: tuple[int, ...], limits: Any
+) -> tuple[Any, ...]:
+    """What the conditions ask of a call's arrays and grid: equal answers, one kernel."""
+    out: list[Any] = []
+    for condition in conditions:
+        kind, numbers = condition.kind, condition.numbers
+        if kind == "size":
+            array, axis = numbers
+            out.append(grid[axis] if array == GRID else shapes[array][axis])
+        elif kind == "unit":
+            array, axis, width = numbers
+            out.append(gcd(shapes[array][axis], width))
+        elif kind == "least":
+            array, axis, least = numbers
+            out.append(shapes[array][axis] >= least)
+        elif kind == "same":
+            array, axis, other, along = numbers
+            out.append(shapes[array][axis] == shapes[other][along])
+        elif kind == "top":
+            axis, array, along, num, den, const = numbers
+            out.append(grid[axis] * den <= num * shapes[array][along] + const)
+        else:  # "plain": no axis of the grid is folded into another
+            out.append(plain(grid, limits))
+    return tuple(out)

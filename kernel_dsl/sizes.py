@@ -1,0 +1,299 @@
+"""Which of the sizes of a call a kernel's code is for: its arrays' extents and its grid, before and after the trace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
+
+from .compiled import ANY, Condition
+from .extents import GRID, Extent, ExtentSymbol, GridSize, Reads, Top, Unread, now, plain, top_of
+from .ir import Axis, KernelIR, RefType
+from .memory import ShapeDtypeStruct
+from .refs import Shape
+from .source import is_ours
+from .tree import flatten, unflatten
+from .variables import binding_is_active, variables
+
+if TYPE_CHECKING:
+    from .specialise import Definition, Input
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The shapes of a call's arrays, inputs and then outputs, and its grid."""
+
+    shapes: tuple[tuple[int, ...], ...]
+    grid: tuple[int, ...]
+
+    def places(self) -> list[tuple[int, int]]:
+        """All of them, as (array, axis)."""
+        arrays = [(a, axis) for a, shape in enumerate(self.shapes) for axis in range(len(shape))]
+        return arrays + [(GRID, axis) for axis in range(len(self.grid))]
+
+
+def exact(sizes: Sizes) -> tuple[Condition, ...]:
+    """That another call has all the sizes of one."""
+    return tuple(Condition("size", place) for place in sizes.places())
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """What a call's inputs say of its outputs and its blocks."""
+
+    outs: list[ShapeDtypeStruct | None]
+    out_structure: Any
+    grid: tuple[Axis, ...]
+    cluster: tuple[Axis, ...]
+
+    def sizes(self, inputs: Sequence[Input]) -> Sizes:
+        """With the shapes of the inputs: all sizes of the call."""
+        shapes: list[tuple[int, ...]] = [cast("Any", i).shape for i in inputs if hasattr(i, "contiguous")]
+        shapes += [o.shape for o in self.outs if o is not None]
+        return Sizes(tuple(shapes), tuple(a.size for a in self.grid))
+
+    def key(self) -> Any:
+        """What of it a kernel depends on, whatever its sizes."""
+        outs = [None if o is None else (len(o.shape), o.dtype, repr(o.init)) for o in self.outs]
+        return outs, repr(self.out_structure), len(self.grid), tuple(a.size for a in self.cluster)
+
+
+def geometry(definition: Definition, structs: Any) -> Geometry:
+    """Outputs, grid and cluster for inputs like these. Raises what `out_type`, `grid` and `cluster` raise."""
+    from .specialise import axes, output_structs
+
+    outs, structure = output_structs(definition, structs)
+    grid = axes(definition.grid, definition.grid_names, "grid", structs)
+    return Geometry(outs, structure, grid, axes(definition.cluster, definition.cluster_names, "cluster", structs))
+
+
+class SizePlan:
+    """Which sizes a trace takes for granted: those in `read`. The others are `Extent`s and `GridSize`s in it."""
+
+    def __init__(
+        self, definition: Definition, inputs: Sequence[Input], structure: Any, structs: Any, limits: Any
+    ) -> None:
+        made = self.geometry = geometry(definition, structs)
+        self.definition, self.structure, self.given = definition, structure, list(inputs)
+        self.outs, self.out_structure, self.cluster = made.outs, made.out_structure, made.cluster
+        self.sizes: Sizes = made.sizes(inputs)
+        self.inputs: int = sum(hasattr(i, "contiguous") for i in inputs)
+        self.read: set[tuple[int, int]] = set()
+        self.links: dict[tuple[int, int], tuple[int, int]] = {}  # extents of outputs that are those of inputs
+        self.tops: dict[int, Top] = {}  # what axes of the grid are at most
+        self.fixed: set[tuple[int, int]] = set()  # sizes that are the same in each call
+        self.parts: dict[tuple[int, int], set[tuple[int, int]]] = {}  # what sizes are computed of, where that is known
+        self._start()
+        # a kernel of the library is made for a problem, sizes and all; one of a batch for the sizes of its members
+        if binding_is_active() or definition.batches or is_ours(getattr(definition.body, "__code__", None)):
+            self.read_all()
+        else:
+            self._look_through()
+            if len(self.sizes.grid) > 3 or not plain(self.sizes.grid, limits):
+                # axes share a register: what divides them stands in the code
+                self.read |= {place for place in self._places() if place[0] == GRID}
+
+    # --- before the trace -------------------------------------------------------------------------
+
+    def _places(self) -> list[tuple[int, int]]:
+        return self.sizes.places()
+
+    @property
+    def open(self) -> bool:
+        """Whether there are sizes that the trace does not know."""
+        return any(place not in self.read and place not in self.fixed for place in self._places())
+
+    def read_all(self) -> None:
+        """Trace for these very sizes."""
+        self.read = set(self._places())
+        self._start()
+
+    def read_again(self) -> None:
+        """Trace anew, with all known that was read."""
+        self.read |= self.reads.values
+        self._start()
+
+    def _start(self) -> None:
+        self.reads = Reads()
+        self.made: dict[tuple[int, int], Unread] = {}
+
+    def _look_through(self) -> None:
+        """See what `out_type` and `grid` make of extents whose values they are not told."""
+        definition = self.definition
+        leaves: list[Any] = []
+        array = 0
+        for leaf in self.given:
+            struct = leaf.struct()
+            if hasattr(leaf, "contiguous"):
+                struct.shape = cast("Any", tuple)(
+                    ExtentSymbol(Extent(array, axis)) for axis in range(len(struct.shape))
+                )
+                array += 1
+            leaves.append(struct)
+        structs = unflatten(self.structure, leaves)
+        if not _is_function(definition.out_type):
+            self.fixed |= {p for p in self._places() if p[0] >= self.inputs}
+        else:
+            self._link(definition.out_type, structs)
+        if not callable(definition.grid):
+            self.fixed |= {p for p in self._places() if p[0] == GRID}
+        else:
+            self._bound(definition.grid, structs)
+
+    def _link(self, out_type: Any, structs: Any) -> None:
+        from .specialise import is_leaf
+
+        try:
+            made = flatten(out_type(*structs), is_leaf)[0]
+            shapes = [tuple(leaf.shape) for leaf in made if leaf is not None]
+        except Exception:  # it asks for values: then it is asked at each call
+            return
+        if [len(s) for s in shapes] != [len(s) for s in self.sizes.shapes[self.inputs :]]:
+            return
+        for number, shape in enumerate(shapes, self.inputs):
+            for axis, size in enumerate(shape):
+                self.parts[number, axis] = _places_in(size)
+                if isinstance(size, ExtentSymbol) and self._value(size.extent) == self.sizes.shapes[number][axis]:
+                    self.links[number, axis] = size.extent.place
+
+    def _bound(self, grid: Any, structs: Any) -> None:
+        try:
+            sizes = grid(*structs)
+            found = tuple(sizes) if isinstance(sizes, (tuple, list)) else (sizes,)
+            tops = [top_of(size) for size in found]
+        except Exception:
+            return
+        if len(tops) != len(self.sizes.grid):
+            return
+        for axis, top in enumerate(tops):
+            self.parts[GRID, axis] = _places_in(found[axis])
+            if top is not None and self.sizes.grid[axis] * top.den <= top.num * self._value(top.extent) + top.const:
+                self.tops[axis] = top
+
+    def _value(self, extent: Extent) -> int:
+        return self.sizes.shapes[extent.array][extent.axis]
+
+    # --- what the trace sees ----------------------------------------------------------------------
+
+    def _extent(self, array: int, axis: int) -> Any:
+        place = self.links.get((array, axis), (array, axis))
+        value = self.sizes.shapes[array][axis]
+        if place in self.read or (array, axis) in self.read or (array, axis) in self.fixed:
+            return value
+        if place not in self.made:
+            self.made[place] = Extent(*place).traced(value, self.reads)
+        return self.made[place]
+
+    def shape(self, array: int) -> tuple[Any, ...]:
+        """The shape of an array in the trace."""
+        return tuple(self._extent(array, axis) for axis in range(len(self.sizes.shapes[array])))
+
+    def axes(self) -> tuple[Axis, ...]:
+        """The axes of the grid in the trace."""
+        return tuple(Axis(a.name, self._axis(number)) for number, a in enumerate(self.geometry.grid))
+
+    def _axis(self, number: int) -> Any:
+        place, value = (GRID, number), self.sizes.grid[number]
+        if place in self.read or place in self.fixed:
+            return value
+        top = self.tops.get(number)
+        if top is not None:
+            own = self._extent(*top.extent.place)
+            top = replace(top, extent=own) if isinstance(own, Extent) else None
+        if place not in self.made:
+            self.made[place] = GridSize(number, top).traced(value, self.reads)
+        return self.made[place]
+
+    def structs(self) -> Any:
+        """The inputs' structs for functions whose results are part of the code: what they look at is read."""
+        leaves: list[Any] = []
+        array = 0
+        for leaf in self.given:
+            struct = leaf.struct()
+            if hasattr(leaf, "contiguous"):
+                struct.shape = Shape.of(self.shape(array))
+                array += 1
+            leaves.append(struct)
+        return unflatten(self.structure, leaves)
+
+    # --- after the trace --------------------------------------------------------------------------
+
+    def finish(self, ir: KernelIR) -> None:
+        """Put in the values that were read; what is left has none from here on."""
+        if self.made:
+            for value in ir.params:
+                if isinstance(value.type, RefType):
+                    value.type = _settled(value.type)
+            # Refs of the same buffer by another type: what made them has read its extents
+            for op in ir.walk():
+                if "type" in op.fields and isinstance(op.type, RefType):  # type: ignore[attr-defined]
+                    op.type = op.result.type = _settled(op.type)  # type: ignore[attr-defined]
+            ir.grid = tuple(replace(a, size=now(a.size)) for a in ir.grid)
+        self.read |= self.reads.values
+
+    @property
+    def free(self) -> bool:
+        """Whether each call has sizes of its own that the code knows nothing of."""
+        return any(size.known is None for size in self.made.values())
+
+    def derive(self) -> None:
+        """Take for read what is computed of what was read."""
+        known = self.read | self.reads.values
+        given = {place for place in self._places() if 0 <= place[0] < self.inputs}
+        for place in self.made:
+            if (place[0] == GRID or place[0] >= self.inputs) and self.parts.get(place, given) <= known:
+                self.reads.values.add(place)
+
+    def close(self) -> None:
+        """The trace is over: nothing may ask for values any more."""
+        for made in self.made.values():
+            made.forget()
+
+    def outside(self, array: int) -> tuple[int, ...]:
+        """The shape of an array as the compiled kernel has it: `ANY` where each call has its own."""
+        shape = (now(size) for size in self.shape(array))
+        return tuple(size if isinstance(size, int) else ANY for size in shape)
+
+    def conditions(self) -> tuple[Condition, ...]:
+        """What another call must have in common with this one to run its code."""
+        if not self.free:
+            return exact(self.sizes)
+        out: list[Condition] = []
+        for place in self._places():
+            linked = self.links.get(place)
+            if place in self.fixed:
+                continue
+            if place in self.read:
+                out.append(Condition("size", place))
+            elif linked is not None:
+                out.append(Condition("same", (*place, *linked)))
+            else:
+                if place in self.reads.divisors:
+                    out.append(Condition("unit", (*place, self.reads.divisors[place])))
+                if place in self.reads.leasts:
+                    out.append(Condition("least", (*place, self.reads.leasts[place])))
+        live = [a for a in range(len(self.sizes.grid)) if {(GRID, a)}.isdisjoint(self.read | self.fixed)]
+        for axis in live:
+            top = self.tops.get(axis)
+            if top is not None:
+                out.append(Condition("top", (axis, *top.extent.place, top.num, top.den, top.const)))
+        if live:
+            out.append(Condition("plain"))
+        return tuple(out)
+
+
+def _places_in(size: Any) -> set[tuple[int, int]]:
+    """The extents that a size is computed of."""
+    return {(v.extent.array, v.extent.axis) for v in variables(size).values() if isinstance(v, ExtentSymbol)}
+
+
+def _is_function(out_type: Any) -> bool:
+    from .specialise import is_leaf
+
+    return callable(out_type) and not is_leaf(out_type)
+
+
+def _settled(type: RefType) -> RefType:
+    if not any(isinstance(n, Extent) for n in cast("tuple[Any, ...]", type.shape)):
+        return type
+    return replace(type, shape=tuple(now(size) for size in type.shape))

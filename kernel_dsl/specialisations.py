@@ -1,0 +1,99 @@
+"""The compiled kernels of one definition, each found by what of a call its code was made for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from .blocks import settle
+from .boundary import public
+from .compiled import Condition
+from .extents import holds
+from .loading import load, load_identified
+from .sizes import Sizes, exact
+from .stages import Stages
+from .target import TARGETS
+
+
+@public
+class Specialisation:
+    """A kernel compiled for some signature: dtypes, contiguity and alignment of arrays, and the sizes that its code is for."""
+
+    def __init__(self, name: str, target: str, sizes: Sizes, trace: Callable[[], Stages]) -> None:
+        self.name = name
+        self.target = target
+        self.sizes = sizes  # of the call that it was compiled for
+        self._trace = trace
+        self._stages: Stages | None = None
+        self._loaded: dict[int, Any] = {}  # by GPU
+        self._conditions: tuple[Condition, ...] | None = None
+
+    def __repr__(self) -> str:
+        fixed = ", ".join(f"{c.kind} {c.numbers}" for c in self.conditions if c.kind == "size")
+        return f"<specialisation of {self.name!r} for {self.target}, for {fixed or 'any size'}>"
+
+    @property
+    def stages(self) -> Stages:
+        """IR, PTX and what follows."""
+        if self._stages is None:
+            self._stages = self._trace()
+        return self._stages
+
+    @property
+    def conditions(self) -> tuple[Condition, ...]:
+        """What another call must have in common with the one that it was compiled for."""
+        return self.stages.traced.conditions if self._conditions is None else self._conditions
+
+    def on(self, device: Any, sizes: Sizes, identity: str = "") -> Any:
+        """The kernel on a device, for a call of these sizes."""
+        if device.kind != "cuda":
+            return load(self.stages, device, sizes)
+        loaded = self._loaded.get(device.index)
+        if loaded is None:
+            if identity and self._stages is None:
+                params, at = self._params, device
+                loaded = load_identified(identity, lambda: self.stages, self.target, params, at)
+                self._conditions = loaded.kernel.conditions or exact(self.sizes)
+            else:
+                loaded = load(self.stages, device)
+            self._loaded[device.index] = loaded
+        return loaded.settled(settle(loaded.kernel, sizes.shapes, sizes.grid))
+
+    _params: Any = None
+
+    def known_by(self, params: Any) -> Specialisation:
+        """The same, with the options that a kernel is known by where it need not be traced."""
+        self._params = params
+        return self
+
+
+class Table:
+    """Specialisations by signature, and by the answers to their conditions."""
+
+    def __init__(self) -> None:
+        self._groups: dict[Any, dict[tuple[Condition, ...], dict[tuple[Any, ...], Specialisation]]] = {}
+        self.all: list[Specialisation] = []
+
+    def find(self, signature: Any, sizes: Sizes, target: str) -> Specialisation | None:
+        """The one whose code is for such a call."""
+        limits = TARGETS[target].limits.grid
+        for conditions, known in self._groups.get(signature, {}).items():
+            found = known.get(holds(conditions, sizes.shapes, sizes.grid, limits))
+            if found is not None:
+                return found
+        return None
+
+    def add(self, signature: Any, made: Specialisation) -> None:
+        """Keep one that a call has made."""
+        conditions, sizes = made.conditions, made.sizes
+        answers = holds(conditions, sizes.shapes, sizes.grid, TARGETS[made.target].limits.grid)
+        self._groups.setdefault(signature, {}).setdefault(conditions, {})[answers] = made
+        self.all.append(made)
+
+
+def sizeless(inputs: Sequence[Any] | None) -> Any:
+    """Inputs without their extents."""
+    if inputs is None:
+        return None
+    return tuple(replace(i, shape=(len(i.shape),)) if hasattr(i, "contiguous") else i for i in inputs)
