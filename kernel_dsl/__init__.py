@@ -36,6 +36,7 @@ from .kernel import Kernel as Kernel
 from .kernel import kernel
 from .layout import Layout
 from .memory import GMEM, REGS, SMEM, Barrier, ClusterBarrier, RefUnion, ShapeDtypeStruct
+from .mesh import Mesh
 from .ops.arith import (
     abs,
     absolute,
@@ -187,9 +188,17 @@ from .ops.numeric import (
 from .ops.product import dot, matmul, mma
 from .ops.reduce import all, any, argmax, argmin, max, mean, min, prod, sum, var
 from .ops.ref import load, store
+from .ops.remote import remote_ref
 from .ops.scan import cummax, cummin, cumprod, cumsum
 from .ops.scope import run_scoped, run_state
-from .ops.semaphore import SemaphoreType, get_global, semaphore_read, semaphore_signal, semaphore_wait
+from .ops.semaphore import (
+    SemaphoreType,
+    get_global,
+    semaphore_read,
+    semaphore_signal,
+    semaphore_signal_multicast,
+    semaphore_wait,
+)
 from .ops.shape import concatenate, expand_dims, flip, pad, reshape, split, squeeze, stack, swapaxes, transpose
 from .ops.sorting import argsort, sort, top_k
 from .ops.threads import (
@@ -209,6 +218,7 @@ from .warp_specialized import PipelinePipeline, emit_pipeline_warp_specialized
 
 if TYPE_CHECKING:
     from kernel_dsl import library as library
+    from kernel_dsl import symmetric as symmetric
     from kernel_dsl.runtime.build.aot import load_compiled
     from kernel_dsl.runtime.custom.image import precompiled_cuda_kernel
     from kernel_dsl.runtime.custom.metal.metal import metal_kernel
@@ -250,6 +260,7 @@ __all__ = [
     "HazardWarning",
     "InterpretParams",
     "Layout",
+    "Mesh",
     "NDLoopInfo",
     "OOBFillMode",
     "PipelinePipeline",
@@ -461,6 +472,7 @@ __all__ = [
     "relu",
     "rem",
     "remainder",
+    "remote_ref",
     "reshape",
     "right_shift",
     "rint",
@@ -472,6 +484,7 @@ __all__ = [
     "select",
     "semaphore_read",
     "semaphore_signal",
+    "semaphore_signal_multicast",
     "semaphore_wait",
     "set_max_registers",
     "shift_right_logical",
@@ -525,7 +538,7 @@ for _name in set(__all__) - set(_LATE):
 
 def __getattr__(name: str) -> Any:
     """Names that bring the runtime in, found at first use."""
-    if name in ("jax", "library", "torch"):
+    if name in ("jax", "library", "symmetric", "torch"):
         return import_module(f"kernel_dsl.{name}")
     module = _LATE.get(name)
     if module is None:
@@ -540,7 +553,7 @@ def _unknown(name: str) -> AttributeError:
         return AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from difflib import get_close_matches
 
-    near = get_close_matches(name, [*__all__, "jax", "library", "random", "torch"], 3)
+    near = get_close_matches(name, [*__all__, "jax", "library", "random", "symmetric", "torch"], 3)
     if name == "inline":
         hint = "functions need no mark: call them from the body, and what they do is traced in place"
     elif near:

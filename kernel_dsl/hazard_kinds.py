@@ -41,6 +41,7 @@ class HazardKind(StrEnum, metaclass=Choices):
     CLUSTER_SIZE = "cluster_size"  # always
     PEER_NOT_RUNNING = "peer_not_running"  # a peer's shared memory touched before it started or after it left
     DESCRIPTOR = "descriptor"  # a TMA or wgmma operand that breaks the hardware's rules
+    SEMAPHORE_LEFT = "semaphore_left"  # a kernel on a mesh ends with a semaphore that is not zero
     STEP_BUDGET = "step_budget"  # always: the step budget ran out
     TRAP = "trap"  # always: the kernel executed trap
     ASSERTION = "assertion"  # always: a device assertion failed

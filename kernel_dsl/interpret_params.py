@@ -22,7 +22,8 @@ class InterpretParams:
        no store has reached. `ignore`: kinds of hazard that are not looked for, by name; what ends a run all the same
        (`deadlock`, `livelock`, `step_budget`, `trap`, lanes that part for good) is still raised.
     `strict_wgmma`: a wait for
-       wgmma tells each warp of its own part of the product alone, see docs/interpreter.md.
+       wgmma tells each warp of its own part of the product alone, see docs/interpreter.md. `devices`: how many virtual GPUs
+    there are, for kernels on a mesh, which has at most so many; by default as many as the mesh has.
 
        Raises `BadArgument` for a value that is none of these.
     """
@@ -35,6 +36,7 @@ class InterpretParams:
     report_unwritten: bool = False
     ignore: tuple[str, ...] = ()
     strict_wgmma: bool = False
+    devices: int | None = None
 
     def __post_init__(self) -> None:
         for name, allowed in (("on_hazard", ("raise", "warn")), ("schedule", ("eager", "late", "random"))):
@@ -43,6 +45,8 @@ class InterpretParams:
                 raise BadArgument(op="InterpretParams", what=what, hint=f"it is one of {', '.join(allowed)}")
         if self.ignore:
             object.__setattr__(self, "ignore", _known_kinds(self.ignore))
+        if self.devices is not None and self.devices < 1:
+            raise BadArgument(op="InterpretParams", what=f"devices={self.devices!r}", hint="at least one")
         if self.step_budget < 1:
             what = f"step_budget={self.step_budget!r}"
             raise BadArgument(op="InterpretParams", what=what, hint="at least one instruction")

@@ -22,6 +22,7 @@ from .errors import BadCallArgument, BadCallValue, KernelArgument, LiteralOutOfR
 from .kernel_arguments import as_aliases, axis_names, check_interpret, check_static, check_threads, either
 from .loading import load
 from .memory import ShapeDtypeStruct, settled
+from .mesh import Mesh
 from .options import CompilerParams
 from .sizes import geometry
 from .source import here, of_function
@@ -35,7 +36,7 @@ from .specialise import (
     output_structs,
     trace_kernel,
 )
-from .stages import Stages, target_named
+from .stages import Stages, print_stages, target_named
 from .target import DEFAULT
 from .tree import flatten, unflatten
 from .variables import Symbol, ask, binding_is_active, repeating
@@ -272,7 +273,7 @@ class Kernel:
         traced = trace_kernel(self._definition, inputs, structure, overlaps, given, target_named(target))
         stages = Stages(traced, target_named(target), self._definition.params, overlaps)
         if self._debug:
-            _print_stages(stages)
+            print_stages(stages)
         return stages
 
     @checks_itself("target")
@@ -423,19 +424,6 @@ def identified(made: Kernel, *what: Any) -> Kernel:
     return made
 
 
-def _print_stages(stages: Stages) -> None:
-    print(stages)
-    for name, text in stages.after_passes().items():
-        print(f"--- after {name}\n{text}")
-    for note in stages.notes:
-        print(note)
-    print(stages.ptx)
-    try:
-        print(stages.compile())
-    except Exception as error:
-        print(f"not assembled: {error}")
-
-
 # --- the decorator -------------------------------------------------------------------------------
 
 
@@ -457,6 +445,7 @@ def kernel(
     interpret: Any = None,
     debug: bool = False,
     input_output_aliases: Mapping[int, int] | None = None,
+    mesh: Mesh | None = None,
     name: str | None = None,
     kernel_name: str | None = None,
 ) -> Kernel: ...
@@ -478,12 +467,13 @@ def kernel(
     interpret: Any = None,
     debug: bool = False,
     input_output_aliases: Mapping[int, int] | None = None,
+    mesh: Mesh | None = None,
     name: str | None = None,
     kernel_name: str | None = None,
 ) -> Callable[[Callable[..., None]], Kernel]: ...
 @checks_itself(
-    "body", "num_threads", "thread_name", "compiler_params", "grid_names", "cluster_names", "input_output_aliases"
-)
+    "body", "num_threads", "thread_name", "compiler_params", "grid_names", "cluster_names", "input_output_aliases", "mesh"
+)  # fmt: skip
 def kernel(
     body: Callable[..., None] | None = None,
     out_shape: Any = None,
@@ -501,6 +491,7 @@ def kernel(
     interpret: Any = None,
     debug: bool = False,
     input_output_aliases: Mapping[int, int] | None = None,
+    mesh: Mesh | None = None,
     name: str | None = None,
     kernel_name: str | None = None,
 ) -> Kernel | Callable[[Callable[..., None]], Kernel]:
@@ -510,7 +501,8 @@ def kernel(
     `scratch_types` may be functions of the inputs' structs. `grid` counts clusters, `cluster` the blocks of one,
     `num_threads` the warpgroups of a block (128 lanes each). `interpret`: None runs on a GPU if there is one and else
     in the PTX interpreter, True or `kd.InterpretParams(...)` forces the interpreter, False forbids it. `debug` prints
-    the stages. `input_output_aliases`: {input: output} that share their contents. `out_shape`, `scratch_shapes` and
+    the stages. `input_output_aliases`: {input: output} that share their contents. `mesh`: devices on which a launch runs at
+    the same time; each array of a call is a list of one a device, and so is each result. `out_shape`, `scratch_shapes` and
     `kernel_name` are older names of `out_type`, `scratch_types` and `name`.
 
     Inputs are arrays, numbers, and tuples, lists, dicts and dataclasses of them; a dataclass comes to the body with Refs in its
@@ -551,7 +543,11 @@ def kernel(
             aliases,
         )
         check_static(definition)
-        return Kernel(definition, interpret, debug)
+        if mesh is None:
+            return Kernel(definition, interpret, debug)
+        from .mesh_kernel import MeshKernel
+
+        return MeshKernel(definition, interpret, debug, mesh)
 
     own = name or kernel_name
     check_interpret(interpret, getattr(body, "__name__", "kernel") if own is None else own)
@@ -562,7 +558,9 @@ def kernel(
 
 
 def remade(kernel: Kernel, change: Callable[[Definition], Definition]) -> Kernel:
-    """A kernel of a changed definition, with the options of this one."""
+    """A kernel of a changed definition, with the options of this one. Raises `BadCallArgument` for one on a mesh."""
+    if type(kernel) is not Kernel:
+        raise BadCallArgument(kernel=kernel.name, what="a map of a kernel on a mesh", hint="give its grid the axis")
     return Kernel(change(kernel._definition), kernel._interpret, kernel._debug)  # pyright: ignore[reportPrivateUsage]
 
 

@@ -85,7 +85,8 @@ class SizePlan:
         self.parts: dict[tuple[int, int], set[tuple[int, int]]] = {}  # what sizes are computed of, where that is known
         self._start()
         # a kernel of the library is made for a problem, sizes and all; one of a batch for the sizes of its members
-        if binding_is_active() or definition.batches or is_ours(getattr(definition.body, "__code__", None)):
+        exact = definition.every_size or definition.batches or is_ours(getattr(definition.body, "__code__", None))
+        if binding_is_active() or exact:
             self.read_all()
         else:
             self._look_through()

@@ -74,6 +74,7 @@ class Definition:
     # What with the signature and our own sources decides the trace, where it is known: a body can close over anything.
     identity: str = ""
     batches: tuple[Any, ...] = ()  # of `vmap`, outermost first; each is an axis of the grid before the kernel's own
+    every_size: bool = False  # whether each size is compiled for, as those of arrays on many devices are
 
 
 @dataclass(frozen=True)
@@ -220,7 +221,7 @@ def _trace_once(
         if callable(scratch) and not is_spec(scratch):
             scratch = of_inputs(scratch, f"scratch_types of kernel {definition.name!r}", plan.structs())
         with tracing(trace):
-            _run(definition, args, unflatten(out_structure, handles), out_structure, scratch)
+            run_body(definition, args, unflatten(out_structure, handles), out_structure, scratch)
     ir = KernelIR(
         definition.name,
         (*params, *results),
@@ -375,7 +376,7 @@ def _handle(value: Value) -> Any:
     return Ref(value) if isinstance(value.type, RefType) else value
 
 
-def _run(definition: Definition, args: Sequence[Any], outputs: Any, out_structure: Any, scratch: Any) -> None:
+def run_body(definition: Definition, args: Sequence[Any], outputs: Any, out_structure: Any, scratch: Any) -> None:
     """Call the body with inputs, outputs and scratch. Raises `BodySignature`, `BodyReturned`."""
     from .ops.index import members
 

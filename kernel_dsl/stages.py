@@ -242,3 +242,17 @@ def warn_of_remarks(assembled: Assembled) -> None:
             warnings.warn(remark.text, RuntimeWarning, stacklevel=3)
         else:
             warnings.warn_explicit(remark.text, RuntimeWarning, remark.line.file, remark.line.line)
+
+
+def print_stages(stages: Stages) -> None:
+    """What `debug=True` prints."""
+    print(stages)
+    for name, text in stages.after_passes().items():
+        print(f"--- after {name}\n{text}")
+    for note in stages.notes:
+        print(note)
+    print(stages.ptx)
+    try:
+        print(stages.compile())
+    except Exception as error:
+        print(f"not assembled: {error}")

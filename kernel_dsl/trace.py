@@ -137,6 +137,7 @@ class Trace:
     scope: tuple[int, ...] = ()  # the open ones whose SMEM may be shared with others
     scratch: Scratch | None = None  # the innermost open one
     in_warps: bool = False  # inside warp_map
+    mesh: Any = None  # the Meshed of a kernel on several devices
     at: Loc | None = None  # the line of every op, where the body is not the user's
 
 

@@ -464,6 +464,26 @@ def swapped_in_a_cluster(x: Any, out: Any, buffer: Any, arrived: Any, both: Any)
     kd.barrier_arrive_and_wait(both)
 
 
+@case(
+    Spec((4, 128), f32), Spec((), i32), out_type=Spec((128,), f32), mesh=kd.Mesh(("x", "y"), (2, 2)),
+    scratch_types={"ready": kd.SemaphoreType.REGULAR, "done": kd.SemaphoreType.REGULAR((2,))}, grid=(2,), grid_names=("i",),
+)  # fmt: skip
+def peers(x: Any, which: Any, out: Any, ready: Any, done: Any) -> None:
+    kd.semaphore_signal_multicast(ready, collective_axes=("x", "y"))
+    kd.semaphore_wait(ready, 4, timeout=10)
+    other = kd.remote_ref(x, {"y": 1 - kd.axis_index("y")})
+    part = kd.ds(kd.axis_index("i") * 64, 64)
+    out[part] = other[kd.axis_index("x"), part] + kd.remote_ref(x.at[3], which[...] % 4)[part]
+    kd.semaphore_signal_multicast(done.at[0], collective_axes=("x", "y"))
+    kd.semaphore_wait(done.at[0], 4)
+    kd.atomic_add(kd.remote_ref(out, 3).at[part], 1.0, scope="sys")
+    kd.semaphore_signal(done.at[1], device_id=3)
+
+    @kd.when(kd.axis_index(("x", "y")) == 3)
+    def _() -> None:
+        kd.semaphore_wait(done.at[1], 4)
+
+
 @case(Spec((2, 128), f32), targets=HOPPER, out_type=Spec((2, 128), f32), num_threads=2, thread_name="wg")
 def register_budgets(x: Any, out: Any) -> None:
     wg = kd.axis_index("wg")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from .all_to_all import all_to_all
 from .attention import attention
 from .attention_backward import attention_backward
 from .attention_backward_walk import AttentionBackwardConfig
 from .attention_kernel import AttentionConfig
+from .collectives import all_gather, all_reduce, reduce_scatter
 from .cross_entropy import linear_cross_entropy, linear_cross_entropy_backward, linear_cross_entropy_combine
 from .decode import decode_attention
 from .decode_mla import mla_decode
@@ -20,6 +22,9 @@ __all__ = [
     "AttentionConfig",
     "MatmulConfig",
     "PackedInt4",
+    "all_gather",
+    "all_reduce",
+    "all_to_all",
     "attention",
     "attention_backward",
     "decode_attention",
@@ -31,4 +36,5 @@ __all__ = [
     "matmul",
     "mla_decode",
     "pack_int4",
+    "reduce_scatter",
 ]

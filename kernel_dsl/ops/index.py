@@ -65,16 +65,19 @@ class MultipleOf(Op, name="multiple_of"):
 
 
 def axis_index(name: str | Sequence[str]) -> Array:
-    """The index (int32) along a grid, cluster or warpgroup axis; of several, in row-major order. Raises `UnknownAxis`."""
+    """The index (int32) along a grid, cluster, warpgroup or mesh axis; of several, in row-major order. Raises `UnknownAxis`."""
     if isinstance(name, str):
-        kind, position, size = _axis(name)
-        return traced(AxisIndex(kind, position, size))
+        return _index(*_axis(name))
     axes = [_axis(one) for one in name]
     index: Any = constant(0, dt.int32)
     for number, (kind, position, size) in enumerate(axes):
-        here = traced(AxisIndex(kind, position, size))
+        here = _index(kind, position, size)
         index = arith.add(arith.multiply(index, int(size)), here) if number else here
     return index
+
+
+def _index(kind: str, position: int, size: Any) -> Array:
+    return current().mesh.index(position) if kind == "device" else traced(AxisIndex(kind, position, size))
 
 
 def axis_size(name: str | Sequence[str]) -> int:

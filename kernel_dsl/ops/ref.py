@@ -16,7 +16,7 @@ from ..errors import (
     StoreShape,
 )
 from ..errors_hopper import ClusterUse
-from ..ir import ArrayType, BarrierType, Effect, MemorySpace, Op, RefType, Value, attr, operand, operands
+from ..ir import ArrayType, BarrierType, Effect, MemorySpace, Op, RefType, Value, attr, buffer_of, operand, operands
 from ..layout import SCALAR, Layout
 from ..layouts import resolve_rule
 from ..refs import Access, Elements, Ref, View, has_arrays
@@ -255,7 +255,7 @@ def check_own_block(ref: Ref, op: str) -> None:
 
 def check_writable(ref: Ref) -> None:
     """Refuse a store to an input that the launch did not also give as an output."""
-    if ref.type.space is MemorySpace.GMEM and not ref.type.written:
+    if ref.type.space is MemorySpace.GMEM and not buffer_of(ref.root).type.written:  # of a peer's too, the argument's
         hint = "write to an output Ref; for in-place work use `input_output_aliases`"
         raise ReadOnlyRef(name=f"the input {ref.type.name or ref!r}", hint=hint)
 

@@ -1,28 +1,45 @@
-"""Semaphores: counters in GMEM, zero at each launch, that blocks signal and wait for."""
+"""Semaphores: counters in GMEM, zero at each launch, that blocks signal and wait for.
+
+Those of a kernel on a mesh of devices lie where the peers reach them. Nobody can zero them before a launch without waiting
+for all peers, so such a kernel leaves them at zero itself: each signal is waited for.
+"""
 
 from __future__ import annotations
 
 import operator
 from dataclasses import dataclass
 from enum import Enum
+from itertools import product
 from math import prod
 from typing import Any
 
 from .. import dtypes as dt
+from ..arguments import strings
 from ..boundary import Choices, public
-from ..errors import BadArgument, BadArgumentType
+from ..errors import BadArgument, BadArgumentType, UnknownAxis
 from ..ir import MemorySpace, Op, RefType, attr
 from ..memory import as_shape
+from ..mesh import meshed
 from ..refs import Ref
 from ..trace import current, emit
 from ..values import Array
 from .atomic import atomic_add, atomic_cas
 from .control import cond, while_loop
-from .index import members
+from .debug import debug_check, debug_print
+from .index import axis_size, members
 from .ref import as_ref
+from .remote import remote_ref
 from .sync import WarpgroupBarrier
+from .threads import inline_ptx
 
-__all__ = ["SemaphoreType", "get_global", "semaphore_read", "semaphore_signal", "semaphore_wait"]
+__all__ = [
+    "SemaphoreType",
+    "get_global",
+    "semaphore_read",
+    "semaphore_signal",
+    "semaphore_signal_multicast",
+    "semaphore_wait",
+]
 
 
 @dataclass(frozen=True)
@@ -56,6 +73,9 @@ class AllocSemaphore(Op, name="alloc_semaphore"):
 
 def allocate_semaphore(spec: SemaphoreSpec, name: str = "") -> Ref:
     """The counters for a specification."""
+    mesh = current().mesh
+    if mesh is not None:
+        return mesh.semaphore(spec.shape, spec.everywhere, name)
     type = RefType(MemorySpace.GMEM, spec.shape, dt.int32, True, 4, True, name=name or "semaphore")
     if not spec.everywhere:  # room for each block: the kernel is for this many
         for size in current().grid:
@@ -80,37 +100,77 @@ def get_global(spec: Any) -> Ref:
 _SCOPES = ("cta", "cluster", "gpu", "sys")
 
 
-def _one(sem: Any, op: str, scope: str) -> Ref:
+def _one(sem: Any, op: str, scope: str | None) -> tuple[Ref, str]:
+    """The semaphore, and the scope: by default the GPU's, or the system's where there are several."""
     ref = as_ref(sem, op)
+    if scope is None:
+        scope = "gpu" if current().mesh is None else "sys"
     if ref.dtype != dt.int32 or prod(ref.shape) != 1 or ref.shape:
         what = f"{ref!r} is not one int32 semaphore"
         raise BadArgumentType(op=op, what=what, hint="pick one with `sem.at[i]`")
     if scope not in _SCOPES:
         raise BadArgument(op=op, what=f"memory_scope={scope!r}", hint=f"one of {', '.join(_SCOPES)}")
-    return ref
+    return ref, scope
 
 
-def semaphore_signal(sem: Any, inc: Any = 1, *, memory_scope: str = "gpu") -> None:
+def semaphore_signal(sem: Any, inc: Any = 1, *, device_id: Any = None, memory_scope: str | None = None) -> None:
     """Add `inc` (int32) to one semaphore; what this warpgroup wrote before is visible to whoever waits for it.
 
-    `memory_scope`: "cta", "cluster", "gpu" or "sys". Raises `BadArgumentType`, `BadArgument`.
+    `device_id`: whose semaphore, on a mesh of devices, as `kd.remote_ref` takes it; by default this device's own.
+    `memory_scope`: "cta", "cluster", "gpu" or "sys"; by default "gpu", and "sys" on a mesh, where a signal waits until
+    what was written has reached the peers: microseconds where that is much, so signal once for many stores.
+
+    Raises `BadArgumentType`, `BadArgument`, and what `kd.remote_ref` raises.
     """
-    ref = _one(sem, "semaphore_signal", memory_scope)
+    ref, scope = _one(sem, "semaphore_signal", memory_scope)
+    if device_id is not None:
+        ref = remote_ref(ref, device_id)
     emit(WarpgroupBarrier())
-    atomic_add(ref, inc, order="release", scope=memory_scope)
+    atomic_add(ref, inc, order="release", scope=scope)
 
 
-def semaphore_wait(sem: Any, value: Any = 1, *, decrement: bool = True, memory_scope: str = "gpu") -> None:
+def semaphore_signal_multicast(
+    sem: Any, inc: Any = 1, *, collective_axes: Any, memory_scope: str | None = None
+) -> None:
+    """`semaphore_signal` on every device along `collective_axes` of the mesh, this one included: a name, or several.
+
+    Raises `UnknownAxis` for an axis that the mesh has not, and what `semaphore_signal` raises.
+    """
+    op = "semaphore_signal_multicast"
+    mesh = meshed(op)
+    ref, scope = _one(sem, op, memory_scope)
+    names = strings(collective_axes, op, "collective_axes")
+    unknown = [name for name in names if name not in mesh.mesh.names]
+    if unknown:
+        raise UnknownAxis(name=unknown[0], names=", ".join(map(repr, mesh.mesh.names)))
+    emit(WarpgroupBarrier())
+    for at in product(*(range(axis_size(name)) for name in names)):
+        target = remote_ref(ref, dict(zip(names, at, strict=True)))
+        atomic_add(target, inc, order="release", scope=scope)
+
+
+def semaphore_wait(
+    sem: Any,
+    value: Any = 1,
+    *,
+    decrement: bool = True,
+    memory_scope: str | None = None,
+    timeout: float | None = None,
+) -> None:
     """Wait until the count of one semaphore is at least `value`, and take that much from it (unless `decrement` is False).
 
     Looking and taking are one: of several waiters each takes its own, and a semaphore is a lock.
 
+    `timeout`: seconds after which the kernel ends with an error that names the semaphore; by default it waits for ever.
     `memory_scope` and errors as of `semaphore_signal`.
     """
-    ref = _one(sem, "semaphore_wait", memory_scope)
+    ref, scope = _one(sem, "semaphore_wait", memory_scope)
+    late = None if timeout is None else _Deadline(ref, value, timeout)
 
     def peek() -> Any:
-        return _peek(ref, memory_scope)
+        if late is not None:
+            late.check()
+        return _peek(ref, scope)
 
     if not decrement:
         while_loop(lambda seen: seen < value, lambda seen: peek(), peek())
@@ -122,7 +182,7 @@ def semaphore_wait(sem: Any, value: Any = 1, *, decrement: bool = True, memory_s
         enough = seen >= value
 
         def exchange() -> Any:
-            return atomic_cas(ref, seen, seen - value, order="acquire", scope=memory_scope)
+            return atomic_cas(ref, seen, seen - value, order="acquire", scope=scope)
 
         found = cond(enough, exchange, peek)
         return found, enough & (found == seen)
@@ -130,9 +190,36 @@ def semaphore_wait(sem: Any, value: Any = 1, *, decrement: bool = True, memory_s
     while_loop(lambda state: ~state[1], take, (peek(), False))
 
 
+class _Deadline:
+    """A time by which a wait must have ended. PTX `%globaltimer`."""
+
+    def __init__(self, ref: Ref, value: Any, seconds: float) -> None:
+        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < 1e9:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise BadArgument(op="semaphore_wait", what=f"timeout={seconds!r}", hint="seconds, more than 0")
+        self._end = _now() + int(seconds * 1e9)
+        mesh = current().mesh
+        name = repr(ref.type.name or "semaphore" if mesh is None else mesh.name_of(ref))
+        self._text = f"waited for {seconds} s for {name} to become {value if isinstance(value, int) else 'as asked'}"
+        self._rank = None if mesh is None else mesh.rank
+
+    def check(self) -> None:
+        late = _now() > self._end
+
+        def told() -> None:
+            if self._rank is not None:
+                debug_print(f"rank {{}} {self._text}", self._rank)
+            debug_check(False, self._text)
+
+        cond(late, told, lambda: None)
+
+
+def _now() -> Any:
+    return inline_ptx("mov.u64 $0, %globaltimer;", out_type=dt.int64)
+
+
 def semaphore_read(sem: Any) -> Array:
     """The count of one semaphore, a rank-0 int32. Raises `BadArgumentType`."""
-    return _peek(_one(sem, "semaphore_read", "gpu"), "gpu")
+    return _peek(*_one(sem, "semaphore_read", None))
 
 
 def _peek(ref: Ref, scope: str) -> Array:

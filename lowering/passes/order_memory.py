@@ -17,6 +17,7 @@ from kernel_dsl.ops.cluster import PeerRef
 from kernel_dsl.ops.control import For, While
 from kernel_dsl.ops.copy import CommitSmem, CopyGmemToSmem, WaitGmemToSmem, WaitSmemToGmem
 from kernel_dsl.ops.ref import BitcastRef, Load, Store
+from kernel_dsl.ops.remote import RemoteRef
 from kernel_dsl.ops.sync import WarpgroupBarrier
 from kernel_dsl.ops.threads import AliasSmem
 from kernel_dsl.refs import View
@@ -98,7 +99,11 @@ class Order:
     def generic_touch(self, op: Op) -> Touch | None:
         """Accesses by ops with a `ref` field other than plain loads and stores, such as gather and scatter."""
         ref = getattr(op, "ref", None)
-        if not isinstance(ref, Value) or not isinstance(ref.type, RefType) or isinstance(op, (BitcastRef, AliasSmem)):
+        if (
+            not isinstance(ref, Value)
+            or not isinstance(ref.type, RefType)
+            or isinstance(op, (BitcastRef, AliasSmem, RemoteRef))
+        ):
             return None
         if ref.type.space is MemorySpace.GMEM and not ref.type.written:
             return None
@@ -113,7 +118,7 @@ class Order:
             if not _matters(type(op)):
                 out.append(op)
                 continue
-            if isinstance(op, (BitcastRef, PeerRef, AliasSmem)):
+            if isinstance(op, (BitcastRef, PeerRef, AliasSmem, RemoteRef)):
                 self.roots[op.result] = op.ref
             touched = self.touch(op)
             if touched is not None:

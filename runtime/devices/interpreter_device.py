@@ -166,7 +166,7 @@ class InterpreterLoaded:
         unset = {*fresh, *range(len(arrays), len(everything))} - made
         space = self.device.space()
         placed = self._place(space, step, everything, unset)
-        values = self.layout.values(placed, scalars, functools.partial(_encode, plan))
+        values = self.layout.values(placed, scalars, functools.partial(encode, plan))
         self._run(step, self.layout.split(values), space)
         space.copy_back()
 
@@ -210,6 +210,7 @@ class Launch:
     target: Target
     kernel: CompiledKernel | None = None
     initial: Mapping[str, bytes] = field(default_factory=dict[str, bytes])  # of variables of the module
+    others: Sequence[list[bytes]] = ()  # parameters on further devices
 
     @property
     def name(self) -> str:
@@ -249,6 +250,7 @@ class Launch:
                 report=report,
                 patience=patience,
                 initial=self.initial,
+                others=self.others,
             )
 
 
@@ -346,7 +348,8 @@ class Space:
             own[...] = roomy[:-1]
 
 
-def _encode(launch: LaunchPlan, param: TensorMapParam, view: ArrayView) -> bytes:
+def encode(launch: LaunchPlan, param: TensorMapParam, view: ArrayView) -> bytes:
+    """The descriptor of a parameter."""
     fields = plan(param, view, array_of(param, launch))
     return bytes(128) if fields is None else encode_interpreter(fields)
 

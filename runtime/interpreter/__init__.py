@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from kernel_dsl.compiled import ReportNames, SourceLine
 from kernel_dsl.interpret_params import InterpretParams
@@ -86,6 +86,7 @@ def run(
     report: RunReport | None = None,
     patience: int = 0,
     initial: Mapping[str, bytes] | None = None,
+    others: Sequence[list[bytes]] = (),
 ) -> RunReport:
     """Run an entry to its end.
 
@@ -95,12 +96,13 @@ def run(
     one need not wait for the end of the one before (programmatic dependent launch), until it executes
     `griddepcontrol.wait`. `report` is filled as the run goes, so that what was found before an error is
     known; by default a new one. `patience`: steps after which a run ends that makes no progress or has hazards.
-    `initial`: bytes that module variables begin with, by name. Raises `PtxError` for PTX that an assembler would
+    `initial`: bytes that module variables begin with, by name. `others`: the parameters on further GPUs, on which the
+    entry runs at the same time; all arrays lie in the one `memory`. Raises `PtxError` for PTX that an assembler would
     refuse, `HazardError` for what is wrong with the kernel, ValueError for a launch that the device would refuse.
     """
     return run_module(
         module, entry, params, grid=grid, block=block, cluster=cluster, dynamic_smem=dynamic_smem,
         memory=memory, target=target, config=params_cfg or InterpretParams(), names=names,
         lines=lines, kernel_name=kernel_name, launches=launches, overlaps=overlaps, report=report, patience=patience,
-        initial=initial,
+        initial=initial, others=others,
     )  # fmt: skip

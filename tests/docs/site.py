@@ -62,6 +62,7 @@ NAV = {
     "Guides": (
         "docs/calls",
         "docs/graphs",
+        "docs/many-gpus",
         "docs/interpreter",
         "docs/checker",
         "docs/gallery",

@@ -49,9 +49,14 @@ class Run:
     ignore: tuple[str, ...] = ()
     budget: int = BUDGET
     largest: float = 2.0  # of float inputs
+    devices: int = 1  # each with inputs of its own
 
     def inputs(self) -> list[Any]:
-        return [_input(s, number, self) if isinstance(s, Struct) else s for number, s in enumerate(self.specs)]
+        rows = [
+            [_input(s, number + 100 * rank, self) if isinstance(s, Struct) else s for rank in range(self.devices)]
+            for number, s in enumerate(self.specs)
+        ]
+        return rows if self.devices > 1 else [row[0] for row in rows]
 
 
 @dataclass
@@ -109,6 +114,7 @@ def runs() -> dict[str, Run]:
             partial=name in PARTIAL,
             ignore=("equal_value_race",) if name in EQUAL else (),
             budget=ENDLESS.get(name, BUDGET),
+            devices=case.kernel.mesh.size if hasattr(case.kernel, "mesh") else 1,
         )
         for name, case in CASES.items()
     }

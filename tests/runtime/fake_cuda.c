@@ -161,11 +161,16 @@ R cuLaunchKernelEx(const Config *c, Function *f, void **params, void **extra) {
   }
   return run(f, d, c->smem, c->stream, params, cluster, pdl);
 }
+#define HELD 1024
+typedef struct { P p; size_t n; int device; } Held;
+static Held held[HELD];  // the last that were given, with the GPU that was current
+static long next_held;
 R cuMemAllocAsync(P *p, size_t n, void *s) {
   GUARD;
   if (n > (1ull << 40)) return 2;
   *p = (P)aligned_alloc(256, (n + 255) / 256 * 256);
   memset((void *)*p, 0xcd, n);
+  held[next_held++ % HELD] = (Held){*p, n, depth && contexts[depth - 1] == blob + 0x2000};
   live_blocks++;
   return 0;
 }
@@ -214,7 +219,12 @@ R cuEventSynchronize(void *e) { return 0; }
 R cuEventElapsedTime(float *ms, void *a, void *b) { *ms = 1.0f; return 0; }
 R cuStreamWaitEvent(void *s, void *e, unsigned f) { return 0; }
 R cuStreamIsCapturing(void *s, int *status) { *status = 0; return 0; }
-R cuPointerGetAttribute(void *out, int attr, P p) { *(int *)out = 0; return 0; }
+R cuPointerGetAttribute(void *out, int attr, P p) {
+  *(int *)out = 0;
+  for (long i = next_held; i-- > 0 && i >= next_held - HELD;)
+    if (held[i % HELD].p <= p && p < held[i % HELD].p + held[i % HELD].n) { *(int *)out = held[i % HELD].device; break; }
+  return 0;
+}
 R cuMemGetInfo(size_t *f, size_t *t) { *f = *t = 1ull << 36; return 0; }
 
 // What host code calls (lowering/host.py), which looks symbols up by the names in the library.
@@ -249,3 +259,12 @@ R cuGetProcAddress_v2(const char *symbol, void **f, int version, uint64_t flags,
 R cuGetProcAddress(const char *symbol, void **f, int version, uint64_t flags) {
   return cuGetProcAddress_v2(symbol, f, version, flags, 0);
 }
+// Two GPUs that reach each other, unless the test says that they don't.
+static long apart, reached;
+void fake_apart(long yes) { apart = yes; }
+long fake_reached(void) { return reached; }
+R cuDeviceCanAccessPeer(int *yes, int d, int peer) { *yes = !apart; return 0; }
+R cuCtxEnablePeerAccess(void *peer, unsigned flags) { GUARD; reached++; return peer == contexts[depth - 1] ? 1 : 0; }
+R cuMemPoolSetAccess(void *pool, const void *access, size_t n) { return 0; }
+R cuFuncLoad(void *f) { return 0; }
+R cuDeviceGetDefaultMemPool(void **pool, int d) { *pool = blob; return 0; }

@@ -29,8 +29,10 @@ ASYNC_GLOBAL = 3  # global memory, for the async proxy
 TENSOR_MAP = 4  # tensor maps in memory, released to their proxy
 FENCED_CLUSTER = 5
 FENCED_BLOCK = 6
-# How far an access or fence reaches (0 the GPU and more, 1 its cluster, 2 its block): the plane of what is fenced so far.
+FENCED_GPU = 7  # of several
+# By how far an access or fence reaches (`Program.reach`): the plane of what is fenced so far.
 _FENCED = (FENCED, FENCED_CLUSTER, FENCED_BLOCK)
+_FENCED_SEVERAL = (FENCED, FENCED_GPU, FENCED_CLUSTER, FENCED_BLOCK)
 
 
 class Store:
@@ -68,6 +70,7 @@ class Clocks:
         self.agents: int = batch.cluster * batch.per_block
         self.columns: int = -(-(self.agents + 8) // 8) * 8
         self.planes: int = batch.run.program.planes
+        self.fenced: tuple[int, ...] = _FENCED_SEVERAL if batch.run.program.several else _FENCED
         self.known: Array = np.zeros((batch.teams, self.agents, self.planes, self.columns), np.uint32)
         own = np.arange(self.agents)
         self.known[:, own, 0, own] = 1
@@ -138,13 +141,13 @@ class Clocks:
 
     def relaxed_part(self, known: Array, reach: int) -> Array:
         """Of what warps know, (..., planes, columns), what their relaxed operations release as far as `reach`."""
-        plane = _FENCED[reach] if self.planes > FENCED_BLOCK else FENCED
+        plane = self.fenced[reach] if self.planes > FENCED_BLOCK else FENCED
         return np.minimum(known, known[..., plane : plane + 1, :])
 
     def fence(self, c: Group, reach: int = 0) -> None:
         """fence.acq_rel and stronger: later relaxed operations, no wider than this, release what is known now."""
         self.any_fence = True
-        planes = (FENCED,) if self.planes <= FENCED_BLOCK else _FENCED[reach:]
+        planes = (FENCED,) if self.planes <= FENCED_BLOCK else self.fenced[reach:]
         self._lift(c, planes)
         self.tick(c)
 

@@ -18,7 +18,9 @@ _MOST_LINES = 40
 
 
 def stuck(run: Run) -> None:
-    """Report that no group of any resident batch can run. Always raises."""
+    """Report that no group of any resident batch can run, unless time must pass first."""
+    if run.pass_time():
+        return
     lines: list[str] = []
     kind, what, ins = HazardKind.DEADLOCK, "no warp can go on", None
     for batch in run.resident:
@@ -67,8 +69,7 @@ def _lines(batch: Batch, g: Group, what: str) -> list[str]:
         if key in seen:
             continue
         seen.add(key)
-        x, y, z = (int(v) for v in batch.coordinates[key[0]])
-        out.append(f"block ({x}, {y}, {z}) warpgroup {key[1]}: {what}")
+        out.append(f"{batch.run.reporter.block(batch.coordinates[key[0]])} warpgroup {key[1]}: {what}")
     return out
 
 
@@ -109,10 +110,9 @@ def _bytes_short(run: Run) -> tuple[str, Any] | None:
             short = m.valid & (m.pending == 0) & (m.bytes > 0)
             if short.any():
                 cta = int(np.flatnonzero(short)[0])
-                x, y, z = (int(v) for v in batch.coordinates[cta])
-                name = batch.mbarriers.name(offset)
+                block, name = run.reporter.block(batch.coordinates[cta]), batch.mbarriers.name(offset)
                 return (
-                    f"mbarrier {name} of block ({x}, {y}, {z}) expects {int(m.bytes[cta])} bytes more than were issued",
+                    f"mbarrier {name} of {block} expects {int(m.bytes[cta])} bytes more than were issued",
                     m.last,
                 )
     return None

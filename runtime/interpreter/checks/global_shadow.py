@@ -22,6 +22,7 @@ Array = npt.NDArray[Any]
 
 
 _SCOPE = "give both a scope that holds both: .gpu, or .cluster within a cluster"
+_SYSTEM = 'give both the scope of the system, .sys: memory_scope="sys" or scope="sys"'
 
 
 class GlobalShadow(Shadow):
@@ -155,8 +156,10 @@ class GlobalShadow(Shadow):
         block = (1 << self.bits) - 1
         per_block = self.run.warps_per_block
         near = (theirs >> self.bits == mine >> self.bits) & (
-            (reach < 2) | ((theirs & block) // per_block == (mine & block) // per_block)
+            (reach < 2 + self.run.program.several) | ((theirs & block) // per_block == (mine & block) // per_block)
         )
+        if self.run.program.several:
+            near |= (reach == 1) & (self._device(theirs) == self._device(mine))
         bad = (held & ATOMIC != 0) & (reach > 0) & ~near
         if not bad.any():
             return
@@ -164,7 +167,12 @@ class GlobalShadow(Shadow):
         row = np.broadcast_to(rows, held.shape)[at]
         bad[at] = ~self.ordered(a, row, theirs[at], held[at] & CLOCK)
         if bad.any():
-            self._report(a, g, rows, bad, held, sites, writes, name == "r", _SCOPE)
+            fix = _SYSTEM if self.run.program.several and (reach[bad] == 1).any() else _SCOPE
+            self._report(a, g, rows, bad, held, sites, writes, name == "r", fix)
+
+    def _device(self, agent: Array) -> Array:
+        """The GPU of agents, where there are several."""
+        return (agent >> self.bits) // (self.run.teams // self.run.devices)
 
     def name_agent(self, a: Access) -> Array:
         team = a.team + a.c.batch.first // a.c.batch.cluster

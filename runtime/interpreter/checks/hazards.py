@@ -203,12 +203,17 @@ class Reporter:
 
     def who(self, cta: Any, warp: int, lane: int | None = None) -> str:
         """`block (1, 0, 0), warpgroup 0, warp 2, lane 5`, with the kernel's own axis names where there are some."""
-        x, y, z = (int(i) for i in cta)
-        text = f"block ({x}, {y}, {z}), "
+        text = f"{self.block(cta)}, "
         axis = self.names.thread_axis
         text += f"warpgroup {warp // 4}" + (f" ({axis[0]}={warp // 4})" if axis else "")
         text += f", warp {warp}"
         return text if lane is None else f"{text}, lane {lane}"
+
+    @staticmethod
+    def block(cta: Any) -> str:
+        """A block by its coordinates, x, y and z; where there are several GPUs, a fourth says on which one it is."""
+        x, y, z, *device = (int(i) for i in cta)
+        return f"{f'device {device[0]}, ' if device else ''}block ({x}, {y}, {z})"
 
     def group(self, c: Group, bad: Any) -> tuple[int, int, str]:
         """(row, lane, who) of the first lane that is True in `bad` (rows, 32)."""

@@ -74,9 +74,8 @@ class Peers:
 
     def _report(self, row: int, cta: int, when: str, ins: Instruction) -> None:
         batch, reporter = self.batch, self.batch.run.reporter
-        x, y, z = (int(v) for v in batch.coordinates[cta])
         who = reporter.who(batch.coordinates[int(batch.row_cta[row])], int(batch.row_warp[row]))
-        what = f"shared memory of block ({x}, {y}, {z}) is touched {when}"
+        what = f"shared memory of {reporter.block(batch.coordinates[cta])} is touched {when}"
         reporter.hazard(HazardKind.PEER_NOT_RUNNING, what, ins, (who,), _FIX)
 
 

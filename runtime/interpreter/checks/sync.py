@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..machine.spaces import Part
 
 Array = npt.NDArray[Any]
-Place = tuple[int, ...]  # memory and byte, then 1 and a cluster or 2 and a block
+Place = tuple[int, ...]  # memory and byte, then 1 and a cluster, 2 and a block or 3 and a GPU
 Knowledge = dict[int, Array]  # cluster -> (3, columns)
 
 
@@ -44,7 +44,7 @@ class SyncMemory:
 
     def access(self, c: Group, part: Part, size: int, form: Any, reads: bool, writes: bool) -> None:
         """A strong access: its form's semantics are "", relaxed, volatile, acquire, release or acq_rel."""
-        clocks, semantics = c.batch.clocks, form.semantics
+        clocks, semantics = c.batch.clocks, form.semantics  # an update hands on what was released there (PTX ISA 8.9.2)
         if clocks is None:
             return
         releases = writes and (semantics in ("release", "acq_rel") or clocks.any_fence)
@@ -63,13 +63,14 @@ class SyncMemory:
                 if key in self.at:
                     self._acquire(c, row, self.at[key], semantics, level)
             for level, key in levels if releases else ():
-                self._release(c, row, key, semantics in ("release", "acq_rel"), reads, level)
+                self._release(c, row, key, semantics in ("release", "acq_rel"), reads or form.updates, level)
         if releases:
             clocks.tick(c)
 
     @staticmethod
     def _keys(c: Group, row: int, place: tuple[int, int], reach: int) -> list[Place]:
-        """Where a place's releases are kept: for all, for the accessor's cluster, for its block.
+        """Where a place's releases are kept: for all, for the accessor's GPU where there are several, for its
+        cluster, for its block.
 
         What is released at a scope is kept for it and for those within; what is acquired at a scope was kept for those
         that the accessor and the scope share.
@@ -79,7 +80,8 @@ class SyncMemory:
             return [place, place, place][: reach + 1]
         cta = int(batch.row_cta[int(c.rows[row])])
         cluster = (batch.first + cta) // batch.cluster
-        return [place, (*place, 1, cluster), (*place, 2, batch.first + cta)]
+        near = [(*place, 1, cluster), (*place, 2, batch.first + cta)]
+        return [place, (*place, 3, batch.device), *near] if batch.run.program.several else [place, *near]
 
     def _release(self, c: Group, row: int, key: Place, full: bool, joins: bool, level: int) -> None:
         batch, clocks = c.batch, c.batch.clocks

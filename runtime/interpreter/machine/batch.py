@@ -15,7 +15,7 @@ from .frame import Frame
 from .group import Group, Stack, merge
 from .mbarriers import Mbarriers, MbarrierWait
 from .memory import RANK_SHIFT
-from .spaces import LocalSpace, OwnShared, SharedSpace
+from .spaces import LocalSpace, OwnShared, ParamSpace, SharedSpace
 
 if TYPE_CHECKING:
     from .launch import Run
@@ -34,6 +34,8 @@ class Batch:
         self.run = run
         self.coordinates = coordinates
         self.first = first
+        self.device: int = run.device_of(first)
+        self.parameters: ParamSpace = run.parameters[self.device]
         self.blocks: int = len(coordinates)
         self.cluster: int = run.cluster_size
         self.teams: int = self.blocks // self.cluster
@@ -60,6 +62,7 @@ class Batch:
         self.clocks: Any = None
         self.peers: Any = None  # of clusters, where hazards are looked for
         self.engine: Any = None
+        self.looked_at: Any = None  # the instruction that last looked at memory and found it as it was
         self.wgmma: Any = None
         self._special: dict[str, Array] = {}
         run.attach(self)
@@ -174,6 +177,7 @@ class Batch:
         """Run one group until it waits, parts or may meet others."""
         g = self.choose()
         run = self.run
+        several = run.devices > 1
         while True:
             seg = g.frame.code.segments[g.pc]
             run.steps += seg.cost
@@ -207,7 +211,7 @@ class Batch:
                     return
             elif not self._finish(g, seg):
                 return
-            if self.ready or self.parked:
+            if self.ready or self.parked or (several and sync is not None and run.turns()):
                 self.push(g)
                 return
 

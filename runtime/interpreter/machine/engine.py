@@ -149,14 +149,14 @@ class Engine:
                 cta = int(np.flatnonzero(bad)[0])
                 left = int(m.bytes[cta])
                 name = batch.mbarriers.name(offset)
-                x, y, z = (int(v) for v in batch.coordinates[cta])
+                block = batch.run.reporter.block(batch.coordinates[cta])
                 what = (
                     f"the kernel ends while mbarrier {name} still expects {left} bytes"
                     if left > 0
                     else f"the kernel ends with {-left} bytes delivered to mbarrier {name} that it never expected"
                 )
                 batch.run.reporter.hazard(
-                    HazardKind.BYTES_MISMATCH, what, m.last, (f"block ({x}, {y}, {z})",),
+                    HazardKind.BYTES_MISMATCH, what, m.last, (block,),
                     "make the bytes of expect_tx those of the copies",
                 )  # fmt: skip
 
@@ -173,11 +173,12 @@ class Engine:
             late = clocks.issued[:, queue] > clocks.known[:, agents, 0, queue].max(axis=1)
             if late.any():
                 rank = agents.start // batch.per_block
-                x, y, z = (int(v) for v in batch.coordinates[int(np.flatnonzero(late)[0]) * batch.cluster + rank])
+                cta = int(np.flatnonzero(late)[0]) * batch.cluster + rank
+                block = batch.run.reporter.block(batch.coordinates[cta])
                 batch.run.reporter.hazard(
                     HazardKind.UNAWAITED_COPY,
-                    f"block ({x}, {y}, {z}) ends while this copy may still {what} its shared memory",
-                    clocks.last.get(queue), (f"block ({x}, {y}, {z})",),
+                    f"{block} ends while this copy may still {what} its shared memory",
+                    clocks.last.get(queue), (block,),
                     "wait for its barrier" if what == "write" else "wait for its group (wait_group.read 0)",
                 )  # fmt: skip
 

@@ -106,7 +106,7 @@ class Frame:
         if kind == "local":
             address = self.local_base + self.code.local_offsets[what[0]] + what[1]
             return np.full((1, 1), address, dtype)
-        return np.full((1, 1), self.batch.run.resolve(kind, what), dtype)
+        return np.full((1, 1), self.batch.run.resolve(kind, what, self.batch.device), dtype)
 
     def views(self, select: Any) -> dict[int, Array]:
         if type(select) is not slice:

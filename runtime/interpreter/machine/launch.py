@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,19 +46,25 @@ Dims = tuple[int, int, int]
 # Warps in a batch: enough that the cost of a NumPy call is spread, few enough that registers stay in cache.
 BATCH_WARPS = 1024
 BATCH_BYTES = 1 << 28
+_TURN = 1 / 2  # how often, under the random schedule, another batch of several GPUs goes on
+_LONGEST = 10**18  # nanoseconds that anybody waits
 _LOOKS = 5  # at what a run does, while it is waited for that it makes progress
 
 
 class Run:
-    """One launch of an entry."""
+    """One launch of an entry: on one GPU, or at the same time on several, each with parameters of its own.
+
+    Blocks are numbered GPU after GPU.
+    """
 
     def __init__(
         self, program: Program, params: list[bytes], grid: Dims, block: Dims, cluster: Dims,
         dynamic_smem: int, memory: GlobalMemory, target: str, config: InterpretParams,
         names: ReportNames | None, lines: Mapping[int, SourceLine] | None, kernel_name: str,
         launches: Launches | None = None, overlaps: bool = False,
-        report: RunReport | None = None,
+        report: RunReport | None = None, others: Sequence[list[bytes]] = (),
     ) -> None:  # fmt: skip
+        self.devices: int = 1 + len(others)
         self.launches: Launches = launches or Launches()
         self.overlap: State = self.launches.begin(overlaps)
         self.program = program
@@ -102,17 +108,17 @@ class Run:
         self.steps = 0
         self.progress: int = 0
         self.output: list[str] = []
-        self._param_data = b""
-        self._pack(params)
-        self.parameters: ParamSpace = ParamSpace(self._param_data)
+        self._param_data: list[bytes] = [self._packed(given) for given in (params, *others)]
+        self.parameters: list[ParamSpace] = [ParamSpace(data) for data in self._param_data]
         self.globals: GlobalSpace = GlobalSpace(self)
         self.generic: GenericSpace = GenericSpace(self)
-        self.symbols: dict[str, int] = {}
+        self.symbols: list[dict[str, int]] = [{} for _ in self.parameters]
         self._check_launch(self.target)
         x, y, z = (g // c for g, c in zip(grid, cluster, strict=True))
-        self.teams: int = x * y * z
+        self.teams: int = x * y * z * self.devices
         self.blocks: int = self.teams * self.cluster_size
-        self.next_block: int = 0
+        self.next_block: int = 0  # the one after the last that was let in; on further GPUs:
+        self._further: list[int] = [self.blocks // self.devices * d for d in range(1, self.devices)]
         self.resident: list[Batch] = []
         self.sync: SyncMemory = SyncMemory()
         self.maps_acquired: MapProxy = MapProxy()
@@ -130,11 +136,14 @@ class Run:
         self._seen_at = -1
         self._looked_at = -1
         self._looks = 0
+        self.due = False  # for another batch to go on
+        self._turn = 0
+        self.waited = 0  # nanoseconds that all have waited, see `pass_time`
         self.watch: Watch = Watch(self)
 
     # --- set-up --------------------------------------------------------------------------------
 
-    def _pack(self, params: list[bytes]) -> None:
+    def _packed(self, params: list[bytes]) -> bytes:
         wanted = self.program.entry.params
         if len(params) != len(wanted):
             raise ValueError(f"entry '{self.program.entry.name}' takes {len(wanted)} parameters, {len(params)} given")
@@ -144,7 +153,7 @@ class Run:
             if len(value) != size:
                 raise ValueError(f"parameter '{var.name}' has {size} bytes, {len(value)} given")
             data[at : at + size] = value
-        self._param_data = bytes(data)
+        return bytes(data)
 
     def _check_launch(self, target: Target) -> None:
         limits, hazard = target.limits, self.reporter.hazard
@@ -172,8 +181,8 @@ class Run:
         if most is not None and self.threads_per_block > int(np.prod(most)):
             raise ValueError(f"the entry allows blocks of at most {most}, not {self.block}")
 
-    def _load_variables(self) -> list[int]:
-        """Give the module's .global and .const variables memory for this run."""
+    def _load_variables(self, symbols: dict[str, int]) -> list[int]:
+        """Give the module's .global and .const variables memory for this run, on one GPU."""
         variables: dict[str, Var] = dict(self.program.module.variables)
         for fn in self.program.module.functions.values():
             variables |= {n: v for n, v in fn.variables.items() if v.space in ("global", "const")}
@@ -189,12 +198,12 @@ class Run:
             address = self.memory.allocate(
                 data, var.name, initialised=True, writable=var.space == "global", kind="variable"
             )
-            self.symbols[var.name] = address
+            symbols[var.name] = address
             addresses.append(address)
             made.append((var, data))
         for var, data in made:
             for at, name, addend in var.relocations:
-                target = self.symbols.get(name, self.program.function_ids.get(name))
+                target = symbols.get(name, self.program.function_ids.get(name))
                 if target is None:
                     raise PtxError(f"'{var.name}' refers to '{name}', which is not declared", var.line)
                 data[at : at + 8] = np.frombuffer((target + addend).to_bytes(8, "little"), np.uint8)
@@ -210,17 +219,21 @@ class Run:
                 buffer.shadow = GlobalShadow(self, buffer)
         return self._workspace
 
-    def resolve(self, kind: str, what: Any) -> int:
-        """The value of a link-time slot: a global symbol's address or bytes of the parameters."""
+    def resolve(self, kind: str, what: Any, device: int) -> int:
+        """The value of a link-time slot on a GPU: a global symbol's address or bytes of the parameters."""
         if kind == "global":
-            return self.symbols[what[0]] + what[1]
+            return self.symbols[device][what[0]] + what[1]
         offset, size = what
-        return int.from_bytes(self._param_data[offset : offset + size], "little")
+        return int.from_bytes(self._param_data[device][offset : offset + size], "little")
+
+    def device_of(self, block: int) -> int:
+        """The GPU that a block runs on, by the block's number."""
+        return block // (self.blocks // self.devices) if self.devices > 1 else 0
 
     # --- running -------------------------------------------------------------------------------
 
     def run(self) -> RunReport:
-        addresses = self._load_variables()
+        addresses = [address for symbols in self.symbols for address in self._load_variables(symbols)]
         try:
             with np.errstate(all="ignore"):
                 self._prepare()
@@ -251,9 +264,10 @@ class Run:
         """Run batches until all blocks are done; admit more blocks as there is room for them."""
         per_batch, room = self._sizes()
         order = self.order
-        while self.resident or self.next_block < self.blocks:
+        while self.resident or any(self._waiting()):
             if not self.resident:
-                self._admit(per_batch)
+                for device in range(self.devices):
+                    self._admit(device, per_batch)
             if order is not None and order.holds:
                 order.release()
             batch = self._pick()
@@ -262,6 +276,9 @@ class Run:
                 batch.engine.stepped()
                 if order is not None and order.holds:
                     order.release()
+                if self.due:
+                    self.due = False
+                    break
             if batch.done:
                 batch.engine.drain()
                 batch.engine.at_exit()
@@ -281,16 +298,32 @@ class Run:
         able = [b for b in self.resident if b.ready or b.done] or self.resident
         if len(able) > 1 and self.watch.asleep:
             able = [b for b in able if not self.watch.rests(b)] or able
+        if self.devices > 1 and self.rng is None:  # each in its turn
+            self._turn += 1
+            return able[self._turn % len(able)]
         return able[0] if self.rng is None or len(able) == 1 else self.rng.choice(able)
+
+    def turns(self) -> bool:
+        """Whether another batch goes on now: of several GPUs one does not wait until another one waits."""
+        self.due = self.due or (self.devices > 1 and self.rng is not None and self.rng.random() < _TURN)
+        return self.due
+
+    def pass_time(self) -> bool:
+        """Let time pass for GPUs that all wait, where the kernel reads the clock: a time-out may end a wait. Else False."""
+        if not self.program.reads_time or self.waited > _LONGEST:
+            return False
+        self.waited = 4 * self.waited + 10**9
+        self.watch.asleep.clear()
+        self.watch.polled = None
+        self._seen.clear()
+        return True
 
     def _let_others(self, per_batch: int, room: int) -> None:
         """A batch repeats itself: whoever may still change that runs; else it is a livelock."""
         awake = [b for b in self.resident if not self.watch.rests(b)]
         if any(b.ready or b.done for b in awake) or any(b.engine.unblock() for b in awake):
             return
-        held = sum(b.blocks for b in self.resident)
-        if self.next_block < self.blocks and held < room:
-            self._admit(min(per_batch, room - held))
+        if self._admit_more(per_batch, room):
             return
         if self.watch.polled_before() or not self._wake_pollers():
             livelock(self)
@@ -304,9 +337,7 @@ class Run:
             return
         if self._wake_pollers() or any(b.barriers.part() for b in self.resident):
             return
-        held = sum(b.blocks for b in self.resident)
-        if self.next_block < self.blocks and held < room:
-            self._admit(min(per_batch, room - held))
+        if self._admit_more(per_batch, room):
             return
         stuck(self)
 
@@ -331,21 +362,46 @@ class Run:
             batch.polling = kept
         return woken
 
-    def _admit(self, count: int) -> None:
+    def _waiting(self) -> list[int]:
+        """How many blocks of each GPU have not been let in."""
+        each = self.blocks // self.devices
+        return [each * (d + 1) - at for d, at in enumerate((self.next_block, *self._further))]
+
+    def _admit_more(self, per_batch: int, room: int) -> bool:
+        """Let in blocks of a GPU that has room for them; whether there is one."""
+        for device, left in enumerate(self._waiting()):
+            held = sum(b.blocks for b in self.resident if b.device == device)
+            if left and held < room:
+                self._admit(device, min(per_batch, room - held))
+                return True
+        return False
+
+    def _admit(self, device: int, count: int) -> None:
         size = self.cluster_size
         count = max(count // size, 1) * size
-        count = min(count, self.blocks - self.next_block)
-        self.resident.append(Batch(self, self.coordinates(self.next_block, count), self.next_block))
-        self.next_block += count
+        count = min(count, self._waiting()[device])
+        if count:
+            first = self._further[device - 1] if device else self.next_block
+            self.resident.append(Batch(self, self.coordinates(first, count), first))
+            if device:
+                self._further[device - 1] = first + count
+            else:
+                self.next_block = first + count
 
     def coordinates(self, first: int, count: int) -> Array:
-        """(count, 3): where blocks lie, cluster after cluster, x fastest in both. Only as many as are asked for exist."""
-        i = first + np.arange(count)
+        """(count, 3): where blocks lie, cluster after cluster, x fastest in both. Only as many as are asked for exist.
+
+        Of several GPUs, (count, 4): the last says on which one.
+        """
+        device = self.device_of(first)
+        i = first - self.blocks // self.devices * device + np.arange(count)
         if self.cluster_size == 1:
-            return _unfolded(i, self.grid)
-        outer = (self.grid[0] // self.cluster[0], self.grid[1] // self.cluster[1], self.grid[2] // self.cluster[2])
-        base, rank = _unfolded(i // self.cluster_size, outer), _unfolded(i % self.cluster_size, self.cluster)
-        return base * np.array(self.cluster) + rank
+            where = _unfolded(i, self.grid)
+        else:
+            outer = (self.grid[0] // self.cluster[0], self.grid[1] // self.cluster[1], self.grid[2] // self.cluster[2])
+            base, rank = _unfolded(i // self.cluster_size, outer), _unfolded(i % self.cluster_size, self.cluster)
+            where = base * np.array(self.cluster) + rank
+        return where if self.devices == 1 else np.append(where, np.full((count, 1), device), axis=1)
 
     def _sizes(self) -> tuple[int, int]:
         """(blocks in a batch, blocks resident on the whole GPU)."""
@@ -378,6 +434,7 @@ class Run:
     def looked(self, c: Group, ins: Instruction) -> bool:
         """A group has looked at memory that others may change. False, and held, if nothing has changed."""
         self._looks += 1
+        c.batch.looked_at, self.due = ins, self.devices > 1
         if self._looked_at != self.progress and self._looks & 63:
             self._looked_at = self.progress
             return True
@@ -484,14 +541,14 @@ def _unfolded(i: Array, extents: Dims) -> Array:
     return np.stack([i % x, i // x % y, i // (x * y)], axis=1)
 
 
-def program_of(module: Module, entry: str, target: str) -> Program:
-    """The program of an entry, compiled once for a module. Raises PtxError."""
+def program_of(module: Module, entry: str, target: str, several: bool = False) -> Program:
+    """The program of an entry, compiled once for a module; `several`: for several GPUs. Raises PtxError."""
     check_target(module, target)
     fine = EXPLORED.get() is not None
-    key = f"{entry} in fine steps" if fine else entry
+    key = f"{entry}{' in fine steps' if fine else ''}{' on several GPUs' if several else ''}"
     program: Program | None = module.programs.get(key)
     if program is None:
-        program = Program(module, entry, fine)
+        program = Program(module, entry, fine, several)
         program.code(entry)
         module.programs[key] = program
     return program
@@ -502,10 +559,10 @@ def run_module(
     dynamic_smem: int, memory: GlobalMemory, target: str, config: InterpretParams,
     names: ReportNames | None, lines: Mapping[int, SourceLine] | None, kernel_name: str,
     launches: Launches | None = None, overlaps: bool = False, report: RunReport | None = None,
-    patience: int = 0, initial: Mapping[str, bytes] | None = None,
+    patience: int = 0, initial: Mapping[str, bytes] | None = None, others: Sequence[list[bytes]] = (),
 ) -> RunReport:  # fmt: skip
     """Compile `entry` (once for a module) and run it."""
-    program = program_of(module, entry, target)
+    program = program_of(module, entry, target, bool(others))
     required = program.entry.directives.get("reqnctapercluster")
     if required is not None:  # the directive alone makes clusters (PTX ISA 11.7.3)
         x, y, z = (*required, 1, 1)[:3]
@@ -514,7 +571,7 @@ def run_module(
         cluster = x, y, z
     run = Run(
         program, params, grid, block, cluster, dynamic_smem, memory, target, config, names, lines,
-        kernel_name, launches, overlaps, report,
+        kernel_name, launches, overlaps, report, others,
     )  # fmt: skip
     run.initial = initial or {}
     if patience:

@@ -72,8 +72,8 @@ class Mbarriers:
         return run.reporter.shared_name(offset, run.program.dynamic_offset, run.program.shared_offsets)
 
     def _hazard(self, kind: HazardKind, what: str, ins: Instruction | None, cta: int, fix: str = "") -> None:
-        x, y, z = (int(i) for i in self.batch.coordinates[cta])
-        self.batch.run.reporter.hazard(kind, what, ins, (f"block ({x}, {y}, {z})",), fix)
+        reporter = self.batch.run.reporter
+        reporter.hazard(kind, what, ins, (reporter.block(self.batch.coordinates[cta]),), fix)
 
     def _check_valid(self, m: Mbarrier, ctas: Array, offset: int, ins: Instruction, what: str) -> bool:
         bad = ~m.valid[ctas]

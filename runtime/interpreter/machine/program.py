@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ..isa.cfg import Segment
 from ..isa.instructions import ROWS, known_form
-from ..ptx.module import Function, Instruction, Module, PtxError, Var
+from ..ptx.module import Function, Instruction, Module, PtxError, Special, Var
 from .group import Group
 
 Array = npt.NDArray[Any]
@@ -97,8 +97,9 @@ class Code:
 class Program:
     """A module's functions, compiled as they are reached, and its static shared-memory layout for one entry."""
 
-    def __init__(self, module: Module, entry: str, fine: bool = False) -> None:
+    def __init__(self, module: Module, entry: str, fine: bool = False, several: bool = False) -> None:
         self.fine = fine  # for runs whose order of synchronisation is explored, see `isa/cfg.py`
+        self.several = several  # for runs on several GPUs: the scope of one is then less than that of the system
         fn = module.functions.get(entry)
         if fn is None or not fn.entry:
             have = ", ".join(module.entries) or "none"
@@ -120,16 +121,30 @@ class Program:
         self.codes: dict[str, Code] = {}
         code = [ins for f in module.functions.values() for ins in f.body if isinstance(ins, Instruction)]
         # whether some access to more than a block's memory, or fence, reaches its block or cluster alone
-        self.narrow: bool = any(_is_narrow(ins.opcode) for ins in code)
+        self.narrow: bool = several or any(_is_narrow(ins.opcode) for ins in code)
         # whether copies access global memory, or tensor maps there, through proxies of their own
         self.other_proxies: bool = any("bulk" in ins.opcode or ins.opcode[0] == "tensormap" for ins in code)
+        # the system's clock, in nanoseconds: waits with a time-out
+        self.reads_time: bool = any(
+            isinstance(o, Special) and o.name.startswith("%globaltimer") for ins in code for o in ins.operands
+        )
         self.triggers: bool = any(ins.opcode == ("griddepcontrol", "launch_dependents") for ins in code)
         self.shared_granule: int = min(map(_width, code), default=16)
 
     @property
     def planes(self) -> int:
         """How many planes of vector clocks its runs need (`checks/clocks.py`)."""
-        return 7 if self.narrow else 5 if self.other_proxies else 3
+        return 8 if self.several else 7 if self.narrow else 5 if self.other_proxies else 3
+
+    def reach(self, scope: str) -> int:
+        """How far an access or fence of a scope reaches: 0 all that runs, 1 its cluster, 2 its block.
+
+        On several GPUs 1 is its GPU, and cluster and block come after that.
+        """
+        narrower = ("gpu", "gl", "cluster", "cta") if self.several else ("cluster", "cta")
+        if scope not in narrower:
+            return 0
+        return _NUMBER[scope] + self.several
 
     def _layout_shared(self) -> None:
         from .memory import SHARED_RESERVED
@@ -166,6 +181,9 @@ class Program:
 
             Compiler(self, found).run()
         return found
+
+
+_NUMBER = {"gpu": 0, "gl": 0, "cluster": 1, "cta": 2}
 
 
 def _is_narrow(opcode: tuple[str, ...]) -> bool:

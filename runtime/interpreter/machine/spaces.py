@@ -396,7 +396,7 @@ class GenericSpace:
             return c.batch.shared
         if window == LOCAL_WINDOW >> WINDOW_BITS:
             return c.batch.local
-        return self.run.parameters if window == 3 else self.run.globals
+        return c.batch.parameters if window == 3 else self.run.globals
 
 
 def _within(address: Array) -> Array:

@@ -63,6 +63,7 @@ def _vector(run: Run, batch: Batch, head: str, axis: int) -> Array:
 
 def _scalar(run: Run, batch: Batch, name: str) -> Array:
     now = run.steps * 4  # clocks that a seed replays: some cycles an instruction
+    time = _EPOCH + (now if run.devices == 1 else run.waited)
     table: dict[str, Any] = {
         "laneid": lambda: _LANES[None],
         "warpid": lambda: batch.row_warp.astype(np.uint32)[:, None],
@@ -81,9 +82,9 @@ def _scalar(run: Run, batch: Batch, name: str) -> Array:
         "clock": lambda: _constant(now & 0xFFFFFFFF),
         "clock_hi": lambda: _constant(now >> 32),
         "clock64": lambda: _constant(now, np.uint64),
-        "globaltimer": lambda: _constant(_EPOCH + now, np.uint64),
-        "globaltimer_lo": lambda: _constant((_EPOCH + now) & 0xFFFFFFFF),
-        "globaltimer_hi": lambda: _constant((_EPOCH + now) >> 32),
+        "globaltimer": lambda: _constant(time, np.uint64),
+        "globaltimer_lo": lambda: _constant(time & 0xFFFFFFFF),
+        "globaltimer_hi": lambda: _constant(time >> 32),
         # Where a cooperative launch keeps its grid barrier.
         "envreg1": lambda: _constant(run.grid_workspace() >> 32),
         "envreg2": lambda: _constant(run.grid_workspace() & 0xFFFFFFFF),

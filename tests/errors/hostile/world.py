@@ -61,6 +61,8 @@ _PLAIN: dict[str, Any] = {
     "{'c': 1}": {"c": 1},
     "REGULAR": kd.SemaphoreType.REGULAR,
     "WGMMA": kd.Layout.WGMMA,
+    "MESH": kd.Mesh(("x",), (2,)),
+    "('x',)": ("x",),
     "BlockSpec": kd.BlockSpec((8, 16), lambda *i: (0, 0)),
     "SMEM spec": kd.SMEM((8, 16), kd.float32),
 }
@@ -102,7 +104,7 @@ HINTS: dict[str, str] = {
     "shape": "(8, 16) (64, 64)", "size": "32", "source": "'out[0] = inp[0];'", "spec": "REGULAR", "src": "x_ref tile", "start": "0",
     "swizzle": "128", "template": "'mov.b32 $0, $1;'", "threadgroup": "(1, 1, 1)", "tile_width": "2", "tiling": "(8, 16)",
     "true_fun": "lambda: None", "upper": "2", "v": "heads", "value": "x 1", "wg_axis": "'wg'", "x": "x i_val m square", "y": "x i_val m",
-    "z": "x", "index_map": "lambda *a: a[0]", "axis": "0", "axis1": "0", "axis2": "1", "compare": "x", "types": "SMEM spec", "calls": "[call]",
+    "z": "x", "device_id": "0 i_val", "mesh": "MESH", "names": "('x',)", "sizes": "(2,)", "index_map": "lambda *a: a[0]", "axis": "0", "axis1": "0", "axis2": "1", "compare": "x", "types": "SMEM spec", "calls": "[call]",
     "inner": "x", "other": "x", "out_type": "struct", "indices": "i_val INDICES", "keys": "x", "sorted": "row", "values": "x", "fn": "lambda a, b: b", "tree": "x [x, x]", "seed": "1 n", "p": "1 0", "dout": "heads", "out": "heads", "lse": "sums", "lengths": "lengths", "weight": "square X", "targets": "lengths",
     "dloss": "1.5", "partials": "heads", "w": "square X", "group": "128", "data": "INDICES", "scales": "X", "zeros": "None",
 }  # fmt: skip

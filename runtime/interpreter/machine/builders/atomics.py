@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...isa.instructions import Form
 from ...isa.semantics.forms import compile_alu
 from ...ptx.module import TYPE_BYTES, Imm, Instruction, Vec
 from ..compiler import Compiler
@@ -17,7 +16,7 @@ from ..frame import STORAGE
 from ..group import Group
 from ..program import Op, builds
 from ..spaces import Part
-from .loads import REACH, address_of, space_name, space_of
+from .loads import address_of, space_name, space_of
 
 Array = npt.NDArray[Any]
 Combine = Callable[[Array, Array], Array]
@@ -32,9 +31,11 @@ class AtomForm:
     """What an atomic instruction is, from its words."""
 
     strong = True
+    updates = True  # it reads what it writes, whether it returns it or not
     fails = False  # of a compare-and-swap: whether this one changes nothing
 
-    def __init__(self, form: Form) -> None:
+    def __init__(self, k: Compiler) -> None:
+        form = k.form
         self.space: str = space_name(form["space"])
         self.semantics: str = form["order"]
         self.scope: str = form["scope"] or "gpu"
@@ -42,7 +43,7 @@ class AtomForm:
         self.type: str = form["type"]
         self.count: int = form.vector
         self.size: int = form.size
-        self.reach: int = REACH.get(self.scope, 0)
+        self.reach: int = k.program.reach(self.scope)
 
 
 def combiner(operation: str, type_: str) -> Combine:
@@ -121,7 +122,7 @@ def _identity(run: Array) -> Array:
 def build_atomic(k: Compiler, ins: Instruction) -> Op:
     """atom and red: add, min, max, and, or, xor, exch, cas, inc, dec on 16- to 64-bit integers and f16, f16x2, bf16,
     bf16x2, f32, f64, vectors of floats included; every order and scope; global, shared, shared::cluster and generic."""
-    form = AtomForm(k.form)
+    form = AtomForm(k)
     operands = list(ins.operands)
     dest = operands.pop(0) if ins.opcode[0] == "atom" else None
     address = address_of(k, operands.pop(0), form.space)

@@ -90,7 +90,7 @@ def _map_at(c: Group, address: int, rank: int, ins: Instruction) -> TensorMap | 
     window = address >> WINDOW_BITS
     if window == PARAM_WINDOW >> WINDOW_BITS or address < 1 << 32:
         at = address & WINDOW_MASK
-        data = run.parameters.data[at : at + 128].tobytes()
+        data = c.batch.parameters.data[at : at + 128].tobytes()
     else:
         found = run.memory.bytes_at(address, 128)
         data = found.tobytes() if found is not None else b""

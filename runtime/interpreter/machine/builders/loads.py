@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...isa.instructions import Form
 from ...ptx.module import Imm, Instruction, Mem, Operand, Reg, Sym, Vec
 from ..compiler import Compiler, registers
 from ..group import Group
@@ -20,14 +19,14 @@ from ..spaces import OwnShared, Part
 Array = npt.NDArray[Any]
 Address = Callable[[Group], Array]
 
-# How far a strong access reaches: 2 its block, 1 its cluster, 0 the GPU and more.
-REACH = {"cta": 2, "cluster": 1}
-
 
 class MemoryForm:
     """What a load or store is, from its words."""
 
-    def __init__(self, form: Form) -> None:
+    updates = False
+
+    def __init__(self, k: Compiler) -> None:
+        form = k.form
         self.space: str = space_name(form["space"])
         self.semantics: str = form.words.get("order") or "weak"
         self.scope: str = form.words.get("scope", "")
@@ -35,7 +34,7 @@ class MemoryForm:
         self.count: int = form.vector
         self.size: int = form.size
         self.strong: bool = self.semantics != "weak"
-        self.reach: int = REACH.get(self.scope, 0)
+        self.reach: int = k.program.reach(self.scope)
         self.read_only: bool = bool(form.words.get("nc"))
 
 
@@ -85,7 +84,7 @@ def space_of(name: str) -> Callable[[Group], Any]:
     if name in ("global", "const"):
         return lambda c: c.batch.run.globals
     if name == "param":
-        return lambda c: c.batch.run.parameters
+        return lambda c: c.batch.parameters
     return lambda c: c.batch.run.generic
 
 
@@ -150,7 +149,7 @@ def scatter(part: Part, values: list[Array]) -> None:
 def build_load(k: Compiler, ins: Instruction) -> Op:
     """ld and ldu: weak, volatile, relaxed and acquire with every scope; global, shared (::cta, ::cluster), local,
     const, param and generic; .nc and cache hints; .v2, .v4, .v8; b8 to b128."""
-    form = MemoryForm(k.form)
+    form = MemoryForm(k)
     dest, source = ins.operands[:2]
     if form.space == "param" and isinstance(source, Mem) and isinstance(source.base, Sym):
         return _load_param(k, form, dest, source)
@@ -282,7 +281,7 @@ def _param_size(k: Compiler, name: str) -> int:
 @builds("st")
 def build_store(k: Compiler, ins: Instruction) -> Op:
     """st: weak, volatile, relaxed and release with every scope; the spaces and types of ld."""
-    form = MemoryForm(k.form)
+    form = MemoryForm(k)
     dest, source = ins.operands[:2]
     items = list(source.items) if isinstance(source, Vec) else [source]
     if form.space == "param" and isinstance(dest, Mem) and isinstance(dest.base, Sym):

@@ -17,7 +17,7 @@ from ..mbarriers import PHASE_BITS, TIMED_OUT, MbarrierWait
 from ..memory import WINDOW_MASK
 from ..program import Op, builds
 from ..spaces import own_only
-from .loads import REACH, address_of
+from .loads import address_of
 
 Array = npt.NDArray[Any]
 
@@ -170,7 +170,7 @@ def build_arrive(k: Compiler, ins: Instruction) -> Op:
     write = k.writer(dest, "b64")
     drop = k.form.row.name[1] == "arrive_drop"
     relaxed = k.form["order"] == "relaxed"
-    reach = REACH.get(k.form["scope"], 2)
+    reach = k.program.reach(k.form["scope"] or "cta")
 
     def run(c: Group) -> None:
         row, lane, cta, offset = lanes_at(c, address(c))
@@ -262,7 +262,7 @@ def build_wait(k: Compiler, ins: Instruction) -> Op:
 @builds("fence membar")
 def build_fence(k: Compiler, ins: Instruction) -> Op:
     """fence in all its forms, and membar: of a scope, and ordering no further (PTX ISA 9.7.13.4, 8.5)."""
-    reach = REACH.get(k.form.words.get("scope") or k.form.words.get("level", ""), 0)
+    reach = k.program.reach(k.form.words.get("scope") or k.form.words.get("level", ""))
     if k.form.words.get("init"):  # for the cluster, and for the initialisation of barriers alone
         reach = 0
 
@@ -278,7 +278,7 @@ def build_fence(k: Compiler, ins: Instruction) -> Op:
 def build_proxy_fence(k: Compiler, ins: Instruction) -> Op:
     """Fences between proxies: .async orders the generic and the async proxy, in all memory or in one space;
     .tensormap::generic releases tensor maps to their proxy, and acquires one (`checks/tensor_proxy.py`)."""
-    kind, reach = k.form.words["kind"], REACH.get(k.form.words.get("scope", ""), 0)
+    kind, reach = k.form.words["kind"], k.program.reach(k.form.words.get("scope", ""))
     if kind == "tensormap::generic":
         if not ins.operands:
             return lambda c: tensor_proxy.release(c, reach)

@@ -17,7 +17,7 @@ from ..program import Op, builds
 from ..spaces import Part
 from ..tensor_map import MAP_BYTES, replace_field
 from .lanes import constant_operand
-from .loads import REACH, address_of, space_name, space_of
+from .loads import address_of, space_name, space_of
 from .mbarrier_ops import Weak
 
 Array = npt.NDArray[Any]
@@ -75,7 +75,7 @@ def build_replace(k: Compiler, ins: Instruction) -> Op:
 def build_copy_and_fence(k: Compiler, ins: Instruction) -> Op:
     """tensormap.cp_fenceproxy: a warp copies a map to global memory, and releases it to the proxy of tensor maps."""
     target, source = address_of(k, ins.operands[0], "global"), address_of(k, ins.operands[1])
-    reach = REACH.get(k.form["scope"], 0)
+    reach = k.program.reach(k.form["scope"])
 
     def run(c: Group) -> bool:
         if not together(c, None):

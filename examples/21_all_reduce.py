@@ -1,0 +1,43 @@
+"""An all-reduce: every GPU gets the sum of all GPUs' arrays. Two of them, or two virtual ones where there are none.
+
+Run it: `python examples/21_all_reduce.py`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+import kernel_dsl as kd
+
+DEVICES, BLOCKS, N = 2, 8, 4096
+mesh = kd.Mesh(("x",), (DEVICES,))
+
+
+@kd.kernel(
+    out_type=lambda x: kd.ShapeDtypeStruct(x.shape, x.dtype),
+    scratch_types=[kd.SemaphoreType.REGULAR, kd.SemaphoreType.REGULAR],
+    grid=(BLOCKS,),
+    grid_names=("block",),
+    mesh=mesh,
+)
+def all_reduce(x, total, ready, read):
+    part = kd.ds(kd.axis_index("block") * (N // BLOCKS), N // BLOCKS)
+    kd.semaphore_signal_multicast(ready, collective_axes="x")
+    kd.semaphore_wait(ready, DEVICES, timeout=10)  # every GPU is here: its array is what it is to be
+    values = [kd.remote_ref(x, device)[part] for device in range(DEVICES)]  # in one order everywhere
+    total[part] = sum(values[1:], values[0])
+    kd.semaphore_signal_multicast(read, collective_axes="x")
+    kd.semaphore_wait(read, DEVICES, timeout=10)  # nobody reads from here any more
+
+
+def main() -> None:
+    rng = np.random.default_rng(0)
+    xs = [rng.standard_normal(N).astype(np.float32) for _ in range(DEVICES)]
+    for device, total in enumerate(all_reduce(xs)):
+        error = np.abs(total - sum(x.astype(np.float64) for x in xs)).max()
+        print(f"device {device}: largest error {error:.1e}")
+        assert error < 1e-6
+
+
+if __name__ == "__main__":
+    main()

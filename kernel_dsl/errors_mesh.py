@@ -1,0 +1,71 @@
+"""Errors of kernels on several GPUs. A rank is a device's number in the mesh."""
+
+from __future__ import annotations
+
+from .diagnostics import Error
+
+
+class MeshArgument(Error, TypeError):
+    """Something else than a mesh, or a mesh made of something else than names and sizes."""
+
+    code = "mesh-argument"
+    title = "{what}"
+    help = "{hint}"
+
+
+class MeshValue(Error, ValueError):
+    """A mesh that can't be, or that does not fit the kernel."""
+
+    code = "mesh-value"
+    title = "{what}"
+    help = "{hint}"
+
+
+class NoMesh(Error, RuntimeError):
+    """An operation on other GPUs in a kernel without a mesh."""
+
+    code = "no-mesh"
+    title = "`{op}` is for kernels on a mesh of devices"
+    help = 'decorate the body with `@kd.kernel(..., mesh=kd.Mesh(("x",), (2,)))`'
+
+
+class NotSymmetric(Error, TypeError):
+    """Memory that the peers have no counterpart of."""
+
+    code = "not-symmetric"
+    title = "`{op}`: {what} is not symmetric"
+    note = "a peer can be reached where every rank has an array of its own in the same place"
+    help = "{hint}"
+
+
+class NoSuchDevice(Error, IndexError):
+    """A device id that the mesh does not have."""
+
+    code = "no-such-device"
+    title = "`{op}`: {what}"
+    help = "{hint}"
+
+
+class RanksDiffer(Error, ValueError):
+    """Arrays of two ranks that should be alike."""
+
+    code = "ranks-differ"
+    title = "{argument} of kernel {kernel!r} differs from rank to rank: {what}"
+    note = "a kernel on a mesh runs the same code on each device, which finds a peer's element where its own is"
+    help = "{hint}"
+
+
+class MeshMismatch(Error, ValueError):
+    """Arrays for another number of devices than the mesh has, or on devices that don't fit it."""
+
+    code = "mesh-mismatch"
+    title = "kernel {kernel!r}, on {mesh}: {what}"
+    help = "{hint}"
+
+
+class Unreachable(Error, RuntimeError):
+    """A rank whose memory another rank can't reach."""
+
+    code = "unreachable"
+    title = "rank {rank} can't reach the memory of rank {peer}: {why}"
+    help = "{hint}"

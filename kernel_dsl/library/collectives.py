@@ -1,0 +1,262 @@
+"""Collectives on a mesh of devices, by loads and stores of the peers' memory: `all_reduce`, `all_gather`, `reduce_scatter`.
+
+Every kernel has as many blocks on each device, and a block works with the blocks of its number on the peers. It begins
+when all of them have begun, and ends when none reads or writes its device's arrays any more, so that launches need nothing
+else to order them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from math import prod
+from typing import Any
+
+import kernel_dsl as kd
+from kernel_dsl import dtypes as dt
+from kernel_dsl.dtypes import DType, as_dtype
+from kernel_dsl.errors import BadArgument, BadArgumentType
+from kernel_dsl.mesh import Mesh
+from kernel_dsl.symmetric import overlap
+
+BLOCKS = 132  # of a device at most: all must run at the same time
+BYTES = 64  # that a lane has in flight from each peer
+# Bytes of an array up to which each device reads all of the peers' arrays: one meeting less, and n times the traffic.
+ONE_SHOT = 512 << 10
+
+
+def all_reduce(
+    x: Any,
+    mesh: Mesh,
+    *,
+    out: Any = None,
+    algorithm: str | None = None,
+    deterministic: bool = True,
+    timeout: float | None = None,
+    interpret: Any = None,
+) -> Any:
+    """The sum of all devices' arrays, on every device; float16, bfloat16 and fp8 are added in float32 and rounded once.
+
+    `x`: an array of one shape and dtype a device, row-major; `out`: preallocated, and may be `x`. `algorithm`: "one-shot"
+    (each device reads all arrays), "two-shot" (each adds up its part of all, and stores it everywhere), or None, by size.
+    `deterministic`: terms are added in the order of ranks, so that all devices and calls give the same bits; else each
+    device begins with its own, which spreads the reads. `timeout`: seconds that a device waits for its peers.
+
+    Raises `BadArgument`, `BadArgumentType`, and what a call of a kernel on a mesh raises.
+    """
+    op = "all_reduce"
+    shape, dtype = described(x, mesh, op)
+    if algorithm not in (None, "one-shot", "two-shot"):
+        raise BadArgument(op=op, what=f"algorithm={algorithm!r}", hint='"one-shot", "two-shot" or None')
+    small = prod(shape) * dtype.itemsize <= ONE_SHOT
+    # in place, another device would still read what this one replaces
+    one = algorithm == "one-shot" or (algorithm is None and small and not _in_place(x, out))
+    if one and _in_place(x, out):
+        hint = 'give another array as out=, or use algorithm="two-shot"'
+        raise BadArgument(op=op, what="one-shot in place", hint=hint)
+    make = _one_shot if one else _two_shot
+    return make(shape, dtype, mesh, deterministic, timeout)(x, out=out, interpret=interpret)
+
+
+def all_gather(x: Any, mesh: Mesh, *, out: Any = None, timeout: float | None = None, interpret: Any = None) -> Any:
+    """All devices' arrays one after the other along the first axis, on every device: (m, ...) to (n * m, ...).
+
+    `x`, `out`, `timeout` and errors as of `all_reduce`.
+    """
+    shape, dtype = described(x, mesh, "all_gather", 1)
+    return _gather(shape, dtype, mesh, timeout)(x, out=out, interpret=interpret)
+
+
+def reduce_scatter(
+    x: Any,
+    mesh: Mesh,
+    *,
+    out: Any = None,
+    deterministic: bool = True,
+    timeout: float | None = None,
+    interpret: Any = None,
+) -> Any:
+    """The sum of all devices' arrays, of which device i gets part i along the first axis: (n * m, ...) to (m, ...).
+
+    `x`, `out`, `deterministic`, `timeout` and errors as of `all_reduce`. Raises `BadArgument` where the first axis is no
+    multiple of the devices.
+    """
+    op = "reduce_scatter"
+    shape, dtype = described(x, mesh, op, 1)
+    if shape[0] % mesh.size:
+        what = f"the first axis has {shape[0]} elements, for {mesh.size} devices"
+        raise BadArgument(op=op, what=what, hint="pad it to a multiple of the devices")
+    return _scatter(shape, dtype, mesh, deterministic, timeout)(x, out=out, interpret=interpret)
+
+
+# --- arguments ------------------------------------------------------------------------------------
+
+
+def described(x: Any, mesh: Mesh, op: str, rank: int = 0) -> tuple[tuple[int, ...], DType]:
+    """The shape and dtype of a device's array. Raises `BadArgument`, `BadArgumentType`."""
+    if not isinstance(mesh, Mesh):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise BadArgumentType(op=op, what=f"mesh={mesh!r}", hint='use `kd.Mesh(("x",), (2,))`')
+    rows: list[Any] = list(x) if isinstance(x, (list, tuple)) else []  # pyright: ignore[reportUnknownArgumentType]
+    if len(rows) != mesh.size or not all(hasattr(a, "shape") and hasattr(a, "dtype") for a in rows):
+        hint = f"a list of {mesh.size} arrays, one a device, or `kd.symmetric.empty(shape, dtype, mesh)`"
+        raise BadArgumentType(op=op, what=f"x is a {type(x).__name__}, on {mesh}", hint=hint)
+    shape, dtype = tuple(rows[0].shape), as_dtype(rows[0].dtype)
+    if len(shape) < rank:
+        raise BadArgument(op=op, what="x has no axis", hint="it is along the first one")
+    if dtype.is_bool:
+        raise BadArgumentType(op=op, what="x is bool", hint="convert it to an integer")
+    return shape, dtype
+
+
+def _in_place(x: Any, out: Any) -> bool:
+    return out is not None and overlap(x, out)
+
+
+# --- parts of the kernels -------------------------------------------------------------------------
+
+
+class _Walk:
+    """How a device's blocks share an array of `size` elements: chunk after chunk, all blocks at the same time."""
+
+    def __init__(self, size: int, dtype: DType) -> None:
+        self.chunk = 128 * BYTES // dtype.itemsize
+        self.chunks = -(-size // self.chunk)
+        self.blocks = max(min(self.chunks, BLOCKS), 1)
+
+    def over(self, work: Any) -> None:
+        """`work(part)` for each chunk of this block's."""
+        block = kd.axis_index("block")
+
+        def step(i: Any, carry: Any) -> Any:
+            work(kd.ds((i * self.blocks + block) * self.chunk, self.chunk))
+            return carry
+
+        kd.fori_loop(0, -(-self.chunks // self.blocks), step, None)
+
+
+def meet(semaphore: Any, mesh: Mesh, timeout: float | None) -> None:
+    """Wait until the block of this number is here on all devices; what each did before is done."""
+    kd.semaphore_signal_multicast(semaphore, collective_axes=mesh.names)
+    kd.semaphore_wait(semaphore, mesh.size, timeout=timeout)
+
+
+def _ranks(mesh: Mesh, deterministic: bool) -> list[Any]:
+    """The devices whose terms are added, in that order."""
+    if deterministic:
+        return list(range(mesh.size))
+    me = kd.axis_index(mesh.names)
+    return [(me + k) % mesh.size for k in range(mesh.size)]
+
+
+def _summed(refs: Sequence[Any], part: Any) -> Any:
+    """The sum of a part of several Refs, in their order, in their dtype."""
+    dtype = refs[0].dtype
+    values = [ref[part] for ref in refs]  # all on their way before the first is waited for
+    wide = dt.float32 if dtype.is_float and dtype.itemsize < 4 else dtype
+    total = values[0].astype(wide)
+    for value in values[1:]:
+        total = total + value.astype(wide)
+    return total.astype(dtype)
+
+
+def _kernel(body: Any, name: str, out: tuple[int, ...], dtype: DType, mesh: Mesh, walk: _Walk) -> Any:
+    both = [kd.SemaphoreType.REGULAR, kd.SemaphoreType.REGULAR]
+    return kd.kernel(
+        body,
+        out_type=kd.ShapeDtypeStruct(out, dtype),
+        scratch_types=both,
+        grid=(walk.blocks,),
+        grid_names=("block",),
+        mesh=mesh,
+        name=f"{name}_{mesh.size}",
+    )
+
+
+# --- kernels --------------------------------------------------------------------------------------
+
+
+@cache
+def _one_shot(shape: tuple[int, ...], dtype: DType, mesh: Mesh, deterministic: bool, timeout: float | None) -> Any:
+    walk = _Walk(prod(shape), dtype)
+
+    def one_shot(x: Any, out: Any, begin: Any, end: Any) -> None:
+        meet(begin, mesh, timeout)
+        terms = [kd.remote_ref(x, rank).reshape(-1) for rank in _ranks(mesh, deterministic)]
+        mine = out.reshape(-1)
+
+        def work(part: Any) -> None:
+            mine[part] = _summed(terms, part)
+
+        walk.over(work)
+        meet(end, mesh, timeout)
+
+    return _kernel(one_shot, "all_reduce_one_shot", shape, dtype, mesh, walk)
+
+
+@cache
+def _two_shot(shape: tuple[int, ...], dtype: DType, mesh: Mesh, deterministic: bool, timeout: float | None) -> Any:
+    size = prod(shape)
+    chunk = _Walk(size, dtype).chunk
+    each = (
+        -(-size // (mesh.size * chunk)) * chunk
+    )  # a device's part: whole chunks, the last one's may reach past the end
+    walk = _Walk(each, dtype)
+
+    def two_shot(x: Any, out: Any, begin: Any, end: Any) -> None:
+        meet(begin, mesh, timeout)
+        first = kd.axis_index(mesh.names) * each
+        terms = [kd.remote_ref(x, rank).reshape(-1) for rank in _ranks(mesh, deterministic)]
+        targets = [kd.remote_ref(out, rank).reshape(-1) for rank in _ranks(mesh, False)]
+
+        def work(part: Any) -> None:
+            here = kd.ds(first + part.start, part.size)
+            total = _summed(terms, here)
+            for target in targets:
+                target[here] = total
+
+        walk.over(work)
+        meet(end, mesh, timeout)
+
+    return _kernel(two_shot, "all_reduce_two_shot", shape, dtype, mesh, walk)
+
+
+@cache
+def _gather(shape: tuple[int, ...], dtype: DType, mesh: Mesh, timeout: float | None) -> Any:
+    size = prod(shape)
+    walk = _Walk(size, dtype)
+
+    def gather(x: Any, out: Any, begin: Any, end: Any) -> None:
+        meet(begin, mesh, timeout)
+        first = kd.axis_index(mesh.names) * size
+        source = x.reshape(-1)
+        targets = [kd.remote_ref(out, rank).reshape(-1).at[kd.ds(first, size)] for rank in _ranks(mesh, False)]
+
+        def work(part: Any) -> None:
+            value = source[part]
+            for target in targets:
+                target[part] = value
+
+        walk.over(work)
+        meet(end, mesh, timeout)
+
+    return _kernel(gather, "all_gather", (mesh.size * shape[0], *shape[1:]), dtype, mesh, walk)
+
+
+@cache
+def _scatter(shape: tuple[int, ...], dtype: DType, mesh: Mesh, deterministic: bool, timeout: float | None) -> Any:
+    size = prod(shape) // mesh.size
+    walk = _Walk(size, dtype)
+
+    def scatter(x: Any, out: Any, begin: Any, end: Any) -> None:
+        meet(begin, mesh, timeout)
+        first = kd.axis_index(mesh.names) * size
+        terms = [kd.remote_ref(x, rank).reshape(-1).at[kd.ds(first, size)] for rank in _ranks(mesh, deterministic)]
+        mine = out.reshape(-1)
+
+        def work(part: Any) -> None:
+            mine[part] = _summed(terms, part)
+
+        walk.over(work)
+        meet(end, mesh, timeout)
+
+    return _kernel(scatter, "reduce_scatter", (shape[0] // mesh.size, *shape[1:]), dtype, mesh, walk)

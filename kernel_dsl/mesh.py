@@ -1,0 +1,180 @@
+"""`kd.Mesh`: devices along named axes; and what a kernel's trace knows of them.
+
+A kernel on a mesh has three arguments that its author does not see: the number of its device (`rank`, int32), the
+addresses of every array on every device (`peers`, int64 of arrays x devices), and the semaphores (int32), which lie in
+memory that the peers reach and keep their counts from launch to launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+from .arguments import an_int
+from .diagnostics import shown
+from .errors_mesh import MeshArgument, MeshValue, NoMesh, NoSuchDevice, NotSymmetric
+from .ir import MemorySpace, RefType, Value, buffer_of
+from .refs import Ref, ds, is_index
+from .trace import current
+from .values import Array
+
+ROOM = 1 << 14  # semaphores of a kernel
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """GPUs along named axes: `kd.Mesh(("x",), (4,))`. They are numbered row by row: the last axis runs fastest.
+
+    `names`: the axes, which `kd.axis_index` and `kd.axis_size` take; `sizes`: how many devices each has, 1 or more.
+    Raises `MeshArgument` and `MeshValue` where they make no sense.
+    """
+
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        names: Any = (self.names,) if isinstance(self.names, str) else self.names
+        given: Any = self.sizes
+        sizes: Any = given if isinstance(given, (tuple, list)) else (given,)
+        hint = 'name the axes and say how many devices each has: `kd.Mesh(("x",), (2,))`'
+        if not isinstance(names, (tuple, list)) or not all(isinstance(n, str) for n in names):
+            raise MeshArgument(what=f"the axes' names of a mesh are {shown(names)}", hint=hint)
+        if not all(isinstance(n, int) and not isinstance(n, bool) for n in sizes):
+            raise MeshArgument(what=f"the sizes of a mesh are {shown(sizes)}", hint=hint)
+        if len(names) != len(sizes) or not names:
+            raise MeshValue(what=f"a mesh of {len(names)} names and {len(sizes)} sizes", hint=hint)
+        if len(set(names)) != len(names) or min(sizes) < 1:
+            what = f"a mesh of axes {shown(tuple(names))} and sizes {shown(tuple(sizes))}"
+            raise MeshValue(what=what, hint="each axis has a name of its own, and 1 device or more")
+        object.__setattr__(self, "names", tuple(str.__str__(n) for n in names))
+        object.__setattr__(self, "sizes", tuple(sizes))
+
+    def __str__(self) -> str:
+        axes = ", ".join(f"{name}={size}" for name, size in zip(self.names, self.sizes, strict=True))
+        return f"a mesh of {self.size} devices ({axes})"
+
+    @property
+    def size(self) -> int:
+        """How many devices there are."""
+        return prod(self.sizes)
+
+
+class Meshed:
+    """What a trace on a mesh knows: where it runs, and where the peers have what it has.
+
+    `numbers`: of each array, which row of `peers` holds its addresses. `blocks`: the sizes of the grid's and the
+    cluster's axes.
+    """
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        rank: Array,
+        peers: Ref,
+        numbers: dict[Value, int],
+        semaphores: Ref,
+        blocks: Sequence[tuple[str, int, int]],
+    ) -> None:
+        self.mesh = mesh
+        self.rank = rank
+        self.peers = peers
+        self.numbers = numbers
+        self._semaphores = semaphores
+        self._blocks = blocks
+        self._taken = 0
+        self._named: list[tuple[int, str]] = []  # where each set of semaphores ends
+
+    def index(self, position: int) -> Any:
+        """This device's index along an axis of the mesh, a rank-0 int32."""
+        from .ops.arith import floor_divide, remainder
+
+        size, step = self.mesh.sizes[position], _step(self.mesh, position)
+        rank = floor_divide(self.rank, step) if step > 1 else self.rank
+        return remainder(rank, size)  # it says that the index is within the axis, where that is known already
+
+    def number(self, device_id: Any, op: str) -> Any:
+        """A device's number, from a number or from indices along axes, this device's own along the others.
+
+        Raises `MeshArgument`, `NoSuchDevice`.
+        """
+        if not isinstance(device_id, Mapping):
+            return _checked(device_id, self.mesh.size, "device", op)
+        unknown = [name for name in device_id if name not in self.mesh.names]  # pyright: ignore[reportUnknownVariableType]
+        if unknown:
+            what = f"device_id names the axis {shown(unknown[0])}"
+            raise NoSuchDevice(op=op, what=what, hint=f"the mesh has {', '.join(map(repr, self.mesh.names))}")
+        total: Any = 0
+        for position, (name, size) in enumerate(zip(self.mesh.names, self.mesh.sizes, strict=True)):
+            own = name not in device_id
+            index: Any = self.index(position) if own else _checked(device_id[name], size, f"index along {name!r}", op)
+            total = total + index * _step(self.mesh, position)
+        return total
+
+    def addresses(self, ref: Ref, op: str) -> int:
+        """The row of `peers` for a Ref's buffer. Raises `NotSymmetric`."""
+        if ref.type.space is not MemorySpace.GMEM:
+            hint = "pass an argument of the kernel, an output, or a semaphore of its scratch; copy SMEM to one first"
+            raise NotSymmetric(op=op, what=repr(ref), hint=hint)
+        found = self.numbers.get(buffer_of(ref.root))
+        if found is None:
+            raise NotSymmetric(op=op, what=repr(ref), hint="pass an argument of the kernel, an output, or a semaphore")
+        return found
+
+    def semaphore(self, shape: tuple[int, ...], everywhere: bool, name: str) -> Ref:
+        """Semaphores that the peers have too: of this block, or of the whole grid. Raises `MeshValue`."""
+        from .ops.index import AxisIndex
+        from .trace import traced
+
+        size = prod(shape)
+        blocks = [] if everywhere else [b for b in self._blocks if b[2] > 1]
+        start = self._taken
+        self._taken += size * prod(n for _, _, n in blocks)
+        self._named.append((self._taken, name or "semaphore"))
+        if self._taken > ROOM:
+            what = f"the kernel's semaphores take {self._taken} counters"
+            hint = f"there is room for {ROOM}; pass a symmetric int32 array, which can be a semaphore too"
+            raise MeshValue(what=what, hint=hint)
+        block: Any = 0
+        for kind, position, extent in blocks:
+            block = block * extent + traced(AxisIndex(kind, position, extent))
+        every = self._semaphores.slice(ds(start, self._taken - start))
+        at = block * size
+        return every.slice(at) if not shape else every.slice(ds(at, size)).reshape(*shape)
+
+    def name_of(self, ref: Ref) -> str:
+        """What the author calls a semaphore."""
+        first = ref.bounds(0)[0] if ref.root is self._semaphores.root else -1
+        return next((name for end, name in self._named if 0 <= first < end), ref.type.name or "semaphore")
+
+
+def _step(mesh: Mesh, position: int) -> int:
+    """How far apart the numbers of neighbours along an axis are."""
+    return prod(mesh.sizes[position + 1 :])
+
+
+def _checked(index: Any, size: int, what: str, op: str) -> Any:
+    if not is_index(index):
+        hint = "an int, a rank-0 integer value, or a dict of mesh axes and indices"
+        raise MeshArgument(what=f"`{op}`: device_id is {shown(index)}", hint=hint)
+    facts = index.facts if isinstance(index, Array) else None
+    known = facts.constant if facts is not None else None
+    number = known if isinstance(index, Array) else an_int(index, op, "device_id")
+    if number is not None and not 0 <= number < size:
+        hint = f"they are numbered from 0 to {size - 1}"
+        raise NoSuchDevice(op=op, what=f"there is no {what} {number} of {size}", hint=hint)
+    return index
+
+
+def meshed(op: str) -> Meshed:
+    """The mesh of the kernel that is being traced. Raises `NoMesh`."""
+    found = current().mesh
+    if found is None:
+        raise NoMesh(op=op)
+    return found
+
+
+def written(type: RefType) -> RefType:
+    """The type of a peer's array: the peer may write it at any time."""
+    return replace(type, written=True)

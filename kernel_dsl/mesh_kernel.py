@@ -1,0 +1,293 @@
+"""Kernels on a mesh of devices: what is added to a body's arguments, and what a call does with one array a device."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from . import dtypes as dt
+from .boundary import public, unguarded
+from .compiled import OutputSpec
+from .diagnostics import shown
+from .dtypes import as_dtype
+from .errors import BadCallArgument, BadCallValue, KernelValue
+from .errors_mesh import MeshArgument, MeshMismatch, RanksDiffer
+from .kernel import Kernel
+from .kernel_arguments import check_interpret
+from .loading import load
+from .memory import ShapeDtypeStruct
+from .mesh import ROOM, Mesh, Meshed
+from .ops.scope import is_spec
+from .refs import Ref
+from .source import here, of_function
+from .specialise import ArrayInput, Definition, Input, ScalarInput, axes, output_structs, run_body, trace_kernel
+from .stages import Stages, print_stages, target_named
+from .symmetric import Symmetric
+from .trace import current
+from .tree import flatten, unflatten
+
+HIDDEN = 2  # inputs before the author's: the rank, and the peers' addresses
+
+
+@public
+class MeshKernel(Kernel):
+    """A kernel on a mesh: `k(*inputs, out=None, stream=None, interpret=None)`, each array as a list of one a device.
+
+    With one process a GPU, arrays are this rank's tensors in torch's symmetric memory, and so are the results.
+    """
+
+    def __init__(self, definition: Definition, interpret: Any, debug: bool, mesh: Any) -> None:
+        super().__init__(definition, interpret, debug)
+        if not isinstance(mesh, Mesh):
+            raise MeshArgument(what=f"mesh={shown(mesh)}", hint='use `kd.Mesh(("x",), (2,))`')
+        self._mesh: Mesh = mesh
+        self._kept: dict[Any, Any] = {}  # the runtime's: semaphores and tables by where they are
+
+    @property
+    def mesh(self) -> Mesh:
+        return self._mesh
+
+    @unguarded
+    def __call__(self, *args: Any, out: Any = None, stream: Any = None, interpret: Any = None) -> Any:
+        """Run the kernel on all devices. `out`: preallocated outputs; `stream`: one stream a device; see `kd.kernel`."""
+        return self._call(args, out, stream, interpret)
+
+    def bind(self, *args: Any, out: Any = None, stream: Any = None, interpret: Any = None) -> Any:
+        """Not for kernels on a mesh: raises `BadCallArgument`."""
+        raise self._refused("bind")
+
+    def as_torch_op(self, name: str, **options: Any) -> Any:
+        """Not for kernels on a mesh: raises `BadCallArgument`."""
+        raise self._refused("as_torch_op")
+
+    def _refused(self, what: str) -> BadCallArgument:
+        return BadCallArgument(kernel=self.name, what=f"{what} of a kernel on {self._mesh}", hint="call the kernel")
+
+    @unguarded
+    def _check_call(self, args: tuple[Any, ...], out: Any) -> list[Any]:
+        raise self._refused("kd.check")
+
+    # --- tracing ------------------------------------------------------------------------------------
+
+    def _trace(self, inputs: Any, structure: Any, overlaps: Any, given: Any, target: str) -> Stages:
+        """`inputs`: the author's, in the nest `structure`; the hidden ones are added here."""
+        definition, arrays = _with_mesh(self._definition, self._mesh, inputs, structure)
+        hidden = (ScalarInput(dt.int32, weak=False), ArrayInput((arrays, self._mesh.size), dt.int64))
+        moved = tuple((i + 1, j + 1) for i, j in overlaps)  # the table comes before the author's arrays
+        if given is not None:
+            given = (*given, ArrayInput((ROOM,), dt.int32))
+        whole = (*hidden, *inputs)
+        traced = trace_kernel(definition, whole, _after(structure, HIDDEN), moved, given, target_named(target))
+        stages = Stages(traced, target_named(target), definition.params, moved)
+        if self._debug:
+            print_stages(stages)
+        return stages
+
+    # --- calling ------------------------------------------------------------------------------------
+
+    def _slow_call(self, args: tuple[Any, ...], out: Any, stream: Any, interpret: Any) -> Any:
+        from kernel_dsl.runtime.mesh.calls import MeshCall
+
+        interpret = self._interpret if interpret is None else interpret
+        check_interpret(interpret, self.name)
+        leaves, structure = flatten(args, lambda x: x is not args and _is_row(x))
+        rows = [self._row(x, f"argument {n}") for n, x in enumerate(leaves) if _is_arrays(x)]
+        scalars = [x for x in leaves if not _is_arrays(x)]
+        call = MeshCall(self.name, self._mesh, rows, scalars, stream, interpret, self._kept)
+        # what the trace is of: the first rank's arrays, whose like the others are
+        described = iter(call.described)
+        inputs: tuple[Input, ...] = tuple(
+            ArrayInput(*next(described)) if _is_arrays(x) else self._scalar(x) for x in leaves
+        )
+        structs = unflatten(structure, [i.struct() for i in inputs])
+        expected, nest = output_structs(self._definition, structs)
+        outs = self._outputs(out, expected)
+        call.take_outputs(None if outs is None else [self._row(x, f"output {n}") for n, x in enumerate(outs)])
+        given = None if outs is None else tuple(ArrayInput(*d) for d in call.described_outputs)
+        target = target_named(self._definition.params.target or call.target)
+        key = (inputs, repr(structure), given, call.overlaps, target.name)
+        with self._lock:
+            if key not in self._stages:
+                self._stages[key] = self._trace(inputs, structure, call.overlaps, given, target.name)
+            stages = self._stages[key]
+            loaded = [self._on(device, key, stages) for device in call.devices]
+        results = call.run(loaded, self._fills(inputs, expected))
+        return unflatten(nest, [row[0] if call.alone else Symmetric(row, self._mesh) for row in results])
+
+    def _on(self, device: Any, key: Any, stages: Stages) -> Any:
+        """The kernel on a device; on a GPU it is loaded once."""
+        if device.kind != "cuda":
+            return load(stages, device)
+        where = (key, device.index)
+        if where not in self._loaded:
+            self._loaded[where] = load(stages, device)
+        return self._loaded[where]
+
+    def _outputs(self, out: Any, expected: Sequence[ShapeDtypeStruct | None]) -> list[Any] | None:
+        """The leaves of `out=`. Raises `BadCallArgument`, `BadCallValue`."""
+        if out is None:
+            return None
+        given, _ = flatten(out, lambda x: _is_row(x) or hasattr(x, "shape"))
+        if len(given) != len(expected):
+            what = f"out= holds {len(given)} arrays, and out_type has {len(expected)}"
+            hint = "give a list of one array a device for each output"
+            raise BadCallArgument(kernel=self.name, what=what, hint=hint, loc=here())
+        for number, (row, struct) in enumerate(zip(given, expected, strict=True)):
+            for rank, array in enumerate(self._row(row, f"output {number}")):
+                if struct is not None and (tuple(array.shape), as_dtype(array.dtype)) != (struct.shape, struct.dtype):
+                    what = f"output {number} of out= is {as_dtype(array.dtype)}{list(array.shape)} on rank {rank}"
+                    hint = f"out_type says {struct}"
+                    raise BadCallValue(kernel=self.name, what=what, hint=hint)
+        return given
+
+    def _fills(self, inputs: Sequence[Input], outs: Sequence[ShapeDtypeStruct | None]) -> list[OutputSpec]:
+        """What the outputs are before the launch."""
+        aliases = {o: sum(isinstance(i, ArrayInput) for i in inputs[:n]) for n, o in self._definition.aliases}
+        return [
+            OutputSpec(s.shape, s.dtype, s.init, aliases.get(n)) for n, s in enumerate(s for s in outs if s is not None)
+        ]
+
+    def _row(self, arrays: Any, argument: str) -> list[Any]:
+        """One array a device, or this rank's alone. Raises `MeshMismatch`, `RanksDiffer`."""
+        if not _is_row(arrays):
+            return [arrays]
+        row = list(arrays)
+        if len(row) != self._mesh.size:
+            what = f"{argument} is a list of {len(row)} arrays"
+            hint = f"pass {self._mesh.size} arrays, one a device, or `kd.symmetric.empty(shape, dtype, mesh)`"
+            raise MeshMismatch(kernel=self.name, mesh=self._mesh, what=what, hint=hint)
+        mine = getattr(arrays, "mesh", None) or self._mesh
+        if mine != self._mesh:
+            what = f"{argument} was made for {mine}"
+            raise MeshMismatch(kernel=self.name, mesh=self._mesh, what=what, hint="give both the same mesh")
+        first = (tuple(row[0].shape), as_dtype(row[0].dtype))
+        for rank, array in enumerate(row):
+            other = (tuple(array.shape), as_dtype(array.dtype))
+            if other != first:
+                what = f"rank 0 has {_words(first)}, rank {rank} {_words(other)}"
+                hint = "pass arrays of one shape and one dtype; pad what is shorter, and pass the lengths"
+                raise RanksDiffer(argument=argument, kernel=self.name, what=what, hint=hint)
+        return row
+
+    def _lower_input(self, x: Any) -> Input:
+        return super()._lower_input(x[0] if _is_row(x) else x)
+
+    def lower(self, *args: Any, target: str | None = None) -> Stages:
+        """Trace for arguments like these, those of one device or lists of one array a device; nothing runs."""
+        leaves, structure = flatten(args, lambda x: x is not args and _is_row(x))
+        inputs = tuple(self._lower_input(x) for x in leaves)
+        name = target if target is not None else self._definition.params.target or target_named(None).name
+        return self._trace(inputs, structure, (), None, name)
+
+
+def _words(kind: tuple[tuple[int, ...], Any]) -> str:
+    return f"{kind[1]}{list(kind[0])}"
+
+
+def _is_array(x: Any) -> bool:
+    return hasattr(x, "shape") and hasattr(x, "dtype") and not isinstance(x, np.generic)
+
+
+def _is_row(x: Any) -> bool:
+    """Whether an argument is a list of one array a device."""
+    return isinstance(x, (list, tuple)) and bool(x) and all(map(_is_array, x))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+
+
+def _is_arrays(x: Any) -> bool:
+    return _is_row(x) or _is_array(x)
+
+
+# --- the hidden arguments -------------------------------------------------------------------------
+
+
+class _Body:
+    """The author's body, which the trace calls with the hidden arguments too."""
+
+    def __init__(self, definition: Definition, mesh: Mesh, inputs: int, structure: Any) -> None:
+        body = definition.body
+        self._definition = definition
+        self._mesh: Mesh = mesh
+        self._inputs = inputs
+        self._structure = structure
+        self.__name__: str = getattr(body, "__name__", definition.name)
+        self.__code__ = getattr(body, "__code__", None)  # where it is, for messages
+        names = _parameters(body)
+        kind = inspect.Parameter.POSITIONAL_ONLY
+        count = inputs + (len(structure) if isinstance(structure, (tuple, list)) else 1)
+        shown_names = [names[i] if i < len(names) else f"argument_{i}" for i in range(count)]
+        every = dict.fromkeys(["rank", "peers", *shown_names, "semaphores"])
+        every = (
+            list(every) if len(every) == count + HIDDEN + 1 else [f"argument_{i}" for i in range(count + HIDDEN + 1)]
+        )
+        self.__signature__ = inspect.Signature([inspect.Parameter(n, kind) for n in every])
+
+    def __call__(self, rank: Any, peers: Ref, *refs: Any) -> None:
+        trace, definition = current(), self._definition
+        args, outs, semaphores = refs[: self._inputs], refs[self._inputs : -1], refs[-1]
+        arrays = [x for x in flatten((args, outs), lambda x: isinstance(x, Ref))[0] if isinstance(x, Ref)]
+        numbers = {ref.root: number for number, ref in enumerate((*arrays, semaphores))}
+        structs = [_struct(x) for x in args]
+        cluster = axes(definition.cluster, definition.cluster_names, "cluster", structs)
+        blocks = [("grid", i, n) for i, n in enumerate(trace.grid)]
+        blocks += [("cluster", i, axis.size) for i, axis in enumerate(cluster)]
+        trace.mesh = Meshed(self._mesh, rank, peers, numbers, semaphores, blocks)
+        for position, (name, size) in enumerate(zip(self._mesh.names, self._mesh.sizes, strict=True)):
+            if name in trace.axes:
+                what = f"{name!r} names an axis of the kernel and one of the mesh"
+                raise KernelValue(loc=of_function(self), what=what, hint="give every axis its own name")
+            trace.axes[name] = ("device", position, size)
+        outputs = outs if isinstance(self._structure, (tuple, list)) else outs[0]
+        scratch: Any = definition.scratch_types
+        if callable(scratch) and not is_spec(scratch):
+            scratch = scratch(*structs)
+        run_body(definition, args, outputs, self._structure, scratch)
+
+
+def _struct(x: Any) -> Any:
+    leaves, structure = flatten(x, lambda leaf: hasattr(leaf, "shape"))
+    return unflatten(structure, [ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves])
+
+
+def _parameters(body: Any) -> list[str]:
+    try:
+        return list(inspect.signature(body).parameters)
+    except (TypeError, ValueError):
+        return []
+
+
+def _with_mesh(definition: Definition, mesh: Mesh, inputs: Sequence[Input], nest: Any) -> tuple[Definition, int]:
+    """The definition with the hidden arguments, rank and table before the inputs, semaphores after the outputs; the rows of
+    the table.
+    """
+    structs = unflatten(nest, [i.struct() for i in inputs])
+    outs, structure = output_structs(definition, structs)
+    semaphores = ShapeDtypeStruct((ROOM,), dt.int32)
+    plain = [None if o is None else ShapeDtypeStruct(o.shape, o.dtype) for o in outs]
+    given = unflatten(structure, plain)
+    out_type = (*given, semaphores) if isinstance(structure, (tuple, list)) else (given, semaphores)
+    arrays = sum(isinstance(i, ArrayInput) for i in inputs) + sum(o is not None for o in outs) + 1
+    grid = axes(definition.grid, definition.grid_names, "grid", structs)
+    cluster = axes(definition.cluster, definition.cluster_names, "cluster", structs)
+    body: Any = _Body(definition, mesh, len(structs), structure)
+    made = replace(
+        definition,
+        every_size=True,
+        body=body,
+        out_type=out_type,
+        grid=tuple(a.size for a in grid),
+        cluster=tuple(a.size for a in cluster),
+        scratch_types=(),
+        aliases=(),
+        identity="",
+    )
+    return made, arrays
+
+
+def _after(structure: Any, count: int) -> Any:
+    """A nest of leaf numbers behind `count` others, each a part of its own."""
+    leaves, again = flatten(structure)
+    return (*range(count), *unflatten(again, [n + count for n in leaves]))

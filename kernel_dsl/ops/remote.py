@@ -1,0 +1,47 @@
+"""Other devices' memory: Refs on the peers' arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import dtypes as dt
+from ..ir import Op, RefType, Value, attr, operand
+from ..mesh import meshed, written
+from ..refs import Ref
+from ..trace import current, emit
+from .cast import astype
+from .elementwise import as_value
+from .ref import as_ref
+
+__all__ = ["remote_ref"]
+
+
+class RemoteRef(Op, name="remote_ref"):
+    """The same buffer of another device, which lies at `address` (int64) there. No instruction."""
+
+    ref: Value = operand()
+    address: Value = operand()
+    type: RefType = attr()
+
+    def infer(self) -> tuple[Any, ...]:
+        return (self.type,)
+
+
+def remote_ref(ref: Any, device_id: Any) -> Ref:
+    """`ref` in the memory of another device of the kernel's mesh: loads, stores and atomics go there.
+
+    `ref`: an input, an output, a semaphore, or a view of one. `device_id`: the device's number, an int or a traced int,
+    or a dict {axis of the mesh: index}, this device's own along the axes that it leaves out; this device itself too.
+    What orders accesses of two devices has the scope of the system: `kd.semaphore_signal` and `kd.semaphore_wait`, or
+    atomics with `scope="sys"`.
+
+    Raises `NoMesh`, `NotSymmetric`, `NoSuchDevice` and `MeshArgument`.
+    """
+    op = "remote_ref"
+    mesh = meshed(op)
+    own = as_ref(ref, op)
+    row = mesh.addresses(own, op)
+    number = mesh.number(device_id, op)
+    address = mesh.peers[row, astype(as_value(number, op), dt.int32)]
+    current().aliased.add(own.root)
+    return own.moved_to(emit(RemoteRef(own.root, address, written(own.type))).result)

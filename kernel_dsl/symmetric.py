@@ -1,0 +1,69 @@
+"""`kd.symmetric`: arrays that every device of a mesh has one of, in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from .boundary import public
+from .dtypes import DType, as_dtype
+from .errors_mesh import MeshArgument, MeshMismatch
+from .memory import as_dtype_of, as_shape
+from .mesh import Mesh
+
+__all__ = ["Symmetric", "empty"]
+
+
+class Symmetric(list[Any]):
+    """One array a device, all of one shape and dtype: a list that knows its mesh. `.local(i)` is device i's array."""
+
+    def __init__(self, arrays: Iterable[Any], mesh: Mesh | None = None) -> None:
+        super().__init__(arrays)
+        self.mesh = mesh
+        if mesh is not None and len(self) != mesh.size:
+            hint = f"give {mesh.size} arrays"
+            raise MeshMismatch(kernel="symmetric", mesh=mesh, what=f"a list of {len(self)} arrays", hint=hint)
+
+    def __repr__(self) -> str:
+        return f"<symmetric {self.dtype}{list(self.shape)} on {self.mesh or f'{len(self)} devices'}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Symmetric, (list(self), self.mesh)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of each device's array."""
+        return tuple(self[0].shape)
+
+    @property
+    def dtype(self) -> DType:
+        return as_dtype(self[0].dtype)
+
+    def local(self, device: int) -> Any:
+        """The array of device number `device`, as the framework that made it has it. Raises IndexError."""
+        if not 0 <= device < len(self):
+            raise IndexError(f"{self!r} has no device {device}")
+        return self[device]
+
+
+def overlap(x: Iterable[Any], y: Iterable[Any]) -> bool:
+    """Whether two lists of one array a device share memory on any device."""
+    from kernel_dsl.runtime.arrays import array_view
+
+    return any(array_view.overlap(array_view.view(a), array_view.view(b)) for a, b in zip(x, y, strict=False))
+
+
+@public
+def empty(shape: Any, dtype: Any, mesh: Mesh, *, interpret: Any = None) -> Symmetric:
+    """An array of `shape` and `dtype` on each device of `mesh`, whose elements are not set.
+
+    On GPUs where there are as many as the mesh has devices: torch tensors where torch is imported, else arrays that any
+    framework takes over by DLPack. Otherwise, and with `interpret=True`, NumPy arrays, which the interpreter's virtual
+    devices have. Raises `MeshArgument`, and what a shape or dtype that is none raises.
+    """
+    if not isinstance(mesh, Mesh):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise MeshArgument(what=f"mesh={mesh!r}", hint='use `kd.Mesh(("x",), (2,))`')
+    from kernel_dsl.runtime.mesh.places import empty as make
+
+    extents, kind = as_shape(shape, "symmetric.empty"), as_dtype_of(dtype, "symmetric.empty")
+    return Symmetric(make(extents, kind, mesh.size, interpret), mesh)

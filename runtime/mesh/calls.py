@@ -1,0 +1,191 @@
+"""A call of a kernel on a mesh in one process: arrays of every rank checked, outputs made, and all ranks launched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from kernel_dsl.compiled import OutputSpec
+from kernel_dsl.dtypes import DType
+from kernel_dsl.errors_mesh import MeshMismatch, RanksDiffer
+from kernel_dsl.launch_plan import LaunchPlan
+from kernel_dsl.mesh import Mesh
+
+from ..arrays.array_view import CPU, ArrayView, frameworks, interop_of, overlap, view
+from ..devices import memory
+from ..devices.streams import stream_handle
+from ..errors import ArgumentTypeError, ArgumentValueError
+from ..plan.checks import check_arrays
+from . import interpreter, places
+
+Described = tuple[tuple[int, ...], DType, bool, int]
+
+
+class MeshCall:
+    """One call. `rows`: of each array argument one array a rank; `kept`: what the kernel keeps between calls.
+
+    `described` says of each argument what the code may rely on, whatever the rank: (shape, dtype, contiguous, alignment).
+    """
+
+    alone = False  # whether this process is one rank of several
+
+    def __init__(
+        self,
+        name: str,
+        mesh: Mesh,
+        rows: Sequence[Sequence[Any]],
+        scalars: Sequence[Any],
+        stream: Any,
+        interpret: Any,
+        kept: dict[Any, Any],
+    ) -> None:
+        self.name = name
+        self.mesh = mesh
+        self.scalars = list(scalars)
+        self.kept = kept
+        for number, row in enumerate(rows):
+            if len(row) != mesh.size:
+                what = f"argument {number} is one array"
+                hint = f"pass a list of {mesh.size} arrays, one a device, or `kd.symmetric.empty(shape, dtype, mesh)`"
+                raise MeshMismatch(kernel=name, mesh=mesh, what=what, hint=hint)
+        self.inputs: list[list[ArrayView]] = [[view(a) for a in row] for row in rows]
+        names = {interop_of(a).name for row in rows for a in row}
+        if len(names) > 1:
+            listed = " and ".join(sorted(names))
+            raise ArgumentTypeError(
+                f"the arrays of a call of {name!r} belong to {listed}; convert them to one framework"
+            )
+        self._interop = frameworks(names.pop() if names else "numpy")
+        self.devices: list[Any] = places.devices_of(name, self.inputs, mesh.size, interpret)
+        self.described: list[Described] = [_alike(name, f"argument {n}", row) for n, row in enumerate(self.inputs)]
+        self.described_outputs: list[Described] = []
+        self._outs: list[list[ArrayView]] | None = None
+        self._given: list[Sequence[Any]] = []
+        self._streams = self._stream_handles(stream)
+
+    @property
+    def target(self) -> str:
+        return self.devices[0].target.name
+
+    def _stream_handles(self, stream: Any) -> list[int]:
+        size, on_gpu = self.mesh.size, self.devices[0].kind == "cuda"
+        if stream is not None:
+            given = stream if isinstance(stream, (list, tuple)) else [stream]
+            if len(given) != size:
+                raise ArgumentTypeError(f"stream= takes a list of {size} streams, one a device, and got {len(given)}")
+            return [stream_handle(s) for s in given]
+        return [self._interop.current_stream(d.index) if on_gpu else 0 for d in self.devices]
+
+    def take_outputs(self, rows: Sequence[Sequence[Any]] | None) -> None:
+        """The arrays of `out=`."""
+        if rows is None:
+            return
+        self._given = list(rows)
+        self._outs = [[view(a) for a in row] for row in rows]
+        self.described_outputs = [_alike(self.name, f"output {n}", row) for n, row in enumerate(self._outs)]
+        for row in self._outs:
+            if any(v.device != w.device for v, w in zip(row, self.inputs[0] if self.inputs else row, strict=True)):
+                raise ArgumentValueError(f"kernel {self.name!r}: out= does not lie on the devices of the inputs")
+
+    @property
+    def overlaps(self) -> tuple[tuple[int, int], ...]:
+        """(input, output) pairs, by array number, that are the same memory: on each rank, or on none."""
+        count, found = len(self.inputs), list[tuple[int, int]]()
+        for i, a in enumerate(self.inputs):
+            for j, b in enumerate(self._outs or ()):
+                same = [x.size > 0 and x.same_memory(y) for x, y in zip(a, b, strict=True)]
+                if any(same) and not all(same):
+                    what = f"it is output {j} too on rank {same.index(True)}, and not on rank {same.index(False)}"
+                    hint = "work in place on all ranks, or on none"
+                    raise RanksDiffer(argument=f"argument {i}", kernel=self.name, what=what, hint=hint)
+                if all(same):
+                    found.append((i, count + j))
+        return tuple(found)
+
+    def run(self, loaded: Sequence[Any], specs: Sequence[OutputSpec]) -> list[list[Any]]:
+        """Launch on all devices; the outputs, one row of arrays each."""
+        plan: LaunchPlan = loaded[0].plan
+        results = self._allocate(specs)
+        outs = self._outs or []
+        self._check(plan, outs)
+        sides = [
+            interpreter.Side([row[r] for row in self.inputs], [row[r] for row in outs], self.scalars)
+            for r in range(self.mesh.size)
+        ]
+        if self.devices[0].kind == "cuda":
+            from . import cuda
+
+            cuda.launch(loaded, sides, specs, self._streams, self.kept)
+        else:
+            fresh = [n for n, s in enumerate(specs) if not self._given and s.fill is None and s.alias is None]
+            interpreter.launch(loaded[0], sides, specs, fresh)
+        finish = self._interop.finish
+        if self._given:
+            return [list(row) for row in self._given]
+        return [
+            [finish(a, v, s) for a, v, s in zip(row, views, self._streams, strict=True)]
+            for row, views in zip(results, outs, strict=True)
+        ]
+
+    def _allocate(self, specs: Sequence[OutputSpec]) -> list[list[Any]]:
+        if self._outs is not None:
+            return []
+        results: list[list[Any]] = []
+        self._outs = []
+        for spec in specs:
+            row = [self._array(spec, rank) for rank in range(self.mesh.size)]
+            results.append(row)
+            views = [view(a, s) for a, s in zip(row, self._streams, strict=True)]
+            self._outs.append([replace(v, readonly=False) for v in views])
+        return results
+
+    def _array(self, spec: OutputSpec, rank: int) -> Any:
+        device = self.devices[rank]
+        here = self.inputs[0][rank].device if self.inputs else CPU if device.kind != "cuda" else ("cuda", device.index)
+        return self._interop.empty(spec.shape, spec.dtype, here, self._streams[rank])
+
+    def _check(self, plan: LaunchPlan, outs: Sequence[Sequence[ArrayView]]) -> None:
+        """Raise where a rank's arrays are not what the code assumes, or two ranks have the same memory."""
+        hidden = [
+            memory.host_view(_table(plan), plan.arrays[0].dtype),
+            memory.host_view(_zeros(plan), plan.arrays[-1].dtype),
+        ]
+        rows = [*self.inputs, *outs]
+        for rank in range(self.mesh.size):
+            check_arrays(plan, [hidden[0], *(row[rank] for row in rows), hidden[1]])
+        for n, row in enumerate(rows):
+            for rank, one in enumerate(row):
+                for other in range(rank):
+                    if overlap(one, row[other]):
+                        raise ArgumentValueError(
+                            f"argument {n} of kernel {self.name!r}: ranks {other} and {rank} have the same memory; each "
+                            "rank has an array of its own"
+                        )
+
+
+def _table(plan: LaunchPlan) -> Any:
+    import numpy as np
+
+    return np.zeros(plan.arrays[0].shape, np.int64)
+
+
+def _zeros(plan: LaunchPlan) -> Any:
+    import numpy as np
+
+    return np.zeros(plan.arrays[-1].shape, np.int32)
+
+
+def _alike(kernel: str, argument: str, row: Sequence[ArrayView]) -> Described:
+    """What holds of all ranks' arrays. Raises `RanksDiffer`."""
+    first = row[0]
+    for rank, other in enumerate(row):
+        if not (first.contiguous and other.contiguous) and other.strides != first.strides:
+            what = f"rank 0 has strides {first.strides}, rank {rank} {other.strides} (in elements)"
+            raise RanksDiffer(
+                argument=argument, kernel=kernel, what=what, hint="lay them out alike, such as row by row"
+            )
+    alignment = 16
+    while any(v.address % alignment for v in row) and alignment > 1:
+        alignment //= 2
+    return tuple(first.shape), first.dtype, first.contiguous, alignment

@@ -1,0 +1,121 @@
+"""All ranks of a launch in the interpreter: one run of as many virtual GPUs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from kernel_dsl.compiled import OutputSpec
+from kernel_dsl.launch_plan import FillStep, LaunchPlan
+
+from ..arrays.array_view import CPU, ArrayView
+from ..devices import memory
+from ..devices.interpreter_device import InterpreterLoaded, Launch, Space, encode
+from ..interpreter import HazardError, HazardKind
+
+
+@dataclass
+class Side:
+    """What one rank's launch is given: the author's inputs, outputs and scalars."""
+
+    inputs: list[ArrayView]
+    outputs: list[ArrayView]
+    scalars: list[Any]
+
+
+def fill(side: Side, specs: Sequence[OutputSpec], stream: int = 0) -> None:
+    """Bring a rank's outputs to what they hold before the launch. On a GPU its context must be current."""
+    for target, spec in zip(side.outputs, specs, strict=True):
+        if spec.alias is not None:
+            if not target.same_memory(side.inputs[spec.alias]):
+                memory.copy(target, side.inputs[spec.alias], stream)
+        elif spec.fill is not None:
+            memory.take(FillStep(0, spec.fill), [target], side.scalars, stream)
+
+
+def launch(loaded: InterpreterLoaded, sides: Sequence[Side], specs: Sequence[OutputSpec], fresh: Sequence[int]) -> None:
+    """Run the kernel on all ranks to its end. `fresh`: outputs that hold nothing. Raises what the interpreter finds."""
+    plan, step = loaded.plan, loaded.plan.launch
+    back: list[tuple[ArrayView, ArrayView]] = []
+    sides = [_on_host(side, back) for side in sides]
+    for side in sides:
+        fill(side, specs)
+    if step is None:
+        return
+    space = Space()
+    arrays = [_placed(space, plan, side, rank, fresh) for rank, side in enumerate(sides)]
+    semaphores = [np.zeros(plan.arrays[-1].shape, np.int32) for _ in sides]
+    name = plan.arrays[-1].name
+    hidden = [
+        space.place(memory.host_view(array, plan.arrays[-1].dtype), f"{name} on device {rank}", True, True)
+        for rank, array in enumerate(semaphores)
+    ]
+    table = np.array([[view.address for view in row] for row in zip(*arrays, strict=True)] or [[]], np.int64)
+    table = np.concatenate([table.reshape(-1, len(sides)), [[view.address for view in hidden]]])
+    params: list[list[bytes]] = []
+    for rank, (side, own, counts) in enumerate(zip(sides, arrays, hidden, strict=True)):
+        peers = space.place(
+            memory.host_view(table.copy(), plan.arrays[0].dtype), f"peers on device {rank}", False, True
+        )
+        scratch = [space.place(_scratch(s), f"{s.name} on device {rank}", True, False) for s in plan.scratch]
+        everything = [peers, *own, counts, *scratch]
+        values = loaded.layout.values(everything, [np.int32(rank), *side.scalars], functools.partial(encode, plan))
+        params.append(loaded.layout.split(values))
+    kernel = loaded.kernel
+    assert kernel is not None
+    run = Launch(kernel.ptx, step.entry, params[0], step.attributes, space, loaded.target, kernel, others=params[1:])
+    loaded.device.run(run)
+    space.copy_back()
+    for target, twin in back:
+        memory.copy(target, twin)
+    _check_left(loaded, semaphores)
+
+
+def _on_host(side: Side, back: list[tuple[ArrayView, ArrayView]]) -> Side:
+    """The rank's arrays in host memory: themselves, or copies."""
+
+    def brought(source: ArrayView) -> ArrayView:
+        if source.device == CPU:
+            return source
+        twin = memory.host_memory(source, memory.gapless(source))
+        memory.copy(twin, source)
+        back.append((source, twin))
+        return twin
+
+    return Side([brought(v) for v in side.inputs], [brought(v) for v in side.outputs], side.scalars)
+
+
+def _scratch(spec: Any) -> ArrayView:
+    return memory.host_view(np.zeros(spec.shape, spec.dtype.numpy), spec.dtype)
+
+
+def _placed(space: Space, plan: LaunchPlan, side: Side, rank: int, fresh: Sequence[int]) -> list[ArrayView]:
+    """A rank's arrays in the interpreter's memory."""
+    own = [*side.inputs, *side.outputs]
+    written = [v for v, yes in zip(own, plan.written[1:], strict=False) if yes]
+    placed: list[ArrayView] = []
+    for n, (view, assumed) in enumerate(zip(own, plan.arrays[1:], strict=False)):
+        writable = any(w.same_memory(view) for w in written)
+        name = f"{assumed.name or f'array {n}'} on device {rank}"
+        placed.append(space.place(replace(view), name, writable, n - len(side.inputs) not in fresh))
+    return placed
+
+
+def _check_left(loaded: InterpreterLoaded, semaphores: Sequence[Any]) -> None:
+    """Raise where a semaphore is not zero: the next launch would begin with it."""
+    for rank, counts in enumerate(semaphores):
+        left = np.flatnonzero(counts)
+        kind = HazardKind.SEMAPHORE_LEFT
+        if len(left) and str(kind) not in loaded.device.params.ignore:
+            kernel = loaded.kernel
+            raise HazardError(
+                kind,
+                f"{kind}: the kernel ends with semaphore {int(left[0])} of device {rank} at {int(counts[left[0]])}\n"
+                "  fix: wait for each signal; the next launch finds what this one leaves\n"
+                f"  in kernel '{loaded.plan.name}'",
+                kernel.source if kernel else None,
+            )

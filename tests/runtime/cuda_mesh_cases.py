@@ -1,0 +1,116 @@
+"""Kernels on a mesh of the two GPUs of a driver without a GPU: see `cuda_cases.py`."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+
+if not os.environ.get("KERNEL_DSL_FAKE_CUDA"):
+    pytest.skip("needs the driver of test_fake_cuda.py", allow_module_level=True)
+
+import kernel_dsl as kd
+from kernel_dsl import mesh_kernel
+from kernel_dsl.dtypes import float32, int32, int64
+from kernel_dsl.errors_mesh import Unreachable
+from kernel_dsl.runtime.arrays.array_view import ArrayView, row_major
+from kernel_dsl.runtime.devices import memory
+from kernel_dsl.runtime.mesh import cuda
+
+from .fake import CALLBACK, LIB, Launch
+
+N = 64
+PAIR = kd.Mesh(("x",), (2,))
+
+
+def at(address: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """What lies there."""
+    return memory.host_array(ArrayView(address, shape, row_major(shape), dtype, ("cpu", 0), ""))
+
+
+class Played:
+    """Plays a kernel that gives each rank its peer's array plus its own output's fill, by the table of addresses."""
+
+    def __init__(self) -> None:
+        self.launches: list[Launch] = []
+        self.ranks: list[int] = []
+
+    def __call__(self, *got: Any) -> int:
+        launch = Launch(*got)
+        self.launches.append(launch)
+        numbers = [int.from_bytes(p, "little", signed=True) for p in launch.params]
+        rank, peers, x, out, semaphores = numbers
+        self.ranks.append(rank)
+        table = at(peers, (3, 2), int64)
+        assert table[:, rank].tolist() == [x, out, semaphores]
+        assert not at(semaphores, (16,), int32).any()
+        at(out, (N,), float32)[...] += at(int(table[0, 1 - rank]), (N,), float32)
+        return 0
+
+
+@pytest.fixture
+def played(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Kernels are loaded as PTX, of which the driver reads the parameters."""
+    monkeypatch.setattr(mesh_kernel, "load", lambda stages, device: device.load(stages.kernel))
+    made = Played()
+    callback = CALLBACK(made)
+    LIB.fake_callback(callback)
+    yield made
+    LIB.fake_callback(CALLBACK())
+
+
+def kernel() -> Any:
+    @kd.kernel(out_type=kd.ShapeDtypeStruct((N,), kd.float32, init=5), mesh=PAIR)
+    def other(x: Any, out: Any) -> None:
+        out[...] = out[...] + kd.remote_ref(x, 1 - kd.axis_index("x"))[...]
+
+    return other
+
+
+def test_a_launch_on_each_with_the_peers_addresses(played: Played) -> None:
+    xs = [np.arange(N, dtype=np.float32), np.arange(N, dtype=np.float32) * 3]
+    k = kernel()
+    for _ in range(3):
+        out = k(xs)
+        assert np.array_equal(out[0], xs[1] + 5) and np.array_equal(out[1], xs[0] + 5)
+    assert played.ranks == [0, 1] * 3
+    assert len({launch.params[4] for launch in played.launches}) == 2, "the semaphores stay where they are"
+    assert LIB.fake_reached() == 2, "each GPU was told once that it reaches the other"
+
+
+def test_arrays_of_the_gpus_stay_there(played: Played) -> None:
+    xs = kd.symmetric.empty((N,), kd.float32, PAIR)
+    assert [x.device for x in xs] == [("cuda", 0), ("cuda", 1)]
+    for rank, x in enumerate(xs):
+        at(x.view().address, (N,), float32)[...] = rank + 1
+    outs = kd.symmetric.empty((N,), kd.float32, PAIR)
+    assert kernel()(xs, out=outs)[0] is outs[0]
+    assert outs[0].numpy()[3] == 7 and outs[1].numpy()[3] == 6
+    made = kernel()(xs)
+    assert made.local(1).device == ("cuda", 1) and made.local(1).numpy()[0] == 6
+    with pytest.raises(kd.Error, match="ranks 0 and 1 both have their arrays on cuda:1"):
+        kernel()([xs[1], made[1]])
+    with pytest.raises(kd.Error, match="belong to generic and numpy"):
+        kernel()([xs[0], np.ones(N, np.float32)])
+
+
+def test_strided_host_arrays_and_streams(played: Played) -> None:
+    wide = np.arange(4 * N, dtype=np.float32).reshape(2, 2 * N)
+    outs = [np.zeros(N, np.float32) for _ in range(2)]
+    kernel()([wide[0, :N], wide[1, :N]], out=outs, stream=[0x70, 0x71])
+    assert np.array_equal(outs[0], wide[1, :N] + 5) and [launch.stream for launch in played.launches] == [0x70, 0x71]
+    with pytest.raises(kd.Error, match="a list of 2 streams"):
+        kernel()([wide[0, :N], wide[1, :N]], stream=0x70)
+
+
+def test_gpus_that_do_not_reach_each_other(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "_reached", set())
+    LIB.fake_apart(1)
+    try:
+        with pytest.raises(Unreachable, match="rank 0 can't reach the memory of rank 1"):
+            kernel()([np.ones(N, np.float32), np.ones(N, np.float32)])
+    finally:
+        LIB.fake_apart(0)
+    assert not played.launches

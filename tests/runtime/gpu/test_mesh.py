@@ -1,0 +1,154 @@
+"""Kernels on two GPUs of one process, with peer access. Each wait has a time-out: a hang ends with an error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kernel_dsl as kd
+from kernel_dsl import library
+
+from .support import GPU
+
+pytestmark = [*GPU, pytest.mark.several_gpus]
+N = 4096
+PAIR = kd.Mesh(("x",), (2,))
+SPEC = kd.ShapeDtypeStruct((N,), kd.float32)
+SECONDS = 10
+
+
+@pytest.fixture(scope="module")
+def torch() -> Any:
+    module = pytest.importorskip("torch")
+    if module.cuda.device_count() < 2:
+        pytest.skip("torch sees one GPU")
+    return module
+
+
+def tensors(torch: Any, *shape: int, dtype: Any = None, seed: int = 0) -> list[Any]:
+    """Different numbers on each GPU, that float32 adds without rounding."""
+    rng = np.random.default_rng(seed)
+    kind = dtype or torch.float32
+    return [torch.tensor(rng.integers(-8, 8, shape).astype(np.float32)).to(kind).to(f"cuda:{i}") for i in range(2)]
+
+
+@kd.kernel(out_type=(SPEC, SPEC), mesh=PAIR, scratch_types=[kd.SemaphoreType.REGULAR], name="exchange_on_two_gpus")
+def exchange(x: Any, pulled: Any, pushed: Any, done: Any) -> None:
+    peer = 1 - kd.axis_index("x")
+    pulled[...] = kd.remote_ref(x, peer)[...]
+    kd.remote_ref(pushed, peer)[...] = x[...] * 2
+    kd.semaphore_signal_multicast(done, collective_axes="x")
+    kd.semaphore_wait(done, 2, timeout=SECONDS)
+
+
+def test_loads_stores_and_signals(torch: Any) -> None:
+    for turn in range(20):
+        xs = tensors(torch, N, seed=turn)
+        pulled, pushed = exchange(xs)
+        for rank in range(2):
+            other = xs[1 - rank].cpu()
+            assert pulled[rank].device == xs[rank].device
+            assert torch.equal(pulled[rank].cpu(), other) and torch.equal(pushed[rank].cpu(), other * 2)
+
+
+def test_work_before_and_after_on_the_streams(torch: Any) -> None:
+    """A launch reads what each GPU's stream was about to write, and what follows sees all of it."""
+    for turn in range(10):
+        xs = tensors(torch, N, seed=turn)
+        big = [torch.randn(4096, 4096, device=x.device) for x in xs]
+        want = [x.cpu() + 1 for x in xs]
+        for x, b in zip(xs, big, strict=True):
+            b @ b  # a while
+            x += 1
+        pulled, _ = exchange(xs)
+        after = [p + 1 for p in pulled]
+        for rank in range(2):
+            assert torch.equal(after[rank].cpu(), want[1 - rank] + 1)
+
+
+def test_atomics_go_to_the_peer(torch: Any) -> None:
+    @kd.kernel(
+        out_type=kd.ShapeDtypeStruct((4,), kd.int32, init=0),
+        mesh=PAIR,
+        grid=(64,),
+        scratch_types=[kd.SemaphoreType.REGULAR],
+        name="count_on_the_first_gpu",
+    )
+    def count(x: Any, out: Any, done: Any) -> None:
+        kd.atomic_add(kd.remote_ref(out, 0).at[1], 1, scope="sys")
+        kd.semaphore_signal_multicast(done, collective_axes="x")
+        kd.semaphore_wait(done, 2, timeout=SECONDS)
+
+    out = count(tensors(torch, N))
+    assert out[0].tolist() == [0, 128, 0, 0] and out[1].tolist() == [0, 0, 0, 0]
+
+
+def test_symmetric_and_host_arrays(torch: Any) -> None:
+    xs = kd.symmetric.empty((N,), kd.float32, PAIR)
+    for rank in range(2):
+        assert xs.local(rank).device.index == rank
+        xs.local(rank).fill_(rank + 1)
+    assert [p[0].item() for p in exchange(xs)[0]] == [2, 1]
+    host = [np.full(N, 3, np.float32), np.full(N, 4, np.float32)]
+    pulled, pushed = exchange(host)
+    assert pulled[0][5] == 4 and pulled[1][5] == 3 and pushed[0][5] == 8 and pushed[1][5] == 6
+
+
+@pytest.mark.parametrize("name", ["float32", "bfloat16", "int32"])
+@pytest.mark.parametrize("shape", [(6,), (2, 4097), (512, 3000), (1 << 22,)])
+def test_collectives(torch: Any, shape: tuple[int, ...], name: str) -> None:
+    xs = tensors(torch, *shape, dtype=getattr(torch, name))
+    want = xs[0].cpu().double() + xs[1].cpu().double()
+    for algorithm in (None, "one-shot", "two-shot"):
+        for got in library.all_reduce(xs, PAIR, algorithm=algorithm, timeout=SECONDS):
+            assert torch.equal(got.cpu().double(), want)
+    for got in library.all_gather(xs, PAIR, timeout=SECONDS):
+        assert torch.equal(got.cpu(), torch.cat([x.cpu() for x in xs]))
+    for rank, got in enumerate(library.reduce_scatter(xs, PAIR, timeout=SECONDS)):
+        assert torch.equal(got.cpu().double(), want.chunk(2)[rank])
+
+
+def test_all_to_all(torch: Any) -> None:
+    xs = tensors(torch, 512, 7168, dtype=torch.bfloat16)
+    for first, second in ((200, 300), (0, 512), (512, 0)):
+        split = [[first, 512 - first], [second, 512 - second]]
+        sizes = [torch.tensor(s, dtype=torch.int32, device=f"cuda:{r}") for r, s in enumerate(split)]
+        received, counts = library.all_to_all(xs, sizes, PAIR, timeout=SECONDS)
+        parts = [x.cpu().split(s) for x, s in zip(xs, split, strict=True)]
+        for rank in range(2):
+            want = torch.cat([parts[0][rank], parts[1][rank]])
+            assert counts[rank].tolist() == [split[0][rank], split[1][rank]]
+            assert torch.equal(received[rank][: len(want)].cpu(), want)
+        back, _ = library.all_to_all(received, counts, PAIR, rows=512, timeout=SECONDS)
+        assert all(torch.equal(b.cpu(), x.cpu()) for b, x in zip(back, xs, strict=True))
+
+
+@pytest.mark.parametrize("name", ["one-shot", "two-shot", "all_gather", "reduce_scatter"])
+def test_a_thousand_times_with_delays(torch: Any, name: str) -> None:
+    """Each GPU comes late by a random time; the result is right each time."""
+    rng = np.random.default_rng(0)
+    xs = tensors(torch, 64, 1000)
+    total = xs[0].cpu() + xs[1].cpu()
+    want = {"all_gather": [torch.cat([x.cpu() for x in xs])] * 2, "reduce_scatter": list(total.chunk(2))}
+    expected = [w.to(f"cuda:{r}") for r, w in enumerate(want.get(name, [total, total]))]
+    wrong = [torch.zeros((), dtype=torch.int64, device=f"cuda:{r}") for r in range(2)]
+    for _ in range(1000):
+        for rank in range(2):
+            if rng.random() < 0.5:
+                with torch.cuda.device(rank):
+                    torch.cuda._sleep(int(rng.integers(1, 200_000)))
+        if name.endswith("shot"):
+            outs = library.all_reduce(xs, PAIR, algorithm=name, timeout=SECONDS)
+        else:
+            outs = getattr(library, name)(xs, PAIR, timeout=SECONDS)
+        for rank in range(2):
+            wrong[rank] += (outs[rank] != expected[rank]).sum()
+    assert [int(w) for w in wrong] == [0, 0]
+
+
+def test_two_ranks_on_one_gpu_are_refused(torch: Any) -> None:
+    x = tensors(torch, N)[0]
+    with pytest.raises(kd.Error, match="ranks 0 and 1 both have their arrays on cuda:0"):
+        exchange([x, x.clone()])
