@@ -190,6 +190,7 @@ from .ops.reduce import all, any, argmax, argmin, max, mean, min, prod, sum, var
 from .ops.ref import load, store
 from .ops.remote import remote_ref
 from .ops.scan import cummax, cummin, cumprod, cumsum
+from .ops.scheduling import dynamic_scheduling_loop
 from .ops.scope import run_scoped, run_state
 from .ops.semaphore import (
     SemaphoreType,
@@ -360,6 +361,7 @@ __all__ = [
     "divmod",
     "dot",
     "ds",
+    "dynamic_scheduling_loop",
     "emit_pipeline",
     "emit_pipeline_warp_specialized",
     "equal",

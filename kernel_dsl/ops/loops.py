@@ -88,14 +88,15 @@ def _extent(extent: Any) -> Any:
 
 def _unravel(linear: Any, extents: Sequence[Any], tiling: Sequence[int] | None) -> tuple[Any, ...]:
     if tiling is None:
-        return _split(linear, extents)
+        return split(linear, extents)
     outer = tuple(div(g, t) if not isinstance(g, int) else g // t for g, t in zip(extents, tiling, strict=True))
     tile, inside = div(linear, prod(tiling)), rem(linear, prod(tiling))
-    pairs = zip(_split(tile, outer), tiling, _split(inside, tiling), strict=True)
+    pairs = zip(split(tile, outer), tiling, split(inside, tiling), strict=True)
     return tuple(add(multiply(o, t), i) for o, t, i in pairs)
 
 
-def _split(linear: Any, extents: Sequence[Any]) -> tuple[Any, ...]:
+def split(linear: Any, extents: Sequence[Any]) -> tuple[Any, ...]:
+    """The index, row-major, of a point that is known by its number."""
     out: list[Any] = []
     for extent in reversed(extents[1:]):
         out.append(rem(linear, extent))
