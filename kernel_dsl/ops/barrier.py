@@ -6,13 +6,15 @@ from typing import Any, NoReturn, cast
 
 from .. import dtypes as dt
 from ..boundary import public
-from ..errors import BadArgumentType, BadIndex, IndexOutOfRange, TooManyIndices
+from ..diagnostics import shown
+from ..errors import BadArgumentType, BadIndex, DynamicSlice, IndexOutOfRange, SliceOutOfRange, TooManyIndices
 from ..ir import ArrayType, BarrierType, Effect, Op, Value, operand
 from ..layout import SCALAR
-from ..refs import is_index
+from ..refs import Slice, is_index
 from ..target import Feature
 from ..trace import current, emit, traced
 from ..values import Array
+from ..view import strides_of
 from .arith import add, multiply
 from .elementwise import as_value
 
@@ -51,14 +53,18 @@ class BarrierTest(Op, name="barrier_test", effect=Effect.SYNC, requires=Feature.
 class BarrierRef:
     """A barrier, or an array of them: `barrier.at[i]` or `barrier.at[i, j]` picks one; the index may be traced.
 
-    A single one may be picked too: it is number 0.
+    `barrier.at[1:3]` and `barrier.at[kd.ds(i, 2)]` are arrays of some of them. A single one may be picked too: it is
+    number 0.
     """
 
-    __slots__ = ("_index", "_root", "_shape")
+    __slots__ = ("_index", "_root", "_shape", "_strides")
 
-    def __init__(self, root: Value, shape: tuple[int, ...] | None = None, index: Any = 0) -> None:
+    def __init__(
+        self, root: Value, shape: tuple[int, ...] | None = None, index: Any = 0, strides: tuple[int, ...] | None = None
+    ) -> None:
         self._root = root
         self._shape: tuple[int, ...] = root.type.shape if shape is None else shape
+        self._strides: tuple[int, ...] = strides_of(self._shape) if strides is None else strides
         self._index = index
 
     @property
@@ -86,28 +92,25 @@ class BarrierRef:
         raise BadArgumentType(op="[]", what=f"{self!r} holds no values", hint="pick one with `barrier.at[i]`")
 
     def pick(self, index: Any) -> BarrierRef:
-        """Index the leading dimensions. Raises `TooManyIndices`, `IndexOutOfRange`, `BadIndex`."""
+        """Index the leading dimensions. Raises `TooManyIndices`, `IndexOutOfRange`, `SliceOutOfRange`, `BadIndex`."""
         items: tuple[Any, ...] = cast("tuple[Any, ...]", index) if isinstance(index, tuple) else (index,)
-        single = not self._root.type.shape  # which is an array of one as well
-        shape = (1,) if single and len(items) == 1 else self._shape
-        if len(items) > len(shape):
+        one = not self._root.type.shape and len(items) == 1  # which is an array of one as well
+        extents, strides = ((1,), (0,)) if one else (self._shape, self._strides)
+        if len(items) > len(extents):
             raise TooManyIndices(count=len(items), what="barrier", rank=len(self._shape), shape=self._shape)
-        linear: Any = self._index
-        for dim, (item, extent) in enumerate(zip(items, shape, strict=False)):
-            if not is_index(item):
-                raise BadIndex(what=f"a {type(item).__name__}", hint="barriers are indexed by integers")
-            if not isinstance(item, Array):
-                item = int(item)
-                if not -extent <= item < extent:
-                    raise IndexOutOfRange(index=item, dim=dim, extent=extent, lo=-extent, hi=extent - 1)
-                item %= extent
-            if single:
-                continue
-            if isinstance(linear, int) and isinstance(item, int):
-                linear = linear * extent + item
-            else:
-                linear = item if isinstance(linear, int) and linear == 0 else add(multiply(linear, extent), item)
-        return BarrierRef(self._root, self._shape[len(items) :], linear)
+        at: Any = self._index
+        kept: list[tuple[int, int]] = []
+        for dim, (item, extent, stride) in enumerate(zip(items, extents, strides, strict=False)):
+            start, size, step = _part(item, dim, extent, repr(self))
+            if size is not None:
+                kept.append((size, step * stride))
+            if isinstance(start, int) and isinstance(at, int):
+                at += start * stride
+            elif stride and not (isinstance(start, int) and start == 0):
+                along = start if stride == 1 else multiply(start, stride)
+                at = along if isinstance(at, int) and at == 0 else add(at, along)
+        rest = [*kept, *zip(extents[len(items) :], strides[len(items) :], strict=True)]
+        return BarrierRef(self._root, tuple(n for n, _ in rest), at, tuple(s for _, s in rest))
 
     def linear(self, op: str) -> Array:
         """The number of the one barrier. Raises `BadArgumentType` while some are still to be indexed."""
@@ -124,6 +127,34 @@ class _BarrierAt:
 
     def __getitem__(self, index: Any) -> BarrierRef:
         return self._barrier.pick(index)
+
+
+def _part(item: Any, dim: int, extent: int, what: str) -> tuple[Any, int | None, int]:
+    """(start, size or None for one barrier, step) of one index of barriers."""
+    if isinstance(item, slice):
+        if any(isinstance(x, Array) for x in (item.start, item.stop, item.step)):
+            raise DynamicSlice()
+        try:
+            start, stop, step = item.indices(extent)
+        except (TypeError, ValueError) as error:
+            raise BadIndex(what=shown(item), hint=f"{error}") from None
+        return start, len(range(start, stop, step)), step
+    if isinstance(item, Slice):
+        if isinstance(item.start, int) and item.size:
+            last = item.start + (item.size - 1) * item.stride
+            low, high = min(item.start, last), max(item.start, last) + 1
+            if low < 0 or high > extent:
+                raise SliceOutOfRange(start=low, stop=high, dim=dim, extent=extent, what=what)
+        return item.start, item.size, item.stride
+    if not is_index(item):
+        hint = "barriers are indexed by integers, slices and `kd.ds`"
+        raise BadIndex(what=f"a {type(item).__name__}", hint=hint)
+    if isinstance(item, Array):
+        return item, None, 1
+    number = int(item)
+    if not -extent <= number < extent:
+        raise IndexOutOfRange(index=number, dim=dim, extent=extent, lo=-extent, hi=extent - 1)
+    return number % extent, None, 1
 
 
 def as_barrier(barrier: Any, op: str) -> BarrierRef:

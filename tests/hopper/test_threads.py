@@ -237,3 +237,30 @@ def test_a_warp_copies_all_of_a_block(
 
     x = random(rng, shape, kd.float32)
     assert np.array_equal(kernel(x, interpret=interpret), x)
+
+
+def test_slices_of_barriers(interpret: Any, rng: Any) -> None:
+    """Slices, with steps and traced starts, name the barriers that NumPy's indices name."""
+    numbers = np.arange(24).reshape(4, 6)
+
+    @kd.kernel(
+        out_type=kd.ShapeDtypeStruct((5, 128), f32),
+        scratch_types=[kd.SMEM((5, 128), f32), kd.Barrier(num_barriers=(4, 6)), kd.Barrier()],
+    )
+    def kernel(x: Any, out: Any, tile: Any, ready: Any, single: Any) -> None:
+        two = x[0, 0].astype(kd.int32) * 0 + 2  # a value
+        picked = [
+            (ready.at[1:3].at[1, ::2].at[2], numbers[1:3][1, ::2][2]),
+            (ready.at[two, 4:0:-1].at[two - 1], numbers[2, 4:0:-1][1]),
+            (ready.at[:, kd.ds(two, 2, 3)].at[two + 1].at[1], numbers[:, 2::3][3][1]),
+            (ready.at[kd.ds(1, 3)].at[-1].at[0], numbers[1:4][-1][0]),
+        ]
+        for row, (barrier, number) in enumerate(picked):
+            kd.copy_gmem_to_smem(x.at[row], tile.at[row], barrier)
+            kd.barrier_wait(ready.at[int(number) // 6, int(number) % 6])
+        kd.copy_gmem_to_smem(x.at[4], tile.at[4], single.at[0:1].at[0])
+        kd.barrier_wait(single)
+        out[...] = tile[...]
+
+    x = random(rng, (5, 128), f32)
+    assert np.array_equal(kernel(x, interpret=interpret), x)
