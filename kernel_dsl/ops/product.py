@@ -21,6 +21,7 @@ from ..values import Array
 from .cast import astype
 from .elementwise import as_value, broadcast_shapes, broadcast_value, convert
 from .ref import AllocSmem, is_peer
+from .scaled_dot import check_scales, scaled, thrice
 from .scope import scope
 from .shape import stack
 
@@ -95,18 +96,38 @@ def _batch_axes(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
     return broadcast_shapes([a[:-2], b[:-2]], "dot")
 
 
-def dot(a: Any, b: Any, *, acc: Any = None, precision: str | None = None, out_dtype: Any = None) -> Array:
+def dot(
+    a: Any,
+    b: Any,
+    *,
+    acc: Any = None,
+    precision: str | None = None,
+    out_dtype: Any = None,
+    a_scale: Any = None,
+    b_scale: Any = None,
+) -> Array:
     """a @ b, plus `acc`: a (..., M, K) and b (..., K, N) are values or Refs of any dtypes that promote. `a @ b` is the same.
 
     Axes before the last two are a batch: they broadcast, and each of their places is a product, as in `np.matmul`.
 
     Sums are float32 (int32 for integers, float64 for float64), and so is the result unless `out_dtype` says otherwise.
-    float32 products are exact unless `precision="tf32"`. Tensor cores do what they can: wgmma where b is a Ref in SMEM
-    and the target has it, else mma.sync; the rest is multiplied lane by lane. Vectors are taken as in NumPy.
+    float32 products are exact unless `precision="tf32"`, which rounds operands, or `"tf32x3"`, which multiplies high and low
+    parts of them in tf32, about as accurate as float32; an infinite operand gives NaN. Tensor cores do what they can: wgmma
+    where b is a Ref in SMEM and the target has it, else mma.sync; the rest is multiplied lane by lane. Vectors are taken as
+    in NumPy.
+
+    Scales of matrices are float32 values or Refs. `a_scale`: a factor for all, (M,) or (M, 1) for each row, or
+    (M, ceil(K/128)), also for each 128 of K; `b_scale`: for all, (N,) or (1, N) for each column, or (ceil(K/128), N) or
+    (ceil(K/128), ceil(N/128)). The result is then float32, a sum of the scaled products of 128 of K each.
+
+    Raises `ShapeMismatch`, `BadArgument`, `NoCommonDType`.
     """
-    if precision not in (None, "highest", "tf32"):
-        raise BadArgument(op="dot", what=f"precision={precision!r}", hint='None or "tf32"')
+    if precision not in (None, "highest", "tf32", "tf32x3"):
+        raise BadArgument(op="dot", what=f"precision={precision!r}", hint='None, "tf32" or "tf32x3"')
     x, y = _operand(a), _operand(b)
+    if a_scale is not None or b_scale is not None:
+        result = _scaled(x, y, acc, a_scale, b_scale, precision)
+        return result if out_dtype is None else astype(result, out_dtype)
     squeeze: tuple[int, ...] = ()
     if len(x.shape) == 1:
         x, squeeze = _value(x)[None, :], (-2,)
@@ -117,7 +138,7 @@ def dot(a: Any, b: Any, *, acc: Any = None, precision: str | None = None, out_dt
         common = x.dtype
     else:
         common, _ = promote([(x.dtype, False), (y.dtype, False)])
-    result = _products(x, y, acc, common, precision == "tf32", batch)
+    result = _products(x, y, acc, common, precision, batch)
     if squeeze:
         from .shape import squeeze as drop
 
@@ -136,7 +157,7 @@ def _value(x: Any) -> Array:
     return x[...] if isinstance(x, Ref) else x
 
 
-def _products(x: Any, y: Any, acc: Any, common: DType, tf32: bool, batch: tuple[int, ...]) -> Array:
+def _products(x: Any, y: Any, acc: Any, common: DType, precision: str | None, batch: tuple[int, ...]) -> Array:
     """The product of each place of the batch axes: on tensor cores one by one, by lanes all together."""
     shape = (*batch, x.shape[-2], y.shape[-1])
     want = accumulator_dtype(common)
@@ -146,8 +167,8 @@ def _products(x: Any, y: Any, acc: Any, common: DType, tf32: bool, batch: tuple[
     if 0 in shape or not x.shape[-1]:
         return _zeros(shape, want) if total is None else total
     if len(x.shape) == len(y.shape) == 2:
-        return _product(x, y, total, common, tf32)
-    if not _by_tensor_cores(common, tf32):
+        return _product(x, y, total, common, precision)
+    if not _by_tensor_cores(common, precision):
         return _by_lanes(x, y, _zeros(shape, want) if total is None else total, want)
     with scope():
         sides = [_placed(v) for v in (x, y)]
@@ -155,13 +176,13 @@ def _products(x: Any, y: Any, acc: Any, common: DType, tf32: bool, batch: tuple[
 
         def product(place: tuple[int, ...]) -> Array:
             left, right = (_part(v, place) for v in sides)
-            return _product(left, right, None if sums is None else _value(_part(sums, place)), common, tf32)
+            return _product(left, right, None if sums is None else _value(_part(sums, place)), common, precision)
 
         return _each(batch, (), product)
 
 
-def _by_tensor_cores(common: DType, tf32: bool) -> bool:
-    return common.name in _MMA or (common == dt.float32 and tf32)
+def _by_tensor_cores(common: DType, precision: str | None) -> bool:
+    return common.name in _MMA or (common == dt.float32 and precision in ("tf32", "tf32x3"))
 
 
 def _each(batch: tuple[int, ...], place: tuple[int, ...], product: Callable[[tuple[int, ...]], Array]) -> Array:
@@ -198,12 +219,15 @@ def _part(x: Any, place: tuple[int, ...]) -> Any:
     return x.at[index] if isinstance(x, Ref) else x[index]
 
 
-def _product(x: Any, y: Any, total: Array | None, common: DType, tf32: bool) -> Array:
+def _product(x: Any, y: Any, total: Array | None, common: DType, precision: str | None) -> Array:
     shape = (x.shape[0], y.shape[1])
     want = accumulator_dtype(common)
-    if _takes_wgmma(x, y, common, tf32):
+    if common == dt.float32 and precision == "tf32x3":
+        made = thrice(astype(_value(x), common), astype(_value(y), common), _tf32)
+        return made if total is None else total + made
+    if _takes_wgmma(x, y, common, precision == "tf32"):
         return _by_wgmma(x, y, total, want)
-    tensor = _by_tensor_cores(common, tf32)
+    tensor = _by_tensor_cores(common, precision)
     target = current().target
     if tensor and common.name in _FP8 and not (target is None or target.supports(Feature.MMA_FP8)):
         common = dt.float16  # exact: every fp8 number is a float16
@@ -213,6 +237,26 @@ def _product(x: Any, y: Any, total: Array | None, common: DType, tf32: bool) -> 
         left, right = (_value(v) if same else astype(_value(v), common) for v in (x, y))
         return mma(start, left, right)
     return _by_lanes(x, y, _zeros(shape, want) if total is None else total, want)
+
+
+def _tf32(total: Array | None, a: Array, b: Array) -> Array:
+    return mma(_zeros((a.shape[0], b.shape[1]), dt.float32) if total is None else total, a, b)
+
+
+def _scaled(x: Any, y: Any, acc: Any, a_scale: Any, b_scale: Any, precision: str | None) -> Array:
+    """A product of matrices with scales; float32."""
+    rows, columns = (None if s is None else _operand(s) for s in (a_scale, b_scale))
+    check_scales(x.shape, y.shape, rows, columns)
+    _check_shapes(x.shape, y.shape, "dot")
+    shape = (x.shape[0], y.shape[1])
+    total = None if acc is None else astype(as_value(acc, "dot"), dt.float32)
+    if total is not None and total.shape != shape:
+        raise ShapeMismatch(op="dot", shapes=f"acc {total.shape} and the product {shape}")
+    if 0 in shape or not x.shape[1]:
+        return _zeros(shape, dt.float32) if total is None else total
+    with scope():
+        left, right = (None if s is None else _in_memory(s) for s in (rows, columns))
+        return scaled(x, y, total, left, right, lambda a, b: dot(a, b, precision=precision))
 
 
 def _zeros(shape: tuple[int, ...], dtype: DType) -> Array:
