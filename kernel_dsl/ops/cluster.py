@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from math import prod
 from typing import Any
 
-from ..errors import BadArgument, BadArgumentType, StoreDType, StoreShape
+from ..errors import BadArgument, BadArgumentType, StoreDType, StoreShape, UnsupportedDType
 from ..errors_hopper import ClusterUse, CopySpaces, WgmmaShape
-from ..ir import BarrierType, Effect, MemorySpace, Op, RefType, Value, attr, layout_of, operand, operands
+from ..ir import BarrierType, Effect, MemorySpace, Op, RefType, Value, attr, layout_of, operand, operands, option
 from ..memory import ClusterBarrier
 from ..refs import Access, Ref, View, is_index
 from ..target import Feature
@@ -43,7 +43,10 @@ class PeerRef(Op, name="peer_ref", requires=Feature.DSMEM):
 
 
 class AsyncStoreSmem(Op, name="async_store_smem", effect=Effect.SYNC, requires=Feature.DSMEM):
-    """Store a value to another block's SMEM, completing on that block's barrier. PTX `st.async`."""
+    """Store a value to another block's SMEM, completing on that block's barrier. PTX `st.async`.
+
+    `atomic`: "add" adds it instead, an element each. PTX `red.async`.
+    """
 
     ref: Value = operand()
     x: Value = operand()
@@ -54,6 +57,7 @@ class AsyncStoreSmem(Op, name="async_store_smem", effect=Effect.SYNC, requires=F
     view: View = attr()
     access: Access = attr()
     axis: int = attr()
+    atomic: str = option("")
 
     @property
     def layout(self) -> Any:
@@ -109,13 +113,18 @@ def _check_block(name: str, index: Any, op: str) -> None:
         raise ClusterUse(op=op, what=f"block {index} of {size} along {name!r}", hint=hint)
 
 
-def async_store_smem(x: Any, ref: Any, barrier: Any, *, cluster_dim: str, cluster_idx: Any) -> None:
+def async_store_smem(
+    x: Any, ref: Any, barrier: Any, *, cluster_dim: str, cluster_idx: Any, atomic: str | None = None
+) -> None:
     """Store `x` to `ref` in the block `cluster_idx` along `cluster_dim`; it arrives once, with its bytes, on that
     block's `barrier`. Values are stored in units of 4, 8 or 16 bytes.
 
+    `atomic="add"` adds `x` to what is there, each element on its own, as several blocks may do to one buffer; its dtype is
+    a 32- or 64-bit int. What was there before must be seen by them all: meet at a `ClusterBarrier` first.
+
     `x` is broadcast to the SMEM Ref, of rank 1 or more, and has its dtype. Raises `CopySpaces`, `StoreDType`,
-    `BadArgument`, `BadArgumentType`, `WgmmaShape` for smaller units, `ClusterUse` (for a `cluster_ref` too: `ref` is this
-    block's, and `cluster_idx` says where).
+    `BadArgument`, `BadArgumentType`, `UnsupportedDType`, `WgmmaShape` for smaller units, `ClusterUse` (for a `cluster_ref`
+    too: `ref` is this block's, and `cluster_idx` says where).
     """
     op = "async_store_smem"
     target = as_ref(ref, op)
@@ -124,6 +133,11 @@ def async_store_smem(x: Any, ref: Any, barrier: Any, *, cluster_dim: str, cluste
     value = stored_value(target.dtype, x)
     if value.dtype != target.dtype:
         raise StoreDType(value=value.dtype, ref=target.dtype)
+    if atomic not in (None, "add"):
+        raise BadArgument(op=op, what=f"atomic={atomic!r}", hint='None or "add"')
+    if atomic and not (target.dtype.is_integer and target.dtype.bits >= 32):
+        hint = "the hardware adds 32- and 64-bit ints there; of floats, `kd.atomic_add` to a `kd.cluster_ref`"
+        raise UnsupportedDType(op=op, dtype=target.dtype, hint=hint)
     if not target.shape:
         raise BadArgument(op=op, what="a rank-0 Ref", hint="store at least 4 bytes")
     check_own_block(target, op)
@@ -151,5 +165,6 @@ def async_store_smem(x: Any, ref: Any, barrier: Any, *, cluster_dim: str, cluste
             view,
             target.access(view, offsets),
             axis,
+            atomic or "",
         )
     )

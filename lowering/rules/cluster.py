@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
+from kernel_dsl import dtypes as dt
 from kernel_dsl.ir import KernelIR, Op, Region, Value, layout_of, walk_region
 from kernel_dsl.ops.cluster import AsyncStoreSmem, PeerRef
 from kernel_dsl.ops.copy import CopyGmemToSmem
@@ -42,15 +43,19 @@ def lower_async_store(ctx: Context, op: AsyncStoreSmem) -> None:
     place = make_place(ctx, op.ref.type, buffer, op.view, layout, op.offsets)
     names = ctx.regs(op.x)
     owner = ctx.owner(layout)
-    for group in place.groups(place.width(op.access), op.access.minor):
+    for group in place.groups(1 if op.atomic else place.width(op.access), op.access.minor):
         coord = layout.register_coords[group[0]]
         predicate = e.both(owner, place.padding(coord))
         if predicate == "false":
             continue
         words, kind = words_of(ctx, [names[i] for i in group], dtype)
         base, constant = place.address(coord)
-        vec = f".v{len(words)}" if len(words) > 1 else ""
-        store = f"st.async.shared::cluster.mbarrier::complete_tx::bytes{vec}.{kind}"
+        if op.atomic:
+            kind = "s32" if dtype == dt.int32 else f"u{dtype.bits}"  # a sum of 64 bits is the same without a sign
+            store = f"red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.{op.atomic}.{kind}"
+        else:
+            vec = f".v{len(words)}" if len(words) > 1 else ""
+            store = f"st.async.shared::cluster.mbarrier::complete_tx::bytes{vec}.{kind}"
         text = f"{store} {address(0, constant)}, {listed(2, len(words))}, [$1];"
         e.ptx(text, base, barrier, *words, when=predicate)
 

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
+from kernel_dsl.runtime.interpreter.checks.hazards import HazardError
 
+from .conftest import SCHEDULES
 from .helpers import random, relative, tiles
 
 pytestmark = [pytest.mark.cluster, pytest.mark.tma]
@@ -63,6 +65,54 @@ def test_asynchronous_stores(dtype: Any, interpret: Any, rng: Any) -> None:
     x = random(rng, (4, 8, 64), dtype)
     kernel.lower(x).compile()
     assert np.array_equal(kernel(x, interpret=interpret), x[[1, 0, 3, 2]])
+
+
+@pytest.mark.parametrize("dtype", [kd.int32, kd.uint32, kd.int64, kd.uint64], ids=str)
+def test_asynchronous_sums(dtype: Any, interpret: Any, rng: Any) -> None:
+    """Every block of the cluster, this one too, adds to each block's buffer; a barrier counts both arrivals."""
+
+    @kd.kernel(
+        out_type=kd.ShapeDtypeStruct((2, 8, 48), dtype),
+        scratch_types=[kd.SMEM((8, 48), dtype), kd.Barrier(2), kd.ClusterBarrier("c")],
+        cluster=(2,),
+        cluster_names=("c",),
+    )
+    def kernel(x: Any, start: Any, out: Any, sums: Any, ready: Any, met: Any) -> None:
+        me = kd.axis_index("c")
+        sums[...] = start[...]
+        kd.barrier_arrive_and_wait(met)
+        for block in range(2):
+            kd.async_store_smem(x[me, block], sums, ready, cluster_dim="c", cluster_idx=block, atomic="add")
+        kd.barrier_wait(ready)
+        out[me] = sums[...]
+
+    high = np.iinfo(dtype.numpy).max // 4
+    x = rng.integers(-high if dtype.is_signed else 0, high, (2, 2, 8, 48)).astype(dtype.numpy)
+    start = random(rng, (8, 48), dtype)
+    assert "red.async" in kernel.lower(x, start).compile().ptx
+    expected = x.astype(object).sum(0) + start.astype(object)
+    assert np.array_equal(kernel(x, start, interpret=interpret), expected.astype(dtype.numpy))
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_asynchronous_sums_after_what_was_there(schedule: str) -> None:
+    """Sums don't race with each other; they do with what the other block stores first."""
+
+    @kd.kernel(
+        out_type=kd.ShapeDtypeStruct((2, 64), kd.int32),
+        scratch_types=[kd.SMEM((64,), kd.int32), kd.Barrier(2)],
+        cluster=(2,),
+        cluster_names=("c",),
+    )
+    def kernel(x: Any, out: Any, sums: Any, ready: Any) -> None:
+        sums[...] = x[...]
+        for block in range(2):
+            kd.async_store_smem(x[...], sums, ready, cluster_dim="c", cluster_idx=block, atomic="add")
+        kd.barrier_wait(ready)
+        out[kd.axis_index("c")] = sums[...]
+
+    with pytest.raises(HazardError, match=r"race_shared|uninitialised"):
+        kernel(np.ones(64, np.int32), interpret=kd.InterpretParams(schedule=schedule))
 
 
 @pytest.mark.parametrize("dtype", [kd.int32, f32, kd.bfloat16, kd.float64], ids=str)

@@ -113,10 +113,11 @@ ROW = np.zeros((1, 1), np.int64)
 
 def note_shared(
     i: Issuer, cta: int, offset: int, size: int, queue: int, clock: int, write: bool,
-    put: Callable[[], None] | None = None, generic: bool = False,
+    put: Callable[[], None] | None = None, generic: bool = False, atomic: bool = False,
 ) -> None:  # fmt: skip
     """Tell shadow memory that an operation reads or writes a stretch of shared memory, through the async proxy or not.
 
+    `atomic`: it changes what is there, at once; others of this kind don't race with it.
     `put()` writes there now what the operation will bring; what it changes is put back.
     """
     batch, shadow = i.batch, i.batch.shared.shadow
@@ -124,10 +125,12 @@ def note_shared(
         return
     g = shared_granules(batch, cta, offset, size)
     access = i.access(queue, clock)
-    access.proxy = not generic
+    access.proxy, access.strong = not generic, atomic
     if not write:
         shadow.on_read(access, g, ROW)
         return
+    if atomic:
+        shadow.check_initialised(access, g, ROW)
     at = cta * batch.shared.stride + offset
 
     def same() -> Array:
