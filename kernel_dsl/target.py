@@ -23,6 +23,7 @@ class Feature(Flag):
     ATOM_BF16 = auto()  # atom.add.noftz.bf16
     WGMMA = auto()
     SETMAXNREG = auto()
+    RED_VECTOR = auto()  # red.global.add of vectors, and of bf16x2
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,7 @@ _SM90 = (
     | Feature.STMATRIX
     | Feature.GRIDDEPCONTROL
     | Feature.ATOM_BF16
+    | Feature.RED_VECTOR
 )
 _SM90A = _SM90 | Feature.WGMMA | Feature.SETMAXNREG
 _SPECIFIC = Feature.WGMMA | Feature.SETMAXNREG  # of architecture- and family-specific targets

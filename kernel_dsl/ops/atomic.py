@@ -13,9 +13,9 @@ from typing import Any
 from .. import dtypes as dt
 from ..dtypes import DType
 from ..errors import BadArgument, StoreShape, UnsupportedDType
-from ..ir import Effect, Op, Value, array_type, attr, attribute_type, operand, operands
+from ..ir import Effect, MemorySpace, Op, Value, array_type, attr, attribute_type, operand, operands, option
 from ..layout import SCALAR
-from ..refs import Elements, View, ViewDim
+from ..refs import Access, Elements, View, ViewDim
 from ..target import Feature
 from ..trace import LayoutVar, traced
 from ..values import Array
@@ -49,14 +49,19 @@ class AtomicKind(Enum):
 
 
 ORDERS = ("relaxed", "acquire", "release", "acq_rel")
+RED_ORDERS = ("relaxed", "release")  # of `red`, which orders nothing after itself
 SCOPES = ("cta", "cluster", "gpu", "sys")
 
 
+_NEIGHBOURS = (dt.float32, dt.float16, dt.bfloat16)  # which `red` adds several of at once
+
+
 class AtomicRmw(Op, name="atomic_rmw", effect=Effect.READ | Effect.WRITE):
-    """Old values, exchanged for op(old, x). PTX `atom`, ISA 9.7.13.6.
+    """Old values, exchanged for op(old, x). PTX `atom`, ISA 9.7.13.6; `red`, 9.7.13.7, where none is used.
 
     Where several lanes hold an element one of them acts, and the others read the old value, if it is used, in SMEM.
-    `indices`: of elements chosen by index arrays, along the dimensions `walks`, as in a gather.
+    `indices`: of elements chosen by index arrays, along the dimensions `walks`, as in a gather. `access`: how many
+    neighbours one `red` may add to.
     """
 
     ref: Value = operand()
@@ -69,6 +74,7 @@ class AtomicRmw(Op, name="atomic_rmw", effect=Effect.READ | Effect.WRITE):
     order: str = attr("relaxed")
     scope: str = attr("gpu")
     walks: tuple[ViewDim, ...] = attr(())
+    access: Access = option(Access())
 
     def infer(self) -> tuple[Any, ...]:
         return (array_type(self.x),)
@@ -124,6 +130,7 @@ class _Site:
     mask: Array | None
     view: View
     walks: tuple[ViewDim, ...]
+    access: Access
 
 
 def _prepare(ref: Any, values: tuple[Any, ...], op: str, mask: Any, order: str, scope: str) -> _Site:
@@ -159,7 +166,8 @@ def _prepare(ref: Any, values: tuple[Any, ...], op: str, mask: Any, order: str, 
     indices = tuple(broadcast_value(a, shape, where) for a in arrays)
     if guard is not None:
         guard = broadcast_value(guard, shape, where)
-    return _Site(target.root, placed, offsets, indices, guard, view, walks)
+    access = target.access(view, offsets) if shape and chosen is None and mask is None else Access()
+    return _Site(target.root, placed, offsets, indices, guard, view, walks, access)
 
 
 def _dtype(ref: Any, op: str) -> DType:
@@ -171,14 +179,20 @@ def atomic(ref: Any, value: Any, kind: AtomicKind, op: str, mask: Any, order: st
     _check(_dtype(ref, op), kind, op)
     at = _prepare(ref, (value,), op, mask, order, scope)
     (x,) = at.operands
-    return traced(AtomicRmw(at.root, x, at.offsets, at.indices, at.mask, at.view, kind, order, scope, at.walks))
+    in_gmem = at.root.type.space is MemorySpace.GMEM
+    wide = (
+        in_gmem and kind is AtomicKind.ADD and x.dtype in _NEIGHBOURS and order in RED_ORDERS and at.access.vector > 1
+    )
+    access = at.access if wide else Access()
+    return traced(AtomicRmw(at.root, x, at.offsets, at.indices, at.mask, at.view, kind, order, scope, at.walks, access))
 
 
 def atomic_add(ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed", scope: str = "gpu") -> Array:
     """Add `value` to every element of a Ref or `ref.at[...]`, atomically; returns the old values, in its shape and dtype.
 
     The Ref lies in GMEM or SMEM and holds 32- or 64-bit ints, float16, bfloat16, float32 or float64. `value` is broadcast to
-    it; `mask` (bool, broadcast too): where false, nothing happens. `order`: "relaxed", "acquire", "release" or
+    it; `mask` (bool, broadcast too): where false, nothing happens. Where the old values are not used, neighbours in GMEM of
+    float32, float16 and bfloat16 are added several at once. `order`: "relaxed", "acquire", "release" or
     "acq_rel", `scope`: "cta", "cluster", "gpu" or "sys". Raises `UnsupportedDType`, `StoreShape`, `StoreDType`, `BadArgument`.
     """
     return atomic(ref, value, AtomicKind.ADD, "atomic_add", mask, order, scope)

@@ -5,19 +5,17 @@ from __future__ import annotations
 from kernel_dsl import dtypes as dt
 from kernel_dsl.dtypes import DType
 from kernel_dsl.ir import MemorySpace, RefType, layout_of
-from kernel_dsl.ops.atomic import AtomicCas, AtomicKind, AtomicRmw
+from kernel_dsl.ops.atomic import RED_ORDERS, AtomicCas, AtomicKind, AtomicRmw
 from kernel_dsl.target import Feature
 
 from ..context import Context, Rules
 from ..llvm_types import llvm_type, suffix
 from ..writer import Loop, Regs, V, address
-from .access import Address
+from .access import Address, listed, pack
 from .exchange import through_smem
 from .gather import Elements
 from .ref import broadcast_from_first
 from .tiled import make_place
-
-_RED_ORDERS = ("relaxed", "release")
 
 
 def _form(kind: AtomicKind, dtype: DType) -> str:
@@ -113,8 +111,10 @@ def lower_atomic(ctx: Context, op: AtomicRmw) -> None:
     dtype = site.dtype
     built = _by_exchange(ctx, op.kind, dtype)
     form = "" if built else _form(op.kind, dtype)
-    # `red` has no exchange, and orders nothing after itself
-    alone = not built and op.result not in ctx.used and op.kind is not AtomicKind.XCHG and op.order in _RED_ORDERS
+    # `red` has no exchange
+    alone = not built and op.result not in ctx.used and op.kind is not AtomicKind.XCHG and op.order in RED_ORDERS
+    if alone and _lower_neighbours(site, ctx.regs(op.x)):
+        return
     out: Regs = []
     for register, value in enumerate(ctx.regs(op.x)):
         predicate = site.predicate(register)
@@ -128,6 +128,30 @@ def lower_atomic(ctx: Context, op: AtomicRmw) -> None:
             out.append(site.element(site.run(register, form, [site.bits(value)], predicate)))
     if not alone:
         site.finish(out)
+
+
+def _lower_neighbours(site: _Site, values: Regs) -> bool:
+    """Add to several neighbours at once where the target can; whether it was done. PTX `red` of vectors, ISA 9.7.13.7."""
+    ctx, op = site.ctx, site.op
+    assert isinstance(op, AtomicRmw)
+    width = site.place.width(op.access)
+    if width == 1 or not ctx.target.supports(Feature.RED_VECTOR) or (op.view.masked and not op.access.whole):
+        return False
+    packed = 4 // site.dtype.itemsize
+    form = {"float32": "f32", "float16": "noftz.f16x2", "bfloat16": "noftz.bf16x2"}[site.dtype.name]
+    vector = f".v{width // packed}" if width > packed else ""
+    # the qualifiers stand around the vector's: add{.noftz}.v2.f16x2
+    *modifier, kind = form.split(".")
+    name = ".".join(["add", *modifier]) + f"{vector}.{kind}"
+    for group in site.place.groups(width, op.access.minor):
+        predicate = site.predicate(group[0])
+        if predicate == "false":
+            continue
+        words = [pack(ctx, [values[i] for i in group[k : k + packed]], site.dtype, 4) for k in range(0, width, packed)]
+        base, constant = site.place.address(site.layout.register_coords[group[0]])
+        text = f"red.{site.kind}.{name} {address(0, constant)}, {listed(1, len(words))};"
+        ctx.e.ptx(text, base, *words, when=predicate)
+    return True
 
 
 def _swap_loop(ctx: Context, site: _Site, register: int, kind: AtomicKind, value: V, predicate: V | None) -> V:
