@@ -180,9 +180,9 @@ def atomic(ref: Any, value: Any, kind: AtomicKind, op: str, mask: Any, order: st
     at = _prepare(ref, (value,), op, mask, order, scope)
     (x,) = at.operands
     in_gmem = at.root.type.space is MemorySpace.GMEM
-    wide = (
-        in_gmem and kind is AtomicKind.ADD and x.dtype in _NEIGHBOURS and order in RED_ORDERS and at.access.vector > 1
-    )
+    added = kind is AtomicKind.ADD and x.dtype in _NEIGHBOURS and order in RED_ORDERS
+    # what other GPUs see is added an element each: what links between GPUs make of vectors is written nowhere
+    wide = in_gmem and added and scope != "sys" and at.access.vector > 1
     access = at.access if wide else Access()
     return traced(AtomicRmw(at.root, x, at.offsets, at.indices, at.mask, at.view, kind, order, scope, at.walks, access))
 
@@ -192,8 +192,8 @@ def atomic_add(ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed"
 
     The Ref lies in GMEM or SMEM and holds 32- or 64-bit ints, float16, bfloat16, float32 or float64. `value` is broadcast to
     it; `mask` (bool, broadcast too): where false, nothing happens. Where the old values are not used, neighbours in GMEM of
-    float32, float16 and bfloat16 are added several at once. `order`: "relaxed", "acquire", "release" or
-    "acq_rel", `scope`: "cta", "cluster", "gpu" or "sys". Raises `UnsupportedDType`, `StoreShape`, `StoreDType`, `BadArgument`.
+    float32, float16 and bfloat16 are added several at once, unless `scope` is "sys". `order`: "relaxed", "acquire", "release"
+    or "acq_rel", `scope`: "cta", "cluster", "gpu" or "sys". Raises `UnsupportedDType`, `StoreShape`, `StoreDType`, `BadArgument`.
     """
     return atomic(ref, value, AtomicKind.ADD, "atomic_add", mask, order, scope)
 

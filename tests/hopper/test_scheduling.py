@@ -9,6 +9,8 @@ import pytest
 
 import kernel_dsl as kd
 
+pytestmark = pytest.mark.cluster
+
 f32, i32 = kd.float32, kd.int32
 
 
@@ -113,7 +115,6 @@ def test_warpgroups_share_each_point(interpret: Any, rng: Any) -> None:
     np.testing.assert_allclose(kernel(x, interpret=interpret), 3 * x.astype(np.float64), rtol=1e-6)
 
 
-@pytest.mark.cluster
 @pytest.mark.parametrize("threads", [1, 2])
 def test_blocks_of_a_cluster_share_each_point(threads: int, interpret: Any) -> None:
     """Each block and warpgroup of the cluster writes its part of each point."""

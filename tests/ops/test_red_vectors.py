@@ -68,7 +68,8 @@ def test_what_is_added_one_by_one(rng: Any) -> None:
     x = rng.integers(-8, 9, (4, 512)).astype(np.float32)
     assert reds(adder(f32, 512), x, target="sm_80") == {"red.relaxed.gpu.global.add.f32"}
     assert reds(adder(f32, 512, order="acquire"), x) == {"atom.acquire.gpu.global.add.f32"}
-    assert reds(adder(f32, 512, order="release", scope="sys"), x) == {"red.release.sys.global.add.v4.f32"}
+    assert reds(adder(f32, 512, order="release"), x) == {"red.release.gpu.global.add.v4.f32"}
+    assert reds(adder(f32, 512, scope="sys"), x) == {"red.relaxed.sys.global.add.f32"}
     assert reds(adder(f32, 512, mask=np.arange(512) % 3 == 0), x) == {"red.relaxed.gpu.global.add.f32"}
 
 

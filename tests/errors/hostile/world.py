@@ -92,17 +92,17 @@ _OUTSIDE: dict[str, Any] = {
 
 # What to try first for a parameter of this name; the rest of what there is comes after.
 HINTS: dict[str, str] = {
-    "a": "x a_tile square X", "acc": "acc x", "action": "'increase'", "arrays": "[x, x]", "b": "x_t b_tile square X", "barrier": "ready",
-    "body": "lambda *a: None", "body_fun": "lambda a, b: b|lambda a: a", "branches": "[f, f]", "cluster_dim": "'c'", "cluster_idx": "1",
+    "a": "x a_tile square X", "acc": "acc x", "action": "'increase'", "arrays": "[x, x]", "atomic": "'add'", "b": "x_t b_tile square X", "barrier": "ready",
+    "body": "lambda *a: None", "body_fun": "lambda a, b: b|lambda a: a", "branches": "[f, f]", "cluster_axes": "'c'", "cluster_dim": "'c'", "cluster_idx": "1",
     "collective_axes": "'i' 'c'", "compiled_source": "PTX", "cond_fun": "lambda v: v[0, 0] < 0", "condition": "flag m", "dst": "tile out",
     "dimension": "0", "dtype": "float32 int32", "factor": "2", "f": "lambda *a: None|lambda: None", "false_fun": "lambda: None",
-    "fill_value": "1.5", "fmt": "'{}'", "grid": "(2,) (1, 1, 1)", "hi": "2", "index": "n ... {'c': 1}", "indices_or_sections": "2",
+    "fill_value": "1.5", "fmt": "'{}'", "grid": "(2,) (1, 1, 1)", "grid_names": "'i' ('i', 'j')", "hi": "2", "index": "n ... {'c': 1}", "indices_or_sections": "2",
     "init_val": "x", "input_names": "['inp']", "inputs": "[X]", "k": "heads", "layout": "WGMMA", "lin_idx": "n", "lo": "1", "lower": "0",
     "memory_registers": "32", "minor_dim": "0", "minor_dim_bits": "128", "n": "n 32 1", "name": "'f' 'i'", "num_compute_wgs": "2",
     "output_dtypes": "['float32']", "output_names": "['out']", "output_shapes": "[(8, 16)]", "path": "/dev/null", "pad_width": "1",
     "predicate": "flag", "q": "heads", "rank": "1", "ref": "out tile a_tile", "regs": "((0, 4, 1),)", "scalars": "[]", "sem": "one_sem",
     "shape": "(8, 16) (64, 64)", "size": "32", "source": "'out[0] = inp[0];'", "spec": "REGULAR", "src": "x_ref tile", "start": "0",
-    "swizzle": "128", "template": "'mov.b32 $0, $1;'", "threadgroup": "(1, 1, 1)", "tile_width": "2", "tiling": "(8, 16)",
+    "swizzle": "128", "template": "'mov.b32 $0, $1;'", "thread_axis": "'wg'", "threadgroup": "(1, 1, 1)", "tile_width": "2", "tiling": "(8, 16)",
     "true_fun": "lambda: None", "upper": "2", "v": "heads", "value": "x 1", "wg_axis": "'wg'", "x": "x i_val m square", "y": "x i_val m",
     "z": "x", "device_id": "0 i_val", "mesh": "MESH", "names": "('x',)", "sizes": "(2,)", "index_map": "lambda *a: a[0]", "axis": "0", "axis1": "0", "axis2": "1", "compare": "x", "types": "SMEM spec", "calls": "[call]",
     "inner": "x", "other": "x", "out_type": "struct", "indices": "i_val INDICES", "keys": "x", "sorted": "row", "values": "x", "fn": "lambda a, b: b", "tree": "x [x, x]", "seed": "1 n", "p": "1 0", "dout": "heads", "out": "heads", "lse": "sums", "lengths": "lengths", "weight": "square X", "targets": "lengths",
