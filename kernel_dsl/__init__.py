@@ -540,7 +540,7 @@ for _name in set(__all__) - set(_LATE):
 
 def __getattr__(name: str) -> Any:
     """Names that bring the runtime in, found at first use."""
-    if name in ("jax", "library", "symmetric", "torch"):
+    if name in ("jax", "library", "symmetric", "testing", "torch"):
         return import_module(f"kernel_dsl.{name}")
     module = _LATE.get(name)
     if module is None:
@@ -555,7 +555,7 @@ def _unknown(name: str) -> AttributeError:
         return AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from difflib import get_close_matches
 
-    near = get_close_matches(name, [*__all__, "jax", "library", "random", "symmetric", "torch"], 3)
+    near = get_close_matches(name, [*__all__, "jax", "library", "random", "symmetric", "testing", "torch"], 3)
     if name == "inline":
         hint = "functions need no mark: call them from the body, and what they do is traced in place"
     elif near:

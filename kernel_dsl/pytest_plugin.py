@@ -1,6 +1,6 @@
 """A plugin of pytest: `pytest --kd-hazards=random:8` interprets every launch of a test and fails it with what is wrong.
 
-Where the option is not used, it adds an option and does nothing else.
+Where the option is not used, it adds an option and a marker, and does nothing else.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ def pytest_addoption(parser: Any) -> None:
 
 
 def pytest_configure(config: Any) -> None:
+    config.addinivalue_line("markers", "gpu: needs a GPU; `kernel_dsl.testing.both_devices` marks its half so")
     schedules = config.getoption("--kd-hazards", None)
     if schedules is not None:
         watch = import_module("kernel_dsl.runtime.check.plugin").plugin

@@ -65,6 +65,7 @@ NAV = {
         "docs/many-gpus",
         "docs/interpreter",
         "docs/checker",
+        "docs/testing",
         "docs/gallery",
         "docs/compiled-kernels",
         "docs/hosts",
