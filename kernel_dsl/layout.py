@@ -21,6 +21,7 @@ from .lazy import lazy
 
 LANE_BITS = 5
 MAX_CELLS = 65536  # of a picture
+MAX_SHOWN = 8192  # of one that nobody asked for
 WARP_BITS = 2
 
 Bit = tuple[int, int] | None  # (dim, stride), or None where the bit replicates
@@ -182,6 +183,10 @@ class Layout:
             what = f"a picture of shape {shape}"
             raise BadArgument(op="to_svg", what=what, hint=f"it has from 1 to {MAX_CELLS} cells: picture a part")
         return to_svg(self, tuple(shape))
+
+    def _repr_svg_(self) -> str | None:
+        """The picture of all that the layout covers, as notebooks show it; None where it is too large to look at."""
+        return self.to_svg(self.padded) if prod(self.padded) <= MAX_SHOWN else None
 
     def __repr__(self) -> str:
         """What makes it: a named layout of the shape it covers, or all its factors."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,10 @@ class Report(Found):
         from .html import page
 
         return _kept(page(self), path)
+
+    def _repr_html_(self) -> str:
+        """The page in a frame of its own, so that its style stays off the notebook and nothing in it runs."""
+        return f'<iframe sandbox="" srcdoc="{escape(self.to_html())}" width="100%" height="600"></iframe>'
 
 
 def _kept(text: str, path: Any) -> str:
