@@ -8,6 +8,7 @@ from .attention_backward import attention_backward
 from .attention_backward_walk import AttentionBackwardConfig
 from .attention_kernel import AttentionConfig
 from .collectives import all_gather, all_reduce, reduce_scatter
+from .conv import conv2d, conv2d_dgrad, conv2d_wgrad
 from .cross_entropy import linear_cross_entropy, linear_cross_entropy_backward, linear_cross_entropy_combine
 from .decode import decode_attention
 from .decode_mla import mla_decode
@@ -27,6 +28,9 @@ __all__ = [
     "all_to_all",
     "attention",
     "attention_backward",
+    "conv2d",
+    "conv2d_dgrad",
+    "conv2d_wgrad",
     "decode_attention",
     "grouped_matmul",
     "grouped_matmul_wgrad",

@@ -51,6 +51,14 @@ def _int4() -> None:
     kd.library.pack_int4(w, interpret=True).unpacked(kd.bfloat16, interpret=True)
 
 
+def _conv() -> None:
+    x, w = np.ones((1, 20, 20, 8), kd.bfloat16.numpy), np.ones((8, 1, 1, 8), kd.bfloat16.numpy)
+    for stride in (1, 2):
+        out = kd.library.conv2d(x, w, stride=stride, interpret=True)
+    kd.library.conv2d_dgrad(out, w, x.shape, stride=2, interpret=True)
+    kd.library.conv2d_wgrad(x, x, 1, interpret=True)
+
+
 @cache
 def calls() -> tuple[tuple[str, Any, tuple[Any, ...]], ...]:
     """(group, kernel, its arguments described) of each launch."""
@@ -58,6 +66,7 @@ def calls() -> tuple[tuple[str, Any, tuple[Any, ...]], ...]:
         *_seen("matmul", _grouped),
         *_seen("matmul", _cross_entropy),
         *_seen("matmul", _int4),
+        *_seen("matmul", _conv),
         *_seen("attention", _decode),
     )
 

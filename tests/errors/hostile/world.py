@@ -71,6 +71,8 @@ _OUTSIDE: dict[str, Any] = {
     "INDICES": INDICES,
     "square": np.ones((64, 64), np.float32),
     "heads": np.ones((1, 1, 16, 16), np.float32),
+    "filters": np.ones((16, 1, 1, 16), np.float32),
+    "(1, 1, 16, 16)": (1, 1, 16, 16),
     "sums": np.ones((1, 1, 16), np.float32),
     "halves": np.ones((1, 1, 8, 16), np.float16),
     "lengths": np.ones(1, np.int32),
@@ -104,9 +106,12 @@ HINTS: dict[str, str] = {
     "shape": "(8, 16) (64, 64)", "size": "32", "source": "'out[0] = inp[0];'", "spec": "REGULAR", "src": "x_ref tile", "start": "0",
     "swizzle": "128", "template": "'mov.b32 $0, $1;'", "thread_axis": "'wg'", "threadgroup": "(1, 1, 1)", "tile_width": "2", "tiling": "(8, 16)",
     "true_fun": "lambda: None", "upper": "2", "v": "heads", "value": "x 1", "wg_axis": "'wg'", "x": "x i_val m square", "y": "x i_val m",
+    "swizzle": "128", "template": "'mov.b32 $0, $1;'", "threadgroup": "(1, 1, 1)", "tile_width": "2", "tiling": "(8, 16)",
+    "true_fun": "lambda: None", "upper": "2", "v": "heads", "value": "x 1", "wg_axis": "'wg'", "x": "x i_val m square heads", "y": "x i_val m",
     "z": "x", "device_id": "0 i_val", "mesh": "MESH", "names": "('x',)", "sizes": "(2,)", "index_map": "lambda *a: a[0]", "axis": "0", "axis1": "0", "axis2": "1", "compare": "x", "types": "SMEM spec", "calls": "[call]",
     "inner": "x", "other": "x", "out_type": "struct", "indices": "i_val INDICES", "keys": "x", "sorted": "row", "values": "x", "fn": "lambda a, b: b", "tree": "x [x, x]", "seed": "1 n", "p": "1 0", "dout": "heads", "out": "heads", "lse": "sums", "lengths": "lengths", "weight": "square X", "targets": "lengths",
-    "dloss": "1.5", "partials": "heads", "w": "square X", "group": "128", "data": "INDICES", "scales": "X", "zeros": "None",
+    "dloss": "1.5", "partials": "heads", "w": "square X filters", "group": "128", "data": "INDICES", "scales": "X", "zeros": "None",
+    "input_size": "(1, 1, 16, 16)", "kernel_size": "1",
 }  # fmt: skip
 
 

@@ -1,0 +1,105 @@
+"""`kd.library.conv2d` and its gradients as plain functions."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from kernel_dsl.boundary import checks_itself, public
+from kernel_dsl.stages import target_named
+
+from .conv_general import conv_general, dgrad_kernel, wgrad_kernel, wgrad_parts, wgrad_sum_kernel
+from .conv_problem import Check
+
+SHAPES = {"x": "(batch, height, width, channels)", "w": "(filters, rows, columns, channels / groups)"}
+DOUT = "(batch, out height, out width, filters)"
+OWN = ("stride", "padding", "dilation", "groups")
+
+
+@partial(public, name="conv2d")
+@checks_itself(*OWN)
+def conv2d(
+    x: Any,
+    w: Any,
+    *,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+    out: Any = None,
+    stream: Any = None,
+    interpret: Any = None,
+) -> Any:
+    """The convolution (without turning filters, as is usual) of images x (N, H, W, C) with w (F, R, S, C / groups), NHWC.
+
+    The result is (N, H', W', F) in the dtype of both, float16, bfloat16 or float32; H' = (H + 2 padding - dilation (R - 1) - 1)
+    // stride + 1, and W' likewise. Element (n, i, j, f) is the sum over taps (r, s) and channels c of its group of
+    x[n, i stride + r dilation - padding, j stride + s dilation - padding, c] * w[f, r, s, c], where x is zero outside. `stride`,
+    `padding`, `dilation`: an int, or a pair for height and width. Sums are float32, and float32 products exact. Arrays lie
+    in any strides. `out`, `stream`, `interpret`: as for kernels. Raises `BadCallArgument` for what are no such arrays,
+    `BadCallValue` for sizes that don't fit.
+    """
+    check = Check("conv2d")
+    shapes = check.array("x", x, SHAPES["x"]), check.array("w", w, SHAPES["w"])
+    p = check.problem(*shapes, check.same(("x", x), ("w", w)), stride, padding, dilation, groups)
+    return conv_general(p)(x, w, out=out, stream=stream, interpret=interpret)
+
+
+@partial(public, name="conv2d_dgrad")
+@checks_itself("input_size", *OWN)
+def conv2d_dgrad(
+    dout: Any,
+    w: Any,
+    input_size: Any,
+    *,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+    out: Any = None,
+    stream: Any = None,
+    interpret: Any = None,
+) -> Any:
+    """The gradient of x in `conv2d(x, w)`, of shape `input_size` (N, H, W, C), where dout (N, H', W', F) is that of the result.
+
+    Options and errors as there; dout and w have one dtype, which the gradient has, too.
+    """
+    check = Check("conv2d_dgrad")
+    given, filters = check.array("dout", dout, DOUT), check.array("w", w, SHAPES["w"])
+    size = check.sizes("input_size", input_size, f"the shape of x: {SHAPES['x']}")
+    p = check.problem(size, filters, check.same(("dout", dout), ("w", w)), stride, padding, dilation, groups)
+    check.gradient(p, given)
+    return dgrad_kernel(p)(dout, w, out=out, stream=stream, interpret=interpret)
+
+
+@partial(public, name="conv2d_wgrad")
+@checks_itself("kernel_size", *OWN)
+def conv2d_wgrad(
+    x: Any,
+    dout: Any,
+    kernel_size: Any,
+    *,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+    out: Any = None,
+    stream: Any = None,
+    interpret: Any = None,
+) -> Any:
+    """The gradient of w in `conv2d(x, w)`, (F, R, S, C / groups), where dout (N, H', W', F) is that of the result.
+
+    `kernel_size`: R and S, or one int for both. Options and errors as there; x and dout have one dtype, which the gradient has,
+    too. The same inputs always give the same bits.
+    """
+    check = Check("conv2d_wgrad")
+    images, given = check.array("x", x, SHAPES["x"]), check.array("dout", dout, DOUT)
+    taps, count = check.pair("kernel_size", kernel_size, 1), check.whole("groups", groups, 1)
+    filters = given[3], *taps, images[3] // count
+    p = check.problem(images, filters, check.same(("x", x), ("dout", dout)), stride, padding, dilation, groups)
+    check.gradient(p, given)
+    how = {"stream": stream, "interpret": interpret}
+    parts = wgrad_parts(p, target_named(None).limits.multiprocessors)
+    if parts == 1:
+        return wgrad_kernel(p, 1)(x, dout, out=out, **how)
+    return wgrad_sum_kernel(p, parts)(wgrad_kernel(p, parts)(x, dout, **how), out=out, **how)

@@ -1,0 +1,213 @@
+"""Convolutions and their gradients for all targets, strides and groups: products whose rows are gathered on their way.
+
+A block has a tile of a result that is seen as a matrix: of pixels and filters, of pixels and channels, or of one tap's filters
+and channels. What lies outside of an image, or belongs to another group, is masked and counts as zero.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import kernel_dsl as kd
+
+from ..kernel import identified
+from .conv_problem import ConvProblem
+
+PIXELS, STEP = 64, 32  # pixels of a tile; of what is summed up, in a step
+COLUMNS = 64  # of a tile, at most
+SUMMED = 2048  # elements that a block adds up across parts
+
+
+def width_of(n: int) -> int:
+    """Columns of a tile for so many: a power of two."""
+    return min(max(1 << (n - 1).bit_length(), 8), COLUMNS)
+
+
+def _pixels(first: Any, count: int, height: int, width: int, images: int) -> tuple[Any, Any, Any, Any]:
+    """(image, row, column, whether it exists) of `count` pixels from number `first` on."""
+    pixel = first + kd.arange(count)
+    image = kd.div(pixel, height * width)
+    rest = pixel - image * (height * width)
+    row = kd.div(rest, width)
+    return image, row, rest - row * width, pixel < images * (height * width)
+
+
+def _seen(p: ConvProblem, place: tuple[Any, Any], tap: tuple[Any, Any]) -> tuple[Any, Any, Any]:
+    """(row, column, whether it is in the image) of x that a tap sees where a result stands."""
+    y = place[0] * p.stride[0] + (tap[0] * p.dilation[0] - p.padding[0])
+    x = place[1] * p.stride[1] + (tap[1] * p.dilation[1] - p.padding[1])
+    return y, x, (y >= 0) & (y < p.height) & (x >= 0) & (x < p.width)
+
+
+def _seeing(p: ConvProblem, place: tuple[Any, Any], tap: tuple[Any, Any]) -> tuple[Any, Any, Any]:
+    """(row, column, whether there is one) of the result whose tap sees a place of x."""
+    found: list[tuple[Any, Any]] = []
+    for axis, size in enumerate((p.out_height, p.out_width)):
+        shifted = place[axis] + (p.padding[axis] - tap[axis] * p.dilation[axis])
+        number = kd.div(shifted, p.stride[axis])
+        there = (shifted >= 0) & (number < size)
+        if p.stride[axis] > 1:
+            there = there & (number * p.stride[axis] == shifted)
+        found.append((number, there))
+    return found[0][0], found[1][0], found[0][1] & found[1][1]
+
+
+def _tap(p: ConvProblem, number: Any) -> tuple[Any, Any]:
+    row = kd.div(number, p.taps[1])
+    return row, number - row * p.taps[1]
+
+
+def _grouped(number: Any, count: int, size: int) -> tuple[Any, Any]:
+    """(group, first column in it) of tile `number`; a group has `count` tiles of `size`."""
+    group = kd.div(number, count)
+    return group, (number - group * count) * size
+
+
+@cache
+def conv_general(problem: ConvProblem) -> Any:
+    """The kernel `(x, w) -> out`."""
+    p, columns = problem, width_of(problem.share)
+    tiles, steps = kd.cdiv(p.share, columns), kd.cdiv(p.depth, STEP)
+
+    def body(x: Any, w: Any, out: Any) -> None:
+        if not p.pixels:
+            return
+        image, row, column, exists = _pixels(kd.program_id(0) * PIXELS, PIXELS, p.out_height, p.out_width, p.batch)
+        group, first = _grouped(kd.program_id(1), tiles, columns)
+        filters = kd.ds(group * p.share + first, columns)
+
+        def add(number: Any, acc: Any) -> Any:
+            tap_number = kd.div(number, steps)
+            start, tap = (number - tap_number * steps) * STEP, _tap(p, tap_number)
+            y, z, there = _seen(p, (row, column), tap)
+            own = start + kd.arange(STEP) < p.depth
+            index = image, y, z, kd.ds(group * p.depth + start, STEP)
+            left = kd.load(x, index, mask=(there & exists)[:, None] & own[None])
+            right = w[filters, tap[0], tap[1], kd.ds(start, STEP)]
+            return kd.dot(left, right.T, acc=acc)
+
+        zero = kd.zeros((PIXELS, columns), kd.float32)
+        acc = kd.fori_loop(0, p.taps[0] * p.taps[1] * steps, add, zero)
+        own = first + kd.arange(columns) < p.share
+        kd.store(out, (image, row, column, filters), acc.astype(p.dtype), mask=exists[:, None] & own[None])
+
+    made = kd.kernel(
+        body,
+        out_type=kd.ShapeDtypeStruct(p.out_shape, p.dtype),
+        grid=(max(kd.cdiv(p.pixels, PIXELS), 1), p.groups * tiles),
+        name="conv2d_general",
+    )
+    return identified(made, problem)
+
+
+@cache
+def dgrad_kernel(problem: ConvProblem) -> Any:
+    """The kernel `(dout, w) -> dx`."""
+    p, columns = problem, width_of(problem.depth)
+    tiles, steps = kd.cdiv(p.depth, columns), kd.cdiv(p.share, STEP)
+    pixels = p.batch * p.height * p.width
+
+    def body(dout: Any, w: Any, dx: Any) -> None:
+        if not pixels:
+            return
+        image, row, column, exists = _pixels(kd.program_id(0) * PIXELS, PIXELS, p.height, p.width, p.batch)
+        group, first = _grouped(kd.program_id(1), tiles, columns)
+
+        def add(number: Any, acc: Any) -> Any:
+            tap_number = kd.div(number, steps)
+            start, tap = (number - tap_number * steps) * STEP, _tap(p, tap_number)
+            y, z, there = _seeing(p, (row, column), tap)
+            own = start + kd.arange(STEP) < p.share
+            filters = kd.ds(group * p.share + start, STEP)
+            left = kd.load(dout, (image, y, z, filters), mask=(there & exists)[:, None] & own[None])
+            right = kd.load(w, (filters, tap[0], tap[1], kd.ds(first, columns)), mask=own[:, None])
+            return kd.dot(left, right, acc=acc)
+
+        zero = kd.zeros((PIXELS, columns), kd.float32)
+        acc = kd.fori_loop(0, p.taps[0] * p.taps[1] * steps, add, zero)
+        own = first + kd.arange(columns) < p.depth
+        place = image, row, column, kd.ds(group * p.depth + first, columns)
+        kd.store(dx, place, acc.astype(p.dtype), mask=exists[:, None] & own[None])
+
+    made = kd.kernel(
+        body,
+        out_type=kd.ShapeDtypeStruct(p.x_shape, p.dtype),
+        grid=(max(kd.cdiv(pixels, PIXELS), 1), p.groups * tiles),
+        name="conv2d_dgrad",
+    )
+    return identified(made, problem)
+
+
+def wgrad_grid(p: ConvProblem) -> tuple[int, int, int]:
+    """(tiles of a group's filters, of its channels, all blocks of one part) of the gradient of filters."""
+    rows, columns = (kd.cdiv(n, width_of(n)) for n in (p.share, p.depth))
+    return rows, columns, rows * columns * p.groups * p.taps[0] * p.taps[1]
+
+
+def wgrad_parts(p: ConvProblem, multiprocessors: int) -> int:
+    """In how many parts pixels are summed up, so that there is a part for each multiprocessor."""
+    return max(min(multiprocessors // wgrad_grid(p)[2], kd.cdiv(p.pixels, 8 * STEP)), 1)
+
+
+@cache
+def wgrad_kernel(problem: ConvProblem, parts: int) -> Any:
+    """The kernel `(x, dout) -> dw`, or with parts `-> partial sums` (parts, *dw), float32."""
+    p = problem
+    rows, columns = width_of(p.share), width_of(p.depth)
+    row_tiles, column_tiles, _ = wgrad_grid(p)
+    steps = kd.cdiv(kd.cdiv(p.pixels, parts), STEP)  # of a part
+
+    def body(x: Any, dout: Any, dw: Any) -> None:
+        rest, channel_tile = kd.program_id(0), kd.program_id(1)
+        tap_number = kd.div(rest, row_tiles * p.groups)
+        group, first = _grouped(rest - tap_number * (row_tiles * p.groups), row_tiles, rows)
+        tap, start, part = _tap(p, tap_number), channel_tile * columns, kd.program_id(2)
+        filters = kd.ds(group * p.share + first, rows)
+
+        def add(step: Any, acc: Any) -> Any:
+            pixel = (part * steps + step) * STEP
+            image, row, column, exists = _pixels(pixel, STEP, p.out_height, p.out_width, p.batch)
+            y, z, there = _seen(p, (row, column), tap)
+            mask = (there & exists)[:, None]
+            left = kd.load(dout, (image, row, column, filters), mask=mask)
+            right = kd.load(x, (image, y, z, kd.ds(group * p.depth + start, columns)), mask=mask)
+            return kd.dot(left.T, right, acc=acc)
+
+        acc = kd.fori_loop(0, steps, add, kd.zeros((rows, columns), kd.float32))
+        own = first + kd.broadcasted_iota(kd.int32, (rows, columns), 0) < p.share
+        place = filters, *tap, kd.ds(start, columns)
+        if parts > 1:
+            kd.store(dw.at[part], place, acc, mask=own)
+        else:
+            kd.store(dw, place, acc.astype(p.dtype), mask=own)
+
+    partial = kd.ShapeDtypeStruct((parts, *p.w_shape), kd.float32)
+    made = kd.kernel(
+        body,
+        out_type=partial if parts > 1 else kd.ShapeDtypeStruct(p.w_shape, p.dtype),
+        grid=(row_tiles * p.groups * p.taps[0] * p.taps[1], column_tiles, parts),
+        name="conv2d_wgrad",
+    )
+    return identified(made, problem, parts)
+
+
+@cache
+def wgrad_sum_kernel(problem: ConvProblem, parts: int) -> Any:
+    """The kernel `(partial sums) -> dw`: they are added up in their order, so a call gives the same bits each time."""
+    p = problem
+    size = p.filters * p.taps[0] * p.taps[1] * p.depth
+
+    def body(partial: Any, dw: Any) -> None:
+        sums, out = partial.reshape(parts, size), dw.reshape(size)
+        mine = kd.ds(kd.program_id(0) * SUMMED, SUMMED)
+        total = kd.fori_loop(1, parts, lambda part, total: total + sums[part, mine], sums[0, mine])
+        out[mine] = total.astype(p.dtype)
+
+    made = kd.kernel(
+        body,
+        out_type=kd.ShapeDtypeStruct(p.w_shape, p.dtype),
+        grid=(kd.cdiv(size, SUMMED),),
+        name="conv2d_wgrad_sum",
+    )
+    return identified(made, problem, parts)

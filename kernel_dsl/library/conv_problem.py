@@ -1,0 +1,179 @@
+"""What a convolution is: its sizes, and what its arguments must be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any, cast
+
+import kernel_dsl as kd
+from kernel_dsl.diagnostics import shown
+from kernel_dsl.dtypes import as_dtype
+from kernel_dsl.errors import BadCallArgument, BadCallValue
+
+DTYPES = (kd.float16, kd.bfloat16, kd.float32)
+MOST = 2**31 - 1  # of coordinates along an axis, and of pixels of all images together
+
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class ConvProblem:
+    """Images (batch, height, width, channels) and `filters` of taps (rows, columns), each of channels / groups.
+
+    `stride`, `padding`, `dilation`: along height and width. The image of results is (out_height, out_width).
+    """
+
+    batch: int
+    height: int
+    width: int
+    channels: int
+    filters: int
+    taps: Pair
+    stride: Pair
+    padding: Pair
+    dilation: Pair
+    groups: int
+    dtype: Any
+
+    @property
+    def out_height(self) -> int:
+        return self._steps(self.height, 0)
+
+    @property
+    def out_width(self) -> int:
+        return self._steps(self.width, 1)
+
+    def _steps(self, size: int, axis: int) -> int:
+        """Places of a filter along an axis; none or fewer where it does not fit."""
+        reach = self.dilation[axis] * (self.taps[axis] - 1) + 1
+        return (size + 2 * self.padding[axis] - reach) // self.stride[axis] + 1
+
+    @property
+    def pixels(self) -> int:
+        """Of all images of results."""
+        return self.batch * self.out_height * self.out_width
+
+    @property
+    def depth(self) -> int:
+        """Channels that a filter sees."""
+        return self.channels // self.groups
+
+    @property
+    def share(self) -> int:
+        """Filters of a group."""
+        return self.filters // self.groups
+
+    @property
+    def x_shape(self) -> tuple[int, ...]:
+        return self.batch, self.height, self.width, self.channels
+
+    @property
+    def w_shape(self) -> tuple[int, ...]:
+        return self.filters, *self.taps, self.depth
+
+    @property
+    def out_shape(self) -> tuple[int, ...]:
+        return self.batch, self.out_height, self.out_width, self.filters
+
+
+class Check:
+    """The checks of a function named `kernel`; each raises at the caller's line."""
+
+    def __init__(self, kernel: str) -> None:
+        self.kernel = kernel
+
+    def argument(self, what: str, hint: str) -> BadCallArgument:
+        return BadCallArgument(kernel=self.kernel, what=what, hint=hint)
+
+    def value(self, what: str, hint: str) -> BadCallValue:
+        return BadCallValue(kernel=self.kernel, what=what, hint=hint)
+
+    def array(self, name: str, x: Any, axes: str) -> tuple[int, int, int, int]:
+        """The shape of an array of four axes."""
+        shape = getattr(x, "shape", None)
+        if not isinstance(shape, tuple) or not hasattr(x, "dtype") or len(cast("tuple[Any, ...]", shape)) != 4:
+            what = f"{name} is a {type(x).__name__}" + (f" of shape {shown(shape)}" if isinstance(shape, tuple) else "")
+            raise self.argument(what, f"{name} is {axes}")
+        if as_dtype(x.dtype) not in DTYPES:
+            raise self.argument(f"{name} is {as_dtype(x.dtype)}", "float16, bfloat16 or float32")
+        a, b, c, d = (int(n) for n in x.shape)
+        return a, b, c, d
+
+    def same(self, first: tuple[str, Any], second: tuple[str, Any]) -> Any:
+        """The dtype of both arrays."""
+        one, other = as_dtype(first[1].dtype), as_dtype(second[1].dtype)
+        if one != other:
+            raise self.argument(f"{first[0]} is {one} and {second[0]} is {other}", "both have one dtype")
+        return one
+
+    def whole(self, name: str, x: Any, least: int) -> int:
+        """An int from `least` on."""
+        if isinstance(x, bool) or not isinstance(x, Integral):
+            raise self.argument(f"{name}={shown(x)}", f"an int, {least} or more")
+        if not least <= int(x) <= MOST:
+            raise self.value(f"{name}={shown(x)}", f"{least} or more, and below 2**31")
+        return int(x)
+
+    def pair(self, name: str, x: Any, least: int) -> Pair:
+        """An int for both axes, or one for each."""
+        if isinstance(x, bool) or not isinstance(x, (Integral, tuple, list)):
+            raise self.argument(f"{name}={shown(x)}", "an int, or a pair for height and width")
+        both: Sequence[Any] = cast("Sequence[Any]", x) if isinstance(x, (tuple, list)) else (x, x)
+        if len(both) != 2:
+            raise self.value(f"{name}={shown(x)}", "an int, or a pair for height and width")
+        for n in both:
+            if isinstance(n, bool) or not isinstance(n, Integral):
+                raise self.argument(f"{name}={shown(x)}", "an int, or a pair of them")
+            if not least <= int(n) <= MOST:
+                raise self.value(f"{name}={shown(x)}", f"{least} or more, and below 2**31")
+        return int(both[0]), int(both[1])
+
+    def sizes(self, name: str, x: Any, axes: str) -> tuple[int, int, int, int]:
+        """The ints of a shape of four axes that is given, none of which is negative."""
+        if not isinstance(x, (tuple, list)):
+            raise self.argument(f"{name}={shown(x)}", axes)
+        given = tuple(cast("Sequence[Any]", x))
+        if any(isinstance(n, bool) or not isinstance(n, Integral) for n in given):
+            raise self.argument(f"{name}={shown(x)}", axes)
+        if len(given) != 4 or any(not 0 <= n <= MOST for n in given):
+            raise self.value(f"{name}={shown(x)}", axes)
+        a, b, c, d = (int(n) for n in given)
+        return a, b, c, d
+
+    def problem(
+        self,
+        x: tuple[int, int, int, int],
+        w: tuple[int, int, int, int],
+        dtype: Any,
+        stride: Any,
+        padding: Any,
+        dilation: Any,
+        groups: Any,
+    ) -> ConvProblem:
+        """The problem of images and filters of these shapes."""
+        steps = self.pair("stride", stride, 1), self.pair("padding", padding, 0), self.pair("dilation", dilation, 1)
+        count = self.whole("groups", groups, 1)
+        channels, filters = x[3], w[0]
+        if channels % count or filters % count:
+            raise self.value(f"groups={count} of {channels} channels and {filters} filters", "it divides both")
+        if not channels or not filters or not w[1] or not w[2]:
+            raise self.value(f"x is {x} and w is {w}", "they have channels, and w has filters and taps")
+        if w[3] * count != channels:
+            what = f"x is {x} and w is {w}" + (f" in {count} groups" if count > 1 else "")
+            raise self.value(what, "w is (filters, rows, columns, channels of x / groups)")
+        p = ConvProblem(*x, filters, (w[1], w[2]), *steps, count, dtype)
+        reach = [d * (n - 1) + 1 for d, n in zip(p.dilation, p.taps, strict=True)]
+        if min(p.out_height, p.out_width) < 1:
+            what = f"filters reach over {tuple(reach)} of images of {(p.height, p.width)}, with padding={p.padding}"
+            raise self.value(what, "an image and its padding are as large as a filter")
+        ends = [n + 2 * q + r for n, q, r in zip((p.height, p.width), p.padding, reach, strict=True)]
+        if max(*ends, p.pixels, p.batch * p.height * p.width) > MOST:
+            raise self.value(f"x is {x} with padding={p.padding}", "fewer than 2**31 pixels, and places along an axis")
+        return p
+
+    def gradient(self, p: ConvProblem, dout: tuple[int, ...]) -> None:
+        """Check the shape of the gradient of a result."""
+        if dout != p.out_shape:
+            raise self.value(f"dout is {dout}", f"the result of the convolution is {p.out_shape}")

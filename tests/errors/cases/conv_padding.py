@@ -1,0 +1,5 @@
+import numpy as np
+
+import kernel_dsl as kd
+
+kd.library.conv2d(np.ones((1, 8, 8, 8), np.float32), np.ones((4, 3, 3, 8), np.float32), padding=(1, -1))
