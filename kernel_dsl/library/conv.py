@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 from typing import Any
 
@@ -9,11 +10,25 @@ from kernel_dsl.boundary import checks_itself, public
 from kernel_dsl.stages import target_named
 
 from .conv_general import conv_general, dgrad_kernel, wgrad_kernel, wgrad_parts, wgrad_sum_kernel
-from .conv_problem import Check
+from .conv_kernel import backward, config_of, conv_kernel, turn_kernel, why_not
+from .conv_problem import Check, ConvProblem
+from .matmul import check_apart
 
 SHAPES = {"x": "(batch, height, width, channels)", "w": "(filters, rows, columns, channels / groups)"}
 DOUT = "(batch, out height, out width, filters)"
 OWN = ("stride", "padding", "dilation", "groups")
+
+_log = logging.getLogger("kernel_dsl")
+
+
+def _kernel(name: str, p: ConvProblem, x: Any, w: Any, out: Any) -> Any:
+    """The kernel `(x, w) -> out` for a problem and arrays: Hopper's where it can take them."""
+    machine = target_named(None)
+    why = why_not(p, machine, (x, w, out))
+    if not why:
+        return conv_kernel(p, config_of(p), machine.limits.multiprocessors)
+    _log.info("%s: %s; using the general kernel", name, why)
+    return conv_general(p)
 
 
 @partial(public, name="conv2d")
@@ -36,13 +51,16 @@ def conv2d(
     // stride + 1, and W' likewise. Element (n, i, j, f) is the sum over taps (r, s) and channels c of its group of
     x[n, i stride + r dilation - padding, j stride + s dilation - padding, c] * w[f, r, s, c], where x is zero outside. `stride`,
     `padding`, `dilation`: an int, or a pair for height and width. Sums are float32, and float32 products exact. Arrays lie
-    in any strides. `out`, `stream`, `interpret`: as for kernels. Raises `BadCallArgument` for what are no such arrays,
+    in any strides; what Hopper's kernel can't take, such as strides and groups, goes to a slower one, with a log line. `out`,
+    `stream`, `interpret`: as for kernels. Raises `BadCallArgument` for what are no such arrays,
     `BadCallValue` for sizes that don't fit.
     """
     check = Check("conv2d")
     shapes = check.array("x", x, SHAPES["x"]), check.array("w", w, SHAPES["w"])
     p = check.problem(*shapes, check.same(("x", x), ("w", w)), stride, padding, dilation, groups)
-    return conv_general(p)(x, w, out=out, stream=stream, interpret=interpret)
+    if out is not None:
+        check_apart(out, {"x": x, "w": w}, "conv2d")
+    return _kernel("conv2d", p, x, w, out)(x, w, out=out, stream=stream, interpret=interpret)
 
 
 @partial(public, name="conv2d_dgrad")
@@ -69,7 +87,12 @@ def conv2d_dgrad(
     size = check.sizes("input_size", input_size, f"the shape of x: {SHAPES['x']}")
     p = check.problem(size, filters, check.same(("dout", dout), ("w", w)), stride, padding, dilation, groups)
     check.gradient(p, given)
-    return dgrad_kernel(p)(dout, w, out=out, stream=stream, interpret=interpret)
+    how = {"stream": stream, "interpret": interpret}
+    if out is not None:
+        check_apart(out, {"dout": dout, "w": w}, "conv2d_dgrad")
+    if dout.shape[0] and p.stride == (1, 1) and not why_not(backward(p), target_named(None), (dout, out)):
+        return _kernel("conv2d_dgrad", backward(p), dout, None, out)(dout, turn_kernel(p)(w, **how), out=out, **how)
+    return dgrad_kernel(p)(dout, w, out=out, **how)
 
 
 @partial(public, name="conv2d_wgrad")
@@ -99,6 +122,8 @@ def conv2d_wgrad(
     p = check.problem(images, filters, check.same(("x", x), ("dout", dout)), stride, padding, dilation, groups)
     check.gradient(p, given)
     how = {"stream": stream, "interpret": interpret}
+    if out is not None:
+        check_apart(out, {"x": x, "dout": dout}, "conv2d_wgrad")
     parts = wgrad_parts(p, target_named(None).limits.multiprocessors)
     if parts == 1:
         return wgrad_kernel(p, 1)(x, dout, out=out, **how)

@@ -56,6 +56,7 @@ def _conv() -> None:
     for stride in (1, 2):
         out = kd.library.conv2d(x, w, stride=stride, interpret=True)
     kd.library.conv2d_dgrad(out, w, x.shape, stride=2, interpret=True)
+    kd.library.conv2d_dgrad(x, w, x.shape, interpret=True)
     kd.library.conv2d_wgrad(x, x, 1, interpret=True)
 
 

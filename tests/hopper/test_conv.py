@@ -10,7 +10,9 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl.library.conv_general import conv_general, dgrad_kernel, wgrad_kernel, wgrad_parts, wgrad_sum_kernel
+from kernel_dsl.library.conv_kernel import ConvConfig, backward, boxes, config_of, conv_kernel, turn_kernel, why_not
 from kernel_dsl.library.conv_problem import ConvProblem
+from kernel_dsl.stages import target_named
 
 from .conv_reference import Conv, any_conv, arrays
 from .helpers import relative
@@ -55,13 +57,13 @@ def compare(conv: Conv, rng: Any, interpret: Any, anyhow: bool = True) -> None:
 
 @pytest.mark.parametrize("dtype", [f16, bf16, f32], ids=str)
 @pytest.mark.parametrize("name", CONVS)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(16)
 def test_sizes(name: str, dtype: Any, interpret: Any, rng: Any) -> None:
     compare(replace(CONVS[name], dtype=dtype), rng, interpret)
 
 
 @pytest.mark.parametrize("seed", range(24))
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(18)
 def test_random_convolutions(seed: int, interpret: Any) -> None:
     rng = np.random.default_rng(seed)
     compare(any_conv(rng), rng, interpret)
@@ -73,6 +75,79 @@ def test_many_random_convolutions(seed: int) -> None:
     rng = np.random.default_rng(100 + seed)
     for number in range(20):
         compare(any_conv(rng), rng, kd.InterpretParams(seed=number))
+
+
+@pytest.mark.parametrize("dtype", [f16, bf16], ids=str)
+@pytest.mark.parametrize(
+    "conv, config",
+    [
+        (Conv((3, 9, 11, 72), 40, (3, 3), padding=1), ConvConfig((2, 8, 8), 64, 3)),
+        (Conv((9, 5, 6, 64), 200, (2, 3), padding=(0, 2), dilation=(2, 1)), ConvConfig((8, 4, 4), 192, 2)),
+        (Conv((1, 20, 9, 8), 136, (3, 1), padding=(3, 0)), ConvConfig((1, 16, 8), 128, 4, consumers=1)),
+        (Conv((1, 1, 150, 16), 24, (1, 4)), ConvConfig((1, 1, 128), 64, 2, epilogue_n=32)),
+    ],
+    ids=["images", "small boxes", "one consumer", "one row"],
+)
+@pytest.mark.sampled(5)
+def test_boxes_of_pixels(conv: Conv, config: ConvConfig, dtype: Any, interpret: Any, rng: Any) -> None:
+    """Hopper's kernel on two multiprocessors, each with several tiles: of pixels that no box divides."""
+    conv = replace(conv, dtype=dtype)
+    p = problem_of(conv)
+    x, w, _ = arrays(conv, rng, anyhow=False)
+    got = conv_kernel(p, config, 2)(x, w, interpret=interpret)
+    assert relative(got.astype(np.float64), conv.forward(x.astype(np.float64), w.astype(np.float64))) <= BOUNDS[2]
+
+
+def problem_of(conv: Conv) -> ConvProblem:
+    s, p, d = (v if isinstance(v, tuple) else (v, v) for v in (conv.stride, conv.padding, conv.dilation))
+    return ConvProblem(*conv.x, conv.filters, conv.taps, s, p, d, conv.groups, conv.dtype)
+
+
+@pytest.mark.parametrize("padding", [0, 1, 2, (4, 3)], ids=str)
+@pytest.mark.sampled(4)
+def test_gradients_by_turned_filters(padding: Any, interpret: Any, rng: Any) -> None:
+    """More padding than a filter reaches is less than none for the gradient."""
+    conv = Conv((2, 5, 6, 16), 8, (3, 2), padding=padding, dtype=f16)
+    p = problem_of(conv)
+    assert why_not(backward(p), target_named("sm_90a"), ()) == "" and backward(backward(p)) == p
+    assert backward(p).out_shape == conv.x
+    _, w, dout = arrays(conv, rng, anyhow=False)
+    got = kd.library.conv2d_dgrad(dout, w, conv.x, interpret=interpret, **conv.options)
+    assert relative(got.astype(np.float64), conv.dgrad(dout.astype(np.float64), w.astype(np.float64))) <= BOUNDS[2]
+
+
+def test_what_hopper_takes(rng: Any) -> None:
+    machine, good = target_named("sm_90a"), replace(TYPICAL, dtype=bf16)
+    x, w, dout = arrays(good, rng, anyhow=False)
+    assert why_not(problem_of(good), machine, (x, w, None)) == ""
+    assert why_not(problem_of(good), target_named("sm_80"), (x, w, None)).endswith("no wgmma")
+    assert "TMA" in why_not(problem_of(good), machine, (x[..., 1:], w, None))
+    assert "TMA" in why_not(problem_of(good), machine, (x, w, dout.reshape(-1)[1:]))
+    assert "TMA" in why_not(problem_of(good), machine, (x[:0], w, None))
+    for change in ({"dtype": f32}, {"stride": 2}, {"groups": 2}, {"filters": 9}):
+        assert why_not(problem_of(replace(good, **change)), machine, ()) != ""
+
+
+def test_boxes() -> None:
+    """None is wasted on sizes that have a factor of 4."""
+    assert boxes(described(bf16)) == (2, 8, 8)
+    assert boxes(replace(described(bf16), height=28, width=28)) == (8, 4, 4)
+    assert boxes(replace(described(bf16), batch=1, height=1, width=500, padding=(1, 1))) == (1, 1, 128)
+    widths = {8: 64, 64: 64, 128: 128, 192: 192, 200: 256, 256: 256, 320: 192, 512: 256}
+    assert {n: config_of(replace(described(bf16), filters=n)).tile_n for n in widths} == widths
+
+
+@pytest.mark.parametrize("images, channels, size", [(64, 256, 56), (64, 512, 28), (16, 512, 64)])
+@pytest.mark.parametrize("filters", [64, 128, 192, 512])
+@pytest.mark.sampled(5)
+def test_no_spills_of_hopper(images: int, channels: int, size: int, filters: int) -> None:
+    p = ConvProblem(images, size, size, channels, filters, (3, 3), (1, 1), (1, 1), (1, 1), 1, bf16)
+    x, w = Spec(p.x_shape, bf16), Spec(p.w_shape, bf16)
+    stages = conv_kernel(p, config_of(p), 132).lower(x, w, target="sm_90a")
+    made = stages.compile()
+    assert made.resources.spills == 0 and not [r for r in made.remarks if "C75" in r.text]
+    assert stages.ptx.count("cp.async.bulk.tensor.4d.shared") == 2  # a stage is one box of each
+    assert turn_kernel(p).lower(w, target="sm_90a").compile().resources.spills == 0
 
 
 def test_what_lies_outside_is_not_multiplied() -> None:
@@ -102,6 +177,13 @@ def test_given_results(rng: Any) -> None:
         assert mine is given and np.array_equal(given, plain)
 
 
+def test_results_lie_apart() -> None:
+    x, w = np.ones((1, 4, 4, 8), np.float16), np.ones((8, 1, 1, 8), np.float16)
+    for name, args in (("conv2d", (x, w)), ("conv2d_dgrad", (x, w, x.shape)), ("conv2d_wgrad", (w, x, 1))):
+        with pytest.raises(kd.errors.BadCallValue, match="out"):
+            getattr(kd.library, name)(*args, out=args[0], interpret=True)
+
+
 def test_no_images() -> None:
     conv = Conv((0, 7, 7, 8), 5, (3, 3))
     for got, expected in ways(conv, *arrays(conv, np.random.default_rng(0), False), interpret=True).values():
@@ -115,7 +197,7 @@ def described(dtype: Any, groups: int = 1, stride: int = 1) -> ConvProblem:
 @pytest.mark.parametrize("dtype", [bf16, f32], ids=str)
 @pytest.mark.parametrize("groups", [1, 256])
 @pytest.mark.parametrize("target", ["sm_90a", "sm_80", "sm_100a", "sm_120a"])
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_no_spills(dtype: Any, groups: int, target: str) -> None:
     p = described(dtype, groups, 2)
     x, w, dout = (Spec(shape, dtype) for shape in (p.x_shape, p.w_shape, p.out_shape))

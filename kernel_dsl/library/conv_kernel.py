@@ -1,0 +1,255 @@
+"""Convolutions of stride 1 on Hopper: the persistent, warp-specialised product, whose rows TMA takes out of images.
+
+A tile has the pixels of a box of images, rows and columns. For each tap, TMA brings the box as the tap sees it: moved by the
+tap's place, with zeros where it leaves an image. In SMEM its pixels are the rows of wgmma's operand, one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import kernel_dsl as kd
+from kernel_dsl.target import Feature, Target
+
+from ..kernel import identified
+from ..refs import strides_of
+from .conv_problem import ConvProblem
+from .operands import array_address, element_strides, why_not_tma
+from .persistent_matmul import swizzled
+
+DEPTH = 64  # channels of a stage: a row of the widest swizzle
+TURNED = 64  # filters and channels that a block turns
+BAND = 8  # tiles of pixels that go together in L2
+
+
+@dataclass(frozen=True)
+class ConvConfig:
+    """`box`: images, rows and columns of a tile, 64 pixels for each of the `consumers` or 128; `tile_n`: filters of a tile."""
+
+    box: tuple[int, int, int]
+    tile_n: int = 256
+    stages: int = 4
+    consumers: int = 2
+    epilogue_n: int = 64
+
+    @property
+    def tile_m(self) -> int:
+        return self.box[0] * self.box[1] * self.box[2]
+
+    @property
+    def cut(self) -> int:
+        """The axis of the box along which consumers share it: the first that has several."""
+        return next(axis for axis, n in enumerate(self.box) if n > 1)
+
+    @property
+    def share(self) -> tuple[int, int, int]:
+        """The box of one consumer."""
+        images, rows, columns = (n // self.consumers if axis == self.cut else n for axis, n in enumerate(self.box))
+        return images, rows, columns
+
+
+def boxed(stages: int, box: tuple[int, int, int], columns: int, dtype: Any) -> Any:
+    """Stages of a box of pixels: as TMA moves it, and as the rows that its pixels are for wgmma."""
+    swizzle = kd.find_swizzle(columns * dtype.bits)  # as wide as a row
+    rows = kd.SwizzleTransform(swizzle)
+    tiles = kd.TilingTransform((8, swizzle // dtype.itemsize)), rows
+    pixels = box[0] * box[1] * box[2]
+    return kd.RefUnion(
+        kd.SMEM((stages, *box, columns), dtype, transforms=(rows,)),
+        kd.SMEM((stages, pixels, columns), dtype, transforms=tiles),
+    )
+
+
+def boxes(p: ConvProblem, pixels: int = 128) -> tuple[int, int, int]:
+    """The box of so many pixels, in powers of two, that wastes least; of those the squarest."""
+    found: list[tuple[int, int, tuple[int, int, int]]] = []
+    columns = 1
+    while columns <= pixels:
+        rows = 1
+        while columns * rows <= pixels:
+            box = (pixels // (columns * rows), rows, columns)
+            tiles = 1
+            for size, part in zip((p.batch, p.out_height, p.out_width), box, strict=True):
+                tiles *= kd.cdiv(size, part)
+            found.append((tiles, abs(rows - columns), box))
+            rows *= 2
+        columns *= 2
+    return min(found)[2]
+
+
+@cache
+def conv_kernel(problem: ConvProblem, config: ConvConfig, blocks: int) -> Any:
+    """The kernel `(x, w) -> out` of a problem of one group and stride 1 in 16 bits, on `blocks` multiprocessors."""
+    p, t = problem, config
+    sizes = p.batch, p.out_height, p.out_width
+    counts = [kd.cdiv(size, part) for size, part in zip(sizes, t.box, strict=True)]
+    tiles_m, tiles_n = counts[0] * counts[1] * counts[2], kd.cdiv(p.filters, t.tile_n)
+    total = tiles_m * tiles_n
+    chunks = kd.cdiv(p.channels, DEPTH)
+    steps = p.taps[0] * p.taps[1] * chunks
+    count, producer, rows = max(min(total, blocks), 1), t.consumers, t.tile_m // t.consumers
+    parts = t.tile_n // t.epilogue_n
+    ring = min(2, parts)
+    scratch = {
+        "x_smem": boxed(t.stages, t.box, DEPTH, p.dtype),
+        "w_smem": swizzled(t.tile_n, DEPTH, p.dtype, t.stages),
+        "out_smem": boxed(t.consumers * ring, t.share, t.epilogue_n, p.dtype),
+        "loaded": kd.Barrier(num_arrivals=2, num_barriers=t.stages),
+        "consumed": kd.Barrier(num_arrivals=t.consumers, num_barriers=t.stages),
+    }
+
+    def place_of(index: Any) -> tuple[tuple[Any, Any, Any], Any]:
+        """(first image, row and column, first filter) of a tile."""
+        m, n = kd.planar_snake(index, (tiles_m, tiles_n), 0, min(BAND, tiles_m))
+        rest = kd.div(m, counts[2])
+        image = kd.div(rest, counts[1])
+        numbers = image, rest - image * counts[1], m - rest * counts[2]
+        first = [number * part for number, part in zip(numbers, t.box, strict=True)]
+        return (first[0], first[1], first[2]), n * t.tile_n
+
+    def next_slot(slot: Any) -> Any:
+        return kd.where(slot == t.stages - 1, 0, slot + 1)
+
+    def produce(x: Any, w: Any, x_smem: Any, w_smem: Any, loaded: Any, consumed: Any) -> None:
+        kd.set_max_registers(40, action="decrease")
+
+        @kd.loop(kd.axis_index("block"), total, step=count, init_carry=(0, 0))
+        def _(index: Any, carry: Any) -> Any:
+            (image, row, column), n = place_of(index)
+
+            @kd.loop(0, steps, init_carry=carry)
+            def end(step: Any, carry: Any) -> Any:
+                slot, filled = carry
+
+                @kd.when(filled >= t.stages)
+                def _() -> None:
+                    kd.barrier_wait(consumed.at[slot])
+
+                tap = kd.div(step, chunks)
+                r = kd.div(tap, p.taps[1])
+                s, c = tap - r * p.taps[1], kd.ds((step - tap * chunks) * DEPTH, DEPTH)
+                y, z = row + (r * p.dilation[0] - p.padding[0]), column + (s * p.dilation[1] - p.padding[1])
+                box = kd.ds(image, t.box[0]), kd.ds(y, t.box[1]), kd.ds(z, t.box[2])
+                kd.copy_gmem_to_smem(x.at[(*box, c)], x_smem.at[slot], loaded.at[slot])
+                kd.copy_gmem_to_smem(w.at[kd.ds(n, t.tile_n), r, s, c], w_smem.at[slot], loaded.at[slot])
+                return next_slot(slot), kd.minimum(filled + 1, t.stages)
+
+            return end
+
+    def consume(me: Any, out: Any, x_smem: Any, out_smem: Any, w_smem: Any, loaded: Any, consumed: Any) -> None:
+        kd.set_max_registers(232 if t.consumers == 2 else 240, action="increase")
+        own = kd.ds(me * rows, rows)
+
+        @kd.loop(kd.axis_index("block"), total, step=count, init_carry=0)
+        def _(index: Any, slot: Any) -> Any:
+            first, n = place_of(index)
+
+            def multiply(acc: Any) -> Any:
+                @kd.loop(0, steps, init_carry=(slot, slot))
+                def end(step: Any, carry: Any) -> Any:
+                    slot, before = carry
+                    kd.barrier_wait(loaded.at[slot])
+                    kd.wgmma(acc, x_smem.at[slot, own], w_smem.at[slot].T)
+                    kd.wgmma_wait(1)
+                    kd.barrier_arrive(consumed.at[before], predicate=step > 0)
+                    return next_slot(slot), slot
+
+                slot_after, last = end
+                value = acc[...]
+                kd.barrier_arrive(consumed.at[last])
+                return value, slot_after
+
+            value, slot_after = kd.run_scoped(multiply, kd.ACC((rows, t.tile_n), kd.float32))
+            mine = [f + me * n if axis == t.cut else f for axis, (f, n) in enumerate(zip(first, t.share, strict=True))]
+            place = tuple(kd.ds(f, n) for f, n in zip(mine, t.share, strict=True))
+            for number in range(parts):
+                start = number * t.epilogue_n
+                own_part = me * ring + number % ring
+                # a tile starts with the first buffer, which the tile before may have used last
+                kd.wait_smem_to_gmem(0 if number == 0 and parts % ring else ring - 1, wait_read_only=True)
+                out_smem[1].at[own_part][...] = value[:, start : start + t.epilogue_n].astype(p.dtype)
+                kd.commit_smem()
+                kd.copy_smem_to_gmem(out_smem[0].at[own_part], out.at[(*place, kd.ds(n + start, t.epilogue_n))])
+            return slot_after
+
+        kd.wait_smem_to_gmem(0, wait_read_only=True)  # SMEM outlives the copies; the kernel's end waits for the rest
+
+    def body(x: Any, w: Any, out: Any, *, x_smem: Any, out_smem: Any, **buffers: Any) -> None:
+        me = kd.axis_index("wg")
+
+        @kd.when(me == producer)
+        def _() -> None:
+            produce(x, w, x_smem[0], **buffers)
+
+        @kd.when(me < producer)
+        def _() -> None:
+            consume(me, out, x_smem[1], out_smem, **buffers)
+
+    kernel = kd.kernel(
+        body,
+        out_type=kd.ShapeDtypeStruct(p.out_shape, p.dtype),
+        scratch_types=scratch,
+        grid=(count,),
+        grid_names=("block",),
+        num_threads=t.consumers + 1,
+        thread_name="wg",
+        name="conv2d",
+    )
+    return identified(kernel, problem, config, blocks)
+
+
+@cache
+def turn_kernel(problem: ConvProblem) -> Any:
+    """The kernel `w -> w`, (C, R, S, F) with taps in reverse: filters by which `conv2d` gives the gradient of its images."""
+    p, (taps_y, taps_x) = problem, problem.taps
+
+    def body(w: Any, out: Any) -> None:
+        filters, channels = kd.ds(kd.program_id(0) * TURNED, TURNED), kd.ds(kd.program_id(1) * TURNED, TURNED)
+        row = kd.div(kd.program_id(2), taps_x)
+        column = kd.program_id(2) - row * taps_x
+        out[channels, taps_y - 1 - row, taps_x - 1 - column, filters] = w[filters, row, column, channels].T
+
+    made = kd.kernel(
+        body,
+        out_type=kd.ShapeDtypeStruct((p.channels, *p.taps, p.filters), p.dtype),
+        grid=(kd.cdiv(p.filters, TURNED), kd.cdiv(p.channels, TURNED), taps_y * taps_x),
+        name="conv2d_turn",
+    )
+    return identified(made, problem)
+
+
+def backward(p: ConvProblem) -> ConvProblem:
+    """The convolution of dout by turned filters that gives the gradient of the images of `p`, whose stride is 1."""
+    top, left = (d * (n - 1) - q for d, n, q in zip(p.dilation, p.taps, p.padding, strict=True))
+    return replace(
+        p, height=p.out_height, width=p.out_width, channels=p.filters, filters=p.channels, padding=(top, left)
+    )
+
+
+def config_of(p: ConvProblem) -> ConvConfig:
+    """Sizes for a problem. A tile takes as long as its filters and 64 more: its pixels come through SMEM for any number."""
+    width = min((64, 128, 192, 256), key=lambda n: kd.cdiv(p.filters, n) * (n + 64))
+    return ConvConfig(boxes(p), width)
+
+
+def why_not(p: ConvProblem, machine: Target, arrays: Sequence[Any]) -> str:
+    """Why the kernel here can't take a problem and its arrays, images, filters and results; empty where it can."""
+    if not machine.supports(Feature.WGMMA | Feature.TMA):
+        return f"{machine} has no wgmma"
+    if p.dtype.itemsize != 2:
+        return f"wgmma does not multiply {p.dtype} exactly"
+    if p.groups > 1 or p.stride != (1, 1):
+        return "there are groups or strides"
+    for x in arrays:
+        if x is None or not hasattr(x, "dtype"):
+            continue
+        shape = tuple(x.shape)
+        why = why_not_tma(shape, element_strides(x) or strides_of(shape), p.dtype.itemsize, array_address(x))
+        if why:
+            return f"an array can't be copied by TMA: {why}"
+    if p.filters % 8:
+        return f"a pixel of the result has {p.filters} elements"
+    return ""
