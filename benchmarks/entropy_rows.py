@@ -67,7 +67,7 @@ def work(rows: int, width: int, classes: int, gradients: bool, config: MatmulCon
             pairs.append((dx[picked], part @ weight.double()))
             some = targets[picked].unique()
             column = x.double() @ weight[some].double().T - lse.double()[:, None]
-            column = (column.exp() - (targets[:, None] == some[None])) / rows
+            column = (column.exp() - (targets[:, None] == some[None]).double()) / rows
             pairs.append((dweight[some], column.T @ x.double()))
         return relative(iter(pairs))
 

@@ -43,6 +43,8 @@ def export(ir: KernelIR, assembled: Assembled, name: str, folder: str | os.PathL
     if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) or name in {*C_WORDS, *C_FUNCTIONS}:
         hint = "a C identifier, such as 'softmax': files and functions are named after it"
         raise BadArgument(op="export", what=f"the name {shown(name)}", hint=hint)
+    if not isinstance(folder, (str, os.PathLike)):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise BadArgument(op="export", what=f"folder={shown(folder)}", hint="a path")
     base = Path(folder)
     if not c:
         path = base / f"{name}.kd"

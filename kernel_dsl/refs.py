@@ -446,6 +446,11 @@ def _unit(size: Any) -> int:
     return 1 if isinstance(known, Extent) else known
 
 
+def _taken(extent: Extent) -> Taken | int:
+    """An extent for the user's code, which may keep it beyond the trace; of a Ref whose kernel has ended, what it was."""
+    return extent.value if extent.reads is None else Taken(extent)
+
+
 class Shape(tuple[int, ...]):
     """A Ref's shape. Each extent that is taken out of it is an int: the kernel is for this one alone then."""
 
@@ -456,7 +461,7 @@ class Shape(tuple[int, ...]):
         """The shape of dimensions of these sizes, of which some may be `Extent`s."""
         if not any(isinstance(n, Extent) for n in sizes):
             return sizes
-        return cls(cast("Any", Taken(n)) if isinstance(n, Extent) else n for n in sizes)  # which may outlive the trace
+        return cls(cast("Any", _taken(n)) if isinstance(n, Extent) else n for n in sizes)
 
     def __getitem__(self, index: Any) -> Any:
         part: Any = super().__getitem__(index)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from math import prod
 from typing import Any
 
 import kernel_dsl as kd
 from kernel_dsl.arguments import an_int
+from kernel_dsl.boundary import public
 from kernel_dsl.dtypes import DType
 from kernel_dsl.errors import BadArgument
 from kernel_dsl.mesh import Mesh
@@ -18,6 +19,7 @@ from .collectives import BLOCKS, described, meet
 PIECE = 4096  # elements of a row that a warpgroup holds at a time
 
 
+@partial(public, name="all_to_all")
 def all_to_all(
     x: Any,
     sizes: Any,

@@ -8,12 +8,13 @@ else to order them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from math import prod
 from typing import Any
 
 import kernel_dsl as kd
 from kernel_dsl import dtypes as dt
+from kernel_dsl.boundary import public
 from kernel_dsl.dtypes import DType, as_dtype
 from kernel_dsl.errors import BadArgument, BadArgumentType
 from kernel_dsl.mesh import Mesh
@@ -25,6 +26,7 @@ BYTES = 64  # that a lane has in flight from each peer
 ONE_SHOT = 512 << 10
 
 
+@partial(public, name="all_reduce")
 def all_reduce(
     x: Any,
     mesh: Mesh,
@@ -58,6 +60,7 @@ def all_reduce(
     return make(shape, dtype, mesh, deterministic, timeout)(x, out=out, interpret=interpret)
 
 
+@partial(public, name="all_gather")
 def all_gather(x: Any, mesh: Mesh, *, out: Any = None, timeout: float | None = None, interpret: Any = None) -> Any:
     """All devices' arrays one after the other along the first axis, on every device: (m, ...) to (n * m, ...).
 
@@ -67,6 +70,7 @@ def all_gather(x: Any, mesh: Mesh, *, out: Any = None, timeout: float | None = N
     return _gather(shape, dtype, mesh, timeout)(x, out=out, interpret=interpret)
 
 
+@partial(public, name="reduce_scatter")
 def reduce_scatter(
     x: Any,
     mesh: Mesh,

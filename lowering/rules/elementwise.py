@@ -199,7 +199,15 @@ def lower_broadcast(ctx: Context, op: Broadcast) -> None:
 
 
 def lower_expand(ctx: Context, op: Expand) -> None:
-    ctx.values[op.result] = ctx.regs(op.x)
+    """The same registers; again for each that the result's layout has along new dimensions, beyond their one element."""
+    regs = ctx.regs(op.x)
+    coords = layout_of(op.result).register_coords
+    if len(coords) == len(regs):
+        ctx.values[op.result] = regs
+        return
+    found = dict(zip(layout_of(op.x).register_coords, regs, strict=True))
+    kept = [d for d in range(len(op.result.type.shape)) if d not in op.dims]
+    ctx.values[op.result] = [found[tuple(coord[d] for d in kept)] for coord in coords]
 
 
 def lower_convert_layout(ctx: Context, op: ConvertLayout) -> None:

@@ -24,7 +24,9 @@ pytestmark = [pytest.mark.tma, pytest.mark.wgmma]
 bf16, f16, f32 = kd.bfloat16, kd.float16, kd.float32
 Spec = kd.ShapeDtypeStruct
 SMALL = MatmulConfig(64, 64, 64, 3, 1)
-BOUNDS = {bf16: 4e-3, f16: 6e-4, f32: 2e-6}  # of gradients: those of logits are rounded to the dtype of x
+# Of gradients: half a unit in the last place for the result's own rounding, and as much again for those of logits, which are
+# rounded to the dtype of x; float32 has only what its exponentials lose, see `run`.
+BOUNDS = {bf16: 2.0**-7, f16: 2.0**-10, f32: 2e-6}
 cross_entropy, backward, combine = (
     kd.library.linear_cross_entropy,
     kd.library.linear_cross_entropy_backward,
@@ -85,10 +87,12 @@ def run(seed: int, interpret: Any, shape: Any = None, dtype: Any = None, config:
     assert np.abs(loss - exact.loss).max() < 2e-5 * max(np.abs(exact.rows).sum() if reduction == "sum" else 1, 8), said
     assert relative(lse, exact.lse) < 1e-5, said
     wanted = [exact.dx, exact.dweight, *(() if bias is None else (exact.dbias,))]
+    # an exponential is off by as much as its exponent, which is rounded several times where the logit is large
+    lost = 4 * 2.0**-24 * float(np.abs(exact.lse).max() + np.sqrt(H) * 4)
     assert len(grads) == len(wanted)
     for name, got, want, size in zip(("dx", "dweight", "dbias"), grads, wanted, exact.sizes, strict=False):
         error = float(np.abs(got.astype(np.float64) - want).max()) / size
-        assert error < BOUNDS[dtype], f"{said} {name}: {error:.1e}"
+        assert error < BOUNDS[dtype] + lost, f"{said} {name}: {error:.1e}"
 
 
 @pytest.mark.parametrize("seed", range(24))

@@ -71,7 +71,8 @@ def test_matmul() -> None:
         return (kd.library.matmul(a, b, bias=c, scale=0.5) * w).sum()
 
     made = jax.jit(jax.grad(ours, (0, 1, 2)))(a, b, c)
-    wanted = jax.grad(lambda a, b, c: ((0.5 * (a @ b) + c) * w).sum(), (0, 1, 2))(a, b, c)
+    with jax.default_matmul_precision("highest"):  # else JAX rounds to tf32 on a GPU
+        wanted = jax.grad(lambda a, b, c: ((0.5 * (a @ b) + c) * w).sum(), (0, 1, 2))(a, b, c)
     for x, y in zip(made, wanted, strict=True):
         assert x.shape == y.shape
         assert far(x, y) < 1e-5
