@@ -225,9 +225,9 @@ def test_parts_of_a_gradient() -> None:
 @pytest.mark.parametrize(
     "conv",
     [
-        Conv((4, 56, 56, 256), 256, (3, 3), padding=1),
-        Conv((8, 28, 28, 512), 512, (3, 3), padding=1),
-        Conv((2, 64, 64, 512), 512, (3, 3), padding=1),
+        Conv((1, 56, 56, 256), 256, (3, 3), padding=1),
+        Conv((2, 28, 28, 512), 512, (3, 3), padding=1),
+        Conv((1, 64, 64, 512), 512, (3, 3), padding=1),
         Conv((3, 57, 35, 100), 77, (5, 3), stride=(2, 1), padding=(2, 0), dilation=(1, 2)),
         Conv((4, 33, 33, 96), 96, (3, 3), padding=1, groups=96),
         Conv((4, 224, 224, 3), 64, (7, 7), stride=2, padding=3),
