@@ -308,7 +308,7 @@ def innermost_start(array: RefType, gmem: View, offsets: Sequence[Value], axis: 
     value = gmem.moving(offsets).get(axis)
     divisor = 0 if value is None else value.facts.divisor if value.facts is not None else 1
     lows = [m.low for m in gmem.masked if m.axis == axis and m.low]
-    highs = [m.high for m in gmem.masked if m.axis == axis and m.high is not None] if store else []
+    highs = [int(m.high) for m in gmem.masked if m.axis == axis and m.high is not None] if store else []
     least = lows[0] if lows and lows[0] % unit else None
     size = next((d.size for d in gmem.dims if d.axis == axis), 1)
     most = highs[0] - size if highs and end_of_stores(highs[0], array.dtype.itemsize) != highs[0] else None

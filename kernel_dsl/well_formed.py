@@ -58,7 +58,7 @@ def _code(kernel: CompiledKernel) -> Iterator[str]:
 def _arrays(kernel: CompiledKernel) -> Iterator[str]:
     count, inputs = len(kernel.arrays), kernel.inputs
     for array in kernel.arrays:
-        if not _is_size(array.shape, array.dtype.itemsize):
+        if not _is_size(array.shape, array.dtype.itemsize, _takes_sizes(kernel)):
             yield f"an array has the shape {array.shape}"
         if array.alignment < 1 or array.alignment & (array.alignment - 1):
             yield f"an array is aligned to {array.alignment} bytes"
@@ -80,9 +80,16 @@ def _arrays(kernel: CompiledKernel) -> Iterator[str]:
             yield f"a workspace has {space.bytes} bytes"
 
 
-def _is_size(shape: tuple[int, ...], itemsize: int) -> bool:
-    known = [n for n in shape if n != ANY]
+def _is_size(shape: tuple[int, ...], itemsize: int, unread: bool = False) -> bool:
+    """`unread`: whether the kernel takes sizes from the launch, so that some may be `ANY`."""
+    known = [n for n in shape if n != ANY] if unread else shape
     return all(n >= 0 for n in known) and prod(known) * itemsize <= _MOST_BYTES
+
+
+def _takes_sizes(kernel: CompiledKernel) -> bool:
+    """Whether something of a kernel depends on the sizes of a call."""
+    of_calls = any(isinstance(p, ShapeParam) for p in kernel.params) or any(n == ANY for _, n in kernel.names.grid_axes)
+    return of_calls or bool(kernel.conditions)
 
 
 def _params(kernel: CompiledKernel) -> Iterator[str]:

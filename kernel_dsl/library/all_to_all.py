@@ -14,7 +14,7 @@ from kernel_dsl.errors import BadArgument
 from kernel_dsl.mesh import Mesh
 from kernel_dsl.symmetric import overlap
 
-from .collectives import BLOCKS, described, meet
+from .collectives import BLOCKS, described, wait_for_all
 
 PIECE = 4096  # elements of a row that a warpgroup holds at a time
 
@@ -67,7 +67,7 @@ def _exchange(shape: tuple[int, ...], dtype: DType, mesh: Mesh, rows: int, timeo
         name=f"all_to_all_{n}",
     )
     def exchange(x: Any, sizes: Any, out: Any, counts: Any, begin: Any, end: Any) -> None:
-        meet(begin, mesh, timeout)
+        wait_for_all(begin, mesh, timeout)
         me, block = kd.axis_index(mesh.names), kd.axis_index("block")
         target = out.reshape(rows, width)
         at: Any = 0
@@ -91,6 +91,6 @@ def _exchange(shape: tuple[int, ...], dtype: DType, mesh: Mesh, rows: int, timeo
                 counts[rank] = count
 
             at = at + count
-        meet(end, mesh, timeout)
+        wait_for_all(end, mesh, timeout)
 
     return exchange

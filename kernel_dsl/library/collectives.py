@@ -138,7 +138,7 @@ class _Walk:
         kd.fori_loop(0, -(-self.chunks // self.blocks), step, None)
 
 
-def meet(semaphore: Any, mesh: Mesh, timeout: float | None) -> None:
+def wait_for_all(semaphore: Any, mesh: Mesh, timeout: float | None) -> None:
     """Wait until the block of this number is here on all devices; what each did before is done."""
     kd.semaphore_signal_multicast(semaphore, collective_axes=mesh.names)
     kd.semaphore_wait(semaphore, mesh.size, timeout=timeout)
@@ -184,7 +184,7 @@ def _one_shot(shape: tuple[int, ...], dtype: DType, mesh: Mesh, deterministic: b
     walk = _Walk(prod(shape), dtype)
 
     def one_shot(x: Any, out: Any, begin: Any, end: Any) -> None:
-        meet(begin, mesh, timeout)
+        wait_for_all(begin, mesh, timeout)
         terms = [kd.remote_ref(x, rank).reshape(-1) for rank in _ranks(mesh, deterministic)]
         mine = out.reshape(-1)
 
@@ -192,7 +192,7 @@ def _one_shot(shape: tuple[int, ...], dtype: DType, mesh: Mesh, deterministic: b
             mine[part] = _summed(terms, part)
 
         walk.over(work)
-        meet(end, mesh, timeout)
+        wait_for_all(end, mesh, timeout)
 
     return _kernel(one_shot, "all_reduce_one_shot", shape, dtype, mesh, walk)
 
@@ -207,7 +207,7 @@ def _two_shot(shape: tuple[int, ...], dtype: DType, mesh: Mesh, deterministic: b
     walk = _Walk(each, dtype)
 
     def two_shot(x: Any, out: Any, begin: Any, end: Any) -> None:
-        meet(begin, mesh, timeout)
+        wait_for_all(begin, mesh, timeout)
         first = kd.axis_index(mesh.names) * each
         terms = [kd.remote_ref(x, rank).reshape(-1) for rank in _ranks(mesh, deterministic)]
         targets = [kd.remote_ref(out, rank).reshape(-1) for rank in _ranks(mesh, False)]
@@ -219,7 +219,7 @@ def _two_shot(shape: tuple[int, ...], dtype: DType, mesh: Mesh, deterministic: b
                 target[here] = total
 
         walk.over(work)
-        meet(end, mesh, timeout)
+        wait_for_all(end, mesh, timeout)
 
     return _kernel(two_shot, "all_reduce_two_shot", shape, dtype, mesh, walk)
 
@@ -230,7 +230,7 @@ def _gather(shape: tuple[int, ...], dtype: DType, mesh: Mesh, timeout: float | N
     walk = _Walk(size, dtype)
 
     def gather(x: Any, out: Any, begin: Any, end: Any) -> None:
-        meet(begin, mesh, timeout)
+        wait_for_all(begin, mesh, timeout)
         first = kd.axis_index(mesh.names) * size
         source = x.reshape(-1)
         targets = [kd.remote_ref(out, rank).reshape(-1).at[kd.ds(first, size)] for rank in _ranks(mesh, False)]
@@ -241,7 +241,7 @@ def _gather(shape: tuple[int, ...], dtype: DType, mesh: Mesh, timeout: float | N
                 target[part] = value
 
         walk.over(work)
-        meet(end, mesh, timeout)
+        wait_for_all(end, mesh, timeout)
 
     return _kernel(gather, "all_gather", (mesh.size * shape[0], *shape[1:]), dtype, mesh, walk)
 
@@ -252,7 +252,7 @@ def _scatter(shape: tuple[int, ...], dtype: DType, mesh: Mesh, deterministic: bo
     walk = _Walk(size, dtype)
 
     def scatter(x: Any, out: Any, begin: Any, end: Any) -> None:
-        meet(begin, mesh, timeout)
+        wait_for_all(begin, mesh, timeout)
         first = kd.axis_index(mesh.names) * size
         terms = [kd.remote_ref(x, rank).reshape(-1).at[kd.ds(first, size)] for rank in _ranks(mesh, deterministic)]
         mine = out.reshape(-1)
@@ -261,6 +261,6 @@ def _scatter(shape: tuple[int, ...], dtype: DType, mesh: Mesh, deterministic: bo
             mine[part] = _summed(terms, part)
 
         walk.over(work)
-        meet(end, mesh, timeout)
+        wait_for_all(end, mesh, timeout)
 
     return _kernel(scatter, "reduce_scatter", (shape[0] // mesh.size, *shape[1:]), dtype, mesh, walk)

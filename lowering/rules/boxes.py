@@ -200,7 +200,7 @@ def check_array(array: RefType, refuse: Refuse) -> None:
 def window_ends(array: RefType, view: View) -> dict[int, tuple[int, int]]:
     """Where a view ends along the axes of its array, (first, past the last), as far as a copy may go beyond."""
     return {
-        limit.axis: (limit.low or 0, array.shape[limit.axis] if limit.high is None else limit.high)
+        limit.axis: (limit.low or 0, array.shape[limit.axis] if limit.high is None else int(limit.high))
         for limit in view.masked
         if limit.axis >= 0
     }

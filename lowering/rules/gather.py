@@ -85,7 +85,7 @@ class Elements:
             if step and dims[dim].size > 1:
                 lane = self.ctx.lane_coord(self.layout, dim).plus(coord[dim])
                 here = here.plus(lane.sext("i64").times(step))
-        result = here.lt(limit.high) if limit.high is not None else None
+        result = here.lt(int(limit.high)) if limit.high is not None else None
         return result if limit.low is None else self.ctx.e.both(result, here.ge(limit.low))
 
 

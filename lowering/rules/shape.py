@@ -85,7 +85,7 @@ def _within(ctx: Context, op: Pick, layout: Layout, coord: tuple[int, ...]) -> V
     for limit in op.view.masked:
         for dim, walk in enumerate(op.view.dims):
             if walk.axis == limit.axis and limit.high is not None:
-                room = limit.high - op.view.start[limit.axis]
+                room = int(limit.high) - op.view.start[limit.axis]
                 predicate = ctx.e.both(predicate, inside(ctx, layout, dim, room, coord[dim]))
     return predicate
 

@@ -100,6 +100,7 @@ _KERNEL = st.builds(
     st.none() | _INT,
     _tuples(st.tuples(_INT, _INT)),
     st.booleans(),
+    conditions=_tuples(st.builds(compiled.Condition, _TEXT, _tuples(_INT))),
 )
 _ASSEMBLED = st.builds(
     Assembled,
@@ -141,7 +142,7 @@ def test_every_class_of_the_contract_is_tried() -> None:
     seen = {
         "SourceLine", "PointerParam", "ShapeParam", "StrideParam", "ScalarParam", "TensorMapParam",
         "ArrayAssumption", "OutputSpec", "Workspace", "LaunchAttributes", "SmemRegion",
-        "AccumulatorNames", "ReportNames", "CompiledKernel", "Resources", "Remark", "Assembled",
+        "AccumulatorNames", "ReportNames", "CompiledKernel", "Resources", "Remark", "Assembled", "Condition",
     }  # fmt: skip
     there = {n for n, v in vars(compiled).items() if dataclasses.is_dataclass(v) and n != "DType"}
     assert there == seen

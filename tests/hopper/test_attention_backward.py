@@ -226,7 +226,9 @@ def lower(dim: int, causal: bool, **options: Any) -> Any:
 def test_the_chosen_kernels_do_not_spill(dim: int, causal: bool, deterministic: bool) -> None:
     for stages in lower(dim, causal, deterministic=deterministic):
         compiled = stages.compile()
-        assert compiled.resources.spills == 0 and not compiled.remarks and not stages.notes
+        assert compiled.resources.spills == 0 and not compiled.remarks
+        # the sums of dq lie as wgmma left them: that they go through SMEM, once, is what this kernel is for
+        assert len(stages.notes) <= (stages.name == "attention_backward_finish"), stages.notes
 
 
 TIMED = [
