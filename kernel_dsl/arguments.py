@@ -29,7 +29,7 @@ class _Other(Exception):
 
 
 @dataclass(frozen=True)
-class Kind:
+class ArgumentKind:
     """What a parameter takes: `words` for messages, and a function that gives the value in its own type, or raises `_Other`."""
 
     words: str
@@ -100,7 +100,7 @@ def _is_traced(value: Any) -> bool:
     return isinstance(value, Array)
 
 
-def _instance(cls: type[Any]) -> Kind:
+def _instance(cls: type[Any]) -> ArgumentKind:
     def accept(value: Any) -> Any:
         if not isinstance(value, cls):
             raise _Other
@@ -108,28 +108,28 @@ def _instance(cls: type[Any]) -> Kind:
 
     name = cls.__name__
     if issubclass(cls, Enum):
-        return Kind(f"one of {', '.join(f'`{name}.{member.name}`' for member in cls)}", accept)
+        return ArgumentKind(f"one of {', '.join(f'`{name}.{member.name}`' for member in cls)}", accept)
     article = "an" if name[0] in "AEIOU" else "a"
-    return Kind(f"{article} `{name}`", accept)
+    return ArgumentKind(f"{article} `{name}`", accept)
 
 
-def _choice(options: tuple[Any, ...]) -> Kind:
+def _choice(options: tuple[Any, ...]) -> ArgumentKind:
     def accept(value: Any) -> Any:
         for option in options:
             if type(value) is type(option) and value == option:
                 return option
         raise _Other
 
-    return Kind(f"one of {', '.join(map(repr, options))}", accept)
+    return ArgumentKind(f"one of {', '.join(map(repr, options))}", accept)
 
 
-def _several(item: Kind | None) -> Kind:
+def _several(item: ArgumentKind | None) -> ArgumentKind:
     def accept(value: Any) -> Any:
         if not isinstance(value, (list, tuple)):
             raise _Other
         return value if item is None else tuple([item.accept(x) for x in value])
 
-    return Kind("a list or tuple" + ("" if item is None else f", each item {item.words}"), accept)
+    return ArgumentKind("a list or tuple" + ("" if item is None else f", each item {item.words}"), accept)
 
 
 def _mapping(value: Any) -> Any:
@@ -138,7 +138,7 @@ def _mapping(value: Any) -> Any:
     return value
 
 
-def _either(kinds: Sequence[Kind]) -> Kind:
+def _either(kinds: Sequence[ArgumentKind]) -> ArgumentKind:
     def accept(value: Any) -> Any:
         for kind in kinds:
             try:
@@ -147,7 +147,7 @@ def _either(kinds: Sequence[Kind]) -> Kind:
                 pass
         raise _Other
 
-    return Kind(" or ".join(kind.words for kind in kinds), accept)
+    return ArgumentKind(" or ".join(kind.words for kind in kinds), accept)
 
 
 def _none(value: Any) -> None:
@@ -156,28 +156,28 @@ def _none(value: Any) -> None:
 
 
 INT, BOOL, FLOAT, STR = (
-    Kind("an int", _int),
-    Kind("True or False", _bool),
-    Kind("a number", _float),
-    Kind("a string", _str),
+    ArgumentKind("an int", _int),
+    ArgumentKind("True or False", _bool),
+    ArgumentKind("a number", _float),
+    ArgumentKind("a string", _str),
 )
-_TRUTH = Kind("True or False", _truth)  # where numbers are something else
-_PLAIN: dict[Any, Kind] = {
+_TRUTH = ArgumentKind("True or False", _truth)  # where numbers are something else
+_PLAIN: dict[Any, ArgumentKind] = {
     bool: BOOL,
     int: INT,
     float: FLOAT,
     str: STR,
     bytes: _instance(bytes),
-    None: Kind("None", _none),
-    types.NoneType: Kind("None", _none),
-    Callable: Kind("a function", _function),
-    os.PathLike: Kind("a path", _path),
+    None: ArgumentKind("None", _none),
+    types.NoneType: ArgumentKind("None", _none),
+    Callable: ArgumentKind("a function", _function),
+    os.PathLike: ArgumentKind("a path", _path),
 }
 _UNIONS = (typing.Union, types.UnionType)
 _LISTS = (list, Sequence)
 
 
-def kind_of(annotation: Any) -> Kind | None:
+def kind_of(annotation: Any) -> ArgumentKind | None:
     """The kind that an annotation asks for; None where it leaves it open."""
     if annotation is Any or annotation is object:
         return None
@@ -201,7 +201,7 @@ def kind_of(annotation: Any) -> Kind | None:
     if origin is tuple:
         return _several(None)
     if origin is Mapping or origin is dict:
-        return Kind("a dict", _mapping)
+        return ArgumentKind("a dict", _mapping)
     return _instance(origin) if isinstance(origin, type) else None
 
 
@@ -217,7 +217,7 @@ def refuse(value: Any, op: str, name: str, hint: str) -> NoReturn:
     raise BadArgumentType(op=op, what=f"{name}={shown(value)}", hint=hint)
 
 
-def convert(value: Any, kind: Kind, op: str, name: str, hint: str = "") -> Any:
+def convert(value: Any, kind: ArgumentKind, op: str, name: str, hint: str = "") -> Any:
     """`value` as `kind` has it. Raises `BadArgumentType`, and `BadArgument` for an int over 64 bits."""
     try:
         found = kind.accept(value)
@@ -282,15 +282,15 @@ def a_function(value: Any, op: str, name: str, hint: str = "a function") -> Call
 # --- all arguments of a call ---------------------------------------------------------------------
 
 
-class Plan:
+class ArgumentPlan:
     """The conversions of one function's parameters."""
 
     def __init__(self, function: Callable[..., Any], op: str) -> None:
         self._op = op
-        self._by_place: list[tuple[int, str, Kind]] = []
-        self._by_name: dict[str, Kind] = {}
-        self._rest: tuple[int, str, Kind] | None = None  # *args
-        self._others: tuple[str, Kind] | None = None  # **kwargs
+        self._by_place: list[tuple[int, str, ArgumentKind]] = []
+        self._by_name: dict[str, ArgumentKind] = {}
+        self._rest: tuple[int, str, ArgumentKind] | None = None  # *args
+        self._others: tuple[str, ArgumentKind] | None = None  # **kwargs
         for place, parameter in enumerate(inspect.signature(function).parameters.values()):
             kind = kind_of(annotation_of(function, parameter))
             if kind is None or parameter.name in getattr(function, "__checks_itself__", ()):

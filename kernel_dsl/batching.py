@@ -18,7 +18,7 @@ from .tree import flatten, unflatten
 __all__ = ["vmap"]
 
 
-class Batch:
+class MappedBatch:
     """How a kernel's inputs are taken apart and its outputs put together: `in_axes` as given to `vmap`."""
 
     def __init__(self, inner: Definition, in_axes: int | tuple[int | None, ...] | None) -> None:
@@ -114,10 +114,10 @@ def vmap(kernel: Any, in_axes: Any = 0) -> Kernel:
             raise BadArgumentType(op="vmap", what=f"in_axes={shown(in_axes)}", hint=hint)
     if axes is None or (isinstance(axes, tuple) and not any(a is not None for a in axes)):
         raise BadArgument(op="vmap", what=f"in_axes={shown(in_axes)}", hint="one input or more must have a mapped axis")
-    return remade(kernel, lambda inner: _mapped(inner, Batch(inner, axes)))
+    return remade(kernel, lambda inner: _mapped(inner, MappedBatch(inner, axes)))
 
 
-def _mapped(inner: Definition, batch: Batch) -> Definition:
+def _mapped(inner: Definition, batch: MappedBatch) -> Definition:
     return replace(
         inner,
         out_type=batch.out_type,

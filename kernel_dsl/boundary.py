@@ -15,7 +15,7 @@ from enum import EnumMeta
 from types import CodeType, FrameType, FunctionType, TracebackType
 from typing import Any, TypeVar, cast
 
-from .arguments import Plan, a_function
+from .arguments import ArgumentPlan, a_function
 from .diagnostics import Error, at_user_line, shown
 from .errors import BadArgument, BadArgumentType, NestedTooDeep, UnusableArgument, UnusableValue, ValueTooLarge
 from .source import is_of_project, is_ours, misfit
@@ -90,13 +90,13 @@ def _make_methods_public(cls: type[Any], called: str) -> None:
 
 
 def _guarded(function: FunctionType, name: str) -> Callable[..., Any]:
-    plan: Plan | None = None
+    plan: ArgumentPlan | None = None
 
     def run(*args: Any, **keywords: Any) -> Any:
         nonlocal plan
         try:
             if plan is None:
-                plan = Plan(function, name)
+                plan = ArgumentPlan(function, name)
             if plan.empty:
                 result = function(*args, **keywords)
             else:

@@ -68,7 +68,7 @@ def bits_of(layout: Layout, shape: tuple[int, ...]) -> Bits | None:
 
 
 @dataclass
-class Plan:
+class ConversionPlan:
     """The steps of a conversion, in the order of the fields. `lanes`: what lane bits hold before they permute."""
 
     old_layout: Layout
@@ -112,14 +112,14 @@ class Plan:
         return total * (2 if wide else 1)
 
 
-def plan_in_warps(old: Layout, new: Layout, shape: tuple[int, ...]) -> Plan | None:
+def plan_in_warps(old: Layout, new: Layout, shape: tuple[int, ...]) -> ConversionPlan | None:
     """How to convert within warps, or None where something has to cross them."""
     a, b = bits_of(old, shape), bits_of(new, shape)
     if a is None or b is None:
         return None
     if a.idle >> LANE_BITS & ~(b.idle >> LANE_BITS):
         return None  # a warp that holds nothing would have to ask another
-    found = Plan(old, new, a, b, lanes=list(a.lanes))
+    found = ConversionPlan(old, new, a, b, lanes=list(a.lanes))
     leaving: list[tuple[ElementBit, int]] = []
     for bit in a.regs:
         place = b.place(bit)
@@ -149,7 +149,7 @@ def plan_in_warps(old: Layout, new: Layout, shape: tuple[int, ...]) -> Plan | No
     return found
 
 
-def shared_out(old: Layout, shape: tuple[int, ...]) -> Plan | None:
+def shared_out(old: Layout, shape: tuple[int, ...]) -> ConversionPlan | None:
     """How lanes that hold copies keep a share of them each, by selects alone; None where there is nothing to share."""
     regs, bits = list(old.regs), list(old.bits)
     for position in [i for i, bit in enumerate(bits) if bit is None]:
@@ -164,7 +164,7 @@ def shared_out(old: Layout, shape: tuple[int, ...]) -> Plan | None:
     return found if found is not None and not found.shuffles(False) else None
 
 
-def cheaper(found: Plan, old: Layout, new: Layout, dtype: DType) -> bool:
+def cheaper(found: ConversionPlan, old: Layout, new: Layout, dtype: DType) -> bool:
     """Whether shuffles cost less than a store and a load a register and a barrier."""
     return found.shuffles(dtype.bits == 64) <= old.registers + new.registers + BARRIER_COST
 

@@ -15,7 +15,7 @@ HELD = 8  # registers of values that all lanes hold, from which each lane may as
 
 
 @dataclass(frozen=True)
-class Part:
+class MetPart:
     """A value's layout, of the full rank, its shape, in which some extents are 1, and whether its elements have 64 bits."""
 
     layout: Layout
@@ -31,7 +31,7 @@ class Part:
         return tuple(d for d, (a, b) in enumerate(zip(self.shape, shape, strict=True)) if a == b and a > 1)
 
 
-def union(parts: Sequence[Part], shape: tuple[int, ...]) -> Layout:
+def union(parts: Sequence[MetPart], shape: tuple[int, ...]) -> Layout:
     """The layout of `shape` in which the parts meet at the least cost: each is the union's reduction, or is converted.
 
     Bits of the thread number that no part takes go to dimensions that no part has. Parts that all lanes hold ask for no
@@ -47,7 +47,7 @@ def union(parts: Sequence[Part], shape: tuple[int, ...]) -> Layout:
     return min(candidates, key=loss)  # the first of equal ones
 
 
-def _union(parts: Sequence[Part], shape: tuple[int, ...]) -> Layout:
+def _union(parts: Sequence[MetPart], shape: tuple[int, ...]) -> Layout:
     """The union in which an earlier part goes before a later one."""
     bits: list[Bit] = [None] * BITS
     regs: list[tuple[int, int, int]] = []

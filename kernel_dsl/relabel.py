@@ -86,7 +86,7 @@ def _put(size: int, weight: int, places: list[tuple[int, int, int]]) -> list[_Fa
 
 
 @dataclass(frozen=True)
-class Slice:
+class LayoutSlice:
     """The layout of a view's elements, and whose lanes hold them: those with `value` in the lane bits of `mask`."""
 
     layout: Layout
@@ -94,7 +94,7 @@ class Slice:
     value: int = 0
 
 
-def sliced(layout: Layout, view: View) -> Slice | None:
+def sliced(layout: Layout, view: View) -> LayoutSlice | None:
     """Where the elements of a view with static starts lie; None where some must cross warps, or come by shuffles that
     differ from element to element. A fixed index along lanes is one shuffle a register."""
     regs: list[_Factor] = []
@@ -124,7 +124,7 @@ def sliced(layout: Layout, view: View) -> Slice | None:
         for place, stride in held:
             bits[place] = (dim, stride // walk.step)
     made = Layout(len(view.dims), tuple(regs), tuple(bits[:LANE_BITS]), tuple(bits[LANE_BITS:]))
-    return Slice(made, mask, value)
+    return LayoutSlice(made, mask, value)
 
 
 def _stepped(

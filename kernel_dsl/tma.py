@@ -97,7 +97,7 @@ class BoxCopy:
 
 
 @dataclass(frozen=True)
-class Rule:
+class MapRule:
     """What a tensor map has to be, or a copy. `broken` says what is wrong with one, or None."""
 
     name: str
@@ -134,7 +134,7 @@ def _extents(t: Tiled) -> str | None:
 _DRIVER = "cuTensorMapEncodeTiled"
 
 MAP_RULES = (
-    Rule(
+    MapRule(
         "rank",
         f"{_DRIVER}: tensorRank",
         lambda t: (
@@ -143,19 +143,19 @@ MAP_RULES = (
             else f"it would have {len(t.extents)} dimensions, and TMA takes 1 to {MAX_RANK}"
         ),
     ),
-    Rule(
+    MapRule(
         "interleave",
         f"{_DRIVER}: interleave",
         lambda t: "interleaved layouts are not supported" if t.interleave else None,
     ),
-    Rule(
+    MapRule(
         "address",
         f"{_DRIVER}: globalAddress",
         lambda t: f"its address {t.address:#x} is not a multiple of {UNIT} bytes" if t.address % UNIT else None,
     ),
-    Rule("extents", f"{_DRIVER}: globalDim", _extents),
-    Rule("strides", f"{_DRIVER}: globalStrides", _strides),
-    Rule(
+    MapRule("extents", f"{_DRIVER}: globalDim", _extents),
+    MapRule("strides", f"{_DRIVER}: globalStrides", _strides),
+    MapRule(
         "box",
         f"{_DRIVER}: boxDim",
         lambda t: (
@@ -164,14 +164,14 @@ MAP_RULES = (
             else None
         ),
     ),
-    Rule(
+    MapRule(
         "row",
         f"{_DRIVER}: boxDim, without interleave",
         lambda t: (
             f"the box's innermost extent is {t.row} bytes, and TMA needs a multiple of {UNIT}" if t.row % UNIT else None
         ),
     ),
-    Rule(
+    MapRule(
         "element strides",
         f"{_DRIVER}: elementStrides",
         lambda t: (
@@ -180,7 +180,7 @@ MAP_RULES = (
             else None
         ),
     ),
-    Rule(
+    MapRule(
         "swizzle",
         f"{_DRIVER}: swizzle",
         lambda t: (
@@ -190,7 +190,7 @@ MAP_RULES = (
             else None
         ),
     ),
-    Rule(
+    MapRule(
         "fill",
         f"{_DRIVER}: oobFill",
         lambda t: (

@@ -27,7 +27,7 @@ WARPGROUP = 128  # lanes (PTX ISA 9.7.15, 'warpgroup': four contiguous warps)
 
 
 @dataclass
-class Buffer:
+class SmemBuffer:
     """A lowered Ref: its address (i64 GMEM, i32 SMEM) and the strides of its axes in elements."""
 
     address: V
@@ -36,7 +36,7 @@ class Buffer:
 
 
 @dataclass
-class Barriers:
+class NamedBarriers:
     """Lowered mbarriers: the SMEM address of the first, and the alloca of this warpgroup's phases, a bit for each."""
 
     address: V
@@ -81,8 +81,8 @@ class Context:
         self.e = writer
         self.rules = rules
         self.values: dict[Value, Regs] = {}
-        self.buffers: dict[Value, Buffer] = {}
-        self.barriers: dict[Value, Barriers] = {}
+        self.buffers: dict[Value, SmemBuffer] = {}
+        self.barriers: dict[Value, NamedBarriers] = {}
         self.smem_offsets: dict[Op, int] = {}
         self.sharing: frozenset[tuple[int, ...]] = frozenset()  # scopes whose SMEM is that of others too
         self.plan: SmemPlan = SmemPlan()

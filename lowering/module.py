@@ -35,7 +35,7 @@ from kernel_dsl.target import Feature, Target
 from kernel_dsl.transforms import bytes_of
 
 from . import llvm
-from .context import WARPGROUP, WARPS, Buffer, Context, Rule, source_line
+from .context import WARPGROUP, WARPS, Context, Rule, SmemBuffer, source_line
 from .debug_lines import DebugLines
 from .job import Job, Lowered
 from .llvm_types import llvm_type
@@ -187,7 +187,7 @@ def declare_parameters(job: Job) -> None:
         strides = _strides(ctx, type)  # of one that is not contiguous the launch passes them
         if not type.contiguous:
             strides = tuple(parameter("i64", StrideParam(number, axis)) for axis in range(len(type.shape)))
-        ctx.buffers[value] = Buffer(address, strides)
+        ctx.buffers[value] = SmemBuffer(address, strides)
         job.arrays.append(
             ArrayAssumption(_known(type.shape), type.dtype, type.contiguous, type.alignment, type.written, type.name)
         )

@@ -18,12 +18,12 @@ from .checks import axes_of, check_array, refuse, scale_axes, shapes_together
 from .families import Family, default_out, family
 from .operands import Operand, array_address, element_strides, is_transposed, operand, why_not_tma
 from .persistent_matmul import MatmulConfig
-from .problem import Axes, Problem, Step
+from .problem import Axes, EpilogueStep, Problem
 
 Item = tuple[str, Any]  # an operand of a step, with the name of its argument
 
 
-class Options(NamedTuple):
+class MatmulOptions(NamedTuple):
     """The arguments of a call beside a and b."""
 
     out_dtype: Any = None
@@ -101,7 +101,7 @@ class Request:
     own: tuple[tuple[int, ...], ...]
 
 
-def request(a: Any, b: Any, o: Options, out: Any) -> Request:
+def request(a: Any, b: Any, o: MatmulOptions, out: Any) -> Request:
     """What a call asks for. Raises `BadCallArgument`, `BadCallValue`, `NoCommonDType`."""
     rights = o.rights(b)
     for name, x in (("a", a), *(("b", x) for x in rights)):
@@ -138,7 +138,7 @@ def request(a: Any, b: Any, o: Options, out: Any) -> Request:
         p = replace(p, steps=(*own[0], *steps))
     else:
         function = o.gated if callable(o.gated) else None
-        gate = Step("gate", function=function, word="" if function else str(o.gated))
+        gate = EpilogueStep("gate", function=function, word="" if function else str(o.gated))
         p = replace(p, gate=gate, gated=(tuple(own[0]), tuple(own[1])), steps=tuple(steps))
     return Request(stored(p, out, flipped), left, right, how, turns, flipped, folded, made.moved)
 
@@ -154,7 +154,7 @@ def alike(rights: list[Operand]) -> Operand:
     return replace(one, tma=one.tma and other.tma, contiguous=one.contiguous and other.contiguous)
 
 
-def out_dtype_of(o: Options, a: DType, b: DType) -> DType:
+def out_dtype_of(o: MatmulOptions, a: DType, b: DType) -> DType:
     if o.out_dtype is None:
         found = default_out(a, b)
         scaled = o.a_scale is not None or o.b_scale is not None
@@ -175,14 +175,14 @@ class _Steps:
     `blocks`: the forms of scales by blocks of K, "" for others; `moved`: the places of such scales among all operands.
     """
 
-    own: list[list[Step]]
-    steps: list[Step]
+    own: list[list[EpilogueStep]]
+    steps: list[EpilogueStep]
     arrays: list[tuple[Any, Axes | None]]
     blocks: dict[str, str]
     moved: tuple[tuple[int, ...], ...]
 
 
-def _steps(o: Options, shape: tuple[int, ...], depth: int) -> _Steps:
+def _steps(o: MatmulOptions, shape: tuple[int, ...], depth: int) -> _Steps:
     """The steps that a call asks for. Raises `BadCallArgument`, `BadCallValue`."""
     arrays: list[tuple[Any, Axes | None]] = []
     blocks = {"a_scale": "", "b_scale": ""}
@@ -194,11 +194,11 @@ def _steps(o: Options, shape: tuple[int, ...], depth: int) -> _Steps:
         return found
 
     first, rest = o.items()
-    own: list[list[Step]] = []
+    own: list[list[EpilogueStep]] = []
     moved: list[tuple[int, ...]] = []
     place = 0
     for items in first:
-        mine, places = list[Step](), list[int]()
+        mine, places = list[EpilogueStep](), list[int]()
         for name, x in items:
             found = _axes(name, x, shape, depth)
             if isinstance(found, str):
@@ -208,26 +208,26 @@ def _steps(o: Options, shape: tuple[int, ...], depth: int) -> _Steps:
                 arrays.append((x, (*leading, "m", "-") if found == "rows" else (*leading, "-", "n")))
             else:
                 arrays.append((x, found))
-                mine.append(Step("add" if name == "bias" else "multiply", (found,)))
+                mine.append(EpilogueStep("add" if name == "bias" else "multiply", (found,)))
             place += 1
         own.append(mine)
         moved.append(tuple(places))
-    steps: list[Step] = []
+    steps: list[EpilogueStep] = []
     taken = iter(rest)
     if o.c is not None:
-        steps.append(Step("add", (axes(*next(taken)),)))
+        steps.append(EpilogueStep("add", (axes(*next(taken)),)))
     if o.epilogue is not None:
-        steps.append(Step("function", tuple(axes(*next(taken)) for _ in o.listed), o.epilogue))
+        steps.append(EpilogueStep("function", tuple(axes(*next(taken)) for _ in o.listed), o.epilogue))
     if o.activation is not None:
-        steps.append(Step("activation", function=o.activation))
+        steps.append(EpilogueStep("activation", function=o.activation))
     if o.dropout is not None:
-        steps.append(Step("dropout", tuple(axes(*next(taken)) for _ in range(3))))
+        steps.append(EpilogueStep("dropout", tuple(axes(*next(taken)) for _ in range(3))))
     if o.residual is not None:
-        steps.append(Step("add", (axes(*next(taken)),)))
+        steps.append(EpilogueStep("add", (axes(*next(taken)),)))
     if o.absmax:
-        steps.append(Step("absmax"))
+        steps.append(EpilogueStep("absmax"))
     if o.out_scale is not None:
-        steps.append(Step("multiply", (axes(*next(taken)),)))
+        steps.append(EpilogueStep("multiply", (axes(*next(taken)),)))
     return _Steps(own, steps, arrays, blocks, tuple(moved))
 
 
@@ -271,7 +271,7 @@ def _by_columns(out: Any) -> bool:
     return out is not None and hasattr(out, "dtype") and len(out.shape) >= 2 and is_transposed(out)
 
 
-def _folded(steps: Sequence[Step]) -> list[Step]:
+def _folded(steps: Sequence[EpilogueStep]) -> list[EpilogueStep]:
     """The steps where batch axes became rows."""
 
     def fold(axes: Axes | None) -> Axes | None:

@@ -14,7 +14,7 @@ from kernel_dsl.stages import target_named
 from kernel_dsl.target import Feature
 
 from .attention_kernel import AttentionConfig, attention_kernel, default_config
-from .attention_options import CHECKED, Options, problem_of
+from .attention_options import CHECKED, AttentionOptions, problem_of
 from .attention_score import ScoredProblem
 from .attention_scored import ScoredPlan
 from .differentiable import attention as differentiable
@@ -86,7 +86,7 @@ class Attention:
         stream: Any = None,
         interpret: Any = None,
     ) -> Any:
-        options = Options(
+        options = AttentionOptions(
             layout, causal, window, softcap, scale, sinks, bias, score_mod, mask_mod, q_seqlens, kv_seqlens, page_table,
             q_scale, k_scale, v_scale,
         )  # fmt: skip
@@ -130,7 +130,7 @@ class Attention:
         target: str | None = None,
     ) -> Any:
         """The stages of the kernel that a call with such arguments runs; where there are several, of the one that computes."""
-        given = Options(
+        given = AttentionOptions(
             layout, causal, window, softcap, scale, sinks, bias, score_mod, mask_mod, q_seqlens, kv_seqlens, page_table,
             q_scale, k_scale, v_scale,
         )  # fmt: skip
@@ -144,7 +144,7 @@ class Attention:
         q: Any,
         k: Any,
         v: Any,
-        options: Options,
+        options: AttentionOptions,
         lse: bool,
         config: AttentionConfig | None,
         target: str | None,
@@ -166,7 +166,7 @@ class Attention:
         q: Any,
         k: Any,
         v: Any,
-        options: Options,
+        options: AttentionOptions,
         lse: bool,
         config: AttentionConfig | None,
         target: str | None,

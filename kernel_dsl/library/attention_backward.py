@@ -27,7 +27,7 @@ from .attention_backward_scored import scored_backward_config
 from .attention_backward_scored_walk import padded_dim
 from .attention_backward_walk import EIGHT, KEYS, AttentionBackwardConfig, makespan, step_counts
 from .attention_kernel import ROWS, AttentionProblem
-from .attention_options import CHECKED, Options, check_lengths, problem_of
+from .attention_options import CHECKED, AttentionOptions, check_lengths, problem_of
 from .attention_score import ScoredProblem
 from .matmul import MANY, check_counts, known_plan, signature
 
@@ -45,7 +45,7 @@ class _Fast:
     sum: Any  # None where there are no parts
     finish: Any
 
-    def __call__(self, arrays: tuple[Any, ...], options: Options, how: dict[str, Any]) -> tuple[Any, ...]:
+    def __call__(self, arrays: tuple[Any, ...], options: AttentionOptions, how: dict[str, Any]) -> tuple[Any, ...]:
         dout, q, k, v, out, lse = arrays
         stats = self.stats(out, dout, lse, **how)
         dk, dv, dq_sum = self.main(q, k, v, dout, stats, **how)
@@ -53,7 +53,7 @@ class _Fast:
             dk, dv = self.sum(dk, dv, **how)
         return self.finish(dq_sum.reshape(-1, self.rows, EIGHT), **how), dk, dv
 
-    def lower(self, arrays: tuple[Any, ...], options: Options, target: str | None) -> tuple[Any, ...]:
+    def lower(self, arrays: tuple[Any, ...], options: AttentionOptions, target: str | None) -> tuple[Any, ...]:
         dout, q, k, v, out, lse = arrays
         first = self.stats.lower(out, dout, lse, target=target)
         (stats,) = first.traced.outputs
@@ -74,7 +74,7 @@ class _Plan:
     sinks: Any
     bias: Any
 
-    def __call__(self, arrays: tuple[Any, ...], options: Options, how: dict[str, Any]) -> tuple[Any, ...]:
+    def __call__(self, arrays: tuple[Any, ...], options: AttentionOptions, how: dict[str, Any]) -> tuple[Any, ...]:
         if self.problem.ragged:
             check_lengths(options, self.problem, NAME)
         dout, _, _, _, out, lse = arrays
@@ -85,7 +85,7 @@ class _Plan:
             grads += (self.bias(*arrays, options.bias, **how),)
         return grads
 
-    def lower(self, arrays: tuple[Any, ...], options: Options, target: str | None) -> tuple[Any, ...]:
+    def lower(self, arrays: tuple[Any, ...], options: AttentionOptions, target: str | None) -> tuple[Any, ...]:
         dout, _, _, _, out, lse = arrays
         made = self.main.lower(arrays, options, target)
         if self.sinks is not None:
@@ -143,7 +143,7 @@ class AttentionBackward:
         stream: Any = None,
         interpret: Any = None,
     ) -> tuple[Any, ...]:
-        options = Options(
+        options = AttentionOptions(
             layout, causal, window, softcap, scale, sinks, bias, score_mod, mask_mod, q_seqlens, kv_seqlens, page_table,
             score_mod_grad=score_mod_grad,
         )  # fmt: skip
@@ -179,7 +179,7 @@ class AttentionBackward:
         target: str | None = None,
     ) -> tuple[Any, ...]:
         """The stages of the kernels that a call with such arguments runs, in order."""
-        given = Options(
+        given = AttentionOptions(
             layout, causal, window, softcap, scale, sinks, bias, score_mod, mask_mod, q_seqlens, kv_seqlens, page_table,
             score_mod_grad=score_mod_grad,
         )  # fmt: skip
@@ -189,7 +189,7 @@ class AttentionBackward:
     def _plan(
         self,
         arrays: tuple[Any, ...],
-        options: Options,
+        options: AttentionOptions,
         deterministic: bool,
         config: AttentionBackwardConfig | None,
         target: str | None,
@@ -206,7 +206,7 @@ class AttentionBackward:
     def _kernels(
         self,
         arrays: tuple[Any, ...],
-        options: Options,
+        options: AttentionOptions,
         deterministic: bool,
         config: AttentionBackwardConfig | None,
         target: str | None,

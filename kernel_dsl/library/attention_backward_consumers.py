@@ -11,7 +11,7 @@ from typing import Any
 
 import kernel_dsl as kd
 
-from .attention_backward_walk import CONSUMERS, KEYS, Step, Walk
+from .attention_backward_walk import CONSUMERS, KEYS, Walk, WalkStep
 from .attention_kernel import ROWS
 
 
@@ -21,7 +21,7 @@ def pass_turn(walk: Walk, me: Any, s: dict[str, Any]) -> None:
         kd.barrier_arrive(s["turn"].at[CONSUMERS - 1 - me])
 
 
-def gradients_of(walk: Walk, weights: Any, slope: Any, dp: Any, step: Step, s: dict[str, Any]) -> Any:
+def gradients_of(walk: Walk, weights: Any, slope: Any, dp: Any, step: WalkStep, s: dict[str, Any]) -> Any:
     """The gradients of scores: the weights times what their own gradients differ from the row's sum, and the slopes."""
     delta = kd.load(s["stats_smem"], (step.slot, 1), layout=kd.Layout.WGMMA_COL)
     ds = weights * (dp - delta[None])
@@ -29,7 +29,7 @@ def gradients_of(walk: Walk, weights: Any, slope: Any, dp: Any, step: Step, s: d
 
 
 def softmax(
-    walk: Walk, me: Any, block: Any, key: Any, own: Any, accs: tuple[Any, Any, Any], step: Step, s: dict[str, Any]
+    walk: Walk, me: Any, block: Any, key: Any, own: Any, accs: tuple[Any, Any, Any], step: WalkStep, s: dict[str, Any]
 ) -> tuple[Any, Any]:
     """The weights and the gradients of scores, from `key` on. The weights' product with dout is then under way."""
     (k_own, v_own), (s_acc, dp_acc, dv_acc), dtype = own, accs, walk.p.dtype
@@ -87,7 +87,7 @@ def narrow_consumers(walk: Walk, dim: int, free: int) -> tuple[Callable[..., Non
                 kd.when(me == CONSUMERS - 1)(lambda: pass_turn(walk, me, s))
             _wait_for_keys(block, s)
 
-            def one(step: Step) -> None:
+            def one(step: WalkStep) -> None:
                 left, ds = softmax(walk, me, block, key, own, (s_acc, dp_acc, dv_acc), step, s)
                 kd.barrier_wait(s["ds_read"])
                 s["ds_smem"][mine] = ds
@@ -137,7 +137,7 @@ def wide_consumers(walk: Walk, dim: int) -> tuple[Callable[..., None], dict[str,
     """
     m, width = walk.t.block_q, dim // CONSUMERS
 
-    def finish(me: Any, dq_acc: Any, left: Any, block: Any, step: Step, dq_sum: Any, s: dict[str, Any]) -> None:
+    def finish(me: Any, dq_acc: Any, left: Any, block: Any, step: WalkStep, dq_sum: Any, s: dict[str, Any]) -> None:
         """The half of `dim` that is this consumer's of the gradient of the queries; then all of the step is done."""
         kd.barrier_wait(s["ds_stored"])
         kd.wgmma(dq_acc, s["ds_smem"].T, s["k_smem"].at[:, kd.ds(me * width, width)], accumulate=False)
@@ -150,7 +150,7 @@ def wide_consumers(walk: Walk, dim: int) -> tuple[Callable[..., None], dict[str,
     def values(block: Any, acc: Any, dq_acc: Any, dv_acc: Any, dq_sum: Any, s: dict[str, Any]) -> None:
         """The first consumer: weights, and with them the gradient of the values."""
 
-        def one(step: Step) -> None:
+        def one(step: WalkStep) -> None:
             kd.barrier_wait(s["q_loaded"].at[step.slot])
             kd.wgmma(acc, s["k_smem"], s["q_smem"].at[step.slot].T, accumulate=False)
             kd.wgmma_wait(0)
@@ -169,7 +169,7 @@ def wide_consumers(walk: Walk, dim: int) -> tuple[Callable[..., None], dict[str,
         """The second: the gradients of the scores, and with them the gradient of the keys."""
         kd.barrier_arrive(s["weights_read"])  # nothing is there yet
 
-        def one(step: Step) -> None:
+        def one(step: WalkStep) -> None:
             kd.barrier_wait(s["dout_loaded"].at[step.dout_slot])
             kd.wgmma(acc, s["v_smem"], s["dout_smem"].at[step.dout_slot].T, accumulate=False)
             kd.barrier_wait(s["q_loaded"].at[step.slot])
@@ -236,7 +236,7 @@ def _wait_for_keys(block: Any, s: dict[str, Any]) -> None:
     kd.when(block.count > 0)(wait)
 
 
-def _release(step: Step, s: dict[str, Any], *operands: Any) -> None:
+def _release(step: WalkStep, s: dict[str, Any], *operands: Any) -> None:
     """Give the step's queries and gradients back; products read `operands` from their registers until here."""
     kd.optimization_barrier(*operands)
     kd.barrier_arrive(s["dout_consumed"].at[step.dout_slot])

@@ -9,7 +9,7 @@ from typing import Any
 import kernel_dsl as kd
 
 from ..kernel import identified
-from .attention_score import Place, ScoredProblem
+from .attention_score import ScoredProblem, ScorePlace
 
 ROWS = 32  # of out and dout at a time
 
@@ -87,7 +87,7 @@ def bias_kernel(problem: ScoredProblem, dtype: Any) -> Any:
                 at.insert(0, kd.rem(index, extent) + fixed)
                 index = kd.div(index, extent)
             batch, head, row, column = at
-            begin, end = Place(batch, head, row, 0, 0, p.queries, p.keys).blocks(p, row * m, m, n)
+            begin, end = ScorePlace(batch, head, row, 0, 0, p.queries, p.keys).blocks(p, row * m, m, n)
             return kd.cond((column >= begin) & (column < end), lambda acc: acc + tile(*at), lambda acc: acc, acc)
 
         def tile(batch: Any, head: Any, row: Any, column: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 import kernel_dsl as kd
 
 from ..kernel import identified
-from .attention_score import Place, ScoredProblem, ragged_tiles
+from .attention_score import ScoredProblem, ScorePlace, ragged_tiles
 
 MINE, OTHERS = 4, 16  # rows of a block, and of a step
 
@@ -19,7 +19,7 @@ def gradient_extras(p: ScoredProblem) -> list[str]:
     return [name for name in p.extras if name != "sinks"] + ["table"] * p.ragged
 
 
-class _Gradients:
+class _GeneralGradients:
     """What both kernels share."""
 
     def __init__(self, p: ScoredProblem) -> None:
@@ -28,7 +28,7 @@ class _Gradients:
         self.group = p.heads // p.kv_heads
         self.names = gradient_extras(p)
 
-    def rows(self, ref: Any, place: Place, head: Any, row: Any, first: Any, count: int, length: Any) -> Any:
+    def rows(self, ref: Any, place: ScorePlace, head: Any, row: Any, first: Any, count: int, length: Any) -> Any:
         """Some rows of a sequence; those beyond it, which may be another's, are zeros."""
         value = ref[self.p.rows(place.batch, head, kd.ds(row + first, count))].astype(self.wide)
         if not self.p.ragged:
@@ -39,7 +39,7 @@ class _Gradients:
         """(i, dim) and (j, dim) give (i, j)."""
         return kd.sum(a[:, None, :] * b[None], axis=2)
 
-    def both(self, x: Any, lse: Any, place: Place, head: Any, query: Any, key: Any, tile: Any, bias: Any) -> Any:
+    def both(self, x: Any, lse: Any, place: ScorePlace, head: Any, query: Any, key: Any, tile: Any, bias: Any) -> Any:
         """(weights, the slope of their scores) of products `x` whose indices are `query` and `key`."""
         p = self.p
         here = place.batch, head, query, key
@@ -54,7 +54,7 @@ class _Gradients:
 
     def dq(self, dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *rest: Any) -> None:
         p, s, dq = self.p, dict(zip(self.names, rest, strict=False)), rest[-1]
-        place = Place.of(p, kd.program_id(0), kd.program_id(1), s)
+        place = ScorePlace.of(p, kd.program_id(0), kd.program_id(1), s)
         head, kv_head, first = place.head, kd.div(place.head, self.group), place.number * MINE
         mine = place, head, place.q_row, first, MINE, place.queries
         own, grad = (self.rows(x, *mine) for x in (q, dout))
@@ -78,7 +78,7 @@ class _Gradients:
 
     def dkv(self, dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *rest: Any) -> None:
         p, s, (dk, dv) = self.p, dict(zip(self.names, rest, strict=False)), rest[-2:]
-        place = Place.of(p, kd.program_id(0), kd.program_id(1), s, p.kv_heads)
+        place = ScorePlace.of(p, kd.program_id(0), kd.program_id(1), s, p.kv_heads)
         kv_head, first = place.head, place.number * MINE
         keys, values = (self.rows(x, place, kv_head, place.k_row, first, MINE, place.keys) for x in (k, v))
         key = first + kd.broadcasted_iota(kd.int32, (MINE, OTHERS), 0)
@@ -119,7 +119,7 @@ class _Gradients:
 @cache
 def gradient_kernels(problem: ScoredProblem) -> tuple[Any, Any]:
     """The kernels `(dout, q, k, v, out, lse, *extras) -> dq` and `-> (dk, dv)`; `gradient_extras` names the arrays between."""
-    p, shared = problem, _Gradients(problem)
+    p, shared = problem, _GeneralGradients(problem)
     like = [
         kd.ShapeDtypeStruct(p.shape(*x), p.dtype)
         for x in ((p.heads, p.queries, p.dim), (p.kv_heads, p.keys, p.dim), (p.kv_heads, p.keys, p.v_dim))

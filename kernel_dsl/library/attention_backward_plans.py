@@ -18,7 +18,7 @@ from .attention_backward_scored import (
 from .attention_backward_scored_walk import KEYS, keys_of, padded_dim
 from .attention_backward_walk import EIGHT, AttentionBackwardConfig
 from .attention_blocks import BlockLists, blocks_kernel, depends_on_head, table_kernel
-from .attention_options import Options
+from .attention_options import AttentionOptions
 from .attention_score import ScoredProblem, ragged_tiles
 
 
@@ -30,7 +30,7 @@ class GeneralGradients:
     by_query: Any
     by_key: Any
 
-    def __call__(self, arrays: tuple[Any, ...], options: Options, how: dict[str, Any]) -> tuple[Any, ...]:
+    def __call__(self, arrays: tuple[Any, ...], options: AttentionOptions, how: dict[str, Any]) -> tuple[Any, ...]:
         p = self.problem
         extras = options.arrays([name for name in gradient_extras(p) if name != "table"])
         tables: list[list[Any]] = [[], []]
@@ -41,7 +41,7 @@ class GeneralGradients:
         dq = self.by_query(*arrays, *extras, *tables[0], **how)
         return (dq, *self.by_key(*arrays, *extras, *tables[1], **how))
 
-    def lower(self, arrays: tuple[Any, ...], options: Options, target: str | None) -> tuple[Any, ...]:
+    def lower(self, arrays: tuple[Any, ...], options: AttentionOptions, target: str | None) -> tuple[Any, ...]:
         p = self.problem
         extras = options.arrays([name for name in gradient_extras(p) if name != "table"])
         made: list[Any] = []
@@ -80,7 +80,7 @@ class ScoredGradients:
         p, m = self.problem, self.config.block_q
         return [("q_seqlens", ragged_tiles(p, m), m), ("kv_seqlens", ragged_tiles(p, keys_of(p), p.keys), keys_of(p))]
 
-    def __call__(self, arrays: tuple[Any, ...], options: Options, how: dict[str, Any]) -> tuple[Any, ...]:
+    def __call__(self, arrays: tuple[Any, ...], options: AttentionOptions, how: dict[str, Any]) -> tuple[Any, ...]:
         dout, q, k, v, out, lse = arrays
         p, by_query, by_key = self.problem, [], []
         if p.ragged:
@@ -107,7 +107,7 @@ class ScoredGradients:
     def _extras(self) -> list[str]:
         return ["bias"] * (self.problem.score.bias is not None)
 
-    def lower(self, arrays: tuple[Any, ...], options: Options, target: str | None) -> tuple[Any, ...]:
+    def lower(self, arrays: tuple[Any, ...], options: AttentionOptions, target: str | None) -> tuple[Any, ...]:
         dout, q, k, v, out, lse = arrays
         p, by_query, by_key = self.problem, [], []
         if p.ragged:

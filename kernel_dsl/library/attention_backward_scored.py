@@ -24,7 +24,7 @@ from .attention_backward_scored_walk import (
 )
 from .attention_backward_walk import EIGHT, AttentionBackwardConfig
 from .attention_kernel import LOG2E
-from .attention_score import Place, ScoredProblem
+from .attention_score import ScoredProblem, ScorePlace
 
 FREE = 200  # registers that accumulators and left operands may take
 
@@ -74,7 +74,7 @@ def scored_stats_kernel(problem: ScoredProblem, config: AttentionBackwardConfig)
 
     def body(out: Any, dout: Any, lse: Any, *rest: Any) -> None:
         s, stats = dict(zip(names, rest, strict=False)), rest[-1]
-        place = Place.of(p, kd.program_id(0), kd.program_id(1), s)
+        place = ScorePlace.of(p, kd.program_id(0), kd.program_id(1), s)
         first = place.number * m
         rows = kd.ds(place.q_row + first, m)
         here = p.rows(place.batch, place.head, rows)
@@ -113,7 +113,7 @@ def scored_finish_kernel(problem: ScoredProblem, config: AttentionBackwardConfig
 
     def body(dq_sum: Any, *rest: Any) -> None:
         s, dq = dict(zip(names, rest, strict=False)), rest[-1]
-        place = Place.of(p, kd.program_id(0), kd.program_id(1), s)
+        place = ScorePlace.of(p, kd.program_id(0), kd.program_id(1), s)
         tile = kd.program_id(2) * several
         step = kd.program_id(0) * steps + first_step(p, config, place) + place.number
         value = (dq_sum[kd.ds(step * tiles + tile, several)] * p.scale).astype(p.dtype)

@@ -10,9 +10,9 @@ from typing import Any
 
 import kernel_dsl as kd
 
-from .attention_backward_walk import CONSUMERS, EIGHT, KEYS, AttentionBackwardConfig, Block, Step, Walk
+from .attention_backward_walk import CONSUMERS, EIGHT, KEYS, AttentionBackwardConfig, ScoreBlock, Walk, WalkStep
 from .attention_kernel import LOG2E, ROWS, AttentionProblem
-from .attention_score import Place, ScoredProblem, clear_rows, ragged_tiles
+from .attention_score import ScoredProblem, ScorePlace, clear_rows, ragged_tiles
 
 
 def padded_dim(p: ScoredProblem) -> int:
@@ -48,17 +48,17 @@ def first_step(p: ScoredProblem, t: AttentionBackwardConfig, place: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class ScoredBlock(Block):
+class ScoredBlock(ScoreBlock):
     """A block whose steps are `first` to `last` of a sequence at `place`; `base`: the number of the sequence's first step."""
 
-    place: Place
+    place: ScorePlace
     last: Any
     base: Any
     entry: Callable[[Any], Any] | None = None  # of the list of its steps, of which `first` to `last` are then numbers
 
 
 @dataclass(frozen=True)
-class ScoredStep(Step):
+class ScoredStep(WalkStep):
     """`whole`: whether all queries see all keys, None where no list says so."""
 
     whole: Any = None
@@ -88,7 +88,7 @@ class ScoredWalk(Walk):
         p, t, number = self.scored, self.t, kd.axis_index("block")
         number, split = (kd.div(number, t.splits), kd.rem(number, t.splits)) if t.splits > 1 else (number, 0)
         heads = p.kv_heads if p.ragged else p.batch * p.kv_heads
-        place = Place.of(p, kd.rem(number, heads), kd.div(number, heads), s, p.kv_heads)
+        place = ScorePlace.of(p, kd.rem(number, heads), kd.div(number, heads), s, p.kv_heads)
         key = place.number * self.keys
         begin, end = place.query_blocks(p, key, self.keys, t.block_q)
         entry = None
@@ -103,7 +103,7 @@ class ScoredWalk(Walk):
         base = first_step(p, t, place)
         return ScoredBlock(place.batch, place.head, key, begin, start, count, split, place, end - 1, base, entry)
 
-    def each_step(self, block: Any, body: Callable[[Step], None]) -> None:
+    def each_step(self, block: Any, body: Callable[[WalkStep], None]) -> None:
         """`body` of each step, in order: as without options, but that there is a last step."""
         t = self.t
         begin, end, by = (block.last, block.first, -1) if t.in_turn else (block.first, block.last, 1)
@@ -146,7 +146,7 @@ class ScoredWalk(Walk):
         if score.causal or score.window is not None or p.ragged or p.keys % self.keys:
             kd.when(some)(hidden)
 
-    def weights(self, acc: Any, block: ScoredBlock, step: Step, key: Any, s: dict[str, Any]) -> tuple[Any, Any]:
+    def weights(self, acc: Any, block: ScoredBlock, step: WalkStep, key: Any, s: dict[str, Any]) -> tuple[Any, Any]:
         """(weights of products q.k (keys, queries) from `key` on, the slopes of their scores, None where these are the scale)."""
         p, m, slope = self.scored, self.t.block_q, None
         factor = p.scale * LOG2E
@@ -196,7 +196,7 @@ class ScoredWalk(Walk):
         t, block = self.t, self.block_of(s)
         place = block.place
 
-        def fetch(step: Step) -> None:
+        def fetch(step: WalkStep) -> None:
             first = step.index * t.block_q
             left = place.queries - first
 
@@ -220,13 +220,13 @@ class ScoredWalk(Walk):
 
         self.each_step(block, fetch)
 
-    def turn_of(self, block: Any, step: Step) -> Any:
+    def turn_of(self, block: Any, step: WalkStep) -> Any:
         """How many blocks add to a step before this one."""
         place = block.place
         first = self.scored.score.first_key(step.index * self.t.block_q, place.queries, place.keys)
         return kd.div(block.key, self.keys) - kd.div(first, self.keys)
 
-    def sum_of(self, block: Any, step: Step) -> tuple[Any, Any]:
+    def sum_of(self, block: Any, step: WalkStep) -> tuple[Any, Any]:
         head = step.head if self.scored.ragged else block.batch * self.p.heads + step.head
         return head, block.base + step.index
 

@@ -76,7 +76,7 @@ def heads_at_once(lengths: list[int], heads: int, machines: int) -> int:
 
 
 @dataclass(frozen=True)
-class Block:
+class ScoreBlock:
     """What a block works on: a head of a batch, and its keys from `key` on.
 
     The queries that see these begin at step `first`. Of the steps of all query heads the block does `count`, from `start`
@@ -93,7 +93,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Step:
+class WalkStep:
     """A step of the walk: its number, the stages that it uses, the query head, and its number among the head's."""
 
     number: Any
@@ -143,7 +143,7 @@ class Walk:
 
     # --- where ------------------------------------------------------------------------------------
 
-    def block(self) -> Block:
+    def block(self) -> ScoreBlock:
         """This block's part; long ones come first."""
         p, t, number = self.p, self.t, kd.axis_index("block")
         number, split = (kd.div(number, t.splits), kd.rem(number, t.splits)) if t.splits > 1 else (number, 0)
@@ -155,21 +155,21 @@ class Walk:
         start, end = 0, (self.steps - first) * self.group
         if t.splits > 1:
             start, end = kd.div(end * split, t.splits), kd.div(end * (split + 1), t.splits)
-        return Block(kd.div(head, p.kv_heads), kd.rem(head, p.kv_heads), key, first, start, end - start, split)
+        return ScoreBlock(kd.div(head, p.kv_heads), kd.rem(head, p.kv_heads), key, first, start, end - start, split)
 
     def block_of(self, s: dict[str, Any]) -> Any:
         """This block's part, given the scratch."""
         return self.block()
 
-    def turn_of(self, block: Any, step: Step) -> Any:
+    def turn_of(self, block: Any, step: WalkStep) -> Any:
         """How many blocks add to a step before this one."""
         return kd.div(block.key, self.keys)
 
-    def sum_of(self, block: Any, step: Step) -> tuple[Any, Any]:
+    def sum_of(self, block: Any, step: WalkStep) -> tuple[Any, Any]:
         """Where the sum of a step's gradient is."""
         return block.batch * self.p.heads + step.head, step.index
 
-    def each_step(self, block: Block, body: Callable[[Step], None]) -> None:
+    def each_step(self, block: ScoreBlock, body: Callable[[WalkStep], None]) -> None:
         """`body` of each step, in order.
 
         Blocks that add in turn go from the last queries to the first: there all blocks begin, and none waits for long.
@@ -184,7 +184,7 @@ class Walk:
         @kd.loop(0, block.count, init_carry=(0, 0, head, index))
         def _(number: Any, carry: Any) -> Any:
             slot, dout_slot, head, index = carry
-            body(Step(number, slot, dout_slot, head, index))
+            body(WalkStep(number, slot, dout_slot, head, index))
             over = index == end
             return (
                 kd.where(slot == t.stages - 1, 0, slot + 1),
@@ -193,7 +193,7 @@ class Walk:
                 kd.where(over, begin, index + by),
             )
 
-    def weights(self, acc: Any, block: Any, step: Step, key: Any, s: dict[str, Any]) -> tuple[Any, Any]:
+    def weights(self, acc: Any, block: Any, step: WalkStep, key: Any, s: dict[str, Any]) -> tuple[Any, Any]:
         """(weights of products q.k (keys, queries) from `key` on, the slopes of their scores, None where these are the scale)."""
         self.mask(acc, key, step.index * self.t.block_q)
         x = kd.wgmma_accumulator_load(acc, wait_n=None)
@@ -241,7 +241,7 @@ class Walk:
         t, block = self.t, self.block()
         keys = kd.ds(block.key, self.keys)
 
-        def fetch(step: Step) -> None:
+        def fetch(step: WalkStep) -> None:
             rows = kd.ds(step.index * t.block_q, t.block_q)
             place = block.batch, step.head
 
@@ -270,7 +270,7 @@ class Walk:
         for i in range(t.dq_slots):
             kd.barrier_arrive(s["dq_read"].at[me * t.dq_slots + i])  # nothing is there yet
 
-        def add(step: Step) -> None:
+        def add(step: WalkStep) -> None:
             turn = turns.at[me, *self.sum_of(block, step)]
             kd.semaphore_wait(turn, self.turn_of(block, step), decrement=False)
             for i in range(t.dq_parts):
@@ -286,7 +286,7 @@ class Walk:
 
     # --- the sum of the queries' gradients --------------------------------------------------------
 
-    def add(self, me: Any, acc: Any, block: Block, step: Step, dq_sum: Any, s: dict[str, Any]) -> None:
+    def add(self, me: Any, acc: Any, block: ScoreBlock, step: WalkStep, dq_sum: Any, s: dict[str, Any]) -> None:
         """Add a step's gradient of the queries, a consumer's accumulator, to what other blocks add."""
         t = self.t
         value = kd.wgmma_accumulator_load(acc, wait_n=None)
@@ -303,7 +303,7 @@ class Walk:
             else:
                 self._copy_sum(me, i, block, step, dq_sum, s)
 
-    def _copy_sum(self, me: Any, i: int, block: Block, step: Step, dq_sum: Any, s: dict[str, Any]) -> None:
+    def _copy_sum(self, me: Any, i: int, block: ScoreBlock, step: WalkStep, dq_sum: Any, s: dict[str, Any]) -> None:
         """Start adding part `i` of a consumer's share."""
         t, lines = self.t, ROWS * EIGHT // LINE
         tile, line = (0, me * lines) if self.by_row else (me * self.own_tiles, 0)
@@ -313,7 +313,7 @@ class Walk:
 
     # --- results -----------------------------------------------------------------------------------
 
-    def store(self, value: Any, tile: Any, out: Any, block: Block, key: Any) -> None:
+    def store(self, value: Any, tile: Any, out: Any, block: ScoreBlock, key: Any) -> None:
         """Store a gradient of 64 keys from `key` on, through SMEM that nothing else uses any more."""
         here = block.batch, block.kv_head, kd.ds(key, ROWS)
         if self.t.splits > 1:

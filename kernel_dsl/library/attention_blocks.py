@@ -9,7 +9,7 @@ from typing import Any, cast
 import kernel_dsl as kd
 
 from ..kernel import identified
-from .attention_score import Place, ScoredProblem
+from .attention_score import ScoredProblem, ScorePlace
 
 TABLE_LANES = 128
 KEPT = 8  # lists, one for each device that a plan was run on
@@ -55,7 +55,7 @@ def blocks_kernel(problem: ScoredProblem, tile: int, other: int, by_head: bool, 
         head, number = kd.program_id(0), kd.program_id(1)
         place, first = (kd.div(head, heads), kd.rem(head, heads)), number * tile
         mine = first + kd.broadcasted_iota(kd.int32, (tile, other), 0)
-        whole = Place(*place, number, 0, 0, p.queries, p.keys)
+        whole = ScorePlace(*place, number, 0, 0, p.queries, p.keys)
         begin, end = (whole.query_blocks if by_key else whole.blocks)(p, first, tile, other)
 
         def one(index: Any, count: Any) -> Any:

@@ -10,7 +10,7 @@ import kernel_dsl as kd
 
 from ..kernel import identified
 from .attention_kernel import LOWEST
-from .attention_score import Place, ScoredProblem, ragged_tiles
+from .attention_score import ScoredProblem, ScorePlace, ragged_tiles
 
 ROWS, KEYS = 4, 16
 
@@ -28,7 +28,7 @@ def attention_general(problem: ScoredProblem) -> Any:
 
     def body(q: Any, k: Any, v: Any, *rest: Any) -> None:
         s, (out, *lse) = dict(zip(names, rest, strict=False)), rest[len(names) :]
-        place = Place.of(p, kd.program_id(0), kd.program_id(1), s)
+        place = ScorePlace.of(p, kd.program_id(0), kd.program_id(1), s)
         batch, head, kv_head = place.batch, place.head, kd.div(place.head, p.heads // p.kv_heads)
         first = place.number * ROWS
         rows = kd.ds(place.q_row + first, ROWS)

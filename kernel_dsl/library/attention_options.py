@@ -35,7 +35,7 @@ CHECKED = (
 
 
 @dataclass(frozen=True)
-class Options:
+class AttentionOptions:
     """What a call was given besides q, k and v."""
 
     layout: Any = "bhsd"
@@ -76,7 +76,7 @@ class Options:
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in (*ARRAYS, "page_table")}
 
 
-def problem_of(q: Any, k: Any, v: Any, o: Options, lse: bool, kernel: str = "attention") -> ScoredProblem:
+def problem_of(q: Any, k: Any, v: Any, o: AttentionOptions, lse: bool, kernel: str = "attention") -> ScoredProblem:
     """The problem of a function named `kernel`. Raises `BadCallArgument`, `BadCallValue`."""
     _Check(kernel).options(o)
     return _Check(kernel).problem(q, k, v, o, lse)
@@ -96,7 +96,7 @@ class _Check:
 
     # --- options on their own ---------------------------------------------------------------------
 
-    def options(self, o: Options) -> None:
+    def options(self, o: AttentionOptions) -> None:
         if o.layout not in ("bhsd", "bshd"):
             raise self.value(f"layout={shown(o.layout)}", '"bhsd" or "bshd"')
         if not isinstance(o.causal, (bool, np.bool_, str)) and o.causal not in (0, 1):
@@ -139,7 +139,7 @@ class _Check:
             raise self.argument(f"{name} is a {type(x).__name__} of shape {shown(shape or ())}", hint)
         return tuple(shape)
 
-    def problem(self, q: Any, k: Any, v: Any, o: Options, lse: bool) -> ScoredProblem:
+    def problem(self, q: Any, k: Any, v: Any, o: AttentionOptions, lse: bool) -> ScoredProblem:
         ragged = o.q_seqlens is not None or o.kv_seqlens is not None
         axes = {"bhsd": "(batch, heads, length, dim)", "bshd": "(batch, length, heads, dim)"}[o.layout]
         axes = "(total length, heads, dim)" if ragged else axes
@@ -184,7 +184,15 @@ class _Check:
         )  # fmt: skip
 
     def extras(
-        self, o: Options, batch: int, heads: int, kv_heads: int, queries: int, keys: int, ragged: bool, dtype: Any
+        self,
+        o: AttentionOptions,
+        batch: int,
+        heads: int,
+        kv_heads: int,
+        queries: int,
+        keys: int,
+        ragged: bool,
+        dtype: Any,
     ) -> tuple[int, ...] | None:
         """Check sinks, scales and bias; returns the shape of the last."""
         if o.sinks is not None:
@@ -226,7 +234,7 @@ class _Check:
 
     # --- ragged lengths ---------------------------------------------------------------------------
 
-    def lengths(self, o: Options, queries: int, keys: int) -> int:
+    def lengths(self, o: AttentionOptions, queries: int, keys: int) -> int:
         """The number of sequences."""
         if o.q_seqlens is None:
             raise self.value("kv_seqlens without q_seqlens", "give the lengths of the queries, too")
@@ -244,7 +252,7 @@ class _Check:
         return shapes["q_seqlens"][0] - 1
 
 
-def check_lengths(o: Options, p: ScoredProblem, kernel: str) -> None:
+def check_lengths(o: AttentionOptions, p: ScoredProblem, kernel: str) -> None:
     """Raise `BadCallValue` for lengths in the host's memory that decrease or leave the arrays.
 
     Those in a GPU's memory are not read here: there, what leaves the arrays is not touched.

@@ -298,7 +298,7 @@ def ragged_tiles(p: ScoredProblem, rows: int, length: int | None = None) -> int:
 
 
 @dataclass(frozen=True)
-class Place:
+class ScorePlace:
     """A tile of a head: its number, and of ragged lengths where its sequence begins in the arrays and how long it is."""
 
     batch: Any
@@ -310,16 +310,16 @@ class Place:
     keys: Any
 
     @staticmethod
-    def of(p: ScoredProblem, head: Any, number: Any, s: dict[str, Any], heads: int | None = None) -> Place:
+    def of(p: ScoredProblem, head: Any, number: Any, s: dict[str, Any], heads: int | None = None) -> ScorePlace:
         """That of a number of a head, or of ragged lengths of a line of the table; tiles that are not there are empty."""
         heads = heads or p.heads
         if not p.ragged:
-            return Place(kd.div(head, heads), kd.rem(head, heads), number, 0, 0, p.queries, p.keys)
+            return ScorePlace(kd.div(head, heads), kd.rem(head, heads), number, 0, 0, p.queries, p.keys)
         line, number = s["table"][number, 0], s["table"][number, 1]
         batch = kd.maximum(line - 1, 0)
         begins = [s[name][batch] for name in ("q_seqlens", "kv_seqlens")]
         lengths = [s[name][batch + 1] - x for name, x in zip(("q_seqlens", "kv_seqlens"), begins, strict=True)]
-        return Place(batch, head, number, *begins, *(kd.where(line > 0, n, 0) for n in lengths))
+        return ScorePlace(batch, head, number, *begins, *(kd.where(line > 0, n, 0) for n in lengths))
 
     def blocks(self, p: ScoredProblem, first: Any, rows: int, block_kv: int) -> tuple[Any, Any]:
         """The first block of keys that `rows` queries from `first` on see, but for `mask_mod`, and the one after the last."""

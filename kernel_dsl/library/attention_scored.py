@@ -15,7 +15,7 @@ from .attention_blocks import BlockLists, blocks_kernel, depends_on_head, table_
 from .attention_general import ROWS as GENERAL_ROWS
 from .attention_general import attention_general
 from .attention_kernel import ROWS, AttentionConfig
-from .attention_options import Options, check_lengths
+from .attention_options import AttentionOptions, check_lengths
 from .attention_score import ScoredProblem, ragged_tiles
 from .attention_scored_kernel import listed, scored_config, scored_kernel
 
@@ -69,7 +69,7 @@ class ScoredPlan:
         p = self.problem
         return table_kernel(p.batch, ragged_tiles(p, self.tile), self.tile)
 
-    def __call__(self, q: Any, k: Any, v: Any, options: Options, out: Any, how: dict[str, Any]) -> Any:
+    def __call__(self, q: Any, k: Any, v: Any, options: AttentionOptions, out: Any, how: dict[str, Any]) -> Any:
         p = self.problem
         if p.ragged:
             check_lengths(options, p, "attention")
@@ -83,7 +83,7 @@ class ScoredPlan:
             extras += self.lists.of(q, how)
         return self.kernel(*inputs, *extras, out=out, **how)
 
-    def lower(self, q: Any, k: Any, v: Any, options: Options, target: str | None) -> Any:
+    def lower(self, q: Any, k: Any, v: Any, options: AttentionOptions, target: str | None) -> Any:
         """The stages of the kernel that computes."""
         p = self.problem
         inputs = [q, k, v]

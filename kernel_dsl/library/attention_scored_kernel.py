@@ -16,13 +16,13 @@ import kernel_dsl as kd
 from ..kernel import identified
 from .attention_backward_walk import heads_at_once
 from .attention_kernel import LOG2E, LOWEST, ROWS, SLACK, SMEM_BYTES, AttentionConfig
-from .attention_score import Place, ScoredProblem, clear_rows, ragged_tiles
+from .attention_score import ScoredProblem, ScorePlace, clear_rows, ragged_tiles
 
 MOST_TILES = 4096  # whose order is worked out
 
 
 @dataclass(frozen=True)
-class Tile(Place):
+class ScoredTile(ScorePlace):
     """Queries from `first` on. Its steps are the `count` blocks of keys from `begin` on, or those of a list."""
 
     first: Any
@@ -109,30 +109,30 @@ class _Forward:
 
     # --- where ------------------------------------------------------------------------------------
 
-    def place(self, s: dict[str, Any]) -> Tile:
+    def place(self, s: dict[str, Any]) -> ScoredTile:
         """This block's tile."""
         p, t = self.p, self.t
         block = kd.axis_index("block")
         if p.ragged:
-            place = Place.of(p, kd.rem(block, p.heads), kd.div(block, p.heads), s)
+            place = ScorePlace.of(p, kd.rem(block, p.heads), kd.div(block, p.heads), s)
         else:
             several = self.together * self.tiles
             part, rest = kd.div(block, several), kd.rem(block, several)
             head = part * self.together + kd.rem(rest, self.together)
-            place = Place.of(p, head, self.tiles - 1 - kd.div(rest, self.together), s)
+            place = ScorePlace.of(p, head, self.tiles - 1 - kd.div(rest, self.together), s)
         first = place.number * self.tile
         if listed(p):
             begin, end = 0, s["counts"][self.list_of(place, s)]
         else:
             begin, end = place.blocks(p, first, self.tile, t.block_kv)
-        return Tile(**vars(place), first=first, begin=begin, count=end - begin)
+        return ScoredTile(**vars(place), first=first, begin=begin, count=end - begin)
 
-    def list_of(self, place: Place, s: dict[str, Any]) -> tuple[Any, Any, Any]:
+    def list_of(self, place: ScorePlace, s: dict[str, Any]) -> tuple[Any, Any, Any]:
         """Where the list of a tile is."""
         batches, heads, _ = s["counts"].shape
         return 0 if batches == 1 else place.batch, 0 if heads == 1 else place.head, place.number
 
-    def block_of(self, tile: Tile, step: Any, s: dict[str, Any]) -> tuple[Any, Any]:
+    def block_of(self, tile: ScoredTile, step: Any, s: dict[str, Any]) -> tuple[Any, Any]:
         """(block of keys, whether no query has it masked, None where that is not known) of a step; the last keys first."""
         if not listed(self.p):
             return tile.begin + tile.count - 1 - step, None
@@ -188,7 +188,7 @@ class _Forward:
         parts = [weights[:, i : i + 8] for i in range(0, self.t.block_kv, 8)]
         return weights, fade, new_top, sum(parts[1:], kd.fma(total, fade[:, None], parts[0]))
 
-    def scale(self, tile: Tile, name: str, s: dict[str, Any]) -> Any:
+    def scale(self, tile: ScoredTile, name: str, s: dict[str, Any]) -> Any:
         """The scale of an array's head, 1 where there is none."""
         if name not in self.p.scales:
             return 1.0
@@ -272,7 +272,7 @@ class _Forward:
         self.finish(me, tile, value, top, total, out, lse, s)
 
     def finish(
-        self, me: Any, tile: Tile, value: Any, top: Any, total: Any, out: Any, lse: Any, s: dict[str, Any]
+        self, me: Any, tile: ScoredTile, value: Any, top: Any, total: Any, out: Any, lse: Any, s: dict[str, Any]
     ) -> None:
         """Store a consumer's rows, whose weights are relative to 2 ** `top` and sum up to `total`."""
         p, mine = self.p, tile.first + me * ROWS

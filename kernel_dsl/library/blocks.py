@@ -40,7 +40,7 @@ def tile_of(index: Any, p: Problem, tiles: tuple[int, int], group: int) -> tuple
 
 
 @dataclass(frozen=True)
-class Place:
+class TilePlace:
     """What a block of a general kernel computes: the tile at row `m` and column `n`, of a part of K, batch indices (or a group).
 
     `end`: where the rows end that are its group's, or None.
@@ -66,13 +66,17 @@ def tiles_of(p: Problem, t: Any) -> int:
 
 
 def walk(
-    p: Problem, t: Any, refs: Sequence[Any], tables: dict[str, Any], multiply: Callable[[Place, Sequence[Any]], None]
+    p: Problem,
+    t: Any,
+    refs: Sequence[Any],
+    tables: dict[str, Any],
+    multiply: Callable[[TilePlace, Sequence[Any]], None],
 ) -> None:
     """Call `multiply(place, refs)` for this block's tile; of groups, `refs` begin with their sizes, and blocks may be idle."""
     index, tiles_n = kd.program_id(0), kd.cdiv(p.N, t.tile_n)
     if p.groups is None:
         m, n, part, batch = tile_of(index, p, (kd.cdiv(p.M, t.tile_m), tiles_n), t.group)
-        multiply(Place(m * t.tile_m, n * t.tile_n, part, batch), refs)
+        multiply(TilePlace(m * t.tile_m, n * t.tile_n, part, batch), refs)
         return
     given, *rest = refs
     groups, bounds, tile_ends = p.groups, tables["bounds"], tables["tile_ends"]
@@ -81,7 +85,7 @@ def walk(
     @kd.when(index < groups.total(tile_ends))
     def _() -> None:
         group, m, end, n = groups.place(index, bounds, tile_ends, t.tile_m, tiles_n, t.group)
-        multiply(Place(m, n * t.tile_n, 0, (group,), end), rest)
+        multiply(TilePlace(m, n * t.tile_n, 0, (group,), end), rest)
 
     groups.clear(rest[-1], bounds, index, tiles_of(p, t))
 

@@ -11,7 +11,7 @@ from kernel_dsl.stages import target_named
 
 from .conv_general import conv_general, dgrad_kernel, wgrad_kernel, wgrad_parts, wgrad_sum_kernel
 from .conv_kernel import backward, config_of, conv_kernel, turn_kernel, why_not
-from .conv_problem import Check, ConvProblem
+from .conv_problem import ConvCheck, ConvProblem
 from .matmul import check_apart
 
 SHAPES = {"x": "(batch, height, width, channels)", "w": "(filters, rows, columns, channels / groups)"}
@@ -55,7 +55,7 @@ def conv2d(
     `stream`, `interpret`: as for kernels. Raises `BadCallArgument` for what are no such arrays,
     `BadCallValue` for sizes that don't fit.
     """
-    check = Check("conv2d")
+    check = ConvCheck("conv2d")
     shapes = check.array("x", x, SHAPES["x"]), check.array("w", w, SHAPES["w"])
     p = check.problem(*shapes, check.same(("x", x), ("w", w)), stride, padding, dilation, groups)
     if out is not None:
@@ -82,7 +82,7 @@ def conv2d_dgrad(
 
     Options and errors as there; dout and w have one dtype, which the gradient has, too.
     """
-    check = Check("conv2d_dgrad")
+    check = ConvCheck("conv2d_dgrad")
     given, filters = check.array("dout", dout, DOUT), check.array("w", w, SHAPES["w"])
     size = check.sizes("input_size", input_size, f"the shape of x: {SHAPES['x']}")
     p = check.problem(size, filters, check.same(("dout", dout), ("w", w)), stride, padding, dilation, groups)
@@ -115,7 +115,7 @@ def conv2d_wgrad(
     `kernel_size`: R and S, or one int for both. Options and errors as there; x and dout have one dtype, which the gradient has,
     too. The same inputs always give the same bits.
     """
-    check = Check("conv2d_wgrad")
+    check = ConvCheck("conv2d_wgrad")
     images, given = check.array("x", x, SHAPES["x"]), check.array("dout", dout, DOUT)
     taps, count = check.pair("kernel_size", kernel_size, 1), check.whole("groups", groups, 1)
     filters = given[3], *taps, images[3] // count

@@ -78,7 +78,7 @@ class ConvProblem:
         return self.batch, self.out_height, self.out_width, self.filters
 
 
-class Check:
+class ConvCheck:
     """The checks of a function named `kernel`; each raises at the caller's line."""
 
     def __init__(self, kernel: str) -> None:

@@ -14,13 +14,13 @@ import kernel_dsl as kd
 from kernel_dsl.boundary import checks_itself, public
 from kernel_dsl.dtypes import as_dtype
 
-from .arguments import Options, request
+from .arguments import MatmulOptions, request
 from .checks import check_options
 from .cross_entropy_arguments import (
     BACKWARD,
     COMBINE,
     NAME,
-    Call,
+    CrossEntropyCall,
     check_gradient,
     check_partials,
     check_targets,
@@ -44,7 +44,7 @@ UNIT = 1024  # classes
 
 
 @dataclass(frozen=True)
-class Plan:
+class CrossEntropyPlan:
     """A problem, and the kernels of its product."""
 
     problem: CrossEntropy
@@ -88,7 +88,7 @@ class LinearCrossEntropy:
     """
 
     def __init__(self) -> None:
-        self._plans: dict[Any, Plan] = {}
+        self._plans: dict[Any, CrossEntropyPlan] = {}
 
     def __repr__(self) -> str:
         return f"<kd.library.{NAME}>"
@@ -110,7 +110,7 @@ class LinearCrossEntropy:
         stream: Any = None,
         interpret: Any = None,
     ) -> Any:
-        call = Call(NAME, ignore_index, label_smoothing, reduction, vocab_start)
+        call = CrossEntropyCall(NAME, ignore_index, label_smoothing, reduction, vocab_start)
         plan = self._plan(x, weight, targets, bias, call, return_lse, config, None)
         how = {"stream": stream, "interpret": interpret}
         partials = plan.partials(x, weight, targets, bias, how)
@@ -134,13 +134,21 @@ class LinearCrossEntropy:
         target: str | None = None,
     ) -> Any:
         """The stages of the kernel that multiplies in a call with such arguments."""
-        call = Call(NAME, ignore_index, label_smoothing, reduction, vocab_start)
+        call = CrossEntropyCall(NAME, ignore_index, label_smoothing, reduction, vocab_start)
         plan = self._plan(x, weight, targets, bias, call, False, config, target)
         return plan.product.lower(x, [turned(weight)], [] if bias is None else [bias], target)
 
     def _plan(
-        self, x: Any, weight: Any, targets: Any, bias: Any, call: Call, lse: bool, config: Any, target: str | None
-    ) -> Plan:
+        self,
+        x: Any,
+        weight: Any,
+        targets: Any,
+        bias: Any,
+        call: CrossEntropyCall,
+        lse: bool,
+        config: Any,
+        target: str | None,
+    ) -> CrossEntropyPlan:
         key = (tuple([signature(a, NAME) for a in (x, weight, targets, bias)]), call, lse, config, target)
         found = known_plan(self._plans, key, NAME, {**vars(call), "config": config, "target": target})
         if found is None:
@@ -155,12 +163,12 @@ class LinearCrossEntropy:
         return found
 
 
-def _made(p: CrossEntropy, x: Any, weight: Any, bias: Any, config: Any, target: str | None) -> Plan:
-    o = Options(bias=bias, out_dtype=kd.float32, config=config)
+def _made(p: CrossEntropy, x: Any, weight: Any, bias: Any, config: Any, target: str | None) -> CrossEntropyPlan:
+    o = MatmulOptions(bias=bias, out_dtype=kd.float32, config=config)
     check_options(o)
     r = request(x, turned(weight), o, None)
     problem = replace(r.problem, softmax=3 if p.smoothing else 2, lanes=0)
-    return Plan(p, plan_of(replace(r, problem=problem), config, target))
+    return CrossEntropyPlan(p, plan_of(replace(r, problem=problem), config, target))
 
 
 @partial(public, name=COMBINE)
@@ -183,7 +191,7 @@ def linear_cross_entropy_combine(
     targets and options are those of the calls that made them; `vocab`: the classes of all parts together, which `label_smoothing`
     needs. Returns what `linear_cross_entropy` returns. Raises `BadCallArgument`, `BadCallValue` as that does.
     """
-    call = Call(COMBINE, ignore_index, label_smoothing, reduction, None, vocab)
+    call = CrossEntropyCall(COMBINE, ignore_index, label_smoothing, reduction, None, vocab)
     p = check_partials(partials, targets, call)
     check_targets(p, targets, call)
     return _losses(p, partials, targets, return_lse, {"stream": stream, "interpret": interpret})
@@ -217,7 +225,7 @@ def linear_cross_entropy_backward(
     of all parts' dx is that of x. The same inputs give the same bits. Raises `BadCallArgument` for what are no such arrays,
     `BadCallValue` for shapes and numbers that don't fit.
     """
-    call = Call(BACKWARD, ignore_index, label_smoothing, reduction, vocab_start, vocab)
+    call = CrossEntropyCall(BACKWARD, ignore_index, label_smoothing, reduction, vocab_start, vocab)
     p = problem_of(x, weight, targets, bias, call)
     check_targets(p, targets, call)
     dloss = check_gradient(dloss, lse, p, call)
@@ -226,14 +234,14 @@ def linear_cross_entropy_backward(
     wdtype, bdtype = (None if a is None else as_dtype(a.dtype) for a in (weight, bias))
     made = prepare_kernel(p, width, wdtype, bdtype)(dloss, targets, lse, **how)
     logs, gates, places, factor, columns, dweight, *more = made
-    gradients = _Gradients(p, x, weight, bias, dweight, more[1] if more else None, how)
+    gradients = _EntropyGradients(p, x, weight, bias, dweight, more[1] if more else None, how)
     rows = (logs, gates, places, columns)
     for first in range(0, p.V, width):
         gradients.add(first, min(width, p.V - first), rows, factor, more[0] if more else None)
     return gradients.done()
 
 
-class _Gradients:
+class _EntropyGradients:
     """Gradients that grow class by class. JAX's arrays are never written twice: there parts are put together at the end."""
 
     def __init__(self, p: CrossEntropy, x: Any, weight: Any, bias: Any, dweight: Any, dbias: Any, how: Any) -> None:

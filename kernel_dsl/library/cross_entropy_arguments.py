@@ -23,7 +23,7 @@ REDUCTIONS = ("mean", "sum", "none")
 
 
 @dataclass(frozen=True)
-class Call:
+class CrossEntropyCall:
     """The options of a call of the function `kernel`."""
 
     kernel: str
@@ -88,7 +88,7 @@ class Call:
         return min(int(chunk), p.V)
 
 
-def problem_of(x: Any, weight: Any, targets: Any, bias: Any, call: Call) -> CrossEntropy:
+def problem_of(x: Any, weight: Any, targets: Any, bias: Any, call: CrossEntropyCall) -> CrossEntropy:
     """The problem of a call. Raises `BadCallArgument`, `BadCallValue`."""
     call.check()
     M, H = call.array("x", x, 2, "(M, H)", DTYPES)
@@ -124,7 +124,7 @@ def problem_of(x: Any, weight: Any, targets: Any, bias: Any, call: Call) -> Cros
     )  # fmt: skip
 
 
-def check_targets(p: CrossEntropy, targets: Any, call: Call) -> None:
+def check_targets(p: CrossEntropy, targets: Any, call: CrossEntropyCall) -> None:
     """Raise `BadCallValue` for targets that the host can read and that are no class."""
     held = on_host(targets)
     if held is None:
@@ -135,7 +135,7 @@ def check_targets(p: CrossEntropy, targets: Any, call: Call) -> None:
         raise call.refuse(f"targets has {held[odd][0]}", f"classes are numbered from 0 {limit} ignore_index={p.ignore}")
 
 
-def check_partials(partials: Any, targets: Any, call: Call) -> CrossEntropy:
+def check_partials(partials: Any, targets: Any, call: CrossEntropyCall) -> CrossEntropy:
     """The problem of a combination. Raises `BadCallArgument`, `BadCallValue`."""
     call.check()
     ranks, kinds, M = call.array("partials", partials, 3, f"(ranks, {KINDS}, M)", (kd.float32,))
@@ -149,7 +149,7 @@ def check_partials(partials: Any, targets: Any, call: Call) -> CrossEntropy:
     return call.problem(M=M, V=0, H=0, dtype=kd.float32, targets=as_dtype(targets.dtype), vocab=vocab)
 
 
-def check_gradient(dloss: Any, lse: Any, p: CrossEntropy, call: Call) -> Any:
+def check_gradient(dloss: Any, lse: Any, p: CrossEntropy, call: CrossEntropyCall) -> Any:
     """The gradient of the loss, as the kernel takes it. Raises `BadCallArgument`, `BadCallValue`."""
     if call.array("lse", lse, 1, "(M,)", (kd.float32,)) != (p.M,):
         raise call.refuse(f"lse is {tuple(lse.shape)}", f"its shape is {(p.M,)}")

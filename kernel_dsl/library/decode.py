@@ -154,7 +154,7 @@ class DecodeAttention:
 
 
 def _made(arrays: dict[str, Any], options: dict[str, Any], target: str | None, promise: bool) -> DecodePlan:
-    p = Check("decode_attention").problem(arrays, options)
+    p = DecodeCheck("decode_attention").problem(arrays, options)
     machine = target_named(target)
     steps = decode_steps(p)
     splits = options["splits"]
@@ -182,7 +182,7 @@ def _refusal(p: DecodeProblem, arrays: dict[str, Any], target: Any) -> str:
     return ""
 
 
-class Check:
+class DecodeCheck:
     """The checks of a function; each raises at the caller's line."""
 
     def __init__(self, kernel: str) -> None:

@@ -16,7 +16,7 @@ from kernel_dsl.target import Feature
 
 from .attention import first_of, tma_refusal
 from .attention_kernel import ROWS
-from .decode import PAGE, QUERIES, Check, DecodePlan
+from .decode import PAGE, QUERIES, DecodeCheck, DecodePlan
 from .decode_combine import decode_combine
 from .decode_general import mla_general
 from .decode_kernel import split_count
@@ -124,7 +124,7 @@ def _made(inputs: list[Any], scale: Any, lse: bool, target: str | None, promise:
 
 def _problem(q: Any, cache: Any, lengths: Any, page_table: Any, scale: Any, lse: bool) -> MlaProblem:
     """That of a call. Raises `BadCallArgument`, `BadCallValue`."""
-    check = Check(NAME)
+    check = DecodeCheck(NAME)
     check.positive("scale", scale)
     if scale is None:
         raise check.argument("scale=None", "a positive number")

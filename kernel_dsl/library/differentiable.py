@@ -49,7 +49,7 @@ def host_of(*arrays: Any) -> str:
 
 
 @dataclass(frozen=True)
-class Rule:
+class Derivative:
     """A function of arrays with its derivative. `key`: what with the arrays' number decides it, for ops that are kept.
 
     `forward(*arrays)` gives a tuple, whose first item has a gradient; `backward(gradient, arrays, results)` a gradient or None
@@ -70,7 +70,7 @@ class Rule:
         return made[0] if self.returned == 1 else tuple(made[: self.returned])
 
 
-def _in_jax(rule: Rule, arrays: Sequence[Any]) -> Sequence[Any]:
+def _in_jax(rule: Derivative, arrays: Sequence[Any]) -> Sequence[Any]:
     jax: Any = sys.modules["jax"]
 
     def run(*given: Any) -> Any:
@@ -95,7 +95,7 @@ def _in_jax(rule: Rule, arrays: Sequence[Any]) -> Sequence[Any]:
 _ops: dict[Any, Any] = {}
 
 
-def _in_torch(rule: Rule, arrays: Sequence[Any]) -> Sequence[Any]:
+def _in_torch(rule: Derivative, arrays: Sequence[Any]) -> Sequence[Any]:
     key = (rule.name, rule.key, len(arrays))
     op = _ops.get(key)
     if op is None:
@@ -103,7 +103,7 @@ def _in_torch(rule: Rule, arrays: Sequence[Any]) -> Sequence[Any]:
     return op(*arrays)
 
 
-def _torch_op(rule: Rule, count: int, name: str) -> Any:
+def _torch_op(rule: Derivative, count: int, name: str) -> Any:
     """A pair of ops, of which autograd, fake tensors and compilers know the rest."""
     torch: Any = sys.modules["torch"]
     parts = [i for i, has in enumerate(rule.gradients) if has]
@@ -193,7 +193,7 @@ def attention(
 
     key = (tuple(names), tuple(sorted((n, x) for n, x in _keyed(static).items())), config, interpret)
     can = (True, True, True, *(n in ("sinks", "bias") for n in names))
-    rule = Rule("attention", key, run, backward, shapes, can, results=2, returned=2 if return_lse else 1)
+    rule = Derivative("attention", key, run, backward, shapes, can, results=2, returned=2 if return_lse else 1)
     return rule(host, [q, k, v, *(given[n] for n in names)])
 
 
@@ -250,7 +250,7 @@ def matmul(host: str, a: Any, b: Any, options: Any, how: dict[str, Any]) -> Any:
     from .arguments import out_dtype_of
 
     key = (tuple(names), tuple(sorted(_keyed(static).items())), interpret)
-    rule = Rule("matmul", key, run, backward, shapes, (True,) * (2 + len(names)))
+    rule = Derivative("matmul", key, run, backward, shapes, (True,) * (2 + len(names)))
     return rule(host, [a, b, *(given[n] for n in names)])
 
 

@@ -15,7 +15,7 @@ import kernel_dsl as kd
 from ..errors import BadCallValue
 from ..trace import at_own_lines, resolve
 from .grouped_tiles import put
-from .problem import Axes, Problem, Step
+from .problem import Axes, EpilogueStep, Problem
 
 Function = Callable[..., Any]
 PARTED = 32  # columns
@@ -183,7 +183,7 @@ def drawn(x: Any, p: Problem, refs: Sequence[Any], tile: Tile, unit: int) -> Til
     return replace(tile, kept=Kept(kd.fori_loop(0, x.shape[1] // unit, draw, start), unit))
 
 
-def finish(x: Any, steps: Sequence[Step], refs: Sequence[Any] | Iterator[Any], tile: Tile) -> Any:
+def finish(x: Any, steps: Sequence[EpilogueStep], refs: Sequence[Any] | Iterator[Any], tile: Tile) -> Any:
     """The steps on a tile of sums, in order."""
     rest = iter(refs)
     for step in steps:
@@ -204,28 +204,28 @@ def join(gate: Any, value: Any, p: Problem, refs: Sequence[Any], tile: Tile) -> 
     return finish(x, p.steps, rest, tile)
 
 
-def _add(x: Any, step: Step, refs: Iterator[Any], tile: Tile) -> Any:
+def _add(x: Any, step: EpilogueStep, refs: Iterator[Any], tile: Tile) -> Any:
     return plus(x, tile.read(next(refs), step.operands[0]))
 
 
-def _multiply(x: Any, step: Step, refs: Iterator[Any], tile: Tile) -> Any:
+def _multiply(x: Any, step: EpilogueStep, refs: Iterator[Any], tile: Tile) -> Any:
     factor = tile.read(next(refs), step.operands[0])
     x = x if x.dtype.is_float else x.astype(kd.float32)
     return x * factor.astype(x.dtype)
 
 
-def _activate(x: Any, step: Step, refs: Iterator[Any], tile: Tile) -> Any:
+def _activate(x: Any, step: EpilogueStep, refs: Iterator[Any], tile: Tile) -> Any:
     assert step.function is not None
     return activated(step.function, x)
 
 
-def _call(x: Any, step: Step, refs: Iterator[Any], tile: Tile) -> Any:
+def _call(x: Any, step: EpilogueStep, refs: Iterator[Any], tile: Tile) -> Any:
     assert step.function is not None
     parts = [tile.read(next(refs), axes) for axes in step.operands]
     return _checked(at_own_lines(step.function, x, *parts), x, "the epilogue")
 
 
-def _drop(x: Any, step: Step, refs: Iterator[Any], tile: Tile) -> Any:
+def _drop(x: Any, step: EpilogueStep, refs: Iterator[Any], tile: Tile) -> Any:
     rate, _, _ = (next(refs) for _ in step.operands)
     assert tile.kept is not None
     bits, unit, begin = tile.kept.bits, tile.kept.unit, tile.kept.first
@@ -238,7 +238,7 @@ def _drop(x: Any, step: Step, refs: Iterator[Any], tile: Tile) -> Any:
     return parts[0] if len(parts) == 1 else kd.concatenate(parts, axis=1)
 
 
-def _peak(x: Any, step: Step, refs: Iterator[Any], tile: Tile) -> Any:
+def _peak(x: Any, step: EpilogueStep, refs: Iterator[Any], tile: Tile) -> Any:
     """The greatest magnitude so far, NaN before all. Floats that are not negative order as their bits do."""
     m, n = tile.coordinates(x.shape[1])
     size = kd.abs(x.astype(kd.float32))

@@ -14,13 +14,12 @@ from kernel_dsl.dtypes import as_dtype
 from kernel_dsl.errors import BadCallArgument
 from kernel_dsl.stages import target_named
 
-from .arguments import Options as MatmulOptions
-from .arguments import alike, out_dtype_of, stored
+from .arguments import MatmulOptions, alike, out_dtype_of, stored
 from .epilogue import gate_function
 from .families import family
 from .grouped_arguments import (
     NAME,
-    Options,
+    GroupedOptions,
     check_groups,
     check_numbers,
     check_options,
@@ -31,13 +30,13 @@ from .grouped_arguments import (
     places_of,
     scaling,
 )
-from .grouped_routes import Product, grouped_product
+from .grouped_routes import GroupedProduct, grouped_product
 from .grouped_rows import combine_rows_kernel, gather_kernel, list_kernel, zeros_kernel
-from .grouped_tiles import Groups
+from .grouped_tiles import RowGroups
 from .matmul import MANY, check_apart, known_plan, signature
 from .operands import operand, turned
 from .persistent_matmul import MatmulConfig
-from .problem import Problem, Step
+from .problem import EpilogueStep, Problem
 
 __all__ = ["GroupedMatmul", "grouped_matmul"]
 
@@ -53,7 +52,7 @@ class Turned:
 
 
 @dataclass(frozen=True)
-class Plan:
+class GroupedPlan:
     """The launches of a grouped product.
 
     `products`: one, or one for each part of a gated product, of which the second takes the first one's result. `moved`: which
@@ -62,7 +61,7 @@ class Plan:
     are gathered, too. `zeros` makes the result where there is nothing to multiply.
     """
 
-    products: tuple[Product, ...] = ()
+    products: tuple[GroupedProduct, ...] = ()
     moved: tuple[tuple[int, ...], ...] = ()
     turns: tuple[bool, bool] = (False, False)
     gather: Any = None
@@ -81,7 +80,7 @@ class Plan:
             *(v for x, places in zip(parts, moved, strict=True) for i, v in enumerate(x) if i not in places),
         ]
 
-    def run(self, a: Any, rights: list[Any], o: Options, out: Any, how: dict[str, Any]) -> Any:
+    def run(self, a: Any, rights: list[Any], o: GroupedOptions, out: Any, how: dict[str, Any]) -> Any:
         """Launch the kernels."""
         if self.zeros is not None:
             return self.zeros(out=out, **how)
@@ -112,7 +111,7 @@ class Plan:
             numbers = [o.scatter, o.weights.reshape(-1)]
         return self.combine(heads, following, result, *numbers, out=out, **how)
 
-    def lower(self, a: Any, rights: list[Any], o: Options, target: str | None) -> Any:
+    def lower(self, a: Any, rights: list[Any], o: GroupedOptions, target: str | None) -> Any:
         """The stages of the kernel that multiplies; of a gated product that is two, of the first."""
         if self.zeros is not None:
             return self.zeros.lower(target=target)
@@ -129,13 +128,13 @@ class Plan:
         return product.multiply.lower(*given, o.given, *self.operands(own, 0), *after, target=target)
 
 
-def plan_of(a: Any, rights: list[Any], o: Options, out: Any, target_name: str | None) -> Plan:
+def plan_of(a: Any, rights: list[Any], o: GroupedOptions, out: Any, target_name: str | None) -> GroupedPlan:
     """What a call launches. Raises `BadCallArgument`, `BadCallValue`, `NoCommonDType`."""
     check_options(o)
     rows = check_sides(a, rights, o)
     count = check_groups(o, rights[0].shape[0], rows)
     _, K, N = rights[0].shape
-    groups = Groups(count, rows, o.group_sizes is None)
+    groups = RowGroups(count, rows, o.group_sizes is None)
     target = target_named(target_name)
     gathered = o.indices is not None
     left = operand(kd.ShapeDtypeStruct((rows, K), a.dtype) if gathered else a, rows_last=False)
@@ -146,13 +145,13 @@ def plan_of(a: Any, rights: list[Any], o: Options, out: Any, target_name: str | 
     places, each = places_of(o, rows, out)
     check_out(out, (places, N), out_dtype)
     if not (rows and N and count and places):
-        return Plan(zeros=zeros_kernel((places, N), out_dtype))
+        return GroupedPlan(zeros=zeros_kernel((places, N), out_dtype))
     p = Problem(
         rows, N, K, how.a, how.b, out_dtype, b_batch=right.batch, a_scaled=own[0].a_scaled, b_scaled=own[0].b_scaled
     )
-    after = [Step("activation", function=o.activation)] if o.activation is not None else []
+    after = [EpilogueStep("activation", function=o.activation)] if o.activation is not None else []
     if o.weights is not None and o.scatter is None:
-        after.append(Step("multiply", (("m",),)))
+        after.append(EpilogueStep("multiply", (("m",),)))
     into = out if o.scatter is None else None
     products = _products(p, own, after, left, right, how, groups, o, into, target)
     scale: tuple[int, ...] = tuple(getattr(o.a_scale, "shape", ()))
@@ -167,16 +166,16 @@ def plan_of(a: Any, rights: list[Any], o: Options, out: Any, target_name: str | 
         lists = list_kernel(groups, places, each)
         combine = combine_rows_kernel(rows, N, places, out_dtype, out_dtype, kind)
     turns = (not left.along_k, right.along_k)
-    return Plan(products, tuple(s.moved for s in own), turns, gather, scaled, lists, combine)
+    return GroupedPlan(products, tuple(s.moved for s in own), turns, gather, scaled, lists, combine)
 
 
 def _products(
-    p: Problem, own: list[Any], after: list[Step], left: Any, right: Any, how: Any, groups: Groups, o: Options, into: Any,
-    target: Any,
-) -> tuple[Product, ...]:  # fmt: skip
+    p: Problem, own: list[Any], after: list[EpilogueStep], left: Any, right: Any, how: Any, groups: RowGroups,
+    o: GroupedOptions, into: Any, target: Any,
+) -> tuple[GroupedProduct, ...]:  # fmt: skip
     """The product, or the two of a gated one."""
 
-    def made(q: Problem) -> Product | None:
+    def made(q: Problem) -> GroupedProduct | None:
         return grouped_product(q, left, right, how, groups, o.config, target)
 
     if o.gated is None:
@@ -184,12 +183,12 @@ def _products(
         assert found is not None
         return (found,)
     function = o.gated if callable(o.gated) else None
-    gate = Step("gate", function=function, word="" if function else str(o.gated))
+    gate = EpilogueStep("gate", function=function, word="" if function else str(o.gated))
     whole = replace(p, gate=gate, gated=(own[0].steps, own[1].steps), steps=tuple(after))
     found = made(stored(whole, into, False))
     if found is not None:
         return (found,)
-    join = Step("function", (("m", "n"),), Turned(function or gate_function(str(o.gated))))
+    join = EpilogueStep("function", (("m", "n"),), Turned(function or gate_function(str(o.gated))))
     sums = p.wide if p.wide.is_float else kd.float32  # steps have made floats of integers
     first = made(stored(replace(p, out_dtype=sums, steps=own[0].steps), None, False))
     second = made(stored(replace(p, steps=(*own[1].steps, join, *after)), into, False))
@@ -197,7 +196,7 @@ def _products(
     return first, second
 
 
-def _out_dtype(o: Options, a: Any, b: Any) -> Any:
+def _out_dtype(o: GroupedOptions, a: Any, b: Any) -> Any:
     if o.out_dtype is not None:
         found = as_dtype(o.out_dtype)
         if found.name.startswith("complex"):
@@ -238,7 +237,7 @@ class GroupedMatmul:
     """
 
     def __init__(self) -> None:
-        self._plans: dict[Any, Plan] = {}  # by what calls look like: a second one decides nothing
+        self._plans: dict[Any, GroupedPlan] = {}  # by what calls look like: a second one decides nothing
 
     def __repr__(self) -> str:
         return "<kd.library.grouped_matmul>"
@@ -265,7 +264,7 @@ class GroupedMatmul:
         stream: Any = None,
         interpret: Any = None,
     ) -> Any:
-        o = Options(
+        o = GroupedOptions(
             group_sizes,
             offsets,
             indices,
@@ -305,7 +304,7 @@ class GroupedMatmul:
         target: str | None = None,
     ) -> Any:
         """The stages of the kernel that multiplies in a call with such arguments."""
-        o = Options(
+        o = GroupedOptions(
             group_sizes,
             offsets,
             indices,
@@ -322,7 +321,7 @@ class GroupedMatmul:
         plan, rights = self._plan(a, b, o, None, target)
         return plan.lower(a, rights, o, target)
 
-    def _plan(self, a: Any, b: Any, o: Options, out: Any, target: str | None) -> tuple[Plan, list[Any]]:
+    def _plan(self, a: Any, b: Any, o: GroupedOptions, out: Any, target: str | None) -> tuple[GroupedPlan, list[Any]]:
         if o.gated is not None or any(isinstance(x, (tuple, list)) for x in (b, o.b_scale, o.bias)):
             check_pairs(b, o)
         rights = o.rights(b)

@@ -16,7 +16,7 @@ from .arguments import halves
 from .epilogue import GATES
 from .grouped_tiles import MOST
 from .persistent_matmul import MatmulConfig, check_counts, check_tiles
-from .problem import Axes, Step
+from .problem import Axes, EpilogueStep
 from .scaled_product import DEPTH
 
 NAME, WGRAD = "grouped_matmul", "grouped_matmul_wgrad"
@@ -55,7 +55,7 @@ def _of_groups(name: str, x: Any) -> bool:
     return name == "b_scale" and len(getattr(x, "shape", ())) == 1
 
 
-class Options(NamedTuple):
+class GroupedOptions(NamedTuple):
     """The arguments of a call beside a and b."""
 
     group_sizes: Any = None
@@ -137,7 +137,7 @@ def check_numbers(x: Any, name: str, limit: int) -> None:
         raise refuse(f"{name} has {odd}", f"rows are numbered from 0 to {limit - 1}")
 
 
-def check_options(o: Options) -> None:
+def check_options(o: GroupedOptions) -> None:
     """Raise `BadCallArgument`, `BadCallValue` for options that are not what they should be."""
     if o.activation is not None and not callable(o.activation):
         what = f"activation is a {type(o.activation).__name__}"
@@ -164,7 +164,7 @@ def check_config(config: Any, kernel: str) -> None:
         raise refuse("config has clusters, turns or sides exchanged", hint, kernel)
 
 
-def check_pairs(b: Any, o: Options) -> None:
+def check_pairs(b: Any, o: GroupedOptions) -> None:
     """Raise `BadCallArgument` where an argument is a pair that should be none, or none that should be one."""
     width = 0 if isinstance(b, (tuple, list)) else (*getattr(b, "shape", ()), 0)[-2 if getattr(b, "shape", ()) else -1]
     for name, x in (("b", b), ("b_scale", o.b_scale), ("bias", o.bias)):
@@ -184,7 +184,7 @@ def check_pairs(b: Any, o: Options) -> None:
             raise BadCallArgument(kernel=NAME, what=f"{name} has {shape[-1]} columns", hint=hint)
 
 
-def check_sides(a: Any, rights: list[Any], o: Options) -> int:
+def check_sides(a: Any, rights: list[Any], o: GroupedOptions) -> int:
     """The rows of the product. Raises `BadCallArgument`, `BadCallValue`."""
     check_array(a, "a", 2, "a is (rows, K)")
     for b in rights:
@@ -225,7 +225,7 @@ def check_out(out: Any, shape: tuple[int, ...], dtype: Any, kernel: str = NAME) 
         raise refuse(f"out is {tuple(out.shape)}", f"its shape is {shape}", kernel)
 
 
-def places_of(o: Options, rows: int, out: Any) -> tuple[int, int]:
+def places_of(o: GroupedOptions, rows: int, out: Any) -> tuple[int, int]:
     """(rows of the result, numbers in `scatter` for each): as many as `weights` or `out` have, else as the product has."""
     if o.scatter is None:
         return rows, 1
@@ -240,7 +240,7 @@ def places_of(o: Options, rows: int, out: Any) -> tuple[int, int]:
 class Scaling:
     """What a product's scales and bias are: its steps, the places of scales by blocks of K among them, and their forms."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[EpilogueStep, ...]
     moved: tuple[int, ...]
     a_scaled: bool
     b_scaled: str
@@ -248,7 +248,7 @@ class Scaling:
 
 def scaling(items: list[tuple[str, Any]], a_rows: int, groups: int, N: int, K: int, bytes_: tuple[int, int]) -> Scaling:
     """The steps of one product. Raises `BadCallArgument`, `BadCallValue`."""
-    steps, moved, forms = list[Step](), list[int](), {"a_scale": "", "b_scale": ""}
+    steps, moved, forms = list[EpilogueStep](), list[int](), {"a_scale": "", "b_scale": ""}
     for place, (name, x) in enumerate(items):
         found = _axes(name, x, a_rows, groups, N, K)
         if isinstance(found, str):
@@ -257,7 +257,7 @@ def scaling(items: list[tuple[str, Any]], a_rows: int, groups: int, N: int, K: i
             forms[name] = found
             moved.append(place)
         else:
-            steps.append(Step("add" if name == "bias" else "multiply", (found,)))
+            steps.append(EpilogueStep("add" if name == "bias" else "multiply", (found,)))
     return Scaling(tuple(steps), tuple(moved), bool(forms["a_scale"]), forms["b_scale"])
 
 

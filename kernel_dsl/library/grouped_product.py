@@ -13,14 +13,14 @@ import kernel_dsl as kd
 
 from ..kernel import identified
 from .epilogue import Tile, finish, join, outputs
-from .grouped_tiles import Groups, put
+from .grouped_tiles import RowGroups, put
 from .persistent_matmul import MatmulConfig, swizzled
 from .problem import Problem
 from .scaled_product import Scales, scaled_product
 
 
 @cache
-def grouped_kernel(problem: Problem, groups: Groups, config: MatmulConfig, blocks: int) -> Any:
+def grouped_kernel(problem: Problem, groups: RowGroups, config: MatmulConfig, blocks: int) -> Any:
     """The kernel `(a, b[, b], sizes or offsets, *operands of the steps) -> out`, on `blocks` multiprocessors.
 
     The problem's M are all rows, and its `b_batch` are the groups, which steps know as axis "0".

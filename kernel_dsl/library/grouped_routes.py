@@ -13,7 +13,7 @@ from kernel_dsl.target import Feature, Target
 from . import choose as costs
 from .families import Family
 from .grouped_product import grouped_kernel
-from .grouped_tiles import Groups
+from .grouped_tiles import RowGroups
 from .grouped_wgrad_product import wgrad_general_kernel, wgrad_kernel
 from .lane_product import lane_kernel
 from .operands import Operand
@@ -26,7 +26,7 @@ from .tile_product import tile_kernel
 BAND = 8  # tiles of M that go together: bands share L2
 
 
-def _typical(p: Problem, groups: Groups) -> Problem:
+def _typical(p: Problem, groups: RowGroups) -> Problem:
     """A batch of products with as many rows as a group has on average."""
     return replace(p, M=max(-(-p.M // groups.count), 1), batch=(groups.count,))
 
@@ -60,7 +60,7 @@ def _is_fast(how: Family, target: Target) -> bool:
     )
 
 
-class Product:
+class GroupedProduct:
     """The kernel for a problem, `multiply(a, b[, b], sizes, *operands)`, and how its operands are laid out anew for it."""
 
     def __init__(self, p: Problem, multiply: Any, packings: Packings = (None, None)) -> None:
@@ -86,13 +86,13 @@ class Product:
 
 
 def grouped_product(
-    p: Problem, a: Operand, b: Operand, how: Family, groups: Groups, config: MatmulConfig | None, target: Target
-) -> Product | None:
+    p: Problem, a: Operand, b: Operand, how: Family, groups: RowGroups, config: MatmulConfig | None, target: Target
+) -> GroupedProduct | None:
     """The product of a problem in the dtypes of `how`; None where it has a gate, and no kernel takes two matrices at once."""
     blocks = target.limits.multiprocessors
     if not p.K:
         nothing = replace(laid(p, (None, None), a, b), dtype=how.a, b_dtype=how.b, groups=groups)
-        return None if p.gate else Product(nothing, lane_kernel(nothing, costs.lane_options(nothing)[0]))
+        return None if p.gate else GroupedProduct(nothing, lane_kernel(nothing, costs.lane_options(nothing)[0]))
     if _is_fast(how, target):
         found = fast_packings(a, b, how)
         q = laid(p, found, a, b)
@@ -102,13 +102,15 @@ def grouped_product(
                 hint = "128: scales are by blocks of 128 of K"
                 raise BadCallValue(kernel="grouped_matmul", what=f"config.tile_k={config.tile_k}", hint=hint)
             if t is not None and costs.gates(q, t):
-                return Product(q, grouped_kernel(q, groups, t, blocks), found)
+                return GroupedProduct(q, grouped_kernel(q, groups, t, blocks), found)
     if p.gate is not None:
         return None
     return _general(replace(p, groups=groups), a, b, how, groups, target, blocks)
 
 
-def _general(p: Problem, a: Operand, b: Operand, how: Family, groups: Groups, target: Target, blocks: int) -> Product:
+def _general(
+    p: Problem, a: Operand, b: Operand, how: Family, groups: RowGroups, target: Target, blocks: int
+) -> GroupedProduct:
     """The product by mma.sync, or by lanes."""
     if not how.tensor:
         found: Packings = tuple(
@@ -117,18 +119,18 @@ def _general(p: Problem, a: Operand, b: Operand, how: Family, groups: Groups, ta
         q = laid(p, found, a, b)
         typical = replace(_typical(q, groups), groups=None)
         t = min(costs.lane_options(q), key=lambda t: costs.lane_clocks(typical, t, blocks))
-        return Product(q, lane_kernel(q, t), found)
+        return GroupedProduct(q, lane_kernel(q, t), found)
     found, one_by_one = next(tile_packings(a, b, how, target, False))
     q = laid(p, found, a, b)
     if any(pack is not None for pack in found):
         q = replace(q, dtype=found[0].to if found[0] else a.dtype, b_dtype=found[1].to if found[1] else b.dtype)
     typical = replace(_typical(q, groups), groups=None)
     tile = min(costs.tile_options(q), key=lambda t: costs.tile_clocks(typical, t, blocks, one_by_one))
-    return Product(q, tile_kernel(q, tile), found)
+    return GroupedProduct(q, tile_kernel(q, tile), found)
 
 
 def wgrad_product(
-    p: Problem, a: Operand, b: Operand, groups: Groups, config: MatmulConfig | None, target: Target
+    p: Problem, a: Operand, b: Operand, groups: RowGroups, config: MatmulConfig | None, target: Target
 ) -> tuple[Any, bool]:
     """(kernel `(a, dout, sizes) -> out`, whether it wants operands as they lie: those across the rows turned)."""
     blocks = target.limits.multiprocessors

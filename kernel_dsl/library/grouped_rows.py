@@ -12,7 +12,7 @@ from typing import Any
 import kernel_dsl as kd
 
 from ..kernel import identified
-from .grouped_tiles import Groups
+from .grouped_tiles import RowGroups
 
 PLACES, CHUNK = 8, 1024  # places of a block, rows that it looks at together
 WIDTH = 2048  # columns that a block moves, at most
@@ -60,7 +60,7 @@ def gather_kernel(rows: int, shapes: tuple[tuple[int, int], ...], dtypes: tuple[
 
 
 @cache
-def list_kernel(groups: Groups, places: int, each: int) -> Any:
+def list_kernel(groups: RowGroups, places: int, each: int) -> Any:
     """The kernel `(sizes or offsets, scatter) -> (heads, following)`: int32 (places,) and (rows,).
 
     `heads[p]` is the first row whose `scatter` is one of the `each` numbers from p * each on, `following[i]` the next one after

@@ -16,7 +16,7 @@ CLEARED = (8, 256)  # rows and columns that a warpgroup sets to zero at a time
 
 
 @dataclass(frozen=True)
-class Groups:
+class RowGroups:
     """`count` groups of `rows` rows at most, given by their sizes (count,), or `by_offsets` (count + 1,)."""
 
     count: int

@@ -16,7 +16,7 @@ from .arguments import stored
 from .families import family
 from .grouped_arguments import WGRAD, check_array, check_config, check_groups, check_out, check_rows, refuse
 from .grouped_routes import wgrad_product
-from .grouped_tiles import Groups
+from .grouped_tiles import RowGroups
 from .matmul import MANY, check_apart, known_plan, signature
 from .operands import operand, turned
 from .persistent_matmul import MatmulConfig
@@ -126,7 +126,7 @@ class GroupedMatmulWgrad:
         if dout.shape[0] != rows:
             what = f"a is {tuple(a.shape)} and dout is {tuple(dout.shape)}"
             raise refuse(what, "they have the same rows", WGRAD)
-        groups = Groups(check_groups(o, None, rows, WGRAD), rows, o.group_sizes is None)
+        groups = RowGroups(check_groups(o, None, rows, WGRAD), rows, o.group_sizes is None)
         left, right = operand(a, rows_last=True), operand(dout, rows_last=True)
         how = family(left.dtype, right.dtype, None)
         p = Problem(

@@ -13,7 +13,7 @@ from typing import Any
 import kernel_dsl as kd
 
 from ..kernel import identified
-from .grouped_tiles import Groups
+from .grouped_tiles import RowGroups
 from .persistent_matmul import MatmulConfig, swizzled
 from .problem import Problem
 
@@ -29,7 +29,7 @@ def _place(index: Any, tiles: tuple[int, int], band: int) -> tuple[Any, Any, Any
 
 
 @cache
-def wgrad_kernel(problem: Problem, groups: Groups, config: MatmulConfig, blocks: int) -> Any:
+def wgrad_kernel(problem: Problem, groups: RowGroups, config: MatmulConfig, blocks: int) -> Any:
     """The kernel `(a, dout, sizes or offsets) -> out` on Hopper: a (rows, M) or, not `a_transposed`, its transpose; dout
     (rows, N) or, `b_transposed`, its transpose; out (groups, M, N).
     """
@@ -192,7 +192,7 @@ def wgrad_kernel(problem: Problem, groups: Groups, config: MatmulConfig, blocks:
 
 
 @cache
-def wgrad_general_kernel(problem: Problem, groups: Groups) -> Any:
+def wgrad_general_kernel(problem: Problem, groups: RowGroups) -> Any:
     """The kernel `(a, dout, sizes or offsets) -> out` for all targets, dtypes and strides: a (rows, M), dout (rows, N)."""
     p, g = problem, groups
     tile_m, tile_n, tile_k = GENERAL if p.accumulator.itemsize == 4 else GENERAL_WIDE

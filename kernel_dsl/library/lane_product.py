@@ -16,7 +16,7 @@ from typing import Any
 import kernel_dsl as kd
 
 from ..kernel import identified
-from .blocks import Place, own, steps_of, tiles_of, walk
+from .blocks import TilePlace, own, steps_of, tiles_of, walk
 from .epilogue import Tile, finish_and_store, outputs
 from .problem import Problem
 
@@ -60,7 +60,7 @@ def lane_kernel(problem: Problem, config: LaneConfig) -> Any:
     steps = steps_of(p, t.tile_k)
     row, column = (layout.reduce((axis,), keepdims=False) for axis in (1, 0))
 
-    def multiply(place: Place, a: Any, b: Any, refs: Any, a_smem: Any, b_smem: Any) -> None:
+    def multiply(place: TilePlace, a: Any, b: Any, refs: Any, a_smem: Any, b_smem: Any) -> None:
         _, rest = p.scales_of(refs)  # of no products
         extra, out, peak = outputs(p, rest)
         part, batch = place.part, place.batch

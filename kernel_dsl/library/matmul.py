@@ -15,7 +15,7 @@ from kernel_dsl.dtypes import as_dtype
 from kernel_dsl.memory import ShapeDtypeStruct
 from kernel_dsl.stages import target_named
 
-from .arguments import Options, Request, request
+from .arguments import MatmulOptions, Request, request
 from .checks import check_options, check_packed, check_pairs
 from .complex_product import ComplexPlan, complex_plan, is_complex
 from .differentiable import host_of
@@ -56,7 +56,7 @@ MANY = 1024  # plans that are kept
 
 
 @dataclass(frozen=True)
-class Plan:
+class MatmulPlan:
     """The kernels of a product, and how they are given its arrays.
 
     `turns`: whether the last two axes of a and of b are exchanged for them. `flipped`: the transposed product is computed.
@@ -193,7 +193,7 @@ class Matmul:
     """
 
     def __init__(self) -> None:
-        self._plans: dict[Any, Plan | ComplexPlan] = {}  # by what calls look like: a second one decides nothing
+        self._plans: dict[Any, MatmulPlan | ComplexPlan] = {}  # by what calls look like: a second one decides nothing
 
     def __repr__(self) -> str:
         return "<kd.library.matmul>"
@@ -224,7 +224,7 @@ class Matmul:
         stream: Any = None,
         interpret: Any = None,
     ) -> Any:
-        o = Options(
+        o = MatmulOptions(
             out_dtype, bias, c, activation, precision, scale, a_scale, b_scale, epilogue, operands, gated, dropout, residual,
             out_scale, absmax, config,
         )  # fmt: skip
@@ -266,7 +266,7 @@ class Matmul:
         target: str | None = None,
     ) -> Any:
         """The stages of the kernel that multiplies in a call with such arguments."""
-        o = Options(
+        o = MatmulOptions(
             out_dtype, bias, c, activation, precision, scale, a_scale, b_scale, epilogue, operands, gated, dropout, residual,
             out_scale, absmax, config,
         )  # fmt: skip
@@ -279,13 +279,13 @@ class Matmul:
 
     def describe(self, a: Any, b: Any, out_dtype: Any, bias: Any, c: Any) -> tuple[Problem, list[Any]]:
         """The product of operands as they lie, and the arrays of a kernel for it."""
-        r = request(a, b, Options(out_dtype=out_dtype, bias=bias, c=c), None)
+        r = request(a, b, MatmulOptions(out_dtype=out_dtype, bias=bias, c=c), None)
         sides = [turned(x) if turn else x for x, turn in zip((a, b), r.turns, strict=True)]
         return laid(r.problem, (None, None), r.left, r.right), [*sides, *(x for x in (bias, c) if x is not None)]
 
     def _plan(
-        self, a: Any, b: Any, o: Options, target: str | None, out: Any = None
-    ) -> tuple[Plan | ComplexPlan, list[Any], list[Any]]:
+        self, a: Any, b: Any, o: MatmulOptions, target: str | None, out: Any = None
+    ) -> tuple[MatmulPlan | ComplexPlan, list[Any], list[Any]]:
         """The plan of a call, its right sides and the operands of its steps."""
         if o.gated is not None or isinstance(b, (tuple, list)) or isinstance(o.b_scale, (tuple, list)):
             check_pairs(b, o)
@@ -327,7 +327,7 @@ class Matmul:
         return found, rights, extra
 
 
-def plan_of(r: Request, config: MatmulConfig | None, target: str | None) -> Plan:
+def plan_of(r: Request, config: MatmulConfig | None, target: str | None) -> MatmulPlan:
     """The kernels of a request."""
     machine = target_named(target)
     found = route(r.problem, r.left, r.right, r.family, config, machine)
@@ -335,7 +335,7 @@ def plan_of(r: Request, config: MatmulConfig | None, target: str | None) -> Plan
     if laid_out or found.kernel != "fast":
         words = [f"{p.dtype} rows laid out anew as {p.to}" for p in laid_out]
         _log.info("matmul: the %s kernel; %s", found.kernel, ", ".join(words) or "operands as they are")
-    return Plan(
+    return MatmulPlan(
         found.multiply(machine.limits.multiprocessors),
         r.turns,
         r.flipped,

@@ -21,7 +21,7 @@ from ..kernel import identified
 from .blocks import own, start_of, steps_of, tile_of
 from .epilogue import Function, Tile, drawn, finish, join, outputs, store_sums
 from .int4_numbers import numbers
-from .problem import Problem, Step
+from .problem import EpilogueStep, Problem
 from .promoted_product import RUN, promoted_product
 from .register_product import register_product
 from .scaled_product import Scales, scaled_product
@@ -85,7 +85,7 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
     With a `gate` b comes twice, and half of a tile's columns are products of each; no clusters then, and nothing `swapped`.
     """
     p, t = problem.swapped if config.swapped else problem, config
-    end_steps = (*p.all_steps, *(() if activation is None else (Step("activation", function=activation),)))
+    end_steps = (*p.all_steps, *(() if activation is None else (EpilogueStep("activation", function=activation),)))
     rows = t.rows
     # in clusters of tiles
     width = t.tile_n if p.gate is None else t.tile_n // 2  # columns of the result

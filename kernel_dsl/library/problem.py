@@ -8,14 +8,14 @@ from typing import Any
 
 import kernel_dsl as kd
 
-from .grouped_tiles import Groups
+from .grouped_tiles import RowGroups
 
 Axes = tuple[str, ...]  # of an operand's dimensions: "m", "n", "-" for an extent of one, or the number of a batch axis
 _OTHER = {"m": "n", "n": "m"}
 
 
 @dataclass(frozen=True)
-class Step:
+class EpilogueStep:
     """One thing that is done to sums: `kind` is a function of epilogue.py.
 
     `operands`: the axes of each array that it takes, of the kernel's arguments after a and b, in order; None for a number.
@@ -29,13 +29,13 @@ class Step:
     word: str = ""
 
     @property
-    def swapped(self) -> Step:
+    def swapped(self) -> EpilogueStep:
         """The same of the transposed result."""
         turned = tuple(axes and tuple(_OTHER.get(a, a) for a in axes) for axes in self.operands)
         return replace(self, operands=turned, word="by columns" if self.kind == "dropout" else self.word)
 
 
-BIAS, ADDEND = Step("add", (("n",),)), Step("add", (("m", "n"),))
+BIAS, ADDEND = EpilogueStep("add", (("n",),)), EpilogueStep("add", (("m", "n"),))
 
 
 @dataclass(frozen=True)
@@ -72,16 +72,16 @@ class Problem:
     batch: tuple[int, ...] = ()
     a_batch: tuple[int, ...] = ()
     b_batch: tuple[int, ...] = ()
-    steps: tuple[Step, ...] = ()
+    steps: tuple[EpilogueStep, ...] = ()
     parts: int = 1
     thrice: bool = False
     lanes: int = 0
     a_scaled: bool = False
     b_scaled: str = ""
-    gate: Step | None = None
-    gated: tuple[tuple[Step, ...], tuple[Step, ...]] = ((), ())
+    gate: EpilogueStep | None = None
+    gated: tuple[tuple[EpilogueStep, ...], tuple[EpilogueStep, ...]] = ((), ())
     promoted: bool = False
-    groups: Groups | None = None
+    groups: RowGroups | None = None
     softmax: int = 0
     int4: int = 0
     int4_zeros: bool = False
@@ -94,7 +94,7 @@ class Problem:
         return replace(p, M=p.N, N=p.M, a_transposed=not p.b_transposed, b_transposed=not p.a_transposed, **sides)
 
     @property
-    def all_steps(self) -> tuple[Step, ...]:
+    def all_steps(self) -> tuple[EpilogueStep, ...]:
         """The steps, with those that `bias` and `accumulate` stand for."""
         return (*((BIAS,) if self.bias else ()), *((ADDEND,) if self.accumulate else ()), *self.steps)
 

@@ -14,7 +14,7 @@ from typing import Any
 import kernel_dsl as kd
 
 from ..kernel import identified
-from .blocks import Place, own, start_of, steps_of, tiles_of, walk
+from .blocks import TilePlace, own, start_of, steps_of, tiles_of, walk
 from .epilogue import Tile, finish_and_store, outputs
 from .problem import Problem
 from .scaled_product import Scales, promoted
@@ -51,7 +51,7 @@ def tile_kernel(problem: Problem, config: TileConfig) -> Any:
     steps = steps_of(p, t.tile_k)
     depth = DEPTH[p.dtype.itemsize]
 
-    def multiply(place: Place, a: Any, b: Any, refs: Any, a_smem: Any, b_smem: Any) -> None:
+    def multiply(place: TilePlace, a: Any, b: Any, refs: Any, a_smem: Any, b_smem: Any) -> None:
         scales, rest = p.scales_of(refs)
         extra, out, peak = outputs(p, rest)
         part, batch = place.part, place.batch

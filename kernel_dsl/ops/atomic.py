@@ -20,7 +20,7 @@ from ..target import Feature
 from ..trace import LayoutVar, traced
 from ..values import Array
 from .elementwise import broadcast_shapes, broadcast_value
-from .gather import Target
+from .gather import GatherTarget
 from .ref import as_ref, check_writable, mask_value, stored_value
 
 __all__ = [
@@ -135,7 +135,7 @@ class _Site:
 
 def _prepare(ref: Any, values: tuple[Any, ...], op: str, mask: Any, order: str, scope: str) -> _Site:
     """Check and place everything that all atomics take."""
-    chosen = Target(as_ref(ref.ref, op), ref.index) if isinstance(ref, Elements) else None
+    chosen = GatherTarget(as_ref(ref.ref, op), ref.index) if isinstance(ref, Elements) else None
     target = as_ref(ref, op) if chosen is None else ref.ref
     check_writable(target)
     for word, given, allowed in (("order", order, ORDERS), ("scope", scope, SCOPES)):

@@ -24,7 +24,7 @@ from ..errors import (
 from ..facts import Range, any_of, of
 from ..ir import ArrayType, Op, Value, array_type, attr, operand
 from ..layout import SCALAR, Layout
-from ..meet import Part, union
+from ..meet import MetPart, union
 from ..memory import as_shape
 from ..promote import promote
 from ..trace import LayoutVar, current, emit, find, is_open, resolve, traced
@@ -243,10 +243,10 @@ def common_layout(values: Sequence[Array], shape: tuple[int, ...]) -> Any:
     return first
 
 
-def _parts(values: Sequence[Array]) -> list[Part]:
+def _parts(values: Sequence[Array]) -> list[MetPart]:
     """Those whose layouts are closed."""
     found = [(v, _local(v.type.layout)) for v in values]
-    return [Part(own, v.shape, v.dtype.bits == 64) for v, own in found if isinstance(own, Layout)]
+    return [MetPart(own, v.shape, v.dtype.bits == 64) for v, own in found if isinstance(own, Layout)]
 
 
 MOST_AGAIN = 8  # ops

@@ -52,7 +52,7 @@ class Scatter(Op, name="scatter", effect=Effect.WRITE):
     checked: bool = attr()
 
 
-class Target:
+class GatherTarget:
     """What an index with arrays in it means: the result's shape, the view without the arrays, and the arrays.
 
     `walks`: the dimensions that the arrays index; the steps of the view's limits along them follow those of its own.
@@ -123,7 +123,7 @@ def _index_array(ref: Ref, item: Any, dim: int) -> Array:
 
 def gather(ref: Ref, index: Any, *, mask: Any, fill: Any, promise: bool) -> Array:
     """`load` for an index with integer arrays; out-of-range elements give `fill`, and dynamic indices never wrap."""
-    target = Target(ref, index)
+    target = GatherTarget(ref, index)
     view, offsets = target.view(promise)
     shape = target.shape
     layout: Any = target.open_layout()
@@ -140,7 +140,7 @@ def gather(ref: Ref, index: Any, *, mask: Any, fill: Any, promise: bool) -> Arra
 def scatter(ref: Ref, index: Any, value: Any, *, mask: Any, promise: bool) -> None:
     """`store` for an index with integer arrays; out-of-range elements are dropped."""
     check_writable(ref)
-    target = Target(ref, index)
+    target = GatherTarget(ref, index)
     x = stored_value(ref.dtype, value)
     shape = target.shape
     if x.ndim > len(shape) or broadcast_shapes([x.shape, shape], "store") != shape:

@@ -197,10 +197,10 @@ def _placed(x: Any) -> Any:
     if isinstance(x, Ref) or x.ndim == 2:
         return x
     bits = resolve(x.type.layout).bits
-    return x if all(b is None or b[0] >= x.ndim - 2 for b in bits) else _Held(_in_memory(x))
+    return x if all(b is None or b[0] >= x.ndim - 2 for b in bits) else _HeldOperands(_in_memory(x))
 
 
-class _Held:
+class _HeldOperands:
     """A value in SMEM: its parts are loaded, as those of values."""
 
     def __init__(self, ref: Ref) -> None:
@@ -214,7 +214,7 @@ def _part(x: Any, place: tuple[int, ...]) -> Any:
     index = tuple(0 if n == 1 else i for n, i in zip(own, place[len(place) - len(own) :], strict=True))
     if not index:
         return x
-    if isinstance(x, _Held):
+    if isinstance(x, _HeldOperands):
         return x.ref[index]
     return x.at[index] if isinstance(x, Ref) else x[index]
 

@@ -32,7 +32,7 @@ from .plan_smem import Scope, sharing
 __all__ = ["run"]
 
 
-class Part(NamedTuple):
+class CopyPart(NamedTuple):
     """Bytes `low` to `high` of a buffer, used as one of its members: itself, or one of those that share a union's memory."""
 
     member: Value
@@ -40,12 +40,12 @@ class Part(NamedTuple):
     high: int
 
 
-Parts = frozenset[Part]
+Parts = frozenset[CopyPart]
 NONE: Parts = frozenset()
 
 
 @dataclass(frozen=True)
-class State:
+class CopyState:
     """What may be going on at a place.
 
     `groups`: what copies to GMEM may still read, by commit group, the newest first; `open`: of the group not yet closed;
@@ -61,14 +61,14 @@ class State:
         """What copies may still read."""
         return self.open.union(*self.groups)
 
-    def closed(self) -> State:
+    def closed(self) -> CopyState:
         return replace(self, groups=merged((self.open, *self.groups), ()), open=NONE)
 
-    def waited(self, pending: int) -> State:
+    def waited(self, pending: int) -> CopyState:
         return replace(self, groups=self.groups[:pending])
 
-    def joined(self, other: State) -> State:
-        return State(merged(self.groups, other.groups), self.open | other.open, self.stored | other.stored)
+    def joined(self, other: CopyState) -> CopyState:
+        return CopyState(merged(self.groups, other.groups), self.open | other.open, self.stored | other.stored)
 
 
 _EVENTS = (
@@ -100,30 +100,30 @@ def _span(member: Value) -> tuple[int, int]:
     return start, start + size
 
 
-def _clash(a: Part, b: Part) -> bool:
+def _clash(a: CopyPart, b: CopyPart) -> bool:
     """Whether two belong to different members of a union and lie on each other."""
     if a.member is b.member or buffer_of(a.member) is not buffer_of(b.member):
         return False
     return a.low < b.high and b.low < a.high
 
 
-def _used(ref: Value, known: Mapping[Value, Any], view: View | None = None, offsets: Sequence[Value] = ()) -> Part:
+def _used(ref: Value, known: Mapping[Value, Any], view: View | None = None, offsets: Sequence[Value] = ()) -> CopyPart:
     """What an access touches. Its start along the outermost axis may be `known`, as where warpgroups have slots of their own."""
     member = member_of(ref)
     low, high = _span(member)
     if view is None or ref is not member or not view.start:
-        return Part(member, low, high)
+        return CopyPart(member, low, high)
     type: RefType = ref.type
     stride = storage_of(type).strides[0] * type.dtype.itemsize
     moving = view.moving(offsets).get(0)
     if stride * type.shape[0] != high - low or (moving is not None and moving not in known):
-        return Part(member, low, high)
+        return CopyPart(member, low, high)
     first = view.start[0] + (0 if moving is None else known[moving])
     count = max((1 + (d.size - 1) * d.step for d in view.dims if d.axis == 0), default=1)
-    return Part(member, max(low, low + first * stride), min(high, low + (first + count) * stride))
+    return CopyPart(member, max(low, low + first * stride), min(high, low + (first + count) * stride))
 
 
-def _stored(op: Op, known: Mapping[Value, Any]) -> Part | None:
+def _stored(op: Op, known: Mapping[Value, Any]) -> CopyPart | None:
     """What an op writes through the generic proxy, in SMEM."""
     if stored_to(op) is None:
         return None
@@ -138,8 +138,8 @@ def _stored(op: Op, known: Mapping[Value, Any]) -> Part | None:
 class Writes:
     """What one of the warpgroups writes in SMEM: by any way, and by copies alone."""
 
-    all: set[Part] = field(default_factory=set)
-    loaded: set[Part] = field(default_factory=set)
+    all: set[CopyPart] = field(default_factory=set)
+    loaded: set[CopyPart] = field(default_factory=set)
 
     def note(self, region: Region, thread: int, known: dict[Value, Any]) -> Writes:
         for op in region.ops:
@@ -167,16 +167,16 @@ class Finish:
     def __init__(self, ir: KernelIR, thread: int, others: Sequence[Writes]) -> None:
         self.ir = ir
         self.thread = thread
-        self.others_write: list[Part] = [part for writes in others for part in writes.all]
-        self.others_load: list[Part] = [part for writes in others for part in writes.loaded]
+        self.others_write: list[CopyPart] = [part for writes in others for part in writes.all]
+        self.others_load: list[CopyPart] = [part for writes in others for part in writes.loaded]
         self.known: dict[Value, Any] = {}
-        self.loops: dict[tuple[Op, State], tuple[State, State]] = {}  # of loops, before anything is put in
+        self.loops: dict[tuple[Op, CopyState], tuple[CopyState, CopyState]] = {}  # of loops, before anything is put in
         self.sharing: frozenset[Scope] = sharing(ir.walk())
         copies = [op for op in ir.walk() if isinstance(op, CopyGmemToSmem)]
         self.loaded: set[Value] = {member_of(op.dst) for op in copies}  # what copies write
         self.written: set[Value] = self.loaded | {m for op in ir.walk() if (m := stored_to(op)) is not None}
 
-    def region(self, region: Region, state: State, insert: bool) -> State:
+    def region(self, region: Region, state: CopyState, insert: bool) -> CopyState:
         """What may be going on behind a region, given what may be before it. With `insert`, waits and fences are put in."""
         out: list[Op] = []
         for op in region.ops:
@@ -190,7 +190,7 @@ class Finish:
             region.ops[:] = out
         return state
 
-    def step(self, op: Op, state: State, insert: bool) -> tuple[list[Op], State]:
+    def step(self, op: Op, state: CopyState, insert: bool) -> tuple[list[Op], CopyState]:
         """What has to stand before an op, and the state behind it."""
         if isinstance(op, (For, While)):
             return [], self.loop(op, state, insert)
@@ -209,7 +209,7 @@ class Finish:
             state = replace(state, stored=NONE)
         return before, self.after(op, state)
 
-    def loop(self, op: For | While, state: State, insert: bool) -> State:
+    def loop(self, op: For | While, state: CopyState, insert: bool) -> CopyState:
         """Turns are added until they bring nothing new. The ends are kept, for loops around it ask again and again."""
         if (op, state) not in self.loops:
             self.loops[op, state] = self.settled(op, state)
@@ -220,7 +220,7 @@ class Finish:
                 end = self.region(inner, end, True)
         return end if turns(op)[0] else state.joined(end)
 
-    def settled(self, op: For | While, state: State) -> tuple[State, State]:
+    def settled(self, op: For | While, state: CopyState) -> tuple[CopyState, CopyState]:
         """What may be going on before a turn, and behind it, given what may be before the loop."""
         start = state
         while True:
@@ -232,7 +232,7 @@ class Finish:
                 return start, end
             start = both
 
-    def needs(self, op: Op, state: State) -> tuple[bool, bool]:
+    def needs(self, op: Op, state: CopyState) -> tuple[bool, bool]:
         """Whether copies have to end before an op, and whether stores have to be fenced."""
         if isinstance(op, AllocSmem):  # the next turn of a loop has it anew
             unfenced = self.unfenced(op.result)
@@ -262,7 +262,7 @@ class Finish:
             return isinstance(alloc, AllocSmem) and bool(alloc.scope)
         return op.scope in self.sharing and alloc.scope != op.scope[: len(alloc.scope)]
 
-    def after(self, op: Op, state: State) -> State:
+    def after(self, op: Op, state: CopyState) -> CopyState:
         if isinstance(op, EnterScope) and op.scope in self.sharing:
             return replace(state, stored=NONE)  # it fences
         if isinstance(op, CommitSmem):
@@ -280,7 +280,7 @@ class Finish:
         return state if stored is None else replace(state, stored=state.stored | {stored})
 
 
-def _buffers(parts: Iterable[Part]) -> set[Value]:
+def _buffers(parts: Iterable[CopyPart]) -> set[Value]:
     return {buffer_of(part.member) for part in parts}
 
 
@@ -289,7 +289,7 @@ def _at(op: Op, place: Op) -> Op:
     return op
 
 
-def _waits(place: Op, state: State) -> list[Op]:
+def _waits(place: Op, state: CopyState) -> list[Op]:
     close = [_at(CommitGroup(), place)] if state.open else []
     return [*close, _at(WaitSmemToGmem(0, True), place)]
 
@@ -303,7 +303,7 @@ def run(ir: KernelIR, target: Target) -> KernelIR:
     writes = [Writes().note(ir.body, thread, {}) for thread in range(ir.threads)]
     for thread in range(ir.threads):
         others = [w for number, w in enumerate(writes) if number != thread]
-        end = Finish(ir, thread, others).region(ir.body, State(), True)
+        end = Finish(ir, thread, others).region(ir.body, CopyState(), True)
         if end.read:
             last = [op for op in ir.walk() if isinstance(op, CopySmemToGmem)][-1]
             ir.body.ops += _waits(last, end)

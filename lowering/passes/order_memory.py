@@ -61,7 +61,7 @@ def _matters(cls: type[Op]) -> bool:
     return "ref" in cls.fields or bool(cls.region_fields) or issubclass(cls, (*_WAITS, CopyGmemToSmem))
 
 
-class Order:
+class MemoryOrder:
     """The pass over one kernel."""
 
     def __init__(self, aliases: dict[Value, Value]) -> None:
@@ -231,7 +231,7 @@ def extent(view: View, axis: int) -> tuple[int, int]:
 def run(ir: KernelIR, target: Target) -> KernelIR:
     """Put the barriers in, in place."""
     arrays = ir.arrays()
-    order = Order({})
+    order = MemoryOrder({})
     for a, b in ir.overlaps:
         # One array may overlap several: all that are connected are one memory.
         first, second = order.root(arrays[a]), order.root(arrays[b])

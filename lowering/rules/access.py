@@ -12,7 +12,7 @@ from kernel_dsl.layout import Layout
 from kernel_dsl.refs import Access, View
 from kernel_dsl.view import Limit
 
-from ..context import Buffer, Context
+from ..context import Context, SmemBuffer
 from ..llvm_types import llvm_type
 from ..writer import Regs, V, address
 
@@ -23,12 +23,12 @@ Address = tuple[V, int]  # a byte address, as the sum of both: i32 in SMEM, i64 
 
 
 @dataclass
-class Place:
+class AccessPlace:
     """A view in a layout, lowered: the lane's own address, each register's constant, and predicates."""
 
     ctx: Context
     type: RefType
-    buffer: Buffer
+    buffer: SmemBuffer
     view: View
     layout: Layout
     offsets: Sequence[Value]

@@ -22,7 +22,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class Block:
+class ScanBlock:
     """What a lane holds at one place along the axis: registers of each value, in the order of its block's layout."""
 
     parts: tuple[tuple[V, ...], ...]
@@ -71,14 +71,14 @@ class _Scan:
         self.values = {share: self._block(share) for share in shares}
         self.totals = dict(self.values)
         self.run = 0
-        self.before: dict[int, Block] = {}
+        self.before: dict[int, ScanBlock] = {}
 
-    def _block(self, share: int) -> Block:
+    def _block(self, share: int) -> ScanBlock:
         parts: list[tuple[V, ...]] = []
         for x, axis in zip(self.op.xs, self.op.axes, strict=True):
             names = self.ctx.regs(x)
             parts.append(tuple(names[place] for place in _places(layout_of(x), axis, share)))
-        return Block(tuple(parts))
+        return ScanBlock(tuple(parts))
 
     # --- where a lane is --------------------------------------------------------------------------
 
@@ -114,19 +114,21 @@ class _Scan:
 
     # --- combining --------------------------------------------------------------------------------
 
-    def _pair(self, earlier: Block, later: Block, exists: V | None = None) -> Block:
+    def _pair(self, earlier: ScanBlock, later: ScanBlock, exists: V | None = None) -> ScanBlock:
         """`fn(earlier, later)`; `later` alone where the earlier one does not exist."""
         if exists == "false":
             return later
         ctx, combine = self.ctx, self.op.combine
         for arg, names in zip(combine.args, (*earlier.parts, *later.parts), strict=True):
             ctx.values[arg] = list(names)
-        made = Block(tuple(tuple(ctx.regs(v)) for v in ctx.region(combine)))
+        made = ScanBlock(tuple(tuple(ctx.regs(v)) for v in ctx.region(combine)))
         return made if exists is None else self._choose(exists, made, later)
 
-    def _choose(self, predicate: V, a: Block, b: Block) -> Block:
+    def _choose(self, predicate: V, a: ScanBlock, b: ScanBlock) -> ScanBlock:
         columns = zip(a.parts, b.parts, strict=True)
-        return Block(tuple(tuple(predicate.where(x, y) for x, y in zip(*column, strict=True)) for column in columns))
+        return ScanBlock(
+            tuple(tuple(predicate.where(x, y) for x, y in zip(*column, strict=True)) for column in columns)
+        )
 
     def _ordered(self, items: list[_T]) -> list[_T]:
         return items[::-1] if self.op.reverse else items
@@ -136,10 +138,10 @@ class _Scan:
     def registers(self, stride: int, size: int) -> None:
         """Blocks that a lane holds one after another."""
         fresh = stride == 1 and not self.run  # a total is what its one element becomes
-        before: dict[int, Block] = {}
-        totals: dict[int, Block] = {}
+        before: dict[int, ScanBlock] = {}
+        totals: dict[int, ScanBlock] = {}
         for outer in [share for share in self.totals if share // stride % size == 0]:
-            total: Block | None = None
+            total: ScanBlock | None = None
             last = 0
             for share in self._ordered([outer + digit * stride for digit in range(size)]):
                 own = self.totals[share]
@@ -174,7 +176,7 @@ class _Scan:
         earlier = {share: first for share, (first, _) in pairs.items()}
         self._put_before(earlier, stride, later)
         if any(s > stride for s, _, _ in self.digits):
-            totals: dict[int, Block] = {}
+            totals: dict[int, ScanBlock] = {}
             for share, (first, second) in pairs.items():
                 holds = None
                 if self.op.reverse:  # the upper block's first place: the lane's own with the bit set
@@ -182,15 +184,17 @@ class _Scan:
                 totals[share] = self._pair(first, second, holds)
             self.totals = totals
 
-    def _lanes(self, number: int, later: V) -> dict[int, tuple[Block, Block]]:
+    def _lanes(self, number: int, later: V) -> dict[int, tuple[ScanBlock, ScanBlock]]:
         """(the earlier total, the later one) of the two lanes."""
-        out: dict[int, tuple[Block, Block]] = {}
+        out: dict[int, tuple[ScanBlock, ScanBlock]] = {}
         for share, own in self.totals.items():
-            other = Block(tuple(tuple(shuffle(self.ctx, x, "bfly", 1 << number) for x in part) for part in own.parts))
+            other = ScanBlock(
+                tuple(tuple(shuffle(self.ctx, x, "bfly", 1 << number) for x in part) for part in own.parts)
+            )
             out[share] = self._choose(later, other, own), self._choose(later, own, other)
         return out
 
-    def _warps(self, stride: int, number: int) -> dict[int, tuple[Block, Block]]:
+    def _warps(self, stride: int, number: int) -> dict[int, tuple[ScanBlock, ScanBlock]]:
         """The same of two warps, through SMEM."""
         shares = list(self.totals)
         halves: list[list[list[tuple[V, ...]]]] = [[[], []] for _ in shares]
@@ -204,7 +208,7 @@ class _Scan:
                     halves[place][half].append(tuple(pair[half] for pair in found))
         order = self._ordered([0, 1])
         return {
-            share: (Block(tuple(both[order[0]])), Block(tuple(both[order[1]])))
+            share: (ScanBlock(tuple(both[order[0]])), ScanBlock(tuple(both[order[1]])))
             for share, both in zip(shares, halves, strict=True)
         }
 
@@ -218,7 +222,7 @@ class _Scan:
         bits = [keep(b, i) for i, b in enumerate(layout.bits)]
         return Layout(layout.rank, (), tuple(bits[:LANE_BITS]), tuple(bits[LANE_BITS:]))
 
-    def _put_before(self, earlier: dict[int, Block], stride: int, later: V | None) -> None:
+    def _put_before(self, earlier: dict[int, ScanBlock], stride: int, later: V | None) -> None:
         """Put what is before blocks of this stride before all runs in them; where the lane's block is the later one."""
         for run in sorted({share - share % self.run for share in self.values}):
             block = run - run % stride

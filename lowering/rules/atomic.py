@@ -13,7 +13,7 @@ from ..llvm_types import llvm_type, suffix
 from ..writer import Loop, Regs, V, address
 from .access import Address, listed, pack
 from .exchange import through_smem
-from .gather import Elements
+from .gather import GatheredElements
 from .ref import broadcast_from_first
 from .tiled import make_place
 
@@ -29,7 +29,7 @@ def _form(kind: AtomicKind, dtype: DType) -> str:
     return f"{kind.value}.{'s' if signed else 'u'}{dtype.bits}"
 
 
-class _Site:
+class _AtomicSite:
     """The element that one register of an atomic updates."""
 
     def __init__(self, ctx: Context, op: AtomicRmw | AtomicCas) -> None:
@@ -39,7 +39,7 @@ class _Site:
         self.dtype = self.type.dtype
         self.word = f"i{self.dtype.bits}"
         self.layout = layout_of(op.x)
-        self.elements = Elements(ctx, op, self.layout) if op.indices else None
+        self.elements = GatheredElements(ctx, op, self.layout) if op.indices else None
         self.place = make_place(ctx, self.type, ctx.buffers[op.ref], op.view, self.layout, op.offsets)
         self.where: tuple[int, Address] | None = None  # of the register whose predicate was made last
         self.mask = ctx.regs(op.mask) if op.mask is not None else None
@@ -107,7 +107,7 @@ def _by_exchange(ctx: Context, kind: AtomicKind, dtype: DType) -> bool:
 
 
 def lower_atomic(ctx: Context, op: AtomicRmw) -> None:
-    site = _Site(ctx, op)
+    site = _AtomicSite(ctx, op)
     dtype = site.dtype
     built = _by_exchange(ctx, op.kind, dtype)
     form = "" if built else _form(op.kind, dtype)
@@ -130,7 +130,7 @@ def lower_atomic(ctx: Context, op: AtomicRmw) -> None:
         site.finish(out)
 
 
-def _lower_neighbours(site: _Site, values: Regs) -> bool:
+def _lower_neighbours(site: _AtomicSite, values: Regs) -> bool:
     """Add to several neighbours at once where the target can; whether it was done. PTX `red` of vectors, ISA 9.7.13.7."""
     ctx, op = site.ctx, site.op
     assert isinstance(op, AtomicRmw)
@@ -154,7 +154,7 @@ def _lower_neighbours(site: _Site, values: Regs) -> bool:
     return True
 
 
-def _swap_loop(ctx: Context, site: _Site, register: int, kind: AtomicKind, value: V, predicate: V | None) -> V:
+def _swap_loop(ctx: Context, site: _AtomicSite, register: int, kind: AtomicKind, value: V, predicate: V | None) -> V:
     """Compare-and-swap until nothing came between; the old bits."""
     e = ctx.e
     cas, zero = f"cas.b{site.dtype.bits}", e.value(0, site.word)
@@ -191,7 +191,7 @@ def _combined(ctx: Context, kind: AtomicKind, a: V, b: V) -> V:
 
 
 def lower_cas(ctx: Context, op: AtomicCas) -> None:
-    site = _Site(ctx, op)
+    site = _AtomicSite(ctx, op)
     out: Regs = []
     for register, (compare, value) in enumerate(zip(ctx.regs(op.compare), ctx.regs(op.x), strict=True)):
         predicate = site.predicate(register)

@@ -21,7 +21,7 @@ MANY = 8  # more boxes than this, and one bulk copy is better where it is possib
 
 
 @dataclass(frozen=True)
-class Box:
+class CopyBox:
     """One TMA instruction: its tensor map, where it starts along each array axis, and its offset in SMEM in bytes."""
 
     extents: tuple[int, ...]  # along the array's axes in `order`
@@ -34,7 +34,7 @@ class Cut:
     """A copy as boxes. `order`: the array's axes, outermost first, as the tensor map has them."""
 
     order: tuple[int, ...]
-    boxes: tuple[Box, ...]
+    boxes: tuple[CopyBox, ...]
     bytes: int
 
 
@@ -153,7 +153,7 @@ def cut(array: RefType, type: RefType, dims: Sequence[Dim], refuse: Refuse) -> C
         [(d, s, n) for s, n in (inner_chunks if d is inner else _chunks(d.size, storage.strides[d.buffer] * item))]
         for d in joined
     ]
-    boxes: list[Box] = []
+    boxes: list[CopyBox] = []
     for picked in itertools.product(*choices):
         start = [0] * rank
         extents = [1] * rank
@@ -168,7 +168,7 @@ def cut(array: RefType, type: RefType, dims: Sequence[Dim], refuse: Refuse) -> C
             what = f"parts of this copy would start at byte {offset * item} of the buffer"
             why = f"TMA writes SMEM at multiples of {SMEM_UNIT} bytes"
             raise refuse(what, why, f"make rows of the buffer a multiple of {SMEM_UNIT} bytes, or copy whole rows")
-        boxes.append(Box(tuple(extents[a] for a in order), tuple(start), offset * item))
+        boxes.append(CopyBox(tuple(extents[a] for a in order), tuple(start), offset * item))
     return Cut(order, tuple(boxes), prod(d.size for d in dims) * item)
 
 
@@ -246,7 +246,7 @@ def tensor_map(
     number: int,
     array: RefType,
     pieces: Cut,
-    box: Box,
+    box: CopyBox,
     swizzle: Swizzle,
     fill: OobFill,
     window: dict[int, tuple[int, int]],

@@ -10,7 +10,7 @@ from kernel_dsl.ops.cluster import AsyncStoreSmem, PeerRef
 from kernel_dsl.ops.copy import CopyGmemToSmem
 from kernel_dsl.ops.ref import AllocBarrier
 
-from ..context import Buffer, Context, Rules
+from ..context import Context, Rules, SmemBuffer
 from ..writer import V, address
 from .access import listed, words_of
 from .sync import barrier_address
@@ -20,7 +20,7 @@ from .tiled import make_place
 def lower_peer_ref(ctx: Context, op: PeerRef) -> None:
     own = ctx.buffers[op.ref]
     rank = ctx.rank_of({p: ctx.index(v) for p, v in zip(op.axes, op.indices, strict=True)})
-    ctx.buffers[op.result] = Buffer(_map(ctx, own.address, rank), own.strides, remote=True)
+    ctx.buffers[op.result] = SmemBuffer(_map(ctx, own.address, rank), own.strides, remote=True)
 
 
 def _map(ctx: Context, address: V, rank: V) -> V:
@@ -39,7 +39,7 @@ def lower_async_store(ctx: Context, op: AsyncStoreSmem) -> None:
     ctx.sync_warp()
     text = "@$2 mbarrier.arrive.expect_tx.release.cluster.shared::cluster.b64 _, [$0], $1;"
     e.ptx(text, barrier, bytes_, ctx.warp_leader())
-    buffer = Buffer(_map(ctx, own.address, rank), own.strides, remote=True)
+    buffer = SmemBuffer(_map(ctx, own.address, rank), own.strides, remote=True)
     place = make_place(ctx, op.ref.type, buffer, op.view, layout, op.offsets)
     names = ctx.regs(op.x)
     owner = ctx.owner(layout)

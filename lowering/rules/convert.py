@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernel_dsl.conversion import ElementBit, Plan
+from kernel_dsl.conversion import ConversionPlan, ElementBit
 from kernel_dsl.dtypes import DType
 from kernel_dsl.layout import LANE_BITS, Layout
 
@@ -45,7 +45,7 @@ class _Registers:
             made[key | {come}] = self.choose(mine, one, got)
         self.names = made
 
-    def permute(self, found: Plan) -> None:
+    def permute(self, found: ConversionPlan) -> None:
         """Each lane takes its registers from the lane that has them; bits of that one's number become registers'."""
         fixed = (1 << LANE_BITS) - 1
         for position in found.source:
@@ -87,7 +87,7 @@ def _keys(layout: Layout, shape: tuple[int, ...]) -> list[frozenset[ElementBit] 
     return out
 
 
-def convert_in_warps(ctx: Context, names: Regs, dtype: DType, shape: tuple[int, ...], found: Plan) -> Regs:
+def convert_in_warps(ctx: Context, names: Regs, dtype: DType, shape: tuple[int, ...], found: ConversionPlan) -> Regs:
     """Emit a plan. Registers that lie past the shape come out as zeros."""
     held = {k: n for k, n in zip(_keys(found.old_layout, shape), names, strict=True) if k is not None}
     registers = _Registers(ctx, held)

@@ -58,7 +58,7 @@ def _elected(ctx: Context, predicate: Value | None, body: Callable[[], None]) ->
     ctx.e.only_where(go, body)
 
 
-def _coordinates(start: Regs, pieces: Cut, box: boxes.Box) -> Regs:
+def _coordinates(start: Regs, pieces: Cut, box: boxes.CopyBox) -> Regs:
     """A box's coordinates, innermost first."""
     return [start[axis] + box.start[axis] for axis in reversed(pieces.order)]
 
@@ -341,7 +341,7 @@ def lower_prefetch(ctx: Context, op: Prefetch) -> None:
     row = sizes.get(rank - 1, 1) + (0 if first.aligned else first.unit - 1)
     sizes[rank - 1] = -(-row // first.unit) * first.unit
     extents = tuple(min(sizes.get(a, 1), boxes.MAX_BOX) for a in order)
-    box = boxes.Box(extents, tuple(0 for _ in order), 0)
+    box = boxes.CopyBox(extents, tuple(0 for _ in order), 0)
     pieces = Cut(order, (box,), 0)
 
     def issue() -> None:
@@ -350,7 +350,7 @@ def lower_prefetch(ctx: Context, op: Prefetch) -> None:
             start[-1] = start[-1] & -first.unit
         param = boxes.tensor_map(ctx.array_number(op.src), array, pieces, box, Swizzle.NONE, OobFill.ZEROS, {})
         for part in itertools.product(*(range(0, sizes.get(a, 1), n) for a, n in zip(order, extents, strict=True))):
-            coords = _coordinates(start, pieces, boxes.Box(extents, part, 0))
+            coords = _coordinates(start, pieces, boxes.CopyBox(extents, part, 0))
             names = ", ".join(f"${i + 1}" for i in range(len(coords)))
             text = f"cp.async.bulk.prefetch.tensor.{len(coords)}d.L2.global.tile [$0, {{{names}}}];"
             ctx.e.ptx(text, ctx.tensor_map(param), *coords)

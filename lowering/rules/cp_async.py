@@ -14,7 +14,7 @@ from kernel_dsl.ops.copy import CopyGmemToSmem, CopySmemToGmem, OOBFillMode
 from kernel_dsl.refs import Access, Ref, View
 
 from ..context import Context
-from .access import Place, emit_load, emit_store
+from .access import AccessPlace, emit_load, emit_store
 from .sync import arrive, barrier_address
 from .tiled import make_place
 
@@ -42,7 +42,7 @@ def _vector(gmem: Side, smem: Side) -> tuple[int, int | None]:
     return widest, minor
 
 
-def _places(ctx: Context, gmem: Side, smem: Side) -> tuple[Place, Place, int, int | None]:
+def _places(ctx: Context, gmem: Side, smem: Side) -> tuple[AccessPlace, AccessPlace, int, int | None]:
     """Both sides spread over the lanes, in pieces of so many elements along a dimension."""
     vector, minor = _vector(gmem, smem)
     layout = blocked(gmem[1].shape, vector, minor)

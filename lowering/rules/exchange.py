@@ -15,9 +15,9 @@ from kernel_dsl.ir import MemorySpace, RefType, Value, layout_of
 from kernel_dsl.layout import Layout
 from kernel_dsl.refs import View, strides_of
 
-from ..context import Buffer, Context
+from ..context import Context, SmemBuffer
 from ..writer import Regs, V
-from .access import Address, Place, emit_load, emit_store, inside_shape
+from .access import AccessPlace, Address, emit_load, emit_store, inside_shape
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def read_view(
     """The elements of a view of what lies with shape `root`; `strides` in elements, row-major where not given."""
     type = RefType(MemorySpace.SMEM, root, dtype)
     start = window.base if window.whole else ctx.e.i32(0)
-    place = Place(ctx, type, Buffer(start, tuple(strides or strides_of(root))), view, layout, offsets)
+    place = AccessPlace(ctx, type, SmemBuffer(start, tuple(strides or strides_of(root))), view, layout, offsets)
     out: list[Read] = []
     for index, coord in enumerate(layout.register_coords):
         predicate = ctx.e.both(place.padding(coord), place.bounds(coord))

@@ -12,21 +12,21 @@ from kernel_dsl.ops.dense import Dense
 from kernel_dsl.ops.gather import Gather, Scatter
 from kernel_dsl.refs import View, ViewDim, strides_of
 
-from ..context import Buffer, Context, Rules
+from ..context import Context, Rules, SmemBuffer
 from ..writer import Regs, V
-from .access import Address, Place, emit_load, emit_store
+from .access import AccessPlace, Address, emit_load, emit_store
 from .ref import space_of
 from .tiled import TiledPlace, make_place
 
 
-class Elements:
+class GatheredElements:
     """Addresses and predicates of a view plus index values along some dimensions."""
 
     def __init__(self, ctx: Context, op: Gather | Scatter | AtomicRmw | AtomicCas, layout: Layout) -> None:
         self.ctx = ctx
         self.type: RefType = op.ref.type
-        self.buffer: Buffer = ctx.buffers[op.ref]
-        self.place: Place = make_place(ctx, self.type, self.buffer, op.view, layout, op.offsets)
+        self.buffer: SmemBuffer = ctx.buffers[op.ref]
+        self.place: AccessPlace = make_place(ctx, self.type, self.buffer, op.view, layout, op.offsets)
         self.op = op
         self.layout = layout
         checked = getattr(op, "checked", None)
@@ -91,7 +91,7 @@ class Elements:
 
 def lower_gather(ctx: Context, op: Gather) -> None:
     layout = layout_of(op.result)
-    elements = Elements(ctx, op, layout)
+    elements = GatheredElements(ctx, op, layout)
     type: RefType = op.ref.type
     dtype = type.dtype
     pure = type.space is MemorySpace.GMEM and not type.written
@@ -115,7 +115,7 @@ def lower_gather(ctx: Context, op: Gather) -> None:
 
 def lower_scatter(ctx: Context, op: Scatter) -> None:
     layout = layout_of(op.x)
-    elements = Elements(ctx, op, layout)
+    elements = GatheredElements(ctx, op, layout)
     space = space_of(ctx, op.ref, loading=False)
     mask = ctx.regs(op.mask) if op.mask is not None else None
     owner = ctx.owner(layout)
@@ -137,7 +137,7 @@ def lower_dense(ctx: Context, op: Dense) -> None:
     address = ctx.e.pre(f"ptrtoint ptr addrspace(1) {name} to i64", "i64")
     type = RefType(MemorySpace.GMEM, shape, dtype, written=False)
     view = View(tuple(ViewDim(n, i) for i, n in enumerate(shape)), (0,) * len(shape))
-    place = Place(ctx, type, Buffer(address, strides_of(shape)), view, layout, ())
+    place = AccessPlace(ctx, type, SmemBuffer(address, strides_of(shape)), view, layout, ())
     out: Regs = []
     for coord in layout.register_coords:
         predicate = place.padding(coord)

@@ -136,7 +136,7 @@ def lower_scale(ctx: Context, op: AccScale) -> None:
 
 
 @dataclass
-class Operand:
+class MatrixOperand:
     """An SMEM operand: the descriptor of its start, and what the steps along M or N and along K add to it."""
 
     descriptor: V
@@ -159,7 +159,7 @@ class Operand:
         return (minor(start + along) - minor(start) + major * storage.panel * item) // 16
 
 
-def _operand(ctx: Context, ref: Value, view: View, offsets: tuple[Value, ...], mn: int, loc: Loc) -> Operand:
+def _operand(ctx: Context, ref: Value, view: View, offsets: tuple[Value, ...], mn: int, loc: Loc) -> MatrixOperand:
     """The descriptor of an operand (PTX ISA 9.7.15.5.1). `mn`: which dimension of the view is not K."""
     type: RefType = ref.type
     storage, item = storage_of(type), type.dtype.itemsize
@@ -179,7 +179,7 @@ def _operand(ctx: Context, ref: Value, view: View, offsets: tuple[Value, ...], m
     leading, stride = (panels, span * 8 >> 4) if span else (8, panels)
     high = (_SWIZZLE[type.swizzle] << 62) | stride << 32 | leading << 16
     signed = high - (1 << 64) if high >> 63 else high
-    return Operand(field.zext("i64") | signed, transposed, type, view.start[mn_axis], view.start[k_axis])
+    return MatrixOperand(field.zext("i64") | signed, transposed, type, view.start[mn_axis], view.start[k_axis])
 
 
 def _check_start(ref: Value, view: View, offsets: tuple[Value, ...], transposed: bool, loc: Loc) -> None:
@@ -231,7 +231,7 @@ def lower_wgmma(ctx: Context, op: Wgmma) -> None:
     depth = op.b_view.dims[0].size
     step = k_step(dtype)
     args = [b.descriptor]
-    a: Operand | None = None
+    a: MatrixOperand | None = None
     fragments: Regs = []
     if op.a_view is not None:
         a = _operand(ctx, op.a, op.a_view, op.a_offsets, 0, op.loc)

@@ -9,9 +9,9 @@ from kernel_dsl.ir import MemorySpace, RefType, Value, layout_of
 from kernel_dsl.ops.ref import AllocBarrier, AllocSmem, BitcastRef, Load, Store
 from kernel_dsl.refs import Access, strides_of
 
-from ..context import Barriers, Buffer, Context, Rules
+from ..context import Context, NamedBarriers, Rules, SmemBuffer
 from ..writer import Regs, V
-from .access import Place, emit_load, emit_store
+from .access import AccessPlace, emit_load, emit_store
 from .ldmatrix import load_matrices
 from .reduce import shuffle
 from .stmatrix import store_matrices
@@ -72,7 +72,7 @@ def lower_load(ctx: Context, op: Load) -> None:
     ctx.values[result] = _two_ways(ctx, place, lambda: run(width, False), lambda: run(1, True))
 
 
-def _shared(place: Place, access: Access, mask: Regs | None) -> int:
+def _shared(place: AccessPlace, access: Access, mask: Regs | None) -> int:
     """Elements that one access moves: neighbours that a mask lets all in or all out, such as those of a row."""
     width = place.width(access)
     while mask is not None and width > 1:
@@ -82,7 +82,7 @@ def _shared(place: Place, access: Access, mask: Regs | None) -> int:
     return width
 
 
-def _two_ways(ctx: Context, place: Place, fast: Callable[[], Regs], slow: Callable[[], Regs]) -> Regs:
+def _two_ways(ctx: Context, place: AccessPlace, fast: Callable[[], Regs], slow: Callable[[], Regs]) -> Regs:
     """Vectors where the whole view is inside the array (uniformly known), element by element where it is not."""
     e = ctx.e
     inside = place.all_inside()
@@ -100,7 +100,7 @@ def _two_ways(ctx: Context, place: Place, fast: Callable[[], Regs], slow: Callab
     return [e.phi(x.type, [(x, block_a), (y, block_b)]) for x, y in zip(a, b, strict=True)]
 
 
-def _load_uniform(ctx: Context, op: Load, place: Place) -> None:
+def _load_uniform(ctx: Context, op: Load, place: AccessPlace) -> None:
     """A rank-0 load of memory that the kernel can write: one lane reads, all get what it read."""
     predicate = ctx.e.all(ctx.first_lane(), place.bounds(()))
     if op.mask is not None:
@@ -154,7 +154,7 @@ def lower_store(ctx: Context, op: Store) -> None:
 
 
 def lower_alloc_smem(ctx: Context, op: AllocSmem) -> None:
-    ctx.buffers[op.result] = Buffer(_place(ctx, op), strides_of(op.type.shape))
+    ctx.buffers[op.result] = SmemBuffer(_place(ctx, op), strides_of(op.type.shape))
 
 
 def _place(ctx: Context, op: AllocSmem | AllocBarrier) -> V:
@@ -167,11 +167,13 @@ def lower_alloc_barrier(ctx: Context, op: AllocBarrier) -> None:
     address = _place(ctx, op)
     words = -(-count // PHASES)
     phases = ctx.e.variable(f"[{words} x i64]", "zeroinitializer") if words > 1 else ctx.e.variable("i64", "0")
-    ctx.barriers[op.result] = Barriers(address, phases, count)
+    ctx.barriers[op.result] = NamedBarriers(address, phases, count)
 
 
 def lower_bitcast_ref(ctx: Context, op: BitcastRef) -> None:
-    ctx.buffers[op.result] = Buffer(ctx.buffers[op.ref].address, strides_of(op.type.shape), ctx.buffers[op.ref].remote)
+    ctx.buffers[op.result] = SmemBuffer(
+        ctx.buffers[op.ref].address, strides_of(op.type.shape), ctx.buffers[op.ref].remote
+    )
 
 
 RULES: Rules = {

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from kernel_dsl.ops.remote import RemoteRef
 
-from ..context import Buffer, Context, Rules
+from ..context import Context, Rules, SmemBuffer
 
 
 def lower_remote_ref(ctx: Context, op: RemoteRef) -> None:
-    ctx.buffers[op.result] = Buffer(ctx.scalar(op.address), ctx.buffers[op.ref].strides)
+    ctx.buffers[op.result] = SmemBuffer(ctx.scalar(op.address), ctx.buffers[op.ref].strides)
 
 
 RULES: Rules = {RemoteRef: lower_remote_ref}

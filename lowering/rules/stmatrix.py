@@ -25,7 +25,7 @@ MATRICES = 2  # bits of the number of a matrix
 
 
 @dataclass(frozen=True)
-class Plan:
+class StmatrixPlan:
     """How a value is stored: `minor` is the dimension along memory, `words` the one along which lanes hold pairs.
 
     `addresses` spreads rows over lanes: a lane's share is the start of the row whose address it gives. `matrices`:
@@ -39,7 +39,7 @@ class Plan:
     matrices: tuple[tuple[int, int], ...]
 
 
-def plan_matrices(layout: Layout, item: int, minor: int, replicated: bool = False) -> Plan | None:
+def plan_matrices(layout: Layout, item: int, minor: int, replicated: bool = False) -> StmatrixPlan | None:
     """The plan for a value of elements of `item` bytes; None where it does not lie as fragments do.
 
     `replicated`: several warps may hold the same, as they do of what they load.
@@ -68,7 +68,9 @@ def plan_matrices(layout: Layout, item: int, minor: int, replicated: bool = Fals
     lanes: list[Bit] = [(across, 1), (across, 2), (across, 4), *matrices]
     lanes += [None] * (LANE_BITS - len(lanes))
     regs = [(minor, ROW // item, 1), *((d, n, s) for d, n, s in left)]
-    return Plan(Layout(layout.rank, tuple(regs), tuple(lanes), layout.warps), minor, words, transposed, tuple(matrices))
+    return StmatrixPlan(
+        Layout(layout.rank, tuple(regs), tuple(lanes), layout.warps), minor, words, transposed, tuple(matrices)
+    )
 
 
 def store_matrices(ctx: Context, op: Store, layout: Layout) -> bool:

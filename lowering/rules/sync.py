@@ -9,7 +9,7 @@ from kernel_dsl.ops.barrier import BarrierArrive, BarrierTest, BarrierWait
 from kernel_dsl.ops.sync import WarpgroupBarrier
 from kernel_dsl.target import Feature
 
-from ..context import WARPS, Barriers, Context, Rules
+from ..context import WARPS, Context, NamedBarriers, Rules
 from ..writer import V
 
 PHASES = 64  # of barriers in a word
@@ -77,7 +77,7 @@ class _Phase:
         self.phases = ctx.e.load("i64", self.place)
         self.parity = ((self.phases >> self.bit) & 1).trunc("i32")
 
-    def _find(self, barriers: Barriers, index: V) -> tuple[str, V]:
+    def _find(self, barriers: NamedBarriers, index: V) -> tuple[str, V]:
         """The address of the phase's word, and its bit there, i64."""
         e, known = self.ctx.e, index.constant
         if barriers.count <= PHASES or (known is not None and known < PHASES):

@@ -20,7 +20,7 @@ from kernel_dsl.ops.threads import (
 from kernel_dsl.refs import strides_of
 from kernel_dsl.transforms import bytes_of
 
-from ..context import Buffer, Context, Rules
+from ..context import Context, Rules, SmemBuffer
 from ..llvm_types import llvm_type
 from ..writer import LETTERS, Regs, V
 from .access import pack, unpack
@@ -108,7 +108,7 @@ def lower_semaphore(ctx: Context, op: AllocSemaphore) -> None:
             total = total.once * count if total != "0" else total
             total = total.once + here
         base = base.once + total.once.zext("i64").once.times(size)
-    ctx.buffers[op.result] = Buffer(base, strides_of(op.type.shape))
+    ctx.buffers[op.result] = SmemBuffer(base, strides_of(op.type.shape))
 
 
 RULES: Rules = {

@@ -17,9 +17,9 @@ from kernel_dsl.layout import Layout
 from kernel_dsl.refs import Access, View
 from kernel_dsl.transforms import storage_of, swizzle_mask, swizzle_period
 
-from ..context import Buffer, Context
+from ..context import Context, SmemBuffer
 from ..writer import V
-from .access import Address, Place
+from .access import AccessPlace, Address
 
 _LOW = 1024  # no pattern reaches beyond (transforms.SWIZZLED_ALIGNMENT)
 
@@ -34,7 +34,7 @@ def swizzle_offset(offset: int, mask: int) -> int:
 
 
 @dataclass
-class TiledPlace(Place):
+class TiledPlace(AccessPlace):
     """`Place` for an SMEM Ref with transforms."""
 
     def __post_init__(self) -> None:
@@ -189,8 +189,8 @@ class TiledPlace(Place):
 
 
 def make_place(
-    ctx: Context, type: RefType, buffer: Buffer, view: View, layout: Layout, offsets: Sequence[Value]
-) -> Place:
+    ctx: Context, type: RefType, buffer: SmemBuffer, view: View, layout: Layout, offsets: Sequence[Value]
+) -> AccessPlace:
     """The `Place` for a Ref."""
     plain = type.space is not MemorySpace.SMEM or (type.swizzle is Swizzle.NONE and not storage_of(type).paneled)
-    return (Place if plain else TiledPlace)(ctx, type, buffer, view, layout, offsets)
+    return (AccessPlace if plain else TiledPlace)(ctx, type, buffer, view, layout, offsets)

@@ -21,7 +21,7 @@ OK, ABSENT, BROKEN = "ok", "--", "!!"
 
 
 @dataclass(frozen=True)
-class Finding:
+class DoctorFinding:
     """One line of the report. `state`: OK, ABSENT (something optional) or BROKEN."""
 
     state: str
@@ -41,54 +41,56 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _packages() -> Iterator[Finding]:
-    yield Finding(OK, "Python", f"{platform.python_version()} on {platform.platform()}")
+def _packages() -> Iterator[DoctorFinding]:
+    yield DoctorFinding(OK, "Python", f"{platform.python_version()} on {platform.platform()}")
     llvmlite = _version("llvmlite")
     if llvmlite is None:
         advice = "pip install 'llvmlite>=0.50,<0.51'; without it only saved kernels and kernels from elsewhere run"
-        yield Finding(BROKEN, "llvmlite", "not installed", advice)
+        yield DoctorFinding(BROKEN, "llvmlite", "not installed", advice)
     elif not llvmlite.startswith("0.50."):
-        yield Finding(BROKEN, "llvmlite", llvmlite, "pip install 'llvmlite>=0.50,<0.51'")
+        yield DoctorFinding(BROKEN, "llvmlite", llvmlite, "pip install 'llvmlite>=0.50,<0.51'")
     else:
-        yield Finding(OK, "llvmlite", llvmlite)
+        yield DoctorFinding(OK, "llvmlite", llvmlite)
     for package in ("numpy", "ml_dtypes"):
-        yield Finding(OK, package, _version(package) or "installed")
+        yield DoctorFinding(OK, package, _version(package) or "installed")
     bindings = _version("cuda-bindings")
     if bindings is None:
-        yield Finding(ABSENT, "cuda-python", "not installed", "pip install cuda-python; without it no GPU is used")
+        yield DoctorFinding(
+            ABSENT, "cuda-python", "not installed", "pip install cuda-python; without it no GPU is used"
+        )
     else:
-        yield Finding(OK, "cuda-python", bindings)
+        yield DoctorFinding(OK, "cuda-python", bindings)
     for package in ("torch", "cupy", "jax"):
         names = (package, "cupy-cuda13x", "cupy-cuda12x") if package == "cupy" else (package,)
         version = next((v for v in map(_version, names) if v), None)
         detail = version or "not installed; its arrays are taken where it is"
-        yield Finding(OK if version else ABSENT, package, detail)
+        yield DoctorFinding(OK if version else ABSENT, package, detail)
 
 
-def _gpus() -> Iterator[Finding]:
+def _gpus() -> Iterator[DoctorFinding]:
     state = driver.available()
     if not state:
         advice = "kernels run in the interpreter, on the CPU. For a GPU: install NVIDIA's driver, 580 or newer"
-        yield Finding(ABSENT, "GPU", state.reason, advice)
+        yield DoctorFinding(ABSENT, "GPU", state.reason, advice)
         return
     from ..devices.devices import cuda_device
 
     version = int(driver.check(driver.api().cuDriverGetVersion()))
     detail = f"CUDA {version // 1000}.{version % 1000 // 10}"
     yield (
-        Finding(OK, "driver", detail)
+        DoctorFinding(OK, "driver", detail)
         if version >= 13000
-        else Finding(BROKEN, "driver", detail, "install a driver for CUDA 13, 580 or newer")
+        else DoctorFinding(BROKEN, "driver", detail, "install a driver for CUDA 13, 580 or newer")
     )
     for index in range(state.devices):
         try:
             device = cuda_device(index)
         except Exception as error:
-            yield Finding(BROKEN, "GPU", f"{index}: {error}")
+            yield DoctorFinding(BROKEN, "GPU", f"{index}: {error}")
             continue
         limits = device.target.limits
         major, minor = device.capability
-        yield Finding(
+        yield DoctorFinding(
             OK,
             "GPU",
             f"{index}: {device.name}, compute capability {major}.{minor}, compiled for as {device.target}, "
@@ -96,46 +98,48 @@ def _gpus() -> Iterator[Finding]:
         )
 
 
-def _tools() -> Iterator[Finding]:
+def _tools() -> Iterator[DoctorFinding]:
     try:
         ptxas = find_ptxas(AssemblerOptions(ptxas=environment().ptxas))
     except ToolMissing as error:
-        yield Finding(BROKEN, "ptxas", error.fields["message"])
+        yield DoctorFinding(BROKEN, "ptxas", error.fields["message"])
     else:
         if ptxas is not None:
-            yield Finding(OK, "ptxas", f"{tools.version(ptxas)} ({ptxas})")
+            yield DoctorFinding(OK, "ptxas", f"{tools.version(ptxas)} ({ptxas})")
         else:
             advice = "pip install nvidia-cuda-nvcc; without it the driver compiles, more slowly to start and unseen"
-            yield Finding(ABSENT, "ptxas", "not found", advice)
+            yield DoctorFinding(ABSENT, "ptxas", "not found", advice)
     nvdisasm = tools.find("nvdisasm")
     if nvdisasm is not None:
-        yield Finding(OK, "nvdisasm", f"{tools.version(nvdisasm)} ({nvdisasm})")
+        yield DoctorFinding(OK, "nvdisasm", f"{tools.version(nvdisasm)} ({nvdisasm})")
     else:
         advice = "pip install nvidia-cuda-nvdisasm, to see machine code (.sass)"
-        yield Finding(ABSENT, "nvdisasm", "not found", advice)
+        yield DoctorFinding(ABSENT, "nvdisasm", "not found", advice)
     try:
         found = nvrtc.toolchain()
     except NvrtcUnavailableError as error:
         advice = "pip install 'kernel-dsl[nvrtc]', for kd.cuda_kernel and kd.metal_kernel"
-        yield Finding(ABSENT, "NVRTC", str(error.fields["message"]).partition(nvrtc.INSTALL_HINT)[0].strip(), advice)
+        yield DoctorFinding(
+            ABSENT, "NVRTC", str(error.fields["message"]).partition(nvrtc.INSTALL_HINT)[0].strip(), advice
+        )
     else:
-        yield Finding(OK, "NVRTC", f"{found.version[0]}.{found.version[1]} (headers in {found.include_dirs[0]})")
+        yield DoctorFinding(OK, "NVRTC", f"{found.version[0]}.{found.version[1]} (headers in {found.include_dirs[0]})")
 
 
-def _cache() -> Iterator[Finding]:
+def _cache() -> Iterator[DoctorFinding]:
     settings = environment()
     if settings.cache_off:
-        yield Finding(
+        yield DoctorFinding(
             ABSENT, "disk cache", "off: KERNEL_DSL_CACHE=off", "unset it to compile once and not in every process"
         )
         return
     disk = DiskCache(settings.cache_dir)
     if not disk.usable():
         advice = "make it a folder that is yours alone, or name another in KERNEL_DSL_CACHE"
-        yield Finding(BROKEN, "disk cache", f"{settings.cache_dir or 'a home folder'} cannot be used", advice)
+        yield DoctorFinding(BROKEN, "disk cache", f"{settings.cache_dir or 'a home folder'} cannot be used", advice)
         return
     found = disk.stats()
-    yield Finding(OK, "disk cache", f"{found.directory}: {found.entries} kernels, {_size(found.bytes)}")
+    yield DoctorFinding(OK, "disk cache", f"{found.directory}: {found.entries} kernels, {_size(found.bytes)}")
 
 
 def _size(count: float) -> str:
@@ -146,17 +150,17 @@ def _size(count: float) -> str:
     return f"{count:.1f} GiB"
 
 
-def _trials(trials: Iterable[tuple[str, Callable[[], str]]]) -> Iterator[Finding]:
+def _trials(trials: Iterable[tuple[str, Callable[[], str]]]) -> Iterator[DoctorFinding]:
     for name, trial in trials:
         try:
-            yield Finding(OK, name, trial())
+            yield DoctorFinding(OK, name, trial())
         except ToolMissing as error:
-            yield Finding(ABSENT, name, "cannot be tried here", str(error).splitlines()[0])
+            yield DoctorFinding(ABSENT, name, "cannot be tried here", str(error).splitlines()[0])
         except Exception as error:
-            yield Finding(BROKEN, name, f"{type(error).__name__}: {error}")
+            yield DoctorFinding(BROKEN, name, f"{type(error).__name__}: {error}")
 
 
-def findings(trials: Iterable[tuple[str, Callable[[], str]]] = ()) -> Iterator[Finding]:
+def findings(trials: Iterable[tuple[str, Callable[[], str]]] = ()) -> Iterator[DoctorFinding]:
     """The whole report, line by line. `trials`: names, and what to try; each returns a detail or raises."""
     for part in (_packages(), _gpus(), _tools(), _cache(), _trials(trials)):
         yield from part

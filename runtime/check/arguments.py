@@ -28,7 +28,7 @@ _POINTERS = ("u64", "b64", "s64")
 
 
 @dataclass(frozen=True)
-class TensorMap:
+class TensorMapArgument:
     """A tensor map over an array, for a parameter of 128 bytes. `array` is the user's."""
 
     array: Any
@@ -40,7 +40,7 @@ class TensorMap:
         return bytes(128) if fields is None else encode_interpreter(fields)
 
 
-Slot = bytes | ArrayView | TensorMap
+Slot = bytes | ArrayView | TensorMapArgument
 
 
 def slots(entry: Function, args: Sequence[Any]) -> list[Slot]:
@@ -65,7 +65,7 @@ def _slot(p: Var, number: int, value: Any, entry: str) -> Slot:
         what = f"argument {number} of entry {entry!r}, for '{p.name}' ({declared}), {why}: {fix}"
         return EntryArgumentError(what, line=p.line, column=p.column)
 
-    if isinstance(value, TensorMap):
+    if isinstance(value, TensorMapArgument):
         if p.size != 128:
             raise wrong("is a tensor map of 128 bytes", "it goes to a parameter .align 64 .b8 [128]")
         return value
@@ -124,7 +124,7 @@ def _rounded(value: float, size: int) -> float:
     return float(np.dtype(f"f{size}").type(value))
 
 
-def tensor_map(array: Any, box: Any, swizzle: Any, fill_nan: bool) -> TensorMap:
+def tensor_map(array: Any, box: Any, swizzle: Any, fill_nan: bool) -> TensorMapArgument:
     """What `kd.check.tensor_map` gives. Raises ArgumentTypeError and ArgumentValueError."""
     if not is_array(array):
         raise ArgumentTypeError(f"tensor_map takes an array, and got {shown(array)}")
@@ -139,4 +139,4 @@ def tensor_map(array: Any, box: Any, swizzle: Any, fill_nan: bool) -> TensorMap:
     if swizzle not in (0, 32, 64, 128):
         raise ArgumentValueError(f"swizzle={shown(swizzle)} must be 0, 32, 64 or 128 bytes")
     fill = OobFill.NAN if fill_nan else OobFill.ZEROS
-    return TensorMap(array, TensorMapParam(0, seen.dtype, sizes, Swizzle(swizzle), fill))
+    return TensorMapArgument(array, TensorMapParam(0, seen.dtype, sizes, Swizzle(swizzle), fill))

@@ -23,7 +23,7 @@ from ..devices.launch import check_attributes
 from ..errors import ArgumentTypeError, ArgumentValueError, EntryArgumentError
 from ..interpreter import InterpretParams, Module, PtxError
 from ..interpreter.ptx.module import Function
-from .arguments import TensorMap, slots
+from .arguments import TensorMapArgument, slots
 from .host import on_host
 from .images import as_image
 
@@ -143,7 +143,11 @@ def _of_image(call: Call, made: Prepared, hosts: dict[int, Any]) -> list[Any]:
     if not attributes.empty:
         made.launches.append(Launch(image.ptx, entry.name, params, attributes, made.space, target, None, initial))
     made.files.append(image.file)
-    return [a.array if isinstance(a, TensorMap) else a for a in args if isinstance(a, TensorMap) or is_array(a)]
+    return [
+        a.array if isinstance(a, TensorMapArgument) else a
+        for a in args
+        if isinstance(a, TensorMapArgument) or is_array(a)
+    ]
 
 
 def _initial(module: Module, symbols: Any) -> dict[str, bytes]:
@@ -167,8 +171,8 @@ def _initial(module: Module, symbols: Any) -> dict[str, bytes]:
 
 
 def _host_argument(value: Any, hosts: dict[int, Any]) -> Any:
-    if isinstance(value, TensorMap):
-        return TensorMap(on_host(value.array, hosts), value.recipe)
+    if isinstance(value, TensorMapArgument):
+        return TensorMapArgument(on_host(value.array, hosts), value.recipe)
     return on_host(value, hosts) if is_array(value) else value
 
 
@@ -177,13 +181,13 @@ def _placed(space: Space, slot: Any, name: str) -> bytes:
         return slot
     seen: ArrayView = interpreter_view(slot)
     placed = space.place(seen, name, not seen.readonly, True)
-    return slot.encoded(placed) if isinstance(slot, TensorMap) else placed.address.to_bytes(8, "little")
+    return slot.encoded(placed) if isinstance(slot, TensorMapArgument) else placed.address.to_bytes(8, "little")
 
 
-def interpreter_view(slot: ArrayView | TensorMap) -> ArrayView:
+def interpreter_view(slot: ArrayView | TensorMapArgument) -> ArrayView:
     from ..arrays.array_view import view
 
-    return view(slot.array) if isinstance(slot, TensorMap) else slot
+    return view(slot.array) if isinstance(slot, TensorMapArgument) else slot
 
 
 def entry_of(module: Module, name: Any) -> Function:

@@ -44,7 +44,7 @@ def check_calls(
 
 
 @dataclass
-class Exploration:
+class CheckExploration:
     """What runs have found. `decided`: no other schedule could find more; `steps` and `printed` are the first run's."""
 
     hazards: list[Hazard] = field(default_factory=list[Hazard])
@@ -56,9 +56,9 @@ class Exploration:
 def explore(
     launches: Sequence[Launch], space: Space, runs: Sequence[tuple[str, int]], ignore: frozenset[HazardKind],
     files: Sequence[str], step_budget: int | None = None,
-) -> Exploration:  # fmt: skip
+) -> CheckExploration:  # fmt: skip
     """Run the launches one after another under each of `runs`. Memory ends as the first run left it."""
-    found = Exploration(decided=all(launch.is_ordered() for launch in launches))
+    found = CheckExploration(decided=all(launch.is_ordered() for launch in launches))
     known: dict[Any, Hazard] = {}
     before = _snapshot(space.memory)
     first: list[tuple[Bytes, Bytes]] = []
@@ -78,7 +78,7 @@ def explore(
 
 def _run(
     launches: Sequence[Launch], run: tuple[str, int], ignore: frozenset[HazardKind], files: Sequence[str],
-    step_budget: int | None, known: dict[Any, Hazard], found: Exploration, first: bool,
+    step_budget: int | None, known: dict[Any, Hazard], found: CheckExploration, first: bool,
 ) -> bool:  # fmt: skip
     """One run. Whether it did not end by itself."""
     endless, order = False, Launches()

@@ -21,7 +21,7 @@ from kernel_dsl.target import Target
 from ..arrays.array_view import view
 from ..errors import ArgumentTypeError, DeviceError
 from ..interpreter import parse
-from .arguments import TensorMap
+from .arguments import TensorMapArgument
 from .launches import Call, entry_of, target_named
 from .report import Hazard, Report
 from .run import check_calls
@@ -36,7 +36,7 @@ _BEFORE = 6  # what Triton gives a launcher before the arguments: stream, functi
 _SWIZZLES = (Swizzle.NONE, Swizzle.B32, Swizzle.B64, Swizzle.B128)
 
 
-class Launches:
+class TritonLaunches:
     """What `kd.check.triton()` gives: `reports`, one for each launch, in order."""
 
     def __init__(self, target: Target, schedules: Any, ignore: Any) -> None:
@@ -57,12 +57,12 @@ class Launches:
 
 
 @contextmanager
-def launches(target: Any, schedules: Any, ignore: Any) -> Generator[Launches]:
+def launches(target: Any, schedules: Any, ignore: Any) -> Generator[TritonLaunches]:
     """The context. Raises DeviceError where Triton is not installed, and the errors of its arguments."""
     device = target_named(target)
     as_schedules(schedules)
     as_kinds(ignore)
-    made = Launches(device, schedules, ignore)
+    made = TritonLaunches(device, schedules, ignore)
     try:
         parts = _Triton(made)
     except ImportError as error:
@@ -96,7 +96,7 @@ class _Array:
 class _Triton:
     """The parts of Triton that launch, and what stands for them."""
 
-    def __init__(self, made: Launches) -> None:
+    def __init__(self, made: TritonLaunches) -> None:
         self.made = made
         self.runtime = import_module("triton.runtime.driver").driver
         self.jit = import_module("triton.runtime.jit").JITFunction
@@ -206,7 +206,7 @@ class _Triton:
         )
         fill = OobFill.NAN if arg.padding == "nan" else OobFill.ZEROS
         recipe = TensorMapParam(0, seen.dtype, tuple(metadata["block_size"]), _SWIZZLES[metadata["swizzle"]], fill)
-        return [TensorMap(shaped, recipe), *arg.shape, *arg.strides]
+        return [TensorMapArgument(shaped, recipe), *arg.shape, *arg.strides]
 
 
 def parse_block(ptx: str, metadata: Any) -> int:
@@ -253,7 +253,7 @@ def _flat(kind: Any, value: Any) -> list[Any]:
         if isinstance(value, int):
             raise ArgumentTypeError("a pointer that is given as a number points nowhere on the CPU; give an array")
         return [value]
-    if isinstance(value, TensorMap) or value is None:
+    if isinstance(value, TensorMapArgument) or value is None:
         return [value]
     if kind == "bf16":
         return [np.asarray(value, np.float32).astype(bfloat16.numpy)[()]]

@@ -281,7 +281,7 @@ class TemplateValue:
 
 
 @dataclass(frozen=True)
-class Specialisation:
+class BodySpecialisation:
     """All that the generated text depends on beside the body."""
 
     input_names: tuple[str, ...]
@@ -321,7 +321,7 @@ class CallArguments:
     interpret: Any
 
 
-def prepare(body: CustomBody, call: CallArguments, shared_memory: int) -> tuple[Specialisation, CustomCall, Device]:
+def prepare(body: CustomBody, call: CallArguments, shared_memory: int) -> tuple[BodySpecialisation, CustomCall, Device]:
     """Check a call's arguments. Raises before anything is compiled or launched."""
     name, inputs, outputs = body.name, body.input_names or (), body.output_names or ()
     _count(name, "inputs", call.inputs, len(inputs))
@@ -338,7 +338,7 @@ def prepare(body: CustomBody, call: CallArguments, shared_memory: int) -> tuple[
     specs = output_specs(call.output_shapes, call.output_dtypes, call.init_value, name)
     template = template_values(call.template, name, (*inputs, *outputs))
     threads = count_threads(call.grid, call.threadgroup, name)
-    special = Specialisation(inputs, values, outputs, tuple(s.dtype for s in specs), template)
+    special = BodySpecialisation(inputs, values, outputs, tuple(s.dtype for s in specs), template)
     ready = CustomCall(
         name,
         values,
@@ -457,7 +457,7 @@ class Images:
     def get(
         self,
         body: CustomBody,
-        special: Specialisation,
+        special: BodySpecialisation,
         device: Device,
         variant: object,
         write: Callable[[], tuple[str, str]],

@@ -12,7 +12,7 @@ from kernel_dsl.launch_plan import AnyParam, ConstantParam, LaunchPlan, LaunchSt
 
 from .. import interpreter
 from ..arrays.array_view import CPU, is_array, view
-from ..check.arguments import Slot, TensorMap, slots
+from ..check.arguments import Slot, TensorMapArgument, slots
 from ..check.images import as_image
 from ..check.launches import attributes_of, entry_of
 from ..devices.device import Device, LoadedImage
@@ -29,7 +29,11 @@ def launch_raw(
     """Launch once; the arrays of `args`, in order. Raises as `precompiled_cuda_kernel` does."""
     if grid is None or block is None:
         raise ArgumentTypeError("grid= and block= are missing: blocks, and the threads of one, as ints or tuples")
-    arrays = [a.array if isinstance(a, TensorMap) else a for a in args if isinstance(a, TensorMap) or is_array(a)]
+    arrays = [
+        a.array if isinstance(a, TensorMapArgument) else a
+        for a in args
+        if isinstance(a, TensorMapArgument) or is_array(a)
+    ]
     views = [view(a) for a in arrays]
     device = pick_device(interpret, views)
     source, known = _source(image, entry, device)
@@ -58,8 +62,8 @@ def _plan(
             params.append(ConstantParam(slot))
             continue
         number = len(passed)
-        seen, array = (view(slot.array), slot.array) if isinstance(slot, TensorMap) else (slot, slot)
-        if isinstance(slot, TensorMap):
+        seen, array = (view(slot.array), slot.array) if isinstance(slot, TensorMapArgument) else (slot, slot)
+        if isinstance(slot, TensorMapArgument):
             params.append(dataclasses.replace(slot.recipe, array=number))
         elif seen.contiguous or (seen.device == CPU) == (device.kind != "cuda"):
             params.append(PointerParam(number))

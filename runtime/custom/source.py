@@ -15,10 +15,10 @@ from ..arrays.array_view import ArrayView
 from ..plan.recording import made
 from .body import (
     GRID,
+    BodySpecialisation,
     CallArguments,
     CustomBody,
     Images,
-    Specialisation,
     TemplateValue,
     axis_parameters,
     check_body,
@@ -173,7 +173,7 @@ class CudaKernel:
 
 
 def generate(
-    body: CustomBody, special: Specialisation, exact: bool, options: CompileOptions = DEFAULT
+    body: CustomBody, special: BodySpecialisation, exact: bool, options: CompileOptions = DEFAULT
 ) -> tuple[str, str]:
     """The entry's name and the whole text that NVRTC compiles."""
     entry = identifier("custom_kernel_" + body.name + "".join(f"_{v.label}" for v in special.template))
@@ -201,7 +201,7 @@ def generate(
     return entry, "\n".join(lines)
 
 
-def _includes(body: CustomBody, special: Specialisation) -> list[str]:
+def _includes(body: CustomBody, special: BodySpecialisation) -> list[str]:
     text = body.header + body.source
     lines: list[str] = []
     if re.search(r"\bcuda\s*::", text):
@@ -219,7 +219,7 @@ def ctype(dtype: DType) -> str:
     return _CTYPES[dtype.name]
 
 
-def _signature(body: CustomBody, special: Specialisation, exact: bool) -> list[str]:
+def _signature(body: CustomBody, special: BodySpecialisation, exact: bool) -> list[str]:
     params: list[str] = []
     for name, item in zip(special.input_names, special.inputs, strict=True):
         params.append(f"const {ctype(item.dtype)}* {name}")

@@ -110,7 +110,7 @@ class MeshCall:
         outs = self._outs or []
         self._check(plan, outs)
         sides = [
-            interpreter.Side([row[r] for row in self.inputs], [row[r] for row in outs], self.scalars)
+            interpreter.DeviceSide([row[r] for row in self.inputs], [row[r] for row in outs], self.scalars)
             for r in range(self.mesh.size)
         ]
         if self.devices[0].kind == "cuda":

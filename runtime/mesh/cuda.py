@@ -16,7 +16,7 @@ from kernel_dsl.forking import lock
 from ..arrays.array_view import CPU, ArrayView
 from ..devices import driver, memory
 from ..devices.cuda_device import CudaDevice, CudaLoaded
-from .interpreter import Side, fill
+from .interpreter import DeviceSide, fill
 
 _TABLES = 64  # that a kernel keeps
 _lock = lock()
@@ -108,7 +108,7 @@ class _Kept:
 
 def launch(
     loaded: Sequence[CudaLoaded],
-    sides: Sequence[Side],
+    sides: Sequence[DeviceSide],
     specs: Sequence[OutputSpec],
     streams: Sequence[int],
     kept: dict[Any, Any],
@@ -138,10 +138,12 @@ def launch(
         mine.meet(streams)
 
 
-def _brought(stack: ExitStack, device: CudaDevice, side: Side, stream: int, specs: Sequence[OutputSpec]) -> Side:
+def _brought(
+    stack: ExitStack, device: CudaDevice, side: DeviceSide, stream: int, specs: Sequence[OutputSpec]
+) -> DeviceSide:
     """A rank's arrays on its GPU, with the outputs filled; copies of what lies in host memory go back at the end."""
     with driver.current(device.context):
-        made = Side(
+        made = DeviceSide(
             [_there(device, v, stream, True) for v in side.inputs],
             [_there(device, v, stream, False) for v in side.outputs],
             side.scalars,

@@ -19,7 +19,7 @@ from ..interpreter import HazardError, HazardKind
 
 
 @dataclass
-class Side:
+class DeviceSide:
     """What one rank's launch is given: the author's inputs, outputs and scalars."""
 
     inputs: list[ArrayView]
@@ -27,7 +27,7 @@ class Side:
     scalars: list[Any]
 
 
-def fill(side: Side, specs: Sequence[OutputSpec], stream: int = 0) -> None:
+def fill(side: DeviceSide, specs: Sequence[OutputSpec], stream: int = 0) -> None:
     """Bring a rank's outputs to what they hold before the launch. On a GPU its context must be current."""
     for target, spec in zip(side.outputs, specs, strict=True):
         if spec.alias is not None:
@@ -37,7 +37,9 @@ def fill(side: Side, specs: Sequence[OutputSpec], stream: int = 0) -> None:
             memory.take(FillStep(0, spec.fill), [target], side.scalars, stream)
 
 
-def launch(loaded: InterpreterLoaded, sides: Sequence[Side], specs: Sequence[OutputSpec], fresh: Sequence[int]) -> None:
+def launch(
+    loaded: InterpreterLoaded, sides: Sequence[DeviceSide], specs: Sequence[OutputSpec], fresh: Sequence[int]
+) -> None:
     """Run the kernel on all ranks to its end. `fresh`: outputs that hold nothing. Raises what the interpreter finds."""
     plan, step = loaded.plan, loaded.plan.launch
     back: list[tuple[ArrayView, ArrayView]] = []
@@ -75,7 +77,7 @@ def launch(loaded: InterpreterLoaded, sides: Sequence[Side], specs: Sequence[Out
     _check_left(loaded, semaphores)
 
 
-def _on_host(side: Side, back: list[tuple[ArrayView, ArrayView]]) -> Side:
+def _on_host(side: DeviceSide, back: list[tuple[ArrayView, ArrayView]]) -> DeviceSide:
     """The rank's arrays in host memory: themselves, or copies."""
 
     def brought(source: ArrayView) -> ArrayView:
@@ -86,14 +88,14 @@ def _on_host(side: Side, back: list[tuple[ArrayView, ArrayView]]) -> Side:
         back.append((source, twin))
         return twin
 
-    return Side([brought(v) for v in side.inputs], [brought(v) for v in side.outputs], side.scalars)
+    return DeviceSide([brought(v) for v in side.inputs], [brought(v) for v in side.outputs], side.scalars)
 
 
 def _scratch(spec: Any) -> ArrayView:
     return memory.host_view(np.zeros(spec.shape, spec.dtype.numpy), spec.dtype)
 
 
-def _placed(space: Space, plan: LaunchPlan, side: Side, rank: int, fresh: Sequence[int]) -> list[ArrayView]:
+def _placed(space: Space, plan: LaunchPlan, side: DeviceSide, rank: int, fresh: Sequence[int]) -> list[ArrayView]:
     """A rank's arrays in the interpreter's memory."""
     own = [*side.inputs, *side.outputs]
     written = [v for v, yes in zip(own, plan.written[1:], strict=False) if yes]

@@ -12,8 +12,8 @@ import numpy as np
 
 from kernel_dsl.runtime.interpreter.isa.semantics import descriptor, distances, fragments, matrix, wgmma
 from kernel_dsl.runtime.interpreter.isa.semantics.formats import FORMATS, encode
-from kernel_dsl.runtime.interpreter.isa.semantics.matrix import Mma
-from kernel_dsl.runtime.interpreter.isa.semantics.wgmma import Wgmma
+from kernel_dsl.runtime.interpreter.isa.semantics.matrix import MmaSemantics
+from kernel_dsl.runtime.interpreter.isa.semantics.wgmma import WgmmaSemantics
 
 from .launcher import Gpu
 
@@ -80,7 +80,7 @@ def _vector(held: tuple[str, int], base: int) -> str:
     return "{" + ", ".join(f"{prefix}{base + i}" for i in range(held[1])) + "}"
 
 
-def mma_kernel(name: str, op: Mma) -> str:
+def mma_kernel(name: str, op: MmaSemantics) -> str:
     """Each thread loads its registers from 8-byte slots, one a register, and stores D likewise."""
     threads = WARPS * 32
     lines = [
@@ -115,7 +115,7 @@ def _pack(elements: np.ndarray, type_: str) -> list[np.ndarray]:
     return [np.ascontiguousarray(words[..., i]) for i in range(words.shape[-1])]
 
 
-def _mma_operands(op: Mma, rng: np.random.Generator) -> list[list[np.ndarray]]:
+def _mma_operands(op: MmaSemantics, rng: np.random.Generator) -> list[list[np.ndarray]]:
     counts = [held[1] for held in (op.a, op.b, op.c)]
     packed: list[list[np.ndarray]] = []
     for type_, count in zip(op.types[:3], counts, strict=True):
@@ -125,7 +125,7 @@ def _mma_operands(op: Mma, rng: np.random.Generator) -> list[list[np.ndarray]]:
     return packed
 
 
-def _exact_mma(op: Mma, operands: list[list[np.ndarray]]) -> tuple[list[np.ndarray], list[np.ndarray]]:
+def _exact_mma(op: MmaSemantics, operands: list[list[np.ndarray]]) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """The sum and the sum of magnitudes, as float64 registers of an f64-accumulated twin of the
     form.
     """
@@ -134,7 +134,7 @@ def _exact_mma(op: Mma, operands: list[list[np.ndarray]]) -> tuple[list[np.ndarr
     return sums, magnitudes
 
 
-def _float_result(op: Mma, operands: list[list[np.ndarray]], change: object) -> list[np.ndarray]:
+def _float_result(op: MmaSemantics, operands: list[list[np.ndarray]], change: object) -> list[np.ndarray]:
     a_type, b_type, c_type, _ = op.types
     elements = matrix._elements  # pyright: ignore[reportPrivateUsage]
     m, n, k = op.m, op.n, op.k
@@ -146,7 +146,7 @@ def _float_result(op: Mma, operands: list[list[np.ndarray]], change: object) -> 
     return [fragments.scatter(total, fragments.accumulator_positions(m, n))]
 
 
-def mma_module() -> tuple[str, list[Mma]]:
+def mma_module() -> tuple[str, list[MmaSemantics]]:
     """A module of every form, its entries mma0, mma1, ..., and the forms."""
     ops = [matrix.compile_mma(opcode) for opcode in matrix.forms()]
     text = ".version 8.7\n.target sm_90a\n.address_size 64\n"
@@ -161,7 +161,7 @@ def run_mma(gpu: Gpu, table: Table) -> None:
     gpu.unload(module)
 
 
-def compare_mma(gpu: Gpu, module: object, name: str, op: Mma, table: Table) -> None:
+def compare_mma(gpu: Gpu, module: object, name: str, op: MmaSemantics, table: Table) -> None:
     rng = np.random.default_rng(11)
     operands = _mma_operands(op, rng)
     slots = np.stack([r.reshape(-1).astype(np.uint64) for group in operands for r in group])
@@ -209,7 +209,7 @@ LAYOUTS = [Layout(f"{'MN' if mn else 'K'}-major, {span or 'no'} swizzle", span, 
 class Case:
     """One wgmma to run."""
 
-    op: Wgmma
+    op: WgmmaSemantics
     a_layout: Layout
     b_layout: Layout
     a_in_registers: bool = False
@@ -217,7 +217,7 @@ class Case:
     scale_a: int = 1
 
 
-def wgmma_ops() -> Iterator[Wgmma]:
+def wgmma_ops() -> Iterator[WgmmaSemantics]:
     return (wgmma.compile_wgmma(opcode) for opcode in wgmma.forms())
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import kernel_dsl as kd
 from benchmarks.bounds import fp8_error
-from kernel_dsl.library.arguments import Options, request
+from kernel_dsl.library.arguments import MatmulOptions, request
 from kernel_dsl.library.routes import route
 from kernel_dsl.stages import target_named
 
@@ -207,13 +207,15 @@ class Lying:
         self.strides = (dtype.itemsize, shape[0] * dtype.itemsize)[: len(shape)]
 
 
-BUSY: dict[str, Options] = {
-    "bias and gelu": Options(bias=Spec((4096,), f32), activation=gelu),
-    "rows and columns": Options(a_scale=Spec((4096,), f32), b_scale=Spec((4096,), f32), c=Spec((4096, 4096), bf16)),
-    "magnitudes": Options(absmax=True, out_scale=2.0),
-    "dropout": Options(dropout=(0.1, 5), residual=Spec((4096, 4096), bf16)),
-    "swiglu": Options(gated="swiglu"),
-    "geglu": Options(gated="geglu", bias=(Spec((4096,), f32), Spec((4096,), f32))),
+BUSY: dict[str, MatmulOptions] = {
+    "bias and gelu": MatmulOptions(bias=Spec((4096,), f32), activation=gelu),
+    "rows and columns": MatmulOptions(
+        a_scale=Spec((4096,), f32), b_scale=Spec((4096,), f32), c=Spec((4096, 4096), bf16)
+    ),
+    "magnitudes": MatmulOptions(absmax=True, out_scale=2.0),
+    "dropout": MatmulOptions(dropout=(0.1, 5), residual=Spec((4096, 4096), bf16)),
+    "swiglu": MatmulOptions(gated="swiglu"),
+    "geglu": MatmulOptions(gated="geglu", bias=(Spec((4096,), f32), Spec((4096,), f32))),
 }
 
 

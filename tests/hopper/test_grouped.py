@@ -10,7 +10,7 @@ import pytest
 import kernel_dsl as kd
 from kernel_dsl.library import MatmulConfig
 from kernel_dsl.library.grouped_product import grouped_kernel
-from kernel_dsl.library.grouped_tiles import Groups
+from kernel_dsl.library.grouped_tiles import RowGroups
 from kernel_dsl.library.grouped_wgrad_product import wgrad_kernel
 from kernel_dsl.library.problem import Problem
 
@@ -40,7 +40,7 @@ def test_layouts(places: Any, config: Any, interpret: Any) -> None:
 @pytest.mark.sampled(12)
 def test_sizes(sizes: Any, interpret: Any, rng: Any) -> None:
     """Tiles that end where groups do, before, and after; rows of no group, in one kernel for all."""
-    p, groups = Problem(192, 72, 40, f16, f16, f32, b_batch=(3,)), Groups(3, 192)
+    p, groups = Problem(192, 72, 40, f16, f16, f32, b_batch=(3,)), RowGroups(3, 192)
     a, b = random(rng, (192, 40), f16), random(rng, (3, 40, 72), f16)
     out = np.full((192, 72), np.nan, np.float32)
     got = grouped_kernel(p, groups, SMALL, 4)(a, b, np.int32(sizes), out=out, interpret=interpret)
@@ -59,11 +59,11 @@ def test_sizes_that_do_not_fit_are_cut_off(rng: Any) -> None:
         (True, [70, 10, 80, 90], [70, 70, 80, 90]),
     ]
     for by_offsets, given, bounds in cases:
-        kernel = grouped_kernel(p, Groups(3, 96, by_offsets), SMALL, 2)
+        kernel = grouped_kernel(p, RowGroups(3, 96, by_offsets), SMALL, 2)
         got = kernel(a, b, np.int32(given), interpret=True)
         assert relative(got, grouped(a, b, bounds)) < 1e-6, given
         w = Problem(32, 40, 96, bf16, bf16, f32, a_transposed=True)
-        sums = wgrad_kernel(w, Groups(3, 96, by_offsets), SMALL, 2)(
+        sums = wgrad_kernel(w, RowGroups(3, 96, by_offsets), SMALL, 2)(
             a, a[:, :1] + np.zeros((1, 40), a.dtype), np.int32(given), interpret=True
         )
         for group in range(3):
@@ -218,7 +218,9 @@ def test_no_spills_with_scales(form: str) -> None:
     tile = MatmulConfig(128, 192 if form == "squares" else 160, 128, 4, 2, epilogue_n=32)
     scale = (groups, K // 128, N // 128 if form == "squares" else N)
     sides = Spec((rows, K), e4m3), Spec((groups, N, K), e4m3), Spec((groups,), kd.int32)
-    assemble(grouped_kernel(p, Groups(groups, rows), tile, 132), *sides, Spec((rows, K // 128), f32), Spec(scale, f32))
+    assemble(
+        grouped_kernel(p, RowGroups(groups, rows), tile, 132), *sides, Spec((rows, K // 128), f32), Spec(scale, f32)
+    )
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_89", "sm_100a", "sm_120a"])

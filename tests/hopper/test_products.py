@@ -9,7 +9,7 @@ import pytest
 
 import kernel_dsl as kd
 from benchmarks.bounds import fp8_error
-from kernel_dsl.library.arguments import Options, request
+from kernel_dsl.library.arguments import MatmulOptions, request
 from kernel_dsl.library.combine import combine_kernel, in_flight
 from kernel_dsl.library.lane_product import TILES, LaneConfig, lane_kernel
 from kernel_dsl.library.operands import why_not_tma
@@ -48,7 +48,7 @@ def routed(M: int, N: int, K: int, dtype: Any, ta: bool, tb: bool, target: str |
     """The route of a product of matrices."""
     a = Lying((M, K), dtype, (1, M) if ta else None)
     b = Lying((K, N), options.pop("b_dtype", dtype), (1, K) if tb else None)
-    r = request(a, b, Options(precision=options.get("precision")), None)
+    r = request(a, b, MatmulOptions(precision=options.get("precision")), None)
     return route(r.problem, r.left, r.right, r.family, None, target_named(target))
 
 
@@ -223,7 +223,7 @@ def test_routes_give_tma_what_it_can_address(seed: int) -> None:
         M, N, K = (int(rng.choice(sizes)) for sizes in ((1, 16, 333, 1000), (1, 16, 333, 1000), (64, 1000, 32768)))
         a, b = _lying(rng, batch, M, K, dtype), _lying(rng, batch, K, N, dtype)
         out = _lying(rng, batch, M, N, f32) if rng.random() < 0.5 else None
-        r = request(a, b, Options(precision="tf32" if dtype == f32 else None, out_dtype=f32), out)
+        r = request(a, b, MatmulOptions(precision="tf32" if dtype == f32 else None, out_dtype=f32), out)
         found = route(r.problem, r.left, r.right, r.family, None, target_named(None))
         if found.kernel != "fast":
             continue
@@ -247,7 +247,7 @@ def test_parts_of_many_batches(interpret: Any) -> None:
     """Three axes, rows, columns and parts are more than TMA stores."""
     Call(bf16, bf16, (8, 16, 8192), ("plain", "turned"), ((1, 2, 1), (1, 2, 1))).run(5, interpret=interpret)
     a = Lying((1, 2, 1, 8, 8192), bf16)
-    r = request(a, Lying((1, 2, 1, 8192, 16), bf16), Options(), None)
+    r = request(a, Lying((1, 2, 1, 8192, 16), bf16), MatmulOptions(), None)
     found = route(r.problem, r.left, r.right, r.family, None, target_named(None))
     assert found.kernel == "fast" and found.problem.parts > 1 and found.problem.lanes
 
@@ -347,7 +347,7 @@ def test_other_targets(target: str, dtype: Any) -> None:
 def test_products_of_other_targets(pair: Any, rng: Any) -> None:
     """Their kernels, run: the interpreter's device takes what older ones have."""
     a, b = random(rng, (40, 70), pair[0]), random(rng, (70, 33), pair[1])
-    r = request(a, b, Options(precision="tf32" if pair[0] == f32 else None), None)
+    r = request(a, b, MatmulOptions(precision="tf32" if pair[0] == f32 else None), None)
     found = route(r.problem, r.left, r.right, r.family, None, target_named("sm_80"))
     sides: list[Any] = []
     for x, turn, packing in zip((a, b), r.turns, found.packings, strict=True):

@@ -9,7 +9,7 @@ import pytest
 
 import kernel_dsl as kd
 from benchmarks.bounds import fp8_error
-from kernel_dsl.library.arguments import Options, request
+from kernel_dsl.library.arguments import MatmulOptions, request
 from kernel_dsl.library.choose import choose
 from kernel_dsl.library.pack import pack_kernel
 from kernel_dsl.library.persistent_matmul import MatmulConfig, matmul_kernel
@@ -129,7 +129,7 @@ def test_other_targets(target: str, rng: Any) -> None:
     M, N, K = 70, 140, 300
     a, b = random(rng, (M, K), e4m3), random(rng, (K, N), e4m3)
     (rows, a_wide), (squares, b_wide) = scales(rng, "blocks of a", M, N, K), scales(rng, "squares", M, N, K)
-    r = request(a, b, Options(a_scale=rows, b_scale=squares, out_dtype=f32), None)
+    r = request(a, b, MatmulOptions(a_scale=rows, b_scale=squares, out_dtype=f32), None)
     found = route(r.problem, r.left, r.right, r.family, None, target_named(target))
     assert found.kernel == "tile" and found.problem.dtype == (kd.float16 if target == "sm_80" else e4m3)
     sides: list[Any] = []

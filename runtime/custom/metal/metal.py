@@ -16,10 +16,10 @@ from ...errors import ArgumentTypeError, ArgumentValueError
 from ...plan.recording import made
 from ..body import (
     GRID,
+    BodySpecialisation,
     CallArguments,
     CustomBody,
     Images,
-    Specialisation,
     TemplateValue,
     axis_parameters,
     bounds_bytes,
@@ -292,7 +292,7 @@ def _by_name(
     )
 
 
-def _check_metal(name: str, special: Specialisation, threads: Threads) -> None:
+def _check_metal(name: str, special: BodySpecialisation, threads: Threads) -> None:
     held = [(f"input {n!r}", item.dtype) for n, item in zip(special.input_names, special.inputs, strict=True)]
     held += [(f"output {n!r}", d) for n, d in zip(special.output_names, special.output_dtypes, strict=True)]
     held += [(f"template argument {v.name!r}", v.value) for v in special.template if isinstance(v.value, DType)]
@@ -308,7 +308,7 @@ def _check_metal(name: str, special: Specialisation, threads: Threads) -> None:
 
 
 def generate(
-    body: CustomBody, special: Specialisation, atomic: bool, options: CompileOptions = DEFAULT
+    body: CustomBody, special: BodySpecialisation, atomic: bool, options: CompileOptions = DEFAULT
 ) -> tuple[str, str]:
     """The entry's name and the whole text that NVRTC compiles.
 
@@ -356,7 +356,7 @@ def generate(
     return entry, "\n".join(lines)
 
 
-def _parameters(body: CustomBody, special: Specialisation, atomic: bool) -> tuple[list[str], list[str], list[str]]:
+def _parameters(body: CustomBody, special: BodySpecialisation, atomic: bool) -> tuple[list[str], list[str], list[str]]:
     """The parameters of the body and of the entry, and what the one passes to the other."""
     function: list[str] = []
     kernel: list[str] = []
@@ -389,7 +389,7 @@ def _parameters(body: CustomBody, special: Specialisation, atomic: bool) -> tupl
     return function, kernel, arguments
 
 
-def _checked(body: CustomBody, special: Specialisation) -> list[str]:
+def _checked(body: CustomBody, special: BodySpecialisation) -> list[str]:
     """The inputs whose elements the body reads by index."""
     named = zip(special.input_names, special.inputs, strict=True)
     return [name for name, item in named if item.shape and reads(body.source, name)]

@@ -35,7 +35,7 @@ _FENCED = (FENCED, FENCED_CLUSTER, FENCED_BLOCK)
 _FENCED_SEVERAL = (FENCED, FENCED_GPU, FENCED_CLUSTER, FENCED_BLOCK)
 
 
-class Store:
+class StoredClocks:
     """What is known at synchronisation objects: `gathering` collects releases, `published` is what a wait gets."""
 
     def __init__(self, clocks: Clocks, count: int) -> None:
@@ -81,8 +81,8 @@ class Clocks:
         self.any_fence: bool = False
         self.foreign: dict[int, list[tuple[int, int, int, Array]]] = {}
 
-    def store(self, count: int) -> Store:
-        return Store(self, count)
+    def store(self, count: int) -> StoredClocks:
+        return StoredClocks(self, count)
 
     def queue(self, key: tuple[Any, ...]) -> int:
         """The agent number of an asynchronous queue, such as ("copy", block rank, barrier offset)."""
@@ -114,7 +114,7 @@ class Clocks:
         agent = batch.row_agent[c.rows]
         return self.known[batch.row_team[c.rows], agent, 0, agent]
 
-    def release(self, store: Store, keys: Array, c: Group, relaxed: bool = False, reach: int = 0) -> None:
+    def release(self, store: StoredClocks, keys: Array, c: Group, relaxed: bool = False, reach: int = 0) -> None:
         """Add what the warps of `c` know to `store[keys]`, and start a new epoch for them.
 
         A relaxed operation releases only what the warp knew at its last fence of that reach or a wider one.
@@ -122,7 +122,9 @@ class Clocks:
         self.release_rows(store, keys, c.rows, relaxed, reach)
         self.tick(c)
 
-    def release_rows(self, store: Store, keys: Array, rows: Array, relaxed: bool = False, reach: int = 0) -> None:
+    def release_rows(
+        self, store: StoredClocks, keys: Array, rows: Array, relaxed: bool = False, reach: int = 0
+    ) -> None:
         """The same for warps by number, each perhaps more than once, without the new epoch."""
         store.fit()
         team, agent = self.batch.row_team[rows], self.batch.row_agent[rows]
@@ -165,12 +167,12 @@ class Clocks:
         agent = batch.row_agent[c.rows]
         self.known[batch.row_team[c.rows], agent, 0, agent] += 1
 
-    def acquire(self, store: Store, keys: Array, c: Group) -> None:
+    def acquire(self, store: StoredClocks, keys: Array, c: Group) -> None:
         """Let the warps of `c` know what `store.gathering[keys]` holds."""
         store.fit()
         self.learn(c, store.gathering[keys])
 
-    def acquire_published(self, store: Store, keys: Array, c: Group) -> None:
+    def acquire_published(self, store: StoredClocks, keys: Array, c: Group) -> None:
         store.fit()
         self.learn(c, store.published[keys])
 

@@ -10,8 +10,8 @@ import numpy.typing as npt
 from . import launches
 from .clocks import ASYNC_GLOBAL, GENERIC
 from .kinds import HazardKind
-from .shadow import AGENT, ATOMIC, CLOCK, Access, Shadow, agent_of, generic_access
-from .wording import Side
+from .shadow import AGENT, ATOMIC, CLOCK, Shadow, ShadowAccess, agent_of, generic_access
+from .wording import AccessSide
 
 if TYPE_CHECKING:
     from ..machine.group import Group
@@ -80,7 +80,7 @@ class GlobalShadow(Shadow):
             self.by_cache[g] = access.site + 1
             self._check_cache(access, g, rows, self.w[g] != 0, self.wi[g])
 
-    def _check_cache(self, a: Access, g: Array, rows: Array, bad: Array, sites: Array) -> None:
+    def _check_cache(self, a: ShadowAccess, g: Array, rows: Array, bad: Array, sites: Array) -> None:
         """ld.global.nc is for memory that nobody writes while the kernel runs (PTX ISA 9.7.9.9)."""
         if not bad.any():
             return
@@ -94,7 +94,7 @@ class GlobalShadow(Shadow):
 
     # --- scopes --------------------------------------------------------------------------------------
 
-    def on_read(self, a: Access, g: Array, rows: Array) -> None:
+    def on_read(self, a: ShadowAccess, g: Array, rows: Array) -> None:
         if self.run.program.narrow:
             self._check_scope(a, g, rows, "w", False)
         if self.run.overlap.at_start:
@@ -105,7 +105,7 @@ class GlobalShadow(Shadow):
         if self.run.program.narrow:
             self._reached("r")[g] = a.reach
 
-    def on_write(self, a: Access, g: Array, rows: Array) -> None:
+    def on_write(self, a: ShadowAccess, g: Array, rows: Array) -> None:
         if self.by_cache is not None:
             sites = self.by_cache[g]
             self._check_cache(a, g, rows, sites != 0, sites - 1)
@@ -123,7 +123,7 @@ class GlobalShadow(Shadow):
 
     # --- proxies -------------------------------------------------------------------------------------
 
-    def _check_proxy(self, a: Access, g: Array, rows: Array, writes: bool) -> None:
+    def _check_proxy(self, a: ShadowAccess, g: Array, rows: Array, writes: bool) -> None:
         """Generic writes that come before an access through the async proxy, with no proxy fence (PTX ISA 8.9.5)."""
         held = self.w[g]
         if not held.any():
@@ -146,7 +146,7 @@ class GlobalShadow(Shadow):
             self.reach[name] = np.zeros(len(self.w), np.int8)
         return self.reach[name]
 
-    def _check_scope(self, a: Access, g: Array, rows: Array, name: str, writes: bool) -> None:
+    def _check_scope(self, a: ShadowAccess, g: Array, rows: Array, name: str, writes: bool) -> None:
         """Strong accesses race with their like where the scope of one does not hold the other (PTX ISA 8.6)."""
         held, sites = (self.w[g], self.wi) if name == "w" else (self.r[g], self.ri)
         reach = np.maximum(self._reached(name)[g], a.reach)
@@ -174,13 +174,13 @@ class GlobalShadow(Shadow):
         """The GPU of agents, where there are several."""
         return (agent >> self.bits) // (self.run.teams // self.run.devices)
 
-    def name_agent(self, a: Access) -> Array:
+    def name_agent(self, a: ShadowAccess) -> Array:
         team = a.team + a.c.batch.first // a.c.batch.cluster
         if self.wraps:
             team = team % self.teams
         return (team << self.bits) + a.agent
 
-    def _team(self, a: Access, agent: Any) -> Any:
+    def _team(self, a: ShadowAccess, agent: Any) -> Any:
         """The cluster of an agent, or of agents, counted from the first of the accessing batch."""
         first = a.c.batch.first // a.c.batch.cluster
         team = (agent >> self.bits) - first
@@ -190,11 +190,11 @@ class GlobalShadow(Shadow):
             team = team - (team >= begun) * self.teams
         return team
 
-    def check_initialised(self, a: Access, g: Array, rows: Array, w: Array | None = None) -> None:
+    def check_initialised(self, a: ShadowAccess, g: Array, rows: Array, w: Array | None = None) -> None:
         if not self.buffer.initialised:
             super().check_initialised(a, g, rows, w)
 
-    def note_read(self, a: Access, g: Array, rows: Array) -> None:
+    def note_read(self, a: ShadowAccess, g: Array, rows: Array) -> None:
         if self.was_read is not None:
             self.was_read[g] = a.site + 1
         if not self.buffer.writable:
@@ -211,7 +211,7 @@ class GlobalShadow(Shadow):
         self.r[g] = mine
         self.ri[g] = a.site
 
-    def check_readers(self, a: Access, g: Array, rows: Array, r: Array) -> None:
+    def check_readers(self, a: ShadowAccess, g: Array, rows: Array, r: Array) -> None:
         super().check_readers(a, g, rows, r)
         before = self.r2[g]
         if before.any():
@@ -220,7 +220,7 @@ class GlobalShadow(Shadow):
                 self._report(a, g, rows, bad, before, self.r2i, True, earlier_reads=True)
             self.r2[g] = 0
 
-    def ordered(self, a: Access, row: Array, agent: Array, clock: Array, plane: int = GENERIC) -> Array:
+    def ordered(self, a: ShadowAccess, row: Array, agent: Array, clock: Array, plane: int = GENERIC) -> Array:
         first = a.c.batch.first // a.c.batch.cluster
         team = self._team(a, agent)
         local = agent & ((1 << self.bits) - 1)
@@ -237,16 +237,16 @@ class GlobalShadow(Shadow):
                 )
         return known
 
-    def who(self, a: Access, row: int) -> str:
+    def who(self, a: ShadowAccess, row: int) -> str:
         batch = a.c.batch
         warp = int(a.c.rows[row])
         cta = batch.coordinates[int(batch.row_cta[warp])]
         return self.run.reporter.who(cta, int(batch.row_warp[warp]))
 
-    def name(self, a: Access, row: int, granule: int) -> str:
+    def name(self, a: ShadowAccess, row: int, granule: int) -> str:
         return f"'{self.buffer.name}'{self.buffer.index_of(granule * self.granule)}"
 
-    def side(self, a: Access, row: int, epoch: int, site: int, writes: bool) -> Side:
+    def side(self, a: ShadowAccess, row: int, epoch: int, site: int, writes: bool) -> AccessSide:
         agent = (epoch >> 32) & int(AGENT)
         team, local = self._team(a, agent), agent & ((1 << self.bits) - 1)
         return self.run.side(a.c.batch, team, local, site, team == int(a.team[row]))

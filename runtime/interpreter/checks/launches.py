@@ -29,7 +29,7 @@ from .kinds import HazardKind
 if TYPE_CHECKING:
     from ..machine.group import Group
     from ..machine.launch import Run
-    from .shadow import Access
+    from .shadow import ShadowAccess
 
 Array = npt.NDArray[Any]
 WAITED: tuple[str] = ("grid",)  # the queue whose first clock is that of the end of the launches before
@@ -57,7 +57,7 @@ class _Record:
 
 
 @dataclass
-class State:
+class LaunchState:
     """Of the last launch: who may still run when it starts, after it has waited, and what it executed."""
 
     at_start: list[_Record] = field(default_factory=list[_Record])
@@ -72,12 +72,12 @@ class Launches:
     """The launches of a stream, one after the other."""
 
     def __init__(self) -> None:
-        self._last = State()
+        self._last = LaunchState()
 
-    def begin(self, overlaps: bool) -> State:
+    def begin(self, overlaps: bool) -> LaunchState:
         """The state of the next launch. One that ends by a hazard leaves nothing."""
-        before, now = self._last, State()
-        self._last = State()
+        before, now = self._last, LaunchState()
+        self._last = LaunchState()
         if overlaps:
             done = before.after_wait if before.waited else before.at_start
             now.after_wait = done
@@ -86,7 +86,7 @@ class Launches:
                 now.at_start = [before.record, *(before.at_start if before.early else before.after_wait)]
         return now
 
-    def end(self, state: State, run: Run) -> None:
+    def end(self, state: LaunchState, run: Run) -> None:
         """A launch has ended; what it accessed is kept if the next one may start before that."""
         if state.triggered:
             places = [run.reporter.place(ins) for ins in run.sites]
@@ -133,7 +133,7 @@ def triggered(c: Group) -> None:
         run.overlap.early |= bool((known == 0).any())
 
 
-def check(shadow: Any, a: Access, g: Array, rows: Array, writes: bool) -> None:
+def check(shadow: Any, a: ShadowAccess, g: Array, rows: Array, writes: bool) -> None:
     """Report accesses to what a launch accesses that may still run."""
     state, run = a.c.batch.run.overlap, a.c.batch.run
     late = a.known[:, 0, a.c.batch.clocks.queue(WAITED)] if state.waited else np.zeros(len(a.known), np.uint32)
@@ -148,7 +148,7 @@ def check(shadow: Any, a: Access, g: Array, rows: Array, writes: bool) -> None:
 
 
 def _conflicts(
-    run: Any, shadow: Any, a: Access, g: Array, row: Array, writes: bool, record: _Record, theirs: _Footprint
+    run: Any, shadow: Any, a: ShadowAccess, g: Array, row: Array, writes: bool, record: _Record, theirs: _Footprint
 ) -> None:  # fmt: skip
     offset = _address(shadow.buffer.bytes) - theirs.start
     first = (g * shadow.granule + offset) // theirs.granule

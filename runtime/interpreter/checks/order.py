@@ -28,7 +28,7 @@ _WINDOW = 48  # events of an object that a later one is compared with
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class SyncEvent:
     """`kind`: arrive, saw, missed (mbarriers); meet (named barriers); read, write, add (memory). `phase`: of a barrier."""
 
     step: Step
@@ -46,7 +46,7 @@ class Order:
     def __init__(self, holds: frozenset[Hold] = frozenset()) -> None:
         self.holds = dict(holds)
         self.done: dict[Actor, int] = {}
-        self.events: dict[Any, list[Event]] = {}
+        self.events: dict[Any, list[SyncEvent]] = {}
         self.launch = 0
         self.copies = 0
         self.performing: Actor | None = None
@@ -150,7 +150,7 @@ class Order:
             team, agent = int(batch.row_team[row]), int(batch.row_agent[row])
             known = clocks.known[team, agent, 0].copy()
             team += batch.first // batch.cluster
-            events.append(Event((actor, self.done[actor]), kind, phase(i), agent, int(known[agent]), known, team))
+            events.append(SyncEvent((actor, self.done[actor]), kind, phase(i), agent, int(known[agent]), known, team))
 
     def completed(self, batch: Batch, cta: int, offset: int, phase: int, queue: int, clock: int) -> None:
         """A copy has completed on an mbarrier."""
@@ -158,7 +158,7 @@ class Order:
             return
         team = cta // batch.cluster + batch.first // batch.cluster
         known = self.issuers.get((team, queue, clock))
-        event = Event(
+        event = SyncEvent(
             (self.performing, 1), "arrive", phase, queue, clock, np.zeros(0) if known is None else known, team
         )
         place = "mbarrier", batch.first + cta, offset
@@ -189,12 +189,12 @@ class Order:
         return found
 
 
-def _before(a: Event, b: Event) -> bool:
+def _before(a: SyncEvent, b: SyncEvent) -> bool:
     """Whether `a` is ordered before `b` by what came before `b`."""
     return a.agent < len(b.known) and int(b.known[a.agent]) >= a.clock
 
 
-def _conflict(a: Event, b: Event) -> bool:
+def _conflict(a: SyncEvent, b: SyncEvent) -> bool:
     """Whether the order of two events of one object, `a` first, makes a difference."""
     if a.kind == "meet":
         return a.phase != b.phase

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from ..ptx.module import Instruction
 from .kinds import HazardKind
 from .poison import LOADS, fresh
-from .wording import Side, conflict
+from .wording import AccessSide, conflict
 
 if TYPE_CHECKING:
     from ..machine.group import Group
@@ -30,7 +30,7 @@ def agent_of(epoch: Array) -> Array:
     return (epoch >> np.int64(32)) & AGENT
 
 
-class Access:
+class ShadowAccess:
     """One access to check: what the accessing agents know, and their epochs.
 
     `known` (rows, 3, columns); `agent` and `clock` (rows,); `rows_to_group` for words about lanes. `strong`: atomic
@@ -74,13 +74,13 @@ class Access:
         self.reach: int = 0  # of a strong access: 2 its block, 1 its cluster, 0 further
 
 
-def generic_access(c: Group, ins: Instruction, strong: bool) -> Access:
+def generic_access(c: Group, ins: Instruction, strong: bool) -> ShadowAccess:
     """The access of each warp of `c` by itself."""
     batch = c.batch
     agent = batch.row_agent[c.rows]
     known = batch.clocks.of(c)
     clock = known[np.arange(c.n), 0, agent].astype(np.int64)
-    return Access(c, known, batch.row_team[c.rows], agent, clock, ins, strong, False)
+    return ShadowAccess(c, known, batch.row_team[c.rows], agent, clock, ins, strong, False)
 
 
 class Shadow:
@@ -153,13 +153,13 @@ class Shadow:
     def write(
         self, c: Group, index: Array, size: int, count: int, mask: Array | None, ins: Instruction,
         form: Any, same: Any = None,
-    ) -> Access | None:  # fmt: skip
+    ) -> ShadowAccess | None:  # fmt: skip
         """`same()` gives the lanes (rows, 32) that write what memory holds already."""
         access = generic_access(c, ins, form.strong)
         access.reach = getattr(form, "reach", 0)
         return self.note_write(access, self.granules(index, size, count), mask, same)
 
-    def note_write(self, a: Access, granules: Array, mask: Array | None, same: Any) -> Access | None:
+    def note_write(self, a: ShadowAccess, granules: Array, mask: Array | None, same: Any) -> ShadowAccess | None:
         """A write of lanes to granules (rows, 32) or (rows, 32, k); `same` as `write` takes it."""
         g, rows = self.select(granules, mask)
         if not g.size:
@@ -176,7 +176,7 @@ class Shadow:
             self._check_clash(a, g, rows)
         return a
 
-    def _tell(self, a: Access, g: Array, rows: Array, kind: str) -> None:
+    def _tell(self, a: ShadowAccess, g: Array, rows: Array, kind: str) -> None:
         """Record strong accesses where the order of synchronisation is explored; mbarriers tell of themselves."""
         batch = a.c.batch
         order = batch.run.order
@@ -186,12 +186,12 @@ class Shadow:
         places = [(*self.place, int(at) * self.granule) for at in pairs[1]]
         order.warps(batch, a.c.rows[pairs[0]], lambda i: places[i], kind, lambda i: 0)
 
-    def settle_clash(self, a: Access) -> None:
+    def settle_clash(self, a: ShadowAccess) -> None:
         """Report warps that wrote different values to one place by the same instruction, once memory is written."""
         g, rows, lost, w = a.clash
         self.report_writes(a, g, rows, lost, w)
 
-    def _check_clash(self, a: Access, g: Array, rows: Array) -> None:
+    def _check_clash(self, a: ShadowAccess, g: Array, rows: Array) -> None:
         """Warps that run as one vector may have written the same granule in the same instruction."""
         w = self.w[g]
         lost = w != self.epoch(a)[rows]
@@ -221,7 +221,7 @@ class Shadow:
 
     # --- the checks ----------------------------------------------------------------------------
 
-    def on_read(self, a: Access, g: Array, rows: Array) -> None:
+    def on_read(self, a: ShadowAccess, g: Array, rows: Array) -> None:
         w = self.w[g]
         self.check_initialised(a, g, rows, w)
         bad = self._unordered(a, w, rows)
@@ -229,7 +229,7 @@ class Shadow:
             self._report(a, g, rows, bad, w, self.wi, False)
         self.note_read(a, g, rows)
 
-    def on_write(self, a: Access, g: Array, rows: Array) -> None:
+    def on_write(self, a: ShadowAccess, g: Array, rows: Array) -> None:
         w = self.w[g]
         bad = self._unordered(a, w, rows)
         if bad is not None:
@@ -241,15 +241,15 @@ class Shadow:
         self.w[g] = self.epoch(a)[rows]
         self.wi[g] = a.site
 
-    def epoch(self, a: Access) -> Array:
+    def epoch(self, a: ShadowAccess) -> Array:
         """(rows,): the epochs that this access leaves behind."""
         mine = (self.name_agent(a) << np.int64(32)) | a.clock
         return mine | ATOMIC if a.strong else mine
 
-    def name_agent(self, a: Access) -> Array:
+    def name_agent(self, a: ShadowAccess) -> Array:
         return a.agent.astype(np.int64)
 
-    def _unordered(self, a: Access, epochs: Array, rows: Array) -> Array | None:
+    def _unordered(self, a: ShadowAccess, epochs: Array, rows: Array) -> Array | None:
         """Where `epochs` are not ordered before the access; None where all are."""
         if not epochs.any():
             return None
@@ -272,11 +272,11 @@ class Shadow:
         bad[tuple(i[~ordered] for i in at)] = True
         return bad
 
-    def ordered(self, a: Access, row: Array, agent: Array, clock: Array) -> Array:
+    def ordered(self, a: ShadowAccess, row: Array, agent: Array, clock: Array) -> Array:
         """Whether (agent, clock) is ordered before the access of `row`."""
         return a.known[row, 0, agent] >= clock
 
-    def check_initialised(self, a: Access, g: Array, rows: Array, w: Array | None = None) -> None:
+    def check_initialised(self, a: ShadowAccess, g: Array, rows: Array, w: Array | None = None) -> None:
         """Report granules that nobody wrote; what a load brings from them is poison."""
         w = self.w[g] if w is None else w
         if w.all():
@@ -296,22 +296,22 @@ class Shadow:
             bad &= mask if bad.ndim == 2 else mask[..., None]
         fresh(a.c, bad, what)
 
-    def who(self, a: Access, row: int) -> str:
+    def who(self, a: ShadowAccess, row: int) -> str:
         """Who accesses, in words."""
         raise AssertionError("each shadow names its own agents")
 
-    def check_readers(self, a: Access, g: Array, rows: Array, r: Array) -> None:
+    def check_readers(self, a: ShadowAccess, g: Array, rows: Array, r: Array) -> None:
         bad = self._unordered(a, r, rows)
         if bad is not None:
             self._report(a, g, rows, bad, r, self.ri, True, earlier_reads=True)
 
-    def note_read(self, a: Access, g: Array, rows: Array) -> None:
+    def note_read(self, a: ShadowAccess, g: Array, rows: Array) -> None:
         self.r[g] = self.epoch(a)[rows]
         self.ri[g] = a.site
 
     # --- reporting -----------------------------------------------------------------------------
 
-    def report_writes(self, a: Access, g: Array, rows: Array, bad: Array, w: Array, fence: bool = False) -> None:
+    def report_writes(self, a: ShadowAccess, g: Array, rows: Array, bad: Array, w: Array, fence: bool = False) -> None:
         """Report writes that are not ordered after earlier ones: those of what memory holds already are of a kind of
         their own."""
         same: Array = np.zeros(bad.shape, np.bool_)
@@ -323,7 +323,7 @@ class Shadow:
                 self._report(a, g, rows, some, w, self.wi, True, fence=fence, equal=equal)
 
     def _report(
-        self, a: Access, g: Array, rows: Array, bad: Array, epochs: Array, sites: Array, writes: bool,
+        self, a: ShadowAccess, g: Array, rows: Array, bad: Array, epochs: Array, sites: Array, writes: bool,
         earlier_reads: bool = False, fix: str = "", fence: bool = False, equal: bool = False,
     ) -> None:  # fmt: skip
         where = tuple(int(i[0]) for i in np.nonzero(bad))
@@ -332,9 +332,9 @@ class Shadow:
         epoch = int(epochs[where])
         conflict(self, a, row, granule, epoch, int(sites[granule]), writes, earlier_reads, fence, fix, equal)
 
-    def side(self, a: Access, row: int, epoch: int, site: int, writes: bool) -> Side:
+    def side(self, a: ShadowAccess, row: int, epoch: int, site: int, writes: bool) -> AccessSide:
         """The earlier access, in words."""
         raise AssertionError("each shadow names its own agents")
 
-    def name(self, a: Access, row: int, granule: int) -> str:
+    def name(self, a: ShadowAccess, row: int, granule: int) -> str:
         raise AssertionError("each shadow names its own memory")

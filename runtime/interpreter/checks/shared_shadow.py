@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from .shadow import AGENT, ATOMIC, CLOCK, SHARED_READ, Access, Shadow, agent_of
-from .wording import Side, conflict
+from .shadow import AGENT, ATOMIC, CLOCK, SHARED_READ, Shadow, ShadowAccess, agent_of
+from .wording import AccessSide, conflict
 
 if TYPE_CHECKING:
     from ..machine.batch import Batch
@@ -40,7 +40,7 @@ class SharedShadow(Shadow):
             for queue in reads:
                 reads[queue] = np.repeat(reads[queue], times)
 
-    def note_read(self, a: Access, g: Array, rows: Array) -> None:
+    def note_read(self, a: ShadowAccess, g: Array, rows: Array) -> None:
         agent = a.agent[rows]
         if int(a.agent[0]) >= len(self.table):
             self._note_queue(a, g, rows)
@@ -54,7 +54,7 @@ class SharedShadow(Shadow):
         self.ri[g] = a.site
         self.table[agent, g] = a.clock[rows]
 
-    def _note_queue(self, a: Access, g: Array, rows: Array) -> None:
+    def _note_queue(self, a: ShadowAccess, g: Array, rows: Array) -> None:
         """Reads by an asynchronous queue (one queue an access)."""
         queue = int(a.agent[0])
         if queue not in self.queue_reads:
@@ -64,7 +64,7 @@ class SharedShadow(Shadow):
         self.queue_sites[queue][g] = a.site
         self.r[g] = self.epoch(a)[rows] | SHARED_READ
 
-    def check_readers(self, a: Access, g: Array, rows: Array, r: Array) -> None:
+    def check_readers(self, a: ShadowAccess, g: Array, rows: Array, r: Array) -> None:
         mine = a.agent[rows]
         need = (r != 0) & ((agent_of(r) != mine) | (r >= SHARED_READ))
         if a.strong:
@@ -93,24 +93,24 @@ class SharedShadow(Shadow):
                 return
 
     def _report_reader(
-        self, a: Access, at: Any, bad: Array, g: Array, rows: Array, agent: int, clock: int, sites: Array
+        self, a: ShadowAccess, at: Any, bad: Array, g: Array, rows: Array, agent: int, clock: int, sites: Array
     ) -> None:  # fmt: skip
         where = tuple(int(i[bad][0]) for i in at)
         granule = int(g[where])
         row = int(np.broadcast_to(rows, g.shape)[where])
         conflict(self, a, row, granule, (agent << 32) | clock, int(sites[granule]), True, True)
 
-    def on_read(self, a: Access, g: Array, rows: Array) -> None:
+    def on_read(self, a: ShadowAccess, g: Array, rows: Array) -> None:
         super().on_read(a, g, rows)
         if a.proxy:
             self._check_proxy(a, g, rows)
 
-    def on_write(self, a: Access, g: Array, rows: Array) -> None:
+    def on_write(self, a: ShadowAccess, g: Array, rows: Array) -> None:
         if a.proxy:
             self._check_proxy(a, g, rows, True)
         super().on_write(a, g, rows)
 
-    def write_span(self, a: Access, g: Array) -> None:
+    def write_span(self, a: ShadowAccess, g: Array) -> None:
         """`on_write` of one row of granules that follow each other, as a copy of a whole tile writes them.
 
         Most such copies find one earlier write, of one epoch, and readers that all are known: that is told from one granule
@@ -125,7 +125,7 @@ class SharedShadow(Shadow):
         self.w[span] = self.epoch(a)[0]
         self.wi[span] = a.site
 
-    def _follows(self, a: Access, epoch: int) -> bool:
+    def _follows(self, a: ShadowAccess, epoch: int) -> bool:
         """Whether the access, of one row, is ordered after a write and sees it: `_unordered` and `_missed` of one epoch."""
         if not epoch:
             return True
@@ -135,7 +135,7 @@ class SharedShadow(Shadow):
             return False
         return not (a.proxy and agent != me and self._generic()[agent] and a.known[0, 1, agent] < clock)
 
-    def _may_be_read(self, a: Access, span: slice) -> bool:
+    def _may_be_read(self, a: ShadowAccess, span: slice) -> bool:
         """Whether a stretch may have readers that the access does not know of."""
         if not self.r[span].any():
             return False
@@ -145,7 +145,7 @@ class SharedShadow(Shadow):
             return True
         return any(int(reads[span].max()) > known[queue] for queue, reads in self.queue_reads.items())
 
-    def _check_proxy(self, a: Access, g: Array, rows: Array, writes: bool = False) -> None:
+    def _check_proxy(self, a: ShadowAccess, g: Array, rows: Array, writes: bool = False) -> None:
         """Generic writes that an asynchronous access would miss, or come after, for want of a proxy fence."""
         epochs = self.w[g]
         bad = self._missed(a, epochs, rows)
@@ -156,7 +156,7 @@ class SharedShadow(Shadow):
         else:
             self._report(a, g, rows, bad, epochs, self.wi, False, fence=True)
 
-    def _missed(self, a: Access, epochs: Array, rows: Array) -> Array:
+    def _missed(self, a: ShadowAccess, epochs: Array, rows: Array) -> Array:
         """Which of `epochs` are of generic writes that no proxy fence has brought to the access."""
         agent = agent_of(epochs)
         generic = (epochs != 0) & (agent != a.agent[rows]) & self._generic()[agent]
@@ -173,22 +173,22 @@ class SharedShadow(Shadow):
             self.generic = np.array([True] * clocks.agents + [key[0] == "cp.async" for key in clocks.queues])
         return self.generic
 
-    def never_fenced(self, a: Access, row: int, epoch: int) -> bool:
+    def never_fenced(self, a: ShadowAccess, row: int, epoch: int) -> bool:
         """Whether the warp that wrote has executed no proxy fence since."""
         agent = (epoch >> 32) & int(AGENT)
         fenced = self.batch.clocks.known[int(a.team[row]), agent, 1, agent]
         return int(fenced) < epoch & int(CLOCK)
 
-    def who(self, a: Access, row: int) -> str:
+    def who(self, a: ShadowAccess, row: int) -> str:
         warp = int(a.c.rows[row])
         cta = self.batch.coordinates[int(self.batch.row_cta[warp])]
         return self.batch.run.reporter.who(cta, int(self.batch.row_warp[warp]))
 
-    def name(self, a: Access, row: int, granule: int) -> str:
+    def name(self, a: ShadowAccess, row: int, granule: int) -> str:
         offset = granule * self.granule % self.batch.shared.stride
         run = self.batch.run
         return run.reporter.shared_name(offset, run.program.dynamic_offset, run.program.shared_offsets)
 
-    def side(self, a: Access, row: int, epoch: int, site: int, writes: bool) -> Side:
+    def side(self, a: ShadowAccess, row: int, epoch: int, site: int, writes: bool) -> AccessSide:
         agent = (epoch >> 32) & int(AGENT)
         return self.batch.run.side(self.batch, int(a.team[row]), agent, site, True)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from .kinds import HazardKind
 
 if TYPE_CHECKING:
-    from .shadow import Access
+    from .shadow import ShadowAccess
 
 
 @dataclass(frozen=True)
-class Side:
+class AccessSide:
     """One side of a conflict. `queue`: "" for a warp, else what kind of asynchronous queue."""
 
     who: str
@@ -33,7 +33,7 @@ _FIXES = {
 }
 
 
-def kind_of(side: Side, shared: bool, earlier_reads: bool, writes: bool, fence: bool) -> HazardKind:
+def kind_of(side: AccessSide, shared: bool, earlier_reads: bool, writes: bool, fence: bool) -> HazardKind:
     """Which hazard two unordered accesses are."""
     if fence:
         return HazardKind.MISSING_PROXY_FENCE
@@ -49,12 +49,12 @@ def kind_of(side: Side, shared: bool, earlier_reads: bool, writes: bool, fence: 
 
 
 def conflict(
-    shadow: Any, a: Access, row: int, granule: int, epoch: int, site: int, writes: bool, earlier_reads: bool,
+    shadow: Any, a: ShadowAccess, row: int, granule: int, epoch: int, site: int, writes: bool, earlier_reads: bool,
     fence: bool = False, fix: str = "", equal: bool = False,
 ) -> None:  # fmt: skip
     """Report that `a` is not ordered after an earlier access; `equal`: both write the same value."""
     run = a.c.batch.run
-    side: Side = shadow.side(a, row, epoch, site, writes)
+    side: AccessSide = shadow.side(a, row, epoch, site, writes)
     shared = type(shadow).__name__ == "SharedShadow"
     if shared and a.proxy and not writes and not side.queue:
         # Neither fenced nor ordered: the fence is what the author forgot (commit_smem is both).

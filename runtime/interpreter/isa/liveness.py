@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..ptx.module import Group, Instruction, Label, Mem, Not, Operand, Pair, Reg, Vec
+from ..ptx.module import BraceGroup, Instruction, Label, Mem, Negated, Operand, Pair, Reg, Vec
 from .instructions import known_form
 
 # Instructions without a row whose first operand is no destination.
@@ -14,14 +14,14 @@ _NO_RESULT = {"bra", "brx", "ret", "exit", "trap", "call"}
 def _bits(operand: Operand | None) -> int:
     if isinstance(operand, Reg):
         return 1 << operand.index
-    if isinstance(operand, Not):
+    if isinstance(operand, Negated):
         return 1 << operand.reg.index
     if isinstance(operand, Mem):
         bits = _bits(operand.base)
         for coordinate in operand.coords or ():
             bits |= _bits(coordinate)
         return bits
-    if isinstance(operand, Vec | Group):
+    if isinstance(operand, Vec | BraceGroup):
         bits = 0
         for item in operand.items:
             bits |= _bits(item)

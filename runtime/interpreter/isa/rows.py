@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from ..ptx.module import TYPE_BYTES, Imm, Instruction, Mem, Not, Operand, Pair, Reg, Sink, Special, Sym, Vec
+from ..ptx.module import TYPE_BYTES, Imm, Instruction, Mem, Negated, Operand, Pair, Reg, Sink, Special, Sym, Vec
 
 Opcode = tuple[str, ...]
 Words = dict[str, str]  # slot -> its word, "" where there is none
@@ -166,7 +166,7 @@ def _wrong(role: Role, operand: Operand, lanes: int, words: Words) -> str:
 
 
 _KINDS: dict[str, tuple[type, ...]] = {
-    "D": (Reg, Sink), "D!": (Reg,), "D|P": (Reg, Pair), "S": (Reg, Imm, Sym, Special, Not), "P": (Reg, Not, Imm),
+    "D": (Reg, Sink), "D!": (Reg,), "D|P": (Reg, Pair), "S": (Reg, Imm, Sym, Special, Negated), "P": (Reg, Negated, Imm),
     "#": (Imm,), "[]": (Mem,), "[,{}]": (Mem,), "{}": (Vec,), "R": (Reg, Imm, Sym),
 }  # fmt: skip
 

@@ -24,7 +24,7 @@ from ..ptx.module import (
     Instruction,
     Mem,
     Module,
-    Not,
+    Negated,
     Operand,
     Pair,
     PtxError,
@@ -209,7 +209,7 @@ class Compiler:
         self._check_source(operand, type_)
         if isinstance(operand, Reg):
             return operand.index, self._narrowing(operand, type_)
-        if isinstance(operand, Not):
+        if isinstance(operand, Negated):
             return operand.reg.index, np.logical_not
         if isinstance(operand, Imm):
             width = 8 * TYPE_BYTES.get(type_, 4)

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..checks.poison import check_branch
-from ..ptx.module import Group as Arguments
+from ..ptx.module import BraceGroup as Arguments
 from ..ptx.module import Instruction, Sym
 from .compiler import Compiler
 from .group import Group

@@ -57,7 +57,7 @@ class Engine:
         self._waves: dict[tuple[int, int], list[Pending]] = {}  # by instruction, and how often a block executed it
         self._turns: dict[tuple[int, int], int] = {}
         self.schedule: str = batch.run.config.schedule
-        self.groups: Groups = Groups(batch, self)
+        self.groups: AsyncGroups = AsyncGroups(batch, self)
 
     def issue(self, perform: Callable[[], None], what: str, of: tuple[Instruction, int] | None = None) -> Pending:
         """Put an operation in flight; under the eager schedule it takes effect now. `of`: its instruction and block."""
@@ -191,7 +191,7 @@ class _State:
     committed: list[list[Any]] = field(default_factory=list[list[Any]])
 
 
-class Groups:
+class AsyncGroups:
     """Commit groups of bulk copies, a lane each, and of cp.async, a warp each."""
 
     def __init__(self, batch: Batch, engine: Engine) -> None:

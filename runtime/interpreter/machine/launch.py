@@ -19,14 +19,14 @@ from ..checks.explore import EXPLORED
 from ..checks.global_shadow import GlobalShadow, prepare_buffers, report_unwritten
 from ..checks.hazards import HazardError, Reporter, RunReport
 from ..checks.kinds import HazardKind
-from ..checks.launches import Launches, State
+from ..checks.launches import Launches, LaunchState
 from ..checks.livelock import Watch, livelock
 from ..checks.order import Order
 from ..checks.peers import Peers
 from ..checks.shared_shadow import SharedShadow
 from ..checks.sync import SyncMemory
 from ..checks.tensor_proxy import MapProxy
-from ..checks.wording import Side
+from ..checks.wording import AccessSide
 from ..ptx.module import Instruction, Module, PtxError, Var
 from .batch import Batch
 from .engine import Engine
@@ -66,7 +66,7 @@ class Run:
     ) -> None:  # fmt: skip
         self.devices: int = 1 + len(others)
         self.launches: Launches = launches or Launches()
-        self.overlap: State = self.launches.begin(overlaps)
+        self.overlap: LaunchState = self.launches.begin(overlaps)
         self.program = program
         self.grid: Dims = grid
         self.block: Dims = block
@@ -448,7 +448,7 @@ class Run:
             found = self._site_of[id(ins)] = len(self.sites) - 1
         return found
 
-    def side(self, batch: Batch, team: int, agent: int, site: int, same: bool) -> Side:
+    def side(self, batch: Batch, team: int, agent: int, site: int, same: bool) -> AccessSide:
         """An agent and a place, in words (`team` counts from the batch's first; `same`: the accessor's own)."""
         place = self.reporter.place(self.sites[site])
         clocks = batch.clocks
@@ -457,11 +457,11 @@ class Run:
             at = batch.first + team * self.cluster_size + rank
             known = 0 <= at < self.blocks
             who = self.reporter.who(self.coordinates(at, 1)[0], warp) if known else "another block"
-            return Side(who, place, "", same)
+            return AccessSide(who, place, "", same)
         if not same:  # queues are numbered batch by batch
-            return Side("an asynchronous copy of another cluster", place, "copy", False)
+            return AccessSide("an asynchronous copy of another cluster", place, "copy", False)
         key = clocks.queues[agent - clocks.agents]
-        return Side(_QUEUES.get(key[0], "an asynchronous copy"), place, str(key[0]), same)
+        return AccessSide(_QUEUES.get(key[0], "an asynchronous copy"), place, str(key[0]), same)
 
     def be_patient(self, steps: int) -> None:
         """End the run once so many steps store nothing, arrive nowhere and end no warp, or follow a hazard."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..ptx.module import Group, Instruction, Mem, Module, Operand, PtxError, Sym, Vec
+from ..ptx.module import BraceGroup, Instruction, Mem, Module, Operand, PtxError, Sym, Vec
 from .system import SYSTEM
 
 
@@ -29,7 +29,7 @@ def _names(operands: tuple[Operand | None, ...]) -> list[str]:
                 found.append(name)
             case Mem(base=base):
                 found += _names((base,))
-            case Vec(items=items) | Group(items=items):
+            case Vec(items=items) | BraceGroup(items=items):
                 found += _names(items)
             case _:
                 pass

@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 from ..checks.clocks import widened
 from ..checks.kinds import HazardKind
-from ..checks.shadow import Access
+from ..checks.shadow import ShadowAccess
 from ..isa.semantics.descriptor import RESERVED, operand_addresses, reserved_fields
 from ..isa.semantics.fragments import a_matrix, accumulator_matrix, accumulator_registers
-from ..isa.semantics.wgmma import Wgmma
+from ..isa.semantics.wgmma import WgmmaSemantics
 from ..ptx.module import Instruction
 from .engine import Pending
 from .group import Group
@@ -30,10 +30,10 @@ _ENCODE = "make each field as (x & 0x3FFFF) >> 4: in a cluster, addresses have t
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class WgmmaProduct:
     """One wgmma.mma_async instruction, compiled: register slots and how to read its other operands."""
 
-    form: Wgmma
+    form: WgmmaSemantics
     acc: tuple[int, ...]
     a_slots: tuple[int, ...]  # () where A is in shared memory
     a: Any
@@ -51,7 +51,7 @@ class Product:
 class InFlight:
     """An issued product of some warpgroups: `rows` (4 * groups,), warpgroup by warpgroup."""
 
-    product: Product
+    product: WgmmaProduct
     frame: Any
     rows: Array
     keys: Array  # (groups,) warpgroup numbers
@@ -87,7 +87,7 @@ class WgmmaUnit:
 
     # --- issue and effect ----------------------------------------------------------------------
 
-    def issue(self, c: Group, p: Product) -> None:
+    def issue(self, c: Group, p: WgmmaProduct) -> None:
         batch = self.batch
         order = np.lexsort((batch.row_warp[c.rows], batch.row_cta[c.rows]))
         rows = c.rows[order]
@@ -108,7 +108,9 @@ class WgmmaUnit:
         self.waiting.append(record)
         record.pending = batch.engine.issue(lambda: self.perform_until(record), "wgmma")
 
-    def _tile_at(self, c: Group, p: Product, read: Any, lead: Array, count: int, transposed: bool, cta: Array) -> Array:
+    def _tile_at(
+        self, c: Group, p: WgmmaProduct, read: Any, lead: Array, count: int, transposed: bool, cta: Array
+    ) -> Array:
         """(groups, count, k) element indices into the batch's shared memory."""
         words = np.broadcast_to(read(c), (c.n, 32))[lead, 0]
         size = p.form.element_bytes
@@ -127,7 +129,7 @@ class WgmmaUnit:
             at = np.clip(at, 0, self.batch.shared.limit - size)
         return (at + (cta * stride)[:, None, None]) // size
 
-    def _outside(self, c: Group, p: Product, at: Array, lead: Array) -> None:
+    def _outside(self, c: Group, p: WgmmaProduct, at: Array, lead: Array) -> None:
         """Report the first warpgroup whose descriptor reaches out of the block's memory."""
         limit, size = self.batch.shared.limit, p.form.element_bytes
         low, high = at.min(axis=(1, 2)), at.max(axis=(1, 2)) + size
@@ -138,13 +140,13 @@ class WgmmaUnit:
         )
         self._hazard(c, p, what, int(lead[first]))
 
-    def _hazard(self, c: Group, p: Product, what: str, row: int) -> None:
+    def _hazard(self, c: Group, p: WgmmaProduct, what: str, row: int) -> None:
         reporter, cta = self.batch.run.reporter, self.batch.coordinates[int(c.cta[row])]
         who = reporter.who(cta, int(self.batch.row_warp[c.rows[row]]))
         reporter.hazard(HazardKind.DESCRIPTOR, what, p.ins, (who,), _ENCODE)
 
     def _note(
-        self, c: Group, p: Product, rows: Array, lead: Array, cta: Array, a_at: Array | None, b_at: Array
+        self, c: Group, p: WgmmaProduct, rows: Array, lead: Array, cta: Array, a_at: Array | None, b_at: Array
     ) -> tuple[Array, Array]:
         """Tell shadow memory of the operands; each warpgroup's (queue, clock)."""
         batch, clocks = self.batch, self.batch.clocks
@@ -158,7 +160,7 @@ class WgmmaUnit:
         return np.concatenate([w[0] for w in when]), np.concatenate([w[1] for w in when])
 
     def _note_part(
-        self, c: Group, p: Product, rows: Array, known: Array, operands: tuple[Array | None, ...]
+        self, c: Group, p: WgmmaProduct, rows: Array, known: Array, operands: tuple[Array | None, ...]
     ) -> tuple[Array, Array]:
         """Tell shadow memory that warps `rows`, one a warpgroup, read operands; each one's (queue, clock)."""
         batch, clocks = self.batch, self.batch.clocks
@@ -177,7 +179,7 @@ class WgmmaUnit:
             for queue in np.unique(queues):
                 some = queues == queue
                 sub = c.part(c.pc, rows[some], None)
-                access = Access(sub, known[some], team[some], queues[some], clock[some], p.ins, False, True)
+                access = ShadowAccess(sub, known[some], team[some], queues[some], clock[some], p.ins, False, True)
                 shadow.on_read(access, g[some], np.arange(int(some.sum()))[:, None])
         return queues, clock
 
@@ -276,7 +278,7 @@ class WgmmaUnit:
 
     # --- registers -----------------------------------------------------------------------------
 
-    def _check_fence(self, rows: Array, p: Product) -> None:
+    def _check_fence(self, rows: Array, p: WgmmaProduct) -> None:
         used = p.acc_mask | p.a_mask
         for row in rows.tolist():
             if self.fenced[row] and not self.dirty[row] & used:
@@ -314,7 +316,7 @@ class WgmmaUnit:
             if (self._here(c)[r.keys] & r.alive).any():
                 self._report_touch(c, p, code)
 
-    def _report_touch(self, c: Group, p: Product, code: list[Instruction]) -> None:
+    def _report_touch(self, c: Group, p: WgmmaProduct, code: list[Instruction]) -> None:
         from ..isa.liveness import used
 
         for ins in code:

@@ -82,7 +82,7 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class Not:
+class Negated:
     """`!p`."""
 
     reg: Reg
@@ -94,13 +94,13 @@ class Sink:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class BraceGroup:
     """`(a, b)`: the argument list of a call."""
 
     items: tuple[Operand, ...]
 
 
-Operand = Reg | Imm | Special | Sym | Mem | Vec | Pair | Not | Sink | Group
+Operand = Reg | Imm | Special | Sym | Mem | Vec | Pair | Negated | Sink | BraceGroup
 
 
 @dataclass(slots=True)

@@ -8,14 +8,14 @@ from .declarations import Cursor, parse_directives, parse_parameters, parse_vari
 from .lexer import Token
 from .module import (
     TYPE_BYTES,
+    BraceGroup,
     Function,
-    Group,
     Imm,
     Instruction,
     Label,
     Mem,
     Module,
-    Not,
+    Negated,
     Operand,
     Pair,
     PtxError,
@@ -264,7 +264,7 @@ class BodyParser:
             reg = self._find_register(token.text)
             if reg is None:
                 raise c.error(f"'{token.text}' is not declared", token)
-            return Not(reg)
+            return Negated(reg)
         if c.accept("["):
             return self._memory()
         if c.accept("("):
@@ -273,7 +273,7 @@ class BodyParser:
                 if items:
                     c.expect(",")
                 items.append(self._operand())
-            return Group(tuple(items))
+            return BraceGroup(tuple(items))
         if c.accept("{"):
             elements: list[Operand | None] = []
             while not c.accept("}"):

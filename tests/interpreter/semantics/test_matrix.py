@@ -11,7 +11,7 @@ import pytest
 
 from kernel_dsl.runtime.interpreter.isa.semantics import BadModifier, descriptor, fragments, matrix, wgmma
 from kernel_dsl.runtime.interpreter.isa.semantics.formats import FORMATS, decode
-from kernel_dsl.runtime.interpreter.isa.semantics.matrix import Mma
+from kernel_dsl.runtime.interpreter.isa.semantics.matrix import MmaSemantics
 
 WARPS = 3
 Position = Callable[[int, int, int], tuple[int, int]]  # (g, t, i) to (row, column)
@@ -127,7 +127,7 @@ def random_registers(held: tuple[str, int], type_: str, rng: np.random.Generator
     return registers
 
 
-def matrices(op: Mma, a: list[np.ndarray], b: list[np.ndarray], c: list[np.ndarray], warp: int):
+def matrices(op: MmaSemantics, a: list[np.ndarray], b: list[np.ndarray], c: list[np.ndarray], warp: int):
     m, n, k = op.m, op.n, op.k
     A, B, C = np.zeros((m, k)), np.zeros((k, n)), np.zeros((m, n))
     a_type, b_type, c_type, _ = op.types

@@ -80,7 +80,7 @@ Slots = tuple[tuple[Slot, ...], ...]
 
 
 @dataclass(frozen=True)
-class Form:
+class SemanticForm:
     """One registered line of the grammar."""
 
     head: str
@@ -143,7 +143,7 @@ def expand_slots(line: str) -> Iterator[tuple[str, ...]]:
         yield tuple(itertools.chain.from_iterable(choice))
 
 
-_FORMS: dict[tuple[str, bool], list[Form]] = {}
+_FORMS: dict[tuple[str, bool], list[SemanticForm]] = {}
 
 
 def form(*lines: str, since: int = OLDEST, pair: bool = False) -> Callable[[Builder], Builder]:
@@ -160,7 +160,7 @@ def form(*lines: str, since: int = OLDEST, pair: bool = False) -> Callable[[Buil
             parsed = _slots(rest)
             for name in head.split("|"):
                 bound = build if "|" not in head else _with_head(build, name)
-                entry = Form(name, parsed, bound, family, since, pair)
+                entry = SemanticForm(name, parsed, bound, family, since, pair)
                 _FORMS.setdefault((name, pair), []).append(entry)
         return build
 
@@ -172,7 +172,7 @@ def _with_head(build: Builder, name: str) -> Builder:
     return lambda *words: build(name, *words)
 
 
-def registered() -> Iterator[Form]:
+def registered() -> Iterator[SemanticForm]:
     """All forms, in the order of registration."""
     return itertools.chain.from_iterable(_FORMS.values())
 

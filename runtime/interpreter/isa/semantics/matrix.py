@@ -31,7 +31,7 @@ _WIDTH = {
 
 
 @dataclass(frozen=True, slots=True)
-class Mma:
+class MmaSemantics:
     """One form of mma.sync.
 
     `a`, `b`, `c`, `d` are (register type, count); types and shape say what they hold.
@@ -192,7 +192,7 @@ def _held(type_: str, elements: int) -> tuple[str, int]:
 
 
 @cache
-def compile_mma(opcode: Opcode) -> Mma:
+def compile_mma(opcode: Opcode) -> MmaSemantics:
     """The function of an mma.sync form. Raises `UnknownInstruction` or `BadModifier`."""
     if opcode[:1] != ("mma",):
         raise UnknownInstruction(opcode)
@@ -205,7 +205,7 @@ def compile_mma(opcode: Opcode) -> Mma:
     raise BadModifier(opcode, "mma.sync has no such combination of shape, layouts and types")
 
 
-def _build(opcode: Opcode, words: list[str]) -> Mma:
+def _build(opcode: Opcode, words: list[str]) -> MmaSemantics:
     shape, a_layout, b_layout = words[:3]
     m, n, k = _extents(shape)
     how = next((word for word in words if word in ("satfinite", "xor", "and")), "")
@@ -214,7 +214,7 @@ def _build(opcode: Opcode, words: list[str]) -> Mma:
     if shape == "m8n8k4" and a_type == "f16":
         counts = {"f16": ("b32", 4), "f32": ("f32", 8)}
         function = _multiply_quads(a_layout, b_layout, c_type, d_type)
-        return Mma(opcode, m, n, k, types, ("b32", 2), ("b32", 2), counts[c_type], counts[d_type], function)
+        return MmaSemantics(opcode, m, n, k, types, ("b32", 2), ("b32", 2), counts[c_type], counts[d_type], function)
     function = _multiply(m, n, k, types, how)
     held = (
         _held(a_type, m * k // 32),
@@ -222,7 +222,7 @@ def _build(opcode: Opcode, words: list[str]) -> Mma:
         _held(c_type, m * n // 32),
         _held(d_type, m * n // 32),
     )
-    return Mma(opcode, m, n, k, types, *held, function)
+    return MmaSemantics(opcode, m, n, k, types, *held, function)
 
 
 def forms() -> list[Opcode]:

@@ -44,7 +44,7 @@ def _lines() -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Wgmma:
+class WgmmaSemantics:
     """One form of wgmma.mma_async. Matrices are 64 x k, k x n and 64 x n; types are PTX names.
 
     `element_bytes`: bytes of an element of A and B. `transposable`: whether SMEM operands may be
@@ -135,7 +135,7 @@ class Wgmma:
 
 
 @cache
-def compile_wgmma(opcode: Opcode) -> Wgmma:
+def compile_wgmma(opcode: Opcode) -> WgmmaSemantics:
     """A form such as ("wgmma", "mma_async", "sync", "aligned", "m64n128k16", "f32", "f16", "f16").
 
     Raises `UnknownInstruction` or `BadModifier`.
@@ -149,7 +149,7 @@ def compile_wgmma(opcode: Opcode) -> Wgmma:
         if words is not None:
             shape, d_type, a_type, b_type = words[0], *words[-3:]
             n, k = (int(x) for x in shape.removeprefix("m64n").split("k"))
-            return Wgmma(opcode, n, k, d_type, a_type, b_type, "satfinite" in words)
+            return WgmmaSemantics(opcode, n, k, d_type, a_type, b_type, "satfinite" in words)
     raise BadModifier(opcode, "wgmma.mma_async has no such combination of shape and types")
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from .errors import BadModifier, UnknownInstruction
 from .forms import Opcode, expand_slots, parse_slots
-from .matrix import Mma, Registers, result_codes, values
+from .matrix import MmaSemantics, Registers, result_codes, values
 from .types import Array
 
 _CODES: dict[str, Any] = {
@@ -145,7 +145,7 @@ def compile_wmma_memory(opcode: Opcode) -> WmmaMemory:
 
 
 @cache
-def compile_wmma(opcode: Opcode) -> Mma:
+def compile_wmma(opcode: Opcode) -> MmaSemantics:
     """wmma.mma. Raises `UnknownInstruction` or `BadModifier`."""
     if opcode[:2] != ("wmma", "mma"):
         raise UnknownInstruction(opcode)
@@ -158,7 +158,7 @@ def compile_wmma(opcode: Opcode) -> Mma:
     raise BadModifier(opcode, "wmma.mma has no such combination of shape, layouts and types")
 
 
-def _build(opcode: Opcode, words: list[str]) -> Mma:
+def _build(opcode: Opcode, words: list[str]) -> MmaSemantics:
     shape, types = words[2], [word for word in words[3:] if word in _CODES]
     if len(types) == 2:  # the f16 forms name D and C alone
         types = [types[0], "f16", "f16", types[1]]
@@ -173,7 +173,7 @@ def _build(opcode: Opcode, words: list[str]) -> Mma:
         codes = result_codes(total, d_type, satfinite)
         return d.to_registers(codes.reshape(codes.shape[0], 32, -1))
 
-    return Mma(opcode, m, n, k, (a_type, b_type, c_type, d_type), a.held, b.held, c.held, d.held, run)
+    return MmaSemantics(opcode, m, n, k, (a_type, b_type, c_type, d_type), a.held, b.held, c.held, d.held, run)
 
 
 def forms() -> list[Opcode]:

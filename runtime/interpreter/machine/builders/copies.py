@@ -22,8 +22,8 @@ from ..tensor_map import TensorMap, decode_tensor_map, rule_broken
 from .lanes import BulkStore, Lanes, check_running, multicast
 from .loads import address_of
 from .transfers import (
+    BoxTile,
     Issuer,
-    Tile,
     complete,
     get_tile,
     note_shared,
@@ -153,12 +153,12 @@ def _tensor_load(k: Compiler, ins: Instruction, dims: str, to_many: bool) -> Op:
             else:
                 targets = multicast(i, int(masks[n]))
             if _allowed(i, m, coords, False):
-                _load(i, Tile(i, m, coords), targets, int(dst_at[n]), int(bar_at[n]))
+                _load(i, BoxTile(i, m, coords), targets, int(dst_at[n]), int(bar_at[n]))
 
     return run
 
 
-def _load(i: Issuer, tile: Tile, targets: list[tuple[int, int]], at: int, barrier: int) -> None:
+def _load(i: Issuer, tile: BoxTile, targets: list[tuple[int, int]], at: int, barrier: int) -> None:
     m, batch = tile.m, i.batch
     size = m.bytes
     if not shared_span(i, at, size, SMEM_UNIT, "a TMA load"):
@@ -199,12 +199,12 @@ def _tensor_store(k: Compiler, ins: Instruction, dims: str, operation: str) -> O
                 i.hazard(HazardKind.DESCRIPTOR, f"the operand is no tensor map of rank {dims[0]}")
                 continue
             if _allowed(i, m, coords, True):
-                _store(i, Tile(i, m, coords, store=True), int(src_at[n]), operation)
+                _store(i, BoxTile(i, m, coords, store=True), int(src_at[n]), operation)
 
     return run
 
 
-def _store(i: Issuer, tile: Tile, at: int, operation: str) -> None:
+def _store(i: Issuer, tile: BoxTile, at: int, operation: str) -> None:
     m, batch = tile.m, i.batch
     if not shared_span(i, at, m.bytes, SMEM_UNIT, "a TMA store"):
         return

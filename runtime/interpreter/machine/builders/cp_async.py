@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ...checks.kinds import HazardKind
-from ...checks.shadow import Access
-from ...ptx.module import Instruction, Not, Reg
+from ...checks.shadow import ShadowAccess
+from ...ptx.module import Instruction, Negated, Reg
 from ..compiler import Compiler
 from ..engine import Pending
 from ..group import Group
@@ -70,7 +70,7 @@ def build_copy(k: Compiler, ins: Instruction) -> Op:
     dst, src = address_of(k, ins.operands[0]), address_of(k, ins.operands[1])
     extra = ins.operands[3] if len(ins.operands) > 3 + bool(k.form["hint"]) else None
     source_size = ignore = None
-    if isinstance(extra, Not) or (isinstance(extra, Reg) and extra.type == "pred"):
+    if isinstance(extra, Negated) or (isinstance(extra, Reg) and extra.type == "pred"):
         ignore = k.reader(extra, "pred")
     elif extra is not None:
         source_size = k.reader(extra, "b32")
@@ -104,7 +104,7 @@ def build_copy(k: Compiler, ins: Instruction) -> Op:
 
 def _note_write(
     c: Group, part: Part, size: int, ins: Instruction, same: Callable[[], Array]
-) -> tuple[tuple[Array, Array], Access | None]:
+) -> tuple[tuple[Array, Array], ShadowAccess | None]:
     """Tell shadow memory of the write; each row's (queue, clock), and the access."""
     clocks = c.batch.clocks
     if clocks is None:
@@ -114,7 +114,7 @@ def _note_write(
     teams = c.batch.row_team[c.rows]
     clocks.issued[teams, queues] += 1
     when = clocks.issued[teams, queues].astype(np.int64)
-    access = Access(c, clocks.of(c), teams, queues, when, ins, False, False)
+    access = ShadowAccess(c, clocks.of(c), teams, queues, when, ins, False, False)
     shadow = part.shadow
     return (queues, when), shadow.note_write(access, shadow.granules(part.index, 4, size // 4), part.mask, same)
 

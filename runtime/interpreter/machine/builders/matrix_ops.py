@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...isa.semantics.fragments import matrix_row_map, movmatrix
-from ...isa.semantics.matrix import Mma, compile_mma
+from ...isa.semantics.matrix import MmaSemantics, compile_mma
 from ...isa.semantics.wgmma import compile_wgmma
 from ...ptx.module import Instruction, Operand, Reg, Vec
 from ..compiler import Compiler, registers
@@ -16,7 +16,7 @@ from ..control import together
 from ..group import Group
 from ..program import Op, builds
 from ..spaces import Part
-from ..wgmma import Product
+from ..wgmma import WgmmaProduct
 from .lanes import constant_operand
 from .loads import address_of, space_of
 from .mbarrier_ops import Weak
@@ -37,7 +37,7 @@ def build_mma(k: Compiler, ins: Instruction) -> Op:
     return build_product(k, ins, compile_mma(ins.opcode))
 
 
-def build_product(k: Compiler, ins: Instruction, op: Mma) -> Op:
+def build_product(k: Compiler, ins: Instruction, op: MmaSemantics) -> Op:
     """d, a, b, c of a warp's matrix product, all in registers."""
     dest, a, b, c_ = ins.operands
     want = ((dest, op.d), (a, op.a), (b, op.b), (c_, op.c))
@@ -223,7 +223,7 @@ def _mma_async(k: Compiler, ins: Instruction) -> Op:
         raise k.error("imm-scale is 1 or -1, imm-trans 0 or 1")
     a_trans = bool(trans[0]) if trans and not a_slots else False
     b_trans = bool(trans[-1]) if trans else False
-    product = Product(form, acc, a_slots, a, b, scale_d, scales, a_trans, b_trans, ins, _mask(acc), _mask(a_slots))
+    product = WgmmaProduct(form, acc, a_slots, a, b, scale_d, scales, a_trans, b_trans, ins, _mask(acc), _mask(a_slots))
     _lay_out(k, acc)
 
     def run(c: Group) -> bool:

@@ -13,7 +13,7 @@ from kernel_dsl.compiled import Swizzle
 from kernel_dsl.tma import UNIT
 
 from ...checks.kinds import HazardKind
-from ...checks.shadow import Access
+from ...checks.shadow import ShadowAccess
 from ...ptx.module import Instruction
 from ..memory import SHARED_RESERVED, Buffer
 from ..tensor_map import Box, TensorMap, box_view, fill_bits, locate_box, swizzled
@@ -57,7 +57,7 @@ class Issuer:
             self.run.order.issued(self.batch, self.team, self.agent, queue, clock)
         return queue, clock
 
-    def access(self, queue: int, clock: int) -> Access:
+    def access(self, queue: int, clock: int) -> ShadowAccess:
         """The operation's accesses: ordered after what its issuer knows, through the async proxy."""
         known = self.clocks.known[self.team, self.agent][None]
         key = self.clocks.queues[queue - self.clocks.agents]
@@ -68,7 +68,7 @@ class Issuer:
             reads = self.clocks.queue(("bulk", *key[1:]))
             known[0, 0, queue] = max(known[0, 0, queue], known[0, 0, reads])
         one = np.array([clock], np.int64)
-        return Access(self.group, known, np.array([self.team]), np.array([queue]), one, self.ins, False, True)
+        return ShadowAccess(self.group, known, np.array([self.team]), np.array([queue]), one, self.ins, False, True)
 
     def hazard(self, kind: HazardKind, what: str, fix: str = "") -> None:
         b = self.batch
@@ -180,7 +180,7 @@ def get_tile(batch: Batch, cta: int, offset: int, m: TensorMap) -> Array:
 # --- tensors in global memory -------------------------------------------------------------------------
 
 
-class Tile:
+class BoxTile:
     """One box of a tensor map, found in a buffer."""
 
     def __init__(self, i: Issuer, m: TensorMap, coords: list[int], store: bool = False) -> None:
@@ -280,7 +280,7 @@ def _combine(old: Array, new: Array, operation: str, dtype: str) -> Array:
 
 
 def note_tile(
-    i: Issuer, tile: Tile, queue: int, clock: int, write: bool, data: Callable[[], Array] | None = None
+    i: Issuer, tile: BoxTile, queue: int, clock: int, write: bool, data: Callable[[], Array] | None = None
 ) -> bool:
     """Tell a buffer's shadow of a tile that an operation reads or writes. False where it may not.
 
