@@ -64,6 +64,25 @@ def ds(start: Any, size: int, stride: int = 1) -> Slice:
 LONGEST = 2**48  # elements beyond any array on a GPU: what starts or reaches further is a mistake
 
 
+def of_slice(item: slice, extent: int) -> tuple[int, int, int]:
+    """(start, size, step) of a Python slice. Raises `DynamicSlice`, `BadIndex`."""
+    if any(isinstance(x, Array) for x in (item.start, item.stop, item.step)):
+        raise DynamicSlice()
+    try:
+        start, stop, step = item.indices(extent)
+    except (TypeError, ValueError) as error:
+        raise BadIndex(what=shown(item), hint=f"{error}") from None
+    return start, len(range(start, stop, step)), step
+
+
+def of_int(item: Any, dim: int, extent: int) -> int:
+    """The place that an int names, from the end where negative. Raises `IndexOutOfRange`."""
+    number = int(item)
+    if not -extent <= number < extent:
+        raise IndexOutOfRange(index=number, dim=dim, extent=extent, lo=-extent, hi=extent - 1)
+    return number + extent if number < 0 else number
+
+
 def is_index(x: Any) -> bool:
     """An int, or a rank-0 integer value."""
     if isinstance(x, Array):
@@ -257,13 +276,7 @@ class Ref(NoArithmetic):
         """(start, size or None for an int, stride) of one index."""
         extent = self._dims[dim].size
         if isinstance(item, slice):
-            if any(isinstance(x, Array) for x in (item.start, item.stop, item.step)):
-                raise DynamicSlice()
-            try:
-                start, stop, step = item.indices(extent)
-            except (TypeError, ValueError) as error:
-                raise BadIndex(what=shown(item), hint=f"{error}") from None
-            return start, len(range(start, stop, step)), step
+            return of_slice(item, extent)
         if isinstance(item, Slice):
             if self.type.space is MemorySpace.SMEM and isinstance(item.start, int):
                 self._check_static(item, dim, extent)
@@ -274,10 +287,7 @@ class Ref(NoArithmetic):
             raise BadIndex(what=what, hint=hint)
         if isinstance(item, Array):
             return item, None, 1
-        number = int(item)
-        if not -extent <= number < extent:
-            raise IndexOutOfRange(index=number, dim=dim, extent=extent, lo=-extent, hi=extent - 1)
-        return number + extent if number < 0 else number, None, 1
+        return of_int(item, dim, extent), None, 1
 
     def _check_static(self, item: Slice, dim: int, extent: int) -> None:
         last = item.start + (item.size - 1) * item.stride

@@ -12,10 +12,11 @@ import numpy as np
 import kernel_dsl as kd
 from kernel_dsl.diagnostics import shown
 from kernel_dsl.dtypes import FP8, as_dtype
-from kernel_dsl.errors import BadCallArgument, BadCallValue
+from kernel_dsl.errors import BadCallValue
 
 from .attention_score import ALIGNMENTS, Score, ScoredProblem
 from .matmul import signature
+from .refusals import Refusals
 
 ARRAYS = ("q_scale", "k_scale", "v_scale", "sinks", "bias", "q_seqlens", "kv_seqlens")
 SCALES = ARRAYS[:3]
@@ -82,17 +83,8 @@ def problem_of(q: Any, k: Any, v: Any, o: AttentionOptions, lse: bool, kernel: s
     return _Check(kernel).problem(q, k, v, o, lse)
 
 
-class _Check:
+class _Check(Refusals):
     """The checks of a function; each raises at the caller's line."""
-
-    def __init__(self, kernel: str) -> None:
-        self.kernel = kernel
-
-    def argument(self, what: str, hint: str) -> BadCallArgument:
-        return BadCallArgument(kernel=self.kernel, what=what, hint=hint)
-
-    def value(self, what: str, hint: str) -> BadCallValue:
-        return BadCallValue(kernel=self.kernel, what=what, hint=hint)
 
     # --- options on their own ---------------------------------------------------------------------
 

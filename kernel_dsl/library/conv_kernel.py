@@ -19,6 +19,7 @@ from ..refs import strides_of
 from .conv_problem import ConvProblem
 from .operands import array_address, element_strides, why_not_tma
 from .persistent_matmul import swizzled
+from .stage_product import following_slot, stage_product
 
 DEPTH = 64  # channels of a stage: a row of the widest swizzle
 TURNED = 64  # filters and channels that a block turns
@@ -110,9 +111,6 @@ def conv_kernel(problem: ConvProblem, config: ConvConfig, blocks: int) -> Any:
         first = [number * part for number, part in zip(numbers, t.box, strict=True)]
         return (first[0], first[1], first[2]), n * t.tile_n
 
-    def next_slot(slot: Any) -> Any:
-        return kd.where(slot == t.stages - 1, 0, slot + 1)
-
     def produce(x: Any, w: Any, x_smem: Any, w_smem: Any, loaded: Any, consumed: Any) -> None:
         kd.set_max_registers(40, action="decrease")
 
@@ -135,7 +133,7 @@ def conv_kernel(problem: ConvProblem, config: ConvConfig, blocks: int) -> Any:
                 box = kd.ds(image, t.box[0]), kd.ds(y, t.box[1]), kd.ds(z, t.box[2])
                 kd.copy_gmem_to_smem(x.at[(*box, c)], x_smem.at[slot], loaded.at[slot])
                 kd.copy_gmem_to_smem(w.at[kd.ds(n, t.tile_n), r, s, c], w_smem.at[slot], loaded.at[slot])
-                return next_slot(slot), kd.minimum(filled + 1, t.stages)
+                return following_slot(slot, t.stages), kd.minimum(filled + 1, t.stages)
 
             return end
 
@@ -143,24 +141,18 @@ def conv_kernel(problem: ConvProblem, config: ConvConfig, blocks: int) -> Any:
         kd.set_max_registers(232 if t.consumers == 2 else 240, action="increase")
         own = kd.ds(me * rows, rows)
 
+        def left_of(slot: Any) -> Any:
+            return x_smem.at[slot, own]
+
+        def right_of(slot: Any) -> Any:
+            return w_smem.at[slot].T
+
         @kd.loop(kd.axis_index("block"), total, step=count, init_carry=0)
         def _(index: Any, slot: Any) -> Any:
             first, n = place_of(index)
 
             def multiply(acc: Any) -> Any:
-                @kd.loop(0, steps, init_carry=(slot, slot))
-                def end(step: Any, carry: Any) -> Any:
-                    slot, before = carry
-                    kd.barrier_wait(loaded.at[slot])
-                    kd.wgmma(acc, x_smem.at[slot, own], w_smem.at[slot].T)
-                    kd.wgmma_wait(1)
-                    kd.barrier_arrive(consumed.at[before], predicate=step > 0)
-                    return next_slot(slot), slot
-
-                slot_after, last = end
-                value = acc[...]
-                kd.barrier_arrive(consumed.at[last])
-                return value, slot_after
+                return stage_product(acc, slot, steps, t.stages, left_of, right_of, loaded.at.__getitem__, consumed)
 
             value, slot_after = kd.run_scoped(multiply, kd.ACC((rows, t.tile_n), kd.float32))
             mine = [f + me * n if axis == t.cut else f for axis, (f, n) in enumerate(zip(first, t.share, strict=True))]

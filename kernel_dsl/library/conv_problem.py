@@ -10,7 +10,8 @@ from typing import Any, cast
 import kernel_dsl as kd
 from kernel_dsl.diagnostics import shown
 from kernel_dsl.dtypes import as_dtype
-from kernel_dsl.errors import BadCallArgument, BadCallValue
+
+from .refusals import Refusals
 
 DTYPES = (kd.float16, kd.bfloat16, kd.float32)
 MOST = 2**31 - 1  # of coordinates along an axis, and of pixels of all images together
@@ -78,17 +79,8 @@ class ConvProblem:
         return self.batch, self.out_height, self.out_width, self.filters
 
 
-class ConvCheck:
+class ConvCheck(Refusals):
     """The checks of a function named `kernel`; each raises at the caller's line."""
-
-    def __init__(self, kernel: str) -> None:
-        self.kernel = kernel
-
-    def argument(self, what: str, hint: str) -> BadCallArgument:
-        return BadCallArgument(kernel=self.kernel, what=what, hint=hint)
-
-    def value(self, what: str, hint: str) -> BadCallValue:
-        return BadCallValue(kernel=self.kernel, what=what, hint=hint)
 
     def array(self, name: str, x: Any, axes: str) -> tuple[int, int, int, int]:
         """The shape of an array of four axes."""

@@ -154,7 +154,7 @@ class LinearCrossEntropy:
         if found is None:
             p = problem_of(x, weight, targets, bias, call)
             if lse and call.vocab_start is not None:
-                raise call.refuse("return_lse beside vocab_start", "the logarithms are those of all parts together")
+                raise call.value("return_lse beside vocab_start", "the logarithms are those of all parts together")
             found = _made(p, x, weight, bias, config, target)
             if len(self._plans) >= MANY:
                 self._plans.clear()

@@ -12,10 +12,10 @@ import numpy as np
 import kernel_dsl as kd
 from kernel_dsl.diagnostics import shown
 from kernel_dsl.dtypes import as_dtype
-from kernel_dsl.errors import BadCallArgument, BadCallValue
 
 from .cross_entropy_kernels import KINDS, CrossEntropy
 from .grouped_arguments import on_host
+from .refusals import Refusals
 
 NAME, COMBINE, BACKWARD = "linear_cross_entropy", "linear_cross_entropy_combine", "linear_cross_entropy_backward"
 DTYPES = (kd.float16, kd.bfloat16, kd.float32)
@@ -23,7 +23,7 @@ REDUCTIONS = ("mean", "sum", "none")
 
 
 @dataclass(frozen=True)
-class CrossEntropyCall:
+class CrossEntropyCall(Refusals):
     """The options of a call of the function `kernel`."""
 
     kernel: str
@@ -33,21 +33,13 @@ class CrossEntropyCall:
     vocab_start: Any
     vocab: Any = None
 
-    def refuse(self, what: str, hint: str) -> BadCallValue:
-        """The error for a value that doesn't fit."""
-        return BadCallValue(kernel=self.kernel, what=what, hint=hint)
-
-    def misfit(self, what: str, hint: str) -> BadCallArgument:
-        """The error for what is of another kind."""
-        return BadCallArgument(kernel=self.kernel, what=what, hint=hint)
-
     def integer(self, name: str, x: Any, least: int | None) -> None:
         """Check an int of at least so much."""
         if isinstance(x, bool) or not isinstance(x, Integral):
-            raise self.misfit(f"{name}={shown(x)}", "an int")
+            raise self.argument(f"{name}={shown(x)}", "an int")
         number = int(x)
         if (least is not None and number < least) or not -(1 << 31) <= number < 1 << 31:
-            raise self.refuse(f"{name}={shown(x)}", "an int of 32 bits" if least is None else f"an int from {least} on")
+            raise self.value(f"{name}={shown(x)}", "an int of 32 bits" if least is None else f"an int from {least} on")
 
     def check(self) -> None:
         """Check options alone."""
@@ -56,11 +48,11 @@ class CrossEntropyCall:
             if getattr(self, name) is not None:
                 self.integer(name, getattr(self, name), least)
         if isinstance(self.label_smoothing, bool) or not isinstance(self.label_smoothing, Real):
-            raise self.misfit(f"label_smoothing={shown(self.label_smoothing)}", "a number from 0 to 1")
+            raise self.argument(f"label_smoothing={shown(self.label_smoothing)}", "a number from 0 to 1")
         if not 0 <= float(self.label_smoothing) <= 1:
-            raise self.refuse(f"label_smoothing={shown(self.label_smoothing)}", "a number from 0 to 1")
+            raise self.value(f"label_smoothing={shown(self.label_smoothing)}", "a number from 0 to 1")
         if not isinstance(self.reduction, str) or self.reduction not in REDUCTIONS:
-            raise self.refuse(f"reduction={shown(self.reduction)}", "one of " + ", ".join(map(repr, REDUCTIONS)))
+            raise self.value(f"reduction={shown(self.reduction)}", "one of " + ", ".join(map(repr, REDUCTIONS)))
 
     def array(self, name: str, x: Any, rank: int, axes: str, dtypes: tuple[Any, ...]) -> tuple[int, ...]:
         """The shape of an array of one of some dtypes."""
@@ -68,9 +60,9 @@ class CrossEntropyCall:
         hint = f"{name} is {axes}, {', '.join(map(str, dtypes[:-1]))}{' or ' * (len(dtypes) > 1)}{dtypes[-1]}"
         if not isinstance(shape, tuple) or not hasattr(x, "dtype") or len(shape) != rank:
             what = f"{name} is a {type(x).__name__}" + (f" of shape {shown(shape)}" if isinstance(shape, tuple) else "")
-            raise self.misfit(what, hint)
+            raise self.argument(what, hint)
         if as_dtype(x.dtype) not in dtypes:
-            raise self.misfit(f"{name} is {as_dtype(x.dtype)}", hint)
+            raise self.argument(f"{name} is {as_dtype(x.dtype)}", hint)
         return tuple(shape)
 
     def problem(self, **more: Any) -> CrossEntropy:
@@ -95,29 +87,27 @@ def problem_of(x: Any, weight: Any, targets: Any, bias: Any, call: CrossEntropyC
     V, depth = call.array("weight", weight, 2, "(V, H)", DTYPES)
     dtype = as_dtype(x.dtype)
     if as_dtype(weight.dtype) != dtype:
-        raise call.misfit(f"x is {dtype} and weight is {as_dtype(weight.dtype)}", "both have one dtype")
+        raise call.argument(f"x is {dtype} and weight is {as_dtype(weight.dtype)}", "both have one dtype")
     if depth != H or not V:
-        raise call.refuse(
+        raise call.value(
             f"x is {(M, H)} and weight is {(V, depth)}", "x is (M, H), weight (V, H), with a class or more"
         )
     rows = call.array("targets", targets, 1, "(M,)", (kd.int32, kd.int64))
     if rows != (M,):
-        raise call.refuse(f"targets is {rows}", f"its shape is {(M,)}")
+        raise call.value(f"targets is {rows}", f"its shape is {(M,)}")
     if bias is not None and call.array("bias", bias, 1, "(V,)", DTYPES) != (V,):
-        raise call.refuse(f"bias is {tuple(bias.shape)}", f"its shape is {(V,)}")
+        raise call.value(f"bias is {tuple(bias.shape)}", f"its shape is {(V,)}")
     start, vocab = call.vocab_start, call.vocab
     if start is None:
         if vocab is not None and vocab != V:
-            raise call.refuse(
-                f"vocab={vocab} beside a weight of {V} classes", "parts of a vocabulary say `vocab_start`"
-            )
+            raise call.value(f"vocab={vocab} beside a weight of {V} classes", "parts of a vocabulary say `vocab_start`")
         vocab = V
     elif vocab is not None and start + V > vocab:
-        raise call.refuse(
+        raise call.value(
             f"classes {start} to {start + V} of vocab={vocab}", "a part ends where all of it does, or before"
         )
     elif vocab is None and call.label_smoothing and call.kernel == BACKWARD:
-        raise call.refuse("label_smoothing beside vocab_start", "say how many classes there are: `vocab`")
+        raise call.value("label_smoothing beside vocab_start", "say how many classes there are: `vocab`")
     return call.problem(
         M=M, V=V, H=H, dtype=dtype, targets=as_dtype(targets.dtype), start=int(start or 0),
         vocab=None if vocab is None else int(vocab), bias=bias is not None,
@@ -132,7 +122,7 @@ def check_targets(p: CrossEntropy, targets: Any, call: CrossEntropyCall) -> None
     odd = (held != p.ignore) & ((held < 0) | (held >= (p.vocab or 1 << 31)))
     if odd.any():
         limit = f"to {p.vocab - 1}, or" if p.vocab else "on, or"
-        raise call.refuse(f"targets has {held[odd][0]}", f"classes are numbered from 0 {limit} ignore_index={p.ignore}")
+        raise call.value(f"targets has {held[odd][0]}", f"classes are numbered from 0 {limit} ignore_index={p.ignore}")
 
 
 def check_partials(partials: Any, targets: Any, call: CrossEntropyCall) -> CrossEntropy:
@@ -140,11 +130,11 @@ def check_partials(partials: Any, targets: Any, call: CrossEntropyCall) -> Cross
     call.check()
     ranks, kinds, M = call.array("partials", partials, 3, f"(ranks, {KINDS}, M)", (kd.float32,))
     if kinds != KINDS or not ranks:
-        raise call.refuse(f"partials is {(ranks, kinds, M)}", f"its shape is (ranks, {KINDS}, M), with a rank or more")
+        raise call.value(f"partials is {(ranks, kinds, M)}", f"its shape is (ranks, {KINDS}, M), with a rank or more")
     if call.array("targets", targets, 1, "(M,)", (kd.int32, kd.int64)) != (M,):
-        raise call.refuse(f"targets is {tuple(targets.shape)}", f"its shape is {(M,)}")
+        raise call.value(f"targets is {tuple(targets.shape)}", f"its shape is {(M,)}")
     if call.label_smoothing and call.vocab is None:
-        raise call.refuse("label_smoothing without vocab", "say how many classes there are in all parts")
+        raise call.value("label_smoothing without vocab", "say how many classes there are in all parts")
     vocab = None if call.vocab is None else int(call.vocab)
     return call.problem(M=M, V=0, H=0, dtype=kd.float32, targets=as_dtype(targets.dtype), vocab=vocab)
 
@@ -152,18 +142,18 @@ def check_partials(partials: Any, targets: Any, call: CrossEntropyCall) -> Cross
 def check_gradient(dloss: Any, lse: Any, p: CrossEntropy, call: CrossEntropyCall) -> Any:
     """The gradient of the loss, as the kernel takes it. Raises `BadCallArgument`, `BadCallValue`."""
     if call.array("lse", lse, 1, "(M,)", (kd.float32,)) != (p.M,):
-        raise call.refuse(f"lse is {tuple(lse.shape)}", f"its shape is {(p.M,)}")
+        raise call.value(f"lse is {tuple(lse.shape)}", f"its shape is {(p.M,)}")
     if p.rows:
         if call.array("dloss", dloss, 1, "(M,)", DTYPES) != (p.M,):
-            raise call.refuse(f"dloss is {tuple(dloss.shape)}", f"its shape is {(p.M,)}")
+            raise call.value(f"dloss is {tuple(dloss.shape)}", f"its shape is {(p.M,)}")
         return dloss
     if isinstance(dloss, (int, float, np.generic)):
         if isinstance(dloss, bool) or not isfinite(dloss):
-            raise call.refuse(f"dloss={shown(dloss)}", "a number")
+            raise call.value(f"dloss={shown(dloss)}", "a number")
         return float(dloss)
     shape = getattr(dloss, "shape", None)
     if not isinstance(shape, tuple) or not hasattr(dloss, "dtype") or as_dtype(dloss.dtype) not in DTYPES:
-        raise call.misfit(f"dloss is a {type(dloss).__name__}", "a number, or an array of one")
+        raise call.argument(f"dloss is a {type(dloss).__name__}", "a number, or an array of one")
     if any(n != 1 for n in shape):
-        raise call.refuse(f"dloss is {shown(shape)}", "a number, or an array of one")
+        raise call.value(f"dloss is {shown(shape)}", "a number, or an array of one")
     return dloss.reshape(()) if shape else dloss

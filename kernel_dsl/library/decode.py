@@ -13,7 +13,6 @@ import kernel_dsl as kd
 from kernel_dsl.boundary import checks_itself, public
 from kernel_dsl.diagnostics import shown
 from kernel_dsl.dtypes import as_dtype
-from kernel_dsl.errors import BadCallArgument, BadCallValue
 from kernel_dsl.loading import interpreted
 from kernel_dsl.stages import target_named
 from kernel_dsl.target import Feature
@@ -24,6 +23,7 @@ from .decode_general import decode_general
 from .decode_kernel import decode_config, decode_kernel, decode_steps
 from .decode_problem import DecodeProblem
 from .matmul import MANY, array_address, check_apart, element_strides, known_plan, signature
+from .refusals import Refusals
 
 QUERIES, PAGE = 8, 256  # the most
 CHECKED = ("window", "softcap", "splits")
@@ -182,17 +182,8 @@ def _refusal(p: DecodeProblem, arrays: dict[str, Any], target: Any) -> str:
     return ""
 
 
-class DecodeCheck:
+class DecodeCheck(Refusals):
     """The checks of a function; each raises at the caller's line."""
-
-    def __init__(self, kernel: str) -> None:
-        self.kernel = kernel
-
-    def argument(self, what: str, hint: str) -> BadCallArgument:
-        return BadCallArgument(kernel=self.kernel, what=what, hint=hint)
-
-    def value(self, what: str, hint: str) -> BadCallValue:
-        return BadCallValue(kernel=self.kernel, what=what, hint=hint)
 
     def shape(self, name: str, x: Any, rank: int, axes: str) -> tuple[int, ...]:
         """That of an array of so many axes."""

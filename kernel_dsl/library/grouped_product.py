@@ -17,6 +17,7 @@ from .grouped_tiles import RowGroups, put
 from .persistent_matmul import MatmulConfig, swizzled
 from .problem import Problem
 from .scaled_product import Scales, scaled_product
+from .stage_product import following_slot, stage_product
 
 
 @cache
@@ -46,9 +47,6 @@ def grouped_kernel(problem: Problem, groups: RowGroups, config: MatmulConfig, bl
         **g.scratch,
     }
 
-    def next_slot(slot: Any) -> Any:
-        return kd.where(slot == t.stages - 1, 0, slot + 1)
-
     def produce(a: Any, rights: Any, place_of: Any, total: Any, buffers: Any) -> None:
         kd.set_max_registers(40, action="decrease")
         a_smem, b_smem, loaded, consumed = (buffers[name] for name in ("a_smem", "b_smem", "loaded", "consumed"))
@@ -75,7 +73,7 @@ def grouped_kernel(problem: Problem, groups: RowGroups, config: MatmulConfig, bl
                         place = place.at[half] if p.b_transposed else place.at[:, half]
                     source = b.at[group, n_slice, k] if p.b_transposed else b.at[group, k, n_slice]
                     kd.copy_gmem_to_smem(source, place, full)
-                return next_slot(slot), kd.minimum(filled + 1, t.stages)
+                return following_slot(slot, t.stages), kd.minimum(filled + 1, t.stages)
 
             return end
 
@@ -99,20 +97,7 @@ def grouped_kernel(problem: Problem, groups: RowGroups, config: MatmulConfig, bl
                 if p.scaled:
                     own = Scales(p, scales[0], scales[1], m, n, rows, (group,))
                     return scaled_product(acc, slot, steps, t.stages, left_of, right_of, loaded, consumed, own, 0)
-
-                @kd.loop(0, steps, init_carry=(slot, slot))
-                def end(step: Any, carry: Any) -> Any:
-                    slot, before = carry
-                    kd.barrier_wait(loaded.at[slot])
-                    kd.wgmma(acc, left_of(slot), right_of(slot))
-                    kd.wgmma_wait(1)
-                    kd.barrier_arrive(consumed.at[before], predicate=step > 0)
-                    return next_slot(slot), slot
-
-                slot_after, last = end
-                value = acc[...]
-                kd.barrier_arrive(consumed.at[last])
-                return value, slot_after
+                return stage_product(acc, slot, steps, t.stages, left_of, right_of, loaded.at.__getitem__, consumed)
 
             value, slot_after = kd.run_scoped(multiply, kd.ACC((rows, t.tile_n), p.accumulator))
             store_tile(value, refs, buffers["out_smem"], me, group, m, n, end_row)

@@ -16,6 +16,7 @@ from ..kernel import identified
 from .grouped_tiles import RowGroups
 from .persistent_matmul import MatmulConfig, swizzled
 from .problem import Problem
+from .stage_product import following_slot, stage_product
 
 GENERAL = (64, 64, 32)  # of the result's rows and columns, of rows that are summed up
 GENERAL_WIDE = (64, 64, 16)  # of sums of 8 bytes
@@ -54,9 +55,6 @@ def wgrad_kernel(problem: Problem, groups: RowGroups, config: MatmulConfig, bloc
         "ready": kd.Barrier(),
         "bounds": g.scratch["bounds"],
     }
-
-    def next_slot(slot: Any) -> Any:
-        return kd.where(slot == t.stages - 1, 0, slot + 1)
 
     def steps_of(bounds: Any, group: Any) -> tuple[Any, Any, Any]:
         """(first row, rows, stages) of a group: a stage of zeros where it has no rows."""
@@ -113,7 +111,7 @@ def wgrad_kernel(problem: Problem, groups: RowGroups, config: MatmulConfig, bloc
                     kd.barrier_arrive(full)
                     kd.barrier_arrive(full)
 
-                return next_slot(slot), kd.minimum(filled + 1, t.stages)
+                return following_slot(slot, t.stages), kd.minimum(filled + 1, t.stages)
 
             return end
 
@@ -122,26 +120,19 @@ def wgrad_kernel(problem: Problem, groups: RowGroups, config: MatmulConfig, bloc
         a_smem, b_smem, loaded, consumed = (buffers[name] for name in ("a_smem", "b_smem", "loaded", "consumed"))
         own = kd.ds(me * rows, rows)
 
+        def left_of(slot: Any) -> Any:
+            return a_smem.at[slot, :, own].T if p.a_transposed else a_smem.at[slot, own]
+
+        def right_of(slot: Any) -> Any:
+            return b_smem.at[slot].T if p.b_transposed else b_smem.at[slot]
+
         @kd.loop(kd.axis_index("block"), total, step=count, init_carry=0)
         def _(index: Any, slot: Any) -> Any:
             group, m, n = _place(index, tiles, t.group)
             _, _, steps = steps_of(bounds, group)
 
             def multiply(acc: Any) -> Any:
-                @kd.loop(0, steps, init_carry=(slot, slot))
-                def end(step: Any, carry: Any) -> Any:
-                    slot, before = carry
-                    kd.barrier_wait(loaded.at[slot])
-                    left = a_smem.at[slot, :, own].T if p.a_transposed else a_smem.at[slot, own]
-                    kd.wgmma(acc, left, b_smem.at[slot].T if p.b_transposed else b_smem.at[slot])
-                    kd.wgmma_wait(1)
-                    kd.barrier_arrive(consumed.at[before], predicate=step > 0)
-                    return next_slot(slot), slot
-
-                slot_after, last = end
-                value = acc[...]
-                kd.barrier_arrive(consumed.at[last])
-                return value, slot_after
+                return stage_product(acc, slot, steps, t.stages, left_of, right_of, loaded.at.__getitem__, consumed)
 
             value, slot_after = kd.run_scoped(multiply, kd.ACC((rows, t.tile_n), p.accumulator))
             across = kd.ds(m * t.tile_m + me * rows, rows)

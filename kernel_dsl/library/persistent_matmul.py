@@ -25,6 +25,7 @@ from .problem import EpilogueStep, Problem
 from .promoted_product import RUN, promoted_product
 from .register_product import register_product
 from .scaled_product import Scales, scaled_product
+from .stage_product import following_slot, stage_product
 
 DRAWN = 16  # columns whose random words are made at a time
 
@@ -127,9 +128,6 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
             n = n * t.cluster_n + kd.axis_index("cluster_n")
         return m * t.tile_m, n * width, part, batch
 
-    def next_slot(slot: Any) -> Any:
-        return kd.where(slot == t.stages - 1, 0, slot + 1)
-
     def skip_others(slot: Any) -> Any:
         """The slot after the tiles of the other consumers."""
         ahead = (turns - 1) * steps % t.stages
@@ -174,7 +172,7 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
                         half = slice(number * width, (number + 1) * width)
                         place = place.at[half] if p.b_transposed else place.at[:, half]
                     kd.copy_gmem_to_smem(b_tile, place, full, collective_axes=shares_b, l2_hint=t.b_hint)
-                return next_slot(slot), kd.minimum(count + 1, t.stages)
+                return following_slot(slot, t.stages), kd.minimum(count + 1, t.stages)
 
             return *end, kd.where(turn == turns - 1, 0, turn + 1) if turns > 1 else turn
 
@@ -206,22 +204,14 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
             m, n, part, batch = place_of(index)
 
             def multiply(acc: Any) -> Any:
-                @kd.loop(0, steps, init_carry=(slot, slot))
-                def end(step: Any, carry: Any) -> Any:
-                    slot, before = carry
-                    kd.barrier_wait(loaded.at[turn * t.stages + slot])
-                    a_block = a_smem.at[slot]
-                    a_rows = kd.ds(share * rows, rows)
-                    a_block = a_block.at[:, a_rows].T if p.a_transposed else a_block.at[a_rows]
-                    kd.wgmma(acc, a_block, right_of(slot))
-                    kd.wgmma_wait(1)
-                    kd.barrier_arrive(consumed.at[before], predicate=step > 0)
-                    return next_slot(slot), slot
+                def left(slot: Any) -> Any:
+                    block, own = a_smem.at[slot], kd.ds(share * rows, rows)
+                    return block.at[:, own].T if p.a_transposed else block.at[own]
 
-                slot_after, last = end
-                value = acc[...]
-                kd.barrier_arrive(consumed.at[last])
-                return value, slot_after
+                def loaded_of(slot: Any) -> Any:
+                    return loaded.at[turn * t.stages + slot]
+
+                return stage_product(acc, slot, steps, t.stages, left, right_of, loaded_of, consumed)
 
             def multiply_from_registers(acc: Any) -> Any:
                 return register_product(acc, slot, steps, t.stages, left_of, right_of, loaded, consumed)
@@ -242,7 +232,7 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
                     kd.barrier_wait(loaded.at[turn * t.stages + slot])
 
                 run = RUN // t.tile_k
-                return promoted_product(acc, slot, steps, run, wait, left, right_of, next_slot, consumed)
+                return promoted_product(acc, slot, steps, run, wait, left, right_of, t.stages, consumed)
 
             way = multiply_scaled if p.scaled else multiply_from_registers if from_registers(p) else multiply
             if p.promoted and steps * t.tile_k > RUN:

@@ -12,6 +12,8 @@ from typing import Any
 
 import kernel_dsl as kd
 
+from .stage_product import following_slot
+
 RUN = 256  # elements of K in a sum that the tensor cores add up
 
 
@@ -23,7 +25,7 @@ def promoted_product(
     wait: Callable[[Any], None],
     left_of: Callable[[Any], Any],
     right_of: Callable[[Any], Any],
-    next_slot: Callable[[Any], Any],
+    stages: int,
     consumed: Any,
 ) -> tuple[Any, Any]:
     """The sums over `steps` stages of SMEM from `slot` on, as a value, with `run` of them in `acc` at a time; and the next slot.
@@ -38,14 +40,18 @@ def promoted_product(
         wait(slot)
         kd.wgmma(acc, left_of(slot), right_of(slot), accumulate=False)
 
-        @kd.loop(1, run if steps % run == 0 else kd.minimum(run, steps - first), init_carry=(next_slot(slot), slot))
+        @kd.loop(
+            1,
+            run if steps % run == 0 else kd.minimum(run, steps - first),
+            init_carry=(following_slot(slot, stages), slot),
+        )
         def ends(step: Any, carry: Any) -> Any:
             slot, before = carry
             wait(slot)
             kd.wgmma(acc, left_of(slot), right_of(slot))
             kd.wgmma_wait(1)
             kd.barrier_arrive(consumed.at[before])
-            return next_slot(slot), slot
+            return following_slot(slot, stages), slot
 
         slot_after, last = ends
         kd.wgmma_wait(0)

@@ -15,6 +15,8 @@ from typing import Any
 
 import kernel_dsl as kd
 
+from .stage_product import following_slot
+
 
 def register_product(
     acc: Any,
@@ -37,9 +39,6 @@ def register_product(
         half = right.shape[0] // 2
         kd.wgmma(acc, left, right.at[index * half : (index + 1) * half])
 
-    def following(slot: Any) -> Any:
-        return kd.where(slot == stages - 1, 0, slot + 1)
-
     def products(slot: Any, left: Any, before: Any, step: Any) -> None:
         multiply(slot, 0, left)
         kd.wgmma_wait(1)  # the second half of the step before is done
@@ -53,7 +52,7 @@ def register_product(
         slot, before, left = carry
         products(slot, left, before, step)
         kd.wgmma_wait(1)  # the first half is done, and its registers are free
-        after = following(slot)
+        after = following_slot(slot, stages)
         kd.barrier_wait(loaded.at[after])
         return after, slot, left_of(after, 0)
 
@@ -61,4 +60,4 @@ def register_product(
     products(last, left, before, steps - 1)
     value = acc[...]
     kd.barrier_arrive(consumed.at[last])
-    return value, following(last)
+    return value, following_slot(last, stages)

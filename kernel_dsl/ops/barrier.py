@@ -6,11 +6,10 @@ from typing import Any, NoReturn, cast
 
 from .. import dtypes as dt
 from ..boundary import public
-from ..diagnostics import shown
-from ..errors import BadArgumentType, BadIndex, DynamicSlice, IndexOutOfRange, SliceOutOfRange, TooManyIndices
+from ..errors import BadArgumentType, BadIndex, SliceOutOfRange, TooManyIndices
 from ..ir import ArrayType, BarrierType, Effect, Op, Value, operand
 from ..layout import SCALAR
-from ..refs import Slice, is_index
+from ..refs import Slice, is_index, of_int, of_slice
 from ..target import Feature
 from ..trace import current, emit, traced
 from ..values import Array
@@ -132,13 +131,7 @@ class _BarrierAt:
 def _part(item: Any, dim: int, extent: int, what: str) -> tuple[Any, int | None, int]:
     """(start, size or None for one barrier, step) of one index of barriers."""
     if isinstance(item, slice):
-        if any(isinstance(x, Array) for x in (item.start, item.stop, item.step)):
-            raise DynamicSlice()
-        try:
-            start, stop, step = item.indices(extent)
-        except (TypeError, ValueError) as error:
-            raise BadIndex(what=shown(item), hint=f"{error}") from None
-        return start, len(range(start, stop, step)), step
+        return of_slice(item, extent)
     if isinstance(item, Slice):
         if isinstance(item.start, int) and item.size:
             last = item.start + (item.size - 1) * item.stride
@@ -151,10 +144,7 @@ def _part(item: Any, dim: int, extent: int, what: str) -> tuple[Any, int | None,
         raise BadIndex(what=f"a {type(item).__name__}", hint=hint)
     if isinstance(item, Array):
         return item, None, 1
-    number = int(item)
-    if not -extent <= number < extent:
-        raise IndexOutOfRange(index=number, dim=dim, extent=extent, lo=-extent, hi=extent - 1)
-    return number % extent, None, 1
+    return of_int(item, dim, extent), None, 1
 
 
 def as_barrier(barrier: Any, op: str) -> BarrierRef:
