@@ -20,8 +20,9 @@ def test_interpreter(block: int) -> None:
 
 
 @pytest.mark.gpu
-def test_gpu() -> None:
-    for seed in range(200):
+@pytest.mark.parametrize("block", range(10))
+def test_gpu(block: int) -> None:
+    for seed in range(block * 20, block * 20 + 20):
         assert attempt(generate(seed), gpu=True) is None, f"python -m tests.fuzz --count 1 --seed {seed} --device gpu"
 
 

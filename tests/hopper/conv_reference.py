@@ -49,14 +49,14 @@ class Conv:
         out = np.zeros(self.result())
         for r, s, seen in self._taps(self._padded(x)):
             for own, mine in self._groups():
-                out[..., mine] += seen[..., own] @ w[mine, r, s].T
+                out[..., mine] += np.tensordot(seen[..., own], w[mine, r, s], (3, 1))
         return out
 
     def dgrad(self, dout: Any, w: Any) -> Any:
         room = self._padded(np.zeros(self.x))
         for r, s, seen in self._taps(room):
             for own, mine in self._groups():
-                seen[..., own] += dout[..., mine] @ w[mine, r, s]
+                seen[..., own] += np.tensordot(dout[..., mine], w[mine, r, s], 1)
         (top, left), (_, height, width, _) = _pair(self.padding), self.x
         return room[:, top : top + height, left : left + width]
 
@@ -64,7 +64,7 @@ class Conv:
         dw = np.zeros(self.w)
         for r, s, seen in self._taps(self._padded(x)):
             for own, mine in self._groups():
-                dw[mine, r, s] = np.einsum("nijf,nijc->fc", dout[..., mine], seen[..., own])
+                dw[mine, r, s] = np.tensordot(dout[..., mine], seen[..., own], ((0, 1, 2), (0, 1, 2)))
         return dw
 
     def _padded(self, x: Any) -> Any:
