@@ -5,11 +5,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
+from . import kinds as kinds
 from . import random as random
 from .accumulator import ACC
 from .accumulator import AccRef as AccRef
 from .batching import vmap
-from .boundary import public
+from .boundary import OPERATIONS, public
 from .check import check
 from .diagnostics import Error, at_user_line, shown
 from .dtypes import (
@@ -37,6 +38,7 @@ from .kernel import kernel
 from .layout import Layout
 from .memory import GMEM, REGS, SMEM, Barrier, ClusterBarrier, RefUnion, ShapeDtypeStruct
 from .mesh import Mesh
+from .ops import NAMES as _NAMES
 from .ops.arith import (
     abs,
     absolute,
@@ -215,6 +217,7 @@ from .refs import Ref as Ref
 from .transforms import SwizzleTransform, TilingTransform, Transform, find_swizzle
 from .values import Array as Array
 from .variables import Variable
+from .version import __version__ as __version__
 from .warp_specialized import PipelinePipeline, emit_pipeline_warp_specialized
 
 if TYPE_CHECKING:
@@ -241,7 +244,6 @@ _LATE = {
     "HazardWarning": "kernel_dsl.runtime.interpreter.checks.hazards",
 }
 
-__version__ = "0.1.0"
 
 __all__ = [
     "ACC",
@@ -536,6 +538,7 @@ __all__ = [
 
 for _name in set(__all__) - set(_LATE):
     globals()[_name] = public(globals()[_name], _name)
+OPERATIONS.update({_name: globals()[_name] for _name in _NAMES})
 
 
 def __getattr__(name: str) -> Any:

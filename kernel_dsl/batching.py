@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from .boundary import checks_itself
+from .definition import Definition, output_structs
 from .diagnostics import shown
 from .errors import BadArgument, BadArgumentType, KernelValue
 from .kernel import Kernel, remade
 from .memory import ShapeDtypeStruct
 from .ops.scope import is_spec
-from .specialise import Definition, output_structs
 from .tree import flatten, unflatten
 
 __all__ = ["vmap"]

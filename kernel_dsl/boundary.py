@@ -22,6 +22,8 @@ from .source import is_of_project, is_ours, misfit
 
 _T = TypeVar("_T")
 
+OPERATIONS: dict[str, Any] = {}  # the functions of the language, as users call them; entered by __init__.py
+
 # Special methods that are no calls of the user's, or that must not raise errors of ours; `==` where it is not plain says so
 _INNER = frozenset(
     f"__{name}__"
@@ -152,13 +154,11 @@ def _rename(error: Error, name: str, caller: FrameType | None) -> None:
     if error.named or caller is None or is_ours(caller.f_code):
         return
     error.named = True  # whatever called the body that it comes from is not meant
-    from .ops import NAMES
-
     at_call = (error.loc.file, error.loc.line) == (
         caller.f_code.co_filename,
         caller.f_lineno,
     )  # else it is of an op of a body
-    if at_call and error.fields.get("op") in NAMES and name in NAMES:
+    if at_call and error.fields.get("op") in OPERATIONS and name in OPERATIONS:
         error.fields["op"] = name
 
 

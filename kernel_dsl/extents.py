@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from math import gcd
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+from .attributes import attribute_type
 from .compiled import Condition
-from .ir import attribute_type
 from .variables import Expression, Symbol, Variable
 
 LARGEST = 2**48  # elements along an axis: more than a GPU can address

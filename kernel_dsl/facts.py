@@ -13,7 +13,6 @@ from .dtypes import DType
 
 if TYPE_CHECKING:
     from .extents import Top
-    from .ir import Op, Value
 
 
 class Range(NamedTuple):
@@ -49,19 +48,6 @@ def _held(dtype: DType) -> Range:
 
 
 _HELD = {dtype.name: _held(dtype) for dtype in dt.ALL if dtype.is_integer}
-
-
-def of_result(op: Op, dtype: DType, operands: tuple[Value, ...]) -> Range | None:
-    """What is known of an op's integer result. Only int32 arithmetic is index arithmetic: all other overflow wraps."""
-    found = op.range()
-    if found is None or not found.fits(64):  # more than int64 could not be computed again
-        return any_of(dtype)
-    if not found.fits(dtype.bits, dtype.is_signed):
-        return found._replace(wide=True) if dtype == dt.int32 else any_of(dtype)
-    for value in operands:
-        if value.facts is not None and value.facts.wide:
-            return found._replace(wide=True)
-    return found
 
 
 def certain(value: Range | None, dtype: DType) -> Range | None:

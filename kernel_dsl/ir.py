@@ -7,58 +7,22 @@ and verification read them. A region is a list of ops with arguments; its last o
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum, Flag, auto
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, cast, dataclass_transform
 
-from .boundary import Choices, checks_itself, public
+from . import dtypes as dt
+from .attributes import attribute_type
 from .compiled import Swizzle
 from .dtypes import DType
+from .facts import Range, any_of
 from .layout import Layout
+from .memory import MemorySpace
 from .source import UNKNOWN, Loc
 from .target import Feature
 
-if TYPE_CHECKING:
-    from .facts import Range
-
-# --- attributes that are dataclasses or enums are printed by name --------------------------------
-
-ATTRIBUTE_TYPES: dict[str, type[Any]] = {}
-_C = TypeVar("_C", bound=type[Any])
-
-
-def attribute_type(cls: _C) -> _C:
-    """Let values of this frozen dataclass or Enum stand as attributes in the text form."""
-    ATTRIBUTE_TYPES[cls.__name__] = cls
-    return cls
-
-
-attribute_type(Swizzle)
-
-
 # --- types ---------------------------------------------------------------------------------------
-
-
-@public
-@attribute_type
-class MemorySpace(Enum, metaclass=Choices):
-    """Where a Ref's elements live. Called, it makes a specification of scratch: `kd.SMEM((64, 64), kd.float32)`.
-
-    It takes a static shape, a dtype and for SMEM `transforms=`, a tiling and a swizzle. Raises `BadArgumentType`,
-    `BadArgument`, `BadTransform`.
-    """
-
-    GMEM = "gmem"
-    SMEM = "smem"
-    REGS = "regs"
-
-    @checks_itself("transforms")
-    def __call__(self, shape: Any, dtype: Any, transforms: Sequence[Any] = ()) -> Any:
-        """A scratch specification: `kd.SMEM((64, 64), kd.float32)` (see `memory.MemorySpec`)."""
-        from .memory import memory_spec
-
-        return memory_spec(self, shape, dtype, transforms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,6 +284,19 @@ class Op(_Declared):
         """The only result."""
         (only,) = self.results
         return only
+
+
+def known_of(op: Op, dtype: DType, operands: tuple[Value, ...]) -> Range | None:
+    """What is known of an op's integer result. Only int32 arithmetic is index arithmetic: all other overflow wraps."""
+    found = op.range()
+    if found is None or not found.fits(64):  # more than int64 could not be computed again
+        return any_of(dtype)
+    if not found.fits(dtype.bits, dtype.is_signed):
+        return found._replace(wide=True) if dtype == dt.int32 else any_of(dtype)
+    for value in operands:
+        if value.facts is not None and value.facts.wide:
+            return found._replace(wide=True)
+    return found
 
 
 class Yield(Op, name="yield"):

@@ -19,6 +19,7 @@ import numpy as np
 
 from . import forking
 from .boundary import public, unguarded
+from .definition import ArrayInput, Definition, Input, output_structs
 from .diagnostics import Error
 from .dtypes import as_dtype
 from .errors import BadCallArgument
@@ -27,7 +28,6 @@ from .kernel import Kernel
 from .lazy import once
 from .memory import ShapeDtypeStruct
 from .source import of_function
-from .specialise import ArrayInput, Definition, Input, output_structs
 from .target import DEFAULT
 from .tree import flatten, unflatten
 from .vmapped import blocks_wait, with_axis

@@ -8,7 +8,7 @@ import math
 import operator
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, cast, overload
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy as np
 from . import dtypes as dt
 from . import forking
 from .boundary import checks_itself, public, unguarded
+from .definition import ArrayInput, Definition, Input, ScalarInput, axes, output_structs
 from .diagnostics import shown
 from .dtypes import as_dtype
 from .errors import BadCallArgument, BadCallValue, KernelArgument, LiteralOutOfRange
@@ -27,15 +28,7 @@ from .options import CompilerParams
 from .sizes import geometry
 from .source import here, of_function
 from .specialisations import Specialisation, Table, sizeless
-from .specialise import (
-    ArrayInput,
-    Definition,
-    Input,
-    ScalarInput,
-    axes,
-    output_structs,
-    trace_kernel,
-)
+from .specialise import trace_kernel
 from .stages import Stages, print_stages, target_named
 from .target import DEFAULT
 from .tree import flatten, unflatten
@@ -43,6 +36,28 @@ from .variables import Symbol, ask, binding_is_active, repeating
 
 _log = logging.getLogger("kernel_dsl")
 _KEPT = 4096  # signatures, exact to the sizes, whose launches are kept
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """What kernels call of the modules that stand on this one; kinds.py enters it."""
+
+    vmap: Callable[[Any, Any], Kernel]
+    on_mesh: Callable[[Definition, Any, bool, Mesh], Kernel]
+    with_axis: Callable[[Kernel, tuple[bool, ...], Sequence[Any]], Kernel | None]  # see vmapped.py
+    tracing: Callable[[tuple[Any, ...]], Any]  # what a call with values that JAX traces does; None for a call without
+
+
+_kinds: list[Kinds] = []
+
+
+def enter(kinds: Kinds) -> None:
+    """Let kernels know what stands on them."""
+    _kinds[:] = [kinds]
+
+
+def kinds() -> Kinds:
+    return _kinds[0]
 
 
 @public
@@ -90,7 +105,7 @@ class Kernel:
             result = fast(args, out, stream)
             if result is not fast.miss:
                 return result
-        if "jax" in sys.modules and (on_tracers := _tracing(args)) is not None:
+        if "jax" in sys.modules and (on_tracers := kinds().tracing(args)) is not None:
             return on_tracers(self, args, out, stream, interpret)
         return self._call(args, out, stream, interpret)
 
@@ -333,11 +348,9 @@ class Kernel:
         """
         from kernel_dsl.runtime.torch_op import as_torch_op
 
-        from .vmapped import with_axis_for
-
         return as_torch_op(
             self, self._definition, name, inputs=inputs, backward=backward, setup_context=setup_context,
-            mutates_args=mutates_args, with_axis=functools.partial(with_axis_for, self),
+            mutates_args=mutates_args, with_axis=functools.partial(kinds().with_axis, self),
         )  # fmt: skip
 
 
@@ -365,13 +378,6 @@ class _Prepared:
         self.fresh = fresh  # loaded for this call
 
 
-def _tracing(args: tuple[Any, ...]) -> Any:
-    """What a call with values that JAX traces does; None for a call without."""
-    from .jax import is_traced, on_tracers
-
-    return on_tracers if is_traced(flatten(args)[0]) else None
-
-
 def _recording() -> bool:
     from kernel_dsl.runtime.plan import recording
 
@@ -390,13 +396,11 @@ def _by_name(module: str, name: str, maps: Sequence[Any] = ()) -> Any:
     """Unpickle: the object of that qualified name, under `vmap`s, the innermost first."""
     import importlib
 
-    from .batching import vmap
-
     found: Any = importlib.import_module(module)
     for part in name.split("."):
         found = getattr(found, part)
     for in_axes in maps:
-        found = vmap(found, in_axes)
+        found = kinds().vmap(found, in_axes)
     return found
 
 
@@ -545,9 +549,7 @@ def kernel(
         check_static(definition)
         if mesh is None:
             return Kernel(definition, interpret, debug)
-        from .mesh_kernel import MeshKernel
-
-        return MeshKernel(definition, interpret, debug, mesh)
+        return kinds().on_mesh(definition, interpret, debug, mesh)
 
     own = name or kernel_name
     check_interpret(interpret, getattr(body, "__name__", "kernel") if own is None else own)

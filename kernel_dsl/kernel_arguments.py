@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from .arguments import static_int
+from .definition import Definition, axes
 from .diagnostics import shown
 from .errors import BadCallArgument, KernelArgument, KernelValue
 from .interpret_params import InterpretParams
-from .specialise import Definition, axes, named_axes
+from .specialise import named_axes
 from .variables import variables
 
 

@@ -174,15 +174,13 @@ class Layout:
 
     def to_svg(self, shape: tuple[int, ...]) -> str:
         """A picture of how a value of this shape is spread, as SVG text: a cell an element, with who holds it."""
-        from .picture import to_svg
-
         if len(shape) != self.rank:
             what = f"a layout of rank {self.rank} spreads no value of shape {shape}"
             raise BadArgument(op="to_svg", what=what, hint="give one extent a dimension of the layout")
         if prod(shape) > MAX_CELLS or any(n < 1 for n in shape):
             what = f"a picture of shape {shape}"
             raise BadArgument(op="to_svg", what=what, hint=f"it has from 1 to {MAX_CELLS} cells: picture a part")
-        return to_svg(self, tuple(shape))
+        return SHOWN["picture"](self, tuple(shape))
 
     def _repr_svg_(self) -> str | None:
         """The picture of all that the layout covers, as notebooks show it; None where it is too large to look at."""
@@ -190,10 +188,8 @@ class Layout:
 
     def __repr__(self) -> str:
         """What makes it: a named layout of the shape it covers, or all its factors."""
-        from .layouts import name_of
-
         given = f"{self.rank}, {self.regs}, {self.lanes}, {self.warps}"
-        return name_of(self, self.padded) or f"Layout({given})"
+        return SHOWN["layout"](self, self.padded) or f"Layout({given})"
 
     def __str__(self) -> str:
         def text(bits: tuple[Bit, ...]) -> str:
@@ -220,6 +216,8 @@ def _axes(axes: int | Iterable[int], rank: int) -> set[int]:
 
 # by kind: the least shape, and what makes the layout of one and of so many neighbours a lane; filled by layouts.py
 MAKERS: dict[str, tuple[tuple[int, int], Callable[[tuple[int, int], int], Layout]]] = {}
+# how layouts and rules are written and drawn, from their names; filled by layouts.py
+SHOWN: dict[str, Callable[..., str]] = {}
 
 
 @dataclass(frozen=True)
@@ -267,9 +265,7 @@ class LayoutRule:
         return self.of(shape).to_svg(shape)
 
     def __repr__(self) -> str:
-        from .layouts import rule_name
-
-        return rule_name(self)
+        return SHOWN["rule"](self)
 
     def __str__(self) -> str:
         return self.kind + (f".reduce({self.reduced})" if self.reduced else "")

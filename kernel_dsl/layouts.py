@@ -12,7 +12,7 @@ from typing import Any
 from .boundary import public
 from .errors import BadArgument, BadArgumentType
 from .errors_hopper import WgmmaShape
-from .layout import LANE_BITS, MAKERS, WARP_BITS, Bit, Layout, LayoutRule, blocked
+from .layout import LANE_BITS, MAKERS, SHOWN, WARP_BITS, Bit, Layout, LayoutRule, blocked
 
 # lane bits of all fragments: two for the place within a row, three for the row
 _ROWS: tuple[Bit, ...] = ((0, 1), (0, 2), (0, 4))
@@ -217,3 +217,12 @@ for _name, _rule in NAMED.items():
     setattr(Layout, _name, _rule)
 Layout.WG_STRIDED = staticmethod(wg_strided)
 Layout.WG_SPLAT = staticmethod(wg_splat)
+
+
+def _picture(layout: Layout, shape: tuple[int, ...]) -> str:
+    from .picture import to_svg
+
+    return to_svg(layout, shape)
+
+
+SHOWN.update(layout=name_of, rule=rule_name, picture=_picture)

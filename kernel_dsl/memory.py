@@ -5,19 +5,46 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from .arguments import static_int, strings
+from .attributes import attribute_type
+from .boundary import Choices, checks_itself, public
 from .compiled import Swizzle
 from .diagnostics import shown
 from .dtypes import DType, as_dtype
 from .errors import BadArgument, BadArgumentType
-from .ir import MemorySpace
+from .transforms import fields_of
 from .tree import flatten
 from .variables import Symbol, binding_is_active
+
+
+@public
+@attribute_type
+class MemorySpace(Enum, metaclass=Choices):
+    """Where a Ref's elements live. Called, it makes a specification of scratch: `kd.SMEM((64, 64), kd.float32)`.
+
+    It takes a static shape, a dtype and for SMEM `transforms=`, a tiling and a swizzle. Raises `BadArgumentType`,
+    `BadArgument`, `BadTransform`.
+    """
+
+    GMEM = "gmem"
+    SMEM = "smem"
+    REGS = "regs"
+
+    @checks_itself("transforms")
+    def __call__(self, shape: Any, dtype: Any, transforms: Sequence[Any] = ()) -> MemorySpec:
+        """A scratch specification: `kd.SMEM((64, 64), kd.float32)` (see `MemorySpec`)."""
+        op = self.name
+        extents, kind = as_shape(shape, op), as_dtype_of(dtype, op)
+        if self is not MemorySpace.SMEM and not (isinstance(transforms, tuple) and not transforms):
+            raise BadArgument(op=op, what=f"transforms={shown(transforms)}", hint="only SMEM has transforms")
+        return MemorySpec(self, extents, kind, *fields_of(extents, kind, transforms))
+
 
 GMEM = MemorySpace.GMEM
 SMEM = MemorySpace.SMEM
@@ -128,17 +155,6 @@ def settled_spec(spec: Any) -> Any:
         shape = settled(spec.shape, spec.space.name)
         return spec if shape is spec.shape else replace(spec, shape=shape)
     return spec
-
-
-def memory_spec(space: MemorySpace, shape: Any, dtype: Any, transforms: Sequence[Any] = ()) -> MemorySpec:
-    """What `kd.SMEM(shape, dtype, transforms=...)` gives."""
-    from .transforms import fields_of
-
-    op = space.name
-    extents, kind = as_shape(shape, op), as_dtype_of(dtype, op)
-    if space is not MemorySpace.SMEM and not (isinstance(transforms, tuple) and not transforms):
-        raise BadArgument(op=op, what=f"transforms={shown(transforms)}", hint="only SMEM has transforms")
-    return MemorySpec(space, extents, kind, *fields_of(extents, kind, transforms))
 
 
 @dataclass(frozen=True)

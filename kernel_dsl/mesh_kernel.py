@@ -12,6 +12,7 @@ import numpy as np
 from . import dtypes as dt
 from .boundary import public, unguarded
 from .compiled import OutputSpec
+from .definition import ArrayInput, Definition, Input, ScalarInput, axes, output_structs
 from .diagnostics import shown
 from .dtypes import as_dtype
 from .errors import BadCallArgument, BadCallValue, KernelValue
@@ -24,7 +25,7 @@ from .mesh import ROOM, Mesh, Meshed
 from .ops.scope import is_spec
 from .refs import Ref
 from .source import here, of_function
-from .specialise import ArrayInput, Definition, Input, ScalarInput, axes, output_structs, run_body, trace_kernel
+from .specialise import run_body, trace_kernel
 from .stages import Stages, print_stages, target_named
 from .symmetric import Symmetric
 from .trace import current

@@ -38,9 +38,10 @@ from .ops.logic import logical_and, logical_or
 from .ops.ref import as_ref
 from .ops.scope import allocate, scope
 from .refs import Ref, ds, is_index
+from .storage import TMA_ALIGNMENT
 from .target import DEFAULT, Feature
 from .trace import current, into, new_value
-from .transforms import TMA_ALIGNMENT, fields_of
+from .transforms import fields_of
 from .tree import flatten, unflatten
 from .values import Array
 

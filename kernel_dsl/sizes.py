@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from .compiled import ANY, Condition
+from .definition import Definition, Input, axes, is_leaf, output_structs
 from .extents import GRID, Extent, ExtentSymbol, GridSize, Reads, Top, Unread, now, plain, top_of
 from .ir import Axis, KernelIR, RefType
 from .memory import ShapeDtypeStruct
@@ -14,9 +15,6 @@ from .refs import Shape
 from .source import is_ours
 from .tree import flatten, unflatten
 from .variables import binding_is_active, variables
-
-if TYPE_CHECKING:
-    from .specialise import Definition, Input
 
 
 @dataclass(frozen=True)
@@ -60,8 +58,6 @@ class Geometry:
 
 def geometry(definition: Definition, structs: Any) -> Geometry:
     """Outputs, grid and cluster for inputs like these. Raises what `out_type`, `grid` and `cluster` raise."""
-    from .specialise import axes, output_structs
-
     outs, structure = output_structs(definition, structs)
     grid = axes(definition.grid, definition.grid_names, "grid", structs)
     return Geometry(outs, structure, grid, axes(definition.cluster, definition.cluster_names, "cluster", structs))
@@ -142,8 +138,6 @@ class SizePlan:
             self._bound(definition.grid, structs)
 
     def _link(self, out_type: Any, structs: Any) -> None:
-        from .specialise import is_leaf
-
         try:
             made = flatten(out_type(*structs), is_leaf)[0]
             shapes = [tuple(leaf.shape) for leaf in made if leaf is not None]
@@ -289,8 +283,6 @@ def _places_in(size: Any) -> set[tuple[int, int]]:
 
 
 def _is_function(out_type: Any) -> bool:
-    from .specialise import is_leaf
-
     return callable(out_type) and not is_leaf(out_type)
 
 

@@ -7,74 +7,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .arguments import static_int
 from .compiled import Condition, OutputSpec
-from .diagnostics import CostNote, shown
-from .dtypes import DType, as_dtype
-from .errors import BodyReturned, BodySignature, KernelArgument, KernelValue
+from .definition import ArrayInput, Definition, Input, ScalarInput, of_inputs
+from .diagnostics import CostNote
+from .errors import BodyReturned, BodySignature, KernelValue
 from .facts import any_of
 from .ir import ArrayType, Axis, KernelIR, MemorySpace, RefType, Region, Value
 from .layout import SCALAR
-from .memory import ShapeDtypeStruct, settled
+from .memory import ShapeDtypeStruct
 from .ops.scope import allocate, is_spec
-from .options import CompilerParams
 from .refs import Ref
 from .sizes import SizePlan, Sizes
 from .source import Loc, here, is_ours, misfit, of_function
 from .steps import TRACED, Where, walk
 from .target import DEFAULT
 from .trace import Trace, new_value, tracing
-from .tree import flatten, holds_record, unflatten
+from .tree import flatten, unflatten
 from .variables import noting
-
-
-@dataclass(frozen=True)
-class ArrayInput:
-    """What a compiled kernel depends on of an array argument."""
-
-    shape: tuple[int, ...]
-    dtype: DType
-    contiguous: bool = True
-    alignment: int = 16
-
-    def struct(self) -> ShapeDtypeStruct:
-        return ShapeDtypeStruct(self.shape, self.dtype)
-
-
-@dataclass(frozen=True)
-class ScalarInput:
-    """What a compiled kernel depends on of a scalar argument: never its value."""
-
-    dtype: DType
-    weak: bool
-
-    def struct(self) -> ShapeDtypeStruct:
-        return ShapeDtypeStruct((), self.dtype)
-
-
-Input = ArrayInput | ScalarInput
-
-
-@dataclass(frozen=True)
-class Definition:
-    """The arguments of `kd.kernel`, checked."""
-
-    body: Callable[..., None]
-    name: str
-    out_type: Any
-    scratch_types: Any
-    grid: Any
-    grid_names: tuple[str, ...]
-    cluster: Any
-    cluster_names: tuple[str, ...]
-    num_threads: int | None
-    thread_name: str | None
-    params: CompilerParams
-    aliases: tuple[tuple[int, int], ...]  # (input leaf, output leaf)
-    # What with the signature and our own sources decides the trace, where it is known: a body can close over anything.
-    identity: str = ""
-    batches: tuple[Any, ...] = ()  # of `vmap`, outermost first; each is an axis of the grid before the kernel's own
-    every_size: bool = False  # whether each size is compiled for, as those of arrays on many devices are
 
 
 @dataclass(frozen=True)
@@ -91,67 +40,6 @@ class Traced:
     sizes: Sizes
     notes: tuple[CostNote, ...] = ()
     asked: frozenset[str] = frozenset()  # a graph's variables that body and scratch are made by
-
-
-def axes(sizes: Any, names: tuple[str, ...], word: str, structs: Sequence[Any]) -> tuple[Axis, ...]:
-    """Axes from sizes (or a function of the inputs' structs) and names. Raises `KernelValue`, `KernelArgument`."""
-    given: Any = of_inputs(sizes, word, structs) if callable(sizes) else sizes
-    items: Sequence[Any] = given if isinstance(given, (tuple, list)) else (given,)
-    out: list[int] = []
-    for n in items:
-        extent = static_int(n)
-        if extent is None:
-            hint = f"`{word}` is a tuple of ints, or a function of the inputs' shapes that gives one"
-            raise KernelArgument(what=f"{word}={shown(given)} is not made of ints", hint=hint)
-        out.append(extent)
-    if any(n < 0 for n in out):
-        raise KernelValue(what=f"{word}={tuple(out)} has a negative extent", hint="extents are 0 or more")
-    if word == "cluster" and (len(out) > 3 or any(n < 1 for n in out)):
-        raise KernelValue(what=f"cluster={tuple(out)}", hint="a cluster has at most 3 axes, of 1 or more blocks")
-    if names and len(names) != len(out):
-        raise KernelValue(
-            what=f"{len(names)} names ({', '.join(names)}) for {len(out)} axes of {word}={tuple(out)}",
-            hint=f"give `{word}_names` one name an axis",
-        )
-    return tuple(Axis(names[i] if names else "", n) for i, n in enumerate(out))
-
-
-def output_structs(definition: Definition, structs: Sequence[Any]) -> tuple[list[ShapeDtypeStruct | None], Any]:
-    """The leaves of `out_type`, as structs, and its structure. Raises `KernelArgument`."""
-    out_type: Any = definition.out_type
-    if callable(out_type) and not is_leaf(out_type):
-        out_type = of_inputs(out_type, f"out_type of kernel {definition.name!r}", structs)
-    leaves, structure = flatten(out_type, is_leaf)
-    if holds_record(structure):
-        hint = "give tuples, lists or dicts of structs; inputs and scratch may be dataclasses"
-        raise KernelArgument(what="out_type holds a dataclass", hint=hint)
-    made: list[ShapeDtypeStruct | None] = []
-    for leaf in leaves:
-        if not is_leaf(leaf):
-            hint = "outputs are `kd.ShapeDtypeStruct(shape, dtype)` or anything with shape and dtype"
-            raise KernelArgument(what=f"{shown(leaf)} in out_type is no output", hint=hint)
-        struct = leaf
-        if not isinstance(leaf, ShapeDtypeStruct):
-            struct = ShapeDtypeStruct(leaf.shape, as_dtype(leaf.dtype), getattr(leaf, "init", None))
-        shape = settled(struct.shape, "out_type")
-        made.append(struct if shape is struct.shape else ShapeDtypeStruct(shape, struct.dtype, struct.init))
-    return made, structure
-
-
-def of_inputs(function: Callable[..., Any], word: str, structs: Sequence[Any]) -> Any:
-    """What `function` makes of the inputs' structs. Raises `KernelArgument` where it takes another number of them."""
-    try:
-        return function(*structs)
-    except TypeError:
-        why = misfit(function, *structs)
-        if why:
-            hint = "it is a function of one struct for each input of the call"
-            raise KernelArgument(what=f"{word} does not fit {len(structs)} inputs: {why}", hint=hint) from None
-        raise
-
-
-def is_leaf(x: Any) -> bool:
-    return hasattr(x, "shape") and hasattr(x, "dtype")
 
 
 def trace_kernel(

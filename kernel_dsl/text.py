@@ -17,19 +17,9 @@ from typing import Any
 import numpy as np
 
 from .accumulator import AccType
+from .attributes import ATTRIBUTE_TYPES
 from .dtypes import BY_NAME, DType
-from .facts import of_result
-from .ir import (
-    ATTRIBUTE_TYPES,
-    ArrayType,
-    Axis,
-    BarrierType,
-    KernelIR,
-    Op,
-    RefType,
-    Region,
-    Value,
-)
+from .ir import ArrayType, Axis, BarrierType, KernelIR, Op, RefType, Region, Value, known_of
 from .layout import Layout, parse_layout
 from .source import UNKNOWN, Loc
 
@@ -369,7 +359,7 @@ class _Parser:
             self.values[name] = value
             out.append(value)
         if len(out) == 1 and isinstance(out[0].type, ArrayType) and out[0].type.dtype.is_integer:
-            out[0].facts = of_result(op, out[0].type.dtype, op.values())
+            out[0].facts = known_of(op, out[0].type.dtype, op.values())
         return out
 
 

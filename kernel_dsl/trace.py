@@ -21,8 +21,8 @@ from .errors import (
     ValueFromOtherTrace,
     ValueTooLarge,
 )
-from .facts import any_of, of_result
-from .ir import ArrayType, Op, RefType, Region, Value, Yield, read_sizes
+from .facts import any_of
+from .ir import ArrayType, Op, RefType, Region, Value, Yield, known_of, read_sizes
 from .layout import Layout, blocked
 from .source import Loc, here
 from .values import Array
@@ -191,7 +191,7 @@ def emit(op: _O, loc: Loc | None = None) -> _O:
         if t.shape and prod(t.shape) > MAX_ELEMENTS:
             raise _too_large(op, t)
         if t.dtype.is_integer:
-            value.facts = of_result(op, t.dtype, values) if len(types) == 1 else any_of(t.dtype)
+            value.facts = known_of(op, t.dtype, values) if len(types) == 1 else any_of(t.dtype)
     trace.region.ops.append(op)
     return op
 

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any, ClassVar, NoReturn
 
 from .advice import instead, subscript
+from .arguments import TRACED
 from .boundary import public
 from .dtypes import DType, as_dtype
 from .errors import TracedBool, TracedConversion, TracedIteration, ValueAssigned
@@ -334,3 +335,6 @@ class Array(Value):
 
     def __round__(self, decimals: int = 0) -> Array:
         return self.round(decimals)
+
+
+TRACED.append(Array)

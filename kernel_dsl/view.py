@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from .ir import attribute_type
+from .attributes import attribute_type
 
 if TYPE_CHECKING:
     from .extents import Extent

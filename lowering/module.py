@@ -31,8 +31,8 @@ from kernel_dsl.ops.debug import DebugCheck, DebugPrint
 from kernel_dsl.ops.matrix import SetMaxRegisters
 from kernel_dsl.ops.threads import AliasSmem, GridDependencyWait, InlinePtx
 from kernel_dsl.source import Loc
+from kernel_dsl.storage import bytes_of
 from kernel_dsl.target import Feature, Target
-from kernel_dsl.transforms import bytes_of
 
 from . import llvm
 from .context import WARPGROUP, WARPS, Context, Rule, SmemBuffer, source_line

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from keyword import iskeyword
 from typing import Any, cast
 
-from kernel_dsl.specialise import Definition, output_structs
+from kernel_dsl.definition import Definition, output_structs
 from kernel_dsl.tree import flatten, unflatten
 
 from .errors import ArgumentTypeError

@@ -11,9 +11,10 @@ from enum import Enum
 from typing import Any
 
 from .. import dtypes as dt
+from ..attributes import attribute_type
 from ..dtypes import DType
 from ..errors import BadArgument, StoreShape, UnsupportedDType
-from ..ir import Effect, MemorySpace, Op, Value, array_type, attr, attribute_type, operand, operands, option
+from ..ir import Effect, MemorySpace, Op, Value, array_type, attr, operand, operands, option
 from ..layout import SCALAR
 from ..refs import Access, Elements, View, ViewDim
 from ..target import Feature

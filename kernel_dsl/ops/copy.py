@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Any
 
+from ..attributes import attribute_type
 from ..boundary import Choices
 from ..diagnostics import CostNote, shown
 from ..errors import BadArgument, BadArgumentType
 from ..errors_hopper import BarrierBytes, ClusterUse, CopyMismatch, CopySpaces, TmaRule
-from ..ir import Effect, MemorySpace, Op, RefType, Value, attr, attribute_type, operand, operands
+from ..ir import Effect, MemorySpace, Op, RefType, Value, attr, operand, operands
 from ..refs import Ref, View
 from ..target import DEFAULT, Feature
 from ..tma import MAX_TRANSFER, NAN_FILL, REDUCTIONS, UNIT, Start, Way, innermost_start

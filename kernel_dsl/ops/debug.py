@@ -14,8 +14,8 @@ from ..ir import Effect, Op, Value, attr, operand, operands
 from ..layout import Layout
 from ..layouts import name_of
 from ..refs import Ref
+from ..storage import transforms_of
 from ..trace import current, emit, resolve
-from ..transforms import transforms_of
 from ..values import Array
 from .cast import astype
 from .control import as_predicate

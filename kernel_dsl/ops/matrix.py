@@ -15,9 +15,10 @@ from ..ir import ArrayType, Effect, MemorySpace, Op, Value, attr, operand, opera
 from ..layout import Layout
 from ..layouts import WGMMA, WGMMA_8BIT, WGMMA_TF32, LayoutRule, resolve_rule
 from ..refs import Ref, View
+from ..storage import transformed
 from ..target import Feature
 from ..trace import current, emit, traced
-from ..transforms import check_fields, find_swizzle, transformed
+from ..transforms import check_fields, find_swizzle
 from ..values import Array
 from .elementwise import as_value, broadcast_value, convert
 from .ref import AllocSmem, check_own_block

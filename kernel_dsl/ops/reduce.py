@@ -7,9 +7,10 @@ from typing import Any
 
 from .. import dtypes as dt
 from ..arguments import static_int
+from ..attributes import attribute_type
 from ..dtypes import as_dtype
 from ..errors import BadArgument, BadAxis, EmptyReduction, RepeatedAxis, UnsupportedDType
-from ..ir import ArrayType, Op, Value, array_type, attr, attribute_type, operand
+from ..ir import ArrayType, Op, Value, array_type, attr, operand
 from ..promote import accumulating
 from ..trace import resolve, traced
 from ..values import Array

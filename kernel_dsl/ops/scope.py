@@ -16,8 +16,8 @@ from ..errors_hopper import ClusterUse
 from ..ir import BarrierType, Effect, MemorySpace, Op, RefType, attr
 from ..memory import Barrier, ClusterBarrier, MemorySpec, RefUnion, settled_spec
 from ..refs import Ref
+from ..storage import SWIZZLED_ALIGNMENT, transformed
 from ..trace import Scratch, current, emit, traced
-from ..transforms import SWIZZLED_ALIGNMENT, transformed
 from ..tree import flatten, unflatten
 from .barrier import BarrierRef
 from .elementwise import as_value

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from functools import cache
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 
+from ..boundary import OPERATIONS
 from ..errors import BadArgumentType, TracedConversion
 
 _OTHER_NAMES = {"conjugate": "positive", "true_divide": "true_divide", "float_power": "float_power"}
 
 
-@cache
 def _ours(name: str) -> Any:
-    return getattr(import_module("kernel_dsl"), _OTHER_NAMES.get(name, name), None)
+    return OPERATIONS.get(_OTHER_NAMES.get(name, name))
 
 
 def apply_function(value: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -23,7 +21,7 @@ def apply_function(value: Any, function: Any, args: tuple[Any, ...], kwargs: dic
     if function in (np.shape, np.ndim, np.size):
         return {np.shape: value.shape, np.ndim: value.ndim, np.size: value.size}[function]
     name = function.__name__
-    ours = _ours(name) if function.__module__ == "numpy" and name in import_module("kernel_dsl").__all__ else None
+    ours = _ours(name) if function.__module__ == "numpy" else None
     if ours is None:
         hint = f"`np.{name}` has no counterpart: use the functions of `kernel_dsl`"
         raise TracedConversion(type=value.type, to="array", hint=hint)

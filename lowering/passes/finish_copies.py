@@ -23,8 +23,8 @@ from kernel_dsl.ops.ref import AllocSmem, Store
 from kernel_dsl.ops.scope import EnterScope
 from kernel_dsl.ops.threads import AliasSmem
 from kernel_dsl.registers import follow
+from kernel_dsl.storage import storage_of
 from kernel_dsl.target import Feature, Target
-from kernel_dsl.transforms import storage_of
 from kernel_dsl.view import View
 
 from .plan_smem import Scope, sharing

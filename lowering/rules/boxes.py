@@ -13,8 +13,8 @@ from kernel_dsl.errors_hopper import TmaRule
 from kernel_dsl.ir import RefType, Value
 from kernel_dsl.refs import View, strides_of
 from kernel_dsl.source import Loc
+from kernel_dsl.storage import storage_of
 from kernel_dsl.tma import COORDINATE_END, MAX_BOX, MAX_RANK, SMEM_UNIT, UNIT, period
-from kernel_dsl.transforms import storage_of
 
 MARGIN = 2**21  # elements: more than any block has
 MANY = 8  # more boxes than this, and one bulk copy is better where it is possible

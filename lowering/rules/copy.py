@@ -22,9 +22,9 @@ from kernel_dsl.ops.copy import (
     WaitSmemToGmem,
 )
 from kernel_dsl.refs import View
+from kernel_dsl.storage import storage_of
 from kernel_dsl.target import Feature
 from kernel_dsl.tma import Start, Way, innermost_start, period
-from kernel_dsl.transforms import storage_of
 
 from ..context import Context, Rules
 from ..writer import Regs, V

@@ -22,7 +22,7 @@ from kernel_dsl.ops.matrix import (
 )
 from kernel_dsl.refs import View
 from kernel_dsl.source import Loc
-from kernel_dsl.transforms import storage_of
+from kernel_dsl.storage import storage_of
 
 from ..context import Accumulator, Context, Rules
 from ..llvm_types import llvm_type

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from kernel_dsl.ir import RefType, Value
 from kernel_dsl.refs import View, strides_of
+from kernel_dsl.storage import storage_of
 from kernel_dsl.tma import COORDINATE_END
-from kernel_dsl.transforms import storage_of
 
 from ..context import Context
 from ..writer import V

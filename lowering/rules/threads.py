@@ -18,7 +18,7 @@ from kernel_dsl.ops.threads import (
     WarpMap,
 )
 from kernel_dsl.refs import strides_of
-from kernel_dsl.transforms import bytes_of
+from kernel_dsl.storage import bytes_of
 
 from ..context import Context, Rules, SmemBuffer
 from ..llvm_types import llvm_type

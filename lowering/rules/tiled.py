@@ -15,13 +15,13 @@ from kernel_dsl.facts import Range
 from kernel_dsl.ir import MemorySpace, RefType, Value
 from kernel_dsl.layout import Layout
 from kernel_dsl.refs import Access, View
-from kernel_dsl.transforms import storage_of, swizzle_mask, swizzle_period
+from kernel_dsl.storage import storage_of, swizzle_mask, swizzle_period
 
 from ..context import Context, SmemBuffer
 from ..writer import V
 from .access import AccessPlace, Address
 
-_LOW = 1024  # no pattern reaches beyond (transforms.SWIZZLED_ALIGNMENT)
+_LOW = 1024  # no pattern reaches beyond (storage.SWIZZLED_ALIGNMENT)
 
 
 def _power_of_two(n: int) -> bool:

@@ -6,7 +6,7 @@ import linecache
 from collections.abc import Callable, Sequence
 from html import escape
 
-import kernel_dsl
+from kernel_dsl.version import __version__
 
 from .hazards import Found, Hazard, Side
 
@@ -42,7 +42,7 @@ def page(report: Found) -> str:
         f'<p>Verdict: <span class="verdict {state}">{escape(report.verdict)}</span>. '
         f"{_count(report)} under {len(report.schedules)} schedules: {escape(', '.join(report.schedules))}.</p>",
         *(_hazard(number, h, report) for number, h in enumerate(report.hazards, 1)),
-        f"<footer>kernel-dsl {escape(kernel_dsl.__version__)}</footer></body></html>",
+        f"<footer>kernel-dsl {escape(__version__)}</footer></body></html>",
     ]
     return "\n".join(parts) + "\n"
 

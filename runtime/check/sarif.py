@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import kernel_dsl
+from kernel_dsl.version import __version__
 
 from .hazards import Found, Hazard, Side
 
@@ -19,7 +19,7 @@ def sarif(report: Found) -> str:
     kinds = list(dict.fromkeys(str(h.kind) for h in report.hazards))
     driver = {
         "name": "kernel-dsl",
-        "version": kernel_dsl.__version__,
+        "version": __version__,
         "rules": [{"id": kind, "shortDescription": {"text": kind.replace("_", " ")}} for kind in kinds],
     }
     run = {

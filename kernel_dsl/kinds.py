@@ -1,0 +1,33 @@
+"""Kernels that are more than a call on one device: mapped, on a mesh, in JAX. `Kernel` finds them here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from .batching import vmap
+from .definition import Definition
+from .kernel import Kernel, Kinds, enter
+from .mesh import Mesh
+from .tree import flatten
+
+
+def _on_mesh(definition: Definition, interpret: Any, debug: bool, mesh: Mesh) -> Kernel:
+    from .mesh_kernel import MeshKernel
+
+    return MeshKernel(definition, interpret, debug, mesh)
+
+
+def _with_axis(kernel: Kernel, mapped: tuple[bool, ...], args: Sequence[Any]) -> Kernel | None:
+    from .vmapped import with_axis_for
+
+    return with_axis_for(kernel, mapped, args)
+
+
+def _tracing(args: tuple[Any, ...]) -> Any:
+    from .jax import is_traced, on_tracers
+
+    return on_tracers if is_traced(flatten(args)[0]) else None
+
+
+enter(Kinds(vmap, _on_mesh, _with_axis, _tracing))
