@@ -57,12 +57,8 @@ from .ops.arith import (
     floor_divide,
     fma,
     fma_contraction,
-    fmax,
-    fmin,
     invert,
     left_shift,
-    maximum,
-    minimum,
     mod,
     mulhi,
     multiply,
@@ -81,10 +77,10 @@ from .ops.barrier import barrier_arrive, barrier_arrive_and_wait, barrier_test, 
 from .ops.bits import (
     bitwise_count,
     clz,
-    copysign,
     frexp,
     ldexp,
     modf,
+    nextafter,
     population_count,
     shift_right_logical,
     signbit,
@@ -92,7 +88,20 @@ from .ops.bits import (
 )
 from .ops.cast import astype, bitcast_convert_type, convert_element_type
 from .ops.cluster import async_store_smem, cluster_ref
-from .ops.compare import equal, greater, greater_equal, less, less_equal, not_equal, select, where
+from .ops.compare import (
+    equal,
+    fmax,
+    fmin,
+    greater,
+    greater_equal,
+    less,
+    less_equal,
+    maximum,
+    minimum,
+    not_equal,
+    select,
+    where,
+)
 from .ops.control import cond, fori_loop, loop, switch, when, while_loop
 from .ops.copy import (
     OOBFillMode,
@@ -145,9 +154,6 @@ from .ops.math import (
     logaddexp,
     logaddexp2,
     logistic,
-    nextafter,
-    pow,
-    power,
     rsqrt,
     sigmoid,
     sin,
@@ -160,6 +166,7 @@ from .ops.matrix import layout_cast, set_max_registers, wgmma, wgmma_accumulator
 from .ops.numeric import (
     RoundingMethod,
     ceil,
+    copysign,
     deg2rad,
     degrees,
     divmod,
@@ -176,6 +183,8 @@ from .ops.numeric import (
     isposinf,
     lcm,
     nan_to_num,
+    pow,
+    power,
     rad2deg,
     radians,
     reciprocal,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from . import dtypes as dt
 from .boundary import public
@@ -14,6 +14,7 @@ from .errors_hopper import UnreadAccumulator
 from .ir import Value
 from .memory import as_dtype_of, as_shape
 from .no_arithmetic import NoArithmetic
+from .refs import Slice
 from .values import Array
 
 __all__ = ["ACC", "AccRef"]
@@ -79,8 +80,26 @@ class AccType:
         return f"acc<{self.dtype.name}[{','.join(map(str, self.shape))}]>"
 
 
+# What an accumulator does by operations: ops/handles.py attaches them, and type checkers read them here.
+if TYPE_CHECKING:
+
+    class AccMethods:
+        def __getitem__(self, index: Any) -> Array: ...
+        def __setitem__(self, index: Any, value: Any) -> None: ...
+
+        def scale_rows(self, factors: Any) -> None:
+            """Multiply each row by its factor, a float32 value of shape (M,); warps whose factors are all 1 skip it.
+
+            For a whole float32 accumulator (M, N). Raises `UnreadAccumulator` while wgmma on it is in flight, `WgmmaShape`.
+            """
+            ...
+
+else:
+    AccMethods = object
+
+
 @public
-class AccRef(NoArithmetic):
+class AccRef(NoArithmetic, AccMethods):
     """An accumulator, or a block of one: `acc[...]` waits for all wgmma and reads, `acc.at[:, a:b]` is a block."""
 
     __slots__ = ("_root", "_shape", "_start")
@@ -124,8 +143,6 @@ class AccRef(NoArithmetic):
 
     def block(self, index: Any) -> AccRef:
         """The block that static slices pick. Raises `BadIndex`, `SliceOutOfRange`."""
-        from .refs import Slice
-
         items: list[Any] = list(cast("tuple[Any, ...]", index)) if isinstance(index, tuple) else [index]
         if items and items[-1] is Ellipsis:
             items.pop()
@@ -155,27 +172,8 @@ class AccRef(NoArithmetic):
             shape[dim] = stop - begin
         return AccRef(self._root, (start[0], start[1]), (shape[0], shape[1]))
 
-    def scale_rows(self, factors: Any) -> None:
-        """Multiply each row by its factor, a float32 value of shape (M,); warps whose factors are all 1 skip it.
-
-        For a whole float32 accumulator (M, N). Raises `UnreadAccumulator` while wgmma on it is in flight, `WgmmaShape`.
-        """
-        from .ops.matrix import scale_rows
-
-        scale_rows(self, factors)
-
     def __iter__(self) -> NoReturn:
         raise TracedIteration(type=repr(self))
-
-    def __getitem__(self, index: Any) -> Array:
-        from .ops.matrix import wgmma_accumulator_load
-
-        return wgmma_accumulator_load(self.block(index))
-
-    def __setitem__(self, index: Any, value: Any) -> None:
-        from .ops.matrix import write_accumulator
-
-        write_accumulator(self.block(index), value)
 
 
 @public

@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import re
 
+from .boundary import OPERATIONS
 from .source import here
 
 # the function that Python was asked for: what is written for it in a kernel
@@ -64,8 +65,6 @@ def subscript(otherwise: str) -> str:
 def _of_function(module: str | None, name: str) -> str:
     if module is None:
         return _FUNCTIONS.get(name, "")
-    from . import ops
-
-    if module in ("math", "np", "numpy", "cmath", "jnp", "torch", "operator") and name in ops.NAMES:
+    if module in ("math", "np", "numpy", "cmath", "jnp", "torch", "operator") and name in OPERATIONS:
         return f"use `kd.{name}`"
     return ""

@@ -91,21 +91,49 @@ def _make_methods_public(cls: type[Any], called: str) -> None:
             type.__setattr__(cls, key, made)
 
 
-def _guarded(function: FunctionType, name: str) -> Callable[..., Any]:
+class _Method:
+    """A function as its methods' callers see it: the first parameter is the handle."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.__wrapped__ = function
+        self.__checks_itself__: tuple[str, ...] = getattr(function, "__checks_itself__", ())
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        signature = inspect.signature(self.__wrapped__)
+        handle, *others = signature.parameters.values()
+        return signature.replace(parameters=[handle.replace(name="self"), *others])
+
+    def __call__(self, *args: Any, **keywords: Any) -> Any:
+        return self.__wrapped__(*args, **keywords)
+
+
+def attach(cls: type[Any], functions: Mapping[str, Callable[..., Any]]) -> None:
+    """Give a class methods: functions whose first argument is the handle. They are public as its own are."""
+    for key, function in functions.items():
+        if key.startswith("_") and not key.startswith("__"):
+            made = function
+        else:
+            made = _guarded(cast("FunctionType", function), key.strip("_"), _Method(function))
+        type.__setattr__(cls, key, made)
+
+
+def _guarded(function: FunctionType, name: str, method: _Method | None = None) -> Callable[..., Any]:
     plan: ArgumentPlan | None = None
+    seen: Any = function if method is None else method
 
     def run(*args: Any, **keywords: Any) -> Any:
         nonlocal plan
         try:
             if plan is None:
-                plan = ArgumentPlan(function, name)
+                plan = ArgumentPlan(seen, name)
             if plan.empty:
                 result = function(*args, **keywords)
             else:
                 given, keywords = plan.converted(args, keywords)
                 result = function(*given, **keywords)
         except Exception as error:
-            mine = told(error, name, function, args, keywords)
+            mine = told(error, name, seen, args, keywords)
             if mine is error:  # with its cause and context, where it is the user's own
                 raise
             raise mine from None

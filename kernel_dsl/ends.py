@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from .extents import Extent, now
 from .view import ViewDim
@@ -69,12 +69,10 @@ def advance(start: Start, by: Any, step: int) -> Start:
     static, value = start
     if isinstance(by, int):
         return static + by * step, value
-    from .ops.arith import add, multiply
-
     if by.facts is not None and by.facts.constant is not None:
         return static + by.facts.constant * step, value
-    moved: Any = multiply(by, step) if step != 1 else by
-    return static, moved if value is None else add(value, moved)
+    moved: Any = by * step if step != 1 else by
+    return static, moved if value is None else cast("Any", value) + moved
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import warnings
 
 from .ir import ArrayType, KernelIR, Op, layout_of
+from .ops.cast import Constant
 from .ops.create import Iota
-from .ops.elementwise import Broadcast, Constant, Expand
+from .ops.elementwise import Broadcast, Expand
 from .ops.matrix import SetMaxRegisters
 
 LANES = 128  # of a warpgroup

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import gcd, prod
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from .arguments import static_ints
 from .boundary import checks_itself, public
 from .compiled import Swizzle
 from .diagnostics import shown
-from .dtypes import DType, as_dtype
+from .dtypes import DType
 from .ends import Bounds, End, Held, Part, Start, advance, hull, limited, open_ends
 from .errors import (
     BadArgument,
@@ -24,6 +24,8 @@ from .errors import (
     IndexOutOfRange,
     SliceOutOfRange,
     TooManyIndices,
+    TracedBool,
+    TracedIteration,
 )
 from .extents import Extent, Taken, now
 from .ir import MemorySpace, RefType, Value
@@ -119,8 +121,29 @@ class Elements(NoArithmetic):
         return f"<elements of {self.ref!r} by index arrays>"
 
 
+# What a Ref does by operations: ops/handles.py attaches them, and type checkers read them here.
+if TYPE_CHECKING:
+
+    class RefMethods:
+        __slots__ = ()
+
+        def __getitem__(self, index: Any) -> Array: ...
+        def __setitem__(self, index: Any, value: Any) -> None: ...
+
+        def bitcast(self, dtype: Any) -> Ref:
+            """The same memory as another dtype; the last dimension's extent changes with the width."""
+            ...
+
+        def _buffer_as(self, shape: tuple[int, ...]) -> Value:
+            """The buffer, which is contiguous, as one of another shape."""
+            ...
+
+else:
+    RefMethods = object
+
+
 @public
-class Ref(NoArithmetic):
+class Ref(NoArithmetic, RefMethods):
     """A handle on an array in GMEM or SMEM. `ref[...]` loads, `ref[...] = x` stores, `ref.at[...]` is a view.
 
     What may leave the view that it indexes is masked: in GMEM a view keeps `_ranges`, where accesses must stay along each
@@ -184,8 +207,6 @@ class Ref(NoArithmetic):
 
     def __len__(self) -> int:
         if not self._dims:
-            from .errors import TracedIteration
-
             raise TracedIteration(type=repr(self))
         return int(self._dims[0].size)
 
@@ -195,26 +216,12 @@ class Ref(NoArithmetic):
         return f"<Ref{name} {self.type.space.value} {self.dtype}[{dims}]>"
 
     def __bool__(self) -> bool:
-        from .errors import TracedBool
-
         raise TracedBool(type=repr(self), hint=WITHOUT_TRUTH)
 
     def __iter__(self) -> Any:
-        from .errors import TracedIteration
-
         raise TracedIteration(type=repr(self))
 
     # --- access -----------------------------------------------------------------------------------
-
-    def __getitem__(self, index: Any) -> Array:
-        from .ops.ref import load
-
-        return load(self, index)
-
-    def __setitem__(self, index: Any, value: Any) -> None:
-        from .ops.ref import store
-
-        store(self, index, value)
 
     @property
     def at(self) -> _At:
@@ -331,9 +338,7 @@ class Ref(NoArithmetic):
             return Ref(self._root, tuple(ViewDim(n, -1) for n in to), self._starts, self._ranges)
         first = self._whole_from()
         if first is not None and not splits(self.shape, to):
-            from .ops.ref import reshape_root
-
-            root = reshape_root(self._root, (*self.type.shape[:first], *to))
+            root = self._buffer_as((*self.type.shape[:first], *to))
             dims = tuple(ViewDim(n, first + i) for i, n in enumerate(to))
             starts = (*self._starts[:first], *((0, None) for _ in to))
             ends = tuple(replace(e, steps=(0,) * len(to)) for e in self._ends)
@@ -358,12 +363,6 @@ class Ref(NoArithmetic):
         )
         return first if whole and not any(any(e.steps) for e in self._ends) else None
 
-    def bitcast(self, dtype: Any) -> Ref:
-        """The same memory as another dtype; the last dimension's extent changes with the width."""
-        from .ops.ref import bitcast_ref
-
-        return bitcast_ref(self, as_dtype(dtype))
-
     def moved_to(self, root: Value) -> Ref:
         """The same view of another buffer of the same shape."""
         return Ref(root, self._dims, self._starts, self._ranges, self._ends)
@@ -378,14 +377,12 @@ class Ref(NoArithmetic):
     # --- for the ops ------------------------------------------------------------------------------
 
     def view(self, promise: bool = False) -> tuple[View, tuple[Value, ...]]:
-        """The view as an attribute, and the dynamic offsets, widened to int64 where int32 could overflow.
+        """The view as an attribute, and the dynamic offsets. Accesses take `view_of` of ops/access.py, which widens them.
 
         `promise`: accesses stay inside, whatever is known.
         """
-        from .ops.index import widen
-
         dynamic = tuple(axis for axis, (_, value) in enumerate(self._starts) if value is not None)
-        offsets = [widen(value) for _, value in self._starts if value is not None]
+        offsets = [value for _, value in self._starts if value is not None]
         masked: list[Limit] = []
         # SMEM is not masked: leaving it is the author's error, and the interpreter's to report
         if self.size and self.type.space is MemorySpace.GMEM and not promise:
@@ -396,7 +393,7 @@ class Ref(NoArithmetic):
                 low, high = open_ends(end.bounds(self._dims), (0, end.extent))
                 static, value = end.start
                 if value is not None and (low is not None or high is not None):
-                    offsets.append(widen(value))
+                    offsets.append(value)
                 masked.append(Limit(-1, low, high, static, value is not None, end.steps))
         masked = [m for m in masked if m.low is not None or m.high is not None]
         start = tuple(static for static, _ in self._starts)
@@ -463,8 +460,6 @@ def _taken(extent: Extent) -> Taken | int:
 
 class Shape(tuple[int, ...]):
     """A Ref's shape. Each extent that is taken out of it is an int: the kernel is for this one alone then."""
-
-    __slots__ = ()
 
     @classmethod
     def of(cls, sizes: tuple[Any, ...]) -> tuple[int, ...]:

@@ -9,9 +9,9 @@ from typing import Any
 from .errors_hopper import RegisterBudget
 from .ir import KernelIR, Op, Region, Value
 from .ops.arith import Add, And, Mul, Not, Or, Sub
+from .ops.cast import Constant
 from .ops.compare import Equal, Less, LessEqual, NotEqual
 from .ops.control import If, Switch
-from .ops.elementwise import Constant
 from .ops.index import AxisIndex
 from .ops.matrix import SetMaxRegisters
 

@@ -3,28 +3,99 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
-from importlib import import_module
-from typing import Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from .advice import instead, subscript
 from .arguments import TRACED
 from .boundary import public
-from .dtypes import DType, as_dtype
+from .dtypes import DType
 from .errors import TracedBool, TracedConversion, TracedIteration, ValueAssigned
 from .ir import Op, Value
 
 WITHOUT_TRUTH = "use `kd.when(...)`, `kd.cond(...)` or `kd.where(...)`; combine conditions with `&`, `|` and `~`"
 
 
-@cache
-def _ops(family: str) -> Any:
-    # ops import this module; their functions are found at first use
-    return import_module(f"kernel_dsl.ops.{family}")
+# The operators and methods of values that are operations: ops/handles.py attaches them, and type checkers read them here.
+if TYPE_CHECKING:
+
+    class ArrayMethods:  # noqa: PLW1641 - `Array` has a hash
+        def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any: ...
+        def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any: ...
+        def __add__(self, other: Any) -> Array: ...
+        def __radd__(self, other: Any) -> Array: ...
+        def __sub__(self, other: Any) -> Array: ...
+        def __rsub__(self, other: Any) -> Array: ...
+        def __mul__(self, other: Any) -> Array: ...
+        def __rmul__(self, other: Any) -> Array: ...
+        def __truediv__(self, other: Any) -> Array: ...
+        def __rtruediv__(self, other: Any) -> Array: ...
+        def __floordiv__(self, other: Any) -> Array: ...
+        def __rfloordiv__(self, other: Any) -> Array: ...
+        def __mod__(self, other: Any) -> Array: ...
+        def __rmod__(self, other: Any) -> Array: ...
+        def __pow__(self, other: Any, modulus: Any = None) -> Array: ...
+        def __rpow__(self, other: Any) -> Array: ...
+        def __matmul__(self, other: Any) -> Array: ...
+        def __rmatmul__(self, other: Any) -> Array: ...
+        def __and__(self, other: Any) -> Array: ...
+        def __rand__(self, other: Any) -> Array: ...
+        def __or__(self, other: Any) -> Array: ...
+        def __ror__(self, other: Any) -> Array: ...
+        def __xor__(self, other: Any) -> Array: ...
+        def __rxor__(self, other: Any) -> Array: ...
+        def __lshift__(self, other: Any) -> Array: ...
+        def __rlshift__(self, other: Any) -> Array: ...
+        def __rshift__(self, other: Any) -> Array: ...
+        def __rrshift__(self, other: Any) -> Array: ...
+        def __neg__(self) -> Array: ...
+        def __invert__(self) -> Array: ...
+        def __abs__(self) -> Array: ...
+        def __eq__(self, other: object) -> Array: ...  # pyright: ignore[reportIncompatibleMethodOverride] - as NumPy
+        def __ne__(self, other: object) -> Array: ...  # pyright: ignore[reportIncompatibleMethodOverride] - as NumPy
+        def __lt__(self, other: Any) -> Array: ...
+        def __le__(self, other: Any) -> Array: ...
+        def __gt__(self, other: Any) -> Array: ...
+        def __ge__(self, other: Any) -> Array: ...
+        def __getitem__(self, index: Any) -> Array: ...
+        def astype(self, dtype: Any, *, saturate: bool = True) -> Array:
+            """The value converted to `dtype` (docs: dtypes). `saturate=False`: fp8 overflow as ml_dtypes does it."""
+            ...
+
+        def transpose(self, *axes: Any) -> Array:
+            """Permuted dimensions, reversed by default."""
+            ...
+
+        def reshape(self, *shape: Any) -> Array:
+            """The elements in row-major order in another shape."""
+            ...
+
+        def sum(self, axis: Any = None, *, keepdims: bool = False, dtype: Any = None) -> Array: ...
+        def prod(self, axis: Any = None, *, keepdims: bool = False, dtype: Any = None) -> Array: ...
+        def mean(self, axis: Any = None, *, keepdims: bool = False, dtype: Any = None) -> Array: ...
+        def var(self, axis: Any = None, *, keepdims: bool = False, dtype: Any = None) -> Array: ...
+        def max(self, axis: Any = None, *, keepdims: bool = False) -> Array: ...
+        def min(self, axis: Any = None, *, keepdims: bool = False) -> Array: ...
+        def any(self, axis: Any = None, *, keepdims: bool = False) -> Array: ...
+        def all(self, axis: Any = None, *, keepdims: bool = False) -> Array: ...
+        def argmax(self, axis: Any = None, *, keepdims: bool = False) -> Array: ...
+        def argmin(self, axis: Any = None, *, keepdims: bool = False) -> Array: ...
+        def cumsum(
+            self, axis: Any = None, *, dtype: Any = None, reverse: bool = False, exclusive: bool = False
+        ) -> Array: ...
+        def cumprod(
+            self, axis: Any = None, *, dtype: Any = None, reverse: bool = False, exclusive: bool = False
+        ) -> Array: ...
+        def squeeze(self, axis: Any = None) -> Array: ...
+        def swapaxes(self, axis1: int, axis2: int) -> Array: ...
+        def round(self, decimals: int = 0) -> Array: ...
+        def clip(self, min: Any = None, max: Any = None) -> Array: ...
+
+else:
+    ArrayMethods = object
 
 
 @public
-class Array(Value):
+class Array(Value, ArrayMethods):
     """A value spread over a warpgroup: an immutable array with NumPy's operators, made by loads and operations.
 
     `weak`: a Python scalar's dtype, which gives way to that of a stronger operand.
@@ -113,9 +184,6 @@ class Array(Value):
     def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
         self._no_conversion("array", instead("use the functions of `kernel_dsl`, or NumPy ufuncs without `out=`"))
 
-    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        return _ops("ufuncs").apply_function(self, function, args, kwargs)
-
     def __setitem__(self, index: Any, value: Any) -> NoReturn:
         raise ValueAssigned(type=self.type, what="an assignment")
 
@@ -131,9 +199,6 @@ class Array(Value):
     def __exit__(self, *error: object) -> NoReturn:
         self.__enter__()
 
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        return _ops("ufuncs").apply(ufunc, method, inputs, kwargs)
-
     def __iter__(self) -> Any:
         if not self.type.shape:
             raise TracedIteration(type=self.type)
@@ -143,195 +208,22 @@ class Array(Value):
 
     # --- operators --------------------------------------------------------------------------------
 
-    def __add__(self, other: Any) -> Array:
-        return _ops("arith").add(self, other)
-
-    def __radd__(self, other: Any) -> Array:
-        return _ops("arith").add(other, self)
-
-    def __sub__(self, other: Any) -> Array:
-        return _ops("arith").subtract(self, other)
-
-    def __rsub__(self, other: Any) -> Array:
-        return _ops("arith").subtract(other, self)
-
-    def __mul__(self, other: Any) -> Array:
-        return _ops("arith").multiply(self, other)
-
-    def __rmul__(self, other: Any) -> Array:
-        return _ops("arith").multiply(other, self)
-
-    def __truediv__(self, other: Any) -> Array:
-        return _ops("arith").true_divide(self, other)
-
-    def __rtruediv__(self, other: Any) -> Array:
-        return _ops("arith").true_divide(other, self)
-
-    def __floordiv__(self, other: Any) -> Array:
-        return _ops("arith").floor_divide(self, other)
-
-    def __rfloordiv__(self, other: Any) -> Array:
-        return _ops("arith").floor_divide(other, self)
-
-    def __mod__(self, other: Any) -> Array:
-        return _ops("arith").mod(self, other)
-
-    def __rmod__(self, other: Any) -> Array:
-        return _ops("arith").mod(other, self)
-
     def __divmod__(self, other: Any) -> tuple[Array, Array]:
         return self // other, self % other
 
     def __rdivmod__(self, other: Any) -> tuple[Array, Array]:
         return other // self, other % self
 
-    def __pow__(self, other: Any, modulus: Any = None) -> Array:
-        if modulus is not None:
-            self._no_conversion("int", "use `kd.power(x, y)`, and `kd.mod` for the third argument")
-        return _ops("math").power(self, other)
-
-    def __rpow__(self, other: Any) -> Array:
-        return _ops("math").power(other, self)
-
-    def __matmul__(self, other: Any) -> Array:
-        return _ops("product").dot(self, other)
-
-    def __rmatmul__(self, other: Any) -> Array:
-        return _ops("product").dot(other, self)
-
-    def __and__(self, other: Any) -> Array:
-        return _ops("arith").bitwise_and(self, other)
-
-    def __rand__(self, other: Any) -> Array:
-        return _ops("arith").bitwise_and(other, self)
-
-    def __or__(self, other: Any) -> Array:
-        return _ops("arith").bitwise_or(self, other)
-
-    def __ror__(self, other: Any) -> Array:
-        return _ops("arith").bitwise_or(other, self)
-
-    def __xor__(self, other: Any) -> Array:
-        return _ops("arith").bitwise_xor(self, other)
-
-    def __rxor__(self, other: Any) -> Array:
-        return _ops("arith").bitwise_xor(other, self)
-
-    def __lshift__(self, other: Any) -> Array:
-        return _ops("arith").left_shift(self, other)
-
-    def __rlshift__(self, other: Any) -> Array:
-        return _ops("arith").left_shift(other, self)
-
-    def __rshift__(self, other: Any) -> Array:
-        return _ops("arith").right_shift(self, other)
-
-    def __rrshift__(self, other: Any) -> Array:
-        return _ops("arith").right_shift(other, self)
-
-    def __neg__(self) -> Array:
-        return _ops("arith").negative(self)
-
     def __pos__(self) -> Array:
         return self
 
-    def __invert__(self) -> Array:
-        return _ops("arith").invert(self)
-
-    def __abs__(self) -> Array:
-        return _ops("arith").absolute(self)
-
-    @public
-    def __eq__(self, other: object) -> Array:  # pyright: ignore[reportIncompatibleMethodOverride] - as NumPy
-        return _ops("compare").equal(self, other)
-
-    @public
-    def __ne__(self, other: object) -> Array:  # pyright: ignore[reportIncompatibleMethodOverride] - as NumPy
-        return _ops("compare").not_equal(self, other)
-
-    def __lt__(self, other: Any) -> Array:
-        return _ops("compare").less(self, other)
-
-    def __le__(self, other: Any) -> Array:
-        return _ops("compare").less_equal(self, other)
-
-    def __gt__(self, other: Any) -> Array:
-        return _ops("compare").greater(self, other)
-
-    def __ge__(self, other: Any) -> Array:
-        return _ops("compare").greater_equal(self, other)
-
-    def __getitem__(self, index: Any) -> Array:
-        return _ops("shape").getitem(self, index)
-
     # --- methods ----------------------------------------------------------------------------------
-
-    def astype(self, dtype: Any, *, saturate: bool = True) -> Array:
-        """The value converted to `dtype` (docs: dtypes). `saturate=False`: fp8 overflow as ml_dtypes does it."""
-        return _ops("cast").astype(self, as_dtype(dtype), saturate=saturate)
 
     @property
     @public
     def T(self) -> Array:  # noqa: N802 - NumPy's name
         """The value with its dimensions reversed."""
-        return _ops("shape").transpose(self)
-
-    def transpose(self, *axes: Any) -> Array:
-        """Permuted dimensions, reversed by default."""
-        order = axes[0] if len(axes) == 1 and isinstance(axes[0], (tuple, list)) else axes
-        return _ops("shape").transpose(self, order or None)
-
-    def reshape(self, *shape: Any) -> Array:
-        """The elements in row-major order in another shape."""
-        return _ops("shape").reshape(self, *shape)
-
-    def sum(self, axis: Any = None, *, keepdims: bool = False, dtype: Any = None) -> Array:
-        return _ops("reduce").sum(self, axis, keepdims=keepdims, dtype=dtype)
-
-    def prod(self, axis: Any = None, *, keepdims: bool = False, dtype: Any = None) -> Array:
-        return _ops("reduce").prod(self, axis, keepdims=keepdims, dtype=dtype)
-
-    def mean(self, axis: Any = None, *, keepdims: bool = False, dtype: Any = None) -> Array:
-        return _ops("reduce").mean(self, axis, keepdims=keepdims, dtype=dtype)
-
-    def var(self, axis: Any = None, *, keepdims: bool = False, dtype: Any = None) -> Array:
-        return _ops("reduce").var(self, axis, keepdims=keepdims, dtype=dtype)
-
-    def max(self, axis: Any = None, *, keepdims: bool = False) -> Array:
-        return _ops("reduce").max(self, axis, keepdims=keepdims)
-
-    def min(self, axis: Any = None, *, keepdims: bool = False) -> Array:
-        return _ops("reduce").min(self, axis, keepdims=keepdims)
-
-    def any(self, axis: Any = None, *, keepdims: bool = False) -> Array:
-        return _ops("reduce").any(self, axis, keepdims=keepdims)
-
-    def all(self, axis: Any = None, *, keepdims: bool = False) -> Array:
-        return _ops("reduce").all(self, axis, keepdims=keepdims)
-
-    def argmax(self, axis: Any = None, *, keepdims: bool = False) -> Array:
-        return _ops("reduce").argmax(self, axis, keepdims=keepdims)
-
-    def argmin(self, axis: Any = None, *, keepdims: bool = False) -> Array:
-        return _ops("reduce").argmin(self, axis, keepdims=keepdims)
-
-    def cumsum(self, axis: Any = None, *, dtype: Any = None, reverse: bool = False, exclusive: bool = False) -> Array:
-        return _ops("scan").cumsum(self, axis, dtype=dtype, reverse=reverse, exclusive=exclusive)
-
-    def cumprod(self, axis: Any = None, *, dtype: Any = None, reverse: bool = False, exclusive: bool = False) -> Array:
-        return _ops("scan").cumprod(self, axis, dtype=dtype, reverse=reverse, exclusive=exclusive)
-
-    def squeeze(self, axis: Any = None) -> Array:
-        return _ops("shape").squeeze(self, axis)
-
-    def swapaxes(self, axis1: int, axis2: int) -> Array:
-        return _ops("shape").swapaxes(self, axis1, axis2)
-
-    def round(self, decimals: int = 0) -> Array:
-        return _ops("numeric").round(self, decimals)
-
-    def clip(self, min: Any = None, max: Any = None) -> Array:
-        return _ops("logic").clip(self, min, max)
+        return self.transpose()
 
     def __round__(self, decimals: int = 0) -> Array:
         return self.round(decimals)

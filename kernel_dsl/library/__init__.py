@@ -12,6 +12,7 @@ from .conv import conv2d, conv2d_dgrad, conv2d_wgrad
 from .cross_entropy import linear_cross_entropy, linear_cross_entropy_backward, linear_cross_entropy_combine
 from .decode import decode_attention
 from .decode_mla import mla_decode
+from .differentiable import FUNCTIONS
 from .grouped import grouped_matmul
 from .grouped_wgrad import grouped_matmul_wgrad
 from .int4 import PackedInt4, pack_int4
@@ -42,3 +43,5 @@ __all__ = [
     "pack_int4",
     "reduce_scatter",
 ]
+
+FUNCTIONS.update(attention=attention, attention_backward=attention_backward, matmul=matmul)

@@ -45,7 +45,7 @@ UNARY: dict[type[Op], Callable[[Any, Any], Any]] = {
 PASSED = (elementwise.Broadcast, elementwise.ConvertLayout, cast.Cast)
 STEPS = (
     compare.Compare,
-    numeric.FloorDivide,
+    arith.FloorDivide,
     numeric.Floor,
     numeric.Ceil,
     numeric.Trunc,
@@ -82,7 +82,7 @@ def _slope(op: Any, slopes: dict[Value, Any]) -> Any:
     if isinstance(op, PASSED):
         slope, dtype = slopes[op.x], array_type(op.results[0]).dtype
         return None if not dtype.is_float else slope if isinstance(slope, float) else slope.astype(dtype)
-    if isinstance(op, compare.Select):
+    if isinstance(op, arith.Select):
         x, y = (slopes.get(value, 0.0) for value in (op.x, op.y))
         return kd.where(op.predicate, x, y)
     if isinstance(op, arith.Fma):
@@ -96,8 +96,8 @@ def _slope(op: Any, slopes: dict[Value, Any]) -> Any:
         x, y = slopes.get(op.x), slopes.get(op.y)
         by_y = None if y is None else -(_times(op.results[0], y) / op.y)
         return _sum(None if x is None else x / op.y, by_y)
-    if isinstance(op, (arith.Max, arith.Min, arith.FMax, arith.FMin)):
-        larger = isinstance(op, (arith.Max, arith.FMax))
+    if isinstance(op, (compare.Max, compare.Min, compare.FMax, compare.FMin)):
+        larger = isinstance(op, (compare.Max, compare.FMax))
         x: Any = op.x
         y: Any = op.y
         return kd.where(x > y if larger else x < y, slopes.get(x, 0.0), slopes.get(y, 0.0))

@@ -19,6 +19,9 @@ from kernel_dsl.dtypes import FP8, as_dtype
 from kernel_dsl.errors import BadCallArgument
 from kernel_dsl.jax import is_traced
 
+from .arguments import out_dtype_of
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {}  # of the library, that rules call; entered by __init__.py
 _inside: ContextVar[bool] = ContextVar("kernel_dsl_rule", default=False)
 
 
@@ -161,9 +164,7 @@ def attention(
     host: str, q: Any, k: Any, v: Any, options: Any, return_lse: bool, config: Any, how: dict[str, Any]
 ) -> Any:
     """A call of `attention`, with the gradients of `attention_backward`: q, k, v, out, lse and arrays of options are saved."""
-    from .attention import attention as forward
-    from .attention_backward import attention_backward
-
+    forward, attention_backward = FUNCTIONS["attention"], FUNCTIONS["attention_backward"]
     _check_plain("attention", how)
     given = {f.name: getattr(options, f.name) for f in fields(options) if f.name != "score_mod_grad"}
     names = [n for n in _ARRAYS if hasattr(given[n], "dtype")]
@@ -218,8 +219,7 @@ def _check_plain(name: str, how: dict[str, Any]) -> None:
 
 def matmul(host: str, a: Any, b: Any, options: Any, how: dict[str, Any]) -> Any:
     """A call of `matmul`; gradients of a, b, `bias`, `c` and `residual` are products and sums."""
-    from .matmul import matmul as forward
-
+    forward = FUNCTIONS["matmul"]
     _check_plain("matmul", how)
     given = options._asdict()
     names = [n for n in _SUMMED if hasattr(given[n], "dtype")]
@@ -246,8 +246,6 @@ def matmul(host: str, a: Any, b: Any, options: Any, how: dict[str, Any]) -> Any:
         a, b = arrays[:2]
         lead = np.broadcast_shapes(tuple(map(int, a.shape[:-2])), tuple(map(int, b.shape[:-2])))
         return [((*lead, a.shape[-2], b.shape[-1]), out_dtype_of(options, as_dtype(a.dtype), as_dtype(b.dtype)))]
-
-    from .arguments import out_dtype_of
 
     key = (tuple(names), tuple(sorted(_keyed(static).items())), interpret)
     rule = Derivative("matmul", key, run, backward, shapes, (True,) * (2 + len(names)))

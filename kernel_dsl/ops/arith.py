@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, cast
+
+import numpy as np
 
 from .. import dtypes as dt
 from .. import facts
@@ -16,8 +19,8 @@ from ..ir import Value, array_type, operand, option
 from ..promote import computing, true_division
 from ..trace import current, traced
 from ..values import Array
-from .cast import astype, rounded
-from .elementwise import Binary, Compare, Elementwise, Unary, as_value, common_dtype, operands_of, together
+from .cast import as_value, astype, bitcast_convert_type, bits_of, constant, item_type, rounded
+from .elementwise import Binary, Compare, Elementwise, Unary, common_dtype, operands_of, together
 
 __all__ = [
     "abs",
@@ -37,12 +40,8 @@ __all__ = [
     "floor_divide",
     "fma",
     "fma_contraction",
-    "fmax",
-    "fmin",
     "invert",
     "left_shift",
-    "maximum",
-    "minimum",
     "mod",
     "mulhi",
     "multiply",
@@ -104,42 +103,6 @@ class FloorMod(Binary, name="floor_mod"):
     """Python's integer remainder, with the sign of y; x % 0 is 0. PTX `rem`, `selp`."""
 
     interval = facts.mod
-
-
-class Max(Binary, name="max"):
-    """The larger; NaN if either is. PTX `max`, `max.NaN`."""
-
-    llvm = {
-        "f": "call {t} @llvm.maximum.{s}({t} {0}, {t} {1})",
-        "i": "call {t} @llvm.smax.{s}({t} {0}, {t} {1})",
-        "u": "call {t} @llvm.umax.{s}({t} {0}, {t} {1})",
-        "b": "or i1 {0}, {1}",
-    }
-    interval = facts.maximum
-
-
-class Min(Binary, name="min"):
-    """The smaller; NaN if either is. PTX `min`, `min.NaN`."""
-
-    llvm = {
-        "f": "call {t} @llvm.minimum.{s}({t} {0}, {t} {1})",
-        "i": "call {t} @llvm.smin.{s}({t} {0}, {t} {1})",
-        "u": "call {t} @llvm.umin.{s}({t} {0}, {t} {1})",
-        "b": "and i1 {0}, {1}",
-    }
-    interval = facts.minimum
-
-
-class FMax(Binary, name="fmax"):
-    """The larger float; a NaN gives way. PTX `max`."""
-
-    llvm = {"f": "call {t} @llvm.maxnum.{s}({t} {0}, {t} {1})"}
-
-
-class FMin(Binary, name="fmin"):
-    """The smaller float; a NaN gives way. PTX `min`."""
-
-    llvm = {"f": "call {t} @llvm.minnum.{s}({t} {0}, {t} {1})"}
 
 
 class Fma(Elementwise, name="fma"):
@@ -212,6 +175,46 @@ class Abs(Unary, name="abs"):
     }
 
 
+class Fmod(Binary, name="fmod"):
+    """The exact remainder of truncating division. Several PTX instructions."""
+
+    math = "fmod"
+
+
+class Remainder(Binary, name="remainder"):
+    """Python's x % y. Several PTX instructions."""
+
+    math = "remainder"
+
+
+class FloorDivide(Binary, name="floor_divide"):
+    """Python's x // y on floats. Several PTX instructions."""
+
+    math = "floor_divide"
+
+
+class IsNan(Compare, name="unordered"):
+    """Whether either operand is NaN. PTX `setp.nan`."""
+
+    llvm = {"f": "fcmp uno {t} {0}, {1}"}
+
+
+class Select(Elementwise, name="select"):
+    """x where the predicate holds, else y. PTX `selp`."""
+
+    predicate: Value = operand()
+    x: Value = operand()
+    y: Value = operand()
+    llvm = dict.fromkeys("fiub", "select i1 {0}, {t} {1}, {t} {2}")
+
+    def result_dtype(self) -> DType:
+        return self.x.type.dtype
+
+    def range(self) -> Range | None:
+        a, b = self.x.facts, self.y.facts
+        return None if a is None or b is None else facts.union(a, b)
+
+
 # --- building ------------------------------------------------------------------------------------
 
 
@@ -237,8 +240,6 @@ def elementwise(
         raise UnsupportedDType(op=op, dtype=common, hint="complex values are only copied")
     wide = computing(common) if wide is None else wide
     if common in dt.FP8:
-        from .narrow import beside_fp8
-
         values = [beside_fp8(a, v) for a, v in zip(args, values, strict=True)]
     values = [v if v.dtype == wide else astype(v, wide) for v in values]
     if cls in (Add, Sub) and wide.is_float and current().contract:
@@ -251,6 +252,27 @@ def elementwise(
         result = rounded(result, common)
     result.weak = weak
     return result
+
+
+def beside_fp8(given: Any, value: Array) -> Array:
+    """An operand in float32 to compute with. `given`: as the user wrote it; `value`: that rounded to the fp8 dtype.
+
+    float8_e4m3fn has no infinity. A number beyond its range is one all the same while it is computed with, as it is in
+    other dtypes: `v < inf` holds for every number.
+    """
+    own, _ = item_type(given, "an operand")
+    if own == value.dtype and isinstance(given, Array):
+        return astype(value, dt.float32)
+    if isinstance(given, (bool, int, float, np.generic)):
+        number = float(given)
+        near = float(np.asarray(number).astype(value.dtype.numpy))
+        lost = math.isnan(near) and not math.isnan(number)
+        return constant(math.copysign(math.inf, number) if lost else near, dt.float32)
+    wide = astype(value, dt.float32)
+    if value.dtype == dt.float8_e5m2 or own.bits < 16:
+        return wide
+    infinite = elementwise(Mul, (as_value(given, "an operand", dt.float32), math.inf), "multiply")
+    return traced(Select(*together([traced(IsNan(wide, wide)), infinite, wide], "where")))
 
 
 def _contracted(cls: Any, values: list[Array], op: str) -> Array:
@@ -344,9 +366,7 @@ def rem(x: Any, y: Any) -> Array:
     dtype = common_dtype((x, y), "rem")
     _number(dtype, "rem")
     if dtype.is_float:
-        from .numeric import fmod
-
-        return fmod(x, y)
+        return elementwise(Fmod, (x, y), "fmod")
     return elementwise(Rem, (x, y), "rem")
 
 
@@ -359,9 +379,7 @@ def floor_divide(x: Any, y: Any) -> Array:
     dtype = common_dtype((x, y), "floor_divide")
     _number(dtype, "floor_divide")
     if dtype.is_float:
-        from .numeric import floor_divide_float
-
-        return floor_divide_float(x, y)
+        return elementwise(FloorDivide, (x, y), "floor_divide")
     return elementwise(FloorDiv, (x, y), "floor_divide")
 
 
@@ -370,44 +388,11 @@ def mod(x: Any, y: Any) -> Array:
     dtype = common_dtype((x, y), "mod")
     _number(dtype, "mod")
     if dtype.is_float:
-        from .numeric import mod_float
-
-        return mod_float(x, y)
+        return elementwise(Remainder, (x, y), "mod")
     return elementwise(FloorMod, (x, y), "mod")
 
 
 remainder = mod
-
-
-def maximum(x: Any, y: Any) -> Array:
-    """The larger; NaN if either is NaN."""
-    return _extreme(Max, x, y, "maximum")
-
-
-def minimum(x: Any, y: Any) -> Array:
-    """The smaller; NaN if either is NaN."""
-    return _extreme(Min, x, y, "minimum")
-
-
-def fmax(x: Any, y: Any) -> Array:
-    """The larger; a NaN gives way to a number."""
-    return _extreme(FMax, x, y, "fmax")
-
-
-def fmin(x: Any, y: Any) -> Array:
-    """The smaller; a NaN gives way to a number."""
-    return _extreme(FMin, x, y, "fmin")
-
-
-def _extreme(cls: Any, x: Any, y: Any, op: str) -> Array:
-    dtype = common_dtype((x, y), op)
-    if dtype in dt.FP8:
-        from .narrow import extreme
-
-        return extreme(cls, x, y)
-    if not dtype.is_float:
-        cls = {FMax: Max, FMin: Min}.get(cls, cls)
-    return elementwise(cls, (x, y), op)
 
 
 def fma(x: Any, y: Any, z: Any) -> Array:
@@ -469,14 +454,18 @@ bitwise_left_shift = left_shift
 bitwise_right_shift = right_shift
 
 
+def sign_bit(dtype: DType) -> int:
+    """The sign bit alone, as a signed integer."""
+    return -(1 << dtype.bits - 1)
+
+
 def negative(x: Any) -> Array:
     """-x."""
     dtype = common_dtype((x,), "negative")
     _number(dtype, "negative", "use `~` on bools")
     if dtype.is_float and dtype.bits < 32:
-        from . import narrow
-
-        return narrow.negative(as_value(x, "negative"))
+        value = as_value(x, "negative")  # on the bits, NaN too
+        return bitcast_convert_type(bitwise_xor(bits_of(value), sign_bit(dtype)), dtype)
     return elementwise(Neg, (x,), "negative")
 
 
@@ -507,9 +496,8 @@ def absolute(x: Any) -> Array:
     if not (dtype.is_float or dtype.is_signed):
         return as_value(x, "absolute")
     if dtype.is_float and dtype.bits < 32:
-        from . import narrow
-
-        return narrow.absolute(as_value(x, "absolute"))
+        value = as_value(x, "absolute")
+        return bitcast_convert_type(bitwise_and(bits_of(value), ~sign_bit(dtype)), dtype)
     return elementwise(Abs, (x,), "absolute")
 
 

@@ -15,9 +15,9 @@ from ..source import of_function
 from ..trace import emit, end_region, into, new_value, resolve
 from ..tree import flatten, unflatten
 from ..values import Array
-from .cast import rounded
-from .elementwise import as_value, common_layout, convert
-from .reduce import one_axis
+from .axes import one_axis
+from .cast import as_value, rounded
+from .elementwise import common_layout, convert
 
 __all__ = ["associative_scan"]
 

@@ -20,9 +20,10 @@ from ..refs import Access, Elements, View, ViewDim
 from ..target import Feature
 from ..trace import LayoutVar, traced
 from ..values import Array
+from .access import check_writable, mask_value, stored_value, view_of
 from .elementwise import broadcast_shapes, broadcast_value
 from .gather import GatherTarget
-from .ref import as_ref, check_writable, mask_value, stored_value
+from .ref import as_ref
 
 __all__ = [
     "atomic_add",
@@ -147,7 +148,7 @@ def _prepare(ref: Any, values: tuple[Any, ...], op: str, mask: Any, order: str, 
     for x in given_values:
         if len(x.shape) > len(shape) or broadcast_shapes([x.shape, shape], op) != shape:
             raise StoreShape(value=x.shape, ref=shape)
-    view, offsets = target.view() if chosen is None else chosen.view()
+    view, offsets = view_of(target) if chosen is None else chosen.view()
     walks = () if chosen is None else chosen.walks
     arrays = [] if chosen is None else chosen.arrays
     where: Any = SCALAR if not shape else LayoutVar(shape)

@@ -15,7 +15,7 @@ from ..trace import current, emit, traced
 from ..values import Array
 from ..view import strides_of
 from .arith import add, multiply
-from .elementwise import as_value
+from .cast import as_value
 
 __all__ = ["barrier_arrive", "barrier_arrive_and_wait", "barrier_test", "barrier_wait"]
 

@@ -5,25 +5,24 @@ from __future__ import annotations
 from typing import Any
 
 from .. import dtypes as dt
+from ..dtypes import DType
 from ..errors import UnsupportedDType
 from ..promote import computing, true_division
 from ..trace import traced
 from ..values import Array
-from .arith import absolute, elementwise, maximum, minimum, right_shift
-from .cast import astype, bitcast_convert_type, rounded
-from .compare import less, not_equal, where
-from .elementwise import Binary, Unary, as_value, common_dtype, together
-from .narrow import bits_of
-from .narrow import copysign as copysign_narrow
-from .numeric import isfinite, isinf, trunc
+from .arith import absolute, bitwise_or, elementwise, right_shift
+from .cast import as_value, astype, bitcast_convert_type, bits_of, rounded
+from .compare import equal, greater, greater_equal, less, maximum, minimum, not_equal, where
+from .elementwise import Binary, Unary, common_dtype, operands_of, together
+from .numeric import copysign, isfinite, isinf, isnan, trunc
 
 __all__ = [
     "bitwise_count",
     "clz",
-    "copysign",
     "frexp",
     "ldexp",
     "modf",
+    "nextafter",
     "population_count",
     "shift_right_logical",
     "signbit",
@@ -49,10 +48,10 @@ class Clz(Unary, name="clz"):
     llvm = dict.fromkeys("iu", "call {t} @llvm.ctlz.{s}({t} {0}, i1 false)")
 
 
-class CopySign(Binary, name="copysign"):
-    """|x| with the sign of y. PTX `copysign`, or bit operations."""
+class Nextafter(Binary, name="nextafter"):
+    """The next float after x towards y. Several PTX instructions."""
 
-    llvm = {"f": "call {t} @llvm.copysign.{s}({t} {0}, {t} {1})"}
+    math = "nextafter"
 
 
 def _of_integer(cls: Any, x: Any, op: str) -> Array:
@@ -107,16 +106,6 @@ def signbit(x: Any) -> Array:
     if value.dtype.is_float:
         return less(bits_of(value), 0)
     return less(value, 0) if value.dtype.is_signed else not_equal(value, value)
-
-
-def copysign(x: Any, y: Any) -> Array:
-    """|x| with the sign of y."""
-    from .math import _function  # pyright: ignore[reportPrivateUsage]
-
-    dtype = common_dtype((x, y), "copysign")
-    if dtype.is_float and dtype.bits < 32:
-        return copysign_narrow(as_value(x, "copysign", dtype), as_value(y, "copysign", dtype))
-    return _function(CopySign, (x, y), "copysign")
 
 
 def ldexp(x: Any, n: Any) -> Array:
@@ -175,3 +164,25 @@ def spacing(x: Any) -> Array:
     value = as_value(x, "spacing")
     value = value if value.dtype.is_float else astype(value, true_division(value.dtype))
     return bitcast_convert_type(bits_of(value) + 1, value.dtype) - value
+
+
+def nextafter(x: Any, y: Any) -> Array:
+    """The next number of the dtype after x towards y."""
+    dtype = common_dtype((x, y), "nextafter")
+    if dtype.is_float and dtype.bits < 32:
+        return _nextafter_narrow(x, y, dtype)
+    return elementwise(Nextafter, (x, y), "nextafter", true_division(dtype))
+
+
+def _nextafter_narrow(x: Any, y: Any, dtype: DType) -> Array:
+    """`nextafter` on the bits."""
+    (a, b), _, _ = operands_of((x, y), "nextafter")
+    wide_a, wide_b = astype(a, dt.float32), astype(b, dt.float32)
+    bits = bits_of(a)
+    up = greater(wide_b, wide_a)
+    away = up == greater_equal(bits, 0)
+    moved = where(away, bits + 1, bits - 1)
+    least = where(up, bits.dtype(1), bits.dtype(-(1 << dtype.bits - 1) + 1))
+    stepped = where(equal(wide_a, 0), least, moved)
+    result = bitcast_convert_type(where(equal(wide_a, wide_b), bits_of(b), stepped), dtype)
+    return where(bitwise_or(isnan(a), isnan(b)), dtype(float("nan")), result)

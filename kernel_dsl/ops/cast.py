@@ -1,19 +1,37 @@
-"""Conversions between dtypes."""
+"""Conversions between dtypes, and of numbers and NumPy arrays to values."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from .. import dtypes as dt
-from ..dtypes import DType, as_dtype
-from ..errors import BadArgument, UnsupportedDType
-from ..facts import Range
+from ..diagnostics import Error
+from ..dtypes import DType, as_dtype, of_python
+from ..errors import BadArgument, ClosedOverArray, LiteralOutOfRange, NotAnArray, RefAsValue, UnsupportedDType
+from ..facts import Range, any_of, of
 from ..ir import ArrayType, Op, Value, array_type, attr, operand
+from ..layout import SCALAR
 from ..target import Feature
-from ..trace import traced
+from ..trace import current, traced
 from ..values import Array
+from .dense import dense
 
 __all__ = ["astype", "bitcast_convert_type", "convert_element_type"]
+
+
+class Constant(Op, name="constant"):
+    """A rank-0 compile-time constant. No instruction: it is an immediate operand."""
+
+    value: bool | int | float = attr()
+    dtype: DType = attr()
+
+    def infer(self) -> tuple[Any, ...]:
+        return (ArrayType((), self.dtype, SCALAR),)
+
+    def range(self) -> Range | None:
+        return of(int(self.value)) if self.dtype.is_integer else None
 
 
 class Cast(Op, name="cast"):
@@ -57,8 +75,6 @@ def astype(x: Any, dtype: Any, *, saturate: bool = True) -> Array:
     >>> run(lambda x: kd.astype(x, kd.int8), [1.9, -300.0])
     [   1 -128]
     """
-    from .elementwise import as_value
-
     value = as_value(x, "astype")
     to = as_dtype(dtype)
     if to.kind is dt.Kind.OPAQUE or value.dtype.kind is dt.Kind.OPAQUE:
@@ -84,8 +100,6 @@ def bitcast_convert_type(x: Any, dtype: Any) -> Array:
     >>> run(lambda x: kd.bitcast_convert_type(x, kd.int32), [1.0])
     [1065353216]
     """
-    from .elementwise import as_value
-
     value = as_value(x, "bitcast_convert_type")
     to = as_dtype(dtype)
     if value.dtype.bits != to.bits or to.is_bool or value.dtype.is_bool:
@@ -93,3 +107,101 @@ def bitcast_convert_type(x: Any, dtype: Any) -> Array:
         hint = "a value keeps its shape; use `ref.bitcast(...)` to change the width"
         raise BadArgument(op="bitcast_convert_type", what=what, hint=hint)
     return value if value.dtype == to else traced(Bitcast(value, to))
+
+
+# --- what becomes a value ------------------------------------------------------------------------
+
+
+def constant(value: Any, dtype: DType, *, weak: bool = False) -> Array:
+    """A rank-0 constant; the same one in a region is made once."""
+    table = current().constants
+    value = _fit(value, dtype)
+    # repr tells -0.0 from 0.0 and one NaN from no NaN
+    key = (repr(value), dtype.name, weak)
+    found = table.get(key)
+    if found is None:
+        found = table[key] = traced(Constant(value, dtype))
+        found.weak = weak
+    return found  # type: ignore[return-value]
+
+
+def _fit(value: Any, dtype: DType) -> bool | int | float:
+    if dtype.is_bool:
+        return bool(value)
+    if dtype.is_integer:
+        number = _plain(value)
+        held = any_of(dtype)
+        assert held is not None
+        if not held.lo <= number <= held.hi:
+            raise LiteralOutOfRange(value=number, dtype=dtype, hint=_wider(number))
+        return number
+    try:
+        return float(_plain(value))
+    except OverflowError:
+        hint = "its largest number is some 1.8e308"
+        raise LiteralOutOfRange(value=value, dtype=dtype, hint=hint) from None
+
+
+def _wider(number: int) -> str:
+    if not -(2**63) <= number < 2**64:
+        return "no integer dtype has more than 64 bits; write a float such as `1e30`"
+    wide = "np.int64" if number < 2**63 else "np.uint64"
+    return f"write `{wide}({number})` if a wide integer is meant, or convert the array first"
+
+
+def _plain(value: Any) -> Any:
+    """A number as Python's own: a subclass may print, hash or convert as it likes."""
+    cls: type[Any] = type(value)
+    if issubclass(cls, int):
+        return int.__int__(value)
+    return float.__float__(value) if issubclass(cls, float) else value
+
+
+def item_type(x: Any, op: str) -> tuple[DType, bool]:
+    """(dtype, weak) of an operand, before it is made a value. Raises where it can't be one."""
+    if isinstance(x, Array):
+        return x.dtype, x.weak
+    weak = of_python(x)
+    if weak is not None:
+        return weak, True
+    if isinstance(x, np.ma.MaskedArray):
+        raise NotAnArray(op=op, what="a masked array", hint="fill it first, with `.filled(value)`")
+    if isinstance(x, (np.generic, np.ndarray)):
+        try:
+            return as_dtype(x.dtype), False
+        except TypeError:
+            raise NotAnArray(op=op, what=f"NumPy data of dtype {x.dtype}", hint="convert it first") from None
+    raise _refuse(x, op)
+
+
+def _refuse(x: Any, op: str) -> Error:
+    cls: type[Any] = type(x)
+    module = cls.__module__.partition(".")[0]
+    if cls.__name__ in ("Ref", "AccRef") and module == "kernel_dsl":
+        return RefAsValue(op=op, ref=repr(x))
+    if hasattr(cls, "__cuda_array_interface__") or hasattr(cls, "__dlpack__"):
+        return ClosedOverArray(what=f"{module} array")
+    return NotAnArray(op=op, what=f"a {cls.__name__}", hint="operands are traced values, numbers and NumPy arrays")
+
+
+def as_value(x: Any, op: str, dtype: DType | None = None) -> Array:
+    """`x` as a traced value, in `dtype` if given: numbers become constants, arrays are converted."""
+    if isinstance(x, Array):
+        if dtype is None or x.dtype == dtype:
+            return x
+        return rounded(x, dtype)
+    own, weak = item_type(x, op)
+    if isinstance(x, np.ndarray) and x.ndim:
+        value = dense(x)
+        return value if dtype is None or dtype == own else as_value(value, op, dtype)
+    if dtype is None or dtype == own:
+        return constant(x.item() if isinstance(x, (np.generic, np.ndarray)) else x, own, weak=weak)
+    number: Any = x.item() if isinstance(x, (np.generic, np.ndarray)) else x
+    if weak and not (own.is_float and not dtype.is_float):
+        return constant(number, dtype)
+    return as_value(constant(number, own), op, dtype)
+
+
+def bits_of(value: Array) -> Array:
+    """The bits of a float as a signed integer."""
+    return bitcast_convert_type(value, f"int{value.dtype.bits}")

@@ -14,10 +14,12 @@ from ..refs import Access, Ref, View, is_index
 from ..target import Feature
 from ..trace import LayoutVar, current, emit
 from ..values import Array
+from .access import stored_value, view_of
 from .barrier import BarrierRef, as_barrier
+from .cast import as_value
 from .copy import cluster_positions
-from .elementwise import as_value, broadcast_shapes, broadcast_value
-from .ref import AllocBarrier, as_ref, check_own_block, stored_value
+from .elementwise import broadcast_shapes, broadcast_value
+from .ref import AllocBarrier, as_ref, check_own_block
 
 __all__ = ["async_store_smem", "cluster_ref"]
 
@@ -146,7 +148,7 @@ def async_store_smem(
         raise BadArgumentType(op=op, what=f"cluster_dim={cluster_dim!r}", hint="the name of one cluster axis")
     (axis,) = cluster_positions(cluster_dim, op)
     _check_block(cluster_dim, cluster_idx, op)
-    view, offsets = target.view()
+    view, offsets = view_of(target)
     vector, minor = target.vector()
     if vector * target.dtype.itemsize < 4:
         why = "st.async stores 4, 8 or 16 aligned bytes"

@@ -6,22 +6,23 @@ from typing import Any
 
 from .. import dtypes as dt
 from .. import facts
-from ..dtypes import DType
 from ..errors import BadArgumentType
-from ..facts import Range
-from ..ir import Value, operand
 from ..trace import traced
 from ..values import Array
-from .arith import elementwise
-from .cast import astype
-from .elementwise import Compare, Elementwise, as_value, operands_of, together
+from .arith import IsNan, Select, bitwise_or, elementwise
+from .cast import as_value, astype
+from .elementwise import Binary, Compare, common_dtype, operands_of, together
 
 __all__ = [
     "equal",
+    "fmax",
+    "fmin",
     "greater",
     "greater_equal",
     "less",
     "less_equal",
+    "maximum",
+    "minimum",
     "not_equal",
     "select",
     "where",
@@ -60,20 +61,40 @@ class LessEqual(Compare, name="less_equal"):
     }
 
 
-class Select(Elementwise, name="select"):
-    """x where the predicate holds, else y. PTX `selp`."""
+class Max(Binary, name="max"):
+    """The larger; NaN if either is. PTX `max`, `max.NaN`."""
 
-    predicate: Value = operand()
-    x: Value = operand()
-    y: Value = operand()
-    llvm = dict.fromkeys("fiub", "select i1 {0}, {t} {1}, {t} {2}")
+    llvm = {
+        "f": "call {t} @llvm.maximum.{s}({t} {0}, {t} {1})",
+        "i": "call {t} @llvm.smax.{s}({t} {0}, {t} {1})",
+        "u": "call {t} @llvm.umax.{s}({t} {0}, {t} {1})",
+        "b": "or i1 {0}, {1}",
+    }
+    interval = facts.maximum
 
-    def result_dtype(self) -> DType:
-        return self.x.type.dtype
 
-    def range(self) -> Range | None:
-        a, b = self.x.facts, self.y.facts
-        return None if a is None or b is None else facts.union(a, b)
+class Min(Binary, name="min"):
+    """The smaller; NaN if either is. PTX `min`, `min.NaN`."""
+
+    llvm = {
+        "f": "call {t} @llvm.minimum.{s}({t} {0}, {t} {1})",
+        "i": "call {t} @llvm.smin.{s}({t} {0}, {t} {1})",
+        "u": "call {t} @llvm.umin.{s}({t} {0}, {t} {1})",
+        "b": "and i1 {0}, {1}",
+    }
+    interval = facts.minimum
+
+
+class FMax(Binary, name="fmax"):
+    """The larger float; a NaN gives way. PTX `max`."""
+
+    llvm = {"f": "call {t} @llvm.maxnum.{s}({t} {0}, {t} {1})"}
+
+
+class FMin(Binary, name="fmin"):
+    """The smaller float; a NaN gives way. PTX `min`."""
+
+    llvm = {"f": "call {t} @llvm.minnum.{s}({t} {0}, {t} {1})"}
 
 
 def equal(x: Any, y: Any) -> Array:
@@ -131,3 +152,36 @@ def select(condition: Any, x: Any, y: Any) -> Array:
         what = f"the condition has dtype {value.dtype}"
         raise BadArgumentType(op="select", what=what, hint="compare it, or use `kd.where`")
     return where(value, x, y)
+
+
+def maximum(x: Any, y: Any) -> Array:
+    """The larger; NaN if either is NaN."""
+    return _extreme(Max, x, y, "maximum")
+
+
+def minimum(x: Any, y: Any) -> Array:
+    """The smaller; NaN if either is NaN."""
+    return _extreme(Min, x, y, "minimum")
+
+
+def fmax(x: Any, y: Any) -> Array:
+    """The larger; a NaN gives way to a number."""
+    return _extreme(FMax, x, y, "fmax")
+
+
+def fmin(x: Any, y: Any) -> Array:
+    """The smaller; a NaN gives way to a number."""
+    return _extreme(FMin, x, y, "fmin")
+
+
+def _extreme(cls: Any, x: Any, y: Any, op: str) -> Array:
+    dtype = common_dtype((x, y), op)
+    if dtype in dt.FP8:
+        # one of the operands, bit for bit, and of equal ones the second
+        wins = greater(x, y) if cls in (Max, FMax) else less(x, y)
+        value = as_value(x if cls in (Max, Min) else y, op)
+        test = IsNan if value.dtype.is_float else NotEqual
+        return where(bitwise_or(wins, elementwise(test, (value, value), op)), x, y)
+    if not dtype.is_float:
+        cls = {FMax: Max, FMin: Min}.get(cls, cls)
+    return elementwise(cls, (x, y), op)

@@ -18,8 +18,8 @@ from ..source import of_function
 from ..trace import LayoutVar, emit, end_region, find, into, is_open, new_value, resolve
 from ..tree import flatten, unflatten
 from ..values import Array
-from .cast import astype, rounded
-from .elementwise import as_value, constant, convert
+from .cast import as_value, astype, constant, rounded
+from .elementwise import convert
 
 __all__ = ["cond", "fori_loop", "loop", "switch", "when", "while_loop"]
 

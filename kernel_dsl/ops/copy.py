@@ -17,8 +17,9 @@ from ..target import DEFAULT, Feature
 from ..tma import MAX_TRANSFER, NAN_FILL, REDUCTIONS, UNIT, Start, Way, innermost_start
 from ..trace import current, emit
 from ..values import Array
+from .access import check_writable, view_of
 from .barrier import as_barrier
-from .ref import as_ref, check_own_block, check_writable
+from .ref import as_ref, check_own_block
 
 __all__ = [
     "OOBFillMode",
@@ -250,7 +251,7 @@ def copy_gmem_to_smem(
     if one is None and axes:
         raise ClusterUse(op=op, what="a multicast without a barrier", hint="pass the barrier that it completes on")
     promise = current().promise_bounds or oob_mode is OOBFillMode.PROMISE_IN_BOUNDS
-    (src_view, src_offsets), (dst_view, dst_offsets) = a.view(promise), b.view()
+    (src_view, src_offsets), (dst_view, dst_offsets) = view_of(a, promise), view_of(b)
     made = emit(
         CopyGmemToSmem(
             a.root,
@@ -297,7 +298,7 @@ def copy_smem_to_gmem(
         raise BadArgument(op=op, what=f"reduction_op={reduction_op!r}", hint=hint)
     reduction = _SPELT.get(reduction, reduction)
     _check_reduction(reduction, b, op)
-    (src_view, src_offsets), (dst_view, dst_offsets) = a.view(), b.view(current().promise_bounds)
+    (src_view, src_offsets), (dst_view, dst_offsets) = view_of(a), view_of(b, current().promise_bounds)
     _check_starts(dst_view, op)
     made = emit(
         CopySmemToGmem(
@@ -362,7 +363,7 @@ def async_prefetch(ref: Any, *, collective_axes: Any = None, predicate: Any = No
         for position in axes:
             first = equal(traced(AxisIndex("cluster", position, sizes[position])), 0)
             guard = first if guard is None else guard & first
-    view, offsets = source.view()
+    view, offsets = view_of(source)
     emit(Prefetch(source.root, offsets, guard, view.squeezed()))
 
 

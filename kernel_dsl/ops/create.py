@@ -18,9 +18,9 @@ from ..promote import computing
 from ..refs import Ref
 from ..trace import LayoutVar, traced
 from ..values import Array
-from .cast import rounded
-from .elementwise import Broadcast, as_value, item_type
-from .reduce import axes_of
+from .axes import axes_of
+from .cast import as_value, item_type, rounded
+from .elementwise import Broadcast
 
 __all__ = [
     "arange",

@@ -17,9 +17,8 @@ from ..refs import Ref
 from ..storage import transforms_of
 from ..trace import current, emit, resolve
 from ..values import Array
-from .cast import astype
+from .cast import as_value, astype
 from .control import as_predicate
-from .elementwise import as_value
 
 __all__ = ["debug_check", "debug_print", "named_scope", "print_layout"]
 

@@ -6,46 +6,28 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from typing import Any, ClassVar, cast
 
-import numpy as np
-
 from .. import dtypes as dt
 from ..boundary import checks_itself
 from ..conversion import described
-from ..diagnostics import CostNote, Error
-from ..dtypes import DType, as_dtype, of_python
+from ..diagnostics import CostNote
+from ..dtypes import DType
 from ..errors import (
     CannotBroadcast,
-    ClosedOverArray,
-    LiteralOutOfRange,
-    NotAnArray,
-    RefAsValue,
     ShapeMismatch,
 )
-from ..facts import Range, any_of, of
+from ..facts import Range
 from ..ir import ArrayType, Op, Value, array_type, attr, operand
-from ..layout import SCALAR, Layout
+from ..layout import Layout
 from ..meet import MetPart, union
 from ..memory import as_shape
 from ..promote import promote
 from ..trace import LayoutVar, current, emit, find, is_open, resolve, traced
 from ..values import Array
+from .cast import as_value, item_type
 
 __all__ = ["broadcast_to"]
 
 # --- constants -----------------------------------------------------------------------------------
-
-
-class Constant(Op, name="constant"):
-    """A rank-0 compile-time constant. No instruction: it is an immediate operand."""
-
-    value: bool | int | float = attr()
-    dtype: DType = attr()
-
-    def infer(self) -> tuple[Any, ...]:
-        return (ArrayType((), self.dtype, SCALAR),)
-
-    def range(self) -> Range | None:
-        return of(int(self.value)) if self.dtype.is_integer else None
 
 
 class Broadcast(Op, name="broadcast"):
@@ -94,100 +76,6 @@ class Expand(Op, name="expand_dims"):
 
     def range(self) -> Range | None:
         return self.x.facts
-
-
-def constant(value: Any, dtype: DType, *, weak: bool = False) -> Array:
-    """A rank-0 constant; the same one in a region is made once."""
-    table = current().constants
-    value = _fit(value, dtype)
-    # repr tells -0.0 from 0.0 and one NaN from no NaN
-    key = (repr(value), dtype.name, weak)
-    found = table.get(key)
-    if found is None:
-        found = table[key] = traced(Constant(value, dtype))
-        found.weak = weak
-    return found  # type: ignore[return-value]
-
-
-def _fit(value: Any, dtype: DType) -> bool | int | float:
-    if dtype.is_bool:
-        return bool(value)
-    if dtype.is_integer:
-        number = _plain(value)
-        held = any_of(dtype)
-        assert held is not None
-        if not held.lo <= number <= held.hi:
-            raise LiteralOutOfRange(value=number, dtype=dtype, hint=_wider(number))
-        return number
-    try:
-        return float(_plain(value))
-    except OverflowError:
-        hint = "its largest number is some 1.8e308"
-        raise LiteralOutOfRange(value=value, dtype=dtype, hint=hint) from None
-
-
-def _wider(number: int) -> str:
-    if not -(2**63) <= number < 2**64:
-        return "no integer dtype has more than 64 bits; write a float such as `1e30`"
-    wide = "np.int64" if number < 2**63 else "np.uint64"
-    return f"write `{wide}({number})` if a wide integer is meant, or convert the array first"
-
-
-def _plain(value: Any) -> Any:
-    """A number as Python's own: a subclass may print, hash or convert as it likes."""
-    cls: type[Any] = type(value)
-    if issubclass(cls, int):
-        return int.__int__(value)
-    return float.__float__(value) if issubclass(cls, float) else value
-
-
-def item_type(x: Any, op: str) -> tuple[DType, bool]:
-    """(dtype, weak) of an operand, before it is made a value. Raises where it can't be one."""
-    if isinstance(x, Array):
-        return x.dtype, x.weak
-    weak = of_python(x)
-    if weak is not None:
-        return weak, True
-    if isinstance(x, np.ma.MaskedArray):
-        raise NotAnArray(op=op, what="a masked array", hint="fill it first, with `.filled(value)`")
-    if isinstance(x, (np.generic, np.ndarray)):
-        try:
-            return as_dtype(x.dtype), False
-        except TypeError:
-            raise NotAnArray(op=op, what=f"NumPy data of dtype {x.dtype}", hint="convert it first") from None
-    raise _refuse(x, op)
-
-
-def _refuse(x: Any, op: str) -> Error:
-    cls: type[Any] = type(x)
-    module = cls.__module__.partition(".")[0]
-    if cls.__name__ in ("Ref", "AccRef") and module == "kernel_dsl":
-        return RefAsValue(op=op, ref=repr(x))
-    if hasattr(cls, "__cuda_array_interface__") or hasattr(cls, "__dlpack__"):
-        return ClosedOverArray(what=f"{module} array")
-    return NotAnArray(op=op, what=f"a {cls.__name__}", hint="operands are traced values, numbers and NumPy arrays")
-
-
-def as_value(x: Any, op: str, dtype: DType | None = None) -> Array:
-    """`x` as a traced value, in `dtype` if given: numbers become constants, arrays are converted."""
-    if isinstance(x, Array):
-        if dtype is None or x.dtype == dtype:
-            return x
-        from .cast import rounded
-
-        return rounded(x, dtype)
-    own, weak = item_type(x, op)
-    if isinstance(x, np.ndarray) and x.ndim:
-        from .dense import dense
-
-        value = dense(x)
-        return value if dtype is None or dtype == own else as_value(value, op, dtype)
-    if dtype is None or dtype == own:
-        return constant(x.item() if isinstance(x, (np.generic, np.ndarray)) else x, own, weak=weak)
-    number: Any = x.item() if isinstance(x, (np.generic, np.ndarray)) else x
-    if weak and not (own.is_float and not dtype.is_float):
-        return constant(number, dtype)
-    return as_value(constant(number, own), op, dtype)
 
 
 # --- broadcasting and layouts --------------------------------------------------------------------

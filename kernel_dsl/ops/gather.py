@@ -15,9 +15,10 @@ from ..layout import SCALAR
 from ..refs import Ref, View, ViewDim, is_index
 from ..trace import LayoutVar, emit, traced
 from ..values import Array
-from .cast import astype
-from .elementwise import as_value, broadcast_shapes, broadcast_value
-from .ref import check_writable, fill_value, mask_value, stored_value
+from .access import check_writable, fill_value, mask_value, stored_value, view_of, widen
+from .cast import as_value, astype
+from .elementwise import broadcast_shapes, broadcast_value
+from .shape import expand_dims
 
 __all__: list[str] = []
 
@@ -85,13 +86,11 @@ class GatherTarget:
 
     def view(self, promise: bool = False) -> tuple[View, tuple[Value, ...]]:
         """The view and its offsets (see `Ref.view`)."""
-        view, offsets = self._ref.view(promise)
+        view, offsets = view_of(self._ref, promise)
         return replace(view, dims=view.dims[: len(self.shape)]), offsets
 
     def _aligned(self, index: Array, after: int) -> Array:
         """The index array with trailing dimensions, so that it broadcasts to the result."""
-        from .shape import expand_dims
-
         return expand_dims(index, tuple(range(index.ndim, index.ndim + after))) if after and index.ndim else index
 
 
@@ -115,8 +114,6 @@ def _index_array(ref: Ref, item: Any, dim: int) -> Array:
         return as_value(static, "gather")
     if not item.dtype.is_integer:
         raise BadIndex(what=f"a {item.dtype} value", hint="gather by integer values; mask with `mask=`")
-    from .index import widen
-
     wide: Any = widen(item)
     return astype(wide, dt.int32) if wide.dtype.bits < 32 else wide
 

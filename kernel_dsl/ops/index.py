@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
-from math import prod
+from math import lcm, prod
 from typing import Any
 
 from .. import dtypes as dt
@@ -15,13 +14,11 @@ from ..facts import Range
 from ..ir import ArrayType, Op, Value, attr, operand
 from ..layout import SCALAR
 from ..refs import ds
-from ..trace import current, emit, traced
+from ..trace import current, traced
 from ..values import Array
 from ..variables import Symbol
 from . import arith
-from .cast import Cast
-from .compare import Select
-from .elementwise import Broadcast, ConvertLayout, Expand, as_value, constant
+from .cast import as_value, constant
 
 __all__ = ["axis_index", "axis_size", "cdiv", "ds", "multiple_of", "num_programs", "program_id"]
 
@@ -59,8 +56,6 @@ class MultipleOf(Op, name="multiple_of"):
         known = self.x.facts
         if known is None:
             return None
-        from math import lcm
-
         return known._replace(divisor=lcm(known.divisor, self.factor), wide=False)
 
 
@@ -158,59 +153,3 @@ def multiple_of(x: Any, factor: int) -> Any:
     if value.ndim or not value.dtype.is_integer:
         raise BadArgumentType(op="multiple_of", what=f"{value!r}", hint="it takes a rank-0 integer")
     return traced(MultipleOf(value, factor))
-
-
-_WIDENED = (
-    arith.Add,
-    arith.Sub,
-    arith.Mul,
-    arith.Div,
-    arith.Rem,
-    arith.FloorDiv,
-    arith.FloorMod,
-    arith.Min,
-    arith.Max,
-    arith.Neg,
-    arith.And,
-    arith.ShiftLeft,
-    arith.ShiftRight,
-)
-
-
-def widen(value: Value) -> Value:
-    """The index in int64, computed again from its parts, where int32 arithmetic could have overflowed."""
-    facts = value.facts
-    return _widen(value, {}) if facts is not None and facts.wide else value
-
-
-def _widen(value: Value, done: dict[int, Value]) -> Value:
-    found = done.get(id(value))
-    if found is None:
-        found = done[id(value)] = _computed_again(value, done)
-    return found
-
-
-def _computed_again(value: Value, done: dict[int, Value]) -> Value:
-    facts, op = value.facts, value.op
-    assert facts is not None
-    if facts.constant is not None and not value.type.shape:
-        return constant(facts.constant, dt.int64)
-    if facts.wide:
-        if isinstance(op, _WIDENED):
-            again: Any = type(op)
-            return emit(again(*[_widen(v, done) for v in op.values()])).result
-        if isinstance(op, Select):
-            return emit(Select(op.predicate, _widen(op.x, done), _widen(op.y, done))).result
-        if isinstance(op, MultipleOf):
-            return emit(MultipleOf(_widen(op.x, done), op.factor)).result
-        if isinstance(op, Cast):
-            return _widen(op.x, done)
-        if isinstance(op, (Broadcast, Expand, ConvertLayout)):
-            moved = copy(op)
-            moved.x = _widen(op.x, done)
-            return emit(moved).result
-    if value.type.dtype == dt.int64:
-        return value
-    made = emit(Cast(value, dt.int64, True)).result
-    made.facts = facts._replace(wide=False)
-    return made

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ..values import Array
-from .arith import bitwise_and, bitwise_or, bitwise_xor, invert, maximum, minimum
-from .compare import truth
-from .elementwise import as_value
+from .arith import bitwise_and, bitwise_or, bitwise_xor, invert
+from .cast import as_value
+from .compare import maximum, minimum, truth
 
 __all__ = ["clip", "logical_and", "logical_not", "logical_or", "logical_xor"]
 

@@ -10,9 +10,9 @@ from .. import dtypes as dt
 from ..errors import BadArgument, BadIndex, IndexOutOfRange, UnsupportedDType
 from ..facts import certain
 from ..values import Array
-from .cast import astype
-from .elementwise import as_value, broadcast_shapes, common_dtype
-from .reduce import one_axis
+from .axes import one_axis
+from .cast import as_value, astype
+from .elementwise import broadcast_shapes, broadcast_to, common_dtype
 
 __all__ = ["searchsorted", "take_along_axis"]
 
@@ -41,8 +41,6 @@ def take_along_axis(x: Any, indices: Any, axis: int | None = -1) -> Array:
     rest = [tuple(1 if i == dim else n for i, n in enumerate(v.shape)) for v in (value, index)]
     shape = list(broadcast_shapes(rest, op))
     shape[dim] = index.shape[dim]
-    from .elementwise import broadcast_to
-
     return taken(value, broadcast_to(index, tuple(shape)), dim, op)
 
 
@@ -129,7 +127,7 @@ def searchsorted(sorted: Any, values: Any, side: Literal["left", "right"] = "lef
 
 
 def _within(index: Any, count: int) -> Any:
-    from .arith import minimum
+    from .compare import minimum
 
     return minimum(index, count - 1)
 

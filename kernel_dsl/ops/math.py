@@ -8,7 +8,7 @@ from ..ir import option
 from ..promote import true_division
 from ..values import Array
 from .arith import elementwise
-from .elementwise import Binary, Unary, common_dtype, operands_of
+from .elementwise import Binary, Unary, operands_of
 
 __all__ = [
     "acos",
@@ -44,9 +44,6 @@ __all__ = [
     "logaddexp",
     "logaddexp2",
     "logistic",
-    "nextafter",
-    "pow",
-    "power",
     "rsqrt",
     "sigmoid",
     "sin",
@@ -255,12 +252,6 @@ class Logaddexp2(Binary, name="logaddexp2"):
     math = "logaddexp2"
 
 
-class Nextafter(Binary, name="nextafter"):
-    """The next float after x towards y. Several PTX instructions."""
-
-    math = "nextafter"
-
-
 def _function(cls: Any, args: tuple[Any, ...], op: str, **options: Any) -> Array:
     """Ints give float32, 64-bit ints float64."""
     dtype = operands_of(args, op)[1]
@@ -450,30 +441,6 @@ def logaddexp(x: Any, y: Any) -> Array:
 def logaddexp2(x: Any, y: Any) -> Array:
     """log2(2 ** x + 2 ** y)."""
     return _function(Logaddexp2, (x, y), "logaddexp2")
-
-
-def nextafter(x: Any, y: Any) -> Array:
-    """The next number of the dtype after x towards y."""
-    dtype = common_dtype((x, y), "nextafter")
-    if dtype.is_float and dtype.bits < 32:
-        from .narrow import nextafter as nextafter_narrow
-
-        return nextafter_narrow(x, y, dtype)
-    return _function(Nextafter, (x, y), "nextafter")
-
-
-def power(x: Any, y: Any) -> Array:
-    """x ** y: floats as C99's pow; a static int exponent by multiplication; integers wrap, negative powers of ints give 0.
-
-    >>> run(lambda x: x**3, [2, -1])
-    [ 8 -1]
-    """
-    from .numeric import power_of
-
-    return power_of(x, y)
-
-
-pow = power
 
 
 def float_power(x: Any, y: Any) -> Array:

@@ -20,7 +20,9 @@ from ..target import Feature
 from ..trace import current, emit, traced
 from ..transforms import check_fields, find_swizzle
 from ..values import Array
-from .elementwise import as_value, broadcast_value, convert
+from .access import view_of
+from .cast import as_value
+from .elementwise import broadcast_value, convert
 from .ref import AllocSmem, check_own_block
 from .threads import AliasSmem
 
@@ -259,7 +261,7 @@ def _check_shapes(acc: AccRef, a: Any, b: Ref) -> None:
 def operand_view(ref: Ref, mn: int, word: str) -> tuple[View, tuple[Value, ...]]:
     """The view of an SMEM operand, its root given the transforms it needs. `mn`: which dimension is not K."""
     check_own_block(ref, "wgmma")
-    view, offsets = ref.view()
+    view, offsets = view_of(ref)
     last = len(ref.type.shape) - 1
     axes = [d.axis for d in view.dims]
     if last not in axes or any(d.step != 1 for d in view.dims) or len(set(axes)) != 2 or last - 1 not in axes:

@@ -13,14 +13,19 @@ from ..errors import BadArgument, UnsupportedDType
 from ..promote import computing, true_division
 from ..values import Array
 from . import arith
-from .cast import astype, rounded
-from .compare import equal, greater, less, not_equal, where
-from .elementwise import Binary, Compare, Unary, as_value, common_dtype
-from .math import Pow
+from .arith import Fmod, IsNan
+from .cast import as_value, astype, bitcast_convert_type, bits_of, rounded
+from .compare import equal, greater, less, maximum, not_equal, where
+from .control import fori_loop, while_loop
+from .create import full_like
+from .elementwise import Binary, Unary, common_dtype
+from .math import Pow, sin
+from .reduce import any as any_of
 
 __all__ = [
     "RoundingMethod",
     "ceil",
+    "copysign",
     "deg2rad",
     "degrees",
     "divmod",
@@ -37,6 +42,8 @@ __all__ = [
     "isposinf",
     "lcm",
     "nan_to_num",
+    "pow",
+    "power",
     "rad2deg",
     "radians",
     "reciprocal",
@@ -74,28 +81,10 @@ class Rint(Unary, name="rint"):
     math = "rint"
 
 
-class Fmod(Binary, name="fmod"):
-    """The exact remainder of truncating division. Several PTX instructions."""
+class CopySign(Binary, name="copysign"):
+    """|x| with the sign of y. PTX `copysign`, or bit operations."""
 
-    math = "fmod"
-
-
-class Remainder(Binary, name="remainder"):
-    """Python's x % y. Several PTX instructions."""
-
-    math = "remainder"
-
-
-class FloorDivide(Binary, name="floor_divide"):
-    """Python's x // y on floats. Several PTX instructions."""
-
-    math = "floor_divide"
-
-
-class IsNan(Compare, name="unordered"):
-    """Whether either operand is NaN. PTX `setp.nan`."""
-
-    llvm = {"f": "fcmp uno {t} {0}, {1}"}
+    llvm = {"f": "call {t} @llvm.copysign.{s}({t} {0}, {t} {1})"}
 
 
 # --- rounding ------------------------------------------------------------------------------------
@@ -173,8 +162,6 @@ def round(
 
 def _away_from_zero(x: Array) -> Array:
     """The nearest integer, halves away from zero."""
-    from .bits import copysign
-
     wide = _wide(x)
     whole = trunc(wide)
     more = less(arith.absolute(wide - whole), 0.5)  # the fraction is exact; of an infinity there is none
@@ -190,16 +177,6 @@ def fmod(x: Any, y: Any) -> Array:
     if not dtype.is_float:
         return arith.rem(x, y)
     return arith.elementwise(Fmod, (x, y), "fmod")
-
-
-def mod_float(x: Any, y: Any) -> Array:
-    """`%` of floats."""
-    return arith.elementwise(Remainder, (x, y), "mod")
-
-
-def floor_divide_float(x: Any, y: Any) -> Array:
-    """`//` of floats."""
-    return arith.elementwise(FloorDivide, (x, y), "floor_divide")
 
 
 def divmod(x: Any, y: Any) -> tuple[Array, Array]:
@@ -231,8 +208,6 @@ def integer_pow(x: Any, y: int) -> Array:
         left >>= 1
         base = base * base if left else base
     if result is None:
-        from .create import full_like
-
         result = full_like(wide, 1)
     return rounded(1.0 / result if y < 0 else result, value.dtype)
 
@@ -243,8 +218,12 @@ def _not_bool(x: Any) -> Array:
     return astype(value, dt.int32) if value.dtype.is_bool else value
 
 
-def power_of(x: Any, y: Any) -> Array:
-    """`x ** y`."""
+def power(x: Any, y: Any) -> Array:
+    """x ** y: floats as C99's pow; a static int exponent by multiplication; integers wrap, negative powers of ints give 0.
+
+    >>> run(lambda x: x**3, [2, -1])
+    [ 8 -1]
+    """
     dtype = common_dtype((x, y), "power")
     if isinstance(y, int) and not isinstance(y, bool) and (0 <= y <= 32 if not dtype.is_float else -4 <= y <= 4):
         return integer_pow(x, y)
@@ -253,9 +232,11 @@ def power_of(x: Any, y: Any) -> Array:
     return _integer_power(_not_bool(as_value(x, "power", dtype)), _not_bool(as_value(y, "power", dtype)))
 
 
+pow = power
+
+
 def _integer_power(x: Array, y: Array) -> Array:
     """Both integers: square and multiply over the bits of the exponent; negative exponents give 0, +-1 or 0."""
-    from .control import fori_loop
     from .create import full
 
     shape = (x + y).shape
@@ -289,9 +270,7 @@ def lcm(x: Any, y: Any) -> Array:
 
 def _euclid(x: Any, y: Any, op: str) -> tuple[Array, Array, Array, DType]:
     """(the greatest common divisor, |x|, |y|), unsigned, and the dtype of x and y."""
-    from .control import while_loop
     from .create import full
-    from .reduce import any as any_of
 
     dtype = common_dtype((x, y), op)
     if not dtype.is_integer:
@@ -365,6 +344,17 @@ def sign(x: Any) -> Array:
     return positive
 
 
+def copysign(x: Any, y: Any) -> Array:
+    """|x| with the sign of y."""
+    dtype = common_dtype((x, y), "copysign")
+    if dtype.is_float and dtype.bits < 32:
+        # on the bits, NaN too
+        sign = arith.bitwise_and(bits_of(as_value(y, "copysign", dtype)), arith.sign_bit(dtype))
+        size = bits_of(arith.absolute(as_value(x, "copysign", dtype)))
+        return bitcast_convert_type(arith.bitwise_or(size, sign), dtype)
+    return arith.elementwise(CopySign, (x, y), "copysign", true_division(dtype))
+
+
 def fabs(x: Any) -> Array:
     """|x| as a float."""
     value = as_value(x, "fabs")
@@ -386,7 +376,7 @@ def heaviside(x: Any, y: Any) -> Array:
 
 def relu(x: Any) -> Array:
     """max(x, 0)."""
-    return arith.maximum(x, 0)
+    return maximum(x, 0)
 
 
 def nan_to_num(x: Any, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Array:
@@ -433,8 +423,6 @@ deg2rad = radians
 
 def sinc(x: Any) -> Array:
     """sin(pi x) / (pi x), and 1 at 0."""
-    from .math import sin
-
     given = as_value(x, "sinc")
     own = true_division(given.dtype)
     value = _wide(astype(given, own)) * _math.pi

@@ -18,8 +18,9 @@ from ..refs import Ref, ds
 from ..target import Feature
 from ..trace import current, resolve, traced
 from ..values import Array
-from .cast import astype
-from .elementwise import as_value, broadcast_shapes, broadcast_value, convert
+from .access import view_of
+from .cast import as_value, astype
+from .elementwise import broadcast_shapes, broadcast_value, convert
 from .ref import AllocSmem, is_peer
 from .scaled_dot import check_scales, scaled, thrice
 from .scope import scope
@@ -284,7 +285,7 @@ def _takes_wgmma(x: Any, y: Any, common: DType, tf32: bool) -> bool:
 def _is_tile(ref: Ref, dtype: DType) -> bool:
     """Whether a Ref is a whole 2-D block of a buffer that wgmma can read."""
     type: RefType = ref.type
-    view, offsets = ref.view()
+    view, offsets = view_of(ref)
     last = len(type.shape) - 1
     if last < 1 or {d.axis for d in view.dims} != {last - 1, last} or any(d.step != 1 for d in view.dims):
         return False

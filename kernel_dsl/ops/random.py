@@ -18,11 +18,12 @@ from ..memory import as_shape
 from ..promote import computing
 from ..trace import LayoutVar, emit
 from ..values import Array
-from .arith import minimum, right_shift
-from .cast import astype, bitcast_convert_type, rounded
-from .compare import less
-from .elementwise import as_value, broadcast_to, constant
-from .math import cos, log, nextafter, sqrt
+from .arith import right_shift
+from .bits import nextafter
+from .cast import as_value, astype, bitcast_convert_type, constant, rounded
+from .compare import less, minimum
+from .elementwise import broadcast_to
+from .math import cos, log, sqrt
 
 __all__: list[str] = []  # they are functions of `kd.random`
 

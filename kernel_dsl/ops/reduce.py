@@ -6,16 +6,19 @@ from enum import Enum
 from typing import Any
 
 from .. import dtypes as dt
-from ..arguments import static_int
 from ..attributes import attribute_type
 from ..dtypes import as_dtype
-from ..errors import BadArgument, BadAxis, EmptyReduction, RepeatedAxis, UnsupportedDType
+from ..errors import BadArgument, EmptyReduction, UnsupportedDType
 from ..ir import ArrayType, Op, Value, array_type, attr, operand
 from ..promote import accumulating
 from ..trace import resolve, traced
 from ..values import Array
-from .cast import astype, rounded
-from .elementwise import as_value, expanded
+from .arith import multiply, subtract, true_divide
+from .axes import normalise_axes, one_axis
+from .cast import as_value, astype, rounded
+from .create import full
+from .elementwise import expanded
+from .shape import reshape
 
 any_of = any  # the builtin: `any` and its kin below are the language's
 
@@ -65,42 +68,11 @@ class ArgReduce(Op, name="arg_reduce"):
         return (ArrayType(shape, dt.int32, self.layout),)
 
 
-def normalise_axes(axis: Any, value: Array) -> tuple[int, ...]:
-    """Axes as sorted non-negative ints; all for None. Raises `BadAxis`, `RepeatedAxis`."""
-    return tuple(range(value.ndim)) if axis is None else tuple(sorted(axes_of(axis, value.ndim, value.shape)))
-
-
-def axes_of(axis: Any, rank: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Axes as non-negative ints, in the order given. Raises `BadAxis`, `RepeatedAxis`."""
-    out: list[int] = []
-    for a in axis if isinstance(axis, (tuple, list)) else (axis,):
-        number = static_int(a)
-        if number is None or not -rank <= number < rank:
-            raise BadAxis(axis=axis, shape=shape, hint=_axes_there_are(rank))
-        if number % rank in out:
-            raise RepeatedAxis(axis=axis, shape=shape)
-        out.append(number % rank)
-    return tuple(out)
-
-
-def one_axis(axis: Any, rank: int, shape: tuple[int, ...]) -> int:
-    """One axis as a non-negative int. Raises `BadAxis`."""
-    if isinstance(axis, (tuple, list)):
-        raise BadAxis(axis=axis, shape=shape, hint=f"give one int; {_axes_there_are(rank)}")
-    return axes_of(axis, rank, shape)[0]
-
-
-def _axes_there_are(rank: int) -> str:
-    return f"axes go from {-rank} to {rank - 1}" if rank else "a rank-0 value has no axes"
-
-
 def reduce_axes(x: Array, axes: tuple[int, ...], kind: Reduction, keepdims: bool) -> Array:
     """One reduction of a value whose dtype is already the accumulating one."""
     if not axes:
         return x
     if any_of(x.shape[a] == 0 for a in axes):
-        from .create import full
-
         shape = tuple(1 if i in axes else n for i, n in enumerate(x.shape) if keepdims or i not in axes)
         return full(shape, int(kind in (Reduction.PROD, Reduction.AND)), x.dtype)
     layout = resolve(x.type.layout).reduce(axes, keepdims=False)
@@ -173,8 +145,6 @@ def _count(value: Array, axes: tuple[int, ...], op: str) -> int:
 
 
 def _mean(value: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
-    from .arith import true_divide
-
     return true_divide(reduce_axes(value, axes, Reduction.SUM, keepdims), float(_count(value, axes, "mean")))
 
 
@@ -184,8 +154,6 @@ def var(x: Any, axis: Any = None, *, keepdims: bool = False, ddof: int = 0, dtyp
     >>> run(kd.var, [1.0, 2.0, 3.0])
     0.6666667
     """
-    from .arith import multiply, subtract, true_divide
-
     value = as_value(x, "var")
     axes = normalise_axes(axis, value)
     out = as_dtype(dtype) if dtype is not None else (value.dtype if value.dtype.is_float else dt.float32)
@@ -257,8 +225,6 @@ def _arg(x: Any, axis: Any, keepdims: bool, kind: Reduction, op: str) -> Array:
         raise UnsupportedDType(op=op, dtype=value.dtype, hint="complex values are only copied")
     rank = value.ndim
     if axis is None:
-        from .shape import reshape
-
         value, dim = reshape(value, (value.size,)), 0
     else:
         dim = one_axis(axis, rank, value.shape)

@@ -5,24 +5,24 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ..dtypes import DType
+from ..dtypes import DType, as_dtype
 from ..errors import (
     BadArgument,
     BadArgumentType,
     BadReshape,
-    ReadOnlyRef,
-    RefAsValue,
-    StoreDType,
     StoreShape,
 )
 from ..errors_hopper import ClusterUse
-from ..ir import ArrayType, BarrierType, Effect, MemorySpace, Op, RefType, Value, attr, buffer_of, operand, operands
+from ..ir import ArrayType, BarrierType, Effect, Op, RefType, Value, attr, operand, operands
 from ..layout import SCALAR, Layout
 from ..layouts import resolve_rule
 from ..refs import Access, Elements, Ref, View, has_arrays
 from ..trace import LayoutVar, current, emit, find, traced
 from ..values import Array
-from .elementwise import as_value, broadcast_shapes, broadcast_value, item_type
+from .access import check_writable, fill_value, mask_value, stored_value, view_of
+from .elementwise import broadcast_shapes, broadcast_value
+from .gather import gather, scatter
+from .shape import reshape
 
 __all__ = ["load", "store"]
 
@@ -106,32 +106,6 @@ def _bounds(bounds: str | None, op: str) -> bool:
     return bounds == "promise" or (bounds is None and current().promise_bounds)
 
 
-def mask_value(x: Any, shape: tuple[int, ...], op: str) -> Array | None:
-    """A mask that broadcasts to what is accessed, or None."""
-    if x is None:
-        return None
-    value = as_value(x, op)
-    if not value.dtype.is_bool:
-        raise BadArgumentType(op=op, what=f"the mask has dtype {value.dtype}", hint="a mask is bool")
-    return _fitting(value, shape, op)
-
-
-def fill_value(x: Any, shape: tuple[int, ...], dtype: DType, op: str) -> Array | None:
-    """What masked elements get, in the Ref's dtype; numbers adapt. None for zero."""
-    if x is None:
-        return None
-    own, weak = item_type(x, op)
-    if own != dtype and (not weak or (own.is_float and not dtype.is_float)):
-        raise BadArgumentType(op=op, what=f"`fill` is {own}", hint=f"convert it to {dtype}")
-    return _fitting(as_value(x, op, dtype), shape, op)
-
-
-def _fitting(value: Array, shape: tuple[int, ...], op: str) -> Array:
-    if value.ndim > len(shape) or broadcast_shapes([value.shape, shape], op) != shape:
-        raise BadArgument(op=op, what=f"a {value!r} does not broadcast to {shape}", hint="match the loaded shape")
-    return value
-
-
 def load(
     ref: Any,
     index: Any = ...,
@@ -148,8 +122,6 @@ def load(
     """
     ref = as_ref(ref, "load")
     if has_arrays(index):
-        from .gather import gather
-
         return gather(ref, index, mask=mask, fill=fill, promise=_bounds(bounds, "load"))
     target = ref if index is ... else ref.slice(index)
     return load_view(target, layout=layout, mask=mask, fill=fill, promise=_bounds(bounds, "load"))
@@ -157,7 +129,7 @@ def load(
 
 def load_view(target: Ref, *, layout: Any = None, mask: Any = None, fill: Any = None, promise: bool = False) -> Array:
     """Load all of a view."""
-    view, offsets = target.view(promise)
+    view, offsets = view_of(target, promise)
     shape = view.shape
     where: Any = layout
     if not shape:
@@ -189,8 +161,6 @@ def store(ref: Any, index: Any, value: Any, *, mask: Any = None, bounds: str | N
     """
     ref = as_ref(ref, "store")
     if has_arrays(index):
-        from .gather import scatter
-
         scatter(ref, index, value, mask=mask, promise=_bounds(bounds, "store"))
         return
     target = ref if index is ... else ref.slice(index)
@@ -207,10 +177,8 @@ def store(ref: Any, index: Any, value: Any, *, mask: Any = None, bounds: str | N
     if not fits:
         raise StoreShape(value=x.shape, ref=shape)
     if squeezed != x.shape:
-        from .shape import reshape
-
         x = reshape(x, squeezed)
-    view, offsets = target.view(_bounds(bounds, "store"))
+    view, offsets = view_of(target, _bounds(bounds, "store"))
     vector, minor = target.vector()
     where: Any = SCALAR if not shape else LayoutVar(shape, vector, minor)
     guard = mask_value(mask, shape, "store")
@@ -224,18 +192,6 @@ def store(ref: Any, index: Any, value: Any, *, mask: Any = None, bounds: str | N
     if guard is not None:
         guard = broadcast_value(guard, shape, where)
     emit(Store(target.root, x, offsets, guard, view, target.access(view, offsets)))
-
-
-def stored_value(dtype: DType, value: Any) -> Array:
-    """`value` in a Ref's dtype: numbers adapt, arrays must have it. Raises `StoreDType`."""
-    if isinstance(value, Ref):
-        raise RefAsValue(op="store", ref=repr(value))
-    own, weak = item_type(value, "store")
-    if own == dtype:
-        return as_value(value, "store")
-    if not weak or (own.is_float and not dtype.is_float):
-        raise StoreDType(value=own, ref=dtype)
-    return as_value(value, "store", dtype)
 
 
 def is_peer(ref: Ref) -> bool:
@@ -253,15 +209,9 @@ def check_own_block(ref: Ref, op: str) -> None:
         raise ClusterUse(op=op, what=f"{ref!r} is in another block's SMEM", hint=hint)
 
 
-def check_writable(ref: Ref) -> None:
-    """Refuse a store to an input that the launch did not also give as an output."""
-    if ref.type.space is MemorySpace.GMEM and not buffer_of(ref.root).type.written:  # of a peer's too, the argument's
-        hint = "write to an output Ref; for in-place work use `input_output_aliases`"
-        raise ReadOnlyRef(name=f"the input {ref.type.name or ref!r}", hint=hint)
-
-
-def bitcast_ref(ref: Ref, dtype: DType) -> Ref:
+def bitcast_ref(ref: Ref, dtype: Any) -> Ref:
     """`Ref.bitcast`: a whole buffer as another dtype, or any view as one of the same width."""
+    dtype = as_dtype(dtype)
     own = ref.type
     if not own.contiguous or not (ref.is_whole or dtype.bits == own.dtype.bits):
         raise BadReshape(what=repr(ref), shape=ref.shape, to=dtype, why="only a whole, contiguous Ref can be bitcast")
@@ -284,11 +234,10 @@ def bitcast_ref(ref: Ref, dtype: DType) -> Ref:
     return Ref(made) if ref.is_whole else ref.moved_to(made)
 
 
-def reshape_root(root: Value, shape: tuple[int, ...]) -> Value:
-    """A contiguous buffer as one of another shape."""
-    own: RefType = root.type
-    current().aliased.add(root)
-    return emit(BitcastRef(root, replace(own, shape=shape))).result
+def buffer_as(ref: Ref, shape: tuple[int, ...]) -> Value:
+    """A Ref's buffer, which is contiguous, as one of another shape."""
+    current().aliased.add(ref.root)
+    return emit(BitcastRef(ref.root, replace(ref.type, shape=shape))).result
 
 
 def _gathered(layout: LayoutVar, dtype: DType, vector: int, minor: int | None) -> None:

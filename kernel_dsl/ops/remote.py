@@ -9,8 +9,7 @@ from ..ir import Op, RefType, Value, attr, operand
 from ..mesh import meshed, written
 from ..refs import Ref
 from ..trace import current, emit
-from .cast import astype
-from .elementwise import as_value
+from .cast import as_value, astype
 from .ref import as_ref
 
 __all__ = ["remote_ref"]

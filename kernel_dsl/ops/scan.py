@@ -10,9 +10,9 @@ from ..ir import ArrayType, Op, Value, array_type, attr, operand, option
 from ..promote import accumulating
 from ..trace import resolve, traced
 from ..values import Array
-from .cast import astype, rounded
-from .elementwise import as_value
-from .reduce import Reduction, one_axis, sum_dtypes
+from .axes import one_axis
+from .cast import as_value, astype, rounded
+from .reduce import Reduction, sum_dtypes
 
 __all__ = ["cummax", "cummin", "cumprod", "cumsum"]
 

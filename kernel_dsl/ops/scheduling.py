@@ -12,11 +12,11 @@ from ..boundary import called
 from ..errors import BadArgument, BodyReturned
 from ..memory import SMEM, Barrier, ClusterBarrier
 from ..trace import current
-from .arith import add, maximum, minimum, rem
+from .arith import add, rem
 from .atomic import atomic_add
 from .barrier import barrier_arrive, barrier_wait
 from .cluster import cluster_ref
-from .compare import equal
+from .compare import equal, maximum, minimum
 from .control import when, while_loop
 from .index import axis_index, axis_size, num_programs, program_id
 from .loops import NDLoopInfo, split

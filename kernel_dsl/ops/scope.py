@@ -20,7 +20,7 @@ from ..storage import SWIZZLED_ALIGNMENT, transformed
 from ..trace import Scratch, current, emit, traced
 from ..tree import flatten, unflatten
 from .barrier import BarrierRef
-from .elementwise import as_value
+from .cast import as_value
 from .index import AxisIndex
 from .ref import AllocBarrier, AllocSmem
 from .semaphore import SemaphoreSpec, SemaphoreType, allocate_semaphore

@@ -23,8 +23,10 @@ from ..relabel import reshaped, sliced
 from ..trace import LayoutVar, current, find, resolve, traced
 from ..values import Array
 from ..view import Limit
-from .elementwise import Broadcast, as_value, convert, expanded, item_type, work_again
-from .reduce import axes_of, normalise_axes, one_axis
+from .access import view_of
+from .axes import axes_of, normalise_axes, one_axis
+from .cast import as_value, item_type
+from .elementwise import Broadcast, convert, expanded, work_again
 
 __all__ = [
     "concatenate",
@@ -222,7 +224,7 @@ def getitem(value: Array, index: Any) -> Array:
             raise BadIndex(what=f"a {type(item).__name__}", hint=hint)
     root = _as_root(value)
     part = root.slice(index)
-    view, offsets = part.view()
+    view, offsets = view_of(part)
     plain = all(d.axis == i and d.step == 1 for i, d in enumerate(view.dims)) and not any(view.start)
     if plain and not offsets and view.shape == value.shape:
         return value

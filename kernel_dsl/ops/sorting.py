@@ -12,10 +12,9 @@ from ..facts import Range
 from ..ir import ArrayType, Op, Value, array_type, attr, operand, option
 from ..trace import LayoutVar, traced
 from ..values import Array
-from .cast import astype
-from .elementwise import as_value
+from .axes import one_axis
+from .cast import as_value, astype
 from .lookup import taken
-from .reduce import one_axis
 
 __all__ = ["argsort", "sort", "top_k"]
 

@@ -18,7 +18,8 @@ from ..refs import Ref
 from ..target import Feature
 from ..trace import current, emit, end_region, into, new_value, resolve
 from ..tree import flatten, unflatten
-from .elementwise import as_value, together
+from .cast import as_value
+from .elementwise import together
 
 __all__ = [
     "griddepcontrol_launch_dependents",

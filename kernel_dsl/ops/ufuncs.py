@@ -16,7 +16,7 @@ def _ours(name: str) -> Any:
     return OPERATIONS.get(_OTHER_NAMES.get(name, name))
 
 
-def apply_function(value: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def apply_function(value: Any, function: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What `__array_function__` does: `np.where(c, x, y)` is `kd.where(c, x, y)`. Raises `TracedConversion` for others."""
     if function in (np.shape, np.ndim, np.size):
         return {np.shape: value.shape, np.ndim: value.ndim, np.size: value.size}[function]

@@ -9,10 +9,10 @@ from kernel_dsl.errors_hopper import TooFewArrivals, TooManyArrivals, UnawaitedC
 from kernel_dsl.ir import KernelIR, Op, Region, Value
 from kernel_dsl.ops.atomic import AtomicCas, AtomicRmw
 from kernel_dsl.ops.barrier import BarrierArrive, BarrierTest, BarrierWait
+from kernel_dsl.ops.cast import Constant
 from kernel_dsl.ops.cluster import AsyncStoreSmem
 from kernel_dsl.ops.control import For, While
 from kernel_dsl.ops.copy import CopyGmemToSmem
-from kernel_dsl.ops.elementwise import Constant
 from kernel_dsl.ops.threads import InlinePtx, WarpMap
 
 from ..context import WARPS

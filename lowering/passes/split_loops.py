@@ -11,9 +11,9 @@ from kernel_dsl.clone import clone_op
 from kernel_dsl.ir import ArrayType, KernelIR, Op, Region, Value, Yield
 from kernel_dsl.layout import SCALAR
 from kernel_dsl.ops.arith import Or
+from kernel_dsl.ops.cast import Constant
 from kernel_dsl.ops.compare import Equal
 from kernel_dsl.ops.control import For, If, While
-from kernel_dsl.ops.elementwise import Constant
 from kernel_dsl.ops.index import AxisIndex
 from kernel_dsl.ops.matrix import SetMaxRegisters
 from kernel_dsl.ops.ref import AllocBarrier, AllocSmem

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kernel_dsl import dtypes as dt
 from kernel_dsl.dtypes import DType
 from kernel_dsl.ir import layout_of
-from kernel_dsl.ops.cast import Bitcast, Cast
+from kernel_dsl.ops.cast import Bitcast, Cast, Constant
 from kernel_dsl.target import Feature
 
 from ..context import Context, Rules
@@ -136,4 +136,8 @@ def lower_bitcast(ctx: Context, op: Bitcast) -> None:
     ctx.values[op.result] = [n.bitcast(llvm_type(op.dtype)) for n in ctx.regs(op.x)]
 
 
-RULES: Rules = {Cast: lower_cast, Bitcast: lower_bitcast}
+def lower_constant(ctx: Context, op: Constant) -> None:
+    ctx.values[op.result] = [ctx.e.literal(op.value, op.dtype)]
+
+
+RULES: Rules = {Constant: lower_constant, Cast: lower_cast, Bitcast: lower_bitcast}

@@ -12,7 +12,7 @@ from kernel_dsl.dtypes import DType
 from kernel_dsl.facts import certain
 from kernel_dsl.ir import Op, Value, array_type, layout_of
 from kernel_dsl.ops import arith
-from kernel_dsl.ops.elementwise import Broadcast, Constant, ConvertLayout, Elementwise, Expand
+from kernel_dsl.ops.elementwise import Broadcast, ConvertLayout, Elementwise, Expand
 
 from ..context import Context, Rules
 from ..llvm_types import kind_letter, llvm_type, suffix
@@ -177,11 +177,7 @@ def lower_shift_right(ctx: Context, op: arith.ShiftRight) -> None:
     _shift(ctx, op, left=False)
 
 
-# --- constants and shapes ------------------------------------------------------------------------
-
-
-def lower_constant(ctx: Context, op: Constant) -> None:
-    ctx.values[op.result] = [ctx.e.literal(op.value, op.dtype)]
+# --- shapes --------------------------------------------------------------------------------------
 
 
 def lower_broadcast(ctx: Context, op: Broadcast) -> None:
@@ -233,7 +229,6 @@ RULES: Rules = {
     arith.FloorMod: lower_floor_mod,
     arith.ShiftLeft: lower_shift_left,
     arith.ShiftRight: lower_shift_right,
-    Constant: lower_constant,
     Broadcast: lower_broadcast,
     Expand: lower_expand,
     ConvertLayout: lower_convert_layout,

@@ -5,12 +5,19 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+from kernel_dsl.rooms import PARTS
 from tests.conftest import ROOT
 
+ALL = ("kernel_dsl", *PARTS)
 
-def imports(package: str) -> dict[str, set[str]]:
-    """Each module of a folder, by its dotted name, with the modules of it that it imports anywhere in its text."""
-    paths = {".".join(p.relative_to(ROOT).with_suffix("").parts): p for p in (ROOT / package).rglob("*.py")}
+
+def imports(*packages: str) -> dict[str, set[str]]:
+    """Each module of some folders, by its dotted name, with the modules of them that it imports anywhere in its text."""
+    paths: dict[str, Path] = {}
+    for package in packages:
+        for path in (ROOT / package).rglob("*.py"):
+            if package != "kernel_dsl" or path.relative_to(ROOT / package).parts[0] not in PARTS:  # links to the others
+                paths[".".join(path.relative_to(ROOT).with_suffix("").parts)] = path
     named = {name.removesuffix(".__init__"): path for name, path in paths.items()}
     return {name: _imported(name, path, named) - {name} for name, path in named.items()}
 
@@ -19,15 +26,22 @@ def _imported(name: str, path: Path, named: dict[str, Path]) -> set[str]:
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            found |= {alias.name.removeprefix("kernel_dsl.") for alias in node.names}
+            found |= {_own(alias.name) for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            base = (node.module or "").removeprefix("kernel_dsl.")
+            base = node.module or ""
             if node.level:
                 here = name.split(".") + [""] * (path.name == "__init__.py")
                 base = ".".join([*here[: len(here) - node.level], *([base] if base else [])])
-            modules = [f"{base}.{alias.name}" for alias in node.names]
-            found |= {module if module in named else base for module in modules}
+            modules = [_own(f"{base}.{alias.name}") for alias in node.names]
+            found |= {module if module in named else _own(base) for module in modules}
+    if "kernel_dsl.ops" in found and name != "kernel_dsl.ops":  # it imports each of its files
+        found |= {module for module in named if module.startswith("kernel_dsl.ops.")}
     return found & named.keys()
+
+
+def _own(name: str) -> str:
+    """A module's name by the folder that it lies in."""
+    return name.removeprefix("kernel_dsl.") if name.split(".")[1:2] in ([part] for part in PARTS) else name
 
 
 def in_circles(edges: dict[str, set[str]]) -> set[str]:
@@ -58,3 +72,16 @@ def test_it_sees_circles() -> None:
 def test_the_rooms_of_the_runtime_have_none() -> None:
     found = in_circles(imports("runtime"))
     assert {module for module in found if not module.startswith("runtime.interpreter")} == set()
+
+
+def test_the_language_has_one() -> None:
+    """Editors see `kd.library` by an import of it for types, and the library is written in the public language.
+
+    Without this one import nothing outside of the interpreter imports itself.
+    """
+    found = imports(*ALL)
+    assert "kernel_dsl.library" in found["kernel_dsl"]
+    assert "lowering" in found["kernel_dsl.stages"], "of another folder, inside a function"
+    assert "kernel_dsl.ops.shape" in found["kernel_dsl.ops.handles"]
+    found["kernel_dsl"] -= {"kernel_dsl.library"}
+    assert {module for module in in_circles(found) if not module.startswith("runtime.interpreter")} == set()

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 from functools import cache
+from typing import Any
 
 import pytest
 
 from kernel_dsl import ops
+from kernel_dsl.accumulator import AccRef
 from kernel_dsl.ir import Op
 from kernel_dsl.lowering.pipeline import run_passes
 from kernel_dsl.lowering.rules import FAMILIES, all_rules
 from kernel_dsl.lowering.rules.elementwise import leaf_rule
+from kernel_dsl.refs import Ref
 from kernel_dsl.text import parse
+from kernel_dsl.values import Array
 from tests.conftest import ROOT
 from tests.kernels import CASES, lowered
 
@@ -107,3 +112,25 @@ def test_fields_are_declared_once() -> None:
         assert set(op.fields) == {k for k, _ in op.value_fields} | set(op.attr_fields) | {
             k for k, _ in op.region_fields
         }
+
+
+@pytest.mark.parametrize(
+    ("handle", "file", "declared"),
+    [(Array, "values", "ArrayMethods"), (Ref, "refs", "RefMethods"), (AccRef, "accumulator", "AccMethods")],
+)
+def test_handles_have_the_methods_that_type_checkers_read(handle: type[Any], file: str, declared: str) -> None:
+    """Each declared method is attached, with parameters that the declaration has in this order; and none is but those."""
+    tree = ast.parse((ROOT / "kernel_dsl" / f"{file}.py").read_text())
+    (methods,) = (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == declared)
+    functions = {node.name: node for node in methods.body if isinstance(node, ast.FunctionDef)}
+    attached = {
+        name for name, value in vars(handle).items() if getattr(value, "__module__", "").startswith("kernel_dsl.ops.")
+    }
+    assert functions.keys() == attached
+    for name, node in functions.items():
+        parameters = inspect.signature(getattr(handle, name)).parameters
+        named = [p.arg for p in node.args.args[1:]]
+        taken = [p.name for p in parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD][1:]
+        if not name.startswith("_"):
+            assert taken[: len(named)] == named, name
+            assert {p.arg for p in node.args.kwonlyargs} <= parameters.keys(), name

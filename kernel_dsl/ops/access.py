@@ -1,0 +1,127 @@
+"""What an access of memory needs: its offsets wide enough, its mask, and what is stored in the Ref's dtype."""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import Any
+
+from .. import dtypes as dt
+from ..dtypes import DType
+from ..errors import BadArgument, BadArgumentType, ReadOnlyRef, RefAsValue, StoreDType
+from ..ir import Value, buffer_of
+from ..memory import MemorySpace
+from ..refs import Ref
+from ..trace import emit
+from ..values import Array
+from ..view import View
+from . import arith, compare
+from .arith import Select
+from .cast import Cast, as_value, constant, item_type
+from .elementwise import Broadcast, ConvertLayout, Expand, broadcast_shapes
+from .index import MultipleOf
+
+_WIDENED = (
+    arith.Add,
+    arith.Sub,
+    arith.Mul,
+    arith.Div,
+    arith.Rem,
+    arith.FloorDiv,
+    arith.FloorMod,
+    compare.Min,
+    compare.Max,
+    arith.Neg,
+    arith.And,
+    arith.ShiftLeft,
+    arith.ShiftRight,
+)
+
+
+def view_of(ref: Ref, promise: bool = False) -> tuple[View, tuple[Value, ...]]:
+    """A Ref's view and its dynamic offsets, in int64 where int32 could overflow. `promise`: see `Ref.view`."""
+    view, offsets = ref.view(promise)
+    return view, tuple(widen(value) for value in offsets)
+
+
+def widen(value: Value) -> Value:
+    """The index in int64, computed again from its parts, where int32 arithmetic could have overflowed."""
+    facts = value.facts
+    return _widen(value, {}) if facts is not None and facts.wide else value
+
+
+def _widen(value: Value, done: dict[int, Value]) -> Value:
+    found = done.get(id(value))
+    if found is None:
+        found = done[id(value)] = _computed_again(value, done)
+    return found
+
+
+def _computed_again(value: Value, done: dict[int, Value]) -> Value:
+    facts, op = value.facts, value.op
+    assert facts is not None
+    if facts.constant is not None and not value.type.shape:
+        return constant(facts.constant, dt.int64)
+    if facts.wide:
+        if isinstance(op, _WIDENED):
+            again: Any = type(op)
+            return emit(again(*[_widen(v, done) for v in op.values()])).result
+        if isinstance(op, Select):
+            return emit(Select(op.predicate, _widen(op.x, done), _widen(op.y, done))).result
+        if isinstance(op, MultipleOf):
+            return emit(MultipleOf(_widen(op.x, done), op.factor)).result
+        if isinstance(op, Cast):
+            return _widen(op.x, done)
+        if isinstance(op, (Broadcast, Expand, ConvertLayout)):
+            moved = copy(op)
+            moved.x = _widen(op.x, done)
+            return emit(moved).result
+    if value.type.dtype == dt.int64:
+        return value
+    made = emit(Cast(value, dt.int64, True)).result
+    made.facts = facts._replace(wide=False)
+    return made
+
+
+def mask_value(x: Any, shape: tuple[int, ...], op: str) -> Array | None:
+    """A mask that broadcasts to what is accessed, or None."""
+    if x is None:
+        return None
+    value = as_value(x, op)
+    if not value.dtype.is_bool:
+        raise BadArgumentType(op=op, what=f"the mask has dtype {value.dtype}", hint="a mask is bool")
+    return _fitting(value, shape, op)
+
+
+def fill_value(x: Any, shape: tuple[int, ...], dtype: DType, op: str) -> Array | None:
+    """What masked elements get, in the Ref's dtype; numbers adapt. None for zero."""
+    if x is None:
+        return None
+    own, weak = item_type(x, op)
+    if own != dtype and (not weak or (own.is_float and not dtype.is_float)):
+        raise BadArgumentType(op=op, what=f"`fill` is {own}", hint=f"convert it to {dtype}")
+    return _fitting(as_value(x, op, dtype), shape, op)
+
+
+def _fitting(value: Array, shape: tuple[int, ...], op: str) -> Array:
+    if value.ndim > len(shape) or broadcast_shapes([value.shape, shape], op) != shape:
+        raise BadArgument(op=op, what=f"a {value!r} does not broadcast to {shape}", hint="match the loaded shape")
+    return value
+
+
+def stored_value(dtype: DType, value: Any) -> Array:
+    """`value` in a Ref's dtype: numbers adapt, arrays must have it. Raises `StoreDType`."""
+    if isinstance(value, Ref):
+        raise RefAsValue(op="store", ref=repr(value))
+    own, weak = item_type(value, "store")
+    if own == dtype:
+        return as_value(value, "store")
+    if not weak or (own.is_float and not dtype.is_float):
+        raise StoreDType(value=own, ref=dtype)
+    return as_value(value, "store", dtype)
+
+
+def check_writable(ref: Ref) -> None:
+    """Refuse a store to an input that the launch did not also give as an output."""
+    if ref.type.space is MemorySpace.GMEM and not buffer_of(ref.root).type.written:  # of a peer's too, the argument's
+        hint = "write to an output Ref; for in-place work use `input_output_aliases`"
+        raise ReadOnlyRef(name=f"the input {ref.type.name or ref!r}", hint=hint)
