@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import signal
+import sys
 import zlib
 from pathlib import Path
 from typing import Any
@@ -38,8 +41,25 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A shell's background job ignores Ctrl-C, and so do its children; tests send it, and wait for what comes of it.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if sys.dont_write_bytecode:
+        # Where the environment forbids bytecode, every process that a test starts would compile the sources anew, for half a
+        # second. They share what the first one wrote, away from the sources; and so do the test modules of later runs.
+        folder = ROOT / ".pytest_cache" / "bytecode"
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        sys.pycache_prefix = os.environ.setdefault("PYTHONPYCACHEPREFIX", str(folder))
+        sys.dont_write_bytecode = False
     for name in FEATURES:
         config.addinivalue_line("markers", f"{name}: on a GPU, needs one with {name}")
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage less often, and not among the tests themselves.
+
+    There are so many of them that each full collection took two seconds. What tests leave behind is still found.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
