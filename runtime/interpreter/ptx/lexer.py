@@ -7,19 +7,23 @@ from typing import NamedTuple
 
 from .module import PtxError
 
+# Blanks are part of what follows them, so that a token of generated code is one match.
 _TOKEN = re.compile(
     r"""
-    (?P<skip>[ \t\r]+|//[^\n]*|/\*.*?\*/)
-  | (?P<newline>\n)
+    [ \t\r]*(?:
+    (?P<newline>\n)
+  | (?P<word>\.[\w$%]+|[%$_A-Za-z](?:[\w$%.]|::)*)
+  | (?P<skip>//[^\n]*|/\*.*?\*/|\Z)
+  | (?P<punct>[{}()\[\],;:|!@+\-<>=*/~&^?])
   | (?P<bits>0[fF][0-9a-fA-F]{8}(?![0-9a-fA-F])|0[dD][0-9a-fA-F]{16})
   | (?P<dec>\d+\.\d*(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+)
   | (?P<int>0[xX][0-9a-fA-F]+U?|0[bB][01]+U?|\d+U?)
-  | (?P<word>\.[\w$%]+|[%$_A-Za-z](?:[\w$%.]|::)*)
   | (?P<string>"[^"]*")
-  | (?P<punct>[{}()\[\],;:|!@+\-<>=*/~&^?])
+    )
     """,
     re.VERBOSE | re.DOTALL,
 )
+_PARTS = re.compile(r"\.[^.]*")
 
 
 class Token(NamedTuple):
@@ -34,29 +38,30 @@ class Token(NamedTuple):
 def tokenize(text: str) -> list[Token]:
     """All tokens of `text`, with one of kind "end" last. Raises PtxError at a character that starts none."""
     tokens: list[Token] = []
-    append = tokens.append
-    line, line_start, at, end = 1, 0, 0, len(text)
-    match = _TOKEN.match
+    append, new, match = tokens.append, tuple.__new__, _TOKEN.match
+    line, before, at, end = 1, -1, 0, len(text)  # `before`: where the last line ended
     while at < end:
         m = match(text, at)
         if m is None:
-            raise PtxError(f"unexpected character {text[at]!r}", line, at - line_start + 1)
-        kind = m.lastgroup or ""
-        after = m.end()
+            at += len(text[at:]) - len(text[at:].lstrip(" \t\r"))
+            raise PtxError(f"unexpected character {text[at]!r}", line, at - before)
+        kind, at = m.lastgroup, m.end()
         if kind == "newline":
             line += 1
-            line_start = after
-        elif kind == "skip":
-            newlines = text.count("\n", at, after)
+            before = at - 1
+            continue
+        found = m[kind]
+        start = at - len(found)
+        if kind == "skip":
+            newlines = found.count("\n")
             if newlines:
                 line += newlines
-                line_start = text.rfind("\n", at, after) + 1
-        elif kind == "word" and m.group()[0] == ".":
+                before = text.rfind("\n", start, at)
+        elif found[0] == "." and found.count(".") > 1 and kind == "word":
             # Inline assembly may join what a declaration is made of: `.reg.b16 x;`.
-            for part in re.finditer(r"\.[^.]*", m.group()):
-                append(Token(kind, part.group(), line, at + part.start() - line_start + 1))
+            for part in _PARTS.finditer(found):
+                append(new(Token, (kind, part.group(), line, start + part.start() - before)))
         else:
-            append(Token(kind, m.group(), line, at - line_start + 1))
-        at = after
-    append(Token("end", "end of file", line, at - line_start + 1))
+            append(new(Token, (kind, found, line, start - before)))
+    append(new(Token, ("end", "end of file", line, at - before)))
     return tokens
