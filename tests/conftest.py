@@ -77,19 +77,37 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _left_out(items: list[pytest.Item]) -> list[pytest.Item]:
     """The cases that `sampled(n)` leaves out: all but one in `n` of a test's, the same ones in every run.
 
-    They are picked by a sum of their names, so that a sample has something of each parameter.
+    Cases for a GPU are a sample of their own.
     """
-    tests: dict[str, list[pytest.Item]] = {}
+    tests: dict[tuple[str, bool], list[Any]] = {}
     for item in items:
         if item.get_closest_marker("sampled"):
-            tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+            place = item.nodeid.partition("[")[0], item.get_closest_marker("gpu") is not None
+            tests.setdefault(place, []).append(item)
     left: list[pytest.Item] = []
     for cases in tests.values():
         marker = cases[0].get_closest_marker("sampled")
         assert marker is not None
-        cases.sort(key=lambda item: zlib.crc32(item.nodeid.encode()))
-        left += cases[-(-len(cases) // marker.args[0]) :]
+        left += in_turn(cases)[-(-len(cases) // marker.args[0]) :]
     return left
+
+
+def in_turn(cases: list[Any]) -> list[Any]:
+    """The cases of one test, those first that bring most values of parameters that none before them had.
+
+    So a sample has every value of each parameter, where it is large enough. Equals stand by a sum of their names.
+    """
+    rest = sorted(cases, key=lambda item: zlib.crc32(item.nodeid.encode()))
+    seen: set[tuple[str, int]] = set()
+    found: list[Any] = []
+    while rest:
+        news = [sum(value not in seen for value in item.callspec.indices.items()) for item in rest]
+        if not max(news):
+            break
+        item = rest.pop(news.index(max(news)))
+        found.append(item)
+        seen.update(item.callspec.indices.items())
+    return found + rest
 
 
 def why_not(item: Any, gpus: int, target: Target | None) -> str:

@@ -97,7 +97,7 @@ SHAPES = [
 @pytest.mark.tma
 @pytest.mark.wgmma
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_gradients(shape: Any, interpret: Any, rng: Any) -> None:
     """What is chosen, under each schedule."""
     check(rng, shape, bf16, interpret)
@@ -223,6 +223,7 @@ def lower(dim: int, causal: bool, **options: Any) -> Any:
 @pytest.mark.parametrize("dim", [64, 128, 192, 256])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.sampled(2)
 def test_the_chosen_kernels_do_not_spill(dim: int, causal: bool, deterministic: bool) -> None:
     for stages in lower(dim, causal, deterministic=deterministic):
         compiled = stages.compile()

@@ -77,14 +77,14 @@ SHAPE = (1, 2, 1, 130, 110, 64, 64)
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_options(name: str, interpret: Any, rng: Any) -> None:
     """Each alone, under each schedule; more queries than keys, so that bottom-right rows see nothing."""
     run(rng, (name,), SHAPE, bf16, interpret)
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids="-".join)
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(8)
 def test_pairs(pair: tuple[str, str], rng: Any) -> None:
     """At sizes, dtypes and head dimensions that differ from pair to pair."""
     n = PAIRS.index(pair)
@@ -113,6 +113,7 @@ def test_head_dimensions(dims: tuple[int, int], rng: Any) -> None:
 
 @pytest.mark.parametrize("dims", [(64, 64), (72, 48), (128, 128)], ids=str)
 @pytest.mark.parametrize("names", [(), ("window", "sinks"), ("bias",)], ids=str)
+@pytest.mark.sampled(2)
 def test_layout(dims: tuple[int, int], names: Any, rng: Any) -> None:
     """The same numbers where memory is (batch, length, heads, dim)."""
     shape = (2, 4, 2, 70, 90)
@@ -161,7 +162,7 @@ RAGGED = [
     "names", [(), ("top_left",), ("bottom_right", "window", "sinks"), ("alibi", "documents")], ids=str
 )
 @pytest.mark.parametrize("dtype", [bf16, f32], ids=str)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 def test_ragged(lengths: Any, names: Any, dtype: Any, rng: Any) -> None:
     """Sequences don't see one another, and what another holds doesn't matter, be it NaN."""
     dims = (64, 64) if dtype == bf16 else (12, 8)
@@ -256,7 +257,7 @@ SPILLS: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize("dims", [(64, 64), (80, 80), (128, 128), (192, 128), (256, 256)], ids=str)
 @pytest.mark.parametrize("case", SPILLS, ids=lambda c: c[0])
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 def test_no_spills(dims: tuple[int, int], case: Any) -> None:
     q, k, v = (kd.ShapeDtypeStruct((1, h, 4090, d), bf16) for h, d in ((16, dims[0]), (4, dims[0]), (4, dims[1])))
     compiled = kd.library.attention.lower(q, k, v, layout="bhsd", **case[1], return_lse=True, target="sm_90a").compile()

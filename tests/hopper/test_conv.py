@@ -57,7 +57,7 @@ def compare(conv: Conv, rng: Any, interpret: Any, anyhow: bool = True) -> None:
 
 @pytest.mark.parametrize("dtype", [f16, bf16, f32], ids=str)
 @pytest.mark.parametrize("name", CONVS)
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(24)
 def test_sizes(name: str, dtype: Any, interpret: Any, rng: Any) -> None:
     compare(replace(CONVS[name], dtype=dtype), rng, interpret)
 

@@ -84,7 +84,7 @@ def test_each_alone(shape: Any, dtype: Any, rng: Any) -> None:
 
 @pytest.mark.parametrize("number", range(len(GATES)))
 @pytest.mark.parametrize("dtype", [bf16, s8, f32], ids=str)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_gates(number: int, dtype: Any, interpret: Any, rng: Any) -> None:
     """Two matrices, or one whose columns belong to the one and the other in turn, by rows and by columns."""
     gate, formula = GATES[number]

@@ -43,7 +43,7 @@ def zeros_for(form: str, shape: tuple[int, int], group: int, rng: Any) -> Any:
 @pytest.mark.parametrize("form", ["", "found", "given"])
 @pytest.mark.parametrize("dtype", [bf16, f16, f32], ids=str)
 @pytest.mark.parametrize("shape", [(128, 64, 64), (200, 70, 128), (1, 1, 192), (65, 130, 64)], ids=str)
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(24)
 def test_packing(form: str, dtype: Any, shape: Any, interpret: Any, rng: Any) -> None:
     """Every number is the nearest of its group, and unpacked as it is told."""
     K, N, group = shape
@@ -94,7 +94,7 @@ def product(seed: int, interpret: Any, shape: Any = None, config: Any = None, fo
 
 
 @pytest.mark.parametrize("seed", range(16))
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 def test_random_products(seed: int, interpret: Any) -> None:
     product(seed, interpret)
 

@@ -110,7 +110,7 @@ SHARED = [
 
 @pytest.mark.parametrize("config", SHARED, ids=described)
 @pytest.mark.parametrize("transposed", [False, True])
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 def test_turns_and_clusters(config: MatmulConfig, transposed: bool, interpret: Any, rng: Any) -> None:
     """Consumers with tiles of their own, an odd number of them; clusters along N and both ways; tiles past the edges."""
     a, b, expected = operands(rng, 328, 200, 264, bf16, transposed, transposed)
@@ -137,7 +137,7 @@ def test_inputs_that_tma_cannot_take(backwards: bool, rng: Any) -> None:
 @pytest.mark.parametrize("extra", [f32, f16, kd.float64, kd.int64], ids=str)
 @pytest.mark.parametrize("dtype", [kd.int8, kd.uint8, kd.int32, kd.int64], ids=str)
 @pytest.mark.parametrize("K", [48, 50])
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 def test_integers_keep_what_is_added_whole(extra: Any, dtype: Any, K: int, interpret: Any, rng: Any) -> None:
     """Products of integers plus floats, or plus integers of more bits: nothing is cut off before the sum."""
     a, b, expected = operands(rng, 64, 48, K, dtype, False, True)
@@ -338,7 +338,7 @@ ATTENTIONS = [
 
 @pytest.mark.parametrize("case", ATTENTIONS, ids=str)
 @pytest.mark.parametrize("dtype", [bf16, f16], ids=str)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 def test_attention(case: Any, dtype: Any, rng: Any) -> None:
     B, H, G, Q, S, D, causal = case
     q = random(rng, (B, H, Q, D), dtype)

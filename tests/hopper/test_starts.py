@@ -172,6 +172,7 @@ def test_predicates(start: int, go: bool, interpret: Any, rng: Any) -> None:
 
 @pytest.mark.parametrize("start", [0, 1, 3, 8, 90, 127, 128])
 @pytest.mark.parametrize("dtype", [f32, bf16, u8], ids=str)
+@pytest.mark.sampled(2)
 def test_stores(dtype: Any, start: int, interpret: Any, rng: Any) -> None:
     """At any start, twice into one buffer behind a wait; elements beyond the end are dropped."""
 

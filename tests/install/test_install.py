@@ -21,6 +21,13 @@ from tests.conftest import ROOT
 PROGRAM = Path(__file__).parent / "program.py"
 
 
+@pytest.fixture(autouse=True)
+def no_bytecode(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each checkout and environment is run once or twice: what would be written is never read."""
+    monkeypatch.delenv("PYTHONPYCACHEPREFIX", raising=False)
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+
+
 def checkout(folder: Path, links: bool) -> Path:
     """A copy of what is in the repository. Without links they are text files that name their target, as on Windows."""
     if not (ROOT / ".git").exists() or shutil.which("git") is None:

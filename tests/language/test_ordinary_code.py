@@ -12,7 +12,7 @@ import pytest
 import kernel_dsl as kd
 from tests.compare import same
 from tests.language.casts import DTYPES
-from tests.ops.harness import random, run
+from tests.ops.harness import random, run, run_each
 
 SHAPES = [(1,), (7,), (100,), (3, 5), (64, 96), (1, 1000), (2, 3, 4, 5), (2, 1, 3, 2, 2)]
 FLOATS = {"float32": 2e-6, "bfloat16": 2e-2, "float16": 2e-3, "float64": 1e-14}
@@ -39,15 +39,17 @@ NORMS: dict[str, tuple[Function, Function]] = {
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("name", NORMS)
-def test_norms(name: str, shape: tuple[int, ...]) -> None:
-    ours, reference = NORMS[name]
+def test_norms(shape: tuple[int, ...]) -> None:
     for dtype, bound in FLOATS.items():
         x = random(shape, dtype)
         # computed in float32, as one would write it, and rounded at the end
-        got = run(lambda a, d=dtype: ours(a if d == "float64" else a.astype(kd.float32)).astype(d), x)
-        want = reference(x.astype(np.float64))
-        np.testing.assert_allclose(got.astype(np.float64), want, rtol=bound, atol=4 * bound, err_msg=dtype)
+        wide = "float64" if dtype == "float64" else "float32"
+        ours = [lambda a, f=f, w=wide, d=dtype: f(a.astype(w)).astype(d) for f, _ in NORMS.values()]
+        results = run_each(ours, x)
+        for (name, (_, reference)), got in zip(NORMS.items(), results, strict=True):
+            want = reference(x.astype(np.float64))
+            message = f"{name} {dtype}"
+            np.testing.assert_allclose(got.astype(np.float64), want, rtol=bound, atol=4 * bound, err_msg=message)
 
 
 @pytest.mark.filterwarnings("ignore:.*registers a lane:RuntimeWarning")
@@ -98,35 +100,43 @@ REDUCED = [(7,), (3, 5), (4, 40), (2, 1, 3, 2), (0, 4)]
 def test_reductions(dtype: kd.dtypes.DType) -> None:
     for shape in REDUCED:
         x = random(shape, dtype.name)
-        wide = x.astype(accumulator(dtype))
-        for axis in axes_of(len(shape)):
-            keep = axis != 0
-            count = math.prod(shape if axis is None else (shape[a] for a in np.atleast_1d(axis)))
-            options = {"axis": axis, "keepdims": keep}
-            full = [kd.max, kd.min, kd.mean, kd.var] if count else []
-            if count and not isinstance(axis, tuple):
-                full += [kd.argmax, kd.argmin]
+        counts = [math.prod(shape if a is None else (shape[i] for i in np.atleast_1d(a))) for a in axes_of(len(shape))]
+        by_axis = [Reduction(axis, count) for axis, count in zip(axes_of(len(shape)), counts, strict=True)]
+        for reduction, got in zip(by_axis, run_each(by_axis, x), strict=True):
+            reduction.check(x, got, dtype)
 
-            def reduced(a: Any, options: Any = options, full: Any = full) -> Any:
-                return tuple(f(a, **options) for f in (kd.sum, kd.any, kd.all, *full))
 
-            got = run(reduced, x)
-            message = f"{shape} {axis}"
-            assert got[0].dtype == sums(dtype) and got[1].dtype == np.bool_
-            close(got[0], wide.sum(dtype=accumulator(dtype), **options), dtype, count * 4, message)
-            np.testing.assert_array_equal(got[1], (wide != 0).any(**options))
-            np.testing.assert_array_equal(got[2], (wide != 0).all(**options))
-            if count:
-                assert got[3].dtype == dtype.numpy
-                assert got[5].dtype == (dtype.numpy if dtype.is_float else np.float32)
-                np.testing.assert_array_equal(got[3].astype(np.float64), wide.max(**options).astype(np.float64))
-                np.testing.assert_array_equal(got[4].astype(np.float64), wide.min(**options).astype(np.float64))
-                close(got[5], wide.astype(np.float64).mean(**options), kd.float32, 400, message)
-                close(got[6], wide.astype(np.float64).var(**options), kd.float32, 40000, message)
-            if len(got) > 7:
-                assert got[7].dtype == np.int32
-                np.testing.assert_array_equal(got[7], wide.argmax(**options))
-                np.testing.assert_array_equal(got[8], wide.argmin(**options))
+class Reduction:
+    """Every reduction over `axis`, of `count` elements: those of none only, where there are none."""
+
+    def __init__(self, axis: Any, count: int) -> None:
+        self.options = {"axis": axis, "keepdims": axis != 0}
+        self.count = count
+        self.functions = [kd.sum, kd.any, kd.all, *([kd.max, kd.min, kd.mean, kd.var] if count else [])]
+        self.functions += [kd.argmax, kd.argmin] if count and not isinstance(axis, tuple) else []
+
+    def __call__(self, a: Any) -> tuple[Any, ...]:
+        return tuple(f(a, **self.options) for f in self.functions)
+
+    def check(self, x: Any, got: Any, dtype: kd.dtypes.DType) -> None:
+        options, count = self.options, self.count
+        wide, message = x.astype(accumulator(dtype)), f"{x.shape} {options['axis']}"
+        assert len(got) == len(self.functions)
+        assert got[0].dtype == sums(dtype) and got[1].dtype == np.bool_
+        close(got[0], wide.sum(dtype=accumulator(dtype), **options), dtype, count * 4, message)
+        np.testing.assert_array_equal(got[1], (wide != 0).any(**options))
+        np.testing.assert_array_equal(got[2], (wide != 0).all(**options))
+        if count:
+            assert got[3].dtype == dtype.numpy
+            assert got[5].dtype == (dtype.numpy if dtype.is_float else np.float32)
+            np.testing.assert_array_equal(got[3].astype(np.float64), wide.max(**options).astype(np.float64))
+            np.testing.assert_array_equal(got[4].astype(np.float64), wide.min(**options).astype(np.float64))
+            close(got[5], wide.astype(np.float64).mean(**options), kd.float32, 400, message)
+            close(got[6], wide.astype(np.float64).var(**options), kd.float32, 40000, message)
+        if len(got) > 7:
+            assert got[7].dtype == np.int32
+            np.testing.assert_array_equal(got[7], wide.argmax(**options))
+            np.testing.assert_array_equal(got[8], wide.argmin(**options))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,32 @@ def run(function: Callable[..., Any], *arrays: Any, **options: Any) -> Any:
 
     made = kd.kernel(body, out_type=tuple(outs), **{"interpret": INTERPRET, **options})(*arrays)
     return made[0] if len(made) == 1 else made
+
+
+def run_each(functions: Sequence[Callable[..., Any]], *arrays: Any) -> list[Any]:
+    """What `run` gives for each of the functions, by one kernel. Each loads anew, so that no layout comes from another."""
+    counts: list[int] = []
+    outs: list[kd.ShapeDtypeStruct] = []
+
+    @kd.kernel(out_type=())
+    def probe(*refs: Any) -> None:
+        for function in functions:
+            results = function(*(r[...] for r in refs))
+            results = results if isinstance(results, tuple) else (results,)
+            counts.append(len(results))
+            outs.extend(kd.ShapeDtypeStruct(value.shape, value.dtype) for value in results)
+
+    probe.lower(*arrays)
+
+    def body(*refs: Any) -> None:
+        left = iter(refs[len(arrays) :])
+        for function in functions:
+            results = function(*(r[...] for r in refs[: len(arrays)]))
+            for value in results if isinstance(results, tuple) else (results,):
+                next(left)[...] = value
+
+    made = iter(kd.kernel(body, out_type=tuple(outs), interpret=INTERPRET)(*arrays))
+    return [next(made) if count == 1 else tuple(next(made) for _ in range(count)) for count in counts]
 
 
 def random(shape: tuple[int, ...], dtype: str = "float32", seed: int = 0) -> np.ndarray:
