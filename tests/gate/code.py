@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 import re
 import warnings
+import zlib
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,8 +28,8 @@ _PTX_PLACE = re.compile(r"\s*(\.(file|loc)\b|\.section\s+\.debug|\$L__(tmp|func_
 _PTX_COUNTER = re.compile(r" // callseq \d+.*")
 
 
-def texts(name: str, target: str) -> dict[str, str]:
-    """The texts of a kernel for a target, by part."""
+def texts(name: str, target: str, parts: int = len(PARTS)) -> dict[str, str]:
+    """The first texts of a kernel for a target, by part."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # large values and conversions: their own tests look at them
         stages = kernels()[name].lower(target)
@@ -35,8 +37,11 @@ def texts(name: str, target: str) -> dict[str, str]:
             if isinstance(op, DebugCheck):  # it tells the GPU where it is
                 op.file, op.line = Path(op.file).name, 0
         llvm = [_LLVM_PLACE.sub("", line) for line in stages.llvm.split("\n") if not _LLVM_NODE.match(line)]
+        found = dict(zip(PARTS, (stages.key_text, "\n".join(llvm)), strict=False))
+        if parts == len(found):
+            return found
         ptx = [_PTX_COUNTER.sub("", line) for line in stages.ptx.split("\n") if not _PTX_PLACE.match(line)]
-        return dict(zip(PARTS, (stages.key_text, "\n".join(llvm), "\n".join(ptx), _launch(stages.kernel)), strict=True))
+        return found | dict(zip(PARTS[2:], ("\n".join(ptx), _launch(stages.kernel)), strict=True))
 
 
 def _launch(kernel: Any) -> str:
@@ -55,15 +60,34 @@ def digest(text: str) -> str:
 def entries() -> dict[str, str]:
     """Digests in the order of `PARTS`, by kernel and target."""
     return {
-        f"{name} {target}": " ".join(digest(text) for text in texts(name, target).values())
-        for name, kernel in kernels().items()
-        for target in kernel.targets
+        f"{name} {target}": _digests(name, target) for name, kernel in kernels().items() for target in kernel.targets
     }
+
+
+def _digests(name: str, target: str, parts: int = len(PARTS)) -> str:
+    return " ".join(digest(text) for text in texts(name, target, parts).values())
+
+
+def sample(old: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """All IR and LLVM texts; and what LLVM makes of them for one target of each kernel.
+
+    LLVM gives the same PTX for the same text and target, so that the others change with their text, or all of them do.
+    """
+    kept, new = dict(old), {}
+    for name, kernel in kernels().items():
+        whole = kernel.targets[zlib.crc32(name.encode()) % len(kernel.targets)]
+        for target in kernel.targets:
+            key, parts = f"{name} {target}", len(PARTS) if target == whole else 2
+            new[key] = _digests(name, target, parts)
+            if key in kept:
+                kept[key] = " ".join(kept[key].split()[:parts])
+    return kept, new
 
 
 def difference(old: str, new: str) -> str:
     """Which parts are not the same."""
-    other = [part for part, a, b in zip(PARTS, old.split(), new.split(), strict=True) if a != b]
+    pairs = zip(old.split(), new.split(), strict=True)
+    other = [part for part, (a, b) in zip(PARTS, pairs, strict=False) if a != b]
     return f"another {', '.join(other)}" if other else ""
 
 
@@ -74,4 +98,5 @@ GATE = Gate(
     entries,
     difference,
     width=44,
+    sample=sample,
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import ml_dtypes
@@ -17,7 +18,7 @@ import numpy as np
 from kernel_dsl.dtypes import as_dtype
 
 from .entries import Gate
-from .runs import Result, bits, results, runs
+from .runs import Result, bits, results, runs, sampled_results, sampled_schedules
 
 SAMPLE = 160  # values of an output
 
@@ -34,6 +35,24 @@ def entries() -> dict[str, str]:
         for word, texts in told.items():
             found |= {f"{name} {key} {word}".strip(): text for key, text in texts.items()}
     return found
+
+
+def sample(old: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Each run under its sampled schedules, with the schedule in every key."""
+    exact = {name for name, run in runs().items() if run.exact}
+    new = {
+        f"{name} {key} {word}": text
+        for name, by_schedule in sampled_results().items()
+        for word, result in by_schedule.items()
+        for key, text in _told(result, name in exact).items()
+    }
+    kept: dict[str, str] = {}
+    for place, text in old.items():
+        name, key, *words = place.split()
+        for word in sampled_schedules(name):
+            if not words or word in words:
+                kept[f"{name} {key} {word}"] = text
+    return kept, new
 
 
 def _told(result: Result, exact: bool) -> dict[str, str]:
@@ -111,4 +130,5 @@ GATE = Gate(
     "`python -m tests.gate --renew outputs` writes this file, and a commit that does says why.",
     entries,
     difference,
+    sample=sample,
 )

@@ -10,7 +10,7 @@ import functools
 import importlib
 import linecache
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +18,24 @@ import kernel_dsl as kd
 from tests.interpreter import launching, planted
 
 from .entries import Gate
-from .runs import SCHEDULES, counted, results
+from .runs import SCHEDULES, Result, counted, results, runs, sampled_results, sampled_schedules
 
 _EXCERPT = re.compile(r"\n *--> .*", re.DOTALL)  # the user's line: told at the report's places
 _PLACE = re.compile(r"((?:/[^\s:]*)?[\w.]+\.py):(\d+)")
 _PTX_LINE = re.compile(r"\(PTX line \d+: ")
+_WORD = "|".join(SCHEDULES)
+_SCHEDULES_LINE = re.compile(rf"\n((?:{_WORD})(?:, (?:{_WORD}))*):\n")
 Attempt = Callable[[dict[str, Any]], int]
 
 
 def entries() -> dict[str, str]:
     """By what is told, and the run or the bug."""
+    return _entries(results())
+
+
+def _entries(seen: Mapping[str, Mapping[str, Result]]) -> dict[str, str]:
     found: dict[str, str] = {}
-    for name, by_schedule in results().items():
+    for name, by_schedule in seen.items():
         steps = {word: result.steps for word, result in by_schedule.items() if not result.hazard}
         if steps:
             found[f"steps {name}"] = _in_a_line(steps)
@@ -39,6 +45,34 @@ def entries() -> dict[str, str]:
         found |= _reports(name, {word: _caught(bad, schedule) for word, schedule in SCHEDULES.items()})
         found[f"steps {name}, fixed"] = _in_a_line({word: good(schedule) for word, schedule in SCHEDULES.items()})
     return found
+
+
+def sample(old: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Each run under its sampled schedules, and the planted bugs under all."""
+    kept = dict(old)
+    for name in runs():
+        words = sampled_schedules(name)
+        reports = dict(_by_schedule(kept.pop(f"report {name}", "")))
+        steps = _steps(kept.pop(f"steps {name}", ""), reports)
+        if some := {word: steps[word] for word in words if word in steps}:
+            kept[f"steps {name}"] = _in_a_line(some)
+        kept |= _reports(name, {word: reports[word] for word in words if word in reports})
+    return kept, _entries(sampled_results())
+
+
+def _by_schedule(told: str) -> Iterator[tuple[str, str]]:
+    """The report of each schedule, of what `_reports` wrote."""
+    _, *parts = _SCHEDULES_LINE.split(f"\n{told}")
+    for words, text in zip(parts[::2], parts[1::2], strict=True):
+        for word in words.split(", "):
+            yield word, text
+
+
+def _steps(told: str, reports: Mapping[str, str]) -> dict[str, int]:
+    """The steps of each schedule, of what `_in_a_line` wrote."""
+    if told.isdecimal():
+        return {word: int(told) for word in SCHEDULES if word not in reports}
+    return {word: int(count) for word, count in map(str.split, filter(None, told.split(", ")))}
 
 
 def _in_a_line(steps: dict[str, int]) -> str:
@@ -117,4 +151,5 @@ GATE = Gate(
     "`python -m tests.gate --renew steps` writes this file, and a commit that does says why.",
     entries,
     difference,
+    sample=sample,
 )

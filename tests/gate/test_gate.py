@@ -19,16 +19,17 @@ from . import code, outputs, steps
 from .__main__ import main
 from .entries import FOLDER, Gate, compare, read, write
 from .kernels import kernels
-from .runs import ENDLESS, EXACT, PARTIAL, Result, bits
+from .runs import ENDLESS, EXACT, PARTIAL, SCHEDULES, Result, Run, bits
 from .runs import runs as all_runs
 
 GATES = (code.GATE, outputs.GATE, steps.GATE)
 
 
+@pytest.mark.parametrize("sampled", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["sample", "all"])
 @pytest.mark.parametrize("gate", GATES, ids=lambda gate: gate.name)
-def test_nothing_changed(gate: Gate) -> None:
-    """Slow machines take a minute for all three; `python -m tests.gate` is the same."""
-    differ = list(gate.changes())
+def test_nothing_changed(gate: Gate, sampled: bool) -> None:
+    """All of it is what `python -m tests.gate` compares."""
+    differ = list(gate.changes(sampled))
     assert not differ, "\n".join([f"if this is meant: python -m tests.gate --renew {gate.name}", *differ])
 
 
@@ -156,6 +157,32 @@ def test_a_schedule_with_another_result_has_an_entry(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(steps, "_planted", list)
     assert set(outputs.entries()) == {"kernel 0 late", "kernel 0 eager"}
     assert steps.entries() == {"steps kernel": "late 5, eager 6", "report kernel": "random0:\n[hazard] race: x"}
+
+
+def test_a_sample_is_compared_with_its_part_of_the_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The committed entries of all schedules against some: what they say of others is left out, and nothing else."""
+    words = ("late", "random0")
+    told = {
+        "a": {word: Result((np.full(2, n, np.int32),), n) for n, word in enumerate(SCHEDULES, 1)},
+        "b": {word: Result((np.ones(2, np.int32),), 7) for word in SCHEDULES},
+        "c": {word: Result((), 9, f"[hazard] race: {word == 'late'}\n --> y") for word in SCHEDULES},
+        "d": {word: Result((), 9, "" if word == "late" else "[hazard] race: x") for word in SCHEDULES},
+    }
+    some = {name: {word: by[word] for word in words} for name, by in told.items()}
+    for module in (outputs, steps):
+        monkeypatch.setattr(module, "results", lambda: told)
+        monkeypatch.setattr(module, "runs", lambda: {name: Run(print, ()) for name in told})
+        monkeypatch.setattr(module, "sampled_schedules", lambda name: words)
+        monkeypatch.setattr(module, "sampled_results", lambda: some)
+    monkeypatch.setattr(steps, "_planted", list)
+    for module in (outputs, steps):
+        kept, new = module.sample(module.entries())
+        assert kept == new and len(new) >= 4
+    some["a"]["random0"] = Result((np.zeros(2, np.int32),), 99)
+    del some["b"]
+    for module in (outputs, steps):
+        kept, new = module.sample(module.entries())
+        assert len(list(compare("x", kept, new, module.difference))) >= 2
 
 
 def test_reports_have_no_folders_and_no_lines(tmp_path: Path) -> None:
