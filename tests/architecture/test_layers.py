@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ def test_contracts() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@cache
 def _imports(path: Path) -> set[str]:
     """The top-level packages that a file imports, at any depth of the code; `kernel_dsl.lowering` and `.runtime` by that name."""
     names: set[str] = set()
