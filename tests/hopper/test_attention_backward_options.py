@@ -173,7 +173,7 @@ def test_layout(rng: Any) -> None:
     "names", [(), ("top_left",), ("bottom_right", "window", "sinks"), ("alibi", "documents")], ids=str
 )
 @pytest.mark.parametrize("dtype", [bf16, f32], ids=str)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_ragged(names: Any, dtype: Any, rng: Any) -> None:
     """Sequences don't see one another, and what another holds doesn't matter, be it NaN."""
     q_lens, k_lens = ((70, 0, 37, 90), (60, 50, 0, 110)) if dtype == bf16 else ((9, 0, 7, 21), (18, 3, 0, 10))

@@ -96,7 +96,7 @@ def run(seed: int, interpret: Any, shape: Any = None, dtype: Any = None, config:
 
 
 @pytest.mark.parametrize("seed", range(24))
-@pytest.mark.sampled(24)
+@pytest.mark.sampled(48)
 def test_random_calls(seed: int, interpret: Any) -> None:
     run(seed, interpret)
 

@@ -232,6 +232,7 @@ def test_swapped_operands(rows: int, ta: bool, tb: bool, interpret: Any, rng: An
 
 @pytest.mark.parametrize("dtype", [f16, kd.float8_e4m3fn, kd.int8], ids=str)
 @pytest.mark.parametrize("shape", [(16, 272, 272), (272, 16, 272), (32, 144, 80), (144, 32, 80)], ids=str)
+@pytest.mark.sampled(2)
 def test_thin_dtypes(dtype: Any, shape: Any, interpret: Any, rng: Any) -> None:
     """What is chosen for a thin side, of a or of b."""
     a, b, expected = operands(rng, *shape, dtype, False, True)
@@ -280,6 +281,7 @@ def test_other_choices() -> None:
 
 @pytest.mark.parametrize("shape", [(8192, 8192, 8192), (4096, 8192, 4096), (16, 16384, 8192)], ids=str)
 @pytest.mark.parametrize("dtype", [bf16, kd.float8_e4m3fn, kd.int8], ids=str)
+@pytest.mark.sampled(2)
 def test_the_chosen_kernels_do_not_spill(shape: Any, dtype: Any) -> None:
     M, N, K = shape
     a, b = kd.ShapeDtypeStruct((M, K), dtype), kd.ShapeDtypeStruct((N, K), dtype)
@@ -365,7 +367,7 @@ LONGER = [
 
 
 @pytest.mark.parametrize(("config", "case"), LONGER, ids=str)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 def test_attention_on_few_blocks(config: Any, case: Any, interpret: Any, rng: Any) -> None:
     """Three blocks, so that each has several tiles; the default configurations where none is given."""
     B, H, G, Q, S, D, causal = case
@@ -392,6 +394,7 @@ def test_causal_tiles_are_dealt_evenly(length: int, heads: int, tile: int, keys:
 
 @pytest.mark.parametrize("dim", [64, 128, 256])
 @pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.sampled(2)
 def test_attention_has_no_spills(dim: int, causal: bool) -> None:
     spec = kd.ShapeDtypeStruct((1, 16, 4096, dim), bf16)
     compiled = kd.library.attention.lower(spec, spec, spec, causal=causal).compile()

@@ -377,6 +377,7 @@ def test_stores_by_lanes_do_not_spill(vector: int) -> None:
 
 @pytest.mark.parametrize("tile", TILES, ids=str)
 @pytest.mark.parametrize("dtype", [f32, kd.int32], ids=str)
+@pytest.mark.sampled(3)
 def test_products_by_lanes_are_multiply_adds(tile: Any, dtype: Any) -> None:
     """No layout changes, 16-byte loads from SMEM, two large blocks a multiprocessor."""
     for n in (4096, 4095):

@@ -12,11 +12,12 @@ from kernel_dsl.target import TARGETS
 from tests.conftest import ROOT
 
 _CODE = """
-import sys
+import gc, sys
 import numpy as np
 import kernel_dsl as kd
 from tests import table
 from tests.fuzz.choose import DTYPES
+gc.disable()  # what is compiled stays small
 target, share, shares = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 Spec = kd.ShapeDtypeStruct
 name = lambda d: "bool_" if d == "bool" else d
