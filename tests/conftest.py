@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import signal
 import sys
+import tempfile
 import zlib
 from pathlib import Path
 from typing import Any
@@ -48,6 +50,8 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
         sys.pycache_prefix = os.environ.setdefault("PYTHONPYCACHEPREFIX", str(folder))
         sys.dont_write_bytecode = False
+        if not hasattr(config, "workerinput"):  # what earlier runs wrote of modules in folders of tests is of no use
+            shutil.rmtree(folder / Path(tempfile.gettempdir()).relative_to("/"), ignore_errors=True)
     for name in FEATURES:
         config.addinivalue_line("markers", f"{name}: on a GPU, needs one with {name}")
 
