@@ -45,7 +45,7 @@ def tokenize(text: str) -> list[Token]:
         if m is None:
             at += len(text[at:]) - len(text[at:].lstrip(" \t\r"))
             raise PtxError(f"unexpected character {text[at]!r}", line, at - before)
-        kind, at = m.lastgroup, m.end()
+        kind, at = m.lastgroup or "", m.end()
         if kind == "newline":
             line += 1
             before = at - 1
