@@ -1,6 +1,7 @@
 """Products of every layout, dtype, shape and epilogue beside torch: `python -m benchmarks.products [groups]`.
 
-Groups: layouts exact odd thin deep batches steps scaled grouped entropy int4 conv random configs; all but `configs` by default.
+Groups: layouts exact odd thin deep batches steps scaled grouped entropy int4 sparse conv random configs; all but `configs` by
+default.
 `--rows TEXT` keeps the rows whose name has it, `--seconds N` stops after that time, `--json FILE` is written after each row.
 Outputs are poisoned and checked against float64 before anything is timed; a row that fails is told, and the others go on.
 Where torch refuses a layout or an odd size, its row is its product of operands that are padded and stored along K, with its
@@ -25,7 +26,7 @@ import kernel_dsl as kd
 from kernel_dsl.library import MatmulConfig
 from kernel_dsl.library.promoted_product import RUN
 
-from . import conv_rows, entropy_rows, grouped_rows, int4_rows
+from . import conv_rows, entropy_rows, grouped_rows, int4_rows, sparse_rows
 from .bounds import fp8_error
 from .harness import clear_l2, machine
 
@@ -375,6 +376,12 @@ def int4() -> Iterator[Callable[[], Row]]:
         yield lambda make=make: Row(**vars(make()))
 
 
+def sparse() -> Iterator[Callable[[], Row]]:
+    """Matrices of which half is stored."""
+    for make in sparse_rows.works():
+        yield lambda make=make: Row(**vars(make()))
+
+
 def conv() -> Iterator[Callable[[], Row]]:
     """Convolutions."""
     for make in conv_rows.works():
@@ -396,6 +403,9 @@ def configs() -> Iterator[Callable[[], Row]]:
             yield lambda x=layout, t=swapped: _named(
                 product("tf32", 4096, 4096, 4096, torch.float32, x, "tf32", config=t), t
             )
+
+    for make in sparse_rows.candidates():
+        yield lambda make=make: Row(**vars(make()))
 
 
 def _named(row: Row, t: MatmulConfig) -> Row:
@@ -421,8 +431,8 @@ def walk(seed: int) -> Iterator[Callable[[], Row]]:
 
 GROUPS: dict[str, Callable[[], Iterator[Callable[[], Row]]]] = {
     "layouts": layouts, "exact": exact, "odd": odd, "thin": thin, "deep": deep, "batches": batches, "steps": steps,
-    "scaled": scaled, "grouped": grouped, "entropy": entropy, "int4": int4, "conv": conv,
-    "configs": configs,
+    "scaled": scaled, "grouped": grouped, "entropy": entropy, "int4": int4, "sparse": sparse,
+    "conv": conv, "configs": configs,
 }  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 """Registers of wgmma that may be touched before their wait, along any path: around a loop, past a branch that waits alone.
 
-They are the accumulator's, and those of an operand that is a value.
+They are the accumulator's, and those of operands that are values.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TypeVar
 from .errors_hopper import UnreadAccumulator
 from .ir import KernelIR, Op, Region, Value
 from .ops.control import For, If, Switch, While
-from .ops.matrix import AccRead, AccScale, AccWrite, Wgmma, WgmmaWait
+from .ops.matrix import AccRead, AccScale, AccWrite, SparseWgmma, Wgmma, WgmmaWait
 
 __all__ = ["check_accumulators", "merged", "turns"]
 
@@ -43,6 +43,7 @@ def _after(region: Region, groups: Groups) -> Groups:
             raise UnreadAccumulator(loc=op.loc, what="an operand made anew before a wait", why=why, hint=hint)
         if isinstance(op, Wgmma):
             held = (op.acc,) if op.a_view is not None else (op.acc, op.a)
+            held = (*held, op.meta) if isinstance(op, SparseWgmma) else held
             groups = merged((frozenset(held), *groups), ())
         elif isinstance(op, WgmmaWait):
             groups = groups[: op.pending]

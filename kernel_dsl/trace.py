@@ -127,9 +127,9 @@ class Trace:
     notes: list[CostNote] = field(default_factory=lambda: cast("list[CostNote]", []))
     constants: dict[Any, Value] = field(default_factory=lambda: cast("dict[Any, Value]", {}))
     depth: int = 0
-    # wgmma not yet waited for: the accumulator, and the register operand with the region it was made in
-    in_flight: list[tuple[Value, tuple[Value, Region] | None]] = field(
-        default_factory=lambda: cast("list[tuple[Value, tuple[Value, Region] | None]]", [])
+    # wgmma not yet waited for: the accumulator, the register operands, and the region it is in
+    in_flight: list[tuple[Value, tuple[Value, ...], Region]] = field(
+        default_factory=lambda: cast("list[tuple[Value, tuple[Value, ...], Region]]", [])
     )
     # buffers that are also known by another shape, dtype or block: their transforms are settled
     aliased: set[Value] = field(default_factory=lambda: cast("set[Value]", set()))

@@ -392,6 +392,27 @@ def matmul(a: Any, b: Any, out: Any, a_tile: Any, b_tile: Any, acc: Any, ready: 
 
 
 @case(
+    Spec((64, 64), bf16),
+    Spec((2, 128), kd.uint32),
+    Spec((128, 128), bf16),
+    targets=HOPPER,
+    out_type=Spec((64, 128), f32),
+    scratch_types=[
+        kd.SMEM((64, 64), bf16, transforms=_TILE),
+        kd.SMEM((128, 128), bf16, transforms=_TILE),
+        kd.ACC((64, 128), f32),
+        kd.Barrier(num_arrivals=2),
+    ],
+)
+def sparse_product(a: Any, meta: Any, b: Any, out: Any, a_tile: Any, b_tile: Any, acc: Any, ready: Any) -> None:
+    kd.copy_gmem_to_smem(a, a_tile, ready)
+    kd.copy_gmem_to_smem(b, b_tile, ready)
+    kd.barrier_wait(ready)
+    kd.wgmma(acc, a_tile, b_tile, sparse_meta=meta[...])
+    out[...] = acc[...]
+
+
+@case(
     Spec((64, 64), f32),
     targets=HOPPER,
     out_type=Spec((64, 64), f32),

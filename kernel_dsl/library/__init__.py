@@ -18,12 +18,15 @@ from .grouped_wgrad import grouped_matmul_wgrad
 from .int4 import PackedInt4, pack_int4
 from .matmul import matmul
 from .persistent_matmul import MatmulConfig
+from .sparse import SparseMatrix, sparse_compress, sparse_decompress
+from .sparse_matmul import sparse_matmul
 
 __all__ = [
     "AttentionBackwardConfig",
     "AttentionConfig",
     "MatmulConfig",
     "PackedInt4",
+    "SparseMatrix",
     "all_gather",
     "all_reduce",
     "all_to_all",
@@ -42,6 +45,9 @@ __all__ = [
     "mla_decode",
     "pack_int4",
     "reduce_scatter",
+    "sparse_compress",
+    "sparse_decompress",
+    "sparse_matmul",
 ]
 
 FUNCTIONS.update(attention=attention, attention_backward=attention_backward, matmul=matmul)

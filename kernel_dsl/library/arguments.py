@@ -123,7 +123,8 @@ def request(a: Any, b: Any, o: MatmulOptions, out: Any) -> Request:
         left, right = replace(left, batch=(), rows=math.prod(left.batch) * left.rows), replace(right, batch=())
         own = [_folded(s) for s in own]
         steps = _folded(steps)
-    flipped = o.gated is None and not any(made.blocks.values()) and _by_columns(out)
+    sparse = hasattr(a, "meta")
+    flipped = o.gated is None and not any(made.blocks.values()) and not sparse and _by_columns(out)
     if flipped:
         left, right, how = right, left, replace(how, a=how.b, b=how.a)
         own, steps = [[s.swapped for s in own[0]]], [s.swapped for s in steps]
@@ -132,7 +133,7 @@ def request(a: Any, b: Any, o: MatmulOptions, out: Any) -> Request:
         batch=batch, a_batch=left.batch, b_batch=right.batch, thrice=how.thrice,
         a_scaled=made.blocks["a_scale"] == "rows", b_scaled=made.blocks["b_scale"],
         promoted=how.promoted and not any(made.blocks.values()),
-        int4=getattr(rights[0], "group", 0), int4_zeros=getattr(rights[0], "zeros", None) is not None,
+        int4=getattr(rights[0], "group", 0), int4_zeros=getattr(rights[0], "zeros", None) is not None, sparse=sparse,
     )  # fmt: skip
     if o.gated is None:
         p = replace(p, steps=(*own[0], *steps))

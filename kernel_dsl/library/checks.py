@@ -133,6 +133,18 @@ def check_packed(a: Any, b: Any, o: Any) -> None:
         raise refuse(f"a is {tuple(a.shape)} and b is {b.shape}", "the columns of a are the rows of b")
 
 
+def check_sparse(a: Any, b: Any, o: Any) -> None:
+    """Raise `BadCallArgument`, `BadCallValue` for what does not go with a sparse a."""
+    for x in o.rights(b) if o.gated is None or isinstance(b, (tuple, list)) or hasattr(b, "dtype") else (b,):
+        check_array(x, "b", "b is (..., K, N)", real=False)
+        if hasattr(x, "described"):
+            what = f"b is a {type(x).__name__} beside a sparse a"
+            raise BadCallArgument(kernel="matmul", what=what, hint="unpack it first")
+    if isinstance(o.config, MatmulConfig) and (o.config.swapped or o.config.tile_k % BLOCK):
+        what = f"config.tile_k={o.config.tile_k}, config.swapped={o.config.swapped} beside a sparse a"
+        raise refuse(what, f"tile_k is a multiple of {BLOCK}, and the sparse side is the left one: not swapped")
+
+
 def check_pairs(b: Any, o: Any) -> None:
     """Raise `BadCallArgument` where an argument is a pair that should be none, or none that should be one."""
     split = isinstance(b, (tuple, list))

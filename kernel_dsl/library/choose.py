@@ -7,6 +7,7 @@ from functools import cache
 from math import prod
 from typing import Any
 
+from ..ops.matrix import meta_step
 from ..refs import strides_of
 from .blocks import steps_of
 from .combine import in_flight, partial_problem
@@ -35,6 +36,7 @@ TIED = 1.04  # what blocks of a cluster lose by waiting for each other
 SHOWS = 0.05  # how much of the lesser of two times shows, where one hides behind the other
 EXPONENTIAL = 1 / 12  # clocks for each element of which a softmax is summed up
 LANE_STORE = 1 / 10  # clocks for each store of an element by a lane that TMA can't do
+SPARSE = 1.7  # how much faster a product of a sparse side is: SMEM can't give the other side in half of the time
 SLIVER = 32  # columns: a product of fewer takes as long, for its other operand is read from SMEM all the same
 
 # (tile_m, tile_n, consumers, whether they take turns)
@@ -63,6 +65,9 @@ CLUSTERS = ((1, 1), (2, 1), (1, 2))  # along M, along N
 
 def stage_bytes(problem: Problem, tile_m: int, tile_n: int, tile_k: int) -> int:
     """SMEM of one stage."""
+    if problem.sparse:
+        marks = 2 * tile_m * 4 * (tile_k // meta_step(problem.dtype))
+        return (tile_m * problem.dtype.itemsize // 2 + tile_n * problem.b_dtype.itemsize) * tile_k + marks
     return (tile_m * problem.dtype.itemsize + tile_n * problem.b_dtype.itemsize) * tile_k
 
 
@@ -110,7 +115,7 @@ def clocks(problem: Problem, config: MatmulConfig, blocks: int) -> float:
     tiles = -(-p.M // (t.tile_m * t.cluster)) * -(-p.N // (width * t.cluster_n)) * p.parts * prod(p.batch)
     waves = -(-tiles // max(blocks // t.blocks, 1))
     steps = steps_of(p, t.tile_k)
-    rate = MADS * 2 / max(p.dtype.itemsize, p.b_dtype.itemsize)
+    rate = MADS * 2 / max(p.dtype.itemsize, p.b_dtype.itemsize) * (SPARSE if p.sparse else 1)
     # a narrow B leaves the tensor cores waiting for SMEM
     narrow = max(1.0, 128 / t.tile_n) if t.consumers == 2 else max(1.0, 64 / t.tile_n)
     narrow = max(1.0, SLIVER / t.tile_n) if t.tile_n in THIN else narrow
@@ -119,6 +124,7 @@ def clocks(problem: Problem, config: MatmulConfig, blocks: int) -> float:
         products = max(products, t.tile_m * t.tile_k / WIDENED)
     # rows that are not there are filled all the same; what a cluster shares is loaded once
     rows_a, rows_b = t.tile_m / t.cluster_n, t.tile_n / t.cluster
+    rows_a = rows_a / 2 if p.sparse else rows_a
     loads = (rows_a * p.dtype.itemsize + rows_b * p.b_dtype.itemsize) * t.tile_k / L2_BYTES
     if p.scaled:  # a warpgroup's own products, and then its multiply-adds, unless there are others' products meanwhile
         products = max(products, products / t.consumers + t.tile_m * t.tile_n / 128 / t.consumers + PROMOTION)
@@ -140,7 +146,7 @@ def clocks(problem: Problem, config: MatmulConfig, blocks: int) -> float:
 def total_bytes(p: Problem) -> float:
     """Bytes of both operands and the result."""
     right = prod(p.b_batch) * p.N * p.K * p.b_dtype.itemsize * (1 if p.gate is None else 2)
-    read = prod(p.a_batch) * p.M * p.K * p.dtype.itemsize + right
+    read = prod(p.a_batch) * p.M * p.K * p.dtype.itemsize / (2 if p.sparse else 1) + right
     return read + prod(p.batch) * p.parts * p.M * p.N * p.out_dtype.itemsize
 
 
@@ -149,7 +155,8 @@ def thin_tiles(problem: Problem) -> list[MatmulConfig]:
     made: list[MatmulConfig | None] = []
     if problem.gate is not None or problem.scaled or problem.softmax:
         return []
-    for p, swapped in ((problem, False), (problem.swapped, True)):
+    sides = ((problem, False), (problem.swapped, True))
+    for p, swapped in sides[:1] if problem.sparse else sides:
         tile_n = next((n for n in THIN if n >= p.N), 0)
         # wgmma reads its right side along K where elements have no 16 bits
         if tile_n and not from_registers(p) and (p.b_dtype.itemsize == 2 or p.b_transposed):
@@ -170,7 +177,11 @@ def band(problem: Problem, config: MatmulConfig, blocks: int) -> int:
 
 def needs_swap(problem: Problem) -> bool:
     """Whether the transposed product is the one that there is: the side that goes through registers is the left one."""
-    return from_registers(problem.swapped) and (is_mixed(problem.swapped) or not from_registers(problem))
+    return (
+        not problem.sparse
+        and from_registers(problem.swapped)
+        and (is_mixed(problem.swapped) or not from_registers(problem))
+    )
 
 
 def gates(p: Problem, t: MatmulConfig) -> bool:

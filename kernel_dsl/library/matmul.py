@@ -16,7 +16,7 @@ from kernel_dsl.memory import ShapeDtypeStruct
 from kernel_dsl.stages import target_named
 
 from .arguments import MatmulOptions, Request, request
-from .checks import check_options, check_packed, check_pairs
+from .checks import check_options, check_packed, check_pairs, check_sparse
 from .complex_product import ComplexPlan, complex_plan, is_complex
 from .differentiable import host_of
 from .differentiable import matmul as differentiable
@@ -33,7 +33,8 @@ from .operands import (
 )
 from .persistent_matmul import MatmulConfig, check_counts, check_tiles
 from .problem import Problem
-from .routes import Packings, goes_fast, laid, route
+from .routes import Packings, goes_fast, laid, route, sparse_goes_fast
+from .sparse import SparseMatrix
 
 __all__ = [
     "MANY",
@@ -88,7 +89,7 @@ class MatmulPlan:
         if self.folded:
             a = a.reshape(-1, a.shape[-1])
             rights = rights if packed else [b[(0,) * (len(b.shape) - 2)] for b in rights]
-        left = turned(a) if self.turns[0] else a
+        left = a.values if isinstance(a, SparseMatrix) else turned(a) if self.turns[0] else a
         rights = [b.data for b in rights] if packed else [turned(b) for b in rights] if self.turns[1] else rights
         return [*rights, left] if self.flipped else [left, *rights]
 
@@ -102,7 +103,7 @@ class MatmulPlan:
             extra = [x.reshape(-1, x.shape[-1]) if len(getattr(x, "shape", ())) > 2 else x for x in extra]
         into = self._into(out)
         own, extra = self.scales(extra)
-        own = self._with_packs(own, rights)
+        own = self._with_packs(own, a, rights)
         if self.combine is None:
             result = self.kernel(*sides, *own[0], *extra, out=into, **how)
         elif self.apart:
@@ -117,9 +118,11 @@ class MatmulPlan:
         return (result[0].reshape(self.folded), result[1]) if self.peaks else result.reshape(self.folded)
 
     @staticmethod
-    def _with_packs(own: list[list[Any]], rights: list[Any]) -> list[list[Any]]:
-        """What the kernel takes for each right side, with scales and zeros of numbers of 4 bits."""
+    def _with_packs(own: list[list[Any]], a: Any, rights: list[Any]) -> list[list[Any]]:
+        """What the kernel takes for each right side, with scales and zeros of numbers of 4 bits, or a's metadata."""
         b = rights[0]
+        if isinstance(a, SparseMatrix):
+            return [[a.meta, *mine] for mine in own]
         return [[*b.arrays[1:], *own[0]]] if isinstance(b, PackedInt4) else own
 
     def _packed(self, sides: list[Any], how: dict[str, Any]) -> list[Any]:
@@ -144,7 +147,7 @@ class MatmulPlan:
         packings = [self.packings[0], *[self.packings[1]] * (len(sides) - 1)]
         sides = [x if p is None else p.out for x, p in zip(sides, packings, strict=True)]
         own, extra = self.scales(extra)
-        own = self._with_packs(own, rights)
+        own = self._with_packs(own, a, rights)
         return self.kernel.lower(*sides, *own[0], *(() if self.combine is not None else extra), target=target)
 
 
@@ -182,11 +185,11 @@ class Matmul:
     `out_dtype`: by default the inputs' common dtype; bfloat16 for fp8, for 16-bit floats with `a_scale` or `b_scale`, and for
     8-bit integers that are scaled or gated, int32 for those that are not. b may be a `PackedInt4` beside a of float16 or
     bfloat16: its numbers are widened in registers, rounded to the dtype of a; it takes no `gated`, and a `config` has
-    `tile_k=64`. `precision`: float32 products are exact by default; "tf32" rounds operands to tf32, "tf32x3" multiplies high
-    and low parts of them in tf32. Of fp8 products Hopper's tensor cores keep 14 bits, and errors grow with K; with "highest"
-    sums are added up in float32 every 256 of K. `config`: a `MatmulConfig`, not the chosen one, where Hopper's fast kernel is
-    taken. `out`, `stream`, `interpret`: as for kernels; `out` may be `c` or `residual`, and stored by columns. What TMA and
-    wgmma can't read is laid out anew first, in a workspace.
+    `tile_k=64`. a may be a `SparseMatrix`, as `sparse_matmul` says. `precision`: float32 products are exact by default; "tf32"
+    rounds operands to tf32, "tf32x3" multiplies high and low parts of them in tf32. Of fp8 products Hopper's tensor cores keep
+    14 bits, and errors grow with K; with "highest" sums are added up in float32 every 256 of K. `config`: a `MatmulConfig`, not
+    the chosen one, where Hopper's fast kernel is taken. `out`, `stream`, `interpret`: as for kernels; `out` may be `c` or
+    `residual`, and stored by columns. What TMA and wgmma can't read is laid out anew first, in a workspace.
 
     Raises `BadCallArgument` for what are no such arrays, `BadCallValue` for shapes that don't fit, an `out` that is `a` or
     `b`, and a precision that the product can't have, `NoCommonDType`.
@@ -228,7 +231,11 @@ class Matmul:
             out_dtype, bias, c, activation, precision, scale, a_scale, b_scale, epilogue, operands, gated, dropout, residual,
             out_scale, absmax, config,
         )  # fmt: skip
-        if isinstance(b, PackedInt4):
+        if isinstance(a, SparseMatrix):
+            check_sparse(a, b, o)
+            if not sparse_goes_fast(a, b, o, target_named(None)):
+                a = a.dense(stream=stream, interpret=interpret)
+        elif isinstance(b, PackedInt4):
             check_packed(a, b, o)
             if not goes_fast(a, b, target_named(None)):
                 b = b.unpacked(a.dtype, stream=stream, interpret=interpret)
@@ -270,7 +277,11 @@ class Matmul:
             out_dtype, bias, c, activation, precision, scale, a_scale, b_scale, epilogue, operands, gated, dropout, residual,
             out_scale, absmax, config,
         )  # fmt: skip
-        if isinstance(b, PackedInt4):
+        if isinstance(a, SparseMatrix):
+            check_sparse(a, b, o)
+            if not sparse_goes_fast(a, b, o, target_named(target)):
+                a = ShapeDtypeStruct(a.shape, a.dtype)
+        elif isinstance(b, PackedInt4):
             check_packed(a, b, o)
             if not goes_fast(a, b, target_named(target)):
                 b = turned(ShapeDtypeStruct(b.shape[::-1], as_dtype(a.dtype)))

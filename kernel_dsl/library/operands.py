@@ -43,8 +43,9 @@ def operand(x: Any, rows_last: bool) -> Operand:
     """An array as an operand: a is (*batch, rows, depth), and b, with `rows_last`, (*batch, depth, rows)."""
     shape = tuple(x.shape)
     dtype = as_dtype(x.dtype)
-    if hasattr(x, "described"):  # numbers of 4 bits, (K, N), which lie along K
-        return Operand(dtype, (), shape[1], shape[0], along_k=True, tma=True, contiguous=True)
+    if hasattr(x, "described"):  # numbers of 4 bits, (K, N), or a sparse matrix, (M, K), which lie along K
+        rows, depth = shape[::-1] if rows_last else shape
+        return Operand(dtype, (), rows, depth, along_k=True, tma=True, contiguous=True)
     strides = element_strides(x) or strides_of(shape)
     rows, depth = (-1, -2) if rows_last else (-2, -1)
     along_k = _runs_along(shape, strides, depth, rows)

@@ -18,6 +18,7 @@ import kernel_dsl as kd
 from ..diagnostics import shown
 from ..errors import BadCallArgument, BadCallValue
 from ..kernel import identified
+from ..ops.matrix import meta_layout, meta_step
 from .blocks import own, start_of, steps_of, tile_of
 from .epilogue import Function, Tile, drawn, finish, join, outputs, store_sums
 from .int4_numbers import numbers
@@ -25,6 +26,7 @@ from .problem import EpilogueStep, Problem
 from .promoted_product import RUN, promoted_product
 from .register_product import register_product
 from .scaled_product import Scales, scaled_product
+from .sparse_product import sparse_product
 from .stage_product import following_slot, stage_product
 
 DRAWN = 16  # columns whose random words are made at a time
@@ -95,7 +97,8 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
     shape = (*p.batch, problem.M, problem.N)
     total = tiles_m * tiles_n * prod((*leading, *p.batch))
     steps = steps_of(p, t.tile_k)
-    held = 2 if p.int4 else 1  # elements of a byte of a
+    held = 2 if p.int4 or p.sparse else 1  # of K for one of a's
+    marks = t.tile_k // meta_step(p.dtype) if p.sparse else 0  # rows of metadata that come with a stage
     a_shape = (t.tile_k, t.tile_m) if p.a_transposed else (t.tile_m, t.tile_k // held)
     b_shape = (t.tile_n, t.tile_k) if p.b_transposed else (t.tile_k, t.tile_n)
     clusters = max(min(total, blocks // t.blocks), 1)
@@ -107,7 +110,7 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
     ring = min(t.epilogue_stages, parts)
     out_shape = (t.epilogue_n, rows) if t.swapped else (rows, t.epilogue_n)
     factors = (1 + p.int4_zeros) if p.int4 else 0  # rows of scales and zeros that come with a stage
-    arrivals = (2 if p.gate is None else 3) + factors
+    arrivals = (2 if p.gate is None else 3) + factors + p.sparse
     scratch = {
         "a_smem": swizzled(*a_shape, p.dtype, t.stages),
         "b_smem": swizzled(*b_shape, p.b_dtype, t.stages),
@@ -118,6 +121,7 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
         if axes
         else kd.Barrier(num_arrivals=releases, num_barriers=t.stages),
         **({"factors_smem": kd.SMEM((factors, t.stages, t.tile_m), kd.float32)} if factors else {}),
+        **({"factors_smem": kd.SMEM((t.stages, marks, 2 * t.tile_m), kd.uint32)} if marks else {}),
     }
 
     def place_of(index: Any) -> tuple[Any, Any, Any, tuple[Any, ...]]:
@@ -157,13 +161,17 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
                 k = kd.ds(start_of(p, at, t.tile_k, 0), t.tile_k)
                 b_k = kd.ds(start_of(p, at, t.tile_k, 1), t.tile_k) if p.thrice else k
                 m_slice, n_slice = kd.ds(m, t.tile_m), kd.ds(n, width)
-                a_k = kd.ds(at * (t.tile_k // held), t.tile_k // held) if p.int4 else k
+                a_k = kd.ds(at * (t.tile_k // held), t.tile_k // held) if held > 1 else k
                 a_tile = a_own.at[k, m_slice] if p.a_transposed else a_own.at[m_slice, a_k]
                 b_tiles = [b.at[n_slice, b_k] if p.b_transposed else b.at[b_k, n_slice] for b in b_own]
                 full = loaded.at[turn * t.stages + slot]
                 shares_a, shares_b = ("cluster_n" if t.cluster_n > 1 else None), ("cluster" if t.cluster > 1 else None)
                 kd.copy_gmem_to_smem(a_tile, a_smem.at[slot], full, collective_axes=shares_a, l2_hint=t.a_hint)
                 for number, pack in enumerate(packs):
+                    if p.sparse:
+                        of_step = pack.at[kd.ds(at * marks, marks), kd.ds(m * 2, 2 * t.tile_m)]
+                        kd.copy_gmem_to_smem(of_step, factors_smem.at[slot], full)
+                        continue
                     of_group = pack.at[kd.div(at, p.int4 // t.tile_k), m_slice]
                     kd.copy_gmem_to_smem(of_group, factors_smem.at[number, slot], full)
                 for number, b_tile in enumerate(b_tiles):
@@ -224,6 +232,19 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
                 first = 0 if p.parts == 1 else part * steps
                 return scaled_product(acc, slot, steps, t.stages, left, right_of, loaded, consumed, own_scales, first)
 
+            def multiply_sparse(acc: Any) -> Any:
+                def left(slot: Any) -> Any:
+                    return a_smem.at[slot, kd.ds(share * rows, rows)]
+
+                def meta_of(slot: Any) -> Any:
+                    words = factors_smem.at[slot, :, kd.ds(share * 2 * rows, 2 * rows)]
+                    return kd.load(words, layout=meta_layout((marks, 2 * rows)))
+
+                def wait(slot: Any) -> None:
+                    kd.barrier_wait(loaded.at[turn * t.stages + slot])
+
+                return sparse_product(acc, slot, steps, t.stages, left, right_of, meta_of, wait, consumed)
+
             def multiply_promoted(acc: Any) -> Any:
                 def left(slot: Any) -> Any:
                     return a_smem.at[slot, kd.ds(share * rows, rows)]
@@ -237,6 +258,7 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
             way = multiply_scaled if p.scaled else multiply_from_registers if from_registers(p) else multiply
             if p.promoted and steps * t.tile_k > RUN:
                 way = multiply_promoted
+            way = multiply_sparse if p.sparse else way
             value, slot_after = kd.run_scoped(way, kd.ACC((rows, t.tile_n), p.accumulator))
             store_tile(value, refs, out_smem, me, m + share * rows, n, part, batch)
             return skip_others(slot_after)

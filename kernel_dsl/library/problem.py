@@ -57,6 +57,7 @@ class Problem:
     exp(element - greatest), the sum of the elements; float32 (softmax, tiles, M).
     `int4`: the int8 side holds two numbers of 4 bits a byte, as `PackedInt4` says, and so many of K share a scale; the scales,
     and with `int4_zeros` the zeros, are a kernel's arguments after b.
+    `sparse`: a is the half of a matrix that `SparseMatrix` stores; its metadata is a kernel's argument after b.
     """
 
     M: int
@@ -85,6 +86,7 @@ class Problem:
     softmax: int = 0
     int4: int = 0
     int4_zeros: bool = False
+    sparse: bool = False
 
     @property
     def swapped(self) -> Problem:
@@ -131,8 +133,8 @@ class Problem:
         return (pair[0], pair[1]), rest
 
     def packs_of(self, refs: Any) -> tuple[tuple[Any, ...], Any]:
-        """Scales and zeros of numbers of 4 bits, at the front of some arguments, and the rest."""
-        count = (2 if self.int4_zeros else 1) if self.int4 else 0
+        """Scales and zeros of numbers of 4 bits, or metadata, at the front of some arguments, and the rest."""
+        count = (2 if self.int4_zeros else 1) if self.int4 else int(self.sparse)
         return tuple(refs[:count]), refs[count:]
 
     def results(self, *leading: int, tiles: int = 0) -> Any:

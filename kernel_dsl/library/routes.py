@@ -8,18 +8,19 @@ from functools import cache
 from typing import Any
 
 import kernel_dsl as kd
-from kernel_dsl.dtypes import DType
+from kernel_dsl.dtypes import DType, as_dtype
 from kernel_dsl.target import Feature, Target
 
 from . import choose as costs
 from .combine import combine_kernel
-from .families import FP8, Family
+from .families import FP8, Family, family
 from .int4 import PackedInt4
 from .lane_product import lane_kernel
 from .operands import MAX_RANK, Operand
 from .pack import Packing, pack_kernel
 from .persistent_matmul import MatmulConfig, matmul_kernel
 from .problem import Problem
+from .sparse import SparseMatrix
 from .tile_product import tile_kernel
 
 Packings = tuple[Packing | None, Packing | None]
@@ -84,6 +85,23 @@ def goes_fast(a: Any, b: PackedInt4, target: Target) -> bool:
     return found and len(a.shape) <= MAX_RANK
 
 
+def sparse_goes_fast(a: SparseMatrix, b: Any, o: Any, target: Target) -> bool:
+    """Whether tensor cores skip the zeros of a sparse a; else it is made a dense matrix first."""
+    rights = o.rights(b)
+    shapes = [tuple(x.shape) for x in rights]
+    if (
+        not target.supports(Feature.WGMMA | Feature.TMA)
+        or not a.fast
+        or any(0 in s or len(s) > MAX_RANK for s in shapes)
+    ):
+        return False
+    given: list[Any] = [o.a_scale, *(o.b_scale if isinstance(o.b_scale, (tuple, list)) else (o.b_scale,))]
+    if any(sum(n != 1 for n in getattr(s, "shape", ())) > 1 for s in given):
+        return False  # a scale for each 128 of K
+    how = family(a.dtype, as_dtype(rights[0].dtype), o.precision)
+    return how.tensor and not how.thrice and not how.promoted and how.a == a.dtype and how.b.itemsize == how.a.itemsize
+
+
 @cache
 def route(p: Problem, a: Operand, b: Operand, how: Family, config: MatmulConfig | None, target: Target) -> Route:
     """The route that the cost model likes best. `p`: what is multiplied, in the dtypes of `how`, its layouts still open."""
@@ -110,7 +128,7 @@ def _options(
     fast = target.supports(Feature.WGMMA | Feature.TMA) and how.a != kd.float64 and len(p.batch) + 2 <= MAX_RANK
     if fast:
         yield from _fast(p, a, b, how, config, blocks)
-        if config is not None or p.int4:
+        if config is not None or p.int4 or p.sparse:
             return
     for found, one_by_one in tile_packings(a, b, how, target, fast):
         narrow = tuple(pack is None and not (o.tma or o.contiguous) for o, pack in zip((a, b), found, strict=True))
@@ -153,7 +171,7 @@ def _times(q: Problem, clocks: float, parts: int) -> float:
 def _fast(
     p: Problem, a: Operand, b: Operand, how: Family, config: MatmulConfig | None, blocks: int
 ) -> Iterator[tuple[float, Route]]:
-    found = fast_packings(a, b, how)
+    found = fast_packings(a, b, how, p.sparse)
     q = laid(p, found, a, b)
     before = _packed(found)
     if q.gate is not None and not q.scaled and not costs.needs_swap(q):
@@ -170,13 +188,18 @@ def _fast(
         yield before + _times(q, costs.clocks(cut, t, blocks), parts), Route("fast", cut, t, found, whole)
 
 
-def fast_packings(a: Operand, b: Operand, how: Family) -> Packings:
-    """What TMA and wgmma can't take as it lies: 8 bits across K, 32 bits across K on both sides, odd strides, other dtypes."""
+def fast_packings(a: Operand, b: Operand, how: Family, sparse: bool = False) -> Packings:
+    """What TMA and wgmma can't take as it lies: 8 bits across K, 32 bits across K on both sides, odd strides, other dtypes.
+
+    Beside a `sparse` a, which is no side that goes through registers, 32 bits of b lie along K.
+    """
     found: list[Packing | None] = []
     for o, to in ((a, how.a), (b, how.b)):
         along = True if to.itemsize != 2 else o.along_k
         needed = o.dtype != to or not o.tma or how.thrice or (to.itemsize == 1 and not o.along_k)
         found.append(packing(o, to, along, how.thrice) if needed else None)
+    if sparse and found[1] is None and how.b.itemsize == 4 and not b.along_k:
+        found[1] = packing(b, how.b, True)
     across = [pack is None and o.dtype.itemsize == 4 and not o.along_k for pack, o in zip(found, (a, b), strict=True)]
     if all(across):
         side = 0 if a.bytes <= b.bytes else 1

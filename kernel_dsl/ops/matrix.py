@@ -67,6 +67,14 @@ class Wgmma(Op, name="wgmma", effect=Effect.SYNC, requires=Feature.WGMMA):
     accumulate: bool = attr(True)
 
 
+class SparseWgmma(Wgmma, name="wgmma_sparse", effect=Effect.SYNC, requires=Feature.WGMMA):
+    """The same with an `a` of which half is stored, as `meta` says. PTX `wgmma.mma_async.sp`."""
+
+    together = True
+
+    meta: Value = operand()
+
+
 class WgmmaWait(Op, name="wgmma_wait", effect=Effect.SYNC, requires=Feature.WGMMA):
     """Wait until at most `pending` groups are in flight. PTX `wgmma.wait_group`.
 
@@ -173,7 +181,7 @@ def wgmma_accumulator_load(acc: Any, wait_n: int | None = 0) -> Array:
 
 
 def _refuse_in_flight(acc: AccRef, what: str) -> None:
-    if any(root is acc.root for root, _ in current().in_flight):
+    if any(root is acc.root for root, _, _ in current().in_flight):
         why = "a wgmma on it may still be in flight here"
         hint = "wait first: `kd.wgmma_wait(0)`, or read it with `acc[...]`"
         raise UnreadAccumulator(what=f"{what} before a wait", why=why, hint=hint)
@@ -210,7 +218,19 @@ def k_step(dtype: DType) -> int:
     return 32 // dtype.itemsize
 
 
-def wgmma(acc: Any, a: Any, b: Any, *, accumulate: bool = True) -> None:
+def meta_step(dtype: DType) -> int:
+    """Elements of K, of which half are stored, that one register of metadata tells of in each lane."""
+    return 64 if dtype.itemsize < 4 else 32
+
+
+def meta_layout(shape: tuple[int, ...]) -> Layout:
+    """The layout of metadata: of each 128 neighbours lane l has number l."""
+    steps, words = shape
+    regs = ((0, steps, 1), (1, words // 128, 128))
+    return Layout(2, regs, tuple((1, 1 << i) for i in range(5)), ((1, 32), (1, 64)))
+
+
+def wgmma(acc: Any, a: Any, b: Any, *, accumulate: bool = True, sparse_meta: Any = None) -> None:
     """acc += a @ b (acc = a @ b without `accumulate`), asynchronously.
 
     acc (M, N) is an accumulator, a (M, K) an SMEM Ref or a value, b (K, N) an SMEM Ref.
@@ -218,6 +238,13 @@ def wgmma(acc: Any, a: Any, b: Any, *, accumulate: bool = True) -> None:
     Transposed operands are Refs' `.T`; 8-bit and float32 operands must be contiguous along K. Each call is one group
     for `wgmma_wait`. Until then neither operand nor accumulator may be touched. Refs without transforms get the tiling
     and swizzle they need. Raises `WgmmaShape`, `WgmmaType`, `TransformConflict`, `ClusterUse` for another block's SMEM.
+
+    With `sparse_meta`, a value, half of a is stored: two of each four neighbours along K, or of float32 one of two, in their
+    order: a is (M, K / 2). `sparse_meta` is uint32 (K / 64, 2 M), of float32 (K / 32, 2 M): [j, 128 i + l] is what lane l
+    gives for rows 64 i to 64 i + 63 (PTX ISA 9.7.15.6.1), 4 bits for each four (two) elements, from K 64 j (32 j) on. Let l be
+    32 w + 4 g + t and r be 64 i + 16 w + g: the low half has 4 t to 4 t + 3 of these of row r, the high half those of row r + 8;
+    of 8 bits the 32 bits have 8 (t / 2) to 8 (t / 2) + 7 of row r + 8 (t % 2). The bits are x + 4 y for elements x < y of
+    four, 4 and 14 for the first and the second of two. K is a multiple of 64 (32). `kd.library.sparse_compress` makes both.
     """
     op = "wgmma"
     if not isinstance(acc, AccRef):
@@ -227,7 +254,8 @@ def wgmma(acc: Any, a: Any, b: Any, *, accumulate: bool = True) -> None:
     if not isinstance(a, (Ref, Array)) or (isinstance(a, Ref) and a.memory_space is not MemorySpace.SMEM):
         raise BadArgumentType(op=op, what=f"a is {shown(a)}", hint="a is a Ref in SMEM or a value")
     _check_types(a.dtype, b.dtype, acc.dtype, op)
-    _check_shapes(acc, a, b)
+    _check_shapes(acc, a, b, 1 if sparse_meta is None else 2)
+    meta = None if sparse_meta is None else _metadata(sparse_meta, a)
     in_flight = current().in_flight
     a_view: View | None = None
     a_root: Value = acc.root
@@ -235,12 +263,43 @@ def wgmma(acc: Any, a: Any, b: Any, *, accumulate: bool = True) -> None:
     if isinstance(a, Ref):
         a_view, a_offsets = operand_view(a, 0, "a")
         a_root = a.root
-        fragment = None
+        fragment: Value | None = None
     else:
         a_root = fragment = convert(a, fragment_rule(a.dtype).of(a.shape))
     b_view, b_offsets = operand_view(b, 1, "b")
-    emit(Wgmma(acc.root, a_root, a_offsets, b.root, b_offsets, acc.start, acc.shape, a_view, b_view, bool(accumulate)))
-    in_flight.append((acc.root, (fragment, current().region) if fragment is not None else None))
+    rest = (acc.root, a_root, a_offsets, b.root, b_offsets, acc.start, acc.shape, a_view, b_view, bool(accumulate))
+    if meta is not None:
+        _check_span(b)
+    emit(Wgmma(*rest) if meta is None else SparseWgmma(*rest, meta))
+    in_flight.append((acc.root, tuple([x for x in (fragment, meta) if x is not None]), current().region))
+
+
+def _metadata(given: Any, a: Any) -> Value:
+    """Metadata of a sparse A as an operand. Raises `BadArgumentType`, `WgmmaType`, `WgmmaShape`."""
+    op = "wgmma"
+    if not isinstance(given, Array):
+        hint = "load it: a uint32 value (K / 64, 2 M)"
+        raise BadArgumentType(op=op, what=f"sparse_meta is {shown(given)}", hint=hint)
+    if given.dtype != dt.uint32:
+        hint = "bitcast it to uint32, or make it by `kd.library.sparse_compress`"
+        raise WgmmaType(
+            op=op, what=f"sparse_meta of {given.dtype}", why="a lane gives a register of 32 bits", hint=hint
+        )
+    step = meta_step(a.dtype)
+    M, K = a.shape[0], 2 * a.shape[1]
+    if given.shape != (K // step, 2 * M) or K % step:
+        what = f"sparse_meta {given.shape} for a {a.shape} of {a.dtype}"
+        why = f"it is (K / {step}, 2 M) for an a of (M, K / 2), and K a multiple of {step}"
+        raise WgmmaShape(op=op, what=what, why=why, hint="pad K with zeros")
+    return convert(given, meta_layout(given.shape))
+
+
+def _check_span(b: Ref) -> None:
+    """Raise `TransformConflict` where 64 bytes along K, which one instruction takes, are no part of a swizzle's row."""
+    type, view = b.type, b.view()[0]
+    if view.dims[0].axis == len(type.shape) - 1 and type.swizzle is Swizzle.B32:
+        why = "beside a sparse a one instruction takes 64 bytes along K: rows of 32 bytes in a swizzle are too short"
+        raise TransformConflict(ref=repr(b), why=why)
 
 
 def fragment_rule(dtype: DType) -> LayoutRule:
@@ -248,10 +307,10 @@ def fragment_rule(dtype: DType) -> LayoutRule:
     return {1: WGMMA_8BIT, 2: WGMMA, 4: WGMMA_TF32}[dtype.itemsize]
 
 
-def _check_shapes(acc: AccRef, a: Any, b: Ref) -> None:
-    if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0] or acc.shape != (a.shape[0], b.shape[1]):
+def _check_shapes(acc: AccRef, a: Any, b: Ref, times: int) -> None:
+    if a.ndim != 2 or b.ndim != 2 or a.shape[1] * times != b.shape[0] or acc.shape != (a.shape[0], b.shape[1]):
         what = f"acc {acc.shape}, a {a.shape}, b {b.shape}"
-        why = "shapes are acc (M, N), a (M, K) and b (K, N)"
+        why = f"shapes are acc (M, N), a (M, K{' / 2' if times > 1 else ''}) and b (K, N)"
         raise WgmmaShape(op="wgmma", what=what, why=why, hint="transpose with `.T`, or slice with `.at[...]`")
     if a.shape[1] % k_step(a.dtype):
         why = f"one instruction takes {k_step(a.dtype)} elements of K"
@@ -316,10 +375,10 @@ def wgmma_wait(n: int) -> None:
         raise BadArgument(op="wgmma_wait", what=f"n={n!r}", hint="a static int from 0 to 7")
     trace = current()
     fragments: list[Value] = []
-    for _, fragment in trace.in_flight:
+    for _, held, region in trace.in_flight:
         # one made in another region may not be visible here, and no longer in flight where it is not
-        if fragment is not None and fragment[1] is trace.region:
-            fragments.append(fragment[0])
+        if region is trace.region:
+            fragments += held
     emit(WgmmaWait(tuple(fragments), n))
     trace.in_flight[:] = trace.in_flight[-n:] if n else []
 

@@ -16,9 +16,11 @@ from kernel_dsl.ops.matrix import (
     AccWrite,
     AllocAcc,
     SetMaxRegisters,
+    SparseWgmma,
     Wgmma,
     WgmmaWait,
     k_step,
+    meta_step,
 )
 from kernel_dsl.refs import View
 from kernel_dsl.source import Loc
@@ -229,7 +231,9 @@ def lower_wgmma(ctx: Context, op: Wgmma) -> None:
     d_dtype: DType = op.acc.type.dtype
     b = _operand(ctx, op.b, op.b_view, op.b_offsets, 1, op.loc)
     depth = op.b_view.dims[0].size
-    step = k_step(dtype)
+    sparse = isinstance(op, SparseWgmma)
+    halved = 2 if sparse else 1  # K of b for one of a
+    step = k_step(dtype) * halved
     args = [b.descriptor]
     a: MatrixOperand | None = None
     fragments: Regs = []
@@ -239,6 +243,11 @@ def lower_wgmma(ctx: Context, op: Wgmma) -> None:
     else:
         fragments = _fragment_words(ctx, op.a, a_dtype)
         args += fragments
+    marks, form, mark = "", "wgmma.mma_async", len(args)
+    words = ctx.regs(op.meta) if isinstance(op, SparseWgmma) else []
+    if words:
+        form = "wgmma.mma_async.sp"
+        args += words
     first = len(args)
     known = _known_live(ctx, op) if op.accumulate else False
     if known is None:
@@ -261,7 +270,7 @@ def lower_wgmma(ctx: Context, op: Wgmma) -> None:
                 lines.append(f"add.s64 db, $0, {b.offset(n, k)};")
                 flips = ""
                 if a is not None:
-                    lines.append(f"add.s64 da, $1, {a.offset(m, k)};")
+                    lines.append(f"add.s64 da, $1, {a.offset(m, k // halved)};")
                     left = "da"
                     if dtype.itemsize == 2:
                         flips = f", {int(a.transposed)}, {int(b.transposed)}"
@@ -270,9 +279,12 @@ def lower_wgmma(ctx: Context, op: Wgmma) -> None:
                     left = "{" + ", ".join(f"${place + i}" for i in range(4)) + "}"
                     if dtype.itemsize == 2:
                         flips = f", {int(b.transposed)}"
+                if isinstance(op, SparseWgmma):
+                    word = layout_of(op.meta).register_of[k // meta_step(dtype), m * 2]
+                    marks = f"${mark + word}, {k // step % 2 if dtype.itemsize > 1 else 0}, "
                 shape = f"m64n{width}k{step}"
                 lines.append(
-                    f"wgmma.mma_async.sync.aligned.{shape}.{kind} {{{regs}}}, {left}, db, {scale}{scales}{flips};"
+                    f"{form}.sync.aligned.{shape}.{kind} {{{regs}}}, {left}, db, {marks}{scale}{scales}{flips};"
                 )
     e.ptx("wgmma.fence.sync.aligned;")
     e.ptx("{ " + " ".join(lines) + " }", *args)
@@ -280,6 +292,8 @@ def lower_wgmma(ctx: Context, op: Wgmma) -> None:
     e.store(e.value("true", "i1"), acc.live)
     if fragments:
         ctx.fragments[op.a] = fragments
+    if isinstance(op, SparseWgmma):
+        ctx.fragments[op.meta] = words
 
 
 def _fragment_words(ctx: Context, value: Value, dtype: DType) -> Regs:
@@ -336,6 +350,7 @@ RULES: Rules = {
     AccRead: lower_read,
     AccScale: lower_scale,
     AccWrite: lower_write,
+    SparseWgmma: lower_wgmma,
     Wgmma: lower_wgmma,
     WgmmaWait: lower_wait,
     SetMaxRegisters: lower_set_max_registers,

@@ -51,6 +51,15 @@ def _int4() -> None:
     kd.library.pack_int4(w, interpret=True).unpacked(kd.bfloat16, interpret=True)
 
 
+def _sparse() -> None:
+    for dtype in (kd.bfloat16, kd.float32, kd.int8):
+        a, b = np.zeros((20, 64), dtype.numpy), np.ones((64, 16), dtype.numpy)
+        matrix = kd.library.sparse_compress(a, interpret=True)
+        kd.library.sparse_matmul(matrix, b, precision="tf32" if dtype == kd.float32 else None, interpret=True)
+        kd.library.sparse_decompress(matrix, interpret=True)
+    kd.library.sparse_compress(a, prune=True, interpret=True)
+
+
 def _conv() -> None:
     x, w = np.ones((1, 20, 20, 8), kd.bfloat16.numpy), np.ones((8, 1, 1, 8), kd.bfloat16.numpy)
     for stride in (1, 2):
@@ -67,6 +76,7 @@ def calls() -> tuple[tuple[str, Any, tuple[Any, ...]], ...]:
         *_seen("matmul", _grouped),
         *_seen("matmul", _cross_entropy),
         *_seen("matmul", _int4),
+        *_seen("matmul", _sparse),
         *_seen("matmul", _conv),
         *_seen("attention", _decode),
     )

@@ -74,6 +74,7 @@ def markdown() -> str:
     parts.append("\n## Matrix instructions\n\n| opcode | opcodes | shapes |\n|---|---|---|")
     parts += _grouped(matrix.forms(), 3)
     parts += _grouped(wgmma.forms(), 4)
+    parts += _grouped(wgmma.sparse_forms(), 5)
     parts.append(f"\n{ROWS_TEXT}\n| instruction | operands |\n|---|---|")
     parts += _rows()
     return "\n".join(parts) + "\n"

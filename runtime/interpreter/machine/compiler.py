@@ -99,8 +99,10 @@ class Compiler:
         wanted = 0
         for seg in self.code.segments:
             if seg.sync_ins is not None and seg.sync_ins.opcode[:2] == ("wgmma", "mma_async"):
-                reads, writes = used(Instruction(("wgmma",), seg.sync_ins.operands[:2], None, 0, 0))
-                wanted |= writes | (reads if isinstance(seg.sync_ins.operands[1], Vec) else 0)
+                acc, a, _, meta, *_ = seg.sync_ins.operands
+                held = (acc, *((a,) if isinstance(a, Vec) else ()), *((meta,) if "sp" in seg.sync_ins.opcode else ()))
+                reads, writes = used(Instruction(("wgmma",), held, None, 0, 0))
+                wanted |= writes | reads
         if not wanted:
             return
         for seg in self.code.segments:

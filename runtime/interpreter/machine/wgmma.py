@@ -13,7 +13,7 @@ from ..checks.clocks import widened
 from ..checks.kinds import HazardKind
 from ..checks.shadow import ShadowAccess
 from ..isa.semantics.descriptor import RESERVED, operand_addresses, reserved_fields
-from ..isa.semantics.fragments import a_matrix, accumulator_matrix, accumulator_registers
+from ..isa.semantics.fragments import a_matrix, accumulator_matrix, accumulator_registers, sparse_indices
 from ..isa.semantics.wgmma import WgmmaSemantics
 from ..ptx.module import Instruction
 from .engine import Pending
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 _RESERVED = np.uint64(RESERVED)
+_NARROW = np.uint64(3)  # a swizzle of 32 bytes
 # PTX ISA 9.7.15.5.1
 _ENCODE = "make each field as (x & 0x3FFFF) >> 4: in a cluster, addresses have the block's rank in bits 24 and up"
 
@@ -44,7 +45,9 @@ class WgmmaProduct:
     b_transposed: bool
     ins: Instruction
     acc_mask: int  # bit i: register i
-    a_mask: int
+    a_mask: int  # of A and of metadata
+    meta: int = -1  # slot of a sparse A's metadata
+    selector: int = 0
 
 
 @dataclass(slots=True)
@@ -98,7 +101,9 @@ class WgmmaUnit:
             self.armed[rows] = False
         cta = batch.row_cta[rows[::4]]
         a_at = self._tile_at(c, p, p.a, lead, 64, p.a_transposed, cta) if p.a is not None else None
-        b_at = self._tile_at(c, p, p.b, lead, p.form.n, p.b_transposed, cta)
+        b_at = self._tile_at(c, p, p.b, lead, p.form.n, p.b_transposed, cta, 2 if p.form.sparse else 1)
+        if p.form.sparse:
+            self._check_metadata(c, p, rows, lead)
         scale = np.broadcast_to(p.scale_d(c), (c.n, 32))[lead, 0]
         when = self._note(c, p, rows, lead, cta, a_at, b_at)
         record = InFlight(p, c.frame, rows, keys, cta, a_at, b_at, scale, when)
@@ -109,7 +114,15 @@ class WgmmaUnit:
         record.pending = batch.engine.issue(lambda: self.perform_until(record), "wgmma")
 
     def _tile_at(
-        self, c: Group, p: WgmmaProduct, read: Any, lead: Array, count: int, transposed: bool, cta: Array
+        self,
+        c: Group,
+        p: WgmmaProduct,
+        read: Any,
+        lead: Array,
+        count: int,
+        transposed: bool,
+        cta: Array,
+        times: int = 1,
     ) -> Array:
         """(groups, count, k) element indices into the batch's shared memory."""
         words = np.broadcast_to(read(c), (c.n, 32))[lead, 0]
@@ -120,10 +133,13 @@ class WgmmaUnit:
             first = int(spilled.argmax())
             what = f"a wgmma descriptor has reserved bits set: {reserved_fields(int(words[first]))}"
             self._hazard(c, p, what, int(lead[first]))
+        if times > 1 and not transposed and (words >> np.uint64(62) == _NARROW).any():
+            what = "a wgmma descriptor has a swizzle of 32 bytes, and 64 bytes of k lie beside each other"
+            self._hazard(c, p, what, int(lead[0]), "swizzle by 64 or 128 bytes, or not at all")
         if (words == words[0]).all():
-            at = _addresses(int(words[0]), count, size, transposed)[None]
+            at = _addresses(int(words[0]), count, size, transposed, 32 * times)[None]
         else:
-            at = np.stack([_addresses(int(w), count, size, transposed) for w in words])
+            at = np.stack([_addresses(int(w), count, size, transposed, 32 * times) for w in words])
         if int(at.min()) < SHARED_RESERVED or int(at.max()) + size > self.batch.shared.limit:
             self._outside(c, p, at, lead)
             at = np.clip(at, 0, self.batch.shared.limit - size)
@@ -140,10 +156,19 @@ class WgmmaUnit:
         )
         self._hazard(c, p, what, int(lead[first]))
 
-    def _hazard(self, c: Group, p: WgmmaProduct, what: str, row: int) -> None:
+    def _check_metadata(self, c: Group, p: WgmmaProduct, rows: Array, lead: Array) -> None:
+        """Report metadata that does not name different elements in ascending order: what is multiplied then is undefined."""
+        words = c.frame.base(p.meta)[rows]
+        bad = (sparse_indices(words, p.form.element_bytes, p.selector) < 0).any(axis=(1, 2))
+        if bad.any():
+            what = "the metadata of a sparse wgmma does not name which elements are stored, in ascending order"
+            fix = "make each four bits by PTX ISA 9.7.15.6.1, or by sparse_compress"
+            self._hazard(c, p, what, int(lead[int(bad.argmax())]), fix)
+
+    def _hazard(self, c: Group, p: WgmmaProduct, what: str, row: int, fix: str = _ENCODE) -> None:
         reporter, cta = self.batch.run.reporter, self.batch.coordinates[int(c.cta[row])]
         who = reporter.who(cta, int(self.batch.row_warp[c.rows[row]]))
-        reporter.hazard(HazardKind.DESCRIPTOR, what, p.ins, (who,), _ENCODE)
+        reporter.hazard(HazardKind.DESCRIPTOR, what, p.ins, (who,), fix)
 
     def _note(
         self, c: Group, p: WgmmaProduct, rows: Array, lead: Array, cta: Array, a_at: Array | None, b_at: Array
@@ -210,6 +235,11 @@ class WgmmaUnit:
         else:
             regs = np.stack([r.frame.base(s)[r.rows] for s in p.a_slots])
             a = form.operand(a_matrix(regs, form.element), "a")
+        if form.sparse:
+            places = sparse_indices(r.frame.base(p.meta)[r.rows], form.element_bytes, p.selector)
+            whole = np.zeros((*a.shape[:2], form.k), a.dtype)
+            np.put_along_axis(whole, np.maximum(places, 0), a, 2)
+            a = whole
         if not r.scale.any():
             return form.multiply(a, b, None, *p.scales)
         if acc is None:
@@ -334,8 +364,8 @@ class WgmmaUnit:
 
 
 @cache
-def _addresses(word: int, count: int, size: int, transposed: bool) -> Array:
-    return operand_addresses(word, count, size, transposed)
+def _addresses(word: int, count: int, size: int, transposed: bool, depth: int) -> Array:
+    return operand_addresses(word, count, size, transposed, depth)
 
 
 def _chunk_granules(elements: Array, size: int, granule: int) -> Array:

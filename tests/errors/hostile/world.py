@@ -76,6 +76,9 @@ _OUTSIDE: dict[str, Any] = {
     "sums": np.ones((1, 1, 16), np.float32),
     "halves": np.ones((1, 1, 8, 16), np.float16),
     "lengths": np.ones(1, np.int32),
+    "sparse": kd.library.SparseMatrix(
+        np.ones((64, 32), np.float32), np.full((2, 128), 0x44444444, np.uint32), (64, 64)
+    ),
     "[X]": [X],
     "[(8, 16)]": [(8, 16)],
     "['float32']": ["float32"],
@@ -109,7 +112,7 @@ HINTS: dict[str, str] = {
     "z": "x", "device_id": "0 i_val", "mesh": "MESH", "names": "('x',)", "sizes": "(2,)", "index_map": "lambda *a: a[0]", "axis": "0", "axis1": "0", "axis2": "1", "compare": "x", "types": "SMEM spec", "calls": "[call]",
     "inner": "x", "other": "x", "out_type": "struct", "indices": "i_val INDICES", "keys": "x", "sorted": "row", "values": "x", "fn": "lambda a, b: b", "tree": "x [x, x]", "seed": "1 n", "p": "1 0", "dout": "heads", "out": "heads", "lse": "sums", "lengths": "lengths", "weight": "square X", "targets": "lengths",
     "dloss": "1.5", "partials": "heads", "w": "square X filters", "group": "128", "data": "INDICES", "scales": "X", "zeros": "None",
-    "input_size": "(1, 1, 16, 16)", "kernel_size": "1",
+    "compressed": "sparse", "meta": "INDICES", "input_size": "(1, 1, 16, 16)", "kernel_size": "1",
 }  # fmt: skip
 
 

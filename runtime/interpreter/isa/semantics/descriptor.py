@@ -1,7 +1,7 @@
 """SMEM operands of wgmma: the matrix descriptor and the addresses it stands for (PTX ISA
 9.7.15.5.1).
 
-A tile is (rows, k): rows are A's m or B's n, and k is 32 bytes' worth of elements. In the K-major
+A tile is (rows, k): rows are A's m or B's n, and k is 32 bytes' worth of elements, 64 beside a sparse A. In the K-major
 order a row's k elements are contiguous; in the MN-major order (16-bit types only) the rows of one k
 are.
 """
@@ -93,25 +93,26 @@ def _mn_major(fields: MatrixDescriptor, rows: Array, k: Array, element: int) -> 
 
 
 @cache
-def _offsets(fields: MatrixDescriptor, rows: int, element: int, mn_major: bool) -> Array:
+def _offsets(fields: MatrixDescriptor, rows: int, element: int, mn_major: bool, depth: int) -> Array:
     """Offsets (rows, k), with `fields.start` reduced modulo 1024, from the start's multiple of
     1024.
     """
     row = np.arange(rows, dtype=np.int64)[:, None]
-    k = np.arange(32 // element, dtype=np.int64)[None, :]
+    k = np.arange(depth // element, dtype=np.int64)[None, :]
     linear = _mn_major(fields, row, k, element) if mn_major else _k_major(fields, row, k * element)
     offsets = swizzled(fields.start + linear, fields.swizzle, fields.base_offset)
     offsets.setflags(write=False)
     return offsets
 
 
-def operand_addresses(bits: int, rows: int, element: int, mn_major: bool = False) -> Array:
-    """Byte addresses in the shared window, (rows, 32 // element) int64, of the tile a descriptor
+def operand_addresses(bits: int, rows: int, element: int, mn_major: bool = False, depth: int = 32) -> Array:
+    """Byte addresses in the shared window, (rows, depth // element) int64, of the tile a descriptor
     stands for.
 
-    `bits`: the descriptor; `element`: bytes an element; `mn_major`: the transposed order.
+    `bits`: the descriptor; `element`: bytes an element; `mn_major`: the transposed order; `depth`: bytes of k, 64 of what
+    is multiplied by a sparse A.
     """
     fields = decode_descriptor(bits)
     local = MatrixDescriptor(fields.start & 1023, fields.leading, fields.stride, fields.base_offset, fields.swizzle)
-    addresses = _offsets(local, rows, element, mn_major) + (fields.start & ~1023)
+    addresses = _offsets(local, rows, element, mn_major, depth) + (fields.start & ~1023)
     return addresses & (_WINDOW - 1)

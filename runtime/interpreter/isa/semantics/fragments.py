@@ -161,3 +161,28 @@ def a_matrix(registers: Array, element: type[np.generic]) -> Array:
     blocks = registers.reshape(2, 2, groups, 4, 8, 4)  # column half, row half, group, warp, g, t
     words = np.ascontiguousarray(blocks.transpose(2, 3, 1, 4, 0, 5)).reshape(groups, 64, 8)
     return words.view(element)
+
+
+def sparse_indices(words: Array, element_bytes: int, selector: int) -> Array:
+    """Where the stored elements of a sparse A lie: (4*groups, 32) registers to (groups, 64, k/2) indices along k.
+
+    PTX ISA 9.7.15.6.1. Of 8 bits every lane 4 g + 2 c + r has the 32 k of half c of row g + 8 r; else lane 4 g + 2 s + c of
+    selector s has a half of the k of rows g (low bits) and g + 8. Four bits say which two of four elements are stored, in
+    ascending order, or which one of two of 32 bits. An index is -1 where bits say nothing valid.
+    """
+    groups = words.shape[0] // 4
+    lanes = np.ascontiguousarray(words).reshape(groups, 4, 8, 4)
+    bits = lanes[..., None] >> np.arange(0, 32, 4, dtype=np.uint32) & np.uint32(15)  # group, warp, g, t, nibble
+    if element_bytes == 1:
+        nibbles = bits.reshape(groups, 4, 8, 2, 2, 8).transpose(0, 1, 4, 2, 3, 5)  # row half before g, then c, nibble
+    else:
+        chosen = bits.reshape(groups, 4, 8, 2, 2, 2, 4)[:, :, :, selector]  # group, warp, g, c, row half, nibble
+        nibbles = chosen.transpose(0, 1, 4, 2, 3, 5)
+    nibbles = nibbles.reshape(groups, 64, -1).astype(np.int64)
+    first = np.arange(nibbles.shape[2])
+    if element_bytes == 4:
+        which = np.where(nibbles == 0b1110, 1, np.where(nibbles == 0b0100, 0, -1))
+        return np.where(which < 0, -1, which + 2 * first)
+    low, high = nibbles & 3, nibbles >> 2
+    pairs = np.where((low < high)[..., None], np.stack([low, high], -1) + 4 * first[:, None], -1)
+    return pairs.reshape(groups, 64, -1)

@@ -1,4 +1,4 @@
-"""wgmma.mma_async: shapes, types and the product (PTX ISA 9.7.15). Descriptors are in
+"""wgmma.mma_async and its sparse form: shapes, types and the product (PTX ISA 9.7.15). Descriptors are in
 descriptor.py, register layouts in fragments.py; when the product takes effect is the machine's
 affair.
 
@@ -30,9 +30,11 @@ _ELEMENT: dict[str, Any] = {
 }  # fmt: skip
 
 
-def _lines() -> tuple[str, ...]:
+def _lines(times: int) -> tuple[str, ...]:
+    """The grammar: of the dense form, or with `times` 2 of the sparse one, whose K is as often as long."""
+
     def shapes(names: str, k: int) -> str:
-        return names.replace("kK", f"k{k}")
+        return names.replace("kK", f"k{k * times}")
 
     return (
         f"{shapes(_FLOAT_N, 16)} f16|f32 f16 f16",
@@ -45,7 +47,8 @@ def _lines() -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class WgmmaSemantics:
-    """One form of wgmma.mma_async. Matrices are 64 x k, k x n and 64 x n; types are PTX names.
+    """One form of wgmma.mma_async. Matrices are 64 x k, k x n and 64 x n; types are PTX names. Of a `sparse` A the half of k
+    is stored that metadata names.
 
     `element_bytes`: bytes of an element of A and B. `transposable`: whether SMEM operands may be
     MN-major (the instruction then has imm-trans operands). `negatable`: whether it has imm-scale
@@ -59,6 +62,12 @@ class WgmmaSemantics:
     a_type: str
     b_type: str
     satfinite: bool
+    sparse: bool = False
+
+    @property
+    def selectors(self) -> int:
+        """The values of the sparsity selector: the halves of a quad that have metadata, or 1 where all lanes have it."""
+        return 1 if self.element_bytes == 1 else 2
 
     @property
     def element_bytes(self) -> int:
@@ -142,18 +151,26 @@ def compile_wgmma(opcode: Opcode) -> WgmmaSemantics:
     """
     if opcode[:2] != ("wgmma", "mma_async"):
         raise UnknownInstruction(opcode)
-    if opcode[2:4] != ("sync", "aligned"):
+    sparse = opcode[2:3] == ("sp",)
+    rest = opcode[2 + sparse :]
+    if rest[:2] != ("sync", "aligned"):
         raise BadModifier(opcode, "'.sync.aligned' must follow 'wgmma.mma_async'")
-    for line in _lines():
-        words = parse_slots(line, opcode[4:])
+    for line in _lines(1 + sparse):
+        words = parse_slots(line, rest[2:])
         if words is not None:
             shape, d_type, a_type, b_type = words[0], *words[-3:]
             n, k = (int(x) for x in shape.removeprefix("m64n").split("k"))
-            return WgmmaSemantics(opcode, n, k, d_type, a_type, b_type, "satfinite" in words)
+            return WgmmaSemantics(opcode, n, k, d_type, a_type, b_type, "satfinite" in words, sparse)
     raise BadModifier(opcode, "wgmma.mma_async has no such combination of shape and types")
 
 
 def forms() -> list[Opcode]:
-    """Every supported form."""
+    """Every supported form of the dense product."""
     head = ("wgmma", "mma_async", "sync", "aligned")
-    return [(*head, *words) for line in _lines() for words in expand_slots(line)]
+    return [(*head, *words) for line in _lines(1) for words in expand_slots(line)]
+
+
+def sparse_forms() -> list[Opcode]:
+    """Every supported form of the product with a sparse A."""
+    head = ("wgmma", "mma_async", "sp", "sync", "aligned")
+    return [(*head, *words) for line in _lines(2) for words in expand_slots(line)]

@@ -212,6 +212,12 @@ def _mma_async(k: Compiler, ins: Instruction) -> Op:
     a_slots = _slots(k, a_operand, 4) if isinstance(a_operand, Vec) else ()
     a = None if a_slots else k.reader(a_operand, "b64")
     b = k.reader(operands.pop(0), "b64")
+    meta, selector = -1, 0
+    if form.sparse:
+        (meta,) = _slots(k, operands.pop(0), 1)
+        selector = constant_operand(k, operands.pop(0))
+        if not 0 <= selector < form.selectors:
+            raise k.error("the sparsity selector is 0" + (" or 1" if form.selectors > 1 else " for 8 bits"))
     scale_d = _scale_d(k, operands.pop(0))
     rest = [constant_operand(k, o) for o in operands]
     wanted = (2 if form.negatable else 0) + ((1 if a_slots else 2) if form.transposable else 0)
@@ -223,7 +229,10 @@ def _mma_async(k: Compiler, ins: Instruction) -> Op:
         raise k.error("imm-scale is 1 or -1, imm-trans 0 or 1")
     a_trans = bool(trans[0]) if trans and not a_slots else False
     b_trans = bool(trans[-1]) if trans else False
-    product = WgmmaProduct(form, acc, a_slots, a, b, scale_d, scales, a_trans, b_trans, ins, _mask(acc), _mask(a_slots))
+    a_mask = _mask(a_slots) | (_mask((meta,)) if form.sparse else 0)
+    product = WgmmaProduct(
+        form, acc, a_slots, a, b, scale_d, scales, a_trans, b_trans, ins, _mask(acc), a_mask, meta, selector
+    )
     _lay_out(k, acc)
 
     def run(c: Group) -> bool:

@@ -1,0 +1,238 @@
+"""`kd.library.sparse_compress`, `sparse_decompress`, `sparse_matmul`: matrices of which half is stored (2:4 sparsity).
+
+Of each four neighbours along K two are stored, with four bits that say which; of float32, as of tf32 in PTX, one of two. The
+bits lie as registers of `wgmma.mma_async.sp` do (PTX ISA 9.7.15.6.1), so that a lane's are one word.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
+
+import kernel_dsl as kd
+from kernel_dsl.boundary import public
+from kernel_dsl.diagnostics import shown
+from kernel_dsl.dtypes import FP8, DType, as_dtype
+from kernel_dsl.errors import BadCallArgument, BadCallValue
+
+from ..kernel import identified
+from ..ops.matrix import meta_step
+from .operands import array_address, element_strides, signature, why_not_tma
+
+COMPRESS, DECOMPRESS = "sparse_compress", "sparse_decompress"
+DTYPES = (kd.float16, kd.bfloat16, kd.float32, *FP8, kd.int8, kd.uint8)
+ROWS = 64  # of a block of the kernels here, and of an instruction's left side
+GROUPS = 16  # of elements along K, in such a block
+FIRST, SECOND = 4, 14  # the bits of one element of two
+_CODES = {1: kd.uint8, 2: kd.uint16, 4: kd.uint32}
+
+
+def group_of(dtype: DType) -> int:
+    """Neighbours of which half is stored."""
+    return 2 if dtype.itemsize == 4 else 4
+
+
+@dataclass(frozen=True, eq=False)
+class SparseMatrix:
+    """A matrix (M, K) with at most two numbers other than 0 in each four neighbours of a row (of float32: one of two).
+
+    `values`: (M, K / 2), those that are stored, in their order. `meta`: uint32 (ceil(K / 64), 128 ceil(M / 64)), of float32
+    (ceil(K / 32), ...), which of them they are: the `sparse_meta` of `kd.wgmma`, with zeros as the first two beyond the end.
+    `sparse_compress` makes it, `sparse_matmul` and `matmul` take it as a.
+    """
+
+    values: Any
+    meta: Any
+    shape: tuple[int, int]
+
+    @property
+    def dtype(self) -> Any:
+        """That of the values."""
+        return as_dtype(self.values.dtype)
+
+    @property
+    def described(self) -> tuple[Any, ...]:
+        """What a plan depends on."""
+        return ("sparse", self.shape, signature(self.values, COMPRESS), signature(self.meta, COMPRESS))
+
+    @property
+    def fast(self) -> bool:
+        """Whether TMA can read all of it as it lies."""
+        strides = element_strides(self.values)
+        shape = tuple(self.values.shape)
+        why = why_not_tma(shape, strides or (shape[1], 1), self.dtype.itemsize, array_address(self.values))
+        return not why and array_address(self.meta) % 16 == 0
+
+    def dense(self, **how: Any) -> Any:
+        """The matrix (M, K). `how`: `stream`, `interpret`, as for kernels."""
+        return decompress_kernel(*self.shape, self.dtype)(self.values, self.meta, **how)
+
+
+# --- kernels --------------------------------------------------------------------------------------
+
+
+def _key(x: Any, dtype: DType) -> Any:
+    """An integer that grows with the magnitude; NaN has the greatest, and 0 alone has 0."""
+    if not dtype.is_float:
+        wide = x.astype(kd.int32)
+        return kd.where(wide < 0, -wide, wide)
+    code = _CODES[dtype.itemsize]
+    bits = kd.bitcast_convert_type(x, code).astype(kd.uint32) & ((1 << dtype.bits - 1) - 1)
+    return bits.astype(kd.int32)
+
+
+def _half(x: Any, number: Any) -> Any:
+    """Bits of 16 groups as those of `number` neighbours together: (rows, 16) to (rows, 16 / number)."""
+    shifts = kd.arange(number, dtype=kd.uint32) * 4
+    return kd.sum(x.reshape(x.shape[0], -1, number) << shifts[None, None], axis=2)
+
+
+def _words(nibbles: Any, store: Any, narrow: bool) -> None:
+    """Hand `store(index, words)` the metadata of 64 rows: index in a Ref (warp, row of 8, 2, 2), of which parts are written."""
+    if narrow:
+        words = _half(nibbles, 8).reshape(4, 2, 8, 2)  # warp, half of rows, row of 8, half of K
+        for half in range(2):
+            store((slice(None), slice(None), slice(None), half), words[:, half])
+        return
+    halves = _half(nibbles, 4).reshape(4, 2, 8, 2, 2)  # warp, half of rows, row of 8, quarter of K
+    store((slice(None),) * 4, halves[:, 0] | halves[:, 1] << 16)
+
+
+@cache
+def compress_kernel(M: int, K: int, dtype: DType, checked: bool) -> Any:
+    """The kernel `a -> (values, meta[, groups that have too many numbers])`. Values have whole rows of 16 bytes."""
+    group, step = group_of(dtype), meta_step(dtype)
+    blocks = (kd.cdiv(K, step), kd.cdiv(M, ROWS))
+
+    def body(a: Any, values: Any, meta: Any, *rest: Any) -> None:
+        if not M * K:
+            return
+        column, row = kd.program_id(0), kd.program_id(1)
+        rows = kd.ds(row * ROWS, ROWS)
+        parts = [a[rows, kd.ds(column * step + i, GROUPS, group)] for i in range(group)]
+        keys = [_key(x, dtype) for x in parts]
+        if group == 2:
+            second = keys[1] > keys[0]
+            values[rows, kd.ds(column * GROUPS, GROUPS)] = kd.where(second, parts[1], parts[0])
+            nibbles = kd.where(second, kd.uint32(SECOND), kd.uint32(FIRST))
+            too_many = (keys[0] > 0) & (keys[1] > 0)
+        else:
+            kept: list[Any] = []
+            for i, key in enumerate(keys):
+                ahead = [
+                    (other >= key if j < i else other > key).astype(kd.int32) for j, other in enumerate(keys) if j != i
+                ]
+                kept.append(ahead[0] + ahead[1] + ahead[2] < 2)
+            low = kd.where(kept[0], 0, kd.where(kept[1], 1, 2))
+            high = kd.where(kept[3], 3, kd.where(kept[2], 2, 1))
+            first = kd.where(kept[0], parts[0], kd.where(kept[1], parts[1], parts[2]))
+            last = kd.where(kept[3], parts[3], kd.where(kept[2], parts[2], parts[1]))
+            for i, x in enumerate((first, last)):
+                values[rows, kd.ds(column * (2 * GROUPS) + i, GROUPS, 2)] = x
+            nibbles = (low | high << 2).astype(kd.uint32)
+            counts = [(key > 0).astype(kd.int32) for key in keys]
+            too_many = counts[0] + counts[1] + counts[2] + counts[3] > 2
+        own = meta.at[column, kd.ds(row * 128, 128)].reshape(4, 8, 2, 2)
+
+        def store(index: Any, words: Any) -> None:
+            own[index] = words
+
+        _words(nibbles, store, dtype.itemsize == 1)
+        if rest:
+            kd.atomic_add(rest[0], kd.sum(too_many.astype(kd.int32)))
+
+    made = kd.kernel(
+        body,
+        out_type=(
+            kd.ShapeDtypeStruct((M, kd.cdiv(K * dtype.itemsize // 2, 16) * 16 // dtype.itemsize), dtype, init=0),
+            kd.ShapeDtypeStruct((blocks[0], blocks[1] * 128), kd.uint32),
+            *([kd.ShapeDtypeStruct((), kd.int32, init=0)] if checked else []),
+        ),
+        grid=tuple(max(n, 1) for n in blocks),
+        name="sparse_compress",
+    )
+    return identified(made, M, K, dtype, checked)
+
+
+@cache
+def decompress_kernel(M: int, K: int, dtype: DType) -> Any:
+    """The kernel `(values, meta) -> a`."""
+    group, step = group_of(dtype), meta_step(dtype)
+
+    def body(values: Any, meta: Any, out: Any) -> None:
+        if not M * K:
+            return
+        column, block = kd.program_id(0), kd.program_id(1)
+        rows = kd.ds(block * ROWS, ROWS)
+        row, number = kd.broadcasted_iota(kd.int32, (ROWS, GROUPS), 0), kd.broadcasted_iota(kd.int32, (ROWS, GROUPS), 1)
+        lane = ((row >> 4) << 5) + ((row & 7) << 2)
+        if dtype.itemsize == 1:
+            place, shift = lane + ((number >> 3) << 1) + (row >> 3 & 1), (number & 7) << 2
+        else:
+            place, shift = lane + (number >> 2), ((number & 3) << 2) + ((row >> 3 & 1) << 4)
+        word = meta[column, block * 128 + place]
+        bits = (word >> shift.astype(kd.uint32)).astype(kd.int32) & 15
+        zero = kd.zeros((ROWS, GROUPS), kd.float32).astype(dtype)
+        if group == 2:
+            x = values[rows, kd.ds(column * GROUPS, GROUPS)]
+            found = [kd.where(bits == code, x, zero) for code in (FIRST, SECOND)]
+        else:
+            first, last = (values[rows, kd.ds(column * (2 * GROUPS) + i, GROUPS, 2)] for i in range(2))
+            found = [kd.where(bits & 3 == i, first, kd.where(bits >> 2 == i, last, zero)) for i in range(4)]
+        for i, x in enumerate(found):
+            out[rows, kd.ds(column * step + i, GROUPS, group)] = x
+
+    made = kd.kernel(
+        body,
+        out_type=kd.ShapeDtypeStruct((M, K), dtype),
+        grid=(max(kd.cdiv(K, step), 1), max(kd.cdiv(M, ROWS), 1)),
+        name="sparse_decompress",
+    )
+    return identified(made, M, K, dtype)
+
+
+# --- calls ----------------------------------------------------------------------------------------
+
+
+@partial(public, name=COMPRESS)
+def sparse_compress(a: Any, *, prune: bool = False, stream: Any = None, interpret: Any = None) -> SparseMatrix:
+    """A matrix (M, K), in any strides, of which half is stored: float16, bfloat16, float32, float8_e4m3fn, float8_e5m2, int8 or
+    uint8.
+
+    Each four neighbours of a row, from a multiple of four on, have two numbers other than 0 at most; of float32 each two have
+    one, as tensor cores want it. What has more is an error, for which the call waits for the GPU; with `prune` the greatest
+    magnitudes are kept, of equal ones the first, NaN above all, and nothing is waited for. -0 may become 0.
+
+    Raises `BadCallArgument` for what is no such array, `BadCallValue` for a K that is no multiple of four (two), and for
+    numbers that are too many.
+    """
+    shape = getattr(a, "shape", None)
+    if not isinstance(shape, tuple) or not hasattr(a, "dtype") or len(shape) != 2 or as_dtype(a.dtype) not in DTYPES:
+        what = f"a is a {type(a).__name__}" + (f" of shape {shown(shape)}" if isinstance(shape, tuple) else "")
+        what += f" of {as_dtype(a.dtype)}" if hasattr(a, "dtype") else ""
+        raise BadCallArgument(kernel=COMPRESS, what=what, hint=f"a is (M, K), {', '.join(map(str, DTYPES))}")
+    M, K, dtype = int(a.shape[0]), int(a.shape[1]), as_dtype(a.dtype)
+    group = group_of(dtype)
+    if K % group:
+        hint = f"K is a multiple of {group}: pad it with zeros"
+        raise BadCallValue(kernel=COMPRESS, what=f"a is {(M, K)} of {dtype}", hint=hint)
+    values, meta, *rest = compress_kernel(M, K, dtype, not prune)(a, stream=stream, interpret=interpret)
+    if rest and (count := int(rest[0])):
+        most = "two numbers" if group == 4 else "one number"
+        what = f"{count} of {M * K // group} groups of {group} neighbours have more than {most} other than 0"
+        raise BadCallValue(kernel=COMPRESS, what=what, hint="prune=True keeps the greatest of each")
+    return SparseMatrix(values if values.shape[1] == K // 2 else values[:, : K // 2], meta, (M, K))
+
+
+@partial(public, name=DECOMPRESS)
+def sparse_decompress(compressed: Any, *, stream: Any = None, interpret: Any = None) -> Any:
+    """The matrix (M, K) of a `SparseMatrix`. Raises `BadCallArgument` for anything else."""
+    return _sparse(compressed, DECOMPRESS).dense(stream=stream, interpret=interpret)
+
+
+def _sparse(x: Any, kernel: str) -> SparseMatrix:
+    if not isinstance(x, SparseMatrix):
+        what = f"compressed is a {type(x).__name__}"
+        raise BadCallArgument(kernel=kernel, what=what, hint="make it by `kd.library.sparse_compress(a)`")
+    return x
