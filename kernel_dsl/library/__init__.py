@@ -50,4 +50,15 @@ __all__ = [
     "sparse_matmul",
 ]
 
-FUNCTIONS.update(attention=attention, attention_backward=attention_backward, matmul=matmul)
+FUNCTIONS.update(
+    attention=attention,
+    attention_backward=attention_backward,
+    conv2d=conv2d,
+    conv2d_dgrad=conv2d_dgrad,
+    conv2d_wgrad=conv2d_wgrad,
+    grouped_matmul=grouped_matmul,
+    grouped_matmul_wgrad=grouped_matmul_wgrad,
+    linear_cross_entropy=linear_cross_entropy,
+    linear_cross_entropy_backward=linear_cross_entropy_backward,
+    matmul=matmul,
+)

@@ -16,6 +16,7 @@ from ..ops import math as functions
 from ..trace import current
 
 SCORE_MOD = "score_mod(score, b, h, i, j)"  # how it is called
+SAID = ("attention_backward", "score_mod", SCORE_MOD, "pass its derivative as score_mod_grad")
 _BOTH = 2 / math.sqrt(math.pi)
 
 # op: the derivative by its operand, given that and the result
@@ -52,23 +53,25 @@ STEPS = (
 )  # no slope anywhere that matters
 
 
-def with_derivative(function: Callable[..., Any], x: Any, place: tuple[Any, ...]) -> tuple[Any, Any]:
+def with_derivative(
+    function: Callable[..., Any], x: Any, place: tuple[Any, ...], said: tuple[str, str, str, str] = SAID
+) -> tuple[Any, Any]:
     """(function(x, *place), its derivative by x), the latter a value or a number.
 
-    Raises `BadCallArgument` where an op on the way has no rule here.
+    Raises `BadCallArgument` where an op on the way has no rule here. `said`: the kernel that it names, what the function is,
+    how that is called, and what to do instead.
     """
+    kernel, word, form, hint = said
     ops = current().region.ops
     start = len(ops)
-    made = called(function, (x, *place), "attention_backward", "score_mod", SCORE_MOD)
+    made = called(function, (x, *place), kernel, word, form)
     slopes: dict[Value, Any] = {x: 1.0}
     for op in ops[start:]:
         if op.region_list() or any(value in slopes for value in op.values()):
             slope = None if op.region_list() else _slope(op, slopes)
             if slope is None and not isinstance(op, STEPS):
-                what = f"the score_mod uses `{op.op_name}`, whose derivative is not known here"
-                raise BadCallArgument(
-                    kernel="attention_backward", what=what, hint="pass its derivative as score_mod_grad"
-                )
+                what = f"the {word} uses `{op.op_name}`, whose derivative is not known here"
+                raise BadCallArgument(kernel=kernel, what=what, hint=hint)
             if slope is not None:
                 slopes[op.results[0]] = slope
     return made, slopes.get(made, 0.0) if isinstance(made, Value) else 0.0

@@ -12,7 +12,9 @@ from kernel_dsl.stages import target_named
 from .conv_general import conv_general, dgrad_kernel, wgrad_kernel, wgrad_parts, wgrad_sum_kernel
 from .conv_kernel import backward, config_of, conv_kernel, turn_kernel, why_not
 from .conv_problem import ConvCheck, ConvProblem
+from .differentiable import host_of
 from .matmul import check_apart
+from .product_derivatives import conv2d as differentiable
 
 SHAPES = {"x": "(batch, height, width, channels)", "w": "(filters, rows, columns, channels / groups)"}
 DOUT = "(batch, out height, out width, filters)"
@@ -58,6 +60,10 @@ def conv2d(
     check = ConvCheck("conv2d")
     shapes = check.array("x", x, SHAPES["x"]), check.array("w", w, SHAPES["w"])
     p = check.problem(*shapes, check.same(("x", x), ("w", w)), stride, padding, dilation, groups)
+    if host := host_of(x, w):
+        own = {"stride": p.stride, "padding": p.padding, "dilation": p.dilation, "groups": p.groups}
+        how = {"out": out, "stream": stream, "interpret": interpret}
+        return differentiable(host, x, w, own, p.out_shape, how)
     if out is not None:
         check_apart(out, {"x": x, "w": w}, "conv2d")
     return _kernel("conv2d", p, x, w, out)(x, w, out=out, stream=stream, interpret=interpret)

@@ -13,6 +13,7 @@ from typing import Any
 import kernel_dsl as kd
 from kernel_dsl.boundary import checks_itself, public
 from kernel_dsl.dtypes import as_dtype
+from kernel_dsl.jax import is_traced
 
 from .arguments import MatmulOptions, request
 from .checks import check_options
@@ -35,12 +36,15 @@ from .cross_entropy_kernels import (
     slope,
     stack_kernel,
 )
+from .differentiable import host_of
 from .matmul import MANY, known_plan, matmul, plan_of, signature
 from .operands import turned
 from .persistent_matmul import MatmulConfig
+from .product_derivatives import linear_cross_entropy as differentiable
 
 WORKSPACE = 1 << 28  # bytes of gradients of logits at a time
 UNIT = 1024  # classes
+OPTIONS = ("ignore_index", "label_smoothing", "reduction", "vocab_start")
 
 
 @dataclass(frozen=True)
@@ -111,6 +115,10 @@ class LinearCrossEntropy:
         interpret: Any = None,
     ) -> Any:
         call = CrossEntropyCall(NAME, ignore_index, label_smoothing, reduction, vocab_start)
+        if host := host_of(x, weight, bias):
+            options = {n: x for n, x in vars(call).items() if n in OPTIONS}
+            given = {"stream": stream, "interpret": interpret}
+            return differentiable(host, x, weight, targets, bias, options, return_lse, config, given)
         plan = self._plan(x, weight, targets, bias, call, return_lse, config, None)
         how = {"stream": stream, "interpret": interpret}
         partials = plan.partials(x, weight, targets, bias, how)
@@ -249,7 +257,7 @@ class _EntropyGradients:
         self.dx: Any = None
         self.whole = [dweight] if dbias is None else [dweight, dbias]
         self.parts: list[list[Any]] = [[] for _ in self.whole]
-        self.fixed = hasattr(dweight, "addressable_shards")
+        self.fixed = is_traced([dweight]) or hasattr(dweight, "addressable_shards")
         self.function = slope(p.smoothing, p.vocab)
 
     def add(self, first: int, count: int, rows: Any, factor: Any, ones: Any) -> None:

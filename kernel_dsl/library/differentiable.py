@@ -19,8 +19,6 @@ from kernel_dsl.dtypes import FP8, as_dtype
 from kernel_dsl.errors import BadCallArgument
 from kernel_dsl.jax import is_traced
 
-from .arguments import out_dtype_of
-
 FUNCTIONS: dict[str, Callable[..., Any]] = {}  # of the library, that rules call; entered by __init__.py
 _inside: ContextVar[bool] = ContextVar("kernel_dsl_rule", default=False)
 
@@ -165,7 +163,7 @@ def attention(
 ) -> Any:
     """A call of `attention`, with the gradients of `attention_backward`: q, k, v, out, lse and arrays of options are saved."""
     forward, attention_backward = FUNCTIONS["attention"], FUNCTIONS["attention_backward"]
-    _check_plain("attention", how)
+    check_plain("attention", how)
     given = {f.name: getattr(options, f.name) for f in fields(options) if f.name != "score_mod_grad"}
     names = [n for n in _ARRAYS if hasattr(given[n], "dtype")]
     static = {n: x for n, x in given.items() if n not in names}
@@ -192,7 +190,7 @@ def attention(
         )
         return [((*lead, dim), "bfloat16" if dtype in FP8 else dtype), (rows, "float32")]
 
-    key = (tuple(names), tuple(sorted((n, x) for n, x in _keyed(static).items())), config, interpret)
+    key = (tuple(names), tuple(sorted((n, x) for n, x in keyed(static).items())), config, interpret)
     can = (True, True, True, *(n in ("sinks", "bias") for n in names))
     rule = Derivative("attention", key, run, backward, shapes, can, results=2, returned=2 if return_lse else 1)
     return rule(host, [q, k, v, *(given[n] for n in names)])
@@ -201,71 +199,16 @@ def attention(
 _ARRAYS = ("sinks", "bias", "q_seqlens", "kv_seqlens", "page_table", "q_scale", "k_scale", "v_scale")
 
 
-def _keyed(static: dict[str, Any]) -> dict[str, Any]:
+def keyed(static: dict[str, Any]) -> dict[str, Any]:
+    """Options as parts of a key: what can change is known by its identity."""
     return {
         n: (type(x).__name__, x if isinstance(x, (int, float, str, np.generic)) else id(x)) for n, x in static.items()
     }
 
 
-def _check_plain(name: str, how: dict[str, Any]) -> None:
+def check_plain(name: str, how: dict[str, Any]) -> None:
+    """Raise `BadCallArgument` for what a call that is traced or differentiated can't have."""
     for word in ("out", "stream"):
-        if how[word] is not None:
+        if how.get(word) is not None:
             what = f"{word}= in a call that is traced or differentiated"
             raise BadCallArgument(kernel=name, what=what, hint="the framework decides where results lie: leave it out")
-
-
-# --- matmul ---------------------------------------------------------------------------------------
-
-
-def matmul(host: str, a: Any, b: Any, options: Any, how: dict[str, Any]) -> Any:
-    """A call of `matmul`; gradients of a, b, `bias`, `c` and `residual` are products and sums."""
-    forward = FUNCTIONS["matmul"]
-    _check_plain("matmul", how)
-    given = options._asdict()
-    names = [n for n in _SUMMED if hasattr(given[n], "dtype")]
-    static = {n: x for n, x in given.items() if n not in names}
-    odd = [n for n, x in static.items() if x is not None and n not in _SMOOTH and x is not False and x != ()]
-    interpret = how["interpret"]
-
-    def run(*arrays: Any) -> Any:
-        return (forward(*arrays[:2], **static, **dict(zip(names, arrays[2:], strict=True)), interpret=interpret),)
-
-    def backward(gradient: Any, arrays: Sequence[Any], results: Sequence[Any]) -> list[Any]:
-        if odd:
-            hint = "multiply without it, and do that step by the framework's own operations"
-            raise BadCallArgument(kernel="matmul", what=f"no derivative with {odd[0]}=", hint=hint)
-        a, b = arrays[:2]
-        more = {"precision": static["precision"], "interpret": interpret}
-        scaled = gradient if static["scale"] is None else gradient * static["scale"]
-        g = _as(scaled, a)
-        left = forward(g, b.swapaxes(-1, -2), out_dtype=as_dtype(a.dtype), **more)
-        right = forward(a.swapaxes(-1, -2), g, out_dtype=as_dtype(b.dtype), **more)
-        return [_summed(left, a), _summed(right, b), *(_summed(gradient, x) for x in arrays[2:])]
-
-    def shapes(*arrays: Any) -> list[tuple[tuple[int, ...], Any]]:
-        a, b = arrays[:2]
-        lead = np.broadcast_shapes(tuple(map(int, a.shape[:-2])), tuple(map(int, b.shape[:-2])))
-        return [((*lead, a.shape[-2], b.shape[-1]), out_dtype_of(options, as_dtype(a.dtype), as_dtype(b.dtype)))]
-
-    key = (tuple(names), tuple(sorted(_keyed(static).items())), interpret)
-    rule = Derivative("matmul", key, run, backward, shapes, (True,) * (2 + len(names)))
-    return rule(host, [a, b, *(given[n] for n in names)])
-
-
-_SUMMED = ("bias", "c", "residual")  # arrays that are added to the product, after `scale`
-_SMOOTH = ("out_dtype", "precision", "config", "scale")  # with these a gradient is a product
-
-
-def _as(x: Any, like: Any) -> Any:
-    """An array in another's dtype."""
-    return x.to(like.dtype) if hasattr(x, "to") and hasattr(x, "requires_grad") else x.astype(like.dtype)
-
-
-def _summed(gradient: Any, x: Any) -> Any:
-    """A gradient of the result's shape as that of what was broadcast to it."""
-    while len(gradient.shape) > len(x.shape):
-        gradient = gradient.sum(0)
-    for axis, (has, wants) in enumerate(zip(gradient.shape, x.shape, strict=True)):
-        if has != wants:
-            gradient = gradient.sum(axis, keepdims=True)
-    return _as(gradient, x)

@@ -11,10 +11,10 @@ from typing import Any
 import kernel_dsl as kd
 from kernel_dsl.boundary import checks_itself, public
 from kernel_dsl.dtypes import as_dtype
-from kernel_dsl.errors import BadCallArgument
 from kernel_dsl.stages import target_named
 
-from .arguments import MatmulOptions, alike, out_dtype_of, stored
+from .arguments import alike, stored
+from .differentiable import host_of
 from .epilogue import gate_function
 from .families import family
 from .grouped_arguments import (
@@ -27,16 +27,19 @@ from .grouped_arguments import (
     check_pairs,
     check_rows,
     check_sides,
+    out_dtype_of_groups,
     places_of,
     scaling,
 )
 from .grouped_routes import GroupedProduct, grouped_product
 from .grouped_rows import combine_rows_kernel, gather_kernel, list_kernel, zeros_kernel
 from .grouped_tiles import RowGroups
-from .matmul import MANY, check_apart, known_plan, signature
+from .matmul import MANY, check_apart, known_plan, parts_of, signature
 from .operands import operand, turned
 from .persistent_matmul import MatmulConfig
 from .problem import EpilogueStep, Problem
+from .product_derivatives import grouped_matmul as differentiable
+from .product_derivatives import refuse
 
 __all__ = ["GroupedMatmul", "grouped_matmul"]
 
@@ -140,7 +143,7 @@ def plan_of(a: Any, rights: list[Any], o: GroupedOptions, out: Any, target_name:
     left = operand(kd.ShapeDtypeStruct((rows, K), a.dtype) if gathered else a, rows_last=False)
     right = alike([operand(b, rows_last=True) for b in rights])
     how = family(left.dtype, right.dtype, None)
-    out_dtype = _out_dtype(o, left.dtype, right.dtype)
+    out_dtype = out_dtype_of_groups(o, left.dtype, right.dtype)
     own = [scaling(o.own(i), a.shape[0], count, N, K, (how.a.itemsize, how.b.itemsize)) for i in range(len(rights))]
     places, each = places_of(o, rows, out)
     check_out(out, (places, N), out_dtype)
@@ -194,16 +197,6 @@ def _products(
     second = made(stored(replace(p, steps=(*own[1].steps, join, *after)), into, False))
     assert first is not None and second is not None
     return first, second
-
-
-def _out_dtype(o: GroupedOptions, a: Any, b: Any) -> Any:
-    if o.out_dtype is not None:
-        found = as_dtype(o.out_dtype)
-        if found.name.startswith("complex"):
-            raise BadCallArgument(kernel=NAME, what=f"out_dtype is {found}", hint="groups are of real numbers")
-        return found
-    real = o.weights is not None or o.a_scale is not None
-    return out_dtype_of(MatmulOptions(a_scale=True if real else None, b_scale=o.b_scale, gated=o.gated), a, b)
 
 
 @partial(public, name=NAME)
@@ -278,6 +271,10 @@ class GroupedMatmul:
             out_dtype,
             config,
         )
+        if host := host_of(a, *parts_of(b), *parts_of(bias), weights):
+            if isinstance(b, (tuple, list)) or isinstance(bias, (tuple, list)):
+                raise refuse(NAME, "gated")
+            return differentiable(host, a, b, o, {"out": out, "stream": stream, "interpret": interpret})
         plan, rights = self._plan(a, b, o, out, None)
         if out is not None:
             check_apart(out, {"a": a, "b": rights[0], "the second part of b": rights[-1]}, NAME)

@@ -12,7 +12,7 @@ from kernel_dsl.diagnostics import shown
 from kernel_dsl.dtypes import DType, as_dtype
 from kernel_dsl.errors import BadCallArgument, BadCallValue
 
-from .arguments import halves
+from .arguments import MatmulOptions, halves, out_dtype_of
 from .epilogue import GATES
 from .grouped_tiles import MOST
 from .persistent_matmul import MatmulConfig, check_counts, check_tiles
@@ -284,3 +284,14 @@ def _axes(name: str, x: Any, rows: int, groups: int, N: int, K: int) -> Axes | s
     if found is None:
         raise refuse(f"{name} is {shape}", f"its shape is one of {', '.join(str(form) for form, _ in forms)}")
     return found
+
+
+def out_dtype_of_groups(o: GroupedOptions, a: Any, b: Any) -> Any:
+    """The dtype of the result of operands of two dtypes. Raises `BadCallArgument`."""
+    if o.out_dtype is not None:
+        found = as_dtype(o.out_dtype)
+        if found.name.startswith("complex"):
+            raise BadCallArgument(kernel=NAME, what=f"out_dtype is {found}", hint="groups are of real numbers")
+        return found
+    real = o.weights is not None or o.a_scale is not None
+    return out_dtype_of(MatmulOptions(a_scale=True if real else None, b_scale=o.b_scale, gated=o.gated), a, b)

@@ -19,7 +19,6 @@ from .arguments import MatmulOptions, Request, request
 from .checks import check_options, check_packed, check_pairs, check_sparse
 from .complex_product import ComplexPlan, complex_plan, is_complex
 from .differentiable import host_of
-from .differentiable import matmul as differentiable
 from .int4 import PackedInt4
 from .operands import (
     array_address,
@@ -33,6 +32,7 @@ from .operands import (
 )
 from .persistent_matmul import MatmulConfig, check_counts, check_tiles
 from .problem import Problem
+from .product_derivatives import matmul as differentiable
 from .routes import Packings, goes_fast, laid, route, sparse_goes_fast
 from .sparse import SparseMatrix
 
@@ -151,6 +151,11 @@ class MatmulPlan:
         return self.kernel.lower(*sides, *own[0], *(() if self.combine is not None else extra), target=target)
 
 
+def parts_of(x: Any) -> Sequence[Any]:
+    """What a pair has, or one array."""
+    return x if isinstance(x, (tuple, list)) else (x,)
+
+
 def _is_double(x: Any) -> bool:
     return hasattr(x, "dtype") and as_dtype(x.dtype).name == "float64"
 
@@ -239,7 +244,7 @@ class Matmul:
             check_packed(a, b, o)
             if not goes_fast(a, b, target_named(None)):
                 b = b.unpacked(a.dtype, stream=stream, interpret=interpret)
-        elif not absmax and hasattr(b, "dtype") and (host := host_of(a, b, bias, c, residual)):
+        elif not absmax and (host := host_of(a, *parts_of(b), *parts_of(bias), c, residual)):
             return differentiable(host, a, b, o, {"out": out, "stream": stream, "interpret": interpret})
         plan, rights, extra = self._plan(a, b, o, None, out)
         if out is not None:

@@ -89,8 +89,83 @@ def test_matmul_of_two_dtypes_and_in_a_batch() -> None:
 
 def test_steps_without_a_derivative_say_so() -> None:
     a, b = normal(16, 16), normal(16, 16)
-    jax.jit(lambda a: kd.library.matmul(a, b, activation=kd.exp))(a)
-    with pytest.raises(BadCallArgument, match="no derivative with activation="):
-        jax.grad(lambda a: kd.library.matmul(a, b, activation=kd.exp).sum())(a)
+    jax.jit(lambda a: kd.library.matmul(a, b, epilogue=kd.exp))(a)
+    with pytest.raises(BadCallArgument, match="no derivative with epilogue="):
+        jax.grad(lambda a: kd.library.matmul(a, b, epilogue=kd.exp).sum())(a)
     with pytest.raises(BadCallArgument, match="out= in a call that is traced"):
         jax.jit(lambda a: kd.library.matmul(a, b, out=a))(a)
+
+
+def swish(x: Any) -> Any:
+    return x * kd.logistic(x)
+
+
+def agree(ours: Any, wanted: Any, arrays: tuple[Any, ...], bound: float = 1e-4) -> None:
+    """Gradients of two functions of arrays, ours compiled."""
+    places = tuple(range(len(arrays)))
+    with jax.default_matmul_precision("highest"):
+        exact = jax.grad(wanted, places)(*arrays)
+    for x, y, given in zip(jax.jit(jax.grad(ours, places))(*arrays), exact, arrays, strict=True):
+        assert (x.shape, x.dtype) == (given.shape, given.dtype) and far(x, y) < bound
+
+
+def test_steps_of_matmul() -> None:
+    a, b, bias, residual = normal(33, 48), normal(48, 20), normal(20), normal(33, 1)
+
+    def ours(a: Any, b: Any, bias: Any, residual: Any) -> Any:
+        return jnp.sin(kd.library.matmul(a, b, bias=bias, residual=residual, activation=swish, scale=0.5)).sum()
+
+    def wanted(a: Any, b: Any, bias: Any, residual: Any) -> Any:
+        return jnp.sin(jax.nn.silu(0.5 * (a @ b) + bias) + residual).sum()
+
+    agree(ours, wanted, (a, b, bias, residual))
+
+
+def test_gated_matmul() -> None:
+    def ours(a: Any, b: Any, bias: Any) -> Any:
+        return jnp.sin(kd.library.matmul(a, b, bias=bias, gated="swiglu")).sum()
+
+    def wanted(a: Any, b: Any, bias: Any) -> Any:
+        z = a @ b + bias
+        return jnp.sin(jax.nn.silu(z[:, 0::2]) * z[:, 1::2]).sum()
+
+    agree(ours, wanted, (normal(33, 48), normal(48, 40), normal(40)))
+
+
+def test_grouped_matmul() -> None:
+    sizes = jnp.asarray([20, 0, 15], jnp.int32)
+
+    def ours(a: Any, b: Any, bias: Any) -> Any:
+        return jnp.sin(kd.library.grouped_matmul(a, b, sizes, bias=bias)).sum()
+
+    def wanted(a: Any, b: Any, bias: Any) -> Any:
+        return jnp.sin(a[:20] @ b[0] + bias[0]).sum() + jnp.sin(a[20:35] @ b[2] + bias[2]).sum()
+
+    agree(ours, wanted, (normal(40, 32), normal(3, 32, 16), normal(3, 16)))
+
+
+def test_conv2d() -> None:
+    def wanted(x: Any, w: Any) -> Any:
+        numbers = jax.lax.conv_dimension_numbers(x.shape, w.shape, ("NHWC", "OHWI", "NHWC"))
+        out = jax.lax.conv_general_dilated(x, w, (2, 2), [(1, 1), (1, 1)], dimension_numbers=numbers)
+        return jnp.sin(out).sum()
+
+    agree(
+        lambda x, w: jnp.sin(kd.library.conv2d(x, w, stride=2, padding=1)).sum(),
+        wanted,
+        (normal(2, 7, 6, 8), normal(8, 3, 3, 8)),
+    )
+
+
+def test_linear_cross_entropy() -> None:
+    targets = jnp.arange(20, dtype=jnp.int32).at[3].set(-100)
+
+    def ours(x: Any, weight: Any, bias: Any) -> Any:
+        return 3 * kd.library.linear_cross_entropy(x, weight, targets, bias=bias)
+
+    def wanted(x: Any, weight: Any, bias: Any) -> Any:
+        logits = jax.nn.log_softmax(x @ weight.T + bias)
+        losses = -jnp.take_along_axis(logits, jnp.maximum(targets, 0)[:, None], 1)[:, 0]
+        return 3 * jnp.where(targets >= 0, losses, 0).sum() / 19
+
+    agree(ours, wanted, (normal(20, 32), normal(70, 32), normal(70)))

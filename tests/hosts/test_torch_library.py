@@ -97,5 +97,103 @@ def test_override_knows_its_names() -> None:
 
 def test_steps_without_a_derivative_say_so() -> None:
     a, b = made("cpu", (16, 16), (16, 16))
+    with pytest.raises(BadCallArgument, match="no derivative with epilogue="):
+        kd.library.matmul(a, b, epilogue=kd.exp).sum().backward()
+    with pytest.raises(BadCallArgument, match="the activation uses `asin`, whose derivative is not known"):
+        kd.library.matmul(a, b, activation=kd.asin).sum().backward()
+
+
+STEPS: list[tuple[str, dict[str, Any]]] = [
+    ("silu", {"activation": lambda x: x * kd.logistic(x)}),
+    ("none", {"scale": 0.5, "out_scale": 3.0}),
+    ("relu", {"activation": lambda x: kd.maximum(x, 0.0), "scale": 0.5}),
+]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("case", STEPS, ids=lambda case: case[0])
+def test_steps_of_matmul(device: str, case: Any) -> None:
+    """Sums that were scaled, added to and put through a function; what is broadcast, too."""
+    assert kd.torch
+    name, options = case
+    a, b, bias, residual = made(device, (33, 48), (48, 20), (20,), (33, 1))
+    column = torch.rand(20).to(device) + 0.5
+    out = kd.library.matmul(a, b, bias=bias, residual=residual, b_scale=column, out_dtype="float32", **options)
+    ours = torch.autograd.grad(out.sin().sum(), (a, b, bias, residual))
+    exact = [x.detach().double().requires_grad_() for x in (a, b, bias, residual)]
+    z = (exact[0] @ exact[1]) * column.double() * options.get("scale", 1.0) + exact[2]
+    y = {"silu": torch.nn.functional.silu, "none": lambda x: x, "relu": torch.relu}[name](z)
+    y = (y + exact[3]) * options.get("out_scale", 1.0)
+    assert far(out, y) < 1e-5
+    for x, wanted in zip(ours, torch.autograd.grad(y.sin().sum(), exact), strict=True):
+        assert x.shape == wanted.shape and far(x, wanted) < 2e-5
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_dropout_of_matmul(device: str) -> None:
+    """The gradient goes where the result was kept."""
+    assert kd.torch
+    a, b = made(device, (16, 16), (16, 32))
+    out = kd.library.matmul(a, b, dropout=(0.5, 7))
+    (ours,) = torch.autograd.grad(out.sum(), a)
+    kept = (out != 0).double()
+    assert 0.2 < kept.mean() < 0.8 and far(ours, 2 * kept @ b.double().T) < 1e-5
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("form", ["pair", "columns in turn"])
+def test_gated_matmul(device: str, form: str) -> None:
+    assert kd.torch
+    a, gate, up, first, second = made(device, (33, 48), (48, 24), (48, 24), (24,), (24,))
+    given: Any = ((gate, up), (first, second))
+    if form != "pair":
+        given = tuple(torch.stack(x, -1).reshape(*x[0].shape[:-1], -1) for x in given)
+    out = kd.library.matmul(a, given[0], bias=given[1], gated="swiglu")
+    arrays = (a, gate, up, first, second)
+    ours = torch.autograd.grad(out.sin().sum(), arrays)
+    exact = [x.detach().double().requires_grad_() for x in arrays]
+    y = torch.nn.functional.silu(exact[0] @ exact[1] + exact[3]) * (exact[0] @ exact[2] + exact[4])
+    for x, wanted in zip(ours, torch.autograd.grad(y.sin().sum(), exact), strict=True):
+        assert x.shape == wanted.shape and far(x, wanted) < 1e-4
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_grouped_matmul(device: str) -> None:
+    assert kd.torch
+    a, b, bias = made(device, (40, 32), (3, 32, 16), (3, 16))
+    sizes = torch.tensor([20, 0, 15], dtype=torch.int32, device=device)
+    ours = torch.autograd.grad(kd.library.grouped_matmul(a, b, sizes, bias=bias).sin().sum(), (a, b, bias))
+    exact = [x.detach().double().requires_grad_() for x in (a, b, bias)]
+    parts = [exact[0][:20] @ exact[1][0] + exact[2][0], exact[0][20:35] @ exact[1][2] + exact[2][2]]
+    for x, wanted in zip(ours, torch.autograd.grad(torch.cat(parts).sin().sum(), exact), strict=True):
+        assert x.shape == wanted.shape and far(x, wanted) < 1e-5
     with pytest.raises(BadCallArgument, match="no derivative with activation="):
-        kd.library.matmul(a, b, activation=kd.exp).sum().backward()
+        kd.library.grouped_matmul(a, b, sizes, activation=kd.exp).sum().backward()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_conv2d(device: str) -> None:
+    assert kd.torch
+    x, w = made(device, (2, 7, 6, 8), (8, 3, 3, 8))
+    ours = torch.autograd.grad(kd.library.conv2d(x, w, stride=2, padding=1).sin().sum(), (x, w))
+    exact = [y.detach().double().requires_grad_() for y in (x, w)]
+    out = torch.nn.functional.conv2d(*(y.permute(0, 3, 1, 2) for y in exact), stride=2, padding=1)
+    for y, wanted in zip(ours, torch.autograd.grad(out.sin().sum(), exact), strict=True):
+        assert y.shape == wanted.shape and far(y, wanted) < 1e-5
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_linear_cross_entropy(device: str, reduction: str) -> None:
+    assert kd.torch
+    x, weight, bias = made(device, (20, 32), (70, 32), (70,))
+    targets = torch.arange(20, device=device)
+    targets[3] = -100
+    loss = kd.library.linear_cross_entropy(x, weight, targets, bias=bias, label_smoothing=0.1, reduction=reduction)
+    ours = torch.autograd.grad((loss * 3).sum(), (x, weight, bias))
+    exact = [y.detach().double().requires_grad_() for y in (x, weight, bias)]
+    logits = exact[0] @ exact[1].T + exact[2]
+    wanted = torch.nn.functional.cross_entropy(logits, targets, label_smoothing=0.1, reduction=reduction)
+    assert far(loss, wanted) < 1e-5
+    for y, z in zip(ours, torch.autograd.grad((wanted * 3).sum(), exact), strict=True):
+        assert y.shape == z.shape and far(y, z) < 1e-4

@@ -1,0 +1,300 @@
+"""Gradients of the library's products under JAX and PyTorch: matmul with what it does to sums, grouped products, convolutions,
+and the cross-entropy of linear layers.
+
+What an activation or a gate did to sums is not kept: the product is computed again, with the gradient as an operand of its end.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from kernel_dsl.dtypes import as_dtype
+from kernel_dsl.errors import BadCallArgument
+
+from .arguments import halves, out_dtype_of
+from .attention_derivative import with_derivative
+from .differentiable import FUNCTIONS, Derivative, check_plain, keyed
+from .epilogue import gate_function
+from .grouped_arguments import out_dtype_of_groups
+
+INSTEAD = "multiply without it, and do that step by the framework's own operations"
+ADDED = ("bias", "c", "residual")
+FACTORS = ("scale", "a_scale", "b_scale", "out_scale")  # constants: they have no gradients
+SMOOTH = ("out_dtype", "precision", "config", "activation", "dropout", "gated", *FACTORS)  # of these there is a rule
+
+
+def refuse(kernel: str, name: str) -> BadCallArgument:
+    """The error for an option without a derivative."""
+    return BadCallArgument(kernel=kernel, what=f"no derivative with {name}=", hint=INSTEAD)
+
+
+def cast(x: Any, dtype: Any) -> Any:
+    """An array in another dtype: an array's, or by name."""
+    if not (hasattr(x, "to") and hasattr(x, "requires_grad")):
+        return x.astype(dtype)
+    return x.to(getattr(sys.modules["torch"], dtype) if isinstance(dtype, str) else dtype)
+
+
+def summed(gradient: Any, x: Any) -> Any:
+    """A gradient of the result's shape as that of what was broadcast to it; added up in float32 where it is narrower."""
+    if tuple(gradient.shape) != tuple(x.shape) and as_dtype(gradient.dtype).itemsize < 4:
+        gradient = cast(gradient, "float32")
+    while len(gradient.shape) > len(x.shape):
+        gradient = gradient.sum(0)
+    for axis, (has, wants) in enumerate(zip(gradient.shape, x.shape, strict=True)):
+        if has != wants:
+            gradient = gradient.sum(axis, keepdims=True)
+    return cast(gradient, x.dtype)
+
+
+def interleaved(x: Any, y: Any) -> Any:
+    """Columns of two matrices in turn."""
+    module: Any = sys.modules["torch"] if hasattr(x, "requires_grad") and hasattr(x, "to") else sys.modules["jax"].numpy
+    return module.stack([x, y], -1).reshape(*x.shape[:-1], 2 * x.shape[-1])
+
+
+@cache
+def slope(activation: Callable[[Any], Any] | None) -> Callable[..., Any]:
+    """The end of a product that makes a gradient of the result one of the sums."""
+    if activation is None:
+        return lambda x, gradient: gradient
+    said = ("matmul", "activation", "activation(x)", INSTEAD)
+    return lambda x, gradient: gradient * with_derivative(activation, x, (), said)[1]
+
+
+@cache
+def gate_slope(gate: Any, own: int) -> Callable[..., Any]:
+    """The same of one of two products, that gates (0) or is gated (1), given the other."""
+    function = gate if callable(gate) else gate_function(str(gate))
+    said = ("matmul", "gate", "gated(x, y)", INSTEAD)
+    by = function if own == 0 else lambda y, x: function(x, y)
+    return lambda x, other, gradient: gradient * with_derivative(by, x, (other.astype(x.dtype),), said)[1]
+
+
+# --- matmul ---------------------------------------------------------------------------------------
+
+
+def matmul(host: str, a: Any, b: Any, options: Any, how: dict[str, Any]) -> Any:
+    """A call of `matmul`; a, b, `bias`, `c` and `residual` have gradients, factors have none."""
+    forward = FUNCTIONS["matmul"]
+    check_plain("matmul", how)
+    given = options._asdict()
+    pair = isinstance(b, (tuple, list))
+    names = [n for n in (*ADDED, *FACTORS) if hasattr(given[n], "dtype")]
+    biases = list(given["bias"]) if isinstance(given["bias"], (tuple, list)) else []
+    static = {n: x for n, x in given.items() if n not in names and not (biases and n == "bias")}
+    interpret, count = how["interpret"], 3 if pair else 2
+    first = count + len(biases)
+
+    def parts(arrays: Sequence[Any]) -> tuple[Any, dict[str, Any]]:
+        more = dict(zip(names, arrays[first:], strict=True))
+        if biases:
+            more["bias"] = tuple(arrays[count:first])
+        return tuple(arrays[1:count]) if pair else arrays[1], more
+
+    def run(*arrays: Any) -> Any:
+        b, more = parts(arrays)
+        return (forward(arrays[0], b, **static, **more, interpret=interpret),)
+
+    def backward(gradient: Any, arrays: Sequence[Any], results: Sequence[Any]) -> list[Any]:
+        b, more = parts(arrays)
+        made = _matmul_gradients(gradient, arrays[0], b, static | more, interpret)
+        mine = made["b"] if pair else [made["b"]]
+        return [made["a"], *mine, *(made["bias"] if biases else []), *(made.get(n) for n in names)]
+
+    def shapes(*arrays: Any) -> list[tuple[tuple[int, ...], Any]]:
+        a, b = arrays[:2]
+        lead = np.broadcast_shapes(tuple(map(int, a.shape[:-2])), tuple(map(int, b.shape[:-2])))
+        columns = b.shape[-1] // (2 if given["gated"] is not None and not pair else 1)
+        return [((*lead, a.shape[-2], columns), out_dtype_of(options, as_dtype(a.dtype), as_dtype(b.dtype)))]
+
+    key = (count, len(biases), tuple(names), tuple(sorted(keyed(static).items())), interpret)
+    can = (*[True] * first, *(n in ADDED for n in names))
+    rule = Derivative("matmul", key, run, backward, shapes, can)
+    return rule(host, [a, *(b if pair else [b]), *biases, *(given[n] for n in names)])
+
+
+def _matmul_gradients(gradient: Any, a: Any, b: Any, o: dict[str, Any], interpret: Any) -> dict[str, Any]:
+    """The gradients of a, b (a pair where it is one) and of what is added, by name."""
+    forward = FUNCTIONS["matmul"]
+    odd = [n for n, x in o.items() if n not in (*SMOOTH, *ADDED) and x is not None and x is not False and x != ()]
+    if not as_dtype(a.dtype).is_float or as_dtype(a.dtype).itemsize == 1:
+        odd.append("a of " + str(as_dtype(a.dtype)))
+    if odd:
+        raise refuse("matmul", odd[0])
+    found: dict[str, Any] = {}
+    how = {"precision": o["precision"], "interpret": interpret}
+    if o["out_scale"] is not None:
+        gradient = gradient * o["out_scale"]
+    if o["residual"] is not None:
+        found["residual"] = summed(gradient, o["residual"])
+    if o["gated"] is not None:
+        return found | _gated_gradients(gradient, a, b, o, how)
+    if o["activation"] is not None or o["dropout"] is not None:
+        again = {n: o[n] for n in ("bias", "c", "scale", "a_scale", "b_scale", "dropout")}
+        wide = "float32" if as_dtype(a.dtype).itemsize < 4 else as_dtype(a.dtype)
+        gradient = forward(a, b, **again, epilogue=slope(o["activation"]), operands=(gradient,), out_dtype=wide, **how)
+    for name in ("bias", "c"):
+        if o[name] is not None:
+            found[name] = summed(gradient, o[name])
+    g = gradient
+    for name, x in (("scale", o["scale"]), ("a_scale", o["a_scale"]), ("b_scale", o["b_scale"])):
+        if x is not None:
+            g = g * _factor(x, name, gradient.shape)
+    g = cast(g, a.dtype)
+    found["a"] = summed(forward(g, b.swapaxes(-1, -2), out_dtype=as_dtype(a.dtype), **how), a)
+    found["b"] = summed(forward(a.swapaxes(-1, -2), g, out_dtype=as_dtype(b.dtype), **how), b)
+    return found
+
+
+def _factor(x: Any, name: str, shape: Sequence[int]) -> Any:
+    """A factor as what broadcasts to the result. Raises `BadCallArgument` for scales by blocks of K."""
+    own = tuple(getattr(x, "shape", ()))
+    if len(own) > 1 and own[-2 if name == "b_scale" else -1] != 1:
+        raise refuse("matmul", name)
+    return x.reshape(-1, 1) if name == "a_scale" and len(own) == 1 and own[0] == shape[-2] else x
+
+
+def _gated_gradients(gradient: Any, a: Any, b: Any, o: dict[str, Any], how: dict[str, Any]) -> dict[str, Any]:
+    forward = FUNCTIONS["matmul"]
+    odd = [n for n in ("a_scale", "b_scale", "scale", "dropout") if o[n] is not None]
+    if odd or o["activation"] is not None:
+        raise refuse("matmul", f"{odd[0] if odd else 'activation'}= beside gated")
+    sides = halves(b)
+    biases = (None, None) if o["bias"] is None else halves(o["bias"])
+    sums = [forward(a, x, bias=bias, **how) for x, bias in zip(sides, biases, strict=True)]
+    wide = "float32" if as_dtype(a.dtype).itemsize < 4 else as_dtype(a.dtype)
+    slopes = [
+        forward(
+            a, sides[i], bias=biases[i], epilogue=gate_slope(o["gated"], i), operands=(sums[1 - i], gradient),
+            out_dtype=wide, **how,
+        )
+        for i in range(2)
+    ]  # fmt: skip
+    found: dict[str, Any] = {}
+    if o["bias"] is not None:
+        own = [summed(g, bias) for g, bias in zip(slopes, biases, strict=True)]
+        found["bias"] = own if isinstance(o["bias"], (tuple, list)) else interleaved(*own)
+    narrow = [cast(g, a.dtype) for g in slopes]
+    left = forward(narrow[0], sides[0].swapaxes(-1, -2), out_dtype=wide, **how)
+    left = forward(narrow[1], sides[1].swapaxes(-1, -2), c=left, out_dtype=as_dtype(a.dtype), **how)
+    rights = [
+        forward(a.swapaxes(-1, -2), g, out_dtype=as_dtype(x.dtype), **how) for g, x in zip(narrow, sides, strict=True)
+    ]
+    rights = [summed(g, x) for g, x in zip(rights, sides, strict=True)]
+    return found | {"a": summed(left, a), "b": rights if isinstance(b, (tuple, list)) else interleaved(*rights)}
+
+
+# --- grouped products -----------------------------------------------------------------------------
+
+
+def grouped_matmul(host: str, a: Any, b: Any, options: Any, how: dict[str, Any]) -> Any:
+    """A call of `grouped_matmul`; a, b and `bias` have gradients."""
+    forward, wgrad = FUNCTIONS["grouped_matmul"], FUNCTIONS["grouped_matmul_wgrad"]
+    check_plain("grouped_matmul", how)
+    given = options._asdict()
+    names = [n for n in ("group_sizes", "offsets", "bias") if hasattr(given[n], "dtype")]
+    static = {n: x for n, x in given.items() if n not in names}
+    interpret = how["interpret"]
+
+    def run(*arrays: Any) -> Any:
+        return (forward(*arrays[:2], **static, **dict(zip(names, arrays[2:], strict=True)), interpret=interpret),)
+
+    def backward(gradient: Any, arrays: Sequence[Any], results: Sequence[Any]) -> list[Any]:
+        odd = [n for n, x in static.items() if x is not None and n not in ("out_dtype", "config")]
+        if odd:
+            raise refuse("grouped_matmul", odd[0])
+        a, b, sizes = arrays[:3]
+        by = {names[0]: sizes}
+        g = cast(gradient, a.dtype)
+        more = {"interpret": interpret}
+        made = [
+            forward(g, b.swapaxes(-1, -2), **by, out_dtype=as_dtype(a.dtype), **more),
+            wgrad(a, g, **by, out_dtype=as_dtype(b.dtype), **more),
+            None,
+        ]
+        if "bias" in names:
+            ones = a[:, :1] * 0 + 1
+            sums = wgrad(ones, g, **by, out_dtype=as_dtype(arrays[3].dtype), **more)
+            made.append(sums.reshape(arrays[3].shape))
+        return made
+
+    def shapes(*arrays: Any) -> list[tuple[tuple[int, ...], Any]]:
+        a, b = arrays[:2]
+        return [((a.shape[0], b.shape[-1]), out_dtype_of_groups(options, as_dtype(a.dtype), as_dtype(b.dtype)))]
+
+    key = (tuple(names), tuple(sorted(keyed(static).items())), interpret)
+    rule = Derivative("grouped_matmul", key, run, backward, shapes, (True, True, *(n == "bias" for n in names)))
+    return rule(host, [a, b, *(given[n] for n in names)])
+
+
+# --- convolutions ---------------------------------------------------------------------------------
+
+
+def conv2d(host: str, x: Any, w: Any, options: dict[str, Any], shape: tuple[int, ...], how: dict[str, Any]) -> Any:
+    """A call of `conv2d`, whose result has this shape."""
+    forward, dgrad, wgrad = FUNCTIONS["conv2d"], FUNCTIONS["conv2d_dgrad"], FUNCTIONS["conv2d_wgrad"]
+    check_plain("conv2d", how)
+    more = {**options, "interpret": how["interpret"]}
+
+    def backward(gradient: Any, arrays: Sequence[Any], results: Sequence[Any]) -> list[Any]:
+        x, w = arrays
+        size, taps = tuple(map(int, x.shape)), tuple(map(int, w.shape[1:3]))
+        return [dgrad(gradient, w, size, **more), wgrad(x, gradient, taps, **more)]
+
+    rule = Derivative(
+        "conv2d",
+        (tuple(sorted(options.items())), how["interpret"], shape),
+        lambda x, w: (forward(x, w, **more),),
+        backward,
+        lambda x, w: [(shape, as_dtype(x.dtype))],
+        (True, True),
+    )
+    return rule(host, [x, w])
+
+
+# --- cross-entropy --------------------------------------------------------------------------------
+
+
+def linear_cross_entropy(
+    host: str,
+    x: Any,
+    weight: Any,
+    targets: Any,
+    bias: Any,
+    options: dict[str, Any],
+    lse: bool,
+    config: Any,
+    how: dict[str, Any],
+) -> Any:
+    """A call of `linear_cross_entropy`; x, weight and bias have gradients."""
+    forward, after = FUNCTIONS["linear_cross_entropy"], FUNCTIONS["linear_cross_entropy_backward"]
+    check_plain("linear_cross_entropy", how)
+    if options["vocab_start"] is not None:
+        raise refuse("linear_cross_entropy", "vocab_start")
+    interpret, rows = how["interpret"], options["reduction"] == "none"
+
+    def run(*arrays: Any) -> Any:
+        bias = arrays[3] if len(arrays) > 3 else None
+        return forward(*arrays[:3], bias=bias, **options, return_lse=True, config=config, interpret=interpret)
+
+    def backward(gradient: Any, arrays: Sequence[Any], results: Sequence[Any]) -> list[Any]:
+        bias = arrays[3] if len(arrays) > 3 else None
+        x, weight, targets = arrays[:3]
+        made = after(gradient, x, weight, targets, results[1], bias=bias, **options, interpret=interpret)
+        return [*made[:2], None, *made[2:]]
+
+    def shapes(*arrays: Any) -> list[tuple[tuple[int, ...], Any]]:
+        count = arrays[0].shape[0]
+        return [((count,) if rows else (), "float32"), ((count,), "float32")]
+
+    arrays = [x, weight, targets, *([] if bias is None else [bias])]
+    key = (tuple(sorted(keyed(options).items())), config, interpret)
+    can = (True, True, False, True)[: len(arrays)]
+    rule = Derivative("linear_cross_entropy", key, run, backward, shapes, can, results=2, returned=2 if lse else 1)
+    return rule(host, arrays)
