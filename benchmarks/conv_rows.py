@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
 
 import torch
 
 import kernel_dsl as kd
+from kernel_dsl.library.conv_general import wgrad_sum_kernel
+from kernel_dsl.library.conv_kernel import ConvConfig, boxes, conv_kernel
+from kernel_dsl.library.conv_problem import ConvProblem
+from kernel_dsl.library.conv_wgrad_kernel import conv_wgrad_kernel, wgrad_config, wgrad_split
 
 from .grouped_rows import DEVICE, Work, relative
 
 SHAPES = ((64, 256, 56), (64, 512, 28), (16, 512, 64))  # images, channels and filters, height and width
+MULTIPROCESSORS = 132
 WAYS = ("forward", "dgrad", "wgrad")
 
 
@@ -47,6 +54,62 @@ def work(images: int, channels: int, size: int, way: str) -> Work:
     moved = 2.0 * (2 * x.numel() + w.numel())
     name = f"conv {way} {images}x{channels}x{size}^2"
     return Work(name, flops, ours, lambda: torchs(*turned), check, 5e-3, moved)
+
+
+def forward_candidate(images: int, channels: int, size: int, config: ConvConfig) -> Work:
+    """The forward kernel in sizes that are not the chosen ones."""
+    base = work(images, channels, size, "forward")
+    p = ConvProblem(images, size, size, channels, channels, (3, 3), (1, 1), (1, 1), (1, 1), 1, kd.bfloat16)
+    x = torch.randn(images, size, size, channels, device=DEVICE, dtype=torch.bfloat16)
+    w = torch.randn(channels, 3, 3, channels, device=DEVICE, dtype=torch.bfloat16)
+    kernel = conv_kernel(p, config, MULTIPROCESSORS)
+    ours = lambda: kernel(x, w)  # noqa: E731
+    return _candidate(base, ours, lambda: kd.library.conv2d(x, w, padding=1), config)
+
+
+def wgrad_candidate(images: int, channels: int, size: int, change: dict[str, Any], parts: int | None) -> Work:
+    """The kernel of gradients of filters in sizes and parts that are not the chosen ones."""
+    base = work(images, channels, size, "wgrad")
+    p = ConvProblem(images, size, size, channels, channels, (3, 3), (1, 1), (1, 1), (1, 1), 1, kd.bfloat16)
+    x, dout = (torch.randn(images, size, size, channels, device=DEVICE, dtype=torch.bfloat16) for _ in range(2))
+    config = replace(wgrad_config(p), **change)
+    count = wgrad_split(p, config, MULTIPROCESSORS) if parts is None else parts
+    kernel = conv_wgrad_kernel(p, config, count)
+
+    def ours() -> Any:
+        made = kernel(x, dout)
+        return made if count == 1 else wgrad_sum_kernel(p, count)(made)
+
+    made = _candidate(base, ours, lambda: kd.library.conv2d_wgrad(x, dout, 3, padding=1), config)
+    return replace(made, name=f"{made.name} {count} parts")
+
+
+def _candidate(base: Work, ours: Callable[[], Any], chosen: Callable[[], Any], config: Any) -> Work:
+    """Beside torch as `base` is; checked against the chosen kernel, which the other rows check."""
+
+    def check() -> float:
+        return relative(iter([(ours(), chosen().double())]))
+
+    return replace(base, name=f"{base.name} {config}", ours=ours, check=check)
+
+
+def candidates() -> Iterator[Callable[[], Work]]:
+    """Sizes to measure beside the chosen ones: what is shared by multicast, tiles and stages."""
+    for shape in SHAPES:
+        box = boxes(
+            ConvProblem(
+                shape[0], shape[2], shape[2], shape[1], shape[1], (3, 3), (1, 1), (1, 1), (1, 1), 1, kd.bfloat16
+            )
+        )
+        plain = ConvConfig(box)
+        twice = (box[0], 2 * box[1], box[2])
+        for config in (plain, replace(plain, cluster=2), ConvConfig(box, 128, 6), ConvConfig(twice, 128, 4),
+                       ConvConfig(twice, 128, 4, cluster=2), ConvConfig(box, 256, 3), ConvConfig(box, 192, 4)):  # fmt: skip
+            yield lambda s=shape, c=config: forward_candidate(*s, c)
+        for change, parts in (({}, None), ({"cluster": 2}, None), ({"cluster": 2}, 11), ({"tile_m": 256, "tile_n": 128}, None),
+                              ({"tile_m": 256, "tile_n": 128, "cluster": 2}, None), ({}, 2), ({}, 11)):  # fmt: skip
+            if shape[1] // (change.get("tile_m") or 128) % (change.get("cluster") or 1) == 0:
+                yield lambda s=shape, c=change, n=parts: wgrad_candidate(*s, c, n)
 
 
 def works() -> Iterator[Callable[[], Work]]:

@@ -404,7 +404,7 @@ def configs() -> Iterator[Callable[[], Row]]:
                 product("tf32", 4096, 4096, 4096, torch.float32, x, "tf32", config=t), t
             )
 
-    for make in sparse_rows.candidates():
+    for make in (*sparse_rows.candidates(), *conv_rows.candidates()):
         yield lambda make=make: Row(**vars(make()))
 
 

@@ -12,6 +12,7 @@ from kernel_dsl.stages import target_named
 from .conv_general import conv_general, dgrad_kernel, wgrad_kernel, wgrad_parts, wgrad_sum_kernel
 from .conv_kernel import backward, config_of, conv_kernel, turn_kernel, why_not
 from .conv_problem import ConvCheck, ConvProblem
+from .conv_wgrad_kernel import conv_wgrad_kernel, wgrad_config, wgrad_split
 from .differentiable import host_of
 from .matmul import check_apart
 from .product_derivatives import conv2d as differentiable
@@ -130,7 +131,20 @@ def conv2d_wgrad(
     how = {"stream": stream, "interpret": interpret}
     if out is not None:
         check_apart(out, {"x": x, "dout": dout}, "conv2d_wgrad")
-    parts = wgrad_parts(p, target_named(None).limits.multiprocessors)
+    kernel, parts = _wgrad(p, x, dout)
     if parts == 1:
-        return wgrad_kernel(p, 1)(x, dout, out=out, **how)
-    return wgrad_sum_kernel(p, parts)(wgrad_kernel(p, parts)(x, dout, **how), out=out, **how)
+        return kernel(x, dout, out=out, **how)
+    return wgrad_sum_kernel(p, parts)(kernel(x, dout, **how), out=out, **how)
+
+
+def _wgrad(p: ConvProblem, x: Any, dout: Any) -> tuple[Any, int]:
+    """The kernel `(x, dout) -> dw`, or with parts their sums: Hopper's where it can take the arrays."""
+    machine = target_named(None)
+    why = why_not(p, machine, (x, dout)) if p.pixels else "there are no pixels"
+    if not why:
+        config = wgrad_config(p)
+        parts = wgrad_split(p, config, machine.limits.multiprocessors)
+        return conv_wgrad_kernel(p, config, parts), parts
+    _log.info("conv2d_wgrad: %s; using the general kernel", why)
+    parts = wgrad_parts(p, machine.limits.multiprocessors)
+    return wgrad_kernel(p, parts), parts

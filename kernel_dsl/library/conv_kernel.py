@@ -28,13 +28,17 @@ BAND = 8  # tiles of pixels that go together in L2
 
 @dataclass(frozen=True)
 class ConvConfig:
-    """`box`: images, rows and columns of a tile, 64 pixels for each of the `consumers` or 128; `tile_n`: filters of a tile."""
+    """`box`: images, rows and columns of a tile, 64 pixels for each of the `consumers` or 128; `tile_n`: filters of a tile.
+
+    `cluster`: blocks with tiles of the same filters, which get them by multicast.
+    """
 
     box: tuple[int, int, int]
     tile_n: int = 256
     stages: int = 4
     consumers: int = 2
     epilogue_n: int = 64
+    cluster: int = 1
 
     @property
     def tile_m(self) -> int:
@@ -87,11 +91,12 @@ def conv_kernel(problem: ConvProblem, config: ConvConfig, blocks: int) -> Any:
     p, t = problem, config
     sizes = p.batch, p.out_height, p.out_width
     counts = [kd.cdiv(size, part) for size, part in zip(sizes, t.box, strict=True)]
-    tiles_m, tiles_n = counts[0] * counts[1] * counts[2], kd.cdiv(p.filters, t.tile_n)
-    total = tiles_m * tiles_n
+    tiles_m, tiles_n = kd.cdiv(counts[0] * counts[1] * counts[2], t.cluster), kd.cdiv(p.filters, t.tile_n)
+    total = tiles_m * tiles_n  # of clusters, as is `tiles_m`
+    axes = ("cluster",) if t.cluster > 1 else ()
     chunks = kd.cdiv(p.channels, DEPTH)
     steps = p.taps[0] * p.taps[1] * chunks
-    count, producer, rows = max(min(total, blocks), 1), t.consumers, t.tile_m // t.consumers
+    count, producer, rows = max(min(total, blocks // t.cluster), 1), t.consumers, t.tile_m // t.consumers
     parts = t.tile_n // t.epilogue_n
     ring = min(2, parts)
     scratch = {
@@ -99,12 +104,16 @@ def conv_kernel(problem: ConvProblem, config: ConvConfig, blocks: int) -> Any:
         "w_smem": swizzled(t.tile_n, DEPTH, p.dtype, t.stages),
         "out_smem": boxed(t.consumers * ring, t.share, t.epilogue_n, p.dtype),
         "loaded": kd.Barrier(num_arrivals=2, num_barriers=t.stages),
-        "consumed": kd.Barrier(num_arrivals=t.consumers, num_barriers=t.stages),
+        "consumed": kd.ClusterBarrier(collective_axes=axes, num_arrivals=t.consumers, num_barriers=t.stages)
+        if axes
+        else kd.Barrier(num_arrivals=t.consumers, num_barriers=t.stages),
     }
 
     def place_of(index: Any) -> tuple[tuple[Any, Any, Any], Any]:
         """(first image, row and column, first filter) of a tile."""
         m, n = kd.planar_snake(index, (tiles_m, tiles_n), 0, min(BAND, tiles_m))
+        if axes:
+            m = m * t.cluster + kd.axis_index("cluster")
         rest = kd.div(m, counts[2])
         image = kd.div(rest, counts[1])
         numbers = image, rest - image * counts[1], m - rest * counts[2]
@@ -132,7 +141,8 @@ def conv_kernel(problem: ConvProblem, config: ConvConfig, blocks: int) -> Any:
                 y, z = row + (r * p.dilation[0] - p.padding[0]), column + (s * p.dilation[1] - p.padding[1])
                 box = kd.ds(image, t.box[0]), kd.ds(y, t.box[1]), kd.ds(z, t.box[2])
                 kd.copy_gmem_to_smem(x.at[(*box, c)], x_smem.at[slot], loaded.at[slot])
-                kd.copy_gmem_to_smem(w.at[kd.ds(n, t.tile_n), r, s, c], w_smem.at[slot], loaded.at[slot])
+                filters = w.at[kd.ds(n, t.tile_n), r, s, c]
+                kd.copy_gmem_to_smem(filters, w_smem.at[slot], loaded.at[slot], collective_axes=axes or None)
                 return following_slot(slot, t.stages), kd.minimum(filled + 1, t.stages)
 
             return end
@@ -186,6 +196,8 @@ def conv_kernel(problem: ConvProblem, config: ConvConfig, blocks: int) -> Any:
         scratch_types=scratch,
         grid=(count,),
         grid_names=("block",),
+        cluster=(t.cluster,) if axes else (),
+        cluster_names=axes,
         num_threads=t.consumers + 1,
         thread_name="wg",
         name="conv2d",

@@ -67,6 +67,7 @@ def _conv() -> None:
     kd.library.conv2d_dgrad(out, w, x.shape, stride=2, interpret=True)
     kd.library.conv2d_dgrad(x, w, x.shape, interpret=True)
     kd.library.conv2d_wgrad(x, x, 1, interpret=True)
+    kd.library.conv2d_wgrad(*[x.astype(np.float32)] * 2, 1, interpret=True)
 
 
 @cache

@@ -12,6 +12,7 @@ import kernel_dsl as kd
 from kernel_dsl.library.conv_general import conv_general, dgrad_kernel, wgrad_kernel, wgrad_parts, wgrad_sum_kernel
 from kernel_dsl.library.conv_kernel import ConvConfig, backward, boxes, config_of, conv_kernel, turn_kernel, why_not
 from kernel_dsl.library.conv_problem import ConvProblem
+from kernel_dsl.library.conv_wgrad_kernel import ConvWgradConfig, conv_wgrad_kernel, wgrad_config, wgrad_split
 from kernel_dsl.stages import target_named
 
 from .conv_reference import Conv, any_conv, arrays
@@ -85,8 +86,9 @@ def test_many_random_convolutions(seed: int) -> None:
         (Conv((9, 5, 6, 64), 200, (2, 3), padding=(0, 2), dilation=(2, 1)), ConvConfig((8, 4, 4), 192, 2)),
         (Conv((1, 20, 9, 8), 136, (3, 1), padding=(3, 0)), ConvConfig((1, 16, 8), 128, 4, consumers=1)),
         (Conv((1, 1, 150, 16), 24, (1, 4)), ConvConfig((1, 1, 128), 64, 2, epilogue_n=32)),
+        (Conv((3, 9, 11, 72), 40, (3, 3), padding=1), ConvConfig((2, 8, 8), 64, 3, cluster=2)),
     ],
-    ids=["images", "small boxes", "one consumer", "one row"],
+    ids=["images", "small boxes", "one consumer", "one row", "cluster"],
 )
 @pytest.mark.sampled(5)
 def test_boxes_of_pixels(conv: Conv, config: ConvConfig, dtype: Any, interpret: Any, rng: Any) -> None:
@@ -96,6 +98,44 @@ def test_boxes_of_pixels(conv: Conv, config: ConvConfig, dtype: Any, interpret: 
     x, w, _ = arrays(conv, rng, anyhow=False)
     got = conv_kernel(p, config, 2)(x, w, interpret=interpret)
     assert relative(got.astype(np.float64), conv.forward(x.astype(np.float64), w.astype(np.float64))) <= BOUNDS[2]
+
+
+WGRADS = [
+    (Conv((3, 9, 11, 72), 40, (3, 3), padding=1), ConvWgradConfig((1, 8, 8), 64, 128, 3, 1), 1),
+    (Conv((9, 5, 6, 64), 200, (2, 3), padding=(0, 2), dilation=(2, 1)), ConvWgradConfig((4, 4, 4), 128, 64, 2), 3),
+    (Conv((1, 20, 9, 8), 136, (3, 1), padding=(3, 0)), ConvWgradConfig((1, 16, 4), 128, 192, 4), 2),
+    (Conv((1, 1, 150, 16), 24, (1, 4)), ConvWgradConfig((1, 1, 64), 256, 128, 2), 1),
+    (Conv((2, 9, 11, 72), 200, (2, 2), padding=1), ConvWgradConfig((1, 8, 8), 128, 64, 3, cluster=2), 2),
+]
+
+
+@pytest.mark.parametrize("dtype", [f16, bf16], ids=str)
+@pytest.mark.parametrize("case", WGRADS, ids=["one consumer", "parts", "few channels", "one row", "cluster"])
+@pytest.mark.sampled(4)
+def test_gradients_of_filters(case: Any, dtype: Any, interpret: Any, rng: Any) -> None:
+    """Hopper's kernel: pixels that no box divides, panels that are not full, more boxes than parts have in common."""
+    conv, config, parts = replace(case[0], dtype=dtype), *case[1:]
+    x, _, dout = arrays(conv, rng, anyhow=False)
+    got = conv_wgrad_kernel(problem_of(conv), config, parts)(x, dout, interpret=interpret)
+    got = got.astype(np.float64).sum(0) if parts > 1 else got.astype(np.float64)
+    assert relative(got, conv.wgrad(x.astype(np.float64), dout.astype(np.float64))) <= BOUNDS[2]
+
+
+@pytest.mark.parametrize("shape", [(64, 256, 56), (64, 512, 28), (16, 512, 64), (8, 64, 112)], ids=str)
+@pytest.mark.parametrize("cluster", [1, 2])
+@pytest.mark.sampled(2)
+def test_gradients_of_filters_spill_nothing(shape: Any, cluster: int) -> None:
+    images, channels, size = shape
+    p = problem_of(Conv((images, size, size, channels), channels, (3, 3), padding=1, dtype=bf16))
+    config = wgrad_config(p)
+    parts = wgrad_split(p, config, 132)
+    cluster = cluster if config.tiles(p)[0] % cluster == 0 else 1
+    kernel = conv_wgrad_kernel(p, replace(config, cluster=cluster), parts)
+    made = kernel.lower(Spec(p.x_shape, bf16), Spec(p.out_shape, bf16), target="sm_90a").compile()
+    assert made.resources.spills == 0 and not [r for r in made.remarks if "C75" in r.text], made.remarks
+    tiles, steps = config.tiles(p)[2], config.steps(p)
+    waves = -(-tiles * parts // 132)
+    assert tiles * parts / (132 * waves) > 0.75 and steps >= 8 * parts, "full waves, and parts that are worth it"
 
 
 def problem_of(conv: Conv) -> ConvProblem:

@@ -1,0 +1,191 @@
+"""Gradients of filters of stride 1 on Hopper: for each tap a product of filters and channels, over all pixels.
+
+K is pixels: a stage has a box of them, of the gradient of results and of the images as the tap sees them, which TMA moves and
+fills with zeros outside as for the forward. Neighbours in SMEM lie along filters and channels, in panels of 64, from which
+wgmma reads both of its sides transposed. A block has one tile, in one part of the pixels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import kernel_dsl as kd
+
+from ..kernel import identified
+from .conv_kernel import boxes
+from .conv_problem import ConvProblem
+from .stage_product import following_slot, stage_product
+
+PANEL = 64  # filters or channels: a row of the widest swizzle
+STAGES_BYTES = 208 * 1024  # of SMEM
+# clocks: multiply-adds of a multiprocessor in one, what a tile and a launch take beside, bytes of memory in one
+MADS, TILE, LAUNCH, DRAM_BYTES = 2048, 3000, 6000, 2300
+MOST_PARTIAL = 1 << 28  # bytes of sums of parts
+
+
+@dataclass(frozen=True)
+class ConvWgradConfig:
+    """`tile_m` filters, shared by `consumers`, and `tile_n` channels of a tile; `box`: images, rows and columns of a stage.
+
+    `cluster`: blocks with tiles of neighbouring filters, which get what their taps see by multicast; it divides the tiles.
+    """
+
+    box: tuple[int, int, int]
+    tile_m: int = 128
+    tile_n: int = 256
+    stages: int = 4
+    consumers: int = 2
+    cluster: int = 1
+
+    @property
+    def pixels(self) -> int:
+        return self.box[0] * self.box[1] * self.box[2]
+
+    def tiles(self, p: ConvProblem) -> tuple[int, int, int]:
+        """Tiles along filters, along channels, and of all taps together."""
+        m, n = kd.cdiv(p.filters, self.tile_m), kd.cdiv(p.channels, self.tile_n)
+        return m, n, m * n * p.taps[0] * p.taps[1]
+
+    def steps(self, p: ConvProblem) -> int:
+        """Boxes of all pixels."""
+        sizes = p.batch, p.out_height, p.out_width
+        first, second, third = (kd.cdiv(size, part) for size, part in zip(sizes, self.box, strict=True))
+        return first * second * third
+
+
+def paneled(stages: int, box: tuple[int, int, int], columns: int, dtype: Any) -> Any:
+    """Stages of a box of pixels: panel by panel, as TMA moves them, and as the rows of one matrix, as wgmma reads them."""
+    rows = kd.SwizzleTransform(128)
+    pixels = box[0] * box[1] * box[2]
+    return kd.RefUnion(
+        kd.SMEM((stages * (columns // PANEL), *box, PANEL), dtype, transforms=(rows,)),
+        kd.SMEM((stages, pixels, columns), dtype, transforms=(kd.TilingTransform((8, PANEL)), rows)),
+    )
+
+
+@cache
+def conv_wgrad_kernel(problem: ConvProblem, config: ConvWgradConfig, parts: int) -> Any:
+    """The kernel `(x, dout) -> dw`, or with parts `-> partial sums` (parts, *dw), float32, for one group in 16 bits."""
+    p, t = problem, config
+    tiles_m, tiles_n, tiles = t.tiles(p)
+    counts = [kd.cdiv(n, part) for n, part in zip((p.batch, p.out_height, p.out_width), t.box, strict=True)]
+    steps, rows = kd.cdiv(t.steps(p), parts), t.tile_m // t.consumers
+    axes = ("cluster",) if t.cluster > 1 else ()
+    across = tiles_m // t.cluster  # clusters along filters
+    panels_m, panels_n = t.tile_m // PANEL, t.tile_n // PANEL
+    scratch = {
+        "dout_smem": paneled(t.stages, t.box, t.tile_m, p.dtype),
+        "x_smem": paneled(t.stages, t.box, t.tile_n, p.dtype),
+        "loaded": kd.Barrier(num_arrivals=panels_m + panels_n, num_barriers=t.stages),
+        "consumed": kd.ClusterBarrier(collective_axes=axes, num_arrivals=t.consumers, num_barriers=t.stages)
+        if axes
+        else kd.Barrier(num_arrivals=t.consumers, num_barriers=t.stages),
+    }
+
+    def place_of(index: Any) -> tuple[Any, Any, Any, Any, Any]:
+        """(part, tap's row and column, first filter, first channel) of a block; those of one part follow each other."""
+        part = kd.div(index, tiles // t.cluster)
+        tile = index - part * (tiles // t.cluster)
+        tap = kd.div(tile, across * tiles_n)
+        rest = tile - tap * (across * tiles_n)
+        m, r = kd.div(rest, tiles_n), kd.div(tap, p.taps[1])
+        n = rest - m * tiles_n
+        if axes:
+            m = m * t.cluster + kd.axis_index("cluster")
+        return part, r, tap - r * p.taps[1], m * t.tile_m, n * t.tile_n
+
+    def produce(place: Any, x: Any, dout: Any, x_smem: Any, dout_smem: Any, loaded: Any, consumed: Any) -> None:
+        kd.set_max_registers(40, action="decrease")
+        part, r, s, m, n = place
+
+        @kd.loop(0, steps, init_carry=0)
+        def _(step: Any, slot: Any) -> Any:
+            @kd.when(step >= t.stages)
+            def _() -> None:
+                kd.barrier_wait(consumed.at[slot])
+
+            number = part * steps + step
+            band = kd.div(number, counts[2])
+            image = kd.div(band, counts[1])
+            first = image * t.box[0], (band - image * counts[1]) * t.box[1], (number - band * counts[2]) * t.box[2]
+            own = tuple(kd.ds(f, size) for f, size in zip(first, t.box, strict=True))
+            y, z = first[1] + (r * p.dilation[0] - p.padding[0]), first[2] + (s * p.dilation[1] - p.padding[1])
+            seen = own[0], kd.ds(y, t.box[1]), kd.ds(z, t.box[2])
+            for panel in range(panels_m):
+                filters = kd.ds(m + panel * PANEL, PANEL)
+                kd.copy_gmem_to_smem(dout.at[(*own, filters)], dout_smem.at[slot * panels_m + panel], loaded.at[slot])
+            for panel in range(panels_n):
+                channels = kd.ds(n + panel * PANEL, PANEL)
+                place = x_smem.at[slot * panels_n + panel]
+                kd.copy_gmem_to_smem(x.at[(*seen, channels)], place, loaded.at[slot], collective_axes=axes or None)
+            return following_slot(slot, t.stages)
+
+    def consume(me: Any, place: Any, dw: Any, x_smem: Any, dout_smem: Any, loaded: Any, consumed: Any) -> None:
+        kd.set_max_registers(232 if t.consumers == 2 else 240, action="increase")
+        part, r, s, m, n = place
+
+        def left_of(slot: Any) -> Any:
+            return dout_smem.at[slot, :, kd.ds(me * rows, rows)].T
+
+        def multiply(acc: Any) -> Any:
+            return stage_product(
+                acc, 0, steps, t.stages, left_of, x_smem.at.__getitem__, loaded.at.__getitem__, consumed
+            )[0]
+
+        value = kd.run_scoped(multiply, kd.ACC((rows, t.tile_n), kd.float32))
+        out = dw.at[part] if parts > 1 else dw
+        filters = kd.ds(m + me * rows, rows)
+        for start in range(0, t.tile_n, PANEL):
+            own = value[:, start : start + PANEL]
+            out[filters, r, s, kd.ds(n + start, PANEL)] = own if parts > 1 else own.astype(p.dtype)
+
+    def body(x: Any, dout: Any, dw: Any, *, x_smem: Any, dout_smem: Any, **buffers: Any) -> None:
+        me, place = kd.axis_index("wg"), place_of(kd.axis_index("block"))
+
+        @kd.when(me == t.consumers)
+        def _() -> None:
+            produce(place, x, dout, x_smem[0], dout_smem[0], **buffers)
+
+        @kd.when(me < t.consumers)
+        def _() -> None:
+            consume(me, place, dw, x_smem[1], dout_smem[1], **buffers)
+
+    partial = kd.ShapeDtypeStruct((parts, *p.w_shape), kd.float32)
+    kernel = kd.kernel(
+        body,
+        out_type=partial if parts > 1 else kd.ShapeDtypeStruct(p.w_shape, p.dtype),
+        scratch_types=scratch,
+        grid=(tiles // t.cluster * parts,),
+        grid_names=("block",),
+        cluster=(t.cluster,) if axes else (),
+        cluster_names=axes,
+        num_threads=t.consumers + 1,
+        thread_name="wg",
+        name="conv2d_wgrad_tiles",
+    )
+    return identified(kernel, problem, config, parts)
+
+
+def wgrad_config(p: ConvProblem) -> ConvWgradConfig:
+    """Sizes for a problem: the tile of channels that wastes least, and as many stages as there is room for."""
+    tile_n = min((64, 128, 192, 256), key=lambda n: kd.cdiv(p.channels, n) * (n + PANEL))
+    consumers = 1 if p.filters <= PANEL else 2
+    box = boxes(p, PANEL)
+    stage = PANEL * (PANEL * consumers + tile_n) * p.dtype.itemsize
+    return ConvWgradConfig(box, PANEL * consumers, tile_n, min(STAGES_BYTES // stage, 8), consumers)
+
+
+def wgrad_split(p: ConvProblem, t: ConvWgradConfig, multiprocessors: int) -> int:
+    """In how many parts pixels are summed up: full waves of tiles, and not much to add up after them."""
+    tiles, steps = t.tiles(p)[2], t.steps(p)
+    size = p.filters * p.taps[0] * p.taps[1] * p.channels * 4
+
+    def clocks(parts: int) -> float:
+        waves = kd.cdiv(tiles * parts, multiprocessors)
+        work = waves * (kd.cdiv(steps, parts) * t.tile_m * t.tile_n * t.pixels / MADS + TILE)
+        return work if parts == 1 else work + LAUNCH + 2 * parts * size / DRAM_BYTES
+
+    most = max(min(steps // 8, 64, MOST_PARTIAL // max(size, 1)), 1)
+    return min(range(1, most + 1), key=clocks)
