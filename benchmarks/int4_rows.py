@@ -13,11 +13,11 @@ from .grouped_rows import DEVICE, Work, relative
 SHAPES = ((1, 16384, 8192), (16, 16384, 8192), (64, 16384, 8192), (4096, 4096, 4096))  # M, N, K
 
 
-def work(M: int, N: int, K: int, zeros: bool) -> Work:
+def work(M: int, N: int, K: int, form: str) -> Work:
     """One product. Its bytes are those of packed weights, their scales, a and the result."""
     a = torch.randn(M, K, device=DEVICE, dtype=torch.bfloat16)
     w = torch.randn(K, N, device=DEVICE, dtype=torch.bfloat16)
-    packed = kd.library.pack_int4(w, zeros=True if zeros else None)
+    packed = kd.library.pack_mxfp4(w) if form == "mxfp4" else kd.library.pack_int4(w, zeros=True if form else None)
     plain = packed.unpacked(kd.bfloat16)
     out = torch.full((M, N), float("nan"), device=DEVICE, dtype=torch.bfloat16)
 
@@ -26,8 +26,9 @@ def work(M: int, N: int, K: int, zeros: bool) -> Work:
         rows = torch.arange(0, M, max(1, M // 48), device=DEVICE)
         return relative(iter([(out[rows], a[rows].double() @ plain.double())]))
 
-    moved = N * K / 2 + N * K / 128 * (8 if zeros else 4) + 2.0 * (M * K + M * N)
-    name = f"int4 {M}x{N}x{K}{' zeros' if zeros else ''}"
+    scales = N * K / 32 if form == "mxfp4" else N * K / 128 * (8 if form else 4)
+    moved = N * K / 2 + scales + 2.0 * (M * K + M * N)
+    name = f"int4 {M}x{N}x{K} {form}".rstrip()
     ours = lambda: kd.library.matmul(a, packed, out=out)  # noqa: E731
     return Work(name, 2.0 * M * N * K, ours, lambda: torch.matmul(a, plain), check, 5e-3, moved)
 
@@ -35,5 +36,5 @@ def work(M: int, N: int, K: int, zeros: bool) -> Work:
 def works() -> Iterator[Callable[[], Work]]:
     """All rows."""
     for shape in SHAPES:
-        for zeros in (False, True):
-            yield lambda s=shape, z=zeros: work(*s, z)
+        for form in ("", "zeros", "mxfp4"):
+            yield lambda s=shape, f=form: work(*s, f)

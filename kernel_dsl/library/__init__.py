@@ -17,6 +17,7 @@ from .grouped import grouped_matmul
 from .grouped_wgrad import grouped_matmul_wgrad
 from .int4 import PackedInt4, pack_int4
 from .matmul import matmul
+from .mxfp4 import PackedMxfp4, pack_mxfp4
 from .persistent_matmul import MatmulConfig
 from .sparse import SparseMatrix, sparse_compress, sparse_decompress
 from .sparse_matmul import sparse_matmul
@@ -26,6 +27,7 @@ __all__ = [
     "AttentionConfig",
     "MatmulConfig",
     "PackedInt4",
+    "PackedMxfp4",
     "SparseMatrix",
     "all_gather",
     "all_reduce",
@@ -44,6 +46,7 @@ __all__ = [
     "matmul",
     "mla_decode",
     "pack_int4",
+    "pack_mxfp4",
     "reduce_scatter",
     "sparse_compress",
     "sparse_decompress",

@@ -188,13 +188,13 @@ class Matmul:
     - `out_scale`: a number or an array of one, a factor.
 
     `out_dtype`: by default the inputs' common dtype; bfloat16 for fp8, for 16-bit floats with `a_scale` or `b_scale`, and for
-    8-bit integers that are scaled or gated, int32 for those that are not. b may be a `PackedInt4` beside a of float16 or
-    bfloat16: its numbers are widened in registers, rounded to the dtype of a; it takes no `gated`, and a `config` has
-    `tile_k=64`. a may be a `SparseMatrix`, as `sparse_matmul` says. `precision`: float32 products are exact by default; "tf32"
-    rounds operands to tf32, "tf32x3" multiplies high and low parts of them in tf32. Of fp8 products Hopper's tensor cores keep
-    14 bits, and errors grow with K; with "highest" sums are added up in float32 every 256 of K. `config`: a `MatmulConfig`, not
-    the chosen one, where Hopper's fast kernel is taken. `out`, `stream`, `interpret`: as for kernels; `out` may be `c` or
-    `residual`, and stored by columns. What TMA and wgmma can't read is laid out anew first, in a workspace.
+    8-bit integers that are scaled or gated, int32 for those that are not. b may be a `PackedInt4` or `PackedMxfp4` beside a of
+    float16 or bfloat16: its numbers are widened in registers, rounded to the dtype of a; it takes no `gated`, and a `config`
+    has `tile_k=64`. a may be a `SparseMatrix`, as `sparse_matmul` says. `precision`: float32 products are exact by default;
+    "tf32" rounds operands to tf32, "tf32x3" multiplies high and low parts of them in tf32. Of fp8 products Hopper's tensor
+    cores keep 14 bits, and errors grow with K; with "highest" sums are added up in float32 every 256 of K. `config`: a
+    `MatmulConfig`, not the chosen one, where Hopper's fast kernel is taken. `out`, `stream`, `interpret`: as for kernels; `out`
+    may be `c` or `residual`, and stored by columns. What TMA and wgmma can't read is laid out anew first, in a workspace.
 
     Raises `BadCallArgument` for what are no such arrays, `BadCallValue` for shapes that don't fit, an `out` that is `a` or
     `b`, and a precision that the product can't have, `NoCommonDType`.

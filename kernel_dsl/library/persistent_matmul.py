@@ -21,7 +21,7 @@ from ..kernel import identified
 from ..ops.matrix import meta_layout, meta_step
 from .blocks import own, start_of, steps_of, tile_of
 from .epilogue import Function, Tile, drawn, finish, join, outputs, store_sums
-from .int4_numbers import numbers
+from .int4_numbers import floats_of, numbers, power_of
 from .problem import EpilogueStep, Problem
 from .promoted_product import RUN, promoted_product
 from .register_product import register_product
@@ -120,7 +120,8 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
         "consumed": kd.ClusterBarrier(collective_axes=axes, num_arrivals=releases, num_barriers=t.stages)
         if axes
         else kd.Barrier(num_arrivals=releases, num_barriers=t.stages),
-        **({"factors_smem": kd.SMEM((factors, t.stages, t.tile_m), kd.float32)} if factors else {}),
+        **({"factors_smem": kd.SMEM((factors, t.stages, t.tile_m), kd.float32)} if factors and not p.mxfp4 else {}),
+        **({"factors_smem": kd.SMEM((t.stages, 2, t.tile_m), kd.uint8)} if p.mxfp4 else {}),
         **({"factors_smem": kd.SMEM((t.stages, marks, 2 * t.tile_m), kd.uint32)} if marks else {}),
     }
 
@@ -168,8 +169,10 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
                 shares_a, shares_b = ("cluster_n" if t.cluster_n > 1 else None), ("cluster" if t.cluster > 1 else None)
                 kd.copy_gmem_to_smem(a_tile, a_smem.at[slot], full, collective_axes=shares_a, l2_hint=t.a_hint)
                 for number, pack in enumerate(packs):
-                    if p.sparse:
-                        of_step = pack.at[kd.ds(at * marks, marks), kd.ds(m * 2, 2 * t.tile_m)]
+                    if p.sparse or p.mxfp4:
+                        of_step = pack.at[kd.ds(at * 2, 2), m_slice]
+                        if p.sparse:
+                            of_step = pack.at[kd.ds(at * marks, marks), kd.ds(m * 2, 2 * t.tile_m)]
                         kd.copy_gmem_to_smem(of_step, factors_smem.at[slot], full)
                         continue
                     of_group = pack.at[kd.div(at, p.int4 // t.tile_k), m_slice]
@@ -200,6 +203,9 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
             if p.int4:
                 own_rows = kd.ds(share * rows, rows)
                 data = kd.load(a_smem.at[slot, own_rows], layout=kd.Layout.WGMMA)
+                if p.mxfp4:
+                    scale = power_of(kd.load(factors_smem.at[slot, half, own_rows], (slice(None), None)))
+                    return floats_of(data, half, scale).astype(p.b_dtype)
                 pair = [kd.load(factors_smem.at[i, slot, own_rows], (slice(None), None)) for i in range(factors)]
                 return numbers(data, half, pair[0], pair[1] if factors > 1 else None).astype(p.b_dtype)
             k = slice(half * t.tile_k // 2, (half + 1) * t.tile_k // 2)

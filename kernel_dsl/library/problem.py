@@ -9,6 +9,7 @@ from typing import Any
 import kernel_dsl as kd
 
 from .grouped_tiles import RowGroups
+from .int4_numbers import HALF
 
 Axes = tuple[str, ...]  # of an operand's dimensions: "m", "n", "-" for an extent of one, or the number of a batch axis
 _OTHER = {"m": "n", "n": "m"}
@@ -57,6 +58,7 @@ class Problem:
     exp(element - greatest), the sum of the elements; float32 (softmax, tiles, M).
     `int4`: the int8 side holds two numbers of 4 bits a byte, as `PackedInt4` says, and so many of K share a scale; the scales,
     and with `int4_zeros` the zeros, are a kernel's arguments after b.
+    Where 32 of K share one, the numbers are mxfp4's, and scales bytes.
     `sparse`: a is the half of a matrix that `SparseMatrix` stores; its metadata is a kernel's argument after b.
     """
 
@@ -87,6 +89,11 @@ class Problem:
     int4: int = 0
     int4_zeros: bool = False
     sparse: bool = False
+
+    @property
+    def mxfp4(self) -> bool:
+        """Whether numbers of 4 bits are floats."""
+        return self.int4 == HALF
 
     @property
     def swapped(self) -> Problem:

@@ -49,6 +49,9 @@ def _int4() -> None:
     for zeros in (None, True):
         kd.library.matmul(a, kd.library.pack_int4(w, zeros=zeros, interpret=True), interpret=True)
     kd.library.pack_int4(w, interpret=True).unpacked(kd.bfloat16, interpret=True)
+    packed = kd.library.pack_mxfp4(w, interpret=True)
+    packed.unpacked(kd.bfloat16, interpret=True)
+    kd.library.matmul(a, packed, interpret=True)
 
 
 def _sparse() -> None:

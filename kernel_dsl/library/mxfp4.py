@@ -1,0 +1,125 @@
+"""`kd.library.pack_mxfp4`: weights of 4-bit floats (e2m1), two a byte as of `pack_int4`, with a power of two for each 32 rows.
+
+OCP Microscaling Formats 1.0: sign, two bits of exponent, one of mantissa: 0, 0.5, 1, 1.5, 2, 3, 4, 6. Scales are bytes,
+2 ** (byte - 127), NaN for 255.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
+
+import kernel_dsl as kd
+from kernel_dsl.boundary import public
+from kernel_dsl.diagnostics import shown
+from kernel_dsl.dtypes import as_dtype
+from kernel_dsl.errors import BadCallArgument, BadCallValue
+
+from ..kernel import identified
+from .int4 import COLUMNS, DTYPES, PackedInt4
+from .int4_numbers import BLOCK, HALF, floats_of, power_of
+from .operands import array_address, signature
+
+NAME = "pack_mxfp4"
+LARGEST = 2  # exponent of the greatest number, 6
+BIAS, PLACE = 127, 23  # of float32's exponent, and where it stands
+# numbers halfway between two, and whether they belong to the greater one, whose last bit is 0
+HALVES = ((0.25, False), (0.75, True), (1.25, False), (1.75, True), (2.5, False), (3.5, True), (5.0, False))
+
+
+@dataclass(frozen=True, eq=False)
+class PackedMxfp4(PackedInt4):
+    """A matrix (K, N) of mxfp4 numbers, as `pack_mxfp4` makes it; `matmul` takes it as b beside a of float16 or bfloat16.
+
+    `data`: int8 (N, ceil(K/64) * 32), the codes of rows 64 i + j and 64 i + j + 32 in the low and the high half of byte 32 i + j.
+    `scales`: uint8 (2 ceil(K/64), N), a power of two for each 32 rows. `zeros` is None, and `group` 32.
+    """
+
+    @property
+    def described(self) -> tuple[Any, ...]:
+        """What a plan depends on."""
+        return (NAME, self.shape, *(signature(x, "matmul") for x in self.arrays))
+
+    @property
+    def fast(self) -> bool:
+        """Whether TMA can read all of it as it lies."""
+        return self.shape[1] % 16 == 0 and not any(array_address(x) % 16 for x in self.arrays)
+
+    def unpacked(self, dtype: Any, **how: Any) -> Any:
+        """The matrix (K, N) in a floating dtype, stored by columns. `how`: `stream`, `interpret`, as for kernels."""
+        K, N = self.shape
+        return unpack_kernel(K, N, as_dtype(dtype))(*self.arrays, **how)[:, :K].T
+
+
+@cache
+def pack_kernel(K: int, N: int, dtype: Any) -> Any:
+    """The kernel `w -> (data, scales)`."""
+    blocks = kd.cdiv(K, BLOCK)
+
+    def body(w: Any, data: Any, scales: Any) -> None:
+        number, columns = kd.program_id(0), kd.ds(kd.program_id(1) * COLUMNS, COLUMNS)
+        codes: list[Any] = []
+        for half in range(2):
+            x = w[kd.ds(number * BLOCK + half * HALF, HALF), columns].astype(kd.float32)
+            greatest = kd.bitcast_convert_type(kd.max(kd.abs(x), axis=0), kd.int32)
+            exponent = kd.minimum(kd.maximum((greatest >> PLACE) - LARGEST, 0), 2 * BIAS - 1)
+            scales[number * 2 + half, columns] = exponent.astype(kd.uint8)
+            size = kd.abs(x) * kd.bitcast_convert_type((2 * BIAS - exponent) << PLACE, kd.float32)[None]
+            code = kd.where(x < 0, 8, 0)
+            for middle, belongs in HALVES:
+                code = code + (size >= middle if belongs else size > middle).astype(kd.int32)
+            codes.append(code)
+        both = codes[0] | (codes[1] << 4)
+        data[columns, kd.ds(number * HALF, HALF)] = both.T.astype(kd.uint8).astype(kd.int8)
+
+    made = kd.kernel(
+        body,
+        out_type=(
+            kd.ShapeDtypeStruct((N, blocks * HALF), kd.int8),
+            kd.ShapeDtypeStruct((2 * blocks, N), kd.uint8),
+        ),
+        grid=(blocks, kd.cdiv(N, COLUMNS)),
+        name="mxfp4_pack",
+    )
+    return identified(made, K, N, dtype)
+
+
+@cache
+def unpack_kernel(K: int, N: int, dtype: Any) -> Any:
+    """The kernel `(data, scales) -> w`, (N, K rounded up to whole blocks)."""
+    blocks = kd.cdiv(K, BLOCK)
+
+    def body(data: Any, scales: Any, out: Any) -> None:
+        block, rows = kd.program_id(0), kd.ds(kd.program_id(1) * COLUMNS, COLUMNS)
+        bytes_ = data[rows, kd.ds(block * HALF, HALF)]
+        for half in range(2):
+            scale = power_of(scales[block * 2 + half, rows])[:, None]
+            out[rows, kd.ds(block * BLOCK + half * HALF, HALF)] = floats_of(bytes_, half, scale).astype(dtype)
+
+    made = kd.kernel(
+        body,
+        out_type=kd.ShapeDtypeStruct((N, blocks * BLOCK), dtype),
+        grid=(blocks, kd.cdiv(N, COLUMNS)),
+        name="mxfp4_unpack",
+    )
+    return identified(made, K, N, dtype)
+
+
+@partial(public, name=NAME)
+def pack_mxfp4(w: Any, *, stream: Any = None, interpret: Any = None) -> PackedMxfp4:
+    """Weights (K, N), float16, bfloat16 or float32 in any strides, rounded to mxfp4: what `matmul` takes as b.
+
+    Each 32 rows of a column share a power of two, by which their greatest magnitude becomes at least 4 and less than 8; numbers
+    are rounded to the nearest of e2m1, ties to even, those above 6 to 6. Weights are finite. `stream`, `interpret`: as for
+    kernels. Raises `BadCallArgument` for what is no such array, `BadCallValue` for one without elements.
+    """
+    shape = getattr(w, "shape", None)
+    if not isinstance(shape, tuple) or not hasattr(w, "dtype") or len(shape) != 2 or as_dtype(w.dtype) not in DTYPES:
+        what = f"w is a {type(w).__name__}" + (f" of shape {shown(shape)}" if isinstance(shape, tuple) else "")
+        raise BadCallArgument(kernel=NAME, what=what, hint="w is (K, N), float16, bfloat16 or float32")
+    K, N = int(w.shape[0]), int(w.shape[1])
+    if not K or not N:
+        raise BadCallValue(kernel=NAME, what=f"w is {(K, N)}", hint="it has a row and a column, or more")
+    data, scales = pack_kernel(K, N, as_dtype(w.dtype))(w, stream=stream, interpret=interpret)
+    return PackedMxfp4(data, scales, None, (K, N), HALF)
