@@ -111,7 +111,7 @@ WGRADS = [
 
 @pytest.mark.parametrize("dtype", [f16, bf16], ids=str)
 @pytest.mark.parametrize("case", WGRADS, ids=["one consumer", "parts", "few channels", "one row", "cluster"])
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 def test_gradients_of_filters(case: Any, dtype: Any, interpret: Any, rng: Any) -> None:
     """Hopper's kernel: pixels that no box divides, panels that are not full, more boxes than parts have in common."""
     conv, config, parts = replace(case[0], dtype=dtype), *case[1:]
@@ -123,7 +123,7 @@ def test_gradients_of_filters(case: Any, dtype: Any, interpret: Any, rng: Any) -
 
 @pytest.mark.parametrize("shape", [(64, 256, 56), (64, 512, 28), (16, 512, 64), (8, 64, 112)], ids=str)
 @pytest.mark.parametrize("cluster", [1, 2])
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(8)
 def test_gradients_of_filters_spill_nothing(shape: Any, cluster: int) -> None:
     images, channels, size = shape
     p = problem_of(Conv((images, size, size, channels), channels, (3, 3), padding=1, dtype=bf16))
