@@ -18,9 +18,10 @@ from .cast import as_value, astype, bitcast_convert_type, bits_of, rounded
 from .compare import equal, greater, less, maximum, not_equal, where
 from .control import fori_loop, while_loop
 from .create import full_like
-from .elementwise import Binary, Unary, common_dtype
+from .elementwise import Binary, common_dtype
 from .math import Pow, sin
 from .reduce import any as any_of
+from .table import rounding
 
 __all__ = [
     "RoundingMethod",
@@ -57,30 +58,6 @@ __all__ = [
 ]
 
 
-class Floor(Unary, name="floor"):
-    """The largest integer not above x. PTX `cvt.rmi`."""
-
-    math = "floor"
-
-
-class Ceil(Unary, name="ceil"):
-    """The smallest integer not below x. PTX `cvt.rpi`."""
-
-    math = "ceil"
-
-
-class Trunc(Unary, name="trunc"):
-    """x without its fraction. PTX `cvt.rzi`."""
-
-    math = "trunc"
-
-
-class Rint(Unary, name="rint"):
-    """The nearest integer, halves to even. PTX `cvt.rni`."""
-
-    math = "rint"
-
-
 class CopySign(Binary, name="copysign"):
     """|x| with the sign of y. PTX `copysign`, or bit operations."""
 
@@ -90,29 +67,10 @@ class CopySign(Binary, name="copysign"):
 # --- rounding ------------------------------------------------------------------------------------
 
 
-def _rounded(cls: Any, x: Any, op: str) -> Array:
-    value = as_value(x, op)
-    return arith.elementwise(cls, (value,), op) if value.dtype.is_float else value
-
-
-def floor(x: Any) -> Array:
-    """The largest integer not above x, in x's dtype."""
-    return _rounded(Floor, x, "floor")
-
-
-def ceil(x: Any) -> Array:
-    """The smallest integer not below x, in x's dtype."""
-    return _rounded(Ceil, x, "ceil")
-
-
-def trunc(x: Any) -> Array:
-    """x without its fraction, in x's dtype."""
-    return _rounded(Trunc, x, "trunc")
-
-
-def rint(x: Any) -> Array:
-    """The nearest integer, halves to even, in x's dtype."""
-    return _rounded(Rint, x, "rint")
+Floor, floor = rounding("floor", "The largest integer not above x.", "cvt.rmi")
+Ceil, ceil = rounding("ceil", "The smallest integer not below x.", "cvt.rpi")
+Trunc, trunc = rounding("trunc", "x without its fraction.", "cvt.rzi")
+Rint, rint = rounding("rint", "The nearest integer, halves to even.", "cvt.rni")
 
 
 class RoundingMethod(Enum, metaclass=Choices):

@@ -1,0 +1,132 @@
+"""Elementwise operations of which one row says all: each makes the op's class and the function that users call.
+
+A row of `lowering/math` names a function there; `what` is the function's docstring, whose first sentence is the op's.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar, cast
+
+from ..ir import option
+from ..promote import true_division
+from ..values import Array
+from .arith import elementwise
+from .cast import as_value
+from .elementwise import Binary, Unary, operands_of
+
+_Op = TypeVar("_Op", bound=Unary | Binary)
+
+
+class Approximable(Unary):
+    """A function that the hardware approximates in float32. `approx`: whether it does; None: as `approx_math` says."""
+
+    approx: bool | None = option(None)
+
+
+class FunctionOfX(Protocol):
+    """A function of one value."""
+
+    def __call__(self, x: Any) -> Array: ...
+
+
+class ApproximableFunction(Protocol):
+    """A function of one value that may be approximated."""
+
+    def __call__(self, x: Any, *, approx: bool | None = None) -> Array: ...
+
+
+class FunctionOfXY(Protocol):
+    """A function of two values."""
+
+    def __call__(self, x: Any, y: Any) -> Array: ...
+
+
+class FunctionOfYX(Protocol):
+    """A function of two values, y first."""
+
+    def __call__(self, y: Any, x: Any) -> Array: ...
+
+
+def applied(cls: Any, args: tuple[Any, ...], op: str, **options: Any) -> Array:
+    """An op of floats; ints give float32, 64-bit ints float64."""
+    return elementwise(cls, args, op, true_division(operands_of(args, op)[1]), options=options)
+
+
+def unary(name: str, what: str, math: str = "", ptx: str = "") -> tuple[type[Unary], FunctionOfX]:
+    """A function of `lowering/math`, for which the op is named unless `math` says another; `ptx`: see `_op`."""
+    cls = _op(Unary, name, what, math, ptx)
+
+    def function(x: Any) -> Array:
+        return applied(cls, (x,), name)
+
+    return cls, _as_written(function, name, what)
+
+
+def approximable(name: str, what: str, ptx: str) -> tuple[type[Approximable], ApproximableFunction]:
+    """A function of `lowering/math`, or the instruction `ptx` where it is approximated."""
+    cls = _op(Approximable, name, what, "", ptx)
+
+    def function(x: Any, *, approx: bool | None = None) -> Array:
+        return applied(cls, (x,), name, approx=approx)
+
+    first, _, more = what.partition("\n")
+    said = f"{first} `approx`: by `{ptx}` in float32, or not, whatever `approx_math` says."
+    return cls, _as_written(function, name, f"{said}\n{more}" if more else said)
+
+
+def binary(name: str, what: str) -> tuple[type[Binary], FunctionOfXY]:
+    """A function of `lowering/math` of two operands."""
+    cls = _op(Binary, name, what)
+
+    def function(x: Any, y: Any) -> Array:
+        return applied(cls, (x, y), name)
+
+    return cls, _as_written(function, name, what)
+
+
+def binary_yx(name: str, what: str) -> tuple[type[Binary], FunctionOfYX]:
+    """A function of `lowering/math` of two operands, which users call y and x."""
+    cls = _op(Binary, name, what)
+
+    def function(y: Any, x: Any) -> Array:
+        return applied(cls, (y, x), name)
+
+    return cls, _as_written(function, name, what)
+
+
+def rounding(name: str, what: str, ptx: str) -> tuple[type[Unary], FunctionOfX]:
+    """A function of floats that leaves integers as they are, the instruction `ptx`."""
+    cls = _op(Unary, name, what, "", ptx)
+    cls.__doc__ = f"{what} PTX `{ptx}`."
+
+    def function(x: Any) -> Array:
+        value = as_value(x, name)
+        return elementwise(cls, (value,), name) if value.dtype.is_float else value
+
+    return cls, _as_written(function, name, f"{what.removesuffix('.')}, in x's dtype.")
+
+
+def _op(base: type[_Op], name: str, what: str, math: str = "", ptx: str = "") -> type[_Op]:
+    """The op's class; its docstring names the PTX that it becomes, `ptx` where it is approximated."""
+    first = what.partition("\n")[0]
+    becomes = f"PTX `{ptx}` where approximate, else several instructions." if ptx else "Several PTX instructions."
+    fields = {"__doc__": f"{first} {becomes}", "__module__": _row_of(), "math": math or name}
+    made: Any = type(base)("".join(map(str.capitalize, name.split("_"))), (base,), fields, name=name)
+    return made
+
+
+def _as_written(function: Callable[..., Array], name: str, what: str) -> Any:
+    """The function as if its row's file had its `def`."""
+    function.__name__ = function.__qualname__ = name
+    function.__module__, function.__doc__ = _row_of(), what
+    return cast("Any", function)
+
+
+def _row_of() -> str:
+    """The module whose row is being made: the caller of a maker of this file."""
+    frame: Any = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    while frame.f_code.co_filename == __file__:
+        frame = frame.f_back
+    return frame.f_globals["__name__"]
