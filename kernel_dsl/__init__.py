@@ -221,17 +221,16 @@ from .ops.threads import (
     warp_map,
 )
 from .options import CompilerParams
-from .pipelines import BlockSpec, Element, emit_pipeline
 from .refs import Ref as Ref
 from .transforms import SwizzleTransform, TilingTransform, Transform, find_swizzle
 from .values import Array as Array
 from .variables import Variable
 from .version import __version__ as __version__
-from .warp_specialized import PipelinePipeline, emit_pipeline_warp_specialized
 
 if TYPE_CHECKING:
     from kernel_dsl import library as library
     from kernel_dsl import symmetric as symmetric
+    from kernel_dsl.pipelines import BlockSpec, Element, emit_pipeline
     from kernel_dsl.runtime.build.aot import load_compiled
     from kernel_dsl.runtime.custom.image import precompiled_cuda_kernel
     from kernel_dsl.runtime.custom.metal.metal import metal_kernel
@@ -240,8 +239,11 @@ if TYPE_CHECKING:
     from kernel_dsl.runtime.graph import Graph
     from kernel_dsl.runtime.interpreter.checks.hazards import HazardError, HazardWarning
     from kernel_dsl.runtime.interpreter.checks.kinds import HazardKind
+    from kernel_dsl.warp_specialized import PipelinePipeline, emit_pipeline_warp_specialized
 
 _LATE = {
+    **dict.fromkeys(("BlockSpec", "Element", "emit_pipeline"), "kernel_dsl.pipelines"),
+    **dict.fromkeys(("PipelinePipeline", "emit_pipeline_warp_specialized"), "kernel_dsl.warp_specialized"),
     "Graph": "kernel_dsl.runtime.graph",
     "CompileError": "kernel_dsl.runtime.custom.nvrtc",
     "cuda_kernel": "kernel_dsl.runtime.custom.source",
@@ -551,7 +553,7 @@ OPERATIONS.update({_name: globals()[_name] for _name in _NAMES})
 
 
 def __getattr__(name: str) -> Any:
-    """Names that bring the runtime in, found at first use."""
+    """Names that bring the runtime in, or that few kernels use, found at first use."""
     if name in ("jax", "library", "symmetric", "testing", "torch"):
         return import_module(f"kernel_dsl.{name}")
     module = _LATE.get(name)

@@ -157,12 +157,10 @@ def show(ir: KernelIR, *, locations: bool = True) -> str:
 
 # --- parsing -------------------------------------------------------------------------------------
 
-_TOKEN = re.compile(
-    r"""\s*(?:(?P<string>"(?:[^"\\]|\\.)*")|(?P<value>%\d+)|(?P<layoutname>\#\d+)|(?P<layout>layout<[^>]*>)
+# compiled by the first parser: `re` takes as long for it as the import of three modules
+_TOKEN = r"""\s*(?:(?P<string>"(?:[^"\\]|\\.)*")|(?P<value>%\d+)|(?P<layoutname>\#\d+)|(?P<layout>layout<[^>]*>)
     |(?P<number>-?(?:inf|\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?![A-Za-z_]))|(?P<word>[A-Za-z_][A-Za-z0-9_.]*)
-    |(?P<punct>->|[()\[\]{}<>,:=@]))""",
-    re.VERBOSE,
-)
+    |(?P<punct>->|[()\[\]{}<>,:=@]))"""
 
 
 class TextError(ValueError):
@@ -174,8 +172,9 @@ class _Parser:
         self.tokens: list[tuple[str, str, int]] = []
         position = 0
         text = text.rstrip()
+        token = re.compile(_TOKEN, re.VERBOSE)
         while position < len(text):
-            found = _TOKEN.match(text, position)
+            found = token.match(text, position)
             if found is None or found.lastgroup is None:
                 raise TextError(f"offset {position}: {text[position : position + 30]!r} is no token")
             self.tokens.append((found.lastgroup, found[found.lastgroup], found.start()))

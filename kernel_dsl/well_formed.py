@@ -23,7 +23,7 @@ from .compiled import (
 )
 from .target import TARGETS
 
-_NAME = re.compile(r"[A-Za-z_$%][\w$]*", re.ASCII)
+_NAME = r"[A-Za-z_$%][\w$]*"
 _MOST_BYTES = 1 << 48  # more than a GPU can address
 _MOST_BLOCKS = 2**31 - 1
 _DEEPEST = 64  # nests of a result
@@ -41,7 +41,7 @@ def problem(compiled: Assembled | CompiledKernel) -> str:
 def _code(kernel: CompiledKernel) -> Iterator[str]:
     if kernel.target not in TARGETS:
         yield f"its target is {kernel.target!r}"
-    if not _NAME.fullmatch(kernel.entry):
+    if not re.fullmatch(_NAME, kernel.entry, re.ASCII):
         yield f"its entry is called {kernel.entry!r}"
         return
     found = re.search(rf"\.entry\s+{re.escape(kernel.entry)}\s*(?:\(([^)]*)\))?", kernel.ptx)

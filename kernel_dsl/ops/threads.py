@@ -93,7 +93,7 @@ def optimization_barrier(*values: Any) -> Any:
     return unflatten(structure, list(emit(OptimizationBarrier(xs)).results))
 
 
-_OPERAND = re.compile(r"\$\$|\$(\d+)|\$")
+_OPERAND = r"\$\$|\$(\d+)|\$"
 
 
 def inline_ptx(template: str, *args: Any, out_type: Any = None, pure: bool = False) -> Any:
@@ -115,7 +115,7 @@ def inline_ptx(template: str, *args: Any, out_type: Any = None, pure: bool = Fal
             )
     if not isinstance(template, str) or not template.strip():  # pyright: ignore[reportUnnecessaryIsInstance]
         raise BadArgumentType(op=op, what=f"template {template!r}", hint="a string of PTX instructions")
-    for found in _OPERAND.finditer(template):
+    for found in re.finditer(_OPERAND, template):
         if found[0] != "$$" and (found[1] is None or int(found[1]) >= len(outs) + len(xs)):
             what = f"{found[0]!r} in the template, with {len(outs)} results and {len(xs)} operands"
             raise BadArgument(op=op, what=what, hint="results are $0 ..., then operands; write `$$` for a dollar")

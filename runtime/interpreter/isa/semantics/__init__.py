@@ -21,7 +21,7 @@ from . import (
 )
 from .errors import BadModifier, UnknownInstruction
 from .forms import Alu, compile_alu
-from .types import BITS, STORAGE, VALUE, Array, narrow, widen_destination
+from .types import BITS, STORAGE, VALUE, Array, narrow
 
 FAMILIES = (
     integer,
@@ -48,5 +48,4 @@ __all__ = [
     "UnknownInstruction",
     "compile_alu",
     "narrow",
-    "widen_destination",
 ]

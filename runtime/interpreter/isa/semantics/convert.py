@@ -2,8 +2,7 @@
 convert_packed.py.
 
 Source registers may be wider than the source type; the surplus bits are ignored. 8-bit results come
-in uint16, extended by their sign or by zeros; `types.widen_destination` extends a result to a wider
-register.
+in uint16, extended by their sign or by zeros.
 """
 
 from __future__ import annotations

@@ -93,18 +93,3 @@ def narrow(bits: Array, type_name: str) -> Array:
     """`bits` of any register width, cut to the storage of `type_name` (PTX ISA 9.4.1)."""
     storage = STORAGE[type_name]
     return bits if bits.dtype == storage else bits.astype(storage)
-
-
-def widen_destination(bits: Array, type_name: str, register_bits: int) -> Array:
-    """A result of `type_name` extended to a register of `register_bits`: by sign for signed types,
-    else by zeros.
-
-    PTX ISA 9.4.1, 'Operand Size Exceeding Instruction-Type Size', the table of relaxed destination
-    operands.
-    """
-    width = BITS[type_name]
-    storage = UNSIGNED[max(register_bits, 16)]
-    if type_name.startswith("s"):
-        signed = bits.astype(UNSIGNED[width]).view(SIGNED[width])
-        return signed.astype(SIGNED[max(register_bits, 16)]).view(storage)
-    return bits.astype(storage)
