@@ -69,9 +69,14 @@ class SizePlan:
     def __init__(
         self, definition: Definition, inputs: Sequence[Input], structure: Any, structs: Any, limits: Any
     ) -> None:
-        made = self.geometry = geometry(definition, structs)
-        self.definition, self.structure, self.given = definition, structure, list(inputs)
-        self.outs, self.out_structure, self.cluster = made.outs, made.out_structure, made.cluster
+        made = geometry(definition, structs)
+        self.geometry: Geometry = made
+        self.definition: Definition = definition
+        self.structure: Any = structure
+        self.given: list[Input] = list(inputs)
+        self.outs: list[ShapeDtypeStruct | None] = made.outs
+        self.out_structure: Any = made.out_structure
+        self.cluster: tuple[Axis, ...] = made.cluster
         self.sizes: Sizes = made.sizes(inputs)
         self.inputs: int = sum(hasattr(i, "contiguous") for i in inputs)
         self.read: set[tuple[int, int]] = set()
@@ -111,7 +116,7 @@ class SizePlan:
         self._start()
 
     def _start(self) -> None:
-        self.reads = Reads()
+        self.reads: Reads = Reads()
         self.made: dict[tuple[int, int], Unread] = {}
 
     def _look_through(self) -> None:

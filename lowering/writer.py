@@ -284,11 +284,11 @@ class Writer:
         self.prelude: list[str] = []
         self.setup: list[str] = []  # after the prelude, before the body
         self.lines: list[str] = []
-        self.block = block
+        self.block: str = block
         self._names = 0
         self._dbg = ""
         self._cache: dict[str, V] = {}
-        self.put = self.v
+        self.put: Callable[[str, str], V] = self.v
 
     def at(self, loc: Loc) -> None:
         """Instructions from here on belong to this line."""
@@ -480,11 +480,12 @@ class Loop:
 
     def __init__(self, writer: Writer, starts: Sequence[V], header: str = "") -> None:
         self.writer = writer
-        before, self.header = writer.block, header or writer.label()
+        before = writer.block
+        self.header: str = header or writer.label()
         writer.jump(self.header)
         writer.begin(self.header)
         self._first = len(writer.lines)
-        self.carried = [writer.phi(v.type, [(v, before)]) for v in starts]
+        self.carried: list[V] = [writer.phi(v.type, [(v, before)]) for v in starts]
 
     def brings(self, following: Sequence[V]) -> None:
         """What the block that is written now brings back to the header."""

@@ -21,7 +21,7 @@ from .create import full_like
 from .elementwise import Binary, common_dtype
 from .math import Pow, sin
 from .reduce import any as any_of
-from .table import rounding
+from .table import FunctionOfX, rounding
 
 __all__ = [
     "RoundingMethod",
@@ -67,10 +67,10 @@ class CopySign(Binary, name="copysign"):
 # --- rounding ------------------------------------------------------------------------------------
 
 
-Floor, floor = rounding("floor", "The largest integer not above x.", "cvt.rmi")
-Ceil, ceil = rounding("ceil", "The smallest integer not below x.", "cvt.rpi")
-Trunc, trunc = rounding("trunc", "x without its fraction.", "cvt.rzi")
-Rint, rint = rounding("rint", "The nearest integer, halves to even.", "cvt.rni")
+floor: FunctionOfX = rounding("floor", "The largest integer not above x.", "cvt.rmi")
+ceil: FunctionOfX = rounding("ceil", "The smallest integer not below x.", "cvt.rpi")
+trunc: FunctionOfX = rounding("trunc", "x without its fraction.", "cvt.rzi")
+rint: FunctionOfX = rounding("rint", "The nearest integer, halves to even.", "cvt.rni")
 
 
 class RoundingMethod(Enum, metaclass=Choices):

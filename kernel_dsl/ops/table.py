@@ -28,11 +28,15 @@ class Approximable(Unary):
 class FunctionOfX(Protocol):
     """A function of one value."""
 
+    op: type[Unary]
+
     def __call__(self, x: Any) -> Array: ...
 
 
 class ApproximableFunction(Protocol):
     """A function of one value that may be approximated."""
+
+    op: type[Approximable]
 
     def __call__(self, x: Any, *, approx: bool | None = None) -> Array: ...
 
@@ -40,11 +44,15 @@ class ApproximableFunction(Protocol):
 class FunctionOfXY(Protocol):
     """A function of two values."""
 
+    op: type[Binary]
+
     def __call__(self, x: Any, y: Any) -> Array: ...
 
 
 class FunctionOfYX(Protocol):
     """A function of two values, y first."""
+
+    op: type[Binary]
 
     def __call__(self, y: Any, x: Any) -> Array: ...
 
@@ -54,17 +62,17 @@ def applied(cls: Any, args: tuple[Any, ...], op: str, **options: Any) -> Array:
     return elementwise(cls, args, op, true_division(operands_of(args, op)[1]), options=options)
 
 
-def unary(name: str, what: str, math: str = "", ptx: str = "") -> tuple[type[Unary], FunctionOfX]:
+def unary(name: str, what: str, math: str = "", ptx: str = "") -> FunctionOfX:
     """A function of `lowering/math`, for which the op is named unless `math` says another; `ptx`: see `_op`."""
     cls = _op(Unary, name, what, math, ptx)
 
     def function(x: Any) -> Array:
         return applied(cls, (x,), name)
 
-    return cls, _as_written(function, name, what)
+    return _as_written(function, cls, name, what)
 
 
-def approximable(name: str, what: str, ptx: str) -> tuple[type[Approximable], ApproximableFunction]:
+def approximable(name: str, what: str, ptx: str) -> ApproximableFunction:
     """A function of `lowering/math`, or the instruction `ptx` where it is approximated."""
     cls = _op(Approximable, name, what, "", ptx)
 
@@ -73,30 +81,30 @@ def approximable(name: str, what: str, ptx: str) -> tuple[type[Approximable], Ap
 
     first, _, more = what.partition("\n")
     said = f"{first} `approx`: by `{ptx}` in float32, or not, whatever `approx_math` says."
-    return cls, _as_written(function, name, f"{said}\n{more}" if more else said)
+    return _as_written(function, cls, name, f"{said}\n{more}" if more else said)
 
 
-def binary(name: str, what: str) -> tuple[type[Binary], FunctionOfXY]:
+def binary(name: str, what: str) -> FunctionOfXY:
     """A function of `lowering/math` of two operands."""
     cls = _op(Binary, name, what)
 
     def function(x: Any, y: Any) -> Array:
         return applied(cls, (x, y), name)
 
-    return cls, _as_written(function, name, what)
+    return _as_written(function, cls, name, what)
 
 
-def binary_yx(name: str, what: str) -> tuple[type[Binary], FunctionOfYX]:
+def binary_yx(name: str, what: str) -> FunctionOfYX:
     """A function of `lowering/math` of two operands, which users call y and x."""
     cls = _op(Binary, name, what)
 
     def function(y: Any, x: Any) -> Array:
         return applied(cls, (y, x), name)
 
-    return cls, _as_written(function, name, what)
+    return _as_written(function, cls, name, what)
 
 
-def rounding(name: str, what: str, ptx: str) -> tuple[type[Unary], FunctionOfX]:
+def rounding(name: str, what: str, ptx: str) -> FunctionOfX:
     """A function of floats that leaves integers as they are, the instruction `ptx`."""
     cls = _op(Unary, name, what, "", ptx)
     cls.__doc__ = f"{what} PTX `{ptx}`."
@@ -105,7 +113,7 @@ def rounding(name: str, what: str, ptx: str) -> tuple[type[Unary], FunctionOfX]:
         value = as_value(x, name)
         return elementwise(cls, (value,), name) if value.dtype.is_float else value
 
-    return cls, _as_written(function, name, f"{what.removesuffix('.')}, in x's dtype.")
+    return _as_written(function, cls, name, f"{what.removesuffix('.')}, in x's dtype.")
 
 
 def _op(base: type[_Op], name: str, what: str, math: str = "", ptx: str = "") -> type[_Op]:
@@ -117,11 +125,13 @@ def _op(base: type[_Op], name: str, what: str, math: str = "", ptx: str = "") ->
     return made
 
 
-def _as_written(function: Callable[..., Array], name: str, what: str) -> Any:
-    """The function as if its row's file had its `def`."""
+def _as_written(function: Callable[..., Array], cls: type[Any], name: str, what: str) -> Any:
+    """The function as if its row's file had its `def`, with its op's class as `op`."""
+    made = cast("Any", function)
+    made.op = cls
     function.__name__ = function.__qualname__ = name
     function.__module__, function.__doc__ = _row_of(), what
-    return cast("Any", function)
+    return made
 
 
 def _row_of() -> str:
