@@ -178,4 +178,4 @@ def _run_kernel(kernel: Any, args: Sequence[Any], out: Any) -> Sequence[Any]:
     return kernel._check_call(tuple(args), out)
 
 
-check = Check()
+check: Check = Check()

@@ -28,7 +28,7 @@ class FunctionWriter(Writer):
         self.dtype = dtype
         self.is32: bool = dtype == "float"
         self.int = "i32" if self.is32 else "i64"
-        self.suffix = suffix(dtype)
+        self.suffix: str = suffix(dtype)
         self.needs: list[str] = []
 
     def value(self, x: str | float, type: str | None = None) -> V:

@@ -105,10 +105,10 @@ class Found:
         self, hazards: Sequence[Hazard], outputs: Any = (), schedules: Sequence[str] = (), launches: Sequence[str] = (),
         decided: bool = False, printed: str = "", steps: int = 0, texts: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
-        self.hazards = list(hazards)
+        self.hazards: list[Hazard] = list(hazards)
         self.outputs = outputs
-        self.schedules = tuple(schedules)
-        self.launches = tuple(launches)
+        self.schedules: tuple[str, ...] = tuple(schedules)
+        self.launches: tuple[str, ...] = tuple(launches)
         self.printed = printed
         self.steps = steps
         self._decided = decided
