@@ -13,7 +13,6 @@ from ..errors import BadArgument, ClosedOverArray, LiteralOutOfRange, NotAnArray
 from ..facts import Range, any_of, of
 from ..ir import ArrayType, Op, Value, array_type, attr, operand
 from ..layout import SCALAR
-from ..target import Feature
 from ..trace import current, traced
 from ..values import Array
 from .dense import dense
@@ -62,7 +61,6 @@ class Bitcast(Op, name="bitcast"):
 
     x: Value = operand()
     dtype: DType = attr()
-    requires = Feature(0)
 
     def infer(self) -> tuple[Any, ...]:
         t = array_type(self.x)

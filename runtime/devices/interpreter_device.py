@@ -292,7 +292,7 @@ class InterpreterImage(LoadedImage):
         self.param_sizes: list[int] = [p.size for p in entries[entry].params]
         # The narrowest compare-and-swap has 16 bits: 8-bit atomics made of it reach past the end of an odd number of
         # bytes, where every allocation of a GPU has some left.
-        self.roomy = re.search(r"\batom(?:\.\w+)*\.b16\b", ptx) is not None
+        self.roomy: bool = re.search(r"\batom(?:\.\w+)*\.b16\b", ptx) is not None
 
     def refused(self, error: Exception) -> LoadError:
         """What an assembler would refuse, as the error that a GPU's driver would give."""
@@ -316,7 +316,7 @@ class Space:
     """The interpreter's global memory for one launch, and which host arrays it stands for."""
 
     def __init__(self) -> None:
-        self.memory = interpreter.GlobalMemory()
+        self.memory: interpreter.GlobalMemory = interpreter.GlobalMemory()
         self._placed: list[tuple[ArrayView, ArrayView]] = []
         self._copies: list[tuple[Any, Any]] = []
 

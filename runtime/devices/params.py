@@ -115,7 +115,7 @@ class ParamLayout:
             self.sizes.append(size)
             end = start + size
         self.nbytes = end
-        self.struct = struct.Struct(form)
+        self.struct: struct.Struct = struct.Struct(form)
         self.pack = self.struct.pack_into
 
     def values(self, arrays: Sequence[ArrayView], scalars: Sequence[Any], encode: Encode) -> list[Any]:
