@@ -419,6 +419,22 @@ def _overlaps(inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[tuple[int,
     )
 
 
+UNSEEN: Any = object()
+
+
+def seen_call(kernel: Kernel, args: Sequence[Any], out: Any, stream: Any) -> Any:
+    """The result of a call whose like the kernel has seen on a GPU; `UNSEEN` for any other, and nothing was done then."""
+    fast = kernel._fast  # pyright: ignore[reportPrivateUsage]
+    if fast is None:
+        return UNSEEN
+    if stream is None and not fast.recording.active:
+        result = fast.latest(args, out, None)
+        if result is not fast.miss:
+            return result
+    result = fast(args, out, stream)
+    return UNSEEN if result is fast.miss else result
+
+
 def identified(made: Kernel, *what: Any) -> Kernel:
     """A kernel of a body that closes over what its arguments `what` decide, and over nothing else.
 

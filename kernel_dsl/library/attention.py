@@ -10,15 +10,18 @@ from typing import Any
 import kernel_dsl as kd
 from kernel_dsl.boundary import checks_itself, public
 from kernel_dsl.errors import BadCallArgument, BadCallValue
+from kernel_dsl.loading import interpreted
 from kernel_dsl.stages import target_named
 from kernel_dsl.target import Feature
 
+from ..kernel import UNSEEN, seen_call
 from .attention_kernel import AttentionConfig, attention_kernel, default_config
 from .attention_options import CHECKED, AttentionOptions, problem_of
 from .attention_score import ScoredProblem
 from .attention_scored import ScoredPlan
 from .differentiable import attention as differentiable
 from .differentiable import host_of
+from .latest import Latest
 from .matmul import MANY, array_address, check_apart, check_counts, element_strides, known_plan, out_refusal, signature
 
 FAST = (64, 128, 192, 256)  # head dimensions that `attention_kernel` takes
@@ -41,6 +44,11 @@ class Attention:
 
     `q_seqlens`, `kv_seqlens`: int32 (batch + 1), cumulative lengths of sequences one behind another: q is then (total, heads,
     dim), and k and v likewise; indices and `causal` are those within a sequence; `kv_seqlens` are by default `q_seqlens`.
+    `page_table`: int32 (batch, max_pages); k and v are then a cache (pages, kv_heads, page, dim), or by `layout="bshd"`
+    (pages, page, kv_heads, dim), with pages of 1 to 256 keys: key j of sequence b is in page `page_table[b, j // page]`.
+    `kv_seqlens` are then int32 (batch,), the number of keys of each sequence, or cumulative ones; by default `q_seqlens`, or
+    without those all max_pages * page keys. What lies beyond is not used; a page that is not in the cache is zeros, and a hazard
+    in the interpreter. There are no gradients.
     `q_scale`, `k_scale`, `v_scale`: what float8 inputs are multiplied by, a number or float32 (batch, kv_heads).
 
     `return_lse=True` also gives the natural logarithm of each row's sum of exponentials, float32 (batch, heads, queries) or
@@ -53,6 +61,7 @@ class Attention:
 
     def __init__(self) -> None:
         self._plans: dict[Any, Any] = {}
+        self._latest = Latest()
 
     def __repr__(self) -> str:
         return "<kd.library.attention>"
@@ -86,20 +95,31 @@ class Attention:
         stream: Any = None,
         interpret: Any = None,
     ) -> Any:
+        host = host_of(q, k, v, sinks, bias)
+        result, key = first_of(out), (layout, causal, scale, type(scale), return_lse, config)
+        arrays = sinks, bias, q_seqlens, kv_seqlens, page_table, q_scale, k_scale, v_scale
+        plain = not any(x is not None for x in (*arrays, window, softcap, score_mod, mask_mod))
+        if plain and not host and interpret is None:
+            if result is not None:
+                check_apart(result, {"k": k, "v": v}, "attention")
+            made = self._latest.call(key, [q, k, v], out, stream)
+            if made is not UNSEEN:
+                return made
         options = AttentionOptions(
             layout, causal, window, softcap, scale, sinks, bias, score_mod, mask_mod, q_seqlens, kv_seqlens, page_table,
             q_scale, k_scale, v_scale,
         )  # fmt: skip
-        host = host_of(q, k, v, sinks, bias)
         if host:
             how = {"out": out, "stream": stream, "interpret": interpret}
             return differentiable(host, q, k, v, options, return_lse, config, how)
-        result = first_of(out)
-        plan = self._plan(q, k, v, options, return_lse, config, None, result)
+        promise = page_table is not None and interpreted(interpret)
+        plan = self._plan(q, k, v, options, return_lse, config, None, result, promise)
         if result is not None:
             check_apart(result, {"k": k, "v": v}, "attention")
         if isinstance(plan, ScoredPlan):
             return plan(q, k, v, options, out, {"stream": stream, "interpret": interpret})
+        if plain:
+            self._latest.keep(key, partial(seen_call, plan))
         return plan(q, k, v, out=out, stream=stream, interpret=interpret)
 
     @checks_itself(*CHECKED, "target")
@@ -149,16 +169,17 @@ class Attention:
         config: AttentionConfig | None,
         target: str | None,
         out: Any = None,
+        promise: bool = False,
     ) -> Any:
         arrays = (q, k, v) if out is None else (q, k, v, out)
         described = tuple([signature(x, "attention") for x in arrays])
-        key = (*described, out is None, *options.key("attention"), lse, config, target)
+        key = (*described, out is None, *options.key("attention"), lse, config, target, promise)
         named = options.given() | {"return_lse": lse, "config": config, "target": target}
         found = known_plan(self._plans, key, "attention", named)
         if found is None:
             if len(self._plans) >= MANY:
                 self._plans.clear()
-            found = self._plans[key] = self._kernel(q, k, v, options, lse, config, target, out)
+            found = self._plans[key] = self._kernel(q, k, v, options, lse, config, target, out, promise)
         return found
 
     def _kernel(
@@ -171,6 +192,7 @@ class Attention:
         config: AttentionConfig | None,
         target: str | None,
         out: Any,
+        promise: bool,
     ) -> Any:
         problem = problem_of(q, k, v, options, lse)
         check_config(config)
@@ -181,7 +203,7 @@ class Attention:
             _log.info("attention: %s; using the general kernel", why)
         elif plain is not None and plain.dim in FAST:
             return attention_kernel(plain, config or default_config(plain), machine.limits.multiprocessors)
-        return ScoredPlan.of(problem, config, machine.limits.multiprocessors, why)
+        return ScoredPlan.of(problem, config, machine.limits.multiprocessors, why, promise)
 
 
 def check_config(config: Any) -> None:
@@ -211,7 +233,7 @@ def refusal(p: ScoredProblem, arrays: tuple[Any, ...], target: Any) -> str:
     for dim in (p.dim, p.v_dim):
         if dim % 8 or not 16 <= dim <= 256:
             return f"a head dimension of {dim} is no multiple of 8 from 16 to 256"
-    if not p.batch or not p.queries or not p.keys:
+    if not p.batch or not p.queries or not p.keys or (p.page and not p.pages):
         return "there is nothing to compute"
     if p.dtype == kd.float8_e4m3fn:  # which is widened into arrays of its own
         return ""

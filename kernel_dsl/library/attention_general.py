@@ -10,6 +10,7 @@ import kernel_dsl as kd
 
 from ..kernel import identified
 from .attention_kernel import LOWEST
+from .attention_pages import gathered
 from .attention_score import ScoredProblem, ScorePlace, ragged_tiles
 
 ROWS, KEYS = 4, 16
@@ -21,8 +22,11 @@ def general_extras(p: ScoredProblem) -> list[str]:
 
 
 @cache
-def attention_general(problem: ScoredProblem) -> Any:
-    """The kernel `(q, k, v, *extras) -> out` or `-> (out, lse)`; `general_extras` names the arrays between."""
+def attention_general(problem: ScoredProblem, promise: bool = False) -> Any:
+    """The kernel `(q, k, v, *extras) -> out` or `-> (out, lse)`; `general_extras` names the arrays between.
+
+    `promise`: that pages are in the cache, which the interpreter checks.
+    """
     p, names = problem, general_extras(problem)
     wide = kd.float64 if p.dtype == kd.float64 else kd.float32
 
@@ -40,10 +44,17 @@ def attention_general(problem: ScoredProblem) -> Any:
 
         def step(block: Any, carry: Any) -> Any:
             top, total, acc = carry
-            keys = kd.ds(place.k_row + block * KEYS, KEYS)
+
+            keys = block * KEYS + kd.arange(KEYS) if p.cache else kd.ds(place.k_row + block * KEYS, KEYS)
+
+            def taken(x: Any) -> Any:
+                if p.cache:
+                    return gathered(p, s, x, (batch, kv_head), keys, place.keys, promise).astype(wide)
+                return x[p.key_rows(batch, kv_head, keys)].astype(wide)
+
             key = block * KEYS + kd.broadcasted_iota(kd.int32, (ROWS, KEYS), 1)
             here = batch, head, query, key
-            scores = kd.sum(x[:, None, :] * k[p.rows(batch, kv_head, keys)].astype(wide)[None], axis=2)
+            scores = kd.sum(x[:, None, :] * taken(k)[None], axis=2)
             tile = kd.ds(first, ROWS), kd.ds(block * KEYS, KEYS)
             scores = p.score.scores(scores, 1.0, lambda: p.bias_tile(s["bias"], (batch, head), *tile), here)
             if p.score.softcap is not None and not p.score.natural:
@@ -52,8 +63,8 @@ def attention_general(problem: ScoredProblem) -> Any:
             new_top = kd.maximum(top, kd.max(scores, axis=1, keepdims=True))
             weights = kd.exp(scores - new_top)
             fade = kd.exp(top - new_top)
-            values = v[p.rows(batch, kv_head, keys)].astype(wide)
-            if p.ragged:  # those of another sequence may be infinite
+            values = taken(v)
+            if p.ragged and not p.cache:  # those of another sequence may be infinite
                 there = block * KEYS + kd.broadcasted_iota(kd.int32, values.shape, 0) < place.keys
                 values = kd.where(there, values, 0.0)
             acc = acc * fade + kd.sum(weights[:, :, None] * values[None], axis=1)
@@ -82,4 +93,4 @@ def attention_general(problem: ScoredProblem) -> Any:
         out_type = (out_type, kd.ShapeDtypeStruct(p.lse_shape, kd.float32))
     grid = (p.heads, ragged_tiles(p, ROWS)) if p.ragged else (p.batch * p.heads, kd.cdiv(p.queries, ROWS))
     made = kd.kernel(body, out_type=out_type, grid=grid, name="attention_general")
-    return made if p.score.has_functions else identified(made, problem)
+    return made if p.score.has_functions else identified(made, problem, promise)

@@ -20,6 +20,7 @@ from .refusals import Refusals
 
 ARRAYS = ("q_scale", "k_scale", "v_scale", "sinks", "bias", "q_seqlens", "kv_seqlens")
 SCALES = ARRAYS[:3]
+PAGE = 256  # the most keys of a page
 # what has words of its own here
 CHECKED = (
     "layout",
@@ -58,17 +59,19 @@ class AttentionOptions:
 
     def key(self, name: str) -> tuple[Any, ...]:
         """What a plan depends on."""
-        arrays = [self.sinks, self.bias, self.q_seqlens, self.kv_seqlens, self.q_scale, self.k_scale, self.v_scale]
+        arrays = [
+            self.sinks, self.bias, self.q_seqlens, self.kv_seqlens, self.page_table, self.q_scale, self.k_scale, self.v_scale
+        ]  # fmt: skip
         described = None if all(x is None for x in arrays) else tuple([signature(x, name) for x in arrays])
         return (
             self.layout, self.causal, self.window, self.softcap, self.scale, self.score_mod, self.mask_mod,
-            self.page_table is None, self.score_mod_grad, described,
+            self.score_mod_grad, type(self.window), type(self.softcap), type(self.scale), described,  # True is no number
         )  # fmt: skip
 
     def arrays(self, names: list[str]) -> list[Any]:
         """The arrays of those names, as kernels take them."""
         found = {name: getattr(self, name) for name in names}
-        if "kv_seqlens" in found and found["kv_seqlens"] is None:
+        if found.get("kv_seqlens", 0) is None:
             found["kv_seqlens"] = self.q_seqlens
         return [float(x) if isinstance(x, Real) else x for x in found.values()]
 
@@ -107,8 +110,8 @@ class _Check(Refusals):
                 raise self.argument(f"{name} is a {type(function).__name__}", "a function of traced values, or None")
         if o.score_mod_grad is not None and o.score_mod is None:
             raise self.value("score_mod_grad without score_mod", "give the function, too")
-        if o.page_table is not None:
-            raise self.value("page_table", "keys and values in pages are not taken here: gather the pages first")
+        if o.page_table is not None and self.kernel != "attention":
+            raise self.value("page_table", "keys in pages have no gradients: gather the pages first")
 
     def positive(self, name: str, x: Any) -> None:
         if x is None:
@@ -132,6 +135,8 @@ class _Check(Refusals):
         return tuple(shape)
 
     def problem(self, q: Any, k: Any, v: Any, o: AttentionOptions, lse: bool) -> ScoredProblem:
+        if o.page_table is not None:
+            return self.paged(q, k, v, o, lse)
         ragged = o.q_seqlens is not None or o.kv_seqlens is not None
         axes = {"bhsd": "(batch, heads, length, dim)", "bshd": "(batch, length, heads, dim)"}[o.layout]
         axes = "(total length, heads, dim)" if ragged else axes
@@ -148,6 +153,14 @@ class _Check(Refusals):
         if (kb, k_dim) != (batch, dim) or (vb, v_heads, v_keys) != (kb, kv_heads, keys):
             what = f"q is {shapes[0]}, k is {shapes[1]} and v is {shapes[2]}"
             raise self.value(what, f"k and v are {axes.replace('heads', 'kv_heads')}, and dim is that of q but for v")
+        sizes = batch, heads, kv_heads, queries, keys, dim, v_dim
+        return self.scored(q, k, v, o, lse, sizes, ragged)
+
+    def scored(
+        self, q: Any, k: Any, v: Any, o: AttentionOptions, lse: bool, sizes: tuple[int, ...], ragged: bool, **cache: Any
+    ) -> ScoredProblem:
+        """The problem of arrays whose shapes fit together; `sizes` are the first fields of it."""
+        batch, heads, kv_heads, queries, keys, dim, _ = sizes
         if not kv_heads or heads % kv_heads:
             what = f"{heads} query heads and {kv_heads} key heads"
             raise self.value(what, "the query heads are a multiple of the key heads")
@@ -155,7 +168,7 @@ class _Check(Refusals):
         if as_dtype(k.dtype) != dtype or as_dtype(v.dtype) != dtype or not dtype.is_float:
             what = f"q is {dtype}, k is {as_dtype(k.dtype)} and v is {as_dtype(v.dtype)}"
             raise self.argument(what, "give all three one float dtype")
-        if not keys and queries and not ragged:
+        if not keys and queries and (not ragged or cache):
             raise self.value("there are no keys", "a softmax needs at least one key")
         bias = self.extras(o, batch, heads, kv_heads, queries, keys, ragged, dtype)
         score = Score(
@@ -171,9 +184,51 @@ class _Check(Refusals):
         scale = max(dim, 1) ** -0.5 if o.scale is None else float(o.scale)
         scales = "".join(name[0] for name in SCALES if getattr(o, name) is not None)
         return ScoredProblem(
-            batch, heads, kv_heads, queries, keys, dim, v_dim, dtype, kd.bfloat16 if dtype in FP8 else dtype, scale, score,
-            o.layout, ragged, bool(lse), scales,
+            *sizes, dtype, kd.bfloat16 if dtype in FP8 else dtype, scale, score, o.layout, ragged, bool(lse), scales, **cache
         )  # fmt: skip
+
+    def paged(self, q: Any, k: Any, v: Any, o: AttentionOptions, lse: bool) -> ScoredProblem:
+        """That of keys and values in pages."""
+        ragged, swapped = o.q_seqlens is not None, o.layout == "bshd"
+        axes = "(batch, length, heads, dim)" if swapped else "(batch, heads, length, dim)"
+        axes = "(total length, heads, dim)" if ragged else axes
+        shape = self.array("q", q, 3 if ragged else 4, f"q is {axes}")
+        if ragged:
+            batch = self.integers("q_seqlens", o.q_seqlens, 1, "cumulative lengths of shape (batch + 1,)")[0] - 1
+            if batch < 1:
+                raise self.value(
+                    f"q_seqlens is {(batch + 1,)}", "int32 cumulative lengths of shape (batch + 1,), batch at least 1"
+                )
+            queries, heads, dim = shape
+        else:
+            batch, heads, queries, dim = (shape[0], shape[2], shape[1], shape[3]) if swapped else shape
+        axes = "(pages, page, kv_heads, dim)" if swapped else "(pages, kv_heads, page, dim)"
+        shapes = [self.array(name, x, 4, f"{name} is {axes}") for name, x in (("k", k), ("v", v))]
+        if shapes[0][:3] != shapes[1][:3] or shapes[0][3] != dim:
+            what = f"q is {shape}, k is {shapes[0]} and v is {shapes[1]}"
+            raise self.value(what, f"with a page_table k and v are {axes}, and dim is that of q but for v")
+        pages, page, kv_heads = (shapes[0][i] for i in ((0, 1, 2) if swapped else (0, 2, 1)))
+        rows, most = self.integers("page_table", o.page_table, 2, "of shape (batch, max_pages)")
+        if rows != batch:
+            raise self.value(f"page_table is {(rows, most)}", f"int32 of shape ({batch}, max_pages)")
+        if not 1 <= page <= PAGE:
+            raise self.value(f"pages of {page} keys", f"a page has 1 to {PAGE} keys")
+        cache = "cumulative" if ragged else "whole"
+        if o.kv_seqlens is not None:
+            hint = f"({batch},), the keys of each sequence, or cumulative lengths of shape ({batch + 1},)"
+            (count,) = self.integers("kv_seqlens", o.kv_seqlens, 1, hint)
+            if count not in (batch, batch + 1):
+                raise self.value(f"kv_seqlens is {(count,)}", f"int32 {hint}")
+            cache = "plain" if count == batch else "cumulative"
+        sizes = batch, heads, kv_heads, queries, most * page, dim, shapes[1][3]
+        return self.scored(q, k, v, o, lse, sizes, ragged, cache=cache, page=page, pages=pages, table=most)
+
+    def integers(self, name: str, x: Any, rank: int, hint: str) -> tuple[int, ...]:
+        """The shape of an int32 array."""
+        shape = self.array(name, x, rank, f"int32 {hint}")
+        if as_dtype(x.dtype) != kd.int32:
+            raise self.argument(f"{name} is {as_dtype(x.dtype)}", f"int32 {hint}")
+        return shape
 
     def extras(
         self,
@@ -253,6 +308,12 @@ def check_lengths(o: AttentionOptions, p: ScoredProblem, kernel: str) -> None:
         if x is None or (not isinstance(x, np.ndarray) and str(getattr(x, "device", "")) != "cpu"):
             continue
         values = np.asarray(x)
+        if p.cache and name == "kv_seqlens":
+            each = values if p.cache == "plain" else np.diff(values.astype(np.int64))
+            if (each < 0).any() or (each > p.keys).any():
+                hint = f"a sequence has 0 to {p.keys} keys, as many as its pages hold"
+                raise BadCallValue(kernel=kernel, what=f"{name}={values.tolist()[:8]}", hint=hint)
+            continue
         if values[0] < 0 or values[-1] > total or (np.diff(values.astype(np.int64)) < 0).any():
             hint = f"cumulative lengths rise from 0, and end at {total} or before"
             raise BadCallValue(kernel=kernel, what=f"{name}={values.tolist()[:8]}", hint=hint)

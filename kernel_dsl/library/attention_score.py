@@ -198,6 +198,10 @@ class ScoredProblem:
 
     Where lengths are `ragged` there is no axis of the batch: q is (queries, heads, dim), k and v likewise, and `batch` is
     the number of sequences. `scales`: which of q, k and v have scales.
+
+    With a `cache` each sequence has up to `keys` keys of its own, of which it uses as many as their lengths say: "plain" ones,
+    "cumulative" ones, or "whole" where all are used. k and v are then (batch, kv_heads, keys, dim), or in pages
+    (`pages`, kv_heads, `page`, dim), of which a table (batch, `table`) names those of each sequence; by "bshd" heads follow keys.
     """
 
     batch: int
@@ -215,6 +219,10 @@ class ScoredProblem:
     ragged: bool = False
     lse: bool = False
     scales: str = ""
+    cache: str = ""
+    page: int = 0
+    pages: int = 0
+    table: int = 0
 
     def shape(self, heads: int, length: int, dim: int) -> tuple[int, ...]:
         """Of an array."""
@@ -236,6 +244,20 @@ class ScoredProblem:
             return rows, head, columns
         return (batch, rows, head, columns) if self.layout == "bshd" else (batch, head, rows, columns)
 
+    def key_rows(self, batch: Any, head: Any, rows: Any, columns: Any = slice(None)) -> tuple[Any, ...]:
+        """The index of some keys of a head; of a cache in pages `batch` is the page, and rows are those of it."""
+        if self.ragged and not self.cache:
+            return rows, head, columns
+        return (batch, rows, head, columns) if self.layout == "bshd" else (batch, head, rows, columns)
+
+    def keys_of(self, s: dict[str, Any], batch: Any) -> Any:
+        """How many keys of a cache a sequence uses."""
+        if self.cache == "whole":
+            return self.keys
+        lengths = s["kv_seqlens"]
+        count = lengths[batch] if self.cache == "plain" else lengths[batch + 1] - lengths[batch]
+        return kd.minimum(kd.maximum(count, 0), self.keys)
+
     def lse_rows(self, batch: Any, head: Any, rows: Any) -> tuple[Any, ...]:
         return (head, rows) if self.ragged else (batch, head, rows)
 
@@ -247,6 +269,7 @@ class ScoredProblem:
             not p.score.plain
             or p.layout != "bhsd"
             or p.ragged
+            or p.cache
             or p.scales
             or p.dim != p.v_dim
             or p.dtype != p.out_dtype
@@ -260,7 +283,10 @@ class ScoredProblem:
     def extras(self) -> list[str]:
         """Names of the arrays after q, k and v."""
         names = [f"{x}_scale" for x in self.scales] + ["sinks"] * self.score.sinks
-        return names + ["bias"] * (self.score.bias is not None) + ["q_seqlens", "kv_seqlens"] * self.ragged
+        names += ["bias"] * (self.score.bias is not None) + ["page_table"] * bool(self.page)
+        if self.cache in ("plain", "cumulative") and not self.ragged:
+            names.append("kv_seqlens")
+        return names + ["q_seqlens", "kv_seqlens"] * self.ragged
 
     def scale_of(self, array: Any, batch: Any, kv_head: Any) -> Any:
         """The scale in an array of rank 0, or of (batch or 1, kv_heads or 1), of a head."""
@@ -314,9 +340,15 @@ class ScorePlace:
         """That of a number of a head, or of ragged lengths of a line of the table; tiles that are not there are empty."""
         heads = heads or p.heads
         if not p.ragged:
-            return ScorePlace(kd.div(head, heads), kd.rem(head, heads), number, 0, 0, p.queries, p.keys)
+            batch = kd.div(head, heads)
+            keys = p.keys_of(s, batch) if p.cache else p.keys
+            return ScorePlace(batch, kd.rem(head, heads), number, 0, 0, p.queries, keys)
         line, number = s["table"][number, 0], s["table"][number, 1]
         batch = kd.maximum(line - 1, 0)
+        if p.cache:
+            begin, end = s["q_seqlens"][batch], s["q_seqlens"][batch + 1]
+            lengths = [end - begin, p.keys_of(s, batch)]
+            return ScorePlace(batch, head, number, begin, 0, *(kd.where(line > 0, n, 0) for n in lengths))
         begins = [s[name][batch] for name in ("q_seqlens", "kv_seqlens")]
         lengths = [s[name][batch + 1] - x for name, x in zip(("q_seqlens", "kv_seqlens"), begins, strict=True)]
         return ScorePlace(batch, head, number, *begins, *(kd.where(line > 0, n, 0) for n in lengths))

@@ -16,8 +16,9 @@ from .attention_general import ROWS as GENERAL_ROWS
 from .attention_general import attention_general
 from .attention_kernel import ROWS, AttentionConfig
 from .attention_options import AttentionOptions, check_lengths
+from .attention_pages import loaded_together, page_arrays, pages_kernel, without_pages
 from .attention_score import ScoredProblem, ragged_tiles
-from .attention_scored_kernel import listed, scored_config, scored_kernel
+from .attention_scored_kernel import listed, paged_config, scored_config, scored_kernel
 
 ELEMENTS = 4096  # of a block that converts
 
@@ -44,25 +45,38 @@ def widen_kernel(shape: tuple[int, ...], dtype: Any) -> Any:
 
 @dataclass(frozen=True)
 class ScoredPlan:
-    """The kernels of a problem. `tile` queries share a line of the table."""
+    """The kernels of a problem, `inner` that of the last. `tile` queries share a line of the table.
+
+    `pages` lays keys in pages out anew first, or is None.
+    """
 
     problem: ScoredProblem
+    inner: ScoredProblem
     kernel: Any
     tile: int
     fast: bool
     lists: BlockLists | None
+    pages: Any = None
 
     @staticmethod
-    def of(p: ScoredProblem, config: AttentionConfig | None, multiprocessors: int, why: str) -> ScoredPlan:
-        """That of the kernel for Hopper, or if there is a reason `why` not, of the one that takes anything."""
+    def of(
+        p: ScoredProblem, config: AttentionConfig | None, multiprocessors: int, why: str, promise: bool
+    ) -> ScoredPlan:
+        """That of the kernel for Hopper, or if there is a reason `why` not, of the one that takes anything.
+
+        `promise`: that pages are in the cache.
+        """
         if why:
-            return ScoredPlan(p, attention_general(p), GENERAL_ROWS, False, None)
-        inner = replace(p, dtype=kd.bfloat16) if p.dtype in FP8 else p
-        config = config or scored_config(inner)
+            return ScoredPlan(p, p, attention_general(p, promise), GENERAL_ROWS, False, None)
+        inner, pages = replace(p, dtype=kd.bfloat16) if p.dtype in FP8 else p, None
+        config = paged_config(inner, config) if config else scored_config(inner)
+        if p.page and (p.dtype in FP8 or loaded_together(p, config.block_kv) is None):
+            inner, pages = without_pages(p), pages_kernel(p, promise)
         tile, lists = ROWS * config.consumers, None
         if listed(p):
             lists = BlockLists(blocks_kernel(p, tile, config.block_kv, depends_on_head(p)))
-        return ScoredPlan(p, scored_kernel(inner, config, multiprocessors), tile, True, lists)
+        kernel = scored_kernel(inner, config, multiprocessors, promise and bool(inner.page))
+        return ScoredPlan(p, inner, kernel, tile, True, lists, pages)
 
     @property
     def _table(self) -> Any:
@@ -71,12 +85,15 @@ class ScoredPlan:
 
     def __call__(self, q: Any, k: Any, v: Any, options: AttentionOptions, out: Any, how: dict[str, Any]) -> Any:
         p = self.problem
-        if p.ragged:
+        if p.ragged or p.cache:
             check_lengths(options, p, "attention")
         inputs = [q, k, v]
+        if self.pages is not None:
+            inputs[1:] = self.pages(k, v, *options.arrays(page_arrays(p)), **how)
         if self.fast and p.dtype in FP8:
-            inputs = [widen_kernel(tuple(x.shape), p.dtype)(x, **how) for x in inputs]
-        extras = options.arrays(p.extras)
+            few = inputs[: 1 if self.pages else 3]
+            inputs[: len(few)] = [widen_kernel(tuple(x.shape), p.dtype)(x, **how) for x in few]
+        extras = options.arrays(self.inner.extras)
         if p.ragged:
             extras.append(self._table(options.q_seqlens, **how))
         if self.lists is not None:
@@ -87,9 +104,12 @@ class ScoredPlan:
         """The stages of the kernel that computes."""
         p = self.problem
         inputs = [q, k, v]
+        if self.pages is not None:
+            stages = self.pages.lower(k, v, *options.arrays(page_arrays(p)), target=target)
+            inputs[1:] = [kd.ShapeDtypeStruct(x.shape, x.dtype) for x in stages.traced.outputs]
         if self.fast and p.dtype in FP8:
             inputs = [kd.ShapeDtypeStruct(tuple(x.shape), kd.bfloat16) for x in inputs]
-        extras = options.arrays(p.extras)
+        extras = options.arrays(self.inner.extras)
         if p.ragged:
             extras.append(kd.ShapeDtypeStruct((ragged_tiles(p, self.tile), 2), kd.int32))
         if self.lists is not None:

@@ -7,7 +7,7 @@ that all queries see pay for no mask. docs/attention.md says more.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
 
@@ -16,6 +16,7 @@ import kernel_dsl as kd
 from ..kernel import identified
 from .attention_backward_walk import heads_at_once
 from .attention_kernel import LOG2E, LOWEST, ROWS, SLACK, SMEM_BYTES, AttentionConfig
+from .attention_pages import loaded_together
 from .attention_score import ScoredProblem, ScorePlace, clear_rows, ragged_tiles
 
 MOST_TILES = 4096  # whose order is worked out
@@ -62,7 +63,13 @@ def scored_config(p: ScoredProblem) -> AttentionConfig:
     else:
         choices = [AttentionConfig(2, 80 if light else 64, 2)]
     choices += [AttentionConfig(2, 80, 2), AttentionConfig(2, 64, 2)]
-    return next(c for c in choices if bytes_of(p, c) <= SMEM_BYTES)
+    return paged_config(p, next(c for c in choices if bytes_of(p, c) <= SMEM_BYTES))
+
+
+def paged_config(p: ScoredProblem, config: AttentionConfig) -> AttentionConfig:
+    """A configuration whose steps are as many keys as pages have, or parts of them, and no more than given."""
+    found = loaded_together(p, config.block_kv) if p.page else None
+    return replace(config, block_kv=found[1]) if found else config
 
 
 def tiles_of(p: ScoredProblem, t: AttentionConfig) -> int:
@@ -73,7 +80,7 @@ def tiles_of(p: ScoredProblem, t: AttentionConfig) -> int:
 
 def listed(p: ScoredProblem) -> bool:
     """Whether the blocks of keys of each tile come from a list."""
-    return p.score.mask_mod is not None and not p.ragged
+    return p.score.mask_mod is not None and not p.ragged and not p.cache
 
 
 def extras(p: ScoredProblem) -> list[str]:
@@ -84,8 +91,11 @@ def extras(p: ScoredProblem) -> list[str]:
 class _Forward:
     """What roles share."""
 
-    def __init__(self, p: ScoredProblem, t: AttentionConfig, multiprocessors: int) -> None:
-        self.p, self.t = p, t
+    def __init__(self, p: ScoredProblem, t: AttentionConfig, multiprocessors: int, promise: bool) -> None:
+        self.p, self.t, self.promise = p, t, promise
+        found = loaded_together(p, t.block_kv) if p.page else None
+        self.chunk = found[0] if found else t.block_kv  # keys that are loaded at once
+        self.parts = t.block_kv // self.chunk
         self.tile = ROWS * t.consumers
         self.tiles = tiles_of(p, t)
         self.dim, self.v_dim = lanes_of(p.dim), lanes_of(p.v_dim)
@@ -157,25 +167,45 @@ class _Forward:
         @kd.loop(0, tile.count, init_carry=0)
         def _(step: Any, slot: Any) -> Any:
             index, _ = self.block_of(tile, step, s)
-            rows = kd.ds(tile.k_row + index * t.block_kv, t.block_kv)
+            first = tile.k_row + index * t.block_kv
             for name, source, dim in (("k", k, self.dim), ("v", v, self.v_dim)):
                 kd.when(step >= t.stages)(partial(kd.barrier_wait, s[f"{name}_consumed"].at[slot]))
-                view = source.at[p.rows(tile.batch, kv_head, rows, kd.ds(0, dim))]
                 target, loaded = s[f"{name}_smem"].at[slot], s[f"{name}_loaded"].at[slot]
-                if name == "v" and p.ragged:
+                fetch = partial(self.fetch, source, tile, kv_head, first, dim, target, s=s)
+                if name == "v" and (p.ragged or p.cache):
                     beyond = tile.keys - index * t.block_kv
-                    kd.when(beyond >= t.block_kv)(partial(kd.copy_gmem_to_smem, view, target, loaded))
-                    kd.when(beyond < t.block_kv)(partial(self.fetch_tail, view, target, loaded, beyond, s))
+                    kd.when(beyond >= t.block_kv)(partial(fetch, loaded))
+                    kd.when(beyond < t.block_kv)(partial(self.fetch_tail, fetch, target, loaded, beyond, s))
                 else:
-                    kd.copy_gmem_to_smem(view, target, loaded)
+                    fetch(loaded)
             return self.next_slot(slot)
 
-    def fetch_tail(self, view: Any, target: Any, loaded: Any, count: Any, s: dict[str, Any]) -> None:
+    def fetch(
+        self, source: Any, tile: Any, kv_head: Any, first: Any, dim: int, target: Any, loaded: Any, s: dict[str, Any]
+    ) -> None:
+        """Load a block of keys or values. Pages beyond the last key are not looked up, and one that is not there is zeros."""
+        p, t, columns = self.p, self.t, kd.ds(0, dim)
+        if not p.page:
+            rows = kd.ds(first, t.block_kv)
+            kd.copy_gmem_to_smem(source.at[p.key_rows(tile.batch, kv_head, rows, columns)], target, loaded)
+            return
+        for start in range(0, t.block_kv, self.chunk):
+            key = first + start
+            number = kd.minimum(key, kd.maximum(tile.keys - 1, 0))
+            page = s["page_table"][tile.batch, kd.div(number, p.page)]
+            rows = kd.ds(kd.multiple_of(kd.rem(key, p.page), self.chunk), self.chunk)
+            if self.promise:  # the interpreter reports what is not there
+                kd.optimization_barrier(kd.load(source, (page, 0, 0, 0), bounds="promise"))
+            view = source.at[p.key_rows(page, kv_head, rows, columns)]
+            kd.copy_gmem_to_smem(view, target.at[kd.ds(start, self.chunk)], loaded)
+
+    def fetch_tail(self, fetch: Any, target: Any, loaded: Any, count: Any, s: dict[str, Any]) -> None:
         """Values of which the first `count` are of this sequence: others, be they infinite, must be zeros."""
-        kd.copy_gmem_to_smem(view, target, s["tail_loaded"])
+        fetch(s["tail_loaded"])
         kd.barrier_wait(s["tail_loaded"])
         clear_rows(target, count)
-        kd.barrier_arrive(loaded)
+        for _ in range(self.parts):
+            kd.barrier_arrive(loaded)
 
     # --- consumers --------------------------------------------------------------------------------
 
@@ -324,20 +354,23 @@ class _Forward:
             "q_loaded": kd.Barrier(num_barriers=t.consumers),
         }
         for name in "kv":
-            made[f"{name}_loaded"] = kd.Barrier(num_barriers=t.stages)
+            made[f"{name}_loaded"] = kd.Barrier(num_arrivals=self.parts, num_barriers=t.stages)
             made[f"{name}_consumed"] = kd.Barrier(num_arrivals=t.consumers, num_barriers=t.stages)
-        if p.ragged:
-            made["tail_loaded"] = kd.Barrier()
+        if p.ragged or p.cache:
+            made["tail_loaded"] = kd.Barrier(num_arrivals=self.parts)
         if t.turns:
             made["turn"] = kd.Barrier(num_barriers=t.consumers)
         return made
 
 
 @cache
-def scored_kernel(problem: ScoredProblem, config: AttentionConfig, multiprocessors: int) -> Any:
-    """The kernel `(q, k, v, *extras) -> out` or `-> (out, lse)`; `extras` names the arrays between."""
+def scored_kernel(problem: ScoredProblem, config: AttentionConfig, multiprocessors: int, promise: bool = False) -> Any:
+    """The kernel `(q, k, v, *extras) -> out` or `-> (out, lse)`; `extras` names the arrays between.
+
+    `promise`: that pages are in the cache, which the interpreter checks.
+    """
     p, t, names = problem, config, extras(problem)
-    shared = _Forward(p, t, multiprocessors)
+    shared = _Forward(p, t, multiprocessors, promise)
 
     def body(q: Any, k: Any, v: Any, *rest: Any, **scratch: Any) -> None:
         me, s = kd.axis_index("wg"), scratch | dict(zip(names, rest, strict=False))
@@ -360,4 +393,4 @@ def scored_kernel(problem: ScoredProblem, config: AttentionConfig, multiprocesso
         compiler_params=kd.CompilerParams(approx_math=True),
         name="attention_scored",
     )
-    return made if p.score.has_functions else identified(made, problem, config, multiprocessors)
+    return made if p.score.has_functions else identified(made, problem, config, multiprocessors, promise)

@@ -17,16 +17,16 @@ TOGETHER = 16  # parts that are loaded at once
 
 @cache
 def decode_combine(problem: DecodeProblem | MlaProblem, splits: int, columns: int) -> Any:
-    """The kernel `(parts, sums) -> results`: float32 (key heads, splits, rows, columns), and the base-2 logarithms of their sums.
+    """The kernel `(parts,) -> results`: float32 (key heads, splits, rows, columns + `SUMS`), as `parts_type` says.
 
     A part with a logarithm of -inf has no keys and is not read.
     """
     p = problem
 
-    def body(parts: Any, sums: Any, *results: Any) -> None:
+    def body(parts: Any, *results: Any) -> None:
         unit, row = kd.program_id(0), kd.program_id(1)
         place, lse_place = p.places(unit, row)
-        logs = sums[unit, :, row]
+        logs = parts[unit, :, row, columns]
         top = kd.max(logs)
         some = top > -math.inf
         total = kd.where(some, kd.log2(kd.sum(kd.exp2(logs - kd.where(some, top, 0.0)))) + top, -math.inf)
@@ -34,9 +34,9 @@ def decode_combine(problem: DecodeProblem | MlaProblem, splits: int, columns: in
 
         def add(number: Any, acc: Any) -> Any:
             here = kd.ds(number * TOGETHER, TOGETHER)
-            log = kd.load(sums.at[unit, :, row], (here,), fill=-math.inf)
+            log = kd.load(parts.at[unit, :, row, columns], (here,), fill=-math.inf)
             weights = kd.exp2(log - base)[:, None]
-            x = kd.load(parts.at[unit, :, row], (here, slice(None)), mask=weights > 0)
+            x = kd.load(parts.at[unit, :, row], (here, kd.ds(0, columns)), mask=weights > 0)
             return acc + kd.sum(x * weights, axis=0)
 
         value = kd.fori_loop(0, kd.cdiv(splits, TOGETHER), add, kd.zeros((columns,), kd.float32))

@@ -18,7 +18,7 @@ from kernel_dsl.dtypes import FP8
 from ..kernel import identified
 from .attention_kernel import LOG2E, LOWEST, ROWS, SLACK
 from .attention_scored_kernel import lanes_of, swizzled
-from .decode_problem import DecodeProblem, chunks
+from .decode_problem import DecodeProblem, chunks, parts_type
 
 STEP = 8192  # elements of the keys of a step: 64 registers of a lane for keys and values
 MOST_KEYS = 96
@@ -275,22 +275,19 @@ class _Decode:
             if p.lse:
                 p.put(results[1], *here, logs * (1.0 / LOG2E))
             return
-        parts, sums = (x.at[s["unit"], s["split"]] for x in results)
-        rows = kd.ds(s["row"], ROWS)
-        kd.when(s["count"] > 0)(lambda: kd.store(parts, (rows, kd.ds(0, self.dim)), value))
-        kd.store(sums, (rows,), logs)
+        parts, rows = results[0].at[s["unit"], s["split"]], kd.ds(s["row"], ROWS)
+        kd.when(s["count"] > 0)(lambda: kd.store(parts.at[:, : p.dim], (rows, kd.ds(0, self.dim)), value))
+        kd.store(parts.at[:, p.dim], (rows,), logs)
 
 
 @cache
 def decode_kernel(problem: DecodeProblem, config: DecodeConfig, promise: bool) -> Any:
-    """The kernel `(q, k, v, lengths, *extras) -> results`, of one split, else `-> (parts, sums)`:
+    """The kernel `(q, k, v, lengths, *extras) -> results`, of one split, else `-> parts` for `decode_combine`.
 
-    float32 (key heads of all sequences, splits, rows, dim), and the base-2 logarithms of their sums without the last axis.
     `promise`: that pages are in the cache, which the interpreter checks.
     """
     p, t, names = problem, config, problem.extras
     kernel = _Decode(p, t, promise)
-    shape = (p.units, t.splits, p.rows)
 
     def body(q: Any, k: Any, v: Any, lengths: Any, *rest: Any, **scratch: Any) -> None:
         s = scratch | dict(zip(names, rest, strict=False)) | {"lengths": lengths}
@@ -304,10 +301,9 @@ def decode_kernel(problem: DecodeProblem, config: DecodeConfig, promise: bool) -
         scratch[f"{name}_smem"] = swizzled(p.dtype, t.stages, t.block, kernel.dim)
         scratch[f"{name}_loaded"] = kd.Barrier(num_barriers=t.stages)
         scratch[f"{name}_consumed"] = kd.Barrier(num_barriers=t.stages)
-    parts = kd.ShapeDtypeStruct((*shape, p.dim), kd.float32), kd.ShapeDtypeStruct(shape, kd.float32)
     made = kd.kernel(
         body,
-        out_type=p.out_type if t.splits == 1 else parts,
+        out_type=p.out_type if t.splits == 1 else parts_type(p.units, t.splits, p.rows, p.dim),
         scratch_types=scratch,
         grid=(p.units * kernel.tiles * t.splits,),
         grid_names=("block",),

@@ -14,6 +14,7 @@ from kernel_dsl.loading import interpreted
 from kernel_dsl.stages import target_named
 from kernel_dsl.target import Feature
 
+from ..kernel import UNSEEN
 from .attention import first_of, tma_refusal
 from .attention_kernel import ROWS
 from .decode import PAGE, QUERIES, DecodeCheck, DecodePlan
@@ -22,6 +23,7 @@ from .decode_general import mla_general
 from .decode_kernel import split_count
 from .decode_mla_kernel import MOST_KEYS, MlaConfig, mla_kernel
 from .decode_problem import DIM, V_DIM, MlaProblem, chunks
+from .latest import Latest
 from .matmul import MANY, check_apart, known_plan, out_refusal, signature
 
 NAME = "mla_decode"
@@ -46,6 +48,7 @@ class MlaDecode:
 
     def __init__(self) -> None:
         self._plans: dict[Any, Any] = {}
+        self._latest = Latest()
 
     def __repr__(self) -> str:
         return "<kd.library.mla_decode>"
@@ -65,11 +68,16 @@ class MlaDecode:
         interpret: Any = None,
     ) -> Any:
         inputs = [q, cache, lengths, page_table]
-        result = first_of(out)
-        plan = self._plan(inputs, scale, return_lse, None, interpreted(interpret), result)
+        result, key = first_of(out), (scale, type(scale), return_lse)
         if result is not None:
             check_apart(result, {"q": q, "cache": cache}, NAME)
-        return plan(inputs, out, {"stream": stream, "interpret": interpret})
+        made = self._latest.call(key, inputs, out, stream) if interpret is None else UNSEEN
+        if made is not UNSEEN:
+            return made
+        plan = self._plan(inputs, scale, return_lse, None, interpreted(interpret), result)
+        made = plan(inputs, out, {"stream": stream, "interpret": interpret})
+        self._latest.keep(key, plan.seen)
+        return made
 
     @checks_itself("scale", "target")
     def lower(
@@ -91,7 +99,7 @@ class MlaDecode:
         self, inputs: list[Any], scale: Any, lse: bool, target: str | None, promise: bool, out: Any = None
     ) -> DecodePlan:
         described = tuple([signature(x, NAME) for x in (*inputs, out)])
-        key = (described, scale, lse, target, promise)
+        key = (described, scale, type(scale), lse, target, promise)
         found = known_plan(self._plans, key, NAME, {"scale": scale, "target": target})
         if found is None:
             if len(self._plans) >= MANY:

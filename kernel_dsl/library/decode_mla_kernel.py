@@ -18,7 +18,7 @@ from ..kernel import identified
 from .attention_kernel import LOG2E, LOWEST, ROWS, SLACK
 from .attention_score import clear_rows
 from .attention_scored_kernel import swizzled
-from .decode_problem import DIM, V_DIM, MlaProblem
+from .decode_problem import DIM, V_DIM, MlaProblem, parts_type
 
 HALF = V_DIM // 2
 STAGES = 2
@@ -146,7 +146,7 @@ class _Mla:
         logs = kd.where(total == 0, -math.inf, top + kd.log2(total))
         heads = kd.ds(s["head"], ROWS)
         if t.splits > 1:
-            kd.store(sums.at[s["unit"], s["split"]], (heads,), logs)
+            kd.store(out.at[s["unit"], s["split"], :, V_DIM], (heads,), logs)
         elif p.lse:
             kd.store(sums.at[s["batch"], :, s["query"]], (heads,), logs * (1.0 / LOG2E))
         self.finish(0, value * factor[:, None], out, s)
@@ -177,7 +177,7 @@ class _Mla:
         """Store half of the dimensions; the queries, all read, give room."""
         heads, columns = kd.ds(s["head"], ROWS), kd.ds(half * HALF, HALF)
         if self.t.splits > 1:
-            kd.when(s["count"] > 0)(lambda: kd.store(out.at[s["unit"], s["split"]], (heads, columns), value))
+            kd.when(s["count"] > 0)(lambda: kd.store(out.at[s["unit"], s["split"], :, :V_DIM], (heads, columns), value))
             return
         tile = s["q_smem"].at[:, columns]
         tile[...] = value.astype(self.p.dtype)
@@ -188,7 +188,7 @@ class _Mla:
 
 @cache
 def mla_kernel(problem: MlaProblem, config: MlaConfig, promise: bool) -> Any:
-    """The kernel `(q, cache, lengths, page_table) -> results`, of one split, else `-> (parts, sums)` as of `decode_kernel`."""
+    """The kernel `(q, cache, lengths, page_table) -> results`, of one split, else `-> parts` for `decode_combine`."""
     p, t = problem, config
     kernel = _Mla(p, t, promise)
 
@@ -200,12 +200,10 @@ def mla_kernel(problem: MlaProblem, config: MlaConfig, promise: bool) -> Any:
         kd.when(me == 0)(lambda: kernel.score(results[0], results[-1], dict(s)))
         kd.when(me == 1)(lambda: kernel.multiply(results[0], dict(s)))
 
-    shape = (p.units, t.splits, p.heads)
     arrivals = t.block // t.chunk
-    parts = kd.ShapeDtypeStruct((*shape, V_DIM), kd.float32), kd.ShapeDtypeStruct(shape, kd.float32)
     made = kd.kernel(
         body,
-        out_type=p.out_type if t.splits == 1 else parts,
+        out_type=p.out_type if t.splits == 1 else parts_type(p.units, t.splits, p.heads, V_DIM),
         scratch_types={
             "q_smem": swizzled(p.dtype, ROWS, DIM),
             "kv_smem": swizzled(p.dtype, STAGES, t.block, DIM),

@@ -13,6 +13,14 @@ from .attention_kernel import LOG2E
 DIM, V_DIM = 576, 512  # of latent keys, and of the values in them
 
 
+SUMS = 4  # elements after a row's: the first is the base-2 logarithm of its sum, and rows stay at multiples of 16 bytes
+
+
+def parts_type(units: int, splits: int, rows: int, columns: int) -> Any:
+    """The results of several splits, with the logarithms of their sums: one array, as each takes time to make."""
+    return kd.ShapeDtypeStruct((units, splits, rows, columns + SUMS), kd.float32)
+
+
 @dataclass(frozen=True)
 class DecodeProblem:
     """q is (batch, heads, queries, dim); k and v are (batch, kv_heads, keys, dim), or in pages (`pages`, kv_heads, `page`, dim).

@@ -32,6 +32,9 @@ def _decode() -> None:
     kd.library.decode_attention(q[..., ::2], k[..., ::2], k[..., ::2], lengths, interpret=True)
     q, cache_ = np.ones((1, 1, 2, 576), kd.bfloat16.numpy), np.ones((1, 16, 576), kd.bfloat16.numpy)
     kd.library.mla_decode(q, cache_, np.array([12], np.int32), table, scale=0.1, interpret=True)
+    kd.library.attention(q[..., :64], *[cache_[..., None, :64]] * 2, layout="bshd", page_table=table, interpret=True)
+    few = cache_[:, None, :2, :64].copy()
+    kd.library.attention(q.swapaxes(1, 2)[..., :64].copy(), few, few, page_table=table, interpret=True)
     kd.library.mla_decode(q, cache_[:, :3].copy(), np.array([2], np.int32), table, scale=0.1, interpret=True)
 
 

@@ -297,7 +297,6 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     (Q, {"mask_mod": lambda b, h, i, j: i - j}, "the mask_mod made int32"),
     (Q, {"bias": np.ones((8, 8), np.float32), "config": {}}, "config is a dict, which can't be hashed"),
     (Q, {"window": True}, "window=True"),
-    (Q, {"page_table": np.zeros((2, 1), np.int32)}, "page_table"),
     (Q, {"q_scale": 2.0}, "q_scale with float16"),
     (E, {"k_scale": np.ones((2, 3), np.float32)}, r"k_scale is \(2, 3\)"),
     (E, {"v_scale": np.ones((2, 4), np.float64)}, "v_scale is float64"),

@@ -1,0 +1,81 @@
+"""Keys and values in pages, for attention of many queries: rows by their page, and caches laid out anew where pages are small."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import kernel_dsl as kd
+from kernel_dsl.dtypes import FP8
+
+from ..kernel import identified
+from .attention_score import ScoredProblem
+from .decode_problem import chunks
+
+ELEMENTS = 4096  # of a block that lays keys out anew
+READ_BEYOND = 256  # rows after a sequence's last that attention may load, and so must be there
+
+
+def loaded_together(p: ScoredProblem, block: int) -> tuple[int, int] | None:
+    """(keys that TMA loads at once, keys of a step) where a step may have `block`; None where pages are too small for it."""
+    return chunks(p.page, block, 8)
+
+
+def gathered(
+    p: ScoredProblem, s: dict[str, Any], x: Any, place: tuple[Any, Any], keys: Any, end: Any, promise: bool
+) -> Any:
+    """Rows `keys` of a cache at `place`, (batch, key head), zeros from `end` on. `promise`: that its pages are there."""
+    (batch, head), there = place, keys < end
+    if not p.page:
+        return kd.load(x, p.key_rows(batch, head, keys), mask=there[:, None])
+    pages = kd.load(s["page_table"].at[batch], (kd.div(keys, p.page),), mask=there)
+    heads = x.at[:, :, head] if p.layout == "bshd" else x.at[:, head]
+    # a page that is not there is zeros on a GPU; the interpreter is promised that there is none, and reports it
+    return kd.load(heads, (pages, kd.rem(keys, p.page)), mask=there[:, None], bounds="promise" if promise else None)
+
+
+def without_pages(p: ScoredProblem) -> ScoredProblem:
+    """The problem after `pages_kernel`."""
+    return replace(p, page=0, pages=0, table=0, dtype=kd.bfloat16 if p.dtype in FP8 else p.dtype)
+
+
+def page_arrays(p: ScoredProblem) -> list[str]:
+    """Names of the arrays that `pages_kernel` takes after k and v."""
+    return ["page_table"] + [n for n in ("q_seqlens", "kv_seqlens") if n in p.extras]
+
+
+@cache
+def pages_kernel(problem: ScoredProblem, promise: bool) -> Any:
+    """The kernel `(k, v, *page_arrays) -> (k, v)`, (batch, kv_heads, keys, dim) by `layout`; float8 becomes bfloat16.
+
+    What is long after a sequence's last key is not written.
+    """
+    p, names = problem, page_arrays(problem)
+    inner = without_pages(p)
+    rows = max(ELEMENTS // max(p.dim, p.v_dim), 1)
+
+    def body(*arrays: Any) -> None:
+        sources, s, targets = arrays[:2], dict(zip(names, arrays[2:], strict=False)), arrays[-2:]
+        head, first = kd.program_id(0), kd.program_id(1) * rows
+        place = kd.div(head, p.kv_heads), kd.rem(head, p.kv_heads)
+        end = p.keys_of(s, place[0])
+        keys = first + kd.arange(rows)
+
+        @kd.when((end > 0) & (first < end + READ_BEYOND))
+        def _() -> None:
+            for x, out in zip(sources, targets, strict=True):
+                made = gathered(p, s, x, place, keys, end, promise).astype(inner.dtype)
+                out[inner.key_rows(*place, kd.ds(first, rows))] = made
+
+    def shape(dim: int) -> tuple[int, ...]:
+        one = (p.keys, p.kv_heads) if p.layout == "bshd" else (p.kv_heads, p.keys)
+        return p.batch, *one, dim
+
+    made = kd.kernel(
+        body,
+        out_type=tuple(kd.ShapeDtypeStruct(shape(d), inner.dtype) for d in (p.dim, p.v_dim)),
+        grid=(p.batch * p.kv_heads, kd.cdiv(p.keys, rows)),
+        name="attention_pages",
+    )
+    return made if p.score.has_functions else identified(made, problem, promise)
