@@ -40,7 +40,8 @@ class Attention:
     int32 indices that broadcast. A query that sees no key gives zeros. It sees those that all of these let it see:
     `causal`: True or "top_left", j <= i; "bottom_right", j <= i + keys - queries. `window`: i - j < window after that alignment,
     and where not causal j - i < window, too. `mask_mod(b, h, i, j)`, traced, bool. `sinks`: float (heads,), a score more in each
-    row's sum, with no value. Blocks of keys that no query sees are skipped, and those that all see are not masked.
+    row's sum, with no value. Blocks of keys that no query sees are skipped, and those that all see are not masked. Functions may
+    close over arrays, `documents[b, i]`, which each call reads anew; they have no gradients.
 
     `q_seqlens`, `kv_seqlens`: int32 (batch + 1), cumulative lengths of sequences one behind another: q is then (total, heads,
     dim), and k and v likewise; indices and `causal` are those within a sequence; `kv_seqlens` are by default `q_seqlens`.
@@ -109,6 +110,7 @@ class Attention:
             layout, causal, window, softcap, scale, sinks, bias, score_mod, mask_mod, q_seqlens, kv_seqlens, page_table,
             q_scale, k_scale, v_scale,
         )  # fmt: skip
+        options = options.apart(q)
         if host:
             how = {"out": out, "stream": stream, "interpret": interpret}
             return differentiable(host, q, k, v, options, return_lse, config, how)
@@ -154,6 +156,7 @@ class Attention:
             layout, causal, window, softcap, scale, sinks, bias, score_mod, mask_mod, q_seqlens, kv_seqlens, page_table,
             q_scale, k_scale, v_scale,
         )  # fmt: skip
+        given = given.apart(q)
         plan = self._plan(q, k, v, given, return_lse, config, target)
         if isinstance(plan, ScoredPlan):
             return plan.lower(q, k, v, given, target)
@@ -203,7 +206,7 @@ class Attention:
             _log.info("attention: %s; using the general kernel", why)
         elif plain is not None and plain.dim in FAST:
             return attention_kernel(plain, config or default_config(plain), machine.limits.multiprocessors)
-        return ScoredPlan.of(problem, config, machine.limits.multiprocessors, why, promise)
+        return ScoredPlan.of(problem, config, machine.limits.multiprocessors, why, promise, options.captured)
 
 
 def check_config(config: Any) -> None:

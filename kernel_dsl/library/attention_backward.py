@@ -24,7 +24,7 @@ from .attention_backward_general import gradient_kernels
 from .attention_backward_kernel import backward_kernel, wide_kernel
 from .attention_backward_plans import GeneralGradients, ScoredGradients
 from .attention_backward_scored import scored_backward_config
-from .attention_backward_scored_walk import padded_dim
+from .attention_backward_scored_walk import keeps_bias, padded_dim
 from .attention_backward_walk import EIGHT, KEYS, AttentionBackwardConfig, makespan, step_counts
 from .attention_kernel import ROWS, AttentionProblem
 from .attention_options import CHECKED, AttentionOptions, check_lengths, problem_of
@@ -79,10 +79,12 @@ class _Plan:
             check_lengths(options, self.problem, NAME)
         dout, _, _, _, out, lse = arrays
         grads = self.main(arrays, options, how)
+        grads, dbias = grads[:3], grads[3:]
         if self.sinks is not None:
             grads += (self.sinks(options.sinks, dout, out, lse, **how),)
+        grads += dbias
         if self.bias is not None:
-            grads += (self.bias(*arrays, options.bias, **how),)
+            grads += (self.bias(*arrays, options.bias, *options.captured, **how),)
         return grads
 
     def lower(self, arrays: tuple[Any, ...], options: AttentionOptions, target: str | None) -> tuple[Any, ...]:
@@ -91,7 +93,7 @@ class _Plan:
         if self.sinks is not None:
             made += (self.sinks.lower(options.sinks, dout, out, lse, target=target),)
         if self.bias is not None:
-            made += (self.bias.lower(*arrays, options.bias, target=target),)
+            made += (self.bias.lower(*arrays, options.bias, *options.captured, target=target),)
         return made
 
 
@@ -146,7 +148,7 @@ class AttentionBackward:
         options = AttentionOptions(
             layout, causal, window, softcap, scale, sinks, bias, score_mod, mask_mod, q_seqlens, kv_seqlens, page_table,
             score_mod_grad=score_mod_grad,
-        )  # fmt: skip
+        ).apart(q)  # fmt: skip
         arrays = (dout, q, k, v, out, lse)
         how = {"stream": stream, "interpret": interpret}
         return self._plan(arrays, options, deterministic, config, None)(arrays, options, how)
@@ -182,7 +184,7 @@ class AttentionBackward:
         given = AttentionOptions(
             layout, causal, window, softcap, scale, sinks, bias, score_mod, mask_mod, q_seqlens, kv_seqlens, page_table,
             score_mod_grad=score_mod_grad,
-        )  # fmt: skip
+        ).apart(q)  # fmt: skip
         arrays = (dout, q, k, v, out, lse)
         return self._plan(arrays, given, deterministic, config, target).lower(arrays, given, target)
 
@@ -216,19 +218,22 @@ class AttentionBackward:
         check_results(problem, dout, out, lse)
         check_config(config, problem)
         machine = target_named(target)
-        plain, blocks = problem.plain, machine.limits.multiprocessors
+        plain, blocks, kept = problem.plain, machine.limits.multiprocessors, None
         why = refusal(problem, {"q": q, "k": k, "v": v, "dout": dout}, machine)
         why = why or ("ragged lengths add in no order" if problem.ragged and deterministic else "")
         if plain is not None and plain.dim in FAST and not why:
             main = self._fast(plain, deterministic, config, blocks)
         elif not why:
             chosen = config or scored_backward_config(problem, blocks, deterministic)
-            main = ScoredGradients.of(problem, replace(chosen, in_turn=chosen.in_turn or deterministic), blocks)
+            chosen = replace(chosen, in_turn=chosen.in_turn or deterministic)
+            kept = as_dtype(options.bias.dtype) if keeps_bias(problem) else None
+            main = ScoredGradients.of(problem, chosen, blocks, options.captured, kept)
         else:
             _log.info("attention_backward: %s; using the general kernels", why)
             main = GeneralGradients(problem, *gradient_kernels(problem))
         sinks = None if options.sinks is None else sinks_kernel(problem, as_dtype(options.sinks.dtype))
-        bias = None if options.bias is None else bias_kernel(problem, as_dtype(options.bias.dtype))
+        own = options.bias is None or kept is not None
+        bias = None if own else bias_kernel(problem, as_dtype(options.bias.dtype))
         return _Plan(problem, main, sinks, bias)
 
     def _fast(

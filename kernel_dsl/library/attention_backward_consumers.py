@@ -21,11 +21,25 @@ def pass_turn(walk: Walk, me: Any, s: dict[str, Any]) -> None:
         kd.barrier_arrive(s["turn"].at[CONSUMERS - 1 - me])
 
 
-def gradients_of(walk: Walk, weights: Any, slope: Any, dp: Any, step: WalkStep, s: dict[str, Any]) -> Any:
-    """The gradients of scores: the weights times what their own gradients differ from the row's sum, and the slopes."""
+def gradients_of(
+    walk: Walk,
+    weights: Any,
+    slope: Any,
+    dp: Any,
+    step: WalkStep,
+    s: dict[str, Any],
+    place: tuple[Any, Any] | None = None,
+) -> Any:
+    """The gradients of scores: the weights times what their own gradients differ from the row's sum, and the slopes.
+
+    `place`: (block, first key) where the walk may keep them.
+    """
     delta = kd.load(s["stats_smem"], (step.slot, 1), layout=kd.Layout.WGMMA_COL)
     ds = weights * (dp - delta[None])
-    return (ds if slope is None else ds * slope).astype(walk.p.dtype)
+    ds = ds if slope is None else ds * slope
+    if place is not None:
+        walk.keep_scores(ds, *place, step, s)
+    return ds.astype(walk.p.dtype)
 
 
 def softmax(
@@ -38,24 +52,29 @@ def softmax(
     if walk.t.turns:
         kd.barrier_wait(s["turn"].at[me])
     kd.wgmma(s_acc, k_own, q_tile.T, accumulate=False)
+    ahead = walk.ahead(s_acc, block, step, key, s)
     if walk.t.apart:
         kd.wgmma_wait(0)
-        weights, slope = walk.weights(s_acc, block, step, key, s)
+        weights, slope = walk.weights(s_acc, block, step, key, ahead)
         left = kd.optimization_barrier(weights.astype(dtype))
         pass_turn(walk, me, s)
         kd.barrier_wait(s["dout_loaded"].at[step.dout_slot])
         kd.wgmma(dp_acc, v_own, dout_tile.T, accumulate=False)
         kd.wgmma(dv_acc, left, dout_tile)
         dp = kd.wgmma_accumulator_load(dp_acc, wait_n=1)
-        return left, kd.optimization_barrier(gradients_of(walk, left.astype(kd.float32), slope, dp, step, s))
+        return left, kd.optimization_barrier(
+            gradients_of(walk, left.astype(kd.float32), slope, dp, step, s, (block, key))
+        )
     kd.barrier_wait(s["dout_loaded"].at[step.dout_slot])
     kd.wgmma(dp_acc, v_own, dout_tile.T, accumulate=False)
     kd.wgmma_wait(1)
-    weights, slope = walk.weights(s_acc, block, step, key, s)
+    weights, slope = walk.weights(s_acc, block, step, key, ahead)
     weights = kd.optimization_barrier(weights)
     pass_turn(walk, me, s)
     dp = kd.wgmma_accumulator_load(dp_acc)
-    left, ds = kd.optimization_barrier(weights.astype(dtype), gradients_of(walk, weights, slope, dp, step, s))
+    left, ds = kd.optimization_barrier(
+        weights.astype(dtype), gradients_of(walk, weights, slope, dp, step, s, (block, key))
+    )
     kd.wgmma(dv_acc, left, dout_tile)
     return left, ds
 

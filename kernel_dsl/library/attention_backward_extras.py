@@ -9,6 +9,7 @@ from typing import Any
 import kernel_dsl as kd
 
 from ..kernel import identified
+from .attention_captured import reading
 from .attention_score import ScoredProblem, ScorePlace
 
 ROWS = 32  # of out and dout at a time
@@ -44,7 +45,7 @@ def sinks_kernel(problem: ScoredProblem, dtype: Any) -> Any:
 
 @cache
 def bias_kernel(problem: ScoredProblem, dtype: Any) -> Any:
-    """The kernel `(dout, q, k, v, out, lse, bias) -> dbias`, in the shape and dtype of `bias`.
+    """The kernel `(dout, q, k, v, out, lse, bias, *captured) -> dbias`, in the shape and dtype of `bias`.
 
     A block computes a tile of it, one after another for all heads, queries and keys that the bias is broadcast along.
     """
@@ -78,7 +79,11 @@ def bias_kernel(problem: ScoredProblem, dtype: Any) -> Any:
             number = kd.div(number, extent)
         return found
 
-    def body(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, bias: Any, dbias: Any) -> None:
+    def body(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, bias: Any, *rest: Any) -> None:
+        with reading(dict(zip(p.score.captured, rest, strict=False))):
+            compute(dout, q, k, v, out, lse, bias, rest[-1])
+
+    def compute(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, bias: Any, dbias: Any) -> None:
         mine = place_of(kd.program_id(0))
 
         def step(index: Any, acc: Any) -> Any:
@@ -87,7 +92,7 @@ def bias_kernel(problem: ScoredProblem, dtype: Any) -> Any:
                 at.insert(0, kd.rem(index, extent) + fixed)
                 index = kd.div(index, extent)
             batch, head, row, column = at
-            begin, end = ScorePlace(batch, head, row, 0, 0, p.queries, p.keys).blocks(p, row * m, m, n)
+            begin, end = ScorePlace(batch, head, row, 0, 0, p.queries, p.keys, row).blocks(p, row * m, m, n)
             return kd.cond((column >= begin) & (column < end), lambda acc: acc + tile(*at), lambda acc: acc, acc)
 
         def tile(batch: Any, head: Any, row: Any, column: Any) -> Any:

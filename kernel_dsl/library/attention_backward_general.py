@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import kernel_dsl as kd
 
 from ..kernel import identified
+from .attention_captured import reading
 from .attention_score import ScoredProblem, ScorePlace, ragged_tiles
 
 MINE, OTHERS = 4, 16  # rows of a block, and of a step
@@ -52,8 +54,18 @@ class _GeneralGradients:
         seen = p.score.seen(here, place.queries, place.keys) & (query < place.queries) & (lse > -math.inf)
         return kd.where(seen, kd.exp(kd.where(seen, x - lse, 0.0)), 0.0), slope
 
-    def dq(self, dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *rest: Any) -> None:
-        p, s, dq = self.p, dict(zip(self.names, rest, strict=False)), rest[-1]
+    def body(self, compute: Callable[..., None]) -> Callable[..., None]:
+        """A kernel's body of what computes results, given what is beside the arrays by name."""
+
+        def body(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *rest: Any) -> None:
+            s = dict(zip(self.names, rest, strict=False))
+            with reading(s):
+                compute(dout, q, k, v, out, lse, s, *rest[len(self.names) :])
+
+        return body
+
+    def dq(self, dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, s: dict[str, Any], dq: Any) -> None:
+        p = self.p
         place = ScorePlace.of(p, kd.program_id(0), kd.program_id(1), s)
         head, kv_head, first = place.head, kd.div(place.head, self.group), place.number * MINE
         mine = place, head, place.q_row, first, MINE, place.queries
@@ -76,8 +88,8 @@ class _GeneralGradients:
         acc = kd.fori_loop(*place.blocks(p, first, MINE, OTHERS), step, kd.zeros((MINE, p.dim), self.wide))
         self.store(dq, p.rows(place.batch, head, here), acc * p.scale, first, place.queries)
 
-    def dkv(self, dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *rest: Any) -> None:
-        p, s, (dk, dv) = self.p, dict(zip(self.names, rest, strict=False)), rest[-2:]
+    def dkv(self, dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, s: dict[str, Any], dk: Any, dv: Any) -> None:
+        p = self.p
         place = ScorePlace.of(p, kd.program_id(0), kd.program_id(1), s, p.kv_heads)
         kv_head, first = place.head, place.number * MINE
         keys, values = (self.rows(x, place, kv_head, place.k_row, first, MINE, place.keys) for x in (k, v))
@@ -129,10 +141,13 @@ def gradient_kernels(problem: ScoredProblem) -> tuple[Any, Any]:
         return (heads, ragged_tiles(p, MINE, length)) if p.ragged else (p.batch * heads, kd.cdiv(length, MINE))
 
     by_query = kd.kernel(
-        shared.dq, out_type=like[0], grid=grid(p.heads, p.queries), name="attention_backward_general_q"
+        shared.body(shared.dq), out_type=like[0], grid=grid(p.heads, p.queries), name="attention_backward_general_q"
     )
     by_key = kd.kernel(
-        shared.dkv, out_type=tuple(like[1:]), grid=grid(p.kv_heads, p.keys), name="attention_backward_general_kv"
+        shared.body(shared.dkv),
+        out_type=tuple(like[1:]),
+        grid=grid(p.kv_heads, p.keys),
+        name="attention_backward_general_kv",
     )
     if p.score.has_functions:
         return by_query, by_key

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ from .attention_backward_scored import (
 )
 from .attention_backward_scored_walk import KEYS, keys_of, padded_dim
 from .attention_backward_walk import EIGHT, AttentionBackwardConfig
-from .attention_blocks import BlockLists, blocks_kernel, depends_on_head, table_kernel
+from .attention_blocks import BlockLists, block_arrays, blocks_kernel, depends_on, table_kernel
 from .attention_options import AttentionOptions
 from .attention_score import ScoredProblem, ragged_tiles
 
@@ -64,13 +65,22 @@ class ScoredGradients:
     lists: BlockLists | None
 
     @staticmethod
-    def of(p: ScoredProblem, config: AttentionBackwardConfig, multiprocessors: int) -> ScoredGradients:
+    def of(
+        p: ScoredProblem,
+        config: AttentionBackwardConfig,
+        multiprocessors: int,
+        captured: Sequence[Any],
+        bias_dtype: Any = None,
+    ) -> ScoredGradients:
+        """With a `bias_dtype` for a bias whose gradient is stored where scores are met, as the last result."""
         sums = tuple(scored_sum_kernel(p, config.splits, dim) for dim in (p.dim, p.v_dim) if config.splits > 1)
         lists = None
         # turns count blocks without a list, and the heads of a group walk one list
-        if p.score.mask_mod is not None and not p.ragged and not config.in_turn and not depends_on_head(p):
-            lists = BlockLists(blocks_kernel(p, keys_of(p), config.block_q, False, True))
-        main = scored_backward_kernel(p, config, multiprocessors, lists is not None)
+        if p.score.mask_mod is not None and not config.in_turn:
+            depends = depends_on(p, captured)
+            if not depends[1]:
+                lists = BlockLists(blocks_kernel(p, keys_of(p), config.block_q, depends, True))
+        main = scored_backward_kernel(p, config, multiprocessors, lists is not None, bias_dtype)
         return ScoredGradients(
             p, config, scored_stats_kernel(p, config), main, sums, scored_finish_kernel(p, config), lists
         )
@@ -91,12 +101,14 @@ class ScoredGradients:
             ]
             by_query, by_key = ([*lengths, table] for table in tables)
         stats = self.stats(out, dout, lse, *by_query, **how)
-        listed = [] if self.lists is None else self.lists.of(q, how)
-        dk, dv, dq_sum = self.main(q, k, v, dout, stats, *options.arrays(self._extras), *by_key, *listed, **how)
+        given = options.arrays(block_arrays(p)) + list(by_key[2:])
+        listed = [] if self.lists is None else self.lists.of(q, given, how)
+        made = self.main(q, k, v, dout, stats, *options.arrays(self._extras), *by_key, *listed, **how)
+        dk, dv, dq_sum, *dbias = made
         if self.sums:
             dk, dv = (kernel(x, **how) for kernel, x in zip(self.sums, (dk, dv), strict=True))
         dq_sum = dq_sum.reshape(-1, self._rows, EIGHT)
-        return self.finish(dq_sum, *by_query, **how), dk, dv
+        return self.finish(dq_sum, *by_query, **how), dk, dv, *dbias
 
     @property
     def _rows(self) -> int:
@@ -105,7 +117,7 @@ class ScoredGradients:
 
     @property
     def _extras(self) -> list[str]:
-        return ["bias"] * (self.problem.score.bias is not None)
+        return ["bias"] * (self.problem.score.bias is not None) + self.problem.score.captured
 
     def lower(self, arrays: tuple[Any, ...], options: AttentionOptions, target: str | None) -> tuple[Any, ...]:
         dout, q, k, v, out, lse = arrays
@@ -115,13 +127,14 @@ class ScoredGradients:
             by_query, by_key = ([*lengths, kd.ShapeDtypeStruct((lines, 2), kd.int32)] for _, lines, _ in self._tables())
         first = self.stats.lower(out, dout, lse, *by_query, target=target)
         (stats,) = (kd.ShapeDtypeStruct(x.shape, x.dtype) for x in first.traced.outputs)
+        given = options.arrays(block_arrays(p)) + list(by_key[2:])
         extras = [
             *options.arrays(self._extras),
             *by_key,
-            *([] if self.lists is None else self.lists.structs(q, target)),
+            *([] if self.lists is None else self.lists.structs(q, given, target)),
         ]
         main = self.main.lower(q, k, v, dout, stats, *extras, target=target)
-        *parts, sums = (kd.ShapeDtypeStruct(x.shape, x.dtype) for x in main.traced.outputs)
+        *parts, sums = (kd.ShapeDtypeStruct(x.shape, x.dtype) for x in main.traced.outputs[:3])
         middle = [kernel.lower(x, target=target) for kernel, x in zip(self.sums, parts, strict=False)]
         shape = (math.prod(sums.shape) // (self._rows * EIGHT), self._rows, EIGHT)
         dq_sum = kd.ShapeDtypeStruct(shape, kd.float32)

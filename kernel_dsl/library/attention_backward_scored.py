@@ -50,15 +50,24 @@ def scored_backward_config(p: ScoredProblem, multiprocessors: int, in_turn: bool
 
 @cache
 def scored_backward_kernel(
-    problem: ScoredProblem, config: AttentionBackwardConfig, multiprocessors: int, listed: bool
+    problem: ScoredProblem,
+    config: AttentionBackwardConfig,
+    multiprocessors: int,
+    listed: bool,
+    bias_dtype: Any = None,
 ) -> Any:
-    """The kernel `(q, k, v, dout, stats, *extras) -> (dk, dv, dq_sum)`; `walk_extras` names the arrays between."""
-    walk, dim = ScoredWalk(problem, config, multiprocessors, listed), padded_dim(problem)
+    """The kernel `(q, k, v, dout, stats, *extras) -> (dk, dv, dq_sum)`; `walk_extras` names the arrays between.
+
+    With a `bias_dtype` the gradient of the bias in that dtype follows.
+    """
+    walk, dim = ScoredWalk(problem, config, multiprocessors, listed, bias_dtype), padded_dim(problem)
     if dim <= KEYS:
         made = walk.kernel(*narrow_consumers(walk, dim, FREE), name="attention_backward_scored")
     else:
         made = walk.kernel(*wide_consumers(walk, dim), name="attention_backward_scored_wide")
-    return made if problem.score.has_functions else identified(made, problem, config, multiprocessors, listed)
+    return (
+        made if problem.score.has_functions else identified(made, problem, config, multiprocessors, listed, bias_dtype)
+    )
 
 
 def _step_grid(p: ScoredProblem, t: AttentionBackwardConfig) -> tuple[int, int]:

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import kernel_dsl as kd
 
-from .attention_backward_walk import CONSUMERS, EIGHT, KEYS, AttentionBackwardConfig, ScoreBlock, Walk, WalkStep
+from .attention_backward_walk import (
+    CONSUMERS,
+    EIGHT,
+    KEYS,
+    AttentionBackwardConfig,
+    ScoreBlock,
+    Walk,
+    WalkStep,
+    heads_at_once,
+    step_counts,
+)
+from .attention_captured import reading
 from .attention_kernel import LOG2E, ROWS, AttentionProblem
 from .attention_score import ScoredProblem, ScorePlace, clear_rows, ragged_tiles
 
@@ -28,6 +39,12 @@ def keys_of(p: ScoredProblem) -> int:
 def heavy(p: ScoredProblem) -> bool:
     """Whether scores are more than products, so that their slopes take registers."""
     return p.score.softcap is not None or p.score.natural
+
+
+def keeps_bias(p: ScoredProblem) -> bool:
+    """Whether the gradient of a bias is that of each score, which the walk stores where it meets the score."""
+    full = p.score.bias == (p.batch, p.heads, p.queries, p.keys)
+    return full and p.score.softcap is None and keys_of(p) == KEYS
 
 
 def inner_problem(p: ScoredProblem) -> AttentionProblem:
@@ -68,18 +85,35 @@ class ScoredWalk(Walk):
     """The walk of a problem with options; arrays beside q, k, v, dout and stats are in the scratch under their names."""
 
     def __init__(
-        self, problem: ScoredProblem, config: AttentionBackwardConfig, multiprocessors: int, listed: bool
+        self,
+        problem: ScoredProblem,
+        config: AttentionBackwardConfig,
+        multiprocessors: int,
+        listed: bool,
+        bias_dtype: Any = None,
     ) -> None:
         dim = padded_dim(problem)
         keys, m = keys_of(problem), config.block_q
         tiles, rows = (m // EIGHT, dim) if keys == KEYS else (dim // EIGHT, m)
         super().__init__(inner_problem(problem), config, multiprocessors, keys, tiles, rows, dim == KEYS)
-        self.scored = problem
+        self.scored, self.bias_dtype = problem, bias_dtype
         self.steps: int = steps_of(problem, config)
         self.names: list[str] = walk_extras(problem, listed)
         if problem.ragged:
             self.blocks: int = ragged_tiles(problem, keys, problem.keys)
             self.grid: int = problem.kv_heads * self.blocks
+        self.together: int = self._heads_together(multiprocessors)
+
+    def _heads_together(self, multiprocessors: int) -> int:
+        """How many heads take turns: as few as keep the last blocks short, so that those under way share their queries in L2."""
+        p, t = self.scored, self.t
+        if p.ragged:  # long sequences first, in each group of heads
+            many = [n for n in range(1, p.kv_heads) if p.kv_heads % n == 0 and n * self.blocks >= 4 * multiprocessors]
+            return many[0] if many else p.kv_heads
+        if not p.score.causal or p.score.window is not None:
+            return 1
+        lengths = [n for n in step_counts(replace(self.p, causal=True), t, self.keys) for _ in range(t.splits)]
+        return heads_at_once(lengths, p.batch * p.kv_heads, multiprocessors)
 
     # --- where ------------------------------------------------------------------------------------
 
@@ -87,14 +121,17 @@ class ScoredWalk(Walk):
         """This block's part: first keys first, whose blocks are the long ones where attention is causal."""
         p, t, number = self.scored, self.t, kd.axis_index("block")
         number, split = (kd.div(number, t.splits), kd.rem(number, t.splits)) if t.splits > 1 else (number, 0)
-        heads = p.kv_heads if p.ragged else p.batch * p.kv_heads
-        place = ScorePlace.of(p, kd.rem(number, heads), kd.div(number, heads), s, p.kv_heads)
+        several = self.together * self.blocks
+        part, rest = kd.div(number, several), kd.rem(number, several)
+        head = part * self.together + kd.rem(rest, self.together)
+        place = ScorePlace.of(p, head, kd.div(rest, self.together), s, p.kv_heads)
         key = place.number * self.keys
         begin, end = place.query_blocks(p, key, self.keys, t.block_q)
         entry = None
         if "blocks" in s:
-            begin, end = 0, s["counts"][0, 0, place.number]
-            entry = partial(_entry, s["blocks"], place.number)
+            where = 0 if s["counts"].shape[0] == 1 else place.batch, 0, place.line
+            begin, end = 0, s["counts"][where]
+            entry = partial(_entry, s["blocks"], where)
         end = kd.where(key < place.keys, end, begin) if p.ragged else end
         start, count = 0, (end - begin) * self.group
         if t.splits > 1:
@@ -153,13 +190,11 @@ class ScoredWalk(Walk):
         if heavy(p):
             i = step.index * m + kd.broadcasted_iota(kd.int32, acc.shape, 1)
             j = key + kd.broadcasted_iota(kd.int32, acc.shape, 0)
-            tile = kd.ds(step.index * m, m), kd.ds(key, ROWS)
-
-            def bias() -> Any:
-                return p.bias_tile(s["bias"], (block.batch, step.head), *tile, transposed=True)
-
+            bias = s.get("bias_tile")
+            if p.score.bias is not None and bias is None:
+                bias = self.ahead(acc, block, step, key, s)["bias_tile"]
             x = kd.wgmma_accumulator_load(acc, wait_n=None)
-            x, _, slope = p.score.with_slopes(x, p.scale, bias, (block.batch, step.head, i, j))
+            x, _, slope = p.score.with_slopes(x, p.scale, lambda: bias, (block.batch, step.head, i, j))
             acc[...], factor = x, LOG2E
         self.hide(acc, block, step, key)
         x = kd.wgmma_accumulator_load(acc, wait_n=None)
@@ -167,6 +202,21 @@ class ScoredWalk(Walk):
         weights = kd.exp2(kd.fma(x, factor, negative[None]))
         # a masked score's slope may be anything
         return weights, None if slope is None else kd.where(weights == 0, 0.0, slope)
+
+    def ahead(self, acc: Any, block: Any, step: WalkStep, key: Any, s: dict[str, Any]) -> dict[str, Any]:
+        """The bias is loaded ahead."""
+        if self.scored.score.bias is None:
+            return s
+        tile = kd.ds(step.index * self.t.block_q, self.t.block_q), kd.ds(key, ROWS)
+        found = self.scored.bias_tile(s["bias"], (block.batch, step.head), *tile, transposed=True)
+        return s | {"bias_tile": found}
+
+    def keep_scores(self, ds: Any, block: ScoredBlock, key: Any, step: WalkStep, s: dict[str, Any]) -> None:
+        """Store the gradient of a bias."""
+        if "dbias" in s:
+            rows, columns = kd.ds(step.index * self.t.block_q, self.t.block_q), kd.ds(key, ROWS)
+            target = s["dbias"].at[block.batch, step.head, rows, columns].T
+            kd.store(target, ..., ds.astype(target.dtype))
 
     # --- the producer -----------------------------------------------------------------------------
 
@@ -257,22 +307,28 @@ class ScoredWalk(Walk):
     # --- what a kernel is made of -----------------------------------------------------------------
 
     def kernel(self, consume: Callable[..., None], scratch: dict[str, Any], *, name: str) -> Any:
-        """The kernel `(q, k, v, dout, stats, *extras) -> (dk, dv, dq_sum)`; `walk_extras` names the arrays between."""
+        """The kernel `(q, k, v, dout, stats, *extras) -> (dk, dv, dq_sum)`; `walk_extras` names the arrays between.
+
+        With a `bias_dtype` the gradient of the bias follows.
+        """
         names = self.names
 
         def body(q: Any, k: Any, v: Any, dout: Any, stats: Any, *rest: Any, **made: Any) -> None:
             me, turns = kd.axis_index("wg"), self._semaphores()
             s = made | dict(zip(names, rest, strict=False))
-            dk, dv, dq_sum = rest[len(names) :]
+            dk, dv, dq_sum, *dbias = rest[len(names) :]
+            s |= dict(zip(["dbias"], dbias, strict=False))
 
-            @kd.when(me == CONSUMERS)
-            def _() -> None:
-                self._produce(q, k, v, dout, stats, dq_sum, turns, s)
+            with reading(s):
 
-            @kd.when(me < CONSUMERS)
-            def _() -> None:
-                kd.set_max_registers(self.registers[0], action="increase")
-                consume(me, dk, dv, dq_sum, s)
+                @kd.when(me == CONSUMERS)
+                def _() -> None:
+                    self._produce(q, k, v, dout, stats, dq_sum, turns, s)
+
+                @kd.when(me < CONSUMERS)
+                def _() -> None:
+                    kd.set_max_registers(self.registers[0], action="increase")
+                    consume(me, dk, dv, dq_sum, s)
 
         extra = {"tail_loaded": kd.Barrier()} if self.scored.ragged else {}
         return kd.kernel(
@@ -287,7 +343,7 @@ class ScoredWalk(Walk):
             name=name,
         )
 
-    def _outputs(self) -> tuple[Any, Any, Any]:
+    def _outputs(self) -> tuple[Any, ...]:
         p = self.scored
         like = [kd.ShapeDtypeStruct(p.shape(p.kv_heads, p.keys, dim), p.dtype) for dim in (p.dim, p.v_dim)]
         if self.t.splits > 1:
@@ -295,16 +351,19 @@ class ScoredWalk(Walk):
             like = [kd.ShapeDtypeStruct((*shape, dim), kd.float32) for dim in (p.dim, p.v_dim)]
         heads = p.heads * (1 if p.ragged else p.batch)
         sums = kd.ShapeDtypeStruct((heads, self.steps, self.tiles, self.lines, 128), kd.float32, init=0)
-        return like[0], like[1], sums
+        if self.bias_dtype is None:
+            return like[0], like[1], sums
+        # scores that no query sees are in no step
+        return like[0], like[1], sums, kd.ShapeDtypeStruct(p.score.bias or (), self.bias_dtype, init=0)
 
 
-def _entry(lists: Any, tile: Any, number: Any) -> tuple[Any, Any]:
+def _entry(lists: Any, where: tuple[Any, ...], number: Any) -> tuple[Any, Any]:
     """(the block, whether all of it is seen) of a list."""
-    entry = lists[0, 0, tile, number]
+    entry = lists[(*where, number)]
     return kd.div(entry, 2), kd.rem(entry, 2) == 1
 
 
 def walk_extras(p: ScoredProblem, listed: bool) -> list[str]:
     """Names of the arrays after q, k, v, dout and stats; `table` is that of the keys, the lists are those of the mask."""
-    names = ["bias"] * (p.score.bias is not None) + ["q_seqlens", "kv_seqlens", "table"] * p.ragged
+    names = ["bias"] * (p.score.bias is not None) + p.score.captured + ["q_seqlens", "kv_seqlens", "table"] * p.ragged
     return names + ["blocks", "counts"] * listed

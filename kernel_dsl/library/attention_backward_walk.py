@@ -200,6 +200,13 @@ class Walk:
         negative = kd.load(s["stats_smem"], (step.slot, 0), layout=kd.Layout.WGMMA_COL)
         return kd.exp2(kd.fma(x, self.p.scale * LOG2E, negative[None])), None
 
+    def ahead(self, acc: Any, block: Any, step: WalkStep, key: Any, s: dict[str, Any]) -> dict[str, Any]:
+        """What `weights` is given as `s`: called while the products are under way."""
+        return s
+
+    def keep_scores(self, ds: Any, block: Any, key: Any, step: WalkStep, s: dict[str, Any]) -> None:
+        """Called with the gradients of scores (keys, queries) from `key` on."""
+
     def mask(self, acc: Any, key: Any, query: Any) -> None:
         """Take what a query doesn't see, and keys that there are not, out of scores (keys, queries) from these two on.
 

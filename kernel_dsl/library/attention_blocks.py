@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any, cast
 
 import kernel_dsl as kd
 
 from ..kernel import identified
-from .attention_score import ScoredProblem, ScorePlace
+from .attention_captured import reading
+from .attention_score import ScoredProblem, ScorePlace, ragged_tiles
 
 TABLE_LANES = 128
+ELEMENTS = 4096  # of a mask, at a time
 KEPT = 8  # lists, one for each device that a plan was run on
 
 
@@ -20,54 +23,89 @@ class _Untouched:
 
 
 def probe_kernel(p: ScoredProblem, batch: Any = 0, head: Any = 0) -> Any:
-    """The kernel `() -> mask` of some queries and keys."""
+    """The kernel `(*captured,) -> mask` of some queries and keys."""
 
-    def body(out: Any) -> None:
+    def body(*rest: Any) -> None:
         i, j = (kd.zeros(shape, kd.int32) for shape in ((16, 1), (1, 16)))
-        out[...] = p.score.mask((batch, head, i, j)).astype(kd.int32)
+        with reading(dict(zip(p.score.captured, rest, strict=False))):
+            rest[-1][...] = p.score.mask((batch, head, i, j)).astype(kd.int32)
 
     return kd.kernel(body, out_type=kd.ShapeDtypeStruct((16, 16), kd.int32), name="attention_mask_probe")
 
 
-def depends_on_head(p: ScoredProblem) -> bool:
-    """Whether `mask_mod` reads its batch or its head."""
-    try:
-        _ = probe_kernel(p, _Untouched(), _Untouched()).lower(target="sm_90a").ir
-    except Exception:  # whatever the user's function does with what is no number
-        return True
-    return False
+def depends_on(p: ScoredProblem, captured: Sequence[Any]) -> tuple[bool, bool]:
+    """Whether `mask_mod`, which closed over those arrays, reads its batch, and whether its head."""
+    structs = [kd.ShapeDtypeStruct(tuple(x.shape), x.dtype) for x in captured]
+
+    def fails(*place: Any) -> bool:
+        try:
+            _ = probe_kernel(p, *place).lower(*structs, target="sm_90a").ir
+        except Exception:  # whatever the user's function does with what is no number
+            return True
+        return False
+
+    if not fails(_Untouched(), _Untouched()):
+        return False, False
+    return fails(_Untouched(), 0), fails(0, _Untouched())
+
+
+def block_arrays(p: ScoredProblem) -> list[str]:
+    """Names of the arrays that `blocks_kernel` takes; `table` follows them where lengths are ragged."""
+    lengths = [name for name in ("q_seqlens", "kv_seqlens") if name in p.extras]
+    return p.score.captured + lengths
 
 
 @cache
-def blocks_kernel(problem: ScoredProblem, tile: int, other: int, by_head: bool, by_key: bool = False) -> Any:
-    """The kernel `(any array,) -> (blocks, counts)`: int32 (batch, heads, tiles, blocks) and (batch, heads, tiles).
+def blocks_kernel(
+    problem: ScoredProblem, tile: int, other: int, depends: tuple[bool, bool], by_key: bool = False
+) -> Any:
+    """The kernel `(any array, *block_arrays) -> (blocks, counts)`: int32 (batch, heads, tiles, blocks), (batch, heads, tiles).
 
     A tile has `tile` queries, a block `other` keys, or the other way round `by_key`. A tile's first `count` entries are twice
-    the numbers of the blocks that it has to do with, rising, and 1 more where all queries see all keys. Without `by_head` there
-    is one batch and one head.
+    the numbers of the blocks that it has to do with, rising, and 1 more where all queries see all keys. There is one batch, or
+    one head, where nothing `depends` on it; of ragged lengths one batch, whose tiles are the lines of the table.
     """
     p = problem
-    batch, heads = (p.batch, p.heads) if by_head else (1, 1)
+    batch = p.batch if (depends[0] or p.cache) and not p.ragged else 1
+    heads = p.heads if depends[1] else 1
     own, others = (p.keys, p.queries) if by_key else (p.queries, p.keys)
     tiles, blocks = kd.cdiv(own, tile), kd.cdiv(others, other)
+    tiles = ragged_tiles(p, tile, own) if p.ragged else tiles
+    names = block_arrays(p) + ["table"] * p.ragged
+    rows = next(n for n in range(tile, 0, -1) if tile % n == 0 and n * other <= ELEMENTS)
 
-    def body(_: Any, lists: Any, counts: Any) -> None:
+    def body(_: Any, *rest: Any) -> None:
+        s = dict(zip(names, rest, strict=False))
+        with reading(s):
+            listed(*rest[-2:], s)
+
+    def listed(lists: Any, counts: Any, s: dict[str, Any]) -> None:
         head, number = kd.program_id(0), kd.program_id(1)
-        place, first = (kd.div(head, heads), kd.rem(head, heads)), number * tile
-        mine = first + kd.broadcasted_iota(kd.int32, (tile, other), 0)
-        whole = ScorePlace(*place, number, 0, 0, p.queries, p.keys)
+        place, line = (kd.div(head, heads), kd.rem(head, heads)), number
+        if p.ragged:
+            whole = ScorePlace.of(p, head, number, s)
+            batch, number = whole.batch, whole.number
+        else:
+            batch, keys = place[0], p.keys_of(s, place[0]) if p.cache else p.keys
+            whole = ScorePlace(*place, number, 0, 0, p.queries, keys, number)
+        first = number * tile
         begin, end = (whole.query_blocks if by_key else whole.blocks)(p, first, tile, other)
 
-        def one(index: Any, count: Any) -> Any:
-            theirs = index * other + kd.broadcasted_iota(kd.int32, (tile, other), 1)
+        def part(index: Any, number: Any, carry: Any) -> Any:
+            mine = first + number * rows + kd.broadcasted_iota(kd.int32, (rows, other), 0)
+            theirs = index * other + kd.broadcasted_iota(kd.int32, (rows, other), 1)
             query, key = (theirs, mine) if by_key else (mine, theirs)
-            seen, there = p.score.seen((*place, query, key), p.queries, p.keys), query < p.queries
-            some = kd.max((seen & there).astype(kd.int32))
-            every = kd.min((seen | ~there).astype(kd.int32))
-            kd.store(lists, (*place, number, count), index * 2 + every, mask=some > 0)
+            seen = p.score.seen((batch, place[1], query, key), whole.queries, whole.keys)
+            there = query < whole.queries
+            some, every = kd.max((seen & there).astype(kd.int32)), kd.min((seen | ~there).astype(kd.int32))
+            return kd.maximum(carry[0], some), kd.minimum(carry[1], every)
+
+        def one(index: Any, count: Any) -> Any:
+            some, every = kd.fori_loop(0, tile // rows, partial(part, index), (kd.int32(0), kd.int32(1)))
+            kd.store(lists, (*place, line, count), index * 2 + every, mask=some > 0)
             return count + some
 
-        counts[(*place, number)] = kd.fori_loop(begin, end, one, 0)
+        counts[(*place, line)] = kd.fori_loop(begin, end, one, 0)
 
     out_type = (
         kd.ShapeDtypeStruct((batch, heads, tiles, max(blocks, 1)), kd.int32, init=0),
@@ -78,13 +116,18 @@ def blocks_kernel(problem: ScoredProblem, tile: int, other: int, by_head: bool, 
 
 @dataclass(frozen=True)
 class BlockLists:
-    """The lists of a kernel, which depend on the mask alone: found by the first call on a device and stream, and kept."""
+    """The lists of a kernel, which depend on the mask alone: found by the first call on a device and stream, and kept.
+
+    Those that depend on arrays, closed over or of lengths, are found by each call, as arrays may hold anything new.
+    """
 
     kernel: Any
     kept: dict[Any, Any] = field(default_factory=lambda: cast("dict[Any, Any]", {}), compare=False)
 
-    def of(self, like: Any, how: dict[str, Any]) -> Any:
-        """(blocks, counts) where the array `like` is."""
+    def of(self, like: Any, arrays: Sequence[Any], how: dict[str, Any]) -> Any:
+        """(blocks, counts) where the array `like` is, of the kernel's other arrays."""
+        if arrays:
+            return self.kernel(like, *arrays, **how)
         place = type(like), str(getattr(like, "device", "")), how["stream"], bool(how["interpret"])
         if place not in self.kept:
             if len(self.kept) >= KEPT:
@@ -92,9 +135,9 @@ class BlockLists:
             self.kept[place] = self.kernel(like, **how)
         return self.kept[place]
 
-    def structs(self, like: Any, target: str | None) -> list[Any]:
+    def structs(self, like: Any, arrays: Sequence[Any], target: str | None) -> list[Any]:
         """What `of` gives, described."""
-        made = self.kernel.lower(like, target=target).traced.outputs
+        made = self.kernel.lower(like, *arrays, target=target).traced.outputs
         return [kd.ShapeDtypeStruct(x.shape, x.dtype) for x in made]
 
 

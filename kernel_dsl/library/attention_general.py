@@ -9,6 +9,7 @@ from typing import Any
 import kernel_dsl as kd
 
 from ..kernel import identified
+from .attention_captured import reading
 from .attention_kernel import LOWEST
 from .attention_pages import gathered
 from .attention_score import ScoredProblem, ScorePlace, ragged_tiles
@@ -32,6 +33,10 @@ def attention_general(problem: ScoredProblem, promise: bool = False) -> Any:
 
     def body(q: Any, k: Any, v: Any, *rest: Any) -> None:
         s, (out, *lse) = dict(zip(names, rest, strict=False)), rest[len(names) :]
+        with reading(s):
+            compute(q, k, v, out, lse, s)
+
+    def compute(q: Any, k: Any, v: Any, out: Any, lse: Any, s: dict[str, Any]) -> None:
         place = ScorePlace.of(p, kd.program_id(0), kd.program_id(1), s)
         batch, head, kv_head = place.batch, place.head, kd.div(place.head, p.heads // p.kv_heads)
         first = place.number * ROWS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from numbers import Integral, Real
 from typing import Any
 
@@ -14,6 +14,7 @@ from kernel_dsl.diagnostics import shown
 from kernel_dsl.dtypes import FP8, as_dtype
 from kernel_dsl.errors import BadCallValue
 
+from .attention_captured import NAME, alike, capture
 from .attention_score import ALIGNMENTS, Score, ScoredProblem
 from .matmul import signature
 from .refusals import Refusals
@@ -56,6 +57,17 @@ class AttentionOptions:
     k_scale: Any = None
     v_scale: Any = None
     score_mod_grad: Any = None
+    captured: tuple[Any, ...] = ()
+
+    def apart(self, like: Any) -> AttentionOptions:
+        """These with the arrays that functions closed over in `captured`, as arrays of the framework of `like`."""
+        made: dict[str, Any] = {}
+        found: list[Any] = []
+        for name in ("score_mod", "mask_mod", "score_mod_grad"):
+            if callable(getattr(self, name)):
+                made[name], more = capture(getattr(self, name), len(found))
+                found += more
+        return replace(self, **made, captured=tuple(alike(x, like) for x in found)) if found else self
 
     def key(self, name: str) -> tuple[Any, ...]:
         """What a plan depends on."""
@@ -70,14 +82,18 @@ class AttentionOptions:
 
     def arrays(self, names: list[str]) -> list[Any]:
         """The arrays of those names, as kernels take them."""
-        found = {name: getattr(self, name) for name in names}
+        mine = [name for name in names if not name.startswith(NAME)]
+        found = {name: getattr(self, name) for name in mine}
         if found.get("kv_seqlens", 0) is None:
             found["kv_seqlens"] = self.q_seqlens
-        return [float(x) if isinstance(x, Real) else x for x in found.values()]
+        found |= {name: self.captured[int(name.removeprefix(NAME))] for name in names if name not in found}
+        return [float(x) if isinstance(x, Real) else x for x in (found[name] for name in names)]
 
     def given(self) -> dict[str, Any]:
         """Those that are part of a key as they are; arrays are by what they look like."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in (*ARRAYS, "page_table")}
+        return {
+            f.name: getattr(self, f.name) for f in fields(self) if f.name not in (*ARRAYS, "page_table", "captured")
+        }
 
 
 def problem_of(q: Any, k: Any, v: Any, o: AttentionOptions, lse: bool, kernel: str = "attention") -> ScoredProblem:

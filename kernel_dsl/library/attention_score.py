@@ -12,6 +12,7 @@ import kernel_dsl as kd
 from kernel_dsl.boundary import called
 from kernel_dsl.errors import BadCallArgument
 
+from .attention_captured import NAME, Captured, function_of
 from .attention_derivative import SCORE_MOD, with_derivative
 from .attention_kernel import AttentionProblem
 
@@ -58,6 +59,12 @@ class Score:
     def has_functions(self) -> bool:
         return self.score_mod is not None or self.mask_mod is not None
 
+    @property
+    def captured(self) -> list[str]:
+        """Names of the operands that functions closed over."""
+        functions = self.score_mod, self.mask_mod, self.score_mod_grad
+        return [f"{NAME}{n}" for n in range(sum(f.count for f in functions if isinstance(f, Captured)))]
+
     # --- values -----------------------------------------------------------------------------------
 
     def factor(self, scale: Any) -> Any:
@@ -80,7 +87,7 @@ class Score:
 
     def modified(self, x: Any, place: tuple[Any, Any, Any, Any]) -> Any:
         """`score_mod` of scores. Raises `BadCallArgument` where it gives anything but one number a score."""
-        made = called(self.score_mod, (x.astype(kd.float32), *place), "attention", "score_mod", SCORE_MOD)
+        made = called(function_of(self.score_mod), (x.astype(kd.float32), *place), "attention", "score_mod", SCORE_MOD)
         return of_shape(made, x.shape, x.dtype, "score_mod")
 
     def with_slopes(
@@ -98,13 +105,14 @@ class Score:
         if self.bias is not None:
             x = x + bias().astype(x.dtype)
         if self.score_mod is not None:
-            score = x.astype(kd.float32)
+            score, function = x.astype(kd.float32), function_of(self.score_mod)
             if self.score_mod_grad is None:
-                made, after = with_derivative(self.score_mod, score, place)
+                made, after = with_derivative(function, score, place)
             else:
-                made = called(self.score_mod, (score, *place), "attention_backward", "score_mod", SCORE_MOD)
+                made = called(function, (score, *place), "attention_backward", "score_mod", SCORE_MOD)
                 form = SCORE_MOD.replace("_mod", "_mod_grad")
-                after = called(self.score_mod_grad, (score, *place), "attention_backward", "score_mod_grad", form)
+                grad = function_of(self.score_mod_grad)
+                after = called(grad, (score, *place), "attention_backward", "score_mod_grad", form)
             after = of_shape(after, x.shape, x.dtype, "score_mod_grad")
             x = of_shape(made, x.shape, x.dtype, "score_mod")
         return x, after, slope if after is None else after if slope is None else slope * after
@@ -132,7 +140,7 @@ class Score:
 
     def mask(self, place: tuple[Any, Any, Any, Any]) -> Any:
         """`mask_mod` at a place. Raises `BadCallArgument` where it gives anything but one bool a pair."""
-        made = called(self.mask_mod, place, "attention", "mask_mod", "mask_mod(b, h, i, j)")
+        made = called(function_of(self.mask_mod), place, "attention", "mask_mod", "mask_mod(b, h, i, j)")
         if getattr(made, "dtype", kd.bool_) != kd.bool_:
             raise BadCallArgument(
                 kernel="attention", what=f"the mask_mod made {_described(made)}", hint=HINTS["mask_mod"]
@@ -286,6 +294,7 @@ class ScoredProblem:
         names += ["bias"] * (self.score.bias is not None) + ["page_table"] * bool(self.page)
         if self.cache in ("plain", "cumulative") and not self.ragged:
             names.append("kv_seqlens")
+        names += self.score.captured
         return names + ["q_seqlens", "kv_seqlens"] * self.ragged
 
     def scale_of(self, array: Any, batch: Any, kv_head: Any) -> Any:
@@ -325,7 +334,10 @@ def ragged_tiles(p: ScoredProblem, rows: int, length: int | None = None) -> int:
 
 @dataclass(frozen=True)
 class ScorePlace:
-    """A tile of a head: its number, and of ragged lengths where its sequence begins in the arrays and how long it is."""
+    """A tile of a head: its number, and of ragged lengths where its sequence begins in the arrays and how long it is.
+
+    `line`: where its blocks are listed; of ragged lengths, the line of the table.
+    """
 
     batch: Any
     head: Any
@@ -334,6 +346,7 @@ class ScorePlace:
     k_row: Any
     queries: Any
     keys: Any
+    line: Any
 
     @staticmethod
     def of(p: ScoredProblem, head: Any, number: Any, s: dict[str, Any], heads: int | None = None) -> ScorePlace:
@@ -342,16 +355,17 @@ class ScorePlace:
         if not p.ragged:
             batch = kd.div(head, heads)
             keys = p.keys_of(s, batch) if p.cache else p.keys
-            return ScorePlace(batch, kd.rem(head, heads), number, 0, 0, p.queries, keys)
-        line, number = s["table"][number, 0], s["table"][number, 1]
+            return ScorePlace(batch, kd.rem(head, heads), number, 0, 0, p.queries, keys, number)
+        where = number
+        line, number = s["table"][where, 0], s["table"][where, 1]
         batch = kd.maximum(line - 1, 0)
         if p.cache:
             begin, end = s["q_seqlens"][batch], s["q_seqlens"][batch + 1]
             lengths = [end - begin, p.keys_of(s, batch)]
-            return ScorePlace(batch, head, number, begin, 0, *(kd.where(line > 0, n, 0) for n in lengths))
+            return ScorePlace(batch, head, number, begin, 0, *(kd.where(line > 0, n, 0) for n in lengths), where)
         begins = [s[name][batch] for name in ("q_seqlens", "kv_seqlens")]
         lengths = [s[name][batch + 1] - x for name, x in zip(("q_seqlens", "kv_seqlens"), begins, strict=True)]
-        return ScorePlace(batch, head, number, *begins, *(kd.where(line > 0, n, 0) for n in lengths))
+        return ScorePlace(batch, head, number, *begins, *(kd.where(line > 0, n, 0) for n in lengths), where)
 
     def blocks(self, p: ScoredProblem, first: Any, rows: int, block_kv: int) -> tuple[Any, Any]:
         """The first block of keys that `rows` queries from `first` on see, but for `mask_mod`, and the one after the last."""

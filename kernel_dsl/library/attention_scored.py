@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -11,7 +12,7 @@ import kernel_dsl as kd
 from kernel_dsl.dtypes import FP8
 
 from ..kernel import identified
-from .attention_blocks import BlockLists, blocks_kernel, depends_on_head, table_kernel
+from .attention_blocks import BlockLists, block_arrays, blocks_kernel, depends_on, table_kernel
 from .attention_general import ROWS as GENERAL_ROWS
 from .attention_general import attention_general
 from .attention_kernel import ROWS, AttentionConfig
@@ -60,11 +61,16 @@ class ScoredPlan:
 
     @staticmethod
     def of(
-        p: ScoredProblem, config: AttentionConfig | None, multiprocessors: int, why: str, promise: bool
+        p: ScoredProblem,
+        config: AttentionConfig | None,
+        multiprocessors: int,
+        why: str,
+        promise: bool,
+        captured: Sequence[Any],
     ) -> ScoredPlan:
         """That of the kernel for Hopper, or if there is a reason `why` not, of the one that takes anything.
 
-        `promise`: that pages are in the cache.
+        `promise`: that pages are in the cache; `captured`: what functions closed over.
         """
         if why:
             return ScoredPlan(p, p, attention_general(p, promise), GENERAL_ROWS, False, None)
@@ -74,7 +80,7 @@ class ScoredPlan:
             inner, pages = without_pages(p), pages_kernel(p, promise)
         tile, lists = ROWS * config.consumers, None
         if listed(p):
-            lists = BlockLists(blocks_kernel(p, tile, config.block_kv, depends_on_head(p)))
+            lists = BlockLists(blocks_kernel(p, tile, config.block_kv, depends_on(p, captured)))
         kernel = scored_kernel(inner, config, multiprocessors, promise and bool(inner.page))
         return ScoredPlan(p, inner, kernel, tile, True, lists, pages)
 
@@ -94,10 +100,10 @@ class ScoredPlan:
             few = inputs[: 1 if self.pages else 3]
             inputs[: len(few)] = [widen_kernel(tuple(x.shape), p.dtype)(x, **how) for x in few]
         extras = options.arrays(self.inner.extras)
-        if p.ragged:
-            extras.append(self._table(options.q_seqlens, **how))
+        table = [self._table(options.q_seqlens, **how)] if p.ragged else []
+        extras += table
         if self.lists is not None:
-            extras += self.lists.of(q, how)
+            extras += self.lists.of(q, options.arrays(block_arrays(p)) + table, how)
         return self.kernel(*inputs, *extras, out=out, **how)
 
     def lower(self, q: Any, k: Any, v: Any, options: AttentionOptions, target: str | None) -> Any:
@@ -110,8 +116,8 @@ class ScoredPlan:
         if self.fast and p.dtype in FP8:
             inputs = [kd.ShapeDtypeStruct(tuple(x.shape), kd.bfloat16) for x in inputs]
         extras = options.arrays(self.inner.extras)
-        if p.ragged:
-            extras.append(kd.ShapeDtypeStruct((ragged_tiles(p, self.tile), 2), kd.int32))
+        table = [kd.ShapeDtypeStruct((ragged_tiles(p, self.tile), 2), kd.int32)] if p.ragged else []
+        extras += table
         if self.lists is not None:
-            extras += self.lists.structs(q, target)
+            extras += self.lists.structs(q, options.arrays(block_arrays(p)) + table, target)
         return self.kernel.lower(*inputs, *extras, target=target)

@@ -15,6 +15,7 @@ import kernel_dsl as kd
 
 from ..kernel import identified
 from .attention_backward_walk import heads_at_once
+from .attention_captured import reading
 from .attention_kernel import LOG2E, LOWEST, ROWS, SLACK, SMEM_BYTES, AttentionConfig
 from .attention_pages import loaded_together
 from .attention_score import ScoredProblem, ScorePlace, clear_rows, ragged_tiles
@@ -80,7 +81,7 @@ def tiles_of(p: ScoredProblem, t: AttentionConfig) -> int:
 
 def listed(p: ScoredProblem) -> bool:
     """Whether the blocks of keys of each tile come from a list."""
-    return p.score.mask_mod is not None and not p.ragged and not p.cache
+    return p.score.mask_mod is not None
 
 
 def extras(p: ScoredProblem) -> list[str]:
@@ -140,7 +141,7 @@ class _Forward:
     def list_of(self, place: ScorePlace, s: dict[str, Any]) -> tuple[Any, Any, Any]:
         """Where the list of a tile is."""
         batches, heads, _ = s["counts"].shape
-        return 0 if batches == 1 else place.batch, 0 if heads == 1 else place.head, place.number
+        return 0 if batches == 1 else place.batch, 0 if heads == 1 else place.head, place.line
 
     def block_of(self, tile: ScoredTile, step: Any, s: dict[str, Any]) -> tuple[Any, Any]:
         """(block of keys, whether no query has it masked, None where that is not known) of a step; the last keys first."""
@@ -242,12 +243,10 @@ class _Forward:
         whole_from = score.first_key(mine + (ROWS - 1), tile.queries, tile.keys)
         whole_to = score.end_key(mine, tile.queries, tile.keys)
 
-        def scored(x: Any, index: Any, whole: Any) -> Any:
+        def scored(x: Any, index: Any, whole: Any, bias: Any) -> Any:
             """Scores of products, none of keys that a query doesn't see."""
             place = (tile.batch, tile.head, row, index * t.block_kv + column)
-            where = tile.batch, tile.head
-            here = kd.ds(mine, ROWS), kd.ds(index * t.block_kv, t.block_kv)
-            x = score.scores(x, scale, lambda: p.bias_tile(s["bias"], where, *here), place)
+            x = score.scores(x, scale, lambda: bias, place)
             if whole is None:
                 whole = (index * t.block_kv >= whole_from) & ((index + 1) * t.block_kv <= whole_to)
                 if score.mask_mod is not None:
@@ -270,9 +269,13 @@ class _Forward:
             add = partial(kd.wgmma, o_acc, weights, s["v_smem"].at[slot])
             kd.cond(number > 0, add, lambda: kd.wgmma_wait(0))
             self.pass_turn(me, s)
+            bias = None
+            if score.bias is not None:  # loaded beside the products
+                here = kd.ds(mine, ROWS), kd.ds(index * t.block_kv, t.block_kv)
+                bias = p.bias_tile(s["bias"], (tile.batch, tile.head), *here)
             x = kd.wgmma_accumulator_load(s_acc, wait_n=1)
             kd.barrier_arrive(s["k_consumed"].at[following])
-            x = scored(x, index, whole)
+            x = scored(x, index, whole, bias)
             fresh, fade, top, total = self.softmax(x, unit, top, total)
             fresh, fade, top, total = kd.optimization_barrier(fresh, fade, top, total)
             kd.barrier_wait(s["v_loaded"].at[following])
@@ -375,8 +378,9 @@ def scored_kernel(problem: ScoredProblem, config: AttentionConfig, multiprocesso
     def body(q: Any, k: Any, v: Any, *rest: Any, **scratch: Any) -> None:
         me, s = kd.axis_index("wg"), scratch | dict(zip(names, rest, strict=False))
         out, *lse = rest[len(names) :]
-        kd.when(me == t.consumers)(lambda: shared.produce(q, k, v, s))
-        kd.when(me < t.consumers)(lambda: shared.consume(me, out, lse[0] if lse else None, s))
+        with reading(s):
+            kd.when(me == t.consumers)(lambda: shared.produce(q, k, v, s))
+            kd.when(me < t.consumers)(lambda: shared.consume(me, out, lse[0] if lse else None, s))
 
     out_type: Any = kd.ShapeDtypeStruct(p.out_shape, p.out_dtype)
     if p.lse:

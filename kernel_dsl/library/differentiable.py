@@ -19,6 +19,7 @@ from kernel_dsl.dtypes import FP8, as_dtype
 from kernel_dsl.errors import BadCallArgument
 from kernel_dsl.jax import is_traced
 
+from .attention_captured import Captured
 FUNCTIONS: dict[str, Callable[..., Any]] = {}  # of the library, that rules call; entered by __init__.py
 _inside: ContextVar[bool] = ContextVar("kernel_dsl_rule", default=False)
 
@@ -164,23 +165,32 @@ def attention(
     """A call of `attention`, with the gradients of `attention_backward`: q, k, v, out, lse and arrays of options are saved."""
     forward, attention_backward = FUNCTIONS["attention"], FUNCTIONS["attention_backward"]
     check_plain("attention", how)
-    given = {f.name: getattr(options, f.name) for f in fields(options) if f.name != "score_mod_grad"}
+    skipped = ("score_mod_grad", "captured")
+    given = {f.name: getattr(options, f.name) for f in fields(options) if f.name not in skipped}
     names = [n for n in _ARRAYS if hasattr(given[n], "dtype")]
     static = {n: x for n, x in given.items() if n not in names}
     interpret = how["interpret"]
 
+    functions = {n: x for n, x in static.items() if isinstance(x, Captured)}
+    first = 3 + len(names)  # of the arrays that functions closed over
+
+    def options_of(arrays: Sequence[Any]) -> dict[str, Any]:
+        more = dict(zip(names, arrays[3:first], strict=True))
+        return more | {n: x.of(arrays[first:]) for n, x in functions.items()}
+
     def run(*arrays: Any) -> Any:
-        more = dict(zip(names, arrays[3:], strict=True))
-        return forward(*arrays[:3], **static, **more, return_lse=True, config=config, interpret=interpret)
+        more = static | options_of(arrays)
+        return forward(*arrays[:3], **more, return_lse=True, config=config, interpret=interpret)
 
     def backward(gradient: Any, arrays: Sequence[Any], results: Sequence[Any]) -> list[Any]:
-        more = dict(zip(names, arrays[3:], strict=True))
+        more = options_of(arrays)
         if as_dtype(arrays[0].dtype) in FP8:
             raise BadCallArgument(kernel="attention", what="float8 inputs have no gradients", hint="pass 16-bit floats")
         kept = {n: x for n, x in (static | more).items() if n not in ("q_scale", "k_scale", "v_scale")}
         made = list(attention_backward(gradient, *arrays[:3], *results, **kept, interpret=interpret))
         extra = iter(made[3:])
-        return [*made[:3], *(next(extra) if n in ("sinks", "bias") else None for n in names)]
+        own = [next(extra) if n in ("sinks", "bias") else None for n in names]
+        return [*made[:3], *own, *(None for _ in options.captured)]
 
     def shapes(*arrays: Any) -> list[tuple[tuple[int, ...], Any]]:
         lead, dim = tuple(arrays[0].shape[:-1]), arrays[2].shape[-1]
@@ -191,9 +201,9 @@ def attention(
         return [((*lead, dim), "bfloat16" if dtype in FP8 else dtype), (rows, "float32")]
 
     key = (tuple(names), tuple(sorted((n, x) for n, x in keyed(static).items())), config, interpret)
-    can = (True, True, True, *(n in ("sinks", "bias") for n in names))
+    can = (True, True, True, *(n in ("sinks", "bias") for n in names), *(False for _ in options.captured))
     rule = Derivative("attention", key, run, backward, shapes, can, results=2, returned=2 if return_lse else 1)
-    return rule(host, [q, k, v, *(given[n] for n in names)])
+    return rule(host, [q, k, v, *(given[n] for n in names), *options.captured])
 
 
 _ARRAYS = ("sinks", "bias", "q_seqlens", "kv_seqlens", "page_table", "q_scale", "k_scale", "v_scale")
@@ -202,7 +212,8 @@ _ARRAYS = ("sinks", "bias", "q_seqlens", "kv_seqlens", "page_table", "q_scale", 
 def keyed(static: dict[str, Any]) -> dict[str, Any]:
     """Options as parts of a key: what can change is known by its identity."""
     return {
-        n: (type(x).__name__, x if isinstance(x, (int, float, str, np.generic)) else id(x)) for n, x in static.items()
+        n: (type(x).__name__, x if isinstance(x, (int, float, str, np.generic, Captured)) else id(x))
+        for n, x in static.items()
     }
 
 

@@ -214,7 +214,7 @@ def _attentions() -> Iterator[tuple[str, Kernel]]:
             yield f"attention.backward.scored.{word}", _gradients(**few | {"number": number}, **extra)
     yield "attention.backward.scored.wide", _gradients(1, 4090, 256, bf16, (16, 4), causal="bottom_right", window=1024)
     masked = ScoredProblem(1, 4, 2, 500, 500, 64, 64, bf16, bf16, 0.125, Score("top_left", mask_mod=documents))
-    yield "attention.blocks", _of(blocks_kernel(masked, 128, 96, False), Struct((1,), bf16))
+    yield "attention.blocks", _of(blocks_kernel(masked, 128, 96, (False, False)), Struct((1,), bf16))
     yield "attention.mask_probe", _of(probe_kernel(masked))
     yield "attention.table", _of(table_kernel(150, 400, 128), Struct((151,), kd.int32))
     yield (

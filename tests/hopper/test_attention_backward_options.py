@@ -107,6 +107,7 @@ SPILLS: list[tuple[str, dict[str, Any]]] = [
     ("window", {"causal": True, "window": 1024}),
     ("softcap", {"causal": "bottom_right", "softcap": 30.0}),
     ("bias", {"bias": kd.ShapeDtypeStruct((1, 1, 4090, 4090), bf16)}),
+    ("full bias", {"bias": kd.ShapeDtypeStruct((1, 16, 4090, 4090), f32)}),
     ("ragged", {"causal": True, "q_seqlens": kd.ShapeDtypeStruct((9,), kd.int32)}),
     ("in turn", {"window": 1024, "deterministic": True}),
 ]
