@@ -226,14 +226,14 @@ class AttentionBackward:
         elif not why:
             chosen = config or scored_backward_config(problem, blocks, deterministic)
             chosen = replace(chosen, in_turn=chosen.in_turn or deterministic)
-            kept = as_dtype(options.bias.dtype) if keeps_bias(problem) else None
+            if options.bias is not None and keeps_bias(problem):
+                kept = as_dtype(options.bias.dtype)
             main = ScoredGradients.of(problem, chosen, blocks, options.captured, kept)
         else:
             _log.info("attention_backward: %s; using the general kernels", why)
             main = GeneralGradients(problem, *gradient_kernels(problem))
         sinks = None if options.sinks is None else sinks_kernel(problem, as_dtype(options.sinks.dtype))
-        own = options.bias is None or kept is not None
-        bias = None if own else bias_kernel(problem, as_dtype(options.bias.dtype))
+        bias = None if options.bias is None or kept is not None else bias_kernel(problem, as_dtype(options.bias.dtype))
         return _Plan(problem, main, sinks, bias)
 
     def _fast(

@@ -77,7 +77,7 @@ def blocks_kernel(
     def body(_: Any, *rest: Any) -> None:
         s = dict(zip(names, rest, strict=False))
         with reading(s):
-            listed(*rest[-2:], s)
+            listed(rest[-2], rest[-1], s)
 
     def listed(lists: Any, counts: Any, s: dict[str, Any]) -> None:
         head, number = kd.program_id(0), kd.program_id(1)
@@ -87,7 +87,7 @@ def blocks_kernel(
             batch, number = whole.batch, whole.number
         else:
             batch, keys = place[0], p.keys_of(s, place[0]) if p.cache else p.keys
-            whole = ScorePlace(*place, number, 0, 0, p.queries, keys, number)
+            whole = ScorePlace(place[0], place[1], number, 0, 0, p.queries, keys, number)
         first = number * tile
         begin, end = (whole.query_blocks if by_key else whole.blocks)(p, first, tile, other)
 

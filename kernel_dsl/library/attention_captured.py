@@ -98,7 +98,7 @@ def is_array(x: Any) -> bool:
 
 def capture(function: Any, first: int) -> tuple[Any, list[Any]]:
     """(the function without its arrays, those); the function as it is where there are none."""
-    walk = _Walk()
+    walk = _Parts()
     key, build = walk.of(function, frozenset())
     if build is None:
         return function, []
@@ -160,7 +160,7 @@ def _loaded(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:
     return frozenset(found[0]), frozenset(found[1])
 
 
-class _Walk:
+class _Parts:
     """Goes through what a function is made of, always in the same order; `arrays` are those met."""
 
     def __init__(self) -> None:

@@ -200,7 +200,8 @@ class _Check(Refusals):
         scale = max(dim, 1) ** -0.5 if o.scale is None else float(o.scale)
         scales = "".join(name[0] for name in SCALES if getattr(o, name) is not None)
         return ScoredProblem(
-            *sizes, dtype, kd.bfloat16 if dtype in FP8 else dtype, scale, score, o.layout, ragged, bool(lse), scales, **cache
+            *sizes, dtype=dtype, out_dtype=kd.bfloat16 if dtype in FP8 else dtype, scale=scale, score=score, layout=o.layout,
+            ragged=ragged, lse=bool(lse), scales=scales, **cache,
         )  # fmt: skip
 
     def paged(self, q: Any, k: Any, v: Any, o: AttentionOptions, lse: bool) -> ScoredProblem:

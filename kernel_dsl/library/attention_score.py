@@ -362,10 +362,10 @@ class ScorePlace:
         if p.cache:
             begin, end = s["q_seqlens"][batch], s["q_seqlens"][batch + 1]
             lengths = [end - begin, p.keys_of(s, batch)]
-            return ScorePlace(batch, head, number, begin, 0, *(kd.where(line > 0, n, 0) for n in lengths), where)
+            return ScorePlace(batch, head, number, begin, 0, *(kd.where(line > 0, n, 0) for n in lengths), line=where)
         begins = [s[name][batch] for name in ("q_seqlens", "kv_seqlens")]
         lengths = [s[name][batch + 1] - x for name, x in zip(("q_seqlens", "kv_seqlens"), begins, strict=True)]
-        return ScorePlace(batch, head, number, *begins, *(kd.where(line > 0, n, 0) for n in lengths), where)
+        return ScorePlace(batch, head, number, *begins, *(kd.where(line > 0, n, 0) for n in lengths), line=where)
 
     def blocks(self, p: ScoredProblem, first: Any, rows: int, block_kv: int) -> tuple[Any, Any]:
         """The first block of keys that `rows` queries from `first` on see, but for `mask_mod`, and the one after the last."""
