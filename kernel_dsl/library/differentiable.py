@@ -20,6 +20,7 @@ from kernel_dsl.errors import BadCallArgument
 from kernel_dsl.jax import is_traced
 
 from .attention_captured import Captured
+
 FUNCTIONS: dict[str, Callable[..., Any]] = {}  # of the library, that rules call; entered by __init__.py
 _inside: ContextVar[bool] = ContextVar("kernel_dsl_rule", default=False)
 
