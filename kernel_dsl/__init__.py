@@ -13,6 +13,7 @@ from .batching import vmap
 from .boundary import OPERATIONS, public
 from .check import check
 from .diagnostics import Error, at_user_line, shown
+from .dims import Dim, specialise
 from .dtypes import (
     bfloat16,
     bool_,
@@ -230,6 +231,7 @@ from .version import __version__ as __version__
 if TYPE_CHECKING:
     from kernel_dsl import library as library
     from kernel_dsl import symmetric as symmetric
+    from kernel_dsl.ahead import warm
     from kernel_dsl.pipelines import BlockSpec, Element, emit_pipeline
     from kernel_dsl.runtime.build.aot import load_compiled
     from kernel_dsl.runtime.custom.image import precompiled_cuda_kernel
@@ -250,6 +252,7 @@ _LATE = {
     "metal_kernel": "kernel_dsl.runtime.custom.metal.metal",
     "precompiled_cuda_kernel": "kernel_dsl.runtime.custom.image",
     "load_compiled": "kernel_dsl.runtime.build.aot",
+    "warm": "kernel_dsl.ahead",
     "HazardError": "kernel_dsl.runtime.interpreter.checks.hazards",
     "HazardKind": "kernel_dsl.runtime.interpreter.checks.kinds",
     "HazardWarning": "kernel_dsl.runtime.interpreter.checks.hazards",
@@ -266,6 +269,7 @@ __all__ = [
     "ClusterBarrier",
     "CompileError",
     "CompilerParams",
+    "Dim",
     "Element",
     "Error",
     "Graph",
@@ -511,6 +515,7 @@ __all__ = [
     "sinh",
     "sort",
     "spacing",
+    "specialise",
     "split",
     "sqrt",
     "square",
@@ -536,6 +541,7 @@ __all__ = [
     "vmap",
     "wait_gmem_to_smem",
     "wait_smem_to_gmem",
+    "warm",
     "warp_map",
     "wgmma",
     "wgmma_accumulator_load",

@@ -14,7 +14,7 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Literal, NoReturn, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar, cast
 
 import numpy as np
 
@@ -213,8 +213,10 @@ NUMBER = _either([INT, FLOAT])
 
 def refuse(value: Any, op: str, name: str, hint: str) -> NoReturn:
     """Raise `BadArgumentType` for an argument of the wrong kind."""
-    if _is_traced(value):
-        hint = f"{hint}; a traced value is not known while tracing"
+    items: Sequence[Any] = cast("Sequence[Any]", value) if isinstance(value, (tuple, list)) else (value,)
+    for traced in filter(_is_traced, items):
+        hint = of_dims(traced, f"{hint}; a traced value is not known while tracing")
+        break
     raise BadArgumentType(op=op, what=f"{name}={shown(value)}", hint=hint)
 
 
@@ -338,3 +340,33 @@ def annotation_of(function: Callable[..., Any], parameter: inspect.Parameter) ->
         return eval(said, inspect.unwrap(function).__globals__)
     except (NameError, AttributeError):
         return Any
+
+
+# --- values that are computed of Dims ------------------------------------------------------------
+
+
+def dims_of(value: Any) -> tuple[str, ...]:
+    """The names of the Dims that a traced value is computed of; none where it comes of anything else too."""
+    names: dict[str, None] = {}
+    pending, seen = [value], set[int]()
+    while pending:
+        op = getattr(pending.pop(), "op", None)
+        if op is None or op.effect or op.region_list():
+            return ()
+        if id(op) in seen:
+            continue
+        seen.add(id(op))
+        name = op.dim_name
+        if name:
+            names[name] = None
+        pending += op.values()
+    return tuple(sorted(names))
+
+
+def of_dims(value: Any, otherwise: str) -> str:
+    """Words for an error's help where Python asks for a traced value: of Dims it can be had."""
+    names = dims_of(value)
+    if not names:
+        return otherwise
+    listed = " and ".join(names)
+    return f"`kd.specialise(...)` of it is an int, which {listed} of the call decide, at a compile for each; or {otherwise}"

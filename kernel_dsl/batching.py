@@ -9,6 +9,7 @@ from typing import Any
 from .boundary import checks_itself
 from .definition import Definition, output_structs
 from .diagnostics import shown
+from .dims import settle_dims
 from .errors import BadArgument, BadArgumentType, KernelValue
 from .kernel import Kernel, remade
 from .memory import ShapeDtypeStruct
@@ -36,6 +37,8 @@ class MappedBatch:
         """The inner kernel's grid behind the axis of the batch."""
         size, parts = self._parts(structs)
         own: Any = self.inner.grid(*parts) if callable(self.inner.grid) else self.inner.grid
+        if self.inner.shapes:
+            own = settle_dims(own, self.inner.shapes.values(parts))
         return (size, *(own if isinstance(own, (tuple, list)) else (own,)))
 
     def of_parts(self, function: Any) -> Any:
@@ -127,4 +130,5 @@ def _mapped(inner: Definition, batch: MappedBatch) -> Definition:
         scratch_types=batch.of_parts(inner.scratch_types),
         batches=(batch, *inner.batches),
         identity="",
+        shapes=None,  # of members: they are checked as such, and known
     )

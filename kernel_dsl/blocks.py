@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from .compiled import ANY, CompiledKernel, LaunchAttributes
+from .compiled import ANY, CompiledKernel, LaunchAttributes, TensorMapParam
 from .errors import GridLimit
+from .errors_dims import DimOutOfRange
 from .source import Loc
 from .target import TARGETS
+from .tma import COORDINATE_END, MARGIN
 
 
 def grid_dims(sizes: Sequence[int], limits: tuple[int, int, int]) -> tuple[int, int, int]:
@@ -47,6 +49,12 @@ def settle(kernel: CompiledKernel, shapes: Sequence[tuple[int, ...]], grid: Sequ
         return kernel
     where = kernel.source
     loc = None if where is None else Loc(where.file, where.line, function=where.function)
+    mapped = {p.array for p in kernel.params if isinstance(p, TensorMapParam)}
+    for number in mapped:
+        free = [n for n, known in zip(shapes[number], kernel.arrays[number].shape, strict=True) if known == ANY]
+        if any(n > COORDINATE_END - MARGIN for n in free):
+            what = f"an axis of {kernel.arrays[number].name!r} has {max(free)} elements, and the kernel copies it by TMA"
+            raise DimOutOfRange(loc=loc, what=what, hint="the coordinates of TMA are signed 32-bit integers")
     arrays = tuple(replace(a, shape=shape) for a, shape in zip(kernel.arrays, shapes, strict=True))
     outputs = tuple(replace(o, shape=a.shape) for o, a in zip(kernel.outputs, arrays[kernel.inputs :], strict=True))
     names = replace(

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from .arguments import static_int
 from .diagnostics import shown
+from .dims import Shapes, settle_dims
 from .dtypes import DType, as_dtype
 from .errors import KernelArgument, KernelValue
 from .ir import Axis
 from .memory import ShapeDtypeStruct, settled
 from .options import CompilerParams
+from .scalar_struct import ScalarStruct
 from .source import misfit
-from .tree import flatten, holds_record
+from .tree import flatten, holds_record, unflatten
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class ScalarInput:
     weak: bool
 
     def struct(self) -> ShapeDtypeStruct:
-        return ShapeDtypeStruct((), self.dtype)
+        return ScalarStruct(self.dtype)
 
 
 Input = ArrayInput | ScalarInput
@@ -63,12 +65,19 @@ class Definition:
     # What with the signature and our own sources decides the trace, where it is known: a body can close over anything.
     identity: str = ""
     batches: tuple[Any, ...] = ()  # of `vmap`, outermost first; each is an axis of the grid before the kernel's own
+    shapes: Shapes | None = None  # extents that are declared
     every_size: bool = False  # whether each size is compiled for, as those of arrays on many devices are
 
 
-def axes(sizes: Any, names: tuple[str, ...], word: str, structs: Sequence[Any]) -> tuple[Axis, ...]:
-    """Axes from sizes (or a function of the inputs' structs) and names. Raises `KernelValue`, `KernelArgument`."""
+def axes(
+    sizes: Any, names: tuple[str, ...], word: str, structs: Sequence[Any], dims: Mapping[str, int] | None = None
+) -> tuple[Axis, ...]:
+    """Axes from sizes (or a function of the inputs' structs) and names; `dims`: what Dims are in this call.
+
+    Raises `KernelValue`, `KernelArgument`.
+    """
     given: Any = of_inputs(sizes, word, structs) if callable(sizes) else sizes
+    given = settle_dims(given, dims) if dims else given
     items: Sequence[Any] = given if isinstance(given, (tuple, list)) else (given,)
     out: list[int] = []
     for n in items:
@@ -89,11 +98,18 @@ def axes(sizes: Any, names: tuple[str, ...], word: str, structs: Sequence[Any]) 
     return tuple(Axis(names[i] if names else "", n) for i, n in enumerate(out))
 
 
-def output_structs(definition: Definition, structs: Sequence[Any]) -> tuple[list[ShapeDtypeStruct | None], Any]:
-    """The leaves of `out_type`, as structs, and its structure. Raises `KernelArgument`."""
+def output_structs(
+    definition: Definition, structs: Sequence[Any], told: Sequence[Any] | None = None
+) -> tuple[list[ShapeDtypeStruct | None], Any]:
+    """The leaves of `out_type`, as structs, and its structure; `told`: what it is told of the inputs, where that is Dims.
+
+    Raises `KernelArgument`, and what `Shapes.values` raises.
+    """
+    dims = definition.shapes.values(structs) if definition.shapes else {}
     out_type: Any = definition.out_type
     if callable(out_type) and not is_leaf(out_type):
-        out_type = of_inputs(out_type, f"out_type of kernel {definition.name!r}", structs)
+        given = structs if told is None else told
+        out_type = of_inputs(out_type, f"out_type of kernel {definition.name!r}", given)
     leaves, structure = flatten(out_type, is_leaf)
     if holds_record(structure):
         hint = "give tuples, lists or dicts of structs; inputs and scratch may be dataclasses"
@@ -106,8 +122,12 @@ def output_structs(definition: Definition, structs: Sequence[Any]) -> tuple[list
         struct = leaf
         if not isinstance(leaf, ShapeDtypeStruct):
             struct = ShapeDtypeStruct(leaf.shape, as_dtype(leaf.dtype), getattr(leaf, "init", None))
-        shape = settled(struct.shape, "out_type")
+        shape = settled(settle_dims(struct.shape, dims) if dims else struct.shape, "out_type")
         made.append(struct if shape is struct.shape else ShapeDtypeStruct(shape, struct.dtype, struct.init))
+    if definition.shapes:
+        whole = unflatten(structure, made)
+        outs = whole if isinstance(structure, (tuple, list)) else (whole,)
+        definition.shapes.check_outputs(cast("Sequence[Any]", outs), len(structs), dims)
     return made, structure
 
 

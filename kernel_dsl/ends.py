@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from .extents import Extent, now
+from .extents import DimExtent, Extent, is_declared, now
 from .view import ViewDim
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class End:
 
     def bounds(self, dims: Sequence[ViewDim]) -> Bounds:
         """The least and the greatest that the index can be."""
-        return hull(self.start, [(step, d.size) for step, d in zip(self.steps, dims, strict=True)])
+        return hull(self.start, [(step, d.size) for step, d in zip(self.steps, dims, strict=True) if step])
 
     def moved(self, parts: Sequence[Part], places: dict[int, int], rank: int) -> End:
         """The same for a slice of the view; `places`: which dimensions of the slice its dimensions become."""
@@ -115,7 +115,7 @@ def limited(
             low, high, _ = hull(
                 (static, None), [sizes[i] for i, d in enumerate(dims) if i != dim and d.axis == own.axis]
             )
-            if own.axis >= 0 and not moves and high - low < abs(own.step):
+            if own.axis >= 0 and not moves and high - low < abs(own.step) and _can_meet(own, ranges[own.axis], low, high):
                 # an index leaves the dimension just where it leaves an interval of the axis
                 new = _interval(own, low, high)
                 before = ranges[own.axis] or new
@@ -130,6 +130,14 @@ def limited(
             at[own.axis] = static + (known or 0) * own.step, moves or leaves or known is None
         sizes[dim] = own.step * stride, 1 if size is None else size
     return ranges, ends
+
+
+def _can_meet(own: ViewDim, held: Held, low: int, high: int) -> bool:
+    """Whether what a dimension takes of its axis, and where that and `held` meet, can be said before the launch."""
+    if is_declared(own.size):
+        alone = own.step == 1 and not low and not high
+        return alone and (held is None or (held[0] == 0 and is_declared(held[1]) and held[1] == own.size))
+    return held is None or not is_declared(held[1])
 
 
 def _interval(own: ViewDim, low: int, high: int) -> tuple[int, int | Extent]:
@@ -147,9 +155,11 @@ def _along(axis: int, dims: Sequence[ViewDim], starts: Sequence[Start]) -> Bound
 def _leaves(dims: Sequence[ViewDim], part: Part) -> bool:
     """Whether part of an index may leave its dimension."""
     dim, start, size, stride = part
+    if isinstance(size, DimExtent) and start == 0 and stride == 1 and size == dims[dim].size:  # all of it
+        return False
     first: Start = (start, None) if isinstance(start, int) else (0, start)
     bounds = hull(first, [(stride, 1 if size is None else size)])
     extent = dims[dim].size
-    if isinstance(start, int):  # a static slice: whether it fits is known once the extent is
+    if isinstance(start, int) and not isinstance(extent, DimExtent):  # a static slice: whether it fits is known once that is
         extent = int(extent)
     return size != 0 and not within(bounds, (0, extent))

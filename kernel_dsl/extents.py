@@ -10,12 +10,14 @@ import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import gcd
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 from .attributes import attribute_type
 from .compiled import Condition
+from .errors_dims import unknown
 from .variables import Expression, Symbol, Variable
 
+_F = TypeVar("_F")
 LARGEST = 2**48  # elements along an axis: more than a GPU can address
 GRID = -1  # stands for an array's number
 
@@ -170,6 +172,39 @@ class Extent(Unread):
         return self.divisor
 
 
+@attribute_type
+class DimExtent(Extent):
+    """An extent that the user declared as a `kd.Dim`: nothing but `kd.specialise` reads it."""
+
+    declared: ClassVar[bool] = True
+
+    def __init__(
+        self, array: int, axis: int, least: int = 0, most: int = LARGEST, divisor: int = 1, name: str = ""
+    ) -> None:
+        super().__init__(array, axis, least, most, divisor)
+        object.__setattr__(self, "name", name)  # for messages: no part of the text
+
+    if TYPE_CHECKING:
+        name: str
+
+    def __index__(self) -> int:
+        if self.known is not None:
+            return self.value
+        raise unknown(self.name)
+
+    __int__ = __index__
+
+    def __eq__(self, other: object) -> bool:
+        known = self.known
+        return super().__eq__(other) if isinstance(other, Unread) else known is not None and known == other
+
+    def __hash__(self) -> int:
+        return hash(self.place)
+
+    def __repr__(self) -> str:
+        return self.name
+
+
 class Taken(Unread):
     """An extent in a shape that the user's code has: it may be asked for its value at any time."""
 
@@ -209,6 +244,11 @@ class Top:
         """Divided by a number above 0, rounded down."""
         return Top(self.extent, self.num, self.den * by, self.const)
 
+    @property
+    def most(self) -> int:
+        """The largest value, for the largest extent."""
+        return (self.num * self.extent.most + self.const) // self.den
+
     def below(self, extent: Extent) -> bool:
         """Whether it proves that the value is below an extent, whatever that is."""
         if self.extent != extent:
@@ -238,6 +278,35 @@ class GridSize(Unread):
 
     def __repr__(self) -> str:
         return f"grid axis {self.axis}"
+
+
+_OP: list[Callable[[DimExtent], Any]] = []  # what makes a traced value of an extent; entered by ops/index.py
+
+
+def traces_extents(function: _F) -> _F:
+    """Enter the function that makes a traced integer of a declared extent."""
+    _OP.append(cast("Any", function))
+    return function
+
+
+def traced_extent(extent: Any) -> Any:
+    """A declared extent as a traced integer."""
+    return _OP[0](extent)
+
+
+def factor_of(size: Any) -> int:
+    """What is known to divide an extent: itself where it is an int."""
+    return size.factor if isinstance(size, Extent) else size
+
+
+def is_fixed(size: Any) -> bool:
+    """Whether a size is known while compiling."""
+    return isinstance(size, int)
+
+
+def is_declared(size: Any) -> bool:
+    """Whether an extent is a Dim that this trace has not read."""
+    return isinstance(size, DimExtent) and size.known is None
 
 
 def now(size: Any) -> Any:

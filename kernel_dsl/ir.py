@@ -163,7 +163,7 @@ class Op(_Declared):
 
     `together`: all four warps of a warpgroup run it as one. `remote`: its result is a Ref of another block's SMEM.
     `again`: to compute it anew in another layout costs less than to move its result there.
-    `any_size`: extents of its GMEM Refs may be the launch's to pass.
+    `any_size`: extents of its GMEM Refs may be the launch's to pass; `any_dim`: those that are declared as Dims.
     """
 
     op_name: ClassVar[str] = ""
@@ -175,6 +175,8 @@ class Op(_Declared):
     remote: ClassVar[bool] = False
     again: ClassVar[bool] = False
     any_size: ClassVar[bool] = False
+    any_dim: ClassVar[bool] = False
+    dim_name: ClassVar[str] = ""  # of the Dim whose extent it is
     registry: ClassVar[dict[str, type[Op]]] = {}
     fields: ClassVar[dict[str, FieldMark]] = {}
     value_fields: ClassVar[tuple[tuple[str, bool], ...]] = ()
@@ -379,11 +381,12 @@ def buffer_of(ref: Value) -> Value:
     return ref
 
 
-def read_sizes(ref: Value) -> None:
-    """Make the extents of a Ref's buffer part of the key: what is done with it needs them."""
+def read_sizes(ref: Value, dims: bool) -> None:
+    """Make the extents of a Ref's buffer part of the key: what is done with it needs them, but not the `dims`."""
     type: RefType = ref.type
     for size in type.shape:
-        operator.index(size)
+        if not (dims and getattr(size, "declared", False)):
+            operator.index(size)
 
 
 def array_type(value: Value) -> ArrayType:

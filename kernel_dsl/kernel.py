@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import math
 import operator
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -15,24 +14,27 @@ import numpy as np
 
 from . import dtypes as dt
 from . import forking
+from .body_trace import trace_kernel
 from .boundary import checks_itself, public, unguarded
+from .call_inputs import array_input, lower_geometry, overlaps_of
 from .definition import ArrayInput, Definition, Input, ScalarInput, axes, output_structs
 from .diagnostics import shown
+from .dims import as_shapes, sample
 from .dtypes import as_dtype
 from .errors import BadCallArgument, BadCallValue, KernelArgument, LiteralOutOfRange
 from .kernel_arguments import as_aliases, axis_names, check_interpret, check_static, check_threads, either
-from .loading import load
+from .loading import first_of, load
 from .memory import ShapeDtypeStruct, settled
 from .mesh import Mesh
 from .options import CompilerParams
-from .sizes import geometry
+from .scalar_struct import ScalarStruct
+from .sizes import Geometry, geometry
 from .source import here, of_function
 from .specialisations import Specialisation, Table, sizeless
-from .specialise import trace_kernel
 from .stages import Stages, print_stages, target_named
 from .target import DEFAULT
 from .tree import flatten, unflatten
-from .variables import Symbol, ask, binding_is_active, repeating
+from .variables import Symbol, Variable, ask, binding_is_active, repeating
 
 _log = logging.getLogger("kernel_dsl")
 _KEPT = 4096  # signatures, exact to the sizes, whose launches are kept
@@ -75,6 +77,7 @@ class Kernel:
         self._loaded: dict[Any, Any] = {}
         self._asked: dict[Any, tuple[str, ...]] = {}  # by key: variables of a graph that the body asks for
         self._table = Table()
+        self._by_value: set[Any] = set()  # keys of calls whose outputs or grid depend on scalars' values
         self._lock = forking.lock()
         self._fast: Any = None
         functools.update_wrapper(self, definition.body)
@@ -130,7 +133,8 @@ class Kernel:
         prepared = self._prepare(args, out, interpret)
         results = call(prepared.loaded, prepared.arrays, prepared.scalars, prepared.outs, stream)
         # Not in the call that loads a kernel: it takes long already.
-        if interpret is None and prepared.device.kind == "cuda" and not prepared.fresh and not _recording():
+        plain = interpret is None and not prepared.by_value
+        if plain and prepared.device.kind == "cuda" and not prepared.fresh and not _recording():
             self._learn(args, out, prepared)
         return unflatten(prepared.kernel.output_tree, list(results))
 
@@ -157,45 +161,77 @@ class Kernel:
         device = pick_device(interpret, [*views, *out_views])
         described = iter(views)
         inputs = tuple(self._describe(x, described, is_array) for x in leaves)
-        given = None if outs is None else tuple(_array_input(v) for v in out_views)
-        overlaps = _overlaps(views, out_views)
+        given = None if outs is None else tuple(array_input(v) for v in out_views)
+        overlaps = overlaps_of(views, out_views)
         target = target_named(self._definition.params.target or device.target.name)
         key = (inputs, repr(structure), given, overlaps, target.name)
         trace = functools.partial(self._trace, inputs, structure, overlaps, given, target.name)
+        scalars = [x for x in leaves if not is_array(x) or isinstance(x, np.generic)]
         with self._lock:
             bound = binding_is_active()
-            if bound:
+            by_value = key in self._by_value or (bound and bool(self._definition.shapes))
+            if bound and not self._definition.shapes:
                 key = self._by_variables((*key, self._sizes(leaves, structure)), trace)
             where = (key, device.kind, device.index)
-            loaded = self._loaded.get(where) if device.kind == "cuda" else None
+            loaded = self._loaded.get(where) if device.kind == "cuda" and not by_value else None
             fresh = loaded is None
             if loaded is None:
-                loaded = load(self._stages[key], device) if bound else self._find(key, structure, trace, device)
+                if bound and not self._definition.shapes:
+                    loaded = load(self._stages[key], device)
+                else:
+                    loaded = self._find(key, leaves, structure, trace, device)
+                by_value = by_value or key in self._by_value
                 if len(self._loaded) >= _KEPT:
                     self._loaded.clear()
-                self._loaded[where] = loaded
-        scalars = [x for x in leaves if not is_array(x) or isinstance(x, np.generic)]
-        return _Prepared(loaded.kernel, loaded, device, arrays, scalars, outs, fresh)
+                if not by_value:
+                    self._loaded[where] = loaded
+        return _Prepared(loaded.kernel, loaded, device, arrays, scalars, outs, fresh, by_value)
 
-    def _find(self, key: tuple[Any, ...], structure: Any, trace: Callable[[], Stages], device: Any) -> Any:
+    def _find(
+        self, key: tuple[Any, ...], leaves: Sequence[Any], structure: Any, trace: Callable[..., Stages], device: Any
+    ) -> Any:
         """The kernel for a call, by what its code is for; compiled where there is none yet."""
         inputs, tree, given, overlaps, target = key
         definition = self._definition
-        made = geometry(definition, unflatten(structure, [i.struct() for i in inputs]))
+        structs = [self._valued(i, x, key) for i, x in zip(inputs, leaves, strict=True)]
+        made = geometry(definition, unflatten(structure, structs))
+        made = replace(made, by_value=key in self._by_value)
         sizes = made.sizes(inputs)
         signature = (sizeless(inputs), tree, sizeless(given), overlaps, target, repr(made.key()))
-        found = self._table.find(signature, sizes, target)
+        names = self._asked.get(signature, ())
+        found = self._table.find((signature, ask(names) if names else ()), sizes, target)
         if found is not None:
             return found.on(device, sizes)
-        found = Specialisation(self.name, target, sizes, trace).known_by(definition.params)
-        identity = "" if not definition.identity or self._debug else repr((definition.identity, key))
+        found = Specialisation(self.name, target, sizes, functools.partial(trace, made)).known_by(definition.params)
+        what = key if definition.shapes is None else signature  # which says all, of a kernel that takes its extents
+        identity = "" if not definition.identity or self._debug else repr((definition.identity, what))
         loaded = found.on(device, sizes, identity)
-        self._table.add(signature, found)
+        if not identity:  # what a body closes over may be a graph's variables
+            names = self._asked[signature] = tuple(sorted({*names, *found.stages.traced.asked}))
+        self._table.add((signature, ask(names) if names else ()), found)
         return loaded
+
+    def _valued(self, input: Input, x: Any, key: tuple[Any, ...]) -> ShapeDtypeStruct:
+        """The struct of an argument in a call; that a scalar's value was looked at is noted."""
+        if not isinstance(input, ScalarInput):
+            return input.struct()
+        return ScalarStruct(input.dtype, x, lambda: self._by_value.add(key))
 
     def specialisations(self) -> list[Specialisation]:
         """What was compiled of this kernel in this process: one entry for each signature."""
         return list(self._table.all)
+
+    def warm(self, *specs: Any, jobs: int | None = None) -> int:
+        """Compile ahead, as `kd.warm` does: each of `specs` is a tuple of a call's arguments; or they are those of one call."""
+        from .ahead import warm
+
+        calls = specs if specs and all(isinstance(s, (tuple, list)) for s in specs) else (specs,)
+        return warm([(self, call) for call in calls], jobs)
+
+    @property
+    def target(self) -> str | None:
+        """The target that `CompilerParams` names; None where it is the GPU's own."""
+        return self._definition.params.target
 
     def _given_outputs(self, out: Any, leaves: Sequence[Any], structure: Any) -> list[Any] | None:
         """The leaves of `out=`. Raises `BadCallArgument` where they don't match `out_type`."""
@@ -212,7 +248,7 @@ class Kernel:
                 continue
             shape = tuple(getattr(array, "shape", ()))
             if shape != struct.shape and repeating():  # it has room for what the call makes at the variables' largest
-                array = given[number] = _first_of(array, struct.shape)
+                array = given[number] = first_of(array, struct.shape)
                 shape = tuple(array.shape)
             if not hasattr(array, "shape") or not hasattr(array, "dtype"):
                 what = f"output {number} of out= has type {type(array).__name__}, and is no array"
@@ -227,7 +263,7 @@ class Kernel:
             return x
         if hasattr(x, "shape") and hasattr(x, "dtype"):
             return ShapeDtypeStruct(tuple(x.shape), self._dtype(x))
-        return self._scalar(x).struct()
+        return ScalarStruct(self._scalar(x).dtype, x)
 
     def _dtype(self, x: Any) -> dt.DType:
         try:
@@ -257,7 +293,7 @@ class Kernel:
     def _describe(self, x: Any, views: Any, is_array: Callable[[Any], bool]) -> Input:
         if isinstance(x, np.generic) or not is_array(x):
             return self._scalar(x)
-        return _array_input(next(views))
+        return array_input(next(views))
 
     def _scalar(self, x: Any) -> ScalarInput:
         """A scalar argument. Raises `LiteralOutOfRange`, `BadCallArgument`, `VariableUse`."""
@@ -284,8 +320,9 @@ class Kernel:
         overlaps: tuple[tuple[int, int], ...],
         given: tuple[ArrayInput, ...] | None,
         target: str,
+        made: Geometry | None = None,
     ) -> Stages:
-        traced = trace_kernel(self._definition, inputs, structure, overlaps, given, target_named(target))
+        traced = trace_kernel(self._definition, inputs, structure, overlaps, given, target_named(target), made)
         stages = Stages(traced, target_named(target), self._definition.params, overlaps)
         if self._debug:
             print_stages(stages)
@@ -297,16 +334,19 @@ class Kernel:
         leaves, structure = flatten(args)
         inputs = tuple(self._lower_input(x) for x in leaves)
         name = target if target is not None else self._definition.params.target or DEFAULT.name
-        return self._trace(inputs, structure, (), None, name)
+        made = lower_geometry(self._definition, inputs, leaves, structure)
+        return self._trace(inputs, structure, (), None, name, made)
 
     def _lower_input(self, x: Any) -> Input:
         if isinstance(x, ShapeDtypeStruct):
-            return ArrayInput(settled(x.shape, "lower"), x.dtype)
+            shapes = self._definition.shapes
+            shape = x.shape if shapes is None else sample(x.shape, shapes.dims)
+            return ArrayInput(settled(shape, "lower"), x.dtype)
         if hasattr(x, "shape") and hasattr(x, "dtype") and not isinstance(x, np.generic):
             from kernel_dsl.runtime.arrays.array_view import is_array, view
 
             if is_array(x):
-                return _array_input(view(x))
+                return array_input(view(x))
             return ArrayInput(tuple(x.shape), self._dtype(x))
         return self._scalar(x)
 
@@ -357,7 +397,7 @@ class Kernel:
 class _Prepared:
     """A call up to its launch."""
 
-    __slots__ = ("arrays", "device", "fresh", "kernel", "loaded", "outs", "scalars")
+    __slots__ = ("arrays", "by_value", "device", "fresh", "kernel", "loaded", "outs", "scalars")
 
     def __init__(
         self,
@@ -368,6 +408,7 @@ class _Prepared:
         scalars: list[Any],
         outs: list[Any] | None,
         fresh: bool,
+        by_value: bool,
     ) -> None:
         self.kernel = kernel
         self.loaded = loaded
@@ -376,20 +417,13 @@ class _Prepared:
         self.scalars = scalars
         self.outs = outs
         self.fresh = fresh  # loaded for this call
+        self.by_value = by_value  # its sizes depend on values of scalars, which each call has its own of
 
 
 def _recording() -> bool:
     from kernel_dsl.runtime.plan import recording
 
     return recording.current() is not None
-
-
-def _first_of(array: Any, shape: tuple[int, ...]) -> Any:
-    """The first elements of a row-major array, where it has so many; else the array."""
-    from kernel_dsl.runtime.arrays.array_view import narrowed, view
-
-    there = view(array)
-    return narrowed(array, shape) if there.contiguous and there.size >= math.prod(shape) else array
 
 
 def _by_name(module: str, name: str, maps: Sequence[Any] = ()) -> Any:
@@ -402,37 +436,6 @@ def _by_name(module: str, name: str, maps: Sequence[Any] = ()) -> Any:
     for in_axes in maps:
         found = kinds().vmap(found, in_axes)
     return found
-
-
-def _array_input(view: Any) -> ArrayInput:
-    # the class of the address decides what may be compiled; 16 bytes is the widest access
-    alignment = 16
-    while view.address % alignment and alignment > 1:
-        alignment //= 2
-    return ArrayInput(tuple(view.shape), view.dtype, view.contiguous, alignment)
-
-
-def _overlaps(inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[tuple[int, int], ...]:
-    """(input, output) pairs, by array number, that are the same memory."""
-    return tuple(
-        (i, len(inputs) + j) for i, a in enumerate(inputs) for j, b in enumerate(outputs) if a.size and a.same_memory(b)
-    )
-
-
-UNSEEN: Any = object()
-
-
-def seen_call(kernel: Kernel, args: Sequence[Any], out: Any, stream: Any) -> Any:
-    """The result of a call whose like the kernel has seen on a GPU; `UNSEEN` for any other, and nothing was done then."""
-    fast = kernel._fast  # pyright: ignore[reportPrivateUsage]
-    if fast is None:
-        return UNSEEN
-    if stream is None and not fast.recording.active:
-        result = fast.latest(args, out, None)
-        if result is not fast.miss:
-            return result
-    result = fast(args, out, stream)
-    return UNSEEN if result is fast.miss else result
 
 
 def identified(made: Kernel, *what: Any) -> Kernel:
@@ -465,6 +468,7 @@ def kernel(
     interpret: Any = None,
     debug: bool = False,
     input_output_aliases: Mapping[int, int] | None = None,
+    shapes: Mapping[Any, Sequence[int | Variable | None]] | None = None,
     mesh: Mesh | None = None,
     name: str | None = None,
     kernel_name: str | None = None,
@@ -487,12 +491,14 @@ def kernel(
     interpret: Any = None,
     debug: bool = False,
     input_output_aliases: Mapping[int, int] | None = None,
+    shapes: Mapping[Any, Sequence[int | Variable | None]] | None = None,
     mesh: Mesh | None = None,
     name: str | None = None,
     kernel_name: str | None = None,
 ) -> Callable[[Callable[..., None]], Kernel]: ...
 @checks_itself(
-    "body", "num_threads", "thread_name", "compiler_params", "grid_names", "cluster_names", "input_output_aliases", "mesh"
+    "body", "num_threads", "thread_name", "compiler_params", "grid_names", "cluster_names", "input_output_aliases", "shapes",
+    "mesh",
 )  # fmt: skip
 def kernel(
     body: Callable[..., None] | None = None,
@@ -511,6 +517,7 @@ def kernel(
     interpret: Any = None,
     debug: bool = False,
     input_output_aliases: Mapping[int, int] | None = None,
+    shapes: Mapping[Any, Sequence[int | Variable | None]] | None = None,
     mesh: Mesh | None = None,
     name: str | None = None,
     kernel_name: str | None = None,
@@ -522,14 +529,17 @@ def kernel(
     `num_threads` the warpgroups of a block (128 lanes each). `interpret`: None runs on a GPU if there is one and else
     in the PTX interpreter, True or `kd.InterpretParams(...)` forces the interpreter, False forbids it. `debug` prints
     the stages. `input_output_aliases`: {input: output} that share their contents. `mesh`: devices on which a launch runs at
-    the same time; each array of a call is a list of one a device, and so is each result. `out_shape`, `scratch_shapes` and
+    the same time; each array of a call is a list of one a device, and so is each result. `shapes`: the extents of arrays, by
+    the body's parameter, input or output, its name or its position: ints, `kd.Dim`s, which the body then has as traced
+    integers, or None for one that is as it comes. `out_shape`, `scratch_shapes` and
     `kernel_name` are older names of `out_type`, `scratch_types` and `name`.
 
     Inputs are arrays, numbers, and tuples, lists, dicts and dataclasses of them; a dataclass comes to the body with Refs in its
     fields, its methods work, and fields of `field(metadata={"static": True})` stay Python's and pick another kernel. A function
     that the body calls is plain Python and is inlined: it needs no decorator.
 
-    Raises `KernelArgument` and `KernelValue` where the arguments make no sense.
+    Raises `KernelArgument`, `KernelValue`, `ShapesType` and `ShapesValue` where the arguments make no sense; a call raises
+    `DimMismatch` and `DimOutOfRange` where its arrays do not have the extents of `shapes`.
     """
     out_type = either("out_type", out_type, "out_shape", out_shape)
     scratch_types = either("scratch_types", scratch_types, "scratch_shapes", scratch_shapes)
@@ -561,6 +571,7 @@ def kernel(
             thread_name,
             params,
             aliases,
+            shapes=as_shapes(shapes, function if function is not _no_body else None),
         )
         check_static(definition)
         if mesh is None:

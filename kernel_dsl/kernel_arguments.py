@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from .arguments import static_int
+from .body_trace import named_axes
 from .definition import Definition, axes
 from .diagnostics import shown
 from .errors import BadCallArgument, KernelArgument, KernelValue
 from .interpret_params import InterpretParams
-from .specialise import named_axes
 from .variables import variables
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from .blocks import settle
@@ -31,6 +33,14 @@ def interpreted(interpret: Any) -> bool:
 
         return not driver.available()
     return interpret is not False
+
+
+def gpu_target() -> str | None:
+    """The target of the GPU that calls run on; None without one."""
+    from kernel_dsl.runtime.devices import driver
+    from kernel_dsl.runtime.devices.devices import cuda_device
+
+    return cuda_device(None).target.name if driver.available() else None
 
 
 @once
@@ -67,9 +77,10 @@ def assembled(stages: Stages) -> Assembled:
     options = repr((stages.params, stages.overlaps, stages.traced.outputs, stages.traced.output_tree))
     identity = assembler_identity(AssemblerOptions(ptxas=environment().ptxas))
     key = cache_key(stages.key_text, target=stages.target.name, options=options, assembler=identity)
-    made = kernel_cache().get_or_build(key, stages.assembled, _places(stages))
+    made = kernel_cache().get_or_build(key, stages.assembled_for_any, _places(stages))
     warn_of_remarks(made)
-    return made
+    sizes = stages.traced.sizes
+    return made if sizes.sampled else replace(made, kernel=settle(made.kernel, sizes.shapes, sizes.grid))
 
 
 def load_identified(
@@ -101,6 +112,14 @@ def _load_machine_code(
         if again is None:
             raise
         return device.load(again)
+
+
+def first_of(array: Any, shape: tuple[int, ...]) -> Any:
+    """The first elements of a row-major array, where it has so many; else the array."""
+    from kernel_dsl.runtime.arrays.array_view import narrowed, view
+
+    there = view(array)
+    return narrowed(array, shape) if there.contiguous and there.size >= math.prod(shape) else array
 
 
 def _places(stages: Stages) -> list[SourceLine]:

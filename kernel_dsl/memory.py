@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .arguments import static_int, strings
+from .arguments import of_dims, static_int, strings
 from .attributes import attribute_type
 from .boundary import Choices, checks_itself, public
 from .compiled import Swizzle
@@ -69,6 +69,7 @@ def as_shape(shape: Any, op: str) -> tuple[int, ...]:
         number = static_int(n)
         if number is None:
             hint = "shapes are static: use Python ints"
+            hint = of_dims(n, hint)
             raise BadArgumentType(op=op, what=f"the shape {shown(shape)} is not made of ints", hint=hint)
         if number < 0:
             what = f"the shape {shown(shape)} has a negative extent"

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from . import dtypes as dt
+from .body_trace import run_body, trace_kernel
 from .boundary import public, unguarded
 from .compiled import OutputSpec
 from .definition import ArrayInput, Definition, Input, ScalarInput, axes, output_structs
@@ -24,8 +25,8 @@ from .memory import ShapeDtypeStruct
 from .mesh import ROOM, Mesh, Meshed
 from .ops.scope import is_spec
 from .refs import Ref
+from .sizes import Geometry
 from .source import here, of_function
-from .specialise import run_body, trace_kernel
 from .stages import Stages, print_stages, target_named
 from .symmetric import Symmetric
 from .trace import current
@@ -74,7 +75,9 @@ class MeshKernel(Kernel):
 
     # --- tracing ------------------------------------------------------------------------------------
 
-    def _trace(self, inputs: Any, structure: Any, overlaps: Any, given: Any, target: str) -> Stages:
+    def _trace(
+        self, inputs: Any, structure: Any, overlaps: Any, given: Any, target: str, made: Geometry | None = None
+    ) -> Stages:
         """`inputs`: the author's, in the nest `structure`; the hidden ones are added here."""
         definition, arrays = _with_mesh(self._definition, self._mesh, inputs, structure)
         hidden = (ScalarInput(dt.int32, weak=False), ArrayInput((arrays, self._mesh.size), dt.int64))
@@ -271,7 +274,8 @@ def _with_mesh(definition: Definition, mesh: Mesh, inputs: Sequence[Input], nest
     given = unflatten(structure, plain)
     out_type = (*given, semaphores) if isinstance(structure, (tuple, list)) else (given, semaphores)
     arrays = sum(isinstance(i, ArrayInput) for i in inputs) + sum(o is not None for o in outs) + 1
-    grid = axes(definition.grid, definition.grid_names, "grid", structs)
+    dims = definition.shapes.values(structs) if definition.shapes else {}
+    grid = axes(definition.grid, definition.grid_names, "grid", structs, dims)
     cluster = axes(definition.cluster, definition.cluster_names, "cluster", structs)
     body: Any = _Body(definition, mesh, len(structs), structure)
     made = replace(
@@ -284,6 +288,7 @@ def _with_mesh(definition: Definition, mesh: Mesh, inputs: Sequence[Input], nest
         scratch_types=(),
         aliases=(),
         identity="",
+        shapes=None,  # checked, and known on each device
     )
     return made, arrays
 

@@ -27,7 +27,8 @@ from .errors import (
     TracedBool,
     TracedIteration,
 )
-from .extents import Extent, Taken, now
+from .errors_dims import DimRead
+from .extents import DimExtent, Extent, Taken, is_declared, now, traced_extent
 from .ir import MemorySpace, RefType, Value
 from .no_arithmetic import NoArithmetic
 from .regroup import NotAffine, regroup, splits
@@ -67,12 +68,20 @@ LONGEST = 2**48  # elements beyond any array on a GPU: what starts or reaches fu
 
 
 def of_slice(item: slice, extent: int) -> tuple[int, int, int]:
-    """(start, size, step) of a Python slice. Raises `DynamicSlice`, `BadIndex`."""
+    """(start, size, step) of a Python slice. Raises `DynamicSlice`, `BadIndex`, `DimRead`."""
+    if isinstance(extent, DimExtent) and is_declared(extent):
+        if item == slice(None):
+            return 0, cast("Any", extent), 1
+        ends = (item.start, item.stop)
+        if all(type(n) is int and 0 <= n <= extent.least for n in ends if n is not None) and item.stop is not None:
+            extent = extent.least
     if any(isinstance(x, Array) for x in (item.start, item.stop, item.step)):
         raise DynamicSlice()
     try:
         start, stop, step = item.indices(extent)
     except (TypeError, ValueError) as error:
+        if isinstance(error, DimRead):
+            raise
         raise BadIndex(what=shown(item), hint=f"{error}") from None
     return start, len(range(start, stop, step)), step
 
@@ -80,6 +89,8 @@ def of_slice(item: slice, extent: int) -> tuple[int, int, int]:
 def of_int(item: Any, dim: int, extent: int) -> int:
     """The place that an int names, from the end where negative. Raises `IndexOutOfRange`."""
     number = int(item)
+    if isinstance(extent, DimExtent) and is_declared(extent):  # what it may leave is masked
+        return number if number >= 0 else traced_extent(extent) + number
     if not -extent <= number < extent:
         raise IndexOutOfRange(index=number, dim=dim, extent=extent, lo=-extent, hi=extent - 1)
     return number + extent if number < 0 else number
@@ -202,13 +213,18 @@ class Ref(NoArithmetic, RefMethods):
         return prod(self.shape)
 
     @property
+    def _sizes(self) -> tuple[int, ...]:
+        """The extents as ints. Raises `DimRead`."""
+        return tuple(int(d.size) for d in self._dims)
+
+    @property
     def memory_space(self) -> MemorySpace:
         return self.type.space
 
     def __len__(self) -> int:
         if not self._dims:
             raise TracedIteration(type=repr(self))
-        return int(self._dims[0].size)
+        return int(self._dims[0].size)  # raises `DimRead`: Python has `len` give an int
 
     def __repr__(self) -> str:
         dims = ",".join(str(now(d.size)) for d in self._dims)
@@ -333,8 +349,9 @@ class Ref(NoArithmetic, RefMethods):
 
     def reshape(self, *shape: Any) -> Ref:
         """A view of another shape, where the elements are in that order in memory. Raises `BadReshape`."""
-        to = infer_shape(shape, self.size, f"{self!r}", self.shape)
-        if not self.size:
+        size = prod(self._sizes)
+        to = infer_shape(shape, size, f"{self!r}", self.shape)
+        if not size:
             return Ref(self._root, tuple(ViewDim(n, -1) for n in to), self._starts, self._ranges)
         first = self._whole_from()
         if first is not None and not splits(self.shape, to):
@@ -354,7 +371,7 @@ class Ref(NoArithmetic, RefMethods):
         """The buffer's axis from which on this view is all of them, in order and gapless; None where it is not."""
         type = self.type
         first = len(type.shape) - self.ndim
-        if first < 0 or not type.contiguous or type.tiling or type.swizzle is not Swizzle.NONE or not self.size:
+        if first < 0 or not type.contiguous or type.tiling or type.swizzle is not Swizzle.NONE or 0 in self._sizes:
             return None
         whole = all(d == ViewDim(type.shape[first + i], first + i) for i, d in enumerate(self._dims))
         whole = whole and all(static == 0 and value is None for static, value in self._starts[first:])
@@ -381,11 +398,12 @@ class Ref(NoArithmetic, RefMethods):
 
         `promise`: accesses stay inside, whatever is known.
         """
+        size = prod([int(d.size) for d in self._dims])
         dynamic = tuple(axis for axis, (_, value) in enumerate(self._starts) if value is not None)
         offsets = [value for _, value in self._starts if value is not None]
         masked: list[Limit] = []
         # SMEM is not masked: leaving it is the author's error, and the interpreter's to report
-        if self.size and self.type.space is MemorySpace.GMEM and not promise:
+        if size and self.type.space is MemorySpace.GMEM and not promise:
             for axis, held in enumerate(self._ranges):
                 if held is not None:
                     masked.append(Limit(axis, *open_ends(self.bounds(axis), held)))
@@ -399,6 +417,10 @@ class Ref(NoArithmetic, RefMethods):
         start = tuple(static for static, _ in self._starts)
         dims = tuple(replace(d, size=int(d.size)) if isinstance(d.size, Extent) else d for d in self._dims)
         return View(dims, start, dynamic, tuple(masked)), tuple(offsets)
+
+    def start(self, axis: int) -> Start:
+        """Where the view starts along an axis of the root: a static part, and a traced one."""
+        return self._starts[axis]
 
     def bounds(self, axis: int) -> Bounds:
         """The least and the greatest root index that the view can touch along `axis`."""
@@ -453,33 +475,43 @@ def _unit(size: Any) -> int:
     return 1 if isinstance(known, Extent) else known
 
 
-def _taken(extent: Extent) -> Taken | int:
+def _taken(extent: Extent) -> Any:
     """An extent for the user's code, which may keep it beyond the trace; of a Ref whose kernel has ended, what it was."""
+    if isinstance(extent, DimExtent):
+        return extent
     return extent.value if extent.reads is None else Taken(extent)
 
 
 class Shape(tuple[int, ...]):
-    """A Ref's shape. Each extent that is taken out of it is an int: the kernel is for this one alone then."""
+    """A Ref's shape. Each extent that is taken out of it is an int: the kernel is for this one alone then.
+
+    One that is declared as a Dim is a traced integer.
+    """
 
     @classmethod
     def of(cls, sizes: tuple[Any, ...]) -> tuple[int, ...]:
         """The shape of dimensions of these sizes, of which some may be `Extent`s."""
         if not any(isinstance(n, Extent) for n in sizes):
             return sizes
-        return cls(cast("Any", _taken(n)) if isinstance(n, Extent) else n for n in sizes)
+        return cls(_taken(n) if isinstance(n, Extent) else n for n in sizes)
 
     def __getitem__(self, index: Any) -> Any:
         part: Any = super().__getitem__(index)
-        return tuple(map(int, part)) if isinstance(index, slice) else int(part)
+        return tuple(map(_known_or_traced, part)) if isinstance(index, slice) else _known_or_traced(part)
 
     def __iter__(self) -> Any:
-        return map(int, super().__iter__())
+        return map(_known_or_traced, super().__iter__())
 
     def __add__(self, other: Any) -> Any:
         return tuple(self) + other
 
     def __repr__(self) -> str:
-        return repr(tuple(self))
+        return repr(tuple(n if is_declared(n) else int(n) for n in super().__iter__()))
+
+
+def _known_or_traced(size: Any) -> Any:
+    """What the user's code gets for an extent: an int, or a traced integer of one that is declared as a Dim."""
+    return traced_extent(size) if is_declared(size) else int(size)
 
 
 def infer_shape(to: tuple[Any, ...], size: int, what: str, shape: tuple[int, ...]) -> tuple[int, ...]:

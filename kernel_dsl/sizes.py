@@ -8,13 +8,28 @@ from typing import Any, cast
 
 from .compiled import ANY, Condition
 from .definition import Definition, Input, axes, is_leaf, output_structs
-from .extents import GRID, Extent, ExtentSymbol, GridSize, Reads, Top, Unread, now, plain, top_of
+from .dims import Again, facts_of
+from .errors_dims import unknown
+from .extents import (
+    GRID,
+    DimExtent,
+    Extent,
+    ExtentSymbol,
+    GridSize,
+    Reads,
+    Top,
+    Unread,
+    is_declared,
+    now,
+    plain,
+    top_of,
+)
 from .ir import Axis, KernelIR, RefType
 from .memory import ShapeDtypeStruct
 from .refs import Shape
 from .source import is_ours
 from .tree import flatten, unflatten
-from .variables import binding_is_active, variables
+from .variables import Variable, binding_is_active, substituted, variables
 
 
 @dataclass(frozen=True)
@@ -23,6 +38,7 @@ class Sizes:
 
     shapes: tuple[tuple[int, ...], ...]
     grid: tuple[int, ...]
+    sampled: bool = False  # whether some are examples of what Dims can be: of `lower` of specs with Dims
 
     def places(self) -> list[tuple[int, int]]:
         """All of them, as (array, axis)."""
@@ -43,12 +59,14 @@ class Geometry:
     out_structure: Any
     grid: tuple[Axis, ...]
     cluster: tuple[Axis, ...]
+    by_value: bool = False  # whether scalars' values have a say in it
+    sampled: bool = False  # see `Sizes`
 
     def sizes(self, inputs: Sequence[Input]) -> Sizes:
         """With the shapes of the inputs: all sizes of the call."""
         shapes: list[tuple[int, ...]] = [cast("Any", i).shape for i in inputs if hasattr(i, "contiguous")]
         shapes += [o.shape for o in self.outs if o is not None]
-        return Sizes(tuple(shapes), tuple(a.size for a in self.grid))
+        return Sizes(tuple(shapes), tuple(a.size for a in self.grid), self.sampled)
 
     def key(self) -> Any:
         """What of it a kernel depends on, whatever its sizes."""
@@ -56,20 +74,24 @@ class Geometry:
         return outs, repr(self.out_structure), len(self.grid), tuple(a.size for a in self.cluster)
 
 
-def geometry(definition: Definition, structs: Any) -> Geometry:
-    """Outputs, grid and cluster for inputs like these. Raises what `out_type`, `grid` and `cluster` raise."""
-    outs, structure = output_structs(definition, structs)
-    grid = axes(definition.grid, definition.grid_names, "grid", structs)
-    return Geometry(outs, structure, grid, axes(definition.cluster, definition.cluster_names, "cluster", structs))
+def geometry(definition: Definition, structs: Any, told: Any = None) -> Geometry:
+    """Outputs, grid and cluster for inputs like these. Raises what `out_type`, `grid` and `cluster` raise.
+
+    `told`: what these are told of the inputs, where that is Dims.
+    """
+    outs, structure = output_structs(definition, structs, told)
+    dims = definition.shapes.values(structs) if definition.shapes else {}
+    structs = structs if told is None else told
+    grid = axes(definition.grid, definition.grid_names, "grid", structs, dims)
+    return Geometry(outs, structure, grid, axes(definition.cluster, definition.cluster_names, "cluster", structs, dims))
 
 
 class SizePlan:
     """Which sizes a trace takes for granted: those in `read`. The others are `Extent`s and `GridSize`s in it."""
 
     def __init__(
-        self, definition: Definition, inputs: Sequence[Input], structure: Any, structs: Any, limits: Any
+        self, definition: Definition, inputs: Sequence[Input], structure: Any, made: Geometry, limits: Any
     ) -> None:
-        made = geometry(definition, structs)
         self.geometry: Geometry = made
         self.definition: Definition = definition
         self.structure: Any = structure
@@ -84,10 +106,12 @@ class SizePlan:
         self.tops: dict[int, Top] = {}  # what axes of the grid are at most
         self.fixed: set[tuple[int, int]] = set()  # sizes that are the same in each call
         self.parts: dict[tuple[int, int], set[tuple[int, int]]] = {}  # what sizes are computed of, where that is known
+        self.dims: dict[tuple[int, int], Variable] = {}  # places of Dims, the first of each
+        self._declare()
         self._start()
         # a kernel of the library is made for a problem, sizes and all; one of a batch for the sizes of its members
         exact = definition.every_size or definition.batches or is_ours(getattr(definition.body, "__code__", None))
-        if binding_is_active() or exact:
+        if exact or (binding_is_active() and not definition.shapes):
             self.read_all()
         else:
             self._look_through()
@@ -103,11 +127,64 @@ class SizePlan:
     @property
     def open(self) -> bool:
         """Whether there are sizes that the trace does not know."""
-        return any(place not in self.read and place not in self.fixed for place in self._places())
+        closed = self.read | self.fixed | self._declared()
+        return any(place not in closed for place in self._places())
+
+    def _declare(self) -> None:
+        """Note what `shapes=` says."""
+        shapes = self.definition.shapes
+        if not shapes:
+            return
+        places = shapes.places(self._array_numbers())
+        first: dict[str, tuple[int, int]] = {}
+        for place in sorted(places):
+            extent = places[place]
+            if not isinstance(extent, Variable):
+                self.fixed.add(place)
+            elif extent.name in first:
+                self.links[place] = first[extent.name]
+            else:
+                first[extent.name] = place
+                self.dims[place] = extent
+
+    def _array_numbers(self) -> list[int | None]:
+        """The number of each of the body's parameters among the arrays, where it is one."""
+        out: list[int | None] = []
+        count = 0
+        leaves = iter(self.given)
+        parts = self.structure if isinstance(self.structure, (tuple, list)) else (self.structure,)
+        for part in cast("Sequence[Any]", parts):
+            arrays = [hasattr(next(leaves), "contiguous") for _ in flatten(part)[0]]
+            out.append(count if arrays == [True] else None)
+            count += sum(arrays)
+        outs = unflatten(self.out_structure, self.outs)
+        for part in outs if isinstance(self.out_structure, (tuple, list)) else (outs,):
+            held = sum(o is not None for o in flatten(part, lambda x: hasattr(x, "shape"))[0])
+            out.append(count if held == 1 else None)
+            count += held
+        return out
+
+    def _declared(self) -> set[tuple[int, int]]:
+        """Places whose extents are Dims that nothing has read."""
+        own = {place for place in self.dims if place not in self.read}
+        return own | {place for place, to in self.links.items() if to in own}
+
+    def specialise(self, names: set[str]) -> dict[str, int]:
+        """The values of the Dims of these names; the trace is made anew first. Raises `DimRead` where they have none."""
+        new = {place for place, dim in self.dims.items() if dim.name in names and place not in self.read}
+        for place in new:
+            if self.sizes.sampled:
+                raise unknown(self.dims[place].name)
+        if new:
+            self.reads.values |= new
+            raise Again
+        return {
+            dim.name: self.sizes.shapes[array][axis] for (array, axis), dim in self.dims.items() if dim.name in names
+        }
 
     def read_all(self) -> None:
         """Trace for these very sizes."""
-        self.read = set(self._places())
+        self.read = set(self._places()) - self._declared()
         self._start()
 
     def read_again(self) -> None:
@@ -127,20 +204,38 @@ class SizePlan:
         for leaf in self.given:
             struct = leaf.struct()
             if hasattr(leaf, "contiguous"):
-                struct.shape = cast("Any", tuple)(
-                    ExtentSymbol(Extent(array, axis)) for axis in range(len(struct.shape))
-                )
+                struct.shape = cast("Any", tuple)(self._symbol(array, axis) for axis in range(len(struct.shape)))
                 array += 1
             leaves.append(struct)
         structs = unflatten(self.structure, leaves)
-        if not _is_function(definition.out_type):
+        if definition.shapes and not _is_function(definition.out_type):
+            self._link(lambda *_: definition.out_type, structs)
+        elif not _is_function(definition.out_type):
             self.fixed |= {p for p in self._places() if p[0] >= self.inputs}
         else:
             self._link(definition.out_type, structs)
-        if not callable(definition.grid):
+        if definition.shapes and not callable(definition.grid):
+            self._bound(lambda *_: definition.grid, structs)
+        elif not callable(definition.grid):
             self.fixed |= {p for p in self._places() if p[0] == GRID}
         else:
             self._bound(definition.grid, structs)
+
+    def _symbol(self, array: int, axis: int) -> Any:
+        """What a function of shapes gets for an extent: its Dim, the int that it is, or what stands for it."""
+        place = self.links.get((array, axis), (array, axis))
+        if place in self.dims:
+            return self.dims[place]
+        return self.sizes.shapes[array][axis] if place in self.fixed else ExtentSymbol(self._bare(place))
+
+    def _bare(self, place: tuple[int, int]) -> Extent:
+        dim = self.dims.get(place)
+        return Extent(*place) if dim is None else DimExtent(*place, *facts_of(dim), dim.name)
+
+    def _of_extents(self, size: Any) -> Any:
+        """A size with extents in the place of Dims."""
+        symbols = {dim.name: ExtentSymbol(self._bare(place)) for place, dim in self.dims.items()}
+        return substituted(size, lambda v: symbols.get(v.name, v))
 
     def _link(self, out_type: Any, structs: Any) -> None:
         try:
@@ -151,7 +246,12 @@ class SizePlan:
         if [len(s) for s in shapes] != [len(s) for s in self.sizes.shapes[self.inputs :]]:
             return
         for number, shape in enumerate(shapes, self.inputs):
-            for axis, size in enumerate(shape):
+            for axis, given in enumerate(shape):
+                if (number, axis) in self.fixed or (number, axis) in self.links or (number, axis) in self.dims:
+                    continue  # declared
+                size = self._of_extents(given)
+                if isinstance(size, int) and not _is_function(self.definition.out_type):
+                    self.fixed.add((number, axis))
                 self.parts[number, axis] = _places_in(size)
                 if isinstance(size, ExtentSymbol) and self._value(size.extent) == self.sizes.shapes[number][axis]:
                     self.links[number, axis] = size.extent.place
@@ -160,6 +260,7 @@ class SizePlan:
         try:
             sizes = grid(*structs)
             found = tuple(sizes) if isinstance(sizes, (tuple, list)) else (sizes,)
+            found = tuple(self._of_extents(size) for size in found)
             tops = [top_of(size) for size in found]
         except Exception:
             return
@@ -181,7 +282,7 @@ class SizePlan:
         if place in self.read or (array, axis) in self.read or (array, axis) in self.fixed:
             return value
         if place not in self.made:
-            self.made[place] = Extent(*place).traced(value, self.reads)
+            self.made[place] = self._bare(place).traced(value, self.reads)
         return self.made[place]
 
     def shape(self, array: int) -> tuple[Any, ...]:
@@ -211,10 +312,13 @@ class SizePlan:
         for leaf in self.given:
             struct = leaf.struct()
             if hasattr(leaf, "contiguous"):
-                struct.shape = Shape.of(self.shape(array))
+                struct.shape = Shape.of(tuple(self._told(n) for n in self.shape(array)))
                 array += 1
             leaves.append(struct)
         return unflatten(self.structure, leaves)
+
+    def _told(self, size: Any) -> Any:
+        return self.dims[size.place] if is_declared(size) else size
 
     # --- after the trace --------------------------------------------------------------------------
 
@@ -240,7 +344,8 @@ class SizePlan:
         """Take for read what is computed of what was read."""
         known = self.read | self.reads.values
         given = {place for place in self._places() if 0 <= place[0] < self.inputs}
-        for place in self.made:
+        given |= {(GRID - 1, 0)} if self.geometry.by_value else set()
+        for place in self.made.keys() - self.dims.keys():
             if (place[0] == GRID or place[0] >= self.inputs) and self.parts.get(place, given) <= known:
                 self.reads.values.add(place)
 
@@ -261,7 +366,7 @@ class SizePlan:
         out: list[Condition] = []
         for place in self._places():
             linked = self.links.get(place)
-            if place in self.fixed:
+            if place in self.fixed or place in self._declared():
                 continue
             if place in self.read:
                 out.append(Condition("size", place))
@@ -277,14 +382,15 @@ class SizePlan:
             top = self.tops.get(axis)
             if top is not None:
                 out.append(Condition("top", (axis, *top.extent.place, top.num, top.den, top.const)))
-        if live:
+        if live or (self.dims and not out):  # none at all would stand for all sizes of the call
             out.append(Condition("plain"))
         return tuple(out)
 
 
 def _places_in(size: Any) -> set[tuple[int, int]]:
-    """The extents that a size is computed of."""
-    return {(v.extent.array, v.extent.axis) for v in variables(size).values() if isinstance(v, ExtentSymbol)}
+    """The extents that a size is computed of; what else it is computed of stands for one that is never read."""
+    found = variables(size).values()
+    return {(v.extent.array, v.extent.axis) if isinstance(v, ExtentSymbol) else (GRID - 1, 0) for v in found}
 
 
 def _is_function(out_type: Any) -> bool:

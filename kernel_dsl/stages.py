@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from .blocks import settle
+from .body_trace import Traced
 from .boundary import public
 from .clone import clone
 from .compiled import Assembled, CompiledKernel, Resources
@@ -14,7 +15,6 @@ from .diagnostics import CostNote
 from .ir import KernelIR
 from .lazy import lazy
 from .options import CompilerParams, environment
-from .specialise import Traced
 from .target import DEFAULT, TARGETS, Target
 
 if TYPE_CHECKING:
@@ -118,6 +118,8 @@ class Stages:
     def kernel(self) -> CompiledKernel:
         """What the runtime launches, for the sizes of the call. Raises the errors of lowering at the user's line."""
         sizes = self.traced.sizes
+        if sizes.sampled:  # of Dims: each launch has its own
+            return self.for_any
         return settle(self.for_any, sizes.shapes, sizes.grid)
 
     @lazy

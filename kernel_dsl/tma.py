@@ -12,10 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from math import gcd
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .compiled import OobFill, Swizzle
 from .dtypes import DType
+from .extents import factor_of
 
 if TYPE_CHECKING:
     from .ir import RefType, Value
@@ -29,6 +30,7 @@ MAX_EXTENT = 2**32
 STRIDE_END = 2**40  # bytes
 MAX_ELEMENT_STRIDE = 8
 COORDINATE_END = 2**31  # coordinates are signed 32-bit integers
+MARGIN = 2**21  # elements: more than any block has
 MAX_TRANSFER = 2**20 - 1  # bytes that a phase of an mbarrier counts (PTX ISA 9.7.13.15.1, tx-count)
 SWIZZLE_ROWS = 8  # rows of a span after which a swizzle's pattern repeats (PTX ISA 5.5.7)
 NAN_FILL = ("float16", "bfloat16", "float32", "float64")
@@ -302,13 +304,19 @@ class Start:
         return self.static % self.unit == 0 and self.divisor % self.unit == 0
 
 
+def _end_before_launch(extent: Any, unit: int) -> int:
+    """An end that stands for an extent of the launch's: one that TMA stops at where it always does, else before all."""
+    return 0 if factor_of(extent) % unit == 0 else 1
+
+
 def innermost_start(array: RefType, gmem: View, offsets: Sequence[Value], axis: int, store: bool = False) -> Start:
     """Where a block of `array` starts along `axis`, the innermost dimension of its tensor map."""
     unit = max(UNIT // array.dtype.itemsize, 1)
     value = gmem.moving(offsets).get(axis)
     divisor = 0 if value is None else value.facts.divisor if value.facts is not None else 1
     lows = [m.low for m in gmem.masked if m.axis == axis and m.low]
-    highs = [int(m.high) for m in gmem.masked if m.axis == axis and m.high is not None] if store else []
+    ends = [m.high for m in gmem.masked if m.axis == axis and m.high is not None] if store else []
+    highs = [n if isinstance(n, int) else _end_before_launch(n, unit) for n in ends]
     least = lows[0] if lows and lows[0] % unit else None
     size = next((d.size for d in gmem.dims if d.axis == axis), 1)
     most = highs[0] - size if highs and end_of_stores(highs[0], array.dtype.itemsize) != highs[0] else None

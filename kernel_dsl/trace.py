@@ -182,7 +182,7 @@ def emit(op: _O, loc: Loc | None = None) -> _O:
         if home is not None and home.open is not trace:
             raise _escaped(value, op.loc)
         if value.type.__class__ is RefType and not op.any_size:  # asked of each operand: a call would cost
-            read_sizes(value)
+            read_sizes(value, op.any_dim)
     types = op.infer()
     op.results = tuple([new_value(t, op) for t in types])
     for t, value in zip(types, op.results, strict=True):

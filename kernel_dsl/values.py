@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from .advice import instead, subscript
-from .arguments import TRACED
+from .arguments import TRACED, of_dims
 from .boundary import public
 from .dtypes import DType
 from .errors import TracedBool, TracedConversion, TracedIteration, ValueAssigned
@@ -137,10 +137,10 @@ class Array(Value, ArrayMethods):
     # --- what a traced value can't do -------------------------------------------------------------
 
     def __bool__(self) -> NoReturn:
-        raise TracedBool(type=self.type, hint=instead(WITHOUT_TRUTH))
+        raise TracedBool(type=self.type, hint=of_dims(self, instead(WITHOUT_TRUTH)))
 
     def _no_conversion(self, to: str, hint: str) -> NoReturn:
-        raise TracedConversion(type=self.type, to=to, hint=hint)
+        raise TracedConversion(type=self.type, to=to, hint=of_dims(self, hint))
 
     def __int__(self) -> NoReturn:
         self._no_conversion("int", instead("use `.astype(kd.int32)`"))

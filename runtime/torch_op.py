@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from keyword import iskeyword
 from typing import Any, cast
 
-from kernel_dsl.definition import Definition, output_structs
+from kernel_dsl.definition import Definition, is_leaf, output_structs
 from kernel_dsl.tree import flatten, unflatten
 
 from .errors import ArgumentTypeError
@@ -198,7 +198,7 @@ def _count_outputs(definition: Definition) -> int | None:
     out_type: Any = definition.out_type
     if callable(out_type) and not hasattr(out_type, "shape"):
         return None
-    return len(output_structs(definition, ())[0])
+    return len(flatten(out_type, is_leaf)[0])  # not `output_structs`: its extents may be a call's
 
 
 def _positional(function: Callable[..., Any]) -> list[str] | None:

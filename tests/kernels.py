@@ -57,6 +57,18 @@ def vector_add(x: Any, y: Any, out: Any) -> None:
     out[part] = x[part] + y[part]
 
 
+ROWS, COLUMNS = kd.Dim("M"), kd.Dim("K", max=8192, multiple_of=128)
+
+
+@case(Spec((5, 256), f32), out_type=Spec((ROWS,), f32), grid=(ROWS,), shapes={"x": (ROWS, COLUMNS)})
+def sums_of_any_size(x: Any, out: Any) -> None:
+    def step(turn: Any, total: Any) -> Any:
+        return total + x[kd.program_id(0), kd.ds(turn * 128, 128)]
+
+    total = kd.fori_loop(0, x.shape[1] // 128, step, kd.zeros((128,), f32))
+    out[kd.program_id(0)] = total.sum() / x.shape[1]
+
+
 @case(Spec((4096,), bf16), out_type=Spec((4096,), bf16), grid=(2,))
 def copy_wide(x: Any, out: Any) -> None:
     part = kd.ds(kd.program_id(0) * 2048, 2048)

@@ -14,14 +14,13 @@ from kernel_dsl.loading import interpreted
 from kernel_dsl.stages import target_named
 from kernel_dsl.target import Feature
 
-from ..kernel import UNSEEN, seen_call
 from .attention_kernel import AttentionConfig, attention_kernel, default_config
 from .attention_options import CHECKED, AttentionOptions, problem_of
 from .attention_score import ScoredProblem
 from .attention_scored import ScoredPlan
 from .differentiable import attention as differentiable
 from .differentiable import host_of
-from .latest import Latest
+from .latest import UNSEEN, Latest, seen_call
 from .matmul import MANY, array_address, check_apart, check_counts, element_strides, known_plan, out_refusal, signature
 
 FAST = (64, 128, 192, 256)  # head dimensions that `attention_kernel` takes

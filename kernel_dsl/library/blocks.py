@@ -11,6 +11,21 @@ import kernel_dsl as kd
 
 from .problem import Problem
 
+ROWS = kd.Dim("M", max=2**24)  # of a kernel for any number of rows: indices are 32 bits wide
+
+
+def takes_any_rows(p: Problem) -> bool:
+    """Whether one kernel can multiply any number of rows: of two matrices, whose sums are stored by TMA as they are."""
+    more = p.batch or p.thrice or p.lanes or p.scaled or p.int4 or p.groups or p.parts > 1
+    # rows of a that is stored by columns are as far apart as M says, which TMA wants to be multiples of 16 bytes
+    return p.plain and ROWS.hi >= p.M and not more and not p.a_transposed
+
+
+def rows_of(p: Problem) -> dict[int, tuple[Any, ...]]:
+    """What is declared of a, b and the result, where M is each call's own."""
+    b = (p.N, p.K) if p.b_transposed else (p.K, p.N)
+    return {0: (p.K, ROWS) if p.a_transposed else (ROWS, p.K), 1: b, 2: (ROWS, p.N)}
+
 
 def spread(number: Any, extents: tuple[int, ...]) -> tuple[Any, ...]:
     """The indices, row-major, that a number stands for; 0 along extents of one."""
@@ -27,7 +42,7 @@ def spread(number: Any, extents: tuple[int, ...]) -> tuple[Any, ...]:
     return tuple(out)
 
 
-def tile_of(index: Any, p: Problem, tiles: tuple[int, int], group: int) -> tuple[Any, Any, Any, tuple[Any, ...]]:
+def tile_of(index: Any, p: Problem, tiles: tuple[Any, Any], group: int) -> tuple[Any, Any, Any, tuple[Any, ...]]:
     """(tile along M, along N, part of K, batch indices) of number `index`: tiles of M in bands of `group`, which share L2."""
     count = tiles[0] * tiles[1]
     outer = p.parts * prod(p.batch)
@@ -35,7 +50,7 @@ def tile_of(index: Any, p: Problem, tiles: tuple[int, int], group: int) -> tuple
     if outer > 1:
         part, *batch = spread(kd.div(index, count), (p.parts, *p.batch))
         index = kd.rem(index, count)
-    m, n = kd.planar_snake(index, tiles, 0, min(group, tiles[0]))
+    m, n = kd.planar_snake(index, tiles, 0, min(group, tiles[0]) if isinstance(tiles[0], int) else group)
     return m, n, part, tuple(batch)
 
 
@@ -71,11 +86,15 @@ def walk(
     refs: Sequence[Any],
     tables: dict[str, Any],
     multiply: Callable[[TilePlace, Sequence[Any]], None],
+    rows: Any = None,
 ) -> None:
-    """Call `multiply(place, refs)` for this block's tile; of groups, `refs` begin with their sizes, and blocks may be idle."""
+    """Call `multiply(place, refs)` for this block's tile; of groups, `refs` begin with their sizes, and blocks may be idle.
+
+    `rows`: M, where each call has its own.
+    """
     index, tiles_n = kd.program_id(0), kd.cdiv(p.N, t.tile_n)
     if p.groups is None:
-        m, n, part, batch = tile_of(index, p, (kd.cdiv(p.M, t.tile_m), tiles_n), t.group)
+        m, n, part, batch = tile_of(index, p, (kd.cdiv(p.M if rows is None else rows, t.tile_m), tiles_n), t.group)
         multiply(TilePlace(m * t.tile_m, n * t.tile_n, part, batch), refs)
         return
     given, *rest = refs

@@ -17,13 +17,12 @@ from kernel_dsl.loading import interpreted
 from kernel_dsl.stages import target_named
 from kernel_dsl.target import Feature
 
-from ..kernel import UNSEEN, seen_call
 from .attention import first_of
 from .decode_combine import decode_combine
 from .decode_general import decode_general
 from .decode_kernel import decode_config, decode_kernel, decode_steps
 from .decode_problem import DecodeProblem
-from .latest import Latest
+from .latest import UNSEEN, Latest, seen_call
 from .matmul import MANY, array_address, check_apart, element_strides, known_plan, signature
 from .refusals import Refusals
 

@@ -14,7 +14,6 @@ from kernel_dsl.loading import interpreted
 from kernel_dsl.stages import target_named
 from kernel_dsl.target import Feature
 
-from ..kernel import UNSEEN
 from .attention import first_of, tma_refusal
 from .attention_kernel import ROWS
 from .decode import PAGE, QUERIES, DecodeCheck, DecodePlan
@@ -23,7 +22,7 @@ from .decode_general import mla_general
 from .decode_kernel import split_count
 from .decode_mla_kernel import MOST_KEYS, MlaConfig, mla_kernel
 from .decode_problem import DIM, V_DIM, MlaProblem, chunks
-from .latest import Latest
+from .latest import UNSEEN, Latest
 from .matmul import MANY, check_apart, known_plan, out_refusal, signature
 
 NAME = "mla_decode"

@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..kernel import UNSEEN
+from ..kernel import Kernel
+
+UNSEEN: Any = object()
+
+
+def seen_call(kernel: Kernel, args: Sequence[Any], out: Any, stream: Any) -> Any:
+    """The result of a call whose like the kernel has seen on a GPU; `UNSEEN` for any other, and nothing was done then."""
+    fast = kernel._fast  # pyright: ignore[reportPrivateUsage]
+    if fast is None:
+        return UNSEEN
+    if stream is None and not fast.recording.active:
+        result = fast.latest(args, out, None)
+        if result is not fast.miss:
+            return result
+    result = fast(args, out, stream)
+    return UNSEEN if result is fast.miss else result
 
 
 class Latest:

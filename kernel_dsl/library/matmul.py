@@ -290,8 +290,14 @@ class Matmul:
             check_packed(a, b, o)
             if not goes_fast(a, b, target_named(target)):
                 b = turned(ShapeDtypeStruct(b.shape[::-1], as_dtype(a.dtype)))
-        plan, rights, extra = self._plan(a, b, o, target)
+        plan, rights, extra = self._plan(a, b, o, target_named(target).name)
         return plan.lower(a, rights, extra, target)
+
+    def specialisations(self) -> list[Any]:
+        """What was compiled in this process for the products that were called: see `Kernel.specialisations`."""
+        plans = [p for p in self._plans.values() if isinstance(p, MatmulPlan)]
+        kernels = {id(p.kernel): p.kernel for p in plans}
+        return [made for kernel in kernels.values() for made in kernel.specialisations()]
 
     def describe(self, a: Any, b: Any, out_dtype: Any, bias: Any, c: Any) -> tuple[Problem, list[Any]]:
         """The product of operands as they lie, and the arrays of a kernel for it."""
@@ -352,7 +358,7 @@ def plan_of(r: Request, config: MatmulConfig | None, target: str | None) -> Matm
         words = [f"{p.dtype} rows laid out anew as {p.to}" for p in laid_out]
         _log.info("matmul: the %s kernel; %s", found.kernel, ", ".join(words) or "operands as they are")
     return MatmulPlan(
-        found.multiply(machine.limits.multiprocessors),
+        found.multiply(machine.limits.multiprocessors, config is not None or target is not None),  # `lower` depends on no call
         r.turns,
         r.flipped,
         found.pack(),

@@ -7,7 +7,7 @@ already in flight.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from math import prod
 from numbers import Integral
@@ -19,7 +19,7 @@ from ..diagnostics import shown
 from ..errors import BadCallArgument, BadCallValue
 from ..kernel import identified
 from ..ops.matrix import meta_layout, meta_step
-from .blocks import own, start_of, steps_of, tile_of
+from .blocks import ROWS, own, rows_of, start_of, steps_of, tile_of
 from .epilogue import Function, Tile, drawn, finish, join, outputs, store_sums
 from .int4_numbers import floats_of, numbers, power_of
 from .problem import EpilogueStep, Problem
@@ -82,10 +82,13 @@ def from_registers(p: Problem) -> bool:
 
 
 @cache
-def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activation: Function | None = None) -> Any:
+def matmul_kernel(
+    problem: Problem, config: MatmulConfig, blocks: int, activation: Function | None = None, any_rows: bool = False
+) -> Any:
     """The kernel `(a, b[, bias][, c], *operands of the steps) -> out` for a problem, on `blocks` multiprocessors.
 
     With a `gate` b comes twice, and half of a tile's columns are products of each; no clusters then, and nothing `swapped`.
+    `any_rows`: each call has an M of its own; that of the problem is an example.
     """
     p, t = problem.swapped if config.swapped else problem, config
     end_steps = (*p.all_steps, *(() if activation is None else (EpilogueStep("activation", function=activation),)))
@@ -101,7 +104,7 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
     marks = t.tile_k // meta_step(p.dtype) if p.sparse else 0  # rows of metadata that come with a stage
     a_shape = (t.tile_k, t.tile_m) if p.a_transposed else (t.tile_m, t.tile_k // held)
     b_shape = (t.tile_n, t.tile_k) if p.b_transposed else (t.tile_k, t.tile_n)
-    clusters = max(min(total, blocks // t.blocks), 1)
+    clusters = blocks // t.blocks if any_rows else max(min(total, blocks // t.blocks), 1)
     producer = t.consumers
     turns = t.consumers if t.ping_pong else 1  # consumers that work on different tiles
     releases = t.consumers // turns  # of a stage
@@ -124,6 +127,16 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
         **({"factors_smem": kd.SMEM((t.stages, 2, t.tile_m), kd.uint8)} if p.mxfp4 else {}),
         **({"factors_smem": kd.SMEM((t.stages, marks, 2 * t.tile_m), kd.uint32)} if marks else {}),
     }
+
+    def count_tiles(a: Any) -> None:
+        """Take the number of tiles from the launch."""
+        nonlocal tiles_m, tiles_n, total
+        extent = a.shape[int(problem.a_transposed)]
+        if t.swapped:
+            tiles_n = kd.cdiv(kd.cdiv(extent, width), t.cluster_n)
+        else:
+            tiles_m = kd.cdiv(kd.cdiv(extent, t.tile_m), t.cluster)
+        total = tiles_m * tiles_n
 
     def place_of(index: Any) -> tuple[Any, Any, Any, tuple[Any, ...]]:
         m, n, part, batch = tile_of(index, p, (tiles_m, tiles_n), t.group)
@@ -307,6 +320,8 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
         rights, scales, rest = refs[:count], *p.scales_of(rest)
         results = outputs(p, rest)
         left, rights = (rights[0], (a,)) if t.swapped else (a, rights)
+        if any_rows:
+            count_tiles(a)
         me = kd.axis_index("wg")
         out_smem = buffers.pop("out_smem", None)
 
@@ -320,7 +335,10 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
 
     made = kd.kernel(
         body,
-        out_type=problem.results(*leading, tiles=tiles_n * t.cluster_n),
+        out_type=replace(problem, M=ROWS).results()
+        if any_rows
+        else problem.results(*leading, tiles=tiles_n * t.cluster_n),
+        shapes=rows_of(problem) if any_rows else None,
         scratch_types=scratch,
         grid=(clusters,),
         grid_names=("block",),
@@ -330,7 +348,8 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
         thread_name="wg",
         name="matmul",
     )
-    return identified(made, problem, config, blocks) if p.named and activation is None else made
+    known = (replace(problem, M=0), config, blocks, "any rows") if any_rows else (problem, config, blocks)
+    return identified(made, *known) if p.named and activation is None else made
 
 
 def check_counts(config: Any, kernel: str) -> None:

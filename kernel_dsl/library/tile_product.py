@@ -7,14 +7,14 @@ padded so that neither comes to the same banks twice.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 import kernel_dsl as kd
 
 from ..kernel import identified
-from .blocks import TilePlace, own, start_of, steps_of, tiles_of, walk
+from .blocks import ROWS, TilePlace, own, rows_of, start_of, steps_of, tiles_of, walk
 from .epilogue import Tile, finish_and_store, outputs
 from .problem import Problem
 from .scaled_product import Scales, promoted
@@ -45,8 +45,11 @@ DEPTH = {1: 32, 2: 16, 4: 8, 8: 16}  # of K in one step of products
 
 
 @cache
-def tile_kernel(problem: Problem, config: TileConfig) -> Any:
-    """The kernel `(a, b, *operands of the steps) -> out`; operands of 8 bits have neighbours along K."""
+def tile_kernel(problem: Problem, config: TileConfig, any_rows: bool = False) -> Any:
+    """The kernel `(a, b, *operands of the steps) -> out`; operands of 8 bits have neighbours along K.
+
+    `any_rows`: each call has an M of its own.
+    """
     p, t = problem, config
     steps = steps_of(p, t.tile_k)
     depth = DEPTH[p.dtype.itemsize]
@@ -104,18 +107,22 @@ def tile_kernel(problem: Problem, config: TileConfig) -> Any:
         finish_and_store(end[0], p, extra, tile, out, place.leading(p), unit)
 
     def body(a: Any, b: Any, *refs: Any, a_smem: Any, b_smem: Any, **tables: Any) -> None:
-        walk(p, t, refs, tables, lambda place, rest: multiply(place, a, b, rest, a_smem, b_smem))
+        own_rows = a.shape[0] if any_rows else None
+        walk(p, t, refs, tables, lambda place, rest: multiply(place, a, b, rest, a_smem, b_smem), own_rows)
 
     leading = (p.parts,) if p.parts > 1 else ()
+    shaped = replace(p, M=ROWS) if any_rows else p
     made = kd.kernel(
         body,
-        out_type=p.results(*leading, tiles=kd.cdiv(p.N, t.tile_n)),
+        out_type=shaped.results(*leading, tiles=kd.cdiv(p.N, t.tile_n)),
+        shapes=rows_of(p) if any_rows else None,
         scratch_types={
             "a_smem": kd.SMEM(t.smem(p.dtype.itemsize, t.tile_m, not p.a_transposed), p.dtype),
             "b_smem": kd.SMEM(t.smem(p.b_dtype.itemsize, t.tile_n, p.b_transposed), p.b_dtype),
             **(p.groups.scratch if p.groups else {}),
         },
-        grid=(tiles_of(p, t),),
+        grid=(tiles_of(shaped, t),),
         name="matmul_general",
     )
-    return identified(made, problem, config) if p.named else made
+    known = (replace(problem, M=0), config, "any rows") if any_rows else (problem, config)
+    return identified(made, *known) if p.named else made

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from copy import copy
+from math import lcm
 from typing import Any
 
 from .. import dtypes as dt
+from ..diagnostics import CostNote
 from ..dtypes import DType
+from ..ends import Bounds, Start
 from ..errors import BadArgument, BadArgumentType, ReadOnlyRef, RefAsValue, StoreDType
+from ..extents import DimExtent
 from ..ir import Value, buffer_of
 from ..memory import MemorySpace
 from ..refs import Ref
-from ..trace import emit
+from ..source import here
+from ..trace import current, emit
 from ..values import Array
 from ..view import View
 from . import arith, compare
@@ -37,10 +42,39 @@ _WIDENED = (
 )
 
 
+_MOST_ROUNDED = 2**16  # elements of a block that an extent may be said to be a multiple of
+
+
 def view_of(ref: Ref, promise: bool = False) -> tuple[View, tuple[Value, ...]]:
     """A Ref's view and its dynamic offsets, in int64 where int32 could overflow. `promise`: see `Ref.view`."""
     view, offsets = ref.view(promise)
+    for limit in view.masked:
+        if isinstance(limit.high, DimExtent) and limit.axis >= 0:
+            _note_mask(ref.bounds(limit.axis), ref.start(limit.axis), limit.high)
     return view, tuple(widen(value) for value in offsets)
+
+
+def _note_mask(bounds: Bounds, start: Start, extent: DimExtent) -> None:
+    """Note the fact of `extent` that would prove indices within `bounds` below it, where there is one."""
+    fact = _removes(bounds, start, extent)
+    if fact:
+        name = f'kd.Dim("{extent.name}", {fact})'
+        note = CostNote(f"a mask ends this access at {extent.name}: `{name}` would remove it", here())
+        notes = current().notes
+        if all((other.text, other.loc) != (note.text, note.loc) for other in notes):
+            notes.append(note)
+
+
+def _removes(bounds: Bounds, start: Start, extent: DimExtent) -> str:
+    top = bounds.top
+    static, value = start
+    if top is None or top.extent != extent or value is None:
+        return f"min={bounds.high + 1}" if bounds.high < min(extent.most, _MOST_ROUNDED) else ""
+    block = top.const // top.den + 2  # elements past the end, at most, and one
+    divisor = 1 if value.facts is None else value.facts.divisor
+    # a start below the end is then a block before it
+    whole = top.num == top.den and not static and 1 < block < _MOST_ROUNDED and divisor % block == 0
+    return f"multiple_of={lcm(block, extent.divisor)}" if whole else ""
 
 
 def widen(value: Value) -> Value:

@@ -383,7 +383,8 @@ def _loop_range(low: Array, high: Array, step: int) -> Range | None:
     from math import gcd
 
     if step > 0:
-        return Range(a.lo, max(b.hi - 1, a.lo), gcd(a.divisor, step))
+        top = None if b.top is None else b.top.plus(-1)
+        return Range(a.lo, max(b.hi - 1, a.lo), gcd(a.divisor, step), False, top)
     return Range(min(b.lo + 1, a.hi), a.hi, gcd(a.divisor, step))
 
 

@@ -56,6 +56,7 @@ class CopyGmemToSmem(Op, name="copy_gmem_to_smem", effect=Effect.SYNC, requires=
     blocks each load a part for all.
     """
 
+    any_dim = True
     src: Value = operand()
     src_offsets: tuple[Value, ...] = operands()
     dst: Value = operand()
@@ -84,6 +85,7 @@ class CopyGmemToSmem(Op, name="copy_gmem_to_smem", effect=Effect.SYNC, requires=
 class CopySmemToGmem(Op, name="copy_smem_to_gmem", effect=Effect.SYNC, requires=Feature.TMA):
     """Copy or reduce a view of SMEM into GMEM. PTX `cp.async.bulk.tensor`, `cp.reduce.async.bulk.tensor`."""
 
+    any_dim = True
     src: Value = operand()
     src_offsets: tuple[Value, ...] = operands()
     dst: Value = operand()
@@ -107,6 +109,7 @@ class CopySmemToGmem(Op, name="copy_smem_to_gmem", effect=Effect.SYNC, requires=
 class Prefetch(Op, name="async_prefetch", effect=Effect.READ, requires=Feature.TMA):
     """Bring a view of GMEM into L2. PTX `cp.async.bulk.prefetch.tensor`."""
 
+    any_dim = True
     src: Value = operand()
     src_offsets: tuple[Value, ...] = operands()
     predicate: Value | None = operand()

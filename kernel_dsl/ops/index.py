@@ -9,7 +9,7 @@ from typing import Any
 from .. import dtypes as dt
 from ..arguments import an_int
 from ..errors import BadArgument, BadArgumentType, UnknownAxis
-from ..extents import GridSize, now
+from ..extents import DimExtent, GridSize, Top, now, traces_extents
 from ..facts import Range
 from ..ir import ArrayType, Op, Value, attr, operand
 from ..layout import SCALAR
@@ -39,8 +39,37 @@ class AxisIndex(Op, name="axis_index"):
     def range(self) -> Range | None:
         if isinstance(self.size, GridSize):
             self.size.assume()
-            return Range(0, MOST_BLOCKS - 1, 1, False, None if self.size.top is None else self.size.top.plus(-1))
+            top = self.size.top
+            if top is None:
+                return Range(0, MOST_BLOCKS - 1)
+            return Range(0, max(min(MOST_BLOCKS, top.most) - 1, 0), 1, False, top.plus(-1))
         return Range(0, max(self.size - 1, 0))
+
+
+class ExtentOf(Op, name="extent"):
+    """An extent that is declared as a `kd.Dim`. PTX `ld.param`."""
+
+    extent: DimExtent = attr()
+
+    @property
+    def dim_name(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.extent.name
+
+    def infer(self) -> tuple[Any, ...]:
+        return (ArrayType((), dt.int32 if self.extent.most < 2**31 else dt.int64, SCALAR),)
+
+    def range(self) -> Range | None:
+        e = self.extent
+        return Range(e.least, e.most, e.divisor, False, Top(e, 1, 1, 0))
+
+
+@traces_extents
+def extent_of(extent: DimExtent) -> Array:
+    """The extent as a traced integer, weakly typed as a Python int is."""
+    extent.assume()
+    value = traced(ExtentOf(extent))
+    value.weak = True
+    return value
 
 
 class MultipleOf(Op, name="multiple_of"):
@@ -125,6 +154,8 @@ def cdiv(x: Any, y: Any) -> Any:
     3
     """
     if isinstance(x, Array) or isinstance(y, Array):
+        if isinstance(x, Array) and isinstance(y, int) and y > 0 and x.facts is not None and not x.facts.divisor % y:
+            return arith.floor_divide(x, y)  # which tells more of the quotient
         return arith.floor_divide(arith.add(x, arith.subtract(y, 1)), y)
     if isinstance(x, Symbol) or isinstance(y, Symbol):
         return -(-x // y)

@@ -10,13 +10,13 @@ from typing import cast
 
 from kernel_dsl.compiled import OobFill, Swizzle, TensorMapParam
 from kernel_dsl.errors_hopper import TmaRule
+from kernel_dsl.extents import factor_of, is_fixed
 from kernel_dsl.ir import RefType, Value
 from kernel_dsl.refs import View, strides_of
 from kernel_dsl.source import Loc
 from kernel_dsl.storage import storage_of
-from kernel_dsl.tma import COORDINATE_END, MAX_BOX, MAX_RANK, SMEM_UNIT, UNIT, period
+from kernel_dsl.tma import COORDINATE_END, MARGIN, MAX_BOX, MAX_RANK, SMEM_UNIT, UNIT, period
 
-MARGIN = 2**21  # elements: more than any block has
 MANY = 8  # more boxes than this, and one bulk copy is better where it is possible
 
 
@@ -39,7 +39,7 @@ class Cut:
 
 
 @dataclass(frozen=True)
-class Dim:
+class CopyDim:
     """A dimension of the copied block: the array's axis, the buffer's axis, its extent."""
 
     array: int
@@ -58,7 +58,7 @@ class Refuse:
         return TmaRule(op=self.op, loc=self.loc, what=what, why=why, hint=hint)
 
 
-def pair_dims(gmem: View, smem: View, refuse: Refuse) -> list[Dim]:
+def pair_dims(gmem: View, smem: View, refuse: Refuse) -> list[CopyDim]:
     """The block's dimensions, outermost in SMEM first. Raises `TmaRule` for strided slices."""
     for view, word in ((gmem, "source or destination in GMEM"), (smem, "SMEM side")):
         if any(d.step != 1 or d.axis < 0 for d in view.dims):
@@ -66,7 +66,7 @@ def pair_dims(gmem: View, smem: View, refuse: Refuse) -> list[Dim]:
         axes = [d.axis for d in view.dims]
         if len(set(axes)) != len(axes):
             raise refuse(f"the {word} splits an axis", "a reshaped Ref is not a box", "copy before reshaping")
-    dims = [Dim(g.axis, s.axis, g.size) for g, s in zip(gmem.dims, smem.dims, strict=True)]
+    dims = [CopyDim(g.axis, s.axis, g.size) for g, s in zip(gmem.dims, smem.dims, strict=True)]
     return sorted(dims, key=lambda d: d.buffer)
 
 
@@ -101,7 +101,7 @@ def _chunks(size: int, stride: int) -> list[tuple[int, int]]:
     return [(start, min(step, size - start)) for start in range(0, size, step)]
 
 
-def cut(array: RefType, type: RefType, dims: Sequence[Dim], refuse: Refuse) -> Cut:
+def cut(array: RefType, type: RefType, dims: Sequence[CopyDim], refuse: Refuse) -> Cut:
     """Boxes for copying a block of `array` to or from a view of a buffer of `type`."""
     item = array.dtype.itemsize
     storage = storage_of(type)
@@ -135,7 +135,7 @@ def cut(array: RefType, type: RefType, dims: Sequence[Dim], refuse: Refuse) -> C
         raise refuse(what, f"TMA moves multiples of {UNIT} bytes along the last axis", "pad the block's last dimension")
     whole = len(inner_chunks) == 1 or (storage.paneled and storage.panel <= MAX_BOX)
     whole = whole and (storage.paneled or inner.size == type.shape[last])
-    joined, looped = [inner], cast("list[Dim]", [])
+    joined, looped = [inner], cast("list[CopyDim]", [])
     by_axis = {d.buffer: d for d in dims}
     for axis in reversed(range(last)):
         d = by_axis.get(axis)
@@ -147,7 +147,7 @@ def cut(array: RefType, type: RefType, dims: Sequence[Dim], refuse: Refuse) -> C
         # rows of several panels: the next axis lies beyond the last panel
         whole = whole and not (storage.paneled and axis == last - 1)
     order = _order(rank, [d.array for d in looped], [d.array for d in joined])
-    choices: list[list[tuple[Dim, int, int]]] = [[(d, i, 1) for i in range(d.size)] for d in looped]
+    choices: list[list[tuple[CopyDim, int, int]]] = [[(d, i, 1) for i in range(d.size)] for d in looped]
     # panels are farther apart than rows: they loop outside
     choices += [
         [(d, s, n) for s, n in (inner_chunks if d is inner else _chunks(d.size, storage.strides[d.buffer] * item))]
@@ -172,7 +172,7 @@ def cut(array: RefType, type: RefType, dims: Sequence[Dim], refuse: Refuse) -> C
     return Cut(order, tuple(boxes), prod(d.size for d in dims) * item)
 
 
-def _no_inner(dims: Sequence[Dim], array: RefType, item: int, refuse: Refuse) -> TmaRule:
+def _no_inner(dims: Sequence[CopyDim], array: RefType, item: int, refuse: Refuse) -> TmaRule:
     what = f"one {array.dtype} element a row" if dims else "a single element"
     return refuse(what, f"TMA moves multiples of {UNIT} bytes along the last axis", "use a load and a store")
 
@@ -190,17 +190,21 @@ def check_array(array: RefType, refuse: Refuse) -> None:
         raise refuse(f"TMA needs an array aligned to {UNIT} bytes", why, "pass an array that starts at such an address")
     if not array.contiguous:
         return  # strides come with the launch, and are checked there
-    for extent, stride in zip(array.shape[:-1], strides_of(array.shape)[:-1], strict=True):
-        if extent > 1 and stride * item % UNIT:
+    factors = [factor_of(n) for n in array.shape]
+    for extent, stride in zip(array.shape[:-1], strides_of(factors)[:-1], strict=True):
+        if (not is_fixed(extent) or extent > 1) and stride * item % UNIT:
             why = f"rows of {array.dtype}{list(array.shape)} are {stride * item} bytes apart"
             hint = f"pad the last axis to a multiple of {UNIT // item} elements, or copy with a load and a store"
+            if not all(map(is_fixed, array.shape[1:])):
+                why = f"rows of {array.dtype}{list(array.shape)} are known to be a multiple of {stride * item} bytes apart"
+                hint = f"declare a `kd.Dim(..., multiple_of={max(UNIT // item, 1)})`, or copy with a load and a store"
             raise refuse(f"TMA needs strides that are multiples of {UNIT} bytes", why, hint)
 
 
 def window_ends(array: RefType, view: View) -> dict[int, tuple[int, int]]:
     """Where a view ends along the axes of its array, (first, past the last), as far as a copy may go beyond."""
     return {
-        limit.axis: (limit.low or 0, array.shape[limit.axis] if limit.high is None else int(limit.high))
+        limit.axis: (limit.low or 0, cast("int", array.shape[limit.axis] if limit.high is None else limit.high))
         for limit in view.masked
         if limit.axis >= 0
     }
@@ -225,6 +229,9 @@ def window(array: RefType, view: View, unit_axis: int | None, refuse: Refuse) ->
         if axis == unit_axis and low * array.dtype.itemsize % UNIT:
             low = 0  # see `Start.least`
         if (low, high) != (0, array.shape[axis]):
+            if not is_fixed(high):
+                what, why = f"a view that begins at {low} of axis {axis}", "its end is known at the launch only"
+                raise refuse(what, why, "copy from the array as it is, or read the extent by `kd.specialise`")
             out[axis] = low, high
     return out
 
@@ -234,6 +241,8 @@ def far_start(array: RefType, axis: int, window: tuple[int, int], bounds: tuple[
     low, high = (b - window[0] for b in bounds)
     if low >= -COORDINATE_END and high < COORDINATE_END:
         return False
+    if not is_fixed(window[1]):  # `settle` refuses longer axes
+        return True
     if window[1] - window[0] > COORDINATE_END - MARGIN:
         what = f"axis {axis} of the array has {array.shape[axis]} elements, and the copy may start beyond 2**31"
         raise refuse(

@@ -10,6 +10,7 @@ from math import prod
 from kernel_dsl import dtypes as dt
 from kernel_dsl.compiled import OobFill, Swizzle, TensorMapParam
 from kernel_dsl.errors_hopper import TmaRule
+from kernel_dsl.extents import factor_of, is_fixed
 from kernel_dsl.ir import RefType, Value
 from kernel_dsl.ops.copy import (
     CommitGroup,
@@ -69,7 +70,8 @@ def _coordinates(start: Regs, pieces: Cut, box: boxes.CopyBox) -> Regs:
 def _nothing(array: RefType, view: View) -> bool:
     """Whether a copy moves no elements of the array: there is no descriptor for it."""
     ends = boxes.window_ends(array, view)
-    return 0 in view.shape or 0 in array.shape or any(low >= high for low, high in ends.values())
+    nothing = any(is_fixed(high) and low >= high for low, high in ends.values())
+    return nothing or 0 in view.shape or 0 in array.shape
 
 
 def _either_way(ctx: Context, start: Start | None, view: View, offsets: Sequence[Value], ways: Ways) -> None:
@@ -154,14 +156,14 @@ def _load(ctx: Context, op: CopyGmemToSmem) -> None:
 class _Part:
     """What this block loads of a multicast copy: all of it without one. `mask`: the blocks that get it."""
 
-    dims: list[boxes.Dim]
+    dims: list[boxes.CopyDim]
     axis: int
     array_offset: V
     smem_offset: V
     mask: V | None = None
 
 
-def _part(ctx: Context, op: CopyGmemToSmem, dims: list[boxes.Dim], refuse: Refuse) -> _Part:
+def _part(ctx: Context, op: CopyGmemToSmem, dims: list[boxes.CopyDim], refuse: Refuse) -> _Part:
     """Split a multicast along its outermost dimension that the blocks can share evenly."""
     part = _Part(dims, 0, ctx.e.i32(0), ctx.e.i32(0))
     count = prod(ctx.ir.cluster[p].size for p in op.multicast)
@@ -181,7 +183,7 @@ def _part(ctx: Context, op: CopyGmemToSmem, dims: list[boxes.Dim], refuse: Refus
         if d.size % count or not share or share * stride * op.src.type.dtype.itemsize % unit:
             continue
         rank = ctx.cluster_linear(op.multicast)
-        part.dims = [boxes.Dim(d.array, d.buffer, share) if i == number else x for i, x in enumerate(dims)]
+        part.dims = [boxes.CopyDim(d.array, d.buffer, share) if i == number else x for i, x in enumerate(dims)]
         part.axis = d.array
         part.array_offset = rank.once.times(share)
         part.smem_offset = rank.once.times(share * stride * op.src.type.dtype.itemsize)
@@ -235,7 +237,7 @@ def _aligned_run(array: RefType, view: View, offsets: Sequence[Value]) -> bool:
     item = array.dtype.itemsize
     if array.alignment % boxes.UNIT or prod(d.size for d in view.dims) * item % boxes.UNIT:
         return False
-    strides = boxes.strides_of(array.shape)
+    strides = boxes.strides_of([factor_of(n) for n in array.shape])
     dynamic = view.moving(offsets)
     for axis, static in enumerate(view.start):
         facts = dynamic[axis].facts if axis in dynamic else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from kernel_dsl.blocks import grid_dims
-from kernel_dsl.ops.index import AxisIndex, MultipleOf
+from kernel_dsl.ops.index import AxisIndex, ExtentOf, MultipleOf
 
 from ..context import Context, Rules
 from ..writer import V
@@ -41,8 +41,13 @@ def _grid_index(ctx: Context, position: int) -> V:
     return value.once % sizes[position] if position > 0 else value
 
 
+def lower_extent(ctx: Context, op: ExtentOf) -> None:
+    extent = ctx.extent(op.extent)
+    ctx.values[op.result] = [extent if op.result.type.dtype.bits == 64 else extent.once.trunc("i32")]
+
+
 def lower_multiple_of(ctx: Context, op: MultipleOf) -> None:
     ctx.values[op.result] = ctx.regs(op.x)
 
 
-RULES: Rules = {AxisIndex: lower_axis_index, MultipleOf: lower_multiple_of}
+RULES: Rules = {AxisIndex: lower_axis_index, ExtentOf: lower_extent, MultipleOf: lower_multiple_of}

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernel_dsl.ir import RefType, Value
-from kernel_dsl.refs import View, strides_of
+from kernel_dsl.refs import View
 from kernel_dsl.storage import storage_of
-from kernel_dsl.tma import COORDINATE_END
+from kernel_dsl.tma import COORDINATE_END, MARGIN
 
 from ..context import Context
 from ..writer import V
-from .boxes import MARGIN, Refuse, far_start
+from .boxes import Refuse, far_start
 
 MAX_INT64 = 2**63 - 1
 Window = dict[int, tuple[int, int]]  # what of the array a tensor is, (low, high) by axis
@@ -71,7 +71,12 @@ def gmem_address(ctx: Context, ref: Value, view: View, offsets: Sequence[Value])
     type: RefType = ref.type
     address = ctx.buffers[ref].address
     dynamic = view.moving(offsets)
-    for axis, stride in enumerate(strides_of(type.shape)):
+    for axis, stride in enumerate(ctx.buffers[ref].strides):
+        if not isinstance(stride, int):
+            start = ctx.index(dynamic[axis], "i64") + view.start[axis] if axis in dynamic else ctx.e.i64(view.start[axis])
+            if start != "0":
+                address += start.times(type.dtype.itemsize) * stride
+            continue
         step = stride * type.dtype.itemsize
         address += view.start[axis] * step
         if axis in dynamic:

@@ -61,6 +61,7 @@ NAV = {
     "Start": ("README", "docs/quickstart", "docs/programming-model"),
     "Guides": (
         "docs/calls",
+        "docs/extents",
         "docs/graphs",
         "docs/many-gpus",
         "docs/interpreter",

@@ -9,7 +9,7 @@ import pytest
 
 from tests.conftest import ROOT
 
-RUN = [ROOT / "README.md", ROOT / "docs" / "quickstart.md", ROOT / "docs" / "layouts.md", ROOT / "docs" / "checker.md"]
+RUN = [ROOT / "README.md", ROOT / "docs" / "quickstart.md", ROOT / "docs" / "layouts.md", ROOT / "docs" / "checker.md", ROOT / "docs" / "extents.md"]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import kernel_dsl as kd
-from kernel_dsl import specialise
+from kernel_dsl import body_trace
 from kernel_dsl.lowering import pipeline
 from kernel_dsl.lowering.pipeline import STEPS
 from kernel_dsl.steps import TRACED, Step, Where
@@ -55,7 +55,7 @@ def test_a_compile_walks_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def told(step: Step[Any]) -> Step[Any]:
         return replace(step, run=lambda state: (ran.append(step.name), step.run(state)))
 
-    monkeypatch.setattr(specialise, "TRACED", tuple(map(told, TRACED)))
+    monkeypatch.setattr(body_trace, "TRACED", tuple(map(told, TRACED)))
     monkeypatch.setattr(pipeline, "STEPS", tuple(map(told, STEPS)))
 
     @kd.kernel(out_type=kd.ShapeDtypeStruct((128,), kd.float32))

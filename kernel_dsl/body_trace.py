@@ -10,6 +10,7 @@ from typing import Any
 from .compiled import Condition, OutputSpec
 from .definition import ArrayInput, Definition, Input, ScalarInput, of_inputs
 from .diagnostics import CostNote
+from .dims import Again, done, reading
 from .errors import BodyReturned, BodySignature, KernelValue
 from .facts import any_of
 from .ir import ArrayType, Axis, KernelIR, MemorySpace, RefType, Region, Value
@@ -17,7 +18,8 @@ from .layout import SCALAR
 from .memory import ShapeDtypeStruct
 from .ops.scope import allocate, is_spec
 from .refs import Ref
-from .sizes import SizePlan, Sizes
+from .sizes import Geometry, SizePlan, Sizes
+from .sizes import geometry as geometry_of
 from .source import Loc, here, is_ours, misfit, of_function
 from .steps import TRACED, Where, walk
 from .target import DEFAULT
@@ -49,17 +51,22 @@ def trace_kernel(
     overlaps: Sequence[tuple[int, int]] = (),
     given: Sequence[ArrayInput] | None = None,
     target: Any = None,
+    geometry: Geometry | None = None,
 ) -> Traced:
-    """Trace the body for inputs like these. `overlaps`: (array, array) of one memory; `given`: preallocated outputs.
+    """Trace the body for inputs like these. `overlaps`: (array, array) of one memory; `given`: preallocated outputs;
+    `geometry`: outputs and grid of this call, where scalars' values have a say in them.
 
     The code is for as few of the sizes as it can be: those that the body reads. Where it reads one after code was made that
     does not know it, or fails on one that it does not know, it is traced anew.
     """
-    structs = unflatten(structure, [i.struct() for i in inputs])
-    plan = SizePlan(definition, inputs, structure, structs, (target or DEFAULT).limits.grid)
+    made = geometry or geometry_of(definition, unflatten(structure, [i.struct() for i in inputs]))
+    plan = SizePlan(definition, inputs, structure, made, (target or DEFAULT).limits.grid)
     while True:
+        token = reading(plan.specialise if definition.shapes else None)
         try:
             traced = _trace_once(definition, inputs, structure, plan, overlaps, given, target)
+        except Again:
+            plan.read_again()
         except Exception:
             if not plan.open:
                 raise
@@ -69,6 +76,8 @@ def trace_kernel(
                 plan.close()
                 return traced
             plan.read_again()
+        finally:
+            done(token)
 
 
 def _trace_once(

@@ -1,0 +1,51 @@
+"""What a call's arguments are to a kernel: descriptions of arrays, overlaps, and what functions of shapes are told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from .definition import ArrayInput, Definition, Input, ScalarInput
+from .errors import VariableType, VariableUse
+from .errors_dims import DimRead
+from .memory import ShapeDtypeStruct
+from .scalar_struct import ScalarStruct
+from .sizes import Geometry, geometry
+from .tree import unflatten
+from .variables import Symbol
+
+
+def lower_geometry(definition: Definition, inputs: Sequence[Input], leaves: Sequence[Any], structure: Any) -> Geometry:
+    """Outputs and grid for `lower`; functions of shapes are told Dims where they can do with them."""
+    valued: list[bool] = []
+
+    def struct(i: Input, x: Any) -> ShapeDtypeStruct:
+        return ScalarStruct(i.dtype, x, lambda: valued.append(True)) if isinstance(i, ScalarInput) else i.struct()
+
+    structs = unflatten(structure, [struct(i, x) for i, x in zip(inputs, leaves, strict=True)])
+    sampled = any(isinstance(x, ShapeDtypeStruct) and any(isinstance(n, Symbol) for n in x.shape) for x in leaves)
+    made = None
+    if definition.shapes is not None:
+        try:
+            made = geometry(definition, structs, definition.shapes.told(structs))
+        except (DimRead, VariableUse, VariableType):  # they ask for values
+            if sampled:
+                raise
+    made = made or geometry(definition, structs)
+    return replace(made, by_value=bool(valued), sampled=sampled)
+
+
+def array_input(view: Any) -> ArrayInput:
+    # the class of the address decides what may be compiled; 16 bytes is the widest access
+    alignment = 16
+    while view.address % alignment and alignment > 1:
+        alignment //= 2
+    return ArrayInput(tuple(view.shape), view.dtype, view.contiguous, alignment)
+
+
+def overlaps_of(inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[tuple[int, int], ...]:
+    """(input, output) pairs, by array number, that are the same memory."""
+    return tuple(
+        (i, len(inputs) + j) for i, a in enumerate(inputs) for j, b in enumerate(outputs) if a.size and a.same_memory(b)
+    )

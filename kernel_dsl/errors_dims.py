@@ -1,0 +1,80 @@
+"""Errors of declared extents: `kd.Dim`, `shapes=`, and `kd.specialise`."""
+
+from __future__ import annotations
+
+from .diagnostics import Error
+
+
+class DimValue(Error, ValueError):
+    """A `kd.Dim` that no extent can be."""
+
+    code = "dim-value"
+    title = "{what}"
+    help = "{hint}"
+
+
+class DimType(Error, TypeError):
+    """A `kd.Dim` made of something else than ints."""
+
+    code = "dim-type"
+    title = "{what}"
+    help = "{hint}"
+
+
+class ShapesType(Error, TypeError):
+    """`shapes=` with something else than extents by parameter."""
+
+    code = "shapes-type"
+    title = "{what}"
+    note = "`shapes` has the extents of parameters by name or position: an int, a `kd.Dim`, or None for 'as it comes'"
+    help = "{hint}"
+
+
+class ShapesValue(Error, ValueError):
+    """`shapes=` that the body's parameters can't have."""
+
+    code = "shapes-value"
+    title = "{what}"
+    help = "{hint}"
+
+
+class DimMismatch(Error, ValueError):
+    """Arrays of a call that do not have the extents that `shapes=` declares."""
+
+    code = "dim-mismatch"
+    title = "{what}"
+    help = "{hint}"
+
+
+class DimOutOfRange(Error, ValueError):
+    """An extent of a call that is outside the range of its `kd.Dim`, or no multiple of what it says."""
+
+    code = "dim-out-of-range"
+    title = "{what}"
+    help = "{hint}"
+
+
+class DimRead(Error, TypeError):
+    """Python asked for the value of an extent that is declared as a `kd.Dim`."""
+
+    code = "dim-read"
+    title = "{what} is not known while tracing"
+    note = "one kernel serves all values of a `kd.Dim`, so the body has it as a traced integer"
+    help = "{hint}"
+
+
+def unknown(name: str) -> DimRead:
+    """The error for asking for the value of an extent while tracing."""
+    hint = (
+        f"use it in traced arithmetic, loops and `kd.when`; `kd.specialise({name})` in the body gives its int, at a "
+        "compile for each value"
+    )
+    return DimRead(what=f"the extent {name!r}", hint=hint)
+
+
+class WarmFailed(Error, RuntimeError):
+    """A process that `kd.warm` started to compile could not say what went wrong."""
+
+    code = "warm-failed"
+    title = "compiling ahead failed: {what}"
+    help = "`kernel.lower(*specs).compile()` does the same in this process, and shows where it fails"

@@ -1,0 +1,236 @@
+"""Extents that are declared by `kd.Dim`: traced integers in the body, right at every size, and one compile for all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kernel_dsl as kd
+from kernel_dsl.text import parse, show
+
+Spec = kd.ShapeDtypeStruct
+
+
+def limits(stages: Any) -> list[int]:
+    """How many limits each access of a kernel is masked by."""
+    names = {"load": "view", "store": "view", "copy_gmem_to_smem": "src_view", "copy_smem_to_gmem": "dst_view"}
+    return [len(getattr(op, names[op.op_name]).masked) for op in stages.ir.walk() if op.op_name in names]
+
+
+def scaled(m: Any, k: Any = 64) -> Any:
+    @kd.kernel(out_type=lambda a: a, grid=lambda a: (kd.cdiv(a.shape[0], 4),), shapes={"a": (m, k)})
+    def scale(a: Any, out: Any) -> None:
+        rows = kd.ds(kd.program_id(0) * 4, 4)
+        out[rows] = a[rows] * a.shape[0]
+
+    return scale
+
+
+def test_an_extent_is_a_traced_integer() -> None:
+    kernel = scaled(kd.Dim("M"))
+    rng = np.random.default_rng(0)
+    for rows in (3, 8, 17):
+        x = rng.standard_normal((rows, 64)).astype(np.float32)
+        np.testing.assert_array_equal(kernel(x, interpret=True), x * np.float32(rows))
+    assert len(kernel.specialisations()) == 1
+
+
+def test_the_width_of_an_index_follows_the_maximum() -> None:
+    for most, bits in ((None, 64), (2**31 - 1, 32), (2**31, 64)):
+        (op,) = [
+            op
+            for op in scaled(kd.Dim("M", max=most)).lower(Spec((8, 64), kd.float32)).ir.walk()
+            if op.op_name == "extent"
+        ]
+        assert op.result.type.dtype.bits == bits
+        assert op.result.facts.lo == 1 and op.result.facts.hi == (most or 2**48)
+
+
+def test_facts_remove_masks() -> None:
+    assert limits(scaled(kd.Dim("M")).lower(Spec((8, 64), kd.float32))) == [1, 1]
+    assert limits(scaled(kd.Dim("M", multiple_of=4)).lower(Spec((8, 64), kd.float32))) == [0, 0]
+
+    @kd.kernel(out_type=Spec((64,), kd.float32), shapes={"a": (kd.Dim("M", min=64),)})
+    def head(a: Any, out: Any) -> None:
+        out[...] = a[kd.ds(0, 64)]
+
+    assert limits(head.lower(Spec((100,), kd.float32))) == [0, 0]
+
+
+def row_sums() -> Any:
+    m, k = kd.Dim("M"), kd.Dim("K", max=4096, multiple_of=32)
+
+    @kd.kernel(out_type=Spec((m,), kd.float32), grid=(m,), shapes={"a": (m, k)})
+    def row_sum(a: Any, out: Any) -> None:
+        row = kd.program_id(0)
+
+        def step(turn: Any, total: Any) -> Any:
+            return total + a[row, kd.ds(turn * 32, 32)]
+
+        out[row] = kd.fori_loop(0, a.shape[1] // 32, step, kd.zeros((32,), kd.float32)).sum()
+
+    return row_sum
+
+
+def test_loops_outputs_and_grids_by_dims() -> None:
+    kernel = row_sums()
+    rng = np.random.default_rng(1)
+    for shape in ((3, 64), (8, 32), (5, 128)):
+        x = rng.standard_normal(shape).astype(np.float32)
+        np.testing.assert_allclose(kernel(x, interpret=True), x.sum(1), rtol=1e-5, atol=1e-5)
+    assert len(kernel.specialisations()) == 1
+    stages = kernel.lower(Spec((17, 64), kd.float32))
+    assert limits(stages) == [0, 0]
+    assert show(parse(stages.ir_text)) == stages.ir_text
+
+
+def product(pipeline: bool, m: Any, k: Any, n: Any, dims: bool = True) -> Any:
+    """a @ b by tiles of 64; with a pipeline of TMA copies, or by loads."""
+
+    def body(a: Any, b: Any, out: Any) -> None:
+        i, j = kd.axis_index("i"), kd.axis_index("j")
+
+        def step(turn: Any, total: Any) -> Any:
+            part = kd.ds(turn * 64, 64)
+            return total + kd.dot(a[kd.ds(i * 64, 64), part], b[part, kd.ds(j * 64, 64)])
+
+        zero, steps = kd.zeros((64, 64), kd.float32), a.shape[1] // 64
+        if pipeline:
+            total = kd.emit_pipeline(
+                lambda _, left, right, total: total + kd.dot(left[...], right[...]),
+                grid=(steps,),
+                in_specs=[kd.BlockSpec((64, 64), lambda k: (i, k)), kd.BlockSpec((64, 64), lambda k: (k, j))],
+                max_concurrent_steps=2,
+                init_carry=zero,
+            )(a, b)
+        else:
+            total = kd.fori_loop(0, steps, step, zero)
+        out[kd.ds(i * 64, 64), kd.ds(j * 64, 64)] = total
+
+    return kd.kernel(
+        body,
+        out_type=lambda a, b: Spec((a.shape[0], b.shape[1]), kd.float32),
+        grid=lambda a, b: (kd.cdiv(a.shape[0], 64), b.shape[1] // 64),
+        grid_names=("i", "j"),
+        shapes={0: (m, k), 1: (k, n), "out": (m, n)} if dims else None,
+    )
+
+
+@pytest.mark.parametrize("pipeline", [False, True])
+def test_a_matmul_of_every_size(pipeline: bool) -> None:
+    m, k, n = kd.Dim("M", max=2**20), kd.Dim("K", multiple_of=64), kd.Dim("N", multiple_of=64)
+    kernel, exact = product(pipeline, m, k, n), product(pipeline, 0, 0, 0, dims=False)
+    rng = np.random.default_rng(2)
+    for rows, depth, columns in ((70, 128, 64), (5, 64, 128)):
+        a = rng.standard_normal((rows, depth)).astype(np.float16)
+        b = rng.standard_normal((depth, columns)).astype(np.float16)
+        found = kernel(a, b, interpret=True)
+        np.testing.assert_array_equal(found, exact(a, b, interpret=True))
+        np.testing.assert_allclose(found, a.astype(np.float32) @ b.astype(np.float32), rtol=1e-3, atol=1e-2)
+    assert len(kernel.specialisations()) == 1 and len(exact.specialisations()) == 2
+
+
+def test_specialise_compiles_for_each_value() -> None:
+    m, n = kd.Dim("M"), kd.Dim("N")
+    seen: list[Any] = []
+
+    @kd.kernel(out_type=lambda a: Spec(a.shape[1:], a.dtype), shapes={"a": (m, n)})
+    def column_sums(a: Any, out: Any) -> None:
+        columns = kd.specialise(a.shape[1])
+        seen.append((columns, a.shape[1], kd.specialise(n) + 1))
+        zero = kd.zeros((columns,), kd.float32)
+        out[...] = kd.fori_loop(0, a.shape[0], lambda i, total: total + a[i], zero)
+
+    for shape, compiles in (((3, 8), 1), ((5, 8), 1), ((5, 16), 2), ((2, 8), 2)):
+        x = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+        np.testing.assert_array_equal(column_sums(x, interpret=True), x.sum(0))
+        assert len(column_sums.specialisations()) == compiles
+    assert seen == [(8, 8, 9), (16, 16, 17)]
+
+
+def test_functions_of_shapes_see_ints_in_a_call_and_dims_in_lower() -> None:
+    m = kd.Dim("M", multiple_of=8)
+    seen: list[Any] = []
+
+    def grid(a: Any) -> Any:
+        seen.append(a.shape[0])
+        return (a.shape[0] // 8,)
+
+    @kd.kernel(out_type=lambda a: a, grid=grid, shapes={"a": (m,)})
+    def double(a: Any, out: Any) -> None:
+        part = kd.ds(kd.program_id(0) * 8, 8)
+        out[part] = a[part] * 2
+
+    x = np.arange(24, dtype=np.float32)
+    double(x, interpret=True)
+    assert seen[0] == 24 and type(seen[0]) is int
+    seen.clear()
+    stages = double.lower(Spec((m,), kd.float32))
+    assert all(n is m for n in seen) and seen
+    assert stages.ptx == double.lower(Spec((64,), kd.float32)).ptx
+
+
+def test_outputs_and_grids_depend_on_values_of_scalars() -> None:
+    @kd.kernel(out_type=lambda x, n: Spec((n,), x.dtype), grid=lambda x, n: (kd.cdiv(n, 8),))
+    def repeated(x: Any, n: Any, out: Any) -> None:
+        part = kd.ds(kd.program_id(0) * 8, 8)
+        out[part] = kd.full((8,), (x[0] + n).astype(kd.int32))
+
+    x = np.ones(4, np.int32)
+    for n in (5, 24, 5, np.int64(3)):
+        np.testing.assert_array_equal(repeated(x, n, interpret=True), np.full(int(n), n + 1))
+    assert len(repeated.specialisations()) == 2  # int32 and int64
+
+
+def test_notes_say_which_fact_removes_a_mask() -> None:
+    """What a note asks for is enough: with it the mask is gone, and so is the note."""
+
+    def kernel(m: Any) -> Any:
+        @kd.kernel(out_type=lambda a: a, grid=lambda a: (kd.cdiv(a.shape[0], 24),), shapes={"a": (m,)})
+        def copy(a: Any, out: Any) -> None:
+            part = kd.ds(kd.program_id(0) * 24, 24)
+            out[part] = a[part] + a[8]
+
+        return copy.lower(Spec((48,), kd.float32))
+
+    notes = [note.text for note in kernel(kd.Dim("M")).notes]
+    assert len(notes) == 3 and sum('kd.Dim("M", multiple_of=24)' in n for n in notes) == 2
+    assert any('kd.Dim("M", min=9)' in n for n in notes)
+    assert [len(kernel(kd.Dim("M", multiple_of=24)).notes), len(kernel(kd.Dim("M", min=9)).notes)] == [0, 2]
+
+
+def test_graphs_give_dims_their_values() -> None:
+    """A Dim that no input has is a variable of the graph; one that an input has is compiled for once."""
+    n, m = kd.Dim("N", max=64, multiple_of=8), kd.Dim("M")
+
+    @kd.kernel(out_type=Spec((n,), kd.float32), grid=(n // 8,), shapes={"out": (n,)})
+    def ramp(out: Any) -> None:
+        start = kd.program_id(0) * 8
+        out[kd.ds(start, 8)] = (kd.arange(8) + start).astype(kd.float32) + out.shape[0]
+
+    @kd.kernel(out_type=lambda x: x, grid=lambda x: (kd.cdiv(x.shape[0], 16),), shapes={"x": (m,)})
+    def scale(x: Any, out: Any) -> None:
+        part = kd.ds(kd.program_id(0) * 16, 16)
+        out[part] = x[part] * x.shape[0]
+
+    with kd.Graph() as graph:
+        result = scale(ramp(interpret=True), interpret=True)
+    graph.outputs = result
+    for size in (8, 40, 64):
+        found = np.asarray(graph(N=size))[:size]
+        np.testing.assert_array_equal(found, (np.arange(size, dtype=np.float32) + size) * size)
+    with pytest.raises(kd.Error, match="multiple of 8"):
+        graph(N=12)
+    assert len(ramp.specialisations()) == len(scale.specialisations()) == 1
+
+
+def test_vmap_and_arrays_of_other_orders() -> None:
+    kernel = scaled(kd.Dim("M"))
+    rng = np.random.default_rng(4)
+    x = rng.standard_normal((3, 5, 64)).astype(np.float32)
+    np.testing.assert_array_equal(kd.vmap(kernel)(x, interpret=True), x * np.float32(5))
+    gaps = rng.standard_normal((9, 128)).astype(np.float32)[::3, ::2]
+    np.testing.assert_array_equal(kernel(gaps, interpret=True), gaps * np.float32(3))
+    assert len(kernel.specialisations()) == 1  # of arrays with gaps
