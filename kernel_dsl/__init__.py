@@ -18,15 +18,19 @@ from .dtypes import (
     bfloat16,
     bool_,
     complex64,
+    float4_e2m1fn,
     float8_e4m3fn,
     float8_e5m2,
+    float8_e8m0fnu,
     float16,
     float32,
     float64,
+    int4,
     int8,
     int16,
     int32,
     int64,
+    uint4,
     uint8,
     uint16,
     uint32,
@@ -232,7 +236,7 @@ if TYPE_CHECKING:
     from kernel_dsl import library as library
     from kernel_dsl import symmetric as symmetric
     from kernel_dsl.ahead import warm
-    from kernel_dsl.pipelines import BlockSpec, Element, emit_pipeline
+    from kernel_dsl.pipelines import BlockSpec, Element, emit_pipeline, squeezed
     from kernel_dsl.runtime.build.aot import load_compiled
     from kernel_dsl.runtime.custom.image import precompiled_cuda_kernel
     from kernel_dsl.runtime.custom.metal.metal import metal_kernel
@@ -244,7 +248,7 @@ if TYPE_CHECKING:
     from kernel_dsl.warp_specialized import PipelinePipeline, emit_pipeline_warp_specialized
 
 _LATE = {
-    **dict.fromkeys(("BlockSpec", "Element", "emit_pipeline"), "kernel_dsl.pipelines"),
+    **dict.fromkeys(("BlockSpec", "Element", "emit_pipeline", "squeezed"), "kernel_dsl.pipelines"),
     **dict.fromkeys(("PipelinePipeline", "emit_pipeline_warp_specialized"), "kernel_dsl.warp_specialized"),
     "Graph": "kernel_dsl.runtime.graph",
     "CompileError": "kernel_dsl.runtime.custom.nvrtc",
@@ -393,8 +397,10 @@ __all__ = [
     "fabs",
     "find_swizzle",
     "flip",
+    "float4_e2m1fn",
     "float8_e4m3fn",
     "float8_e5m2",
+    "float8_e8m0fnu",
     "float16",
     "float32",
     "float64",
@@ -419,6 +425,7 @@ __all__ = [
     "heaviside",
     "hypot",
     "inline_ptx",
+    "int4",
     "int8",
     "int16",
     "int32",
@@ -520,6 +527,7 @@ __all__ = [
     "sqrt",
     "square",
     "squeeze",
+    "squeezed",
     "stack",
     "store",
     "subtract",
@@ -533,6 +541,7 @@ __all__ = [
     "transpose",
     "true_divide",
     "trunc",
+    "uint4",
     "uint8",
     "uint16",
     "uint32",

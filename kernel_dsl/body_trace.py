@@ -17,6 +17,7 @@ from .ir import ArrayType, Axis, KernelIR, MemorySpace, RefType, Region, Value
 from .layout import SCALAR
 from .memory import ShapeDtypeStruct
 from .ops.scope import allocate, is_spec
+from .packed import seen_as
 from .refs import Ref
 from .sizes import Geometry, SizePlan, Sizes
 from .sizes import geometry as geometry_of
@@ -109,8 +110,9 @@ def _trace_once(
     parameters = _names(definition.body)
     params = _input_values(inputs, structure, parameters, overlaps, plan)
     results = _output_values(outs, out_structure, given, parameters, len(_top(structure)), plan)
-    args = unflatten(structure, [_handle(v) for v in params])
-    handles: list[Any] = [Ref(v) for v in results]
+    args = unflatten(structure, [_handle(v, i) for v, i in zip(params, inputs, strict=True)])
+    kinds = [getattr(o, "packed", None) for o in outs if o is not None]
+    handles: list[Any] = [seen_as(Ref(v), kind) for v, kind in zip(results, kinds, strict=True)]
     for value in (*params, *results):
         value.home = body
     with noting() as asked:
@@ -137,7 +139,7 @@ def _trace_once(
     walk(TRACED, Where.TRACE, ir)
     alias = {out: i for i, out in definition.aliases}
     specs = tuple(
-        OutputSpec(o.shape, o.dtype, o.init, _array_number(inputs, alias.get(n)))
+        OutputSpec(o.shape, o.dtype, o.init, _array_number(inputs, alias.get(n)), getattr(o, "packed", None))
         for n, o in enumerate(o for o in outs if o is not None)
     )
     _check_aliases(definition, inputs, specs)
@@ -269,8 +271,8 @@ def _output_values(
     return out
 
 
-def _handle(value: Value) -> Any:
-    return Ref(value) if isinstance(value.type, RefType) else value
+def _handle(value: Value, leaf: Input) -> Any:
+    return seen_as(Ref(value), leaf.packed) if isinstance(leaf, ArrayInput) else value
 
 
 def run_body(definition: Definition, args: Sequence[Any], outputs: Any, out_structure: Any, scratch: Any) -> None:

@@ -49,3 +49,31 @@ def overlaps_of(inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[tuple[in
     return tuple(
         (i, len(inputs) + j) for i, a in enumerate(inputs) for j, b in enumerate(outputs) if a.size and a.same_memory(b)
     )
+
+
+class PreparedCall:
+    """A call up to its launch."""
+
+    __slots__ = ("arrays", "by_value", "device", "fresh", "given", "kernel", "loaded", "outs", "packed", "scalars")
+
+    def __init__(
+        self,
+        kernel: Any,
+        loaded: Any,
+        device: Any,
+        arrays: list[Any],
+        scalars: list[Any],
+        outs: list[Any] | None,
+        fresh: bool,
+        by_value: bool,
+    ) -> None:
+        self.kernel = kernel
+        self.loaded = loaded
+        self.device = device
+        self.arrays = arrays
+        self.scalars = scalars
+        self.outs = outs
+        self.fresh = fresh  # loaded for this call
+        self.by_value = by_value  # its sizes depend on values of scalars, which each call has its own of
+        self.packed = False  # some arrays are of 4-bit elements: `arrays` and `outs` have their bytes
+        self.given: list[Any] | None = None  # `out=` as it was passed

@@ -118,12 +118,16 @@ class ArrayAssumption:
 
 @dataclass(frozen=True)
 class OutputSpec:
-    """An output to allocate: uninitialised unless `fill` is given; `alias` is the input (array index) it starts as."""
+    """An output to allocate: uninitialised unless `fill` is given; `alias` is the input (array index) it starts as.
+
+    `packed`: of 4-bit elements, two of which are in each byte.
+    """
 
     shape: tuple[int, ...]
     dtype: DType
     fill: bool | int | float | complex | np.generic | None = None
     alias: int | None = None
+    packed: DType | None = None
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from .errors import KernelArgument, KernelValue
 from .ir import Axis
 from .memory import ShapeDtypeStruct, settled
 from .options import CompilerParams
+from .packed import elements_shape
 from .scalar_struct import ScalarStruct
 from .source import misfit
 from .tree import flatten, holds_record, unflatten
@@ -27,8 +28,11 @@ class ArrayInput:
     dtype: DType
     contiguous: bool = True
     alignment: int = 16
+    packed: DType | None = None  # of 4-bit elements, of which shape and dtype are those of the bytes
 
     def struct(self) -> ShapeDtypeStruct:
+        if self.packed is not None:
+            return ShapeDtypeStruct(elements_shape(self.shape), self.packed)
         return ShapeDtypeStruct(self.shape, self.dtype)
 
 

@@ -19,7 +19,7 @@ class Kind(Enum):
     INT = "int"
     UINT = "uint"
     FLOAT = "float"
-    OPAQUE = "opaque"  # copied, never computed with
+    OPAQUE = "opaque"  # copied, and some converted; never computed with
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,8 +33,8 @@ class DType:
 
     @lazy
     def itemsize(self) -> int:
-        """Bytes an element takes in memory."""
-        return self.bits // 8
+        """Bytes an element takes in memory; of 4 bits, two of which share a byte there, what one takes by itself."""
+        return max(self.bits // 8, 1)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -53,6 +53,18 @@ class DType:
     @lazy
     def is_signed(self) -> bool:
         return self.kind is Kind.INT
+
+    @lazy
+    def only_copied(self) -> str:
+        """What to say of arithmetic on an opaque dtype."""
+        if self.numpy.kind == "c":
+            return "complex values are only copied"
+        return f"{self.name} is for memory: convert with `.astype(...)` to what is computed with"
+
+    @lazy
+    def is_packed(self) -> bool:
+        """Whether two elements share a byte of a kernel's memory, the first in its low half."""
+        return self.bits == 4
 
     @lazy
     def is_bool(self) -> bool:
@@ -103,9 +115,9 @@ def _is_number(value: Any) -> bool:
     return any(hasattr(cls, name) for name in ("__float__", "__index__", "__complex__")) and not issubclass(cls, str)
 
 
-def _make(name: str, kind: Kind, scalar: Any) -> DType:
+def _make(name: str, kind: Kind, scalar: Any, bits: int | None = None) -> DType:
     numpy = np.dtype(scalar)
-    return DType(name, numpy.itemsize * 8, kind, numpy)
+    return DType(name, bits or numpy.itemsize * 8, kind, numpy)
 
 
 bool_: DType = _make("bool", Kind.BOOL, np.bool_)
@@ -124,15 +136,21 @@ float64: DType = _make("float64", Kind.FLOAT, np.float64)
 float8_e4m3fn: DType = _make("float8_e4m3fn", Kind.FLOAT, ml_dtypes.float8_e4m3fn)
 float8_e5m2: DType = _make("float8_e5m2", Kind.FLOAT, ml_dtypes.float8_e5m2)
 complex64: DType = _make("complex64", Kind.OPAQUE, np.complex64)
+int4: DType = _make("int4", Kind.OPAQUE, ml_dtypes.int4, 4)
+uint4: DType = _make("uint4", Kind.OPAQUE, ml_dtypes.uint4, 4)
+float4_e2m1fn: DType = _make("float4_e2m1fn", Kind.OPAQUE, ml_dtypes.float4_e2m1fn, 4)
+float8_e8m0fnu: DType = _make("float8_e8m0fnu", Kind.OPAQUE, ml_dtypes.float8_e8m0fnu)
 
 ALL: tuple[DType, ...] = (
     bool_, int8, int16, int32, int64, uint8, uint16, uint32, uint64,
     float16, bfloat16, float32, float64, float8_e4m3fn, float8_e5m2, complex64,
+    int4, uint4, float4_e2m1fn, float8_e8m0fnu,
 )  # fmt: skip
 BY_NAME: dict[str, DType] = {d.name: d for d in ALL}
 _BY_NUMPY: dict[np.dtype[Any], DType] = {d.numpy: d for d in ALL}
 
 FP8 = (float8_e4m3fn, float8_e5m2)
+STORAGE = (int4, uint4, float4_e2m1fn, float8_e8m0fnu)  # for memory: `astype` makes what is computed with
 
 
 def as_dtype(value: Any) -> DType:

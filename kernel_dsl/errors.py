@@ -59,6 +59,15 @@ class UnknownName(Error, AttributeError):
     help = "{hint}"
 
 
+class PackedAccess(Error, TypeError):
+    """Elements of 4 bits, which share bytes, where each would need one of its own."""
+
+    code = "packed-access"
+    title = "{what}"
+    note = "elements of 4 bits share bytes: the smallest address is that of two"
+    help = "{hint}"
+
+
 class NoCommonDType(Error, TypeError):
     """Two dtypes have no common dtype in the promotion lattice."""
 

@@ -23,7 +23,9 @@ class InterpretParams:
        (`deadlock`, `livelock`, `step_budget`, `trap`, lanes that part for good) is still raised.
     `strict_wgmma`: a wait for
        wgmma tells each warp of its own part of the product alone, see docs/interpreter.md. `devices`: how many virtual GPUs
-    there are, for kernels on a mesh, which has at most so many; by default as many as the mesh has.
+    there are, for kernels on a mesh, which has at most so many; by default as many as the mesh has. `skip_floating_point_ops`:
+    sums of products of matrices that are floats (wgmma, mma) are not computed, they are infinite, as Pallas' are: for a quick
+    look at hazards, which are found all the same where no address or branch depends on them. Results are wrong then.
 
        Raises `BadArgument` for a value that is none of these.
     """
@@ -37,6 +39,7 @@ class InterpretParams:
     ignore: tuple[str, ...] = ()
     strict_wgmma: bool = False
     devices: int | None = None
+    skip_floating_point_ops: bool = False
 
     def __post_init__(self) -> None:
         for name, allowed in (("on_hazard", ("raise", "warn")), ("schedule", ("eager", "late", "random"))):

@@ -68,13 +68,15 @@ class RefType:
 class BarrierType:
     """An array of mbarriers in SMEM, each completing a phase after `arrivals` arrivals.
 
-    `cluster`: groups of cluster axes; an arrival goes to the barrier of every block along any of the groups.
+    `cluster`: groups of cluster axes; an arrival goes to the barrier of every block along any of the groups, or, where one
+    is the `leader`, to that of the first block along the group.
     """
 
     arrivals: int
     shape: tuple[int, ...] = ()
     name: str = ""
     cluster: tuple[tuple[int, ...], ...] = ()
+    leader: bool = False
 
     def __str__(self) -> str:
         return f"barrier<{self.arrivals}>[{','.join(map(str, self.shape))}]"

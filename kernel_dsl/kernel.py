@@ -16,7 +16,7 @@ from . import dtypes as dt
 from . import forking
 from .body_trace import trace_kernel
 from .boundary import checks_itself, public, unguarded
-from .call_inputs import array_input, lower_geometry, overlaps_of
+from .call_inputs import PreparedCall, array_input, lower_geometry, overlaps_of
 from .definition import ArrayInput, Definition, Input, ScalarInput, axes, output_structs
 from .diagnostics import shown
 from .dims import as_shapes, sample
@@ -27,6 +27,7 @@ from .loading import first_of, load
 from .memory import ShapeDtypeStruct, settled
 from .mesh import Mesh
 from .options import CompilerParams
+from .packed import pack, packed_dtype, refuse_packed, stored_shape, unpacked
 from .scalar_struct import ScalarStruct
 from .sizes import Geometry, geometry
 from .source import here, of_function
@@ -132,13 +133,15 @@ class Kernel:
         interpret = self._interpret if interpret is None else interpret
         prepared = self._prepare(args, out, interpret)
         results = call(prepared.loaded, prepared.arrays, prepared.scalars, prepared.outs, stream)
+        if prepared.packed:
+            return unflatten(prepared.kernel.output_tree, unpacked(results, prepared.kernel.outputs, prepared.given))
         # Not in the call that loads a kernel: it takes long already.
         plain = interpret is None and not prepared.by_value
         if plain and prepared.device.kind == "cuda" and not prepared.fresh and not _recording():
             self._learn(args, out, prepared)
         return unflatten(prepared.kernel.output_tree, list(results))
 
-    def _learn(self, args: tuple[Any, ...], out: Any, prepared: _Prepared) -> None:
+    def _learn(self, args: tuple[Any, ...], out: Any, prepared: PreparedCall) -> None:
         from kernel_dsl.runtime.plan.dispatch import FastCalls, first
 
         if self._fast is None:
@@ -147,19 +150,22 @@ class Kernel:
         structure = first if tree == 0 else functools.partial(unflatten, tree)
         self._fast.learn(args, out, prepared.loaded, structure)
 
-    def _prepare(self, args: tuple[Any, ...], out: Any, interpret: Any) -> _Prepared:
+    def _prepare(self, args: tuple[Any, ...], out: Any, interpret: Any) -> PreparedCall:
         """Everything before the launch: arguments described, the kernel compiled and loaded."""
         from kernel_dsl.runtime.arrays.array_view import is_array, view
         from kernel_dsl.runtime.devices.devices import pick_device
 
         check_interpret(interpret, self.name)
         leaves, structure = flatten(args)
-        arrays = [x for x in leaves if is_array(x) and not isinstance(x, np.generic)]
-        outs = self._given_outputs(out, leaves, structure)
+        logical = [x for x in leaves if is_array(x) and not isinstance(x, np.generic)]
+        given_outs = outs = self._given_outputs(out, leaves, structure)
+        packing = [packed_dtype(x) for x in logical]
+        arrays = [x if kind is None else pack(x, kind) for x, kind in zip(logical, packing, strict=True)]
+        outs = None if outs is None else [x if (kind := packed_dtype(x)) is None else pack(x, kind) for x in outs]
         views = [view(a) for a in arrays]
         out_views = [view(a) for a in outs or ()]
         device = pick_device(interpret, [*views, *out_views])
-        described = iter(views)
+        described = zip(views, packing, strict=True)
         inputs = tuple(self._describe(x, described, is_array) for x in leaves)
         given = None if outs is None else tuple(array_input(v) for v in out_views)
         overlaps = overlaps_of(views, out_views)
@@ -185,7 +191,12 @@ class Kernel:
                     self._loaded.clear()
                 if not by_value:
                     self._loaded[where] = loaded
-        return _Prepared(loaded.kernel, loaded, device, arrays, scalars, outs, fresh, by_value)
+        made = PreparedCall(loaded.kernel, loaded, device, arrays, scalars, outs, fresh, by_value)
+        made.packed = any(packing) or any(o.packed is not None for o in loaded.kernel.outputs)
+        made.given = given_outs
+        if made.packed and (bound or _recording()):
+            refuse_packed(self.name, "a graph")
+        return made
 
     def _find(
         self, key: tuple[Any, ...], leaves: Sequence[Any], structure: Any, trace: Callable[..., Stages], device: Any
@@ -293,7 +304,9 @@ class Kernel:
     def _describe(self, x: Any, views: Any, is_array: Callable[[Any], bool]) -> Input:
         if isinstance(x, np.generic) or not is_array(x):
             return self._scalar(x)
-        return array_input(next(views))
+        seen, packed = next(views)
+        made = array_input(seen)
+        return made if packed is None else replace(made, packed=packed)
 
     def _scalar(self, x: Any) -> ScalarInput:
         """A scalar argument. Raises `LiteralOutOfRange`, `BadCallArgument`, `VariableUse`."""
@@ -340,8 +353,12 @@ class Kernel:
     def _lower_input(self, x: Any) -> Input:
         if isinstance(x, ShapeDtypeStruct):
             shapes = self._definition.shapes
-            shape = x.shape if shapes is None else sample(x.shape, shapes.dims)
-            return ArrayInput(settled(shape, "lower"), x.dtype)
+            shape = settled(x.shape, "lower") if shapes is None else settled(sample(x.shape, shapes.dims), "lower")
+            if x.dtype.is_packed:
+                return ArrayInput(stored_shape(shape, x.dtype, "an array"), dt.uint8, packed=x.dtype)
+            return ArrayInput(shape, x.dtype)
+        if (kind := packed_dtype(x)) is not None:
+            return replace(self._lower_input(pack(x, kind)), packed=kind)
         if hasattr(x, "shape") and hasattr(x, "dtype") and not isinstance(x, np.generic):
             from kernel_dsl.runtime.arrays.array_view import is_array, view
 
@@ -355,6 +372,8 @@ class Kernel:
         from kernel_dsl.runtime import bind
 
         prepared = self._prepare(args, out, self._interpret if interpret is None else interpret)
+        if prepared.packed:
+            refuse_packed(self.name, "`bind`")
         tree = prepared.kernel.output_tree
         structure = operator.itemgetter(0) if tree == 0 else functools.partial(unflatten, tree)
         return bind(
@@ -392,32 +411,6 @@ class Kernel:
             self, self._definition, name, inputs=inputs, backward=backward, setup_context=setup_context,
             mutates_args=mutates_args, with_axis=functools.partial(kinds().with_axis, self),
         )  # fmt: skip
-
-
-class _Prepared:
-    """A call up to its launch."""
-
-    __slots__ = ("arrays", "by_value", "device", "fresh", "kernel", "loaded", "outs", "scalars")
-
-    def __init__(
-        self,
-        kernel: Any,
-        loaded: Any,
-        device: Any,
-        arrays: list[Any],
-        scalars: list[Any],
-        outs: list[Any] | None,
-        fresh: bool,
-        by_value: bool,
-    ) -> None:
-        self.kernel = kernel
-        self.loaded = loaded
-        self.device = device
-        self.arrays = arrays
-        self.scalars = scalars
-        self.outs = outs
-        self.fresh = fresh  # loaded for this call
-        self.by_value = by_value  # its sizes depend on values of scalars, which each call has its own of
 
 
 def _recording() -> bool:

@@ -17,7 +17,7 @@ from .boundary import Choices, checks_itself, public
 from .compiled import Swizzle
 from .diagnostics import shown
 from .dtypes import DType, as_dtype
-from .errors import BadArgument, BadArgumentType
+from .errors import BadArgument, BadArgumentType, PackedAccess
 from .transforms import fields_of
 from .tree import flatten
 from .variables import Symbol, binding_is_active
@@ -28,8 +28,10 @@ from .variables import Symbol, binding_is_active
 class MemorySpace(Enum, metaclass=Choices):
     """Where a Ref's elements live. Called, it makes a specification of scratch: `kd.SMEM((64, 64), kd.float32)`.
 
-    It takes a static shape, a dtype and for SMEM `transforms=`, a tiling and a swizzle. Raises `BadArgumentType`,
-    `BadArgument`, `BadTransform`.
+    It takes a static shape, a dtype, for SMEM `transforms=`, a tiling and a swizzle, and for GMEM `per_block=`. Scratch in
+    GMEM is memory that each launch has for itself: one buffer for all blocks, or with `per_block=True` one for each. It holds
+    nothing at first, and what one block stores another may read where something orders them. Raises `BadArgumentType`,
+    `BadArgument`, `BadTransform`, `PackedAccess`.
     """
 
     GMEM = "gmem"
@@ -37,13 +39,20 @@ class MemorySpace(Enum, metaclass=Choices):
     REGS = "regs"
 
     @checks_itself("transforms")
-    def __call__(self, shape: Any, dtype: Any, transforms: Sequence[Any] = ()) -> MemorySpec:
+    def __call__(
+        self, shape: Any, dtype: Any, transforms: Sequence[Any] = (), *, per_block: bool = False
+    ) -> MemorySpec:
         """A scratch specification: `kd.SMEM((64, 64), kd.float32)` (see `MemorySpec`)."""
         op = self.name
         extents, kind = as_shape(shape, op), as_dtype_of(dtype, op)
         if self is not MemorySpace.SMEM and not (isinstance(transforms, tuple) and not transforms):
             raise BadArgument(op=op, what=f"transforms={shown(transforms)}", hint="only SMEM has transforms")
-        return MemorySpec(self, extents, kind, *fields_of(extents, kind, transforms))
+        if kind.is_packed and (not extents or extents[-1] % 2):
+            hint = "two share a byte: make the last extent even"
+            raise PackedAccess(what=f"a buffer of {kind}{list(extents)}", hint=hint)
+        if per_block and self is not MemorySpace.GMEM:
+            raise BadArgument(op=op, what="per_block=True", hint="SMEM is each block's own; it is for GMEM")
+        return MemorySpec(self, extents, kind, *fields_of(extents, kind, transforms), per_block)
 
 
 GMEM = MemorySpace.GMEM
@@ -144,10 +153,11 @@ class MemorySpec:
     dtype: DType
     tiling: tuple[int, ...] = ()
     swizzle: Swizzle = Swizzle.NONE
+    per_block: bool = False  # of GMEM: each block has a buffer of its own
 
     @property
     def bytes(self) -> int:
-        return prod(self.shape) * self.dtype.itemsize
+        return -(-prod(self.shape) * self.dtype.bits // 8)
 
 
 def settled_spec(spec: Any) -> Any:
@@ -163,17 +173,19 @@ class Barrier:
     """mbarriers in SMEM, each completing a phase after `num_arrivals` arrivals of warpgroups or copies.
 
     `num_barriers`: an int or a shape of barriers, or () for a single one that is used without an index.
-    PTX ISA 9.7.13.15 (mbarrier).
+    `orders_tensor_core`: for tcgen05, which no target here has; False, or `BadArgument`. PTX ISA 9.7.13.15 (mbarrier).
     """
 
     num_arrivals: int = 1
     num_barriers: int | tuple[int, ...] = ()
+    orders_tensor_core: bool = False
 
     def __post_init__(self) -> None:
         # PTX ISA, mbarrier.init: the count is in [1, 2^20 - 1]
         if not isinstance(self.num_arrivals, int) or not 1 <= self.num_arrivals < 2**20:  # pyright: ignore[reportUnnecessaryIsInstance]
             what = f"num_arrivals is {self.num_arrivals!r}"
             raise BadArgument(op="Barrier", what=what, hint="it goes from 1 to 2**20 - 1")
+        _check_order(self.orders_tensor_core, "Barrier")
         as_shape(self.num_barriers, "Barrier")
 
     @property
@@ -187,14 +199,19 @@ class ClusterBarrier:
 
     An arrival goes to the barriers of all blocks along `collective_axes`: names of cluster axes, or tuples of names for
     axes taken together; several entries make a cross. A phase takes `num_arrivals` from each of these blocks.
+    `leader_tracked`: a phase is counted in the barrier of the first block along `collective_axes` alone, which that block
+    waits for: the others arrive there. It takes one group of axes. `orders_tensor_core`: as of `Barrier`.
     """
 
     collective_axes: Any
     num_barriers: int | tuple[int, ...] = ()
     num_arrivals: int = 1
+    orders_tensor_core: bool = False
+    leader_tracked: bool = False
 
     def __post_init__(self) -> None:
         Barrier(self.num_arrivals, self.num_barriers)
+        _check_order(self.orders_tensor_core, "ClusterBarrier")
         given: Any = self.collective_axes
         for group in given if isinstance(given, (tuple, list)) else (given,):
             strings(group, "ClusterBarrier", "collective_axes")
@@ -208,6 +225,13 @@ class ClusterBarrier:
         """The axes' names, grouped."""
         given: Any = (self.collective_axes,) if isinstance(self.collective_axes, str) else self.collective_axes
         return tuple((g,) if isinstance(g, str) else tuple(g) for g in given)
+
+
+def _check_order(given: bool, op: str) -> None:
+    """Raise `BadArgument` for a barrier that is to order tcgen05's work."""
+    if given:
+        hint = "it is for tcgen05's asynchronous products: `kd.wgmma_wait` orders those of wgmma"
+        raise BadArgument(op=op, what="orders_tensor_core=True", hint=hint)
 
 
 class RefUnion:

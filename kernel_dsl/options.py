@@ -20,14 +20,28 @@ class CompilerParams:
     `approx_math`: the hardware's approximate division, square root and functions, and contraction of a * b + c.
     `bounds`: "mask" GMEM accesses that can leave their array, or "promise" that none does.
     `max_registers`: registers a lane at most. `target`: such as "sm_90a"; by default the launching GPU's own.
+
+    Three of Pallas' names change nothing here. `profile_space` (events, 0 or more) and `profile_dir` (a folder's name) ask
+    Pallas for a profiler inside of the kernel: they go together, as there, and no trace is written.
+    `reduction_scratch_bytes` (None, or 0 and more) is Pallas' SMEM for reductions over warps: here each reduction has what
+    it takes, and shares it.
     """
 
     approx_math: bool = False
     bounds: str = "mask"
     max_registers: int | None = None
     target: str | None = None
+    profile_space: int = 0
+    profile_dir: str = ""
+    reduction_scratch_bytes: int | None = None
 
     def __post_init__(self) -> None:
+        for name in ("profile_space", "reduction_scratch_bytes"):
+            if (getattr(self, name) or 0) < 0:
+                raise BadArgument(op="CompilerParams", what=f"{name}={getattr(self, name)!r}", hint="it is 0 or more")
+        if bool(self.profile_space) != bool(self.profile_dir):
+            what = f"profile_space={self.profile_space!r}, profile_dir={self.profile_dir!r}"
+            raise BadArgument(op="CompilerParams", what=what, hint="give both, or neither")
         if self.bounds not in ("mask", "promise"):
             hint = 'it is "mask" or "promise"'
             raise BadArgument(op="CompilerParams", what=f"bounds={self.bounds!r}", hint=hint)

@@ -45,7 +45,7 @@ from .transforms import fields_of
 from .tree import flatten, unflatten
 from .values import Array
 
-__all__ = ["BlockSpec", "Element", "emit_pipeline"]
+__all__ = ["BlockSpec", "Element", "Squeezed", "emit_pipeline", "squeezed"]
 
 
 @dataclass(frozen=True)
@@ -70,11 +70,22 @@ class Element:
             )
 
 
+class Squeezed:
+    """An extent of a block that is one element, whose axis the block does not have: `kd.squeezed`, or None."""
+
+    def __repr__(self) -> str:
+        return "squeezed"
+
+
+squeezed = Squeezed()
+
+
 class BlockSpec:
     """A block of a GMEM Ref for each step: `block_shape`, and `index_map(*step indices)` giving block indices.
 
-    An entry of None in `block_shape` picks one element and drops the axis. `kd.Element(size, padding)` is an extent whose
-    index counts elements: blocks may start anywhere, overlap, and reach past the edges.
+    An entry of None or `kd.squeezed` in `block_shape` picks one element and drops the axis. Indices may be traced values.
+    `kd.Element(size, padding)` is an extent whose index counts elements: blocks may start anywhere, overlap, and
+    reach past the edges.
     `transforms`: of the block's buffers in SMEM. `delay_release`: steps for which the body may still use an input's block
     after its step. `collective_axes`: cluster axes whose blocks load the same data together. `oob_fill_mode`: what lies
     beyond the array's edge. With `memory_space=kd.GMEM` nothing is copied: the body gets the GMEM Ref as it is.
@@ -82,7 +93,7 @@ class BlockSpec:
 
     def __init__(
         self,
-        block_shape: Sequence[int | Element | None] | None = None,
+        block_shape: Sequence[int | Element | Squeezed | None] | None = None,
         index_map: Callable[..., Any] | None = None,
         *,
         memory_space: Any = None,
@@ -93,10 +104,13 @@ class BlockSpec:
     ) -> None:
         if delay_release < 0:
             raise BadArgument(op="BlockSpec", what=f"delay_release={delay_release!r}", hint="0 or more steps")
-        _check_block(block_shape, index_map)
+        given: Any = block_shape
+        if isinstance(given, (tuple, list)):
+            given = tuple([None if isinstance(n, Squeezed) else n for n in cast("Sequence[Any]", given)])
+        _check_block(given, index_map)
         if not any(memory_space is space for space in (None, MemorySpace.SMEM, MemorySpace.GMEM)):
             raise BadArgument(op="BlockSpec", what=f"memory_space={shown(memory_space)}", hint="kd.SMEM or kd.GMEM")
-        self.block_shape: tuple[int | Element | None, ...] | None = None if block_shape is None else tuple(block_shape)
+        self.block_shape: tuple[int | Element | None, ...] | None = given
         self.index_map = index_map
         self.memory_space = memory_space
         self.transforms: tuple[Any, ...] = tuple(transforms)
@@ -159,7 +173,7 @@ def _check_block(shape: Any, index_map: Any) -> None:
         given = isinstance(shape, (tuple, list))
         extents: Sequence[Any] = cast("Sequence[Any]", shape) if given else ()
         if not given or any(not (n is None or isinstance(n, Element) or _is_extent(n)) for n in extents):
-            hint = "a tuple of extents, `kd.Element(size)`, or None to drop an axis"
+            hint = "a tuple of extents, `kd.Element(size)`, or `kd.squeezed` (None) to drop an axis"
             raise BadArgument(op="BlockSpec", what=f"block_shape={shown(shape)}", hint=hint)
     if index_map is not None and not callable(index_map):
         raise BadArgument(op="BlockSpec", what=f"index_map={shown(index_map)}", hint="a function of the grid's indices")

@@ -26,6 +26,7 @@ from .extents import (
 )
 from .ir import Axis, KernelIR, RefType
 from .memory import ShapeDtypeStruct
+from .packed import stored_struct
 from .refs import Shape
 from .source import is_ours
 from .tree import flatten, unflatten
@@ -80,6 +81,7 @@ def geometry(definition: Definition, structs: Any, told: Any = None) -> Geometry
     `told`: what these are told of the inputs, where that is Dims.
     """
     outs, structure = output_structs(definition, structs, told)
+    outs = [stored_struct(o) for o in outs]
     dims = definition.shapes.values(structs) if definition.shapes else {}
     structs = structs if told is None else told
     grid = axes(definition.grid, definition.grid_names, "grid", structs, dims)
@@ -111,7 +113,9 @@ class SizePlan:
         self._start()
         # a kernel of the library is made for a problem, sizes and all; one of a batch for the sizes of its members
         exact = definition.every_size or definition.batches or is_ours(getattr(definition.body, "__code__", None))
-        if exact or (binding_is_active() and not definition.shapes):
+        # two elements a byte: an extent is half of what it seems
+        packed = any(getattr(x, "packed", None) for x in (*inputs, *self.outs))
+        if exact or packed or (binding_is_active() and not definition.shapes):
             self.read_all()
         else:
             self._look_through()
@@ -312,7 +316,8 @@ class SizePlan:
         for leaf in self.given:
             struct = leaf.struct()
             if hasattr(leaf, "contiguous"):
-                struct.shape = Shape.of(tuple(self._told(n) for n in self.shape(array)))
+                if struct.dtype == leaf.dtype:  # of packed elements it says how many there are, which is known
+                    struct.shape = Shape.of(tuple(self._told(n) for n in self.shape(array)))
                 array += 1
             leaves.append(struct)
         return unflatten(self.structure, leaves)

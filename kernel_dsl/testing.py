@@ -165,9 +165,9 @@ _NANS = {  # not-a-numbers that no arithmetic makes; float8_e4m3fn has only this
 
 def _pattern(kind: DType) -> Any:
     """The bytes of one poisoned element."""
-    bits = 32 if kind is complex64 else kind.bits
+    bits = 32 if kind is complex64 else max(kind.bits, 8)
     number = _NANS.get(float32 if kind is complex64 else kind, int.from_bytes(b"\xa5" * (bits // 8), "little"))
-    return np.frombuffer(number.to_bytes(bits // 8, "little") * (kind.bits // bits), np.uint8)
+    return np.frombuffer(number.to_bytes(bits // 8, "little") * (kind.itemsize * 8 // bits), np.uint8)
 
 
 def poisoned(shape: Any, dtype: Any) -> Any:

@@ -94,10 +94,10 @@ def check_fields(shape: tuple[int, ...], dtype: DType, tiling: tuple[int, ...], 
             raise BadTransform(what=what, why=why, hint="choose a tile that divides the shape")
     if swizzle is Swizzle.NONE:
         return
-    row = (tiling[-1] if tiling else shape[-1] if shape else 1) * dtype.itemsize
+    row = (tiling[-1] if tiling else shape[-1] if shape else 1) * dtype.bits // 8
     if row != swizzle.value:
         what = f"a {dtype}{list(shape)} buffer with rows of {row} bytes can't have a {swizzle.value}-byte swizzle"
-        span = swizzle.value // dtype.itemsize
+        span = swizzle.value * 8 // dtype.bits
         hint = f"use TilingTransform((8, {span})) with it, or rows of {span} elements"
         raise BadTransform(what=what, why="the rows of a swizzled tile are exactly as long as the swizzle", hint=hint)
     if tiling and len(shape) > 1 and shape[-1] > tiling[-1] and shape[-2] % 8:

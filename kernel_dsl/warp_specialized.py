@@ -184,7 +184,8 @@ def emit_pipeline_warp_specialized(
     The body is `body(indices, *in_refs, *out_refs[, *produced_barriers][, *consumed_barriers][, carry])`.
     `compute_context(pipeline)` runs in the compute warpgroups around the loop: `carry = pipeline(carry)`. With
     `manual_produced_barriers` the body waits for the barrier of each input before it reads the block, and with
-    `manual_consumed_barriers` arrives on another one when it no longer needs it. `memory_registers`: a lane of the
+    `manual_consumed_barriers` arrives on another one when it no longer needs it: of an input with `delay_release`, that of the
+    block of so many steps ago, once in each step; the last blocks are released after the loop. `memory_registers`: a lane of the
     loading warpgroup; the others share the rest. `pipeline_state` (a `PipelinePipeline`, or a traced int32) chains
     pipelines of one shape of grid without draining the buffers in between; all of the chain take the same
     `allocations`, what `kd.run_scoped` makes of `pipeline.get_allocations(*refs)`. Raises `PipelineLimit`.
@@ -238,9 +239,6 @@ def _check(s: _Setup) -> None:
         raise PipelineLimit(op=_OP, what=f"different collective_axes {sorted(s.axes)}", why=why, hint=hint)
     check_outputs(s.outs, _OP)
     delayed = any(spec.delay_release for spec in s.ins)
-    if s.manual_consumed and delayed:
-        why = "with manual_consumed_barriers the body says itself when it is done with a block"
-        raise PipelineLimit(op=_OP, what="a delay_release", why=why, hint="arrive later instead")
     if s.state is not None:
         _check_chained(s, delayed)
 
@@ -378,8 +376,7 @@ class _Consumers:
         """The loop over the steps, with a carry unless `init` is None; returns the last carry."""
         self.calls += 1
         result = loop_over(self.s.steps, lambda step, carry: self.step(step, carry, init), init)
-        if not self.s.manual_consumed:
-            self.release_rest()
+        self.release_rest()
         return result
 
     def step(self, step: Any, carry: Any, init: Any) -> Any:
@@ -393,9 +390,11 @@ class _Consumers:
             self.free_sinks()
         blocks = [stream.slot(slot) for stream in self.streams]
         manual: list[Any] = []
-        for wanted, barriers in ((s.manual_produced, self.loaded), (s.manual_consumed, self.consumed)):
-            if wanted:
-                manual += as_args(unflatten(s.in_tree, [None if b is None else b.at[slot] for b in barriers]))
+        if s.manual_produced:
+            manual += as_args(unflatten(s.in_tree, [None if b is None else b.at[slot] for b in self.loaded]))
+        if s.manual_consumed:
+            pairs = zip(self.sources, self.consumed, strict=True)
+            manual += as_args(unflatten(s.in_tree, [None if b is None else self.freed(x, b, step) for x, b in pairs]))
         indices = unravel(step, s.grid)
         args = (_OP, s.body, indices, blocks, s.in_tree, s.out_tree, len(s.ins), carry, init, tuple(manual))
         first = len(current().region.ops)
@@ -406,11 +405,17 @@ class _Consumers:
             self.store_sinks(slot, step)
         if not s.manual_consumed:
             for stream, barrier in self.releases():
-                late = stream.spec.delay_release
-                go = None if not late else less(late - 1, step)
-                free = where(less(step, late), 0, subtract(step, late)) if late else step
-                barrier_arrive(barrier.at[slot_of(free, s.depth)], predicate=go)
+                barrier_arrive(self.freed(stream, barrier, step))
         return result
+
+    def freed(self, stream: Stream, barrier: Any, step: Any) -> Any:
+        """The barrier that frees the block of `delay_release` steps ago; in the first steps, arriving on it does nothing."""
+        late = stream.spec.delay_release
+        free = where(less(step, late), 0, subtract(step, late)) if late else step
+        one = barrier.at[slot_of(free, self.s.depth)]
+        if late:
+            one.guard = less(late - 1, step)
+        return one
 
     def fence(self, first: int) -> None:
         """Fence the body's stores to its inputs before they are released: TMA writes there next."""
@@ -429,7 +434,7 @@ class _Consumers:
         return [(s, b) for s, b in zip(self.sources, self.consumed, strict=True) if b is not None]
 
     def release_rest(self) -> None:
-        """Release what `delay_release` held back at the end: products of the last steps may still read it."""
+        """Release what `delay_release` held back at the end, by hand or not: products of the last steps may still read it."""
         if current().in_flight and any(stream.spec.delay_release for stream in self.sources):
             wgmma_wait(0)
         for stream, barrier in self.releases():

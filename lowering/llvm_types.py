@@ -17,6 +17,10 @@ _TYPES = {
     "float8_e4m3fn": "i8",
     "float8_e5m2": "i8",
     "complex64": "i64",
+    "int4": "i8",  # its code, from 0 to 15, as of all of 4 bits
+    "uint4": "i8",
+    "float4_e2m1fn": "i8",
+    "float8_e8m0fnu": "i8",
 }
 _INTEGERS = {"half": "i16", "bfloat": "i16", "float": "i32", "double": "i64"}
 _SUFFIXES = {"half": "f16", "bfloat": "bf16", "float": "f32", "double": "f64"}
@@ -56,6 +60,11 @@ def literal(value: Any, dtype: DType) -> str:
     """A constant as LLVM text, exactly."""
     if dtype.is_bool:
         return "true" if value else "false"
+    if dtype in dt.STORAGE:
+        import numpy as np
+
+        code = np.asarray(value).astype(dtype.numpy).view(np.uint8)
+        return str(int(code) & 15 if dtype.is_packed else int(code.view(np.int8)))
     if not dtype.is_float:
         number = int(value)
         if number >= 1 << dtype.bits - 1:  # printed as signed

@@ -331,6 +331,30 @@ def own_instructions(x: Any, out: Any) -> None:
     out[...] = kd.inline_ptx("ex2.approx.f32 $0, $1;", v, out_type=f32)
 
 
+@case(Spec((256,), f32), out_type=(Spec((256,), f32), Spec((), f32)))
+def own_instructions_on_registers(x: Any, out: Any, first: Any) -> None:
+    out[...] = kd.inline_ptx("add.f32 $0[0], $1[0], $1[1]; mov.b32 $0[1], $1[0];", x[...], out_type=f32)
+    first[...] = kd.inline_ptx("ld.global.f32 $0, [$1];", x.at[3:], out_type=f32)
+
+
+@case(Spec((64, 96), kd.int4), out_type=(Spec((64, 96), bf16), Spec((64, 96), kd.uint4), Spec((64, 96), f32)))
+def four_bits(x: Any, out: Any, narrow: Any, wide: Any) -> None:
+    out[...] = x[...].astype(bf16)
+    narrow[...] = kd.bitcast_convert_type(x[...], kd.uint4)
+    wide[...] = x[...].astype(kd.float4_e2m1fn).astype(f32)
+
+
+@case(
+    Spec((64,), f32),
+    out_type=Spec((64,), f32),
+    scratch_types=[kd.GMEM((64,), f32), kd.GMEM((64,), f32, per_block=True)],
+)
+def scratch_in_gmem(x: Any, out: Any, one: Any, each: Any) -> None:
+    one[...] = x[...] + 1
+    each[...] = one[...]
+    out[...] = each[...]
+
+
 @case(Spec((4, 8), f32), out_type=Spec((4, 8), f32))
 def warp_by_warp(x: Any, out: Any) -> None:
     @kd.warp_map

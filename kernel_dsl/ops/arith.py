@@ -237,7 +237,7 @@ def elementwise(
         cls = bools
     common = common if dtype is None else dtype
     if common.kind is dt.Kind.OPAQUE:
-        raise UnsupportedDType(op=op, dtype=common, hint="complex values are only copied")
+        raise UnsupportedDType(op=op, dtype=common, hint=common.only_copied)
     wide = computing(common) if wide is None else wide
     if common in dt.FP8:
         values = [beside_fp8(a, v) for a, v in zip(args, values, strict=True)]

@@ -56,7 +56,7 @@ class BarrierRef:
     number 0.
     """
 
-    __slots__ = ("_index", "_root", "_shape", "_strides")
+    __slots__ = ("_index", "_root", "_shape", "_strides", "guard")
 
     def __init__(
         self, root: Value, shape: tuple[int, ...] | None = None, index: Any = 0, strides: tuple[int, ...] | None = None
@@ -65,6 +65,7 @@ class BarrierRef:
         self._shape: tuple[int, ...] = root.type.shape if shape is None else shape
         self._strides: tuple[int, ...] = strides_of(self._shape) if strides is None else strides
         self._index = index
+        self.guard: Any = None  # where it is false, an arrival is none: that of a pipeline's first steps
 
     @property
     def root(self) -> Value:
@@ -109,7 +110,9 @@ class BarrierRef:
                 along = start if stride == 1 else multiply(start, stride)
                 at = along if isinstance(at, int) and at == 0 else add(at, along)
         rest = [*kept, *zip(extents[len(items) :], strides[len(items) :], strict=True)]
-        return BarrierRef(self._root, tuple(n for n, _ in rest), at, tuple(s for _, s in rest))
+        made = BarrierRef(self._root, tuple(n for n, _ in rest), at, tuple(s for _, s in rest))
+        made.guard = self.guard
+        return made
 
     def linear(self, op: str) -> Array:
         """The number of the one barrier. Raises `BadArgumentType` while some are still to be indexed."""
@@ -167,6 +170,10 @@ def barrier_arrive(barrier: Any, predicate: Any = None) -> None:
         from .control import as_predicate
 
         guard = as_predicate(predicate, "barrier_arrive")
+    if one.guard is not None:
+        from .logic import logical_and
+
+        guard = one.guard if guard is None else logical_and(one.guard, guard)
     emit(BarrierArrive(one.root, one.linear("barrier_arrive"), guard))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from .. import dtypes as dt
 from ..diagnostics import Error
 from ..dtypes import DType, as_dtype, of_python
-from ..errors import BadArgument, ClosedOverArray, LiteralOutOfRange, NotAnArray, RefAsValue, UnsupportedDType
+from ..errors import BadArgument, ClosedOverArray, LiteralOutOfRange, NotAnArray, RefAsValue
 from ..facts import Range, any_of, of
 from ..ir import ArrayType, Op, Value, array_type, attr, operand
 from ..layout import SCALAR
@@ -76,7 +76,9 @@ def astype(x: Any, dtype: Any, *, saturate: bool = True) -> Array:
     value = as_value(x, "astype")
     to = as_dtype(dtype)
     if to.kind is dt.Kind.OPAQUE or value.dtype.kind is dt.Kind.OPAQUE:
-        raise UnsupportedDType(op="astype", dtype=to, hint="complex values are only copied")
+        from .storage import converted
+
+        return converted(value, to)
     if value.dtype == to:
         if value.weak:
             value = traced(Cast(value, to, saturate))

@@ -77,7 +77,10 @@ def cluster_barrier(spec: ClusterBarrier, name: str) -> BarrierRef:
         raise ClusterUse(op="ClusterBarrier", what="an axis in two groups", hint="name each axis once")
     sizes = {p: size for kind, p, size in current().axes.values() if kind == "cluster"}
     blocks = 1 + sum(prod(sizes[p] for p in g) - 1 for g in groups)
-    type = BarrierType(spec.num_arrivals * blocks, spec.shape, name, groups)
+    if spec.leader_tracked and len(groups) > 1:
+        hint = "name the axes of one group, as a tuple"
+        raise ClusterUse(op="ClusterBarrier", what="leader_tracked with several groups of axes", hint=hint)
+    type = BarrierType(spec.num_arrivals * blocks, spec.shape, name, groups, bool(spec.leader_tracked))
     return BarrierRef(emit(AllocBarrier(type)).result)
 
 

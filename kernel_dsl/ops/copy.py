@@ -12,6 +12,7 @@ from ..diagnostics import CostNote, shown
 from ..errors import BadArgument, BadArgumentType
 from ..errors_hopper import BarrierBytes, ClusterUse, CopyMismatch, CopySpaces, TmaRule
 from ..ir import Effect, MemorySpace, Op, RefType, Value, attr, operand, operands
+from ..packed import stored_pair
 from ..refs import Ref, View
 from ..target import DEFAULT, Feature
 from ..tma import MAX_TRANSFER, NAN_FILL, REDUCTIONS, UNIT, Start, Way, innermost_start
@@ -147,7 +148,7 @@ def _predicate(predicate: Any, op: str) -> Array | None:
 
 def _pair(src: Any, dst: Any, spaces: tuple[MemorySpace, MemorySpace], op: str) -> tuple[Ref, Ref]:
     """Both Refs, checked against each other. Raises `CopySpaces`, `CopyMismatch`, `ClusterUse`."""
-    a, b = as_ref(src, op), as_ref(dst, op)
+    a, b = stored_pair(as_ref(src, op), as_ref(dst, op))
     if (a.memory_space, b.memory_space) != spaces:
         got = f"{a.memory_space.name} to {b.memory_space.name}"
         hint = "swap the arguments, or use a load and a store"
@@ -251,6 +252,9 @@ def copy_gmem_to_smem(
         raise BarrierBytes(op=op, bytes=size, limit=MAX_TRANSFER)
     axes = cluster_positions(collective_axes, op)
     one = None if barrier is None else as_barrier(barrier, op)
+    if one is not None and one.type.leader:
+        hint = "let copies complete on a barrier of their block, and arrive on this one after the wait"
+        raise ClusterUse(op=op, what="a copy on a leader_tracked barrier, which counts in another block", hint=hint)
     if one is None and axes:
         raise ClusterUse(op=op, what="a multicast without a barrier", hint="pass the barrier that it completes on")
     promise = current().promise_bounds or oob_mode is OOBFillMode.PROMISE_IN_BOUNDS

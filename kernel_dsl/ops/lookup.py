@@ -103,7 +103,7 @@ def searchsorted(sorted: Any, values: Any, side: Literal["left", "right"] = "lef
     op = "searchsorted"
     dtype = common_dtype((sorted, values), op)
     if dtype.kind is dt.Kind.OPAQUE:
-        raise UnsupportedDType(op=op, dtype=dtype, hint="complex values are only copied")
+        raise UnsupportedDType(op=op, dtype=dtype, hint=dtype.only_copied)
     table, value = as_value(sorted, op, dtype), as_value(values, op, dtype)
     if table.ndim != 1:
         raise BadArgument(op=op, what=f"sorted of shape {table.shape}", hint="it searches in a value of rank 1")

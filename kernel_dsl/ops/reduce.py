@@ -106,7 +106,7 @@ def prod(x: Any, axis: Any = None, *, keepdims: bool = False, dtype: Any = None)
 def sum_dtypes(own: dt.DType, dtype: Any, op: str) -> tuple[dt.DType, dt.DType]:
     """(what to accumulate in, what to return)."""
     if own.kind is dt.Kind.OPAQUE:
-        raise UnsupportedDType(op=op, dtype=own, hint="complex values are only copied")
+        raise UnsupportedDType(op=op, dtype=own, hint=own.only_copied)
     if dtype is not None:
         out = as_dtype(dtype)
         return (accumulating(out) if out.is_float else out), out
@@ -222,7 +222,7 @@ def argmin(x: Any, axis: Any = None, *, keepdims: bool = False) -> Array:
 def _arg(x: Any, axis: Any, keepdims: bool, kind: Reduction, op: str) -> Array:
     value = as_value(x, op)
     if value.dtype.kind is dt.Kind.OPAQUE:
-        raise UnsupportedDType(op=op, dtype=value.dtype, hint="complex values are only copied")
+        raise UnsupportedDType(op=op, dtype=value.dtype, hint=value.dtype.only_copied)
     rank = value.ndim
     if axis is None:
         value, dim = reshape(value, (value.size,)), 0
@@ -254,7 +254,7 @@ def _extreme(x: Any, axis: Any, keepdims: bool, kind: Reduction, op: str) -> Arr
     axes = normalise_axes(axis, value)
     _count(value, axes, op)
     if value.dtype.kind is dt.Kind.OPAQUE:
-        raise UnsupportedDType(op=op, dtype=value.dtype, hint="complex values are only copied")
+        raise UnsupportedDType(op=op, dtype=value.dtype, hint=value.dtype.only_copied)
     if value.dtype.is_bool:
         kind = Reduction.OR if kind is Reduction.MAX else Reduction.AND
     wide = accumulating(value.dtype) if value.dtype.is_float else value.dtype

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ..dtypes import DType, as_dtype
+from ..dtypes import DType, as_dtype, uint8
 from ..errors import (
     BadArgument,
     BadArgumentType,
@@ -121,6 +121,10 @@ def load(
     default. `layout`: how to spread the value. `bounds="promise"`: the access stays inside the array.
     """
     ref = as_ref(ref, "load")
+    if ref.dtype.is_packed:
+        from ..packed_access import load_packed
+
+        return load_packed(ref, index, layout, mask, fill, bounds)
     if has_arrays(index):
         return gather(ref, index, mask=mask, fill=fill, promise=_bounds(bounds, "load"))
     target = ref if index is ... else ref.slice(index)
@@ -160,6 +164,11 @@ def store(ref: Any, index: Any, value: Any, *, mask: Any = None, bounds: str | N
     Raises `StoreDType` unless the dtypes agree (Python numbers adapt), `StoreShape` where shapes don't.
     """
     ref = as_ref(ref, "store")
+    if ref.dtype.is_packed:
+        from ..packed_access import store_packed
+
+        store_packed(ref, index, value, mask, bounds)
+        return
     if has_arrays(index):
         scatter(ref, index, value, mask=mask, promise=_bounds(bounds, "store"))
         return
@@ -213,6 +222,10 @@ def bitcast_ref(ref: Ref, dtype: Any) -> Ref:
     """`Ref.bitcast`: a whole buffer as another dtype, or any view as one of the same width."""
     dtype = as_dtype(dtype)
     own = ref.type
+    if dtype.is_packed:
+        from ..packed import seen_as
+
+        return seen_as(ref if own.dtype.bits == 8 else bitcast_ref(ref, uint8), dtype)
     if not own.contiguous or not (ref.is_whole or dtype.bits == own.dtype.bits):
         raise BadReshape(what=repr(ref), shape=ref.shape, to=dtype, why="only a whole, contiguous Ref can be bitcast")
     if dtype.bits == own.dtype.bits:

@@ -101,7 +101,7 @@ def cummin(x: Any, axis: Any = None, *, reverse: bool = False, exclusive: bool =
 def _extreme(x: Any, axis: Any, kind: Reduction, op: str, reverse: bool, exclusive: bool) -> Array:
     value = as_value(x, op)
     if value.dtype.kind is dt.Kind.OPAQUE:
-        raise UnsupportedDType(op=op, dtype=value.dtype, hint="complex values are only copied")
+        raise UnsupportedDType(op=op, dtype=value.dtype, hint=value.dtype.only_copied)
     if value.dtype.is_bool:
         kind = Reduction.OR if kind is Reduction.MAX else Reduction.AND
     wide = accumulating(value.dtype) if value.dtype.is_float else value.dtype

@@ -15,6 +15,7 @@ from ..errors import BadArgumentType, BodyReturned
 from ..errors_hopper import ClusterUse
 from ..ir import BarrierType, Effect, MemorySpace, Op, RefType, attr
 from ..memory import Barrier, ClusterBarrier, MemorySpec, RefUnion, settled_spec
+from ..packed import bytes_or_own, seen_as, stored_spec
 from ..refs import Ref
 from ..storage import SWIZZLED_ALIGNMENT, transformed
 from ..trace import Scratch, current, emit, traced
@@ -23,7 +24,7 @@ from .barrier import BarrierRef
 from .cast import as_value
 from .index import AxisIndex
 from .ref import AllocBarrier, AllocSmem
-from .semaphore import SemaphoreSpec, SemaphoreType, allocate_semaphore
+from .semaphore import SemaphoreSpec, SemaphoreType, allocate_gmem, allocate_semaphore
 from .threads import alias
 
 __all__ = ["run_scoped", "run_state"]
@@ -76,12 +77,11 @@ def allocate(spec: Any, name: str = "") -> Any:
     spec = settled_spec(spec)
     if isinstance(spec, MemorySpec):
         if spec.space is MemorySpace.GMEM:
-            hint = "scratch in GMEM is an output that you don't use"
-            raise BadArgumentType(op="scratch", what="GMEM can't be scratch", hint=hint)
+            return allocate_gmem(spec, name)
         if spec.space is MemorySpace.REGS:
             hint = "carry values through loops, or use SMEM"
             raise BadArgumentType(op="scratch", what="registers have no Ref", hint=hint)
-        return _own(Ref(_buffer(smem_type(spec, name))))
+        return _own(seen_as(Ref(_buffer(smem_type(spec, name))), spec.dtype))
     if isinstance(spec, Barrier):
         return BarrierRef(emit(AllocBarrier(BarrierType(spec.num_arrivals, spec.shape, name))).result)
     if isinstance(spec, SemaphoreType):
@@ -110,33 +110,37 @@ def _own(ref: Ref) -> Ref:
     """The Ref, to end with the scope it was made in."""
     scratch = current().scratch
     if scratch is not None:
-        ref.root.home = scratch
+        bytes_or_own(ref).root.home = scratch
     return ref
 
 
 def _allocate_union(union: RefUnion, name: str) -> tuple[Any, ...]:
     """The trees of a union, each with its Refs one after another from the same start."""
-    plans: list[tuple[Any, list[tuple[int, RefType]]]] = []
+    plans: list[tuple[Any, list[tuple[int, RefType, DType]]]] = []
     total = 0
     for tree in union.trees:
         leaves, structure = flatten(tree, is_spec)
         end = 0
-        placed: list[tuple[int, RefType]] = []
+        placed: list[tuple[int, RefType, DType]] = []
         for leaf in leaves:
             leaf = settled_spec(leaf)
             type = smem_type(leaf, name)
             start = -(-end // type.alignment) * type.alignment
-            placed.append((start, type))
+            placed.append((start, type, leaf.dtype))
             end = start + leaf.bytes
         total = max(total, end)
         plans.append((structure, placed))
     whole = RefType(MemorySpace.SMEM, (total,), dt.uint8, alignment=SWIZZLED_ALIGNMENT, name=name)
     root = Ref(_buffer(whole))
-    return tuple(unflatten(structure, [_own(alias(root, at, t)) for at, t in placed]) for structure, placed in plans)
+    return tuple(
+        unflatten(structure, [_own(seen_as(alias(root, at, t), d)) for at, t, d in placed])
+        for structure, placed in plans
+    )
 
 
 def smem_type(spec: MemorySpec, name: str) -> RefType:
     """The type of a buffer for a specification."""
+    spec = stored_spec(spec)
     # 128 bytes: the alignment that TMA needs of SMEM (PTX ISA, cp.async.bulk.tensor)
     type = RefType(MemorySpace.SMEM, spec.shape, spec.dtype, alignment=128, name=name)
     if spec.tiling or spec.swizzle is not Swizzle.NONE:

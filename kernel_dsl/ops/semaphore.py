@@ -17,9 +17,10 @@ from .. import dtypes as dt
 from ..arguments import strings
 from ..boundary import Choices, public
 from ..errors import BadArgument, BadArgumentType, UnknownAxis
-from ..ir import MemorySpace, Op, RefType, attr
-from ..memory import as_shape
+from ..ir import MemorySpace, Op, RefType, attr, option
+from ..memory import MemorySpec, as_shape
 from ..mesh import meshed
+from ..packed import seen_as, stored_spec
 from ..refs import Ref
 from ..trace import current, emit
 from ..values import Array
@@ -62,10 +63,14 @@ class SemaphoreType(Enum, metaclass=Choices):
 
 
 class AllocSemaphore(Op, name="alloc_semaphore"):
-    """int32 counters in hidden GMEM, zeroed before each launch; no instruction. `everywhere`: shared by all blocks."""
+    """Hidden GMEM, as int32 counters zeroed before each launch; no instruction. `everywhere`: shared by all blocks.
+
+    `zeroed`: False for scratch, which holds nothing at first.
+    """
 
     type: RefType = attr()
     everywhere: bool = attr(False)
+    zeroed: bool = option(True)
 
     def infer(self) -> tuple[Any, ...]:
         return (self.type,)
@@ -80,7 +85,20 @@ def allocate_semaphore(spec: SemaphoreSpec, name: str = "") -> Ref:
     if not spec.everywhere:  # room for each block: the kernel is for this many
         for size in current().grid:
             operator.index(size)
-    return Ref(emit(AllocSemaphore(type, spec.everywhere)).result)
+    return Ref(emit(AllocSemaphore(type, spec.everywhere, True)).result)
+
+
+def allocate_gmem(spec: MemorySpec, name: str) -> Ref:
+    """The Ref of scratch in GMEM. Of a batch each member has its own."""
+    trace = current()
+    stored = stored_spec(spec)
+    batches = () if spec.per_block else trace.batches
+    type = RefType(MemorySpace.GMEM, (*batches, *stored.shape), stored.dtype, True, 16, True, name=name or "scratch")
+    if spec.per_block:  # room for each block: the kernel is for this many
+        for size in trace.grid:
+            operator.index(size)
+    made = Ref(emit(AllocSemaphore(type, not spec.per_block, False)).result)
+    return seen_as(made.slice(tuple(members())) if batches else made, spec.dtype)
 
 
 def get_global(spec: Any) -> Ref:

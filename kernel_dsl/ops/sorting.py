@@ -54,7 +54,7 @@ def _last(x: Any, axis: int | None, op: str) -> tuple[Array, int]:
     """The value with the sorted axis last, and where that axis was."""
     value = as_value(x, op)
     if value.dtype.kind is dt.Kind.OPAQUE:
-        raise UnsupportedDType(op=op, dtype=value.dtype, hint="complex values are only copied")
+        raise UnsupportedDType(op=op, dtype=value.dtype, hint=value.dtype.only_copied)
     if axis is None:
         from .shape import reshape
 

@@ -42,6 +42,8 @@ def arrive(ctx: Context, barrier: Value, address: V, predicate: Value | None, ow
     # lane i arrives at the i-th block
     lane = ctx.bit_field(0, 5)
     rank, blocks = _peer(ctx, barrier.type.cluster, lane)
+    if barrier.type.leader:  # lane 0 is the one of the first block
+        blocks = 1
     guard = e.all(lane.once.below(blocks), asked)
     scope = ".release.cluster" if ctx.blocks_pass_data else ""
     text = (

@@ -25,6 +25,7 @@ from ..llvm_types import llvm_type
 from ..writer import LETTERS, Regs, V
 from .access import pack, unpack
 
+_SCRATCH = 256  # bytes
 _BITS = {"half": "i16", "bfloat": "i16"}
 
 
@@ -100,7 +101,9 @@ def lower_semaphore(ctx: Context, op: AllocSemaphore) -> None:
     size = max(bytes_of(op.type), 4)
     copies = 1 if op.everywhere else prod(a.size for a in (*ctx.ir.grid, *ctx.ir.cluster))
     base = ctx.e.value(f"%ws{len(ctx.workspaces)}", "i64")
-    ctx.workspaces.append(Workspace(size * max(copies, 1), zeroed=True))
+    if not op.zeroed:  # scratch: each block's at a multiple of what any access wants
+        size = -(-size // _SCRATCH) * _SCRATCH
+    ctx.workspaces.append(Workspace(size * max(copies, 1), zeroed=op.zeroed))
     if copies > 1:
         total = ctx.e.i32(0)
         for axis in "zyx":

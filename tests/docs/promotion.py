@@ -20,7 +20,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "promotion.md"
 
 # Python's numbers, which are weak, and the dtype that each has among others of its kind
 NUMBERS = {"bool*": kd.bool_, "int*": kd.int32, "float*": kd.float32}
-STRONG = [d.name for d in kd.dtypes.ALL if d != kd.complex64]
+STRONG = [d.name for d in kd.dtypes.ALL if d.kind is not kd.dtypes.Kind.OPAQUE]
 OPERANDS = [*STRONG, *NUMBERS]
 PAIRS = list(combinations_with_replacement(OPERANDS, 2))
 NONE = "error"

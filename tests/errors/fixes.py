@@ -39,6 +39,7 @@ FIXES: dict[str, tuple[str, str, str]] = {
     "MeshValue": ("mesh_value", "(2,)", "(2, 2)"),
     "NestedTooDeep": ("nested_too_deep", "branch(200)", "branch(20)"),
     "NoHostCode": ("no_host_code", "np.float32).T", "np.float32)"),
+    "PackedAccess": ("packed_odd", "(4, 5)", "(4, 6)"),
     "NoCommonDType": ("no_common_dtype_uint64", "a[...] + b[...]", "a[...].astype(kd.int32) + b[...]"),
     "NoMesh": ("no_mesh", "kd.remote_ref(x, 1)[...]", "x[...]"),
     "NoSuchDevice": ("no_such_device", "(x, 2)", "(x, 1)"),

@@ -81,6 +81,7 @@ class WgmmaUnit:
         self.dirty: list[int] = [0] * batch.warps
         # Whether a wait tells a warp of its own part of a product alone (`InterpretParams.strict_wgmma`).
         self.strict: bool = batch.run.config.strict_wgmma
+        self.skips: bool = batch.run.config.skip_floating_point_ops
         self.fenced: Array = np.zeros(batch.warps, np.bool_)
         self.armed: Array = np.zeros(batch.warps, np.bool_)  # fenced, and no wgmma since
 
@@ -228,6 +229,9 @@ class WgmmaUnit:
 
     def _multiply(self, r: InFlight, acc: Array | None) -> Array:
         p, form = r.product, r.product.form
+        if self.skips and form.d_type != "s32":
+            kind = np.float16 if form.d_type == "f16" else np.float32
+            return np.full((len(r.keys), 64, form.n), np.inf, kind)
         memory = self.batch.shared.view(form.element_bytes)
         b = form.operand(memory[r.b_at], "b").swapaxes(1, 2)
         if r.a_at is not None:

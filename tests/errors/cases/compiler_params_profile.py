@@ -1,0 +1,3 @@
+import kernel_dsl as kd
+
+kd.CompilerParams(profile_space=16)
