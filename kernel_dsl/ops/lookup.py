@@ -12,6 +12,8 @@ from ..facts import certain
 from ..values import Array
 from .axes import one_axis
 from .cast import as_value, astype
+from .compare import where
+from .create import full_like
 from .elementwise import broadcast_shapes, broadcast_to, common_dtype
 
 __all__ = ["searchsorted", "take_along_axis"]
@@ -144,3 +146,43 @@ def _less(a: Any, b: Any) -> Any:
 
     before = a < b
     return before | (isnan(b) & ~isnan(a)) if a.dtype.is_float else before
+
+
+def gathered(value: Array, items: tuple[Any, ...]) -> Array:
+    """`value[items]` where some of them are arrays of integers. Through SMEM. Raises `BadIndex`, `IndexOutOfRange`."""
+    from ..refs import Ref, is_index
+    from .elementwise import broadcast_to
+    from .logic import logical_and
+    from .ref import load
+    from .scope import allocate_own, scope
+    from .shape import reshape
+
+    with scope():
+        held: Ref = allocate_own(value.shape, value.dtype, "gather operand")
+        held[...] = value
+        entries = held.normalise(items)
+        place: list[Any] = []
+        inside: Any = None
+        for dim, item in entries:
+            if dim is None or not (isinstance(item, (list, np.ndarray)) or (isinstance(item, Array) and item.ndim)):
+                place.append(item)
+                continue
+            index, extent = _index(item, value.shape[dim], dim), value.shape[dim]
+            known = certain(index.facts, index.dtype)
+            if known is None or known.lo < 0 or known.hi >= extent:
+                good = logical_and(index >= 0, index < extent)
+                inside = good if inside is None else logical_and(inside, good)
+                index = where(good, index, 0)
+            place.append(index)
+        found = load(held, tuple(place))
+        if inside is None:
+            return found
+        # where the arrays' dimensions are, as in gather.py
+        arrays = [isinstance(p, Array) and bool(p.ndim) for p in place]
+        at = [i for i, (a, p) in enumerate(zip(arrays, place, strict=True)) if a or (p is not None and is_index(p))]
+        together = at == list(range(at[0], at[0] + len(at)))
+        before = at[0] if together else 0
+        common = broadcast_shapes([p.shape for a, p in zip(arrays, place, strict=True) if a], "gather")
+        after = found.ndim - before - len(common)
+        inside = reshape(broadcast_to(inside, common), (*common, *(1,) * after))
+        return where(broadcast_to(inside, found.shape), found, full_like(found, 0))

@@ -117,7 +117,7 @@ def dot(
     where b is a Ref in SMEM and the target has it, else mma.sync; the rest is multiplied lane by lane. Vectors are taken as
     in NumPy.
 
-    Scales of matrices are float32 values or Refs. `a_scale`: a factor for all, (M,) or (M, 1) for each row, or
+    Scales of matrices are float32 or float8_e8m0fnu values or Refs. `a_scale`: a factor for all, (M,) or (M, 1) for each row, or
     (M, ceil(K/128)), also for each 128 of K; `b_scale`: for all, (N,) or (1, N) for each column, or (ceil(K/128), N) or
     (ceil(K/128), ceil(N/128)). The result is then float32, a sum of the scaled products of 128 of K each.
 
@@ -246,7 +246,7 @@ def _tf32(total: Array | None, a: Array, b: Array) -> Array:
 
 def _scaled(x: Any, y: Any, acc: Any, a_scale: Any, b_scale: Any, precision: str | None) -> Array:
     """A product of matrices with scales; float32."""
-    rows, columns = (None if s is None else _operand(s) for s in (a_scale, b_scale))
+    rows, columns = (None if s is None else _scale(_operand(s)) for s in (a_scale, b_scale))
     check_scales(x.shape, y.shape, rows, columns)
     _check_shapes(x.shape, y.shape, "dot")
     shape = (x.shape[0], y.shape[1])
@@ -258,6 +258,11 @@ def _scaled(x: Any, y: Any, acc: Any, a_scale: Any, b_scale: Any, precision: str
     with scope():
         left, right = (None if s is None else _in_memory(s) for s in (rows, columns))
         return scaled(x, y, total, left, right, lambda a, b: dot(a, b, precision=precision))
+
+
+def _scale(x: Any) -> Any:
+    """A scale as float32: one that is a power of two is stored as its exponent."""
+    return astype(_value(x), dt.float32) if x.dtype == dt.float8_e8m0fnu else x
 
 
 def _zeros(shape: tuple[int, ...], dtype: DType) -> Array:

@@ -70,7 +70,7 @@ def check_scales(a: tuple[int, ...], b: tuple[int, ...], a_scale: Any, b_scale: 
         if scale is None:
             continue
         if scale.dtype != dt.float32:
-            raise BadArgument(op=op, what=f"{name} of {scale.dtype}", hint="scales are float32")
+            raise BadArgument(op=op, what=f"{name} of {scale.dtype}", hint="scales are float32, or float8_e8m0fnu")
         if scale.shape not in fits:
             what = f"{name} of shape {scale.shape} for a product of {a} and {b}"
             raise BadArgument(op=op, what=what, hint=f"it is one of {', '.join(map(str, dict.fromkeys(fits)))}")

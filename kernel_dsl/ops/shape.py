@@ -18,7 +18,7 @@ from ..ir import ArrayType, MemorySpace, Op, RefType, Value, array_type, attr, o
 from ..layout import SCALAR, Layout
 from ..memory import as_shape
 from ..promote import promote
-from ..refs import Ref, View, ViewDim, infer_shape, is_index
+from ..refs import Ref, View, ViewDim, has_arrays, infer_shape, is_index
 from ..relabel import reshaped, sliced
 from ..trace import LayoutVar, current, find, resolve, traced
 from ..values import Array
@@ -215,12 +215,19 @@ def _as_root(value: Array) -> Ref:
 
 
 def getitem(value: Array, index: Any) -> Array:
-    """`value[index]` for ints (static or traced), slices, `ds`, None, Ellipsis. Traced starts must be in range."""
+    """`value[index]` for ints (static or traced), slices, `ds`, None, Ellipsis. Traced starts must be in range.
+
+    With arrays of integers elements are gathered, through SMEM, as NumPy broadcasts them; traced ones out of range give 0.
+    """
     items = index if isinstance(index, tuple) else (index,)
+    if has_arrays(items):
+        from .lookup import gathered
+
+        return gathered(value, items)
     for item in items:
         bad = isinstance(item, (Array, np.ndarray)) and not is_index(item)
         if bad or isinstance(item, (list, str, float)):
-            hint = "values are indexed by integers and slices; gather from a Ref by integer arrays"
+            hint = "values are indexed by integers, slices and arrays of integers"
             raise BadIndex(what=f"a {type(item).__name__}", hint=hint)
     root = _as_root(value)
     part = root.slice(index)
