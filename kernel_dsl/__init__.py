@@ -122,6 +122,7 @@ from .ops.create import arange, broadcasted_iota, full, full_like, iota, ones, o
 from .ops.debug import debug_check, debug_print, named_scope, print_layout
 from .ops.elementwise import broadcast_to
 from .ops.index import axis_index, axis_size, cdiv, ds, multiple_of, num_programs, program_id
+from .ops.inline import inline_ptx
 from .ops.logic import clip, logical_and, logical_not, logical_or, logical_xor
 from .ops.lookup import searchsorted, take_along_axis
 from .ops.loops import NDLoopInfo, nd_loop, planar_snake
@@ -221,7 +222,6 @@ from .ops.sorting import argsort, sort, top_k
 from .ops.threads import (
     griddepcontrol_launch_dependents,
     griddepcontrol_wait,
-    inline_ptx,
     optimization_barrier,
     warp_map,
 )

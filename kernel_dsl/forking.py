@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import _imp
 import importlib
-import logging
 import os
 import sys
 import threading
@@ -20,7 +19,6 @@ from typing import Any
 
 # Of the hooks before a fork, the last registered runs first: logging registers its own, which takes a lock that imports
 # need, when it is imported, so it is imported before ours is registered.
-_log = logging.getLogger("kernel_dsl")
 _OURS = frozenset(("kernel_dsl", "llvmlite", "cuda"))
 _locks: weakref.WeakSet[Any] = weakref.WeakSet()
 _guards: list[Any] = []
@@ -81,7 +79,9 @@ def _before() -> None:
                 return
         _after()
         time.sleep(_PAUSE)
-    _log.warning(
+    import logging  # not needed to import the package
+
+    logging.getLogger("kernel_dsl").warning(
         "forked while another thread compiles, which it did for %.0f seconds: the child may not compile", _PATIENCE
     )
 

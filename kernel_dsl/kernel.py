@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 import operator
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -37,7 +36,6 @@ from .target import DEFAULT
 from .tree import flatten, unflatten
 from .variables import Symbol, Variable, ask, binding_is_active, repeating
 
-_log = logging.getLogger("kernel_dsl")
 _KEPT = 4096  # signatures, exact to the sizes, whose launches are kept
 
 

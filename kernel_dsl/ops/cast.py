@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -67,6 +68,14 @@ class Bitcast(Op, name="bitcast"):
         return (ArrayType(t.shape, self.dtype, t.layout),)
 
 
+_of_storage: list[Callable[[Array, DType], Array]] = []  # from and to dtypes for memory: storage.py enters it
+
+
+def enter(function: Callable[[Array, DType], Array]) -> None:
+    """Say how dtypes for memory are converted."""
+    _of_storage[:] = [function]
+
+
 def astype(x: Any, dtype: Any, *, saturate: bool = True) -> Array:
     """`x` converted to `dtype`. `saturate=False` lets fp8 overflow give what ml_dtypes gives.
 
@@ -76,9 +85,7 @@ def astype(x: Any, dtype: Any, *, saturate: bool = True) -> Array:
     value = as_value(x, "astype")
     to = as_dtype(dtype)
     if to.kind is dt.Kind.OPAQUE or value.dtype.kind is dt.Kind.OPAQUE:
-        from .storage import converted
-
-        return converted(value, to)
+        return _of_storage[0](value, to)
     if value.dtype == to:
         if value.weak:
             value = traced(Cast(value, to, saturate))

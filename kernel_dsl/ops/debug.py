@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import string
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
@@ -58,6 +57,8 @@ def debug_print(fmt: str, *args: Any) -> None:
 
 
 def _parsed(fmt: str) -> list[tuple[str, str | None, str | None, str | None]]:
+    import string  # not needed to import the package
+
     try:
         return list(string.Formatter().parse(fmt))
     except ValueError as error:

@@ -12,7 +12,7 @@ from ..boundary import attach
 from ..errors import TracedConversion
 from ..refs import Ref
 from ..values import Array
-from . import arith, cast, compare, logic, matrix, numeric, product, reduce, ref, scan, shape, ufuncs
+from . import arith, cast, compare, logic, lookup, matrix, numeric, product, reduce, ref, scan, shape, ufuncs
 
 _BINARY: Mapping[str, Callable[[Any, Any], Array]] = {
     "add": arith.add,
@@ -72,7 +72,7 @@ attach(Array, {
     "__le__": compare.less_equal,
     "__gt__": compare.greater,
     "__ge__": compare.greater_equal,
-    "__getitem__": shape.getitem,
+    "__getitem__": lookup.element,
     "__array_function__": ufuncs.apply_function,
     "__array_ufunc__": _ufunc,
     "astype": cast.astype,

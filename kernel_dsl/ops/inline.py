@@ -17,10 +17,12 @@ from ..memory import ShapeDtypeStruct
 from ..refs import Ref, View
 from ..trace import emit, resolve, traced
 from ..values import Array
-from .elementwise import as_value
+from .cast import as_value
+from .elementwise import together
+from .sync import WarpgroupBarrier
 from .threads import InlinePtx
 
-__all__: list[str] = []
+__all__ = ["inline_ptx"]
 
 _ANY = r"\$\$|\$(\d+)(?:\[(\d+|\*)\])?|\$"
 
@@ -143,3 +145,63 @@ def numbered(template: str, counts: Sequence[int]) -> str:
         return f"${first + int(found[2] or 0)}"
 
     return re.sub(_ANY, one, template)
+
+
+_OPERAND = r"\$\$|\$(\d+)|\$"
+
+
+def inline_ptx(template: str, *args: Any, out_type: Any = None, pure: bool = False, layout: Any = None) -> Any:
+    """PTX instructions for every element: `kd.inline_ptx("ex2.approx.f32 $0, $1;", x, out_type=kd.float32)`.
+
+    `$0`, `$1` ... are the results in order of `out_type` (a dtype, several, or None), then the operands, broadcast
+    together; `$$` is a dollar. `pure`: the optimiser may move, merge or drop it. Operands and results have 16, 32 or
+    64 bits, or are bool (a predicate). What the text does is not checked.
+
+    A Ref, or a view of one, is the address of its first element: 32 bits in SMEM, for `ld.shared` and its kin, and 64 in
+    GMEM; SMEM with tiling or swizzle has no such address. The warpgroup's lanes meet before and after.
+
+    Where the template has `$1[0]` or `$1[*]`, it is run once, not once for every element: `$1[j]` is register number j of
+    those that a lane holds of operand 1, in the order of its layout, and `$1[*]` all of them with commas between. Elements of
+    8 and 16 bits share registers of 32 bits. A result has the shape and the layout of the first array, or those of a
+    `kd.ShapeDtypeStruct` in `out_type` and of `layout`, one or one for each result.
+
+    Raises `BadArgument`, `BadArgumentType`.
+    """
+    op = "inline_ptx"
+    refs = any(isinstance(a, Ref) for a in args)
+    args = tuple(address_of(a, op) if isinstance(a, Ref) else a for a in args)
+    if refs:
+        emit(WarpgroupBarrier())
+    try:
+        if isinstance(template, str) and uses_registers(template):  # pyright: ignore[reportUnnecessaryIsInstance]
+            return inline_registers(template, args, out_type, pure, layout)
+        if layout is not None:
+            raise BadArgument(op=op, what="a layout for elements", hint="it is for results by registers, as in `$0[*]`")
+        return _inline_elements(template, args, out_type, pure)
+    finally:
+        if refs:
+            emit(WarpgroupBarrier())
+
+
+def _inline_elements(template: str, args: tuple[Any, ...], out_type: Any, pure: bool) -> Any:
+    """A template for every element."""
+    op = "inline_ptx"
+    single = out_type is not None and not isinstance(out_type, (tuple, list))
+    given = cast("Sequence[Any]", () if out_type is None else ((out_type,) if single else out_type))
+    outs: tuple[DType, ...] = tuple([as_dtype(d) for d in given])
+    xs = together([as_value(a, op) for a in args], op) if args else []
+    for d in (*outs, *(x.dtype for x in xs)):
+        if d.bits == 8 and not d.is_bool:
+            raise BadArgumentType(
+                op=op, what=f"an operand of {d}", hint="PTX has no 8-bit registers: convert to 16 bits"
+            )
+    if not isinstance(template, str) or not template.strip():  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise BadArgumentType(op=op, what=f"template {template!r}", hint="a string of PTX instructions")
+    for found in re.finditer(_OPERAND, template):
+        if found[0] != "$$" and (found[1] is None or int(found[1]) >= len(outs) + len(xs)):
+            what = f"{found[0]!r} in the template, with {len(outs)} results and {len(xs)} operands"
+            raise BadArgument(op=op, what=what, hint="results are $0 ..., then operands; write `$$` for a dollar")
+    if any(c in template for c in '"\\') or not template.isascii():
+        raise BadArgument(op=op, what="a quote, backslash or non-ASCII character", hint="write plain PTX")
+    results = emit(InlinePtx(tuple(xs), template, outs, bool(pure))).results
+    return None if not outs else results[0] if single else tuple(results)

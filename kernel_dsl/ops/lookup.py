@@ -9,6 +9,7 @@ import numpy as np
 from .. import dtypes as dt
 from ..errors import BadArgument, BadIndex, IndexOutOfRange, UnsupportedDType
 from ..facts import certain
+from ..refs import has_arrays
 from ..values import Array
 from .axes import one_axis
 from .cast import as_value, astype
@@ -148,10 +149,17 @@ def _less(a: Any, b: Any) -> Any:
     return before | (isnan(b) & ~isnan(a)) if a.dtype.is_float else before
 
 
+def element(value: Array, index: Any) -> Array:
+    """`value[index]`: see `shape.getitem`, and with arrays of integers elements by them. Raises `BadIndex`, `IndexOutOfRange`."""
+    from .shape import getitem
+
+    items = index if isinstance(index, tuple) else (index,)
+    return gathered(value, items) if has_arrays(items) else getitem(value, index)
+
+
 def gathered(value: Array, items: tuple[Any, ...]) -> Array:
-    """`value[items]` where some of them are arrays of integers. Through SMEM. Raises `BadIndex`, `IndexOutOfRange`."""
+    """`value[items]` where some of them are arrays of integers, through SMEM. Traced ones out of range give 0."""
     from ..refs import Ref, is_index
-    from .elementwise import broadcast_to
     from .logic import logical_and
     from .ref import load
     from .scope import allocate_own, scope

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from ..errors_hopper import ClusterUse
 from ..ir import ArrayType, BarrierType, Effect, Op, RefType, Value, attr, operand, operands
 from ..layout import SCALAR, Layout
 from ..layouts import resolve_rule
+from ..packed import seen_as
 from ..refs import Access, Elements, Ref, View, has_arrays
 from ..trace import LayoutVar, current, emit, find, traced
 from ..values import Array
@@ -106,6 +108,14 @@ def _bounds(bounds: str | None, op: str) -> bool:
     return bounds == "promise" or (bounds is None and current().promise_bounds)
 
 
+_packed: list[Callable[..., Any]] = []  # the load and the store of 4-bit elements, which packed.py enters
+
+
+def enter(*functions: Callable[..., Any]) -> None:
+    """Say how 4-bit elements are loaded and stored."""
+    _packed[:] = functions
+
+
 def load(
     ref: Any,
     index: Any = ...,
@@ -122,9 +132,7 @@ def load(
     """
     ref = as_ref(ref, "load")
     if ref.dtype.is_packed:
-        from ..packed_access import load_packed
-
-        return load_packed(ref, index, layout, mask, fill, bounds)
+        return _packed[0](ref, index, layout, mask, fill, bounds)
     if has_arrays(index):
         return gather(ref, index, mask=mask, fill=fill, promise=_bounds(bounds, "load"))
     target = ref if index is ... else ref.slice(index)
@@ -165,9 +173,7 @@ def store(ref: Any, index: Any, value: Any, *, mask: Any = None, bounds: str | N
     """
     ref = as_ref(ref, "store")
     if ref.dtype.is_packed:
-        from ..packed_access import store_packed
-
-        store_packed(ref, index, value, mask, bounds)
+        _packed[1](ref, index, value, mask, bounds)
         return
     if has_arrays(index):
         scatter(ref, index, value, mask=mask, promise=_bounds(bounds, "store"))
@@ -223,8 +229,6 @@ def bitcast_ref(ref: Ref, dtype: Any) -> Ref:
     dtype = as_dtype(dtype)
     own = ref.type
     if dtype.is_packed:
-        from ..packed import seen_as
-
         return seen_as(ref if own.dtype.bits == 8 else bitcast_ref(ref, uint8), dtype)
     if not own.contiguous or not (ref.is_whole or dtype.bits == own.dtype.bits):
         raise BadReshape(what=repr(ref), shape=ref.shape, to=dtype, why="only a whole, contiguous Ref can be bitcast")

@@ -28,10 +28,10 @@ from .atomic import atomic_add, atomic_cas
 from .control import cond, while_loop
 from .debug import debug_check, debug_print
 from .index import axis_size, members
+from .inline import inline_ptx
 from .ref import as_ref
 from .remote import remote_ref
 from .sync import WarpgroupBarrier
-from .threads import inline_ptx
 
 __all__ = [
     "SemaphoreType",

@@ -18,7 +18,7 @@ from ..ir import ArrayType, MemorySpace, Op, RefType, Value, array_type, attr, o
 from ..layout import SCALAR, Layout
 from ..memory import as_shape
 from ..promote import promote
-from ..refs import Ref, View, ViewDim, has_arrays, infer_shape, is_index
+from ..refs import Ref, View, ViewDim, infer_shape, is_index
 from ..relabel import reshaped, sliced
 from ..trace import LayoutVar, current, find, resolve, traced
 from ..values import Array
@@ -220,10 +220,6 @@ def getitem(value: Array, index: Any) -> Array:
     With arrays of integers elements are gathered, through SMEM, as NumPy broadcasts them; traced ones out of range give 0.
     """
     items = index if isinstance(index, tuple) else (index,)
-    if has_arrays(items):
-        from .lookup import gathered
-
-        return gathered(value, items)
     for item in items:
         bad = isinstance(item, (Array, np.ndarray)) and not is_index(item)
         if bad or isinstance(item, (list, str, float)):

@@ -14,6 +14,13 @@ from ..ir import ArrayType, Op, Value, array_type, attr, operand
 from ..layout import Bit, Layout
 from ..trace import resolve, traced
 from ..values import Array
+from .arith import abs as magnitude_of
+from .bits import signbit
+from .cast import Bitcast, astype, bitcast_convert_type, enter
+from .compare import where
+from .elementwise import convert
+from .logic import clip
+from .numeric import isnan
 
 __all__: list[str] = []
 
@@ -86,7 +93,6 @@ def numbers_of(bytes_: Array, dtype: DType, axis: int) -> Array:
 
 def bytes_of(x: Array, axis: int, layout: Layout) -> Array:
     """4-bit numbers as the bytes that hold them; `layout` is what these get where numbers of a byte lie in two lanes."""
-    from .elementwise import convert
 
     own = halved(resolve(x.type.layout), axis)
     if own is None:
@@ -99,7 +105,6 @@ def bytes_of(x: Array, axis: int, layout: Layout) -> Array:
 
 def converted(x: Array, to: DType) -> Array:
     """`astype` where `x` or `to` is one of these dtypes (docs/programming-model.md, dtypes)."""
-    from .cast import Bitcast, astype, bitcast_convert_type
 
     source = x.dtype
     if source == to:
@@ -128,8 +133,6 @@ def converted(x: Array, to: DType) -> Array:
 
 def _to_integer(x: Array, to: DType) -> Array:
     """The code: integers wrap, floats are truncated and saturate, as in wider dtypes."""
-    from .cast import astype
-    from .logic import clip
 
     if x.dtype.is_float:
         low, high = (-8, 7) if to == dt.int4 else (0, 15)
@@ -139,7 +142,6 @@ def _to_integer(x: Array, to: DType) -> Array:
 
 def _from_float4(code: Array) -> Array:
     """float16: the exponent's and the mantissa's bits put in their places, and the difference of the biases multiplied."""
-    from .cast import astype, bitcast_convert_type
 
     wide = astype(code, dt.uint16)
     return bitcast_convert_type(((wide & 8) << 12) | ((wide & 7) << 9), dt.float16) * 16384.0
@@ -151,11 +153,6 @@ _MEETS = ((0.25, False), (0.75, True), (1.25, False), (1.75, True), (2.5, False)
 
 def _to_float4(x: Array) -> Array:
     """The code: to nearest, ties to even, saturated; NaN gives -0, as ml_dtypes does."""
-    from .arith import abs as magnitude_of
-    from .bits import signbit
-    from .cast import astype
-    from .compare import where
-    from .numeric import isnan
 
     magnitude = magnitude_of(x)
     code: Any = where(signbit(x), 8, 0)
@@ -166,8 +163,6 @@ def _to_float4(x: Array) -> Array:
 
 def _from_scale(code: Array) -> Array:
     """float32 of an exponent: 2 ** (code - 127), and NaN for 255."""
-    from .cast import astype, bitcast_convert_type
-    from .compare import where
 
     wide = astype(code, dt.uint32)
     bits = where(wide == 0, 0x400000, where(wide == 255, 0x7FC00000, wide << 23))
@@ -176,10 +171,11 @@ def _from_scale(code: Array) -> Array:
 
 def _to_scale(x: Array) -> Array:
     """The exponent of a float32 to nearest, ties up; what is no positive number, and what is too large, gives NaN, 255."""
-    from .cast import astype, bitcast_convert_type
-    from .compare import where
 
     bits = bitcast_convert_type(x, dt.int32)  # of what is negative, and of 0, not above 0
     code = (bits >> 23) + ((bits >> 22) & 1)
     code = where(bits < 0x800000, where(bits > 0x400000, 1, 0), code)
     return astype(where((bits > 0) & (code < 255), code, 255), dt.uint8)
+
+
+enter(converted)

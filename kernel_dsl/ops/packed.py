@@ -6,16 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from .errors import PackedAccess, StoreShape
-from .layout import Layout, blocked
-from .layouts import resolve_rule
-from .ops.cast import astype
-from .ops.elementwise import as_value, broadcast_shapes, convert
-from .ops.ref import check_writable, load, store, stored_value
-from .ops.storage import bytes_of, doubled, halved, numbers_of
-from .packed_refs import PackedRef
-from .refs import has_arrays
-from .values import Array
+from ..errors import PackedAccess, StoreShape
+from ..layout import Layout, blocked
+from ..layouts import resolve_rule
+from ..packed import PackedRef
+from ..refs import has_arrays
+from ..values import Array
+from .access import check_writable, stored_value
+from .cast import as_value, astype
+from .elementwise import broadcast_shapes, broadcast_value, convert
+from .ref import enter, load, store
+from .storage import bytes_of, doubled, halved, numbers_of
 
 __all__: list[str] = []
 
@@ -84,8 +85,6 @@ def store_packed(ref: PackedRef, index: Any, value: Any, mask: Any, bounds: str 
     vector, minor = target.stored.vector()
     plain = blocked(tuple(target.stored.shape), max(vector, 1), minor)
     if x.shape != shape:
-        from .ops.elementwise import broadcast_value
-
         x = broadcast_value(x, shape, doubled(plain, axis))
     elif not isinstance(resolve_open(x), Layout):
         x = convert(x, doubled(plain, axis))
@@ -94,6 +93,9 @@ def store_packed(ref: PackedRef, index: Any, value: Any, mask: Any, bounds: str 
 
 def resolve_open(x: Array) -> Any:
     """The layout of a value, or what stands for an open one."""
-    from .trace import find
+    from ..trace import find
 
     return find(x.type.layout)
+
+
+enter(load_packed, store_packed)
