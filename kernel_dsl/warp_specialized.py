@@ -411,10 +411,10 @@ class _Consumers:
     def freed(self, stream: Stream, barrier: Any, step: Any) -> Any:
         """The barrier that frees the block of `delay_release` steps ago; in the first steps, arriving on it does nothing."""
         late = stream.spec.delay_release
+        guard = less(late - 1, step) if late else None
         free = where(less(step, late), 0, subtract(step, late)) if late else step
         one = barrier.at[slot_of(free, self.s.depth)]
-        if late:
-            one.guard = less(late - 1, step)
+        one.guard = guard
         return one
 
     def fence(self, first: int) -> None:
