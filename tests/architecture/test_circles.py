@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from pathlib import Path
 
 from kernel_dsl.rooms import PARTS
@@ -11,20 +12,30 @@ from tests.conftest import ROOT
 ALL = ("kernel_dsl", *PARTS)
 
 
-def imports(*packages: str) -> dict[str, set[str]]:
-    """Each module of some folders, by its dotted name, with the modules of them that it imports anywhere in its text."""
+def imports(*packages: str, types: bool = True) -> dict[str, set[str]]:
+    """Each module of some folders, by its dotted name, with the modules of them that it imports anywhere in its text.
+
+    Without `types`, what is imported for type checkers alone is left out.
+    """
     paths: dict[str, Path] = {}
     for package in packages:
         for path in (ROOT / package).rglob("*.py"):
             if package != "kernel_dsl" or path.relative_to(ROOT / package).parts[0] not in PARTS:  # links to the others
                 paths[".".join(path.relative_to(ROOT).with_suffix("").parts)] = path
     named = {name.removesuffix(".__init__"): path for name, path in paths.items()}
-    return {name: _imported(name, path, named) - {name} for name, path in named.items()}
+    return {name: _imported(name, path, named, types) - {name} for name, path in named.items()}
 
 
-def _imported(name: str, path: Path, named: dict[str, Path]) -> set[str]:
+def _nodes(tree: ast.AST, types: bool) -> Iterator[ast.AST]:
+    for node in ast.iter_child_nodes(tree):
+        if types or not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"):
+            yield node
+            yield from _nodes(node, types)
+
+
+def _imported(name: str, path: Path, named: dict[str, Path], types: bool) -> set[str]:
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in _nodes(ast.parse(path.read_text()), types):
         if isinstance(node, ast.Import):
             found |= {_own(alias.name) for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -85,3 +96,10 @@ def test_the_language_has_one() -> None:
     assert "kernel_dsl.ops.shape" in found["kernel_dsl.ops.handles"]
     found["kernel_dsl"] -= {"kernel_dsl.library"}
     assert {module for module in in_circles(found) if not module.startswith("runtime.interpreter")} == set()
+
+
+def test_the_interpreter_has_none_that_runs() -> None:
+    """Its checks name the machine's classes for type checkers alone; when it runs, nothing imports itself."""
+    edges = imports("runtime/interpreter", types=False)
+    assert "runtime.interpreter.checks.waits" in edges["runtime.interpreter.machine.launch"]
+    assert in_circles(edges) == set()

@@ -16,6 +16,7 @@ from kernel_dsl.runtime.assemble import find_ptxas
 from kernel_dsl.runtime.interpreter import parse
 from kernel_dsl.runtime.interpreter.isa.instructions import ROWS
 from kernel_dsl.runtime.interpreter.isa.rows import VECTORS, BadForm, Role, Row, Words
+from kernel_dsl.runtime.interpreter.machine.compiler import Compiler
 from kernel_dsl.runtime.interpreter.machine.program import Program
 from kernel_dsl.runtime.interpreter.ptx.module import PtxError
 
@@ -151,7 +152,7 @@ def _text(rng: random.Random, row: Row, words: Words, spelled: list[str]) -> str
 def takes(line: str) -> str:
     """Why the interpreter refuses the instruction; '' where it takes it."""
     try:
-        Program(parse(HEAD + " " + line + "\n ret;\n}\n"), "k").code("k")
+        Program(parse(HEAD + " " + line + "\n ret;\n}\n"), "k", Compiler).code("k")
     except PtxError as error:
         return str(error)
     return ""

@@ -11,6 +11,7 @@ import pytest
 from kernel_dsl.compiled import ReportNames
 from kernel_dsl.runtime.interpreter import GlobalMemory, HazardError, InterpretParams, RunReport, parse
 from kernel_dsl.runtime.interpreter import HazardKind as K
+from kernel_dsl.runtime.interpreter.machine.compiler import Compiler
 from kernel_dsl.runtime.interpreter.machine.launch import Run
 from kernel_dsl.runtime.interpreter.machine.program import Program
 
@@ -39,7 +40,7 @@ def start(body: str, out: np.ndarray, first: int, **change) -> Run:
     params = [memory.allocate(out, "out", initialised=False).to_bytes(8, "little")]
     options = {"grid": (2**31 - 1, 1, 1), "block": (32, 1, 1), "cluster": (1, 1, 1)} | change
     run = Run(
-        Program(parse(text(body)), "k"), params, options["grid"], options["block"], options["cluster"],
+        Program(parse(text(body)), "k", Compiler), params, options["grid"], options["block"], options["cluster"],
         0, memory, "sm_90a", InterpretParams(), ReportNames(), {}, "k",
     )  # fmt: skip
     run.next_block = first

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..machine.mbarriers import MbarrierWait
 from .kinds import HazardKind
+from .waits import MbarrierWait, RegisterWait
 
 if TYPE_CHECKING:
     from ..machine.batch import Batch
@@ -28,6 +28,10 @@ def stuck(run: Run) -> None:
             if type(g.why) is MbarrierWait:
                 lines += _mbarrier_lines(batch, g, g.why)
                 ins = ins or g.why.ins
+            elif type(g.why) is RegisterWait:
+                kind, ins = HazardKind.REGISTER_CAPACITY, g.why.ins
+                what = f"warps wait forever for {g.why.count} registers by setmaxnreg: the others of their block hold too many"
+                lines += _lines(batch, g, f"setmaxnreg at {run.reporter.place(ins)}")
             else:
                 lines += _lines(batch, g, f"polls memory at {run.reporter.place(g.why)}")
                 ins = ins or g.why
@@ -53,6 +57,7 @@ def stuck(run: Run) -> None:
         lines = [*lines[:_MOST_LINES], f"... and {len(lines) - _MOST_LINES} more"]
     fix = {
         HazardKind.DEADLOCK: "see that every wait has its arrivals: counts, parities, and who runs first",
+        HazardKind.REGISTER_CAPACITY: "have the warps of a block ask for no more than it has, and free some first",
         HazardKind.DIVERGENCE: "keep the instruction out of branches that only some lanes take",
         HazardKind.BYTES_MISMATCH: "make the bytes of expect_tx those of the copies",
     }[kind]

@@ -161,7 +161,7 @@ class Reporter:
         message = "\n".join(text)
         at = self.side(details[0] if details else "", ins)
         finding = Finding(kind, what, at, other, tuple(d for d in details if d), fix, message)
-        if not self.warn or kind in ALWAYS:
+        if not self.warn or ends or kind in ALWAYS:
             self.report.findings.append(finding)
             raise HazardError(kind, message, line)
         key = (kind, ins.line if ins else 0, ins.column if ins else 0)

@@ -61,6 +61,7 @@ def poisoned(op: Op, ins: Instruction, pure: bool) -> Op:
     read_bits, write_bits = used(ins)
     reads, writes = _registers(read_bits), _registers(write_bits)
     select = ins.operands[1:4] if ins.opcode[0] == "selp" else ()
+    logic = _logic(ins)
     loads = ins.opcode[0] in LOADS
     guard = ins.guard
 
@@ -73,6 +74,8 @@ def poisoned(op: Op, ins: Instruction, pure: bool) -> Op:
             _check(c, ins, poison, [guard[0].index], None)
         if select and all(isinstance(o, Reg) for o in select[2:]):
             bad = _chosen(c, poison, select)
+        elif logic is not None:
+            bad = _undecided(c, poison, reads, *logic)
         elif pure:
             bad = _union(c, poison, reads)
         else:
@@ -112,6 +115,33 @@ def _chosen(c: Group, poison: Poison, operands: tuple[Any, ...]) -> Array:
     which = operands[2].index
     bad = np.where(np.broadcast_to(c.v[which], (c.n, 32)), first, second)
     return bad | poison[which][c.select] if which in poison else bad
+
+
+def _logic(ins: Instruction) -> tuple[list[Any], bool] | None:
+    """Of and, or, and setp that combines: the operands of which one can decide, and whether ones decide, as in or."""
+    name, *modifiers = ins.opcode
+    if name in ("and", "or"):
+        return list(ins.operands[1:3]), name == "or"
+    if name == "setp" and len(ins.operands) == 4 and modifiers[1] in ("and", "or"):
+        return list(ins.operands[3:]), modifiers[1] == "or"
+    return None
+
+
+def _undecided(c: Group, poison: Poison, reads: list[int], operands: list[Any], ones: bool) -> Array | None:
+    """What a logical operation makes of poison: nothing where an operand that holds none decides the result."""
+    bad = _union(c, poison, reads)
+    if bad is None:
+        return None
+    for operand in operands:
+        if isinstance(operand, Reg) and operand.index in poison:
+            clean = ~poison[operand.index][c.select]
+        else:
+            clean = np.True_
+        value: Any = c.v[operand.index] if isinstance(operand, Reg) else getattr(operand, "value", None)
+        if value is not None:
+            decides = np.asarray(value) == (np.array(-1).astype(np.asarray(value).dtype) if ones else 0)
+            bad = bad & ~(clean & np.broadcast_to(decides, bad.shape))
+    return bad
 
 
 def fresh(c: Group, lanes: Array, origin: str = _LOCAL) -> None:

@@ -33,6 +33,9 @@ class SharedShadow(Shadow):
 
     def _made(self, n: int) -> None:
         self.table = np.zeros((self.batch.cluster * self.batch.per_block, n), np.uint32)
+        reserved = self.batch.shared.reserved // self.granule
+        if reserved:  # cleared before all that runs
+            self.w.reshape(self.batch.blocks, -1)[:, :reserved] = ATOMIC
 
     def _refined(self, times: int) -> None:
         self.table = np.repeat(self.table, times, axis=1)

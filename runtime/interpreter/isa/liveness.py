@@ -11,23 +11,24 @@ from .instructions import known_form
 _NO_RESULT = {"bra", "brx", "ret", "exit", "trap", "call"}
 
 
-def _bits(operand: Operand | None) -> int:
+def bits_of(operand: Operand | None) -> int:
+    """The registers that an operand names."""
     if isinstance(operand, Reg):
         return 1 << operand.index
     if isinstance(operand, Negated):
         return 1 << operand.reg.index
     if isinstance(operand, Mem):
-        bits = _bits(operand.base)
+        bits = bits_of(operand.base)
         for coordinate in operand.coords or ():
-            bits |= _bits(coordinate)
+            bits |= bits_of(coordinate)
         return bits
     if isinstance(operand, Vec | BraceGroup):
         bits = 0
         for item in operand.items:
-            bits |= _bits(item)
+            bits |= bits_of(item)
         return bits
     if isinstance(operand, Pair):
-        return _bits(operand.first) | _bits(operand.second)
+        return bits_of(operand.first) | bits_of(operand.second)
     return 0
 
 
@@ -42,10 +43,10 @@ def used(ins: Instruction) -> tuple[int, int]:
     else:
         results = ins.opcode[0] not in _NO_RESULT and bool(rest) and not isinstance(rest[0], Mem)
     if results and rest:
-        writes = _bits(rest[0])
+        writes = bits_of(rest[0])
         rest = rest[1:]
     for operand in rest:
-        reads |= _bits(operand)
+        reads |= bits_of(operand)
     return reads, writes
 
 

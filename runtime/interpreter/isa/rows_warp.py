@@ -22,7 +22,7 @@ def _redux_type(w: Words, operands: Operands) -> str:
     return "" if (w["op"] in ("and", "or", "xor")) == (w["type"] == "b32") else f".{w['op']} is not for .{w['type']}"
 
 
-row("shfl", "sync mode=up|down|bfly|idx type=b32", "D|P S S:b32 S:b32 S:b32", waits=True)
+row("shfl", "sync mode=up|down|bfly|idx type=b32", "D|P S S:b32 S:b32 S:u32", waits=True)
 row("vote", "sync mode=all|any|uni|ballot type=pred|b32", "D! P S:u32", _vote_type, waits=True)
 row("match", "mode=any|all sync type=b32|b64", "D|P:b32 S S:u32", _match_pair, waits=True)
 row("redux", "sync op=add|min|max|and|or|xor type=b32|u32|s32", "D! S S:u32", _redux_type, waits=True)

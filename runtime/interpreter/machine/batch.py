@@ -9,11 +9,12 @@ import numpy.typing as npt
 
 from ..checks.kinds import HazardKind
 from ..checks.poison import poisoned
+from ..checks.waits import MbarrierWait
 from .barriers import Barriers
 from .control import split_branch, split_table
 from .frame import Frame
 from .group import Group, Stack, merge
-from .mbarriers import Mbarriers, MbarrierWait
+from .mbarriers import Mbarriers
 from .memory import RANK_SHIFT
 from .spaces import LocalSpace, OwnShared, ParamSpace, SharedSpace
 

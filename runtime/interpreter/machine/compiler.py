@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..checks.poison import LOADS, following, poisoned
+from ..isa.attempts import first_guesses
 from ..isa.cfg import build_segments, may_wait
 from ..isa.instructions import BadForm, Form, form_of
 from ..isa.liveness import mentioned_once, used
@@ -57,6 +58,7 @@ class Compiler:
         self.ins: Instruction | None = None
         self._form: Form | None = None
         self._once: int | None = None
+        self._guesses: set[tuple[int, int]] | None = None
 
     def _carry(self) -> Reg:
         """The register that stands for the condition code's carry flag (PTX ISA 9.7.2)."""
@@ -75,6 +77,12 @@ class Compiler:
             self._once = mentioned_once(self.fn.body)
         places = [i for i, reg in enumerate(regs) if reg is not None and not self._once >> reg.index & 1]
         return places if 0 < len(places) < len(regs) else None
+
+    def is_first_guess(self, ins: Instruction) -> bool:
+        """Whether a compare-and-swap alone tries what a load brings (`isa/attempts.py`)."""
+        if self._guesses is None:
+            self._guesses = first_guesses(self.fn)
+        return (ins.line, ins.column) in self._guesses
 
     def run(self) -> None:
         for index, source in enumerate(build_segments(self.fn, self.program.fine)):

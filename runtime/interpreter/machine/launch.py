@@ -26,14 +26,16 @@ from ..checks.peers import Peers
 from ..checks.shared_shadow import SharedShadow
 from ..checks.sync import SyncMemory
 from ..checks.tensor_proxy import MapProxy
+from ..checks.waits import MbarrierWait
 from ..checks.wording import AccessSide
 from ..ptx.module import Instruction, Module, PtxError, Var
 from .batch import Batch
+from .compiler import Compiler
 from .engine import Engine
 from .frame import Pool
 from .group import Group
 from .heap import Heap
-from .mbarriers import TIMED_OUT, MbarrierWait
+from .mbarriers import TIMED_OUT
 from .memory import SHARED_RESERVED, GlobalMemory
 from .program import Program, Seg
 from .spaces import GenericSpace, GlobalSpace, ParamSpace
@@ -491,19 +493,31 @@ class Run:
         if g.batch.cluster > 1:
             g.batch.barriers.cluster_settle()
 
-    def set_registers(self, c: Group, count: int, grows: bool, ins: Instruction) -> None:
-        """setmaxnreg: when all warps of a block have asked, the sum must fit what the block has, or one of them waits forever."""
+    def set_registers(self, c: Group, count: int, grows: bool, ins: Instruction) -> Array:
+        """setmaxnreg: once it is known what all warps of a block hold, the sum must fit what the block has.
+
+        Returns which warps must wait: those that ask for more than others have left. Who asks for less must fit.
+        """
         batch = c.batch
-        for warp in c.rows.tolist():
-            cta = int(batch.row_cta[warp])
-            held = self._registers.setdefault((batch.first, cta), {})
-            held[int(batch.row_warp[warp])] = count
+        short = np.zeros(c.n, np.bool_)
+        given = self.program.entry.directives.get("maxnreg")
+        first = {} if given is None else dict.fromkeys(range(self.warps_per_block), -(-given[0] // 8) * 8)
+        limit = self._block_registers()
+        for row, warp in enumerate(c.rows.tolist()):
+            cta, number = int(batch.row_cta[warp]), int(batch.row_warp[warp])
+            held = self._registers.setdefault((batch.first, cta), dict(first))
+            before = held.get(number, 0)
+            held[number] = count
             total = sum(held.values()) * 32
-            limit = self._block_registers()
-            if len(held) == self.warps_per_block and total > limit and self.detect:
+            if len(held) < self.warps_per_block or total <= limit or not self.detect:
+                continue
+            if grows and count > before > 0:
+                held[number], short[row] = before, True
+            else:
                 what = f"the warps of a block ask for {total} registers by setmaxnreg; the block has {limit}"
-                who = self.reporter.who(batch.coordinates[cta], int(batch.row_warp[warp]))
+                who = self.reporter.who(batch.coordinates[cta], number)
                 self.reporter.hazard(HazardKind.REGISTER_CAPACITY, what, ins, (who,))
+        return short
 
     def _block_registers(self) -> int:
         """The most registers that a block can have: a lane gets a multiple of 8 of them, as many as all others."""
@@ -548,7 +562,7 @@ def program_of(module: Module, entry: str, target: str, several: bool = False) -
     key = f"{entry}{' in fine steps' if fine else ''}{' on several GPUs' if several else ''}"
     program: Program | None = module.programs.get(key)
     if program is None:
-        program = Program(module, entry, fine, several)
+        program = Program(module, entry, Compiler, fine, several)
         program.code(entry)
         module.programs[key] = program
     return program

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,16 +32,6 @@ class Mbarrier:
         self.ever: Array = np.zeros(blocks, np.bool_)  # has had bytes expected or delivered
         self.clock: Any = None
         self.last: Instruction | None = None
-
-
-@dataclass(slots=True)
-class MbarrierWait:
-    """Why a group is held: an mbarrier wait. `wanted`: the parity or phase of its first lane."""
-
-    ins: Instruction
-    offset: int
-    cta: int
-    wanted: str
 
 
 class TimedOut:

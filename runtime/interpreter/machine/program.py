@@ -15,6 +15,7 @@ from ..isa.cfg import Segment
 from ..isa.instructions import ROWS, known_form
 from ..ptx.module import Function, Instruction, Module, PtxError, Special, Var
 from .group import Group
+from .memory import SHARED_RESERVED
 
 Array = npt.NDArray[Any]
 Op = Callable[[Group], Any]
@@ -95,9 +96,15 @@ class Code:
 
 
 class Program:
-    """A module's functions, compiled as they are reached, and its static shared-memory layout for one entry."""
+    """A module's functions, compiled as they are reached, and its static shared-memory layout for one entry.
 
-    def __init__(self, module: Module, entry: str, fine: bool = False, several: bool = False) -> None:
+    `compiler(program, code).run()` fills the code of a function.
+    """
+
+    def __init__(
+        self, module: Module, entry: str, compiler: Callable[[Program, Code], Any], fine: bool = False, several: bool = False
+    ) -> None:  # fmt: skip
+        self.compiler = compiler
         self.fine = fine  # for runs whose order of synchronisation is explored, see `isa/cfg.py`
         self.several = several  # for runs on several GPUs: the scope of one is then less than that of the system
         fn = module.functions.get(entry)
@@ -128,6 +135,10 @@ class Program:
         self.reads_time: bool = any(
             isinstance(o, Special) and o.name.startswith("%globaltimer") for ins in code for o in ins.operands
         )
+        # cooperative groups keep barriers of groups of warps in what each block has for the system's use
+        self.uses_reserved: bool = any(
+            isinstance(o, Special) and o.name.startswith("%reserved_smem") for ins in code for o in ins.operands
+        )
         self.triggers: bool = any(ins.opcode == ("griddepcontrol", "launch_dependents") for ins in code)
         self.shared_granule: int = min(map(_width, code), default=16)
 
@@ -147,8 +158,6 @@ class Program:
         return _NUMBER[scope] + self.several
 
     def _layout_shared(self) -> None:
-        from .memory import SHARED_RESERVED
-
         at = SHARED_RESERVED
         dynamic: list[str] = []
         functions = [self.entry, *(f for f in self.module.functions.values() if not f.entry)]
@@ -177,9 +186,7 @@ class Program:
         if found is None:
             fn = self.module.functions[name]
             found = self.codes[name] = Code(self, fn)
-            from .compiler import Compiler
-
-            Compiler(self, found).run()
+            self.compiler(self, found).run()
         return found
 
 

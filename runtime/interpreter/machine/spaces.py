@@ -61,6 +61,9 @@ class SharedSpace:
     def __init__(self, batch: Batch, size: int) -> None:
         self.batch = batch
         self.limit = size
+        # bytes of the system's before the block's own; they are zero, and who asks where they are may use them
+        self.reserved = SHARED_RESERVED if batch.run.program.uses_reserved else 0
+        self.first = SHARED_RESERVED - self.reserved
         self.stride: int = -(-size // 128) * 128
         self.data: Array = np.zeros(batch.blocks * self.stride, np.uint8)
         self.views: dict[int, Array] = {}
@@ -101,10 +104,10 @@ class SharedSpace:
     def at(self, c: Group, cta: Array, offset: Array, size: int, width: int, ins: Instruction) -> Part:
         """What lies at offsets in blocks, checked."""
         mask = c.mask
-        low = offset - SHARED_RESERVED
-        wrong = low.view(np.uint64) > np.uint64(max(self.limit - SHARED_RESERVED - width, 0))
+        low = offset - self.first
+        wrong = low.view(np.uint64) > np.uint64(max(self.limit - self.first - width, 0))
         bad = first_bad(c, np.broadcast_to(wrong, (c.n, 32)), mask)
-        if bad is not None or self.limit < SHARED_RESERVED + width:
+        if bad is not None or self.limit < self.first + width:
             bad = c.active if bad is None else bad
             self._outside(c, bad, offset, width, ins)
             mask = masked_off(mask, bad)

@@ -92,6 +92,8 @@ def _scalar(run: Run, batch: Batch, name: str) -> Array:
         "total_smem_size": lambda: _constant(run.shared_bytes - SHARED_RESERVED),
         "aggr_smem_size": lambda: _constant(run.shared_bytes),
         "reserved_smem_offset_begin": lambda: _constant(0),
+        "reserved_smem_offset_1": lambda: _constant(SHARED_RESERVED // 2),
+        "reserved_smem_offset_cap": lambda: _constant(SHARED_RESERVED),
         "reserved_smem_offset_end": lambda: _constant(SHARED_RESERVED),
         "current_graph_exec": lambda: _constant(0, np.uint64),
     }

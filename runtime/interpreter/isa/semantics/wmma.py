@@ -2,7 +2,8 @@
 
 Which element a register of a fragment holds is left open by PTX. Here lane l holds a run of the
 logical matrix, row-major, from element l * (elements / 32) on, whatever the layout in memory; where
-PTX wants more registers than that fills, the run repeats.
+PTX wants more registers than that fills, the run repeats. Of 4 bits and 1 bit it holds a word of the rows of a, or of the
+columns of b.
 """
 
 from __future__ import annotations
@@ -35,16 +36,29 @@ MMA_LINES = (
     f"{_LAYOUTS} {_BIG} f32 bf16 bf16 f32",
     f"{_LAYOUTS} {_BIG} s32 s8 s8 s32 satfinite?",
     f"{_LAYOUTS} {_BIG} s32 u8 u8 s32 satfinite?",
+    "row col m8n8k32 s32 s4 s4 s32 satfinite?",
+    "row col m8n8k32 s32 u4 u4 s32 satfinite?",
     f"{_LAYOUTS} m16n16k8 f32 tf32 tf32 f32",
     f"{_LAYOUTS} m8n8k4 rn|rz|rm|rp? f64 f64 f64 f64",
     f"{_LAYOUTS} m8n8k4 f64 f64 f64 f64 rn|rz|rm|rp",  # as nvcc writes it
 )
+BITS_LINE = "row col m8n8k128 s32 b1 b1 s32"
 _SPACES = "shared::cta|shared|global?"
 MEMORY_LINES = {
     "a": (f"{_BIG} {_SPACES} f16|bf16|s8|u8", f"m16n16k8 {_SPACES} tf32", f"m8n8k4 {_SPACES} f64"),
     "b": (f"{_BIG} {_SPACES} f16|bf16|s8|u8", f"m16n16k8 {_SPACES} tf32", f"m8n8k4 {_SPACES} f64"),
-    "c": (f"{_BIG} {_SPACES} f16|f32|s32", f"m16n16k8 {_SPACES} f32", f"m8n8k4 {_SPACES} f64"),
+    "c": (
+        f"{_BIG} {_SPACES} f16|f32|s32",
+        f"m8n8k32|m8n8k128 {_SPACES} s32",
+        f"m16n16k8 {_SPACES} f32",
+        f"m8n8k4 {_SPACES} f64",
+    ),
 }
+_SMALL_LINES = {
+    kind: tuple(f"{layout} {line}" for line in (f"m8n8k32 {_SPACES} s4|u4", f"m8n8k128 {_SPACES} b1"))
+    for kind, layout in (("a", "row"), ("b", "col"))
+}
+_BITS = {"s4": 4, "u4": 4, "b1": 1}
 
 
 def _extents(shape: str) -> tuple[int, int, int]:
@@ -66,6 +80,11 @@ class Fragment:
     def element(self) -> Any:
         """The dtype of an element's code, as memory holds it."""
         return _CODES[self.type_]
+
+    @property
+    def bits(self) -> int:
+        """Of an element in memory."""
+        return 8 * np.dtype(self.element).itemsize
 
     @property
     def held(self) -> tuple[str, int]:
@@ -103,6 +122,39 @@ class Fragment:
         return values(codes, self.type_).reshape(codes.shape[0], self.rows, self.columns)
 
 
+class SmallFragment(Fragment):
+    """A fragment of integers of 4 bits or 1 bit: a word of a row of a, or of a column of b, in each lane."""
+
+    __slots__ = ()
+
+    @property
+    def element(self) -> Any:
+        return np.uint32
+
+    @property
+    def bits(self) -> int:
+        return _BITS[self.type_]
+
+    @property
+    def held(self) -> tuple[str, int]:
+        return "b32", 1
+
+    def offsets(self, layout: str, stride: int) -> Array:
+        lane = np.arange(32)[:, None]
+        return lane // 4 * stride + lane % 4 * (32 // self.bits)
+
+    def from_registers(self, registers: Registers) -> Array:
+        return registers[0][..., None]
+
+    def matrix(self, registers: Registers) -> Array:
+        shifts = np.arange(0, 32, self.bits, dtype=np.uint32)
+        found = (registers[0][..., None] >> shifts & np.uint32((1 << self.bits) - 1)).astype(np.float64)
+        if self.type_ == "s4":
+            found -= 16 * (found > 7)
+        found = found.reshape(len(found), 8, -1)
+        return found if self.kind == "a" else found.transpose(0, 2, 1)
+
+
 @dataclass(frozen=True, slots=True)
 class WmmaMemory:
     """wmma.load or wmma.store: `space` is "" for generic addresses."""
@@ -122,7 +174,7 @@ class WmmaMemory:
 def _fragment(kind: str, type_: str, shape: str) -> Fragment:
     m, n, k = _extents(shape)
     rows, columns = {"a": (m, k), "b": (k, n), "c": (m, n)}[kind]
-    return Fragment(kind, type_, rows, columns)
+    return (SmallFragment if type_ in _BITS else Fragment)(kind, type_, rows, columns)
 
 
 @cache
@@ -141,6 +193,12 @@ def compile_wmma_memory(opcode: Opcode) -> WmmaMemory:
                 layout, shape, space, type_ = words[3:]
                 fragment = _fragment(kind, type_, shape)
                 return WmmaMemory(opcode, action, layout, space, fragment)
+    for kind, lines in _SMALL_LINES.items():
+        for line in lines:
+            words = parse_slots(f"{kind} sync aligned {line}", opcode[2:])
+            if words is not None and action == "load":
+                _, _, _, layout, shape, space, type_ = words
+                return WmmaMemory(opcode, action, layout, space, _fragment(kind, type_, shape))
     raise BadModifier(opcode, "wmma has no such combination of shape and type")
 
 
@@ -149,6 +207,10 @@ def compile_wmma(opcode: Opcode) -> MmaSemantics:
     """wmma.mma. Raises `UnknownInstruction` or `BadModifier`."""
     if opcode[:2] != ("wmma", "mma"):
         raise UnknownInstruction(opcode)
+    if opcode[3:6] == ("popc", "sync", "aligned") and opcode[2] in ("xor", "and"):
+        words = parse_slots(BITS_LINE, opcode[6:])
+        if words is not None:
+            return _build(opcode, words, opcode[2] == "xor")
     if opcode[2:4] != ("sync", "aligned"):
         raise BadModifier(opcode, "'.sync.aligned' must follow 'wmma.mma'")
     for line in MMA_LINES:
@@ -158,8 +220,9 @@ def compile_wmma(opcode: Opcode) -> MmaSemantics:
     raise BadModifier(opcode, "wmma.mma has no such combination of shape, layouts and types")
 
 
-def _build(opcode: Opcode, words: list[str]) -> MmaSemantics:
-    shape, types = words[2], [word for word in words[3:] if word in _CODES]
+def _build(opcode: Opcode, words: list[str], xor: bool = False) -> MmaSemantics:
+    """The product; with `xor`, of single bits, how many differ."""
+    shape, types = words[2], [word for word in words[3:] if word in _CODES or word in _BITS]
     if len(types) == 2:  # the f16 forms name D and C alone
         types = [types[0], "f16", "f16", types[1]]
     d_type, a_type, b_type, c_type = types
@@ -169,7 +232,11 @@ def _build(opcode: Opcode, words: list[str]) -> MmaSemantics:
     satfinite = "satfinite" in words
 
     def run(x: Registers, y: Registers, z: Registers) -> Registers:
-        total = np.matmul(a.matrix(x), b.matrix(y)) + c.matrix(z)
+        left, right = a.matrix(x), b.matrix(y)
+        product = np.matmul(left, right)
+        if xor:
+            product = left.sum(2, keepdims=True) + right.sum(1, keepdims=True) - 2 * product
+        total = product + c.matrix(z)
         codes = result_codes(total, d_type, satfinite)
         return d.to_registers(codes.reshape(codes.shape[0], 32, -1))
 
@@ -181,6 +248,10 @@ def forms() -> list[Opcode]:
     found: list[Opcode] = [
         ("wmma", "mma", "sync", "aligned", *words) for line in MMA_LINES for words in expand_slots(line)
     ]
+    found += [("wmma", "mma", op, "popc", "sync", "aligned", *BITS_LINE.split()) for op in ("xor", "and")]
+    for kind, lines in _SMALL_LINES.items():
+        for line in lines:
+            found += [("wmma", "load", kind, "sync", "aligned", *words) for words in expand_slots(line)]
     for kind, lines in MEMORY_LINES.items():
         heads = [("load", kind), *([("store", "d")] if kind == "c" else [])]
         for action, name in heads:

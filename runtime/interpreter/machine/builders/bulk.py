@@ -138,7 +138,8 @@ def _bulk_in(
             check_running(i, cta)
             queue, clock = i.issue(("copy", bar_cta % batch.cluster, barrier))
             if i.clocks is not None:
-                note_shared(i, cta, at, total, queue, clock, True, None if operation else partial(bring, data, cta))
+                put = None if operation else partial(bring, data, cta)
+                note_shared(i, cta, at, total, queue, clock, True, put, atomic=bool(operation))
             ops.append((cta, bar_cta, queue, clock))
         if i.clocks is not None:
             if place is None:

@@ -38,6 +38,13 @@ class MemoryForm:
         self.read_only: bool = bool(form.words.get("nc"))
 
 
+class FirstGuess:
+    """What shadow memory sees of an ordinary load whose value a compare-and-swap tries: it races with no atomics."""
+
+    strong = True
+    reach = 0
+
+
 def space_name(word: str) -> str:
     """A state space as `space_of` takes it: ::cta, ::entry and ::func are what there is without them."""
     return word if word == "shared::cluster" else word.partition("::")[0]
@@ -163,13 +170,14 @@ def build_load(k: Compiler, ins: Instruction) -> Op:
     write, strong = writers[0], form.strong
     plain = regs[0].index if count == 1 and regs[0] and k.widening(regs[0], form.type) is None else -1
     some = k.wanted(regs) if count > 1 else None
+    seen: Any = FirstGuess if form.semantics == "weak" and k.is_first_guess(ins) else form
 
     def load(c: Group) -> bool:
         parts = space(c).locate(c, address(c), size, width, ins, False)
         for part in parts:
             if part.shadow is not None:
                 if some is None:
-                    part.shadow.read(c, part.index, size, count, part.mask, ins, form)
+                    part.shadow.read(c, part.index, size, count, part.mask, ins, seen)
                 else:
                     read_some(c, part, some, size, count, ins, form)
                 if strong:

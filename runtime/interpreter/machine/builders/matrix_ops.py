@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ...checks.waits import RegisterWait
 from ...isa.semantics.fragments import matrix_row_map, movmatrix
 from ...isa.semantics.matrix import MmaSemantics, compile_mma
 from ...isa.semantics.wgmma import compile_wgmma
@@ -151,13 +152,21 @@ def build_movmatrix(k: Compiler, ins: Instruction) -> Op:
 
 @builds("setmaxnreg.inc setmaxnreg.dec")
 def build_setmaxnreg(k: Compiler, ins: Instruction) -> Op:
-    """setmaxnreg.{inc,dec}.sync.aligned.u32: the sum over a block's warps must fit the register file."""
+    """setmaxnreg.{inc,dec}.sync.aligned.u32: an increase waits until the block has as many left."""
     count, grows = constant_operand(k, ins.operands[0]), k.form.row.name[1] == "inc"
 
     def run(c: Group) -> bool:
         if not together(c, None):
             return False
-        c.batch.run.set_registers(c, count, grows, ins)
+        batch = c.batch
+        short = batch.run.set_registers(c, count, grows, ins)
+        if not grows:
+            batch.wake()
+        elif short.any():
+            batch.poll(c.subset(c.pc, short), RegisterWait(ins, count))
+            if not short.all():
+                batch.again(c.subset(c.pc, ~short))
+            return False
         return True
 
     return run

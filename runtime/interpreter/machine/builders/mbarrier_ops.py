@@ -10,10 +10,11 @@ import numpy.typing as npt
 
 from ...checks import tensor_proxy
 from ...checks.clocks import ASYNC, ASYNC_GLOBAL
+from ...checks.waits import MbarrierWait
 from ...ptx.module import Instruction, Operand
 from ..compiler import Compiler
 from ..group import Group
-from ..mbarriers import PHASE_BITS, TIMED_OUT, MbarrierWait
+from ..mbarriers import PHASE_BITS, TIMED_OUT
 from ..memory import WINDOW_MASK
 from ..program import Op, builds
 from ..spaces import own_only

@@ -49,6 +49,7 @@ class _Places:
         # An element's place is linear in the stride: its offset at 0, and what a stride of 1 adds.
         self.start = form.fragment.offsets(form.layout, 0)
         self.slope = form.fragment.offsets(form.layout, 1) - self.start
+        self.bits = form.fragment.bits
         self.default = form.default_stride
 
     def addresses(self, c: Group) -> list[Array]:
@@ -57,7 +58,7 @@ class _Places:
         stride: Any = self.default if self.stride is None else self.stride(c).astype(np.int64)
         found: list[Array] = []
         for e in range(self.start.shape[1]):
-            offset = (self.start[:, e] + self.slope[:, e] * stride) * self.size
+            offset = (self.start[:, e] + self.slope[:, e] * stride) * self.bits >> 3
             found.append(base + offset.astype(np.uint64))
         return found
 

@@ -1,0 +1,25 @@
+"""Why a group of warps is held until something has changed: the machine says it, reports of deadlocks read it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..ptx.module import Instruction
+
+
+@dataclass(slots=True)
+class MbarrierWait:
+    """Why a group is held: an mbarrier wait. `wanted`: the parity or phase of its first lane."""
+
+    ins: Instruction
+    offset: int
+    cta: int
+    wanted: str
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterWait:
+    """Why a group is held: setmaxnreg to `count` registers, until its block has as many left."""
+
+    ins: Instruction
+    count: int

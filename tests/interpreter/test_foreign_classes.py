@@ -1,0 +1,149 @@
+"""What kernels of others taught: each class that was a false alarm or refused, and its wrong twin, which is found."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import kernel_dsl as kd
+
+from ..check.images import image
+
+ROW = " mov.u32 %r1, %tid.x; ld.param.u64 %d1, [out]; mul.wide.u32 %d2, %r1, 4; add.s64 %d2, %d2, %d1;\n"
+OUT = ".param .u64 out"
+
+
+def kinds(body: str, out: np.ndarray, before: str = "", **options: object) -> set[str]:
+    text = image(OUT, ROW + body, before=before)
+    options = {"grid": 1, "block": 64, "schedules": ("eager", "late", "random:2"), **options}
+    return {h.kind for h in kd.check(text, out, **options).hazards}
+
+
+# Merge sorts read one element past the end, and have the bounds decide.
+SPECULATED = """ mov.u32 %r2, s; mov.u32 %r3, 7; st.shared.u32 [%r2], %r3; ld.shared.u32 %r4, [%r2+256];
+ setp.gt.u32 %p1, %r1, 99; setp.lt.u32 %p2, %r4, 5; LOGIC
+ selp.u32 %r5, 1, 0, %p3; st.global.u32 [%d2], %r5;"""
+SMEM = ".shared .align 4 .b32 s[128];\n"
+
+
+@pytest.mark.parametrize(
+    ("logic", "clean"),
+    [
+        ("and.pred %p3, %p2, %p1;", True),
+        ("or.pred %p3, %p1, %p2;", False),
+        ("not.pred %p1, %p1; or.pred %p3, %p1, %p2;", True),
+        ("not.pred %p1, %p1; and.pred %p3, %p1, %p2;", False),
+        ("setp.lt.and.u32 %p3, %r4, 5, %p1;", True),
+        ("setp.lt.or.u32 %p3, %r4, 5, %p1;", False),
+        ("xor.pred %p3, %p1, %p2;", False),
+        ("and.b32 %r4, %r4, 0; setp.eq.u32 %p3, %r4, 0;", True),
+        ("or.b32 %r4, %r4, -1; setp.eq.u32 %p3, %r4, 0;", True),
+        ("or.b32 %r4, %r4, 1; setp.eq.u32 %p3, %r4, 0;", False),
+    ],
+)
+def test_what_logic_decides_without_a_value_nobody_wrote(logic: str, clean: bool) -> None:
+    body = SPECULATED.replace("LOGIC", logic)
+    assert kinds(body, np.zeros(32, np.int32), SMEM, block=32) == (set() if clean else {"uninitialised"})
+
+
+# An atomic operation made of compare-and-swap begins with an ordinary load.
+SWAP = """ ld.global.u32 %r5, [%d1];
+L: mov.u32 %r6, %r5; mul.lo.u32 %r7, %r6, 3; add.u32 %r7, %r7, 1; atom.global.cas.b32 %r5, [%d1], %r6, %r7; setp.ne.u32 %p1, %r5, %r6;
+ @%p1 bra L; MORE"""
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (("MORE", ""), set[str]()),
+        (("MORE", "st.global.u32 [%d2+4096], %r5;"), set[str]()),  # what the swap gave
+        (("MORE", "st.global.u32 [%d2+4096], %r6;"), {"race_global"}),  # what was guessed, perhaps
+        (("L: ", "setp.gt.u32 %p2, %r5, 9; @%p2 bra E;\nL: "), {"race_global"}),
+        (("atom.global.cas.b32 %r5, [%d1], %r6, %r7;", "mov.u32 %r5, %r6; st.global.u32 [%d1], %r1;"), {"race_global", "equal_value_race"}),
+    ],
+)  # fmt: skip
+def test_a_first_guess_of_a_compare_and_swap(change: tuple[str, str], found: set[str]) -> None:
+    body = SWAP.replace(*change).replace("MORE", "") + "\nE: "
+    out = np.zeros(2048, np.int32)
+    got = kinds(body, out)
+    assert bool(got) == bool(found) and got <= found
+    if not found:
+        value = 0
+        for _ in range(64):
+            value = value * 3 + 1 & 0xFFFFFFFF
+        assert out.view(np.uint32)[0] == value
+
+
+# Groups of several warps meet in the system's shared memory.
+RESERVED = """ mov.u32 %r2, %reserved_smem_offset_1; and.b32 %r3, %r1, 31; setp.ne.u32 %p1, %r3, 0; @%p1 bra E;
+ atom.shared.acq_rel.cta.add.u32 %r4, [%r2], 1; st.global.u32 [%d2], %r4;\nE: """
+
+
+def test_the_systems_shared_memory_is_zero() -> None:
+    out = np.zeros(64, np.int32)
+    assert kinds(RESERVED, out) == set() and sorted(out[[0, 32]]) == [0, 1]
+    assert kinds(RESERVED.replace("%reserved_smem_offset_1", "512"), out) == {"out_of_bounds"}
+    assert kinds(RESERVED.replace("[%r2]", "[%r2+100000]"), out) == {"out_of_bounds"}
+
+
+# Reductions by bulk copies into one place of a peer's shared memory don't race; copies do.
+REDUCED = """ mov.u32 %r2, s; mov.u32 %r3, m; mov.u32 %r4, %cluster_ctarank; shl.b32 %r5, %r1, 2; add.u32 %r5, %r5, %r2;
+ st.shared.u32 [%r5], %r4; mov.u32 %r6, 0; st.shared.u32 [%r5+256], %r6; setp.ne.u32 %p1, %r1, 0; setp.ne.u32 %p2, %r4, 0;
+ @!%p1 mbarrier.init.shared.b64 [%r3], 1; fence.proxy.async; fence.mbarrier_init.release.cluster; barrier.cluster.arrive; barrier.cluster.wait;
+ @%p1 bra W; mapa.shared::cluster.u32 %r7, %r2, 0; mapa.shared::cluster.u32 %r8, %r3, 0;
+ @!%p2 mbarrier.arrive.expect_tx.shared.b64 %d3, [%r3], 1024;
+ COPY [%r7+256], [%r2], 256, [%r8];
+W: @%p2 bra E;
+P: mbarrier.try_wait.parity.shared.b64 %p3, [%r3], 0; @!%p3 bra P; ld.shared.u32 %r9, [%r5+256]; st.global.u32 [%d2], %r9;
+E: barrier.cluster.arrive; barrier.cluster.wait;"""
+COPY = "cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.add.u32"
+TWO = ".shared .align 16 .b32 s[128];\n.shared .align 8 .b64 m;\n"
+
+
+def test_bulk_reductions_of_several_blocks() -> None:
+    out = np.zeros(64, np.int32)
+    assert kinds(REDUCED.replace("COPY", COPY), out, TWO, grid=4, cluster=4) == set() and (out == 6).all()
+    plain = COPY.replace("cp.reduce", "cp").replace(".add.u32", "")
+    assert "race_shared" in kinds(REDUCED.replace("COPY", plain), out, TWO, grid=4, cluster=4)
+
+
+# Warps take registers that the others of their block give back.
+REGISTERS = """ mov.u32 %r1, %tid.x; setp.ge.u32 %p1, %r1, 128; @%p1 bra B; setmaxnreg.inc.sync.aligned.u32 256;
+ bar.sync 1; setmaxnreg.dec.sync.aligned.u32 40; bar.sync 1; bar.sync 2; setmaxnreg.inc.sync.aligned.u32 256; ret;
+B: setmaxnreg.dec.sync.aligned.u32 120; bar.sync 1; bar.sync 1; setmaxnreg.inc.sync.aligned.u32 232;
+ bar.sync 2; BACK"""
+
+
+def test_registers_are_waited_for() -> None:
+    def found(back: str) -> set[str]:
+        text = image("", REGISTERS.replace("BACK", back)).replace(") {", ") .reqntid 384 .maxnreg 168 {")
+        return {h.kind for h in kd.check(text, grid=1).hazards}
+
+    assert found("setmaxnreg.dec.sync.aligned.u32 120;") == set()
+    assert found("") == {"register_capacity"}
+
+
+SMALL = """ mov.u32 %r9, STRIDE; wmma.load.a.sync.aligned.row.SHAPE.global.TYPE {%r2}, [%d1], %r9; add.s64 %d3, %d1, 512;
+ wmma.load.b.sync.aligned.col.SHAPE.global.TYPE {%r3}, [%d3], %r9; mov.u32 %r4, 0; mov.u32 %r5, 1;
+ wmma.mma.OPsync.aligned.row.col.SHAPE.s32.TYPE.TYPE.s32 {%r6, %r7}, {%r2}, {%r3}, {%r4, %r4}; add.s64 %d4, %d1, 1024; mov.u32 %r8, 8;
+ wmma.store.d.sync.aligned.row.SHAPE.global.s32 [%d4], {%r6, %r7}, %r8;"""
+
+
+@pytest.mark.parametrize(
+    ("type_", "op", "stride"), [("s4", "", 32), ("u4", "", 64), ("b1", "xor.popc.", 128), ("b1", "and.popc.", 256)]
+)
+def test_wmma_of_parts_of_bytes(type_: str, op: str, stride: int) -> None:
+    bits, k = (1, 128) if type_ == "b1" else (4, 32)
+    body = SMALL.replace("SHAPE", f"m8n8k{k}").replace("TYPE", type_).replace("OP", op).replace("STRIDE", str(stride))
+    memory = np.random.default_rng(3).integers(0, 2**32, 320).astype(np.uint32)
+
+    def matrix(at: int) -> np.ndarray:
+        words = memory[at : at + 8 * stride * bits // 32].reshape(8, -1)
+        v = (words[:, :, None] >> np.arange(0, 32, bits, dtype=np.uint32) & ((1 << bits) - 1)).astype(np.int64)
+        v = v.reshape(8, -1)[:, :k]
+        return v - 16 * (v > 7) if type_ == "s4" else v
+
+    a, b = matrix(0), matrix(128)
+    want = (a[:, None] != b[None]).sum(2) if "xor" in op else a @ b.T
+    assert kinds(body, memory, block=32) == set()
+    np.testing.assert_array_equal(memory[256:].view(np.int32).reshape(8, 8), want)
