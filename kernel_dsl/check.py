@@ -90,9 +90,16 @@ class Check:
         target: Any = None,
         out: Any = None,
         symbols: Any = None,
+        programmatic_dependent_launch: bool | None = None,
     ) -> Call:
-        """One launch for `kd.check.sequence`; the arguments of `kd.check`. Nothing runs."""
-        return _call(image, args, grid, block, cluster, smem, entry, target, out, symbols)
+        """One launch for `kd.check.sequence`; the arguments of `kd.check`. Nothing runs.
+
+        `programmatic_dependent_launch`: of an image, that this launch may start before the one before it has ended, as
+        the launch attribute of that name has it: what it does before `griddepcontrol.wait` overlaps with what the others
+        do that have executed `launch_dependents`. A traced kernel says so itself.
+        """
+        call = _call(image, args, grid, block, cluster, smem, entry, target, out, symbols)
+        return call.starting_early(programmatic_dependent_launch)
 
     @checks_itself(*_OWN)
     def sequence(

@@ -45,12 +45,17 @@ class Call:
     out: Any = None
     run: Run | None = None
     symbols: Any = None
+    programmatic_dependent_launch: bool | None = None
     names: Sequence[str] = ()  # what parameters are called in reports; by default as in the PTX
     options: tuple[str, ...] = field(init=False, default=())
 
     def __post_init__(self) -> None:
-        names = ("grid", "block", "cluster", "smem", "entry", "symbols")
+        names = ("grid", "block", "cluster", "smem", "entry", "symbols", "programmatic_dependent_launch")
         self.options = tuple(n for n in names if getattr(self, n) is not None)
+
+    def starting_early(self, early: bool | None) -> Call:
+        """The same launch with that attribute."""
+        return replace(self, programmatic_dependent_launch=early)
 
 
 class Collector(InterpreterDevice):
@@ -138,6 +143,7 @@ def _of_image(call: Call, made: Prepared, hosts: dict[int, Any]) -> list[Any]:
     given = slots(entry, args)
     initial = _initial(module, call.symbols)
     attributes = attributes_of(entry, target, call.grid, call.block, call.cluster, call.smem)
+    attributes = replace(attributes, programmatic_dependent_launch=bool(call.programmatic_dependent_launch))
     names = [*call.names, *(p.name for p in entry.params[len(call.names) :])]
     params = [_placed(made.space, slot, name) for slot, name in zip(given, names, strict=False)]
     if not attributes.empty:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..devices.interpreter_device import Launch, Space
-from ..interpreter import GlobalMemory, HazardError, HazardKind, Launches, RunReport
+from ..interpreter import GlobalMemory, HazardError, HazardKind, Launches, OrderSearch, RunReport, explored
 from .launches import Call, prepare
 from .report import Hazard, Report, file_of, hazard_of
 from .schedules import as_kinds, as_schedules, settings, spelled
@@ -70,17 +70,38 @@ def explore(
             first = _snapshot(space.memory)
         if endless:
             break
+    if not known and not found.decided and len(runs) > 1:
+        found.decided = _every_order(launches, before, ignore, files, step_budget, known, found, max(len(runs), 4))
     _restore(first)
     space.copy_back()
     found.hazards = list(known.values())
     return found
 
 
+def _every_order(
+    launches: Sequence[Launch], before: list[tuple[Bytes, Bytes]], ignore: frozenset[HazardKind], files: Sequence[str],
+    step_budget: int | None, known: dict[Any, Hazard], found: CheckExploration, limit: int,
+) -> bool:  # fmt: skip
+    """Whether up to `limit` runs show that no other order of synchronisation exists, and find nothing in any of them.
+
+    As soon as a run tells of what can't be followed (blocks that synchronise through global memory), it is the last.
+    """
+    search = OrderSearch(limit)
+    for order in search:
+        _restore(before)
+        run = ("eager", 0)
+        with explored(order):
+            _run(launches, run, ignore, files, step_budget, known, found, False, f"order {search.count}")
+        if known or order.is_open():
+            return False
+    return search.complete
+
+
 def _run(
     launches: Sequence[Launch], run: tuple[str, int], ignore: frozenset[HazardKind], files: Sequence[str],
-    step_budget: int | None, known: dict[Any, Hazard], found: CheckExploration, first: bool,
+    step_budget: int | None, known: dict[Any, Hazard], found: CheckExploration, first: bool, name: str = "",
 ) -> bool:  # fmt: skip
-    """One run. Whether it did not end by itself."""
+    """One run. Whether it did not end by itself. `name`: what hazards call it, by default the schedule."""
     endless, order = False, Launches()
     for launch, file in zip(launches, files, strict=True):
         report = RunReport(quiet=True)
@@ -93,7 +114,7 @@ def _run(
         for finding in report.findings:
             hazard = hazard_of(finding, launch, file_of(launch, file))
             if finding.kind not in ignore:
-                known.setdefault(hazard.key, hazard).schedules.append(spelled(run))
+                known.setdefault(hazard.key, hazard).schedules.append(name or spelled(run))
         if first:
             found.printed += report.output
             found.steps += report.steps

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from kernel_dsl.compiled import ReportNames, SourceLine
 from kernel_dsl.interpret_params import InterpretParams
 
-from .checks.explore import Exploration, explore, over_schedules, schedules_of
+from .checks.explore import Exploration, OrderSearch, explore, explored, over_schedules, schedules_of
 from .checks.hazards import Finding, HazardError, HazardWarning, Place, RunReport
 from .checks.kinds import HazardKind
 from .checks.launches import Launches
@@ -36,12 +36,14 @@ __all__ = [
     "InterpretParams",
     "Launches",
     "Module",
+    "OrderSearch",
     "Place",
     "PtxError",
     "RunReport",
     "check_program",
     "encode_tensor_map",
     "explore",
+    "explored",
     "is_ordered",
     "over_schedules",
     "parse",

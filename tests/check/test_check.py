@@ -12,6 +12,9 @@ import pytest
 
 import kernel_dsl as kd
 
+from ..interpreter.launching import kernel
+from ..interpreter.planted import REGISTERS
+from ..interpreter.test_explore import ANYONE, FIRST, HELD, RING
 from .images import ADD, FILL, RACE, image
 
 
@@ -209,3 +212,48 @@ def test_a_sequence_of_traced_kernels() -> None:
 def test_no_sequence(wrong: Any) -> None:
     with pytest.raises(kd.Error):
         kd.check.sequence(wrong)
+
+
+EARLY = image(
+    ".param .u64 a, .param .u64 b",
+    """ ld.param.u64 %d1, [a]; ld.param.u64 %d2, [b]; mov.u32 %r1, %tid.x; mul.wide.u32 %d3, %r1, 4; add.s64 %d1, %d1, %d3; add.s64 %d2, %d2, %d3;
+ griddepcontrol.launch_dependents; FIRST ld.global.u32 %r2, [%d1]; SECOND add.u32 %r2, %r2, 1; st.global.u32 [%d2], %r2;""",
+)
+
+
+@pytest.mark.parametrize(
+    ("early", "wait", "found"), [(True, "FIRST", False), (True, "SECOND", True), (False, "SECOND", False)]
+)
+def test_launches_that_start_early(early: bool, wait: str, found: bool) -> None:
+    """What a launch reads before griddepcontrol.wait, the launch before may still write, if it starts early."""
+    text = EARLY.replace(wait, "griddepcontrol.wait;").replace("FIRST", "").replace("SECOND", "")
+    a, b, c = (np.full(32, n, np.int32) for n in (1, 0, 0))
+    steps = [
+        kd.check.launch(text, x, y, grid=1, block=32, programmatic_dependent_launch=e)
+        for x, y, e in ((a, b, False), (b, c, early))
+    ]
+    report = kd.check.sequence(steps)
+    assert {h.kind for h in report.hazards} == ({"race_launches"} if found else set())
+    assert (c == 3).all()
+
+
+def test_the_launch_attribute_is_of_images() -> None:
+    @kd.kernel(out_type=lambda x: x)
+    def same(x, out):
+        out[...] = x[...]
+
+    with pytest.raises(kd.Error, match="programmatic_dependent_launch"):
+        kd.check.sequence([kd.check.launch(same, np.zeros(128, np.float32), programmatic_dependent_launch=True)])
+
+
+@pytest.mark.parametrize(("body", "verdict"), [(RING, "none"), (HELD, "none"), (ANYONE, "none"), (FIRST, "found")])
+def test_orders_of_shared_memory_and_barriers_are_explored(body: str, verdict: str) -> None:
+    """What the schedules miss, one order shows; where no order is left the verdict is 'none'."""
+    text = kernel(".param .u64 a", REGISTERS + body)
+    block = 96 if body == HELD else 64
+    report = kd.check(text, np.zeros(64, np.int32), grid=1, block=block, schedules=("eager", "late"))
+    assert report.verdict == verdict
+    if report.hazards:
+        assert report.hazards[0].schedules == ["order 2"]
+    alone = kd.check(text, np.zeros(64, np.int32), grid=1, block=block, schedules="eager")
+    assert alone.verdict == "none up to 1 schedules"

@@ -7,7 +7,8 @@ over_schedules(lambda p: kernel(x, interpret=p), ("eager", "late", "random:8"))
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
@@ -44,34 +45,60 @@ def explore(call: Callable[[], Any], limit: int = 64) -> Exploration:
     verdict is 'none', for these arguments. Pairs in global memory are not turned round: with them, and with pairs that
     could not be, it is 'none up to N schedules'.
     """
-    if limit < 1:
-        raise ValueError(f"limit={limit}: at least one schedule")
-    waiting: deque[frozenset[Hold]] = deque([frozenset()])
-    seen = {frozenset[Hold]()}
-    ways: set[Any] = set()
-    count, complete = 0, True
-    while waiting and count < limit:
-        order = Order(holds := waiting.popleft())
-        token = EXPLORED.set(order)
-        count += 1
-        try:
-            call()
-        except HazardError as error:
-            return Exploration(count, error)
-        finally:
-            EXPLORED.reset(token)
-        asked = {step for step, _ in holds}
-        complete &= not order.open
-        if (way := order.signature()) in ways:
-            continue  # what else might have happened was seen when it went this way first
-        ways.add(way)
-        for step, until in order.reversals():
-            more = holds | {(step, until)}
-            if step not in asked and more not in seen:
-                seen.add(more)
-                waiting.append(more)
-        complete &= not order.open  # told by the reversals too
-    return Exploration(count, None, complete and not waiting)
+    search = OrderSearch(limit)
+    for order in search:
+        with explored(order):
+            try:
+                call()
+            except HazardError as error:
+                return Exploration(search.count, error)
+    return Exploration(search.count, None, search.complete)
+
+
+@contextmanager
+def explored(order: Order) -> Generator[None]:
+    """What runs inside goes in this order, and is recorded."""
+    token = EXPLORED.set(order)
+    try:
+        yield
+    finally:
+        EXPLORED.reset(token)
+
+
+class OrderSearch:
+    """Iterates over the orders to run in, up to `limit`; each must have been run before the next one is asked for.
+
+    `count`: how many there were. `complete`, at the end: no other order of synchronisation exists.
+    """
+
+    def __init__(self, limit: int) -> None:
+        if limit < 1:
+            raise ValueError(f"limit={limit}: at least one schedule")
+        self.limit = limit
+        self.count = 0
+        self.complete = False
+
+    def __iter__(self) -> Iterator[Order]:
+        waiting: deque[frozenset[Hold]] = deque([frozenset()])
+        seen = {frozenset[Hold]()}
+        ways: set[Any] = set()
+        complete = True
+        while waiting and self.count < self.limit:
+            order = Order(holds := waiting.popleft())
+            self.count += 1
+            yield order
+            complete &= not order.open
+            if (way := order.signature()) in ways:
+                continue  # what else might have happened was seen when it went this way first
+            ways.add(way)
+            asked = {step for step, _ in holds}
+            for step, until in order.reversals():
+                more = holds | {(step, until)}
+                if step not in asked and more not in seen:
+                    seen.add(more)
+                    waiting.append(more)
+            complete &= not order.open  # told by the reversals too
+        self.complete = complete and not waiting
 
 
 def schedules_of(words: Iterable[str], params: InterpretParams | None = None) -> list[InterpretParams]:

@@ -24,6 +24,7 @@ Array = npt.NDArray[Any]
 Actor = tuple[Any, ...]  # ("warp", launch, block, warp), or ("copy", launch, number)
 Step = tuple[Actor, int]  # an actor's n-th event, from 1
 Hold = tuple[Step, Step]  # the first waits for the second
+_MOST = 30_000  # events of a run that are kept
 _WINDOW = 48  # events of an object that a later one is compared with
 
 
@@ -49,6 +50,8 @@ class Order:
         self.events: dict[Any, list[SyncEvent]] = {}
         self.launch = 0
         self.copies = 0
+        self.recorded = 0
+        self.found: list[Hold] | None = None
         self.performing: Actor | None = None
         self.issuers: dict[
             tuple[int, int, int], Array
@@ -129,6 +132,11 @@ class Order:
 
     # --- recording -----------------------------------------------------------------------------
 
+    def is_open(self) -> bool:
+        """Whether this run has shown that not every order can be explored."""
+        self.reversals()
+        return self.open
+
     def issued(self, batch: Batch, team: int, agent: int, queue: int, clock: int) -> None:
         """A warp is about to issue a copy."""
         self.issuers[team + batch.first // batch.cluster, queue, clock] = batch.clocks.known[team, agent, 0].copy()
@@ -140,6 +148,10 @@ class Order:
         clocks = batch.clocks
         if clocks is None:
             return
+        if self.recorded > _MOST and not self.holds:
+            self.open = True
+            return
+        self.recorded += len(rows)
         for i, row in enumerate(rows.tolist()):
             actor = self._warp(batch, row)
             events = self.events.setdefault((self.launch, place(i)), [])
@@ -173,8 +185,10 @@ class Order:
     # --- what else might have happened ----------------------------------------------------------
 
     def reversals(self) -> list[Hold]:
-        """Holds that turn pairs of events round which nothing orders and which do not commute."""
-        found: list[Hold] = []
+        """Holds that turn pairs of events round which nothing orders and which do not commute. Asked once the run is over."""
+        if self.found is not None:
+            return self.found
+        self.found = found = list[Hold]()
         for (_, place), events in self.events.items():
             for at, later in enumerate(events):
                 window = events[max(0, at - _WINDOW) : at]
