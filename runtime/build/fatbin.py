@@ -105,18 +105,33 @@ def _unpack(body: bytes, flags: int, size: int) -> bytes:
 
 
 def _zstd() -> Callable[[bytes], bytes]:
+    """What unpacks zstd. Raises ValueError for what is damaged, DeviceError where nothing here can."""
+    library: Any
     try:
-        return import_module("compression.zstd").decompress  # Python 3.14
+        library = import_module("compression.zstd")  # Python 3.14
+        return _damaged_as_value_error(library.decompress, library.ZstdError)
     except ImportError:
         pass
     try:
-        library: Any = import_module("zstandard")
+        library = import_module("zstandard")
     except ImportError:
         raise DeviceError(
             "the PTX in this fat binary is compressed with zstd, which this Python cannot unpack. "
             "Build it with nvcc --no-compress, or pip install zstandard"
         ) from None
-    return lambda body: library.ZstdDecompressor().decompressobj().decompress(body)
+    return _damaged_as_value_error(
+        lambda body: library.ZstdDecompressor().decompressobj().decompress(body), library.ZstdError
+    )
+
+
+def _damaged_as_value_error(unpack: Callable[[bytes], bytes], damaged: type[Exception]) -> Callable[[bytes], bytes]:
+    def run(body: bytes) -> bytes:
+        try:
+            return unpack(body)
+        except damaged as error:
+            raise ValueError(str(error)) from None
+
+    return run
 
 
 def lz4_block(body: bytes, size: int) -> bytes:
