@@ -1,0 +1,53 @@
+"""Kernels in the ways of CUDA's samples, CUB, libcu++, cooperative groups, wmma, CuTe and Triton: right, and no false alarm.
+
+CUDA C++ is compiled by NVRTC and Triton's kernels by Triton, where those are installed; CuTe's headers come with `nvidia-cutlass`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kernel_dsl as kd
+from kernel_dsl.runtime.custom import nvrtc
+
+from .foreign.case import IGNORED, SCHEDULES, headers, ptx_of, run
+
+pytestmark = pytest.mark.slow
+FILES = ("samples", "cub", "groups", "libcu", "matrix", "cute")
+TARGETS = ("sm_80", "sm_90a", "sm_120")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("file", FILES)
+def test_cuda(file: str, target: str) -> None:
+    reason = nvrtc.unavailable()
+    if reason or (file == "cute" and not headers()):
+        pytest.skip(reason or "CuTe's headers are not installed")
+    cases: Any = import_module(f"tests.check.foreign.cases_{file}")
+    ptx = ptx_of(f"{file}.cu", target)
+    wrong: list[str] = []
+    for case in cases.CASES:
+        if f".entry {case.entry}(" not in ptx:  # of Hopper alone
+            assert target == "sm_80" or file == "cute", case.entry
+            continue
+        report = run(case, ptx)
+        wrong += [f"{case.entry}: {h.message}" for h in report.hazards]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_triton(target: str) -> None:
+    if importlib.util.find_spec("triton") is None:
+        pytest.skip("Triton is not installed")
+    kernels: Any = import_module("tests.check.foreign.triton_kernels")
+    for launch in kernels.EVERYWHERE + (kernels.HOPPER if target == "sm_90a" else ()):
+        with kd.check.triton(target, schedules=SCHEDULES, ignore=IGNORED) as found:
+            results = launch()
+        assert found.hazards == [], launch.__name__
+        for got, want, tolerance in results:
+            np.testing.assert_allclose(np.asarray(got).astype(float), want, rtol=tolerance, atol=tolerance)
