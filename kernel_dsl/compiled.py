@@ -92,6 +92,7 @@ class TensorMapParam:
     split: tuple[tuple[int, int], ...] = ()
     window: tuple[tuple[int, int, int], ...] = ()
     l2_promotion: int = 0  # bytes: 0, 64, 128 or 256
+    ranks: int = 0  # on a mesh of that many devices: a map of each rank's array, one after the other
 
 
 Param = PointerParam | ShapeParam | StrideParam | ScalarParam | TensorMapParam

@@ -198,6 +198,6 @@ def slot(param: AnyParam) -> tuple[int, int]:
     if isinstance(param, ConstantParam):
         return len(param.data), 16
     if isinstance(param, TensorMapParam):
-        return 128, 64
+        return 128 * max(param.ranks, 1), 64
     size = param.dtype.itemsize if isinstance(param, ScalarParam) else 8
     return size, size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Sequence
 from dataclasses import replace
@@ -47,7 +48,10 @@ class MeshKernel(Kernel):
         if not isinstance(mesh, Mesh):
             raise MeshArgument(what=f"mesh={shown(mesh)}", hint='use `kd.Mesh(("x",), (2,))`')
         self._mesh: Mesh = mesh
-        self._kept: dict[Any, Any] = {}  # the runtime's: semaphores and tables by where they are
+        self._kept: dict[Any, Any] = {}  # the runtime's: semaphores and launches by where they are
+        # Whether the streams of a launch meet before it and after it. A kernel each of whose blocks waits for its like on
+        # all peers, by semaphores, when it begins and before it ends, is ordered by that, and sets this to False.
+        self.meets: bool = True
 
     @property
     def mesh(self) -> Mesh:
@@ -56,6 +60,11 @@ class MeshKernel(Kernel):
     @unguarded
     def __call__(self, *args: Any, out: Any = None, stream: Any = None, interpret: Any = None) -> Any:
         """Run the kernel on all devices. `out`: preallocated outputs; `stream`: one stream a device; see `kd.kernel`."""
+        fast = self._fast
+        if fast is not None and interpret is None and not fast.recording.active:
+            result = fast(args, out, stream)
+            if result is not fast.miss:
+                return result
         return self._call(args, out, stream, interpret)
 
     def bind(self, *args: Any, out: Any = None, stream: Any = None, interpret: Any = None) -> Any:
@@ -101,7 +110,7 @@ class MeshKernel(Kernel):
         leaves, structure = flatten(args, lambda x: x is not args and _is_row(x))
         rows = [self._row(x, f"argument {n}") for n, x in enumerate(leaves) if _is_arrays(x)]
         scalars = [x for x in leaves if not _is_arrays(x)]
-        call = MeshCall(self.name, self._mesh, rows, scalars, stream, interpret, self._kept)
+        call = MeshCall(self.name, self._mesh, rows, scalars, stream, interpret, self._kept, self.meets)
         # what the trace is of: the first rank's arrays, whose like the others are
         described = iter(call.described)
         inputs: tuple[Input, ...] = tuple(
@@ -119,8 +128,19 @@ class MeshKernel(Kernel):
                 self._stages[key] = self._trace(inputs, structure, call.overlaps, given, target.name)
             stages = self._stages[key]
             loaded = [self._on(device, key, stages) for device in call.devices]
-        results = call.run(loaded, self._fills(inputs, expected))
-        return unflatten(nest, [row[0] if call.alone else Symmetric(row, self._mesh) for row in results])
+        specs = self._fills(inputs, expected)
+        finish = functools.partial(_finished, nest, self._mesh, call.alone)
+        results = finish(call.run(loaded, specs))
+        if interpret is None and loaded[0].device.kind == "cuda":
+            self._learn_mesh(args, out, call, loaded, specs, finish)
+        return results
+
+    def _learn_mesh(self, args: Any, out: Any, call: Any, loaded: Any, specs: Any, finish: Any) -> None:
+        from kernel_dsl.runtime.mesh.fast import MeshCalls
+
+        if self._fast is None:
+            self._fast = MeshCalls()
+        self._fast.learn(args, out, call, loaded, specs, finish)
 
     def _on(self, device: Any, key: Any, stages: Stages) -> Any:
         """The kernel on a device; on a GPU it is loaded once."""
@@ -186,6 +206,11 @@ class MeshKernel(Kernel):
         inputs = tuple(self._lower_input(x) for x in leaves)
         name = target if target is not None else self._definition.params.target or target_named(None).name
         return self._trace(inputs, structure, (), None, name)
+
+
+def _finished(nest: Any, mesh: Mesh, alone: bool, rows: list[Any]) -> Any:
+    """The result of a call: its rows of arrays in the nest of its outputs."""
+    return unflatten(nest, [row[0] if alone else Symmetric(row, mesh) for row in rows])
 
 
 def _words(kind: tuple[tuple[int, ...], Any]) -> str:

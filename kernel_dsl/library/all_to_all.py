@@ -14,7 +14,7 @@ from kernel_dsl.errors import BadArgument
 from kernel_dsl.mesh import Mesh
 from kernel_dsl.symmetric import overlap
 
-from .collectives import BLOCKS, described, wait_for_all
+from .collectives import BLOCKS, described, orders_itself, wait_for_all
 
 PIECE = 4096  # elements of a row that a warpgroup holds at a time
 
@@ -93,4 +93,4 @@ def _exchange(shape: tuple[int, ...], dtype: DType, mesh: Mesh, rows: int, timeo
             at = at + count
         wait_for_all(end, mesh, timeout)
 
-    return exchange
+    return orders_itself(exchange)

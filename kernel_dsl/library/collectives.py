@@ -144,6 +144,12 @@ def wait_for_all(semaphore: Any, mesh: Mesh, timeout: float | None) -> None:
     kd.semaphore_wait(semaphore, mesh.size, timeout=timeout)
 
 
+def orders_itself(kernel: Any) -> Any:
+    """A kernel whose blocks all `wait_for_all` when they begin and before they end: its streams need not meet."""
+    kernel.meets = False
+    return kernel
+
+
 def _ranks(mesh: Mesh, deterministic: bool) -> list[Any]:
     """The devices whose terms are added, in that order."""
     if deterministic:
@@ -165,7 +171,7 @@ def _summed(refs: Sequence[Any], part: Any) -> Any:
 
 def _kernel(body: Any, name: str, out: tuple[int, ...], dtype: DType, mesh: Mesh, walk: _Walk) -> Any:
     both = [kd.SemaphoreType.REGULAR, kd.SemaphoreType.REGULAR]
-    return kd.kernel(
+    made = kd.kernel(
         body,
         out_type=kd.ShapeDtypeStruct(out, dtype),
         scratch_types=both,
@@ -174,6 +180,7 @@ def _kernel(body: Any, name: str, out: tuple[int, ...], dtype: DType, mesh: Mesh
         mesh=mesh,
         name=f"{name}_{mesh.size}",
     )
+    return orders_itself(made)
 
 
 # --- kernels --------------------------------------------------------------------------------------

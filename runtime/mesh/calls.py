@@ -15,7 +15,7 @@ from kernel_dsl.mesh import Mesh
 from ..arrays.array_view import CPU, ArrayView, frameworks, interop_of, overlap, view
 from ..devices import memory
 from ..devices.streams import stream_handle
-from ..errors import ArgumentTypeError, ArgumentValueError
+from ..errors import ArgumentTypeError, ArgumentValueError, RunError
 from ..plan.checks import check_arrays
 from . import interpreter, places
 
@@ -23,7 +23,8 @@ Described = tuple[tuple[int, ...], DType, bool, int]
 
 
 class MeshCall:
-    """One call. `rows`: of each array argument one array a rank; `kept`: what the kernel keeps between calls.
+    """One call. `rows`: of each array argument one array a rank; `kept`: what the kernel keeps between calls;
+    `meets`: whether streams order the launches (`mesh_kernel.MeshKernel.meets`).
 
     `described` says of each argument what the code may rely on, whatever the rank: (shape, dtype, contiguous, alignment).
     """
@@ -39,8 +40,10 @@ class MeshCall:
         stream: Any,
         interpret: Any,
         kept: dict[Any, Any],
+        meets: bool = True,
     ) -> None:
         self.name = name
+        self.meets = meets
         self.mesh = mesh
         self.scalars = list(scalars)
         self.kept = kept
@@ -91,24 +94,21 @@ class MeshCall:
     @property
     def overlaps(self) -> tuple[tuple[int, int], ...]:
         """(input, output) pairs, by array number, that are the same memory: on each rank, or on none."""
-        count, found = len(self.inputs), list[tuple[int, int]]()
-        for i, a in enumerate(self.inputs):
-            for j, b in enumerate(self._outs or ()):
-                same = [x.size > 0 and x.same_memory(y) for x, y in zip(a, b, strict=True)]
-                if any(same) and not all(same):
-                    what = f"it is output {j} too on rank {same.index(True)}, and not on rank {same.index(False)}"
-                    hint = "work in place on all ranks, or on none"
-                    raise RanksDiffer(argument=f"argument {i}", kernel=self.name, what=what, hint=hint)
-                if all(same):
-                    found.append((i, count + j))
-        return tuple(found)
+        return overlaps_of(self.name, self.inputs, self._outs or ())
+
+    @property
+    def outs(self) -> list[list[ArrayView]]:
+        """The outputs, given or made."""
+        return self._outs or []
 
     def run(self, loaded: Sequence[Any], specs: Sequence[OutputSpec]) -> list[list[Any]]:
         """Launch on all devices; the outputs, one row of arrays each."""
         plan: LaunchPlan = loaded[0].plan
         results = self._allocate(specs)
         outs = self._outs or []
-        self._check(plan, outs)
+        problem = problem_of(self.name, plan, [*self.inputs, *outs])
+        if problem is not None:
+            raise problem
         sides = [
             interpreter.DeviceSide([row[r] for row in self.inputs], [row[r] for row in outs], self.scalars)
             for r in range(self.mesh.size)
@@ -116,7 +116,7 @@ class MeshCall:
         if self.devices[0].kind == "cuda":
             from . import cuda
 
-            cuda.launch(loaded, sides, specs, self._streams, self.kept)
+            cuda.launch(loaded, sides, specs, self._streams, self.kept, self.meets)
         else:
             fresh = [n for n, s in enumerate(specs) if not self._given and s.fill is None and s.alias is None]
             interpreter.launch(loaded[0], sides, specs, fresh)
@@ -145,23 +145,45 @@ class MeshCall:
         here = self.inputs[0][rank].device if self.inputs else CPU if device.kind != "cuda" else ("cuda", device.index)
         return self._interop.empty(spec.shape, spec.dtype, here, self._streams[rank])
 
-    def _check(self, plan: LaunchPlan, outs: Sequence[Sequence[ArrayView]]) -> None:
-        """Raise where a rank's arrays are not what the code assumes, or two ranks have the same memory."""
-        hidden = [
-            memory.host_view(_table(plan), plan.arrays[0].dtype),
-            memory.host_view(_zeros(plan), plan.arrays[-1].dtype),
-        ]
-        rows = [*self.inputs, *outs]
-        for rank in range(self.mesh.size):
+
+def overlaps_of(
+    kernel: str, inputs: Sequence[Sequence[ArrayView]], outs: Sequence[Sequence[ArrayView]]
+) -> tuple[tuple[int, int], ...]:
+    """(input, output) pairs, by array number, that are the same memory: on each rank, or on none. Raises `RanksDiffer`."""
+    count, found = len(inputs), list[tuple[int, int]]()
+    for i, a in enumerate(inputs):
+        for j, b in enumerate(outs):
+            same = [x.size > 0 and x.same_memory(y) for x, y in zip(a, b, strict=True)]
+            if any(same) and not all(same):
+                what = f"it is output {j} too on rank {same.index(True)}, and not on rank {same.index(False)}"
+                hint = "work in place on all ranks, or on none"
+                raise RanksDiffer(argument=f"argument {i}", kernel=kernel, what=what, hint=hint)
+            if all(same):
+                found.append((i, count + j))
+    return tuple(found)
+
+
+def problem_of(kernel: str, plan: LaunchPlan, rows: Sequence[Sequence[ArrayView]]) -> RunError | None:
+    """What is wrong where a rank's arrays are not what the code assumes, or two ranks have the same memory."""
+    hidden = [
+        memory.host_view(_table(plan), plan.arrays[0].dtype),
+        memory.host_view(_zeros(plan), plan.arrays[-1].dtype),
+    ]
+    size = len(rows[0]) if rows else 0
+    try:
+        for rank in range(size):
             check_arrays(plan, [hidden[0], *(row[rank] for row in rows), hidden[1]])
-        for n, row in enumerate(rows):
-            for rank, one in enumerate(row):
-                for other in range(rank):
-                    if overlap(one, row[other]):
-                        raise ArgumentValueError(
-                            f"argument {n} of kernel {self.name!r}: ranks {other} and {rank} have the same memory; each "
-                            "rank has an array of its own"
-                        )
+    except RunError as error:
+        return error
+    for n, row in enumerate(rows):
+        for rank, one in enumerate(row):
+            for other in range(rank):
+                if overlap(one, row[other]):
+                    return ArgumentValueError(
+                        f"argument {n} of kernel {kernel!r}: ranks {other} and {rank} have the same memory; each "
+                        "rank has an array of its own"
+                    )
+    return None
 
 
 def _table(plan: LaunchPlan) -> Any:

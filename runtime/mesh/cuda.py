@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 
-from kernel_dsl.compiled import OutputSpec
+from kernel_dsl.compiled import OutputSpec, ScalarParam, TensorMapParam
 from kernel_dsl.dtypes import int32, int64
 from kernel_dsl.errors_mesh import Unreachable
 from kernel_dsl.forking import lock
@@ -16,10 +17,15 @@ from kernel_dsl.forking import lock
 from ..arrays.array_view import CPU, ArrayView
 from ..devices import driver, memory
 from ..devices.cuda_device import CudaDevice, CudaLoaded
+from ..devices.launch import ParamBuffer
+from ..devices.params import ParamLayout, scalar_bytes
 from .interpreter import DeviceSide, fill
+from .peers import PeerAddresses, in_one_process
 
-_TABLES = 64  # that a kernel keeps
+_STREAMS = 64  # sets of streams that a kernel keeps semaphores for
+_ISSUES = 256  # that a kernel keeps for its streams
 _lock = lock()
+_order = lock()  # two launches that wait for their peers must not come in two orders
 _reached: set[tuple[int, int]] = set()  # (GPU, peer) whose memory is mapped
 
 
@@ -56,15 +62,20 @@ def _enable(device: CudaDevice, peer: CudaDevice, rank: int, other: int) -> None
     driver.check(cu.cuMemPoolSetAccess(pool, [access], 1))
 
 
-class _Kept:
-    """What a kernel keeps on its GPUs: the semaphores, the tables of addresses, and an event a GPU."""
+class MeshKept:
+    """What a kernel keeps on its GPUs, for streams: the semaphores, two events a GPU, and what it issued before.
 
-    def __init__(self, loaded: Sequence[CudaLoaded], streams: Sequence[int]) -> None:
-        self.devices: list[CudaDevice] = [one.device for one in loaded]
+    `meets`: whether streams order the launches of the GPUs. A kernel whose blocks wait for their peers when they begin and
+    before they end needs no more than that.
+    """
+
+    def __init__(self, loaded: Sequence[CudaLoaded], streams: Sequence[int], meets: bool) -> None:
         self.streams = list(streams)
-        self.tables: dict[Any, list[memory.DeviceMemory]] = {}
         self.semaphores: list[ArrayView] = []
-        self.events: list[Any] = []
+        self.issues: dict[Any, Issue] = {}
+        self._devices: list[CudaDevice] = [one.device for one in loaded]
+        self._meets = meets and len(streams) > 1
+        self._events: list[tuple[Any, Any]] = []  # that a stream has come to the launch, and that it has passed it
         cu = driver.api()
         shape = loaded[0].plan.arrays[-1].shape
         for one, stream in zip(loaded, streams, strict=True):
@@ -72,38 +83,143 @@ class _Kept:
                 block = one.device.allocate(4 * shape[0], stream)
                 self.semaphores.append(block.view(shape, int32, one.device.index))
                 memory.fill(self.semaphores[-1], 0, stream)
-                flags = cu.CUevent_flags.CU_EVENT_DISABLE_TIMING
-                self.events.append(driver.check(cu.cuEventCreate(int(flags))))
+                driver.check(cu.cuStreamSynchronize(stream))  # a peer may signal before this stream comes to it
+                flags = int(cu.CUevent_flags.CU_EVENT_DISABLE_TIMING)
+                self._events.append((driver.check(cu.cuEventCreate(flags)), driver.check(cu.cuEventCreate(flags))))
                 if hasattr(cu, "cuFuncLoad"):  # loading at the launch could wait for a kernel that waits for this one
                     driver.check(cu.cuFuncLoad(one.function))
 
-    def table(self, addresses: tuple[tuple[int, ...], ...]) -> list[memory.DeviceMemory]:
-        """The addresses of every array on every GPU, on each GPU."""
-        found = self.tables.get(addresses)
-        if found is None:
-            if len(self.tables) >= _TABLES:
-                self.tables.clear()
-            data = np.array(addresses, np.int64).tobytes()
-            found = []
-            for device, stream in zip(self.devices, self.streams, strict=True):
-                with driver.current(device.context):
-                    block = device.allocate(len(data), stream)
-                    memory.put(block.address, data, stream)
-                    found.append(block)
-            self.tables[addresses] = found
-        return found
+    def around(self, launches: Sequence[tuple[Any, tuple[Any, ...]] | None]) -> list[tuple[Any, tuple[Any, ...]]]:
+        """The driver's calls for launches, one a rank: with contexts made current, and between events where streams meet.
 
-    def meet(self, streams: Sequence[int]) -> None:
-        """What comes next on each stream waits for what is on all of them now."""
+        The first stream waits for all others, and they for it: two waits a GPU, whatever their number.
+        """
         cu = driver.api()
-        for device, stream, event in zip(self.devices, streams, self.events, strict=True):
-            with driver.current(device.context):
-                driver.check(cu.cuEventRecord(event, stream))
-        for rank, (device, stream) in enumerate(zip(self.devices, streams, strict=True)):
-            with driver.current(device.context):
-                for other, event in enumerate(self.events):
-                    if other != rank:
-                        driver.check(cu.cuStreamWaitEvent(stream, event, 0))
+        calls: list[tuple[Any, tuple[Any, ...]]] = []
+        handles = [cu.CUstream(s) for s in self.streams]
+        others = range(1, len(handles))
+        now = [0]
+
+        def on(rank: int, call: Any, *arguments: Any) -> None:
+            if now[0] != rank:
+                now[0] = rank
+                calls.append((cu.cuCtxSetCurrent, (self._devices[rank].context,)))
+            calls.append((call, arguments))
+
+        def meet(which: int, between: Callable[[int], None]) -> None:
+            """All streams come, `between` what is issued to each then."""
+            for rank in others:
+                on(rank, cu.cuEventRecord, self._events[rank][which], handles[rank])
+            for rank in others:
+                on(0, cu.cuStreamWaitEvent, handles[0], self._events[rank][which], 0)
+            on(0, cu.cuEventRecord, self._events[0][which], handles[0])
+            between(0)
+            for rank in others:
+                on(rank, cu.cuStreamWaitEvent, handles[rank], self._events[0][which], 0)
+                between(rank)
+
+        def launch(rank: int) -> None:
+            made = launches[rank]
+            if made is not None:
+                on(rank, made[0], *made[1])
+
+        if self._meets:
+            meet(0, launch)
+            meet(1, lambda rank: None)
+        else:
+            for rank in range(len(handles)):
+                launch(rank)
+        return calls
+
+
+def _table(device: CudaDevice, peers: PeerAddresses, stream: int) -> memory.DeviceMemory:
+    """The addresses of every array on every GPU, on this one."""
+    data = np.array(peers.addresses, np.int64).tobytes()
+    with driver.current(device.context):
+        block = device.allocate(len(data), stream)
+        memory.put(block.address, data, stream)
+    return block
+
+
+def _encode(one: CudaLoaded, peers: PeerAddresses, param: TensorMapParam, view: ArrayView) -> bytes:
+    """A descriptor, or one of each rank's array."""
+    if not param.ranks:
+        return one.encode(param, view)
+    return b"".join(one.encode(param, peer) for peer in peers.of(param.array - 1, view))  # the table is array 0
+
+
+class Issue:
+    """The kernel's launch on each GPU, for arrays and streams that stay: the driver's calls, with all their arguments.
+
+    The parameters lie packed in a buffer a rank; only the author's scalars change from run to run.
+    """
+
+    def __init__(
+        self,
+        loaded: Sequence[CudaLoaded],
+        arrays: Sequence[Sequence[ArrayView]],
+        kept: MeshKept,
+        scalars: Sequence[Any],
+    ) -> None:
+        """`arrays[r]`: rank r's inputs and outputs."""
+        cu = driver.api()
+        self._context: Any = loaded[0].device.context
+        self._layout: ParamLayout = loaded[0].layout
+        self._failure = loaded[0].failure
+        self._success: Any = driver.success()
+        self._push, self._pop = cu.cuCtxPushCurrent, cu.cuCtxPopCurrent
+        self._places = [n for n, p in enumerate(self._layout.params) if isinstance(p, ScalarParam) and p.scalar]
+        rows = [[*own, counts] for own, counts in zip(arrays, kept.semaphores, strict=True)]
+        peers = in_one_process(rows)
+        self._tables = [_table(one.device, peers, stream) for one, stream in zip(loaded, kept.streams, strict=True)]
+        self._values: list[list[Any]] = []
+        self._params: list[ParamBuffer] = []
+        self._steps: list[tuple[CudaLoaded, Any, list[ArrayView], int]] = []  # on scratch, before each launch
+        launches: list[tuple[Any, tuple[Any, ...]]] = []
+        for rank, (one, own, stream) in enumerate(zip(loaded, rows, kept.streams, strict=True)):
+            plan, params = one.plan, ParamBuffer(one.layout.offsets, one.layout.nbytes)
+            table = self._tables[rank].view(plan.arrays[0].shape, int64, one.device.index)
+            encode = functools.partial(_encode, one, peers)
+            with driver.current(one.device.context):
+                everything = [table, *own, *one.scratch(stream)]
+            values = one.layout.values(everything, [np.int32(rank), *scalars], encode)
+            self._values.append(values)
+            self._params.append(params)
+            for step in plan.then:
+                self._steps.append((one, step, everything, stream))
+            assert one.launcher is not None
+            launches.append(one.launcher.call_for(stream, params.address))
+        self._pack(scalars)
+        self._calls: list[tuple[Any, tuple[Any, ...]]] = kept.around(launches)
+
+    def _pack(self, scalars: Sequence[Any]) -> None:
+        layout = self._layout
+        for values, params in zip(self._values, self._params, strict=True):
+            for place in self._places:
+                param = layout.params[place]
+                assert isinstance(param, ScalarParam)
+                values[place] = scalar_bytes(scalars[param.scalar - 1], param.dtype)
+            layout.pack(params.buffer, params.shift, *values)
+
+    def run(self, scalars: Sequence[Any]) -> None:
+        """Issue it. All mesh launches of a process are issued one after another: in one order on all GPUs."""
+        success = self._success
+        with _order:
+            if self._places:
+                self._pack(scalars)
+            for one, step, arrays, stream in self._steps:
+                with driver.current(one.device.context):
+                    one.take(step, arrays, scalars, stream)
+            outcome = self._push(self._context)
+            try:
+                for call, arguments in self._calls:
+                    outcome = call(*arguments)
+                    if outcome[0] is not success:
+                        driver.check(outcome)
+            except driver.CudaError as error:
+                raise self._failure(error, ()) from error
+            finally:
+                self._pop()
 
 
 def launch(
@@ -112,30 +228,42 @@ def launch(
     specs: Sequence[OutputSpec],
     streams: Sequence[int],
     kept: dict[Any, Any],
+    meets: bool,
 ) -> None:
     """Issue the kernel to a stream of each GPU; `sides` and `streams` go by rank.
 
     The launch begins on each GPU once all streams have come to it, and what follows on any of the streams sees all of it.
     """
     devices = [one.device for one in loaded]
-    plan = loaded[0].plan
-    enable(devices)
-    key = (tuple(d.index for d in devices), tuple(streams), tuple(one.function for one in loaded))
-    mine = kept.get(key)
-    if mine is None:
-        mine = kept[key] = _Kept(loaded, streams)
+    mine = kept_for(loaded, streams, kept, meets)
     with ExitStack() as stack:
         sides = [_brought(stack, d, side, s, specs) for d, side, s in zip(devices, sides, streams, strict=True)]
-        if plan.launch is None:
-            mine.meet(streams)
-            return
-        rows = [[*side.inputs, *side.outputs, counts] for side, counts in zip(sides, mine.semaphores, strict=True)]
-        tables = mine.table(tuple(zip(*[[v.address for v in row] for row in rows], strict=True)))
-        mine.meet(streams)
-        for rank, (one, side, stream) in enumerate(zip(loaded, sides, streams, strict=True)):
-            peers = tables[rank].view(plan.arrays[0].shape, int64, one.device.index)
-            one.launch([peers, *rows[rank]], [np.int32(rank), *side.scalars], stream)
-        mine.meet(streams)
+        if loaded[0].plan.launch is not None:
+            issue_for(loaded, sides, mine).run(sides[0].scalars)
+
+
+def kept_for(loaded: Sequence[CudaLoaded], streams: Sequence[int], kept: dict[Any, Any], meets: bool) -> MeshKept:
+    """What a kernel keeps for these GPUs and streams. Raises `Unreachable`."""
+    key = (tuple(streams), tuple(one.function for one in loaded))
+    found = kept.get(key)
+    if found is None:
+        enable([one.device for one in loaded])
+        if len(kept) >= _STREAMS:
+            kept.clear()
+        found = kept[key] = MeshKept(loaded, streams, meets)
+    return found
+
+
+def issue_for(loaded: Sequence[CudaLoaded], sides: Sequence[DeviceSide], kept: MeshKept) -> Issue:
+    """The launch for these arrays, made once."""
+    arrays = [[*side.inputs, *side.outputs] for side in sides]
+    key = tuple((view.address, view.strides) for own in arrays for view in own)
+    found = kept.issues.get(key)
+    if found is None:
+        if len(kept.issues) >= _ISSUES:
+            kept.issues.clear()
+        found = kept.issues[key] = Issue(loaded, arrays, kept, sides[0].scalars)
+    return found
 
 
 def _brought(

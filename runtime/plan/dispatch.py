@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from kernel_dsl import forking
 
@@ -33,7 +33,20 @@ _RECENT = 4  # signatures that are tried one after another, before a table is as
 _ALIKE = 4  # calls of one signature that differ in what overlaps
 
 
-_every: weakref.WeakSet[FastCalls] = weakref.WeakSet()
+class Forgets(Protocol):
+    """What remembers calls."""
+
+    def forget(self) -> None:
+        """Send the next calls the full way."""
+        ...
+
+
+_every: weakref.WeakSet[Forgets] = weakref.WeakSet()
+
+
+def forgets_in_child(calls: Forgets) -> None:
+    """Let `calls` forget in children of this process."""
+    _every.add(calls)
 
 
 def _in_child() -> None:
@@ -54,7 +67,7 @@ class FastCalls:
 
     def __init__(self) -> None:
         self.forget()
-        _every.add(self)
+        forgets_in_child(self)
 
     def forget(self) -> None:
         """Send the next calls the full way."""
