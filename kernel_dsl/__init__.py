@@ -206,6 +206,7 @@ from .ops.product import dot, matmul, mma
 from .ops.reduce import all, any, argmax, argmin, max, mean, min, prod, sum, var
 from .ops.ref import load, store
 from .ops.remote import remote_ref
+from .ops.remote_copy import async_copy, make_async_remote_copy
 from .ops.scan import cummax, cummin, cumprod, cumsum
 from .ops.scheduling import dynamic_scheduling_loop
 from .ops.scope import run_scoped, run_state
@@ -316,6 +317,7 @@ __all__ = [
     "asinh",
     "associative_scan",
     "astype",
+    "async_copy",
     "async_prefetch",
     "async_store_smem",
     "atan",
@@ -459,6 +461,7 @@ __all__ = [
     "logical_xor",
     "logistic",
     "loop",
+    "make_async_remote_copy",
     "matmul",
     "max",
     "maximum",

@@ -218,7 +218,7 @@ def _words(kind: tuple[tuple[int, ...], Any]) -> str:
 
 
 def _is_array(x: Any) -> bool:
-    return hasattr(x, "shape") and hasattr(x, "dtype") and not isinstance(x, np.generic)
+    return hasattr(x, "shape") and hasattr(x, "dtype") and not isinstance(x, (np.generic, Symmetric))
 
 
 def _is_row(x: Any) -> bool:

@@ -10,6 +10,7 @@ from .dtypes import DType, as_dtype
 from .errors_mesh import MeshArgument, MeshMismatch
 from .memory import as_dtype_of, as_shape
 from .mesh import Mesh
+from .target import Target
 
 __all__ = ["Symmetric", "empty"]
 
@@ -67,3 +68,23 @@ def empty(shape: Any, dtype: Any, mesh: Mesh, *, interpret: Any = None) -> Symme
 
     extents, kind = as_shape(shape, "symmetric.empty"), as_dtype_of(dtype, "symmetric.empty")
     return Symmetric(make(extents, kind, mesh.size, interpret), mesh)
+
+
+def made_like(x: Any, shape: tuple[int, ...], dtype: DType, mesh: Mesh) -> Symmetric:
+    """An array of `shape` and `dtype` beside each of `x`, by the framework that made it; its elements are not set."""
+    from kernel_dsl.runtime.arrays.array_view import interop_of, view
+
+    made: list[Any] = []
+    for array in x:
+        interop, place = interop_of(array), view(array).device
+        stream = interop.current_stream(place[1]) if place[0] == "cuda" else 0
+        made.append(interop.empty(shape, dtype, place, stream))
+    return Symmetric(made, mesh)
+
+
+def target_of(x: Any, interpret: Any) -> Target:
+    """What a call with these arrays is compiled for: their GPU, or what the interpreter plays."""
+    from kernel_dsl.runtime.arrays.array_view import view
+    from kernel_dsl.runtime.devices.devices import pick_device
+
+    return pick_device(interpret, [view(x[0])]).target

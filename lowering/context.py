@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from kernel_dsl.compiled import AccumulatorNames, SmemRegion, SourceLine, TensorMapParam, Workspace
@@ -14,6 +14,7 @@ from kernel_dsl.lazy import lazy
 from kernel_dsl.ops.cluster import PeerRef
 from kernel_dsl.ops.copy import CopyGmemToSmem, CopySmemToGmem
 from kernel_dsl.ops.matrix import Wgmma
+from kernel_dsl.ops.remote import RemoteRef
 from kernel_dsl.ops.threads import InlinePtx
 from kernel_dsl.source import Loc
 from kernel_dsl.target import Target
@@ -104,6 +105,7 @@ class Context:
         self.warp_level = False  # inside warp_map: each warp is on its own
         self.arrays: list[Value] = []  # the GMEM arguments, as the launch counts them
         self.tensor_maps: dict[TensorMapParam, int] = {}
+        self.remotes: dict[Value, RemoteRef] = {}  # what made the Refs on other devices' memory
         self.extents: dict[Extent, str] = {}  # of arrays, that the launch passes
         self.words: dict[str, tuple[V, int]] = {}  # a 16- or 8-bit name: the 32-bit word and which part of it
 
@@ -324,13 +326,24 @@ class Context:
         return (self.e.i32(mask) << base).trunc("i16")
 
     def array_number(self, ref: Value) -> int:
-        """The number of a GMEM argument among the kernel's arrays."""
-        return self.arrays.index(ref)
+        """The number of a GMEM argument among the kernel's arrays, of another device's that of its like here."""
+        return self.arrays.index(self._launched(ref))
 
-    def tensor_map(self, param: TensorMapParam) -> V:
-        """The generic address of a tensor map among the parameters, i64; equal recipes share one."""
+    def is_launched(self, ref: Value) -> bool:
+        """Whether a Ref is a GMEM argument, this device's or another's."""
+        return self._launched(ref) in self.arrays
+
+    def _launched(self, ref: Value) -> Value:
+        return self.remotes[ref].ref if ref in self.remotes else ref
+
+    def tensor_map(self, param: TensorMapParam, ref: Value | None = None) -> V:
+        """The generic address of a tensor map among the parameters, i64; equal recipes share one. `ref`: what it is of."""
+        remote = None if ref is None else self.remotes.get(ref)
+        if remote is not None:
+            param = replace(param, ranks=remote.devices)
         place = self.tensor_maps.setdefault(param, len(self.tensor_maps))
-        return self.e.pre(f"ptrtoint ptr %map{place} to i64", "i64")
+        first = self.e.pre(f"ptrtoint ptr %map{place} to i64", "i64")
+        return first if remote is None else first.plus(self.index(remote.device, "i64").times(128))
 
     def extent(self, extent: Extent) -> V:
         """An extent that the launch passes, i64."""

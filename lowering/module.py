@@ -83,7 +83,8 @@ def lower_ops(job: Job) -> None:
     ctx.e.do("ret void")
     for param, place in ctx.tensor_maps.items():
         # byval and grid_constant: the descriptor is used where the launch put it (PTX ISA 9.7.9.27)
-        job.signature.append(f'ptr byval([128 x i8]) align 64 "nvvm.grid_constant" %map{place}')
+        size = 128 * max(param.ranks, 1)
+        job.signature.append(f'ptr byval([{size} x i8]) align 64 "nvvm.grid_constant" %map{place}')
         job.params.append(param)
     for extent, name in ctx.extents.items():
         job.signature.append(f"i64 {name}")
@@ -272,7 +273,8 @@ def _setup(ctx: Context) -> None:
 
     # descriptors on their way before the first copy waits for them (PTX ISA, prefetch)
     for param in ctx.tensor_maps:
-        e.ptx("prefetch.tensormap [$0];", ctx.tensor_map(param), when=first)
+        for rank in range(max(param.ranks, 1)):
+            e.ptx("prefetch.tensormap [$0];", ctx.tensor_map(param).plus(128 * rank), when=first)
     for value, barriers in ctx.barriers.items():
         for i in range(barriers.count):
             address, count = barriers.address.once.plus(8 * i), e.i32(value.type.arrivals * WARPS)

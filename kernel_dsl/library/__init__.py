@@ -19,8 +19,10 @@ from .int4 import PackedInt4, pack_int4
 from .matmul import matmul
 from .mxfp4 import PackedMxfp4, pack_mxfp4
 from .persistent_matmul import MatmulConfig
+from .ring_attention import ring_attention
 from .sparse import SparseMatrix, sparse_compress, sparse_decompress
 from .sparse_matmul import sparse_matmul
+from .tensor_parallel import all_gather_matmul, matmul_all_reduce, matmul_reduce_scatter
 
 __all__ = [
     "AttentionBackwardConfig",
@@ -30,6 +32,7 @@ __all__ = [
     "PackedMxfp4",
     "SparseMatrix",
     "all_gather",
+    "all_gather_matmul",
     "all_reduce",
     "all_to_all",
     "attention",
@@ -44,10 +47,13 @@ __all__ = [
     "linear_cross_entropy_backward",
     "linear_cross_entropy_combine",
     "matmul",
+    "matmul_all_reduce",
+    "matmul_reduce_scatter",
     "mla_decode",
     "pack_int4",
     "pack_mxfp4",
     "reduce_scatter",
+    "ring_attention",
     "sparse_compress",
     "sparse_decompress",
     "sparse_matmul",

@@ -150,7 +150,7 @@ def orders_itself(kernel: Any) -> Any:
     return kernel
 
 
-def _ranks(mesh: Mesh, deterministic: bool) -> list[Any]:
+def ranks_of(mesh: Mesh, deterministic: bool) -> list[Any]:
     """The devices whose terms are added, in that order."""
     if deterministic:
         return list(range(mesh.size))
@@ -158,7 +158,7 @@ def _ranks(mesh: Mesh, deterministic: bool) -> list[Any]:
     return [(me + k) % mesh.size for k in range(mesh.size)]
 
 
-def _summed(refs: Sequence[Any], part: Any) -> Any:
+def summed(refs: Sequence[Any], part: Any) -> Any:
     """The sum of a part of several Refs, in their order, in their dtype."""
     dtype = refs[0].dtype
     values = [ref[part] for ref in refs]  # all on their way before the first is waited for
@@ -192,11 +192,11 @@ def _one_shot(shape: tuple[int, ...], dtype: DType, mesh: Mesh, deterministic: b
 
     def one_shot(x: Any, out: Any, begin: Any, end: Any) -> None:
         wait_for_all(begin, mesh, timeout)
-        terms = [kd.remote_ref(x, rank).reshape(-1) for rank in _ranks(mesh, deterministic)]
+        terms = [kd.remote_ref(x, rank).reshape(-1) for rank in ranks_of(mesh, deterministic)]
         mine = out.reshape(-1)
 
         def work(part: Any) -> None:
-            mine[part] = _summed(terms, part)
+            mine[part] = summed(terms, part)
 
         walk.over(work)
         wait_for_all(end, mesh, timeout)
@@ -216,12 +216,12 @@ def _two_shot(shape: tuple[int, ...], dtype: DType, mesh: Mesh, deterministic: b
     def two_shot(x: Any, out: Any, begin: Any, end: Any) -> None:
         wait_for_all(begin, mesh, timeout)
         first = kd.axis_index(mesh.names) * each
-        terms = [kd.remote_ref(x, rank).reshape(-1) for rank in _ranks(mesh, deterministic)]
-        targets = [kd.remote_ref(out, rank).reshape(-1) for rank in _ranks(mesh, False)]
+        terms = [kd.remote_ref(x, rank).reshape(-1) for rank in ranks_of(mesh, deterministic)]
+        targets = [kd.remote_ref(out, rank).reshape(-1) for rank in ranks_of(mesh, False)]
 
         def work(part: Any) -> None:
             here = kd.ds(first + part.start, part.size)
-            total = _summed(terms, here)
+            total = summed(terms, here)
             for target in targets:
                 target[here] = total
 
@@ -240,7 +240,7 @@ def _gather(shape: tuple[int, ...], dtype: DType, mesh: Mesh, timeout: float | N
         wait_for_all(begin, mesh, timeout)
         first = kd.axis_index(mesh.names) * size
         source = x.reshape(-1)
-        targets = [kd.remote_ref(out, rank).reshape(-1).at[kd.ds(first, size)] for rank in _ranks(mesh, False)]
+        targets = [kd.remote_ref(out, rank).reshape(-1).at[kd.ds(first, size)] for rank in ranks_of(mesh, False)]
 
         def work(part: Any) -> None:
             value = source[part]
@@ -261,11 +261,11 @@ def _scatter(shape: tuple[int, ...], dtype: DType, mesh: Mesh, deterministic: bo
     def scatter(x: Any, out: Any, begin: Any, end: Any) -> None:
         wait_for_all(begin, mesh, timeout)
         first = kd.axis_index(mesh.names) * size
-        terms = [kd.remote_ref(x, rank).reshape(-1).at[kd.ds(first, size)] for rank in _ranks(mesh, deterministic)]
+        terms = [kd.remote_ref(x, rank).reshape(-1).at[kd.ds(first, size)] for rank in ranks_of(mesh, deterministic)]
         mine = out.reshape(-1)
 
         def work(part: Any) -> None:
-            mine[part] = _summed(terms, part)
+            mine[part] = summed(terms, part)
 
         walk.over(work)
         wait_for_all(end, mesh, timeout)

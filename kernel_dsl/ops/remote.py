@@ -16,18 +16,23 @@ __all__ = ["remote_ref"]
 
 
 class RemoteRef(Op, name="remote_ref"):
-    """The same buffer of another device, which lies at `address` (int64) there. No instruction."""
+    """The same buffer of another device, number `device` (int32) of `devices`, where it lies at `address` (int64).
+
+    No instruction.
+    """
 
     ref: Value = operand()
     address: Value = operand()
+    device: Value = operand()
     type: RefType = attr()
+    devices: int = attr()
 
     def infer(self) -> tuple[Any, ...]:
         return (self.type,)
 
 
 def remote_ref(ref: Any, device_id: Any) -> Ref:
-    """`ref` in the memory of another device of the kernel's mesh: loads, stores and atomics go there.
+    """`ref` in the memory of another device of the kernel's mesh: loads, stores, atomics and asynchronous copies go there.
 
     `ref`: an input, an output, a semaphore, or a view of one. `device_id`: the device's number, an int or a traced int,
     or a dict {axis of the mesh: index}, this device's own along the axes that it leaves out; this device itself too.
@@ -41,6 +46,7 @@ def remote_ref(ref: Any, device_id: Any) -> Ref:
     own = as_ref(ref, op)
     row = mesh.addresses(own, op)
     number = mesh.number(device_id, op)
-    address = mesh.peers[row, astype(as_value(number, op), dt.int32)]
+    device = astype(as_value(number, op), dt.int32)
+    address = mesh.peers[row, device]
     current().aliased.add(own.root)
-    return own.moved_to(emit(RemoteRef(own.root, address, written(own.type))).result)
+    return own.moved_to(emit(RemoteRef(own.root, address, device, written(own.type), mesh.mesh.size)).result)

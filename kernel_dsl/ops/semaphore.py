@@ -31,7 +31,7 @@ from .index import axis_size, members
 from .inline import inline_ptx
 from .ref import as_ref
 from .remote import remote_ref
-from .sync import WarpgroupBarrier
+from .sync import GmemProxyFence, WarpgroupBarrier
 
 __all__ = [
     "SemaphoreType",
@@ -192,6 +192,7 @@ def semaphore_wait(
 
     if not decrement:
         while_loop(lambda seen: seen < value, lambda seen: peek(), peek())
+        _seen_by_copies()
         return
 
     # between a look and a subtraction another waiter could take the same count: it is exchanged if it is still that
@@ -206,6 +207,13 @@ def semaphore_wait(
         return found, enough & (found == seen)
 
     while_loop(lambda state: ~state[1], take, (peek(), False))
+    _seen_by_copies()
+
+
+def _seen_by_copies() -> None:
+    """What another device stored before its signal is there for asynchronous copies, too."""
+    if current().mesh is not None:
+        emit(GmemProxyFence())
 
 
 class _Deadline:

@@ -195,7 +195,7 @@ def _part(ctx: Context, op: CopyGmemToSmem, dims: list[boxes.CopyDim], refuse: R
 
 def _check_launched(ctx: Context, ref: Value, refuse: Refuse) -> None:
     """Refuse what is no argument of the launch: a descriptor is made of the array that the launch is given."""
-    if ref not in ctx.arrays:
+    if not ctx.is_launched(ref):
         why = "the descriptor of a tensor copy is made from the array as it is launched"
         raise refuse("a Ref of another shape or dtype than its array", why, "give the launch an array of that shape")
 
@@ -205,7 +205,7 @@ def _tensor_load(
 ) -> None:
     rank = len(coords)
     names = ", ".join(f"${i + 3}" for i in range(rank))
-    args = [address, ctx.tensor_map(param), barrier, *coords]
+    args = [address, ctx.tensor_map(param, op.src), barrier, *coords]
     text = f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
     tail = ""
     if part.mask is not None:
@@ -310,7 +310,7 @@ def _tensor_store(ctx: Context, op: CopySmemToGmem, param: TensorMapParam, coord
     word = "cp.reduce.async.bulk" if op.reduction else "cp.async.bulk"
     how = f".{op.reduction}" if op.reduction else ""
     text = f"{word}.tensor.{rank}d.global.shared::cta{how}.tile.bulk_group{modifier} [$1, {{{names}}}], [$0]{operand};"
-    ctx.e.ptx(text, address, ctx.tensor_map(param), *coords, *extra)
+    ctx.e.ptx(text, address, ctx.tensor_map(param, op.dst), *coords, *extra)
 
 
 def _bulk_store(ctx: Context, op: CopySmemToGmem, source: V) -> None:
@@ -355,7 +355,7 @@ def lower_prefetch(ctx: Context, op: Prefetch) -> None:
             coords = _coordinates(start, pieces, boxes.CopyBox(extents, part, 0))
             names = ", ".join(f"${i + 1}" for i in range(len(coords)))
             text = f"cp.async.bulk.prefetch.tensor.{len(coords)}d.L2.global.tile [$0, {{{names}}}];"
-            ctx.e.ptx(text, ctx.tensor_map(param), *coords)
+            ctx.e.ptx(text, ctx.tensor_map(param, op.src), *coords)
 
     _elected(ctx, op.predicate, issue)
 

@@ -8,6 +8,7 @@ from ..context import Context, Rules, SmemBuffer
 
 
 def lower_remote_ref(ctx: Context, op: RemoteRef) -> None:
+    ctx.remotes[op.result] = op
     ctx.buffers[op.result] = SmemBuffer(ctx.scalar(op.address), ctx.buffers[op.ref].strides)
 
 

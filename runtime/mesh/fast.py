@@ -75,7 +75,7 @@ class MeshCalls:
 
 
 def _is_row(x: Any) -> bool:
-    return type(x) in _LISTS and bool(x) and all(hasattr(a, "shape") and hasattr(a, "dtype") for a in x)
+    return type(x) in _LISTS and bool(x) and not any(type(a) in _LISTS or not hasattr(a, "dtype") for a in x)
 
 
 def _learned(

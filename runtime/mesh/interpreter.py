@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from kernel_dsl.compiled import OutputSpec
+from kernel_dsl.compiled import OutputSpec, TensorMapParam
 from kernel_dsl.launch_plan import FillStep, LaunchPlan
 
 from ..arrays.array_view import CPU, ArrayView
 from ..devices import memory
 from ..devices.interpreter_device import InterpreterLoaded, Launch, Space, encode
 from ..interpreter import HazardError, HazardKind
+from .peers import PeerAddresses, in_one_process
 
 
 @dataclass
@@ -56,8 +57,8 @@ def launch(
         space.place(memory.host_view(array, plan.arrays[-1].dtype), f"{name} on device {rank}", True, True)
         for rank, array in enumerate(semaphores)
     ]
-    table = np.array([[view.address for view in row] for row in zip(*arrays, strict=True)] or [[]], np.int64)
-    table = np.concatenate([table.reshape(-1, len(sides)), [[view.address for view in hidden]]])
+    peers_of = in_one_process([[*own, counts] for own, counts in zip(arrays, hidden, strict=True)])
+    table = np.array(peers_of.addresses, np.int64)
     params: list[list[bytes]] = []
     for rank, (side, own, counts) in enumerate(zip(sides, arrays, hidden, strict=True)):
         peers = space.place(
@@ -65,7 +66,8 @@ def launch(
         )
         scratch = [space.place(_scratch(s), f"{s.name} on device {rank}", True, False) for s in plan.scratch]
         everything = [peers, *own, counts, *scratch]
-        values = loaded.layout.values(everything, [np.int32(rank), *side.scalars], functools.partial(encode, plan))
+        maps = functools.partial(_encode, plan, peers_of)
+        values = loaded.layout.values(everything, [np.int32(rank), *side.scalars], maps)
         params.append(loaded.layout.split(values))
     kernel = loaded.kernel
     assert kernel is not None
@@ -75,6 +77,12 @@ def launch(
     for target, twin in back:
         memory.copy(target, twin)
     _check_left(loaded, semaphores)
+
+
+def _encode(plan: LaunchPlan, peers: PeerAddresses, param: TensorMapParam, view: ArrayView) -> bytes:
+    """A descriptor, or one of each rank's array, which is `view` on this rank."""
+    views = peers.of(param.array - 1, view) if param.ranks else [view]  # the table of addresses is array 0
+    return b"".join(encode(plan, param, one) for one in views)
 
 
 def _on_host(side: DeviceSide, back: list[tuple[ArrayView, ArrayView]]) -> DeviceSide:

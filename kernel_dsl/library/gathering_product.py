@@ -1,0 +1,73 @@
+"""All-gather and product in one kernel: rows are multiplied as they come.
+
+The warpgroup that loads sends this device's rows to the peers between its loads, part after part. Semaphores count the parts of a
+tile of rows, and the loads of a tile wait for its own; tiles of this device's rows come first.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import kernel_dsl as kd
+
+from .collectives import wait_for_all
+from .mesh_product import HALF, PARTS, TILE_M, MeshProduct, sender, take_back
+
+
+@cache
+def gathering_kernel(p: MeshProduct) -> Any:
+    """The kernel `(x, w) -> (out, gathered)`: x (M / n, K) and w (K, N) a device, out (M, N), gathered (M, K)."""
+    n, (tiles_m, _), own = p.mesh.size, p.tiles, p.own
+    size = TILE_M // PARTS * p.K  # of a part
+
+    def body(x: Any, w: Any, out: Any, gathered: Any, **smem: Any) -> None:
+        me = kd.axis_index(p.mesh.names)
+        flags = kd.get_global(kd.SemaphoreType.REGULAR((n, tiles_m)))
+        peers = [kd.rem(me + 1 + i, n) for i in range(n - 1)]
+        flat, there = x.reshape(-1), [kd.remote_ref(gathered, peer).reshape(-1) for peer in peers]
+
+        def move(unit: Any, at: Any) -> None:
+            value = flat.at[kd.ds(unit * size, size)][at]
+            for target in there:
+                target.at[kd.ds(me * (own * p.K) + unit * size, size)][at] = value
+
+        def tell(unit: Any) -> None:
+            for peer in peers:
+                kd.semaphore_signal(flags.at[me, kd.div(unit, PARTS)], device_id=peer)
+
+        send, send_all = sender(tiles_m * PARTS if n > 1 else 0, size, p.blocks, move, tell)
+
+        def source(shard: Any) -> Any:
+            return kd.rem(me + shard, n)
+
+        def start(shard: Any, m: Any, count: Any) -> Any:
+            def wait() -> Any:
+                sent = send_all(count)  # what the peers wait for goes first
+                kd.semaphore_wait(flags.at[source(shard), m], PARTS, decrement=False, timeout=p.timeout)
+                return sent
+
+            return kd.cond(shard > 0, wait, lambda: count) if n > 1 else count
+
+        def copy_a(shard: Any, m: Any, k: Any, to: Any, barrier: Any) -> None:
+            here = x.at[kd.ds(m * TILE_M, TILE_M), k]
+            came = gathered.at[kd.ds(kd.multiple_of(source(shard) * own + m * TILE_M, TILE_M), TILE_M), k]
+            kd.copy_gmem_to_smem(here, to, barrier, predicate=shard == 0)
+            kd.copy_gmem_to_smem(came, to, barrier, predicate=shard > 0)
+
+        def load() -> None:
+            wait_for_all(smem["begin"], p.mesh, p.timeout)
+            send_all(p.load(copy_a, w, smem, start, send))
+            take_back(flags, [(source(shard), True) for shard in range(1, n)], PARTS, p.blocks, p.timeout)
+
+        def multiply(number: Any) -> None:
+            def store(value: Any, shard: Any, m: Any, column: Any, before: Any) -> Any:
+                rows = kd.ds(kd.multiple_of(source(shard) * own + m * TILE_M + number * HALF, HALF), HALF)
+                p.put(value, number, smem, lambda c, w: [out.at[rows, kd.ds(column * p.tile_n + c, w)]])
+                return before
+
+            p.multiply(number, smem, store)
+
+        p.roles(load, multiply)
+
+    return p.kernel(body, [(p.M, p.N), (p.M, p.K)], "all_gather_matmul")

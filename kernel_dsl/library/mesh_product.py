@@ -1,0 +1,231 @@
+"""Products on a mesh of devices whose tiles travel while others are computed: Hopper's kernels of 16-bit floats.
+
+Blocks stay, as those of `persistent_matmul.py`: one warpgroup loads, two multiply. Gathering, the warpgroup that loads sends this
+device's rows to the peers between its loads (`gathering_product.py`). Scattering, tiles go to the device that owns their rows as
+they are done (`scattering_product.py`). This file has what both are made of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import kernel_dsl as kd
+from kernel_dsl.mesh import ROOM, Mesh
+
+from .blocks import tile_of
+from .collectives import orders_itself
+from .persistent_matmul import swizzled
+from .problem import Problem
+from .stage_product import following_slot, stage_product
+
+CONSUMERS, TILE_M, TILE_K, EPILOGUE = 2, 128, 64, 64
+HALF = TILE_M // CONSUMERS  # rows of a consumer
+PARTS = 16  # that a tile of rows is sent in
+PIECE = 4096  # elements that a warpgroup sends at a time
+GROUP = 8
+REGISTERS = {"multiply": 224, "load": 56}  # of a lane; three warpgroups have 504
+
+
+@dataclass(frozen=True)
+class MeshProduct:
+    """(M, K) @ (K, N) on each device, tiles of TILE_M x `tile_n`; of the M rows each device owns M // devices."""
+
+    M: int
+    N: int
+    K: int
+    dtype: Any
+    mesh: Mesh
+    tile_n: int
+    stages: int
+    blocks: int
+    timeout: float | None = None
+
+    @property
+    def own(self) -> int:
+        """Rows of a device."""
+        return self.M // self.mesh.size
+
+    @property
+    def tiles(self) -> tuple[int, int]:
+        """Tiles of a device's rows."""
+        return self.own // TILE_M, kd.cdiv(self.N, self.tile_n)
+
+    @property
+    def count(self) -> int:
+        return self.tiles[0] * self.tiles[1]
+
+    @property
+    def steps(self) -> int:
+        return kd.cdiv(self.K, TILE_K)
+
+    @property
+    def room(self) -> bool:
+        """Whether there are as many semaphores as tiles want."""
+        return max(self.mesh.size, CONSUMERS) * self.count + 2 + 2 * self.blocks < ROOM
+
+    def place(self, index: Any) -> tuple[Any, Any, Any]:
+        """(which device's rows, counted from this one on; tile along M within them; tile along N) of number `index`."""
+        problem = Problem(self.own, self.N, self.K, self.dtype, self.dtype, self.dtype)
+        m, n, _, _ = tile_of(kd.rem(index, self.count), problem, self.tiles, GROUP)
+        return kd.div(index, self.count), m, n
+
+    @property
+    def scratch(self) -> dict[str, Any]:
+        return {
+            "a_smem": swizzled(TILE_M, TILE_K, self.dtype, self.stages),
+            "b_smem": swizzled(TILE_K, self.tile_n, self.dtype, self.stages),
+            "out_smem": swizzled(HALF, min(EPILOGUE, self.tile_n), self.dtype, CONSUMERS),
+            "loaded": kd.Barrier(num_arrivals=2, num_barriers=self.stages),
+            "consumed": kd.Barrier(num_arrivals=CONSUMERS, num_barriers=self.stages),
+            "begin": kd.SemaphoreType.REGULAR,
+            "end": kd.SemaphoreType.REGULAR,
+        }
+
+    def kernel(self, body: Any, outs: Sequence[tuple[int, ...]], name: str) -> Any:
+        made = kd.kernel(
+            body,
+            out_type=tuple(kd.ShapeDtypeStruct(shape, self.dtype) for shape in outs),
+            scratch_types=self.scratch,
+            grid=(self.blocks,),
+            grid_names=("block",),
+            num_threads=CONSUMERS + 1,
+            thread_name="wg",
+            mesh=self.mesh,
+            name=f"{name}_{self.mesh.size}",
+        )
+        return orders_itself(made)
+
+    # --- what warpgroups do -----------------------------------------------------------------------
+
+    def load(
+        self,
+        copy_a: Callable[..., None],
+        b: Any,
+        smem: dict[str, Any],
+        start: Callable[[Any, Any, Any], Any] | None = None,
+        between: Callable[[Any], Any] = lambda state: state,
+    ) -> Any:
+        """The loads of all tiles. `copy_a(shard, m, k, to, barrier)`: one of A's.
+
+        A count goes through all: of `start(shard, m, count)` before the loads of a tile, of `between(count)` after those of a
+        step. The last is returned.
+        """
+        loaded, consumed = smem["loaded"], smem["consumed"]
+
+        @kd.loop(kd.axis_index("block"), self.mesh.size * self.count, step=self.blocks, init_carry=(0, 0, 0))
+        def end(index: Any, carry: Any) -> Any:
+            shard, m, n = self.place(index)
+            slot, count, state = carry
+            state = state if start is None else start(shard, m, state)
+
+            @kd.loop(0, self.steps, init_carry=(slot, count, state))
+            def end(step: Any, carry: Any) -> Any:
+                slot, count, state = carry
+
+                @kd.when(count >= self.stages)
+                def _() -> None:
+                    kd.barrier_wait(consumed.at[slot])
+
+                k = kd.ds(step * TILE_K, TILE_K)
+                copy_a(shard, m, k, smem["a_smem"].at[slot], loaded.at[slot])
+                columns = kd.ds(n * self.tile_n, self.tile_n)
+                kd.copy_gmem_to_smem(b.at[k, columns], smem["b_smem"].at[slot], loaded.at[slot])
+                return following_slot(slot, self.stages), kd.minimum(count + 1, self.stages), between(state)
+
+            return end
+
+        return end[2]
+
+    def multiply(self, me: Any, smem: dict[str, Any], store: Callable[..., Any]) -> Any:
+        """The products of all tiles: `store(value, shard, m, n, before)` a consumer's half; `before` is what it gave last."""
+
+        def left(slot: Any) -> Any:
+            return smem["a_smem"].at[slot, kd.ds(me * HALF, HALF)]
+
+        def product(acc: Any, slot: Any) -> Any:
+            right, loaded = smem["b_smem"].at.__getitem__, smem["loaded"].at.__getitem__
+            return stage_product(acc, slot, self.steps, self.stages, left, right, loaded, smem["consumed"])
+
+        @kd.loop(kd.axis_index("block"), self.mesh.size * self.count, step=self.blocks, init_carry=(0, -1))
+        def end(index: Any, carry: Any) -> Any:
+            slot, before = carry
+            shard, m, n = self.place(index)
+            value, after = kd.run_scoped(lambda acc: product(acc, slot), kd.ACC((HALF, self.tile_n), kd.float32))
+            return after, store(value, shard, m, n, before)
+
+        return end[1]
+
+    def put(self, value: Any, me: Any, smem: dict[str, Any], targets: Callable[..., Any], add: Any = None) -> None:
+        """A consumer's half of a tile to GMEM by TMA, columns `at` to `at + width` at a time.
+
+        `targets(at, width)`: the Refs that they go to; `add(at, width)`: what is added to them.
+        """
+        place, width = smem["out_smem"].at[me], min(EPILOGUE, self.tile_n)
+        for first in range(0, self.tile_n, width):
+            x = value[:, first : first + width]
+            if add is not None:
+                x = x + add(first, width)
+            kd.wait_smem_to_gmem(0, wait_read_only=True)
+            place[...] = x.astype(self.dtype)
+            kd.commit_smem()
+            for target in targets(first, width):
+                kd.copy_smem_to_gmem(place, target, commit_group=False)
+            kd.commit_smem_to_gmem_group()
+
+    def roles(self, load: Callable[[], None], multiply: Callable[[Any], None]) -> None:
+        me = kd.axis_index("wg")
+
+        @kd.when(me == CONSUMERS)
+        def _() -> None:
+            kd.set_max_registers(REGISTERS["load"], action="decrease")
+            load()
+
+        @kd.when(me < CONSUMERS)
+        def _() -> None:
+            kd.set_max_registers(REGISTERS["multiply"], action="increase")
+            multiply(me)
+
+
+def sender(
+    units: int, size: int, blocks: int, move: Callable[[Any, Any], None], tell: Callable[[Any], None]
+) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+    """What sends this block's share of `units` of `size` elements, piece by piece: one piece, and all that are left.
+
+    Both take the number of pieces sent so far, and give it back. `move(unit, slice)` sends a piece, `tell(unit)` says that a unit
+    is there.
+    """
+    block, pieces = kd.axis_index("block"), kd.cdiv(size, PIECE)
+    count_of_all = kd.div(units - block + blocks - 1, blocks) * pieces
+
+    def send(count: Any) -> Any:
+        @kd.when(count < count_of_all)
+        def _() -> None:
+            unit, piece = kd.div(count, pieces) * blocks + block, kd.rem(count, pieces)
+            move(unit, kd.ds(piece * min(PIECE, size), min(PIECE, size)))
+            kd.when(piece == pieces - 1)(lambda: tell(unit))
+
+        return kd.minimum(count + 1, count_of_all)
+
+    def send_all(count: Any) -> Any:
+        return kd.while_loop(lambda count: count < count_of_all, send, count)
+
+    return send, send_all
+
+
+def take_back(flags: Any, numbers: Sequence[Any], count: int, blocks: int, timeout: float | None) -> None:
+    """The last block leaves `flags` at zero: `count` of each of `numbers`, when all have waited for what they want."""
+    done = kd.get_global(kd.SemaphoreType.REGULAR)
+    kd.semaphore_signal(done)
+
+    @kd.when(kd.axis_index("block") == blocks - 1)
+    def _() -> None:
+        kd.semaphore_wait(done, blocks, timeout=timeout)
+        for number, here in numbers:
+
+            def take(i: Any, carry: Any, number: Any = number) -> Any:
+                kd.semaphore_wait(flags.at[number, i], count, timeout=timeout)
+                return carry
+
+            kd.when(here)(lambda take=take: kd.fori_loop(0, flags.shape[1], take, None))

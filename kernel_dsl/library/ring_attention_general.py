@@ -1,0 +1,109 @@
+"""What ring attention is of, and its kernel for any float dtype and shape: lanes multiply and add, and read keys in place."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import kernel_dsl as kd
+from kernel_dsl.mesh import ROOM, Mesh
+
+from .attention_kernel import LOWEST
+from .collectives import orders_itself, wait_for_all
+
+ROWS_OF_TILE = 128  # queries of a block of the fast kernel
+FEW, KEYS = 4, 16  # queries and keys that are looked at together here
+
+
+@dataclass(frozen=True)
+class RingProblem:
+    """q is (batch, heads, length, dim), k and v are (batch, kv_heads, length, dim), on each device."""
+
+    mesh: Mesh
+    batch: int
+    heads: int
+    length: int
+    dim: int
+    kv_heads: int
+    dtype: Any
+    causal: bool
+    scale: float
+    most: int
+    timeout: float | None
+
+    @property
+    def fast(self) -> bool:
+        """Whether the tensor cores' kernel takes it."""
+        fits = self.length % ROWS_OF_TILE == 0 and self.dim in (64, 128) and self.dtype in (kd.float16, kd.bfloat16)
+        return fits and self.mesh.size * self.pairs + 1 + self.most < ROOM
+
+    @property
+    def pairs(self) -> int:
+        """Heads of keys, of all batches."""
+        return self.batch * self.kv_heads
+
+    @property
+    def block(self) -> int:
+        """Keys of a step."""
+        return 128 if self.dim == 64 else 64
+
+    @property
+    def work(self) -> int:
+        """Tiles of queries."""
+        return self.batch * self.heads * (self.length // ROWS_OF_TILE)
+
+    def place(self, number: Any) -> tuple[Any, Any, Any]:
+        """(batch, head, first query) of a tile: the long ones of a causal product first."""
+        tiles = self.length // ROWS_OF_TILE
+        pair, tile = kd.rem(number, self.batch * self.heads), kd.div(number, self.batch * self.heads)
+        return kd.div(pair, self.heads), kd.rem(pair, self.heads), (tiles - 1 - tile) * ROWS_OF_TILE
+
+
+@cache
+def ring_general(p: RingProblem) -> Any:
+    """The kernel `(q, k, v) -> out` for any float dtype and shape."""
+    wide = kd.float64 if p.dtype == kd.float64 else kd.float32
+    n = p.mesh.size
+
+    @kd.kernel(
+        out_type=kd.ShapeDtypeStruct((p.batch, p.heads, p.length, p.dim), p.dtype),
+        scratch_types=[kd.SemaphoreType.REGULAR, kd.SemaphoreType.REGULAR],
+        grid=(p.batch * p.heads, kd.cdiv(p.length, FEW)),
+        grid_names=("head", "tile"),
+        mesh=p.mesh,
+        name=f"ring_attention_general_{n}",
+    )
+    def attend(q: Any, k: Any, v: Any, out: Any, begin: Any, end: Any) -> None:
+        wait_for_all(begin, p.mesh, p.timeout)
+        me, first = kd.axis_index(p.mesh.names), kd.axis_index("tile") * FEW
+        batch, head = kd.div(kd.axis_index("head"), p.heads), kd.rem(kd.axis_index("head"), p.heads)
+        group = kd.div(head, p.heads // p.kv_heads)
+        x = q[batch, head, kd.ds(first, FEW)].astype(wide) * p.scale
+        query = me * p.length + first + kd.broadcasted_iota(kd.int32, (FEW, KEYS), 0)
+
+        def shard(i: Any, carry: Any) -> Any:
+            device = kd.rem(me - i + n, n)
+            there = [kd.remote_ref(ref, device).at[batch, group] for ref in (k, v)]
+
+            def step(block: Any, carry: Any) -> Any:
+                top, total, acc = carry
+                keys = kd.ds(block * KEYS, KEYS)
+                scores = kd.sum(x[:, None, :] * there[0][keys].astype(wide)[None], axis=2)
+                key = block * KEYS + kd.broadcasted_iota(kd.int32, (FEW, KEYS), 1)
+                seen = (key < p.length) & (device * p.length + key <= query) if p.causal else key < p.length
+                scores = kd.where(seen, scores, -math.inf)
+                new_top = kd.maximum(top, kd.max(scores, axis=1, keepdims=True))
+                weights, fade = kd.exp(scores - new_top), kd.exp(top - new_top)
+                acc = acc * fade + kd.sum(weights[:, :, None] * there[1][keys].astype(wide)[None], axis=1)
+                return new_top, total * fade + kd.sum(weights, axis=1, keepdims=True), acc
+
+            return kd.fori_loop(0, kd.cdiv(p.length, KEYS), step, carry)
+
+        start = (kd.full((FEW, 1), LOWEST, wide), kd.zeros((FEW, 1), wide), kd.zeros((FEW, p.dim), wide))
+        _, total, acc = kd.fori_loop(0, me + 1 if p.causal else n, shard, start)
+        out[batch, head, kd.ds(first, FEW)] = (acc / total).astype(p.dtype)
+        wait_for_all(end, p.mesh, p.timeout)
+
+    return orders_itself(attend)

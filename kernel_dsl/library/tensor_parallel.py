@@ -1,0 +1,155 @@
+"""Products on a mesh of devices with their collectives: `all_gather_matmul`, `matmul_reduce_scatter`, `matmul_all_reduce`."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import kernel_dsl as kd
+from kernel_dsl.boundary import public
+from kernel_dsl.dtypes import DType
+from kernel_dsl.errors import BadArgument, BadArgumentType
+from kernel_dsl.mesh import Mesh
+from kernel_dsl.symmetric import Symmetric, made_like, overlap, target_of
+from kernel_dsl.target import Feature
+
+from .collectives import BLOCKS, all_gather, all_reduce, described, reduce_scatter
+from .gathering_product import gathering_kernel
+from .matmul import matmul
+from .mesh_product import TILE_K, TILE_M, MeshProduct
+from .scattering_product import scattering_kernel
+
+SMEM_LEFT = 200 << 10  # bytes for the stages of operands
+NARROW, WIDE = 64, 256  # columns of a tile
+
+
+@partial(public, name="all_gather_matmul")
+def all_gather_matmul(
+    x: Any, w: Any, mesh: Mesh, *, out: Any = None, timeout: float | None = None, interpret: Any = None
+) -> Any:
+    """concatenate(x of all devices) @ w, on every device: x (m, K) and w (K, N) a device, out (n * m, N).
+
+    On Hopper, float16 and bfloat16 with m a multiple of 128 and K and N of 8 are one kernel: rows are multiplied as they come.
+    All else is gathered, and then multiplied. Sums are float32, rounded once, in one order: calls give the same bits.
+    `out`: preallocated, in other memory than x and w; `timeout`: seconds that a device waits for its peers.
+
+    Raises `BadArgument`, `BadArgumentType`, and what a call of a kernel on a mesh raises.
+    """
+    op = "all_gather_matmul"
+    (m, depth), columns, dtype = _operands(x, w, mesh, op)
+    _check_apart(x, w, out, op)
+    p = _fused(m, columns, depth, dtype, x, mesh, timeout, interpret)
+    if p is None:
+        rows = all_gather(x, mesh, timeout=timeout, interpret=interpret)
+        return _products(rows, w, mesh, out, interpret)
+    gathered = made_like(x, (p.M, depth), dtype, mesh)
+    out = made_like(x, (p.M, columns), dtype, mesh) if out is None else out
+    return gathering_kernel(p)(x, w, out=(out, gathered), interpret=interpret)[0]
+
+
+@partial(public, name="matmul_reduce_scatter")
+def matmul_reduce_scatter(
+    x: Any,
+    w: Any,
+    mesh: Mesh,
+    *,
+    out: Any = None,
+    deterministic: bool = True,
+    timeout: float | None = None,
+    interpret: Any = None,
+) -> Any:
+    """The sum of all devices' x @ w, of which device i gets part i of the rows: x (n * m, K), w (K, N) a device, out (m, N).
+
+    Each device's product is rounded to the dtype before products are added up, in float32. What is one kernel, `out` and
+    `timeout` are as of `all_gather_matmul`. Terms are added in an order that is each row's own, so calls give the same bits;
+    `deterministic` is as of `reduce_scatter` where it is not one kernel. Raises `BadArgument` where the rows are no
+    multiple of the devices, too.
+    """
+    op = "matmul_reduce_scatter"
+    (rows, _), _, _ = _operands(x, w, mesh, op)
+    if rows % mesh.size:
+        what = f"x has {rows} rows, for {mesh.size} devices"
+        raise BadArgument(op=op, what=what, hint="pad it to a multiple of the devices")
+    return _scattered(op, x, w, mesh, out, deterministic, timeout, interpret)
+
+
+@partial(public, name="matmul_all_reduce")
+def matmul_all_reduce(
+    x: Any,
+    w: Any,
+    mesh: Mesh,
+    *,
+    out: Any = None,
+    deterministic: bool = True,
+    timeout: float | None = None,
+    interpret: Any = None,
+) -> Any:
+    """The sum of all devices' x @ w, on every device: x (M, K), w (K, N) a device, out (M, N).
+
+    As `matmul_reduce_scatter`, but that each device stores its part of the sum on all; one kernel where M is a multiple of 128
+    times the devices.
+    """
+    return _scattered("matmul_all_reduce", x, w, mesh, out, deterministic, timeout, interpret)
+
+
+def _scattered(
+    op: str, x: Any, w: Any, mesh: Mesh, out: Any, deterministic: bool, timeout: float | None, interpret: Any
+) -> Any:
+    everywhere = op == "matmul_all_reduce"
+    (rows, depth), columns, dtype = _operands(x, w, mesh, op)
+    _check_apart(x, w, out, op)
+    whole = rows % mesh.size == 0
+    p = _fused(rows // mesh.size, columns, depth, dtype, x, mesh, timeout, interpret) if whole else None
+    options: dict[str, Any] = {"deterministic": deterministic, "timeout": timeout, "interpret": interpret}
+    if p is None:
+        add = all_reduce if everywhere else reduce_scatter
+        return add(_products(x, w, mesh, None, interpret), mesh, out=out, **options)
+    parts = made_like(x, (mesh.size, p.own, columns), dtype, mesh)
+    out = made_like(x, (rows if everywhere else p.own, columns), dtype, mesh) if out is None else out
+    return scattering_kernel(p, everywhere)(x, w, out=(out, parts), interpret=interpret)[0]
+
+
+# --- arguments ------------------------------------------------------------------------------------
+
+
+def _operands(x: Any, w: Any, mesh: Mesh, op: str) -> tuple[tuple[int, int], int, DType]:
+    """The shape of a device's x, the columns of its w, and their dtype. Raises `BadArgument`, `BadArgumentType`."""
+    (shape, dtype), (other, kind) = described(x, mesh, op), described(w, mesh, op)
+    if dtype != kind or not dtype.is_float:
+        what = f"x is {dtype} and w {kind}"
+        raise BadArgumentType(op=op, what=what, hint="pass floats of one dtype")
+    if len(shape) != 2 or len(other) != 2 or shape[1] != other[0] or 0 in (*shape, *other):
+        what = f"x is {list(shape)} and w {list(other)} on a device"
+        raise BadArgument(
+            op=op, what=what, hint="pass matrices, of which w has as many rows as x has columns, 1 or more"
+        )
+    return (shape[0], shape[1]), other[1], dtype
+
+
+def _check_apart(x: Any, w: Any, out: Any, op: str) -> None:
+    if out is not None and (overlap(x, out) or overlap(w, out)):
+        raise BadArgument(op=op, what="out= shares memory with x or w", hint="give other arrays: tiles still read them")
+
+
+def _products(rows: Any, w: Any, mesh: Mesh, out: Any, interpret: Any) -> Any:
+    """Each device's product."""
+    outs = [None] * mesh.size if out is None else out
+    pairs = zip(rows, w, outs, strict=True)
+    return Symmetric([matmul(a, b, out=o, interpret=interpret) for a, b, o in pairs], mesh)
+
+
+def _fused(
+    own: int, columns: int, depth: int, dtype: DType, x: Any, mesh: Mesh, timeout: float | None, interpret: Any
+) -> MeshProduct | None:
+    """One kernel for the product, if there is one."""
+    if dtype not in (kd.float16, kd.bfloat16) or own % TILE_M or depth % 8 or columns % 8:
+        return None
+    target = target_of(x, interpret)
+    if not target.supports(Feature.WGMMA | Feature.TMA | Feature.SETMAXNREG):
+        return None
+    width = WIDE if columns > WIDE // 2 else 128 if columns > NARROW else NARROW
+    stages = SMEM_LEFT // ((TILE_M + width) * TILE_K * dtype.itemsize)
+    tiles = own // TILE_M * kd.cdiv(columns, width)
+    blocks = min(tiles * mesh.size, BLOCKS, target.limits.multiprocessors)
+    p = MeshProduct(own * mesh.size, columns, depth, dtype, mesh, width, max(stages, 2), blocks, timeout)
+    return p if p.room else None

@@ -1,0 +1,120 @@
+"""Copies to another device's memory, with a semaphore here and one there."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from ..boundary import public
+from ..errors import BadArgument, BadArgumentType
+from ..errors_hopper import CopyMismatch, CopySpaces
+from ..ir import MemorySpace
+from ..refs import Ref, ds
+from .control import fori_loop
+from .copy import commit_smem, copy_smem_to_gmem, wait_smem_to_gmem
+from .ref import as_ref, check_writable
+from .remote import remote_ref
+from .semaphore import semaphore_signal, semaphore_wait
+
+__all__ = ["async_copy", "make_async_remote_copy"]
+
+PIECE = 4096  # elements that a warpgroup holds at a time
+
+
+@public
+class RemoteCopy:
+    """A copy that `make_async_remote_copy` described; `start` sends it, the waits end with it."""
+
+    def __init__(self, src: Ref, dst: Ref, send: Any, receive: Any, device_id: Any) -> None:
+        self._src, self._dst = src, dst
+        self._send, self._receive = send, receive
+        self._device = device_id
+
+    def start(self) -> None:
+        """Send it: this warpgroup moves the data, and signals both semaphores when it is there.
+
+        No engine of a GPU signals another GPU's semaphore, so the warpgroup is at it until then. Others of the block, and
+        the receiver, go on.
+        """
+        if self._src.memory_space is MemorySpace.SMEM:
+            commit_smem()
+            copy_smem_to_gmem(self._src, self._dst)
+            wait_smem_to_gmem(0)
+        else:
+            _by_lanes(self._src, self._dst)
+        if self._receive is not None:
+            semaphore_signal(self._receive, device_id=self._device)
+        if self._send is not None:
+            semaphore_signal(self._send)
+
+    def wait_send(self, *, timeout: float | None = None) -> None:
+        """Wait until what was sent has been read here. Raises `BadArgument` without a semaphore for it."""
+        semaphore_wait(self._of(self._send, "send_sem", "wait_send"), timeout=timeout)
+
+    def wait_recv(self, *, timeout: float | None = None) -> None:
+        """Wait until this device has what its peer sent by the same copy. Raises `BadArgument` without a semaphore for it."""
+        semaphore_wait(self._of(self._receive, "recv_sem", "wait_recv"), timeout=timeout)
+
+    def wait(self, *, timeout: float | None = None) -> None:
+        """Both waits, of those that have a semaphore."""
+        if self._send is not None:
+            self.wait_send(timeout=timeout)
+        if self._receive is not None:
+            self.wait_recv(timeout=timeout)
+
+    def _of(self, semaphore: Any, name: str, op: str) -> Any:
+        if semaphore is None:
+            raise BadArgument(op=op, what=f"a copy without {name}=", hint=f"give the copy a semaphore as {name}=")
+        return semaphore
+
+
+def make_async_remote_copy(
+    src_ref: Any, dst_ref: Any, send_sem: Any = None, recv_sem: Any = None, device_id: Any = None
+) -> RemoteCopy:
+    """A copy of `src_ref`, here, to `dst_ref` in the memory of `device_id`; nothing is sent before its `start()`.
+
+    `src_ref`: SMEM (by TMA) or GMEM (by the lanes); `dst_ref`: an input or output, as `kd.remote_ref` takes it, of the same shape
+    and dtype. `send_sem`: this device's semaphore, which gets 1 when `src_ref` may be written again; `recv_sem`: that of
+    `device_id`, which gets 1 when `dst_ref` is there. `device_id`: as of `kd.remote_ref`.
+
+    Raises `CopyMismatch`, `CopySpaces`, `BadArgumentType`, and what `kd.remote_ref` and `kd.copy_smem_to_gmem` raise.
+    """
+    op = "make_async_remote_copy"
+    src, dst = as_ref(src_ref, op), as_ref(dst_ref, op)
+    if dst.memory_space is not MemorySpace.GMEM:
+        got = f"{src.memory_space.name} to {dst.memory_space.name}"
+        hint = "a peer is reached in GMEM: copy to an argument of the kernel"
+        raise CopySpaces(op=op, src="SMEM or GMEM", dst="GMEM", got=got, hint=hint)
+    if src.shape != dst.shape or src.dtype != dst.dtype:
+        raise CopyMismatch(op=op, src=repr(src), dst=repr(dst), hint="slice the larger one with `.at[...]`")
+    if device_id is None:
+        raise BadArgumentType(op=op, what="device_id is None", hint="say which device the copy goes to")
+    check_writable(dst)
+    return RemoteCopy(src, remote_ref(dst, device_id), send_sem, recv_sem, device_id)
+
+
+def async_copy(
+    src_ref: Any, dst_ref: Any, send_sem: Any = None, recv_sem: Any = None, device_id: Any = None
+) -> RemoteCopy:
+    """`make_async_remote_copy`, started: the copy has `wait_send`, `wait_recv` and `wait`."""
+    made = make_async_remote_copy(src_ref, dst_ref, send_sem, recv_sem, device_id)
+    made.start()
+    return made
+
+
+def _by_lanes(src: Ref, dst: Ref) -> None:
+    """Copy through registers, piece by piece."""
+    shape = src.shape
+    if prod(shape) <= PIECE or not shape:
+        dst[...] = src[...]
+        return
+    long = len(shape) == 1
+    each = PIECE if long else 1
+    count = -(-shape[0] // each)
+
+    def step(i: Any, carry: Any) -> Any:
+        part = ds(i * each, each) if long else i
+        _by_lanes(src.at[part], dst.at[part])
+        return carry
+
+    fori_loop(0, count, step, None)
