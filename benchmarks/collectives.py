@@ -2,7 +2,8 @@
 
     python -m benchmarks.collectives --rows all_reduce --seconds 120
 
-Each row is checked against float64 before it is timed. The two take turns; a figure is the median of the turns, in
+Products with their collectives stand beside the product alone, which is their bound, and beside NCCL's collective with torch's
+product. Each row is checked against float64 before it is timed. All take turns; a figure is the median of the turns, in
 microseconds a call, from before the first of several calls to after the last on the GPU that is last.
 """
 
@@ -14,6 +15,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 os.environ.setdefault("NCCL_NVLS_ENABLE", "0")  # no NVLink multicast
@@ -23,6 +25,12 @@ from kernel_dsl import library
 
 KIB = (8, 64, 512, 4096, 16384, 65536, 262144)
 TURNS, CALLS = 5, 20
+# M, N, K of the product on each GPU, where M counts the rows of all
+PRODUCTS = {
+    "all_gather_matmul": ((8192, 8192, 8192), (16384, 8192, 8192), (4096, 4096, 4096)),
+    "matmul_reduce_scatter": ((8192, 8192, 4096), (16384, 8192, 4096), (4096, 4096, 2048)),
+    "matmul_all_reduce": ((8192, 8192, 4096), (4096, 4096, 2048)),
+}
 
 
 def timed(torch: Any, call: Callable[[], Any], devices: int) -> float:
@@ -67,6 +75,118 @@ def rows(torch: Any, name: str, kib: int, mesh: kd.Mesh) -> tuple[Callable[[], A
     return ours, peer, bool(right)
 
 
+Row = tuple[dict[str, Callable[[], Any]], bool]
+
+
+def products(torch: Any, name: str, sizes: tuple[int, int, int], mesh: kd.Mesh) -> Row:
+    """Calls by name, and whether ours is right. `sizes`: M, N, K of each GPU's product, where M are the rows of all.
+
+    "alone" is the product without what is sent, "nccl" the product with NCCL's collective before or after it.
+    """
+    n, nccl = mesh.size, torch.cuda.nccl
+    m, columns, depth = sizes
+    gathers = name == "all_gather_matmul"
+
+    def random(rows: int, width: int, rank: int) -> Any:
+        return (torch.randn(rows, width, device=f"cuda:{rank}") / depth**0.25).to(torch.bfloat16)
+
+    xs = [random(m // n if gathers else m, depth, r) for r in range(n)]
+    ws = [random(depth, columns, r) for r in range(n)]
+    whole = [torch.empty(m, depth, dtype=x.dtype, device=x.device) for x in xs] if gathers else xs
+    full = [torch.empty(m, columns, dtype=x.dtype, device=x.device) for x in xs]
+    outs = full if name != "matmul_reduce_scatter" else [f[: m // n].clone() for f in full]
+
+    def alone() -> None:
+        for a, b, out in zip(whole, ws, full, strict=True):
+            torch.mm(a, b, out=out)
+
+    def peer() -> None:
+        if gathers:
+            nccl.all_gather(xs, whole)
+        alone()
+        if name == "matmul_reduce_scatter":
+            nccl.reduce_scatter(full, outs)
+        elif not gathers:
+            nccl.all_reduce(full, full)
+
+    mine = [torch.empty_like(o) for o in outs]
+    call = getattr(library, name)
+    ours = lambda: call(xs, ws, mesh, out=mine)  # noqa: E731
+    call(xs, ws, mesh, out=mine, timeout=20)  # one that ends, whatever is wrong
+    picked = torch.arange(0, mine[0].shape[0], max(mine[0].shape[0] // 64, 1))
+    right = True
+    for rank in range(n):
+        at = picked + (rank * (m // n) if name == "matmul_reduce_scatter" else 0)
+        if gathers:
+            want = torch.cat([x.cpu() for x in xs])[at].double() @ ws[rank].cpu().double()
+        else:
+            want = sum(x.cpu()[at].double() @ w.cpu().double() for x, w in zip(xs, ws, strict=True))
+        right &= bool(((mine[rank].cpu()[picked].double() - want).abs() <= 2.0**-6 * want.abs().max()).all())
+    return {"ours": ours, "nccl": peer, "alone": alone}, right
+
+
+def attention(torch: Any, length: int, causal: bool, mesh: kd.Mesh) -> Row:
+    """Ring attention of 16 heads of 128, `length` positions a GPU; "alone" is the library's attention to a GPU's own keys."""
+    n = mesh.size
+    q, k, v = (
+        [torch.randn(1, 16, length, 128, device=f"cuda:{r}").to(torch.bfloat16) for r in range(n)] for _ in range(3)
+    )
+    outs = [torch.empty_like(x) for x in q]
+    library.ring_attention(q, k, v, mesh, causal=causal, out=outs, timeout=20)
+    right = True
+    keys, values = (torch.cat([x.cpu() for x in xs], 2)[:, :1].double() for xs in (k, v))
+    for rank in range(n):
+        rows = torch.arange(0, length, max(length // 32, 1))
+        scores = q[rank].cpu()[:, :1, rows].double() @ keys.transpose(-1, -2) * 128**-0.5
+        if causal:
+            hidden = torch.arange(n * length)[None] > (rank * length + rows)[:, None]
+            scores = scores.masked_fill(hidden, -float("inf"))
+        want = torch.softmax(scores, -1) @ values
+        right &= bool(((outs[rank].cpu()[:, :1, rows].double() - want).abs() <= 2e-2).all())
+
+    def alone() -> None:
+        for a, b, c, out in zip(q, k, v, outs, strict=True):
+            library.attention(a, b, c, causal=causal, out=out)
+
+    return {"ours": lambda: library.ring_attention(q, k, v, mesh, causal=causal, out=outs), "alone": alone}, right
+
+
+def experts(torch: Any, mesh: kd.Mesh) -> Row:
+    """Dispatch and combine of 4,096 tokens of 7,168 bfloat16 a GPU to 8 of 256 experts."""
+    n, tokens, width, k, count = mesh.size, 4096, 7168, 8, 256
+    xs = [torch.randn(tokens, width, device=f"cuda:{r}").to(torch.bfloat16) for r in range(n)]
+    ids = [torch.rand(tokens, count, device=f"cuda:{r}").topk(k).indices.to(torch.int32) for r in range(n)]
+    weights = [torch.full((tokens, k), 1 / k, device=f"cuda:{r}") for r in range(n)]
+
+    def ours() -> Any:
+        received, _, places = library.expert_dispatch(xs, ids, mesh, num_experts=count)
+        return library.expert_combine(received, ids, places, weights, mesh, num_experts=count)
+
+    got = ours()
+    right = all(bool(((g - x).abs() <= 2.0**-7 * x.abs() + 1e-6).all()) for g, x in zip(got, xs, strict=True))
+    return {"ours": ours}, right
+
+
+def cases(torch: Any, mesh: kd.Mesh) -> dict[str, Callable[[], Row]]:
+    """What makes each row, by its name."""
+    made: dict[str, Callable[[], Row]] = {}
+    for name in ("all_reduce", "all_gather", "reduce_scatter"):
+        for kib in KIB:
+
+            def plain(name: str = name, kib: int = kib) -> Row:
+                ours, peer, right = rows(torch, name, kib, mesh)
+                return {"ours": ours, "nccl": peer}, right
+
+            made[f"{name}_{kib}_KiB"] = plain
+    for name, every in PRODUCTS.items():
+        for sizes in every:
+            made[f"{name}_{'x'.join(map(str, sizes))}"] = partial(products, torch, name, sizes, mesh)
+    for causal in (False, True):
+        made[f"ring_attention_8192{'_causal' if causal else ''}"] = partial(attention, torch, 8192, causal, mesh)
+    made["experts_4096x7168"] = partial(experts, torch, mesh)
+    return made
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", default="", help="only rows whose name holds this")
@@ -78,18 +198,21 @@ def main() -> None:
     if devices < 2:
         raise SystemExit("needs two GPUs that reach each other")
     mesh, begun = kd.Mesh(("x",), (devices,)), time.monotonic()
-    for name in ("all_reduce", "all_gather", "reduce_scatter"):
-        for kib in KIB:
-            row: dict[str, Any] = {"row": f"{name}_{kib}_KiB", "devices": devices}
-            if options.rows not in row["row"] or time.monotonic() - begun > options.seconds:
-                continue
-            ours, peer, row["right"] = rows(torch, name, kib, mesh)
-            timed(torch, ours, devices), timed(torch, peer, devices)
-            pairs = [(timed(torch, ours, devices), timed(torch, peer, devices)) for _ in range(TURNS)]
-            row["ours_us"], row["nccl_us"] = (round(statistics.median(side), 2) for side in zip(*pairs, strict=True))
-            row["spread"] = round(max(a for a, _ in pairs) / min(a for a, _ in pairs), 3)
-            row["ratio"] = round(row["nccl_us"] / row["ours_us"], 3)
-            print(json.dumps(row), flush=True)
+    for name, make in cases(torch, mesh).items():
+        if options.rows not in name or time.monotonic() - begun > options.seconds:
+            continue
+        row: dict[str, Any] = {"row": name, "devices": devices}
+        calls, row["right"] = make()
+        for call in calls.values():
+            timed(torch, call, devices)
+        turns = [{who: timed(torch, call, devices) for who, call in calls.items()} for _ in range(TURNS)]
+        for who in calls:
+            row[f"{who}_us"] = round(statistics.median(turn[who] for turn in turns), 2)
+        row["spread"] = round(max(t["ours"] for t in turns) / min(t["ours"] for t in turns), 3)
+        for who in calls:
+            if who != "ours":
+                row[f"{who}_over_ours"] = round(row[f"{who}_us"] / row["ours_us"], 3)
+        print(json.dumps(row), flush=True)
 
 
 if __name__ == "__main__":

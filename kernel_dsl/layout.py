@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, ClassVar
 
+from .diagnostics import shown
 from .errors import BadArgument, BadArgumentType
 from .errors_hopper import WgmmaShape
 from .lazy import lazy
@@ -166,8 +167,11 @@ class Layout:
         return self._map_dims({old: new for new, old in enumerate(permutation)}, self.rank)
 
     def expand(self, dims: Iterable[int]) -> Layout:
-        """With new dimensions of extent 1 at `dims` (positions in the result)."""
-        new = set(dims)
+        """With new dimensions of extent 1 at `dims` (positions in the result). Raises `BadArgument`."""
+        given: list[Any] = list(dims) if isinstance(dims, (list, tuple, set, frozenset, range)) else [dims]
+        if not all(isinstance(d, int) for d in given):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise BadArgument(op="expand", what=f"dims={shown(given)}", hint="give positions, ints")
+        new = set(given)
         rank = self.rank + len(new)
         places = [d for d in range(rank) if d not in new]
         return self._map_dims(dict(enumerate(places)), rank)

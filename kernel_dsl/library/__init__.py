@@ -13,6 +13,7 @@ from .cross_entropy import linear_cross_entropy, linear_cross_entropy_backward, 
 from .decode import decode_attention
 from .decode_mla import mla_decode
 from .differentiable import FUNCTIONS
+from .experts import expert_combine, expert_dispatch
 from .grouped import grouped_matmul
 from .grouped_wgrad import grouped_matmul_wgrad
 from .int4 import PackedInt4, pack_int4
@@ -41,6 +42,8 @@ __all__ = [
     "conv2d_dgrad",
     "conv2d_wgrad",
     "decode_attention",
+    "expert_combine",
+    "expert_dispatch",
     "grouped_matmul",
     "grouped_matmul_wgrad",
     "linear_cross_entropy",

@@ -145,7 +145,11 @@ def wait_for_all(semaphore: Any, mesh: Mesh, timeout: float | None) -> None:
 
 
 def orders_itself(kernel: Any) -> Any:
-    """A kernel whose blocks all `wait_for_all` when they begin and before they end: its streams need not meet."""
+    """A kernel whose streams need not meet.
+
+    Either no device reads or writes what is another's before that one's kernel has begun, nor after it has ended, which its
+    semaphores see to; or it looks at its own device's arrays alone.
+    """
     kernel.meets = False
     return kernel
 

@@ -43,12 +43,12 @@ def check(n: int, shape: tuple[int, ...], kv_heads: int, dtype: Any, causal: boo
 
 # devices, shape, kv_heads, dtype, causal
 CASES = [
-    pytest.param(2, (1, 1, 128, 64), 1, np.float16, False),
+    pytest.param(2, (1, 1, 128, 64), 1, np.float16, False, marks=SLOW),
     pytest.param(2, (1, 2, 128, 64), 1, BF16, True),
     pytest.param(2, (2, 2, 256, 64), 2, BF16, True, marks=SLOW),
     pytest.param(4, (1, 2, 128, 128), 1, np.float16, True, marks=SLOW),
     pytest.param(4, (1, 2, 128, 64), 2, BF16, False, marks=SLOW),
-    pytest.param(2, (1, 2, 10, 12), 1, np.float32, True),
+    pytest.param(2, (1, 2, 5, 12), 1, np.float32, True),
     pytest.param(3, (1, 1, 7, 5), 1, np.float64, False, marks=SLOW),
 ]
 

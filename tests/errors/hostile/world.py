@@ -113,6 +113,9 @@ HINTS: dict[str, str] = {
     "inner": "x", "other": "x", "out_type": "struct", "indices": "i_val INDICES", "keys": "x", "sorted": "row", "values": "x", "fn": "lambda a, b: b", "tree": "x [x, x]", "seed": "1 n", "p": "1 0", "dout": "heads", "out": "heads", "lse": "sums", "lengths": "lengths", "weight": "square X", "targets": "lengths",
     "dloss": "1.5", "partials": "heads", "w": "square X filters", "group": "128", "data": "INDICES", "scales": "X", "zeros": "None",
     "compressed": "sparse", "meta": "INDICES", "input_size": "(1, 1, 16, 16)", "kernel_size": "1",
+    "src_ref": "x_ref tile", "dst_ref": "out", "send_sem": "None one_sem",
+    "recv_sem": "one_sem None", "experts": "[INDICES, INDICES]", "places": "[INDICES, INDICES]", "weights": "[X, X]",
+    "num_experts": "2",
 }  # fmt: skip
 
 

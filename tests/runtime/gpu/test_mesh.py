@@ -152,3 +152,118 @@ def test_two_ranks_on_one_gpu_are_refused(torch: Any) -> None:
     x = tensors(torch, N)[0]
     with pytest.raises(kd.Error, match="ranks 0 and 1 both have their arrays on cuda:0"):
         exchange([x, x.clone()])
+
+
+def test_copies_by_tensor_maps_of_the_peers_arrays(torch: Any) -> None:
+    """Pulled by TMA, pushed by TMA, added by TMA on both, and sent with semaphores."""
+    tile = 64
+
+    @kd.kernel(
+        out_type=(kd.ShapeDtypeStruct((256, 256), kd.float32, init=0),) * 4,
+        mesh=PAIR,
+        grid=(4, 4),
+        grid_names=("i", "j"),
+        scratch_types={
+            "smem": kd.SMEM((tile, tile), kd.float32),
+            "bar": kd.Barrier(),
+            "sem": kd.SemaphoreType.REGULAR((4,)),
+        },
+        name="copies_of_two_gpus",
+    )
+    def copies(x: Any, pulled: Any, pushed: Any, added: Any, sent: Any, smem: Any, bar: Any, sem: Any) -> None:
+        peer = 1 - kd.axis_index("x")
+
+        def mine(ref: Any) -> Any:
+            return ref.at[kd.ds(kd.axis_index("i") * tile, tile), kd.ds(kd.axis_index("j") * tile, tile)]
+
+        kd.semaphore_signal_multicast(sem.at[0], collective_axes="x")
+        kd.semaphore_wait(sem.at[0], 2, timeout=SECONDS)
+        kd.copy_gmem_to_smem(mine(kd.remote_ref(x, peer)), smem, bar)
+        kd.barrier_wait(bar)
+        mine(pulled)[...] = smem[...]
+        kd.commit_smem()
+        kd.copy_smem_to_gmem(smem, mine(kd.remote_ref(pushed, peer)))
+        for device in range(2):
+            kd.copy_smem_to_gmem(smem, mine(kd.remote_ref(added, device)), reduction_op="add")
+        kd.wait_smem_to_gmem(0)
+        kd.async_copy(mine(x), mine(sent), sem.at[1], sem.at[2], peer).wait(timeout=SECONDS)
+        kd.semaphore_signal_multicast(sem.at[3], collective_axes="x")
+        kd.semaphore_wait(sem.at[3], 2, timeout=SECONDS)
+
+    for turn in range(50):
+        xs = tensors(torch, 256, 256, seed=turn)
+        here = [x.cpu() for x in xs]
+        pulled, pushed, added, sent = copies(xs)
+        for rank in range(2):
+            other = here[1 - rank]
+            assert torch.equal(pulled[rank].cpu(), other) and torch.equal(sent[rank].cpu(), other)
+            assert torch.equal(pushed[rank].cpu(), here[rank])
+            assert torch.equal(added[rank].cpu(), here[0] + here[1])
+
+
+@pytest.mark.parametrize("name", ["all_gather_matmul", "matmul_reduce_scatter", "matmul_all_reduce"])
+@pytest.mark.parametrize(
+    "sizes", [(512, 384, 200), (2048, 1024, 1024), (1000, 520, 72)], ids=["small", "large", "not one kernel"]
+)
+def test_products_with_their_collectives(torch: Any, sizes: tuple[int, int, int], name: str) -> None:
+    """Also many times, with delays."""
+    rows, depth, columns = sizes
+    rng = np.random.default_rng(0)
+    xs = tensors(torch, rows // 2 if name == "all_gather_matmul" else rows, depth, dtype=torch.bfloat16)
+    ws = tensors(torch, depth, columns, dtype=torch.bfloat16, seed=1)
+    X, W = [[a.cpu().double() for a in arrays] for arrays in (xs, ws)]
+    if name == "all_gather_matmul":
+        wants = [torch.cat(X) @ w for w in W]
+    else:
+        total = X[0] @ W[0] + X[1] @ W[1]
+        wants = list(total.chunk(2)) if name == "matmul_reduce_scatter" else [total, total]
+    first: list[Any] = []
+    for turn in range(50):
+        for rank in range(2):
+            if rng.random() < 0.5:
+                with torch.cuda.device(rank):
+                    torch.cuda._sleep(int(rng.integers(1, 400_000)))
+        got = [g.cpu() for g in getattr(library, name)(xs, ws, PAIR, timeout=SECONDS)]
+        if not turn:
+            first = got
+            for g, want in zip(got, wants, strict=True):
+                assert ((g.double() - want).abs() <= 2.0**-6 * want.abs().max()).all()
+        assert all(torch.equal(a, b) for a, b in zip(got, first, strict=True)), "the same bits each time"
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    ("length", "dim", "kind"), [(512, 64, "float16"), (1024, 128, "bfloat16"), (100, 40, "float32")]
+)
+def test_ring_attention(torch: Any, length: int, dim: int, kind: str, causal: bool) -> None:
+    def random(seed: int, heads: int) -> list[Any]:
+        rng = np.random.default_rng(seed)
+        made = [torch.tensor(rng.standard_normal((2, heads, length, dim))) for _ in range(2)]
+        return [m.to(getattr(torch, kind)).to(f"cuda:{rank}") for rank, m in enumerate(made)]
+
+    q, k, v = random(0, 4), random(1, 2), random(2, 2)
+    Q, K, V = (torch.cat([x.cpu().double() for x in xs], 2) for xs in (q, k, v))
+    scores = Q @ K.repeat_interleave(2, 1).transpose(-1, -2) * dim**-0.5
+    if causal:
+        scores = scores.masked_fill(torch.ones(2 * length, 2 * length).triu(1).bool(), -float("inf"))
+    want = (torch.softmax(scores, -1) @ V.repeat_interleave(2, 1)).chunk(2, 2)
+    for _ in range(10):
+        for got, part in zip(library.ring_attention(q, k, v, PAIR, causal=causal, timeout=SECONDS), want, strict=True):
+            assert (got.cpu().double() - part).abs().max() <= (1e-5 if kind == "float32" else 2e-2)
+
+
+def test_experts_there_and_back(torch: Any) -> None:
+    for turn in range(10):
+        rng = np.random.default_rng(turn)
+        xs = tensors(torch, 512, 7168, dtype=torch.bfloat16, seed=turn)
+        chosen = [np.argsort(rng.random((512, 32)), 1)[:, :8].astype(np.int32) for _ in range(2)]
+        ids = [torch.tensor(c).to(f"cuda:{rank}") for rank, c in enumerate(chosen)]
+        weights = [torch.full((512, 8), 0.125, device=f"cuda:{rank}") for rank in range(2)]
+        received, counts, places = library.expert_dispatch(xs, ids, PAIR, num_experts=32, timeout=SECONDS)
+        for rank in range(2):
+            want = [x.cpu()[t] for e in range(rank * 16, rank * 16 + 16) for x, c in zip(xs, chosen, strict=True)
+                    for t, _ in np.argwhere(c == e)]  # fmt: skip
+            assert int(counts[rank].sum()) == len(want)
+            assert torch.equal(received[rank][: len(want)].cpu(), torch.stack(want))
+        back = library.expert_combine(received, ids, places, weights, PAIR, num_experts=32, timeout=SECONDS)
+        assert all(torch.equal(b.cpu(), x.cpu()) for b, x in zip(back, xs, strict=True))

@@ -1,0 +1,249 @@
+"""`expert_dispatch` and `expert_combine`: tokens go to the devices that have their experts, and come back summed up.
+
+Three kernels. The first counts, for each expert, the tokens of its own device, and gives each its place among them. The second
+reads the counts of all devices, which say where everybody's rows begin, and stores each row where it belongs. The third reads
+the results where they lie, and adds them up in the order of a token's experts: calls give the same bits.
+"""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from typing import Any
+
+import kernel_dsl as kd
+from kernel_dsl.arguments import an_int
+from kernel_dsl.boundary import public
+from kernel_dsl.dtypes import DType
+from kernel_dsl.errors import BadArgument, BadArgumentType
+from kernel_dsl.mesh import Mesh
+from kernel_dsl.symmetric import overlap
+
+from .collectives import BLOCKS, described, orders_itself, wait_for_all
+
+CHUNK = 2048  # choices that a warpgroup counts at a time
+PIECE = 4096  # elements of a row that it holds
+
+
+@partial(public, name="expert_dispatch")
+def expert_dispatch(
+    x: Any,
+    experts: Any,
+    mesh: Mesh,
+    *,
+    num_experts: int,
+    rows: int | None = None,
+    out: Any = None,
+    timeout: float | None = None,
+    interpret: Any = None,
+) -> tuple[Any, Any, Any]:
+    """Send each device's tokens to the devices of their experts: `(received, counts, places)`.
+
+    `x`: (tokens, width) a device. `experts`: int32 (tokens, k) a device, from 0 to num_experts - 1, of which each device has
+    num_experts / n, in order; they are read on the GPU. A device receives rows by expert, within an expert by rank, and within a
+    rank by token: `counts`, int32 (num_experts / n,), says how many of each, as `kd.library.grouped_matmul` takes them, and the
+    rows of `received`, (rows, width), after these are not set. `places`, int32 (tokens, k): the row that each choice has there,
+    for `expert_combine`. `rows`: by default n * tokens * k, all that can come; what does not fit is dropped. `out`: (received,
+    counts, places), preallocated. Raises `BadArgument`, `BadArgumentType`, and what a call of a kernel on a mesh raises.
+    """
+    op = "expert_dispatch"
+    shape, dtype, k = _tokens(x, experts, mesh, num_experts, op)
+    if out is not None and any(overlap(a, row) for a in (x, experts) for row in out):
+        raise BadArgument(op=op, what="out= shares memory with x or experts", hint="give other arrays")
+    most = mesh.size * shape[0] * k if rows is None else an_int(rows, op, "rows", low=0)
+    ranks, counts = _counting(shape[0] * k, k, num_experts, mesh)(experts, interpret=interpret)
+    send = _sending(shape, dtype, k, num_experts, most, mesh, timeout)
+    received, mine, places = send(x, experts, ranks, counts, out=out, interpret=interpret)
+    return received, mine, places
+
+
+@partial(public, name="expert_combine")
+def expert_combine(
+    y: Any,
+    experts: Any,
+    places: Any,
+    weights: Any,
+    mesh: Mesh,
+    *,
+    num_experts: int,
+    out: Any = None,
+    timeout: float | None = None,
+    interpret: Any = None,
+) -> Any:
+    """Bring the rows of `expert_dispatch` back: token t is the sum over j of weights[t, j] * the row of its choice j.
+
+    `y`: (rows, width) a device, the results of what it received; `experts` and `places` as of the dispatch; `weights`: float32
+    (tokens, k). Sums are float32, rounded once to y's dtype. A choice whose row was dropped adds nothing. `out`: (tokens, width).
+    Raises `BadArgument`, `BadArgumentType`, and what a call of a kernel on a mesh raises.
+    """
+    op = "expert_combine"
+    shape, dtype, _ = _tokens(y, None, mesh, num_experts, op)
+    (ids, id_dtype), (at, at_dtype), (w, w_dtype) = (described(a, mesh, op, 2) for a in (experts, places, weights))
+    if ids != at or ids != w or len(ids) != 2 or id_dtype != kd.int32 or at_dtype != kd.int32 or w_dtype != kd.float32:
+        what = f"experts is {id_dtype}{list(ids)}, places {at_dtype}{list(at)}, weights {w_dtype}{list(w)}"
+        raise BadArgument(op=op, what=what, hint="int32, int32 and float32, all (tokens, k)")
+    if out is not None and any(overlap(a, out) for a in (y, experts, places, weights)):
+        raise BadArgument(op=op, what="out= shares memory with an input", hint="give another array")
+    add = _adding(shape, dtype, ids, num_experts, mesh, timeout)
+    return add(y, experts, places, weights, out=out, interpret=interpret)
+
+
+def _tokens(x: Any, experts: Any, mesh: Mesh, num_experts: Any, op: str) -> tuple[tuple[int, int], DType, int]:
+    """The shape and dtype of a device's rows, and the choices of a token. Raises `BadArgument`, `BadArgumentType`."""
+    shape, dtype = described(x, mesh, op)
+    if len(shape) != 2 or not dtype.is_float:
+        raise BadArgumentType(op=op, what=f"rows are {dtype}{list(shape)}", hint="pass floats, (rows, width)")
+    if an_int(num_experts, op, "num_experts", low=1) % mesh.size:
+        what = f"num_experts={num_experts}, for {mesh.size} devices"
+        raise BadArgument(op=op, what=what, hint="each device has as many experts")
+    if experts is None:
+        return (shape[0], shape[1]), dtype, 0
+    ids, kind = described(experts, mesh, op)
+    if kind != kd.int32 or len(ids) != 2 or ids[0] != shape[0]:
+        what = f"experts is {kind}{list(ids)}, for {shape[0]} tokens"
+        raise BadArgument(op=op, what=what, hint="int32, (tokens, k)")
+    return (shape[0], shape[1]), dtype, ids[1]
+
+
+# --- kernels --------------------------------------------------------------------------------------
+
+
+@cache
+def _counting(choices: int, k: int, experts: int, mesh: Mesh) -> Any:
+    """The kernel `experts -> (ranks, counts)`: each choice's place among those of its expert, and how many these are."""
+
+    @kd.kernel(
+        out_type=(kd.ShapeDtypeStruct((max(choices, 1),), kd.int32), kd.ShapeDtypeStruct((experts,), kd.int32)),
+        grid=(experts,),
+        grid_names=("expert",),
+        mesh=mesh,
+        name=f"expert_counts_{mesh.size}",
+    )
+    def count(ids: Any, ranks: Any, counts: Any) -> None:
+        expert, flat = kd.axis_index("expert"), ids.reshape(-1)
+        size = min(CHUNK, max(choices, 1))
+
+        def chunk(i: Any, before: Any) -> Any:
+            part = kd.ds(i * size, size)
+            there = i * size + kd.arange(size) < choices
+            chosen = (kd.load(flat, part, mask=there, fill=-1) == expert).astype(kd.int32)
+            kd.store(ranks, part, before + kd.cumsum(chosen, exclusive=True), mask=chosen == 1)
+            return before + kd.sum(chosen)
+
+        counts[expert] = kd.fori_loop(0, kd.cdiv(choices, size), chunk, 0)
+
+    return orders_itself(count)
+
+
+@cache
+def _sending(
+    shape: tuple[int, int], dtype: DType, k: int, experts: int, rows: int, mesh: Mesh, timeout: float | None
+) -> Any:
+    """The kernel `(x, experts, ranks, counts) -> (received, counts of this device's experts, places)`."""
+    (tokens, width), n = shape, mesh.size
+    each, choices = experts // n, tokens * k
+    blocks, piece = max(min(choices, BLOCKS), 1), min(PIECE, max(width, 1))
+
+    @kd.kernel(
+        out_type=(
+            kd.ShapeDtypeStruct((rows, width), dtype),
+            kd.ShapeDtypeStruct((each,), kd.int32),
+            kd.ShapeDtypeStruct((tokens, k), kd.int32),
+        ),
+        scratch_types={
+            "firsts": kd.SMEM((experts,), kd.int32),
+            "begin": kd.SemaphoreType.REGULAR,
+            "end": kd.SemaphoreType.REGULAR,
+        },
+        grid=(blocks,),
+        grid_names=("block",),
+        mesh=mesh,
+        name=f"expert_dispatch_{n}",
+    )
+    def send(
+        x: Any,
+        ids: Any,
+        ranks: Any,
+        counts: Any,
+        received: Any,
+        mine: Any,
+        places: Any,
+        firsts: Any,
+        begin: Any,
+        end: Any,
+    ) -> None:
+        wait_for_all(begin, mesh, timeout)
+        me, block = kd.axis_index(mesh.names), kd.axis_index("block")
+        of_ranks = [kd.remote_ref(counts, rank)[...] for rank in range(n)]
+        total = sum(of_ranks[1:], of_ranks[0])
+        earlier = sum(kd.where(me > rank, here, 0) for rank, here in enumerate(of_ranks))
+        starts = kd.cumsum(total, exclusive=True)
+        # rows begin anew on each device
+        device = kd.arange(experts) // each
+        for other in range(1, n):
+            starts = kd.where(device == other, starts - kd.sum(kd.where(device < other, total, 0)), starts)
+        firsts[...] = starts + earlier
+
+        @kd.when(block == 0)
+        def _() -> None:
+            kd.store(mine, kd.arange(experts) - me * each, total, mask=device == me)
+
+        flat, all_places = ids.reshape(-1), places.reshape(-1)
+
+        def row(i: Any, carry: Any) -> Any:
+            choice = i * blocks + block
+            expert = flat[choice]
+            at = firsts[expert] + ranks[choice]
+            all_places[choice] = at
+            target = kd.remote_ref(received, kd.minimum(kd.maximum(kd.div(expert, each), 0), n - 1))
+            for start in range(0, width, piece):
+                part = kd.ds(start, min(piece, width - start))
+                target[at, part] = x[kd.div(choice, max(k, 1)), part]
+            return carry
+
+        kd.fori_loop(0, kd.div(choices - block + blocks - 1, blocks), row, None)
+        wait_for_all(end, mesh, timeout)
+
+    return orders_itself(send)
+
+
+@cache
+def _adding(
+    shape: tuple[int, int], dtype: DType, choices: tuple[int, int], experts: int, mesh: Mesh, timeout: float | None
+) -> Any:
+    """The kernel `(y, experts, places, weights) -> out`."""
+    (rows, width), (tokens, k), n = shape, choices, mesh.size
+    blocks, piece = max(min(tokens, BLOCKS), 1), min(PIECE // 2, max(width, 1))
+
+    @kd.kernel(
+        out_type=kd.ShapeDtypeStruct((tokens, width), dtype),
+        scratch_types=[kd.SemaphoreType.REGULAR, kd.SemaphoreType.REGULAR],
+        grid=(blocks,),
+        grid_names=("block",),
+        mesh=mesh,
+        name=f"expert_combine_{n}",
+    )
+    def add(y: Any, ids: Any, places: Any, weights: Any, out: Any, begin: Any, end: Any) -> None:
+        wait_for_all(begin, mesh, timeout)
+        block = kd.axis_index("block")
+
+        def token(i: Any, carry: Any) -> Any:
+            t = i * blocks + block
+            terms: list[tuple[Any, Any, Any]] = []
+            for j in range(k):
+                device = kd.minimum(kd.maximum(kd.div(ids[t, j], experts // n), 0), n - 1)
+                at = places[t, j]
+                weight = kd.where(at < rows, weights[t, j], 0.0)
+                terms.append((kd.remote_ref(y, device), kd.minimum(at, rows - 1), weight))
+            for start in range(0, width, piece):
+                part = kd.ds(start, min(piece, width - start))
+                total: Any = kd.zeros((min(piece, width - start),), kd.float32)
+                for ref, at, weight in terms:
+                    total = total + kd.where(weight == 0, 0.0, ref[at, part].astype(kd.float32) * weight)
+                out[t, part] = total.astype(dtype)
+            return carry
+
+        if rows:
+            kd.fori_loop(0, kd.div(tokens - block + blocks - 1, blocks), token, None)
+        wait_for_all(end, mesh, timeout)
+
+    return orders_itself(add)
