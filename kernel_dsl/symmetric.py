@@ -54,6 +54,14 @@ def overlap(x: Iterable[Any], y: Iterable[Any]) -> bool:
     return any(array_view.overlap(array_view.view(a), array_view.view(b)) for a, b in zip(x, y, strict=False))
 
 
+def gapless(*lists: Iterable[Any] | None) -> bool:
+    """Whether all arrays are row-major without gaps, and begin where TMA can: at a multiple of 16 bytes."""
+    from kernel_dsl.runtime.arrays import array_view
+
+    views = [array_view.view(a) for x in lists if x is not None for a in x]
+    return all(v.contiguous and v.address % 16 == 0 for v in views)
+
+
 @public
 def empty(shape: Any, dtype: Any, mesh: Mesh, *, interpret: Any = None) -> Symmetric:
     """An array of `shape` and `dtype` on each device of `mesh`, whose elements are not set.

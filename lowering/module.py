@@ -273,8 +273,9 @@ def _setup(ctx: Context) -> None:
 
     # descriptors on their way before the first copy waits for them (PTX ISA, prefetch)
     for param in ctx.tensor_maps:
-        for rank in range(max(param.ranks, 1)):
-            e.ptx("prefetch.tensormap [$0];", ctx.tensor_map(param).plus(128 * rank), when=first)
+        address = ctx.tensor_map(param)
+        for place in (address, *(address.plus(128 * rank) for rank in range(1, param.ranks))):
+            e.ptx("prefetch.tensormap [$0];", place, when=first)
     for value, barriers in ctx.barriers.items():
         for i in range(barriers.count):
             address, count = barriers.address.once.plus(8 * i), e.i32(value.type.arrivals * WARPS)

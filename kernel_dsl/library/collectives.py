@@ -51,9 +51,9 @@ def all_reduce(
     if algorithm not in (None, "one-shot", "two-shot"):
         raise BadArgument(op=op, what=f"algorithm={algorithm!r}", hint='"one-shot", "two-shot" or None')
     small = prod(shape) * dtype.itemsize <= ONE_SHOT
-    # in place, another device would still read what this one replaces
-    one = algorithm == "one-shot" or (algorithm is None and small and not _in_place(x, out))
-    if one and _in_place(x, out):
+    in_place = _in_place(x, out)  # another device would still read what this one replaces
+    one = algorithm == "one-shot" or (algorithm is None and small and not in_place)
+    if one and in_place:
         hint = 'give another array as out=, or use algorithm="two-shot"'
         raise BadArgument(op=op, what="one-shot in place", hint=hint)
     make = _one_shot if one else _two_shot

@@ -17,7 +17,7 @@ import kernel_dsl as kd
 from kernel_dsl.boundary import public
 from kernel_dsl.errors import BadArgument, BadArgumentType
 from kernel_dsl.mesh import Mesh
-from kernel_dsl.symmetric import made_like, overlap, target_of
+from kernel_dsl.symmetric import gapless, made_like, overlap, target_of
 from kernel_dsl.target import Feature
 
 from .attention_kernel import LOG2E, LOWEST, ROWS
@@ -75,7 +75,7 @@ def ring_attention(
         mesh, shape[0], shape[1], shape[2], shape[3], keys[1], dtype, causal, shape[3] ** -0.5 if scale is None else scale,
         min(BLOCKS, target.limits.multiprocessors), timeout,
     )  # fmt: skip
-    if p.fast and target.supports(Feature.WGMMA | Feature.TMA | Feature.SETMAXNREG):
+    if p.fast and gapless(q, k, v, out) and target.supports(Feature.WGMMA | Feature.TMA | Feature.SETMAXNREG):
         there = [made_like(q, (mesh.size, *keys), dtype, mesh) for _ in range(2)]
         out = made_like(q, shape, dtype, mesh) if out is None else out
         return _ring(p)(q, k, v, out=(out, *there), interpret=interpret)[0]

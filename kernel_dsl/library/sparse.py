@@ -64,9 +64,9 @@ class SparseMatrix:
         why = why_not_tma(shape, strides or (shape[1], 1), self.dtype.itemsize, array_address(self.values))
         return not why and array_address(self.meta) % 16 == 0
 
-    def dense(self, **how: Any) -> Any:
-        """The matrix (M, K). `how`: `stream`, `interpret`, as for kernels."""
-        return decompress_kernel(*self.shape, self.dtype)(self.values, self.meta, **how)
+    def dense(self, *, stream: Any = None, interpret: Any = None) -> Any:
+        """The matrix (M, K). `stream`, `interpret`: as for kernels."""
+        return decompress_kernel(*self.shape, self.dtype)(self.values, self.meta, stream=stream, interpret=interpret)
 
 
 # --- kernels --------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from kernel_dsl.boundary import public
 from kernel_dsl.dtypes import DType
 from kernel_dsl.errors import BadArgument, BadArgumentType
 from kernel_dsl.mesh import Mesh
-from kernel_dsl.symmetric import Symmetric, made_like, overlap, target_of
+from kernel_dsl.symmetric import Symmetric, gapless, made_like, overlap, target_of
 from kernel_dsl.target import Feature
 
 from .collectives import BLOCKS, all_gather, all_reduce, described, reduce_scatter
@@ -29,8 +29,8 @@ def all_gather_matmul(
 ) -> Any:
     """concatenate(x of all devices) @ w, on every device: x (m, K) and w (K, N) a device, out (n * m, N).
 
-    On Hopper, float16 and bfloat16 with m a multiple of 128 and K and N of 8 are one kernel: rows are multiplied as they come.
-    All else is gathered, and then multiplied. Sums are float32, rounded once, in one order: calls give the same bits.
+    On Hopper, row-major float16 and bfloat16 with m a multiple of 128 and K and N of 8 are one kernel: rows are multiplied as
+    they come. All else is gathered, and then multiplied. Sums are float32, rounded once, in one order: calls give the same bits.
     `out`: preallocated, in other memory than x and w; `timeout`: seconds that a device waits for its peers.
 
     Raises `BadArgument`, `BadArgumentType`, and what a call of a kernel on a mesh raises.
@@ -38,7 +38,7 @@ def all_gather_matmul(
     op = "all_gather_matmul"
     (m, depth), columns, dtype = _operands(x, w, mesh, op)
     _check_apart(x, w, out, op)
-    p = _fused(m, columns, depth, dtype, x, mesh, timeout, interpret)
+    p = _fused(m, columns, depth, dtype, x, mesh, timeout, interpret) if gapless(x, w, out) else None
     if p is None:
         rows = all_gather(x, mesh, timeout=timeout, interpret=interpret)
         return _products(rows, w, mesh, out, interpret)
@@ -98,7 +98,7 @@ def _scattered(
     everywhere = op == "matmul_all_reduce"
     (rows, depth), columns, dtype = _operands(x, w, mesh, op)
     _check_apart(x, w, out, op)
-    whole = rows % mesh.size == 0
+    whole = rows % mesh.size == 0 and gapless(x, w, out)
     p = _fused(rows // mesh.size, columns, depth, dtype, x, mesh, timeout, interpret) if whole else None
     options: dict[str, Any] = {"deterministic": deterministic, "timeout": timeout, "interpret": interpret}
     if p is None:

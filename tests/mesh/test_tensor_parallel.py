@@ -80,6 +80,13 @@ def test_outputs_given_and_the_order_of_sums() -> None:
     check("matmul_all_reduce", outs, xs, ws, BF16)
 
 
+def test_arrays_that_tma_does_not_take_go_in_two_steps() -> None:
+    mesh = kd.Mesh(("x",), (2,))
+    xs, ws = operands(2, 128, 64, 64, np.float16)
+    turned = [np.asfortranarray(w) for w in ws]
+    check("all_gather_matmul", library.all_gather_matmul(xs, turned, mesh, interpret=True), xs, ws, np.float16)
+
+
 def test_what_is_refused() -> None:
     mesh = kd.Mesh(("x",), (2,))
     xs, ws = operands(2, 4, 8, 8, np.float32)
