@@ -145,6 +145,7 @@ def wgrad_grid(p: ConvProblem) -> tuple[int, int, int]:
     return rows, columns, rows * columns * p.groups * p.taps[0] * p.taps[1]
 
 
+@cache
 def wgrad_parts(p: ConvProblem, multiprocessors: int) -> int:
     """In how many parts pixels are summed up, so that there is a part for each multiprocessor."""
     return max(min(multiprocessors // wgrad_grid(p)[2], kd.cdiv(p.pixels, 8 * STEP)), 1)

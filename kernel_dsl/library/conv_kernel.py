@@ -68,6 +68,7 @@ def boxed(stages: int, box: tuple[int, int, int], columns: int, dtype: Any) -> A
     )
 
 
+@cache
 def boxes(p: ConvProblem, pixels: int = 128) -> tuple[int, int, int]:
     """The box of so many pixels, in powers of two, that wastes least; of those the squarest."""
     found: list[tuple[int, int, tuple[int, int, int]]] = []
@@ -225,6 +226,7 @@ def turn_kernel(problem: ConvProblem) -> Any:
     return identified(made, problem)
 
 
+@cache
 def backward(p: ConvProblem) -> ConvProblem:
     """The convolution of dout by turned filters that gives the gradient of the images of `p`, whose stride is 1."""
     top, left = (d * (n - 1) - q for d, n, q in zip(p.dilation, p.taps, p.padding, strict=True))
@@ -233,6 +235,7 @@ def backward(p: ConvProblem) -> ConvProblem:
     )
 
 
+@cache
 def config_of(p: ConvProblem) -> ConvConfig:
     """Sizes for a problem. A tile takes as long as its filters and 64 more: its pixels come through SMEM for any number."""
     width = min((64, 128, 192, 256), key=lambda n: kd.cdiv(p.filters, n) * (n + 64))

@@ -168,6 +168,7 @@ def conv_wgrad_kernel(problem: ConvProblem, config: ConvWgradConfig, parts: int)
     return identified(kernel, problem, config, parts)
 
 
+@cache
 def wgrad_config(p: ConvProblem) -> ConvWgradConfig:
     """Sizes for a problem: the tile of channels that wastes least, and as many stages as there is room for."""
     tile_n = min((64, 128, 192, 256), key=lambda n: kd.cdiv(p.channels, n) * (n + PANEL))
@@ -177,6 +178,7 @@ def wgrad_config(p: ConvProblem) -> ConvWgradConfig:
     return ConvWgradConfig(box, PANEL * consumers, tile_n, min(STAGES_BYTES // stage, 8), consumers)
 
 
+@cache
 def wgrad_split(p: ConvProblem, t: ConvWgradConfig, multiprocessors: int) -> int:
     """In how many parts pixels are summed up: full waves of tiles, and not much to add up after them."""
     tiles, steps = t.tiles(p)[2], t.steps(p)
