@@ -67,6 +67,8 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if named := [i.nodeid for i in items if " at 0x" in i.nodeid]:  # another name in each process of pytest-xdist
+        raise pytest.UsageError(f"addresses in names of tests, give ids=: {named[:3]}")
     gpus, target = _gpus() if any(i.get_closest_marker("gpu") for i in items) else (0, None)
     for item in items:
         if item.get_closest_marker("gpu"):

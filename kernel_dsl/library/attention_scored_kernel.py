@@ -57,10 +57,12 @@ def scored_config(p: ScoredProblem) -> AttentionConfig:
     light = p.score.softcap is None and not p.score.natural and p.score.mask_mod is None
     if light and dv <= 64:
         choices = [AttentionConfig(3, 128, 3, turns=True)]
-    elif light and dv <= 128:
+    elif dv <= 64:
+        choices = [AttentionConfig(2, 128, 3), AttentionConfig(2, 128, 2)]
+    elif dv <= 128 and not p.score.natural and p.score.mask_mod is None:
         choices = [AttentionConfig(3, 80, 3), AttentionConfig(3, 80, 2)]
-    elif dv <= 128:
-        choices = [AttentionConfig(2, 128 if dv <= 64 else 96, n) for n in (3, 2)]
+    elif dv <= 128:  # a user's function takes registers; with one of scores, consumers that take turns are faster
+        choices = [AttentionConfig(2, 128, 2, turns=p.score.score_mod is not None), AttentionConfig(2, 96, 2)]
     else:
         choices = [AttentionConfig(2, 80 if light else 64, 2)]
     choices += [AttentionConfig(2, 80, 2), AttentionConfig(2, 64, 2)]

@@ -111,7 +111,9 @@ def test_masks(name: str, dtype: Any, rng: Any) -> None:
     run(rng, shape, dtype, True, mask_mod=MASKS[name])
 
 
-@pytest.mark.parametrize("more", [{}, {"mask_mod": MASKS["closure"]}, {"softcap": 2.0, "causal": True}], ids=str)
+@pytest.mark.parametrize(
+    "more", [{}, {"mask_mod": MASKS["closure"]}, {"softcap": 2.0, "causal": True}], ids=["alone", "mask", "softcap"]
+)
 @pytest.mark.parametrize("dtype", [bf16, f32], ids=str)
 @pytest.mark.sampled(18)
 def test_scores(more: Any, dtype: Any, interpret: Any, rng: Any) -> None:
