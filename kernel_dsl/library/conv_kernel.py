@@ -18,11 +18,11 @@ from ..kernel import identified
 from ..refs import strides_of
 from .conv_problem import ConvProblem
 from .operands import array_address, element_strides, why_not_tma
+from .pack import Packing
 from .persistent_matmul import swizzled
 from .stage_product import following_slot, stage_product
 
 DEPTH = 64  # channels of a stage: a row of the widest swizzle
-TURNED = 64  # filters and channels that a block turns
 BAND = 8  # tiles of pixels that go together in L2
 
 
@@ -210,17 +210,20 @@ def conv_kernel(problem: ConvProblem, config: ConvConfig, blocks: int) -> Any:
 def turn_kernel(problem: ConvProblem) -> Any:
     """The kernel `w -> w`, (C, R, S, F) with taps in reverse: filters by which `conv2d` gives the gradient of its images."""
     p, (taps_y, taps_x) = problem, problem.taps
+    layout = Packing(p.channels, p.filters, p.dtype, p.dtype, turned=True).layout
+    height, width = layout.padded
 
     def body(w: Any, out: Any) -> None:
-        filters, channels = kd.ds(kd.program_id(0) * TURNED, TURNED), kd.ds(kd.program_id(1) * TURNED, TURNED)
+        channels, filters = kd.ds(kd.program_id(0) * height, height), kd.ds(kd.program_id(1) * width, width)
         row = kd.div(kd.program_id(2), taps_x)
         column = kd.program_id(2) - row * taps_x
-        out[channels, taps_y - 1 - row, taps_x - 1 - column, filters] = w[filters, row, column, channels].T
+        turned = kd.load(w.at[filters, row, column, channels].T, layout=layout)
+        out[channels, taps_y - 1 - row, taps_x - 1 - column, filters] = turned
 
     made = kd.kernel(
         body,
         out_type=kd.ShapeDtypeStruct((p.channels, *p.taps, p.filters), p.dtype),
-        grid=(kd.cdiv(p.filters, TURNED), kd.cdiv(p.channels, TURNED), taps_y * taps_x),
+        grid=(kd.cdiv(p.channels, height), kd.cdiv(p.filters, width), taps_y * taps_x),
         name="conv2d_turn",
     )
     return identified(made, problem)
