@@ -18,7 +18,7 @@ COVERAGE = DOCS / "ptx-coverage.md"
 DIFFERENTIAL = DOCS / "instruction-differential.md"
 _BLOCK = re.compile(r"```python\n(?P<code>.*?)```\n\n```text\n(?P<output>.*?)```", re.DOTALL)
 _DISTANCES = re.compile(r"DISTANCES\n|\| instruction \| operands \|.*?\n(?=\n)", re.DOTALL)
-_KINDS = re.compile(r"KINDS\n|\| kind \| \|\n.*?\n(?=\n)", re.DOTALL)
+_KINDS = re.compile(r"KINDS\n|\| kind \| defect \|\n.*?\n(?=\n)", re.DOTALL)
 
 
 def output_of(code: str, name: str) -> str:
@@ -32,9 +32,9 @@ def output_of(code: str, name: str) -> str:
 
 
 def kinds_table() -> str:
-    """All kinds with the words beside them in the code."""
+    """The table of all kinds, described by the comments of the code."""
     source = inspect.getsource(kinds.HazardKind)
-    lines = ["| kind | |", "|---|---|"]
+    lines = ["| kind | defect |", "|---|---|"]
     for kind in kinds.HazardKind:
         found = re.search(rf'{kind.name} = "{kind.value}"  # (.*)', source)
         text = found[1].removeprefix("always: ") if found else kind.value.replace("_", " ")
