@@ -433,6 +433,18 @@ class BadCallValue(Error, ValueError):
     help = "{hint}"
 
 
+class LibraryDType(BadCallArgument):
+    """An array whose dtype a function of `kd.library` does not take."""
+
+    code = "library-dtype"
+
+
+class LibraryShape(BadCallValue):
+    """Arrays of a call of `kd.library` whose shapes do not fit together."""
+
+    code = "library-shape"
+
+
 class SmemExceeded(Error, ValueError):
     """More SMEM than a block of the target has."""
 

@@ -11,10 +11,10 @@ import numpy as np
 
 import kernel_dsl as kd
 from kernel_dsl.dtypes import DType, as_dtype
-from kernel_dsl.errors import BadCallArgument
+from kernel_dsl.errors import BadCallArgument, LibraryDType
 
 from ..refs import strides_of
-from .checks import axes_of, check_array, refuse, scale_axes, shapes_together
+from .checks import axes_of, check_array, refuse, refuse_shape, scale_axes, shapes_together
 from .families import Family, default_out, family
 from .operands import Operand, array_address, element_strides, is_transposed, operand, why_not_tma
 from .persistent_matmul import MatmulConfig
@@ -149,7 +149,7 @@ def alike(rights: list[Operand]) -> Operand:
     one, other = rights[0], rights[-1]
     if (one.dtype, one.rows, one.depth, one.batch) != (other.dtype, other.rows, other.depth, other.batch):
         what = f"b is {one.dtype} of {(one.depth, one.rows)} and {other.dtype} of {(other.depth, other.rows)}"
-        raise refuse(what, "the one that gates and the one that is gated have one shape and one dtype")
+        raise refuse_shape(what, "the one that gates and the one that is gated have one shape and one dtype")
     if one.along_k != other.along_k:
         raise refuse("one part of b is stored by rows and the other by columns", "store both the same way")
     return replace(one, tma=one.tma and other.tma, contiguous=one.contiguous and other.contiguous)
@@ -165,7 +165,7 @@ def out_dtype_of(o: MatmulOptions, a: DType, b: DType) -> DType:
         return kd.bfloat16 if real and found == kd.int32 and a.itemsize == b.itemsize == 1 else found
     found = as_dtype(o.out_dtype)
     if found.name.startswith("complex"):
-        raise BadCallArgument(kernel="matmul", what=f"out_dtype is {found}", hint="complex values are only copied")
+        raise LibraryDType(kernel="matmul", what=f"out_dtype is {found}", hint="complex values are only copied")
     return found
 
 
@@ -243,7 +243,7 @@ def _axes(name: str, x: Any, shape: tuple[int, ...], depth: int) -> Axes | str |
     check_array(x, name, f"an array that broadcasts to {shape}", rank=1 if name == "bias" else None)
     own = tuple(x.shape)
     if name == "bias" and own != shape[-1:]:
-        raise refuse(f"bias is {own}", f"its shape is {shape[-1:]}")
+        raise refuse_shape(f"bias is {own}", f"its shape is {shape[-1:]}")
     if "scale" in name and as_dtype(x.dtype) != kd.float32:
         what = f"{name} is {as_dtype(x.dtype)}"
         raise BadCallArgument(kernel="matmul", what=what, hint="scales are float32")

@@ -13,7 +13,7 @@ import kernel_dsl as kd
 from kernel_dsl.boundary import checks_itself, public
 from kernel_dsl.diagnostics import shown
 from kernel_dsl.dtypes import FP8, as_dtype
-from kernel_dsl.errors import BadCallArgument, BadCallValue
+from kernel_dsl.errors import BadCallArgument, BadCallValue, LibraryDType, LibraryShape
 from kernel_dsl.stages import target_named
 from kernel_dsl.target import Feature
 
@@ -289,9 +289,9 @@ def check_results(p: ScoredProblem, dout: Any, out: Any, lse: Any) -> None:
             raise BadCallArgument(kernel=NAME, what=what, hint="pass what `attention` returned with `return_lse=True`")
         if tuple(x.shape) != wanted:
             what = f"{name} is {shown(tuple(x.shape))}"
-            raise BadCallValue(kernel=NAME, what=what, hint=f"its shape is {wanted}")
+            raise LibraryShape(kernel=NAME, what=what, hint=f"its shape is {wanted}")
         if as_dtype(x.dtype) != dtype:
-            raise BadCallArgument(kernel=NAME, what=f"{name} is {as_dtype(x.dtype)}", hint=f"it is {dtype}")
+            raise LibraryDType(kernel=NAME, what=f"{name} is {as_dtype(x.dtype)}", hint=f"it is {dtype}")
 
 
 def check_config(config: Any, p: ScoredProblem) -> None:

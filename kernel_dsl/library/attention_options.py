@@ -168,7 +168,7 @@ class _Check(Refusals):
         (batch, heads, queries, dim), (kb, kv_heads, keys, k_dim), (vb, v_heads, v_keys, v_dim) = shaped
         if (kb, k_dim) != (batch, dim) or (vb, v_heads, v_keys) != (kb, kv_heads, keys):
             what = f"q is {shapes[0]}, k is {shapes[1]} and v is {shapes[2]}"
-            raise self.value(what, f"k and v are {axes.replace('heads', 'kv_heads')}, and dim is that of q but for v")
+            raise self.bad_shape(what, f"k and v are {axes.replace('heads', 'kv_heads')}, and dim is that of q but for v")
         sizes = batch, heads, kv_heads, queries, keys, dim, v_dim
         return self.scored(q, k, v, o, lse, sizes, ragged)
 
@@ -183,7 +183,7 @@ class _Check(Refusals):
         dtype = as_dtype(q.dtype)
         if as_dtype(k.dtype) != dtype or as_dtype(v.dtype) != dtype or not dtype.is_float:
             what = f"q is {dtype}, k is {as_dtype(k.dtype)} and v is {as_dtype(v.dtype)}"
-            raise self.argument(what, "give all three one float dtype")
+            raise self.bad_dtype(what, "give all three one float dtype")
         if not keys and queries and (not ragged or cache):
             raise self.value("there are no keys", "a softmax needs at least one key")
         bias = self.extras(o, batch, heads, kv_heads, queries, keys, ragged, dtype)
@@ -223,11 +223,11 @@ class _Check(Refusals):
         shapes = [self.array(name, x, 4, f"{name} is {axes}") for name, x in (("k", k), ("v", v))]
         if shapes[0][:3] != shapes[1][:3] or shapes[0][3] != dim:
             what = f"q is {shape}, k is {shapes[0]} and v is {shapes[1]}"
-            raise self.value(what, f"with a page_table k and v are {axes}, and dim is that of q but for v")
+            raise self.bad_shape(what, f"with a page_table k and v are {axes}, and dim is that of q but for v")
         pages, page, kv_heads = (shapes[0][i] for i in ((0, 1, 2) if swapped else (0, 2, 1)))
         rows, most = self.integers("page_table", o.page_table, 2, "of shape (batch, max_pages)")
         if rows != batch:
-            raise self.value(f"page_table is {(rows, most)}", f"int32 of shape ({batch}, max_pages)")
+            raise self.bad_shape(f"page_table is {(rows, most)}", f"int32 of shape ({batch}, max_pages)")
         if not 1 <= page <= PAGE:
             raise self.value(f"pages of {page} keys", f"a page has 1 to {PAGE} keys")
         cache = "cumulative" if ragged else "whole"
@@ -244,7 +244,7 @@ class _Check(Refusals):
         """The shape of an int32 array."""
         shape = self.array(name, x, rank, f"int32 {hint}")
         if as_dtype(x.dtype) != kd.int32:
-            raise self.argument(f"{name} is {as_dtype(x.dtype)}", f"int32 {hint}")
+            raise self.bad_dtype(f"{name} is {as_dtype(x.dtype)}", f"int32 {hint}")
         return shape
 
     def extras(
@@ -262,7 +262,7 @@ class _Check(Refusals):
         if o.sinks is not None:
             hint = f"a float array of shape ({heads},), a sink for each head"
             if self.array("sinks", o.sinks, 1, hint) != (heads,):
-                raise self.value(f"sinks is {tuple(o.sinks.shape)}", hint)
+                raise self.bad_shape(f"sinks is {tuple(o.sinks.shape)}", hint)
             self.floats("sinks", o.sinks, hint)
         for name in SCALES:
             x = getattr(o, name)
@@ -277,9 +277,9 @@ class _Check(Refusals):
                 f"a number, or float32 ({batch}, {kv_heads})",
             )
             if shape not in ((), (batch, kv_heads)):
-                raise self.value(f"{name} is {shape}", hint)
+                raise self.bad_shape(f"{name} is {shape}", hint)
             if as_dtype(x.dtype) != kd.float32:
-                raise self.argument(f"{name} is {as_dtype(x.dtype)}", hint)
+                raise self.bad_dtype(f"{name} is {as_dtype(x.dtype)}", hint)
         if o.bias is None:
             return None
         full = (batch, heads, queries, keys)
@@ -288,13 +288,13 @@ class _Check(Refusals):
         if ragged:
             raise self.value("bias with q_seqlens", "ragged lengths take no bias; add it in a score_mod")
         if not 2 <= len(shape) <= 4 or any(n not in (1, m) for n, m in zip(shape[::-1], full[::-1], strict=False)):
-            raise self.value(f"bias is {shape}", hint)
+            raise self.bad_shape(f"bias is {shape}", hint)
         self.floats("bias", o.bias, hint)
         return shape
 
     def floats(self, name: str, x: Any, hint: str) -> None:
         if not as_dtype(x.dtype).is_float or as_dtype(x.dtype) in FP8:
-            raise self.argument(f"{name} is {as_dtype(x.dtype)}", hint)
+            raise self.bad_dtype(f"{name} is {as_dtype(x.dtype)}", hint)
 
     # --- ragged lengths ---------------------------------------------------------------------------
 
@@ -307,10 +307,10 @@ class _Check(Refusals):
         shapes = {name: self.array(name, x, 1, hint) for name, x in both.items()}
         for name, x in both.items():
             if as_dtype(x.dtype) != kd.int32:
-                raise self.argument(f"{name} is {as_dtype(x.dtype)}", hint)
+                raise self.bad_dtype(f"{name} is {as_dtype(x.dtype)}", hint)
         if shapes["q_seqlens"] != shapes["kv_seqlens"] or shapes["q_seqlens"][0] < 2:
             what = f"q_seqlens is {shapes['q_seqlens']} and kv_seqlens is {shapes['kv_seqlens']}"
-            raise self.value(what, f"both are {hint}, batch at least 1")
+            raise self.bad_shape(what, f"both are {hint}, batch at least 1")
         if o.kv_seqlens is None and queries != keys:
             raise self.value(f"q_seqlens alone for {queries} queries and {keys} keys", "give kv_seqlens, too")
         return shapes["q_seqlens"][0] - 1

@@ -7,7 +7,7 @@ from typing import Any, cast
 import kernel_dsl as kd
 from kernel_dsl.diagnostics import shown
 from kernel_dsl.dtypes import as_dtype
-from kernel_dsl.errors import BadCallArgument, BadCallValue
+from kernel_dsl.errors import BadCallArgument, BadCallValue, LibraryDType, LibraryShape
 
 from .epilogue import GATES
 from .families import PRECISIONS
@@ -22,15 +22,20 @@ def refuse(what: str, hint: str) -> BadCallValue:
     return BadCallValue(kernel="matmul", what=what, hint=hint)
 
 
+def refuse_shape(what: str, hint: str) -> LibraryShape:
+    """The error for a shape that doesn't fit the other arrays."""
+    return LibraryShape(kernel="matmul", what=what, hint=hint)
+
+
 def shapes_together(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
     """The leading axes of the product. Raises `BadCallValue`."""
     if a[-1] != b[-2]:
-        raise refuse(f"a is {a} and b is {b}", "the columns of a are the rows of b; transpose with `.T`")
+        raise refuse_shape(f"a is {a} and b is {b}", "the columns of a are the rows of b; transpose with `.T`")
     out: list[int] = []
     for i in range(max(len(a), len(b)) - 2, 0, -1):
         extents = {s[-2 - i] for s in (a, b) if len(s) >= 2 + i} - {1}
         if len(extents) > 1:
-            raise refuse(f"a is {a} and b is {b}", "leading axes are the same, or 1, as in NumPy")
+            raise refuse_shape(f"a is {a} and b is {b}", "leading axes are the same, or 1, as in NumPy")
         out.append(extents.pop() if extents else 1)
     return tuple(out)
 
@@ -40,7 +45,7 @@ def axes_of(shape: tuple[int, ...], result: tuple[int, ...], name: str) -> Axes:
     names = [*map(str, range(len(result) - 2)), "m", "n"]
     first = len(result) - len(shape)
     if first < 0 or any(n not in (1, r) for n, r in zip(shape, result[first:], strict=True)):
-        raise refuse(f"{name} is {shape}", f"it broadcasts to {result}")
+        raise refuse_shape(f"{name} is {shape}", f"it broadcasts to {result}")
     named = zip(shape, result[first:], names[first:], strict=True)
     return tuple("-" if n == 1 and r != 1 else axis for n, r, axis in named)
 
@@ -64,7 +69,7 @@ def scale_axes(name: str, shape: tuple[int, ...], result: tuple[int, ...], depth
     if found is not None and _broadcasts(shape[:-2], result[:-2]):
         return found
     said = [(), (extent,), wanted, *forms.values()]
-    raise refuse(f"{name} is {shape}", f"its shape is one of {', '.join(map(str, said))}")
+    raise refuse_shape(f"{name} is {shape}", f"its shape is one of {', '.join(map(str, said))}")
 
 
 def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
@@ -84,7 +89,7 @@ def check_array(x: Any, name: str, hint: str, rank: int | None = None, real: boo
         raise BadCallArgument(kernel="matmul", what=what, hint=hint)
     if real and as_dtype(x.dtype).name.startswith("complex"):
         what = f"{name} is {as_dtype(x.dtype)}"
-        raise BadCallArgument(kernel="matmul", what=what, hint="beside complex64 stands complex64")
+        raise LibraryDType(kernel="matmul", what=what, hint="beside complex64 stands complex64")
 
 
 def check_options(o: Any) -> None:
@@ -121,7 +126,7 @@ def check_packed(a: Any, b: Any, o: Any) -> None:
     check_array(a, "a", "a is (..., M, K)")
     if as_dtype(a.dtype) not in (kd.float16, kd.bfloat16):
         what = f"a is {as_dtype(a.dtype)} beside integers of 4 bits"
-        raise BadCallArgument(kernel="matmul", what=what, hint="it is float16 or bfloat16")
+        raise LibraryDType(kernel="matmul", what=what, hint="it is float16 or bfloat16")
     if o.gated is not None:
         raise refuse("gated beside integers of 4 bits", "multiply by each matrix, and gate by `epilogue`")
     if o.precision is not None:
@@ -130,7 +135,7 @@ def check_packed(a: Any, b: Any, o: Any) -> None:
         what = f"config.tile_k={o.config.tile_k}, config.ping_pong={o.config.ping_pong} beside integers of 4 bits"
         raise refuse(what, f"tile_k={BLOCK}, and nothing in turns: halves of bytes are {BLOCK // 2} rows apart")
     if a.shape[-1] != b.shape[0]:
-        raise refuse(f"a is {tuple(a.shape)} and b is {b.shape}", "the columns of a are the rows of b")
+        raise refuse_shape(f"a is {tuple(a.shape)} and b is {b.shape}", "the columns of a are the rows of b")
 
 
 def check_sparse(a: Any, b: Any, o: Any) -> None:

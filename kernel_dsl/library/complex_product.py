@@ -16,7 +16,7 @@ import numpy as np
 
 import kernel_dsl as kd
 from kernel_dsl.dtypes import as_dtype
-from kernel_dsl.errors import BadCallArgument, BadCallValue
+from kernel_dsl.errors import BadCallArgument, LibraryDType, LibraryShape
 
 from ..kernel import identified
 from .blocks import spread
@@ -153,11 +153,11 @@ def complex_plan(
     for name, value in (("out_dtype", o.out_dtype and as_dtype(o.out_dtype)), ("out", out)):
         dtype = as_dtype(value.dtype) if name == "out" and value is not None else value
         if dtype not in (None, kd.complex64):
-            raise BadCallArgument(
+            raise LibraryDType(
                 kernel="matmul", what=f"{name} is {dtype}", hint="a product of complex64 is complex64"
             )
     if out is not None and tuple(out.shape) != shape:
-        raise BadCallValue(kernel="matmul", what=f"out is {tuple(out.shape)}", hint=f"its shape is {shape}")
+        raise LibraryShape(kernel="matmul", what=f"out is {tuple(out.shape)}", hint=f"its shape is {shape}")
     asked = {name for name in ("activation", "epilogue", "gated", "dropout", "config") if getattr(o, name) is not None}
     asked |= {"absmax"} if o.absmax else set()
     refused = sorted({*asked, *names} - {*TAKEN})

@@ -89,7 +89,7 @@ class ConvCheck(Refusals):
             what = f"{name} is a {type(x).__name__}" + (f" of shape {shown(shape)}" if isinstance(shape, tuple) else "")
             raise self.argument(what, f"{name} is {axes}")
         if as_dtype(x.dtype) not in DTYPES:
-            raise self.argument(f"{name} is {as_dtype(x.dtype)}", "float16, bfloat16 or float32")
+            raise self.bad_dtype(f"{name} is {as_dtype(x.dtype)}", "float16, bfloat16 or float32")
         a, b, c, d = (int(n) for n in x.shape)
         return a, b, c, d
 
@@ -97,7 +97,7 @@ class ConvCheck(Refusals):
         """The dtype of both arrays."""
         one, other = as_dtype(first[1].dtype), as_dtype(second[1].dtype)
         if one != other:
-            raise self.argument(f"{first[0]} is {one} and {second[0]} is {other}", "both have one dtype")
+            raise self.bad_dtype(f"{first[0]} is {one} and {second[0]} is {other}", "both have one dtype")
         return one
 
     def whole(self, name: str, x: Any, least: int) -> int:
@@ -154,7 +154,7 @@ class ConvCheck(Refusals):
             raise self.value(f"x is {x} and w is {w}", "they have channels, and w has filters and taps")
         if w[3] * count != channels:
             what = f"x is {x} and w is {w}" + (f" in {count} groups" if count > 1 else "")
-            raise self.value(what, "w is (filters, rows, columns, channels of x / groups)")
+            raise self.bad_shape(what, "w is (filters, rows, columns, channels of x / groups)")
         p = ConvProblem(*x, filters, (w[1], w[2]), *steps, count, dtype)
         reach = [d * (n - 1) + 1 for d, n in zip(p.dilation, p.taps, strict=True)]
         if min(p.out_height, p.out_width) < 1:
@@ -168,4 +168,4 @@ class ConvCheck(Refusals):
     def gradient(self, p: ConvProblem, dout: tuple[int, ...]) -> None:
         """Check the shape of the gradient of a result."""
         if dout != p.out_shape:
-            raise self.value(f"dout is {dout}", f"the result of the convolution is {p.out_shape}")
+            raise self.bad_shape(f"dout is {dout}", f"the result of the convolution is {p.out_shape}")

@@ -62,7 +62,7 @@ class CrossEntropyCall(Refusals):
             what = f"{name} is a {type(x).__name__}" + (f" of shape {shown(shape)}" if isinstance(shape, tuple) else "")
             raise self.argument(what, hint)
         if as_dtype(x.dtype) not in dtypes:
-            raise self.argument(f"{name} is {as_dtype(x.dtype)}", hint)
+            raise self.bad_dtype(f"{name} is {as_dtype(x.dtype)}", hint)
         return tuple(shape)
 
     def problem(self, **more: Any) -> CrossEntropy:
@@ -87,16 +87,16 @@ def problem_of(x: Any, weight: Any, targets: Any, bias: Any, call: CrossEntropyC
     V, depth = call.array("weight", weight, 2, "(V, H)", DTYPES)
     dtype = as_dtype(x.dtype)
     if as_dtype(weight.dtype) != dtype:
-        raise call.argument(f"x is {dtype} and weight is {as_dtype(weight.dtype)}", "both have one dtype")
+        raise call.bad_dtype(f"x is {dtype} and weight is {as_dtype(weight.dtype)}", "both have one dtype")
     if depth != H or not V:
         raise call.value(
             f"x is {(M, H)} and weight is {(V, depth)}", "x is (M, H), weight (V, H), with a class or more"
         )
     rows = call.array("targets", targets, 1, "(M,)", (kd.int32, kd.int64))
     if rows != (M,):
-        raise call.value(f"targets is {rows}", f"its shape is {(M,)}")
+        raise call.bad_shape(f"targets is {rows}", f"its shape is {(M,)}")
     if bias is not None and call.array("bias", bias, 1, "(V,)", DTYPES) != (V,):
-        raise call.value(f"bias is {tuple(bias.shape)}", f"its shape is {(V,)}")
+        raise call.bad_shape(f"bias is {tuple(bias.shape)}", f"its shape is {(V,)}")
     start, vocab = call.vocab_start, call.vocab
     if start is None:
         if vocab is not None and vocab != V:
@@ -130,9 +130,9 @@ def check_partials(partials: Any, targets: Any, call: CrossEntropyCall) -> Cross
     call.check()
     ranks, kinds, M = call.array("partials", partials, 3, f"(ranks, {KINDS}, M)", (kd.float32,))
     if kinds != KINDS or not ranks:
-        raise call.value(f"partials is {(ranks, kinds, M)}", f"its shape is (ranks, {KINDS}, M), with a rank or more")
+        raise call.bad_shape(f"partials is {(ranks, kinds, M)}", f"its shape is (ranks, {KINDS}, M), with a rank or more")
     if call.array("targets", targets, 1, "(M,)", (kd.int32, kd.int64)) != (M,):
-        raise call.value(f"targets is {tuple(targets.shape)}", f"its shape is {(M,)}")
+        raise call.bad_shape(f"targets is {tuple(targets.shape)}", f"its shape is {(M,)}")
     if call.label_smoothing and call.vocab is None:
         raise call.value("label_smoothing without vocab", "say how many classes there are in all parts")
     vocab = None if call.vocab is None else int(call.vocab)
@@ -142,10 +142,10 @@ def check_partials(partials: Any, targets: Any, call: CrossEntropyCall) -> Cross
 def check_gradient(dloss: Any, lse: Any, p: CrossEntropy, call: CrossEntropyCall) -> Any:
     """The gradient of the loss, as the kernel takes it. Raises `BadCallArgument`, `BadCallValue`."""
     if call.array("lse", lse, 1, "(M,)", (kd.float32,)) != (p.M,):
-        raise call.value(f"lse is {tuple(lse.shape)}", f"its shape is {(p.M,)}")
+        raise call.bad_shape(f"lse is {tuple(lse.shape)}", f"its shape is {(p.M,)}")
     if p.rows:
         if call.array("dloss", dloss, 1, "(M,)", DTYPES) != (p.M,):
-            raise call.value(f"dloss is {tuple(dloss.shape)}", f"its shape is {(p.M,)}")
+            raise call.bad_shape(f"dloss is {tuple(dloss.shape)}", f"its shape is {(p.M,)}")
         return dloss
     if isinstance(dloss, (int, float, np.generic)):
         if isinstance(dloss, bool) or not isfinite(dloss):

@@ -221,7 +221,7 @@ class DecodeCheck(Refusals):
         """The shape of an int32 array."""
         shape = self.shape(name, x, rank, f"int32 {axes}")
         if as_dtype(x.dtype) != kd.int32:
-            raise self.argument(f"{name} is {as_dtype(x.dtype)}", f"{name} is int32 {axes}")
+            raise self.bad_dtype(f"{name} is {as_dtype(x.dtype)}", f"{name} is int32 {axes}")
         return shape
 
     def count(self, name: str, x: Any) -> None:
@@ -256,7 +256,7 @@ class DecodeCheck(Refusals):
         count, kv_heads, keys, k_dim = shapes[0]
         if shapes[0] != shapes[1] or k_dim != dim or (table is None and count != batch):
             what = f"q is {tuple(q.shape)}, k is {shapes[0]} and v is {shapes[1]}"
-            raise self.value(what, f"k and v are {axes}" + ", batch and dim those of q" * (table is None))
+            raise self.bad_shape(what, f"k and v are {axes}" + ", batch and dim those of q" * (table is None))
         if not kv_heads or heads % kv_heads:
             what = f"{heads} query heads and {kv_heads} key heads"
             raise self.value(what, "the query heads are a multiple of the key heads")
@@ -282,7 +282,7 @@ class DecodeCheck(Refusals):
         dtype, cache, values = (as_dtype(x.dtype) for x in (q, k, v))
         if dtype not in (kd.float16, kd.bfloat16) or cache != values or cache not in (dtype, kd.float8_e4m3fn):
             what = f"q is {dtype}, k is {cache} and v is {values}"
-            raise self.argument(what, "all are float16 or all bfloat16; k and v may be float8_e4m3fn")
+            raise self.bad_dtype(what, "all are float16 or all bfloat16; k and v may be float8_e4m3fn")
         return dtype, cache
 
     def pages(self, table: Any, batch: int, pages: int, page: int) -> dict[str, int]:

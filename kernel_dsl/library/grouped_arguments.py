@@ -10,7 +10,7 @@ import numpy as np
 import kernel_dsl as kd
 from kernel_dsl.diagnostics import shown
 from kernel_dsl.dtypes import DType, as_dtype
-from kernel_dsl.errors import BadCallArgument, BadCallValue
+from kernel_dsl.errors import BadCallArgument, BadCallValue, LibraryDType, LibraryShape
 
 from .arguments import MatmulOptions, halves, out_dtype_of
 from .epilogue import GATES
@@ -21,6 +21,11 @@ from .scaled_product import DEPTH
 
 NAME, WGRAD = "grouped_matmul", "grouped_matmul_wgrad"
 _ARRAY = "an array: NumPy's, CuPy's, torch's or JAX's"
+
+
+def refuse_shape(what: str, hint: str, kernel: str = NAME) -> LibraryShape:
+    """The error for a shape that doesn't fit the other arrays."""
+    return LibraryShape(kernel=kernel, what=what, hint=hint)
 
 
 def refuse(what: str, hint: str, kernel: str = NAME) -> BadCallValue:
@@ -36,7 +41,7 @@ def check_array(x: Any, name: str, rank: int, hint: str, dtype: DType | None = N
         raise BadCallArgument(kernel=kernel, what=what, hint=hint)
     found = as_dtype(x.dtype)
     if dtype is not None and found != dtype:
-        raise BadCallArgument(kernel=kernel, what=f"{name} is {found}", hint=f"it is {dtype}")
+        raise LibraryDType(kernel=kernel, what=f"{name} is {found}", hint=f"it is {dtype}")
     if found.name.startswith("complex"):
         raise BadCallArgument(kernel=kernel, what=f"{name} is {found}", hint="groups are of real numbers")
 
@@ -101,7 +106,7 @@ def check_groups(o: Any, count: int | None, rows: int, kernel: str = NAME) -> in
     found = o.given.shape[0] - more
     if found < 0 or (count is not None and found != count):
         wanted = "G + 1" if count is None else count + more
-        raise refuse(f"{name} is {tuple(o.given.shape)}", f"its shape is ({wanted},)", kernel)
+        raise refuse_shape(f"{name} is {tuple(o.given.shape)}", f"its shape is ({wanted},)", kernel)
     if found > MOST:
         raise refuse(f"{found} groups", f"{MOST} at most", kernel)
     check_rows(o, rows, kernel)
@@ -202,7 +207,7 @@ def check_sides(a: Any, rights: list[Any], o: GroupedOptions) -> int:
         if name == "indices":
             rows = x.shape[0]
         elif x.shape[0] != rows:
-            raise refuse(f"scatter is {tuple(x.shape)}", f"its shape is ({rows},): the product has so many rows")
+            raise refuse_shape(f"scatter is {tuple(x.shape)}", f"its shape is ({rows},): the product has so many rows")
     if o.weights is not None:
         rank = len(getattr(o.weights, "shape", ()))
         wanted = 2 if rank == 2 and o.scatter is not None else 1
@@ -210,7 +215,7 @@ def check_sides(a: Any, rights: list[Any], o: GroupedOptions) -> int:
             o.weights, "weights", wanted, "a float32 array (rows,), or (places, each) beside `scatter`", kd.float32
         )
         if wanted == 1 and o.weights.shape[0] != rows:
-            raise refuse(f"weights is {tuple(o.weights.shape)}", f"its shape is ({rows},)")
+            raise refuse_shape(f"weights is {tuple(o.weights.shape)}", f"its shape is ({rows},)")
         if wanted == 2 and o.weights.shape[1] == 0:
             raise refuse(f"weights is {tuple(o.weights.shape)}", "each place has one weight or more")
     return rows
@@ -222,7 +227,7 @@ def check_out(out: Any, shape: tuple[int, ...], dtype: Any, kernel: str = NAME) 
         return
     check_array(out, "out", len(shape), f"an array {shape} of {dtype}", dtype, kernel)
     if tuple(out.shape) != shape:
-        raise refuse(f"out is {tuple(out.shape)}", f"its shape is {shape}", kernel)
+        raise refuse_shape(f"out is {tuple(out.shape)}", f"its shape is {shape}", kernel)
 
 
 def places_of(o: GroupedOptions, rows: int, out: Any) -> tuple[int, int]:
@@ -282,7 +287,7 @@ def _axes(name: str, x: Any, rows: int, groups: int, N: int, K: int) -> Axes | s
     if found is None and name != "bias" and all(n == 1 for n in shape):
         found = ("-",) * len(shape)
     if found is None:
-        raise refuse(f"{name} is {shape}", f"its shape is one of {', '.join(str(form) for form, _ in forms)}")
+        raise refuse_shape(f"{name} is {shape}", f"its shape is one of {', '.join(str(form) for form, _ in forms)}")
     return found
 
 
@@ -291,7 +296,7 @@ def out_dtype_of_groups(o: GroupedOptions, a: Any, b: Any) -> Any:
     if o.out_dtype is not None:
         found = as_dtype(o.out_dtype)
         if found.name.startswith("complex"):
-            raise BadCallArgument(kernel=NAME, what=f"out_dtype is {found}", hint="groups are of real numbers")
+            raise LibraryDType(kernel=NAME, what=f"out_dtype is {found}", hint="groups are of real numbers")
         return found
     real = o.weights is not None or o.a_scale is not None
     return out_dtype_of(MatmulOptions(a_scale=True if real else None, b_scale=o.b_scale, gated=o.gated), a, b)

@@ -9,7 +9,7 @@ from typing import Any
 import kernel_dsl as kd
 from kernel_dsl.boundary import checks_itself, public
 from kernel_dsl.dtypes import as_dtype
-from kernel_dsl.errors import BadCallArgument
+from kernel_dsl.errors import LibraryDType
 from kernel_dsl.stages import target_named
 
 from .arguments import stored
@@ -135,7 +135,7 @@ class GroupedMatmulWgrad:
         )  # fmt: skip
         sums = p.accumulator
         if dtype is not None and dtype.name.startswith("complex"):
-            raise BadCallArgument(kernel=WGRAD, what=f"out_dtype is {dtype}", hint="groups are of real numbers")
+            raise LibraryDType(kernel=WGRAD, what=f"out_dtype is {dtype}", hint="groups are of real numbers")
         p = replace(p, out_dtype=dtype or sums)
         check_out(out, (groups.count, K, N), p.out_dtype, WGRAD)
         p = replace(stored(p, out, False), batch=())

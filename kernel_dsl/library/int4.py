@@ -15,7 +15,7 @@ import kernel_dsl as kd
 from kernel_dsl.boundary import checks_itself, public
 from kernel_dsl.diagnostics import shown
 from kernel_dsl.dtypes import as_dtype
-from kernel_dsl.errors import BadCallArgument, BadCallValue
+from kernel_dsl.errors import BadCallArgument, BadCallValue, LibraryShape
 
 from ..kernel import identified
 from .int4_numbers import BLOCK, HALF, HIGHEST, MIDDLE, numbers
@@ -182,7 +182,7 @@ def pack_int4(w: Any, group: int = 128, zeros: Any = None, *, stream: Any = None
                 kernel=NAME, what=f"zeros is a {type(zeros).__name__}", hint=f"True, or float32 {wanted}"
             )
         if tuple(zeros.shape) != wanted:
-            raise BadCallValue(kernel=NAME, what=f"zeros is {tuple(zeros.shape)}", hint=f"True, or float32 {wanted}")
+            raise LibraryShape(kernel=NAME, what=f"zeros is {tuple(zeros.shape)}", hint=f"True, or float32 {wanted}")
         how, given = "given", [zeros]
     made = pack_kernel(K, N, int(group), as_dtype(w.dtype), how)(w, *given, stream=stream, interpret=interpret)
     data, scales, *rest = made

@@ -1,12 +1,12 @@
-"""The errors of a function of the library for what it is called with."""
+"""The errors of a function of the library for wrong arguments."""
 
 from __future__ import annotations
 
-from kernel_dsl.errors import BadCallArgument, BadCallValue
+from kernel_dsl.errors import BadCallArgument, BadCallValue, LibraryDType, LibraryShape
 
 
 class Refusals:
-    """Makes the errors of the function named `kernel`; each is told at the caller's line."""
+    """Makes the errors of the function named `kernel`, at the caller's line."""
 
     kernel: str
 
@@ -14,9 +14,17 @@ class Refusals:
         self.kernel = kernel
 
     def argument(self, what: str, hint: str) -> BadCallArgument:
-        """For what is of another kind."""
+        """The error for an argument of a wrong kind."""
         return BadCallArgument(kernel=self.kernel, what=what, hint=hint)
 
+    def bad_dtype(self, what: str, hint: str) -> LibraryDType:
+        """The error for a dtype that the function does not take."""
+        return LibraryDType(kernel=self.kernel, what=what, hint=hint)
+
     def value(self, what: str, hint: str) -> BadCallValue:
-        """For a value that does not fit."""
+        """The error for a wrong value."""
         return BadCallValue(kernel=self.kernel, what=what, hint=hint)
+
+    def bad_shape(self, what: str, hint: str) -> LibraryShape:
+        """The error for a shape that does not fit the other arrays."""
+        return LibraryShape(kernel=self.kernel, what=what, hint=hint)

@@ -33,6 +33,8 @@ FIXES: dict[str, tuple[str, str, str]] = {
     "IndexOutOfRange": ("index_out_of_range", "x[4]", "x[-1]"),
     "KernelArgument": ("kernel_argument_grid", "grid=(2.5,)", "grid=(1,)"),
     "KernelValue": ("kernel_value_num_threads", "num_threads=9", "num_threads=1"),
+    "LibraryDType": ("library_dtype", "np.ones((16, 3, 3, 16), np.float16)", "np.ones((16, 3, 3, 16), np.float32)"),
+    "LibraryShape": ("library_shape", "np.ones((64, 16)", "np.ones((32, 16)"),
     "LiteralOutOfRange": ("literal_out_of_range", "n[...] + 300", "n[...] + 100"),
     "MeshArgument": ("mesh_argument", "mesh=2", 'mesh=kd.Mesh(("x",), (2,))'),
     "MeshMismatch": ("mesh_mismatch", "kernel([xs[0]])", "kernel(xs)"),
