@@ -46,7 +46,7 @@ class Dim(Variable):
         first, last = -(-low // by) * by, cast("int", high) // by * by
         if first > last or last > LARGEST:
             what = f"dim {shown(name)} has no value from {shown(low)} to {shown(high)} that is a multiple of {by}"
-            raise DimValue(what=what, hint="give its smallest value and its largest, at most 2**48; or leave `max` out")
+            raise DimValue(what=what, hint="give the smallest and largest value, at most 2**48; or leave `max` out")
         super().__init__(name, first, last)
         self.multiple_of: int = by
         self.max: int | None = max
@@ -162,7 +162,7 @@ class Shapes:
                     f"shapes: {self.name(parameter)!r} is declared with {len(extents)} extents, and this call's has "
                     f"{len(leaves[0].shape)}: {_words(leaves[0].shape)}"
                 )
-                raise ShapesValue(what=what, hint="give one extent an axis, None for one that is as it comes")
+                raise ShapesValue(what=what, hint="give one extent an axis, None for an extent without a declaration")
             out.append((parameter, leaves[0], extents))
         return out
 

@@ -59,7 +59,7 @@ class DType:
         """What to say of arithmetic on an opaque dtype."""
         if self.numpy.kind == "c":
             return "complex values are only copied"
-        return f"{self.name} is for memory: convert with `.astype(...)` to what is computed with"
+        return f"{self.name} is for memory: convert with `.astype(...)` to a dtype for arithmetic"
 
     @lazy
     def is_packed(self) -> bool:

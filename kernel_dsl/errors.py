@@ -1,4 +1,4 @@
-"""Every error that tracing and compiling raise at the user. One small class each; its docstring becomes its page."""
+"""The errors of tracing and compiling: one small class each. Its docstring becomes its page."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ class ScratchEnded(Error, RuntimeError):
 
     code = "scratch-ended"
     title = "scratch was used after its scope ended"
-    note = "other scopes may have the same memory by then"
+    note = "after its scope ends, other scopes may use the same memory"
     help = "use it inside the function that `kd.run_scoped` calls, or make it `scratch_types` of the kernel"
 
 
 class ValueFromOtherRegion(Error, RuntimeError):
-    """A value made in a branch or a loop body was used outside it."""
+    """A value of a branch or a loop body was used outside it."""
 
     code = "escaped-region"
-    title = "a value made in a branch or loop body was used outside of it"
-    note = "it exists only where that branch or iteration runs"
+    title = "a value of a branch or loop body was used outside it"
+    note = "it exists only in that branch or iteration"
     help = "return it from `kd.cond`, carry it through the loop, or store it to a Ref"
 
 
@@ -44,7 +44,7 @@ class ValueFromOtherRegion(Error, RuntimeError):
 
 
 class UnknownDType(Error, TypeError):
-    """Something that names no dtype a kernel can hold."""
+    """A name or an object that is no dtype of the language."""
 
     code = "unknown-dtype"
     title = "{what} is not a dtype that a kernel can hold"
@@ -60,11 +60,11 @@ class UnknownName(Error, AttributeError):
 
 
 class PackedAccess(Error, TypeError):
-    """Elements of 4 bits, which share bytes, where each would need one of its own."""
+    """An access to a single 4-bit element; two elements share a byte."""
 
     code = "packed-access"
     title = "{what}"
-    note = "elements of 4 bits share bytes: the smallest address is that of two"
+    note = "elements of 4 bits share bytes: the smallest addressable unit holds two"
     help = "{hint}"
 
 
@@ -86,7 +86,7 @@ class ShapeMismatch(Error, ValueError):
 
 
 class CannotBroadcast(Error, ValueError):
-    """A shape that can't be broadcast to the one asked for."""
+    """A value that can't be broadcast to the requested shape."""
 
     code = "cannot-broadcast"
     title = "a value of shape {shape} can't be broadcast to {to}"
@@ -94,7 +94,7 @@ class CannotBroadcast(Error, ValueError):
 
 
 class UnsupportedDType(Error, TypeError):
-    """An operation that a dtype does not have."""
+    """An operation that does not exist for a dtype."""
 
     code = "unsupported-dtype"
     title = "`{op}` is not defined for {dtype}"
@@ -102,7 +102,7 @@ class UnsupportedDType(Error, TypeError):
 
 
 class NotAnArray(Error, TypeError):
-    """An operand that is neither a traced value nor something that can become one."""
+    """An operand that can't become a traced value."""
 
     code = "not-an-array"
     title = "`{op}` can't take {what}"
@@ -110,7 +110,7 @@ class NotAnArray(Error, TypeError):
 
 
 class LiteralOutOfRange(Error, OverflowError):
-    """A Python number that does not fit the dtype it would have to take."""
+    """A Python number that does not fit the dtype of its context."""
 
     code = "literal-out-of-range"
     title = "{value} does not fit {dtype}"
@@ -121,17 +121,17 @@ class ValueTooLarge(Error, ValueError):
     """A value of more elements than the lanes of a warpgroup can hold."""
 
     code = "value-too-large"
-    title = "`{op}` gives {type}: {lane} elements a lane, and a lane holds at most {limit}"
-    note = "a lane has 255 registers, what they can't hold is spilled, and each element is an instruction of its own"
-    help = "work on a part at a time: blocks of the grid with `kd.program_id`, or a loop over `ref[kd.ds(i * n, n)]`"
+    title = "`{op}` gives {type}: {lane} elements a lane; a lane holds at most {limit}"
+    note = "a lane has 255 registers; further elements are spilled to local memory, and each takes an instruction"
+    help = "work on smaller parts: blocks of the grid with `kd.program_id`, or a loop over `ref[kd.ds(i * n, n)]`"
 
 
 class TracedBool(Error, TypeError):
     """A traced value decided a Python `if`, `while`, `and`, `or` or `not`."""
 
     code = "traced-bool"
-    title = "the truth of a traced value ({type}) is not known while tracing"
-    note = "the body runs once, before there is any data"
+    title = "a traced value ({type}) has no truth value while tracing"
+    note = "the body runs once, without data"
     help = "{hint}"
 
 
@@ -140,7 +140,7 @@ class TracedConversion(Error, TypeError):
 
     code = "traced-conversion"
     title = "a traced value ({type}) can't become a Python {to}"
-    note = "the body runs once, before there is any data"
+    note = "the body runs once, without data"
     help = "{hint}"
 
 
@@ -178,7 +178,7 @@ class RepeatedAxis(Error, ValueError):
 
 
 class EmptyReduction(Error, ValueError):
-    """A reduction with no identity over no elements."""
+    """A reduction without a neutral element over an empty axis."""
 
     code = "empty-reduction"
     title = "`{op}` over an axis of extent 0 has no value"
@@ -194,7 +194,7 @@ class BadReshape(Error, ValueError):
 
 
 class BadArgument(Error, ValueError):
-    """An argument whose value makes no sense."""
+    """An argument with a wrong value."""
 
     code = "bad-argument"
     title = "`{op}`: {what}"
@@ -202,7 +202,7 @@ class BadArgument(Error, ValueError):
 
 
 class BadArgumentType(Error, TypeError):
-    """An argument of the wrong kind."""
+    """An argument of a wrong type."""
 
     code = "bad-argument-type"
     title = "`{op}`: {what}"
@@ -210,7 +210,7 @@ class BadArgumentType(Error, TypeError):
 
 
 class UnusableArgument(Error, TypeError):
-    """Arguments that a function can't work with, of a kind that it does not ask about."""
+    """Arguments of a wrong type that a function finds only while it runs."""
 
     code = "unusable-argument"
     title = "`{op}` can't work with {given}"
@@ -219,7 +219,7 @@ class UnusableArgument(Error, TypeError):
 
 
 class UnusableValue(Error, ValueError):
-    """Arguments whose values a function can't work with, of a kind that it does not ask about."""
+    """Arguments with wrong values that a function finds only while it runs."""
 
     code = "unusable-value"
     title = "`{op}` can't work with {given}"
@@ -228,10 +228,10 @@ class UnusableValue(Error, ValueError):
 
 
 class BadTree(Error, ValueError):
-    """A nest of tuples, lists and dicts that can't be gone through."""
+    """A nest of tuples, lists and dicts that can't be traversed."""
 
     code = "bad-tree"
-    title = "a nest of tuples, lists and dicts can't be gone through: {what}"
+    title = "a nest of tuples, lists and dicts can't be traversed: {what}"
     help = "nest plain tuples, lists, and dicts whose keys are all strings"
 
 
@@ -255,15 +255,15 @@ class IndexOutOfRange(Error, IndexError):
 
 
 class SliceOutOfRange(Error, IndexError):
-    """A static slice of SMEM that leaves its Ref."""
+    """A static slice of SMEM that ends outside its Ref."""
 
     code = "slice-out-of-range"
-    title = "the slice [{start}, {stop}) leaves dimension {dim} of extent {extent} of {what}"
-    note = "only GMEM Refs are masked"
+    title = "the slice [{start}, {stop}) is outside dimension {dim} of extent {extent} of {what}"
+    note = "only accesses to GMEM Refs are masked"
 
 
 class BadIndex(Error, IndexError):
-    """Something that can't index."""
+    """An object that can't be an index."""
 
     code = "bad-index"
     title = "{what} can't be used as an index"
@@ -280,7 +280,7 @@ class DynamicSlice(Error, TypeError):
 
 
 class StoreDType(Error, TypeError):
-    """A store of another dtype than the Ref's."""
+    """A store of a value whose dtype is not the Ref's."""
 
     code = "store-dtype"
     title = "a value of dtype {value} can't be stored to a Ref of dtype {ref}"
@@ -288,7 +288,7 @@ class StoreDType(Error, TypeError):
 
 
 class StoreShape(Error, ValueError):
-    """A store of a shape that does not broadcast to the slice it goes to."""
+    """A store of a value whose shape does not broadcast to the stored slice."""
 
     code = "store-shape"
     title = "a value of shape {value} does not broadcast to the stored slice of shape {ref}"
@@ -296,7 +296,7 @@ class StoreShape(Error, ValueError):
 
 
 class ReadOnlyRef(Error, ValueError):
-    """A store to a Ref that can't be written."""
+    """A store to a read-only Ref."""
 
     code = "read-only-ref"
     title = "{name} can't be written"
@@ -307,7 +307,7 @@ class RefAsValue(Error, TypeError):
     """A Ref used where a value is needed."""
 
     code = "ref-as-value"
-    title = "`{op}` needs a value, and got {ref}"
+    title = "`{op}` needs a value, but got {ref}"
     help = "load it first: `ref[...]`"
 
 
@@ -318,12 +318,12 @@ class PredicateNotScalar(Error, TypeError):
     """A predicate or loop bound that is not a rank-0 value of the right dtype."""
 
     code = "predicate-not-scalar"
-    title = "`{op}` needs a rank-0 {want}, and got {got}"
+    title = "`{op}` needs a rank-0 {want}, but got {got}"
     help = "{hint}"
 
 
 class CarryMismatch(Error, TypeError):
-    """A loop body or a branch that changes the structure, shape or dtype of what it carries."""
+    """A loop body or a branch that changes the structure, shape or dtype of its carry."""
 
     code = "carry-mismatch"
     title = "`{op}`: {what}"
@@ -332,19 +332,19 @@ class CarryMismatch(Error, TypeError):
 
 
 class NestedTooDeep(Error, RecursionError):
-    """Branches and loops nested deeper than a kernel can be."""
+    """Branches and loops that are nested too deep."""
 
     code = "nested-too-deep"
     title = "branches and loops are nested over {limit} deep"
     note = "a level is traced and compiled inside the one around it"
-    help = "use `kd.switch` to choose among many, and a loop to do something many times"
+    help = "use `kd.switch` for many branches, and a loop for repeated code"
 
 
 class BodyReturned(Error, TypeError):
-    """A kernel body, or the body of a `when` or `loop`, returned something."""
+    """A kernel body, or the body of a `when` or `loop`, returned a value."""
 
     code = "body-returned"
-    title = "{what} must return None, and returned {got}"
+    title = "{what} must return None, but returned {got}"
     help = "{hint}"
 
 
@@ -352,7 +352,7 @@ class BodyReturned(Error, TypeError):
 
 
 class KernelArgument(Error, TypeError):
-    """An argument of `kd.kernel` that makes no sense."""
+    """An argument of `kd.kernel` of a wrong type."""
 
     code = "kernel-argument"
     title = "`kd.kernel`: {what}"
@@ -360,7 +360,7 @@ class KernelArgument(Error, TypeError):
 
 
 class KernelValue(Error, ValueError):
-    """An argument of `kd.kernel` whose value can't be."""
+    """An argument of `kd.kernel` with a wrong value."""
 
     code = "kernel-value"
     title = "`kd.kernel`: {what}"
@@ -368,7 +368,7 @@ class KernelValue(Error, ValueError):
 
 
 class VariableUse(Error, TypeError):
-    """A `kd.Variable` where it has no value."""
+    """A use of a `kd.Variable` where it has no value."""
 
     code = "variable-use"
     title = "{variable} has no value here"
@@ -377,15 +377,15 @@ class VariableUse(Error, TypeError):
 
 
 class VariableType(Error, TypeError):
-    """A replay that gives a `kd.Variable` something else than an integer, or arithmetic of it with such."""
+    """A `kd.Variable` that a replay or arithmetic combines with something other than an integer."""
 
     code = "variable-type"
-    title = "variable '{variable}' stands for an integer, and got {got}"
+    title = "variable '{variable}' stands for an integer, but got {got}"
     help = "{hint}"
 
 
 class VariableValue(Error, ValueError):
-    """A `kd.Variable` that can't be, or a value outside its range."""
+    """A `kd.Variable` with an impossible range, or a value outside its range."""
 
     code = "variable-value"
     title = "{what}"
@@ -393,7 +393,7 @@ class VariableValue(Error, ValueError):
 
 
 class BodySignature(Error, TypeError):
-    """A body that can't take the inputs, outputs and scratch it is called with."""
+    """A body whose parameters do not match the inputs, outputs and scratch."""
 
     code = "body-signature"
     title = "the body of `{kernel}` can't be called with {inputs} inputs, {outputs} outputs and {scratch} scratch"
@@ -402,7 +402,7 @@ class BodySignature(Error, TypeError):
 
 
 class UnknownAxis(Error, ValueError):
-    """An axis name that the kernel does not have."""
+    """A name that is no axis of the kernel."""
 
     code = "unknown-axis"
     title = "{name!r} is not an axis of this kernel"
@@ -410,7 +410,7 @@ class UnknownAxis(Error, ValueError):
 
 
 class ClosedOverArray(Error, TypeError):
-    """A body used a framework's array that is not one of its arguments."""
+    """A framework's array in a body that is not one of its arguments."""
 
     code = "closed-over-array"
     title = "a {what} was used inside a kernel body without being an argument"
@@ -418,7 +418,7 @@ class ClosedOverArray(Error, TypeError):
 
 
 class BadCallArgument(Error, TypeError):
-    """A call argument that a kernel can't take."""
+    """An argument of a call with a wrong type."""
 
     code = "call-argument"
     title = "`{kernel}`: {what}"
@@ -426,7 +426,7 @@ class BadCallArgument(Error, TypeError):
 
 
 class BadCallValue(Error, ValueError):
-    """A call argument whose value a kernel can't take."""
+    """An argument of a call with a wrong value."""
 
     code = "call-value"
     title = "`{kernel}`: {what}"
@@ -449,9 +449,9 @@ class SmemExceeded(Error, ValueError):
     """More SMEM than a block of the target has."""
 
     code = "smem-exceeded"
-    title = "{bytes} bytes of SMEM are needed, and a block of {target} has {limit}"
+    title = "the kernel needs {bytes} bytes of SMEM; a block of {target} has {limit}"
     note = "{table}"
-    help = "use smaller blocks, fewer stages, or `kd.run_scoped` for buffers that need not live together"
+    help = "use smaller blocks, fewer stages, or `kd.run_scoped` for buffers with separate lifetimes"
 
 
 class NoHostCode(Error, ValueError):
@@ -459,12 +459,12 @@ class NoHostCode(Error, ValueError):
 
     code = "no-host-code"
     title = "no host code for kernel {kernel!r}: {what}"
-    note = "host code launches a kernel from C, XLA and tvm-ffi; it knows the shapes and dtypes that the kernel was lowered for"
+    note = "host code launches a kernel from C, XLA and tvm-ffi, for the shapes and dtypes of its `lower` call"
     help = "{hint}"
 
 
 class TargetFeature(Error, ValueError):
-    """An op that the target lacks."""
+    """An op that the target does not have."""
 
     code = "target-feature"
     title = "`{op}` is not available on {target}"
@@ -474,7 +474,7 @@ class TargetFeature(Error, ValueError):
 
 
 class UnknownTarget(Error, ValueError):
-    """A target that is not known."""
+    """An unknown target."""
 
     code = "unknown-target"
     title = "{name!r} is not a target"

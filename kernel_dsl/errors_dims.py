@@ -6,7 +6,7 @@ from .diagnostics import Error
 
 
 class DimValue(Error, ValueError):
-    """A `kd.Dim` that no extent can be."""
+    """A `kd.Dim` with impossible facts."""
 
     code = "dim-value"
     title = "{what}"
@@ -14,7 +14,7 @@ class DimValue(Error, ValueError):
 
 
 class DimType(Error, TypeError):
-    """A `kd.Dim` made of something else than ints."""
+    """A `kd.Dim` with facts that are not ints."""
 
     code = "dim-type"
     title = "{what}"
@@ -22,11 +22,11 @@ class DimType(Error, TypeError):
 
 
 class ShapesType(Error, TypeError):
-    """`shapes=` with something else than extents by parameter."""
+    """`shapes=` that is not a mapping of parameters to extents."""
 
     code = "shapes-type"
     title = "{what}"
-    note = "`shapes` has the extents of parameters by name or position: an int, a `kd.Dim`, or None for 'as it comes'"
+    note = "`shapes` has the extents of parameters by name or position: an int, a `kd.Dim`, or None"
     help = "{hint}"
 
 
@@ -47,7 +47,7 @@ class DimMismatch(Error, ValueError):
 
 
 class DimOutOfRange(Error, ValueError):
-    """An extent of a call that is outside the range of its `kd.Dim`, or no multiple of what it says."""
+    """An extent of a call that contradicts the facts of its `kd.Dim`."""
 
     code = "dim-out-of-range"
     title = "{what}"
@@ -58,7 +58,7 @@ class DimRead(Error, TypeError):
     """Python asked for the value of an extent that is declared as a `kd.Dim`."""
 
     code = "dim-read"
-    title = "{what} is not known while tracing"
+    title = "{what} has no value while tracing"
     note = "one kernel serves all values of a `kd.Dim`, so the body has it as a traced integer"
     help = "{hint}"
 
@@ -73,8 +73,8 @@ def unknown(name: str) -> DimRead:
 
 
 class WarmFailed(Error, RuntimeError):
-    """A process that `kd.warm` started to compile could not say what went wrong."""
+    """A child process of `kd.warm` that ended without an error message."""
 
     code = "warm-failed"
     title = "compiling ahead failed: {what}"
-    help = "`kernel.lower(*specs).compile()` does the same in this process, and shows where it fails"
+    help = "run `kernel.lower(*specs).compile()`: it does the same in this process and shows the error"

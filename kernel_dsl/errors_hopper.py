@@ -18,7 +18,7 @@ class TransformConflict(Error, ValueError):
     """Two uses of one SMEM Ref that need different transforms."""
 
     code = "transform-conflict"
-    title = "{ref} would need two different layouts in SMEM"
+    title = "{ref} needs two different layouts in SMEM"
     note = "{why}"
     help = "give it `transforms=` that suit both uses, or use two buffers"
 
@@ -27,7 +27,7 @@ class CopySpaces(Error, TypeError):
     """An asynchronous copy between the wrong memory spaces."""
 
     code = "copy-spaces"
-    title = "`{op}` copies from {src} to {dst}, and got {got}"
+    title = "`{op}` copies from {src} to {dst}, but got {got}"
     help = "{hint}"
 
 
@@ -36,7 +36,7 @@ class CopyMismatch(Error, ValueError):
 
     code = "copy-mismatch"
     title = "`{op}`: the source is {src} and the destination is {dst}"
-    note = "both need one shape and one dtype"
+    note = "both need the same shape and dtype"
     help = "{hint}"
 
 
@@ -58,7 +58,7 @@ class BarrierBytes(Error, ValueError):
 
 
 class UnreadAccumulator(Error, ValueError):
-    """An accumulator used in a way it does not have."""
+    """A wrong use of an accumulator."""
 
     code = "accumulator-use"
     title = "{what}"
@@ -85,7 +85,7 @@ class WgmmaType(Error, TypeError):
 
 
 class RegisterBudget(Error, ValueError):
-    """Registers asked for that a block of the target does not have."""
+    """A request for more registers than a block of the target has."""
 
     code = "register-budget"
     title = "{what}"
@@ -102,7 +102,7 @@ class ClusterUse(Error, ValueError):
 
 
 class PipelineLimit(Error, ValueError):
-    """A pipeline that can't be made."""
+    """A pipeline with impossible arguments."""
 
     code = "pipeline-limit"
     title = "`{op}`: {what}"
@@ -115,25 +115,25 @@ class WarpValue(Error, TypeError):
 
     code = "warp-value"
     title = "{what} inside `kd.warp_map`"
-    note = "arrays are spread over the four warps of a warpgroup, and here each warp runs on its own"
+    note = "arrays are spread over the four warps of a warpgroup, and here each warp runs separately"
     help = "use rank-0 values and Refs inside; compute arrays outside"
 
 
 class WarpUse(Error, ValueError):
-    """What a whole warpgroup does together, inside `warp_map`."""
+    """An operation of a whole warpgroup inside `warp_map`."""
 
     code = "warp-use"
     title = "`{op}` inside `kd.warp_map`"
-    note = "all four warps of a warpgroup do it together, and here each one runs on its own"
-    help = "do it outside, before or after"
+    note = "all four warps of a warpgroup do this together, and here each warp runs separately"
+    help = "do this before or after `warp_map`"
 
 
 class UnawaitedCopy(Error, ValueError):
-    """A copy into SMEM that may still write when the block has ended."""
+    """A copy into SMEM that may still write after the block ends."""
 
     code = "unawaited-copy"
-    title = "nothing waits for this copy: it may still write `{name}` when the block has ended"
-    note = "the SMEM of a block that has ended is another one's"
+    title = "nothing waits for this copy: it may still write `{name}` after the block ends"
+    note = "after a block ends, another block may use its SMEM"
     help = "wait for `{barrier}` before the kernel ends, by `kd.barrier_wait`, or leave the copy out"
 
 
@@ -150,6 +150,6 @@ class TooFewArrivals(Error, ValueError):
     """A wait for a barrier whose phase can never complete."""
 
     code = "too-few-arrivals"
-    title = "waiting for `{name}` would never end: a phase takes {needed} arrivals, and {what}"
+    title = "a wait for `{name}` never ends: a phase takes {needed} arrivals, and {what}"
     note = "copies and `kd.barrier_arrive` arrive once each, for the whole warpgroup"
     help = "arrive on it, or lower `num_arrivals`"

@@ -6,7 +6,7 @@ from .diagnostics import Error
 
 
 class MeshArgument(Error, TypeError):
-    """Something else than a mesh, or a mesh made of something else than names and sizes."""
+    """A mesh argument that is no mesh, or a mesh without names and sizes."""
 
     code = "mesh-argument"
     title = "{what}"
@@ -14,7 +14,7 @@ class MeshArgument(Error, TypeError):
 
 
 class MeshValue(Error, ValueError):
-    """A mesh that can't be, or that does not fit the kernel."""
+    """An impossible mesh, or one that does not fit the kernel."""
 
     code = "mesh-value"
     title = "{what}"
@@ -30,11 +30,11 @@ class NoMesh(Error, RuntimeError):
 
 
 class NotSymmetric(Error, TypeError):
-    """Memory that the peers have no counterpart of."""
+    """Memory without a counterpart on the peers."""
 
     code = "not-symmetric"
     title = "`{op}`: {what} is not symmetric"
-    note = "a peer can be reached where every rank has an array of its own in the same place"
+    note = "a peer is reachable only if every rank has an array in the same place"
     help = "{hint}"
 
 
@@ -47,11 +47,11 @@ class NoSuchDevice(Error, IndexError):
 
 
 class RanksDiffer(Error, ValueError):
-    """Arrays of two ranks that should be alike."""
+    """Arrays of two ranks with different shapes or dtypes."""
 
     code = "ranks-differ"
     title = "{argument} of kernel {kernel!r} differs from rank to rank: {what}"
-    note = "a kernel on a mesh runs the same code on each device, which finds a peer's element where its own is"
+    note = "all devices run the same code, so an element must have the same place in the arrays of all ranks"
     help = "{hint}"
 
 

@@ -319,7 +319,7 @@ class Kernel:
             return ScalarInput(dtype, weak=True)
         if isinstance(x, Symbol):
             operator.index(x)  # a graph gives each call its value: here there is none, which it says
-        hint = "inputs are arrays, numbers, and nests of them"
+        hint = "pass arrays, numbers, or nests of them"
         raise BadCallArgument(kernel=self.name, what=f"an input of type {type(x).__name__}", hint=hint)
 
     # --- tracing and compiling --------------------------------------------------------------------
@@ -522,7 +522,7 @@ def kernel(
     the stages. `input_output_aliases`: {input: output} that share their contents. `mesh`: devices on which a launch runs at
     the same time; each array of a call is a list of one a device, and so is each result. `shapes`: the extents of arrays, by
     the body's parameter, input or output, its name or its position: ints, `kd.Dim`s, which the body then has as traced
-    integers, or None for one that is as it comes. `out_shape`, `scratch_shapes` and
+    integers, or None for an extent without a declaration. `out_shape`, `scratch_shapes` and
     `kernel_name` are older names of `out_type`, `scratch_types` and `name`.
 
     Inputs are arrays, numbers, and tuples, lists, dicts and dataclasses of them; a dataclass comes to the body with Refs in its

@@ -61,7 +61,7 @@ def check_threads(num_threads: Any, thread_name: Any) -> None:
     if thread_name is not None and not isinstance(thread_name, str):
         raise KernelArgument(what=f"thread_name={shown(thread_name)}", hint="a string")
     if thread_name is not None and num_threads is None:
-        raise KernelArgument(what="`thread_name` without `num_threads`", hint="say how many warpgroups there are")
+        raise KernelArgument(what="`thread_name` without `num_threads`", hint="give the number of warpgroups")
 
 
 def check_static(definition: Definition) -> None:

@@ -48,7 +48,7 @@ class MemorySpace(Enum, metaclass=Choices):
         if self is not MemorySpace.SMEM and not (isinstance(transforms, tuple) and not transforms):
             raise BadArgument(op=op, what=f"transforms={shown(transforms)}", hint="only SMEM has transforms")
         if kind.is_packed and (not extents or extents[-1] % 2):
-            hint = "two share a byte: make the last extent even"
+            hint = "make the last extent even: two elements share a byte"
             raise PackedAccess(what=f"a buffer of {kind}{list(extents)}", hint=hint)
         if per_block and self is not MemorySpace.GMEM:
             raise BadArgument(op=op, what="per_block=True", hint="SMEM is each block's own; it is for GMEM")

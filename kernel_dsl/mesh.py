@@ -38,7 +38,7 @@ class Mesh:
         names: Any = (self.names,) if isinstance(self.names, str) else self.names
         given: Any = self.sizes
         sizes: Any = given if isinstance(given, (tuple, list)) else (given,)
-        hint = 'name the axes and say how many devices each has: `kd.Mesh(("x",), (2,))`'
+        hint = 'give the axes and the number of devices of each: `kd.Mesh(("x",), (2,))`'
         if not isinstance(names, (tuple, list)) or not all(isinstance(n, str) for n in names):
             raise MeshArgument(what=f"the axes' names of a mesh are {shown(names)}", hint=hint)
         if not all(isinstance(n, int) and not isinstance(n, bool) for n in sizes):

@@ -27,7 +27,7 @@ def stored_shape(shape: tuple[int, ...], dtype: DType, what: str) -> tuple[int, 
     """The shape in bytes of 4-bit elements. Raises `PackedAccess` where the innermost extent is odd, or there is none."""
     if not shape or shape[-1] % 2:
         extent = f"an innermost extent of {shape[-1]}" if shape else "rank 0"
-        raise PackedAccess(what=f"{what} of {dtype} with {extent}", hint="two share a byte: make the last extent even")
+        raise PackedAccess(what=f"{what} of {dtype} with {extent}", hint="make the last extent even: two elements share a byte")
     return (*shape[:-1], shape[-1] // 2)
 
 
@@ -95,7 +95,7 @@ def unpack(x: np.ndarray[Any, Any], dtype: DType) -> np.ndarray[Any, Any]:
 
 def refuse_packed(kernel: str, where: str) -> NoReturn:
     """Raise `BadCallArgument` where nothing packs and unpacks arrays of 4-bit elements around each launch."""
-    hint = "pass their bytes, uint8, and see them in the body by `ref.bitcast(kd.int4)`"
+    hint = "pass their bytes, uint8, and read them in the body by `ref.bitcast(kd.int4)`"
     raise BadCallArgument(kernel=kernel, what=f"arrays of 4-bit elements in {where}", hint=hint)
 
 
@@ -198,7 +198,7 @@ class PackedRef(Ref):
             )
             if item.size % 2 or item.stride != 1 or not even:
                 hint = (
-                    "; say `kd.multiple_of(start, 2)` of a traced start that is even"
+                    "; mark an even traced start by `kd.multiple_of(start, 2)`"
                     if isinstance(start, Array)
                     else ""
                 )
@@ -207,7 +207,7 @@ class PackedRef(Ref):
         return self._refuse(f"one element, or some by index, along axis {self._axis}")
 
     def _refuse(self, what: str, more: str = "") -> NoReturn:
-        hint = f"two share a byte: slices start at even indices along that axis, with even sizes and no step{more}"
+        hint = f"slice with even starts and sizes and no step along that axis: two elements share a byte{more}"
         raise PackedAccess(what=f"{what}, of {self!r}", hint=hint)
 
     def transpose(self, *axes: Any) -> PackedRef:

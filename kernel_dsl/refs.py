@@ -306,7 +306,7 @@ class Ref(NoArithmetic, RefMethods):
             return item.start, item.size, item.stride
         if not is_index(item):
             what = f"the value {item!r}" if isinstance(item, Array) else shown(item)
-            hint = "indices are ints, rank-0 integer values, slices, `kd.ds`, None, `...` and integer arrays"
+            hint = "index with ints, rank-0 integer values, slices, `kd.ds`, None, `...` or integer arrays"
             raise BadIndex(what=what, hint=hint)
         if isinstance(item, Array):
             return item, None, 1

@@ -82,7 +82,7 @@ def ask(names: Iterable[str]) -> tuple[int, ...]:
 
 
 def _refuse(symbol: Symbol, sign: str) -> NoReturn:
-    hint = "what a graph computes anew are sums, differences and products, `//` and `%`"
+    hint = "a graph can compute sums, differences, products, `//` and `%` of variables"
     raise VariableType(variable=", ".join(symbol.variables()), got=f"`{sign}`", hint=hint)
 
 
@@ -198,7 +198,7 @@ class Variable(Symbol):
             raise VariableValue(what=what, hint="give ints, its smallest value and its largest") from None
         if self.lo > self.hi:
             what = f"variable {name!r} has no value from {shown(self.lo)} to {shown(self.hi)}"
-            raise VariableValue(what=what, hint="give its smallest value and then its largest")
+            raise VariableValue(what=what, hint="give the smallest and then the largest value")
 
     def now(self) -> int | None:
         """The value where it is known without a graph."""

@@ -150,7 +150,7 @@ class _Pipeline:
             return
         if s.state is not None:
             hint = "give all of the chain the same `allocations=`: see `get_allocations`"
-            why = "chained pipelines go on in the buffers of the one before"
+            why = "a chained pipeline continues in the buffers of the one before"
             raise PipelineLimit(op=_OP, what="a pipeline_state without allocations", why=why, hint=hint)
         with self._scope():
             _run(s, refs, allocate_tree(self.get_allocations(*refs), _OP))
@@ -248,7 +248,7 @@ def _check_chained(s: _Setup, delayed: bool) -> None:
     if isinstance(s.state, int) and s.state not in tuple(PipelinePipeline):
         hint = "use `kd.PipelinePipeline.START`, `.STEADY` or `.STOP`"
         raise BadArgumentType(op=_OP, what=f"pipeline_state={s.state!r}", hint=hint)
-    why = "each pipeline of a chain starts at the first buffer, with all of them in use"
+    why = "each pipeline of a chain starts at the first buffer and uses all of them"
     if not isinstance(s.steps, int):
         hint = "give it static extents, or no pipeline_state"
         raise PipelineLimit(op=_OP, what="a pipeline_state with a dynamic grid", why=why, hint=hint)

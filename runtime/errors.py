@@ -1,4 +1,4 @@
-"""What goes wrong around a launch, as exceptions. `devices/failures.py` words those of the driver."""
+"""The errors of launches. `devices/failures.py` writes the messages of the driver's errors."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from kernel_dsl import diagnostics
 
 
 class RunError(diagnostics.Error):
-    """The base of every error of the runtime: a message that is whole, shown with the user's line."""
+    """The base of every error of the runtime: a complete message, shown with the user's line."""
 
     code = "runtime"
 
@@ -24,13 +24,13 @@ def _rebuild(cls: type[RunError], state: dict[str, object]) -> RunError:
 
 
 class ArgumentTypeError(RunError, TypeError):
-    """An argument of the wrong kind: no array, a dtype no kernel holds, frameworks mixed."""
+    """An argument of a wrong type: no array, an unknown dtype, or arrays of two frameworks."""
 
     code = "argument-type"
 
 
 class ArgumentValueError(RunError, ValueError):
-    """An argument that cannot be used: overlap, alignment, shape, read-only memory."""
+    """An argument with a wrong overlap, alignment or shape, or in read-only memory."""
 
     code = "argument-value"
 
@@ -53,23 +53,23 @@ class FileError(RunError, OSError):
 
 
 class MissingFileError(FileError, FileNotFoundError):
-    """A file of a compiled kernel that is not there."""
+    """A file of a compiled kernel that does not exist."""
 
 
 class DeviceError(RunError, RuntimeError):
-    """A device that is absent, or that cannot run what it was given."""
+    """A device that does not exist, or that cannot run the kernel."""
 
     code = "device"
 
 
 class LoadError(RunError, RuntimeError):
-    """An image that the device does not take. The message holds the assembler's or driver's log."""
+    """An image that the device refuses. The message holds the assembler's or driver's log."""
 
     code = "load-failed"
 
 
 class LaunchError(RunError, RuntimeError):
-    """A launch that failed, or an asynchronous fault seen at one.
+    """A failed launch, or an asynchronous fault of an earlier one.
 
     `context_survives`: whether other work on this GPU can go on in this process. `status` is the
     driver's name for what happened, such as "CUDA_ERROR_ILLEGAL_ADDRESS".

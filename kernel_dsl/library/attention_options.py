@@ -179,7 +179,7 @@ class _Check(Refusals):
         batch, heads, kv_heads, queries, keys, dim, _ = sizes
         if not kv_heads or heads % kv_heads:
             what = f"{heads} query heads and {kv_heads} key heads"
-            raise self.value(what, "the query heads are a multiple of the key heads")
+            raise self.value(what, "make the query heads a multiple of the key heads")
         dtype = as_dtype(q.dtype)
         if as_dtype(k.dtype) != dtype or as_dtype(v.dtype) != dtype or not dtype.is_float:
             what = f"q is {dtype}, k is {as_dtype(k.dtype)} and v is {as_dtype(v.dtype)}"

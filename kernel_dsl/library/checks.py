@@ -30,7 +30,7 @@ def refuse_shape(what: str, hint: str) -> LibraryShape:
 def shapes_together(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
     """The leading axes of the product. Raises `BadCallValue`."""
     if a[-1] != b[-2]:
-        raise refuse_shape(f"a is {a} and b is {b}", "the columns of a are the rows of b; transpose with `.T`")
+        raise refuse_shape(f"a is {a} and b is {b}", "a must have as many columns as b has rows; transpose with `.T`")
     out: list[int] = []
     for i in range(max(len(a), len(b)) - 2, 0, -1):
         extents = {s[-2 - i] for s in (a, b) if len(s) >= 2 + i} - {1}

@@ -97,7 +97,7 @@ class ConvCheck(Refusals):
         """The dtype of both arrays."""
         one, other = as_dtype(first[1].dtype), as_dtype(second[1].dtype)
         if one != other:
-            raise self.bad_dtype(f"{first[0]} is {one} and {second[0]} is {other}", "both have one dtype")
+            raise self.bad_dtype(f"{first[0]} is {one} and {second[0]} is {other}", "convert one to the other's dtype")
         return one
 
     def whole(self, name: str, x: Any, least: int) -> int:

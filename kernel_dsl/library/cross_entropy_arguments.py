@@ -87,7 +87,7 @@ def problem_of(x: Any, weight: Any, targets: Any, bias: Any, call: CrossEntropyC
     V, depth = call.array("weight", weight, 2, "(V, H)", DTYPES)
     dtype = as_dtype(x.dtype)
     if as_dtype(weight.dtype) != dtype:
-        raise call.bad_dtype(f"x is {dtype} and weight is {as_dtype(weight.dtype)}", "both have one dtype")
+        raise call.bad_dtype(f"x is {dtype} and weight is {as_dtype(weight.dtype)}", "convert one to the other's dtype")
     if depth != H or not V:
         raise call.value(
             f"x is {(M, H)} and weight is {(V, depth)}", "x is (M, H), weight (V, H), with a class or more"
@@ -134,7 +134,7 @@ def check_partials(partials: Any, targets: Any, call: CrossEntropyCall) -> Cross
     if call.array("targets", targets, 1, "(M,)", (kd.int32, kd.int64)) != (M,):
         raise call.bad_shape(f"targets is {tuple(targets.shape)}", f"its shape is {(M,)}")
     if call.label_smoothing and call.vocab is None:
-        raise call.value("label_smoothing without vocab", "say how many classes there are in all parts")
+        raise call.value("label_smoothing without vocab", "give the number of classes in all parts")
     vocab = None if call.vocab is None else int(call.vocab)
     return call.problem(M=M, V=0, H=0, dtype=kd.float32, targets=as_dtype(targets.dtype), vocab=vocab)
 

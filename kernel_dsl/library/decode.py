@@ -259,7 +259,7 @@ class DecodeCheck(Refusals):
             raise self.bad_shape(what, f"k and v are {axes}" + ", batch and dim those of q" * (table is None))
         if not kv_heads or heads % kv_heads:
             what = f"{heads} query heads and {kv_heads} key heads"
-            raise self.value(what, "the query heads are a multiple of the key heads")
+            raise self.value(what, "make the query heads a multiple of the key heads")
         if not 1 <= queries <= QUERIES:
             raise self.value(f"q has {queries} queries", f"1 to {QUERIES}; `attention` takes more")
         if dim % 8 or not 16 <= dim <= 256:

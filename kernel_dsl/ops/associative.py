@@ -153,7 +153,7 @@ def _as_given(out: Array, t: ArrayType, where: Any) -> Array:
             what="the function changes a type",
             a=f"{t.dtype}{list(t.shape)}",
             b=f"{out.dtype}{list(out.shape)}",
-            hint="it returns what it takes: convert before the scan, or in the function with `.astype(...)`",
+            hint="return the dtypes of its arguments: convert before the scan, or in the function with `.astype(...)`",
             other=where,
         )
     return convert(out, t.layout)

@@ -70,7 +70,7 @@ def cluster_barrier(spec: ClusterBarrier, name: str) -> BarrierRef:
     """Allocate one. Raises `ClusterUse`."""
     groups = tuple(cluster_positions(g, "ClusterBarrier") for g in spec.groups)
     if not groups or any(not g for g in groups):
-        hint = "name the cluster axes whose blocks arrive for each other"
+        hint = "name the cluster axes of the blocks that arrive on it"
         raise ClusterUse(op="ClusterBarrier", what="no collective axes", hint=hint)
     used = [p for g in groups for p in g]
     if len(set(used)) != len(used):
@@ -141,7 +141,7 @@ def async_store_smem(
     if atomic not in (None, "add"):
         raise BadArgument(op=op, what=f"atomic={atomic!r}", hint='None or "add"')
     if atomic and not (target.dtype.is_integer and target.dtype.bits >= 32):
-        hint = "the hardware adds 32- and 64-bit ints there; of floats, `kd.atomic_add` to a `kd.cluster_ref`"
+        hint = "the hardware adds 32- and 64-bit ints there; add floats by `kd.atomic_add` to a `kd.cluster_ref`"
         raise UnsupportedDType(op=op, dtype=target.dtype, hint=hint)
     if not target.shape:
         raise BadArgument(op=op, what="a rank-0 Ref", hint="store at least 4 bytes")

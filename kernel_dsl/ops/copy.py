@@ -185,7 +185,7 @@ def _note_way(op: CopyGmemToSmem | CopySmemToGmem, alone: str) -> None:
         what, done = f"{where} is never {times}", "the lanes copy it"
     elif not start.aligned:
         what = f"{where} is not known to be {times}"
-        fix = f"promise what it is a multiple of, by `kd.multiple_of(start, {start.unit})`"
+        fix = f"state a multiple by `kd.multiple_of(start, {start.unit})`"
         done = f"a test at run time picks TMA or a copy by the lanes; {fix}"
     else:
         what = f"{where} may lie before the view, which begins at element {start.least}, not at {times}"
@@ -253,7 +253,7 @@ def copy_gmem_to_smem(
     axes = cluster_positions(collective_axes, op)
     one = None if barrier is None else as_barrier(barrier, op)
     if one is not None and one.type.leader:
-        hint = "let copies complete on a barrier of their block, and arrive on this one after the wait"
+        hint = "complete copies on a barrier of their block, and arrive on this one after the wait"
         raise ClusterUse(op=op, what="a copy on a leader_tracked barrier, which counts in another block", hint=hint)
     if one is None and axes:
         raise ClusterUse(op=op, what="a multicast without a barrier", hint="pass the barrier that it completes on")
@@ -335,8 +335,8 @@ def _check_starts(view: View, op: str) -> None:
             raise TmaRule(
                 op=op,
                 what=f"axis {axis} starts at {start}{where}",
-                why="a load may start before the array, a store that does stops the kernel with an illegal instruction",
-                hint="start at zero or beyond, from a tile that holds only what is kept; elements past the end are dropped",
+                why="a load may start before the array; such a store stops the kernel with an illegal instruction",
+                hint="start at zero or later, from a tile of only the stored elements; elements past the end are dropped",
             )
 
 

@@ -109,7 +109,7 @@ def searchsorted(sorted: Any, values: Any, side: Literal["left", "right"] = "lef
         raise UnsupportedDType(op=op, dtype=dtype, hint=dtype.only_copied)
     table, value = as_value(sorted, op, dtype), as_value(values, op, dtype)
     if table.ndim != 1:
-        raise BadArgument(op=op, what=f"sorted of shape {table.shape}", hint="it searches in a value of rank 1")
+        raise BadArgument(op=op, what=f"sorted of shape {table.shape}", hint="pass a value of rank 1 to search in")
     count = table.shape[0]
     place: Any = full(value.shape, 0, dt.int32)
     if not count or 0 in value.shape:

@@ -122,7 +122,7 @@ def uniform(
     out, low, high = _float(dtype, op), _bound(minval, op, "minval"), _bound(maxval, op, "maxval")
     static = isinstance(low, float) and isinstance(high, float)
     if static and low > high:
-        raise BadArgument(op=op, what=f"minval={low} over maxval={high}", hint="minval is the smaller one")
+        raise BadArgument(op=op, what=f"minval={low} over maxval={high}", hint="minval must be smaller than maxval")
     wide = computing(out)
     value: Any = _fraction(_words(seed, shape, offset, 1, op)[0], wide)
     plain = static and (low, high) == (0.0, 1.0)

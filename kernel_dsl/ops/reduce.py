@@ -161,7 +161,7 @@ def var(x: Any, axis: Any = None, *, keepdims: bool = False, ddof: int = 0, dtyp
         raise UnsupportedDType(op="var", dtype=out, hint="a variance is a float")
     count = _count(value, axes, "var")
     if not 0 <= ddof < count:
-        hint = "it is taken from the count that squares are divided by: 0, or 1 for a sample's variance"
+        hint = "give 0, or 1 for a sample's variance: the divisor is the count minus this"
         raise BadArgument(op="var", what=f"ddof={ddof} of {count} elements", hint=hint)
     wide = astype(value, accumulating(out))
     centred = subtract(wide, _mean(wide, axes, True))

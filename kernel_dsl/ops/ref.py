@@ -220,7 +220,7 @@ def is_peer(ref: Ref) -> bool:
 def check_own_block(ref: Ref, op: str) -> None:
     """Refuse a Ref in another block's SMEM, which only loads, stores and atomics reach."""
     if is_peer(ref):
-        hint = "loads, stores and atomics take a `kd.cluster_ref`; let that block do the rest on its own buffer"
+        hint = "use only loads, stores and atomics on a `kd.cluster_ref`; the other block can do the rest on its buffer"
         raise ClusterUse(op=op, what=f"{ref!r} is in another block's SMEM", hint=hint)
 
 

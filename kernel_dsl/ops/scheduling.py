@@ -98,7 +98,7 @@ def _extents(names: tuple[str, ...], thread_axis: str | None, cluster: tuple[str
     if not names:
         raise BadArgument(op=OP, what="no names", hint="name axes of the grid")
     if trace.depth:
-        hint = "put it outside: its tickets are counted once for a launch, by all warpgroups together"
+        hint = "move it outside: all warpgroups together count its tickets once per launch"
         raise BadArgument(op=OP, what="it stands in a branch or in another loop", hint=hint)
     extents = tuple(trace.axes[name][2] for name in names)
     if prod(extents) > 2**30:  # every block takes one ticket more than it has work for, and int32 counts them

@@ -202,7 +202,7 @@ def run_state(f: Callable[..., None]) -> Callable[[Any], Any]:
             refs = [_state(leaf) for leaf in leaves]
             returned = called(f, (unflatten(structure, list(refs)),), "run_state", "f", "f(refs)")
             if returned is not None:
-                hint = "the result is what the Refs end as: write to them, `ref[...] = value`"
+                hint = "write results to the Refs: `ref[...] = value`"
                 raise BodyReturned(
                     what="the body of `kd.run_state`", got=f"a value ({type(returned).__name__})", hint=hint
                 )

@@ -60,7 +60,7 @@ def _last(x: Any, axis: int | None, op: str) -> tuple[Array, int]:
 
         return reshape(value, (value.size,)), 0
     if value.ndim == 0:
-        raise BadArgument(op=op, what="a rank-0 value", hint="it has no axis to sort along")
+        raise BadArgument(op=op, what="a rank-0 value", hint="pass a value with an axis to sort along")
     dim = one_axis(axis, value.ndim, value.shape)
     return _moved(value, dim), dim
 

@@ -27,6 +27,11 @@ FIXES: dict[str, tuple[str, str, str]] = {
     "ClusterUse": ("cluster_use", ', collective_axes="c")', ")"),
     "CopyMismatch": ("copy_mismatch", "kd.SMEM((8, 8), kd.float32)", "kd.SMEM((4, 8), kd.float32)"),
     "CopySpaces": ("copy_spaces", "(s, x, b)", "(x, s, b)"),
+    "DimMismatch": ("dim_mismatch", "np.ones(5, np.float32)", "np.ones(4, np.float32)"),
+    "DimOutOfRange": ("dim_out_of_range", "max=64", "max=128"),
+    "DimRead": ("dim_read", "x[...].sum(0)", "x[0]"),
+    "DimType": ("dim_type", 'min="few"', "min=2"),
+    "DimValue": ("dim_value", "min=100", "min=10"),
     "DynamicSlice": ("dynamic_slice", "x[n : n + 2]", "x[kd.ds(n, 4)]"),
     "EmptyReduction": ("empty_reduction", "x[:, 8:].max", "x[:, 4:].max"),
     "GridLimit": ("grid_limit_cluster", '"sm_80"', '"sm_90a"'),
@@ -69,6 +74,8 @@ FIXES: dict[str, tuple[str, str, str]] = {
         "lambda tile: out.__setitem__(..., x[...]), kd.SMEM((16, 32), kd.float32))",
     ),
     "ShapeMismatch": ("shape_mismatch", "x[:, :5]", "x[:, :1]"),
+    "ShapesType": ("shapes_type", '"M", 64', 'kd.Dim("M"), 64'),
+    "ShapesValue": ("shapes_value_dims", 'kd.Dim("M"),)', 'kd.Dim("M", max=64),)'),
     "SliceOutOfRange": (
         "slice_out_of_range",
         "out[...] = s[kd.ds(2, 4)]",
@@ -130,4 +137,5 @@ FIXES: dict[str, tuple[str, str, str]] = {
     "TooFewArrivals": ("too_few_arrivals", "num_arrivals=8", "num_arrivals=1"),
     "WgmmaShape": ("wgmma_shape", "kd.ACC((64, 128))", "kd.ACC((64, 64))"),
     "WgmmaType": ("wgmma_type", "kd.float16", "kd.bfloat16"),
+    "WarmFailed": ("warm_failed", "os._exit(7)", "out[...] = x[...]"),
 }

@@ -47,7 +47,8 @@ _COMMON = "x = np.ones((4, 8), np.float32)\n"
 
 def _body(source: str) -> str:
     """A case without the lines that all cases begin with: the imports, and the array that most of them have."""
-    return source.partition(_COMMON if _COMMON in source else "import numpy as np\n")[2].strip()
+    last = next(line for line in (_COMMON, "import numpy as np\n", "import kernel_dsl as kd\n") if line in source)
+    return source.partition(last)[2].strip().removeprefix("import kernel_dsl as kd\n").strip()
 
 
 def page(name: str, cls: type[kd.Error]) -> str:
@@ -60,7 +61,7 @@ def page(name: str, cls: type[kd.Error]) -> str:
 
 `{name}`, a `{builtin}`. {inspect.cleandoc(cls.__doc__ or "").partition(chr(10) * 2)[0]}
 
-## What raises it
+## Wrong
 
 ```python
 {_body(source)}
@@ -72,7 +73,7 @@ def page(name: str, cls: type[kd.Error]) -> str:
 {message}
 ```
 
-## What is right
+## Right
 
 ```python
 {_body(fixed(name))}

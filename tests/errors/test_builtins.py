@@ -111,7 +111,7 @@ REFUSED = {
     "kd.loop(0, 3)(lambda i: i)": "init_carry",
     "kd.switch(n, [lambda: 1, 2])": "branch",
     "kd.run_scoped(lambda: None, kd.SMEM((4, 4), kd.float32))": "f(*refs)",
-    "kd.run_state(lambda ref: ref[...])(v)": "the Refs end as",
+    "kd.run_state(lambda ref: ref[...])(v)": "write results to the Refs",
     "kd.run_state(lambda a, b: None)(v)": "f(refs)",
     "kd.warp_map(lambda w: w)": "Refs",
     "kd.fori_loop(0, 3, generator, v)": "yield",
