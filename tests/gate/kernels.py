@@ -246,7 +246,7 @@ def example(name: str) -> Any:
 
 
 def _examples() -> Iterator[tuple[str, Kernel]]:
-    for name, kernel in (*_memory_bound(), *_norms(), *_products()):
+    for name, kernel in (*_memory_bound(), *_norms(), *_products(), *_tutorials()):
         yield f"example.{name}", kernel
 
 
@@ -307,3 +307,29 @@ def _products() -> Iterator[tuple[str, Kernel]]:
     for name, targets in names.items():
         yield name[3:], _of(example(name).matmul, *square, targets=targets)
         yield f"{name[3:]}.edges", _of(example(name).matmul, *edges, targets=targets)
+
+
+def _tutorials() -> Iterator[tuple[str, Kernel]]:
+    """The examples from number 23 on, at small sizes: what is timed differs from them in how often it repeats."""
+    column, square, u32 = Struct((5000,), f32), Struct((40, 300), f32), kd.uint32
+    yield "softmax_any_size", _of(example("23_softmax_any_size").softmax_kernel(1024), square)
+    yield "dropout", _of(example("24_dropout").dropout_kernel(0.25), column, np.uint64(7))
+    yield "recurrence", _of(example("25_recurrence").recurrence, square, square)
+    yield "segmented_sums", _of(example("25_recurrence").segmented_sums, square, square)
+    best, found = example("26_top_k"), [Struct((4, 3, 16), dtype) for dtype in (f32, i32)]
+    yield "top_k.parts", _of(best.part_kernel(16, 1024), Struct((4, 3000), f32))
+    yield "top_k.merge", _of(best.merge_kernel(16), *found)
+    radix, keys, counts = example("27_radix_sort"), Struct((5000,), u32), Struct((4, 256), u32)
+    yield "radix_sort.count", _of(radix.count_kernel(), keys)
+    yield "radix_sort.pass", _of(radix.pass_kernel(4), keys, counts, np.uint32(8))
+    taps = Struct((13, 4), bf16)
+    yield "convolution", _of(example("28_convolution").convolution_kernel(8, 128), Struct((13, 304), bf16), taps)
+    channels = Struct((6,), f32)
+    yield "group_norm", _of(example("29_group_norm").group_norm_kernel(2), Struct((2, 6, 700), f32), channels, channels)
+    yield "fft", _of(example("30_fft").fft_kernel(8, 3), Struct((2, 512, 2), f32))
+    compaction, starts = example("32_compaction"), Struct((2,), i32)
+    yield "compaction.count", _of(compaction.count_kept, column, np.float32(0.5))
+    yield "compaction.starts", _of(compaction.starts_of, starts)
+    yield "compaction.gather", _of(compaction.gather_kept, column, np.float32(0.5), starts)
+    yield "cholesky", _of(example("33_cholesky").cholesky, Struct((6, 32, 32), f32))
+    yield "scan", _of(example("34_scan").scan_kernel(512, 128, 3), column)

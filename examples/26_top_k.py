@@ -1,0 +1,128 @@
+"""The k largest of each row, for rows far too long to sort: two launches, and each element is read once.
+
+`kd.top_k` sorts, which is right for a few thousand elements. Of a long row each block takes a part, and looks for a bar that k
+to 2k of its elements reach: floats are compared as integers, whose range is halved until the count fits. Comparing and
+counting are cheap while the part stays in registers, and a dozen rounds do. What reaches the bar is few, and is sorted. The
+second launch picks the k largest of what the parts of a row gave.
+
+NaN counts as the least, and of equal elements the lower index comes first, as of `kd.top_k`.
+
+Run it: `python -m examples.26_top_k`.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+import kernel_dsl as kd
+
+LEAST, MOST = -(2**31), 2**31 - 1
+
+
+def ordered(value: Any) -> Any:
+    """int32 keys in the order of float32 values: zeros are equal, and NaN is the least."""
+    bits = kd.bitcast_convert_type(kd.where(value == 0, 0.0, value), kd.int32)
+    return kd.where(kd.isnan(value), LEAST, bits ^ ((bits >> 31) & MOST))
+
+
+def bar(key: Any, k: int) -> Any:
+    """A key that k or more reach: at most 2k do, or it is the k-th largest itself, which many are equal to."""
+
+    def count(limit: Any) -> Any:
+        return kd.sum((key >= limit).astype(kd.int32))
+
+    def halve(state: Any) -> Any:
+        low, high, reached = state
+        middle = (low & high) + ((low ^ high) >> 1)  # which does not overflow
+        number = count(middle)
+        enough = number >= k
+        return kd.where(enough, middle, low), kd.where(enough, high, middle), kd.where(enough, number, reached)
+
+    def going(state: Any) -> Any:
+        low, high, reached = state
+        return (reached > 2 * k) & (low + 1 != high)
+
+    return kd.while_loop(going, halve, (kd.int32(LEAST), kd.int32(MOST), count(LEAST)))[0]
+
+
+@functools.cache
+def part_kernel(k: int, part: int = 8192) -> Any:
+    """The k largest of each `part` elements of each row, and their indices: (rows, parts, k)."""
+
+    def parts(x: Any, dtype: Any) -> Any:
+        return kd.ShapeDtypeStruct((x.shape[0], kd.cdiv(x.shape[1], part), k), dtype)
+
+    @kd.kernel(
+        out_type=lambda x: (parts(x, kd.float32), parts(x, kd.int32)),
+        grid=lambda x: (x.shape[0], kd.cdiv(x.shape[1], part)),
+        grid_names=("row", "part"),
+        scratch_types={"kept": kd.SMEM((2 * k,), kd.int32)},
+        name=f"top_{k}_of_parts",
+    )
+    def pick(x: Any, values: Any, indices: Any, *, kept: Any) -> None:
+        row, number = kd.axis_index("row"), kd.axis_index("part")
+        first = number * part
+        key = ordered(kd.load(x, (row, kd.ds(first, part)), fill=np.nan))
+        limit = bar(key, k)
+        kept[...] = kd.full((2 * k,), part, kd.int32)
+        above, equal = key > limit, key == limit
+        room = 2 * k - kd.sum(above.astype(kd.int32))  # many may be equal: the first of them
+        keep = above | (equal & (kd.cumsum(equal.astype(kd.int32), exclusive=True) < room))
+        place = kd.cumsum(keep.astype(kd.int32), exclusive=True)
+        kd.store(kept, place, kd.arange(part), mask=keep)
+        index = first + kept[...]
+        beyond = index >= kd.minimum(first + part, x.shape[1])
+        value = kd.where(beyond, np.nan, kd.load(x, (row, index)))
+        value, index = kd.sort(value, index, descending=True)
+        values[row, number] = value[:k]
+        indices[row, number] = index[:k]
+
+    return pick
+
+
+@functools.cache
+def merge_kernel(k: int) -> Any:
+    """The k largest of what the parts of each row gave."""
+
+    def rows(values: Any, dtype: Any) -> Any:
+        return kd.ShapeDtypeStruct((values.shape[0], k), dtype)
+
+    @kd.kernel(
+        out_type=lambda values, indices: (rows(values, kd.float32), rows(values, kd.int32)),
+        grid=lambda values, indices: (values.shape[0],),
+        grid_names=("row",),
+        name=f"top_{k}_merged",
+    )
+    def merge(values: Any, indices: Any, best: Any, where: Any) -> None:
+        row = kd.axis_index("row")
+        found, place = kd.top_k(values[row].reshape(-1), k)
+        best[row] = found
+        where[row] = indices[row, place // k, place % k]
+
+    return merge
+
+
+def top_k(x: Any, k: int, part: int = 8192) -> tuple[Any, Any]:
+    """(values, int32 indices) of the k largest of each row of float32 (rows, columns), largest first; k <= `part`, columns."""
+    return merge_kernel(k)(*part_kernel(k, part)(x))
+
+
+def main() -> None:
+    """Check random rows, rows with many equal elements, and NaN, against NumPy's stable sort."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((4, 3000)).astype(np.float32)
+    x[1] = np.round(x[1])
+    x[2] = -0.0
+    x[3, 10:] = np.nan
+    values, indices = top_k(x, 16, 1024)
+    expected = np.argsort(-x, axis=1, kind="stable")[:, :16]  # NaN sorts last
+    assert np.array_equal(indices, expected)
+    assert np.array_equal(values, np.take_along_axis(x, expected, axis=1), equal_nan=True)
+    print(f"top 16 of {x.shape[0]} rows of {x.shape[1]}: exact")
+
+
+if __name__ == "__main__":
+    main()
