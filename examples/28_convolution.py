@@ -21,33 +21,38 @@ TAPS = 4
 
 
 @functools.cache
-def convolution_kernel(channels: int = 8, times: int = 512) -> Any:
-    """(channels, time) and (channels, TAPS) to (channels, time), by blocks of `channels` x `times`."""
+def convolution_kernel(channels: int = 8, wide: int = 256) -> Any:
+    """(channels, time) and (channels, TAPS) to (channels, time), by blocks of `channels` x `wide`, the halo among them."""
 
     @kd.kernel(
         out_type=lambda x, w: x,
         grid=lambda x, w: (kd.cdiv(x.shape[0], channels),),
         grid_names=("channels",),
-        name=f"causal_convolution_{channels}x{times}",
+        name=f"causal_convolution_{channels}x{wide}",
     )
     def convolution(x: Any, w: Any, out: Any) -> None:
         block = kd.axis_index("channels")
         halo = 16 // x.dtype.itemsize
+        spread = kd.Layout.WG_STRIDED((channels, wide - halo), 2)
+        times = wide - halo  # up to 256 elements a row are one box of TMA
         weights = kd.load(w, (kd.ds(block * channels, channels),)).astype(kd.float32)
 
-        def step(_: Any, wide: Any, result: Any) -> None:
+        def step(_: Any, block_in: Any, result: Any) -> None:
             total = kd.zeros((channels, times), kd.float32)
             for tap in range(TAPS):
-                shifted = wide[:, halo - TAPS + 1 + tap : halo - TAPS + 1 + tap + times]
+                start = (
+                    halo - TAPS + 1 + tap
+                )  # taps meet in one layout, whatever each load would choose by its alignment
+                shifted = kd.load(block_in, (slice(None), slice(start, start + times)), layout=spread)
                 total = total + weights[:, tap : tap + 1] * shifted.astype(kd.float32)
             result[...] = total.astype(x.dtype)
 
         kd.emit_pipeline(
             step,
             grid=(kd.cdiv(x.shape[1], times),),
-            in_specs=[kd.BlockSpec((channels, kd.Element(times + halo, (halo, 0))), lambda t: (block, t * times))],
+            in_specs=[kd.BlockSpec((channels, kd.Element(wide, (halo, 0))), lambda t: (block, t * times))],
             out_specs=[kd.BlockSpec((channels, times), lambda t: (block, t))],
-            max_concurrent_steps=2,
+            max_concurrent_steps=4,
         )(x, out)
 
     return convolution
