@@ -59,6 +59,7 @@ pymdownx.superfences = {{}}
 # The pages that are written by hand, in the order to read them.
 NAV = {
     "Start": ("README", "docs/quickstart", "docs/programming-model"),
+    "Coming from": ("docs/from-triton", "docs/from-pallas", "docs/from-cutlass"),
     "Guides": (
         "docs/calls",
         "docs/extents",
@@ -211,7 +212,7 @@ def navigation() -> dict[str, list[str]]:
             "docs/errors/README.md",
         ],
     }
-    order = ("Start", "Tutorials", "Guides", "Speed", "Reference", "Comparisons", "Project")
+    order = ("Start", "Tutorials", "Coming from", "Guides", "Speed", "Reference", "Comparisons", "Project")
     return {part: (parts | made)[part] for part in order}
 
 

@@ -10,6 +10,8 @@ import pytest
 from tests.conftest import ROOT
 
 RUN = [ROOT / "README.md", ROOT / "docs" / "quickstart.md", ROOT / "docs" / "layouts.md", ROOT / "docs" / "checker.md", ROOT / "docs" / "extents.md"]
+GUIDES = ("quickstart", "layouts", "checker", "from-triton", "from-pallas", "from-cutlass")
+RUN = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in GUIDES)]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 
