@@ -44,7 +44,7 @@ class Row:
 def example(number: int) -> Any:
     """A module of examples/."""
     names = {
-        23: "softmax_any_size",
+        35: "softmax_any_size",
         24: "dropout",
         25: "recurrence",
         26: "top_k",
@@ -81,7 +81,7 @@ def some(rows: int) -> Any:
 
 def softmax(rows: int, columns: int) -> Row:
     x, out = (normal(rows, columns, dtype=torch.bfloat16) for _ in range(2))
-    kernel, few = example(23).softmax_kernel(4096 if columns <= 4096 else 8192), some(rows)
+    kernel, few = example(35).softmax_kernel(4096 if columns <= 4096 else 8192), some(rows)
     return Row(
         f"softmax any size {rows}x{columns}",
         lambda: kernel(x, out=out),

@@ -26,6 +26,7 @@ import numpy as np
 import kernel_dsl as kd
 
 DIGITS, PASSES, WARPS, LANES = 256, 4, 4, 32
+BACK = 2  # tiles that are looked at together
 ALONE, ALL, COUNT = 1 << 30, 2 << 30, (1 << 30) - 1  # flags of a published word, and the bits of its count
 EMPTY = np.uint32(0xFFFFFFFF)  # beyond the end: the last of all keys
 
@@ -110,15 +111,21 @@ def _ranks(key: Any, shift: Any, counters: Any, each: int) -> Any:
 
 
 def _look_back(words: Any, tile: Any) -> Any:
-    """For each digit, how many keys the tiles before `tile` have."""
+    """For each digit, how many keys the tiles before `tile` have. Several words are on their way at a time."""
     digits = kd.arange(DIGITS)
 
     def look(state: Any) -> Any:
         nearest, total, going = state
-        word = kd.where(going, kd.atomic_or(words.at[nearest, digits], kd.uint32(0), mask=going), kd.uint32(0))
-        there = word != 0
-        total = total + (word & kd.uint32(COUNT))
-        return kd.where(there, nearest - 1, nearest), total, going & (word < kd.uint32(ALL))
+        wanted = [going & (nearest >= back) for back in range(BACK)]
+        found = [kd.atomic_or(words.at[nearest - n, digits], kd.uint32(0), mask=wanted[n]) for n in range(BACK)]
+        counted = going
+        for want, word in zip(wanted, found, strict=True):
+            counted = counted & want & (word != 0)
+            total = total + kd.where(counted, word & kd.uint32(COUNT), kd.uint32(0))
+            nearest = kd.where(counted, nearest - 1, nearest)
+            going = going & ~(counted & (word >= kd.uint32(ALL)))
+            counted = counted & going
+        return nearest, total, going
 
     start = (kd.zeros((DIGITS,), kd.int32) + (tile - 1), kd.zeros((DIGITS,), kd.uint32), (digits >= 0) & (tile != 0))
     return kd.while_loop(lambda state: kd.any(state[2]), look, start)[1]

@@ -310,9 +310,9 @@ def _products() -> Iterator[tuple[str, Kernel]]:
 
 
 def _tutorials() -> Iterator[tuple[str, Kernel]]:
-    """The examples from number 23 on, at small sizes: what is timed differs from them in how often it repeats."""
+    """The examples from number 24 on, at small sizes: what is timed differs from them in how often it repeats."""
     column, square, u32 = Struct((5000,), f32), Struct((40, 300), f32), kd.uint32
-    yield "softmax_any_size", _of(example("23_softmax_any_size").softmax_kernel(1024), square)
+    yield "softmax_any_size", _of(example("35_softmax_any_size").softmax_kernel(1024), square)
     yield "dropout", _of(example("24_dropout").dropout_kernel(0.25), column, np.uint64(7))
     yield "recurrence", _of(example("25_recurrence").recurrence, square, square)
     yield "segmented_sums", _of(example("25_recurrence").segmented_sums, square, square)

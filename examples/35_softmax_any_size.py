@@ -5,7 +5,7 @@ choice, `WIDEST`: what lies beyond the row's end is masked, and `fill=-inf` make
 arguments of the launch, and no part of what the code is compiled for. What stays in the key is how far vectors may go: rows
 of a multiple of 4 float32 begin at 16 bytes, others don't. `kernel.specialisations()` lists what was compiled.
 
-Run it: `python -m examples.23_softmax_any_size`.
+Run it: `python -m examples.35_softmax_any_size`.
 """
 
 from __future__ import annotations
