@@ -118,6 +118,16 @@ def _torch_op(rule: Derivative, count: int, name: str) -> Any:
     def packed(made: Sequence[Any]) -> Any:
         return made[0] if len(made) == 1 else tuple(made)
 
+    def own(made: Sequence[Any], given: Sequence[Any]) -> Any:
+        """What an op gives is memory of its own: a gradient that passes through unchanged is copied."""
+        seen = {x.untyped_storage().data_ptr() for x in given}
+        kept: list[Any] = []
+        for x in made:
+            place = x.untyped_storage().data_ptr()
+            kept.append(x.clone() if place in seen and place else x)
+            seen.add(place)
+        return packed(kept)
+
     def run(*given: Any) -> Any:
         with torch.no_grad(), _plain():
             return packed(rule.forward(*given))
@@ -129,7 +139,7 @@ def _torch_op(rule: Derivative, count: int, name: str) -> Any:
     def run_backward(gradient: Any, *given: Any) -> Any:
         with torch.no_grad(), _plain():
             made = rule.backward(gradient.contiguous(), given[:count], given[count:])
-        return packed([made[i] for i in parts])
+            return own([made[i] for i in parts], [gradient, *given])
 
     def fake_backward(gradient: Any, *given: Any) -> Any:
         return packed([torch.empty_like(given[i], memory_format=torch.contiguous_format) for i in parts])

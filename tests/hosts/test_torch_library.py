@@ -130,6 +130,44 @@ def test_steps_of_matmul(device: str, case: Any) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", ["residual", "c"])
+def test_gradients_that_pass_through(device: str, name: str) -> None:
+    """What is added has the gradient of the result, in memory of its own."""
+    assert kd.torch
+    a, b, added = made(device, (16, 32), (32, 48), (16, 48))
+    out = kd.library.matmul(a, b, **{name: added})
+    weight = torch.rand(16, 48, device=device)
+    ours = torch.autograd.grad(out, (a, b, added), weight)
+    assert torch.equal(ours[2], weight) and ours[2].data_ptr() != weight.data_ptr()
+    assert far(ours[0], weight.double() @ b.double().T) < 1e-5
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", ["linear_cross_entropy", "grouped_matmul", "conv2d"])
+def test_all_that_is_differentiable_is_compiled_whole(device: str, name: str) -> None:
+    assert kd.torch
+    shapes: Any = {
+        "linear_cross_entropy": ((12, 16), (40, 16)),
+        "grouped_matmul": ((12, 16), (2, 16, 8)),
+        "conv2d": ((1, 4, 4, 8), (8, 3, 3, 8)),
+    }
+    x, w = made(device, *shapes[name])
+    more: Any = {
+        "linear_cross_entropy": (torch.arange(12, device=device),),
+        "grouped_matmul": (torch.tensor([5, 7], dtype=torch.int32, device=device),),
+        "conv2d": (),
+    }
+
+    def loss(x: Any, w: Any) -> Any:
+        return getattr(kd.library, name)(x * 2, w, *more[name]).sin().sum()
+
+    ours, theirs = (
+        torch.autograd.grad(f(x, w), (x, w)) for f in (torch.compile(loss, fullgraph=True, backend="aot_eager"), loss)
+    )
+    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_dropout_of_matmul(device: str) -> None:
     """The gradient goes where the result was kept."""
     assert kd.torch

@@ -1,0 +1,60 @@
+"""Tokens to train on and to serve, and the progress bar."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from .model import RefusedError
+
+
+def tokens_of(path: str | None, vocab: int, count: int, seed: int = 0) -> Any:
+    """int64 (count,): the numbers in a file, over and over, or a language made up: mostly one successor for each token.
+
+    Raises RefusedError for a file without numbers, and for a token that the vocabulary has not.
+    """
+    if path is not None:
+        try:
+            found = np.array(Path(path).read_text().split(), np.int64)
+        except (OSError, ValueError) as error:
+            raise RefusedError(f"{path} is no file of token numbers: {error}") from None
+        if not len(found):
+            raise RefusedError(f"{path} holds no token")
+        wrong = np.flatnonzero((found < 0) | (found >= vocab))
+        if len(wrong):
+            place = wrong[0]
+            raise RefusedError(f"token {found[place]} at place {place} of {path} is not in the vocabulary of {vocab}")
+        return torch.from_numpy(np.resize(found, count))
+    rng = np.random.default_rng(seed)
+    made, token = np.empty(count, np.int64), 1
+    surprises, words = rng.random(count) < 0.1, rng.integers(0, vocab, count)
+    for i in range(count):
+        token = words[i] if surprises[i] else (5 * token + 7) % vocab
+        made[i] = token
+    return torch.from_numpy(made)
+
+
+def batches(tokens: Any, batch: int, length: int, device: str) -> Iterator[tuple[Any, Any]]:
+    """(tokens, targets), each (batch, length), one part of `tokens` after the other."""
+    size = batch * (length + 1)
+    for start in range(0, len(tokens) - size + 1, size):
+        part = tokens[start : start + size].reshape(batch, length + 1).to(device)
+        yield part[:, :-1].contiguous(), part[:, 1:].contiguous()
+
+
+def progress(items: Iterable[Any], total: int, what: str) -> Iterator[Any]:
+    """`items`, with a bar on standard error: drawn anew where that is a terminal, else the last time only."""
+    live, begin = sys.stderr.isatty(), time.perf_counter()
+    for done, item in enumerate(items, 1):
+        yield item
+        if live or done == total:
+            filled = 30 * done // total
+            seconds = time.perf_counter() - begin
+            line = f"{what} [{'#' * filled}{'.' * (30 - filled)}] {done}/{total}, {seconds:.1f} s"
+            print(f"\r{line}" if live else line, end="" if live and done < total else "\n", file=sys.stderr, flush=True)

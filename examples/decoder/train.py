@@ -1,0 +1,91 @@
+"""Training under torch.compile, beside plain PyTorch on the same data."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from functools import partial
+from typing import Any
+
+import torch
+
+import kernel_dsl as kd
+
+from . import data, model
+
+WINDOW = 10  # steps, over which losses are averaged before they are compared
+NOISE = 0.03  # by what part of itself an averaged loss may differ: what roundings to bfloat16 grow to in training
+
+
+class Run:
+    """One of both: weights, their optimizer, losses and step times."""
+
+    def __init__(self, loss: Any, weights: model.Weights, rate: float, compiled: bool) -> None:
+        self.weights = {n: w.clone().requires_grad_() for n, w in weights.items()}
+        on_gpu = next(iter(weights.values())).is_cuda
+        # AdamW as one launch on a GPU; inductor on a CPU would need a C++ compiler
+        self.optimizer = torch.optim.AdamW(self.weights.values(), rate, betas=(0.9, 0.95), fused=on_gpu)
+        self.loss = (
+            torch.compile(loss, fullgraph=True, backend="inductor" if on_gpu else "aot_eager") if compiled else loss
+        )
+        self.wait = torch.cuda.synchronize if on_gpu else (lambda: None)
+        self.losses: list[float] = []
+        self.times: list[float] = []
+
+    def step(self, tokens: Any, targets: Any) -> None:
+        self.wait()
+        begin = time.perf_counter()
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = self.loss(self.weights, tokens, targets)
+        loss.backward()
+        self.optimizer.step()
+        self.wait()
+        self.times.append(time.perf_counter() - begin)
+        self.losses.append(loss.item())
+
+    @property
+    def milliseconds(self) -> float:
+        """A step's time: the median of those after the compilation."""
+        return 1e3 * statistics.median(self.times[min(5, len(self.times) - 1) :])
+
+
+def far(ours: list[float], plain: list[float]) -> float:
+    """The largest relative difference of the averages over `WINDOW` steps."""
+    width = min(WINDOW, len(ours))
+    sums = [[sum(x[i : i + width]) for i in range(len(x) - width + 1)] for x in (ours, plain)]
+    return max(abs(a - b) / b for a, b in zip(*sums, strict=True))
+
+
+def train(options: Any, sizes: model.Sizes, weights: model.Weights) -> int:
+    """Train both, print losses and step times, and give 1 where losses differ by more than noise."""
+    if not kd.torch:
+        raise model.RefusedError("PyTorch is not installed")
+    if options.length > sizes.length:
+        raise model.RefusedError(f"--length {options.length} is more than the {sizes.length} positions of the weights")
+    batch, length, steps = options.batch, options.length, options.steps
+    tokens = data.tokens_of(options.tokens, sizes.vocab, steps * batch * (length + 1))
+    turns = model.angles(sizes, options.device)
+    ours, plain = (
+        Run(partial(loss, sizes=sizes, turns=turns), weights, options.rate, compiled)
+        for loss, compiled in (
+            (partial(model.ours_loss, ops=model.ops_of(sizes)), True),
+            (model.plain_loss, not options.eager),
+        )
+    )
+    for part in data.progress(data.batches(tokens, batch, length, options.device), steps, "training"):
+        for run in (ours, plain):
+            run.step(*part)
+    for step in sorted({0, *range(0, steps, max(1, steps // 10)), steps - 1}):
+        print(f"step {step:4}: loss {ours.losses[step]:.4f}, plain PyTorch {plain.losses[step]:.4f}")
+    ratio = ours.milliseconds / plain.milliseconds
+    word = "eager" if options.eager else "compiled"
+    print(f"a step: {ours.milliseconds:.2f} ms, plain PyTorch ({word}) {plain.milliseconds:.2f} ms: ratio {ratio:.2f}")
+    difference = far(ours.losses, plain.losses)
+    print(f"largest difference of losses, averaged over {min(WINDOW, steps)} steps: {100 * difference:.2f} %")
+    if options.save:
+        model.save(options.save, sizes, ours.weights)
+        print(f"weights are in {options.save}")
+    if not difference <= NOISE:
+        print(f"that is more than noise, {100 * NOISE:.0f} %")
+        return 1
+    return 0

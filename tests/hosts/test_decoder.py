@@ -1,0 +1,217 @@
+"""The decoder of the examples: trained beside PyTorch, served from pages, on two devices; and what it says of bad input."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kernel_dsl as kd
+from kernel_dsl.runtime.devices import driver
+
+torch = pytest.importorskip("torch")
+
+from examples.decoder import kernels, model  # noqa: E402
+from examples.decoder.__main__ import main  # noqa: E402
+
+DEVICES = ["cpu", *(["cuda"] * bool(driver.available() and torch.cuda.is_available()))]
+SIZES = replace(model.SIZES["small"], layers=1)
+
+
+def far(x: Any, y: Any) -> float:
+    return ((x.double() - y.double()).abs().max() / y.double().abs().max()).item()
+
+
+def random(device: str, *shape: int) -> Any:
+    return torch.from_numpy(np.random.default_rng(sum(shape)).standard_normal(shape, np.float32)).bfloat16().to(device)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_gradients_of_the_norm(device: str) -> None:
+    """More rows than blocks, so that each adds some up."""
+    x, gamma, dy = random(device, 300, 40), random(device, 40), random(device, 300, 40)
+    given = [y.requires_grad_() for y in (x, gamma)]
+    y = model.norm_op()(*given)[0]
+    exact = [z.detach().double().requires_grad_() for z in given]
+    wanted = torch.nn.functional.rms_norm(exact[0], (40,), exact[1], kernels.EPS)
+    assert far(y, wanted) < 2**-7
+    ours, theirs = torch.autograd.grad(y, given, dy), torch.autograd.grad(wanted, exact, dy.double())
+    for a, b in zip(ours, theirs, strict=True):
+        assert a.dtype is torch.bfloat16 and far(a, b) < 2**-7
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_gradients_of_rope(device: str) -> None:
+    heads, kv_heads, dim, rows = 3, 1, 16, 20
+    turns = model.angles(replace(SIZES, dim=dim), device)
+    positions = torch.arange(rows, dtype=torch.int32, device=device)
+    qkv = random(device, rows, heads + 2 * kv_heads, dim).requires_grad_()
+    made = model.rope_op(heads, kv_heads)(qkv, positions, *turns)
+    exact = qkv.detach().double().requires_grad_()
+    angle = torch.polar(torch.ones_like(turns[0]), torch.atan2(turns[1], turns[0])).to(torch.complex128)[:rows, None]
+    pair = torch.complex(exact[..., : dim // 2], exact[..., dim // 2 :])
+    turned = torch.view_as_real(pair * angle)
+    whole = torch.cat((turned[..., 0], turned[..., 1]), -1)
+    wanted = (whole[:, :heads], whole[:, heads : heads + kv_heads], exact[:, heads + kv_heads :])
+    gradients = [random(device, *y.shape) for y in wanted]
+    for a, b in zip(made, wanted, strict=True):
+        assert far(a, b) < 2**-7
+    (ours,) = torch.autograd.grad(made, qkv, gradients)
+    (theirs,) = torch.autograd.grad(wanted, exact, [g.double() for g in gradients])
+    assert far(ours, theirs) < 2**-7
+
+
+def test_gradients_of_the_norm_in_jax() -> None:
+    jax: Any = pytest.importorskip("jax")
+
+    def bwd(kept: Any, gradients: Any) -> Any:
+        dx, parts = kernels.rms_norm_gradients(*kept, gradients[0])
+        return dx, kernels.column_sums(kd.float32)(parts)
+
+    def fwd(x: Any, gamma: Any) -> Any:
+        y, reciprocal = kernels.rms_norm(x, gamma)
+        return (y, reciprocal), (x, gamma, reciprocal)
+
+    norm = kd.jax.call(kernels.rms_norm)
+    norm.defvjp(fwd, bwd)
+    rng = np.random.default_rng(0)
+    x, gamma = rng.standard_normal((6, 48), np.float32), rng.standard_normal(48, np.float32)
+    ours = jax.jit(jax.grad(lambda x, g: jax.numpy.sin(norm(x, g)[0]).sum(), (0, 1)))(x, gamma)
+    exact = [torch.from_numpy(y).double().requires_grad_() for y in (x, gamma)]
+    theirs = torch.autograd.grad(
+        torch.nn.functional.rms_norm(exact[0], (48,), exact[1], kernels.EPS).sin().sum(), exact
+    )
+    for a, b in zip(ours, theirs, strict=True):
+        assert far(torch.from_numpy(np.array(a)), b) < 1e-5
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("experts", [0, 3])
+def test_gradients_of_the_decoder_are_as_near_as_plain_ones(device: str, experts: int) -> None:
+    """Of all weights, compared with float64: no further than twice what PyTorch's own bfloat16 is."""
+    sizes = replace(SIZES, experts=experts)
+    weights = model.new_weights(sizes, device)
+    turns = model.angles(sizes, device)
+    tokens = torch.arange(16, device=device).reshape(2, 8) * 7 % sizes.vocab
+    targets = (tokens * 5 + 7) % sizes.vocab
+
+    def gradients(loss: Any, like: Any) -> list[Any]:
+        given = {n: like(w).requires_grad_() for n, w in weights.items()}
+        return [x.double() for x in torch.autograd.grad(loss(given, tokens, targets, sizes, turns), given.values())]
+
+    def exact_loss(w: Any, *_: Any) -> Any:
+        rows = model.plain(w, tokens, sizes, turns)
+        return torch.nn.functional.cross_entropy(rows @ w["head"].T, targets.reshape(-1))
+
+    with_ops = partial(model.ours_loss, ops=model.ops_of(sizes))
+    ours, plain = (gradients(f, torch.clone) for f in (with_ops, model.plain_loss))
+    # weights that bfloat16 has, so that the difference is the computation's alone
+    exact = gradients(exact_loss, lambda w: w.bfloat16().double())
+
+    def distance(made: list[Any]) -> float:
+        parts = [((a - b).norm() / b.norm()).item() for a, b in zip(made, exact, strict=True)]
+        return sum(parts) / len(parts)
+
+    assert distance(ours) < 2 * distance(plain)
+    assert distance(plain) < 0.1
+
+
+def small(command: str, *more: str, device: str = "cpu") -> list[str]:
+    return [command, "--small", "--layers", "2", "--device", device, *more]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("experts", ["0", "3"])
+def test_train(device: str, experts: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    kept = str(tmp_path / "weights.pt")
+    more = ["--steps", "3", "--batch", "1", "--length", "8", "--experts", experts, "--save", kept]
+    assert main(small("train", *more, device=device)) == 0
+    shown = capsys.readouterr()
+    assert "step    2: loss" in shown.out and "ratio" in shown.out
+    assert "training [##############################] 3/3" in shown.err
+    if experts == "0":  # the same weights serve, and with another vocabulary they do not
+        assert main(small("serve", "--requests", "2", "--new", "2", "--weights", kept, device=device)) == 0
+        capsys.readouterr()
+        assert main(small("serve", "--weights", kept, "--vocab", "50")) == 2
+        said = capsys.readouterr().err
+        assert f"the weights in {kept} have a vocabulary of 96 tokens, and --vocab is 50\n" in said
+    else:
+        assert main(small("serve", "--weights", kept)) == 2
+        assert "serve takes weights of a gated network, and these are of 3 experts" in capsys.readouterr().err
+
+
+def test_losses_that_differ_are_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    plain = model.plain_loss
+    monkeypatch.setattr(model, "plain_loss", lambda *a, **k: plain(*a, **k) * 1.1)
+    assert main(small("train", "--steps", "1", "--batch", "1", "--length", "8", "--eager")) == 1
+    assert "that is more than noise, 3 %" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_serve(device: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(small("serve", "--requests", "5", "--new", "4", device=device)) == 0
+    shown = capsys.readouterr()
+    assert "serving [##############################] 3/3" in shown.err
+    assert "5 requests of" in shown.out and "a step of " in shown.out
+
+
+def test_serve_tells_wrong_tokens(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The comparison with PyTorch sees a cache that keys are not put into."""
+    from examples.decoder import serve
+
+    monkeypatch.setattr(serve.Cache, "put", lambda *args: None)
+    assert main(small("serve", "--requests", "3", "--new", "4")) == 1
+    assert "that is more than noise" in capsys.readouterr().out
+
+
+def test_parallel(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(small("parallel", "--length", "8", "--batch", "1")) == 0
+    shown = capsys.readouterr()
+    assert "2 devices have the same logits (96, 8)" in shown.out
+    assert "layers [##############################] 2/2" in shown.err
+
+
+@pytest.mark.gpu
+@pytest.mark.several_gpus
+def test_parallel_on_gpus(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(small("parallel", device="cuda")) == 0
+    assert "2 devices have the same logits" in capsys.readouterr().out
+
+
+def test_parallel_tells_other_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+    from examples.decoder import parallel
+
+    part_of = parallel.part_of
+    monkeypatch.setattr(parallel, "part_of", lambda w, sizes, rank, *more: part_of(w, sizes, 0, *more))
+    assert main(small("parallel", "--length", "8", "--batch", "1")) == 1
+
+
+BAD: list[tuple[list[str], str]] = [
+    (["train", "--tokens", "{tokens}"], "token 96 at place 2 of {tokens} is not in the vocabulary of 96"),
+    (["serve", "--tokens", "{tokens}"], "token 96 at place 2 of {tokens} is not in the vocabulary of 96"),
+    (["serve", "--tokens", "{words}"], "{words} is no file of token numbers: "),
+    (["serve", "--weights", "{tokens}"], "{tokens} holds no weights of this decoder: "),
+    (["serve", "--requests", "9", "--pages", "3"], "the cache is full: 9 requests need "),
+    (["serve", "--longest", "62"], "prompts of 62 tokens with 4 more are longer than the 64 positions there are"),
+    (["train", "--length", "65"], "--length 65 is more than the 64 positions of the weights"),
+    (["parallel", "--devices", "3"], "2 key heads can't be shared by 3 devices"),
+    (["parallel", "--dies", "1"], "rank 1 died in layer 1: it was told to, by --dies"),
+    (["train", "--steps", "0"], "--steps is 0, and has to be 1 or more"),
+]
+
+
+@pytest.mark.parametrize(("command", "words"), BAD, ids=[" ".join(command[:2]) for command, _ in BAD])
+def test_bad_input_is_one_line(
+    command: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = {"tokens": tmp_path / "tokens", "words": tmp_path / "words"}
+    files["tokens"].write_text("3 4 96 5")
+    files["words"].write_text("three four")
+    first, *rest = (word.format(**files) for word in command)
+    assert main(small(first, *rest)) == 2
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("decoder: ")]
+    assert len(said) == 1 and words.format(**files) in said[0]
