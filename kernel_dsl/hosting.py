@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,9 @@ def arguments_of(ir: KernelIR) -> list[HostArgument]:
     return made
 
 
-def export(ir: KernelIR, assembled: Assembled, name: str, folder: str | os.PathLike[str], c: bool) -> tuple[Path, ...]:
+def export(
+    ir: KernelIR, assembled: Assembled, name: str, folder: str | os.PathLike[str], c: bool, tvm_ffi: bool = False
+) -> tuple[Path, ...]:
     """Write the files of an exported kernel, and give their paths. Raises `BadArgument`, `NoHostCode`, `FileError`."""
     from kernel_dsl.lowering.host_entries import C_WORDS
     from kernel_dsl.lowering.host_writer import C_FUNCTIONS
@@ -46,6 +49,8 @@ def export(ir: KernelIR, assembled: Assembled, name: str, folder: str | os.PathL
     if not isinstance(folder, (str, os.PathLike)):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise BadArgument(op="export", what=f"folder={shown(folder)}", hint="a path")
     base = Path(folder)
+    if tvm_ffi and not c:
+        raise BadArgument(op="export", what="tvm_ffi=True without c=True", hint="the function is part of the object file")
     if not c:
         path = base / f"{name}.kd"
         save(assembled, path)
@@ -58,6 +63,10 @@ def export(ir: KernelIR, assembled: Assembled, name: str, folder: str | os.PathL
     arguments = arguments_of(ir)
     host = Host(assembled.kernel, plan_of(assembled.kernel), assembled.cubin)
     add_c_entry(host, name, arguments)
+    if tvm_ffi:
+        from kernel_dsl.lowering.host_tvm import add_tvm_entry
+
+        add_tvm_entry(host, name, arguments)
     made = {
         base / f"{name}.o": host_object(str(host)),
         base / f"{name}.h": header(name, host.plan, assembled.kernel.target, arguments).encode(),
@@ -65,6 +74,23 @@ def export(ir: KernelIR, assembled: Assembled, name: str, folder: str | os.PathL
     for path, data in made.items():
         write(path, data)
     return tuple(made)
+
+
+def tvm_function(ir: KernelIR, assembled: Assembled) -> Any:
+    """The kernel as a `tvm_ffi.Function`. Raises `BadArgument` where there is no package tvm_ffi, and `NoHostCode`."""
+    from kernel_dsl.lowering.host import Host
+    from kernel_dsl.lowering.host_tvm import PREFIX, add_tvm_entry
+    from kernel_dsl.lowering.llvm import host_addresses
+
+    try:
+        ffi: Any = import_module("tvm_ffi")
+    except ImportError as error:
+        hint = "python -m pip install apache-tvm-ffi; or export(..., c=True, tvm_ffi=True), which needs no package"
+        raise BadArgument(op="as_tvm_ffi", what=f"the package tvm_ffi ({error})", hint=hint) from None
+    host = Host(assembled.kernel, plan_of(assembled.kernel), assembled.cubin)
+    add_tvm_entry(host, "kernel", arguments_of(ir))
+    (address,) = host_addresses(str(host), [f"{PREFIX}kernel"])
+    return ffi.Function.__from_extern_c__(address)
 
 
 def ffi_handler(kernel: Any, code: bytes | int, scalars: int) -> int:

@@ -152,14 +152,23 @@ class Stages:
         warn_of_remarks(assembled)
         return Compiled(self, assembled)
 
-    def export(self, name: str, *, folder: Any = ".", c: bool = False) -> tuple[Path, ...]:
+    def export(self, name: str, *, folder: Any = ".", c: bool = False, tvm_ffi: bool = False) -> tuple[Path, ...]:
         """Compile as needed, and write files for programs without this one's source; their paths.
 
         `folder/name.kd`, which `kd.load_compiled` reads; with `c=True` `name.o` and `name.h`, of a C function
         `int name(CUstream, const DLTensor *...)` that takes the inputs and then the outputs, checks them, and needs
-        only the driver. Raises BadArgument for a name that is no C identifier, NoHostCode, FileError, ToolMissing.
+        only the driver; with `tvm_ffi=True`, too, that file has `__tvm_ffi_name`, which `tvm_ffi.load_module` finds in a
+        library made of it. Raises BadArgument for a name that is no C identifier, NoHostCode, FileError, ToolMissing.
         """
-        return self.compile().export(name, folder=folder, c=c)
+        return self.compile().export(name, folder=folder, c=c, tvm_ffi=tvm_ffi)
+
+    def as_tvm_ffi(self) -> Any:
+        """Compile as needed: a `tvm_ffi.Function` on inputs and then outputs, tensors of any framework with DLPack.
+
+        No Python runs in a call; the stream is that of tvm-ffi's environment. Raises BadArgument where the package tvm_ffi
+        is not installed, NoHostCode, ToolMissing. The function raises ValueError, TypeError or RuntimeError.
+        """
+        return self.compile().as_tvm_ffi()
 
     def assembled(self) -> Assembled:
         """The machine code, without a warning, for the sizes of the call."""
@@ -221,11 +230,17 @@ class Compiled:
 
         save(self.assembled, path)
 
-    def export(self, name: str, *, folder: Any = ".", c: bool = False) -> tuple[Path, ...]:
+    def export(self, name: str, *, folder: Any = ".", c: bool = False, tvm_ffi: bool = False) -> tuple[Path, ...]:
         """Write files for programs without this one's source, as `Stages.export` does; their paths."""
         from .hosting import export
 
-        return export(self.stages.ir, self.assembled, name, folder, c)
+        return export(self.stages.ir, self.assembled, name, folder, c, tvm_ffi)
+
+    def as_tvm_ffi(self) -> Any:
+        """A `tvm_ffi.Function`, as `Stages.as_tvm_ffi` makes it."""
+        from .hosting import tvm_function
+
+        return tvm_function(self.stages.ir, self.assembled)
 
 
 def _show(ir: KernelIR, *, locations: bool = True) -> str:

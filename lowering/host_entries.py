@@ -72,7 +72,7 @@ def add_c_entry(host: Host, symbol: str, arguments: Sequence[HostArgument]) -> N
     def body(f: HostFunction) -> None:
         f.put("%message = call ptr @llvm.threadlocal.address.p0(ptr @kd.message)")
         f.store("i8", 0, "%message")
-        entry = _Checked(host, f)
+        entry = Checked(host, f)
         scalars = f.room(8 * sum(a.scalar is not None for a in arguments))
         for number, (argument, type) in enumerate(zip(arguments, types, strict=True)):
             if argument.scalar is not None:
@@ -84,7 +84,7 @@ def add_c_entry(host: Host, symbol: str, arguments: Sequence[HostArgument]) -> N
                 entry.array(argument.array, f"%a{number}", names[number])
         entry.apart([names[k] for k, a in enumerate(arguments) if a.array is not None])
         device = entry.device()
-        f.put(f"ret i32 {_with_workspaces(host, f, device, entry.rows, scalars)}")
+        f.put(f"ret i32 {with_workspaces(host, f, device, entry.rows, scalars)}")
 
     listed = "".join(f", {type} %a{k}" for k, type in enumerate(types))
     host.module.function(f"i32 @{symbol}(ptr %stream{listed})", body)
@@ -94,7 +94,7 @@ def add_c_entry(host: Host, symbol: str, arguments: Sequence[HostArgument]) -> N
     )
 
 
-class _Checked:
+class Checked:
     """Arguments on their way to a launch: checked, and put into rows."""
 
     def __init__(self, host: Host, f: HostFunction) -> None:
@@ -215,7 +215,7 @@ class _Checked:
         return now
 
 
-def _with_workspaces(host: Host, f: HostFunction, device: str, rows: str, scalars: str) -> str:
+def with_workspaces(host: Host, f: HostFunction, device: str, rows: str, scalars: str) -> str:
     """A launch between the allocation of its workspaces and their release, in the order of the stream; its result."""
     launch = f"@kd.launch(ptr %stream, i32 {device}, ptr {rows}, ptr {scalars}, ptr %message)"
     if not host.plan.scratch:

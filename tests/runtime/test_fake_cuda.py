@@ -19,6 +19,7 @@ CASES = [
         "cuda_fork_cases.py",
         "cuda_image_cases.py",
         "cuda_host_cases.py",
+        "cuda_tvm_cases.py",
         "cuda_library_cases.py",
         "cuda_mesh_cases.py",
     )
