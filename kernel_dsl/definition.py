@@ -110,28 +110,34 @@ def output_structs(
     Raises `KernelArgument`, and what `Shapes.values` raises.
     """
     dims = definition.shapes.values(structs) if definition.shapes else {}
-    out_type: Any = definition.out_type
-    if callable(out_type) and not is_leaf(out_type):
-        given = structs if told is None else told
-        out_type = of_inputs(out_type, f"out_type of kernel {definition.name!r}", given)
-    leaves, structure = flatten(out_type, is_leaf)
-    if holds_record(structure):
-        hint = "give tuples, lists or dicts of structs; inputs and scratch may be dataclasses"
-        raise KernelArgument(what="out_type holds a dataclass", hint=hint)
+    declared, structure = declared_outputs(definition, structs if told is None else told)
     made: list[ShapeDtypeStruct | None] = []
-    for leaf in leaves:
-        if not is_leaf(leaf):
-            hint = "outputs are `kd.ShapeDtypeStruct(shape, dtype)` or anything with shape and dtype"
-            raise KernelArgument(what=f"{shown(leaf)} in out_type is no output", hint=hint)
-        struct = leaf
-        if not isinstance(leaf, ShapeDtypeStruct):
-            struct = ShapeDtypeStruct(leaf.shape, as_dtype(leaf.dtype), getattr(leaf, "init", None))
+    for struct in declared:
         shape = settled(settle_dims(struct.shape, dims) if dims else struct.shape, "out_type")
         made.append(struct if shape is struct.shape else ShapeDtypeStruct(shape, struct.dtype, struct.init))
     if definition.shapes:
         whole = unflatten(structure, made)
         outs = whole if isinstance(structure, (tuple, list)) else (whole,)
         definition.shapes.check_outputs(cast("Sequence[Any]", outs), len(structs), dims)
+    return made, structure
+
+
+def declared_outputs(definition: Definition, given: Sequence[Any]) -> tuple[list[ShapeDtypeStruct], Any]:
+    """What `out_type` makes of `given` structs, whose extents may be symbols, and its structure. Raises `KernelArgument`."""
+    out_type: Any = definition.out_type
+    if callable(out_type) and not is_leaf(out_type):
+        out_type = of_inputs(out_type, f"out_type of kernel {definition.name!r}", given)
+    leaves, structure = flatten(out_type, is_leaf)
+    if holds_record(structure):
+        hint = "give tuples, lists or dicts of structs; inputs and scratch may be dataclasses"
+        raise KernelArgument(what="out_type holds a dataclass", hint=hint)
+    made: list[ShapeDtypeStruct] = []
+    for leaf in leaves:
+        if not is_leaf(leaf):
+            hint = "outputs are `kd.ShapeDtypeStruct(shape, dtype)` or anything with shape and dtype"
+            raise KernelArgument(what=f"{shown(leaf)} in out_type is no output", hint=hint)
+        whole = isinstance(leaf, ShapeDtypeStruct)
+        made.append(leaf if whole else ShapeDtypeStruct(leaf.shape, as_dtype(leaf.dtype), getattr(leaf, "init", None)))
     return made, structure
 
 

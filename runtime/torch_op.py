@@ -7,13 +7,17 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from keyword import iskeyword
+from types import SimpleNamespace
 from typing import Any, cast
 
-from kernel_dsl.definition import Definition, is_leaf, output_structs
+from kernel_dsl.definition import Definition, declared_outputs, is_leaf, output_structs
+from kernel_dsl.errors import VariableUse
 from kernel_dsl.tree import flatten, unflatten
+from kernel_dsl.variables import Variable, evaluate
 
 from .errors import ArgumentTypeError
 
+_LARGEST = 2**31 - 1
 # What a parameter is annotated with (perhaps as text) -> its type in an op's schema.
 _SCALARS: dict[Any, str] = {
     float: "float",
@@ -78,12 +82,9 @@ def as_torch_op(
         return counted([x for o, x in enumerate(fresh(given)[0]) if o not in written.values()])
 
     def fresh(given: Sequence[Any]) -> tuple[list[Any], Any]:
-        structs, tree = output_structs(definition, [_struct(a) for a in given])
+        shapes, tree = _symbolic(definition, given) or _plain_shapes(definition, given)
         device = next((a.device for a in given if isinstance(a, torch.Tensor)), None)
-        made = [
-            torch.empty(s.shape, dtype=getattr(torch, s.dtype.name), device=device) for s in structs if s is not None
-        ]
-        return made, tree
+        return [torch.empty(n, dtype=getattr(torch, dtype.name), device=device) for n, dtype in shapes], tree
 
     def counted(made: Sequence[Any]) -> Any:
         if len(made) != outputs:
@@ -101,6 +102,47 @@ def as_torch_op(
     if backward is not None:
         op.register_autograd(backward, setup_context=setup_context or _keep_all)
     return op
+
+
+def _plain_shapes(definition: Definition, given: Sequence[Any]) -> tuple[list[Any], Any]:
+    """(shape, dtype) of each output, in ints, and their structure."""
+    structs, tree = output_structs(definition, [_struct(a) for a in given])
+    return [(s.shape, s.dtype) for s in structs if s is not None], tree
+
+
+def _symbolic(definition: Definition, given: Sequence[Any]) -> tuple[list[Any], Any] | None:
+    """The same in the SymInts of fake tensors, so that one graph is for all sizes.
+
+    `out_type` is told variables in their place, or the Dims of `shapes=`, whose range and divisor become guards. None where
+    there are no SymInts, or where `out_type` asks which number one is: then a graph is for one size.
+    """
+    torch: Any = _torch()
+    values: dict[str, Any] = {}
+    names: dict[str, str] = {}  # of variables, by the expressions that they stand for
+
+    def extent(n: Any) -> Any:
+        if type(n) is not torch.SymInt:
+            return int(n)
+        name = names.setdefault(str(n), f"size_{len(names)}")
+        values[name] = n
+        return Variable(name, 0, _LARGEST)
+
+    structs: list[Any] = []
+    seen: list[Any] = []
+    for value in given:
+        struct = _struct(value, extent)
+        structs.append(struct)
+        seen.append(SimpleNamespace(shape=tuple(getattr(value, "shape", ())), dtype=struct.dtype))
+    if not values:
+        return None
+    try:
+        if definition.shapes:
+            values |= definition.shapes.values(seen)
+            structs = definition.shapes.told(structs)
+        declared, tree = declared_outputs(definition, structs)
+        return [(evaluate(s.shape, values), s.dtype) for s in declared], tree
+    except VariableUse:
+        return None
 
 
 def _written(definition: Definition, op: str, names: Sequence[str], mutates: Any) -> dict[int, int]:
@@ -239,12 +281,12 @@ def _flat(result: Any) -> list[Any]:
     return flatten(result)[0]
 
 
-def _struct(value: Any) -> Any:
+def _struct(value: Any, extent: Callable[[Any], Any] = int) -> Any:
     from kernel_dsl.dtypes import int32, of_python
     from kernel_dsl.memory import ShapeDtypeStruct
 
     if hasattr(value, "shape"):
-        return ShapeDtypeStruct(tuple(int(n) for n in value.shape), value.dtype)
+        return ShapeDtypeStruct(tuple(extent(n) for n in value.shape), value.dtype)
     return ShapeDtypeStruct((), of_python(value) or int32)
 
 

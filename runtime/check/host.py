@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays.array_view import CPU, ArrayView, view
+from ..arrays.array_view import CPU, ArrayView, interop_of
 from ..devices import driver, memory
 from ..devices.devices import cuda_device
 
@@ -17,27 +17,29 @@ def on_host(array: Any, known: dict[int, Any]) -> Any:
 
     A copy has the strides of its array, so that what lies in gaps is there too. `known` keeps copies by their array's id.
     """
-    seen = view(array)
+    interop = interop_of(array)
+    seen = interop.view(array, 0)
     if seen.device == CPU:
         return array
     for there, copy in known.values():
         if seen.size and there.same_memory(seen):
             return copy
-    copy = _copied(seen)
+    stream = interop.current_stream(seen.device[1])
+    copy = _copied(interop.view(array, stream), stream)
     known[id(array)] = (seen, copy)
     return copy
 
 
-def _copied(seen: ArrayView) -> Any:
+def _copied(seen: ArrayView, stream: int) -> Any:
+    """What `seen` holds once the work before it in `stream` is done, which alone is waited for."""
     item = seen.dtype.itemsize
     first, last = seen.span()
     flat = np.empty(last - first, np.uint8)
     source = memory.flat(seen)
     target = dataclasses.replace(source, address=flat.ctypes.data, device=CPU, owner=flat)
     with driver.current(cuda_device(seen.device[1]).context):
-        driver.check(driver.api().cuCtxSynchronize())
-        memory.copy(target, source)
-        driver.check(driver.api().cuCtxSynchronize())
+        memory.copy(target, source, stream)
+        driver.check(driver.api().cuStreamSynchronize(stream))
     strides = tuple(s * item for s in seen.strides)
     start = np.ndarray(seen.shape, seen.dtype.numpy, flat, seen.address - first, strides)
     return start

@@ -163,11 +163,11 @@ class CudaDevice:
         with driver.current(self.context):
             return memory.DeviceMemory(self.context, nbytes, stream)
 
-    def synchronize(self, stream: int | None = None) -> None:
-        """Wait for a stream, or for everything issued to this GPU."""
+    def synchronize(self, stream: int) -> None:
+        """Wait for a stream. Nothing waits for a whole GPU, which other programs' parts work on, too."""
         cu = driver.api()
         with driver.current(self.context):
-            driver.check(cu.cuCtxSynchronize() if stream is None else cu.cuStreamSynchronize(stream))
+            driver.check(cu.cuStreamSynchronize(stream))
 
 
 class CudaModule:

@@ -54,7 +54,7 @@ def test_every_way_to_the_gpu_says_why_there_is_none(player: Player) -> None:
         lambda: pick_device(False, []),
         lambda: runtime.call(loaded, [X], [2.0]),
         lambda: cuda_device(0).load(kernel),
-        loaded.device.synchronize,
+        lambda: loaded.device.synchronize(0),
     ):
         refused_in_child(act)
     runtime.call(loaded, [X], [2.0])  # the parent goes on

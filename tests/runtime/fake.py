@@ -14,7 +14,8 @@ from kernel_dsl.runtime.devices import memory
 
 LIB = ctypes.CDLL("libcuda.so.1")
 LIB.fake_count.restype = ctypes.c_long
-BLOCKS, MODULES, LAUNCHES, ENCODES, DEPTH = range(5)
+LIB.fake_host_side.restype = ctypes.c_long
+BLOCKS, MODULES, LAUNCHES, ENCODES, DEPTH, DEVICE_WAITS = range(6)
 CALLBACK = ctypes.CFUNCTYPE(
     ctypes.c_int,
     ctypes.c_char_p,

@@ -31,9 +31,11 @@ static char blob[1];
 static __thread void *contexts[64];  // each thread has a stack of its own
 static __thread int depth;
 
+static long device_waits, host_side[2];
+long fake_host_side(int back) { return host_side[back]; }  // the host's address in the last copy to the GPU, or back
 void fake_callback(Callback f) { callback = f; }
 void fake_fail(long code) { sticky = code; }
-long fake_count(int which) { long c[] = {live_blocks, live_modules, launches, encodes, depth}; return c[which]; }
+long fake_count(int which) { long c[] = {live_blocks, live_modules, launches, encodes, depth, device_waits}; return c[which]; }
 #define GUARD if (sticky) return (R)sticky
 
 R cuInit(unsigned f) { return 0; }
@@ -64,7 +66,7 @@ R cuCtxPopCurrent(void **c) { if (depth) *c = contexts[--depth]; return 0; }
 R cuCtxSetCurrent(void *c) { if (!depth) depth = 1; contexts[depth - 1] = c; return 0; }
 R cuCtxGetCurrent(void **c) { *c = depth ? contexts[depth - 1] : 0; return 0; }
 R cuCtxGetDevice(int *d) { if (!depth) return 201; *d = contexts[depth - 1] == blob + 0x1000 ? 0 : 1; return 0; }
-R cuCtxSynchronize(void) { GUARD; return 0; }
+R cuCtxSynchronize(void) { GUARD; device_waits++; return 0; }
 R cuStreamSynchronize(void *s) { GUARD; return 0; }
 R cuThreadExchangeStreamCaptureMode(int *m) { return 0; }
 R cuGetErrorString(R e, const char **s) { *s = "a made-up failure"; return 0; }
@@ -177,8 +179,8 @@ R cuMemAllocAsync(P *p, size_t n, void *s) {
 R cuMemFreeAsync(P p, void *s) { free((void *)p); live_blocks--; return 0; }
 R cuMemAlloc(P *p, size_t n) { return cuMemAllocAsync(p, n, 0); }
 R cuMemFree(P p) { return cuMemFreeAsync(p, 0); }
-R cuMemcpyHtoDAsync(P d, const void *h, size_t n, void *s) { GUARD; memcpy((void *)d, h, n); return 0; }
-R cuMemcpyDtoHAsync(void *h, P d, size_t n, void *s) { GUARD; memcpy(h, (void *)d, n); return 0; }
+R cuMemcpyHtoDAsync(P d, const void *h, size_t n, void *s) { GUARD; host_side[0] = (long)h; memcpy((void *)d, h, n); return 0; }
+R cuMemcpyDtoHAsync(void *h, P d, size_t n, void *s) { GUARD; host_side[1] = (long)h; memcpy(h, (void *)d, n); return 0; }
 R cuMemcpyDtoDAsync(P d, P e, size_t n, void *s) { GUARD; memmove((void *)d, (void *)e, n); return 0; }
 typedef struct {
   size_t sx, sy; int st; const void *sh; P sd; void *sa; size_t sp;

@@ -166,6 +166,90 @@ def test_vmap(device: str) -> None:
     torch.testing.assert_close(x.grad, y.expand(3, 8))
 
 
+@kd.kernel(out_type=lambda x: (kd.ShapeDtypeStruct((x.shape[0] * 2 + 1, kd.cdiv(x.shape[1], 4)), x.dtype), x))
+def shaped(x_ref, wide_ref, same_ref):
+    wide_ref[...] = kd.full_like(wide_ref, 1)
+    same_ref[...] = x_ref[...] * 3
+
+
+M = kd.Dim("M", 2, 64)
+
+
+@kd.kernel(shapes={"x_ref": (M, 8)}, out_type=kd.ShapeDtypeStruct((M * 2, 8), kd.float32), grid=(M,))
+def doubled_rows(x_ref, o_ref):
+    i = kd.program_id(0)
+    o_ref[2 * i] = x_ref[i]
+    o_ref[2 * i + 1] = -x_ref[i]
+
+
+@kd.kernel(out_type=lambda x: x if x.shape[0] > 4 else kd.ShapeDtypeStruct((4, *x.shape[1:]), x.dtype))
+def asks(x_ref, o_ref):
+    o_ref[...] = kd.full_like(o_ref, 2)
+
+
+class Counted:
+    """A compiler that runs the graph as it is, and counts the graphs."""
+
+    def __init__(self) -> None:
+        self.graphs = 0
+
+    def __call__(self, module: Any, examples: Any) -> Any:
+        self.graphs += 1
+        return module.forward
+
+
+@pytest.mark.parametrize("kernel", [shaped, doubled_rows], ids=["functions", "dims"])
+@pytest.mark.parametrize("marked", [False, True])
+def test_one_graph_is_for_all_sizes(kernel: Any, marked: bool) -> None:
+    op = kernel.as_torch_op(f"kd_tests::all_sizes_{kernel.name}", inputs=("x",))
+    counted = Counted()
+
+    def function(x: Any) -> Any:
+        made = op(x + 1)
+        return made if isinstance(made, torch.Tensor) else (made[0] + made[1].sum(), made[1])
+
+    torch._dynamo.reset()
+    compiled = torch.compile(function, fullgraph=True, backend=counted, dynamic=None if marked else True)
+    for rows in (5, 3, 17):
+        x = torch.randn(rows, 8)
+        if marked:
+            torch._dynamo.mark_dynamic(x, 0)
+        torch.testing.assert_close(compiled(x), function(x))
+    assert counted.graphs == 1
+
+
+def test_the_range_of_a_dim_holds_in_graphs() -> None:
+    op = doubled_rows.as_torch_op("kd_tests::range", inputs=("x",))
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: op(x), fullgraph=True, backend=Counted(), dynamic=True)
+    compiled(torch.randn(5, 8))
+    with pytest.raises(Exception, match="DimOutOfRange"):
+        compiled(torch.randn(65, 8))
+
+
+def test_an_out_type_that_asks_for_a_number_has_a_graph_a_size() -> None:
+    op = asks.as_torch_op("kd_tests::asks")
+    counted = Counted()
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: op(x) + 1, fullgraph=True, backend=counted, dynamic=True)
+    for rows in (3, 7):
+        assert compiled(torch.randn(rows, 8)).shape == (max(rows, 4), 8)
+    assert counted.graphs == 2
+
+
+def test_export_with_sizes_that_change() -> None:
+    op = shaped.as_torch_op("kd_tests::shaped_export", inputs=("x",))
+
+    class Model(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return op(x)[1] + 1
+
+    program = torch.export.export(Model(), (torch.randn(5, 8),), dynamic_shapes=({0: torch.export.Dim("rows", min=2)},))
+    for rows in (5, 9):
+        x = torch.randn(rows, 8)
+        torch.testing.assert_close(program.module()(x), x * 3 + 1)
+
+
 def test_export() -> None:
     op = product.as_torch_op("kd_tests::product_export")
 

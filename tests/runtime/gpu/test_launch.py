@@ -99,12 +99,12 @@ def test_strided_copies_and_fills_of_every_rank(torch: Any) -> None:
         target = torch.zeros_like(data)
         with driver.current(device.context):
             memory.copy(view(target[index]), view(data[index]))
-            device.synchronize()
+            device.synchronize(0)
             want = torch.zeros_like(data)
             want[index] = data[index]
             torch.testing.assert_close(target, want, rtol=0, atol=0)
             memory.fill(view(target[index]), -1.5)
-            device.synchronize()
+            device.synchronize(0)
         want[index] = -1.5
         torch.testing.assert_close(target, want, rtol=0, atol=0)
 
@@ -438,7 +438,7 @@ def free_bytes() -> int:
     from kernel_dsl.runtime.devices import driver
 
     device = cuda_device()
-    device.synchronize()
+    device.synchronize(0)
     with driver.current(device.context):
         return int(driver.check(driver.api().cuMemGetInfo())[0])
 
