@@ -71,6 +71,7 @@ NAV = {
         "docs/gallery",
         "docs/compiled-kernels",
         "docs/hosts",
+        "docs/decoder",
         "docs/other-kernels",
     ),
     "Speed": ("docs/layouts", "docs/hopper", "docs/matmul", "docs/attention"),
