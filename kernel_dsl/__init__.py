@@ -238,6 +238,7 @@ if TYPE_CHECKING:
     from kernel_dsl import symmetric as symmetric
     from kernel_dsl.ahead import warm
     from kernel_dsl.pipelines import BlockSpec, Element, emit_pipeline, squeezed
+    from kernel_dsl import tuning as tuning
     from kernel_dsl.runtime.build.aot import load_compiled
     from kernel_dsl.runtime.custom.image import precompiled_cuda_kernel
     from kernel_dsl.runtime.custom.metal.metal import metal_kernel
@@ -247,6 +248,7 @@ if TYPE_CHECKING:
     from kernel_dsl.runtime.interpreter.checks.hazards import HazardError, HazardWarning
     from kernel_dsl.runtime.interpreter.checks.kinds import HazardKind
     from kernel_dsl.warp_specialized import PipelinePipeline, emit_pipeline_warp_specialized
+    from kernel_dsl.tuned import tune
 
 _LATE = {
     **dict.fromkeys(("BlockSpec", "Element", "emit_pipeline", "squeezed"), "kernel_dsl.pipelines"),
@@ -258,6 +260,7 @@ _LATE = {
     "precompiled_cuda_kernel": "kernel_dsl.runtime.custom.image",
     "load_compiled": "kernel_dsl.runtime.build.aot",
     "warm": "kernel_dsl.ahead",
+    "tune": "kernel_dsl.tuned",
     "HazardError": "kernel_dsl.runtime.interpreter.checks.hazards",
     "HazardKind": "kernel_dsl.runtime.interpreter.checks.kinds",
     "HazardWarning": "kernel_dsl.runtime.interpreter.checks.hazards",
@@ -544,6 +547,7 @@ __all__ = [
     "transpose",
     "true_divide",
     "trunc",
+    "tune",
     "uint4",
     "uint8",
     "uint16",
@@ -572,7 +576,7 @@ OPERATIONS.update({_name: globals()[_name] for _name in _NAMES})
 
 def __getattr__(name: str) -> Any:
     """Names that bring the runtime in, or that few kernels use, found at first use."""
-    if name in ("jax", "library", "symmetric", "testing", "torch"):
+    if name in ("jax", "library", "symmetric", "testing", "torch", "tuning"):
         return import_module(f"kernel_dsl.{name}")
     module = _LATE.get(name)
     if module is None:
@@ -587,7 +591,7 @@ def _unknown(name: str) -> AttributeError:
         return AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from difflib import get_close_matches
 
-    near = get_close_matches(name, [*__all__, "jax", "library", "random", "symmetric", "testing", "torch"], 3)
+    near = get_close_matches(name, [*__all__, "jax", "library", "random", "symmetric", "testing", "torch", "tuning"], 3)
     if name == "inline":
         hint = "functions need no mark: call them from the body, and what they do is traced in place"
     elif near:

@@ -1,4 +1,4 @@
-"""`python -m kernel_dsl`: what works here, the stages of a kernel in a file, running a file, the disk cache."""
+"""`python -m kernel_dsl`: what works here, the stages of a kernel in a file, running a file, tuning, the disk cache."""
 
 from __future__ import annotations
 
@@ -14,24 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from . import dtypes
+from .command_words import CommandError, dtype_named
 from .diagnostics import Error
 from .memory import ShapeDtypeStruct
 from .options import environment
 
-_SHORT = {
-    **{f"f{n}": f"float{n}" for n in (16, 32, 64)},
-    **{f"i{n}": f"int{n}" for n in (8, 16, 32, 64)},
-    **{f"u{n}": f"uint{n}" for n in (8, 16, 32, 64)},
-    "bf16": "bfloat16",
-    "e4m3": "float8_e4m3fn",
-    "e5m2": "float8_e5m2",
-}
 _STAGES = ("ir", "llvm", "ptx", "resources", "sass")
 _ARRAY = re.compile(r"^\s*(\w+)\s*\[([\d\s,]*)\]\s*$")
-
-
-class CommandError(Exception):
-    """What was asked for on the command line makes no sense."""
 
 
 # --- arguments ------------------------------------------------------------------------------------
@@ -42,9 +31,9 @@ def parse_argument(text: str) -> Any:
     array = _ARRAY.match(text)
     if array:
         extents = [int(n) for n in array.group(2).split(",") if n.strip()]
-        return ShapeDtypeStruct(tuple(extents), _dtype(array.group(1), text))
+        return ShapeDtypeStruct(tuple(extents), dtype_named(array.group(1), f"--arg {text!r}"))
     if re.fullmatch(r"[A-Za-z]\w*", text.strip()) and text.strip() not in ("True", "False"):
-        return _dtype(text.strip(), text)(1)
+        return dtype_named(text.strip(), f"--arg {text!r}")(1)
     try:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError):
@@ -52,14 +41,6 @@ def parse_argument(text: str) -> Any:
     if not isinstance(value, (bool, int, float)):
         raise CommandError(f"--arg {text!r} is no argument: write f32[1024,1024], i64, 3, 2.5 or True")
     return value
-
-
-def _dtype(name: str, text: str) -> dtypes.DType:
-    full = _SHORT.get(name, name)
-    if full not in dtypes.BY_NAME:
-        known = ", ".join([*_SHORT, "bool"])
-        raise CommandError(f"--arg {text!r}: {name!r} is no dtype; those are {known}, and their full names")
-    return dtypes.BY_NAME[full]
 
 
 def find_kernel(place: str) -> Any:
@@ -194,6 +175,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     exhibits = importlib.import_module("kernel_dsl.runtime.check.gallery")
     checker = importlib.import_module("kernel_dsl.runtime.check.command")
+    tuner = importlib.import_module("kernel_dsl.tune_command")
     doctor = commands.add_parser("doctor", help="what of this machine works, and what to do about the rest")
     doctor.set_defaults(run=_doctor)
     ptx = commands.add_parser("ptx", help="the stages of a kernel in a file: IR, LLVM, PTX, resources, machine code")
@@ -215,6 +197,9 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("file", metavar="FILE")
     run.add_argument("args", nargs=argparse.REMAINDER, help="arguments for the file")
     run.set_defaults(run=_run)
+    tune = commands.add_parser("tune", help="configurations of the library's matmul or attention for a problem, as a table")
+    tuner.add_options(tune)
+    tune.set_defaults(run=tuner.run)
     cache = commands.add_parser("cache", help="the disk cache of compiled kernels")
     cache.add_argument("action", nargs="?", choices=("show", "list", "clear"), default="show")
     cache.set_defaults(run=_cache)

@@ -7,31 +7,19 @@ assembles; it never touches a GPU, which a fork can't use.
 from __future__ import annotations
 
 import os
-import pickle
-import select
-import signal
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
 from .arguments import an_int
 from .boundary import checks_itself
-from .diagnostics import Error, shown
+from .children import ChildError, in_children
+from .diagnostics import shown
 from .errors import BadArgumentType
 from .errors_dims import WarmFailed
 from .loading import assembled, gpu_target
 from .options import environment
 from .stages import Stages
-
-
-@dataclass
-class _Child:
-    """A process that compiles; what it says at its end comes through a pipe."""
-
-    pid: int
-    pipe: int
-    said: bytes = b""
 
 
 @checks_itself("work", "jobs")
@@ -70,69 +58,14 @@ def _call(item: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def _compile(traces: Sequence[Callable[[], Stages]], jobs: int) -> int:
-    """Run each in a child, so many at a time. Raises the first child's error, once all have ended."""
-    waiting, running = list(traces), dict[int, _Child]()
-    failed: list[Exception] = []
-    try:
-        while waiting or running:
-            while waiting and len(running) < jobs and not failed:
-                child = _start(waiting.pop(0))
-                running[child.pipe] = child
-            if failed:
-                waiting.clear()
-            for pipe in select.select(list(running), [], [])[0] if running else []:
-                data = os.read(pipe, 65536)
-                running[pipe].said += data
-                if not data:
-                    error = _end(running.pop(pipe))
-                    failed += [] if error is None else [error]
-    except BaseException:
-        for child in running.values():
-            os.kill(child.pid, signal.SIGKILL)
-            _end(child)
-        raise
-    if failed:
-        raise failed[0]
+    """Run each in a child, so many at a time. Raises the first one's error, once all have ended."""
+    for made in in_children([partial(_work, trace) for trace in traces], jobs):
+        if isinstance(made, ChildError):
+            raise WarmFailed(what=str(made))
+        if isinstance(made, Exception):
+            raise made
     return len(traces)
 
 
-def _start(trace: Callable[[], Stages]) -> _Child:
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if pid:
-        os.close(writing)
-        return _Child(pid, reading)
-    code = 1
-    try:  # nothing of the parent's may run on from here
-        os.close(reading)
-        told = pickle.dumps(_work(trace))
-        while told:
-            told = told[os.write(writing, told) :]
-        code = 0
-    finally:
-        os._exit(code)
-
-
-def _work(trace: Callable[[], Stages]) -> Exception | None:
-    """Compile; the error as it can be sent."""
-    try:
-        assembled(trace())
-    except Exception as error:
-        try:
-            pickle.loads(pickle.dumps(error))
-        except Exception:
-            return WarmFailed(what=f"{type(error).__name__}: {shown(error)}")
-        return error
-    return None
-
-
-def _end(child: _Child) -> Exception | None:
-    os.close(child.pipe)
-    _, status = os.waitpid(child.pid, 0)
-    if not child.said:
-        how = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"exit status {os.WEXITSTATUS(status)}"
-        return WarmFailed(what=f"the process that compiled ended by {how}")
-    error = pickle.loads(child.said)
-    if isinstance(error, Error):
-        error.__traceback__ = None
-    return error
+def _work(trace: Callable[[], Stages]) -> None:
+    assembled(trace())

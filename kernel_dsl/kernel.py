@@ -349,6 +349,8 @@ class Kernel:
         return self._trace(inputs, structure, (), None, name, made)
 
     def _lower_input(self, x: Any) -> Input:
+        if isinstance(x, ArrayInput):
+            return x
         if isinstance(x, ShapeDtypeStruct):
             shapes = self._definition.shapes
             shape = settled(x.shape, "lower") if shapes is None else settled(sample(x.shape, shapes.dims), "lower")

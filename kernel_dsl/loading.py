@@ -43,6 +43,13 @@ def gpu_target() -> str | None:
     return cuda_device(None).target.name if driver.available() else None
 
 
+def gpu_name() -> str | None:
+    """The name of the current GPU; None without one."""
+    from kernel_dsl.runtime.devices import devices, driver
+
+    return devices.cuda_device().name if driver.available() else None
+
+
 @once
 def interpreted_cache() -> Any:
     """The process's cache of kernels that are not assembled: the interpreter takes PTX."""
@@ -71,25 +78,39 @@ def load(stages: Stages, device: Any, sizes: Sizes | None = None) -> Any:
 
 def assembled(stages: Stages) -> Assembled:
     """A kernel's machine code from the caches, or built; without a device. What the assembler remarked is a warning."""
+    made = machine_code(stages)
+    warn_of_remarks(made)
+    return made
+
+
+def machine_code(stages: Stages) -> Assembled:
+    """A kernel's machine code from the caches, or built; without a device, and without a word."""
+    made = kernel_cache().get_or_build(_text_key(stages), stages.assembled_for_any, _places(stages))
+    sizes = stages.traced.sizes
+    return made if sizes.sampled else replace(made, kernel=settle(made.kernel, sizes.shapes, sizes.grid))
+
+
+def _text_key(stages: Stages) -> str:
+    """The key of a kernel's machine code by its IR."""
     from kernel_dsl.runtime.assemble import AssemblerOptions, assembler_identity
     from kernel_dsl.runtime.build.cache import cache_key
 
     options = repr((stages.params, stages.overlaps, stages.traced.outputs, stages.traced.output_tree))
     identity = assembler_identity(AssemblerOptions(ptxas=environment().ptxas))
-    key = cache_key(stages.key_text, target=stages.target.name, options=options, assembler=identity)
-    made = kernel_cache().get_or_build(key, stages.assembled_for_any, _places(stages))
-    warn_of_remarks(made)
-    sizes = stages.traced.sizes
-    return made if sizes.sampled else replace(made, kernel=settle(made.kernel, sizes.shapes, sizes.grid))
+    return cache_key(stages.key_text, target=stages.target.name, options=options, assembler=identity)
 
 
 def load_identified(
     identity: str, stages: Callable[[], Stages], target: str, params: CompilerParams, device: Any
 ) -> Any:
     """The kernel on a GPU, traced only where no kernel of the same `identity` was. All of its ops are at one line."""
-    return _load_machine_code(
-        identity, target, repr(params), lambda: stages().assembled_for_any(), [_line(here())], device
-    )
+
+
+    def build() -> Assembled:
+        made = stages()  # which may have been compiled ahead, where nothing knows its identity
+        return kernel_cache().known(_text_key(made), _places(made)) or made.assembled_for_any()
+
+    return _load_machine_code(identity, target, repr(params), build, [_line(here())], device)
 
 
 def _load_machine_code(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 from .ir import ArrayType, KernelIR, Op, layout_of
 from .ops.cast import Constant
@@ -15,6 +18,7 @@ FILE_REGISTERS = 65536  # 32-bit registers of a multiprocessor (CUDA C++ Program
 MOST = 255  # registers that one lane can have
 OTHERS = 24  # registers for addresses, masks and what the value is combined with
 
+_told: ContextVar[list[str] | None] = ContextVar("told", default=None)
 _REMADE = (Broadcast, Constant, Expand, Iota)  # never held in registers as such
 
 
@@ -28,6 +32,17 @@ def registers_of(type: ArrayType, registers: int) -> int:
     if type.dtype.is_bool:
         return -(-registers // 32)  # predicates, that are packed where they are many
     return -(-registers * max(type.dtype.bits, 8) // 32)
+
+
+@contextmanager
+def large_values() -> Generator[list[str]]:
+    """Collect what would be warned of, in short, in the place of warnings."""
+    found: list[str] = []
+    token = _told.set(found)
+    try:
+        yield found
+    finally:
+        _told.reset(token)
 
 
 def warn_of_large_values(ir: KernelIR) -> None:
@@ -52,6 +67,10 @@ def warn_of_large_values(ir: KernelIR) -> None:
 
 
 def _warn(op: Op, type: ArrayType, taken: int, room: int, threads: int) -> None:
+    told = _told.get()
+    if told is not None:
+        told.append(f"{type} takes {taken} registers a lane of {room}")
+        return
     ways = "load and compute a part at a time in a loop (`kd.fori_loop` over `kd.ds` slices)"
     if threads < 8:
         ways = f"share it among more warpgroups (`num_threads=`, now {threads}, and a slice each), or {ways}"

@@ -13,6 +13,7 @@ from kernel_dsl.errors import BadCallArgument, BadCallValue
 from kernel_dsl.loading import interpreted
 from kernel_dsl.stages import target_named
 from kernel_dsl.target import Feature
+from kernel_dsl.tuning_file import when_tuned
 
 from .attention_kernel import AttentionConfig, attention_kernel, default_config
 from .attention_options import CHECKED, AttentionOptions, problem_of
@@ -22,6 +23,7 @@ from .differentiable import attention as differentiable
 from .differentiable import host_of
 from .latest import UNSEEN, Latest, seen_call
 from .matmul import MANY, array_address, check_apart, check_counts, element_strides, known_plan, out_refusal, signature
+from .tuned_attention import tuned_config
 
 FAST = (64, 128, 192, 256)  # head dimensions that `attention_kernel` takes
 _log = logging.getLogger("kernel_dsl")
@@ -61,6 +63,12 @@ class Attention:
 
     def __init__(self) -> None:
         self._plans: dict[Any, Any] = {}
+        self._latest = Latest()
+        when_tuned(self._forget)
+
+    def _forget(self) -> None:
+        """Plan calls anew."""
+        self._plans.clear()
         self._latest = Latest()
 
     def __repr__(self) -> str:
@@ -199,13 +207,15 @@ class Attention:
         problem = problem_of(q, k, v, options, lse)
         check_config(config)
         machine = target_named(target)
-        plain = problem.plain
+        plain, blocks = problem.plain, machine.limits.multiprocessors
         why = refusal(problem, (q, k, v), machine) or out_refusal(out)
         if why:
             _log.info("attention: %s; using the general kernel", why)
-        elif plain is not None and plain.dim in FAST:
-            return attention_kernel(plain, config or default_config(plain), machine.limits.multiprocessors)
-        return ScoredPlan.of(problem, config, machine.limits.multiprocessors, why, promise, options.captured)
+        elif config is None and target is None:
+            config = tuned_config(problem, blocks)
+        if not why and plain is not None and plain.dim in FAST:
+            return attention_kernel(plain, config or default_config(plain), blocks)
+        return ScoredPlan.of(problem, config, blocks, why, promise, options.captured)
 
 
 def check_config(config: Any) -> None:

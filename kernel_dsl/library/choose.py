@@ -193,11 +193,8 @@ def gates(p: Problem, t: MatmulConfig) -> bool:
     return panels and half % t.epilogue_n == 0 and half % 8 == 0 and t.blocks == 1 and not t.swapped
 
 
-@cache
-def choose(problem: Problem, blocks: int, plain: bool = True) -> MatmulConfig:
-    """The configuration of the fast kernel that the estimate likes best. `plain`: products are stored as they are."""
-    if needs_swap(problem):
-        return replace(choose(problem.swapped, blocks, plain), swapped=True)
+def _options(problem: Problem, blocks: int, plain: bool) -> list[MatmulConfig]:
+    """What the fast kernel could be, but for what L2 is told. No side of the problem needs to be exchanged."""
     room = (
         ACCUMULATORS
         if plain and problem.plain and not problem.bias and not problem.accumulate
@@ -214,16 +211,61 @@ def choose(problem: Problem, blocks: int, plain: bool = True) -> MatmulConfig:
     made = [c for c in made if c.rows * c.tile_n <= room * 128 and gates(problem, c)]
     options = [replace(c, cluster=m, cluster_n=n) for c in made for m, n in clusters if m * n <= blocks]
     options = [c for c in options if gates(problem, c)]
-    best = min(options + thin_tiles(problem), key=lambda c: clocks(problem, c, blocks))
-    p = problem.swapped if best.swapped else problem
-    tiles_m, tiles_n = -(-p.M // best.tile_m), -(-p.N // best.tile_n)
-    # what is read once makes room in L2 for what is read again
+    return options + thin_tiles(problem)
+
+
+def _finished(problem: Problem, config: MatmulConfig, blocks: int) -> MatmulConfig:
+    """With what L2 is told: what is read once makes room in it for what is read again."""
+    p = problem.swapped if config.swapped else problem
+    tiles_m, tiles_n = -(-p.M // config.tile_m), -(-p.N // config.tile_n)
     return replace(
-        best,
-        group=max(min(band(p, best, blocks), tiles_m) // best.cluster, 1),
-        a_hint="evict_first" if tiles_n <= best.cluster_n else None,
-        b_hint="evict_first" if tiles_m <= best.cluster else None,
+        config,
+        group=max(min(band(p, config, blocks), tiles_m) // config.cluster, 1),
+        a_hint="evict_first" if tiles_n <= config.cluster_n else None,
+        b_hint="evict_first" if tiles_m <= config.cluster else None,
     )
+
+
+@cache
+def choose(problem: Problem, blocks: int, plain: bool = True) -> MatmulConfig:
+    """The configuration of the fast kernel that the estimate likes best. `plain`: products are stored as they are."""
+    if needs_swap(problem):
+        return replace(choose(problem.swapped, blocks, plain), swapped=True)
+    best = min(_options(problem, blocks, plain), key=lambda c: clocks(problem, c, blocks))
+    return _finished(problem, best, blocks)
+
+
+VARIED = 1.01  # by how much a variant that the estimate can't tell from its like is put behind it
+
+
+def space(problem: Problem, blocks: int, plain: bool = True) -> list[tuple[float, MatmulConfig]]:
+    """(clocks, configuration) of the fast kernel, all that are worth a try: `choose` of them comes out first.
+
+    Beside each that `choose` compares, ones with other bands of tiles in L2, and with a stage more in the place of the second
+    buffer of the results.
+    """
+    if needs_swap(problem):
+        return [(time, replace(c, swapped=True)) for time, c in space(problem.swapped, blocks, plain)]
+    found: list[tuple[float, MatmulConfig]] = []
+    for option in _options(problem, blocks, plain):
+        time, made = clocks(problem, option, blocks), _finished(problem, option, blocks)
+        found += [(time * VARIED**i, c) for i, c in enumerate([made, *_variants(problem, made)])]
+    return found
+
+
+def _variants(problem: Problem, config: MatmulConfig) -> list[MatmulConfig]:
+    p = problem.swapped if config.swapped else problem
+    found: list[MatmulConfig] = []
+    if config.epilogue_stages > 1 and not problem.softmax:
+        freed = config.rows * config.consumers * config.epilogue_n * problem.out_dtype.itemsize
+        more = freed // stage_bytes(p, config.tile_m, config.tile_n, config.tile_k)
+        taken = config.stages * stage_bytes(p, config.tile_m, config.tile_n, config.tile_k) + freed
+        more = max(more, (SMEM - BARRIERS - taken) // stage_bytes(p, config.tile_m, config.tile_n, config.tile_k))
+        if more and config.stages + more <= DEEPEST:
+            found.append(replace(config, stages=config.stages + more, epilogue_stages=1))
+    tiles = max(-(-p.M // config.tile_m) // config.cluster, 1)
+    groups = {min(group, tiles) for group in (8, 16)} - {config.group}
+    return found + [replace(config, group=group) for group in sorted(groups)]
 
 
 # --- kernels beside the fast one -----------------------------------------------------------------

@@ -14,6 +14,7 @@ from kernel_dsl.boundary import checks_itself, public
 from kernel_dsl.dtypes import as_dtype
 from kernel_dsl.memory import ShapeDtypeStruct
 from kernel_dsl.stages import target_named
+from kernel_dsl.tuning_file import when_tuned
 
 from .arguments import MatmulOptions, Request, request
 from .checks import check_options, check_packed, check_pairs, check_sparse
@@ -33,8 +34,9 @@ from .operands import (
 from .persistent_matmul import MatmulConfig, check_counts, check_tiles
 from .problem import Problem
 from .product_derivatives import matmul as differentiable
-from .routes import Packings, goes_fast, laid, route, sparse_goes_fast
+from .routes import Packings, Route, goes_fast, laid, route, sparse_goes_fast
 from .sparse import SparseMatrix
+from .tuned_matmul import tuned_route
 
 __all__ = [
     "MANY",
@@ -202,6 +204,7 @@ class Matmul:
 
     def __init__(self) -> None:
         self._plans: dict[Any, MatmulPlan | ComplexPlan] = {}  # by what calls look like: a second one decides nothing
+        when_tuned(self._plans.clear)
 
     def __repr__(self) -> str:
         return "<kd.library.matmul>"
@@ -352,13 +355,22 @@ class Matmul:
 def plan_of(r: Request, config: MatmulConfig | None, target: str | None) -> MatmulPlan:
     """The kernels of a request."""
     machine = target_named(target)
+    found = tuned_route(r, machine) if config is None and target is None else None
+    if found is not None:
+        return plan_by(r, found, machine.limits.multiprocessors)
     found = route(r.problem, r.left, r.right, r.family, config, machine)
+    # what `lower` gives depends on no call
+    return plan_by(r, found, machine.limits.multiprocessors, config is not None or target is not None)
+
+
+def plan_by(r: Request, found: Route, blocks: int, chosen: bool = True) -> MatmulPlan:
+    """The kernels of a request by one route, on so many multiprocessors; `chosen`: with its very configuration."""
     laid_out = [p for p in found.packings if p is not None]
     if laid_out or found.kernel != "fast":
         words = [f"{p.dtype} rows laid out anew as {p.to}" for p in laid_out]
         _log.info("matmul: the %s kernel; %s", found.kernel, ", ".join(words) or "operands as they are")
     return MatmulPlan(
-        found.multiply(machine.limits.multiprocessors, config is not None or target is not None),  # `lower` depends on no call
+        found.multiply(blocks, chosen),
         r.turns,
         r.flipped,
         found.pack(),

@@ -123,10 +123,22 @@ def route(p: Problem, a: Operand, b: Operand, how: Family, config: MatmulConfig 
     return min(options, key=lambda option: option[0])[1]
 
 
+def routes(p: Problem, a: Operand, b: Operand, how: Family, target: Target) -> list[tuple[float, Route]]:
+    """(clocks, route) of all that are worth a try, for a product that is not empty."""
+    return list(_options(p, a, b, how, None, target, target.limits.multiprocessors, every=True))
+
+
 def _options(
-    p: Problem, a: Operand, b: Operand, how: Family, config: MatmulConfig | None, target: Target, blocks: int
+    p: Problem,
+    a: Operand,
+    b: Operand,
+    how: Family,
+    config: MatmulConfig | None,
+    target: Target,
+    blocks: int,
+    every: bool = False,
 ) -> Iterator[tuple[float, Route]]:
-    """(clocks, route) of each way there is."""
+    """(clocks, route) of each way there is; `every`: not only with what `choose` likes best."""
     if not how.tensor:
         found: Packings = tuple(
             None if o.dtype == to else packing(o, to, o.along_k) for o, to in ((a, how.a), (b, how.b))
@@ -135,7 +147,7 @@ def _options(
         return
     fast = target.supports(Feature.WGMMA | Feature.TMA) and how.a != kd.float64 and len(p.batch) + 2 <= MAX_RANK
     if fast:
-        yield from _fast(p, a, b, how, config, blocks)
+        yield from _fast(p, a, b, how, config, blocks, every)
         if config is not None or p.int4 or p.sparse:
             return
     for found, one_by_one in tile_packings(a, b, how, target, fast):
@@ -177,23 +189,31 @@ def _times(q: Problem, clocks: float, parts: int) -> float:
 
 
 def _fast(
-    p: Problem, a: Operand, b: Operand, how: Family, config: MatmulConfig | None, blocks: int
+    p: Problem, a: Operand, b: Operand, how: Family, config: MatmulConfig | None, blocks: int, every: bool
 ) -> Iterator[tuple[float, Route]]:
+    def picked(problem: Problem, plain: bool) -> list[tuple[float, MatmulConfig]]:
+        if config is None and every:
+            return costs.space(problem, blocks, plain)
+        t = config or costs.choose(problem, blocks, plain)
+        return [(costs.clocks(problem, t, blocks), t)]
+
     found = fast_packings(a, b, how, p.sparse)
     q = laid(p, found, a, b)
     before = _packed(found)
     if q.gate is not None and not q.scaled and not costs.needs_swap(q):
-        t = config or costs.choose(q, blocks, plain=False)
-        if costs.gates(q, t):
-            yield before + costs.clocks(q, t, blocks), Route("fast", q, t, found)
+        for time, t in picked(q, False):
+            if costs.gates(q, t):
+                yield before + time, Route("fast", q, t, found)
     depth = 128 // max(q.dtype.itemsize, q.b_dtype.itemsize) if config is None else config.tile_k
     for parts in costs.part_options(q, depth) if config is None else (1,):
         cut = costs.split(q, parts)
-        t = config or costs.choose(cut, blocks, cut.plain)
-        if config is not None and costs.needs_swap(cut):
-            t = replace(config, swapped=True)  # the side that goes through registers is the left one
         whole = replace(q, parts=parts) if parts > 1 or q.gate is not None else None
-        yield before + _times(q, costs.clocks(cut, t, blocks), parts), Route("fast", cut, t, found, whole)
+        for time, t in picked(cut, cut.plain):
+            if config is not None and costs.needs_swap(cut):
+                # the side that goes through registers is the left one
+                t = replace(config, swapped=True)
+                time = costs.clocks(cut, t, blocks)
+            yield before + _times(q, time, parts), Route("fast", cut, t, found, whole)
 
 
 def fast_packings(a: Operand, b: Operand, how: Family, sparse: bool = False) -> Packings:

@@ -170,6 +170,13 @@ class KernelCache:
                         self._building.pop(key, None)
         return relocate(*entry, places)
 
+    def known(self, key: str, places: Sequence[SourceLine]) -> Assembled | None:
+        """The kernel for `key` if it is in memory or on disk; None else. It is not kept under that key by this."""
+        entry = self._recent(key)
+        if entry is None and self.disk is not None:
+            entry = self.disk.get(key, tuple(places))
+        return None if entry is None else relocate(*entry, places)
+
     def rebuild(self, key: str, build: Callable[[], Assembled], places: Sequence[SourceLine] = ()) -> Assembled | None:
         """The kernel for `key` from `build()`, in place of one from the disk that no device takes; None for no such one."""
         with self._lock:

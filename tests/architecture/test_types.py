@@ -17,6 +17,7 @@ from tests.conftest import ROOT
 
 # What a user writes, with one mistake, a Ref as a value
 _USE = """
+from dataclasses import dataclass
 import kernel_dsl as kd
 
 @kd.kernel(out_type=kd.ShapeDtypeStruct((8,), kd.float32), scratch_types=[kd.Barrier(1)])
@@ -49,6 +50,18 @@ reveal_type(add)
 reveal_type(add.lower)
 reveal_type(plain)
 reveal_type(kd.kernel(body))
+
+@dataclass(frozen=True)
+class Config:
+    rows: int
+
+@kd.tune([Config(4)], predict=lambda config, x: config.rows)
+def tuned(config: Config) -> kd.Kernel:
+    return kd.kernel(body)
+
+reveal_type(tuned)
+reveal_type(tuned.tune(1).best)
+reveal_type(tuned.kernel(1))
 """
 # of expressions of it, and of public names: the whole type, or what a function returns
 _TYPES = {
@@ -57,6 +70,9 @@ _TYPES = {
     "k": "Kernel",
     "kd.kernel(body)": "Kernel",
     "add.lower": "-> Stages",
+    "tuned": "Tuned[Config]",
+    "tuned.tune(1).best": "Config",
+    "tuned.kernel(1)": "Kernel",
     "x.at[2:4]": "Ref",
     "x.shape": "tuple[int, ...]",
     "x.dtype": "DType",

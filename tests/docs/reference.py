@@ -169,7 +169,9 @@ def groups() -> dict[str, list[str]]:
         found.setdefault(group, []).append(entry(name))
     library = [entry(name, kd.library) for name in sorted(kd.library.__all__)]
     random = [entry(name, kd.random) for name in sorted(kd.random.__all__)]
-    return {group: found[group] for group in sorted(found)} | {"Random numbers": random, "The library": library}
+    tuning = [entry(name, kd.tuning) for name in sorted(kd.tuning.__all__)]
+    more = {"Random numbers": random, "Tuning": tuning, "The library": library}
+    return {group: found[group] for group in sorted(found)} | more
 
 
 def page() -> str:

@@ -74,7 +74,7 @@ NAV = {
         "docs/decoder",
         "docs/other-kernels",
     ),
-    "Speed": ("docs/layouts", "docs/hopper", "docs/matmul", "docs/attention"),
+    "Speed": ("docs/layouts", "docs/tuning", "docs/hopper", "docs/matmul", "docs/attention"),
     "Comparisons": (
         "docs/math-accuracy",
         "docs/promotion",

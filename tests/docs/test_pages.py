@@ -9,8 +9,7 @@ import pytest
 
 from tests.conftest import ROOT
 
-RUN = [ROOT / "README.md", ROOT / "docs" / "quickstart.md", ROOT / "docs" / "layouts.md", ROOT / "docs" / "checker.md", ROOT / "docs" / "extents.md"]
-GUIDES = ("quickstart", "layouts", "checker", "from-triton", "from-pallas", "from-cutlass")
+GUIDES = ("quickstart", "layouts", "checker", "extents", "tuning", "from-triton", "from-pallas", "from-cutlass")
 RUN = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in GUIDES)]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
@@ -28,7 +27,7 @@ def test_code_runs(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     # a file of its own, with the page's line numbers, so that bodies have source lines
     script = tmp_path / f"{path.stem}.py"
     script.write_text("\n".join(lines) + "\n")
-    exec(compile(script.read_text(), str(script), "exec"), {"__name__": path.stem})
+    exec(compile(script.read_text(), str(script), "exec", dont_inherit=True), {"__name__": path.stem})
     assert capsys.readouterr() is not None
 
 

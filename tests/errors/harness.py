@@ -24,7 +24,7 @@ def run(path: Path) -> tuple[BaseException | None, dict[str, Any]]:
     linecache.checkcache(str(path))
     names: dict[str, Any] = {"__name__": f"case_{path.stem}", "__file__": str(path)}
     try:
-        exec(compile(path.read_text(), str(path), "exec"), names)
+        exec(compile(path.read_text(), str(path), "exec", dont_inherit=True), names)
     except Exception as error:
         return error, names
     return None, names

@@ -1,0 +1,132 @@
+"""Work in child processes: so many at a time, each tells what it made through a pipe.
+
+Children are forked, as work is any function and need not be one that a child could import. A child must not touch a GPU,
+which a fork can't use.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import select
+import signal
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .diagnostics import shown
+
+Work = Callable[[], Any]
+
+
+class ChildError(Exception):
+    """What went wrong in a child, where that can't be sent as it is."""
+
+
+@dataclass
+class _Started:
+    """A process, and what it said so far."""
+
+    pid: int
+    pipe: int
+    number: int
+    said: bytes = b""
+
+
+def in_children(work: Sequence[Work], jobs: int, done: Callable[[int], object] = lambda count: None) -> list[Any]:
+    """What each function returned, or the Exception that it raised, in order; `done(count)` whenever one has ended.
+
+    Results are pickled. A child that ends without a word gives a `ChildError`. An interrupt kills the children.
+    """
+    results: list[Any] = [None] * len(work)
+    waiting, running, ended = list(enumerate(work)), dict[int, _Started](), 0
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                child = _start(*waiting.pop(0))
+                running[child.pipe] = child
+            for pipe in select.select(list(running), [], [])[0]:
+                data = os.read(pipe, 1 << 16)
+                running[pipe].said += data
+                if not data:
+                    child = running.pop(pipe)
+                    results[child.number] = _end(child)
+                    ended += 1
+                    done(ended)
+    except BaseException:
+        for child in running.values():
+            os.kill(child.pid, signal.SIGKILL)
+            _end(child)
+        raise
+    return results
+
+
+def _start(number: int, work: Work) -> _Started:
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():  # of other threads, which this project's locks are renewed for
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if pid:
+        os.close(writing)
+        return _Started(pid, reading, number)
+    code = 1
+    try:  # nothing of the parent's may run on from here
+        os.close(reading)
+        told = _told(work)
+        while told:
+            told = told[os.write(writing, told) :]
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _told(work: Work) -> bytes:
+    """What is sent: the result or the exception, or words where that can't be sent."""
+    try:
+        result: Any = work()
+    except Exception as error:
+        result = error.with_traceback(None)
+    try:
+        data = pickle.dumps(result)
+        pickle.loads(data)
+    except Exception:
+        return pickle.dumps(ChildError(f"{type(result).__name__}: {shown(result)}"))
+    return data
+
+
+def _end(child: _Started) -> Any:
+    os.close(child.pipe)
+    _, status = os.waitpid(child.pid, 0)
+    if child.said:
+        try:
+            return pickle.loads(child.said)
+        except Exception:  # it ended in the middle of a word
+            pass
+    how = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"exit status {os.WEXITSTATUS(status)}"
+    return ChildError(f"the process ended by {how}")
+
+
+class Progress:
+    """A bar on the terminal, while work of several seconds is done; nothing where the output is no terminal."""
+
+    _WIDTH = 24
+
+    def __init__(self, what: str, total: int) -> None:
+        self._what, self._total = what, total
+        self._on = total > 0 and getattr(sys.stderr, "isatty", lambda: False)()
+
+    def __call__(self, count: int) -> None:
+        """So many of them are done."""
+        if self._on:
+            full = self._WIDTH * count // self._total
+            bar = "#" * full + "." * (self._WIDTH - full)
+            sys.stderr.write(f"\r{self._what} [{bar}] {count}/{self._total}")
+            sys.stderr.flush()
+
+    def close(self) -> None:
+        """Leave an empty line."""
+        if self._on:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()

@@ -1,0 +1,73 @@
+"""Errors of `kd.tune`, of what it searches, and of the files that it keeps."""
+
+from __future__ import annotations
+
+from .diagnostics import Error
+
+
+class TuneType(Error, TypeError):
+    """An argument of `kd.tune`, or of a call of what it made, that is of the wrong kind."""
+
+    code = "tune-type"
+    title = "{name}: {what}"
+    help = "{hint}"
+
+
+class TuneValue(Error, ValueError):
+    """An argument of `kd.tune`, or of a call of what it made, that is out of its range."""
+
+    code = "tune-value"
+    title = "{name}: {what}"
+    help = "{hint}"
+
+
+class TuningSpace(Error, TypeError):
+    """A space of configurations that is not made of dataclasses."""
+
+    code = "tuning-space"
+    title = "{name}: {what}"
+    note = "a space is a list or a generator of instances of dataclasses, or a function that returns one"
+    help = "{hint}"
+
+
+class TuningKey(Error, TypeError):
+    """A key that results can't be kept by."""
+
+    code = "tuning-key"
+    title = "{name}: {what}"
+    note = "results are found by the key in this process, and by its text in a file"
+    help = "{hint}"
+
+
+class NotTunable(Error, TypeError):
+    """A function under `kd.tune` that does not return a kernel."""
+
+    code = "not-tunable"
+    title = "{name}({config}) returned {what}, and no kernel"
+    help = "return what `kd.kernel` makes: decorate the body inside of the function, and return it"
+
+
+class NoConfiguration(Error, ValueError):
+    """A space of which no configuration can run."""
+
+    code = "no-configuration"
+    title = "{name}: none of {count} configurations can run"
+    note = "{reasons}"
+    help = "give the space a configuration that needs less, or mend what all of them are refused for"
+
+
+class ResultsDiffer(Error, ValueError):
+    """Configurations whose results differ so that nobody can say which of them are right."""
+
+    code = "results-differ"
+    title = "{name}: most configurations give other results than {first}"
+    note = "{differing}"
+    help = "call the kernels of these configurations and compare with what is right; `tolerance=` allows for rounding"
+
+
+class TuningFile(Error, ValueError):
+    """A file of tuned results that can't be used."""
+
+    code = "tuning-file"
+    title = "{path}: {what}"
+    help = "{hint}"

@@ -1,0 +1,51 @@
+"""What was tuned for the library: the text that a problem is known by, and the configuration that was the fastest for it.
+
+A plan looks here when it is made, once for each signature. Where nothing was tuned, it looks for a file that is not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from kernel_dsl.loading import gpu_name
+from kernel_dsl.tuning_file import fastest, tuned_results, written
+from kernel_dsl.tuning_table import TuningRow
+
+MATMUL, ATTENTION = "kernel_dsl.library.matmul", "kernel_dsl.library.attention"
+
+
+@dataclass(frozen=True)
+class RouteChoice:
+    """A way to compute a product: the kernel "fast", "tile" or "lane", into how many parts K is cut, and the kernel's sizes."""
+
+    kernel: str
+    parts: int
+    config: Any
+
+
+def look_up(kernel: str, key: Callable[[], str | None], options: Callable[[], dict[str, Any]]) -> Any:
+    """The one of the `options`, by their text, that was the fastest on this GPU for a key; None where nothing is known.
+
+    `key()` is None for problems that have no text. None of the two is called where nothing was tuned.
+    """
+    results = tuned_results()
+    if not results.has(kernel):
+        return None
+    gpu, text = gpu_name(), key()
+    if gpu is None or text is None:
+        return None
+    lines = results.find((gpu, kernel, "", text))
+    known = options() if lines else {}
+    found = fastest(lines, known)
+    return None if found is None else known[found]
+
+
+def ranked(predicted: list[tuple[float, Any]], clock: float) -> list[TuningRow[Any]]:
+    """Rows from (clocks, configuration), the fewest clocks first, each configuration once; microseconds at `clock` Hz."""
+    rows: dict[str, TuningRow[Any]] = {}
+    for clocks, config in sorted(predicted, key=lambda option: option[0]):
+        text = written(config)
+        rows.setdefault(text, TuningRow(config, text, clocks / clock * 1e6))
+    return list(rows.values())

@@ -1,0 +1,142 @@
+"""`python -m kernel_dsl tune`: the library's configurations for a problem, predicted, and measured where there is a GPU."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any
+
+from .command_words import CommandError, dtype_named
+from .dtypes import DType
+from .loading import machine_code
+from .memory import ShapeDtypeStruct
+from .options import environment
+from .stages import target_named
+from .tuning_file import fastest, tuned_results, written
+from .tuning_run import Trial, best_of, build, compiled, lines_of, measure, nothing_runs, with_lines
+from .tuning_table import Tuning, TuningRow
+from .version import __version__
+
+CLOCK = 1.75e9  # Hz of the estimates' clocks
+_LAYOUTS = ("NN", "NT", "TN", "TT")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The command's options."""
+    parser.add_argument("what", choices=("matmul", "attention"))
+    parser.add_argument("sizes", metavar="SIZES", help="MxNxK of a matmul, BATCHxHEADSxLENGTHxDIM of attention")
+    parser.add_argument("dtype", metavar="DTYPE", help="such as bf16, f16, e4m3")
+    parser.add_argument("--layout", choices=_LAYOUTS, default="NN", help="T: that side of a matmul is stored by columns")
+    parser.add_argument("--causal", action="store_true", help="of attention: no query sees a later key")
+    parser.add_argument("--kv-heads", type=int, help="of attention: heads of keys and values, by default as many as queries have")
+    parser.add_argument("--keep", type=int, default=8, help="how many are compiled and measured")
+    parser.add_argument("--seconds", type=float, default=2.0, help="to measure for")
+    parser.add_argument("--again", action="store_true", help="measure what was measured before")
+    parser.add_argument("--all", action="store_true", help="show those too that were only predicted")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Print the table."""
+    if options.keep < 1 or not options.seconds > 0:
+        raise CommandError("--keep is 1 or more, and --seconds above 0")
+    dtype = dtype_named(options.dtype, f"DTYPE {options.dtype!r}")
+    tuning = _matmul(options, dtype) if options.what == "matmul" else _attention(options, dtype)
+    rows = tuning.rows
+    if not options.all:
+        listed = [r for r in rows if r.seconds is not None or r.dropped or r.config is tuning.best or r in rows[: options.keep]]
+        hidden = len(rows) - len(listed)
+        tuning = Tuning(tuning.kernel, tuning.gpu, tuning.key, tuning.how, tuning.best, listed)
+        print(f"{tuning}\nand {hidden} more, which were predicted to be slower: --all shows them" if hidden else tuning)
+        return
+    print(tuning)
+
+
+def _sizes(text: str, names: str) -> list[int]:
+    parts = text.lower().split("x")
+    count = names.count("x") + 1
+    if len(parts) != count or not all(part.isdecimal() and 0 < int(part) < 2**31 for part in parts):
+        raise CommandError(f"the sizes {text!r} are not {names}, {count} ints above 0")
+    return [int(part) for part in parts]
+
+
+def _matmul(options: argparse.Namespace, dtype: DType) -> Tuning[Any]:
+    from .library.arguments import MatmulOptions, request
+    from .library.matmul import plan_by
+    from .library.operands import TurnedStruct
+    from .library.routes import routes
+    from .library.tuned_choices import MATMUL, ranked
+    from .library.tuned_matmul import RouteTrial, choice_of, key_of
+
+    m, n, k = _sizes(options.sizes, "MxNxK")
+    sides = [
+        TurnedStruct(ShapeDtypeStruct(shape[::-1], dtype)) if how == "T" else ShapeDtypeStruct(shape, dtype)
+        for shape, how in zip([(m, k), (k, n)], options.layout, strict=True)
+    ]
+    machine = target_named(None)
+    asked = request(sides[0], sides[1], MatmulOptions(), None)
+    predicted = [(time, choice_of(r), r) for time, r in routes(asked.problem, asked.left, asked.right, asked.family, machine)]
+    known = {written(choice): route for _, choice, route in predicted}
+
+    def make(config: Any) -> Trial:
+        return RouteTrial(plan_by(asked, known[written(config)], machine.limits.multiprocessors), (sides[0], sides[1]))
+
+    rows = ranked([(time, choice) for time, choice, _ in predicted], CLOCK)
+    return searched(MATMUL, key_of(asked) or "", rows, make, sides, options)
+
+
+def _attention(options: argparse.Namespace, dtype: DType) -> Tuning[Any]:
+    from .library.attention import FAST, refusal
+    from .library.attention_kernel import attention_kernel
+    from .library.attention_options import AttentionOptions, problem_of
+    from .library.tuned_attention import AttentionTrial, key_of, space
+    from .library.tuned_choices import ATTENTION, ranked
+
+    batch, heads, length, dim = _sizes(options.sizes, "BATCHxHEADSxLENGTHxDIM")
+    kv = ShapeDtypeStruct((batch, options.kv_heads or heads, length, dim), dtype)
+    structs = (ShapeDtypeStruct((batch, heads, length, dim), dtype), kv, kv)
+    problem = problem_of(*structs, AttentionOptions(causal=options.causal), False)
+    machine = target_named(None)
+    blocks, plain = machine.limits.multiprocessors, problem.plain
+    why = refusal(problem, structs, machine)
+    if why or plain is None or dim not in FAST:
+        dims = ", ".join(map(str, FAST))
+        raise CommandError(f"there is one configuration: {why or f'the kernel that has several takes head dimensions of {dims}'}")
+
+    def make(config: Any) -> Trial:
+        return AttentionTrial(attention_kernel(plain, config, blocks), structs)
+
+    return searched(ATTENTION, key_of(problem) or "", ranked(space(problem, blocks), CLOCK), make, structs, options)
+
+
+def searched(
+    kernel: str,
+    key: str,
+    rows: Sequence[TuningRow[Any]],
+    make: Callable[[Any], Trial],
+    structs: Sequence[Any],
+    options: argparse.Namespace,
+) -> Tuning[Any]:
+    """What is known of a kernel of the library for a key, or is found out; `rows` are what `predict` says, in microseconds."""
+    measuring = import_module("kernel_dsl.runtime.measuring")
+    devices = import_module("kernel_dsl.runtime.devices.devices")
+    bench = measuring.bench_of(devices.pick_device(None, []))
+    gpu = "no GPU" if bench is None else bench.gpu
+    lines = () if bench is None else tuned_results().find((gpu, kernel, "", key))
+    known = fastest(lines, {row.text: row for row in rows})
+    if known is not None and not options.again:
+        rows = with_lines(rows, lines)
+        return Tuning(kernel, gpu, key, "kept", next(row.config for row in rows if row.text == known), rows)
+    assembles = bench is not None or measuring.assembles_apart()
+    apart = measuring.assembles_apart() and not environment().cache_off
+    target = None if bench is None else bench.target
+    built, taken = compiled(build(rows, make), options.keep, target, machine_code if assembles else None, apart, kernel)
+    if not taken:
+        raise nothing_runs(kernel, built.rows)
+    if bench is None:
+        return Tuning(kernel, gpu, key, "predicted", built.rows[taken[0]].config, built.rows)
+    with measuring.alone():
+        built = measure(built, taken, bench, structs, list, options.seconds, None, kernel)
+    found = lines_of(built.rows, (gpu, kernel, "", key), __version__, measuring.assembler())
+    tuned_results().add({found[0].place: found})
+    return Tuning(kernel, gpu, key, "measured", built.rows[best_of(built.rows)].config, built.rows)

@@ -1,0 +1,456 @@
+"""`kd.tune`: a function that makes a kernel from a configuration, as a kernel that finds its configuration itself."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import math
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import is_dataclass, replace
+from importlib import import_module
+from itertools import islice
+from numbers import Real
+from operator import attrgetter
+from typing import Any, Generic, TypeVar, cast
+
+import numpy as np
+
+from . import forking
+from .boundary import called, checks_itself, public, unguarded
+from .call_inputs import array_input
+from .definition import ArrayInput
+from .diagnostics import shown
+from .dtypes import as_dtype
+from .errors_tuning import NotTunable, TuneType, TuneValue, TuningKey, TuningSpace
+from .kernel import Kernel, kinds
+from .loading import machine_code
+from .memory import ShapeDtypeStruct
+from .options import environment
+from .source import Loc, misfit, of_function
+from .stages import Stages
+from .tree import flatten, unflatten
+from .tuning_file import Results, TunedLine, TunedResults, fastest, tuned_results, written
+from .tuning_run import (
+    Bench,
+    Built,
+    best_of,
+    build,
+    compiled,
+    first_that_runs,
+    lines_of,
+    measure,
+    nothing_runs,
+    with_lines,
+)
+from .tuning_table import Tuning, TuningRow
+from .version import __version__
+
+C = TypeVar("C")
+LARGEST = 100_000  # configurations of a space
+INTERPRETER = "interpreter"
+_KEPT = 4096  # keys whose choices a process keeps
+_WORDS = ("none", "cached")
+
+
+@checks_itself("space", "key", "predict", "keep", "seconds", "budget", "tolerance", "name")
+def tune(
+    space: Iterable[C] | Callable[..., Iterable[C]],
+    *,
+    key: Callable[..., Any] | None = None,
+    predict: Callable[..., float] | None = None,
+    keep: int = 8,
+    seconds: float = 2.0,
+    budget: str | float | None = None,
+    tolerance: float | None = None,
+    name: str | None = None,
+) -> Callable[[Callable[[C], Kernel]], Tuned[C]]:
+    """Decorate `make(config)`, which returns a kernel: calls take the configuration that is the fastest for their key.
+
+    `space`: instances of dataclasses, in a list or from a generator, or a function of the specs (or of nothing) that returns
+    them. Specs are a call's arguments with `ShapeDtypeStruct`s in the place of arrays. `key(*specs)`: what of a call decides,
+    hashable; by default the shapes and dtypes of all arrays. `predict(config, *specs)`: an estimate of the time, in any unit;
+    without it the space's order is kept, so the likeliest come first.
+
+    The first call for a key on a GPU: configurations that tracing, lowering or the assembler refuses, that spill registers, or of
+    which no block fits a multiprocessor are dropped. The `keep` of them that are predicted best are compiled in child processes
+    and timed in turn for `seconds`, with L2 cleared, on random floats and the call's ints. Results that differ from the first
+    one's by more than `tolerance`, relative to a typical element (by default as the dtype rounds; `math.inf` compares nothing),
+    drop a configuration with a warning; where most differ, that is an error. What was measured is kept in a file beside the disk
+    cache, by GPU, kernel and key; `kd.tuning.save` and `load` ship it.
+
+    `budget`: "none" takes the best prediction; "cached" what was measured before, else the prediction; a number measures for so
+    many seconds where nothing is known. By default `seconds`; each call may say `budget=`. Without a GPU, in the interpreter, in
+    a graph that is recorded and under JAX's transformations nothing is measured.
+
+    Raises `TuningSpace`, `TuneType`, `TuneValue`; calls raise `TuningKey`, `NotTunable`, `NoConfiguration`, `ResultsDiffer`.
+    """
+    op = "tune"
+    if not callable(space):
+        space = _listed(space, op)
+    for word, function in (("key", key), ("predict", predict)):
+        if function is not None and not callable(function):
+            raise TuneType(name=op, what=f"{word}={shown(function)}", hint=f"`{word}` is a function, or None")
+    count = _number(keep, "keep", op, int)
+    if count < 1:
+        raise TuneValue(name=op, what=f"keep={shown(keep)}", hint="at least one configuration is measured")
+    limit = _seconds(seconds, "seconds", op)
+    if tolerance is not None and not _number(tolerance, "tolerance", op) >= 0:
+        raise TuneValue(name=op, what=f"tolerance={shown(tolerance)}", hint="a number of 0 or more, or None")
+    if name is not None and (not isinstance(name, str) or not name):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TuneType(name=op, what=f"name={shown(name)}", hint="a text, or None for the function's own name")
+    given = limit if budget is None else _budget(budget, op)
+
+    def decorate(make: Callable[[C], Kernel]) -> Tuned[C]:
+        if not callable(make) or isinstance(make, (Kernel, Tuned)):
+            hint = "decorate a function of a configuration that returns what `kd.kernel` makes"
+            raise TuneType(name=op, what=f"it decorates {shown(make)}", hint=hint)
+        return Tuned(make, space, key, predict, count, limit, given, tolerance, name)
+
+    return decorate
+
+
+def _listed(space: Any, op: str) -> list[Any]:
+    """The configurations of a space, each once. Raises `TuningSpace`, `TuneValue`."""
+    if isinstance(space, (str, bytes)) or not isinstance(space, Iterable):
+        raise TuningSpace(name=op, what=f"the space is {shown(space)}", hint="give a list of configurations")
+    found: dict[str, Any] = {}
+    for config in islice(cast("Iterable[Any]", space), LARGEST + 1):
+        if not is_dataclass(config) or isinstance(config, type):
+            what = f"the space holds {shown(config)}"
+            raise TuningSpace(name=op, what=what, hint="make configurations instances of a class with `@dataclass(frozen=True)`")
+        try:
+            found.setdefault(written(config), config)
+        except ValueError as error:
+            hint = "fields are numbers, texts, enumerations, dtypes, and nests of them"
+            raise TuningSpace(name=op, what=f"a {type(config).__name__} can't be written to a file: {error}", hint=hint) from None
+        if len(found) > LARGEST:
+            break
+    if not found or len(found) > LARGEST:
+        what = f"the space has over {LARGEST} configurations" if found else "the space has no configuration"
+        raise TuneValue(name=op, what=what, hint=f"give from 1 to {LARGEST} configurations")
+    return list(found.values())
+
+
+def _number(value: Any, word: str, op: str, kind: type = Real) -> Any:
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer) if kind is int else kind):
+        raise TuneType(name=op, what=f"{word}={shown(value)}", hint="an int" if kind is int else "a number")
+    return int(value) if kind is int else float(value)
+
+
+def _seconds(value: Any, word: str, op: str) -> float:
+    number = _number(value, word, op)
+    if not (math.isfinite(number) and number > 0):
+        raise TuneValue(name=op, what=f"{word}={shown(value)}", hint="a number of seconds above 0")
+    return number
+
+
+def _budget(value: Any, op: str) -> str | float:
+    """A budget, checked: a word, or seconds."""
+    hint = '"none", "cached", or a number of seconds to measure for'
+    if isinstance(value, str):
+        if value not in _WORDS:
+            raise TuneValue(name=op, what=f"budget={shown(value)}", hint=hint)
+        return value
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real):
+        raise TuneType(name=op, what=f"budget={shown(value)}", hint=hint)
+    return _seconds(value, "budget", op)
+
+
+class KernelTrial:
+    """A configuration's kernel. `given`: a call's arguments, arrays as they are described."""
+
+    def __init__(self, kernel: Kernel, given: Sequence[Any]) -> None:
+        self.kernel = kernel
+        self._given = tuple(given)
+
+    def stages(self, target: str | None) -> Stages:
+        own = self.kernel._definition.params.target  # pyright: ignore[reportPrivateUsage]
+        return self.kernel.lower(*self._given, target=own or target)
+
+    def __call__(self, *args: Any, out: Any = None) -> Any:
+        return self.kernel(*args, out=out)
+
+
+@public
+class Tuned(Generic[C]):
+    """What `kd.tune` makes of a function. Call it as the kernel that the function returns.
+
+    `t(*inputs, out=None, stream=None, interpret=None, budget=None)` returns the outputs of the kernel with the configuration
+    that is the fastest for the call's key. `budget`: see `kd.tune`.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[C], Kernel],
+        space: Any,
+        key: Callable[..., Any] | None,
+        predict: Callable[..., float] | None,
+        keep: int,
+        seconds: float,
+        budget: str | float,
+        tolerance: float | None,
+        name: str | None,
+    ) -> None:
+        self._make = make
+        self._space = space
+        self._key = key
+        self._predict = predict
+        self._keep, self._seconds, self._budget, self._tolerance = keep, seconds, budget, tolerance
+        module, qualname = getattr(make, "__module__", ""), getattr(make, "__qualname__", type(make).__name__)
+        self.name: str = name or f"{module}.{qualname}"
+        self._kernels: dict[str, Kernel] = {}  # by configuration
+        self._chosen: dict[Any, tuple[Tuning[C], Kernel]] = {}
+        self._results: TunedResults | None = None
+        self._generation = -1  # of the results that choices were made by
+        self._lock = forking.lock()
+        functools.update_wrapper(self, make)
+
+    def __repr__(self) -> str:
+        return f"<kd.tune {self.name} of {of_function(self._make)}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _by_name, (self._make.__module__, self._make.__qualname__)
+
+    # --- calling ----------------------------------------------------------------------------------
+
+    @unguarded
+    def __call__(
+        self, *args: Any, out: Any = None, stream: Any = None, interpret: Any = None, budget: str | float | None = None
+    ) -> Any:
+        """Run the kernel with the fastest configuration. `budget`: see `kd.tune`; the rest is as for kernels."""
+        return self._choice(args, interpret, budget)[1](*args, out=out, stream=stream, interpret=interpret)
+
+    @checks_itself("budget", "again")
+    def tune(
+        self, *args: Any, interpret: Any = None, budget: str | float | None = None, again: bool = False
+    ) -> Tuning[C]:
+        """What a call with such arguments would take, with all that is known of the others; nothing else runs.
+
+        `args`: arrays, `ShapeDtypeStruct`s and scalars. `again` measures what was measured before. Raises what a call raises.
+        """
+        return self._choice(args, interpret, budget, again)[0]
+
+    @checks_itself("budget")
+    def kernel(self, *args: Any, interpret: Any = None, budget: str | float | None = None) -> Kernel:
+        """The kernel that a call with such arguments runs: to be called at no cost beside its own."""
+        return self._choice(args, interpret, budget)[1]
+
+    @checks_itself("target")
+    def lower(self, *args: Any, target: str | None = None) -> Stages:
+        """The stages of the kernel that a call with such arguments runs; nothing is measured."""
+        return self._choice(args, None, "cached")[1].lower(*args, target=target)
+
+    @public
+    @checks_itself("args", "interpret", "budget", "again")
+    def _choice(self, args: tuple[Any, ...], interpret: Any, budget: Any, again: bool = False) -> tuple[Tuning[C], Kernel]:
+        mode = self._budget if budget is None else budget
+        leaves, structure = flatten(args)
+        specs = unflatten(structure, [_spec(x) for x in leaves])
+        key = self._key_of(specs)
+        place = next((str(getattr(x, "device", "")) for x in leaves if hasattr(x, "shape")), "")
+        word = mode if isinstance(mode, str) else "measured"
+        try:
+            where = (word, key, place, interpret)
+            if not again and self._results is not None and self._results.generation == self._generation:
+                found = self._chosen.get(where)
+                if found is not None:
+                    return found
+        except TypeError:  # what interpret= is, the kernel says
+            where = None
+        return self._choose(where, args, specs, key, interpret, mode, again)
+
+    def _key_of(self, specs: Sequence[Any]) -> Any:
+        """The key of a call. Raises `TuningKey`."""
+        if self._key is None:
+            return " ".join([_named(x) for x in flatten(tuple(specs))[0]])
+        key = called(self._key, tuple(specs), self.name, "key", "key(*specs)")
+        try:
+            hash(key)
+        except TypeError:
+            what = f"the key {shown(key)} can't be hashed"
+            raise TuningKey(name=self.name, what=what, hint="return a tuple of ints, texts and dtypes") from None
+        return key
+
+    # --- choosing ---------------------------------------------------------------------------------
+
+    def _choose(
+        self, where: Any, args: tuple[Any, ...], specs: Any, key: Any, interpret: Any, budget: Any, again: bool
+    ) -> tuple[Tuning[C], Kernel]:
+        """The choice for a key, by what is known, by measuring, or by prediction."""
+        limit = _budget(budget, self.name)
+        try:
+            text = written(key)
+        except ValueError as error:
+            hint = "return a tuple of ints, texts and dtypes"
+            raise TuningKey(name=self.name, what=f"the key can't be written to a file: {error}", hint=hint) from None
+        with self._lock:
+            results = self._results = tuned_results()
+            if results.generation != self._generation:
+                self._chosen.clear()
+            if not again and where is not None and where in self._chosen:
+                return self._chosen[where]
+            bench, gpu = self._bench(args, interpret, limit)
+            found = self._tuned(args, specs, text, limit, bench, gpu, again, results)
+            self._generation = results.generation
+            if len(self._chosen) >= _KEPT:
+                self._chosen.clear()
+            if where is not None:
+                self._chosen[where] = found
+            return found
+
+    def _bench(self, args: tuple[Any, ...], interpret: Any, limit: str | float) -> tuple[Bench | None, str]:
+        """What measures for a call, None where nothing may; and the name of the GPU that it runs on."""
+        from kernel_dsl.runtime import measuring
+        from kernel_dsl.runtime.arrays.array_view import is_array, view
+        from kernel_dsl.runtime.devices.devices import pick_device
+
+        if _is_traced(args):
+            return None, INTERPRETER
+        leaves = [x for x in flatten(args)[0] if is_array(x) and not isinstance(x, np.generic)]
+        bench = measuring.bench_of(pick_device(interpret, [view(x) for x in leaves]))
+        if bench is None:
+            return None, INTERPRETER
+        return (None if isinstance(limit, str) or measuring.is_recording() else bench), bench.gpu
+
+    def _tuned(
+        self,
+        args: tuple[Any, ...],
+        specs: Any,
+        text: str,
+        limit: str | float,
+        bench: Bench | None,
+        gpu: str,
+        again: bool,
+        results: TunedResults,
+    ) -> tuple[Tuning[C], Kernel]:
+        rows = self._ranked(specs)
+        given = _described(args)
+        built = build(rows, lambda config: self._trial(config, given))
+        place = (gpu, self.name, _source(self._make, rows), text)
+        lines = results.find(place) if limit != "none" and gpu != INTERPRETER else ()
+        known = fastest(lines, {row.text: row for row in built.rows if not row.dropped})
+        target = None if bench is None else bench.target
+        if known is not None and not again:
+            built = Built(with_lines(built.rows, lines), built.trials)
+            at = next(i for i, row in enumerate(built.rows) if row.text == known)
+            return self._made(gpu, text, "kept", built, at)
+        if bench is None:
+            how = "first" if self._predict is None else "predicted"
+            order = [i for i, row in enumerate(built.rows) if not row.dropped]
+            built, at = first_that_runs(built, order, target, None)
+            return self._made(gpu, text, how, built, at)
+        built = self._measured(built, args, bench, float(limit))
+        results.add(_results(lines_of(built.rows, place, __version__, measured_with())))
+        return self._made(gpu, text, "measured", built, best_of(built.rows))
+
+    def _measured(self, built: Built, args: tuple[Any, ...], bench: Bench, seconds: float) -> Built:
+        from kernel_dsl.runtime import measuring
+
+        leaves, structure = flatten(args)
+        apart = measuring.assembles_apart() and not environment().cache_off
+        built, taken = compiled(built, self._keep, bench.target, machine_code, apart, self.name)
+        if not taken:
+            raise nothing_runs(self.name, built.rows)
+        with measuring.alone():
+            return measure(
+                built, taken, bench, leaves, lambda x: unflatten(structure, x), seconds, self._tolerance, self.name
+            )
+
+    def _made(self, gpu: str, text: str, how: str, built: Built, at: int) -> tuple[Tuning[C], Kernel]:
+        if at < 0:
+            raise nothing_runs(self.name, built.rows)
+        trial = cast("KernelTrial", built.trials[at])
+        return Tuning(self.name, gpu, text, how, built.rows[at].config, built.rows), trial.kernel
+
+    def _trial(self, config: C, given: Sequence[Any]) -> KernelTrial:
+        text = written(config)
+        kernel = self._kernels.get(text)
+        if kernel is None:
+            made: Any = called(self._make, (config,), self.name, "the function", "make(config)")
+            if type(made) is not Kernel:
+                loc: Loc = of_function(self._make)
+                raise NotTunable(name=self.name, config=text, what=shown(made), other=loc, other_label="this function")
+            kernel = self._kernels[text] = made
+        return KernelTrial(kernel, given)
+
+    def _ranked(self, specs: Any) -> list[TuningRow[C]]:
+        """The space's configurations, the best predicted first."""
+        space: Any = self._space
+        if callable(space):
+            why = misfit(space, *specs)
+            if why and misfit(space):
+                what, hint = f"space can't be called: {why}", "it is called as `space(*specs)`, or as `space()`"
+                raise TuningSpace(name=self.name, what=what, hint=hint)
+            space = _listed(space() if why else space(*specs), self.name)
+        rows = [TuningRow(cast("C", config), written(config)) for config in space]
+        if self._predict is None:
+            return rows
+        rows = [replace(row, predicted=self._predicted(row.config, specs)) for row in rows]
+        never = [replace(r, dropped=f"predict gives {r.predicted}") for r in rows if not math.isfinite(r.predicted or 0)]
+        return sorted((r for r in rows if math.isfinite(r.predicted or 0)), key=lambda r: r.predicted or 0.0) + never
+
+    def _predicted(self, config: C, specs: Any) -> float:
+        value = called(self._predict, (config, *specs), self.name, "predict", "predict(config, *specs)")
+        if isinstance(value, (bool, np.bool_)) or not isinstance(value, (Real, np.generic)):
+            what = f"predict gives {shown(value)} for {written(config)}"
+            raise TuneType(name=self.name, what=what, hint="it returns a number, the less the faster")
+        return float(value)
+
+
+def measured_with() -> str:
+    """What makes the machine code of kernels that are timed here."""
+    from kernel_dsl.runtime import measuring
+
+    return measuring.assembler()
+
+
+def _results(lines: tuple[TunedLine, ...]) -> Results:
+    return {lines[0].place: lines} if lines else {}
+
+
+def _spec(x: Any) -> Any:
+    """An argument as `key` and `predict` see it."""
+    if isinstance(x, (ShapeDtypeStruct, np.generic)) or not (hasattr(x, "shape") and hasattr(x, "dtype")):
+        return x
+    return ShapeDtypeStruct(tuple(x.shape), as_dtype(x.dtype))
+
+
+def _named(spec: Any) -> str:
+    """An array's dtype and shape, or a scalar's type, as they stand in a key."""
+    return f"{spec.dtype}{list(spec.shape)}" if hasattr(spec, "shape") else type(spec).__name__
+
+
+def _described(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A call's arguments, arrays as kernels are compiled for them: without their memory, which a child process can't reach."""
+    from kernel_dsl.runtime.arrays.array_view import is_array, view
+
+    leaves, structure = flatten(args)
+    traced = _is_traced(args)
+    own = [x if isinstance(x, np.generic) or not is_array(x) else _array(x) if traced else array_input(view(x)) for x in leaves]
+    return unflatten(structure, own)
+
+
+def _array(x: Any) -> ArrayInput:
+    return ArrayInput(tuple(x.shape), as_dtype(x.dtype))
+
+
+def _is_traced(args: tuple[Any, ...]) -> bool:
+    """Whether arguments are values of a function that JAX traces."""
+    return "jax" in sys.modules and kinds().tracing(args) is not None
+
+
+def _by_name(module: str, name: str) -> Any:
+    """Unpickle: the object of that qualified name."""
+    return attrgetter(name)(import_module(module))
+
+
+def _source(make: Callable[..., Any], rows: Sequence[TuningRow[Any]]) -> str:
+    """A digest of a function's text, empty where there is none, and its space: what was measured of others is not taken."""
+    try:
+        text = textwrap.dedent(inspect.getsource(make))
+    except (OSError, TypeError):
+        text = ""
+    return hashlib.sha256("\n".join([text, *sorted(row.text for row in rows)]).encode(errors="surrogatepass")).hexdigest()[:16]

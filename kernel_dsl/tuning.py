@@ -1,0 +1,58 @@
+"""`kd.tuning`: what was tuned, shipped from one machine to another as a file. `kd.tune` measures."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from .boundary import public
+from .errors_tuning import TuningFile
+from .tuning_file import BadFile, merge_into, read_text, results_of, tuned_results
+from .tuning_table import Tuning, TuningRow
+
+__all__ = ["Tuning", "TuningRow", "load", "save"]
+
+
+def _errors() -> Any:
+    return import_module("kernel_dsl.runtime.errors")
+
+
+@public
+def load(path: str | Path) -> int:
+    """Take in the results of a file that `save` wrote, for this process; how many lines those are.
+
+    Calls choose by them where GPU, kernel, its source and key are the same. Where a key was tuned twice, the later run counts.
+
+    Raises `TuningFile` for what is no such file, is damaged, or has another version; FileError where it can't be read.
+    """
+    place = Path(path)
+    try:
+        found = results_of(read_text(place))
+    except BadFile as error:
+        raise TuningFile(path=place.name, what=error.what, hint=error.hint) from None
+    except FileNotFoundError as error:
+        raise _errors().MissingFileError(f"{place} is not there: {error.strerror}") from None
+    except (OSError, ValueError) as error:
+        raise _errors().FileError(f"{place} can't be read: {error}") from None
+    tuned_results().add(found, keep=False)
+    return sum(map(len, found.values()))
+
+
+@public
+def save(path: str | Path) -> int:
+    """Write all results that are known to a file, put together with those that it has; how many lines it then holds.
+
+    These are what this process measured and loaded, and what this user's processes kept beside the disk cache. The file appears
+    in one step.
+
+    Raises `TuningFile` where there is a file that `load` refuses; FileError where it can't be written.
+    """
+    place = Path(path)
+    try:
+        whole = merge_into(place, tuned_results().everything(), lenient=False)
+    except BadFile as error:
+        raise TuningFile(path=place.name, what=error.what, hint=error.hint) from None
+    except (OSError, ValueError) as error:
+        raise _errors().FileError(f"{place} can't be written: {error}") from None
+    return sum(map(len, whole.values()))

@@ -1,0 +1,14 @@
+from dataclasses import dataclass
+
+import kernel_dsl as kd
+import numpy as np
+
+x = np.ones((4, 8), np.float32)
+
+
+@dataclass(frozen=True)
+class Config:
+    rows: int
+
+
+kd.tune([Config(2), Config(4)])(Config(2))
