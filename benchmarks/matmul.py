@@ -1,9 +1,11 @@
-"""Matrix products beside cuBLAS: `python -m benchmarks.matmul [bf16|fp8|int8|configs|sustained] [--json FILE] [--rounds N]`.
+"""Matrix products beside cuBLAS: `python -m benchmarks.matmul [bf16|fp8|int8|configs|tuned|sustained] [--json F] [--rounds N]`.
 
 Random normal data, inputs rotated over several copies, launches interleaved. Every result is checked against a
-float64-accumulated product of sampled rows, with outputs poisoned before. `configs` times a list of configurations;
-`sustained` runs each of two products for `--seconds`, with clocks and power. `--rows TEXT` keeps the rows whose name has it;
-the JSON file is written after each row. Other layouts, dtypes and shapes: `benchmarks.products`.
+float64-accumulated product of sampled rows, with outputs poisoned before. `configs` times a list of configurations; `tuned` times
+all of that list in one run with what tuning chose after 8 measurements: "of the best" is what that reaches of the fastest of the
+list. What it measured is kept, as by the command `tune`, and later products take it. `sustained` runs each of two products
+for `--seconds`, with clocks and power. `--rows TEXT` keeps the rows whose name has it; the JSON
+file is written after each row. Other layouts, dtypes and shapes: `benchmarks.products`.
 """
 
 from __future__ import annotations
@@ -22,6 +24,12 @@ import torch
 
 import kernel_dsl as kd
 from kernel_dsl.library import MatmulConfig
+from kernel_dsl.library.arguments import MatmulOptions, request
+from kernel_dsl.library.matmul import plan_by
+from kernel_dsl.library.routes import routes
+from kernel_dsl.library.tuned_matmul import choice_of
+from kernel_dsl.stages import target_named
+from kernel_dsl.tune_command import add_options, matmul_tuning
 
 from .harness import interleaved, machine, table
 
@@ -202,6 +210,64 @@ def configs(rows: Rows, rounds: int) -> None:
             rows.append(_row(name, 2.0 * M * N * K, times, error))
 
 
+KEEP = 8  # configurations that tuning measures
+
+
+def tuned(rows: Rows, rounds: int) -> None:
+    """The best of all configurations of `configs`, in one run with what tuning chose, and what is chosen untuned."""
+    for ((M, N, K), listed), transposed in itertools.product(CONFIGS.items(), (False, True)):
+        name = f"tuned {M}x{N}x{K} {'NT' if transposed else 'NN'}"
+        if not rows.wants(name):
+            continue
+        a = torch.randn(M, K, device="cuda").bfloat16()
+        b = torch.randn(N, K, device="cuda").bfloat16().T if transposed else torch.randn(K, N, device="cuda").bfloat16()
+        out = torch.empty((M, N), device="cuda", dtype=torch.bfloat16)
+        options = tuner_options(f"{M}x{N}x{K}", "NT" if transposed else "NN")
+        asked = request(a, b, MatmulOptions(), None)
+        blocks = target_named(None).limits.multiprocessors
+        every = routes(asked.problem, asked.left, asked.right, asked.family, target_named(None))
+        table_of = matmul_tuning(options, kd.bfloat16)
+        measured = [row for row in table_of.rows if row.seconds is not None]
+        assert len(measured) <= KEEP, "more than it may measure"
+        plan = plan_by(asked, next(r for _, r in every if choice_of(r) == table_of.best), blocks)
+        chosen = plan_by(asked, min(every, key=lambda option: option[0])[1], blocks)
+        runs: dict[str, Callable[[], Any]] = {
+            "ours": lambda p=plan, a=a, b=b, o=out: p.run(a, [b], [], o, None, None),
+            "untuned": lambda p=chosen, a=a, b=b, o=out: p.run(a, [b], [], o, None, None),
+        }
+        for config in listed:
+            runs[described(config)] = functools.partial(kd.library.matmul, a, b, out=out, config=config)
+        out.fill_(float("nan"))
+        runs["ours"]()
+        error = check(out, a, b, 4e-3)
+        times = interleaved(runs, rounds)
+        best = min((described(config) for config in listed), key=lambda word: times[word].median)
+        ours = times["ours"].median
+        rows.append(
+            {
+                "work": name,
+                "us": f"{ours * 1e6:.1f}",
+                "best of the list": f"{times[best].median * 1e6:.1f}",
+                "of the best": f"{times[best].median / ours:.3f}",
+                "of untuned": f"{times['untuned'].median / ours:.3f}",
+                "measured": len(measured),
+                "of": len(table_of.rows),
+                "found": f"{table_of.best.kernel} {table_of.best.parts} {described(table_of.best.config)}"
+                if table_of.best.kernel == "fast"
+                else table_of.best.kernel,
+                "best": best,
+                "error": f"{error:.1e}",
+            }
+        )
+
+
+def tuner_options(sizes: str, layout: str) -> argparse.Namespace:
+    """The options of `python -m kernel_dsl tune matmul`, which measures anew."""
+    parser = argparse.ArgumentParser()
+    add_options(parser)
+    return parser.parse_args(["matmul", sizes, "bf16", "--layout", layout, "--keep", str(KEEP), "--again"])
+
+
 def described(c: MatmulConfig) -> str:
     """A configuration in short."""
     words = f"{c.tile_m}x{c.tile_n}x{c.tile_k} s{c.stages} g{c.group} c{c.cluster}x{c.cluster_n}"
@@ -243,11 +309,11 @@ def sustained(rows: Rows, rounds: int) -> None:
             rows.append({**row, "of cublas": f"{speeds['ours'] / speeds[peer]:.3f}" if "ours" in speeds else ""})
 
 
-WORK = {"bf16": bf16, "fp8": fp8, "int8": int8, "configs": configs, "sustained": sustained}
+WORK = {"bf16": bf16, "fp8": fp8, "int8": int8, "configs": configs, "tuned": tuned, "sustained": sustained}
 
 
 def main() -> None:
-    """Run the named benchmarks, by default all but `configs` and `sustained`."""
+    """Run the named benchmarks, by default all but `configs`, `tuned` and `sustained`."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", choices=[*WORK, []], default=[])
     parser.add_argument("--rounds", type=int, default=25)
@@ -259,8 +325,8 @@ def main() -> None:
     print(machine())
     for name in args.names or ["bf16", "fp8", "int8"]:
         WORK[name](rows, args.rounds)
-        for shown in (False, True):  # rows of one kind make a table
-            table([row for row in rows if ("state" in row) == shown])
+        for keys in dict.fromkeys(tuple(row) for row in rows):  # rows of one kind make a table
+            table([row for row in rows if tuple(row) == keys])
     print(machine())
 
 

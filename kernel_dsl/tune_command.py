@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> None:
     if options.keep < 1 or not options.seconds > 0:
         raise CommandError("--keep is 1 or more, and --seconds above 0")
     dtype = dtype_named(options.dtype, f"DTYPE {options.dtype!r}")
-    tuning = _matmul(options, dtype) if options.what == "matmul" else _attention(options, dtype)
+    tuning = matmul_tuning(options, dtype) if options.what == "matmul" else attention_tuning(options, dtype)
     rows = tuning.rows
     if not options.all:
         listed = [r for r in rows if r.seconds is not None or r.dropped or r.config is tuning.best or r in rows[: options.keep]]
@@ -60,7 +60,8 @@ def _sizes(text: str, names: str) -> list[int]:
     return [int(part) for part in parts]
 
 
-def _matmul(options: argparse.Namespace, dtype: DType) -> Tuning[Any]:
+def matmul_tuning(options: argparse.Namespace, dtype: DType) -> Tuning[Any]:
+    """The table of a product; its configurations are of `RouteChoice`."""
     from .library.arguments import MatmulOptions, request
     from .library.matmul import plan_by
     from .library.operands import TurnedStruct
@@ -85,7 +86,8 @@ def _matmul(options: argparse.Namespace, dtype: DType) -> Tuning[Any]:
     return searched(MATMUL, key_of(asked) or "", rows, make, sides, options)
 
 
-def _attention(options: argparse.Namespace, dtype: DType) -> Tuning[Any]:
+def attention_tuning(options: argparse.Namespace, dtype: DType) -> Tuning[Any]:
+    """The table of attention without options but `causal`; its configurations are of `AttentionConfig`."""
     from .library.attention import FAST, refusal
     from .library.attention_kernel import attention_kernel
     from .library.attention_options import AttentionOptions, problem_of

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import inspect
 import math
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import is_dataclass, replace
+from functools import partial, update_wrapper
 from importlib import import_module
 from itertools import islice
 from numbers import Real
@@ -26,6 +26,7 @@ from .diagnostics import shown
 from .dtypes import as_dtype
 from .errors_tuning import NotTunable, TuneType, TuneValue, TuningKey, TuningSpace
 from .kernel import Kernel, kinds
+from .kernel_arguments import check_interpret
 from .loading import machine_code
 from .memory import ShapeDtypeStruct
 from .options import environment
@@ -114,10 +115,14 @@ def tune(
 
 def _listed(space: Any, op: str) -> list[Any]:
     """The configurations of a space, each once. Raises `TuningSpace`, `TuneValue`."""
-    if isinstance(space, (str, bytes)) or not isinstance(space, Iterable):
-        raise TuningSpace(name=op, what=f"the space is {shown(space)}", hint="give a list of configurations")
+    try:
+        if isinstance(space, (str, bytes)):
+            raise TypeError
+        items: Iterator[Any] = iter(space)
+    except TypeError:
+        raise TuningSpace(name=op, what=f"the space is {shown(space)}", hint="give a list of configurations") from None
     found: dict[str, Any] = {}
-    for config in islice(cast("Iterable[Any]", space), LARGEST + 1):
+    for config in islice(items, LARGEST + 1):
         if not is_dataclass(config) or isinstance(config, type):
             what = f"the space holds {shown(config)}"
             raise TuningSpace(name=op, what=what, hint="make configurations instances of a class with `@dataclass(frozen=True)`")
@@ -137,7 +142,10 @@ def _listed(space: Any, op: str) -> list[Any]:
 def _number(value: Any, word: str, op: str, kind: type = Real) -> Any:
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer) if kind is int else kind):
         raise TuneType(name=op, what=f"{word}={shown(value)}", hint="an int" if kind is int else "a number")
-    return int(value) if kind is int else float(value)
+    try:
+        return int(value) if kind is int else float(value)
+    except (OverflowError, ValueError):
+        raise TuneValue(name=op, what=f"{word}={shown(value)}", hint="a number that a float can hold") from None
 
 
 def _seconds(value: Any, word: str, op: str) -> float:
@@ -206,7 +214,7 @@ class Tuned(Generic[C]):
         self._results: TunedResults | None = None
         self._generation = -1  # of the results that choices were made by
         self._lock = forking.lock()
-        functools.update_wrapper(self, make)
+        update_wrapper(self, make)
 
     def __repr__(self) -> str:
         return f"<kd.tune {self.name} of {of_function(self._make)}>"
@@ -223,7 +231,7 @@ class Tuned(Generic[C]):
         """Run the kernel with the fastest configuration. `budget`: see `kd.tune`; the rest is as for kernels."""
         return self._choice(args, interpret, budget)[1](*args, out=out, stream=stream, interpret=interpret)
 
-    @checks_itself("budget", "again")
+    @checks_itself("budget")
     def tune(
         self, *args: Any, interpret: Any = None, budget: str | float | None = None, again: bool = False
     ) -> Tuning[C]:
@@ -243,23 +251,21 @@ class Tuned(Generic[C]):
         """The stages of the kernel that a call with such arguments runs; nothing is measured."""
         return self._choice(args, None, "cached")[1].lower(*args, target=target)
 
-    @public
+    @partial(public, name="tuned")
     @checks_itself("args", "interpret", "budget", "again")
     def _choice(self, args: tuple[Any, ...], interpret: Any, budget: Any, again: bool = False) -> tuple[Tuning[C], Kernel]:
+        check_interpret(interpret, self.name)
         mode = self._budget if budget is None else budget
         leaves, structure = flatten(args)
         specs = unflatten(structure, [_spec(x) for x in leaves])
         key = self._key_of(specs)
         place = next((str(getattr(x, "device", "")) for x in leaves if hasattr(x, "shape")), "")
         word = mode if isinstance(mode, str) else "measured"
-        try:
-            where = (word, key, place, interpret)
-            if not again and self._results is not None and self._results.generation == self._generation:
-                found = self._chosen.get(where)
-                if found is not None:
-                    return found
-        except TypeError:  # what interpret= is, the kernel says
-            where = None
+        where = (word, key, place, interpret)
+        if not again and self._results is not None and self._results.generation == self._generation:
+            found = self._chosen.get(where)
+            if found is not None:
+                return found
         return self._choose(where, args, specs, key, interpret, mode, again)
 
     def _key_of(self, specs: Sequence[Any]) -> Any:
@@ -290,30 +296,31 @@ class Tuned(Generic[C]):
             results = self._results = tuned_results()
             if results.generation != self._generation:
                 self._chosen.clear()
-            if not again and where is not None and where in self._chosen:
+            if not again and where in self._chosen:
                 return self._chosen[where]
-            bench, gpu = self._bench(args, interpret, limit)
+            bench, gpu, lasting = self._bench(args, interpret, limit)
             found = self._tuned(args, specs, text, limit, bench, gpu, again, results)
             self._generation = results.generation
             if len(self._chosen) >= _KEPT:
                 self._chosen.clear()
-            if where is not None:
+            if lasting:
                 self._chosen[where] = found
             return found
 
-    def _bench(self, args: tuple[Any, ...], interpret: Any, limit: str | float) -> tuple[Bench | None, str]:
-        """What measures for a call, None where nothing may; and the name of the GPU that it runs on."""
+    def _bench(self, args: tuple[Any, ...], interpret: Any, limit: str | float) -> tuple[Bench | None, str, bool]:
+        """What measures for a call, None where nothing may; the name of the GPU that it runs on; and whether that stays so."""
         from kernel_dsl.runtime import measuring
         from kernel_dsl.runtime.arrays.array_view import is_array, view
         from kernel_dsl.runtime.devices.devices import pick_device
 
         if _is_traced(args):
-            return None, INTERPRETER
+            return None, INTERPRETER, False
         leaves = [x for x in flatten(args)[0] if is_array(x) and not isinstance(x, np.generic)]
         bench = measuring.bench_of(pick_device(interpret, [view(x) for x in leaves]))
+        watched = measuring.is_watched()
         if bench is None:
-            return None, INTERPRETER
-        return (None if isinstance(limit, str) or measuring.is_recording() else bench), bench.gpu
+            return None, INTERPRETER, not watched
+        return None if isinstance(limit, str) or watched else bench, bench.gpu, not watched
 
     def _tuned(
         self,
@@ -413,14 +420,16 @@ def _results(lines: tuple[TunedLine, ...]) -> Results:
 
 def _spec(x: Any) -> Any:
     """An argument as `key` and `predict` see it."""
-    if isinstance(x, (ShapeDtypeStruct, np.generic)) or not (hasattr(x, "shape") and hasattr(x, "dtype")):
+    if isinstance(x, (ShapeDtypeStruct, np.generic)) or not isinstance(getattr(x, "shape", None), tuple):
+        return x
+    if not hasattr(x, "dtype"):
         return x
     return ShapeDtypeStruct(tuple(x.shape), as_dtype(x.dtype))
 
 
 def _named(spec: Any) -> str:
     """An array's dtype and shape, or a scalar's type, as they stand in a key."""
-    return f"{spec.dtype}{list(spec.shape)}" if hasattr(spec, "shape") else type(spec).__name__
+    return f"{spec.dtype}{list(spec.shape)}" if isinstance(spec, ShapeDtypeStruct) else type(spec).__name__
 
 
 def _described(args: tuple[Any, ...]) -> tuple[Any, ...]:

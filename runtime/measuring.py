@@ -18,6 +18,7 @@ from .arrays.array_view import ArrayView, is_array, row_major, view
 from .devices import driver, memory
 from .devices.cuda_device import CudaDevice
 from .devices.device import Device
+from .devices.devices import is_watching
 from .plan import recording
 from .timing import CacheFlush, Stopwatch
 
@@ -34,9 +35,9 @@ def alone() -> Any:
     return _alone
 
 
-def is_recording() -> bool:
-    """Whether this thread's calls are recorded, so that nothing may run."""
-    return recording.current() is not None
+def is_watched() -> bool:
+    """Whether this thread's calls are recorded or watched, so that nothing else may run meanwhile."""
+    return recording.current() is not None or is_watching()
 
 
 def assembles_apart() -> bool:
@@ -162,7 +163,8 @@ class CudaBench:
         done = data.nbytes
         cu = driver.api()
         if done:
-            driver.check(cu.cuMemcpyHtoD(target.address, data.ctypes.data, done))
+            driver.check(cu.cuMemcpyHtoDAsync(target.address, data.ctypes.data, done, 0))
+            self._device.synchronize(0)
         while 0 < done < target.size:
             more = min(done, target.size - done)
             driver.check(cu.cuMemcpyDtoDAsync(target.address + done, target.address, more, 0))

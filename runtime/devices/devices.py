@@ -69,6 +69,11 @@ def watched_everywhere(device: Device) -> Generator[None]:
         _everywhere.remove(device)
 
 
+def is_watching() -> bool:
+    """Whether launches of this thread go to a device that watches them."""
+    return watching.get() is not None or bool(_everywhere)
+
+
 @once
 def _say_no_gpu(reason: str) -> None:
     logging.getLogger("kernel_dsl").warning("no GPU (%s): kernels run in the PTX interpreter, on the CPU", reason)

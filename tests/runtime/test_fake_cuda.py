@@ -23,6 +23,7 @@ CASES = [
         "cuda_library_cases.py",
         "cuda_mesh_cases.py",
         "cuda_waits_cases.py",
+        "cuda_tuning_cases.py",
     )
 ]
 

@@ -263,6 +263,8 @@ def test_nothing_is_measured_while_a_graph_is_recorded() -> None:
         assert not bench.sampled
         graph()
         np.testing.assert_array_equal(out, X * 2)
+        assert not kd.check(scale.kernel(X, budget="none"), X).hazards and not bench.sampled
+        assert scale.tune(X).how == "measured", "afterwards it is"
 
 
 def test_a_changed_source_is_tuned_anew(folder: Path) -> None:

@@ -168,6 +168,9 @@ class _Generic:
     name = "generic"
 
     def view(self, array: Any, stream: int) -> ArrayView:
+        if type(array) is DeviceArray:  # in any dtype: the interface has no name for bfloat16 and fp8
+            _order(cuda_device(array.device[1]), array.stream, stream)
+            return array.view()
         interface: Any = getattr(array, "__cuda_array_interface__", None)
         if interface is not None:
             return _cuda_interface(array, interface, stream)

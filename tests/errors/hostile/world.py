@@ -93,6 +93,7 @@ _OUTSIDE: dict[str, Any] = {
     "/dev/null": os.devnull,
     "[call]": [lambda: None],
     "((0, 4, 1),)": ((0, 4, 1),),
+    "[config]": [kd.CompilerParams()],
 }
 
 # What to try first for a parameter of this name; the rest of what there is comes after.
@@ -112,7 +113,7 @@ HINTS: dict[str, str] = {
     "z": "x", "device_id": "0 i_val", "mesh": "MESH", "names": "('x',)", "sizes": "(2,)", "index_map": "lambda *a: a[0]", "axis": "0", "axis1": "0", "axis2": "1", "compare": "x", "types": "SMEM spec", "calls": "[call]",
     "inner": "x", "other": "x", "out_type": "struct", "indices": "i_val INDICES", "keys": "x", "sorted": "row", "values": "x", "fn": "lambda a, b: b", "tree": "x [x, x]", "seed": "1 n", "p": "1 0", "dout": "heads", "out": "heads", "lse": "sums", "lengths": "lengths", "weight": "square X", "targets": "lengths",
     "dloss": "1.5", "partials": "heads", "w": "square X filters", "group": "128", "data": "INDICES", "scales": "X", "zeros": "None",
-    "compressed": "sparse", "meta": "INDICES", "input_size": "(1, 1, 16, 16)", "kernel_size": "1",
+    "space": "[config]", "compressed": "sparse", "meta": "INDICES", "input_size": "(1, 1, 16, 16)", "kernel_size": "1",
     "src_ref": "x_ref tile", "dst_ref": "out", "send_sem": "None one_sem",
     "recv_sem": "one_sem None", "experts": "[INDICES, INDICES]", "places": "[INDICES, INDICES]", "weights": "[X, X]",
     "num_experts": "2",
@@ -153,6 +154,8 @@ def _made() -> dict[str, Any]:
         "bound": copies.bind(X, interpret=True),
         "cuda": kd.cuda_kernel("f", ["inp"], ["out"], "out[0] = inp[0];"),
         "metal": kd.metal_kernel("f", ["inp"], ["out"], "out[0] = inp[0];"),
+        "tuned": kd.tune([kd.CompilerParams()])(lambda config: copies),
+        "tuning": kd.tune([kd.CompilerParams()])(lambda config: copies).tune(X),
         "layout": kd.Layout(1, ((0, 4, 1),)),
         "rule": kd.Layout.WGMMA,
         "params": kd.CompilerParams(),
