@@ -236,9 +236,9 @@ from .version import __version__ as __version__
 if TYPE_CHECKING:
     from kernel_dsl import library as library
     from kernel_dsl import symmetric as symmetric
+    from kernel_dsl import tuning as tuning
     from kernel_dsl.ahead import warm
     from kernel_dsl.pipelines import BlockSpec, Element, emit_pipeline, squeezed
-    from kernel_dsl import tuning as tuning
     from kernel_dsl.runtime.build.aot import load_compiled
     from kernel_dsl.runtime.custom.image import precompiled_cuda_kernel
     from kernel_dsl.runtime.custom.metal.metal import metal_kernel
@@ -247,8 +247,8 @@ if TYPE_CHECKING:
     from kernel_dsl.runtime.graph import Graph
     from kernel_dsl.runtime.interpreter.checks.hazards import HazardError, HazardWarning
     from kernel_dsl.runtime.interpreter.checks.kinds import HazardKind
-    from kernel_dsl.warp_specialized import PipelinePipeline, emit_pipeline_warp_specialized
     from kernel_dsl.tuned import tune
+    from kernel_dsl.warp_specialized import PipelinePipeline, emit_pipeline_warp_specialized
 
 _LATE = {
     **dict.fromkeys(("BlockSpec", "Element", "emit_pipeline", "squeezed"), "kernel_dsl.pipelines"),
@@ -261,11 +261,9 @@ _LATE = {
     "load_compiled": "kernel_dsl.runtime.build.aot",
     "warm": "kernel_dsl.ahead",
     "tune": "kernel_dsl.tuned",
-    "HazardError": "kernel_dsl.runtime.interpreter.checks.hazards",
+    **dict.fromkeys(("HazardError", "HazardWarning"), "kernel_dsl.runtime.interpreter.checks.hazards"),
     "HazardKind": "kernel_dsl.runtime.interpreter.checks.kinds",
-    "HazardWarning": "kernel_dsl.runtime.interpreter.checks.hazards",
 }
-
 
 __all__ = [
     "ACC",

@@ -15,7 +15,7 @@ from kernel_dsl.__main__ import main
 from kernel_dsl.library import choose, tuned_attention, tuned_choices, tuned_matmul
 from kernel_dsl.library.arguments import MatmulOptions, request
 from kernel_dsl.library.attention_options import AttentionOptions, problem_of
-from kernel_dsl.library.matmul import plan_by
+from kernel_dsl.library.matmul import plan_by, plan_of
 from kernel_dsl.library.problem import Problem
 from kernel_dsl.library.routes import route, routes
 from kernel_dsl.stages import target_named
@@ -88,18 +88,18 @@ def test_a_tuned_matmul_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     struct = kd.ShapeDtypeStruct((64, 64), kd.bfloat16)
     r = request(struct, struct, MatmulOptions(), None)
     every = [tuned_matmul.choice_of(x) for _, x in routes(r.problem, r.left, r.right, r.family, DEFAULT)]
-    before = kd.library.matmul.lower(struct, struct)
+    before = plan_of(r, None, None)
+    kd.library.matmul(a, a, interpret=True)
     other = next(c for c in every if c.kernel == "tile" and c.parts == 1 and c.config.tile_m == 128)
     line(tuned_choices.MATMUL, tuned_matmul.key_of(r), other)
-    after = kd.library.matmul.lower(struct, struct)
-    assert after.key_text != before.key_text
     found = tuned_matmul.tuned_route(r, DEFAULT)
     assert found is not None and tuned_matmul.choice_of(found) == other
-    assert after.key_text == plan_by(r, found, 132).lower(struct, [struct], [], None).key_text
-    assert kd.library.matmul.lower(struct, struct, target="sm_90a").key_text == before.key_text, "not of this GPU"
+    assert plan_of(r, None, None) == plan_by(r, found, 132) != before
+    assert plan_of(r, None, "sm_90a").kernel is not plan_by(r, found, 132).kernel, "not of this GPU"
     expected = a.astype(np.float64) @ a.astype(np.float64)
     got = kd.library.matmul(a, a, interpret=True).astype(np.float64)
     assert np.abs(got - expected).max() <= 2**-7 * np.abs(expected).max()
+    assert plan_by(r, found, 132) in kd.library.matmul._plans.values(), "the plan of the first call is forgotten"
     monkeypatch.setattr(tuned_choices, "gpu_name", lambda: "Another GPU")
     assert tuned_matmul.tuned_route(r, DEFAULT) is None
 
