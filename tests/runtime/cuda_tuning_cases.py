@@ -13,7 +13,7 @@ if not os.environ.get("KERNEL_DSL_FAKE_CUDA"):
     pytest.skip("needs the driver of test_fake_cuda.py", allow_module_level=True)
 
 import kernel_dsl as kd
-from kernel_dsl import tuned
+from kernel_dsl import loading, tuned
 from kernel_dsl.library.operands import TurnedStruct
 from kernel_dsl.runtime import measuring
 from kernel_dsl.runtime.arrays.array_view import frameworks, view
@@ -126,3 +126,16 @@ def test_a_kernel_is_tuned(bench: Any, player: Any, monkeypatch: pytest.MonkeyPa
     assert len((tmp_path / "tuned.jsonl").read_text().splitlines()) == 3
     double(x, 3)
     assert double.tune(x, 3) is made
+
+
+def test_what_was_compiled_ahead_is_not_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child keeps a kernel of the library by its text; a call knows it by its identity."""
+    if not measuring.assembles_apart():
+        pytest.skip("needs ptxas")
+    stages = kd.kernel(lambda x, out: out.__setitem__(..., x[...] * 3), out_type=lambda x: x).lower(
+        kd.ShapeDtypeStruct((8,), kd.float32)
+    )
+    made = loading.machine_code(stages)
+    monkeypatch.setattr(type(stages), "assembled_for_any", lambda self: pytest.fail("assembled again"))
+    loaded = loading.load_identified("tripled", lambda: stages, stages.target.name, stages.params, cuda_device())
+    assert loaded.plan.name == made.kernel.name
