@@ -211,6 +211,7 @@ class Tuned(Generic[C]):
         self.name: str = name or f"{module}.{qualname}"
         self._kernels: dict[str, Kernel] = {}  # by configuration
         self._chosen: dict[Any, tuple[Tuning[C], Kernel]] = {}
+        self._seen: dict[Any, Kernel] = {}  # by what a call's arguments look like: a second one asks for no key
         self._results: TunedResults | None = None
         self._generation = -1  # of the results that choices were made by
         self._lock = forking.lock()
@@ -229,7 +230,15 @@ class Tuned(Generic[C]):
         self, *args: Any, out: Any = None, stream: Any = None, interpret: Any = None, budget: str | float | None = None
     ) -> Any:
         """Run the kernel with the fastest configuration. `budget`: see `kd.tune`; the rest is as for kernels."""
-        return self._choice(args, interpret, budget)[1](*args, out=out, stream=stream, interpret=interpret)
+        like = None
+        if budget is None and interpret is None:
+            like = _likeness(args)
+            if self._results is not None and self._results.generation == self._generation:
+                kernel = self._seen.get(like)
+                if kernel is not None:
+                    return kernel(*args, out=out, stream=stream)
+        kernel = self._choice(args, interpret, budget, like=like)[1]
+        return kernel(*args, out=out, stream=stream, interpret=interpret)
 
     @checks_itself("budget")
     def tune(
@@ -252,8 +261,10 @@ class Tuned(Generic[C]):
         return self._choice(args, None, "cached")[1].lower(*args, target=target)
 
     @partial(public, name="tuned")
-    @checks_itself("args", "interpret", "budget", "again")
-    def _choice(self, args: tuple[Any, ...], interpret: Any, budget: Any, again: bool = False) -> tuple[Tuning[C], Kernel]:
+    @checks_itself("args", "interpret", "budget", "again", "like")
+    def _choice(
+        self, args: tuple[Any, ...], interpret: Any, budget: Any, again: bool = False, like: Any = None
+    ) -> tuple[Tuning[C], Kernel]:
         check_interpret(interpret, self.name)
         mode = self._budget if budget is None else budget
         leaves, structure = flatten(args)
@@ -265,8 +276,22 @@ class Tuned(Generic[C]):
         if not again and self._results is not None and self._results.generation == self._generation:
             found = self._chosen.get(where)
             if found is not None:
+                self._note(like, found[1])
                 return found
-        return self._choose(where, args, specs, key, interpret, mode, again)
+        found = self._choose(where, args, specs, key, interpret, mode, again)
+        if self._chosen.get(where) is found:  # for good
+            self._note(like, found[1])
+        return found
+
+    def _note(self, like: Any, kernel: Kernel) -> None:
+        if like is not None:
+            if len(self._seen) >= _KEPT:
+                self._seen.clear()
+            self._seen[like] = kernel
+
+    def _forget(self) -> None:
+        self._chosen.clear()
+        self._seen.clear()
 
     def _key_of(self, specs: Sequence[Any]) -> Any:
         """The key of a call. Raises `TuningKey`."""
@@ -295,14 +320,14 @@ class Tuned(Generic[C]):
         with self._lock:
             results = self._results = tuned_results()
             if results.generation != self._generation:
-                self._chosen.clear()
+                self._forget()
             if not again and where in self._chosen:
                 return self._chosen[where]
             bench, gpu, lasting = self._bench(args, interpret, limit)
             found = self._tuned(args, specs, text, limit, bench, gpu, again, results)
             self._generation = results.generation
             if len(self._chosen) >= _KEPT:
-                self._chosen.clear()
+                self._forget()
             if lasting:
                 self._chosen[where] = found
             return found
@@ -416,6 +441,23 @@ def measured_with() -> str:
 
 def _results(lines: tuple[TunedLine, ...]) -> Results:
     return {lines[0].place: lines} if lines else {}
+
+
+def _likeness(args: tuple[Any, ...]) -> Any:
+    """What decides a call's key: shapes, dtypes and devices of arrays, and all of numbers. None where it is not known so."""
+    try:
+        like = tuple(
+            [
+                (x.shape, x.dtype, getattr(x, "device", None))
+                if hasattr(x, "shape") and not isinstance(x, np.generic)
+                else (type(x), x)
+                for x in args
+            ]
+        )
+        hash(like)
+    except Exception:  # nests, and what can't be looked at
+        return None
+    return like
 
 
 def _spec(x: Any) -> Any:

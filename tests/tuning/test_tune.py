@@ -121,6 +121,29 @@ def test_the_key_tells_calls_apart() -> None:
     assert sorted(set(asked)) == [8, 32]
 
 
+def test_a_second_call_asks_for_no_key() -> None:
+    asked: list[Any] = []
+
+    def key(x: Any, n: int = 0, more: Any = None) -> Any:
+        asked.append(n)
+        return x.shape[0] + n
+
+    def with_number(config: Rows) -> kd.Kernel:
+        def body(x: Any, *rest: Any) -> None:
+            rest[-1][...] = x[...] * 2
+
+        return kd.kernel(body, out_type=lambda x, *rest: x)
+
+    scale = kd.tune(SPACE, key=key)(with_number)
+    for _ in range(2):
+        for args in ((X,), (X, 1), (X, True), (X, 2), (X[:32],), (X, 1, [X])):
+            np.testing.assert_array_equal(scale(*args), args[0] * 2)
+    assert asked == [0, 1, True, 2, 0, 1, 1], "a nest is looked at each time"
+    tuning_file.tuned_results().add({})
+    scale(X)
+    assert len(asked) == 8, "results that were added may be others"
+
+
 def test_what_can_not_run_is_dropped() -> None:
     space = [Rows(12), Rows(8, smem=1 << 20), Rows(64), Rows(32), Rows(16)]
     scale = new(space, predict=lambda c, x: math.inf if c.rows == 32 else 0)
