@@ -109,7 +109,7 @@ def specialise(extent: Any) -> int:
     """The value of an extent as an int: of a `kd.Dim`, of `a.shape[i]`, or of arithmetic on them.
 
     The kernel is then compiled for this value: a call with another compiles again. What is an int already is given back.
-    Raises `BadArgumentType` for what is no extent, `DimRead` where it has no value: in `lower` of specs with Dims.
+    Raises `BadArgumentType` for an object that is no extent, `DimRead` where it has no value: in `lower` of specs with Dims.
 
     >>> kd.specialise(3)
     3

@@ -152,7 +152,7 @@ class Layout:
         return Layout(rank, regs, bits(self.lanes), bits(self.warps))
 
     def reduce(self, axes: int | Iterable[int], keepdims: bool = True) -> Layout:
-        """The layout of a reduction's result: what `axes` (from the end where negative) had is replicated.
+        """The layout of a reduction's result: the factors of `axes` (negative ones count from the end) are replicated.
 
         Broadcasting back along them is free. Raises `BadArgument` for an axis that the layout does not have.
         """

@@ -26,7 +26,7 @@ from .variables import Symbol, binding_is_active
 @public
 @attribute_type
 class MemorySpace(Enum, metaclass=Choices):
-    """Where a Ref's elements live. Called, it makes a specification of scratch: `kd.SMEM((64, 64), kd.float32)`.
+    """The memory of a Ref's elements. A call makes a specification of scratch: `kd.SMEM((64, 64), kd.float32)`.
 
     It takes a static shape, a dtype, for SMEM `transforms=`, a tiling and a swizzle, and for GMEM `per_block=`. Scratch in
     GMEM is memory that each launch has for itself: one buffer for all blocks, or with `per_block=True` one for each. It holds

@@ -18,7 +18,7 @@ class CompilerParams:
     """How to compile a kernel.
 
     `approx_math`: the hardware's approximate division, square root and functions, and contraction of a * b + c.
-    `bounds`: "mask" GMEM accesses that can leave their array, or "promise" that none does.
+    `bounds`: "mask" GMEM accesses outside their array, or "promise" that there are none.
     `max_registers`: registers a lane at most. `target`: such as "sm_90a"; by default the launching GPU's own.
 
     Three of Pallas' names change nothing here. `profile_space` (events, 0 or more) and `profile_dir` (a folder's name) ask

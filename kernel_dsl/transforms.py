@@ -21,7 +21,7 @@ __all__ = ["SwizzleTransform", "TilingTransform", "Transform", "find_swizzle"]
 
 
 class Transform:
-    """Base of what `kd.SMEM(shape, dtype, transforms=...)` takes."""
+    """Base class of the `transforms=` of `kd.SMEM`."""
 
 
 @dataclass(frozen=True)

@@ -213,7 +213,7 @@ class Variable(Symbol):
         return {self.name: self}
 
     def check(self, value: Any) -> int:
-        """`value` as an int. Raises VariableType if it is none, VariableValue outside the range."""
+        """`value` as an int. Raises VariableType if it is no int, VariableValue outside the range."""
         try:
             number = operator.index(value)
         except TypeError:

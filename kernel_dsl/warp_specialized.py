@@ -59,7 +59,7 @@ _OP = "emit_pipeline_warp_specialized"
 
 
 class PipelinePipeline(IntEnum, metaclass=Choices):
-    """Where a pipeline stands in a chain of pipelines on the same buffers: `START`, `STEADY` (any number), `STOP`.
+    """The position of a pipeline in a chain of pipelines on the same buffers: `START`, `STEADY` (any number), `STOP`.
 
     For `pipeline_state=` of a pipeline that `emit_pipeline_warp_specialized` made.
     """

@@ -51,12 +51,12 @@ class Attention:
     `kv_seqlens` are then int32 (batch,), the number of keys of each sequence, or cumulative ones; by default `q_seqlens`, or
     without those all max_pages * page keys. What lies beyond is not used; a page that is not in the cache is zeros, and a hazard
     in the interpreter. There are no gradients.
-    `q_scale`, `k_scale`, `v_scale`: what float8 inputs are multiplied by, a number or float32 (batch, kv_heads).
+    `q_scale`, `k_scale`, `v_scale`: factors of float8 inputs, a number or float32 (batch, kv_heads).
 
     `return_lse=True` also gives the natural logarithm of each row's sum of exponentials, float32 (batch, heads, queries) or
-    (heads, total), -inf where there is none. `deterministic` changes nothing: the same inputs always give the same bits.
+    (heads, total), -inf for a query without keys. `deterministic` has no effect: the same inputs always give the same bits.
     `config`: an `AttentionConfig`. `out`, `stream`, `interpret`: as for kernels; `out` may be `q`. Arrays that TMA or wgmma can't
-    take go to a slower kernel, with a log line. Raises `BadCallArgument` for what are no such arrays or options, `BadCallValue`
+    take go to a slower kernel, with a log line. Raises `BadCallArgument` for wrong arrays or options, `BadCallValue`
     for shapes that don't fit, no keys, lengths that decrease, values out of range, options that don't go together, or an `out`
     that is `k` or `v`.
     """

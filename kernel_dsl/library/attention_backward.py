@@ -106,8 +106,8 @@ class AttentionBackward:
     with `return_lse=True`; dout is the gradient of out. `score_mod_grad(score, b, h, i, j)`: the derivative of `score_mod` by its
     score; without it, that is found from the elementwise operations that `score_mod` does. `deterministic`: the same inputs give
     the same bits each time. `config`: an `AttentionBackwardConfig`; `stream`, `interpret`: as for kernels. Options, and arrays
-    that TMA or wgmma can't take, go to slower kernels, with a log line. Raises `BadCallArgument` for what are no such arrays
-    or options, or a `score_mod` whose derivative is not found; `BadCallValue` for shapes that don't fit, no keys, values out of
+    that TMA or wgmma can't take, go to slower kernels, with a log line. Raises `BadCallArgument` for wrong arrays or
+    options, or a `score_mod` whose derivative is not found; `BadCallValue` for shapes that don't fit, no keys, values out of
     range, or options that don't go together; float8 inputs have no gradients.
     """
 

@@ -54,8 +54,8 @@ def conv2d(
     // stride + 1, and W' likewise. Element (n, i, j, f) is the sum over taps (r, s) and channels c of its group of
     x[n, i stride + r dilation - padding, j stride + s dilation - padding, c] * w[f, r, s, c], where x is zero outside. `stride`,
     `padding`, `dilation`: an int, or a pair for height and width. Sums are float32, and float32 products exact. Arrays lie
-    in any strides; what Hopper's kernel can't take, such as strides and groups, goes to a slower one, with a log line. `out`,
-    `stream`, `interpret`: as for kernels. Raises `BadCallArgument` for what are no such arrays,
+    in any strides; strides, groups and the like go to a slower kernel, with a log line. `out`,
+    `stream`, `interpret`: as for kernels. Raises `BadCallArgument` for wrong arrays,
     `BadCallValue` for sizes that don't fit.
     """
     check = ConvCheck("conv2d")

@@ -88,7 +88,7 @@ class LinearCrossEntropy:
     parts, stacked as (ranks, 4, M), go to `linear_cross_entropy_combine`.
 
     `config`: a `MatmulConfig`, for Hopper's fast kernel. `stream`, `interpret`: as for kernels. Raises `BadCallArgument` for
-    what are no such arrays, `BadCallValue` for shapes and numbers that don't fit.
+    wrong arrays, `BadCallValue` for shapes and numbers that don't fit.
     """
 
     def __init__(self) -> None:
@@ -230,7 +230,7 @@ def linear_cross_entropy_backward(
     dloss the gradient of its loss: a number or an array of one, (M,) where `reduction` is "none". `chunk`: of how many classes
     the gradients of logits are in memory at once, in the dtype of x; by default as many as take 256 MiB. With `vocab_start`
     weight is a part of a vocabulary of `vocab` classes (which `label_smoothing` needs), lse is that of all parts, and the sum
-    of all parts' dx is that of x. The same inputs give the same bits. Raises `BadCallArgument` for what are no such arrays,
+    of all parts' dx is that of x. The same inputs give the same bits. Raises `BadCallArgument` for wrong arrays,
     `BadCallValue` for shapes and numbers that don't fit.
     """
     call = CrossEntropyCall(BACKWARD, ignore_index, label_smoothing, reduction, vocab_start, vocab)

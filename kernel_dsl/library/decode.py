@@ -55,11 +55,11 @@ class DecodePlan:
 class DecodeAttention:
     """`decode_attention(q, k, v, lengths)`: q (batch, heads, 1 to 8, dim); k and v (batch, kv_heads, keys, dim).
 
-    `lengths`: int32 (batch,), the number of keys that each sequence has, its new ones included; what lies beyond is not read.
+    `lengths`: int32 (batch,), the number of keys of each sequence, with the new ones; keys beyond are not read.
     With `page_table`, int32 (batch, max_pages), k and v are (pages, kv_heads, page, dim), pages of 1 to 256 keys: key j of
     sequence b is in page `page_table[b, j // page]`. dim is a multiple of 8 from 16 to 256, and query heads share key heads
-    evenly. All are float16 or bfloat16; k and v may be float8_e4m3fn, with `k_scale` and `v_scale`: what they are multiplied
-    by, numbers or float32 (batch, kv_heads).
+    evenly. All are float16 or bfloat16; k and v may be float8_e4m3fn, with the factors `k_scale` and
+    `v_scale`, numbers or float32 (batch, kv_heads).
 
     Returns (batch, heads, queries, dim) in the dtype of q. The score of a query and a key is dim ** -0.5 times q.k, and
     with `softcap` c * tanh(score / c). The last query stands at the last key: with `causal` query i sees key j where
@@ -67,11 +67,11 @@ class DecodeAttention:
     A query that sees no key gives zeros.
 
     `splits`: how many blocks share the keys of a sequence; by default as many as keep the GPU busy. `return_lse=True` also
-    gives the natural logarithm of each sum of exponentials, float32 (batch, heads, queries), -inf where there is none. The
+    gives the natural logarithm of each sum of exponentials, float32 (batch, heads, queries), -inf for a query without keys. The
     same inputs always give the same bits. Lengths and pages are read on the GPU: a graph of the call takes new ones. A page
     that is not in the cache is zeros there, and a hazard in the interpreter. `out`, `stream`, `interpret`: as for kernels.
-    What the kernel for Hopper can't take goes to a slower one, with a log line. Raises `BadCallArgument` for what are no such
-    arrays or options, `BadCallValue` for shapes and numbers that don't fit, and an `out` that is `k` or `v`.
+    Unsupported calls go to a slower kernel, with a log line. Raises `BadCallArgument` for wrong arrays
+    or options, `BadCallValue` for shapes and numbers that don't fit, and an `out` that is `k` or `v`.
     """
 
     def __init__(self) -> None:

@@ -38,10 +38,10 @@ class MlaDecode:
     to 256 keys, as of `decode_attention`. The last query stands at the last key, and none sees what comes after it. `scale`: what
     q.k is multiplied by. A query that sees no key gives zeros.
 
-    `return_lse=True` also gives the natural logarithm of each sum of exponentials, float32 (batch, heads, queries), -inf where
-    there is none. The same inputs always give the same bits. Lengths and pages are read on the GPU. A page that is not in the
-    cache is zeros there, and a hazard in the interpreter. `out`, `stream`, `interpret`: as for kernels. What the kernel for
-    Hopper can't take goes to a slower one, with a log line. Raises `BadCallArgument` for what are no such arrays,
+    `return_lse=True` adds the natural logarithm of each sum of exponentials, float32 (batch, heads, queries), -inf for a query
+    without keys. The same inputs always give the same bits. Lengths and pages are read on the GPU. A page that is not in the
+    cache is zeros there, and a hazard in the interpreter. `out`, `stream`, `interpret`: as for kernels. A slower kernel computes
+    calls that the Hopper kernel does not support, with a log line. Raises `BadCallArgument` for wrong arrays,
     `BadCallValue` for shapes and numbers that don't fit, and an `out` that is the cache.
     """
 

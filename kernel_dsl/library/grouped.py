@@ -224,7 +224,7 @@ class GroupedMatmul:
     `out_dtype`: as of `matmul`, bfloat16 where bytes are scaled or weighted. `config`: a `MatmulConfig` without clusters and
     turns, where Hopper's fast kernel is taken. `out`, `stream`, `interpret`: as for kernels.
 
-    Raises `BadCallArgument` for what are no such arrays; `BadCallValue` for shapes that don't fit, both or neither of
+    Raises `BadCallArgument` for wrong arrays; `BadCallValue` for shapes that don't fit, both or neither of
     `group_sizes` and `offsets`, and, where the host can read them, for sizes that are negative or more than the rows, offsets
     that decrease or leave the rows, and row numbers that are none. On a GPU such sizes are cut off, and such rows are zeros.
     """

@@ -48,7 +48,7 @@ class PackedInt4:
 
     @property
     def arrays(self) -> list[Any]:
-        """What kernels are given: bytes, scales, and zeros where there are some."""
+        """The arguments of kernels: bytes, scales, and zeros if there are any."""
         return [self.data, self.scales, *([] if self.zeros is None else [self.zeros])]
 
     @property
@@ -155,11 +155,11 @@ def unpack_kernel(K: int, N: int, group: int, zeros: bool, dtype: Any) -> Any:
 @partial(public, name=NAME)
 @checks_itself("group")
 def pack_int4(w: Any, group: int = 128, zeros: Any = None, *, stream: Any = None, interpret: Any = None) -> PackedInt4:
-    """Weights (K, N), float16, bfloat16 or float32 in any strides, rounded to 4 bits: what `matmul` takes as b.
+    """Weights (K, N), float16, bfloat16 or float32 in any strides, rounded to 4 bits, as an operand b of `matmul`.
 
     `group` rows, a multiple of 64, share a scale in each column. Without `zeros` numbers are symmetric: scale = max |w| / 7.
     `zeros=True` finds for each group and column which of 0 to 15 stands for zero; an array (ceil(K/group), N) of float32 says
-    it. Raises `BadCallArgument` for what are no such arrays, `BadCallValue` for a group or zeros that don't fit.
+    it. Raises `BadCallArgument` for wrong arrays, `BadCallValue` for a group or zeros that don't fit.
     """
     shape = getattr(w, "shape", None)
     if not isinstance(shape, tuple) or not hasattr(w, "dtype") or len(shape) != 2 or as_dtype(w.dtype) not in DTYPES:

@@ -171,7 +171,7 @@ class Matmul:
     complex64 alone, as float32 is; of the following it takes `scale`, `bias`, `c`, `residual` and `out_scale`: what is added is
     complex64 and has N columns, one beside the other.
 
-    What is done to the sums, in this order:
+    These steps are applied to the sums, in this order:
 
     - `a_scale`: a factor for all, or (M,) or (M, 1) for each row; `b_scale`: for all, or (N,) or (1, N) for each column;
       `scale`: a number or an array of one. Arrays are float32. For 8 bits by 8 bits also a factor for each 128 of K: `a_scale`
@@ -198,7 +198,7 @@ class Matmul:
     `MatmulConfig`, not the chosen one, where Hopper's fast kernel is taken. `out`, `stream`, `interpret`: as for kernels; `out`
     may be `c` or `residual`, and stored by columns. What TMA and wgmma can't read is laid out anew first, in a workspace.
 
-    Raises `BadCallArgument` for what are no such arrays, `BadCallValue` for shapes that don't fit, an `out` that is `a` or
+    Raises `BadCallArgument` for wrong arrays, `BadCallValue` for shapes that don't fit, an `out` that is `a` or
     `b`, and a precision that the product can't have, `NoCommonDType`.
     """
 

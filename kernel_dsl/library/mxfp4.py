@@ -108,11 +108,11 @@ def unpack_kernel(K: int, N: int, dtype: Any) -> Any:
 
 @partial(public, name=NAME)
 def pack_mxfp4(w: Any, *, stream: Any = None, interpret: Any = None) -> PackedMxfp4:
-    """Weights (K, N), float16, bfloat16 or float32 in any strides, rounded to mxfp4: what `matmul` takes as b.
+    """Weights (K, N), float16, bfloat16 or float32 in any strides, rounded to mxfp4, as an operand b of `matmul`.
 
     Each 32 rows of a column share a power of two, by which their greatest magnitude becomes at least 4 and less than 8; numbers
     are rounded to the nearest of e2m1, ties to even, those above 6 to 6. Weights are finite. `stream`, `interpret`: as for
-    kernels. Raises `BadCallArgument` for what is no such array, `BadCallValue` for one without elements.
+    kernels. Raises `BadCallArgument` for a wrong array, `BadCallValue` for one without elements.
     """
     shape = getattr(w, "shape", None)
     if not isinstance(shape, tuple) or not hasattr(w, "dtype") or len(shape) != 2 or as_dtype(w.dtype) not in DTYPES:

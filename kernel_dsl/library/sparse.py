@@ -204,7 +204,7 @@ def sparse_compress(a: Any, *, prune: bool = False, stream: Any = None, interpre
     one, as tensor cores want it. What has more is an error, for which the call waits for the GPU; with `prune` the greatest
     magnitudes are kept, of equal ones the first, NaN above all, and nothing is waited for. -0 may become 0.
 
-    Raises `BadCallArgument` for what is no such array, `BadCallValue` for a K that is no multiple of four (two), and for
+    Raises `BadCallArgument` for a wrong array, `BadCallValue` for a K that is no multiple of four (two), and for
     numbers that are too many.
     """
     shape = getattr(a, "shape", None)

@@ -48,7 +48,7 @@ def sparse_matmul(
     with precision="tf32". On other GPUs, for exact float32, for fp8 with precision="highest", beside other dtypes and with
     scales by blocks of K, the matrix is made dense first, and multiplied as any other.
 
-    Raises as `matmul` does, and `BadCallArgument` for what is no `SparseMatrix`.
+    Raises as `matmul` does, and `BadCallArgument` for an object that is no `SparseMatrix`.
     """
     if not isinstance(compressed, SparseMatrix):
         what = f"compressed is a {type(compressed).__name__}"

@@ -349,7 +349,7 @@ divide = true_divide
 def div(x: Any, y: Any, *, approx: bool | None = None) -> Array:
     """lax.div: x / y for floats; integers truncate toward zero, and x / 0 is 0.
 
-    `approx`: floats by `div.approx` in float32, or IEEE-rounded, whatever `approx_math` says.
+    `approx`: floats by `div.approx` in float32, or IEEE-rounded, for any `approx_math`.
 
     >>> run(lambda x: kd.div(x, 2), [-3, 3])
     [-1  1]

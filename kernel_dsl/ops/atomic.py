@@ -251,7 +251,7 @@ def atomic_xchg(ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed
 def atomic_cas(
     ref: Any, compare: Any, value: Any, *, mask: Any = None, order: str = "relaxed", scope: str = "gpu"
 ) -> Array:
-    """Where an element equals `compare` (bit for bit), exchange it for `value`; returns the old values.
+    """Exchange each element that equals `compare` (bit for bit) for `value`; returns the old values.
 
     Dtypes, arguments and errors are those of `atomic_add`.
     """

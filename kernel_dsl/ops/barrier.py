@@ -162,7 +162,7 @@ def as_barrier(barrier: Any, op: str) -> BarrierRef:
 def barrier_arrive(barrier: Any, predicate: Any = None) -> None:
     """Arrive once on one barrier, as this warpgroup; with a rank-0 bool `predicate`, only where it holds.
 
-    Raises `BadArgumentType` for what is no barrier, `PredicateNotScalar`.
+    Raises `BadArgumentType` for an object that is no barrier, `PredicateNotScalar`.
     """
     one = as_barrier(barrier, "barrier_arrive")
     guard = None
@@ -180,7 +180,7 @@ def barrier_arrive(barrier: Any, predicate: Any = None) -> None:
 def barrier_wait(barrier: Any) -> None:
     """Wait until the phase of one barrier completes that this warpgroup has not yet waited for.
 
-    Raises `BadArgumentType` for what is no barrier.
+    Raises `BadArgumentType` for an object that is no barrier.
     """
     one = as_barrier(barrier, "barrier_wait")
     emit(BarrierWait(one.root, one.linear("barrier_wait")))
@@ -195,7 +195,7 @@ def barrier_arrive_and_wait(barrier: Any) -> None:
 def barrier_test(barrier: Any) -> Array:
     """Whether the next phase has completed, without waiting (rank-0 bool); where it has, it counts as waited for.
 
-    Raises `BadArgumentType` for what is no barrier.
+    Raises `BadArgumentType` for an object that is no barrier.
     """
     one = as_barrier(barrier, "barrier_test")
     return traced(BarrierTest(one.root, one.linear("barrier_test")))

@@ -77,7 +77,7 @@ def enter(function: Callable[[Array, DType], Array]) -> None:
 
 
 def astype(x: Any, dtype: Any, *, saturate: bool = True) -> Array:
-    """`x` converted to `dtype`. `saturate=False` lets fp8 overflow give what ml_dtypes gives.
+    """`x` converted to `dtype`. With `saturate=False` an overflow of fp8 gives the result of ml_dtypes.
 
     >>> run(lambda x: kd.astype(x, kd.int8), [1.9, -300.0])
     [   1 -128]

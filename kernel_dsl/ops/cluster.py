@@ -87,7 +87,7 @@ def cluster_barrier(spec: ClusterBarrier, name: str) -> BarrierRef:
 def cluster_ref(ref: Any, index: Mapping[str, Any]) -> Ref:
     """`ref` in the SMEM of another block: {axis: index} along cluster axes, this block's own along the others.
 
-    Loads and stores go there directly; what orders them is a `ClusterBarrier`. Indices are ints or rank-0 integers.
+    Loads and stores go there directly; a `ClusterBarrier` orders them. Indices are ints or rank-0 integers.
     Raises `CopySpaces` for a Ref in GMEM, `ClusterUse` for an axis or a block that the cluster hasn't, `BadArgumentType`.
     """
     op = "cluster_ref"

@@ -165,12 +165,12 @@ def minimum(x: Any, y: Any) -> Array:
 
 
 def fmax(x: Any, y: Any) -> Array:
-    """The larger; a NaN gives way to a number."""
+    """The larger; a number if the other operand is NaN."""
     return _extreme(FMax, x, y, "fmax")
 
 
 def fmin(x: Any, y: Any) -> Array:
-    """The smaller; a NaN gives way to a number."""
+    """The smaller; a number if the other operand is NaN."""
     return _extreme(FMin, x, y, "fmin")
 
 

@@ -39,9 +39,9 @@ HINTS = ("", "evict_first", "evict_normal", "evict_last")
 
 @attribute_type
 class OOBFillMode(Enum, metaclass=Choices):
-    """What a copy does with elements outside of the array.
+    """The values that a copy writes for elements outside the array.
 
-    `ZEROS` and `NANS` fill them; `UNDEFINED` leaves them open; `PROMISE_IN_BOUNDS` says there are none.
+    `ZEROS` and `NANS` fill them; `UNDEFINED` gives any value; `PROMISE_IN_BOUNDS` promises that there are none.
     """
 
     ZEROS = "zeros"
@@ -234,7 +234,7 @@ def copy_gmem_to_smem(
     Elements outside of the view that `src` is a block of become zeros (`oob_mode`). `collective_axes`: cluster axes whose
     blocks want the same data in the same place: each loads a part for all, and each block's barrier gets all bytes. With a
     false `predicate` nothing is copied and nothing arrives. `l2_hint`: "evict_first", "evict_last" or "evict_normal".
-    Without a barrier the copy is a group of its own, for `wait_gmem_to_smem`. Where the block does not start at a multiple
+    Without a barrier the copy is one group, for `wait_gmem_to_smem`. Where the block does not start at a multiple
     of 16 bytes along the innermost axis, the lanes copy it. PTX ISA 9.7.9.25 and 9.7.9.27.
 
     Both views have one dtype, and one shape but for extents of 1. Raises `CopySpaces`, `CopyMismatch`, `TmaRule` for what TMA

@@ -89,7 +89,7 @@ def taken(value: Array, index: Array, dim: int, op: str) -> Array:
 
 
 def searchsorted(sorted: Any, values: Any, side: Literal["left", "right"] = "left") -> Array:
-    """Where each of `values` would go into `sorted`, a value of rank 1 in ascending order: int32 indices, as NumPy.
+    """The place of each of `values` in `sorted`, a value of rank 1 in ascending order: int32 indices, as NumPy.
 
     `side`: before or behind elements that are equal to it. NaN comes last. A binary search in SMEM.
 

@@ -22,7 +22,7 @@ __all__ = ["NDLoopInfo", "nd_loop", "planar_snake"]
 
 @dataclass(frozen=True)
 class NDLoopInfo:
-    """Where an `nd_loop` stands: the index in the grid, and its number among `num_local_steps` of this instance."""
+    """The position of an `nd_loop`: the index in the grid, and the step among `num_local_steps` of this instance."""
 
     index: tuple[Any, ...]
     local_index: Any

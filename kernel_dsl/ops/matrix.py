@@ -389,7 +389,7 @@ def wgmma_wait(n: int) -> None:
 def layout_cast(x: Any, layout: Any) -> Array:
     """`x` spread by a layout that later operations keep: a `kd.Layout`, or a rule such as `kd.Layout.WGMMA`.
 
-    Shape and dtype stay. Raises `BadArgumentType` for what is no layout, `BadArgument` for one that does not cover `x`.
+    Shape and dtype stay. Raises `BadArgumentType` for an object that is no layout, `BadArgument` for one that does not cover `x`.
     """
     value = as_value(x, "layout_cast")
     return convert(value, resolve_rule(layout, value.shape, "layout_cast"))

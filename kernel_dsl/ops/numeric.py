@@ -74,7 +74,7 @@ rint: FunctionOfX = rounding("rint", "The nearest integer, halves to even.", "cv
 
 
 class RoundingMethod(Enum, metaclass=Choices):
-    """Where `round` takes what lies halfway between two numbers."""
+    """The rounding of numbers halfway between two integers."""
 
     AWAY_FROM_ZERO = 0
     TO_NEAREST_EVEN = 1

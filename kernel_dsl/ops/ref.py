@@ -127,7 +127,7 @@ def load(
 ) -> Array:
     """The elements of `ref` at `index`, as a value.
 
-    `mask` (bool, broadcastable): where false, nothing is read. `fill`: what masked and out-of-range elements get, 0 by
+    `mask` (bool, broadcastable): false elements are not read. `fill`: the value of masked and out-of-range elements, 0 by
     default. `layout`: how to spread the value. `bounds="promise"`: the access stays inside the array.
     """
     ref = as_ref(ref, "load")

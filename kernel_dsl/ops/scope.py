@@ -190,7 +190,7 @@ def run_scoped(f: Callable[..., Any], *types: Any, collective_axes: str | Sequen
 
 
 def run_state(f: Callable[..., None]) -> Callable[[Any], Any]:
-    """`run_state(f)(init)`: `f` gets Refs that start as the leaves of the pytree `init`; returns what they end as.
+    """`run_state(f)(init)`: `f` gets Refs with the leaves of the pytree `init`; returns their final contents.
 
     A leaf is a value, which gets a buffer in SMEM, or `kd.ACC.init(value)` for an accumulator. The nest of Refs is the one
     argument of `f`, which returns None. Raises `BodyReturned` where it returns anything else.

@@ -177,7 +177,7 @@ def semaphore_wait(
 ) -> None:
     """Wait until the count of one semaphore is at least `value`, and take that much from it (unless `decrement` is False).
 
-    Looking and taking are one: of several waiters each takes its own, and a semaphore is a lock.
+    The test and the decrement are one atomic step, so a semaphore can be a lock among several waiters.
 
     `timeout`: seconds after which the kernel ends with an error that names the semaphore; by default it waits for ever.
     `memory_scope` and errors as of `semaphore_signal`.

@@ -80,7 +80,7 @@ def approximable(name: str, what: str, ptx: str) -> ApproximableFunction:
         return applied(cls, (x,), name, approx=approx)
 
     first, _, more = what.partition("\n")
-    said = f"{first} `approx`: by `{ptx}` in float32, or not, whatever `approx_math` says."
+    said = f"{first} `approx`: by `{ptx}` in float32, or not, for any `approx_math`."
     return _as_written(function, cls, name, f"{said}\n{more}" if more else said)
 
 

@@ -220,10 +220,10 @@ def window(array: RefType, view: View, unit_axis: int | None, refuse: Refuse) ->
         what = "it may leave a view that is no box of the array, or whose end is known at run time only"
         mode = "by `oob_mode=kd.OOBFillMode.PROMISE_IN_BOUNDS`, or " if refuse.op == "copy_gmem_to_smem" else ""
         hint = (
-            "say by `kd.multiple_of` what its start is a multiple of, or promise that it stays inside: "
+            "state a multiple of its start by `kd.multiple_of`, or promise that it stays inside: "
             f'{mode}for the kernel by `kd.CompilerParams(bounds="promise")`'
         )
-        raise refuse(what, "TMA stops at the ends of a box of the array alone", hint)
+        raise refuse(what, "TMA masks only at the ends of a box of the array", hint)
     out: dict[int, tuple[int, int]] = {}
     for axis, (low, high) in window_ends(array, view).items():
         if axis == unit_axis and low * array.dtype.itemsize % UNIT:

@@ -45,7 +45,7 @@ class Graph:
         z = g()             # replays with the recorded arrays
         z = g(other_x)      # with another input; the result lies in the same memory
 
-    Nothing runs while recording. `inputs` are the arrays that calls read and none wrote, in order of first use;
+    Recording runs no kernel. `inputs` are the arrays that calls read and none wrote, in order of first use;
     `outputs` the results that no later call reads, or what `g.outputs` is set to, in the block or before the first
     replay: launches that nothing then needs are left out, unless they write to the user's memory or do more than write
     arrays. A replay writes its outputs to the arrays that recording returned (or to `out=`): copy what must outlive the
@@ -140,7 +140,7 @@ class Graph:
     @property
     @public
     def outputs(self) -> Any:
-        """What a replay returns: a tuple of arrays, or the structure it was set to."""
+        """The results of a replay: a tuple of arrays, or the structure that was set."""
         if self._chosen is not None:
             return self._chosen
         return tuple(output.array for output in self._built().outputs)
@@ -208,7 +208,7 @@ class Graph:
     # --- steps by name ----------------------------------------------------------------------------
 
     def instantiate(self) -> None:
-        """Make the graph executable: plan its memory, and give up what intermediates held."""
+        """Make the graph executable: plan its memory, and free the arrays of intermediates."""
         with self._lock:
             if self._exec is not None:
                 self._mend()

@@ -22,11 +22,11 @@ Every public name of `import kernel_dsl as kd`, from the signatures and docstrin
 in the interpreter, with the arrays loaded as values (float32 or int32), and prints the result.
 
 Elementwise functions take values and numbers, broadcast them as NumPy does, promote their dtypes and raise `ShapeMismatch`,
-`NoCommonDType`, or `UnsupportedDType` for a dtype that they are not for. What takes an `axis` raises `BadAxis`. All errors have a
+`NoCommonDType`, or `UnsupportedDType` for a dtype that they do not support. Functions with an `axis` raise `BadAxis`. All errors have a
 page under [errors](errors/README.md).
 
-Five classes are there to annotate with, so that an editor completes in a body: `kd.Ref` for an array in memory, `kd.Array` for a
-value, `kd.AccRef`, `kd.BarrierRef`, and `kd.Kernel` for what `kd.kernel` makes.
+Use five classes as annotations, so that an editor completes names in a body: `kd.Ref` for an array in memory, `kd.Array` for a
+value, `kd.AccRef`, `kd.BarrierRef`, and `kd.Kernel` for a decorated kernel.
 
 ```python
 def run(f, *arrays):
@@ -38,7 +38,7 @@ def run(f, *arrays):
 
 
 def run(function: Callable[..., Any], *arrays: Any) -> None:
-    """Print what a function of values gives for arrays."""
+    """Print the result of a function of values for arrays."""
     loaded = [np.asarray(a) for a in arrays]
     loaded = [a.astype({"i": np.int32, "f": np.float32}.get(a.dtype.kind, a.dtype)) for a in loaded]
     struct: list[Any] = []

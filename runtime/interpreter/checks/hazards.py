@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class HazardError(Error, RuntimeError):
-    """Something is wrong with a kernel. `kind` says what (`HazardKind`), `line` where, if it is known."""
+    """A defect of a kernel. `kind` is a `HazardKind`; `line` is its place, if known."""
 
     code = "hazard"
     title = "{message}"
