@@ -7,7 +7,7 @@ import operator
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast, overload
+from typing import TYPE_CHECKING, Any, cast, overload
 
 import numpy as np
 
@@ -36,6 +36,9 @@ from .target import DEFAULT
 from .tree import flatten, unflatten
 from .variables import Symbol, Variable, ask, binding_is_active, repeating
 
+if TYPE_CHECKING:
+    from .profile import Profile
+
 _KEPT = 4096  # signatures, exact to the sizes, whose launches are kept
 
 
@@ -46,6 +49,7 @@ class Kinds:
     vmap: Callable[[Any, Any], Kernel]
     on_mesh: Callable[[Definition, Any, bool, Mesh], Kernel]
     with_axis: Callable[[Kernel, tuple[bool, ...], Sequence[Any]], Kernel | None]  # see vmapped.py
+    profile: Callable[..., Profile]  # see profiling.py
     tracing: Callable[[tuple[Any, ...]], Any]  # what a call with values that JAX traces does; None for a call without
 
 
@@ -129,6 +133,8 @@ class Kernel:
         from kernel_dsl.runtime import call
 
         interpret = self._interpret if interpret is None else interpret
+        if self._definition.params.profile_space and not _recording():
+            return kinds().profile(self, args, None, out, stream, interpret).result
         prepared = self._prepare(args, out, interpret)
         results = call(prepared.loaded, prepared.arrays, prepared.scalars, prepared.outs, stream)
         if prepared.packed:
@@ -366,6 +372,12 @@ class Kernel:
                 return array_input(view(x))
             return ArrayInput(tuple(x.shape), self._dtype(x))
         return self._scalar(x)
+
+    def profile(
+        self, *args: Any, space: int = 1024, out: Any = None, stream: Any = None, interpret: Any = None
+    ) -> Profile:
+        """Call the kernel, and keep the time of each `kd.named_scope` and wait; docs/profiling.md. `space`: events of a warp."""
+        return kinds().profile(self, args, space, out, stream, interpret)
 
     def bind(self, *args: Any, out: Any = None, stream: Any = None, interpret: Any = None) -> Any:
         """Fix the arguments: `bound = k.bind(x, y)`, then `bound()` launches on the same arrays at the least cost."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .batching import vmap
 from .definition import Definition
 from .kernel import Kernel, Kinds, enter
 from .mesh import Mesh
 from .tree import flatten
+
+if TYPE_CHECKING:
+    from .profile import Profile
 
 
 def _on_mesh(definition: Definition, interpret: Any, debug: bool, mesh: Mesh) -> Kernel:
@@ -24,10 +27,16 @@ def _with_axis(kernel: Kernel, mapped: tuple[bool, ...], args: Sequence[Any]) ->
     return with_axis_for(kernel, mapped, args)
 
 
+def _profile(*args: Any) -> Profile:
+    from .profiling import profile
+
+    return profile(*args)
+
+
 def _tracing(args: tuple[Any, ...]) -> Any:
     from .jax import is_traced, on_tracers
 
     return on_tracers if is_traced(flatten(args)[0]) else None
 
 
-enter(Kinds(vmap, _on_mesh, _with_axis, _tracing))
+enter(Kinds(vmap, _on_mesh, _with_axis, _profile, _tracing))

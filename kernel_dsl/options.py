@@ -21,10 +21,12 @@ class CompilerParams:
     `bounds`: "mask" GMEM accesses outside their array, or "promise" that there are none.
     `max_registers`: registers a lane at most. `target`: such as "sm_90a"; by default the launching GPU's own.
 
-    Three of Pallas' names change nothing here. `profile_space` (events, 0 or more) and `profile_dir` (a folder's name) ask
-    Pallas for a profiler inside of the kernel: they go together, as there, and no trace is written.
-    `reduction_scratch_bytes` (None, or 0 and more) is Pallas' SMEM for reductions over warps: here each reduction has what
-    it takes, and shares it.
+    `profile_space` (events that each warp keeps, 0 or more; of more it keeps the last) and `profile_dir` (a folder) go together:
+    each call is then a `kernel.profile`, whose trace is written to a file of its own in the folder, which is made where it is
+    missing. What graphs, `bind`, JAX and programs without Python launch writes none.
+
+    `reduction_scratch_bytes` (None, or 0 and more) is Pallas' SMEM for reductions over warps; it changes nothing here, where
+    each reduction has what it takes, and shares it.
     """
 
     approx_math: bool = False

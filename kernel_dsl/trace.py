@@ -138,6 +138,7 @@ class Trace:
     scratch: Scratch | None = None  # the innermost open one
     in_warps: bool = False  # inside warp_map
     mesh: Any = None  # the Meshed of a kernel on several devices
+    profile: Any = None  # the Marks of a kernel that is profiled
     at: Loc | None = None  # the line of every op, where the body is not the user's
 
 
@@ -150,6 +151,12 @@ def current() -> Trace:
     if trace is None:
         raise at_user_line(NotTracing())
     return trace
+
+
+def profiler() -> Any:
+    """The marks of the running trace; None where it is not profiled, or nothing is traced."""
+    trace = _current.get()
+    return None if trace is None else trace.profile
 
 
 @contextmanager
@@ -175,6 +182,8 @@ def new_value(type: Any, op: Op | None = None, name: str = "") -> Value:
 def emit(op: _O, loc: Loc | None = None) -> _O:
     """Append an op to the current region, with its result types inferred."""
     trace = current()
+    if trace.profile is not None and trace.profile.waits(op):
+        return trace.profile.around(op, loc)
     op.loc = loc or trace.at or here()
     values = op.values()
     for value in values:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 import kernel_dsl as kd
+from kernel_dsl.profiling import with_marks
 from kernel_dsl.stages import Stages
 from kernel_dsl.target import TARGETS
 from tests import table
@@ -584,6 +585,9 @@ for _dtype in ("float16", "bfloat16", *table.FP8, "int64", "uint64", "int8"):
     _known = "float16" if _dtype in table.FP8 else _dtype
     _case = _elementwise(tuple(r for r in table.ROWS if _known in r.dtypes and not r.ulps and r.arity > 1), _dtype)
     CASES[_case.name] = _case
+
+
+CASES["profiled"] = Case("profiled", with_marks(CASES["vector_add"].kernel, CASES["vector_add"].specs, 64)[0], CASES["vector_add"].specs)
 
 
 @cache

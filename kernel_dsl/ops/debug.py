@@ -13,8 +13,9 @@ from ..ir import Effect, Op, Value, attr, operand, operands
 from ..layout import Layout
 from ..layouts import name_of
 from ..refs import Ref
+from ..source import here
 from ..storage import transforms_of
-from ..trace import current, emit, resolve
+from ..trace import current, emit, profiler, resolve
 from ..values import Array
 from .cast import as_value, astype
 from .control import as_predicate
@@ -36,6 +37,21 @@ class DebugCheck(Op, name="debug_check", effect=Effect.SYNC):
     message: str = attr()
     file: str = attr()
     line: int = attr()
+
+
+class ProfileMark(Op, name="profile_mark", effect=Effect.SYNC):
+    """Note the time in a warp's ring of GMEM, by one lane. PTX `st.global`, of `%globaltimer` and a word.
+
+    `rings`: the address of the first ring. A ring is 16 bytes, of which the first 4 count the events so far, and `space` events
+    of 16 bytes: the time and the word, which is `code` with `index`, or, where `where` says so, the multiprocessor's number, in
+    its upper half.
+    """
+
+    rings: Value = operand()
+    index: Value | None = operand()
+    code: int = attr()
+    space: int = attr()
+    where: bool = attr(False)
 
 
 def debug_print(fmt: str, *args: Any) -> None:
@@ -109,7 +125,16 @@ def print_layout(fmt: str, x: Any) -> None:
 
 @contextmanager
 def named_scope(name: str) -> Generator[None]:
-    """Give the lines inside a name, for readers of the trace; it changes nothing."""
+    """Give the lines inside a name: `kernel.profile` says when each warpgroup began and ended them.
+
+    Any other call has the code that it has without the name. Raises `BadArgumentType` for what is no string.
+    """
     if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise BadArgumentType(op="named_scope", what=f"{name!r} is no string", hint="pass a name")
+    marks = profiler()
+    if marks is None:
+        yield
+        return
+    label = marks.begin("scope", name, here())
     yield
+    marks.end(label)

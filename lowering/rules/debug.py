@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kernel_dsl.dtypes import DType
 from kernel_dsl.ir import layout_of
-from kernel_dsl.ops.debug import DebugCheck, DebugPrint
+from kernel_dsl.ops.debug import DebugCheck, DebugPrint, ProfileMark
 
 from ..context import Context, Rules
 from ..writer import Regs, V
@@ -89,4 +89,25 @@ def lower_debug_check(ctx: Context, op: DebugCheck) -> None:
     e.begin(end)
 
 
-RULES: Rules = {DebugPrint: lower_debug_print, DebugCheck: lower_debug_check}
+_MARK = (
+    "{{ .reg .b32 n, m; .reg .b64 t, a; mov.u64 t, %globaltimer; mov.b32 n, 0; @$2 ld.global.b32 n, [$0]; "
+    "rem.u32 m, n, {space}; mad.wide.u32 a, m, 16, $0; @$2 st.global.v2.b64 [a+16], {{t, $1}}; "
+    "add.u32 n, n, 1; @$2 st.global.b32 [$0], n; }}"
+)
+
+
+def lower_profile_mark(ctx: Context, op: ProfileMark) -> None:
+    """The time is read first, so that what follows counts to what comes after a begin, and not to what ends."""
+    e = ctx.e
+    block = ctx.special("ctaid.z").once
+    for axis in "yx":
+        block = ((block * ctx.special(f"nctaid.{axis}")).once + ctx.special(f"ctaid.{axis}")).once
+    ring = ((block * (4 * ctx.ir.threads)).once + (ctx.thread().once >> 5)).once.zext("i64").once * (16 + 16 * op.space)
+    word = e.i64(op.code)
+    above = ctx.special("smid") if op.where else None if op.index is None else ctx.scalar(op.index)
+    if above is not None:
+        word = (above.zext("i64") << 32) | op.code
+    e.ptx(_MARK.format(space=op.space), ctx.scalar(op.rings) + ring, word, ctx.first_lane())
+
+
+RULES: Rules = {DebugPrint: lower_debug_print, DebugCheck: lower_debug_check, ProfileMark: lower_profile_mark}

@@ -19,6 +19,7 @@ from .machine.builders import families as families  # fills the table that the m
 from .machine.launch import program_of, run_module
 from .machine.links import check_links
 from .machine.memory import Buffer, GlobalMemory
+from .machine.recorder import FlightRecorder, recorded
 from .machine.tensor_map import encode_tensor_map
 from .ptx.module import Module, PtxError
 from .ptx.parse import parse
@@ -29,6 +30,7 @@ __all__ = [
     "Buffer",
     "Exploration",
     "Finding",
+    "FlightRecorder",
     "GlobalMemory",
     "HazardError",
     "HazardKind",
@@ -47,6 +49,7 @@ __all__ = [
     "is_ordered",
     "over_schedules",
     "parse",
+    "recorded",
     "run",
     "schedules_of",
 ]

@@ -47,6 +47,7 @@ def test_the_language_imports_only_numpy_and_the_standard_library() -> None:
         "kernel.py",
         "loading.py",
         "mesh_kernel.py",
+        "profiling.py",
         "symmetric.py",
         "stages.py",
         "testing.py",

@@ -92,7 +92,8 @@ class Compiler:
                 if not may_wait(source.sync):
                     seg.sync = _goes_on(seg.sync)
                 seg.sources.append(self._source(seg.sync, source.sync, guarded=False))
-            for ins in source.code:
+            for left, ins in zip(range(len(source.code), 0, -1), source.code, strict=True):
+                self.program.left[id(ins)] = left
                 seg.ops.append(self.instruction(ins, guarded=True))
                 seg.sources.append(self._source(seg.ops[-1], ins, guarded=True))
             seg.loads = any(ins.opcode[0] in LOADS for ins in source.code)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 When = tuple[int, int]  # (queue, clock)
+At = tuple["Instruction", list[tuple[int, int | None]]]
 ALONE = 0.25  # how often, by the seed, an operation of one block takes effect without those of the others
 
 
@@ -35,11 +36,14 @@ class Pending:
     finished: list[Pending]
     wave: list[Pending] | None = None
     done: bool = False
+    ended: Callable[[], None] | None = None  # for the recorder of a run
 
     def finish(self) -> None:
         """Note that it has taken effect, or that another operation did so for it."""
         self.done = True
         self.finished.append(self)
+        if self.ended is not None:
+            self.ended()
 
     def now(self) -> None:
         if not self.done:
@@ -59,9 +63,19 @@ class Engine:
         self.schedule: str = batch.run.config.schedule
         self.groups: AsyncGroups = AsyncGroups(batch, self)
 
-    def issue(self, perform: Callable[[], None], what: str, of: tuple[Instruction, int] | None = None) -> Pending:
-        """Put an operation in flight; under the eager schedule it takes effect now. `of`: its instruction and block."""
+    def issue(
+        self, perform: Callable[[], None], what: str, of: tuple[Instruction, int] | None = None, at: At | None = None
+    ) -> Pending:
+        """Put an operation in flight; under the eager schedule it takes effect now.
+
+        `of`: its instruction and block; `at`: for a profile, its instruction, and the blocks and warpgroups that it is of.
+        """
         op = Pending(perform, what, self.finished)
+        recorder = self.batch.run.recorder
+        if recorder is not None and (of is not None or at is not None):
+            ins, those = at if at is not None else (of[0], [(of[1], None)]) if of is not None else (None, [])
+            if ins is not None:
+                op.ended = recorder.issued(self.batch, what, ins, those)
         order = self.batch.run.order
         if order is not None:
             order.copy(op)

@@ -38,6 +38,7 @@ from .heap import Heap
 from .mbarriers import TIMED_OUT
 from .memory import SHARED_RESERVED, GlobalMemory
 from .program import Program, Seg
+from .recorder import RECORDER, FlightRecorder
 from .spaces import GenericSpace, GlobalSpace, ParamSpace
 from .special import special
 from .wgmma import WgmmaUnit
@@ -97,6 +98,9 @@ class Run:
         if dynamic_smem:
             self.shared_bytes = program.dynamic_offset + dynamic_smem
         self.dynamic_smem = dynamic_smem
+        self.recorder: FlightRecorder | None = RECORDER.get()
+        if self.recorder is not None:
+            self.recorder.ran = True
         self.order: Order | None = EXPLORED.get()
         if self.order is not None:
             self.order.begin()

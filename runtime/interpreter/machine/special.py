@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 _AXES = {"x": 0, "y": 1, "z": 2}
-_EPOCH = 1_700_000_000 * 10**9  # where %globaltimer starts, in nanoseconds
+STEP = 4  # clocks, and nanoseconds of a clock that is read
+EPOCH = 1_700_000_000 * 10**9  # where %globaltimer starts, in nanoseconds
 _LANES = np.arange(32, dtype=np.uint32)
 
 
@@ -62,8 +63,8 @@ def _vector(run: Run, batch: Batch, head: str, axis: int) -> Array:
 
 
 def _scalar(run: Run, batch: Batch, name: str) -> Array:
-    now = run.steps * 4  # clocks that a seed replays: some cycles an instruction
-    time = _EPOCH + (now if run.devices == 1 else run.waited)
+    now = run.steps * STEP  # clocks that a seed replays: some cycles an instruction
+    time = EPOCH + (now if run.devices == 1 else run.waited)
     table: dict[str, Any] = {
         "laneid": lambda: _LANES[None],
         "warpid": lambda: batch.row_warp.astype(np.uint32)[:, None],

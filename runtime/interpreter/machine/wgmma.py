@@ -112,7 +112,9 @@ class WgmmaUnit:
         record.alive = np.ones(len(keys), np.bool_)
         self.flight.append(record)
         self.waiting.append(record)
-        record.pending = batch.engine.issue(lambda: self.perform_until(record), "wgmma")
+        record.pending = batch.engine.issue(
+            lambda: self.perform_until(record), "wgmma", at=(p.ins, [divmod(k, self.per_block) for k in keys.tolist()])
+        )
 
     def _tile_at(
         self,

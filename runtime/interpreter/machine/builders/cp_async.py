@@ -96,7 +96,7 @@ def build_copy(k: Compiler, ins: Instruction) -> Op:
                 part.shadow.settle_clash(access)
                 access.clash = None
 
-        op = c.batch.engine.issue(perform, "cp.async")
+        op = c.batch.engine.issue(perform, "cp.async", at=(ins, _blocks(c)))
         c.batch.engine.groups.add_rows("cp.async", c, op, queue)
 
     return run
@@ -200,3 +200,9 @@ def build_arrive(k: Compiler, ins: Instruction) -> Op:
             clocks.tick(c)
 
     return run
+
+
+def _blocks(c: Group) -> list[tuple[int, int | None]]:
+    """The blocks and warpgroups of the warps that issue copies."""
+    where = zip(c.cta.tolist(), (c.batch.row_warp[c.rows] // 4).tolist(), strict=True)
+    return list(dict.fromkeys(where))

@@ -66,13 +66,13 @@ class BulkStore:
 
     def put(self, read: Callable[[], None], write: Callable[[], None]) -> None:
         engine = self.i.batch.engine
-        first = engine.issue(read, "read of a bulk copy's source", (self.i.ins, self.i.cta))
+        first = engine.issue(read, "read of a bulk copy's source", (self.i.ins, self.i.cta), (self.i.ins, []))
 
         def both() -> None:
             first.now()
             write()
 
-        second: Pending = engine.issue(both, "bulk copy to global memory")
+        second: Pending = engine.issue(both, "bulk copy to global memory", at=(self.i.ins, [(self.i.cta, None)]))
         engine.groups.add(("bulk", self.i.warp, self.i.lane), (first, second, self.reads, self.writes))
 
 

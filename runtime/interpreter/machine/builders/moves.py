@@ -24,7 +24,14 @@ def build_mov(k: Compiler, ins: Instruction) -> Op:
         write, name = k.writer(dest, type_), source.name
         dtype = STORAGE[type_]
         assert write is not None
-        return lambda c: write(c, c.batch.special(name).astype(dtype))
+        if name != "%globaltimer":
+            return lambda c: write(c, c.batch.special(name).astype(dtype))
+
+        def read_time(c: Group) -> None:
+            recorder, now = c.batch.run.recorder, c.batch.special(name)
+            write(c, (now if recorder is None else recorder.exact(c.batch.run, ins, now)).astype(dtype))
+
+        return read_time
     if isinstance(source, Sym):
         slot = k.symbol(source, type_)
         write = k.writer(dest, type_)

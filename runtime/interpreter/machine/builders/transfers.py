@@ -324,6 +324,8 @@ def note_global(
 def complete(batch: Batch, cta: int, offset: int, size: int, queue: int, clock: int, ins: Instruction) -> None:
     """complete_tx of a copy on the barrier at (block, offset)."""
     m = batch.mbarriers.get(offset)
+    if batch.run.recorder is not None:
+        batch.run.recorder.completed(batch, offset)
     if batch.run.order is not None:
         batch.run.order.completed(batch, cta, offset, int(m.phase[cta]), queue, clock)
     if m.clock is not None:

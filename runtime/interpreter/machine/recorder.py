@@ -1,0 +1,99 @@
+"""What runs beside the warps of a run that is profiled: each asynchronous operation from its issue to its effect."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .special import EPOCH, STEP
+
+if TYPE_CHECKING:
+    from ..ptx.module import Instruction
+    from .batch import Batch
+    from .launch import Run
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(slots=True)
+class Span:
+    """An operation in flight, of one block. Times are steps of the run."""
+
+    what: str
+    block: int
+    warpgroup: int | None
+    file: str
+    line: int
+    begin: int
+    end: int = -1
+    barrier: str = ""
+
+
+class FlightRecorder:
+    """The spans of a run."""
+
+    def __init__(self) -> None:
+        self.ran = False
+        self._spans: list[Span] = []
+        self._ended: list[Span] = []  # by the operation that takes effect now
+
+    def issued(self, batch: Batch, what: str, ins: Instruction, at: Iterable[tuple[int, int | None]]) -> Any:
+        """Begin spans of (block of the batch, warpgroup or None); what ends them."""
+        run = batch.run
+        source = run.reporter.source_line(ins)
+        file, line = ("", 0) if source is None else (source.file, source.line)
+        made: list[Span] = []
+        for cta, warpgroup in at:
+            x, y, z = (int(i) for i in batch.coordinates[cta][:3])
+            block = x + run.grid[0] * (y + run.grid[1] * z)
+            made.append(Span(what, block, warpgroup, file, line, run.steps - run.program.left.get(id(ins), 0)))
+        self._spans += made
+
+        def end() -> None:
+            for span in made:
+                span.end = run.steps
+            self._ended = made
+
+        return end
+
+    def completed(self, batch: Batch, offset: int) -> None:
+        """The operation that takes effect now completes on a barrier: the spans name it."""
+        for span in self._ended:
+            span.barrier = batch.mbarriers.name(offset).replace("'", "")
+
+    def exact(self, run: Run, ins: Instruction, now: Array) -> Array:
+        """`%globaltimer` at an instruction: the run counts the steps of a whole segment as it enters it."""
+        return now - np.uint64(STEP * run.program.left.get(id(ins), 0))
+
+    def step(self, time: int) -> int:
+        """The step of a run at which `%globaltimer` was this."""
+        return (time - EPOCH) // STEP
+
+    def spans(self) -> list[tuple[Any, ...]]:
+        """(kind, what, begin, end, block, warpgroup, None, file, line, 0, barrier) of each that has taken effect."""
+        rows: list[tuple[Any, ...]] = []
+        for s in self._spans:
+            kind = "wgmma" if s.what == "wgmma" else "copy"
+            if s.end >= 0:
+                rows.append((kind, s.what, s.begin, s.end, s.block, s.warpgroup, None, s.file, s.line, 0, s.barrier))
+        return rows
+
+
+RECORDER: ContextVar[FlightRecorder | None] = ContextVar("kernel_dsl_recorder", default=None)
+
+
+@contextmanager
+def recorded() -> Generator[FlightRecorder]:
+    """Record the runs of this thread inside."""
+    recorder = FlightRecorder()
+    token = RECORDER.set(recorder)
+    try:
+        yield recorder
+    finally:
+        RECORDER.reset(token)
