@@ -7,14 +7,15 @@ Times are of the GPU, by events around each launch, with L2 cleared before it. A
 from __future__ import annotations
 
 import json
-import statistics
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from kernel_dsl.runtime import bench
+from kernel_dsl.runtime.timing import device_times
 
 
 @dataclass
@@ -34,38 +35,16 @@ def clear_l2(buffer: list[Any] = []) -> None:  # noqa: B006 - the one buffer is 
 
 
 def interleaved(variants: dict[str, Callable[[], Any]], rounds: int = 25, warmup: int = 3) -> dict[str, Timing]:
-    """Time every variant once a round, in turn."""
-    for run in variants.values():
-        for _ in range(warmup):
-            run()
-    torch.cuda.synchronize()
-    events: dict[str, list[tuple[Any, Any]]] = {name: [] for name in variants}
-    for _ in range(rounds):
-        for name, run in variants.items():
-            clear_l2()
-            start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            start.record()
-            run()
-            stop.record()
-            events[name].append((start, stop))
-    torch.cuda.synchronize()
-    out: dict[str, Timing] = {}
-    for name, pairs in events.items():
-        times = sorted(a.elapsed_time(b) * 1e-3 for a, b in pairs)
-        n = len(times)
-        out[name] = Timing(statistics.median(times), times[n // 4], times[3 * n // 4])
-    return out
+    """Time every variant once a round, in turn, on PyTorch's stream."""
+    times = device_times(variants, rounds=rounds, warmup=warmup, stream=torch.cuda.current_stream().cuda_stream)
+    return {name: Timing(t.median, *t.quartiles) for name, t in times.items()}
 
 
 def machine() -> str:
-    """The GPU, its clocks and its power draw, as they are now. Ends the program where PyTorch sees no GPU."""
+    """The GPU, its clocks, power and temperature, as they are now. Ends the program where PyTorch sees no GPU."""
     if not torch.cuda.is_available():
         raise SystemExit("a GPU is needed, and PyTorch sees none")
-    query = "name,clocks.sm,clocks.mem,power.draw"
-    line = subprocess.run(
-        ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"], capture_output=True, text=True, check=False
-    )
-    return line.stdout.strip()
+    return bench.machine()
 
 
 def table(rows: list[dict[str, Any]], path: str | None = None) -> None:

@@ -239,6 +239,7 @@ if TYPE_CHECKING:
     from kernel_dsl import tuning as tuning
     from kernel_dsl.ahead import warm
     from kernel_dsl.pipelines import BlockSpec, Element, emit_pipeline, squeezed
+    from kernel_dsl.runtime.bench import bench
     from kernel_dsl.runtime.build.aot import load_compiled
     from kernel_dsl.runtime.custom.image import precompiled_cuda_kernel
     from kernel_dsl.runtime.custom.metal.metal import metal_kernel
@@ -258,6 +259,7 @@ _LATE = {
     "cuda_kernel": "kernel_dsl.runtime.custom.source",
     "metal_kernel": "kernel_dsl.runtime.custom.metal.metal",
     "precompiled_cuda_kernel": "kernel_dsl.runtime.custom.image",
+    "bench": "kernel_dsl.runtime.bench",
     "load_compiled": "kernel_dsl.runtime.build.aot",
     "warm": "kernel_dsl.ahead",
     "tune": "kernel_dsl.tuned",
@@ -338,6 +340,7 @@ __all__ = [
     "barrier_arrive_and_wait",
     "barrier_test",
     "barrier_wait",
+    "bench",
     "bfloat16",
     "bitcast_convert_type",
     "bitwise_and",

@@ -109,7 +109,8 @@ def device_times(
 ) -> dict[str, Timing]:
     """GPU seconds of each run, one sample a round, the runs taking turns within a round.
 
-    Each run issues its work to `stream`. With `flush` the L2 is cleared before each sample.
+    Each run issues its work to `stream`. With `flush` the L2 is cleared before each sample. Nothing waits between samples, so
+    that what the host takes to launch hides behind the clearing.
     """
     device = device or cuda_device()
     clear = CacheFlush(device, stream) if flush else None
@@ -117,15 +118,17 @@ def device_times(
     for run in runs.values():
         for _ in range(warmup):
             run()
-    watch = Stopwatch(device, stream)
+    watches: list[tuple[str, Stopwatch]] = []
     for _ in range(rounds):
         for name, run in runs.items():
+            watches.append((name, Stopwatch(device, stream)))
             if clear:
                 clear()
-            with watch:
+            with watches[-1][1]:
                 run()
-            samples[name].append(watch.seconds)
-    watch.close()
+    for name, watch in watches:
+        samples[name].append(watch.seconds)
+        watch.close()
     return {name: Timing(tuple(s)) for name, s in samples.items()}
 
 
