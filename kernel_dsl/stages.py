@@ -61,6 +61,12 @@ class Stages:
     def __str__(self) -> str:
         return self.ir_text
 
+    def _repr_html_(self) -> str:
+        """IR, PTX and machine code beside each line of the source, as notebooks show it; no script, and nothing is fetched."""
+        from .side_by_side import frame
+
+        return frame(self)
+
     @property
     def name(self) -> str:
         return self.traced.ir.name
@@ -196,6 +202,12 @@ class Compiled:
             f"<compiled {self.stages.name} for {self.stages.target}: {r.registers} registers, {r.spills} bytes of "
             f"spills, {r.shared_bytes} bytes of SMEM, {len(self.cubin)} bytes of code>"
         )
+
+    def _repr_html_(self) -> str:
+        """As that of its stages."""
+        from .side_by_side import frame
+
+        return frame(self.stages)
 
     @property
     @public

@@ -210,10 +210,10 @@ def bench(
 ) -> BenchResult:
     """Time `fn(*args)` beside `peers`, functions of the same arguments by name, or a list of them; a `BenchResult`.
 
-    All take turns, `rounds` times after `warmup` calls. On a GPU the time is between two events of `stream`, by default the
-    legacy default stream, around each call, with L2 overwritten before it; without a GPU, or with `wall=True`, it is the host's, which
-    says little of a kernel. `check(result)` is called with what each function returns, before any is timed, and raises where that
-    is wrong. A peer that raises has its reason in its row; what `fn` raises, and what `check` raises of it, is raised.
+    All take turns, `rounds` times after `warmup` calls. On a GPU the time is between two events of `stream` (by default the
+    legacy default stream) around each call, with L2 overwritten before it; without a GPU, or with `wall=True`, it is the
+    host's, which says little of a kernel. `check(result)` is called with what each returns, before any is timed, and raises
+    where that is wrong. A peer that raises has its reason in its row; what `fn` raises, and what `check` raises of it, is raised.
 
     `flops`, `bytes`: of one call, for the floors: the least time by the machine's `peak_flops` and `bandwidth` a second, on a
     GPU by default those of dense 16-bit tensor cores, where known, and of its memory.

@@ -16,7 +16,9 @@ import sys
 import tempfile
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from tests.docs import html, reference
 
@@ -58,7 +60,7 @@ pymdownx.superfences = {{}}
 
 # The pages that are written by hand, in the order to read them.
 NAV = {
-    "Start": ("README", "docs/quickstart", "docs/programming-model"),
+    "Start": ("README", "docs/quickstart", "docs/tutorial", "docs/programming-model"),
     "Coming from": ("docs/from-triton", "docs/from-pallas", "docs/from-cutlass"),
     "Guides": (
         "docs/calls",
@@ -74,7 +76,7 @@ NAV = {
         "docs/decoder",
         "docs/other-kernels",
     ),
-    "Speed": ("docs/layouts", "docs/tuning", "docs/hopper", "docs/matmul", "docs/attention"),
+    "Speed": ("docs/profiling", "docs/tuning", "docs/layouts", "docs/hopper", "docs/matmul", "docs/attention"),
     "Comparisons": (
         "docs/math-accuracy",
         "docs/promotion",
@@ -152,6 +154,40 @@ def tutorials() -> str:
     return f"{head}| tutorial | what it shows |\n|---|---|\n{''.join(rows)}"
 
 
+def read(notebook: Path) -> dict[str, Any]:
+    """A notebook as it is committed: without outputs."""
+    return json.loads(notebook.read_text())
+
+
+def executed(notebook: Path) -> dict[str, Any]:
+    """A notebook with what its cells show, run by Jupyter where there is no GPU; as it is where `nbclient` is not installed."""
+    try:
+        nbclient, nbformat = import_module("nbclient"), import_module("nbformat")
+    except ImportError:
+        print(f"without nbclient: {notebook.name} is shown without outputs")
+        return read(notebook)
+    hidden = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "PYTHONPATH": str(ROOT)}
+    made = nbformat.read(notebook, 4)
+    nbclient.NotebookClient(made, timeout=300, kernel_name="python3").execute(env=hidden)
+    return made
+
+
+def notebook_page(notebook: Mapping[str, Any]) -> str:
+    """The page: prose, code, and what cells print or show as text."""
+    parts: list[str] = []
+    for cell in notebook["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts += [source.rstrip("\n"), ""]
+            continue
+        parts += ["```python", source, "```", ""]
+        for output in cell["outputs"]:
+            shown = output.get("text") or output.get("data", {}).get("text/plain") or ""
+            if "".join(shown).strip():
+                parts += ["```text", "".join(shown).rstrip("\n"), "```", ""]
+    return "\n".join(parts)
+
+
 def slug(group: str) -> str:
     """The file name of a group of the reference."""
     return re.sub(r"\W+", "-", group.lower())
@@ -186,16 +222,20 @@ def reference_pages() -> dict[str, str]:
 def plain(text: str) -> str:
     """A page as Python-Markdown reads it.
 
-    It knows no second word of ```` ```python no-run ````, which is for the tests, and takes a `|` in a table's code as it is.
+    A notebook is a page there. It knows no second word of ```` ```python no-run ````, which is for the tests, and takes a `|` in a table's code as it is.
     """
-    text = re.sub(r"(?m)^( *```\w+) .*$", r"\1", text)
+    text = re.sub(r"(?m)^( *```\w+) .*$", r"\1", text).replace(".ipynb)", ".md)")
     return re.sub(r"(?m)^\|.*$", lambda row: re.sub(r"`[^`]*`", lambda code: code[0].replace(r"\|", "|"), row[0]), text)
 
 
-def pages(printed: Callable[[Path], str], drawn: Collection[str] = ()) -> dict[str, str]:
+def pages(
+    printed: Callable[[Path], str], drawn: Collection[str] = (), run_notebook: Callable[[Path], dict[str, Any]] = read
+) -> dict[str, str]:
     """The Markdown of every page by its path; `printed` gives an example's output, `drawn` names those with a picture."""
     found = [ROOT / name for name in TOP] + sorted((ROOT / "docs").rglob("*.md"))
     texts = {p.relative_to(ROOT).as_posix(): plain(p.read_text()) for p in found} | reference_pages()
+    for notebook in sorted((ROOT / "docs").glob("*.ipynb")):
+        texts[f"docs/{notebook.stem}.md"] = notebook_page(run_notebook(notebook))
     texts["tutorials/README.md"] = tutorials()
     for example in examples():
         texts[f"tutorials/{example.stem}.md"] = tutorial(example, printed(example), example.stem in drawn)
@@ -227,7 +267,7 @@ def lay_out() -> dict[str, str]:
     shutil.rmtree(BUILD, ignore_errors=True)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         printed = dict(zip(examples(), pool.map(lambda e: run(e, source / "tutorials"), examples()), strict=True))
-    texts = pages(printed.__getitem__, [picture.stem for picture in source.glob("tutorials/*.png")])
+    texts = pages(printed.__getitem__, [picture.stem for picture in source.glob("tutorials/*.png")], executed)
     for name, text in texts.items():
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         (source / name).write_text(text)

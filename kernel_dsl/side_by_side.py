@@ -1,0 +1,105 @@
+"""What notebooks show of a kernel's stages: each line of the source with its IR, its PTX and its machine code."""
+
+from __future__ import annotations
+
+import json
+import linecache
+import re
+from collections.abc import Callable
+from html import escape
+from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .stages import Stages
+
+Place = tuple[str, int]  # file and line; ("", 0): of no line
+Parts = dict[Place, list[str]]
+
+_STYLE = (
+    ":root{color-scheme:light dark}body{font:14px/1.4 system-ui,sans-serif;margin:.5rem}table{border-collapse:collapse}"
+    "td,th{border:1px solid #8885;padding:.2rem .4rem;vertical-align:top;text-align:left}"
+    "pre{font:12px/1.4 ui-monospace,monospace;margin:0;max-width:32rem;max-height:24rem;overflow:auto}"
+)
+_IR_PLACE = re.compile(r' @ ("(?:[^"\\]|\\.)*"):(\d+)')
+_FILE = re.compile(r'\s*\.file\s+(\d+)\s+"([^"]*)"')
+_LOC = re.compile(r"\s*\.loc\s+(\d+)\s+(\d+)")
+_SASS_PLACE = re.compile(r"\t// (.+?):(\d+)(?:\s|$)")
+
+
+def of_ir(text: str) -> Parts:
+    """The lines of the IR's text by the place that each ends with."""
+    out: Parts = {}
+    for line in text.splitlines():
+        found = list(_IR_PLACE.finditer(line))
+        place = (json.loads(found[-1][1]), int(found[-1][2])) if found else ("", 0)
+        out.setdefault(place, []).append(line[: found[-1].start()] if found else line)
+    return out
+
+
+def of_ptx(text: str) -> Parts:
+    """PTX by the `.loc` before it."""
+    lines = text.splitlines()
+    files = {m[1]: m[2] for m in map(_FILE.match, lines) if m}
+    out: Parts = {}
+    place: Place = "", 0
+    for line in lines:
+        if (found := _LOC.match(line)) is not None:
+            place = (files.get(found[1], ""), int(found[2])) if found[2] != "0" else ("", 0)
+        elif line.strip() and not line.lstrip().startswith("//") and not _FILE.match(line):
+            out.setdefault(place, []).append(line)
+    return out
+
+
+def of_sass(text: str) -> Parts:
+    """Machine code by the place that `Compiled.sass` writes before it."""
+    out: Parts = {}
+    place: Place = "", 0
+    for line in text.splitlines():
+        if (found := _SASS_PLACE.match(line)) is not None:
+            place = found[1], int(found[2])
+        elif line.strip():
+            out.setdefault(place, []).append(line)
+    return out
+
+
+def _tried(make: Callable[[], Parts]) -> Parts | str:
+    """What `make` gives, or the first line of why it gives nothing: a cell that shows the other columns is not to fail."""
+    try:
+        return make()
+    except Exception as error:
+        return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def page(stages: Stages) -> str:
+    """The page, which stands alone."""
+    from .stages import Compiled
+
+    columns = {
+        "IR": _tried(lambda: of_ir(stages.ir_text)),
+        "PTX": _tried(lambda: of_ptx(stages.ptx)),
+        "SASS": _tried(lambda: of_sass(Compiled(stages, stages.assembled()).sass)),
+    }
+    parts = [parts for parts in columns.values() if not isinstance(parts, str)]
+    places = sorted({place for found in parts for place in found if place != ("", 0)})
+    shown = {name: found for name, found in columns.items() if not isinstance(found, str)}
+    head = "".join(f"<th>{name}</th>" for name in ("line", *shown))
+    rows: list[str] = []
+    for file, line in [*places, ("", 0)]:
+        source = linecache.getline(file, line).strip() if line else "of no line"
+        where = f"{PurePath(file).name}:{line}" if line else ""
+        cells = "".join(
+            f"<td><pre>{escape(chr(10).join(found.get((file, line), [])))}</pre></td>" for found in shown.values()
+        )
+        rows.append(f"<tr><td>{escape(where)}<pre>{escape(source)}</pre></td>{cells}</tr>")
+    missing = "".join(f"<p>{name}: {escape(found)}</p>" for name, found in columns.items() if isinstance(found, str))
+    title = escape(repr(stages))
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style></head>'
+        f"<body><p>{title}</p>{missing}<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></body></html>"
+    )
+
+
+def frame(stages: Stages) -> str:
+    """The page in a frame of its own, so that its style stays off the notebook and nothing in it runs."""
+    return f'<iframe sandbox="" srcdoc="{escape(page(stages))}" width="100%" height="480"></iframe>'
