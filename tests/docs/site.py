@@ -166,7 +166,7 @@ def executed(notebook: Path) -> dict[str, Any]:
     except ImportError:
         print(f"without nbclient: {notebook.name} is shown without outputs")
         return read(notebook)
-    hidden = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "PYTHONPATH": str(ROOT)}
+    hidden = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
     made = nbformat.read(notebook, 4)
     nbclient.NotebookClient(made, timeout=300, kernel_name="python3").execute(env=hidden)
     return made
