@@ -131,9 +131,10 @@ def check_packed(a: Any, b: Any, o: Any) -> None:
         raise refuse("gated beside integers of 4 bits", "multiply by each matrix, and gate by `epilogue`")
     if o.precision is not None:
         raise refuse(f"precision={shown(o.precision)} beside integers of 4 bits", "leave it out")
-    if isinstance(o.config, MatmulConfig) and (o.config.tile_k != BLOCK or o.config.ping_pong):
+    depths = (BLOCK, 2 * BLOCK) if b.group % (2 * BLOCK) == 0 else (BLOCK,)
+    if isinstance(o.config, MatmulConfig) and (o.config.tile_k not in depths or o.config.ping_pong):
         what = f"config.tile_k={o.config.tile_k}, config.ping_pong={o.config.ping_pong} beside integers of 4 bits"
-        raise refuse(what, f"tile_k={BLOCK}, and nothing in turns: halves of bytes are {BLOCK // 2} rows apart")
+        raise refuse(what, f"tile_k={BLOCK}, or {2 * BLOCK} that share scales, and nothing in turns")
     if a.shape[-1] != b.shape[0]:
         raise refuse_shape(f"a is {tuple(a.shape)} and b is {b.shape}", "the columns of a are the rows of b")
 

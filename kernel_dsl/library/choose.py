@@ -25,9 +25,12 @@ SMEM = 232448  # bytes a block has on Hopper
 BARRIERS = 1024  # what barriers and alignment may take
 STEP_BYTES = 128  # of K in one stage: the widest swizzle
 DEEPEST = 12  # stages
+WIDE_STAGES = 4  # as many are worth more than half as many that are twice as deep
 # one multiprocessor, a clock: multiply-adds of 16-bit operands (8-bit: twice, tf32: half), bytes from L2
 MADS, L2_BYTES = 2048, 60
 WIDENED = 10  # elements of a left side that is widened in registers: 128 x 64 of them took 900 clocks
+WIDENED_PAIRS = 20  # the same of 4-bit integers, two at a time: 3.9 instructions each where those were 6.8
+LONELY = 0.6  # how much of that one warpgroup does alone, whose waits nothing hides
 DRAM_BYTES = 2300  # bytes a clock of the whole GPU (4 of the 4.8 TB/s, at 1.75 GHz)
 KEPT = 1.07  # what DRAM has to do more where weights can't be marked as read once: they drive out what must be written
 START = 1800  # clocks to fill the pipeline at the start of a block, and to drain it
@@ -68,6 +71,9 @@ def stage_bytes(problem: Problem, tile_m: int, tile_n: int, tile_k: int) -> int:
     if problem.sparse:
         marks = 2 * tile_m * 4 * (tile_k // meta_step(problem.dtype))
         return (tile_m * problem.dtype.itemsize // 2 + tile_n * problem.b_dtype.itemsize) * tile_k + marks
+    if in_pairs(problem):
+        factors = 4 * tile_m * (1 + problem.int4_zeros)
+        return tile_m * tile_k // 2 + tile_n * problem.b_dtype.itemsize * tile_k + factors
     return (tile_m * problem.dtype.itemsize + tile_n * problem.b_dtype.itemsize) * tile_k
 
 
@@ -79,7 +85,7 @@ def configure(
     A left side that goes through registers is never multiplied in turns: `register_product` waits for stages without
     regard to whose turn they are. Nor by products of an odd width: the way there hides behind wide ones.
     """
-    if from_registers(problem) and (ping_pong or tile_n % 64):
+    if from_registers(problem) and (ping_pong or (tile_n % 64 and not in_pairs(problem))):
         return None
     tile_k = STEP_BYTES // max(problem.dtype.itemsize, problem.b_dtype.itemsize)
     item = problem.out_dtype.itemsize
@@ -90,12 +96,20 @@ def configure(
     ring = 1 if ping_pong or tile_n == epilogue_n else 2
     held = tile_m * (consumers if ping_pong else 1)
     rest = SMEM - BARRIERS - (0 if problem.softmax else held * epilogue_n * item * ring)
+    deeper = 2 * stage_bytes(problem, tile_m, tile_n, tile_k)
+    if in_pairs(problem) and problem.int4 % (2 * tile_k) == 0 and rest >= WIDE_STAGES * deeper:
+        tile_k *= 2  # rows of 64 bytes for TMA, and half as many factors and waits
     stages = min(rest // stage_bytes(problem, tile_m, tile_n, tile_k), DEEPEST)
     if stages < 2:
         return None
     return MatmulConfig(
         tile_m, tile_n, tile_k, stages, consumers, epilogue_n=epilogue_n, epilogue_stages=ring, ping_pong=ping_pong
     )
+
+
+def in_pairs(problem: Problem) -> bool:
+    """Whether the left side is 4-bit integers, which are widened two at a time."""
+    return bool(problem.int4) and not problem.mxfp4 and problem.dtype.is_integer
 
 
 def is_mixed(problem: Problem) -> bool:
@@ -118,13 +132,18 @@ def clocks(problem: Problem, config: MatmulConfig, blocks: int) -> float:
     rate = MADS * 2 / max(p.dtype.itemsize, p.b_dtype.itemsize) * (SPARSE if p.sparse else 1)
     # a narrow B leaves the tensor cores waiting for SMEM
     narrow = max(1.0, 128 / t.tile_n) if t.consumers == 2 else max(1.0, 64 / t.tile_n)
-    narrow = max(1.0, SLIVER / t.tile_n) if t.tile_n in THIN else narrow
+    narrow = max(1.0, SLIVER / t.tile_n) if t.tile_n in THIN else 1.0 if in_pairs(p) else narrow
     products = t.tile_m * t.tile_n * t.tile_k / rate * narrow
     if is_mixed(p):
-        products = max(products, t.tile_m * t.tile_k / WIDENED)
+        if in_pairs(p):
+            rate = WIDENED_PAIRS * (1.0 if t.consumers > 1 else LONELY)
+            products = overlapped(products, t.tile_m * t.tile_k / rate)
+        else:
+            products = max(products, t.tile_m * t.tile_k / WIDENED)
     # rows that are not there are filled all the same; what a cluster shares is loaded once
     rows_a, rows_b = t.tile_m / t.cluster_n, t.tile_n / t.cluster
     rows_a = rows_a / 2 if p.sparse else rows_a
+    rows_a = rows_a / 2 if p.int4 else rows_a
     loads = (rows_a * p.dtype.itemsize + rows_b * p.b_dtype.itemsize) * t.tile_k / L2_BYTES
     if p.scaled:  # a warpgroup's own products, and then its multiply-adds, unless there are others' products meanwhile
         products = max(products, products / t.consumers + t.tile_m * t.tile_n / 128 / t.consumers + PROMOTION)
@@ -146,7 +165,7 @@ def clocks(problem: Problem, config: MatmulConfig, blocks: int) -> float:
 def total_bytes(p: Problem) -> float:
     """Bytes of both operands and the result."""
     right = prod(p.b_batch) * p.N * p.K * p.b_dtype.itemsize * (1 if p.gate is None else 2)
-    read = prod(p.a_batch) * p.M * p.K * p.dtype.itemsize / (2 if p.sparse else 1) + right
+    read = prod(p.a_batch) * p.M * p.K * p.dtype.itemsize / (2 if p.sparse or p.int4 else 1) + right
     return read + prod(p.batch) * p.parts * p.M * p.N * p.out_dtype.itemsize
 
 
@@ -159,7 +178,7 @@ def thin_tiles(problem: Problem) -> list[MatmulConfig]:
     for p, swapped in sides[:1] if problem.sparse else sides:
         tile_n = next((n for n in THIN if n >= p.N), 0)
         # wgmma reads its right side along K where elements have no 16 bits
-        if tile_n and not from_registers(p) and (p.b_dtype.itemsize == 2 or p.b_transposed):
+        if tile_n and (in_pairs(p) or not from_registers(p)) and (p.b_dtype.itemsize == 2 or p.b_transposed):
             tiles = [configure(p, tile_m, tile_n, tile_m // 64) for tile_m in (128, 64)]
             made += [c and replace(c, swapped=swapped) for c in tiles]
     return [c for c in made if c is not None]

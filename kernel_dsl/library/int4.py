@@ -1,7 +1,6 @@
 """`kd.library.pack_int4`: weights of 4 bits, two a byte, with a scale for each column of each group of rows.
 
-Of 64 rows the first 32 lie in the low halves of bytes and the others in the high halves: what a lane loads of such bytes are two
-operands of wgmma, each in its place.
+`int4_numbers` says in which order: what a lane loads of such bytes are operands of wgmma, each in its place.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from kernel_dsl.dtypes import as_dtype
 from kernel_dsl.errors import BadCallArgument, BadCallValue, LibraryShape
 
 from ..kernel import identified
-from .int4_numbers import BLOCK, HALF, HIGHEST, MIDDLE, numbers
+from .int4_numbers import BLOCK, HALF, HALF_BYTES, HIGHEST, MIDDLE, UNIT, numbers
 from .operands import array_address, signature
 
 NAME = "pack_int4"
@@ -30,9 +29,9 @@ DTYPES = (kd.float16, kd.bfloat16, kd.float32)
 class PackedInt4:
     """A matrix (K, N) of 4-bit integers, as `pack_int4` makes it; `matmul` takes it as b beside a of float16 or bfloat16.
 
-    Element (k, n) is (q - zero) * scale, q from 0 to 15. `data`: int8 (N, ceil(K/64) * 32), q of rows 64 i + j and 64 i + j +
-    32 in the low and the high half of byte 32 i + j. `scales`: float32 (ceil(K/group), N); `zeros`: float32 of the same shape,
-    or None for 8.
+    Element (k, n) is (q - zero) * scale, q from 0 to 15. `data`: int8 (N, ceil(K/64) * 32), q of rows 32 i + 16 u + j and 32 i +
+    16 u + j + 8 in the low and the high half of byte 16 i + 2 j + u, for j from 0 to 7 and u 0 or 1. `scales`: float32
+    (ceil(K/group), N); `zeros`: float32 of the same shape, or None for 8.
     """
 
     data: Any
@@ -106,15 +105,16 @@ def pack_kernel(K: int, N: int, group: int, dtype: Any, zeros: str) -> Any:
         if rest:
             rest[0][number, columns] = zero
 
-        def quantised(step: Any) -> Any:
-            q = kd.rint(load(step) / scale[None]) + zero[None]
+        def quantised(unit: Any) -> Any:
+            x = w[kd.ds(number * group + unit * UNIT, UNIT), columns].astype(kd.float32)
+            q = kd.rint(x / scale[None]) + zero[None]
             return kd.minimum(kd.maximum(q, 0.0), float(HIGHEST)).astype(kd.int32)
 
-        @kd.loop(0, steps // 2)
+        @kd.loop(0, steps)
         def _(step: Any) -> None:
-            both = quantised(2 * step) | (quantised(2 * step + 1) << 4)
-            first = (number * (group // BLOCK) + step) * HALF
-            data[columns, kd.ds(first, HALF)] = both.T.astype(kd.uint8).astype(kd.int8)
+            both = [quantised(4 * step + 2 * u) | (quantised(4 * step + 2 * u + 1) << 4) for u in range(2)]
+            made = kd.stack([x.T.astype(kd.uint8).astype(kd.int8) for x in both], axis=2)
+            data[columns, kd.ds((number * steps + step) * HALF_BYTES, HALF_BYTES)] = made.reshape(COLUMNS, HALF_BYTES)
 
     made = kd.kernel(
         body,
@@ -139,9 +139,10 @@ def unpack_kernel(K: int, N: int, group: int, zeros: bool, dtype: Any) -> Any:
         number = kd.div(block, group // BLOCK)
         scale = scales[number, rows][:, None]
         zero = given[0][number, rows][:, None] if given else None
-        bytes_ = data[rows, kd.ds(block * HALF, HALF)]
-        for half in range(2):
-            out[rows, kd.ds(block * BLOCK + half * HALF, HALF)] = numbers(bytes_, half, scale, zero).astype(dtype)
+        bytes_ = data[rows, kd.ds(block * HALF, HALF)].reshape(COLUMNS, 2, UNIT, 2)
+        for unit in range(BLOCK // UNIT):
+            x = numbers(bytes_[:, unit // 4, :, unit % 4 // 2], unit % 2, scale, zero)
+            out[rows, kd.ds(block * BLOCK + unit * UNIT, UNIT)] = x.astype(dtype)
 
     made = kd.kernel(
         body,

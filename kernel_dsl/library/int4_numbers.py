@@ -1,14 +1,96 @@
-"""Numbers of 4 bits, two a byte: how they lie in it, and how a lane makes floats of them."""
+"""Numbers of 4 bits, two a byte: how they lie in it, and how a lane makes floats of them.
+
+Of 32 rows, the 16 bytes hold row 16 u + 8 v + r in the low (v 0) or high (v 1) half of byte 2 r + u. A word of four bytes is then
+what one lane gives to wgmma for a column of the packed side: its pairs of neighbouring rows lie 16 bits apart, as two 16-bit
+floats do, and four shifts find all of them.
+"""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import kernel_dsl as kd
 
-BLOCK, HALF = 64, 32  # rows whose halves share bytes
+BLOCK, HALF = 64, 32  # rows of what is packed together, and of what a product takes at a time
+HALF_BYTES, UNIT = 16, 8  # bytes of such rows, and rows that share a place in bytes
 HIGHEST, MIDDLE = 15, 8
 _EXPONENT = 0x4B000000  # of 2 ** 23 as a float32, whose last bits then count by ones
+
+
+# a float of the dtype whose last bits count by ones, twice in a word; and its name in PTX
+_ONES = {"bfloat16": (0x43004300, "bf16x2"), "float16": (0x64006400, "f16x2")}
+
+
+@cache
+def _layouts(rows: int) -> tuple[kd.Layout, kd.Layout, kd.Layout]:
+    """The layouts of (rows, 32) numbers as wgmma takes them, of their (rows, 16) bytes, and of (rows,) factors."""
+    full = kd.Layout.WGMMA.of((rows, HALF))
+
+    def bits(own: Any) -> Any:
+        return tuple((1, bit[1] * 2) if bit is not None and bit[0] == 1 else bit for bit in own)
+
+    held = ((1, 4, 1), *(reg for reg in full.regs if reg[0] == 0))
+    return full, kd.Layout(2, held, bits(full.lanes), bits(full.warps)), kd.Layout.WGMMA_ROW.of((rows,))
+
+
+def factors_of(scale: Any, zero: Any, dtype: Any) -> tuple[Any, ...]:
+    """What `widened` needs of float32 (rows,) scales and zeros, None for 8: words that hold a 16-bit float twice.
+
+    A scale is the sum of two floats. A zero that is no integer gives the integer and what that leaves.
+    """
+    _, kind = _ONES[dtype.name]
+    twice = f"cvt.rn.{kind}.f32 $0, $1, $1;"
+
+    def pair(x: Any) -> Any:
+        return kd.inline_ptx(twice, x, out_type=kd.int32, pure=True)
+
+    high = pair(scale)
+    if dtype == kd.bfloat16:
+        rounded = kd.bitcast_convert_type(high & -0x10000, kd.float32)
+    else:
+        rounded = kd.bitcast_convert_type(high.astype(kd.uint16), kd.float16).astype(kd.float32)
+    low = pair(scale - rounded)
+    if zero is None:
+        return high, low
+    whole = kd.rint(zero)
+    return high, low, pair(whole + (128.0 if dtype == kd.bfloat16 else 1024.0)), pair((whole - zero) * scale)
+
+
+@cache
+def _template(rows: int, dtype: Any, zeros: bool) -> str:
+    """PTX for `widened`: operands are bytes, high and low parts of scales; with `zeros` integers to subtract, and what is added."""
+    full, packed, row = _layouts(rows)
+    base, kind = _ONES[dtype.name]
+    lines = [f"{{ .reg .b32 %number, %rest, %zero; mov.b32 %zero, {base + MIDDLE * 0x10001};"]
+    for place, (m, k) in enumerate(full.register_coords[::2]):
+        word = packed.register_of[m, 0] // 4
+        own = row.register_of[(m,)]
+        shift = 4 * (k // UNIT)
+        lines.append(f"shr.u32 %number, $1[{word}], {shift};" if shift else f"mov.b32 %number, $1[{word}];")
+        lines.append(f"lop3.b32 %number, %number, {0x000F000F}, {base}, 0xEA;")  # (number & mask) | base
+        lines.append(f"sub.rn.{kind} %number, %number, {f'$4[{own}]' if zeros else '%zero'};")
+        if zeros:
+            lines.append(f"fma.rn.{kind} %rest, %number, $3[{own}], $5[{own}];")
+        else:
+            lines.append(f"mul.rn.{kind} %rest, %number, $3[{own}];")
+        lines.append(f"fma.rn.{kind} $0[{place}], %number, $2[{own}], %rest;")
+    return " ".join([*lines, "}"])
+
+
+def widened(data: Any, part: int, factors: Any, dtype: Any) -> Any:
+    """(q - zero) * scale, (rows, 32) as wgmma takes it, of 16 bytes of each row of a Ref, whose parts these are.
+
+    Two numbers at a time, in the 16 bits of `dtype`: q by its place in a float, with no rounding; a product with both parts of
+    the scale, rounded once but for what the lesser part rounds.
+    """
+    rows = data.shape[0]
+    full, packed, row = _layouts(rows)
+    own = [kd.layout_cast(x, row) for x in factors]  # carries of loops have no layout of their own
+    bytes_ = kd.load(data.at[:, part * HALF_BYTES : (part + 1) * HALF_BYTES], layout=packed)
+    template = _template(rows, dtype, len(factors) > 2)
+    out = kd.ShapeDtypeStruct((rows, HALF), dtype)
+    return kd.inline_ptx(template, bytes_, *own, out_type=out, pure=True, layout=full)
 
 
 def numbers(data: Any, half: int, scale: Any, zero: Any) -> Any:

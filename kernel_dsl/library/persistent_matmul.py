@@ -21,7 +21,7 @@ from ..kernel import identified
 from ..ops.matrix import meta_layout, meta_step
 from .blocks import ROWS, own, rows_of, start_of, steps_of, tile_of
 from .epilogue import Function, Tile, drawn, finish, join, outputs, store_sums
-from .int4_numbers import floats_of, numbers, power_of
+from .int4_numbers import HALF, factors_of, floats_of, power_of, widened
 from .problem import EpilogueStep, Problem
 from .promoted_product import RUN, promoted_product
 from .register_product import register_product
@@ -211,16 +211,23 @@ def matmul_kernel(
         def right_of(slot: Any) -> Any:
             return b_smem.at[slot].T if p.b_transposed else b_smem.at[slot]
 
-        def left_of(slot: Any, half: int) -> Any:
-            """Half of a stage of this consumer's A, as wgmma takes it from registers."""
-            if p.int4:
-                own_rows = kd.ds(share * rows, rows)
+        def own_factors(slot: Any) -> tuple[Any, ...]:
+            """What a stage's scales and zeros of rows are to its halves."""
+            if not p.int4 or p.mxfp4:
+                return ()
+            own_rows = kd.ds(share * rows, rows)
+            pair = [kd.load(factors_smem.at[i, slot, own_rows], layout=kd.Layout.WGMMA_ROW) for i in range(factors)]
+            return factors_of(pair[0], pair[1] if factors > 1 else None, p.b_dtype)
+
+        def left_of(slot: Any, half: int, factors: Any) -> Any:
+            """Half of a stage of this consumer's A, as wgmma takes it from registers; of 4-bit integers 32 of K."""
+            own_rows = kd.ds(share * rows, rows) if p.int4 else None
+            if p.mxfp4:
                 data = kd.load(a_smem.at[slot, own_rows], layout=kd.Layout.WGMMA)
-                if p.mxfp4:
-                    scale = power_of(kd.load(factors_smem.at[slot, half, own_rows], (slice(None), None)))
-                    return floats_of(data, half, scale).astype(p.b_dtype)
-                pair = [kd.load(factors_smem.at[i, slot, own_rows], (slice(None), None)) for i in range(factors)]
-                return numbers(data, half, pair[0], pair[1] if factors > 1 else None).astype(p.b_dtype)
+                scale = power_of(kd.load(factors_smem.at[slot, half, own_rows], (slice(None), None)))
+                return floats_of(data, half, scale).astype(p.b_dtype)
+            if p.int4:
+                return widened(a_smem.at[slot, own_rows], half, factors, p.b_dtype)
             k = slice(half * t.tile_k // 2, (half + 1) * t.tile_k // 2)
             if p.a_transposed:
                 return kd.load(a_smem.at[slot, k, kd.ds(share * rows, rows)].T, layout=kd.Layout.WGMMA_TF32)
@@ -241,7 +248,10 @@ def matmul_kernel(
                 return stage_product(acc, slot, steps, t.stages, left, right_of, loaded_of, consumed)
 
             def multiply_from_registers(acc: Any) -> Any:
-                return register_product(acc, slot, steps, t.stages, left_of, right_of, loaded, consumed)
+                parts = t.tile_k // HALF if p.int4 else 2
+                return register_product(
+                    acc, slot, steps, t.stages, left_of, right_of, loaded, consumed, own_factors, parts
+                )
 
             def multiply_scaled(acc: Any) -> Any:
                 def left(slot: Any) -> Any:

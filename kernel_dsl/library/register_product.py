@@ -3,9 +3,9 @@
 It is widened there (int8 times bfloat16), or turned: wgmma reads operands of 32 bits in SMEM along K only, but the
 registers of its left side come from anywhere.
 
-A step's K is cut in two parts. While the tensor cores work on one, this warpgroup loads the next. One product is always in
-flight, across steps too: a part's registers are written again only when its product is done, and a stage is given back once
-the first part of the next one is under way.
+A step's K is cut in two parts or more. While the tensor cores work on one, this warpgroup loads the next. One product is always
+in flight, across steps too: a part's registers are written again only when its product is done, and a stage is given back
+once the first part of the next one is under way.
 """
 
 from __future__ import annotations
@@ -23,41 +23,49 @@ def register_product(
     slot: Any,
     steps: int,
     stages: int,
-    left_of: Callable[[Any, int], Any],
+    left_of: Callable[[Any, int, Any], Any],
     right_of: Callable[[Any], Any],
     loaded: Any,
     consumed: Any,
+    factors_of: Callable[[Any], tuple[Any, ...]] = lambda slot: (),
+    parts: int = 2,
 ) -> tuple[Any, Any]:
     """acc += the product over `steps` stages of SMEM from `slot` on; returns its value and the slot that follows.
 
-    `left_of(slot, half)` is a half (rows, tile_k / 2) of this warpgroup's A, as a value; `right_of(slot)` a Ref to B
-    (tile_k, tile_n).
+    `left_of(slot, part, factors)` is a part (rows, tile_k / parts) of this warpgroup's A, as a value; `right_of(slot)` a Ref to
+    B (tile_k, tile_n); `factors_of(slot)` are values that all parts are made with.
     """
 
     def multiply(slot: Any, index: int, left: Any) -> None:
         right = right_of(slot)
-        half = right.shape[0] // 2
-        kd.wgmma(acc, left, right.at[index * half : (index + 1) * half])
+        depth = right.shape[0] // parts
+        kd.wgmma(acc, left, right.at[index * depth : (index + 1) * depth])
 
-    def products(slot: Any, left: Any, before: Any, step: Any) -> None:
+    def products(slot: Any, left: Any, factors: Any, before: Any, step: Any) -> None:
         multiply(slot, 0, left)
-        kd.wgmma_wait(1)  # the second half of the step before is done
+        kd.wgmma_wait(1)  # the last part of the step before is done
         kd.barrier_arrive(consumed.at[before], predicate=step > 0)
-        multiply(slot, 1, left_of(slot, 1))
+        multiply(slot, 1, left_of(slot, 1, factors))
+        for index in range(2, parts):
+            kd.wgmma_wait(1)
+            multiply(slot, index, left_of(slot, index, factors))
 
     kd.barrier_wait(loaded.at[slot])
 
-    @kd.loop(0, steps - 1, init_carry=(slot, slot, left_of(slot, 0)))
+    factors = factors_of(slot)
+
+    @kd.loop(0, steps - 1, init_carry=(slot, slot, left_of(slot, 0, factors), *factors))
     def end(step: Any, carry: Any) -> Any:
-        slot, before, left = carry
-        products(slot, left, before, step)
-        kd.wgmma_wait(1)  # the first half is done, and its registers are free
+        slot, before, left, *factors = carry
+        products(slot, left, factors, before, step)
+        kd.wgmma_wait(1)  # the part before the last is done, and its registers are free
         after = following_slot(slot, stages)
         kd.barrier_wait(loaded.at[after])
-        return after, slot, left_of(after, 0)
+        factors = factors_of(after)
+        return after, slot, left_of(after, 0, factors), *factors
 
-    last, before, left = end
-    products(last, left, before, steps - 1)
+    last, before, left, *factors = end
+    products(last, left, factors, before, steps - 1)
     value = acc[...]
     kd.barrier_arrive(consumed.at[last])
     return value, following_slot(last, stages)
