@@ -199,7 +199,11 @@ def thin() -> Iterator[Callable[[], Row]]:
 
 def deep() -> Iterator[Callable[[], Row]]:
     """Few tiles and much of K."""
-    for shape in ((512, 512, 8192), (64, 64, 32768), (256, 256, 16384), (1, 1, 32768), (768, 768, 4096)):
+    shapes = (
+        (512, 512, 8192), (64, 64, 32768), (256, 256, 16384), (1, 1, 32768), (768, 768, 4096), (1536, 1536, 4096),
+        (1536, 1536, 16384), (2048, 2304, 8192),
+    )  # fmt: skip
+    for shape in shapes:
         yield lambda s=shape: product("bf16", *s, torch.bfloat16, "NT")
 
 
@@ -404,7 +408,7 @@ def configs() -> Iterator[Callable[[], Row]]:
                 product("tf32", 4096, 4096, 4096, torch.float32, x, "tf32", config=t), t
             )
 
-    for make in (*sparse_rows.candidates(), *conv_rows.candidates()):
+    for make in (*int4_rows.candidates(), *sparse_rows.candidates(), *conv_rows.candidates()):
         yield lambda make=make: Row(**vars(make()))
 
 

@@ -59,6 +59,10 @@ TILES = (
 SCALED_TILES = tuple((*tile, False) for tile in (
     (128, 192, 2), (128, 160, 2), (128, 128, 2), (128, 64, 2), (64, 128, 1), (64, 64, 1)
 ))  # fmt: skip
+# widths between those, for shapes whose tiles would just miss a wave, or fill three quarters of one
+BETWEEN = (96, 112, 144, 160, 176, 208, 224, 240)
+UNEVEN = 1.04  # what such a width must save: none of their figures was measured
+CHUNK = 100  # clocks of each part of a tile on its way out, of which narrow parts make many
 PROMOTION = 60  # clocks of a promotion beside its multiply-adds: waits, factors
 THIN = (16, 32)  # columns of products, where one side has no more
 # 32-bit registers a lane that a consumer may accumulate in: the rest is for addresses, or for an epilogue's arithmetic
@@ -154,12 +158,15 @@ def clocks(problem: Problem, config: MatmulConfig, blocks: int) -> float:
     step = overlapped(products, loads)
     each = EXPONENTIAL if p.softmax else p.out_dtype.itemsize / 64 if not p.lanes else LANE_STORE / p.lanes
     store = t.tile_m * t.tile_n * each + EDGE
+    if t.tile_n in BETWEEN and not p.scaled:
+        store += t.tile_n // t.epilogue_n * CHUNK
     # in turns, one consumer's store hides behind the other's products; the last one's shows
     work = waves * max(steps * step, store / t.consumers) + store if t.ping_pong else waves * (steps * step + store)
     # all of A and B once, and again as often as a band of tiles walks past L2
     bytes_ = total_bytes(p)
     bytes_ *= 1.0 if t.tile_m * t.cluster >= p.M or t.tile_n * t.cluster_n >= p.N else KEPT
-    return (overlapped(work, bytes_ / DRAM_BYTES) + START) * (TIED if t.blocks > 1 else 1.0)
+    made = (overlapped(work, bytes_ / DRAM_BYTES) + START) * (TIED if t.blocks > 1 else 1.0)
+    return made * (UNEVEN if t.tile_n in BETWEEN and not p.scaled else 1.0)
 
 
 def total_bytes(p: Problem) -> float:
@@ -182,6 +189,20 @@ def thin_tiles(problem: Problem) -> list[MatmulConfig]:
             tiles = [configure(p, tile_m, tile_n, tile_m // 64) for tile_m in (128, 64)]
             made += [c and replace(c, swapped=swapped) for c in tiles]
     return [c for c in made if c is not None]
+
+
+def tiles_between(problem: Problem) -> list[MatmulConfig]:
+    """Tiles of `BETWEEN` columns: of b, or of a in the transposed product, where that side is stored along K."""
+    p = problem
+    if p.gate is not None or p.scaled or p.promoted or p.softmax or p.sparse or p.int4:
+        return []
+    made = [
+        (configure(q, 128, n, 2), swapped)
+        for q, swapped in ((p, False), (p.swapped, True))
+        if q.b_transposed and not from_registers(q)
+        for n in BETWEEN
+    ]
+    return [replace(c, swapped=swapped) for c, swapped in made if c is not None]
 
 
 def band(problem: Problem, config: MatmulConfig, blocks: int) -> int:
@@ -227,6 +248,7 @@ def _options(problem: Problem, blocks: int, plain: bool) -> list[MatmulConfig]:
         # both together 2.1.
         tiles, clusters = [t for t in tiles if not t[3]], CLUSTERS[:1]
     made = [c for c in (configure(problem, *tile) for tile in tiles) if c is not None]
+    made += tiles_between(problem)
     made = [c for c in made if c.rows * c.tile_n <= room * 128 and gates(problem, c)]
     options = [replace(c, cluster=m, cluster_n=n) for c in made for m, n in clusters if m * n <= blocks]
     options = [c for c in options if gates(problem, c)]

@@ -59,7 +59,7 @@ def factors_of(scale: Any, zero: Any, dtype: Any) -> tuple[Any, ...]:
 
 @cache
 def _template(rows: int, dtype: Any, zeros: bool) -> str:
-    """PTX for `widened`: operands are bytes, high and low parts of scales; with `zeros` integers to subtract, and what is added."""
+    """PTX for `widened`: operands are bytes, high and low parts of scales; with `zeros` what is subtracted and added."""
     full, packed, row = _layouts(rows)
     base, kind = _ONES[dtype.name]
     lines = [f"{{ .reg .b32 %number, %rest, %zero; mov.b32 %zero, {base + MIDDLE * 0x10001};"]

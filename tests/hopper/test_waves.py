@@ -1,0 +1,76 @@
+"""Tiles of widths between the usual ones, by which products fill a wave of multiprocessors: right, and chosen where they help."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kernel_dsl as kd
+from kernel_dsl.library import choose
+from kernel_dsl.library.problem import Problem
+
+from .helpers import random, relative
+
+pytestmark = [pytest.mark.tma, pytest.mark.wgmma]
+
+bf16, f16, s8 = kd.bfloat16, kd.float16, kd.int8
+Spec = kd.ShapeDtypeStruct
+BLOCKS = 132
+
+
+def problem(M: int, N: int, K: int, dtype: Any = bf16, layout: str = "NT") -> Problem:
+    return Problem(M, N, K, dtype, dtype, bf16, a_transposed=layout[0] == "T", b_transposed=layout[1] == "T")
+
+
+@pytest.mark.parametrize("swapped", [False, True], ids=["straight", "swapped"])
+@pytest.mark.parametrize("width", choose.BETWEEN)
+@pytest.mark.parametrize("dtype", [bf16, s8], ids=str)
+@pytest.mark.sampled(5)
+def test_widths(width: int, swapped: bool, dtype: Any, interpret: Any, rng: Any) -> None:
+    """Two tiles and a part of one across, and along K a stage and a part of one, with a bias."""
+    sizes = [150, 2 * width + 8, 160]
+    M, N, K = sizes if not swapped else [sizes[1], sizes[0] + 2, sizes[2]]
+    config = choose.configure(replace(problem(*sizes, dtype), out_dtype=kd.float32), 128, width, 2)
+    assert config is not None
+    a, b = random(rng, (M, K), dtype), random(rng, (N, K), dtype).T
+    if swapped and dtype == bf16:
+        b = np.ascontiguousarray(b)
+    bias = random(rng, (N,), kd.float32)
+    got = kd.library.matmul(
+        a, b, bias=bias, out_dtype=kd.float32, config=replace(config, swapped=swapped), interpret=interpret
+    )
+    assert relative(got.astype(np.float64), a.astype(np.float64) @ b.astype(np.float64) + bias) < 1e-5
+
+
+def test_choice() -> None:
+    """What missed a wave fits in one; what filled its waves, and what has no side along K, is as it was."""
+    for layout in ("NT", "NN", "TT"):
+        for shape in ((1536, 1536, 4096), (1536, 1536, 16384)):
+            t = choose.choose(problem(*shape, layout=layout), BLOCKS)
+            tiles = -(-1536 // t.tile_m) * -(-1536 // t.tile_n)
+            assert t.tile_n in choose.BETWEEN and 120 <= tiles <= BLOCKS, (shape, layout, t)
+    for shape in ((2048, 2048, 2048), (4096, 4096, 4096), (8192, 8192, 8192), (8192, 8192, 512), (16, 16384, 8192)):
+        for layout in ("NN", "NT"):
+            assert choose.choose(problem(*shape, layout=layout), BLOCKS).tile_n not in choose.BETWEEN
+    assert choose.choose(problem(1536, 1536, 4096, layout="TN"), BLOCKS).tile_n not in choose.BETWEEN
+
+
+def test_no_spills() -> None:
+    for steps in ({}, {"bias": Spec((1536,), kd.float32)}):
+        made = kd.library.matmul.lower(Spec((1536, 4096), bf16), Spec((4096, 1536), bf16), target="sm_90a", **steps)
+        compiled = made.compile()
+        assert compiled.resources.spills == 0 and not [r for r in compiled.remarks if "C75" in r.text]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("layout", ["NN", "NT", "TT"])
+def test_real_sizes(layout: str, rng: Any) -> None:
+    for M, N, K in ((1536, 1536, 4096), (2048, 2304, 1024), (1530, 1528, 1000)):
+        a, b = (random(rng, (r, c) if x == "N" else (c, r), f16) for x, r, c in ((layout[0], M, K), (layout[1], K, N)))
+        a, b = a.T if layout[0] == "T" else a, b.T if layout[1] == "T" else b
+        out = np.full((M, N), np.nan, np.float32)
+        got = kd.library.matmul(a, b, out_dtype=kd.float32, out=out, interpret=False)
+        assert relative(got.astype(np.float64), a.astype(np.float64) @ b.astype(np.float64)) < 1e-5
