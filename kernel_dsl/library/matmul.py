@@ -241,14 +241,15 @@ class Matmul:
         )  # fmt: skip
         if isinstance(a, SparseMatrix):
             check_sparse(a, b, o)
-            if not sparse_goes_fast(a, b, o, target_named(None)):
-                a = a.dense(stream=stream, interpret=interpret)
         elif isinstance(b, PackedInt4):
             check_packed(a, b, o)
-            if not goes_fast(a, b, target_named(None)):
-                b = b.unpacked(a.dtype, stream=stream, interpret=interpret)
-        elif not absmax and (host := host_of(a, *parts_of(b), *parts_of(bias), c, residual)):
+        if not absmax and (host := host_of(a, *parts_of(b), *parts_of(bias), c, residual, *o.listed)):
             return differentiable(host, a, b, o, {"out": out, "stream": stream, "interpret": interpret})
+        if isinstance(a, SparseMatrix):
+            if not sparse_goes_fast(a, b, o, target_named(None)):
+                a = a.dense(stream=stream, interpret=interpret)
+        elif isinstance(b, PackedInt4) and not goes_fast(a, b, target_named(None)):
+            b = b.unpacked(a.dtype, stream=stream, interpret=interpret)
         plan, rights, extra = self._plan(a, b, o, None, out)
         if out is not None:
             result = out[0] if absmax else out

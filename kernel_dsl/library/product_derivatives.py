@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -21,11 +22,14 @@ from .attention_derivative import with_derivative
 from .differentiable import FUNCTIONS, Derivative, check_plain, keyed
 from .epilogue import gate_function
 from .grouped_arguments import out_dtype_of_groups
+from .int4 import PackedInt4
+from .sparse import SparseMatrix
 
 INSTEAD = "multiply without it, and do that step by the framework's own operations"
 ADDED = ("bias", "c", "residual")
 FACTORS = ("scale", "a_scale", "b_scale", "out_scale")  # constants: they have no gradients
-SMOOTH = ("out_dtype", "precision", "config", "activation", "dropout", "gated", *FACTORS)  # of these there is a rule
+# of these there is a rule
+SMOOTH = ("out_dtype", "precision", "config", "activation", "dropout", "gated", "epilogue", "operands", *FACTORS)
 
 
 def refuse(kernel: str, name: str) -> BadCallArgument:
@@ -76,51 +80,98 @@ def gate_slope(gate: Any, own: int) -> Callable[..., Any]:
     return lambda x, other, gradient: gradient * with_derivative(by, x, (other.astype(x.dtype),), said)[1]
 
 
+@cache
+def epilogue_slope(epilogue: Callable[..., Any], activation: Callable[[Any], Any] | None, own: int) -> Callable[..., Any]:
+    """The end of a product that makes a gradient of the result one of the sums (`own` 0) or of an operand of `epilogue`."""
+    said = ("matmul", "epilogue", "epilogue(x, *operands)", INSTEAD)
+
+    def end(x: Any, *rest: Any) -> Any:
+        *operands, gradient = rest
+        values = [x, *operands]
+
+        def by(mine: Any, *others: Any) -> Any:
+            made = epilogue(*others[:own], mine, *others[own:])
+            return made if activation is None else activation(made)
+
+        others = tuple(v for i, v in enumerate(values) if i != own)
+        return gradient * with_derivative(by, values[own], others, said)[1]
+
+    return end
+
+
 # --- matmul ---------------------------------------------------------------------------------------
 
 
+def _held(x: Any) -> tuple[str, ...]:
+    """The names of the arrays of a packed or sparse matrix, which is a constant here; none for an array."""
+    names = ("data", "scales", "zeros") if isinstance(x, PackedInt4) else ("values", "meta")
+    return tuple(n for n in names if getattr(x, n) is not None) if isinstance(x, (PackedInt4, SparseMatrix)) else ()
+
+
+def _arrays(x: Any) -> list[Any]:
+    return [getattr(x, n) for n in _held(x)] or [x]
+
+
 def matmul(host: str, a: Any, b: Any, options: Any, how: dict[str, Any]) -> Any:
-    """A call of `matmul`; a, b, `bias`, `c` and `residual` have gradients, factors have none."""
+    """A call of `matmul`; a, b, `bias`, `c`, `residual` and operands have gradients; factors, packed and sparse ones none."""
     forward = FUNCTIONS["matmul"]
     check_plain("matmul", how)
     given = options._asdict()
     pair = isinstance(b, (tuple, list))
+    sides = [a, *(b if pair else [b])]
     names = [n for n in (*ADDED, *FACTORS) if hasattr(given[n], "dtype")]
     biases = list(given["bias"]) if isinstance(given["bias"], (tuple, list)) else []
-    static = {n: x for n, x in given.items() if n not in names and not (biases and n == "bias")}
-    interpret, count = how["interpret"], 3 if pair else 2
+    listed = list(options.listed)
+    places = [i for i, x in enumerate(listed) if hasattr(x, "dtype")]
+    moved = (*names, "operands", *(["bias"] if biases else []))
+    static = {n: x for n, x in given.items() if n not in moved}
+    numbers = tuple(None if i in places else x for i, x in enumerate(listed))
+    interpret, count = how["interpret"], sum(len(_arrays(x)) for x in sides)
     first = count + len(biases)
 
-    def parts(arrays: Sequence[Any]) -> tuple[Any, dict[str, Any]]:
-        more = dict(zip(names, arrays[first:], strict=True))
+    def parts(arrays: Sequence[Any]) -> tuple[Any, Any, dict[str, Any]]:
+        rest = iter(arrays)
+        made = [replace(x, **{n: next(rest) for n in _held(x)}) if _held(x) else next(rest) for x in sides]
+        more = dict(zip(names, arrays[first:], strict=False))
         if biases:
             more["bias"] = tuple(arrays[count:first])
-        return tuple(arrays[1:count]) if pair else arrays[1], more
+        found = dict(zip(places, arrays[first + len(names) :], strict=True))
+        more["operands"] = tuple(found.get(i, x) for i, x in enumerate(listed))
+        return made[0], tuple(made[1:]) if pair else made[1], more
 
     def run(*arrays: Any) -> Any:
-        b, more = parts(arrays)
-        return (forward(arrays[0], b, **static, **more, interpret=interpret),)
+        a, b, more = parts(arrays)
+        return (forward(a, b, **static, **more, interpret=interpret),)
 
     def backward(gradient: Any, arrays: Sequence[Any], results: Sequence[Any]) -> list[Any]:
-        b, more = parts(arrays)
-        made = _matmul_gradients(gradient, arrays[0], b, static | more, interpret)
-        mine = made["b"] if pair else [made["b"]]
-        return [made["a"], *mine, *(made["bias"] if biases else []), *(made.get(n) for n in names)]
+        a, b, more = parts(arrays)
+        made = _matmul_gradients(gradient, a, b, static | more, interpret)
+        mine = [made["a"], *(made["b"] if pair else [made["b"]])]
+        own = [g for x, g in zip(sides, mine, strict=True) for g in [g] * len(_arrays(x))]
+        operands = [made["operands"][i] for i in places] if places else []
+        return [*own, *(made["bias"] if biases else []), *(made.get(n) for n in names), *operands]
 
     def shapes(*arrays: Any) -> list[tuple[tuple[int, ...], Any]]:
-        a, b = arrays[:2]
+        a, b, _ = parts(arrays)
+        b = b[0] if pair else b
         lead = np.broadcast_shapes(tuple(map(int, a.shape[:-2])), tuple(map(int, b.shape[:-2])))
         columns = b.shape[-1] // (2 if given["gated"] is not None and not pair else 1)
         return [((*lead, a.shape[-2], columns), out_dtype_of(options, as_dtype(a.dtype), as_dtype(b.dtype)))]
 
-    key = (count, len(biases), tuple(names), tuple(sorted(keyed(static).items())), interpret)
-    can = (*[True] * first, *(n in ADDED for n in names))
-    rule = Derivative("matmul", key, run, backward, shapes, can)
-    return rule(host, [a, *(b if pair else [b]), *biases, *(given[n] for n in names)])
+    constant = tuple((type(x).__name__, x.shape, getattr(x, "group", 0), _held(x)) for x in sides if _held(x))
+    fixed = tuple(sorted(keyed(static).items()))
+    key = (constant, count, len(biases), tuple(names), tuple(places), numbers, fixed, interpret)
+    real = [hasattr(x, "dtype") and as_dtype(x.dtype).is_float for x in (listed[i] for i in places)]
+    own = [not _held(x) for x in sides for _ in _arrays(x)]
+    rule = Derivative(
+        "matmul", key, run, backward, shapes, (*own, *[True] * len(biases), *(n in ADDED for n in names), *real)
+    )
+    flat = [y for x in sides for y in _arrays(x)]
+    return rule(host, [*flat, *biases, *(given[n] for n in names), *(listed[i] for i in places)])
 
 
 def _matmul_gradients(gradient: Any, a: Any, b: Any, o: dict[str, Any], interpret: Any) -> dict[str, Any]:
-    """The gradients of a, b (a pair where it is one) and of what is added, by name."""
+    """The gradients of a, b (a pair where it is one; None of constants), of what is added and of operands, by name."""
     forward = FUNCTIONS["matmul"]
     odd = [n for n, x in o.items() if n not in (*SMOOTH, *ADDED) and x is not None and x is not False and x != ()]
     if not as_dtype(a.dtype).is_float or as_dtype(a.dtype).itemsize == 1:
@@ -134,11 +185,38 @@ def _matmul_gradients(gradient: Any, a: Any, b: Any, o: dict[str, Any], interpre
     if o["residual"] is not None:
         found["residual"] = summed(gradient, o["residual"])
     if o["gated"] is not None:
+        if _held(a) or o["epilogue"] is not None:
+            raise refuse("matmul", "gated= beside " + ("a sparse a" if _held(a) else "epilogue"))
         return found | _gated_gradients(gradient, a, b, o, how)
+    if o["epilogue"] is not None:
+        return found | _epilogue_gradients(gradient, a, b, o, how)
     if o["activation"] is not None or o["dropout"] is not None:
         again = {n: o[n] for n in ("bias", "c", "scale", "a_scale", "b_scale", "dropout")}
         wide = "float32" if as_dtype(a.dtype).itemsize < 4 else as_dtype(a.dtype)
         gradient = forward(a, b, **again, epilogue=slope(o["activation"]), operands=(gradient,), out_dtype=wide, **how)
+    return found | _plain_gradients(gradient, a, b, o, how)
+
+
+def _epilogue_gradients(gradient: Any, a: Any, b: Any, o: dict[str, Any], how: dict[str, Any]) -> dict[str, Any]:
+    """The product is computed once for the sums' gradient, and once for each array among the operands."""
+    again = {n: o[n] for n in ("bias", "c", "scale", "a_scale", "b_scale", "dropout")}
+    again["out_dtype"] = "float32" if as_dtype(a.dtype).itemsize < 4 else as_dtype(a.dtype)
+
+    def by(own: int) -> Any:
+        end = epilogue_slope(o["epilogue"], o["activation"], own)
+        return FUNCTIONS["matmul"](a, b, **again, epilogue=end, operands=(*o["operands"], gradient), **how)
+
+    found: dict[str, Any] = {"operands": {}}
+    for i, x in enumerate(o["operands"]):
+        if hasattr(x, "dtype"):
+            found["operands"][i] = summed(by(i + 1), x) if as_dtype(x.dtype).is_float else None
+    return found | _plain_gradients(by(0), a, b, o, how)
+
+
+def _plain_gradients(gradient: Any, a: Any, b: Any, o: dict[str, Any], how: dict[str, Any]) -> dict[str, Any]:
+    """Of a gradient of the sums with what was added to them."""
+    forward = FUNCTIONS["matmul"]
+    found: dict[str, Any] = {}
     for name in ("bias", "c"):
         if o[name] is not None:
             found[name] = summed(gradient, o[name])
@@ -146,9 +224,14 @@ def _matmul_gradients(gradient: Any, a: Any, b: Any, o: dict[str, Any], interpre
     for name, x in (("scale", o["scale"]), ("a_scale", o["a_scale"]), ("b_scale", o["b_scale"])):
         if x is not None:
             g = g * _factor(x, name, gradient.shape)
-    g = cast(g, a.dtype)
-    found["a"] = summed(forward(g, b.swapaxes(-1, -2), out_dtype=as_dtype(a.dtype), **how), a)
-    found["b"] = summed(forward(a.swapaxes(-1, -2), g, out_dtype=as_dtype(b.dtype), **how), b)
+    g = cast(g, (b if _held(a) else a).dtype)
+    found["a"] = found["b"] = None
+    if not _held(a):
+        right = b.unpacked(a.dtype, interpret=how["interpret"]) if _held(b) else b
+        found["a"] = summed(forward(g, right.swapaxes(-1, -2), out_dtype=as_dtype(a.dtype), **how), a)
+    if not _held(b):
+        left = a.dense(interpret=how["interpret"]) if _held(a) else a
+        found["b"] = summed(forward(left.swapaxes(-1, -2), g, out_dtype=as_dtype(b.dtype), **how), b)
     return found
 
 

@@ -97,8 +97,10 @@ def test_override_knows_its_names() -> None:
 
 def test_steps_without_a_derivative_say_so() -> None:
     a, b = made("cpu", (16, 16), (16, 16))
-    with pytest.raises(BadCallArgument, match="no derivative with epilogue="):
-        kd.library.matmul(a, b, epilogue=kd.exp).sum().backward()
+    with pytest.raises(BadCallArgument, match="the epilogue uses `asin`, whose derivative is not known"):
+        kd.library.matmul(a, b, epilogue=kd.asin).sum().backward()
+    with pytest.raises(BadCallArgument, match="no derivative with gated= beside epilogue="):
+        kd.library.matmul(a, b, epilogue=kd.exp, gated="swiglu").sum().backward()
     with pytest.raises(BadCallArgument, match="the activation uses `asin`, whose derivative is not known"):
         kd.library.matmul(a, b, activation=kd.asin).sum().backward()
 
@@ -165,6 +167,60 @@ def test_all_that_is_differentiable_is_compiled_whole(device: str, name: str) ->
         torch.autograd.grad(f(x, w), (x, w)) for f in (torch.compile(loss, fullgraph=True, backend="aot_eager"), loss)
     )
     assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_epilogue_of_matmul(device: str) -> None:
+    """A function of the sums, of a row, of a column, of a number and of an array of integers, and what comes before and after."""
+    assert kd.torch
+    a, b, bias, row, column = made(device, (33, 48), (48, 20), (20,), (20,), (33, 1))
+    steps = torch.arange(20, device=device, dtype=torch.int32)
+
+    def end(x: Any, row: Any, column: Any, number: Any, steps: Any) -> Any:
+        return kd.logistic(x * 0.1) * row + column * column * x * number + steps.astype(kd.float32) * 0.01
+
+    arrays = (a, b, bias, row, column)
+    out = kd.library.matmul(
+        a, b, bias=bias, scale=0.5, epilogue=end, operands=(row, column, 0.25, steps), activation=kd.tanh
+    )
+    ours = torch.autograd.grad(out.sin().sum(), arrays)
+    exact = [x.detach().double().requires_grad_() for x in arrays]
+    z = (exact[0] @ exact[1]) * 0.5 + exact[2]
+    y = torch.sigmoid(z * 0.1) * exact[3] + exact[4] * exact[4] * z * 0.25 + steps.double() * 0.01
+    y = y.tanh()
+    assert far(out, y) < 1e-5
+    for x, wanted in zip(ours, torch.autograd.grad(y.sin().sum(), exact), strict=True):
+        assert x.shape == wanted.shape and far(x, wanted) < 2e-5
+    only = torch.autograd.grad(kd.library.matmul(a.detach(), b.detach(), epilogue=end, operands=(
+        row, column.detach(), 0.25, steps)).sum(), row)[0]  # fmt: skip
+    assert far(only, torch.sigmoid((a @ b).detach().double() * 0.1).sum(0)) < 1e-5
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("form", ["int4", "zeros", "mxfp4", "sparse"])
+def test_constants_of_matmul(device: str, form: str) -> None:
+    """Packed and sparse matrices have no gradients; what they are multiplied with has, and what comes after."""
+    assert kd.torch
+    bf16 = torch.bfloat16
+    a, w, bias = made(device, (33, 96), (96, 32), (32,), dtype=bf16)
+    if form == "sparse":
+        left = kd.library.sparse_compress(a.detach(), prune=True)
+        dense, arrays = left.dense(), (w, bias)
+        out = kd.library.matmul(left, w, bias=bias, activation=kd.tanh, out_dtype="float32")
+    else:
+        plain = w.detach()
+        right: Any = (
+            kd.library.pack_mxfp4(plain)
+            if form == "mxfp4"
+            else kd.library.pack_int4(plain, 64, form == "zeros" or None)
+        )
+        dense, arrays = right.unpacked("float32"), (a, bias)
+        out = kd.library.matmul(a, right, bias=bias, activation=kd.tanh, out_dtype="float32")
+    exact = [x.detach().double().requires_grad_() for x in arrays]
+    y = (dense.double() @ exact[0] if form == "sparse" else exact[0] @ dense.double()) + exact[1]
+    ours = torch.autograd.grad(out.sum(), arrays)
+    for x, wanted in zip(ours, torch.autograd.grad(y.tanh().sum(), exact), strict=True):
+        assert x.shape == wanted.shape and x.dtype is bf16 and far(x, wanted) < 2e-2
 
 
 @pytest.mark.parametrize("device", DEVICES)
