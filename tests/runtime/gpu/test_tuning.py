@@ -86,7 +86,7 @@ def test_times_are_those_of_events() -> None:
 def test_the_example(capsys: pytest.CaptureFixture[str]) -> None:
     import importlib
 
-    importlib.import_module(f"{examples}.22_tune_matmul").main()
+    importlib.import_module(f"{examples}.36_tune_matmul").main()
     assert "measured now" in capsys.readouterr().out
 
 
