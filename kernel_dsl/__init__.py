@@ -40,6 +40,7 @@ from .errors import UnknownName
 from .interpret_params import InterpretParams
 from .kernel import Kernel as Kernel
 from .kernel import kernel
+from .late import LATE
 from .layout import Layout
 from .memory import GMEM, REGS, SMEM, Barrier, ClusterBarrier, RefUnion, ShapeDtypeStruct
 from .mesh import Mesh
@@ -250,22 +251,6 @@ if TYPE_CHECKING:
     from kernel_dsl.runtime.interpreter.checks.kinds import HazardKind
     from kernel_dsl.tuned import tune
     from kernel_dsl.warp_specialized import PipelinePipeline, emit_pipeline_warp_specialized
-
-_LATE = {
-    **dict.fromkeys(("BlockSpec", "Element", "emit_pipeline", "squeezed"), "kernel_dsl.pipelines"),
-    **dict.fromkeys(("PipelinePipeline", "emit_pipeline_warp_specialized"), "kernel_dsl.warp_specialized"),
-    "Graph": "kernel_dsl.runtime.graph",
-    "CompileError": "kernel_dsl.runtime.custom.nvrtc",
-    "cuda_kernel": "kernel_dsl.runtime.custom.source",
-    "metal_kernel": "kernel_dsl.runtime.custom.metal.metal",
-    "precompiled_cuda_kernel": "kernel_dsl.runtime.custom.image",
-    "bench": "kernel_dsl.runtime.bench",
-    "load_compiled": "kernel_dsl.runtime.build.aot",
-    "warm": "kernel_dsl.ahead",
-    "tune": "kernel_dsl.tuned",
-    **dict.fromkeys(("HazardError", "HazardWarning"), "kernel_dsl.runtime.interpreter.checks.hazards"),
-    "HazardKind": "kernel_dsl.runtime.interpreter.checks.kinds",
-}
 
 __all__ = [
     "ACC",
@@ -570,7 +555,7 @@ __all__ = [
     "zeros_like",
 ]
 
-for _name in set(__all__) - set(_LATE):
+for _name in set(__all__) - set(LATE):
     globals()[_name] = public(globals()[_name], _name)
 OPERATIONS.update({_name: globals()[_name] for _name in _NAMES})
 
@@ -579,7 +564,7 @@ def __getattr__(name: str) -> Any:
     """Names that bring the runtime in, or that few kernels use, found at first use."""
     if name in ("jax", "library", "symmetric", "testing", "torch", "tuning"):
         return import_module(f"kernel_dsl.{name}")
-    module = _LATE.get(name)
+    module = LATE.get(name)
     if module is None:
         raise _unknown(name)
     value = public(getattr(import_module(module), name))

@@ -8,10 +8,7 @@ import re
 from collections.abc import Callable
 from html import escape
 from pathlib import PurePath
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from .stages import Stages
+from typing import Any
 
 Place = tuple[str, int]  # file and line; ("", 0): of no line
 Parts = dict[Place, list[str]]
@@ -71,14 +68,12 @@ def _tried(make: Callable[[], Parts]) -> Parts | str:
         return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-def page(stages: Stages) -> str:
-    """The page, which stands alone."""
-    from .stages import Compiled
-
+def page(stages: Any, sass: Callable[[], str]) -> str:
+    """The page of a `Stages`, which stands alone. `sass()`: its machine code as text."""
     columns = {
         "IR": _tried(lambda: of_ir(stages.ir_text)),
         "PTX": _tried(lambda: of_ptx(stages.ptx)),
-        "SASS": _tried(lambda: of_sass(Compiled(stages, stages.assembled()).sass)),
+        "SASS": _tried(lambda: of_sass(sass())),
     }
     parts = [parts for parts in columns.values() if not isinstance(parts, str)]
     places = sorted({place for found in parts for place in found if place != ("", 0)})
@@ -100,6 +95,6 @@ def page(stages: Stages) -> str:
     )
 
 
-def frame(stages: Stages) -> str:
+def frame(stages: Any, sass: Callable[[], str]) -> str:
     """The page in a frame of its own, so that its style stays off the notebook and nothing in it runs."""
-    return f'<iframe sandbox="" srcdoc="{escape(page(stages))}" width="100%" height="480"></iframe>'
+    return f'<iframe sandbox="" srcdoc="{escape(page(stages, sass))}" width="100%" height="480"></iframe>'

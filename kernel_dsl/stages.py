@@ -65,7 +65,7 @@ class Stages:
         """IR, PTX and machine code beside each line of the source, as notebooks show it; no script, and nothing is fetched."""
         from .side_by_side import frame
 
-        return frame(self)
+        return frame(self, lambda: Compiled(self, self.assembled()).sass)
 
     @property
     def name(self) -> str:
@@ -207,7 +207,7 @@ class Compiled:
         """As that of its stages."""
         from .side_by_side import frame
 
-        return frame(self.stages)
+        return frame(self.stages, lambda: self.sass)
 
     @property
     @public
