@@ -59,7 +59,8 @@ def test_choice() -> None:
 
 
 def test_no_spills() -> None:
-    for steps in ({}, {"bias": Spec((1536,), kd.float32)}):
+    cases: tuple[dict[str, Any], ...] = ({}, {"bias": Spec((1536,), kd.float32)})
+    for steps in cases:
         made = kd.library.matmul.lower(Spec((1536, 4096), bf16), Spec((4096, 1536), bf16), target="sm_90a", **steps)
         compiled = made.compile()
         assert compiled.resources.spills == 0 and not [r for r in compiled.remarks if "C75" in r.text]
