@@ -192,7 +192,8 @@ class Matmul:
     `out_dtype`: by default the inputs' common dtype; bfloat16 for fp8, for 16-bit floats with `a_scale` or `b_scale`, and for
     8-bit integers that are scaled or gated, int32 for those that are not. b may be a `PackedInt4` or `PackedMxfp4` beside a of
     float16 or bfloat16: its numbers are widened in registers, rounded to the dtype of a; it takes no `gated`, and a `config`
-    has `tile_k=64`. a may be a `SparseMatrix`, as `sparse_matmul` says. `precision`: float32 products are exact by default;
+    has `tile_k=64`, or 128 where `group` is a multiple of that. a may be a `SparseMatrix`, as `sparse_matmul` says.
+    `precision`: float32 products are exact by default;
     "tf32" rounds operands to tf32, "tf32x3" multiplies high and low parts of them in tf32. Of fp8 products Hopper's tensor
     cores keep 14 bits, and errors grow with K; with "highest" sums are added up in float32 every 256 of K. `config`: a
     `MatmulConfig`, not the chosen one, where Hopper's fast kernel is taken. `out`, `stream`, `interpret`: as for kernels; `out`
