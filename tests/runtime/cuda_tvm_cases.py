@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from typing import Any
 
 import pytest
@@ -36,6 +37,12 @@ def address_of(stages: Any) -> int:
     return host_addresses(str(host), [f"{PREFIX}kernel"])[0]
 
 
+@cache
+def several() -> list[Any]:
+    names = [n for n in CASES if "sm_90a" in CASES[n].targets][::8]
+    return [*EXTRA.values(), scaled_stages(), *(CASES[n].lower("sm_90a") for n in names)]
+
+
 def packed(stages: Any, arrays: list[Any], scalars: list[Any], objects: bool) -> list[tuple[int, Any]]:
     made: list[tuple[int, Any]] = []
     for argument in hosting.arguments_of(stages.ir):
@@ -62,9 +69,7 @@ def scaled_stages() -> Any:
 
 @pytest.mark.parametrize("objects", [False, True])
 def test_kernels_are_launched_as_by_the_runtime(library: Any, recorder: Recorder, objects: bool) -> None:  # noqa: F811
-    names = [n for n in CASES if "sm_90a" in CASES[n].targets][::8]
-    several = [*EXTRA.values(), scaled_stages(), *(CASES[n].lower("sm_90a") for n in names)]
-    for stages in several:
+    for stages in several():
         arrays, scalars = arguments(stages)
         python = recorder.of(lambda: by_runtime(stages, arrays, scalars))  # noqa: B023
         given = packed(stages, arrays, scalars, objects)
