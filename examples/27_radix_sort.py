@@ -48,6 +48,12 @@ def from_lane(value: Any, lane: Any) -> Any:
     return kd.inline_ptx("shfl.sync.idx.b32 $0, $1, $2, 31, 0xffffffff;", value, lane, out_type=kd.uint32)
 
 
+def published(words: Any, tile: Any, digit: Any, wanted: Any) -> Any:
+    """The words of tiles that other blocks write meanwhile, 0 where not `wanted`: loads that see their stores sooner or later."""
+    load = "{ .reg .b64 a; mad.wide.s32 a, $2, 4, $1; mov.b32 $0, 0; @$3 ld.relaxed.gpu.global.u32 $0, [a]; }"
+    return kd.inline_ptx(load, words, tile * DIGITS + digit, wanted, out_type=kd.uint32)
+
+
 def digit_of(key: Any, shift: Any) -> Any:
     """Eight bits of a key."""
     return (key >> shift) & kd.uint32(DIGITS - 1)
@@ -116,11 +122,10 @@ def _look_back(words: Any, tile: Any) -> Any:
 
     def look(state: Any) -> Any:
         nearest, total, going = state
-        wanted = [going & (nearest >= back) for back in range(BACK)]
-        found = [kd.atomic_or(words.at[nearest - n, digits], kd.uint32(0), mask=wanted[n]) for n in range(BACK)]
+        found = [published(words, nearest - n, digits, going & (nearest >= n)) for n in range(BACK)]
         counted = going
-        for want, word in zip(wanted, found, strict=True):
-            counted = counted & want & (word != 0)
+        for word in found:
+            counted = counted & (word != 0)
             total = total + kd.where(counted, word & kd.uint32(COUNT), kd.uint32(0))
             nearest = kd.where(counted, nearest - 1, nearest)
             going = going & ~(counted & (word >= kd.uint32(ALL)))
@@ -132,7 +137,7 @@ def _look_back(words: Any, tile: Any) -> Any:
 
 
 @functools.cache
-def pass_kernel(each: int = 32) -> Any:
+def pass_kernel(each: int = 28) -> Any:
     """One pass over tiles of 128 * `each` keys: (keys, counts of digits, shift) to keys in the order of (key >> shift) & 255."""
     size = WARPS * LANES * each
 
@@ -182,7 +187,7 @@ def pass_kernel(each: int = 32) -> Any:
     return sort
 
 
-def radix_sort(x: Any, each: int = 32) -> Any:
+def radix_sort(x: Any, each: int = 28) -> Any:
     """A 1-D array of up to 2^30 - 1 uint32, in order."""
     counts = count_kernel()(x)
     for number in range(PASSES):
