@@ -7,6 +7,7 @@ import operator
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast, overload
 
 import numpy as np
@@ -433,9 +434,7 @@ def _recording() -> bool:
 
 def _by_name(module: str, name: str, maps: Sequence[Any] = ()) -> Any:
     """Unpickle: the object of that qualified name, under `vmap`s, the innermost first."""
-    import importlib
-
-    found: Any = importlib.import_module(module)
+    found: Any = import_module(module)
     for part in name.split("."):
         found = getattr(found, part)
     for in_axes in maps:
