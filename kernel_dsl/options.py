@@ -23,7 +23,7 @@ class CompilerParams:
 
     `profile_space` (events that each warp keeps, 0 or more; of more it keeps the last) and `profile_dir` (a folder) go together:
     each call is then a `kernel.profile`, whose trace is written to a file of its own in the folder, which is made where it is
-    missing. What graphs, `bind`, JAX and programs without Python launch writes none.
+    missing. What graphs, `bind`, `vmap`, meshes, JAX and programs without Python launch writes none.
 
     `reduction_scratch_bytes` (None, or 0 and more) is Pallas' SMEM for reductions over warps; it changes nothing here, where
     each reduction has what it takes, and shares it.

@@ -163,6 +163,9 @@ def profile(kernel: Kernel, args: tuple[Any, ...], space: int | None, out: Any, 
 
 def with_marks(kernel: Kernel, args: tuple[Any, ...], space: int | None) -> tuple[Kernel, ProfiledBody, Any]:
     """The kernel with marks and rings for such arguments, its body, and the structure of the outputs without the rings."""
+    if type(kernel) is not Kernel:
+        what, hint = "a profile of a kernel on a mesh", "profile its body as a kernel of one device"
+        raise BadCallArgument(kernel=kernel.name, what=what, hint=hint)
     found: list[tuple[ProfiledBody, Any]] = []
 
     def change(definition: Definition) -> Definition:

@@ -240,6 +240,7 @@ def test_compiler_params_write_a_trace_for_each_call(tmp_path: Path) -> None:
     k = _kernel(compiler_params=kd.CompilerParams(profile_space=32, profile_dir=str(folder)))
     for _ in range(2):
         assert (k(X, interpret=True) == X * 2).all()
+    assert (kd.vmap(k)(X[None], interpret=True) == X * 2).all()  # has no profile
     assert sorted(p.name for p in folder.iterdir()) == ["body-0.pftrace", "body-1.pftrace"]
 
 

@@ -1,0 +1,3 @@
+import kernel_dsl as kd
+
+kd.bench(abs, -1, peers={"abs": abs})

@@ -1,0 +1,11 @@
+import numpy as np
+
+import kernel_dsl as kd
+
+
+@kd.kernel(out_type=kd.ShapeDtypeStruct((64,), kd.float32))
+def copied(x, out):
+    out[...] = x[...]
+
+
+copied.profile(np.zeros(64, np.float32), space=0, interpret=True)
