@@ -1,4 +1,4 @@
-"""What to write instead of Python that can't work on traced values, read off the user's line."""
+"""Advice on replacing Python that can't work on traced values, from the user's line."""
 
 from __future__ import annotations
 

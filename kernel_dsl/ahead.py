@@ -1,4 +1,4 @@
-"""Compiling before the first call, in processes of their own: what they make is found in the disk cache.
+"""Compile before the first call, in child processes. The disk cache holds the results.
 
 Children are forked, as a body is any function and need not be one that a child could import. A child traces, lowers and
 assembles; it never touches a GPU, which a fork can't use.

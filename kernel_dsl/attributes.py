@@ -1,4 +1,4 @@
-"""Which classes can stand as attributes in the text form of the IR: they are printed by name."""
+"""Classes that the IR's text form prints by name, as attributes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where users' calls come in and errors go out.
+"""The boundary of the public functions: it converts users' arguments, and ends errors at the user's line.
 
 What is `public` converts its arguments by their annotations, and raises errors of ours alone: each ends at the user's line,
 names the function and its argument, and can be printed. Everything in `kernel_dsl.__all__` is made public there, functions

@@ -1,4 +1,4 @@
-"""What a call's arguments are to a kernel: descriptions of arrays, overlaps, and what functions of shapes are told."""
+"""Descriptions of a call's arguments: arrays, overlaps, and the arguments of functions of shapes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where views end: what of an index may leave the view that it indexes, while tracing.
+"""The ends of views: which part of an index may be outside its view, while tracing.
 
 A view keeps a range along each axis of its root that its accesses must stay in. Where that can't say it (a row within an
 axis, a view that starts at a traced value) it keeps an `End`: an index of its own, with an extent.

@@ -1,4 +1,4 @@
-"""What is known of an integer, or of every element of an array of them: an interval and a divisor.
+"""Facts about integers and arrays of them: an interval and a divisor.
 
 Enough to prove masks away and to widen indices.
 """

@@ -1,4 +1,4 @@
-"""What keeps a child of `os.fork()` working while threads of its parent compile: locks that are free again there.
+"""Locks that work in a child of `os.fork()` while threads of its parent compile: the child renews them.
 
 A child has one thread. A lock that another thread of the parent held stays held in it for ever, so every lock of this
 project comes from `lock`, and is renewed in children. What is in the middle of a change while it is locked, such as the

@@ -1,4 +1,4 @@
-"""The arguments of `kd.kernel`, checked: what each can be, and the words for what it can't."""
+"""Checks of the arguments of `kd.kernel`, and their error texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`lazy`: an attribute that is worked out at its first use; `once`: what a process does one time, whatever its threads."""
+"""`lazy`: an attribute that is computed at its first use; `once`: a function that a process runs one time, in any thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where values that are each spread over a part of a shape's dimensions meet: one layout whose reductions are theirs."""
+"""The common layout of values that span different dimensions of a shape: its reductions are their layouts."""
 
 from __future__ import annotations
 

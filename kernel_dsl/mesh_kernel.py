@@ -1,4 +1,4 @@
-"""Kernels on a mesh of devices: what is added to a body's arguments, and what a call does with one array a device."""
+"""Kernels on a mesh of devices: extra arguments of a body, and calls with one array a device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators that a handle does not have, each with the error that says what to do instead."""
+"""Operators that a handle lacks: each raises an error with the alternative."""
 
 from __future__ import annotations
 

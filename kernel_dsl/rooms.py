@@ -1,4 +1,4 @@
-"""Where the parts of the package lie: `lowering` and `runtime` are folders of `kernel_dsl` once it is installed.
+"""The folders of the package: `lowering` and `runtime` are folders of `kernel_dsl` once it is installed.
 
 A checkout keeps them beside `kernel_dsl` and links them into it. Checkouts without symbolic links (Windows makes text files of
 them) and zip files have no such folders; there a finder answers for the two names. `import runtime` never means ours.

@@ -1,4 +1,4 @@
-"""What functions of shapes get for a scalar: its dtype, and in a call its value."""
+"""The scalar argument of functions of shapes: its dtype, and in a call its value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of the sizes of a call a kernel's code is for: its arrays' extents and its grid, before and after the trace."""
+"""The sizes of a call that a kernel's code depends on: extents and grid, before and after the trace."""
 
 from __future__ import annotations
 

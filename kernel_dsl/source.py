@@ -1,4 +1,4 @@
-"""Where the user's code is: locations taken from Python frames, and nothing else is ever read from a frame."""
+"""Locations of the user's code, from Python frames. Nothing else is read from a frame."""
 
 from __future__ import annotations
 

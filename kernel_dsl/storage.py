@@ -1,4 +1,4 @@
-"""Where the elements of a buffer lie: its strides, its panels and its swizzle (see transforms.py)."""
+"""The memory layout of a buffer: its strides, its panels and its swizzle (see transforms.py)."""
 
 from __future__ import annotations
 

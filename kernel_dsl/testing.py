@@ -1,4 +1,4 @@
-"""`kd.testing`: what tests of kernels need. pytest and hypothesis are imported at the first use of what needs them.
+"""`kd.testing`: helpers for tests of kernels. It imports pytest and hypothesis at their first use.
 
 from kernel_dsl.testing import arrays, assert_close, both_devices, layouts, poisoned, shapes
 """

@@ -1,4 +1,4 @@
-"""Whether a `CompiledKernel` that was read from somewhere can be launched: its parts must fit each other.
+"""Checks of a `CompiledKernel` from a file: its parts must fit each other.
 
 `serialize.unpack` sees to it that every field is of its type. What a kernel computes nobody can tell.
 """

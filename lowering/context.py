@@ -1,4 +1,4 @@
-"""What every rule sees: the emitter, the values lowered so far, the SMEM plan, and where a lane is."""
+"""The context of every rule: the emitter, the values lowered so far, the SMEM plan, and the lane's position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the steps of the pipeline hand on."""
+"""The data that the steps of the pipeline pass on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the consumer warpgroups of attention's backward compute, with and without options.
+"""The consumer warpgroups of attention's backward, with and without options.
 
 A `Walk` says which queries a block meets, and what a score's weight is (`Walk.weights`); the order of the products, of which
 docs/attention.md says why, is here alone.

@@ -1,4 +1,4 @@
-"""What attention computes of a query and a key, and which see each other: one description for all of its kernels."""
+"""Scores and masks of attention: one description for all of its kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which tile a block has: numbers of tiles, parts of K and batches, from one number."""
+"""The tile of a block: indices of tiles, parts of K and batches, from one number."""
 
 from __future__ import annotations
 

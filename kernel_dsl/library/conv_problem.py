@@ -1,4 +1,4 @@
-"""What a convolution is: its sizes, and what its arguments must be."""
+"""The problem of a convolution: its sizes, and checks of its arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What arguments of a cross-entropy must be: an error at the caller's line, before anything is compiled."""
+"""Checks of a cross-entropy's arguments: errors at the caller's line, before anything is compiled."""
 
 from __future__ import annotations
 

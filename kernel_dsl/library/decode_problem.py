@@ -1,4 +1,4 @@
-"""What a call of `kd.library.decode_attention` computes, and how kernels find keys, rows and masks in it."""
+"""The problem of `kd.library.decode_attention`, and how kernels find keys, rows and masks in it."""
 
 from __future__ import annotations
 

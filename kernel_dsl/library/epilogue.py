@@ -1,4 +1,4 @@
-"""What happens to sums between the product and the store: the same functions in every kernel of the library."""
+"""The steps on sums between the product and the store: the same functions in every kernel of the library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which dtypes are multiplied how: a table, read from the top.
+"""The table of dtypes and their products, read from the top.
 
 Tensor cores take few pairs as they are. An operand is widened first where its every value has a place in a dtype that they
 take: bytes and fp8 in 16-bit floats, these in tf32. All else is multiplied by lanes, exactly.

@@ -1,4 +1,4 @@
-"""What arguments of grouped products must be: an error at the caller's line, before anything is compiled."""
+"""Checks of the arguments of grouped products: errors at the caller's line, before anything is compiled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which kernel multiplies groups, in which sizes, of operands as they lie or laid out anew: by the cost model of matmul."""
+"""The choice of a grouped product's kernel, sizes and packing of operands, by the cost model of matmul."""
 
 from __future__ import annotations
 

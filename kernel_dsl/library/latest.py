@@ -1,4 +1,4 @@
-"""What a function of the library asks before it looks at its arrays: kernels know arrays like those of earlier calls."""
+"""The latest calls of a library function: a look-up before arrays are examined."""
 
 from __future__ import annotations
 

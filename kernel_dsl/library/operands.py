@@ -1,4 +1,4 @@
-"""What the library asks of the arrays that it is given: how they lie, and whether they fit together."""
+"""Operands of the library: their memory layout, and whether they fit together."""
 
 from __future__ import annotations
 

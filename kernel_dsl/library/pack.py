@@ -1,4 +1,4 @@
-"""An operand laid out anew in a workspace: its rows contiguous and at multiples of 16 bytes, in the dtype of the product.
+"""Packs an operand into a workspace: contiguous rows at multiples of 16 bytes, in the dtype of the product.
 
 What the fast kernels can't read goes this way: odd strides and addresses, operands of 8 or 32 bits whose neighbours do not
 lie along K, and dtypes that are widened first. It takes as long as the bytes: two of an operand's sizes.

@@ -1,4 +1,4 @@
-"""What is multiplied, as data: shapes, dtypes, layouts, and the steps that sums take on their way out."""
+"""A product as data: shapes, dtypes, layouts, and the steps of the epilogue."""
 
 from __future__ import annotations
 

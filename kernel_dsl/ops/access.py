@@ -1,4 +1,4 @@
-"""What an access of memory needs: its offsets wide enough, its mask, and what is stored in the Ref's dtype."""
+"""Parts of a memory access: wide offsets, masks, and values in the Ref's dtype."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all elementwise operations share: constants, broadcasting, meeting layouts, and their base classes."""
+"""Common parts of elementwise operations: constants, broadcasting, common layouts, and base classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a kernel instance is: grid, cluster and warpgroup indices, and facts about integers."""
+"""The position of a kernel instance: grid, cluster and warpgroup indices, and facts about integers."""
 
 from __future__ import annotations
 

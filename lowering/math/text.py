@@ -1,4 +1,4 @@
-"""What writes the body of a mathematical function: `V` and its operators, and the operations on floats.
+"""The writer of mathematical functions: `V` and its operators, and the operations on floats.
 
 Each operator writes one instruction, so what is written in Python is what the GPU executes: there
 is no fast-math flag, and a fused multiply-add is always an explicit `llvm.fma` (`fma.rn` in PTX).

@@ -17,7 +17,7 @@ def run(ir: KernelIR, target: Target) -> KernelIR:
             raise missing(op, needed, target)
     if ir.cluster and not target.supports(Feature.CLUSTER):
         names = ", ".join(t.name for t in TARGETS.values() if t.supports(Feature.CLUSTER))
-        what = f"{target} has no thread block clusters"
+        what = f"{target} has no clusters"
         raise GridLimit(loc=ir.loc, what=what, hint=f"targets that have them: {names}")
     return ir
 

@@ -1,4 +1,4 @@
-"""Gathers and scatters: every element has an address of its own."""
+"""Gathers and scatters: every element has a separate address."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where copies start: coordinates in tensors, addresses in SMEM and GMEM."""
+"""The starts of copies: coordinates in tensors, addresses in SMEM and GMEM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of this machine works with kernel_dsl, and what to do about the rest."""
+"""Checks of this machine for kernel_dsl, with a remedy for each problem."""
 
 from __future__ import annotations
 

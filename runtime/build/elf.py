@@ -1,4 +1,4 @@
-"""Whether machine code is whole. The driver is given an address and no size: of a cubin that was cut it would read on."""
+"""A check that machine code is complete. The driver gets an address without a size, and would read beyond a cut cubin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What assembling can raise."""
+"""The errors of assembling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `pytest --kd-hazards` registers: launches of a test go to a device that checks them."""
+"""The hooks of `pytest --kd-hazards`: a device checks the launches of a test."""
 
 from __future__ import annotations
 

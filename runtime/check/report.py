@@ -1,4 +1,4 @@
-"""What a check found: hazards as data, and the report in its forms."""
+"""The report of a check: hazards as data, and its text forms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which schedules a check runs: "eager", "late", and "random:N" for the seeds 0 to N - 1."""
+"""The schedules of a check: "eager", "late", and "random:N" for the seeds 0 to N - 1."""
 
 from __future__ import annotations
 

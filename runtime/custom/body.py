@@ -1,5 +1,5 @@
-"""What `cuda_kernel` and `metal_kernel` share: names, templates, array geometry as parameters, and
-compile errors at the user's own lines.
+"""Common parts of `cuda_kernel` and `metal_kernel`: names, templates, array geometry as parameters, and
+compile errors at the user's lines.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether a body in CUDA C++ or Metal may do more than write its outputs, by its text: on both devices alike."""
+"""Effects of a body in CUDA C++ or Metal beyond its outputs, judged by its text: the same on both devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a device is: it takes compiled kernels and images in, and runs launch plans."""
+"""The interface of a device: it loads compiled kernels and images, and runs launch plans."""
 
 from __future__ import annotations
 

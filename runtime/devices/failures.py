@@ -1,4 +1,4 @@
-"""Failures of a launch in words: what was being done, for which kernel and arrays, and what to do about it."""
+"""Messages of failed launches: the step, the kernel and arrays, and a remedy."""
 
 from __future__ import annotations
 

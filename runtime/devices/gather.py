@@ -1,4 +1,4 @@
-"""Row-major copies of strided arrays by a kernel: one launch whatever the strides are."""
+"""Row-major copies of strided arrays by a kernel: one launch for any strides."""
 
 from __future__ import annotations
 

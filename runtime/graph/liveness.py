@@ -1,4 +1,4 @@
-"""Which of the recorded steps a graph needs, where its outputs are named: those that somebody can tell were made."""
+"""The recorded steps that a graph needs when its outputs are named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a recorded graph is made of: slots of memory, and nodes that work on them."""
+"""The parts of a recorded graph: slots of memory, and nodes that work on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which arrays a replay works on: checked, put in place of the recorded ones, and put back."""
+"""The arrays of a replay: checked, put in place of the recorded ones, and put back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which node waits for which, by the bytes they touch; and where intermediates lie."""
+"""Dependencies of nodes, by the bytes they access, and the memory of intermediates."""
 
 from __future__ import annotations
 

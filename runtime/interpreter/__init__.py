@@ -1,4 +1,4 @@
-"""The PTX interpreter: runs what a Hopper GPU runs on NumPy arrays, and says what is wrong with it.
+"""The PTX interpreter: it runs PTX on NumPy arrays, and reports hazards.
 
 `parse` a PTX text, give arrays addresses in a `GlobalMemory`, and `run` an entry. Runs are single-threaded.
 """

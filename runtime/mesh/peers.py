@@ -1,4 +1,4 @@
-"""Where a mesh call gets the peers' addresses from. All else of a launch is of its own rank.
+"""The addresses of peers' arrays in a mesh call. All other parts of a launch use the arrays of the rank.
 
 In one process every rank's arrays are at hand, and peer access maps them at the addresses that their owners use. With one
 process a GPU, a call has this rank's arrays, and their allocator says where it mapped those of the peers: whatever knows that

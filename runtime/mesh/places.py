@@ -1,4 +1,4 @@
-"""Which devices a mesh is, and arrays on them."""
+"""The devices of a mesh, and arrays on them."""
 
 from __future__ import annotations
 

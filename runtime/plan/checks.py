@@ -1,4 +1,4 @@
-"""What a launch checks of its arrays."""
+"""The checks of a launch's arrays."""
 
 from __future__ import annotations
 

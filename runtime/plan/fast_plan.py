@@ -1,4 +1,4 @@
-"""What a call that was seen before comes down to: the checks, the parameters and the launch, settled in advance."""
+"""The fast path of a repeated call: its checks, parameters and launch, prepared in advance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where calls and launches meet a graph that is being recorded. Knows nothing of graphs itself."""
+"""The hook between launches and a recording graph. It imports nothing of graphs."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What is wrong with a kernel: who accessed what and in which order, unwritten data, waits that never end, and its wording."""
+"""Hazards of a kernel: unordered accesses, unwritten data, waits that never end, and their messages."""

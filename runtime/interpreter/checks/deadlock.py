@@ -1,4 +1,4 @@
-"""What to say when nothing can run: a table of who waits for what."""
+"""The report of a deadlock: a table of waiting warps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is reported and how: hazards as errors or warnings, in the kernel author's terms."""
+"""Hazards as errors or warnings, in the kernel author's terms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spins that nobody ends: a batch whose whole state comes round again, and no one else who could change what it reads.
+"""Endless spins: the whole state of a batch repeats, and no other warp can change the data that it reads.
 
 The state of all that runs is looked at now and then, for a while: registers, local and shared memory, barriers, the
 writable arrays. A state that comes back, with one group ready and nothing in flight, comes back for ever, unless

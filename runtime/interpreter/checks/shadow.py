@@ -1,4 +1,4 @@
-"""Shadow memory: who wrote and who read each granule last, and whether that is ordered (FastTrack, vectorised).
+"""Shadow memory: the last writer and readers of each granule, and their order (FastTrack, vectorised).
 
 A granule is as large as the smallest access seen so far. An epoch packs the agent (`clocks.py`) in bits 32 and up, the
 atomic flag in bit 31 and the agent's clock in bits 0 to 30; zero means that nobody has.

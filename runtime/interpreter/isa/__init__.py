@@ -1,1 +1,1 @@
-"""The instruction set: a row or a form for each instruction, what it computes, and what follows from rows alone."""
+"""The instruction set: a row or a form for each instruction, its semantics, and data derived from rows."""

@@ -1,4 +1,4 @@
-"""Which registers an instruction reads and writes, as bit sets (bit i: register i)."""
+"""The registers that an instruction reads and writes, as bit sets (bit i: register i)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which registers and literals an instruction takes for an operand of a type (PTX ISA 9.2 and 9.4.1)."""
+"""The registers and literals that an instruction takes for an operand of a type (PTX ISA 9.2 and 9.4.1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which targets have an instruction (PTX ISA, 'Target ISA Notes'): the first sm_NN, and what is of `a` and `f` targets alone.
+"""The targets of an instruction (PTX ISA, 'Target ISA Notes'): the first sm_NN, and those of `a` and `f` targets only.
 
 Elementwise instructions say it in their own forms.
 """

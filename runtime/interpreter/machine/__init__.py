@@ -1,1 +1,1 @@
-"""What runs a launch: warps in batches, their registers, memories and barriers, and operations in flight."""
+"""The machine of a launch: warps in batches, their registers, memories and barriers, and operations in flight."""

@@ -1,4 +1,4 @@
-"""What a linker refuses: functions and variables that a module calls or names, and that nobody defines."""
+"""Link errors: functions and variables that a module uses and does not define."""
 
 from __future__ import annotations
 

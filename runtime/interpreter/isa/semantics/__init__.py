@@ -1,4 +1,4 @@
-"""What each PTX instruction computes, as vectorised NumPy on register bits.
+"""The semantics of each PTX instruction, as vectorised NumPy on register bits.
 
 Public names: `compile_alu` for elementwise instructions, the type tables, and the errors. Each
 family is one file; importing this package registers them all.

@@ -1,1 +1,1 @@
-"""What the machine does for each row of the instruction set, a file for each family."""
+"""The execution of each row of the instruction set, a file for each family."""

@@ -1,4 +1,4 @@
-"""What the instructions that start asynchronous copies share: operands lane by lane, targets, bulk groups."""
+"""Common parts of instructions that start asynchronous copies: operands lane by lane, targets, bulk groups."""
 
 from __future__ import annotations
 

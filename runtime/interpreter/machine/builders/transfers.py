@@ -1,4 +1,4 @@
-"""What asynchronous copies do to memory, shadow memory and barriers; `copies.py` has the instructions."""
+"""Effects of asynchronous copies on memory, shadow memory and barriers; `copies.py` has the instructions."""
 
 from __future__ import annotations
 
