@@ -2,7 +2,8 @@
 
 A kernel on a mesh has three arguments that its author does not see: the number of its device (`rank`, int32), the
 addresses of every array on every device (`peers`, int64 of arrays x devices), and the semaphores (int32), which lie in
-memory that the peers reach and keep their counts from launch to launch.
+memory that the peers reach and keep their counts from launch to launch. The table's last row says where each device writes
+why it ends (`Meshed.end`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from .trace import current
 from .values import Array
 
 ROOM = 1 << 14  # semaphores of a kernel
+# What a kernel says before it ends at a wait that lasted too long: texts of so many bytes, in memory that the host reads.
+TEXTS, TEXT_BYTES = 32, 256
+_TOO_MANY = "waited too long for a semaphore"
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,7 @@ class Meshed:
         numbers: dict[Value, int],
         semaphores: Ref,
         blocks: Sequence[tuple[str, int, int]],
+        kernel: str,
     ) -> None:
         self.mesh = mesh
         self.rank = rank
@@ -83,8 +88,10 @@ class Meshed:
         self.numbers = numbers
         self._semaphores = semaphores
         self._blocks = blocks
+        self._kernel = kernel
         self._taken = 0
         self._named: list[tuple[int, str]] = []  # where each set of semaphores ends
+        self._texts: list[str] = []
 
     def index(self, position: int) -> Any:
         """This device's index along an axis of the mesh, a rank-0 int32."""
@@ -142,6 +149,29 @@ class Meshed:
         every = self._semaphores.slice(ds(start, self._taken - start))
         at = block * size
         return every.slice(at) if not shape else every.slice(ds(at, size)).reshape(*shape)
+
+    def end(self, text: str, count: Any) -> None:
+        """End the kernel with a text, and the int32 that was counted, for the host to tell.
+
+        Stores and a trap. The functions that print and assert are calls, and a kernel with a call anywhere has its wgmma
+        instructions one after another (ptxas' remark C7510).
+        """
+        from .ops.inline import inline_ptx
+
+        text = f"kernel {self._kernel!r} {text}"
+        data = text.encode()[: TEXT_BYTES - 8]
+        if text not in self._texts and len(self._texts) >= TEXTS - 1:
+            text, data = _TOO_MANY, _TOO_MANY.encode()
+        if text not in self._texts:
+            self._texts.append(text)
+        data += b"\0" * (-len(data) % 8)
+        first = TEXT_BYTES * self._texts.index(text)
+        store = "st.relaxed.sys.global"
+        words = [f"{store}.u32 [$0+{first + TEXT_BYTES - 4}], $1;"]
+        for at in range(0, len(data), 8):
+            value = int.from_bytes(data[at : at + 8], "little")
+            words.append(f"{store}.u64 [$0+{first + at}], {value:#x};")
+        inline_ptx(" ".join([*words, "fence.sc.sys; trap;"]), self.peers[self.peers.shape[0] - 1, self.rank], count)
 
     def name_of(self, ref: Ref) -> str:
         """What the author calls a semaphore."""

@@ -89,7 +89,7 @@ class MeshKernel(Kernel):
     ) -> Stages:
         """`inputs`: the author's, in the nest `structure`; the hidden ones are added here."""
         definition, arrays = _with_mesh(self._definition, self._mesh, inputs, structure)
-        hidden = (ScalarInput(dt.int32, weak=False), ArrayInput((arrays, self._mesh.size), dt.int64))
+        hidden = (ScalarInput(dt.int32, weak=False), ArrayInput((arrays + 1, self._mesh.size), dt.int64))
         moved = tuple((i + 1, j + 1) for i, j in overlaps)  # the table comes before the author's arrays
         if given is not None:
             given = (*given, ArrayInput((ROOM,), dt.int32))
@@ -263,7 +263,7 @@ class _Body:
         cluster = axes(definition.cluster, definition.cluster_names, "cluster", structs)
         blocks = [("grid", i, n) for i, n in enumerate(trace.grid)]
         blocks += [("cluster", i, axis.size) for i, axis in enumerate(cluster)]
-        trace.mesh = Meshed(self._mesh, rank, peers, numbers, semaphores, blocks)
+        trace.mesh = Meshed(self._mesh, rank, peers, numbers, semaphores, blocks, definition.name)
         for position, (name, size) in enumerate(zip(self._mesh.names, self._mesh.sizes, strict=True)):
             if name in trace.axes:
                 what = f"{name!r} names an axis of the kernel and one of the mesh"

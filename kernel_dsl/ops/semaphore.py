@@ -26,7 +26,7 @@ from ..trace import current, emit
 from ..values import Array
 from .atomic import atomic_add, atomic_cas
 from .control import cond, while_loop
-from .debug import debug_check, debug_print
+from .debug import debug_check
 from .index import axis_size, members
 from .inline import inline_ptx
 from .ref import as_ref
@@ -186,9 +186,10 @@ def semaphore_wait(
     late = None if timeout is None else _Deadline(ref, value, timeout)
 
     def peek() -> Any:
+        seen = _peek(ref, scope)
         if late is not None:
-            late.check()
-        return _peek(ref, scope)
+            late.check(seen)
+        return seen
 
     if not decrement:
         while_loop(lambda seen: seen < value, lambda seen: peek(), peek())
@@ -223,20 +224,22 @@ class _Deadline:
         if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < 1e9:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise BadArgument(op="semaphore_wait", what=f"timeout={seconds!r}", hint="seconds, more than 0")
         self._end = _now() + int(seconds * 1e9)
-        mesh = current().mesh
+        self._value = value
+        self._mesh = mesh = current().mesh
         name = repr(ref.type.name or "semaphore" if mesh is None else mesh.name_of(ref))
         self._text = f"waited for {seconds} s for {name} to become {value if isinstance(value, int) else 'as asked'}"
-        self._rank = None if mesh is None else mesh.rank
 
-    def check(self) -> None:
-        late = _now() > self._end
+    def check(self, seen: Any) -> None:
+        """End the kernel where it is late and the count, which is `seen`, is still too low."""
+        mesh = self._mesh
 
-        def told() -> None:
-            if self._rank is not None:
-                debug_print(f"rank {{}} {self._text}", self._rank)
-            debug_check(False, self._text)
+        def end() -> None:
+            if mesh is not None:
+                mesh.end(self._text, seen)
+            else:
+                debug_check(False, self._text)
 
-        cond(late, told, lambda: None)
+        cond((_now() > self._end) & (seen < self._value), end, lambda: None)
 
 
 def _now() -> Any:

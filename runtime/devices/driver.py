@@ -8,7 +8,7 @@ Everything works in the device's primary context, which torch, CuPy and JAX shar
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -130,10 +130,19 @@ def success() -> Any:
     return api().CUresult.CUDA_SUCCESS
 
 
+_tellers: list[Callable[[], list[str]]] = []
+
+
+def tell_by(teller: Callable[[], list[str]]) -> None:
+    """Add the lines that `teller()` gives to what every error of the driver means."""
+    _tellers.append(teller)
+
+
 def error_of(status: Any) -> CudaError:
     """The CudaError for a `CUresult`."""
     failed, text = api().cuGetErrorString(status)
     meaning = text.decode() if int(failed) == 0 and text else "an error this driver has no text for"
+    meaning = "\n  ".join([meaning, *(line for teller in _tellers for line in teller())])
     return CudaError(getattr(status, "name", f"CUresult {int(status)}"), meaning)
 
 

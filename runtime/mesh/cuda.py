@@ -15,7 +15,7 @@ from kernel_dsl.errors_mesh import Unreachable
 from kernel_dsl.forking import lock
 
 from ..arrays.array_view import CPU, ArrayView
-from ..devices import driver, memory
+from ..devices import driver, memory, reports
 from ..devices.cuda_device import CudaDevice, CudaLoaded
 from ..devices.launch import ParamBuffer
 from ..devices.params import ParamLayout, scalar_bytes
@@ -170,7 +170,7 @@ class Issue:
         self._push, self._pop = cu.cuCtxPushCurrent, cu.cuCtxPopCurrent
         self._places = [n for n, p in enumerate(self._layout.params) if isinstance(p, ScalarParam) and p.scalar]
         rows = [[*own, counts] for own, counts in zip(arrays, kept.semaphores, strict=True)]
-        peers = in_one_process(rows)
+        peers = in_one_process(rows).and_then([reports.address_of(rank) for rank in range(len(rows))])
         self._tables = [_table(one.device, peers, stream) for one, stream in zip(loaded, kept.streams, strict=True)]
         self._values: list[list[Any]] = []
         self._params: list[ParamBuffer] = []

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from kernel_dsl.compiled import OutputSpec, TensorMapParam
+from kernel_dsl.dtypes import uint8
 from kernel_dsl.launch_plan import FillStep, LaunchPlan
 
 from ..arrays.array_view import CPU, ArrayView
-from ..devices import memory
+from ..devices import memory, reports
 from ..devices.interpreter_device import InterpreterLoaded, Launch, Space, encode
 from ..interpreter import HazardError, HazardKind
 from .peers import PeerAddresses, in_one_process
@@ -58,6 +59,9 @@ def launch(
         for rank, array in enumerate(semaphores)
     ]
     peers_of = in_one_process([[*own, counts] for own, counts in zip(arrays, hidden, strict=True)])
+    said = [np.zeros(reports.NBYTES, np.uint8) for _ in sides]
+    where = [space.place(memory.host_view(data, uint8), f"texts of device {r}", True, True) for r, data in enumerate(said)]
+    peers_of = peers_of.and_then([view.address for view in where])
     table = np.array(peers_of.addresses, np.int64)
     params: list[list[bytes]] = []
     for rank, (side, own, counts) in enumerate(zip(sides, arrays, hidden, strict=True)):
@@ -72,7 +76,13 @@ def launch(
     kernel = loaded.kernel
     assert kernel is not None
     run = Launch(kernel.ptx, step.entry, params[0], step.attributes, space, loaded.target, kernel, others=params[1:])
-    loaded.device.run(run)
+    try:
+        loaded.device.run(run)
+    except HazardError as error:
+        if error.kind == HazardKind.TRAP:
+            space.copy_back()
+            raise _worded(error, said) from None
+        raise
     space.copy_back()
     for target, twin in back:
         memory.copy(target, twin)
@@ -113,6 +123,16 @@ def _placed(space: Space, plan: LaunchPlan, side: DeviceSide, rank: int, fresh: 
         name = f"{assumed.name or f'array {n}'} on device {rank}"
         placed.append(space.place(replace(view), name, writable, n - len(side.inputs) not in fresh))
     return placed
+
+
+def _worded(error: HazardError, said: Sequence[Any]) -> HazardError:
+    """A trap's error with what the ranks wrote before it, or as it is."""
+    found = [text for rank, data in enumerate(said) for text in reports.texts(data, rank)]
+    if not found:
+        return error
+    _, *rest = str(error.fields["message"]).split("\n")
+    kind = HazardKind.ASSERTION
+    return HazardError(kind, "\n".join([f"{kind.value}: {found[0]}", *(f"  {t}" for t in found[1:]), *rest]), error.line)
 
 
 def _check_left(loaded: InterpreterLoaded, semaphores: Sequence[Any]) -> None:

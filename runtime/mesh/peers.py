@@ -17,10 +17,15 @@ from ..arrays.array_view import ArrayView
 class PeerAddresses:
     """`addresses[a][r]`: where array `a` of rank `r` lies, as this rank's GPU reaches it.
 
-    Arrays are the inputs, the outputs, and the semaphores, in the order of the table that the kernel reads.
+    Arrays are the inputs, the outputs, and the semaphores, in the order of the table that the kernel reads. A last row says where
+    each rank writes why it ends.
     """
 
     addresses: tuple[tuple[int, ...], ...]
+
+    def and_then(self, row: Sequence[int]) -> PeerAddresses:
+        """The table with one more row."""
+        return PeerAddresses((*self.addresses, tuple(row)))
 
     def of(self, array: int, own: ArrayView) -> list[ArrayView]:
         """An array on every rank, given this rank's, whose like the others are."""

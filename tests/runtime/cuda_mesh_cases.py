@@ -14,10 +14,12 @@ if not os.environ.get("KERNEL_DSL_FAKE_CUDA"):
 
 import kernel_dsl as kd
 from kernel_dsl import mesh_kernel
-from kernel_dsl.dtypes import float32, int32, int64
+from kernel_dsl.dtypes import float32, int32, int64, uint8
 from kernel_dsl.errors_mesh import Unreachable
+from kernel_dsl.mesh import TEXT_BYTES, TEXTS
 from kernel_dsl.runtime.arrays.array_view import ArrayView, row_major
-from kernel_dsl.runtime.devices import memory
+from kernel_dsl.runtime.devices import memory, reports
+from kernel_dsl.runtime.errors import CudaError
 from kernel_dsl.runtime.mesh import cuda
 
 from . import fake_cupy
@@ -45,8 +47,9 @@ class Played:
         numbers = [int.from_bytes(p, "little", signed=True) for p in launch.params]
         rank, peers, x, out, semaphores = numbers
         self.ranks.append(rank)
-        table = at(peers, (3, 2), int64)
-        assert table[:, rank].tolist() == [x, out, semaphores]
+        table = at(peers, (4, 2), int64)
+        assert table[:3, rank].tolist() == [x, out, semaphores]
+        assert not at(int(table[3, rank]), (reports.NBYTES,), uint8).any()
         assert not at(semaphores, (16,), int32).any()
         at(out, (N,), float32)[...] += at(int(table[0, 1 - rank]), (N,), float32)
         return 0
@@ -197,3 +200,22 @@ def test_what_a_fast_call_costs_the_host(cupy: Any, monkeypatch: pytest.MonkeyPa
             assert count(LAUNCHES) == before + 100
         print(f"meets={meets}: {best / 2:.1f} us a device")
         assert best / 2 < most
+
+
+def test_what_a_kernel_wrote_before_it_ended_stands_in_the_error(played: Played, capfd: Any) -> None:
+    k, xs = kernel(), [np.ones(N, np.float32), np.ones(N, np.float32)]
+    k(xs)
+    data = at(reports.address_of(1), (TEXTS, TEXT_BYTES), uint8)
+    text = b"kernel 'other' waited for 2 s for 'arrived' to become 3"
+    data[5, : len(text)] = np.frombuffer(text, np.uint8)
+    data[5, -4:] = np.array([1], np.int32).view(np.uint8)
+    LIB.fake_fail(719)
+    try:
+        with pytest.raises(CudaError, match=r"rank 1: kernel 'other' waited for 2 s .* to become 3; it was 1"):
+            k(xs)
+        data[6, :2] = np.frombuffer(b"no", np.uint8)
+        reports._at_the_end()
+        assert capfd.readouterr().err == "rank 1: no; it was 0\n", "what no error told is told at the end"
+    finally:
+        LIB.fake_fail(0)
+        data[...] = 0

@@ -177,6 +177,7 @@ R cuMemAllocAsync(P *p, size_t n, void *s) {
   return 0;
 }
 R cuMemFreeAsync(P p, void *s) { free((void *)p); live_blocks--; return 0; }
+R cuMemHostAlloc(void **p, size_t n, unsigned flags) { GUARD; *p = aligned_alloc(4096, (n + 4095) / 4096 * 4096); return *p ? 0 : 2; }
 R cuMemAlloc(P *p, size_t n) { return cuMemAllocAsync(p, n, 0); }
 R cuMemFree(P p) { return cuMemFreeAsync(p, 0); }
 R cuMemcpyHtoDAsync(P d, const void *h, size_t n, void *s) { GUARD; host_side[0] = (long)h; memcpy((void *)d, h, n); return 0; }

@@ -1,0 +1,68 @@
+"""What kernels on a mesh say before they end at a wait that lasted too long (`kernel_dsl.mesh.Meshed.end`).
+
+A trap ends the context, and nothing in the GPUs' memory can be read after it. So texts go to host memory that the GPUs reach,
+one part of it a rank, for the life of the process; they stand in the errors of later calls, and on stderr when the process ends.
+"""
+
+from __future__ import annotations
+
+import atexit
+import sys
+
+import numpy as np
+import numpy.typing as npt
+
+from kernel_dsl.dtypes import uint8
+from kernel_dsl.forking import in_child, lock
+from kernel_dsl.mesh import TEXT_BYTES, TEXTS
+
+from ..arrays.array_view import CPU, ArrayView
+from . import driver, memory
+
+NBYTES = TEXTS * TEXT_BYTES
+
+_lock = lock()
+_written: dict[int, npt.NDArray[np.uint8]] = {}  # by rank
+_shown: set[str] = set()
+
+
+def address_of(rank: int) -> int:
+    """Where a rank's kernels write, as all GPUs and the host reach it."""
+    with _lock:
+        if rank not in _written:
+            cu = driver.api()
+            flags = int(cu.CU_MEMHOSTALLOC_PORTABLE) | int(cu.CU_MEMHOSTALLOC_DEVICEMAP)
+            address = int(driver.check(cu.cuMemHostAlloc(NBYTES, flags)))
+            whole = memory.host_array(ArrayView(address, (NBYTES,), (1,), uint8, CPU, ""))
+            whole[...] = 0
+            _written[rank] = whole
+        return int(_written[rank].ctypes.data)
+
+
+def texts(data: npt.NDArray[np.uint8], rank: int) -> list[str]:
+    """What a rank's kernels wrote."""
+    found: list[str] = []
+    for part in data.reshape(TEXTS, TEXT_BYTES):
+        text = part[:-8].tobytes().partition(b"\0")[0].decode("utf-8", "replace")
+        if text:
+            found.append(f"rank {rank}: {text}; it was {int(part[-4:].view(np.int32)[0])}")
+    return found
+
+
+def told() -> list[str]:
+    """What all ranks' kernels wrote, for the message of an error."""
+    found = [text for rank, data in sorted(_written.items()) for text in texts(data, rank)]
+    _shown.update(found)
+    return found
+
+
+@atexit.register
+def _at_the_end() -> None:
+    before = set(_shown)
+    for text in told():
+        if text not in before:
+            print(text, file=sys.stderr)
+
+
+in_child(_written.clear)
+driver.tell_by(told)

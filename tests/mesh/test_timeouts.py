@@ -1,0 +1,88 @@
+"""Waits that end: what the kernel says, and that saying it costs the products nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kernel_dsl as kd
+from kernel_dsl import dtypes as dt
+from kernel_dsl.library.gathering_product import gathering_kernel
+from kernel_dsl.library.mesh_product import MeshProduct
+from kernel_dsl.library.ring_attention import RingProblem, _ring  # pyright: ignore[reportPrivateUsage]
+from kernel_dsl.library.scattering_product import scattering_kernel
+
+PAIR = kd.Mesh(("x",), (2,))
+SLOW = pytest.mark.slow
+
+
+def like(*shape: int) -> Any:
+    return kd.ShapeDtypeStruct(shape, dt.bfloat16)
+
+
+def product(name: str, tile_n: int) -> Any:
+    p = MeshProduct(4096, 4096, 2048, dt.bfloat16, PAIR, tile_n, 4, 132, 5)
+    if name == "gather":
+        return gathering_kernel(p).lower(like(2048, 2048), like(2048, 4096), target="sm_90a")
+    kernel = scattering_kernel(p, name == "reduce")
+    return kernel.lower(like(4096, 2048), like(2048, 4096), target="sm_90a")
+
+
+def ring(causal: bool) -> Any:
+    p = RingProblem(PAIR, 1, 16, 8192, 128, 16, dt.bfloat16, causal, 128**-0.5, 132, 5)
+    return _ring(p).lower(*[like(1, 16, 8192, 128)] * 3, target="sm_90a")
+
+
+FUSED = [
+    pytest.param(lambda: product("gather", 256), id="gather_256"),
+    pytest.param(lambda: product("scatter", 256), id="scatter_256", marks=SLOW),
+    pytest.param(lambda: product("reduce", 64), id="reduce_64"),
+    pytest.param(lambda: product("reduce", 256), id="reduce_256", marks=SLOW),
+    pytest.param(lambda: ring(False), id="ring", marks=SLOW),
+    pytest.param(lambda: ring(True), id="ring_causal"),
+]
+
+
+@pytest.mark.parametrize("make", FUSED)
+def test_fused_kernels_with_a_timeout_have_no_call(make: Any) -> None:
+    """With one anywhere, ptxas has all wgmma instructions one after another."""
+    stages = make()
+    assert "wgmma.mma_async" in stages.ptx and "trap" in stages.ptx and "call" not in stages.ptx
+    assert [remark.text for remark in stages.compile().remarks] == []
+
+
+def test_each_wait_has_words_of_its_own() -> None:
+    @kd.kernel(
+        out_type=kd.ShapeDtypeStruct((), kd.int32),
+        mesh=PAIR,
+        interpret=True,
+        scratch_types=[kd.SemaphoreType.REGULAR] * 2,
+    )
+    def two(x: Any, out: Any, first: Any, second: Any) -> None:
+        kd.semaphore_signal(first)
+        kd.semaphore_wait(first, timeout=0.5)
+        kd.semaphore_signal(second, 4)
+        kd.when(kd.axis_index("x") == 1)(lambda: kd.semaphore_wait(second, x[...], timeout=0.25))
+        kd.when(kd.axis_index("x") == 0)(lambda: kd.semaphore_wait(second, 4, timeout=0.25))
+        out[...] = x[...]
+
+    with pytest.raises(kd.HazardError) as caught:
+        two([np.array(7, np.int32), np.array(7, np.int32)])
+    assert "rank 1: kernel 'two' waited for 0.25 s for 'second' to become as asked; it was 4" in str(caught.value)
+    assert str(caught.value).count("waited") == 1
+
+
+@SLOW
+def test_more_waits_than_texts() -> None:
+    @kd.kernel(out_type=kd.ShapeDtypeStruct((), kd.int32), mesh=PAIR, scratch_types=[kd.SemaphoreType.REGULAR((40,))])
+    def many(x: Any, out: Any, sems: Any) -> None:
+        for i in range(40):
+            wait = 5.0 + i  # each says another time
+            kd.semaphore_signal(sems.at[i])
+            kd.semaphore_wait(sems.at[i], 2 if i == 39 else 1, timeout=wait if i < 39 else 0.125)
+        out[...] = x[...]
+
+    with pytest.raises(kd.HazardError, match="waited too long for a semaphore; it was 1"):
+        many([np.array(1, np.int32), np.array(2, np.int32)], interpret=True)
