@@ -51,13 +51,31 @@ def overlap(x: Iterable[Any], y: Iterable[Any]) -> bool:
     """Whether two lists of one array a device share memory on any device."""
     from kernel_dsl.runtime.arrays import array_view
 
-    return any(array_view.overlap(array_view.view(a), array_view.view(b)) for a, b in zip(x, y, strict=False))
+    pairs = list(zip(x, y, strict=False))
+    if all(_apart(a, b) for a, b in pairs):
+        return False
+    return any(array_view.overlap(array_view.view(a), array_view.view(b)) for a, b in pairs)
+
+
+def _apart(a: Any, b: Any) -> bool:
+    """Whether two tensors of torch without gaps lie apart; False says nothing. A call asks this each time: no view is made."""
+    try:
+        start, other = a.data_ptr(), b.data_ptr()
+        apart = start + a.nbytes <= other or other + b.nbytes <= start
+        return apart and a.is_contiguous() and b.is_contiguous()
+    except (AttributeError, TypeError, RuntimeError):
+        return False
 
 
 def gapless(*lists: Iterable[Any] | None) -> bool:
     """Whether all arrays are row-major without gaps, and begin where TMA can: at a multiple of 16 bytes."""
     from kernel_dsl.runtime.arrays import array_view
 
+    try:
+        if all(a.is_contiguous() and a.data_ptr() % 16 == 0 for row in lists if row is not None for a in row):
+            return True
+    except (AttributeError, TypeError, RuntimeError):
+        pass  # not torch's
     views = [array_view.view(a) for x in lists if x is not None for a in x]
     return all(v.contiguous and v.address % 16 == 0 for v in views)
 
@@ -84,6 +102,9 @@ def made_like(x: Any, shape: tuple[int, ...], dtype: DType, mesh: Mesh) -> Symme
 
     made: list[Any] = []
     for array in x:
+        if hasattr(array, "new_empty") and as_dtype(array.dtype) == dtype:  # torch's own way is the shortest
+            made.append(array.new_empty(shape))
+            continue
         interop, place = interop_of(array), view(array).device
         stream = interop.current_stream(place[1]) if place[0] == "cuda" else 0
         made.append(interop.empty(shape, dtype, place, stream))
@@ -93,6 +114,9 @@ def made_like(x: Any, shape: tuple[int, ...], dtype: DType, mesh: Mesh) -> Symme
 def target_of(x: Any, interpret: Any) -> Target:
     """What a call with these arrays is compiled for: their GPU, or what the interpreter plays."""
     from kernel_dsl.runtime.arrays.array_view import view
-    from kernel_dsl.runtime.devices.devices import pick_device
+    from kernel_dsl.runtime.devices.devices import cuda_device, pick_device
 
+    place: Any = getattr(x[0], "device", None)
+    if interpret is None and getattr(place, "type", None) == "cuda" and getattr(place, "index", None) is not None:
+        return cuda_device(place.index).target  # a tensor of torch on a GPU
     return pick_device(interpret, [view(x[0])]).target
