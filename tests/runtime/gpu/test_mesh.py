@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -267,3 +269,27 @@ def test_experts_there_and_back(torch: Any) -> None:
             assert torch.equal(received[rank][: len(want)].cpu(), torch.stack(want))
         back = library.expert_combine(received, ids, places, weights, PAIR, num_experts=32, timeout=SECONDS)
         assert all(torch.equal(b.cpu(), x.cpu()) for b, x in zip(back, xs, strict=True))
+
+
+LATE = """
+import torch
+import kernel_dsl as kd
+
+def body(x, out, arrived):
+    kd.when(kd.axis_index("x") == 1)(lambda: kd.semaphore_wait(arrived, 3, timeout=0.5))
+    out[...] = x[...]
+
+spec = kd.ShapeDtypeStruct((64,), kd.float32)
+scratch = {"arrived": kd.SemaphoreType.REGULAR}
+late = kd.kernel(body, out_type=spec, mesh=kd.Mesh(("x",), (2,)), scratch_types=scratch, name="late")
+late([torch.zeros(64, device=f"cuda:{i}") for i in range(2)])
+torch.cuda.synchronize(1)
+"""
+
+
+def test_a_wait_that_lasts_too_long_ends_with_its_words(torch: Any) -> None:
+    """In a process of its own: the trap ends the GPU's context."""
+    done = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode != 0
+    wanted = "rank 1: kernel 'late' waited for 0.5 s for 'arrived' to become 3; it was 0"
+    assert wanted in done.stderr, done.stderr[-3000:]
