@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from kernel_dsl.runtime import bench
+from kernel_dsl.runtime.measure import bench
 from kernel_dsl.runtime.timing import device_times
 
 

@@ -240,7 +240,6 @@ if TYPE_CHECKING:
     from kernel_dsl import tuning as tuning
     from kernel_dsl.ahead import warm
     from kernel_dsl.pipelines import BlockSpec, Element, emit_pipeline, squeezed
-    from kernel_dsl.runtime.bench import bench
     from kernel_dsl.runtime.build.aot import load_compiled
     from kernel_dsl.runtime.custom.image import precompiled_cuda_kernel
     from kernel_dsl.runtime.custom.metal.metal import metal_kernel
@@ -249,6 +248,7 @@ if TYPE_CHECKING:
     from kernel_dsl.runtime.graph import Graph
     from kernel_dsl.runtime.interpreter.checks.hazards import HazardError, HazardWarning
     from kernel_dsl.runtime.interpreter.checks.kinds import HazardKind
+    from kernel_dsl.runtime.measure.bench import bench
     from kernel_dsl.tuned import tune
     from kernel_dsl.warp_specialized import PipelinePipeline, emit_pipeline_warp_specialized
 

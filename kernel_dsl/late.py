@@ -10,7 +10,7 @@ LATE: dict[str, str] = {
     "cuda_kernel": "kernel_dsl.runtime.custom.source",
     "metal_kernel": "kernel_dsl.runtime.custom.metal.metal",
     "precompiled_cuda_kernel": "kernel_dsl.runtime.custom.image",
-    "bench": "kernel_dsl.runtime.bench",
+    "bench": "kernel_dsl.runtime.measure.bench",
     "load_compiled": "kernel_dsl.runtime.build.aot",
     "warm": "kernel_dsl.ahead",
     "tune": "kernel_dsl.tuned",

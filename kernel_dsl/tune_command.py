@@ -120,7 +120,7 @@ def searched(
     options: argparse.Namespace,
 ) -> Tuning[Any]:
     """What is known of a kernel of the library for a key, or is found out; `rows` are what `predict` says, in microseconds."""
-    measuring = import_module("kernel_dsl.runtime.measuring")
+    measuring = import_module("kernel_dsl.runtime.measure.samples")
     devices = import_module("kernel_dsl.runtime.devices.devices")
     bench = measuring.bench_of(devices.pick_device(None, []))
     gpu = "no GPU" if bench is None else bench.gpu

@@ -334,9 +334,9 @@ class Tuned(Generic[C]):
 
     def _bench(self, args: tuple[Any, ...], interpret: Any, limit: str | float) -> tuple[Bench | None, str, bool]:
         """What measures for a call, None where nothing may; the name of the GPU that it runs on; and whether that stays so."""
-        from kernel_dsl.runtime import measuring
         from kernel_dsl.runtime.arrays.array_view import is_array, view
         from kernel_dsl.runtime.devices.devices import pick_device
+        from kernel_dsl.runtime.measure import samples as measuring
 
         if _is_traced(args):
             return None, INTERPRETER, False
@@ -379,7 +379,7 @@ class Tuned(Generic[C]):
         return self._made(gpu, text, "measured", built, best_of(built.rows))
 
     def _measured(self, built: Built, args: tuple[Any, ...], bench: Bench, seconds: float) -> Built:
-        from kernel_dsl.runtime import measuring
+        from kernel_dsl.runtime.measure import samples as measuring
 
         leaves, structure = flatten(args)
         apart = measuring.assembles_apart() and not environment().cache_off
@@ -434,7 +434,7 @@ class Tuned(Generic[C]):
 
 def measured_with() -> str:
     """What makes the machine code of kernels that are timed here."""
-    from kernel_dsl.runtime import measuring
+    from kernel_dsl.runtime.measure import samples as measuring
 
     return measuring.assembler()
 

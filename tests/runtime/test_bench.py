@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
-from kernel_dsl.runtime.bench import BenchResult, BenchRow
+from kernel_dsl.runtime.measure.bench import BenchResult, BenchRow
 from kernel_dsl.runtime.timing import Timing
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from kernel_dsl import tuned, tuning_file
 from kernel_dsl.dtypes import as_dtype
-from kernel_dsl.runtime import measuring
+from kernel_dsl.runtime.measure import samples as measuring
 
 
 class FakeBench:

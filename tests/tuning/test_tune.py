@@ -336,7 +336,7 @@ def test_children_compile(folder: Path) -> None:
     """With the real assembler, in processes of their own, from a space of which one does not fit."""
     from kernel_dsl import loading
 
-    if not __import__("kernel_dsl.runtime.measuring", fromlist=["x"]).assembles_apart():
+    if not __import__("kernel_dsl.runtime.measure.samples", fromlist=["x"]).assembles_apart():
         pytest.skip("needs ptxas")
     rows = [TuningRow(c, str(c)) for c in (Rows(8), Rows(16, smem=1 << 20), Rows(32))]
     from kernel_dsl.tuned import KernelTrial

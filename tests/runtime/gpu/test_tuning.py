@@ -13,9 +13,9 @@ import pytest
 import kernel_dsl as kd
 from examples import __name__ as examples
 from kernel_dsl.__main__ import main
-from kernel_dsl.runtime import measuring
 from kernel_dsl.runtime.arrays.array_view import view
 from kernel_dsl.runtime.devices.devices import cuda_device
+from kernel_dsl.runtime.measure import samples as measuring
 from kernel_dsl.tuning_file import NAME, tuned_results
 
 from ...tuning.test_tune import SPACE, Rows, make

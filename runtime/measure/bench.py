@@ -14,10 +14,10 @@ from kernel_dsl.boundary import checks_itself
 from kernel_dsl.diagnostics import shown
 from kernel_dsl.errors import BadArgument, BadArgumentType
 
-from .devices import driver
-from .devices.devices import cuda_device
-from .devices.streams import stream_handle
-from .timing import Run, Timing, device_times, host_times
+from ..devices import driver
+from ..devices.devices import cuda_device
+from ..devices.streams import stream_handle
+from ..timing import Run, Timing, device_times, host_times
 
 _TENSOR_FLOPS = {"sm_90": 4096}  # a clock of one multiprocessor, of dense 16-bit operands
 _QUERY = "name,clocks.sm,clocks.mem,power.draw,temperature.gpu"

@@ -12,15 +12,15 @@ from kernel_dsl import forking
 from kernel_dsl.dtypes import DType, as_dtype
 from kernel_dsl.options import environment
 
-from . import assemble
-from .arrays import dlpack
-from .arrays.array_view import ArrayView, is_array, row_major, view
-from .devices import driver, memory
-from .devices.cuda_device import CudaDevice
-from .devices.device import Device
-from .devices.devices import is_watching
-from .plan import recording
-from .timing import CacheFlush, Stopwatch
+from .. import assemble
+from ..arrays import dlpack
+from ..arrays.array_view import ArrayView, is_array, row_major, view
+from ..devices import driver, memory
+from ..devices.cuda_device import CudaDevice
+from ..devices.device import Device
+from ..devices.devices import is_watching
+from ..plan import recording
+from ..timing import CacheFlush, Stopwatch
 
 PERIOD = 1_048_573  # random numbers, a prime: those of two rows, or of two tiles, are not the same
 COMPARED = 1 << 24  # elements of a result that are looked at, in runs of `RUN`
