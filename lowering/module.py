@@ -315,22 +315,17 @@ def _known(sizes: Iterable[Any]) -> tuple[int, ...]:
     return tuple(n if isinstance(n, int) else ANY for n in sizes)
 
 
-_FILE = re.compile(r'\s*\.file\s+(\d+)\s+"((?:[^"\\]|\\.)*)"')
+_FILE = re.compile(r'^[ \t]*\.file\s+(\d+)\s+"((?:[^"\\]|\\.)*)"', re.MULTILINE)
 _LOC = re.compile(r"\s*\.loc\s+(\d+)\s+(\d+)")
 
 
 def line_map(ptx: str) -> tuple[tuple[int, SourceLine], ...]:
     """The user's line of every line of the PTX that follows a `.loc`."""
-    files: dict[int, str] = {}
-    text = ptx.split("\n")
-    for line in text:
-        found = _FILE.match(line)
-        if found:
-            files[int(found[1])] = found[2]
+    files = {int(number): name for number, name in _FILE.findall(ptx)}
     out: list[tuple[int, SourceLine]] = []
     here: SourceLine | None = None
     made: dict[tuple[int, int], SourceLine] = {}
-    for number, line in enumerate(text, 1):
+    for number, line in enumerate(ptx.split("\n"), 1):
         found = _LOC.match(line)
         if found:
             key = (int(found[1]), int(found[2]))
