@@ -16,9 +16,14 @@ import numpy as np
 import kernel_dsl as kd
 
 
+def swish(v: Any) -> Any:
+    """x * sigmoid(x). It stands here once: a new function in each call would be compiled in each call."""
+    return v * kd.sigmoid(v)
+
+
 def linear(x: Any, weights: Any, bias: Any, **options: Any) -> Any:
     """silu(x @ weights + bias): x (rows, K) of 16-bit floats, weights what `pack_int4` made of (K, N)."""
-    return kd.library.matmul(x, weights, bias=bias, activation=lambda v: v * kd.sigmoid(v), **options)
+    return kd.library.matmul(x, weights, bias=bias, activation=swish, **options)
 
 
 def silu(x: np.ndarray[Any, Any]) -> Any:
