@@ -17,8 +17,6 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-# Of the hooks before a fork, the last registered runs first: logging registers its own, which takes a lock that imports
-# need, when it is imported, so it is imported before ours is registered.
 _OURS = frozenset(("kernel_dsl", "llvmlite", "cuda"))
 _locks: weakref.WeakSet[Any] = weakref.WeakSet()
 _guards: list[Any] = []
@@ -67,6 +65,10 @@ def _before() -> None:
     of ours is held.
     """
     deadline = time.monotonic() + _PATIENCE
+    # Where logging was imported after this module, its own hook ran before and took a lock that imports of ours need.
+    taken: Any = getattr(sys.modules.get("logging"), "_lock", None)
+    if taken is not None and not taken._is_owned():
+        taken = None
     while time.monotonic() < deadline:
         _imp.acquire_lock()  # no import begins from here on
         _forking.held = held = [_imp.release_lock]
@@ -78,12 +80,21 @@ def _before() -> None:
             else:
                 return
         _after()
-        time.sleep(_PAUSE)
+        _pause(taken)
     import logging  # not needed to import the package
 
     logging.getLogger("kernel_dsl").warning(
         "forked while another thread compiles, which it did for %.0f seconds: the child may not compile", _PATIENCE
     )
+
+
+def _pause(taken: Any) -> None:
+    """Let others go on for a while, with the lock `taken`, which this thread holds, free."""
+    if taken is not None:
+        taken.release()
+    time.sleep(_PAUSE)
+    if taken is not None:
+        taken.acquire()  # nothing of ours is held, so who has it gives it back
 
 
 def _after() -> None:
