@@ -77,14 +77,14 @@ SHAPE = (1, 2, 1, 130, 110, 64, 64)
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(9)
 def test_options(name: str, interpret: Any, rng: Any) -> None:
     """Each alone, under each schedule; more queries than keys, so that bottom-right rows see nothing."""
     run(rng, (name,), SHAPE, bf16, interpret)
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids="-".join)
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(17)
 def test_pairs(pair: tuple[str, str], rng: Any) -> None:
     """At sizes, dtypes and head dimensions that differ from pair to pair."""
     n = PAIRS.index(pair)
@@ -95,7 +95,7 @@ def test_pairs(pair: tuple[str, str], rng: Any) -> None:
 
 
 @pytest.mark.parametrize("pair", PAIRS[::3], ids="-".join)
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(9)
 def test_pairs_by_lanes(pair: tuple[str, str], rng: Any) -> None:
     """The kernel that takes anything."""
     run(rng, pair, (2, 2, 1, 23, 31, 12, 20), kd.float64 if PAIRS.index(pair) % 2 else f32, True)
@@ -103,7 +103,7 @@ def test_pairs_by_lanes(pair: tuple[str, str], rng: Any) -> None:
 
 @pytest.mark.parametrize("dims", [(16, 16), (24, 24), (72, 72), (80, 80), (96, 96), (104, 40), (192, 128), (128, 192),
                                   (160, 160), (256, 64), (248, 248)], ids=str)  # fmt: skip
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 def test_head_dimensions(dims: tuple[int, int], rng: Any) -> None:
     """Every multiple of 8, and values of another size."""
     spec = [kd.ShapeDtypeStruct((1, 2, 128, d), bf16) for d in (dims[0], dims[0], dims[1])]
@@ -113,7 +113,7 @@ def test_head_dimensions(dims: tuple[int, int], rng: Any) -> None:
 
 @pytest.mark.parametrize("dims", [(64, 64), (72, 48), (128, 128)], ids=str)
 @pytest.mark.parametrize("names", [(), ("window", "sinks"), ("bias",)], ids=str)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 def test_layout(dims: tuple[int, int], names: Any, rng: Any) -> None:
     """The same numbers where memory is (batch, length, heads, dim)."""
     shape = (2, 4, 2, 70, 90)
@@ -162,7 +162,7 @@ RAGGED = [
     "names", [(), ("top_left",), ("bottom_right", "window", "sinks"), ("alibi", "documents")], ids=str
 )
 @pytest.mark.parametrize("dtype", [bf16, f32], ids=str)
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(11)
 def test_ragged(lengths: Any, names: Any, dtype: Any, rng: Any) -> None:
     """Sequences don't see one another, and what another holds doesn't matter, be it NaN."""
     dims = (64, 64) if dtype == bf16 else (12, 8)
@@ -216,7 +216,7 @@ def test_float8(dims: tuple[int, int], rng: Any) -> None:
 @pytest.mark.parametrize("config", [AttentionConfig(1, 64, 2), AttentionConfig(2, 48, 3, turns=True), AttentionConfig(4, 16, 2)],
                          ids=str)  # fmt: skip
 @pytest.mark.parametrize("names", [("bottom_right", "window"), ("by_head", "softcap")], ids=str)
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(7)
 def test_configurations(config: Any, names: Any, interpret: Any, rng: Any) -> None:
     run(rng, names, (1, 2, 1, 150, 200, 64, 64), bf16, interpret, config=config)
 
@@ -257,7 +257,7 @@ SPILLS: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize("dims", [(64, 64), (80, 80), (128, 128), (192, 128), (256, 256)], ids=str)
 @pytest.mark.parametrize("case", SPILLS, ids=lambda c: c[0])
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(11)
 def test_no_spills(dims: tuple[int, int], case: Any) -> None:
     q, k, v = (kd.ShapeDtypeStruct((1, h, 4090, d), bf16) for h, d in ((16, dims[0]), (4, dims[0]), (4, dims[1])))
     compiled = kd.library.attention.lower(q, k, v, layout="bhsd", **case[1], return_lse=True, target="sm_90a").compile()

@@ -57,7 +57,7 @@ def bias_of(bias: Any, b: int, keys: int) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(240))
-@pytest.mark.sampled(180)
+@pytest.mark.sampled(242)
 def test_walk(seed: int) -> None:
     rng = np.random.default_rng(seed)
     form, batch, kv_heads = FORMS[seed % 4], int(rng.integers(1, 4)), int(rng.integers(1, 3))

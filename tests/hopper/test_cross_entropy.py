@@ -96,21 +96,21 @@ def run(seed: int, interpret: Any, shape: Any = None, dtype: Any = None, config:
 
 
 @pytest.mark.parametrize("seed", range(24))
-@pytest.mark.sampled(72)
+@pytest.mark.sampled(97)
 def test_random_calls(seed: int, interpret: Any) -> None:
     run(seed, interpret)
 
 
 @pytest.mark.parametrize("config", [SMALL, MatmulConfig(128, 64, 64, 2, 2, cluster=2), MatmulConfig(64, 64, 64, 3, 2, ping_pong=True),
                                     MatmulConfig(64, 64, 64, 3, 1, cluster_n=2)], ids=["one", "cluster", "turns", "along_n"])  # fmt: skip
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(17)
 def test_configs(config: Any, interpret: Any) -> None:
     run(5, interpret, (150, 200, 72), bf16, config)
 
 
 @pytest.mark.parametrize("kernel", ["tile", "lane"])
 @pytest.mark.parametrize("N", [128, 130])
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 def test_general_kernels(kernel: str, N: int, rng: Any) -> None:
     """What targets without wgmma take, one sum of rows beside another."""
     dtype = bf16 if kernel == "tile" else f32

@@ -60,7 +60,7 @@ def test_all_at_once(dtype: Any, interpret: Any, rng: Any) -> None:
 
 @pytest.mark.parametrize("shape", [(67, 33, 45), (3, 136, 264), (16, 16, 2048)], ids=str)
 @pytest.mark.parametrize("dtype", [bf16, f32], ids=str)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 def test_each_alone(shape: Any, dtype: Any, rng: Any) -> None:
     """On every route: odd shapes, thin ones, and parts of K, whose steps come when they are added up."""
     a, b, exact = operands(rng, dtype, *shape)
@@ -84,7 +84,7 @@ def test_each_alone(shape: Any, dtype: Any, rng: Any) -> None:
 
 @pytest.mark.parametrize("number", range(len(GATES)))
 @pytest.mark.parametrize("dtype", [bf16, s8, f32], ids=str)
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(13)
 def test_gates(number: int, dtype: Any, interpret: Any, rng: Any) -> None:
     """Two matrices, or one whose columns belong to the one and the other in turn, by rows and by columns."""
     gate, formula = GATES[number]
@@ -223,7 +223,7 @@ BUSY: dict[str, MatmulOptions] = {
 @pytest.mark.parametrize(
     ("dtype", "target"), [(bf16, "sm_90a"), (e4m3, "sm_90a"), (f32, "sm_90a"), (bf16, "sm_80")], ids=str
 )
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(7)
 def test_nothing_spills(name: str, dtype: Any, target: str) -> None:
     o = BUSY[name]
     b = Lying((4096, 4096), dtype)

@@ -68,7 +68,7 @@ def zeros_for(form: str, shape: tuple[int, int], group: int, rng: Any) -> Any:
 @pytest.mark.parametrize("form", ["", "found", "given"])
 @pytest.mark.parametrize("dtype", [bf16, f16, f32], ids=str)
 @pytest.mark.parametrize("shape", [(128, 64, 64), (200, 70, 128), (1, 1, 192), (65, 130, 64)], ids=str)
-@pytest.mark.sampled(36)
+@pytest.mark.sampled(49)
 def test_packing(form: str, dtype: Any, shape: Any, interpret: Any, rng: Any) -> None:
     """Every number is the nearest of its group, and unpacked as it is told."""
     K, N, group = shape
@@ -121,7 +121,7 @@ def product(seed: int, interpret: Any, shape: Any = None, config: Any = None, fo
 
 
 @pytest.mark.parametrize("seed", range(16))
-@pytest.mark.sampled(24)
+@pytest.mark.sampled(33)
 def test_random_products(seed: int, interpret: Any) -> None:
     product(seed, interpret)
 
@@ -130,7 +130,7 @@ def test_random_products(seed: int, interpret: Any) -> None:
     "config", [SMALL, MatmulConfig(128, 128, 64, 2, 2, epilogue_n=32, cluster=2)], ids=["one", "cluster"]
 )
 @pytest.mark.parametrize("form", ["", "given"])
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(13)
 def test_configs(config: Any, form: str, interpret: Any) -> None:
     product(3, interpret, (150, 200, 200), config, form)
 
@@ -144,7 +144,7 @@ def test_the_smallest() -> None:
 @pytest.mark.parametrize("shape", [(16, 16384, 8192), (64, 16384, 8192), (4096, 4096, 4096)], ids=str)
 @pytest.mark.parametrize("zeros", [False, True])
 @pytest.mark.parametrize("target", ["sm_90a", "sm_80", "sm_100a", "sm_120a"])
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(17)
 def test_no_spills(shape: Any, zeros: bool, target: str) -> None:
     M, N, K = shape
     scales = Spec((K // 128, N), f32)

@@ -53,7 +53,7 @@ def check(got: Any, wanted: Any) -> None:
 @pytest.mark.parametrize(
     "what", [((150, 0), 1, 16, 64), ((70,), 2, 130, 16), ((200, 3), 4, 64, 40), ((40,), 2, 3, 5)], ids=str
 )
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(13)
 def test_mla(what: Any, interpret: Any, rng: Any) -> None:
     """Under each schedule: tails, heads of part of a tile, several tiles, and pages that TMA can't take."""
     arrays, wanted = case(rng, *what)

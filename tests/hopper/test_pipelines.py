@@ -202,7 +202,7 @@ def test_warp_specialized_matmul(cluster: int, interpret: Any, rng: Any) -> None
 
 
 @pytest.mark.parametrize("manual", [False, True])
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 def test_chained_pipelines(manual: bool, interpret: Any, rng: Any) -> None:
     """Twice four in a chain (one static start, two steady ones in a loop, a stop) and one alone, on the same buffers."""
     n = 4

@@ -76,7 +76,7 @@ def test_random_calls_on_a_gpu(seed: int) -> None:
 
 @pytest.mark.parametrize(("ta", "tb"), LAYOUTS)
 @pytest.mark.parametrize("precision", ["tf32", "tf32x3"])
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(7)
 def test_float32_on_tensor_cores(ta: bool, tb: bool, precision: str, interpret: Any) -> None:
     """All layouts; one operand that does not lie along K goes through registers, and nothing is laid out anew for it."""
     Call(f32, f32, (72, 136, 100), ("turned" if ta else "plain", "turned" if tb else "plain"), precision=precision).run(
@@ -99,7 +99,7 @@ def test_three_products_are_as_good_as_float32(rng: Any) -> None:
 
 @pytest.mark.parametrize("K", [256, 272, 608, 1024])
 @pytest.mark.parametrize("tile", [(128, 64, 2), (64, 32, 1), (128, 192, 2)], ids=str)
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(13)
 def test_promoted_sums(tile: Any, K: int, interpret: Any, rng: Any) -> None:
     """Runs of 256 of K, the last of which may be shorter; on tiles and in stages of any number, and in turns."""
     a, b = random(rng, (150, K), e4m3), random(rng, (40, K), e4m3)
@@ -125,7 +125,7 @@ def test_the_highest_precision_of_fp8(rng: Any) -> None:
 
 @pytest.mark.parametrize(("dtype", "precision"), [(f32, "tf32x3"), (e4m3, "highest")], ids=str)
 @pytest.mark.parametrize("shape", [(4096, 4096, 4096), (2050, 100, 4098), (16, 4000, 8191), (777, 999, 8192)], ids=str)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 def test_promoted_sums_do_not_spill(dtype: Any, precision: str, shape: Any) -> None:
     """Nor are their products waited for one by one."""
     M, N, K = shape
@@ -159,7 +159,7 @@ def test_precision_is_never_ignored(a: Any, b: Any, precision: str) -> None:
 
 @pytest.mark.parametrize("how", PLACES)
 @pytest.mark.parametrize("dtype", [bf16, s8, f32, f64], ids=str)
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(13)
 def test_places(how: str, dtype: Any, interpret: Any) -> None:
     """Operands and results at odd strides and addresses."""
     Call(dtype, dtype, (67, 33, 45), (how, how), out=how).run(5, interpret=interpret)
@@ -169,7 +169,7 @@ def test_places(how: str, dtype: Any, interpret: Any) -> None:
     "shape", [(3, 4, 0), (0, 4, 3), (3, 0, 4), (0, 0, 0), (1, 1, 1), (1, 130, 1), (130, 1, 70)], ids=str
 )
 @pytest.mark.parametrize("dtype", [bf16, s8, f32, f64, kd.int32], ids=str)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 def test_the_smallest(shape: Any, dtype: Any) -> None:
     Call(dtype, dtype, shape, ("plain", "plain")).run(5, interpret=True)
     bias = np.ones(shape[1], dtype.numpy)
@@ -328,7 +328,7 @@ def test_results_by_columns(interpret: Any, rng: Any) -> None:
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_89", "sm_100a", "sm_120a"])
 @pytest.mark.parametrize("dtype", [bf16, s8, kd.float8_e4m3fn, f64, f32], ids=str)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 def test_other_targets(target: str, dtype: Any) -> None:
     """mma.sync from at least three stages that cp.async fills, no spills; exact float32 by multiply-adds."""
     for ta, tb in LAYOUTS if dtype == bf16 else LAYOUTS[:2]:
@@ -377,7 +377,7 @@ def test_stores_by_lanes_do_not_spill(vector: int) -> None:
 
 @pytest.mark.parametrize("tile", TILES, ids=str)
 @pytest.mark.parametrize("dtype", [f32, kd.int32], ids=str)
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(7)
 def test_products_by_lanes_are_multiply_adds(tile: Any, dtype: Any) -> None:
     """No layout changes, 16-byte loads from SMEM, two large blocks a multiprocessor."""
     for n in (4096, 4095):

@@ -50,7 +50,7 @@ def check(
 
 @pytest.mark.parametrize("b_form", B_FORMS)
 @pytest.mark.parametrize("a_form", A_FORMS)
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(13)
 def test_forms(a_form: str, b_form: str, rng: Any) -> None:
     """Each form of either side with each of the other; odd sizes, and a last block of K that is not whole."""
     check(rng, (40, 200, 300), (a_form, b_form), out_dtype=f32)
@@ -60,7 +60,7 @@ def test_forms(a_form: str, b_form: str, rng: Any) -> None:
 @pytest.mark.parametrize(
     "shape", [(136, 272, 400), (67, 33, 141), (5, 140, 1300), (16, 16, 8192), (1, 300, 129)], ids=str
 )
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(9)
 def test_blocks(shape: Any, ta: bool, tb: bool, rng: Any) -> None:
     """All layouts; thin products, and parts of K."""
     for form in ("squares", "blocks"):
@@ -69,7 +69,7 @@ def test_blocks(shape: Any, ta: bool, tb: bool, rng: Any) -> None:
 
 @pytest.mark.parametrize("config", [(128, 192, 2), (128, 160, 2), (128, 128, 2), (64, 64, 1)], ids=str)
 @pytest.mark.parametrize("form", ["blocks", "columns"])
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(13)
 def test_tiles(config: Any, form: str, interpret: Any, rng: Any) -> None:
     """Columns of a tile that belong to several blocks, and tiles beyond the edge."""
     M, N, K = 200, 528, 272

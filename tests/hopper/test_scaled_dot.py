@@ -29,7 +29,7 @@ def spread(scale: Any, extents: tuple[int, int], units: tuple[int, int]) -> Any:
 @pytest.mark.parametrize(
     ("dtype", "shape"), [(e4m3, (64, 160, 256)), (s8, (64, 32, 128)), (kd.bfloat16, (48, 24, 200))]
 )
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(17)
 def test_block_scales(dtype: Any, shape: Any, where: str, square: bool, interpret: Any, rng: Any) -> None:
     M, N, K = shape
     runs = -(-K // 128)

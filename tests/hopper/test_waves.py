@@ -28,7 +28,7 @@ def problem(M: int, N: int, K: int, dtype: Any = bf16, layout: str = "NT") -> Pr
 @pytest.mark.parametrize("swapped", [False, True], ids=["straight", "swapped"])
 @pytest.mark.parametrize("width", choose.BETWEEN)
 @pytest.mark.parametrize("dtype", [bf16, s8], ids=str)
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(11)
 def test_widths(width: int, swapped: bool, dtype: Any, interpret: Any, rng: Any) -> None:
     """Two tiles and a part of one across, and along K a stage and a part of one, with a bias."""
     sizes = [150, 2 * width + 8, 160]

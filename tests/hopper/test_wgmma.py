@@ -71,7 +71,7 @@ PRODUCTS = [
 
 
 @pytest.mark.parametrize("case", PRODUCTS, ids=lambda c: " ".join(map(str, c[:-1])))
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(9)
 def test_products(case: Any, interpret: Any, rng: Any) -> None:
     a_type, b_type, total, ta, tb, M, N, K, registers, tolerance = case
     kernel = product(a_type, b_type, total, ta, tb, M, N, K, registers)
@@ -110,7 +110,7 @@ def case_at_random(seed: int) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(40))
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(11)
 def test_products_at_random(seed: int, rng: Any) -> None:
     case = case_at_random(seed)
     test_products(case, kd.InterpretParams(schedule="random", seed=seed), rng)

@@ -109,7 +109,7 @@ def check(entry: Entry) -> None:
 
 
 @pytest.mark.parametrize("entry", ROUNDED, ids=lambda e: e.mnemonic)
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(7)
 def test_half_precision(entry: Entry) -> None:
     check(entry)
 
