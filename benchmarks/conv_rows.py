@@ -102,9 +102,8 @@ def candidates() -> Iterator[Callable[[], Work]]:
             )
         )
         plain = ConvConfig(box)
-        twice = (box[0], 2 * box[1], box[2])
-        for config in (plain, replace(plain, cluster=2), ConvConfig(box, 128, 6), ConvConfig(twice, 128, 4),
-                       ConvConfig(twice, 128, 4, cluster=2), ConvConfig(box, 256, 3), ConvConfig(box, 192, 4)):  # fmt: skip
+        for config in (plain, replace(plain, cluster=2), ConvConfig(box, 128, 6), ConvConfig(box, 256, 3),
+                       ConvConfig(box, 192, 4)):  # fmt: skip
             yield lambda s=shape, c=config: forward_candidate(*s, c)
         for change, parts in (({}, None), ({"cluster": 2}, None), ({"cluster": 2}, 11), ({"tile_m": 256, "tile_n": 128}, None),
                               ({"tile_m": 256, "tile_n": 128, "cluster": 2}, None), ({}, 2), ({}, 11)):  # fmt: skip

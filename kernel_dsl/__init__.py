@@ -40,7 +40,7 @@ from .errors import UnknownName
 from .interpret_params import InterpretParams
 from .kernel import Kernel as Kernel
 from .kernel import kernel
-from .late import LATE
+from .late import LATE, MODULES
 from .layout import Layout
 from .memory import GMEM, REGS, SMEM, Barrier, ClusterBarrier, RefUnion, ShapeDtypeStruct
 from .mesh import Mesh
@@ -562,7 +562,7 @@ OPERATIONS.update({_name: globals()[_name] for _name in _NAMES})
 
 def __getattr__(name: str) -> Any:
     """Names that bring the runtime in, or that few kernels use, found at first use."""
-    if name in ("jax", "library", "symmetric", "testing", "torch", "tuning"):
+    if name in MODULES:
         return import_module(f"kernel_dsl.{name}")
     module = LATE.get(name)
     if module is None:
@@ -577,7 +577,7 @@ def _unknown(name: str) -> AttributeError:
         return AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from difflib import get_close_matches
 
-    near = get_close_matches(name, [*__all__, "jax", "library", "random", "symmetric", "testing", "torch", "tuning"], 3)
+    near = get_close_matches(name, [*__all__, "random", *MODULES], 3)
     if name == "inline":
         hint = "functions need no mark: call them from the body, and what they do is traced in place"
     elif near:

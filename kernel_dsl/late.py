@@ -1,6 +1,8 @@
-"""Which module has each public name that is imported at its first use."""
+"""What is imported at its first use: modules, and names with the module that each is in."""
 
 from __future__ import annotations
+
+MODULES = ("jax", "library", "symmetric", "testing", "torch", "tuning")  # public ones
 
 LATE: dict[str, str] = {
     **dict.fromkeys(("BlockSpec", "Element", "emit_pipeline", "squeezed"), "kernel_dsl.pipelines"),

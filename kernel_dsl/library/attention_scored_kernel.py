@@ -54,12 +54,13 @@ def bytes_of(p: ScoredProblem, t: AttentionConfig) -> int:
 def scored_config(p: ScoredProblem) -> AttentionConfig:
     """As many keys a step as registers and SMEM hold."""
     dv = lanes_of(p.v_dim)
-    light = p.score.softcap is None and not p.score.natural and p.score.mask_mod is None
+    without_functions = not p.score.natural and p.score.mask_mod is None
+    light = without_functions and p.score.softcap is None
     if light and dv <= 64:
         choices = [AttentionConfig(3, 128, 3, turns=True)]
     elif dv <= 64:
         choices = [AttentionConfig(2, 128, 3), AttentionConfig(2, 128, 2)]
-    elif dv <= 128 and not p.score.natural and p.score.mask_mod is None:
+    elif dv <= 128 and without_functions:
         choices = [AttentionConfig(3, 80, 3), AttentionConfig(3, 80, 2)]
     elif dv <= 128:  # a user's function takes registers; with one of scores, consumers that take turns are faster
         choices = [AttentionConfig(2, 128, 2, turns=p.score.score_mod is not None), AttentionConfig(2, 96, 2)]

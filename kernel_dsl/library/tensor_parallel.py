@@ -65,12 +65,7 @@ def matmul_reduce_scatter(
     `deterministic` is as of `reduce_scatter` where it is not one kernel. Raises `BadArgument` where the rows are no
     multiple of the devices, too.
     """
-    op = "matmul_reduce_scatter"
-    (rows, _), _, _ = _operands(x, w, mesh, op)
-    if rows % mesh.size:
-        what = f"x has {rows} rows, for {mesh.size} devices"
-        raise BadArgument(op=op, what=what, hint="pad it to a multiple of the devices")
-    return _scattered(op, x, w, mesh, out, deterministic, timeout, interpret)
+    return _scattered("matmul_reduce_scatter", x, w, mesh, out, deterministic, timeout, interpret)
 
 
 @partial(public, name="matmul_all_reduce")
@@ -97,6 +92,9 @@ def _scattered(
 ) -> Any:
     everywhere = op == "matmul_all_reduce"
     (rows, depth), columns, dtype = _operands(x, w, mesh, op)
+    if rows % mesh.size and not everywhere:
+        what = f"x has {rows} rows, for {mesh.size} devices"
+        raise BadArgument(op=op, what=what, hint="pad it to a multiple of the devices")
     _check_apart(x, w, out, op)
     whole = rows % mesh.size == 0 and gapless(x, w, out)
     p = _fused(rows // mesh.size, columns, depth, dtype, x, mesh, timeout, interpret) if whole else None

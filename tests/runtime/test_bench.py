@@ -1,4 +1,4 @@
-"""`kd.bench`: turns, medians, ratios, floors and what is told of peers that fail, with functions whose times are known."""
+"""`kd.bench`, on functions whose times are known: the order of runs, medians, ratios, floors, and the words for peers that fail."""
 
 from __future__ import annotations
 
