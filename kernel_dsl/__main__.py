@@ -197,7 +197,9 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("file", metavar="FILE")
     run.add_argument("args", nargs=argparse.REMAINDER, help="arguments for the file")
     run.set_defaults(run=_run)
-    tune = commands.add_parser("tune", help="configurations of the library's matmul or attention for a problem, as a table")
+    tune = commands.add_parser(
+        "tune", help="configurations of the library's matmul or attention for a problem, as a table"
+    )
     tuner.add_options(tune)
     tune.set_defaults(run=tuner.run)
     cache = commands.add_parser("cache", help="the disk cache of compiled kernels")

@@ -53,7 +53,9 @@ def settle(kernel: CompiledKernel, shapes: Sequence[tuple[int, ...]], grid: Sequ
     for number in mapped:
         free = [n for n, known in zip(shapes[number], kernel.arrays[number].shape, strict=True) if known == ANY]
         if any(n > COORDINATE_END - MARGIN for n in free):
-            what = f"an axis of {kernel.arrays[number].name!r} has {max(free)} elements, and the kernel copies it by TMA"
+            what = (
+                f"an axis of {kernel.arrays[number].name!r} has {max(free)} elements, and the kernel copies it by TMA"
+            )
             raise DimOutOfRange(loc=loc, what=what, hint="the coordinates of TMA are signed 32-bit integers")
     arrays = tuple(replace(a, shape=shape) for a, shape in zip(kernel.arrays, shapes, strict=True))
     outputs = tuple(replace(o, shape=a.shape) for o, a in zip(kernel.outputs, arrays[kernel.inputs :], strict=True))

@@ -115,7 +115,12 @@ def limited(
             low, high, _ = hull(
                 (static, None), [sizes[i] for i, d in enumerate(dims) if i != dim and d.axis == own.axis]
             )
-            if own.axis >= 0 and not moves and high - low < abs(own.step) and _can_meet(own, ranges[own.axis], low, high):
+            if (
+                own.axis >= 0
+                and not moves
+                and high - low < abs(own.step)
+                and _can_meet(own, ranges[own.axis], low, high)
+            ):
                 # an index leaves the dimension just where it leaves an interval of the axis
                 new = _interval(own, low, high)
                 before = ranges[own.axis] or new
@@ -160,6 +165,8 @@ def _leaves(dims: Sequence[ViewDim], part: Part) -> bool:
     first: Start = (start, None) if isinstance(start, int) else (0, start)
     bounds = hull(first, [(stride, 1 if size is None else size)])
     extent = dims[dim].size
-    if isinstance(start, int) and not isinstance(extent, DimExtent):  # a static slice: whether it fits is known once that is
+    if isinstance(start, int) and not isinstance(
+        extent, DimExtent
+    ):  # a static slice: whether it fits is known once that is
         extent = int(extent)
     return size != 0 and not within(bounds, (0, extent))

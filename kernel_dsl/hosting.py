@@ -50,7 +50,9 @@ def export(
         raise BadArgument(op="export", what=f"folder={shown(folder)}", hint="a path")
     base = Path(folder)
     if tvm_ffi and not c:
-        raise BadArgument(op="export", what="tvm_ffi=True without c=True", hint="the function is part of the object file")
+        raise BadArgument(
+            op="export", what="tvm_ffi=True without c=True", hint="the function is part of the object file"
+        )
     if not c:
         path = base / f"{name}.kd"
         save(assembled, path)

@@ -105,7 +105,6 @@ def load_identified(
 ) -> Any:
     """The kernel on a GPU, traced only where no kernel of the same `identity` was. All of its ops are at one line."""
 
-
     def build() -> Assembled:
         made = stages()  # which may have been compiled ahead, where nothing knows its identity
         return kernel_cache().known(_text_key(made), _places(made)) or made.assembled_for_any()

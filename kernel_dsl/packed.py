@@ -27,7 +27,9 @@ def stored_shape(shape: tuple[int, ...], dtype: DType, what: str) -> tuple[int, 
     """The shape in bytes of 4-bit elements. Raises `PackedAccess` where the innermost extent is odd, or there is none."""
     if not shape or shape[-1] % 2:
         extent = f"an innermost extent of {shape[-1]}" if shape else "rank 0"
-        raise PackedAccess(what=f"{what} of {dtype} with {extent}", hint="make the last extent even: two elements share a byte")
+        raise PackedAccess(
+            what=f"{what} of {dtype} with {extent}", hint="make the last extent even: two elements share a byte"
+        )
     return (*shape[:-1], shape[-1] // 2)
 
 
@@ -197,11 +199,7 @@ class PackedRef(Ref):
                 start.facts is not None and start.facts.divisor % 2 == 0 if isinstance(start, Array) else not start % 2
             )
             if item.size % 2 or item.stride != 1 or not even:
-                hint = (
-                    "; mark an even traced start by `kd.multiple_of(start, 2)`"
-                    if isinstance(start, Array)
-                    else ""
-                )
+                hint = "; mark an even traced start by `kd.multiple_of(start, 2)`" if isinstance(start, Array) else ""
                 self._refuse(f"`kd.ds` of {shown(start)}, {item.size}, {item.stride}", hint)
             return Slice(start >> 1 if isinstance(start, Array) else start // 2, item.size // 2)
         return self._refuse(f"one element, or some by index, along axis {self._axis}")

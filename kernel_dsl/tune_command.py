@@ -27,9 +27,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", choices=("matmul", "attention"))
     parser.add_argument("sizes", metavar="SIZES", help="MxNxK of a matmul, BATCHxHEADSxLENGTHxDIM of attention")
     parser.add_argument("dtype", metavar="DTYPE", help="such as bf16, f16, e4m3")
-    parser.add_argument("--layout", choices=_LAYOUTS, default="NN", help="T: that side of a matmul is stored by columns")
+    parser.add_argument(
+        "--layout", choices=_LAYOUTS, default="NN", help="T: that side of a matmul is stored by columns"
+    )
     parser.add_argument("--causal", action="store_true", help="of attention: no query sees a later key")
-    parser.add_argument("--kv-heads", type=int, help="of attention: heads of keys and values, by default as many as queries have")
+    parser.add_argument(
+        "--kv-heads", type=int, help="of attention: heads of keys and values, by default as many as queries have"
+    )
     parser.add_argument("--keep", type=int, default=8, help="how many are compiled and measured")
     parser.add_argument("--seconds", type=float, default=2.0, help="to measure for")
     parser.add_argument("--again", action="store_true", help="measure what was measured before")
@@ -44,7 +48,11 @@ def run(options: argparse.Namespace) -> None:
     tuning = matmul_tuning(options, dtype) if options.what == "matmul" else attention_tuning(options, dtype)
     rows = tuning.rows
     if not options.all:
-        listed = [r for r in rows if r.seconds is not None or r.dropped or r.config is tuning.best or r in rows[: options.keep]]
+        listed = [
+            r
+            for r in rows
+            if r.seconds is not None or r.dropped or r.config is tuning.best or r in rows[: options.keep]
+        ]
         hidden = len(rows) - len(listed)
         tuning = Tuning(tuning.kernel, tuning.gpu, tuning.key, tuning.how, tuning.best, listed)
         print(f"{tuning}\nand {hidden} more, which were predicted to be slower: --all shows them" if hidden else tuning)
@@ -76,7 +84,9 @@ def matmul_tuning(options: argparse.Namespace, dtype: DType) -> Tuning[Any]:
     ]
     machine = target_named(None)
     asked = request(sides[0], sides[1], MatmulOptions(), None)
-    predicted = [(time, choice_of(r), r) for time, r in routes(asked.problem, asked.left, asked.right, asked.family, machine)]
+    predicted = [
+        (time, choice_of(r), r) for time, r in routes(asked.problem, asked.left, asked.right, asked.family, machine)
+    ]
     known = {written(choice): route for _, choice, route in predicted}
 
     def make(config: Any) -> Trial:
@@ -103,7 +113,9 @@ def attention_tuning(options: argparse.Namespace, dtype: DType) -> Tuning[Any]:
     why = refusal(problem, structs, machine)
     if why or plain is None or dim not in FAST:
         dims = ", ".join(map(str, FAST))
-        raise CommandError(f"there is one configuration: {why or f'the kernel that has several takes head dimensions of {dims}'}")
+        raise CommandError(
+            f"there is one configuration: {why or f'the kernel that has several takes head dimensions of {dims}'}"
+        )
 
     def make(config: Any) -> Trial:
         return AttentionTrial(attention_kernel(plain, config, blocks), structs)

@@ -125,12 +125,16 @@ def _listed(space: Any, op: str) -> list[Any]:
     for config in islice(items, LARGEST + 1):
         if not is_dataclass(config) or isinstance(config, type):
             what = f"the space holds {shown(config)}"
-            raise TuningSpace(name=op, what=what, hint="make configurations instances of a class with `@dataclass(frozen=True)`")
+            raise TuningSpace(
+                name=op, what=what, hint="make configurations instances of a class with `@dataclass(frozen=True)`"
+            )
         try:
             found.setdefault(written(config), config)
         except ValueError as error:
             hint = "fields are numbers, texts, enumerations, dtypes, and nests of them"
-            raise TuningSpace(name=op, what=f"a {type(config).__name__} can't be written to a file: {error}", hint=hint) from None
+            raise TuningSpace(
+                name=op, what=f"a {type(config).__name__} can't be written to a file: {error}", hint=hint
+            ) from None
         if len(found) > LARGEST:
             break
     if not found or len(found) > LARGEST:
@@ -421,7 +425,9 @@ class Tuned(Generic[C]):
         if self._predict is None:
             return rows
         rows = [replace(row, predicted=self._predicted(row.config, specs)) for row in rows]
-        never = [replace(r, dropped=f"predict gives {r.predicted}") for r in rows if not math.isfinite(r.predicted or 0)]
+        never = [
+            replace(r, dropped=f"predict gives {r.predicted}") for r in rows if not math.isfinite(r.predicted or 0)
+        ]
         return sorted((r for r in rows if math.isfinite(r.predicted or 0)), key=lambda r: r.predicted or 0.0) + never
 
     def _predicted(self, config: C, specs: Any) -> float:
@@ -480,7 +486,10 @@ def _described(args: tuple[Any, ...]) -> tuple[Any, ...]:
 
     leaves, structure = flatten(args)
     traced = _is_traced(args)
-    own = [x if isinstance(x, np.generic) or not is_array(x) else _array(x) if traced else array_input(view(x)) for x in leaves]
+    own = [
+        x if isinstance(x, np.generic) or not is_array(x) else _array(x) if traced else array_input(view(x))
+        for x in leaves
+    ]
     return unflatten(structure, own)
 
 
@@ -504,4 +513,6 @@ def _source(make: Callable[..., Any], rows: Sequence[TuningRow[Any]]) -> str:
         text = textwrap.dedent(inspect.getsource(make))
     except (OSError, TypeError):
         text = ""
-    return hashlib.sha256("\n".join([text, *sorted(row.text for row in rows)]).encode(errors="surrogatepass")).hexdigest()[:16]
+    return hashlib.sha256(
+        "\n".join([text, *sorted(row.text for row in rows)]).encode(errors="surrogatepass")
+    ).hexdigest()[:16]

@@ -183,7 +183,9 @@ def merged(one: Results, other: Results) -> Results:
         latest = max(line.when for line in (*known, *lines))
         both = sorted((line for line in (*known, *lines) if line.when == latest), key=repr)
         kept = {line.config: line for line in both}
-        out[place] = tuple(sorted(kept.values(), key=lambda line: (line.seconds is None, line.seconds or 0, line.config)))
+        out[place] = tuple(
+            sorted(kept.values(), key=lambda line: (line.seconds is None, line.seconds or 0, line.config))
+        )
     return out
 
 
@@ -242,9 +244,7 @@ def _read(path: Path, lenient: bool) -> Results:
     if not lenient:
         return results_of(read_text(path))
     try:
-        return results_of(
-            read_text(path), lambda n, why: _log.warning("%s: line %d is left out: %s", path, n, why)
-        )
+        return results_of(read_text(path), lambda n, why: _log.warning("%s: line %d is left out: %s", path, n, why))
     except BadFile as error:
         _log.warning("%s is not used: %s", path, error.what)
         return {}

@@ -135,9 +135,7 @@ def first_that_runs(built: Built, order: Sequence[int], target: str | None, code
     return replace(built, rows=rows), -1
 
 
-def compiled(
-    built: Built, keep: int, target: str | None, code: Any, apart: bool, name: str
-) -> tuple[Built, list[int]]:
+def compiled(built: Built, keep: int, target: str | None, code: Any, apart: bool, name: str) -> tuple[Built, list[int]]:
     """Compile until `keep` of the rows can run, the first ones first; which those are. `apart`: in child processes."""
     rows, taken = built.rows, list[int]()
     waiting = [i for i, row in enumerate(rows) if not row.dropped]

@@ -587,7 +587,9 @@ for _dtype in ("float16", "bfloat16", *table.FP8, "int64", "uint64", "int8"):
     CASES[_case.name] = _case
 
 
-CASES["profiled"] = Case("profiled", with_marks(CASES["vector_add"].kernel, CASES["vector_add"].specs, 64)[0], CASES["vector_add"].specs)
+CASES["profiled"] = Case(
+    "profiled", with_marks(CASES["vector_add"].kernel, CASES["vector_add"].specs, 64)[0], CASES["vector_add"].specs
+)
 
 
 @cache

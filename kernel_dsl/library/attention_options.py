@@ -168,7 +168,9 @@ class _Check(Refusals):
         (batch, heads, queries, dim), (kb, kv_heads, keys, k_dim), (vb, v_heads, v_keys, v_dim) = shaped
         if (kb, k_dim) != (batch, dim) or (vb, v_heads, v_keys) != (kb, kv_heads, keys):
             what = f"q is {shapes[0]}, k is {shapes[1]} and v is {shapes[2]}"
-            raise self.bad_shape(what, f"k and v are {axes.replace('heads', 'kv_heads')}, and dim is that of q but for v")
+            raise self.bad_shape(
+                what, f"k and v are {axes.replace('heads', 'kv_heads')}, and dim is that of q but for v"
+            )
         sizes = batch, heads, kv_heads, queries, keys, dim, v_dim
         return self.scored(q, k, v, o, lse, sizes, ragged)
 

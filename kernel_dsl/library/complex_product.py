@@ -153,9 +153,7 @@ def complex_plan(
     for name, value in (("out_dtype", o.out_dtype and as_dtype(o.out_dtype)), ("out", out)):
         dtype = as_dtype(value.dtype) if name == "out" and value is not None else value
         if dtype not in (None, kd.complex64):
-            raise LibraryDType(
-                kernel="matmul", what=f"{name} is {dtype}", hint="a product of complex64 is complex64"
-            )
+            raise LibraryDType(kernel="matmul", what=f"{name} is {dtype}", hint="a product of complex64 is complex64")
     if out is not None and tuple(out.shape) != shape:
         raise LibraryShape(kernel="matmul", what=f"out is {tuple(out.shape)}", hint=f"its shape is {shape}")
     asked = {name for name in ("activation", "epilogue", "gated", "dropout", "config") if getattr(o, name) is not None}

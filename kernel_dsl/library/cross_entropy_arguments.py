@@ -130,7 +130,9 @@ def check_partials(partials: Any, targets: Any, call: CrossEntropyCall) -> Cross
     call.check()
     ranks, kinds, M = call.array("partials", partials, 3, f"(ranks, {KINDS}, M)", (kd.float32,))
     if kinds != KINDS or not ranks:
-        raise call.bad_shape(f"partials is {(ranks, kinds, M)}", f"its shape is (ranks, {KINDS}, M), with a rank or more")
+        raise call.bad_shape(
+            f"partials is {(ranks, kinds, M)}", f"its shape is (ranks, {KINDS}, M), with a rank or more"
+        )
     if call.array("targets", targets, 1, "(M,)", (kd.int32, kd.int64)) != (M,):
         raise call.bad_shape(f"targets is {tuple(targets.shape)}", f"its shape is {(M,)}")
     if call.label_smoothing and call.vocab is None:

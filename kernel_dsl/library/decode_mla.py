@@ -141,7 +141,9 @@ def _problem(q: Any, cache: Any, lengths: Any, page_table: Any, scale: Any, lse:
         if as_dtype(x.dtype) != kd.bfloat16:
             raise check.bad_dtype(f"{name} is {as_dtype(x.dtype)}", "q and the cache are bfloat16")
     if (dim, k_dim) != (DIM, DIM):
-        raise check.bad_shape(f"q is {tuple(q.shape)} and cache is {tuple(cache.shape)}", f"both have {DIM} elements a row")
+        raise check.bad_shape(
+            f"q is {tuple(q.shape)} and cache is {tuple(cache.shape)}", f"both have {DIM} elements a row"
+        )
     if not 1 <= queries <= QUERIES:
         raise check.value(f"q has {queries} queries", f"1 to {QUERIES}")
     if not 1 <= page <= PAGE:

@@ -81,7 +81,9 @@ def gate_slope(gate: Any, own: int) -> Callable[..., Any]:
 
 
 @cache
-def epilogue_slope(epilogue: Callable[..., Any], activation: Callable[[Any], Any] | None, own: int) -> Callable[..., Any]:
+def epilogue_slope(
+    epilogue: Callable[..., Any], activation: Callable[[Any], Any] | None, own: int
+) -> Callable[..., Any]:
     """The end of a product that makes a gradient of the result one of the sums (`own` 0) or of an operand of `epilogue`."""
     said = ("matmul", "epilogue", "epilogue(x, *operands)", INSTEAD)
 

@@ -65,7 +65,9 @@ class Route:
         if self.kernel == "tile":
             if chosen:
                 return tile_kernel(p, t)
-            return kernel_for(tile_kernel, p, t, (), lambda p, t: costs.tile_clocks(p, t, blocks, False, (False, False)))
+            return kernel_for(
+                tile_kernel, p, t, (), lambda p, t: costs.tile_clocks(p, t, blocks, False, (False, False))
+            )
         if chosen:
             return matmul_kernel(p, t, blocks)
         return kernel_for(matmul_kernel, p, t, (blocks,), lambda p, t: costs.clocks(p, t, blocks))

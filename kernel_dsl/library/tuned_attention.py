@@ -37,7 +37,9 @@ def clocks(p: ScoredProblem, t: AttentionConfig, blocks: int) -> float:
     products = scores * (p.dim + p.v_dim) / MADS
     softmax = scores / EXPONENTIALS
     # one consumer waits for its own products; several fill each other's gaps, and in turns without meeting
-    together = max(products, softmax) + min(products, softmax) * (1.0 if t.consumers == 1 else 0.3 if not t.turns else 0.25)
+    together = max(products, softmax) + min(products, softmax) * (
+        1.0 if t.consumers == 1 else 0.3 if not t.turns else 0.25
+    )
     together *= 1.0 if not t.turns or p.v_dim <= 64 else 1.03  # and waiting for a turn costs where products are long
     loads = t.block_kv * (p.dim + p.v_dim) * 2 / L2_BYTES
     step = max(together, loads) + STEP * (2.0 if t.stages == 1 else 1.0)

@@ -57,7 +57,9 @@ def nd_loop(
         or any(t < 1 or (isinstance(g, int) and g % t) for g, t in zip(extents, tiling, strict=False))
     ):
         what = f"tiling {tuple(tiling)} does not divide the grid {extents}"
-        raise BadArgument(op="nd_loop", what=what, hint="give one tile extent for each grid axis; each must divide its axis")
+        raise BadArgument(
+            op="nd_loop", what=what, hint="give one tile extent for each grid axis; each must divide its axis"
+        )
 
     def decorate(body: Callable[..., Any]) -> Any:
         me, count = _linear(axes)

@@ -73,7 +73,9 @@ def gmem_address(ctx: Context, ref: Value, view: View, offsets: Sequence[Value])
     dynamic = view.moving(offsets)
     for axis, stride in enumerate(ctx.buffers[ref].strides):
         if not isinstance(stride, int):
-            start = ctx.index(dynamic[axis], "i64") + view.start[axis] if axis in dynamic else ctx.e.i64(view.start[axis])
+            start = (
+                ctx.index(dynamic[axis], "i64") + view.start[axis] if axis in dynamic else ctx.e.i64(view.start[axis])
+            )
             if start != "0":
                 address += start.times(type.dtype.itemsize) * stride
             continue

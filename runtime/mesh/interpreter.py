@@ -60,7 +60,9 @@ def launch(
     ]
     peers_of = in_one_process([[*own, counts] for own, counts in zip(arrays, hidden, strict=True)])
     said = [np.zeros(reports.NBYTES, np.uint8) for _ in sides]
-    where = [space.place(memory.host_view(data, uint8), f"texts of device {r}", True, True) for r, data in enumerate(said)]
+    where = [
+        space.place(memory.host_view(data, uint8), f"texts of device {r}", True, True) for r, data in enumerate(said)
+    ]
     peers_of = peers_of.and_then([view.address for view in where])
     table = np.array(peers_of.addresses, np.int64)
     params: list[list[bytes]] = []
@@ -132,7 +134,9 @@ def _worded(error: HazardError, said: Sequence[Any]) -> HazardError:
         return error
     _, *rest = str(error.fields["message"]).split("\n")
     kind = HazardKind.ASSERTION
-    return HazardError(kind, "\n".join([f"{kind.value}: {found[0]}", *(f"  {t}" for t in found[1:]), *rest]), error.line)
+    return HazardError(
+        kind, "\n".join([f"{kind.value}: {found[0]}", *(f"  {t}" for t in found[1:]), *rest]), error.line
+    )
 
 
 def _check_left(loaded: InterpreterLoaded, semaphores: Sequence[Any]) -> None:

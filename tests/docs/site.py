@@ -76,7 +76,15 @@ NAV = {
         "docs/decoder",
         "docs/other-kernels",
     ),
-    "Speed": ("docs/profiling", "docs/tuning", "docs/layouts", "docs/hopper", "docs/matmul", "docs/attention", "docs/scale"),
+    "Speed": (
+        "docs/profiling",
+        "docs/tuning",
+        "docs/layouts",
+        "docs/hopper",
+        "docs/matmul",
+        "docs/attention",
+        "docs/scale",
+    ),
     "Comparisons": (
         "docs/math-accuracy",
         "docs/promotion",

@@ -9,13 +9,25 @@ import pytest
 
 from tests.conftest import ROOT
 
-GUIDES = ("quickstart", "layouts", "checker", "extents", "tuning", "profiling", "from-triton", "from-pallas", "from-cutlass")
+GUIDES = (
+    "quickstart",
+    "layouts",
+    "checker",
+    "extents",
+    "tuning",
+    "profiling",
+    "from-triton",
+    "from-pallas",
+    "from-cutlass",
+)
 RUN = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in GUIDES)]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 
 @pytest.mark.parametrize("path", RUN, ids=lambda p: p.stem)
-def test_code_runs(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_runs(
+    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)  # pages write files
     text = path.read_text()
     lines = [""] * text.count("\n")

@@ -260,7 +260,10 @@ def _memory_bound() -> Iterator[tuple[str, Kernel]]:
     yield "all_reduce", _of(example("21_all_reduce").all_reduce, Struct((4096,), f32), targets=GENERATIONS)
     yield "gelu", _of(example("22_tensor_parallel_mlp").gelu, Struct((256, 64), bf16), targets=GENERATIONS)
     tuned = example("36_tune_matmul")
-    yield "tuned", _of(tuned.matmul._make(tuned.Config(64, 128, 32, 3)), *[Struct((200, 200), bf16)] * 2, targets=GENERATIONS)
+    yield (
+        "tuned",
+        _of(tuned.matmul._make(tuned.Config(64, 128, 32, 3)), *[Struct((200, 200), bf16)] * 2, targets=GENERATIONS),
+    )
     long, turn = Struct((2**27,), f32), example("04_transpose").transpose_kernel
     yield "vector_add", _of(example("02_vector_add").vector_add, long, long, targets=GENERATIONS)
     for dtype in (bf16, f32):

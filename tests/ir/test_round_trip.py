@@ -36,7 +36,9 @@ def same(a: KernelIR, b: KernelIR) -> None:
         for key in x.attr_fields:
             left, right = getattr(x, key), getattr(y, key)
             equal = np.array_equal(left, right) if isinstance(left, np.ndarray) else repr(left) == repr(right)
-            equal = equal or (isinstance(left, DimExtent) and left == right)  # its name is for messages, no part of the text
+            equal = equal or (
+                isinstance(left, DimExtent) and left == right
+            )  # its name is for messages, no part of the text
             assert equal, f"{x.op_name}.{key}: {left!r} became {right!r}"
         assert (x.loc.file, x.loc.line) == (y.loc.file, y.loc.line)
         for r, s in zip(x.region_list(), y.region_list(), strict=True):

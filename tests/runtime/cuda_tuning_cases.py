@@ -54,7 +54,9 @@ def test_ints_are_the_call_s_and_floats_are_not(bench: Any) -> None:
     assert bench.inputs([3, 2.5, np.float32(1)]) == [3, 2.5, np.float32(1)]
 
 
-@pytest.mark.parametrize("dtype", [kd.bfloat16, kd.float8_e4m3fn, kd.float64, kd.complex64, kd.int8, kd.bool_, kd.int32])
+@pytest.mark.parametrize(
+    "dtype", [kd.bfloat16, kd.float8_e4m3fn, kd.float64, kd.complex64, kd.int8, kd.bool_, kd.int32]
+)
 def test_structs(bench: Any, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measuring, "PERIOD", 101)
     (made,) = bench.inputs([kd.ShapeDtypeStruct((50, 30), dtype)])
@@ -64,7 +66,10 @@ def test_structs(bench: Any, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> Non
         assert not values.any()
     else:
         flat = values.reshape(-1)
-        assert len(np.unique(flat[:101])) > 1 and flat[:101].tobytes() == flat[101:202].tobytes() == flat[1313:1414].tobytes()
+        assert (
+            len(np.unique(flat[:101])) > 1
+            and flat[:101].tobytes() == flat[101:202].tobytes() == flat[1313:1414].tobytes()
+        )
     (turned,) = bench.inputs([TurnedStruct(kd.ShapeDtypeStruct((50, 30), dtype))])
     assert turned.shape == (30, 50) and turned.strides == (dtype.itemsize, 30 * dtype.itemsize)
     assert turned.T.strides == (30 * dtype.itemsize, dtype.itemsize) and view(turned.T).contiguous

@@ -32,7 +32,9 @@ from kernel_dsl.tuning_file import (  # fmt: skip
     written,
 )
 
-LINE = TunedLine("GPU", "matmul", "ab", "(64, 64)", "C(n=1)", 1e-3, "", "2026-01-01T00:00:00.000000Z", "0.1.0", "ptxas 13.0.88")
+LINE = TunedLine(
+    "GPU", "matmul", "ab", "(64, 64)", "C(n=1)", 1e-3, "", "2026-01-01T00:00:00.000000Z", "0.1.0", "ptxas 13.0.88"
+)
 TEXT = st.text(st.characters(codec="utf-8"), max_size=8)
 
 
@@ -55,7 +57,9 @@ def test_merging(one: Results, other: Results, third: Results) -> None:
     assert merged(one, other) == merged(other, one)
     assert merged(merged(one, other), third) == merged(one, merged(other, third))
     for place, lines in merged(one, other).items():
-        assert {line.when for line in lines} == {max(line.when for line in (*one.get(place, ()), *other.get(place, ())))}
+        assert {line.when for line in lines} == {
+            max(line.when for line in (*one.get(place, ()), *other.get(place, ())))
+        }
 
 
 @given(st.recursive(st.one_of(st.integers(), st.booleans(), TEXT, st.none(), st.just(kd.float32)), lambda x: st.one_of(
@@ -102,7 +106,9 @@ def test_save_and_load(folder: Path) -> None:
     later = replace(LINE, config="C(n=2)", when="2027")
     (folder / "more.jsonl").write_text(text_of({later.place: (later,)}))
     assert kd.tuning.load(str(folder / "more.jsonl")) == 1 and tuned_results().find(LINE.place) == (later,)
-    assert kd.tuning.load(folder / "shipped.jsonl") == 1 and tuned_results().find(LINE.place) == (later,), "an earlier run"
+    assert kd.tuning.load(folder / "shipped.jsonl") == 1 and tuned_results().find(LINE.place) == (later,), (
+        "an earlier run"
+    )
     other = replace(LINE, gpu="Other")
     (folder / "shipped.jsonl").write_text(text_of({other.place: (other,)}))
     assert kd.tuning.save(folder / "shipped.jsonl") == 2, "put together with what it has"

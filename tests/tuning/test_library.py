@@ -65,7 +65,12 @@ def test_variants_fit() -> None:
 def test_keys_tell_problems_apart() -> None:
     keys = {
         tuned_matmul.key_of(r)
-        for r in (asked(64, 64, 64), asked(64, 64, 128), asked(64, 64, 64, kd.float16), asked(64, 64, 64, out=kd.float32))
+        for r in (
+            asked(64, 64, 64),
+            asked(64, 64, 128),
+            asked(64, 64, 64, kd.float16),
+            asked(64, 64, 64, out=kd.float32),
+        )
     }
     a = kd.ShapeDtypeStruct((64, 64), kd.bfloat16)
     turned = np.zeros((64, 64), kd.bfloat16.numpy).T
@@ -127,7 +132,9 @@ def test_a_tuned_attention_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
         before = kd.library.attention.lower(q, q, q, **options)
         line(tuned_choices.ATTENTION, tuned_attention.key_of(p), other)
         after = kd.library.attention.lower(q, q, q, **options)
-        assert after.key_text == kd.library.attention.lower(q, q, q, config=other, **options).key_text != before.key_text
+        assert (
+            after.key_text == kd.library.attention.lower(q, q, q, config=other, **options).key_text != before.key_text
+        )
     own = problem_of(q, q, q, AttentionOptions(mask_mod=lambda b, h, i, j: i >= j), False)
     assert tuned_attention.key_of(own) is None
 

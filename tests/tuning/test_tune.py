@@ -360,8 +360,6 @@ def test_the_table() -> None:
     assert "Rows(rows=8, factor=2.0, smem=0), measured now" in repr(made)
 
 
-
-
 def test_bad_arguments_of_calls() -> None:
     scale = new()
     for budget, error in [("fast", TuneValue), (0, TuneValue), (math.nan, TuneValue), (True, TuneType), ([], TuneType)]:
@@ -405,7 +403,9 @@ def test_the_choice_is_the_fastest_of_the_first_that_can_run(listed: list[Any], 
         number: int
 
     by = {number: row for number, *row in listed}
-    made: dict[str, Any] = {f"k_{i}": resources(spills=why == "spill", blocks=why != "capacity") for i, *_, why in listed}
+    made: dict[str, Any] = {
+        f"k_{i}": resources(spills=why == "spill", blocks=why != "capacity") for i, *_, why in listed
+    }
 
     def point(config: Point) -> kd.Kernel:
         if by[config.number][2] == "make":

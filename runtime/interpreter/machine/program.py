@@ -126,7 +126,9 @@ class Program:
             at += var.size
         self.param_bytes = at
         self.codes: dict[str, Code] = {}
-        self.left: dict[int, int] = {}  # by the id of an instruction: how many of its segment, whose steps count at once, follow
+        self.left: dict[
+            int, int
+        ] = {}  # by the id of an instruction: how many of its segment, whose steps count at once, follow
         code = [ins for f in module.functions.values() for ins in f.body if isinstance(ins, Instruction)]
         # whether some access to more than a block's memory, or fence, reaches its block or cluster alone
         self.narrow: bool = several or any(_is_narrow(ins.opcode) for ins in code)
