@@ -127,6 +127,7 @@ def test_layout(dims: tuple[int, int], names: Any, rng: Any) -> None:
 
 @pytest.mark.parametrize("shape", [(130, 110), (1, 1, 1, 110), (2, 1, 110), (1, 1, 130, 1)], ids=str)
 @pytest.mark.parametrize("dtype", [bf16, f32], ids=str)
+@pytest.mark.sampled(3)
 def test_biases_that_broadcast(shape: Any, dtype: Any, rng: Any) -> None:
     q, k, v = inputs(rng, *SHAPE, bf16)
     bias = random(rng, shape, dtype)
@@ -198,6 +199,7 @@ def test_lengths_need_no_compile(rng: Any) -> None:
 
 
 @pytest.mark.parametrize("dims", [(64, 64), (128, 128), (40, 24), (12, 12)], ids=str)
+@pytest.mark.sampled(2)
 def test_float8(dims: tuple[int, int], rng: Any) -> None:
     """Scales of heads, and numbers."""
     q, k, v = inputs(rng, 2, 4, 2, 70, 90, *dims, e4m3)

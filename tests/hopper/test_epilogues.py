@@ -42,6 +42,7 @@ def operands(rng: Any, dtype: Any, M: int = M, N: int = N, K: int = K, batch: An
 
 
 @pytest.mark.parametrize("dtype", [bf16, e4m3, s8, f32, f64], ids=str)
+@pytest.mark.sampled(3)
 def test_all_at_once(dtype: Any, interpret: Any, rng: Any) -> None:
     """Each step once, in its order, in the kernel of each dtype."""
     a, b, exact = operands(rng, dtype)

@@ -75,6 +75,7 @@ def test_places(kind: Any) -> None:
 
 @pytest.mark.parametrize("blocks", [1, 3])
 @pytest.mark.parametrize("cluster", [1, 2])
+@pytest.mark.sampled(3)
 def test_persistence(blocks: int, cluster: int, interpret: Any, rng: Any) -> None:
     """Few blocks walk many tiles; clusters share B."""
     a, b, expected = operands(rng, 384, 192, 128, bf16, False, False)
@@ -421,6 +422,7 @@ def test_general_attention(dtype: Any, rng: Any) -> None:
 
 
 @pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.sampled(3)
 def test_mixed(transposed: bool, interpret: Any, rng: Any) -> None:
     """int8 by bfloat16: A is widened in registers."""
     a = random(rng, (136, 144), kd.int8)

@@ -191,6 +191,7 @@ BATCHES = [
 
 @pytest.mark.parametrize("batches", BATCHES, ids=str)
 @pytest.mark.parametrize("dtype", [bf16, f32], ids=str)
+@pytest.mark.sampled(2)
 def test_batches(batches: Any, dtype: Any) -> None:
     out = "plain" if all(0 not in batch for batch in batches) else None
     Call(dtype, dtype, (17, 40, 24), ("padded", "turned"), batches, out=out).run(5, interpret=True)
@@ -245,6 +246,7 @@ def test_routes_give_tma_what_it_can_address(seed: int) -> None:
     assert fast
 
 
+@pytest.mark.sampled(3)
 def test_parts_of_many_batches(interpret: Any) -> None:
     """Three axes, rows, columns and parts are more than TMA stores."""
     Call(bf16, bf16, (8, 16, 8192), ("plain", "turned"), ((1, 2, 1), (1, 2, 1))).run(5, interpret=interpret)
@@ -266,6 +268,7 @@ def test_a_batch_of_rows_is_one_matrix(rng: Any) -> None:
 
 @pytest.mark.parametrize("parts", [2, 3, 7])
 @pytest.mark.parametrize("family", ["fast", "tile", "lane"])
+@pytest.mark.sampled(4)
 def test_parts_of_k(family: str, parts: int, interpret: Any, rng: Any) -> None:
     """Each part has its own sums, the last one what is left; together they are the product."""
     dtype = f32 if family == "lane" else bf16
@@ -390,6 +393,7 @@ def test_sums_of_64_bits_are_multiply_adds() -> None:
 
 @pytest.mark.parametrize("dtype", [f32, kd.int32, kd.int64], ids=str)
 @pytest.mark.parametrize("K", [1, 16, 17])
+@pytest.mark.sampled(3)
 def test_short_sums_by_lanes_do_not_spill(dtype: Any, K: int) -> None:
     found = routed(4097, 4097, K, dtype, True, True)
     stages = found.multiply(132).lower(Spec((K, 4097), dtype), Spec((4097, K), dtype), target="sm_80")

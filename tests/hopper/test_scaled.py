@@ -89,6 +89,7 @@ def test_tiles(config: Any, form: str, interpret: Any, rng: Any) -> None:
     [(kd.float16, bf16), (bf16, bf16), (e4m3, bf16), (kd.int8, bf16), (f32, f32), (kd.float64, kd.float64)],
     ids=str,
 )
+@pytest.mark.sampled(3)
 def test_results_are_bfloat16(dtype: Any, out: Any, rng: Any) -> None:
     """By default, where there are scales: of all but operands of 32 and 64 bits."""
     a, b = random(rng, (16, 32), dtype), random(rng, (32, 24), dtype)
@@ -151,6 +152,7 @@ SHAPES = [
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("form", ["blocks", "columns"])
+@pytest.mark.sampled(4)
 def test_nothing_spills(shape: Any, form: str) -> None:
     M, N, K = shape
     p = Problem(M, N, K, e4m3, e4m3, bf16, False, True, a_scaled=True, b_scaled=form)

@@ -74,6 +74,7 @@ def test_scales_of_rows_and_columns(side: str, rng: Any) -> None:
 
 
 @pytest.mark.parametrize("shape", [(16, 24, 72), (32, 16, 300), (2, 16, 8, 40)], ids=str)
+@pytest.mark.sampled(3)
 def test_three_products_are_as_good_as_float32(shape: Any, interpret: Any, rng: Any) -> None:
     *batch, M, N, K = shape
     a, b = random(rng, (*batch, M, K), f32), random(rng, (*batch, K, N), f32)

@@ -258,6 +258,7 @@ def test_stores_end_with_the_view(columns: Any, start: Any, interpret: Any, rng:
 @pytest.mark.parametrize(("dtype", "size"), [(f32, 24), (bf16, 48), (u8, 96), (kd.float64, 12)], ids=str)
 @pytest.mark.parametrize("over", [1, 2, 3, 7])
 @pytest.mark.parametrize("known", [False, True])
+@pytest.mark.sampled(3)
 def test_stores_end_within_16_bytes(dtype: Any, size: int, over: int, known: bool, interpret: Any, rng: Any) -> None:
     """TMA drops whole units of 16 bytes: a store that reaches past such an end is the lanes'."""
     unit = 16 // dtype.itemsize

@@ -53,6 +53,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.sampled(3)
 def test_fragments(case: Any, interpret: Any, rng: Any) -> None:
     shape, dtype, layout, swizzle, transposed, form = case
     kernel = stored(shape, dtype, layout, tiles(dtype, swizzle) if swizzle else (), transposed)

@@ -74,12 +74,14 @@ def check(opcode: str, type_: str, mode: str, ftz: bool = False, sat: bool = Fal
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", ["add", "sub", "mul", "div", "rcp", "sqrt", "fma"])
 @pytest.mark.parametrize("type_", ["f32", "f64"])
+@pytest.mark.sampled(2)
 def test_rounding(name: str, type_: str, mode: str) -> None:
     check(f"{name}.{mode}.{type_}", type_, mode)
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", ["add", "sub", "mul", "div", "rcp", "sqrt", "fma"])
+@pytest.mark.sampled(2)
 def test_flush(name: str, mode: str) -> None:
     check(f"{name}.{mode}.ftz.f32", "f32", mode, ftz=True)
 
