@@ -200,12 +200,8 @@ def fill(target: ArrayView, value: Any, stream: int = 0) -> None:
     if target.device == CPU:
         host_array(target)[...] = np.frombuffer(pattern, target.dtype.numpy)[0]
         return
-    if len(set(pattern)) == 1:
-        _fill_words(target, pattern[:1], stream)
-    elif len(pattern) <= 4:
-        _fill_words(target, pattern, stream)
-    else:
-        _fill_wide(target, pattern, stream)
+    for call, offset, rest in memsets(target, pattern):
+        driver.check(call(target.address + offset, *rest, stream))
 
 
 def fill_value(step: FillStep, scalars: Sequence[Any]) -> Any:
@@ -225,7 +221,18 @@ def take(step: MemoryStep, arrays: Sequence[ArrayView], scalars: Sequence[Any], 
         fill(arrays[step.array], 0, stream)
 
 
-def _fill_words(target: ArrayView, word: bytes, stream: int) -> None:
+# A driver's function, the bytes from where an array begins to what it sets, and the arguments between address and stream.
+Memset = tuple[Any, int, tuple[int, ...]]
+
+
+def memsets(target: ArrayView, pattern: bytes) -> list[Memset]:
+    """The driver's calls that fill an array on CUDA, wherever one like `target` lies, with one element's bytes."""
+    if len(set(pattern)) == 1:
+        return _set_words(target, pattern[:1])
+    return _set_words(target, pattern) if len(pattern) <= 4 else _set_wide(target, pattern)
+
+
+def _set_words(target: ArrayView, word: bytes) -> list[Memset]:
     """Fill with a repeated 1-, 2- or 4-byte word, which divides the element's size."""
     cu = driver.api()
     size = len(word)
@@ -236,26 +243,25 @@ def _fill_words(target: ArrayView, word: bytes, stream: int) -> None:
     }[size]
     number = int.from_bytes(word, "little")
     rows = walk((target,), target.dtype.itemsize)
-    for (start,) in rows.starts():
-        address = target.address + start
-        if rows.height == 1:
-            driver.check(set1(address, number, rows.width // size, stream))
-        else:
-            driver.check(set2(address, rows.pitches[0], number, rows.width // size, rows.height, stream))
+    width = rows.width // size
+    if rows.height == 1:
+        return [(set1, start, (number, width)) for (start,) in rows.starts()]
+    return [(set2, start, (rows.pitches[0], number, width, rows.height)) for (start,) in rows.starts()]
 
 
-def _fill_wide(target: ArrayView, pattern: bytes, stream: int) -> None:
+def _set_wide(target: ArrayView, pattern: bytes) -> list[Memset]:
     """Fill 8-byte elements, for which there is no memset: low and high words as two strided fills."""
     cu = driver.api()
     item = len(pattern)
     rows = walk((target,), item)
+    found: list[Memset] = []
     for (start,) in rows.starts():
         for row in range(rows.height):
-            address = target.address + start + row * rows.pitches[0]
             for at in range(0, item, 4):
                 number = int.from_bytes(pattern[at : at + 4], "little")
-                count = rows.width // item
-                driver.check(cu.cuMemsetD2D32Async(address + at, item, number, 1, count, stream))
+                rest = (item, number, 1, rows.width // item)
+                found.append((cu.cuMemsetD2D32Async, start + row * rows.pitches[0] + at, rest))
+    return found
 
 
 def put(address: int, value: bytes, stream: int) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
-from kernel_dsl.launch_plan import CopyStep, LaunchPlan
+from kernel_dsl.launch_plan import CopyStep, FillStep, LaunchPlan, MemoryStep
 
 from ..arrays.array_view import CPU, ArrayView, frameworks, interop_of, view
 from ..devices import driver, memory
@@ -96,7 +97,7 @@ class CudaBinding(Binding):
         self._params = ParamBuffer(loaded.layout.offsets, loaded.layout.nbytes)
         values = loaded.layout.values(self._arrays, scalars, loaded.encode)
         loaded.layout.pack(self._params.buffer, self._params.shift, *values)
-        self._before = [step for step in (*self.plan.first, *self.plan.then) if not self._in_place(step)]
+        self._before = [self._prepared(s) for s in (*self.plan.first, *self.plan.then) if not self._in_place(s)]
         self._fixed = stream
         interop = frameworks(views[0].framework) if views else frameworks("numpy")
         self._current: Callable[[int], int] = interop.current_stream
@@ -117,6 +118,21 @@ class CudaBinding(Binding):
     def _in_place(self, step: Any) -> bool:
         """Whether a step is a copy of an array to itself."""
         return isinstance(step, CopyStep) and self._arrays[step.target].same_memory(self._arrays[step.source])
+
+    def _prepared(self, step: MemoryStep) -> Callable[[int], None]:
+        """What takes a step in a stream. The context must be current."""
+        if isinstance(step, CopyStep):
+            return partial(memory.take, step, self._arrays, self._scalars)
+        target = self._arrays[step.array]
+        value = memory.fill_value(step, self._scalars) if isinstance(step, FillStep) else 0
+        sets = memory.memsets(target, memory.fill_pattern(value, target.dtype)) if target.size else []
+        made = [(memset, (target.address + offset, *rest)) for memset, offset, rest in sets]
+
+        def fill(stream: int) -> None:
+            for memset, arguments in made:
+                driver.check(memset(*arguments, stream))
+
+        return fill
 
     def __call__(self) -> Any:
         if recording.active and recording.current() is not None:
@@ -151,8 +167,8 @@ class CudaBinding(Binding):
     def _run_before(self, stream: int) -> None:
         try:
             with driver.current(self._loaded.device.context):
-                for step in self._before:
-                    memory.take(step, self._arrays, self._scalars, stream)
+                for take in self._before:
+                    take(stream)
         except driver.CudaError as error:
             raise self._loaded.failure(error, self._views, "preparing") from error
 

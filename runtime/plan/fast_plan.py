@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 from kernel_dsl.compiled import ScalarParam, TensorMapParam
 from kernel_dsl.dtypes import DType, complex64, uint8
-from kernel_dsl.launch_plan import CopyStep, FillStep, LaunchPlan
+from kernel_dsl.launch_plan import CopyStep, FillStep, LaunchPlan, ZeroStep
 
 from ..arrays.array_view import ArrayView, Interop, frameworks, is_array, row_major, view
 from ..devices import driver, memory
@@ -71,13 +72,14 @@ class FastPlan:
         ]  # scalars by number, where scratch holds them in this order
         # descriptors: see `encode`
         self.values: list[Any] = loaded.layout.values(
-            [*views, *[views[0]] * len(placed)], scalars, lambda param, array: b""
+            [*views, *[views[0]] * len(plan.scratch)], scalars, lambda param, array: b""
         )
         self.packers: dict[int, Callable[[Any], bytes] | None] = {
             number: packer(scalars[number], dtype, narrow) for number, dtype, narrow in _scalars(plan)
         }
         self.scalars_shape: tuple[int] = (PLACE * len(placed),)
-        self.fills: list[FillStep] = [s for s in plan.first if isinstance(s, FillStep)]
+        self.room, self.zeroed, self.offsets = (0, 0, []) if placed else _laid_out(plan)
+        self.sets: list[tuple[int, memory.Memset]] = self._sets()
 
     def lazy(self, array: int) -> bool:
         """Whether a tensor like this can be lazily negated: the imaginary part of a lazy conjugate is.
@@ -127,12 +129,24 @@ class FastPlan:
         return made
 
     def fill(self, addresses: Sequence[int], stream: int) -> None:
-        """Fill the outputs that ask for it."""
+        """Fill the outputs that ask for it, and zero workspaces, which lie at the last address."""
         with driver.current(self.loaded.device.context):
-            for step in self.fills:
+            for array, (call, offset, rest) in self.sets:
+                driver.check(call(addresses[array] + offset, *rest, stream))
+
+    def _sets(self) -> list[tuple[int, memory.Memset]]:
+        found: list[tuple[int, memory.Memset]] = []
+        for step in self.plan.first:
+            if isinstance(step, FillStep):
                 shape, strides, dtype = self.shapes[step.array]
-                target = ArrayView(addresses[step.array], shape, strides, dtype, self.device, "")
-                memory.fill(target, step.value, stream)
+                target = ArrayView(0, shape, strides, dtype, self.device, "")
+                if target.size:
+                    pattern = memory.fill_pattern(step.value, dtype)
+                    found += [(step.array, one) for one in memory.memsets(target, pattern)]
+        if self.zeroed:
+            space = ArrayView(0, (self.zeroed,), (1,), uint8, self.device, "")
+            found += [(-1, one) for one in memory.memsets(space, b"\0")]
+        return found
 
     def place(self, address: int, values: Sequence[bytes], stream: int) -> None:
         """Put scalars in the device's memory, `PLACE` bytes apart."""
@@ -159,13 +173,15 @@ class FastPlan:
         return made
 
     def refuse(self, error: Exception, wanted: int, arrays: Sequence[Any]) -> None:
-        """Deal with an error met in giving memory to output `wanted`, or to placed scalars, which come after them."""
+        """Deal with an error met in giving memory to output `wanted`, or to what lies in scratch, which comes after them."""
         if not is_out_of_memory(error):
             return
         plan, outputs = self.plan, self.plan.outputs
         if wanted < len(outputs):
             label = array_name(plan, plan.inputs + wanted)
             shape, dtype = outputs[wanted].shape, outputs[wanted].dtype
+        elif self.room:
+            label, shape, dtype = "the kernel's workspaces", (self.room,), uint8
         else:
             label, shape, dtype = "scalars among the inputs", self.scalars_shape, uint8
         inputs = [view(a) for a in arrays]
@@ -186,13 +202,13 @@ class FastPlan:
 def plan_fast(loaded: Any, args: Sequence[Any], out: Any) -> FastPlan | None:
     """The plan for calls like this one, or None where there is no fast path.
 
-    There is none for arrays elsewhere than on the kernel's GPU, outputs that start as a copy, and scratch for more than
-    scalars.
+    There is none for arrays elsewhere than on the kernel's GPU, outputs that start as a copy, and scratch of two kinds:
+    scalars beside workspaces.
     """
     if not isinstance(loaded, CudaLoaded) or loaded.launcher is None:
         return None
     plan = loaded.plan
-    if len(_placed(plan)) != len(plan.scratch):
+    if len(_placed(plan)) != len(plan.scratch) and not _holds_workspaces(plan):
         return None
     if any(a.dtype == complex64 for a in plan.arrays):  # lazily conjugated tensors
         return None
@@ -218,6 +234,28 @@ def plan_fast(loaded: Any, args: Sequence[Any], out: Any) -> FastPlan | None:
         framework, place = views[0].framework, views[0].device
         views += [ArrayView(0, o.shape, row_major(o.shape), o.dtype, place, framework) for o in plan.outputs]
     return FastPlan(loaded, args, out, arrays, views)
+
+
+def _holds_workspaces(plan: LaunchPlan) -> bool:
+    """Whether scratch is workspaces only, of which some may be zeroed first."""
+    plain = all(s.dtype == uint8 and s.alignment <= UNIT for s in plan.scratch)
+    params = plan.launch.params if plan.launch else ()
+    mapped = any(isinstance(p, TensorMapParam) and p.array >= len(plan.arrays) for p in params)
+    return plain and not mapped and all(isinstance(step, ZeroStep) for step in plan.then)
+
+
+UNIT = 256  # bytes: where a workspace may begin
+
+
+def _laid_out(plan: LaunchPlan) -> tuple[int, int, list[int]]:
+    """One stretch of memory for all workspaces: its bytes, how many of them are zeroed, and where each workspace begins."""
+    zeroed = {step.array - len(plan.arrays) for step in plan.then if isinstance(step, ZeroStep)}
+    offsets, used = [0] * len(plan.scratch), 0
+    for number in sorted(range(len(plan.scratch)), key=lambda n: n not in zeroed):
+        offsets[number] = used
+        used += -(-prod(plan.scratch[number].shape) // UNIT) * UNIT
+    ends = [offsets[n] + prod(plan.scratch[n].shape) for n in zeroed]
+    return used, max(ends, default=0), offsets
 
 
 def _placed(plan: LaunchPlan) -> list[tuple[int, DType]]:

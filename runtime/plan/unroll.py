@@ -50,7 +50,7 @@ from kernel_dsl.dtypes import DType, uint8
 
 from ..devices import driver
 from ..devices.params import PACK_ERRORS
-from .fast_plan import PLACE, FastPlan
+from .fast_plan import PLACE, UNIT, FastPlan
 from .signature import likeness, tests_of
 
 MISS: Any = object()
@@ -191,7 +191,7 @@ class _Unroller:
         self.say("return MISS", 2)
 
     def _allocate(self) -> None:
-        """The stream, and outputs and placed scalars in memory that belongs to it.
+        """The stream, and outputs, workspaces and placed scalars in memory that belongs to it.
 
         Each has a `try` of its own, which says what there is no memory for, and costs nothing where there is.
         """
@@ -202,6 +202,8 @@ class _Unroller:
             wanted += [(f"o{i}", f"p{before + i}", o.shape, o.dtype) for i, o in enumerate(fast.plan.outputs)]
         if fast.placed:
             wanted.append(("placed", "there", fast.scalars_shape, uint8))
+        elif fast.room:
+            wanted.append(("space", "there", (fast.room + UNIT,), uint8))
         self.say("if stream is None:")
         self.say(f"stream = current({fast.loaded.device.index})", 2)
         if not wanted:
@@ -217,6 +219,8 @@ class _Unroller:
         attribute = "data_ptr()" if fast.views[0].framework == "torch" else "data.ptr"
         for name, address, _, _ in wanted:
             self.say(f"{address} = {name}.{attribute}")
+        if fast.room:  # an allocator may align to less
+            self.say(f"there += -there % {UNIT}")
 
     def _try_allocating(self, name: str, made: str, number: int) -> None:
         given = "".join(f"a{i}, " for i in self.fast.inputs)
@@ -227,14 +231,14 @@ class _Unroller:
         self.say("raise", 3)
 
     def _prepare(self, everything: str) -> None:
-        """Fills of outputs, and the values of placed scalars."""
+        """Fills of outputs and workspaces, and the values of placed scalars."""
         fast = self.fast
-        if not fast.fills and not fast.placed:
+        if not fast.sets and not fast.placed:
             return
         self.names |= {"CudaError": driver.CudaError, "failure": fast.failure}
         self.say("try:")
-        if fast.fills:
-            addresses = "".join(f"p{k}, " for k in range(len(self.arrays)))
+        if fast.sets:
+            addresses = "".join(f"p{k}, " for k in range(len(self.arrays))) + ("there, " if fast.room else "")
             self.say(f"fill(({addresses}), stream)", 2)
         if fast.placed:
             self.say(f"place(there, ({''.join(f'v{number}, ' for number in fast.placed)}), stream)", 2)
@@ -271,7 +275,9 @@ class _Unroller:
         param = fast.loaded.layout.params[slot]
         if isinstance(param, PointerParam):
             scratch = param.array - len(fast.plan.arrays)
-            return f"p{param.array}" if scratch < 0 else f"there + {PLACE * scratch}"
+            if scratch < 0:
+                return f"p{param.array}"
+            return f"there + {PLACE * scratch if fast.placed else fast.offsets[scratch]}"
         if isinstance(param, ScalarParam):
             return f"v{param.scalar}"
         if isinstance(param, TensorMapParam):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import gc
+import itertools
 import os
 import threading
 import weakref
@@ -17,14 +18,14 @@ if not os.environ.get("KERNEL_DSL_FAKE_CUDA"):
     pytest.skip("needs the driver of test_fake_cuda.py", allow_module_level=True)
 
 from kernel_dsl import runtime
-from kernel_dsl.compiled import PointerParam, ScalarParam
+from kernel_dsl.compiled import PointerParam, ScalarParam, Workspace
 from kernel_dsl.dtypes import float32
 from kernel_dsl.runtime.arrays.array_view import ArrayView
 from kernel_dsl.runtime.devices.devices import cuda_device
 from kernel_dsl.runtime.errors import LaunchError, OutOfMemoryError
 from kernel_dsl.runtime.plan.dispatch import MISS, FastCalls, first
 
-from .fake import ENCODES, LIB, Launch, Player, count, player
+from .fake import CALLBACK, ENCODES, LIB, Launch, Player, count, player
 from .gpu.support import tile_kernel
 from .kernels import STRIDES, scale
 
@@ -141,6 +142,40 @@ def test_fast_calls_from_many_threads(player: Player, torch: Any) -> None:
     for t in threads:
         t.join()
     assert not wrong
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_fast_calls_have_workspaces_of_their_own(seed: int, player: Player, torch: Any) -> None:
+    """Each begins at a multiple of its alignment, meets no other, and is zero in each launch where it is to be."""
+    rng = np.random.default_rng(seed)
+    spaces = [
+        Workspace(int(n), zeroed=bool(z), alignment=int(a))
+        for n, z, a in zip(rng.integers(1, 700, 3), rng.integers(0, 2, 3), rng.choice([16, 128, 256], 3), strict=True)
+    ]
+    kernel = scale(workspaces=tuple(spaces))
+    loaded = cuda_device(0).load(kernel)
+    seen: list[bool] = []
+
+    def play(*got: Any) -> int:
+        launch = Launch(*got)
+        places = [int.from_bytes(p, "little") for p in launch.params[3:]]
+        ends = sorted((a, a + s.bytes) for s, a in zip(spaces, places, strict=True))
+        right = all(end <= start for (_, end), (start, _) in itertools.pairwise(ends))
+        for space, address in zip(spaces, places, strict=True):
+            right &= address % space.alignment == 0
+            right &= not space.zeroed or ctypes.string_at(address, space.bytes) == bytes(space.bytes)
+            ctypes.memset(address, 1, space.bytes)
+        seen.append(right)
+        return 0
+
+    callback = CALLBACK(play)
+    LIB.fake_callback(callback)
+    x = torch.from_numpy(X.copy())
+    fast = FastCalls()
+    fast.learn((x, 2.0), None, loaded, lambda outs: outs[0])
+    for stream in (None, None, 5):
+        assert fast((x, 2.0), stream=stream) is not MISS
+    assert seen == [True] * 3
 
 
 def test_fast_calls_fill_and_alias(player: Player, torch: Any) -> None:

@@ -68,8 +68,7 @@ def scale(
 ) -> CompiledKernel:
     """The kernel `scale(x, s) -> out`, with one array in, one out."""
     params: list[Param] = [PointerParam(0), PointerParam(1), ScalarParam(0, float32), *strides]
-    if workspaces:
-        params.append(PointerParam(2))
+    params += [PointerParam(2 + i) for i in range(len(workspaces))]
     return CompiledKernel(
         name="scale",
         entry="scale",
