@@ -182,7 +182,7 @@ def radix_sort(count: int) -> Row:
     keys, one, two = x.view(torch.uint32), torch.empty_like(x), torch.empty_like(x)
     buffers = [t.view(torch.uint32) for t in (one, two)]
     counting, step = module.count_kernel(), module.pass_kernel()
-    words = torch.zeros((-(-count // (128 * 28)), module.DIGITS), device=DEVICE, dtype=torch.int32).view(torch.uint32)
+    words = torch.zeros((-(-count // (128 * 36)), module.DIGITS), device=DEVICE, dtype=torch.int32).view(torch.uint32)
 
     def ours() -> Any:
         counts, source = counting(keys), keys

@@ -1,9 +1,10 @@
 """The k largest of each row, for rows far too long to sort: two launches, and each element is read once.
 
 `kd.top_k` sorts, which is right for a few thousand elements. Of a long row each block takes a part, and looks for a bar that k
-to 2k of its elements reach: floats are compared as integers, whose range is halved until the count fits. Comparing and
-counting are cheap while the part stays in registers, and a dozen rounds do. What reaches the bar is few, and is sorted. The
-second launch picks the k largest of what the parts of a row gave.
+to 2k of its elements reach. Floats are compared as integers: from the largest one the bar goes down in steps that grow until
+k elements reach it, and then the last step is halved until at most 2k do. Comparing and counting are cheap while the part stays
+in registers, and half a dozen rounds do. What reaches the bar is few, and is sorted. The second launch does the same with what
+the parts of a row gave.
 
 NaN counts as the least, and of equal elements the lower index comes first, as of `kd.top_k`.
 
@@ -28,28 +29,52 @@ def ordered(value: Any) -> Any:
     return kd.where(kd.isnan(value), LEAST, bits ^ ((bits >> 31) & MOST))
 
 
-def bar(key: Any, k: int) -> Any:
-    """A key that k or more reach: at most 2k do, or it is the k-th largest itself, which many are equal to."""
-
-    def count(limit: Any) -> Any:
-        return kd.sum((key >= limit).astype(kd.int32))
+def bar(key: Any, k: int) -> tuple[Any, Any]:
+    """A limit and how many keys reach it: k to 2k, or more where the limit is the k-th largest key, which many are equal to."""
 
     def halve(state: Any) -> Any:
-        low, high, reached = state
+        low, high, reached, step = state
         middle = (low & high) + ((low ^ high) >> 1)  # which does not overflow
-        number = count(middle)
+        # from the largest key down, in steps that grow: the range of what is wanted is small
+        middle = kd.maximum(middle, kd.where(high < LEAST + step, LEAST, high - step))
+        number = kd.sum((key >= middle).astype(kd.int32))
         enough = number >= k
-        return kd.where(enough, middle, low), kd.where(enough, high, middle), kd.where(enough, number, reached)
+        step = kd.where(enough, step, kd.minimum(step, 1 << 28) * 4)
+        return kd.where(enough, middle, low), kd.where(enough, high, middle), kd.where(enough, number, reached), step
 
     def going(state: Any) -> Any:
-        low, high, reached = state
+        low, high, reached, _ = state
         return (reached > 2 * k) & (low + 1 != high)
 
-    return kd.while_loop(going, halve, (kd.int32(LEAST), kd.int32(MOST), count(LEAST)))[0]
+    largest = kd.minimum(kd.max(key), MOST - 1)
+    start = (kd.int32(LEAST), largest + 1, kd.int32(key.size), kd.int32(1 << 21))
+    limit, _, reached, _ = kd.while_loop(going, halve, start)
+    return limit, reached
+
+
+def largest(value: Any, k: int, kept: Any, load: Any) -> tuple[Any, Any]:
+    """The k largest of a 1-D value and their places. `kept`: SMEM of 2k int32; `load(places)` gives elements again."""
+    size = value.size
+    key = ordered(value)
+    limit, reached = bar(key, k)
+
+    def some() -> Any:
+        """What is above the limit, and the first of the many that are equal to it."""
+        above, equal = key > limit, key == limit
+        room = 2 * k - kd.sum(above.astype(kd.int32))
+        return above | (equal & (kd.cumsum(equal.astype(kd.int32), exclusive=True) < room))
+
+    kept[...] = kd.full((2 * k,), size, kd.int32)
+    keep = kd.cond(reached <= 2 * k, lambda: key >= limit, some)
+    place = kd.cumsum(keep.astype(kd.int32), exclusive=True)
+    kd.store(kept, place, kd.arange(size), mask=keep)
+    found = kept[...]
+    value, found = kd.sort(kd.where(found < size, load(found), np.nan), found, descending=True)
+    return value[:k], found[:k]
 
 
 @functools.cache
-def part_kernel(k: int, part: int = 8192) -> Any:
+def part_kernel(k: int, part: int = 16384) -> Any:
     """The k largest of each `part` elements of each row, and their indices: (rows, parts, k)."""
 
     def parts(x: Any, dtype: Any) -> Any:
@@ -65,20 +90,11 @@ def part_kernel(k: int, part: int = 8192) -> Any:
     def pick(x: Any, values: Any, indices: Any, *, kept: Any) -> None:
         row, number = kd.axis_index("row"), kd.axis_index("part")
         first = number * part
-        key = ordered(kd.load(x, (row, kd.ds(first, part)), fill=np.nan))
-        limit = bar(key, k)
-        kept[...] = kd.full((2 * k,), part, kd.int32)
-        above, equal = key > limit, key == limit
-        room = 2 * k - kd.sum(above.astype(kd.int32))  # many may be equal: the first of them
-        keep = above | (equal & (kd.cumsum(equal.astype(kd.int32), exclusive=True) < room))
-        place = kd.cumsum(keep.astype(kd.int32), exclusive=True)
-        kd.store(kept, place, kd.arange(part), mask=keep)
-        index = first + kept[...]
-        beyond = index >= kd.minimum(first + part, x.shape[1])
-        value = kd.where(beyond, np.nan, kd.load(x, (row, index)))
-        value, index = kd.sort(value, index, descending=True)
-        values[row, number] = value[:k]
-        indices[row, number] = index[:k]
+        value = kd.load(x, (row, kd.ds(first, part)), fill=np.nan)
+        columns = x.shape[1]
+        best, place = largest(value, k, kept, lambda i: kd.load(x, (row, first + i), mask=first + i < columns, fill=np.nan))
+        values[row, number] = best
+        indices[row, number] = first + place
 
     return pick
 
@@ -94,18 +110,19 @@ def merge_kernel(k: int) -> Any:
         out_type=lambda values, indices: (rows(values, kd.float32), rows(values, kd.int32)),
         grid=lambda values, indices: (values.shape[0],),
         grid_names=("row",),
+        scratch_types={"kept": kd.SMEM((2 * k,), kd.int32)},
         name=f"top_{k}_merged",
     )
-    def merge(values: Any, indices: Any, best: Any, where: Any) -> None:
+    def merge(values: Any, indices: Any, best: Any, where: Any, *, kept: Any) -> None:
         row = kd.axis_index("row")
-        found, place = kd.top_k(values[row].reshape(-1), k)
+        found, place = largest(values[row].reshape(-1), k, kept, lambda i: values[row, i // k, i % k])
         best[row] = found
         where[row] = indices[row, place // k, place % k]
 
     return merge
 
 
-def top_k(x: Any, k: int, part: int = 8192) -> tuple[Any, Any]:
+def top_k(x: Any, k: int, part: int = 16384) -> tuple[Any, Any]:
     """(values, int32 indices) of the k largest of each row of float32 (rows, columns), largest first; k <= `part`, columns."""
     return merge_kernel(k)(*part_kernel(k, part)(x))
 

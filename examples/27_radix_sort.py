@@ -26,7 +26,7 @@ import numpy as np
 import kernel_dsl as kd
 
 DIGITS, PASSES, WARPS, LANES = 256, 4, 4, 32
-BACK = 2  # tiles that are looked at together
+BACK = 4  # tiles that are looked at together
 ALONE, ALL, COUNT = 1 << 30, 2 << 30, (1 << 30) - 1  # flags of a published word, and the bits of its count
 EMPTY = np.uint32(0xFFFFFFFF)  # beyond the end: the last of all keys
 
@@ -137,7 +137,7 @@ def _look_back(words: Any, tile: Any) -> Any:
 
 
 @functools.cache
-def pass_kernel(each: int = 28) -> Any:
+def pass_kernel(each: int = 36) -> Any:
     """One pass over tiles of 128 * `each` keys: (keys, counts of digits, shift) to keys in the order of (key >> shift) & 255."""
     size = WARPS * LANES * each
 
@@ -187,7 +187,7 @@ def pass_kernel(each: int = 28) -> Any:
     return sort
 
 
-def radix_sort(x: Any, each: int = 28) -> Any:
+def radix_sort(x: Any, each: int = 36) -> Any:
     """A 1-D array of up to 2^30 - 1 uint32, in order."""
     counts = count_kernel()(x)
     for number in range(PASSES):
