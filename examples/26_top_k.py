@@ -92,7 +92,9 @@ def part_kernel(k: int, part: int = 16384) -> Any:
         first = number * part
         value = kd.load(x, (row, kd.ds(first, part)), fill=np.nan)
         columns = x.shape[1]
-        best, place = largest(value, k, kept, lambda i: kd.load(x, (row, first + i), mask=first + i < columns, fill=np.nan))
+        best, place = largest(
+            value, k, kept, lambda i: kd.load(x, (row, first + i), mask=first + i < columns, fill=np.nan)
+        )
         values[row, number] = best
         indices[row, number] = first + place
 

@@ -4,11 +4,13 @@ A block's sums start where all blocks before it end, so blocks must wait for eac
 
 - Blocks stay, and draw tiles by a ticket (an atomic counter), so that every tile before one's own has a block that runs. Whatever
   else occupies the GPU, no block waits for one that has not started.
-- A block draws its next tile before it works on this one, and starts the copy of it into the other half of its SMEM: there are
-  always bytes on their way.
+- A block draws tiles two ahead of the one it works on, and starts the copy of each into a ring of three in its SMEM: there are
+  always bytes on their way. A whole tile is one bulk copy; the last one, which ends earlier, is a tensor copy with zeros behind.
 - As soon as a tile is in SMEM its sum is published, in one 64-bit word with a flag, so that whoever sees the flag sees the sum
   and no fence is needed. All tiles after it wait for nothing but these words: a block adds up those since its own last tile,
   many at a time. Nobody waits for a neighbour's *running* sum, and so there is no chain through all tiles.
+- A block publishes the sum of its next tile before it looks for those before the present one: what it looks for was published
+  about one tile's time ago, and it hardly ever waits.
 
 The sum before a tile is carried in float64, so errors do not grow with the length.
 
@@ -36,14 +38,14 @@ def spread(tile: int) -> Any:
 
 
 @functools.cache
-def scan_kernel(tile: int = 8192, window: int = 512, blocks: int = 396) -> Any:
-    """Tiles of `tile` elements, `window` words looked at together, at most `blocks` blocks (3 a multiprocessor here)."""
+def scan_kernel(tile: int = 8192, window: int = 512, blocks: int = 264) -> Any:
+    """Tiles of `tile` elements, `window` words looked at together, at most `blocks` blocks (2 a multiprocessor here)."""
 
     @kd.kernel(
         out_type=lambda x: (x, kd.ShapeDtypeStruct((kd.cdiv(x.shape[0], tile),), kd.uint64, init=0)),
         grid=lambda x: (min(kd.cdiv(x.shape[0], tile), blocks),),
         grid_names=("block",),
-        scratch_types={"ring": kd.SMEM((2, tile), kd.float32), "full": kd.Barrier(num_barriers=2)},
+        scratch_types={"ring": kd.SMEM((3, tile), kd.float32), "full": kd.Barrier(num_barriers=3)},
         name=f"scan_{tile}",
     )
     def scan(x: Any, out: Any, words: Any, *, ring: Any, full: Any) -> None:
@@ -53,9 +55,21 @@ def scan_kernel(tile: int = 8192, window: int = 512, blocks: int = 396) -> Any:
         def draw(slot: Any) -> Any:
             """The next tile nobody has, on its way into the ring."""
             ticket = kd.atomic_add(tickets, 1)
-            part = x.at[kd.ds(ticket * tile, tile)]
-            kd.copy_gmem_to_smem(part, ring.at[slot], full.at[slot], predicate=ticket < tiles)
+            part, place, barrier = x.at[kd.ds(ticket * tile, tile)], ring.at[slot], full.at[slot]
+            whole = (ticket + 1) * tile <= x.shape[0]
+            inside = kd.OOBFillMode.PROMISE_IN_BOUNDS
+            kd.copy_gmem_to_smem(part, place, barrier, predicate=whole, oob_mode=inside)
+            kd.copy_gmem_to_smem(part, place, barrier, predicate=(ticket < tiles) & ~whole)
             return ticket
+
+        def publish(number: Any, slot: Any) -> None:
+            """Wait for a tile, and tell its sum."""
+
+            @kd.when(number < tiles)
+            def _() -> None:
+                kd.barrier_wait(full.at[slot])
+                own = kd.bitcast_convert_type(kd.sum(kd.load(ring.at[slot], layout=spread(tile))), kd.uint32)
+                kd.atomic_xchg(words.at[number], own.astype(kd.uint64) | kd.uint64(THERE))
 
         def sum_before(number: Any, known: Any, total: Any) -> Any:
             """The sum of all tiles before tile `number`, where `total` is that of the first `known`."""
@@ -72,18 +86,19 @@ def scan_kernel(tile: int = 8192, window: int = 512, blocks: int = 396) -> Any:
             return kd.while_loop(lambda state: state[0] < number, look, (known, total))[1]
 
         def work(state: Any) -> Any:
-            number, slot, known, total = state
-            following = draw(1 - slot)
-            kd.barrier_wait(full.at[slot])
-            value = kd.load(ring.at[slot], layout=spread(tile))
-            own = kd.bitcast_convert_type(kd.sum(value), kd.uint32)
-            kd.atomic_xchg(words.at[number], own.astype(kd.uint64) | kd.uint64(THERE))
-            running = kd.cumsum(value)
+            number, following, slot, known, total = state
+            after = kd.where(slot == 2, 0, slot + 1)
+            third = draw(kd.where(after == 2, 0, after + 1))
+            publish(following, after)
+            running = kd.cumsum(kd.load(ring.at[slot], layout=spread(tile)))
             total = sum_before(number, known, total)
             out[kd.ds(number * tile, tile)] = running + total.astype(kd.float32)
-            return following, 1 - slot, number, total
+            return following, third, after, number, total
 
-        kd.while_loop(lambda state: state[0] < tiles, work, (draw(0), kd.int32(0), kd.int32(0), kd.float64(0)))
+        first, second = draw(0), draw(1)
+        publish(first, 0)
+        start = (first, second, kd.int32(0), kd.int32(0), kd.float64(0))
+        kd.while_loop(lambda state: state[0] < tiles, work, start)
 
     return scan
 
