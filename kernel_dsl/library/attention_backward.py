@@ -24,7 +24,7 @@ from .attention_backward_general import gradient_kernels
 from .attention_backward_kernel import backward_kernel, wide_kernel
 from .attention_backward_plans import GeneralGradients, ScoredGradients
 from .attention_backward_scored import scored_backward_config
-from .attention_backward_scored_walk import keeps_bias, padded_dim
+from .attention_backward_scored_walk import keeps_bias, keys_of, padded_dims
 from .attention_backward_walk import EIGHT, KEYS, AttentionBackwardConfig, makespan, step_counts
 from .attention_kernel import ROWS, AttentionProblem
 from .attention_options import CHECKED, AttentionOptions, check_lengths, problem_of
@@ -302,11 +302,11 @@ def check_config(config: Any, p: ScoredProblem) -> None:
         what = f"config is a {type(config).__name__}"
         raise BadCallArgument(kernel=NAME, what=what, hint="an `AttentionBackwardConfig`, or None to have one chosen")
     check_counts(config, NAME)
-    dim = padded_dim(p)
-    if dim > KEYS and (config.apart or config.turns):
+    dim, wide = padded_dims(p)[0], keys_of(p) != KEYS
+    if wide and (config.apart or config.turns):
         what = f"config.apart={config.apart}, config.turns={config.turns} for a head dimension of {dim}"
         raise BadCallValue(kernel=NAME, what=what, hint="beyond 128 consumers do different things, and take no turns")
-    if dim > KEYS:
+    if wide:
         unit, parts, good = 64, dim // 2, config.block_q == 64
     else:
         unit = 16 if dim == KEYS else 32

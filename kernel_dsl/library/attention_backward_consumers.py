@@ -154,7 +154,14 @@ def wide_consumers(walk: Walk, dim: int) -> tuple[Callable[..., None], dict[str,
     the values, the other the gradients of the scores and of the keys. What goes from the first to the second are the
     weights times the slopes of their scores, which is all that it needs of either.
     """
-    m, width = walk.t.block_q, dim // CONSUMERS
+    m, width, v_dim = walk.t.block_q, dim // CONSUMERS, walk.v_dim
+    most = max(dim, v_dim)
+
+    def part(acc: Any, columns: int) -> Any:
+        return acc if columns == most else acc.at[:, kd.ds(0, columns)]
+
+    def of_width(value: Any, columns: int) -> Any:
+        return value if columns == most else value[:, :columns]
 
     def finish(me: Any, dq_acc: Any, left: Any, block: Any, step: WalkStep, dq_sum: Any, s: dict[str, Any]) -> None:
         """The half of `dim` that is this consumer's of the gradient of the queries; then all of the step is done."""
@@ -213,19 +220,19 @@ def wide_consumers(walk: Walk, dim: int) -> tuple[Callable[..., None], dict[str,
             sum_acc[...] = kd.zeros(sum_acc.shape, kd.float32)
             kd.barrier_arrive(s["ds_read"])  # nothing is there yet: the second consumer waits before it stores
             _wait_for_keys(block, s)
-            kd.when(me == 0)(lambda: values(block, acc, dq_acc, sum_acc, dq_sum, s))
-            kd.when(me == 1)(lambda: scores(block, acc, dq_acc, sum_acc, dq_sum, s))
+            kd.when(me == 0)(lambda: values(block, acc, dq_acc, part(sum_acc, v_dim), dq_sum, s))
+            kd.when(me == 1)(lambda: scores(block, acc, dq_acc, part(sum_acc, dim), dq_sum, s))
             return sum_acc[...]
 
-        value = kd.run_scoped(run, *(kd.ACC((ROWS, n), kd.float32) for n in (m, width, dim)))
+        value = kd.run_scoped(run, *(kd.ACC((ROWS, n), kd.float32) for n in (m, width, most)))
         kd.barrier_arrive_and_wait(s["finished"])  # the other consumer reads keys and values, too
-        kd.when(me == 0)(lambda: walk.store(value, s["v_smem"], dv, block, block.key))
-        kd.when(me == 1)(lambda: walk.store(value * walk.p.scale, s["k_smem"], dk, block, block.key))
+        kd.when(me == 0)(lambda: walk.store(of_width(value, v_dim), s["v_smem"], dv, block, block.key))
+        kd.when(me == 1)(lambda: walk.store(of_width(value, dim) * walk.p.scale, s["k_smem"], dk, block, block.key))
         kd.wait_smem_to_gmem(0, wait_read_only=True)  # SMEM outlives the copies; the kernel's end waits for the rest
 
     scratch = {
         "k_smem": walk.swizzled(ROWS, dim, row=width),
-        "v_smem": walk.swizzled(ROWS, dim),
+        "v_smem": walk.swizzled(ROWS, v_dim),
         "weights_smem": walk.swizzled(ROWS, m),
         "ds_smem": walk.swizzled(ROWS, m),
         "weights_stored": kd.Barrier(),

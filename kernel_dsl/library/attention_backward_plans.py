@@ -16,7 +16,7 @@ from .attention_backward_scored import (
     scored_stats_kernel,
     scored_sum_kernel,
 )
-from .attention_backward_scored_walk import KEYS, keys_of, padded_dim
+from .attention_backward_scored_walk import KEYS, keys_of, padded_dims
 from .attention_backward_walk import EIGHT, AttentionBackwardConfig
 from .attention_blocks import BlockLists, block_arrays, blocks_kernel, depends_on, table_kernel
 from .attention_options import AttentionOptions
@@ -113,7 +113,7 @@ class ScoredGradients:
     @property
     def _rows(self) -> int:
         """Of a tile of the sum of the queries' gradients."""
-        return padded_dim(self.problem) if keys_of(self.problem) == KEYS else self.config.block_q
+        return padded_dims(self.problem)[0] if keys_of(self.problem) == KEYS else self.config.block_q
 
     @property
     def _extras(self) -> list[str]:

@@ -19,7 +19,7 @@ from .attention_backward_scored_walk import (
     first_step,
     heavy,
     keys_of,
-    padded_dim,
+    padded_dims,
     steps_of,
 )
 from .attention_backward_walk import EIGHT, AttentionBackwardConfig
@@ -31,7 +31,7 @@ FREE = 200  # registers that accumulators and left operands may take
 
 def scored_backward_config(p: ScoredProblem, multiprocessors: int, in_turn: bool) -> AttentionBackwardConfig:
     """As many queries a step as registers allow, and as many splits as make blocks for all multiprocessors."""
-    dim, keys = padded_dim(p), keys_of(p)
+    dim, keys = max(padded_dims(p)), keys_of(p)
     blocks = p.batch * p.kv_heads * kd.cdiv(p.keys, keys)
     splits = 1 if p.ragged else next((n for n in (1, 2, 4) if blocks * n >= multiprocessors), 8)
     if dim > 192:
@@ -60,8 +60,8 @@ def scored_backward_kernel(
 
     With a `bias_dtype` the gradient of the bias in that dtype follows.
     """
-    walk, dim = ScoredWalk(problem, config, multiprocessors, listed, bias_dtype), padded_dim(problem)
-    if dim <= KEYS:
+    walk, dim = ScoredWalk(problem, config, multiprocessors, listed, bias_dtype), padded_dims(problem)[0]
+    if keys_of(problem) == KEYS:
         made = walk.kernel(*narrow_consumers(walk, dim, FREE), name="attention_backward_scored")
     else:
         made = walk.kernel(*wide_consumers(walk, dim), name="attention_backward_scored_wide")
@@ -115,8 +115,8 @@ def scored_finish_kernel(problem: ScoredProblem, config: AttentionBackwardConfig
     """
     p, m = problem, config.block_q
     names = ["q_seqlens", "kv_seqlens", "table"] * p.ragged
-    dim = padded_dim(p)
-    tiles = m // EIGHT if dim <= KEYS else dim // EIGHT
+    dim, narrow = padded_dims(p)[0], keys_of(p) == KEYS
+    tiles = m // EIGHT if narrow else dim // EIGHT
     heads, steps = _step_grid(p, config)
     several = next(n for n in (4, 5, 3, 2, 1) if tiles % n == 0)
 
@@ -126,7 +126,7 @@ def scored_finish_kernel(problem: ScoredProblem, config: AttentionBackwardConfig
         tile = kd.program_id(2) * several
         step = kd.program_id(0) * steps + first_step(p, config, place) + place.number
         value = (dq_sum[kd.ds(step * tiles + tile, several)] * p.scale).astype(p.dtype)
-        if dim <= KEYS:
+        if narrow:
             value = value.transpose(0, 2, 1).reshape(several * EIGHT, dim)
             row, count, columns = tile * EIGHT, several * EIGHT, kd.ds(0, dim)
         else:

@@ -26,14 +26,16 @@ from .attention_kernel import LOG2E, ROWS, AttentionProblem
 from .attention_score import ScoredProblem, ScorePlace, clear_rows, ragged_tiles
 
 
-def padded_dim(p: ScoredProblem) -> int:
-    """The head dimension that is computed: what is beyond an array's own is zeros."""
-    return next((n for n in (64, 128, 192) if n >= max(p.dim, p.v_dim)), 256)
+def padded_dims(p: ScoredProblem) -> tuple[int, int]:
+    """The head dimensions that are computed, of keys and of values: what is beyond an array's own is zeros."""
+    least = [max(p.dim, p.v_dim)] * 2 if keys_of(p) == KEYS else [max(p.dim, KEYS), p.v_dim]
+    dim, v_dim = (next((n for n in (64, 128, 192) if n >= own), 256) for own in least)
+    return dim, v_dim
 
 
 def keys_of(p: ScoredProblem) -> int:
     """Keys of a block: beyond a dimension of 128 their gradients take all registers of both consumers."""
-    return KEYS if padded_dim(p) <= KEYS else ROWS
+    return KEYS if max(p.dim, p.v_dim) <= KEYS else ROWS
 
 
 def heavy(p: ScoredProblem) -> bool:
@@ -50,7 +52,7 @@ def keeps_bias(p: ScoredProblem) -> bool:
 def inner_problem(p: ScoredProblem) -> AttentionProblem:
     """What the walk without options would be of."""
     return AttentionProblem(
-        p.batch, p.heads, p.kv_heads, p.queries, p.keys, padded_dim(p), p.dtype, False, p.scale, False
+        p.batch, p.heads, p.kv_heads, p.queries, p.keys, padded_dims(p)[0], p.dtype, False, p.scale, False
     )
 
 
@@ -92,10 +94,11 @@ class ScoredWalk(Walk):
         listed: bool,
         bias_dtype: Any = None,
     ) -> None:
-        dim = padded_dim(problem)
+        dim, v_dim = padded_dims(problem)
         keys, m = keys_of(problem), config.block_q
         tiles, rows = (m // EIGHT, dim) if keys == KEYS else (dim // EIGHT, m)
-        super().__init__(inner_problem(problem), config, multiprocessors, keys, tiles, rows, dim == KEYS)
+        super().__init__(inner_problem(problem), config, multiprocessors, keys, tiles, rows, keys == KEYS == dim)
+        self.v_dim: int = v_dim
         self.scored, self.bias_dtype = problem, bias_dtype
         self.steps: int = steps_of(problem, config)
         self.names: list[str] = walk_extras(problem, listed)
@@ -220,9 +223,9 @@ class ScoredWalk(Walk):
 
     # --- the producer -----------------------------------------------------------------------------
 
-    def view(self, ref: Any, block: ScoredBlock, head: Any, row: Any, count: int) -> Any:
+    def view(self, ref: Any, block: ScoredBlock, head: Any, row: Any, count: int, dim: int) -> Any:
         """Some rows of a head, and zeros beyond its dimension."""
-        return ref.at[self.scored.rows(block.batch, head, kd.ds(row, count), kd.ds(0, self.p.dim))]
+        return ref.at[self.scored.rows(block.batch, head, kd.ds(row, count), kd.ds(0, dim))]
 
     def copy_rows(self, view: Any, target: Any, loaded: Any, count: Any, s: dict[str, Any]) -> None:
         """Load rows of which the first `count` are of this sequence; others, be they infinite, must be zeros."""
@@ -250,22 +253,23 @@ class ScoredWalk(Walk):
             first = step.index * t.block_q
             left = place.queries - first
 
-            def own(ref: Any, name: str, number: int) -> None:
-                source = self.view(ref, block, block.kv_head, place.k_row + block.key, self.keys)
+            def own(ref: Any, name: str, number: int, dim: int) -> None:
+                source = self.view(ref, block, block.kv_head, place.k_row + block.key, self.keys, dim)
                 self.copy_rows(source, s[name], s["kv_loaded"].at[number], place.keys - block.key, s)
 
-            kd.when(step.number == 0)(partial(own, k, "k_smem", 0))
+            kd.when(step.number == 0)(partial(own, k, "k_smem", 0, self.p.dim))
             loaded = s["q_loaded"].at[step.slot]
             kd.when(step.number >= t.stages)(partial(kd.barrier_wait, s["q_consumed"].at[step.slot]))
             row = place.q_row + first
-            self.copy_rows(self.view(q, block, step.head, row, t.block_q), s["q_smem"].at[step.slot], loaded, left, s)
+            source = self.view(q, block, step.head, row, t.block_q, self.p.dim)
+            self.copy_rows(source, s["q_smem"].at[step.slot], loaded, left, s)
             where = 0 if self.scored.ragged else block.batch
             here = kd.ds((block.base + step.index) * t.block_q, t.block_q)
             kd.copy_gmem_to_smem(stats.at[where, step.head, :, here], s["stats_smem"].at[step.slot], loaded)
-            kd.when(step.number == 0)(partial(own, v, "v_smem", 1))
+            kd.when(step.number == 0)(partial(own, v, "v_smem", 1, self.v_dim))
             kd.when(step.number >= t.dout_stages)(partial(kd.barrier_wait, s["dout_consumed"].at[step.dout_slot]))
             loaded = s["dout_loaded"].at[step.dout_slot]
-            source = self.view(dout, block, step.head, row, t.block_q)
+            source = self.view(dout, block, step.head, row, t.block_q, self.v_dim)
             self.copy_rows(source, s["dout_smem"].at[step.dout_slot], loaded, left, s)
 
         self.each_step(block, fetch)
@@ -286,9 +290,9 @@ class ScoredWalk(Walk):
         """Store a gradient of 64 keys from `key` on, through SMEM that nothing else uses any more."""
         p, place = self.scored, block.place
         if self.t.splits > 1:
-            out[block.split, block.batch, block.kv_head, kd.ds(key, ROWS), kd.ds(0, self.p.dim)] = value
+            out[block.split, block.batch, block.kv_head, kd.ds(key, ROWS), kd.ds(0, value.shape[1])] = value
             return
-        target = self.view(out, block, block.kv_head, place.k_row + key, ROWS)
+        target = self.view(out, block, block.kv_head, place.k_row + key, ROWS, value.shape[1])
         made = value.astype(self.p.dtype)
 
         def copy() -> None:

@@ -125,6 +125,7 @@ class Walk:
         p = problem
         self.p: AttentionProblem = p
         self.t: AttentionBackwardConfig = config
+        self.v_dim: int = p.dim
         self.keys: int = keys
         self.by_row: bool = by_row
         self.tiles: int = tiles
@@ -358,7 +359,7 @@ class Walk:
         p, t = self.p, self.t
         made = {
             "q_smem": self.swizzled(t.stages, t.block_q, p.dim),
-            "dout_smem": self.swizzled(t.dout_stages, t.block_q, p.dim),
+            "dout_smem": self.swizzled(t.dout_stages, t.block_q, self.v_dim),
             "dq_smem": self._sum_slots(),
             "stats_smem": kd.SMEM((t.stages, 2, t.block_q), kd.float32),
             "kv_loaded": kd.Barrier(num_barriers=2),

@@ -69,7 +69,8 @@ def test_options(name: str, interpret: Any, rng: Any) -> None:
     run(rng, (name,), (1, 2, 1, 130, 110, 64, 64), bf16, interpret)
 
 
-@pytest.mark.parametrize("dims", [(16, 16), (72, 72), (40, 104), (192, 128), (256, 256)], ids=str)
+@pytest.mark.parametrize("dims", [(16, 16), (72, 72), (40, 104), (192, 128), (128, 256), (40, 200), (256, 64),
+                                  (256, 256)], ids=str)  # fmt: skip
 @pytest.mark.parametrize("names", [("top_left", "window"), ("bias", "softcap"), ("documents",)], ids=str)
 @pytest.mark.sampled(9)
 def test_head_dimensions(dims: tuple[int, int], names: Any, rng: Any) -> None:

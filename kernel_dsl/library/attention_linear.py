@@ -1,0 +1,181 @@
+"""Functions of scores that add something linear in the places of a query and a key, as ALiBi does.
+
+Those need no arithmetic of their own for each score: what depends on the query is one number a row, and what depends on the
+key one multiply-add a column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import kernel_dsl as kd
+from kernel_dsl.boundary import called
+
+from ..ir import Effect, Op, Value, array_type
+from ..ops import arith, cast, elementwise
+from ..trace import current
+from .attention_derivative import SCORE_MOD
+
+EXACT = 2**24  # float32 holds every int up to it
+ALONG = (elementwise.Broadcast, elementwise.ConvertLayout, elementwise.Expand, cast.Cast)
+Place = tuple[int, int, int]  # times the query's number, times the key's, and a number more
+
+
+@dataclass(frozen=True)
+class Linear:
+    """score + the sum of `terms`: each a number, or a value of rank 0, times a `Place`."""
+
+    terms: tuple[tuple[Any, Place], ...]
+
+    def at(self, query: Any, key: Any) -> Any:
+        """What is added, of int32 indices; what belongs together is subtracted as ints, so that nothing is lost."""
+        total: Any = 0.0
+        for factor, (i, j, more) in self.terms:
+            place = _scaled(query, i) + _scaled(key, j) + more
+            total = total + factor * (place.astype(kd.float32) if hasattr(place, "astype") else float(place))
+        return total
+
+    @property
+    def by_key(self) -> Any:
+        """What each further key adds."""
+        total: Any = 0.0
+        for factor, (_, j, _) in self.terms:
+            total = total + factor * float(j) if j else total
+        return total
+
+
+def _scaled(x: Any, by: int) -> Any:
+    return 0 if not by else x if by == 1 else x * by
+
+
+@dataclass(frozen=True)
+class _Form:
+    """A value as `x` times the score, `terms`, and ints in `place` where it is an int."""
+
+    x: int = 0
+    terms: tuple[tuple[Any, Place], ...] = ()
+    place: Place | None = None
+
+
+def linear_of(function: Callable[..., Any], x: Any, place: tuple[Any, Any, Any, Any], lengths: tuple[int, int]) -> Any:
+    """What `function`, a `score_mod`, adds to scores like `x`; None where it does something else.
+
+    `lengths`: no query and no key has a greater number. The ops that it leaves in the trace mean nothing.
+    """
+    ops = current().region.ops
+    start = len(ops)
+    made = called(function, (x, *place), "attention", "score_mod", SCORE_MOD)
+    walk = _Walk(lengths)
+    walk.forms[x], walk.forms[place[2]], walk.forms[place[3]] = _Form(1), _Form(place=(1, 0, 0)), _Form(place=(0, 1, 0))
+    pure = all(not op.region_list() and op.effect in (Effect.PURE, Effect.READ) for op in ops[start:])
+    for op in ops[start:] if pure else []:
+        walk.see(op)
+    found = walk.forms.get(made) if isinstance(made, Value) else None
+    if found is None or found.x != 1 or found.place is not None:
+        del ops[start:]  # they come again where scores are
+        return None
+    return Linear(found.terms)
+
+
+class _Walk:
+    """The forms of values; what has none is something else."""
+
+    def __init__(self, lengths: tuple[int, int]) -> None:
+        self.lengths = lengths
+        self.forms: dict[Value, _Form] = {}
+
+    def see(self, op: Op) -> None:
+        """Note the form of an op's result."""
+        if len(op.results) != 1:
+            return
+        rank = len(array_type(op.results[0]).shape)
+        form = (
+            self.form(op) if rank or isinstance(op, cast.Constant) else None
+        )  # others of rank 0 are terms as they are
+        if form is not None:
+            self.forms[op.results[0]] = form
+
+    def form(self, op: Any) -> _Form | None:
+        if isinstance(op, cast.Constant):
+            if op.dtype.is_float:
+                return _Form(terms=((float(op.value), (0, 0, 1)),))
+            return _Form(place=(0, 0, int(op.value))) if op.dtype.is_integer else None
+        if isinstance(op, ALONG):
+            return self.along(op)
+        if isinstance(op, arith.Neg):
+            return _times(self.of(op.x), -1)
+        if isinstance(op, (arith.Add, arith.Sub)):
+            return self.sum(self.of(op.x), self.of(op.y), -1 if isinstance(op, arith.Sub) else 1)
+        if isinstance(op, arith.Mul):
+            return self.product(op.x, op.y) or self.product(op.y, op.x)
+        if isinstance(op, arith.Fma):
+            return self.sum(self.product(op.x, op.y) or self.product(op.y, op.x), self.of(op.z), 1)
+        return None
+
+    def of(self, x: Any) -> _Form | None:
+        """The form of an operand: one that is the same everywhere is a term."""
+        found = self.forms.get(x)
+        if found is None and not array_type(x).shape and array_type(x).dtype == kd.float32:
+            return _Form(terms=((x, (0, 0, 1)),))
+        return found
+
+    def along(self, op: Any) -> _Form | None:
+        form, dtype = self.of(op.x), array_type(op.results[0]).dtype
+        if not isinstance(op, cast.Cast) or form is None:
+            return form
+        if form.place is None or dtype != kd.float32:
+            return form if form.place is None and dtype == kd.float32 else None
+        i, j, more = form.place
+        most = abs(i) * self.lengths[0] + abs(j) * self.lengths[1] + abs(more)
+        return _Form(terms=((1.0, form.place),)) if most <= EXACT else None
+
+    def sum(self, a: _Form | None, b: _Form | None, sign: int) -> _Form | None:
+        b = _times(b, sign)
+        if a is None or b is None or (a.place is None) != (b.place is None):
+            return None
+        if a.place is not None and b.place is not None:
+            i, j, more = (m + n for m, n in zip(a.place, b.place, strict=True))
+            return _Form(place=(i, j, more))
+        return _Form(a.x + b.x, _merged(a.terms + b.terms))
+
+    def product(self, x: Any, factor: Any) -> _Form | None:
+        """`x` times something that is the same everywhere."""
+        form, by = self.of(x), self.of(factor)
+        if form is None or by is None or form.x or form.place is not None or by.x or len(by.terms) != 1:
+            return None
+        number, place = by.terms[0]
+        if place[:2] != (0, 0):
+            return None
+        number = number if place[2] == 1 else number * float(place[2])
+        return _Form(terms=tuple((_both(number, factor), place) for factor, place in form.terms))
+
+
+def _both(a: Any, b: Any) -> Any:
+    return b if isinstance(a, float) and a == 1.0 else a if isinstance(b, float) and b == 1.0 else a * b
+
+
+def _times(form: _Form | None, by: int) -> _Form | None:
+    """A form, or its negative."""
+    if form is None or by == 1:
+        return form
+    place = None if form.place is None else (-form.place[0], -form.place[1], -form.place[2])
+    return _Form(-form.x, tuple((factor, (-i, -j, -more)) for factor, (i, j, more) in form.terms), place)
+
+
+def _merged(terms: tuple[tuple[Any, Place], ...]) -> tuple[tuple[Any, Place], ...]:
+    """Terms with the same factor as one: the ints of each are subtracted before anything is rounded."""
+    made: list[tuple[Any, Place]] = []
+    for factor, place in terms:
+        at = next((n for n, (have, _) in enumerate(made) if _same(have, factor)), None)
+        if at is None:
+            made.append((factor, place))
+        else:
+            i, j, more = (m + n for m, n in zip(made[at][1], place, strict=True))
+            made[at] = factor, (i, j, more)
+    return tuple(made)
+
+
+def _same(a: Any, b: Any) -> bool:
+    return a is b or (isinstance(a, float) and isinstance(b, float) and a == b)
