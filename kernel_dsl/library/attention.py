@@ -9,6 +9,7 @@ from typing import Any
 
 import kernel_dsl as kd
 from kernel_dsl.boundary import checks_itself, public
+from kernel_dsl.diagnostics import shown
 from kernel_dsl.errors import BadCallArgument, BadCallValue
 from kernel_dsl.loading import interpreted
 from kernel_dsl.stages import target_named
@@ -226,6 +227,9 @@ def check_config(config: Any) -> None:
         what = f"config is a {type(config).__name__}"
         raise BadCallArgument(kernel="attention", what=what, hint="an `AttentionConfig`, or None to have one chosen")
     check_counts(config, "attention")
+    if config.polynomial is not None and (not isinstance(config.polynomial, int) or config.polynomial < 1):
+        what = f"config.polynomial={shown(config.polynomial)}"
+        raise BadCallValue(kernel="attention", what=what, hint="a positive int, or None")
     if config.block_kv % 16:
         what = f"config.block_kv={config.block_kv}"
         raise BadCallValue(kernel="attention", what=what, hint="a multiple of 16: wgmma takes as many keys at once")

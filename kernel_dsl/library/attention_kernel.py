@@ -30,12 +30,14 @@ class AttentionConfig:
     """`consumers` warpgroups of 64 queries each, `block_kv` keys a step, `stages` of keys and of values in SMEM.
 
     With `turns`, consumers issue their products in turn, so that one works on its softmax beside the others' products.
+    `polynomial`: of so many groups of 8 keys one has its exponentials by multiply-adds, None for none; for options only.
     """
 
     consumers: int = 2
     block_kv: int = 128
     stages: int = 2
     turns: bool = False
+    polynomial: int | None = None
 
     @property
     def registers(self) -> tuple[int, int]:

@@ -17,6 +17,7 @@ from kernel_dsl.errors import BadCallValue
 from .attention_captured import NAME, alike, capture
 from .attention_score import ALIGNMENTS, Score, ScoredProblem
 from .matmul import signature
+from .operands import array_address, element_strides
 from .refusals import Refusals
 
 ARRAYS = ("q_scale", "k_scale", "v_scale", "sinks", "bias", "q_seqlens", "kv_seqlens")
@@ -198,6 +199,7 @@ class _Check(Refusals):
             o.score_mod,
             o.mask_mod,
             o.score_mod_grad,
+            None if bias is None else tiles_of_bias(o.bias, bias, queries, keys),
         )
         scale = max(dim, 1) ** -0.5 if o.scale is None else float(o.scale)
         scales = "".join(name[0] for name in SCALES if getattr(o, name) is not None)
@@ -316,6 +318,16 @@ class _Check(Refusals):
         if o.kv_seqlens is None and queries != keys:
             raise self.value(f"q_seqlens alone for {queries} queries and {keys} keys", "give kv_seqlens, too")
         return shapes["q_seqlens"][0] - 1
+
+
+def tiles_of_bias(bias: Any, shape: tuple[int, ...], queries: int, keys: int) -> Any:
+    """The dtype of a bias of all queries and keys whose tiles TMA can load; None of any other."""
+    dtype, strides = as_dtype(bias.dtype), element_strides(bias)
+    if shape[-2:] != (queries, keys) or dtype.itemsize not in (2, 4) or array_address(bias) % 16:
+        return None
+    rows = [keys] if strides is None else strides[:-1]
+    odd = strides is not None and strides[-1] != 1
+    return None if odd or any(n <= 0 or n * dtype.itemsize % 16 for n in rows) else dtype
 
 
 def check_lengths(o: AttentionOptions, p: ScoredProblem, kernel: str) -> None:

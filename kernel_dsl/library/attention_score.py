@@ -33,7 +33,8 @@ ALIGNMENTS: dict[bool | str, str] = {
 class Score:
     """scale * q.k, then `softcap`, a bias of shape `bias`, `score_mod`; then the masks. `sinks`: each head has one.
 
-    `causal`: "", "top_left" (key j <= query i) or "bottom_right" (j <= i + keys - queries).
+    `causal`: "", "top_left" (key j <= query i) or "bottom_right" (j <= i + keys - queries). `bias_tiles`: the dtype of a
+    bias of all queries and keys whose tiles TMA can load; None of any other.
     """
 
     causal: str = ""
@@ -44,6 +45,7 @@ class Score:
     score_mod: Callable[..., Any] | None = None
     mask_mod: Callable[..., Any] | None = None
     score_mod_grad: Callable[..., Any] | None = None
+    bias_tiles: Any = None
 
     @property
     def plain(self) -> bool:
@@ -77,10 +79,10 @@ class Score:
         """Of products q.k `x`, at `place`, (batch, head, queries, keys); `bias()` loads the tile's."""
         if self.softcap is not None:
             x = kd.tanh(x * (scale * (1.0 / self.softcap)))
-        if self.natural:
-            x = x * (scale if self.softcap is None else self.softcap)
         if self.bias is not None:
-            x = x + bias().astype(x.dtype)
+            x = kd.fma(x, scale if self.softcap is None else self.softcap, bias().astype(x.dtype))
+        elif self.natural:
+            x = x * (scale if self.softcap is None else self.softcap)
         if self.score_mod is not None:
             x = self.modified(x, place)
         return x
@@ -307,14 +309,18 @@ class ScoredProblem:
 
     def bias_tile(self, bias: Any, place: tuple[Any, Any], rows: Any, columns: Any, transposed: bool = False) -> Any:
         """The bias of some queries and keys of a head, (rows, columns) or `transposed`, or with extents of 1."""
+        view = bias.at[self.bias_index(place, rows, columns)]
+        return (view.T if transposed else view)[...]
+
+    def bias_index(self, place: tuple[Any, Any], rows: Any, columns: Any) -> tuple[Any, ...]:
+        """The index of that tile."""
         shape = self.score.bias or ()
         wanted = (*place, rows, columns)[4 - len(shape) :]
         index = [0 if n == 1 and i < len(shape) - 2 else x for i, (n, x) in enumerate(zip(shape, wanted, strict=True))]
         for axis in range(1, min(2, len(shape)) + 1):
             if shape[-axis] == 1:
                 index[-axis] = slice(None)
-        view = bias.at[tuple(index)]
-        return (view.T if transposed else view)[...]
+        return tuple(index)
 
 
 def clear_rows(tile: Any, first: Any) -> None:

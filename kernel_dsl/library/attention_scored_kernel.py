@@ -1,12 +1,13 @@
 """Attention with every option on Hopper: the loop of `attention_kernel`, with the scores' functions and masks in registers.
 
-A block has one tile of queries, and walks the blocks of keys that some query of it sees; long tiles come first. Blocks of keys
-that all queries see pay for no mask. docs/attention.md says more.
+A block takes tiles of queries until there are none, long ones first, and walks the blocks of keys that some query of a tile
+sees. Blocks of keys that all queries see pay for no mask. docs/attention.md says more.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
@@ -15,12 +16,15 @@ import kernel_dsl as kd
 
 from ..kernel import identified
 from .attention_backward_walk import heads_at_once
-from .attention_captured import reading
+from .attention_captured import function_of, reading
 from .attention_kernel import LOG2E, LOWEST, ROWS, SLACK, SMEM_BYTES, AttentionConfig
+from .attention_linear import Linear, linear_of
 from .attention_pages import loaded_together
 from .attention_score import ScoredProblem, ScorePlace, clear_rows, ragged_tiles
 
 MOST_TILES = 4096  # whose order is worked out
+ROUNDING = 1.5 * 2**23 + 127  # added to a float, leaves the nearest int, and 127, in its last bits
+SLOPE, SQUARE, CUBE = 0.69328293, 0.24221098, 0.05500893  # of 2 ** x from -0.5 to 0.5, to 1e-4 of it
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,8 @@ def swizzled(dtype: Any, *shape: int, row: int = 0) -> Any:
 def bytes_of(p: ScoredProblem, t: AttentionConfig) -> int:
     """SMEM that a configuration takes."""
     d, dv = lanes_of(p.dim), lanes_of(p.v_dim)
-    return (ROWS * t.consumers * max(d, dv) + t.stages * t.block_kv * (d + dv)) * 2
+    bias = 0 if p.score.bias_tiles is None else ROWS * t.consumers * p.score.bias_tiles.itemsize
+    return ROWS * t.consumers * max(d, dv) * 2 + t.stages * t.block_kv * ((d + dv) * 2 + bias)
 
 
 def scored_config(p: ScoredProblem) -> AttentionConfig:
@@ -66,7 +71,7 @@ def scored_config(p: ScoredProblem) -> AttentionConfig:
         choices = [AttentionConfig(2, 128, 2, turns=p.score.score_mod is not None), AttentionConfig(2, 96, 2)]
     else:
         choices = [AttentionConfig(2, 80 if light else 64, 2)]
-    choices += [AttentionConfig(2, 80, 2), AttentionConfig(2, 64, 2)]
+    choices += [AttentionConfig(2, n, 2) for n in (96, 80, 64, 48)]
     return paged_config(p, next(c for c in choices if bytes_of(p, c) <= SMEM_BYTES))
 
 
@@ -104,6 +109,12 @@ class _Forward:
         self.tiles = tiles_of(p, t)
         self.dim, self.v_dim = lanes_of(p.dim), lanes_of(p.v_dim)
         self.group = p.heads // p.kv_heads
+        self.work = self.tiles * p.heads * (1 if p.ragged else p.batch)
+        self.grid = min(self.work, multiprocessors)
+        used = bytes_of(p, t)
+        self.staged = p.score.bias_tiles is not None and used <= SMEM_BYTES  # the bias goes through SMEM
+        # a tile's output has SMEM of its own, where there is room, so that the next tile's queries can come
+        self.apart = self.grid < self.work and used + self.tile * self.v_dim * 2 <= SMEM_BYTES
         self.together = p.heads
         if not p.ragged and not listed(p):
             self.together = self._heads_together(multiprocessors)
@@ -123,10 +134,34 @@ class _Forward:
 
     # --- where ------------------------------------------------------------------------------------
 
-    def place(self, s: dict[str, Any]) -> ScoredTile:
-        """This block's tile."""
-        p, t = self.p, self.t
+    def each_tile(self, s: dict[str, Any], leads: bool, carry: Any, body: Callable[[Any, Any], Any]) -> None:
+        """`body(tile's number, carry) -> carry` for the tiles of this block: it takes the next one when it is done with one.
+
+        One warpgroup `leads`: it takes the next number from all blocks' counter, and leaves it in one of two places in SMEM.
+        Nobody reads that place any more, as all have begun the tile before, and read their number before that.
+        """
         block = kd.axis_index("block")
+        if self.grid == self.work:
+            body(block, carry)
+            return
+
+        def turn(state: Any) -> Any:
+            step, number, carry = state
+            found = kd.atomic_add(s["tickets"], 1) if leads else None
+            if not leads:
+                kd.barrier_arrive(s["ticket"])
+            carry = body(number, carry)
+            if leads:  # the counter answers while tiles are loaded
+                s["places"][kd.rem(step + 1, 2)] = found + self.grid
+                kd.barrier_arrive(s["ticket"])
+            kd.barrier_wait(s["ticket"])
+            return step + 1, s["places"][kd.rem(step + 1, 2)], carry
+
+        kd.while_loop(lambda state: state[1] < self.work, turn, (0, block, carry))
+
+    def place(self, block: Any, s: dict[str, Any]) -> ScoredTile:
+        """The tile of that number."""
+        p, t = self.p, self.t
         if p.ragged:
             place = ScorePlace.of(p, kd.rem(block, p.heads), kd.div(block, p.heads), s)
         else:
@@ -159,30 +194,48 @@ class _Forward:
     # --- the producer -----------------------------------------------------------------------------
 
     def produce(self, q: Any, k: Any, v: Any, s: dict[str, Any]) -> None:
-        p, t = self.p, self.t
-        kd.set_max_registers(t.registers[1], action="decrease")
-        tile = self.place(s)
-        kv_head = kd.div(tile.head, self.group)
-        for i in range(t.consumers):
-            rows = kd.ds(tile.q_row + tile.first + i * ROWS, ROWS)
-            view = q.at[p.rows(tile.batch, tile.head, rows, kd.ds(0, self.dim))]
-            kd.copy_gmem_to_smem(view, s["q_smem"].at[i, :, kd.ds(0, self.dim)], s["q_loaded"].at[i])
+        kd.set_max_registers(self.t.registers[1], action="decrease")
+        self.each_tile(s, True, (0, 0), lambda number, carry: self.produce_tile(number, carry, q, k, v, s))
 
-        @kd.loop(0, tile.count, init_carry=0)
-        def _(step: Any, slot: Any) -> Any:
+    def produce_tile(self, number: Any, carry: Any, q: Any, k: Any, v: Any, s: dict[str, Any]) -> Any:
+        """Load a tile; `carry`: (the next stage, how many were filled before)."""
+        p, t = self.p, self.t
+        tile = self.place(number, s)
+        kv_head = kd.div(tile.head, self.group)
+
+        def fetch_queries(again: Any) -> None:
+            for i in range(t.consumers):
+                if self.grid < self.work:
+                    kd.when(again)(partial(kd.barrier_wait, s["q_consumed"].at[i]))
+                rows = kd.ds(tile.q_row + tile.first + i * ROWS, ROWS)
+                view = q.at[p.rows(tile.batch, tile.head, rows, kd.ds(0, self.dim))]
+                kd.copy_gmem_to_smem(view, s["q_smem"].at[i, :, kd.ds(0, self.dim)], s["q_loaded"].at[i])
+
+        @kd.loop(0, tile.count, init_carry=carry)
+        def end(step: Any, carry: Any) -> Any:
+            slot, filled = carry
             index, _ = self.block_of(tile, step, s)
             first = tile.k_row + index * t.block_kv
             for name, source, dim in (("k", k, self.dim), ("v", v, self.v_dim)):
-                kd.when(step >= t.stages)(partial(kd.barrier_wait, s[f"{name}_consumed"].at[slot]))
+                kd.when(filled >= t.stages)(partial(kd.barrier_wait, s[f"{name}_consumed"].at[slot]))
                 target, loaded = s[f"{name}_smem"].at[slot], s[f"{name}_loaded"].at[slot]
                 fetch = partial(self.fetch, source, tile, kv_head, first, dim, target, s=s)
+                if name == "v" and self.staged:
+                    kd.when(filled >= t.stages)(partial(kd.barrier_wait, s["bias_consumed"].at[slot]))
+                    here = kd.ds(tile.first, self.tile), kd.ds(index * t.block_kv, t.block_kv)
+                    view = s["bias"].at[p.bias_index((tile.batch, tile.head), *here)]
+                    kd.copy_gmem_to_smem(view, s["bias_smem"].at[slot], s["bias_loaded"].at[slot])
                 if name == "v" and (p.ragged or p.cache):
                     beyond = tile.keys - index * t.block_kv
                     kd.when(beyond >= t.block_kv)(partial(fetch, loaded))
                     kd.when(beyond < t.block_kv)(partial(self.fetch_tail, fetch, target, loaded, beyond, s))
                 else:
                     fetch(loaded)
-            return self.next_slot(slot)
+                if name == "k":
+                    kd.when(step == 0)(partial(fetch_queries, filled > 0))
+            return self.next_slot(slot), kd.minimum(filled + 1, t.stages)
+
+        return end
 
     def fetch(
         self, source: Any, tile: Any, kv_head: Any, first: Any, dim: int, target: Any, loaded: Any, s: dict[str, Any]
@@ -213,14 +266,28 @@ class _Forward:
 
     # --- consumers --------------------------------------------------------------------------------
 
-    def softmax(self, x: Any, unit: Any, top: Any, total: Any) -> tuple[Any, Any, Any, Any]:
-        """As in `attention_kernel`: (weights, what earlier weights fade by, maximum so far, sum so far)."""
-        new_top = kd.maximum(top, kd.max(x, axis=1))
+    def softmax(self, x: Any, unit: Any, by_row: Any, top: Any, total: Any) -> tuple[Any, Any, Any, Any]:
+        """As in `attention_kernel`: (weights, what earlier weights fade by, maximum so far, sum so far).
+
+        `by_row`: what is still to be added to a row's scores, or None.
+        """
+        highest = kd.max(x, axis=1)
+        new_top = kd.maximum(top, highest if by_row is None else highest + by_row)
         new_top = kd.where((new_top - top) * unit > SLACK, new_top, top)
-        weights = kd.exp2(kd.fma(x, unit, -(new_top * unit)[:, None]))
+        base = (new_top if by_row is None else new_top - by_row) * unit
+        weights = self.weights(kd.fma(x, unit, -base[:, None]))
         fade = kd.exp2((top - new_top) * unit)
         parts = [weights[:, i : i + 8] for i in range(0, self.t.block_kv, 8)]
         return weights, fade, new_top, sum(parts[1:], kd.fma(total, fade[:, None], parts[0]))
+
+    def weights(self, x: Any) -> Any:
+        """2 ** x; of some columns on the units that multiply and add, where others wait for the exponential's."""
+        every = self.t.polynomial
+        if every is None:
+            return kd.exp2(x)
+        parts = [x[:, i : i + 8] for i in range(0, self.t.block_kv, 8)]
+        made = [exp2_by_fma(part) if n % every == every - 1 else kd.exp2(part) for n, part in enumerate(parts)]
+        return kd.concatenate(made, axis=1)
 
     def scale(self, tile: ScoredTile, name: str, s: dict[str, Any]) -> Any:
         """The scale of an array's head, 1 where there is none."""
@@ -233,16 +300,25 @@ class _Forward:
             kd.barrier_arrive(s["turn"].at[kd.where(me == self.t.consumers - 1, 0, me + 1)])
 
     def consume(self, me: Any, out: Any, lse: Any, s: dict[str, Any]) -> None:
+        kd.set_max_registers(self.t.registers[0], action="increase")
+        kd.when(me == self.t.consumers - 1)(partial(self.pass_turn, me, s))
+        start = self.t.stages - 1
+        self.each_tile(s, False, start, lambda number, slot: self.consume_tile(me, number, slot, out, lse, s))
+
+    def consume_tile(self, me: Any, number: Any, start: Any, out: Any, lse: Any, s: dict[str, Any]) -> Any:
+        """Compute a consumer's rows of a tile; `start` and the result: the stage used last."""
         p, t, score = self.p, self.t, self.p.score
-        kd.set_max_registers(t.registers[0], action="increase")
-        kd.when(me == t.consumers - 1)(partial(self.pass_turn, me, s))
-        tile = self.place(s)
+        tile = self.place(number, s)
         mine = tile.first + me * ROWS
         q_tile = s["q_smem"].at[me, :, kd.ds(0, self.dim)]
         scale = p.scale * self.scale(tile, "q", s) * self.scale(tile, "k", s) if p.scales else p.scale
-        unit = score.factor(scale) * LOG2E
         row = mine + kd.broadcasted_iota(kd.int32, (ROWS, t.block_kv), 0)
         column = kd.broadcasted_iota(kd.int32, (ROWS, t.block_kv), 1)
+        linear = self.linear(tile, row, column)
+        if linear is not None:
+            score = replace(score, score_mod=None)
+        factor = score.factor(scale) * LOG2E
+        unit = 1.0 if linear is not None else factor
         whole_from = score.first_key(mine + (ROWS - 1), tile.queries, tile.keys)
         whole_to = score.end_key(mine, tile.queries, tile.keys)
 
@@ -250,6 +326,9 @@ class _Forward:
             """Scores of products, none of keys that a query doesn't see."""
             place = (tile.batch, tile.head, row, index * t.block_kv + column)
             x = score.scores(x, scale, lambda: bias, place)
+            if linear is not None:  # hidden, so that what each column adds takes no registers from step to step
+                slope = kd.optimization_barrier(linear.by_key * LOG2E)
+                x = kd.fma(x, factor, kd.broadcasted_iota(kd.int32, (1, t.block_kv), 1).astype(kd.float32) * slope)
             if whole is None:
                 whole = (index * t.block_kv >= whole_from) & ((index + 1) * t.block_kv <= whole_to)
                 if score.mask_mod is not None:
@@ -273,13 +352,22 @@ class _Forward:
             kd.cond(number > 0, add, lambda: kd.wgmma_wait(0))
             self.pass_turn(me, s)
             bias = None
-            if score.bias is not None:  # loaded beside the products
+            if self.staged:
+                kd.barrier_wait(s["bias_loaded"].at[following])
+                rows = kd.ds(me * ROWS, ROWS)
+                bias = kd.load(s["bias_smem"].at[following], (rows, slice(None)), layout=kd.Layout.WGMMA)
+                kd.barrier_arrive(s["bias_consumed"].at[following])
+            elif score.bias is not None:  # loaded beside the products
                 here = kd.ds(mine, ROWS), kd.ds(index * t.block_kv, t.block_kv)
                 bias = p.bias_tile(s["bias"], (tile.batch, tile.head), *here)
             x = kd.wgmma_accumulator_load(s_acc, wait_n=1)
             kd.barrier_arrive(s["k_consumed"].at[following])
             x = scored(x, index, whole, bias)
-            fresh, fade, top, total = self.softmax(x, unit, top, total)
+            by_row = None
+            if linear is not None:
+                lines = kd.layout_cast(mine + kd.arange(ROWS), kd.Layout.WGMMA_ROW)
+                by_row = linear.at(lines, index * t.block_kv) * LOG2E
+            fresh, fade, top, total = self.softmax(x, unit, by_row, top, total)
             fresh, fade, top, total = kd.optimization_barrier(fresh, fade, top, total)
             kd.barrier_wait(s["v_loaded"].at[following])
             kd.wgmma_wait(0)
@@ -289,23 +377,39 @@ class _Forward:
             return following, kd.optimization_barrier(fresh.astype(p.dtype)), top, total
 
         def run(s_acc: Any, o_acc: Any) -> Any:
-            kd.barrier_wait(s["q_loaded"].at[me])
+            kd.when(tile.count > 0)(partial(kd.barrier_wait, s["q_loaded"].at[me]))
             o_acc[...] = kd.zeros((ROWS, self.v_dim), kd.float32)
             top = kd.layout_cast(kd.full((ROWS,), LOWEST, kd.float32), kd.Layout.WGMMA_ROW)
             total = kd.layout_cast(kd.zeros((ROWS, 8), kd.float32), kd.Layout.WGMMA)
             weights = kd.layout_cast(kd.zeros((ROWS, t.block_kv), p.dtype), kd.Layout.WGMMA)
-            carry = (t.stages - 1, weights, top, total)
+            carry = (start, weights, top, total)
             carry = kd.loop(0, tile.count, init_carry=carry)(partial(step, accs=(s_acc, o_acc)))
             slot, weights, top, total = carry
+            some, again = tile.count > 0, self.grid < self.work
+            if again and self.apart:
+                kd.barrier_arrive(s["q_consumed"].at[me], some)
             # with no step there are no values, and SMEM holds anything
-            kd.when(tile.count > 0)(partial(kd.wgmma, o_acc, weights, s["v_smem"].at[slot]))
+            kd.when(some)(partial(kd.wgmma, o_acc, weights, s["v_smem"].at[slot]))
             kd.wgmma_wait(0)
             kd.optimization_barrier(weights)
-            return o_acc[...], top * unit, kd.sum(total, axis=1)
+            if again:
+                kd.barrier_arrive(s["v_consumed"].at[slot], some)
+            return o_acc[...], top * unit, kd.sum(total, axis=1), slot
 
         types = kd.ACC((ROWS, t.block_kv), kd.float32), kd.ACC((ROWS, self.v_dim), kd.float32)
-        value, top, total = kd.run_scoped(run, *types)
+        value, top, total, slot = kd.run_scoped(run, *types)
         self.finish(me, tile, value, top, total, out, lse, s)
+        if self.grid < self.work and not self.apart:
+            kd.barrier_arrive(s["q_consumed"].at[me], tile.count > 0)
+        return slot
+
+    def linear(self, tile: ScoredTile, row: Any, column: Any) -> Linear | None:
+        """What `score_mod` adds, where that is linear in the places of queries and keys."""
+        p = self.p
+        if p.score.score_mod is None:
+            return None
+        place = tile.batch, tile.head, row, column
+        return linear_of(function_of(p.score.score_mod), kd.zeros(row.shape, kd.float32), place, (p.queries, p.keys))
 
     def finish(
         self, me: Any, tile: ScoredTile, value: Any, top: Any, total: Any, out: Any, lse: Any, s: dict[str, Any]
@@ -322,7 +426,9 @@ class _Forward:
             factor = kd.where(total == 0, 0.0, 1.0 / total)
         if "v" in p.scales:
             factor = factor * self.scale(tile, "v", s)
-        out_tile = s["q_smem"].at[me, :, kd.ds(0, self.v_dim)]
+        out_tile = s["out_smem" if self.apart else "q_smem"].at[me, :, kd.ds(0, self.v_dim)]
+        if self.apart:
+            kd.wait_smem_to_gmem(0, wait_read_only=True)
         made = (value * factor[:, None]).astype(p.out_dtype)
         rows = kd.ds(tile.q_row + mine, ROWS)
         target = out.at[p.rows(tile.batch, tile.head, rows, kd.ds(0, self.v_dim))]
@@ -331,7 +437,8 @@ class _Forward:
             out_tile[...] = made
             kd.commit_smem()
             kd.copy_smem_to_gmem(out_tile, target)
-            kd.wait_smem_to_gmem(0, wait_read_only=True)
+            if not self.apart:  # else the next tile waits
+                kd.wait_smem_to_gmem(0, wait_read_only=True)
 
         if not p.ragged:
             copy()
@@ -362,11 +469,30 @@ class _Forward:
         for name in "kv":
             made[f"{name}_loaded"] = kd.Barrier(num_arrivals=self.parts, num_barriers=t.stages)
             made[f"{name}_consumed"] = kd.Barrier(num_arrivals=t.consumers, num_barriers=t.stages)
+        if self.staged:
+            made["bias_smem"] = swizzled(p.score.bias_tiles, t.stages, self.tile, t.block_kv)
+            made["bias_loaded"] = kd.Barrier(num_barriers=t.stages)
+            made["bias_consumed"] = kd.Barrier(num_arrivals=t.consumers, num_barriers=t.stages)
+        if self.grid < self.work:
+            made["q_consumed"] = kd.Barrier(num_barriers=t.consumers)
+            made["places"] = kd.SMEM((2,), kd.int32)
+            made["ticket"] = kd.Barrier(num_arrivals=t.consumers + 1)
+        if self.apart:
+            made["out_smem"] = swizzled(p.dtype, t.consumers, ROWS, self.v_dim)
         if p.ragged or p.cache:
             made["tail_loaded"] = kd.Barrier(num_arrivals=self.parts)
         if t.turns:
             made["turn"] = kd.Barrier(num_barriers=t.consumers)
         return made
+
+
+def exp2_by_fma(x: Any) -> Any:
+    """2 ** x of x up to 128, by nine instructions of other units than the exponential's; 0 below -126.5, NaN stays NaN."""
+    x = kd.maximum(x, -127.0)
+    moved = x + ROUNDING
+    part = x - (moved - ROUNDING)  # -0.5 to 0.5
+    value = kd.fma(kd.fma(kd.fma(part, CUBE, SQUARE), part, SLOPE), part, 1.0)
+    return value * kd.bitcast_convert_type(kd.bitcast_convert_type(moved, kd.int32) << 23, kd.float32)
 
 
 @cache
@@ -380,6 +506,8 @@ def scored_kernel(problem: ScoredProblem, config: AttentionConfig, multiprocesso
 
     def body(q: Any, k: Any, v: Any, *rest: Any, **scratch: Any) -> None:
         me, s = kd.axis_index("wg"), scratch | dict(zip(names, rest, strict=False))
+        if shared.grid < shared.work:
+            s["tickets"] = kd.get_global(kd.SemaphoreType.REGULAR)
         out, *lse = rest[len(names) :]
         with reading(s):
             kd.when(me == t.consumers)(lambda: shared.produce(q, k, v, s))
@@ -388,12 +516,11 @@ def scored_kernel(problem: ScoredProblem, config: AttentionConfig, multiprocesso
     out_type: Any = kd.ShapeDtypeStruct(p.out_shape, p.out_dtype)
     if p.lse:
         out_type = (out_type, kd.ShapeDtypeStruct(p.lse_shape, kd.float32))
-    grid = shared.tiles * p.heads * (1 if p.ragged else p.batch)
     made = kd.kernel(
         body,
         out_type=out_type,
         scratch_types=shared.scratch(),
-        grid=(grid,),
+        grid=(shared.grid,),
         grid_names=("block",),
         num_threads=t.consumers + 1,
         thread_name="wg",

@@ -9,7 +9,11 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
-from kernel_dsl.library import AttentionConfig
+from kernel_dsl.library import AttentionConfig, attention_scored
+from kernel_dsl.library.attention_captured import capture, function_of, reading
+from kernel_dsl.library.attention_linear import linear_of
+from kernel_dsl.library.attention_options import tiles_of_bias
+from kernel_dsl.library.attention_scored_kernel import exp2_by_fma, scored_kernel
 
 from . import attention_reference as reference
 from .helpers import random, relative
@@ -210,6 +214,97 @@ def test_float8(dims: tuple[int, int], rng: Any) -> None:
     check(got, reference.attention(*wide, softcap=9.0), e4m3)
     plain = kd.library.attention(q, k, v, interpret=True)
     assert relative(plain, reference.attention(q, k, v).out) < 8e-3
+
+
+# --- tiles, tiles of a bias, and functions that are linear ----------------------------------------
+
+
+@pytest.mark.parametrize(
+    "names", [("bottom_right",), ("documents", "sinks"), ("bias",), ("alibi", "window")], ids="-".join
+)
+@pytest.mark.parametrize("config", [AttentionConfig(1, 32, 2), AttentionConfig(2, 64, 2, turns=True)], ids=str)
+@pytest.mark.sampled(3)
+def test_blocks_take_tiles(names: Any, config: Any, interpret: Any, rng: Any, monkeypatch: Any) -> None:
+    """Two blocks share all tiles, some of them without keys, whether or not their output has room of its own."""
+    monkeypatch.setattr(
+        attention_scored, "scored_kernel", lambda p, t, blocks, promise: scored_kernel(p, t, 2, promise)
+    )
+    kd.library.attention._plans.clear()
+    run(rng, names, (1, 3, 1, 200, 72, 64, 64), bf16, interpret, config=config)
+    kd.library.attention._plans.clear()
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_exponentials_by_multiply_adds(every: int, rng: Any) -> None:
+    """Of some columns, or all: rows without keys stay zeros."""
+    run(rng, ("by_head", "softcap"), SHAPE, bf16, True, config=AttentionConfig(2, 48, 2, polynomial=every))
+
+
+def test_exp2_by_fma(rng: Any) -> None:
+    """To 2e-4, and what is no number stays so."""
+    x = np.concatenate([rng.uniform(-126, 8, 122), [-np.inf, np.nan, -127, -500, 0, 8]]).astype(np.float32)
+
+    def body(x: Any, out: Any) -> None:
+        out[...] = exp2_by_fma(x[...])
+
+    got = kd.kernel(body, out_type=kd.ShapeDtypeStruct(x.shape, f32))(x, interpret=True)
+    assert np.abs(got[:122] / 2.0 ** x[:122].astype(np.float64) - 1).max() < 2e-4
+    assert np.isnan(got[123]) and list(got[[122, 124, 125, 126, 127]]) == [0, 0, 0, 1, 256]
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 90, 72), (4, 90, 72), (1, 4, 90, 72), (90, 72)], ids=str)
+@pytest.mark.parametrize("dtype", [bf16, f32], ids=str)
+@pytest.mark.sampled(3)
+def test_tiles_of_a_bias(shape: Any, dtype: Any, rng: Any) -> None:
+    """Those of all queries and keys come by TMA; others, and those that TMA can't load, by lanes."""
+    q, k, v = inputs(rng, 2, 4, 2, 90, 72, 64, 64, bf16)
+    wide = random(rng, (*shape[:-1], shape[-1] + 1), dtype)
+    for bias, staged in ((random(rng, shape, dtype), True), (wide[..., 1:], False)):
+        assert (tiles_of_bias(bias, shape, 90, 72) is not None) == staged
+        got = kd.library.attention(q, k, v, bias=bias, softcap=5.0, return_lse=True, interpret=True)
+        check(got, reference.attention(q, k, v, bias=bias, softcap=5.0), bf16)
+
+
+SLOPES = np.array([0.25, 0.5], np.float32)
+LINEAR: dict[str, tuple[Any, bool]] = {
+    "alibi": (reference.alibi, True),
+    "by array": (lambda x, b, h, i, j: x + SLOPES[h] * (j - i), True),
+    "floats": (lambda x, b, h, i, j: (i - j).astype(np.float32) * -0.125 + x - 2 * 0.5, True),
+    "apart": (lambda x, b, h, i, j: x - i.astype(np.float32) * 0.5 + 0.5 * j.astype(np.float32), True),
+    "negative": (lambda x, b, h, i, j: -(-x + (i + 3 - j) * 0.25), True),
+    "squared": (lambda x, b, h, i, j: x - (i - j) * (i - j) * 0.001, False),
+    "scaled": (lambda x, b, h, i, j: 2 * x + j * 0.125, False),
+    "score": (lambda x, b, h, i, j: x * x, False),
+    "nothing": (lambda x, b, h, i, j: 1.0, False),
+}
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_linear_functions(name: str, rng: Any) -> None:
+    """Functions that add something linear in places are found, and no others."""
+    function, linear = LINEAR[name]
+    found: list[Any] = []
+
+    def body(out: Any) -> None:
+        i, j = (kd.broadcasted_iota(kd.int32, (64, 16), axis) for axis in (0, 1))
+        place = kd.program_id(0), kd.program_id(1), i, j
+        with reading({"captured0": out}):
+            function_, _ = capture(function, 0)
+            found.append(linear_of(function_of(function_), kd.zeros((64, 16), f32), place, (64, 16)))
+
+    made = kd.kernel(body, out_type=kd.ShapeDtypeStruct((2,), f32), grid=(1, 2))
+    assert made.lower(target="sm_90a").ir is not None
+    assert (found[0] is not None) == linear
+
+
+@pytest.mark.parametrize("name", LINEAR)
+@pytest.mark.sampled(4)
+def test_linear_functions_of_scores(name: str, rng: Any) -> None:
+    """At places far from where a row's maximum is, and after softcap and a bias."""
+    q, k, v = inputs(rng, *SHAPE, bf16)
+    options = {"softcap": 4.0, "bias": random(rng, (130, 110), f32), "score_mod": LINEAR[name][0], "window": 70}
+    got = kd.library.attention(q, k, v, **options, return_lse=True, interpret=True)
+    check(got, reference.attention(q, k, v, **options), bf16)
 
 
 # --- what no shape shows --------------------------------------------------------------------------
