@@ -23,6 +23,9 @@ from .decode_problem import DecodeProblem, chunks, parts_type
 STEP = 8192  # elements of the keys of a step: 64 registers of a lane for keys and values
 MOST_KEYS = 96
 STAGES = 2
+EXPONENT = 0x7F800000  # of a float32
+# the first two float8_e4m3fn of a word as two float16, and the last two: the language converts one at a time
+TWO = [f"{{ .reg .b16 %h, %l; mov.b32 {{%l, %h}}, $1; cvt.rn.f16x2.e4m3x2 $0, %{half}; }}" for half in ("l", "h")]
 NARROW = 128  # the largest head dimension of which two blocks share a multiprocessor
 
 
@@ -69,9 +72,15 @@ class _Decode:
     def __init__(self, p: DecodeProblem, t: DecodeConfig, promise: bool) -> None:
         self.p, self.t, self.promise = p, t, promise
         self.dim = lanes_of(p.dim)
+        # float16 holds float8_e4m3fn, and is one instruction for two elements away
+        self.dtype = kd.float16 if p.cache_dtype in FP8 else p.dtype
         self.tiles = kd.cdiv(p.rows, ROWS)
         self.gathers = bool(p.page) and p.page % t.chunk != 0  # a page for each key, and words by it
         self.by_words = self.gathers or p.cache_dtype in FP8  # which lanes keep in whole registers
+        # steps that are loaded ahead: float8 takes half of the registers, and needs as many bytes under way; but many small
+        # pages take registers of their own
+        few = p.dim % 64 == 0 and t.block // t.chunk <= (4 if p.dim == NARROW else 2 if p.dim < NARROW else 1)
+        self.depth = 2 if p.cache_dtype in FP8 and few else 1
 
     # --- where ------------------------------------------------------------------------------------
 
@@ -150,17 +159,16 @@ class _Decode:
         return kd.load(source.at[page, s["kv_head"]], (rows, slice(None)), **how, bounds=bounds)
 
     def keep(self, x: Any, target: Any) -> None:
-        """Store what `chunk` loaded to SMEM, in the dtype of the queries."""
+        """Store what `chunk` loaded to SMEM, in the dtype of the products."""
         p = self.p
         if not self.by_words:
             target[...] = x
             return
         x = kd.layout_cast(x, self.spread(x.shape, 4))  # as a loop's carry it may have any
-        bits = p.cache_dtype.bits
-        narrow = kd.uint8 if bits == 8 else kd.uint16
-        parts = [((x >> shift) & ((1 << bits) - 1)).astype(narrow) for shift in range(0, 32, bits)]
-        made = [kd.bitcast_convert_type(part, p.cache_dtype).astype(p.dtype) for part in parts]
-        target.reshape(*x.shape, 32 // bits)[...] = kd.stack(made, axis=2)
+        words = [kd.inline_ptx(text, x, out_type=kd.uint32, pure=True) for text in TWO] if p.cache_dtype in FP8 else [x]
+        halves = [(word >> shift).astype(kd.uint16) for word in words for shift in (0, 16)]
+        made = [kd.bitcast_convert_type(half, self.dtype) for half in halves]
+        target.reshape(*x.shape, len(made))[...] = kd.stack(made, axis=2)
 
     def fetch(self, source: Any, step: Any, pages: tuple[Any, ...], s: dict[str, Any]) -> tuple[Any, ...]:
         count = self.t.block // self.t.chunk
@@ -172,24 +180,38 @@ class _Decode:
         if self.dim != p.dim:
             for name in "kv":
                 pad = s[f"{name}_smem"].at[:, :, kd.ds(p.dim, self.dim - p.dim)]
-                pad[...] = kd.zeros(pad.shape, p.dtype)
-        pages = self.ids(0, s)
-        start = (0, self.ids(1, s), self.fetch(k, 0, pages, s), self.fetch(v, 0, pages, s))
+                pad[...] = kd.zeros(pad.shape, self.dtype)
+        start: list[Any] = [0]
+        for step in range(self.depth):
+            pages = self.ids(step, s)
+            start.append((self.ids(step + self.depth, s), self.fetch(k, step, pages, s), self.fetch(v, step, pages, s)))
 
-        @kd.loop(0, s["count"], init_carry=start)
-        def _(step: Any, carry: Any) -> Any:
-            slot, pages, *parts = carry
-            following = self.ids(step + 2, s)
-            loaded: list[Any] = []
-            for name, source, part in (("k", k, parts[0]), ("v", v, parts[1])):
-                kd.when(step >= t.stages)(partial(kd.barrier_wait, s[f"{name}_consumed"].at[slot]))
-                target = s[f"{name}_smem"].at[slot]
-                for number, x in enumerate(part):
-                    self.keep(x, target.at[kd.ds(number * t.chunk, t.chunk), kd.ds(0, p.dim)])
-                kd.commit_smem()
-                kd.barrier_arrive(s[f"{name}_loaded"].at[slot])
-                loaded.append(self.fetch(source, step + 1, pages, s))
-            return (self.next_slot(slot), following, *loaded)
+        def put(name: str, step: Any, slot: Any, part: Any) -> None:
+            """Store what a step loaded before."""
+            kd.when(step >= t.stages)(partial(kd.barrier_wait, s[f"{name}_consumed"].at[slot]))
+            target = s[f"{name}_smem"].at[slot]
+            for number, x in enumerate(part):
+                self.keep(x, target.at[kd.ds(number * t.chunk, t.chunk), kd.ds(0, p.dim)])
+            kd.commit_smem()
+            kd.barrier_arrive(s[f"{name}_loaded"].at[slot])
+
+        @kd.loop(0, kd.cdiv(s["count"], self.depth), init_carry=tuple(start))
+        def _(turn: Any, carry: Any) -> Any:
+            slot, *steps = carry
+            made: list[Any] = []
+            for number, (pages, *parts) in enumerate(steps):
+                step = turn * self.depth + number
+                following, loaded = self.ids(step + 2 * self.depth, s), []
+                for name, source, part in (("k", k, parts[0]), ("v", v, parts[1])):
+                    store = partial(put, name, step, slot, part)
+                    if number:
+                        kd.when(step < s["count"])(store)
+                    else:
+                        store()
+                    loaded.append(self.fetch(source, step + self.depth, pages, s))
+                made.append((following, *loaded))
+                slot = self.next_slot(slot)
+            return (slot, *made)
 
     def set_registers(self, role: int) -> None:
         """Of the consumer (0) or the producer (1): what one has fewer, the other has more."""
@@ -210,7 +232,8 @@ class _Decode:
         self.set_registers(0)
         batch, kv_head, length = s["batch"], s["kv_head"], s["length"]
         q_tile = s["q_smem"]
-        q_tile[...] = p.taken(q, batch, kv_head, s["row"], ROWS, self.dim)
+        queries, factor = self.narrowed(p.taken(q, batch, kv_head, s["row"], ROWS, self.dim))
+        q_tile[...] = queries
         kd.commit_smem()
         k_scale = p.scale(s, "k", batch, kv_head)
         _, unit = p.scored(kd.float32(0.0), k_scale)
@@ -239,7 +262,8 @@ class _Decode:
             kd.wgmma_wait(0)
             kd.barrier_arrive(s["k_consumed"].at[slot])
             kd.barrier_arrive(s["v_consumed"].at[before], number > 0)
-            x, _ = p.scored(s_acc[...], k_scale)
+            x = s_acc[...]
+            x, _ = p.scored(x if factor is None else x * factor[:, None], k_scale)
             x = hidden(x, (s["begin"] + number) * t.block)
             new_top = kd.maximum(top, kd.max(x, axis=1))
             new_top = kd.where((new_top - top) * unit > SLACK, new_top, top)
@@ -249,7 +273,7 @@ class _Decode:
             total = sum(parts[1:], kd.fma(total, fade[:, None], parts[0]))
             o_acc.scale_rows(fade)
             kd.barrier_wait(s["v_loaded"].at[slot])
-            kd.wgmma(o_acc, weights.astype(p.dtype), s["v_smem"].at[slot])
+            kd.wgmma(o_acc, weights.astype(self.dtype), s["v_smem"].at[slot])
             return self.next_slot(slot), new_top, total
 
         def run(s_acc: Any, o_acc: Any) -> Any:
@@ -261,6 +285,20 @@ class _Decode:
         types = kd.ACC((ROWS, t.block), kd.float32), kd.ACC((ROWS, self.dim), kd.float32)
         value, top, sums = kd.run_scoped(run, *types)
         self.finish(value, top, sums, results, s)
+
+    def narrowed(self, q: Any) -> tuple[Any, Any]:
+        """Queries in the dtype of products, and what the scores of each row are then multiplied by, None for nothing.
+
+        Of bfloat16 that is a power of 2 below each row's largest element: float16 has as many bits, but not as large numbers.
+        """
+        if q.dtype == self.dtype:
+            return q, None
+        q = q.astype(kd.float32)
+        bits = kd.bitcast_convert_type(kd.max(abs(q), axis=1), kd.int32) & EXPONENT
+        bits = kd.minimum(bits, 253 << 23)
+        inverse = kd.bitcast_convert_type((254 << 23) - bits, kd.float32)
+        factor = kd.layout_cast(kd.bitcast_convert_type(bits, kd.float32), kd.Layout.WGMMA_ROW)
+        return (q * inverse[:, None]).astype(self.dtype), factor
 
     def finish(self, value: Any, top: Any, total: Any, results: tuple[Any, ...], s: dict[str, Any]) -> None:
         """Store rows, whose weights are relative to 2 ** `top` and sum up to `total`: results, or parts of them."""
@@ -296,9 +334,9 @@ def decode_kernel(problem: DecodeProblem, config: DecodeConfig, promise: bool) -
         kd.when(me == 1)(lambda: kernel.produce(k, v, dict(s)))
         kd.when(me == 0)(lambda: kernel.consume(q, rest[len(names) :], dict(s)))
 
-    scratch: dict[str, Any] = {"q_smem": swizzled(p.dtype, ROWS, kernel.dim)}
+    scratch: dict[str, Any] = {"q_smem": swizzled(kernel.dtype, ROWS, kernel.dim)}
     for name in "kv":
-        scratch[f"{name}_smem"] = swizzled(p.dtype, t.stages, t.block, kernel.dim)
+        scratch[f"{name}_smem"] = swizzled(kernel.dtype, t.stages, t.block, kernel.dim)
         scratch[f"{name}_loaded"] = kd.Barrier(num_barriers=t.stages)
         scratch[f"{name}_consumed"] = kd.Barrier(num_barriers=t.stages)
     made = kd.kernel(

@@ -155,6 +155,25 @@ def test_rows(heads: tuple[int, int], queries: int, rng: Any) -> None:
     run(True, bf16, rng, (70,), heads, 32, queries=queries, splits=2)
 
 
+@pytest.mark.parametrize("size", [1e-30, 1.0, 1e30])
+def test_queries_of_any_size_over_float8(size: float, rng: Any) -> None:
+    """Products are of float16, which holds less than bfloat16: rows of queries are scaled, and those of zeros stay so."""
+    (q, k, v, lengths), options, _ = case(rng, (90, 40), (4, 2), 64, bf16, cache=e4m3, k_scale=1 / size, splits=1)
+    q[0, 1], q[1, 0, 0, 3:] = 0, 0
+    wanted = expected(q, k.astype(np.float64), v.astype(np.float64), lengths, True, None, None)
+    scaled = (q.astype(np.float64) * size).astype(bf16.numpy)
+    check(kd.library.decode_attention(scaled, k, v, lengths, **options, return_lse=True, interpret=True), wanted, bf16)
+
+
+def test_values_that_are_no_numbers(rng: Any) -> None:
+    """NaN and infinities of queries, and NaN of a float8 cache, reach the rows that see them, and no others."""
+    (q, k, v, lengths), options, _ = case(rng, (90, 40), (4, 2), 64, bf16, cache=e4m3, splits=1)
+    q[0, 0, 0, 5], q[0, 1, 0, 7], v[1, 1, 3, 9] = np.nan, np.inf, np.nan
+    out = kd.library.decode_attention(q, k, v, lengths, **options, interpret=True).astype(np.float32)
+    assert np.isnan(out[0, :2]).all() and np.isfinite(out[0, 2:]).all() and np.isfinite(out[1, :2]).all()
+    assert np.isnan(out[1, 2:, :, 9]).all() and np.isfinite(np.delete(out[1, 2:], 9, axis=2)).all()
+
+
 def test_same_bits(rng: Any) -> None:
     """Whatever the order in which blocks run."""
     arrays, options, _ = case(rng, (300, 77), (4, 2), 64, bf16, splits=4)
