@@ -1,10 +1,11 @@
-"""Attention beside torch's: `python -m benchmarks.attention [forward|backward|configs|decode|random ...] [options]`.
+"""Attention beside torch's: `python -m benchmarks.attention [forward|backward|configs|options|decode|random ...] [options]`.
 
 bf16, random normal data, launches interleaved. Every result is checked against float64 on sampled queries and keys before
 it is timed. Causal work counts half the products, and gradients two and a half times those of the forward.
 
 * `forward`, `backward`: the fixed rows, beside cuDNN. Both where nothing is named.
 * `configs`, `configs backward`: a list of configurations of each head dimension in place of the choice.
+* `options`, with the words above: rows with options, beside the kernel without (`benchmarks/attention_options.py`).
 * `decode`: a few queries over long caches (`benchmarks/attention_decode.py`).
 * `random`: shapes, strides and options at random until `--seconds` are over, beside the best of torch's backends.
 
@@ -30,7 +31,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import kernel_dsl as kd
 from kernel_dsl.library import AttentionBackwardConfig, AttentionConfig
 
-from . import attention_decode
+from . import attention_decode, attention_options
 from .harness import interleaved, machine
 
 Run = Callable[[], Any]
@@ -75,7 +76,7 @@ def plain(
     return Work(batch, heads, kv_heads or heads, length, length, dim, causal, backward)
 
 
-WHAT = ("forward", "backward", "configs", "decode", "random")
+WHAT = ("forward", "backward", "configs", "options", "decode", "random")
 BOTH = (False, True)
 FORWARD = [
     plain(*shape, causal)
@@ -349,7 +350,10 @@ def main() -> None:
     if "decode" in args.what:
         for row in attention_decode.rows(args.rows, args.seconds or 1.0):
             note(rows, row, args.json)
-    for work, configs, backends in jobs(args):
+    if "options" in args.what:
+        for row in attention_options.rows(args.rows, args.seconds or 1.0, set(args.what)):
+            note(rows, row, args.json)
+    for work, configs, backends in [] if "options" in args.what else jobs(args):
         if time.perf_counter() > end:
             break
         if args.rows and not any(text in work.name for text in args.rows):

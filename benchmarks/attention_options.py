@@ -1,26 +1,28 @@
 """Attention with options beside torch's attention, where that has them, and beside our own kernel without options.
 
-python -m benchmarks.attention_options [forward] [backward] [--rows TEXT] [--seconds S]
+python -m benchmarks.attention options [forward] [backward] [configs] [--rows TEXT] [--seconds S] [--json FILE]
 
-Each row is checked against float64 first: the last key head, whole, or the last sequence. "of plain" compares TFLOP/s of the
-pairs that see each other with those of the kernel without options at the same head dimension, full or causal.
+With `configs` the configurations that a row lists are measured beside the choice. Each row is checked against float64 first:
+the last key head, whole, or the last sequence. "of plain" compares TFLOP/s of the pairs that see each other with those of the
+kernel without options at the same head dimension, full or causal.
 """
 
 from __future__ import annotations
 
-import argparse
 import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import kernel_dsl as kd
+from kernel_dsl.library import AttentionBackwardConfig, AttentionConfig
 
-from .harness import interleaved, machine
+from .attention_decode import paged
+from .harness import interleaved
 
 DOCUMENT = 1024
 LENGTHS = (512, 1024, 2048, 4096, 8192, 512, 3000, 5000)
@@ -46,25 +48,51 @@ class Row:
     options: dict[str, Any] = field(default_factory=dict)
     lengths: tuple[int, ...] = ()
     dtype: Any = torch.bfloat16
+    configs: tuple[Any, ...] = ()
+    page: int = 0
 
 
+_Forward, _Backward = AttentionConfig, AttentionBackwardConfig
 S = 8192
 ROWS = [
     Row("window 1024", (1, 64, 8, S, S, 64, 64), {"causal": True, "window": 1024}),
-    Row("softcap", (1, 32, 8, S, S, 128, 128), {"causal": True, "softcap": 30.0}),
-    Row("alibi", (1, 32, 8, S, S, 128, 128), {"causal": True, "score_mod": alibi}),
-    Row("documents", (1, 32, 8, S, S, 128, 128), {"mask_mod": documents}),
+    Row("softcap", (1, 32, 8, S, S, 128, 128), {"causal": True, "softcap": 30.0},
+        configs=(*(_Forward(3, 80, 3, polynomial=n) for n in (5, 3, 2)), _Forward(3, 80, 3, True, 3),
+                 _Forward(2, 128, 2, True), _Forward(2, 128, 2, True, 3))),
+    Row("alibi", (1, 32, 8, S, S, 128, 128), {"causal": True, "score_mod": alibi},
+        configs=(_Forward(2, 128, 2), _Forward(3, 64, 3), _Forward(2, 128, 2, True, 5))),
+    Row("alibi by array", (1, 32, 8, S, S, 128, 128), {"causal": True, "score_mod": "array"}),
+    Row("documents", (1, 32, 8, S, S, 128, 128), {"mask_mod": documents},
+        configs=(_Forward(2, 128, 2, True), _Forward(3, 80, 3), _Forward(3, 64, 3))),
+    Row("documents by array", (1, 32, 8, S, S, 128, 128), {"mask_mod": "array"}),
     Row("bottom right", (1, 32, 8, 2048, S, 128, 128), {"causal": "bottom_right"}),
-    Row("bias", (1, 16, 16, 4096, 4096, 128, 128), {"bias": "full"}),
+    Row("bias", (1, 16, 16, 4096, 4096, 128, 128), {"bias": "full"},
+        configs=(_Forward(2, 128, 2, True), _Forward(2, 96, 2), _Forward(3, 64, 2))),
     Row("sinks window 128", (1, 64, 8, S, S, 64, 64), {"causal": True, "window": 128, "sinks": "heads"}),
     Row("ragged", (8, 32, 8, sum(LENGTHS), sum(LENGTHS), 128, 128), {"causal": True}, LENGTHS),
     Row("d72", (1, 16, 16, 4096, 4096, 72, 72), {"causal": True}),
     Row("d80", (1, 16, 16, 4096, 4096, 80, 80), {"causal": True}),
     Row("d96", (1, 16, 16, 4096, 4096, 96, 96), {"causal": True}),
-    Row("d192/128", (1, 16, 16, S, S, 192, 128), {"causal": True}),
+    Row("d192/128", (1, 16, 16, S, S, 192, 128), {"causal": True},
+        configs=(_Backward(64, stages=3, dout_stages=3), _Backward(64, dq_parts=2, dq_slots=2), _Backward(64, dq_parts=3))),
+    Row("d192/128 full", (4, 16, 16, 4096, 4096, 192, 128), {},
+        configs=(_Backward(64, stages=3, dout_stages=3), _Backward(64, dq_parts=2, dq_slots=2), _Backward(64, dq_parts=3))),
+    *(Row(f"pages of {n}", (4, 32, 8, 2048, 4096, 128, 128), {"causal": "bottom_right"}, page=n) for n in (64, 16, 1)),
     Row("bshd", (4, 16, 16, 4096, 4096, 128, 128), {"layout": "bshd"}),
     Row("e4m3", (1, 16, 16, 16384, 16384, 128, 128), {}, (), torch.float8_e4m3fn),
-]
+]  # fmt: skip
+
+
+def with_arrays(row: Row) -> Row:
+    """The row with functions that close over arrays of the GPU where it says so."""
+    options = dict(row.options)
+    if options.get("score_mod") == "array":
+        slopes = torch.arange(1, row.shape[1] + 1, device="cuda") * 0.001
+        options["score_mod"] = lambda x, b, h, i, j: x - (i - j) * slopes[h]
+    if options.get("mask_mod") == "array":
+        numbers = (torch.arange(row.shape[4], device="cuda") // DOCUMENT).int()
+        options["mask_mod"] = lambda b, h, i, j: numbers[i] == numbers[j]
+    return replace(row, options=options)
 
 
 # --- the reference --------------------------------------------------------------------------------
@@ -149,6 +177,9 @@ def made(row: Row) -> tuple[dict[str, Any], dict[str, Any]]:
         options["bias"] = arrays["bias"] = torch.randn(batch, heads, queries, keys, device="cuda").bfloat16()
     if "sinks" in options:
         options["sinks"] = arrays["sinks"] = torch.randn(heads, device="cuda")
+    if row.page:
+        count = row.shape[4] // row.page
+        options["page_table"] = torch.randperm(batch * count, device="cuda").int().reshape(batch, count)
     if row.lengths:
         ends = torch.tensor([0, *row.lengths], device="cuda").cumsum(0).int()
         options["q_seqlens"] = options["kv_seqlens"] = ends
@@ -178,7 +209,12 @@ def plain_run(row: Row, backward: bool) -> tuple[Callable[[], Any], float]:
 
 def torch_run(row: Row, backend: Any, arrays: dict[str, Any], backward: bool) -> Callable[[], Any] | None:
     """torch's attention, where it has the options."""
-    if set(row.options) - {"causal", "layout"} or row.lengths or row.options.get("causal") == "bottom_right":
+    if (
+        set(row.options) - {"causal", "layout"}
+        or row.lengths
+        or row.page
+        or row.options.get("causal") == "bottom_right"
+    ):
         return None
     if row.dtype != torch.bfloat16:
         return None
@@ -204,17 +240,30 @@ def torch_run(row: Row, backend: Any, arrays: dict[str, Any], backward: bool) ->
         return None
 
 
-def timed(row: Row, backward: bool, seconds: float) -> str:
-    """A row, checked and measured."""
+def timed(row: Row, backward: bool, seconds: float, configs: tuple[Any, ...] = ()) -> Iterator[dict[str, Any]]:
+    """A row, checked and measured: with the configuration that is chosen, and with others."""
+    row = with_arrays(row)
     arrays, options = made(row)
     q, k, v, dout = (arrays[name] for name in ("q", "k", "v", "dout"))
-    out, lse = kd.library.attention(q, k, v, **options, return_lse=True)
-    grads = None
-    runs: dict[str, Callable[[], Any]] = {"ours": lambda: kd.library.attention(q, k, v, **options)}
-    if backward:
-        grads = kd.library.attention_backward(dout, q, k, v, out, lse, **options)
-        runs["ours"] = lambda: kd.library.attention_backward(dout, q, k, v, out, lse, **options)
-    error = check(row, arrays, out, grads)
+    if row.page:
+        k, v = (paged(x, row.page, options["page_table"]) for x in (k, v))
+    runs: dict[str, Callable[[], Any]] = {}
+    errors: dict[str, float] = {}
+    for config in (None, *configs):
+        name = "ours" if config is None else str(config)
+
+        def forward(config: Any = None if backward else config, **more: Any) -> Any:
+            return kd.library.attention(q, k, v, **options, config=config, **more)
+
+        out, lse = forward(return_lse=True)
+        runs[name], grads = forward, None
+        if backward:
+
+            def gradients(config: Any = config, out: Any = out, lse: Any = lse) -> Any:
+                return kd.library.attention_backward(dout, q, k, v, out, lse, **options, config=config)
+
+            runs[name], grads = gradients, gradients()
+        errors[name] = check(row, arrays, out, grads)
     flops = 2.0 * row.shape[1] * pairs_of(row) * sum(row.shape[5:]) * (2.5 if backward else 1)
     runs["plain"], plain_flops = plain_run(row, backward)
     for name, backend in (("cudnn", SDPBackend.CUDNN_ATTENTION), ("flash", SDPBackend.FLASH_ATTENTION)):
@@ -228,38 +277,28 @@ def timed(row: Row, backward: bool, seconds: float) -> str:
     torch.cuda.synchronize()
     once = time.perf_counter() - start + 1e-4 * len(runs)
     times = {name: t.median for name, t in interleaved(runs, min(max(int(seconds / once), 3), 50), 1).items()}
-    speed, plain = (n * 1e-12 / times[name] for n, name in ((flops, "ours"), (plain_flops, "plain")))
-    peers = "".join(
-        f"  {name} {t * 1e6:.1f} us, {t / times['ours']:.3f}" for name, t in times.items() if name in ("cudnn", "flash")
-    )
-    word = f"{row.name} {'backward' if backward else 'forward'}"
-    said = (
-        f"{times['ours'] * 1e6:9.1f} us  {speed:5.0f} TFLOP/s  of plain {speed / plain:.3f}{peers}  error {error:.1e}"
-    )
-    return f"{word:28} {said}"
+    for name, error in errors.items():
+        speed, plain = flops * 1e-12 / times[name], plain_flops * 1e-12 / times["plain"]
+        yield {
+            "work": f"{row.name} {'backward' if backward else 'forward'}",
+            "config": name,
+            "us": round(times[name] * 1e6, 1),
+            "TFLOP/s": round(speed),
+            "of plain": round(speed / plain, 3),
+            **{f"of {peer}": round(times[peer] / times[name], 3) for peer in ("cudnn", "flash") if peer in times},
+            "error": f"{error:.1e}",
+        }
 
 
-def main() -> None:
-    """Run what is asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="*", metavar="forward|backward")
-    parser.add_argument("--rows", action="append")
-    parser.add_argument("--seconds", type=float, default=0.5)
-    args = parser.parse_args()
-    if set(args.what) - {"forward", "backward"}:
-        parser.error(f"{' '.join(args.what)}: take from forward, backward")
-    print(machine(), flush=True)
+def rows(texts: list[str] | None, seconds: float, what: set[str]) -> Iterator[dict[str, Any]]:
+    """Rows whose name holds one of `texts`: `forward`, `backward`, both where neither is named; with `configs` those of each."""
     for backward in (False, True):
-        if args.what and ("forward", "backward")[backward] not in args.what:
+        if what & {"forward", "backward"} and ("forward", "backward")[backward] not in what:
             continue
+        kind = AttentionBackwardConfig if backward else AttentionConfig
         for row in ROWS:
-            if (args.rows and not any(text in row.name for text in args.rows)) or (
-                backward and row.dtype != torch.bfloat16
-            ):
-                continue
-            print(timed(row, backward, args.seconds), flush=True)
-    print(machine())
-
-
-if __name__ == "__main__":
-    main()
+            configs = tuple(c for c in row.configs if "configs" in what and isinstance(c, kind))
+            left_out = (backward and (row.dtype != torch.bfloat16 or row.page)) or ("configs" in what and not configs)
+            if not left_out and (not texts or any(text in row.name for text in texts)):
+                torch.cuda.empty_cache()
+                yield from timed(row, backward, seconds, configs)
