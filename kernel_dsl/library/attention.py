@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
+from numbers import Integral
 from typing import Any
 
 import kernel_dsl as kd
@@ -227,8 +228,9 @@ def check_config(config: Any) -> None:
         what = f"config is a {type(config).__name__}"
         raise BadCallArgument(kernel="attention", what=what, hint="an `AttentionConfig`, or None to have one chosen")
     check_counts(config, "attention")
-    if config.polynomial is not None and (not isinstance(config.polynomial, int) or config.polynomial < 1):
-        what = f"config.polynomial={shown(config.polynomial)}"
+    every: Any = config.polynomial
+    if every is not None and (not isinstance(every, Integral) or every < 1):
+        what = f"config.polynomial={shown(every)}"
         raise BadCallValue(kernel="attention", what=what, hint="a positive int, or None")
     if config.block_kv % 16:
         what = f"config.block_kv={config.block_kv}"

@@ -147,7 +147,7 @@ class _Forward:
 
         def turn(state: Any) -> Any:
             step, number, carry = state
-            found = kd.atomic_add(s["tickets"], 1) if leads else None
+            found: Any = kd.atomic_add(s["tickets"], 1) if leads else None
             if not leads:
                 kd.barrier_arrive(s["ticket"])
             carry = body(number, carry)
