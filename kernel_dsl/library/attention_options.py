@@ -23,6 +23,7 @@ from .refusals import Refusals
 ARRAYS = ("q_scale", "k_scale", "v_scale", "sinks", "bias", "q_seqlens", "kv_seqlens")
 SCALES = ARRAYS[:3]
 PAGE = 256  # the most keys of a page
+WIDEST = 2**30  # a window that hides nothing: places and sums of it with places are int32
 # what has words of its own here
 CHECKED = (
     "layout",
@@ -192,7 +193,7 @@ class _Check(Refusals):
         bias = self.extras(o, batch, heads, kv_heads, queries, keys, ragged, dtype)
         score = Score(
             ALIGNMENTS[o.causal],
-            None if o.window is None else int(o.window),
+            None if o.window is None else min(int(o.window), WIDEST),
             None if o.softcap is None else float(o.softcap),
             o.sinks is not None,
             bias,

@@ -18,6 +18,7 @@ from kernel_dsl.stages import target_named
 from kernel_dsl.target import Feature
 
 from .attention import first_of
+from .attention_options import WIDEST
 from .decode_combine import decode_combine
 from .decode_general import decode_general
 from .decode_kernel import decode_config, decode_kernel, decode_steps
@@ -273,7 +274,7 @@ class DecodeCheck(Refusals):
         scales = self.scales(arrays, cache, batch, kv_heads)
         return DecodeProblem(
             batch, heads, kv_heads, queries, paged.pop("keys", keys), dim, dtype, cache, bool(o["causal"]),
-            None if o["window"] is None else int(o["window"]), None if o["softcap"] is None else float(o["softcap"]),
+            None if o["window"] is None else min(int(o["window"]), WIDEST), None if o["softcap"] is None else float(o["softcap"]),
             scales, bool(o["return_lse"]), **paged,
         )  # fmt: skip
 

@@ -129,6 +129,25 @@ def test_walk(seed: int) -> None:
         assert relative(grads[-1], expected.grads["bias"].reshape(options["bias"].shape)) < 2 * BOUNDS[bf16]
 
 
+@pytest.mark.parametrize("window", [2**30 - 1, 2**31 - 1, 2**31, 10**12])
+@pytest.mark.parametrize("causal", [False, "bottom_right"])
+@pytest.mark.sampled(5)
+def test_windows_wider_than_any_array(window: int, causal: Any, rng: Any) -> None:
+    """They hide nothing, in attention, its gradients and decoding, whose places are int32."""
+    q, k, v = (random(rng, (1, 2, n, 64), bf16) for n in (5, 40, 40))
+    how = {"causal": causal, "interpret": True}
+    wide, plain = (attention(q, k, v, window=w, return_lse=True, **how) for w in (window, None))
+    assert np.array_equal(wide[1], plain[1]) and np.array_equal(wide[0], plain[0])
+    both = [attention_backward(q, q, k, v, *plain, window=w, **how) for w in (window, None)]
+    assert all(relative(a, np.asarray(b, np.float64)) < 1e-2 for a, b in zip(*both, strict=True))
+    lengths = np.array([40], np.int32)
+    both = [
+        kd.library.decode_attention(q, k, v, lengths, window=w, interpret=True, causal=bool(causal))
+        for w in (window, None)
+    ]
+    assert np.array_equal(*both)
+
+
 PAIRS = [
     ({"q_seqlens": 1, "bias": 1}, "bias with q_seqlens"),
     ({"page_table": 1, "q_seqlens": 1, "bias": 1}, "bias with q_seqlens"),
