@@ -35,12 +35,14 @@ class Decode:
     queries: int = 1
     float8: bool = False
     latent: bool = False
+    splits: int | None = None
 
     @property
     def name(self) -> str:
         heads = f"H{self.heads}" if self.latent else f"{self.heads}/{self.kv_heads}"
         words = [f"decode B{self.batch} {heads} KV{self.keys} d{self.dim}"]
         words += [f"page {self.page}"] * bool(self.page) + [f"{self.queries} queries"] * (self.queries > 1)
+        words += [f"{self.splits} splits"] * (self.splits is not None)
         return " ".join(words + ["e4m3"] * self.float8 + ["latent"] * self.latent)
 
     @property
@@ -62,6 +64,8 @@ ROWS = [
     Decode(1, 32, 4, 4096),
     Decode(1, 32, 4, 1024),
     *(Decode(64, 32, 8, 8192, page=page) for page in (16, 64, 256, 1)),
+    *(Decode(64, 32, 8, 8192, page=64, splits=n) for n in (2, 4, 17)),
+    *(Decode(1, 32, 4, 262144, splits=n) for n in (33, 64, 132)),
     Decode(8, 64, 8, 32768, float8=True),
     *(Decode(64, 32, 8, 8192, page=page, float8=True) for page in (16, 1)),
     Decode(64, 16, 2, 8192, dim=64, float8=True),
@@ -142,7 +146,7 @@ def runs_of(work: Decode) -> tuple[dict[str, Callable[[], Any]], float]:
     shape = work.batch, work.kv_heads, work.keys, work.dim
     k, v = (torch.randn(shape, device="cuda").bfloat16() for _ in range(2))
     out = torch.full_like(q, math.nan)
-    options: dict[str, Any] = {"out": out}
+    options: dict[str, Any] = {"out": out, "splits": work.splits}
     inputs = [k, v]
     if work.float8:
         inputs = [x.to(torch.float8_e4m3fn) for x in inputs]
