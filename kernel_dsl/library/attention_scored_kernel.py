@@ -23,6 +23,7 @@ from .attention_pages import loaded_together
 from .attention_score import ScoredProblem, ScorePlace, clear_rows, ragged_tiles
 
 MOST_TILES = 4096  # whose order is worked out
+FEW = 3  # tiles a multiprocessor, below which each has a block of its own
 ROUNDING = 1.5 * 2**23 + 127  # added to a float, leaves the nearest int, and 127, in its last bits
 SLOPE, SQUARE, CUBE = 0.69328293, 0.24221098, 0.05500893  # of 2 ** x from -0.5 to 0.5, to 1e-4 of it
 
@@ -110,7 +111,8 @@ class _Forward:
         self.dim, self.v_dim = lanes_of(p.dim), lanes_of(p.v_dim)
         self.group = p.heads // p.kv_heads
         self.work = self.tiles * p.heads * (1 if p.ragged else p.batch)
-        self.grid = min(self.work, multiprocessors)
+        # a counter costs a launch before: with few tiles there are as many blocks
+        self.grid = multiprocessors if self.work >= FEW * multiprocessors else self.work
         used = bytes_of(p, t)
         self.staged = p.score.bias_tiles is not None and used <= SMEM_BYTES  # the bias goes through SMEM
         # a tile's output has SMEM of its own, where there is room, so that the next tile's queries can come
