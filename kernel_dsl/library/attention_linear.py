@@ -51,7 +51,7 @@ def _scaled(x: Any, by: int) -> Any:
 
 
 @dataclass(frozen=True)
-class _Form:
+class _PlaceForm:
     """A value as `x` times the score, `terms`, and ints in `place` where it is an int."""
 
     x: int = 0
@@ -67,8 +67,12 @@ def linear_of(function: Callable[..., Any], x: Any, place: tuple[Any, Any, Any, 
     ops = current().region.ops
     start = len(ops)
     made = called(function, (x, *place), "attention", "score_mod", SCORE_MOD)
-    walk = _Walk(lengths)
-    walk.forms[x], walk.forms[place[2]], walk.forms[place[3]] = _Form(1), _Form(place=(1, 0, 0)), _Form(place=(0, 1, 0))
+    walk = _PlaceWalk(lengths)
+    walk.forms[x], walk.forms[place[2]], walk.forms[place[3]] = (
+        _PlaceForm(1),
+        _PlaceForm(place=(1, 0, 0)),
+        _PlaceForm(place=(0, 1, 0)),
+    )
     pure = all(not op.region_list() and op.effect in (Effect.PURE, Effect.READ) for op in ops[start:])
     for op in ops[start:] if pure else []:
         walk.see(op)
@@ -79,12 +83,12 @@ def linear_of(function: Callable[..., Any], x: Any, place: tuple[Any, Any, Any, 
     return Linear(found.terms)
 
 
-class _Walk:
+class _PlaceWalk:
     """The forms of values; what has none is something else."""
 
     def __init__(self, lengths: tuple[int, int]) -> None:
         self.lengths = lengths
-        self.forms: dict[Value, _Form] = {}
+        self.forms: dict[Value, _PlaceForm] = {}
 
     def see(self, op: Op) -> None:
         """Note the form of an op's result."""
@@ -97,11 +101,11 @@ class _Walk:
         if form is not None:
             self.forms[op.results[0]] = form
 
-    def form(self, op: Any) -> _Form | None:
+    def form(self, op: Any) -> _PlaceForm | None:
         if isinstance(op, cast.Constant):
             if op.dtype.is_float:
-                return _Form(terms=((float(op.value), (0, 0, 1)),))
-            return _Form(place=(0, 0, int(op.value))) if op.dtype.is_integer else None
+                return _PlaceForm(terms=((float(op.value), (0, 0, 1)),))
+            return _PlaceForm(place=(0, 0, int(op.value))) if op.dtype.is_integer else None
         if isinstance(op, ALONG):
             return self.along(op)
         if isinstance(op, arith.Neg):
@@ -114,14 +118,14 @@ class _Walk:
             return self.sum(self.product(op.x, op.y) or self.product(op.y, op.x), self.of(op.z), 1)
         return None
 
-    def of(self, x: Any) -> _Form | None:
+    def of(self, x: Any) -> _PlaceForm | None:
         """The form of an operand: one that is the same everywhere is a term."""
         found = self.forms.get(x)
         if found is None and not array_type(x).shape and array_type(x).dtype == kd.float32:
-            return _Form(terms=((x, (0, 0, 1)),))
+            return _PlaceForm(terms=((x, (0, 0, 1)),))
         return found
 
-    def along(self, op: Any) -> _Form | None:
+    def along(self, op: Any) -> _PlaceForm | None:
         form, dtype = self.of(op.x), array_type(op.results[0]).dtype
         if not isinstance(op, cast.Cast) or form is None:
             return form
@@ -129,18 +133,18 @@ class _Walk:
             return form if form.place is None and dtype == kd.float32 else None
         i, j, more = form.place
         most = abs(i) * self.lengths[0] + abs(j) * self.lengths[1] + abs(more)
-        return _Form(terms=((1.0, form.place),)) if most <= EXACT else None
+        return _PlaceForm(terms=((1.0, form.place),)) if most <= EXACT else None
 
-    def sum(self, a: _Form | None, b: _Form | None, sign: int) -> _Form | None:
+    def sum(self, a: _PlaceForm | None, b: _PlaceForm | None, sign: int) -> _PlaceForm | None:
         b = _times(b, sign)
         if a is None or b is None or (a.place is None) != (b.place is None):
             return None
         if a.place is not None and b.place is not None:
             i, j, more = (m + n for m, n in zip(a.place, b.place, strict=True))
-            return _Form(place=(i, j, more))
-        return _Form(a.x + b.x, _merged(a.terms + b.terms))
+            return _PlaceForm(place=(i, j, more))
+        return _PlaceForm(a.x + b.x, _merged(a.terms + b.terms))
 
-    def product(self, x: Any, factor: Any) -> _Form | None:
+    def product(self, x: Any, factor: Any) -> _PlaceForm | None:
         """`x` times something that is the same everywhere."""
         form, by = self.of(x), self.of(factor)
         if form is None or by is None or form.x or form.place is not None or by.x or len(by.terms) != 1:
@@ -149,19 +153,19 @@ class _Walk:
         if place[:2] != (0, 0):
             return None
         number = number if place[2] == 1 else number * float(place[2])
-        return _Form(terms=tuple((_both(number, factor), place) for factor, place in form.terms))
+        return _PlaceForm(terms=tuple((_both(number, factor), place) for factor, place in form.terms))
 
 
 def _both(a: Any, b: Any) -> Any:
     return b if isinstance(a, float) and a == 1.0 else a if isinstance(b, float) and b == 1.0 else a * b
 
 
-def _times(form: _Form | None, by: int) -> _Form | None:
+def _times(form: _PlaceForm | None, by: int) -> _PlaceForm | None:
     """A form, or its negative."""
     if form is None or by == 1:
         return form
     place = None if form.place is None else (-form.place[0], -form.place[1], -form.place[2])
-    return _Form(-form.x, tuple((factor, (-i, -j, -more)) for factor, (i, j, more) in form.terms), place)
+    return _PlaceForm(-form.x, tuple((factor, (-i, -j, -more)) for factor, (i, j, more) in form.terms), place)
 
 
 def _merged(terms: tuple[tuple[Any, Place], ...]) -> tuple[tuple[Any, Place], ...]:
