@@ -131,7 +131,7 @@ class SizePlan:
     @property
     def open(self) -> bool:
         """Whether there are sizes that the trace does not know."""
-        closed = self.read | self.fixed | self._declared()
+        closed = self.read | self.fixed | self._declared() | self._computed()
         return any(place not in closed for place in self._places())
 
     def _declare(self) -> None:
@@ -187,9 +187,16 @@ class SizePlan:
         }
 
     def read_all(self) -> None:
-        """Trace for these very sizes."""
-        self.read = set(self._places()) - self._declared()
+        """Trace for these very sizes, but for Dims and what is computed of Dims alone."""
+        if self.definition.shapes and not self.parts:
+            self._look_through()
+        self.read = set(self._places()) - self._declared() - self._computed()
         self._start()
+
+    def _computed(self) -> set[tuple[int, int]]:
+        """Axes of the grid that are computed of Dims alone."""
+        own = {place for place in self.dims if place not in self.read}
+        return {place for place, of in self.parts.items() if place[0] == GRID and of and of <= own}
 
     def read_again(self) -> None:
         """Trace anew, with all known that was read."""

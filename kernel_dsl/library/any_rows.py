@@ -1,45 +1,172 @@
-"""Products of matrices that differ in M alone: one kernel for the first M, and others that take any.
+"""Products that differ in M and in the batch alone: kernels for the first sizes, and others that take any.
 
-The first M gets code of its own, as most programs have one. From the second on M is a `kd.Dim`. A configuration that was
-compiled already is taken where the cost model gives it `ENOUGH` of the speed of the best, so that a new M seldom compiles.
+The first sizes get code of their own, as most programs have one. From the second on M and a batch axis are `kd.Dim`s. A
+configuration that was compiled already is taken where the cost model gives it `ENOUGH` of the speed of the best, so that new
+sizes seldom compile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
+from math import prod
 from typing import Any
 
+import kernel_dsl as kd
+
 from .. import forking
-from .blocks import takes_any_rows
 from .problem import Problem
 
 ENOUGH = 0.97  # of the speed of the best configuration, by the cost model
 MANY = 1024  # products that are kept
+ROWS, ROWS_OF_MANY = 2**24, 2**16  # what M is at most: of one product, and of each of a batch
+BATCH = 2**16
+TILES = 2**30  # indices of tiles are 32 bits wide
+SMALLEST = (8, 64)  # a tile
+VECTOR = 16  # bytes that are read along M at a time
 
-_first: dict[Any, int] = {}  # the M that came first, by all else of a product
-_known: dict[Any, list[Any]] = {}  # configurations that take any M
+_first: dict[Any, Any] = {}  # the sizes that came first, by all else of a product
+_known: dict[Any, list[Any]] = {}  # routes that take any sizes
 _lock = forking.lock()
 
 
-def kernel_for(
-    make: Callable[..., Any], p: Problem, config: Any, blocks: tuple[int, ...], cost: Callable[[Problem, Any], float]
-) -> Any:
-    """What `make(problem, config, *blocks, any_rows=)` gives for a product that `config` is the best for; `cost`: in clocks."""
-    if not takes_any_rows(p):
-        return make(p, config, *blocks)
-    rest = replace(p, M=0)
-    key = (make, rest, blocks)
+@cache
+def _dim(name: str, most: int, unit: int = 1) -> Any:
+    return kd.Dim(name, max=most, multiple_of=unit)
+
+
+def open_sizes(p: Problem) -> bool:
+    """Whether some sizes are each call's own."""
+    extents: tuple[Any, ...] = (*p.batch, p.M, p.N)
+    return not all(isinstance(n, int) for n in extents)
+
+
+def opened(p: Problem, unit: int = 1) -> Problem | None:
+    """The problem with Dims for M and for the first batch axis; None where no kernel takes other sizes.
+
+    `unit`: what M is a multiple of.
+    """
+    if p.groups or p.sparse or p.softmax or (p.scaled and p.batch):
+        return None  # rows that others count; metadata and scales whose axes the problem does not say
+    axis = next((i for i, n in enumerate(p.batch) if n > 1), None)
+    rest = p.parts * -(-p.N // SMALLEST[1]) * prod(n for i, n in enumerate(p.batch) if i != axis)
+    steps = (*p.gated[0], *p.gated[1], *p.all_steps)
+    rows, several = ROWS if axis is None else ROWS_OF_MANY, BATCH
+    if axis is None and any(step.kind == "dropout" for step in steps) and p.M * p.N * prod(p.batch) <= 1 << 31:
+        rows = min(rows, (1 << 31) // (p.N * prod(p.batch)))  # elements are counted in 32 bits where that is enough
+    if axis is None:
+        rows = min(rows, TILES // rest * SMALLEST[0])
+    else:
+        several = min(several, TILES // rest // (rows // SMALLEST[0]))
+    if rows < p.M or (axis is not None and p.batch[axis] > several):
+        return None
+    made = replace(p, M=_dim("M", rows // unit * unit, unit))
+    if axis is None:
+        return made
+
+    def with_dim(extents: tuple[int, ...]) -> tuple[Any, ...]:
+        own = axis - len(p.batch) + len(extents)
+        if own < 0 or extents[own] == 1:
+            return extents
+        return (*extents[:own], _dim("batch", several), *extents[own + 1 :])
+
+    return replace(made, batch=with_dim(p.batch), a_batch=with_dim(p.a_batch), b_batch=with_dim(p.b_batch))
+
+
+def declared(p: Problem, sums: bool = False) -> dict[int, tuple[Any, ...]] | None:
+    """`shapes=` of a kernel for the problem; `sums`: it takes those of its parts, for a and b."""
+    if not open_sizes(p):
+        return None
+    count = 1 if p.gate is None else 2
+    if sums:
+        shape = (*((p.parts,) if p.parts > 1 else ()), *p.batch, p.M, p.N)
+        found: dict[int, tuple[Any, ...]] = dict.fromkeys(range(count), shape)
+        first = count
+    else:
+        found = {0: (*p.a_batch, None, p.M) if p.a_transposed else (*p.a_batch, p.M, None)}
+        found |= dict.fromkeys(range(1, 1 + count), (*p.b_batch, None, None))
+        first = 1 + count + ((1 + p.int4_zeros) if p.int4 else 0)
+        if p.a_scaled:
+            found[first] = (p.M, None)
+        first += p.a_scaled + bool(p.b_scaled)
+    sizes: dict[str, Any] = {"m": p.M, "n": p.N, "-": 1} | {str(i): n for i, n in enumerate(p.batch)}
+    steps = (*p.gated[0], *p.gated[1], *p.all_steps)
+    for axes in (axes for step in steps for axes in step.operands):
+        if axes:
+            found[first] = tuple(sizes[name] for name in axes)
+        first += 1
+    return found
+
+
+def at_launch(p: Problem, a: Any, b: Any) -> Problem:
+    """In a body: the problem with the sizes of the launch, of operands as they lie."""
+    if not open_sizes(p):
+        return p
+
+    def extent(number: int) -> Any:
+        for ref, own in ((a, p.a_batch), (b, p.b_batch)):
+            at = number - len(p.batch) + len(own)
+            there: Any = own[at] if at >= 0 else 1
+            if not isinstance(there, int):
+                return ref.shape[at]
+        return p.batch[number]
+
+    rows = a.shape[-1 if p.a_transposed else -2]
+    return replace(p, M=rows, batch=tuple(extent(i) for i in range(len(p.batch))))
+
+
+def of_sums(p: Problem, sums: Any) -> Problem:
+    """In a body: the problem with the sizes of the launch, of what was summed up, (*parts, *batch, M, N)."""
+    if not open_sizes(p):
+        return p
+    return replace(p, M=sums.shape[-2], batch=tuple(sums.shape[len(sums.shape) - 2 - len(p.batch) : -2]))
+
+
+def serving(route: Any, cost: Callable[[Problem, Any], float]) -> Any:
+    """The route with kernels that take any sizes; itself for the first sizes, and where there are none. `cost`: in clocks."""
+    p = route.problem
+    if 0 in (*p.batch, p.M, p.N, p.K):
+        return route
+    left = route.packings[0]
+    turned = p.a_transposed if left is None else left.turned
+    vector = VECTOR // p.dtype.itemsize
+    unit = vector if turned and p.M % vector == 0 else 1
+    general = opened(p, unit)
+    whole = None if route.whole is None else opened(route.whole, unit)
+    if general is None or (route.whole is not None and whole is None):
+        return route
+    if whole is not None and (whole.M, *whole.batch) != (general.M, *general.batch):
+        general = replace(general, M=whole.M, batch=whole.batch, a_batch=whole.a_batch, b_batch=whole.b_batch)
+    packings = tuple(
+        pack and replace(pack, rows=general.M if side == 0 else pack.rows, batch=own)
+        for side, (pack, own) in enumerate(zip(route.packings, (general.a_batch, general.b_batch), strict=True))
+    )
+    found = replace(route, problem=general, packings=packings, whole=whole)
+    closed = replace(
+        p,
+        M=0,
+        batch=(),
+        a_batch=(),
+        b_batch=(),
+        parts=1,
+        out_dtype=(whole or p).out_dtype,
+        lanes=0,
+        a_transposed=False,
+        b_transposed=False,
+    )
+    family = closed, len(p.batch)
+    key = replace(found, config=None)
     with _lock:
-        if len(_first) >= MANY:
+        if len(_first) >= MANY or len(_known) >= MANY:
             _first.clear()
             _known.clear()
-        if _first.setdefault(key, p.M) == p.M:
-            return make(p, config, *blocks)
+        if _first.setdefault(family, (p.batch, p.M)) == (p.batch, p.M):
+            return route
         known = _known.setdefault(key, [])
-        best = cost(p, config)
-        good = [t for t in known if ENOUGH * cost(p, t) <= best]
+        best = cost(p, route.config)
+        good = [c for c in known if ENOUGH * cost(p, c.config) <= best]
         if not good:
-            known.append(config)
-            good = [config]
-    return make(rest, min(good, key=lambda t: cost(p, t)), *blocks, any_rows=True)
+            known.append(found)
+            good = [found]
+    return min(good, key=lambda c: cost(p, c.config))

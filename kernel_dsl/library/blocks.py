@@ -11,35 +11,23 @@ import kernel_dsl as kd
 
 from .problem import Problem
 
-ROWS = kd.Dim("M", max=2**24)  # of a kernel for any number of rows: indices are 32 bits wide
 
-
-def takes_any_rows(p: Problem) -> bool:
-    """Whether one kernel can multiply any number of rows: of two matrices, whose sums are stored by TMA as they are."""
-    more = p.batch or p.thrice or p.lanes or p.scaled or p.int4 or p.groups or p.parts > 1
-    # rows of a that is stored by columns are as far apart as M says, which TMA wants to be multiples of 16 bytes
-    return p.plain and ROWS.hi >= p.M and not more and not p.a_transposed
-
-
-def rows_of(p: Problem) -> dict[int, tuple[Any, ...]]:
-    """What is declared of a, b and the result, where M is each call's own."""
-    b = (p.N, p.K) if p.b_transposed else (p.K, p.N)
-    return {0: (p.K, ROWS) if p.a_transposed else (ROWS, p.K), 1: b, 2: (ROWS, p.N)}
-
-
-def spread(number: Any, extents: tuple[int, ...]) -> tuple[Any, ...]:
+def spread(number: Any, extents: tuple[Any, ...]) -> tuple[Any, ...]:
     """The indices, row-major, that a number stands for; 0 along extents of one."""
     out: list[Any] = []
-    left = prod(extents)
-    for extent in extents:
-        left //= max(extent, 1)
-        if extent == 1:
+    for axis, extent in enumerate(extents):
+        if _is_one(extent):
             out.append(0)
             continue
-        index = number if left == 1 else kd.div(number, left)
-        out.append(index)
-        number = kd.rem(number, left) if left > 1 else 0
+        left: Any = prod(extents[axis + 1 :])
+        alone = isinstance(left, int) and left <= 1
+        out.append(number if alone else kd.div(number, left))
+        number = 0 if alone else kd.rem(number, left)
     return tuple(out)
+
+
+def _is_one(extent: Any) -> bool:
+    return isinstance(extent, int) and extent == 1
 
 
 def tile_of(index: Any, p: Problem, tiles: tuple[Any, Any], group: int) -> tuple[Any, Any, Any, tuple[Any, ...]]:
@@ -47,7 +35,7 @@ def tile_of(index: Any, p: Problem, tiles: tuple[Any, Any], group: int) -> tuple
     count = tiles[0] * tiles[1]
     outer = p.parts * prod(p.batch)
     part, batch = 0, (0,) * len(p.batch)
-    if outer > 1:
+    if not _is_one(outer):
         part, *batch = spread(kd.div(index, count), (p.parts, *p.batch))
         index = kd.rem(index, count)
     m, n = kd.planar_snake(index, tiles, 0, min(group, tiles[0]) if isinstance(tiles[0], int) else group)
@@ -86,15 +74,11 @@ def walk(
     refs: Sequence[Any],
     tables: dict[str, Any],
     multiply: Callable[[TilePlace, Sequence[Any]], None],
-    rows: Any = None,
 ) -> None:
-    """Call `multiply(place, refs)` for this block's tile; of groups, `refs` begin with their sizes, and blocks may be idle.
-
-    `rows`: M, where each call has its own.
-    """
+    """Call `multiply(place, refs)` for this block's tile; of groups, `refs` begin with their sizes, and blocks may be idle."""
     index, tiles_n = kd.program_id(0), kd.cdiv(p.N, t.tile_n)
     if p.groups is None:
-        m, n, part, batch = tile_of(index, p, (kd.cdiv(p.M if rows is None else rows, t.tile_m), tiles_n), t.group)
+        m, n, part, batch = tile_of(index, p, (kd.cdiv(p.M, t.tile_m), tiles_n), t.group)
         multiply(TilePlace(m * t.tile_m, n * t.tile_n, part, batch), refs)
         return
     given, *rest = refs
@@ -109,10 +93,10 @@ def walk(
     groups.clear(rest[-1], bounds, index, tiles_of(p, t))
 
 
-def own(batch: tuple[Any, ...], extents: tuple[int, ...]) -> tuple[Any, ...]:
+def own(batch: tuple[Any, ...], extents: tuple[Any, ...]) -> tuple[Any, ...]:
     """The batch indices of an operand, which may lack leading axes, and share what it has along others."""
     mine = batch[len(batch) - len(extents) :]
-    return tuple(0 if extent == 1 else index for index, extent in zip(mine, extents, strict=True))
+    return tuple(0 if _is_one(extent) else index for index, extent in zip(mine, extents, strict=True))
 
 
 def steps_of(p: Problem, tile_k: int) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 import kernel_dsl as kd
 
 from ..kernel import identified
+from .any_rows import declared, of_sums
 from .blocks import spread
 from .epilogue import Tile, drawn, finish, join, outputs
 from .problem import Problem
@@ -27,15 +28,18 @@ def in_flight(parts: int) -> int:
 def combine_kernel(problem: Problem) -> Any:
     """The kernel `(partial sums (parts, *batch, M, N), *operands of the steps) -> out`.
 
-    With one part there is no such axis. Two products that share a have their sums one after the other.
+    With one part there is no such axis. Two products that share a have their sums one after the other. Extents that are Dims
+    are each call's own.
     """
-    p = problem
-    tiles = (*p.batch, kd.cdiv(p.M, TILE_M), kd.cdiv(p.N, TILE_N))
-    count = 1 if p.gate is None else 2
+    count = 1 if problem.gate is None else 2
+
+    def tiles_of(p: Problem) -> tuple[Any, ...]:
+        return (*p.batch, kd.cdiv(p.M, TILE_M), kd.cdiv(p.N, TILE_N))
 
     def body(*refs: Any) -> None:
+        p = of_sums(problem, refs[0])
         extra, out, peak = outputs(p, refs[count:])
-        *batch, m, n = spread(kd.program_id(0), tiles)
+        *batch, m, n = spread(kd.program_id(0), tiles_of(p))
         rows, columns = kd.ds(m * TILE_M, TILE_M), kd.ds(n * TILE_N, TILE_N)
 
         def whole(partial: Any) -> Any:
@@ -62,8 +66,14 @@ def combine_kernel(problem: Problem) -> Any:
         x = finish(sums[0], p.all_steps, extra, tile) if p.gate is None else join(sums[0], sums[1], p, extra, tile)
         out[(*batch, rows, columns)] = x.astype(p.out_dtype)
 
-    made = kd.kernel(body, out_type=p.results(), grid=(prod(tiles),), name="matmul_combine")
-    return identified(made, problem) if p.named else made
+    made = kd.kernel(
+        body,
+        out_type=problem.results(),
+        shapes=declared(problem, sums=True),
+        grid=(prod(tiles_of(problem)),),
+        name="matmul_combine",
+    )
+    return identified(made, problem) if problem.named else made
 
 
 def partial_problem(p: Problem, parts: int) -> Problem:

@@ -45,7 +45,7 @@ class Tile:
 
     m: Any
     n: Any
-    shape: tuple[int, ...]
+    shape: tuple[Any, ...]
     batch: tuple[Any, ...] = ()
     swapped: bool = False
     peak: Any = None
@@ -149,6 +149,11 @@ def store_sums(x: Any, p: Problem, refs: Sequence[Any], tile: Tile, out: Any) ->
         out[PLAIN, number, tile.m] = plain
 
 
+def _most(extent: Any) -> int:
+    """What an extent of the launch can be."""
+    return extent if isinstance(extent, int) else extent.facts.hi
+
+
 def drawn(x: Any, p: Problem, refs: Sequence[Any], tile: Tile, unit: int) -> Tile:
     """The tile of sums `x` with what dropout keeps of it, if there is dropout: by a loop, for a word takes 100 instructions.
 
@@ -163,7 +168,8 @@ def drawn(x: Any, p: Problem, refs: Sequence[Any], tile: Tile, unit: int) -> Til
     else:
         return tile
     rate, low, high = refs[place : place + 3]
-    kind = kd.uint64 if prod(tile.shape) > 1 << 31 else kd.uint32
+    kind = kd.uint64 if prod(_most(extent) for extent in tile.shape) > 1 << 31 else kd.uint32
+    height, width = (kd.astype(n, kind) if not isinstance(n, int) else n for n in tile.shape[-2:])
     outer: Any = 0
     for index, extent in zip(tile.batch, tile.shape, strict=False):
         outer = outer * extent + index
@@ -171,10 +177,10 @@ def drawn(x: Any, p: Problem, refs: Sequence[Any], tile: Tile, unit: int) -> Til
 
     def draw(turn: Any, bits: Any) -> Any:
         m, n = tile.part(turn * unit, unit).coordinates(unit)
-        far, near, length = (n, m, tile.shape[-2]) if step.word else (m, n, tile.shape[-1])
+        far, near, length = (n, m, height) if step.word else (m, n, width)
         number = far.astype(kind) * length + near.astype(kind)
         if not isinstance(outer, int) or outer:
-            number = number + kd.astype(outer, kind) * (tile.shape[-1] * tile.shape[-2])
+            number = number + kd.astype(outer, kind) * (width * height)
         uniform = (random_words(number, low, high) >> 8).astype(kd.float32) * 2.0**-24
         bit = kd.astype(1, kd.uint32) << turn.astype(kd.uint32)
         return kd.layout_cast(bits, layout) | kd.where(uniform >= rate, bit, kd.uint32(0))
@@ -243,7 +249,7 @@ def _peak(x: Any, step: EpilogueStep, refs: Iterator[Any], tile: Tile) -> Any:
     m, n = tile.coordinates(x.shape[1])
     size = kd.abs(x.astype(kd.float32))
     for index, extent, side in ((m, tile.shape[-2], tile.m), (n, tile.shape[-1], tile.n)):
-        if extent % side.size:
+        if not isinstance(extent, int) or extent % side.size:
             size = kd.where(index < extent, size, 0.0)
     kd.atomic_max(tile.peak.bitcast(kd.int32), kd.bitcast_convert_type(kd.max(size), kd.int32))
     return x

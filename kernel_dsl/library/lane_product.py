@@ -16,6 +16,7 @@ from typing import Any
 import kernel_dsl as kd
 
 from ..kernel import identified
+from .any_rows import at_launch, declared, open_sizes
 from .blocks import TilePlace, own, steps_of, tiles_of, walk
 from .epilogue import Tile, finish_and_store, outputs
 from .problem import Problem
@@ -54,13 +55,16 @@ TILES = tuple(_SPREAD)
 
 @cache
 def lane_kernel(problem: Problem, config: LaneConfig) -> Any:
-    """The kernel `(a, b, *operands of the steps) -> out`; a and b have the dtype of the sums."""
+    """The kernel `(a, b, *operands of the steps) -> out`; a and b have the dtype of the sums.
+
+    Extents of the problem that are Dims are each call's own.
+    """
     p, t = problem, config
     wide, layout = p.wide, config.layout
     steps = steps_of(p, t.tile_k)
     row, column = (layout.reduce((axis,), keepdims=False) for axis in (1, 0))
 
-    def multiply(place: TilePlace, a: Any, b: Any, refs: Any, a_smem: Any, b_smem: Any) -> None:
+    def multiply(p: Problem, place: TilePlace, a: Any, b: Any, refs: Any, a_smem: Any, b_smem: Any) -> None:
         _, rest = p.scales_of(refs)  # of no products
         extra, out, peak = outputs(p, rest)
         part, batch = place.part, place.batch
@@ -100,14 +104,16 @@ def lane_kernel(problem: Problem, config: LaneConfig) -> Any:
         finish_and_store(total, p, extra, tile, out, place.leading(p), unit)
 
     def body(a: Any, b: Any, *refs: Any, a_smem: Any, b_smem: Any, **tables: Any) -> None:
-        if 0 not in (*p.batch, p.M, p.N):
-            walk(p, t, refs, tables, lambda place, rest: multiply(place, a, b, rest, a_smem, b_smem))
+        if open_sizes(p) or 0 not in (*p.batch, p.M, p.N):
+            here = at_launch(p, a, b)
+            walk(here, t, refs, tables, lambda place, rest: multiply(here, place, a, b, rest, a_smem, b_smem))
 
     pad = PAD // wide.itemsize
     leading = (p.parts,) if p.parts > 1 else ()
     made = kd.kernel(
         body,
         out_type=p.results(*leading, tiles=kd.cdiv(p.N, t.tile_n)),
+        shapes=declared(p),
         scratch_types={
             "a_smem": kd.SMEM((t.stages, t.tile_k, t.tile_m + pad), wide),
             "b_smem": kd.SMEM((t.stages, t.tile_k, t.tile_n + pad), wide),

@@ -301,7 +301,7 @@ class Matmul:
     def specialisations(self) -> list[Any]:
         """What was compiled in this process for the products that were called: see `Kernel.specialisations`."""
         plans = [p for p in self._plans.values() if isinstance(p, MatmulPlan)]
-        kernels = {id(p.kernel): p.kernel for p in plans}
+        kernels = {id(k): k for p in plans for k in (p.pack, p.kernel, p.combine) if k is not None}
         return [made for kernel in kernels.values() for made in kernel.specialisations()]
 
     def describe(self, a: Any, b: Any, out_dtype: Any, bias: Any, c: Any) -> tuple[Problem, list[Any]]:
@@ -367,12 +367,13 @@ def plan_of(r: Request, config: MatmulConfig | None, target: str | None) -> Matm
 
 def plan_by(r: Request, found: Route, blocks: int, chosen: bool = True) -> MatmulPlan:
     """The kernels of a request by one route, on so many multiprocessors; `chosen`: with its very configuration."""
+    found = found if chosen else found.serving(blocks)
     laid_out = [p for p in found.packings if p is not None]
     if laid_out or found.kernel != "fast":
         words = [f"{p.dtype} rows laid out anew as {p.to}" for p in laid_out]
         _log.info("matmul: the %s kernel; %s", found.kernel, ", ".join(words) or "operands as they are")
     return MatmulPlan(
-        found.multiply(blocks, chosen),
+        found.multiply(blocks),
         r.turns,
         r.flipped,
         found.pack(),

@@ -10,7 +10,7 @@ places in the registers of a lane.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from math import prod
 from typing import Any
@@ -58,6 +58,23 @@ class Packing:
         return kd.ShapeDtypeStruct((*self.batch, self.rows, self.width * (2 if self.split else 1)), self.to)
 
     @property
+    def open(self) -> bool:
+        """Whether extents are Dims, each call's own."""
+        extents: tuple[Any, ...] = (*self.batch, self.rows)
+        return not all(isinstance(n, int) for n in extents)
+
+    @property
+    def source(self) -> tuple[Any, ...]:
+        """What is declared of the operand's shape."""
+        return (*self.batch, *((self.columns, self.rows) if self.turned else (self.rows, self.columns)))
+
+    def of(self, source: Any) -> Packing:
+        """With the extents of a launch."""
+        if not self.open:
+            return self
+        return replace(self, batch=tuple(source.shape[:-2]), rows=source.shape[-1 if self.turned else -2])
+
+    @property
     def layout(self) -> Any:
         """How a tile of the result is spread."""
         vector = VECTOR // self.to.itemsize
@@ -81,11 +98,12 @@ def pack_kernel(packings: tuple[Packing, ...]) -> Any:
     def body(*refs: Any) -> None:
         block, first = kd.program_id(0), 0
         sources, outs = refs[: len(packings)], refs[len(packings) :]
-        for p, source, out in zip(packings, sources, outs, strict=True):
+        for packing, source, out in zip(packings, sources, outs, strict=True):
+            p = packing.of(source)
             count = prod(p.tiles)
 
             @kd.when((block >= first) & (block < first + count))
-            def _(p: Packing = p, source: Any = source, out: Any = out, first: int = first) -> None:
+            def _(p: Packing = p, source: Any = source, out: Any = out, first: Any = first) -> None:
                 _pack(p, source, out, block - first)
 
             first += count
@@ -93,6 +111,7 @@ def pack_kernel(packings: tuple[Packing, ...]) -> Any:
     made = kd.kernel(
         body,
         out_type=packings[0].out if len(packings) == 1 else tuple(p.out for p in packings),
+        shapes={i: p.source for i, p in enumerate(packings) if p.open} or None,
         grid=(sum(prod(p.tiles) for p in packings),),
         name="matmul_pack",
     )

@@ -7,7 +7,7 @@ already in flight.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cache
 from math import prod
 from numbers import Integral
@@ -19,7 +19,8 @@ from ..diagnostics import shown
 from ..errors import BadCallArgument, BadCallValue
 from ..kernel import identified
 from ..ops.matrix import meta_layout, meta_step
-from .blocks import ROWS, own, rows_of, start_of, steps_of, tile_of
+from .any_rows import at_launch, declared, open_sizes
+from .blocks import own, start_of, steps_of, tile_of
 from .epilogue import Function, Tile, drawn, finish, join, outputs, store_sums
 from .int4_numbers import HALF, factors_of, floats_of, power_of, widened
 from .problem import EpilogueStep, Problem
@@ -82,29 +83,31 @@ def from_registers(p: Problem) -> bool:
 
 
 @cache
-def matmul_kernel(
-    problem: Problem, config: MatmulConfig, blocks: int, activation: Function | None = None, any_rows: bool = False
-) -> Any:
+def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activation: Function | None = None) -> Any:
     """The kernel `(a, b[, bias][, c], *operands of the steps) -> out` for a problem, on `blocks` multiprocessors.
 
     With a `gate` b comes twice, and half of a tile's columns are products of each; no clusters then, and nothing `swapped`.
-    `any_rows`: each call has an M of its own; that of the problem is an example.
+    Extents of the problem that are Dims are each call's own.
     """
     p, t = problem.swapped if config.swapped else problem, config
     end_steps = (*p.all_steps, *(() if activation is None else (EpilogueStep("activation", function=activation),)))
     rows = t.rows
-    # in clusters of tiles
     width = t.tile_n if p.gate is None else t.tile_n // 2  # columns of the result
-    tiles_m, tiles_n = kd.cdiv(kd.cdiv(p.M, t.tile_m), t.cluster), kd.cdiv(kd.cdiv(p.N, width), t.cluster_n)
     leading = (p.parts,) if p.parts > 1 else ()
-    shape = (*p.batch, problem.M, problem.N)
-    total = tiles_m * tiles_n * prod((*leading, *p.batch))
+
+    def clusters_of(p: Problem) -> tuple[Any, Any, Any]:
+        """Clusters of tiles along M, along N, and of all products."""
+        tiles_m, tiles_n = kd.cdiv(kd.cdiv(p.M, t.tile_m), t.cluster), kd.cdiv(kd.cdiv(p.N, width), t.cluster_n)
+        return tiles_m, tiles_n, tiles_m * tiles_n * prod((*leading, *p.batch))
+
+    tiles_m, tiles_n, total = clusters_of(p)
+    shape: tuple[Any, ...] = (*p.batch, problem.M, problem.N)
     steps = steps_of(p, t.tile_k)
     held = 2 if p.int4 or p.sparse else 1  # of K for one of a's
     marks = t.tile_k // meta_step(p.dtype) if p.sparse else 0  # rows of metadata that come with a stage
     a_shape = (t.tile_k, t.tile_m) if p.a_transposed else (t.tile_m, t.tile_k // held)
     b_shape = (t.tile_n, t.tile_k) if p.b_transposed else (t.tile_k, t.tile_n)
-    clusters = blocks // t.blocks if any_rows else max(min(total, blocks // t.blocks), 1)
+    clusters = blocks // t.blocks if open_sizes(p) else max(min(total, blocks // t.blocks), 1)
     producer = t.consumers
     turns = t.consumers if t.ping_pong else 1  # consumers that work on different tiles
     releases = t.consumers // turns  # of a stage
@@ -128,15 +131,12 @@ def matmul_kernel(
         **({"factors_smem": kd.SMEM((t.stages, marks, 2 * t.tile_m), kd.uint32)} if marks else {}),
     }
 
-    def count_tiles(a: Any) -> None:
-        """Take the number of tiles from the launch."""
-        nonlocal tiles_m, tiles_n, total
-        extent = a.shape[int(problem.a_transposed)]
-        if t.swapped:
-            tiles_n = kd.cdiv(kd.cdiv(extent, width), t.cluster_n)
-        else:
-            tiles_m = kd.cdiv(kd.cdiv(extent, t.tile_m), t.cluster)
-        total = tiles_m * tiles_n
+    def take_sizes(a: Any, b: Any) -> None:
+        """Take the sizes that are the launch's own from it."""
+        nonlocal p, shape, tiles_m, tiles_n, total
+        here = at_launch(problem, a, b)
+        p, shape = here.swapped if t.swapped else here, (*here.batch, here.M, here.N)
+        tiles_m, tiles_n, total = clusters_of(p)
 
     def place_of(index: Any) -> tuple[Any, Any, Any, tuple[Any, ...]]:
         m, n, part, batch = tile_of(index, p, (tiles_m, tiles_n), t.group)
@@ -330,8 +330,8 @@ def matmul_kernel(
         rights, scales, rest = refs[:count], *p.scales_of(rest)
         results = outputs(p, rest)
         left, rights = (rights[0], (a,)) if t.swapped else (a, rights)
-        if any_rows:
-            count_tiles(a)
+        if open_sizes(problem):
+            take_sizes(a, refs[0])
         me = kd.axis_index("wg")
         out_smem = buffers.pop("out_smem", None)
 
@@ -345,10 +345,8 @@ def matmul_kernel(
 
     made = kd.kernel(
         body,
-        out_type=replace(problem, M=ROWS).results()
-        if any_rows
-        else problem.results(*leading, tiles=tiles_n * t.cluster_n),
-        shapes=rows_of(problem) if any_rows else None,
+        out_type=problem.results(*leading, tiles=0 if open_sizes(problem) else tiles_n * t.cluster_n),
+        shapes=declared(problem),
         scratch_types=scratch,
         grid=(clusters,),
         grid_names=("block",),
@@ -358,8 +356,7 @@ def matmul_kernel(
         thread_name="wg",
         name="matmul",
     )
-    known = (replace(problem, M=0), config, blocks, "any rows") if any_rows else (problem, config, blocks)
-    return identified(made, *known) if p.named and activation is None else made
+    return identified(made, problem, config, blocks) if p.named and activation is None else made
 
 
 def check_counts(config: Any, kernel: str) -> None:

@@ -12,7 +12,7 @@ from kernel_dsl.dtypes import DType, as_dtype
 from kernel_dsl.target import Feature, Target
 
 from . import choose as costs
-from .any_rows import kernel_for
+from .any_rows import serving
 from .combine import combine_kernel
 from .families import FP8, Family, family
 from .int4 import PackedInt4
@@ -57,20 +57,20 @@ class Route:
         found = tuple(p for p in (left, right, *((right,) if self.gated else ())) if p is not None)
         return pack_kernel(found) if found else None
 
-    def multiply(self, blocks: int, chosen: bool = False) -> Any:
-        """The kernel that multiplies; `chosen`: for these very sizes and with this configuration."""
+    def serving(self, blocks: int) -> Route:
+        """The route with kernels for any M and batch, or itself."""
+        if self.kernel == "lane":
+            return serving(self, lambda p, t: costs.lane_clocks(p, t, blocks))
+        if self.kernel == "tile":
+            return serving(self, lambda p, t: costs.tile_clocks(p, t, blocks, False, (False, False)))
+        return serving(self, lambda p, t: costs.clocks(p, t, blocks))
+
+    def multiply(self, blocks: int) -> Any:
+        """The kernel that multiplies."""
         p, t = self.problem, self.config
         if self.kernel == "lane":
             return lane_kernel(p, t)
-        if self.kernel == "tile":
-            if chosen:
-                return tile_kernel(p, t)
-            return kernel_for(
-                tile_kernel, p, t, (), lambda p, t: costs.tile_clocks(p, t, blocks, False, (False, False))
-            )
-        if chosen:
-            return matmul_kernel(p, t, blocks)
-        return kernel_for(matmul_kernel, p, t, (blocks,), lambda p, t: costs.clocks(p, t, blocks))
+        return tile_kernel(p, t) if self.kernel == "tile" else matmul_kernel(p, t, blocks)
 
     def combine(self) -> Any:
         """The kernel that adds up parts of K, or None."""

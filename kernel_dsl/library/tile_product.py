@@ -7,14 +7,15 @@ padded so that neither comes to the same banks twice.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import kernel_dsl as kd
 
 from ..kernel import identified
-from .blocks import ROWS, TilePlace, own, rows_of, start_of, steps_of, tiles_of, walk
+from .any_rows import at_launch, declared
+from .blocks import TilePlace, own, start_of, steps_of, tiles_of, walk
 from .epilogue import Tile, finish_and_store, outputs
 from .problem import Problem
 from .scaled_product import Scales, promoted
@@ -45,16 +46,16 @@ DEPTH = {1: 32, 2: 16, 4: 8, 8: 16}  # of K in one step of products
 
 
 @cache
-def tile_kernel(problem: Problem, config: TileConfig, any_rows: bool = False) -> Any:
+def tile_kernel(problem: Problem, config: TileConfig) -> Any:
     """The kernel `(a, b, *operands of the steps) -> out`; operands of 8 bits have neighbours along K.
 
-    `any_rows`: each call has an M of its own.
+    Extents of the problem that are Dims are each call's own.
     """
     p, t = problem, config
     steps = steps_of(p, t.tile_k)
     depth = DEPTH[p.dtype.itemsize]
 
-    def multiply(place: TilePlace, a: Any, b: Any, refs: Any, a_smem: Any, b_smem: Any) -> None:
+    def multiply(p: Problem, place: TilePlace, a: Any, b: Any, refs: Any, a_smem: Any, b_smem: Any) -> None:
         scales, rest = p.scales_of(refs)
         extra, out, peak = outputs(p, rest)
         part, batch = place.part, place.batch
@@ -107,22 +108,20 @@ def tile_kernel(problem: Problem, config: TileConfig, any_rows: bool = False) ->
         finish_and_store(end[0], p, extra, tile, out, place.leading(p), unit)
 
     def body(a: Any, b: Any, *refs: Any, a_smem: Any, b_smem: Any, **tables: Any) -> None:
-        own_rows = a.shape[0] if any_rows else None
-        walk(p, t, refs, tables, lambda place, rest: multiply(place, a, b, rest, a_smem, b_smem), own_rows)
+        here = at_launch(p, a, b)
+        walk(here, t, refs, tables, lambda place, rest: multiply(here, place, a, b, rest, a_smem, b_smem))
 
     leading = (p.parts,) if p.parts > 1 else ()
-    shaped = replace(p, M=ROWS) if any_rows else p
     made = kd.kernel(
         body,
-        out_type=shaped.results(*leading, tiles=kd.cdiv(p.N, t.tile_n)),
-        shapes=rows_of(p) if any_rows else None,
+        out_type=p.results(*leading, tiles=kd.cdiv(p.N, t.tile_n)),
+        shapes=declared(p),
         scratch_types={
             "a_smem": kd.SMEM(t.smem(p.dtype.itemsize, t.tile_m, not p.a_transposed), p.dtype),
             "b_smem": kd.SMEM(t.smem(p.b_dtype.itemsize, t.tile_n, p.b_transposed), p.b_dtype),
             **(p.groups.scratch if p.groups else {}),
         },
-        grid=(tiles_of(shaped, t),),
+        grid=(tiles_of(p, t),),
         name="matmul_general",
     )
-    known = (replace(problem, M=0), config, "any rows") if any_rows else (problem, config)
-    return identified(made, *known) if p.named else made
+    return identified(made, problem, config) if p.named else made

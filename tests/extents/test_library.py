@@ -1,47 +1,193 @@
-"""Products of the library whose M changes: right at every length, and compiled for few."""
+"""Products of the library whose M and batch change: right at every size, and compiled for few."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
+import ml_dtypes
 import numpy as np
+import pytest
 
 import kernel_dsl as kd
-from kernel_dsl.library.any_rows import kernel_for
-from kernel_dsl.library.choose import choose, clocks
+from kernel_dsl import body_trace
+from kernel_dsl.library import any_rows
+from kernel_dsl.library.any_rows import opened
+from kernel_dsl.library.arguments import MatmulOptions, request
 from kernel_dsl.library.persistent_matmul import MatmulConfig, matmul_kernel
 from kernel_dsl.library.problem import Problem
+from kernel_dsl.library.routes import route
+from kernel_dsl.stages import target_named
 
 SMALL = MatmulConfig(64, 64, 64, stages=2, consumers=1, epilogue_n=64, epilogue_stages=1)
+Struct = kd.ShapeDtypeStruct
+
+
+@pytest.fixture
+def traces(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of kernels that are traced meanwhile: nothing is compiled without a trace or an entry of this process."""
+    found: list[str] = []
+    once = body_trace._trace_once
+
+    def counted(definition: Any, *args: Any) -> Any:
+        found.append(definition.name)
+        return once(definition, *args)
+
+    monkeypatch.setattr(body_trace, "_trace_once", counted)
+    return found
+
+
+@contextmanager
+def fresh() -> Iterator[None]:
+    """No sizes came before."""
+    kept = dict(any_rows._first), dict(any_rows._known)
+    any_rows._first.clear()
+    any_rows._known.clear()
+    try:
+        yield
+    finally:
+        any_rows._first.clear()
+        any_rows._known.clear()
+        any_rows._first.update(kept[0])
+        any_rows._known.update(kept[1])
+
+
+def floats(rng: np.random.Generator, dtype: Any, *shape: int) -> np.ndarray[Any, Any]:
+    return rng.standard_normal(shape).astype(dtype)
 
 
 def test_one_kernel_multiplies_any_number_of_rows() -> None:
     """Bit-equal with the kernel that is made for each, also where the transposed product is computed."""
     rng = np.random.default_rng(0)
     for config, lengths in ((SMALL, (130, 1)), (replace(SMALL, swapped=True), (72,))):
-        p = Problem(0, 128, 64, kd.float16, kd.float16, kd.float16, b_transposed=config.swapped)
-        kernel = matmul_kernel(p, config, 4, any_rows=True)
-        b = rng.standard_normal((128, 64) if config.swapped else (64, 128)).astype(np.float16)
+        p = Problem(1, 128, 64, kd.float16, kd.float16, kd.float16, b_transposed=config.swapped)
+        kernel = matmul_kernel(opened(p), config, 4)
+        b = floats(rng, np.float16, *((128, 64) if config.swapped else (64, 128)))
         for m in lengths:
-            a = rng.standard_normal((m, 64)).astype(np.float16)
+            a = floats(rng, np.float16, m, 64)
             exact = matmul_kernel(replace(p, M=m), config, 4)
             np.testing.assert_array_equal(kernel(a, b, interpret=True), exact(a, b, interpret=True))
         assert len(kernel.specialisations()) == 1
 
 
-def test_a_new_length_takes_a_kernel_that_is_there() -> None:
-    """Of 200 lengths few make a kernel, and each one's is by the cost model at 0.97 of the speed of the best."""
-    rng = np.random.default_rng(1)
-    made: set[int] = set()
-    p = Problem(1, 4096, 4096, kd.bfloat16, kd.bfloat16, kd.bfloat16)
-    late = 0
-    for number, m in enumerate(int(n) for n in rng.integers(1, 16384, 200)):
-        own = replace(p, M=m)
-        config = choose(own, 132)
-        kernel = kernel_for(matmul_kernel, own, config, (132,), lambda p, t: clocks(p, t, 132))
-        late += number >= 100 and id(kernel) not in made
-        made.add(id(kernel))
-    assert len(made) <= 16 and late <= 4
+def relu(x: Any) -> Any:
+    return kd.maximum(x, 0)
+
+
+def _all_steps(rng: np.random.Generator, m: int) -> dict[str, Any]:
+    half = partial_half(rng)
+    return {
+        "bias": half(72), "c": half(m, 72), "a_scale": floats(rng, np.float32, m), "activation": relu,
+        "residual": half(m, 72), "absmax": True, "out_scale": 0.5,
+    }  # fmt: skip
+
+
+def partial_half(rng: np.random.Generator) -> Callable[..., Any]:
+    return lambda *shape: floats(rng, np.float16, *shape)
+
+
+def fp8(rng: np.random.Generator, *shape: int) -> np.ndarray[Any, Any]:
+    return floats(rng, np.float32, *shape).astype(ml_dtypes.float8_e4m3fn)
+
+
+Made = Callable[[np.random.Generator, int, int], tuple[Any, Any, dict[str, Any]]]
+# what (generator, batch, M) give: a, b, options
+PRODUCTS: dict[str, Made] = {
+    "epilogue": lambda rng, _, m: (floats(rng, "f2", m, 64), floats(rng, "f2", 64, 72), _all_steps(rng, m)),
+    "batch": lambda rng, n, m: (floats(rng, "f2", n, m, 64), floats(rng, "f2", n, 64, 72), {}),
+    "lanes": lambda rng, _, m: (floats(rng, "f4", m, 64), floats(rng, "f4", 64, 40), {}),
+    "packed": lambda rng, _, m: (floats(rng, "f4", m, 64), floats(rng, "f4", 64, 72), {"precision": "tf32x3"}),
+    "cut": lambda rng, _, m: (floats(rng, "f2", m, 2048), floats(rng, "f2", 2048, 16), {"bias": floats(rng, "f2", 16)}),
+    "gated": lambda rng, _, m: (floats(rng, "f2", m, 64), floats(rng, "f2", 64, 128), {"gated": "swiglu"}),
+    "dropout": lambda rng, _, m: (floats(rng, "f2", m, 64), floats(rng, "f2", 64, 72), {"dropout": (0.5, 7)}),
+    "batch of steps": lambda rng, n, m: (
+        floats(rng, "f2", n, 2, m, 64),
+        floats(rng, "f2", n, 2, 64, 72),
+        {"c": floats(rng, "f2", n, 1, m, 72), "residual": floats(rng, "f2", m, 72), "dropout": (0.5, 7)},
+    ),
+    "by columns": lambda rng, _, m: (floats(rng, "f2", 64, m).T, floats(rng, "f2", 64, 72), {}),
+    "odd columns": lambda rng, _, m: (floats(rng, "f2", m, 64), floats(rng, "f2", 64, 71), {}),
+    "float64": lambda rng, _, m: (floats(rng, "f8", m, 64), floats(rng, "f8", 64, 40), {}),
+    "int8": lambda rng, _, m: (
+        rng.integers(-99, 99, (m, 64)).astype(np.int8),
+        rng.integers(-99, 99, (64, 72)).astype(np.int8),
+        {},
+    ),
+    "int8 weights": lambda rng, _, m: (
+        floats(rng, "f2", m, 64),
+        rng.integers(-99, 99, (64, 72)).astype(np.int8),
+        {},
+    ),
+    "fp8": lambda rng, _, m: (fp8(rng, m, 512), fp8(rng, 72, 512).T, {"precision": "highest"}),
+    "fp8 by blocks": lambda rng, _, m: (
+        fp8(rng, m, 256),
+        fp8(rng, 72, 256).T,
+        {"a_scale": floats(rng, "f4", m, 2), "b_scale": floats(rng, "f4", 2, 1)},
+    ),
+}
+SIZES = ((2, 40), (3, 33), (5, 35), (4, 34))
+
+
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_a_third_size_compiles_nothing(name: str, traces: list[str]) -> None:
+    """And gives the bits of the kernels that are made for it alone."""
+    check(PRODUCTS[name], traces)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pack", [kd.library.pack_int4, kd.library.pack_mxfp4], ids=["int4", "mxfp4"])
+def test_weights_of_4_bits_compile_once(pack: Any, traces: list[str]) -> None:
+    rng = np.random.default_rng(3)
+    w = pack(floats(rng, np.float16, 128, 128), interpret=True)
+    check(lambda rng, _, m: (floats(rng, np.float16, m, 128), w, {}), traces)
+
+
+def check(made: Made, traces: list[str]) -> None:
+    rng, matmul, later = np.random.default_rng(4), type(kd.library.matmul)(), list[list[str]]()
+    with fresh():
+        for number, sizes in enumerate(SIZES):
+            a, b, options = made(rng, *sizes)
+            traces.clear()
+            got = matmul(a, b, interpret=True, **options)
+            later.append(list(traces))
+            if number in (1, 2):
+                with fresh():
+                    want = type(kd.library.matmul)()(a, b, interpret=True, **options)
+                for one, other in zip(arrays(got), arrays(want), strict=True):
+                    assert one.tobytes() == other.tobytes()
+    assert later[0], "the first sizes are compiled for"
+    assert later[1], "kernels for any sizes follow"
+    assert later[2:] == [[], []], "and serve all that come"
+
+
+def arrays(result: Any) -> list[np.ndarray[Any, Any]]:
+    return [np.asarray(x) for x in (result if isinstance(result, tuple) else (result,))]
+
+
+def served(m: int, batch: tuple[int, ...], n: int, k: int, dtype: Any) -> str:
+    """The kernels of a product on an H200, as text."""
+    machine = target_named("sm_90a")
+    r = request(Struct((*batch, m, k), dtype), Struct((*batch, k, n), dtype), MatmulOptions(), None)
+    found = route(r.problem, r.left, r.right, r.family, None, machine).serving(132)
+    return repr((found.kernel, found.problem, found.config, found.packings, found.whole))
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "dtype", "batches", "most"),
+    [(4096, 4096, kd.bfloat16, 1, 12), (4096, 4096, kd.float32, 1, 8), (1024, 128, kd.bfloat16, 37, 14)],
+)
+def test_few_kernels_serve_many_sizes(n: int, k: int, dtype: Any, batches: int, most: int) -> None:
+    """Of 200 sizes few make kernels, and by the cost model each has 0.97 of the speed of the best."""
+    rng, made, late = np.random.default_rng(1), set[str](), 0
+    with fresh():
+        for number, m in enumerate(int(x) for x in rng.integers(1, 16384 // batches, 200)):
+            kernels = served(m, (m % batches + 1,) if batches > 1 else (), n, k, dtype)
+            late += number >= 100 and kernels not in made
+            made.add(kernels)
+    assert len(made) <= most and late <= 4
 
 
 def test_a_matmul_of_lengths_that_come_one_after_another() -> None:
