@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -65,10 +65,30 @@ class MatmulOptions(NamedTuple):
         rest += [(n, x) for n, x in (("residual", self.residual), ("out_scale", self.out_scale)) if x is not None]
         return first, rest
 
+    def extra(self) -> list[Any]:
+        """What steps take, in the order of kernels' arguments."""
+        first, rest = self.items()
+        return [x for items in (*first, rest) for _, x in items]
+
+    def like(self, b: Any) -> tuple[Any, ...]:
+        """What calls that launch the same kernels for such arrays have in common."""
+        return (
+            self.out_dtype, self.activation, self.precision, self.epilogue, self.gated, self.absmax, self.config,
+            getattr(b, "form", None), type(self.c), type(self.scale), type(self.a_scale), type(self.residual),
+            type(self.out_scale), form_of(b), form_of(self.operands), None if self.bias is None else form_of(self.bias),
+            None if self.b_scale is None else form_of(self.b_scale),
+        )  # fmt: skip
+
     @property
     def listed(self) -> tuple[Any, ...]:
         """The operands of the epilogue."""
         return tuple(self.operands) if isinstance(self.operands, (tuple, list)) else (self.operands,)
+
+
+def form_of(x: Any) -> Any:
+    """The type, and how many parts a pair has: nothing of an array's own."""
+    kind = type(x)
+    return (kind, len(cast("Sequence[Any]", x))) if kind is tuple or kind is list else kind
 
 
 def halves(x: Any) -> tuple[Any, Any]:

@@ -36,10 +36,17 @@ def _plain() -> Generator[None]:
 
 
 def host_of(*arrays: Any) -> str:
-    """Which framework: "jax" where one of these is traced, "torch" where one is differentiated or no plain tensor; else ""."""
+    """Which framework: "jax" where one of these is traced, "torch" where one is differentiated or no plain tensor; else "".
+
+    Pairs and other tuples stand for what is in them.
+    """
     for x in arrays:
         cls = type(x)
-        if cls is np.ndarray or x is None:
+        if x is None or cls is np.ndarray or cls is float:
+            continue
+        if cls is tuple or cls is list:
+            if x and (found := host_of(*x)):
+                return found
             continue
         module = cls.__module__
         if module.startswith("torch"):

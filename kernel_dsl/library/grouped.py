@@ -34,6 +34,7 @@ from .grouped_arguments import (
 from .grouped_routes import GroupedProduct, grouped_product
 from .grouped_rows import combine_rows_kernel, gather_kernel, list_kernel, zeros_kernel
 from .grouped_tiles import RowGroups
+from .latest import UNSEEN, Latest, Launch, launching, seen_launching
 from .matmul import MANY, check_apart, known_plan, parts_of, signature
 from .operands import operand, turned
 from .persistent_matmul import MatmulConfig
@@ -75,6 +76,8 @@ class GroupedPlan:
 
     def operands(self, own: list[list[Any]], number: int) -> list[Any]:
         """What the kernel of a product takes after the sizes, but for what all parts share."""
+        if not any(own):
+            return []
         parts = own if len(self.products) == 1 else [own[number]]
         moved = self.moved if len(self.products) == 1 else (self.moved[number],)
         first = [x[i] for x, places in zip(parts, moved, strict=True) for i in places]
@@ -83,13 +86,21 @@ class GroupedPlan:
             *(v for x, places in zip(parts, moved, strict=True) for i, v in enumerate(x) if i not in places),
         ]
 
-    def run(self, a: Any, rights: list[Any], o: GroupedOptions, out: Any, how: dict[str, Any]) -> Any:
+    def seen(self, inputs: list[Any], out: Any, stream: Any) -> Any:
+        """The result for a, b and options whose like the kernels have seen on a GPU; raises `Unseen` for others."""
+        a, b, o = inputs
+        rights = o.rights(b)
+        if out is not None:
+            check_apart(out, {"a": a, "b": rights[0], "the second part of b": rights[-1]}, NAME)
+        return self.run(a, rights, o, out, seen_launching(stream))
+
+    def run(self, a: Any, rights: list[Any], o: GroupedOptions, out: Any, launch: Launch) -> Any:
         """Launch the kernels."""
         if self.zeros is not None:
-            return self.zeros(out=out, **how)
+            return launch(self.zeros, (), out)
         own = [[x for _, x in o.own(i)] for i in range(len(rights))]
         if self.gather is not None:
-            made = self.gather(o.indices, a, *((o.a_scale,) if self.scaled else ()), **how)
+            made = launch(self.gather, (o.indices, a, *((o.a_scale,) if self.scaled else ())))
             a, *scales = made if isinstance(made, tuple) else (made,)
             own = [[*scales, *x[len(scales) :]] for x in own]
         left = turned(a) if self.turns[0] else a
@@ -98,21 +109,21 @@ class GroupedPlan:
         last = None if self.combine is not None else out
         if len(self.products) == 1:
             product = self.products[0]
-            given = product.sides(left, sides, how)
-            result = product.multiply(*given, o.given, *self.operands(own, 0), *after, out=last, **how)
+            given = product.sides(left, sides, launch)
+            result = launch(product.multiply, (*given, o.given, *self.operands(own, 0), *after), last)
         else:
             gate, value = self.products
-            given = gate.sides(left, sides[:1], how)
-            sums = gate.multiply(*given, o.given, *self.operands(own, 0), **how)
-            given = [given[0], value.sides(left, sides[1:], how)[1]]
-            result = value.multiply(*given, o.given, *self.operands(own, 1), sums, *after, out=last, **how)
+            given = gate.sides(left, sides[:1], launch)
+            sums = launch(gate.multiply, (*given, o.given, *self.operands(own, 0)))
+            given = [given[0], value.sides(left, sides[1:], launch)[1]]
+            result = launch(value.multiply, (*given, o.given, *self.operands(own, 1), sums, *after), last)
         if self.combine is None:
             return out if out is not None else result
-        heads, following = self.lists(o.given, o.scatter, **how)
+        heads, following = launch(self.lists, (o.given, o.scatter))
         numbers = [] if o.weights is None else [o.weights]
         if o.weights is not None and len(o.weights.shape) == 2:
             numbers = [o.scatter, o.weights.reshape(-1)]
-        return self.combine(heads, following, result, *numbers, out=out, **how)
+        return launch(self.combine, (heads, following, result, *numbers), out)
 
     def lower(self, a: Any, rights: list[Any], o: GroupedOptions, target: str | None) -> Any:
         """The stages of the kernel that multiplies; of a gated product that is two, of the first."""
@@ -231,6 +242,7 @@ class GroupedMatmul:
 
     def __init__(self) -> None:
         self._plans: dict[Any, GroupedPlan] = {}  # by what calls look like: a second one decides nothing
+        self._latest = Latest()
 
     def __repr__(self) -> str:
         return "<kd.library.grouped_matmul>"
@@ -275,10 +287,17 @@ class GroupedMatmul:
             if isinstance(b, (tuple, list)) or isinstance(bias, (tuple, list)):
                 raise refuse(NAME, "gated")
             return differentiable(host, a, b, o, {"out": out, "stream": stream, "interpret": interpret})
+        like = o.like(b) if interpret is None else ()
+        if like:
+            made = self._latest.call(like, [a, b, o], out, stream)
+            if made is not UNSEEN:
+                return made
         plan, rights = self._plan(a, b, o, out, None)
         if out is not None:
             check_apart(out, {"a": a, "b": rights[0], "the second part of b": rights[-1]}, NAME)
-        return plan.run(a, rights, o, out, {"stream": stream, "interpret": interpret})
+        if like and plan.zeros is None:
+            self._latest.keep(like, plan.seen)
+        return plan.run(a, rights, o, out, launching(stream, interpret))
 
     @checks_itself("activation", "gated", "config", "target")
     def lower(

@@ -12,7 +12,7 @@ from kernel_dsl.diagnostics import shown
 from kernel_dsl.dtypes import DType, as_dtype
 from kernel_dsl.errors import BadCallArgument, BadCallValue, LibraryDType, LibraryShape
 
-from .arguments import MatmulOptions, halves, out_dtype_of
+from .arguments import MatmulOptions, form_of, halves, out_dtype_of
 from .epilogue import GATES
 from .grouped_tiles import MOST
 from .persistent_matmul import MatmulConfig, check_counts, check_tiles
@@ -84,6 +84,14 @@ class GroupedOptions(NamedTuple):
     def rights(self, b: Any) -> list[Any]:
         """The right sides: b, or the one that gates and the one that is gated."""
         return [b] if self.gated is None else list(halves(b))
+
+    def like(self, b: Any) -> tuple[Any, ...]:
+        """What calls that launch the same kernels for such arrays have in common."""
+        return (
+            self.activation, self.gated, self.out_dtype, self.config, getattr(self.weights, "shape", None),
+            form_of(b), form_of(self.b_scale), form_of(self.bias), self.group_sizes is None, self.offsets is None,
+            self.indices is None, self.scatter is None, self.a_scale is None,
+        )  # fmt: skip
 
     def own(self, number: int) -> list[tuple[str, Any]]:
         """What is done to product number `number` on its own, in order."""

@@ -16,6 +16,7 @@ from .grouped_product import grouped_kernel
 from .grouped_tiles import RowGroups
 from .grouped_wgrad_product import wgrad_general_kernel, wgrad_kernel
 from .lane_product import lane_kernel
+from .latest import Launch
 from .operands import Operand
 from .pack import pack_kernel
 from .persistent_matmul import MatmulConfig
@@ -70,12 +71,12 @@ class GroupedProduct:
         wanted = [packings[0], *[packings[1]] * (1 if p.gate is None else 2)]
         self._pack = pack_kernel(tuple(x for x in wanted if x is not None)) if any(packings) else None
 
-    def sides(self, a: Any, rights: list[Any], how: dict[str, Any]) -> list[Any]:
+    def sides(self, a: Any, rights: list[Any], launch: Launch) -> list[Any]:
         """The operands, those that need it laid out anew by one launch."""
         if self._pack is None:
             return [a, *rights]
         pairs = list(zip((a, *rights), (self.packings[0], *[self.packings[1]] * len(rights)), strict=True))
-        made = self._pack(*[x for x, found in pairs if found is not None], **how)
+        made = launch(self._pack, [x for x, found in pairs if found is not None])
         rest = iter(made if isinstance(made, tuple) else (made,))
         return [x if found is None else next(rest) for x, found in pairs]
 

@@ -17,6 +17,7 @@ from .families import family
 from .grouped_arguments import WGRAD, check_array, check_config, check_groups, check_out, check_rows, refuse
 from .grouped_routes import wgrad_product
 from .grouped_tiles import RowGroups
+from .latest import UNSEEN, Latest, seen_launching
 from .matmul import MANY, check_apart, known_plan, signature
 from .operands import operand, turned
 from .persistent_matmul import MatmulConfig
@@ -45,6 +46,7 @@ class GroupedMatmulWgrad:
 
     def __init__(self) -> None:
         self._plans: dict[Any, tuple[Any, bool]] = {}
+        self._latest = Latest()
 
     def __repr__(self) -> str:
         return "<kd.library.grouped_matmul_wgrad>"
@@ -63,10 +65,17 @@ class GroupedMatmulWgrad:
         stream: Any = None,
         interpret: Any = None,
     ) -> Any:
-        (kernel, as_they_lie), o = self._plan(a, dout, group_sizes, offsets, out_dtype, config, out, None)
         if out is not None:
             check_apart(out, {"a": a, "dout": dout}, WGRAD)
+        like = group_sizes is None, offsets is None, out_dtype, config
+        if interpret is None:
+            made = self._latest.call(like, [a, dout, group_sizes if offsets is None else offsets], out, stream)
+            if made is not UNSEEN:
+                return made
+        (kernel, as_they_lie), o = self._plan(a, dout, group_sizes, offsets, out_dtype, config, out, None)
         sides = self._sides(a, dout) if as_they_lie else (a, dout)
+        turns = tuple(x is not y for x, y in zip(sides, (a, dout), strict=True))
+        self._latest.keep(like, partial(self._seen, kernel, turns))
         return kernel(*sides, o.given, out=out, stream=stream, interpret=interpret)
 
     @checks_itself("config", "target")
@@ -84,6 +93,13 @@ class GroupedMatmulWgrad:
         """The stages of the kernel in a call with such arguments."""
         (kernel, as_they_lie), o = self._plan(a, dout, group_sizes, offsets, out_dtype, config, None, target)
         return kernel.lower(*(self._sides(a, dout) if as_they_lie else (a, dout)), o.given, target=target)
+
+    @staticmethod
+    def _seen(kernel: Any, turns: tuple[bool, ...], inputs: list[Any], out: Any, stream: Any) -> Any:
+        """The result for a, dout and sizes whose like the kernel has seen on a GPU; raises `Unseen` for others."""
+        a, dout, given = inputs
+        args = turned(a) if turns[0] else a, turned(dout) if turns[1] else dout, given
+        return seen_launching(stream)(kernel, args, out)
 
     @staticmethod
     def _sides(a: Any, dout: Any) -> tuple[Any, Any]:

@@ -56,6 +56,11 @@ class PackedInt4:
         return (NAME, self.shape, self.group, *(signature(x, "matmul") for x in self.arrays))
 
     @property
+    def form(self) -> tuple[Any, ...]:
+        """What its arrays do not say."""
+        return self.shape, self.group, self.zeros is None
+
+    @property
     def fast(self) -> bool:
         """Whether TMA can read all of it as it lies."""
         return self.shape[1] % 4 == 0 and not any(array_address(x) % 16 for x in self.arrays)

@@ -21,6 +21,7 @@ from .checks import check_options, check_packed, check_pairs, check_sparse
 from .complex_product import ComplexPlan, complex_plan, is_complex
 from .differentiable import host_of
 from .int4 import PackedInt4
+from .latest import UNSEEN, Latest, Launch, launching, seen_call, seen_launching
 from .operands import (
     array_address,
     check_apart,
@@ -66,7 +67,8 @@ class MatmulPlan:
     `packings`: of the kernels' left and right sides, by `pack`. `combine` makes the result of what `kernel` summed up, or is
     None; `apart`: the two right sides of a gated product are multiplied by a launch each. `folded`: the result's shape, where
     a's batch axes became rows. `peaks`: the result is a pair. `own`: which operands of steps `kernel` takes for each right side,
-    before all others.
+    before all others. `simple`: matrices go to kernels as they are but for `turns`, with one right side. `extra`: steps have
+    operands. `packed`: b is a `PackedInt4`.
     """
 
     kernel: Any
@@ -79,6 +81,9 @@ class MatmulPlan:
     folded: tuple[int, ...] = ()
     peaks: bool = False
     own: tuple[tuple[int, ...], ...] = ((),)
+    simple: bool = False
+    extra: bool = True
+    packed: bool = False
 
     def scales(self, extra: list[Any]) -> tuple[list[list[Any]], list[Any]]:
         """What `kernel` takes for each right side, and all other operands of steps."""
@@ -97,22 +102,47 @@ class MatmulPlan:
 
     def run(self, a: Any, rights: list[Any], extra: list[Any], out: Any, stream: Any, interpret: Any) -> Any:
         """Launch the kernels."""
-        how = {"stream": stream, "interpret": interpret}
+        return self._launch(a, rights, extra, out, launching(stream, interpret))
+
+    def seen(self, inputs: list[Any], out: Any, stream: Any) -> Any:
+        """The result for a, b and options whose like the kernels have seen on a GPU; `UNSEEN` or `Unseen` for others."""
+        a, b, o = inputs
+        if self.folded and a.shape[:-1] != self.folded[:-1]:
+            return UNSEEN
+        rights = [b] if o.gated is None else o.rights(b)
+        if out is not None:
+            for right in rights:
+                check_apart(out[0] if o.absmax else out, {"a": a, "b": right}, "matmul")
+        extra = o.extra() if self.extra else []
+        if not self.simple:
+            return self._launch(a, rights, extra, out, seen_launching(stream))
+        left = turned(a) if self.turns[0] else a
+        right, *mine = b.arrays if self.packed else (turned(b) if self.turns[1] else b,)
+        sides = (right, left) if self.flipped else (left, right)
+        into = turned(out) if self.flipped and out is not None else out
+        if self.combine is None:
+            made = seen_call(self.kernel, (*sides, *mine, *extra), into, stream)
+        else:
+            sums = seen_call(self.kernel, (*sides, *mine), None, stream)
+            made = UNSEEN if sums is UNSEEN else seen_call(self.combine, (sums, *extra), into, stream)
+        return made if out is None or made is UNSEEN else out
+
+    def _launch(self, a: Any, rights: list[Any], extra: list[Any], out: Any, launch: Launch) -> Any:
         sides = self.sides(a, rights)
         if self.pack is not None:
-            sides = self._packed(sides, how)
+            sides = self._packed(sides, launch)
         if self.folded:
             extra = [x.reshape(-1, x.shape[-1]) if len(getattr(x, "shape", ())) > 2 else x for x in extra]
         into = self._into(out)
         own, extra = self.scales(extra)
         own = self._with_packs(own, a, rights)
         if self.combine is None:
-            result = self.kernel(*sides, *own[0], *extra, out=into, **how)
+            result = launch(self.kernel, (*sides, *own[0], *extra), into)
         elif self.apart:
-            sums = [self.kernel(sides[0], b, *scales, **how) for b, scales in zip(sides[1:], own, strict=True)]
-            result = self.combine(*sums, *extra, out=into, **how)
+            sums = [launch(self.kernel, (sides[0], b, *scales)) for b, scales in zip(sides[1:], own, strict=True)]
+            result = launch(self.combine, (*sums, *extra), into)
         else:
-            result = self.combine(self.kernel(*sides, *own[0], **how), *extra, out=into, **how)
+            result = launch(self.combine, (launch(self.kernel, (*sides, *own[0])), *extra), into)
         if out is not None:
             return out
         if not self.folded:
@@ -127,11 +157,11 @@ class MatmulPlan:
             return [[a.meta, *mine] for mine in own]
         return [[*b.arrays[1:], *own[0]]] if isinstance(b, PackedInt4) else own
 
-    def _packed(self, sides: list[Any], how: dict[str, Any]) -> list[Any]:
+    def _packed(self, sides: list[Any], launch: Launch) -> list[Any]:
         """The operands, those that need it laid out anew: by one launch."""
         packings = [self.packings[0], *[self.packings[1]] * (len(sides) - 1)]
         wanted = [x for x, packing in zip(sides, packings, strict=True) if packing is not None]
-        made = self.pack(*wanted, **how)
+        made = launch(self.pack, wanted)
         rest = iter(made if len(wanted) > 1 else (made,))
         return [x if p is None else next(rest) for x, p in zip(sides, packings, strict=True)]
 
@@ -158,8 +188,9 @@ def parts_of(x: Any) -> Sequence[Any]:
     return x if isinstance(x, (tuple, list)) else (x,)
 
 
-def _is_double(x: Any) -> bool:
-    return hasattr(x, "dtype") and as_dtype(x.dtype).name == "float64"
+def _converts(x: Any, extra: list[Any]) -> bool:
+    """Whether numbers beside an operand are float64: they are as precise as the product."""
+    return any(isinstance(n, float) for n in extra) and hasattr(x, "dtype") and as_dtype(x.dtype).name == "float64"
 
 
 @partial(public, name="matmul")
@@ -205,7 +236,13 @@ class Matmul:
 
     def __init__(self) -> None:
         self._plans: dict[Any, MatmulPlan | ComplexPlan] = {}  # by what calls look like: a second one decides nothing
-        when_tuned(self._plans.clear)
+        self._latest = Latest()
+        when_tuned(self._forget)
+
+    def _forget(self) -> None:
+        """Plan calls anew."""
+        self._plans.clear()
+        self._latest.forget()
 
     def __repr__(self) -> str:
         return "<kd.library.matmul>"
@@ -240,12 +277,23 @@ class Matmul:
             out_dtype, bias, c, activation, precision, scale, a_scale, b_scale, epilogue, operands, gated, dropout, residual,
             out_scale, absmax, config,
         )  # fmt: skip
+        host = "" if absmax else host_of(a, b, bias, c, residual, operands)
+        like = (
+            o.like(b)
+            if not host and dropout is None and interpret is None and not isinstance(a, SparseMatrix)
+            else None
+        )
+        if like is not None:
+            made = self._latest.call(like, [a, b, o], out, stream)
+            if made is not UNSEEN:
+                return made
         if isinstance(a, SparseMatrix):
             check_sparse(a, b, o)
         elif isinstance(b, PackedInt4):
             check_packed(a, b, o)
-        if not absmax and (host := host_of(a, *parts_of(b), *parts_of(bias), c, residual, *o.listed)):
+        if host:
             return differentiable(host, a, b, o, {"out": out, "stream": stream, "interpret": interpret})
+        given = b
         if isinstance(a, SparseMatrix):
             if not sparse_goes_fast(a, b, o, target_named(None)):
                 a = a.dense(stream=stream, interpret=interpret)
@@ -256,6 +304,9 @@ class Matmul:
             result = out[0] if absmax else out
             for right in rights:
                 check_apart(result, {"a": a, "b": right}, "matmul")
+        converted = any(_converts(x, extra) for x in (a, *rights))
+        if like is not None and b is given and isinstance(plan, MatmulPlan) and not converted:
+            self._latest.keep(like, plan.seen)
         return plan.run(a, rights, extra, out, stream, interpret)
 
     @checks_itself("activation", "precision", "config", "epilogue", "gated", "dropout", "operands", "target")
@@ -320,9 +371,9 @@ class Matmul:
             check_options(o)
         rights = o.rights(b)
         first, rest = o.items()
-        extra = [x for items in (*first, rest) for _, x in items]
-        if any(isinstance(x, float) for x in extra) and any(_is_double(x) for x in (a, *rights)):
-            extra = [np.float64(x) if isinstance(x, float) else x for x in extra]  # as precise as the product
+        extra = o.extra()
+        if any(_converts(x, extra) for x in (a, *rights)):
+            extra = [np.float64(x) if isinstance(x, float) else x for x in extra]
         given = [a, *rights, *extra]
         if out is not None:
             given += out if o.absmax and isinstance(out, (tuple, list)) else [out]
@@ -372,18 +423,14 @@ def plan_by(r: Request, found: Route, blocks: int, chosen: bool = True) -> Matmu
     if laid_out or found.kernel != "fast":
         words = [f"{p.dtype} rows laid out anew as {p.to}" for p in laid_out]
         _log.info("matmul: the %s kernel; %s", found.kernel, ", ".join(words) or "operands as they are")
+    p, pack = r.problem, found.pack()
     return MatmulPlan(
-        found.multiply(blocks),
-        r.turns,
-        r.flipped,
-        found.pack(),
-        found.packings,
-        found.combine(),
-        found.apart,
-        r.folded,
-        r.problem.peaks,
-        r.own,
-    )
+        found.multiply(blocks, chosen), r.turns, r.flipped, pack, found.packings, found.combine(), found.apart, r.folded,
+        p.peaks, r.own,
+        simple=not (pack or r.folded or p.gate or p.sparse or p.peaks or any(r.own)),
+        extra=any(s.operands for s in (*p.all_steps, *sum(p.gated, ()))) or any(r.own),
+        packed=bool(p.int4),
+    )  # fmt: skip
 
 
 matmul: Matmul = Matmul()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from types import ModuleType
 from typing import Any
 
@@ -13,7 +14,7 @@ if not os.environ.get("KERNEL_DSL_FAKE_CUDA"):
     pytest.skip("needs the driver of test_fake_cuda.py", allow_module_level=True)
 
 import kernel_dsl as kd
-from kernel_dsl.library import decode, decode_mla
+from kernel_dsl.library import PackedInt4, conv, decode, decode_mla, grouped, grouped_wgrad
 
 from . import fake_cupy
 from .fake import Player, player
@@ -111,3 +112,118 @@ def test_repeated_attention(player: Player, cupy: Any, monkeypatch: pytest.Monke
             call(**other)
     with pytest.raises(kd.Error):
         kd.library.attention(zeros(q.shape), q, q, causal=True, out=q)
+
+
+bf16 = kd.bfloat16.numpy
+matmul_module = sys.modules["kernel_dsl.library.matmul"]
+
+
+def refusing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each call fail that the latest one does not decide."""
+    for module in (matmul_module, grouped, grouped_wgrad):
+        monkeypatch.setattr(module, "signature", refuse)
+    monkeypatch.setattr(conv, "ConvCheck", refuse)
+
+
+def settled(player: Player, call: Any) -> list[str]:
+    """The kernels of a call that was made often enough to be known."""
+    names = launched(player, call)
+    call()
+    call()
+    return names
+
+
+PRODUCTS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any], int]] = {  # shapes, options, launches
+    "plain": ((256, 128), (128, 256), {}, 1),
+    "deep": ((64, 8192), (8192, 64), {}, 2),
+    "dot": ((1, 32768), (32768, 1), {}, 2),
+    "batch": ((2, 64, 128), (128, 256), {"scale": 2.0}, 1),
+    "odd": ((1030, 2047), (2047, 1030), {}, 2),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_repeated_matmul(name: str, player: Player, cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call like the latest one is its launches; other arrays and options are looked at anew."""
+    left, right, options, count = PRODUCTS[name]
+    a, b = zeros(left, bf16), zeros(right, bf16)
+    shape = (*left[:-1], right[-1])
+    names = settled(player, lambda: kd.library.matmul(a, b, **options))
+    assert len(names) == count
+    refusing(monkeypatch)
+    fake_cupy.MADE.clear()
+    made = kd.library.matmul(a, zeros(right, bf16), **options)
+    assert made.shape == shape and len(fake_cupy.MADE) >= len(names)  # one launch may give two arrays
+    assert launched(player, lambda: kd.library.matmul(a, b, **options)) == names
+    wider = zeros((*right[:-1], right[-1] + 8), bf16)
+    for other in (
+        {"b": wider}, {"a": zeros(left), "b": zeros(right)}, {"activation": kd.relu}, {"scale": 3}, {"absmax": True},
+        {"bias": zeros(right[-1:], np.float32)}, {"precision": "highest"}, {"out_dtype": kd.float32},
+        {"dropout": (0.5, 1)}, {"gated": "swiglu"}, {"precision": np.ones(3)}, {"out_dtype": "no dtype"},
+    ):  # fmt: skip
+        with pytest.raises((AssertionError, kd.Error), match=r"anew|out_dtype|precision|gated"):
+            kd.library.matmul(**({"a": a, "b": b} | options | other))
+
+
+def test_repeated_matmul_into_out(player: Player, cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, out = zeros((256, 256), bf16), zeros((256, 256), bf16)
+    settled(player, lambda: kd.library.matmul(a, a, out=out))
+    with pytest.raises(kd.Error, match="memory of a"):
+        kd.library.matmul(a, a, out=a)
+    refusing(monkeypatch)
+    assert kd.library.matmul(a, a, out=out) is out
+    with pytest.raises(AssertionError, match="anew"):  # for the words
+        kd.library.matmul(a, a, out=a)
+    with pytest.raises(AssertionError, match="anew"):
+        kd.library.matmul(a, a, out=zeros((256, 256), np.float32))
+
+
+def test_repeated_int4(player: Player, cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def packed(group: int) -> PackedInt4:
+        return PackedInt4(zeros((128, 64), np.int8), zeros((1, 128), np.float32), None, (128, 128), group)
+
+    a, b = zeros((16, 128), bf16), packed(128)
+    names = settled(player, lambda: kd.library.matmul(a, b))
+    refusing(monkeypatch)
+    assert launched(player, lambda: kd.library.matmul(a, packed(128))) == names
+    with pytest.raises(AssertionError, match="anew"):
+        kd.library.matmul(a, packed(256))
+
+
+def test_repeated_groups(player: Player, cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b, sizes = zeros((256, 64), bf16), zeros((2, 64, 128), bf16), zeros((2,), np.int32)
+    rows, weights = zeros((256,), np.int32), zeros((64, 4), np.float32)
+    ways: list[dict[str, Any]] = [{}, {"gated": "swiglu"}, {"indices": rows, "scatter": rows, "weights": weights}]
+    for way in ways:
+        names = settled(player, lambda way=way: kd.library.grouped_matmul(a, b, sizes, **way))
+        with monkeypatch.context() as patch:
+            refusing(patch)
+            assert launched(player, lambda way=way: kd.library.grouped_matmul(a, b, sizes, **way)) == names
+            others: list[dict[str, Any]] = [{"activation": kd.relu}, {"a_scale": zeros((1,), np.float32)}]
+            if "weights" in way:
+                others.append({"weights": zeros((128, 2), np.float32)})
+            for other in others:
+                with pytest.raises(AssertionError, match="anew"):
+                    kd.library.grouped_matmul(a, b, sizes, **way | other)
+    names = settled(player, lambda: kd.library.grouped_matmul_wgrad(a, a, sizes))
+    refusing(monkeypatch)
+    assert launched(player, lambda: kd.library.grouped_matmul_wgrad(a, a, sizes)) == names
+    for odd in ({"out_dtype": kd.bfloat16}, {"group_sizes": None, "offsets": zeros((3,), np.int32)}):
+        with pytest.raises(AssertionError, match="anew"):
+            kd.library.grouped_matmul_wgrad(a, a, **{"group_sizes": sizes} | odd)
+
+
+def test_repeated_convolutions(player: Player, cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, w = zeros((1, 16, 16, 64), bf16), zeros((64, 3, 3, 64), bf16)
+    calls = [
+        lambda **how: kd.library.conv2d(x, w, **{"padding": 1} | how),
+        lambda **how: kd.library.conv2d_dgrad(x, w, x.shape, **{"padding": 1} | how),
+        lambda **how: kd.library.conv2d_wgrad(x, x, 3, **{"padding": 1} | how),
+    ]
+    names = [settled(player, call) for call in calls]
+    refusing(monkeypatch)
+    assert [launched(player, call) for call in calls] == names
+    for call in calls:
+        for odd in ({"padding": True}, {"padding": (1, True)}, {"dilation": 2}):
+            with pytest.raises(AssertionError, match="anew"):
+                call(**odd)

@@ -32,6 +32,19 @@ class ndarray:  # noqa: N801
         self.data = SimpleNamespace(ptr=host.ctypes.data, device_id=0)
         self.device = SimpleNamespace(id=0)
 
+    @property
+    def T(self) -> ndarray:  # noqa: N802
+        return ndarray(self.host.T)
+
+    def swapaxes(self, one: int, other: int) -> ndarray:
+        return ndarray(self.host.swapaxes(one, other))
+
+    def reshape(self, *shape: Any) -> ndarray:
+        return ndarray(self.host.reshape(*shape))
+
+    def __getitem__(self, index: Any) -> ndarray:
+        return ndarray(self.host[index])
+
 
 class ExternalStream(_Scope):
     """Makes itself current for a while."""
