@@ -31,16 +31,15 @@ from .grouped_arguments import (
     places_of,
     scaling,
 )
+from .grouped_derivatives import grouped_matmul as differentiable
 from .grouped_routes import GroupedProduct, grouped_product
 from .grouped_rows import combine_rows_kernel, gather_kernel, list_kernel, zeros_kernel
 from .grouped_tiles import RowGroups
 from .latest import UNSEEN, Latest, Launch, launching, seen_launching
-from .matmul import MANY, check_apart, known_plan, parts_of, signature
+from .matmul import MANY, check_apart, known_plan, signature
 from .operands import operand, turned
 from .persistent_matmul import MatmulConfig
 from .problem import EpilogueStep, Problem
-from .product_derivatives import grouped_matmul as differentiable
-from .product_derivatives import refuse
 
 __all__ = ["GroupedMatmul", "grouped_matmul"]
 
@@ -283,9 +282,8 @@ class GroupedMatmul:
             out_dtype,
             config,
         )
-        if host := host_of(a, *parts_of(b), *parts_of(bias), weights):
-            if isinstance(b, (tuple, list)) or isinstance(bias, (tuple, list)):
-                raise refuse(NAME, "gated")
+        if host := host_of(a, b, bias, weights):
+            check_pairs(b, o)
             return differentiable(host, a, b, o, {"out": out, "stream": stream, "interpret": interpret})
         like = o.like(b) if interpret is None else ()
         if like:

@@ -18,7 +18,7 @@ PLACES, CHUNK = 8, 1024  # places of a block, rows that it looks at together
 WIDTH = 2048  # columns that a block moves, at most
 
 
-def _width(columns: int) -> int:
+def width_of(columns: int) -> int:
     """Columns that a block moves: a power of two."""
     return min(1 << max(columns - 1, 127).bit_length(), WIDTH)
 
@@ -35,7 +35,7 @@ def gather_kernel(rows: int, shapes: tuple[tuple[int, int], ...], dtypes: tuple[
         index = indices[row]
         sources, outs = refs[: len(shapes)], refs[len(shapes) :]
         for (extent, columns), source, out in zip(shapes, sources, outs, strict=True):
-            width = _width(columns)
+            width = width_of(columns)
             there = (index >= 0) & (index < extent)
             if len(source.shape) == 1:
                 out[row] = kd.load(source, index, mask=there)
@@ -110,7 +110,7 @@ def combine_rows_kernel(rows: int, columns: int, places: int, dtype: Any, out_dt
     """The kernel `(heads, following, rows[, scatter][, weights]) -> out` (places, columns): sums of rows, of float32 where they
     are floats. `weights`: one for each of the "rows", for each of the numbers in "scatter", or "".
     """
-    width = _width(columns)
+    width = width_of(columns)
     wide = kd.float32 if weights or (dtype.is_float and dtype.itemsize < 4) else dtype
 
     def body(heads: Any, following: Any, x: Any, *refs: Any) -> None:

@@ -183,11 +183,6 @@ class MatmulPlan:
         return self.kernel.lower(*sides, *own[0], *(() if self.combine is not None else extra), target=target)
 
 
-def parts_of(x: Any) -> Sequence[Any]:
-    """What a pair has, or one array."""
-    return x if isinstance(x, (tuple, list)) else (x,)
-
-
 def _converts(x: Any, extra: list[Any]) -> bool:
     """Whether numbers beside an operand are float64: they are as precise as the product."""
     return any(isinstance(n, float) for n in extra) and hasattr(x, "dtype") and as_dtype(x.dtype).name == "float64"

@@ -1,5 +1,4 @@
-"""Gradients of the library's products under JAX and PyTorch: matmul with what it does to sums, grouped products, convolutions,
-and the cross-entropy of linear layers.
+"""Gradients of the library's products under JAX and PyTorch: matmul with what it does to sums, convolutions, cross-entropy.
 
 What an activation or a gate did to sums is not kept: the product is computed again, with the gradient as an operand of its end.
 """
@@ -21,7 +20,6 @@ from .arguments import halves, out_dtype_of
 from .attention_derivative import with_derivative
 from .differentiable import FUNCTIONS, Derivative, check_plain, keyed
 from .epilogue import gate_function
-from .grouped_arguments import out_dtype_of_groups
 from .int4 import PackedInt4
 from .sparse import SparseMatrix
 
@@ -35,6 +33,15 @@ SMOOTH = ("out_dtype", "precision", "config", "activation", "dropout", "gated", 
 def refuse(kernel: str, name: str) -> BadCallArgument:
     """The error for an option without a derivative."""
     return BadCallArgument(kernel=kernel, what=f"no derivative with {name}=", hint=INSTEAD)
+
+
+def check_real(kernel: str, **arrays: Any) -> None:
+    """Raise `BadCallArgument` for operands that have no gradients."""
+    for name, x in arrays.items():
+        found = as_dtype(x.dtype)
+        if not found.is_float or found.itemsize == 1:
+            hint = "convert it to a float of 16 bits or more, and give that to the product"
+            raise BadCallArgument(kernel=kernel, what=f"{name} is {found}, which has no gradient", hint=hint)
 
 
 def cast(x: Any, dtype: Any) -> Any:
@@ -56,9 +63,23 @@ def summed(gradient: Any, x: Any) -> Any:
     return cast(gradient, x.dtype)
 
 
+def _module(x: Any) -> Any:
+    """Whose array it is."""
+    if isinstance(x, np.ndarray):
+        return np
+    return sys.modules["torch"] if hasattr(x, "requires_grad") and hasattr(x, "to") else sys.modules["jax"].numpy
+
+
+def ones_of(x: Any, shape: tuple[int, ...], dtype: str) -> Any:
+    """Ones, where an array lies."""
+    module: Any = _module(x)
+    where = {"device": x.device} if module.__name__ == "torch" else {}
+    return module.ones(shape, dtype=getattr(module, dtype, dtype), **where)
+
+
 def interleaved(x: Any, y: Any) -> Any:
     """Columns of two matrices in turn."""
-    module: Any = sys.modules["torch"] if hasattr(x, "requires_grad") and hasattr(x, "to") else sys.modules["jax"].numpy
+    module: Any = _module(x)
     return module.stack([x, y], -1).reshape(*x.shape[:-1], 2 * x.shape[-1])
 
 
@@ -164,7 +185,7 @@ def matmul(host: str, a: Any, b: Any, options: Any, how: dict[str, Any]) -> Any:
     fixed = tuple(sorted(keyed(static).items()))
     key = (constant, count, len(biases), tuple(names), tuple(places), numbers, fixed, interpret)
     real = [hasattr(x, "dtype") and as_dtype(x.dtype).is_float for x in (listed[i] for i in places)]
-    own = [not _held(x) for x in sides for _ in _arrays(x)]
+    own = [not _held(x) and as_dtype(y.dtype).is_float for x in sides for y in _arrays(x)]
     rule = Derivative(
         "matmul", key, run, backward, shapes, (*own, *[True] * len(biases), *(n in ADDED for n in names), *real)
     )
@@ -176,10 +197,9 @@ def _matmul_gradients(gradient: Any, a: Any, b: Any, o: dict[str, Any], interpre
     """The gradients of a, b (a pair where it is one; None of constants), of what is added and of operands, by name."""
     forward = FUNCTIONS["matmul"]
     odd = [n for n, x in o.items() if n not in (*SMOOTH, *ADDED) and x is not None and x is not False and x != ()]
-    if not as_dtype(a.dtype).is_float or as_dtype(a.dtype).itemsize == 1:
-        odd.append("a of " + str(as_dtype(a.dtype)))
     if odd:
         raise refuse("matmul", odd[0])
+    check_real("matmul", a=a)
     found: dict[str, Any] = {}
     how = {"precision": o["precision"], "interpret": interpret}
     if o["out_scale"] is not None:
@@ -231,7 +251,7 @@ def _plain_gradients(gradient: Any, a: Any, b: Any, o: dict[str, Any], how: dict
     if not _held(a):
         right = b.unpacked(a.dtype, interpret=how["interpret"]) if _held(b) else b
         found["a"] = summed(forward(g, right.swapaxes(-1, -2), out_dtype=as_dtype(a.dtype), **how), a)
-    if not _held(b):
+    if not _held(b) and as_dtype(b.dtype).is_float:  # integers are constants
         left = a.dense(interpret=how["interpret"]) if _held(a) else a
         found["b"] = summed(forward(left.swapaxes(-1, -2), g, out_dtype=as_dtype(b.dtype), **how), b)
     return found
@@ -273,49 +293,6 @@ def _gated_gradients(gradient: Any, a: Any, b: Any, o: dict[str, Any], how: dict
     ]
     rights = [summed(g, x) for g, x in zip(rights, sides, strict=True)]
     return found | {"a": summed(left, a), "b": rights if isinstance(b, (tuple, list)) else interleaved(*rights)}
-
-
-# --- grouped products -----------------------------------------------------------------------------
-
-
-def grouped_matmul(host: str, a: Any, b: Any, options: Any, how: dict[str, Any]) -> Any:
-    """A call of `grouped_matmul`; a, b and `bias` have gradients."""
-    forward, wgrad = FUNCTIONS["grouped_matmul"], FUNCTIONS["grouped_matmul_wgrad"]
-    check_plain("grouped_matmul", how)
-    given = options._asdict()
-    names = [n for n in ("group_sizes", "offsets", "bias") if hasattr(given[n], "dtype")]
-    static = {n: x for n, x in given.items() if n not in names}
-    interpret = how["interpret"]
-
-    def run(*arrays: Any) -> Any:
-        return (forward(*arrays[:2], **static, **dict(zip(names, arrays[2:], strict=True)), interpret=interpret),)
-
-    def backward(gradient: Any, arrays: Sequence[Any], results: Sequence[Any]) -> list[Any]:
-        odd = [n for n, x in static.items() if x is not None and n not in ("out_dtype", "config")]
-        if odd:
-            raise refuse("grouped_matmul", odd[0])
-        a, b, sizes = arrays[:3]
-        by = {names[0]: sizes}
-        g = cast(gradient, a.dtype)
-        more = {"interpret": interpret}
-        made = [
-            forward(g, b.swapaxes(-1, -2), **by, out_dtype=as_dtype(a.dtype), **more),
-            wgrad(a, g, **by, out_dtype=as_dtype(b.dtype), **more),
-            None,
-        ]
-        if "bias" in names:
-            ones = a[:, :1] * 0 + 1
-            sums = wgrad(ones, g, **by, out_dtype=as_dtype(arrays[3].dtype), **more)
-            made.append(sums.reshape(arrays[3].shape))
-        return made
-
-    def shapes(*arrays: Any) -> list[tuple[tuple[int, ...], Any]]:
-        a, b = arrays[:2]
-        return [((a.shape[0], b.shape[-1]), out_dtype_of_groups(options, as_dtype(a.dtype), as_dtype(b.dtype)))]
-
-    key = (tuple(names), tuple(sorted(keyed(static).items())), interpret)
-    rule = Derivative("grouped_matmul", key, run, backward, shapes, (True, True, *(n == "bias" for n in names)))
-    return rule(host, [a, b, *(given[n] for n in names)])
 
 
 # --- convolutions ---------------------------------------------------------------------------------

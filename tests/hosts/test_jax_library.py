@@ -144,6 +144,25 @@ def test_grouped_matmul() -> None:
     agree(ours, wanted, (normal(40, 32), normal(3, 32, 16), normal(3, 16)))
 
 
+def test_mixture_of_experts() -> None:
+    sizes, rows = jnp.asarray([7, 0, 9], jnp.int32), jnp.asarray(RNG.integers(0, 12, 16), jnp.int32)
+    place = jnp.asarray(RNG.permutation(24)[:16], jnp.int32)
+
+    def ours(x: Any, gate: Any, up: Any, weights: Any) -> Any:
+        made = kd.library.grouped_matmul(
+            x, (gate, up), sizes, indices=rows, scatter=place, weights=weights, gated="swiglu", activation=kd.sin
+        )
+        return jnp.sin(made).sum()
+
+    def wanted(x: Any, gate: Any, up: Any, weights: Any) -> Any:
+        expert = jnp.repeat(jnp.asarray([0, 2]), jnp.asarray([7, 9]), total_repeat_length=16)
+        one, other = (jnp.einsum("rk,rkn->rn", x[rows], side[expert]) for side in (gate, up))
+        y = jnp.sin(jax.nn.silu(one) * other) * weights.reshape(-1)[place][:, None]
+        return jnp.sin(jnp.zeros((12, y.shape[1])).at[place // 2].add(y)).sum()
+
+    agree(ours, wanted, (normal(12, 16), normal(3, 16, 8), normal(3, 16, 8), normal(12, 2)))
+
+
 def test_conv2d() -> None:
     def wanted(x: Any, w: Any) -> Any:
         numbers = jax.lax.conv_dimension_numbers(x.shape, w.shape, ("NHWC", "OHWI", "NHWC"))

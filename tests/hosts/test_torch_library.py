@@ -261,8 +261,58 @@ def test_grouped_matmul(device: str) -> None:
     parts = [exact[0][:20] @ exact[1][0] + exact[2][0], exact[0][20:35] @ exact[1][2] + exact[2][2]]
     for x, wanted in zip(ours, torch.autograd.grad(torch.cat(parts).sin().sum(), exact), strict=True):
         assert x.shape == wanted.shape and far(x, wanted) < 1e-5
-    with pytest.raises(BadCallArgument, match="no derivative with activation="):
-        kd.library.grouped_matmul(a, b, sizes, activation=kd.exp).sum().backward()
+    with pytest.raises(BadCallArgument, match="uses `sort`"):
+        kd.library.grouped_matmul(a, b, sizes, activation=kd.sort).sum().backward()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("compiled", [False, True])
+def test_mixture_of_experts(device: str, compiled: bool) -> None:
+    """Tokens gathered, two gated products of each expert, their weighted sums scattered: against the same by torch's ops."""
+    assert kd.torch
+    tokens, experts, each = 24, 3, 2
+    x, gate, up, bias, down, weights = made(
+        device, (tokens, 16), (experts, 16, 20), (experts, 16, 20), (experts, 20), (experts, 20, 16), (tokens, each)
+    )
+    chosen = torch.tensor([[i % experts, (i + 1) % experts] for i in range(tokens)], device=device)
+    numbers = chosen.reshape(-1).argsort(stable=True).int()
+    rows, sizes = numbers // each, torch.bincount(chosen.reshape(-1), minlength=experts).int()
+
+    def layer(x: Any, gate: Any, up: Any, bias: Any, down: Any, weights: Any) -> Any:
+        grouped = kd.library.grouped_matmul
+        hidden = grouped(x, (gate, up), sizes, indices=rows, bias=(bias, bias * 2), gated="swiglu")
+        return grouped(hidden, down, sizes, scatter=numbers, weights=weights).sin().sum()
+
+    def plain(x: Any, gate: Any, up: Any, bias: Any, down: Any, weights: Any) -> Any:
+        out = torch.zeros_like(x)
+        for e in range(experts):
+            token, place = (chosen == e).nonzero(as_tuple=True)
+            hidden = torch.nn.functional.silu(x[token] @ gate[e] + bias[e]) * (x[token] @ up[e] + 2 * bias[e])
+            out = out.index_add(0, token, (hidden @ down[e]) * weights[token, place][:, None])
+        return out.sin().sum()
+
+    given = x, gate, up, bias, down, weights
+    function = torch.compile(layer, fullgraph=True, backend="aot_eager") if compiled else layer
+    ours = torch.autograd.grad(function(*given), given)
+    exact = [y.detach().double().requires_grad_() for y in given]
+    for y, wanted in zip(ours, torch.autograd.grad(plain(*exact), exact), strict=True):
+        assert y.shape == wanted.shape and far(y, wanted) < 1e-4
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_operands_that_have_no_gradient(device: str) -> None:
+    """Integers beside floats are constants, and bytes are refused with words."""
+    assert kd.torch
+    (x,) = made(device, (16, 32), dtype=torch.bfloat16)
+    weight = torch.randint(-8, 8, (32, 16), device=device, dtype=torch.int8)
+    (ours,) = torch.autograd.grad(kd.library.matmul(x, weight).float().sum(), x)
+    assert far(ours, weight.double().sum(1).expand(16, 32)) < 0.01
+    a, b = (y.detach().to(torch.float8_e4m3fn).requires_grad_() for y in made(device, (16, 32), (32, 16)))
+    with pytest.raises(BadCallArgument, match="a is float8_e4m3fn, which has no gradient"):
+        kd.library.matmul(a, b).float().sum().backward()
+    with pytest.raises(BadCallArgument, match="a is float8_e4m3fn, which has no gradient"):
+        sizes = torch.tensor([9, 7], dtype=torch.int32, device=device)
+        kd.library.grouped_matmul(a, torch.stack([b, b]), sizes).float().sum().backward()
 
 
 @pytest.mark.parametrize("device", DEVICES)
