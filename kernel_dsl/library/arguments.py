@@ -18,7 +18,7 @@ from .checks import axes_of, check_array, refuse, refuse_shape, scale_axes, shap
 from .families import Family, default_out, family
 from .operands import Operand, array_address, element_strides, is_transposed, operand, why_not_tma
 from .persistent_matmul import MatmulConfig
-from .problem import Axes, EpilogueStep, Problem
+from .problem import Axes, EpilogueStep, Problem, is_full
 
 Item = tuple[str, Any]  # an operand of a step, with the name of its argument
 
@@ -108,7 +108,7 @@ class Request:
     `left`, `right`: the operands of `problem`; `turns`: whether a and b are given to kernels with their last axes exchanged;
     `flipped`: the transposed product is computed, for `out` is stored by columns; `folded`: the result's shape, where a's
     batch became rows of one matrix; `own`: which of the steps' operands are scales by blocks of K, of each right side: the
-    kernel that multiplies takes those.
+    kernel that multiplies takes those; `turned`: which of the operands go with their last axes exchanged, as `flipped` results do.
     """
 
     problem: Problem
@@ -119,6 +119,7 @@ class Request:
     flipped: bool
     folded: tuple[int, ...]
     own: tuple[tuple[int, ...], ...]
+    turned: tuple[int, ...] = ()
 
 
 def request(a: Any, b: Any, o: MatmulOptions, out: Any) -> Request:
@@ -144,10 +145,13 @@ def request(a: Any, b: Any, o: MatmulOptions, out: Any) -> Request:
         own = [_folded(s) for s in own]
         steps = _folded(steps)
     sparse = hasattr(a, "meta")
+    lying: tuple[int, ...] = ()
     flipped = o.gated is None and not any(made.blocks.values()) and not sparse and _by_columns(out)
     if flipped:
+        operands = [axes for s in (*own[0], *steps) for axes in s.operands]
+        lying = tuple(i for i, axes in enumerate(operands) if is_full(axes))
         left, right, how = right, left, replace(how, a=how.b, b=how.a)
-        own, steps = [[s.swapped for s in own[0]]], [s.swapped for s in steps]
+        own, steps = [[s.turned for s in own[0]]], [s.turned for s in steps]
     p = Problem(
         left.rows, right.rows, left.depth, how.a, how.b, out_dtype_of(o, left.dtype, right.dtype),
         batch=batch, a_batch=left.batch, b_batch=right.batch, thrice=how.thrice,
@@ -161,7 +165,7 @@ def request(a: Any, b: Any, o: MatmulOptions, out: Any) -> Request:
         function = o.gated if callable(o.gated) else None
         gate = EpilogueStep("gate", function=function, word="" if function else str(o.gated))
         p = replace(p, gate=gate, gated=(tuple(own[0]), tuple(own[1])), steps=tuple(steps))
-    return Request(stored(p, out, flipped), left, right, how, turns, flipped, folded, made.moved)
+    return Request(stored(p, out, flipped), left, right, how, turns, flipped, folded, made.moved, lying)
 
 
 def alike(rights: list[Operand]) -> Operand:

@@ -68,7 +68,7 @@ class MatmulPlan:
     None; `apart`: the two right sides of a gated product are multiplied by a launch each. `folded`: the result's shape, where
     a's batch axes became rows. `peaks`: the result is a pair. `own`: which operands of steps `kernel` takes for each right side,
     before all others. `simple`: matrices go to kernels as they are but for `turns`, with one right side. `extra`: steps have
-    operands. `packed`: b is a `PackedInt4`.
+    operands. `packed`: b is a `PackedInt4`. `turned`: the operands of steps whose last axes are exchanged.
     """
 
     kernel: Any
@@ -84,6 +84,7 @@ class MatmulPlan:
     simple: bool = False
     extra: bool = True
     packed: bool = False
+    turned: tuple[int, ...] = ()
 
     def scales(self, extra: list[Any]) -> tuple[list[list[Any]], list[Any]]:
         """What `kernel` takes for each right side, and all other operands of steps."""
@@ -116,6 +117,7 @@ class MatmulPlan:
         extra = o.extra() if self.extra else []
         if not self.simple:
             return self._launch(a, rights, extra, out, seen_launching(stream))
+        extra = self._lying(extra) if self.turned else extra
         left = turned(a) if self.turns[0] else a
         right, *mine = b.arrays if self.packed else (turned(b) if self.turns[1] else b,)
         sides = (right, left) if self.flipped else (left, right)
@@ -133,6 +135,7 @@ class MatmulPlan:
             sides = self._packed(sides, launch)
         if self.folded:
             extra = [x.reshape(-1, x.shape[-1]) if len(getattr(x, "shape", ())) > 2 else x for x in extra]
+        extra = self._lying(extra) if self.turned else extra
         into = self._into(out)
         own, extra = self.scales(extra)
         own = self._with_packs(own, a, rights)
@@ -148,6 +151,10 @@ class MatmulPlan:
         if not self.folded:
             return result
         return (result[0].reshape(self.folded), result[1]) if self.peaks else result.reshape(self.folded)
+
+    def _lying(self, extra: list[Any]) -> list[Any]:
+        """The operands of steps as kernels take them."""
+        return [turned(x) if i in self.turned else x for i, x in enumerate(extra)]
 
     @staticmethod
     def _with_packs(own: list[list[Any]], a: Any, rights: list[Any]) -> list[list[Any]]:
@@ -178,7 +185,7 @@ class MatmulPlan:
         sides = self.sides(a, rights[:1] if self.apart else rights)
         packings = [self.packings[0], *[self.packings[1]] * (len(sides) - 1)]
         sides = [x if p is None else p.out for x, p in zip(sides, packings, strict=True)]
-        own, extra = self.scales(extra)
+        own, extra = self.scales(self._lying(extra))
         own = self._with_packs(own, a, rights)
         return self.kernel.lower(*sides, *own[0], *(() if self.combine is not None else extra), target=target)
 
@@ -424,7 +431,7 @@ def plan_by(r: Request, found: Route, blocks: int, chosen: bool = True) -> Matmu
         p.peaks, r.own,
         simple=not (pack or r.folded or p.gate or p.sparse or p.peaks or any(r.own)),
         extra=any(s.operands for s in (*p.all_steps, *sum(p.gated, ()))) or any(r.own),
-        packed=bool(p.int4),
+        packed=bool(p.int4), turned=r.turned,
     )  # fmt: skip
 
 

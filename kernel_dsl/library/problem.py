@@ -15,6 +15,11 @@ Axes = tuple[str, ...]  # of an operand's dimensions: "m", "n", "-" for an exten
 _OTHER = {"m": "n", "n": "m"}
 
 
+def is_full(axes: Axes | None) -> bool:
+    """Whether an operand has an element for each row and column."""
+    return axes is not None and axes[-2:] == ("m", "n")
+
+
 @dataclass(frozen=True)
 class EpilogueStep:
     """One thing that is done to sums: `kind` is a function of epilogue.py.
@@ -34,6 +39,12 @@ class EpilogueStep:
         """The same of the transposed result."""
         turned = tuple(axes and tuple(_OTHER.get(a, a) for a in axes) for axes in self.operands)
         return replace(self, operands=turned, word="by columns" if self.kind == "dropout" else self.word)
+
+    @property
+    def turned(self) -> EpilogueStep:
+        """The same of the transposed result, where operands of its full shape are given transposed, too."""
+        both = zip(self.operands, self.swapped.operands, strict=True)
+        return replace(self.swapped, operands=tuple(own if is_full(own) else other for own, other in both))
 
 
 BIAS, ADDEND = EpilogueStep("add", (("n",),)), EpilogueStep("add", (("m", "n"),))

@@ -320,6 +320,17 @@ def relu(x: Any) -> Any:
     return kd.maximum(x, 0.0)
 
 
+@pytest.mark.parametrize("name", ["c", "residual"])
+@pytest.mark.parametrize("shape", [(40, 24), (16, 1), (1, 40), (2, 24, 16)], ids=str)
+def test_sums_grow_in_place_by_columns(name: str, shape: Any, rng: Any) -> None:
+    """What is added may be `out`, however it is stored."""
+    a, b = random(rng, (*shape[:-1], 8), f32), random(rng, (8, shape[-1]), f32)
+    held = random(rng, (*shape[:-2], shape[-1], shape[-2]), f32).swapaxes(-1, -2)
+    expected = held + a.astype(np.float64) @ b.astype(np.float64)
+    assert kd.library.matmul(a, b, out=held, **{name: held}) is held
+    assert relative(held, expected) < 1e-5
+
+
 def test_results_by_columns(interpret: Any, rng: Any) -> None:
     """The transposed product is stored by TMA, with what is added to it turned too."""
     a, b = random(rng, (72, 40), bf16), random(rng, (40, 64), bf16)
