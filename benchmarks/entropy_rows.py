@@ -1,5 +1,5 @@
 """Rows of `benchmarks.products` for the cross-entropy of linear layers: its forward, and forward and gradients, beside
-compiled torch.
+compiled torch. Rows "by autograd" have the three products of a loss with its gradients; the others compute logits twice.
 
 The FLOP of a forward are those of one product, of gradients those of two more: the product that is computed again for them is not
 counted, for torch keeps its logits.
@@ -28,8 +28,10 @@ def _peer(x: Any, weight: Any, targets: Any) -> Callable[[Any, Any], Any]:
     return torch.compile(lambda a, b: functional.cross_entropy((a @ b.T).float(), targets))
 
 
-def work(rows: int, width: int, classes: int, gradients: bool, config: MatmulConfig | None, name: str) -> Work:
-    """One row; a forward alone with `config`."""
+def work(
+    rows: int, width: int, classes: int, gradients: bool, config: MatmulConfig | None, name: str, graph: bool = False
+) -> Work:
+    """One row; a forward alone with `config`; `graph`: gradients by autograd."""
     x = torch.randn(rows, width, device=DEVICE, dtype=torch.bfloat16)
     weight = torch.randn(classes, width, device=DEVICE, dtype=torch.bfloat16) * width**-0.5
     targets = torch.randint(0, classes, (rows,), device=DEVICE)
@@ -40,6 +42,8 @@ def work(rows: int, width: int, classes: int, gradients: bool, config: MatmulCon
         return kd.library.linear_cross_entropy(x, weight, targets, return_lse=True, config=config)
 
     def both() -> Any:
+        if graph:
+            return torch.autograd.grad(kd.library.linear_cross_entropy(a, b, targets), (a, b))
         _, lse = forward()
         return kd.library.linear_cross_entropy_backward(1.0, x, weight, targets, lse)
 
@@ -84,5 +88,6 @@ def works() -> Iterator[Callable[[], Work]]:
     for shape in SHAPES:
         yield lambda s=shape: work(*s, False, None, "")
         yield lambda s=shape: work(*s, True, None, "")
+        yield lambda s=shape: work(*s, True, None, " by autograd", True)
     for config, name in ((WIDE, " 128x256"), (NARROW, " 128x128 in turns")):
         yield lambda c=config, n=name: work(*SHAPES[0], False, c, n)

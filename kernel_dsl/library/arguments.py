@@ -108,7 +108,7 @@ class Request:
     `left`, `right`: the operands of `problem`; `turns`: whether a and b are given to kernels with their last axes exchanged;
     `flipped`: the transposed product is computed, for `out` is stored by columns; `folded`: the result's shape, where a's
     batch became rows of one matrix; `own`: which of the steps' operands are scales by blocks of K, of each right side: the
-    kernel that multiplies takes those; `turned`: which of the operands go with their last axes exchanged, as `flipped` results do.
+    kernel that multiplies takes those; `turned`: which of the operands go with their last axes exchanged, as the result does.
     """
 
     problem: Problem

@@ -135,7 +135,7 @@ def loss_kernel(problem: CrossEntropy, ranks: int) -> Any:
     return identified(made, problem, ranks)
 
 
-def _count(targets: Any, p: CrossEntropy) -> Any:
+def count_of(targets: Any, p: CrossEntropy) -> Any:
     """How many rows count."""
 
     def add(turn: Any, total: Any) -> Any:
@@ -155,7 +155,7 @@ def reduce_kernel(problem: CrossEntropy) -> Any:
             return total + losses[kd.ds(turn * WIDTH, WIDTH)]
 
         total = kd.sum(kd.fori_loop(0, kd.cdiv(p.M, WIDTH), add, kd.zeros((WIDTH,), kd.float32)))
-        out[...] = total / _count(targets, p) if p.mean else total
+        out[...] = total / count_of(targets, p) if p.mean else total
 
     return identified(
         kd.kernel(body, out_type=kd.ShapeDtypeStruct((), kd.float32), name="cross_entropy_reduce"), problem
@@ -189,7 +189,7 @@ def prepare_kernel(problem: CrossEntropy, width: int, wdtype: Any, bdtype: Any) 
         @kd.when(block == 0)
         def _() -> None:
             scale = 1.0 if p.rows else (dloss[...] if hasattr(dloss, "shape") else dloss).astype(kd.float32)
-            factor[...] = scale / _count(targets, p) if p.mean else scale
+            factor[...] = scale / count_of(targets, p) if p.mean else scale
 
     column = (p.M, 1)
     outs = [

@@ -63,7 +63,8 @@ class Derivative:
     """A function of arrays with its derivative. `key`: what with the arrays' number decides it, for ops that are kept.
 
     `forward(*arrays)` gives a tuple, whose first item has a gradient; `backward(gradient, arrays, results)` a gradient or None
-    for each array; `shapes(*arrays)` the results' (shape, dtype). `returned`: how many results a caller sees.
+    for each array; `shapes(*arrays)` the results' (shape, dtype). `returned`: how many results a caller sees. `plain(*arrays)`
+    gives the first ones alone, where no derivative is wanted.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Derivative:
     gradients: tuple[bool, ...]  # of each array, whether it can have one
     results: int = 1
     returned: int = 1
+    plain: Callable[..., tuple[Any, ...]] | None = None
 
     def __call__(self, host: str, arrays: Sequence[Any]) -> Any:
         made = _in_jax(self, arrays) if host == "jax" else _in_torch(self, arrays)
@@ -83,9 +85,11 @@ class Derivative:
 def _in_jax(rule: Derivative, arrays: Sequence[Any]) -> Sequence[Any]:
     jax: Any = sys.modules["jax"]
 
+    visible = rule.results if rule.plain is None else rule.returned
+
     def run(*given: Any) -> Any:
         with _plain():
-            return rule.forward(*given)
+            return (rule.plain or rule.forward)(*given)[:visible]
 
     def bwd(kept: Any, gradients: Any) -> Any:
         given, results = kept
@@ -93,8 +97,9 @@ def _in_jax(rule: Derivative, arrays: Sequence[Any]) -> Sequence[Any]:
             return tuple(rule.backward(gradients[0], given, results))
 
     def fwd(*given: Any) -> Any:
-        results = run(*given)
-        return results, (given, results)
+        with _plain():
+            results = rule.forward(*given)
+        return results[:visible], (given, results)
 
     function = jax.custom_vjp(run)
     function.defvjp(fwd, bwd)

@@ -9,7 +9,8 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl.library import MatmulConfig
-from kernel_dsl.library.cross_entropy_kernels import slope, stack_kernel
+from kernel_dsl.library.cross_entropy_gradients import loss_and_gradients, rows_kernel
+from kernel_dsl.library.cross_entropy_kernels import CrossEntropy, slope, stack_kernel
 from kernel_dsl.library.epilogue import PLAIN, TOP, TOTAL
 from kernel_dsl.library.lane_product import LaneConfig, lane_kernel
 from kernel_dsl.library.problem import Problem
@@ -99,6 +100,34 @@ def run(seed: int, interpret: Any, shape: Any = None, dtype: Any = None, config:
 @pytest.mark.sampled(97)
 def test_random_calls(seed: int, interpret: Any) -> None:
     run(seed, interpret)
+
+
+@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.sampled(24)
+def test_gradients_beside_the_loss(seed: int, interpret: Any) -> None:
+    """Some rows at a time, by three products, against float64."""
+    rng = np.random.default_rng(seed)
+    M, V, H = (int(rng.choice(n)) for n in ((1, 5, 20), (1, 2, 66, 2100), (1, 16, 40)))
+    dtype = (bf16, f16, f32)[rng.integers(3)]
+    x, weight = random(rng, (M, H), dtype), random(rng, (V, H), dtype)
+    targets = rng.integers(0, V, M).astype((np.int32, np.int64)[rng.integers(2)])
+    targets[1:][rng.random(M - 1) < 0.3] = -7
+    bias = random(rng, (V,), f32) if rng.random() < 0.5 else None
+    smoothing, reduction = float(rng.choice((0.0, 0.3))), ("mean", "sum")[rng.integers(2)]
+    options = {"ignore_index": -7, "label_smoothing": smoothing, "reduction": reduction, "vocab_start": None}
+    loss, lse, *grads = loss_and_gradients(
+        x, weight, targets, bias, options, interpret, rows=int(rng.choice((M, 3, 16)))
+    )
+    exact = expected(x, weight, targets, bias, -7, smoothing, reduction)
+    assert abs(loss - exact.loss) < 2e-5 * max(np.abs(exact.rows).sum() if reduction == "sum" else 1, 8)
+    assert relative(lse, exact.lse) < 1e-5
+    lost = 4 * 2.0**-24 * float(np.abs(exact.lse).max() + np.sqrt(H) * 4)
+    wanted = [exact.dx, exact.dweight, *(() if bias is None else (exact.dbias,))]
+    for name, got, want, size in zip(("dx", "dweight", "dbias"), grads, wanted, exact.sizes, strict=False):
+        assert got.shape == want.shape and got.dtype == (f32 if name == "dbias" else dtype).numpy
+        error = float(np.abs(got.astype(np.float64) - want).max()) / size
+        assert error < BOUNDS[dtype] + lost, f"seed {seed} {name}: {error:.1e}"
+    assert len(grads) == len(wanted)
 
 
 @pytest.mark.parametrize("config", [SMALL, MatmulConfig(128, 64, 64, 2, 2, cluster=2), MatmulConfig(64, 64, 64, 3, 2, ping_pong=True),
@@ -200,6 +229,26 @@ def test_no_spills(target: str, dtype: Any, shape: Any) -> None:
     operands = (column, column, Spec((M, 1), kd.int32), Spec((1, V), kd.int32), 0)
     product = kd.library.matmul.lower(x, Spec((H, V), dtype), epilogue=slope(0.1, V), operands=operands, target=target)
     assert product.compile().resources.spills == 0
+    rows = rows_kernel(CrossEntropy(M, V, H, dtype, kd.int64, smoothing=0.1, vocab=V), 4096)
+    made = rows.lower(Spec((4096, V), f32), Spec((4096,), kd.int64), target=target).compile()
+    assert made.resources.spills == 0
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("rows", [None, 384], ids=str)
+@pytest.mark.parametrize("dtype", [bf16, f32], ids=str)
+def test_real_sizes_beside_the_loss(dtype: Any, rows: int | None, rng: Any) -> None:
+    M, V, H = 1000, 32003, 2048
+    x, weight = random(rng, (M, H), dtype), random(rng, (V, H), dtype) * dtype.numpy.type(0.05)
+    targets = rng.integers(0, V, M).astype(np.int32)
+    options = {"ignore_index": -100, "label_smoothing": 0.0, "reduction": "mean", "vocab_start": None}
+    loss, lse, *grads = loss_and_gradients(x, weight, targets, None, options, False, rows)
+    exact = expected(x, weight, targets)
+    assert abs(loss - exact.loss) < 2e-4 and relative(lse, exact.lse) < 1e-5
+    for got, want, size in zip(grads, (exact.dx, exact.dweight), exact.sizes, strict=False):
+        assert float(np.abs(got.astype(np.float64) - want).max()) / size < BOUNDS[dtype] + 1e-4
+    again = loss_and_gradients(x, weight, targets, None, options, False, rows)[2:]
+    assert all((one == other).all() for one, other in zip(grads, again, strict=True))
 
 
 @pytest.mark.gpu

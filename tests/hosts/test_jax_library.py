@@ -9,6 +9,7 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl.errors import BadCallArgument
+from kernel_dsl.library import cross_entropy_gradients
 
 jax = pytest.importorskip("jax", reason="JAX is not installed")
 jnp = jax.numpy
@@ -176,7 +177,9 @@ def test_conv2d() -> None:
     )
 
 
-def test_linear_cross_entropy() -> None:
+@pytest.mark.parametrize("deep", [False, True], ids=["four products", "three products"])
+def test_linear_cross_entropy(deep: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cross_entropy_gradients, "DEEP", 32 if deep else 64)
     targets = jnp.arange(20, dtype=jnp.int32).at[3].set(-100)
 
     def ours(x: Any, weight: Any, bias: Any) -> Any:

@@ -8,6 +8,7 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl.errors import BadCallArgument
+from kernel_dsl.library import cross_entropy_gradients
 from kernel_dsl.runtime.devices import driver
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -328,8 +329,11 @@ def test_conv2d(device: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("reduction", ["mean", "none"])
-def test_linear_cross_entropy(device: str, reduction: str) -> None:
+@pytest.mark.parametrize("deep", [False, True], ids=["four products", "three products"])
+def test_linear_cross_entropy(device: str, reduction: str, deep: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gradients of a product that is computed again, or beside the loss."""
     assert kd.torch
+    monkeypatch.setattr(cross_entropy_gradients, "DEEP", 32 if deep else 64)
     x, weight, bias = made(device, (20, 32), (70, 32), (70,))
     targets = torch.arange(20, device=device)
     targets[3] = -100

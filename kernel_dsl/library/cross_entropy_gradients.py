@@ -1,0 +1,143 @@
+"""The gradients of a linear layer's cross-entropy beside its loss, by three products instead of four.
+
+Some rows' logits are in memory at a time, in float32. One kernel reads them twice, the second time from L2, and leaves the loss
+of each row and the gradient of its logits, which two products take. The gradient of the weights grows from some rows to the next.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from math import inf, nan
+from typing import Any
+
+import kernel_dsl as kd
+from kernel_dsl.dtypes import as_dtype
+from kernel_dsl.jax import is_traced
+
+from ..kernel import identified
+from .cross_entropy_arguments import NAME, CrossEntropyCall, check_targets, problem_of
+from .cross_entropy_kernels import CrossEntropy, count_of, reduce_kernel, stack_kernel
+from .differentiable import FUNCTIONS
+from .epilogue import LOG2E, finite_or_zero
+from .operands import turned
+
+WORKSPACE = 1 << 31  # bytes of logits at a time; their gradients are half as many, in 16 bits
+UNIT = 128  # rows
+DEEP = 2048  # columns of x from which a product takes longer than its result does on the way to memory and back
+WIDTH = 2048  # logits that a block has at a time
+
+
+@cache
+def rows_kernel(problem: CrossEntropy, rows: int) -> Any:
+    """The kernel `(logits (rows, V), targets (rows,)) -> (gradients of logits (rows, V), losses (rows,), lse (rows,))`."""
+    p = problem
+    low = p.smoothing / p.V if p.smoothing else 0.0
+
+    def body(logits: Any, targets: Any, slopes: Any, losses: Any, lse: Any) -> None:
+        row = kd.program_id(0)
+        target = targets[row]
+        steps = kd.cdiv(p.V, WIDTH)
+
+        def add(step: Any, carry: Any) -> Any:
+            top, total, plain = carry
+            part = kd.ds(step * WIDTH, WIDTH)
+            x = kd.load(logits, (row, part), fill=-inf)
+            after = kd.maximum(top, x)
+            base = finite_or_zero(after)
+            total = total * kd.exp2((top - base) * LOG2E) + kd.exp2((x - base) * LOG2E)
+            return after, total, plain + logits[row, part] if p.smoothing else plain
+
+        nothing = kd.zeros((WIDTH,), kd.float32)
+        tops, totals, plain = kd.fori_loop(0, steps, add, (kd.full((WIDTH,), -inf, kd.float32), nothing, nothing))
+        base = finite_or_zero(kd.max(tops))
+        log = base + kd.log2(kd.sum(totals * kd.exp2((tops - base) * LOG2E))) * (1.0 / LOG2E)
+        counts, known = target != p.ignore, (target >= 0) & (target < p.V)
+        place = kd.where(counts & known, target, -1).astype(kd.int32)
+        logit = kd.where(known, logits[row, kd.maximum(place, 0)], nan)
+        loss = log - logit
+        if p.smoothing:
+            loss = log - logit * (1.0 - p.smoothing) - kd.sum(plain) * low
+        losses[row], lse[row] = kd.where(counts, loss, 0.0), log
+        gate, shift = kd.where(counts, 1.0, 0.0), log * -LOG2E
+
+        @kd.loop(0, steps)
+        def _(step: Any) -> None:
+            part = kd.ds(step * WIDTH, WIDTH)
+            column = kd.iota(kd.int32, WIDTH) + step * WIDTH
+            wanted = kd.where(column == place, 1.0 - p.smoothing + low, low)
+            slope = (kd.exp2(kd.fma(logits[row, part], LOG2E, shift)) - wanted) * gate
+            slopes[row, part] = slope.astype(p.dtype)
+
+    each = kd.ShapeDtypeStruct((rows,), kd.float32)
+    out = kd.ShapeDtypeStruct((rows, p.V), p.dtype), each, each
+    return identified(kd.kernel(body, out_type=out, grid=(rows,), name="cross_entropy_rows"), problem, rows)
+
+
+@cache
+def factor_kernel(problem: CrossEntropy) -> Any:
+    """The kernel `targets -> (factor (), ones (1, M))`: what gradients of losses are multiplied by; ones in the dtype of x."""
+    p = problem
+
+    def body(targets: Any, factor: Any, ones: Any) -> None:
+        part = kd.ds(kd.program_id(0) * WIDTH, WIDTH)
+        ones[0, part] = kd.ones((WIDTH,), p.dtype)
+
+        @kd.when(kd.program_id(0) == 0)
+        def _() -> None:
+            factor[...] = 1.0 / count_of(targets, p) if p.mean else kd.astype(1.0, kd.float32)
+
+    out = kd.ShapeDtypeStruct((), kd.float32), kd.ShapeDtypeStruct((1, p.M), p.dtype)
+    made = kd.kernel(body, out_type=out, grid=(kd.cdiv(p.M, WIDTH),), name="cross_entropy_factor")
+    return identified(made, problem)
+
+
+def goes_at_once(x: Any, options: dict[str, Any]) -> bool:
+    """Whether gradients are computed beside the loss where they are wanted: not where each row's loss has one of its own."""
+    return options["reduction"] != "none" and options["vocab_start"] is None and x.shape[1] >= DEEP and x.shape[0] > 0
+
+
+def loss_and_gradients(
+    x: Any, weight: Any, targets: Any, bias: Any, options: dict[str, Any], interpret: Any, rows: int | None = None
+) -> tuple[Any, ...]:
+    """(loss, lse, dx, dweight[, dbias]) of `linear_cross_entropy` with a reduction; `rows`: how many at a time.
+
+    Gradients are those of a loss whose own gradient is 1, in the dtypes of what they belong to, and the same bits each time.
+    """
+    call = CrossEntropyCall(NAME, **options)
+    p = problem_of(x, weight, targets, bias, call)
+    check_targets(p, targets, call)
+    how, matmul = {"interpret": interpret}, FUNCTIONS["matmul"]
+    count = min(max((rows or WORKSPACE // (4 * p.V)) // UNIT * UNIT, 1 if rows is None else rows), p.M)
+    factor, ones = factor_kernel(p)(targets, **how)
+    fixed = is_traced([factor]) or hasattr(factor, "addressable_shards")  # such arrays are written once
+    parts: list[tuple[Any, ...]] = []
+    sums: dict[str, Any] = {}
+
+    def grow(name: str, a: Any, b: Any, dtype: Any, last: bool) -> None:
+        more: dict[str, Any] = {"scale": factor, "out_dtype": dtype if last else kd.float32, **how}
+        if name in sums:
+            more["c"] = sums[name]
+            if not last and not fixed:
+                more["out"] = sums[name]
+        sums[name] = matmul(a, b, **more)
+
+    for first in range(0, p.M, count):
+        own = slice(first, min(first + count, p.M))
+        last = own.stop == p.M
+        logits = matmul(x[own], turned(weight), bias=bias, out_dtype=kd.float32, **how)
+        slopes, losses, lse = rows_kernel(p, own.stop - first)(logits, targets[own], **how)
+        del logits
+        parts.append((losses, lse, matmul(slopes, weight, scale=factor, out_dtype=p.dtype, **how)))
+        grow("weight", turned(slopes), x[own], as_dtype(weight.dtype), last)
+        if bias is not None:
+            grow("bias", ones[:, own], slopes, as_dtype(bias.dtype), last)
+    losses, lse, dx = (_stacked(list(found), how) for found in zip(*parts, strict=True))
+    loss = reduce_kernel(p)(losses, targets, **how)
+    return loss, lse, dx, sums["weight"], *([] if bias is None else [sums["bias"].reshape(-1)])
+
+
+def _stacked(parts: list[Any], how: dict[str, Any]) -> Any:
+    """Arrays one behind the other."""
+    if len(parts) == 1:
+        return parts[0]
+    return stack_kernel(tuple(tuple(x.shape) for x in parts), as_dtype(parts[0].dtype))(*parts, **how)
