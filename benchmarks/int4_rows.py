@@ -30,25 +30,31 @@ CANDIDATES = (
 )
 
 
-def work(M: int, N: int, K: int, form: str, config: MatmulConfig | None = None) -> Work:
-    """One product. Its bytes are those of packed weights, their scales, a and the result."""
+def work(M: int, N: int, K: int, form: str, config: MatmulConfig | None = None, dtype: str = "") -> Work:
+    """One product. Its bytes are those of packed weights, scales, a and the result; `dtype`: an a of bytes, with factors."""
     a = torch.randn(M, K, device=DEVICE, dtype=torch.bfloat16)
+    given, factors = a, {}
+    if dtype:
+        given = (a * 32).clamp(-127, 127).round().to(torch.int8) if dtype == "int8" else a.to(torch.float8_e4m3fn)
+        factors = {"a_scale": torch.rand(M, 1, device=DEVICE) + 0.5}
+        a = given.to(torch.bfloat16)
     w = torch.randn(K, N, device=DEVICE, dtype=torch.bfloat16)
     packed = kd.library.pack_mxfp4(w) if form == "mxfp4" else kd.library.pack_int4(w, zeros=True if form else None)
     plain = packed.unpacked(kd.bfloat16)
     out = torch.full((M, N), float("nan"), device=DEVICE, dtype=torch.bfloat16)
 
     def check() -> float:
-        kd.library.matmul(a, packed, out=out, config=config)
+        ours()
         rows = torch.arange(0, M, max(1, M // 48), device=DEVICE)
-        return relative(iter([(out[rows], a[rows].double() @ plain.double())]))
+        expected = a[rows].double() @ plain.double()
+        return relative(iter([(out[rows], expected * factors["a_scale"][rows] if factors else expected)]))
 
     scales = N * K / 32 if form == "mxfp4" else N * K / 128 * (8 if form else 4)
     moved = N * K / 2 + scales + 2.0 * (M * K + M * N)
-    name = f"int4 {M}x{N}x{K} {form}".rstrip()
+    name = f"int4 {M}x{N}x{K} {form}".rstrip() + f" beside {dtype}" * bool(dtype)
     if config is not None:
         name += f" {config.tile_m}x{config.tile_n}x{config.tile_k} s{config.stages}"
-    ours = lambda: kd.library.matmul(a, packed, out=out, config=config)  # noqa: E731
+    ours = lambda: kd.library.matmul(given, packed, out=out, config=config, **factors)  # noqa: E731
     return Work(name, 2.0 * M * N * K, ours, lambda: torch.matmul(a, plain), check, 5e-3, moved)
 
 
@@ -57,6 +63,8 @@ def works() -> Iterator[Callable[[], Work]]:
     for shape in SHAPES:
         for form in ("", "zeros", "mxfp4"):
             yield lambda s=shape, f=form: work(*s, f)
+        for dtype in ("int8", "e4m3"):
+            yield lambda s=shape, d=dtype: work(*s, "", dtype=d)
 
 
 def candidates() -> Iterator[Callable[[], Work]]:

@@ -129,14 +129,16 @@ def request(a: Any, b: Any, o: MatmulOptions, out: Any) -> Request:
         check_array(x, name, "a is (..., M, K) and b is (..., K, N)")
     batch = shapes_together(tuple(a.shape), tuple(rights[0].shape))
     left, right = operand(a, rows_last=False), alike([operand(x, rows_last=True) for x in rights])
-    how = family(left.dtype, right.dtype, o.precision)
+    group = getattr(rights[0], "group", 0)
+    # bytes beside numbers of 4 bits are bfloat16, which holds them exactly
+    dtype = kd.bfloat16 if group and left.dtype.itemsize == 1 else left.dtype
+    how = family(dtype, right.dtype, o.precision)
     shape = (*batch, left.rows, right.rows)
     made = _steps(o, shape, left.depth)
     own, steps = made.own, made.steps
     if any(made.blocks.values()) and how.a.itemsize + how.b.itemsize > 2:
-        raise refuse(
-            f"scales by blocks of K for {left.dtype} and {right.dtype}", "they are for products of 8 bits by 8 bits"
-        )
+        what = f"scales by blocks of K for {left.dtype} and {'numbers of 4 bits' if group else right.dtype}"
+        raise refuse(what, "they are for products of 8 bits by 8 bits")
     turns = (not left.along_k, right.along_k)
     folded: tuple[int, ...] = ()
     if batch and _folds(a, left, right, batch, made.arrays, out):
@@ -153,11 +155,11 @@ def request(a: Any, b: Any, o: MatmulOptions, out: Any) -> Request:
         left, right, how = right, left, replace(how, a=how.b, b=how.a)
         own, steps = [[s.turned for s in own[0]]], [s.turned for s in steps]
     p = Problem(
-        left.rows, right.rows, left.depth, how.a, how.b, out_dtype_of(o, left.dtype, right.dtype),
+        left.rows, right.rows, left.depth, how.a, how.b, out_dtype_of(o, dtype, right.dtype),
         batch=batch, a_batch=left.batch, b_batch=right.batch, thrice=how.thrice,
         a_scaled=made.blocks["a_scale"] == "rows", b_scaled=made.blocks["b_scale"],
         promoted=how.promoted and not any(made.blocks.values()),
-        int4=getattr(rights[0], "group", 0), int4_zeros=getattr(rights[0], "zeros", None) is not None, sparse=sparse,
+        int4=group, int4_zeros=getattr(rights[0], "zeros", None) is not None, sparse=sparse,
     )  # fmt: skip
     if o.gated is None:
         p = replace(p, steps=(*own[0], *steps))

@@ -10,7 +10,7 @@ from kernel_dsl.dtypes import as_dtype
 from kernel_dsl.errors import BadCallArgument, BadCallValue, LibraryDType, LibraryShape
 
 from .epilogue import GATES
-from .families import PRECISIONS
+from .families import FP8, PRECISIONS
 from .int4_numbers import BLOCK
 from .persistent_matmul import MatmulConfig, check_counts, check_tiles
 from .problem import Axes
@@ -124,9 +124,9 @@ def check_options(o: Any) -> None:
 def check_packed(a: Any, b: Any, o: Any) -> None:
     """Raise `BadCallArgument`, `BadCallValue` for what does not go with a b of 4-bit integers."""
     check_array(a, "a", "a is (..., M, K)")
-    if as_dtype(a.dtype) not in (kd.float16, kd.bfloat16):
+    if as_dtype(a.dtype) not in (kd.float16, kd.bfloat16, kd.int8, *FP8):
         what = f"a is {as_dtype(a.dtype)} beside integers of 4 bits"
-        raise LibraryDType(kernel="matmul", what=what, hint="it is float16 or bfloat16")
+        raise LibraryDType(kernel="matmul", what=what, hint="it is float16, bfloat16, int8 or float8")
     if o.gated is not None:
         raise refuse("gated beside integers of 4 bits", "multiply by each matrix, and gate by `epilogue`")
     if o.precision is not None:

@@ -190,6 +190,12 @@ class MatmulPlan:
         return self.kernel.lower(*sides, *own[0], *(() if self.combine is not None else extra), target=target)
 
 
+def widened(dtype: Any) -> Any:
+    """What numbers of 4 bits are beside a of a dtype."""
+    found = as_dtype(dtype)
+    return as_dtype("bfloat16") if found.itemsize == 1 else found
+
+
 def _converts(x: Any, extra: list[Any]) -> bool:
     """Whether numbers beside an operand are float64: they are as precise as the product."""
     return any(isinstance(n, float) for n in extra) and hasattr(x, "dtype") and as_dtype(x.dtype).name == "float64"
@@ -225,7 +231,8 @@ class Matmul:
     `out_dtype`: by default the inputs' common dtype; bfloat16 for fp8, for 16-bit floats with `a_scale` or `b_scale`, and for
     8-bit integers that are scaled or gated, int32 for those that are not. b may be a `PackedInt4` or `PackedMxfp4` beside a of
     float16 or bfloat16: its numbers are widened in registers, rounded to the dtype of a; it takes no `gated`, and a `config`
-    has `tile_k=64`, or 128 where `group` is a multiple of that. a may be a `SparseMatrix`, as `sparse_matmul` says.
+    has `tile_k=64`, or 128 where `group` is a multiple of that. An a of int8 or float8 is widened to bfloat16 before, which
+    holds it exactly. a may be a `SparseMatrix`, as `sparse_matmul` says.
     `precision`: float32 products are exact by default;
     "tf32" rounds operands to tf32, "tf32x3" multiplies high and low parts of them in tf32. Of fp8 products Hopper's tensor
     cores keep 14 bits, and errors grow with K; with "highest" sums are added up in float32 every 256 of K. `config`: a
@@ -300,7 +307,7 @@ class Matmul:
             if not sparse_goes_fast(a, b, o, target_named(None)):
                 a = a.dense(stream=stream, interpret=interpret)
         elif isinstance(b, PackedInt4) and not goes_fast(a, b, target_named(None)):
-            b = b.unpacked(a.dtype, stream=stream, interpret=interpret)
+            b = b.unpacked(widened(a.dtype), stream=stream, interpret=interpret)
         plan, rights, extra = self._plan(a, b, o, None, out)
         if out is not None:
             result = out[0] if absmax else out
@@ -347,7 +354,7 @@ class Matmul:
         elif isinstance(b, PackedInt4):
             check_packed(a, b, o)
             if not goes_fast(a, b, target_named(target)):
-                b = turned(ShapeDtypeStruct(b.shape[::-1], as_dtype(a.dtype)))
+                b = turned(ShapeDtypeStruct(b.shape[::-1], widened(a.dtype)))
         plan, rights, extra = self._plan(a, b, o, target_named(target).name)
         return plan.lower(a, rights, extra, target)
 
