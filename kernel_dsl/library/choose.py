@@ -29,7 +29,7 @@ WIDE_STAGES = 4  # as many are worth more than half as many that are twice as de
 # one multiprocessor, a clock: multiply-adds of 16-bit operands (8-bit: twice, tf32: half), bytes from L2
 MADS, L2_BYTES = 2048, 60
 WIDENED = 10  # elements of a left side that is widened in registers: 128 x 64 of them took 900 clocks
-WIDENED_PAIRS = 20  # the same of 4-bit integers, two at a time: 3.9 instructions each where those were 6.8
+WIDENED_PAIRS = 20  # the same of 4 bits, two at a time: 3.9 instructions each where those were 6.8
 LONELY = 0.6  # how much of that one warpgroup does alone, whose waits nothing hides
 DRAM_BYTES = 2300  # bytes a clock of the whole GPU (4 of the 4.8 TB/s, at 1.75 GHz)
 KEPT = 1.07  # what DRAM has to do more where weights can't be marked as read once: they drive out what must be written
@@ -76,7 +76,7 @@ def stage_bytes(problem: Problem, tile_m: int, tile_n: int, tile_k: int) -> int:
         marks = 2 * tile_m * 4 * (tile_k // meta_step(problem.dtype))
         return (tile_m * problem.dtype.itemsize // 2 + tile_n * problem.b_dtype.itemsize) * tile_k + marks
     if in_pairs(problem):
-        factors = 4 * tile_m * (1 + problem.int4_zeros)
+        factors = 2 * tile_m if problem.mxfp4 else 4 * tile_m * (1 + problem.int4_zeros)
         return tile_m * tile_k // 2 + tile_n * problem.b_dtype.itemsize * tile_k + factors
     return (tile_m * problem.dtype.itemsize + tile_n * problem.b_dtype.itemsize) * tile_k
 
@@ -112,8 +112,8 @@ def configure(
 
 
 def in_pairs(problem: Problem) -> bool:
-    """Whether the left side is 4-bit integers, which are widened two at a time."""
-    return bool(problem.int4) and not problem.mxfp4 and problem.dtype.is_integer
+    """Whether the left side is of 4 bits, which are widened two at a time."""
+    return bool(problem.int4) and problem.dtype.is_integer
 
 
 def is_mixed(problem: Problem) -> bool:

@@ -104,6 +104,58 @@ def numbers(data: Any, half: int, scale: Any, zero: Any) -> Any:
     return (q - (2.0**23 + MIDDLE) if zero is None else q - 2.0**23 - zero) * scale
 
 
+@cache
+def _floats_template(rows: int, dtype: Any) -> str:
+    """PTX for `floats_widened`: operands are bytes, and two powers of two for each row.
+
+    Exponent and mantissa of e2m1 become the last of the exponent and the first of the mantissa, so 0.5 is subnormal in both.
+    """
+    full, packed, row = _layouts(rows)
+    _, kind = _ONES[dtype.name]
+    left, mask = (6, 0x01C001C0) if dtype == kd.bfloat16 else (9, 0x0E000E00)
+    lines = ["{ .reg .b32 %sign, %number;"]
+
+    def shifted(to: str, word: int, by: int) -> str:
+        if not by:
+            return f"mov.b32 {to}, $1[{word}];"
+        return f"{'shl' if by > 0 else 'shr'}.{'b' if by > 0 else 'u'}32 {to}, $1[{word}], {abs(by)};"
+
+    for place, (m, k) in enumerate(full.register_coords[::2]):
+        word, at, own = packed.register_of[m, 0] // 4, 4 * (k // UNIT), row.register_of[(m,)]
+        lines.append(shifted("%sign", word, 12 - at))
+        lines.append(f"and.b32 %sign, %sign, {0x80008000 - (1 << 32)};")
+        lines.append(shifted("%number", word, left - at))
+        lines.append(f"lop3.b32 %number, %number, {mask}, %sign, 0xEA;")  # (number & mask) | sign
+        lines.append(f"mul.rn.{kind} %number, %number, $2[{own}];")
+        lines.append(f"mul.rn.{kind} $0[{place}], %number, $3[{own}];")
+    return " ".join([*lines, "}"])
+
+
+def floats_widened(data: Any, part: int, codes: Any, dtype: Any) -> Any:
+    """e2m1 numbers times the powers of two that `codes`, uint8 (rows,), stand for: (rows, 32) as wgmma takes it, of 16 bytes of
+    each row of a Ref, whose parts these are.
+
+    Two numbers at a time, by two products with powers of two, as one may be beyond the range of `dtype`: no number is rounded
+    but those that are subnormal in it.
+    """
+    rows = data.shape[0]
+    full, packed, row = _layouts(rows)
+    code = kd.layout_cast(codes, row).astype(kd.int32)
+    bias, bits, first = (127, 7, 1) if dtype == kd.bfloat16 else (15, 10, 113)
+    halves = (
+        (code - (first - 1)) >> 1,
+        (code - first) >> 1,
+    )  # the exponents of two powers that all numbers are multiplied by
+    if dtype == kd.float16:
+        halves = tuple(kd.minimum(kd.maximum(half, 1 - bias), bias) for half in halves)
+    powers = [half * (0x10001 << bits) + (bias << bits) * 0x10001 for half in halves]  # twice in a word
+    nan = (((1 << (15 - bits)) - 1) << bits | 1 << (bits - 1)) * 0x10001
+    factors = kd.where(code == 255, nan, powers[0]), powers[1]
+    bytes_ = kd.load(data.at[:, part * HALF_BYTES : (part + 1) * HALF_BYTES], layout=packed)
+    out = kd.ShapeDtypeStruct((rows, HALF), dtype)
+    return kd.inline_ptx(_floats_template(rows, dtype), bytes_, *factors, out_type=out, pure=True, layout=full)
+
+
 def power_of(code: Any) -> Any:
     """2 ** (byte - 127) of uint8, float32; NaN for 255."""
     wide = code.astype(kd.int32)

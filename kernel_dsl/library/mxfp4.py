@@ -18,7 +18,7 @@ from kernel_dsl.errors import BadCallArgument, BadCallValue
 
 from ..kernel import identified
 from .int4 import COLUMNS, DTYPES, PackedInt4
-from .int4_numbers import BLOCK, HALF, floats_of, power_of
+from .int4_numbers import BLOCK, HALF, HALF_BYTES, UNIT, floats_of, power_of
 from .operands import array_address, signature
 
 NAME = "pack_mxfp4"
@@ -32,7 +32,8 @@ HALVES = ((0.25, False), (0.75, True), (1.25, False), (1.75, True), (2.5, False)
 class PackedMxfp4(PackedInt4):
     """A matrix (K, N) of mxfp4 numbers, as `pack_mxfp4` makes it; `matmul` takes it as b beside a of float16 or bfloat16.
 
-    `data`: int8 (N, ceil(K/64) * 32), the codes of rows 64 i + j and 64 i + j + 32 in the low and the high half of byte 32 i + j.
+    `data`: int8 (N, ceil(K/64) * 32), the codes of rows 32 i + 16 u + j and 32 i + 16 u + j + 8 in the low and the high half of
+    byte 16 i + 2 j + u, for j from 0 to 7 and u 0 or 1.
     `scales`: uint8 (2 ceil(K/64), N), a power of two for each 32 rows. `zeros` is None, and `group` 32.
     """
 
@@ -59,19 +60,26 @@ def pack_kernel(K: int, N: int, dtype: Any) -> Any:
 
     def body(w: Any, data: Any, scales: Any) -> None:
         number, columns = kd.program_id(0), kd.ds(kd.program_id(1) * COLUMNS, COLUMNS)
-        codes: list[Any] = []
         for half in range(2):
-            x = w[kd.ds(number * BLOCK + half * HALF, HALF), columns].astype(kd.float32)
+            first = number * BLOCK + half * HALF
+            x = w[kd.ds(first, HALF), columns].astype(kd.float32)
             greatest = kd.bitcast_convert_type(kd.max(kd.abs(x), axis=0), kd.int32)
             exponent = kd.minimum(kd.maximum((greatest >> PLACE) - LARGEST, 0), 2 * BIAS - 1)
             scales[number * 2 + half, columns] = exponent.astype(kd.uint8)
-            size = kd.abs(x) * kd.bitcast_convert_type((2 * BIAS - exponent) << PLACE, kd.float32)[None]
-            code = kd.where(x < 0, 8, 0)
-            for middle, belongs in HALVES:
-                code = code + (size >= middle if belongs else size > middle).astype(kd.int32)
-            codes.append(code)
-        both = codes[0] | (codes[1] << 4)
-        data[columns, kd.ds(number * HALF, HALF)] = both.T.astype(kd.uint8).astype(kd.int8)
+            power = kd.bitcast_convert_type((2 * BIAS - exponent) << PLACE, kd.float32)[None]
+
+            def coded(unit: int, first: Any = first, power: Any = power) -> Any:
+                x = w[kd.ds(first + unit * UNIT, UNIT), columns].astype(kd.float32)
+                size = kd.abs(x) * power
+                code = kd.where(x < 0, 8, 0)
+                for middle, belongs in HALVES:
+                    code = code + (size >= middle if belongs else size > middle).astype(kd.int32)
+                return code
+
+            both = [coded(2 * u) | (coded(2 * u + 1) << 4) for u in range(2)]
+            made = kd.stack([y.T.astype(kd.uint8).astype(kd.int8) for y in both], axis=2)
+            place = kd.ds((number * 2 + half) * HALF_BYTES, HALF_BYTES)
+            data[columns, place] = made.reshape(COLUMNS, HALF_BYTES)
 
     made = kd.kernel(
         body,
@@ -92,10 +100,11 @@ def unpack_kernel(K: int, N: int, dtype: Any) -> Any:
 
     def body(data: Any, scales: Any, out: Any) -> None:
         block, rows = kd.program_id(0), kd.ds(kd.program_id(1) * COLUMNS, COLUMNS)
-        bytes_ = data[rows, kd.ds(block * HALF, HALF)]
-        for half in range(2):
-            scale = power_of(scales[block * 2 + half, rows])[:, None]
-            out[rows, kd.ds(block * BLOCK + half * HALF, HALF)] = floats_of(bytes_, half, scale).astype(dtype)
+        bytes_ = data[rows, kd.ds(block * HALF, HALF)].reshape(COLUMNS, 2, UNIT, 2)
+        powers = [power_of(scales[block * 2 + half, rows])[:, None] for half in range(2)]
+        for unit in range(BLOCK // UNIT):
+            x = floats_of(bytes_[:, unit // 4, :, unit % 4 // 2], unit % 2, powers[unit // 4])
+            out[rows, kd.ds(block * BLOCK + unit * UNIT, UNIT)] = x.astype(dtype)
 
     made = kd.kernel(
         body,
@@ -111,7 +120,8 @@ def pack_mxfp4(w: Any, *, stream: Any = None, interpret: Any = None) -> PackedMx
     """Weights (K, N), float16, bfloat16 or float32 in any strides, rounded to mxfp4, as an operand b of `matmul`.
 
     Each 32 rows of a column share a power of two, by which their greatest magnitude becomes at least 4 and less than 8; numbers
-    are rounded to the nearest of e2m1, ties to even, those above 6 to 6. Weights are finite. `stream`, `interpret`: as for
+    are rounded to the nearest of e2m1, ties to even, those above 6 to 6. Weights are finite; beside a float16 a they are below
+    2 ** 16. `stream`, `interpret`: as for
     kernels. Raises `BadCallArgument` for a wrong array, `BadCallValue` for one without elements.
     """
     shape = getattr(w, "shape", None)

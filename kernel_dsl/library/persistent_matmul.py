@@ -22,7 +22,7 @@ from ..ops.matrix import meta_layout, meta_step
 from .any_rows import at_launch, declared, open_sizes
 from .blocks import own, start_of, steps_of, tile_of
 from .epilogue import Function, Tile, drawn, finish, join, outputs, store_sums
-from .int4_numbers import HALF, factors_of, floats_of, power_of, widened
+from .int4_numbers import HALF, factors_of, floats_widened, widened
 from .problem import EpilogueStep, Problem
 from .promoted_product import RUN, promoted_product
 from .register_product import register_product
@@ -223,9 +223,8 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
             """Half of a stage of this consumer's A, as wgmma takes it from registers; of 4-bit integers 32 of K."""
             own_rows = kd.ds(share * rows, rows) if p.int4 else None
             if p.mxfp4:
-                data = kd.load(a_smem.at[slot, own_rows], layout=kd.Layout.WGMMA)
-                scale = power_of(kd.load(factors_smem.at[slot, half, own_rows], (slice(None), None)))
-                return floats_of(data, half, scale).astype(p.b_dtype)
+                codes = kd.load(factors_smem.at[slot, half, own_rows], layout=kd.Layout.WGMMA_ROW)
+                return floats_widened(a_smem.at[slot, own_rows], half, codes, p.b_dtype)
             if p.int4:
                 return widened(a_smem.at[slot, own_rows], half, factors, p.b_dtype)
             k = slice(half * t.tile_k // 2, (half + 1) * t.tile_k // 2)

@@ -24,9 +24,9 @@ def numbers(packed: PackedMxfp4) -> Any:
     """What codes and scales stand for, in float64, from the bytes alone."""
     (K, N), data = packed.shape, packed.data.view(np.uint8)
     codes = np.zeros((data.shape[1] * 2, N), np.uint8)
-    for block in range(data.shape[1] // 32):
-        own = data[:, block * 32 : (block + 1) * 32].T
-        codes[block * 64 : block * 64 + 32], codes[block * 64 + 32 : block * 64 + 64] = own & 15, own >> 4
+    for row in range(codes.shape[0]):
+        own = data[:, row // 32 * 16 + row % 8 * 2 + row % 32 // 16]
+        codes[row] = own >> 4 if row % 16 >= 8 else own & 15
     wide = np.where(codes & 8, -1.0, 1.0) * VALUES[codes & 7]
     return (wide * np.repeat(2.0 ** (packed.scales.astype(np.float64) - 127), 32, 0))[:K]
 
@@ -80,6 +80,29 @@ def product(seed: int, interpret: Any, shape: Any = None, config: Any = None) ->
     options: dict[str, Any] = {} if config is None else {"config": config}
     got = kd.library.matmul(a, packed, bias=bias, out_dtype=f32, interpret=interpret, **options)
     assert relative(got.astype(np.float64), a.astype(np.float64) @ b + bias) < 1e-5, f"{seed} {dtype} {(M, N, K)}"
+
+
+@pytest.mark.parametrize("dtype", [bf16, f16], ids=str)
+def test_all_codes_and_scales(dtype: Any) -> None:
+    """Every number times every power of two, as a product of one takes it: rounded to the dtype of a, and NaN for 255."""
+    K, N = 64, 256
+    data = np.zeros((N, 32), np.uint8)
+    for row in range(16):  # code `row` of the first 32 rows, and of those of the other half
+        for half in range(2):
+            place = half * 16 + row % 8 * 2 + row // 16
+            data[:, place] |= np.uint8(row << (4 if row % 16 >= 8 else 0))
+    scales = np.broadcast_to(np.arange(N, dtype=np.uint8), (2, N)).copy()
+    most = 127 + (13 if dtype == f16 else 125)  # beyond, 6 times that is infinite, and no number beside the zeros of a
+    scales = np.where(scales == 255, scales, np.minimum(scales, most))
+    packed = PackedMxfp4(data.view(np.int8), scales, None, (K, N), 32)
+    with np.errstate(over="ignore"):
+        expected = numbers(packed).astype(dtype.numpy).astype(np.float64)
+    a = np.eye(K, dtype=dtype.numpy)
+    got = kd.library.matmul(
+        a, packed, out_dtype=f32, config=MatmulConfig(64, 64, 64, 2, 1, epilogue_n=32, swapped=True)
+    )
+    np.testing.assert_array_equal(got[:, :255], expected[:, :255])
+    assert np.isnan(got[:, 255]).all()
 
 
 @pytest.mark.parametrize("seed", range(12))
