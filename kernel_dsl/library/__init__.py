@@ -9,7 +9,13 @@ from .attention_backward_walk import AttentionBackwardConfig
 from .attention_kernel import AttentionConfig
 from .collectives import all_gather, all_reduce, reduce_scatter
 from .conv import conv2d, conv2d_dgrad, conv2d_wgrad
-from .cross_entropy import linear_cross_entropy, linear_cross_entropy_backward, linear_cross_entropy_combine
+from .cross_entropy import (
+    combine_backward,
+    linear_cross_entropy,
+    linear_cross_entropy_backward,
+    linear_cross_entropy_combine,
+    partials_backward,
+)
 from .decode import decode_attention
 from .decode_mla import mla_decode
 from .differentiable import FUNCTIONS
@@ -72,5 +78,8 @@ FUNCTIONS.update(
     grouped_matmul_wgrad=grouped_matmul_wgrad,
     linear_cross_entropy=linear_cross_entropy,
     linear_cross_entropy_backward=linear_cross_entropy_backward,
+    linear_cross_entropy_combine=linear_cross_entropy_combine,
+    linear_cross_entropy_combine_backward=combine_backward,
+    linear_cross_entropy_partials_backward=partials_backward,
     matmul=matmul,
 )

@@ -27,10 +27,16 @@ from .cross_entropy_arguments import (
     check_targets,
     problem_of,
 )
+from .cross_entropy_derivatives import cross_entropy_combine as combine_differentiable
+from .cross_entropy_derivatives import linear_cross_entropy as differentiable
 from .cross_entropy_kernels import (
     CrossEntropy,
+    combine_slope_kernel,
     loss_kernel,
     merge_kernel,
+    partial_factor_kernel,
+    partial_prepare_kernel,
+    partial_slope,
     prepare_kernel,
     reduce_kernel,
     slope,
@@ -40,7 +46,6 @@ from .differentiable import host_of
 from .matmul import MANY, known_plan, matmul, plan_of, signature
 from .operands import turned
 from .persistent_matmul import MatmulConfig
-from .product_derivatives import linear_cross_entropy as differentiable
 
 WORKSPACE = 1 << 28  # bytes of gradients of logits at a time
 UNIT = 1024  # classes
@@ -85,7 +90,8 @@ class LinearCrossEntropy:
     With `vocab_start` weight is a part of the vocabulary, whose first row is class number `vocab_start`, and targets are those of
     all of it. The result is float32 (4, M) then: for each row the greatest logit of this part, the sum of exp(logit - greatest),
     the logit of the target where it is in this part, else 0, and with `label_smoothing` the sum of the part's logits, else 0. All
-    parts, stacked as (ranks, 4, M), go to `linear_cross_entropy_combine`.
+    parts, stacked as (ranks, 4, M), go to `linear_cross_entropy_combine`. Gradients of partials are right where the first two
+    are used for their logarithm, greatest + log(sum), alone.
 
     `config`: a `MatmulConfig`, for Hopper's fast kernel. `stream`, `interpret`: as for kernels. Raises `BadCallArgument` for
     wrong arrays, `BadCallValue` for shapes and numbers that don't fit.
@@ -171,6 +177,14 @@ class LinearCrossEntropy:
         return found
 
 
+def combine_backward(
+    gradient: Any, partials: Any, targets: Any, lse: Any, call: CrossEntropyCall, interpret: Any
+) -> Any:
+    """The gradient of partials in `linear_cross_entropy_combine`."""
+    p = check_partials(partials, targets, call)
+    return combine_slope_kernel(p, int(partials.shape[0]))(gradient, partials, targets, lse, interpret=interpret)
+
+
 def _made(p: CrossEntropy, x: Any, weight: Any, bias: Any, config: Any, target: str | None) -> CrossEntropyPlan:
     o = MatmulOptions(bias=bias, out_dtype=kd.float32, config=config)
     check_options(o)
@@ -200,6 +214,10 @@ def linear_cross_entropy_combine(
     needs. Returns what `linear_cross_entropy` returns. Raises `BadCallArgument`, `BadCallValue` as that does.
     """
     call = CrossEntropyCall(COMBINE, ignore_index, label_smoothing, reduction, None, vocab)
+    if host := host_of(partials):
+        return combine_differentiable(
+            host, partials, targets, call, return_lse, {"stream": stream, "interpret": interpret}
+        )
     p = check_partials(partials, targets, call)
     check_targets(p, targets, call)
     return _losses(p, partials, targets, return_lse, {"stream": stream, "interpret": interpret})
@@ -242,36 +260,63 @@ def linear_cross_entropy_backward(
     wdtype, bdtype = (None if a is None else as_dtype(a.dtype) for a in (weight, bias))
     made = prepare_kernel(p, width, wdtype, bdtype)(dloss, targets, lse, **how)
     logs, gates, places, factor, columns, dweight, *more = made
-    gradients = _EntropyGradients(p, x, weight, bias, dweight, more[1] if more else None, how)
-    rows = (logs, gates, places, columns)
-    for first in range(0, p.V, width):
-        gradients.add(first, min(width, p.V - first), rows, factor, more[0] if more else None)
-    return gradients.done()
+    gradients = _EntropyGradients(
+        p, x, weight, bias, dweight, more[1] if more else None, how, slope(p.smoothing, p.vocab)
+    )
+    return gradients.of_all((logs, gates, places, columns), width, factor, more[0] if more else None)
+
+
+def partials_backward(
+    gradient: Any, x: Any, weight: Any, targets: Any, partials: Any, bias: Any, call: CrossEntropyCall, interpret: Any
+) -> tuple[Any, ...]:
+    """The gradients (dx, dweight[, dbias]) of what `linear_cross_entropy(vocab_start=)` gives, of `gradient` float32 (4, M).
+
+    A row's greatest logit and its sum of exponentials say one thing together, its logarithm: how they share it is no matter of
+    what follows, so the gradient of the sum alone is asked for.
+    """
+    p = problem_of(x, weight, targets, bias, call)
+    how = {"stream": None, "interpret": interpret}
+    width = call.chunk(None, p, WORKSPACE // max(p.M * p.dtype.itemsize, 1) // UNIT * UNIT)
+    wdtype, bdtype = (None if a is None else as_dtype(a.dtype) for a in (weight, bias))
+    factor = partial_factor_kernel(p)(gradient, **how)
+    made = partial_prepare_kernel(p, width, wdtype, bdtype)(gradient, partials, targets, factor, **how)
+    *rows, dweight = made[:7]
+    more = made[7:]
+    gradients = _EntropyGradients(p, x, weight, bias, dweight, more[1] if more else None, how, partial_slope)
+    return gradients.of_all(tuple(rows), width, factor, more[0] if more else None)
 
 
 class _EntropyGradients:
     """Gradients that grow class by class. JAX's arrays are never written twice: there parts are put together at the end."""
 
-    def __init__(self, p: CrossEntropy, x: Any, weight: Any, bias: Any, dweight: Any, dbias: Any, how: Any) -> None:
+    def __init__(
+        self, p: CrossEntropy, x: Any, weight: Any, bias: Any, dweight: Any, dbias: Any, how: Any, function: Any
+    ) -> None:
         self.p, self.x, self.weight, self.bias, self.how = p, x, weight, bias, how
         self.dx: Any = None
         self.whole = [dweight] if dbias is None else [dweight, dbias]
         self.parts: list[list[Any]] = [[] for _ in self.whole]
         self.fixed = is_traced([dweight]) or hasattr(dweight, "addressable_shards")
-        self.function = slope(p.smoothing, p.vocab)
+        self.function = function
+
+    def of_all(self, rows: tuple[Any, ...], width: int, factor: Any, ones: Any) -> tuple[Any, ...]:
+        """(dx, dweight[, dbias]); `rows`: what `function` takes of each row, and last the numbers of `width` classes."""
+        for first in range(0, self.p.V, width):
+            self.add(first, min(width, self.p.V - first), rows, factor, ones)
+        return self.done()
 
     def add(self, first: int, count: int, rows: Any, factor: Any, ones: Any) -> None:
         """What some classes, from number `first` on, do to all gradients."""
         p, how = self.p, self.how
         own = slice(first, first + count)
-        logs, gates, places, columns = rows
+        *of_rows, columns = rows
         weight = self.weight[own]
         slopes = matmul(
             self.x,
             turned(weight),
             bias=None if self.bias is None else self.bias[own],
             epilogue=self.function,
-            operands=(logs, gates, places, columns[:, :count], first),
+            operands=(*of_rows, columns[:, :count], first),
             **how,
         )
         last = first + count == p.V

@@ -216,6 +216,87 @@ def slope(smoothing: float, vocab: int | None) -> Any:
 
 
 @cache
+def partial_factor_kernel(problem: CrossEntropy) -> Any:
+    """The kernel `gradient (4, M) -> ()`: the greatest magnitude of what gradients of logits are made of, or 1 for none."""
+    p = problem
+
+    def body(gradient: Any, factor: Any) -> None:
+        def add(turn: Any, top: Any) -> Any:
+            rows = kd.ds(turn * WIDTH, WIDTH)
+            for kind in (TOTAL, TARGET, SUM):
+                top = kd.maximum(top, kd.abs(gradient[kind, rows]))
+            return top
+
+        top = kd.max(kd.fori_loop(0, kd.cdiv(p.M, WIDTH), add, kd.zeros((WIDTH,), kd.float32)))
+        factor[...] = kd.where((top > 0) & (top < inf), top, 1.0)
+
+    made = kd.kernel(body, out_type=kd.ShapeDtypeStruct((), kd.float32), name="cross_entropy_factor")
+    return identified(made, problem)
+
+
+@cache
+def partial_prepare_kernel(problem: CrossEntropy, width: int, wdtype: Any, bdtype: Any) -> Any:
+    """The kernel `(gradient (4, M), partials (4, M), targets, factor) -> (tops, totals, hits, plain, places, columns,
+    dweight[, ones, dbias])`.
+
+    For each row (M, 1): -greatest in powers of 2; the gradients of its total, of its target's logit and of its sum, divided by
+    `factor`, which products multiply by; the row of weight that is its target, or -1. The rest as of `prepare_kernel`.
+    """
+    p = problem
+    blocks = kd.cdiv(max(p.M, width), WIDTH)
+
+    def body(gradient: Any, partials: Any, targets: Any, factor: Any, *refs: Any) -> None:
+        tops, totals, hits, plain, places, columns, _, *more = refs
+        block = kd.program_id(0)
+        rows = kd.ds(block * WIDTH, WIDTH)
+        target, _ = _counts(targets, rows, p)
+        tops[rows, 0] = finite_or_zero(partials[TOP, rows]) * -LOG2E
+        scale = 1.0 / factor[...]
+        totals[rows, 0], hits[rows, 0] = gradient[TOTAL, rows] * scale, gradient[TARGET, rows] * scale
+        plain[rows, 0] = gradient[SUM, rows] * scale if p.smoothing else kd.zeros((WIDTH,), kd.float32)
+        there = (target >= p.start) & (target < p.start + p.V)
+        places[rows, 0] = kd.where(there, target - p.start, -1).astype(kd.int32)
+        columns[0, rows] = kd.iota(kd.int32, WIDTH) + block * WIDTH
+        if more:
+            more[0][0, rows] = kd.ones((WIDTH,), p.dtype)
+
+    column = kd.ShapeDtypeStruct((p.M, 1), kd.float32)
+    outs = [column] * 4 + [kd.ShapeDtypeStruct((p.M, 1), kd.int32), kd.ShapeDtypeStruct((1, width), kd.int32)]
+    outs.append(kd.ShapeDtypeStruct((p.V, p.H), wdtype))
+    if p.bias:
+        outs += [kd.ShapeDtypeStruct((1, p.M), p.dtype), kd.ShapeDtypeStruct((p.V,), bdtype)]
+    made = kd.kernel(body, out_type=tuple(outs), grid=(blocks,), name="cross_entropy_prepare_partials")
+    return identified(made, problem, width, wdtype, bdtype)
+
+
+def partial_slope(x: Any, top: Any, total: Any, hit: Any, plain: Any, place: Any, column: Any, start: Any) -> Any:
+    """The gradient of a row's partials by its logits, as an epilogue of their product."""
+    return kd.exp2(kd.fma(x, LOG2E, top)) * total + kd.where(column + start == place, hit + plain, plain)
+
+
+@cache
+def combine_slope_kernel(problem: CrossEntropy, ranks: int) -> Any:
+    """The kernel `(dloss, partials (ranks, 4, M), targets, lse (M,)) -> the gradient of partials`."""
+    p = problem
+
+    def body(dloss: Any, partials: Any, targets: Any, lse: Any, out: Any) -> None:
+        rows = kd.ds(kd.program_id(0) * WIDTH, WIDTH)
+        _, counts = _counts(targets, rows, p)
+        gate: Any = (dloss[rows] if p.rows else dloss[...]).astype(kd.float32)
+        gate = kd.where(counts, gate / count_of(targets, p) if p.mean else gate, 0.0)
+        for rank in range(ranks):
+            share = kd.exp2((partials[rank, TOP, rows] - lse[rows]) * LOG2E) * gate
+            out[rank, TOTAL, rows] = share
+            out[rank, TOP, rows] = share * partials[rank, TOTAL, rows]
+            out[rank, TARGET, rows] = gate * (p.smoothing - 1.0)
+            out[rank, SUM, rows] = gate * (-p.smoothing / p.vocab if p.smoothing and p.vocab else 0.0)
+
+    out = kd.ShapeDtypeStruct((ranks, KINDS, p.M), kd.float32)
+    made = kd.kernel(body, out_type=out, grid=(kd.cdiv(p.M, WIDTH),), name="cross_entropy_combine_slope")
+    return identified(made, problem, ranks)
+
+
+@cache
 def stack_kernel(shapes: tuple[tuple[int, ...], ...], dtype: Any) -> Any:
     """The kernel `(*parts) -> out`: arrays one behind the other along their first axis."""
     width = shapes[0][1] if len(shapes[0]) > 1 else 1

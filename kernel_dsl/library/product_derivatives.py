@@ -1,4 +1,4 @@
-"""Gradients of the library's products under JAX and PyTorch: matmul with what it does to sums, convolutions, cross-entropy.
+"""Gradients of the library's products under JAX and PyTorch: matmul with what it does to sums, and convolutions.
 
 What an activation or a gate did to sums is not kept: the product is computed again, with the gradient as an operand of its end.
 """
@@ -18,7 +18,6 @@ from kernel_dsl.errors import BadCallArgument
 
 from .arguments import halves, out_dtype_of
 from .attention_derivative import with_derivative
-from .cross_entropy_gradients import goes_at_once, loss_and_gradients
 from .differentiable import FUNCTIONS, Derivative, check_plain, keyed
 from .epilogue import gate_function
 from .int4 import PackedInt4
@@ -319,60 +318,3 @@ def conv2d(host: str, x: Any, w: Any, options: dict[str, Any], shape: tuple[int,
         (True, True),
     )
     return rule(host, [x, w])
-
-
-# --- cross-entropy --------------------------------------------------------------------------------
-
-
-def linear_cross_entropy(
-    host: str,
-    x: Any,
-    weight: Any,
-    targets: Any,
-    bias: Any,
-    options: dict[str, Any],
-    lse: bool,
-    config: Any,
-    how: dict[str, Any],
-) -> Any:
-    """A call of `linear_cross_entropy`; x, weight and bias have gradients."""
-    forward, after = FUNCTIONS["linear_cross_entropy"], FUNCTIONS["linear_cross_entropy_backward"]
-    check_plain("linear_cross_entropy", how)
-    if options["vocab_start"] is not None:
-        raise refuse("linear_cross_entropy", "vocab_start")
-    interpret, rows = how["interpret"], options["reduction"] == "none"
-    wanted = host == "jax" or any(getattr(a, "requires_grad", False) for a in (x, weight, bias))
-    at_once = wanted and config is None and goes_at_once(x, options)
-
-    def both(*arrays: Any) -> Any:
-        x, weight, targets, *bias = arrays
-        return loss_and_gradients(x, weight, targets, bias[0] if bias else None, options, interpret)
-
-    def run(*arrays: Any) -> Any:
-        bias = arrays[3] if len(arrays) > 3 else None
-        return forward(*arrays[:3], bias=bias, **options, return_lse=True, config=config, interpret=interpret)
-
-    def backward(gradient: Any, arrays: Sequence[Any], results: Sequence[Any]) -> list[Any]:
-        if at_once:
-            made = [cast(gradient * found, found.dtype) for found in results[2:]]
-            return [*made[:2], None, *made[2:]]
-        bias = arrays[3] if len(arrays) > 3 else None
-        x, weight, targets = arrays[:3]
-        made = after(gradient, x, weight, targets, results[1], bias=bias, **options, interpret=interpret)
-        return [*made[:2], None, *made[2:]]
-
-    def shapes(*arrays: Any) -> list[tuple[tuple[int, ...], Any]]:
-        count = arrays[0].shape[0]
-        made = [((count,) if rows else (), "float32"), ((count,), "float32")]
-        own = [(tuple(a.shape), as_dtype(a.dtype)) for a in (arrays[0], arrays[1], *arrays[3:])]
-        return [*made, *own] if at_once else made
-
-    arrays = [x, weight, targets, *([] if bias is None else [bias])]
-    key = (tuple(sorted(keyed(options).items())), config, interpret, at_once)
-    can, returned = (True, True, False, True)[: len(arrays)], 2 if lse else 1
-    name = "linear_cross_entropy"
-    if at_once:
-        rule = Derivative(name, key, both, backward, shapes, can, 1 + len(arrays), returned, run)
-    else:
-        rule = Derivative(name, key, run, backward, shapes, can, 2, returned)
-    return rule(host, arrays)

@@ -9,6 +9,8 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl.library import MatmulConfig
+from kernel_dsl.library.cross_entropy import combine_backward, partials_backward
+from kernel_dsl.library.cross_entropy_arguments import CrossEntropyCall
 from kernel_dsl.library.cross_entropy_gradients import loss_and_gradients, rows_kernel
 from kernel_dsl.library.cross_entropy_kernels import CrossEntropy, slope, stack_kernel
 from kernel_dsl.library.epilogue import PLAIN, TOP, TOTAL
@@ -128,6 +130,47 @@ def test_gradients_beside_the_loss(seed: int, interpret: Any) -> None:
         error = float(np.abs(got.astype(np.float64) - want).max()) / size
         assert error < BOUNDS[dtype] + lost, f"seed {seed} {name}: {error:.1e}"
     assert len(grads) == len(wanted)
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.sampled(12)
+def test_gradients_by_partials(seed: int, interpret: Any) -> None:
+    """The chain of the combination and of parts of a vocabulary, against float64; what is added to partials' sums, too."""
+    rng = np.random.default_rng(seed)
+    M, V, H, dtype = int(rng.choice((1, 20))), 90, 16, (bf16, f16, f32)[rng.integers(3)]
+    x, weight = random(rng, (M, H), dtype), random(rng, (V, H), dtype)
+    targets = rng.integers(0, V, M).astype(np.int32)
+    targets[1:][rng.random(M - 1) < 0.3] = 4
+    bias = random(rng, (V,), f32) if rng.random() < 0.5 else None
+    smoothing, reduction = float(rng.choice((0.0, 0.3))), ("mean", "sum", "none")[rng.integers(3)]
+    options: Any = {"ignore_index": 4, "label_smoothing": smoothing, "reduction": reduction}
+    dloss = random(rng, (M,), f32) if reduction == "none" else np.float32(0.5) * np.ones((), np.float32)
+    targets[0] = 7
+    parts, how = [slice(0, 31), slice(31, V)], {"interpret": interpret}
+    own = [
+        (weight[p], None if bias is None else bias[p], CrossEntropyCall("", **options, vocab_start=p.start))
+        for p in parts
+    ]
+    made = [cross_entropy(x, w, targets, bias=b, vocab_start=c.vocab_start, **options, **how) for w, b, c in own]
+    stacked = np.stack(made)
+    _, lse = combine(stacked, targets, vocab=V, return_lse=True, **options, **how)
+    call = CrossEntropyCall("", **options, vocab_start=None, vocab=V)
+    gradient = combine_backward(dloss, stacked, targets, lse, call, interpret)
+    found = [
+        partials_backward(g, x, w, targets, m, b, c, interpret)
+        for g, m, (w, b, c) in zip(gradient, made, own, strict=True)
+    ]
+    exact = expected(x, weight, targets, bias, 4, smoothing, reduction, dloss)
+    grads = [
+        sum(f[0].astype(np.float64) for f in found),
+        *(np.concatenate([f[i] for f in found]) for i in range(1, len(found[0]))),
+    ]
+    lost = 4 * 2.0**-24 * float(np.abs(exact.lse).max() + np.sqrt(H) * 4)
+    for name, got, want, size in zip(
+        ("dx", "dweight", "dbias"), grads, (exact.dx, exact.dweight, exact.dbias), exact.sizes, strict=False
+    ):
+        error = float(np.abs(got.astype(np.float64) - want).max()) / size
+        assert error < BOUNDS[dtype] + lost, f"seed {seed} {dtype} {options} {name}: {error:.1e}"
 
 
 @pytest.mark.parametrize("config", [SMALL, MatmulConfig(128, 64, 64, 2, 2, cluster=2), MatmulConfig(64, 64, 64, 3, 2, ping_pong=True),

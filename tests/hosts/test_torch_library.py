@@ -328,6 +328,39 @@ def test_conv2d(device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("compiled", [False, True])
+def test_cross_entropy_of_parts_of_a_vocabulary(device: str, compiled: bool) -> None:
+    """What ranks of a vocabulary give, put together by the library and by torch itself."""
+    assert kd.torch
+    x, weight, bias = made(device, (20, 32), (70, 32), (70,))
+    targets = torch.arange(20, device=device)
+    targets[3] = -100
+
+    def loss(x: Any, weight: Any, bias: Any) -> Any:
+        parts = [
+            kd.library.linear_cross_entropy(
+                x, weight[p], targets, bias=bias[p], vocab_start=p.start, label_smoothing=0.1
+            )
+            for p in (slice(0, 32), slice(32, 70))
+        ]
+        own = torch.stack(parts)
+        mean = kd.library.linear_cross_entropy_combine(own, targets, vocab=70, label_smoothing=0.1)
+        return 3 * mean + torch.logsumexp(own[:, 0] + own[:, 1].log(), 0).square().mean()
+
+    def plain(x: Any, weight: Any, bias: Any) -> Any:
+        logits = x @ weight.T + bias
+        mean = torch.nn.functional.cross_entropy(logits, targets, label_smoothing=0.1)
+        return 3 * mean + torch.logsumexp(logits, 1).square().mean()
+
+    given = x, weight, bias
+    function = torch.compile(loss, fullgraph=True, backend="aot_eager") if compiled else loss
+    ours = torch.autograd.grad(function(*given), given)
+    exact = [y.detach().double().requires_grad_() for y in given]
+    for y, z in zip(ours, torch.autograd.grad(plain(*exact), exact), strict=True):
+        assert y.shape == z.shape and far(y, z) < 1e-4
+
+
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("reduction", ["mean", "none"])
 @pytest.mark.parametrize("deep", [False, True], ids=["four products", "three products"])
 def test_linear_cross_entropy(device: str, reduction: str, deep: bool, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,114 @@
+"""Gradients of the cross-entropy of linear layers under JAX and PyTorch, of all of a vocabulary and of its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from kernel_dsl.dtypes import as_dtype
+
+from .cross_entropy_arguments import COMBINE, NAME, CrossEntropyCall
+from .cross_entropy_gradients import goes_at_once, loss_and_gradients
+from .differentiable import FUNCTIONS, Derivative, check_plain, keyed
+from .product_derivatives import cast
+
+
+def linear_cross_entropy(
+    host: str,
+    x: Any,
+    weight: Any,
+    targets: Any,
+    bias: Any,
+    options: dict[str, Any],
+    lse: bool,
+    config: Any,
+    how: dict[str, Any],
+) -> Any:
+    """A call of `linear_cross_entropy`; x, weight and bias have gradients."""
+    forward, after = FUNCTIONS["linear_cross_entropy"], FUNCTIONS["linear_cross_entropy_backward"]
+    check_plain("linear_cross_entropy", how)
+    if options["vocab_start"] is not None:
+        return _partials(host, [x, weight, targets, bias], options, config, how["interpret"])
+    interpret, rows = how["interpret"], options["reduction"] == "none"
+    wanted = host == "jax" or any(getattr(a, "requires_grad", False) for a in (x, weight, bias))
+    at_once = wanted and config is None and goes_at_once(x, options)
+
+    def both(*arrays: Any) -> Any:
+        x, weight, targets, *bias = arrays
+        return loss_and_gradients(x, weight, targets, bias[0] if bias else None, options, interpret)
+
+    def run(*arrays: Any) -> Any:
+        bias = arrays[3] if len(arrays) > 3 else None
+        return forward(*arrays[:3], bias=bias, **options, return_lse=True, config=config, interpret=interpret)
+
+    def backward(gradient: Any, arrays: Sequence[Any], results: Sequence[Any]) -> list[Any]:
+        if at_once:
+            made = [cast(gradient * found, found.dtype) for found in results[2:]]
+            return [*made[:2], None, *made[2:]]
+        bias = arrays[3] if len(arrays) > 3 else None
+        x, weight, targets = arrays[:3]
+        made = after(gradient, x, weight, targets, results[1], bias=bias, **options, interpret=interpret)
+        return [*made[:2], None, *made[2:]]
+
+    def shapes(*arrays: Any) -> list[tuple[tuple[int, ...], Any]]:
+        count = arrays[0].shape[0]
+        made = [((count,) if rows else (), "float32"), ((count,), "float32")]
+        own = [(tuple(a.shape), as_dtype(a.dtype)) for a in (arrays[0], arrays[1], *arrays[3:])]
+        return [*made, *own] if at_once else made
+
+    arrays = [x, weight, targets, *([] if bias is None else [bias])]
+    key = (tuple(sorted(keyed(options).items())), config, interpret, at_once)
+    can, returned = (True, True, False, True)[: len(arrays)], 2 if lse else 1
+    name = "linear_cross_entropy"
+    if at_once:
+        rule = Derivative(name, key, both, backward, shapes, can, 1 + len(arrays), returned, run)
+    else:
+        rule = Derivative(name, key, run, backward, shapes, can, 2, returned)
+    return rule(host, arrays)
+
+
+def _partials(host: str, given: list[Any], options: dict[str, Any], config: Any, interpret: Any) -> Any:
+    """The same with `vocab_start`: what a part of a vocabulary gives."""
+    forward, after = FUNCTIONS[NAME], FUNCTIONS["linear_cross_entropy_partials_backward"]
+    call = CrossEntropyCall(NAME, **options)
+
+    def run(*arrays: Any) -> Any:
+        bias = arrays[3] if len(arrays) > 3 else None
+        return (forward(*arrays[:3], bias=bias, **options, config=config, interpret=interpret),)
+
+    def backward(gradient: Any, arrays: Sequence[Any], results: Sequence[Any]) -> list[Any]:
+        x, weight, targets, *bias = arrays
+        made = after(gradient, x, weight, targets, results[0], bias[0] if bias else None, call, interpret)
+        return [*made[:2], None, *made[2:]]
+
+    arrays = [x for x in given if x is not None]
+    key = (tuple(sorted(keyed(options).items())), config, interpret)
+    can = (True, True, False, True)[: len(arrays)]
+    rule = Derivative(
+        f"{NAME}_partials", key, run, backward, lambda *arrays: [((4, arrays[0].shape[0]), "float32")], can
+    )
+    return rule(host, arrays)
+
+
+def cross_entropy_combine(
+    host: str, partials: Any, targets: Any, call: CrossEntropyCall, lse: bool, how: dict[str, Any]
+) -> Any:
+    """A call of `linear_cross_entropy_combine`; partials have a gradient."""
+    forward, after = FUNCTIONS[COMBINE], FUNCTIONS["linear_cross_entropy_combine_backward"]
+    check_plain(COMBINE, how)
+    interpret = how["interpret"]
+    options = {n: getattr(call, n) for n in ("vocab", "ignore_index", "label_smoothing", "reduction")}
+
+    def run(*arrays: Any) -> Any:
+        return forward(*arrays, **options, return_lse=True, interpret=interpret)
+
+    def backward(gradient: Any, arrays: Sequence[Any], results: Sequence[Any]) -> list[Any]:
+        return [after(gradient, *arrays, results[1], call, interpret), None]
+
+    def shapes(*arrays: Any) -> list[tuple[tuple[int, ...], Any]]:
+        rows = (arrays[0].shape[2],)
+        return [(rows if options["reduction"] == "none" else (), "float32"), (rows, "float32")]
+
+    key = (tuple(sorted(keyed(options).items())), interpret)
+    rule = Derivative(COMBINE, key, run, backward, shapes, (True, False), 2, 2 if lse else 1)
+    return rule(host, [partials, targets])
