@@ -134,6 +134,8 @@ def request(a: Any, b: Any, o: MatmulOptions, out: Any) -> Request:
     dtype = kd.bfloat16 if group and left.dtype.itemsize == 1 else left.dtype
     how = family(dtype, right.dtype, o.precision)
     shape = (*batch, left.rows, right.rows)
+    out_dtype = out_dtype_of(o, dtype, right.dtype)
+    check_result(out, shape, out_dtype)
     made = _steps(o, shape, left.depth)
     own, steps = made.own, made.steps
     if any(made.blocks.values()) and how.a.itemsize + how.b.itemsize > 2:
@@ -155,7 +157,7 @@ def request(a: Any, b: Any, o: MatmulOptions, out: Any) -> Request:
         left, right, how = right, left, replace(how, a=how.b, b=how.a)
         own, steps = [[s.turned for s in own[0]]], [s.turned for s in steps]
     p = Problem(
-        left.rows, right.rows, left.depth, how.a, how.b, out_dtype_of(o, dtype, right.dtype),
+        left.rows, right.rows, left.depth, how.a, how.b, out_dtype,
         batch=batch, a_batch=left.batch, b_batch=right.batch, thrice=how.thrice,
         a_scaled=made.blocks["a_scale"] == "rows", b_scaled=made.blocks["b_scale"],
         promoted=how.promoted and not any(made.blocks.values()),
@@ -168,6 +170,18 @@ def request(a: Any, b: Any, o: MatmulOptions, out: Any) -> Request:
         gate = EpilogueStep("gate", function=function, word="" if function else str(o.gated))
         p = replace(p, gate=gate, gated=(tuple(own[0]), tuple(own[1])), steps=tuple(steps))
     return Request(stored(p, out, flipped), left, right, how, turns, flipped, folded, made.moved, lying)
+
+
+def check_result(out: Any, shape: tuple[int, ...], dtype: DType) -> None:
+    """Raise `LibraryShape`, `LibraryDType` for an `out` of another shape or dtype than the result's; of what is no array not."""
+    if not hasattr(out, "dtype") or not hasattr(out, "shape"):
+        return
+    if tuple(out.shape) != shape:
+        raise refuse_shape(f"out is {tuple(out.shape)}", f"its shape is {shape}")
+    if as_dtype(out.dtype) != dtype:
+        raise LibraryDType(
+            kernel="matmul", what=f"out is {as_dtype(out.dtype)}", hint=f"it is {dtype}; or say out_dtype="
+        )
 
 
 def alike(rights: list[Operand]) -> Operand:

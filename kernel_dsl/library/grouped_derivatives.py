@@ -284,8 +284,8 @@ class _Backward:
         own = dict(self.o.own(number))
         x = own.get("a_scale")
         if x is not None:
-            if len(x.shape) == 0 or all(n == 1 for n in x.shape):
-                slope = slope * x.reshape(())
+            if isinstance(x, (int, float)) or all(n == 1 for n in x.shape):
+                slope = slope * _number(x)
             else:
                 x = x.reshape(-1, 1)
                 if self.o.indices is not None:
@@ -295,8 +295,8 @@ class _Backward:
         x = own.get("b_scale")
         if x is None:
             return slope
-        if all(n == 1 for n in x.shape):
-            return slope * x.reshape(())
+        if isinstance(x, (int, float)) or all(n == 1 for n in x.shape):
+            return slope * _number(x)
         ones = ones_of(x, (self.rows, 1), "float32")
         rows = FUNCTIONS[NAME](ones, x.reshape(self.groups.count, 1, -1), **self.by, **self.how)
         return slope * rows
@@ -318,6 +318,11 @@ class _Backward:
         """The gradient of one right side."""
         wgrad = FUNCTIONS["grouped_matmul_wgrad"]
         return wgrad(self.left, slope, **self.by, out_dtype=as_dtype(self.rights[0].dtype), **self.how)
+
+
+def _number(x: Any) -> Any:
+    """A factor for all, as one number."""
+    return x if isinstance(x, (int, float)) else x.reshape(())
 
 
 def _one(made: Any) -> Any:

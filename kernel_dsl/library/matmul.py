@@ -12,6 +12,7 @@ import numpy as np
 
 from kernel_dsl.boundary import checks_itself, public
 from kernel_dsl.dtypes import as_dtype
+from kernel_dsl.errors import BadCallArgument
 from kernel_dsl.memory import ShapeDtypeStruct
 from kernel_dsl.stages import target_named
 from kernel_dsl.tuning_file import when_tuned
@@ -190,6 +191,17 @@ class MatmulPlan:
         return self.kernel.lower(*sides, *own[0], *(() if self.combine is not None else extra), target=target)
 
 
+def check_packings(a: Any, b: Any, o: MatmulOptions) -> None:
+    """Raise `BadCallArgument`, `BadCallValue` for operands that are packed or sparse, and do not go with the rest of a call."""
+    if isinstance(a, PackedInt4):
+        hint = "numbers of 4 bits are b: multiply the transposed matrices"
+        raise BadCallArgument(kernel="matmul", what=f"a is a {type(a).__name__}", hint=hint)
+    if isinstance(a, SparseMatrix):
+        check_sparse(a, b, o)
+    elif isinstance(b, PackedInt4):
+        check_packed(a, b, o)
+
+
 def widened(dtype: Any) -> Any:
     """What numbers of 4 bits are beside a of a dtype."""
     found = as_dtype(dtype)
@@ -296,10 +308,7 @@ class Matmul:
             made = self._latest.call(like, [a, b, o], out, stream)
             if made is not UNSEEN:
                 return made
-        if isinstance(a, SparseMatrix):
-            check_sparse(a, b, o)
-        elif isinstance(b, PackedInt4):
-            check_packed(a, b, o)
+        check_packings(a, b, o)
         if host:
             return differentiable(host, a, b, o, {"out": out, "stream": stream, "interpret": interpret})
         given = b
@@ -347,14 +356,12 @@ class Matmul:
             out_dtype, bias, c, activation, precision, scale, a_scale, b_scale, epilogue, operands, gated, dropout, residual,
             out_scale, absmax, config,
         )  # fmt: skip
+        check_packings(a, b, o)
         if isinstance(a, SparseMatrix):
-            check_sparse(a, b, o)
             if not sparse_goes_fast(a, b, o, target_named(target)):
                 a = ShapeDtypeStruct(a.shape, a.dtype)
-        elif isinstance(b, PackedInt4):
-            check_packed(a, b, o)
-            if not goes_fast(a, b, target_named(target)):
-                b = turned(ShapeDtypeStruct(b.shape[::-1], widened(a.dtype)))
+        elif isinstance(b, PackedInt4) and not goes_fast(a, b, target_named(target)):
+            b = turned(ShapeDtypeStruct(b.shape[::-1], widened(a.dtype)))
         plan, rights, extra = self._plan(a, b, o, target_named(target).name)
         return plan.lower(a, rights, extra, target)
 

@@ -159,6 +159,14 @@ def test_gradients(seed: int) -> None:
         assert abs(got - wanted) < size, (name, got, wanted, case.o)
 
 
+def test_factors_that_are_numbers(rng: Any) -> None:
+    a, b = (rng.standard_normal(shape).astype(f32) for shape in ((4, 8), (2, 8, 4)))
+    upstream = rng.standard_normal((4, 4)).astype(f32)
+    found = gradients(upstream, a, b, GroupedOptions(np.int32([1, 3]), a_scale=2.0, b_scale=0.5), None)
+    plain = gradients(upstream, a, b, GroupedOptions(np.int32([1, 3])), None)
+    assert all(np.allclose(found[name], plain[name], rtol=1e-6, atol=1e-6) for name in "ab")
+
+
 def test_operands_without_gradients() -> None:
     a, b, sizes = np.zeros((4, 8), np.int8), np.zeros((2, 8, 4), np.int8), np.int32([1, 3])
     with pytest.raises(BadCallArgument, match="int8, which has no gradient"):

@@ -53,6 +53,15 @@ MATMULS: list[tuple[Any, Any, dict[str, Any], str]] = [
     (A, B, {"config": MatmulConfig(epilogue_n=512)}, "config.epilogue_n=512 of config.tile_n=256"),
     (A, B, {"config": MatmulConfig(tile_n=96, epilogue_n=64)}, "config.epilogue_n=64 of config.tile_n=96"),
     (A, B, {"activation": Scaled(2.0)}, "activation is a Scaled, which can't be hashed"),
+    (A, B, {"out": np.ones((16, 32), np.float16)}, r"`matmul`: out is \(16, 32\)"),
+    (A, B, {"out": np.ones((16, 24), np.float32)}, "`matmul`: out is float32"),
+    (
+        A,
+        B,
+        {"out": (np.ones((16, 24), np.float32), np.ones((), np.float32)), "absmax": True},
+        "`matmul`: out is float32",
+    ),
+    (kd.library.PackedInt4(B, B, None, (32, 24), 64), B, {}, "a is a PackedInt4"),
 ]
 ATTENTIONS: list[tuple[Any, dict[str, Any], str]] = [
     (Q, {"scale": "x"}, "scale='x'"),
