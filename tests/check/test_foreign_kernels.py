@@ -1,4 +1,4 @@
-"""Kernels in the ways of CUDA's samples, CUB, libcu++, cooperative groups, wmma, CuTe and Triton: right, and no false alarm.
+"""Kernels in the ways of CUDA's samples, CUB, libcu++, cooperative groups, wmma, CuTe, Triton and Gluon: right, and no false alarm.
 
 CUDA C++ is compiled by NVRTC and Triton's kernels by Triton, where those are installed; CuTe's headers come with `nvidia-cutlass`.
 """
@@ -41,10 +41,11 @@ def test_cuda(file: str, target: str) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_triton(target: str) -> None:
+@pytest.mark.parametrize("file", ["triton_kernels", "gluon_kernels", "gluon_roles"])
+def test_triton(file: str, target: str) -> None:
     if importlib.util.find_spec("triton") is None:
         pytest.skip("Triton is not installed")
-    kernels: Any = import_module("tests.check.foreign.triton_kernels")
+    kernels: Any = import_module(f"tests.check.foreign.{file}")
     for launch in kernels.EVERYWHERE + (kernels.HOPPER if target == "sm_90a" else ()):
         with kd.check.triton(target, schedules=SCHEDULES, ignore=IGNORED) as found:
             results = launch()

@@ -36,6 +36,15 @@ BLOCKS = (
 )
 CP_ASYNC = """.shared .align 16 .b8 s[1024]; mov.u32 r4, s; ld.param.u64 d1, [a]; shl.b32 r5, r1, 4; and.b32 r6, r5, 1008;
  add.u32 r6, r6, r4; cp.async.cg.shared.global [r6], [d1], 16; cp.async.wait_all; bar.sync 0; ret;"""
+# Each of two warps stores a tile of sevens.
+MATRIX = """.shared .align 128 .b8 s[2048]; mov.u32 r4, s; and.b32 r5, r1, 31; shl.b32 r5, r5, 4; shr.u32 r2, r1, 5;
+ mul.lo.u32 r2, r2, 1024; add.u32 r6, r4, r2; mov.u32 r3, 7;"""
+STMATRIX = MATRIX + " add.u32 r5, r5, r6; stmatrix.sync.aligned.m8n8.x2.shared.b16 [r5], {r3, r3}; bar.sync 0; ret;"
+WMMA_STORE = (
+    MATRIX
+    + """ mov.b32 f1, r3;
+ wmma.store.d.sync.aligned.row.m16n16k16.shared.f32 [r6], {f1, f1, f1, f1, f1, f1, f1, f1}, 16; bar.sync 0; ret;"""
+)
 # A bulk load of sevens into a tile, and one lane's store of a seven into it.
 LOAD = """.shared .align 128 .b8 t[512]; .shared .align 8 .b64 b; mov.u32 r2, t; mov.u32 r3, b; ld.param.u64 d1, [a];
  mov.u32 r4, 7; setp.ne.u32 p1, r1, 0; @p1 bra W; mbarrier.init.shared.b64 [r3], 1; fence.mbarrier_init.release.cluster;
@@ -70,6 +79,8 @@ CASES = [
     swap("two blocks", K.EQUAL_VALUE_RACE, BLOCKS, "setp.eq.u32 p1, r5, 0", "setp.ge.u32 p1, r5, 0", params=PTR, args=zeros,
         options=TWO, mentions=(SAME, "block (")),
     swap("two warps' cp.async", K.EQUAL_VALUE_RACE, CP_ASYNC, "1008", "496", params=PTR, args=sevens, mentions=(SAME,)),
+    swap("two warps' stmatrix", K.EQUAL_VALUE_RACE, STMATRIX, "r2, 1024", "r2, 0", mentions=(SAME,)),
+    swap("two warps' wmma.store", K.EQUAL_VALUE_RACE, WMMA_STORE, "r2, 1024", "r2, 0", mentions=(SAME,)),
     Planted("a store beside a bulk load", K.EQUAL_VALUE_RACE, EARLY, LOAD, params=PTR, args=sevens, mentions=(SAME,)),
     swap("a store before a bulk load, no proxy fence", K.EQUAL_VALUE_RACE, LOAD.replace("st.shared.u32 [r2], r4; f",
         "st.shared.u32 [r2], r4; st.shared.u32 [r2+4], r4; st.shared.u32 [r2+8], r4; st.shared.u32 [r2+12], r4; f"),
@@ -98,6 +109,7 @@ def test_the_kind_is_switched_off(case: Planted) -> None:
 DIFFERENT = [
     (GLOBAL.replace("setp.eq.u32 p1, r2, 0", "setp.ge.u32 p1, r2, 0").replace("mov.u32 r3, 7", "mov.u32 r3, r2"), K.RACE_GLOBAL),
     (SHARED.replace("setp.eq.u32 p1, r2, 0", "setp.ge.u32 p1, r2, 0").replace("mov.u32 r3, 7", "mov.u32 r3, r2"), K.RACE_SHARED),
+    (STMATRIX.replace("r2, 1024", "r2, 0").replace("mov.u32 r3, 7", "mov.u32 r3, r1"), K.RACE_SHARED),
     (BLOCKS.replace("setp.eq.u32 p1, r5, 0", "setp.ge.u32 p1, r5, 0").replace("setp.ge", "mov.u32 r3, r5; setp.ge"), K.RACE_BLOCKS),
     (EARLY.replace("mov.u32 r4, 7", "mov.u32 r4, 8"), K.RACE_SHARED),
     (TWO_LOADS.replace("[r2+256], [d1]", "[r2], [d1+1024]"), K.RACE_SHARED),

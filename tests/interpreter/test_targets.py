@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kernel_dsl.runtime.assemble import find_ptxas
 from kernel_dsl.runtime.interpreter import PtxError, check_program, parse
 
 from . import forms
@@ -59,6 +60,32 @@ def test_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("target", TARGETS)
 def test_forms_of_every_row(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert compared(right(12, 9), target, monkeypatch)[1] == []
+
+
+# What sm_100 adds to elementwise instructions: "+" what ptxas takes for it.
+NEWER = """
++max.f32 f1, f2, f3, f4;
++min.ftz.NaN.abs.f32 f1, f2, f3, f4;
+-max.NaN.xorsign.abs.f32 f1, f2, f3, f4;
+-max.abs.f32 f1, f2, f3;
+-max.f16 h1, h2, h3, h4;
++add.f32.f16 f1, h1, f2;
++sub.rz.sat.f32.bf16 f1, h1, f2;
+-add.ftz.f32.f16 f1, h1, f2;
+-mul.rn.f32.f16 f1, h1, f2;
++fma.rz.sat.f32.f16 f1, h1, h2, f2;
+-fma.f32.f16 f1, h1, h2, f2;
++fma.rn.ftz.f32x2 d1, d2, d3, d4;
+"""
+
+
+@pytest.mark.skipif(find_ptxas() is None, reason="ptxas is not installed")
+def test_what_newer_targets_add(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = NEWER.split("\n")[1:-1]
+    refused, differ = compared([line[1:] for line in lines], "sm_100", monkeypatch)
+    assert differ == [] and refused == sum(line[0] == "-" for line in lines)
+    refused, differ = compared([line[1:] for line in lines], "sm_90", monkeypatch)
+    assert differ == [] and refused == len(lines)
 
 
 WGMMA = "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {f1, f2, f3, f4}, d1, d2, 1, 1, 1, 0, 0;"

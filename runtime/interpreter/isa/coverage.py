@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .instructions import ROWS
-from .semantics import forms, matrix, table, wgmma
+from .semantics import forms, matrix, minmax, table, wgmma
 
 HEADER = """# PTX that the interpreter runs
 
@@ -42,6 +42,10 @@ def _elementwise() -> Iterator[str]:
         if form.pair:
             text += " d\\|p"
         lines.setdefault(form.head, []).append(f"`{text}`")
+    three = "".join(_slot(s) for s in forms.slots_of(minmax.THREE))
+    for head in ("min", "max"):
+        lines[head].append(f"`{head}{three} d, a, b, c`")
+        counts[head] += sum(1 for _ in forms.expand_slots(minmax.THREE))
     for head in sorted(lines):
         yield f"| `{head}` | {counts[head]} | {'<br>'.join(dict.fromkeys(lines[head]))} |"
 

@@ -16,6 +16,7 @@ from ..isa.instructions import BadForm, Form, form_of
 from ..isa.liveness import mentioned_once, used
 from ..isa.operand_types import ADDRESSES, RELAXED, SPECIALS, literal_fits, register_fits
 from ..isa.semantics.forms import OLDEST, compile_alu
+from ..isa.semantics.minmax import extreme_of_three
 from ..isa.targets import lacks, number_of
 from ..ptx.literals import literal_bits
 from ..ptx.module import (
@@ -359,7 +360,8 @@ def build_alu(k: Compiler, ins: Instruction) -> Op:
     """An elementwise instruction of `semantics`."""
     operands = ins.operands
     pair = bool(operands) and isinstance(operands[0], Pair)
-    alu = compile_alu(ins.opcode, pair)
+    three = len(operands) == 4 and ins.opcode[0] in ("min", "max")
+    alu = extreme_of_three(ins.opcode) if three else compile_alu(ins.opcode, pair)
     # PTX for older targets runs everywhere (PTX ISA 11.1.2, .target), and the table begins at OLDEST.
     if alu.since > max(number_of(k.module.target), OLDEST):
         raise k.error(f"needs sm_{alu.since} or later, the module is for {k.module.target}")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from kernel_dsl.runtime.interpreter.isa.semantics import compile_alu
+from kernel_dsl.runtime.interpreter.isa.semantics.minmax import extreme_of_three
 
 from . import reference as ref
 from .operands import operands
@@ -89,6 +90,38 @@ def test_flush(name: str, mode: str) -> None:
 @pytest.mark.parametrize("opcode", ["add.sat.f32", "mul.rm.sat.f32", "fma.rn.sat.f32", "sub.rn.ftz.sat.f32"])
 def test_saturate(opcode: str) -> None:
     check(opcode, "f32", "rm" if ".rm" in opcode else "rn", ftz=".ftz" in opcode, sat=True)
+
+
+@pytest.mark.parametrize("half", ["f16", "bf16"])
+@pytest.mark.parametrize("opcode", ["add.f32", "sub.rz.f32", "add.rp.sat.f32", "fma.rn.f32", "fma.rm.sat.f32"])
+def test_operands_of_half_precision(opcode: str, half: str) -> None:
+    alu = compile_alu((*opcode.split("."), half))
+    assert alu.operands == ((half, half, "f32") if opcode.startswith("fma") else (half, "f32")) and alu.since == 100
+    plain = compile_alu(tuple(opcode.split(".")))
+    arrays = operands(alu.operands, COUNT, seed=len(opcode))
+    exact = {
+        "f16": lambda a: a.view(np.float16).astype(np.float32).view(np.uint32),
+        "bf16": lambda a: a.astype(np.uint32) << 16,
+    }
+    widened = [a if t == "f32" else exact[half](a) for t, a in zip(alu.operands, arrays, strict=True)]
+    np.testing.assert_array_equal(alu(*arrays)[0], plain(*widened)[0])
+
+
+@pytest.mark.parametrize("name", ["min", "max"])
+@pytest.mark.parametrize("words", ["f32", "NaN.f32", "ftz.f32", "abs.f32", "ftz.NaN.abs.f32"])
+def test_extremes_of_three(name: str, words: str) -> None:
+    alu = extreme_of_three((name, *words.split(".")))
+    arrays = operands(("f32",) * 3, COUNT, seed=3)
+    got = alu(*arrays)[0].tolist()
+    for have, *row in zip(got, *(a.tolist() for a in arrays), strict=True):
+        bits = [flush(x) if "ftz" in words else x for x in row]
+        bits = [x & 0x7FFFFFFF for x in bits] if "abs" in words else bits
+        numbers = [x for x in bits if not is_nan(x, "f32")]
+        if not numbers or ("NaN" in words and len(numbers) < 3):
+            assert have == 0x7FFFFFFF
+            continue
+        order = [(-(x & 0x7FFFFFFF) - 1 if x >> 31 else x, x) for x in numbers]  # -0 is less than +0
+        assert have == (min if name == "min" else max)(order)[1], (words, [hex(x) for x in row])
 
 
 def test_fma_hard_ties() -> None:

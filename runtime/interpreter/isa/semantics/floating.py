@@ -9,7 +9,7 @@ and takes NaN to +0. docs/instruction-differential.md has what was measured.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -237,6 +237,35 @@ def fused_f64(_name: str, mode: str, _type: str) -> Body:
         return (propagate_f64(exact.fma_f64(a, b, c, mode), (a, c, b)),)
 
     return in_pieces(Body(("f64",) * 3, ("f64",), run))
+
+
+# --- f32 with f16 or bf16 operands ---------------------------------------------------------------
+
+
+def _widened(body: Body, halves: tuple[int, ...], type_: str) -> Body:
+    """`body` of f32 with some operands of a half precision, which are f32 numbers too."""
+    widen = _WIDEN[type_]
+
+    def run(*arrays: Array) -> tuple[Array, ...]:
+        return cast(Any, body.function)(*(widen(a) if i in halves else a for i, a in enumerate(arrays)))
+
+    return Body(tuple(type_ if i in halves else "f32" for i in range(len(body.operands))), ("f32",), run)
+
+
+_WIDEN: dict[str, Callable[[Array], Array]] = {
+    "f16": lambda a: np.ascontiguousarray(a).view(np.float16).astype(np.float32).view(np.uint32),
+    "bf16": lambda a: a.astype(np.uint32) << np.uint32(16),
+}
+
+
+@form("add|sub rn|rz|rm|rp? sat? f32 f16|bf16", since=100)
+def arithmetic_mixed(name: str, mode: str, sat: str, _type: str, half: str) -> Body:
+    return _widened(arithmetic_f32(name, mode, "", sat, "f32"), (0,), half)
+
+
+@form("fma rn|rz|rm|rp sat? f32 f16|bf16", since=100)
+def fused_mixed(mode: str, sat: str, _type: str, half: str) -> Body:
+    return _widened(fused_f32("fma", mode, "", sat, "f32"), (0, 1), half)
 
 
 # --- pairs of f32 --------------------------------------------------------------------------------

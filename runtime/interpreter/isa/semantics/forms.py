@@ -125,7 +125,7 @@ def _parse_slot(text: str) -> tuple[Slot, ...]:
     return (*options, ()) if text.endswith("?") else options
 
 
-def _slots(line: str) -> Slots:
+def slots_of(line: str) -> Slots:
     return tuple(_parse_slot(slot) for slot in line.split())
 
 
@@ -134,12 +134,12 @@ def parse_slots(line: str, words: Opcode) -> list[str] | None:
 
     The choice of each slot, or None where they do not match.
     """
-    return _match(_slots(line), words, 0)[0]
+    return _match(slots_of(line), words, 0)[0]
 
 
 def expand_slots(line: str) -> Iterator[tuple[str, ...]]:
     """Every word sequence of a line of the grammar."""
-    for choice in itertools.product(*_slots(line)):
+    for choice in itertools.product(*slots_of(line)):
         yield tuple(itertools.chain.from_iterable(choice))
 
 
@@ -157,7 +157,7 @@ def form(*lines: str, since: int = OLDEST, pair: bool = False) -> Callable[[Buil
         family = build.__module__.rsplit(".", 1)[-1]
         for line in lines:
             head, rest = line.split(" ", 1)
-            parsed = _slots(rest)
+            parsed = slots_of(rest)
             for name in head.split("|"):
                 bound = build if "|" not in head else _with_head(build, name)
                 entry = SemanticForm(name, parsed, bound, family, since, pair)

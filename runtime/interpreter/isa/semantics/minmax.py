@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from .errors import BadModifier
 from .floating import flush_f32
 from .formats import FORMATS, FloatFormat
-from .forms import Body, form
+from .forms import Alu, Body, Opcode, form, parse_slots
 from .halves import flush_f16, packed
 from .types import SIGNED, STORAGE, Array
 
@@ -89,6 +90,28 @@ def extreme_f32(name: str, ftz: str, nan: str, xorsign: str, type_: str) -> Body
     if ftz:
         return Body((type_,) * 2, (type_,), lambda a, b: (fn(flush_f32(a), flush_f32(b)),))
     return Body((type_,) * 2, (type_,), lambda a, b: (fn(a, b),))
+
+
+THREE = "ftz? NaN? abs? f32"  # min and max of three operands, from sm_100 on
+
+
+def extreme_of_three(opcode: Opcode) -> Alu:
+    """min or max of three f32 operands; with `.abs` of their magnitudes. Raises BadModifier."""
+    words = parse_slots(THREE, opcode[1:])
+    if words is None:
+        raise BadModifier(opcode, "of three operands there are .ftz, .NaN, .abs and .f32, in this order")
+    ftz, nan, magnitudes, type_ = words
+    two = _fast_f32(opcode[0], bool(nan))
+
+    def prepared(bits: Array) -> Array:
+        bits = flush_f32(bits) if ftz else bits
+        return bits & np.uint32(0x7FFFFFFF) if magnitudes else bits
+
+    def fn(a: Array, b: Array, c: Array) -> tuple[Array, ...]:
+        a, b, c = prepared(a), prepared(b), prepared(c)
+        return (two(np.ascontiguousarray(two(a, b)), c),)
+
+    return Alu(opcode, (type_,) * 3, (type_,), fn, 100)
 
 
 @form("min|max f64")

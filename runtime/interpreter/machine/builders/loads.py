@@ -131,6 +131,23 @@ def unchanged(part: Part, values: list[Array]) -> Array:
     return same
 
 
+def noted(
+    c: Group, part: Part, size: int, count: int, ins: Instruction, form: Any, same: Callable[[], Array],
+    put: Callable[[], None],
+) -> None:  # fmt: skip
+    """Write memory by `put()` and tell its shadow. `same()`: the lanes (rows, 32) whose write leaves memory as it is."""
+    shadow = part.shadow
+    if shadow is None:
+        put()
+        return
+    access = shadow.write(c, part.index, size, count, part.mask, ins, form, same)
+    if form.strong:
+        c.batch.run.sync.access(c, part, size, form, False, True)
+    put()
+    if access is not None and access.clash is not None:
+        shadow.settle_clash(access)
+
+
 def scatter(part: Part, values: list[Array]) -> None:
     """Write `values`, one array (rows, 32) a vector element."""
     view, index, mask = part.view, part.index, part.mask
@@ -306,17 +323,7 @@ def build_store(k: Compiler, ins: Instruction) -> Op:
     def store(c: Group) -> bool:
         values = [r(c) for r in readers]
         for part in space(c).locate(c, address(c), size, width, ins, True):
-            shadow = part.shadow
-            if shadow is None:
-                scatter(part, values)
-                continue
-            same = partial(unchanged, part, values)
-            access = shadow.write(c, part.index, size, count, part.mask, ins, form, same)
-            if form.strong:
-                c.batch.run.sync.access(c, part, size, form, False, True)
-            scatter(part, values)
-            if access is not None and access.clash is not None:
-                shadow.settle_clash(access)
+            noted(c, part, size, count, ins, form, partial(unchanged, part, values), partial(scatter, part, values))
         c.batch.run.progress += 1
         return True
 
@@ -332,14 +339,7 @@ def _store_wide(k: Compiler, form: MemoryForm, item: Any, dest: Operand, ins: In
         value = c.v[slot]
         for part in space(c).locate(c, address(c), 8, 16, ins, True):
             halves: list[Array] = [np.broadcast_to(value[..., i], part.index.shape) for i in (0, 1)]
-            shadow = part.shadow
-            if shadow is None:
-                scatter(part, halves)
-                continue
-            access = shadow.write(c, part.index, 8, 2, part.mask, ins, form, partial(unchanged, part, halves))
-            scatter(part, halves)
-            if access is not None and access.clash is not None:
-                shadow.settle_clash(access)
+            noted(c, part, 8, 2, ins, form, partial(unchanged, part, halves), partial(scatter, part, halves))
         c.batch.run.progress += 1
         return True
 

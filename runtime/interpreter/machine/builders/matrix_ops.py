@@ -19,7 +19,7 @@ from ..program import Op, builds
 from ..spaces import Part
 from ..wgmma import WgmmaProduct
 from .lanes import constant_operand
-from .loads import address_of, space_of
+from .loads import address_of, noted, space_of
 from .mbarrier_ops import Weak
 
 Array = npt.NDArray[Any]
@@ -123,12 +123,28 @@ def build_stmatrix(k: Compiler, ins: Instruction) -> Op:
         if not together(c, None):
             return False
         part = _rows_part(c, address(c), count, space, ins, True)
-        if part.shadow is not None:
-            part.shadow.write(c, part.index, 2, 8, part.mask, ins, Weak)
-        at = part.index[:, lane] + byte // 2
+        at = part.index[:, lane] + byte // 2  # (rows, count, 32, 2)
         words = np.stack([np.broadcast_to(r(c), (c.n, 32)) for r in readers], axis=1)
-        part.view[at[..., 0]] = words.astype(np.uint16)
-        part.view[at[..., 1]] = (words >> np.uint32(16)).astype(np.uint16)
+        halves = words.astype(np.uint16), (words >> np.uint32(16)).astype(np.uint16)
+        kept = None if part.mask is None else part.mask[:, lane]
+
+        def same() -> Array:
+            """Lanes that name a row of which memory holds all."""
+            found = np.ones((c.n, 32), np.bool_)
+            for i, half in enumerate(halves):
+                equal = part.view[at[..., i]] == half
+                for row, lanes in zip(lane[..., i].reshape(-1), equal.reshape(c.n, -1).T, strict=True):
+                    found[:, row] &= lanes
+            return found
+
+        def put() -> None:
+            for i, half in enumerate(halves):
+                if kept is None:
+                    part.view[at[..., i]] = half
+                else:
+                    part.view[at[..., i][kept[..., i]]] = half[kept[..., i]]
+
+        noted(c, part, 2, 8, ins, Weak, same, put)
         c.batch.run.progress += 1
         return True
 

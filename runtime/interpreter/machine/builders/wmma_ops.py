@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from ..compiler import Compiler, registers
 from ..control import together
 from ..group import Group
 from ..program import Op, builds
-from .loads import address_of, combine, gather, scatter, space_name, space_of
+from .loads import address_of, combine, gather, noted, scatter, space_name, space_of, unchanged
 from .matrix_ops import build_product
 from .mbarrier_ops import Weak
 
@@ -99,9 +100,8 @@ def _store(k: Compiler, ins: Instruction, form: WmmaMemory, items: tuple[Any, ..
         codes = fragment.from_registers(held)
         for e, address in enumerate(places.addresses(c)):
             for part in places.space(c).locate(c, address, size, size, ins, True):
-                if part.shadow is not None:
-                    part.shadow.write(c, part.index, size, 1, part.mask, ins, Weak)
-                scatter(part, [codes[..., e]])
+                values = [codes[..., e]]
+                noted(c, part, size, 1, ins, Weak, partial(unchanged, part, values), partial(scatter, part, values))
         c.batch.run.progress += 1
         return True
 
