@@ -95,7 +95,10 @@ def _own_block(options: argparse.Namespace) -> tuple[int, ...] | None:
 
 
 def _extents(text: str) -> tuple[int, ...]:
-    return tuple(int(x) for x in text.split(","))
+    try:
+        return tuple(int(x) for x in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither an int nor ints with commas between") from None
 
 
 def argument(text: str, rng: np.random.Generator) -> Any:

@@ -92,7 +92,8 @@ class Hazard:
         """Plain data, as in `Report.to_json`."""
         found = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         found |= {"kind": str(self.kind), "index": None if self.index is None else list(self.index)}
-        found |= {"file": self.file, "line": self.line, "who": self.who}
+        names = ("file", "line", "source", "who", "other_file", "other_line", "other_who")
+        found |= {name: getattr(self, name) for name in names}
         for name in ("side", "other"):
             found[name] = None if found[name] is None else dataclasses.asdict(found[name])
         return found | {"details": list(self.details), "schedules": list(self.schedules)}

@@ -21,10 +21,15 @@ class Image:
     file: str
 
 
+def _names_file(given: Any) -> bool:
+    """Whether a string is a path: one line that says no version, as each module does."""
+    return isinstance(given, str) and bool(given) and "\n" not in given and ".version" not in given
+
+
 def as_image(given: Any) -> Image:
     """The PTX of a text, bytes or a path. Raises ArgumentTypeError, ArgumentValueError, LoadError, DeviceError."""
     file = "<ptx>"
-    if isinstance(given, os.PathLike):
+    if isinstance(given, os.PathLike) or _names_file(given):
         path = Path(given)
         file = str(path)
         try:

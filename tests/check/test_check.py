@@ -150,7 +150,11 @@ def test_dynamic_shared_memory() -> None:
 def test_a_file_names_its_lines(tmp_path: Path) -> None:
     path = tmp_path / "race.ptx"
     path.write_text(RACE)
-    assert kd.check(path, 0, zeros(), grid=2, block=64, schedules="eager").hazards[0].file == str(path)
+    for given in (path, str(path)):
+        assert kd.check(given, 0, zeros(), grid=2, block=64, schedules="eager").hazards[0].file == str(path)
+    for missing in (tmp_path / "none.ptx", str(tmp_path / "none.ptx")):
+        with pytest.raises(kd.Error, match=r"none\.ptx' can't be read"):
+            kd.check(missing, grid=1, block=64)
 
 
 # --- traced kernels -------------------------------------------------------------------------------

@@ -136,10 +136,13 @@ def test_the_command_and_its_exit_status(files: tuple[str, str], capsys: Any) ->
     assert capsys.readouterr().out.strip() == "k: none"
     assert main(["check", race, *ARGS, "--grid", "2,2", "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
-    assert found["hazards"][0]["file"] == race
+    assert found["hazards"][0]["file"] == found["hazards"][0]["other_file"] == race
     assert main(["check", race, *ARGS, "--grid", "2", "--ignore", "race_blocks,race_global"]) == 0
     assert main(["check", race, *ARGS[:4]]) == 2
     assert "takes 2 parameters" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        main(["check", good, *ARGS, "--block", "8,x"])
+    assert ended.value.code == 2 and "'8,x' is neither" in capsys.readouterr().err
 
 
 def test_reports_in_files(files: tuple[str, str], tmp_path: Path, capsys: Any) -> None:
