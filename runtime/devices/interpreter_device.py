@@ -20,7 +20,7 @@ from kernel_dsl.target import DEFAULT, TARGETS, Target
 
 from .. import interpreter
 from ..arrays.array_view import CPU, ArrayView
-from ..errors import ArgumentTypeError, DeviceError, LoadError
+from ..errors import ArgumentTypeError, DeviceError, LoadError, OutOfMemoryError
 from ..interpreter import Launches, Module, RunReport
 from ..interpreter.machine.memory import SLOT_BITS
 from ..interpreter.machine.tensor_map import encode_tensor_map
@@ -230,7 +230,7 @@ class Launch:
     ) -> RunReport:
         """Run it once. `report`, `patience` and `launches`: see `interpreter.run`."""
         kernel, attributes = self.kernel, self.attributes
-        with lend(self.ptx) as module:
+        with lend(self.ptx) as module, _memory():
             return interpreter.run(
                 module,
                 self.entry,
@@ -252,6 +252,15 @@ class Launch:
                 initial=self.initial,
                 others=self.others,
             )
+
+
+@contextmanager
+def _memory() -> Generator[None]:
+    """MemoryError of what the interpreter keeps, as an error of ours."""
+    try:
+        yield
+    except MemoryError as error:
+        raise OutOfMemoryError(str(error) or "the interpreter has no memory left") from None
 
 
 class _Thread(threading.local):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +12,7 @@ import numpy.typing as npt
 from . import launches
 from .clocks import ASYNC_GLOBAL, GENERIC
 from .kinds import HazardKind
-from .shadow import AGENT, ATOMIC, CLOCK, Shadow, ShadowAccess, agent_of, generic_access
+from .shadow import AGENT, ATOMIC, CLOCK, Shadow, ShadowAccess, agent_of, blank, generic_access, is_blank, spread
 from .wording import AccessSide
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from ..ptx.module import Instruction
 
 Array = npt.NDArray[Any]
+_SMALL = 1 << 26  # bytes: less than this is not asked about
 
 
 _SCOPE = "give both a scope that holds both: .gpu, or .cluster within a cluster"
@@ -32,7 +35,7 @@ class GlobalShadow(Shadow):
     """
 
     def __init__(self, run: Run, buffer: Any) -> None:
-        super().__init__(len(buffer.bytes))
+        super().__init__(len(buffer.bytes), run.program.site_type)
         self.run = run
         self.buffer = buffer
         self.place = "global", buffer.name
@@ -40,19 +43,19 @@ class GlobalShadow(Shadow):
         self.teams: int = 1 << (30 - self.bits)
         self.wraps: bool = run.teams > self.teams
         self.r2: Array = np.zeros(0, np.int64)
-        self.r2i: Array = np.zeros(0, np.int32)
+        self.r2i: Array = np.zeros(0, self.site_type)
         self.by_cache: Array | None = None  # sites + 1 of ld.global.nc of each granule, made when there is one
         self.was_read: Array | None = None  # sites + 1 of reads of each granule, for the launches that follow
         # How far the strong accesses of each granule reached, where some of the program's reach less than the GPU.
         self.reach: dict[str, Array] = {}
 
     def _made(self, n: int) -> None:
-        self.r2, self.r2i = np.zeros(n, np.int64), np.zeros(n, np.int32)
+        self.r2, self.r2i = blank(n, np.int64), blank(n, self.site_type)
         if self.run.program.triggers:
             self.was_read = np.zeros(n, np.int32)
 
     def _refined(self, times: int) -> None:
-        self.r2, self.r2i = np.repeat(self.r2, times), np.repeat(self.r2i, times)
+        self.r2, self.r2i = spread(self.r2, times), spread(self.r2i, times)
         if self.by_cache is not None:
             self.by_cache = np.repeat(self.by_cache, times)
         if self.was_read is not None:
@@ -64,7 +67,8 @@ class GlobalShadow(Shadow):
         if self.granule:
             part = slice(start // self.granule, -(-(start + size) // self.granule))
             for known in (self.w, self.r, self.r2):
-                known[part] = 0
+                if not is_blank(known):
+                    known[part] = 0
 
     # --- the read-only cache -----------------------------------------------------------------------
 
@@ -206,10 +210,38 @@ class GlobalShadow(Shadow):
             if other.any():
                 at = np.nonzero(other)
                 moved = g[at]
+                if is_blank(self.r2):
+                    self.r2, self.r2i = self._zeros()
                 self.r2[moved] = prev[at]
                 self.r2i[moved] = self.ri[moved]
+        if is_blank(self.r):
+            self.r, self.ri = self._zeros()
         self.r[g] = mine
         self.ri[g] = a.site
+
+    def _zeros(self) -> tuple[Array, Array]:
+        """Epochs and sites of readers: memory for them is taken when there is one."""
+        n = len(self.w)
+        self._check_room(n * (8 + np.dtype(self.site_type).itemsize))
+        return np.zeros(n, np.int64), np.zeros(n, self.site_type)
+
+    def fit(self, size: int) -> None:
+        if not self.granule or self.granule > size:
+            n = -(-self.size // min(size, 16))
+            kinds = 1 + (not is_blank(self.r)) + (not is_blank(self.r2)) if self.granule else 1
+            self._check_room(n * kinds * (8 + np.dtype(self.site_type).itemsize))
+        super().fit(size)
+
+    def _check_room(self, needed: int) -> None:
+        """Raise MemoryError where this machine has not as many bytes left."""
+        if needed < _SMALL:
+            return
+        left = memory_left()
+        if left is not None and needed > left:
+            raise MemoryError(
+                f"to find races in '{self.buffer.name}', of {self.size} bytes, the interpreter needs {needed} bytes more, "
+                f"and this machine has {left} left: check smaller arrays, or run with InterpretParams(detect_hazards=False)"
+            )
 
     def check_readers(self, a: ShadowAccess, g: Array, rows: Array, r: Array) -> None:
         super().check_readers(a, g, rows, r)
@@ -250,6 +282,20 @@ class GlobalShadow(Shadow):
         agent = (epoch >> 32) & int(AGENT)
         team, local = self._team(a, agent), agent & ((1 << self.bits) - 1)
         return self.run.side(a.c.batch, team, local, site, team == int(a.team[row]))
+
+
+def memory_left() -> int | None:
+    """Bytes that a process may still take, as Linux and its control group say; None where they don't."""
+    found: list[int] = []
+    with suppress(OSError, ValueError, IndexError):
+        text = Path("/proc/meminfo").read_text()
+        found.append(int(text.split("MemAvailable:")[1].split()[0]) << 10)
+    with suppress(OSError, ValueError):
+        group = Path("/sys/fs/cgroup")
+        most = int((group / "memory.max").read_text())
+        statistics = (line.split() for line in (group / "memory.stat").read_text().splitlines())
+        found.append(most - sum(int(n) for name, n in statistics if name in ("anon", "kernel", "shmem")))
+    return min(found) if found else None
 
 
 def prepare_buffers(run: Run) -> None:

@@ -49,8 +49,8 @@ class Peers:
         self.site[team, cta % batch.cluster, agent] = batch.run.site(ins)
 
     def check_started(self, c: Group, row: Array, cta: Array, ins: Instruction) -> None:
-        alive: Array = np.any(self.batch.live.reshape(self.batch.per_block, self.batch.blocks, 32), axis=(0, 2))
-        gone = ~alive[cta]
+        live = self.batch.live.reshape(self.batch.per_block, self.batch.blocks, 32)
+        gone: Array = ~np.any(live[:, cta], axis=(0, 2))
         early = ~peers_run(self.batch, c.rows[row])
         bad = gone if gone.any() else early
         if bad.any():

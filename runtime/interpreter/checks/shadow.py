@@ -26,6 +26,25 @@ SHARED_READ = np.int64(1 << 62)
 AGENT = np.int64((1 << 30) - 1)
 
 
+def row_of(span: slice) -> Array:
+    """(1, k) granules of a stretch."""
+    return np.arange(span.start, span.stop, dtype=np.int64).reshape(1, -1)
+
+
+def blank(size: int, dtype: Any) -> Array:
+    """Zeros that take no memory, and are only read."""
+    return np.broadcast_to(np.zeros(1, dtype), (size,))
+
+
+def is_blank(array: Array) -> bool:
+    return not array.flags.writeable
+
+
+def spread(array: Array, times: int) -> Array:
+    """Each element `times` times over."""
+    return blank(len(array) * times, array.dtype) if is_blank(array) else np.repeat(array, times)
+
+
 def agent_of(epoch: Array) -> Array:
     return (epoch >> np.int64(32)) & AGENT
 
@@ -88,8 +107,9 @@ class Shadow:
 
     place: tuple[Any, ...] = ()  # what events of the order of synchronisation know it by
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, site_type: Any = np.int32) -> None:
         self.size = size
+        self.site_type = site_type
         self.granule: int = 0
         self.w: Array = np.zeros(0, np.int64)
         self.wi: Array = np.zeros(0, np.int32)
@@ -105,14 +125,14 @@ class Shadow:
         if not self.granule:
             self.granule = min(size, 16)
             n = -(-self.size // self.granule)
-            self.w, self.r = np.zeros(n, np.int64), np.zeros(n, np.int64)
-            self.wi, self.ri = np.zeros(n, np.int32), np.zeros(n, np.int32)
+            self.w, self.wi = np.zeros(n, np.int64), np.zeros(n, self.site_type)
+            self.r, self.ri = blank(n, np.int64), blank(n, self.site_type)
             self._made(n)
             return
         times = self.granule // size
         self.granule = size
         for name in ("w", "wi", "r", "ri"):
-            setattr(self, name, np.repeat(getattr(self, name), times))
+            setattr(self, name, spread(getattr(self, name), times))
         self._refined(times)
 
     def _made(self, n: int) -> None:
@@ -306,8 +326,7 @@ class Shadow:
             self._report(a, g, rows, bad, r, self.ri, True, earlier_reads=True)
 
     def note_read(self, a: ShadowAccess, g: Array, rows: Array) -> None:
-        self.r[g] = self.epoch(a)[rows]
-        self.ri[g] = a.site
+        raise AssertionError("each shadow keeps its own readers")
 
     # --- reporting -----------------------------------------------------------------------------
 

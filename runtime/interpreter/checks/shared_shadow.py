@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from .shadow import AGENT, ATOMIC, CLOCK, SHARED_READ, Shadow, ShadowAccess, agent_of
+from .shadow import AGENT, ATOMIC, CLOCK, SHARED_READ, Shadow, ShadowAccess, agent_of, row_of
 from .wording import AccessSide, conflict
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ class SharedShadow(Shadow):
 
     def _made(self, n: int) -> None:
         self.table = np.zeros((self.batch.cluster * self.batch.per_block, n), np.uint32)
+        self.r, self.ri = np.zeros(n, np.int64), np.zeros(n, self.site_type)
         reserved = self.batch.shared.reserved // self.granule
         if reserved:  # cleared before all that runs
             self.w.reshape(self.batch.blocks, -1)[:, :reserved] = ATOMIC
@@ -113,16 +114,15 @@ class SharedShadow(Shadow):
             self._check_proxy(a, g, rows, True)
         super().on_write(a, g, rows)
 
-    def write_span(self, a: ShadowAccess, g: Array) -> None:
+    def write_span(self, a: ShadowAccess, span: slice) -> None:
         """`on_write` of one row of granules that follow each other, as a copy of a whole tile writes them.
 
         Most such copies find one earlier write, of one epoch, and readers that all are known: that is told from one granule
         and from the greatest clock of each reader. Everything else is looked at granule by granule.
         """
-        span = slice(int(g[0, 0]), int(g[0, 0]) + g.size)
         w = self.w[span]
         if not (w == w[0]).all() or self._may_be_read(a, span) or not self._follows(a, int(w[0])):
-            self.on_write(a, g, _ONE_ROW)
+            self.on_write(a, row_of(span), _ONE_ROW)
             return
         self.r[span] = 0
         self.w[span] = self.epoch(a)[0]

@@ -140,6 +140,17 @@ class Mbarriers:
         m.bytes += np.bincount(ctas, delta, self.batch.blocks).astype(np.int64)
         self.settle(offset, m, ins)
 
+    def deliver(self, offset: int, cta: int, size: int, ins: Instruction) -> None:
+        """complete_tx of one copy."""
+        m = self.get(offset)
+        if not m.valid[cta]:
+            self._check_valid(m, np.array([cta]), offset, ins, "told of bytes")
+            return
+        m.ever[cta] = True
+        m.bytes[cta] -= size
+        if m.bytes[cta] <= 0 and m.pending[cta] == 0:  # else no phase ends
+            self.settle(offset, m, ins)
+
     def settle(self, offset: int, m: Mbarrier, ins: Instruction) -> None:
         """Complete phases that nothing is pending for."""
         free = m.valid & (m.pending == 0)

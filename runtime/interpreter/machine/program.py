@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from ..isa.cfg import Segment
@@ -130,6 +131,7 @@ class Program:
             int, int
         ] = {}  # by the id of an instruction: how many of its segment, whose steps count at once, follow
         code = [ins for f in module.functions.values() for ins in f.body if isinstance(ins, Instruction)]
+        self.site_type: Any = np.uint16 if len(code) < 1 << 16 else np.int32  # of numbers of instructions
         # whether some access to more than a block's memory, or fence, reaches its block or cluster alone
         self.narrow: bool = several or any(_is_narrow(ins.opcode) for ins in code)
         # whether copies access global memory, or tensor maps there, through proxies of their own

@@ -5,6 +5,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -52,14 +54,19 @@ class TensorMap:
     swizzle: Swizzle
     oob_fill: OobFill
 
-    @property
+    @cached_property
     def tile(self) -> tuple[int, ...]:
         """Elements a dimension in shared memory, innermost first."""
         return tuple(-(-b // s) for b, s in zip(self.box, self.element_strides, strict=True))
 
-    @property
+    @cached_property
+    def whole(self) -> tuple[tuple[int, int], ...]:
+        """`Box.inside` of a box that lies in the tensor."""
+        return tuple((0, n) for n in self.tile)
+
+    @cached_property
     def bytes(self) -> int:
-        return int(np.prod(self.tile)) * self.dtype.itemsize
+        return prod(self.tile) * self.dtype.itemsize
 
 
 def encode_tensor_map(
@@ -204,7 +211,7 @@ def box_view(m: TensorMap, box: Box, words: Array, origin: int) -> Array:
     end = start + sum((n - 1) * s for n, s in zip(counts, steps, strict=True)) + size
     if start < 0 or end > len(words) * size:
         raise IndexError("the tensor map reaches outside of the array")
-    return np.lib.stride_tricks.as_strided(words[start // size :], counts[::-1], steps[::-1])
+    return np.ndarray(counts[::-1], words.dtype, words, start, steps[::-1])
 
 
 def swizzled(offsets: Array, swizzle: Swizzle) -> Array:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from kernel_dsl.tma import COPY_RULES, SMEM_UNIT, BoxCopy
+from kernel_dsl.tma import COPY_RULES, SMEM_UNIT, BoxCopy, CopyRule
 
 from ...checks import tensor_proxy
 from ...checks.kinds import HazardKind
@@ -111,13 +111,19 @@ _KINDS = {"negative store": HazardKind.OUT_OF_BOUNDS, "shared memory": HazardKin
 
 def _allowed(i: Issuer, m: TensorMap, coords: list[int], store: bool) -> bool:
     """Whether a copy keeps the rules of TMA; reports the one that it breaks."""
-    copy = BoxCopy(m.dtype.itemsize, tuple(coords), store=store)  # SMEM: see `shared_span`, which names it
-    for rule in COPY_RULES:
-        wrong = rule.broken(copy)
-        if wrong is not None:
-            i.hazard(_KINDS.get(rule.name, HazardKind.MISALIGNED), wrong, rule.fix)
-            return False
-    return True
+    broken = _broken(m.dtype.itemsize, tuple(coords), store)
+    if broken is None:
+        return True
+    rule, wrong = broken
+    i.hazard(_KINDS.get(rule.name, HazardKind.MISALIGNED), wrong, rule.fix)
+    return False
+
+
+@lru_cache(1 << 14)
+def _broken(itemsize: int, coords: tuple[int, ...], store: bool) -> tuple[CopyRule, str] | None:
+    """The rule that a copy breaks, and how."""
+    copy = BoxCopy(itemsize, coords, store=store)  # SMEM: see `shared_span`, which names it
+    return next(((rule, wrong) for rule in COPY_RULES if (wrong := rule.broken(copy)) is not None), None)
 
 
 @builds("cp.async.bulk.tensor cp.reduce.async.bulk.tensor")

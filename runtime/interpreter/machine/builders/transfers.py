@@ -13,7 +13,7 @@ from kernel_dsl.compiled import Swizzle
 from kernel_dsl.tma import UNIT
 
 from ...checks.kinds import HazardKind
-from ...checks.shadow import ShadowAccess
+from ...checks.shadow import ShadowAccess, row_of
 from ...ptx.module import Instruction
 from ..memory import SHARED_RESERVED, Buffer
 from ..tensor_map import Box, TensorMap, box_view, fill_bits, locate_box, swizzled
@@ -99,13 +99,12 @@ def shared_span(i: Issuer, offset: int, size: int, align: int, what: str) -> boo
     return True
 
 
-def shared_granules(batch: Batch, cta: int, offset: int, size: int) -> Array:
-    """(1, k) granules of a stretch of a block's shared memory."""
+def shared_granules(batch: Batch, cta: int, offset: int, size: int) -> slice:
+    """The granules of a stretch of a block's shared memory."""
     shadow = batch.shared.shadow
     shadow.fit(16)
     start = (cta * batch.shared.stride + offset) // shadow.granule
-    granules: Array = np.arange(start, start + -(-size // shadow.granule), dtype=np.int64)
-    return np.expand_dims(granules, 0)
+    return slice(start, start + -(-size // shadow.granule))
 
 
 ROW = np.zeros((1, 1), np.int64)
@@ -123,14 +122,14 @@ def note_shared(
     batch, shadow = i.batch, i.batch.shared.shadow
     if shadow is None:
         return
-    g = shared_granules(batch, cta, offset, size)
+    span = shared_granules(batch, cta, offset, size)
     access = i.access(queue, clock)
     access.proxy, access.strong = not generic, atomic
     if not write:
-        shadow.on_read(access, g, ROW)
+        shadow.on_read(access, row_of(span), ROW)
         return
     if atomic:
-        shadow.check_initialised(access, g, ROW)
+        shadow.check_initialised(access, row_of(span), ROW)
     at = cta * batch.shared.stride + offset
 
     def same() -> Array:
@@ -142,11 +141,11 @@ def note_shared(
         equal = region == held
         region[...] = held
         unit = shadow.granule
-        return equal[at // unit * unit - low :][: g.size * unit].reshape(1, -1, unit).all(axis=2)
+        return equal[at // unit * unit - low :][: (span.stop - span.start) * unit].reshape(1, -1, unit).all(axis=2)
 
     if put is not None:
         access.same = same
-    shadow.write_span(access, g)
+    shadow.write_span(access, span)
 
 
 @cache
@@ -225,6 +224,8 @@ class BoxTile:
     def load(self) -> Array:
         """The tile with elements outside filled."""
         m = self.m
+        if self.buffer is not None and self.box.inside == m.whole:
+            return np.ascontiguousarray(self.view())
         out = np.full(m.tile[::-1], fill_bits(m), f"u{m.dtype.itemsize}")
         if self.buffer is not None and not self.box.empty:
             out[self.inside()] = self.view()
@@ -332,4 +333,4 @@ def complete(batch: Batch, cta: int, offset: int, size: int, queue: int, clock: 
         m.clock.fit()
         held = m.clock.gathering[cta, :, queue]
         m.clock.gathering[cta, :, queue] = np.maximum(held, clock)
-    batch.mbarriers.transact(offset, np.array([cta]), np.array([-size]), ins)
+    batch.mbarriers.deliver(offset, cta, size, ins)
