@@ -1,8 +1,9 @@
 """The interpreter beside its peers, on the CPU: `python -m benchmarks.interpreter [--json FILE] [--rounds N]`.
 
-A float16 product of 512 x 512 x 512 by TMA and wgmma beside Pallas' GPU interpret mode, softmax of 4096 x 1024 float32
-beside `TRITON_INTERPRET=1` of the same algorithm, and a vector addition of 2^22. Rounds are interleaved; a row gives
-the median and the spread in seconds, with hazards looked for and without. A peer that is not installed is left out.
+Float16 products of 512^3 and 1024^3 by TMA and wgmma beside Pallas' GPU interpret mode, attention of one head with 1024
+queries and keys of 64, softmax of 4096 x 1024 float32 beside `TRITON_INTERPRET=1` of the same algorithm, and a vector
+addition of 2^22. Rounds are interleaved; a row gives the median and the spread in seconds, and the median of the seconds
+of the processors, with hazards looked for and without. A peer that is not installed is left out.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import kernel_dsl as kd
 
 os.environ.setdefault("TRITON_INTERPRET", "1")
 WITH, WITHOUT = kd.InterpretParams(), kd.InterpretParams(detect_hazards=False)
+LATE = kd.InterpretParams(schedule="late")
 Variants = dict[str, Callable[[], Any]]
 
 
@@ -51,6 +53,7 @@ def ours(kernel: Callable[..., Any], args: tuple[Any, ...], expected: Any, toler
     assert error <= tolerance, error
     return {
         "ours": lambda: kernel(*args, interpret=WITH),
+        "ours, late": lambda: kernel(*args, interpret=LATE),
         "ours, no hazards": lambda: kernel(*args, interpret=WITHOUT),
     }
 
@@ -93,33 +96,44 @@ def reference_softmax(x: Any) -> Any:
 
 
 def measure(variants: Variants, rounds: int) -> dict[str, dict[str, float]]:
-    """Seconds of each variant, one after the other in every round."""
+    """Seconds of each variant, one after the other in every round; `cpu` of all threads."""
     times: dict[str, list[float]] = {name: [] for name in variants}
+    used: dict[str, list[float]] = {name: [] for name in variants}
     for run in variants.values():
         run()
     for _ in range(rounds):
         for name, run in variants.items():
-            start = time.perf_counter()
+            start, before = time.perf_counter(), time.process_time()
             run()
             times[name].append(time.perf_counter() - start)
+            used[name].append(time.process_time() - before)
     return {
-        name: {"median": statistics.median(found), "low": min(found), "high": max(found)}
-        for name, found in times.items()
+        name: {"median": statistics.median(t), "low": min(t), "high": max(t), "cpu": statistics.median(used[name])}
+        for name, t in times.items()
     }
 
 
 def works() -> dict[str, Callable[[], Variants]]:
     rng = np.random.default_rng(0)
-    a, b = rng.standard_normal((2, 512, 512)).astype(np.float16)
+    q, k, head = (rng.standard_normal((1, 1, 1024, 64)).astype(np.float16) for _ in range(3))
     x = rng.standard_normal((4096, 1024), np.float32)
     u, v = rng.standard_normal((2, 1 << 22), np.float32)
 
-    def matmul() -> Variants:
+    def matmul(size: int) -> Variants:
+        a, b = rng.standard_normal((2, size, size)).astype(np.float16)
         exact = a.astype(np.float64) @ b.astype(np.float64)
-        return {**ours(kd.library.matmul, (a, b), exact, 0.1), **pallas_matmul(a, b)}
+        return {**ours(kd.library.matmul, (a, b), exact, 0.2), **pallas_matmul(a, b)}
+
+    def attention() -> Variants:
+        scores = q[0, 0].astype(np.float64) @ k[0, 0].astype(np.float64).T / 8
+        weights = np.exp(scores - scores.max(1, keepdims=True))
+        exact = weights / weights.sum(1, keepdims=True) @ head[0, 0].astype(np.float64)
+        return ours(kd.library.attention, (q, k, head), exact[None, None], 0.01)
 
     return {
-        "matmul 512^3 float16": matmul,
+        "matmul 512^3 float16": lambda: matmul(512),
+        "matmul 1024^3 float16": lambda: matmul(1024),
+        "attention 1024 x 64": attention,
         "softmax 4096 x 1024": lambda: {
             **ours(softmax_kernel(), (x,), reference_softmax(x), 1e-5),
             **triton_softmax(x),
@@ -139,7 +153,9 @@ def main() -> None:
         for variant, t in found.items():
             spread = f"{t['low']:.3f} to {t['high']:.3f}"
             ratio = t["median"] / found["ours"]["median"]
-            print(f"{name:22} {variant:18} {t['median']:8.3f} s  ({spread})  {ratio:6.2f} of ours")
+            print(
+                f"{name:22} {variant:18} {t['median']:8.3f} s  ({spread})  cpu {t['cpu']:8.3f} s  {ratio:6.2f} of ours"
+            )
     if options.json:
         with open(options.json, "w") as file:
             json.dump(results, file, indent=1)
