@@ -20,16 +20,21 @@ import kernel_dsl as kd
 from kernel_dsl.errors import UnusableArgument, UnusableValue
 from kernel_dsl.runtime.interpreter import parse
 from tests.conftest import ROOT
+from tests.kernels import lowered
 
 SECONDS = 5.0
 FOLDER = ROOT / "tests" / "interpreter" / "ptx"
+HOPPER = ("matmul", "swapped_in_a_cluster", "handoff")  # of `tests.kernels`
 _TOKEN = re.compile(r"[%$.\w]+|\S")
 _NUMBERS = ("0", "1", "-1", "31", "32", "255", "4294967295", "0x80000000", "0f7FC00000", "1.5", "99999999999999999999")
 
 
 def corpus() -> list[tuple[str, str]]:
-    """(text, entry) of each entry of the committed images, without the other entries."""
+    """(text, entry) of each entry of the committed images, without the other entries, and of kernels for Hopper."""
     found: list[tuple[str, str]] = []
+    for name in HOPPER:
+        text = lowered(name).ptx
+        found += [(text, entry) for entry in parse(text).entries]
     for path in sorted(FOLDER.glob("*.ptx")):
         text = path.read_text()
         entries = parse(text).entries
@@ -125,7 +130,7 @@ def launch(text: str, entry: str) -> dict[str, Any]:
     return {
         "block": directives.get("reqntid") or (32,),
         "grid": directives.get("reqnctapercluster") or (1,),
-        "smem": 1024,
+        "smem": 1024 if "wgmma" not in text else 65536,
     }
 
 

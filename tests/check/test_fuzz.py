@@ -41,3 +41,23 @@ def test_stores_to_the_parameters_and_beyond_an_argument() -> None:
     assert {str(h.kind) for h in report.hazards} == {"read_only"}
     with pytest.raises(kd.Error, match="'a' has 4 bytes, and 8 at 0 are stored"):
         kd.check(image("", " .param .b32 a; st.param.b64 [a], %d1;"), grid=1, block=1)
+
+
+MBARRIERS = (
+    "mbarrier.init.shared.b64 [%r1], 1;",
+    "mbarrier.inval.shared.b64 [%r1];",
+    "mbarrier.arrive.shared.b64 _, [%r1];",
+    "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%r1], 16;",
+    "mbarrier.try_wait.parity.shared.b64 %p1, [%r1], 1;",
+    "mbarrier.test_wait.parity.shared.b64 %p1, [%r1], 1;",
+    "cp.async.mbarrier.arrive.noinc.shared.b64 [%r1];",
+)
+
+
+@pytest.mark.parametrize("line", MBARRIERS, ids=lambda line: line.split(" ")[0])
+def test_barriers_outside_of_shared_memory(line: str) -> None:
+    for address in (0, 1024 + 12, 1 << 20):
+        report = kd.check(image("", f" mov.u32 %r1, {address};\n {line}"), grid=1, block=32, smem=16, schedules="eager")
+        assert "out_of_bounds" in [str(h.kind) for h in report.hazards], (address, report)
+    report = kd.check(image("", f" mov.u32 %r1, 1032;\n {line}"), grid=1, block=32, smem=16, schedules="eager")
+    assert "out_of_bounds" not in [str(h.kind) for h in report.hazards]

@@ -168,7 +168,7 @@ def build_arrive(k: Compiler, ins: Instruction) -> Op:
     address = own_only(address_of(k, ins.operands[0]), ins)
 
     def run(c: Group) -> None:
-        row, _, cta, offset = lanes_at(c, address(c))
+        row, _, cta, offset = lanes_at(c, ins, address(c))
         batch = c.batch
         before: list[Pending] = batch.engine.groups.all_rows("cp.async", c)
         spots = [(at, row[some], cta[some]) for at, some in by_offset(offset)]

@@ -10,12 +10,13 @@ import numpy.typing as npt
 
 from ...checks import tensor_proxy
 from ...checks.clocks import ASYNC, ASYNC_GLOBAL
+from ...checks.kinds import HazardKind
 from ...checks.waits import MbarrierWait
 from ...ptx.module import Instruction, Operand
 from ..compiler import Compiler
 from ..group import Group
 from ..mbarriers import PHASE_BITS, TIMED_OUT
-from ..memory import WINDOW_MASK
+from ..memory import SHARED_RESERVED, WINDOW_MASK
 from ..program import Op, builds
 from ..spaces import own_only
 from .loads import address_of
@@ -35,10 +36,11 @@ class Weak:
     strong = False
 
 
-def lanes_at(c: Group, address: Array, *others: Array) -> tuple[Array, Array, Array, Array]:
-    """(row, lane, block, offset) of each active lane's shared address, generic ones included.
+def lanes_at(c: Group, ins: Instruction, address: Array, *others: Array) -> tuple[Array, Array, Array, Array]:
+    """(row, lane, block, offset) of each active lane's barrier, at a shared address or a generic one of shared memory.
 
-    With `others`, one lane stands for a warp whose active lanes agree in the address and in those.
+    With `others`, one lane stands for a warp whose active lanes agree in the address and in those. A barrier outside of
+    shared memory is reported, and has no place there.
     """
     cta, offset = c.batch.shared.place(c, address & np.uint64(WINDOW_MASK))
     shape = (c.n, 32)
@@ -46,7 +48,22 @@ def lanes_at(c: Group, address: Array, *others: Array) -> tuple[Array, Array, Ar
         row, lane = np.arange(c.n), c.active.argmax(axis=1)
     else:
         row, lane = np.nonzero(c.active)
-    return row, lane, np.broadcast_to(cta, shape)[row, lane], np.broadcast_to(offset, shape)[row, lane]
+    found = np.broadcast_to(offset, shape)[row, lane]
+    outside = ~_inside(c, found)
+    if outside.any():
+        bad = np.zeros(shape, np.bool_)
+        bad[row[outside], lane[outside]] = True
+        _, _, who = c.batch.run.reporter.group(c, bad)
+        size = c.batch.shared.limit - SHARED_RESERVED
+        what = f"an mbarrier at shared address {int(found[outside][0])}, outside of the block's {size} bytes at {SHARED_RESERVED}"
+        c.batch.run.reporter.hazard(HazardKind.OUT_OF_BOUNDS, what, ins, (who,))
+    return row, lane, np.broadcast_to(cta, shape)[row, lane], found
+
+
+def _inside(c: Group, offset: Any) -> Any:
+    """Whether the 8 bytes at an offset, or at offsets, are shared memory of a block."""
+    shared = c.batch.shared
+    return (offset >= shared.first) & (offset + 8 <= shared.limit)
 
 
 def _agrees(c: Group, value: Array) -> bool:
@@ -79,7 +96,7 @@ def by_offset(offset: Array) -> list[tuple[int, Any]]:
 def note(c: Group, row: Array, cta: Array, offset: int, ins: Instruction, init: bool) -> None:
     """Tell shadow memory of an access to a barrier, so that use before a visible init is a race."""
     shadow = c.batch.shared.shadow
-    if shadow is None:
+    if shadow is None or not _inside(c, offset):
         return
     index = np.zeros((c.n, 32), np.int64)
     mask = np.zeros((c.n, 32), np.bool_)
@@ -121,7 +138,7 @@ def build_init(k: Compiler, ins: Instruction) -> Op:
     address, count = _barrier(k, ins, ins.operands[0]), k.reader(ins.operands[1], "b32")
 
     def run(c: Group) -> None:
-        row, lane, cta, offset = lanes_at(c, address(c))
+        row, lane, cta, offset = lanes_at(c, ins, address(c))
         counts = np.broadcast_to(count(c), (c.n, 32))[row, lane].astype(np.int64)
         for at, some in by_offset(offset):
             note(c, row[some], cta[some], at, ins, True)
@@ -136,7 +153,7 @@ def build_inval(k: Compiler, ins: Instruction) -> Op:
     address = _barrier(k, ins, ins.operands[0])
 
     def run(c: Group) -> None:
-        row, _, cta, offset = lanes_at(c, address(c))
+        row, _, cta, offset = lanes_at(c, ins, address(c))
         for at, some in by_offset(offset):
             note(c, row[some], cta[some], at, ins, True)
             c.batch.mbarriers.invalidate(at, cta[some], ins)
@@ -151,7 +168,7 @@ def build_transaction(k: Compiler, ins: Instruction) -> Op:
     address, count = _barrier(k, ins, ins.operands[0]), k.reader(ins.operands[1], "b32")
 
     def run(c: Group) -> None:
-        row, lane, cta, offset = lanes_at(c, address(c))
+        row, lane, cta, offset = lanes_at(c, ins, address(c))
         if c.batch.peers is not None:
             c.batch.peers.accessed(c, row, cta, ins)
         bytes_ = np.broadcast_to(count(c), (c.n, 32))[row, lane].astype(np.int64) * sign
@@ -174,7 +191,7 @@ def build_arrive(k: Compiler, ins: Instruction) -> Op:
     reach = k.program.reach(k.form["scope"] or "cta")
 
     def run(c: Group) -> None:
-        row, lane, cta, offset = lanes_at(c, address(c))
+        row, lane, cta, offset = lanes_at(c, ins, address(c))
         if c.batch.peers is not None:
             c.batch.peers.accessed(c, row, cta, ins)
         value = np.ones(len(row), np.int64)
@@ -216,7 +233,7 @@ def build_wait(k: Compiler, ins: Instruction) -> Op:
     relaxed = k.form["order"] == "relaxed"
 
     def run(c: Group) -> bool:
-        row, lane, cta, offset = lanes_at(c, address(c), read(c))
+        row, lane, cta, offset = lanes_at(c, ins, address(c), read(c))
         wanted = np.broadcast_to(read(c), (c.n, 32))[row, lane].astype(np.int64)
         together = len(row) == c.n  # one question a warp: the answer is every lane's
         done = np.zeros(len(row), np.bool_)
